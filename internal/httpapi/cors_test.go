@@ -21,9 +21,8 @@ func preflight(origin string) call {
 	}}
 }
 
-func serveTo(t *testing.T, origins ...string) *world {
-	t.Helper()
-	return serveWith(t, func(api *httpapi.Config) { api.Origins = origins })
+func origins(all ...string) func(*httpapi.Config) {
+	return func(api *httpapi.Config) { api.Origins = all }
 }
 
 // isAllowed reports whether an answer says anything to a browser.
@@ -46,7 +45,7 @@ func TestCORS(t *testing.T) {
 
 	t.Run("a preflight needs no API key, and every answer can be read", func(t *testing.T) {
 		t.Parallel()
-		w, r := serveTo(t, "https://other.example", shop), &transcript{ids: map[string]string{}}
+		w, r := serve(t, origins("https://other.example", shop)), &transcript{ids: map[string]string{}}
 		before := rows(t, w.db)
 		r.send(t, w, preflight(shop))
 		wantRows(t, w.db, before, nil)
@@ -61,7 +60,7 @@ func TestCORS(t *testing.T) {
 
 	t.Run("another origin is not allowed", func(t *testing.T) {
 		t.Parallel()
-		w := serveTo(t, shop, "https://mug?.example", "https://*.mug.example")
+		w := serve(t, origins(shop, "https://mug?.example", "https://*.mug.example"))
 		for _, origin := range []string{
 			"https://shop.example.evil", "https://evil.example", "https://eshop.example", "http://shop.example",
 			"https://shop.example:8443", "https://Shop.example", "https://shopxexample", "null", "*",
@@ -77,7 +76,7 @@ func TestCORS(t *testing.T) {
 
 	t.Run("a question that is no preflight is answered as ever", func(t *testing.T) {
 		t.Parallel()
-		w := serveTo(t, shop)
+		w := serve(t, origins(shop))
 		for name, c := range map[string]call{
 			"of no browser":     get("/v1/charges").like(http.MethodOptions),
 			"of a page's alone": get("/v1/charges").like(http.MethodOptions).with("Origin", shop),

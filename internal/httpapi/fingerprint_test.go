@@ -154,7 +154,7 @@ func TestNaturalKeys(t *testing.T) {
 	t.Parallel()
 	natural := func(t *testing.T) *world {
 		t.Helper()
-		return serveWith(t, func(api *httpapi.Config) { api.NaturalKeys = true })
+		return serve(t, func(api *httpapi.Config) { api.NaturalKeys = true })
 	}
 	// under is a request with these values of the header, or without it.
 	under := func(path, body string, values ...string) call {

@@ -12,8 +12,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/payonce/payonce/internal/httpapi"
 )
 
 // What a client library would never send is written by hand here.
@@ -205,7 +203,7 @@ func TestServer(t *testing.T) {
 	t.Parallel()
 	t.Run("a header that never ends is not waited for", func(t *testing.T) {
 		t.Parallel()
-		w := serveBare(t, func(*httpapi.Config) {}, func(s *http.Server) { s.ReadHeaderTimeout = 50 * time.Millisecond })
+		w := serveBare(t, func(s *http.Server) { s.ReadHeaderTimeout = 50 * time.Millisecond })
 		conn := w.dial(t, "GET /healthz HTTP/1.1\r\nHost: payonce\r\nX-Slow: ")
 		if _, err := io.ReadAll(conn); errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Error("the connection is still open")
@@ -217,7 +215,7 @@ func TestServer(t *testing.T) {
 	}{"a body that never ends is not waited for": {50 * time.Millisecond, false}, "a body shorter than it says is refused": {time.Minute, true}} {
 		t.Run(name+", and stores nothing", func(t *testing.T) {
 			t.Parallel()
-			w := serveBare(t, func(*httpapi.Config) {}, func(s *http.Server) { s.ReadTimeout = test.readTimeout })
+			w := serveBare(t, func(s *http.Server) { s.ReadTimeout = test.readTimeout })
 			before := rows(t, w.db)
 			conn := w.dial(t, "POST /v1/charges HTTP/1.1\r\n"+mine+isJSON+"\r\nIdempotency-Key: key-1\r\nContent-Length: 1000\r\n\r\n"+body())
 			if half, ok := conn.(*net.TCPConn); test.closes && (!ok || half.CloseWrite() != nil) {

@@ -128,7 +128,7 @@ func TestPreferWait_receivesTheFirstAnswer(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	url := addressOf(testdb.Reused(t))
-	w := serveOn(t, open(t, url, postgres.Options{}), func(*httpapi.Config) {})
+	w := serveOn(t, open(t, url, postgres.Options{}))
 	impatient := serveOn(t, open(t, url, postgres.Options{LockTimeout: 30 * time.Millisecond}), func(api *httpapi.Config) {
 		api.InFlight, api.Intake.Keys.Waiters = http.StatusAccepted, make(chan struct{}, 3)
 	})

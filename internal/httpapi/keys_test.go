@@ -57,7 +57,7 @@ func TestKey_isOneQuotedAndBare(t *testing.T) {
 
 func TestKey_isIgnoredWithEvents(t *testing.T) {
 	t.Parallel()
-	w := serveEvents(t)
+	w := serve(t, takesEvents)
 	charge := idOf(w.captured(t, "key-1"))
 	before := rows(t, w.db)
 	for name, values := range map[string][]string{"no key": nil, "a used key": {"key-1"}, "one that is none": {`"`}, "two": {"a", "b"}} {

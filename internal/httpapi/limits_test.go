@@ -26,7 +26,7 @@ func (c *clock) pass(after time.Duration) { c.at.Add(int64(after)) }
 func rated(t *testing.T, perSecond int) (*world, *clock) {
 	t.Helper()
 	c := &clock{}
-	return serveWith(t, func(api *httpapi.Config) {
+	return serve(t, func(api *httpapi.Config) {
 		api.Limits = httpapi.Limits{PerSecond: perSecond}
 		api.Now = c.now
 	}), c
@@ -208,9 +208,9 @@ func TestSlowBody_takesNoPlace(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	const sockets, good = 50, 20
-	w := serveBare(t, func(api *httpapi.Config) {
+	w := serveBare(t, func(*http.Server) {}, func(api *httpapi.Config) {
 		api.Limits = httpapi.Limits{InFlight: 2, PerMerchant: 2, Authenticating: 2}
-	}, func(*http.Server) {})
+	})
 	before := rows(t, w.db)
 	head := "POST /v1/charges HTTP/1.1\r\n" + mine + isJSON + "\r\nIdempotency-Key: half\r\nContent-Length: 1000\r\n\r\n"
 	event := "POST /v1/webhooks/stripe HTTP/1.1\r\nHost: payonce\r\nContent-Length: 1000\r\n\r\n{"
@@ -235,9 +235,9 @@ func TestSlowBody_takesNoPlace(t *testing.T) {
 func TestEvents_fewUnsignedBodiesAreReadAtATime(t *testing.T) {
 	t.Parallel()
 	const sockets, places = 20, 4
-	w := serveBare(t, func(api *httpapi.Config) {
+	w := serveBare(t, func(*http.Server) {}, func(api *httpapi.Config) {
 		api.Limits = httpapi.Limits{InFlight: places, PerMerchant: places, Authenticating: 2}
-	}, func(*http.Server) {})
+	})
 	event := "POST /v1/webhooks/stripe HTTP/1.1\r\nHost: payonce\r\nContent-Length: 65536\r\n\r\n" +
 		strings.Repeat("x", 65535)
 	type answered struct{ socket, status int }

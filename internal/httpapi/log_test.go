@@ -11,7 +11,6 @@ import (
 
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/httpapi"
 )
 
 func TestAccessLog_holdsHashesOfKeys(t *testing.T) {
@@ -97,7 +96,7 @@ func TestAccessLog_holdsHashesOfKeys(t *testing.T) {
 // its route and status, whatever becomes of it.
 func TestAccessLog_holdsNothingOfEvents(t *testing.T) {
 	t.Parallel()
-	w := serveEvents(t)
+	w := serve(t, takesEvents)
 	charge := idOf(w.captured(t, "key-1"))
 	const secret = "secret-5e1a"
 	e := event("evt_"+secret, "payment_intent.succeeded", strings.Replace(intentOf(charge), `"pi_`, `"pi_`+secret, 1))
@@ -179,7 +178,7 @@ func lines(t *testing.T, w *world) []map[string]any {
 func TestRequestID_isInAnswerAndLog(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
-	browsers := serveWith(t, func(api *httpapi.Config) { api.Origins = []string{shop} })
+	browsers := serve(t, origins(shop))
 	for name, test := range map[string]struct {
 		w      *world
 		call   call

@@ -59,7 +59,7 @@ func TestObserve_seesWhatAKeyLedTo(t *testing.T) {
 	w.accept(t, "old", body())
 	exec(t, w.db, `update idempotency_keys set expires_at = clock_timestamp() - interval '1 second'`)
 	hold(t, w.db, "held")
-	pending := serveOn(t, db, func(api *httpapi.Config) { seen.watch(api); api.InFlight = http.StatusAccepted })
+	pending := serveOn(t, db, seen.watch, func(api *httpapi.Config) { api.InFlight = http.StatusAccepted })
 	refund := to("/v1/charges/ch_1/refunds", "refund", "{}")
 	const charges, refunds = "/v1/charges", "/v1/charges/:id/refunds"
 	for _, test := range []struct {
@@ -99,7 +99,7 @@ func TestMessages_carryTheTraceOfTheirRequest(t *testing.T) {
 	t.Parallel()
 	const parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 	seen := &watched{}
-	w := serveWith(t, func(api *httpapi.Config) { takesEvents(api); seen.watch(api) })
+	w := serve(t, takesEvents, seen.watch)
 	charge := idOf(w.accepted(t, post("key", body()).with("Traceparent", parent)).header.Get("Location"))
 	w.accepted(t, post("key", body()).with("Traceparent", "another"))
 	w.accepted(t, post("key-2", body()).with("Traceparent", "one", "two"))
@@ -136,7 +136,7 @@ func TestMessages_carryTheTraceOfTheirRequest(t *testing.T) {
 
 func TestMetrics(t *testing.T) {
 	t.Parallel()
-	w := serveWith(t, func(api *httpapi.Config) {
+	w := serve(t, func(api *httpapi.Config) {
 		api.Limits = httpapi.Limits{PerSecond: 1, InFlight: 1}
 		api.Now = new(clock).now
 		api.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -57,19 +57,14 @@ func (c *counted) want(t *testing.T, want reads) {
 }
 
 // countingReads serves on a database whose reads are counted.
-func countingReads(t *testing.T, change func(*httpapi.Config)) (*world, *counted) {
+func countingReads(t *testing.T, changes ...func(*httpapi.Config)) (*world, *counted) {
 	t.Helper()
 	c := &counted{}
-	w := serveWith(t, func(api *httpapi.Config) {
-		db, ok := api.DB.(*postgres.DB)
-		if !ok {
-			t.Fatalf("the database is a %T", api.DB)
-		}
-		c.DB = db
+	w := serve(t, append(changes, func(api *httpapi.Config) {
+		c.DB, _ = api.DB.(*postgres.DB)
 		api.DB = c
 		api.Intake.Keys.Observer.Reading = func() func() { c.keys.Add(1); return func() {} }
-		change(api)
-	})
+	})...)
 	return w, c
 }
 
@@ -77,7 +72,7 @@ func countingReads(t *testing.T, change func(*httpapi.Config)) (*world, *counted
 // key take one read.
 func TestAuthentication_isOneReadBeforeTheCommit(t *testing.T) {
 	t.Parallel()
-	w, c := countingReads(t, func(*httpapi.Config) {})
+	w, c := countingReads(t)
 	first := w.accept(t, "first", body("order_id", `"1"`))
 	c.want(t, keyLater()) // of a new API key
 	charge := w.accept(t, "k", body("order_id", `"2"`)).header.Get("Location")
@@ -186,7 +181,7 @@ func TestAuthentication_aLockOnKeysDelaysKeyedRequestsAlone(t *testing.T) {
 func TestAuthentication_aLateBodyReadsItsKeyAgain(t *testing.T) {
 	testdb.Long(t, "it waits for bodies")
 	t.Parallel()
-	w, c := countingReads(t, func(*httpapi.Config) {})
+	w, c := countingReads(t)
 	w.accept(t, "k", body())
 	c.want(t, keyLater())
 	request := post("k", body())

@@ -21,12 +21,7 @@ const (
 // noon is the time of every API that receives events here.
 func noon() time.Time { return time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC) }
 
-// serveEvents starts an API that takes events under two secrets.
-func serveEvents(t *testing.T) *world {
-	t.Helper()
-	return serveWith(t, takesEvents)
-}
-
+// takesEvents has an API take events under two secrets.
 func takesEvents(api *httpapi.Config) {
 	api.StripeSecrets, api.Now = []string{stripeSecret, olderSecret}, noon
 }
@@ -56,7 +51,7 @@ func unsigned(body string) call {
 // TestSignature: internal/stripe compares more headers with what Stripe's own code accepts.
 func TestSignature(t *testing.T) {
 	t.Parallel()
-	w := serveEvents(t)
+	w := serve(t, takesEvents)
 	charge := idOf(w.accept(t, "key-1", body()).header.Get("Location"))
 	news := event("evt_1", "payment_intent.succeeded", intentOf(charge))
 	now, many := unix(0), strings.Repeat(",v1="+strings.Repeat("0", 64), 100_000)
@@ -111,7 +106,7 @@ func TestSignature_isRefusedWithoutASecret(t *testing.T) {
 	for name, secrets := range map[string][]string{"none": nil, "an empty one": {""}, "two empty ones": {"", ""}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := serveWith(t, func(api *httpapi.Config) { api.StripeSecrets, api.Now = secrets, noon })
+			w := serve(t, func(api *httpapi.Config) { api.StripeSecrets, api.Now = secrets, noon })
 			for _, secret := range []string{"", stripeSecret} {
 				c := unsigned(news).with("Stripe-Signature", "t="+unix(0)+",v1="+mac(secret, unix(0), news))
 				wantProblem(t, w.send(t, c), "/problems/webhook-signature")

@@ -201,7 +201,7 @@ func (m *memory) Find(_ context.Context, key idempotency.Key, _ []byte) idempote
 func TestCache_answersReplaysAlone(t *testing.T) {
 	t.Parallel()
 	cache := &memory{records: map[string]idempotency.Record{}}
-	w := serveWith(t, func(api *httpapi.Config) { api.Intake.Keys.Cache = cache })
+	w := serve(t, func(api *httpapi.Config) { api.Intake.Keys.Cache = cache })
 	all, open, paid := w.outcomes(t)
 	answers := w.firsts(t, all)
 	if cache.answers != 0 {
@@ -263,11 +263,11 @@ func TestUnknownCommit_isResolvedByItsKey(t *testing.T) {
 			t.Run(kind+" "+name, func(t *testing.T) {
 				t.Parallel()
 				address := testdb.URL(t)
-				direct := serveOn(t, open(t, address, postgres.Options{}), func(*httpapi.Config) {})
+				direct := serveOn(t, open(t, address, postgres.Options{}))
 				r := direct.routes(t)[i]
 				before := rows(t, direct.db)
 				proxy := failpoint.StartCutter(t, address)
-				cut := serveOn(t, open(t, proxy.URL(), postgres.Options{MaxConns: 1}), func(*httpapi.Config) {})
+				cut := serveOn(t, open(t, proxy.URL(), postgres.Options{MaxConns: 1}))
 				proxy.ArmLast(test.side, 3) // nothing else has so many statements
 				a := cut.send(t, r.under("key"))
 				if proxy.Cuts() != 1 {

@@ -99,7 +99,7 @@ func TestStripeEvent(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			w := serveEvents(t)
+			w := serve(t, takesEvents)
 			charge := idOf(w.captured(t, "key-1"))
 			w.captured(t, "key-2")
 			before := rows(t, w.db)
@@ -122,7 +122,7 @@ func TestStripeEvent(t *testing.T) {
 // the commit is refused, and the provider has to send it again.
 func TestStripeEvent_withAnIDOfAnotherMerchantIsRefused(t *testing.T) {
 	t.Parallel()
-	w := serveEvents(t)
+	w := serve(t, takesEvents)
 	ours := idOf(w.accept(t, "key-1", body()).header.Get("Location"))
 	also := idOf(w.accept(t, "key-2", body()).header.Get("Location"))
 	theirs := idOf(w.accepted(t, post("key-1", body()).as(strangerKey)).header.Get("Location"))
@@ -151,7 +151,7 @@ func TestStripeEvent_withAnIDOfAnotherMerchantIsRefused(t *testing.T) {
 
 func TestStripeEvent_ofNoUseIsAccepted(t *testing.T) {
 	t.Parallel()
-	w := serveEvents(t)
+	w := serve(t, takesEvents)
 	captured := idOf(w.captured(t, "key-1"))
 	accepted := idOf(w.accept(t, "key-2", body()).header.Get("Location"))
 	before := rows(t, w.db)
@@ -176,7 +176,7 @@ func TestStripeEvent_ofNoUseIsAccepted(t *testing.T) {
 // A signed event may still be nonsense.
 func TestStripeEvent_isRefusedIfUnreadable(t *testing.T) {
 	t.Parallel()
-	w := serveEvents(t)
+	w := serve(t, takesEvents)
 	charge := idOf(w.captured(t, "key-1"))
 	right := event("evt_1", "payment_intent.succeeded", intentOf(charge))
 	faults := []faulty{{"more than 64 KiB", signed(right + strings.Repeat(" ", maxBody-len(right)+1)), "/problems/too-large"}}
@@ -210,7 +210,7 @@ func TestStripeEvent_isRefusedIfUnreadable(t *testing.T) {
 // The signature decides alone, about this path alone.
 func TestStripeEvent_needsASignatureAlone(t *testing.T) {
 	t.Parallel()
-	w := serveEvents(t)
+	w := serve(t, takesEvents)
 	right := signed(`{"id":"evt_1","type":"a"}`)
 	at := func(path string) call { c := right; c.path = path; return c }
 	w.refuses(t, []faulty{
@@ -232,7 +232,7 @@ func TestStripeEvent_needsASignatureAlone(t *testing.T) {
 func TestStripeEvent_isReceivedOnce(t *testing.T) {
 	testdb.Long(t, "it does the same in many ways")
 	t.Parallel()
-	w := serveEvents(t)
+	w := serve(t, takesEvents)
 	location := w.captured(t, "key-1")
 	before := rows(t, w.db)
 	stream := w.send(t, get(location+"/events")).body
@@ -260,7 +260,7 @@ func TestStripeEvent_isReceivedOnce(t *testing.T) {
 // An event ends the wait of its charge's message.
 func TestStripeEvent_wakesItsCharge(t *testing.T) {
 	t.Parallel()
-	w := serveEvents(t)
+	w := serve(t, takesEvents)
 	charge := idOf(w.captured(t, "key-1"))
 	exec(t, w.db, `
 insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, waits, due_at)
@@ -271,7 +271,7 @@ values ('fulfillment', 'm1', $1, 't', '', '{}', sha256(''), 1, clock_timestamp()
 
 func TestStripeEvent_thatTheInboxRefusesIsKeptWhenItComesAgain(t *testing.T) {
 	t.Parallel()
-	w := serveEvents(t)
+	w := serve(t, takesEvents)
 	charge := idOf(w.captured(t, "key-1"))
 	exec(t, w.db, `alter table inbox add constraint planted check (message_id <> 'evt_1')`)
 	before := rows(t, w.db)

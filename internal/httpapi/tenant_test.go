@@ -11,7 +11,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 )
@@ -221,7 +220,7 @@ select 'fulfillment', 'ch_of_acme 0', '', '{}', ''`)
 func TestAPI_seesNothingWithoutAMerchant(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
-	w := serveOn(t, db, func(*httpapi.Config) {})
+	w := serveOn(t, db)
 	w.captured(t, "acme-charge")
 	w.setAside(t, "ch_dead", "dead")
 	plain := testdb.As(t, db, postgres.RoleAPI)

@@ -82,7 +82,7 @@ func TestStoreDown(t *testing.T) {
 	t.Run("its server is out of reach", func(t *testing.T) {
 		t.Parallel()
 		proxy := failpoint.StartCutter(t, testdb.URL(t))
-		w := serveOn(t, open(t, proxy.URL(), postgres.Options{}), func(*httpapi.Config) {})
+		w := serveOn(t, open(t, proxy.URL(), postgres.Options{}))
 		calls := w.calls(t)
 		proxy.Close()
 		wantUnavailable(t, w, calls)
@@ -144,7 +144,7 @@ func (broken) Read([]byte) (int, error) { panic("planted") }
 
 func TestPanic(t *testing.T) {
 	t.Parallel()
-	w := serveWith(t, func(api *httpapi.Config) {
+	w := serve(t, func(api *httpapi.Config) {
 		takesEvents(api)
 		api.Limits = httpapi.Limits{InFlight: 1, PerMerchant: 1, Authenticating: 1, Auditing: 1}
 		api.Ready = func(context.Context) (string, error) { panic("planted") }

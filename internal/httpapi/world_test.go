@@ -44,41 +44,37 @@ type world struct {
 }
 
 // serve starts the API on a fresh database with two merchants.
-func serve(t *testing.T) *world {
+func serve(t *testing.T, changes ...func(*httpapi.Config)) *world {
 	t.Helper()
-	return serveWith(t, func(*httpapi.Config) {})
+	return serveOn(t, testdb.Reused(t), changes...)
 }
 
-// serveWith is serve with an altered configuration.
-func serveWith(t *testing.T, change func(*httpapi.Config)) *world {
+// serveOn is serve on a database.
+func serveOn(t *testing.T, db *postgres.DB, changes ...func(*httpapi.Config)) *world {
 	t.Helper()
-	return serveOn(t, testdb.Reused(t), change)
-}
-
-// serveOn is serveWith on a database.
-func serveOn(t *testing.T, db *postgres.DB, change func(*httpapi.Config)) *world {
-	t.Helper()
-	w, server := newWorld(t, db, change)
+	w, server := newWorld(t, db, changes...)
 	server.Handler = w.handler
 	w.listen(t, server)
 	return w
 }
 
-// serveBare is serveWith without the contract between server and API.
-func serveBare(t *testing.T, change func(*httpapi.Config), adjust func(*http.Server)) *world {
+// serveBare is serve without the contract between server and API.
+func serveBare(t *testing.T, adjust func(*http.Server), changes ...func(*httpapi.Config)) *world {
 	t.Helper()
-	w, server := newWorld(t, testdb.Reused(t), change)
+	w, server := newWorld(t, testdb.Reused(t), changes...)
 	adjust(server)
 	w.listen(t, server)
 	return w
 }
 
-func newWorld(t *testing.T, db *postgres.DB, change func(*httpapi.Config)) (*world, *http.Server) {
+func newWorld(t *testing.T, db *postgres.DB, changes ...func(*httpapi.Config)) (*world, *http.Server) {
 	t.Helper()
 	register(t, db)
 	w := &world{db: db, api: testdb.As(t, db, postgres.RoleAPI), log: &await.Log{}}
 	config := newAPI(t, w.api, w.log)
-	change(config)
+	for _, change := range changes {
+		change(config)
+	}
 	server := made(t, config).Server()
 	w.handler = judged(t, server.Handler, config.NaturalKeys)
 	return w, server
