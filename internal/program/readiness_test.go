@@ -175,36 +175,25 @@ select count(*)
 func TestReadiness_refusesAReadOnlyServer(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
-	db := testdb.Open(t)
+	other, db := testdb.Empty(t), testdb.Open(t)
+	name := db.Pool().Config().ConnConfig.Database
+	alter := func(to string) { // for new sessions
+		t.Helper()
+		elsewhere(t, other, "alter database "+pgx.Identifier{name}.Sanitize()+" set default_transaction_read_only = "+to)
+	}
 	clock := &clock{}
 	r := readiness(t, db, clock.now)
 	wantReady(t, r)
-	alter(t, db, "on")
-	if _, err := db.Pool().Exec(t.Context(), `select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()`); err != nil {
-		t.Fatal(err)
-	}
+	alter("on")
+	elsewhere(t, other, `select pg_terminate_backend(pid) from pg_stat_activity where datname = '`+name+`'`)
 	clock.pass(2 * time.Second)
 	if why, err := r.Ask(t.Context()); !strings.Contains(why, "read-only") || err != nil {
 		t.Errorf("%q, %v, want that the server is read-only", why, err)
 	}
-	alter(t, db, "off")
+	alter("off")
 	await.True(t, "it is ready", func() bool {
 		clock.pass(2 * time.Second)
 		why, err := r.Ask(t.Context())
 		return why == "" && err == nil
 	})
-}
-
-// alter sets default_transaction_read_only for the new sessions of a database. The
-// session that does it goes on writing.
-func alter(t *testing.T, db *postgres.DB, to string) {
-	t.Helper()
-	var name string
-	if err := db.QueryRow(t.Context(), `select current_database()`).Scan(&name); err != nil {
-		t.Fatal(err)
-	}
-	sql := "alter database " + pgx.Identifier{name}.Sanitize() + " set default_transaction_read_only = " + to
-	if _, err := db.Pool().Exec(t.Context(), "set default_transaction_read_only = off; "+sql); err != nil {
-		t.Fatal(err)
-	}
 }
