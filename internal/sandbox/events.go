@@ -106,20 +106,24 @@ func (s *Sandbox) Deliver(ctx context.Context) {
 }
 
 // deliverOnce settles what is due and sends some of the events that are due; it returns
-// how many it tried to send.
+// how many it tried to send. Their outcomes are stored also after ctx ended; if that
+// fails, they are sent again.
 func (s *Sandbox) deliverOnce(ctx context.Context) (int, error) {
-	if err := s.settle(ctx); err != nil {
+	if err := s.settle(ctx); err != nil || s.options.WebhookURL == "" {
 		return 0, err
-	}
-	if s.options.WebhookURL == "" {
-		return 0, nil
 	}
 	due, err := collect[delivery](ctx, s.pool, attemptDue, claimSize)
 	if err != nil || len(due) == 0 {
 		return 0, err
 	}
 	s.send(ctx, due)
-	return len(due), s.record(ctx, due)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sendDeadline)
+	defer cancel()
+	b := &pgx.Batch{}
+	for _, d := range due {
+		b.Queue(updateSent, d.Position, d.Outcome, d.Delivered, attemptsMax, min(retryCap, retryBase<<min(d.Attempts-1, 20)))
+	}
+	return len(due), s.pool.SendBatch(ctx, b).Close()
 }
 
 // delivery is a row of event_deliveries with the event's body, and its outcome.
@@ -169,18 +173,6 @@ set due_at = case when not $3 and attempts < $4 then clock_timestamp() + $5::int
     delivered_at = case when $3 then clock_timestamp() end,
     outcome = $2
 where position = $1`
-
-// record stores the outcomes, also after ctx ended. If that fails, the events are sent
-// again.
-func (s *Sandbox) record(ctx context.Context, sent []*delivery) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sendDeadline)
-	defer cancel()
-	b := &pgx.Batch{}
-	for _, d := range sent {
-		b.Queue(updateSent, d.Position, d.Outcome, d.Delivered, attemptsMax, min(retryCap, retryBase<<min(d.Attempts-1, 20)))
-	}
-	return s.pool.SendBatch(ctx, b).Close()
-}
 
 const (
 	timesMax       = 1000

@@ -75,15 +75,15 @@ type draw struct {
 	dropAfter  bool
 	error500   side
 	shopDown   bool
+	keepKeys   time.Duration
 }
 
 // faults is the plan in force. It lives in memory: a restarted sandbox has no
 // faults.
 type faults struct {
-	mu       sync.Mutex
-	plan     plan
-	keepKeys time.Duration
-	random   *rand.Rand
+	mu     sync.Mutex
+	plan   plan
+	random *rand.Rand
 }
 
 // set starts the plan's sequence of draws from its seed.
@@ -91,14 +91,7 @@ func (f *faults) set(p plan) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.plan = p
-	f.keepKeys, _ = p.retention()                       // checked before
 	f.random = rand.New(rand.NewPCG(uint64(p.Seed), 0)) //nolint:gosec // faults must repeat
-}
-
-func (f *faults) retention() time.Duration {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.keepKeys
 }
 
 // draw returns the next of the plan's sequence. Each draw takes five numbers, so
@@ -115,6 +108,7 @@ func (f *faults) draw() draw {
 		dropAfter:  n[1] < f.plan.DropAfter,
 		shopDown:   f.plan.ShopDown,
 	}
+	d.keepKeys, _ = f.plan.retention() // checked when it was set
 	if n[2] < f.plan.Error500 {
 		d.error500 = before
 		if n[3] < 0.5 {

@@ -55,7 +55,7 @@ func (s *Sandbox) saved(ctx context.Context, c *call) (answer, bool, error) {
 	}
 	var fingerprint []byte
 	var a answer
-	err := s.pool.QueryRow(ctx, selectSaved, c.key, s.faults.retention()).
+	err := s.pool.QueryRow(ctx, selectSaved, c.key, c.fault.keepKeys).
 		Scan(&fingerprint, &a.replayOf, &a.status, &a.body)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
@@ -113,7 +113,7 @@ func (s *Sandbox) execute(ctx context.Context, c *call, run endpoint) (answer, e
 		b = &pgx.Batch{}
 	}
 	if c.key != "" {
-		b.Queue(deleteForgotten, c.key, s.faults.retention())
+		b.Queue(deleteForgotten, c.key, c.fault.keepKeys)
 		b.Queue(insertKey, c.key, c.fingerprint(), c.id, a.status, a.body)
 	}
 	if b.Len() == 0 {

@@ -40,11 +40,6 @@ func (i *intent) charge() map[string]any {
 	}
 }
 
-const intentOfCharge = `
-select payment_intent
-from captures
-where id = $1`
-
 const updateRefunded = `
 update payment_intents
 set amount_refunded = amount_refunded + $2
@@ -117,12 +112,7 @@ func lockRefunded(ctx context.Context, tx pgx.Tx, target, charge string) (*inten
 	if target != "" {
 		return lockIntent(ctx, tx, target, noSuch(http.StatusBadRequest, "payment_intent", "payment_intent", target))
 	}
-	missing := noSuch(http.StatusBadRequest, "charge", "charge", charge)
-	capture, err := one[struct{ PaymentIntent string }](ctx, tx, intentOfCharge, "ch_", charge, missing)
-	if err != nil {
-		return nil, err
-	}
-	return lockIntent(ctx, tx, capture.PaymentIntent, missing)
+	return one[intent](ctx, tx, selectIntent+`where latest_charge = $1 for update`, "ch_", charge, noSuch(http.StatusBadRequest, "charge", "charge", charge))
 }
 
 func (s *Sandbox) retrieveRefund(ctx context.Context, tx pgx.Tx, _ *pgx.Batch, c *call) (answer, error) {
