@@ -100,13 +100,18 @@ func (s *server) migrate() (name string, err error) {
 	}
 	_, err = s.admin.Exec(ctx, "alter database "+quote(fresh)+" rename to "+quote(name))
 	var refused *pgconn.PgError
-	if errors.As(err, &refused) && refused.Code == duplicateDatabase {
+	if errors.As(err, &refused) && (refused.Code == duplicateDatabase || refused.Code == uniqueViolation) {
 		return name, s.drop(ctx, fresh) // another process made it meanwhile
 	}
 	return name, err
 }
 
-const duplicateDatabase = "42P04"
+// The server refuses a name that is taken, or that another transaction takes at the same
+// moment.
+const (
+	duplicateDatabase = "42P04"
+	uniqueViolation   = "23505"
+)
 
 // create clones a template under a new name. If sessions are connected to the template,
 // the server waits a few seconds for their end.
