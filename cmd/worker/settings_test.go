@@ -41,23 +41,17 @@ func TestUnsafeSettingsAreRefused(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			refusal, log := programtest.Refusal(t, run, environ(remote, test.variable, test.value))
-			if !strings.Contains(refusal, test.variable) {
-				t.Errorf("the refusal does not name %s: %s", test.variable, refusal)
-			}
-			if strings.Contains(refusal+log, "hunter2") {
-				t.Errorf("a secret is shown: %s\n%s", refusal, log)
-			}
+			programtest.Refusal(t, run, environ(remote, test.variable, test.value), test.variable)
 		})
 	}
 }
 
 func TestSettingsArePrintedWithSecretsHidden(t *testing.T) {
 	t.Parallel()
-	_, log := programtest.Refusal(t, run, map[string]string{
+	log := programtest.Refusal(t, run, map[string]string{
 		"DATABASE_URL": remote, "STRIPE_SECRET_KEY": "sk_test_hunter2",
 		"STRIPE_API_BASE": "http://127.0.0.1:8090", "WEBHOOK_ALLOW_CIDRS": "127.0.0.0/8,10.0.0.0/8",
-	})
+	}, "DATABASE_URL")
 	for _, want := range []string{
 		`"DATABASE_URL":"(hidden)"`, `"STRIPE_SECRET_KEY":"(hidden)"`, `"STRIPE_API_BASE":"http://127.0.0.1:8090"`,
 		`"HTTP_ADDR":"127.0.0.1:8081"`, `"WORKER_CONCURRENCY":"256"`, `"LEASE":"3s"`, `"MAX_ATTEMPTS":"12"`,
@@ -72,11 +66,11 @@ func TestSettingsArePrintedWithSecretsHidden(t *testing.T) {
 
 func TestALiveKeyIsNotSentInPlainText(t *testing.T) {
 	t.Parallel()
-	mustBeRefused(t, environ(remote, "STRIPE_SECRET_KEY", "sk_live_hunter2", "STRIPE_API_BASE", "http://api.example"), "set STRIPE_API_BASE to an https:// origin")
+	programtest.Refusal(t, run, environ(remote, "STRIPE_SECRET_KEY", "sk_live_hunter2", "STRIPE_API_BASE", "http://api.example"), "set STRIPE_API_BASE to an https:// origin")
 }
 
 func TestRun_needsADatabaseAndAKeyOfTheProvider(t *testing.T) {
 	t.Parallel()
-	mustBeRefused(t, map[string]string{"STRIPE_SECRET_KEY": "sk_test_hunter2"}, "DATABASE_URL is not set")
-	mustBeRefused(t, map[string]string{"DATABASE_URL": remote}, "STRIPE_SECRET_KEY is not set")
+	programtest.Refusal(t, run, map[string]string{"STRIPE_SECRET_KEY": "sk_test_hunter2"}, "DATABASE_URL is not set")
+	programtest.Refusal(t, run, map[string]string{"DATABASE_URL": remote}, "STRIPE_SECRET_KEY is not set")
 }

@@ -53,17 +53,21 @@ func Start(t *testing.T, run program.Run, environ map[string]string) *Running {
 	return r
 }
 
-// Refusal runs a program that must not start, and returns its error and its log.
-func Refusal(t *testing.T, run program.Run, environ map[string]string) (refusal, log string) {
+// Refusal runs a program that must not start. Its error must say what is given, and neither
+// it nor the log, which is returned, may show a secret: tests spell those hunter2.
+func Refusal(t *testing.T, run program.Run, environ map[string]string, says string) (log string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), await.Stall)
 	defer cancel()
 	lines := &await.Log{}
 	err := run(ctx, program.Logger(lines, "test"), environ)
-	if err == nil || ctx.Err() != nil {
-		t.Fatalf("the program is not refused: %v\n%s", err, lines)
+	if err == nil || ctx.Err() != nil || !strings.Contains(err.Error(), says) {
+		t.Fatalf("the program is not refused with %q: %v\n%s", says, err, lines)
 	}
-	return err.Error(), lines.String()
+	if log = lines.String(); strings.Contains(err.Error()+log, "hunter2") {
+		t.Errorf("a secret is shown: %v\n%s", err, log)
+	}
+	return log
 }
 
 // Response is a response that was read.
