@@ -196,8 +196,8 @@ func (r *rebuild) moveTo(p page) {
 	}
 }
 
-// selectCompared compares all rows of the new generation with those of the live one, and
-// returns no row unless both are at one checkpoint.
+// selectCompared compares all rows of the new generation with those of the live one. Unless
+// both are at one checkpoint, it reads none of them and returns no row.
 const selectCompared = `
 with at as (
   select live.generation as live, new.generation as new
@@ -237,8 +237,9 @@ select coalesce(sum(charges), 0)        as charges,
   from compared
 having exists (select from at)`
 
-// compare compares both generations at one checkpoint, in one snapshot. The live projector
-// pauses between its pages, so the new generation soon reaches its checkpoint.
+// compare compares both generations at one checkpoint, in one snapshot. Once the live
+// projector is near the end of the log it pauses between its pages, so the new generation
+// soon reaches its checkpoint.
 func (r *rebuild) compare(ctx context.Context) error {
 	for compared := false; !compared; {
 		if _, err := r.catchUp(ctx); err != nil {
