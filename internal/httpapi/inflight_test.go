@@ -159,9 +159,9 @@ func TestPreferWait_receivesTheFirstAnswer(t *testing.T) {
 }
 
 // TestRefunds_moreInFlightThanConnections has many refunds of one charge in
-// flight over a pool of two, all of which would rather wait: half of them under
-// one key, half under keys of their own. Whoever waits holds a connection and
-// waits for one who has one, and whoever is told to come again does: nothing
+// flight over a pool of two, all of which prefer to wait: half of them under
+// one key, half under keys of their own. A request that waits holds a connection and
+// waits for another that has one, and a refused request is sent again: nothing
 // stalls.
 func TestRefunds_moreInFlightThanConnections(t *testing.T) {
 	t.Parallel()

@@ -68,14 +68,14 @@ func TestBody_sizeAndMediaType(t *testing.T) {
 	wantRows(t, w.db, before, nil)
 }
 
-// faulty is a request that is refused before its key is looked at.
+// faulty is a request that is refused before its key is read.
 type faulty struct {
 	name string
 	call call
 	kind string
 }
 
-// refuses sends requests that are refused before their keys are looked at. They leave no row.
+// refuses sends requests that are refused before their keys are read. They leave no row.
 func (w *world) refuses(t *testing.T, faults []faulty) {
 	t.Helper()
 	before := rows(t, w.db)
@@ -164,7 +164,7 @@ func needed() map[string]merchants.Scope {
 }
 
 // request calls a route for things that are not there, without an idempotency
-// key: it changes nothing where it is let in.
+// key: it changes nothing where it is admitted.
 func request(route string) call {
 	method, path, _ := strings.Cut(route, " ")
 	path = regexp.MustCompile(`:[a-z]+`).ReplaceAllString(path, "1")

@@ -61,9 +61,9 @@ type stripeObject struct {
 	} `json:"metadata"`
 }
 
-// providerNews is what the inbox keeps of an event. It is the same at each delivery, which
+// providerEvent is what the inbox keeps of an event. It is the same at each delivery, which
 // the event is not.
-type providerNews struct {
+type providerEvent struct {
 	ID       string `json:"id"`
 	Type     string `json:"type"`
 	ChargeID string `json:"charge_id"`
@@ -145,7 +145,7 @@ func (a *API) store(c echo.Context, e stripeEvent, o stripeObject) error {
 	if err != nil {
 		return err
 	}
-	payload, err := json.Marshal(providerNews{ID: e.ID, Type: e.Type, ChargeID: charge.StreamID, Object: o.ID})
+	payload, err := json.Marshal(providerEvent{ID: e.ID, Type: e.Type, ChargeID: charge.StreamID, Object: o.ID})
 	if err != nil {
 		return fmt.Errorf("encode event %s: %w", e.ID, err)
 	}
