@@ -233,7 +233,7 @@ func mutants() []mutant {
 		},
 		{
 			"the inbox forgets what the outbox can still deliver",
-			[]edit{{"inbox/retention.go", "     and received_in < coalesce((select transaction_id from outbox_oldest), '18446744073709551615')\n", ""}},
+			[]edit{{"inbox/retention.go", "            and received_in < coalesce((select transaction_id from outbox_oldest), '18446744073709551615')\n", ""}},
 			byTest("./inbox", "TestSweepLeavesWhatTheOutboxHolds/a message goes when its message in the outbox has gone", "3 swept, want 0"),
 		},
 		{

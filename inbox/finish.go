@@ -52,9 +52,7 @@ select '', '', '', '', '', '{}', '', fence, fence + 1
 // Done queues the end of a delivery into the batch that holds its last effect. If the
 // lease was taken over, or another holder finished the message and retention deleted it,
 // the constraint refuses the whole batch, and IsLost reports it.
-//
-// Commit of the delivery does the same, and saves the commit in which the inbox ends what
-// its handler did not.
+// Delivery.Commit saves the commit in which the inbox ends what its handler did not.
 func Done(b *pgx.Batch, d *Delivery) { b.Queue(done, d.row, d.fence) }
 
 // Commit commits a batch that holds the handler's last effect, together with the end of the

@@ -16,24 +16,16 @@ import (
 // not wait for that lock, which would cost the other rows their leases. No other holder
 // can claim a locked row either, so it stays held as long as its fence is unchanged.
 //
-// Each row is a probe by its number. Coalesced, its status leads to no index.
+// Coalesced, the status leads to no index.
 const renew = `
 with held as (
-  select i.id
-    from unnest($1::bigint[], $2::bigint[]) as h (id, fence)
-   cross join lateral (
-         select id
-           from inbox
-          where id = h.id
-            and fence = h.fence
-            and coalesce(status = 'running', false)
-         offset 0) i
+  select id
+    from inbox
+   where ` + isHeld + `
 ), free as (
   select id
     from inbox
-   where id = any (array(select id from held))
-     and fence = any ($2::bigint[])
-     and coalesce(status = 'running', false)
+   where ` + isHeld + `
      for update skip locked
 ), renewed as (
   update inbox
@@ -46,6 +38,10 @@ select held.id,
   from held
   left join renewed
     on renewed.id = held.id`
+
+const isHeld = `id = any ($1::bigint[])
+     and fence = ($2::bigint[])[array_position($1::bigint[], id)]
+     and coalesce(status = 'running', false)`
 
 // renewLeases returns the rows that are still held, with false where a lock prevented the
 // renewal. A row that is missing was taken over.
@@ -113,16 +109,14 @@ const correctAtMost = 1000 // rows of one statement
 // If we die here: all rows of a statement are corrected or none is, and the next full look
 // corrects them. Test: TestProcessor_takesWhatAClockThatWasAheadLeft.
 const correctDueTimes = `
-with misdated as (
-  select id
-    from inbox
-   where receiver = $1
-     and status in ('pending', 'running')
-     and due_at > now() + $2::interval
-   order by due_at desc
-   limit $4
-     for update skip locked
-)
 update inbox
    set due_at = clock_timestamp() + case status when 'running' then $3::interval else interval '0' end
- where id = any (array(select id from misdated))`
+ where id = any (array(
+         select id
+           from inbox
+          where receiver = $1
+            and status in ('pending', 'running')
+            and due_at > now() + $2::interval
+          order by due_at desc
+          limit $4
+            for update skip locked))`

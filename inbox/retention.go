@@ -16,19 +16,17 @@ import (
 // Where transaction ids are another server's, they say nothing, and nothing is deleted.
 // A locked row keeps its ctid; a join by number could be planned to read the table.
 const deleteDone = `
-with expired as (
-  select ctid
-    from inbox
-   where status = 'done'
-     and finished_at < now() - greatest($1::interval, (select inbox_window from retention))
-     and received_in < coalesce((select transaction_id from outbox_oldest), '18446744073709551615')
-     and (select own from numbering)
-   order by finished_at
-   limit $2
-     for update skip locked
-)
 delete from inbox
- where ctid = any (array(select ctid from expired))`
+ where ctid = any (array(
+         select ctid
+           from inbox
+          where status = 'done'
+            and finished_at < now() - greatest($1::interval, (select inbox_window from retention))
+            and received_in < coalesce((select transaction_id from outbox_oldest), '18446744073709551615')
+            and (select own from numbering)
+          order by finished_at
+          limit $2
+            for update skip locked))`
 
 // Sweep deletes up to limit messages that were done longer than retention ago, in
 // database time, and returns how many it deleted; below limit, nothing was left. Where a
