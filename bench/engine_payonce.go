@@ -37,8 +37,14 @@ func payonceCarrier(ctx context.Context, c *carrier) (accepting, error) {
 		return nil, err
 	}
 	processor := newProcessor(processes, c.task, func(ctx context.Context, d *inbox.Delivery) error {
-		commit := func(ctx context.Context, b *pgx.Batch) error { return d.Commit(ctx, processes, b) }
-		return c.do(ctx, d.ID, commit, func(*pgx.Batch) {})
+		last := false
+		commit := func(ctx context.Context, b *pgx.Batch) error {
+			if last {
+				return d.Commit(ctx, processes, b)
+			}
+			return processes.Commit(ctx, b)
+		}
+		return c.do(ctx, d.ID, commit, func(*pgx.Batch) { last = true })
 	})
 	processor.Wake, processor.Listening = bell.Bell(doorbell.Inbox), bell.Listening
 	c.background.Go(func() error { bell.Run(ctx); return nil })
