@@ -20,7 +20,7 @@ import (
 //     committed.
 //   - Only a commit of its own refuses a batch. When a group commit is refused, nothing of
 //     it is durable: each half is sent as a transaction, and so on, down to single batches,
-//     which are retried individually. After a wait for a lock that is each of them.
+//     which are retried individually. After a wait that timed out that is each of them.
 //   - When the outcome of the transaction is unknown, it is unknown for each batch, and none
 //     is retried: its caller resolves it by its key.
 //   - The tenant is set anew wherever the next statement is another tenant's.
@@ -134,8 +134,8 @@ func (c *committer) commitTogether(units []*unit) (outcomes []outcome) {
 // divide commits units in one transaction, or, when that is refused, each half of them. An
 // outcome that is Alone asks the batcher for a commit of the unit's own.
 func (c *committer) divide(ctx context.Context, conn *pgxpool.Conn, units []*unit) []outcome {
-	if len(units) == 1 {
-		return []outcome{{Alone: true}}
+	if len(units) == 1 || conn.Conn().IsClosed() {
+		return slices.Repeat([]outcome{{Alone: true}}, len(units))
 	}
 	err := c.send(ctx, conn, units)
 	if err == nil || OutcomeOf(err) == Unknown {
@@ -146,7 +146,7 @@ func (c *committer) divide(ctx context.Context, conn *pgxpool.Conn, units []*uni
 		return slices.Repeat([]outcome{{Err: err}}, len(units))
 	}
 	c.refusals.Add(1)
-	if OutcomeOf(err) == Locked || conn.Conn().IsClosed() {
+	if OutcomeOf(err).MayPass() {
 		return slices.Repeat([]outcome{{Alone: true}}, len(units))
 	}
 	half := len(units) / 2
