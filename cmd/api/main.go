@@ -60,14 +60,8 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	}
 	go bell.Run(ctx)
 	db, err := program.Open(ctx, log, s.DatabaseURL.Reveal(), postgres.Options{
-		Application:    application,
-		Role:           postgres.RoleAPI,
-		MaxConns:       connections,
-		LockTimeout:    lockTimeout,
-		Writes:         writes.Order(),
-		Tracer:         traces.Statements(),
-		Committed:      bell.Committed,
-		AllowPlaintext: s.AllowPlaintext,
+		Application: application, Role: postgres.RoleAPI, MaxConns: connections, LockTimeout: lockTimeout,
+		Writes: writes.Order(), Tracer: traces.Statements(), Committed: bell.Committed, AllowPlaintext: s.AllowPlaintext,
 	})
 	if err != nil {
 		return err

@@ -14,7 +14,7 @@ import (
 )
 
 // Limits bound what callers can use of one process. Several processes allow the sum. Zero
-// is no limit.
+// is no limit, and 20 for Authenticating.
 type Limits struct {
 	// PerSecond is how many requests a merchant may send in a second, replays and refusals
 	// included, and after a pause as many at once.
