@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -95,10 +96,8 @@ func (c charge) outcome() string {
 
 // over reports whether the charge has its outcome and the merchant is notified.
 func (c charge) over() bool {
-	if c.Status == "" || c.Status == "pending" {
-		return false
-	}
-	return len(c.Steps) == 3 && c.Steps[2].Status != "pending"
+	return c.Status != "" && c.Status != "pending" &&
+		!slices.ContainsFunc(c.Steps, func(s step) bool { return s.Status == "pending" })
 }
 
 type event struct {

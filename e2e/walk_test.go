@@ -109,8 +109,10 @@ func chosen(courses []course, what string, rng *rand.Rand) ([]target, error) {
 			}
 		}
 	}
-	if len(targets) == 0 {
-		return nil, fmt.Errorf("-walk=%s: neither points, all, pairs nor a run", what)
+	for address := range strings.SplitSeq(what, "|") {
+		if len(targets) == 0 || strings.Contains(address, "/") && !slices.ContainsFunc(targets, func(t target) bool { return t.isAt(address) }) {
+			return nil, fmt.Errorf("-walk=%s: neither points, all, pairs nor a run", address)
+		}
 	}
 	once := slices.Clone(targets)
 	for range *walkTimes - 1 {
