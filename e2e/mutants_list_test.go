@@ -56,12 +56,12 @@ func mutants() []mutant {
 					"fulfillment/run.go", "			return due\n		}\n		return r.process(ctx)\n",
 					`			return due
 		}
-		result, err := r.process(ctx)
+		err = r.process(ctx)
 		if err == nil {
 			n := &notification{endpoints: f.endpoints, webhooks: f.services.Webhooks, delivery: d}
 			err = n.deliver(ctx, r.stream, outcome, domain.EventTypeNamed(outcome.Type).Webhook)
 		}
-		return result, err
+		return err
 `,
 				},
 			},
