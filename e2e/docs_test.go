@@ -151,7 +151,7 @@ const (
 // newPoints are the crash points of the step: the call of the fraud service in both cases,
 // and the commit of a rejection.
 const newPoints = "fraud approved/worker/POST /v1/fraud_checks|fraud rejected/worker/POST /v1/fraud_checks|" +
-	"fraud rejected/worker/insert ledger_events ×3, insert ledger_postings, update stock, update reservations, insert outbox, ended: insert inbox"
+	"fraud rejected/worker/insert ledger_events ×3, insert ledger_postings, update stock, update reservations, insert outbox, ending: insert inbox"
 
 var howTo = flag.Bool("how-to", false, "apply the diff of docs/how-to to a copy of the tree, and test it")
 
