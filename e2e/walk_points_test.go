@@ -19,6 +19,7 @@ import (
 var noPoints = map[string]string{
 	"select generation from projections":      "the projector looks for events to fold",
 	"announced: select exists from retention": "a worker announces how long it keeps messages and asks for the janitor's lease, all the time",
+	"position: select json_agg from measured": "a subscriber reads the outbox all the time, and each read returns a row",
 	"ping":                         "a pool asks whether a connection lives that was idle for a second",
 	"close":                        "a driver forgets statements after an error",
 	"sync":                         "a driver waits for the end of what failed",
