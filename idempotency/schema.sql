@@ -7,6 +7,7 @@
 --
 -- This file needs no other table and can be applied by itself.
 
+-- +goose Up
 create table idempotency_keys (
   scope        text        collate "C" not null,
   operation    text        collate "C" not null,

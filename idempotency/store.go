@@ -19,8 +19,8 @@ import (
 //go:embed schema.sql
 var schema string
 
-// Schema returns the SQL that creates idempotency_keys in an empty
-// database. It is plain SQL, to be run once in a transaction.
+// Schema returns the SQL that creates idempotency_keys in the first schema of
+// the search_path. goose and psql apply it as it is, once, in a transaction. It has no way down.
 func Schema() string { return schema }
 
 // onceConstraint refuses the second answer of a key.

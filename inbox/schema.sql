@@ -9,6 +9,7 @@
 -- views retention, numbering and outbox_oldest: who lifts the inbox out without the
 -- outbox deletes old rows in another way.
 
+-- +goose Up
 create table inbox (
   id            bigint      generated always as identity,
   receiver      text        collate "C" not null,

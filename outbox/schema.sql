@@ -4,6 +4,7 @@
 -- This file needs no other table and can be applied by itself. Sweep also reads the
 -- view retention, which says for how long messages are kept.
 
+-- +goose Up
 create table outbox (
   topic          text        collate "C" not null,
   transaction_id xid8        not null default pg_current_xact_id(),

@@ -1,0 +1,235 @@
+package schemacheck_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/schemacheck"
+	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/outbox"
+)
+
+var update = flag.Bool("update", false, "write schema.txt of each package")
+
+type pattern struct {
+	name, schema string
+	check        func(context.Context, *pgxpool.Pool) error
+}
+
+var patterns = []pattern{
+	{"idempotency", idempotency.Schema(), idempotency.Check},
+	{"inbox", inbox.Schema(), inbox.Check},
+	{"outbox", outbox.Schema(), outbox.Check},
+}
+
+// TestDescribe_ofTheSchema_isTheEmbeddedList derives the list of each package from its SQL.
+func TestDescribe_ofTheSchema_isTheEmbeddedList(t *testing.T) {
+	t.Parallel()
+	for _, p := range patterns {
+		t.Run(p.name, func(t *testing.T) {
+			t.Parallel()
+			pool := open(t, testdb.Empty(t))
+			exec(t, pool, p.schema)
+			rows, _ := pool.Query(t.Context(), `select relname::text from pg_class where relnamespace = 'public'::regnamespace`)
+			names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+			must(t, err)
+			lines, err := schemacheck.Describe(t.Context(), pool, names)
+			must(t, err)
+			file, got := "../../"+p.name+"/schema.txt", strings.Join(lines, "\n")+"\n"
+			if *update {
+				must(t, os.WriteFile(file, []byte(got), 0o600))
+			}
+			want, err := os.ReadFile(file)
+			must(t, err)
+			if diff := cmp.Diff(string(want), got); diff != "" {
+				t.Errorf("run: go test ./internal/schemacheck -update\n%s/schema.txt (-file +schema.sql):\n%s", p.name, diff)
+			}
+		})
+	}
+}
+
+func TestCheck_acceptsTheSchema(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ statement, options string }{
+		"as it is": {"", ""},
+		"for a role without rights that only reads": {
+			`revoke all on all tables in schema public from payonce_worker;
+			 do $$ begin execute format('revoke all on database %I from public', current_database()); end $$`,
+			"&role=payonce_worker&default_transaction_read_only=on",
+		},
+		"with further columns, constraints and indexes": {
+			`alter table inbox add column tenant text check (tenant <> '');
+			 alter table outbox add constraint small check (length(payload) < 1000000);
+			 create unique index more on idempotency_keys (key, scope, operation)`, "",
+		},
+		"with an index that only serves speed away": {`drop index inbox_due`, ""},
+		"through a pooler, without prepared statements": {
+			"", "&default_query_exec_mode=simple_protocol",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := testdb.URL(t)
+			exec(t, open(t, url), test.statement)
+			for _, p := range patterns {
+				if err := p.check(t.Context(), open(t, url+test.options)); err != nil {
+					t.Errorf("%s: %v", p.name, err)
+				}
+			}
+		})
+	}
+}
+
+// TestCheck_namesWhatIsWrong plants faults in the schemas of the three packages.
+func TestCheck_namesWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	const inboxBegins = "check the inbox: the schema does not fit: "
+	for name, test := range map[string]struct {
+		statement string
+		want      []string // beginnings of what idempotency, inbox and outbox say; nil where they accept
+	}{
+		"no table": {
+			`drop table idempotency_keys, inbox, inbox_quarantine, outbox, outbox_offsets, numbering_mark cascade`,
+			[]string{
+				"check the idempotency keys: the schema does not fit: table idempotency_keys is missing",
+				inboxBegins + "table inbox is missing; table inbox_quarantine is missing",
+				"check the outbox: the schema does not fit: table numbering_mark is missing; table outbox is missing; table outbox_offsets is missing; view numbering is missing; view outbox_oldest is missing",
+			},
+		},
+		"another schema": {
+			`create schema app; alter table inbox set schema app; alter table inbox_quarantine set schema app`,
+			[]string{"", inboxBegins + `table inbox is missing; table inbox_quarantine is missing; the tables are in another schema than the search_path "$user", public: app has inbox, inbox_quarantine`, ""},
+		},
+		"a column is missing": {`alter table inbox drop column last_error`, []string{"", inboxBegins + "column inbox.last_error is missing, want text", ""}},
+		"a type":              {`alter table inbox alter waits type bigint`, []string{"", inboxBegins + "column inbox.waits is bigint not null default 0, want integer not null default 0", ""}},
+		"a collation":         {`alter table inbox_quarantine alter receiver type text collate "default"`, []string{"", inboxBegins + `column inbox_quarantine.receiver is text not null, want text collate "C" not null`, ""}},
+		"not null":            {`alter table inbox alter payload drop not null`, []string{"", inboxBegins + "column inbox.payload is bytea, want bytea not null", ""}},
+		"a default":           {`alter table inbox alter received_in drop default`, []string{"", inboxBegins + "column inbox.received_in is xid8 not null, want xid8 not null default pg_current_xact_id()", ""}},
+		"an identity":         {`alter table inbox alter id drop identity`, []string{"", inboxBegins + "column inbox.id is bigint not null, want bigint not null generated always as identity", ""}},
+		"a constraint":        {`alter table idempotency_keys drop constraint idempotency_keys_once`, []string{"check the idempotency keys: the schema does not fit: constraint idempotency_keys.idempotency_keys_once is missing, want PRIMARY KEY (scope, operation, key)", "", ""}},
+		"a constraint of other columns": {
+			`alter table inbox drop constraint inbox_message_once, add constraint inbox_message_once unique (message_id, receiver, partition_key)`,
+			[]string{"", inboxBegins + "constraint inbox.inbox_message_once is UNIQUE (message_id, receiver, partition_key), want UNIQUE (message_id, receiver)", ""},
+		},
+		"a constraint that old rows may break": {
+			`alter table inbox drop constraint inbox_done_by_holder, add constraint inbox_done_by_holder check (done_fence = fence) not valid`,
+			[]string{"", inboxBegins + "constraint inbox.inbox_done_by_holder is CHECK ((done_fence = fence)) NOT VALID, want CHECK ((done_fence = fence))", ""},
+		},
+		"a unique index is not unique": {
+			`drop index inbox_one_running_per_key; create index inbox_one_running_per_key on inbox (receiver, ordering_key) where status = 'running'`,
+			[]string{"", inboxBegins + "unique index inbox.inbox_one_running_per_key is missing, want btree (receiver, ordering_key) WHERE (status = 'running'::text)", ""},
+		},
+		"a unique index of another predicate": {
+			`drop index inbox_one_running_per_key; create unique index inbox_one_running_per_key on inbox (receiver, ordering_key) where status = 'pending'`,
+			[]string{"", inboxBegins + "unique index inbox.inbox_one_running_per_key is btree (receiver, ordering_key) WHERE (status = 'pending'::text), want btree", ""},
+		},
+		"a unique index that could not be built": {
+			`update pg_index set indisvalid = false where indexrelid = 'inbox_one_running_per_key'::regclass`,
+			[]string{"", inboxBegins + "unique index inbox.inbox_one_running_per_key is btree (receiver, ordering_key) WHERE (status = 'running'::text) INVALID, want btree", ""},
+		},
+		"a table that a crash empties": {`alter table inbox set unlogged`, []string{"", inboxBegins + "table inbox is unlogged, want permanent", ""}},
+		"a view is a table": {
+			`drop view numbering; create table numbering (own boolean)`,
+			[]string{"", "", "check the outbox: the schema does not fit: view numbering is missing"},
+		},
+		"two faults": {
+			`alter table inbox drop column last_error; drop table inbox_quarantine`,
+			[]string{"", inboxBegins + "column inbox.last_error is missing, want text; table inbox_quarantine is missing", ""},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pool := open(t, testdb.Empty(t))
+			for _, p := range patterns {
+				exec(t, pool, p.schema)
+			}
+			exec(t, pool, test.statement)
+			for i, p := range patterns {
+				wantError(t, p.check(t.Context(), pool), test.want[i])
+			}
+		})
+	}
+}
+
+func TestCheck_saysWhereTheRoleMayNotSearch(t *testing.T) {
+	t.Parallel()
+	db := testdb.Open(t)
+	exec(t, db.Pool(), `create schema app; alter table inbox set schema app; alter table inbox_quarantine set schema app`)
+	err := inbox.Check(t.Context(), testdb.As(t, db, postgres.RoleWorker).Pool())
+	if err == nil || !strings.HasSuffix(err.Error(), "the role payonce_worker has no right to use the schema app, which has inbox, inbox_quarantine") {
+		t.Errorf("Check: %v", err)
+	}
+}
+
+func TestCheck_withoutADatabase_returnsItsError(t *testing.T) {
+	t.Parallel()
+	pool := open(t, testdb.Empty(t))
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+	away := open(t, "postgres://nobody@127.0.0.1:1/none?connect_timeout=5")
+	exec(t, pool, `create table inbox ()`)
+	locked, err := pool.Begin(t.Context())
+	must(t, err)
+	defer func() { _ = locked.Rollback(t.Context()) }()
+	_, err = locked.Exec(t.Context(), `lock table pg_class`)
+	must(t, err)
+	stalled, end := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer end()
+	for _, p := range patterns {
+		wantError(t, p.check(t.Context(), nil), "check the "+strings.ReplaceAll(p.name, "idempotency", "idempotency keys")+": the pool is nil")
+		if err := p.check(canceled, pool); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s with a cancelled context: %v", p.name, err)
+		}
+		if err := p.check(stalled, pool); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s of a database that stalls: %v", p.name, err)
+		}
+		if _, ok := errors.AsType[*pgconn.ConnectError](p.check(t.Context(), away)); !ok {
+			t.Errorf("%s of a database that is away: %v", p.name, p.check(t.Context(), away))
+		}
+	}
+}
+
+func wantError(t *testing.T, err error, begins string) {
+	t.Helper()
+	switch {
+	case begins == "" && err != nil:
+		t.Errorf("Check: %v, want nil", err)
+	case begins != "" && (err == nil || !strings.HasPrefix(err.Error(), begins)):
+		t.Errorf("Check:\n%v\nwant\n%s", err, begins)
+	}
+}
+
+func open(t *testing.T, url string) *pgxpool.Pool {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), url)
+	must(t, err)
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+// exec runs statements by the simple protocol, as psql does.
+func exec(t *testing.T, pool *pgxpool.Pool, sql string) {
+	t.Helper()
+	_, err := pool.Exec(t.Context(), sql)
+	must(t, err)
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
