@@ -181,12 +181,12 @@ func mutants() []mutant {
 		{
 			"of two who end one delivery in one statement both pass",
 			[]edit{{"inbox/finish.go", " where (id, fence) not in (select id, done_fence from ended)`", " where id not in (select id from ended)`"}},
-			byTest("./internal/postgres", "TestDeliveries_endTogether/and only the one is refused whose message its new holder ends beside it", "it has the error <nil>"),
+			byTest("./groupcommit", "TestDeliveries_endTogether/and only the one is refused whose message its new holder ends beside it", "it has the error <nil>"),
 		},
 		{
 			"deliveries that end together are locked as they lie in the table",
 			[]edit{{"inbox/finish.go", "   order by id\n     for no key update\n", "     for no key update\n"}},
-			byTest("./internal/postgres", "TestDeliveries_lockInOrder", "while the fourth was waited for"),
+			byTest("./groupcommit", "TestDeliveries_lockInOrder", "while the fourth was waited for"),
 		},
 		{
 			"leases are not renewed",
@@ -255,37 +255,40 @@ func mutants() []mutant {
 		{
 			"a commit is told from its last statement, not from its end",
 			[]edit{{
-				"internal/postgres/commit.go", "	return closeCommit(u.ctx, conn, conn.SendBatch(u.ctx, b))", `	results := conn.SendBatch(u.ctx, b)
+				"groupcommit/committer.go", "	return c.closeCommit(u.ctx, conn, conn.SendBatch(u.ctx, b))\n}\n\nfunc notAcquired", `	results := conn.SendBatch(u.ctx, b)
 	defer results.Close()
 	for range b.Len() {
 		if _, err := results.Exec(); err != nil {
-			return marked(err)
+			return Classify(err)
 		}
 	}
-	return nil`,
+	return nil
+}
+
+func notAcquired`,
 			}},
-			byTest("./internal/postgres", "TestCommit/a constraint that is checked at commit refuses too", "want one of effects_twin_once"),
+			byTest("./groupcommit", "TestCommit/a constraint that is checked at commit refuses too", "want one of effects_twin_once"),
 		},
 		{
 			"an unknown commit is taken for a failed one",
 			[]edit{{
-				"internal/postgres/commit.go",
+				"groupcommit/outcome.go",
 				"	return fmt.Errorf(\"%w: %w\", ErrUnknown, err)\n}\n\n// isRefusal",
 				"	return fmt.Errorf(\"%w: %w\", ErrNotCommitted, err)\n}\n\n// isRefusal",
 			}},
-			byTest("./internal/postgres", "TestCommitOfACutConnection/a session that is ended under a commit leaves its outcome unknown", "want ErrUnknown"),
+			byTest("./groupcommit", "TestCommitOfACutConnection/a session that is ended under a commit leaves its outcome unknown", "want ErrUnknown"),
 		},
 		{
 			"who shared a transaction that was refused is told so, whoever's fault it was",
 			[]edit{{
-				"internal/postgres/committer.go", "	if err == nil || OutcomeOf(err) == Unknown {\n", "	if true {\n",
+				"groupcommit/committer.go", "	if err == nil || OutcomeOf(err) == Unknown {\n", "	if true {\n",
 			}},
-			byTest("./internal/postgres", "TestGroupCommit_refusesOnlyTheBatchAtFault", "has the error ERROR: duplicate key"),
+			byTest("./groupcommit", "TestGroupCommit_refusesOnlyTheBatchAtFault", "has the error ERROR: duplicate key"),
 		},
 		{
 			"who shares a transaction writes as the tenant before",
-			[]edit{{"internal/postgres/committer.go", "		QueueTenant(b, tenant)\n", ""}},
-			byTest("./internal/postgres", "TestGroupCommit_writesEachBatchAsItsTenant", "written (-want +got)"),
+			[]edit{{"groupcommit/join.go", "			setTenant(b, tenant)\n", ""}},
+			byTest("./groupcommit", "TestGroupCommit_writesEachBatchAsItsTenant", "written (-want +got)"),
 		},
 		{
 			"shared transactions lock in the order of arrival",
@@ -293,12 +296,12 @@ func mutants() []mutant {
 				"groupcommit/join.go",
 				"		return cmp.Or(cmp.Compare(a.table, b.table), a.row.compare(b.row))\n", "		return 0\n",
 			}},
-			byTest("./internal/postgres", "TestGroupCommit_locksInOneOrder", "select deadlocks::text"),
+			byTest("./groupcommit", "TestGroupCommit_locksInOneOrder", "select deadlocks::text"),
 		},
 		{
 			"one statement inserts rows of several tenants",
 			[]edit{{"groupcommit/join.go", " && all[n].tenant == tenant", ""}},
-			byTest("./internal/postgres", "TestGroupCommit_writesEachBatchAsItsTenant", "written (-want +got)"),
+			byTest("./groupcommit", "TestGroupCommit_writesEachBatchAsItsTenant", "written (-want +got)"),
 		},
 		{
 			"reads that share a round trip are all the first tenant's",

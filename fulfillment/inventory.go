@@ -72,7 +72,7 @@ func (f *Fulfillment) reserve(ctx context.Context, s ledger.Stream) (decision, e
 // isOutOfStock reports whether the constraints refused a reservation: what was read as
 // available is gone.
 func isOutOfStock(err error) bool {
-	refused := postgres.Constraint(err)
+	refused := groupcommit.Constraint(err)
 	return refused == "stock_available_not_negative" || refused == "reservations_known_sku"
 }
 

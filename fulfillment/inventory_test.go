@@ -132,7 +132,7 @@ func TestInventory_underContention(t *testing.T) {
 				t.Cleanup(db.Close)
 				f.charge = handlerOf(fulfillment.New(db, fulfillment.Services{Provider: f.client}, slog.New(slog.DiscardHandler)), fulfillment.ChargeReceiver)
 				defer func() {
-					if db.Shared().Units == 0 {
+					if db.Committer().Shared().Units == 0 {
 						t.Error("no commit was shared")
 					}
 				}()

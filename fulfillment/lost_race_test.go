@@ -15,8 +15,8 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/postgres"
 )
 
 // TestLostRace is about versions that another writer took between a run's read of the
@@ -181,7 +181,7 @@ begin
 end $$`)
 	f.exec(`create trigger cut before insert on ledger_events for each row when (new.type = 'refund.succeeded.v1') execute function cut()`)
 	f.provider.on("refund", gives("succeeded"))
-	if err := f.deliver(); !errors.Is(err, postgres.ErrUnknown) {
+	if err := f.deliver(); !errors.Is(err, groupcommit.ErrUnknown) {
 		t.Errorf("the handler returned %v, want an unknown outcome", err)
 	}
 	f.expectCalls("refunds refund")

@@ -31,9 +31,9 @@ const (
 // The zero value with Call set is ready for use. A batcher has no goroutine while nothing
 // is queued or in flight, and nothing to close.
 type Batcher[Q, A any] struct {
-	// Call carries out items and returns one outcome for each. ctx has the values of the
+	// Call carries out items and returns one result for each. ctx has the values of the
 	// first item's context, and does not end.
-	Call func(ctx context.Context, items []Q) []Outcome[A]
+	Call func(ctx context.Context, items []Q) []Result[A]
 	// Held is how long a call holds up the next one, at most, when it waits for a lock or for
 	// the network. 50 ms where 0.
 	Held time.Duration
@@ -43,7 +43,7 @@ type Batcher[Q, A any] struct {
 	// Fit is how many items of the queue one call takes, at least one; all where nil.
 	Fit func(queue []Q) int
 	// MayLeave lets a caller whose context ends return while its item is carried out. The
-	// outcome is dropped.
+	// result is dropped.
 	MayLeave bool
 
 	mu    sync.Mutex
@@ -52,8 +52,8 @@ type Batcher[Q, A any] struct {
 	queue []*item[Q, A]
 }
 
-// Outcome is the result of an item.
-type Outcome[A any] struct {
+// Result is the result of an item.
+type Result[A any] struct {
 	Value A
 	Err   error
 	// Alone asks for the item to be carried out again, individually: it had no effect, and
@@ -65,14 +65,14 @@ type item[Q, A any] struct {
 	ctx    context.Context
 	value  Q
 	alone  bool
-	result chan Outcome[A] // buffered
+	result chan Result[A] // buffered
 }
 
 // Do carries out an item and returns its result. If ctx ends while the item is queued, Do
 // returns the error of ctx, and the item has no effect. If the call panics, Do returns
 // ErrNotReturned, and the effect is unknown.
 func (b *Batcher[Q, A]) Do(ctx context.Context, value Q) (A, error) {
-	i := &item[Q, A]{ctx: ctx, value: value, result: make(chan Outcome[A], 1)}
+	i := &item[Q, A]{ctx: ctx, value: value, result: make(chan Result[A], 1)}
 	for {
 		o, err := b.do(i)
 		if err != nil || !o.Alone {
@@ -82,7 +82,7 @@ func (b *Batcher[Q, A]) Do(ctx context.Context, value Q) (A, error) {
 	}
 }
 
-func (b *Batcher[Q, A]) do(i *item[Q, A]) (Outcome[A], error) {
+func (b *Batcher[Q, A]) do(i *item[Q, A]) (Result[A], error) {
 	b.mu.Lock()
 	b.queue = append(b.queue, i)
 	b.dispatch()
@@ -92,7 +92,7 @@ func (b *Batcher[Q, A]) do(i *item[Q, A]) (Outcome[A], error) {
 		return o, nil
 	case <-i.ctx.Done():
 		if b.withdraw(i) || b.MayLeave {
-			return Outcome[A]{}, i.ctx.Err()
+			return Result[A]{}, i.ctx.Err()
 		}
 		return <-i.result, nil
 	}
@@ -150,10 +150,10 @@ func (b *Batcher[Q, A]) call() {
 	b.release(late.Stop(), 1)
 }
 
-func (b *Batcher[Q, A]) carryOut(items []*item[Q, A]) (outcomes []Outcome[A]) {
+func (b *Batcher[Q, A]) carryOut(items []*item[Q, A]) (outcomes []Result[A]) {
 	defer func() {
 		if cause := recover(); cause != nil {
-			outcomes = slices.Repeat([]Outcome[A]{{Err: fmt.Errorf("%w: panic: %v\n%s", ErrNotReturned, cause, debug.Stack())}}, len(items))
+			outcomes = slices.Repeat([]Result[A]{{Err: fmt.Errorf("%w: panic: %v\n%s", ErrNotReturned, cause, debug.Stack())}}, len(items))
 		}
 	}()
 	return b.Call(context.WithoutCancel(items[0].ctx), values(items))

@@ -28,7 +28,7 @@ type calls struct {
 func standing(b *groupcommit.Batcher[int, string]) *calls {
 	c := &calls{Batcher: b, letGo: make(chan struct{})}
 	answer := b.Call
-	c.Call = func(ctx context.Context, items []int) []groupcommit.Outcome[string] {
+	c.Call = func(ctx context.Context, items []int) []groupcommit.Result[string] {
 		c.mu.Lock()
 		c.all = append(c.all, slices.Clone(items))
 		c.mu.Unlock()
@@ -36,7 +36,7 @@ func standing(b *groupcommit.Batcher[int, string]) *calls {
 		if answer != nil {
 			return answer(ctx, items)
 		}
-		outcomes := make([]groupcommit.Outcome[string], len(items))
+		outcomes := make([]groupcommit.Result[string], len(items))
 		for i, item := range items {
 			outcomes[i].Value = strconv.Itoa(item)
 		}
@@ -133,10 +133,10 @@ func TestBatcher_repeatsAlone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		refused := errors.New("refused")
-		c := standing(&groupcommit.Batcher[int, string]{Held: time.Hour, Call: func(_ context.Context, items []int) []groupcommit.Outcome[string] {
-			outcomes := make([]groupcommit.Outcome[string], len(items))
+		c := standing(&groupcommit.Batcher[int, string]{Held: time.Hour, Call: func(_ context.Context, items []int) []groupcommit.Result[string] {
+			outcomes := make([]groupcommit.Result[string], len(items))
 			for i, item := range items {
-				outcomes[i] = groupcommit.Outcome[string]{Value: strconv.Itoa(item), Alone: item != 4}
+				outcomes[i] = groupcommit.Result[string]{Value: strconv.Itoa(item), Alone: item != 4}
 				if item == 3 {
 					outcomes[i].Err = refused
 				}
@@ -197,11 +197,11 @@ func TestBatcher_panics(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fail := true
-		c := standing(&groupcommit.Batcher[int, string]{Held: time.Hour, Call: func(_ context.Context, items []int) []groupcommit.Outcome[string] {
+		c := standing(&groupcommit.Batcher[int, string]{Held: time.Hour, Call: func(_ context.Context, items []int) []groupcommit.Result[string] {
 			if len(items) > 1 && fail {
 				panic("planted")
 			}
-			return make([]groupcommit.Outcome[string], len(items))
+			return make([]groupcommit.Result[string], len(items))
 		}})
 		first := c.do(t.Context(), 1)
 		others := c.do(t.Context(), 2, 3, 4)

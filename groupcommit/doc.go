@@ -1,8 +1,41 @@
-// Package groupcommit commits batches that arrive at the same moment as one transaction, so
-// that they share one flush of the log. It needs pgx and the standard library.
+// Package groupcommit commits pgx batches, says what became of each commit, and lets batches
+// that arrive at the same moment share one transaction, and so one flush of the log. It
+// needs pgx and the standard library.
 //
-// A Batcher queues calls while others are in flight; the next call carries out everything
-// that is queued. A Statement declares a write that may share a transaction, its form for
-// several rows, and the row that it locks. An Order lists them in lock order; its Join makes
-// one batch of several.
+// # Usage
+//
+//	insert := groupcommit.Statement{
+//		SQL:  `insert into orders (id, total) values ($1, $2)`,
+//		Many: `insert into orders (id, total) select * from unnest($1::text[], $2::bigint[])`,
+//	}
+//	c := groupcommit.New(pool, groupcommit.Options{Writes: groupcommit.NewOrder(insert)})
+//
+//	b := &pgx.Batch{}
+//	b.Queue(insert.SQL, id, total)
+//	err := c.Commit(ctx, b) // by any number of goroutines
+//	switch groupcommit.OutcomeOf(err) {
+//	case groupcommit.Committed: // durable
+//	case groupcommit.Refused: // by groupcommit.Constraint(err), or another error; rolled back
+//	case groupcommit.Locked, groupcommit.Contended, groupcommit.NotSent: // rolled back; may pass later
+//	case groupcommit.Unknown: // commit the same batch again: a unique key says which it was
+//	}
+//
+// # Guarantees
+//
+//   - A batch is one transaction's all or nothing, whether or not it shares the transaction.
+//   - A caller gets nil only after the server has confirmed the COMMIT.
+//   - Only a batch's own commit refuses it: a group that is refused is halved, down to
+//     single batches.
+//   - A lost answer is ErrUnknown for each batch of the group, and none is repeated.
+//   - Rows are locked by table and key in one order, so groups do not deadlock. A group waits
+//     for a lock no longer than Options.LockTimeout, and then its batches commit alone.
+//   - There is no timer and no waiting for others: a batch that comes alone is sent at once.
+//
+// # Limits
+//
+// Batches share only where they consist of statements that were declared, have no callback,
+// and need no setting of their own. A statement that reads what another batch of its group
+// writes may see it. A group is as slow as its slowest statement.
+//
+// Batcher is the queue behind it, for any other calls that may be batched, such as reads.
 package groupcommit

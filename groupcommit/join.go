@@ -23,13 +23,14 @@ type statement struct {
 	arguments []any
 }
 
-// Join makes one batch of units that share a transaction. setTenant queues the statement
-// that sets a tenant, and is called wherever the next statement belongs to another tenant.
+// Join queues the statements of units that share a transaction. setTenant queues the
+// statement that sets a tenant, and is called wherever the next statement belongs to another
+// tenant.
 //
 // Inserts of one statement and tenant are merged; those of a unit keep their order. After
 // them come the statements that lock, by table and row, so two transactions that meet in
 // several rows do not deadlock.
-func (o *Order) Join(units []Unit, setTenant func(b *pgx.Batch, tenant string)) *pgx.Batch {
+func (o *Order) Join(b *pgx.Batch, units []Unit, setTenant func(b *pgx.Batch, tenant string)) {
 	var inserts, locking []statement
 	for _, u := range units {
 		for _, q := range u.Batch.QueuedQueries {
@@ -49,25 +50,24 @@ func (o *Order) Join(units []Unit, setTenant func(b *pgx.Batch, tenant string)) 
 	slices.SortStableFunc(locking, func(a, b statement) int {
 		return cmp.Or(cmp.Compare(a.table, b.table), a.row.compare(b.row))
 	})
-	joined, tenant := &pgx.Batch{}, ""
+	tenant := ""
 	for all := append(inserts, locking...); len(all) > 0; {
 		first, many := all[0], o.all[all[0].place].Many
-		if joined.Len() == 0 || first.tenant != tenant {
+		if first.tenant != tenant {
 			tenant = first.tenant
-			setTenant(joined, tenant)
+			setTenant(b, tenant)
 		}
 		n := 1
 		for many != "" && n < len(all) && all[n].place == first.place && all[n].tenant == tenant {
 			n++
 		}
 		if n == 1 {
-			joined.Queue(first.sql, first.arguments...)
+			b.Queue(first.sql, first.arguments...)
 		} else {
-			joined.Queue(many, columns(all[:n])...)
+			b.Queue(many, columns(all[:n])...)
 		}
 		all = all[n:]
 	}
-	return joined
 }
 
 // columns are the arguments of a statement for several rows, an array for each parameter.

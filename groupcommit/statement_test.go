@@ -16,7 +16,7 @@ const (
 	insertB = "insert into b values ($1, $2)"
 	take    = "update stock set n = n - 1 where id = $1"
 	give    = "update stock set n = n + 1 where id = $1"
-	end     = "update inbox set done = true where id = $1"
+	endRow  = "update inbox set done = true where id = $1"
 )
 
 func order() *groupcommit.Order {
@@ -25,11 +25,11 @@ func order() *groupcommit.Order {
 		groupcommit.Statement{SQL: insertB, Many: "many b"},
 		groupcommit.Statement{SQL: take, Table: "stock", Row: groupcommit.ByText},
 		groupcommit.Statement{SQL: give, Table: "stock", Row: groupcommit.ByText},
-		groupcommit.Statement{SQL: end, Many: "end", Table: "inbox", Row: groupcommit.ByNumber},
+		groupcommit.Statement{SQL: endRow, Many: "end", Table: "inbox", Row: groupcommit.ByNumber},
 	)
 }
 
-func batch(queue ...[]any) *pgx.Batch {
+func queued(queue ...[]any) *pgx.Batch {
 	b := &pgx.Batch{}
 	for _, q := range queue {
 		sql, _ := q[0].(string)
@@ -40,15 +40,15 @@ func batch(queue ...[]any) *pgx.Batch {
 
 func TestOrder_shares(t *testing.T) {
 	t.Parallel()
-	called := batch([]any{insertA, 1})
+	called := queued([]any{insertA, 1})
 	called.QueuedQueries[0].Exec(nil)
 	for name, test := range map[string]struct {
 		b    *pgx.Batch
 		want bool
 	}{
-		"declared statements":     {batch([]any{insertA, 1}, []any{end, int64(1)}), true},
-		"another statement":       {batch([]any{insertA, 1}, []any{"commit"}), false},
-		"one in another spelling": {batch([]any{insertA + " ", 1}), false},
+		"declared statements":     {queued([]any{insertA, 1}, []any{endRow, int64(1)}), true},
+		"another statement":       {queued([]any{insertA, 1}, []any{"commit"}), false},
+		"one in another spelling": {queued([]any{insertA + " ", 1}), false},
 		"one with a callback":     {called, false},
 	} {
 		if got := order().Shares(test.b); got != test.want {
@@ -59,7 +59,8 @@ func TestOrder_shares(t *testing.T) {
 
 // joined is what is sent for units, a line for each statement.
 func joined(units ...groupcommit.Unit) string {
-	b := order().Join(units, func(b *pgx.Batch, tenant string) { b.Queue("as " + tenant) })
+	b := &pgx.Batch{}
+	order().Join(b, units, func(b *pgx.Batch, tenant string) { b.Queue("as " + tenant) })
 	var lines strings.Builder
 	for _, q := range b.QueuedQueries {
 		lines.WriteString(strings.Join(strings.Fields(q.SQL), " "))
@@ -78,27 +79,25 @@ func TestOrder_joins(t *testing.T) {
 		want  string
 	}{
 		"inserts of one statement": {[]groupcommit.Unit{
-			{Batch: batch([]any{insertB, 1, 2}, []any{insertA, 3})},
-			{Batch: batch([]any{insertB, 4, 5})},
-			{Batch: batch([]any{insertB, 6, 7})},
-		}, `as
-insert into a values ($1, now()) 3
+			{Batch: queued([]any{insertB, 1, 2}, []any{insertA, 3})},
+			{Batch: queued([]any{insertB, 4, 5})},
+			{Batch: queued([]any{insertB, 6, 7})},
+		}, `insert into a values ($1, now()) 3
 many b [1 4 6] [2 5 7]
 `},
 		"rows that are locked, by table and row": {[]groupcommit.Unit{
-			{Batch: batch([]any{end, int64(10)}, []any{give, "b"}, []any{insertA, 1})},
-			{Batch: batch([]any{take, "b"}, []any{give, "a"}, []any{end, int64(9)})},
-		}, `as
-insert into a values ($1, now()) 1
+			{Batch: queued([]any{endRow, int64(10)}, []any{give, "b"}, []any{insertA, 1})},
+			{Batch: queued([]any{take, "b"}, []any{give, "a"}, []any{endRow, int64(9)})},
+		}, `insert into a values ($1, now()) 1
 update stock set n = n + 1 where id = $1 a
 update stock set n = n + 1 where id = $1 b
 update stock set n = n - 1 where id = $1 b
 end [9 10]
 `},
 		"tenants apart": {[]groupcommit.Unit{
-			{Tenant: "x", Batch: batch([]any{insertA, 1}, []any{end, int64(2)})},
-			{Tenant: "y", Batch: batch([]any{insertA, 2}, []any{end, int64(1)})},
-			{Tenant: "x", Batch: batch([]any{insertA, 3}, []any{end, int64(3)})},
+			{Tenant: "x", Batch: queued([]any{insertA, 1}, []any{endRow, int64(2)})},
+			{Tenant: "y", Batch: queued([]any{insertA, 2}, []any{endRow, int64(1)})},
+			{Tenant: "x", Batch: queued([]any{insertA, 3}, []any{endRow, int64(3)})},
 		}, `as x
 many a [1 3]
 as y

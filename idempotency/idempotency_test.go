@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
@@ -113,7 +114,7 @@ func TestReceive(t *testing.T) {
 			t.Parallel()
 			db := testdb.Reused(t)
 			var times []time.Time
-			r := idempotency.Receiver{DB: db, Lost: func(err error) bool { return postgres.Constraint(err) == "merchants_pkey" }}
+			r := idempotency.Receiver{DB: db, Lost: func(err error) bool { return groupcommit.Constraint(err) == "merchants_pkey" }}
 			_, err := r.Receive(t.Context(), theKey(), theRequest(), func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
 				if times = append(times, now); len(times) <= test.lost {
 					b.Queue(`insert into merchants (merchant_id) values ('acme'), ('acme')`)
@@ -369,7 +370,7 @@ func TestReceive_asksItsCache(t *testing.T) {
 		_, err := r.Receive(t.Context(), theKey(), theRequest(), func(context.Context, *pgx.Batch, time.Time) (idempotency.Answer, error) {
 			return idempotency.Answer{StatusCode: 500}, nil
 		})
-		if postgres.Constraint(err) != "idempotency_keys_status_code_check" || len(cache.kept) > 0 {
+		if groupcommit.Constraint(err) != "idempotency_keys_status_code_check" || len(cache.kept) > 0 {
 			t.Errorf("kept %v after %v", cache.kept, err)
 		}
 	})

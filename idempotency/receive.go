@@ -10,8 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/loop"
-	"github.com/payonce/payonce/internal/postgres"
 )
 
 const (
@@ -71,7 +71,7 @@ func (r Receiver) Receive(ctx context.Context, key Key, request Request, work Wo
 		}
 		record := r.record(request, answer, now)
 		err = r.DB.Commit(ctx, r.claimed(b, key, request, record, waits))
-		switch result, outcome := r.observe(err), postgres.OutcomeOf(err); {
+		switch result, outcome := r.observe(err), groupcommit.OutcomeOf(err); {
 		case result == CommitMade:
 			cached.keep(record, request)
 			return Outcome{Answer: answer, ExpiresAt: record.ExpiresAt}, nil
@@ -85,13 +85,13 @@ func (r Receiver) Receive(ctx context.Context, key Key, request Request, work Wo
 			default:
 				return Outcome{}, ErrCrowded
 			}
-		case result == CommitFailed && outcome != postgres.Unknown && !outcome.MayPass():
+		case result == CommitFailed && outcome != groupcommit.Unknown && !outcome.MayPass():
 			return Outcome{}, errorAfter(unknown, err)
-		case result == CommitFailed || outcome == postgres.Contended:
+		case result == CommitFailed || outcome == groupcommit.Contended:
 			// If the commit became durable, the key has the answer. If it is still in
 			// flight, the same batch waits for it.
 			failures++
-			unknown = unknown || outcome == postgres.Unknown
+			unknown = unknown || outcome == groupcommit.Unknown
 		}
 		last = err
 	}
@@ -181,7 +181,7 @@ func (r Receiver) record(request Request, answer Answer, now time.Time) Record {
 
 // observe classifies the error of a commit and reports it.
 func (r Receiver) observe(err error) (result Commit) {
-	switch outcome := postgres.OutcomeOf(err); {
+	switch outcome := groupcommit.OutcomeOf(err); {
 	case err == nil:
 		result = CommitMade
 	case isInFlight(err):
@@ -190,7 +190,7 @@ func (r Receiver) observe(err error) (result Commit) {
 		result = CommitTaken
 	case r.Lost != nil && r.Lost(err):
 		result = CommitLost
-	case outcome == postgres.Locked, outcome == postgres.Contended:
+	case outcome == groupcommit.Locked, outcome == groupcommit.Contended:
 		result = CommitLocked
 	default:
 		result = CommitFailed

@@ -49,14 +49,14 @@ func Claim(b *pgx.Batch, key Key, r Request, a Answer, expires time.Time) {
 }
 
 // IsTaken reports whether a commit was refused because its key has an answer.
-func IsTaken(err error) bool { return postgres.Constraint(err) == onceConstraint }
+func IsTaken(err error) bool { return groupcommit.Constraint(err) == onceConstraint }
 
 // isInFlight reports whether a commit was refused because another one under the same
 // key did not end in time. The server names the constraint at which a commit waited,
 // so a lock of the work itself is told apart.
 func isInFlight(err error) bool {
 	refusal, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && postgres.OutcomeOf(err) == postgres.Locked && strings.Contains(refusal.Where, onceConstraint)
+	return ok && groupcommit.OutcomeOf(err) == groupcommit.Locked && strings.Contains(refusal.Where, onceConstraint)
 }
 
 // Writes are the statements of this package that may share a commit.

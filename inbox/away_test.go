@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
@@ -35,8 +36,8 @@ func TestAnOutageOfTheStoreIsNobodysAttempt(t *testing.T) {
 		fail func(ctx context.Context, db *postgres.DB) error
 		want string
 	}{
-		"a commit that nobody knows of":  {func(context.Context, *postgres.DB) error { return fmt.Errorf("save: %w", postgres.ErrUnknown) }, waited},
-		"a commit that could not begin":  {func(context.Context, *postgres.DB) error { return postgres.ErrNotCommitted }, waited},
+		"a commit that nobody knows of":  {func(context.Context, *postgres.DB) error { return fmt.Errorf("save: %w", groupcommit.ErrUnknown) }, waited},
+		"a commit that could not begin":  {func(context.Context, *postgres.DB) error { return groupcommit.ErrNotCommitted }, waited},
 		"a server that stops":            {func(context.Context, *postgres.DB) error { return refusal("57P01") }, waited},
 		"a server that crashed":          {func(context.Context, *postgres.DB) error { return refusal("57P02") }, waited},
 		"a server that starts":           {func(context.Context, *postgres.DB) error { return refusal("57P03") }, waited},

@@ -66,7 +66,7 @@ func (d *Delivery) Commit(ctx context.Context, db *postgres.DB, b *pgx.Batch) er
 
 // IsLost tells whether a commit was refused because another holder has claimed or finished
 // the delivery. The handler stops: the other holder continues.
-func IsLost(err error) bool { return postgres.Constraint(err) == "inbox_done_by_holder" }
+func IsLost(err error) bool { return groupcommit.Constraint(err) == "inbox_done_by_holder" }
 
 // endClaim ends a claim without finishing the message. It has an effect for the holder of
 // the newest fence alone, whom no other transaction changes the message under, so the

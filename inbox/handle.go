@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/postgres"
 )
 
@@ -131,7 +132,7 @@ func (r *run) finish(ctx context.Context, log *slog.Logger, queue func(*pgx.Batc
 			log.WarnContext(ctx, "claim not ended", "error", err)
 		}
 		// The end of a claim is one row: if that takes too long, other transactions are in the way.
-		if !isUnavailable(err) && postgres.OutcomeOf(err) != postgres.Contended || !pause(ctx, afterFailure) {
+		if !isUnavailable(err) && groupcommit.OutcomeOf(err) != groupcommit.Contended || !pause(ctx, afterFailure) {
 			return false
 		}
 	}
@@ -143,10 +144,10 @@ func (r *run) finish(ctx context.Context, log *slog.Logger, queue func(*pgx.Batc
 // service. A statement that the server refused, or that ran for too long, may be the
 // message's fault, and another host's outage has no marks of our own database.
 func isUnavailable(err error) bool {
-	if postgres.OutcomeOf(err) == postgres.Unknown || errors.Is(err, postgres.ErrNoConnection) {
+	if groupcommit.OutcomeOf(err) == groupcommit.Unknown || errors.Is(err, postgres.ErrNoConnection) {
 		return true
 	}
-	if _, unsent := errors.AsType[pgx.ErrPreprocessingBatch](err); postgres.OutcomeOf(err) == postgres.NotSent && !unsent {
+	if _, unsent := errors.AsType[pgx.ErrPreprocessingBatch](err); groupcommit.OutcomeOf(err) == groupcommit.NotSent && !unsent {
 		return true
 	}
 	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {

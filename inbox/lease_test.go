@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
@@ -210,7 +211,7 @@ func TestLease(t *testing.T) {
 
 func TestIsLost(t *testing.T) {
 	t.Parallel()
-	for _, err := range []error{nil, errors.New("something"), postgres.ErrUnknown} {
+	for _, err := range []error{nil, errors.New("something"), groupcommit.ErrUnknown} {
 		if inbox.IsLost(err) {
 			t.Errorf("%v is taken for a lost lease", err)
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
@@ -162,7 +163,7 @@ func TestOperatorsDecideOnParkedMessagesOnly(t *testing.T) {
 			if err := decide(t.Context(), db, -1, "ada"); !errors.Is(err, inbox.ErrNoMessage) {
 				t.Errorf("a message that is none: %v, want ErrNoMessage", err)
 			}
-			if err := decide(t.Context(), db, number(t, db, "m1"), ""); postgres.Constraint(err) != "inbox_decided_by_somebody" {
+			if err := decide(t.Context(), db, number(t, db, "m1"), ""); groupcommit.Constraint(err) != "inbox_decided_by_somebody" {
 				t.Errorf("nobody decided, and the error is %v", err)
 			}
 			if err := decide(t.Context(), db, number(t, db, "m1"), "ada"); err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
@@ -78,7 +79,7 @@ func makeEntry(ctx context.Context, db *postgres.DB, d *inbox.Delivery) error {
 		return err
 	}
 	if mishap%5 == 0 {
-		return fmt.Errorf("make an entry: %w", postgres.ErrUnknown)
+		return fmt.Errorf("make an entry: %w", groupcommit.ErrUnknown)
 	}
 	return nil
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/groupcommit"
 )
 
 // Envelope is what the inbox needs to know of a message beside its id and payload. It is
@@ -73,7 +73,7 @@ func (p *Processor) Receive(envelope func(*message.Message) (Envelope, bool), ob
 		r := p.state()
 		r.reserve(page)
 		err = r.store(ctx, page)
-		if postgres.Constraint(err) == "inbox_one_running_per_key" {
+		if groupcommit.Constraint(err) == "inbox_one_running_per_key" {
 			// A message of one of the keys started elsewhere at the same moment.
 			err = r.store(ctx, page)
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
@@ -226,7 +227,7 @@ select ordering_key = 'naïve 🔑'
 		dying.Drain = 0
 		stop := startWithRoom(t, db, dying)
 		proxy.Arm(failpoint.After, 1) // the page is committed, and its process does not hear of it
-		if err := deliver(t, dying, "m1=x@k", "m2=x@k"); !errors.Is(err, postgres.ErrUnknown) {
+		if err := deliver(t, dying, "m1=x@k", "m2=x@k"); !errors.Is(err, groupcommit.ErrUnknown) {
 			t.Fatalf("it says %v", err)
 		}
 		stop()

@@ -11,8 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/idempotency"
-	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/ledger"
 )
@@ -131,7 +131,7 @@ select count(distinct xid)
 		db := testdb.Reused(t)
 		exec(t, db, `alter table outbox add constraint planted check (topic <> 'charges')`)
 		_, err := keeping(t, db).AcceptCharge(t.Context(), acme(), request("k1", "f"), mug())
-		if postgres.Constraint(err) != "planted" || errors.Is(err, idempotency.ErrUnavailable) {
+		if groupcommit.Constraint(err) != "planted" || errors.Is(err, idempotency.ErrUnavailable) {
 			t.Errorf("the error is %v", err)
 		}
 		wantCharges(t, db, 0)

@@ -166,7 +166,7 @@ func TestRequestsThatShareACommit(t *testing.T) {
 		}
 	}
 	accept(0, keys-repeated, 1)
-	if db.Shared().Units == 0 {
+	if db.Committer().Shared().Units == 0 {
 		t.Error("no accept shared a commit")
 	}
 	accept(keys-repeated, keys, times)

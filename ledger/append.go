@@ -12,7 +12,6 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/groupcommit"
-	"github.com/payonce/payonce/internal/postgres"
 )
 
 // Cause says where an event comes from. It is stored with the event and is part of the
@@ -120,7 +119,7 @@ func eventID(s Stream, causation, name string) uuid.UUID {
 // event it has by then is not repeated. After a failover that lost commits it is shorter, or
 // does not exist (ErrNotFound).
 func IsConflict(err error) bool {
-	switch postgres.Constraint(err) {
+	switch groupcommit.Constraint(err) {
 	case "ledger_events_version_once", "ledger_events_event_once", "ledger_events_previous_exists",
 		"ledger_events_one_capture", "ledger_events_one_outcome",
 		"ledger_events_one_refund_outcome", "ledger_events_one_refund_reversal":

@@ -50,7 +50,7 @@ func TestConflict(t *testing.T) {
 		s := appended(t, db, ledger.New("ch_1"), cause("a"), paid("acme", "pi_1")[:2]...)
 		appended(t, db, s, cause("b"), attempt(500))
 		_, err := commit(t.Context(), db, s, cause("c"), paid("acme", "pi_1")[2:]...)
-		if !ledger.IsConflict(err) || postgres.Constraint(err) != "ledger_events_version_once" {
+		if !ledger.IsConflict(err) || groupcommit.Constraint(err) != "ledger_events_version_once" {
 			t.Errorf("the error is %v, want a conflict of the version", err)
 		}
 		if head := load(t, db).Head(); head.Event != attempt(500) || head.Version != 3 {
@@ -112,13 +112,13 @@ func TestConflict(t *testing.T) {
 				s = ledger.New(test.stream)
 			}
 			_, err := commit(t.Context(), db, s, cause(test.cause), test.events...)
-			if ledger.IsConflict(err) != test.conflict || postgres.Constraint(err) != test.refused {
+			if ledger.IsConflict(err) != test.conflict || groupcommit.Constraint(err) != test.refused {
 				t.Errorf("the error is %v, want one of %s", err, test.refused)
 			}
 		})
 	}
 
-	for _, err := range []error{nil, errors.New("something"), postgres.ErrUnknown, ledger.ErrNotFound} {
+	for _, err := range []error{nil, errors.New("something"), groupcommit.ErrUnknown, ledger.ErrNotFound} {
 		if ledger.IsConflict(err) {
 			t.Errorf("%v is taken for a conflict", err)
 		}
@@ -182,7 +182,7 @@ func TestAppend_continuesItsStream(t *testing.T) {
 					appended(t, promoted, ledger.New("ch_1"), cause("a"), paid("acme", "pi_1")[:left]...)
 				}
 				_, err := commit(t.Context(), promoted, s, cause("b"), paid("acme", "pi_1")[2:]...)
-				if !ledger.IsConflict(err) || postgres.Constraint(err) != previousExists {
+				if !ledger.IsConflict(err) || groupcommit.Constraint(err) != previousExists {
 					t.Errorf("the error is %v, want a conflict by %s", err, previousExists)
 				}
 				if n := one[int](t, promoted, `select count(*) from ledger_events`); n != left {
@@ -235,7 +235,7 @@ values (gen_random_uuid(), 'ch_1', $1, 'refund.requested.v1', 1, $2, '{"refund_i
 			return api.Tenant(merchant).Commit(t.Context(), b)
 		}
 		for version, want := range map[int]string{1: "ledger_events_one_beginning", 4: previousExists, 5: previousExists, 6: previousExists} {
-			if err := insert("globex", "globex", version); postgres.Constraint(err) != want {
+			if err := insert("globex", "globex", version); groupcommit.Constraint(err) != want {
 				t.Errorf("version %d: %v, want it refused by %s", version, err, want)
 			}
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/postgres"
 )
 
@@ -263,7 +264,7 @@ func fold(ctx context.Context, db *postgres.DB, at, last checkpoint) (page, erro
 
 // isFolded reports whether a commit was refused because another one has folded the same
 // events, or has replaced this generation.
-func isFolded(err error) bool { return postgres.Constraint(err) == "projections_folded_once" }
+func isFolded(err error) bool { return groupcommit.Constraint(err) == "projections_folded_once" }
 
 // Project folds the next events of the ledger, at most 2,500, into the live projections, and
 // returns their number. It leaves out the events that an open transaction may still precede.

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
@@ -109,7 +110,7 @@ func TestProject(t *testing.T) {
 		want := projections(t, db)
 		exec(t, db, `alter table account_balances add constraint refused check (debits <> 1000)`)
 		n, err := projectPage(t, db)
-		if n != 0 || postgres.Constraint(err) != "refused" {
+		if n != 0 || groupcommit.Constraint(err) != "refused" {
 			t.Errorf("folded %d events: %v", n, err)
 		}
 		if diff := cmp.Diff(want, projections(t, db)); diff != "" {
@@ -146,7 +147,7 @@ func TestProject_foldsAnEventOnce(t *testing.T) {
 		readers.Go(func() error {
 			for done.Err() == nil {
 				_, err := ledger.Project(t.Context(), db)
-				if postgres.Constraint(err) == "projections_folded_once" {
+				if groupcommit.Constraint(err) == "projections_folded_once" {
 					refused.Add(1)
 				} else if err != nil {
 					return err

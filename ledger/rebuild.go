@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/postgres"
 )
 
@@ -305,8 +306,8 @@ func (r *rebuild) replace(ctx context.Context) error {
 			r.moveTo(p)
 			r.found.Live, r.found.InDoubt = true, false
 			return nil
-		case postgres.Constraint(err) == "projections_never_behind":
-		case postgres.OutcomeOf(err) == postgres.Unknown:
+		case groupcommit.Constraint(err) == "projections_never_behind":
+		case groupcommit.OutcomeOf(err) == groupcommit.Unknown:
 			// If it committed, the next read shows it, or the next commit waits for it and is
 			// refused.
 			r.found.InDoubt = true

@@ -14,11 +14,11 @@ import (
 func TestSchema_guardsCompareBytes(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)
-	for _, found := range texts(t, db, read(t, "collated.sql")) {
+	for _, found := range testdb.All[string](t, db, read(t, "collated.sql")) {
 		t.Errorf(`%s, want "C"`, found)
 	}
 	// The query finds a column, an expression and a predicate without a collation.
-	exec(t, db.Pool(), `
+	testdb.Exec(t, db.Pool(), `
 create table forgotten (a text, b varchar(9), c jsonb, d text, e text check (e <> ''), f text[], g uuid primary key, h text);
 create unique index forgotten_column on forgotten (a, b, f);
 create unique index forgotten_expression on forgotten ((c ->> 'x'));
@@ -34,7 +34,7 @@ create index forgotten_predicate on forgotten (g) where d = 'x'`)
 		"key 2 of index forgotten_column has collation default",
 		"key 3 of index forgotten_column has collation default",
 	}
-	if diff := cmp.Diff(want, texts(t, db, read(t, "collated.sql"))); diff != "" {
+	if diff := cmp.Diff(want, testdb.All[string](t, db, read(t, "collated.sql"))); diff != "" {
 		t.Errorf("of the table that forgot it (-want +found):\n%s", diff)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 )
@@ -38,14 +39,14 @@ func TestGuards(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)
 	functions, all := guards(t)
-	exec(t, db.Pool(), functions)
+	testdb.Exec(t, db.Pool(), functions)
 	found := constraints(t, db)
 	for _, g := range all {
 		t.Run(g.constraint+"/"+g.name, func(t *testing.T) {
 			t.Parallel()
 			accepts(t, db, g.statements[:len(g.statements)-1])
 			err := commit(t, db, g.statements...)
-			if got := postgres.Constraint(err); got != g.constraint {
+			if got := groupcommit.Constraint(err); got != g.constraint {
 				t.Errorf("refused by %q (%v), want %s", got, err, g.constraint)
 			}
 			wantNothing(t, db)
@@ -63,7 +64,7 @@ func TestAppendOnly(t *testing.T) {
 	db := testdb.Open(t)
 	functions, _ := guards(t)
 	for _, sql := range []string{functions, `select event('ch_1', 1, 'a')`, `select posting(1, 'a:EUR', 'b:EUR', 5)`} {
-		exec(t, db.Pool(), sql)
+		testdb.Exec(t, db.Pool(), sql)
 	}
 	for name, test := range map[string]struct{ statement, says string }{
 		"an event is not changed":      {`update ledger_events set type = 'x'`, "ledger_events is append-only: UPDATE refused"},
@@ -89,7 +90,7 @@ select event_id, stream_id, version, type, 1, merchant_id, data, metadata, now()
 			wantNothing(t, db)
 		})
 	}
-	tables := texts(t, db, `select tgrelid::regclass::text from pg_trigger where not tgisinternal order by 1`)
+	tables := testdb.All[string](t, db, `select tgrelid::regclass::text from pg_trigger where not tgisinternal order by 1`)
 	if diff := cmp.Diff([]string{"ledger_events", "ledger_postings"}, tables); diff != "" {
 		t.Errorf("tables with triggers (-want +got):\n%s", diff)
 	}
@@ -120,7 +121,7 @@ func wantNothing(t *testing.T, db postgres.Querier) {
 func accepts(t *testing.T, db *postgres.DB, statements []string) {
 	t.Helper()
 	tx, err := db.Pool().Begin(t.Context())
-	must(t, err)
+	testdb.Must(t, err)
 	for _, sql := range statements {
 		if _, err := tx.Exec(t.Context(), sql); err != nil {
 			t.Errorf("%s: %v", sql, err)
@@ -135,7 +136,7 @@ func accepts(t *testing.T, db *postgres.DB, statements []string) {
 // null. Those of goose's own table are not ours.
 func constraints(t *testing.T, db postgres.Querier) []string {
 	t.Helper()
-	names := texts(t, db, `
+	names := testdb.All[string](t, db, `
 select conname::text
   from pg_constraint
  where connamespace = 'public'::regnamespace

@@ -9,7 +9,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/internal/testdb"
@@ -35,7 +34,7 @@ func TestUp_appliesEachMigrationOnce(t *testing.T) {
 		for _, m := range migrations.All() {
 			want = append(want, strconv.FormatInt(m.Version, 10))
 		}
-		got := texts(t, conn, `select version_id::text from schema_migrations where version_id > 0 order by id`)
+		got := testdb.All[string](t, conn, `select version_id::text from schema_migrations where version_id > 0 order by id`)
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("applied (-want +got):\n%s", diff)
 		}
@@ -67,7 +66,7 @@ func TestUp_thatFails_leavesNothingOfTheMigration(t *testing.T) {
 			if err := migrations.Up(t.Context(), address+test.options); err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("Up: %v, want an error that names %q", err, test.want)
 			}
-			if left := texts(t, conn, `select coalesce(to_regclass('ledger_events')::text, '')`); left[0] != "" {
+			if left := testdb.All[string](t, conn, `select coalesce(to_regclass('ledger_events')::text, '')`); left[0] != "" {
 				t.Errorf("the failed migration has left %v", left)
 			}
 			wantPending(t, conn, true)
@@ -151,7 +150,7 @@ func TestSchema_coreAppliesByItself(t *testing.T) {
 func connect(t *testing.T, address string) *pgx.Conn {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), address)
-	must(t, err)
+	testdb.Must(t, err)
 	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
 	return conn
 }
@@ -161,23 +160,4 @@ func wantPending(t *testing.T, conn *pgx.Conn, want bool) {
 	if got, err := version.Pending(t.Context(), conn); err != nil || got != want {
 		t.Errorf("pending: %v, %v, want %v", got, err, want)
 	}
-}
-
-// must ends the test if there is an error.
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-type execer interface {
-	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
-}
-
-// exec runs statements, which must succeed.
-func exec(t *testing.T, to execer, sql string, args ...any) {
-	t.Helper()
-	_, err := to.Exec(t.Context(), sql, args...)
-	must(t, err)
 }

@@ -31,7 +31,7 @@ func TestNumbering(t *testing.T) {
 			t.Parallel()
 			db := testdb.Open(t)
 			for _, sql := range test.statements {
-				exec(t, db.Pool(), sql)
+				testdb.Exec(t, db.Pool(), sql)
 			}
 			var own bool
 			err := testdb.As(t, db, postgres.RoleWorker).QueryRow(t.Context(), selectOwn).Scan(&own)

@@ -86,7 +86,7 @@ func TestPlansWhateverIsKnown(t *testing.T) {
 			t.Parallel()
 			db := testdb.Open(t)
 			for _, sql := range append([]string{`insert into outbox_offsets values ('charges', 'g', '0', 0)`}, prepared...) {
-				exec(t, db.Pool(), sql, pgx.QueryExecModeSimpleProtocol)
+				testdb.Exec(t, db.Pool(), sql, pgx.QueryExecModeSimpleProtocol)
 			}
 			api := testdb.As(t, db, postgres.RoleAPI)
 			for _, l := range lookups() {
@@ -130,7 +130,7 @@ func (l lookup) plan(t *testing.T, db *postgres.DB, mode, sql string) string {
 	script := []string{"set payonce.merchant = 'm1'", "set plan_cache_mode = " + mode}
 	script = append(script, "prepare looked as "+sql)
 	conn, err := db.Pool().Acquire(t.Context())
-	must(t, err)
+	testdb.Must(t, err)
 	defer func() {
 		_, _ = conn.Exec(context.WithoutCancel(t.Context()), "discard all")
 		conn.Release()

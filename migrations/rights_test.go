@@ -1,7 +1,6 @@
 package migrations_test
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,8 +9,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
@@ -30,7 +27,7 @@ func TestRights_areAsDecided(t *testing.T) {
 			decided = append(decided, line)
 		}
 	}
-	found := texts(t, testdb.Reused(t), read(t, "rights.sql"))
+	found := testdb.All[string](t, testdb.Reused(t), read(t, "rights.sql"))
 	slices.Sort(decided)
 	slices.Sort(found)
 	if diff := cmp.Diff(decided, found); diff != "" {
@@ -85,7 +82,7 @@ func TestTenancy(t *testing.T) {
 		}
 	}
 	api := testdb.As(t, db, postgres.RoleAPI)
-	for _, table := range texts(t, db, `
+	for _, table := range testdb.All[string](t, db, `
 select relname::text
   from pg_class
  where relnamespace = 'public'::regnamespace
@@ -106,16 +103,16 @@ select relname::text
 				"acme": 1, "globex": 1,
 				"": 0, "initech": 0, "acme' or true --": 0, "acme ": 0, "ACME": 0, "%": 0,
 			} {
-				if rows := texts(t, api.Tenant(merchant), "select '' from "+s.table); len(rows) != want {
+				if rows := testdb.All[string](t, api.Tenant(merchant), "select '' from "+s.table); len(rows) != want {
 					t.Errorf("%q reads %d rows, want %d", merchant, len(rows), want)
 				}
 			}
-			if rows := texts(t, api, "select '' from "+s.table); len(rows) != 0 {
+			if rows := testdb.All[string](t, api, "select '' from "+s.table); len(rows) != 0 {
 				t.Errorf("without a merchant there are %d rows", len(rows))
 			}
 			if s.table != "outbox" { // a message wakes its receiver, and holds nothing else
 				for name, q := range map[string]postgres.Querier{"acme": api.Tenant("acme"), "no merchant": api} {
-					if err := run(t, q, fmt.Sprintf(s.insert, "globex", " more")); sqlState(err) != refused {
+					if err := run(t, q, fmt.Sprintf(s.insert, "globex", " more")); testdb.Code(err) != refused {
 						t.Errorf("%s adds a row of globex: %v, want %s", name, err, refused)
 					}
 				}
@@ -128,7 +125,7 @@ select relname::text
 	t.Run("changes", func(t *testing.T) {
 		t.Parallel()
 		mustRun(t, api.Tenant("acme"), `update inbox set duplicates = 77`)
-		got := texts(t, db, `select distinct ordering_key from inbox where duplicates = 77`)
+		got := testdb.All[string](t, db, `select distinct ordering_key from inbox where duplicates = 77`)
 		if diff := cmp.Diff([]string{"ch_acme"}, got); diff != "" {
 			t.Errorf("acme changes messages of (-want +got):\n%s", diff)
 		}
@@ -146,11 +143,11 @@ insert into webhook_secrets (merchant_id, generation, secret, secret_hash, creat
 values ('acme', 1, 'whsec_b2xk', sha256('s'), 'test', now()),
        ('acme', 2, 'whsec_bmV3', sha256('s'), 'test', null)`)
 	worker := testdb.As(t, db, postgres.RoleWorker)
-	if err := run(t, worker, `update webhook_secrets set secret = 'whsec_b3duZWQ='`); sqlState(err) != refused {
+	if err := run(t, worker, `update webhook_secrets set secret = 'whsec_b3duZWQ='`); testdb.Code(err) != refused {
 		t.Errorf("the worker replaces a secret: %v, want %s", err, refused)
 	}
 	mustRun(t, worker, `update webhook_secrets set secret = null`)
-	left := texts(t, db, `select generation::text from webhook_secrets where secret is not null`)
+	left := testdb.All[string](t, db, `select generation::text from webhook_secrets where secret is not null`)
 	if diff := cmp.Diff([]string{"2"}, left); diff != "" {
 		t.Errorf("secrets that are left (-want +got):\n%s", diff)
 	}
@@ -165,15 +162,15 @@ func TestRoles_haveNoWayAround(t *testing.T) {
 		t.Run(string(role), func(t *testing.T) {
 			t.Parallel()
 			conn, err := testdb.As(t, db, role).Pool().Acquire(t.Context())
-			must(t, err)
+			testdb.Must(t, err)
 			defer conn.Release()
 			// A read that policies would filter is now refused.
-			exec(t, conn, `set row_security = off`)
+			testdb.Exec(t, conn, `set row_security = off`)
 			for statement := range strings.Lines(read(t, "refused.sql")) {
 				if statement = strings.TrimSpace(statement); strings.HasPrefix(statement, "--") {
 					continue
 				}
-				if _, err := conn.Exec(t.Context(), strings.ReplaceAll(statement, "$role", string(role))); sqlState(err) != refused {
+				if _, err := conn.Exec(t.Context(), strings.ReplaceAll(statement, "$role", string(role))); testdb.Code(err) != refused {
 					t.Errorf("%s: %v, want %s", statement, err, refused)
 				}
 			}
@@ -184,7 +181,7 @@ func TestRoles_haveNoWayAround(t *testing.T) {
 func read(t *testing.T, file string) string {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join("testdata", file))
-	must(t, err)
+	testdb.Must(t, err)
 	return string(content)
 }
 
@@ -203,21 +200,4 @@ func mustRun(t *testing.T, q postgres.Querier, sql string) {
 	if err := run(t, q, sql); err != nil {
 		t.Fatalf("%s: %v", sql, err)
 	}
-}
-
-func texts(t *testing.T, q postgres.Querier, sql string) []string {
-	t.Helper()
-	rows, err := q.Query(t.Context(), sql)
-	must(t, err)
-	found, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	must(t, err)
-	return found
-}
-
-func sqlState(err error) string {
-	var refusal *pgconn.PgError
-	if !errors.As(err, &refusal) {
-		return ""
-	}
-	return refusal.Code
 }

@@ -30,7 +30,7 @@ func TestRoles(t *testing.T) {
 		}
 	}
 	roles := func() []string {
-		return texts(t, admin, `select rolname::text from pg_roles where rolname in ('payonce_api', 'payonce_worker') order by 1`)
+		return testdb.All[string](t, admin, `select rolname::text from pg_roles where rolname in ('payonce_api', 'payonce_worker') order by 1`)
 	}
 
 	run(admin,
@@ -55,7 +55,7 @@ func TestRoles(t *testing.T) {
 		run(admin, "create database "+name)
 		all.Go(func() error { return migrations.Up(t.Context(), server.URL(name)) })
 	}
-	must(t, all.Wait())
+	testdb.Must(t, all.Wait())
 	if made := roles(); len(made) != 2 {
 		t.Fatalf("there are the roles %v", made)
 	}
@@ -96,10 +96,10 @@ func TestUpAfterARestoreWithoutRoles(t *testing.T) {
 func mayAct(t *testing.T, address string) {
 	t.Helper()
 	for range 2 {
-		must(t, migrations.Up(t.Context(), address))
+		testdb.Must(t, migrations.Up(t.Context(), address))
 	}
 	conn, err := pgx.Connect(t.Context(), address)
-	must(t, err)
+	testdb.Must(t, err)
 	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
 	for _, role := range []string{"payonce_api", "payonce_worker"} {
 		if _, err := conn.Exec(t.Context(), "set role "+role); err != nil {
@@ -112,7 +112,7 @@ func mayAct(t *testing.T, address string) {
 func user(t *testing.T, address, name string) string {
 	t.Helper()
 	u, err := url.Parse(address)
-	must(t, err)
+	testdb.Must(t, err)
 	u.User = url.User(name)
 	return u.String()
 }

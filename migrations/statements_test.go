@@ -78,7 +78,7 @@ func sources(t *testing.T, positions *token.FileSet) map[string]*ast.File {
 		}
 		return err
 	})
-	must(t, err)
+	testdb.Must(t, err)
 	return found
 }
 

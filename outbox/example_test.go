@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 
-	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/outbox"
 )
@@ -32,7 +32,7 @@ func Example() {
 		return db.Commit(ctx, b)
 	}
 	fmt.Println(register("acme", "m1"))
-	fmt.Println(postgres.Constraint(register("acme", "m2")))
+	fmt.Println(groupcommit.Constraint(register("acme", "m2")))
 	fmt.Println(register("globex", "m3"))
 
 	conns := stdlib.OpenDBFromPool(db.Pool())

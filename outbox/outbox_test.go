@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/outbox"
 )
@@ -44,7 +44,7 @@ func TestAppend(t *testing.T) {
 		db := fresh(t)
 		b := letters(t, "m1")
 		b.Queue(`insert into merchants (merchant_id) values ('Not A Word')`)
-		if err := db.Commit(t.Context(), b); postgres.Constraint(err) != "merchants_merchant_id_check" {
+		if err := db.Commit(t.Context(), b); groupcommit.Constraint(err) != "merchants_merchant_id_check" {
 			t.Fatalf("the error is %v", err)
 		}
 		publish(t, db, "m2")
@@ -54,7 +54,7 @@ func TestAppend(t *testing.T) {
 	t.Run("an id that is none takes the batch with it", func(t *testing.T) {
 		db := fresh(t)
 		for _, id := range []string{"", strings.Repeat("x", 37)} {
-			if err := db.Commit(t.Context(), letters(t, "m1", id)); postgres.Constraint(err) != "outbox_message_id_check" {
+			if err := db.Commit(t.Context(), letters(t, "m1", id)); groupcommit.Constraint(err) != "outbox_message_id_check" {
 				t.Errorf("%q: %v", id, err)
 			}
 		}

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
@@ -182,7 +183,7 @@ func TestSweep(t *testing.T) {
 		db := fresh(t)
 		db.Close()
 		n, err := outbox.Sweep(t.Context(), db, 0, 1)
-		if n != 0 || !errors.Is(err, postgres.ErrNotCommitted) || !strings.HasPrefix(err.Error(), "sweep received messages of the outbox: ") {
+		if n != 0 || !errors.Is(err, groupcommit.ErrNotCommitted) || !strings.HasPrefix(err.Error(), "sweep received messages of the outbox: ") {
 			t.Errorf("%d, %v", n, err)
 		}
 	})

@@ -28,7 +28,7 @@ type metrics struct {
 func meter(log *slog.Logger, db *postgres.DB) *metrics {
 	r := telemetry.NewRegistry(log, time.Now)
 	r.Pool("main", db.Pool())
-	r.Shared(db.Shared)
+	r.Shared(db.Committer().Shared)
 	return &metrics{
 		Registry: r,
 		requests: r.Counter("payonce_http_requests_total",

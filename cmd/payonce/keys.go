@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
 )
@@ -61,7 +62,7 @@ func (k createKeyCmd) run(ctx context.Context, c *console, db *postgres.DB) erro
 	b := &pgx.Batch{}
 	merchants.IssueKey(b, k.Merchant, key, scopes, life)
 	err = db.Commit(ctx, b)
-	if postgres.Constraint(err) == "api_keys_merchant_id_fkey" {
+	if groupcommit.Constraint(err) == "api_keys_merchant_id_fkey" {
 		return fmt.Errorf("there is no merchant %q: payonce seed registers one", k.Merchant)
 	}
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/webhook"
@@ -57,9 +58,9 @@ func (s seedCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
 	}
 	err = db.Commit(ctx, b)
 	switch {
-	case postgres.Constraint(err) == "webhook_secrets_pkey":
+	case groupcommit.Constraint(err) == "webhook_secrets_pkey":
 		return errOtherSecret
-	case postgres.Constraint(err) == "merchants_webhook_secret_exists":
+	case groupcommit.Constraint(err) == "merchants_webhook_secret_exists":
 		return errors.New("--webhook-url needs --webhook-secret: the merchant has no secret yet")
 	case err != nil:
 		return fmt.Errorf("seed %s: %w", s.Merchant, err)

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/fulfillment"
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/webhook"
@@ -114,8 +115,8 @@ func (r webhooksRotateCmd) run(ctx context.Context, c *console, db *postgres.DB)
 	case err != nil:
 		return errors.Join(failed, err)
 	// The answer of the commit was lost, and the list shows that it happened.
-	case postgres.OutcomeOf(failed) == postgres.Unknown && secrets[0].Is(r.WebhookSecret):
-	case postgres.Constraint(failed) == "webhook_secrets_pkey":
+	case groupcommit.OutcomeOf(failed) == groupcommit.Unknown && secrets[0].Is(r.WebhookSecret):
+	case groupcommit.Constraint(failed) == "webhook_secrets_pkey":
 		return fmt.Errorf("another command replaced the webhook secret of %s at this moment, and yours was not taken: look at payonce webhooks list", r.Merchant)
 	case failed != nil:
 		return fmt.Errorf("rotate the webhook secret of %s: %w", r.Merchant, failed)

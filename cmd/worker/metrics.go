@@ -61,7 +61,7 @@ func watch(m *metrics, db, subscriber *postgres.DB, bell *doorbell.Doorbell) {
 	m.Doorbell(bell.Listening)
 	m.Pool("main", db.Pool())
 	m.Pool("subscriber", subscriber.Pool())
-	m.Shared(db.Shared)
+	m.Shared(db.Committer().Shared)
 	m.Figures(db, receiverNames(), func(ctx context.Context, q postgres.Querier) (bool, error) {
 		why, err := restored(ctx, q)
 		return why != "", err

@@ -49,11 +49,11 @@ var rules = []rule{
 	{"internal/stripe", "", "the provider's client knows the provider, and nothing of this module"},
 	{"internal/webhook", "", "signs and sends what it is given"},
 	{"internal/restore", "internal/postgres", "renumbers the rows of all packages after a restore, and calls none of their code"},
-	{"internal/telemetry", "internal/postgres", "counts plain values, so that no package depends on how they are counted"},
+	{"internal/telemetry", "groupcommit internal/postgres", "counts plain values, so that no package depends on how they are counted"},
 	{"internal/rediscache", "idempotency internal/loop internal/postgres", "keeps answers beside the database, and no package trusts what it says"},
 	{"internal/audit", "domain internal/postgres", "reads the tables and replays the streams; it may not ask the code that it audits"},
 	{
-		"internal/httpapi", "domain idempotency inbox intake ledger internal/audit internal/merchants internal/postgres",
+		"internal/httpapi", "domain groupcommit idempotency inbox intake ledger internal/audit internal/merchants internal/postgres",
 		"turns HTTP into a use case and its result into HTTP; it carries out nothing",
 	},
 
@@ -78,7 +78,7 @@ var rules = []rule{
 		"wires up what carries out; it accepts nothing",
 	},
 	{
-		"internal/sandbox", "internal/loop internal/program internal/postgres",
+		"internal/sandbox", "groupcommit internal/loop internal/program internal/postgres",
 		"the external services: with the product's code in it, both sides of the ledger could make the same mistake",
 	},
 	{"cmd/sandbox", "internal/program internal/sandbox", "a main of a few lines"},
@@ -94,7 +94,7 @@ var rules = []rule{
 	{"internal/openapi", "", "checks responses against a contract, whichever program sends them; only tests import it"},
 	{"internal/postgres/local", "internal/postgres internal/tempdir", "starts a server, whatever is kept in it"},
 	{
-		"internal/testdb", "migrations internal/await internal/postgres internal/postgres/local internal/testrun",
+		"internal/testdb", "groupcommit migrations internal/await internal/postgres internal/postgres/local internal/testrun",
 		"gives a test a migrated database, whatever it tests",
 	},
 	{"internal/tempdir", "", "makes folders that end with their process, whatever is in them"},

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/labstack/echo/v4"
 
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
@@ -136,7 +137,7 @@ func (a *API) read(ctx context.Context, k credentials, merchant string, recent b
 func newSessions(db Database, most int) *postgres.Reads[credentials, session] {
 	return postgres.NewReads(most, func(ctx context.Context, batch []credentials) ([]session, error) {
 		all, err := readSessions(ctx, db, batch)
-		if postgres.OutcomeOf(err) != postgres.Locked || batch[0].key == (idempotency.Key{}) {
+		if groupcommit.OutcomeOf(err) != groupcommit.Locked || batch[0].key == (idempotency.Key{}) {
 			return all, err
 		}
 		for i := range batch {

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
@@ -188,7 +189,7 @@ func TestExpiry(t *testing.T) {
 	for _, life := range []time.Duration{time.Nanosecond, time.Microsecond - 1, -time.Nanosecond, -time.Hour} {
 		b := &pgx.Batch{}
 		merchants.IssueKey(b, "acme", merchants.NewKey(), merchants.Scopes(), life)
-		if err := db.Commit(t.Context(), b); postgres.Constraint(err) != "api_keys_expire_after_their_birth" {
+		if err := db.Commit(t.Context(), b); groupcommit.Constraint(err) != "api_keys_expire_after_their_birth" {
 			t.Errorf("a life of %s: %v", life, err)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
@@ -85,7 +86,7 @@ func TestRegister(t *testing.T) {
 			t.Fatal(err)
 		}
 		merchants.AddKey(b, "acme", key)
-		if err := db.Commit(t.Context(), b); postgres.Constraint(err) != "merchants_webhook_secret_exists" {
+		if err := db.Commit(t.Context(), b); groupcommit.Constraint(err) != "merchants_webhook_secret_exists" {
 			t.Errorf("the error is %v", err)
 		}
 		if _, err := merchants.Authenticate(t.Context(), db, key); !errors.Is(err, merchants.ErrUnauthorized) {

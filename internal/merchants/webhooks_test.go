@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
@@ -164,7 +165,7 @@ func TestRotateSecret(t *testing.T) {
 				switch {
 				case err == nil:
 					won <- mine
-				case postgres.Constraint(err) != "webhook_secrets_pkey":
+				case groupcommit.Constraint(err) != "webhook_secrets_pkey":
 					t.Errorf("%s: %v", mine, err)
 				}
 			})

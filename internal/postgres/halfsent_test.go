@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgproto3"
 
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
@@ -18,17 +19,17 @@ import (
 func stopMidway(t *testing.T, db *postgres.DB, address, name string) {
 	t.Helper()
 	config, err := pgx.ParseConfig(address)
-	must(t, err)
+	testdb.Must(t, err)
 	config.RuntimeParams["application_name"] = name
 	conn, err := pgx.ConnectConfig(t.Context(), config)
-	must(t, err)
+	testdb.Must(t, err)
 	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
 	f := conn.PgConn().Frontend()
 	f.Send(&pgproto3.Parse{Query: "insert into effects (id, twin) values (1, 1)"})
 	f.Send(&pgproto3.Bind{})
 	f.Send(&pgproto3.Execute{})
 	f.Send(&pgproto3.Flush{})
-	must(t, f.Flush())
+	testdb.Must(t, f.Flush())
 	const waits = `
 select count(*) = 1
   from pg_stat_activity
@@ -46,7 +47,7 @@ func TestEndHalfSent_endsTheSessionsOfStoppedPrograms(t *testing.T) {
 	db, address := effects(t, postgres.Options{Application: "payonce-test", LockTimeout: 50 * time.Millisecond})
 	worker := open(t, address, postgres.Options{Role: postgres.RoleWorker})
 	stopMidway(t, db, address, "payonce-api")
-	if err := db.Commit(t.Context(), batch(1)); postgres.OutcomeOf(err) != postgres.Locked {
+	if err := db.Commit(t.Context(), effect(1)); groupcommit.OutcomeOf(err) != groupcommit.Locked {
 		t.Errorf("beside a half-sent batch a commit ends with %v", err)
 	}
 	for _, spared := range []struct {
@@ -66,7 +67,7 @@ func TestEndHalfSent_endsTheSessionsOfStoppedPrograms(t *testing.T) {
 	if n, err := postgres.EndHalfSent(t.Context(), worker, "payonce-", 0); n != 1 || err != nil {
 		t.Fatalf("%d ended, %v", n, err)
 	}
-	await.True(t, "a commit succeeds", func() bool { return db.Commit(t.Context(), batch(1)) == nil })
+	await.True(t, "a commit succeeds", func() bool { return db.Commit(t.Context(), effect(1)) == nil })
 	var ids int
 	if err := db.QueryRow(t.Context(), `select count(*) from effects`).Scan(&ids); err != nil || ids != 1 {
 		t.Errorf("%d effects, %v", ids, err)

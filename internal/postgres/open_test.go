@@ -62,7 +62,7 @@ func pretend(t *testing.T, setting, value string) (address string) {
 	t.Helper()
 	address = testdb.Empty(t)
 	conn, err := pgx.Connect(t.Context(), address)
-	must(t, err)
+	testdb.Must(t, err)
 	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
 	claims := map[string]string{
 		"fsync": "on", "full_page_writes": "on", "synchronous_commit": "on", "server_version_num": "150000",
@@ -76,7 +76,7 @@ create function claimed.current_setting(name text) returns text language sql as 
 		fmt.Fprintf(&sql, " when '%s' then '%s'", name, claim)
 	}
 	sql.WriteString(` end $$`)
-	exec(t, conn, sql.String())
+	testdb.Exec(t, conn, sql.String())
 	return with(address, "search_path=claimed,pg_catalog")
 }
 
@@ -153,7 +153,7 @@ select name,
    and name <> 'client_encoding'
    and name <> 'search_path'
    and name not like 'tcp_%'`)
-		must(t, err)
+		testdb.Must(t, err)
 		set := map[string]string{}
 		var name, value string
 		if _, err := pgx.ForEachRow(rows, []any{&name, &value}, func() error { set[name] = value; return nil }); err != nil {

@@ -60,10 +60,10 @@ func sessionSettings() []string {
 func pooler(t *testing.T, server string, passes []string) (address string) {
 	t.Helper()
 	config, err := pgconn.ParseConfig(server)
-	must(t, err)
+	testdb.Must(t, err)
 	var listen net.ListenConfig
 	listener, err := listen.Listen(t.Context(), "tcp", "127.0.0.1:0")
-	must(t, err)
+	testdb.Must(t, err)
 	var serving sync.WaitGroup
 	serving.Go(func() {
 		for {

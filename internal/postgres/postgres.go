@@ -6,7 +6,7 @@
 //     synchronous_commit off), nor sends its data in plain text over a network, unless
 //     Options allow it.
 //   - Commit is the one way to write a decision. Its error says what became of the batch
-//     (see Outcome).
+//     (see groupcommit.OutcomeOf).
 //   - The sessions have the settings that they were opened with, also behind a pooler.
 //
 // It owns no table. It needs groupcommit, and pgx for the rest.
@@ -72,23 +72,19 @@ type Options struct {
 
 const (
 	defaultConns = 20
-	pingAfter    = 1500 * time.Millisecond // that a session was idle; longer than a poll
-)
+	// maxSharedLockTimeout is how long a group commit waits for a lock where the pool has a
+	// longer LockTimeout: groupcommit's default.
+	maxSharedLockTimeout = 200 * time.Millisecond
 
-// sharedLockTimeout bounds the wait for a lock in a group commit. It is below PostgreSQL's
-// deadlock_timeout of a second.
-const sharedLockTimeout = 200 * time.Millisecond
+	pingAfter = 1500 * time.Millisecond // that a session was idle; longer than a poll
+)
 
 // DB is a pool of connections and the one way to commit through them, for all merchants
 // or, see Tenant, for one.
 type DB struct {
-	pool              *pgxpool.Pool
-	merchant          string // "" for all
-	tracer            pgx.QueryTracer
-	committer         *committer // nil where each batch has its own transaction
-	sharedLockTimeout string     // in milliseconds
-	commitTimeout     time.Duration
-	committed         func(*pgx.Batch)
+	pool      *pgxpool.Pool
+	merchant  string // "" for all
+	committer *groupcommit.Committer
 }
 
 // Open connects and checks the server: its version, its durability settings, the privacy
@@ -111,17 +107,13 @@ func Open(ctx context.Context, url string, o Options) (*DB, error) {
 		pool.Close()
 		return nil, cmp.Or(o.Role.refusal(err, config.ConnConfig.User), err)
 	}
-	db := &DB{
-		pool: pool, tracer: o.Tracer, sharedLockTimeout: milliseconds(sharedLockTimeout),
-		commitTimeout: cmp.Or(o.CommitTimeout, defaultCommitTimeout), committed: o.Committed,
+	commit := groupcommit.Options{
+		Writes: o.Writes, Timeout: o.CommitTimeout, SetTenant: QueueTenant, Confirm: replicated, Committed: o.Committed,
 	}
-	if lock := o.lockTimeout(); lock > 0 && lock < sharedLockTimeout {
-		db.sharedLockTimeout = milliseconds(lock)
+	if lock := o.lockTimeout(); lock > 0 && lock < maxSharedLockTimeout {
+		commit.LockTimeout = lock
 	}
-	if o.Writes != nil {
-		db.committer = newCommitter(db, o.Writes)
-	}
-	return db, nil
+	return &DB{pool: pool, committer: groupcommit.New(pool, commit)}, nil
 }
 
 func poolConfig(url string, o Options) (*pgxpool.Config, error) {
@@ -197,6 +189,16 @@ func checkServer(ctx context.Context, q Querier, o Options) error {
 	}
 	return nil
 }
+
+// Commit commits a batch as its merchant, in one transaction and one round trip. Batches
+// that consist of declared statements may share the transaction (see Options.Writes).
+// groupcommit.OutcomeOf says what became of it. A canceled context does not end it.
+func (db *DB) Commit(ctx context.Context, b *pgx.Batch) error {
+	return db.committer.CommitAs(ctx, db.merchant, b)
+}
+
+// Committer is what commits the batches of all merchants.
+func (db *DB) Committer() *groupcommit.Committer { return db.committer }
 
 // Pool is the pool itself, for what must own connections (Watermill's subscriber, LISTEN).
 func (db *DB) Pool() *pgxpool.Pool { return db.pool }

@@ -8,19 +8,18 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/payonce/payonce/groupcommit"
 )
 
 // ErrNoConnection is returned by reads, wrapped, when there was no connection to
 // be had, or the one they had was lost before the answer: the server is out of
 // reach, or all of the pool were in use until the deadline. It is not returned for
-// a context that was canceled. For a commit see Outcome.
+// a context that was canceled. For a commit see groupcommit.OutcomeOf.
 var ErrNoConnection = errors.New("no connection to the database")
 
 // Querier reads. A *DB is one, and so are a pgx connection and transaction.
-type Querier interface {
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}
+type Querier = groupcommit.Querier
 
 // setMerchant ends with the transaction, and so with the batch.
 const setMerchant = `

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testdb"
@@ -58,7 +59,7 @@ func TestRead_withoutAConnectionIsErrNoConnection(t *testing.T) {
 			t.Parallel()
 			db := open(t, address, postgres.Options{MaxConns: 1})
 			conn, err := db.Pool().Acquire(t.Context())
-			must(t, err)
+			testdb.Must(t, err)
 			defer conn.Release()
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 			defer cancel()
@@ -111,11 +112,11 @@ func TestQuery_storesWhatItWritesUnlessItsRowsEndWithAnError(t *testing.T) {
 			t.Error(err)
 		}
 		_, err := collect[int](db.Query(t.Context(), `insert into effects (id, twin) values (8, 1), (9, 1) returning id`))
-		if postgres.Constraint(err) != "effects_twin_once" { // which is checked at the commit
+		if groupcommit.Constraint(err) != "effects_twin_once" { // which is checked at the commit
 			t.Errorf("the error is %v", err)
 		}
 	}
-	wantStored(t, db, 1, 2)
+	want(t, db, `select id from effects order by id`, 1, 2)
 }
 
 // However a read ends, the next one gets the only connection of the pool.
@@ -140,7 +141,7 @@ func TestQuery_releasesItsConnection(t *testing.T) {
 				}
 			}
 			rows, err := collect[int](db.Query(t.Context(), test.sql))
-			if diff := cmp.Diff(test.rows, rows); diff != "" || code(err) != test.state || errors.Is(err, postgres.ErrNoConnection) {
+			if diff := cmp.Diff(test.rows, rows); diff != "" || testdb.Code(err) != test.state || errors.Is(err, postgres.ErrNoConnection) {
 				t.Errorf("%v, rows (-want +got):\n%s", err, diff)
 			}
 			released()

@@ -51,14 +51,14 @@ func (r *Reads[Q, A]) Ask(ctx context.Context, question Q) (answer A, err error)
 	return answer, err
 }
 
-func (r *Reads[Q, A]) call(ctx context.Context, questions []Q) []groupcommit.Outcome[A] {
+func (r *Reads[Q, A]) call(ctx context.Context, questions []Q) []groupcommit.Result[A] {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	answers, err := r.read(ctx, questions)
 	if err == nil && len(answers) != len(questions) {
 		err = fmt.Errorf("%d questions have %d answers", len(questions), len(answers))
 	}
-	outcomes := make([]groupcommit.Outcome[A], len(questions))
+	outcomes := make([]groupcommit.Result[A], len(questions))
 	for i := range outcomes {
 		if err == nil {
 			outcomes[i].Value = answers[i]

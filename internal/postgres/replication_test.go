@@ -15,10 +15,10 @@ func TestOpen_refusesAStandby(t *testing.T) {
 	t.Parallel()
 	testdb.Long(t, "it starts two servers")
 	primary, err := local.Start(t.Context(), local.Options{InMemory: true})
-	must(t, err)
+	testdb.Must(t, err)
 	t.Cleanup(func() { mustClose(t, primary) })
 	standby, err := primary.Standby(t.Context())
-	must(t, err)
+	testdb.Must(t, err)
 	t.Cleanup(func() { mustClose(t, standby) })
 	o := postgres.Options{AllowUnsafeDurability: true}
 
@@ -45,9 +45,9 @@ func TestCommit_closesASessionThatRefusesWrites(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db, err := postgres.Open(t.Context(), testdb.URL(t), postgres.Options{MaxConns: 1, AllowPlaintext: true, AllowUnsafeDurability: true})
-	must(t, err)
+	testdb.Must(t, err)
 	t.Cleanup(db.Close)
-	exec(t, db.Pool(), `set default_transaction_read_only = on`)
+	testdb.Exec(t, db.Pool(), `set default_transaction_read_only = on`)
 	insert := func() error {
 		b := &pgx.Batch{}
 		b.Queue(`insert into merchants (merchant_id) values ('acme')`)

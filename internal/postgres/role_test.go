@@ -21,7 +21,7 @@ func TestOpenAsARole(t *testing.T) {
 		for _, role := range []postgres.Role{postgres.RoleAPI, postgres.RoleWorker} {
 			db := open(t, testdb.URL(t), postgres.Options{Role: role, MaxConns: 2})
 			conn, err := db.Pool().Acquire(t.Context()) // so that the next one is another
-			must(t, err)
+			testdb.Must(t, err)
 			defer conn.Release()
 			var first string
 			if err := conn.QueryRow(t.Context(), actingAs).Scan(&first); err != nil || first != string(role) {
@@ -68,9 +68,9 @@ func wantRefusal(t *testing.T, address string, role postgres.Role, want string) 
 func login(t *testing.T, address, rest string) string {
 	t.Helper()
 	db := open(t, address, postgres.Options{})
-	name := texts(t, db, `select 'payonce_login_' || replace(gen_random_uuid()::text, '-', '')`)[0]
+	name := testdb.All[string](t, db, `select 'payonce_login_' || replace(gen_random_uuid()::text, '-', '')`)[0]
 	quoted := pgx.Identifier{name}.Sanitize()
-	exec(t, db.Pool(), "create role "+quoted+" login password '"+name+"' "+rest)
+	testdb.Exec(t, db.Pool(), "create role "+quoted+" login password '"+name+"' "+rest)
 	t.Cleanup(func() {
 		if _, err := db.Pool().Exec(context.WithoutCancel(t.Context()), "drop role "+quoted); err != nil {
 			t.Error(err)

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 )
@@ -21,7 +21,7 @@ func things(t *testing.T) *postgres.DB {
 	t.Helper()
 	address := testdb.URL(t)
 	owner := open(t, address, postgres.Options{})
-	exec(t, owner.Pool(), `
+	testdb.Exec(t, owner.Pool(), `
 create table things (merchant_id text, id int constraint things_once unique);
 alter table things enable row level security;
 create policy tenant on things to payonce_api using (merchant_id = current_setting('payonce.merchant', true));
@@ -44,14 +44,6 @@ func thing(merchant string, id int) *pgx.Batch {
 	b := &pgx.Batch{}
 	b.Queue(`insert into things values ($1, $2)`, merchant, id)
 	return b
-}
-
-func code(err error) string {
-	var refusal *pgconn.PgError
-	if !errors.As(err, &refusal) {
-		return ""
-	}
-	return refusal.Code
 }
 
 func TestTenant(t *testing.T) {
@@ -82,7 +74,7 @@ func TestTenant(t *testing.T) {
 		if err := acme.QueryRow(t.Context(), selectThings).Scan(&id); err != nil || id != 1 {
 			t.Errorf("the first of several is %d, %v", id, err)
 		}
-		if err := acme.QueryRow(t.Context(), `select 1 / 0`).Scan(&id); code(err) != "22012" {
+		if err := acme.QueryRow(t.Context(), `select 1 / 0`).Scan(&id); testdb.Code(err) != "22012" {
 			t.Errorf("the error is %v, want a division by zero", err)
 		}
 		wantThings(t, db)
@@ -93,12 +85,12 @@ func TestTenant(t *testing.T) {
 		db := things(t)
 		b := thing("acme", 5)
 		b.QueuedQueries = append(b.QueuedQueries, thing("globex", 6).QueuedQueries...)
-		if err := db.Tenant("acme").Commit(t.Context(), b); code(err) != "42501" || postgres.OutcomeOf(err) != postgres.Refused {
+		if err := db.Tenant("acme").Commit(t.Context(), b); testdb.Code(err) != "42501" || groupcommit.OutcomeOf(err) != groupcommit.Refused {
 			t.Errorf("the error is %v, want 42501", err)
 		}
 		wantThings(t, db.Tenant("acme"), 1, 2)
 		wantThings(t, db.Tenant("globex"), 3)
-		if err := db.Commit(t.Context(), thing("acme", 7)); code(err) != "42501" {
+		if err := db.Commit(t.Context(), thing("acme", 7)); testdb.Code(err) != "42501" {
 			t.Errorf("without a merchant the error is %v, want 42501", err)
 		}
 	})
@@ -107,8 +99,8 @@ func TestTenant(t *testing.T) {
 		t.Parallel()
 		db := things(t)
 		for _, id := range []int{1, 3} {
-			if err := db.Tenant("acme").Commit(t.Context(), thing("acme", id)); postgres.Constraint(err) != "things_once" {
-				t.Errorf("refused by %q (%v), want things_once", postgres.Constraint(err), err)
+			if err := db.Tenant("acme").Commit(t.Context(), thing("acme", id)); groupcommit.Constraint(err) != "things_once" {
+				t.Errorf("refused by %q (%v), want things_once", groupcommit.Constraint(err), err)
 			}
 		}
 	})
@@ -117,9 +109,9 @@ func TestTenant(t *testing.T) {
 		t.Parallel()
 		db := things(t)
 		tx, err := db.Tenant("acme").Snapshot(t.Context())
-		must(t, err)
+		testdb.Must(t, err)
 		wantThings(t, tx, 1, 2)
-		if _, err := tx.Exec(t.Context(), `insert into things values ('acme', 9)`); code(err) != "25006" {
+		if _, err := tx.Exec(t.Context(), `insert into things values ('acme', 9)`); testdb.Code(err) != "25006" {
 			t.Errorf("a write ends with %v, want 25006", err)
 		}
 		if err := tx.Rollback(t.Context()); err != nil {
@@ -157,7 +149,7 @@ func TestRead_asTenants(t *testing.T) {
 	if err := db.Tenant("globex").Read(t.Context(), alone); err != nil || !slices.Equal(ids, []int{3}) {
 		t.Errorf("a tenant's batch reads %v, %v", ids, err)
 	}
-	if _, err := read(`select 1 / (id - 3) from things`, "acme", "globex", "acme"); code(err) != "22012" {
+	if _, err := read(`select 1 / (id - 3) from things`, "acme", "globex", "acme"); testdb.Code(err) != "22012" {
 		t.Errorf("the error is %v, want a division by zero", err)
 	}
 	planted, b := errors.New("planted"), &pgx.Batch{}

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/restore"
@@ -59,7 +60,7 @@ func (f fixture) commit(s ledger.Stream, events ...domain.Event) ledger.Stream {
 		}
 	}
 	err = f.db.Commit(f.t.Context(), b)
-	for postgres.OutcomeOf(err).MayPass() { // beside a repair
+	for groupcommit.OutcomeOf(err).MayPass() { // beside a repair
 		err = f.db.Commit(f.t.Context(), b)
 	}
 	if err != nil {

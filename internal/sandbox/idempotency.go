@@ -9,7 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/groupcommit"
 )
 
 // endpoint answers a request. It reads what it needs under locks on tx, queues its writes
@@ -121,7 +121,7 @@ func (s *Sandbox) execute(ctx context.Context, c *call, run endpoint) (answer, e
 	}
 	err = tx.SendBatch(ctx, b).Close()
 	switch {
-	case postgres.Constraint(err) == "idempotency_keys_pkey":
+	case groupcommit.Constraint(err) == "idempotency_keys_pkey":
 		return answer{}, errKeyTaken
 	case err != nil:
 		return answer{}, fmt.Errorf("write the books: %w", err)

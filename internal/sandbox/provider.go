@@ -13,7 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/groupcommit"
 )
 
 const keyMax = 255
@@ -43,7 +43,7 @@ func (s *Sandbox) provider(run endpoint) http.HandlerFunc {
 		if c.key != "" {
 			w.Header().Set("Idempotency-Key", c.key)
 		}
-		if postgres.OutcomeOf(err) == postgres.Locked {
+		if groupcommit.OutcomeOf(err) == groupcommit.Locked {
 			err = newError(http.StatusTooManyRequests, typeInvalid, "lock_timeout", "Another request is using this object. Try again later.")
 		}
 		s.reply(w, a, err, newError(http.StatusServiceUnavailable, typeAPI, "", "The provider cannot reach its own books. Try again later."))

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/telemetry"
 	"github.com/payonce/payonce/internal/testdb"
 )
@@ -30,7 +30,7 @@ func TestRegistry(t *testing.T) {
 	lookup := m.StatementTimes("payonce_lookup_seconds", "Look-ups.")
 	calling := m.CallTimes("payonce_call_seconds", "Calls.", telemetry.Label{Name: "call", Values: []string{"GET"}})
 	m.Pool("main", db.Pool())
-	m.Shared(func() postgres.Shared { return postgres.Shared{Commits: 2, Units: 7, Refusals: 1} })
+	m.Shared(func() groupcommit.Shared { return groupcommit.Shared{Commits: 2, Units: 7, Refusals: 1} })
 	listening := false
 	m.Doorbell(func() bool { return listening })
 	want(t, scrape(t, m.Handler()), map[string]float64{

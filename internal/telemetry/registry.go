@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/groupcommit"
 )
 
 // Bounds of a scrape.
@@ -175,7 +175,7 @@ func (r *Registry) Pool(name string, pool *pgxpool.Pool) {
 }
 
 // Shared adds the program's group commits. It is called at most once.
-func (r *Registry) Shared(of func() postgres.Shared) {
+func (r *Registry) Shared(of func() groupcommit.Shared) {
 	r.total("payonce_shared_commits_total", "Group commits of several decisions.", nil,
 		func() float64 { return float64(of().Commits) })
 	r.total("payonce_shared_commit_decisions_total", "Decisions that were committed in group commits.", nil,

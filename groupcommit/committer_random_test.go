@@ -1,4 +1,4 @@
-package postgres_test
+package groupcommit_test
 
 import (
 	"context"
@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"pgregory.net/rapid"
 
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
@@ -143,7 +144,7 @@ func TestGroupCommit_equalsIndividualCommits(t *testing.T) {
 		for _, w := range all {
 			units = append(units, func(ctx context.Context) error {
 				err := db.Commit(ctx, w.batch())
-				for postgres.OutcomeOf(err).MayPass() { // individual commits may deadlock
+				for groupcommit.OutcomeOf(err).MayPass() { // individual commits may deadlock
 					err = db.Commit(ctx, w.batch())
 				}
 				return err
@@ -164,7 +165,7 @@ func TestGroupCommit_equalsIndividualCommits(t *testing.T) {
 		}
 		for i, w := range all {
 			// Refused after all others, it would have been refused at its turn or later.
-			if _, refusal := w.apply(b); errs[i] != nil && (refusal == "" || code(errs[i]) != refusal && len(w.Rows) == 0 || errors.Is(errs[i], postgres.ErrUnknown)) {
+			if _, refusal := w.apply(b); errs[i] != nil && (refusal == "" || testdb.Code(errs[i]) != refusal && len(w.Rows) == 0 || errors.Is(errs[i], groupcommit.ErrUnknown)) {
 				r.Errorf("unit %d has the error %v, want %q", i, errs[i], refusal)
 			}
 		}
@@ -177,7 +178,7 @@ func TestGroupCommit_equalsIndividualCommits(t *testing.T) {
 		}
 		want(t, db, `select format('%s %s %s', id, (status = 'done' and done_fence = fence)::text, waits) from inbox order by id`, messages...)
 	})
-	if db.Shared().Commits == 0 {
+	if db.Committer().Shared().Commits == 0 {
 		t.Error("no commit was shared")
 	}
 }
@@ -245,7 +246,7 @@ func TestGroupCommit_outcomesAreTrueUnderFaults(t *testing.T) {
 				}
 				b.Queue(insert, id+1, id+1)
 				err := pools[i%2].Commit(t.Context(), b)
-				if outcome := postgres.OutcomeOf(err); !fault && outcome != postgres.Committed && outcome != postgres.Unknown && outcome != postgres.NotSent {
+				if outcome := groupcommit.OutcomeOf(err); !fault && outcome != groupcommit.Committed && outcome != groupcommit.Unknown && outcome != groupcommit.NotSent {
 					t.Errorf("a unit has the error %v", err)
 				}
 				mu.Lock()
@@ -266,16 +267,16 @@ func TestGroupCommit_outcomesAreTrueUnderFaults(t *testing.T) {
 		switch first, last := there[id], there[id+1]; {
 		case first != last:
 			t.Errorf("of unit %d a half is stored, with the error %v", id, err)
-		case errors.Is(err, postgres.ErrUnknown):
+		case errors.Is(err, groupcommit.ErrUnknown):
 		case first != (err == nil):
 			t.Errorf("unit %d is stored: %v, with the error %v", id, first, err)
 		}
 	}
-	if pools[0].Shared().Commits+pools[1].Shared().Commits == 0 {
+	if pools[0].Committer().Shared().Commits+pools[1].Committer().Shared().Commits == 0 {
 		t.Error("no commit was shared")
 	}
 	for _, db := range pools {
-		await.True(t, "no group commit is in flight", func() bool { return db.Idle() && db.Pending() == 0 })
+		await.True(t, "no group commit is in flight", func() bool { return db.Committer().Idle() && db.Committer().Pending() == 0 })
 	}
 }
 
@@ -303,7 +304,7 @@ func TestGroupCommit_locksInOneOrder(t *testing.T) {
 	t.Parallel()
 	address := testdb.URL(t)
 	owner := open(t, address, postgres.Options{})
-	exec(t, owner.Pool(), `
+	testdb.Exec(t, owner.Pool(), `
 insert into merchants (merchant_id) values ('acme'), ('globex');
 insert into stock (merchant_id, sku, supplied, available)
 select m, 'sku' || n, 1000000, 1000000 from unnest(array['acme', 'globex']) m, generate_series(1, 4) n;
@@ -329,7 +330,7 @@ do $$ begin execute format('alter database %I set deadlock_timeout to %L', curre
 	working.Wait()
 	var units, sold int64
 	for _, db := range pools {
-		shared := db.Shared()
+		shared := db.Committer().Shared()
 		units += shared.Units
 		if shared.Commits == 0 {
 			t.Error("no commit was shared")
@@ -380,10 +381,10 @@ func TestGroupCommit_leavesALockCycleBeforeTheDeadlock(t *testing.T) {
 		result <- err
 	}()
 	errs := together(t, one, committing(one, batch(1), batch(2), batch(3))...)
-	if errs[0] != nil && postgres.Constraint(errs[0]) == "" || errs[1] != nil || errs[2] != nil {
+	if errs[0] != nil && groupcommit.Constraint(errs[0]) == "" || errs[1] != nil || errs[2] != nil {
 		t.Errorf("the errors are %v", errs)
 	}
-	if err := <-result; err != nil && postgres.Constraint(err) == "" {
+	if err := <-result; err != nil && groupcommit.Constraint(err) == "" {
 		t.Errorf("the other transaction has the error %v", err)
 	}
 	want(t, other, deadlocks, "0")

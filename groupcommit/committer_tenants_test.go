@@ -1,4 +1,4 @@
-package postgres_test
+package groupcommit_test
 
 import (
 	"context"
@@ -22,7 +22,7 @@ func diaries(t *testing.T, o postgres.Options) (owner, api *postgres.DB) {
 	t.Helper()
 	address := testdb.URL(t)
 	owner = open(t, address, postgres.Options{})
-	exec(t, owner.Pool(), `
+	testdb.Exec(t, owner.Pool(), `
 create table diaries (
   merchant_id text,
   id          int,
@@ -57,7 +57,7 @@ func wantDiaries(t *testing.T, owner, api *postgres.DB, want []diary) {
 select id, coalesce(tenant, ''), lock_wait, count(*) over (partition by wrote_in) = 1
   from diaries
  order by id`)
-	must(t, err)
+	testdb.Must(t, err)
 	got, err := pgx.CollectRows(rows, pgx.RowToStructByPos[diary])
 	for i := range min(len(got), len(want)) {
 		if want[i].Wait == "" { // it does not matter beside which others
@@ -104,7 +104,7 @@ func TestGroupCommit_writesEachBatchAsItsTenant(t *testing.T) {
 				}
 			}
 			for i, err := range together(t, api, committed...) {
-				if units[i].refused && code(err) != "42501" || !units[i].refused && err != nil {
+				if units[i].refused && testdb.Code(err) != "42501" || !units[i].refused && err != nil {
 					t.Errorf("unit %d has the error %v", i, err)
 				}
 			}
@@ -133,11 +133,11 @@ func TestGroupCommit_keepsSettingsApart(t *testing.T) {
 			setting.QueuedQueries = append(setting.QueuedQueries, note("acme", 3).QueuedQueries...)
 			reading := note("acme", 4)
 			reading.QueuedQueries[0].Exec(func(pgconn.CommandTag) error { return nil })
-			release := db.HoldSlot()
+			release := db.Committer().HoldSlot()
 			queued := make(chan error, 2)
 			for i := range 2 {
 				go func() { queued <- acme.Commit(t.Context(), note("acme", i+1)) }()
-				await.True(t, "it is queued", func() bool { return db.Pending() == i+1 })
+				await.True(t, "it is queued", func() bool { return db.Committer().Pending() == i+1 })
 			}
 			wantNoErrors(t, []error{acme.Commit(t.Context(), setting), acme.Commit(t.Context(), reading)}) // they need no slot
 			release()
@@ -170,7 +170,7 @@ select id, name, leg, amount, data, body, coalesce(at, 'epoch'::timestamptz)
 func TestGroupCommit_mergedRowsKeepTheirValues(t *testing.T) {
 	t.Parallel()
 	db := slot(t)
-	exec(t, db.Pool(), `
+	testdb.Exec(t, db.Pool(), `
 create table records (
   id     int primary key,
   name   text not null,
@@ -195,10 +195,10 @@ create table records (
 	}
 	const read = `select records::text from records order by id`
 	wantNoErrors(t, together(t, db, committing(db, batches...)...))
-	merged := texts(t, db, read)
-	exec(t, db.Pool(), `delete from records`)
+	merged := testdb.All[string](t, db, read)
+	testdb.Exec(t, db.Pool(), `delete from records`)
 	for _, b := range batches {
-		exec(t, db.Pool(), insertRecord, b.QueuedQueries[0].Arguments...)
+		testdb.Exec(t, db.Pool(), insertRecord, b.QueuedQueries[0].Arguments...)
 	}
 	want(t, db, read, merged...)
 }

@@ -1,4 +1,4 @@
-package postgres_test
+package groupcommit_test
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
@@ -23,12 +24,12 @@ import (
 // in their order while the slot is held, so that one group commit takes them all.
 func together(t *testing.T, db *postgres.DB, units ...func(context.Context) error) []error {
 	t.Helper()
-	release := db.HoldSlot()
+	release := db.Committer().HoldSlot()
 	results := make([]chan error, len(units))
 	for i, unit := range units {
 		results[i] = make(chan error, 1)
 		go func() { results[i] <- unit(t.Context()) }()
-		for db.Pending() <= i { // soon
+		for db.Committer().Pending() <= i { // soon
 			runtime.Gosched()
 		}
 	}
@@ -37,10 +38,10 @@ func together(t *testing.T, db *postgres.DB, units ...func(context.Context) erro
 	for i := range results {
 		errs[i] = <-results[i]
 	}
-	if n := db.Pending(); n != 0 {
+	if n := db.Committer().Pending(); n != 0 {
 		t.Errorf("%d are still queued", n)
 	}
-	await.True(t, "no group commit is in flight", func() bool { return db.Idle() })
+	await.True(t, "no group commit is in flight", func() bool { return db.Committer().Idle() })
 	return errs
 }
 
@@ -65,13 +66,13 @@ func numbered(n int) []*pgx.Batch {
 // wantTransactions compares the ids by the transaction that wrote them.
 func wantTransactions(t *testing.T, db *postgres.DB, want ...[]int) {
 	t.Helper()
-	got, err := collect[[]int](db.Query(t.Context(), `
+	got := testdb.All[[]int](t, db, `
 select array_agg(id order by id)
   from effects
  group by xmin::text
- order by min(id)`))
-	if diff := cmp.Diff(want, got); diff != "" || err != nil {
-		t.Errorf("%v, transactions (-want +got):\n%s", err, diff)
+ order by min(id)`)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("transactions (-want +got):\n%s", diff)
 	}
 }
 
@@ -84,9 +85,9 @@ func wantNoErrors(t *testing.T, errs []error) {
 	}
 }
 
-func wantShared(t *testing.T, db *postgres.DB, want postgres.Shared) {
+func wantShared(t *testing.T, db *postgres.DB, want groupcommit.Shared) {
 	t.Helper()
-	if got := db.Shared(); got != want {
+	if got := db.Committer().Shared(); got != want {
 		t.Errorf("group commits are %+v, want %+v", got, want)
 	}
 }
@@ -107,7 +108,7 @@ func TestGroupCommit_sendsQueuedBatchesAsOneTransaction(t *testing.T) {
 		all[i] = i + 1
 	}
 	wantTransactions(t, db, all[:64], all[64:])
-	wantShared(t, db, postgres.Shared{Commits: 2, Units: 70})
+	wantShared(t, db, groupcommit.Shared{Commits: 2, Units: 70})
 }
 
 func TestGroupCommit_sendsASingleBatchUnchanged(t *testing.T) {
@@ -115,11 +116,11 @@ func TestGroupCommit_sendsASingleBatchUnchanged(t *testing.T) {
 	traces := &tracer{}
 	db, _ := effects(t, postgres.Options{Writes: declared(), Tracer: traces})
 	b := batch(1)
-	must(t, db.Commit(t.Context(), b))
+	testdb.Must(t, db.Commit(t.Context(), b))
 	if len(traces.sent) != 1 || traces.sent[0] != b {
 		t.Errorf("%d batches were sent, want that of the caller", len(traces.sent))
 	}
-	wantShared(t, db, postgres.Shared{})
+	wantShared(t, db, groupcommit.Shared{})
 }
 
 // A batch that is refused individually is refused in a group commit, and no other is.
@@ -128,10 +129,10 @@ func TestGroupCommit_refusesOnlyTheBatchAtFault(t *testing.T) {
 	t.Parallel()
 	taken := func(b *pgx.Batch) { b.Queue(insert, 100, 100) }
 	byConstraint := func(name string) func(error) bool {
-		return func(err error) bool { return postgres.Constraint(err) == name }
+		return func(err error) bool { return groupcommit.Constraint(err) == name }
 	}
 	byCode := func(want string) func(error) bool {
-		return func(err error) bool { return code(err) == want }
+		return func(err error) bool { return testdb.Code(err) == want }
 	}
 	for name, fault := range map[string]struct {
 		queue  func(*pgx.Batch)
@@ -143,7 +144,7 @@ func TestGroupCommit_refusesOnlyTheBatchAtFault(t *testing.T) {
 		"a row that the commit checks": {func(b *pgx.Batch) { b.Queue(insert, 200, 100) }, byConstraint("effects_twin_once")},
 		"a value that cannot be encoded": {
 			func(b *pgx.Batch) { b.Queue(insert, struct{}{}, 1) },
-			func(err error) bool { return postgres.OutcomeOf(err) == postgres.NotSent },
+			func(err error) bool { return groupcommit.OutcomeOf(err) == groupcommit.NotSent },
 		},
 		"a statement that cannot be prepared": {func(b *pgx.Batch) { b.Queue(insertNowhere, 1) }, byCode("42P01")},
 	} {
@@ -151,18 +152,18 @@ func TestGroupCommit_refusesOnlyTheBatchAtFault(t *testing.T) {
 			t.Parallel()
 			db := slot(t)
 			for position := range 8 {
-				exec(t, db.Pool(), `delete from effects`)
-				must(t, db.Commit(t.Context(), batch(100)))
-				before, batches := db.Shared(), numbered(8)
+				testdb.Exec(t, db.Pool(), `delete from effects`)
+				testdb.Must(t, db.Commit(t.Context(), batch(100)))
+				before, batches := db.Committer().Shared(), numbered(8)
 				fault.queue(batches[position])
 				errs := together(t, db, committing(db, batches...)...)
-				if err := errs[position]; !fault.refuse(err) || errors.Is(err, postgres.ErrUnknown) {
+				if err := errs[position]; !fault.refuse(err) || errors.Is(err, groupcommit.ErrUnknown) {
 					t.Errorf("at position %d it has the error %v", position+1, err)
 				}
 				wantNoErrors(t, slices.Delete(errs, position, position+1))
 				want := []int{1, 2, 3, 4, 5, 6, 7, 8, 100}
 				wantStored(t, db, slices.Delete(want, position, position+1)...)
-				if db.Shared().Refusals == before.Refusals {
+				if db.Committer().Shared().Refusals == before.Refusals {
 					t.Error("no group commit was refused")
 				}
 			}
@@ -172,13 +173,13 @@ func TestGroupCommit_refusesOnlyTheBatchAtFault(t *testing.T) {
 	t.Run("several of them", func(t *testing.T) {
 		t.Parallel()
 		db := slot(t)
-		must(t, db.Commit(t.Context(), batch(100)))
+		testdb.Must(t, db.Commit(t.Context(), batch(100)))
 		batches := numbered(8)
 		for i := range 5 {
 			taken(batches[i+1])
 		}
 		for i, err := range together(t, db, committing(db, batches...)...) {
-			if fault := i >= 1 && i <= 5; fault != (postgres.Constraint(err) == "effects_once") || !fault && err != nil {
+			if fault := i >= 1 && i <= 5; fault != (groupcommit.Constraint(err) == "effects_once") || !fault && err != nil {
 				t.Errorf("unit %d has the error %v", i+1, err)
 			}
 		}
@@ -192,7 +193,7 @@ func TestGroupCommit_aLockDelaysNoOtherBatch(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db := slot(t)
-	db.SetHeld(time.Second)
+	db.Committer().SetHeld(time.Second)
 	release := hold(t, db, 500)
 	batches := numbered(8)
 	batches[3] = batch(500)
@@ -234,7 +235,7 @@ func TestGroupCommit_aLockKeepsNoSlot(t *testing.T) {
 	if err := <-waits; err != nil {
 		t.Error(err)
 	}
-	await.True(t, "no group commit is in flight", func() bool { return db.Idle() })
+	await.True(t, "no group commit is in flight", func() bool { return db.Committer().Idle() })
 }
 
 // Each unit has an effect and ends a delivery: all of both are durable, or nothing is, and
@@ -250,12 +251,12 @@ select (select count(*) from effects) || ' and '
 		name     string
 		side     failpoint.Side
 		executes int
-		want     postgres.Outcome // of each
+		want     groupcommit.Outcome // of each
 		stored   string
 	}{
-		{"before the server has them", failpoint.Before, statements, postgres.Unknown, "0 and 0"},
-		{"after the server has committed them", failpoint.After, statements, postgres.Unknown, "16 and 16"},
-		{"before the first statement, so each is sent individually", failpoint.Before, 0, postgres.Committed, "16 and 16"},
+		{"before the server has them", failpoint.Before, statements, groupcommit.Unknown, "0 and 0"},
+		{"after the server has committed them", failpoint.After, statements, groupcommit.Unknown, "16 and 16"},
+		{"before the first statement, so each is sent individually", failpoint.Before, 0, groupcommit.Committed, "16 and 16"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -269,16 +270,16 @@ select (select count(*) from effects) || ' and '
 				}
 				return all
 			}
-			release := db.HoldSlot()
+			release := db.Committer().HoldSlot()
 			results := make(chan error, units)
 			for i, unit := range committing(db, batches()...) {
 				go func() { results <- unit(t.Context()) }()
-				await.True(t, "it is queued", func() bool { return db.Pending() == i+1 })
+				await.True(t, "it is queued", func() bool { return db.Committer().Pending() == i+1 })
 			}
 			proxy.Arm(test.side, test.executes)
 			release()
 			for range units {
-				if err := <-results; postgres.OutcomeOf(err) != test.want {
+				if err := <-results; groupcommit.OutcomeOf(err) != test.want {
 					t.Errorf("the error is %v, want outcome %d", err, test.want)
 				}
 			}
@@ -288,7 +289,7 @@ select (select count(*) from effects) || ' and '
 			want(t, direct, counts, test.stored)
 			for i, b := range batches() {
 				err := db.Commit(t.Context(), b)
-				if there := test.stored != "0 and 0"; there && postgres.Constraint(err) != "effects_once" || !there && err != nil {
+				if there := test.stored != "0 and 0"; there && groupcommit.Constraint(err) != "effects_once" || !there && err != nil {
 					t.Errorf("unit %d, repeated: %v", i+1, err)
 				}
 			}
@@ -303,13 +304,13 @@ func TestGroupCommit_aQueuedBatchIsNotSent(t *testing.T) {
 	t.Run("after its deadline", func(t *testing.T) {
 		t.Parallel()
 		db := slot(t)
-		release := db.HoldSlot()
+		release := db.Committer().HoldSlot()
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		defer cancel()
-		if err := db.CommitWithin(ctx, batch(1)); postgres.OutcomeOf(err) != postgres.NotSent {
+		if err := db.Committer().CommitWithin(ctx, batch(1)); groupcommit.OutcomeOf(err) != groupcommit.NotSent {
 			t.Errorf("the error is %v", err)
 		}
-		if db.Pending() != 0 {
+		if db.Committer().Pending() != 0 {
 			t.Error("it is still queued")
 		}
 		release()
@@ -320,12 +321,12 @@ func TestGroupCommit_aQueuedBatchIsNotSent(t *testing.T) {
 		t.Parallel()
 		other, address := effects(t, postgres.Options{})
 		db := open(t, address, postgres.Options{Writes: declared()})
-		release := db.HoldSlot()
+		release := db.Committer().HoldSlot()
 		waits := commit(t.Context(), db, batch(1))
-		await.True(t, "it is queued", func() bool { return db.Pending() == 1 })
+		await.True(t, "it is queued", func() bool { return db.Committer().Pending() == 1 })
 		db.Close()
 		release()
-		if err := <-waits; postgres.OutcomeOf(err) != postgres.NotSent {
+		if err := <-waits; groupcommit.OutcomeOf(err) != groupcommit.NotSent {
 			t.Errorf("the error is %v", err)
 		}
 		wantStored(t, other)
@@ -345,7 +346,7 @@ func TestGroupCommit_aPanicIsAnUnknownOutcome(t *testing.T) {
 	batches := numbered(8)
 	batches[4].Queue(insert, panics{}, 1)
 	for i, err := range together(t, db, committing(db, batches...)...) {
-		if postgres.OutcomeOf(err) != postgres.Unknown {
+		if groupcommit.OutcomeOf(err) != groupcommit.Unknown {
 			t.Errorf("batch %d has the error %v", i+1, err)
 		}
 	}
@@ -416,14 +417,14 @@ func TestGroupCommit_tracesEachBatchForItsCaller(t *testing.T) {
 	t.Parallel()
 	traces := &tracer{}
 	db, _ := effects(t, postgres.Options{Writes: declared(), Tracer: traces})
-	must(t, db.Commit(t.Context(), batch(100)))
+	testdb.Must(t, db.Commit(t.Context(), batch(100)))
 	as := func(name string, b *pgx.Batch) func(context.Context) error {
 		return func(ctx context.Context) error {
 			return db.Commit(context.WithValue(ctx, caller{}, name), b)
 		}
 	}
 	errs := together(t, db, as("one", batch(1)), as("three", batch(2, 3, 4)), as("refused", batch(5, 100)), as("beside", batch(6)))
-	if errs[0] != nil || errs[1] != nil || postgres.Constraint(errs[2]) != "effects_once" || errs[3] != nil {
+	if errs[0] != nil || errs[1] != nil || groupcommit.Constraint(errs[2]) != "effects_once" || errs[3] != nil {
 		t.Fatalf("the errors are %v", errs)
 	}
 	want := map[string]*trace{

@@ -1,4 +1,4 @@
-package postgres_test
+package groupcommit_test
 
 import (
 	"context"
@@ -47,7 +47,7 @@ func effects(t *testing.T, o postgres.Options) (db *postgres.DB, address string)
 	t.Helper()
 	address = testdb.URL(t)
 	db = open(t, address, o)
-	exec(t, db.Pool(), `
+	testdb.Exec(t, db.Pool(), `
 create table effects (
   id   int constraint effects_once primary key constraint effects_not_negative check (id >= 0),
   twin int,
@@ -60,7 +60,7 @@ func open(t *testing.T, address string, o postgres.Options) *postgres.DB {
 	t.Helper()
 	o.AllowUnsafeDurability, o.AllowPlaintext = true, true
 	db, err := postgres.Open(t.Context(), address, o)
-	must(t, err)
+	testdb.Must(t, err)
 	t.Cleanup(db.Close)
 	return db
 }
@@ -76,9 +76,7 @@ func batch(ids ...int) *pgx.Batch {
 // stored are the ids that are there.
 func stored(t *testing.T, db postgres.Querier) []int {
 	t.Helper()
-	ids, err := collect[int](db.Query(t.Context(), `select id from effects order by id`))
-	must(t, err)
-	return ids
+	return testdb.All[int](t, db, `select id from effects order by id`)
 }
 
 func wantStored(t *testing.T, db postgres.Querier, want ...int) {
@@ -105,7 +103,7 @@ func TestCommit(t *testing.T) {
 		t.Parallel()
 		db, _ := effects(t, postgres.Options{MaxConns: 1})
 		wantNoErrors(t, []error{db.Commit(t.Context(), batch(1, 2, 3))})
-		if err := db.Commit(t.Context(), batch(4, 1, 5)); postgres.Constraint(err) != "effects_once" {
+		if err := db.Commit(t.Context(), batch(4, 1, 5)); groupcommit.Constraint(err) != "effects_once" {
 			t.Errorf("the error is %v, want one of effects_once", err)
 		}
 		wantStored(t, db, 1, 2, 3)
@@ -118,7 +116,7 @@ func TestCommit(t *testing.T) {
 		b := &pgx.Batch{}
 		b.Queue(insert, 1, 7)
 		b.Queue(insert, 2, 7)
-		if err := db.Commit(t.Context(), b); postgres.Constraint(err) != "effects_twin_once" {
+		if err := db.Commit(t.Context(), b); groupcommit.Constraint(err) != "effects_twin_once" {
 			t.Errorf("the error is %v, want one of effects_twin_once", err)
 		}
 		wantStored(t, db)
@@ -129,7 +127,7 @@ func TestCommit(t *testing.T) {
 		db, _ := effects(t, postgres.Options{})
 		b := batch(1)
 		b.Queue(`insert into nowhere values (1)`)
-		if err := db.Commit(t.Context(), b); code(err) != "42P01" || postgres.OutcomeOf(err) != postgres.Refused {
+		if err := db.Commit(t.Context(), b); testdb.Code(err) != "42P01" || groupcommit.OutcomeOf(err) != groupcommit.Refused {
 			t.Errorf("the error is %v, want a refusal", err)
 		}
 		wantStored(t, db)
@@ -142,13 +140,13 @@ func TestCommitOfACutConnection(t *testing.T) {
 		name     string
 		side     failpoint.Side
 		executes int
-		want     postgres.Outcome
+		want     groupcommit.Outcome
 		stored   []int
 	}{
-		{"cut before the server has the batch", failpoint.Before, 2, postgres.Unknown, nil},
-		{"cut after the server has committed it", failpoint.After, 2, postgres.Unknown, []int{1, 2}},
-		{"cut before its statements are prepared", failpoint.Before, 0, postgres.NotSent, nil},
-		{"cut after its statements are prepared", failpoint.After, 0, postgres.NotSent, nil},
+		{"cut before the server has the batch", failpoint.Before, 2, groupcommit.Unknown, nil},
+		{"cut after the server has committed it", failpoint.After, 2, groupcommit.Unknown, []int{1, 2}},
+		{"cut before its statements are prepared", failpoint.Before, 0, groupcommit.NotSent, nil},
+		{"cut after its statements are prepared", failpoint.After, 0, groupcommit.NotSent, nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -157,7 +155,7 @@ func TestCommitOfACutConnection(t *testing.T) {
 			db := open(t, proxy.URL(), postgres.Options{MaxConns: 1})
 			proxy.Arm(test.side, test.executes)
 			err := db.Commit(t.Context(), batch(1, 2))
-			if postgres.OutcomeOf(err) != test.want || errors.Is(err, postgres.ErrUnknown) && errors.Is(err, postgres.ErrNotCommitted) {
+			if groupcommit.OutcomeOf(err) != test.want || errors.Is(err, groupcommit.ErrUnknown) && errors.Is(err, groupcommit.ErrNotCommitted) {
 				t.Errorf("the error is %v, want outcome %d", err, test.want)
 			}
 			if proxy.Cuts() != 1 {
@@ -177,7 +175,7 @@ func TestCommitOfACutConnection(t *testing.T) {
 		db := open(t, proxy.URL(), postgres.Options{})
 		proxy.Close()
 		db.Pool().Reset()
-		if err := db.Commit(t.Context(), batch(1)); postgres.OutcomeOf(err) != postgres.NotSent {
+		if err := db.Commit(t.Context(), batch(1)); groupcommit.OutcomeOf(err) != groupcommit.NotSent {
 			t.Errorf("the error is %v, want ErrNotCommitted", err)
 		}
 	})
@@ -198,7 +196,7 @@ select pg_terminate_backend(pid)
 			err := db.QueryRow(t.Context(), end).Scan(&ended)
 			return err == nil && ended
 		})
-		if err := <-committed; !errors.Is(err, postgres.ErrUnknown) {
+		if err := <-committed; !errors.Is(err, groupcommit.ErrUnknown) {
 			t.Errorf("the error is %v, want ErrUnknown", err)
 		}
 	})
@@ -222,12 +220,12 @@ func TestCommit_waitsNoLongerThanItsTimeouts(t *testing.T) {
 	db, address := effects(t, postgres.Options{LockTimeout: 50 * time.Millisecond})
 	release := hold(t, db, 2)
 	defer release()
-	if err := db.Commit(t.Context(), batch(1, 2)); postgres.OutcomeOf(err) != postgres.Locked {
+	if err := db.Commit(t.Context(), batch(1, 2)); groupcommit.OutcomeOf(err) != groupcommit.Locked {
 		t.Errorf("the error is %v, want a lock time-out", err)
 	}
 	b := batch(1)
 	b.Queue(`select pg_sleep(60)`)
-	if err := open(t, address, postgres.Options{StatementTimeout: 300 * time.Millisecond}).Commit(t.Context(), b); postgres.OutcomeOf(err) != postgres.Contended {
+	if err := open(t, address, postgres.Options{StatementTimeout: 300 * time.Millisecond}).Commit(t.Context(), b); groupcommit.OutcomeOf(err) != groupcommit.Contended {
 		t.Errorf("the error is %v, want a statement time-out", err)
 	}
 	wantStored(t, db)
@@ -238,43 +236,43 @@ func TestOutcomeOf_saysWhatBecameOfACommit(t *testing.T) {
 	db := testdb.Open(t)
 	for _, test := range []struct {
 		code    string
-		want    postgres.Outcome
+		want    groupcommit.Outcome
 		guarded bool
 	}{
-		{"23505", postgres.Refused, true},    // unique
-		{"23514", postgres.Refused, true},    // check
-		{"23503", postgres.Refused, true},    // foreign key
-		{"23502", postgres.Refused, true},    // not null
-		{"23P01", postgres.Refused, true},    // exclusion
-		{"22P02", postgres.Refused, false},   // a value that cannot be read
-		{"42501", postgres.Refused, false},   // no privilege
-		{"40001", postgres.Contended, false}, // serialization
-		{"40P01", postgres.Contended, false}, // deadlock
-		{"57014", postgres.Contended, false}, // statement time-out
-		{"55P03", postgres.Locked, false},    // lock time-out
-		{"57P01", postgres.Unknown, false},   // a shutdown
-		{"57P03", postgres.Unknown, false},   // a start
-		{"08006", postgres.Unknown, false},   // a lost connection
+		{"23505", groupcommit.Refused, true},    // unique
+		{"23514", groupcommit.Refused, true},    // check
+		{"23503", groupcommit.Refused, true},    // foreign key
+		{"23502", groupcommit.Refused, true},    // not null
+		{"23P01", groupcommit.Refused, true},    // exclusion
+		{"22P02", groupcommit.Refused, false},   // a value that cannot be read
+		{"42501", groupcommit.Refused, false},   // no privilege
+		{"40001", groupcommit.Contended, false}, // serialization
+		{"40P01", groupcommit.Contended, false}, // deadlock
+		{"57014", groupcommit.Contended, false}, // statement time-out
+		{"55P03", groupcommit.Locked, false},    // lock time-out
+		{"57P01", groupcommit.Unknown, false},   // a shutdown
+		{"57P03", groupcommit.Unknown, false},   // a start
+		{"08006", groupcommit.Unknown, false},   // a lost connection
 	} {
 		t.Run(test.code, func(t *testing.T) {
 			t.Parallel()
 			b := &pgx.Batch{}
 			b.Queue(fmt.Sprintf(`do $$ begin raise using errcode = '%s', constraint = 'the_guard', message = 'planted'; end $$`, test.code))
 			err := fmt.Errorf("a caller's words: %w", db.Commit(t.Context(), b))
-			if got := postgres.OutcomeOf(err); got != test.want {
+			if got := groupcommit.OutcomeOf(err); got != test.want {
 				t.Errorf("the outcome is %d, want %d", got, test.want)
 			}
-			if got := postgres.Constraint(err); got != map[bool]string{true: "the_guard"}[test.guarded] {
+			if got := groupcommit.Constraint(err); got != map[bool]string{true: "the_guard"}[test.guarded] {
 				t.Errorf("the constraint is %q", got)
 			}
 		})
 	}
 	for _, err := range []error{errors.New("something"), context.DeadlineExceeded, &pgconn.PgError{Severity: "ERROR"}} {
-		if postgres.Constraint(err) != "" || postgres.OutcomeOf(err) != postgres.Refused {
+		if groupcommit.Constraint(err) != "" || groupcommit.OutcomeOf(err) != groupcommit.Refused {
 			t.Errorf("%v is no refusal without a guard", err)
 		}
 	}
-	if postgres.OutcomeOf(nil) != postgres.Committed || postgres.Constraint(nil) != "" {
+	if groupcommit.OutcomeOf(nil) != groupcommit.Committed || groupcommit.Constraint(nil) != "" {
 		t.Error("no error is taken for a refusal")
 	}
 }
@@ -298,30 +296,11 @@ func commit(ctx context.Context, db *postgres.DB, b *pgx.Batch) <-chan error {
 	return committed
 }
 
-// must ends the test if there is an error.
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-type execer interface {
-	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
-}
-
-// exec runs statements, which must succeed.
-func exec(t *testing.T, to execer, sql string, args ...any) {
-	t.Helper()
-	_, err := to.Exec(t.Context(), sql, args...)
-	must(t, err)
-}
-
 // begin opens a transaction and runs a statement in it.
 func begin(t *testing.T, db *postgres.DB, sql string, args ...any) pgx.Tx {
 	t.Helper()
 	tx, err := db.Pool().Begin(t.Context())
-	must(t, err)
-	exec(t, tx, sql, args...)
+	testdb.Must(t, err)
+	testdb.Exec(t, tx, sql, args...)
 	return tx
 }

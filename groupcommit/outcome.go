@@ -1,27 +1,21 @@
-package postgres
+package groupcommit
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
-
-	"github.com/payonce/payonce/groupcommit"
 )
 
-// ErrUnknown is in the chain of a commit's error whose Outcome is Unknown.
+// ErrUnknown is in the chain of a commit's error whose Outcome is Unknown: the connection
+// was cut, or the answer never came, so the batch may be durable or not. Commit the same
+// batch again: a unique key in it then says which it was.
 var ErrUnknown = errors.New("commit outcome unknown")
 
 // ErrNotCommitted is in the chain of a commit's error whose Outcome is NotSent.
 var ErrNotCommitted = errors.New("not committed")
-
-// errNothingToCommit guards against a caller that forgot to queue its writes.
-var errNothingToCommit = errors.New("the batch is empty: nothing to commit")
 
 // Outcome says what became of a commit, and with it what the caller may do next.
 type Outcome int
@@ -83,9 +77,11 @@ func Constraint(err error) string {
 	return refusal.ConstraintName
 }
 
-// marked is the error of a commit with the mark of its outcome. pgconn.SafeToRetry is not
-// asked: it returns true for batches that committed.
-func marked(err error) error {
+// Classify marks the error of a commit (of BatchResults.Close, or of Tx.Commit) with
+// ErrUnknown or ErrNotCommitted where the server did not answer that it refused, so that
+// OutcomeOf knows it. pgconn.SafeToRetry is not asked: it returns true for batches that
+// committed.
+func Classify(err error) error {
 	if err == nil || isRefusal(err) {
 		return err
 	}
@@ -104,58 +100,4 @@ func isRefusal(err error) bool {
 		return false
 	}
 	return refusal.SeverityUnlocalized == "ERROR" && !strings.HasPrefix(refusal.Code, "08") && !strings.HasPrefix(refusal.Code, "57P")
-}
-
-// defaultCommitTimeout bounds one commit; statement_timeout ends its statements earlier on
-// the server, so that an unknown outcome is rare. A group commit may have been queued for
-// as long before.
-const defaultCommitTimeout = 15 * time.Second
-
-// Commit sends the whole batch as one implicit transaction in one round trip:
-// all of it is durable, or none of it is. OutcomeOf says which. Batches that consist of
-// declared statements may share the transaction (see Options.Writes). A batch holds no
-// statement of transaction control: a commit inside it would make half of it durable.
-//
-// The context's cancellation does not reach it: a client that hangs up must not
-// turn a commit into an unknown one.
-func (db *DB) Commit(ctx context.Context, b *pgx.Batch) error {
-	if b.Len() == 0 {
-		return errNothingToCommit
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), db.commitTimeout)
-	defer cancel()
-	u := &unit{groupcommit.Unit{Tenant: db.merchant, Batch: b}, ctx}
-	commit := db.commitAlone
-	if db.committer != nil && db.committer.order.Shares(b) {
-		commit = db.committer.commit
-	}
-	err := commit(u)
-	if err == nil && db.committed != nil {
-		db.committed(b)
-	}
-	return err
-}
-
-// commitAlone commits a unit in its own transaction.
-func (db *DB) commitAlone(u *unit) error {
-	conn, err := db.pool.Acquire(u.ctx)
-	if err != nil {
-		return notAcquired(err)
-	}
-	defer conn.Release()
-	b := named(u.Tenant, u.Batch)
-	return closeCommit(u.ctx, conn, conn.SendBatch(u.ctx, b))
-}
-
-func notAcquired(err error) error {
-	return fmt.Errorf("%w: acquire a connection: %w", ErrNotCommitted, err)
-}
-
-// closeCommit ends a batch that commits, and returns the error of the commit.
-func closeCommit(ctx context.Context, conn *pgxpool.Conn, results pgx.BatchResults) error {
-	err := results.Close() // a deferred constraint refuses here, after the last Exec
-	if err == nil {
-		err = replicated(ctx, conn)
-	}
-	return marked(err)
 }

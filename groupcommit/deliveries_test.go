@@ -1,4 +1,4 @@
-package postgres_test
+package groupcommit_test
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
@@ -25,7 +26,7 @@ func held(t *testing.T, o postgres.Options, fences ...int64) *postgres.DB {
 	t.Helper()
 	o.Writes = declared()
 	db, _ := effects(t, o)
-	exec(t, db.Pool(), `
+	testdb.Exec(t, db.Pool(), `
 create table statements (changed text);
 create function count_statement() returns trigger language plpgsql as $$
 begin
@@ -64,16 +65,9 @@ func ending(effect int, id, fence int64) *pgx.Batch {
 	return b
 }
 
-func texts(t *testing.T, db *postgres.DB, sql string) []string {
-	t.Helper()
-	found, err := collect[string](db.Query(t.Context(), sql))
-	must(t, err)
-	return found
-}
-
 func want(t *testing.T, db *postgres.DB, sql string, want ...string) {
 	t.Helper()
-	if diff := cmp.Diff(want, texts(t, db, sql)); diff != "" {
+	if diff := cmp.Diff(want, testdb.All[string](t, db, sql)); diff != "" {
 		t.Errorf("%s (-want +got):\n%s", sql, diff)
 	}
 }
@@ -107,7 +101,7 @@ func TestDeliveries_endTogether(t *testing.T) {
 		wantNoErrors(t, together(t, db, committing(db, ending(1, 1, 2), ending(2, 1, 2), ending(3, 2, 2))...))
 		want(t, db, doneOf, "1 2")
 		wantStored(t, db, 1, 2, 3)
-		wantShared(t, db, postgres.Shared{Commits: 1, Units: 3})
+		wantShared(t, db, groupcommit.Shared{Commits: 1, Units: 3})
 	})
 
 	for name, lost := range map[string]struct{ id, fence int64 }{
@@ -121,23 +115,23 @@ func TestDeliveries_endTogether(t *testing.T) {
 			t.Parallel()
 			db := held(t, postgres.Options{})
 			for position := range 6 {
-				exec(t, db.Pool(), `delete from effects; delete from inbox`)
+				testdb.Exec(t, db.Pool(), `delete from effects; delete from inbox`)
 				claimedUnder(t, db, 2, 2, 2, 2, 2, 2)
-				before := db.Shared()
+				before := db.Committer().Shared()
 				var batches []*pgx.Batch
 				for i := range 5 {
 					batches = append(batches, ending(i, int64(i+1), 2))
 				}
 				batches = slices.Insert(batches, position, ending(99, lost.id, lost.fence))
 				errs := together(t, db, committing(db, batches...)...)
-				if err := errs[position]; postgres.Constraint(err) != "inbox_done_by_holder" || !inbox.IsLost(err) {
+				if err := errs[position]; groupcommit.Constraint(err) != "inbox_done_by_holder" || !inbox.IsLost(err) {
 					t.Errorf("at position %d it has the error %v", position+1, err)
 				}
 				wantNoErrors(t, slices.Delete(errs, position, position+1))
 				wantStored(t, db, 0, 1, 2, 3, 4)
 				want(t, db, doneOf, "1 2 3 4 5")
 				want(t, db, runningOf, "6")
-				if db.Shared().Refusals == before.Refusals {
+				if db.Committer().Shared().Refusals == before.Refusals {
 					t.Error("no group commit was refused")
 				}
 			}
@@ -189,7 +183,7 @@ func TestDeliveries_lockInOrder(t *testing.T) {
 	db := held(t, postgres.Options{
 		Settings: map[string]string{"enable_indexscan": "off"}, LockTimeout: -1, StatementTimeout: time.Hour,
 	}, 1, 1, 1, 1, 1, 1, 1, 1)
-	db.WaitForLocks()
+	db.Committer().WaitForLocks()
 	tx := begin(t, db, `select from inbox where id = 4 for no key update`)
 	free := make(chan string, 1)
 	go func() {

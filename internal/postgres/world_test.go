@@ -1,0 +1,48 @@
+package postgres_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/testdb"
+)
+
+func open(t *testing.T, address string, o postgres.Options) *postgres.DB {
+	t.Helper()
+	o.AllowUnsafeDurability, o.AllowPlaintext = true, true
+	db, err := postgres.Open(t.Context(), address, o)
+	testdb.Must(t, err)
+	t.Cleanup(db.Close)
+	return db
+}
+
+// effects is a database with one table: an id once, and a twin that is checked
+// as late as the commit.
+func effects(t *testing.T, o postgres.Options) (db *postgres.DB, address string) {
+	t.Helper()
+	address = testdb.URL(t)
+	db = open(t, address, o)
+	testdb.Exec(t, db.Pool(), `
+create table effects (
+  id   int primary key,
+  twin int,
+  constraint effects_twin_once unique (twin) deferrable initially deferred
+)`)
+	return db, address
+}
+
+func effect(id int) *pgx.Batch {
+	b := &pgx.Batch{}
+	b.Queue(`insert into effects (id) values ($1)`, id)
+	return b
+}
+
+func want[T any](t *testing.T, db *postgres.DB, sql string, want ...T) {
+	t.Helper()
+	if diff := cmp.Diff(want, testdb.All[T](t, db, sql)); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", sql, diff)
+	}
+}

@@ -1,0 +1,51 @@
+package testdb
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/payonce/payonce/groupcommit"
+)
+
+// Must ends the test if there is an error.
+func Must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// Execer is a pool, a connection or a transaction.
+type Execer interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+}
+
+// Exec runs statements, which must succeed.
+func Exec(tb testing.TB, to Execer, sql string, args ...any) {
+	tb.Helper()
+	_, err := to.Exec(tb.Context(), sql, args...)
+	Must(tb, err)
+}
+
+// All are the values of a query with one column.
+func All[T any](tb testing.TB, q groupcommit.Querier, sql string, args ...any) []T {
+	tb.Helper()
+	rows, err := q.Query(tb.Context(), sql, args...)
+	Must(tb, err)
+	values, err := pgx.CollectRows(rows, pgx.RowTo[T])
+	Must(tb, err)
+	return values
+}
+
+// Code is the SQLSTATE of an error, "" if it has none.
+func Code(err error) string {
+	refusal, _ := errors.AsType[*pgconn.PgError](err)
+	if refusal == nil {
+		return ""
+	}
+	return refusal.Code
+}
