@@ -1,0 +1,115 @@
+package examples_test
+
+import (
+	"context"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/payonce/payonce/internal/postgres/local"
+	"github.com/payonce/payonce/internal/testrun"
+)
+
+func TestMain(m *testing.M) { testrun.Main(m) }
+
+// prints is the end of a program's package comment: its output, and whether it fails.
+var prints = regexp.MustCompile(`(?m)^// It (prints|fails after it prints):\n//\n((?://\t.*\n)+)package main$`)
+
+// limit is far above what a program needs on a busy machine.
+const limit = 3 * time.Minute
+
+// Each program checks its own result, so its output says what became true.
+func TestPrograms_printWhatTheirCommentsShow(t *testing.T) {
+	t.Parallel()
+	bin := build(t)
+	server, err := local.Start(t.Context(), local.Options{Fsync: true, InMemory: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := server.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, folder := range programs(t) {
+		t.Run(folder, func(t *testing.T) {
+			source, err := os.ReadFile(filepath.Join(folder, "main.go"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			said := prints.FindSubmatch(source)
+			if said == nil {
+				t.Fatal("the package comment does not end with what the program prints")
+			}
+			if lines := strings.Count(string(source), "\n"); lines > 150 {
+				t.Errorf("an example has at most 150 lines, not %d", lines)
+			}
+			name := strings.ReplaceAll(folder, "/", "-")
+			if err := server.CreateDatabase(t.Context(), name); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			defer cancel()
+			var stderr strings.Builder
+			c := exec.CommandContext(ctx, filepath.Join(bin, filepath.Base(folder)))
+			c.Env = append(os.Environ(), "DATABASE_URL="+server.URL(name))
+			c.Stderr = &stderr
+			out, err := c.Output()
+			if failed := err != nil; failed != (string(said[1]) != "prints") {
+				t.Errorf("it ended with %v\n%s", err, &stderr)
+			}
+			want := strings.ReplaceAll(string(said[2]), "//\t", "")
+			if diff := cmp.Diff(want, string(out)); diff != "" {
+				t.Errorf("output (-comment +program)\n%s\n%s", diff, &stderr)
+			}
+		})
+	}
+}
+
+// build compiles the programs of all modules below this folder.
+func build(t *testing.T) (bin string) {
+	t.Helper()
+	bin = t.TempDir() + "/"
+	for _, module := range find(t, "go.mod") {
+		if out, err := exec.CommandContext(t.Context(), "go", "build", "-C", module, "-o", bin, "./...").CombinedOutput(); err != nil {
+			t.Fatalf("go build in %s: %v\n%s", module, err, out)
+		}
+	}
+	return bin
+}
+
+// programs returns the folders of the examples: postgres is not one, it starts them.
+func programs(t *testing.T) (folders []string) {
+	t.Helper()
+	for _, folder := range find(t, "main.go") {
+		if folder != "postgres" {
+			folders = append(folders, folder)
+		}
+	}
+	return folders
+}
+
+// find returns the folders that hold a file of this name. The cache of go test knows that
+// they were read.
+func find(t *testing.T, name string) (folders []string) {
+	t.Helper()
+	err := filepath.WalkDir(".", func(path string, _ fs.DirEntry, err error) error {
+		if filepath.Base(path) == name {
+			folders = append(folders, filepath.Dir(path))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(folders) == 0 {
+		t.Fatalf("no folder holds %s", name)
+	}
+	return folders
+}

@@ -1,0 +1,138 @@
+// Package customers is the world around the shop, the same before and after: a fresh
+// schema, customers who send each order three times, and a broker that refuses every fourth
+// message and delivers each of the others twice.
+package customers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+const orders = 12
+
+// Shop starts a shop: its migrations, its receivers of messages, and its routes.
+type Shop func(context.Context, *pgxpool.Pool, *Broker) (http.Handler, error)
+
+// Main lets customers order at a shop, prints what became of it, and exits with 1 if that
+// is not what the customers wanted.
+func Main(schema string, start Shop) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if err := run(ctx, schema, start); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, schema string, start Shop) error {
+	pool, err := database(ctx, schema)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	broker := &Broker{GoChannel: gochannel.NewGoChannel(gochannel.Config{BlockPublishUntilSubscriberAck: true}, watermill.NopLogger{})}
+	handler, err := start(ctx, pool, broker)
+	if err != nil {
+		return err
+	}
+	server := httptest.NewServer(handler)
+	defer server.Close()
+	for n := range orders {
+		for range 3 {
+			if err := order(ctx, server.URL, n); err != nil {
+				return err
+			}
+		}
+	}
+	var placed, taken, shipped int
+	for wait := true; wait; wait = shipped < placed {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%d orders, %d shipments: %w", placed, shipped, ctx.Err())
+		case <-time.After(50 * time.Millisecond):
+		}
+		const count = `select (select count(*) from orders), (select 100 - stock from items), (select count(*) from shipments)`
+		if err := pool.QueryRow(ctx, count).Scan(&placed, &taken, &shipped); err != nil {
+			return err
+		}
+	}
+	fmt.Printf("%d orders sent 3 times: %d orders, %d lamps taken from stock, %d shipments\n", orders, placed, taken, shipped)
+	if placed != orders || taken != orders || shipped != orders {
+		return errors.New("not what the customers wanted")
+	}
+	return nil
+}
+
+// database returns a pool on a schema of this name, which is emptied first.
+func database(ctx context.Context, schema string) (*pgxpool.Pool, error) {
+	config, err := pgxpool.ParseConfig(os.Getenv("DATABASE_URL"))
+	if err != nil {
+		return nil, err
+	}
+	config.ConnConfig.RuntimeParams["search_path"] = schema
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	_, err = pool.Exec(ctx, fmt.Sprintf("drop schema if exists %[1]s cascade; create schema %[1]s", schema))
+	return pool, err
+}
+
+// order sends an order, and repeats it under its key while the shop answers with an error.
+func order(ctx context.Context, url string, n int) error {
+	for {
+		body := fmt.Sprintf(`{"customer":"customer-%d","sku":"lamp"}`, n)
+		r, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/orders", strings.NewReader(body))
+		if err != nil {
+			return err
+		}
+		r.Header.Set("Content-Type", "application/json")
+		r.Header.Set("Idempotency-Key", fmt.Sprintf(`"order-%d"`, n))
+		response, err := http.DefaultClient.Do(r)
+		if err != nil {
+			return err
+		}
+		_ = response.Body.Close()
+		switch {
+		case response.StatusCode == http.StatusCreated:
+			return nil
+		case response.StatusCode < 500:
+			return fmt.Errorf("order %d: %s", n, response.Status)
+		}
+	}
+}
+
+// Broker is a broker as brokers are: Publish fails sometimes, and messages come twice.
+type Broker struct {
+	*gochannel.GoChannel
+	calls atomic.Int64
+}
+
+// Publish implements message.Publisher.
+func (b *Broker) Publish(topic string, messages ...*message.Message) error {
+	for _, m := range messages {
+		if b.calls.Add(1)%4 == 0 {
+			return errors.New("the broker is away")
+		}
+		for range 2 {
+			if err := b.GoChannel.Publish(topic, m.Copy()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
