@@ -103,7 +103,7 @@ select c.relname::text,
   from pg_class c
  where c.relnamespace = 'public'::regnamespace
    and c.relkind = 'r'
-   and c.relname not in ('schema_migrations', 'cache_secret', 'projections', 'numbering_mark')`)
+   and c.relname not in ('payonce_migrations', 'cache_secret', 'projections', 'numbering_mark')`)
 	if err != nil {
 		t.Fatal(err)
 	}

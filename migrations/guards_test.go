@@ -141,7 +141,7 @@ select conname::text
   from pg_constraint
  where connamespace = 'public'::regnamespace
    and contype <> 'n'
-   and conrelid <> 'schema_migrations'::regclass
+   and conrelid <> 'payonce_migrations'::regclass
  union
 select c.relname::text
   from pg_index i
@@ -149,7 +149,7 @@ select c.relname::text
     on c.oid = i.indexrelid
  where i.indisunique
    and c.relnamespace = 'public'::regnamespace
-   and i.indrelid <> 'schema_migrations'::regclass`)
+   and i.indrelid <> 'payonce_migrations'::regclass`)
 	if len(names) < 40 {
 		t.Errorf("only %d constraints were found", len(names))
 	}

@@ -36,14 +36,14 @@ var service string
 
 // Migration is one step of the schema.
 type Migration struct {
-	Version int64  // its number in schema_migrations
+	Version int64  // its number in payonce_migrations
 	Name    string // the package that owns the tables
 	SQL     string
 }
 
 // All returns the migrations in the order in which Up applies them.
 //
-// Numbers 1 to 20 are those of databases before v0.1.0, which Up refuses.
+// Numbers 1 to 20 were used before v0.1.0.
 func All() []Migration {
 	return []Migration{
 		{21, "idempotency", idempotency.Schema()},
@@ -113,29 +113,15 @@ func apply(ctx context.Context, db *sql.DB, all []Migration) error {
 	return nil
 }
 
-const (
-	selectMigrated = `select to_regclass('schema_migrations') is not null`
-
-	selectOutdated = `
-select exists (
-         select
-           from schema_migrations
-          where version_id between 1 and $1
-            and is_applied)`
-)
+// Before v0.1.0 the table of versions had another name.
+const selectOutdated = `select to_regclass('ledger_events') is not null and to_regclass('payonce_migrations') is null`
 
 func refuseOutdated(ctx context.Context, db *sql.DB) error {
-	var found bool
-	if err := db.QueryRowContext(ctx, selectMigrated).Scan(&found); err != nil {
+	var outdated bool
+	if err := db.QueryRowContext(ctx, selectOutdated).Scan(&outdated); err != nil {
 		return fmt.Errorf("look for the schema: %w", err)
 	}
-	if !found {
-		return nil
-	}
-	if err := db.QueryRowContext(ctx, selectOutdated, All()[0].Version-1).Scan(&found); err != nil {
-		return fmt.Errorf("read the schema's version: %w", err)
-	}
-	if found {
+	if outdated {
 		return errors.New("the database has a schema of before v0.1.0, which cannot be upgraded: create a new database")
 	}
 	return nil
@@ -143,8 +129,8 @@ func refuseOutdated(ctx context.Context, db *sql.DB) error {
 
 // Without a role it is null.
 const selectGranted = `
-select coalesce(has_table_privilege(to_regrole('payonce_api'), 'schema_migrations', 'select')
-            and has_table_privilege(to_regrole('payonce_worker'), 'schema_migrations', 'select'), false)`
+select coalesce(has_table_privilege(to_regrole('payonce_api'), 'payonce_migrations', 'select')
+            and has_table_privilege(to_regrole('payonce_worker'), 'payonce_migrations', 'select'), false)`
 
 func granted(ctx context.Context, db *sql.DB) error {
 	var granted bool
@@ -157,4 +143,6 @@ func granted(ctx context.Context, db *sql.DB) error {
 	return nil
 }
 
-const versionTable = "schema_migrations"
+// versionTable is not schema_migrations, which an application that shares the database may
+// have for its own migrations.
+const versionTable = "payonce_migrations"

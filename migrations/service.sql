@@ -201,7 +201,7 @@ revoke create on schema public from public;
 grant usage on schema public to payonce_api, payonce_worker;
 
 -- Both programs check the schema's version at start.
-grant select on schema_migrations to payonce_api, payonce_worker;
+grant select on payonce_migrations to payonce_api, payonce_worker;
 
 -- The ledger is read and appended to. Position, transaction and time of an event are the
 -- database's own.

@@ -121,7 +121,7 @@ func TestReady(t *testing.T) {
 	t.Run("not without a schema", func(t *testing.T) {
 		t.Parallel()
 		w := serve(t)
-		exec(t, w.db, `drop table schema_migrations`)
+		exec(t, w.db, `drop table payonce_migrations`)
 		p := wantProblem(t, ready(t, w), "/problems/unavailable")
 		if !strings.Contains(p.Detail, "payonce migrate") {
 			t.Errorf("the detail does not say what to do: %s", p.Detail)
@@ -131,8 +131,8 @@ func TestReady(t *testing.T) {
 		t.Parallel()
 		w := serve(t)
 		exec(t, w.db, `
-delete from schema_migrations
- where version_id = (select max(version_id) from schema_migrations)`)
+delete from payonce_migrations
+ where version_id = (select max(version_id) from payonce_migrations)`)
 		wantProblem(t, ready(t, w), "/problems/unavailable")
 	})
 }

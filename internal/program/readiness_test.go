@@ -105,7 +105,7 @@ func TestReadiness(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
-		if _, err := tx.Exec(t.Context(), `lock table schema_migrations in access exclusive mode`); err != nil {
+		if _, err := tx.Exec(t.Context(), `lock table payonce_migrations in access exclusive mode`); err != nil {
 			t.Fatal(err)
 		}
 		c.pass(time.Second)

@@ -20,7 +20,7 @@ func TestEmptied_looksLikeAFreshDatabase(t *testing.T) { //nolint:paralleltest /
 		{"a row of the migrations is deleted", `delete from projections`},
 		{"a sequence is used", `select nextval('outbox_offset_seq')`},
 		{"a table is created", `create table kept (id int)`},
-		{"a table is dropped", `drop table schema_migrations`},
+		{"a table is dropped", `drop table payonce_migrations`},
 		{"a constraint is added", `alter table inbox add constraint planted check (message_id = '') not valid`},
 		{"a trigger is disabled", `alter table ledger_postings disable trigger all`},
 		{"a privilege is revoked", `revoke select on charge_list from payonce_api`},

@@ -29,7 +29,7 @@ select format('column %s.%s, in %s, has collation %s', g.relation::regclass, a.a
   join pg_class r
     on r.oid = g.relation
    and r.relnamespace = 'public'::regnamespace
-   and r.relname <> 'schema_migrations'
+   and r.relname <> 'payonce_migrations'
   join pg_attribute a
     on a.attrelid = g.relation
    and a.attnum = g.attnum
@@ -42,7 +42,7 @@ select format('key %s of index %s has collation %s', k.n, i.indexrelid::regclass
   join pg_class r
     on r.oid = i.indrelid
    and r.relnamespace = 'public'::regnamespace
-   and r.relname <> 'schema_migrations'
+   and r.relname <> 'payonce_migrations'
  cross join unnest(i.indcollation::oid[]) with ordinality as k(collation_oid, n)
   join pg_collation l
     on l.oid = k.collation_oid

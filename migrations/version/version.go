@@ -18,7 +18,7 @@ const Latest = 28
 
 const appliedVersion = `
 select coalesce(max(version_id), 0)
-  from schema_migrations
+  from payonce_migrations
  where is_applied`
 
 // Of returns the number of the newest migration that a migrated database has.
@@ -32,7 +32,7 @@ func Of(ctx context.Context, q postgres.Querier) (version int64, err error) {
 // Pending reports whether the database lacks a migration that this program needs. A newer
 // database is not pending: old programs run on through an upgrade.
 func Pending(ctx context.Context, q postgres.Querier) (bool, error) {
-	rows, err := q.Query(ctx, `select to_regclass('schema_migrations') is not null`)
+	rows, err := q.Query(ctx, `select to_regclass('payonce_migrations') is not null`)
 	if err != nil {
 		return false, fmt.Errorf("look for the schema: %w", err)
 	}
