@@ -7,7 +7,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/doorbell"
@@ -24,11 +23,8 @@ const (
 // payonceCarrier is payonce's engine as the programs wire it: accept, outbox, Watermill,
 // inbox, handler, with pools of the programs' sizes.
 func payonceCarrier(ctx context.Context, c *carrier) (accepting, error) {
-	bell, err := doorbell.New(c.Database, quiet(), doorbell.Options{Application: "bench-doorbell", Listen: true})
-	if err != nil {
-		return nil, err
-	}
-	accepts, err := postgres.Open(ctx, c.Database, postgres.Options{Application: "bench-accept", Writes: writes(), Committed: bell.Committed})
+	bell := doorbell.New(quiet(), true)
+	accepts, err := postgres.Open(ctx, c.Database, postgres.Options{Application: "bench-accept", Writes: writes(), Committed: doorbell.Committed(bell)})
 	if err != nil {
 		return nil, err
 	}
@@ -47,7 +43,7 @@ func payonceCarrier(ctx context.Context, c *carrier) (accepting, error) {
 		return c.do(ctx, d.ID, commit, func(*pgx.Batch) { last = true })
 	})
 	processor.Wake, processor.Listening = bell.Bell(doorbell.Inbox), bell.Listening
-	c.background.Go(func() error { bell.Run(ctx); return nil })
+	c.background.Go(func() error { bell.Run(ctx, accepts.Pool()); return nil })
 	c.background.Go(func() error { processor.Run(ctx); return nil })
 	c.background.Go(func() error {
 		return receiving(ctx, c.Database, nil, processor, outbox.Options{
@@ -77,16 +73,14 @@ func newProcessor(db *postgres.DB, t task, handle inbox.Handler) *inbox.Processo
 func receiving(ctx context.Context, url string, observe func(inbox.Reception), processor *inbox.Processor, options outbox.Options) error {
 	db, err := postgres.Open(ctx, url, postgres.Options{
 		Application: "bench-subscriber", MaxConns: 3, LockTimeout: -1, StatementTimeout: time.Minute,
-		Settings: outbox.SessionSettings(),
 	})
 	if err != nil {
 		return err
 	}
 	defer db.Close()
-	conns := stdlib.OpenDBFromPool(db.Pool())
-	defer func() { _ = conns.Close() }() // the pool itself is closed above
 	log := quiet()
-	subscriber := outbox.NewSubscriber(conns, "inbox", log, options)
+	options.Log = log
+	subscriber := outbox.NewSubscriber(db.Pool(), "inbox", options)
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Second}, outbox.Logger(log))
 	if err != nil {
 		return fmt.Errorf("make the router: %w", err)

@@ -9,7 +9,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/testdb"
@@ -58,9 +57,7 @@ func Example() {
 	go func() { shop.Run(ctx); close(stopped) }()
 
 	// Receive.
-	conns := stdlib.OpenDBFromPool(db.Pool())
-	defer func() { _ = conns.Close() }()
-	subscriber := outbox.NewSubscriber(conns, "inbox", log, outbox.Options{Room: shop.Room})
+	subscriber := outbox.NewSubscriber(db.Pool(), "inbox", outbox.Options{Room: shop.Room})
 	defer func() { _ = subscriber.Close() }()
 	pages, err := subscriber.Subscribe(ctx, "orders")
 	if err != nil {

@@ -14,7 +14,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/inbox"
@@ -69,8 +68,7 @@ func receiveFor(t *testing.T, db *postgres.DB, p *inbox.Processor) (lines *diary
 func receiveWith(t *testing.T, db *postgres.DB, group string, take func(context.Context, []*message.Message) error, room func(context.Context) int) (lines *diary, stop func()) {
 	t.Helper()
 	lines = &diary{}
-	conns := stdlib.OpenDBFromPool(db.Pool())
-	subscriber := outbox.NewSubscriber(conns, group, slog.New(slog.DiscardHandler), outbox.Options{Room: room})
+	subscriber := outbox.NewSubscriber(db.Pool(), group, outbox.Options{Room: room})
 	messages, err := subscriber.Subscribe(t.Context(), topic)
 	must(t, err)
 	handle := outbox.ByPage(slog.New(slog.NewTextHandler(lines, nil)), take)
@@ -89,9 +87,6 @@ func receiveWith(t *testing.T, db *postgres.DB, group string, take func(context.
 			t.Error(err)
 		}
 		await.Receive(t, "the receiver's end", ended)
-		if err := conns.Close(); err != nil {
-			t.Error(err)
-		}
 	}
 	t.Cleanup(stop)
 	return lines, stop

@@ -2,192 +2,205 @@ package outbox_test
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"log/slog"
+	"net/url"
+	"strings"
 	"testing"
-	"time"
 
-	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/outbox"
 )
 
-const slowPoll = time.Second
+// The kinds of a program that uses the doorbell.
+const (
+	kindMessages = outbox.KindMessages
+	kindLetters  = kindMessages << 1
+	kindLocal    = kindLetters << 1 // stays in the process
+)
 
-func listening() bool { return true }
-
-// once waits until do took less than a time once: a busy machine is late at times, and a
-// subscriber that is not woken always is.
-func once(t *testing.T, soon time.Duration, do func()) {
+// start runs a doorbell until the test ends.
+func start(t *testing.T, database string, log *await.Log, o outbox.DoorbellOptions) *outbox.Doorbell {
 	t.Helper()
-	await.True(t, "it takes less than "+soon.String()+" once", func() bool {
-		began := time.Now()
-		do()
-		return time.Since(began) < soon
+	pool, err := pgxpool.New(t.Context(), database)
+	must(t, err)
+	t.Cleanup(pool.Close)
+	o.Log, o.Local = slog.New(slog.NewTextHandler(log, nil)), kindLocal
+	d := outbox.NewDoorbell(o)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { d.Run(ctx, pool); close(ended) }()
+	t.Cleanup(func() {
+		cancel()
+		await.Receive(t, "the doorbell's end", ended)
 	})
+	return d
 }
 
-func TestDoorbell(t *testing.T) {
-	t.Parallel()
+func hearing(t *testing.T, database string, log *await.Log) *outbox.Doorbell {
+	t.Helper()
+	d := start(t, database, log, outbox.DoorbellOptions{})
+	await.True(t, "it listens", d.Listening)
+	return d
+}
 
-	t.Run("wakes a subscriber before its slow poll", func(t *testing.T) {
-		db := fresh(t)
-		bell := make(chan struct{}, 1)
-		r := readWhen(t, db, "g", outbox.Options{Bell: bell, Listening: listening})
-		once(t, slowPoll, func() {
-			for range 3 { // without it, three slow polls
-				publish(t, db, "m1")
-				bell <- struct{}{}
-				r.wantNext(t, "m1")
+// rung reports whether a bell rings, and stops it.
+func rung(bell <-chan struct{}) bool {
+	select {
+	case <-bell:
+		return true
+	default:
+		return false
+	}
+}
+
+func TestRing(t *testing.T) {
+	t.Parallel()
+	database := testdb.URL(t)
+	near, far := hearing(t, database, &await.Log{}), hearing(t, database, &await.Log{})
+	bells := func(d *outbox.Doorbell) map[string]<-chan struct{} {
+		return map[string]<-chan struct{}{
+			"messages": d.Bell(kindMessages), "letters": d.Bell(kindLetters), "local": d.Bell(kindLocal),
+			"messages or local": d.Bell(kindMessages | kindLocal),
+		}
+	}
+	here, there := bells(near), bells(far)
+	ringing := func(all map[string]<-chan struct{}, heard map[string]bool) string {
+		var names []string
+		for _, name := range []string{"messages", "letters", "local", "messages or local"} {
+			if heard[name] = heard[name] || rung(all[name]); heard[name] {
+				names = append(names, name)
 			}
-		})
-	})
-
-	t.Run("is not needed: the slow poll finds what a lost ring was for", func(t *testing.T) {
-		db := fresh(t)
-		r := readWhen(t, db, "g", outbox.Options{Listening: listening})
-		publish(t, db, "m1")
-		r.wantNext(t, "m1")
-		publish(t, db, "m2")
-		r.wantNext(t, "m2")
-	})
-
-	t.Run("is not waited for while more can be read", func(t *testing.T) {
-		db := fresh(t)
-		r := readWhen(t, db, "g", outbox.Options{Listening: listening, Room: func(context.Context) int { return 1 }})
-		once(t, 5*slowPoll, func() { // else twenty
-			publish(t, db, numbered(20)...)
-			r.wantNext(t, numbered(20)...)
-		})
-	})
-}
-
-// A message that an older transaction holds up is read soon after that has ended, though
-// nobody rings again.
-func TestHiddenMessagesAreReadSoon(t *testing.T) {
-	t.Parallel()
-	db := testdb.Open(t)
-	bell := make(chan struct{}, 1)
-	r := readWhen(t, db, "g", outbox.Options{Bell: bell, Listening: listening})
-	once(t, slowPoll, func() {
-		for range 3 { // else three slow polls
-			older := begin(t, db)
-			publish(t, db, "young")
-			bell <- struct{}{}
-			before := r.polls.count()
-			await.True(t, "the subscriber has looked for it", func() bool { return r.polls.count() > before+1 })
-			r.wantNoneNow(t)
-			must(t, older.Rollback(t.Context()))
-			r.wantNext(t, "young")
 		}
-	})
-}
-
-func TestAnIdleSubscriberReadsOnceASecond(t *testing.T) {
-	testdb.Long(t, "it waits for seconds")
-	t.Parallel()
-	db := testdb.Open(t)
-	r := readWhen(t, db, "g", outbox.Options{Listening: listening})
-	await.True(t, "it reads", func() bool { return r.polls.count() > 0 })
-	began, before := time.Now(), r.polls.count()
-	await.True(t, "it has read three times more", func() bool { return r.polls.count() >= before+3 })
-	if took := time.Since(began); took < 2*slowPoll {
-		t.Errorf("it has read three times in %v", took)
+		return strings.Join(names, ", ")
 	}
-}
-
-// While there is no room nothing is read, no transaction is open, and another subscriber
-// of the group may read.
-func TestRoom(t *testing.T) {
-	t.Parallel()
-	db := testdb.Open(t)
-	room, asked := make(chan int), make(chan struct{}, 1)
-	full := readWhen(t, db, "g", outbox.Options{Room: func(ctx context.Context) int {
-		select {
-		case asked <- struct{}{}:
-		default:
-		}
-		select {
-		case n := <-room:
-			return n
-		case <-ctx.Done():
-			return 0
-		}
-	}})
-	await.Receive(t, "the subscriber has read once and asks for room", asked)
-	publish(t, db, numbered(10)...)
-	settled(t, db)
-	room <- 4
-	page := full.nextPage(t)
-	if n := len(messages(t, page)); n != 4 {
-		t.Errorf("the page has %d messages, room was for 4", n)
-	}
-	page.Ack()
-	await.Row(t, db, `select not exists (select from pg_stat_activity where datname = current_database() and state = 'idle in transaction')`)
-	other := read(t, db, "g")
-	other.wantNext(t, numbered(10)[4:]...)
-	full.wantNoneNow(t)
-}
-
-func TestSubscriber_ends(t *testing.T) {
-	t.Parallel()
-	for name, stop := range map[string]func(message.Subscriber, context.CancelFunc) error{
-		"by Close":       func(s message.Subscriber, _ context.CancelFunc) error { return s.Close() },
-		"by its context": func(_ message.Subscriber, cancel context.CancelFunc) error { cancel(); return nil },
+	for _, test := range []struct {
+		kinds       outbox.Kind
+		here, there string
+	}{
+		{kindMessages, "messages, messages or local", "messages, messages or local"},
+		{kindLetters, "letters", "letters"},
+		{kindMessages | kindLetters, "messages, letters, messages or local", "messages, letters, messages or local"},
+		{kindLocal, "local, messages or local", ""},
+		{kindLocal | kindLetters, "letters, local, messages or local", "letters"},
+		{0, "", ""},
 	} {
-		for where, o := range map[string]outbox.Options{
-			"while it waits for the bell": {Listening: listening},
-			"while it waits for room":     {Room: func(ctx context.Context) int { <-ctx.Done(); return 0 }},
-		} {
-			t.Run(name+" "+where, func(t *testing.T) {
-				db := fresh(t)
-				conns := stdlib.OpenDBFromPool(db.Pool())
-				subscriber := outbox.NewSubscriber(conns, "g", slog.New(slog.DiscardHandler), o)
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
-				pages, err := subscriber.Subscribe(ctx, topic)
-				must(t, err)
-				must(t, stop(subscriber, cancel))
-				if page := await.Receive(t, "the end", pages); page != nil {
-					t.Error("a page has come")
-				}
-				must(t, errors.Join(subscriber.Close(), conns.Close()))
-				if _, err := subscriber.Subscribe(t.Context(), topic); err == nil {
-					t.Error("a closed subscriber subscribes")
-				}
+		near.Ring(test.kinds)
+		for where, want := range map[string]string{"the same": test.here, "another": test.there} {
+			bells, heard := here, map[string]bool{}
+			if where == "another" {
+				bells = there
+			}
+			await.Progress(t, fmt.Sprintf("rung for %b, in %s process rings: %s", test.kinds, where, want), func() (string, bool) {
+				got := ringing(bells, heard)
+				return got, got == want
 			})
 		}
 	}
+	// A ring of another one comes behind those: none of them came back.
+	far.Ring(kindLetters)
+	await.True(t, "the ring of the other is heard", func() bool { return rung(here["letters"]) })
+	if got := ringing(here, map[string]bool{}); got != "" {
+		t.Errorf("rings of its own are repeated: %s", got)
+	}
 }
 
-// A database that does not answer keeps nobody from closing.
-func TestSubscriber_closesBesideASubscriptionThatWaits(t *testing.T) {
-	testdb.Long(t, "it takes a large part of the time")
+// Ring does not wait, and many rings are few notifications.
+func TestRingsAreCoalesced(t *testing.T) {
 	t.Parallel()
-	db, err := postgres.Open(t.Context(), testdb.URL(t), postgres.Options{LockTimeout: -1, StatementTimeout: await.Stall, AllowUnsafeDurability: true})
-	must(t, err)
-	defer db.Close()
-	lock := begin(t, db)
-	run(t, lock, `lock table outbox_offsets in exclusive mode`)
-	conns := stdlib.OpenDBFromPool(db.Pool())
-	subscriber := outbox.NewSubscriber(conns, "g", slog.New(slog.DiscardHandler), outbox.Options{})
-	subscribed := make(chan error, 1)
-	go func() {
-		_, err := subscriber.Subscribe(t.Context(), topic)
-		subscribed <- err
-	}()
-	await.Blocked(t, db, 1)
-	closed := make(chan error, 1)
-	go func() { closed <- subscriber.Close() }()
-	must(t, await.Receive(t, "the subscriber's end", closed))
-	await.Blocked(t, db, 1) // whoever subscribes waits still
-	must(t, lock.Rollback(t.Context()))
-	must(t, await.Receive(t, "the subscription", subscribed))
-	if err := conns.Close(); err != nil {
-		t.Error(err)
+	database := testdb.URL(t)
+	near := hearing(t, database, &await.Log{})
+	conn, err := pgx.Connect(t.Context(), database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
+	if _, err := conn.Exec(t.Context(), "listen outbox"); err != nil {
+		t.Fatal(err)
+	}
+	const rings = 10_000
+	for range rings {
+		near.Ring(kindMessages)
+	}
+	near.Ring(kindLetters)
+	heard := 0
+	for kinds := ""; kinds != "2" && kinds != "3"; heard++ {
+		n, err := conn.WaitForNotification(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, kinds, _ = strings.Cut(n.Payload, " ")
+	}
+	if heard > rings/100 {
+		t.Errorf("%d rings are %d notifications", rings, heard)
+	}
+}
+
+// A connection that is lost is said once, and is made again. What was rung meanwhile is
+// looked for.
+func TestListening(t *testing.T) {
+	t.Parallel()
+	database := testdb.URL(t)
+	db, err := pgx.Connect(t.Context(), database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = db.Close(context.WithoutCancel(t.Context())) }()
+	log := &await.Log{}
+	d := hearing(t, database, log)
+	bell := d.Bell(kindMessages)
+	for lost := 1; lost <= 2; lost++ {
+		if _, err := db.Exec(t.Context(), `select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and query like 'listen%'`); err != nil {
+			t.Fatal(err)
+		}
+		await.True(t, "a waiter is woken for rings that were lost", func() bool { return rung(bell) })
+		await.True(t, "it listens again", d.Listening)
+		await.Progress(t, "the loss is logged", func() (string, bool) {
+			return log.String(), strings.Count(log.String(), "the doorbell is not heard") == lost
+		})
+	}
+	rung(bell)
+	other := start(t, database, &await.Log{}, outbox.DoorbellOptions{RingOnly: true})
+	other.Ring(kindMessages)
+	await.True(t, "a ring is heard", func() bool { return rung(bell) })
+	if other.Listening() {
+		t.Error("a doorbell that only rings reports that it listens")
+	}
+}
+
+// A pooler that shares sessions accepts LISTEN and delivers nothing. So does this database:
+// a function of the same name is found before the server's own.
+func TestListening_notBehindAPoolerThatDeliversNothing(t *testing.T) {
+	testdb.Long(t, "it waits for what does not come")
+	t.Parallel()
+	database := testdb.URL(t)
+	conn, err := pgx.Connect(t.Context(), database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
+	if _, err := conn.Exec(t.Context(), `
+create schema deaf;
+create function deaf.pg_notify(text, text) returns void language sql as ''`); err != nil {
+		t.Fatal(err)
+	}
+	address, err := url.Parse(database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	query := address.Query()
+	query.Set("search_path", "deaf,pg_catalog")
+	address.RawQuery = query.Encode()
+	log := &await.Log{}
+	d := start(t, address.String(), log, outbox.DoorbellOptions{})
+	await.Progress(t, "it says that it does not hear", func() (string, bool) {
+		return log.String(), strings.Contains(log.String(), "the doorbell is not heard")
+	})
+	if d.Listening() {
+		t.Error("it says that it listens")
 	}
 }

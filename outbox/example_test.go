@@ -3,10 +3,8 @@ package outbox_test
 import (
 	"context"
 	"fmt"
-	"log/slog"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/testdb"
@@ -35,9 +33,7 @@ func Example() {
 	fmt.Println(groupcommit.Constraint(register("acme", "m2")))
 	fmt.Println(register("globex", "m3"))
 
-	conns := stdlib.OpenDBFromPool(db.Pool())
-	defer func() { _ = conns.Close() }()
-	subscriber := outbox.NewSubscriber(conns, "mailer", slog.New(slog.DiscardHandler), outbox.Options{})
+	subscriber := outbox.NewSubscriber(db.Pool(), "mailer", outbox.Options{})
 	defer func() { _ = subscriber.Close() }()
 	pages, err := subscriber.Subscribe(ctx, "merchants")
 	if err != nil {

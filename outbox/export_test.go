@@ -11,5 +11,5 @@ import (
 // NewImpatientSubscriber is NewSubscriber with another clock, which retries a read
 // that failed at once.
 func NewImpatientSubscriber(db *sql.DB, group string, log *slog.Logger, now func() time.Time) message.Subscriber {
-	return newSubscriber(db, group, log, Options{}, time.Microsecond, now)
+	return newSubscriber(db, group, Options{Log: log}, time.Microsecond, now)
 }

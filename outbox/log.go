@@ -1,10 +1,7 @@
 package outbox
 
 import (
-	"context"
 	"log/slog"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -12,50 +9,33 @@ import (
 )
 
 // Logger hands Watermill's lines to slog. What Watermill calls info is debug here.
-//
-// It keeps one value for each key. Watermill's SQL subscriber adds the last error to
-// its logger on each retry, and its own adapter would keep them all: each line would
-// be longer than the one before, for as long as the database is away.
-func Logger(log *slog.Logger) watermill.LoggerAdapter { return logger{log: log} }
-
-type logger struct {
-	log    *slog.Logger
-	fields watermill.LogFields
-	errors *failures // nil: each error is a line
+func Logger(log *slog.Logger) watermill.LoggerAdapter {
+	return watermill.NewSlogLoggerWithLevelMapping(logged(log), map[slog.Level]slog.Level{slog.LevelInfo: slog.LevelDebug})
 }
 
-func (l logger) With(fields watermill.LogFields) watermill.LoggerAdapter {
-	l.fields = l.fields.Add(fields)
-	return l
-}
-
-func (l logger) Error(msg string, err error, fields watermill.LogFields) {
-	if l.errors == nil {
-		l.write(slog.LevelError, msg, fields.Add(watermill.LogFields{"error": err}))
-	} else if n := l.errors.failed(); n > 0 {
-		l.write(slog.LevelError, msg, fields.Add(watermill.LogFields{"error": err, "failures": n}))
+// logged is log, or what logs nothing.
+func logged(log *slog.Logger) *slog.Logger {
+	if log == nil {
+		return slog.New(slog.DiscardHandler)
 	}
+	return log
 }
 
-func (l logger) Info(msg string, fields watermill.LogFields) { l.write(slog.LevelDebug, msg, fields) }
+// bounded is a logger that bounds its errors.
+type bounded struct {
+	watermill.LoggerAdapter
 
-func (l logger) Debug(msg string, fields watermill.LogFields) { l.write(slog.LevelDebug, msg, fields) }
-
-func (l logger) Trace(msg string, fields watermill.LogFields) {
-	l.write(watermill.LevelTrace, msg, fields)
+	errors *failures
 }
 
-func (l logger) write(level slog.Level, msg string, fields watermill.LogFields) {
-	ctx := context.Background() // Watermill hands over none
-	if !l.log.Enabled(ctx, level) {
-		return
+func (b bounded) With(fields watermill.LogFields) watermill.LoggerAdapter {
+	return bounded{b.LoggerAdapter.With(fields), b.errors}
+}
+
+func (b bounded) Error(msg string, err error, fields watermill.LogFields) {
+	if n := b.errors.failed(); n > 0 {
+		b.LoggerAdapter.Error(msg, err, fields.Add(watermill.LogFields{"failures": n}))
 	}
-	all := l.fields.Add(fields)
-	attrs := make([]slog.Attr, 0, len(all))
-	for _, key := range slices.Sorted(maps.Keys(all)) {
-		attrs = append(attrs, slog.Any(key, all[key]))
-	}
-	l.log.LogAttrs(ctx, level, msg, attrs...) //nolint:sloglint // the words are Watermill's
 }
 
 // logEvery is the time between two lines about a failure that repeats.

@@ -11,6 +11,7 @@
 package outbox
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -36,9 +37,9 @@ type Message struct {
 	Topic       string
 	ID          string // 1 to 36 characters, unique per message; Watermill's UUID
 	Type        string
-	OrderingKey string // messages of one key are processed one at a time; at most MaxOrderingKey bytes
-	Partition   string // messages of one partition leave a receiver's time to the others; may be empty
-	Payload     []byte
+	OrderingKey string            // messages of one key are processed one at a time; at most MaxOrderingKey bytes
+	Partition   string            // messages of one partition leave a receiver's time to the others; may be empty
+	Payload     []byte            // at most MaxPayload bytes
 	Metadata    map[string]string // beyond the type and the ordering key; no NUL
 }
 
@@ -46,7 +47,14 @@ type Message struct {
 // finds the messages of a key by an index, which cannot hold a key of any length.
 const MaxOrderingKey = 255
 
-var errKeyTooLong = fmt.Errorf("the ordering key has more than %d bytes", MaxOrderingKey)
+// MaxPayload is the length of the longest payload, in bytes. A page is one value in JSON, which
+// PostgreSQL cannot build of any length.
+const MaxPayload = 64 << 20
+
+var (
+	errKeyTooLong     = fmt.Errorf("the ordering key has more than %d bytes", MaxOrderingKey)
+	errPayloadTooLong = fmt.Errorf("the payload has more than %d bytes", MaxPayload)
+)
 
 const insertMessage = `
 insert into outbox
@@ -61,10 +69,14 @@ select *
 
 // Append queues a message into the batch that causes it. It does no I/O; a
 // batch that rolls back leaves no message. A message with a longer ordering key
-// than MaxOrderingKey is refused here, and nothing is queued.
+// than MaxOrderingKey, or a longer payload than MaxPayload, is refused here, and nothing is
+// queued.
 func Append(b *pgx.Batch, m Message) error {
-	if len(m.OrderingKey) > MaxOrderingKey {
+	switch {
+	case len(m.OrderingKey) > MaxOrderingKey:
 		return fmt.Errorf("append message %s: %w", m.ID, errKeyTooLong)
+	case len(m.Payload) > MaxPayload:
+		return fmt.Errorf("append message %s: %w", m.ID, errPayloadTooLong)
 	}
 	metadata := make(map[string]string, len(m.Metadata)+3)
 	maps.Copy(metadata, m.Metadata)
@@ -81,6 +93,22 @@ func Append(b *pgx.Batch, m Message) error {
 		payload = []byte{} // an empty message, not a missing one
 	}
 	b.Queue(insertMessage, m.Topic, m.ID, payload, encoded)
+	return nil
+}
+
+// Send is Append for a transaction of the caller: it inserts the messages, in their order. They
+// exist once tx is committed, and subscribers wait for its end: of any topic they read no
+// message that is younger than the oldest transaction in flight.
+func Send(ctx context.Context, tx pgx.Tx, messages ...Message) error {
+	b := &pgx.Batch{}
+	for _, m := range messages {
+		if err := Append(b, m); err != nil {
+			return err
+		}
+	}
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
+		return fmt.Errorf("send %d messages: %w", len(messages), err)
+	}
 	return nil
 }
 

@@ -13,7 +13,6 @@ import (
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
-	"github.com/payonce/payonce/outbox"
 )
 
 // overheard keeps the query by which a subscriber reads a page.
@@ -115,11 +114,6 @@ func explain(t *testing.T, db *postgres.DB, before, query string) string {
 	conn, err := db.Pool().Acquire(t.Context())
 	must(t, err)
 	defer conn.Release()
-	for name, value := range outbox.SessionSettings() {
-		if _, err := conn.Exec(t.Context(), "set "+name+" = "+value); err != nil {
-			t.Fatal(err)
-		}
-	}
 	for _, sql := range []string{before, "deallocate all", "prepare poll as " + query} {
 		if _, err := conn.Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol); err != nil {
 			t.Fatal(err)

@@ -12,6 +12,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	wsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
 )
 
 // Timing of a subscriber. A look that finds nothing reads one index entry and writes
@@ -33,10 +35,10 @@ const (
 	pageBytes    = 1 << 20 // of payloads and metadata
 )
 
-// Options say when a subscriber reads, and how much. The zero value reads every 50 ms.
+// Options of a subscriber or forwarder. The zero value reads every 50 ms.
 type Options struct {
-	// Bell is received from when messages were committed. It is a hint: one that is
-	// lost costs a slow poll of a second.
+	// Bell is received from when messages were committed, see Doorbell.Bell. It is a hint:
+	// one that is lost costs a poll of a second.
 	Bell <-chan struct{}
 	// Listening tells whether Bell is rung for the commits of all processes. While it
 	// is not, the outbox is read every 50 ms.
@@ -44,6 +46,9 @@ type Options struct {
 	// Room waits until there is room for messages, and returns for how many; 0 when ctx
 	// has ended. 500 where it is nil, which is also the most that a page holds.
 	Room func(ctx context.Context) int
+	// Log receives the first failure of several, one line a minute while they go on, and
+	// one when they have ended. Nothing is logged where it is nil.
+	Log *slog.Logger
 }
 
 // NewSubscriber is Watermill's SQL subscriber over this package's tables, for one topic. What
@@ -53,36 +58,30 @@ type Options struct {
 // when it dies.
 //
 // The subscriber's transaction is open while the page is handled, and commits the
-// group's offset when it is acknowledged. The sessions of db have SessionSettings.
-// While the transaction is open no reader of any topic sees newer messages, so a
-// handler stores the page and does nothing else.
-func NewSubscriber(db *sql.DB, group string, log *slog.Logger, o Options) message.Subscriber {
-	return newSubscriber(db, group, log, o, retryInterval, time.Now) //nolint:forbidigo // it decides when the outbox is read and which failure is logged
+// group's offset when it is acknowledged. While it is open no reader of any topic sees newer
+// messages, so a handler stores the page and does nothing else. Forward is for handlers that
+// use the network.
+//
+// A subscriber has one connection of the pool while it reads. The sessions of the pool have
+// no lock_timeout, or those that wait for their turn fail and wait anew. The commit of an
+// offset is not flushed: an offset that a crash of the server loses costs a redelivery.
+func NewSubscriber(pool *pgxpool.Pool, group string, o Options) message.Subscriber {
+	s := newSubscriber(stdlib.OpenDBFromPool(pool), group, o, retryInterval, time.Now) //nolint:forbidigo // it decides when the outbox is read and which failure is logged
+	if pool == nil {
+		s.refused = errNoPool
+	}
+	return s
 }
 
-func newSubscriber(db *sql.DB, group string, log *slog.Logger, o Options, retry time.Duration, now func() time.Time) *subscriber {
-	r := &reader{
-		Options: o, now: now, retry: retry, limit: pageMessages, most: pageMessages, again: firstLook,
-		log: log.With("consumer_group", group), failures: failures{now: now},
-	}
-	if o.Room == nil {
-		r.Room = func(context.Context) int { return pageMessages }
-	} else {
-		r.limit = 1 // what Room allows is asked for when no transaction is open
-	}
-	if o.Listening == nil {
-		r.Listening = func() bool { return false }
-	}
+func newSubscriber(db *sql.DB, group string, o Options, retry time.Duration, now func() time.Time) *subscriber {
+	s := &subscriber{db: db, reader: newReader(group, o, retry, now)}
+	s.reader.done, s.close = context.WithCancel(context.Background())
 	deadline := ackDeadline
-	opened, err := wsql.NewSubscriber(db, wsql.SubscriberConfig{
+	// All that it checks is constant.
+	s.Subscriber, s.refused = wsql.NewSubscriber(db, wsql.SubscriberConfig{
 		ConsumerGroup: group, AckDeadline: &deadline, ResendInterval: retryInterval,
-		BackoffManager: r, SchemaAdapter: r, OffsetsAdapter: r,
-	}, logger{log: log, errors: &r.failures})
-	if err != nil {
-		panic(err) // db is nil
-	}
-	s := &subscriber{Subscriber: opened, reader: r}
-	r.done, s.close = context.WithCancel(context.Background())
+		BackoffManager: s.reader, SchemaAdapter: s.reader, OffsetsAdapter: s.reader,
+	}, bounded{Logger(o.Log), &s.reader.failures})
 	return s
 }
 
@@ -90,8 +89,10 @@ func newSubscriber(db *sql.DB, group string, log *slog.Logger, o Options, retry 
 type subscriber struct {
 	*wsql.Subscriber
 
+	db         *sql.DB // over the pool
 	reader     *reader
 	close      context.CancelFunc
+	refused    error // of Subscribe
 	subscribed atomic.Bool
 }
 
@@ -99,32 +100,32 @@ var errSubscribed = errors.New("a subscriber has one topic")
 
 // Subscribe implements message.Subscriber.
 func (s *subscriber) Subscribe(ctx context.Context, topic string) (pages <-chan *message.Message, err error) {
+	if s.refused != nil {
+		return nil, s.refused
+	}
 	if s.subscribed.Swap(true) {
 		return nil, errSubscribed
 	}
 	s.reader.log = s.reader.log.With("topic", topic)
-	context.AfterFunc(ctx, s.close)
+	context.AfterFunc(ctx, s.end)
 	if pages, err = s.Subscriber.Subscribe(ctx, topic); err != nil {
+		s.end()
 		return nil, fmt.Errorf("subscribe to %s: %w", topic, err)
 	}
 	return pages, nil
 }
 
-// Close implements message.Subscriber. It returns when what was subscribed before
-// reads no more.
-func (s *subscriber) Close() error {
+// end lets the reader read no more. Its transaction ends by itself.
+func (s *subscriber) end() {
 	s.close()
-	return s.Subscriber.Close()
+	_ = s.db.Close() // which closes no connection of the pool
 }
 
-// SessionSettings are for the sessions of a subscriber.
-//
-// Their commits are not waited for: an offset that a crash of the server loses costs a
-// redelivery, which the inbox drops. Nothing is deleted above an offset that is not
-// durable, since Sweep commits as usual, and a commit that is durable makes those
-// before it durable.
-func SessionSettings() map[string]string {
-	return map[string]string{"synchronous_commit": "off"}
+// Close implements message.Subscriber. It returns when what was subscribed before
+// reads no more. The pool stays open.
+func (s *subscriber) Close() error {
+	s.end()
+	return s.Subscriber.Close()
 }
 
 // reader lets Watermill read the outbox table, says when, and keeps all groups of all topics
@@ -145,6 +146,22 @@ type reader struct {
 	held        bool          // there are more, which cannot be read yet
 	retry       time.Duration // after a failure
 	again       time.Duration // until the next look for them
+}
+
+func newReader(group string, o Options, retry time.Duration, now func() time.Time) *reader {
+	r := &reader{
+		Options: o, now: now, retry: retry, limit: pageMessages, most: pageMessages, again: firstLook,
+		log: logged(o.Log).With("consumer_group", group), failures: failures{now: now},
+	}
+	if o.Room == nil {
+		r.Room = func(context.Context) int { return pageMessages }
+	} else {
+		r.limit = 1 // what Room allows is asked for when no transaction is open
+	}
+	if o.Listening == nil {
+		r.Listening = func() bool { return false }
+	}
+	return r
 }
 
 var errReadOnly = errors.New("messages enter the outbox by outbox.Append, in the batch that causes them")
@@ -265,11 +282,11 @@ func (r *reader) UnmarshalMessage(from wsql.Scanner) (wsql.Row, error) {
 func (r *reader) HandleError(log watermill.LoggerAdapter, nothing bool, err error) time.Duration {
 	read, more := r.read, r.more
 	r.read, r.more = 0, false
-	if err != nil && !errors.Is(err, sql.ErrTxDone) { // that one says ByPage
-		log.Error("read of the outbox failed", err, nil)
+	if err != nil && !errors.Is(err, sql.ErrTxDone) && r.done.Err() == nil { // the first says ByPage
+		log.Error("delivery from the outbox failed and is retried", err, nil)
 	}
 	if n := r.failures.ended(err == nil); n > 0 {
-		r.log.Info("reading the outbox works again", "failures", n)
+		r.log.Info("delivery from the outbox works again", "failures", n)
 	}
 	switch {
 	case err != nil || nothing && read > 0: // the page was not acknowledged
@@ -323,12 +340,16 @@ func (*reader) BeforeSubscribingQueries(topic, group string) []wsql.Query {
 	return []wsql.Query{{Query: insertOffset, Args: []any{topic, group}}}
 }
 
+// The commit is not flushed. A crash of the server that loses it costs a redelivery, which
+// the inbox drops. Nothing is deleted above an offset that is not durable: Sweep commits as
+// usual, and a commit that is durable makes those before it durable.
 const updateOffset = `
 update outbox_offsets
    set transaction_id = $3::text::xid8,
        "offset" = $4
  where topic = $1
-   and consumer_group = $2`
+   and consumer_group = $2
+   and set_config('synchronous_commit', 'off', true) = 'off'`
 
 func (*reader) AckMessageQuery(topic string, row wsql.Row, group string) wsql.Query {
 	return wsql.Query{Query: updateOffset, Args: []any{topic, group, row.ExtraData[transactionID], row.Offset}}

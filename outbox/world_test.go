@@ -2,17 +2,13 @@ package outbox_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"log/slog"
-	"maps"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
@@ -63,15 +59,13 @@ func readWhen(t *testing.T, db *postgres.DB, group string, o outbox.Options) rea
 	polls := &overheard{}
 	config := db.Pool().Config()
 	config.ConnConfig.Tracer = polls
-	maps.Copy(config.ConnConfig.RuntimeParams, outbox.SessionSettings())
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	must(t, err)
-	conns := stdlib.OpenDBFromPool(pool)
-	subscriber := outbox.NewSubscriber(conns, group, slog.New(slog.DiscardHandler), o)
+	subscriber := outbox.NewSubscriber(pool, group, o)
 	pages, err := subscriber.Subscribe(t.Context(), topic)
 	must(t, err)
 	stop := func() {
-		if err := errors.Join(subscriber.Close(), conns.Close()); err != nil {
+		if err := subscriber.Close(); err != nil {
 			t.Error(err)
 		}
 		pool.Close()

@@ -54,19 +54,16 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 		return err
 	}
 	defer traces.Close(ctx)
-	bell, err := doorbell.New(s.DatabaseURL.Reveal(), log, doorbell.Options{Application: application + "-doorbell"})
-	if err != nil {
-		return err
-	}
-	go bell.Run(ctx)
+	bell := doorbell.New(log, false)
 	db, err := program.Open(ctx, log, s.DatabaseURL.Reveal(), postgres.Options{
 		Application: application, Role: postgres.RoleAPI, MaxConns: connections, LockTimeout: lockTimeout,
-		Writes: writes.Order(), Tracer: traces.Statements(), Committed: bell.Committed, AllowPlaintext: s.AllowPlaintext,
+		Writes: writes.Order(), Tracer: traces.Statements(), Committed: doorbell.Committed(bell), AllowPlaintext: s.AllowPlaintext,
 	})
 	if err != nil {
 		return err
 	}
 	defer db.Close()
+	go bell.Run(ctx, db.Pool())
 	metrics := meter(log, db)
 	keys, closeCache, err := receiver(ctx, log, s, db, metrics)
 	if err != nil {

@@ -57,10 +57,7 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	if err != nil {
 		return err
 	}
-	bell, err := doorbell.New(s.DatabaseURL.Reveal(), log, doorbell.Options{Application: application + "-doorbell", Listen: true})
-	if err != nil {
-		return err
-	}
+	bell := doorbell.New(log, true)
 	db, err := open(ctx, log, s, traces, bell)
 	if err != nil {
 		return err
@@ -81,7 +78,7 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 		g.Go(func() error { work(ctx); return nil })
 	}
 	g.Go(func() error { return program.Serve(ctx, log, s.HTTPAddr, program.Health(ready, metrics.Handler())) })
-	background(bell.Run)
+	background(func(ctx context.Context) { bell.Run(ctx, db.Pool()) })
 	background((&retention.Job{
 		DB: db, Log: log, Name: holder() + "/" + rand.Text(),
 		OutboxWindow: s.OutboxRetention, InboxWindow: s.InboxRetention,
@@ -103,11 +100,11 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 }
 
 // open opens the database, which must have every migration.
-func open(ctx context.Context, log *slog.Logger, s settings, traces *telemetry.Traces, bell *doorbell.Doorbell) (*postgres.DB, error) {
+func open(ctx context.Context, log *slog.Logger, s settings, traces *telemetry.Traces, bell *outbox.Doorbell) (*postgres.DB, error) {
 	db, err := program.Open(ctx, log, s.DatabaseURL.Reveal(), postgres.Options{
 		Application: application, Role: postgres.RoleWorker, AllowPlaintext: s.AllowPlaintext,
 		Writes: writes.Order(slices.Concat(fulfillment.Writes(), inbox.Writes())...),
-		Tracer: traces.Statements(), Committed: bell.Committed,
+		Tracer: traces.Statements(), Committed: doorbell.Committed(bell),
 	})
 	if err != nil {
 		return nil, err
@@ -131,7 +128,7 @@ func open(ctx context.Context, log *slog.Logger, s settings, traces *telemetry.T
 func openSubscriber(ctx context.Context, log *slog.Logger, s settings) (*postgres.DB, error) {
 	return program.Open(ctx, log, s.DatabaseURL.Reveal(), postgres.Options{
 		Application: application, Role: postgres.RoleWorker, AllowPlaintext: s.AllowPlaintext,
-		MaxConns: subscriberConns, LockTimeout: -1, StatementTimeout: subscriberStatement, Settings: outbox.SessionSettings(),
+		MaxConns: subscriberConns, LockTimeout: -1, StatementTimeout: subscriberStatement,
 	})
 }
 

@@ -9,10 +9,10 @@ import (
 
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/doorbell"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/stripe"
 	"github.com/payonce/payonce/internal/telemetry"
+	"github.com/payonce/payonce/outbox"
 )
 
 // metrics are those of a worker.
@@ -57,7 +57,7 @@ func receiverNames() (names []string) {
 	return names
 }
 
-func watch(m *metrics, db, subscriber *postgres.DB, bell *doorbell.Doorbell) {
+func watch(m *metrics, db, subscriber *postgres.DB, bell *outbox.Doorbell) {
 	m.Doorbell(bell.Listening)
 	m.Pool("main", db.Pool())
 	m.Pool("subscriber", subscriber.Pool())

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
@@ -34,7 +33,7 @@ type receiver struct {
 	processor *inbox.Processor
 }
 
-func processors(log *slog.Logger, db *postgres.DB, services fulfillment.Services, bell *doorbell.Doorbell, m *metrics, traces *telemetry.Traces, s settings) []receiver {
+func processors(log *slog.Logger, db *postgres.DB, services fulfillment.Services, bell *outbox.Doorbell, m *metrics, traces *telemetry.Traces, s settings) []receiver {
 	f := fulfillment.New(db, services, log)
 	f.OnStep = observeSteps(m, traces)
 	var receivers []receiver
@@ -77,8 +76,6 @@ var errRouterEnded = errors.New("the router ended")
 // the inbox, each topic by a subscription of its receiver, until ctx ends or a subscription
 // fails. The end may interrupt a page, which is then read again.
 func receive(ctx context.Context, log *slog.Logger, db *postgres.DB, listening func() bool, m *metrics, receivers []receiver) error {
-	conns := stdlib.OpenDBFromPool(db.Pool())
-	defer func() { _ = conns.Close() }() // the pool itself is closed by its owner
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Second}, outbox.Logger(log))
 	if err != nil {
 		return fmt.Errorf("make the router: %w", err)
@@ -87,8 +84,8 @@ func receive(ctx context.Context, log *slog.Logger, db *postgres.DB, listening f
 		if r.Topic == "" {
 			continue
 		}
-		subscriber := outbox.NewSubscriber(conns, group, log, outbox.Options{
-			Bell: r.bell, Listening: listening, Room: r.processor.Room,
+		subscriber := outbox.NewSubscriber(db.Pool(), group, outbox.Options{
+			Bell: r.bell, Listening: listening, Room: r.processor.Room, Log: log,
 		})
 		messages, err := subscriber.Subscribe(ctx, r.Topic)
 		if err != nil {

@@ -26,7 +26,7 @@ var rules = []rule{
 	{"groupcommit", "", "batches commits of pgx batches of any kind, so that other applications can import it"},
 	{"idempotency", "groupcommit internal/loop internal/postgres internal/schemacheck", "receives requests of any kind, so that other applications can import it"},
 	{"inbox", "groupcommit internal/postgres internal/schemacheck", "receives messages of any kind, so that other applications can import it"},
-	{"outbox", "groupcommit internal/postgres internal/schemacheck", "sends messages of any kind, so that other applications can import it"},
+	{"outbox", "groupcommit internal/loop internal/postgres internal/schemacheck", "sends messages of any kind, so that other applications can import it"},
 
 	// The service.
 	{"domain", "", "pure rules, to be read and tested without anything else"},
@@ -62,7 +62,7 @@ var rules = []rule{
 	{"internal/writes", "groupcommit idempotency ledger outbox", "the one list of what may share a commit, in the order of its locks"},
 	{"internal/loop", "", "repeats work, whichever it is"},
 	{"internal/schemacheck", "", "compares tables with a list, whichever they are"},
-	{"internal/doorbell", "inbox internal/loop ledger outbox", "rings for the work that a commit leaves; it reads and writes nothing"},
+	{"internal/doorbell", "inbox ledger outbox", "says what work a commit leaves; it reads and writes nothing"},
 	{
 		"internal/retention", "idempotency inbox outbox internal/loop internal/merchants internal/postgres",
 		"deletes what has expired, by the statements of the packages that own the rows",

@@ -2,9 +2,7 @@ package restore_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -12,7 +10,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/groupcommit"
@@ -177,8 +174,7 @@ type reader struct {
 func (f fixture) read() *reader {
 	f.t.Helper()
 	r := &reader{}
-	conns := stdlib.OpenDBFromPool(f.db.Pool())
-	subscriber := outbox.NewSubscriber(conns, "g", slog.New(slog.DiscardHandler), outbox.Options{
+	subscriber := outbox.NewSubscriber(f.db.Pool(), "g", outbox.Options{
 		Room: func(context.Context) int { r.polls.Add(1); return 500 }, // it is asked for after each poll
 	})
 	pages, err := subscriber.Subscribe(f.t.Context(), topic)
@@ -201,7 +197,7 @@ func (f fixture) read() *reader {
 		}
 	})
 	r.stop = sync.OnceFunc(func() {
-		if err := errors.Join(subscriber.Close(), conns.Close()); err != nil {
+		if err := subscriber.Close(); err != nil {
 			f.t.Error(err)
 		}
 		reading.Wait()

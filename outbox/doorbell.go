@@ -1,0 +1,233 @@
+package outbox
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/payonce/payonce/internal/loop"
+)
+
+// Kind says what a ring is for. Kinds are combined by |. All but KindMessages are the
+// caller's, and mean the same in all processes of a database.
+type Kind uint32
+
+// KindMessages is rung for when messages were committed to the outbox.
+const KindMessages Kind = 1
+
+const (
+	// ringEvery is the least time between two notifications of a process. Rings between them
+	// go with the next one.
+	ringEvery = 10 * time.Millisecond
+
+	// checkEvery is how long a process that listens rings for nothing before it rings for
+	// itself. It reconnects if it hears nothing for twice as long.
+	checkEvery = 5 * time.Second
+
+	connectTimeout = 5 * time.Second
+	retryPause     = 250 * time.Millisecond // after a failure
+)
+
+// Doorbell wakes subscribers when messages were committed, so that they need not poll the
+// database fast. Each process has one. It rings after its commits, and the rings go to the
+// other processes by NOTIFY.
+//
+// A ring is a hint. It is sent after the commit, in a transaction of its own that writes
+// nothing: commits with a NOTIFY inside would pass one at a time. A lost ring costs a
+// subscriber a poll of a second.
+type Doorbell struct {
+	o    DoorbellOptions
+	self string // in the rings of this process
+
+	kinds     atomic.Uint32 // of the next notification
+	due       chan struct{} // a notification is due
+	listening atomic.Bool
+
+	mu    sync.Mutex
+	bells map[chan struct{}]Kind
+}
+
+// DoorbellOptions are of a doorbell. The zero value is for a process that rings and listens.
+type DoorbellOptions struct {
+	Log      *slog.Logger // of connections that are lost; nil: nothing is logged
+	Channel  string       // of NOTIFY, the same in all processes; "outbox" unless set
+	Local    Kind         // kinds whose rings stay in this process
+	RingOnly bool         // it hears no other process
+}
+
+// NewDoorbell makes a doorbell. Run does its work.
+func NewDoorbell(o DoorbellOptions) *Doorbell {
+	o.Log, o.Channel = logged(o.Log), cmp.Or(o.Channel, "outbox")
+	return &Doorbell{o: o, self: rand.Text(), due: make(chan struct{}, 1), bells: map[chan struct{}]Kind{}}
+}
+
+// Bell returns a channel that receives when one of these kinds was rung for, in this
+// process or another one.
+func (d *Doorbell) Bell(kinds Kind) <-chan struct{} {
+	bell := make(chan struct{}, 1)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.bells[bell] = kinds
+	return bell
+}
+
+// Listening reports whether the rings of other processes are heard.
+func (d *Doorbell) Listening() bool { return d.listening.Load() }
+
+// Ring wakes what waits in this process and, soon, in the others. It does not block.
+//
+// Subscribers of the outbox are woken at most once in 10 ms, in this process as in the
+// others: each page that they read costs two transactions.
+func (d *Doorbell) Ring(kinds Kind) {
+	d.wake(kinds &^ KindMessages)
+	if others := kinds &^ d.o.Local; others != 0 {
+		d.notify(others)
+	}
+}
+
+func (d *Doorbell) notify(kinds Kind) {
+	d.kinds.Or(uint32(kinds))
+	select {
+	case d.due <- struct{}{}:
+	default: // it goes with the one that is due
+	}
+}
+
+func (d *Doorbell) wake(kinds Kind) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for bell, of := range d.bells {
+		if of&kinds == 0 {
+			continue
+		}
+		select {
+		case bell <- struct{}{}:
+		default: // it rings already
+		}
+	}
+}
+
+// Run notifies and listens until ctx ends, by two connections that it takes out of the pool
+// for itself; by one where RingOnly is set. It waits for a database that is away.
+func (d *Doorbell) Run(ctx context.Context, pool *pgxpool.Pool) {
+	var both sync.WaitGroup
+	defer both.Wait()
+	if !d.o.RingOnly {
+		both.Go(func() { d.listenAlways(ctx, pool) })
+	}
+	d.notifyAlways(ctx, pool)
+}
+
+// A ring need not be durable. The setting ends with the statement's transaction.
+const notify = `
+select pg_notify($1, $2),
+       set_config('synchronous_commit', 'off', true)`
+
+// notifyAlways notifies the other processes: at once after a silence, else once in
+// ringEvery. A process that listens hears itself, so it rings in a silence too.
+func (d *Doorbell) notifyAlways(ctx context.Context, pool *pgxpool.Pool) {
+	var conn *pgx.Conn
+	defer func() { hangUp(ctx, conn) }()
+	for ctx.Err() == nil {
+		loop.Pause(ctx, checkEvery, d.due)
+		kinds := Kind(d.kinds.Swap(0))
+		if kinds == 0 && d.o.RingOnly {
+			continue
+		}
+		d.wake(kinds & KindMessages)
+		within, cancel := context.WithTimeout(ctx, connectTimeout)
+		var err error
+		if conn == nil || conn.IsClosed() {
+			conn, err = session(within, pool)
+		}
+		if err == nil {
+			_, err = conn.Exec(within, notify, d.o.Channel, d.self+" "+strconv.FormatUint(uint64(kinds), 10))
+		}
+		cancel()
+		pause := ringEvery
+		if err != nil {
+			d.notify(kinds)
+			pause = retryPause
+		}
+		loop.Pause(ctx, pause, nil)
+	}
+}
+
+// listenAlways counts as listening when it has heard a ring of this process's other
+// connection: a pooler that shares sessions accepts LISTEN and delivers nothing.
+func (d *Doorbell) listenAlways(ctx context.Context, pool *pgxpool.Pool) {
+	var conn *pgx.Conn
+	loop.Run(ctx, d.o.Log, "the doorbell is not heard, the database is polled until it is", func(ctx context.Context) (_ time.Duration, err error) {
+		if conn == nil {
+			if conn, err = d.listen(ctx, pool); err != nil {
+				return 0, err
+			}
+		}
+		within, cancel := context.WithTimeout(ctx, 2*checkEvery)
+		defer cancel()
+		n, err := conn.WaitForNotification(within)
+		if d.listening.Swap(err == nil) != (err == nil) {
+			d.wake(^Kind(0)) // for what was rung before, or will not be heard
+		}
+		if err != nil {
+			hangUp(ctx, conn)
+			conn = nil
+			return 0, err
+		}
+		from, kinds, _ := strings.Cut(n.Payload, " ")
+		if what, err := strconv.ParseUint(kinds, 10, 32); err == nil && from != d.self {
+			d.wake(Kind(what))
+		}
+		return 0, nil
+	})
+	hangUp(ctx, conn)
+}
+
+// listen begins to listen, and rings for itself.
+func (d *Doorbell) listen(ctx context.Context, pool *pgxpool.Pool) (*pgx.Conn, error) {
+	within, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	conn, err := session(within, pool)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := conn.Exec(within, "listen "+pgx.Identifier{d.o.Channel}.Sanitize()); err != nil {
+		hangUp(ctx, conn)
+		return nil, err
+	}
+	d.notify(0)
+	return conn, nil
+}
+
+var errNoPool = errors.New("the pool is nil")
+
+// session takes a connection out of the pool, for work that needs a session of its own.
+func session(ctx context.Context, pool *pgxpool.Pool) (*pgx.Conn, error) {
+	if pool == nil {
+		return nil, errNoPool
+	}
+	conn, err := pool.Acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return conn.Hijack(), nil
+}
+
+func hangUp(ctx context.Context, conn *pgx.Conn) {
+	if conn == nil {
+		return
+	}
+	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	_ = conn.Close(within) // no statement is in flight
+}

@@ -1,0 +1,185 @@
+package outbox_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/outbox"
+)
+
+const slowPoll = time.Second
+
+func listening() bool { return true }
+
+// once waits until do took less than a time once: a busy machine is late at times, and a
+// subscriber that is not woken always is.
+func once(t *testing.T, soon time.Duration, do func()) {
+	t.Helper()
+	await.True(t, "it takes less than "+soon.String()+" once", func() bool {
+		began := time.Now()
+		do()
+		return time.Since(began) < soon
+	})
+}
+
+func TestDoorbell(t *testing.T) {
+	t.Parallel()
+
+	t.Run("wakes a subscriber before its slow poll", func(t *testing.T) {
+		db := fresh(t)
+		bell := make(chan struct{}, 1)
+		r := readWhen(t, db, "g", outbox.Options{Bell: bell, Listening: listening})
+		once(t, slowPoll, func() {
+			for range 3 { // without it, three slow polls
+				publish(t, db, "m1")
+				bell <- struct{}{}
+				r.wantNext(t, "m1")
+			}
+		})
+	})
+
+	t.Run("is not needed: the slow poll finds what a lost ring was for", func(t *testing.T) {
+		db := fresh(t)
+		r := readWhen(t, db, "g", outbox.Options{Listening: listening})
+		publish(t, db, "m1")
+		r.wantNext(t, "m1")
+		publish(t, db, "m2")
+		r.wantNext(t, "m2")
+	})
+
+	t.Run("is not waited for while more can be read", func(t *testing.T) {
+		db := fresh(t)
+		r := readWhen(t, db, "g", outbox.Options{Listening: listening, Room: func(context.Context) int { return 1 }})
+		once(t, 5*slowPoll, func() { // else twenty
+			publish(t, db, numbered(20)...)
+			r.wantNext(t, numbered(20)...)
+		})
+	})
+}
+
+// A message that an older transaction holds up is read soon after that has ended, though
+// nobody rings again.
+func TestHiddenMessagesAreReadSoon(t *testing.T) {
+	t.Parallel()
+	db := testdb.Open(t)
+	bell := make(chan struct{}, 1)
+	r := readWhen(t, db, "g", outbox.Options{Bell: bell, Listening: listening})
+	once(t, slowPoll, func() {
+		for range 3 { // else three slow polls
+			older := begin(t, db)
+			publish(t, db, "young")
+			bell <- struct{}{}
+			before := r.polls.count()
+			await.True(t, "the subscriber has looked for it", func() bool { return r.polls.count() > before+1 })
+			r.wantNoneNow(t)
+			must(t, older.Rollback(t.Context()))
+			r.wantNext(t, "young")
+		}
+	})
+}
+
+func TestAnIdleSubscriberReadsOnceASecond(t *testing.T) {
+	testdb.Long(t, "it waits for seconds")
+	t.Parallel()
+	db := testdb.Open(t)
+	r := readWhen(t, db, "g", outbox.Options{Listening: listening})
+	await.True(t, "it reads", func() bool { return r.polls.count() > 0 })
+	began, before := time.Now(), r.polls.count()
+	await.True(t, "it has read three times more", func() bool { return r.polls.count() >= before+3 })
+	if took := time.Since(began); took < 2*slowPoll {
+		t.Errorf("it has read three times in %v", took)
+	}
+}
+
+// While there is no room nothing is read, no transaction is open, and another subscriber
+// of the group may read.
+func TestRoom(t *testing.T) {
+	t.Parallel()
+	db := testdb.Open(t)
+	room, asked := make(chan int), make(chan struct{}, 1)
+	full := readWhen(t, db, "g", outbox.Options{Room: func(ctx context.Context) int {
+		select {
+		case asked <- struct{}{}:
+		default:
+		}
+		select {
+		case n := <-room:
+			return n
+		case <-ctx.Done():
+			return 0
+		}
+	}})
+	await.Receive(t, "the subscriber has read once and asks for room", asked)
+	publish(t, db, numbered(10)...)
+	settled(t, db)
+	room <- 4
+	page := full.nextPage(t)
+	if n := len(messages(t, page)); n != 4 {
+		t.Errorf("the page has %d messages, room was for 4", n)
+	}
+	page.Ack()
+	await.Row(t, db, `select not exists (select from pg_stat_activity where datname = current_database() and state = 'idle in transaction')`)
+	other := read(t, db, "g")
+	other.wantNext(t, numbered(10)[4:]...)
+	full.wantNoneNow(t)
+}
+
+func TestSubscriber_ends(t *testing.T) {
+	t.Parallel()
+	for name, stop := range map[string]func(message.Subscriber, context.CancelFunc) error{
+		"by Close":       func(s message.Subscriber, _ context.CancelFunc) error { return s.Close() },
+		"by its context": func(_ message.Subscriber, cancel context.CancelFunc) error { cancel(); return nil },
+	} {
+		for where, o := range map[string]outbox.Options{
+			"while it waits for the bell": {Listening: listening},
+			"while it waits for room":     {Room: func(ctx context.Context) int { <-ctx.Done(); return 0 }},
+		} {
+			t.Run(name+" "+where, func(t *testing.T) {
+				db := fresh(t)
+				subscriber := outbox.NewSubscriber(db.Pool(), "g", o)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				pages, err := subscriber.Subscribe(ctx, topic)
+				must(t, err)
+				must(t, stop(subscriber, cancel))
+				if page := await.Receive(t, "the end", pages); page != nil {
+					t.Error("a page has come")
+				}
+				must(t, subscriber.Close())
+				if _, err := subscriber.Subscribe(t.Context(), topic); err == nil {
+					t.Error("a closed subscriber subscribes")
+				}
+			})
+		}
+	}
+}
+
+// A database that does not answer keeps nobody from closing.
+func TestSubscriber_closesBesideASubscriptionThatWaits(t *testing.T) {
+	testdb.Long(t, "it takes a large part of the time")
+	t.Parallel()
+	db, err := postgres.Open(t.Context(), testdb.URL(t), postgres.Options{LockTimeout: -1, StatementTimeout: await.Stall, AllowUnsafeDurability: true})
+	must(t, err)
+	defer db.Close()
+	lock := begin(t, db)
+	run(t, lock, `lock table outbox_offsets in exclusive mode`)
+	subscriber := outbox.NewSubscriber(db.Pool(), "g", outbox.Options{})
+	subscribed := make(chan error, 1)
+	go func() {
+		_, err := subscriber.Subscribe(t.Context(), topic)
+		subscribed <- err
+	}()
+	await.Blocked(t, db, 1)
+	closed := make(chan error, 1)
+	go func() { closed <- subscriber.Close() }()
+	must(t, await.Receive(t, "the subscriber's end", closed))
+	await.Blocked(t, db, 1) // whoever subscribes waits still
+	must(t, lock.Rollback(t.Context()))
+	must(t, await.Receive(t, "the subscription", subscribed))
+}
