@@ -13,9 +13,99 @@ import (
 	"github.com/payonce/payonce/internal/testdb"
 )
 
-// A request that is sent again under its key is answered again and not done
-// again.
+type purchase struct {
+	OrderID string `json:"order_id"`
+	Item    string `json:"item"`
+}
+
+type sold struct {
+	Number int64 `json:"number"` // that the database makes
+}
+
+const createSales = `create table sales (number bigint generated always as identity, item text not null)`
+
+// A function takes effect once per key: its writes, its result and the key are one
+// transaction.
 func Example() {
+	ctx := context.Background()
+	pool, end := openPool() // a *pgxpool.Pool
+	defer end()
+
+	sell := func(p purchase) {
+		_, request, err := idempotency.ByContent("shop", "sell.v1", p)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		key := idempotency.Key{Scope: "shop", Operation: "sell.v1", Value: p.OrderID}
+		result, replayed, err := idempotency.Once(ctx, pool, key, idempotency.Options{Request: request},
+			func(ctx context.Context, tx pgx.Tx) (s sold, err error) {
+				err = tx.QueryRow(ctx, `insert into sales (item) values ($1) returning number`, p.Item).Scan(&s.Number)
+				return s, err
+			})
+		fmt.Println(result.Number, replayed, err)
+	}
+	sell(purchase{OrderID: "order-17", Item: "mug"})
+	sell(purchase{OrderID: "order-17", Item: "mug"})
+	sell(purchase{OrderID: "order-17", Item: "teapot"})
+	sell(purchase{OrderID: "order-18", Item: "teapot"})
+	// Output:
+	// 1 false <nil>
+	// 1 true <nil>
+	// 0 false the key was used for another request
+	// 2 false <nil>
+}
+
+// A failure that no retry can change is stored. Any other error leaves the key free.
+func ExampleFinalError() {
+	ctx := context.Background()
+	pool, end := openPool()
+	defer end()
+
+	key := idempotency.Key{Scope: "shop", Operation: "sell.v1", Value: "order-17"}
+	for _, cause := range []error{errors.New("out of paper"), &idempotency.FinalError{Code: "sold_out", Message: "no mugs are left"}, nil} {
+		_, replayed, err := idempotency.Once(ctx, pool, key, idempotency.Options{}, func(context.Context, pgx.Tx) (sold, error) {
+			return sold{}, cause
+		})
+		fmt.Println(err, replayed)
+	}
+	// Output:
+	// out of paper false
+	// no mugs are left false
+	// no mugs are left true
+}
+
+// In a batch, items that are done already are skipped, and one failure stays alone.
+func ExampleOnce_batch() {
+	ctx := context.Background()
+	pool, end := openPool()
+	defer end()
+
+	sell := func(p purchase) {
+		key := idempotency.Key{Scope: "shop", Operation: "sell.v1", Value: p.OrderID}
+		result, replayed, err := idempotency.Once(ctx, pool, key, idempotency.Options{}, func(ctx context.Context, tx pgx.Tx) (s sold, err error) {
+			if p.Item == "" {
+				return s, errors.New("nothing to sell")
+			}
+			err = tx.QueryRow(ctx, `insert into sales (item) values ($1) returning number`, p.Item).Scan(&s.Number)
+			return s, err
+		})
+		fmt.Println(p.OrderID, result.Number, replayed, err)
+	}
+	sell(purchase{"order-2", "mug"})
+	for _, p := range []purchase{{"order-1", "mug"}, {"order-2", "mug"}, {"order-3", ""}, {"order-4", "teapot"}} {
+		sell(p)
+	}
+	// Output:
+	// order-2 1 false <nil>
+	// order-1 2 false <nil>
+	// order-2 1 true <nil>
+	// order-3 0 false nothing to sell
+	// order-4 3 false <nil>
+}
+
+// The batch form: key, writes and answer reach the database in one round trip.
+func ExampleReceiver() {
 	db, end := testdb.Example()
 	defer end()
 	ctx := context.Background()
@@ -55,69 +145,6 @@ func Example() {
 	// 201 globex is registered true <nil>
 	// the key was used for another request [/merchant]
 	// 1 <nil>
-}
-
-type signup struct {
-	Name string `json:"name"`
-}
-
-type account struct {
-	ID string `json:"id"`
-}
-
-// Any function is done once per key: its writes, its result and the key are one
-// commit.
-func ExampleOnce() {
-	db, end := testdb.Example()
-	defer end()
-	ctx := context.Background()
-
-	signUp := func(s signup) {
-		key, request, err := idempotency.ByContent("", "signup.v1", s)
-		if err != nil {
-			fmt.Println(err)
-		}
-		key.Value = idempotency.NaturalKey{Parts: []string{s.Name}, Operation: "signup", Version: 1}.String()
-		result, duplicate, err := idempotency.Once(ctx, idempotency.Receiver{DB: db}, key, request,
-			func(_ context.Context, b *pgx.Batch) (account, error) {
-				b.Queue(`insert into merchants (merchant_id) values ($1)`, s.Name)
-				return account{ID: s.Name + "-1"}, nil
-			})
-		fmt.Println(key.Value, result.ID, duplicate, err)
-	}
-	signUp(signup{Name: "globex"})
-	signUp(signup{Name: "globex"})
-	// Output:
-	// globex:signup:v1 globex-1 false <nil>
-	// globex:signup:v1 globex-1 true <nil>
-}
-
-// Of many inputs the known ones are skipped, and a bad one fails alone.
-func ExampleDoAll() {
-	db, end := testdb.Example()
-	defer end()
-	ctx := context.Background()
-
-	receiver := idempotency.Receiver{DB: db}
-	identify := func(s signup) (idempotency.Key, idempotency.Request, error) {
-		return idempotency.ByContent("", "signup.v1", s)
-	}
-	signUp := func(_ context.Context, b *pgx.Batch, s signup) (account, error) {
-		if s.Name == "" {
-			return account{}, errors.New("a merchant needs a name")
-		}
-		b.Queue(`insert into merchants (merchant_id) values ($1)`, s.Name)
-		return account{ID: s.Name}, nil
-	}
-	idempotency.DoAll(ctx, receiver, []signup{{"globex"}}, identify, signUp)
-	for _, result := range idempotency.DoAll(ctx, receiver, []signup{{"acme"}, {"globex"}, {""}, {"initech"}}, identify, signUp) {
-		fmt.Printf("%q %v %v\n", result.Value.ID, result.Duplicate, result.Err)
-	}
-	// Output:
-	// "acme" false <nil>
-	// "globex" true <nil>
-	// "" false a merchant needs a name
-	// "initech" false <nil>
 }
 
 // A message is known by its sender's key, else by its own names, else by all that

@@ -51,10 +51,14 @@ var (
 	ErrInFlight = errors.New("a request under this key is in flight")
 	// ErrCrowded is an ErrInFlight: as many requests wait as may.
 	ErrCrowded = fmt.Errorf("%w, and too many requests wait", ErrInFlight)
-	// ErrUnavailable is returned, wrapped, when it is unknown whether the request was
-	// carried out: the store does not answer. The same request under the same key
-	// finds out.
-	ErrUnavailable = errors.New("the store cannot answer now")
+	// ErrUnknown is returned, wrapped, when it is unknown whether the work of a key was
+	// done: the database does not answer, or the connection was lost in COMMIT and the key
+	// could not be read since. Call again with the same key and the same request: that
+	// replays the answer, or does the work.
+	ErrUnknown = errors.New("the database does not answer: call again with the same key")
+	// ErrNotCommitted is returned, wrapped, when the connection was lost in COMMIT and the
+	// transaction was rolled back: nothing is stored and the key is free.
+	ErrNotCommitted = errors.New("the transaction was rolled back and the key is free: call again")
 )
 
 // DefaultRetention is how long an answer is kept unless a Receiver sets another time.

@@ -93,7 +93,7 @@ func TestReceive(t *testing.T) {
 			_, _ = effect(ctx, b, now)
 			return idempotency.Answer{}, planted
 		})
-		if !errors.Is(err, planted) || errors.Is(err, idempotency.ErrUnavailable) {
+		if !errors.Is(err, planted) || errors.Is(err, idempotency.ErrUnknown) {
 			t.Errorf("the error is %v", err)
 		}
 		wantEffects(t, db, 0)
@@ -108,7 +108,7 @@ func TestReceive(t *testing.T) {
 		want error
 	}{
 		{"the work runs again after a lost race, with the same time", 3, nil},
-		{"the work that loses every race ends as unavailable", 16, idempotency.ErrUnavailable},
+		{"the work that loses every race ends as unavailable", 16, idempotency.ErrUnknown},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -225,7 +225,7 @@ func TestReceive_besideARivalInFlight(t *testing.T) {
 			b.Queue(register)
 			return effect(ctx, b, now)
 		})
-		if !errors.Is(err, idempotency.ErrUnavailable) || errors.Is(err, idempotency.ErrInFlight) || calls != 16 {
+		if !errors.Is(err, idempotency.ErrUnknown) || errors.Is(err, idempotency.ErrInFlight) || calls != 16 {
 			t.Errorf("%d calls, %v", calls, err)
 		}
 		wantEffects(t, db, 0)
@@ -265,8 +265,8 @@ func TestReceive_overACutConnection(t *testing.T) {
 		proxy := failpoint.StartCutter(t, url)
 		r := idempotency.Receiver{DB: open(t, proxy.URL(), postgres.Options{MaxConns: 1})}
 		proxy.ArmLast(failpoint.After, 2)
-		if _, err := r.Receive(t.Context(), theKey(), theRequest(), effect); !errors.Is(err, idempotency.ErrUnavailable) {
-			t.Errorf("the error is %v, want ErrUnavailable", err)
+		if _, err := r.Receive(t.Context(), theKey(), theRequest(), effect); !errors.Is(err, idempotency.ErrUnknown) {
+			t.Errorf("the error is %v, want ErrUnknown", err)
 		}
 		if got := receive(t, idempotency.Receiver{DB: direct}, effect); !got.Replayed {
 			t.Error("the same request is done again")
@@ -288,7 +288,7 @@ func TestReceive_overACutConnection(t *testing.T) {
 			}
 			return effect(ctx, b, now)
 		})
-		if !errors.Is(err, planted) || !errors.Is(err, idempotency.ErrUnavailable) {
+		if !errors.Is(err, planted) || !errors.Is(err, idempotency.ErrUnknown) {
 			t.Errorf("%d calls, %v", calls, err)
 		}
 	})
@@ -307,7 +307,7 @@ func TestReceive_overACutConnection(t *testing.T) {
 		}
 		wantEffects(t, db, 1)
 		_, err = r.Receive(ctx, theKey(), theRequest(), effect)
-		if !errors.Is(err, idempotency.ErrUnavailable) || !errors.Is(err, context.Canceled) {
+		if !errors.Is(err, idempotency.ErrUnknown) || !errors.Is(err, context.Canceled) {
 			t.Errorf("the error is %v", err)
 		}
 	})
@@ -427,7 +427,7 @@ func TestObserver(t *testing.T) {
 				}
 				return effect(ctx, b, now)
 			})
-			if got := fmt.Sprint(err); (err == nil) != (test.want == "") || !strings.Contains(got, test.want) || errors.Is(err, idempotency.ErrUnavailable) {
+			if got := fmt.Sprint(err); (err == nil) != (test.want == "") || !strings.Contains(got, test.want) || errors.Is(err, idempotency.ErrUnknown) {
 				t.Errorf("the error is %s", got)
 			}
 			counted.want(t, test.reads, test.commits)

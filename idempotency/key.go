@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"regexp"
 	"strings"
 	"time"
@@ -42,6 +43,22 @@ func (k Key) with(values []string) []Key {
 		keys = append(keys, Key{Scope: k.Scope, Operation: k.Operation, Value: value})
 	}
 	return keys
+}
+
+// values are the value of the key and the others.
+func (k Key) values(others []string) []string { return append([]string{k.Value}, others...) }
+
+// validateAll returns ErrInvalid unless the parts of the request's keys can be stored.
+func validateAll(key Key, request Request) error {
+	for _, value := range key.values(request.Also) {
+		if err := Validate(value); err != nil {
+			return fmt.Errorf("a key of %s: %w", key.Operation, err)
+		}
+	}
+	if len(key.Scope) > MaxLength || len(key.Operation) > MaxLength {
+		return fmt.Errorf("%w: its scope or operation has more than %d bytes", ErrInvalid, MaxLength)
+	}
+	return nil
 }
 
 // Answer is a finished answer, stored byte for byte.

@@ -28,9 +28,9 @@ const (
 // with the claim of the key. If the request has further keys, the first one that is
 // taken answers, and all are claimed together.
 //
-// Errors: ErrReused, ErrExpired, ErrInFlight, ErrUnavailable, what work returned, and
+// Errors: ErrReused, ErrExpired, ErrInFlight, ErrUnknown, what work returned, and
 // what the store refused of its writes; IsTaken is true of that if work claims keys of
-// its own. After ErrInFlight and ErrUnavailable the same request finds out what
+// its own. After ErrInFlight and ErrUnknown the same request finds out what
 // happened. After any other error nothing has.
 //
 // If we die here: before the commit nothing is stored and the same request runs from
@@ -50,7 +50,7 @@ func (r Receiver) Receive(ctx context.Context, key Key, request Request, work Wo
 	for try, failures := 0, 0; try < maxTries && failures < maxFailures; try++ {
 		state, err := r.read(ctx, try, key, request)
 		switch {
-		case errors.Is(err, ErrUnavailable):
+		case errors.Is(err, ErrUnknown):
 			return Outcome{}, err
 		case err != nil:
 			last, failures = err, failures+1
@@ -95,7 +95,7 @@ func (r Receiver) Receive(ctx context.Context, key Key, request Request, work Wo
 		}
 		last = err
 	}
-	return Outcome{}, unavailable(last)
+	return Outcome{}, unknownOutcome(last)
 }
 
 // find asks the cache, unless the state of the key is known. It drops a record of another
@@ -131,7 +131,7 @@ func (r Receiver) read(ctx context.Context, try int, key Key, request Request) (
 		loop.Pause(ctx, rand.N(longest), nil) //nolint:gosec // jitter
 	}
 	if ctx.Err() != nil {
-		return KeyState{}, unavailable(context.Cause(ctx))
+		return KeyState{}, unknownOutcome(context.Cause(ctx))
 	}
 	state := request.Known
 	if r.Observer.Reading != nil && (!state.isOf(key) || len(request.Also) > 0) {
@@ -201,13 +201,13 @@ func (r Receiver) observe(err error) (result Commit) {
 	return result
 }
 
-// errorAfter marks an error as ErrUnavailable if an earlier commit may still become
+// errorAfter marks an error as ErrUnknown if an earlier commit may still become
 // durable.
 func errorAfter(unknown bool, err error) error {
 	if unknown {
-		return unavailable(err)
+		return unknownOutcome(err)
 	}
 	return err
 }
 
-func unavailable(err error) error { return fmt.Errorf("%w: %w", ErrUnavailable, err) }
+func unknownOutcome(err error) error { return fmt.Errorf("%w: %w", ErrUnknown, err) }

@@ -81,10 +81,11 @@ select set_config('lock_timeout', $1, true),
 // as Claim for a rival under the same key: 1 ms to MaxWait. Queue it first. The pool's
 // time-outs apply again after the batch.
 func Wait(b *pgx.Batch, atMost time.Duration) {
-	milliseconds := func(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 	atMost = min(max(atMost, time.Millisecond), MaxWait) // zero would be no limit at all
 	b.Queue(setTimeouts, milliseconds(atMost), milliseconds(max(atMost+afterWait, MaxWait)))
 }
+
+func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 
 // KeyState is what the database has of a key.
 type KeyState struct {
@@ -139,22 +140,17 @@ type Querier interface {
 
 // ReadKey reads the state of a key. It writes nothing: a replay costs one index probe.
 func ReadKey(ctx context.Context, q Querier, key Key) (KeyState, error) {
-	states, err := readKeys(ctx, q, selectKeys, key)
-	return states[0], err
+	return readKey(ctx, q, selectKeys, key)
 }
 
-// readKeys reads the states of keys with one statement.
-func readKeys(ctx context.Context, q Querier, sql string, keys ...Key) ([]KeyState, error) {
-	states, read := make([]KeyState, len(keys)), make([]*KeyState, len(keys))
-	for i, key := range keys {
-		states[i].Key, read[i] = key, &states[i]
-	}
-	args, scan := keysQuery(read)
+func readKey(ctx context.Context, q Querier, sql string, key Key) (KeyState, error) {
+	state := KeyState{Key: key}
+	args, scan := keysQuery([]*KeyState{&state})
 	rows, _ := q.Query(ctx, sql, args...) // they have the error too
 	if err := scan(rows); err != nil {
-		return states, fmt.Errorf("read idempotency keys: %w", err)
+		return state, fmt.Errorf("read an idempotency key: %w", err)
 	}
-	return states, nil
+	return state, nil
 }
 
 // QueueKeys queues the read of the states of keys. A key without a scope gets that of the
@@ -219,7 +215,7 @@ const selectConfirmed = selectKeys + `
 var confirmTimeout = 5 * time.Second
 
 // confirmKey reads a key that was found once more, and returns its state when a
-// synchronous standby has it; ErrUnavailable if the standby did not confirm in time.
+// synchronous standby has it; ErrUnknown if the standby did not confirm in time.
 //
 // A commit can be visible on the primary before its standby has it: after a restart
 // of the primary, or when an operator ended its wait. A failover would lose an answer
@@ -227,9 +223,9 @@ var confirmTimeout = 5 * time.Second
 func confirmKey(ctx context.Context, q Querier, key Key) (KeyState, error) {
 	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
 	defer cancel()
-	states, err := readKeys(ctx, q, selectConfirmed, key)
+	state, err := readKey(ctx, q, selectConfirmed, key)
 	if err != nil {
-		return KeyState{}, fmt.Errorf("confirm a key with the standby: %w", unavailable(err))
+		return KeyState{}, fmt.Errorf("confirm a key with the standby: %w", unknownOutcome(err))
 	}
-	return states[0], nil
+	return state, nil
 }

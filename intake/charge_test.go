@@ -131,7 +131,7 @@ select count(distinct xid)
 		db := testdb.Reused(t)
 		exec(t, db, `alter table outbox add constraint planted check (topic <> 'charges')`)
 		_, err := keeping(t, db).AcceptCharge(t.Context(), acme(), request("k1", "f"), mug())
-		if groupcommit.Constraint(err) != "planted" || errors.Is(err, idempotency.ErrUnavailable) {
+		if groupcommit.Constraint(err) != "planted" || errors.Is(err, idempotency.ErrUnknown) {
 			t.Errorf("the error is %v", err)
 		}
 		wantCharges(t, db, 0)

@@ -7,7 +7,7 @@
 //   - The commit is all or nothing, so a program that dies leaves everything or nothing.
 //   - A key accepts once. Each later request under it gets the first answer, byte for byte.
 //   - A success is answered only for what is durable. If that is unknown, the error is
-//     idempotency.ErrUnavailable, and the same request finds out.
+//     idempotency.ErrUnknown, and the same request finds out.
 package intake
 
 import (
@@ -133,7 +133,7 @@ func (in *Intake) load(ctx context.Context, account Account, chargeID string) (l
 		return ledger.Stream{}, fmt.Errorf("load stream %s: %w", chargeID, ledger.ErrNotFound)
 	}
 	if err != nil && !errors.Is(err, ledger.ErrNotFound) {
-		return ledger.Stream{}, fmt.Errorf("%w: %w", idempotency.ErrUnavailable, err)
+		return ledger.Stream{}, fmt.Errorf("%w: %w", idempotency.ErrUnknown, err)
 	}
 	return s, err
 }

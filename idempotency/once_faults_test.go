@@ -1,0 +1,168 @@
+package idempotency_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/robustness/failpoint"
+	"github.com/payonce/payonce/internal/testdb"
+)
+
+// armed arms a cutter when a transaction commits.
+type armed struct {
+	*pgxpool.Pool
+
+	arm func()
+}
+
+func (a armed) Begin(ctx context.Context) (pgx.Tx, error) {
+	tx, err := a.Pool.Begin(ctx)
+	return armedTx{tx, a.arm}, err
+}
+
+type armedTx struct {
+	pgx.Tx
+
+	arm func()
+}
+
+func (a armedTx) Commit(ctx context.Context) error {
+	a.arm()
+	return a.Tx.Commit(ctx)
+}
+
+func TestOnce_cutInCommit(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name  string
+		side  failpoint.Side
+		last  bool // no connection is had afterwards
+		err   error
+		calls int64 // of the function, with a second call of Once
+	}{
+		{"a commit whose answer is lost is found by its key", failpoint.After, false, nil, 1},
+		{"a commit that never reached the server leaves the key free", failpoint.Before, false, idempotency.ErrNotCommitted, 2},
+		{"a commit without a server afterwards is unknown, and the next call replays it", failpoint.After, true, idempotency.ErrUnknown, 1},
+		{"a commit without a server afterwards is unknown, and the next call does it", failpoint.Before, true, idempotency.ErrUnknown, 2},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			url := testdb.URL(t)
+			direct, proxy, w := open(t, url, postgres.Options{}), failpoint.StartCutter(t, url), &work{}
+			arm := proxy.Arm
+			if test.last {
+				arm = proxy.ArmLast
+			}
+			db := armed{open(t, proxy.URL(), postgres.Options{MaxConns: 1}).Pool(), func() { arm(test.side, -1) }}
+			got := once(t.Context(), db, order{ID: "o-1"}, w.do)
+			if !errors.Is(got.Err, test.err) || got.Err == nil && (got.Value.Number != 1 || !got.Replayed) || proxy.Cuts() != 1 {
+				t.Errorf("after %d cuts: %+v", proxy.Cuts(), got)
+			}
+			if got := once(t.Context(), direct.Pool(), order{ID: "o-1"}, w.do); got.Err != nil || got.Value.Number != test.calls || w.calls.Load() != test.calls {
+				t.Errorf("after %d calls: %+v", w.calls.Load(), got)
+			}
+			wantEffects(t, direct, 1)
+		})
+	}
+}
+
+const childVariable = "IDEMPOTENCY_TEST_CHILD"
+
+// TestOnce_diesBetweenClaimAndCommit has another process claim the key and call the
+// function. It is killed, or goes on, while this process waits for it.
+func TestOnce_diesBetweenClaimAndCommit(t *testing.T) {
+	t.Parallel()
+	if url := os.Getenv(childVariable); url != "" {
+		child(t, url)
+		return
+	}
+	for _, killed := range []bool{false, true} {
+		t.Run(fmt.Sprintf("killed: %v", killed), func(t *testing.T) {
+			t.Parallel()
+			url := testdb.URL(t)
+			db, w := open(t, url, postgres.Options{}), &work{}
+			process, goOn := startChild(t, url)
+			var waiting errgroup.Group
+			waiting.Go(func() error {
+				got := once(t.Context(), db.Pool(), order{ID: "o-1"}, w.do)
+				if got.Replayed == killed {
+					t.Errorf("%+v", got)
+				}
+				return got.Err
+			})
+			await.Blocked(t, db, 1)
+			if killed {
+				if err := process.Kill(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			_ = goOn.Close() // the child goes on at the end of its input
+			if err := waiting.Wait(); err != nil {
+				t.Error(err)
+			}
+			wantEffects(t, db, 1)
+		})
+	}
+}
+
+// child calls the function in this process, and ends it when its input ends.
+func child(t *testing.T, url string) {
+	t.Helper()
+	got := once(t.Context(), open(t, url, postgres.Options{}).Pool(), order{ID: "o-1"}, func(ctx context.Context, tx pgx.Tx) (receipt, error) {
+		r, err := new(work).do(ctx, tx)
+		fmt.Fprintln(os.Stdout, childVariable)
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		return r, err
+	})
+	if got.Err != nil {
+		t.Error(got.Err)
+	}
+}
+
+// startChild starts the child and returns when it has called the function.
+func startChild(t *testing.T, url string) (process *os.Process, goOn io.Closer) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
+	command := exec.CommandContext(ctx, self, "-test.run=^TestOnce_diesBetweenClaimAndCommit$")
+	command.Env = append(os.Environ(), childVariable+"="+url)
+	in, err := command.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := command.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cancel()
+		_ = command.Wait() // it was killed, or has ended
+	})
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		if lines.Text() == childVariable {
+			return command.Process, in
+		}
+	}
+	t.Fatal("the child ended before it called the function")
+	return nil, nil
+}

@@ -1,0 +1,261 @@
+package idempotency
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/payonce/payonce/internal/loop"
+)
+
+// Beginner begins a transaction: a *pgxpool.Pool, a *pgx.Conn, or the caller's own pgx.Tx,
+// in which it is a savepoint.
+type Beginner interface {
+	Querier
+	Begin(ctx context.Context) (pgx.Tx, error)
+}
+
+// The wait for a rival is bounded in the claim alone: the statements of the work have the
+// session's own lock time-out.
+const (
+	boundWait = `
+select set_config('idempotency.lock_timeout', current_setting('lock_timeout'), true),
+       set_config('lock_timeout', $1, true)`
+
+	restoreWait = `
+select set_config('lock_timeout', current_setting('idempotency.lock_timeout'), true)`
+)
+
+// A claim is a row without an answer, as a tombstone is, and no other transaction sees it.
+// Of concurrent claims the unique constraint lets one insert; the others wait here for its
+// end. Keys are claimed in one order, so that claims do not deadlock.
+const claimKeys = `
+insert into idempotency_keys
+       (scope, operation, key, fingerprint, status_code, expires_at)
+select $1, $2, value, $4, 200, date_trunc('second', clock_timestamp() + $5::interval)
+  from unnest($3::text[]) as k(value)
+ order by value collate "C"
+    on conflict on constraint idempotency_keys_once do nothing
+returning key, expires_at`
+
+const storeAnswer = `
+update idempotency_keys
+   set request      = $4,
+       status_code  = $5,
+       content_type = $6,
+       location     = $7,
+       body         = $8
+ where scope = $1
+   and operation = $2
+   and key = any ($3)`
+
+const (
+	// commitTimeout bounds COMMIT, which goes on if the caller's context ends.
+	commitTimeout = 15 * time.Second
+	// rollbackTimeout bounds ROLLBACK. The server rolls back a lost connection by itself.
+	rollbackTimeout = 5 * time.Second
+	// maxResolves bounds the attempts to learn the outcome of a commit.
+	maxResolves = 4
+)
+
+var errNilDatabase = errors.New("the database is nil: pass a *pgxpool.Pool, a *pgx.Conn or a pgx.Tx")
+
+// once replays the answer of the key, or claims it, does the work and stores its answer in
+// one transaction. An answer of 400 or above is stored, and the work's writes are undone.
+func once(ctx context.Context, db Beginner, key Key, o Options, work func(ctx context.Context, tx pgx.Tx) (Answer, error)) (Outcome, error) {
+	if pool, ok := db.(*pgxpool.Pool); db == nil || ok && pool == nil {
+		return Outcome{}, errNilDatabase
+	}
+	if err := validateAll(key, o.Request); err != nil {
+		return Outcome{}, err
+	}
+	outcome, err := attempt(ctx, db, key, o, work)
+	if cause, ok := errors.AsType[*lostCommitError](err); ok {
+		outcome, err = resolve(ctx, db, key, o, cause.error)
+	}
+	if o.Committed != nil {
+		o.Committed(commitOf(outcome, err))
+	}
+	return outcome, err
+}
+
+func commitOf(outcome Outcome, err error) Commit {
+	switch {
+	case errors.Is(err, ErrInFlight):
+		return CommitInFlight
+	case outcome.Replayed:
+		return CommitTaken
+	case err != nil:
+		return CommitFailed
+	}
+	return CommitMade
+}
+
+// lostCommitError is the error of a COMMIT without an answer.
+type lostCommitError struct{ error }
+
+// attempt is one transaction.
+func attempt(ctx context.Context, db Beginner, key Key, o Options, work func(ctx context.Context, tx pgx.Tx) (Answer, error)) (Outcome, error) {
+	tx, err := db.Begin(ctx)
+	if err != nil {
+		return Outcome{}, unknownOutcome(err)
+	}
+	defer rollback(ctx, tx) // also after a panic of the work
+	taken, expires, err := claim(ctx, tx, key, o)
+	if err != nil {
+		return Outcome{}, err
+	}
+	if taken != nil {
+		rollback(ctx, tx) // it frees the connection
+		return replayFrom(ctx, db, *taken, o.Request)
+	}
+	answer, err := inSavepoint(ctx, tx, work)
+	if err != nil {
+		return Outcome{}, err
+	}
+	if err := commit(ctx, tx, key, o.Request, answer); err != nil {
+		return Outcome{}, err
+	}
+	return Outcome{Answer: answer, ExpiresAt: expires}, nil
+}
+
+// commit stores the answer of the claimed keys and commits. It goes on if ctx ends.
+func commit(ctx context.Context, tx pgx.Tx, key Key, request Request, answer Answer) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
+	defer cancel()
+	_, err := tx.Exec(ctx, storeAnswer, key.Scope, key.Operation, key.values(request.Also), request.Canonical,
+		answer.StatusCode, answer.ContentType, answer.Location, append([]byte{}, answer.Body...))
+	if err != nil {
+		return fmt.Errorf("store the answer of a key: %w", err)
+	}
+	if err = tx.Commit(ctx); err != nil && !isRefusal(err) {
+		return &lostCommitError{err}
+	}
+	return err
+}
+
+func rollback(ctx context.Context, tx pgx.Tx) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
+	defer cancel()
+	_ = tx.Rollback(ctx) // it has ended, or its connection is lost and the server rolls it back
+}
+
+// claim claims the keys, or returns the state of the first that is taken.
+func claim(ctx context.Context, tx pgx.Tx, key Key, o Options) (taken *KeyState, expires time.Time, err error) {
+	keys, claimed := key.with(o.Request.Also), map[string]bool{}
+	states, read := make([]KeyState, len(keys)), make([]*KeyState, len(keys))
+	for i, key := range keys {
+		states[i].Key, read[i] = key, &states[i]
+	}
+	b := &pgx.Batch{}
+	b.Queue(boundWait, milliseconds(max(cmp.Or(o.Wait, DefaultWait), time.Millisecond))) // zero would be no limit at all
+	b.Queue(claimKeys, key.Scope, key.Operation, key.values(o.Request.Also), append([]byte{}, o.Request.Fingerprint...),
+		cmp.Or(max(o.Retention, 0), DefaultRetention)).Query(func(rows pgx.Rows) error {
+		var value string
+		_, err := pgx.ForEachRow(rows, []any{&value, &expires}, func() error {
+			claimed[value] = true
+			return nil
+		})
+		return err
+	})
+	QueueKeys(b, read)
+	b.Queue(restoreWait)
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
+		return nil, expires, claimError(err)
+	}
+	free := true
+	for i, s := range states {
+		if claimed[s.Key.Value] {
+			continue
+		}
+		if free = false; s.Found {
+			return &states[i], expires, nil
+		}
+	}
+	if !free { // its row went between the two statements
+		return nil, expires, ErrInFlight
+	}
+	return nil, expires, nil
+}
+
+// claimError is the error of a claim that the server refused, or did not answer.
+func claimError(err error) error {
+	refusal, ok := errors.AsType[*pgconn.PgError](err)
+	switch {
+	case !ok:
+		return unknownOutcome(err)
+	case refusal.Code == "55P03":
+		return fmt.Errorf("%w: %w", ErrInFlight, err)
+	case refusal.Code == "42P01", refusal.Code == "42703", refusal.Code == "42704":
+		return fmt.Errorf("idempotency.Schema is not applied in a schema of the search_path: %w", err)
+	}
+	return fmt.Errorf("claim an idempotency key: %w", err)
+}
+
+// replayFrom replays the answer of a taken key, when a failover cannot lose it.
+func replayFrom(ctx context.Context, q Querier, state KeyState, request Request) (Outcome, error) {
+	if state.replicates {
+		var err error
+		if state, err = confirmKey(ctx, q, state.Key); err != nil {
+			return Outcome{}, err
+		}
+	}
+	return replay(state.Record, request)
+}
+
+// inSavepoint does the work in a savepoint, so that neither a failed statement of it nor
+// its Commit or Rollback ends the claim.
+func inSavepoint(ctx context.Context, tx pgx.Tx, work func(ctx context.Context, tx pgx.Tx) (Answer, error)) (Answer, error) {
+	savepoint, err := tx.Begin(ctx)
+	if err != nil {
+		return Answer{}, unknownOutcome(err)
+	}
+	answer, err := work(ctx, savepoint)
+	if err != nil {
+		return Answer{}, err
+	}
+	end := savepoint.Commit
+	if answer.StatusCode >= 400 {
+		end = savepoint.Rollback
+	}
+	if err := end(context.WithoutCancel(ctx)); err != nil {
+		return Answer{}, fmt.Errorf("end the writes of the work, which must not end its transaction itself: %w", err)
+	}
+	return answer, nil
+}
+
+// isRefusal reports whether the server answered a COMMIT that it rolled back.
+func isRefusal(err error) bool {
+	refusal, ok := errors.AsType[*pgconn.PgError](err)
+	if ok {
+		return refusal.SeverityUnlocalized == "ERROR" && !strings.HasPrefix(refusal.Code, "08") && !strings.HasPrefix(refusal.Code, "57P")
+	}
+	return errors.Is(err, pgx.ErrTxCommitRollback)
+}
+
+// resolve learns the outcome of a commit whose answer was lost. A claim of its keys waits
+// for that transaction: it finds the answer, or succeeds if there was a rollback. ErrUnknown
+// if the database does not say.
+func resolve(ctx context.Context, db Beginner, key Key, o Options, cause error) (Outcome, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
+	defer cancel()
+	o.Wait = DefaultWait
+	for try := range maxResolves {
+		outcome, err := attempt(ctx, db, key, o, func(context.Context, pgx.Tx) (Answer, error) { return Answer{}, ErrNotCommitted })
+		switch {
+		case errors.Is(err, ErrNotCommitted):
+			return Outcome{}, fmt.Errorf("%w: %w", err, cause)
+		case !errors.Is(err, ErrUnknown) && !errors.Is(err, ErrInFlight):
+			return outcome, err
+		}
+		loop.Pause(ctx, time.Duration(try+1)*100*time.Millisecond, nil)
+	}
+	return Outcome{}, unknownOutcome(cause)
+}
