@@ -305,8 +305,8 @@ func notAcquired`,
 		},
 		{
 			"reads that share a round trip are all the first tenant's",
-			[]edit{{"idempotency/store.go", "		for scope, states := range scopes {\n", "		for _, states := range scopes {\n			scope := keys[0].Scope\n"}},
-			byTest("./idempotency", "TestBatchedRead", "found false"),
+			[]edit{{"intake/keys.go", "		for scope, states := range scopes {\n", "		for _, states := range scopes {\n			scope := keys[0].Scope\n"}},
+			byTest("./intake", "TestBatchedRead", "found false"),
 		},
 		{
 			"what was known of a key at the door answers another key",

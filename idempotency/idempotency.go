@@ -56,9 +56,6 @@ var (
 	// could not be read since. Call again with the same key and the same request: that
 	// replays the answer, or does the work.
 	ErrUnknown = errors.New("the database does not answer: call again with the same key")
-	// ErrNotCommitted is returned, wrapped, when the connection was lost in COMMIT and the
-	// transaction was rolled back: nothing is stored and the key is free.
-	ErrNotCommitted = errors.New("the transaction was rolled back and the key is free: call again")
 )
 
 // DefaultRetention is how long an answer is kept unless a Receiver sets another time.
@@ -76,7 +73,8 @@ type Store interface {
 type Receiver struct {
 	DB Store
 
-	// Read reads the state of a key, such as BatchedRead does; ReadKey from DB if nil.
+	// Read reads the state of a key, for instance several in one round trip; ReadKey from DB
+	// if nil.
 	Read func(ctx context.Context, key Key) (KeyState, error)
 
 	// Retention is how long an answer is kept; DefaultRetention if zero.

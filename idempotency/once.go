@@ -66,7 +66,9 @@ func (e *FinalError) Error() string {
 // read as T.
 //
 // Errors beside fn's own: ErrInvalid for the key, ErrReused, ErrExpired, ErrInFlight, and
-// ErrUnknown: call again with the same key. After any other error nothing is stored.
+// ErrUnknown: call again with the same key. groupcommit.ErrNotCommitted: the connection was
+// lost in COMMIT, and the transaction is known to be rolled back. After any error but
+// ErrUnknown, fn's writes of this call are undone.
 //
 // If we die here: before COMMIT the server rolls back and the key is free; after it the
 // next call replays. Test: TestOnce_diesBetweenClaimAndCommit.

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
@@ -55,7 +56,7 @@ func TestOnce_cutInCommit(t *testing.T) {
 		calls int64 // of the function, with a second call of Once
 	}{
 		{"a commit whose answer is lost is found by its key", failpoint.After, false, nil, 1},
-		{"a commit that never reached the server leaves the key free", failpoint.Before, false, idempotency.ErrNotCommitted, 2},
+		{"a commit that never reached the server leaves the key free", failpoint.Before, false, groupcommit.ErrNotCommitted, 2},
 		{"a commit without a server afterwards is unknown, and the next call replays it", failpoint.After, true, idempotency.ErrUnknown, 1},
 		{"a commit without a server afterwards is unknown, and the next call does it", failpoint.Before, true, idempotency.ErrUnknown, 2},
 	} {

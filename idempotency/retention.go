@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/payonce/payonce/internal/postgres"
 )
 
 // now() is not later than clock_timestamp() and, unlike it, can bound an index scan. A
@@ -39,7 +37,7 @@ returning 1`
 // If we die here: the statement is a transaction of its own. Either its rows are swept,
 // or the next Sweep finds them.
 // Test: TestSweep/rows_of_a_dead_sweep_are_swept_by_the_next.
-func Sweep(ctx context.Context, q postgres.Querier, limit int) (int, error) {
+func Sweep(ctx context.Context, q Querier, limit int) (int, error) {
 	rows, _ := q.Query(ctx, sweepExpired, limit) // they have the error too
 	swept, err := pgx.CollectRows(rows, pgx.RowTo[int])
 	if err != nil {

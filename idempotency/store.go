@@ -13,7 +13,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/payonce/payonce/groupcommit"
-	"github.com/payonce/payonce/internal/postgres"
 )
 
 //go:embed schema.sql
@@ -180,29 +179,6 @@ func keysQuery(states []*KeyState) (args []any, scan func(pgx.Rows) error) {
 		})
 		return err
 	}
-}
-
-// BatchedRead returns a Receiver's Read that reads keys in batches: those that are asked
-// for at the same time share a round trip (postgres.Reads). So many are in flight at most,
-// so a lock on the table holds no more connections. A scope is a tenant, and each key is
-// read as the tenant of its scope.
-func BatchedRead(db *postgres.DB, most int) func(ctx context.Context, key Key) (KeyState, error) {
-	return postgres.NewReads(most, func(ctx context.Context, keys []Key) ([]KeyState, error) {
-		states, scopes := make([]KeyState, len(keys)), map[string][]*KeyState{}
-		for i, key := range keys {
-			states[i].Key = key
-			scopes[key.Scope] = append(scopes[key.Scope], &states[i])
-		}
-		b := &pgx.Batch{}
-		for scope, states := range scopes {
-			postgres.QueueTenant(b, scope)
-			QueueKeys(b, states)
-		}
-		if err := db.Read(ctx, b); err != nil {
-			return nil, fmt.Errorf("read idempotency keys: %w", err)
-		}
-		return states, nil
-	}).Ask
 }
 
 // selectConfirmed is selectKeys in a transaction that writes to the log. Its commit

@@ -10,7 +10,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/postgres"
@@ -137,42 +136,6 @@ func TestReadKey_writesNothing(t *testing.T) {
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
 	readKey(t, tx, theKey())
-}
-
-// TestBatchedRead asks for many keys while all connections are in use: those that then share
-// a round trip are each read as the tenant of their scope.
-func TestBatchedRead(t *testing.T) {
-	t.Parallel()
-	owner := testdb.Reused(t)
-	db := open(t, owner.Pool().Config().ConnString(), postgres.Options{Role: postgres.RoleAPI, MaxConns: 1})
-	for _, scope := range []string{"acme", "globex"} {
-		answer := theAnswer()
-		answer.Body = []byte(scope)
-		if err := claim(t, owner, idempotency.Key{Scope: scope, Value: "taken"}, answer, inAnHour()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	held, err := db.Pool().Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	read := idempotency.BatchedRead(db, 1)
-	var asked errgroup.Group
-	for n := range 300 {
-		key := idempotency.Key{Scope: []string{"acme", "globex", "initech"}[n%3], Value: []string{"taken", "free"}[n%2]}
-		asked.Go(func() error {
-			state, err := read(t.Context(), key)
-			taken := key.Scope != "initech" && key.Value == "taken"
-			if state.Key != key || state.Found != taken || state.Now.IsZero() || taken && string(state.Record.Body) != key.Scope {
-				t.Errorf("%+v: found %v, %+v", key, state.Found, state)
-			}
-			return err
-		})
-	}
-	held.Release()
-	if err := asked.Wait(); err != nil {
-		t.Error(err)
-	}
 }
 
 // TestReceive_usesAKnownStateOfItsKeyAlone: a state that was read along with other

@@ -5,13 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/loop"
 )
 
@@ -135,7 +135,7 @@ func commit(ctx context.Context, tx pgx.Tx, key Key, request Request, answer Ans
 	if err != nil {
 		return fmt.Errorf("store the answer of a key: %w", err)
 	}
-	if err = tx.Commit(ctx); err != nil && !isRefusal(err) {
+	if err = tx.Commit(ctx); errors.Is(groupcommit.Classify(err), groupcommit.ErrUnknown) {
 		return &lostCommitError{err}
 	}
 	return err
@@ -231,15 +231,6 @@ func inSavepoint(ctx context.Context, tx pgx.Tx, work func(ctx context.Context, 
 	return answer, nil
 }
 
-// isRefusal reports whether the server answered a COMMIT that it rolled back.
-func isRefusal(err error) bool {
-	refusal, ok := errors.AsType[*pgconn.PgError](err)
-	if ok {
-		return refusal.SeverityUnlocalized == "ERROR" && !strings.HasPrefix(refusal.Code, "08") && !strings.HasPrefix(refusal.Code, "57P")
-	}
-	return errors.Is(err, pgx.ErrTxCommitRollback)
-}
-
 // resolve learns the outcome of a commit whose answer was lost. A claim of its keys waits
 // for that transaction: it finds the answer, or succeeds if there was a rollback. ErrUnknown
 // if the database does not say.
@@ -248,10 +239,10 @@ func resolve(ctx context.Context, db Beginner, key Key, o Options, cause error) 
 	defer cancel()
 	o.Wait = DefaultWait
 	for try := range maxResolves {
-		outcome, err := attempt(ctx, db, key, o, func(context.Context, pgx.Tx) (Answer, error) { return Answer{}, ErrNotCommitted })
+		outcome, err := attempt(ctx, db, key, o, func(context.Context, pgx.Tx) (Answer, error) { return Answer{}, groupcommit.ErrNotCommitted })
 		switch {
-		case errors.Is(err, ErrNotCommitted):
-			return Outcome{}, fmt.Errorf("%w: %w", err, cause)
+		case errors.Is(err, groupcommit.ErrNotCommitted):
+			return Outcome{}, fmt.Errorf("%w, and the key is free: %w", err, cause)
 		case !errors.Is(err, ErrUnknown) && !errors.Is(err, ErrInFlight):
 			return outcome, err
 		}

@@ -146,7 +146,7 @@ func TestRequestsThatShareACommit(t *testing.T) {
 	// As the api's.
 	db := open(t, address, postgres.Options{Role: postgres.RoleAPI, Writes: groupcommit.NewOrder(slices.Concat(idempotency.Writes(), ledger.Writes(), outbox.Writes())...), LockTimeout: 25 * time.Millisecond})
 	in := &intake.Intake{DB: db, Keys: idempotency.Receiver{
-		Read: idempotency.BatchedRead(db, 0), Retention: time.Hour, Wait: 5 * time.Second, Waiters: make(chan struct{}, 64),
+		Read: intake.BatchedRead(db, 0), Retention: time.Hour, Wait: 5 * time.Second, Waiters: make(chan struct{}, 64),
 	}}
 	const keys, repeated, times = 80, 20, 3
 	answers := make([][times]string, keys)

@@ -79,7 +79,7 @@ func load(t *testing.T, db *postgres.DB, id string) ledger.Stream {
 func keeping(t *testing.T, db *postgres.DB) *intake.Intake {
 	t.Helper()
 	acting := testdb.As(t, db, postgres.RoleAPI)
-	return &intake.Intake{DB: acting, Keys: idempotency.Receiver{Read: idempotency.BatchedRead(acting, 0), Retention: time.Hour}}
+	return &intake.Intake{DB: acting, Keys: idempotency.Receiver{Read: intake.BatchedRead(acting, 0), Retention: time.Hour}}
 }
 
 func open(t *testing.T, address string, o postgres.Options) *postgres.DB {

@@ -98,7 +98,7 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 // receiver makes the receiver of keyed requests, with the cache of REDIS_URL if that is set.
 func receiver(ctx context.Context, log *slog.Logger, s settings, db *postgres.DB, m *metrics) (r idempotency.Receiver, closeCache func(), err error) {
 	r = idempotency.Receiver{
-		Read: idempotency.BatchedRead(db, connections/4), Retention: s.IdempotencyRetention,
+		Read: intake.BatchedRead(db, connections/4), Retention: s.IdempotencyRetention,
 		Wait: s.wait(), Waiters: make(chan struct{}, waiters), Observer: observeKeys(m),
 	}
 	url := s.RedisURL.Reveal()

@@ -103,7 +103,7 @@ func newAPI(tb testing.TB, db *postgres.DB, log io.Writer) *httpapi.Config {
 		Log:      slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 	if db != nil {
-		api.Intake.Keys.Read = idempotency.BatchedRead(db, 0)
+		api.Intake.Keys.Read = intake.BatchedRead(db, 0)
 		c := &clock{}
 		ready := program.NewReadiness(tb.Context(), db, func() time.Time { c.pass(time.Second); return c.now() })
 		tb.Cleanup(ready.Close)
