@@ -1,6 +1,7 @@
 package fulfillment_test
 
 import (
+	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -132,9 +133,15 @@ func (s *shop) receive(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		s.t.Errorf("the signature: %v", err)
 	}
+	var about struct{ Type string }
+	err = json.Unmarshal(body, &about)
+	if err != nil {
+		s.t.Errorf("the body: %v", err)
+	}
 	c, err := contract()
 	if err == nil {
-		err = c.CheckWebhook("outcome", r.Header, body)
+		name, _, _ := strings.Cut(about.Type, ".")
+		err = c.CheckWebhook(name, r.Header, body)
 	}
 	if err != nil {
 		s.t.Errorf("the contract: %v", err)

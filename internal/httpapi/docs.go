@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	_ "embed"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -15,6 +16,7 @@ import (
 	"github.com/labstack/echo/v4"
 	"github.com/labstack/echo/v4/middleware"
 	"github.com/swaggest/swgui/v5/static"
+	"go.yaml.in/yaml/v3"
 )
 
 // contract is the API as callers may rely on it. Tests compare every answer with it.
@@ -51,8 +53,13 @@ func newAssets() (map[string]asset, error) {
 	if err != nil {
 		return nil, err
 	}
+	asJSON, err := contractAsJSON()
+	if err != nil {
+		return nil, err
+	}
 	assets := map[string]asset{
 		"/openapi.yaml":              {mediaType: "application/yaml", content: contract},
+		"/openapi.json":              {mediaType: echo.MIMEApplicationJSON, content: asJSON},
 		"/docs":                      {mediaType: echo.MIMETextHTMLCharsetUTF8, policy: docsPolicy, content: docsPage},
 		"/docs/page.js":              {mediaType: "text/javascript; charset=utf-8", content: docsScript},
 		"/docs/swagger-ui-bundle.js": {mediaType: "text/javascript; charset=utf-8", content: script},
@@ -64,6 +71,19 @@ func newAssets() (map[string]asset, error) {
 		assets[path] = a
 	}
 	return assets, nil
+}
+
+// contractAsJSON is the contract in JSON, its members in alphabetical order.
+func contractAsJSON() ([]byte, error) {
+	var document map[string]any
+	if err := yaml.Unmarshal(contract, &document); err != nil {
+		return nil, fmt.Errorf("read the contract: %w", err)
+	}
+	written, err := json.Marshal(document)
+	if err != nil {
+		return nil, fmt.Errorf("write the contract as JSON: %w", err)
+	}
+	return written, nil
 }
 
 func unpack(name string) ([]byte, error) {
@@ -79,8 +99,8 @@ func unpack(name string) ([]byte, error) {
 	return io.ReadAll(reader)
 }
 
-// getAsset is GET /openapi.yaml, GET /docs and the files of that page. A caller that has
-// the file already is answered 304.
+// getAsset is GET /openapi.yaml, GET /openapi.json, GET /docs and the files of that page. A
+// caller that has the file already is answered 304.
 func (a *API) getAsset(c echo.Context) error {
 	r, h := c.Request(), c.Response().Header()
 	file, found := a.assets[r.URL.Path]

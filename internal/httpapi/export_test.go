@@ -9,7 +9,7 @@ func HoldsCard(s string) bool { return holdsCard(s) }
 // of their schemas.
 func Answers() map[string]reflect.Type {
 	return map[string]reflect.Type{
-		"Event":      reflect.TypeFor[eventView](),
+		"EventBase":  reflect.TypeFor[eventView](),
 		"Key":        reflect.TypeFor[keyView](),
 		"Problem":    reflect.TypeFor[problem](),
 		"FieldError": reflect.TypeFor[fieldError](),

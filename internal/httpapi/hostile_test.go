@@ -134,7 +134,7 @@ func TestHeaders_forBrowsersAndCaches(t *testing.T) {
 	w := serve(t)
 	for path, cache := range map[string]string{
 		"/v1/balances": "no-store", "/v1/charges/ch_none": "no-store", "/v1/nothing": "no-store", "/healthz": "no-store", "/nothing": "no-store",
-		"/docs/nothing": "no-store", "/openapi.yaml": "no-cache", "/docs": "no-cache", "/docs/page.js": "no-cache",
+		"/docs/nothing": "no-store", "/openapi.yaml": "no-cache", "/openapi.json": "no-cache", "/docs": "no-cache", "/docs/page.js": "no-cache",
 	} {
 		a := w.send(t, get(path))
 		if a.header.Get("Cache-Control") != cache || a.header.Get("X-Content-Type-Options") != "nosniff" {

@@ -2,6 +2,8 @@ package httpapi_test
 
 import (
 	"bytes"
+	"compress/gzip"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -83,6 +85,9 @@ func recorded(next http.Handler, see func(openapi.Exchange)) http.Handler {
 		recorder := httptest.NewRecorder()
 		next.ServeHTTP(recorder, r)
 		e.Sent, e.Status, e.Header, e.Body = sent.Bytes(), recorder.Code, recorder.Header(), recorder.Body.Bytes()
+		if packed, err := gzip.NewReader(bytes.NewReader(e.Body)); err == nil && e.Header.Get("Content-Encoding") == "gzip" {
+			e.Body, _ = io.ReadAll(packed)
+		}
 		see(e)
 		maps.Copy(w.Header(), recorder.Header())
 		w.WriteHeader(recorder.Code)
@@ -257,17 +262,38 @@ func schemaAt(tb testing.TB, name string) *base.Schema {
 	return proxy.Schema()
 }
 
+func document(t *testing.T) []byte {
+	t.Helper()
+	written, err := os.ReadFile("openapi.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return written
+}
+
+// TestTheContractIsServedAsJSON: YAML is a superset of JSON, so one parser reads both alike.
+func TestTheContractIsServedAsJSON(t *testing.T) {
+	t.Parallel()
+	a := serve(t).send(t, get("/openapi.json").with("Authorization"))
+	if a.status != http.StatusOK || a.header.Get("Content-Type") != "application/json" || !json.Valid([]byte(a.body)) {
+		t.Fatalf("status %d, %s, %.200s", a.status, a.header.Get("Content-Type"), a.body)
+	}
+	var want, got any
+	if err := errors.Join(yaml.Unmarshal(document(t), &want), yaml.Unmarshal([]byte(a.body), &got)); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-YAML +JSON):\n%s", diff)
+	}
+}
+
 // TestTheContractIsServed without an API key, and once.
 func TestTheContractIsServed(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
-	document, err := os.ReadFile("openapi.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
 	keyless := get("/openapi.yaml").with("Authorization")
 	a := w.send(t, keyless)
-	if a.status != http.StatusOK || a.body != string(document) || a.header.Get("Content-Type") != "application/yaml" {
+	if a.status != http.StatusOK || a.body != string(document(t)) || a.header.Get("Content-Type") != "application/yaml" {
 		t.Errorf("status %d, %s, %d bytes", a.status, a.header.Get("Content-Type"), len(a.body))
 	}
 	for condition, status := range map[string]int{

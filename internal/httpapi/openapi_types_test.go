@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/pb33f/libopenapi/datamodel/high/base"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/inbox"
@@ -16,6 +18,7 @@ import (
 	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/merchants"
+	"github.com/payonce/payonce/internal/openapi"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -98,11 +101,83 @@ func TestEveryEventIsInTheContract(t *testing.T) {
 		want[domain.TypeOf(e)] = "#/components/schemas/" + reflect.TypeOf(e).Name()
 	}
 	for _, choice := range schemaAt(t, "Event").OneOf {
-		of := choice.Schema().Properties
-		got[of.GetOrZero("type").Schema().Const.Value] = of.GetOrZero("data").GetReference()
+		of := choice.Schema().AllOf[1].Schema()
+		got[of.Properties.GetOrZero("type").Schema().Const.Value] = of.Properties.GetOrZero("data").GetReference()
+		if !slices.Equal(of.Required, []string{"type", "data"}) {
+			t.Errorf("%s requires %v", choice.GetReference(), of.Required)
+		}
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("events (-Go +contract):\n%s", diff)
+	}
+}
+
+// constant is the value that a schema of two parts, a base and what it narrows, has for a
+// member that the base requires; empty if there is none.
+func constant(s *base.Schema, member string) string {
+	if len(s.AllOf) != 2 || !slices.Contains(s.AllOf[0].Schema().Required, member) {
+		return ""
+	}
+	proxy := s.AllOf[1].Schema().Properties.GetOrZero(member)
+	if proxy == nil || proxy.Schema().Const == nil {
+		return ""
+	}
+	return proxy.Schema().Const.Value
+}
+
+// TestTheUnionsOfTheContract_haveDiscriminators, which name all of their alternatives, each
+// by the value that it has. Two unions need none: with null, and with an empty object.
+func TestTheUnionsOfTheContract_haveDiscriminators(t *testing.T) {
+	t.Parallel()
+	var tree any
+	if err := yaml.Unmarshal(document(t), &tree); err != nil {
+		t.Fatal(err)
+	}
+	discriminated, others := 0, map[string]int{}
+	eachUnion(tree, func(union map[string]any, alternatives []any) {
+		want := map[string]any{}
+		member, mapping := "", map[string]any{}
+		if d, ok := union["discriminator"].(map[string]any); ok {
+			member, _ = d["propertyName"].(string)
+			mapping, _ = d["mapping"].(map[string]any)
+			discriminated++
+		}
+		for _, a := range alternatives {
+			of, _ := a.(map[string]any)
+			ref, _ := of["$ref"].(string)
+			name := strings.TrimPrefix(ref, "#/components/schemas/")
+			if of["type"] == "null" || name == "InFlight" {
+				others[fmt.Sprint(of)]++
+				return
+			}
+			want[constant(schemaAt(t, name), member)] = ref
+		}
+		if diff := cmp.Diff(want, mapping); diff != "" {
+			t.Errorf("union of %v (-alternatives +mapping):\n%s", alternatives, diff)
+		}
+	})
+	wantOthers := map[string]int{"map[type:null]": 1, "map[$ref:#/components/schemas/InFlight]": 2}
+	if diff := cmp.Diff(wantOthers, others); diff != "" || discriminated < 6 {
+		t.Errorf("%d unions have discriminators; those that need none (-want +got):\n%s", discriminated, diff)
+	}
+}
+
+// eachUnion calls see for every oneOf and anyOf of a document.
+func eachUnion(node any, see func(union map[string]any, alternatives []any)) {
+	switch n := node.(type) {
+	case []any:
+		for _, child := range n {
+			eachUnion(child, see)
+		}
+	case map[string]any:
+		for _, key := range []string{"oneOf", "anyOf"} {
+			if alternatives, ok := n[key].([]any); ok {
+				see(n, alternatives)
+			}
+		}
+		for _, child := range n {
+			eachUnion(child, see)
+		}
 	}
 }
 
@@ -154,12 +229,12 @@ func TestTheValuesOfTheContract(t *testing.T) {
 			t.Errorf("the contract does not name the scope %s", scope)
 		}
 	}
-	var kinds []string
-	for _, proxy := range components.Schemas.FromOldest() {
-		for _, part := range proxy.Schema().AllOf {
-			if of := part.Schema().Properties; of != nil && of.GetOrZero("type") != nil && of.GetOrZero("type").Schema().Const != nil {
-				kinds = append(kinds, of.GetOrZero("type").Schema().Const.Value)
-			}
+	elsewhere := theContract(t).Model.Paths.PathItems.GetOrZero(openapi.Elsewhere).Get.Responses.Codes
+	refused := elsewhere.GetOrZero("405").Content.GetOrZero("application/problem+json").Schema
+	kinds := []string{constant(refused.Schema(), "type")}
+	for name, proxy := range components.Schemas.FromOldest() {
+		if strings.HasSuffix(name, "Problem") && name != "Problem" {
+			kinds = append(kinds, constant(proxy.Schema(), "type"))
 		}
 	}
 	slices.Sort(kinds)

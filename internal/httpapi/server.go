@@ -158,6 +158,7 @@ func (a *API) routes() []route {
 		{http.MethodGet, "/readyz", "", answer(a.getReadiness)},
 		{http.MethodGet, "/metrics", "", a.getMetrics},
 		{http.MethodGet, "/openapi.yaml", "", gzipped(a.getAsset)},
+		{http.MethodGet, "/openapi.json", "", gzipped(a.getAsset)},
 		{http.MethodGet, "/docs", "", gzipped(a.getAsset)},
 		{http.MethodGet, "/docs/:file", "", gzipped(a.getAsset)},
 		{http.MethodPost, chargesPath, merchants.ChargesWrite, a.createCharge},

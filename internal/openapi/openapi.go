@@ -1,6 +1,6 @@
 // Package openapi holds HTTP exchanges to a contract, an OpenAPI 3.1 document. Only
-// tests use it: it wraps libopenapi-validator, and no program reads its contract at
-// run time.
+// tests use it: it wraps libopenapi-validator, and no program checks its exchanges by a
+// contract at run time.
 //
 // Beyond the standard,
 //   - a header, a member or a parameter of a query that is not listed is an error;
