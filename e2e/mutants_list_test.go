@@ -195,7 +195,7 @@ func mutants() []mutant {
 		},
 		{
 			"a taken key does nothing instead of refusing",
-			[]edit{{"idempotency/store.go", "values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`", "values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)\non conflict do nothing`"}},
+			[]edit{{"idempotency/store.go", "values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`", "values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)\non conflict do nothing`"}},
 			byTest("./idempotency", "TestClaim/a taken key refuses the whole batch", "claim 2: taken false, <nil>"),
 		},
 		{

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"regexp"
 	"strings"
 	"time"
@@ -65,8 +67,18 @@ func validateAll(key Key, request Request) error {
 type Answer struct {
 	StatusCode  int
 	ContentType string
-	Location    string // empty if none
+	Location    string      // empty if none
+	Header      http.Header `json:",omitempty"` // further headers of a response, nil if none
 	Body        []byte
+}
+
+// headers is the stored form of the further headers.
+func (a Answer) headers() any {
+	if len(a.Header) == 0 {
+		return nil
+	}
+	text, _ := json.Marshal(a.Header) // text can always be encoded
+	return string(text)
 }
 
 // Request tells apart the requests under one key.

@@ -25,7 +25,8 @@ with due as (
 update idempotency_keys
    set body         = null,
        content_type = null,
-       request      = null
+       request      = null,
+       headers      = null
  where ctid = any (array(select ctid from due))
 returning 1`
 

@@ -77,7 +77,7 @@ func TestSweep(t *testing.T) {
 		db := testdb.Reused(t)
 		claimExpired(t, db, 1)
 		want := row(t, db, "old0")
-		want["body"], want["content_type"], want["request"] = nil, nil, nil
+		want["body"], want["content_type"], want["request"], want["headers"] = nil, nil, nil, nil
 		wantSwept(t, db, 10, 1)
 		if diff := cmp.Diff(want, row(t, db, "old0")); diff != "" {
 			t.Errorf("row (-want +got):\n%s", diff)

@@ -17,6 +17,7 @@ create table idempotency_keys (
   status_code  smallint    not null,
   content_type text        collate "C",
   location     text        not null default '',
+  headers      jsonb,
   body         bytea,
   created_at   timestamptz not null default clock_timestamp(),
   expires_at   timestamptz not null,
@@ -31,13 +32,14 @@ create table idempotency_keys (
   -- key, the fingerprint, the status, the Location and the times.
   constraint idempotency_keys_kept_or_swept
        check (body is not null and content_type is not null
-              or body is null and content_type is null and request is null)
+              or body is null and content_type is null and request is null and headers is null)
 );
 comment on column idempotency_keys.scope is 'the owner of the key: the merchant';
 comment on column idempotency_keys.operation is 'the route pattern';
 comment on column idempotency_keys.fingerprint is 'SHA-256 of the typed, validated request';
 comment on column idempotency_keys.request is 'canonical JSON of the typed request, which shows where another request differs; null if none was stored';
 comment on column idempotency_keys.content_type is 'null in a tombstone';
+comment on column idempotency_keys.headers is 'further headers of the answer, an object of arrays; null if there are none';
 comment on column idempotency_keys.body is 'the answer, byte for byte; null in a tombstone';
 comment on column idempotency_keys.expires_at is 'database time; the key has expired from then on, whether or not its answer is deleted';
 

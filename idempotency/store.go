@@ -28,14 +28,14 @@ const onceConstraint = "idempotency_keys_once"
 // A plain insert: `on conflict do nothing` would let the rest of the batch run.
 const insertAnswer = `
 insert into idempotency_keys
-       (scope, operation, key, fingerprint, request, status_code, content_type, location, body, expires_at)
-values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`
+       (scope, operation, key, fingerprint, request, status_code, content_type, location, body, expires_at, headers)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`
 
 const insertAnswers = `
 insert into idempotency_keys
-       (scope, operation, key, fingerprint, request, status_code, content_type, location, body, expires_at)
+       (scope, operation, key, fingerprint, request, status_code, content_type, location, body, expires_at, headers)
 select *
-  from unnest($1::text[], $2::text[], $3::text[], $4::bytea[], $5::bytea[], $6::int[], $7::text[], $8::text[], $9::bytea[], $10::timestamptz[])`
+  from unnest($1::text[], $2::text[], $3::text[], $4::bytea[], $5::bytea[], $6::int[], $7::text[], $8::text[], $9::bytea[], $10::timestamptz[], $11::jsonb[])`
 
 // Claim queues the key with its finished answer as the first write of the batch that
 // does the work. A taken key refuses the whole batch (IsTaken). If a rival is claiming
@@ -44,7 +44,7 @@ select *
 func Claim(b *pgx.Batch, key Key, r Request, a Answer, expires time.Time) {
 	empty := []byte{} // not missing
 	b.Queue(insertAnswer, key.Scope, key.Operation, key.Value, append(empty, r.Fingerprint...), r.Canonical,
-		a.StatusCode, a.ContentType, a.Location, append(empty, a.Body...), expires)
+		a.StatusCode, a.ContentType, a.Location, append(empty, a.Body...), expires, a.headers())
 }
 
 // IsTaken reports whether a commit was refused because its key has an answer.
@@ -114,6 +114,7 @@ select asked.n,
        coalesce(k.status_code, 0)                   as status_code,
        coalesce(k.content_type, '')                 as content_type,
        coalesce(k.location, '')                     as location,
+       k.headers,
        coalesce(k.body, '')                         as body,
        coalesce(k.expires_at, c.now)                as expires_at,
        coalesce(k.expires_at <= c.now
@@ -124,7 +125,7 @@ select asked.n,
        select n, coalesce(nullif(scope, ''), current_setting('payonce.merchant', true), '') as scope, operation, value
          from unnest($1::text[], $2::text[], $3::text[]) with ordinality as u(scope, operation, value, n)) as asked
   left join lateral (
-            select key, fingerprint, request, status_code, content_type, location, body, expires_at
+            select key, fingerprint, request, status_code, content_type, location, headers, body, expires_at
               from idempotency_keys
              where scope = asked.scope
                and operation = asked.operation
@@ -170,11 +171,12 @@ func keysQuery(states []*KeyState) (args []any, scan func(pgx.Rows) error) {
 		var s KeyState
 		_, err := pgx.ForEachRow(rows, []any{
 			&n, &s.Key.Scope, &s.Now, &s.Found, &s.Record.Fingerprint, &s.Record.Canonical,
-			&s.Record.StatusCode, &s.Record.ContentType, &s.Record.Location, &s.Record.Body,
+			&s.Record.StatusCode, &s.Record.ContentType, &s.Record.Location, &s.Record.Header, &s.Record.Body,
 			&s.Record.ExpiresAt, &s.Record.Expired, &s.replicates,
 		}, func() error {
 			s.Key.Operation, s.Key.Value = operations[n-1], values[n-1]
 			*states[n-1] = s
+			s.Record.Header = nil // that of the next row is another map
 			return nil
 		})
 		return err

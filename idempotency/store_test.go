@@ -23,7 +23,8 @@ func theKey() idempotency.Key {
 func theAnswer() idempotency.Answer {
 	return idempotency.Answer{
 		StatusCode: http.StatusAccepted, ContentType: "application/json", Location: "/v1/charges/ch_1",
-		Body: []byte("{\"id\": \"ch_1\"}\n\x00\xff"),
+		Header: http.Header{"Etag": {`"1"`}, "Link": {"</a>", "</b>"}},
+		Body:   []byte("{\"id\": \"ch_1\"}\n\x00\xff"),
 	}
 }
 

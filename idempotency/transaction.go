@@ -51,7 +51,8 @@ update idempotency_keys
        status_code  = $5,
        content_type = $6,
        location     = $7,
-       body         = $8
+       body         = $8,
+       headers      = $9
  where scope = $1
    and operation = $2
    and key = any ($3)`
@@ -131,7 +132,7 @@ func commit(ctx context.Context, tx pgx.Tx, key Key, request Request, answer Ans
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()
 	_, err := tx.Exec(ctx, storeAnswer, key.Scope, key.Operation, key.values(request.Also), request.Canonical,
-		answer.StatusCode, answer.ContentType, answer.Location, append([]byte{}, answer.Body...))
+		answer.StatusCode, answer.ContentType, answer.Location, append([]byte{}, answer.Body...), answer.headers())
 	if err != nil {
 		return fmt.Errorf("store the answer of a key: %w", err)
 	}

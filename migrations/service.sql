@@ -219,10 +219,10 @@ grant insert, update on charge_list, account_balances to payonce_worker;
 
 -- The api claims keys, the worker deletes expired answers.
 grant select,
-      insert (scope, operation, key, fingerprint, request, status_code, content_type, location, body, expires_at)
+      insert (scope, operation, key, fingerprint, request, status_code, content_type, location, headers, body, expires_at)
    on idempotency_keys to payonce_api;
 grant select,
-      update (body, content_type, request)
+      update (body, content_type, request, headers)
    on idempotency_keys to payonce_worker;
 
 -- Both programs send messages. The worker receives and handles them. The api stores the

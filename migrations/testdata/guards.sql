@@ -284,6 +284,10 @@ update idempotency_keys set body = null;
 select answer('k', 202);
 update idempotency_keys set body = null, content_type = null, request = '{}';
 
+-- idempotency_keys_kept_or_swept: and so do its headers
+select answer('k', 202);
+update idempotency_keys set body = null, content_type = null, headers = '{}';
+
 -- stock_pkey: an article is kept once
 insert into merchants (merchant_id) values ('g_s');
 insert into stock (merchant_id, sku, supplied, available, reserved) values ('g_s', 'mug', 3, 3, 0);
