@@ -3,32 +3,24 @@ package inbox
 import (
 	"context"
 	_ "embed"
-	"fmt"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/internal/schemacheck"
 )
 
-// tables describes what Schema creates. It is generated:
-//
-//	go test ./internal/schemacheck -update
+// tables describes what Schema creates: go test ./internal/schemacheck -update.
 //
 //go:embed schema.txt
 var tables string
 
-// Check returns nil if the search_path of the pool finds the tables and views that Schema
-// creates. Otherwise its one error names everything that is missing or different: tables,
-// views, columns with their type, collation and default, constraints and unique indexes. It
-// says so if the tables are in a schema that the search_path does not search. A nil pool is
-// an error, and an error of the database is wrapped.
+// Check returns nil if the search_path of the pool finds what Schema creates. Otherwise its
+// one error names everything that is missing or different: tables, views, columns with type,
+// collation and default, constraints and unique indexes. It says so if the tables are in a
+// schema that the search_path leaves out. It wraps an error of the database.
 //
-// Check reads catalogs alone: it needs no right on the tables, and does not check that the
-// role has those which the package needs. It accepts further columns, constraints and
-// indexes.
+// Check reads catalogs alone, so it needs no rights, and does not say whether the role has
+// those that the package needs. Further columns, constraints and indexes are accepted.
 func Check(ctx context.Context, pool *pgxpool.Pool) error {
-	if err := schemacheck.Check(ctx, pool, tables); err != nil {
-		return fmt.Errorf("check the inbox: %w", err)
-	}
-	return nil
+	return schemacheck.Check(ctx, pool, "inbox", tables)
 }

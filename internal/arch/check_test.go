@@ -19,13 +19,14 @@ type pkg struct {
 	ImportPath, Name, Doc              string
 	Imports, TestImports, XTestImports []string
 	Deps                               []string
+	Export                             string // a file, with -export
 }
 
 // list runs go list at the module's root.
 func list(tb testing.TB, args ...string) (pkgs []pkg) {
 	tb.Helper()
 	watch(tb)
-	cmd := exec.CommandContext(tb.Context(), "go", append([]string{"list", "-json=ImportPath,Name,Doc,Imports,TestImports,XTestImports,Deps"}, args...)...)
+	cmd := exec.CommandContext(tb.Context(), "go", append([]string{"list", "-json=ImportPath,Name,Doc,Imports,TestImports,XTestImports,Deps,Export"}, args...)...)
 	cmd.Dir = root
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr

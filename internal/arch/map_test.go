@@ -21,6 +21,18 @@ const (
 	testHelpers = "internal/await internal/testrun"
 )
 
+const (
+	// public are packages that other modules import. Their exported API is in api/, and no
+	// line of it names anything but the standard library, apiModules and public packages.
+	public = "groupcommit idempotency inbox outbox"
+	// apiModules are the third parties of that API.
+	apiModules = "github.com/jackc/pgx/v5 github.com/ThreeDotsLabs/watermill"
+	// leaves are packages that public packages link and never show.
+	leaves = "internal/loop internal/schemacheck"
+	// pending are public packages of which none of this is checked yet.
+	pending = "idempotency inbox outbox"
+)
+
 var rules = []rule{
 	// The pattern, for other applications too.
 	{"groupcommit", "", "batches commits of pgx batches of any kind, so that other applications can import it"},

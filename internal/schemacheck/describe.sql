@@ -1,5 +1,5 @@
--- What the search_path finds under the names $1, a line for each object. The settings and
--- majors of servers do not change a line.
+-- What the search_path finds under the names $1, a line for each object, the same on every
+-- supported major of PostgreSQL.
 with relations as (
   select c.oid,
          c.relname as name,

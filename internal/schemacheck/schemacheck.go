@@ -5,7 +5,6 @@ package schemacheck
 import (
 	"context"
 	_ "embed"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -23,45 +22,40 @@ var (
 
 // Check returns one error that names every object of want which the search_path of the pool
 // does not find, or finds in another form. It accepts further columns, constraints and
-// tables. want is what Describe returned for a database with the schema. An error of the
-// database is returned wrapped.
-func Check(ctx context.Context, pool *pgxpool.Pool, want string) error {
+// tables. want has the lines of Describe for a database with the schema of the package.
+func Check(ctx context.Context, pool *pgxpool.Pool, name, want string) error {
 	if pool == nil {
-		return errors.New("the pool is nil")
+		return fmt.Errorf("check the schema of %s: the pool is nil", name)
 	}
 	lines := strings.Split(strings.TrimSpace(want), "\n")
-	names := relations(lines)
-	found, err := Describe(ctx, pool, names)
+	wanted := relations(lines)
+	found, err := Describe(ctx, pool, wanted)
 	if err != nil {
-		return err
+		return fmt.Errorf("check the schema of %s: %w", name, err)
 	}
 	present := relations(found)
 	wrong := differences(lines, found, present)
 	if len(wrong) == 0 {
 		return nil
 	}
-	absent := slices.DeleteFunc(names, func(name string) bool { return slices.Contains(present, name) })
+	absent := slices.DeleteFunc(wanted, func(relation string) bool { return slices.Contains(present, relation) })
 	others, err := query(ctx, pool, elsewhere, absent)
 	if err != nil {
-		return err
+		return fmt.Errorf("check the schema of %s: %w", name, err)
 	}
-	return errors.New("the schema does not fit: " + strings.Join(append(wrong, others...), "; "))
+	return fmt.Errorf("the schema of %s does not fit: %s", name, strings.Join(append(wrong, others...), "; "))
 }
 
 // Describe returns a line for each of the named tables and views that the search_path of the
 // pool finds, and for each of their columns, constraints and unique indexes. The lines are
-// sorted, and neither the settings nor the major of a server change them.
+// sorted, and the same on every supported major of PostgreSQL.
 func Describe(ctx context.Context, pool *pgxpool.Pool, names []string) ([]string, error) {
 	return query(ctx, pool, describe, names)
 }
 
 func query(ctx context.Context, pool *pgxpool.Pool, sql string, names []string) ([]string, error) {
 	rows, _ := pool.Query(ctx, sql, names) // CollectRows returns the error
-	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return nil, fmt.Errorf("read the schema: %w", err)
-	}
-	return lines, nil
+	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
 // differences returns a sentence for each wanted line that is not among the lines found. Of a

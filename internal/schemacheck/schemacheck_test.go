@@ -96,7 +96,7 @@ func TestCheck_acceptsTheSchema(t *testing.T) {
 // TestCheck_namesWhatIsWrong plants faults in the schemas of the three packages.
 func TestCheck_namesWhatIsWrong(t *testing.T) {
 	t.Parallel()
-	const inboxBegins = "check the inbox: the schema does not fit: "
+	const inboxBegins = "the schema of inbox does not fit: "
 	for name, test := range map[string]struct {
 		statement string
 		want      []string // beginnings of what idempotency, inbox and outbox say; nil where they accept
@@ -104,9 +104,9 @@ func TestCheck_namesWhatIsWrong(t *testing.T) {
 		"no table": {
 			`drop table idempotency_keys, inbox, inbox_quarantine, outbox, outbox_offsets, numbering_mark cascade`,
 			[]string{
-				"check the idempotency keys: the schema does not fit: table idempotency_keys is missing",
+				"the schema of idempotency does not fit: table idempotency_keys is missing",
 				inboxBegins + "table inbox is missing; table inbox_quarantine is missing",
-				"check the outbox: the schema does not fit: table numbering_mark is missing; table outbox is missing; table outbox_offsets is missing; view numbering is missing; view outbox_oldest is missing",
+				"the schema of outbox does not fit: table numbering_mark is missing; table outbox is missing; table outbox_offsets is missing; view numbering is missing; view outbox_oldest is missing",
 			},
 		},
 		"another schema": {
@@ -119,7 +119,7 @@ func TestCheck_namesWhatIsWrong(t *testing.T) {
 		"not null":            {`alter table inbox alter payload drop not null`, []string{"", inboxBegins + "column inbox.payload is bytea, want bytea not null", ""}},
 		"a default":           {`alter table inbox alter received_in drop default`, []string{"", inboxBegins + "column inbox.received_in is xid8 not null, want xid8 not null default pg_current_xact_id()", ""}},
 		"an identity":         {`alter table inbox alter id drop identity`, []string{"", inboxBegins + "column inbox.id is bigint not null, want bigint not null generated always as identity", ""}},
-		"a constraint":        {`alter table idempotency_keys drop constraint idempotency_keys_once`, []string{"check the idempotency keys: the schema does not fit: constraint idempotency_keys.idempotency_keys_once is missing, want PRIMARY KEY (scope, operation, key)", "", ""}},
+		"a constraint":        {`alter table idempotency_keys drop constraint idempotency_keys_once`, []string{"the schema of idempotency does not fit: constraint idempotency_keys.idempotency_keys_once is missing, want PRIMARY KEY (scope, operation, key)", "", ""}},
 		"a constraint of other columns": {
 			`alter table inbox drop constraint inbox_message_once, add constraint inbox_message_once unique (message_id, receiver, partition_key)`,
 			[]string{"", inboxBegins + "constraint inbox.inbox_message_once is UNIQUE (message_id, receiver, partition_key), want UNIQUE (message_id, receiver)", ""},
@@ -143,7 +143,7 @@ func TestCheck_namesWhatIsWrong(t *testing.T) {
 		"a table that a crash empties": {`alter table inbox set unlogged`, []string{"", inboxBegins + "table inbox is unlogged, want permanent", ""}},
 		"a view is a table": {
 			`drop view numbering; create table numbering (own boolean)`,
-			[]string{"", "", "check the outbox: the schema does not fit: view numbering is missing"},
+			[]string{"", "", "the schema of outbox does not fit: view numbering is missing"},
 		},
 		"two faults": {
 			`alter table inbox drop column last_error; drop table inbox_quarantine`,
@@ -189,7 +189,7 @@ func TestCheck_withoutADatabase_returnsItsError(t *testing.T) {
 	stalled, end := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer end()
 	for _, p := range patterns {
-		wantError(t, p.check(t.Context(), nil), "check the "+strings.ReplaceAll(p.name, "idempotency", "idempotency keys")+": the pool is nil")
+		wantError(t, p.check(t.Context(), nil), "check the schema of "+p.name+": the pool is nil")
 		if err := p.check(canceled, pool); !errors.Is(err, context.Canceled) {
 			t.Errorf("%s with a cancelled context: %v", p.name, err)
 		}
