@@ -10,30 +10,36 @@ import (
 
 // D5: the document keeps its marks in a cache and its effects elsewhere. Between
 // the effect and the mark a process can die. Its lock has a time-out, nothing
-// checks the lock when the effect is written, and unlocking frees any holder. Its orders are named after the second in which they are made, and a message
-// without an id is known by its content.
+// checks the lock when the effect is written, and unlocking frees any holder. Its orders
+// are named after the second in which they are made, and a message without an id is known
+// by its content.
 
 // cache is the document's store in miniature: a map under a mutex, with the
 // commands that the document uses. What is wrong is their order, not the store.
 type cache struct {
 	mu   sync.Mutex
-	keys map[string]bool
+	keys map[string]string
+
+	checked func() // where set, runs between the check of a message and its lock
 }
 
-func newCache() *cache { return &cache{keys: make(map[string]bool)} }
+func newCache() *cache { return &cache{keys: make(map[string]string)} }
 
-func (c *cache) setIfAbsent(key string) bool {
+func (c *cache) setIfAbsent(key, value string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	absent := !c.keys[key]
-	c.keys[key] = true
-	return absent
+	_, known := c.keys[key]
+	if !known {
+		c.keys[key] = value
+	}
+	return !known
 }
 
-func (c *cache) exists(key string) bool {
+func (c *cache) get(key string) (value string, found bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.keys[key]
+	value, found = c.keys[key]
+	return value, found
 }
 
 // del is a command, and what the store does to a key whose time has come.
@@ -45,21 +51,30 @@ func (c *cache) del(key string) {
 
 var errLocked = errors.New("another process holds the lock")
 
-// receive is the document's receiver.
-func (c *cache) receive(id string, handle func() error) error {
-	if c.exists("processed:" + id) {
-		return nil
+// process is the document's receiver of messages that have a result.
+func (c *cache) process(id string, handle func() (string, error)) (string, error) {
+	if result, done := c.get("processed:" + id); done {
+		return result, nil
 	}
-	if !c.setIfAbsent("processing:" + id) {
-		return errLocked
+	if c.checked != nil {
+		c.checked()
 	}
-	if err := handle(); err != nil {
+	if !c.setIfAbsent("processing:"+id, "") {
+		return "", errLocked
+	}
+	result, err := handle()
+	if err != nil {
 		c.del("processing:" + id)
-		return err
+		return "", err
 	}
-	c.setIfAbsent("processed:" + id)
+	c.setIfAbsent("processed:"+id, result)
 	c.del("processing:" + id)
-	return nil
+	return result, nil
+}
+
+func (c *cache) receive(id string, handle func() error) error {
+	_, err := c.process(id, func() (string, error) { return "", handle() })
+	return err
 }
 
 func TestD5(t *testing.T) {
@@ -71,17 +86,13 @@ func TestD5(t *testing.T) {
 			t.Helper()
 			hold(t, receive, func() error { _ = pay(); die(); return nil })()
 			store.del(lock) // after five minutes
-			if err := receive(pay); err != nil {
-				t.Error(err)
-			}
+			wantError(t, "the successor", nil, receive(pay))
 		},
 		"a holder whose lock has ended pays all the same": func(t *testing.T, store *cache, receive func(func() error) error, pay func() error) {
 			t.Helper()
 			first := hold(t, receive, pay)
 			store.del(lock) // after five minutes
-			if err := receive(pay); err != nil {
-				t.Error(err)
-			}
+			wantError(t, "the successor", nil, receive(pay))
 			first()
 		},
 		"a holder that fails late frees the lock of its successor": func(t *testing.T, store *cache, receive func(func() error) error, pay func() error) {
@@ -89,9 +100,7 @@ func TestD5(t *testing.T) {
 			failLate := hold(t, receive, func() error { return errBroken })
 			store.del(lock) // after five minutes
 			second := hold(t, receive, pay)
-			if err := receive(pay); !errors.Is(err, errLocked) {
-				t.Fatalf("the lock is not held: %v", err)
-			}
+			wantError(t, "a rival", errLocked, receive(pay))
 			failLate()
 			third := hold(t, receive, pay) // beside the second
 			second()

@@ -47,10 +47,7 @@ func TestD6(t *testing.T) {
 			t.Fatal("the bodies are the same")
 		}
 		stored := md5.Sum(one) //nolint:gosec // what the document uses
-		_, err := db.Exec(t.Context(), `insert into idempotency_keys values ('k1', $1)`, hex.EncodeToString(stored[:]))
-		if err != nil {
-			t.Fatal(err)
-		}
+		exec(t, db, `insert into idempotency_keys values ('k1', $1)`, hex.EncodeToString(stored[:]))
 		wantCount(t, db, "characters of the hash", 32, `select length(rtrim(result_body_hash)) from idempotency_keys`)
 		found := md5.Sum(other) //nolint:gosec // what the document uses
 		wantCount(t, db, "answers that pass for the stored one", 1,
@@ -118,8 +115,6 @@ func contentHash(content string) string {
 func fromHex(t *testing.T, digits string) []byte {
 	t.Helper()
 	b, err := hex.DecodeString(digits)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return b
 }

@@ -81,12 +81,8 @@ func TestD1(t *testing.T) {
 	t.Run("a duplicate message fails at its commit", func(t *testing.T) {
 		t.Parallel()
 		db := miniature(t, keysOfD1, payments)
-		if err := consumeOfD1(t.Context(), db, "m1"); err != nil {
-			t.Fatal(err)
-		}
-		if err := consumeOfD1(t.Context(), db, "m1"); !errors.Is(err, pgx.ErrTxCommitRollback) {
-			t.Errorf("a duplicate ends with %v, want a commit that rolled back", err)
-		}
+		must(t, consumeOfD1(t.Context(), db, "m1"))
+		wantError(t, "a duplicate", pgx.ErrTxCommitRollback, consumeOfD1(t.Context(), db, "m1"))
 		wantPayments(t, db, 1)
 	})
 }
@@ -148,16 +144,10 @@ func TestD2(t *testing.T) {
 			}
 			return nil
 		}
-		for range 2 {
-			if err := processOfD2(t.Context(), db, "m1", handle); !errors.Is(err, errBroken) {
-				t.Errorf("the attempt ended with %v", err)
-			}
+		for i, want := range []error{errBroken, errBroken, nil} {
+			wantError(t, "the attempt", want, processOfD2(t.Context(), db, "m1", handle))
+			wantPayments(t, db, i+1)
 		}
-		wantPayments(t, db, 2)
-		if err := processOfD2(t.Context(), db, "m1", handle); err != nil {
-			t.Errorf("the last attempt ended with %v", err)
-		}
-		wantPayments(t, db, 3)
 	})
 
 	t.Run("a failure of SQL is not marked and not reported", func(t *testing.T) {
@@ -214,23 +204,19 @@ func TestD3(t *testing.T) {
 				t.Fatalf("the first finds it %s: %v", found, err)
 			}
 			second := begin(t, db)
-			found := make(chan string, 1)
+			var found string
 			ended := process(func() {
-				status, err := arriveOfD3(t.Context(), second, "m1")
-				if err != nil {
-					t.Error(err)
-				}
-				found <- status
+				var err error
+				found, err = arriveOfD3(t.Context(), second, "m1")
+				wantError(t, "the duplicate", nil, err)
 			})
 			await.Blocked(t, db, 1)
 			wantCount(t, db, "rows that are visible while the work is done", 0, `select count(*) from processed_messages`)
-			if err := test.end(t.Context(), first); err != nil {
-				t.Fatal(err)
-			}
-			if got := await.Receive(t, "the duplicate's answer", found); got != test.want {
-				t.Errorf("the duplicate finds it %s, want %s", got, test.want)
-			}
+			must(t, test.end(t.Context(), first))
 			await.Receive(t, "the duplicate's end", ended)
+			if found != test.want {
+				t.Errorf("the duplicate finds it %s, want %s", found, test.want)
+			}
 		})
 	}
 }
@@ -267,18 +253,13 @@ func (r receiverOfD4) receive(ctx context.Context, work func() error) error {
 	if err := work(); err != nil {
 		return err
 	}
-	tx, err := r.Begin(ctx)
-	if err != nil {
+	return pgx.BeginFunc(ctx, r, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, pay, "m1"); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, `update processed_messages set status = 'completed' where message_id = 'm1'`)
 		return err
-	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
-	if _, err := tx.Exec(ctx, pay, "m1"); err != nil {
-		return err
-	}
-	if _, err := tx.Exec(ctx, `update processed_messages set status = 'completed' where message_id = 'm1'`); err != nil {
-		return err
-	}
-	return tx.Commit(ctx)
+	})
 }
 
 func TestD4(t *testing.T) {
@@ -291,9 +272,7 @@ func TestD4(t *testing.T) {
 		crash := hold(t, receive, func() error { die(); return nil })
 		// The broker saw no acknowledgment in time and delivers again, and a third time.
 		for range 2 {
-			if err := receive(func() error { t.Error("it is processed"); return nil }); err != nil {
-				t.Errorf("the duplicate is not acknowledged: %v", err)
-			}
+			wantError(t, "the duplicate, which is acknowledged,", nil, receive(func() error { t.Error("it is processed"); return nil }))
 			crash()
 			crash = func() {}
 		}
@@ -309,9 +288,7 @@ func TestD4(t *testing.T) {
 			return receiverOfD4{Pool: db, fallsThrough: true}.receive(t.Context(), work)
 		}
 		finish := hold(t, receive, nothing)
-		if err := receive(nothing); err != nil {
-			t.Error(err)
-		}
+		wantError(t, "the duplicate", nil, receive(nothing))
 		finish()
 		wantPayments(t, db, 2)
 	})

@@ -50,9 +50,7 @@ func readSources(t *testing.T) sources {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return tree
 }
 

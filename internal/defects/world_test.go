@@ -3,16 +3,21 @@ package defects_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/outbox"
 )
 
 // payments is the effect that must happen once. Nothing about the table makes it
@@ -42,16 +47,36 @@ var errBroken = errors.New("the printer is on fire")
 func miniature(t *testing.T, tables ...string) *pgxpool.Pool {
 	t.Helper()
 	db, err := pgxpool.New(t.Context(), testdb.Empty(t))
+	must(t, err)
+	t.Cleanup(db.Close)
+	for _, table := range tables {
+		exec(t, db, table)
+	}
+	return db
+}
+
+// exec runs a statement and returns how many rows it changed.
+func exec(t *testing.T, db *pgxpool.Pool, sql string, args ...any) int64 {
+	t.Helper()
+	tag, err := db.Exec(t.Context(), sql, args...)
+	must(t, err)
+	return tag.RowsAffected()
+}
+
+// must ends the test if there is an error.
+func must(t *testing.T, err error) {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(db.Close)
-	for _, table := range tables {
-		if _, err := db.Exec(t.Context(), table); err != nil {
-			t.Fatal(err)
-		}
+}
+
+// wantError checks with which error something ends, nil for none.
+func wantError(t *testing.T, what string, want, err error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%s ends with %v, want %v", what, err, want)
 	}
-	return db
 }
 
 // wantCount checks the one number that a query finds.
@@ -71,11 +96,7 @@ func wantPayments(t *testing.T, q postgres.Querier, want int) {
 // isNew is the documents' guard: it marks a key, unless the key is marked.
 func isNew(t *testing.T, db *pgxpool.Pool, key string) bool {
 	t.Helper()
-	taken, err := db.Exec(t.Context(), `insert into processed_messages values ($1, 'processing') on conflict do nothing`, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return taken.RowsAffected() == 1
+	return exec(t, db, `insert into processed_messages values ($1, 'processing') on conflict do nothing`, key) == 1
 }
 
 // wantPaymentsFor delivers messages that have these keys, and pays for each that is new.
@@ -83,11 +104,8 @@ func wantPaymentsFor(t *testing.T, want int, keys ...string) {
 	t.Helper()
 	db := miniature(t, processed, payments)
 	for _, key := range keys {
-		if !isNew(t, db, key) {
-			continue
-		}
-		if _, err := db.Exec(t.Context(), pay, key); err != nil {
-			t.Fatal(err)
+		if isNew(t, db, key) {
+			exec(t, db, pay, key)
 		}
 	}
 	wantPayments(t, db, want)
@@ -127,9 +145,108 @@ func sqlState(err error) string {
 func begin(t *testing.T, db *pgxpool.Pool) pgx.Tx {
 	t.Helper()
 	tx, err := db.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
 	return tx
 }
+
+// What follows is how the tests from D8 on use payonce's packages.
+
+// withPackages is a database with the tables of the packages, payments and others.
+func withPackages(t *testing.T, tables ...string) *postgres.DB {
+	t.Helper()
+	db := testdb.Open(t)
+	for _, table := range append(tables, payments) {
+		exec(t, db.Pool(), table)
+	}
+	return db
+}
+
+// request asks for a payment, under a key of its tenant.
+type request struct {
+	tenant, key string
+	amount      int
+}
+
+func identify(r request) (idempotency.Key, idempotency.Request, error) {
+	key, input, err := idempotency.ByContent(r.tenant, "pay.v1", r.amount)
+	key.Value = r.key
+	return key, input, err
+}
+
+// once does the work of a request by idempotency.Once.
+func once(ctx context.Context, db *postgres.DB, r request, work func(tx pgx.Tx) (receipt string, err error)) (o outcome) {
+	key, input, err := identify(r)
+	if err != nil {
+		return outcome{err: err}
+	}
+	o.receipt, o.replayed, o.err = idempotency.Once(ctx, db.Pool(), key, idempotency.Options{Request: input},
+		func(_ context.Context, tx pgx.Tx) (string, error) { return work(tx) })
+	return o
+}
+
+// outcome is what the caller of once gets.
+type outcome struct {
+	receipt  string
+	replayed bool
+	err      error
+}
+
+// payOnce is once for a request whose work is its payment, and then what end does.
+func payOnce(t *testing.T, db *postgres.DB, r request, end func() error) outcome {
+	t.Helper()
+	return once(t.Context(), db, r, func(tx pgx.Tx) (string, error) {
+		_, err := tx.Exec(t.Context(), pay, r.key)
+		if err == nil {
+			err = end()
+		}
+		return "receipt of " + r.key, err
+	})
+}
+
+// send is once for a request whose work is messages in the outbox.
+func send(t *testing.T, db *postgres.DB, ids ...string) {
+	t.Helper()
+	must(t, once(t.Context(), db, request{key: "send"}, func(tx pgx.Tx) (_ string, err error) {
+		for _, id := range ids {
+			m := outbox.Message{Topic: "payments", ID: id, Type: "payment", OrderingKey: id, Payload: []byte(id)}
+			err = errors.Join(err, outbox.Send(t.Context(), tx, m))
+		}
+		return "", err
+	}).err)
+}
+
+// receive delivers the outbox to the inbox until the test ends. After handle, the inbox
+// commits the payment of the message with its end.
+func receive(t *testing.T, db *postgres.DB, handle func(d *inbox.Delivery) error) {
+	t.Helper()
+	p := &inbox.Processor{
+		DB: db, Receiver: "payments", Concurrency: 4, Poll: time.Millisecond, Drain: await.Stall, Log: slog.New(slog.DiscardHandler),
+		Policy: inbox.Policy{Lease: time.Hour, MaxAttempts: 9, GiveUpAfter: time.Hour, BackoffBase: 1, BackoffCap: 1},
+		Handle: func(ctx context.Context, d *inbox.Delivery) error {
+			if err := handle(d); err != nil {
+				return err
+			}
+			b := &pgx.Batch{}
+			b.Queue(pay, d.ID)
+			return d.Commit(ctx, db, b)
+		},
+	}
+	ended := process(func() { p.Run(t.Context()) })
+	t.Cleanup(func() { await.Receive(t, "the inbox's end", ended) })
+
+	subscriber := outbox.NewSubscriber(db.Pool(), "inbox", outbox.Options{})
+	t.Cleanup(func() { _ = subscriber.Close() })
+	pages, err := subscriber.Subscribe(t.Context(), "payments")
+	must(t, err)
+	store := outbox.ByPage(p.Log, p.Receive(anyMessage, nil))
+	go func() {
+		for page := range pages {
+			if store(page) == nil {
+				page.Ack()
+			}
+		}
+	}()
+}
+
+func anyMessage[M any](M) (inbox.Envelope, bool) { return inbox.Envelope{Type: "payment"}, true }
