@@ -84,7 +84,7 @@ func lookups() []lookup {
 		},
 
 		{in: "outbox", words: "with position", args: "'charges', 'g', 500, 1048576", ways: outboxRange + ", " + ownNumbers},
-		{in: "outbox", words: "update outbox_offsets", args: "'charges', 'g', '9', 9"},
+		{in: "outbox", words: "update outbox_offsets", args: "'charges', 'g', '9', 9, '(0,0)'"},
 		{in: "outbox", words: "with passed", args: "'1 hour', 500", ways: outboxRange + ", " + ownNumbers},
 		// One entry of the log's end.
 		{in: "internal/restore", words: "as newest", ways: "ledger_events_in_order, " + ownNumbers},

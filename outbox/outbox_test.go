@@ -1,7 +1,10 @@
 package outbox_test
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -76,6 +79,20 @@ func TestAppend(t *testing.T) {
 		}
 	})
 
+	t.Run("a payload of 10 MB arrives whole, and one that no page could hold is refused", func(t *testing.T) {
+		db := fresh(t)
+		large := bytes.Repeat([]byte("0123456789"), 1<<20)
+		post(t, db, outbox.Message{Topic: topic, ID: "m1", Payload: large})
+		if m := read(t, db, "g").next(t); m.UUID != "m1" || !bytes.Equal(m.Payload, large) {
+			t.Errorf("message %s with %d bytes", m.UUID, len(m.Payload))
+		}
+		b := &pgx.Batch{}
+		err := outbox.Append(b, outbox.Message{Topic: topic, ID: "m2", Payload: make([]byte, outbox.MaxPayload+1)})
+		if err == nil || err.Error() != "append message m2: the payload has more than 67108864 bytes" || b.Len() != 0 {
+			t.Errorf("%d statements, %v", b.Len(), err)
+		}
+	})
+
 	t.Run("metadata that is no text takes the batch with it", func(t *testing.T) {
 		db := fresh(t)
 		b := letters(t, "m1")
@@ -87,6 +104,48 @@ func TestAppend(t *testing.T) {
 		publish(t, db, "m3")
 		read(t, db, "g").wantNext(t, "m3")
 	})
+}
+
+func TestSend(t *testing.T) {
+	t.Parallel()
+	db := testdb.Open(t)
+	planted := errors.New("planted")
+	send := func(after error, ids ...string) error {
+		return pgx.BeginFunc(t.Context(), db.Pool(), func(tx pgx.Tx) error {
+			var messages []outbox.Message
+			for _, id := range ids {
+				messages = append(messages, outbox.Message{Topic: topic, ID: id, Payload: []byte(id)})
+			}
+			if err := outbox.Send(t.Context(), tx, messages...); err != nil {
+				return err
+			}
+			return after
+		})
+	}
+	if err := send(planted, "m1"); !errors.Is(err, planted) {
+		t.Errorf("the transaction is rolled back: %v", err)
+	}
+	if err := send(nil, "m2", strings.Repeat("x", 37)); groupcommit.Constraint(err) != "outbox_message_id_check" {
+		t.Errorf("an id that is too long: %v", err)
+	}
+	err := pgx.BeginFunc(t.Context(), db.Pool(), func(tx pgx.Tx) error {
+		return outbox.Send(t.Context(), tx, outbox.Message{ID: "m3", OrderingKey: strings.Repeat("x", 256)})
+	})
+	if err == nil || !strings.HasPrefix(err.Error(), "append message m3: the ordering key has more") {
+		t.Errorf("a key that is too long: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := pgx.BeginFunc(t.Context(), db.Pool(), func(tx pgx.Tx) error {
+		return outbox.Send(ctx, tx, outbox.Message{Topic: topic, ID: "m4"})
+	}); !errors.Is(err, context.Canceled) {
+		t.Errorf("a context that has ended: %v", err)
+	}
+	must(t, send(nil, "m5", "m6"))
+	must(t, send(nil))
+	r := read(t, db, "g")
+	r.wantNext(t, "m5", "m6")
+	r.wantNone(t)
 }
 
 func TestMetadataThatAppendDidNotWrite_keepsItsTextAndBlocksNothing(t *testing.T) {

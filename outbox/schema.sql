@@ -1,8 +1,7 @@
 -- Promise: a message is stored by the commit that causes it. It exists exactly if
 -- that commit does, and every consumer group reads all messages in commit order.
 --
--- This file needs no other table and can be applied by itself. Sweep also reads the
--- view retention, which says for how long messages are kept.
+-- This file needs no other table and can be applied by itself.
 
 -- +goose Up
 create table outbox (

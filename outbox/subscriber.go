@@ -46,6 +46,9 @@ type Options struct {
 	// Room waits until there is room for messages, and returns for how many; 0 when ctx
 	// has ended. 500 where it is nil, which is also the most that a page holds.
 	Room func(ctx context.Context) int
+	// OnPage, where set, is called after each page: with the number of its messages, and
+	// whether the offset has moved past them. A read that failed is a page of 0.
+	OnPage func(messages int, acknowledged bool)
 	// Log receives the first failure of several, one line a minute while they go on, and
 	// one when they have ended. Nothing is logged where it is nil.
 	Log *slog.Logger
@@ -100,15 +103,15 @@ var errSubscribed = errors.New("a subscriber has one topic")
 
 // Subscribe implements message.Subscriber.
 func (s *subscriber) Subscribe(ctx context.Context, topic string) (pages <-chan *message.Message, err error) {
-	if s.refused != nil {
-		return nil, s.refused
-	}
 	if s.subscribed.Swap(true) {
 		return nil, errSubscribed
 	}
 	s.reader.log = s.reader.log.With("topic", topic)
 	context.AfterFunc(ctx, s.end)
-	if pages, err = s.Subscriber.Subscribe(ctx, topic); err != nil {
+	if err = s.refused; err == nil {
+		pages, err = s.Subscriber.Subscribe(ctx, topic)
+	}
+	if err != nil {
 		s.end()
 		return nil, fmt.Errorf("subscribe to %s: %w", topic, err)
 	}
@@ -189,10 +192,10 @@ func (*reader) SubscribeIsolationLevel() sql.IsolationLevel { return sql.LevelRe
 // read: a repair would find the offset moved past what nobody has received.
 //
 // A page is one row, as Watermill reads one message from each: its messages in JSON, its
-// position, their number, whether there may be more, and whether messages are committed
-// that cannot be read yet, because an older transaction is under way. It ends before the message that
-// would make it longer than $4 bytes, and a message that is longer alone is a page
-// alone.
+// position, that of the group before it, their number, whether there may be more, and whether
+// messages are committed that cannot be read yet, because an older transaction is in flight.
+// It ends before the message that would make it longer than $4 bytes, and a message that is
+// longer alone is a page alone.
 const selectPage = `
 with position as materialized (
   select o.transaction_id,
@@ -234,6 +237,7 @@ select json_agg(json_build_object('id', message_id, 'metadata', metadata, 'paylo
        (array_agg(transaction_id::text order by place desc) filter (where fits))[1],
        (array_agg("offset" order by place desc) filter (where fits))[1],
        (array_agg(message_id order by place desc) filter (where fits))[1],
+       (select (p.transaction_id, p."offset")::text from position p),
        count(*) filter (where fits),
        count(*) = $3 or not coalesce(bool_and(fits), true),
        exists (
@@ -252,23 +256,27 @@ func (r *reader) SelectQuery(topic, group string, _ wsql.OffsetsAdapter) wsql.Qu
 	return wsql.Query{Query: selectPage, Args: []any{topic, group, r.limit, pageBytes}}
 }
 
-const transactionID = "transaction_id" // the key of ExtraData
+// Keys of ExtraData.
+const (
+	transactionID = "transaction_id"
+	readFrom      = "position" // of the group when the page was read
+)
 
 // UnmarshalMessage makes one message of a page. Its id and its position are those of the
 // last message in it.
 func (r *reader) UnmarshalMessage(from wsql.Scanner) (wsql.Row, error) {
 	var row wsql.Row
 	var page []byte
-	var xid, id sql.NullString
+	var xid, id, position sql.NullString
 	var offset sql.NullInt64
-	if err := from.Scan(&page, &xid, &offset, &id, &r.read, &r.more, &r.held); err != nil {
+	if err := from.Scan(&page, &xid, &offset, &id, &position, &r.read, &r.more, &r.held); err != nil {
 		return wsql.Row{}, fmt.Errorf("scan a page of the outbox: %w", err)
 	}
 	if r.read == 0 {
 		return wsql.Row{}, sql.ErrNoRows
 	}
 	row.Offset, row.UUID, row.Payload = offset.Int64, []byte(id.String), page
-	row.ExtraData = map[string]any{transactionID: xid.String}
+	row.ExtraData = map[string]any{transactionID: xid.String, readFrom: position.String}
 	row.Msg = message.NewMessage(id.String, page)
 	return row, nil
 }
@@ -288,8 +296,12 @@ func (r *reader) HandleError(log watermill.LoggerAdapter, nothing bool, err erro
 	if n := r.failures.ended(err == nil); n > 0 {
 		r.log.Info("delivery from the outbox works again", "failures", n)
 	}
+	acknowledged := err == nil && !nothing
+	if r.OnPage != nil && (read > 0 || err != nil) {
+		r.OnPage(read, acknowledged)
+	}
 	switch {
-	case err != nil || nothing && read > 0: // the page was not acknowledged
+	case err != nil || read > 0 && !acknowledged:
 		r.most = max(1, read/2)
 		r.wait(r.retry, nil)
 	case more:
@@ -349,10 +361,11 @@ update outbox_offsets
        "offset" = $4
  where topic = $1
    and consumer_group = $2
+   and (transaction_id, "offset")::text = $5
    and set_config('synchronous_commit', 'off', true) = 'off'`
 
 func (*reader) AckMessageQuery(topic string, row wsql.Row, group string) wsql.Query {
-	return wsql.Query{Query: updateOffset, Args: []any{topic, group, row.ExtraData[transactionID], row.Offset}}
+	return wsql.Query{Query: updateOffset, Args: []any{topic, group, row.ExtraData[transactionID], row.Offset, row.ExtraData[readFrom]}}
 }
 
 // NextOffsetQuery is empty: the page's own query reads the offset.

@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/groupcommit"
 )
 
 // The oldest messages of each topic are looked at, no more of them than may go:
@@ -46,27 +46,26 @@ delete from outbox
  where ctid = any (array(
          select row
            from oldest
-          where created_at < now() - greatest($1::interval, (select outbox_window from retention))
+          where created_at < now() - $1::interval
           limit $2))`
 
 // Sweep deletes up to limit messages that every consumer group of their topic has
-// received and that are older than retention, by the database's clock, and says
-// how many there were. Where a running worker has announced a longer window, that
-// one counts. A message that some group has not received stays, however old it
-// is; so does every message of a topic that nobody reads.
+// received and that are older than retention, by the database's clock, and returns
+// how many there were. A message that some group has not received stays, however old it
+// is; so does every message of a topic that no group reads.
 //
 // A group is known by its row in outbox_offsets, which its first subscription makes.
 // A group that reads no more holds up the sweep of its topic until its row is
 // deleted from outbox_offsets. A group whose offset is moved back receives again
 // what is still there, and a new group all of it.
 //
-// Several may sweep at once: who comes second to a message finds it gone, and
-// counts it not. Much fewer than limit means that nothing was left to do.
+// Several callers may sweep concurrently: a message is counted by the one that deleted it.
+// Much fewer than limit means that nothing was left to do.
 //
 // If we die here: the statement is one transaction of its own. Either its rows
 // are gone, or the next sweep finds them.
 // Test: TestSweep/what_a_dead_sweeper_held_is_swept_by_the_next.
-func Sweep(ctx context.Context, db *postgres.DB, retention time.Duration, limit int) (int, error) {
+func Sweep(ctx context.Context, db groupcommit.DB, retention time.Duration, limit int) (int, error) {
 	var swept int64
 	b := &pgx.Batch{}
 	b.Queue(sweepReceived, retention, limit).Exec(func(tag pgconn.CommandTag) error {

@@ -106,16 +106,6 @@ func TestSweep(t *testing.T) {
 		wantOldest(t, db, "o3")
 	})
 
-	t.Run("the longest window that a running worker has announced counts", func(t *testing.T) {
-		t.Parallel()
-		db := fill(t)
-		received(t, db, "g", "m0010")
-		write(t, db, `insert into retention_windows values ('a', '1 hour', '2 hours'), ('b', '3 days', '4 days')`)
-		wantSwept(t, db, time.Second, 100, 0)
-		write(t, db, `update retention_windows set seen_at = seen_at - interval '61 minutes' where worker = 'b'`)
-		wantSwept(t, db, time.Second, 100, 5)
-	})
-
 	t.Run("a page that was read is not received again, and the next one is", func(t *testing.T) {
 		db := fresh(t)
 		publish(t, db, "m1", "m2")

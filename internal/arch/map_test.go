@@ -38,7 +38,7 @@ var rules = []rule{
 	{"groupcommit", "", "batches commits of pgx batches of any kind, so that other applications can import it"},
 	{"idempotency", "groupcommit internal/loop internal/schemacheck", "receives requests of any kind, so that other applications can import it"},
 	{"inbox", "groupcommit internal/postgres internal/schemacheck", "receives messages of any kind, so that other applications can import it"},
-	{"outbox", "groupcommit internal/loop internal/postgres internal/schemacheck", "sends messages of any kind, so that other applications can import it"},
+	{"outbox", "groupcommit internal/loop internal/schemacheck", "sends messages of any kind, so that other applications can import it"},
 
 	// The service.
 	{"domain", "", "pure rules, to be read and tested without anything else"},

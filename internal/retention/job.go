@@ -41,7 +41,8 @@ type Job struct {
 	OutboxWindow time.Duration
 	InboxWindow  time.Duration // longer than OutboxWindow
 
-	warned windows // the last that were not its own
+	longest windows // of all workers, when the lease was last taken or renewed
+	warned  windows // the last that were not its own
 }
 
 // Run deletes what has expired until ctx ends. It waits for a database that is away.
@@ -74,8 +75,8 @@ func (j *Job) round(ctx context.Context) (more bool) {
 		delete func() (rows int, err error) // at most commitRows
 	}{
 		{"idempotency_keys", func() (int, error) { return idempotency.Sweep(ctx, j.DB, commitRows) }},
-		{"outbox", func() (int, error) { return outbox.Sweep(ctx, j.DB, j.OutboxWindow, commitRows) }},
-		{"inbox", func() (int, error) { return inbox.Sweep(ctx, j.DB, j.InboxWindow, commitRows) }},
+		{"outbox", func() (int, error) { return outbox.Sweep(ctx, j.DB, j.longest.Outbox, commitRows) }},
+		{"inbox", func() (int, error) { return inbox.Sweep(ctx, j.DB, j.longest.Inbox, commitRows) }},
 		{"inbox_quarantine", func() (int, error) { return inbox.SweepQuarantine(ctx, j.DB, quarantineWindow, commitRows) }},
 		{"webhook_secrets", func() (int, error) { return merchants.SweepSecrets(ctx, j.DB, commitRows) }},
 	} {

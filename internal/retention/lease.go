@@ -19,7 +19,7 @@ type windows struct{ Outbox, Inbox time.Duration }
 
 // Each worker announces, at start and in each round, how long it keeps messages. Workers
 // may disagree, after a change of settings or by mistake: the longest windows count, and
-// each deletion reads them in its own statement. The worker with the longest outbox window
+// each round deletes by those that its hold returned. The worker with the longest outbox window
 // has a longer inbox window, or it had not started; so the longest inbox window is longer
 // than the longest outbox window. The windows of a worker that is gone count for an hour.
 //
@@ -66,16 +66,16 @@ select exists (select from held),
 // If we die here: the statement is one transaction. This job has the lease or it does not,
 // and a lease ends.
 func (j *Job) hold(ctx context.Context) (held bool, err error) {
-	own, longest := windows{j.OutboxWindow, j.InboxWindow}, windows{}
+	own := windows{j.OutboxWindow, j.InboxWindow}
 	err = j.DB.QueryRow(ctx, holdLease, j.Name, own.Outbox, own.Inbox, max(3*j.interval(), shortestLease), longestLease).
-		Scan(&held, &longest.Outbox, &longest.Inbox)
+		Scan(&held, &j.longest.Outbox, &j.longest.Inbox)
 	if err != nil {
 		return false, fmt.Errorf("take the lease of the retention job: %w", err)
 	}
-	if longest != own && longest != j.warned {
-		j.warned = longest
+	if j.longest != own && j.longest != j.warned {
+		j.warned = j.longest
 		j.Log.WarnContext(ctx, "workers disagree on retention, the longest counts",
-			"outbox", longest.Outbox.String(), "inbox", longest.Inbox.String())
+			"outbox", j.longest.Outbox.String(), "inbox", j.longest.Inbox.String())
 	}
 	return held, nil
 }

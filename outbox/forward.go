@@ -1,0 +1,157 @@
+package outbox
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	wsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Forward publishes the messages of a topic to a broker, in their order and each under its own
+// id, until ctx ends; then it returns nil. It returns an error if it cannot make the offset of
+// its consumer group, and retries whatever fails later.
+//
+// It reads a page, publishes its messages, and moves the offset when Publish has returned nil
+// for them. So the broker receives each message at least once: a page is published again if
+// Publish fails or panics, or if the process dies before the offset has moved. An inbox behind
+// the broker drops the repetitions by their id. The first copies of the messages are in order.
+//
+// No transaction is open while Publish runs, so a publisher that fails or stalls holds up its
+// own group and no other. Publish returns nil only for what the broker has stored. It should
+// end when the context of its messages does: Forward waits for it. A message that the broker
+// refuses holds up those behind it, see the package's limits.
+//
+// Of a topic and group one Forward publishes at a time, whichever process it is in: the others
+// wait. It holds a session advisory lock on a connection that it takes out of the pool, which a
+// pooler must not share between transactions. The order and the offset do not depend on the
+// lock, a lost lock costs repetitions. A group is read by Forward or by subscribers, not both.
+func Forward(ctx context.Context, pool *pgxpool.Pool, group, topic string, to message.Publisher, o Options) error {
+	f := &forwarder{reader: newReader(group, o, retryInterval, time.Now), pool: pool, group: group, topic: topic, to: to} //nolint:forbidigo // it decides when the outbox is read and which failure is logged
+	f.done, f.log = ctx, f.log.With("topic", topic)
+	defer func() { f.hangUp(ctx) }()
+	if err := f.begin(ctx); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("forward %s: %w", topic, err)
+	}
+	log := bounded{Logger(f.log), &f.failures}
+	for ctx.Err() == nil {
+		nothing, err := f.forward(ctx)
+		f.HandleError(log, nothing, err)
+	}
+	return nil
+}
+
+// forwarder reads as a subscriber does, and publishes.
+type forwarder struct {
+	*reader
+
+	pool         *pgxpool.Pool
+	group, topic string
+	to           message.Publisher
+
+	conn   *pgx.Conn // nil for none
+	locked bool      // conn holds the lock of the group
+}
+
+// begin makes the group's offset.
+func (f *forwarder) begin(ctx context.Context) error {
+	if f.pool == nil {
+		return errNoPool
+	}
+	_, err := f.pool.Exec(ctx, insertOffset, f.topic, f.group)
+	return err
+}
+
+func (f *forwarder) hangUp(ctx context.Context) {
+	hangUp(ctx, f.conn)
+	f.conn, f.locked = nil, false
+}
+
+// forward publishes a page.
+//
+// If we die here: the offset has moved, or the next forwarder publishes the page again. No
+// message is passed over: the offset moves only from where the page was read.
+// Test: TestForward/a_forwarder_that_dies_before_the_offset_moves_costs_a_repetition.
+func (f *forwarder) forward(ctx context.Context) (nothing bool, err error) {
+	page, err := f.next(ctx)
+	if errors.Is(err, sql.ErrNoRows) {
+		return true, nil
+	}
+	if err == nil {
+		page.Msg.SetContext(ctx)
+		err = f.publish(page.Msg) //nolint:contextcheck // a message carries its own context
+	}
+	if err == nil {
+		err = f.move(ctx, page)
+	}
+	return false, err
+}
+
+// The lock is of a group of these tables: a database may have them in several schemas. The
+// settings let the server notice within half a minute that a process has vanished.
+const lockGroup = `
+select pg_try_advisory_lock(hashtextextended(jsonb_build_array('outbox_offsets'::regclass::oid, $1::text, $2::text)::text, 0)),
+       set_config('tcp_keepalives_idle', '10', false),
+       set_config('tcp_keepalives_interval', '5', false),
+       set_config('tcp_keepalives_count', '3', false)`
+
+// next reads a page. It returns sql.ErrNoRows if there is none, or if another forwarder of the
+// group publishes.
+func (f *forwarder) next(ctx context.Context) (page wsql.Row, err error) {
+	ctx, cancel := context.WithTimeout(ctx, ackDeadline)
+	defer cancel()
+	if f.conn != nil && f.conn.IsClosed() {
+		f.hangUp(ctx)
+	}
+	if f.conn == nil {
+		if f.conn, err = session(ctx, f.pool); err != nil {
+			return page, err
+		}
+	}
+	if !f.locked {
+		err = f.conn.QueryRow(ctx, lockGroup, f.topic, f.group).Scan(&f.locked, nil, nil, nil)
+		if err != nil || !f.locked {
+			return page, cmp.Or(err, sql.ErrNoRows)
+		}
+	}
+	q := f.SelectQuery(f.topic, f.group, nil)
+	return f.UnmarshalMessage(f.conn.QueryRow(ctx, q.Query, q.Args...))
+}
+
+// publish publishes the messages of a page. A panic of the publisher is an error.
+func (f *forwarder) publish(page *message.Message) (err error) {
+	messages, err := Messages(page)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("publish %d messages: panic: %v\n%s", len(messages), p, debug.Stack())
+		}
+	}()
+	if err := f.to.Publish(f.topic, messages...); err != nil {
+		return fmt.Errorf("publish %d messages: %w", len(messages), err)
+	}
+	return nil
+}
+
+var errMoved = errors.New("another process has moved the offset of the group: messages are published again from there")
+
+// move moves the offset past a page that is published, also where ctx has ended meanwhile.
+func (f *forwarder) move(ctx context.Context, page wsql.Row) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), connectTimeout)
+	defer cancel()
+	q := f.AckMessageQuery(f.topic, page, f.group)
+	moved, err := f.conn.Exec(ctx, q.Query, q.Args...)
+	if err == nil && moved.RowsAffected() == 0 {
+		err = errMoved
+	}
+	return err
+}
