@@ -4,7 +4,7 @@ package e2e_test
 func mutants() []mutant {
 	return []mutant{
 		{
-			"the key is stored after the charge, in a commit of its own",
+			"the idempotency key is stored after the charge, in a separate commit",
 			[]edit{{
 				"idempotency/receive.go", "		err = r.DB.Commit(ctx, r.claimed(b, key, request, record, waits))\n",
 				`		if err = r.DB.Commit(ctx, b); err == nil {
@@ -15,7 +15,7 @@ func mutants() []mutant {
 			byWalk("success/api/select set_config, insert ledger_events, insert ledger_postings, insert outbox/after/kill", "accepted under 0 keys"),
 		},
 		{
-			"the message is put into the outbox after the charge, in a commit of its own",
+			"the outbox message is stored after the charge, in a separate commit",
 			[]edit{{
 				"idempotency/receive.go", "		err = r.DB.Commit(ctx, r.claimed(b, key, request, record, waits))\n",
 				`		message := &pgx.Batch{}
@@ -29,7 +29,7 @@ func mutants() []mutant {
 			byWalk("success/api/select set_config, insert idempotency_keys, insert ledger_events, insert ledger_postings/after/kill", "committed apart from its event"),
 		},
 		{
-			"stock is taken in one commit and recorded in another",
+			"stock is taken in one commit, and its event is appended in another",
 			[]edit{
 				{
 					"fulfillment/run.go", "				s.keep(b, r.stream.Charge, e.Event)\n",
@@ -46,7 +46,7 @@ func mutants() []mutant {
 			byWalk("success/worker/insert reservations, update stock/after/kill", "liveness"),
 		},
 		{
-			"the merchant is recorded as told before it is told",
+			"the merchant is recorded as notified before the webhook is sent",
 			[]edit{
 				{
 					"fulfillment/notification.go", "	if !n.delivered {",
@@ -68,7 +68,7 @@ func mutants() []mutant {
 			byWalk("success/worker/POST /shop/webhooks/before/kill", "told"),
 		},
 		{
-			"a webhook has an id of its own at every delivery",
+			"each delivery of a webhook has a new webhook-id",
 			[]edit{{
 				"fulfillment/notification.go", "ID: outcome.ID.String(), Body: body,",
 				"ID: outcome.ID.String() + time.Now().String()[20:26], Body: body,",
@@ -76,12 +76,12 @@ func mutants() []mutant {
 			byWalk("success/worker/POST /shop/webhooks/after/kill", "told"),
 		},
 		{
-			"a worker that died keeps its messages for ever",
+			"the messages of a worker that died are never claimed by another",
 			[]edit{{"inbox/claim.go", "     and i.status in ('pending', 'running')\n     and i.due_at >= $9\n", "     and i.status = 'pending'\n     and i.due_at >= $9\n"}},
 			byWalk("success/worker/POST /v1/payment_intents/after/kill", "liveness"),
 		},
 		{
-			"a declined payment is confirmed again, under a new key",
+			"a declined payment is confirmed a second time, under a new key",
 			[]edit{
 				{
 					"fulfillment/payment.go", "(i.Status == stripe.RequiresPaymentMethod && !i.Attempted)",
@@ -95,7 +95,7 @@ func mutants() []mutant {
 			byWalk("declined/worker/POST /v1/payment_intents/:id/confirm/after/kill", "should be failed card_declined"),
 		},
 		{
-			"a payment intent is made under a new key at every attempt",
+			"each attempt creates a payment intent under a new key",
 			[]edit{
 				{
 					"fulfillment/payment.go", "CreateIntent(ctx, attemptKey(s),",
@@ -105,7 +105,7 @@ func mutants() []mutant {
 			byWalk("success/worker/POST /v1/payment_intents/after/kill", "one payment intent per attempt"),
 		},
 		{
-			"a payment intent is made without a key",
+			"a payment intent is created without a key",
 			[]edit{{
 				"internal/stripe/intent.go", "		params.Description = stripego.String(p.Description)\n	}\n	params.SetIdempotencyKey(key)\n",
 				"		params.Description = stripego.String(p.Description)\n	}\n",
@@ -132,7 +132,7 @@ func mutants() []mutant {
 			byWalk("declined/worker/POST /v1/payment_intents/:id/cancel/before/kill", "canceled"),
 		},
 		{
-			"a refund is sent under a new key each time, and nobody looks first",
+			"a refund is sent under a new key each time, without reading the provider's list",
 			[]edit{
 				{
 					"fulfillment/refund.go", "	key := s.At(refund.AttemptVersion).ID.String()\n",
@@ -150,7 +150,7 @@ func mutants() []mutant {
 			byWalk("refund/worker/POST /v1/refunds/after/kill", "refund"),
 		},
 		{
-			"stock is given back before the failure is recorded, in a commit of its own",
+			"stock is returned before the failure is recorded, in a separate commit",
 			[]edit{
 				{
 					"fulfillment/run.go", "				s.keep(b, r.stream.Charge, e.Event)\n",
@@ -171,7 +171,7 @@ func mutants() []mutant {
 			byWalk("declined/worker/update stock, update reservations/after/kill", "liveness"),
 		},
 		{
-			"the fence is read from the row instead of compared with it",
+			"the fence is read from the row instead of being compared with it",
 			[]edit{
 				{"inbox/finish.go", "done_fence  = (select max(fence) from ending where ending.id = inbox.id),", "done_fence  = fence,"},
 				{"inbox/finish.go", " where (id, fence) not in (select id, done_fence from ended)`", " where id not in (select id from ended)`"},
@@ -179,12 +179,12 @@ func mutants() []mutant {
 			byTest("./inbox", "TestLease/a message of a silent holder is taken over, and the holder loses its whole commit", "want a lost lease"),
 		},
 		{
-			"of two who end one delivery in one statement both pass",
+			"two holders that end one delivery in the same statement both succeed",
 			[]edit{{"inbox/finish.go", " where (id, fence) not in (select id, done_fence from ended)`", " where id not in (select id from ended)`"}},
 			byTest("./groupcommit", "TestDeliveries_endTogether/and only the one is refused whose message its new holder ends beside it", "it has the error <nil>"),
 		},
 		{
-			"deliveries that end together are locked as they lie in the table",
+			"deliveries that end in one group commit are locked in the order of the table",
 			[]edit{{"inbox/finish.go", "   order by id\n     for no key update\n", "     for no key update\n"}},
 			byTest("./groupcommit", "TestDeliveries_lockInOrder", "while the fourth was waited for"),
 		},
@@ -194,17 +194,17 @@ func mutants() []mutant {
 			byTest("./inbox", "TestLease/a heartbeat keeps the message of a handler that works for longer than a lease", "it was taken from a holder that lives"),
 		},
 		{
-			"a taken key does nothing instead of refusing",
+			"the insert of a taken key does nothing instead of refusing the batch",
 			[]edit{{"idempotency/store.go", "values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`", "values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)\non conflict do nothing`"}},
 			byTest("./idempotency", "TestClaim/a taken key refuses the whole batch", "claim 2: taken false, <nil>"),
 		},
 		{
-			"an expired key is new again",
+			"an expired key is accepted as a new one",
 			[]edit{{"idempotency/store.go", "               and key = asked.value\n", "               and key = asked.value\n               and expires_at > clock_timestamp()\n"}},
 			byTest("./intake", "TestKeys/an expired key is told apart and never accepts again", "want ErrExpired"),
 		},
 		{
-			"a request is told from others by its raw bytes",
+			"the fingerprint covers the raw bytes of the request",
 			[]edit{
 				{"internal/httpapi/decode.go", "	if len(body) == 0 && optional {", "	c.Set(\"raw\", body)\n	if len(body) == 0 && optional {"},
 				{"internal/httpapi/keys.go", "[]byte(m.ID), canonical),", "[]byte(m.ID), c.Get(\"raw\").([]byte)),"},
@@ -212,32 +212,32 @@ func mutants() []mutant {
 			byTest("./internal/httpapi", "TestReplay_ignoresSpelling/white space", "not the first answer"),
 		},
 		{
-			"a message that was received is handed back to the outbox",
+			"a page that was received is not acknowledged",
 			[]edit{{"inbox/receive.go", "			observe(receptionOf(page))\n		}\n		return nil\n", "			observe(receptionOf(page))\n		}\n		return errors.New(\"not now\")\n"}},
 			byWalk("success/worker/POST /v1/payment_intents/after/kill", "work is left"),
 		},
 		{
-			"what a page that was rolled back would have started is handled",
+			"messages of a page that was rolled back are handled",
 			[]edit{{"inbox/receive.go", "	if err := r.DB.Commit(ctx, b); err != nil {\n", "	if err := r.DB.Commit(ctx, b); err != nil && page[0].stored.ID == 0 {\n"}},
 			byTest("./inbox", "TestReceiveStarts/nothing of a page that was rolled back, and its slots are free again", "the page is stored"),
 		},
 		{
-			"a message starts as it is received though an older one of its key is open",
+			"a message is claimed on receipt although an older one of its key is open",
 			[]edit{{"inbox/store.go", "         d.reserved\n         and ` + oldestOpen + ` is null\n", "         d.reserved\n"}},
 			byTest("./inbox", "TestReceiveStarts/behind a message of its key that is open", "it is {Status:"),
 		},
 		{
-			"a message starts as it is received though an older one of its key is parked",
+			"a message is claimed on receipt although an older one of its key is a dead letter",
 			[]edit{{"inbox/store.go", "         and ($4 or (select dead.id\n", "         and ($4 or true or (select dead.id\n"}},
 			byTest("./inbox", "TestReceiveStarts/behind a message of its key that is parked", "it is {Status:"),
 		},
 		{
-			"the inbox forgets what the outbox can still deliver",
+			"the inbox deletes rows whose messages the outbox can still deliver",
 			[]edit{{"inbox/retention.go", "            and received_in < coalesce((select transaction_id from outbox_oldest), '18446744073709551615')\n", ""}},
 			byTest("./inbox", "TestSweepLeavesWhatTheOutboxHolds/a message goes when its message in the outbox has gone", "3 swept, want 0"),
 		},
 		{
-			"the outbox is read without the horizon",
+			"the outbox is read beyond the oldest open transaction",
 			[]edit{
 				{"outbox/subscriber.go", "     and o.transaction_id < pg_snapshot_xmin(pg_current_snapshot())\n   order by", "   order by"},
 				{"outbox/subscriber.go", "\n              and m.transaction_id < pg_snapshot_xmin(pg_current_snapshot())", ""},
@@ -245,7 +245,7 @@ func mutants() []mutant {
 			byTest("./outbox", "TestOrder/an older transaction that commits late is not passed over", "young"),
 		},
 		{
-			"pages follow the text of the transaction id",
+			"pages are ordered by the text of the transaction id",
 			[]edit{
 				{"outbox/subscriber.go", "next as (\n  select o.transaction_id,", "next as (\n  select o.transaction_id::text,"},
 				{"outbox/subscriber.go", "order by o.transaction_id, o", "order by transaction_id, o"},
@@ -253,7 +253,7 @@ func mutants() []mutant {
 			byTest("./outbox", "TestPagesFollowTransactionIDsAsNumbers", ""),
 		},
 		{
-			"a commit is told from its last statement, not from its end",
+			"a commit is reported after its last statement, before Close",
 			[]edit{{
 				"groupcommit/committer.go", "	return c.closeCommit(u.ctx, conn, conn.SendBatch(u.ctx, b))\n}\n\nfunc notAcquired", `	results := conn.SendBatch(u.ctx, b)
 	defer results.Close()
@@ -270,7 +270,7 @@ func notAcquired`,
 			byTest("./groupcommit", "TestCommit/a constraint that is checked at commit refuses too", "want one of effects_twin_once"),
 		},
 		{
-			"an unknown commit is taken for a failed one",
+			"a commit with an unknown outcome is reported as not committed",
 			[]edit{{
 				"groupcommit/outcome.go",
 				"	return fmt.Errorf(\"%w: %w\", ErrUnknown, err)\n}\n\n// isRefusal",
@@ -279,19 +279,19 @@ func notAcquired`,
 			byTest("./groupcommit", "TestCommitOfACutConnection/a session that is ended under a commit leaves its outcome unknown", "want ErrUnknown"),
 		},
 		{
-			"who shared a transaction that was refused is told so, whoever's fault it was",
+			"a refused group commit refuses every batch in it",
 			[]edit{{
 				"groupcommit/committer.go", "	if err == nil || OutcomeOf(err) == Unknown {\n", "	if true {\n",
 			}},
 			byTest("./groupcommit", "TestGroupCommit_refusesOnlyTheBatchAtFault", "has the error ERROR: duplicate key"),
 		},
 		{
-			"who shares a transaction writes as the tenant before",
+			"a batch in a group commit writes as the tenant of the batch before it",
 			[]edit{{"groupcommit/join.go", "			setTenant(b, tenant)\n", ""}},
 			byTest("./groupcommit", "TestGroupCommit_writesEachBatchAsItsTenant", "written (-want +got)"),
 		},
 		{
-			"shared transactions lock in the order of arrival",
+			"group commits lock rows in the order of arrival",
 			[]edit{{
 				"groupcommit/join.go",
 				"		return cmp.Or(cmp.Compare(a.table, b.table), a.row.compare(b.row))\n", "		return 0\n",
@@ -304,17 +304,17 @@ func notAcquired`,
 			byTest("./groupcommit", "TestGroupCommit_writesEachBatchAsItsTenant", "written (-want +got)"),
 		},
 		{
-			"reads that share a round trip are all the first tenant's",
+			"batched reads all run as the first tenant",
 			[]edit{{"intake/keys.go", "		for scope, states := range scopes {\n", "		for _, states := range scopes {\n			scope := keys[0].Scope\n"}},
 			byTest("./intake", "TestBatchedRead", "found false"),
 		},
 		{
-			"what was known of a key at the door answers another key",
+			"the state that was read of one key answers another key",
 			[]edit{{"idempotency/store.go", "{ return s.Key == key && !s.Now.IsZero() }", "{ return !s.Now.IsZero() }"}},
 			byTest("./idempotency", "TestReceive_usesAKnownStateOfItsKeyAlone", "replayed true, want false"),
 		},
 		{
-			"net/http may repeat a provider call by itself",
+			"net/http may repeat a provider call on its own",
 			[]edit{{"internal/stripe/client.go", "	once.GetBody = nil\n", ""}},
 			byTest("./internal/stripe", "TestCall_isSentOnceOnAReusedConnectionThatIsCut", "the provider saw 3 requests, want 2"),
 		},
