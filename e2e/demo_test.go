@@ -2,9 +2,11 @@ package e2e_test
 
 import (
 	"context"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -27,6 +29,35 @@ func TestDemo(t *testing.T) {
 		}
 		if audit, err := validate.ReadAudit(stdout); err != nil || !audit.OK {
 			t.Errorf("the demo printed %v: %s", err, stdout)
+		}
+		s.mustBeEmpty(t)
+	})
+	t.Run("kept up, it answers the commands of the README", func(t *testing.T) {
+		t.Parallel()
+		s := newStage(t)
+		command := s.demo(t, "--keep")
+		if err := command.Start(); err != nil {
+			t.Fatal(err)
+		}
+		await.True(t, "the demo stays up", func() bool { return strings.Contains(s.said(t), "everything stays up") })
+		api := regexp.MustCompile(`(?m)^  api\S* +(http://\S+)$`).FindStringSubmatch(s.said(t))
+		if api == nil || !strings.Contains(s.said(t), "sk_test_demo") {
+			t.Fatalf("it says\n%s", s.said(t))
+		}
+		client, variables := newClient(api[1:], "sk_test_demo"), map[string]string{}
+		commands := regexp.MustCompile(`curl -i (?:[^\n]*\\\n)*[^\n]*`).FindAllString(readFile(t, "../README.md"), -1)
+		for _, command := range commands {
+			got, err := client.do(t.Context(), readCurl(t, command, variables))
+			if err != nil || got.Status != http.StatusAccepted && got.Status != http.StatusConflict {
+				t.Errorf("%s\nis answered %d %s, %v", command, got.Status, got.Body, err)
+			}
+			variables["$CHARGE"] = strings.TrimPrefix(got.Header.Get("Location"), "/v1/charges/")
+		}
+		if len(commands) < 2 {
+			t.Errorf("the README has %d commands", len(commands))
+		}
+		if err := command.Process.Signal(syscall.SIGINT); err != nil {
+			t.Fatal(err)
 		}
 		s.mustBeEmpty(t)
 	})

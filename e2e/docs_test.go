@@ -86,10 +86,14 @@ func readCurl(t *testing.T, command string, variables map[string]string) request
 			i++
 			r.method, r.body = http.MethodPost, []byte(word(words[i], variables))
 		default:
-			if !strings.HasPrefix(words[i], "$API") {
+			path, found := strings.CutPrefix(words[i], "$API")
+			if !found {
+				path, found = strings.CutPrefix(words[i], "localhost:8080")
+			}
+			if !found {
 				t.Fatalf("what is %s in\n%s", words[i], command)
 			}
-			r.path = word(strings.TrimPrefix(words[i], "$API"), variables)
+			r.path = word(path, variables)
 		}
 	}
 	return r

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	mathrand "math/rand/v2"
+	"net"
 	"os"
 	"slices"
 	"strings"
@@ -25,9 +26,17 @@ import (
 type own struct {
 	fleet.World
 
-	folder *tempdir.Dir // of the programs and their logs
-	server *databases
+	folder  *tempdir.Dir // of the programs and their logs
+	server  *databases
+	visited bool // it stays up for visitors
 }
+
+// The address and the API key for visitors are those of the README. Another address is
+// taken where this one is in use.
+const (
+	visitorsAddress = "127.0.0.1:8080"
+	visitorsKey     = "sk_test_demo"
+)
 
 const (
 	startTimeout   = 2 * time.Minute        // a program that ends is noticed at once
@@ -36,12 +45,15 @@ const (
 )
 
 func openOwn(ctx context.Context, o Options, plan traffic.Plan) (stage, error) {
-	s := &own{World: fleet.World{Secrets: fleet.Secrets{
+	s := &own{visited: o.Keep, World: fleet.World{Secrets: fleet.Secrets{
 		API:      "sk_test_" + rand.Text(),
 		Provider: "sk_test_demo",
 		Events:   newWebhookSecret(),
 		Shop:     newWebhookSecret(),
 	}}}
+	if s.visited {
+		s.Secrets.API = visitorsKey
+	}
 	if err := s.open(ctx, o, plan); err != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 		defer cancel()
@@ -87,7 +99,13 @@ func (s *own) start(ctx context.Context, plan traffic.Plan) error {
 	if _, err := s.Run(ctx, "migrate"); err != nil {
 		return err
 	}
-	s.APIs, err = s.StartAll(ctx, "api", s.API, programsOfKind, func(int) map[string]string { return s.APIEnv() })
+	s.APIs, err = s.StartAll(ctx, "api", s.API, programsOfKind, func(i int) map[string]string {
+		env := s.APIEnv()
+		if i == 0 && s.visited && isFree(ctx, visitorsAddress) {
+			env["HTTP_ADDR"] = visitorsAddress
+		}
+		return env
+	})
 	if err != nil {
 		return err
 	}
@@ -107,6 +125,11 @@ func (s *own) start(ctx context.Context, plan traffic.Plan) error {
 	}
 	s.Workers, err = s.StartAll(ctx, "worker", s.Worker, programsOfKind, func(int) map[string]string { return s.WorkerEnv(s.Sandbox.URL()) })
 	return err
+}
+
+func isFree(ctx context.Context, address string) bool {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	return err == nil && listener.Close() == nil
 }
 
 func (s *own) target() traffic.Target {
