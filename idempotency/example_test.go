@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -102,6 +103,43 @@ func ExampleOnce_batch() {
 	// order-2 1 true <nil>
 	// order-3 0 false nothing to sell
 	// order-4 3 false <nil>
+}
+
+// A handler of net/http is carried out once per Idempotency-Key and tenant.
+func ExampleMiddleware() {
+	pool, end := openPool()
+	defer end()
+
+	sell := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var number int64
+		row := idempotency.Tx(r.Context()).QueryRow(r.Context(), `insert into sales (item) values ($1) returning number`, r.FormValue("item"))
+		if err := row.Scan(&number); err != nil {
+			http.Error(w, "try again", http.StatusInternalServerError) // rolled back
+			return
+		}
+		w.Header().Set("Location", fmt.Sprint("/sales/", number))
+		w.WriteHeader(http.StatusCreated)
+	})
+	tenant := func(r *http.Request) string { user, _, _ := r.BasicAuth(); return user }
+	keyed := idempotency.Middleware(pool, tenant, idempotency.HTTPOptions{})
+
+	mux := http.NewServeMux()
+	mux.Handle("POST /sales", keyed(sell))
+	for _, key := range []string{"8e03978e", "8e03978e", "3e1c0a5f", ""} {
+		r := httptest.NewRequestWithContext(context.Background(), http.MethodPost, "/sales?item=mug", nil)
+		r.SetBasicAuth("shop", "secret")
+		if key != "" {
+			r.Header.Set("Idempotency-Key", key)
+		}
+		w := httptest.NewRecorder()
+		mux.ServeHTTP(w, r)
+		fmt.Printf("%d %s %q\n", w.Code, w.Header().Get("Location"), w.Header().Get("Idempotent-Replayed"))
+	}
+	// Output:
+	// 201 /sales/1 ""
+	// 201 /sales/1 "true"
+	// 201 /sales/2 ""
+	// 400  ""
 }
 
 // The batch form: key, writes and answer reach the database in one round trip.
