@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -18,6 +17,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/payonce/payonce/examples/scaffold"
 )
 
 const orders = 12
@@ -28,20 +29,10 @@ type Shop func(context.Context, *pgxpool.Pool, *Broker) (http.Handler, error)
 // Main lets customers order at a shop, prints what became of it, and exits with 1 if that
 // is not what the customers wanted.
 func Main(schema string, start Shop) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	if err := run(ctx, schema, start); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
+	scaffold.Main(schema, func(ctx context.Context, pool *pgxpool.Pool) error { return run(ctx, pool, start) })
 }
 
-func run(ctx context.Context, schema string, start Shop) error {
-	pool, err := database(ctx, schema)
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
+func run(ctx context.Context, pool *pgxpool.Pool, start Shop) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	broker := &Broker{GoChannel: gochannel.NewGoChannel(gochannel.Config{BlockPublishUntilSubscriberAck: true}, watermill.NopLogger{})}
@@ -75,21 +66,6 @@ func run(ctx context.Context, schema string, start Shop) error {
 		return errors.New("not what the customers wanted")
 	}
 	return nil
-}
-
-// database returns a pool on a schema of this name, which is emptied first.
-func database(ctx context.Context, schema string) (*pgxpool.Pool, error) {
-	config, err := pgxpool.ParseConfig(os.Getenv("DATABASE_URL"))
-	if err != nil {
-		return nil, err
-	}
-	config.ConnConfig.RuntimeParams["search_path"] = schema
-	pool, err := pgxpool.NewWithConfig(ctx, config)
-	if err != nil {
-		return nil, err
-	}
-	_, err = pool.Exec(ctx, fmt.Sprintf("drop schema if exists %[1]s cascade; create schema %[1]s", schema))
-	return pool, err
 }
 
 // order sends an order, and repeats it under its key while the shop answers with an error.
