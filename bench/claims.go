@@ -70,7 +70,7 @@ func claimByPayonce(ctx context.Context, t task) (w window, err error) {
 	processor.Wake, processor.Listening = wake, func() bool { return true }
 	running, stop := context.WithCancel(ctx)
 	ended := make(chan struct{})
-	go func() { processor.Run(running); close(ended) }()
+	go func() { _ = processor.Run(running); close(ended) }()
 	defer func() { stop(); <-ended }()
 	use := users(t.Postmaster, os.Getpid())
 	for wave := range wavesBefore + wavesSeen {

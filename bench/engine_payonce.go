@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -44,9 +43,9 @@ func payonceCarrier(ctx context.Context, c *carrier) (accepting, error) {
 	})
 	processor.Wake, processor.Listening = bell.Bell(doorbell.Inbox), bell.Listening
 	c.background.Go(func() error { bell.Run(ctx, accepts.Pool()); return nil })
-	c.background.Go(func() error { processor.Run(ctx); return nil })
+	c.background.Go(func() error { return processor.Run(ctx) })
 	c.background.Go(func() error {
-		return receiving(ctx, c.Database, nil, processor, outbox.Options{
+		return receiving(ctx, c.Database, processor, outbox.Options{
 			Bell: bell.Bell(doorbell.Outbox), Listening: bell.Listening, Room: processor.Room,
 		})
 	})
@@ -69,8 +68,8 @@ func newProcessor(db *postgres.DB, t task, handle inbox.Handler) *inbox.Processo
 	}
 }
 
-// receiving runs Watermill's router from outbox to inbox until ctx ends.
-func receiving(ctx context.Context, url string, observe func(inbox.Reception), processor *inbox.Processor, options outbox.Options) error {
+// receiving takes messages from the outbox into the inbox until ctx ends.
+func receiving(ctx context.Context, url string, processor *inbox.Processor, options outbox.Options) error {
 	db, err := postgres.Open(ctx, url, postgres.Options{
 		Application: "bench-subscriber", MaxConns: 3, LockTimeout: -1, StatementTimeout: time.Minute,
 	})
@@ -78,18 +77,13 @@ func receiving(ctx context.Context, url string, observe func(inbox.Reception), p
 		return err
 	}
 	defer db.Close()
-	log := quiet()
-	options.Log = log
+	options.Log = quiet()
 	subscriber := outbox.NewSubscriber(db.Pool(), "inbox", options)
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Second}, outbox.Logger(log))
-	if err != nil {
-		return fmt.Errorf("make the router: %w", err)
-	}
-	router.AddConsumerHandler("inbox", topic, subscriber, outbox.ByPage(log, processor.Receive(func(m *message.Message) (inbox.Envelope, bool) { //nolint:contextcheck // a message carries its own context
-		return inbox.Envelope{Type: m.Metadata.Get(outbox.MetadataType), OrderingKey: m.Metadata.Get(outbox.MetadataOrderingKey)}, true
-	}, observe)))
-	if err := router.Run(ctx); err != nil {
-		return fmt.Errorf("run the router: %w", err)
-	}
-	return nil
+	defer func() { _ = subscriber.Close() }() // it says what Consume says
+	return processor.Consume(ctx, inbox.Source{
+		Subscriber: subscriber, Topic: topic, Split: outbox.Messages,
+		Read: func(m *message.Message) (inbox.Message, error) {
+			return inbox.Message{Type: m.Metadata.Get(outbox.MetadataType), OrderingKey: m.Metadata.Get(outbox.MetadataOrderingKey)}, nil
+		},
+	})
 }

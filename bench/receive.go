@@ -35,7 +35,7 @@ func receiveMessages(ctx context.Context, b *bench, set setting) (Sample, error)
 	})
 }
 
-// receiveByPayonce runs the router until everything was received.
+// receiveByPayonce receives until everything was received.
 func receiveByPayonce(ctx context.Context, t task) (w window, err error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -48,12 +48,13 @@ func receiveByPayonce(ctx context.Context, t task) (w window, err error) {
 	defer db.Close()
 	processor := &inbox.Processor{DB: db, Receiver: receiver, Log: quiet()} // it stores, and starts nothing
 	all, ended := make(chan struct{}), make(chan error, 1)
+	processor.OnReceive = func(r inbox.Reception) {
+		if received += r.New; received == t.Messages {
+			close(all)
+		}
+	}
 	go func() {
-		ended <- receiving(ctx, t.Database, func(r inbox.Reception) {
-			if received += r.New; received == t.Messages {
-				close(all)
-			}
-		}, processor, outbox.Options{})
+		ended <- receiving(ctx, t.Database, processor, outbox.Options{})
 	}()
 	select {
 	case <-all:
@@ -61,7 +62,7 @@ func receiveByPayonce(ctx context.Context, t task) (w window, err error) {
 		return w, errors.Join(errors.New("receiving ended early"), err)
 	}
 	w = window{Done: t.Messages, Total: t.Messages, Seconds: time.Since(began).Seconds(), Used: use().minus(before)}
-	// The page that holds the last message is committed before the router stops.
+	// The page that holds the last message is committed before receiving stops.
 	if err := pause(ctx, 200*time.Millisecond); err != nil {
 		return w, err
 	}

@@ -192,7 +192,7 @@ func (f *fixture) put(receiver string, s ledger.Stream, version int, id string) 
 		f.t.Fatal(err)
 	}
 	b := &pgx.Batch{}
-	if err := inbox.Accept(b, receiver, inbox.Message{
+	if _, err := inbox.Accept(b, receiver, inbox.Message{
 		ID: id, Type: s.At(version).Type, OrderingKey: s.ID, Partition: s.Charge.MerchantID, Payload: payload,
 		Metadata: map[string]string{outbox.MetadataCorrelationID: "req_1"},
 	}); err != nil {
@@ -205,7 +205,7 @@ func (f *fixture) put(receiver string, s ledger.Stream, version int, id string) 
 func (f *fixture) event(id, name string) {
 	f.t.Helper()
 	b := &pgx.Batch{}
-	if err := inbox.Accept(b, fulfillment.ChargeReceiver, inbox.Message{
+	if _, err := inbox.Accept(b, fulfillment.ChargeReceiver, inbox.Message{
 		ID: id, Type: "stripe." + name, OrderingKey: "ch_1",
 		Payload: []byte(`{"id":"` + id + `","type":"` + name + `","charge_id":"ch_1","object":"pi_1"}`),
 	}); err != nil {
@@ -243,7 +243,7 @@ update inbox
 	})
 	p.Concurrency = min(n, 16)
 	ended := make(chan struct{})
-	go func() { p.Run(ctx); close(ended) }()
+	go func() { _ = p.Run(ctx); close(ended) }()
 	defer func() { cancel(); <-ended }()
 	errs := make([]error, n)
 	for i := range errs {

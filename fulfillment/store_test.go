@@ -196,7 +196,7 @@ func (m *machine) request(t *rapid.T, s ledger.Stream, cmd domain.Command, may b
 		t.Fatal(err)
 	}
 	p := &message{id: next.Head().ID.String(), charge: s.ID}
-	if err := inbox.Accept(b, m.receiver, inbox.Message{ID: p.id, Type: next.Head().Type, OrderingKey: s.ID, Payload: payload}); err != nil {
+	if _, err := inbox.Accept(b, m.receiver, inbox.Message{ID: p.id, Type: next.Head().Type, OrderingKey: s.ID, Payload: payload}); err != nil {
 		t.Fatal(err)
 	}
 	m.commit(t, b)

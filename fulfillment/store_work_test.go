@@ -71,7 +71,7 @@ func (m *machine) start(next fault, end death) *holder {
 	go func() {
 		defer close(h.ended)
 		defer cancel()
-		p.Run(ctx)
+		_ = p.Run(ctx)
 	}()
 	return h
 }

@@ -52,10 +52,9 @@ select n, 'r', n, n, 't', '', '{}', '', 'running', fence
 	}
 }
 
-// end queues the end of a delivery as inbox.Done does; only the inbox can make a delivery.
+// end queues the end of a delivery as the inbox does; only the inbox can make a delivery.
 func end(b *pgx.Batch, id, fence int64) {
-	inbox.Done(b, &inbox.Delivery{})
-	b.QueuedQueries[b.Len()-1].Arguments = []any{id, fence}
+	b.Queue(inbox.Writes()[0].SQL, id, fence)
 }
 
 // ending has an effect and ends a delivery.

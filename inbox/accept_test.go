@@ -75,7 +75,8 @@ select receiver = 'r'
 	t.Run("a batch that rolls back has received nothing", func(t *testing.T) {
 		db := fresh(t)
 		b := &pgx.Batch{}
-		must(t, inbox.Accept(b, "r", note("m1", "x")))
+		_, err := inbox.Accept(b, "r", note("m1", "x"))
+		must(t, err)
 		b.Queue(`select 1 / 0`)
 		if err := db.Commit(t.Context(), b); err == nil {
 			t.Fatal("it was committed")
@@ -100,7 +101,7 @@ func TestAcceptRefusesWhatCannotBeStored(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := &pgx.Batch{}
-			if err := inbox.Accept(b, "r", m); err == nil || !strings.Contains(err.Error(), strconv.Quote(m.ID[:min(len(m.ID), inbox.MaxLength)])) || b.Len() != 0 {
+			if _, err := inbox.Accept(b, "r", m); err == nil || !strings.Contains(err.Error(), strconv.Quote(m.ID[:min(len(m.ID), inbox.MaxLength)])) || b.Len() != 0 {
 				t.Errorf("%v, and %d statements were queued", err, b.Len())
 			}
 		})
@@ -118,7 +119,7 @@ func TestAcceptBesideRivals(t *testing.T) {
 		all.Go(func() {
 			for i := range messages {
 				b := &pgx.Batch{}
-				if err := inbox.Accept(b, "r", note("m"+strconv.Itoa(i), "x")); err != nil {
+				if _, err := inbox.Accept(b, "r", note("m"+strconv.Itoa(i), "x")); err != nil {
 					t.Error(err)
 				}
 				if err := db.Commit(t.Context(), b); err != nil {

@@ -54,28 +54,23 @@ func Example() {
 		},
 	}
 	stopped := make(chan struct{})
-	go func() { shop.Run(ctx); close(stopped) }()
+	go func() { _ = shop.Run(ctx); close(stopped) }()
 
 	// Receive.
 	subscriber := outbox.NewSubscriber(db.Pool(), "inbox", outbox.Options{Room: shop.Room})
 	defer func() { _ = subscriber.Close() }()
-	pages, err := subscriber.Subscribe(ctx, "orders")
-	if err != nil {
-		panic(err)
-	}
 	deliveries, received := 0, make(chan struct{})
-	receive := outbox.ByPage(log, shop.Receive(func(m *message.Message) (inbox.Envelope, bool) {
-		return inbox.Envelope{Type: m.Metadata.Get(outbox.MetadataType), OrderingKey: m.Metadata.Get(outbox.MetadataOrderingKey)}, true
-	}, func(r inbox.Reception) {
+	shop.OnReceive = func(r inbox.Reception) {
 		if deliveries += r.New + r.Duplicates; deliveries == 2 {
 			close(received)
 		}
-	}))
+	}
 	go func() {
-		for page := range pages {
-			if receive(page) == nil {
-				page.Ack()
-			}
+		err := shop.Consume(ctx, inbox.Source{Subscriber: subscriber, Topic: "orders", Split: outbox.Messages, Read: func(m *message.Message) (inbox.Message, error) {
+			return inbox.Message{Type: m.Metadata.Get(outbox.MetadataType), OrderingKey: m.Metadata.Get(outbox.MetadataOrderingKey)}, nil
+		}})
+		if err != nil {
+			panic(err)
 		}
 	}()
 	<-received
@@ -85,7 +80,7 @@ func Example() {
 
 	var status string
 	var attempts, duplicates int
-	err = db.QueryRow(context.Background(), `select status, attempts, duplicates from inbox`).Scan(&status, &attempts, &duplicates)
+	err := db.QueryRow(context.Background(), `select status, attempts, duplicates from inbox`).Scan(&status, &attempts, &duplicates)
 	fmt.Println(status, attempts, duplicates, err)
 	// Output:
 	// attempt 1: order.placed of a mug

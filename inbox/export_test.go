@@ -5,7 +5,7 @@ import "time"
 // NeverLookFully lets the next claims of a processor begin where the first one has found
 // the oldest open message.
 func NeverLookFully(p *Processor) {
-	r := p.state()
+	r, _ := p.state()
 	r.dueFrom = time.Unix(0, 0)
 	r.lookedAt = time.Now().Add(24 * time.Hour)
 }

@@ -7,7 +7,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/groupcommit"
-	"github.com/payonce/payonce/internal/postgres"
 )
 
 // done ends deliveries: one, or as doneMany several of one group commit, which are refused
@@ -49,23 +48,30 @@ select '', '', '', '', '', '{}', '', fence, fence + 1
  where (id, fence) not in (select id, done_fence from ended)`
 )
 
-// Done queues the end of a delivery into the batch that holds its last effect. If the
-// lease was taken over, or another holder finished the message and retention deleted it,
-// the constraint refuses the whole batch, and IsLost reports it.
-// Delivery.Commit saves the commit in which the inbox ends what its handler did not.
-func Done(b *pgx.Batch, d *Delivery) { b.Queue(done, d.row, d.fence) }
-
 // Commit commits a batch that holds the handler's last effect, together with the end of the
-// delivery, as Done ends it.
-func (d *Delivery) Commit(ctx context.Context, db *postgres.DB, b *pgx.Batch) error {
-	Done(b, d)
+// delivery. If the lease was taken over, or another holder finished the message and
+// retention deleted it, the constraint refuses the whole batch, and IsLost reports it.
+func (d *Delivery) Commit(ctx context.Context, db groupcommit.DB, b *pgx.Batch) error {
+	d.queueEnd(b)
 	err := db.Commit(ctx, b)
 	d.done = err == nil
 	return err
 }
 
-// IsLost tells whether a commit was refused because another holder has claimed or finished
-// the delivery. The handler stops: the other holder continues.
+func (d *Delivery) queueEnd(b *pgx.Batch) { b.Queue(done, d.row, d.fence) }
+
+// Done ends the delivery in the transaction that holds the handler's last effect, and is its
+// last statement. It refuses as Commit does, and the handler rolls back. When Done has
+// returned nil, the commit of the transaction alone decides: if it is rolled back, the
+// message is handled again after its lease has expired, though the handler returns nil.
+func (d *Delivery) Done(ctx context.Context, tx pgx.Tx) error {
+	_, err := tx.Exec(ctx, done, d.row, d.fence)
+	d.done = err == nil
+	return err
+}
+
+// IsLost tells whether a transaction was refused because another holder has claimed or
+// finished the delivery. The handler stops: the other holder continues.
 func IsLost(err error) bool { return groupcommit.Constraint(err) == "inbox_done_by_holder" }
 
 // endClaim ends a claim without finishing the message. It has an effect for the holder of

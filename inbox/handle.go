@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/payonce/payonce/groupcommit"
-	"github.com/payonce/payonce/internal/postgres"
 )
 
 // process runs the handler and ends the claim.
@@ -48,7 +47,7 @@ func (r *run) attempt(ctx context.Context, d *Delivery) outcome {
 	if errors.Is(context.Cause(ctx), errDraining) {
 		return r.outcomeOf(ctx, d, errDraining)
 	}
-	if d.deaths >= r.Policy.maxDeaths() {
+	if d.deaths >= r.Policy.MaxDeaths {
 		// No handler returned that could say why.
 		return deadLetter(d, fmt.Errorf("%d %w", d.deaths, errHoldersDied))
 	}
@@ -66,7 +65,7 @@ func (r *run) outcomeOf(ctx context.Context, d *Delivery, err error) outcome {
 	case err == nil && d.done:
 		return outcome{end: EndDone}
 	case err == nil:
-		return outcome{end: EndDone, queue: func(b *pgx.Batch) { Done(b, d) }}
+		return outcome{end: EndDone, queue: d.queueEnd}
 	case errors.Is(context.Cause(ctx), errLeaseLost) || IsLost(err):
 		return outcome{EndLost, nil, slog.LevelWarn, "lease lost, the new holder continues", err}
 	case errors.Is(context.Cause(ctx), errDraining):
@@ -144,7 +143,7 @@ func (r *run) finish(ctx context.Context, log *slog.Logger, queue func(*pgx.Batc
 // service. A statement that the server refused, or that ran for too long, may be the
 // message's fault, and another host's outage has no marks of our own database.
 func isUnavailable(err error) bool {
-	if groupcommit.OutcomeOf(err) == groupcommit.Unknown || errors.Is(err, postgres.ErrNoConnection) {
+	if groupcommit.OutcomeOf(err) == groupcommit.Unknown {
 		return true
 	}
 	if _, unsent := errors.AsType[pgx.ErrPreprocessingBatch](err); groupcommit.OutcomeOf(err) == groupcommit.NotSent && !unsent {
@@ -156,7 +155,7 @@ func isUnavailable(err error) bool {
 	if refusal, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return isOutage(refusal.Code)
 	}
-	// Errors of a connection that does not belong to a postgres.DB have this method in
+	// Errors of a connection that was not used for a commit have this method in
 	// common and nothing else. Its answer is not used.
 	_, broken := errors.AsType[interface {
 		error

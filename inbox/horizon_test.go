@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/inbox"
@@ -58,7 +57,8 @@ func TestClaim_findsWhatIsCommittedLate(t *testing.T) {
 	must(t, err)
 	t.Cleanup(func() { _ = late.Rollback(t.Context()) })
 	b := &pgx.Batch{}
-	must(t, inbox.Accept(b, "r", inbox.Message{ID: "late"}))
+	_, err = inbox.Accept(b, "r", inbox.Message{ID: "late"})
+	must(t, err)
 	must(t, late.SendBatch(t.Context(), b).Close())
 	for _, id := range []string{"a", "b", "c", "d", "e"} { // claims find younger ones
 		put(t, db, id, id)
@@ -106,16 +106,12 @@ func TestClaim_knowsWhatAPageHeldBackAfterAPause(t *testing.T) {
 	start(t, p)
 	await.True(t, "it claims", func() bool { return sent.claims.Load() > 0 })
 	<-time.After(1200 * time.Millisecond) // the next claim looks fully
-	var page []*message.Message
+	var page []inbox.Message
 	for n := range 20 {
-		page = append(page, message.NewMessage(strconv.Itoa(n), nil))
+		page = append(page, inbox.Message{ID: strconv.Itoa(n), Partition: "slow"})
 	}
-	inPartition := func(m *message.Message) (inbox.Envelope, bool) {
-		return inbox.Envelope{Type: "t", OrderingKey: m.UUID, Partition: "slow"}, true
-	}
-	if err := p.Receive(inPartition, nil)(t.Context(), page); err != nil {
-		t.Fatal(err)
-	}
+	_, err := p.Receive(t.Context(), page...)
+	must(t, err)
 	claims := sent.claims.Load()
 	bell <- struct{}{}
 	await.True(t, "it claims again", func() bool { return sent.claims.Load() > claims })

@@ -83,7 +83,7 @@ type Delivery struct {
 	deaths    int       // holders in a row that died before this one
 	onReceipt bool      // claimed by the page that brought it
 	heldBack  bool      // and so not claimed
-	done      bool      // by its handler's commit
+	done      bool      // by its handler's transaction
 }
 
 // Handler handles one delivery. It may be called again for the same message, after a
@@ -91,7 +91,8 @@ type Delivery struct {
 // what is already done.
 //
 // The context ends when the lease is lost or the program has no time left to drain. After
-// nil the message is done: by the handler's Delivery.Commit, else by a commit of the inbox.
+// nil the message is done: by the handler's Delivery.Commit or Delivery.Done, else by a
+// commit of the inbox.
 type Handler func(ctx context.Context, d *Delivery) error
 
 // WaitError is returned by a handler that cannot continue because of an external
@@ -148,13 +149,6 @@ const LongestWait = time.Hour
 
 // longest is LongestWait, or what the policy itself sets beyond it.
 func (p Policy) longest() time.Duration { return max(LongestWait, p.Lease, p.BackoffCap) }
-
-func (p Policy) maxDeaths() int {
-	if p.MaxDeaths > 0 {
-		return p.MaxDeaths
-	}
-	return 4 * p.MaxAttempts
-}
 
 // backoff is a random part of min(BackoffCap, BackoffBase × 2ⁿ).
 func (p Policy) backoff(n int) time.Duration {

@@ -231,7 +231,7 @@ func TestDrain(t *testing.T) {
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
-		go func() { p.Run(ctx); close(ended) }()
+		go func() { _ = p.Run(ctx); close(ended) }()
 		await.Receive(t, "the handler", begun)
 		cancel()
 		close(finish)

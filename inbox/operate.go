@@ -9,7 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/groupcommit"
 )
 
 // Status is where a message stands.
@@ -113,7 +113,7 @@ const selectEntry = "select " + entryColumns + `,
 // List returns up to limit messages of all receivers that are dead, or that are
 // discarded, in the order in which they were received, beginning with the first
 // whose number is above after.
-func List(ctx context.Context, q postgres.Querier, status Status, after int64, limit int) ([]Entry, error) {
+func List(ctx context.Context, q groupcommit.Querier, status Status, after int64, limit int) ([]Entry, error) {
 	if status != StatusDead && status != StatusDiscarded {
 		return nil, fmt.Errorf("list %s messages: %w", status, ErrNotListed)
 	}
@@ -125,7 +125,7 @@ func List(ctx context.Context, q postgres.Querier, status Status, after int64, l
 }
 
 // Show returns one message, whatever its status.
-func Show(ctx context.Context, q postgres.Querier, number int64) (Entry, error) {
+func Show(ctx context.Context, q groupcommit.Querier, number int64) (Entry, error) {
 	entries, err := readEntries(ctx, q, selectEntry, number)
 	if err == nil && len(entries) == 0 {
 		err = ErrNoMessage
@@ -136,7 +136,7 @@ func Show(ctx context.Context, q postgres.Querier, number int64) (Entry, error) 
 	return entries[0], nil
 }
 
-func readEntries(ctx context.Context, q postgres.Querier, sql string, args ...any) ([]Entry, error) {
+func readEntries(ctx context.Context, q groupcommit.Querier, sql string, args ...any) ([]Entry, error) {
 	rows, err := q.Query(ctx, sql, args...)
 	if err != nil {
 		return nil, err
@@ -171,7 +171,7 @@ returning id`
 // Retry makes a dead letter due at once, as if it had never been tried, and notes the
 // operator, actor, who must have a name. Errors are ErrNoMessage and ErrNotParked; after
 // any other it is unknown whether it was done, and Retry may be called again.
-func Retry(ctx context.Context, q postgres.Querier, number int64, actor string) error {
+func Retry(ctx context.Context, q groupcommit.Querier, number int64, actor string) error {
 	if err := decide(ctx, q, retryParked, number, actor); err != nil {
 		return fmt.Errorf("retry message %d: %w", number, err)
 	}
@@ -192,7 +192,7 @@ returning id`
 
 // Discard ends a dead letter undone, for ever, and lets the younger messages of its key
 // continue. It stays visible, with its actor. Errors are those of Retry.
-func Discard(ctx context.Context, q postgres.Querier, number int64, actor string) error {
+func Discard(ctx context.Context, q groupcommit.Querier, number int64, actor string) error {
 	if err := decide(ctx, q, discardParked, number, actor); err != nil {
 		return fmt.Errorf("discard message %d: %w", number, err)
 	}
@@ -202,7 +202,7 @@ func Discard(ctx context.Context, q postgres.Querier, number int64, actor string
 // decide runs one statement that is a transaction of its own.
 //
 // If we die here: the decision is stored with its actor, or not at all.
-func decide(ctx context.Context, q postgres.Querier, decision string, number int64, actor string) error {
+func decide(ctx context.Context, q groupcommit.Querier, decision string, number int64, actor string) error {
 	rows, err := q.Query(ctx, decision, number, actor)
 	if err != nil {
 		return err

@@ -34,9 +34,10 @@ func of(texts ...string) []outbox.Message {
 }
 
 // receivePage has a processor that does not run receive a page.
-func receivePage(t fataler, db *postgres.DB, receiver string, page []*message.Message) (got inbox.Reception) {
+func receivePage(t fataler, db *postgres.DB, receiver string, page []inbox.Message) inbox.Reception {
 	t.Helper()
-	must(t, storing(db, receiver).Receive(envelope, func(r inbox.Reception) { got = r })(t.Context(), page))
+	got, err := storing(db, receiver).Receive(t.Context(), page...)
+	must(t, err)
 	return got
 }
 
@@ -91,9 +92,9 @@ func TestAPageIsItsMessagesOneAfterAnother(t *testing.T) {
 		db := fresh(t)
 		page := delivered("m0=x", "m1=x", "m2=x")
 		for i, m := range page {
-			m.Metadata.Set(outbox.MetadataType, fmt.Sprint("type ", i))
-			m.Metadata.Set(outbox.MetadataOrderingKey, fmt.Sprint("key ", i))
-			m.Metadata.Set(outbox.MetadataCorrelationID, fmt.Sprint("correlation ", i))
+			page[i].Type, page[i].OrderingKey = fmt.Sprint("type ", i), fmt.Sprint("key ", i)
+			m.Metadata[outbox.MetadataType], m.Metadata[outbox.MetadataOrderingKey] = page[i].Type, page[i].OrderingKey
+			m.Metadata[outbox.MetadataCorrelationID] = fmt.Sprint("correlation ", i)
 		}
 		receivePage(t, db, "r", page)
 		await.Row(t, db, `
@@ -198,10 +199,12 @@ func TestACutPageIsReceivedOnce(t *testing.T) {
 					}
 				}
 				its := open(t, proxy.URL(), postgres.Options{})
-				receiveWith(t, its, "r", storing(its, "r").Receive(func(*message.Message) (inbox.Envelope, bool) {
+				p := storing(its, "r")
+				p.OnReceive = func(inbox.Reception) { arm(written) }
+				receiveWith(t, its, p, func(*message.Message) (inbox.Message, error) {
 					arm(!written)
-					return inbox.Envelope{}, true
-				}, func(inbox.Reception) { arm(written) }), nil)
+					return inbox.Message{}, nil
+				}, nil)
 				awaitReceived(t, db)
 				if proxy.Cuts() != 1 {
 					t.Errorf("%d cuts", proxy.Cuts())

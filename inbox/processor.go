@@ -1,25 +1,33 @@
 package inbox
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
+	"fmt"
 	"log/slog"
+	"os"
 	"sync"
 	"time"
 
-	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/groupcommit"
 )
 
-// Processor runs the handler of one receiver on what the inbox holds for it.
+// Processor receives messages for one receiver and runs its handler on them. DB, Receiver
+// and Handle are needed; what else is zero has the default that is named beside it. The
+// fields are not changed after the first call of a method.
 type Processor struct {
-	DB          *postgres.DB
-	Receiver    string
-	Holder      string // names this process in the table, for operators
-	Handle      Handler
-	Concurrency int // handlers that run at a time
-	Policy      Policy
-	Poll        time.Duration // the least time between two claims, see Run
-	Drain       time.Duration // how long handlers may continue after Run is stopped
+	DB       groupcommit.DB
+	Receiver string  // names the receiver in the table; at most MaxLength bytes
+	Handle   Handler // needed by Run
+
+	Holder      string        // names this process in the table, for operators; host, process id and a random text
+	Concurrency int           // handlers that run at a time; 16
+	Policy      Policy        // its own defaults, each by itself
+	Poll        time.Duration // the least time between two claims, see Run; 20 ms
+	Drain       time.Duration // how long handlers may continue after Run is stopped; 10 s
+	Log         *slog.Logger  // slog.Default()
 
 	// Wake, where set, receives when another process may have made a message due. It is a
 	// hint: a lost one costs a poll, see Run.
@@ -29,21 +37,53 @@ type Processor struct {
 	Listening func() bool
 
 	// Left, where set, is called when a message was received that could not start: another
-	// process may run the message that blocks it.
+	// process may run the message that blocks it. Like the hooks below it must return at once.
 	Left func()
-
+	// OnReceive, where set, receives what became of messages that Receive or Consume stored.
+	OnReceive func(Reception)
 	// OnClaim, where set, receives how many messages a claim or a page has claimed, and how
 	// many of them from a holder that died or went silent.
 	OnClaim func(messages, deaths int)
 	// OnAttempt, where set, is called before an attempt, and ended with the end of the claim.
 	// The handler runs, and the end is stored, in the context that it returns, which must
-	// derive from ctx. All of these functions must return at once.
+	// derive from ctx.
 	OnAttempt func(ctx context.Context, d *Delivery) (within context.Context, ended func(End))
 
-	Log *slog.Logger
+	once    sync.Once
+	run     *run
+	invalid error
+}
 
-	once sync.Once
-	run  *run
+// setDefaults fills in what is zero.
+func (p *Processor) setDefaults() {
+	host, _ := os.Hostname() // empty where unknown
+	p.Holder = cmp.Or(p.Holder, fmt.Sprintf("%s:%d:%s", host, os.Getpid(), rand.Text()[:8]))
+	p.Concurrency = cmp.Or(p.Concurrency, 16)
+	p.Poll = cmp.Or(p.Poll, 20*time.Millisecond)
+	p.Drain = cmp.Or(p.Drain, 10*time.Second)
+	if p.Log == nil {
+		p.Log = slog.Default()
+	}
+	o := &p.Policy
+	o.Lease = cmp.Or(o.Lease, 3*time.Second)
+	o.MaxAttempts = cmp.Or(o.MaxAttempts, 12)
+	o.MaxDeaths = cmp.Or(o.MaxDeaths, 4*o.MaxAttempts)
+	o.GiveUpAfter = cmp.Or(o.GiveUpAfter, 72*time.Hour)
+	o.BackoffBase = cmp.Or(o.BackoffBase, 200*time.Millisecond)
+	o.BackoffCap = max(cmp.Or(o.BackoffCap, time.Minute), o.BackoffBase)
+}
+
+// check returns what makes the processor unusable.
+func (p *Processor) check() error {
+	switch {
+	case p.DB == nil:
+		return errors.New("inbox: the processor has no DB")
+	case p.Receiver == "" || len(p.Receiver) > MaxLength || !isText(p.Receiver):
+		return fmt.Errorf("inbox: the receiver %.*q is empty, no text, or longer than %d bytes", MaxLength, p.Receiver, MaxLength)
+	case min(p.Concurrency, p.Policy.MaxAttempts) < 0 || min(p.Poll, p.Drain, p.Policy.Lease, p.Policy.BackoffBase) < 0:
+		return errors.New("inbox: a setting of the processor is negative")
+	}
+	return nil
 }
 
 var (
@@ -59,8 +99,9 @@ const (
 )
 
 // Run claims and handles messages until ctx ends. Then it claims no more, lets the running
-// handlers continue for at most Drain, releases what they could not finish, and returns. A
-// processor runs once.
+// handlers continue for at most Drain, releases what they could not finish, and returns nil.
+// It returns an error at once if a field of the processor cannot be; while the database
+// is away, or has no table, it logs so and tries again. A processor runs once.
 //
 // What Receive stores needs no claim where a slot is free. A claim is for the rest:
 // retries, messages of holders that died, messages behind another one of their key,
@@ -69,8 +110,14 @@ const (
 // wait for, and after a poll of a second, or of five while nothing waits, but never sooner
 // than Poll after the last claim. While more messages are due than there are slots, it
 // claims as soon as a quarter of the slots are free.
-func (p *Processor) Run(ctx context.Context) {
-	r := p.state()
+func (p *Processor) Run(ctx context.Context) error {
+	r, err := p.state()
+	if err == nil && p.Handle == nil {
+		err = errors.New("inbox: the processor has no Handle")
+	}
+	if err != nil {
+		return err
+	}
 	r.mu.Lock()
 	r.running = ctx
 	r.mu.Unlock()
@@ -82,13 +129,17 @@ func (p *Processor) Run(ctx context.Context) {
 	r.drain()
 	stop()
 	renewal.Wait()
+	return nil
 }
 
-func (p *Processor) state() *run {
+// state returns the state of a processor, or why it can have none.
+func (p *Processor) state() (*run, error) {
 	p.once.Do(func() {
+		p.setDefaults()
+		p.invalid = p.check()
 		p.run = &run{Processor: p, slots: newSlots(p.Concurrency), woken: make(chan struct{}, 1), held: map[int64]holding{}}
 	})
-	return p.run
+	return p.run, p.invalid
 }
 
 // run is the state of a processor.

@@ -12,31 +12,21 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/payonce/payonce/groupcommit"
 )
 
-// Envelope is what the inbox needs to know of a message beside its id and payload. It is
-// read from the message and depends on nothing else.
-type Envelope struct {
-	Type        string
-	OrderingKey string // the message's id where empty; see Receive for a longer one
-	Partition   string // such as a tenant; see Message
-}
-
-// Reception is what became of a message or of a page: deliveries, of which a message has
-// one for each of its receivers.
+// Reception is what became of messages that were received.
 type Reception struct {
-	New        int // stored
+	New        int // stored, those that cannot be read among them
 	Duplicates int // known, with the same payload: counted
 	Aside      int // known, with another payload: quarantined
 }
 
-// MaxLength is the length of the longest id and of the longest ordering key and partition,
-// in bytes. Indexes hold them, and cannot hold texts of any length.
+// MaxLength is the length of the longest id and of the longest receiver, ordering key and
+// partition, in bytes. Indexes hold them, and cannot hold texts of any length.
 const MaxLength = 255
 
 // Errors of Accept, wrapped, for a message that would break its batch.
@@ -45,81 +35,80 @@ var (
 	errTooLong     = fmt.Errorf("the id, the ordering key or the partition has more than %d bytes", MaxLength)
 )
 
-// Receive returns a function that stores a page of messages for the receiver of p, in a
-// transaction of its own. When it returns nil the messages are durable, and the caller
-// acknowledges the page to its transport. After an error the transport delivers the page
-// again, which changes nothing but the count of duplicates.
+var errNoID = errors.New("the message has no id")
+
+// Receive stores messages in a transaction of its own. When it returns nil they are durable,
+// and the caller acknowledges them to their transport. After an error none is stored, or the
+// outcome is unknown: the transport delivers them again, which changes nothing but the count
+// of duplicates. Consume does so for a subscriber of Watermill.
 //
 // While p runs, a message for which it has a free slot is stored as claimed, and its
 // handler starts as soon as the commit is confirmed. A message for which only its
 // partition has no slot is held back. The others wait for a claim.
 //
-// A page accepts whatever a transport can hold, since what could not be stored would block
-// it for ever. An ordering key or a partition that is longer than MaxLength or no text is
-// stored as "sha256:" and its hexadecimal hash, so equal ones stay equal. A message for
-// which envelope returns false is skipped. observe, where set, is called with what became
-// of each page that was stored.
+// Receive accepts whatever a transport can hold, since what could not be stored would block
+// it for ever. An id, an ordering key or a partition that is longer than MaxLength or no
+// text is stored as "sha256:" and its hexadecimal hash, so equal ones stay equal. Of other
+// texts it leaves out what PostgreSQL cannot hold. A message without an id is stored as a
+// dead letter, as are those that Consume cannot read.
 //
 // If we die here: before the commit nothing is stored, and after it nothing is
-// acknowledged; the transport delivers the page again. A message that was stored as
+// acknowledged; the transport delivers the messages again. A message that was stored as
 // claimed and did not start is claimed again when its lease expires. Tests:
 // TestACutPageIsReceivedOnce, TestReceive/what_a_process_stored_and_did_not_start_is_taken_over.
-func (p *Processor) Receive(envelope func(*message.Message) (Envelope, bool), observe func(Reception)) func(context.Context, []*message.Message) error {
-	return func(ctx context.Context, messages []*message.Message) error {
-		page, err := pageOf(messages, envelope)
-		if err != nil || len(page) == 0 {
-			return err
-		}
-		r := p.state()
-		r.reserve(page)
-		err = r.store(ctx, page)
-		if groupcommit.Constraint(err) == "inbox_one_running_per_key" {
-			// A message of one of the keys started elsewhere at the same moment.
-			err = r.store(ctx, page)
-		}
-		if err != nil {
-			return err
-		}
-		if observe != nil {
-			observe(receptionOf(page))
-		}
-		return nil
+func (p *Processor) Receive(ctx context.Context, messages ...Message) (Reception, error) {
+	r, err := p.state()
+	if err != nil {
+		return Reception{}, err
 	}
+	page := make([]*incoming, len(messages))
+	for n, m := range messages {
+		page[n] = r.received(ctx, m, nil)
+	}
+	return r.receive(ctx, page)
 }
 
-// Accept queues the reception of a message that did not come through the outbox into a
-// batch, by the rules of Receive. It does no I/O. A batch that rolls back has received
-// nothing, and the sender has to repeat it.
+func (r *run) receive(ctx context.Context, page []*incoming) (Reception, error) {
+	if len(page) == 0 {
+		return Reception{}, nil
+	}
+	r.reserve(page)
+	err := r.store(ctx, page)
+	if groupcommit.Constraint(err) == "inbox_one_running_per_key" {
+		// A message of one of the keys started elsewhere at the same moment.
+		err = r.store(ctx, page)
+	}
+	if err != nil {
+		return Reception{}, err
+	}
+	became := receptionOf(page)
+	if r.OnReceive != nil {
+		r.OnReceive(became)
+	}
+	return became, nil
+}
+
+// Accept queues the reception of a message into a batch that its caller commits, and
+// returns what becomes of it, which is filled in by the commit. It does no I/O. A batch that
+// rolls back has received nothing, and the sender has to repeat it.
 //
-// Accept refuses text that PostgreSQL cannot hold, and an id, an ordering key or a
-// partition longer than MaxLength.
-func Accept(b *pgx.Batch, receiver string, m Message) error {
-	return AcceptInto(b, receiver, m, nil)
-}
-
-// AcceptInto is Accept that also fills r with what became of the message, once the batch
-// is committed.
-func AcceptInto(b *pgx.Batch, receiver string, m Message, r *Reception) error {
+// The rules are those of Receive, but for a message whose sender can be told: Accept refuses
+// text that PostgreSQL cannot hold, and an id, an ordering key or a partition longer than
+// MaxLength.
+func Accept(b *pgx.Batch, receiver string, m Message) (*Reception, error) {
 	texts := []string{receiver, m.ID, m.OrderingKey, m.Partition, m.Type}
 	for name, value := range m.Metadata {
 		texts = append(texts, name, value)
 	}
 	if m.ID == "" || slices.ContainsFunc(texts, func(text string) bool { return !isText(text) }) {
-		return fmt.Errorf("accept message %q for %q: %w", m.ID, receiver, errNotStorable)
+		return nil, fmt.Errorf("accept message %q for %q: %w", m.ID, receiver, errNotStorable)
 	}
-	if max(len(m.ID), len(m.OrderingKey), len(m.Partition)) > MaxLength {
-		return fmt.Errorf("accept message %.*q for %q: %w", MaxLength, m.ID, receiver, errTooLong)
+	if max(len(receiver), len(m.ID), len(m.OrderingKey), len(m.Partition)) > MaxLength {
+		return nil, fmt.Errorf("accept message %.*q for %.*q: %w", MaxLength, m.ID, MaxLength, receiver, errTooLong)
 	}
-	d, err := incomingOf(m)
-	if err != nil {
-		return err
-	}
-	page := []*incoming{d}
-	last := queueStore(b, receiver, "", Policy{}, page)
-	if r != nil {
-		last.Exec(func(pgconn.CommandTag) error { *r = receptionOf(page); return nil })
-	}
-	return nil
+	became, page := &Reception{}, []*incoming{incomingOf(m)}
+	queueStore(b, receiver, "", Policy{}, page).Exec(func(pgconn.CommandTag) error { *became = receptionOf(page); return nil })
+	return became, nil
 }
 
 // MadeDue tells whether a batch makes a message due for which this process may have no
@@ -134,14 +123,15 @@ func MadeDue(b *pgx.Batch) bool {
 type incoming struct {
 	Message
 
-	metadata string
-	hash     []byte
-	reserved bool // a slot, to start in
-	heldBack bool // only its partition's share refused a slot
-	stored   storedRow
+	metadata   string
+	hash       []byte
+	unreadable string // why it is stored as a dead letter
+	reserved   bool   // a slot, to start in
+	heldBack   bool   // only its partition's share refused a slot
+	stored     storedRow
 }
 
-func incomingOf(m Message) (*incoming, error) {
+func incomingOf(m Message) *incoming {
 	if m.OrderingKey == "" {
 		m.OrderingKey = m.ID
 	}
@@ -151,32 +141,33 @@ func incomingOf(m Message) (*incoming, error) {
 	if m.Payload == nil {
 		m.Payload = []byte{} // an empty message, not a missing one
 	}
-	metadata, err := json.Marshal(m.Metadata)
-	if err != nil {
-		return nil, fmt.Errorf("encode the metadata of message %s: %w", m.ID, err)
-	}
+	metadata, _ := json.Marshal(m.Metadata) // texts have no error
 	hash := sha256.Sum256(m.Payload)
-	return &incoming{Message: m, metadata: string(metadata), hash: hash[:]}, nil
+	return &incoming{Message: m, metadata: string(metadata), hash: hash[:]}
 }
 
-// pageOf returns the messages of a page, in its order.
-func pageOf(messages []*message.Message, envelope func(*message.Message) (Envelope, bool)) ([]*incoming, error) {
-	page := make([]*incoming, 0, len(messages))
-	for _, m := range messages {
-		e, ours := envelope(m)
-		if !ours {
-			continue
-		}
-		d, err := incomingOf(Message{
-			ID: m.UUID, Type: asText(e.Type), OrderingKey: indexable(e.OrderingKey), Partition: indexable(e.Partition),
-			Payload: m.Payload, Metadata: m.Metadata,
-		})
-		if err != nil {
-			return nil, err
-		}
-		page = append(page, d)
+// received returns the message in a form that can be stored, as a dead letter where there
+// is an error or no id. A dead letter is named by its payload, so that a transport that
+// repeats it leaves one, and so that it is not taken for a message that can be read.
+func (r *run) received(ctx context.Context, m Message, err error) *incoming {
+	if err == nil && m.ID == "" {
+		err = errNoID
 	}
-	return page, nil
+	if err != nil {
+		m.ID, m.OrderingKey, m.Partition = "unreadable:"+hashed(m.Payload), "", ""
+		r.Log.ErrorContext(ctx, "message cannot be read: it becomes a dead letter", "receiver", r.Receiver, "message_id", m.ID, "error", err)
+	}
+	m.ID, m.OrderingKey, m.Partition, m.Type = indexable(m.ID), indexable(m.OrderingKey), indexable(m.Partition), asText(m.Type)
+	metadata := make(map[string]string, len(m.Metadata))
+	for name, value := range m.Metadata {
+		metadata[asText(name)] = asText(value)
+	}
+	m.Metadata = metadata
+	d := incomingOf(m)
+	if err != nil {
+		d.unreadable = storable(err.Error())
+	}
+	return d
 }
 
 // indexable returns the key, or its hash where the inbox cannot hold it.
@@ -184,8 +175,12 @@ func indexable(key string) string {
 	if len(key) <= MaxLength && isText(key) {
 		return key
 	}
-	hash := sha256.Sum256([]byte(key))
-	return "sha256:" + hex.EncodeToString(hash[:])
+	return "sha256:" + hashed([]byte(key))
+}
+
+func hashed(data []byte) string {
+	hash := sha256.Sum256(data)
+	return hex.EncodeToString(hash[:])
 }
 
 // isText tells whether PostgreSQL can hold s as text.
@@ -213,7 +208,7 @@ func receptionOf(page []*incoming) (r Reception) {
 func (r *run) reserve(page []*incoming) {
 	keys, ids := make(map[string]bool, len(page)), make(map[string]bool, len(page))
 	for _, d := range page {
-		if !ids[d.ID] && !keys[d.OrderingKey] {
+		if !ids[d.ID] && !keys[d.OrderingKey] && d.unreadable == "" {
 			keys[d.OrderingKey] = true
 			d.reserved, d.heldBack = r.slots.reserve(d.Partition)
 		}

@@ -5,9 +5,7 @@
 -- The columns accept whatever an outbox can hold: a row that could not be inserted
 -- here would block its topic for ever.
 --
--- This file needs no other table and can be applied by itself. Sweep also reads the
--- views retention, numbering and outbox_oldest: who lifts the inbox out without the
--- outbox deletes old rows in another way.
+-- This file needs no other table and can be applied by itself.
 
 -- +goose Up
 create table inbox (
@@ -146,3 +144,11 @@ comment on table inbox_quarantine is 'messages that carry a known id and another
 -- The rows that retention deletes.
 create index inbox_quarantine_received
     on inbox_quarantine (received_at);
+
+-- What Sweep may delete: no message that was done within the interval, nor one that was
+-- received in the transaction or a later one. An application whose transport can deliver
+-- a message again while it says so replaces the view, with the same columns.
+create view inbox_retention as
+select interval '0'                  as kept_for,
+       '18446744073709551615'::xid8  as received_before;
+comment on view inbox_retention is 'what every sweep of the inbox keeps, whatever retention it is called with';

@@ -220,7 +220,8 @@ const (
 // messages wait for slots there is no room. While messages of a partition are held back,
 // a page may bring more, since many of them may stand before those of other partitions.
 func (p *Processor) Room(ctx context.Context) int {
-	s := p.state().slots
+	r, _ := p.state() // Run and Consume report what is wrong
+	s := r.slots
 	if !s.wait(ctx, pageWait, true) {
 		return 0
 	}

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
@@ -20,12 +19,13 @@ import (
 )
 
 // delivered makes messages of "id=payload@key", as a transport delivers them.
-func delivered(texts ...string) []*message.Message {
-	messages := make([]*message.Message, len(texts))
+func delivered(texts ...string) []inbox.Message {
+	messages := make([]inbox.Message, len(texts))
 	for i, m := range of(texts...) {
-		messages[i] = message.NewMessage(m.ID, m.Payload)
-		messages[i].Metadata.Set(outbox.MetadataType, m.Type)
-		messages[i].Metadata.Set(outbox.MetadataOrderingKey, m.OrderingKey)
+		messages[i] = inbox.Message{
+			ID: m.ID, Type: m.Type, OrderingKey: m.OrderingKey, Payload: m.Payload,
+			Metadata: map[string]string{outbox.MetadataType: m.Type, outbox.MetadataOrderingKey: m.OrderingKey},
+		}
 	}
 	return messages
 }
@@ -33,7 +33,8 @@ func delivered(texts ...string) []*message.Message {
 // deliver has p receive a page.
 func deliver(t *testing.T, p *inbox.Processor, texts ...string) error {
 	t.Helper()
-	return p.Receive(envelope, nil)(t.Context(), delivered(texts...))
+	_, err := p.Receive(t.Context(), delivered(texts...)...)
+	return err
 }
 
 func mustDeliver(t *testing.T, p *inbox.Processor, texts ...string) {
@@ -107,14 +108,15 @@ func TestReceiveStarts(t *testing.T) {
 		claiming.Receiver = "s"
 		start(t, claiming)
 		page := delivered("a=\x00\xff@naïve 🔑", "b=@")
-		page[1].Metadata.Set("correlation_id", "<\"\u2028\\>")
+		page[1].Metadata["correlation_id"] = "<\"\u2028\\\x00\xff>"
 		for _, m := range page {
-			one := []*message.Message{m}
-			must(t, p.Receive(envelope, nil)(t.Context(), one))
-			must(t, storing(db, "s").Receive(envelope, nil)(t.Context(), one))
+			for _, p := range []*inbox.Processor{p, storing(db, "s")} {
+				_, err := p.Receive(t.Context(), m)
+				must(t, err)
+			}
 			want, got := await.Receive(t, "what is claimed", claimed), await.Receive(t, "what is started", started)
 			if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(inbox.Delivery{})); diff != "" {
-				t.Errorf("message %s (-claimed +started):\n%s", m.UUID, diff)
+				t.Errorf("message %s (-claimed +started):\n%s", m.ID, diff)
 			}
 		}
 	})

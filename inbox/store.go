@@ -65,18 +65,19 @@ with incoming as (
                         and dead.status = 'dead'
                       order by dead.ordering_key, dead.id
                       limit 1) is null) as starts
-    from unnest($5::text[], $6::text[], $7::text[], $8::text[], $9::bytea[], $10::text[], $11::bytea[], $12::boolean[], $13::boolean[])
-    with ordinality as d (message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, reserved, held_back, place)
+    from unnest($5::text[], $6::text[], $7::text[], $8::text[], $9::bytea[], $10::text[], $11::bytea[], $12::boolean[], $13::boolean[], $14::text[])
+    with ordinality as d (message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, reserved, held_back, unreadable, place)
 ), kept as (
   insert into inbox
          (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash,
-          status, fence, attempts, holder, due_at)
+          status, fence, attempts, holder, due_at, last_error)
   select $1, message_id, ordering_key, partition_key, type, payload, metadata::jsonb, payload_hash,
-         case when starts then 'running' else 'pending' end,
+         case when starts then 'running' when unreadable <> '' then 'dead' else 'pending' end,
          starts::int,
          starts::int,
          case when starts then $2 end,
-         case when not held_back then clock_timestamp() + case when starts then $3::interval else interval '0' end end
+         case when not held_back then clock_timestamp() + case when starts then $3::interval else interval '0' end end,
+         nullif(unreadable, '')
     from incoming
    order by place
   on conflict (receiver, message_id) do update
@@ -148,6 +149,7 @@ func queueStore(b *pgx.Batch, receiver, holder string, p Policy, page []*incomin
 			column(layer, func(d *incoming) []byte { return d.hash }),
 			column(layer, func(d *incoming) bool { return d.reserved }),
 			column(layer, func(d *incoming) bool { return d.heldBack }),
+			column(layer, func(d *incoming) string { return d.unreadable }),
 		).Query(func(rows pgx.Rows) error {
 			kept, err := pgx.CollectRows(rows, pgx.RowToStructByPos[storedRow])
 			if err != nil {

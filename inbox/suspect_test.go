@@ -28,7 +28,7 @@ func mortal(t *testing.T, url string, like *inbox.Processor, handle func(ctx con
 	}
 	p.Handle = func(ctx context.Context, d *inbox.Delivery) error { return handle(ctx, d, die) }
 	end := make(chan struct{})
-	go func() { p.Run(ctx); close(end) }()
+	go func() { _ = p.Run(ctx); close(end) }()
 	return die, end
 }
 

@@ -138,7 +138,8 @@ func TestAWakeAndAWaitAtTheSameMoment(t *testing.T) {
 func acceptAside(t *testing.T, db *postgres.DB, m inbox.Message) <-chan error {
 	t.Helper()
 	b := &pgx.Batch{}
-	must(t, inbox.Accept(b, "r", m))
+	_, err := inbox.Accept(b, "r", m)
+	must(t, err)
 	ended := make(chan error, 1)
 	go func() { ended <- db.Commit(t.Context(), b) }()
 	return ended

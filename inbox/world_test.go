@@ -103,12 +103,13 @@ func accept(t fataler, db *postgres.DB, m inbox.Message) inbox.Reception {
 	return acceptFor(t, db, "r", m)
 }
 
-func acceptFor(t fataler, db *postgres.DB, receiver string, m inbox.Message) (r inbox.Reception) {
+func acceptFor(t fataler, db *postgres.DB, receiver string, m inbox.Message) inbox.Reception {
 	t.Helper()
 	b := &pgx.Batch{}
-	must(t, inbox.AcceptInto(b, receiver, m, &r))
+	became, err := inbox.Accept(b, receiver, m)
+	must(t, err)
 	must(t, db.Commit(t.Context(), b))
-	return r
+	return *became
 }
 
 func note(id, payload string) inbox.Message {
@@ -153,7 +154,7 @@ func start(t *testing.T, p *inbox.Processor) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
-	go func() { p.Run(ctx); close(ended) }()
+	go func() { _ = p.Run(ctx); close(ended) }()
 	stop = func() {
 		cancel()
 		await.Receive(t, "the processor's end", ended)

@@ -8,7 +8,7 @@ import (
 // incoming are the arguments of a page of so many messages.
 func incoming(n int) string {
 	columns := []string{"'r'", "'h'", "'30 s'", "false"}
-	for _, value := range []string{"'m'::text", "'ch_7'::text", "'p'::text", "'t'::text", "''::bytea", "'{}'::text", "''::bytea", "true", "false"} {
+	for _, value := range []string{"'m'::text", "'ch_7'::text", "'p'::text", "'t'::text", "''::bytea", "'{}'::text", "''::bytea", "true", "false", "''::text"} {
 		columns = append(columns, filled(value, n))
 	}
 	return strings.Join(columns, ", ")
@@ -135,7 +135,7 @@ func lookups() []lookup {
 		{in: "inbox", words: "from inbox newer", args: "7, 1, now()", ways: byNumber + ", " + openByKey},
 		{
 			// Of the outbox one entry for each topic.
-			in: "inbox", words: "inbox_window from retention", args: "'1 hour', 500",
+			in: "inbox", words: "kept_for from inbox_retention", args: "'1 hour', 500",
 			ways: "inbox_finished finished_at received_in, outbox_pkey, outbox_pkey topic, " + ownNumbers,
 		},
 		{in: "inbox", words: "inbox_quarantine", args: "'1 hour', 500", ways: "inbox_quarantine_received received_at"},

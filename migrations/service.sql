@@ -81,6 +81,16 @@ select max(outbox_window) as outbox_window,
  where seen_at > now() - interval '1 hour';
 comment on view retention is 'the windows that count; null if no worker was seen for an hour';
 
+-- What was received in a transaction at or above the oldest that is left in the outbox may
+-- still be there and be redelivered. Where transaction ids are another server's, they say
+-- nothing, and nothing is deleted.
+create or replace view inbox_retention as
+select coalesce((select inbox_window from retention), interval '0') as kept_for,
+       case when (select own from numbering)
+            then coalesce((select transaction_id from outbox_oldest), '18446744073709551615'::xid8)
+            else '0'::xid8
+       end as received_before;
+
 -- One worker at a time runs the retention job. Two would do no harm: each takes rows that
 -- no other has locked.
 create table janitor_lease (
@@ -235,11 +245,11 @@ grant select on outbox_offsets to payonce_api;
 grant select, insert, update (transaction_id, "offset") on outbox_offsets to payonce_worker;
 grant select on outbox_oldest, numbering to payonce_worker;
 grant select,
-      insert (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, status, due_at, attempts, fence, holder),
+      insert (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, status, due_at, attempts, fence, holder, last_error),
       update (status, due_at, attempts, deaths, waits, waiting_since, fence, duplicates, finished_at, decided_by, decided_at)
    on inbox to payonce_api;
 grant select,
-      insert (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, status, due_at, attempts, fence, done_fence, holder),
+      insert (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, status, due_at, attempts, fence, done_fence, holder, last_error),
       update (status, due_at, attempts, deaths, waits, waiting_since, fence, done_fence, holder, duplicates, last_error, finished_at),
       delete
    on inbox to payonce_worker;
@@ -249,7 +259,7 @@ grant delete on inbox_quarantine to payonce_worker;
 
 -- The retention job is the worker's.
 grant select, insert, update (outbox_window, inbox_window, seen_at), delete on retention_windows to payonce_worker;
-grant select on retention to payonce_worker;
+grant select on retention, inbox_retention to payonce_worker;
 grant select, insert, update (holder, until) on janitor_lease to payonce_worker;
 
 -- The worker moves stock and the api reads it for the audit.

@@ -102,20 +102,53 @@ type subscriber struct {
 var errSubscribed = errors.New("a subscriber has one topic")
 
 // Subscribe implements message.Subscriber.
-func (s *subscriber) Subscribe(ctx context.Context, topic string) (pages <-chan *message.Message, err error) {
+func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	if s.subscribed.Swap(true) {
 		return nil, errSubscribed
 	}
 	s.reader.log = s.reader.log.With("topic", topic)
 	context.AfterFunc(ctx, s.end)
-	if err = s.refused; err == nil {
-		pages, err = s.Subscriber.Subscribe(ctx, topic)
+	read, err := (<-chan *message.Message)(nil), s.refused
+	if err == nil {
+		read, err = s.Subscriber.Subscribe(ctx, topic)
 	}
 	if err != nil {
 		s.end()
 		return nil, fmt.Errorf("subscribe to %s: %w", topic, err)
 	}
-	return pages, nil
+	delivered := make(chan *message.Message)
+	go func() { //nolint:contextcheck // a message carries its own context
+		defer close(delivered)
+		for page := range read {
+			deliver(page, delivered)
+		}
+	}()
+	return delivered, nil
+}
+
+// deliver hands a page over and waits for its end. Watermill would deliver a refused page
+// again inside its open transaction, which holds back the readers of all topics, until the
+// deadline. In a transaction that is rolled back the offset cannot move, so the
+// acknowledgment fails, and the page is read again.
+func deliver(page *message.Message, to chan<- *message.Message) {
+	ctx := page.Context()
+	handed := page.Copy()
+	handed.SetContext(ctx)
+	select {
+	case to <- handed:
+	case <-ctx.Done():
+		return
+	}
+	select {
+	case <-handed.Acked():
+	case <-handed.Nacked():
+		if tx, ok := wsql.TxFromContext(ctx); ok {
+			_ = tx.Rollback() // it fails only if the transaction has ended already
+		}
+	case <-ctx.Done():
+		return
+	}
+	page.Ack()
 }
 
 // end lets the reader read no more. Its transaction ends by itself.

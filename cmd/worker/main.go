@@ -85,7 +85,7 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	}).Run)
 	background((&ledger.Projector{DB: db, Bell: bell.Bell(doorbell.Outbox | doorbell.Ledger), Listening: bell.Listening, Log: log}).Run)
 	for _, r := range receivers {
-		background(r.processor.Run)
+		g.Go(func() error { return r.processor.Run(ctx) })
 	}
 	repeat := func(failed string, work loop.Work) {
 		background(func(ctx context.Context) { loop.Run(ctx, log, failed, work) })
@@ -94,7 +94,7 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 		return rescueInterval, rescue(ctx, log, db)
 	})
 	repeat("receiving stopped and begins anew", func(ctx context.Context) (time.Duration, error) {
-		return 0, receive(ctx, log, subscriberDB, bell.Listening, metrics, receivers)
+		return 0, receive(ctx, log, subscriberDB, bell.Listening, receivers)
 	})
 	return g.Wait()
 }

@@ -71,6 +71,7 @@ func watch(m *metrics, db, subscriber *postgres.DB, bell *outbox.Doorbell) {
 // observe adds metrics and traces to a processor. The messages that its handler causes go
 // on with the handler's own span.
 func observe(p *inbox.Processor, m *metrics, traces *telemetry.Traces) {
+	p.OnReceive = func(r inbox.Reception) { m.received(r.New, r.Duplicates, r.Aside) }
 	p.OnClaim = func(messages, deaths int) {
 		m.claimed.Add(messages, p.Receiver)
 		m.deaths.Add(deaths, p.Receiver)

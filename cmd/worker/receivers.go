@@ -2,13 +2,13 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
@@ -70,16 +70,11 @@ func holder() string {
 	return fmt.Sprintf("%s:%d", host, os.Getpid())
 }
 
-var errRouterEnded = errors.New("the router ended")
-
-// receive runs the Watermill router that takes messages from the outbox into
-// the inbox, each topic by a subscription of its receiver, until ctx ends or a subscription
-// fails. The end may interrupt a page, which is then read again.
-func receive(ctx context.Context, log *slog.Logger, db *postgres.DB, listening func() bool, m *metrics, receivers []receiver) error {
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Second}, outbox.Logger(log))
-	if err != nil {
-		return fmt.Errorf("make the router: %w", err)
-	}
+// receive takes messages from the outbox into the inbox, each topic by a subscription of its
+// receiver, until ctx ends or a subscription fails. The end may interrupt a page, which is
+// then read again.
+func receive(ctx context.Context, log *slog.Logger, db *postgres.DB, listening func() bool, receivers []receiver) error {
+	g, ctx := errgroup.WithContext(ctx)
 	for _, r := range receivers {
 		if r.Topic == "" {
 			continue
@@ -87,46 +82,29 @@ func receive(ctx context.Context, log *slog.Logger, db *postgres.DB, listening f
 		subscriber := outbox.NewSubscriber(db.Pool(), group, outbox.Options{
 			Bell: r.bell, Listening: listening, Room: r.processor.Room, Log: log,
 		})
-		messages, err := subscriber.Subscribe(ctx, r.Topic)
-		if err != nil {
-			return fmt.Errorf("subscribe: %w", err)
-		}
-		defer func() { _ = subscriber.Close() }() // it says what Run says
-		router.AddConsumerHandler(r.Topic, r.Topic, subscribed{subscriber, messages},
-			outbox.ByPage(log, r.processor.Receive(routing(log, r.Receiver), func(n inbox.Reception) { m.received(n.New, n.Duplicates, n.Aside) }))) //nolint:contextcheck // a message carries its own context
+		defer func() { _ = subscriber.Close() }() // it says what Consume says
+		g.Go(func() error {
+			return r.processor.Consume(ctx, inbox.Source{
+				Subscriber: subscriber, Topic: r.Topic, Split: outbox.Messages, Read: routing(log, r.Receiver),
+			})
+		})
 	}
-	if err := router.Run(ctx); err != nil {
-		return fmt.Errorf("run the router: %w", err)
-	}
-	return errRouterEnded
-}
-
-// subscribed is a subscriber whose one subscription has begun. A router that
-// cannot subscribe leaves a goroutine behind, at every attempt while the database
-// is away.
-type subscribed struct {
-	message.Subscriber
-
-	messages <-chan *message.Message
-}
-
-func (s subscribed) Subscribe(context.Context, string) (<-chan *message.Message, error) {
-	return s.messages, nil
+	return g.Wait()
 }
 
 // routing reads what a receiver takes of its topic, and logs what it does not: a message of
 // a newer program, or one that payonce did not send.
-func routing(log *slog.Logger, receiver fulfillment.Receiver) func(*message.Message) (inbox.Envelope, bool) {
-	return func(m *message.Message) (inbox.Envelope, bool) {
-		e := inbox.Envelope{
+func routing(log *slog.Logger, receiver fulfillment.Receiver) func(*message.Message) (inbox.Message, error) {
+	return func(m *message.Message) (inbox.Message, error) {
+		read := inbox.Message{
 			Type:        m.Metadata.Get(outbox.MetadataType),
 			OrderingKey: m.Metadata.Get(outbox.MetadataOrderingKey),
 			Partition:   m.Metadata.Get(outbox.MetadataPartition),
 		}
-		if receiver.Takes(domain.EventTypeNamed(e.Type)) {
-			return e, true
+		if receiver.Takes(domain.EventTypeNamed(read.Type)) {
+			return read, nil
 		}
-		log.Warn("message passed over, its receiver does not know its type", "message_id", m.UUID, "receiver", receiver.Name, "type", e.Type, "ordering_key", e.OrderingKey)
-		return e, false
+		log.Warn("message passed over, its receiver does not know its type", "message_id", m.UUID, "receiver", receiver.Name, "type", read.Type, "ordering_key", read.OrderingKey)
+		return read, inbox.ErrSkip
 	}
 }

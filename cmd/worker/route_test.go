@@ -63,7 +63,8 @@ func TestRoute(t *testing.T) {
 		m.Metadata.Set(outbox.MetadataType, name)
 		m.Metadata.Set(outbox.MetadataOrderingKey, "ch_1")
 		for _, r := range (&fulfillment.Fulfillment{}).Receivers() {
-			e, takes := routing(slog.New(slog.DiscardHandler), r)(m)
+			e, err := routing(slog.New(slog.DiscardHandler), r)(m)
+			takes := err == nil
 			if takes != slices.Contains(strings.Fields(receiver), r.Name) || takes && r.Topic == "" {
 				t.Errorf("%s takes %s: %v", r.Name, name, takes)
 			}
@@ -86,7 +87,9 @@ func TestAMessageThatItsReceiverDoesNotTakeIsLogged(t *testing.T) {
 		m := message.NewMessage(id, nil)
 		m.Metadata.Set(outbox.MetadataType, name)
 		m.Metadata.Set(outbox.MetadataOrderingKey, "ch_1")
-		route(m)
+		if _, err := route(m); (err != nil) != (id != "known") {
+			t.Errorf("%s: %v", id, err)
+		}
 	}
 	logged := lines.String()
 	if n := strings.Count(logged, "passed over"); n != 2 {

@@ -232,21 +232,19 @@ func receive(t *testing.T, db *postgres.DB, handle func(d *inbox.Delivery) error
 			return d.Commit(ctx, db, b)
 		},
 	}
-	ended := process(func() { p.Run(t.Context()) })
-	t.Cleanup(func() { await.Receive(t, "the inbox's end", ended) })
-
 	subscriber := outbox.NewSubscriber(db.Pool(), "inbox", outbox.Options{})
 	t.Cleanup(func() { _ = subscriber.Close() })
-	pages, err := subscriber.Subscribe(t.Context(), "payments")
-	must(t, err)
-	store := outbox.ByPage(p.Log, p.Receive(anyMessage, nil))
-	go func() {
-		for page := range pages {
-			if store(page) == nil {
-				page.Ack()
-			}
+	check := func(err error) {
+		if err != nil {
+			t.Error(err)
 		}
-	}()
+	}
+	running := process(func() { check(p.Run(t.Context())) })
+	receiving := process(func() {
+		check(p.Consume(t.Context(), inbox.Source{Subscriber: subscriber, Topic: "payments", Split: outbox.Messages}))
+	})
+	t.Cleanup(func() {
+		await.Receive(t, "the end of the reception", receiving)
+		await.Receive(t, "the inbox's end", running)
+	})
 }
-
-func anyMessage[M any](M) (inbox.Envelope, bool) { return inbox.Envelope{Type: "payment"}, true }

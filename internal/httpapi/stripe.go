@@ -151,11 +151,10 @@ func (a *API) store(c echo.Context, e stripeEvent, o stripeObject) error {
 	}
 	b := &pgx.Batch{}
 	idempotency.Wait(b, eventLockTimeout)
-	var reception inbox.Reception
-	err = inbox.AcceptInto(b, chargeReceiver, inbox.Message{
+	reception, err := inbox.Accept(b, chargeReceiver, inbox.Message{
 		ID: e.ID, Type: stripeEventType + e.Type, OrderingKey: charge.StreamID, Partition: charge.MerchantID,
 		Payload: payload, Metadata: a.Carry(ctx),
-	}, &reception)
+	})
 	if err != nil {
 		return err
 	}
@@ -166,7 +165,7 @@ func (a *API) store(c echo.Context, e stripeEvent, o stripeObject) error {
 	if err := a.DB.Tenant(charge.MerchantID).Commit(ctx, b); err != nil {
 		return err
 	}
-	c.Set(eventKey, reception)
+	c.Set(eventKey, *reception)
 	return nil
 }
 

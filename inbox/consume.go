@@ -1,0 +1,210 @@
+package inbox
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// ErrSkip is returned by Source.Read for a message that is none of the receiver's: it is
+// acknowledged and not stored.
+var ErrSkip = errors.New("the message is for another receiver")
+
+// ErrClosed is returned by Consume when the subscriber ends the subscription by itself.
+var ErrClosed = errors.New("the subscription ended")
+
+// Source is a topic of a transport.
+type Source struct {
+	Subscriber message.Subscriber
+	Topic      string
+
+	// Read says what the inbox stores of a message: its type, its ordering key, its id. What
+	// it leaves empty of the id, the payload and the metadata is the transport's: the id is
+	// then the UUID. It depends on the message alone, so that each delivery of a message has
+	// one result. After ErrSkip the message is passed over; after any other error, and after a
+	// panic, it is stored as a dead letter. Where nil, all is the transport's; see also IDBy.
+	Read func(*message.Message) (Message, error)
+
+	// Split, where set, returns the messages that one message of the transport carries, such
+	// as those of a page (outbox.Messages). They are stored together, and acknowledged as the
+	// one that carries them.
+	Split func(*message.Message) ([]*message.Message, error)
+}
+
+// IDBy returns a Source.Read that takes the id from the headers and the payload, for
+// transports that give a message another UUID when it is sent again. An idempotency.Extractor
+// serves. What extract refuses is stored as a dead letter.
+func IDBy(extract func(header map[string]string, payload []byte) (string, error)) func(*message.Message) (Message, error) {
+	return func(m *message.Message) (Message, error) {
+		id, err := extract(m.Metadata, m.Payload)
+		if err == nil && id == "" {
+			err = errNoID
+		}
+		return Message{ID: id}, err
+	}
+}
+
+const (
+	pageMessages = 500
+	pageBytes    = 1 << 20 // of payloads; a longer message is a page of its own
+	logEvery     = time.Minute
+	yields       = 3 // how often Consume lets other goroutines run before it takes what is ready
+)
+
+// Consume subscribes to a topic and receives its messages until ctx ends, then it returns
+// nil, or until the subscriber ends the subscription (ErrClosed). It takes one message, and
+// with it those that are ready behind it: it never waits for a second one, so a transport
+// may deliver one at a time. It stores them as Receive does, and only then acknowledges
+// them. If they cannot be stored it refuses them (Nack), so that they are delivered again,
+// and takes half as many.
+//
+// While Run runs, Consume takes messages only as far as handler slots are free. Before,
+// it stores what comes. It has no goroutine of its own, and leaves the subscriber open.
+//
+// If we die here: what was not acknowledged is delivered again. Test:
+// TestConsume_besideADyingProcess.
+func (p *Processor) Consume(ctx context.Context, from Source) error {
+	r, err := p.state()
+	if err != nil {
+		return err
+	}
+	messages, err := from.Subscriber.Subscribe(ctx, from.Topic)
+	if err != nil && ctx.Err() == nil {
+		return fmt.Errorf("subscribe to %s: %w", from.Topic, err)
+	}
+	if err != nil {
+		return nil //nolint:nilerr // the caller has ended it
+	}
+	var logged time.Time // when the failure was, that lasts; zero if none does
+	for most := pageMessages; ; {
+		page := take(ctx, messages, min(most, r.capacity(ctx, from)))
+		if ctx.Err() != nil && len(page) == 0 {
+			return nil
+		}
+		if len(page) == 0 {
+			return fmt.Errorf("consume %s: %w", from.Topic, ErrClosed)
+		}
+		err := r.consume(ctx, from, page)
+		if err == nil {
+			if !logged.IsZero() {
+				r.Log.InfoContext(ctx, "receiving works again", "receiver", r.Receiver, "topic", from.Topic)
+			}
+			logged, most = time.Time{}, min(pageMessages, 2*most)
+			continue
+		}
+		if now := time.Now(); now.Sub(logged) >= logEvery { //nolint:forbidigo // it decides only what is logged
+			logged = now
+			r.Log.WarnContext(ctx, "receive failed, the messages will be delivered again",
+				"receiver", r.Receiver, "topic", from.Topic, "messages", len(page), "error", err)
+		}
+		most = max(1, len(page)/2)
+		pause(ctx, afterFailure)
+	}
+}
+
+// capacity returns how many messages to take. A page is bounded by its subscriber, which
+// may hold a transaction open for it.
+func (r *run) capacity(ctx context.Context, from Source) int {
+	r.mu.Lock()
+	runs := r.running != nil
+	r.mu.Unlock()
+	if !runs || from.Split != nil {
+		return pageMessages
+	}
+	return r.Room(ctx)
+}
+
+// take waits for a message, and returns it with those that are ready behind it; none when
+// ctx has ended or the channel is closed.
+func take(ctx context.Context, messages <-chan *message.Message, most int) (page []*message.Message) {
+	if most == 0 {
+		return nil
+	}
+	bytes := 0
+	add := func(m *message.Message, open bool) bool {
+		if open {
+			page = append(page, m)
+			bytes += len(m.Payload)
+		}
+		return open && len(page) < most && bytes < pageBytes
+	}
+	select {
+	case <-ctx.Done():
+		return nil
+	case m, open := <-messages:
+		if !add(m, open) {
+			return page
+		}
+	}
+	for yielded := 0; yielded < yields; {
+		select {
+		case m, open := <-messages:
+			if !add(m, open) {
+				return page
+			}
+			yielded = 0
+		default:
+			yielded++
+			runtime.Gosched() // a subscriber may be about to deliver
+		}
+	}
+	return page
+}
+
+// consume stores a page, and acknowledges or refuses its messages.
+func (r *run) consume(ctx context.Context, from Source, page []*message.Message) (err error) {
+	defer func() {
+		for _, m := range page {
+			if err == nil {
+				m.Ack()
+			} else {
+				m.Nack()
+			}
+		}
+	}()
+	all := page
+	if from.Split != nil {
+		all = nil
+		for _, m := range page {
+			its, err := from.Split(m)
+			if err != nil {
+				return err
+			}
+			all = append(all, its...)
+		}
+	}
+	read := make([]*incoming, 0, len(all))
+	for _, m := range all {
+		if stored, err := from.read(m); !errors.Is(err, ErrSkip) {
+			read = append(read, r.received(ctx, stored, err))
+		}
+	}
+	_, err = r.receive(ctx, read)
+	return err
+}
+
+// read returns what is stored of a message, and turns a panic of Read into an error.
+func (from Source) read(m *message.Message) (stored Message, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = fmt.Errorf("panic: %v\n%s", cause, debug.Stack())
+		}
+		stored.ID = cmp.Or(stored.ID, m.UUID)
+		if stored.Payload == nil {
+			stored.Payload = m.Payload
+		}
+		if stored.Metadata == nil {
+			stored.Metadata = m.Metadata
+		}
+	}()
+	if from.Read != nil {
+		return from.Read(m)
+	}
+	return stored, nil
+}
