@@ -10,8 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/idempotency"
-	"github.com/payonce/payonce/internal/testdb"
 )
 
 type purchase struct {
@@ -144,26 +144,27 @@ func ExampleMiddleware() {
 
 // The batch form: key, writes and answer reach the database in one round trip.
 func ExampleReceiver() {
-	db, end := testdb.Example()
-	defer end()
 	ctx := context.Background()
+	pool, end := openPool()
+	defer end()
+	db := groupcommit.New(pool, groupcommit.Options{Writes: groupcommit.NewOrder(idempotency.Writes()...)})
 	receiver := idempotency.Receiver{DB: db, Retention: 24 * time.Hour}
 
-	register := func(header, merchant string) {
+	sell := func(header, item string) {
 		value, err := idempotency.ParseKey([]string{header})
 		if err != nil {
 			fmt.Println(err)
 			return
 		}
-		key := idempotency.Key{Scope: "acme", Operation: "POST /merchants", Value: value}
-		canonical := fmt.Appendf(nil, `{"merchant":%q}`, merchant)
+		key := idempotency.Key{Scope: "acme", Operation: "POST /sales", Value: value}
+		canonical := fmt.Appendf(nil, `{"item":%q}`, item)
 		request := idempotency.Request{
 			Fingerprint: idempotency.Fingerprint([]byte("v1"), canonical),
 			Canonical:   canonical,
 		}
 		outcome, err := receiver.Receive(ctx, key, request, func(_ context.Context, b *pgx.Batch, _ time.Time) (idempotency.Answer, error) {
-			b.Queue(`insert into merchants (merchant_id) values ($1)`, merchant)
-			return idempotency.Answer{StatusCode: http.StatusCreated, ContentType: "text/plain", Body: []byte(merchant + " is registered")}, nil
+			b.Queue(`insert into sales (item) values ($1)`, item)
+			return idempotency.Answer{StatusCode: http.StatusCreated, ContentType: "text/plain", Body: []byte(item + " is sold")}, nil
 		})
 		if reused, ok := errors.AsType[*idempotency.ReusedError](err); ok {
 			fmt.Println(err, reused.Pointers)
@@ -171,18 +172,31 @@ func ExampleReceiver() {
 		}
 		fmt.Println(outcome.StatusCode, string(outcome.Body), outcome.Replayed, err)
 	}
-	register(`"k1"`, "globex")
-	register(`k1`, "globex")
-	register(`k1`, "initech")
-
-	var merchants int
-	err := db.QueryRow(ctx, `select count(*) from merchants`).Scan(&merchants)
-	fmt.Println(merchants, err)
+	sell(`"k1"`, "mug")
+	sell(`k1`, "mug")
+	sell(`k1`, "teapot")
 	// Output:
-	// 201 globex is registered false <nil>
-	// 201 globex is registered true <nil>
-	// the key was used for another request [/merchant]
-	// 1 <nil>
+	// 201 mug is sold false <nil>
+	// 201 mug is sold true <nil>
+	// the key was used for another request [/item]
+}
+
+// A job sweeps until nothing is left to sweep. The key stays used.
+func ExampleSweep() {
+	ctx := context.Background()
+	pool, end := openPool()
+	defer end()
+
+	key := idempotency.Key{Operation: "sell.v1", Value: "order-17"}
+	for range 2 {
+		_, _, err := idempotency.Once(ctx, pool, key, idempotency.Options{Retention: time.Nanosecond},
+			func(context.Context, pgx.Tx) (sold, error) { return sold{Number: 1}, nil })
+		swept, _ := idempotency.Sweep(ctx, pool, 500)
+		fmt.Println(err, swept)
+	}
+	// Output:
+	// <nil> 1
+	// the key has expired 0
 }
 
 // A message is known by its sender's key, else by its own names, else by all that

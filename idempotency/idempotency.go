@@ -1,39 +1,57 @@
-// Package idempotency gives each request one response: a request that arrives
-// twice under one key is carried out once and receives the first response twice.
-// Its counterpart for messages is package inbox.
+// Package idempotency gives each key one outcome: a function or an HTTP request that
+// arrives twice under one key takes effect once, and returns its first result twice. The
+// key, the writes and the result are one PostgreSQL transaction. Its counterpart for
+// messages is package inbox.
 //
 // # Usage
 //
-// Once does work with a typed result:
+//   - Once wraps any function that writes through a pgx.Tx: on a pool, or as a part of the
+//     caller's own transaction.
+//   - Middleware wraps an http.Handler, for the header Idempotency-Key.
+//   - Receiver is for a service under load: the work queues its writes on a pgx.Batch, and
+//     key, writes and answer reach the database in one round trip. The work cannot use what
+//     its statements return.
 //
-//	key, request, err := idempotency.ByContent("acme", "pay.v1", order)
-//	key.Value = order.ID
-//	payment, duplicate, err := idempotency.Once(ctx, idempotency.Receiver{DB: db}, key, request,
-//		func(ctx context.Context, b *pgx.Batch) (Payment, error) {
-//			b.Queue(insertPayment, order.ID, order.Amount)
-//			return Payment{ID: order.ID}, nil
-//		})
+// Apply Schema in a schema of the pool's search_path; Check says whether it fits. For a
+// sender that gives no key, NaturalKey, Window, Content and Extractor derive one.
 //
-// Receiver is the same for responses of HTTP. Claim and ReadKey are its two
-// statements. Where a sender gives no key, an Extractor derives one: NaturalKey,
-// Window and Content.
+// # What happens
 //
-// # Guarantees
+//	two calls at once                 one claims the key; the other waits for it, then
+//	                                  replays its result or returns ErrInFlight
+//	another request under the key     ErrReused, with the members that differ
+//	the work fails or panics          everything is rolled back and the key is free;
+//	                                  a FinalError is stored as the outcome
+//	the process dies                  before COMMIT as above; after it the next call replays
+//	the connection is lost in COMMIT  the key is read: a replay; ErrNotCommitted of package
+//	                                  groupcommit; or ErrUnknown: call again with the key
+//	the result has expired            ErrExpired: the work is not done again
 //
-//   - A key has one answer. It is inserted by the commit that does the work, so a
-//     crash leaves both or neither.
-//   - Of several commits under one key the unique constraint refuses all but one.
-//   - A replay is the stored answer, byte for byte. Another request under the key
-//     is refused (ErrReused).
-//   - An answer expires by the database's clock. Its key stays as a tombstone: the
-//     work is never done again (ErrExpired).
+// # Which guarantee rests on what
 //
-// # Limits
+//	one outcome per key               unique constraint idempotency_keys_once
+//	key, writes and result, or none   one transaction
+//	no part of a result               check idempotency_keys_kept_or_swept
+//	no fault of a server is stored    check idempotency_keys_status_code_check
+//	an expired key stays used         its row, which Sweep keeps as a tombstone
 //
-//   - An answer is not the current state.
-//   - Nothing is guaranteed for what the work does outside the commit.
+// None rests on a cache, a clock, an isolation level or a time-out.
 //
-// Table: idempotency_keys.
+// # What this does not give you
+//
+//   - An effect outside the transaction once. A mail or a call to another system belongs
+//     in an outbox, or has an idempotency key of its own there.
+//   - The current state: a replay is the first result.
+//   - Connections: each call of Once and Middleware holds one while it works or waits. Work
+//     that takes a second one from the same pool can exhaust it.
+//   - A rival's result under repeatable read: its claim can fail with 40001. Call again.
+//   - A standby's promise if an operator ends a commit's wait for it. Replays wait anew.
+//
+// # How to expire
+//
+// A key expires by the database's clock. Call Sweep now and then, until it returns less than
+// its limit: it deletes results, and leaves tombstones. To forget a key, delete its row when
+// no client can send it any more: it is new then.
 package idempotency
 
 import (

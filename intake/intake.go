@@ -8,6 +8,14 @@
 //   - A key accepts once. Each later request under it gets the first answer, byte for byte.
 //   - A success is answered only for what is durable. If that is unknown, the error is
 //     idempotency.ErrUnknown, and the same request finds out.
+//
+// # Why a Receiver
+//
+// idempotency.Once and idempotency.Middleware hold a connection from the claim to COMMIT, for
+// seven round trips. A charge is decided in memory, from at most one read, so its answer is
+// known before anything is written. A Receiver sends key, answer and writes as one batch: one
+// round trip, one row version of the key, and a transaction that other requests share. The
+// events' ids are made here, so no statement's result is needed.
 package intake
 
 import (
