@@ -19,32 +19,23 @@ import (
 )
 
 // Kind says what a ring is for. Kinds are combined by |. All but KindMessages are the
-// caller's, and mean the same in all processes of a database.
+// application's.
 type Kind uint32
 
 // KindMessages is rung for when messages were committed to the outbox.
 const KindMessages Kind = 1
 
 const (
-	// ringEvery is the least time between two notifications of a process. Rings between them
-	// go with the next one.
-	ringEvery = 10 * time.Millisecond
-
-	// checkEvery is how long a process that listens rings for nothing before it rings for
-	// itself. It reconnects if it hears nothing for twice as long.
-	checkEvery = 5 * time.Second
-
-	connectTimeout = 5 * time.Second
+	ringEvery      = 10 * time.Millisecond  // at most; rings between two notifications go with the second
+	checkEvery     = 5 * time.Second        // a process that listens rings for itself, and reconnects if it hears nothing for twice as long
+	connectTimeout = 5 * time.Second        // of a connection or a notification
 	retryPause     = 250 * time.Millisecond // after a failure
 )
 
-// Doorbell wakes subscribers when messages were committed, so that they need not poll the
-// database fast. Each process has one. It rings after its commits, and the rings go to the
-// other processes by NOTIFY.
-//
-// A ring is a hint. It is sent after the commit, in a transaction of its own that writes
-// nothing: commits with a NOTIFY inside would pass one at a time. A lost ring costs a
-// subscriber a poll of a second.
+// Doorbell wakes subscribers when messages were committed, so that they need not poll fast. Each
+// process has one and rings it after its commits. The rings go to other processes by NOTIFY,
+// in a transaction of its own: commits with a NOTIFY inside would pass one at a time. A ring is
+// a hint: one that is lost costs a subscriber a poll of a second.
 type Doorbell struct {
 	o    DoorbellOptions
 	self string // in the rings of this process
@@ -71,8 +62,7 @@ func NewDoorbell(o DoorbellOptions) *Doorbell {
 	return &Doorbell{o: o, self: rand.Text(), due: make(chan struct{}, 1), bells: map[chan struct{}]Kind{}}
 }
 
-// Bell returns a channel that receives when one of these kinds was rung for, in this
-// process or another one.
+// Bell returns a channel that receives when one of these kinds was rung for, in any process.
 func (d *Doorbell) Bell(kinds Kind) <-chan struct{} {
 	bell := make(chan struct{}, 1)
 	d.mu.Lock()
@@ -84,10 +74,8 @@ func (d *Doorbell) Bell(kinds Kind) <-chan struct{} {
 // Listening reports whether the rings of other processes are heard.
 func (d *Doorbell) Listening() bool { return d.listening.Load() }
 
-// Ring wakes what waits in this process and, soon, in the others. It does not block.
-//
-// Subscribers of the outbox are woken at most once in 10 ms, in this process as in the
-// others: each page that they read costs two transactions.
+// Ring wakes what waits in this process and, soon, in the others. It does not block. For
+// KindMessages it wakes at most once in 10 ms, since each page costs two transactions.
 func (d *Doorbell) Ring(kinds Kind) {
 	d.wake(kinds &^ KindMessages)
 	if others := kinds &^ d.o.Local; others != 0 {
@@ -117,8 +105,8 @@ func (d *Doorbell) wake(kinds Kind) {
 	}
 }
 
-// Run notifies and listens until ctx ends, by two connections that it takes out of the pool
-// for itself; by one where RingOnly is set. It waits for a database that is away.
+// Run notifies and listens until ctx ends, each by a connection that it takes out of the pool. It
+// waits for a database that is away.
 func (d *Doorbell) Run(ctx context.Context, pool *pgxpool.Pool) {
 	var both sync.WaitGroup
 	defer both.Wait()

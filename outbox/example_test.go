@@ -2,56 +2,115 @@ package outbox_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/groupcommit"
-	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/outbox"
 )
 
-// A message waits in the commit that causes it: refused with it, or delivered.
+// An order and its message are one transaction: both exist, or neither.
 func Example() {
-	db, end := testdb.Example()
+	ctx := context.Background()
+	pool, end := openPool() // a *pgxpool.Pool
 	defer end()
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
 
-	register := func(merchant, messageID string) error {
-		b := &pgx.Batch{}
-		b.Queue(`insert into merchants (merchant_id) values ($1)`, merchant)
-		err := outbox.Append(b, outbox.Message{
-			Topic: "merchants", ID: messageID, Type: "merchant.registered", OrderingKey: merchant, Payload: []byte(merchant),
+	place := func(id string, failure error) error {
+		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, `insert into orders (id) values ($1)`, id); err != nil {
+				return err
+			}
+			err := outbox.Send(ctx, tx, outbox.Message{
+				Topic: "orders", ID: "placed " + id, Type: "order.placed", OrderingKey: id, Payload: []byte(`a mug`),
+			})
+			return errors.Join(err, failure)
 		})
-		if err != nil {
-			return err
-		}
-		return db.Commit(ctx, b)
 	}
-	fmt.Println(register("acme", "m1"))
-	fmt.Println(groupcommit.Constraint(register("acme", "m2")))
-	fmt.Println(register("globex", "m3"))
+	fmt.Println(place("order-1", nil))
+	fmt.Println(place("order-2", errors.New("out of mugs")))
+	fmt.Println(groupcommit.Constraint(place("order-1", nil)))
 
-	subscriber := outbox.NewSubscriber(db.Pool(), "mailer", outbox.Options{})
+	subscriber := outbox.NewSubscriber(pool, "mailer", outbox.Options{})
 	defer func() { _ = subscriber.Close() }()
-	pages, err := subscriber.Subscribe(ctx, "merchants")
+	pages, err := subscriber.Subscribe(ctx, "orders")
 	if err != nil {
 		panic(err)
 	}
 	page := <-pages
 	messages, err := outbox.Messages(page)
-	if err != nil {
-		panic(err)
-	}
 	for _, m := range messages {
-		fmt.Println(m.UUID, m.Metadata.Get(outbox.MetadataType), string(m.Payload))
+		fmt.Println(m.UUID, m.Metadata.Get(outbox.MetadataType), string(m.Payload), err)
 	}
 	page.Ack()
 	// Output:
 	// <nil>
-	// merchants_pkey
+	// out of mugs
+	// orders_pkey
+	// placed order-1 order.placed a mug <nil>
+}
+
+// The broker here is a Go channel. Any message.Publisher serves.
+func ExampleForward() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	pool, end := openPool() // a *pgxpool.Pool
+	defer end()
+	broker := gochannel.NewGoChannel(gochannel.Config{BlockPublishUntilSubscriberAck: true}, watermill.NopLogger{})
+	received, err := broker.Subscribe(ctx, "orders")
+	if err != nil {
+		panic(err)
+	}
+
+	bell := outbox.NewDoorbell(outbox.DoorbellOptions{})
+	ended := make(chan error, 1)
+	go bell.Run(ctx, pool)
+	go func() {
+		ended <- outbox.Forward(ctx, pool, "channel", "orders", broker, outbox.Options{
+			Bell: bell.Bell(outbox.KindMessages), Listening: bell.Listening,
+		})
+	}()
+
+	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		return outbox.Send(ctx, tx,
+			outbox.Message{Topic: "orders", ID: "m1", Payload: []byte("a mug")},
+			outbox.Message{Topic: "orders", ID: "m2", Payload: []byte("a teapot")})
+	})
+	if err != nil {
+		panic(err)
+	}
+	bell.Ring(outbox.KindMessages) // after the commit; without it the next poll finds them
+
+	for range 2 {
+		m := <-received
+		fmt.Println(m.UUID, string(m.Payload))
+		m.Ack()
+	}
+	cancel()
+	fmt.Println(<-ended)
+	// Output:
+	// m1 a mug
+	// m2 a teapot
 	// <nil>
-	// m1 merchant.registered acme
-	// m3 merchant.registered globex
+}
+
+// Messages that every group has received are deleted once they are old enough.
+func ExampleSweep() {
+	ctx := context.Background()
+	pool, end := openPool() // a *pgxpool.Pool
+	defer end()
+
+	db := groupcommit.New(pool, groupcommit.Options{})
+	for range 3 { // a program repeats it every minute
+		n, err := outbox.Sweep(ctx, db, 24*time.Hour, 500)
+		if err != nil || n < 250 {
+			fmt.Println(n, err)
+			break
+		}
+	}
+	// Output: 0 <nil>
 }

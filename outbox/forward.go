@@ -6,7 +6,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"time"
 
 	wsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
@@ -17,27 +16,27 @@ import (
 
 // Forward publishes the messages of a topic to a broker, in their order and each under its own
 // id, until ctx ends; then it returns nil. It returns an error if it cannot make the offset of
-// its consumer group, and retries whatever fails later.
+// its consumer group, and retries what fails later.
 //
-// It reads a page, publishes its messages, and moves the offset when Publish has returned nil
-// for them. So the broker receives each message at least once: a page is published again if
-// Publish fails or panics, or if the process dies before the offset has moved. An inbox behind
-// the broker drops the repetitions by their id. The first copies of the messages are in order.
+// It reads a page, publishes it, and moves the offset when Publish has returned nil, which means
+// that the broker has stored the page. So the broker receives each message at least once, and
+// the first copies in order; an inbox behind it drops the others by their id. No transaction
+// is open meanwhile: a publisher that fails, panics or stalls holds up its own group alone.
+// Publish should end when the context of its messages does: Forward waits for it.
 //
-// No transaction is open while Publish runs, so a publisher that fails or stalls holds up its
-// own group and no other. Publish returns nil only for what the broker has stored. It should
-// end when the context of its messages does: Forward waits for it. A message that the broker
-// refuses holds up those behind it, see the package's limits.
-//
-// Of a topic and group one Forward publishes at a time, whichever process it is in: the others
-// wait. It holds a session advisory lock on a connection that it takes out of the pool, which a
-// pooler must not share between transactions. The order and the offset do not depend on the
-// lock, a lost lock costs repetitions. A group is read by Forward or by subscribers, not both.
+// Of a topic and group one Forward publishes, and the others wait until it ends. It holds a
+// session advisory lock on a connection that it takes out of the pool, so a pooler must not
+// share sessions. The order and the offset do not depend on the lock: to lose it costs
+// repetitions. A group is read by Forward or by subscribers, not by both.
 func Forward(ctx context.Context, pool *pgxpool.Pool, group, topic string, to message.Publisher, o Options) error {
 	f := &forwarder{reader: newReader(group, o, retryInterval, time.Now), pool: pool, group: group, topic: topic, to: to} //nolint:forbidigo // it decides when the outbox is read and which failure is logged
 	f.done, f.log = ctx, f.log.With("topic", topic)
 	defer func() { f.hangUp(ctx) }()
-	if err := f.begin(ctx); err != nil && ctx.Err() == nil {
+	err := errNoPool
+	if pool != nil {
+		_, err = pool.Exec(ctx, insertOffset, topic, group)
+	}
+	if err != nil && ctx.Err() == nil {
 		return fmt.Errorf("forward %s: %w", topic, err)
 	}
 	log := bounded{Logger(f.log), &f.failures}
@@ -58,15 +57,6 @@ type forwarder struct {
 
 	conn   *pgx.Conn // nil for none
 	locked bool      // conn holds the lock of the group
-}
-
-// begin makes the group's offset.
-func (f *forwarder) begin(ctx context.Context) error {
-	if f.pool == nil {
-		return errNoPool
-	}
-	_, err := f.pool.Exec(ctx, insertOffset, f.topic, f.group)
-	return err
 }
 
 func (f *forwarder) hangUp(ctx context.Context) {
@@ -125,24 +115,18 @@ func (f *forwarder) next(ctx context.Context) (page wsql.Row, err error) {
 	return f.UnmarshalMessage(f.conn.QueryRow(ctx, q.Query, q.Args...))
 }
 
-// publish publishes the messages of a page. A panic of the publisher is an error.
-func (f *forwarder) publish(page *message.Message) (err error) {
+func (f *forwarder) publish(page *message.Message) error {
 	messages, err := Messages(page)
-	if err != nil {
-		return err
+	if err == nil {
+		err = safely(func() error { return f.to.Publish(f.topic, messages...) })
 	}
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("publish %d messages: panic: %v\n%s", len(messages), p, debug.Stack())
-		}
-	}()
-	if err := f.to.Publish(f.topic, messages...); err != nil {
+	if err != nil {
 		return fmt.Errorf("publish %d messages: %w", len(messages), err)
 	}
 	return nil
 }
 
-var errMoved = errors.New("another process has moved the offset of the group: messages are published again from there")
+var errMoved = errors.New("the offset was moved meanwhile: what lies behind it is published again")
 
 // move moves the offset past a page that is published, also where ctx has ended meanwhile.
 func (f *forwarder) move(ctx context.Context, page wsql.Row) error {

@@ -2,12 +2,14 @@ package outbox_test
 
 import (
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/outbox"
 )
 
 // Transaction ids are numbers. Sorted as text, 100 comes before 98, and a page
@@ -31,4 +33,27 @@ func TestPagesFollowTransactionIDsAsNumbers(t *testing.T) {
 			t.Fatalf("messages of a transaction (-want +got):\n%s", diff)
 		}
 	}
+}
+
+// The SQL that Schema's comment gives for a database without payonce's other tables.
+func TestARestoredOutboxIsReadAfterItsRepair(t *testing.T) {
+	t.Parallel()
+	db := testdb.Open(t)
+	publish(t, db, "m1")
+	r := read(t, db, "g")
+	r.wantNext(t, "m1")
+	publish(t, db, "m2", "m3")
+	r.wantNext(t, "m2", "m3")
+	write(t, db, `update numbering_mark set written_in = '7'`)                         // as a dump leaves it
+	write(t, db, `update outbox set transaction_id = '99999' where message_id = 'm1'`) // and another server's numbers
+	publish(t, db, "m4")
+	r.wantNone(t)
+	_, repair, _ := strings.Cut(outbox.Schema(), "--   begin;\n")
+	repair, _, _ = strings.Cut(repair, "--   commit;\n")
+	must(t, pgx.BeginFunc(t.Context(), db.Pool(), func(tx pgx.Tx) error {
+		_, err := tx.Exec(t.Context(), strings.ReplaceAll(repair, "--   ", ""), pgx.QueryExecModeSimpleProtocol)
+		return err
+	}))
+	publish(t, db, "m5")
+	r.wantNext(t, "m1", "m2", "m3", "m4", "m5")
 }

@@ -1,13 +1,51 @@
-// Package outbox is the transactional outbox: a message waits in the commit
-// that caused it, and Watermill's subscriber reads that same table. It owns
-// outbox and outbox_offsets.
+// Package outbox sends messages that exist exactly if the transaction that causes them does,
+// to Watermill subscribers and, by Forward, to any broker. A program that commits and then
+// publishes loses messages when it dies in between, and one that publishes first sends
+// messages of transactions that roll back. Here a message is a row of the transaction.
 //
-// It promises that a message exists exactly if the commit that queued it does,
-// and that each consumer group sees every message at least once, in an order
-// that follows the order of commits: a reader stays below the oldest
-// transaction under way, so a late commit is never passed over.
+// # Usage
 //
-// It does not promise exactly-once delivery; nobody can. The inbox receives.
+//	_, err := pool.Exec(ctx, outbox.Schema()) // once, or goose or psql does it
+//
+//	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+//		// … what the transaction decides
+//		return outbox.Send(ctx, tx, outbox.Message{Topic: "orders", ID: id, Payload: body})
+//	})
+//
+//	err = outbox.Forward(ctx, pool, "kafka", "orders", publisher, outbox.Options{})
+//
+// # Guarantees
+//
+//	a message exists exactly if its transaction does    one row of that transaction
+//	messages have one order, that of transaction ids    primary key outbox_pkey
+//	none is passed over, however late it is committed   pg_snapshot_xmin: no page reaches the oldest transaction in flight
+//	each group receives each message at least once      primary key outbox_offsets_pkey; the offset moves only from where a page was read
+//	none is deleted that a group has not received       Sweep compares with outbox_offsets
+//	transaction ids of another server mislead nobody    view numbering: after a dump is restored, nothing is read
+//
+// # Failures
+//
+//   - A process dies, or a connection is cut, before the offset has moved: the page is
+//     delivered again.
+//   - A connection is cut in COMMIT: the transaction and its messages exist or do not. Repeat
+//     it under the same key, as packages idempotency and groupcommit do.
+//   - A handler or broker refuses a message: it holds up those behind it, in its group alone.
+//     There are no dead letters. A handler or a Publisher may store it elsewhere and return nil.
+//   - A transaction stays open: no younger message is read, of any topic.
+//   - A dump is restored: nothing is read until the SQL at numbering_mark in Schema was run.
+//
+// # Limits
+//
+// Delivery is not exactly once: the receiver drops repetitions by the message's id, as package
+// inbox does. There is no delay and no priority. A topic has one reader for each group, whose
+// offset moves once for each page.
+//
+// # Expiry
+//
+// Call Sweep every minute or so. It deletes what all groups have received. A group that reads no
+// more holds up its topic until its row in outbox_offsets is deleted.
+//
+// Tables: outbox, outbox_offsets, numbering_mark.
 package outbox
 
 import (
@@ -43,13 +81,12 @@ type Message struct {
 	Metadata    map[string]string // beyond the type and the ordering key; no NUL
 }
 
-// MaxOrderingKey is the length of the longest ordering key, in bytes. A receiver
-// finds the messages of a key by an index, which cannot hold a key of any length.
-const MaxOrderingKey = 255
-
-// MaxPayload is the length of the longest payload, in bytes. A page is one value in JSON, which
-// PostgreSQL cannot build of any length.
-const MaxPayload = 64 << 20
+// The longest ordering key and payload, in bytes. A receiver finds the messages of a key by an
+// index, and a page is one value of JSON: neither can have any length.
+const (
+	MaxOrderingKey = 255
+	MaxPayload     = 64 << 20
+)
 
 var (
 	errKeyTooLong     = fmt.Errorf("the ordering key has more than %d bytes", MaxOrderingKey)
@@ -67,10 +104,9 @@ insert into outbox
 select *
   from unnest($1::text[], $2::text[], $3::bytea[], $4::jsonb[])`
 
-// Append queues a message into the batch that causes it. It does no I/O; a
-// batch that rolls back leaves no message. A message with a longer ordering key
-// than MaxOrderingKey, or a longer payload than MaxPayload, is refused here, and nothing is
-// queued.
+// Append queues a message into the batch that causes it, which is committed as one
+// transaction. A message with a longer ordering key than MaxOrderingKey, or a longer payload
+// than MaxPayload, is refused, and nothing is queued.
 func Append(b *pgx.Batch, m Message) error {
 	switch {
 	case len(m.OrderingKey) > MaxOrderingKey:
@@ -96,9 +132,8 @@ func Append(b *pgx.Batch, m Message) error {
 	return nil
 }
 
-// Send is Append for a transaction of the caller: it inserts the messages, in their order. They
-// exist once tx is committed, and subscribers wait for its end: of any topic they read no
-// message that is younger than the oldest transaction in flight.
+// Send is Append for a transaction: it inserts the messages in their order. Nothing is durable
+// until tx is committed. After an error tx can only be rolled back.
 func Send(ctx context.Context, tx pgx.Tx, messages ...Message) error {
 	b := &pgx.Batch{}
 	for _, m := range messages {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"runtime/debug"
 	"time"
 
 	wsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
@@ -38,20 +39,20 @@ func Messages(page *message.Message) ([]*message.Message, error) {
 	return messages, nil
 }
 
-// ByPage makes a Watermill handler of one that takes the messages of a page. Of the
-// subscriber's transaction handle knows nothing: what it commits, it commits by
-// itself, and it returns nil only for what is durable. If it returns an error, the page
-// is not acknowledged and is delivered again, with half of its messages, down to one:
-// so a message that cannot be received holds up those behind it and none before it. The
+// ByPage makes a Watermill handler of one that takes the messages of a page. handle has no part
+// in the subscriber's transaction: it returns nil only for what it has made durable. If it
+// returns an error or panics, the page is delivered again, with half of its messages, down to
+// one: so a message that cannot be received holds up those behind it and none before it. The
 // first failure of a page is logged, then one line a minute.
 //
 // If we die here: the offset has not moved, and the page is delivered again.
 func ByPage(log *slog.Logger, handle func(ctx context.Context, page []*message.Message) error) message.NoPublishHandlerFunc {
+	log = logged(log)
 	failed := &failures{now: time.Now} //nolint:forbidigo // it decides nothing but which failure is logged
 	return func(m *message.Message) error {
 		page, err := Messages(m)
 		if err == nil {
-			err = handle(m.Context(), page)
+			err = safely(func() error { return handle(m.Context(), page) })
 		}
 		if err == nil {
 			if n := failed.ended(true); n > 0 {
@@ -73,4 +74,14 @@ func ByPage(log *slog.Logger, handle func(ctx context.Context, page []*message.M
 		_ = tx.Rollback() // it fails only if the transaction has ended already
 		return nil
 	}
+}
+
+// safely calls what may panic, and makes an error of it.
+func safely(call func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+		}
+	}()
+	return call()
 }

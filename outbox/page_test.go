@@ -175,7 +175,7 @@ func TestMessagesRefusesWhatIsNoPage(t *testing.T) {
 func TestByPage(t *testing.T) {
 	t.Parallel()
 
-	t.Run("a page whose handler failed is delivered again", func(t *testing.T) {
+	t.Run("a page whose handler failed or panicked is delivered again", func(t *testing.T) {
 		db := fresh(t)
 		publish(t, db, "m1", "m2")
 		settled(t, db)
@@ -183,20 +183,23 @@ func TestByPage(t *testing.T) {
 		var tried []string
 		handle := outbox.ByPage(slog.New(slog.NewTextHandler(&lines, nil)), func(_ context.Context, page []*message.Message) error {
 			tried = append(tried, strings.Join(named(page), " "))
-			if len(tried) == 1 {
+			switch len(tried) {
+			case 1:
 				return errors.New("planted")
+			case 2:
+				panic("planted")
 			}
 			return nil
 		})
 		r := read(t, db, "g")
-		for range 3 {
+		for range 4 {
 			page := r.nextPage(t)
 			if err := handle(page); err != nil {
 				t.Error(err)
 			}
 			page.Ack()
 		}
-		if diff := cmp.Diff([]string{"m1 m2", "m1", "m2"}, tried); diff != "" {
+		if diff := cmp.Diff([]string{"m1 m2", "m1", "m1", "m2"}, tried); diff != "" {
 			t.Errorf("pages (-want +got):\n%s", diff)
 		}
 		for _, want := range []string{"the page will be delivered again", "message_id=m2", "messages=2", "error=planted"} {

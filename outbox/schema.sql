@@ -72,6 +72,20 @@ comment on view outbox_oldest is 'the oldest transaction with a message that is 
 -- database made from a template, pg_upgrade, VACUUM FULL and CLUSTER. The server's
 -- identifier would not do: a server and its snapshot share one, and pg_upgrade,
 -- which keeps transactions, makes a new one.
+--
+-- After a dump was restored, an application that has only this package's tables runs, once
+-- and as their owner:
+--
+--   begin;
+--   lock table outbox_offsets, outbox, numbering_mark in access exclusive mode;
+--   update outbox set transaction_id = '2';
+--   update outbox_offsets set transaction_id = '0', "offset" = 0;
+--   alter table numbering_mark add column scar boolean;
+--   alter table numbering_mark drop column scar;
+--   update numbering_mark set written_in = pg_current_xact_id();
+--   commit;
+--
+-- All messages that are left are delivered again, in the order of "offset".
 create table numbering_mark (
   scar       boolean,
   only_one   boolean not null default true,
@@ -85,7 +99,7 @@ create table numbering_mark (
 );
 alter table numbering_mark
  drop column scar;
-comment on table numbering_mark is 'whether the stored transaction ids are this server''s; payonce outbox repair makes them so. Do not change the row by hand';
+comment on table numbering_mark is 'whether the stored transaction ids are this server''s; the SQL above it in the schema''s file makes them so, and payonce outbox repair. Do not change the row by hand';
 comment on column numbering_mark.written_in is 'the transaction that wrote this row; its xmin is the same unless the row was copied';
 
 insert into numbering_mark (written_in) values (pg_current_xact_id());

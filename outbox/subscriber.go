@@ -16,8 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 )
 
-// Timing of a subscriber. A look that finds nothing reads one index entry and writes
-// nothing.
+// Timing of a subscriber. A poll that finds nothing reads one index entry and writes nothing.
 const (
 	slowPoll      = time.Second            // while the bell is heard
 	fastPoll      = 50 * time.Millisecond  // while it is not
@@ -37,37 +36,32 @@ const (
 
 // Options of a subscriber or forwarder. The zero value reads every 50 ms.
 type Options struct {
-	// Bell is received from when messages were committed, see Doorbell.Bell. It is a hint:
-	// one that is lost costs a poll of a second.
+	// Bell receives when messages were committed, see Doorbell.Bell. The outbox is read once
+	// a second without it.
 	Bell <-chan struct{}
-	// Listening tells whether Bell is rung for the commits of all processes. While it
-	// is not, the outbox is read every 50 ms.
+	// Listening tells whether Bell rings for the commits of all processes, see
+	// Doorbell.Listening. While it does not, the outbox is read every 50 ms.
 	Listening func() bool
 	// Room waits until there is room for messages, and returns for how many; 0 when ctx
 	// has ended. 500 where it is nil, which is also the most that a page holds.
 	Room func(ctx context.Context) int
 	// OnPage, where set, is called after each page: with the number of its messages, and
-	// whether the offset has moved past them. A read that failed is a page of 0.
+	// whether they were acknowledged. A read that failed is a page of 0.
 	OnPage func(messages int, acknowledged bool)
 	// Log receives the first failure of several, one line a minute while they go on, and
 	// one when they have ended. Nothing is logged where it is nil.
 	Log *slog.Logger
 }
 
-// NewSubscriber is Watermill's SQL subscriber over this package's tables, for one topic. What
-// it hands over as one message is a page of the outbox, see Messages and ByPage: one
-// transaction and few statements for all of them. Of a topic and group one subscriber
-// reads at a time: the others wait on the group's offset row for their turn, and go on
-// when it dies.
+// NewSubscriber is Watermill's SQL subscriber over this package's tables, for one topic. Each
+// message that it hands over is a page of the outbox, see ByPage. Of a topic and group one
+// subscriber reads at a time: the others wait on the group's offset row, and go on when it dies.
 //
-// The subscriber's transaction is open while the page is handled, and commits the
-// group's offset when it is acknowledged. While it is open no reader of any topic sees newer
-// messages, so a handler stores the page and does nothing else. Forward is for handlers that
-// use the network.
-//
-// A subscriber has one connection of the pool while it reads. The sessions of the pool have
-// no lock_timeout, or those that wait for their turn fail and wait anew. The commit of an
-// offset is not flushed: an offset that a crash of the server loses costs a redelivery.
+// The subscriber's transaction is open while the page is handled, and commits the group's
+// offset when it is acknowledged. Meanwhile no reader of any topic sees newer messages, so a
+// handler stores the page in this database and does nothing else. Where it needs the network,
+// use Forward. A subscriber takes one connection of the pool, whose sessions have no
+// lock_timeout: otherwise those that wait fail, log it, and wait anew.
 func NewSubscriber(pool *pgxpool.Pool, group string, o Options) message.Subscriber {
 	s := newSubscriber(stdlib.OpenDBFromPool(pool), group, o, retryInterval, time.Now) //nolint:forbidigo // it decides when the outbox is read and which failure is logged
 	if pool == nil {
@@ -165,8 +159,7 @@ func (s *subscriber) Close() error {
 }
 
 // reader lets Watermill read the outbox table, says when, and keeps all groups of all topics
-// in outbox_offsets. Messages are inserted by Append alone, tables made by the migrations
-// alone.
+// in outbox_offsets. Append alone inserts messages, Schema alone makes tables.
 type reader struct {
 	Options
 
@@ -177,11 +170,11 @@ type reader struct {
 
 	limit, most int           // messages of the next page; of any page, see HandleError
 	read        int           // messages of the last page
-	began, next time.Time     // of the last look; of the next one, not before
+	began, next time.Time     // of the last poll; of the next one, not before
 	more        bool          // there are more that can be read
 	held        bool          // there are more, which cannot be read yet
 	retry       time.Duration // after a failure
-	again       time.Duration // until the next look for them
+	again       time.Duration // until the next poll for them
 }
 
 func newReader(group string, o Options, retry time.Duration, now func() time.Time) *reader {
@@ -202,12 +195,12 @@ func newReader(group string, o Options, retry time.Duration, now func() time.Tim
 
 var errReadOnly = errors.New("messages enter the outbox by outbox.Append, in the batch that causes them")
 
-// InsertQuery refuses: a message enters by Append alone.
+// InsertQuery refuses.
 func (*reader) InsertQuery(string, message.Messages) (wsql.Query, error) {
 	return wsql.Query{}, errReadOnly
 }
 
-// SchemaInitializingQueries are none: the migrations make the tables.
+// SchemaInitializingQueries are none.
 func (*reader) SchemaInitializingQueries(string) []wsql.Query { return nil }
 
 // SubscribeIsolationLevel: under Watermill's default, repeatable read, a subscriber that
@@ -314,12 +307,11 @@ func (r *reader) UnmarshalMessage(from wsql.Scanner) (wsql.Row, error) {
 	return row, nil
 }
 
-// HandleError implements Watermill's BackoffManager. It is called when Watermill is
-// done with a look and its transaction, whatever came of it. It waits until another
-// look is worth its while, and returns 0.
+// HandleError implements Watermill's BackoffManager. It is called after each poll, when its
+// transaction has ended. It waits until the next poll is due, and returns 0.
 //
 // A page costs two transactions, whatever it holds. So the more messages one brought, the
-// longer the next look waits for more: not at all after a single one.
+// longer the next poll waits for more: not at all after a single one.
 func (r *reader) HandleError(log watermill.LoggerAdapter, nothing bool, err error) time.Duration {
 	read, more := r.read, r.more
 	r.read, r.more = 0, false
@@ -385,9 +377,8 @@ func (*reader) BeforeSubscribingQueries(topic, group string) []wsql.Query {
 	return []wsql.Query{{Query: insertOffset, Args: []any{topic, group}}}
 }
 
-// The commit is not flushed. A crash of the server that loses it costs a redelivery, which
-// the inbox drops. Nothing is deleted above an offset that is not durable: Sweep commits as
-// usual, and a commit that is durable makes those before it durable.
+// The commit is not flushed: a crash of the server that loses it costs a redelivery. Nothing is
+// deleted above an offset that is not durable: Sweep's commit is flushed, and all before it.
 const updateOffset = `
 update outbox_offsets
    set transaction_id = $3::text::xid8,

@@ -11,14 +11,12 @@ import (
 	"github.com/payonce/payonce/groupcommit"
 )
 
-// The oldest messages of each topic are looked at, no more of them than may go:
-// where they are too young, so are those behind them, and a sweep that has
-// nothing to do reads a few entries however long the outbox is. Nobody may change
-// a message, not even lock it, so what was found keeps its ctid, and of two who
-// delete it the second waits for the first and finds it gone.
+// Of each topic the oldest messages are read, as many as may go: if they are too young, so are
+// those behind them. A message never changes and is not even locked, so it keeps its ctid, and
+// of two sweeps that delete it the second waits for the first and finds it gone.
 //
-// An offset that this server has not come to is another server's, and so is each
-// of a dump that was not repaired: nobody may have received what lies below it.
+// An offset that this server has not come to is another server's, and so is each of a dump that
+// was not repaired: what lies below it may not have been received.
 const sweepReceived = `
 with passed as (
   select distinct on (topic)
@@ -49,22 +47,16 @@ delete from outbox
           where created_at < now() - $1::interval
           limit $2))`
 
-// Sweep deletes up to limit messages that every consumer group of their topic has
-// received and that are older than retention, by the database's clock, and returns
-// how many there were. A message that some group has not received stays, however old it
-// is; so does every message of a topic that no group reads.
+// Sweep deletes up to limit messages that every consumer group of their topic has received and
+// that are older than retention, by the database's clock. It returns how many it deleted: much
+// fewer than limit means that nothing was left to do. A topic that no group reads keeps its
+// messages. Several callers may sweep concurrently.
 //
-// A group is known by its row in outbox_offsets, which its first subscription makes.
-// A group that reads no more holds up the sweep of its topic until its row is
-// deleted from outbox_offsets. A group whose offset is moved back receives again
-// what is still there, and a new group all of it.
+// A group is known by its row in outbox_offsets, which its first subscription makes. A group
+// whose offset is moved back receives again what is still there, and a new group all of it.
 //
-// Several callers may sweep concurrently: a message is counted by the one that deleted it.
-// Much fewer than limit means that nothing was left to do.
-//
-// If we die here: the statement is one transaction of its own. Either its rows
-// are gone, or the next sweep finds them.
-// Test: TestSweep/what_a_dead_sweeper_held_is_swept_by_the_next.
+// If we die here: the statement is one transaction of its own. Its rows are gone, or the next
+// sweep finds them. Test: TestSweep/what_a_dead_sweeper_held_is_swept_by_the_next.
 func Sweep(ctx context.Context, db groupcommit.DB, retention time.Duration, limit int) (int, error) {
 	var swept int64
 	b := &pgx.Batch{}

@@ -231,3 +231,20 @@ func post(t *testing.T, db *postgres.DB, m outbox.Message) {
 	must(t, outbox.Append(b, m))
 	must(t, db.Commit(t.Context(), b))
 }
+
+// openPool is a pool for an example. In the schema of its search_path are the tables of
+// outbox.Schema and one of orders, and no other.
+func openPool() (pool *pgxpool.Pool, end func()) {
+	ctx := context.Background()
+	db, drop := testdb.Example()
+	config := db.Pool().Config()
+	config.ConnConfig.RuntimeParams["search_path"] = "shop"
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err == nil {
+		_, err = pool.Exec(ctx, `create schema shop; create table orders (id text primary key);`+outbox.Schema(), pgx.QueryExecModeSimpleProtocol)
+	}
+	if err != nil {
+		panic(err)
+	}
+	return pool, func() { pool.Close(); drop() }
+}
