@@ -314,6 +314,21 @@ func notAcquired`,
 			byTest("./idempotency", "TestReceive_usesAKnownStateOfItsKeyAlone", "replayed true, want false"),
 		},
 		{
+			"a key that is taken is claimed by another call",
+			[]edit{{"idempotency/transaction.go", "		case claimed[s.Key.Value]:\n", "		case claimed[s.Key.Value], true:\n"}},
+			byTest("./idempotency", "TestOnce/the function is called once, and its result is returned each time", "4 calls"),
+		},
+		{
+			"a commit whose answer was lost is taken for made",
+			[]edit{{"idempotency/transaction.go", "		return &lostCommitError{err}\n", "		return nil\n"}},
+			byTest("./idempotency", "TestOnce_cutInCommit/a commit that never reached the server leaves the key free", "after 1 cuts"),
+		},
+		{
+			"a response that refuses keeps the writes of its handler",
+			[]edit{{"idempotency/transaction.go", "		end = savepoint.Rollback\n", "		_ = savepoint.Rollback\n"}},
+			byTest("./idempotency", "TestMiddleware_statuses/404 is replayed: true", "1 effects, want 0"),
+		},
+		{
 			"net/http may repeat a provider call on its own",
 			[]edit{{"internal/stripe/client.go", "	once.GetBody = nil\n", ""}},
 			byTest("./internal/stripe", "TestCall_isSentOnceOnAReusedConnectionThatIsCut", "the provider saw 3 requests, want 2"),

@@ -88,10 +88,10 @@ func ParseNaturalKey(key string) (NaturalKey, error) {
 // multiples of it in UTC.
 //
 // A message of 10:59:59 that is sent again at 11:00:01 has another key and runs
-// twice. To recognise it, claim the key of the previous window too (Request.Also,
-// Once.Also): then neighbouring windows answer for each other, and an intended repetition
-// waits for up to two windows. at must come with the message (when it was made, not when
-// it was sent or received): else a slow retry has another key too.
+// twice. To recognise it, claim the key of the previous window too (Options.Also): then
+// neighbouring windows answer for each other, and an intended repetition waits for up to
+// two windows. at must come with the message (when it was made, not when it was sent or
+// received): else a slow retry has another key too.
 func Window(at time.Time, length time.Duration) (this, previous string) {
 	length = max(length.Truncate(time.Second), time.Second)
 	start := at.UTC().Truncate(length)

@@ -6,30 +6,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/testdb"
 )
 
-func TestReceive_claimsFurtherKeys(t *testing.T) {
+func TestReceive_ofWorkThatClaimsKeys(t *testing.T) {
 	t.Parallel()
-
-	t.Run("an answer of a further key is not cached under the first", func(t *testing.T) {
-		t.Parallel()
-		cache := &cacheStub{}
-		r := idempotency.Receiver{DB: testdb.Reused(t), Cache: cache}
-		first := receive(t, r, effect)
-		cache.kept = nil
-		further := theRequest()
-		further.Also = []string{theKey().Value}
-		got, err := r.Receive(t.Context(), keyOf("k2"), further, effect)
-		first.Replayed = true
-		if diff := cmp.Diff(first, got); diff != "" || err != nil || len(cache.kept) != 0 {
-			t.Errorf("kept %v, %v, outcome (-want +got):\n%s", cache.kept, err, diff)
-		}
-	})
 
 	t.Run("a taken key that the work itself claims is a refusal", func(t *testing.T) {
 		t.Parallel()

@@ -38,29 +38,12 @@ type Key struct {
 	Value     string
 }
 
-// with returns the key and those with the other values.
-func (k Key) with(values []string) []Key {
-	keys := []Key{k}
-	for _, value := range values {
-		keys = append(keys, Key{Scope: k.Scope, Operation: k.Operation, Value: value})
-	}
-	return keys
-}
-
-// values are the value of the key and the others.
-func (k Key) values(others []string) []string { return append([]string{k.Value}, others...) }
-
-// validateAll returns ErrInvalid unless the parts of the request's keys can be stored.
-func validateAll(key Key, request Request) error {
-	for _, value := range key.values(request.Also) {
-		if err := Validate(value); err != nil {
-			return fmt.Errorf("a key of %s: %w", key.Operation, err)
-		}
-	}
-	if len(key.Scope) > MaxLength || len(key.Operation) > MaxLength {
+// validate returns ErrInvalid unless all parts of the key can be stored.
+func (k Key) validate() error {
+	if len(k.Scope) > MaxLength || len(k.Operation) > MaxLength {
 		return fmt.Errorf("%w: its scope or operation has more than %d bytes", ErrInvalid, MaxLength)
 	}
-	return nil
+	return Validate(k.Value)
 }
 
 // Answer is a finished answer, stored byte for byte.
@@ -88,9 +71,6 @@ type Request struct {
 	// Canonical is the request as JSON. It is kept as long as the answer, to name the
 	// members in which another request differs; nil if it is not kept.
 	Canonical []byte
-	// Also are values of further keys in the same scope and operation. A Receiver reads
-	// and claims them with the first.
-	Also []string
 	// Known is the state of the key if the caller has just read it. A Receiver uses it
 	// in place of its first read, and of its cache.
 	Known KeyState

@@ -16,6 +16,9 @@ type Options struct {
 	// Request is what the key stands for. Another request under the key is ErrReused.
 	// The zero value compares nothing. Request.Known is not used.
 	Request Request
+	// Also are values of further keys, in the same scope and operation, that are claimed
+	// with the key. The first that is taken answers. See Window.
+	Also []string
 	// Retention is how long the result is kept; DefaultRetention if zero.
 	Retention time.Duration
 	// Wait is how long a call waits for another one in flight under its key, before

@@ -64,7 +64,7 @@ func report(ctx context.Context, db idempotency.Beginner, w *work, hour, minute,
 	this, previous := idempotency.Window(time.Date(2026, 1, 31, hour, minute, second, 0, time.UTC), time.Hour)
 	var r result[receipt]
 	r.Value, r.Replayed, r.Err = idempotency.Once(ctx, db, idempotency.Key{Operation: "report.v1", Value: this},
-		idempotency.Options{Request: idempotency.Request{Also: []string{previous}}}, w.do)
+		idempotency.Options{Also: []string{previous}}, w.do)
 	return r
 }
 

@@ -25,8 +25,7 @@ const (
 )
 
 // Receive replays the answer of the key, or commits the work in one batch that begins
-// with the claim of the key. If the request has further keys, the first one that is
-// taken answers, and all are claimed together.
+// with the claim of the key.
 //
 // Errors: ErrReused, ErrExpired, ErrInFlight, ErrUnknown, what work returned, and
 // what the store refused of its writes; IsTaken is true of that if work claims keys of
@@ -56,11 +55,9 @@ func (r Receiver) Receive(ctx context.Context, key Key, request Request, work Wo
 			last, failures = err, failures+1
 			continue
 		case state.Found:
-			if state.Key == key {
-				cached.keep(state.Record, request)
-			}
+			cached.keep(state.Record, request)
 			return replay(state.Record, request)
-		case IsTaken(last): // and none of the request's keys is: the work claims it
+		case IsTaken(last): // by another key, which the work claims
 			return Outcome{}, errorAfter(unknown, last)
 		}
 		now = cmp.Or(now, state.Now)
@@ -121,10 +118,9 @@ func replay(record Record, request Request) (Outcome, error) {
 	return Outcome{Answer: answer, ExpiresAt: record.ExpiresAt, Replayed: true}, err
 }
 
-// read returns the state of the first of the request's keys that is taken, or of the
-// last one if all are free. Before another try it pauses, so that rivals do not meet
-// again. A record that it returns survives a failover.
-func (r Receiver) read(ctx context.Context, try int, key Key, request Request) (KeyState, error) {
+// read returns the state of the key. Before another try it pauses, so that rivals do not
+// meet again. A record that it returns survives a failover.
+func (r Receiver) read(ctx context.Context, try int, key Key, request Request) (state KeyState, err error) {
 	if try > 0 {
 		request.Known = KeyState{} // a rival may have committed
 		longest := time.Duration(min(try, 5)) * 20 * time.Millisecond
@@ -133,39 +129,32 @@ func (r Receiver) read(ctx context.Context, try int, key Key, request Request) (
 	if ctx.Err() != nil {
 		return KeyState{}, unknownOutcome(context.Cause(ctx))
 	}
-	state := request.Known
-	if r.Observer.Reading != nil && (!state.isOf(key) || len(request.Also) > 0) {
+	known := request.Known.isOf(key)
+	if r.Observer.Reading != nil && !known {
 		defer r.Observer.Reading()()
 	}
-	for _, key := range key.with(request.Also) {
-		var err error
-		switch {
-		case state.isOf(key):
-		case r.Read != nil:
-			state, err = r.Read(ctx, key)
-		default:
-			state, err = ReadKey(ctx, r.DB, key)
-		}
-		if err == nil && state.Found && state.replicates {
-			state, err = confirmKey(ctx, r.DB, key)
-		}
-		if err != nil || state.Found {
-			return state, err
-		}
+	switch {
+	case known:
+		state = request.Known
+	case r.Read != nil:
+		state, err = r.Read(ctx, key)
+	default:
+		state, err = ReadKey(ctx, r.DB, key)
 	}
-	return state, nil
+	if err == nil && state.Found && state.replicates {
+		return confirmKey(ctx, r.DB, key)
+	}
+	return state, err
 }
 
-// claimed returns the batch to commit. The claims come first, so that a taken key
+// claimed returns the batch to commit. The claim comes first, so that a taken key
 // refuses the batch before it writes anything else.
 func (r Receiver) claimed(work *pgx.Batch, key Key, request Request, record Record, waits bool) *pgx.Batch {
 	b := &pgx.Batch{}
 	if waits && r.Wait > 0 {
 		Wait(b, r.Wait)
 	}
-	for _, key := range key.with(request.Also) {
-		Claim(b, key, request, record.Answer, record.ExpiresAt)
-	}
+	Claim(b, key, request, record.Answer, record.ExpiresAt)
 	b.QueuedQueries = append(b.QueuedQueries, work.QueuedQueries...)
 	return b
 }

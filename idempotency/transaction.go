@@ -74,8 +74,10 @@ func once(ctx context.Context, db Beginner, key Key, o Options, work func(ctx co
 	if pool, ok := db.(*pgxpool.Pool); db == nil || ok && pool == nil {
 		return Outcome{}, errNilDatabase
 	}
-	if err := validateAll(key, o.Request); err != nil {
-		return Outcome{}, err
+	for _, value := range o.values(key) {
+		if err := (Key{key.Scope, key.Operation, value}).validate(); err != nil {
+			return Outcome{}, err
+		}
 	}
 	outcome, err := attempt(ctx, db, key, o, work)
 	if cause, ok := errors.AsType[*lostCommitError](err); ok {
@@ -102,6 +104,9 @@ func commitOf(outcome Outcome, err error) Commit {
 // lostCommitError is the error of a COMMIT without an answer.
 type lostCommitError struct{ error }
 
+// values are those of the keys to claim.
+func (o Options) values(key Key) []string { return append([]string{key.Value}, o.Also...) }
+
 // attempt is one transaction.
 func attempt(ctx context.Context, db Beginner, key Key, o Options, work func(ctx context.Context, tx pgx.Tx) (Answer, error)) (Outcome, error) {
 	tx, err := db.Begin(ctx)
@@ -121,17 +126,17 @@ func attempt(ctx context.Context, db Beginner, key Key, o Options, work func(ctx
 	if err != nil {
 		return Outcome{}, err
 	}
-	if err := commit(ctx, tx, key, o.Request, answer); err != nil {
+	if err := commit(ctx, tx, key, o, answer); err != nil {
 		return Outcome{}, err
 	}
 	return Outcome{Answer: answer, ExpiresAt: expires}, nil
 }
 
 // commit stores the answer of the claimed keys and commits. It goes on if ctx ends.
-func commit(ctx context.Context, tx pgx.Tx, key Key, request Request, answer Answer) error {
+func commit(ctx context.Context, tx pgx.Tx, key Key, o Options, answer Answer) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()
-	_, err := tx.Exec(ctx, storeAnswer, key.Scope, key.Operation, key.values(request.Also), request.Canonical,
+	_, err := tx.Exec(ctx, storeAnswer, key.Scope, key.Operation, o.values(key), o.Request.Canonical,
 		answer.StatusCode, answer.ContentType, answer.Location, append([]byte{}, answer.Body...), answer.headers())
 	if err != nil {
 		return fmt.Errorf("store the answer of a key: %w", err)
@@ -150,14 +155,14 @@ func rollback(ctx context.Context, tx pgx.Tx) {
 
 // claim claims the keys, or returns the state of the first that is taken.
 func claim(ctx context.Context, tx pgx.Tx, key Key, o Options) (taken *KeyState, expires time.Time, err error) {
-	keys, claimed := key.with(o.Request.Also), map[string]bool{}
-	states, read := make([]KeyState, len(keys)), make([]*KeyState, len(keys))
-	for i, key := range keys {
-		states[i].Key, read[i] = key, &states[i]
+	values, claimed := o.values(key), map[string]bool{}
+	states := make([]*KeyState, len(values))
+	for i, value := range values {
+		states[i] = &KeyState{Key: Key{key.Scope, key.Operation, value}}
 	}
 	b := &pgx.Batch{}
 	b.Queue(boundWait, milliseconds(max(cmp.Or(o.Wait, DefaultWait), time.Millisecond))) // zero would be no limit at all
-	b.Queue(claimKeys, key.Scope, key.Operation, key.values(o.Request.Also), append([]byte{}, o.Request.Fingerprint...),
+	b.Queue(claimKeys, key.Scope, key.Operation, values, append([]byte{}, o.Request.Fingerprint...),
 		cmp.Or(max(o.Retention, 0), DefaultRetention)).Query(func(rows pgx.Rows) error {
 		var value string
 		_, err := pgx.ForEachRow(rows, []any{&value, &expires}, func() error {
@@ -166,22 +171,19 @@ func claim(ctx context.Context, tx pgx.Tx, key Key, o Options) (taken *KeyState,
 		})
 		return err
 	})
-	QueueKeys(b, read)
+	QueueKeys(b, states)
 	b.Queue(restoreWait)
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		return nil, expires, claimError(err)
 	}
-	free := true
-	for i, s := range states {
-		if claimed[s.Key.Value] {
-			continue
+	for _, s := range states {
+		switch {
+		case claimed[s.Key.Value]:
+		case s.Found:
+			return s, expires, nil
+		default: // its row went between the two statements
+			return nil, expires, ErrInFlight
 		}
-		if free = false; s.Found {
-			return &states[i], expires, nil
-		}
-	}
-	if !free { // its row went between the two statements
-		return nil, expires, ErrInFlight
 	}
 	return nil, expires, nil
 }
