@@ -253,6 +253,19 @@ func mutants() []mutant {
 			byTest("./outbox", "TestPagesFollowTransactionIDsAsNumbers", ""),
 		},
 		{
+			"a forwarder moves its offset before the broker has the page",
+			[]edit{
+				{"outbox/forward.go", "		err = f.publish(page.Msg)", "		err = f.move(ctx, page)"},
+				{"outbox/forward.go", "		err = f.move(ctx, page)\n	}\n	return false, err", "		err = f.publish(page.Msg)\n	}\n	return false, err"},
+			},
+			byTest("./outbox", "TestForward_faults/a forwarder that dies before the offset moves costs a repetition", "its successor publishes [m0004]"),
+		},
+		{
+			"an offset moves although it is no longer where the page was read",
+			[]edit{{"outbox/subscriber.go", "   and (transaction_id, \"offset\")::text = $5\n", "   and $5::text is not null\n"}},
+			byTest("./outbox", "TestForward_faults/an offset that is moved back while a page is published stays where it is", "want each message published again"),
+		},
+		{
 			"a commit is reported after its last statement, before Close",
 			[]edit{{
 				"groupcommit/committer.go", "	return c.closeCommit(u.ctx, conn, conn.SendBatch(u.ctx, b))\n}\n\nfunc notAcquired", `	results := conn.SendBatch(u.ctx, b)
