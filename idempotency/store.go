@@ -122,7 +122,7 @@ select asked.n,
        current_setting('synchronous_standby_names') <> '' as replicates
   from (select clock_timestamp() as now) as c
  cross join (
-       select n, coalesce(nullif(scope, ''), current_setting('payonce.merchant', true), '') as scope, operation, value
+       select n, coalesce(nullif(scope, ''), current_setting(nullif($4, ''), true), '') as scope, operation, value
          from unnest($1::text[], $2::text[], $3::text[]) with ordinality as u(scope, operation, value, n)) as asked
   left join lateral (
             select key, fingerprint, request, status_code, content_type, location, headers, body, expires_at
@@ -145,7 +145,7 @@ func ReadKey(ctx context.Context, q Querier, key Key) (KeyState, error) {
 
 func readKey(ctx context.Context, q Querier, sql string, key Key) (KeyState, error) {
 	state := KeyState{Key: key}
-	args, scan := keysQuery([]*KeyState{&state})
+	args, scan := keysQuery([]*KeyState{&state}, "")
 	rows, _ := q.Query(ctx, sql, args...) // they have the error too
 	if err := scan(rows); err != nil {
 		return state, fmt.Errorf("read an idempotency key: %w", err)
@@ -153,20 +153,21 @@ func readKey(ctx context.Context, q Querier, sql string, key Key) (KeyState, err
 	return state, nil
 }
 
-// QueueKeys queues the read of the states of keys. A key without a scope gets that of the
-// merchant that the batch has set before.
-func QueueKeys(b *pgx.Batch, states []*KeyState) {
-	args, scan := keysQuery(states)
+// QueueKeys queues the read of the states of keys. A key without a scope gets the value of
+// a setting of the transaction, for a batch that finds out the scope itself; scopeSetting is
+// its name, empty if there is none.
+func QueueKeys(b *pgx.Batch, states []*KeyState, scopeSetting string) {
+	args, scan := keysQuery(states, scopeSetting)
 	b.Queue(selectKeys, args...).Query(scan)
 }
 
 // keysQuery returns the arguments of selectKeys, and what scans its rows into states.
-func keysQuery(states []*KeyState) (args []any, scan func(pgx.Rows) error) {
+func keysQuery(states []*KeyState, scopeSetting string) (args []any, scan func(pgx.Rows) error) {
 	scopes, operations, values := make([]string, len(states)), make([]string, len(states)), make([]string, len(states))
 	for i, s := range states {
 		scopes[i], operations[i], values[i] = s.Key.Scope, s.Key.Operation, s.Key.Value
 	}
-	return []any{scopes, operations, values}, func(rows pgx.Rows) error {
+	return []any{scopes, operations, values, scopeSetting}, func(rows pgx.Rows) error {
 		var n int
 		var s KeyState
 		_, err := pgx.ForEachRow(rows, []any{

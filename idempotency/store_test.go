@@ -188,7 +188,7 @@ func TestReceive_usesAKnownStateOfItsKeyAlone(t *testing.T) {
 			beside := idempotency.KeyState{Key: idempotency.Key{Operation: "beside", Value: "it"}}
 			b := &pgx.Batch{}
 			postgres.QueueTenant(b, test.known.Scope)
-			idempotency.QueueKeys(b, []*idempotency.KeyState{&beside, &request.Known})
+			idempotency.QueueKeys(b, []*idempotency.KeyState{&beside, &request.Known}, postgres.TenantSetting)
 			if err := acting.Read(t.Context(), b); err != nil || request.Known.Key != test.known {
 				t.Fatalf("the state is that of %v, want %v: %v", request.Known.Key, test.known, err)
 			}

@@ -72,8 +72,8 @@ func lookups() []lookup {
 				"charge_list_by_status generation, account_balances_once generation",
 		},
 
-		{in: "idempotency", words: "as asked", api: true, args: "'{m1}', '{POST /v1/charges}', '{key-7}'", ways: keyOnce},
-		{in: "idempotency", words: "as asked", args: "'{m1,m1}', '{POST /v1/charges,POST /v1/charges}', '{key-7,key-8}'", ways: keyOnce},
+		{in: "idempotency", words: "as asked", api: true, args: "'{m1}', '{POST /v1/charges}', '{key-7}', ''", ways: keyOnce},
+		{in: "idempotency", words: "as asked", args: "'{m1,m1}', '{POST /v1/charges,POST /v1/charges}', '{key-7,key-8}', ''", ways: keyOnce},
 		{
 			in: "idempotency", words: "recursive operations", api: true, args: "'m1', 'key-7'",
 			ways: keyOnce + ", idempotency_keys_once scope, idempotency_keys_once scope operation",

@@ -166,7 +166,7 @@ func readSessions(ctx context.Context, db Database, batch []credentials) ([]sess
 			}
 		}
 		if len(keys) > 0 {
-			idempotency.QueueKeys(b, keys)
+			idempotency.QueueKeys(b, keys, postgres.TenantSetting)
 		}
 	}
 	err := db.Read(ctx, b)
