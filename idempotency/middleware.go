@@ -49,9 +49,9 @@ type HTTPOptions struct {
 	MaxBody, MaxResponse int
 	// Retention is how long a response is kept; DefaultRetention if zero.
 	Retention time.Duration
-	// Wait is how long a request waits for another one in flight under its key;
-	// DefaultWait if zero, NoWait for not at all. InFlight is the status after that: 409 if
-	// zero; 425 and 202 are usual too.
+	// Wait is how long a request waits for another one in flight under its key: at most
+	// MaxWait, DefaultWait if zero, NoWait for not at all. InFlight is the status after that:
+	// 409 if zero; 425 and 202 are usual too.
 	Wait     time.Duration
 	InFlight int
 	// Problem writes the responses of the middleware itself; Problem.Write if nil.
@@ -190,11 +190,11 @@ func setUnlessEmpty(h http.Header, name, value string) {
 // read reads the body, which is compared and then handed to the handler.
 func (o HTTPOptions) read(r *http.Request) ([]byte, error) {
 	body, err := io.ReadAll(io.LimitReader(r.Body, int64(o.MaxBody)+1))
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok || len(body) > o.MaxBody {
+		return nil, ErrBodyTooLarge
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errUnreadable, err)
-	}
-	if len(body) > o.MaxBody {
-		return nil, ErrBodyTooLarge
 	}
 	return body, nil
 }

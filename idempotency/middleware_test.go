@@ -154,6 +154,18 @@ func TestMiddleware(t *testing.T) {
 		wantEffects(t, db, 1)
 	})
 
+	t.Run("ten megabytes are replayed where the limits allow it", func(t *testing.T) {
+		t.Parallel()
+		db, body := testdb.Reused(t), strings.Repeat("x", 10<<20)
+		h := serve(db.Pool(), options{MaxBody: 16 << 20, MaxResponse: 16 << 20}, handle)
+		for range 2 {
+			if w := post(t, h, "/orders", body, withKey); w.Code != http.StatusCreated || w.Body.String() != body+"\n\x00\xff" {
+				t.Errorf("%d, %d bytes", w.Code, w.Body.Len())
+			}
+		}
+		wantEffects(t, db, 1)
+	})
+
 	t.Run("a method that needs no key passes through, without a transaction", func(t *testing.T) {
 		t.Parallel()
 		h := serve(testdb.Reused(t).Pool(), options{Methods: []string{http.MethodPut}}, func(w http.ResponseWriter, r *http.Request) {

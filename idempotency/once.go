@@ -22,7 +22,8 @@ type Options struct {
 	// Retention is how long the result is kept; DefaultRetention if zero.
 	Retention time.Duration
 	// Wait is how long a call waits for another one in flight under its key, before
-	// ErrInFlight; DefaultWait if zero, NoWait for not at all. The wait holds a connection.
+	// ErrInFlight: at most MaxWait, DefaultWait if zero, NoWait for not at all. It holds a
+	// connection.
 	Wait time.Duration
 	// Committed, if set, receives the result of each call that reached the key, for
 	// metrics: CommitMade, CommitTaken for a replay, CommitInFlight or CommitFailed.

@@ -380,16 +380,20 @@ func TestOnce_besideRivals(t *testing.T) {
 		wantEffects(t, db, 1)
 	})
 
-	t.Run("the bound of the wait is not that of the function's statements", func(t *testing.T) {
+	t.Run("the wait bounds the claim alone, and may be longer than a statement", func(t *testing.T) {
 		t.Parallel()
-		db := testdb.Reused(t)
-		show := func(ctx context.Context, tx pgx.Tx) (timeout string, err error) {
-			err = tx.QueryRow(ctx, `show lock_timeout`).Scan(&timeout)
-			return timeout, err
+		db := open(t, testdb.URL(t), postgres.Options{LockTimeout: time.Second, StatementTimeout: 100 * time.Millisecond})
+		o := idempotency.Options{Wait: 300 * time.Millisecond}
+		show := func(ctx context.Context, tx pgx.Tx) (timeouts string, err error) {
+			err = tx.QueryRow(ctx, `select current_setting('lock_timeout') || ' ' || current_setting('statement_timeout')`).Scan(&timeouts)
+			return timeouts, err
 		}
-		got, _, err := idempotency.Once(t.Context(), db.Pool(), theKey(), idempotency.Options{Wait: idempotency.NoWait}, show)
-		if err != nil || got != "5s" {
-			t.Errorf("it is %s: %v", got, err)
+		if got, _, err := idempotency.Once(t.Context(), db.Pool(), keyOf("other"), o, show); err != nil || got != "1s 100ms" {
+			t.Errorf("the time-outs are %s: %v", got, err)
+		}
+		rivalInFlight(t, db)
+		if _, _, err := idempotency.Once(t.Context(), db.Pool(), theKey(), o, show); !errors.Is(err, idempotency.ErrInFlight) {
+			t.Errorf("the error is %v, want ErrInFlight", err)
 		}
 	})
 

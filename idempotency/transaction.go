@@ -22,15 +22,15 @@ type Beginner interface {
 	Begin(ctx context.Context) (pgx.Tx, error)
 }
 
-// The wait for a rival is bounded in the claim alone: the statements of the work have the
-// session's own lock time-out.
+// The claim alone has the time-outs of Wait: the statements of the work have the session's.
 const (
-	boundWait = `
+	saveTimeouts = `
 select set_config('idempotency.lock_timeout', current_setting('lock_timeout'), true),
-       set_config('lock_timeout', $1, true)`
+       set_config('idempotency.statement_timeout', current_setting('statement_timeout'), true)`
 
-	restoreWait = `
-select set_config('lock_timeout', current_setting('idempotency.lock_timeout'), true)`
+	restoreTimeouts = `
+select set_config('lock_timeout', current_setting('idempotency.lock_timeout'), true),
+       set_config('statement_timeout', current_setting('idempotency.statement_timeout'), true)`
 )
 
 // A claim is a row without an answer, as a tombstone is, and no other transaction sees it.
@@ -161,7 +161,8 @@ func claim(ctx context.Context, tx pgx.Tx, key Key, o Options) (taken *KeyState,
 		states[i] = &KeyState{Key: Key{key.Scope, key.Operation, value}}
 	}
 	b := &pgx.Batch{}
-	b.Queue(boundWait, milliseconds(max(cmp.Or(o.Wait, DefaultWait), time.Millisecond))) // zero would be no limit at all
+	b.Queue(saveTimeouts)
+	Wait(b, cmp.Or(o.Wait, DefaultWait))
 	b.Queue(claimKeys, key.Scope, key.Operation, values, append([]byte{}, o.Request.Fingerprint...),
 		cmp.Or(max(o.Retention, 0), DefaultRetention)).Query(func(rows pgx.Rows) error {
 		var value string
@@ -172,7 +173,7 @@ func claim(ctx context.Context, tx pgx.Tx, key Key, o Options) (taken *KeyState,
 		return err
 	})
 	QueueKeys(b, states, "")
-	b.Queue(restoreWait)
+	b.Queue(restoreTimeouts)
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		return nil, expires, claimError(err)
 	}
