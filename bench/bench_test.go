@@ -78,13 +78,13 @@ func measureAll(t *testing.T, b *bench, plan []planned) {
 // figures names them.
 func TestPage_namesTheServersSettings(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile(filepath.Join("..", "docs", "performance.md"))
+	text, err := os.ReadFile(filepath.Join("..", "docs", "explanation", "performance.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, value := range settings {
 		if part := "`" + name + "` " + value; !strings.Contains(string(text), part) {
-			t.Errorf("docs/performance.md lacks %s", part)
+			t.Errorf("docs/explanation/performance.md lacks %s", part)
 		}
 	}
 }

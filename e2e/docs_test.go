@@ -21,7 +21,7 @@ import (
 // example is a command of the manual with the answer that it shows.
 type example struct{ command, answer string }
 
-// TestManual_examples_areAnsweredAsShown runs the commands of docs/http.md against programs that run, in
+// TestManual_examples_areAnsweredAsShown runs the commands of docs/reference/http.md against programs that run, in
 // their order, and compares the answers with those of the page. Ids and times
 // count only as such. What is read is read again until it is as it is shown.
 func TestManual_examples_areAnsweredAsShown(t *testing.T) {
@@ -56,7 +56,7 @@ func TestManual_examples_areAnsweredAsShown(t *testing.T) {
 // readExamples reads every command of the manual with the answer below it.
 func readExamples(t *testing.T) (all []example) {
 	t.Helper()
-	page := readFile(t, "../docs/http.md")
+	page := readFile(t, "../docs/reference/http.md")
 	blocks := regexp.MustCompile("(?s)```sh\n(curl .*?)```\n\n```http\n(.*?)```").FindAllStringSubmatch(page, -1)
 	for _, block := range blocks {
 		all = append(all, example{block[1], block[2]})

@@ -1,6 +1,6 @@
 package e2e_test
 
-// mutants are the planted bugs. docs/proof.md has the same table.
+// mutants are the planted bugs. docs/explanation/proof.md has the same table.
 func mutants() []mutant {
 	return []mutant{
 		{

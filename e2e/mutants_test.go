@@ -199,10 +199,10 @@ func TestMutants_canBePlanted(t *testing.T) {
 	}
 }
 
-// TestMutants_tableInProof_isComplete holds docs/proof.md against the list.
+// TestMutants_tableInProof_isComplete holds docs/explanation/proof.md against the list.
 func TestMutants_tableInProof_isComplete(t *testing.T) {
 	t.Parallel()
-	_, section, _ := strings.Cut(readFile(t, "../docs/proof.md"), "\n## Mutants\n")
+	_, section, _ := strings.Cut(readFile(t, "../docs/explanation/proof.md"), "\n## Mutants\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	listed := []string{}
 	for line := range strings.Lines(section) {
@@ -215,6 +215,6 @@ func TestMutants_tableInProof_isComplete(t *testing.T) {
 		planted = append(planted, m.name)
 	}
 	if diff := cmp.Diff(planted, listed); diff != "" {
-		t.Errorf("mutants that are planted (-) and listed in docs/proof.md (+):\n%s", diff)
+		t.Errorf("mutants that are planted (-) and listed in docs/explanation/proof.md (+):\n%s", diff)
 	}
 }

@@ -49,23 +49,18 @@ func alerts(t *testing.T) []string {
 }
 
 // TestEveryAlertHasARunbook checks that each alert names a section of its own in
-// docs/operations.md, and that each such section is of an alert.
+// docs/reference/alerts.md, and that each such section is of an alert.
 func TestEveryAlertHasARunbook(t *testing.T) {
 	t.Parallel()
-	rules, manual := readFile(t, observability+"rules.yml"), readFile(t, "../docs/operations.md")
-	_, manual, found := strings.Cut(manual, "\n## Alerts\n")
-	if !found {
-		t.Fatal("the manual has no section of alerts")
-	}
-	manual, _, _ = strings.Cut(manual, "\n## ")
-	sections := matches(t, manual, `(?m)^### (\w+)$`)
+	rules, manual := readFile(t, observability+"rules.yml"), readFile(t, "../docs/reference/alerts.md")
+	sections := matches(t, manual, `(?m)^## (\w+)$`)
 	for _, name := range alerts(t) {
 		if !slices.Contains(sections, name) {
 			t.Errorf("%s has no runbook", name)
 		}
 		_, rule, _ := strings.Cut(rules, "- alert: "+name+"\n")
 		rule, _, _ = strings.Cut(rule, "- alert: ")
-		if want := "runbook: docs/operations.md#" + strings.ToLower(name) + "\n"; !strings.Contains(rule, want) {
+		if want := "runbook: docs/reference/alerts.md#" + strings.ToLower(name) + "\n"; !strings.Contains(rule, want) {
 			t.Errorf("%s does not name its runbook", name)
 		}
 		if !strings.Contains(rule, "summary: ") || !regexp.MustCompile(`severity: (page|ticket)`).MatchString(rule) {
@@ -157,7 +152,7 @@ func TestPrograms_serveWhatTheRulesQuery(t *testing.T) {
 	await.True(t, "the worker reads the outbox", func() bool {
 		return strings.Contains(string(fetch(t, d.Workers[0], "/metrics").Body), "payonce_outbox_unread_")
 	})
-	manual := readFile(t, "../docs/operations.md")
+	manual := readFile(t, "../docs/reference/monitoring.md") + readFile(t, "../docs/reference/database.md")
 	var all strings.Builder
 	for says, p := range map[string]*fleet.Process{"An api has at most %d connections": d.APIs[0], "a worker has at most %d": d.Workers[0]} {
 		body := string(fetch(t, p, "/metrics").Body)
@@ -177,7 +172,7 @@ func TestPrograms_serveWhatTheRulesQuery(t *testing.T) {
 			most += n
 		}
 		if says = fmt.Sprintf(says, most); most <= 3 || !strings.Contains(manual, says) {
-			t.Errorf("docs/operations.md does not say: %s", says)
+			t.Errorf("docs/reference/database.md does not say: %s", says)
 		}
 	}
 	text := all.String()
@@ -196,7 +191,7 @@ func TestPrograms_serveWhatTheRulesQuery(t *testing.T) {
 	for _, name := range served {
 		base := regexp.MustCompile(`_(bucket|sum|count)$`).ReplaceAllString(name, "")
 		if !strings.Contains(manual, "`"+base+"`") {
-			t.Errorf("docs/operations.md does not say what %s is", base)
+			t.Errorf("docs/reference/monitoring.md does not say what %s is", base)
 		}
 	}
 }

@@ -24,7 +24,7 @@
 //   - It promises nothing about how long a step takes: it waits for external services.
 //   - A worker that is suspended between its read of the provider's list of refunds and
 //     its request for longer than the provider keeps idempotency keys, and then sends the
-//     request, may refund twice. docs/provider.md has every situation.
+//     request, may refund twice. docs/reference/provider.md has every situation.
 //
 // No transaction is open and no connection is held during a call to an external service.
 //

@@ -4,7 +4,7 @@
 // the promise that the tables carry; this package puts the files in order. Its own file,
 // service.sql, holds what belongs to no single package: roles, grants, row-level security,
 // foreign keys between packages, retention. The constraints in these files are the guards
-// that docs/design.md lists.
+// that docs/reference/guards.md lists.
 //
 // Migrations go forward only. Several programs may run Up at the same time: one works and
 // the others wait for it.

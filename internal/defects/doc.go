@@ -1,6 +1,6 @@
 // Package defects holds tests alone. Three published descriptions of the idempotent
-// receiver, which payonce follows in much, carry sample code with defects; docs/patterns.md
-// names them D1 to D15. Each test builds the algorithm of a sample anew, in miniature and in
+// receiver, which payonce follows in much, carry sample code with defects;
+// docs/explanation/patterns.md names them D1 to D15. Each test builds the algorithm of a sample anew, in miniature and in
 // our own words, on a real PostgreSQL, and fails unless the defect happens. From D8 on it
 // then runs payonce's packages in the same scenario; for D1 to D7 the page names their tests.
 //

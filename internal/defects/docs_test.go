@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	patterns = "docs/patterns.md"
+	patterns = "docs/explanation/patterns.md"
 	addAStep = "docs/how-to/add-a-step.md"
 
 	items    = 60
@@ -76,7 +76,7 @@ func TestDocsThatNameNothing(t *testing.T) {
 		"`key.go`, `lock.go`":                                                      "lock.go",
 		"`inbox/receive.go`, `outbox/receive.go`, `migrations/`":                   "outbox/receive.go",
 		"`e2e/`, `e3e/`": "e3e/",
-		"[Design](design.md), [the rest](rest.md)":                                                    "docs/rest.md",
+		"[Decisions](decisions/README.md), [rest](rest.md)":                                           "docs/rest.md",
 		"```\ngo test ./idempotency -fuzz FuzzParseKey\ngo test ./idempotency -fuzz FuzzNothing\n```": "./idempotency FuzzNothing",
 	} {
 		t.Run(want, func(t *testing.T) {
@@ -89,7 +89,7 @@ func TestDocsThatNameNothing(t *testing.T) {
 	}
 }
 
-// TestPatterns also checks that docs/patterns.md is complete.
+// TestPatterns also checks that docs/explanation/patterns.md is complete.
 func TestPatterns(t *testing.T) {
 	t.Parallel()
 	text := read(t, patterns)
@@ -134,10 +134,10 @@ func TestPatterns(t *testing.T) {
 	holds(t, readSources(t), patterns)
 }
 
-// TestDocsHTTP also checks that docs/http.md has every rule, each with a test.
+// TestDocsHTTP also checks that docs/reference/http-rules.md has every rule, each with a test.
 func TestDocsHTTP(t *testing.T) {
 	t.Parallel()
-	for _, row := range numbered(t, "docs/http.md", rules) {
+	for _, row := range numbered(t, "docs/reference/http-rules.md", rules) {
 		if len(row) != 4 || len(testsIn(row[3])) == 0 {
 			t.Errorf("row %s has %d cells and %d tests", row[0], len(row), len(testsIn(row[len(row)-1])))
 		}

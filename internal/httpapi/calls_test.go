@@ -263,9 +263,9 @@ type advice struct {
 	retryWith string
 }
 
-// manual are the cells of those rows of docs/http.md that begin as given.
-func manual(beginning string) (rows [][]string) {
-	text, err := os.ReadFile("../../docs/http.md")
+// manual are the cells of those rows of a page of docs/reference that begin as given.
+func manual(page, beginning string) (rows [][]string) {
+	text, err := os.ReadFile("../../docs/reference/" + page)
 	if err != nil {
 		panic(err)
 	}
@@ -282,10 +282,7 @@ func manual(beginning string) (rows [][]string) {
 // advices are the problem types as the manual has them.
 var advices = sync.OnceValue(func() map[string]advice {
 	all := map[string]advice{}
-	for _, row := range manual("/problems/") {
-		if len(row) != 4 { // the table of what to do names them too
-			continue
-		}
+	for _, row := range manual("problems.md", "/problems/") {
 		status, err := strconv.Atoi(strings.TrimSuffix(row[1], " or 425"))
 		if err != nil {
 			panic(err)

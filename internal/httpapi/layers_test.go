@@ -153,7 +153,7 @@ func TestLayers_refuseBeforeTheKey(t *testing.T) {
 // HEAD needs what GET needs.
 func needed() map[string]merchants.Scope {
 	scopes := map[string]merchants.Scope{}
-	for _, row := range slices.Concat(manual("GET /"), manual("POST /")) {
+	for _, row := range slices.Concat(manual("http.md", "GET /"), manual("http.md", "POST /")) {
 		route := regexp.MustCompile(`{(\w+)}`).ReplaceAllString(row[0], ":$1")
 		scopes[route] = merchants.Scope(strings.Trim(row[2], "`–"))
 		if path, read := strings.CutPrefix(route, "GET "); read {
