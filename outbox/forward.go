@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"time"
 
 	wsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
@@ -115,12 +116,18 @@ func (f *forwarder) next(ctx context.Context) (page wsql.Row, err error) {
 	return f.UnmarshalMessage(f.conn.QueryRow(ctx, q.Query, q.Args...))
 }
 
-func (f *forwarder) publish(page *message.Message) error {
+// publish publishes the messages of a page. A panic of the publisher is an error.
+func (f *forwarder) publish(page *message.Message) (err error) {
 	messages, err := Messages(page)
-	if err == nil {
-		err = safely(func() error { return f.to.Publish(f.topic, messages...) })
-	}
 	if err != nil {
+		return err
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("publish %d messages: panic: %v\n%s", len(messages), p, debug.Stack())
+		}
+	}()
+	if err := f.to.Publish(f.topic, messages...); err != nil {
 		return fmt.Errorf("publish %d messages: %w", len(messages), err)
 	}
 	return nil

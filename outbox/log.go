@@ -2,7 +2,6 @@ package outbox
 
 import (
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -42,12 +41,9 @@ func (b bounded) Error(msg string, err error, fields watermill.LogFields) {
 const logEvery = time.Minute
 
 // failures bounds the log of work that is retried until it succeeds: the first failure is
-// logged, then one line a minute, and one line when the work succeeds. It is safe for
-// concurrent use.
+// logged, then one line a minute, and one line when the work succeeds.
 type failures struct {
-	now func() time.Time
-
-	mu     sync.Mutex
+	now    func() time.Time
 	count  int // since the work last succeeded
 	logged time.Time
 	recent bool // something failed since the last attempt ended
@@ -56,8 +52,6 @@ type failures struct {
 // failed counts a failure. It returns how many there were since the work last succeeded if
 // this one is to be logged, else 0.
 func (f *failures) failed() int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	f.recent = true
 	f.count++
 	now := f.now()
@@ -72,8 +66,6 @@ func (f *failures) failed() int {
 // were before it if the attempt is the first that succeeded, else 0. An attempt
 // during which something was counted as failed did not succeed.
 func (f *failures) ended(succeeded bool) (before int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	if succeeded && !f.recent {
 		before, f.count = f.count, 0
 	}

@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/payonce/payonce/internal/await"
@@ -109,40 +108,5 @@ func TestSubscriber_boundsItsLogWhileTheDatabaseIsAway(t *testing.T) {
 	}
 	for range pages {
 		t.Error("a page of an empty outbox")
-	}
-}
-
-func TestByPage_logsAPageThatIsRefusedOnce(t *testing.T) {
-	t.Parallel()
-	db := testdb.Open(t)
-	post(t, db, outbox.Message{Topic: "topic", ID: "m1", Type: "t", OrderingKey: "k", Payload: []byte("{}")})
-	conns := stdlib.OpenDBFromPool(db.Pool())
-	defer func() { _ = conns.Close() }()
-	subscriber := outbox.NewImpatientSubscriber(conns, "g", slog.New(slog.DiscardHandler), time.Now)
-	pages, err := subscriber.Subscribe(t.Context(), "topic")
-	must(t, err)
-	log := &await.Log{}
-	times := 0
-	handle := outbox.ByPage(slog.New(slog.NewTextHandler(log, nil)), func(context.Context, []*message.Message) error {
-		if times++; times <= 100 {
-			return errors.New("refused")
-		}
-		return nil
-	})
-	for times <= 100 {
-		page := await.Receive(t, "the page is read", pages)
-		must(t, handle(page))
-		page.Ack()
-	}
-	if err := subscriber.Close(); err != nil {
-		t.Error(err)
-	}
-	// A machine that takes more than a minute for this may log a line for each.
-	lines := linesOf(log)
-	if len(lines) > 10 || !strings.Contains(lines[0], "message_id=m1 messages=1 error=refused failures=1") {
-		t.Errorf("a page that was refused 100 times has %d lines, want one that names it and one of its end:\n%s", len(lines), log)
-	}
-	if last := lines[len(lines)-1]; !strings.Contains(last, "works again") || !strings.Contains(last, "failures=100") {
-		t.Errorf("the last line is %s, want that receiving works again after 100 failures", last)
 	}
 }

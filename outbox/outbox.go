@@ -75,8 +75,8 @@ type Message struct {
 	Topic       string
 	ID          string // 1 to 36 characters, unique per message; Watermill's UUID
 	Type        string
-	OrderingKey string            // messages of one key are processed one at a time; at most MaxOrderingKey bytes
-	Partition   string            // messages of one partition leave a receiver's time to the others; may be empty
+	OrderingKey string            // an inbox handles messages of one key one at a time; at most MaxOrderingKey bytes
+	Partition   string            // an inbox lets one partition use a part of its slots; may be empty
 	Payload     []byte            // at most MaxPayload bytes
 	Metadata    map[string]string // beyond the type and the ordering key; no NUL
 }

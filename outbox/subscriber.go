@@ -54,14 +54,19 @@ type Options struct {
 }
 
 // NewSubscriber is Watermill's SQL subscriber over this package's tables, for one topic. Each
-// message that it hands over is a page of the outbox, see ByPage. Of a topic and group one
+// message that it hands over is a page of the outbox, see Messages: the receiver acknowledges
+// it when all that it holds is durable. A page that is refused (Nack), or not acknowledged in
+// 30 seconds, is delivered again with half of its messages, down to one: so a message that cannot
+// be received holds up those behind it and none before it. Of a topic and group one
 // subscriber reads at a time: the others wait on the group's offset row, and go on when it dies.
 //
 // The subscriber's transaction is open while the page is handled, and commits the group's
 // offset when it is acknowledged. Meanwhile no reader of any topic sees newer messages, so a
-// handler stores the page in this database and does nothing else. Where it needs the network,
+// receiver stores the page in this database and does nothing else. Where it needs the network,
 // use Forward. A subscriber takes one connection of the pool, whose sessions have no
 // lock_timeout: otherwise those that wait fail, log it, and wait anew.
+//
+// If we die here: the offset has not moved, and the page is delivered again.
 func NewSubscriber(pool *pgxpool.Pool, group string, o Options) message.Subscriber {
 	s := newSubscriber(stdlib.OpenDBFromPool(pool), group, o, retryInterval, time.Now) //nolint:forbidigo // it decides when the outbox is read and which failure is logged
 	if pool == nil {
@@ -315,7 +320,7 @@ func (r *reader) UnmarshalMessage(from wsql.Scanner) (wsql.Row, error) {
 func (r *reader) HandleError(log watermill.LoggerAdapter, nothing bool, err error) time.Duration {
 	read, more := r.read, r.more
 	r.read, r.more = 0, false
-	if err != nil && !errors.Is(err, sql.ErrTxDone) && r.done.Err() == nil { // the first says ByPage
+	if err != nil && !errors.Is(err, sql.ErrTxDone) && r.done.Err() == nil { // the first was refused, its receiver knows why
 		log.Error("delivery from the outbox failed and is retried", err, nil)
 	}
 	if n := r.failures.ended(err == nil); n > 0 {
