@@ -419,3 +419,31 @@ func TestOnce_besideRivals(t *testing.T) {
 		wantEffects(t, db, 1)
 	})
 }
+
+// What is stored must be found by every later version.
+func TestStoredForm_neverChanges(t *testing.T) {
+	t.Parallel()
+	db := testdb.Reused(t)
+	for i, err := range []error{nil, &idempotency.FinalError{Code: "declined", Message: "no"}} {
+		once(t.Context(), db.Pool(), order{ID: fmt.Sprint("o-", i), Amount: 7}, func(context.Context, pgx.Tx) (receipt, error) {
+			return receipt{Number: 1}, err
+		})
+	}
+	post(t, serve(db.Pool(), options{Headers: []string{"Link"}}, handle), "/orders?b=2&a=%20", `{"b":1.0,"a":2}`, withKey, asJSON, "Tenant: acme")
+	rows, err := db.Query(t.Context(), `
+select concat_ws(' ', scope, operation, key, encode(fingerprint, 'hex'), convert_from(request, 'UTF8'), status_code, content_type, encode(body, 'escape'), headers)
+  from idempotency_keys
+ order by key`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	want := []string{
+		`acme HTTP POST k1 6a5078ca90f07f3ffc4ae60d945bc2bbba7cf4485888a01d981469b3eb98753a 201  {"b":1.0,"a":2}` + "\n" + `\000\377 {"Link": ["</a>", "</b>"]}`,
+		`acme order.v1 o-0:order:v1 e561f1757f4afe1917fad4e083196c2a1f2bd8c64dcc8d18f46bbf07c0ad9aee {"amount":7,"id":"o-0"} 200 application/json {"number":1,"paid":0}`,
+		`acme order.v1 o-1:order:v1 c6a0fe49445b371a70f0e9761260e308891042c44473f593e22dd80d22f20095 {"amount":7,"id":"o-1"} 422 application/json {"code":"declined","message":"no"}`,
+	}
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Errorf("%v, rows (-want +got):\n%s", err, diff)
+	}
+}
