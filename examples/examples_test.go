@@ -1,6 +1,7 @@
 package examples_test
 
 import (
+	"cmp"
 	"context"
 	"io/fs"
 	"os"
@@ -11,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/testrun"
 )
@@ -65,10 +66,36 @@ func TestPrograms_printWhatTheirCommentsShow(t *testing.T) {
 				t.Errorf("it ended with %v\n%s", err, &stderr)
 			}
 			want := strings.ReplaceAll(string(said[2]), "//\t", "")
-			if diff := cmp.Diff(want, string(out)); diff != "" {
+			if diff := gocmp.Diff(want, string(out)); diff != "" {
 				t.Errorf("output (-comment +program)\n%s\n%s", diff, &stderr)
 			}
 		})
+	}
+}
+
+// guideLine is a line of the guide's diffs, or of its output.
+var guideLine = regexp.MustCompile(`(?m)^(?:([-+])\t+(.+)|12 orders sent.+)$`)
+
+// What the guide takes out is in the shop before, and what it puts in is in the shop after.
+func TestGuide_showsLinesOfBothShops(t *testing.T) {
+	t.Parallel()
+	read := func(name string) string {
+		text, err := os.ReadFile(filepath.Join("existing-app", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	before, after := read("before/main.go"), read("after/main.go")
+	lines := guideLine.FindAllStringSubmatch(read("README.md"), -1)
+	if len(lines) < 10 {
+		t.Fatalf("the guide shows %d lines", len(lines))
+	}
+	for _, line := range lines {
+		text := map[string]string{"-": before, "+": after, "": before + after}[line[1]]
+		if !strings.Contains(text, cmp.Or(line[2], line[0])) {
+			t.Errorf("no shop has %q", line[0])
+		}
 	}
 }
 
