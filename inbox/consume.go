@@ -6,10 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"runtime/debug"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/payonce/payonce/internal/loop"
 )
 
 // ErrSkip is returned by Source.Read for a message that is none of the receiver's: it is
@@ -65,12 +66,15 @@ const (
 // and takes half as many.
 //
 // While Run runs, Consume takes messages only as far as handler slots are free. Before,
-// it stores what comes. It has no goroutine of its own, and leaves the subscriber open.
+// it stores what comes, and after it takes nothing. It has no goroutine of its own, and leaves the subscriber open.
 //
 // If we die here: what was not acknowledged is delivered again. Test:
 // TestConsume_besideADyingProcess.
 func (p *Processor) Consume(ctx context.Context, from Source) error {
 	r, err := p.state()
+	if err == nil && from.Subscriber == nil {
+		err = errors.New("inbox: the source has no Subscriber")
+	}
 	if err != nil {
 		return err
 	}
@@ -158,16 +162,20 @@ func take(ctx context.Context, messages <-chan *message.Message, most int) (page
 }
 
 // consume stores a page, and acknowledges or refuses its messages.
-func (r *run) consume(ctx context.Context, from Source, page []*message.Message) (err error) {
-	defer func() {
-		for _, m := range page {
-			if err == nil {
-				m.Ack()
-			} else {
-				m.Nack()
-			}
+func (r *run) consume(ctx context.Context, from Source, page []*message.Message) error {
+	err := loop.Safely(func() error { return r.keep(ctx, from, page) })
+	for _, m := range page {
+		if err == nil {
+			m.Ack()
+		} else {
+			m.Nack()
 		}
-	}()
+	}
+	return err
+}
+
+// keep stores a page.
+func (r *run) keep(ctx context.Context, from Source, page []*message.Message) error {
 	all := page
 	if from.Split != nil {
 		all = nil
@@ -185,26 +193,21 @@ func (r *run) consume(ctx context.Context, from Source, page []*message.Message)
 			read = append(read, r.received(ctx, stored, err))
 		}
 	}
-	_, err = r.receive(ctx, read)
+	_, err := r.receive(ctx, read)
 	return err
 }
 
 // read returns what is stored of a message, and turns a panic of Read into an error.
 func (from Source) read(m *message.Message) (stored Message, err error) {
-	defer func() {
-		if cause := recover(); cause != nil {
-			err = fmt.Errorf("panic: %v\n%s", cause, debug.Stack())
-		}
-		stored.ID = cmp.Or(stored.ID, m.UUID)
-		if stored.Payload == nil {
-			stored.Payload = m.Payload
-		}
-		if stored.Metadata == nil {
-			stored.Metadata = m.Metadata
-		}
-	}()
 	if from.Read != nil {
-		return from.Read(m)
+		err = loop.Safely(func() (err error) { stored, err = from.Read(m); return err })
 	}
-	return stored, nil
+	stored.ID = cmp.Or(stored.ID, m.UUID)
+	if stored.Payload == nil {
+		stored.Payload = m.Payload
+	}
+	if stored.Metadata == nil {
+		stored.Metadata = m.Metadata
+	}
+	return stored, err
 }

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime/debug"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/payonce/payonce/groupcommit"
+	"github.com/payonce/payonce/internal/loop"
 )
 
 // process runs the handler and ends the claim.
@@ -55,7 +55,7 @@ func (r *run) attempt(ctx context.Context, d *Delivery) outcome {
 		r.Log.WarnContext(ctx, "suspected poison message: its holders died or went silent",
 			"receiver", r.Receiver, "message_id", d.ID, "ordering_key", d.OrderingKey, "deaths", d.deaths)
 	}
-	return r.outcomeOf(ctx, d, r.call(ctx, d))
+	return r.outcomeOf(ctx, d, loop.Safely(func() error { return r.Handle(ctx, d) }))
 }
 
 func (r *run) outcomeOf(ctx context.Context, d *Delivery, err error) outcome {
@@ -103,16 +103,6 @@ func (p Policy) wait(d *Delivery, w WaitError, reason error) func(*pgx.Batch) {
 func deadLetter(d *Delivery, reason error) outcome {
 	parked := ending{dead: true, attempts: d.Attempt, deaths: d.deaths, waits: d.Waits, reason: reason}
 	return outcome{EndParked, parked.of(d), slog.LevelError, "message parked", reason}
-}
-
-// call runs the handler and turns a panic into an error.
-func (r *run) call(ctx context.Context, d *Delivery) (err error) {
-	defer func() {
-		if cause := recover(); cause != nil {
-			err = fmt.Errorf("panic: %v\n%s", cause, debug.Stack())
-		}
-	}()
-	return r.Handle(ctx, d)
 }
 
 // finish commits the end of a claim, and retries while the database is unavailable or its

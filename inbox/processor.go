@@ -18,12 +18,14 @@ import (
 // and Handle are needed; what else is zero has the default that is named beside it. The
 // fields are not changed after the first call of a method.
 type Processor struct {
+	// DB needs two more connections than its handlers hold at a time. Where the heartbeat has
+	// none, leases expire, other processes take the messages, and the handlers were in vain.
 	DB       groupcommit.DB
 	Receiver string  // names the receiver in the table; at most MaxLength bytes
 	Handle   Handler // needed by Run
 
 	Holder      string        // names this process in the table, for operators; host, process id and a random text
-	Concurrency int           // handlers that run at a time; 16
+	Concurrency int           // handlers that run at a time, see DB; 16
 	Policy      Policy        // its own defaults, each by itself
 	Poll        time.Duration // the least time between two claims, see Run; 20 ms
 	Drain       time.Duration // how long handlers may continue after Run is stopped; 10 s
@@ -99,7 +101,8 @@ const (
 )
 
 // Run claims and handles messages until ctx ends. Then it claims no more, lets the running
-// handlers continue for at most Drain, releases what they could not finish, and returns nil.
+// handlers continue for at most Drain, releases what they could not finish, and returns nil:
+// later where a handler ignores the end of its context.
 // It returns an error at once if a field of the processor cannot be; while the database
 // is away, or has no table, it logs so and tries again. A processor runs once.
 //
@@ -115,12 +118,12 @@ func (p *Processor) Run(ctx context.Context) error {
 	if err == nil && p.Handle == nil {
 		err = errors.New("inbox: the processor has no Handle")
 	}
+	if err == nil && !r.begin(ctx) {
+		err = errors.New("inbox: a processor runs once")
+	}
 	if err != nil {
 		return err
 	}
-	r.mu.Lock()
-	r.running = ctx
-	r.mu.Unlock()
 	renewing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var renewal sync.WaitGroup
 	renewal.Go(func() { r.keepLeases(renewing) })
@@ -165,6 +168,17 @@ type holding struct {
 
 	cancel context.CancelCauseFunc
 	looks  int // when it started
+}
+
+// begin says that the processor runs. It returns false if it did already.
+func (r *run) begin(ctx context.Context) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	first := r.running == nil
+	if first {
+		r.running = ctx
+	}
+	return first
 }
 
 // claimOnce claims once, and waits until another claim is worthwhile. It returns false
@@ -278,10 +292,13 @@ func (r *run) start(ctx context.Context, messages []*Delivery) {
 		}
 		r.held[d.row] = holding{d, cancel, r.looks}
 		go func() {
-			defer r.slots.leave(d.Partition)
-			end := r.process(handling, d)
-			cancel(nil)
-			r.ended(d, end)
+			end := EndLeft // if the handler ends its goroutine, as a test's FailNow does
+			defer func() {
+				cancel(nil)
+				r.ended(d, end)
+				r.slots.leave(d.Partition)
+			}()
+			end = r.process(handling, d)
 		}()
 	}
 }

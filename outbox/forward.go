@@ -6,13 +6,14 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"time"
 
 	wsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/payonce/payonce/internal/loop"
 )
 
 // Forward publishes the messages of a topic to a broker, in their order and each under its own
@@ -116,18 +117,12 @@ func (f *forwarder) next(ctx context.Context) (page wsql.Row, err error) {
 	return f.UnmarshalMessage(f.conn.QueryRow(ctx, q.Query, q.Args...))
 }
 
-// publish publishes the messages of a page. A panic of the publisher is an error.
-func (f *forwarder) publish(page *message.Message) (err error) {
+func (f *forwarder) publish(page *message.Message) error {
 	messages, err := Messages(page)
-	if err != nil {
-		return err
+	if err == nil {
+		err = loop.Safely(func() error { return f.to.Publish(f.topic, messages...) })
 	}
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("publish %d messages: panic: %v\n%s", len(messages), p, debug.Stack())
-		}
-	}()
-	if err := f.to.Publish(f.topic, messages...); err != nil {
+	if err != nil {
 		return fmt.Errorf("publish %d messages: %w", len(messages), err)
 	}
 	return nil

@@ -37,7 +37,7 @@ var rules = []rule{
 	// The pattern, for other applications too.
 	{"groupcommit", "", "batches commits of pgx batches of any kind, so that other applications can import it"},
 	{"idempotency", "groupcommit internal/loop internal/schemacheck", "receives requests of any kind, so that other applications can import it"},
-	{"inbox", "groupcommit internal/schemacheck", "receives messages of any kind, so that other applications can import it"},
+	{"inbox", "groupcommit internal/loop internal/schemacheck", "receives messages of any kind, so that other applications can import it"},
 	{"outbox", "groupcommit internal/loop internal/schemacheck", "sends messages of any kind, so that other applications can import it"},
 
 	// The service.

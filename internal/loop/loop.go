@@ -3,7 +3,9 @@ package loop
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"runtime/debug"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -53,4 +55,14 @@ func Pause(ctx context.Context, d time.Duration, bell <-chan struct{}) {
 	case <-bell:
 	case <-timer.C:
 	}
+}
+
+// Safely calls what may panic, and makes an error of it.
+func Safely(call func() error) (err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = fmt.Errorf("panic: %v\n%s", cause, debug.Stack())
+		}
+	}()
+	return call()
 }

@@ -1,0 +1,94 @@
+package inbox_test
+
+import (
+	"context"
+	"runtime"
+	"sync/atomic"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/testdb"
+)
+
+// pipe is a subscriber over a channel.
+type pipe chan *message.Message
+
+func (p pipe) Subscribe(context.Context, string) (<-chan *message.Message, error) { return p, nil }
+func (pipe) Close() error                                                         { return nil }
+
+// A message that is acknowledged and not stored is lost.
+func TestConsume_acknowledgesNothingThatSplitCannotRead(t *testing.T) {
+	t.Parallel()
+	for name, fail := range map[string]func() []*message.Message{
+		"a panic":               func() []*message.Message { panic("odd") },
+		"a message that is nil": func() []*message.Message { return []*message.Message{nil} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			db, from, failed := fresh(t), make(pipe, 2), false
+			from <- message.NewMessage("m1", []byte("first"))
+			first := <-from
+			from <- first
+			stop := make(chan error, 1)
+			ctx, cancel := context.WithCancel(t.Context())
+			go func() {
+				stop <- storing(db, "r").Consume(ctx, inbox.Source{Subscriber: from, Split: func(m *message.Message) ([]*message.Message, error) {
+					if !failed {
+						failed = true
+						return fail(), nil
+					}
+					return []*message.Message{m}, nil
+				}})
+			}()
+			await.Receive(t, "a refusal", first.Nacked())
+			again := first.Copy()
+			from <- again
+			await.Receive(t, "an acknowledgment", again.Acked())
+			wantReceived(t, db, map[string]int{"r m1": 0})
+			cancel()
+			must(t, await.Receive(t, "the end", stop))
+		})
+	}
+}
+
+func TestProcessor_runsOnce(t *testing.T) {
+	t.Parallel()
+	db := testdb.Reused(t)
+	put(t, db, "m1", "k")
+	p := processor(db, answer(nil))
+	stop := start(t, p)
+	await.Row(t, db, `select status = 'done' from inbox`)
+	for range 2 {
+		if err := p.Run(t.Context()); err == nil || err.Error() != "inbox: a processor runs once" {
+			t.Errorf("a second Run says %v", err)
+		}
+		stop()
+	}
+}
+
+func TestConsume_withoutASubscriber(t *testing.T) {
+	t.Parallel()
+	if err := storing(testdb.Reused(t), "r").Consume(t.Context(), inbox.Source{}); err == nil || err.Error() != "inbox: the source has no Subscriber" {
+		t.Errorf("it says %v", err)
+	}
+}
+
+// A handler that ends its goroutine looks like a holder that died, and not like one that
+// works for ever.
+func TestProcessor_outlivesAHandlerThatEndsItsGoroutine(t *testing.T) {
+	t.Parallel()
+	db := testdb.Reused(t)
+	put(t, db, "m1", "k")
+	var attempts atomic.Int32
+	p := processor(db, func(context.Context, *inbox.Delivery) error {
+		if attempts.Add(1) == 1 {
+			runtime.Goexit()
+		}
+		return nil
+	})
+	p.Policy.Lease, p.Policy.BackoffBase, p.Policy.BackoffCap = renewedLease, 1, 1
+	start(t, p)
+	await.Row(t, db, `select status = 'done' and attempts = 2 and deaths = 1 from inbox`)
+}
