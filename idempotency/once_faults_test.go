@@ -81,6 +81,42 @@ func TestOnce_cutInCommit(t *testing.T) {
 	}
 }
 
+// TestOnce_cutAnywhere cuts the connection after each of its round trips in turn. Whatever
+// the call returned, the next one finds or makes its one effect.
+func TestOnce_cutAnywhere(t *testing.T) {
+	t.Parallel()
+	url := testdb.URL(t)
+	direct, w := open(t, url, postgres.Options{}), &work{}
+	for n, cut := 1, true; cut; n++ {
+		cut = false
+		watch := failpoint.NewWatch()
+		watch.Set(failpoint.NewPlan(failpoint.Aim{Nth: n, Fault: failpoint.Cut}, failpoint.Known{}, func(failpoint.Fault) { cut = true }))
+		proxy, err := failpoint.NewProxy(t.Context(), url, watch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pool, err := pgxpool.New(t.Context(), proxy.URL())
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := order{ID: fmt.Sprint("o-", n)}
+		got := once(t.Context(), pool, o, w.do)
+		pool.Close()
+		proxy.Close()
+		again := once(t.Context(), direct.Pool(), o, w.do)
+		if again.Err != nil || got.Err == nil && (!again.Replayed || again.Value != got.Value) {
+			t.Errorf("cut after round trip %d: %+v, then %+v", n, got, again)
+		}
+		if again.Replayed && got.Err != nil && !errors.Is(got.Err, idempotency.ErrUnknown) {
+			t.Errorf("cut after round trip %d: it was done, and the error is %v", n, got.Err)
+		}
+		wantEffects(t, direct, n)
+		if !cut && n < 8 {
+			t.Errorf("there were only %d round trips", n-1)
+		}
+	}
+}
+
 const childVariable = "IDEMPOTENCY_TEST_CHILD"
 
 // TestOnce_diesBetweenClaimAndCommit has another process claim the key and call the

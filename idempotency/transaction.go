@@ -68,9 +68,12 @@ const (
 
 var errNilDatabase = errors.New("the database is nil: pass a *pgxpool.Pool, a *pgx.Conn or a pgx.Tx")
 
+// txWork carries out a request in a transaction.
+type txWork func(ctx context.Context, tx pgx.Tx) (Answer, error)
+
 // once replays the answer of the key, or claims it, does the work and stores its answer in
 // one transaction. An answer of 400 or above is stored, and the work's writes are undone.
-func once(ctx context.Context, db Beginner, key Key, o Options, work func(ctx context.Context, tx pgx.Tx) (Answer, error)) (Outcome, error) {
+func once(ctx context.Context, db Beginner, key Key, o Options, work txWork) (Outcome, error) {
 	if pool, ok := db.(*pgxpool.Pool); db == nil || ok && pool == nil {
 		return Outcome{}, errNilDatabase
 	}
@@ -108,7 +111,7 @@ type lostCommitError struct{ error }
 func (o Options) values(key Key) []string { return append([]string{key.Value}, o.Also...) }
 
 // attempt is one transaction.
-func attempt(ctx context.Context, db Beginner, key Key, o Options, work func(ctx context.Context, tx pgx.Tx) (Answer, error)) (Outcome, error) {
+func attempt(ctx context.Context, db Beginner, key Key, o Options, work txWork) (Outcome, error) {
 	tx, err := db.Begin(ctx)
 	if err != nil {
 		return Outcome{}, unknownOutcome(err)
@@ -139,7 +142,7 @@ func commit(ctx context.Context, tx pgx.Tx, key Key, o Options, answer Answer) e
 	_, err := tx.Exec(ctx, storeAnswer, key.Scope, key.Operation, o.values(key), o.Request.Canonical,
 		answer.StatusCode, answer.ContentType, answer.Location, append([]byte{}, answer.Body...), answer.headers())
 	if err != nil {
-		return fmt.Errorf("store the answer of a key: %w", err)
+		return refusal("store the answer of a key", err)
 	}
 	if err = tx.Commit(ctx); errors.Is(groupcommit.Classify(err), groupcommit.ErrUnknown) {
 		return &lostCommitError{err}
@@ -175,7 +178,7 @@ func claim(ctx context.Context, tx pgx.Tx, key Key, o Options) (taken *KeyState,
 	QueueKeys(b, states, "")
 	b.Queue(restoreTimeouts)
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
-		return nil, expires, claimError(err)
+		return nil, expires, refusal("claim an idempotency key", err)
 	}
 	for _, s := range states {
 		switch {
@@ -189,18 +192,21 @@ func claim(ctx context.Context, tx pgx.Tx, key Key, o Options) (taken *KeyState,
 	return nil, expires, nil
 }
 
-// claimError is the error of a claim that the server refused, or did not answer.
-func claimError(err error) error {
-	refusal, ok := errors.AsType[*pgconn.PgError](err)
-	switch {
-	case !ok:
+// refusal is the error of a statement of this package that the server refused, or did not
+// answer.
+func refusal(what string, err error) error {
+	if outcome := groupcommit.OutcomeOf(groupcommit.Classify(err)); outcome == groupcommit.Unknown || outcome == groupcommit.NotSent {
 		return unknownOutcome(err)
-	case refusal.Code == "55P03":
-		return fmt.Errorf("%w: %w", ErrInFlight, err)
-	case refusal.Code == "42P01", refusal.Code == "42703", refusal.Code == "42704":
-		return fmt.Errorf("idempotency.Schema is not applied in a schema of the search_path: %w", err)
 	}
-	return fmt.Errorf("claim an idempotency key: %w", err)
+	if refused, ok := errors.AsType[*pgconn.PgError](err); ok {
+		switch refused.Code {
+		case "55P03":
+			return fmt.Errorf("%w: %w", ErrInFlight, err)
+		case "42P01", "42703", "42704":
+			return fmt.Errorf("idempotency.Schema is not applied in a schema of the search_path: %w", err)
+		}
+	}
+	return fmt.Errorf("%s: %w", what, err)
 }
 
 // replayFrom replays the answer of a taken key, when a failover cannot lose it.
@@ -216,7 +222,7 @@ func replayFrom(ctx context.Context, q Querier, state KeyState, request Request)
 
 // inSavepoint does the work in a savepoint, so that neither a failed statement of it nor
 // its Commit or Rollback ends the claim.
-func inSavepoint(ctx context.Context, tx pgx.Tx, work func(ctx context.Context, tx pgx.Tx) (Answer, error)) (Answer, error) {
+func inSavepoint(ctx context.Context, tx pgx.Tx, work txWork) (Answer, error) {
 	savepoint, err := tx.Begin(ctx)
 	if err != nil {
 		return Answer{}, unknownOutcome(err)
@@ -229,8 +235,12 @@ func inSavepoint(ctx context.Context, tx pgx.Tx, work func(ctx context.Context, 
 	if answer.StatusCode >= 400 {
 		end = savepoint.Rollback
 	}
-	if err := end(context.WithoutCancel(ctx)); err != nil {
-		return Answer{}, fmt.Errorf("end the writes of the work, which must not end its transaction itself: %w", err)
+	err = end(context.WithoutCancel(ctx))
+	if errors.Is(err, pgx.ErrTxClosed) {
+		return Answer{}, fmt.Errorf("the work ended its transaction itself: %w", err)
+	}
+	if err != nil {
+		return Answer{}, refusal("end the writes of the work", err)
 	}
 	return answer, nil
 }
