@@ -171,11 +171,11 @@ func Resend(b *pgx.Batch, o Outcome, id uuid.UUID, actor string) error {
 		receiver = ResendReceiver
 	}
 	b.Queue(insertResend, id, o.EventID, o.ChargeID, o.MerchantID, actor)
-	_, err = inbox.Accept(b, receiver, inbox.Message{
+	inbox.Accept(b, receiver, inbox.Message{
 		ID: resendPrefix + id.String(), Type: typeResend, OrderingKey: o.ChargeID, Partition: o.MerchantID,
 		Payload: payload, Metadata: map[string]string{"requested_by": actor},
 	})
-	return err
+	return nil
 }
 
 const resendDelivered = `

@@ -200,7 +200,8 @@ func stablePart(value any) (string, bool) {
 }
 
 // FromContent makes a key of all that the payload says (Content). It applies to every
-// message.
+// message. As the id of a message in the inbox it does for equal bytes alone: another
+// spelling of them is quarantined, unless the canonical form is the payload.
 func FromContent(source string) Extractor {
 	return func(_ map[string]string, payload []byte) (string, error) {
 		key, _, err := Content(source, payload)

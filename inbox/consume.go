@@ -190,7 +190,7 @@ func (r *run) keep(ctx context.Context, from Source, page []*message.Message) er
 	read := make([]*incoming, 0, len(all))
 	for _, m := range all {
 		if stored, err := from.read(m); !errors.Is(err, ErrSkip) {
-			read = append(read, r.received(ctx, stored, err))
+			read = append(read, received(stored, err))
 		}
 	}
 	_, err := r.receive(ctx, read)

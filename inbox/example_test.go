@@ -2,88 +2,59 @@ package inbox_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"log/slog"
-	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/testdb"
-	"github.com/payonce/payonce/outbox"
 )
 
-// A message is delivered twice and fails once; what it causes happens once.
+// A broker delivers two messages, one of them twice. Each takes effect once: the insert and
+// the end of the message are one transaction.
 func Example() {
-	db, end := testdb.Example()
+	pool, end := openPool() // a *pgxpool.Pool on a database with inbox.Schema and a table sales
 	defer end()
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	log := slog.New(slog.DiscardHandler)
+	ctx, stop := context.WithCancel(context.Background())
+	handled := make(chan string, 3)
 
-	b := &pgx.Batch{}
-	for range 2 {
-		err := outbox.Append(b, outbox.Message{Topic: "orders", ID: "m1", Type: "order.placed", OrderingKey: "order 1", Payload: []byte("a mug")})
-		if err != nil {
-			panic(err)
-		}
-	}
-	if err := db.Commit(ctx, b); err != nil {
-		panic(err)
-	}
-
-	// Process.
-	done := make(chan struct{})
 	shop := &inbox.Processor{
-		DB: db, Receiver: "shop", Holder: "worker 1", Concurrency: 4, Poll: time.Millisecond, Drain: time.Second, Log: log,
-		Policy: inbox.Policy{
-			Lease: 3 * time.Second, MaxAttempts: 12, GiveUpAfter: time.Hour,
-			BackoffBase: time.Millisecond, BackoffCap: time.Second,
-		},
+		DB: groupcommit.New(pool, groupcommit.Options{}), Receiver: "shop",
 		Handle: func(ctx context.Context, d *inbox.Delivery) error {
-			fmt.Printf("attempt %d: %s of %s\n", d.Attempt, d.Type, d.Payload)
-			if d.Attempt == 1 {
-				return errors.New("the printer is on fire")
+			err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+				if _, err := tx.Exec(ctx, `insert into sales (item) values ($1)`, string(d.Payload)); err != nil {
+					return err
+				}
+				return d.Done(ctx, tx) // refused if another process has taken over
+			})
+			if err == nil {
+				handled <- d.ID
 			}
-			b := &pgx.Batch{}
-			b.Queue(`insert into merchants (merchant_id) values ('an-effect')`)
-			defer close(done)
-			return d.Commit(ctx, db, b) // if another holder has taken over, all of b is refused
+			return err // the message is tried again later
 		},
 	}
-	stopped := make(chan struct{})
-	go func() { _ = shop.Run(ctx); close(stopped) }()
-
-	// Receive.
-	subscriber := outbox.NewSubscriber(db.Pool(), "inbox", outbox.Options{Room: shop.Room})
-	defer func() { _ = subscriber.Close() }()
-	deliveries, received := 0, make(chan struct{})
-	shop.OnReceive = func(r inbox.Reception) {
-		if deliveries += r.New + r.Duplicates; deliveries == 2 {
-			close(received)
-		}
-	}
-	go func() {
-		err := shop.Consume(ctx, inbox.Source{Subscriber: subscriber, Topic: "orders", Split: outbox.Messages, Read: func(m *message.Message) (inbox.Message, error) {
-			return inbox.Message{Type: m.Metadata.Get(outbox.MetadataType), OrderingKey: m.Metadata.Get(outbox.MetadataOrderingKey)}, nil
-		}})
-		if err != nil {
+	broker := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})
+	for _, order := range []string{"order-1", "order-1", "order-2"} {
+		if err := broker.Publish("orders", message.NewMessage(order, []byte("a mug for "+order))); err != nil {
 			panic(err)
 		}
-	}()
-	<-received
-	<-done
-	cancel()
-	<-stopped
+	}
 
-	var status string
-	var attempts, duplicates int
-	err := db.QueryRow(context.Background(), `select status, attempts, duplicates from inbox`).Scan(&status, &attempts, &duplicates)
-	fmt.Println(status, attempts, duplicates, err)
+	ended := make(chan error, 2)
+	go func() { ended <- shop.Run(ctx) }()
+	go func() { ended <- shop.Consume(ctx, inbox.Source{Subscriber: broker, Topic: "orders"}) }()
+	fmt.Println(<-handled != "", <-handled != "")
+	stop()
+	fmt.Println(<-ended, <-ended, broker.Close())
+
+	var sales int
+	err := pool.QueryRow(context.Background(), `select count(*) from sales`).Scan(&sales)
+	fmt.Println(sales, len(handled), err)
 	// Output:
-	// attempt 1: order.placed of a mug
-	// attempt 2: order.placed of a mug
-	// done 2 1 <nil>
+	// true true
+	// <nil> <nil> <nil>
+	// 2 0 <nil>
 }

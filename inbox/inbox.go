@@ -1,39 +1,48 @@
-// Package inbox stores each message once and runs its handler until it succeeds, one
-// message at a time for each ordering key. It is the twin of package idempotency, for
-// messages instead of requests.
+// Package inbox is the idempotent receiver of messages: it stores each message once and runs
+// its handler until it succeeds, one message at a time for each ordering key.
 //
-// # Usage
+// A broker delivers at least once: again after a lost acknowledgment, a crash or a
+// rebalance. A receiver that first acts and then acknowledges acts twice; one that first
+// acknowledges loses the message. The inbox stores the message, acknowledges after that
+// commit, and ends it in the transaction that holds the handler's effect.
 //
-//	p := &inbox.Processor{DB: db, Receiver: "shop", Handle: handle, Concurrency: 16, …}
+//	p := &inbox.Processor{DB: groupcommit.New(pool, groupcommit.Options{}), Receiver: "shop", Handle: handle}
 //	go p.Run(ctx)
-//	store := p.Receive(envelope, nil) // for each page that a transport delivers
+//	err := p.Consume(ctx, inbox.Source{Subscriber: subscriber, Topic: "orders"})
 //
-// A handler commits its last effect by Delivery.Commit, so the effect and the end of the
-// message are one commit.
+// A handler ends its message by Delivery.Done in its transaction, or by Delivery.Commit with
+// its batch. Apply Schema, and ask Check at start.
 //
-// # Guarantees
+// # Guarantees and what they rest on
 //
-//   - The inbox stores a message once for each receiver, however often it is delivered:
-//     constraint inbox_message_once. The same id with another payload goes to quarantine;
-//     it is never handled and never merged.
-//   - At most one message of an ordering key runs at a time: index
-//     inbox_one_running_per_key. Claims take the oldest first.
-//   - Only the newest holder finishes a message: constraint inbox_done_by_holder refuses
-//     the whole commit of a holder whose lease was taken over.
-//   - A handler that fails or panics is retried with exponential backoff and full jitter,
-//     in database time, a bounded number of times. One that waits for an external service
-//     or for the database is retried for a bounded time.
-//   - A poison message, whose holders die, is told apart from the messages that ran
-//     beside it, and is tried a bounded number of times.
-//   - What exceeds its bound becomes a dead letter. It blocks the younger messages of its
-//     key, or lets them pass, as the policy says. It never blocks another key.
-//   - A receiver or a partition that is slow or sends very many messages leaves handler
-//     slots to the others.
+//	a message is stored once for each receiver       unique inbox_message_once
+//	another payload under a known id is kept aside   payload_hash, unique inbox_quarantine_once
+//	one message of an ordering key runs at a time    unique index inbox_one_running_per_key
+//	only the newest holder ends a message            check inbox_done_by_holder, in the handler's transaction
+//	a message is not done without a holder           check inbox_done_has_fence
+//	an operator's decision has a name                check inbox_decided_by_somebody
 //
-// # Limits
+// # Failures
 //
-// A handler runs again after every crash, so it must look at what it has already done.
-// The oldest message is the one that was received first, not the one that was sent first.
+//   - The process dies: the lease expires, and another process handles the message again.
+//   - The outcome of a commit is unknown: the message is delivered or handled again.
+//   - A handler fails or panics: it is retried with backoff and full jitter, a bounded number
+//     of times. One that waits for an external service (WaitError) or for the database is
+//     retried for a bounded time. Then, or by a ParkError, the message becomes a dead letter,
+//     which blocks the younger messages of its key or lets them pass (Parked).
+//   - A poison message, whose holders die, is tried beside fewer and fewer others.
+//   - A receiver or a partition that is slow leaves handler slots to the others.
+//
+// # What this does not give you
+//
+// A handler runs again after a crash: what it does outside its transaction needs a key of its
+// own. The order of a key is that of reception, not of sending. A message that is delivered
+// again after Sweep has deleted it is new.
+//
+// # How to expire
+//
+// Call Sweep and SweepQuarantine from time to time, with a retention longer than the
+// transport can deliver a message again. Dead letters stay: see List, Retry and Discard.
 //
 // Tables: inbox, inbox_quarantine.
 package inbox
@@ -55,14 +64,14 @@ func Schema() string { return schema }
 
 // Message is what was received.
 type Message struct {
-	ID          string // unique for each receiver
+	ID          string // unique for each receiver; the sender's, or derived, see IDBy
 	Type        string
 	OrderingKey string // messages of one key are handled one at a time; the id where empty
 	Partition   string // messages of one partition leave handler slots to the others; may be empty
 
 	// Payload belongs to the id byte for byte. Another payload under a known id is
-	// quarantined, even if it differs only in spelling. A message whose id is derived
-	// from its content has the canonical form that idempotency.Content returns.
+	// quarantined, even if it differs only in spelling. With an id of idempotency.Content
+	// goes the canonical payload, which Content returns too.
 	Payload []byte
 
 	Metadata map[string]string

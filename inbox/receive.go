@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -25,15 +26,10 @@ type Reception struct {
 	Aside      int // known, with another payload: quarantined
 }
 
-// MaxLength is the length of the longest id and of the longest receiver, ordering key and
-// partition, in bytes. Indexes hold them, and cannot hold texts of any length.
+// MaxLength is the length of the longest receiver, and of the longest id, ordering key and
+// partition that are stored as they are, in bytes. Indexes hold them, and cannot hold texts
+// of any length.
 const MaxLength = 255
-
-// Errors of Accept, wrapped, for a message that would break its batch.
-var (
-	errNotStorable = errors.New("the id is missing, or a text holds NUL or is not UTF-8")
-	errTooLong     = fmt.Errorf("the id, the ordering key or the partition has more than %d bytes", MaxLength)
-)
 
 var errNoID = errors.New("the message has no id")
 
@@ -63,7 +59,7 @@ func (p *Processor) Receive(ctx context.Context, messages ...Message) (Reception
 	}
 	page := make([]*incoming, len(messages))
 	for n, m := range messages {
-		page[n] = r.received(ctx, m, nil)
+		page[n] = received(m, nil)
 	}
 	return r.receive(ctx, page)
 }
@@ -88,27 +84,13 @@ func (r *run) receive(ctx context.Context, page []*incoming) (Reception, error) 
 	return became, nil
 }
 
-// Accept queues the reception of a message into a batch that its caller commits, and
-// returns what becomes of it, which is filled in by the commit. It does no I/O. A batch that
-// rolls back has received nothing, and the sender has to repeat it.
-//
-// The rules are those of Receive, but for a message whose sender can be told: Accept refuses
-// text that PostgreSQL cannot hold, and an id, an ordering key or a partition longer than
-// MaxLength.
-func Accept(b *pgx.Batch, receiver string, m Message) (*Reception, error) {
-	texts := []string{receiver, m.ID, m.OrderingKey, m.Partition, m.Type}
-	for name, value := range m.Metadata {
-		texts = append(texts, name, value)
-	}
-	if m.ID == "" || slices.ContainsFunc(texts, func(text string) bool { return !isText(text) }) {
-		return nil, fmt.Errorf("accept message %q for %q: %w", m.ID, receiver, errNotStorable)
-	}
-	if max(len(receiver), len(m.ID), len(m.OrderingKey), len(m.Partition)) > MaxLength {
-		return nil, fmt.Errorf("accept message %.*q for %.*q: %w", MaxLength, m.ID, MaxLength, receiver, errTooLong)
-	}
-	became, page := &Reception{}, []*incoming{incomingOf(m)}
+// Accept queues the reception of a message, by the rules of Receive, into a batch that its
+// caller commits, and returns what becomes of it, which is filled in by the commit. It does
+// no I/O. A batch that rolls back has received nothing, and the sender has to repeat it.
+func Accept(b *pgx.Batch, receiver string, m Message) *Reception {
+	became, page := &Reception{}, []*incoming{received(m, nil)}
 	queueStore(b, receiver, "", Policy{}, page).Exec(func(pgconn.CommandTag) error { *became = receptionOf(page); return nil })
-	return became, nil
+	return became
 }
 
 // MadeDue tells whether a batch makes a message due for which this process may have no
@@ -131,42 +113,31 @@ type incoming struct {
 	stored     storedRow
 }
 
-func incomingOf(m Message) *incoming {
-	if m.OrderingKey == "" {
-		m.OrderingKey = m.ID
-	}
-	if m.Metadata == nil {
-		m.Metadata = map[string]string{}
-	}
+// received returns a message in a form that can be stored, as a dead letter where there is
+// an error or no id. A dead letter is named by its payload, so that a transport that repeats
+// it leaves one, and so that it is not taken for a message that can be read.
+func received(m Message, err error) *incoming {
 	if m.Payload == nil {
 		m.Payload = []byte{} // an empty message, not a missing one
 	}
-	metadata, _ := json.Marshal(m.Metadata) // texts have no error
 	hash := sha256.Sum256(m.Payload)
-	return &incoming{Message: m, metadata: string(metadata), hash: hash[:]}
-}
-
-// received returns the message in a form that can be stored, as a dead letter where there
-// is an error or no id. A dead letter is named by its payload, so that a transport that
-// repeats it leaves one, and so that it is not taken for a message that can be read.
-func (r *run) received(ctx context.Context, m Message, err error) *incoming {
+	d := &incoming{hash: hash[:]}
 	if err == nil && m.ID == "" {
 		err = errNoID
 	}
 	if err != nil {
-		m.ID, m.OrderingKey, m.Partition = "unreadable:"+hashed(m.Payload), "", ""
-		r.Log.ErrorContext(ctx, "message cannot be read: it becomes a dead letter", "receiver", r.Receiver, "message_id", m.ID, "error", err)
-	}
-	m.ID, m.OrderingKey, m.Partition, m.Type = indexable(m.ID), indexable(m.OrderingKey), indexable(m.Partition), asText(m.Type)
-	metadata := make(map[string]string, len(m.Metadata))
-	for name, value := range m.Metadata {
-		metadata[asText(name)] = asText(value)
-	}
-	m.Metadata = metadata
-	d := incomingOf(m)
-	if err != nil {
 		d.unreadable = storable(err.Error())
+		m.ID, m.OrderingKey, m.Partition = "unreadable:"+hex.EncodeToString(d.hash), "", ""
 	}
+	d.Message = Message{
+		ID: indexable(m.ID), Type: asText(m.Type), OrderingKey: indexable(cmp.Or(m.OrderingKey, m.ID)), Partition: indexable(m.Partition),
+		Payload: m.Payload, Metadata: make(map[string]string, len(m.Metadata)),
+	}
+	for name, value := range m.Metadata {
+		d.Metadata[asText(name)] = asText(value)
+	}
+	metadata, _ := json.Marshal(d.Metadata) // texts have no error
+	d.metadata = string(metadata)
 	return d
 }
 
@@ -175,12 +146,8 @@ func indexable(key string) string {
 	if len(key) <= MaxLength && isText(key) {
 		return key
 	}
-	return "sha256:" + hashed([]byte(key))
-}
-
-func hashed(data []byte) string {
-	hash := sha256.Sum256(data)
-	return hex.EncodeToString(hash[:])
+	hash := sha256.Sum256([]byte(key))
+	return "sha256:" + hex.EncodeToString(hash[:])
 }
 
 // isText tells whether PostgreSQL can hold s as text.
@@ -239,6 +206,9 @@ func (r *run) store(ctx context.Context, page []*incoming) error {
 			started = append(started, &Delivery{Message: d.Message, Attempt: 1, row: d.stored.ID, fence: 1, claimed: d.stored.At, onReceipt: true})
 		}
 		waits = waits || d.stored.New && !d.stored.Started
+		if d.unreadable != "" && d.stored.New {
+			r.Log.ErrorContext(ctx, "message cannot be read: it is a dead letter", "receiver", r.Receiver, "message_id", d.ID, "reason", d.unreadable)
+		}
 	}
 	r.start(ctx, started)
 	if waits {

@@ -106,8 +106,7 @@ func accept(t fataler, db *postgres.DB, m inbox.Message) inbox.Reception {
 func acceptFor(t fataler, db *postgres.DB, receiver string, m inbox.Message) inbox.Reception {
 	t.Helper()
 	b := &pgx.Batch{}
-	became, err := inbox.Accept(b, receiver, m)
-	must(t, err)
+	became := inbox.Accept(b, receiver, m)
 	must(t, db.Commit(t.Context(), b))
 	return *became
 }

@@ -151,13 +151,10 @@ func (a *API) store(c echo.Context, e stripeEvent, o stripeObject) error {
 	}
 	b := &pgx.Batch{}
 	idempotency.Wait(b, eventLockTimeout)
-	reception, err := inbox.Accept(b, chargeReceiver, inbox.Message{
+	reception := inbox.Accept(b, chargeReceiver, inbox.Message{
 		ID: e.ID, Type: stripeEventType + e.Type, OrderingKey: charge.StreamID, Partition: charge.MerchantID,
 		Payload: payload, Metadata: a.Carry(ctx),
 	})
-	if err != nil {
-		return err
-	}
 	if err := a.limits.events.Acquire(ctx, 1); err != nil {
 		return err
 	}

@@ -1,0 +1,387 @@
+package inbox_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/groupcommit"
+	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/robustness/failpoint"
+	"github.com/payonce/payonce/internal/testdb"
+)
+
+// broker delivers its log to a subscriber, each message until it is acknowledged.
+type broker struct {
+	log []*message.Message
+	one bool // the next message is delivered after the end of the one before, as Kafka does
+
+	mu    sync.Mutex
+	acked []string
+	nacks int
+	out   chan *message.Message
+}
+
+func (b *broker) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
+	b.out = make(chan *message.Message)
+	var partitions sync.WaitGroup
+	deliver := func() {
+		for _, m := range b.log {
+			if b.one {
+				b.deliver(ctx, m)
+			} else {
+				partitions.Go(func() { b.deliver(ctx, m) })
+			}
+		}
+	}
+	partitions.Go(deliver)
+	go func() { partitions.Wait(); <-ctx.Done(); close(b.out) }()
+	return b.out, nil
+}
+
+func (b *broker) deliver(ctx context.Context, m *message.Message) {
+	for ctx.Err() == nil {
+		c := m.Copy()
+		select {
+		case b.out <- c:
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case <-c.Acked():
+			b.mu.Lock()
+			b.acked = append(b.acked, m.UUID)
+			b.mu.Unlock()
+			return
+		case <-c.Nacked():
+			b.mu.Lock()
+			b.nacks++
+			b.mu.Unlock()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (b *broker) Close() error { return nil }
+
+func (b *broker) seen() (acked, nacks int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.acked), b.nacks
+}
+
+func (b *broker) awaitAcks(t *testing.T, n int) {
+	t.Helper()
+	await.True(t, fmt.Sprintf("%d messages are acknowledged", n), func() bool { acked, _ := b.seen(); return acked == n })
+}
+
+// logOf is the log of a broker: messages of these ids, whose payloads are the ids.
+func logOf(ids ...string) []*message.Message {
+	all := make([]*message.Message, len(ids))
+	for i, id := range ids {
+		all[i] = message.NewMessage(id, []byte(id))
+	}
+	return all
+}
+
+// consume has p consume a subscriber until stop, which returns what Consume returned.
+func consume(t *testing.T, p *inbox.Processor, from inbox.Source) (stop func() error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(cancel)
+	ended := make(chan error, 1)
+	go func() { ended <- p.Consume(ctx, from) }()
+	return func() error { cancel(); return await.Receive(t, "the end of Consume", ended) }
+}
+
+// affecting is a handler that ends its message in a transaction with an effect.
+func affecting(db *postgres.DB) inbox.Handler {
+	return func(ctx context.Context, d *inbox.Delivery) error {
+		return pgx.BeginFunc(ctx, db.Pool(), func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, `insert into merchants (merchant_id) values ($1)`, d.ID); err != nil {
+				return err
+			}
+			return d.Done(ctx, tx)
+		})
+	}
+}
+
+func TestConsume_eachMessageTakesEffectOnce(t *testing.T) {
+	t.Parallel()
+	var ids []string
+	for n := range 40 {
+		ids = append(ids, fmt.Sprintf("m%02d", n))
+	}
+	again := slices.Concat(ids, ids, ids)
+	shuffled := slices.Clone(again)
+	rand.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
+	for name, b := range map[string]*broker{
+		"that a broker delivers one at a time":        {log: logOf(ids...), one: true},
+		"that a broker delivers at once":              {log: logOf(ids...)},
+		"all of which a broker delivers again, twice": {log: logOf(again...), one: true},
+		"whose partitions are reordered":              {log: logOf(shuffled...)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			db := fresh(t)
+			// Two processes share the subscription.
+			for range 2 {
+				p := &inbox.Processor{DB: groupcommit.New(db.Pool(), groupcommit.Options{}), Receiver: "r", Handle: affecting(db), Log: slog.New(slog.DiscardHandler)}
+				start(t, p)
+				mine := &broker{log: b.log, one: b.one}
+				stop := consume(t, p, inbox.Source{Subscriber: mine})
+				defer func() {
+					mine.awaitAcks(t, len(b.log))
+					must(t, stop())
+				}()
+			}
+			await.Row(t, db, `select count(*) = 40 and bool_and(status = 'done' and attempts = 1) and sum(duplicates) = $1 from inbox`, 2*len(b.log)-40)
+			wantEffects(t, db, ids...)
+		})
+	}
+}
+
+// What cannot be stored is not acknowledged, and is stored once when it can be.
+func TestConsume_withoutATable(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string][2]string{
+		"that is missing":           {`alter table inbox rename to away`, `alter table away rename to inbox`},
+		"that is in another schema": {`create schema app; alter table inbox set schema app`, `alter table app.inbox set schema public`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db, lines, b := testdb.Open(t), &diary{}, &broker{log: logOf("m1", "m2")}
+			run(t, db.Pool(), change[0])
+			p := processor(db, affecting(db))
+			p.Log = slog.New(slog.NewTextHandler(lines, nil))
+			stop := consume(t, p, inbox.Source{Subscriber: b, Topic: "orders"})
+			lines.await(t, "receive failed, the messages will be delivered again")
+			lines.await(t, `relation \"inbox\" does not exist`)
+			await.True(t, "it is refused several times", func() bool { _, nacks := b.seen(); return nacks > 2 })
+			if acked, _ := b.seen(); acked > 0 {
+				t.Errorf("%d messages are acknowledged", acked)
+			}
+			start(t, p)
+			lines.await(t, "claim failed, it is retried until it succeeds")
+			run(t, db.Pool(), change[1])
+			b.awaitAcks(t, 2)
+			await.Row(t, db, `select count(*) = 2 and bool_and(status = 'done') from inbox`)
+			must(t, stop())
+			wantEffects(t, db, "m1", "m2")
+		})
+	}
+}
+
+// What cannot be read or indexed blocks nothing.
+func TestConsume_whatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	const dead, done = "dead", "done"
+	long := random(6000)
+	for name, test := range map[string]struct {
+		id           string
+		read         func(*message.Message) (inbox.Message, error)
+		status, kept string // its status and the beginning of its id
+		reason       string
+	}{
+		"no id":                  {"", nil, dead, "unreadable:", "the message has no id"},
+		"a derived id is empty":  {"m", inbox.IDBy(func(map[string]string, []byte) (string, error) { return "", nil }), dead, "unreadable:", "the message has no id"},
+		"Read refuses it":        {"m", inbox.IDBy(idempotency.FromMembers("pay", 1, "order_id")), dead, "unreadable:", idempotency.ErrMissing.Error()},
+		"Read panics":            {"m", func(*message.Message) (inbox.Message, error) { panic("odd") }, dead, "unreadable:", "panic: odd"},
+		"an id that is too long": {long, nil, done, "sha256:", ""},
+		"an id that is no text":  {"m\x00\xff", nil, done, "sha256:", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			db, b, handled := fresh(t), &broker{log: logOf(test.id, test.id), one: true}, &diary{}
+			for _, m := range b.log {
+				m.Payload, m.Metadata = []byte("\x00"), message.Metadata{"a\x00": "b\xff"}
+			}
+			p := processor(db, noting(handled))
+			start(t, p)
+			consume(t, p, inbox.Source{Subscriber: b, Read: test.read})
+			b.awaitAcks(t, 2)
+			await.Row(t, db, `select status = $1 and starts_with(message_id, $2) and duplicates = 1 and payload = '\x00'
+				and metadata ->> 'a' = U&'b\FFFD' from inbox`, test.status, test.kept)
+			if r := all(t, db, pgx.RowTo[string], `select coalesce(last_error, '') from inbox`)[0]; !strings.HasPrefix(r, test.reason) {
+				t.Errorf("the reason is %q", r)
+			}
+			if test.status == dead {
+				handled.want(t, "")
+			}
+		})
+	}
+}
+
+func TestConsume_keepsWhatItsSourceSays(t *testing.T) {
+	t.Parallel()
+	db, large := testdb.Reused(t), bytes.Repeat([]byte("x"), 10<<20)
+	spellings := []string{`{"order_id":"o-1","amount":100}`, `{ "amount": 1e2, "order_id": "o-1" }`}
+	b := &broker{log: logOf("skipped", "large", "sent-1", "sent-2")}
+	b.log[1].Payload, b.log[2].Payload, b.log[3].Payload = large, []byte(spellings[0]), []byte(spellings[1])
+	got := make(chan []byte, 1)
+	p := processor(db, func(_ context.Context, d *inbox.Delivery) error {
+		if d.ID == "large" {
+			got <- d.Payload
+		}
+		return nil
+	})
+	start(t, p)
+	consume(t, p, inbox.Source{Subscriber: b, Read: func(m *message.Message) (inbox.Message, error) {
+		switch m.UUID {
+		case "skipped":
+			return inbox.Message{}, inbox.ErrSkip
+		case "large":
+			return inbox.Message{OrderingKey: "k", Type: "t"}, nil
+		}
+		id, canonical, err := idempotency.Content("shop", m.Payload)
+		return inbox.Message{ID: id, Payload: canonical}, err
+	}})
+	b.awaitAcks(t, 4)
+	if !bytes.Equal(await.Receive(t, "the large message", got), large) {
+		t.Error("it is another")
+	}
+	await.Row(t, db, `select count(*) = 2 and bool_and(status = 'done') and sum(duplicates) = 1 and max(ordering_key) filter (where type = 't') = 'k' from inbox`)
+	if n := quarantined(t, db); n != 0 {
+		t.Errorf("%d spellings are kept aside", n)
+	}
+}
+
+// A commit that has begun is not interrupted, and what it stores is acknowledged.
+func TestConsume_endsInTheMiddle(t *testing.T) {
+	t.Parallel()
+	db, b := testdb.Reused(t), &broker{log: logOf("m1")}
+	lock := begin(t, db)
+	run(t, lock, `lock table inbox in exclusive mode`)
+	stop := consume(t, storing(db, "r"), inbox.Source{Subscriber: b})
+	await.Blocked(t, db, 1)
+	stopped := make(chan error, 1)
+	go func() { stopped <- stop() }()
+	if acked, _ := b.seen(); acked > 0 {
+		t.Error("it is acknowledged before it is stored")
+	}
+	run(t, lock, `rollback`)
+	must(t, await.Receive(t, "the end", stopped))
+	await.Row(t, db, `select count(*) = 1 and bool_and(status = 'pending') from inbox`)
+	ended := make(chan *message.Message)
+	close(ended)
+	if err := storing(db, "r").Consume(t.Context(), inbox.Source{Subscriber: channel{out: ended}, Topic: "orders"}); !errors.Is(err, inbox.ErrClosed) {
+		t.Errorf("after the end of a subscription: %v", err)
+	}
+	if err := storing(db, "r").Consume(t.Context(), inbox.Source{Subscriber: channel{err: errors.New("no route")}, Topic: "orders"}); err == nil || err.Error() != "subscribe to orders: no route" {
+		t.Errorf("without a broker: %v", err)
+	}
+}
+
+// channel is a subscriber with one channel or error.
+type channel struct {
+	message.Subscriber
+	out chan *message.Message
+	err error
+}
+
+func (c channel) Subscribe(context.Context, string) (<-chan *message.Message, error) {
+	return c.out, c.err
+}
+
+// The handler's own transaction decides, whatever the handler hears of its commit.
+func TestDone(t *testing.T) {
+	t.Parallel()
+	for name, side := range map[string]failpoint.Side{"the commit did not come": failpoint.Before, "its answer is lost": failpoint.After} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := testdb.URL(t)
+			db, proxy := open(t, url, postgres.Options{}), failpoint.StartCutter(t, url)
+			its := open(t, proxy.URL(), postgres.Options{})
+			put(t, db, "m1", "k")
+			p := processor(db, func(ctx context.Context, d *inbox.Delivery) error {
+				return pgx.BeginFunc(ctx, its.Pool(), func(tx pgx.Tx) error {
+					if _, err := tx.Exec(ctx, `insert into merchants (merchant_id) values ('effect') on conflict do nothing`); err != nil {
+						return err
+					}
+					err := d.Done(ctx, tx)
+					if d.Waits == 0 {
+						proxy.Arm(side, -1)
+					}
+					return err
+				})
+			})
+			p.Policy.BackoffBase, p.Policy.BackoffCap = 1, 1
+			start(t, p)
+			await.Row(t, db, `select status = 'done' and deaths = 0 from inbox`)
+			if proxy.Cuts() != 1 {
+				t.Errorf("%d cuts", proxy.Cuts())
+			}
+			wantEffects(t, db, "effect")
+		})
+	}
+
+	t.Run("a transaction that is rolled back has ended nothing", func(t *testing.T) {
+		db, left := fresh(t, "m1@k"), make(chan struct{})
+		p := processor(db, func(ctx context.Context, d *inbox.Delivery) error {
+			if d.Attempt > 1 {
+				return affecting(db)(ctx, d)
+			}
+			tx, err := db.Pool().Begin(ctx)
+			if err != nil {
+				return err
+			}
+			defer close(left)
+			return errors.Join(d.Done(ctx, tx), tx.Rollback(ctx))
+		})
+		start(t, p)
+		await.Receive(t, "the end of the first attempt", left)
+		silence(t, db)
+		await.Row(t, db, `select status = 'done' and attempts = 2 from inbox`)
+		wantEffects(t, db, "m1")
+	})
+
+	t.Run("a holder that was taken over is refused", func(t *testing.T) {
+		db, lost := fresh(t, "m1@k"), make(chan error, 1)
+		start(t, processor(db, func(ctx context.Context, d *inbox.Delivery) error {
+			run(t, db.Pool(), `update inbox set fence = fence + 1`)
+			err := affecting(db)(ctx, d)
+			lost <- err
+			return err
+		}))
+		if err := await.Receive(t, "the end", lost); !inbox.IsLost(err) {
+			t.Errorf("it ends with %v", err)
+		}
+		wantEffects(t, db)
+	})
+}
+
+func TestProcessor_refusesWhatItCannotBe(t *testing.T) {
+	t.Parallel()
+	db, handle := testdb.Reused(t), answer(nil)
+	for want, p := range map[string]*inbox.Processor{
+		"inbox: the processor has no DB":                                         {Receiver: "r", Handle: handle},
+		"inbox: the processor has no Handle":                                     {DB: db, Receiver: "r"},
+		`inbox: the receiver "" is empty`:                                        {DB: db, Handle: handle},
+		`inbox: the receiver "rr`:                                                {DB: db, Receiver: strings.Repeat("r", inbox.MaxLength+1), Handle: handle},
+		`inbox: the receiver "\x00" is empty, no text, or longer than 255 bytes`: {DB: db, Receiver: "\x00", Handle: handle},
+		"inbox: a setting of the processor is negative":                          {DB: db, Receiver: "r", Handle: handle, Poll: -1},
+	} {
+		if err := p.Run(t.Context()); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+		if p.Handle == nil {
+			continue // it may store
+		}
+		_, received := p.Receive(t.Context(), inbox.Message{ID: "m"})
+		if consumed := p.Consume(t.Context(), inbox.Source{}); received == nil || !errors.Is(consumed, received) {
+			t.Errorf("Receive: %v, Consume: %v, want %s", received, consumed, want)
+		}
+	}
+}
