@@ -78,7 +78,7 @@ func (p *Processor) Consume(ctx context.Context, from Source) error {
 	if err != nil {
 		return err
 	}
-	messages, err := from.Subscriber.Subscribe(ctx, from.Topic)
+	deliveries, err := from.Subscriber.Subscribe(ctx, from.Topic)
 	if err != nil && ctx.Err() == nil {
 		return fmt.Errorf("subscribe to %s: %w", from.Topic, err)
 	}
@@ -87,14 +87,14 @@ func (p *Processor) Consume(ctx context.Context, from Source) error {
 	}
 	var logged time.Time // when the failure was, that lasts; zero if none does
 	for most := pageMessages; ; {
-		page := take(ctx, messages, min(most, r.capacity(ctx, from)))
+		page := take(ctx, deliveries, min(most, r.capacity(ctx, from)))
 		if ctx.Err() != nil && len(page) == 0 {
 			return nil
 		}
 		if len(page) == 0 {
 			return fmt.Errorf("consume %s: %w", from.Topic, ErrClosed)
 		}
-		err := r.consume(ctx, from, page)
+		messages, err := r.consume(ctx, from, page)
 		if err == nil {
 			if !logged.IsZero() {
 				r.Log.InfoContext(ctx, "receiving works again", "receiver", r.Receiver, "topic", from.Topic)
@@ -105,7 +105,7 @@ func (p *Processor) Consume(ctx context.Context, from Source) error {
 		if now := time.Now(); now.Sub(logged) >= logEvery { //nolint:forbidigo // it decides only what is logged
 			logged = now
 			r.Log.WarnContext(ctx, "receive failed, the messages will be delivered again",
-				"receiver", r.Receiver, "topic", from.Topic, "messages", len(page), "error", err)
+				"receiver", r.Receiver, "topic", from.Topic, "messages", messages, "message_id", page[len(page)-1].UUID, "error", err)
 		}
 		most = max(1, len(page)/2)
 		pause(ctx, afterFailure)
@@ -161,9 +161,14 @@ func take(ctx context.Context, messages <-chan *message.Message, most int) (page
 	return page
 }
 
-// consume stores a page, and acknowledges or refuses its messages.
-func (r *run) consume(ctx context.Context, from Source, page []*message.Message) error {
-	err := loop.Safely(func() error { return r.keep(ctx, from, page) })
+// consume stores a page, and acknowledges or refuses its messages. It returns how many messages
+// it is when they are split.
+func (r *run) consume(ctx context.Context, from Source, page []*message.Message) (messages int, err error) {
+	messages = len(page)
+	err = loop.Safely(func() (err error) {
+		messages, err = r.keep(ctx, from, page)
+		return err
+	})
 	for _, m := range page {
 		if err == nil {
 			m.Ack()
@@ -171,18 +176,18 @@ func (r *run) consume(ctx context.Context, from Source, page []*message.Message)
 			m.Nack()
 		}
 	}
-	return err
+	return messages, err
 }
 
-// keep stores a page.
-func (r *run) keep(ctx context.Context, from Source, page []*message.Message) error {
+// keep stores a page, and returns how many messages it is.
+func (r *run) keep(ctx context.Context, from Source, page []*message.Message) (int, error) {
 	all := page
 	if from.Split != nil {
 		all = nil
 		for _, m := range page {
 			its, err := from.Split(m)
 			if err != nil {
-				return err
+				return len(page), err
 			}
 			all = append(all, its...)
 		}
@@ -194,7 +199,7 @@ func (r *run) keep(ctx context.Context, from Source, page []*message.Message) er
 		}
 	}
 	_, err := r.receive(ctx, read)
-	return err
+	return len(all), err
 }
 
 // read returns what is stored of a message, and turns a panic of Read into an error.

@@ -260,7 +260,7 @@ func TestReceiveOutlivesAnError(t *testing.T) {
 	await.Row(t, db, `select last_value >= 8 from refusals`)
 	wantReceived(t, db, map[string]int{"r a": 0, "r b": 0})
 	stop()
-	for _, want := range []string{"the messages will be delivered again", "planted"} {
+	for _, want := range []string{"the messages will be delivered again", "planted", "messages=4 message_id="} {
 		if !strings.Contains(lines.String(), want) {
 			t.Errorf("the log says %q, want %q", lines, want)
 		}

@@ -29,8 +29,8 @@
 //     delivered again.
 //   - A connection is cut in COMMIT: the transaction and its messages exist or do not. Repeat
 //     it under the same key, as packages idempotency and groupcommit do.
-//   - A handler or broker refuses a message: it holds up those behind it, in its group alone.
-//     There are no dead letters. A handler or a Publisher may store it elsewhere and return nil.
+//   - A receiver or broker refuses a message: it holds up those behind it, in its group alone.
+//     There are no dead letters: an inbox has them, and a Publisher may store what it cannot send.
 //   - A transaction stays open: no younger message is read, of any topic.
 //   - A dump is restored: nothing is read until the SQL at numbering_mark in Schema was run.
 //
