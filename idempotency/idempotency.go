@@ -79,8 +79,8 @@ var (
 // DefaultRetention is how long an answer is kept unless a Receiver sets another time.
 const DefaultRetention = 24 * time.Hour
 
-// Store is the database of one scope: it reads, and commits a batch as one
-// transaction.
+// Store is the database of a Receiver: it reads, and commits a batch as one transaction. A
+// *groupcommit.Committer is one.
 type Store interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 	Commit(ctx context.Context, b *pgx.Batch) error
@@ -99,7 +99,7 @@ type Receiver struct {
 	Retention time.Duration
 
 	// Wait is how long a request waits for another one under its key, at most
-	// MaxWait; the pool's lock time-out if zero.
+	// MaxWait; the pool's lock time-out if zero, which should then have one.
 	Wait time.Duration
 
 	// Waiters bounds the requests that wait longer than the pool's lock time-out: its

@@ -3,8 +3,6 @@ package idempotency_test
 import (
 	"context"
 	"errors"
-	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -374,63 +372,4 @@ func TestReceive_asksItsCache(t *testing.T) {
 			t.Errorf("kept %v after %v", cache.kept, err)
 		}
 	})
-}
-
-// counts are what an Observer receives of one request.
-type counts struct {
-	reading, read int
-	commits       map[idempotency.Commit]int
-}
-
-func (c *counts) observer() idempotency.Observer {
-	c.commits = map[idempotency.Commit]int{}
-	return idempotency.Observer{
-		Reading:   func() func() { c.reading++; return func() { c.read++ } },
-		Committed: func(kind idempotency.Commit) { c.commits[kind]++ },
-	}
-}
-
-func (c *counts) want(t *testing.T, reads int, commits map[idempotency.Commit]int) {
-	t.Helper()
-	if c.reading != reads || c.read != reads {
-		t.Errorf("%d reads of which %d ended, want %d", c.reading, c.read, reads)
-	}
-	if diff := cmp.Diff(commits, c.commits); diff != "" {
-		t.Errorf("commits (-want +got):\n%s", diff)
-	}
-}
-
-func TestObserver(t *testing.T) {
-	t.Parallel()
-	for _, test := range []struct {
-		name    string
-		rival   bool // another request under the key is in flight
-		lost    bool // the refusal is a lost race
-		want    string
-		reads   int
-		commits map[idempotency.Commit]int
-	}{
-		{"a write that the database refuses", false, false, "null value", 1, map[idempotency.Commit]int{idempotency.CommitFailed: 1}},
-		{"a race that the work lost", false, true, "", 2, map[idempotency.Commit]int{idempotency.CommitLost: 1, idempotency.CommitMade: 1}},
-		{"a rival in flight", true, false, idempotency.ErrInFlight.Error(), 1, map[idempotency.Commit]int{idempotency.CommitInFlight: 1}},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			db, counted, calls := open(t, testdb.URL(t), postgres.Options{LockTimeout: 20 * time.Millisecond}), &counts{}, 0
-			if test.rival {
-				rivalInFlight(t, db)
-			}
-			r := idempotency.Receiver{DB: db, Observer: counted.observer(), Lost: func(error) bool { return test.lost }}
-			_, err := r.Receive(t.Context(), theKey(), theRequest(), func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
-				if calls++; calls == 1 {
-					b.Queue(`insert into outbox (topic, message_id, payload, metadata) values (null, 'effect', '', '{}')`)
-				}
-				return effect(ctx, b, now)
-			})
-			if got := fmt.Sprint(err); (err == nil) != (test.want == "") || !strings.Contains(got, test.want) || errors.Is(err, idempotency.ErrUnknown) {
-				t.Errorf("the error is %s", got)
-			}
-			counted.want(t, test.reads, test.commits)
-		})
-	}
 }

@@ -90,23 +90,33 @@ func Once[T any](ctx context.Context, db Beginner, key Key, o Options, fn func(c
 		if answer.Body, err = json.Marshal(result); err != nil {
 			return Answer{}, fmt.Errorf("encode a result of %s: %w", key.Operation, err)
 		}
-		return answer, nil
+		_, err = resultOf[T](key, answer) // what no later call could read is not stored
+		if _, ok := errors.AsType[*FinalError](err); ok {
+			err = nil
+		}
+		return answer, err
 	})
 	if err != nil {
 		return value, false, err
 	}
-	final := &FinalError{}
-	var into any = &value
-	if outcome.StatusCode == http.StatusUnprocessableEntity {
-		into = final
+	value, err = resultOf[T](key, outcome.Answer) // the first time too: what JSON does not keep is lost
+	return value, outcome.Replayed, err
+}
+
+// resultOf reads a stored result, which may be a FinalError.
+func resultOf[T any](key Key, a Answer) (value T, err error) {
+	if a.StatusCode == http.StatusUnprocessableEntity {
+		final := &FinalError{}
+		if err = json.Unmarshal(a.Body, final); err == nil {
+			return value, final
+		}
+	} else {
+		err = json.Unmarshal(a.Body, &value)
 	}
-	if err := json.Unmarshal(outcome.Body, into); err != nil { // the first time too: what JSON does not keep is lost
-		return value, outcome.Replayed, fmt.Errorf("read the stored result of %s: %w", key.Operation, err)
+	if err != nil {
+		return value, fmt.Errorf("read the stored result of %s: %w", key.Operation, err)
 	}
-	if into == any(final) {
-		return value, outcome.Replayed, final
-	}
-	return value, outcome.Replayed, nil
+	return value, nil
 }
 
 // ByContent returns the default key of work on an input, a hash of the operation and the
