@@ -35,7 +35,10 @@ func Forward(ctx context.Context, pool *pgxpool.Pool, group, topic string, to me
 	f.done, f.log = ctx, f.log.With("topic", topic)
 	defer func() { f.hangUp(ctx) }()
 	err := errNoPool
-	if pool != nil {
+	switch {
+	case to == nil:
+		err = errNoPublisher
+	case pool != nil:
 		_, err = pool.Exec(ctx, insertOffset, topic, group)
 	}
 	if err != nil && ctx.Err() == nil {
@@ -48,6 +51,8 @@ func Forward(ctx context.Context, pool *pgxpool.Pool, group, topic string, to me
 	}
 	return nil
 }
+
+var errNoPublisher = errors.New("the publisher is nil")
 
 // forwarder reads as a subscriber does, and publishes.
 type forwarder struct {

@@ -31,8 +31,10 @@
 //     it under the same key, as packages idempotency and groupcommit do.
 //   - A receiver or broker refuses a message: it holds up those behind it, in its group alone.
 //     There are no dead letters: an inbox has them, and a Publisher may store what it cannot send.
-//   - A transaction stays open: no younger message is read, of any topic.
+//   - A transaction stays open, in any database of the server: no younger message is read, of
+//     any topic.
 //   - A dump is restored: nothing is read until the SQL at numbering_mark in Schema was run.
+//     Readers log it, as they do if the offset of their group is deleted.
 //
 // # Limits
 //

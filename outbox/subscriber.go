@@ -223,8 +223,9 @@ func (*reader) SubscribeIsolationLevel() sql.IsolationLevel { return sql.LevelRe
 // read: a repair would find the offset moved past what nobody has received.
 //
 // A page is one row, as Watermill reads one message from each: its messages in JSON, its
-// position, that of the group before it, their number, whether there may be more, and whether
-// messages are committed that cannot be read yet, because an older transaction is in flight.
+// position, that of the group before it, their number, whether there may be more, whether
+// messages are committed that cannot be read yet, because an older transaction is in flight,
+// and whether the group's position is known.
 // It ends before the message that would make it longer than $4 bytes, and a message that is
 // longer alone is a page alone.
 const selectPage = `
@@ -279,7 +280,9 @@ select json_agg(json_build_object('id', message_id, 'metadata', metadata, 'paylo
             and (m.transaction_id, m."offset") >
                 ((select o.transaction_id from outbox_offsets o where o.topic = $1 and o.consumer_group = $2),
                  (select o."offset" from outbox_offsets o where o.topic = $1 and o.consumer_group = $2))
-         offset 0)
+         offset 0),
+       (select own from numbering)
+   and exists (select from outbox_offsets o where o.topic = $1 and o.consumer_group = $2)
   from measured`
 
 // SelectQuery implements Watermill's SchemaAdapter.
@@ -293,6 +296,8 @@ const (
 	readFrom      = "position" // of the group when the page was read
 )
 
+var errNoPosition = errors.New("the group has no row in outbox_offsets, or the tables were restored from a dump, see numbering_mark in Schema")
+
 // UnmarshalMessage makes one message of a page. Its id and its position are those of the
 // last message in it.
 func (r *reader) UnmarshalMessage(from wsql.Scanner) (wsql.Row, error) {
@@ -300,8 +305,12 @@ func (r *reader) UnmarshalMessage(from wsql.Scanner) (wsql.Row, error) {
 	var page []byte
 	var xid, id, position sql.NullString
 	var offset sql.NullInt64
-	if err := from.Scan(&page, &xid, &offset, &id, &position, &r.read, &r.more, &r.held); err != nil {
+	var known bool
+	if err := from.Scan(&page, &xid, &offset, &id, &position, &r.read, &r.more, &r.held, &known); err != nil {
 		return wsql.Row{}, fmt.Errorf("scan a page of the outbox: %w", err)
+	}
+	if !known {
+		return wsql.Row{}, errNoPosition
 	}
 	if r.read == 0 {
 		return wsql.Row{}, sql.ErrNoRows
@@ -334,7 +343,7 @@ func (r *reader) HandleError(log watermill.LoggerAdapter, nothing bool, err erro
 	case err != nil || read > 0 && !acknowledged:
 		r.most = max(1, read/2)
 		r.wait(r.retry, nil)
-	case more:
+	case more && read > 0: // else Room has returned 0
 		r.most = min(pageMessages, 2*r.most)
 	default:
 		if read > 0 {

@@ -1,0 +1,70 @@
+package outbox_test
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/outbox"
+)
+
+// A group that cannot know how far it has read would otherwise be as silent as one that has
+// read all.
+func TestAGroupWithoutAPosition_saysSo(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string][2]string{
+		"its offset is deleted":   {`delete from outbox_offsets`, `insert into outbox_offsets (topic, consumer_group, transaction_id, "offset") values ('letters', 'g', '0', 0)`},
+		"the tables are restored": {`update numbering_mark set written_in = '7'`, `update numbering_mark set written_in = pg_current_xact_id()`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			db := fresh(t)
+			publish(t, db, "m0001")
+			to, log := &broker{}, &await.Log{}
+			forward(t, db.Pool(), to, outbox.Options{Log: slog.New(slog.NewTextHandler(log, nil))})
+			to.await(t, 1)
+			awaitForwarded(t, db)
+			write(t, db, change[0])
+			publish(t, db, "m0002")
+			await.True(t, "it says so", func() bool {
+				return strings.Contains(log.String(), "has no row in outbox_offsets, or the tables were restored")
+			})
+			if ids, _ := to.firsts(); !slices.Equal(ids, []string{"m0001"}) {
+				t.Errorf("it publishes %v", ids)
+			}
+			write(t, db, change[1])
+			to.await(t, 2)
+		})
+	}
+}
+
+func TestRoomForNone_isAskedForAgainAfterAPoll(t *testing.T) {
+	testdb.Long(t, "it polls for a while")
+	t.Parallel()
+	asked, began := make(chan struct{}), time.Now()
+	readWhen(t, testdb.Open(t), "g", outbox.Options{Listening: func() bool { return true }, Room: func(ctx context.Context) int {
+		select {
+		case asked <- struct{}{}:
+		case <-ctx.Done():
+		}
+		return 0
+	}})
+	for range 3 {
+		await.Receive(t, "it asks for room", asked)
+	}
+	if took := time.Since(began); took < 2*slowPoll {
+		t.Errorf("it has read three times in %v", took)
+	}
+}
+
+func TestForward_refusesToPublishToNobody(t *testing.T) {
+	t.Parallel()
+	err := outbox.Forward(t.Context(), testdb.Open(t).Pool(), "g", topic, nil, outbox.Options{})
+	if err == nil || err.Error() != "forward letters: the publisher is nil" {
+		t.Errorf("it says %v", err)
+	}
+}
