@@ -44,7 +44,7 @@
 //   - The current state: a replay is the first result.
 //   - Connections: each call of Once and Middleware holds one while it works or waits. Work
 //     that takes a second one from the same pool can exhaust it.
-//   - A rival's result under repeatable read: its claim can fail with 40001. Call again.
+//   - A rival's result under repeatable read: ErrInFlight after its COMMIT too. Call again.
 //   - A standby's promise if an operator ends a commit's wait for it. Replays wait anew.
 //
 // # How to expire

@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 var (
@@ -40,8 +41,10 @@ type Key struct {
 
 // validate returns ErrInvalid unless all parts of the key can be stored.
 func (k Key) validate() error {
-	if len(k.Scope) > MaxLength || len(k.Operation) > MaxLength {
-		return fmt.Errorf("%w: its scope or operation has more than %d bytes", ErrInvalid, MaxLength)
+	for _, part := range []string{k.Scope, k.Operation} {
+		if len(part) > MaxLength || !utf8.ValidString(part) || strings.Contains(part, "\x00") {
+			return fmt.Errorf("%w: its scope or operation has more than %d bytes, or is no text", ErrInvalid, MaxLength)
+		}
 	}
 	return Validate(k.Value)
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -114,7 +115,7 @@ func (o Options) values(key Key) []string { return append([]string{key.Value}, o
 func attempt(ctx context.Context, db Beginner, key Key, o Options, work txWork) (Outcome, error) {
 	tx, err := db.Begin(ctx)
 	if err != nil {
-		return Outcome{}, unknownOutcome(err)
+		return Outcome{}, claimError(err)
 	}
 	defer rollback(ctx, tx) // also after a panic of the work
 	taken, expires, err := claim(ctx, tx, key, o)
@@ -178,7 +179,7 @@ func claim(ctx context.Context, tx pgx.Tx, key Key, o Options) (taken *KeyState,
 	QueueKeys(b, states, "")
 	b.Queue(restoreTimeouts)
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
-		return nil, expires, refusal("claim an idempotency key", err)
+		return nil, expires, claimError(err)
 	}
 	for _, s := range states {
 		switch {
@@ -192,19 +193,25 @@ func claim(ctx context.Context, tx pgx.Tx, key Key, o Options) (taken *KeyState,
 	return nil, expires, nil
 }
 
+// claimError is the error of a claim. Under repeatable read the server refuses one whose
+// rival has committed: the next call replays.
+func claimError(err error) error {
+	refused, ok := errors.AsType[*pgconn.PgError](err)
+	switch outcome := groupcommit.OutcomeOf(groupcommit.Classify(err)); {
+	case outcome == groupcommit.Locked, outcome == groupcommit.Contended:
+		return fmt.Errorf("%w: %w", ErrInFlight, err)
+	case ok && slices.Contains([]string{"42P01", "42703", "42704"}, refused.Code):
+		return fmt.Errorf("idempotency.Schema is not applied in a schema of the search_path: %w", err)
+	}
+	return refusal("claim an idempotency key", err)
+}
+
 // refusal is the error of a statement of this package that the server refused, or did not
 // answer.
 func refusal(what string, err error) error {
-	if outcome := groupcommit.OutcomeOf(groupcommit.Classify(err)); outcome == groupcommit.Unknown || outcome == groupcommit.NotSent {
+	outcome := groupcommit.OutcomeOf(groupcommit.Classify(err))
+	if !errors.Is(err, pgx.ErrTxClosed) && (outcome == groupcommit.Unknown || outcome == groupcommit.NotSent) {
 		return unknownOutcome(err)
-	}
-	if refused, ok := errors.AsType[*pgconn.PgError](err); ok {
-		switch refused.Code {
-		case "55P03":
-			return fmt.Errorf("%w: %w", ErrInFlight, err)
-		case "42P01", "42703", "42704":
-			return fmt.Errorf("idempotency.Schema is not applied in a schema of the search_path: %w", err)
-		}
 	}
 	return fmt.Errorf("%s: %w", what, err)
 }
@@ -215,6 +222,9 @@ func replayFrom(ctx context.Context, q Querier, state KeyState, request Request)
 		var err error
 		if state, err = confirmKey(ctx, q, state.Key); err != nil {
 			return Outcome{}, err
+		}
+		if !state.Found { // its row went since
+			return Outcome{}, ErrInFlight
 		}
 	}
 	return replay(state.Record, request)
@@ -235,14 +245,16 @@ func inSavepoint(ctx context.Context, tx pgx.Tx, work txWork) (Answer, error) {
 	if answer.StatusCode >= 400 {
 		end = savepoint.Rollback
 	}
-	err = end(context.WithoutCancel(ctx))
-	if errors.Is(err, pgx.ErrTxClosed) {
-		return Answer{}, fmt.Errorf("the work ended its transaction itself: %w", err)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
+	defer cancel()
+	err = end(ctx)
+	switch {
+	case err == nil:
+		return answer, nil
+	case errors.Is(err, pgx.ErrTxClosed), tx.Conn().PgConn().IsBusy():
+		return Answer{}, fmt.Errorf("the work ended its transaction itself, or left rows open: %w", err)
 	}
-	if err != nil {
-		return Answer{}, refusal("end the writes of the work", err)
-	}
-	return answer, nil
+	return Answer{}, refusal("end the writes of the work", err)
 }
 
 // resolve learns the outcome of a commit whose answer was lost. A claim of its keys waits
@@ -257,9 +269,9 @@ func resolve(ctx context.Context, db Beginner, key Key, o Options, cause error) 
 		switch {
 		case errors.Is(err, groupcommit.ErrNotCommitted):
 			return Outcome{}, fmt.Errorf("%w, and the key is free: %w", err, cause)
-		case !errors.Is(err, ErrUnknown) && !errors.Is(err, ErrInFlight):
+		case err == nil, errors.Is(err, ErrReused), errors.Is(err, ErrExpired):
 			return outcome, err
-		}
+		} // no other error says what became of the commit
 		loop.Pause(ctx, time.Duration(try+1)*100*time.Millisecond, nil)
 	}
 	return Outcome{}, unknownOutcome(cause)
