@@ -149,7 +149,7 @@ func TestOnce_ofAFunctionThatMisusesTheTransaction(t *testing.T) {
 	t.Parallel()
 	for name, misuse := range map[string]func(ctx context.Context, tx pgx.Tx) error{
 		"rows left open": func(ctx context.Context, tx pgx.Tx) error {
-			_, err := tx.Query(ctx, insertEffect+` returning 1`) //nolint:rowserrcheck,sqlclosecheck // the fault
+			_, err := tx.Query(ctx, insertEffect+` returning 1`) //nolint:sqlclosecheck // the fault
 			return err
 		},
 		"a rollback in SQL": func(ctx context.Context, tx pgx.Tx) error {

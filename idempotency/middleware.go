@@ -11,9 +11,11 @@ import (
 	"maps"
 	"mime"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -28,7 +30,8 @@ var (
 	// ErrBodyTooLarge is answered to a request whose body is larger than MaxBody.
 	ErrBodyTooLarge = errors.New("the body is too large to be compared")
 	// ErrNotStorable is the error of a response that no replay could repeat: it is a stream
-	// (Flush, Hijack), larger than MaxResponse, or the handler wrote none. Nothing is stored.
+	// (Flush, Hijack), larger than MaxResponse, has a stored header that is not UTF-8, or the
+	// handler wrote none. Nothing is stored.
 	ErrNotStorable = errors.New("the response cannot be stored under an idempotency key")
 
 	errNotStored = errors.New("the response is not stored") // by HTTPOptions.Stores
@@ -38,8 +41,8 @@ var (
 type HTTPOptions struct {
 	// Methods are those that need a key; POST and PATCH if nil. Other requests pass through.
 	Methods []string
-	// Headers are the response headers that a replay repeats; Content-Type and Location if
-	// nil. The first response has all that the handler set.
+	// Headers are the response headers that a replay repeats; Content-Type, Content-Encoding
+	// and Location if nil. The first response has all that the handler set.
 	Headers []string
 	// Stores reports whether a response with a status is stored, of those between 200 and
 	// 499; StoresStatus if nil. Another response is sent after a rollback: the handler's
@@ -98,6 +101,9 @@ func Tx(ctx context.Context) pgx.Tx {
 // Requests are the same if method, path, query, media type and body are; of a body of JSON
 // the value counts, not its spelling.
 //
+// Nothing may read the body before. Responses of 1xx and trailers are not sent. A handler
+// must not use Tx after it returns: http.TimeoutHandler belongs around Middleware.
+//
 // It is any router's middleware: net/http's, chi's, and Echo's by echo.WrapMiddleware. There,
 // let an inner middleware write the errors of handlers (c.Error): a response that Echo writes
 // later is not in the transaction, and the request ends as ErrNotStorable.
@@ -106,7 +112,7 @@ func Middleware(db Beginner, scope func(*http.Request) string, o HTTPOptions) fu
 		o.Methods = []string{http.MethodPost, http.MethodPatch}
 	}
 	if o.Headers == nil {
-		o.Headers = []string{headerContentType, headerLocation}
+		o.Headers = []string{headerContentType, "Content-Encoding", headerLocation}
 	}
 	if o.Stores == nil {
 		o.Stores = StoresStatus
@@ -125,7 +131,7 @@ func Middleware(db Beginner, scope func(*http.Request) string, o HTTPOptions) fu
 				next.ServeHTTP(w, r)
 				return
 			}
-			key := Key{Operation: "HTTP " + r.Method}
+			key := Key{Operation: "HTTP"} // for all methods: another one under a key is another request
 			if scope != nil {
 				key.Scope = scope(r)
 			}
@@ -142,7 +148,7 @@ func (o HTTPOptions) serve(db Beginner, key Key, w http.ResponseWriter, r *http.
 		err     error
 	)
 	if key.Value, err = ParseKey(r.Header.Values(HeaderKey)); err == nil {
-		body, err = o.read(r)
+		body, err = o.read(w, r)
 	}
 	if err == nil {
 		outcome, err = once(r.Context(), db, key, Options{
@@ -158,7 +164,7 @@ func (o HTTPOptions) serve(db Beginner, key Key, w http.ResponseWriter, r *http.
 	switch {
 	case errors.Is(err, errNotStored) || err == nil && !outcome.Replayed:
 		clear(w.Header())
-		maps.Copy(w.Header(), first.header)
+		maps.Copy(w.Header(), first.sent)
 		send(w, first.status, first.body.Bytes())
 	case err != nil:
 		p := problemOf(err, o.InFlight)
@@ -188,13 +194,19 @@ func setUnlessEmpty(h http.Header, name, value string) {
 }
 
 // read reads the body, which is compared and then handed to the handler.
-func (o HTTPOptions) read(r *http.Request) ([]byte, error) {
-	body, err := io.ReadAll(io.LimitReader(r.Body, int64(o.MaxBody)+1))
-	if _, ok := errors.AsType[*http.MaxBytesError](err); ok || len(body) > o.MaxBody {
+func (o HTTPOptions) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	if r.Body == nil {
+		return nil, nil
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, int64(o.MaxBody)))
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return nil, ErrBodyTooLarge
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errUnreadable, err)
+	}
+	if len(body) == 0 && r.ContentLength > 0 {
+		return nil, errors.New("the body was read before the middleware, which compares it")
 	}
 	return body, nil
 }
@@ -206,7 +218,11 @@ func fingerprintOf(r *http.Request, body []byte) []byte {
 			body = canonical
 		}
 	}
-	return Fingerprint([]byte("http.v1"), []byte(r.Method), []byte(r.URL.EscapedPath()), []byte(r.URL.Query().Encode()), []byte(media), body)
+	query := r.URL.RawQuery
+	if values, err := url.ParseQuery(query); err == nil {
+		query = values.Encode()
+	}
+	return Fingerprint([]byte("http.v1"), []byte(r.Method), []byte(r.URL.EscapedPath()), []byte(query), []byte(media), body)
 }
 
 // answer is what is stored of a response.
@@ -222,7 +238,10 @@ func (o HTTPOptions) answer(w *recorder) (Answer, error) {
 	}
 	a := Answer{StatusCode: w.status, Body: w.body.Bytes(), Header: http.Header{}}
 	for _, name := range o.Headers {
-		values := w.header.Values(name)
+		values := w.sent.Values(name)
+		if text := strings.Join(values, ""); !utf8.ValidString(text) || strings.Contains(text, "\x00") {
+			return Answer{}, fmt.Errorf("%w: its %s is not UTF-8", ErrNotStorable, name)
+		}
 		switch name = http.CanonicalHeaderKey(name); {
 		case len(values) == 0:
 		case name == headerContentType:

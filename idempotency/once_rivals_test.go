@@ -115,7 +115,7 @@ select concat_ws(' ', scope, operation, key, encode(fingerprint, 'hex'), convert
 	}
 	got, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	want := []string{
-		`acme HTTP POST k1 6a5078ca90f07f3ffc4ae60d945bc2bbba7cf4485888a01d981469b3eb98753a 201  {"b":1.0,"a":2}` + "\n" + `\000\377 {"Link": ["</a>", "</b>"]}`,
+		`acme HTTP k1 6a5078ca90f07f3ffc4ae60d945bc2bbba7cf4485888a01d981469b3eb98753a 201  {"b":1.0,"a":2}` + "\n" + `\000\377 {"Link": ["</a>", "</b>"]}`,
 		`acme order.v1 o-0:order:v1 e561f1757f4afe1917fad4e083196c2a1f2bd8c64dcc8d18f46bbf07c0ad9aee {"amount":7,"id":"o-0"} 200 application/json {"number":1,"paid":0}`,
 		`acme order.v1 o-1:order:v1 c6a0fe49445b371a70f0e9761260e308891042c44473f593e22dd80d22f20095 {"amount":7,"id":"o-1"} 422 application/json {"code":"declined","message":"no"}`,
 	}

@@ -20,25 +20,20 @@ const (
 // recorder holds a response until its transaction has committed.
 type recorder struct {
 	header http.Header
-	status int // 0 until it is written
+	sent   http.Header // as it was with the status: changes come too late
+	status int         // 0 until it is written
 	body   bytes.Buffer
 	most   int   // bytes of the body
 	err    error // why it cannot be stored
-	frozen http.Header
 }
 
 // Header returns the headers to be sent.
-func (w *recorder) Header() http.Header {
-	if w.status != 0 {
-		return w.frozen // changes come too late
-	}
-	return w.header
-}
+func (w *recorder) Header() http.Header { return w.header }
 
 // WriteHeader notes the status. Informational responses (1xx) are not sent.
 func (w *recorder) WriteHeader(status int) {
 	if w.status == 0 && status >= http.StatusOK {
-		w.status, w.frozen = status, w.header.Clone()
+		w.status, w.sent = status, w.header.Clone()
 	}
 }
 
