@@ -239,16 +239,16 @@ func mutants() []mutant {
 		{
 			"the outbox is read beyond the oldest open transaction",
 			[]edit{
-				{"outbox/subscriber.go", "     and o.transaction_id < pg_snapshot_xmin(pg_current_snapshot())\n   order by", "   order by"},
-				{"outbox/subscriber.go", "\n              and m.transaction_id < pg_snapshot_xmin(pg_current_snapshot())", ""},
+				{"outbox/page.go", "     and o.transaction_id < pg_snapshot_xmin(pg_current_snapshot())\n   order by", "   order by"},
+				{"outbox/page.go", "\n              and m.transaction_id < pg_snapshot_xmin(pg_current_snapshot())", ""},
 			},
 			byTest("./outbox", "TestOrder/an older transaction that commits late is not passed over", "young"),
 		},
 		{
 			"pages are ordered by the text of the transaction id",
 			[]edit{
-				{"outbox/subscriber.go", "next as (\n  select o.transaction_id,", "next as (\n  select o.transaction_id::text,"},
-				{"outbox/subscriber.go", "order by o.transaction_id, o", "order by transaction_id, o"},
+				{"outbox/page.go", "next as (\n  select o.transaction_id,", "next as (\n  select o.transaction_id::text,"},
+				{"outbox/page.go", "order by o.transaction_id, o", "order by transaction_id, o"},
 			},
 			byTest("./outbox", "TestPagesFollowTransactionIDsAsNumbers", ""),
 		},

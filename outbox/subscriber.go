@@ -28,12 +28,6 @@ const (
 	ackDeadline   = 30 * time.Second
 )
 
-// The bounds of a page. What is longer alone than a page may be comes alone.
-const (
-	pageMessages = 500
-	pageBytes    = 1 << 20 // of payloads and metadata
-)
-
 // Options of a subscriber or forwarder. The zero value reads every 50 ms.
 type Options struct {
 	// Bell receives when messages were committed, see Doorbell.Bell. The outbox is read once
@@ -211,115 +205,6 @@ func (*reader) SchemaInitializingQueries(string) []wsql.Query { return nil }
 // SubscribeIsolationLevel: under Watermill's default, repeatable read, a subscriber that
 // waited for the offset row would be refused instead of reading the newer offset.
 func (*reader) SubscribeIsolationLevel() sql.IsolationLevel { return sql.LevelReadCommitted }
-
-// The row comparison is one range of the primary key, whatever the backlog. The
-// exists guard keeps an idle poll read-only: no row lock, no transaction id. Its
-// offset keeps it a probe: a plan of when the outbox was empty would join, and read
-// all that was received and is not swept yet, a hundred times a second. The order is
-// that of the column: an output column of the same name, cast to text,
-// would sort 100 before 98 and lose what lies between.
-//
-// Where the numbers are another server's, no position is known and no page is
-// read: a repair would find the offset moved past what nobody has received.
-//
-// A page is one row, as Watermill reads one message from each: its messages in JSON, its
-// position, that of the group before it, their number, whether there may be more, whether
-// messages are committed that cannot be read yet, because an older transaction is in flight,
-// and whether the group's position is known.
-// It ends before the message that would make it longer than $4 bytes, and a message that is
-// longer alone is a page alone.
-const selectPage = `
-with position as materialized (
-  select o.transaction_id,
-         o."offset"
-    from outbox_offsets o
-   where o.topic = $1
-     and o.consumer_group = $2
-     and exists (
-           select
-             from outbox m
-            where m.topic = $1
-              and (m.transaction_id, m."offset") > (o.transaction_id, o."offset")
-              and m.transaction_id < pg_snapshot_xmin(pg_current_snapshot())
-           offset 0)
-     and (select own from numbering)
-     for update of o
-), next as (
-  select o.transaction_id,
-         o."offset",
-         o.message_id,
-         o.payload,
-         o.metadata
-    from outbox o
-   where o.topic = $1
-     and (o.transaction_id, o."offset") > ((select transaction_id from position), (select "offset" from position))
-     and o.transaction_id < pg_snapshot_xmin(pg_current_snapshot())
-   order by o.transaction_id, o."offset"
-   limit $3
-), measured as (
-  select n.*,
-         row_number() over log as place,
-         row_number() over log = 1
-      or sum(octet_length(n.payload) + octet_length(n.metadata::text)) over log <= $4 as fits
-    from next n
-  window log as (order by n.transaction_id, n."offset")
-)
-select json_agg(json_build_object('id', message_id, 'metadata', metadata, 'payload', encode(payload, 'base64'))
-                order by place) filter (where fits),
-       (array_agg(transaction_id::text order by place desc) filter (where fits))[1],
-       (array_agg("offset" order by place desc) filter (where fits))[1],
-       (array_agg(message_id order by place desc) filter (where fits))[1],
-       (select (p.transaction_id, p."offset")::text from position p),
-       count(*) filter (where fits),
-       count(*) = $3 or not coalesce(bool_and(fits), true),
-       exists (
-         select
-           from outbox m
-          where m.topic = $1
-            and (m.transaction_id, m."offset") > (pg_snapshot_xmin(pg_current_snapshot()), 0)
-            and (m.transaction_id, m."offset") >
-                ((select o.transaction_id from outbox_offsets o where o.topic = $1 and o.consumer_group = $2),
-                 (select o."offset" from outbox_offsets o where o.topic = $1 and o.consumer_group = $2))
-         offset 0),
-       (select own from numbering)
-   and exists (select from outbox_offsets o where o.topic = $1 and o.consumer_group = $2)
-  from measured`
-
-// SelectQuery implements Watermill's SchemaAdapter.
-func (r *reader) SelectQuery(topic, group string, _ wsql.OffsetsAdapter) wsql.Query {
-	return wsql.Query{Query: selectPage, Args: []any{topic, group, r.limit, pageBytes}}
-}
-
-// Keys of ExtraData.
-const (
-	transactionID = "transaction_id"
-	readFrom      = "position" // of the group when the page was read
-)
-
-var errNoPosition = errors.New("the group has no row in outbox_offsets, or the tables were restored from a dump, see numbering_mark in Schema")
-
-// UnmarshalMessage makes one message of a page. Its id and its position are those of the
-// last message in it.
-func (r *reader) UnmarshalMessage(from wsql.Scanner) (wsql.Row, error) {
-	var row wsql.Row
-	var page []byte
-	var xid, id, position sql.NullString
-	var offset sql.NullInt64
-	var known bool
-	if err := from.Scan(&page, &xid, &offset, &id, &position, &r.read, &r.more, &r.held, &known); err != nil {
-		return wsql.Row{}, fmt.Errorf("scan a page of the outbox: %w", err)
-	}
-	if !known {
-		return wsql.Row{}, errNoPosition
-	}
-	if r.read == 0 {
-		return wsql.Row{}, sql.ErrNoRows
-	}
-	row.Offset, row.UUID, row.Payload = offset.Int64, []byte(id.String), page
-	row.ExtraData = map[string]any{transactionID: xid.String, readFrom: position.String}
-	row.Msg = message.NewMessage(id.String, page)
-	return row, nil
-}
 
 // HandleError implements Watermill's BackoffManager. It is called after each poll, when its
 // transaction has ended. It waits until the next poll is due, and returns 0.
