@@ -32,17 +32,17 @@ func meter(log *slog.Logger, db *postgres.DB) *metrics {
 	return &metrics{
 		Registry: r,
 		requests: r.Counter("payonce_http_requests_total",
-			"Requests that were answered, by route, method and status code.", telemetry.Label{Name: "route"}, telemetry.Label{Name: "method"}, telemetry.Label{Name: "status"}),
+			"Responses.", telemetry.Label{Name: "route"}, telemetry.Label{Name: "method"}, telemetry.Label{Name: "status"}),
 		took: r.StatementTimes("payonce_http_request_duration_seconds",
-			"Time from the request's headers to the end of the answer, by route.", telemetry.Label{Name: "route"}),
+			"Time from the request's headers to the end of the response.", telemetry.Label{Name: "route"}),
 		keys: r.Counter("payonce_idempotency_requests_total",
-			"Requests with an idempotency key, by what the key led to.", telemetry.LabelOf("result", httpapi.KeyResults())),
+			"Requests with an idempotency key. first: new. replayed: the stored response. reused: the key belongs to a different request. expired: a tombstone. in_use: another request is using the key. unavailable: the database is.", telemetry.LabelOf("result", httpapi.KeyResults())),
 		commits: r.Counter("payonce_idempotency_commits_total",
-			"Commits of requests, by result. A request may need several.", telemetry.LabelOf("result", idempotency.Commits())),
+			"Commits of requests; a request may need several. made: committed. taken: another request stored the key first. in_flight: another request with the key did not end in time. locked: a lock timed out, or a deadlock. lost: another writer took the stream's version. failed: any other error.", telemetry.LabelOf("result", idempotency.Commits())),
 		events: r.Receptions("payonce_webhook_events_total",
-			"Events of the provider that concern us, by whether they were known."),
+			"Events of the provider about our payments. quarantined: a known id with another payload."),
 		lookup: r.StatementTimes("payonce_idempotency_lookup_duration_seconds",
-			"Time for which the store was asked for a key: what idempotency adds to a request at most."),
+			"Time to read an idempotency key: the most that idempotency adds to a request."),
 	}
 }
 

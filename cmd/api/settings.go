@@ -14,17 +14,35 @@ import (
 
 // settings are the program's environment.
 type settings struct {
-	DatabaseURL          program.Secret `env:"DATABASE_URL,required,notEmpty"`
-	HTTPAddr             string         `env:"HTTP_ADDR" envDefault:"127.0.0.1:8080"`
-	AllowPlaintext       bool           `env:"ALLOW_PLAINTEXT"`
-	IdempotencyRetention time.Duration  `env:"IDEMPOTENCY_RETENTION" envDefault:"168h"`
-	IdempotencyKeyMode   string         `env:"IDEMPOTENCY_KEY_MODE" envDefault:"required"`
-	RateLimit            int            `env:"RATE_LIMIT" envDefault:"0"` // per merchant and second
-	CORSOrigins          string         `env:"CORS_ORIGINS"`
-	InFlight             string         `env:"IN_FLIGHT" envDefault:"wait"`
-	InFlightWait         time.Duration  `env:"IN_FLIGHT_WAIT" envDefault:"250ms"`
-	RedisURL             program.Secret `env:"REDIS_URL"`
-	StripeWebhookSecret  program.Secret `env:"STRIPE_WEBHOOK_SECRET"`
+	// Connection string of payonce's PostgreSQL database. The user acts as the role
+	// payonce_api, so it must be a member of it.
+	DatabaseURL program.Secret `env:"DATABASE_URL,required,notEmpty"`
+	// Address to listen on: the API, its documentation, health checks and metrics.
+	HTTPAddr string `env:"HTTP_ADDR" envDefault:"127.0.0.1:8080"`
+	// Permits a database, a cache and CORS origins over a network without TLS.
+	AllowPlaintext bool `env:"ALLOW_PLAINTEXT"`
+	// How long an idempotency key replays its stored response. Then the key is a tombstone and is
+	// refused. More than 0.
+	IdempotencyRetention time.Duration `env:"IDEMPOTENCY_RETENTION" envDefault:"168h"`
+	// required: a request without the header Idempotency-Key is refused. natural: the key of a
+	// charge is derived from its order.
+	IdempotencyKeyMode string `env:"IDEMPOTENCY_KEY_MODE" envDefault:"required"`
+	// Requests per second that one merchant may send to this api, replays and refused ones
+	// included. 0: any number.
+	RateLimit int `env:"RATE_LIMIT" envDefault:"0"`
+	// Origins of the web pages that may call the API from a browser, separated by commas. Empty:
+	// none.
+	CORSOrigins string `env:"CORS_ORIGINS"`
+	// Response to a request whose key another request is using at that moment. wait: wait for the
+	// other's response, for IN_FLIGHT_WAIT at most, then 409. 409, 425, 202: that status at once.
+	InFlight string `env:"IN_FLIGHT" envDefault:"wait"`
+	// How long such a request waits. From 1ms to 10s.
+	InFlightWait time.Duration `env:"IN_FLIGHT_WAIT" envDefault:"250ms"`
+	// URL of a Redis server that caches stored responses. Empty: no cache.
+	RedisURL program.Secret `env:"REDIS_URL"`
+	// Secret by which Stripe signs its webhooks. Two, separated by a comma, while one replaces the
+	// other. Empty: webhooks of Stripe are refused.
+	StripeWebhookSecret program.Secret `env:"STRIPE_WEBHOOK_SECRET"`
 }
 
 // Bounds of IN_FLIGHT_WAIT: a request must end before its own time-out.

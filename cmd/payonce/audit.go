@@ -16,8 +16,8 @@ import (
 
 type auditCmd struct {
 	JSON       bool `name:"json" xor:"form" help:"Print the report as JSON."`
-	Quiet      bool `xor:"form" help:"Print a line per violation, and nothing where every promise holds: for cron."`
-	NoProvider bool `help:"Leave the provider out, and say nothing about it."`
+	Quiet      bool `xor:"form" help:"Print one line per violation, and nothing if there is none: for cron."`
+	NoProvider bool `help:"Do not compare the ledger with the provider, and do not warn about that."`
 }
 
 // violated is the exit code of an audit that found something.

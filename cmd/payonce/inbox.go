@@ -16,16 +16,16 @@ import (
 )
 
 type inboxCmd struct {
-	List    inboxListCmd    `cmd:"" help:"List parked messages, those of each charge in their order."`
-	Show    inboxShowCmd    `cmd:"" help:"Show one message whole, whatever became of it."`
-	Retry   inboxRetryCmd   `cmd:"" help:"Make parked messages due, as if they had never been tried."`
-	Discard inboxDiscardCmd `cmd:"" help:"End parked messages undone and let those behind them go on. It cannot be taken back."`
+	List    inboxListCmd    `cmd:"" help:"List dead letters, those of each charge in their order."`
+	Show    inboxShowCmd    `cmd:"" help:"Show one message with its payload, whatever its status is."`
+	Retry   inboxRetryCmd   `cmd:"" help:"Make dead letters due at once, with no attempts counted."`
+	Discard inboxDiscardCmd `cmd:"" help:"Discard dead letters without handling them, and unblock the messages behind them. It cannot be undone."`
 }
 
 type inboxListCmd struct {
-	Status string `default:"dead" enum:"dead,discarded" help:"dead (parked) or discarded."`
-	Charge string `placeholder:"ID" help:"List this charge's alone."`
-	Limit  *int   `placeholder:"N" help:"List so many, oldest first. Unless it is given, 1000; as JSON all."`
+	Status string `default:"dead" enum:"dead,discarded" help:"Status of the messages: dead (a dead letter) or discarded."`
+	Charge string `placeholder:"ID" help:"List only the messages of this charge."`
+	Limit  *int   `placeholder:"N" help:"Number of messages, oldest first. Without it 1000, and with --json all."`
 	JSON   bool   `name:"json" help:"Print the messages as JSON."`
 }
 

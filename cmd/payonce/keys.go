@@ -15,16 +15,16 @@ import (
 )
 
 type keysCmd struct {
-	Create createKeyCmd `cmd:"" help:"Make an API key and print it, once."`
-	List   listKeysCmd  `cmd:"" help:"List API keys, those that are over too, by their prefixes."`
-	Revoke revokeKeyCmd `cmd:"" help:"End an API key: the next request with it is refused. It cannot be taken back."`
+	Create createKeyCmd `cmd:"" help:"Create an API key and print it, once."`
+	List   listKeysCmd  `cmd:"" help:"List API keys by their prefixes, expired and revoked ones included."`
+	Revoke revokeKeyCmd `cmd:"" help:"Revoke an API key: the next request with it is refused. It cannot be undone."`
 }
 
 type createKeyCmd struct {
 	Merchant string         `required:"" placeholder:"ID" help:"The merchant to whom the key belongs."`
-	Scopes   []string       `required:"" help:"What the key is for: charges:write, charges:read, refunds:write, admin."`
-	Expires  *time.Duration `placeholder:"720h" help:"How long the key lives; for ever without it."`
-	JSON     bool           `name:"json" help:"Print the key and what it is for as JSON."`
+	Scopes   []string       `required:"" help:"Scopes of the key, separated by commas: charges:write, charges:read, refunds:write, admin."`
+	Expires  *time.Duration `placeholder:"720h" help:"Time until the key expires. Without it the key does not expire."`
+	JSON     bool           `name:"json" help:"Print the key and its scopes as JSON."`
 }
 
 const shortestLife = time.Second
@@ -86,7 +86,7 @@ func (k createKeyCmd) run(ctx context.Context, c *console, db *postgres.DB) erro
 }
 
 type listKeysCmd struct {
-	Merchant string `placeholder:"ID" help:"List this merchant's alone."`
+	Merchant string `placeholder:"ID" help:"List only the keys of this merchant."`
 	JSON     bool   `name:"json" help:"Print the keys as JSON."`
 }
 
@@ -100,9 +100,9 @@ func (k listKeysCmd) run(ctx context.Context, c *console, db *postgres.DB) error
 }
 
 type revokeKeyCmd struct {
-	Prefix   string `arg:"" help:"The key, by its prefix in the list. More of it may be given; a whole key is never mistaken for another."`
-	Merchant string `placeholder:"ID" help:"Look at this merchant's keys alone."`
-	All      bool   `help:"End every key that has the prefix, where there are several."`
+	Prefix   string `arg:"" help:"Prefix of the key, as listed, or more of the key. A whole key names exactly one."`
+	Merchant string `placeholder:"ID" help:"Search only the keys of this merchant."`
+	All      bool   `help:"Revoke every key with the prefix, if there are several."`
 	JSON     bool   `name:"json" help:"Print what was revoked as JSON."`
 }
 

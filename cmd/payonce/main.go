@@ -24,16 +24,16 @@ import (
 )
 
 type commands struct {
-	Demo        demoCmd        `cmd:"" help:"Show it: charges under duplicates, faults and kills, then the audit."`
-	Migrate     migrateCmd     `cmd:"" help:"Bring the database to this version's schema."`
+	Demo        demoCmd        `cmd:"" help:"Run payonce on this machine: charges under duplicates, faults and kills, then the audit."`
+	Migrate     migrateCmd     `cmd:"" help:"Apply the migrations that the database does not have yet. May be repeated."`
 	Seed        seedCmd        `cmd:"" help:"Register a merchant, its API key and its stock. May be repeated."`
 	Keys        keysCmd        `cmd:"" help:"Make, list and revoke API keys."`
-	Audit       auditCmd       `cmd:"" help:"Check every promise against the tables and the provider."`
-	Inbox       inboxCmd       `cmd:"" help:"Look at parked messages, and decide what becomes of them."`
-	Outbox      outboxCmd      `cmd:"" help:"Let readers go on after a restore from a dump."`
-	Webhooks    webhooksCmd    `cmd:"" help:"Replace webhook secrets, and deliver webhooks once more."`
-	Rebuild     rebuildCmd     `cmd:"" help:"Make the list of charges and the balances anew from the ledger, while traffic flows."`
-	Timeline    timelineCmd    `cmd:"" help:"Tell everything that happened to a charge."`
+	Audit       auditCmd       `cmd:"" help:"Check every invariant against the tables, and the ledger against the provider."`
+	Inbox       inboxCmd       `cmd:"" help:"List, retry and discard dead letters."`
+	Outbox      outboxCmd      `cmd:"" help:"Make the outbox readable after a restore from a dump."`
+	Webhooks    webhooksCmd    `cmd:"" help:"List and rotate webhook secrets, and resend webhooks."`
+	Rebuild     rebuildCmd     `cmd:"" help:"Rebuild the projections (the list of charges and the balances) from the ledger, under traffic."`
+	Timeline    timelineCmd    `cmd:"" help:"Print everything that is recorded about a charge, in order of time."`
 	Healthcheck healthcheckCmd `cmd:"" help:"Exit with 0 if a URL answers 200."`
 }
 
@@ -82,8 +82,11 @@ func (c exitError) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
 
 // environment is what every command that reads the database needs.
 type environment struct {
-	DatabaseURL    program.Secret `env:"DATABASE_URL,required,notEmpty"`
-	AllowPlaintext bool           `env:"ALLOW_PLAINTEXT"`
+	// Connection string of payonce's PostgreSQL database, as the owner of its tables. Every
+	// command reads it but demo and healthcheck.
+	DatabaseURL program.Secret `env:"DATABASE_URL,required,notEmpty"`
+	// Permits a database over a network without TLS.
+	AllowPlaintext bool `env:"ALLOW_PLAINTEXT"`
 }
 
 // onDatabase runs a command on the database of the environment.
@@ -130,8 +133,11 @@ func (e environment) open(ctx context.Context, o postgres.Options) (*postgres.DB
 // withProvider runs with a client of the provider, or nil where STRIPE_SECRET_KEY is not set.
 func withProvider(run func(client *stripe.Client) error) error {
 	account, err := program.Load[struct {
+		// Secret key of the Stripe account, for audit and timeline. Empty: they do not ask the
+		// provider.
 		SecretKey program.Secret `env:"STRIPE_SECRET_KEY"`
-		APIBase   string         `env:"STRIPE_API_BASE"`
+		// Scheme, host and port of the provider's API. Empty: https://api.stripe.com.
+		APIBase string `env:"STRIPE_API_BASE"`
 	}](program.Environ())
 	if err != nil {
 		return err
@@ -150,10 +156,10 @@ func withProvider(run func(client *stripe.Client) error) error {
 type demoCmd struct {
 	Charges  int    `default:"200" help:"How many charges to make."`
 	Seed     uint64 `default:"0" help:"Repeat the run with this seed; 0 draws one."`
-	Keep     bool   `help:"Stay up after the audit, and print the URLs and the API key, until Ctrl-C."`
+	Keep     bool   `help:"Keep the services running after the audit, and print their URLs and the API key, until Ctrl-C."`
 	JSON     bool   `name:"json" help:"Print the audit as JSON on stdout and everything else on stderr."`
-	Database string `placeholder:"URL" help:"Use this PostgreSQL server, in databases of the demo's own."`
-	Running  bool   `help:"Play on services that run already: set API_URLS, SANDBOX_URL, API_KEY, DATABASE_URL, STRIPE_SECRET_KEY and STRIPE_API_BASE."`
+	Database string `placeholder:"URL" help:"Use this PostgreSQL server, in databases that the demo creates."`
+	Running  bool   `help:"Use services that run already: set API_URLS, SANDBOX_URL, API_KEY, DATABASE_URL, STRIPE_SECRET_KEY and STRIPE_API_BASE."`
 }
 
 // Run plays the demo. It ignores DATABASE_URL unless the services run already,
@@ -180,7 +186,7 @@ func (c *demoCmd) Run(ctx context.Context) error {
 }
 
 type healthcheckCmd struct {
-	URL string `arg:"" help:"What to ask, for example http://127.0.0.1:8080/readyz."`
+	URL string `arg:"" help:"URL to request, for example http://127.0.0.1:8080/readyz."`
 }
 
 const healthcheckTimeout = 2 * time.Second

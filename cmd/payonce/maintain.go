@@ -35,11 +35,11 @@ func (m migrateCmd) run(ctx context.Context, c *console, db *postgres.DB) error 
 }
 
 type outboxCmd struct {
-	Repair outboxRepairCmd `cmd:"" help:"After a restore from a dump: number messages, events and checkpoints anew, so that readers go on."`
+	Repair outboxRepairCmd `cmd:"" help:"Renumber messages, events and checkpoints after a restore from a dump, so that consumer groups and projections continue."`
 }
 
 type outboxRepairCmd struct {
-	Force bool `help:"Repair also where the tables did not come through a dump."`
+	Force bool `help:"Repair even if the tables were not restored from a dump."`
 	JSON  bool `name:"json" help:"Print what was done as JSON."`
 }
 

@@ -22,13 +22,13 @@ import (
 
 type seedCmd struct {
 	Merchant       string           `required:"" help:"The merchant's id: lower case letters, digits, - and _."`
-	APIKey         string           `help:"The merchant's API key; without it one is made and printed once."`
+	APIKey         string           `help:"The merchant's API key; without it one is created and printed once."`
 	WebhookURL     string           `help:"Where the merchant receives webhooks about outcomes."`
-	WebhookSecret  string           `help:"Standard Webhooks secret, whsec_…; one that the merchant never had replaces the newest as payonce webhooks rotate does."`
+	WebhookSecret  string           `help:"Standard Webhooks secret, whsec_…; a new one replaces the newest, as payonce webhooks rotate does."`
 	FeeBasisPoints int64            `default:"300" help:"Fee in hundredths of a percent of a captured amount."`
 	FeeFixed       map[string]int64 `help:"Fee per captured charge, as CURRENCY=minor units." placeholder:"USD=30"`
 	SKU            map[string]int64 `help:"An article and how many there are, as sku=quantity. Repeatable." placeholder:"tshirt=1000"`
-	JSON           bool             `name:"json" help:"Print the merchant, and the key if one was made, as JSON."`
+	JSON           bool             `name:"json" help:"Print the merchant, and the key if one was created, as JSON."`
 }
 
 // run registers everything in one commit. What exists already stays: seeding

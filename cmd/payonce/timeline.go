@@ -19,7 +19,7 @@ import (
 
 type timelineCmd struct {
 	Name     string `arg:"" help:"A charge (ch_…), a refund (re_…) or an idempotency key."`
-	Merchant string `placeholder:"ID" help:"Look at this merchant's alone."`
+	Merchant string `placeholder:"ID" help:"Search only the records of this merchant."`
 	JSON     bool   `name:"json" help:"Print the timeline as JSON."`
 }
 

@@ -20,13 +20,13 @@ import (
 )
 
 type webhooksCmd struct {
-	List   webhooksListCmd   `cmd:"" help:"List webhook secrets by their fingerprints, those that are over too."`
+	List   webhooksListCmd   `cmd:"" help:"List webhook secrets by their fingerprints, ended ones included."`
 	Rotate webhooksRotateCmd `cmd:"" help:"Replace a merchant's webhook secret. Deliveries are signed by both until the overlap is over."`
-	Resend webhooksResendCmd `cmd:"" help:"Deliver webhooks about outcomes once more, under their webhook-ids."`
+	Resend webhooksResendCmd `cmd:"" help:"Resend webhooks about outcomes, with the webhook-ids that they had."`
 }
 
 type webhooksListCmd struct {
-	Merchant string `placeholder:"ID" help:"List this merchant's alone."`
+	Merchant string `placeholder:"ID" help:"List only the secrets of this merchant."`
 	JSON     bool   `name:"json" help:"Print the secrets as JSON."`
 }
 
@@ -54,10 +54,10 @@ func printSecrets(p *printer, secrets []merchants.Secret, asJSON bool) {
 const overlap = 24 * time.Hour
 
 type webhooksRotateCmd struct {
-	Merchant      string        `required:"" placeholder:"ID" help:"Whose secret is replaced."`
-	WebhookSecret string        `placeholder:"whsec_…" help:"The new secret: whsec_ and 24 to 64 bytes in base64. Without it one is made and printed once."`
-	Overlap       time.Duration `default:"24h" help:"How long the old secrets go on signing beside the new one. 0s ends them at once."`
-	JSON          bool          `name:"json" help:"Print the secrets, and the new one if it was made, as JSON."`
+	Merchant      string        `required:"" placeholder:"ID" help:"The merchant whose secret is replaced."`
+	WebhookSecret string        `placeholder:"whsec_…" help:"The new secret: whsec_ and 24 to 64 bytes in base64. Without it one is created and printed once."`
+	Overlap       time.Duration `default:"24h" help:"How long the old secrets still sign beside the new one. 0s ends them at once."`
+	JSON          bool          `name:"json" help:"Print the secrets, and the new one if it was created, as JSON."`
 }
 
 const (
@@ -158,7 +158,7 @@ func (r webhooksRotateCmd) newest(ctx context.Context, db *postgres.DB) (merchan
 }
 
 type webhooksResendCmd struct {
-	Names    []string  `arg:"" optional:"" name:"id" help:"An event's id, which is the webhook-id, or a charge's: all of its outcomes and of its refunds'."`
+	Names    []string  `arg:"" optional:"" name:"id" help:"Id of an event, which is the webhook-id, or of a charge: all of its outcomes and those of its refunds."`
 	Merchant string    `placeholder:"ID" help:"All outcomes of this merchant, within --since and --until."`
 	Since    time.Time `placeholder:"2026-11-21T08:00:00Z" help:"Recorded at this time or later (RFC 3339)."`
 	Until    time.Time `placeholder:"2026-11-21T09:00:00Z" help:"Recorded before this time; now without it."`

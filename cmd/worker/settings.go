@@ -16,19 +16,41 @@ import (
 
 // settings are the program's environment.
 type settings struct {
-	DatabaseURL       program.Secret `env:"DATABASE_URL,required,notEmpty"`
-	StripeSecretKey   program.Secret `env:"STRIPE_SECRET_KEY,required,notEmpty"`
-	StripeAPIBase     string         `env:"STRIPE_API_BASE"`
-	HTTPAddr          string         `env:"HTTP_ADDR" envDefault:"127.0.0.1:8081"`
-	AllowPlaintext    bool           `env:"ALLOW_PLAINTEXT"`
-	WorkerConcurrency int            `env:"WORKER_CONCURRENCY" envDefault:"256"`
-	Lease             time.Duration  `env:"LEASE" envDefault:"3s"`
-	MaxAttempts       int            `env:"MAX_ATTEMPTS" envDefault:"12"`
-	GiveUpAfter       time.Duration  `env:"GIVE_UP_AFTER" envDefault:"72h"`
-	BackoffBase       time.Duration  `env:"BACKOFF_BASE" envDefault:"200ms"`
-	BackoffCap        time.Duration  `env:"BACKOFF_CAP" envDefault:"1m"`
-	InboxRetention    time.Duration  `env:"INBOX_RETENTION" envDefault:"168h"`
-	OutboxRetention   time.Duration  `env:"OUTBOX_RETENTION" envDefault:"24h"`
+	// Connection string of payonce's PostgreSQL database. The user acts as the role
+	// payonce_worker, so it must be a member of it.
+	DatabaseURL program.Secret `env:"DATABASE_URL,required,notEmpty"`
+	// Secret key of the Stripe account.
+	StripeSecretKey program.Secret `env:"STRIPE_SECRET_KEY,required,notEmpty"`
+	// Scheme, host and port of the provider's API. Empty: https://api.stripe.com.
+	StripeAPIBase string `env:"STRIPE_API_BASE"`
+	// Address to listen on: health checks and metrics.
+	HTTPAddr string `env:"HTTP_ADDR" envDefault:"127.0.0.1:8081"`
+	// Permits a database over a network without TLS.
+	AllowPlaintext bool `env:"ALLOW_PLAINTEXT"`
+	// Handler slots of each receiver of messages: how many messages it handles at a time. From 1
+	// to 10000.
+	WorkerConcurrency int `env:"WORKER_CONCURRENCY" envDefault:"256"`
+	// How long a claimed message stays with a worker that no longer renews its lease. At least
+	// 500ms. Keep it below an hour.
+	Lease time.Duration `env:"LEASE" envDefault:"3s"`
+	// After how many failed attempts a message becomes a dead letter. At least 1. Waiting for an
+	// external service is not an attempt.
+	MaxAttempts int `env:"MAX_ATTEMPTS" envDefault:"12"`
+	// After how long a message that waits for an external service becomes a dead letter. More than
+	// 0.
+	GiveUpAfter time.Duration `env:"GIVE_UP_AFTER" envDefault:"72h"`
+	// Upper bound of the first pause before a retry. It doubles with each retry, and the pause is
+	// a random part of it. More than 0.
+	BackoffBase time.Duration `env:"BACKOFF_BASE" envDefault:"200ms"`
+	// Upper bound of every pause before a retry. At least BACKOFF_BASE. Keep it below an hour.
+	BackoffCap time.Duration `env:"BACKOFF_CAP" envDefault:"1m"`
+	// How long the inbox keeps a finished message, by which it recognizes a duplicate. Longer than
+	// OUTBOX_RETENTION.
+	InboxRetention time.Duration `env:"INBOX_RETENTION" envDefault:"168h"`
+	// How long the outbox keeps a message that its consumer groups have received. More than 0.
+	OutboxRetention time.Duration `env:"OUTBOX_RETENTION" envDefault:"24h"`
+	// Networks that webhooks may be sent to although they are not public, separated by commas,
+	// such as 10.0.0.0/8. Empty: none.
 	WebhookAllowCIDRs []netip.Prefix `env:"WEBHOOK_ALLOW_CIDRS"`
 }
 

@@ -17,12 +17,18 @@ import (
 
 // settings are the program's environment.
 type settings struct {
-	DatabaseURL         program.Secret `env:"DATABASE_URL,required,notEmpty"`
-	AllowPlaintext      bool           `env:"ALLOW_PLAINTEXT"`
-	HTTPAddr            string         `env:"HTTP_ADDR" envDefault:"127.0.0.1:8090"`
-	StripeWebhookURL    string         `env:"STRIPE_WEBHOOK_URL"`
+	// Connection string of the sandbox's own PostgreSQL database.
+	DatabaseURL program.Secret `env:"DATABASE_URL,required,notEmpty"`
+	// Permits a database over a network without TLS.
+	AllowPlaintext bool `env:"ALLOW_PLAINTEXT"`
+	// Address to listen on: the provider's API and the merchant's webhook receiver.
+	HTTPAddr string `env:"HTTP_ADDR" envDefault:"127.0.0.1:8090"`
+	// Where the provider sends its webhooks. Empty: nowhere.
+	StripeWebhookURL string `env:"STRIPE_WEBHOOK_URL"`
+	// Secret by which the provider signs its webhooks.
 	StripeWebhookSecret program.Secret `env:"STRIPE_WEBHOOK_SECRET"`
-	ShopWebhookSecret   program.Secret `env:"SHOP_WEBHOOK_SECRET"`
+	// Secret by which the merchant's receiver checks payonce's webhooks.
+	ShopWebhookSecret program.Secret `env:"SHOP_WEBHOOK_SECRET"`
 }
 
 // Run is the program: it reads its settings from environ, migrates its database, serves until

@@ -34,20 +34,20 @@ const (
 )
 
 var allFigures = []figure{
-	{figuresUp, "Whether the gauges that the database knows could be read.", nil},
-	{"payonce_inbox_messages", "Messages in the inbox that are not finished, by receiver and status; dead is parked. 100000 says at least so many.", []string{"receiver", "status"}},
-	{"payonce_inbox_oldest_age_seconds", "Time since the oldest message was received that is pending or running.", []string{"receiver"}},
-	{"payonce_outbox_unread_messages", "Messages that a consumer group has not received. 100000 says at least so many.", []string{"topic", "consumer_group"}},
-	{"payonce_outbox_unread_age_seconds", "Time since the oldest of them was committed.", []string{"topic", "consumer_group"}},
+	{figuresUp, "1 if the gauges below could be read from the database, else 0.", nil},
+	{"payonce_inbox_messages", "Messages in the inbox that are not finished. dead: a dead letter. 100000 means at least so many.", []string{"receiver", "status"}},
+	{"payonce_inbox_oldest_age_seconds", "Time since the oldest pending or running message was received.", []string{"receiver"}},
+	{"payonce_outbox_unread_messages", "Messages that a consumer group has not received. 100000 means at least so many.", []string{"topic", "consumer_group"}},
+	{"payonce_outbox_unread_age_seconds", "Time since the oldest message that a consumer group has not received was committed.", []string{"topic", "consumer_group"}},
 	{"payonce_store_bytes", "Size of a table with its indexes.", []string{"table"}},
-	{"payonce_horizon_held_seconds", "Time for which the oldest writing transaction has held back what was committed after it.", nil},
-	{"payonce_snapshot_held_seconds", "Age of the oldest transaction whose snapshot keeps vacuum from removing dead rows of this database; prepared transactions included.", nil},
+	{"payonce_horizon_held_seconds", "Age of the oldest writing transaction: consumer groups do not receive what was committed after it began.", nil},
+	{"payonce_snapshot_held_seconds", "Age of the oldest transaction that keeps vacuum from removing dead rows of this database, prepared transactions included.", nil},
 	{"payonce_replication_slot_retained_bytes", "Write-ahead log that the server keeps for a replication slot.", []string{"slot"}},
-	{"payonce_replication_slot_held_transactions", "Transactions since the oldest one whose dead rows a replication slot keeps from vacuum, of tables or of the catalog.", []string{"slot"}},
-	{restored, "Whether the tables name transactions of another server: 1 after a restore, until it is repaired.", nil},
-	{"payonce_audit_violations", "Violations that the last audit found, by scope.", []string{"scope"}},
-	{"payonce_audit_checked", "Cases that the last audit covered, by scope.", []string{"scope"}},
-	{"payonce_audit_finished_timestamp_seconds", "When the last audit ended, by scope.", []string{"scope"}},
+	{"payonce_replication_slot_held_transactions", "Transactions since the oldest one whose dead rows a replication slot keeps from vacuum.", []string{"slot"}},
+	{restored, "1 after a restore from a dump, until payonce outbox repair has run, else 0.", nil},
+	{"payonce_audit_violations", "Violations that the last audit found. scope: tables or provider.", []string{"scope"}},
+	{"payonce_audit_checked", "Cases that the last audit checked.", []string{"scope"}},
+	{"payonce_audit_finished_timestamp_seconds", "When the last audit ended, in seconds since 1970.", []string{"scope"}},
 }
 
 // figures read the gauges when a scrape needs them, at most every ten seconds. Scrapes that
@@ -74,6 +74,7 @@ func (r *Registry) Figures(db postgres.Querier, receivers []string, isRestored f
 	f := &figures{Registry: r, db: db, receivers: receivers, isRestored: isRestored, described: map[string]*prometheus.Desc{}}
 	for _, one := range allFigures {
 		f.described[one.name] = prometheus.NewDesc(one.name, one.help, one.labels, nil)
+		r.describe("gauge", one.name, one.help, named(one.labels))
 	}
 	r.all.MustRegister(f)
 }

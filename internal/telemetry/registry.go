@@ -2,6 +2,7 @@ package telemetry
 
 import (
 	"log/slog"
+	"maps"
 	"net/http"
 	"slices"
 	"time"
@@ -26,6 +27,8 @@ type Registry struct {
 	now func() time.Time
 	log *slog.Logger
 
+	metrics []Metric
+
 	figuresTimeout, scrapeTimeout time.Duration
 	countedAtMost                 int
 }
@@ -43,6 +46,22 @@ func NewRegistry(log *slog.Logger, now func() time.Time) *Registry {
 		collectors.NewBuildInfoCollector(),
 	)
 	return r
+}
+
+// Metric describes a metric: Type is counter, gauge or histogram.
+type Metric struct {
+	Name, Type, Help string
+	Labels           []Label
+}
+
+// Metrics describes what was registered, in that order, each name once. Metrics of the
+// process are not among it.
+func (r *Registry) Metrics() []Metric { return slices.Clone(r.metrics) }
+
+func (r *Registry) describe(kind, name, help string, labels []Label) {
+	if !slices.ContainsFunc(r.metrics, func(m Metric) bool { return m.Name == name }) {
+		r.metrics = append(r.metrics, Metric{Name: name, Type: kind, Help: help, Labels: labels})
+	}
 }
 
 // Handler serves the metrics in the formats of Prometheus.
@@ -72,6 +91,15 @@ func LabelOf[T ~string](name string, values []T) Label {
 	return l
 }
 
+// named makes labels that name no values.
+func named(names []string) []Label {
+	all := make([]Label, len(names))
+	for i, name := range names {
+		all[i].Name = name
+	}
+	return all
+}
+
 func names(labels []Label) []string {
 	all := make([]string, len(labels))
 	for i, l := range labels {
@@ -99,6 +127,7 @@ func (r *Registry) Counter(name, help string, labels ...Label) Counter {
 	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, names(labels))
 	each(labels, func(values ...string) { c.WithLabelValues(values...) })
 	r.all.MustRegister(c)
+	r.describe("counter", name, help, labels)
 	return Counter{c}
 }
 
@@ -134,6 +163,7 @@ func (r *Registry) histogram(name, help string, seconds []float64, labels []Labe
 	h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: seconds}, names(labels))
 	each(labels, func(values ...string) { h.WithLabelValues(values...) })
 	r.all.MustRegister(h)
+	r.describe("histogram", name, help, labels)
 	return Histogram{h}
 }
 
@@ -151,26 +181,28 @@ func (h Histogram) Time(values ...string) (done func()) {
 // gauge registers a gauge that is read at each scrape.
 func (r *Registry) gauge(name, help string, labels prometheus.Labels, value func() float64) {
 	r.all.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}, value))
+	r.describe("gauge", name, help, named(slices.Sorted(maps.Keys(labels))))
 }
 
 // total registers a counter that is read at each scrape.
 func (r *Registry) total(name, help string, labels prometheus.Labels, value func() float64) {
 	r.all.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels}, value))
+	r.describe("counter", name, help, named(slices.Sorted(maps.Keys(labels))))
 }
 
 // Pool adds a connection pool.
 func (r *Registry) Pool(name string, pool *pgxpool.Pool) {
-	const connections = "Connections to the database, by pool and state."
+	const connections = "Connections to the database. state: in_use or idle."
 	of := prometheus.Labels{"pool": name}
 	r.gauge("payonce_db_connections", connections, prometheus.Labels{"pool": name, "state": "in_use"},
 		func() float64 { return float64(pool.Stat().AcquiredConns()) })
 	r.gauge("payonce_db_connections", connections, prometheus.Labels{"pool": name, "state": "idle"},
 		func() float64 { return float64(pool.Stat().IdleConns()) })
-	r.gauge("payonce_db_connections_max", "Connections that a pool may have.", of,
+	r.gauge("payonce_db_connections_max", "Largest number of connections of the pool.", of,
 		func() float64 { return float64(pool.Stat().MaxConns()) })
-	r.total("payonce_db_acquires_total", "Connections that were taken from a pool.", of,
+	r.total("payonce_db_acquires_total", "Connections that were acquired from the pool.", of,
 		func() float64 { return float64(pool.Stat().AcquireCount()) })
-	r.total("payonce_db_acquire_wait_seconds_total", "Time for which a connection was waited for.", of,
+	r.total("payonce_db_acquire_wait_seconds_total", "Time spent waiting for a connection of the pool.", of,
 		func() float64 { return pool.Stat().AcquireDuration().Seconds() })
 }
 
@@ -187,7 +219,7 @@ func (r *Registry) Shared(of func() groupcommit.Shared) {
 // Doorbell adds whether the program hears the rings of other processes. It is called at
 // most once.
 func (r *Registry) Doorbell(listening func() bool) {
-	r.gauge("payonce_doorbell_listening", "1 while the rings of other processes are heard, else 0.", nil,
+	r.gauge("payonce_doorbell_listening", "1 while the worker receives notifications of other processes, 0 while it polls instead.", nil,
 		func() float64 { return number(listening()) })
 }
 

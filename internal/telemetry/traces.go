@@ -123,18 +123,32 @@ func (t *Traces) continued(ctx context.Context, parent string, record func(sampl
 // and how many. The exporter's libraries read the others themselves. In OpenTelemetry an
 // empty value is none.
 type TraceSettings struct {
-	Disabled       string `env:"OTEL_SDK_DISABLED"`
-	Exporter       string `env:"OTEL_TRACES_EXPORTER"`
-	Endpoint       string `env:"OTEL_EXPORTER_OTLP_ENDPOINT"`
+	// true turns traces off, whatever the other settings are.
+	Disabled string `env:"OTEL_SDK_DISABLED"`
+	// otlp turns traces on, none turns them off. Others are refused.
+	Exporter string `env:"OTEL_TRACES_EXPORTER"`
+	// URL of the collector; setting it turns traces on. OpenTelemetry's default is a collector on
+	// this machine.
+	Endpoint string `env:"OTEL_EXPORTER_OTLP_ENDPOINT"`
+	// The same for traces alone, with its path.
 	TracesEndpoint string `env:"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"`
-	Protocol       string `env:"OTEL_EXPORTER_OTLP_PROTOCOL"`
+	// http/protobuf or grpc. Empty: http/protobuf.
+	Protocol string `env:"OTEL_EXPORTER_OTLP_PROTOCOL"`
+	// The same for traces alone.
 	TracesProtocol string `env:"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"`
-	Sampler        string `env:"OTEL_TRACES_SAMPLER"`
-	SamplerArg     string `env:"OTEL_TRACES_SAMPLER_ARG"`
-	Delay          string `env:"OTEL_BSP_SCHEDULE_DELAY"`
-	ExportTimeout  string `env:"OTEL_BSP_EXPORT_TIMEOUT"`
-	QueueSize      string `env:"OTEL_BSP_MAX_QUEUE_SIZE"`
-	BatchSize      string `env:"OTEL_BSP_MAX_EXPORT_BATCH_SIZE"`
+	// Which traces are recorded: always_on, always_off or traceidratio, or one of these after
+	// parentbased_. Empty: parentbased_always_on.
+	Sampler string `env:"OTEL_TRACES_SAMPLER"`
+	// Share of recorded traces from 0 to 1, for the samplers of a ratio. Empty: 1.
+	SamplerArg string `env:"OTEL_TRACES_SAMPLER_ARG"`
+	// Milliseconds between two exports.
+	Delay string `env:"OTEL_BSP_SCHEDULE_DELAY"`
+	// Milliseconds that an export may take.
+	ExportTimeout string `env:"OTEL_BSP_EXPORT_TIMEOUT"`
+	// Spans that wait for an export. One more is dropped.
+	QueueSize string `env:"OTEL_BSP_MAX_QUEUE_SIZE"`
+	// Spans in one export.
+	BatchSize string `env:"OTEL_BSP_MAX_EXPORT_BATCH_SIZE"`
 }
 
 // on reports whether traces are asked for: by the exporter's name, or by an endpoint.

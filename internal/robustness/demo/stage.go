@@ -194,12 +194,18 @@ func (s *own) close(ctx context.Context) error {
 // containers, where a program cannot kill another. The services' database sessions
 // are cut instead.
 type Running struct {
-	APIURLs     []string `env:"API_URLS,required"`
-	SandboxURL  string   `env:"SANDBOX_URL,required"`
-	APIKey      string   `env:"API_KEY,required"`
-	DatabaseURL string   `env:"DATABASE_URL,required"`
-	ProviderKey string   `env:"STRIPE_SECRET_KEY,required"`
-	ProviderURL string   `env:"STRIPE_API_BASE,required"`
+	// URLs of the apis, separated by commas.
+	APIURLs []string `env:"API_URLS,required"`
+	// URL of the sandbox.
+	SandboxURL string `env:"SANDBOX_URL,required"`
+	// API key of the merchant that charges.
+	APIKey string `env:"API_KEY,required"`
+	// Connection string of payonce's PostgreSQL database.
+	DatabaseURL string `env:"DATABASE_URL,required"`
+	// Secret key by which the audit asks the sandbox.
+	ProviderKey string `env:"STRIPE_SECRET_KEY,required"`
+	// URL of the provider's API in the sandbox.
+	ProviderURL string `env:"STRIPE_API_BASE,required"`
 }
 
 type running struct {

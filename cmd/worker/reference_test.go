@@ -1,0 +1,18 @@
+package main
+
+import (
+	"log/slog"
+	"testing"
+
+	"github.com/payonce/payonce/internal/doorbell"
+	"github.com/payonce/payonce/internal/reference"
+	"github.com/payonce/payonce/internal/testdb"
+)
+
+func TestReference_metrics(t *testing.T) {
+	t.Parallel()
+	log, db := slog.New(slog.DiscardHandler), testdb.Reused(t)
+	m := meter(log)
+	watch(m, db, db, doorbell.New(log, true))
+	reference.Metrics(t, "worker", m.Registry)
+}

@@ -1,0 +1,108 @@
+package defects_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"reflect"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/payonce/payonce/internal/reference"
+)
+
+// readers are the folders whose structs name settings, with the titles of their sections.
+var readers = []struct{ dir, title string }{
+	{"cmd/api", "api"},
+	{"cmd/worker", "worker"},
+	{"internal/telemetry", "api and worker: traces"},
+	{"cmd/payonce", "payonce"},
+	{"internal/robustness/demo", "payonce demo --running"},
+	{"internal/sandbox", "sandbox"},
+}
+
+// TestReference_settings writes a section for each program, with the fields of its structs
+// that have the tag env. A field's comment is the meaning of the setting.
+func TestReference_settings(t *testing.T) {
+	t.Parallel()
+	found := make(map[string][][]string)
+	for _, top := range []string{"cmd", "internal"} {
+		must(t, fs.WalkDir(os.DirFS(root), top, func(at string, entry fs.DirEntry, err error) error {
+			if err != nil || entry.IsDir() || !strings.HasSuffix(at, ".go") || strings.HasSuffix(at, "_test.go") {
+				return err
+			}
+			dir := path.Dir(at)
+			found[dir] = append(found[dir], settingsIn(t, at)...)
+			return nil
+		}))
+	}
+	for _, r := range readers {
+		reference.Section(t, "settings.md", r.title, reference.Table([]string{"setting", "type", "default", "meaning"}, found[r.dir]))
+		delete(found, r.dir)
+	}
+	for dir, rows := range found {
+		for _, row := range rows {
+			t.Errorf("%s reads %s, and docs/reference/settings.md has no section for it", dir, row[0])
+		}
+	}
+}
+
+// settingsIn are the settings of a file: name, type, default, meaning.
+func settingsIn(t *testing.T, at string) (rows [][]string) {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, at), nil, parser.ParseComments|parser.SkipObjectResolution)
+	must(t, err)
+	ast.Inspect(file, func(n ast.Node) bool {
+		field, ok := n.(*ast.Field)
+		if !ok || field.Tag == nil {
+			return true
+		}
+		text, err := strconv.Unquote(field.Tag.Value)
+		must(t, err)
+		tag := reflect.StructTag(text)
+		name, options, _ := strings.Cut(tag.Get("env"), ",")
+		if name == "" {
+			return true
+		}
+		meaning := strings.Join(strings.Fields(field.Doc.Text()), " ")
+		if meaning == "" {
+			t.Errorf("%s: no comment says what %s means", at, name)
+		}
+		kind, standard := typeOfSetting(t, field.Type), reference.Code(tag.Get("envDefault"))
+		if kind == boolean {
+			standard = reference.Code("false")
+		}
+		if strings.Contains(options, "required") {
+			standard = "required"
+		}
+		rows = append(rows, []string{reference.Code(name), kind, standard, meaning})
+		return true
+	})
+	return rows
+}
+
+const boolean = "true or false"
+
+// typeOfSetting names the type of a setting for an operator.
+func typeOfSetting(t *testing.T, e ast.Expr) string {
+	t.Helper()
+	switch e := e.(type) {
+	case *ast.ArrayType:
+		return typeOfSetting(t, e.Elt) + ", several"
+	case *ast.Ident:
+		if name, ok := map[string]string{"string": "text", "int": "number", "bool": boolean}[e.Name]; ok {
+			return name
+		}
+	case *ast.SelectorExpr:
+		if name, ok := map[string]string{"Duration": "duration", "Secret": "secret", "Prefix": "network"}[e.Sel.Name]; ok {
+			return name
+		}
+	}
+	t.Errorf("a setting has the type %v, which has no name here", e)
+	return ""
+}

@@ -1,0 +1,3 @@
+package reference
+
+var Replaced = replaced
