@@ -18,8 +18,7 @@ import (
 //
 // The plans of these statements are kept, so they must be right for any content of the
 // table: "offset 0" and an order that exists in one index alone make each subquery a probe
-// of one key. A claim reads each message that waits behind another one of its key, so
-// senders should bound how many there are.
+// of one key. A claim reads each message that waits behind another one of its key.
 
 // claimDue claims pending messages whose time has come and running ones whose lease has
 // expired, but none that this holder still handles ($5), whose lease the next heartbeat
@@ -29,10 +28,7 @@ import (
 // clock_timestamp(), can bound an index scan.
 const claimDue = `
 with due as (
-  select i.id,
-         i.partition_key,
-         i.status,
-         i.due_at
+  select i.id, i.partition_key, i.status, i.due_at
     from inbox i
    where i.receiver = $1
      and i.status in ('pending', 'running')
@@ -44,23 +40,15 @@ with due as (
    limit $10
      for update skip locked
 ), shared as (
-  select due.id,
-         due.due_at,
-         due.status = 'running'
-         or due.partition_key = ''
+  select due.id, due.due_at,
+         due.status = 'running' or due.partition_key = ''
          or row_number() over (partition by due.partition_key order by due.due_at, due.id) <= coalesce(its.share, $13) as fits
     from due
-    left join unnest($11::text[], $12::int[]) as its (partition_key, share)
-      on its.partition_key = due.partition_key
+    left join unnest($11::text[], $12::int[]) as its (partition_key, share) on its.partition_key = due.partition_key
 ), found as (
-  select id,
-         fits
-    from (select id,
-                 fits,
-                 count(*) filter (where fits) over (order by due_at, id) as place
-            from shared) s
-   where not fits
-      or place <= $2` + claimFound
+  select id, fits
+    from (select id, fits, count(*) filter (where fits) over (order by due_at, id) as place from shared) s
+   where not fits or place <= $2` + claimFound
 
 // isSilent holds for a running message i whose holder went silent: a little longer than
 // its lease, a part of the backoff that its id and fence select. If a message kills every
@@ -71,30 +59,19 @@ const isSilent = `i.due_at + make_interval(secs => (hashint8(i.id # i.fence) & 1
 // isFirstOfKey holds for a pending message i that no message of its key blocks. A dead
 // letter blocks it unless $8.
 const isFirstOfKey = `not exists (
-           select
-             from inbox running
-            where running.receiver = i.receiver
-              and running.ordering_key = i.ordering_key
-              and running.status = 'running'
+           select from inbox running
+            where running.receiver = i.receiver and running.ordering_key = i.ordering_key and running.status = 'running'
            offset 0)
      and not exists (
-           select
-             from inbox older
-            where older.receiver = i.receiver
-              and older.ordering_key >= i.ordering_key
-              and older.ordering_key <= i.ordering_key
-              and older.status in ('pending', 'running')
-              and older.id < i.id
+           select from inbox older
+            where older.receiver = i.receiver and older.ordering_key >= i.ordering_key and older.ordering_key <= i.ordering_key
+              and older.status in ('pending', 'running') and older.id < i.id
             order by older.ordering_key, older.id
            offset 0)
      and ($8 or not exists (
-           select
-             from inbox dead
-            where dead.receiver = i.receiver
-              and dead.ordering_key >= i.ordering_key
-              and dead.ordering_key <= i.ordering_key
-              and dead.status = 'dead'
-              and dead.id < i.id
+           select from inbox dead
+            where dead.receiver = i.receiver and dead.ordering_key >= i.ordering_key and dead.ordering_key <= i.ordering_key
+              and dead.status = 'dead' and dead.id < i.id
             order by dead.ordering_key, dead.id
            offset 0))`
 
@@ -111,19 +88,8 @@ update inbox i
        due_at   = case when i.id = any (f.fitting) then clock_timestamp() + $4::interval end
   from (select array(select id from found where fits) as fitting) f
  where i.id = any (array(select id from found))
-returning i.status = 'pending' as held_back,
-          i.id,
-          i.fence,
-          i.attempts,
-          i.deaths,
-          i.waits,
-          i.message_id,
-          i.type,
-          i.ordering_key,
-          i.partition_key,
-          i.payload,
-          i.metadata,
-          clock_timestamp() as claimed`
+returning i.status = 'pending' as held_back, i.id, i.fence, i.attempts, i.deaths, i.waits,
+          i.message_id, i.type, i.ordering_key, i.partition_key, i.payload, i.metadata, clock_timestamp() as claimed`
 
 const (
 	// suspicion is how many deaths in a row make a suspected poison message: one that kills
@@ -150,9 +116,7 @@ func (d *Delivery) weight() int {
 // inbox_suspects alone: without statistics the planner would read all that is due.
 const claimPoison = `
 with suspects as (
-  select i.id,
-         i.due_at,
-         least(32, power(2, i.deaths - 2)) as weight
+  select i.id, i.due_at, least(32, power(2, i.deaths - 2)) as weight
     from inbox i
    where i.receiver = $1
      and i.status = 'running'
@@ -163,19 +127,15 @@ with suspects as (
    limit least($2::bigint, $8::bigint)
      for update skip locked
 ), found as (
-  select s.id,
-         true as fits
-    from (select id,
-                 sum(weight) over (order by due_at, id) as total
-            from suspects) s
+  select s.id, true as fits
+    from (select id, sum(weight) over (order by due_at, id) as total from suspects) s
    where s.total <= $8::bigint` + claimFound
 
 // claimHeldBack claims the oldest messages that are held back of each partition ($5), as
 // many as its share ($7). Those up to $6 are gone: their dead index entries are not read.
 const claimHeldBack = `
 with found as (
-  select h.id,
-         true as fits
+  select h.id, true as fits
     from unnest($5::text[], $6::bigint[], $7::int[]) as p (partition_key, gone, share)
    cross join lateral (
            select i.id
@@ -191,58 +151,48 @@ with found as (
               for update skip locked) h
    limit $2` + claimFound
 
-// heldBackPartitions returns the partitions of which messages are held back, by any process.
-const heldBackPartitions = `
-with recursive held (partition_key) as (
-  (select partition_key
-     from inbox
-    where receiver = $1
-      and status = 'pending'
-      and due_at is null
-    order by receiver, partition_key
-    limit 1)
-   union all
-  select (select i.partition_key
-            from inbox i
-           where i.receiver = $1
-             and i.status = 'pending'
-             and i.due_at is null
-             and i.partition_key > held.partition_key
-           order by i.receiver, i.partition_key
-           limit 1)
-    from held
-   where held.partition_key is not null
-)
-select partition_key
-  from held
- where partition_key is not null`
-
 // lookAhead is read after a claim, in its transaction. It returns the present, when the
 // next message becomes due that is not due yet, and the first due time at or after $2,
 // which bounds the next claim: while a transaction holds an old snapshot, PostgreSQL keeps
-// dead entries of inbox_due before the live ones, which each claim would read.
+// dead entries of inbox_due before the live ones, which each claim would read. After a full
+// look ($4) it also returns whether there is a suspected poison message, or one that is due
+// later than $3 allows, and the partitions of which messages are held back, by any process.
 const lookAhead = `
 select now(),
-       (select due_at
-          from inbox
-         where receiver = $1
-           and status in ('pending', 'running')
-           and due_at is not null
-           and due_at > now()
+       (select due_at from inbox
+         where receiver = $1 and status in ('pending', 'running') and due_at is not null and due_at > now()
          order by due_at
          limit 1),
-       (select due_at
-          from inbox
-         where receiver = $1
-           and status in ('pending', 'running')
-           and due_at is not null
-           and due_at >= $2
+       (select due_at from inbox
+         where receiver = $1 and status in ('pending', 'running') and due_at is not null and due_at >= $2
          order by due_at
-         limit 1)`
+         limit 1),
+       $4 and coalesce((select true from inbox
+                         where receiver = $1 and status = 'running' and deaths >= 2 and coalesce(due_at <= now(), false)
+                         order by due_at
+                         limit 1),
+                       (select true from inbox
+                         where receiver = $1 and status in ('pending', 'running') and due_at is not null and due_at > now() + $3::interval
+                         order by due_at
+                         limit 1), false),
+       case when $4 then array(
+         with recursive held (partition_key) as (
+           (select partition_key from inbox
+             where receiver = $1 and status = 'pending' and due_at is null
+             order by receiver, partition_key
+             limit 1)
+            union all
+           select (select i.partition_key from inbox i
+                    where i.receiver = $1 and i.status = 'pending' and i.due_at is null and i.partition_key > held.partition_key
+                    order by i.receiver, i.partition_key
+                    limit 1)
+             from held
+            where held.partition_key is not null
+         )
+         select partition_key from held where partition_key is not null) end`
 
 // A message may be committed later than its due time, so the bound of a claim stays
-// lookBehind before the present. Once every fullLook a claim looks fully: without a bound,
-// and for suspected poison messages and what is held back, whose entries have none.
+// lookBehind before the present. Once every fullLook a claim looks fully, without a bound.
 const (
 	lookBehind = 100 * time.Millisecond
 	fullLook   = time.Second
@@ -258,9 +208,7 @@ const (
 func (r *run) claim(ctx context.Context, slots int) (left int, next time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.Policy.Lease)
 	defer cancel()
-	from, full := r.dueFrom, time.Since(r.lookedAt) >= fullLook //nolint:forbidigo // it decides only how much is read
-	if full {
-		from = time.Time{}
+	if r.seldom {
 		if slots, err = r.claimSeldom(ctx, slots); err != nil {
 			return slots, 0, fmt.Errorf("claim suspected poison messages: %w", err)
 		}
@@ -268,32 +216,23 @@ func (r *run) claim(ctx context.Context, slots int) (left int, next time.Duratio
 	if slots, err = r.claimHeldBack(ctx, slots); err != nil {
 		return slots, 0, fmt.Errorf("claim messages that are held back: %w", err)
 	}
-	if slots, next, err = r.claimDue(ctx, slots, from, full); err != nil {
+	if slots, next, err = r.claimDue(ctx, slots); err != nil {
 		return slots, 0, fmt.Errorf("claim due messages: %w", err)
-	}
-	if full {
-		r.lookedAt = time.Now() //nolint:forbidigo // as above
 	}
 	return slots, next, nil
 }
 
-// claimSeldom claims suspected poison messages, reads of which partitions messages are held
-// back, and corrects due times.
+// claimSeldom corrects due times and claims suspected poison messages.
 func (r *run) claimSeldom(ctx context.Context, slots int) (left int, err error) {
 	rows, weight := r.handled()
 	p := r.Policy
-	var partitions []string
 	b := &pgx.Batch{}
 	b.Queue(correctDueTimes, r.Receiver, p.longest(), p.Lease, correctAtMost)
 	found := r.queueClaim(b, claimPoison, slots, rows, p.BackoffBase.Seconds(), p.BackoffCap.Seconds(), maxWeight-weight)
-	b.Queue(heldBackPartitions, r.Receiver).Query(func(rows pgx.Rows) (err error) {
-		partitions, err = pgx.CollectRows(rows, pgx.RowTo[string])
-		return err
-	})
 	if err := r.DB.Commit(ctx, b); err != nil {
 		return slots, err
 	}
-	r.slots.setHeldBack(partitions)
+	r.seldom = false
 	return slots - r.startClaimed(ctx, *found), nil
 }
 
@@ -318,8 +257,12 @@ func (r *run) claimHeldBack(ctx context.Context, slots int) (left int, err error
 	return slots - r.startClaimed(ctx, *found), nil
 }
 
-// claimDue claims what is due at or after from. Its look is full if nothing is due before.
-func (r *run) claimDue(ctx context.Context, slots int, from time.Time, full bool) (left int, next time.Duration, err error) {
+// claimDue claims what is due at or after dueFrom, in a full look what is due at any time.
+func (r *run) claimDue(ctx context.Context, slots int) (left int, next time.Duration, err error) {
+	from, full := r.dueFrom, time.Since(r.lookedAt) >= fullLook //nolint:forbidigo // it decides only how much is read
+	if full {
+		from = time.Time{}
+	}
 	rows, _ := r.handled()
 	p := r.Policy
 	partitions, shares, others := r.slots.shares(slots)
@@ -329,29 +272,39 @@ func (r *run) claimDue(ctx context.Context, slots int, from time.Time, full bool
 	}
 	var now time.Time
 	var nextDue, firstDue *time.Time
+	var seldom bool
+	var heldBack []string
 	b := &pgx.Batch{}
 	found := r.queueClaim(b, claimDue, slots, rows, p.BackoffBase.Seconds(), p.BackoffCap.Seconds(), p.Parked == Pass,
 		from, read, partitions, shares, others)
-	b.Queue(lookAhead, r.Receiver, from).QueryRow(func(row pgx.Row) error { return row.Scan(&now, &nextDue, &firstDue) })
+	b.Queue(lookAhead, r.Receiver, from, p.longest(), full).QueryRow(func(row pgx.Row) error {
+		return row.Scan(&now, &nextDue, &firstDue, &seldom, &heldBack)
+	})
 	if err := r.DB.Commit(ctx, b); err != nil {
 		return slots, 0, err
 	}
-	left = slots - r.startClaimed(ctx, *found)
 	r.dueFrom = now.Add(-lookBehind)
 	if firstDue != nil && firstDue.Before(r.dueFrom) {
 		r.dueFrom = *firstDue
 	}
 	next = quietPoll
-	if !full || r.slots.holdsBack() || firstDue != nil && !firstDue.After(now) {
+	if full {
+		r.seldom, r.lookedAt = seldom, time.Now() //nolint:forbidigo // as above
+		r.slots.setHeldBack(heldBack)
+	}
+	left = slots - r.startClaimed(ctx, *found)
+	switch {
+	case len(*found) >= slots:
+		return left, 0, nil // more may be due
+	case full && (seldom || len(heldBack) > 0):
+		next = r.Poll
+	case !full || r.slots.holdsBack() || firstDue != nil && !firstDue.After(now):
 		// A message may be due that waits for something else than its time, or that a look
 		// with a bound has missed.
 		next = slowPoll
 	}
 	if nextDue != nil {
 		next = min(next, nextDue.Sub(now))
-	}
-	if len(*found) >= slots {
-		next = 0 // more may be due
 	}
 	return left, next, nil
 }

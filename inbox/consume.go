@@ -79,11 +79,11 @@ func (p *Processor) Consume(ctx context.Context, from Source) error {
 		return err
 	}
 	deliveries, err := from.Subscriber.Subscribe(ctx, from.Topic)
-	if err != nil && ctx.Err() == nil {
-		return fmt.Errorf("subscribe to %s: %w", from.Topic, err)
-	}
-	if err != nil {
+	switch {
+	case err != nil && ctx.Err() != nil:
 		return nil //nolint:nilerr // the caller has ended it
+	case err != nil:
+		return fmt.Errorf("subscribe to %s: %w", from.Topic, err)
 	}
 	var logged time.Time // when the failure was, that lasts; zero if none does
 	for most := pageMessages; ; {
@@ -131,28 +131,23 @@ func take(ctx context.Context, messages <-chan *message.Message, most int) (page
 		return nil
 	}
 	bytes := 0
-	add := func(m *message.Message, open bool) bool {
+	add := func(m *message.Message, open bool) (more bool) {
 		if open {
 			page = append(page, m)
 			bytes += len(m.Payload)
 		}
 		return open && len(page) < most && bytes < pageBytes
 	}
+	more := false
 	select {
 	case <-ctx.Done():
-		return nil
 	case m, open := <-messages:
-		if !add(m, open) {
-			return page
-		}
+		more = add(m, open)
 	}
-	for yielded := 0; yielded < yields; {
+	for yielded := 0; more && yielded < yields; {
 		select {
 		case m, open := <-messages:
-			if !add(m, open) {
-				return page
-			}
-			yielded = 0
+			more, yielded = add(m, open), 0
 		default:
 			yielded++
 			runtime.Gosched() // a subscriber may be about to deliver

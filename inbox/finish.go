@@ -127,14 +127,9 @@ update inbox i
    and i.fence = $2
    and coalesce(i.status = 'pending', false)
    and exists (
-         select
-           from inbox newer
-          where newer.receiver = i.receiver
-            and newer.ordering_key >= i.ordering_key
-            and newer.ordering_key <= i.ordering_key
-            and newer.status in ('pending', 'running')
-            and newer.id <> i.id
-            and newer.received_at > $3
+         select from inbox newer
+          where newer.receiver = i.receiver and newer.ordering_key >= i.ordering_key and newer.ordering_key <= i.ordering_key
+            and newer.status in ('pending', 'running') and newer.id <> i.id and newer.received_at > $3
           order by newer.ordering_key, newer.id
          offset 0)`
 

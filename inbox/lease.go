@@ -19,25 +19,18 @@ import (
 // Coalesced, the status leads to no index.
 const renew = `
 with held as (
-  select id
-    from inbox
-   where ` + isHeld + `
+  select id from inbox where ` + isHeld + `
 ), free as (
-  select id
-    from inbox
-   where ` + isHeld + `
-     for update skip locked
+  select id from inbox where ` + isHeld + ` for update skip locked
 ), renewed as (
   update inbox
      set due_at = clock_timestamp() + $3::interval
    where id = any (array(select id from free))
   returning id
 )
-select held.id,
-       renewed.id is not null
+select held.id, renewed.id is not null
   from held
-  left join renewed
-    on renewed.id = held.id`
+  left join renewed on renewed.id = held.id`
 
 const isHeld = `id = any ($1::bigint[])
      and fence = ($2::bigint[])[array_position($1::bigint[], id)]

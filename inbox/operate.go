@@ -66,33 +66,18 @@ type Entry struct {
 // entryColumns are what List and Show read of a message i. Counting needs no order: it
 // is there because only the index of the open messages of a key has it, and the planner
 // takes any other for as good where it takes the table for empty.
-const entryColumns = `i.id                         as number,
-       i.receiver,
-       i.message_id,
-       i.type,
-       i.ordering_key,
-       i.status,
-       i.attempts,
-       i.deaths,
-       i.waits,
-       i.duplicates,
-       coalesce(i.holder, '')       as holder,
-       coalesce(i.last_error, '')   as last_error,
-       coalesce(i.decided_by, '')   as decided_by,
-       i.received_at,
-       coalesce(i.due_at, i.received_at) as due_at,
-       i.finished_at,
-       i.decided_at,
+const entryColumns = `i.id as number, i.receiver, i.message_id, i.type, i.ordering_key, i.status,
+       i.attempts, i.deaths, i.waits, i.duplicates,
+       coalesce(i.holder, '') as holder, coalesce(i.last_error, '') as last_error, coalesce(i.decided_by, '') as decided_by,
+       i.received_at, coalesce(i.due_at, i.received_at) as due_at, i.finished_at, i.decided_at,
        (select count(*)
           from (
-            select
-              from inbox younger
+            select from inbox younger
              where younger.receiver = i.receiver
-               and (younger.ordering_key, younger.id) > (i.ordering_key, i.id)
-               and younger.ordering_key <= i.ordering_key
+               and (younger.ordering_key, younger.id) > (i.ordering_key, i.id) and younger.ordering_key <= i.ordering_key
                and younger.status in ('pending', 'running')
              order by younger.ordering_key, younger.id
-          ) open)                   as behind`
+          ) open) as behind`
 
 // The first condition is the index's, which the others cannot be known to imply. As
 // above, the order is what only this index has.
@@ -104,15 +89,12 @@ const selectEntries = "select " + entryColumns + `
  order by i.status, i.id
  limit $3`
 
-const selectEntry = "select " + entryColumns + `,
-       i.payload,
-       i.metadata
+const selectEntry = "select " + entryColumns + `, i.payload, i.metadata
   from inbox i
  where i.id = $1`
 
 // List returns up to limit messages of all receivers that are dead, or that are
-// discarded, in the order in which they were received, beginning with the first
-// whose number is above after.
+// discarded, in the order in which they were received, from the first above after on.
 func List(ctx context.Context, q groupcommit.Querier, status Status, after int64, limit int) ([]Entry, error) {
 	if status != StatusDead && status != StatusDiscarded {
 		return nil, fmt.Errorf("list %s messages: %w", status, ErrNotListed)

@@ -161,6 +161,7 @@ type run struct {
 	away     bool      // the last claim failed
 	dueFrom  time.Time // no open message is due before, see lookAhead
 	lookedAt time.Time // when the last full look was
+	seldom   bool      // it has seen what claimSeldom is for
 }
 
 type holding struct {

@@ -18,10 +18,7 @@ const lockOldest = `
 select id
   from inbox
  where id = any (array(
-         select (select k.id
-                   from inbox k
-                  where k.receiver = $1
-                    and k.message_id = d.message_id)
+         select (select k.id from inbox k where k.receiver = $1 and k.message_id = d.message_id)
            from unnest($2::text[]) as d (message_id)
           union all
          select ` + oldestOpen + `
@@ -32,11 +29,8 @@ select id
 // oldestOpen is the oldest open message of the key of d. The key is compared as a range, so
 // that the order is that of inbox_open_by_key and not of a sort: one index entry is read,
 // however many messages wait behind it.
-const oldestOpen = `(select open.id
-                   from inbox open
-                  where open.receiver = $1
-                    and open.ordering_key >= d.ordering_key
-                    and open.ordering_key <= d.ordering_key
+const oldestOpen = `(select open.id from inbox open
+                  where open.receiver = $1 and open.ordering_key >= d.ordering_key and open.ordering_key <= d.ordering_key
                     and open.status in ('pending', 'running')
                   order by open.ordering_key, open.id
                   limit 1)`
@@ -59,9 +53,7 @@ with incoming as (
          and ` + oldestOpen + ` is null
          and ($4 or (select dead.id
                        from inbox dead
-                      where dead.receiver = $1
-                        and dead.ordering_key >= d.ordering_key
-                        and dead.ordering_key <= d.ordering_key
+                      where dead.receiver = $1 and dead.ordering_key >= d.ordering_key and dead.ordering_key <= d.ordering_key
                         and dead.status = 'dead'
                       order by dead.ordering_key, dead.id
                       limit 1) is null) as starts
@@ -92,11 +84,7 @@ with incoming as (
    where message_id not in (select message_id from kept)
   on conflict (receiver, message_id, payload_hash) do nothing
 )
-select id,
-       message_id,
-       duplicates = 0 as new,
-       duplicates = 0 and status = 'running' as started,
-       received_at
+select id, message_id, duplicates = 0 as new, duplicates = 0 and status = 'running' as started, received_at
   from kept`
 
 // storeHolder is the place of the holder among the arguments of store; Accept leaves it
@@ -113,10 +101,7 @@ update inbox
  where id = any (array(
          select ` + oldestOpen + `
            from unnest($2::text[], $3::text[]) as d (message_id, ordering_key)
-          where (select n.received_in
-                   from inbox n
-                  where n.receiver = $1
-                    and n.message_id = d.message_id) = pg_current_xact_id()))
+          where (select n.received_in from inbox n where n.receiver = $1 and n.message_id = d.message_id) = pg_current_xact_id()))
    and coalesce(status = 'pending', false)
    and attempts = 0
    and waits > 0

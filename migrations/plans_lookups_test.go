@@ -125,8 +125,10 @@ func lookups() []lookup {
 			in: "inbox", words: "p.gone", args: "'r', 10, 'h', '30 s', '{a,b}', '{0,7}', '{3,4}', false",
 			ways: "inbox_held_back receiver partition_key id, inbox_one_running_per_key receiver ordering_key, " + openByKey + " id, " + parkedByKey + " id, " + byNumber,
 		},
-		{in: "inbox", words: "recursive held", args: "'r'", ways: "inbox_held_back receiver, inbox_held_back receiver partition_key"},
-		{in: "inbox", words: "select now(),", args: "'r', '-infinity'", ways: "inbox_due receiver due_at"},
+		{
+			in: "inbox", words: "select now(),", args: "'r', '-infinity', '1 h', true",
+			ways: "inbox_due receiver due_at, inbox_suspects receiver, inbox_held_back receiver, inbox_held_back receiver partition_key",
+		},
 		{in: "inbox", words: "from free", args: "'{1,2,3}', '{1,1,1}', '30 s'", ways: byNumber},
 		{in: "inbox", words: "(values ($1::bigint", args: "7, 1", ways: byNumber},
 		{in: "inbox", words: "(select * from unnest($1::bigint[], $2", args: "'{7}', '{1}'", ways: byNumber},
