@@ -16,7 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-const limit = time.Minute // of an example
+const limit = 2 * time.Minute // of an example
 
 // Main calls run with a pool on a schema of this name in the database of DATABASE_URL, and
 // exits with 1 after an error. The schema is made, and emptied if it was there.
