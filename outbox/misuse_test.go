@@ -68,3 +68,23 @@ func TestForward_refusesToPublishToNobody(t *testing.T) {
 		t.Errorf("it says %v", err)
 	}
 }
+
+// The context ends in the middle of a poll, many times.
+func TestSubscriber_logsNoErrorOfItsEnd(t *testing.T) {
+	t.Parallel()
+	db, log := testdb.Open(t), &await.Log{}
+	for range 20 {
+		ctx, cancel := context.WithCancel(t.Context())
+		subscriber := outbox.NewSubscriber(db.Pool(), "g", outbox.Options{Log: slog.New(slog.NewTextHandler(log, nil)), Listening: func() bool {
+			time.AfterFunc(50*time.Millisecond, cancel) // with the next poll
+			return false
+		}})
+		pages, err := subscriber.Subscribe(ctx, topic)
+		must(t, err)
+		await.Receive(t, "the end", pages)
+		must(t, subscriber.Close())
+	}
+	if log.String() != "" {
+		t.Errorf("it logs %s", log)
+	}
+}

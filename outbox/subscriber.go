@@ -99,7 +99,7 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	if s.subscribed.Swap(true) {
 		return nil, errSubscribed
 	}
-	s.reader.log = s.reader.log.With("topic", topic)
+	s.reader.caller, s.reader.log = ctx, s.reader.log.With("topic", topic)
 	context.AfterFunc(ctx, s.end)
 	read, err := (<-chan *message.Message)(nil), s.refused
 	if err == nil {
@@ -163,6 +163,7 @@ type reader struct {
 	Options
 
 	done     context.Context // of the subscriber; Watermill hands over none
+	caller   context.Context // of Subscribe; done ends a little later
 	now      func() time.Time
 	log      *slog.Logger
 	failures failures
@@ -178,7 +179,7 @@ type reader struct {
 
 func newReader(group string, o Options, retry time.Duration, now func() time.Time) *reader {
 	r := &reader{
-		Options: o, now: now, retry: retry, limit: pageMessages, most: pageMessages, again: firstLook,
+		Options: o, caller: context.Background(), now: now, retry: retry, limit: pageMessages, most: pageMessages, again: firstLook,
 		log: logged(o.Log).With("consumer_group", group), failures: failures{now: now},
 	}
 	if o.Room == nil {
@@ -214,7 +215,7 @@ func (*reader) SubscribeIsolationLevel() sql.IsolationLevel { return sql.LevelRe
 func (r *reader) HandleError(log watermill.LoggerAdapter, nothing bool, err error) time.Duration {
 	read, more := r.read, r.more
 	r.read, r.more = 0, false
-	if err != nil && !errors.Is(err, sql.ErrTxDone) && r.done.Err() == nil { // the first was refused, its receiver knows why
+	if err != nil && !errors.Is(err, sql.ErrTxDone) && r.done.Err() == nil && r.caller.Err() == nil { // the first was refused, its receiver knows why
 		log.Error("delivery from the outbox failed and is retried", err, nil)
 	}
 	if n := r.failures.ended(err == nil); n > 0 {
