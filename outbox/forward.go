@@ -23,8 +23,9 @@ import (
 // It reads a page, publishes it, and moves the offset when Publish has returned nil, which means
 // that the broker has stored the page. So the broker receives each message at least once, and
 // the first copies in order; an inbox behind it drops the others by their id. No transaction
-// is open meanwhile: a publisher that fails, panics or stalls holds up its own group alone.
-// Publish should end when the context of its messages does: Forward waits for it.
+// is open meanwhile: a publisher that fails, panics or stalls holds up its own group alone. The
+// context of its messages ends after 30 seconds, and then Publish should end: Forward waits for
+// it, and publishes the page again with half of its messages.
 //
 // Of a topic and group one Forward publishes, and the others wait until it ends. It holds a
 // session advisory lock on a connection that it takes out of the pool, so a pooler must not
@@ -82,7 +83,9 @@ func (f *forwarder) forward(ctx context.Context) (nothing bool, err error) {
 		return true, nil
 	}
 	if err == nil {
-		page.Msg.SetContext(ctx)
+		within, cancel := context.WithTimeout(ctx, ackDeadline)
+		defer cancel()
+		page.Msg.SetContext(within)
 		err = f.publish(page.Msg) //nolint:contextcheck // a message carries its own context
 	}
 	if err == nil {
