@@ -45,7 +45,7 @@ func Forward(ctx context.Context, pool *pgxpool.Pool, group, topic string, to me
 	if err != nil && ctx.Err() == nil {
 		return fmt.Errorf("forward %s: %w", topic, err)
 	}
-	log := bounded{Logger(f.log), &f.failures}
+	log := bounded{Logger(f.log), f.reader}
 	for ctx.Err() == nil {
 		nothing, err := f.forward(ctx)
 		f.HandleError(log, nothing, err)

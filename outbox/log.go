@@ -20,19 +20,22 @@ func logged(log *slog.Logger) *slog.Logger {
 	return log
 }
 
-// bounded is a logger that bounds its errors.
+// bounded is a reader's logger, which bounds its errors, and has none after the reader's end.
 type bounded struct {
 	watermill.LoggerAdapter
 
-	errors *failures
+	of *reader
 }
 
 func (b bounded) With(fields watermill.LogFields) watermill.LoggerAdapter {
-	return bounded{b.LoggerAdapter.With(fields), b.errors}
+	return bounded{b.LoggerAdapter.With(fields), b.of}
 }
 
 func (b bounded) Error(msg string, err error, fields watermill.LogFields) {
-	if n := b.errors.failed(); n > 0 {
+	if b.of.done.Err() != nil || b.of.caller.Err() != nil {
+		return
+	}
+	if n := b.of.failures.failed(); n > 0 {
 		b.LoggerAdapter.Error(msg, err, fields.Add(watermill.LogFields{"failures": n}))
 	}
 }

@@ -77,7 +77,7 @@ func newSubscriber(db *sql.DB, group string, o Options, retry time.Duration, now
 	s.Subscriber, s.refused = wsql.NewSubscriber(db, wsql.SubscriberConfig{
 		ConsumerGroup: group, AckDeadline: &deadline, ResendInterval: retryInterval,
 		BackoffManager: s.reader, SchemaAdapter: s.reader, OffsetsAdapter: s.reader,
-	}, bounded{Logger(o.Log), &s.reader.failures})
+	}, bounded{Logger(o.Log), s.reader})
 	return s
 }
 
@@ -215,7 +215,7 @@ func (*reader) SubscribeIsolationLevel() sql.IsolationLevel { return sql.LevelRe
 func (r *reader) HandleError(log watermill.LoggerAdapter, nothing bool, err error) time.Duration {
 	read, more := r.read, r.more
 	r.read, r.more = 0, false
-	if err != nil && !errors.Is(err, sql.ErrTxDone) && r.done.Err() == nil && r.caller.Err() == nil { // the first was refused, its receiver knows why
+	if err != nil && !errors.Is(err, sql.ErrTxDone) { // the first was refused, its receiver knows why
 		log.Error("delivery from the outbox failed and is retried", err, nil)
 	}
 	if n := r.failures.ended(err == nil); n > 0 {
