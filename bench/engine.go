@@ -38,7 +38,7 @@ type carrier struct {
 }
 
 // accepting commits a batch, which holds what all engines accept, with what makes the
-// engine carry the charge.
+// engine process the charge.
 type accepting = func(ctx context.Context, b *pgx.Batch, id string) error
 
 // carried drives an engine's work: accepting commits a charge, and its last step ends it

@@ -17,7 +17,7 @@ import (
 
 // engineByWatermill does the work in a handler of Watermill's SQL subscriber, as
 // its getting-started guide has it: the message is published in the accepting
-// transaction, and its handler runs until it acks. A subscriber hands over one
+// transaction, and its handler runs until it acks. A subscriber delivers one
 // message at a time, so more of them need more topics.
 func watermillCarrier(ctx context.Context, c *carrier) (accepting, error) {
 	pool, err := openPool(ctx, c.Database, peerConnections+2*c.Workers)

@@ -82,7 +82,7 @@ func TestSubscribersOf_outcomes(t *testing.T) {
 	}
 }
 
-// What a merchant writes for itself may be personal data, so an operator does not see it.
+// What a merchant writes for its own use may be personal data, so an operator does not see it.
 func TestDetails_hidesWhatMerchantsWrite(t *testing.T) {
 	t.Parallel()
 	hidden := map[string][]string{

@@ -32,6 +32,6 @@
 // They do not show a power cut, a broken disk, or a provider that breaks its own
 // contract.
 //
-// The tests need Go alone. They use the server of TEST_DATABASE_URL, or else start
+// The tests need only Go. They use the server of TEST_DATABASE_URL, or else start
 // one. With -short they run one charge whose worker is killed once.
 package e2e

@@ -108,8 +108,8 @@ func awaitPolls(program string, plan *failpoint.Plan, since map[string]int) (all
 	return all, empty, err
 }
 
-// watchRest starts a program with nothing to do, and looks twice: what it has done
-// more often the second time comes by itself.
+// watchRest starts a program with nothing to do, and counts twice: what it has done
+// more often the second time needs no charge.
 func (p *place) watchRest(ctx context.Context, program string, r *rest) error {
 	known := failpoint.Known{Polls: map[string]bool{}, Never: map[string]bool{}}
 	for name := range noPoints {

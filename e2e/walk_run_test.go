@@ -251,7 +251,7 @@ func (r *running) paused() {
 }
 
 // signaled signals the victim, whether or not it listens yet, and reports whether the
-// signal arrived. A signal to a program that had ended by itself is no fault that the
+// signal arrived. A signal to a program that had ended before is no fault that the
 // walk may count.
 func (r *running) signaled(s syscall.Signal) bool {
 	err := r.victim.signal(s)

@@ -81,7 +81,7 @@ func (v *victim) life(ctx context.Context) {
 			v.ended++
 		}
 	})
-	_ = p.Kill() // it may have ended by itself
+	_ = p.Kill() // it may have ended before
 }
 
 // end kills the victim for good.
@@ -91,7 +91,7 @@ func (v *victim) end() {
 }
 
 // signal signals the victim, whether or not it listens yet. The error of one that had
-// ended by itself is ESRCH.
+// ended before is ESRCH.
 func (v *victim) signal(s syscall.Signal) (err error) {
 	v.locked(func() {
 		if s == syscall.SIGKILL {

@@ -261,7 +261,7 @@ update inbox
 
 // TestProvider_awayForADay_failsNoCharge: charges are accepted all the while and wait, with
 // their stock held, and none fails or becomes a dead letter before GIVE_UP_AFTER. When the
-// provider is back they go through by themselves, also where it had worked and only
+// provider is back they are processed without an operator, also where it had worked and only
 // its answers were lost, and has forgotten its keys since. What had waited for
 // longer than GIVE_UP_AFTER is a dead letter, and succeeds when it is retried.
 func TestProvider_awayForADay_failsNoCharge(t *testing.T) {

@@ -248,7 +248,7 @@ update inbox
 	return errs
 }
 
-// processor has the worker's policy for dead letters. What waits is not due again by itself.
+// processor has the worker's policy for dead letters. What waits does not become due during a test.
 func processor(db *postgres.DB, receiver string, handle inbox.Handler) *inbox.Processor {
 	parked := inbox.Block
 	if receiver == fulfillment.ChargeReceiver {

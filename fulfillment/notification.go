@@ -19,8 +19,8 @@ import (
 // notification sends the webhook about one outcome, the charge's or a refund's. A message
 // of typeResend sends it also if the merchant received it before.
 //
-// If we die here: nothing is recorded; the next worker sends the webhook, perhaps once
-// more, under the same webhook-id, by which the merchant recognizes it.
+// If we die here: nothing is recorded; the next worker sends the webhook, which may be the
+// second time, under the same webhook-id, by which the merchant recognizes it.
 // Test: e2e TestWorker/a_worker_killed_at_any_step_is_taken_over.
 type notification struct {
 	endpoints *merchants.Endpoints

@@ -209,7 +209,7 @@ func callFailed(ctx context.Context, err error, attempt func(*stripe.FailedError
 const pollProvider = time.Second
 
 // processing waits for what the provider is still processing. A bank may take weeks, which
-// is no outage, so the wait never parks the message.
+// is no outage, so the wait never makes a dead letter of the message.
 func processing(err error) error {
 	return &inbox.WaitError{AtLeast: pollProvider, Patient: true, Err: err}
 }

@@ -81,7 +81,7 @@ func (r *refunds) run(ctx context.Context, s ledger.Stream, refund domain.Refund
 // look reads the provider's list for the refund.
 //
 // It runs before the first send as well: an older message of the charge may have sent the
-// refund, and been parked or discarded since.
+// refund, and may be a dead letter or discarded since.
 //
 // If we die here: nothing has changed; the next worker reads the list again.
 // Test: TestFaults.
@@ -210,8 +210,8 @@ func isStuck(err error) bool {
 
 // mostUrgent joins the errors of several refunds, waits and parks, into the one that
 // decides what the inbox does next: a wait until the earliest time that any refund asks
-// for, patient only if all are. Only if none waits, the message is parked: that stops every
-// refund of the charge.
+// for, patient only if all are. Only if none waits, the message becomes a dead letter: that stops
+// every refund of the charge.
 func mostUrgent(stuck map[string]error) error {
 	var texts []string
 	var first *inbox.WaitError

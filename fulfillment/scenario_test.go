@@ -88,7 +88,7 @@ func failed(history string, code domain.FailureCode) snapshot {
 	return snapshot{Events: history, Failure: code, Stock: untouched, Holds: "released released", Outbox: "charge.failed", Message: "done"}
 }
 
-// open is a charge in progress whose message waits or is parked.
+// open is a charge in progress whose message waits or is a dead letter.
 func open(history, message string) snapshot {
 	return snapshot{Events: history, Stock: held, Holds: "open open", Message: message}
 }

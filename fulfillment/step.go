@@ -81,7 +81,7 @@ type Receiver struct {
 	Name   string
 	Topic  string // empty: its messages do not come from the outbox
 	Takes  func(domain.EventType) bool
-	Parked inbox.Parked // what its parked messages do to the younger ones of their charge
+	Parked inbox.Parked // what its dead letters do to the younger messages of their charge
 	Handle inbox.Handler
 }
 
@@ -89,7 +89,7 @@ type Receiver struct {
 func (f *Fulfillment) Receivers() []Receiver {
 	outcome := func(t domain.EventType) bool { return t.Webhook != "" }
 	receivers := []Receiver{{
-		// Every message of a charge reads the same stream, so a parked one must not keep a
+		// Every message of a charge reads the same stream, so a dead letter must not keep a
 		// cancellation or an event of the provider from being seen.
 		Name: ChargeReceiver, Topic: ledger.Topic, Takes: func(t domain.EventType) bool { return t.Request },
 		Parked: inbox.Pass, Handle: f.charge,

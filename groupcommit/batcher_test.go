@@ -128,7 +128,7 @@ func TestBatcher_isNotHeldUp(t *testing.T) {
 	})
 }
 
-// What asks for it is carried out again by itself, among others who do not.
+// A unit that asks for it is repeated individually, beside others that do not ask.
 func TestBatcher_repeatsAlone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

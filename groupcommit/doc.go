@@ -28,8 +28,8 @@
 //     single batches.
 //   - A lost answer is ErrUnknown for each batch of the group, and none is repeated.
 //   - Rows are locked by table and key in one order, so groups do not deadlock. A group waits
-//     for a lock no longer than Options.LockTimeout, and then its batches commit alone.
-//   - There is no timer and no waiting for others: a batch that comes alone is sent at once.
+//     for a lock no longer than Options.LockTimeout, and then its batches commit individually.
+//   - There is no timer: a batch that comes while no commit is in flight is sent at once.
 //
 // # Limits
 //

@@ -12,7 +12,7 @@ import (
 // Pending is how many wait to be committed.
 func (c *Committer) Pending() int { queued, _ := c.batcher.Load(); return queued }
 
-// Idle tells whether a group commit may begin at once.
+// Idle reports whether a group commit may begin at once.
 func (c *Committer) Idle() bool { _, busy := c.batcher.Load(); return !busy }
 
 // holds are units that keep a slot until their channel is closed.
@@ -20,7 +20,7 @@ var holds sync.Map
 
 type hold struct{ begun, end chan struct{} }
 
-// HoldSlot keeps a shared commit under way until it is released.
+// HoldSlot keeps a shared commit in flight until it is released.
 func (c *Committer) HoldSlot() (release func()) {
 	if _, prepared := holds.LoadOrStore(c, true); !prepared {
 		lead := c.batcher.Call

@@ -63,7 +63,7 @@ func OutcomeOf(err error) Outcome {
 	return Refused
 }
 
-// MayPass tells whether the same batch, of which nothing is durable now, may pass when it
+// MayPass reports whether the same batch, of which nothing is durable now, may pass when it
 // is sent again unchanged.
 func (o Outcome) MayPass() bool { return o == Locked || o == Contended || o == NotSent }
 
@@ -91,7 +91,7 @@ func Classify(err error) error {
 	return fmt.Errorf("%w: %w", ErrUnknown, err)
 }
 
-// isRefusal tells whether the server itself answered that the statement failed
+// isRefusal reports whether the server itself answered that the statement failed
 // and the session goes on. FATAL, a shutdown (57P) and connection errors (08)
 // say nothing certain about a commit in flight.
 func isRefusal(err error) bool {

@@ -78,7 +78,7 @@ func NewOrder(statements ...Statement) *Order {
 	return o
 }
 
-// Shares tells whether a batch may share a transaction: it consists of declared statements,
+// Shares reports whether a batch may share a transaction: it consists of declared statements,
 // and none has a callback.
 func (o *Order) Shares(b *pgx.Batch) bool {
 	for _, q := range b.QueuedQueries {

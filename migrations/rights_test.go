@@ -14,7 +14,7 @@ import (
 	"github.com/payonce/payonce/internal/testdb"
 )
 
-// refused is PostgreSQL's code for a missing right, and for a row that no policy lets in.
+// refused is PostgreSQL's code for a missing right, and for a row that no policy permits.
 const refused = "42501"
 
 // TestRights_areAsDecided compares every right and policy with testdata/rights.txt, in both

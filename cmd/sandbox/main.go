@@ -1,5 +1,5 @@
-// Command sandbox is the outside world: a Stripe-compatible provider and a
-// merchant's webhook receiver, with books of their own and faults on demand.
+// Command sandbox is the external services: a Stripe-compatible provider and a
+// merchant's webhook receiver, with records of their own and faults on demand.
 package main
 
 import (

@@ -18,7 +18,7 @@
 // # Limits
 //
 //   - Run reads whole tables, about 0.2 ms per charge, and each of its statements must end
-//     within the pool's statement time-out. Only Reconcile can tell whether the provider
+//     within the pool's statement time-out. Only Reconcile can show that the provider
 //     took the money.
 //   - A timeline is not complete: retention removes outbox and inbox rows, the replay of a
 //     key leaves no trace, and a dead letter has no time. It reads the keys and the inbox

@@ -30,8 +30,8 @@ type BookedNotification struct {
 	Effects    int64  `json:"effects"`
 }
 
-// CompareBooks checks the books against the ledger's outcomes. The ledger
-// must be at rest, and each of its outcomes must be in the books: an outcome that was
+// CompareBooks checks the provider's records against the ledger's outcomes. The ledger
+// must be at rest, and each of its outcomes must be in the records: an outcome that was
 // delivered to no merchant, or to another one, is a violation.
 func CompareBooks(ctx context.Context, db *pgxpool.Pool, b Books) ([]Check, error) {
 	return check(ctx, pool{db}, facts+bookFacts, bookPromises, b)

@@ -116,7 +116,7 @@ func TestCompareBooks(t *testing.T) {
 	}
 }
 
-// The books are in the provider's minor units, the ledger is in those of ISO 4217.
+// The records are in the provider's minor units, the ledger is in those of ISO 4217.
 func TestCompareBooks_readsTheProvidersMinorUnits(t *testing.T) {
 	t.Parallel()
 	for code, factor := range map[string]struct{ times, by int64 }{"ISK": {100, 1}, "UGX": {100, 1}, "MGA": {1, 100}, "KWD": {1, 1}} {

@@ -176,7 +176,7 @@ when not p.debit = any (chart.accounts)
 then format('%s version %s leg %s: debits %L', p.stream_id, p.version, p.leg, p.debit)
 when not p.credit = any (chart.accounts)
 then format('%s version %s leg %s: credits %L', p.stream_id, p.version, p.leg, p.credit)`},
-	// The ledger's own proof of exactly-once: what is taken, given up or given back twice, or
+	// The ledger's own proof of exactly-once: what is taken, given up or released twice, or
 	// never, leaves something on a clearing account. A pending refund has its amount there, and
 	// nothing else may be.
 	{"clearing accounts are empty after the outcome", `(

@@ -82,7 +82,7 @@ type money struct {
 	Outcome  string // succeeded, failed (a refund also after it succeeded), or empty
 	Intent   string // the payment intent that was started, or whose capture is refunded
 	Provider string // the intent that was captured, or the provider's refund; empty where none is known
-	Booked   int64  // minor units that the books have moved at the provider
+	Booked   int64  // minor units that the ledger has moved at the provider
 }
 
 const selectMoney = `
@@ -254,7 +254,7 @@ func (c *comparison) inTheLedger(name string) Check {
 	})
 }
 
-// equalSums compares the books with the money, over what is settled. The sums may be too
+// equalSums compares the ledger with the provider's money, over what is settled. The sums may be too
 // large for 64 bits.
 func (c *comparison) equalSums(name string) Check {
 	type sum struct{ booked, moved big.Int }

@@ -99,7 +99,7 @@ func TestUnauthorized_isTheSameForEveryReason(t *testing.T) {
 	}
 }
 
-// A request that was let in ends as it began; the next one is refused.
+// A request that was authenticated ends as it began; the next one is refused.
 func TestRevocation_countsFromTheNextRequest(t *testing.T) {
 	t.Parallel()
 	w := serve(t)

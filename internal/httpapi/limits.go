@@ -147,7 +147,7 @@ func (a *API) limitWork(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// readUnsigned reads the body of a provider event, which may be anyone's.
+// readUnsigned reads the body of a provider event whose sender is not known yet.
 func (a *API) readUnsigned(c echo.Context) error {
 	leave, err := a.limits.unsigned.enter("")
 	if err != nil {

@@ -117,7 +117,7 @@ func TestStripeEvent(t *testing.T) {
 }
 
 // TestStripeEvent_withAnIDOfAnotherMerchantIsRefused: the id of an event that was received for
-// one merchant comes again about another one's charge. To the latter's transaction
+// one merchant is received about another one's charge. To the latter's transaction
 // the former does not exist, so it can neither be counted there nor kept aside:
 // the commit is refused, and the provider has to send it again.
 func TestStripeEvent_withAnIDOfAnotherMerchantIsRefused(t *testing.T) {

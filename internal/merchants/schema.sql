@@ -1,7 +1,7 @@
 -- Promise: an API key belongs to one merchant, and only its SHA-256 is stored, so a
 -- dump of the table contains no key. A key does what its scopes say until it expires
--- or is revoked, in database time. A merchant with a webhook has a secret that does
--- not end by itself; a replaced secret signs beside its successor until its end.
+-- or is revoked, in database time. A merchant with a webhook has one secret without
+-- an end; a replaced secret signs beside its successor until its end.
 
 create table merchants (
   merchant_id        text        collate "C" not null,

@@ -56,7 +56,7 @@ func sessionSettings() []string {
 }
 
 // pooler stands before a server and opens sessions with the user, the database and
-// what it passes, and nothing else, as PgBouncer does with what it is told to ignore.
+// what it passes, and nothing else, as PgBouncer does with what its settings ignore.
 func pooler(t *testing.T, server string, passes []string) (address string) {
 	t.Helper()
 	config, err := pgconn.ParseConfig(server)

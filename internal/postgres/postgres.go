@@ -157,7 +157,7 @@ func plaintextHost(c *pgx.ConnConfig) string {
 	return ""
 }
 
-// local tells whether bytes to host stay on this machine.
+// local reports whether bytes to host stay on this machine.
 func local(host string) bool {
 	if host == "" || host == "localhost" || strings.HasPrefix(host, "/") || strings.HasPrefix(host, "@") {
 		return true

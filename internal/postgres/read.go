@@ -112,7 +112,7 @@ func (db *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 }
 
 // connectionError is the error of a read. The driver closes a connection whose state is in
-// doubt, and has no one error for what went wrong with it.
+// doubt, and has several errors for what went wrong with it.
 func connectionError(conn *pgxpool.Conn, err error) error {
 	if err == nil || errors.Is(err, context.Canceled) || conn != nil && !conn.Conn().IsClosed() {
 		return err

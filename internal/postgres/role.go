@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Role is a role of the database that a program acts as, whoever its user is.
+// Role is a role of the database that a program acts as, whatever its user is.
 // What the roles may do is written in the migrations.
 type Role string
 

@@ -52,7 +52,7 @@ func CollectSeldom() {
 // Its error is the sentence that an operator reads.
 type Run = func(ctx context.Context, log *slog.Logger, environ map[string]string) error
 
-// Main runs a program with the variables of the process until it ends or is told to stop,
+// Main runs a program with the variables of the process until it ends or gets SIGTERM or SIGINT,
 // and returns its exit code.
 func Main(stderr io.Writer, name string, run Run) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)

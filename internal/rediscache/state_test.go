@@ -49,7 +49,7 @@ func TestStateOfTheDatabase(t *testing.T) {
 
 	t.Run("after a restart, on a standby and after its promotion nothing from before is found", func(t *testing.T) {
 		t.Parallel()
-		// Files that were put back look like a restart and cannot be told apart.
+		// Files that were put back look like a restart and cannot be distinguished from one.
 		server := testdb.Server(t, local.Options{InMemory: true, Fsync: true})
 		if err := migrations.Up(t.Context(), server.URL("postgres")); err != nil {
 			t.Fatal(err)

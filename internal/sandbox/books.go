@@ -55,7 +55,7 @@ func (s *Sandbox) getBooks(r *http.Request) (answer, error) {
 	return a, nil
 }
 
-// ready reports whether the books can be read.
+// ready reports whether the records can be read.
 func (s *Sandbox) ready(r *http.Request) (answer, error) {
 	if _, err := s.pool.Exec(r.Context(), `select from payment_intents limit 0`); err != nil {
 		return answer{}, fmt.Errorf("check the books: %w", err)

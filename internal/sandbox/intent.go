@@ -67,7 +67,7 @@ select id, amount, amount_refunded, currency, status, payment_method,
 from payment_intents
 `
 
-// collect reads rows of one of the books.
+// collect reads rows of one table.
 func collect[T any](ctx context.Context, q postgres.Querier, query string, args ...any) ([]*T, error) {
 	rows, _ := q.Query(ctx, query, args...) // CollectRows returns its error
 	all, err := pgx.CollectRows(rows, pgx.RowToAddrOfStructByName[T])

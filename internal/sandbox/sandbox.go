@@ -1,7 +1,7 @@
 // Package sandbox stands for the services outside payonce: a payment provider that
 // speaks enough of Stripe's API for its Go client, and a merchant's webhook
-// receiver. Both keep books of their own and fail on demand. The package shares no
-// table and no rule with payonce, so its books are independent evidence.
+// receiver. Both keep records of their own and fail on demand. The package shares no
+// table and no rule with payonce, so its records are independent evidence.
 //
 // It promises, as Stripe does:
 //
@@ -35,7 +35,7 @@
 // a 500. A delayed request has its key in flight and is executed even if its client
 // has gone.
 //
-// Amounts, in the books too, are in the minor units of Stripe: 5 ISK are 500.
+// Amounts, in the records too, are in the minor units of Stripe: 5 ISK are 500.
 //
 // It departs from Stripe in three places. A refund of pm_card_refundFail is
 // answered as failed at once instead of failing later. An intent holds up to

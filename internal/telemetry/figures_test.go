@@ -294,7 +294,7 @@ func TestFigures_areReadOnceInTenSeconds(t *testing.T) {
 	}
 }
 
-// What the program knows by itself is shown in time, and the failure is logged once.
+// What the program knows without the database is shown in time, and the failure is logged once.
 func TestFigures_doNotFailAScrapeWithTheDatabase(t *testing.T) {
 	t.Parallel()
 	for name, trouble := range map[string]func(t *testing.T, db *postgres.DB){

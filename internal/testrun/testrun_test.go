@@ -110,7 +110,7 @@ func TestMain_endsWhenItsParentDies(t *testing.T) {
 
 // child is this test binary as a process with a role.
 func child(parent, role string, args ...string) *exec.Cmd {
-	c := exec.Command(os.Args[0], append([]string{"-test.run=^TestProcess$"}, args...)...) //nolint:noctx // it ends by itself or is killed
+	c := exec.Command(os.Args[0], append([]string{"-test.run=^TestProcess$"}, args...)...) //nolint:noctx // it ends or is killed
 	c.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "TMPDIR=") }),
 		roleVariable+"="+role, "TMPDIR="+parent)
 	return c

@@ -22,7 +22,7 @@ import (
 //	an operator's commands, repair      rare, and they lock what others work on
 //	merchants, API keys, secrets        rare
 //	projections                         thousands of rows, by one program at a time
-//	sweeps, the janitor's lease         no caller waits for them
+//	retention and the lease of its job  no caller waits for them
 func Order(worker ...groupcommit.Statement) *groupcommit.Order {
 	return groupcommit.NewOrder(slices.Concat(idempotency.Writes(), ledger.Writes(), outbox.Writes(), worker)...)
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // account is the user that the server runs as. PostgreSQL refuses root, so for root it
-// is the user postgres or nobody.
+// is the user postgres or an unprivileged one.
 type account struct {
 	credential *syscall.Credential // nil: the user of this process
 }
@@ -30,7 +30,7 @@ func serverAccount() (account, error) {
 	if err != nil {
 		return account{}, errors.New("PostgreSQL refuses to run as root and this machine has no user postgres or nobody: add one or run as an ordinary user")
 	}
-	// Some systems print the id of nobody as -2, others as 4294967294.
+	// Some systems print the id of the unprivileged user as -2, others as 4294967294.
 	uid, badUID := strconv.ParseInt(found.Uid, 10, 64)
 	gid, badGID := strconv.ParseInt(found.Gid, 10, 64)
 	if err := cmp.Or(badUID, badGID); err != nil {

@@ -7,7 +7,7 @@
 //     pg_config --bindir, /usr/lib/postgresql, Homebrew), or else one downloaded from Maven
 //     Central or the repository that POSTGRES_BINARIES_URL names. The checksums of the
 //     downloads are a part of this package.
-//   - For root, the server runs as the user postgres or nobody.
+//   - For root, the server runs as the user postgres or an unprivileged one.
 //   - It listens on a Unix socket in a folder of its own, never on TCP.
 //   - No process and no folder outlives the process that started it, also after Ctrl-C or
 //     SIGKILL: see package tempdir.

@@ -7,7 +7,7 @@
 // own: the terminal's Ctrl-C reaches only this process, which then stops the programs
 // in order.
 //
-// The package does not restart a program that ends by itself, and it needs /bin/sh.
+// The package does not restart a program that ends, and it needs /bin/sh.
 package fleet
 
 import (

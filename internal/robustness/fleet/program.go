@@ -46,7 +46,7 @@ func environ(given map[string]string) []string {
 	return env
 }
 
-// Run runs a command that ends by itself, with exactly the environment given
+// Run runs a command to its end, with exactly the environment given
 // and PATH, HOME and TMPDIR, and returns what it wrote to stdout. Where it
 // exits with another code than 0 the output is returned too, and the error is
 // an *exec.ExitError with the end of its stderr. Unlike a started program it

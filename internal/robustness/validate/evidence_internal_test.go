@@ -35,7 +35,7 @@ func flawless() *Evidence {
 	return e
 }
 
-// add is a charge with this outcome, and its traces in the books.
+// add is a charge with this outcome, and its traces in the provider's records.
 func (e *Evidence) add(charge traffic.Charge, id, outcome string) traffic.Record {
 	r := traffic.Record{Charge: charge, ID: id, Answers: thrice(accepted("/v1/charges/"+id, id)), Final: traffic.State{ID: id, Status: traffic.Succeeded}}
 	types := []string{"charge.requested", "payment.captured", "charge.succeeded", "merchant.notified"}
@@ -67,7 +67,7 @@ func (e *Evidence) add(charge traffic.Charge, id, outcome string) traffic.Record
 	return r
 }
 
-// refund is a refund as it should end, and its traces in the books.
+// refund is a refund as it should end, and its traces in the provider's records.
 func (e *Evidence) refund(planned traffic.Refund, r *traffic.Record) traffic.RefundRecord {
 	outcome := planned.Outcomes[0]
 	if planned.Amount > r.Charge.Amount-r.Final.AmountRefunded {
