@@ -152,7 +152,7 @@ func TestPrograms_serveWhatTheRulesQuery(t *testing.T) {
 	await.True(t, "the worker reads the outbox", func() bool {
 		return strings.Contains(string(fetch(t, d.Workers[0], "/metrics").Body), "payonce_outbox_unread_")
 	})
-	manual := readFile(t, "../docs/reference/monitoring.md") + readFile(t, "../docs/reference/database.md")
+	manual := readFile(t, "../docs/reference/metrics.md") + readFile(t, "../docs/reference/database.md")
 	var all strings.Builder
 	for says, p := range map[string]*fleet.Process{"An api has at most %d connections": d.APIs[0], "a worker has at most %d": d.Workers[0]} {
 		body := string(fetch(t, p, "/metrics").Body)
@@ -191,7 +191,7 @@ func TestPrograms_serveWhatTheRulesQuery(t *testing.T) {
 	for _, name := range served {
 		base := regexp.MustCompile(`_(bucket|sum|count)$`).ReplaceAllString(name, "")
 		if !strings.Contains(manual, "`"+base+"`") {
-			t.Errorf("docs/reference/monitoring.md does not say what %s is", base)
+			t.Errorf("docs/reference/metrics.md does not say what %s is", base)
 		}
 	}
 }
