@@ -40,7 +40,8 @@ type Source struct {
 
 // IDBy returns a Source.Read that takes the id from the headers and the payload, for
 // transports that give a message another UUID when it is sent again. An idempotency.Extractor
-// serves. What extract refuses is stored as a dead letter.
+// serves. What extract refuses is stored as a dead letter. A key with a time window finds no
+// repetition beyond the end of its window.
 func IDBy(extract func(header map[string]string, payload []byte) (string, error)) func(*message.Message) (Message, error) {
 	return func(m *message.Message) (Message, error) {
 		id, err := extract(m.Metadata, m.Payload)

@@ -61,21 +61,23 @@ func TestClaim_readsNoMoreAsTheInboxGrows(t *testing.T) {
 			db, its := open(t, url, postgres.Options{}), open(t, url, postgres.Options{MaxConns: 1, Tracer: sent})
 			write(t, db, `alter table inbox set (autovacuum_enabled = off)`)
 			begun := make(chan struct{}, 10)
-			p := processor(its, func(ctx context.Context, _ *inbox.Delivery) error {
-				begun <- struct{}{}
-				<-ctx.Done()
-				return ctx.Err()
-			})
-			p.Concurrency, p.Policy.Parked, p.Drain = test.handlers, test.policy, time.Nanosecond
-			stop := start(t, p)
+			claiming := func(poll time.Duration) (stop func()) {
+				p := processor(its, func(ctx context.Context, _ *inbox.Delivery) error {
+					begun <- struct{}{}
+					<-ctx.Done()
+					return ctx.Err()
+				})
+				p.Concurrency, p.Policy.Parked, p.Drain, p.Poll = test.handlers, test.policy, time.Nanosecond, poll
+				return start(t, p)
+			}
+			stop := claiming(time.Millisecond)
 			await.True(t, "its session has planned claims, and keeps the plan", func() bool { return sent.claims.Load() > 10 })
 			stop()
 			for _, sql := range test.inbox {
 				write(t, db, sql)
 			}
 			before := sent.claims.Load()
-			p.Poll = time.Hour // it claims once
-			stop = start(t, p)
+			stop = claiming(time.Hour) // it claims once
 			for range test.claimed {
 				await.Receive(t, "a message", begun)
 			}

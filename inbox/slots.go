@@ -171,43 +171,37 @@ func (s *slots) few() int { return max(1, s.size/4) }
 // waits until no due message waits for slots, and a claim for a single slot only while none
 // does. wait returns false when ctx has ended.
 func (s *slots) wait(ctx context.Context, while time.Duration, page bool) bool {
-	var late <-chan time.Time
-	for ctx.Err() == nil {
-		s.mu.Lock()
-		free, dueFirst, changed := s.size-s.used, s.dueFirst, s.changed
-		s.mu.Unlock()
-		usable := free > 0 && (!page || !dueFirst)
-		if usable && (free >= s.few() || !page && !dueFirst) {
-			return true
-		}
-		if usable && late == nil {
-			late = time.After(while)
-		}
-		select {
-		case <-changed:
-		case <-late:
-			return ctx.Err() == nil
-		case <-ctx.Done():
-		}
+	usable := func() bool { return s.used < s.size && (!page || !s.dueFirst) }
+	if s.until(ctx.Done(), nil, usable) {
+		s.until(ctx.Done(), time.After(while), func() bool {
+			return usable() && (s.size-s.used >= s.few() || !page && !s.dueFirst)
+		})
 	}
-	return false
+	return ctx.Err() == nil
 }
 
-// waitForAll waits until no slot is used, and returns false if that takes too long.
-func (s *slots) waitForAll(late <-chan time.Time) bool {
+// until waits until a condition is met, and returns false if one of the channels is first.
+func (s *slots) until(done <-chan struct{}, late <-chan time.Time, met func() bool) bool {
 	for {
 		s.mu.Lock()
-		used, changed := s.used, s.changed
+		is, changed := met(), s.changed
 		s.mu.Unlock()
-		if used == 0 {
+		if is {
 			return true
 		}
 		select {
 		case <-changed:
 		case <-late:
 			return false
+		case <-done:
+			return false
 		}
 	}
+}
+
+// waitForAll waits until no slot is used, and returns false if that takes too long.
+func (s *slots) waitForAll(late <-chan time.Time) bool {
+	return s.until(nil, late, func() bool { return s.used == 0 })
 }
 
 const (

@@ -153,7 +153,12 @@ func start(t *testing.T, p *inbox.Processor) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
-	go func() { _ = p.Run(ctx); close(ended) }()
+	go func() {
+		defer close(ended)
+		if err := p.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	}()
 	stop = func() {
 		cancel()
 		await.Receive(t, "the processor's end", ended)
