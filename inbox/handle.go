@@ -55,7 +55,10 @@ func (r *run) attempt(ctx context.Context, d *Delivery) outcome {
 		r.Log.WarnContext(ctx, "suspected poison message: its holders died or went silent",
 			"receiver", r.Receiver, "message_id", d.ID, "ordering_key", d.OrderingKey, "deaths", d.deaths)
 	}
-	return r.outcomeOf(ctx, d, loop.Safely(func() error { return r.Handle(ctx, d) }))
+	its := *d // which the handler may change
+	err := loop.Safely(func() error { return r.Handle(ctx, &its) })
+	d.done = its.done
+	return r.outcomeOf(ctx, d, err)
 }
 
 func (r *run) outcomeOf(ctx context.Context, d *Delivery, err error) outcome {

@@ -92,3 +92,17 @@ func TestProcessor_outlivesAHandlerThatEndsItsGoroutine(t *testing.T) {
 	start(t, p)
 	await.Row(t, db, `select status = 'done' and attempts = 2 and deaths = 1 from inbox`)
 }
+
+// A handler may change what it is given: its slot is counted as that of the message's own
+// partition.
+func TestProcessor_countsSlotsWhateverAHandlerChanges(t *testing.T) {
+	t.Parallel()
+	db := testdb.Reused(t)
+	write(t, db, `insert into inbox (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash)
+		select 'r', n, n, 'p', 't', '', '{}', '' from generate_series(1, 100) n`)
+	start(t, processor(db, func(_ context.Context, d *inbox.Delivery) error {
+		d.Message = inbox.Message{Partition: "another"}
+		return nil
+	}))
+	await.Row(t, db, `select count(*) = 100 and bool_and(status = 'done' and attempts = 1) from inbox`)
+}
