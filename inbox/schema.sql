@@ -48,7 +48,7 @@ create table inbox (
   constraint inbox_status_check
        check (status in ('pending', 'running', 'done', 'dead', 'discarded')),
 
-  -- Only a message that nobody holds is held back.
+  -- Only a message without a holder is held back.
   constraint inbox_held_back_is_pending check (due_at is not null or status = 'pending'),
 
   -- Only the newest holder finishes a message. A claim raises fence; a holder that

@@ -55,6 +55,30 @@ func documents(t *testing.T) (pages []string) {
 	return pages
 }
 
+// TestDocs_goBlocksAreOfTheExamples: every line of Go that a page shows is in an example, which is tested.
+func TestDocs_goBlocksAreOfTheExamples(t *testing.T) {
+	t.Parallel()
+	var examples strings.Builder
+	must(t, fs.WalkDir(os.DirFS(root), "examples", func(at string, _ fs.DirEntry, err error) error {
+		if strings.HasSuffix(at, ".go") {
+			examples.WriteString(read(t, at))
+		}
+		return err
+	}))
+	blocks := 0
+	for _, page := range documents(t) {
+		for _, block := range strings.Split(read(t, page), "\n```go\n")[1:] {
+			shown, _, _ := strings.Cut(block, "```")
+			if blocks++; !strings.Contains(examples.String(), shown) {
+				t.Errorf("%s shows what no example has:\n%s", page, shown)
+			}
+		}
+	}
+	if blocks == 0 {
+		t.Error("no page shows Go")
+	}
+}
+
 // TestDocsThatNameNothing shows that the checks can fail: each sentence names
 // what is not there, beside something that is.
 func TestDocsThatNameNothing(t *testing.T) {
