@@ -201,7 +201,7 @@ func mutants() []mutant {
 		{
 			"an expired key is accepted as a new one",
 			[]edit{{"idempotency/store.go", "               and key = asked.value\n", "               and key = asked.value\n               and expires_at > clock_timestamp()\n"}},
-			byTest("./intake", "TestKeys/an expired key is told apart and never accepts again", "want ErrExpired"),
+			byTest("./intake", "TestKeys/an expired key has an error of its own and never accepts a request", "want ErrExpired"),
 		},
 		{
 			"the fingerprint covers the raw bytes of the request",

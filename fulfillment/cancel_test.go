@@ -25,14 +25,14 @@ func TestCancel(t *testing.T) {
 	testdb.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
 	scenarios := map[string]scenario{
-		"before anything happened nothing is undone and nobody is asked": {
+		"before the first step nothing is undone and the provider is not called": {
 			begin: func(f *fixture) { f.accept("ch_1", order()); f.cancel() },
 			want: snapshot{
 				Events:  "charge.requested charge.cancel_requested charge.failed",
 				Failure: domain.Canceled, Stock: untouched, Outbox: "charge.failed", Message: "done",
 			},
 		},
-		"before the payment started the stock is given back and nobody is asked": {
+		"before the payment started the stock is released and the provider is not called": {
 			begin: func(f *fixture) {
 				f.accept("ch_1", order())
 				f.provider.on("create", cut)
@@ -106,7 +106,7 @@ func TestCancel_in_the_middle(t *testing.T) {
 		}
 	}
 	runAll(t, map[string]scenario{
-		"of a creation: the intent stays an orphan that nobody confirms": during(
+		"of a creation: the intent is an orphan and is never confirmed": during(
 			isAccepted, "create", shows("requires_confirmation"), nil, canceledEarly(), "create"),
 		"of a creation that is refused: the charge was canceled first": during(
 			isAccepted, "create", refuses(http.StatusBadRequest, "invalid_request_error", "resource_missing"), nil, canceledEarly(), "create"),

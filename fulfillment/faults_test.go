@@ -26,14 +26,14 @@ func TestFaults(t *testing.T) {
 		answer func(*fixture) http.HandlerFunc
 		end    string
 	}{
-		"a cut before the effect":                         {constant(cut), "waits"},
-		"a cut after the effect":                          {func(f *fixture) http.HandlerFunc { return f.provider.cutAfter }, "waits"},
-		"a worker that dies with the answer in hand":      {func(f *fixture) http.HandlerFunc { return f.takeOver(f.provider.sandbox.ServeHTTP) }, "lost"},
-		"an error of the provider's before the effect":    {constant(breaks()), "waits"},
-		"an error of the provider's after the effect":     {func(f *fixture) http.HandlerFunc { return f.provider.breaksAfter }, "waits"},
-		"a saved error that nobody got before the effect": {func(f *fixture) http.HandlerFunc { return f.provider.under(failsBefore, f.provider.cutAfter) }, "waits"},
-		"a saved error that nobody got after the effect":  {func(f *fixture) http.HandlerFunc { return f.provider.under(failsAfter, f.provider.cutAfter) }, "waits"},
-		"an effect after the time-out":                    {func(f *fixture) http.HandlerFunc { return f.provider.afterHangUp }, "waits"},
+		"a cut before the effect":                                {constant(cut), "waits"},
+		"a cut after the effect":                                 {func(f *fixture) http.HandlerFunc { return f.provider.cutAfter }, "waits"},
+		"a worker that dies with the answer in hand":             {func(f *fixture) http.HandlerFunc { return f.takeOver(f.provider.sandbox.ServeHTTP) }, "lost"},
+		"an error of the provider's before the effect":           {constant(breaks()), "waits"},
+		"an error of the provider's after the effect":            {func(f *fixture) http.HandlerFunc { return f.provider.breaksAfter }, "waits"},
+		"a saved error that was not received, before the effect": {func(f *fixture) http.HandlerFunc { return f.provider.under(failsBefore, f.provider.cutAfter) }, "waits"},
+		"a saved error that was not received, after the effect":  {func(f *fixture) http.HandlerFunc { return f.provider.under(failsAfter, f.provider.cutAfter) }, "waits"},
+		"an effect after the time-out":                           {func(f *fixture) http.HandlerFunc { return f.provider.afterHangUp }, "waits"},
 	} {
 		for memory, faults := range map[string]string{"": noFault, ", and the keys are forgotten": forgetsKeys} {
 			for _, op := range []string{"create", "confirm", "refund", "refunds"} {

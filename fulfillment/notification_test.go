@@ -63,10 +63,10 @@ func TestNotify(t *testing.T) {
 		}
 	}
 	runNotices(t, map[string]notice{
-		"the merchant is told once about the outcome": {
+		"the merchant is notified once about the outcome": {
 			begin: hasSucceeded, received: 1, events: paid + notified, check: hasBody("charge.succeeded", charge("succeeded", nil)),
 		},
-		"the merchant is told about a failure": {
+		"the merchant is notified about a failure": {
 			begin: func(s *shop) {
 				first := order()
 				first.Items = nil
@@ -103,7 +103,7 @@ func TestNotify(t *testing.T) {
 func TestNotify_refund(t *testing.T) {
 	t.Parallel()
 	notices := map[string]notice{
-		"a success is told as it was, also after it was reversed": {
+		"a success is sent as it was, also after it was reversed": {
 			begin: func(s *shop) {
 				stream := s.requestRefund(true, refundedBy())
 				s.announce(stream)
@@ -119,7 +119,7 @@ func TestNotify_refund(t *testing.T) {
 		"a refund about which the merchant wanted no webhook sends none": {
 			begin: func(s *shop) { s.announce(s.requestRefund(false, refundedBy())) }, events: paid + refunded,
 		},
-		"a message that names no outcome is parked": {
+		"a message that names no outcome becomes a dead letter": {
 			begin: func(s *shop) { s.announce(s.requestRefund(true)) }, ends: "parked", events: paid + asked, message: "dead",
 		},
 	}
@@ -138,7 +138,7 @@ func TestNotify_refund(t *testing.T) {
 			"refund.failed", "failed", refunded + " refund.reversed",
 		},
 	} {
-		notices["the merchant is told once about "+name] = notice{
+		notices["the merchant is notified once about "+name] = notice{
 			begin:    func(s *shop) { s.announce(s.requestRefund(true, tc.outcomes...)) },
 			received: 1, events: paid + tc.events + notified,
 			check: hasBody(tc.kind, func(*shop) map[string]any {
@@ -189,7 +189,7 @@ func TestNotify_refusals(t *testing.T) {
 				s.expectText("0 1 t", `select format('%s %s %s', attempts, waits, due_at > clock_timestamp() + interval '23 hours') from inbox`)
 			},
 		},
-		"a merchant that removed its endpoint is parked": {
+		"a webhook without an endpoint becomes a dead letter": {
 			begin: func(s *shop) { s.succeed(order()); s.removeEndpoint() }, ends: "parked", events: paid, message: "dead",
 		},
 		"a merchant that wanted no webhook gets none":         {begin: func(s *shop) { s.succeed(unnotified) }, events: paid},
@@ -202,13 +202,13 @@ func TestNotify_refusals(t *testing.T) {
 		"a 404":      says(http.StatusNotFound, ""),
 		"a redirect": says(http.StatusFound, "", "Location", "/elsewhere"),
 	} {
-		notices["after "+name+" the merchant is told again"] = notice{
+		notices["after "+name+" the merchant is notified again"] = notice{
 			begin: func(s *shop) { s.succeed(order()); s.answer(answer) }, ends: "waits done", received: 2, events: paid + notified,
 		}
 	}
 	runNotices(t, notices)
 
-	t.Run("a forbidden target is parked", func(t *testing.T) {
+	t.Run("a webhook to a forbidden target becomes a dead letter", func(t *testing.T) {
 		t.Parallel()
 		s := newShop(t) // loopback is not allowed
 		s.succeed(order())

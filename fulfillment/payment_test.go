@@ -167,7 +167,7 @@ func TestResume(t *testing.T) {
 			begin: func(f *fixture) { f.start(); f.exec(`update inbox set ordering_key = 'ch_2'`) },
 			ends:  "waits", want: open(toStarted, "pending"),
 		},
-		"a finished charge's message again asks nobody": {
+		"a second message of a finished charge calls no provider": {
 			begin: func(f *fixture) {
 				f.request(f.capture(order()), "re_1", 600)
 				f.append(f.load("ch_1"), domain.RefundSucceeded{RefundID: "re_1", Provider: domain.Provider, ProviderRefund: "rp_1", Amount: 600})
@@ -184,7 +184,7 @@ func TestResume(t *testing.T) {
 		end    string
 		want   snapshot
 	}{
-		"an intent that nobody confirmed is confirmed": {
+		"an intent that was not confirmed is confirmed": {
 			"requires_confirmation", nil, script{"confirm": {shows("succeeded")}}, " confirm", "done", succeeded(toStarted),
 		},
 		"an intent without a payment method that was never attempted is confirmed": {
@@ -212,18 +212,18 @@ func TestResume(t *testing.T) {
 		"an intent that wants the customer is canceled and the charge fails": {
 			"requires_action", nil, script{"cancel": {shows("canceled")}}, " cancel", "done", failed(toStarted+declined, domain.AuthenticationRequired),
 		},
-		"an intent under way is looked at again later":           {"processing", nil, nil, "", "waits", open(toStarted, "pending")},
+		"an intent that is processing is read later":             {"processing", nil, nil, "", "waits", open(toStarted, "pending")},
 		"an intent that succeeded is recorded and not confirmed": {"succeeded", nil, nil, "", "done", succeeded(toStarted)},
 		"a canceled intent fails the charge":                     {"canceled", nil, nil, "", "done", failed(toStarted+declined, domain.ProviderRefused)},
 		"a canceled intent that remembers its decline fails the charge with it": {
 			"canceled", attempted("card_declined", "lost_card"), nil, "", "done", failed(toStarted+declined, domain.CardDeclined),
 		},
-		"an intent of another amount is parked":              {"succeeded", []any{"amount", 2000, "amount_received", 2000}, nil, "", "parked", dead},
-		"an intent of another currency is parked":            {"succeeded", []any{"currency", "usd"}, nil, "", "parked", dead},
-		"an intent of another charge is parked":              {"succeeded", []any{"metadata", map[string]any{"charge_id": "ch_2"}}, nil, "", "parked", dead},
-		"an intent that names no charge is parked":           {"succeeded", []any{"metadata", map[string]any{}}, nil, "", "parked", dead},
-		"an intent that took less than its amount is parked": {"succeeded", []any{"amount_received", 1998}, nil, "", "parked", dead},
-		"an intent that waits to be captured is parked":      {"requires_capture", nil, nil, "", "parked", dead},
+		"an intent of another amount makes a dead letter":              {"succeeded", []any{"amount", 2000, "amount_received", 2000}, nil, "", "parked", dead},
+		"an intent of another currency makes a dead letter":            {"succeeded", []any{"currency", "usd"}, nil, "", "parked", dead},
+		"an intent of another charge makes a dead letter":              {"succeeded", []any{"metadata", map[string]any{"charge_id": "ch_2"}}, nil, "", "parked", dead},
+		"an intent that names no charge makes a dead letter":           {"succeeded", []any{"metadata", map[string]any{}}, nil, "", "parked", dead},
+		"an intent that took less than its amount makes a dead letter": {"succeeded", []any{"amount_received", 1998}, nil, "", "parked", dead},
+		"an intent that waits to be captured makes a dead letter":      {"requires_capture", nil, nil, "", "parked", dead},
 	} {
 		scenarios[name] = scenario{
 			begin:  func(f *fixture) { f.start(); f.provider.on("retrieve", shows(s.status, s.pairs...)) },

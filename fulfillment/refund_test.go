@@ -116,7 +116,7 @@ func TestRefund_state(t *testing.T) {
 	t.Parallel()
 	parked, pending := back(asked, "", "dead"), back(asked, "", "pending")
 	scenarios := map[string]scenario{
-		"an answer about another refund is parked": {
+		"a response about another refund makes a dead letter": {
 			begin: isRefunding, script: script{"refund": {gives("succeeded", "metadata", map[string]any{"refund_id": "re_2"})}},
 			ends: "parked", want: parked, calls: "refunds refund",
 		},
@@ -137,19 +137,19 @@ func TestRefund_state(t *testing.T) {
 		end    string
 		want   snapshot
 	}{
-		"succeeded is a success":                   {"succeeded", nil, "done", back(refunded, "refund.succeeded", "done")},
-		"failed is a failure":                      {"failed", nil, "done", back(asked+" refund.failed", "refund.failed", "done")},
-		"canceled is a failure":                    {"canceled", nil, "done", back(asked+" refund.failed", "refund.failed", "done")},
-		"pending is looked at again later":         {"pending", nil, "waits", pending},
-		"an action of the customer is waited for":  {"requires_action", nil, "waits", pending},
-		"a state that nobody knows is parked":      {"reticent", nil, "parked", parked},
-		"no state at all is parked":                {"", nil, "parked", parked},
-		"a wrong amount is parked":                 {"succeeded", []any{"amount", 601}, "parked", parked},
-		"a wrong currency is parked":               {"succeeded", []any{"currency", "usd"}, "parked", parked},
-		"another payment is parked":                {"succeeded", []any{"payment_intent", "pi_2"}, "parked", parked},
-		"no payment is parked":                     {"succeeded", []any{"payment_intent", nil}, "parked", parked},
-		"an id that cannot be stored is no answer": {"succeeded", []any{"id", "rp\x00"}, "waits", pending},
-		"a wrong amount is parked while it waits":  {"pending", []any{"amount", 601}, "parked", parked},
+		"succeeded is a success":                            {"succeeded", nil, "done", back(refunded, "refund.succeeded", "done")},
+		"failed is a failure":                               {"failed", nil, "done", back(asked+" refund.failed", "refund.failed", "done")},
+		"canceled is a failure":                             {"canceled", nil, "done", back(asked+" refund.failed", "refund.failed", "done")},
+		"pending is looked at again later":                  {"pending", nil, "waits", pending},
+		"an action of the customer is waited for":           {"requires_action", nil, "waits", pending},
+		"an unknown state makes a dead letter":              {"reticent", nil, "parked", parked},
+		"no state at all makes a dead letter":               {"", nil, "parked", parked},
+		"a wrong amount makes a dead letter":                {"succeeded", []any{"amount", 601}, "parked", parked},
+		"a wrong currency makes a dead letter":              {"succeeded", []any{"currency", "usd"}, "parked", parked},
+		"another payment makes a dead letter":               {"succeeded", []any{"payment_intent", "pi_2"}, "parked", parked},
+		"no payment makes a dead letter":                    {"succeeded", []any{"payment_intent", nil}, "parked", parked},
+		"an id that cannot be stored is no answer":          {"succeeded", []any{"id", "rp\x00"}, "waits", pending},
+		"a wrong amount makes a dead letter while it waits": {"pending", []any{"amount", 601}, "parked", parked},
 	} {
 		scenarios["answered "+name] = scenario{
 			begin: isRefunding, script: script{"refund": {gives(s.status, s.pairs...)}}, ends: s.end, want: s.want, calls: "refunds refund",
@@ -183,7 +183,7 @@ func TestRefund_list(t *testing.T) {
 		"one of ours among others is found": {
 			[]json.RawMessage{of("re_2", "rp_2", "failed"), of("re_1", "rp_1", "succeeded"), of("re_3", "rp_3", "failed")}, "refunds", "done", success,
 		},
-		"two that move money are parked": {
+		"two that move money make a dead letter": {
 			[]json.RawMessage{of("re_1", "rp_2", "pending"), of("re_1", "rp_1", "succeeded")}, "refunds", "parked", back(asked, "", "dead"),
 		},
 		"one that moves money stands before one that failed": {

@@ -61,7 +61,7 @@ func TestReversal(t *testing.T) {
 			begin: withEvent("refund.failed"), script: script{"refunds": {cut, lists(refundOf("failed"))}},
 			ends: "waits done", want: back(reversed, "refund.reversed", "done"), calls: "refunds refunds",
 		},
-		"a list that was read for a pending refund tells of the others too": {
+		"a list that was read for a pending refund also decides the others": {
 			begin:  func(f *fixture) { f.request(f.isRefunded(), "re_2", 100) },
 			script: script{"refunds": {lists(refundOf("pending", second()...), refundOf("failed"))}},
 			ends:   "waits", want: back(refunded+asked+" refund.reversed", "refund.reversed", "pending"), calls: "refunds",

@@ -174,11 +174,11 @@ func TestParked(t *testing.T) {
 		}
 	}
 	runAll(t, map[string]scenario{
-		"a refund that ended meanwhile is done at once when it is retried, and nobody is asked": {
+		"a refund that ended meanwhile is done at once when it is retried, without a call of the provider": {
 			begin: isOlder, script: script{"refunds": {lists(refundOf("reticent")), lists(refundOf("succeeded"))}},
 			ends: "parked", want: back(asked, "", "dead"), calls: "refunds", check: retried(back(refunded, "refund.succeeded", "")),
 		},
-		"a charge that ended meanwhile is done at once when it is retried, and nobody is asked": {
+		"a charge that ended meanwhile is done at once when it is retried, without a call of the provider": {
 			begin: isStarted, script: script{"retrieve": {shows("requires_capture"), shows("succeeded")}},
 			ends: "parked", want: open(toStarted, "dead"), calls: "retrieve", check: retried(succeeded(toStarted)),
 		},

@@ -141,7 +141,7 @@ select count(distinct xid)
 func TestKeys(t *testing.T) {
 	t.Parallel()
 
-	t.Run("an expired key is told apart and never accepts again", func(t *testing.T) {
+	t.Run("an expired key has an error of its own and never accepts a request", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
 		in := keeping(t, db)

@@ -63,7 +63,7 @@ func TestRun(t *testing.T) {
 	db, server := database(t)
 	url := server.URL("service")
 
-	t.Run("it serves until it is told to stop", func(t *testing.T) {
+	t.Run("it serves until SIGTERM", func(t *testing.T) {
 		p := programtest.Start(t, run, environ(url, "IDEMPOTENCY_RETENTION", "1h"))
 		if ready := p.Get(t, "/readyz"); ready.Status != http.StatusOK {
 			t.Errorf("readyz: %v", ready)

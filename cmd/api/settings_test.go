@@ -17,7 +17,7 @@ func TestUnsafeSettingsAreRefused(t *testing.T) {
 		{"an empty address of the database", "DATABASE_URL", ""},
 		{"a database that is no address", "DATABASE_URL", "postgres://payonce:hunter2@127.0.0.1:port/payonce"},
 		{"a database over a network in plain text", "DATABASE_URL", remote},
-		{"a database over a network, perhaps in plain text", "DATABASE_URL", "postgres://payonce:hunter2@db.example/payonce?sslmode=prefer"},
+		{"a database over a network with optional TLS", "DATABASE_URL", "postgres://payonce:hunter2@db.example/payonce?sslmode=prefer"},
 		{"an unknown answer in flight", "IN_FLIGHT", "503"},
 		{"two answers in flight", "IN_FLIGHT", "wait|409"},
 		{"no wait in flight", "IN_FLIGHT_WAIT", "0s"},
@@ -46,7 +46,7 @@ func TestUnsafeSettingsAreRefused(t *testing.T) {
 		{"an origin over a network in plain text", "CORS_ORIGINS", "http://shop.example"},
 		{"two origins without a comma", "CORS_ORIGINS", "https://shop.example https://mug.example"},
 		{"an unknown key mode", "IDEMPOTENCY_KEY_MODE", "optional"},
-		{"plain text, perhaps", "ALLOW_PLAINTEXT", "perhaps"},
+		{"plain text, neither true nor false", "ALLOW_PLAINTEXT", "perhaps"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

@@ -35,7 +35,7 @@ func TestRun(t *testing.T) {
 	url := testdb.Migrated(t, server, "service")
 	db := testdb.Connect(t, url)
 
-	t.Run("it is ready until it is told to stop", func(t *testing.T) {
+	t.Run("it is ready until SIGTERM", func(t *testing.T) {
 		p := programtest.Start(t, run, environ(url))
 		for _, path := range []string{"/healthz", "/readyz"} {
 			if got := p.Get(t, path); got.Status != http.StatusOK {

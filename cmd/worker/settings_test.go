@@ -37,7 +37,7 @@ func TestUnsafeSettingsAreRefused(t *testing.T) {
 		{"an outbox that remembers longer than the inbox", "OUTBOX_RETENTION", "169h"},
 		{"a network that is none", "WEBHOOK_ALLOW_CIDRS", "localhost"},
 		{"a network among others that is none", "WEBHOOK_ALLOW_CIDRS", "10.0.0.0/8,10.0.0.1"},
-		{"plain text, perhaps", "ALLOW_PLAINTEXT", "perhaps"},
+		{"plain text, neither true nor false", "ALLOW_PLAINTEXT", "perhaps"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

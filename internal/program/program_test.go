@@ -38,7 +38,7 @@ func TestMain_returnsTheExitCode(t *testing.T) {
 		log  string
 	}{
 		{"a program that ends is a success", nil, 0, ""},
-		{"a program that was told to stop is a success", fmt.Errorf("wait: %w", context.Canceled), 0, ""},
+		{"a program that was stopped is a success", fmt.Errorf("wait: %w", context.Canceled), 0, ""},
 		{"a program that cannot run says so in one line", errors.New("HTTP_ADDR is odd: set it"), 1, "HTTP_ADDR is odd: set it"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

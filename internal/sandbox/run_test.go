@@ -104,7 +104,7 @@ func TestRun(t *testing.T) {
 		}
 	})
 
-	t.Run("its books survive SIGKILL, and every key still means one effect", func(t *testing.T) {
+	t.Run("its records survive SIGKILL, and every key still means one effect", func(t *testing.T) {
 		testdb.Long(t, "it starts programs")
 		t.Parallel()
 		p := serve(t, testdb.Empty(t))

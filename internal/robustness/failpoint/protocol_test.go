@@ -49,7 +49,7 @@ func TestProtocol(t *testing.T) {
 		wantCode(t, <-ended, "57014", "ERROR")
 	})
 
-	t.Run("what the server says by itself is forwarded", func(t *testing.T) {
+	t.Run("what the server sends unasked is forwarded", func(t *testing.T) {
 		t.Parallel()
 		s := newScene(t)
 		conn, _ := s.through(failpoint.Aim{}, nil)

@@ -108,7 +108,7 @@ var defects = []struct {
 			e.Books.Notifications[i].Deliveries = 1
 		}
 	}, []string{"chaos: provider and shop asked again after faults"}},
-	{"a program that ended by itself", func(e *Evidence) { e.Chaos.Losses = []string{"worker-1"} }, []string{"chaos: nothing ended that was not killed"}},
+	{"a program that ended without a kill", func(e *Evidence) { e.Chaos.Losses = []string{"worker-1"} }, []string{"chaos: nothing ended that was not killed"}},
 }
 
 func reused(e *Evidence) *traffic.Record {
