@@ -51,7 +51,7 @@ func TestOnce_cutInCommit(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		side  failpoint.Side
-		last  bool // no connection is had afterwards
+		last  bool // no connection can be acquired afterwards
 		err   error
 		calls int64 // of the function, with a second call of Once
 	}{

@@ -52,7 +52,7 @@ func IsTaken(err error) bool { return groupcommit.Constraint(err) == onceConstra
 
 // isInFlight reports whether a commit was refused because another one under the same
 // key did not end in time. The server names the constraint at which a commit waited,
-// so a lock of the work itself is told apart.
+// so a lock of the work itself does not count.
 func isInFlight(err error) bool {
 	refusal, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && groupcommit.OutcomeOf(err) == groupcommit.Locked && strings.Contains(refusal.Where, onceConstraint)

@@ -61,7 +61,7 @@ update idempotency_keys
 const (
 	// commitTimeout bounds COMMIT, which goes on if the caller's context ends.
 	commitTimeout = 15 * time.Second
-	// rollbackTimeout bounds ROLLBACK. The server rolls back a lost connection by itself.
+	// rollbackTimeout bounds ROLLBACK. The server rolls back a lost connection without it.
 	rollbackTimeout = 5 * time.Second
 	// maxResolves bounds the attempts to learn the outcome of a commit.
 	maxResolves = 4

@@ -84,7 +84,7 @@ select receiver = 'r'
 	})
 }
 
-// TestAcceptBesideRivals has everybody accept the same messages at once: nobody
+// TestAcceptBesideRivals accepts the same messages in several goroutines at once: none
 // is refused, and each delivery is counted once.
 func TestAcceptBesideRivals(t *testing.T) {
 	t.Parallel()

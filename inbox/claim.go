@@ -98,7 +98,7 @@ const (
 	// one, so a poison message takes no other message with it more than eight times. Claims
 	// and the index inbox_suspects see a row before its next claim, hence one less.
 	suspicion = 3
-	// maxWeight bounds the weights of the suspects that one process tries at a time.
+	// maxWeight bounds the weights of the suspected poison messages that one process tries at a time.
 	maxWeight = 32
 )
 

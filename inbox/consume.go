@@ -17,7 +17,7 @@ import (
 // acknowledged and not stored.
 var ErrSkip = errors.New("the message is for another receiver")
 
-// ErrClosed is returned by Consume when the subscriber ends the subscription by itself.
+// ErrClosed is returned by Consume when the subscriber ends the subscription.
 var ErrClosed = errors.New("the subscription ended")
 
 // Source is a topic of a transport.

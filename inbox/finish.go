@@ -70,7 +70,7 @@ func (d *Delivery) Done(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// IsLost tells whether a transaction was refused because another holder has claimed or
+// IsLost reports whether a transaction was refused because another holder has claimed or
 // finished the delivery. The handler stops: the other holder continues.
 func IsLost(err error) bool { return groupcommit.Constraint(err) == "inbox_done_by_holder" }
 

@@ -104,7 +104,7 @@ select (select seq_tup_read from pg_stat_user_tables where relname = 'inbox')
      + (select sum(idx_tup_read)::bigint from pg_stat_user_indexes where relname = 'inbox')`)
 }
 
-// TestOperatorsReadNoMoreBehindABacklog: what waits behind a parked message is counted
+// TestOperatorsReadNoMoreBehindABacklog: what waits behind a dead letter is counted
 // among the messages of its key, and not among all of its receiver.
 func TestOperatorsReadNoMoreBehindABacklog(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")

@@ -130,7 +130,7 @@ func (r *run) finish(ctx context.Context, log *slog.Logger, queue func(*pgx.Batc
 	}
 }
 
-// isUnavailable tells whether an error says that the database of the inbox was out of
+// isUnavailable reports whether an error says that the database of the inbox was out of
 // reach: it restarts, fails over, has no connection or space left, or others held a lock
 // for too long. That is not the message's fault, so the message waits as for an external
 // service. A statement that the server refused, or that ran for too long, may be the
@@ -157,7 +157,7 @@ func isUnavailable(err error) bool {
 	return broken
 }
 
-// isOutage tells whether an SQLSTATE is about the server, or about other users of it, and
+// isOutage reports whether an SQLSTATE is about the server, or about other users of it, and
 // not about the statement.
 func isOutage(code string) bool {
 	switch code {

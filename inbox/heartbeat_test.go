@@ -79,7 +79,7 @@ func TestHeartbeat(t *testing.T) {
 	if err := await.Receive(t, "the end of the context of what was taken over", taken); err == nil || err.Error() != "the lease was taken over" {
 		t.Errorf("the cause is %v", err)
 	}
-	// Before the next third renews all of them, the locked one is tried by itself.
+	// Before the next third renews all of them, the locked one is tried individually.
 	await.True(t, "the locked lease is tried three times between two heartbeats", func() bool { return renewals.alone.Load() >= 3 })
 	heartbeats := renewals.heartbeats.Load()
 	await.True(t, "the next heartbeat is due while the row is still locked", func() bool { return renewals.heartbeats.Load() > heartbeats })

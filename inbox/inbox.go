@@ -122,7 +122,7 @@ type WaitError struct {
 func (e *WaitError) Error() string { return fmt.Sprintf("waiting: %v", e.Err) }
 func (e *WaitError) Unwrap() error { return e.Err }
 
-// ParkError is returned by a handler that can never continue by itself: the message
+// ParkError is returned by a handler that no retry can help: the message
 // becomes a dead letter, and an operator decides. The operator reads its text.
 type ParkError struct{ Err error }
 
@@ -176,7 +176,7 @@ const (
 	// Block holds them back until an operator retries or discards the dead letter: for
 	// handlers that rely on the order.
 	Block Parked = iota
-	// Pass lets them continue: for handlers that find out by themselves what is left to
+	// Pass lets them continue: for handlers that find out at each call what is left to
 	// do. A dead letter that is retried then runs after younger messages.
 	Pass
 )

@@ -18,7 +18,7 @@ type Status string
 // What a message can be. Only the operators' functions move it out of StatusDead.
 const (
 	StatusPending   Status = "pending"   // due, or waiting for its time
-	StatusRunning   Status = "running"   // claimed, perhaps by a holder that has died since
+	StatusRunning   Status = "running"   // claimed by a holder, which may have died since
 	StatusDone      Status = "done"      // for ever
 	StatusDead      Status = "dead"      // until an operator decides
 	StatusDiscarded Status = "discarded" // an operator ended it undone

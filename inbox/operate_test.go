@@ -18,7 +18,7 @@ import (
 )
 
 // parkedMessages puts three messages of a key and one of another into the inbox;
-// the first of the key and the other are parked.
+// the first of the key and the other are dead letters.
 func parkedMessages(t *testing.T, db *postgres.DB) {
 	t.Helper()
 	put(t, db, "m1", "k")

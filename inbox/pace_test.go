@@ -38,7 +38,7 @@ func TestPace(t *testing.T) {
 		var mu sync.Mutex
 		var claims []int
 		p := processor(db, done)
-		p.Poll = time.Hour // nobody waits for it
+		p.Poll = time.Hour // the test does not wait for it
 		p.OnClaim = func(n, _ int) {
 			mu.Lock()
 			defer mu.Unlock()

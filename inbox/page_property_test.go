@@ -47,7 +47,7 @@ select message_id || '=' || convert_from(payload, 'UTF8')
 
 // TestPagesOfAnySizeAreTheSame: any stream of deliveries leaves, in pages of any
 // size, what it leaves one after another: also where the messages of some keys wait
-// for the outside meanwhile, or are ended.
+// for an external service meanwhile, or are ended.
 func TestPagesOfAnySizeAreTheSame(t *testing.T) {
 	testdb.Long(t, "it repeats pages in many sizes")
 	t.Parallel()

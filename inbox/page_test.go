@@ -146,7 +146,7 @@ func TestAPageWakesWhatItAlsoRepeats(t *testing.T) {
 }
 
 // A page locks what is there in the order of its numbers, whatever the order of its
-// messages and of their keys. So does whoever ends several messages in one commit.
+// messages and of their keys. So does a commit that ends several messages.
 func TestAPageAndACommitOfSeveralDoNotCross(t *testing.T) {
 	t.Parallel()
 	for name, texts := range map[string][]string{

@@ -19,14 +19,14 @@ import (
 // fields are not changed after the first call of a method.
 type Processor struct {
 	// DB needs two more connections than its handlers hold at a time. Where the heartbeat has
-	// none, leases expire, other processes take the messages, and the handlers were in vain.
+	// none, leases expire, other processes take the messages, and the handlers' work is repeated.
 	DB       groupcommit.DB
 	Receiver string  // names the receiver in the table; at most MaxLength bytes
 	Handle   Handler // needed by Run
 
 	Holder      string        // names this process in the table, for operators; host, process id and a random text
 	Concurrency int           // handlers that run at a time, see DB; 16
-	Policy      Policy        // its own defaults, each by itself
+	Policy      Policy        // each field has a default
 	Poll        time.Duration // the least time between two claims, see Run; 20 ms
 	Drain       time.Duration // how long handlers may continue after Run is stopped; 10 s
 	Log         *slog.Logger  // slog.Default()
@@ -34,7 +34,7 @@ type Processor struct {
 	// Wake, where set, receives when another process may have made a message due. It is a
 	// hint: a lost one costs a poll, see Run.
 	Wake <-chan struct{}
-	// Listening tells whether Wake receives from all processes. While it does not, the
+	// Listening reports whether Wake receives from all processes. While it does not, the
 	// processor polls every fastPoll. Where nil, it does not.
 	Listening func() bool
 

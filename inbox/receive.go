@@ -93,7 +93,7 @@ func Accept(b *pgx.Batch, receiver string, m Message) *Reception {
 	return became
 }
 
-// MadeDue tells whether a batch makes a message due for which this process may have no
+// MadeDue reports whether a batch makes a message due for which this process may have no
 // slot: one that was accepted, or one that a stopping processor released.
 func MadeDue(b *pgx.Batch) bool {
 	return slices.ContainsFunc(b.QueuedQueries, func(q *pgx.QueuedQuery) bool {
@@ -150,7 +150,7 @@ func indexable(key string) string {
 	return "sha256:" + hex.EncodeToString(hash[:])
 }
 
-// isText tells whether PostgreSQL can hold s as text.
+// isText reports whether PostgreSQL can hold s as text.
 func isText(s string) bool { return !strings.ContainsRune(s, 0) && utf8.ValidString(s) }
 
 // asText returns the part of s that PostgreSQL can hold as text.

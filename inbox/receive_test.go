@@ -251,12 +251,12 @@ func TestReceiveOutlivesAnError(t *testing.T) {
 	testdb.Long(t, "it waits for seconds")
 	t.Parallel()
 	db := testdb.Open(t)
-	// A refusal takes a number, which no rollback gives back.
+	// A refusal takes a number, which no rollback returns.
 	write(t, db, `create sequence refusals`)
 	write(t, db, `alter table inbox add constraint planted check (message_id <> 'poison' or nextval('refusals') = 0)`)
 	post(t, db, of("a=1", "b=1", "poison=1", "c=1")...)
 	lines, stop := receive(t, db, "r")
-	// By itself it is refused several times: what is behind it had its chance to pass.
+	// Individually it is refused several times: what is behind it had its chance to pass.
 	await.Row(t, db, `select last_value >= 8 from refusals`)
 	wantReceived(t, db, map[string]int{"r a": 0, "r b": 0})
 	stop()

@@ -84,7 +84,7 @@ func TestAMessageThatEndsItsProcessIsParkedAndNoOther(t *testing.T) {
 	}
 	die()
 	await.Receive(t, "the last process's end", ended)
-	// Eight deaths beside it, and perhaps a claim whose answer was lost.
+	// Eight deaths beside it, and at most one claim whose answer was lost.
 	await.Row(t, db, `select bool_and(deaths <= 9 or message_id = 'poison') from inbox`)
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/payonce/payonce/internal/testdb"
 )
 
-// waits puts a message of the key k that waits for the outside, an hour more.
+// waits puts a message of the key k that waits for an external service, an hour more.
 func waits(t *testing.T, db *postgres.DB, id string) {
 	t.Helper()
 	put(t, db, id, "k")
@@ -24,7 +24,7 @@ update inbox
  where message_id = $1`, id)
 }
 
-// isDue tells whether a message may be claimed now.
+// isDue reports whether a message may be claimed now.
 func isDue(t *testing.T, db postgres.Querier, id string) bool {
 	t.Helper()
 	return stored(t, db, id).DueIn <= 0
@@ -134,7 +134,7 @@ func TestAWakeAndAWaitAtTheSameMoment(t *testing.T) {
 	}
 }
 
-// acceptAside accepts a message beside the test and tells when that came to an end.
+// acceptAside accepts a message beside the test and returns a channel that receives its error.
 func acceptAside(t *testing.T, db *postgres.DB, m inbox.Message) <-chan error {
 	t.Helper()
 	b := &pgx.Batch{}

@@ -27,7 +27,7 @@ const KindMessages Kind = 1
 
 const (
 	ringEvery      = 10 * time.Millisecond  // at most; rings between two notifications go with the second
-	checkEvery     = 5 * time.Second        // a process that listens rings for itself, and reconnects if it hears nothing for twice as long
+	checkEvery     = 5 * time.Second        // a process that listens notifies itself, and reconnects if it hears nothing for twice as long
 	connectTimeout = 5 * time.Second        // of a connection or a notification
 	retryPause     = 250 * time.Millisecond // after a failure
 )
@@ -181,7 +181,7 @@ func (d *Doorbell) listenAlways(ctx context.Context, pool *pgxpool.Pool) {
 	hangUp(ctx, conn)
 }
 
-// listen begins to listen, and rings for itself.
+// listen begins to listen, and notifies itself.
 func (d *Doorbell) listen(ctx context.Context, pool *pgxpool.Pool) (*pgx.Conn, error) {
 	within, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()

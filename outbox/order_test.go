@@ -13,7 +13,7 @@ import (
 )
 
 // Transaction ids are numbers. Sorted as text, 100 comes before 98, and a page
-// that ends there moves the offset past messages that nobody has received.
+// that ends there moves the offset past messages that no group has received.
 func TestPagesFollowTransactionIDsAsNumbers(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)

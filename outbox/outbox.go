@@ -21,7 +21,7 @@
 //	none is passed over, however late it is committed   pg_snapshot_xmin: no page reaches the oldest transaction in flight
 //	each group receives each message at least once      primary key outbox_offsets_pkey; the offset moves only from where a page was read
 //	none is deleted that a group has not received       Sweep compares with outbox_offsets
-//	transaction ids of another server mislead nobody    view numbering: after a dump is restored, nothing is read
+//	transaction ids of another server mislead no reader view numbering: after a dump is restored, nothing is read
 //
 // # Failures
 //
@@ -149,7 +149,7 @@ func Send(ctx context.Context, tx pgx.Tx, messages ...Message) error {
 	return nil
 }
 
-// Appended tells whether a batch holds a message: once it is committed, subscribers have
+// Appended reports whether a batch holds a message: once it is committed, subscribers have
 // something to read.
 func Appended(b *pgx.Batch) bool {
 	return slices.ContainsFunc(b.QueuedQueries, func(q *pgx.QueuedQuery) bool { return q.SQL == insertMessage })

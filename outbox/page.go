@@ -16,7 +16,7 @@ const (
 	pageBytes    = 1 << 20 // of payloads and metadata
 )
 
-// Messages returns the messages of a page that a subscriber has handed over, in their order,
+// Messages returns the messages of a page that a subscriber has delivered, in their order,
 // each with its own id and metadata, and in the page's context. The page is acknowledged or
 // refused, not they.
 func Messages(page *message.Message) ([]*message.Message, error) {

@@ -33,7 +33,7 @@ type Options struct {
 	// Bell receives when messages were committed, see Doorbell.Bell. The outbox is read once
 	// a second without it.
 	Bell <-chan struct{}
-	// Listening tells whether Bell rings for the commits of all processes, see
+	// Listening reports whether Bell rings for the commits of all processes, see
 	// Doorbell.Listening. While it does not, the outbox is read every 50 ms.
 	Listening func() bool
 	// Room waits until there is room for messages, and returns for how many; 0 when ctx
@@ -48,7 +48,7 @@ type Options struct {
 }
 
 // NewSubscriber is Watermill's SQL subscriber over this package's tables, for one topic. Each
-// message that it hands over is a page of the outbox, see Messages: the receiver acknowledges
+// message that it delivers is a page of the outbox, see Messages: the receiver acknowledges
 // it when all that it holds is durable. A page that is refused (Nack), or not acknowledged in
 // 30 seconds, is delivered again with half of its messages, down to one: so a message that cannot
 // be received holds up those behind it and none before it. Of a topic and group one
@@ -144,7 +144,7 @@ func deliver(page *message.Message, to chan<- *message.Message) {
 	page.Ack()
 }
 
-// end lets the reader read no more. Its transaction ends by itself.
+// end lets the reader read no more. The reader itself ends its transaction.
 func (s *subscriber) end() {
 	s.close()
 	_ = s.db.Close() // which closes no connection of the pool
@@ -162,7 +162,7 @@ func (s *subscriber) Close() error {
 type reader struct {
 	Options
 
-	done     context.Context // of the subscriber; Watermill hands over none
+	done     context.Context // of the subscriber; Watermill passes none
 	caller   context.Context // of Subscribe; done ends a little later
 	now      func() time.Time
 	log      *slog.Logger

@@ -64,7 +64,7 @@ func TestDoorbell(t *testing.T) {
 }
 
 // A message that an older transaction holds up is read soon after that has ended, though
-// nobody rings again.
+// no process rings after that.
 func TestHiddenMessagesAreReadSoon(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)
@@ -160,7 +160,7 @@ func TestSubscriber_ends(t *testing.T) {
 	}
 }
 
-// A database that does not answer keeps nobody from closing.
+// A database that does not answer keeps no subscriber from closing.
 func TestSubscriber_closesBesideASubscriptionThatWaits(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
@@ -179,7 +179,7 @@ func TestSubscriber_closesBesideASubscriptionThatWaits(t *testing.T) {
 	closed := make(chan error, 1)
 	go func() { closed <- subscriber.Close() }()
 	must(t, await.Receive(t, "the subscriber's end", closed))
-	await.Blocked(t, db, 1) // whoever subscribes waits still
+	await.Blocked(t, db, 1) // the caller of Subscribe still waits
 	must(t, lock.Rollback(t.Context()))
 	must(t, await.Receive(t, "the subscription", subscribed))
 }

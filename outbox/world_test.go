@@ -174,7 +174,7 @@ func begin(t *testing.T, db *postgres.DB) pgx.Tx {
 }
 
 // settled waits until one page may hold all that was published: a page ends at the
-// oldest transaction under way, and that may be of another test's database.
+// oldest transaction in progress, and that may be of another test's database.
 func settled(t *testing.T, db *postgres.DB) {
 	t.Helper()
 	await.Row(t, db, `select max(transaction_id) < pg_snapshot_xmin(pg_current_snapshot()) from outbox`)
