@@ -36,7 +36,7 @@ var noPoints = map[string]string{
 // several. A message is claimed, or starts on receipt, whichever comes first. Rings
 // are coalesced. A pool asks each new connection whether its server accepts writes.
 var onceOnly = []string{
-	"due: update inbox, select select from inbox",
+	"due: update inbox, select now from inbox",
 	"select txid from ledger_events",
 	"select event_id from ledger_events",
 	"update projections, insert charge_list, insert account_balances",

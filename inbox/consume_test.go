@@ -185,7 +185,7 @@ func TestConsume_withoutATable(t *testing.T) {
 	}
 }
 
-// What cannot be read or indexed blocks nothing.
+// What cannot be read or indexed blocks nothing. Nor does what is no text.
 func TestConsume_whatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	const dead, done = "dead", "done"
@@ -210,7 +210,13 @@ func TestConsume_whatCannotBeRead(t *testing.T) {
 			}
 			p := processor(db, noting(handled))
 			start(t, p)
-			consume(t, p, inbox.Source{Subscriber: b, Read: test.read})
+			read := test.read
+			if read == nil {
+				read = func(*message.Message) (inbox.Message, error) {
+					return inbox.Message{Type: "a\xffb\x00", OrderingKey: "\x00"}, nil
+				}
+			}
+			consume(t, p, inbox.Source{Subscriber: b, Read: read})
 			b.awaitAcks(t, 2)
 			await.Row(t, db, `select status = $1 and starts_with(message_id, $2) and duplicates = 1 and payload = '\x00'
 				and metadata ->> 'a' = U&'b\FFFD' from inbox`, test.status, test.kept)
@@ -276,23 +282,18 @@ func TestConsume_endsInTheMiddle(t *testing.T) {
 	await.Row(t, db, `select count(*) = 1 and bool_and(status = 'pending') from inbox`)
 	ended := make(chan *message.Message)
 	close(ended)
-	if err := storing(db, "r").Consume(t.Context(), inbox.Source{Subscriber: channel{out: ended}, Topic: "orders"}); !errors.Is(err, inbox.ErrClosed) {
+	if err := storing(db, "r").Consume(t.Context(), inbox.Source{Subscriber: pipe(ended), Topic: "orders"}); !errors.Is(err, inbox.ErrClosed) {
 		t.Errorf("after the end of a subscription: %v", err)
 	}
-	if err := storing(db, "r").Consume(t.Context(), inbox.Source{Subscriber: channel{err: errors.New("no route")}, Topic: "orders"}); err == nil || err.Error() != "subscribe to orders: no route" {
+	if err := storing(db, "r").Consume(t.Context(), inbox.Source{Subscriber: unreachable{}, Topic: "orders"}); err == nil || err.Error() != "subscribe to orders: no route" {
 		t.Errorf("without a broker: %v", err)
 	}
 }
 
-// channel is a subscriber with one channel or error.
-type channel struct {
-	message.Subscriber
-	out chan *message.Message
-	err error
-}
+type unreachable struct{ message.Subscriber }
 
-func (c channel) Subscribe(context.Context, string) (<-chan *message.Message, error) {
-	return c.out, c.err
+func (unreachable) Subscribe(context.Context, string) (<-chan *message.Message, error) {
+	return nil, errors.New("no route")
 }
 
 // The handler's own transaction decides, whatever the handler hears of its commit.

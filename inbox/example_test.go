@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/groupcommit"
+	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/inbox"
 )
 
@@ -57,4 +58,20 @@ func Example() {
 	// true true
 	// <nil> <nil> <nil>
 	// 2 0 <nil>
+}
+
+// A transport that gives a message another UUID when it is sent again: what the message is
+// about is its id.
+func ExampleIDBy() {
+	source := inbox.Source{Topic: "orders", Read: inbox.IDBy(idempotency.FirstOf(
+		idempotency.FromHeader("idempotency-key"),
+		idempotency.FromMembers("charge", 1, "order_id"),
+	))}
+	for _, payload := range []string{`{"order_id":"o-1"}`, `{"amount":5}`} {
+		m, err := source.Read(message.NewMessage(watermill.NewUUID(), []byte(payload)))
+		fmt.Println(m.ID, err) // with an error it is stored as a dead letter
+	}
+	// Output:
+	// o-1:charge:v1 <nil>
+	//  the idempotency key is missing
 }

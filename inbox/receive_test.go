@@ -202,16 +202,6 @@ select ordering_key = 'naïve 🔑'
 		}
 	})
 
-	t.Run("and an envelope that is no text", func(t *testing.T) {
-		db := fresh(t)
-		post(t, db, letter("m1", "x"))
-		receiveWith(t, db, storing(db, "r"), func(*message.Message) (inbox.Message, error) {
-			return inbox.Message{Type: "a\xffb\x00", OrderingKey: "\x00"}, nil
-		}, nil)
-		awaitReceived(t, db)
-		await.Row(t, db, `select type = 'a' || U&'\FFFD' || 'b' and ordering_key like 'sha256:6e34%' from inbox`)
-	})
-
 	t.Run("what a process stored and did not start is taken over", func(t *testing.T) {
 		t.Parallel()
 		url := testdb.URL(t)
