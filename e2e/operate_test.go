@@ -195,7 +195,7 @@ func TestWebhooks_rotationAndResend_haveOneEffect(t *testing.T) {
 	}
 	timeline := d.mustShow(t, before.ID, "webhook")
 	if strings.Count(timeline, "  resend wanted  ") != 2 || strings.Count(timeline, "  resent  ") != 2 {
-		t.Errorf("the timeline does not tell of two resends:\n%s", timeline)
+		t.Errorf("the timeline does not show two resends:\n%s", timeline)
 	}
 }
 

@@ -68,7 +68,7 @@ create trigger copy after delete on outbox for each row execute function copy()`
 	if _, err := d.sandbox().RepeatWebhooks(bounded(t), 2); err != nil {
 		t.Fatal(err)
 	}
-	await.True(t, "the provider's events came again and are done", func() bool {
+	await.True(t, "the provider's events were redelivered and are done", func() bool {
 		return row[int64](t, d, received) >= from+int64(n) && row[bool](t, d, forgotten)
 	})
 	mustRead(t, d, before, ledger)

@@ -18,14 +18,14 @@ import (
 // run could be planned for it.
 var noPoints = map[string]string{
 	"select generation from projections":      "the projector looks for events to fold",
-	"announced: select exists from retention": "a worker announces how long it keeps messages and asks for the janitor's lease, all the time",
+	"announced: select exists from retention": "a worker announces how long it keeps messages and asks for the lease of the retention job, all the time",
 	"position: select json_agg from measured": "a subscriber reads the outbox all the time, and each read returns a row",
 	"ping":                         "a pool asks whether a connection lives that was idle for a second",
 	"close":                        "a driver forgets statements after an error",
 	"sync":                         "a driver waits for the end of what failed",
 	"held: select id from held":    "the heartbeat renews leases every third of one",
 	"select end_half_sent":         "every 5 s a worker looks for half-sent transactions",
-	"due: update idempotency_keys": "the janitor deletes what has expired",
+	"due: update idempotency_keys": "the retention job deletes what has expired",
 	"passed: delete outbox":        "the same",
 	"expired: delete inbox":        "the same",
 	"delete inbox_quarantine":      "the same",

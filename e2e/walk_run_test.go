@@ -81,7 +81,7 @@ func (p *place) run(ctx context.Context, c course, aim failpoint.Aim, second int
 	r.end()
 	p.disarm()
 	if n := r.victim.ended; n > 0 {
-		r.complain(fmt.Sprintf("the %s ended by itself, %d times", c.program, n))
+		r.complain(fmt.Sprintf("the %s ended without a kill, %d times", c.program, n))
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -137,7 +137,7 @@ func (o Outcome) Refusal() error {
 	case o.Message == nil, *o.Status == inbox.StatusDone:
 		return errNoWebhook
 	case *o.Status == inbox.StatusDead:
-		return fmt.Errorf("the webhook was never delivered, its message is parked: payonce inbox retry %d", *o.Message)
+		return fmt.Errorf("the webhook was never delivered, its message is a dead letter: payonce inbox retry %d", *o.Message)
 	case *o.Status == inbox.StatusDiscarded:
 		return nil
 	default:

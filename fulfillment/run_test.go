@@ -163,7 +163,7 @@ func TestParked(t *testing.T) {
 			f.provider.take()
 			dead, err := inbox.List(f.t.Context(), f.db, inbox.StatusDead, 0, 10)
 			if err != nil || len(dead) != 1 {
-				f.t.Fatalf("%d messages are parked: %v", len(dead), err)
+				f.t.Fatalf("%d messages are dead letters: %v", len(dead), err)
 			}
 			if err := inbox.Retry(f.t.Context(), f.db, dead[0].Number, "ann"); err != nil {
 				f.t.Fatal(err)

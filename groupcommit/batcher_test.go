@@ -173,7 +173,7 @@ func TestBatcher_callersLeave(t *testing.T) {
 				queued := c.do(queuedContext, 4)
 				leave()
 				if a := <-queued[0]; !errors.Is(a.err, context.Canceled) {
-					t.Errorf("a caller that left the queue is told %v", a.err)
+					t.Errorf("a caller that left the queue gets %v", a.err)
 				}
 				c.letGo <- struct{}{}
 				c.want(t, []int{1}, []int{2, 3})
@@ -185,7 +185,7 @@ func TestBatcher_callersLeave(t *testing.T) {
 				close(c.letGo)
 				wantAnswers(t, append(first, second...), "1", "2")
 				if a := <-leaving[0]; mayLeave != errors.Is(a.err, context.Canceled) {
-					t.Errorf("it is told %q, %v", a.value, a.err)
+					t.Errorf("it gets %q, %v", a.value, a.err)
 				}
 			})
 		})

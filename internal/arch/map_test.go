@@ -180,7 +180,7 @@ var thirdParties = []thirdParty{
 type ban struct{ program, path, why string }
 
 const (
-	noProvider = "the api cannot charge anyone: no bug in a handler may reach the provider"
+	noProvider = "the api cannot move money: no bug in a handler may reach the provider"
 	noServer   = "a service uses a database and starts none"
 	noTests    = "a program carries no test code"
 )
@@ -190,13 +190,13 @@ var bans = []ban{
 	{"cmd/api", module + "/internal/stripe", noProvider},
 	{"cmd/api", module + "/fulfillment", "the api accepts; only workers carry out"},
 	{"cmd/api", module + "/internal/webhook", "the api sends nothing to shops; only workers do"},
-	{"cmd/api", module + "/internal/sandbox", "the outside world is another program"},
+	{"cmd/api", module + "/internal/sandbox", "the external services are another program"},
 	{"cmd/api", module + "/internal/postgres/local", noServer},
 	{"cmd/api", "testing", noTests},
 
 	{"cmd/worker", module + "/intake", "the worker carries out; only the api accepts"},
 	{"cmd/worker", module + "/internal/httpapi", "the worker serves health and metrics, not the API"},
-	{"cmd/worker", module + "/internal/sandbox", "the outside world is another program"},
+	{"cmd/worker", module + "/internal/sandbox", "the external services are another program"},
 	{"cmd/worker", module + "/internal/postgres/local", noServer},
 	{"cmd/worker", "testing", noTests},
 

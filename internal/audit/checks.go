@@ -80,7 +80,7 @@ then stream_id || ': failed, and was captured'`},
 when cancellations > 1
 then stream_id || ': asked to be canceled more than once'
 when cancellations = 0
-then stream_id || ': canceled, and nobody asked for it'
+then stream_id || ': canceled without a request'
 when cancel_requested_at > ended_at
 then stream_id || ': asked to be canceled after its outcome'`},
 	{"no accepted charge is lost", `charges c left join waiting w using (stream_id)`, `
@@ -335,7 +335,7 @@ then format('message %s: passed by the reader and never received', message_id)`}
               format('%s message %s of %s', i.receiver, i.message_id, i.ordering_key) as message
          from inbox i
         union all
-       select case when created_at < now() - interval '1 minute' then 'nobody receives it' end,
+       select case when created_at < now() - interval '1 minute' then 'no consumer group receives it' end,
               format('message %s', message_id)
          from sent
         where not passed) m`, `

@@ -151,7 +151,7 @@ func TestReadTimeline_ofRefunds(t *testing.T) {
 	}
 	for _, name := range []string{"{refunded}", "{sold}", "{declined}"} {
 		if encoded, err := json.Marshal(f.timeline(t, name, "")); err != nil || strings.Contains(string(encoded), "a secret") || strings.Contains(string(encoded), "payload") {
-			t.Errorf("what a merchant wrote for itself, or a payload, is shown: %s (%v)", encoded, err)
+			t.Errorf("what a merchant wrote for its own use, or a payload, is shown: %s (%v)", encoded, err)
 		}
 	}
 }

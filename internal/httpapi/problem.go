@@ -59,7 +59,7 @@ var (
 	errUnsupportedMediaType = newProblem("unsupported-media-type", http.StatusUnsupportedMediaType, sameKey, "The body is not JSON",
 		"send JSON in UTF-8, not packed, and Content-Type: application/json")
 	errConflict      = newProblem("conflict", http.StatusConflict, newKey, "The charge is not in a state for this", "")
-	errNotParked     = newProblem("conflict", http.StatusConflict, newKey, "The message is not parked", "somebody has decided about it, or it was never parked")
+	errNotParked     = newProblem("conflict", http.StatusConflict, newKey, "The message is not parked", "another request has decided about it, or it was never a dead letter")
 	errRefundExceeds = newProblem("refund-exceeds-captured", http.StatusUnprocessableEntity, newKey, "The refund is more than is left",
 		"what was captured, less the refunds that succeeded or are on their way, does not cover it")
 	errKeyMissing = newProblem("idempotency-key-missing", http.StatusBadRequest, newKey, "The Idempotency-Key header is missing",

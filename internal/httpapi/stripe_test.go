@@ -110,7 +110,7 @@ func TestStripeEvent(t *testing.T) {
 			}
 			wantRows(t, w.db, before, map[string]int64{"inbox": 1})
 			if log := w.log.String(); strings.Contains(log, "qwx7") || strings.Contains(log, "evt_1") || strings.Contains(log, stripeSecret) {
-				t.Errorf("the log tells of it: %s", log)
+				t.Errorf("the log names it: %s", log)
 			}
 		})
 	}
@@ -133,7 +133,7 @@ func TestStripeEvent_withAnIDOfAnotherMerchantIsRefused(t *testing.T) {
 	wantProblem(t, a, "/problems/unavailable")
 	for _, id := range []string{"evt_1", ours, theirs} {
 		if strings.Contains(a.body, id) {
-			t.Errorf("the answer tells of %s: %s", id, a.body)
+			t.Errorf("the response names %s: %s", id, a.body)
 		}
 	}
 	wantRows(t, w.db, before, nil)

@@ -122,7 +122,7 @@ func TestQueueMerchant_namesTheTenant(t *testing.T) {
 	}
 	want := []string{"acme", "", "globex", ""}
 	if !slices.Equal(ids, want) || !slices.Equal(named, want) {
-		t.Errorf("let in are %q, and named %q, want %q", ids, named, want)
+		t.Errorf("authenticated are %q, and named %q, want %q", ids, named, want)
 	}
 	if m, err := merchants.Authenticate(t.Context(), conn, keys[0]); m.ID != "acme" || err != nil {
 		t.Errorf("it opens %q, %v", m.ID, err)

@@ -133,7 +133,7 @@ func Repair(ctx context.Context, db *postgres.DB) (Repaired, error) {
 		case !isLockLost(err):
 			return Repaired{}, fmt.Errorf("number what was restored anew: %w", err)
 		case try == lockTries:
-			return Repaired{}, fmt.Errorf("number what was restored anew: the tables are in use, perhaps by an audit, a rebuild, a dump or a vacuum: wait for its end: %w", err)
+			return Repaired{}, fmt.Errorf("number what was restored anew: the tables are in use, for example by an audit, a rebuild, a dump or a vacuum: wait for its end: %w", err)
 		}
 		select {
 		case <-ctx.Done():

@@ -92,6 +92,6 @@ func (j *Job) release(ctx context.Context) {
 	b := &pgx.Batch{}
 	b.Queue(releaseLease, j.Name)
 	if err := j.DB.Commit(ctx, b); err != nil {
-		j.Log.DebugContext(ctx, "the lease of the retention job was not released and ends by itself", "error", err)
+		j.Log.DebugContext(ctx, "the lease of the retention job was not released and expires", "error", err)
 	}
 }

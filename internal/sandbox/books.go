@@ -50,7 +50,7 @@ func (s *Sandbox) getBooks(r *http.Request) (answer, error) {
 	}
 	a := answer{status: http.StatusOK}
 	if err := s.pool.QueryRow(r.Context(), selectBooks).Scan(&a.body); err != nil {
-		return answer{}, fmt.Errorf("read the books: %w", err)
+		return answer{}, fmt.Errorf("read the records: %w", err)
 	}
 	return a, nil
 }
@@ -58,7 +58,7 @@ func (s *Sandbox) getBooks(r *http.Request) (answer, error) {
 // ready reports whether the records can be read.
 func (s *Sandbox) ready(r *http.Request) (answer, error) {
 	if _, err := s.pool.Exec(r.Context(), `select from payment_intents limit 0`); err != nil {
-		return answer{}, fmt.Errorf("check the books: %w", err)
+		return answer{}, fmt.Errorf("check the records: %w", err)
 	}
 	return object(http.StatusOK, struct{}{}), nil
 }

@@ -124,10 +124,10 @@ func (s *Sandbox) execute(ctx context.Context, c *call, run endpoint) (answer, e
 	case groupcommit.Constraint(err) == "idempotency_keys_pkey":
 		return answer{}, errKeyTaken
 	case err != nil:
-		return answer{}, fmt.Errorf("write the books: %w", err)
+		return answer{}, fmt.Errorf("write the records: %w", err)
 	}
 	if err := tx.Commit(ctx); err != nil {
-		return answer{}, fmt.Errorf("commit the books: %w", err)
+		return answer{}, fmt.Errorf("commit the records: %w", err)
 	}
 	s.nudge()
 	return a, nil

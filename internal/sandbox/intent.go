@@ -72,7 +72,7 @@ func collect[T any](ctx context.Context, q postgres.Querier, query string, args 
 	rows, _ := q.Query(ctx, query, args...) // CollectRows returns its error
 	all, err := pgx.CollectRows(rows, pgx.RowToAddrOfStructByName[T])
 	if err != nil {
-		return nil, fmt.Errorf("read the books: %w", err)
+		return nil, fmt.Errorf("read the records: %w", err)
 	}
 	return all, nil
 }

@@ -1,7 +1,7 @@
 -- The promise of these tables: they show what happened, not what should have.
 -- A capture, a refund and a handled notification is one row each, written by
--- the transaction that also saved the answer, so that whoever counts the rows
--- counts the effects.
+-- the transaction that also saved the answer, so that the number of rows is
+-- the number of effects.
 
 create table requests (
   position bigint generated always as identity primary key,

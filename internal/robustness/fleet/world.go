@@ -124,7 +124,7 @@ func (w *World) Losses() (lost []string) {
 	for _, p := range w.Processes() {
 		select {
 		case <-p.Exited():
-			lost = append(lost, fmt.Sprintf("%s ended by itself:\n%s", p.Name(), p.Tail()))
+			lost = append(lost, fmt.Sprintf("%s ended without a kill:\n%s", p.Name(), p.Tail()))
 		default:
 		}
 	}
