@@ -54,6 +54,17 @@ func TestDocs_linksReachTheirHeadings(t *testing.T) {
 	}
 }
 
+// TestDocs_pagesAreShort: a page has at most as many lines as a reader takes in, unless a test writes it.
+func TestDocs_pagesAreShort(t *testing.T) {
+	t.Parallel()
+	for _, page := range documents(t) {
+		text := read(t, page)
+		if lines := strings.Count(text, "\n"); lines > pageLines && !strings.Contains(text, " below are generated from ") && !strings.Contains(text, " below is generated from ") {
+			t.Errorf("%s has %d lines, more than %d", page, lines, pageLines)
+		}
+	}
+}
+
 // TestBrokenAnchors shows that the check of a link can fail.
 func TestBrokenAnchors(t *testing.T) {
 	t.Parallel()
