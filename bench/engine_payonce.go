@@ -71,7 +71,7 @@ func newProcessor(db *postgres.DB, t task, handle inbox.Handler) *inbox.Processo
 // receiving takes messages from the outbox into the inbox until ctx ends.
 func receiving(ctx context.Context, url string, processor *inbox.Processor, options outbox.Options) error {
 	db, err := postgres.Open(ctx, url, postgres.Options{
-		Application: "bench-subscriber", MaxConns: 3, LockTimeout: -1, StatementTimeout: time.Minute,
+		Application: "bench-subscriber", MaxConns: 3,
 	})
 	if err != nil {
 		return err

@@ -12,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	wsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 )
@@ -57,16 +58,45 @@ type Options struct {
 // The subscriber's transaction is open while the page is handled, and commits the group's
 // offset when it is acknowledged. Meanwhile no reader of any topic sees newer messages, so a
 // receiver stores the page in this database and does nothing else. Where it needs the network,
-// use Forward. A subscriber takes one connection of the pool, whose sessions have no
-// lock_timeout: otherwise those that wait fail, log it, and wait anew.
+// use Forward. A subscriber has a connection of its own, made as the pool makes them: the
+// receiver needs connections of the pool meanwhile.
 //
 // If we die here: the offset has not moved, and the page is delivered again.
 func NewSubscriber(pool *pgxpool.Pool, group string, o Options) message.Subscriber {
-	s := newSubscriber(stdlib.OpenDBFromPool(pool), group, o, retryInterval, time.Now) //nolint:forbidigo // it decides when the outbox is read and which failure is logged
+	s := newSubscriber(sessions(pool), group, o, retryInterval, time.Now) //nolint:forbidigo // it decides when the outbox is read and which failure is logged
 	if pool == nil {
 		s.refused = errNoPool
 	}
 	return s
+}
+
+// One subscriber of a group waits for the lock of another, for as long as that reads. It asks
+// anew after a minute, so a connection that is gone is noticed.
+const setTimeouts = `
+select set_config('lock_timeout', '0', false),
+       set_config('statement_timeout', '60000', false)`
+
+// sessions connects as the pool does.
+func sessions(pool *pgxpool.Pool) *sql.DB {
+	if pool == nil {
+		return stdlib.OpenDB(pgx.ConnConfig{}) // which nothing uses
+	}
+	c := pool.Config()
+	options := []stdlib.OptionOpenDB{stdlib.OptionAfterConnect(func(ctx context.Context, conn *pgx.Conn) error {
+		if c.AfterConnect != nil {
+			if err := c.AfterConnect(ctx, conn); err != nil {
+				return err
+			}
+		}
+		_, err := conn.Exec(ctx, setTimeouts)
+		return err
+	})}
+	if c.BeforeConnect != nil {
+		options = append(options, stdlib.OptionBeforeConnect(c.BeforeConnect))
+	}
+	db := stdlib.OpenDB(*c.ConnConfig, options...)
+	db.SetMaxOpenConns(1)
+	return db
 }
 
 func newSubscriber(db *sql.DB, group string, o Options, retry time.Duration, now func() time.Time) *subscriber {
@@ -85,7 +115,7 @@ func newSubscriber(db *sql.DB, group string, o Options, retry time.Duration, now
 type subscriber struct {
 	*wsql.Subscriber
 
-	db         *sql.DB // over the pool
+	db         *sql.DB // its own sessions
 	reader     *reader
 	close      context.CancelFunc
 	refused    error // of Subscribe
@@ -147,7 +177,7 @@ func deliver(page *message.Message, to chan<- *message.Message) {
 // end lets the reader read no more. The reader itself ends its transaction.
 func (s *subscriber) end() {
 	s.close()
-	_ = s.db.Close() // which closes no connection of the pool
+	_ = s.db.Close()
 }
 
 // Close implements message.Subscriber. It returns when what was subscribed before

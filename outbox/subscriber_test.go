@@ -6,9 +6,12 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/outbox"
 )
 
@@ -176,4 +179,27 @@ select count(pg_terminate_backend(pid))
 		publish(t, db, "m3")
 		standby.wantNext(t, "m3")
 	})
+}
+
+// The page's transaction is open while the page is received, so a subscriber must not hold
+// the connection that the receiver waits for.
+func TestSubscriber_leavesThePoolToTheReceiver(t *testing.T) {
+	t.Parallel()
+	config, err := pgxpool.ParseConfig(testdb.URL(t))
+	must(t, err)
+	config.MaxConns = 1
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	must(t, err)
+	defer pool.Close()
+	subscriber := outbox.NewSubscriber(pool, "g", outbox.Options{})
+	pages, err := subscriber.Subscribe(t.Context(), topic)
+	must(t, err)
+	must(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		return outbox.Send(t.Context(), tx, outbox.Message{Topic: topic, ID: "m1"})
+	}))
+	page := await.Receive(t, "the page is read", pages)
+	_, err = pool.Exec(t.Context(), `select 1`)
+	must(t, err)
+	page.Ack()
+	must(t, subscriber.Close())
 }

@@ -31,11 +31,6 @@ const (
 	programs    = "payonce-" // how the names of our programs' sessions begin
 	application = programs + "worker"
 
-	// The subscriber's sessions: a standby waits for the group's offset row for
-	// as long as the active one works, so no lock time-out, and a pool of its own.
-	subscriberConns     = 4
-	subscriberStatement = time.Minute
-
 	rescueInterval = 5 * time.Second
 )
 
@@ -63,12 +58,7 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 		return err
 	}
 	defer db.Close()
-	subscriberDB, err := openSubscriber(ctx, log, s)
-	if err != nil {
-		return err
-	}
-	defer subscriberDB.Close()
-	watch(metrics, db, subscriberDB, bell)
+	watch(metrics, db, bell)
 	ready := program.NewReadiness(ctx, db, time.Now, restored)
 	defer ready.Close()
 	receivers := processors(log, db, services, bell, metrics, traces, s)
@@ -94,7 +84,7 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 		return rescueInterval, rescue(ctx, log, db)
 	})
 	repeat("receiving stopped and begins anew", func(ctx context.Context) (time.Duration, error) {
-		return 0, receive(ctx, log, subscriberDB, bell.Listening, receivers)
+		return 0, receive(ctx, log, db, bell.Listening, receivers)
 	})
 	return g.Wait()
 }
@@ -121,15 +111,6 @@ func open(ctx context.Context, log *slog.Logger, s settings, traces *telemetry.T
 		log.ErrorContext(ctx, "not receiving", "reason", why)
 	}
 	return db, nil
-}
-
-// openSubscriber opens the pool whose sessions read the outbox and commit offsets, which is
-// part of no trace.
-func openSubscriber(ctx context.Context, log *slog.Logger, s settings) (*postgres.DB, error) {
-	return program.Open(ctx, log, s.DatabaseURL.Reveal(), postgres.Options{
-		Application: application, Role: postgres.RoleWorker, AllowPlaintext: s.AllowPlaintext,
-		MaxConns: subscriberConns, LockTimeout: -1, StatementTimeout: subscriberStatement,
-	})
 }
 
 // restored returns why the worker does not receive, if the tables came through a dump and

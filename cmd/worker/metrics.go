@@ -57,10 +57,9 @@ func receiverNames() (names []string) {
 	return names
 }
 
-func watch(m *metrics, db, subscriber *postgres.DB, bell *outbox.Doorbell) {
+func watch(m *metrics, db *postgres.DB, bell *outbox.Doorbell) {
 	m.Doorbell(bell.Listening)
 	m.Pool("main", db.Pool())
-	m.Pool("subscriber", subscriber.Pool())
 	m.Shared(db.Committer().Shared)
 	m.Figures(db, receiverNames(), func(ctx context.Context, q postgres.Querier) (bool, error) {
 		why, err := restored(ctx, q)
