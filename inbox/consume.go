@@ -29,7 +29,9 @@ type Source struct {
 	// it leaves empty of the id, the payload and the metadata is the transport's: the id is
 	// then the UUID. It depends on the message alone, so that each delivery of a message has
 	// one result. After ErrSkip the message is passed over; after any other error, and after a
-	// panic, it is stored as a dead letter. Where nil, all is the transport's; see also IDBy.
+	// panic, it is stored as a dead letter; see also IDBy. Where the type, the ordering key and
+	// the partition are all empty, they are those of the metadata that package outbox writes:
+	// type, ordering_key and partition_key.
 	Read func(*message.Message) (Message, error)
 
 	// Split, where set, returns the messages that one message of the transport carries, such
@@ -209,6 +211,9 @@ func (from Source) read(m *message.Message) (stored Message, err error) {
 	}
 	if stored.Metadata == nil {
 		stored.Metadata = m.Metadata
+	}
+	if stored.Type == "" && stored.OrderingKey == "" && stored.Partition == "" {
+		stored.Type, stored.OrderingKey, stored.Partition = m.Metadata.Get("type"), m.Metadata.Get("ordering_key"), m.Metadata.Get("partition_key")
 	}
 	return stored, err
 }

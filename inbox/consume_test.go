@@ -236,6 +236,9 @@ func TestConsume_keepsWhatItsSourceSays(t *testing.T) {
 	spellings := []string{`{"order_id":"o-1","amount":100}`, `{ "amount": 1e2, "order_id": "o-1" }`}
 	b := &broker{log: logOf("skipped", "large", "sent-1", "sent-2")}
 	b.log[1].Payload, b.log[2].Payload, b.log[3].Payload = large, []byte(spellings[0]), []byte(spellings[1])
+	for _, m := range b.log[2:] {
+		m.Metadata = message.Metadata{"type": "order", "ordering_key": "o"} // as outbox.Forward sends it
+	}
 	got := make(chan []byte, 1)
 	p := processor(db, func(_ context.Context, d *inbox.Delivery) error {
 		if d.ID == "large" {
@@ -258,7 +261,7 @@ func TestConsume_keepsWhatItsSourceSays(t *testing.T) {
 	if !bytes.Equal(await.Receive(t, "the large message", got), large) {
 		t.Error("it is another")
 	}
-	await.Row(t, db, `select count(*) = 2 and bool_and(status = 'done') and sum(duplicates) = 1 and max(ordering_key) filter (where type = 't') = 'k' from inbox`)
+	await.Row(t, db, `select count(*) = 2 and bool_and(status = 'done') and sum(duplicates) = 1 and max(ordering_key) filter (where type = 't') = 'k' and max(ordering_key) filter (where type = 'order') = 'o' from inbox`)
 	if n := quarantined(t, db); n != 0 {
 		t.Errorf("%d spellings are kept aside", n)
 	}

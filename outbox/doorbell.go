@@ -50,7 +50,7 @@ type Doorbell struct {
 
 // DoorbellOptions are of a doorbell. The zero value is for a process that rings and listens.
 type DoorbellOptions struct {
-	Log      *slog.Logger // of connections that are lost; nil: nothing is logged
+	Log      *slog.Logger // of connections that are lost; slog.Default() where nil
 	Channel  string       // of NOTIFY, the same in all processes; "outbox" unless set
 	Local    Kind         // kinds whose rings stay in this process
 	RingOnly bool         // it hears no other process

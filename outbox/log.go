@@ -12,10 +12,10 @@ func Logger(log *slog.Logger) watermill.LoggerAdapter {
 	return watermill.NewSlogLoggerWithLevelMapping(logged(log), map[slog.Level]slog.Level{slog.LevelInfo: slog.LevelDebug})
 }
 
-// logged is log, or what logs nothing.
+// logged is log, or the default logger.
 func logged(log *slog.Logger) *slog.Logger {
 	if log == nil {
-		return slog.New(slog.DiscardHandler)
+		return slog.Default()
 	}
 	return log
 }

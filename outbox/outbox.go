@@ -53,9 +53,11 @@ package outbox
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 
@@ -93,6 +95,8 @@ const (
 var (
 	errKeyTooLong     = fmt.Errorf("the ordering key has more than %d bytes", MaxOrderingKey)
 	errPayloadTooLong = fmt.Errorf("the payload has more than %d bytes", MaxPayload)
+	errNoTopic        = errors.New("it has no topic")
+	errBadID          = errors.New("the id does not have 1 to 36 characters")
 )
 
 const insertMessage = `
@@ -107,10 +111,14 @@ select *
   from unnest($1::text[], $2::text[], $3::bytea[], $4::jsonb[])`
 
 // Append queues a message into the batch that causes it, which is committed as one
-// transaction. A message with a longer ordering key than MaxOrderingKey, or a longer payload
-// than MaxPayload, is refused, and nothing is queued.
+// transaction. A message without a topic or an id, with a longer ordering key than
+// MaxOrderingKey, or a longer payload than MaxPayload, is refused, and nothing is queued.
 func Append(b *pgx.Batch, m Message) error {
-	switch {
+	switch n := utf8.RuneCountInString(m.ID); {
+	case m.Topic == "":
+		return fmt.Errorf("append message %s: %w", m.ID, errNoTopic)
+	case n < 1 || n > 36:
+		return fmt.Errorf("append message %q: %w", m.ID, errBadID)
 	case len(m.OrderingKey) > MaxOrderingKey:
 		return fmt.Errorf("append message %s: %w", m.ID, errKeyTooLong)
 	case len(m.Payload) > MaxPayload:

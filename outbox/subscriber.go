@@ -44,7 +44,7 @@ type Options struct {
 	// whether they were acknowledged. A read that failed is a page of 0.
 	OnPage func(messages int, acknowledged bool)
 	// Log receives the first failure of several, one line a minute while they go on, and
-	// one when they have ended. Nothing is logged where it is nil.
+	// one when they have ended. slog.Default() where nil.
 	Log *slog.Logger
 }
 
