@@ -258,7 +258,7 @@ func processor(db *postgres.DB, receiver string, handle inbox.Handler) *inbox.Pr
 		DB: db, Receiver: receiver, Holder: "test", Concurrency: 1, Handle: handle,
 		Policy: inbox.Policy{
 			Lease: time.Hour, MaxAttempts: 12, GiveUpAfter: time.Hour,
-			BackoffBase: time.Hour, BackoffCap: 24 * time.Hour, Parked: parked,
+			BackoffBase: time.Hour, BackoffCap: 24 * time.Hour, DeadLetters: parked,
 		},
 		Poll: 5 * time.Millisecond, Drain: await.Stall, Log: slog.New(slog.DiscardHandler),
 	}

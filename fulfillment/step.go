@@ -72,7 +72,7 @@ type decision struct {
 type subscriber struct {
 	name   string // in domain, and that of the receiver
 	topic  string // in the outbox
-	parked inbox.Parked
+	parked inbox.DeadLetters
 	step   func(d *inbox.Delivery, version int) act // version is that of the outcome
 }
 
@@ -81,7 +81,7 @@ type Receiver struct {
 	Name   string
 	Topic  string // empty: its messages do not come from the outbox
 	Takes  func(domain.EventType) bool
-	Parked inbox.Parked // what its dead letters do to the younger messages of their charge
+	Parked inbox.DeadLetters // what its dead letters do to the younger messages of their charge
 	Handle inbox.Handler
 }
 

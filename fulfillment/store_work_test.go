@@ -65,7 +65,7 @@ func (m *machine) start(next fault, end death) *holder {
 		}
 		return err
 	})
-	p.Poll, p.Policy.Parked = time.Millisecond, inbox.Pass
+	p.Poll, p.Policy.DeadLetters = time.Millisecond, inbox.Pass
 	p.Policy.MaxAttempts, p.Policy.GiveUpAfter = 1000, 100*time.Hour
 	p.Policy.BackoffBase, p.Policy.BackoffCap = time.Microsecond, 2*time.Microsecond
 	go func() {

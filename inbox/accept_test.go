@@ -50,7 +50,7 @@ select receiver = 'r'
 
 	t.Run("again is counted, and another payload is kept aside", func(t *testing.T) {
 		db := fresh(t)
-		isNew, duplicate, aside := inbox.Reception{New: 1}, inbox.Reception{Duplicates: 1}, inbox.Reception{Aside: 1}
+		isNew, duplicate, aside := inbox.Reception{New: 1}, inbox.Reception{Duplicates: 1}, inbox.Reception{Quarantined: 1}
 		for i, want := range []inbox.Reception{isNew, duplicate, aside, aside, duplicate} {
 			if got := accept(t, db, note("m1", "xxyyx"[i:i+1])); got != want {
 				t.Errorf("delivery %d is received as %+v, want %+v", i, got, want)

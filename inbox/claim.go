@@ -247,7 +247,7 @@ func (r *run) claimHeldBack(ctx context.Context, slots int) (left int, err error
 		return slots, nil
 	}
 	b := &pgx.Batch{}
-	found := r.queueClaim(b, claimHeldBack, n, partitions, above, shares, r.Policy.Parked == Pass)
+	found := r.queueClaim(b, claimHeldBack, n, partitions, above, shares, r.Policy.DeadLetters == Pass)
 	if err := r.DB.Commit(ctx, b); err != nil {
 		return slots, err
 	}
@@ -275,7 +275,7 @@ func (r *run) claimDue(ctx context.Context, slots int) (left int, next time.Dura
 	var seldom bool
 	var heldBack []string
 	b := &pgx.Batch{}
-	found := r.queueClaim(b, claimDue, slots, rows, p.BackoffBase.Seconds(), p.BackoffCap.Seconds(), p.Parked == Pass,
+	found := r.queueClaim(b, claimDue, slots, rows, p.BackoffBase.Seconds(), p.BackoffCap.Seconds(), p.DeadLetters == Pass,
 		from, read, partitions, shares, others)
 	b.Queue(lookAhead, r.Receiver, from, p.longest(), full).QueryRow(func(row pgx.Row) error {
 		return row.Scan(&now, &nextDue, &firstDue, &seldom, &heldBack)

@@ -23,7 +23,7 @@ func TestClaim_readsNoMoreAsTheInboxGrows(t *testing.T) {
 	const insert = `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, done_fence) `
 	for name, test := range map[string]struct {
 		inbox    []string
-		policy   inbox.Parked
+		policy   inbox.DeadLetters
 		handlers int
 		claimed  int
 	}{
@@ -67,7 +67,7 @@ func TestClaim_readsNoMoreAsTheInboxGrows(t *testing.T) {
 					<-ctx.Done()
 					return ctx.Err()
 				})
-				p.Concurrency, p.Policy.Parked, p.Drain, p.Poll = test.handlers, test.policy, time.Nanosecond, poll
+				p.Concurrency, p.Policy.DeadLetters, p.Drain, p.Poll = test.handlers, test.policy, time.Nanosecond, poll
 				return start(t, p)
 			}
 			stop := claiming(time.Millisecond)

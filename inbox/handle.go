@@ -105,7 +105,7 @@ func (p Policy) wait(d *Delivery, w WaitError, reason error) func(*pgx.Batch) {
 
 func deadLetter(d *Delivery, reason error) outcome {
 	parked := ending{dead: true, attempts: d.Attempt, deaths: d.deaths, waits: d.Waits, reason: reason}
-	return outcome{EndParked, parked.of(d), slog.LevelError, "message parked", reason}
+	return outcome{EndDeadLetter, parked.of(d), slog.LevelError, "message parked", reason}
 }
 
 // finish commits the end of a claim, and retries while the database is unavailable or its

@@ -29,7 +29,7 @@
 //   - A handler fails or panics: it is retried with backoff and full jitter, a bounded number
 //     of times. One that waits for an external service (WaitError) or for the database is
 //     retried for a bounded time. Then, or by a ParkError, the message becomes a dead letter,
-//     which blocks the younger messages of its key or lets them pass (Parked).
+//     which blocks the younger messages of its key or lets them pass (DeadLetters).
 //   - A poison message, whose holders die, is tried beside fewer and fewer others.
 //   - A receiver or a partition that is slow leaves handler slots to the others.
 //
@@ -147,8 +147,8 @@ type Policy struct {
 	// BackoffBase and BackoffCap bound the pause before the next attempt: a random part
 	// of min(cap, base × 2ⁿ).
 	BackoffBase, BackoffCap time.Duration
-	// Parked says what a dead letter does to the younger messages of its key.
-	Parked Parked
+	// DeadLetters says what a dead letter does to the younger messages of its key.
+	DeadLetters DeadLetters
 }
 
 // LongestWait is the longest time from now at which a message may be due: a wait that a
@@ -168,14 +168,14 @@ func (p Policy) backoff(n int) time.Duration {
 	return time.Duration(rand.Int64N(int64(min(longest, p.BackoffCap)) + 1)) //nolint:gosec // it is no secret
 }
 
-// Parked is what a dead letter does to the younger messages of its ordering key. It
+// DeadLetters is what a dead letter does to the younger messages of its ordering key. It
 // never blocks another key.
-type Parked int
+type DeadLetters int
 
 const (
 	// Block holds them back until an operator retries or discards the dead letter: for
 	// handlers that rely on the order.
-	Block Parked = iota
+	Block DeadLetters = iota
 	// Pass lets them continue: for handlers that find out at each call what is left to
 	// do. A dead letter that is retried then runs after younger messages.
 	Pass
@@ -187,16 +187,16 @@ type End string
 // The ends of claims. A message that failed or waited may be a dead letter after it: see
 // Policy.
 const (
-	EndDone     End = "done"
-	EndFailed   End = "failed"   // by an error or a panic
-	EndWaiting  End = "waiting"  // for an external service or for the database
-	EndParked   End = "parked"   // a dead letter: by a ParkError, or because its holders died
-	EndReleased End = "released" // the program stops
-	EndLost     End = "lost"     // another holder has claimed or finished it
-	EndLeft     End = "left"     // the end could not be stored; the lease expires
+	EndDone       End = "done"
+	EndFailed     End = "failed"   // by an error or a panic
+	EndWaiting    End = "waiting"  // for an external service or for the database
+	EndDeadLetter End = "parked"   // a dead letter: by a ParkError, or because its holders died
+	EndReleased   End = "released" // the program stops
+	EndLost       End = "lost"     // another holder has claimed or finished it
+	EndLeft       End = "left"     // the end could not be stored; the lease expires
 )
 
 // Ends are all ends of claims.
 func Ends() []End {
-	return []End{EndDone, EndFailed, EndWaiting, EndParked, EndReleased, EndLost, EndLeft}
+	return []End{EndDone, EndFailed, EndWaiting, EndDeadLetter, EndReleased, EndLost, EndLeft}
 }

@@ -28,9 +28,9 @@ var (
 	// ErrNoMessage is returned by Show, Retry and Discard for a number that no
 	// message has.
 	ErrNoMessage = errors.New("no such message")
-	// ErrNotParked is returned by Retry and Discard for a message that is no dead letter,
+	// ErrNotDeadLetter is returned by Retry and Discard for a message that is no dead letter,
 	// or no more: another operator may have decided.
-	ErrNotParked = errors.New("the message is not parked")
+	ErrNotDeadLetter = errors.New("the message is not parked")
 	// ErrNotListed is returned by List for a status other than StatusDead and
 	// StatusDiscarded.
 	ErrNotListed = errors.New("only dead and discarded messages are listed")
@@ -56,7 +56,7 @@ type Entry struct {
 	DueAt       time.Time  `json:"due_at"`
 	FinishedAt  *time.Time `json:"finished_at"` // nil while it is open
 	DecidedAt   *time.Time `json:"decided_at"`  // nil while no operator has decided
-	Behind      int        `json:"behind"`      // younger open messages of its key, held up if it is dead and Parked is Block
+	Behind      int        `json:"behind"`      // younger open messages of its key, held up if it is dead and DeadLetters is Block
 
 	// What the sender wrote, which Show alone reads.
 	Payload  []byte          `json:"-"`
@@ -151,7 +151,7 @@ update inbox
 returning id`
 
 // Retry makes a dead letter due at once, as if it had never been tried, and notes the
-// operator, actor, who must have a name. Errors are ErrNoMessage and ErrNotParked; after
+// operator, actor, who must have a name. Errors are ErrNoMessage and ErrNotDeadLetter; after
 // any other it is unknown whether it was done, and Retry may be called again.
 func Retry(ctx context.Context, q groupcommit.Querier, number int64, actor string) error {
 	if err := decide(ctx, q, retryParked, number, actor); err != nil {
@@ -196,5 +196,5 @@ func decide(ctx context.Context, q groupcommit.Querier, decision string, number 
 	if _, err := Show(ctx, q, number); err != nil {
 		return err
 	}
-	return ErrNotParked
+	return ErrNotDeadLetter
 }

@@ -156,8 +156,8 @@ func TestOperatorsDecideOnParkedMessagesOnly(t *testing.T) {
 			parkedMessages(t, db)
 			write(t, db, `update inbox set status = 'done', done_fence = fence where message_id = 'm3'`)
 			for _, id := range []string{"m2", "m3"} {
-				if err := decide(t.Context(), db, number(t, db, id), "ada"); !errors.Is(err, inbox.ErrNotParked) {
-					t.Errorf("%s: %v, want ErrNotParked", id, err)
+				if err := decide(t.Context(), db, number(t, db, id), "ada"); !errors.Is(err, inbox.ErrNotDeadLetter) {
+					t.Errorf("%s: %v, want ErrNotDeadLetter", id, err)
 				}
 			}
 			if err := decide(t.Context(), db, -1, "ada"); !errors.Is(err, inbox.ErrNoMessage) {
@@ -169,8 +169,8 @@ func TestOperatorsDecideOnParkedMessagesOnly(t *testing.T) {
 			if err := decide(t.Context(), db, number(t, db, "m1"), "ada"); err != nil {
 				t.Error(err)
 			}
-			if err := decide(t.Context(), db, number(t, db, "m1"), "bob"); !errors.Is(err, inbox.ErrNotParked) {
-				t.Errorf("the second decision: %v, want ErrNotParked", err)
+			if err := decide(t.Context(), db, number(t, db, "m1"), "bob"); !errors.Is(err, inbox.ErrNotDeadLetter) {
+				t.Errorf("the second decision: %v, want ErrNotDeadLetter", err)
 			}
 			await.Row(t, db, `select decided_by = 'ada' from inbox where message_id = 'm1'`)
 			await.Row(t, db, `select count(*) = 1 from inbox where decided_by is not null`)

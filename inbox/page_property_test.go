@@ -71,7 +71,7 @@ func TestPagesOfAnySizeAreTheSame(t *testing.T) {
 					Metadata: map[string]string{"type": m.Type, "ordering_key": m.OrderingKey},
 				}
 				one := acceptFor(r, db, "single", its)
-				want.New, want.Duplicates, want.Aside = want.New+one.New, want.Duplicates+one.Duplicates, want.Aside+one.Aside
+				want.New, want.Duplicates, want.Quarantined = want.New+one.New, want.Duplicates+one.Duplicates, want.Quarantined+one.Quarantined
 			}
 			if got != want {
 				r.Fatalf("received as %+v by pages, %+v one after another", got, want)

@@ -66,11 +66,11 @@ func TestAPageIsItsMessagesOneAfterAnother(t *testing.T) {
 		},
 		"one comes with several payloads within it, and the first is kept": {
 			page: []string{"a=1", "a=2", "a=1", "a=3", "a=2", "b=1"}, want: map[string]int{"r a": 1, "r b": 0},
-			aside: []string{"r a=2", "r a=3"}, told: inbox.Reception{New: 2, Duplicates: 1, Aside: 3},
+			aside: []string{"r a=2", "r a=3"}, told: inbox.Reception{New: 2, Duplicates: 1, Quarantined: 3},
 		},
 		"one comes with several payloads, of which the second is known": {
 			known: []string{"a=2"}, page: []string{"a=1", "a=2", "a=3", "a=2"}, want: map[string]int{"r a": 2},
-			aside: []string{"r a=1", "r a=3"}, told: inbox.Reception{Duplicates: 2, Aside: 2},
+			aside: []string{"r a=1", "r a=3"}, told: inbox.Reception{Duplicates: 2, Quarantined: 2},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

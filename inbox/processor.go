@@ -38,9 +38,9 @@ type Processor struct {
 	// processor polls every fastPoll. Where nil, it does not.
 	Listening func() bool
 
-	// Left, where set, is called when a message was received that could not start: another
+	// OnDeferred, where set, is called when a message was received that could not start: another
 	// process may run the message that blocks it. Like the hooks below it must return at once.
-	Left func()
+	OnDeferred func()
 	// OnReceive, where set, receives what became of messages that Receive or Consume stored.
 	OnReceive func(Reception)
 	// OnClaim, where set, receives how many messages a claim or a page has claimed, and how
@@ -249,8 +249,8 @@ func (r *run) look() {
 	r.looks++
 	r.mu.Unlock()
 	r.wake()
-	if r.Left != nil {
-		r.Left()
+	if r.OnDeferred != nil {
+		r.OnDeferred()
 	}
 }
 

@@ -21,9 +21,9 @@ import (
 
 // Reception is what became of messages that were received.
 type Reception struct {
-	New        int // stored, those that cannot be read among them
-	Duplicates int // known, with the same payload: counted
-	Aside      int // known, with another payload: quarantined
+	New         int // stored, those that cannot be read among them
+	Duplicates  int // known, with the same payload: counted
+	Quarantined int // known, with another payload: quarantined
 }
 
 // MaxLength is the length of the longest receiver, and of the longest id, ordering key and
@@ -161,7 +161,7 @@ func receptionOf(page []*incoming) (r Reception) {
 	for _, d := range page {
 		switch {
 		case d.stored.ID == 0:
-			r.Aside++
+			r.Quarantined++
 		case d.stored.New:
 			r.New++
 		default:

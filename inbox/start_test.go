@@ -144,7 +144,7 @@ func TestReceiveStarts(t *testing.T) {
 
 	for name, of := range map[string]struct {
 		older  string
-		parked inbox.Parked
+		parked inbox.DeadLetters
 		starts bool
 	}{
 		"that is open":                        {older: `status = 'pending', attempts = 1, due_at = clock_timestamp() + interval '1 hour'`},
@@ -159,7 +159,7 @@ func TestReceiveStarts(t *testing.T) {
 			db := fresh(t)
 			var handled diary
 			p := unpolled(db, noting(&handled))
-			p.Policy.Parked = of.parked
+			p.Policy.DeadLetters = of.parked
 			startWithRoom(t, db, p)
 			put(t, db, "older", "k")
 			write(t, db, `update inbox set `+of.older+` where message_id = 'older'`)

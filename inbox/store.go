@@ -124,7 +124,7 @@ func queueStore(b *pgx.Batch, receiver, holder string, p Policy, page []*incomin
 	keys := column(all[0], func(d *incoming) string { return d.OrderingKey })
 	b.Queue(lockOldest, receiver, ids, keys)
 	for _, layer := range all {
-		b.Queue(store, receiver, holder, p.Lease, p.Parked == Pass,
+		b.Queue(store, receiver, holder, p.Lease, p.DeadLetters == Pass,
 			column(layer, func(d *incoming) string { return d.ID }),
 			column(layer, func(d *incoming) string { return d.OrderingKey }),
 			column(layer, func(d *incoming) string { return d.Partition }),

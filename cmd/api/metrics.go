@@ -73,7 +73,7 @@ func (m *metrics) answered(a httpapi.Answer, took time.Duration) {
 	if a.Key != "" {
 		m.keys.Add(1, string(a.Key))
 	}
-	m.events(a.Event.New, a.Event.Duplicates, a.Event.Aside)
+	m.events(a.Event.New, a.Event.Duplicates, a.Event.Quarantined)
 }
 
 func observeKeys(m *metrics) idempotency.Observer {

@@ -153,7 +153,7 @@ func TestInboxDecisions(t *testing.T) {
 			t.Parallel()
 			first, done, last := put(t, db, name, "dead", "{}"), put(t, db, name, "done", "{}"), put(t, db, name, "dead", "{}")
 			out, _, err := execute(t, db, test.decide([]int64{first, done, 999, last}, true))
-			if !errors.Is(err, inbox.ErrNotParked) || !errors.Is(err, inbox.ErrNoMessage) || strings.Count(err.Error(), "\n") != 1 {
+			if !errors.Is(err, inbox.ErrNotDeadLetter) || !errors.Is(err, inbox.ErrNoMessage) || strings.Count(err.Error(), "\n") != 1 {
 				t.Errorf("the error is %v", err)
 			}
 			for i, m := range dataOf[map[string]any](t, out) {

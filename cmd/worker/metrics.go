@@ -70,7 +70,7 @@ func watch(m *metrics, db *postgres.DB, bell *outbox.Doorbell) {
 // observe adds metrics and traces to a processor. The messages that its handler causes go
 // on with the handler's own span.
 func observe(p *inbox.Processor, m *metrics, traces *telemetry.Traces) {
-	p.OnReceive = func(r inbox.Reception) { m.received(r.New, r.Duplicates, r.Aside) }
+	p.OnReceive = func(r inbox.Reception) { m.received(r.New, r.Duplicates, r.Quarantined) }
 	p.OnClaim = func(messages, deaths int) {
 		m.claimed.Add(messages, p.Receiver)
 		m.deaths.Add(deaths, p.Receiver)
@@ -81,7 +81,7 @@ func observe(p *inbox.Processor, m *metrics, traces *telemetry.Traces) {
 			Number: d.Attempt, Waits: d.Waits, Metadata: d.Metadata,
 		})
 		return ctx, func(end inbox.End) {
-			attempted(string(end), end == inbox.EndFailed || end == inbox.EndParked)
+			attempted(string(end), end == inbox.EndFailed || end == inbox.EndDeadLetter)
 			m.ended.Add(1, p.Receiver, string(end))
 		}
 	}

@@ -46,14 +46,14 @@ func processors(log *slog.Logger, db *postgres.DB, services fulfillment.Services
 			Concurrency: s.WorkerConcurrency,
 			Policy: inbox.Policy{
 				Lease: s.Lease, MaxAttempts: s.MaxAttempts, GiveUpAfter: s.GiveUpAfter,
-				BackoffBase: s.BackoffBase, BackoffCap: s.BackoffCap, Parked: r.Parked,
+				BackoffBase: s.BackoffBase, BackoffCap: s.BackoffCap, DeadLetters: r.Parked,
 			},
-			Poll:      poll,
-			Wake:      bell.Bell(doorbell.Inbox),
-			Listening: bell.Listening,
-			Left:      func() { bell.Ring(doorbell.Inbox) },
-			Drain:     program.DrainTime,
-			Log:       log,
+			Poll:       poll,
+			Wake:       bell.Bell(doorbell.Inbox),
+			Listening:  bell.Listening,
+			OnDeferred: func() { bell.Ring(doorbell.Inbox) },
+			Drain:      program.DrainTime,
+			Log:        log,
 		}
 		observe(p, m, traces)
 		receivers = append(receivers, receiver{r, bell.Bell(doorbell.Outbox), p})

@@ -104,13 +104,13 @@ func TestAMessageThatItsReceiverDoesNotTakeIsLogged(t *testing.T) {
 
 func TestParkedMessagesHoldUpNotificationsAlone(t *testing.T) {
 	t.Parallel()
-	want := map[string]inbox.Parked{
+	want := map[string]inbox.DeadLetters{
 		fulfillment.ChargeReceiver: inbox.Pass, fulfillment.NotificationReceiver: inbox.Block,
 		fulfillment.ResendReceiver: inbox.Pass,
 	}
-	got := map[string]inbox.Parked{}
+	got := map[string]inbox.DeadLetters{}
 	for _, r := range processors(nil, nil, fulfillment.Services{}, doorbell.New(nil, true), nil, nil, settings{}) {
-		got[r.Name] = r.processor.Policy.Parked
+		got[r.Name] = r.processor.Policy.DeadLetters
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("policies (-want +got):\n%s", diff)

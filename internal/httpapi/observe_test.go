@@ -115,9 +115,9 @@ func TestMessages_carryTheTraceOfTheirRequest(t *testing.T) {
 		wantReceived(t, w.send(t, signed(e).with("Traceparent", parent)))
 		events.New += seen.last().Event.New
 		events.Duplicates += seen.last().Event.Duplicates
-		events.Aside += seen.last().Event.Aside
+		events.Quarantined += seen.last().Event.Quarantined
 	}
-	if diff := cmp.Diff(inbox.Reception{New: 1, Duplicates: 1, Aside: 1}, events); diff != "" {
+	if diff := cmp.Diff(inbox.Reception{New: 1, Duplicates: 1, Quarantined: 1}, events); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
 	for table, want := range map[string][]string{

@@ -113,7 +113,7 @@ var refusals = slices.Concat(ofCharges, []refusal{
 	{intake.ErrStep, invalid(fieldError{Pointer: "/amount", Detail: badStep})},
 	{ledger.ErrNoCursor, invalid(fieldError{Pointer: "/starting_after", Detail: "is no charge of yours"})},
 	{inbox.ErrNoMessage, errNotFound.because("no message has this id")},
-	{inbox.ErrNotParked, errNotParked},
+	{inbox.ErrNotDeadLetter, errNotParked},
 	{echo.ErrNotFound, errNotFound.because("nothing is served at this path")},
 	{echo.ErrMethodNotAllowed, errMethodNotAllowed},
 	{idempotency.ErrMissing, errKeyMissing},
