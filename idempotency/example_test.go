@@ -218,7 +218,7 @@ func ExampleFirstOf() {
 	// 8e03978e <nil>
 	// order-17:charge:v1 <nil>
 	// content.v1:5981f05acba2f <nil>
-	// the idempotency key is not a key
+	// the idempotency key is not valid: character 3 is not visible ASCII
 }
 
 // A duplicate that straddles the boundary of a window has another key. A claim of the

@@ -19,7 +19,7 @@ var (
 	// that does not apply to a message.
 	ErrMissing = errors.New("the idempotency key is missing")
 	// ErrInvalid is returned for a header or a text that is not a key.
-	ErrInvalid = errors.New("the idempotency key is not a key")
+	ErrInvalid = errors.New("the idempotency key is not valid")
 	// ErrReused is returned, as a *ReusedError, for a key that was used for another
 	// request.
 	ErrReused = errors.New("the key was used for another request")
@@ -142,15 +142,15 @@ func ParseKey(values []string) (string, error) {
 // quotedKey is a structured-field string without parameters: only \" and \\ are escapes.
 var quotedKey = regexp.MustCompile(`^"((?:[^"\\]|\\["\\])*)"$`)
 
-// Validate returns ErrInvalid unless the key is 1 to MaxLength visible ASCII
-// characters.
+// Validate returns ErrInvalid, wrapped with the reason, unless the key is 1 to MaxLength
+// visible ASCII characters.
 func Validate(key string) error {
 	if len(key) < 1 || len(key) > MaxLength {
-		return ErrInvalid
+		return fmt.Errorf("%w: it has %d characters, and 1 to %d are allowed", ErrInvalid, len(key), MaxLength)
 	}
 	for i := range len(key) {
 		if key[i] < 0x21 || key[i] > 0x7e {
-			return ErrInvalid
+			return fmt.Errorf("%w: character %d is not visible ASCII", ErrInvalid, i+1)
 		}
 	}
 	return nil
