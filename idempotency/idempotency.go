@@ -76,7 +76,7 @@ var (
 	ErrUnknown = errors.New("the database does not answer: call again with the same key")
 )
 
-// DefaultRetention is how long an answer is kept unless a Receiver sets another time.
+// DefaultRetention is how long an answer is kept if no other time is set.
 const DefaultRetention = 24 * time.Hour
 
 // Store is the database of a Receiver: it reads, and commits a batch as one transaction. A

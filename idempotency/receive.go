@@ -27,15 +27,21 @@ const (
 // Receive replays the answer of the key, or commits the work in one batch that begins
 // with the claim of the key.
 //
-// Errors: ErrReused, ErrExpired, ErrInFlight, ErrUnknown, what work returned, and
-// what the store refused of its writes; IsTaken is true of that if work claims keys of
-// its own. After ErrInFlight and ErrUnknown the same request finds out what
-// happened. After any other error nothing has.
+// Errors: ErrInvalid for the key, ErrReused, ErrExpired, ErrInFlight, ErrUnknown, what work
+// returned, and what the store refused; IsTaken is true of that if work claims keys of its
+// own. After ErrInFlight and ErrUnknown the same request finds out what happened. After
+// any other error nothing has.
 //
 // If we die here: before the commit nothing is stored and the same request runs from
 // the start; after it the same request is answered from the key.
 // Test: TestReceive_overACutConnection.
 func (r Receiver) Receive(ctx context.Context, key Key, request Request, work Work) (Outcome, error) {
+	if r.DB == nil {
+		return Outcome{}, errNilDatabase
+	}
+	if err := key.validate(); err != nil {
+		return Outcome{}, err
+	}
 	cached := r.find(ctx, key, request)
 	if cached.Found {
 		return replay(cached.Record, request)
@@ -51,6 +57,8 @@ func (r Receiver) Receive(ctx context.Context, key Key, request Request, work Wo
 		switch {
 		case errors.Is(err, ErrUnknown):
 			return Outcome{}, err
+		case isMissing(err):
+			return Outcome{}, errorAfter(unknown, claimError(err))
 		case err != nil:
 			last, failures = err, failures+1
 			continue

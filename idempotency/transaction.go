@@ -67,7 +67,7 @@ const (
 	maxResolves = 4
 )
 
-var errNilDatabase = errors.New("the database is nil: pass a *pgxpool.Pool, a *pgx.Conn or a pgx.Tx")
+var errNilDatabase = errors.New("the database is nil")
 
 // txWork carries out a request in a transaction.
 type txWork func(ctx context.Context, tx pgx.Tx) (Answer, error)
@@ -196,14 +196,19 @@ func claim(ctx context.Context, tx pgx.Tx, key Key, o Options) (taken *KeyState,
 // claimError is the error of a claim. Under repeatable read the server refuses one whose
 // rival has committed: the next call replays.
 func claimError(err error) error {
-	refused, ok := errors.AsType[*pgconn.PgError](err)
 	switch outcome := groupcommit.OutcomeOf(groupcommit.Classify(err)); {
 	case outcome == groupcommit.Locked, outcome == groupcommit.Contended:
 		return fmt.Errorf("%w: %w", ErrInFlight, err)
-	case ok && slices.Contains([]string{"42P01", "42703", "42704"}, refused.Code):
+	case isMissing(err):
 		return fmt.Errorf("idempotency.Schema is not applied in a schema of the search_path: %w", err)
 	}
 	return refusal("claim an idempotency key", err)
+}
+
+// isMissing reports whether the table, a column or the constraint of Schema is missing.
+func isMissing(err error) bool {
+	refused, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && slices.Contains([]string{"42P01", "42703", "42704"}, refused.Code)
 }
 
 // refusal is the error of a statement of this package that the server refused, or did not
