@@ -129,25 +129,25 @@ type ParkError struct{ Err error }
 func (e *ParkError) Error() string { return fmt.Sprintf("parked: %v", e.Err) }
 func (e *ParkError) Unwrap() error { return e.Err }
 
-// Policy bounds the work on a message.
+// Policy bounds the work on a message. What is zero has the default that is named with it.
 type Policy struct {
-	// Lease is how long a silent holder keeps a message. It is renewed every third.
+	// Lease is how long a silent holder keeps a message; 3 s. It is renewed every third.
 	Lease time.Duration
-	// MaxAttempts is how many errors and panics since the last wait make a dead letter.
+	// MaxAttempts is how many errors and panics since the last wait make a dead letter; 12.
 	MaxAttempts int
-	// MaxDeaths is how many holders in a row that died or went silent make a dead letter:
-	// 4 × MaxAttempts where 0. It is far above MaxAttempts, since processes that are
+	// MaxDeaths is how many holders in a row that died or went silent make a dead letter;
+	// 4 × MaxAttempts. It is far above MaxAttempts, since processes that are
 	// killed from outside hit innocent messages too.
 	MaxDeaths int
 	// GiveUpAfter makes a dead letter of a message that has waited for so long for a
-	// service that does not answer, counted from the first wait. An error between two
+	// service that does not answer, counted from the first wait; 72 h. An error between two
 	// waits does not restart it, or a message that waits and fails by turns would never
 	// become one.
 	GiveUpAfter time.Duration
 	// BackoffBase and BackoffCap bound the pause before the next attempt: a random part
-	// of min(cap, base × 2ⁿ).
+	// of min(cap, base × 2ⁿ); 200 ms and a minute.
 	BackoffBase, BackoffCap time.Duration
-	// DeadLetters says what a dead letter does to the younger messages of its key.
+	// DeadLetters says what a dead letter does to the younger messages of its key; Block.
 	DeadLetters DeadLetters
 }
 

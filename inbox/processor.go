@@ -31,15 +31,17 @@ type Processor struct {
 	Drain       time.Duration // how long handlers may continue after Run is stopped; 10 s
 	Log         *slog.Logger  // slog.Default()
 
-	// Wake, where set, receives when another process may have made a message due. It is a
-	// hint: a lost one costs a poll, see Run.
+	// Wake, where set, receives when another process may have made a message due, as a bell of
+	// outbox.Doorbell does that those ring who commit what MadeDue names. It is a hint: a lost
+	// one costs a poll, see Run.
 	Wake <-chan struct{}
 	// Listening reports whether Wake receives from all processes. While it does not, the
-	// processor polls every fastPoll. Where nil, it does not.
+	// processor polls every 50 ms. Where nil, it does not.
 	Listening func() bool
 
 	// OnDeferred, where set, is called when a message was received that could not start: another
-	// process may run the message that blocks it. Like the hooks below it must return at once.
+	// process may run the message that blocks it, so OnDeferred rings for Wake of the others.
+	// Like the hooks below it must return at once.
 	OnDeferred func()
 	// OnReceive, where set, receives what became of messages that Receive or Consume stored.
 	OnReceive func(Reception)

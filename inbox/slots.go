@@ -210,7 +210,7 @@ const (
 )
 
 // Room waits until the processor has free slots, and returns how many messages the next
-// page may bring: they can start at once. It returns 0 when ctx has ended. While due
+// page may bring: they can start at once. A subscriber of the outbox asks it (outbox.Options). It returns 0 when ctx has ended. While due
 // messages wait for slots there is no room. While messages of a partition are held back,
 // a page may bring more, since many of them may stand before those of other partitions.
 func (p *Processor) Room(ctx context.Context) int {

@@ -31,8 +31,8 @@ const (
 
 // Options of a subscriber or forwarder. The zero value reads every 50 ms.
 type Options struct {
-	// Bell receives when messages were committed, see Doorbell.Bell. The outbox is read once
-	// a second without it.
+	// Bell receives when messages were committed, see Doorbell.Bell. The outbox is read when it
+	// does, and once a second.
 	Bell <-chan struct{}
 	// Listening reports whether Bell rings for the commits of all processes, see
 	// Doorbell.Listening. While it does not, the outbox is read every 50 ms.
