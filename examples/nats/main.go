@@ -33,7 +33,7 @@ const (
 )
 
 // newSubscriber makes a durable consumer of the orders, and returns a subscriber of it. A
-// subscriber that made its consumer by itself would fail while the cluster elects a leader.
+// subscriber that made its own consumer would fail while the cluster elects a leader.
 func newSubscriber(ctx context.Context, c *cluster, name string) (message.Subscriber, error) {
 	consumer := &nats.ConsumerConfig{
 		Durable: name, DeliverGroup: name, DeliverSubject: nats.NewInbox(),

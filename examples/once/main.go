@@ -32,7 +32,7 @@ type receipt struct {
 	Number int64 `json:"number"`
 }
 
-// order takes effect once for each customer, whoever calls it and how often. Every call
+// order takes effect once for each customer, whatever the number of calls and callers. Every call
 // returns the same receipt.
 func order(ctx context.Context, pool *pgxpool.Pool, customer string, halfDone func()) (receipt, error) {
 	key := idempotency.Key{Scope: customer, Operation: "order.v1", Value: "first-order"}
