@@ -23,7 +23,7 @@ import (
 )
 
 // unruly is a broker that delivers any of its messages at any time, several at once, until
-// each was acknowledged some times, and whose subscriptions end by themselves.
+// each was acknowledged some times, and whose subscriptions end at random.
 type unruly struct {
 	mu    sync.Mutex
 	left  map[string]int // acknowledgments
