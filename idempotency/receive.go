@@ -36,15 +36,15 @@ const (
 // the start; after it the same request is answered from the key.
 // Test: TestReceive_overACutConnection.
 func (r Receiver) Receive(ctx context.Context, key Key, request Request, work Work) (Outcome, error) {
-	if r.DB == nil {
-		return Outcome{}, errNilDatabase
-	}
 	if err := key.validate(); err != nil {
 		return Outcome{}, err
 	}
 	cached := r.find(ctx, key, request)
 	if cached.Found {
 		return replay(cached.Record, request)
+	}
+	if r.DB == nil {
+		return Outcome{}, errNilDatabase
 	}
 	var (
 		now     time.Time // the same for all tries, so that each writes the same

@@ -129,7 +129,7 @@ func TestReceive_withoutItsStandbyAnswersNothingThatAFailoverLoses(t *testing.T)
 		}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			key := keyOf(c.name)
+			key := keyOf(fmt.Sprint("k", i))
 			p.detach(t)
 			sent := make(chan struct{})
 			go func() {
