@@ -90,6 +90,8 @@ func sessions(pool *pgxpool.Pool) *sql.DB {
 		}
 		_, err := conn.Exec(ctx, setTimeouts)
 		return err
+	}), stdlib.OptionShouldPing(func(context.Context, stdlib.ShouldPingParams) bool { // a ping would be a transaction for each poll
+		return false
 	})}
 	if c.BeforeConnect != nil {
 		options = append(options, stdlib.OptionBeforeConnect(c.BeforeConnect))
