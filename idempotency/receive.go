@@ -46,6 +46,11 @@ func (r Receiver) Receive(ctx context.Context, key Key, request Request, work Wo
 	if r.DB == nil {
 		return Outcome{}, errNilDatabase
 	}
+	return r.carryOut(ctx, key, request, cached, work)
+}
+
+// carryOut commits the work, until the key has an answer or no further try may help.
+func (r Receiver) carryOut(ctx context.Context, key Key, request Request, cached Cached, work Work) (Outcome, error) {
 	var (
 		now     time.Time // the same for all tries, so that each writes the same
 		last    error     // of the last try
