@@ -61,7 +61,7 @@ type HTTPOptions struct {
 	Problem func(w http.ResponseWriter, r *http.Request, p Problem)
 	// Committed, if set, receives the result of each request, see Options.
 	Committed func(Commit)
-	// Log receives the causes of responses of 500 and above; none if nil.
+	// Log receives the causes of responses of 500 and above; slog.Default() if nil.
 	Log *slog.Logger
 }
 
@@ -121,7 +121,7 @@ func Middleware(db Beginner, scope func(*http.Request) string, o HTTPOptions) fu
 		o.Problem = func(w http.ResponseWriter, _ *http.Request, p Problem) { p.Write(w) }
 	}
 	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
+		o.Log = slog.Default()
 	}
 	o.MaxBody, o.MaxResponse = cmp.Or(o.MaxBody, 1<<20), cmp.Or(o.MaxResponse, 1<<20)
 	o.InFlight = cmp.Or(o.InFlight, http.StatusConflict)

@@ -68,8 +68,9 @@ const (
 // them. If they cannot be stored it refuses them (Nack), so that they are delivered again,
 // and takes half as many.
 //
-// While Run runs, Consume takes messages only as far as handler slots are free. Before,
-// it stores what comes, and after it takes nothing. It has no goroutine of its own, and leaves the subscriber open.
+// While Run runs, Consume takes messages only as far as handler slots are free. Before, it
+// stores what comes, and after it takes nothing. It has no goroutine of its own, and leaves
+// the subscriber open.
 //
 // If we die here: what was not acknowledged is delivered again. Test:
 // TestConsume_besideADyingProcess.
