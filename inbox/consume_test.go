@@ -323,10 +323,8 @@ func TestDone(t *testing.T) {
 			})
 			p.Policy.BackoffBase, p.Policy.BackoffCap = 1, 1
 			start(t, p)
+			await.True(t, "a cut", func() bool { return proxy.Cuts() == 1 })
 			await.Row(t, db, `select status = 'done' and deaths = 0 from inbox`)
-			if proxy.Cuts() != 1 {
-				t.Errorf("%d cuts", proxy.Cuts())
-			}
 			wantEffects(t, db, "effect")
 		})
 	}

@@ -205,10 +205,8 @@ func TestACutPageIsReceivedOnce(t *testing.T) {
 					arm(!written)
 					return inbox.Message{}, nil
 				}, nil)
+				await.True(t, "a cut", func() bool { return proxy.Cuts() == 1 })
 				awaitReceived(t, db)
-				if proxy.Cuts() != 1 {
-					t.Errorf("%d cuts", proxy.Cuts())
-				}
 				want := map[string]int{"r a": 0, "r b": 1, "r c": 0}
 				if written || side == failpoint.After { // but not acknowledged: each message is delivered again
 					want = map[string]int{"r a": 1, "r b": 3, "r c": 1}
