@@ -52,8 +52,9 @@ func TestOnce_whoseKeyCannotBeReadAfterALostCommitIsUnknown(t *testing.T) {
 	direct, w := open(t, url, postgres.Options{}), &work{}
 	lock, err := direct.Pool().Begin(t.Context())
 	testdb.Must(t, err)
-	limited := open(t, url, postgres.Options{StatementTimeout: 100 * time.Millisecond})
+	limited := open(t, url, postgres.Options{StatementTimeout: time.Second})
 	got := once(t.Context(), loses{limited.Pool(), func() {
+		testdb.Exec(t, lock, `set idle_in_transaction_session_timeout = 0`) // it is held for as long as is asked
 		testdb.Exec(t, lock, `lock table idempotency_keys`)
 	}}, order{ID: "o-1"}, w.do)
 	if !errors.Is(got.Err, idempotency.ErrUnknown) {

@@ -58,13 +58,13 @@ func TestOnce_besideRivals(t *testing.T) {
 
 	t.Run("the wait bounds the claim alone, and may be longer than a statement", func(t *testing.T) {
 		t.Parallel()
-		db := open(t, testdb.URL(t), postgres.Options{LockTimeout: time.Second, StatementTimeout: 100 * time.Millisecond})
-		o := idempotency.Options{Wait: 300 * time.Millisecond}
+		db := open(t, testdb.URL(t), postgres.Options{LockTimeout: time.Minute, StatementTimeout: 2 * time.Second})
+		o := idempotency.Options{Wait: 2500 * time.Millisecond}
 		show := func(ctx context.Context, tx pgx.Tx) (timeouts string, err error) {
 			err = tx.QueryRow(ctx, `select current_setting('lock_timeout') || ' ' || current_setting('statement_timeout')`).Scan(&timeouts)
 			return timeouts, err
 		}
-		if got, _, err := idempotency.Once(t.Context(), db.Pool(), keyOf("other"), o, show); err != nil || got != "1s 100ms" {
+		if got, _, err := idempotency.Once(t.Context(), db.Pool(), keyOf("other"), o, show); err != nil || got != "1min 2s" {
 			t.Errorf("the time-outs are %s: %v", got, err)
 		}
 		rivalInFlight(t, db)

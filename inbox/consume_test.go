@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
@@ -140,6 +141,7 @@ func TestConsume_eachMessageTakesEffectOnce(t *testing.T) {
 			// Two processes share the subscription.
 			for range 2 {
 				p := &inbox.Processor{DB: groupcommit.New(db.Pool(), groupcommit.Options{}), Receiver: "r", Handle: affecting(db), Log: slog.New(slog.DiscardHandler)}
+				p.Policy.Lease = time.Hour // a busy machine ends none
 				start(t, p)
 				mine := &broker{log: b.log, one: b.one}
 				stop := consume(t, p, inbox.Source{Subscriber: mine})

@@ -1,6 +1,7 @@
 package inbox_test
 
 import (
+	"fmt"
 	"strconv"
 	"testing"
 	"time"
@@ -75,21 +76,16 @@ func TestClaim_restsBrieflyAfterABoundedLook(t *testing.T) {
 	bell := make(chan struct{}, 1)
 	p.Wake, p.Listening = bell, func() bool { return true }
 	start(t, p)
-	put(t, db, "first", "first")
-	bell <- struct{}{}
-	await.Row(t, db, `select status = 'done' from inbox`)
-	write(t, db, `
+	soonOnce(t, 3*time.Second, func(try int) { // else it is five
+		put(t, db, fmt.Sprint("first", try), "first")
+		bell <- struct{}{}
+		await.Row(t, db, `select bool_and(status = 'done') from inbox`)
+		write(t, db, `
 insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, due_at)
-values ('r', 'late', 'late', 't', '', '{}', '', clock_timestamp() - interval '500 ms')`)
-	bell <- struct{}{}
-	await.Row(t, db, `select count(*) = 2 and bool_and(status = 'done') from inbox`)
-	var took time.Duration
-	if err := db.QueryRow(t.Context(), `select finished_at - received_at from inbox where message_id = 'late'`).Scan(&took); err != nil {
-		t.Fatal(err)
-	}
-	if took > 3*time.Second {
-		t.Errorf("the message that was committed late waited for %v", took)
-	}
+values ('r', 'late' || $1::int, 'late', 't', '', '{}', '', clock_timestamp() - interval '500 ms')`, try)
+		bell <- struct{}{}
+		await.Row(t, db, `select bool_and(status = 'done') from inbox`)
+	})
 }
 
 // A page holds messages back after a pause, in which no claim had seen any: the claim after
