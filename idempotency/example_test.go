@@ -199,28 +199,6 @@ func ExampleSweep() {
 	// the key has expired 0
 }
 
-// A message is known by its sender's key, else by its own names, else by all that
-// it says.
-func ExampleFirstOf() {
-	extract := idempotency.FirstOf(
-		idempotency.FromHeader("Idempotency-Key"),
-		idempotency.FromMembers("charge", 1, "order_id"),
-		idempotency.FromContent("shop"),
-	)
-	header := map[string]string{"Idempotency-Key": `"8e03978e"`}
-	fmt.Println(extract(header, []byte(`{"order_id":"order-17"}`)))
-	fmt.Println(extract(nil, []byte(`{"order_id":"order-17"}`)))
-	key, err := extract(nil, []byte(`{"sku":"mug"}`))
-	fmt.Println(key[:24], err)
-	_, err = extract(map[string]string{"Idempotency-Key": "no key"}, []byte(`{"order_id":"order-17"}`))
-	fmt.Println(err)
-	// Output:
-	// 8e03978e <nil>
-	// order-17:charge:v1 <nil>
-	// content.v1:5981f05acba2f <nil>
-	// the idempotency key is not valid: character 3 is not visible ASCII
-}
-
 // A duplicate that straddles the boundary of a window has another key. A claim of the
 // window before recognises it.
 func ExampleWindow() {

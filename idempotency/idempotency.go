@@ -13,7 +13,7 @@
 //     its statements return.
 //
 // Apply Schema in a schema of the pool's search_path; Check says whether it fits. For a
-// sender that gives no key, NaturalKey, Window, Content and Extractor derive one.
+// sender that gives no key, NaturalKey, Window and Content derive one.
 //
 // # What happens
 //
@@ -61,6 +61,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/groupcommit"
 )
 
 var (
@@ -79,17 +81,10 @@ var (
 // DefaultRetention is how long an answer is kept if no other time is set.
 const DefaultRetention = 24 * time.Hour
 
-// Store is the database of a Receiver: it reads, and commits a batch as one transaction. A
-// *groupcommit.Committer is one.
-type Store interface {
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-	Commit(ctx context.Context, b *pgx.Batch) error
-}
-
 // Receiver is the idempotent receiver of requests. The zero value of each field but
 // DB is usable.
 type Receiver struct {
-	DB Store
+	DB groupcommit.DB
 
 	// Read reads the state of a key, for instance several in one round trip; ReadKey from DB
 	// if nil.
@@ -114,7 +109,11 @@ type Receiver struct {
 	// own, such as one for a version. The work then runs again.
 	Lost func(error) bool
 
-	Observer Observer
+	// Reading, if set, is called before the store is asked for a key, and what it returns
+	// after the answer. Committed, if set, receives the result of each commit, of which a
+	// request may need several. Both must return at once.
+	Reading   func() (read func())
+	Committed func(Commit)
 }
 
 // Outcome is the answer to a request, and whether it is a replay.
@@ -152,16 +151,6 @@ type Cached struct {
 	// that the cache knew at Find, so an answer that a failover loses between commit and
 	// Keep is not kept for the database after it.
 	Keep func(Record)
-}
-
-// Observer receives what a Receiver does, for metrics. Its functions may be nil, are
-// called concurrently and must return at once.
-type Observer struct {
-	// Reading is called before the store is asked for a key, and what it returns
-	// after the answer.
-	Reading func() (read func())
-	// Committed receives the result of each commit. A request may need several.
-	Committed func(Commit)
 }
 
 // Commit is the result of one commit of a request.

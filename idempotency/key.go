@@ -15,8 +15,7 @@ import (
 )
 
 var (
-	// ErrMissing is returned by ParseKey if there is no header, and by an Extractor
-	// that does not apply to a message.
+	// ErrMissing is returned by ParseKey if there is no header.
 	ErrMissing = errors.New("the idempotency key is missing")
 	// ErrInvalid is returned for a header or a text that is not a key.
 	ErrInvalid = errors.New("the idempotency key is not valid")

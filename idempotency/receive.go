@@ -143,8 +143,8 @@ func (r Receiver) read(ctx context.Context, try int, key Key, request Request) (
 		return KeyState{}, unknownOutcome(context.Cause(ctx))
 	}
 	known := request.Known.isOf(key)
-	if r.Observer.Reading != nil && !known {
-		defer r.Observer.Reading()()
+	if r.Reading != nil && !known {
+		defer r.Reading()()
 	}
 	switch {
 	case known:
@@ -197,8 +197,8 @@ func (r Receiver) observe(err error) (result Commit) {
 	default:
 		result = CommitFailed
 	}
-	if r.Observer.Committed != nil {
-		r.Observer.Committed(result)
+	if r.Committed != nil {
+		r.Committed(result)
 	}
 	return result
 }

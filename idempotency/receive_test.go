@@ -41,18 +41,16 @@ func TestReceive_ofWorkThatClaimsKeys(t *testing.T) {
 	})
 }
 
-// counts are what an Observer receives of one request.
+// counts are what the hooks of a Receiver receive of one request.
 type counts struct {
 	reading, read int
 	commits       map[idempotency.Commit]int
 }
 
-func (c *counts) observer() idempotency.Observer {
+func (c *counts) observe(r *idempotency.Receiver) {
 	c.commits = map[idempotency.Commit]int{}
-	return idempotency.Observer{
-		Reading:   func() func() { c.reading++; return func() { c.read++ } },
-		Committed: func(kind idempotency.Commit) { c.commits[kind]++ },
-	}
+	r.Reading = func() func() { c.reading++; return func() { c.read++ } }
+	r.Committed = func(kind idempotency.Commit) { c.commits[kind]++ }
 }
 
 func (c *counts) want(t *testing.T, reads int, commits map[idempotency.Commit]int) {
@@ -65,7 +63,7 @@ func (c *counts) want(t *testing.T, reads int, commits map[idempotency.Commit]in
 	}
 }
 
-func TestObserver(t *testing.T) {
+func TestReceiver_reportsReadsAndCommits(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name    string
@@ -85,7 +83,8 @@ func TestObserver(t *testing.T) {
 			if test.rival {
 				rivalInFlight(t, db)
 			}
-			r := idempotency.Receiver{DB: db, Observer: counted.observer(), Lost: func(error) bool { return test.lost }}
+			r := idempotency.Receiver{DB: db, Lost: func(error) bool { return test.lost }}
+			counted.observe(&r)
 			_, err := r.Receive(t.Context(), theKey(), theRequest(), func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
 				if calls++; calls == 1 {
 					b.Queue(`insert into outbox (topic, message_id, payload, metadata) values (null, 'effect', '', '{}')`)

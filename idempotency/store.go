@@ -11,16 +11,30 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/groupcommit"
+	"github.com/payonce/payonce/internal/schemacheck"
 )
 
-//go:embed schema.sql
-var schema string
+var (
+	//go:embed schema.sql
+	schema string
+	//go:embed schema.txt
+	tables string // for Check: go test ./internal/schemacheck -update
+)
 
 // Schema returns the SQL that creates idempotency_keys in the first schema of
 // the search_path. goose and psql apply it as it is, once, in a transaction. It has no way down.
 func Schema() string { return schema }
+
+// Check returns nil if the search_path of the pool finds what Schema creates. Otherwise its one
+// error names everything that is missing or different, and what is in a schema that the
+// search_path leaves out. It reads catalogs alone, so it needs no rights and checks none.
+// Further columns, constraints and indexes are accepted.
+func Check(ctx context.Context, pool *pgxpool.Pool) error {
+	return schemacheck.Check(ctx, pool, "idempotency", tables)
+}
 
 // onceConstraint refuses the second answer of a key.
 const onceConstraint = "idempotency_keys_once"
@@ -86,12 +100,13 @@ func Wait(b *pgx.Batch, atMost time.Duration) {
 
 func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 
-// KeyState is what the database has of a key.
+// KeyState is what the database has of a key. Times are by its clock.
 type KeyState struct {
-	Key    Key
-	Record Record // if Found
-	Found  bool
-	Now    time.Time // by the database's clock; zero if nothing was read
+	Key       Key
+	Record    Record    // if Found
+	FirstSeen time.Time // if Found
+	Found     bool
+	Now       time.Time // zero if nothing was read
 
 	replicates bool // commits of the server wait for a standby
 }
@@ -116,6 +131,7 @@ select asked.n,
        coalesce(k.location, '')                     as location,
        k.headers,
        coalesce(k.body, '')                         as body,
+       coalesce(k.created_at, c.now)                as first_seen,
        coalesce(k.expires_at, c.now)                as expires_at,
        coalesce(k.expires_at <= c.now
                 or k.body is null, false)           as expired,
@@ -125,7 +141,7 @@ select asked.n,
        select n, coalesce(nullif(scope, ''), current_setting(nullif($4, ''), true), '') as scope, operation, value
          from unnest($1::text[], $2::text[], $3::text[]) with ordinality as u(scope, operation, value, n)) as asked
   left join lateral (
-            select key, fingerprint, request, status_code, content_type, location, headers, body, expires_at
+            select key, fingerprint, request, status_code, content_type, location, headers, body, created_at, expires_at
               from idempotency_keys
              where scope = asked.scope
                and operation = asked.operation
@@ -133,17 +149,12 @@ select asked.n,
             offset 0) as k
     on true`
 
-// Querier reads rows, as a pgx pool, connection or transaction does.
-type Querier interface {
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-}
-
 // ReadKey reads the state of a key. It writes nothing: a replay costs one index probe.
-func ReadKey(ctx context.Context, q Querier, key Key) (KeyState, error) {
+func ReadKey(ctx context.Context, q groupcommit.Querier, key Key) (KeyState, error) {
 	return readKey(ctx, q, selectKeys, key)
 }
 
-func readKey(ctx context.Context, q Querier, sql string, key Key) (KeyState, error) {
+func readKey(ctx context.Context, q groupcommit.Querier, sql string, key Key) (KeyState, error) {
 	state := KeyState{Key: key}
 	args, scan := keysQuery([]*KeyState{&state}, "")
 	rows, _ := q.Query(ctx, sql, args...) // they have the error too
@@ -173,7 +184,7 @@ func keysQuery(states []*KeyState, scopeSetting string) (args []any, scan func(p
 		_, err := pgx.ForEachRow(rows, []any{
 			&n, &s.Key.Scope, &s.Now, &s.Found, &s.Record.Fingerprint, &s.Record.Canonical,
 			&s.Record.StatusCode, &s.Record.ContentType, &s.Record.Location, &s.Record.Header, &s.Record.Body,
-			&s.Record.ExpiresAt, &s.Record.Expired, &s.replicates,
+			&s.FirstSeen, &s.Record.ExpiresAt, &s.Record.Expired, &s.replicates,
 		}, func() error {
 			s.Key.Operation, s.Key.Value = operations[n-1], values[n-1]
 			*states[n-1] = s
@@ -199,7 +210,7 @@ var confirmTimeout = 5 * time.Second
 // A commit can be visible on the primary before its standby has it: after a restart
 // of the primary, or when an operator ended its wait. A failover would lose an answer
 // that was replayed from such a key.
-func confirmKey(ctx context.Context, q Querier, key Key) (KeyState, error) {
+func confirmKey(ctx context.Context, q groupcommit.Querier, key Key) (KeyState, error) {
 	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
 	defer cancel()
 	state, err := readKey(ctx, q, selectConfirmed, key)

@@ -198,7 +198,8 @@ func TestReceive_usesAKnownStateOfItsKeyAlone(t *testing.T) {
 			if test.doneThen {
 				receive(t, r, effect)
 			}
-			r.Cache, r.Observer = test.cache, counted.observer()
+			r.Cache = test.cache
+			counted.observe(&r)
 			got, err := r.Receive(t.Context(), mine, request, effect)
 			if replayed := test.doneFirst || test.doneThen; got.Replayed != replayed || !cmp.Equal(theAnswer(), got.Answer) || err != nil {
 				t.Errorf("replayed %v, want %v: %+v, %v", got.Replayed, replayed, got.Answer, err)
@@ -240,71 +241,6 @@ func TestWait(t *testing.T) {
 			}
 		}
 	}
-}
-
-func list(t *testing.T, q postgres.Querier, scope, key string) []idempotency.Entry {
-	t.Helper()
-	entries, err := idempotency.List(t.Context(), q, scope, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return entries
-}
-
-func TestList(t *testing.T) {
-	t.Parallel()
-
-	t.Run("uses are listed oldest first, and none of another scope or key", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		expires := inAnHour()
-		refund := idempotency.Key{Scope: "acme", Operation: "POST /v1/charges/{id}/refunds", Value: "k1"}
-		cancel := idempotency.Key{Scope: "acme", Operation: "POST /v1/charges/{id}/cancel", Value: "k1"}
-		before := fromNow(t, db, 0)
-		for _, key := range []idempotency.Key{refund, theKey(), cancel} {
-			if err := claim(t, db, key, theAnswer(), expires); err != nil {
-				t.Fatal(err)
-			}
-		}
-		after := fromNow(t, db, 0)
-		got := list(t, db, "acme", "k1")
-		for i := range got {
-			if seen := got[i].FirstSeen; seen.Before(before) || seen.After(after) {
-				t.Errorf("first seen at %v, not between %v and %v", seen, before, after)
-			}
-			got[i].FirstSeen = time.Time{}
-		}
-		var want []idempotency.Entry
-		for _, key := range []idempotency.Key{refund, theKey(), cancel} {
-			want = append(want, idempotency.Entry{Operation: key.Operation, StatusCode: http.StatusAccepted, Location: theAnswer().Location, ExpiresAt: expires})
-		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("entries (-want +got):\n%s", diff)
-		}
-		for _, place := range [][2]string{{"globex", "k1"}, {"acme", "K1"}, {"acme", "k"}, {"", "k1"}} {
-			if got := list(t, db, place[0], place[1]); len(got) > 0 {
-				t.Errorf("%q of %s has the uses %v", place[1], place[0], got)
-			}
-		}
-	})
-
-	t.Run("a list reads no more rows as the scope grows", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Open(t)
-		tombstones(t, db, 20000)
-		if err := claim(t, db, theKey(), theAnswer(), inAnHour()); err != nil {
-			t.Fatal(err)
-		}
-		tx, err := db.Pool().Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
-		if got := list(t, tx, "acme", "k1"); len(got) != 1 {
-			t.Errorf("the uses are %v", got)
-		}
-		wantRead(t, tx, 10)
-	})
 }
 
 // fromNow is a time by the database's clock.

@@ -19,7 +19,7 @@ import (
 // Beginner begins a transaction: a *pgxpool.Pool, a *pgx.Conn, or the caller's own pgx.Tx,
 // in which it is a savepoint.
 type Beginner interface {
-	Querier
+	groupcommit.Querier
 	Begin(ctx context.Context) (pgx.Tx, error)
 }
 
@@ -222,7 +222,7 @@ func refusal(what string, err error) error {
 }
 
 // replayFrom replays the answer of a taken key, when a failover cannot lose it.
-func replayFrom(ctx context.Context, q Querier, state KeyState, request Request) (Outcome, error) {
+func replayFrom(ctx context.Context, q groupcommit.Querier, state KeyState, request Request) (Outcome, error) {
 	if state.replicates {
 		var err error
 		if state, err = confirmKey(ctx, q, state.Key); err != nil {

@@ -29,29 +29,18 @@ type Source struct {
 	// it leaves empty of the id, the payload and the metadata is the transport's: the id is
 	// then the UUID. It depends on the message alone, so that each delivery of a message has
 	// one result. After ErrSkip the message is passed over; after any other error, and after a
-	// panic, it is stored as a dead letter; see also IDBy. Where the type, the ordering key and
-	// the partition are all empty, they are those of the metadata that package outbox writes:
-	// type, ordering_key and partition_key.
+	// panic, it is stored as a dead letter. Where the type, the ordering key and the partition
+	// are all empty, they are those of the metadata that package outbox writes: type,
+	// ordering_key and partition_key.
+	//
+	// A transport that gives a message another UUID when it is sent again needs an id of the
+	// sender, of the business or of the content: idempotency.ParseKey, NaturalKey, Content.
 	Read func(*message.Message) (Message, error)
 
 	// Split, where set, returns the messages that one message of the transport carries, such
 	// as those of a page (outbox.Messages). They are stored together, and acknowledged as the
 	// one that carries them.
 	Split func(*message.Message) ([]*message.Message, error)
-}
-
-// IDBy returns a Source.Read that takes the id from the headers and the payload, for
-// transports that give a message another UUID when it is sent again. An idempotency.Extractor
-// serves. What extract refuses is stored as a dead letter. A key with a time window finds no
-// repetition beyond the end of its window.
-func IDBy(extract func(header map[string]string, payload []byte) (string, error)) func(*message.Message) (Message, error) {
-	return func(m *message.Message) (Message, error) {
-		id, err := extract(m.Metadata, m.Payload)
-		if err == nil && id == "" {
-			err = errNoID
-		}
-		return Message{ID: id}, err
-	}
 }
 
 const (

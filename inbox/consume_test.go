@@ -199,8 +199,7 @@ func TestConsume_whatCannotBeRead(t *testing.T) {
 		reason       string
 	}{
 		"no id":                  {"", nil, dead, "unreadable:", "the message has no id"},
-		"a derived id is empty":  {"m", inbox.IDBy(func(map[string]string, []byte) (string, error) { return "", nil }), dead, "unreadable:", "the message has no id"},
-		"Read refuses it":        {"m", inbox.IDBy(idempotency.FromMembers("pay", 1, "order_id")), dead, "unreadable:", idempotency.ErrMissing.Error()},
+		"Read refuses it":        {"m", func(*message.Message) (inbox.Message, error) { return inbox.Message{}, idempotency.ErrMissing }, dead, "unreadable:", idempotency.ErrMissing.Error()},
 		"Read panics":            {"m", func(*message.Message) (inbox.Message, error) { panic("odd") }, dead, "unreadable:", "panic: odd"},
 		"an id that is too long": {long, nil, done, "sha256:", ""},
 		"an id that is no text":  {"m\x00\xff", nil, done, "sha256:", ""},

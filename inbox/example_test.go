@@ -2,6 +2,7 @@ package inbox_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -60,18 +61,34 @@ func Example() {
 	// 2 0 <nil>
 }
 
-// A transport that gives a message another UUID when it is sent again: what the message is
-// about is its id.
-func ExampleIDBy() {
-	source := inbox.Source{Topic: "orders", Read: inbox.IDBy(idempotency.FirstOf(
-		idempotency.FromHeader("idempotency-key"),
-		idempotency.FromMembers("charge", 1, "order_id"),
-	))}
-	for _, payload := range []string{`{"order_id":"o-1"}`, `{"amount":5}`} {
-		m, err := source.Read(message.NewMessage(watermill.NewUUID(), []byte(payload)))
-		fmt.Println(m.ID, err) // with an error it is stored as a dead letter
+// A transport that gives a message another UUID when it is sent again: the id is the sender's
+// key, else what the message is about. A key that is not valid is an error, never a reason for
+// the other one.
+func ExampleSource() {
+	source := inbox.Source{Topic: "orders", Read: func(m *message.Message) (inbox.Message, error) {
+		if given, ok := m.Metadata["idempotency-key"]; ok {
+			id, err := idempotency.ParseKey([]string{given})
+			return inbox.Message{ID: id}, err
+		}
+		var order struct {
+			ID string `json:"order_id"`
+		}
+		if err := json.Unmarshal(m.Payload, &order); err != nil {
+			return inbox.Message{}, err
+		}
+		key := idempotency.NaturalKey{Parts: []string{order.ID}, Operation: "charge", Version: 1}
+		return inbox.Message{ID: key.String()}, key.Validate()
+	}}
+	for _, given := range []string{`"k-1"`, "no key", ""} {
+		m := message.NewMessage(watermill.NewUUID(), []byte(`{"order_id":"o-1"}`))
+		if given != "" {
+			m.Metadata["idempotency-key"] = given
+		}
+		read, err := source.Read(m)
+		fmt.Println(read.ID, err) // with an error it is stored as a dead letter
 	}
 	// Output:
+	// k-1 <nil>
+	//  the idempotency key is not valid: character 3 is not visible ASCII
 	// o-1:charge:v1 <nil>
-	//  the idempotency key is missing
 }

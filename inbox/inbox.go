@@ -53,18 +53,34 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/payonce/payonce/internal/schemacheck"
 )
 
-//go:embed schema.sql
-var schema string
+var (
+	//go:embed schema.sql
+	schema string
+	//go:embed schema.txt
+	tables string // for Check: go test ./internal/schemacheck -update
+)
 
 // Schema returns the SQL that creates inbox and inbox_quarantine in the first schema of
 // the search_path. goose and psql apply it as it is, once, in a transaction. It has no way down.
 func Schema() string { return schema }
 
+// Check returns nil if the search_path of the pool finds what Schema creates. Otherwise its one
+// error names everything that is missing or different, and what is in a schema that the
+// search_path leaves out. It reads catalogs alone, so it needs no rights and checks none.
+// Further columns, constraints and indexes are accepted.
+func Check(ctx context.Context, pool *pgxpool.Pool) error {
+	return schemacheck.Check(ctx, pool, "inbox", tables)
+}
+
 // Message is what was received.
 type Message struct {
-	ID          string // unique for each receiver; the sender's, or derived, see IDBy
+	ID          string // unique for each receiver; the sender's, or derived, see Source.Read
 	Type        string
 	OrderingKey string // messages of one key are handled one at a time; the id where empty
 	Partition   string // messages of one partition leave handler slots to the others; may be empty

@@ -99,7 +99,8 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 func receiver(ctx context.Context, log *slog.Logger, s settings, db *postgres.DB, m *metrics) (r idempotency.Receiver, closeCache func(), err error) {
 	r = idempotency.Receiver{
 		Read: intake.BatchedRead(db, connections/4), Retention: s.IdempotencyRetention,
-		Wait: s.wait(), Waiters: make(chan struct{}, waiters), Observer: observeKeys(m),
+		Wait: s.wait(), Waiters: make(chan struct{}, waiters),
+		Reading: func() (read func()) { return m.lookup.Time() }, Committed: func(c idempotency.Commit) { m.commits.Add(1, string(c)) },
 	}
 	url := s.RedisURL.Reveal()
 	if url == "" {

@@ -75,10 +75,3 @@ func (m *metrics) answered(a httpapi.Answer, took time.Duration) {
 	}
 	m.events(a.Event.New, a.Event.Duplicates, a.Event.Quarantined)
 }
-
-func observeKeys(m *metrics) idempotency.Observer {
-	return idempotency.Observer{
-		Reading:   func() (read func()) { return m.lookup.Time() },
-		Committed: func(c idempotency.Commit) { m.commits.Add(1, string(c)) },
-	}
-}

@@ -94,7 +94,7 @@ func TestDocsThatNameNothing(t *testing.T) {
 		"`fulfillment.TestRefund_list`, `…/two_that_move_nothing`":                 "fulfillment.TestRefund_list/two_that_move_nothing",
 		"`TestReceiveOutlivesAnError` in `inbox`, `TestProcessor` in `outbox`":     "outbox.TestProcessor",
 		"All tests are in `e2e/`. `TestWalk`, `TestSavedError`":                    "e2e.TestSavedError",
-		"`idempotency.List`, `idempotency.Lock`":                                   "idempotency.Lock",
+		"`idempotency.Sweep`, `idempotency.Lock`":                                  "idempotency.Lock",
 		"`idempotency.Receiver.Receive`, `idempotency.Receiver.Wait`, `inbox.X.Y`": "inbox.X.Y",
 		"`internal/nowhere.Name`":                                                  "internal/nowhere.Name",
 		"`key.go`, `lock.go`":                                                      "lock.go",

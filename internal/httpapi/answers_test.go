@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -149,6 +150,27 @@ func TestAnswers_sayWhen(t *testing.T) {
 	checks := members(t, w.send(t, get("/v1/audit")).body)
 	if all, _ := checks["checks"].([]any); checks["ok"] != true || len(all) == 0 {
 		t.Errorf("audit: %v", checks)
+	}
+}
+
+func TestKeys_listTheirUsesOldestFirst(t *testing.T) {
+	t.Parallel()
+	w := serve(t)
+	first := w.accept(t, "other", body()).header.Get("Location")
+	for _, r := range []call{to(first+"/cancel", "key", ""), post("key", body()), to(first+"/refunds", "key", `{}`)} {
+		w.send(t, r)
+	}
+	var got []string
+	for _, use := range data(t, w.send(t, get("/v1/idempotency-keys/key"))) {
+		got = append(got, fmt.Sprint(use["operation"], " ", use["status_code"]))
+		at, err := time.Parse(time.RFC3339, fmt.Sprint(use["first_seen"]))
+		if err != nil || time.Since(at).Abs() > time.Minute {
+			t.Errorf("first seen at %v: %v", at, err)
+		}
+	}
+	want := []string{"POST /v1/charges/:id/cancel 202", "POST /v1/charges 202", "POST /v1/charges/:id/refunds 409"}
+	if !slices.Equal(got, want) {
+		t.Errorf("the uses are %q, want %q", got, want)
 	}
 }
 

@@ -111,7 +111,7 @@ func (a *API) read(ctx context.Context, k credentials, merchant string, recent b
 		queue, sessions, k.key = a.limits.unknown, a.unknownSessions, idempotency.Key{}
 	case k.key.Value != "":
 		sessions = a.keyedSessions
-		if reading := a.Intake.Keys.Observer.Reading; reading != nil {
+		if reading := a.Intake.Keys.Reading; reading != nil {
 			defer reading()()
 		}
 	}
@@ -181,8 +181,7 @@ func readSessions(ctx context.Context, db Database, batch []credentials) ([]sess
 // headerKeyOf is the idempotency key of a request whose handler will find the same one,
 // else zero. It decides only when the key is read.
 func (a *API) headerKeyOf(c echo.Context) idempotency.Key {
-	keyed := []string{chargesPath, cancelPath, refundsPath}
-	if c.Request().Method != http.MethodPost || !slices.Contains(keyed, c.Path()) || a.NaturalKeys || a.Intake.Keys.Cache != nil {
+	if c.Request().Method != http.MethodPost || !slices.Contains(keyedPaths, c.Path()) || a.NaturalKeys || a.Intake.Keys.Cache != nil {
 		return idempotency.Key{}
 	}
 	key, err := givenKey(c.Request().Header.Values(headerKey))

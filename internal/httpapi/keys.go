@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -135,18 +136,26 @@ func (a *API) getKey(c echo.Context) (any, error) {
 	if holdsCard(key) {
 		return nil, errCardAsKey
 	}
-	entries, err := idempotency.List(c.Request().Context(), a.tenant(c), merchantOf(c).ID, key)
-	if err == nil && len(entries) == 0 {
-		err = errUnknownKey
-	}
-	views := make([]keyView, len(entries))
-	for i, e := range entries {
-		views[i] = keyView{Operation: e.Operation, StatusCode: e.StatusCode, FirstSeen: e.FirstSeen.UTC(), ExpiresAt: e.ExpiresAt.UTC()}
-		if e.Location != "" {
-			views[i].Location = &e.Location
+	views := []keyView{}
+	for _, path := range keyedPaths {
+		state, err := idempotency.ReadKey(c.Request().Context(), a.tenant(c),
+			idempotency.Key{Scope: merchantOf(c).ID, Operation: http.MethodPost + " " + path, Value: key})
+		if err != nil {
+			return nil, err
+		}
+		if r := state.Record; state.Found {
+			v := keyView{Operation: state.Key.Operation, StatusCode: r.StatusCode, FirstSeen: state.FirstSeen.UTC(), ExpiresAt: r.ExpiresAt.UTC()}
+			if r.Location != "" {
+				v.Location = &r.Location
+			}
+			views = append(views, v)
 		}
 	}
-	return map[string]any{"data": views}, err
+	if len(views) == 0 {
+		return nil, errUnknownKey
+	}
+	slices.SortStableFunc(views, func(a, b keyView) int { return a.FirstSeen.Compare(b.FirstSeen) })
+	return map[string]any{"data": views}, nil
 }
 
 // refundOperation is the one that may be meant twice: a charge can be refunded in parts, and

@@ -152,6 +152,8 @@ const (
 	refundsPath = "/v1/charges/:id/refunds"
 )
 
+var keyedPaths = []string{chargesPath, cancelPath, refundsPath}
+
 func (a *API) routes() []route {
 	return []route{
 		{http.MethodGet, "/healthz", "", answer(getHealth)},

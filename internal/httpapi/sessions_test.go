@@ -63,7 +63,7 @@ func countingReads(t *testing.T, changes ...func(*httpapi.Config)) (*world, *cou
 	w := serve(t, append(changes, func(api *httpapi.Config) {
 		c.DB, _ = api.DB.(*postgres.DB)
 		api.DB = c
-		api.Intake.Keys.Observer.Reading = func() func() { c.keys.Add(1); return func() {} }
+		api.Intake.Keys.Reading = func() func() { c.keys.Add(1); return func() {} }
 	})...)
 	return w, c
 }
@@ -145,7 +145,7 @@ func TestAuthentication_aLockOnKeysDelaysKeyedRequestsAlone(t *testing.T) {
 			var keyReads atomic.Int64
 			w := serveOn(t, openWith(t, postgres.Options{LockTimeout: test.timeout}), func(api *httpapi.Config) {
 				api.Limits.Authenticating = 1
-				api.Intake.Keys.Observer.Reading = func() func() { keyReads.Add(1); return func() {} }
+				api.Intake.Keys.Reading = func() func() { keyReads.Add(1); return func() {} }
 			})
 			for _, key := range []string{apiKey, strangerKey} {
 				w.send(t, get("/v1/balances").as(key))
@@ -212,7 +212,7 @@ func TestReceive_readsTheKeyAgainAfterAWait(t *testing.T) {
 	var rival pgx.Tx
 	w := serveOn(t, db, func(api *httpapi.Config) {
 		api.Intake.Keys.Waiters = make(chan struct{}, 1)
-		api.Intake.Keys.Observer.Committed = func(kind idempotency.Commit) {
+		api.Intake.Keys.Committed = func(kind idempotency.Commit) {
 			commits = append(commits, kind)
 			if kind == idempotency.CommitInFlight {
 				if err := rival.Commit(t.Context()); err != nil {
