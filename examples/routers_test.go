@@ -1,0 +1,129 @@
+package examples_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/labstack/echo/v4"
+	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/internal/postgres/local"
+)
+
+type middleware = func(http.Handler) http.Handler
+
+// order writes through the transaction of its key, and responds with its number and path.
+func order(w http.ResponseWriter, r *http.Request, path string) {
+	var number int
+	if err := idempotency.Tx(r.Context()).QueryRow(r.Context(), `insert into orders default values returning number`).Scan(&number); err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Location", fmt.Sprint("/orders/", number))
+	w.WriteHeader(http.StatusCreated)
+	_, _ = fmt.Fprint(w, number, " of ", path)
+}
+
+// The middleware is put around a router, and around one route.
+func TestMiddleware_worksWithEachRouter(t *testing.T) {
+	t.Parallel()
+	server, err := local.Start(t.Context(), local.Options{InMemory: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := server.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := server.CreateDatabase(t.Context(), "routers"); err != nil {
+		t.Fatal(err)
+	}
+	pool, err := pgxpool.New(t.Context(), server.URL("routers"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	if _, err := pool.Exec(t.Context(), `create table orders (number int generated always as identity);`+idempotency.Schema()); err != nil {
+		t.Fatal(err)
+	}
+	onEcho := func(c echo.Context) error {
+		order(c.Response(), c.Request(), c.Param("shop"))
+		return nil
+	}
+	onChi := func(w http.ResponseWriter, r *http.Request) { order(w, r, chi.URLParam(r, "shop")) }
+	onMux := func(w http.ResponseWriter, r *http.Request) { order(w, r, r.PathValue("shop")) }
+	for name, router := range map[string]func(middleware) http.Handler{
+		"net/http, around the router": func(once middleware) http.Handler {
+			mux := http.NewServeMux()
+			mux.HandleFunc("POST /{shop}/orders", onMux)
+			return once(mux)
+		},
+		"net/http, around a route": func(once middleware) http.Handler {
+			mux := http.NewServeMux()
+			mux.Handle("POST /{shop}/orders", once(http.HandlerFunc(onMux)))
+			return mux
+		},
+		"chi, Use": func(once middleware) http.Handler {
+			r := chi.NewRouter()
+			r.Use(once)
+			r.Post("/{shop}/orders", onChi)
+			return r
+		},
+		"chi, With": func(once middleware) http.Handler {
+			r := chi.NewRouter()
+			r.With(once).Post("/{shop}/orders", onChi)
+			return r
+		},
+		"Echo, Use": func(once middleware) http.Handler {
+			e := echo.New()
+			e.Use(echo.WrapMiddleware(once))
+			e.POST("/:shop/orders", onEcho)
+			return e
+		},
+		"Echo, of a route": func(once middleware) http.Handler {
+			e := echo.New()
+			e.POST("/:shop/orders", onEcho, echo.WrapMiddleware(once))
+			return e
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			handler := router(idempotency.Middleware(pool, func(*http.Request) string { return name }, idempotency.HTTPOptions{}))
+			post := func(path, key string) (*http.Response, string) {
+				r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader("a mug"))
+				if key != "" {
+					r.Header.Set(idempotency.HeaderKey, key)
+				}
+				w := httptest.NewRecorder()
+				handler.ServeHTTP(w, r)
+				body, err := io.ReadAll(w.Body)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return w.Result(), string(body)
+			}
+			first, body := post("/acme/orders", "k1")
+			replay, again := post("/acme/orders", "k1")
+			if first.StatusCode != http.StatusCreated || !strings.HasSuffix(body, " of acme") || first.Header.Get(idempotency.HeaderReplayed) != "" {
+				t.Errorf("the first response is %d %q %v", first.StatusCode, body, first.Header)
+			}
+			if replay.StatusCode != http.StatusCreated || again != body || replay.Header.Get("Location") != first.Header.Get("Location") || replay.Header.Get(idempotency.HeaderReplayed) != "true" {
+				t.Errorf("the replay is %d %q %v", replay.StatusCode, again, replay.Header)
+			}
+			for want, request := range map[int][2]string{http.StatusUnprocessableEntity: {"/globex/orders", "k1"}, http.StatusBadRequest: {"/acme/orders", ""}} {
+				if refused, body := post(request[0], request[1]); refused.StatusCode != want {
+					t.Errorf("%v: %d %s, want %d", request, refused.StatusCode, body, want)
+				}
+			}
+		})
+	}
+	var orders, routers int
+	if err := pool.QueryRow(t.Context(), `select (select count(*) from orders), (select count(*) from idempotency_keys)`).Scan(&orders, &routers); err != nil || orders != 6 || routers != 6 {
+		t.Errorf("%d orders, %d keys, %v", orders, routers, err)
+	}
+}
