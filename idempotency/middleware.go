@@ -39,7 +39,8 @@ var (
 
 // HTTPOptions of Middleware. The zero value is usable.
 type HTTPOptions struct {
-	// Methods are those that need a key; POST and PATCH if nil. Other requests pass through.
+	// Methods are those that need a key, in any case of their letters; POST and PATCH if nil.
+	// Other requests pass through.
 	Methods []string
 	// Headers are the response headers that a replay repeats; Content-Type, Content-Encoding
 	// and Location if nil. The first response has all that the handler set.
@@ -65,11 +66,12 @@ type HTTPOptions struct {
 	Log *slog.Logger
 }
 
-// StoresStatus is the default of HTTPOptions.Stores: 2xx to 4xx, but no status that asks for
-// the same request later: 408, 409, 425 and 429.
+// StoresStatus is the default of HTTPOptions.Stores: 2xx to 4xx, but no status that the same
+// request may pass later: with other credentials (401, 403), or after a while (408, 409, 425
+// and 429).
 func StoresStatus(status int) bool {
 	switch status {
-	case http.StatusRequestTimeout, http.StatusConflict, http.StatusTooEarly, http.StatusTooManyRequests:
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestTimeout, http.StatusConflict, http.StatusTooEarly, http.StatusTooManyRequests:
 		return false
 	}
 	return true
@@ -127,7 +129,7 @@ func Middleware(db Beginner, scope func(*http.Request) string, o HTTPOptions) fu
 	o.InFlight = cmp.Or(o.InFlight, http.StatusConflict)
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if !slices.Contains(o.Methods, r.Method) {
+			if !slices.ContainsFunc(o.Methods, func(method string) bool { return strings.EqualFold(method, r.Method) }) {
 				next.ServeHTTP(w, r)
 				return
 			}

@@ -166,6 +166,13 @@ func TestMiddleware(t *testing.T) {
 		wantEffects(t, db, 1)
 	})
 
+	t.Run("a method is known in any case of its letters", func(t *testing.T) {
+		t.Parallel()
+		db := testdb.Reused(t)
+		wantProblem(t, post(t, serve(db.Pool(), options{Methods: []string{"post"}}, handle), "/orders", ""), http.StatusBadRequest, idempotency.ErrMissing.Error())
+		wantEffects(t, db, 0)
+	})
+
 	t.Run("a method that needs no key passes through, without a transaction", func(t *testing.T) {
 		t.Parallel()
 		h := serve(testdb.Reused(t).Pool(), options{Methods: []string{http.MethodPut}}, func(w http.ResponseWriter, r *http.Request) {
@@ -204,6 +211,8 @@ func TestMiddleware_statuses(t *testing.T) {
 	}{
 		{200, nil, true, 1},
 		{303, nil, true, 1},
+		{401, nil, false, 0},
+		{403, nil, false, 0},
 		{404, nil, true, 0},
 		{422, nil, true, 0},
 		{408, nil, false, 0},

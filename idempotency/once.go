@@ -26,7 +26,8 @@ type Options struct {
 	// connection.
 	Wait time.Duration
 	// Committed, if set, receives the result of each call that reached the key, for
-	// metrics: CommitMade, CommitTaken for a replay, CommitInFlight or CommitFailed.
+	// metrics: CommitMade, CommitTaken for a replay, CommitInFlight, or CommitFailed, also
+	// after a panic.
 	Committed func(Commit)
 }
 

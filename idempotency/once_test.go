@@ -181,11 +181,15 @@ func TestOnce(t *testing.T) {
 		o.Committed = func(c idempotency.Commit) { got = append(got, c) }
 		planted := errors.New("planted")
 		for _, fn := range []func(context.Context, pgx.Tx) (receipt, error){
-			func(context.Context, pgx.Tx) (receipt, error) { return receipt{}, planted }, new(work).do, new(work).do,
+			func(context.Context, pgx.Tx) (receipt, error) { return receipt{}, planted },
+			func(context.Context, pgx.Tx) (receipt, error) { panic(planted) }, new(work).do, new(work).do,
 		} {
-			_, _, _ = idempotency.Once(t.Context(), db.Pool(), key, o, fn)
+			func() {
+				defer func() { _ = recover() }()
+				_, _, _ = idempotency.Once(t.Context(), db.Pool(), key, o, fn)
+			}()
 		}
-		if diff := cmp.Diff([]idempotency.Commit{idempotency.CommitFailed, idempotency.CommitMade, idempotency.CommitTaken}, got); diff != "" {
+		if diff := cmp.Diff([]idempotency.Commit{idempotency.CommitFailed, idempotency.CommitFailed, idempotency.CommitMade, idempotency.CommitTaken}, got); diff != "" {
 			t.Errorf("results (-want +got):\n%s", diff)
 		}
 	})

@@ -67,7 +67,10 @@ const (
 	maxResolves = 4
 )
 
-var errNilDatabase = errors.New("the database is nil")
+var (
+	errNilDatabase = errors.New("the database is nil")
+	errPanicked    = errors.New("the work panicked")
+)
 
 // txWork carries out a request in a transaction.
 type txWork func(ctx context.Context, tx pgx.Tx) (Answer, error)
@@ -83,12 +86,13 @@ func once(ctx context.Context, db Beginner, key Key, o Options, work txWork) (Ou
 			return Outcome{}, err
 		}
 	}
-	outcome, err := attempt(ctx, db, key, o, work)
+	outcome, err := Outcome{}, errPanicked
+	if o.Committed != nil {
+		defer func() { o.Committed(commitOf(outcome, err)) }()
+	}
+	outcome, err = attempt(ctx, db, key, o, work)
 	if cause, ok := errors.AsType[*lostCommitError](err); ok {
 		outcome, err = resolve(ctx, db, key, o, cause.error)
-	}
-	if o.Committed != nil {
-		o.Committed(commitOf(outcome, err))
 	}
 	return outcome, err
 }
