@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/payonce/payonce/internal/loop"
+	"github.com/payonce/payonce/internal/schemacheck"
 )
 
 // ErrSkip is returned by Source.Read for a message that is none of the receiver's: it is
@@ -55,7 +56,8 @@ const (
 // with it those that are ready behind it: it never waits for a second one, so a transport
 // may deliver one at a time. It stores them as Receive does, and only then acknowledges
 // them. If they cannot be stored it refuses them (Nack), so that they are delivered again,
-// and takes half as many.
+// and takes half as many. If they cannot be stored because Schema is not applied, it returns
+// the error of Check. A nil message is passed over.
 //
 // While Run runs, Consume takes messages only as far as handler slots are free. Before, it
 // stores what comes, and after it takes nothing. It has no goroutine of its own, and leaves
@@ -95,6 +97,9 @@ func (p *Processor) Consume(ctx context.Context, from Source) error {
 			logged, most = time.Time{}, min(pageMessages, 2*most)
 			continue
 		}
+		if errors.Is(err, schemacheck.ErrMisfit) {
+			return fmt.Errorf("consume %s: %w", from.Topic, err)
+		}
 		if now := time.Now(); now.Sub(logged) >= logEvery { //nolint:forbidigo // it decides only what is logged
 			logged = now
 			r.Log.WarnContext(ctx, "receive failed, the messages will be delivered again",
@@ -125,17 +130,20 @@ func take(ctx context.Context, messages <-chan *message.Message, most int) (page
 	}
 	bytes := 0
 	add := func(m *message.Message, open bool) (more bool) {
-		if open {
+		if open && m != nil {
 			page = append(page, m)
 			bytes += len(m.Payload)
 		}
 		return open && len(page) < most && bytes < pageBytes
 	}
-	more := false
-	select {
-	case <-ctx.Done():
-	case m, open := <-messages:
-		more = add(m, open)
+	more := true
+	for more && len(page) == 0 {
+		select {
+		case <-ctx.Done():
+			more = false
+		case m, open := <-messages:
+			more = add(m, open)
+		}
 	}
 	for yielded := 0; more && yielded < yields; {
 		select {

@@ -156,37 +156,6 @@ func TestConsume_eachMessageTakesEffectOnce(t *testing.T) {
 	}
 }
 
-// What cannot be stored is not acknowledged, and is stored once when it can be.
-func TestConsume_withoutATable(t *testing.T) {
-	t.Parallel()
-	for name, change := range map[string][2]string{
-		"that is missing":           {`alter table inbox rename to away`, `alter table away rename to inbox`},
-		"that is in another schema": {`create schema app; alter table inbox set schema app`, `alter table app.inbox set schema public`},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			db, lines, b := testdb.Open(t), &diary{}, &broker{log: logOf("m1", "m2")}
-			run(t, db.Pool(), change[0])
-			p := processor(db, affecting(db))
-			p.Log = slog.New(slog.NewTextHandler(lines, nil))
-			stop := consume(t, p, inbox.Source{Subscriber: b, Topic: "orders"})
-			lines.await(t, "receive failed, the messages will be delivered again")
-			lines.await(t, `relation \"inbox\" does not exist`)
-			await.True(t, "it is refused several times", func() bool { _, nacks := b.seen(); return nacks > 2 })
-			if acked, _ := b.seen(); acked > 0 {
-				t.Errorf("%d messages are acknowledged", acked)
-			}
-			start(t, p)
-			lines.await(t, "claim failed, it is retried until it succeeds")
-			run(t, db.Pool(), change[1])
-			b.awaitAcks(t, 2)
-			await.Row(t, db, `select count(*) = 2 and bool_and(status = 'done') from inbox`)
-			must(t, stop())
-			wantEffects(t, db, "m1", "m2")
-		})
-	}
-}
-
 // What cannot be read or indexed blocks nothing. Nor does what is no text.
 func TestConsume_whatCannotBeRead(t *testing.T) {
 	t.Parallel()

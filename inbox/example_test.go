@@ -13,6 +13,7 @@ import (
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/outbox"
 )
 
 // A broker delivers two messages, one of them twice. Each takes effect once: the insert and
@@ -59,6 +60,56 @@ func Example() {
 	// true true
 	// <nil> <nil> <nil>
 	// 2 0 <nil>
+}
+
+// A process that shares its work with others: each rings after its commits and is woken by
+// the rings of all, so a message that one sends is handled at once by any.
+func ExampleProcessor_wake() {
+	pool, end := openPool() // a *pgxpool.Pool on a database with inbox.Schema and outbox.Schema
+	defer end()
+	ctx, stop := context.WithCancel(context.Background())
+
+	const due = outbox.KindMessages << 1 // a kind of ours: a message of the inbox is due
+	bell := outbox.NewDoorbell(outbox.DoorbellOptions{})
+	db := groupcommit.New(pool, groupcommit.Options{Committed: func(b *pgx.Batch) {
+		if outbox.Appended(b) {
+			bell.Ring(outbox.KindMessages)
+		}
+		if inbox.MadeDue(b) {
+			bell.Ring(due)
+		}
+	}})
+	shop := &inbox.Processor{
+		DB: db, Receiver: "shop",
+		Wake: bell.Bell(due), Listening: bell.Listening,
+		OnDeferred: func() { bell.Ring(due) }, // another process may have a free slot
+		Handle: func(_ context.Context, d *inbox.Delivery) error {
+			fmt.Println(string(d.Payload))
+			stop()
+			return nil
+		},
+	}
+	subscriber := outbox.NewSubscriber(pool, "inbox", outbox.Options{
+		Bell: bell.Bell(outbox.KindMessages), Listening: bell.Listening, Room: shop.Room,
+	})
+
+	b := &pgx.Batch{}
+	if err := outbox.Append(b, outbox.Message{Topic: "orders", ID: "order-1", Payload: []byte("a mug")}); err != nil {
+		panic(err)
+	}
+	if err := db.Commit(ctx, b); err != nil {
+		panic(err)
+	}
+	ended := make(chan error, 2)
+	go func() { ended <- shop.Run(ctx) }()
+	go func() {
+		ended <- shop.Consume(ctx, inbox.Source{Subscriber: subscriber, Topic: "orders", Split: outbox.Messages})
+	}()
+	bell.Run(ctx, pool) // until ctx ends
+	fmt.Println(<-ended, <-ended, subscriber.Close())
+	// Output:
+	// a mug
+	// <nil> <nil> <nil>
 }
 
 // A transport that gives a message another UUID when it is sent again: the id is the sender's

@@ -53,6 +53,20 @@ func TestConsume_acknowledgesNothingThatSplitCannotRead(t *testing.T) {
 	}
 }
 
+// A nil message has nothing to store, and nothing to acknowledge.
+func TestConsume_passesOverANilMessage(t *testing.T) {
+	t.Parallel()
+	db, from, last := testdb.Reused(t), make(pipe, 4), message.NewMessage("m1", nil)
+	for _, m := range []*message.Message{nil, nil, last, nil} {
+		from <- m
+	}
+	stop := consume(t, storing(db, "r"), inbox.Source{Subscriber: from})
+	await.Receive(t, "an acknowledgment", last.Acked())
+	await.True(t, "all are read", func() bool { return len(from) == 0 })
+	must(t, stop())
+	wantReceived(t, db, map[string]int{"r m1": 0})
+}
+
 func TestProcessor_runsOnce(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/groupcommit"
+	"github.com/payonce/payonce/internal/schemacheck"
 )
 
 // Processor receives messages for one receiver and runs its handler on them. DB, Receiver
@@ -105,8 +106,9 @@ const (
 // Run claims and handles messages until ctx ends. Then it claims no more, lets the running
 // handlers continue for at most Drain, releases what they could not finish, and returns nil:
 // later where a handler ignores the end of its context.
-// It returns an error at once if a field of the processor cannot be; while the database
-// is away, or has no table, it logs so and tries again. A processor runs once.
+// It returns an error at once if a field of the processor cannot be, and the error of Check
+// when a claim finds that Schema is not applied. While the database is away it logs so and
+// tries again. A processor runs once.
 //
 // What Receive stores needs no claim where a slot is free. A claim is for the rest:
 // retries, messages of holders that died, messages behind another one of their key,
@@ -134,7 +136,7 @@ func (p *Processor) Run(ctx context.Context) error {
 	r.drain()
 	stop()
 	renewal.Wait()
-	return nil
+	return r.misfit
 }
 
 // state returns the state of a processor, or why it can have none.
@@ -161,6 +163,7 @@ type run struct {
 
 	// Used by the claim loop alone.
 	away     bool      // the last claim failed
+	misfit   error     // of the tables
 	dueFrom  time.Time // no open message is due before, see lookAhead
 	lookedAt time.Time // when the last full look was
 	seldom   bool      // it has seen what claimSeldom is for
@@ -195,6 +198,10 @@ func (r *run) claimOnce(ctx context.Context) bool {
 	left, next, err := r.claim(ctx, slots)
 	more := err == nil && next == 0
 	r.slots.giveBack(left, more || err != nil)
+	if err = schemacheck.Explain(ctx, r.DB, "inbox", tables, err); errors.Is(err, schemacheck.ErrMisfit) {
+		r.misfit = fmt.Errorf("claim for %s: %w", r.Receiver, err)
+		return false
+	}
 	if err != nil && !r.away {
 		r.Log.WarnContext(ctx, "claim failed, it is retried until it succeeds", "receiver", r.Receiver, "error", err)
 	}

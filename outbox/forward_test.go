@@ -331,12 +331,15 @@ func TestForward_faults(t *testing.T) {
 		elsewhere, err := pgxpool.NewWithConfig(t.Context(), config)
 		must(t, err)
 		defer elsewhere.Close()
+		renamed := testdb.Open(t)
+		write(t, renamed, `alter table outbox rename payload to body`)
 		for _, test := range []struct {
 			what, want string
 			pool       *pgxpool.Pool
 		}{
 			{"no pool", "the pool is nil", nil},
-			{"another search_path", `relation "outbox_offsets" does not exist`, elsewhere},
+			{"another search_path", `apply outbox.Schema: the schema of outbox does not fit: table numbering_mark is missing; table outbox is missing`, elsewhere},
+			{"another column", `apply outbox.Schema: the schema of outbox does not fit: column outbox.payload is missing, want bytea not null`, renamed.Pool()},
 		} {
 			subscriber := outbox.NewSubscriber(test.pool, "g", outbox.Options{})
 			_, subscribed := subscriber.Subscribe(t.Context(), topic)

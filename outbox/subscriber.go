@@ -15,6 +15,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/payonce/payonce/internal/schemacheck"
 )
 
 // Timing of a subscriber. A poll that finds nothing reads one index entry and writes nothing.
@@ -61,10 +63,13 @@ type Options struct {
 // use Forward. A subscriber has a connection of its own, made as the pool makes them: the
 // receiver needs connections of the pool meanwhile.
 //
+// Subscribe returns the error of Check if it finds that Schema is not applied. It fails while
+// the database is away; a subscriber that reads retries until it is back.
+//
 // If we die here: the offset has not moved, and the page is delivered again.
 func NewSubscriber(pool *pgxpool.Pool, group string, o Options) message.Subscriber {
 	s := newSubscriber(sessions(pool), group, o, retryInterval, time.Now) //nolint:forbidigo // it decides when the outbox is read and which failure is logged
-	if pool == nil {
+	if s.pool = pool; pool == nil {
 		s.refused = errNoPool
 	}
 	return s
@@ -117,6 +122,7 @@ func newSubscriber(db *sql.DB, group string, o Options, retry time.Duration, now
 type subscriber struct {
 	*wsql.Subscriber
 
+	pool       *pgxpool.Pool
 	db         *sql.DB // its own sessions
 	reader     *reader
 	close      context.CancelFunc
@@ -138,6 +144,7 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		read, err = s.Subscriber.Subscribe(ctx, topic)
 	}
 	if err != nil {
+		err = schemacheck.Explain(ctx, s.pool, "outbox", tables, err)
 		s.end()
 		return nil, fmt.Errorf("subscribe to %s: %w", topic, err)
 	}
@@ -304,9 +311,15 @@ insert into outbox_offsets
 values ($1, $2, '0', 0)
 on conflict do nothing`
 
+// refuseMisfit fails where a page cannot be read, and reads none.
+const refuseMisfit = `select from (` + selectPage + `) page where false`
+
 // BeforeSubscribingQueries makes the row that the active subscriber locks.
-func (*reader) BeforeSubscribingQueries(topic, group string) []wsql.Query {
-	return []wsql.Query{{Query: insertOffset, Args: []any{topic, group}}}
+func (r *reader) BeforeSubscribingQueries(topic, group string) []wsql.Query {
+	return []wsql.Query{
+		{Query: refuseMisfit, Args: r.SelectQuery(topic, group, nil).Args},
+		{Query: insertOffset, Args: []any{topic, group}},
+	}
 }
 
 // The commit is not flushed: a crash of the server that loses it costs a redelivery. Nothing is

@@ -5,11 +5,13 @@ package schemacheck
 import (
 	"context"
 	_ "embed"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -20,16 +22,37 @@ var (
 	elsewhere string
 )
 
+// ErrMisfit is in the chain of an error that names what is missing or different.
+var ErrMisfit = errors.New("does not fit")
+
+// Querier reads, such as a pool.
+type Querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// Explain returns the error of a statement of a package. Where the server refused it because
+// the schema of the package is not applied, the error says so, as Check does.
+func Explain(ctx context.Context, q Querier, name, want string, err error) error {
+	refused, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok || !strings.HasPrefix(refused.Code, "42") { // missing objects, wrong types, missing rights
+		return err
+	}
+	if misfit := Check(ctx, q, name, want); errors.Is(misfit, ErrMisfit) {
+		return fmt.Errorf("apply %s.Schema: %w: %w", name, misfit, err)
+	}
+	return err
+}
+
 // Check returns one error that names every object of want which the search_path of the pool
 // does not find, or finds in another form. It accepts further columns, constraints and
 // tables. want has the lines of Describe for a database with the schema of the package.
-func Check(ctx context.Context, pool *pgxpool.Pool, name, want string) error {
-	if pool == nil {
+func Check(ctx context.Context, q Querier, name, want string) error {
+	if pool, ok := q.(*pgxpool.Pool); ok && pool == nil {
 		return fmt.Errorf("check the schema of %s: the pool is nil", name)
 	}
 	lines := strings.Split(strings.TrimSpace(want), "\n")
 	wanted := relations(lines)
-	found, err := Describe(ctx, pool, wanted)
+	found, err := Describe(ctx, q, wanted)
 	if err != nil {
 		return fmt.Errorf("check the schema of %s: %w", name, err)
 	}
@@ -39,22 +62,22 @@ func Check(ctx context.Context, pool *pgxpool.Pool, name, want string) error {
 		return nil
 	}
 	absent := slices.DeleteFunc(wanted, func(relation string) bool { return slices.Contains(present, relation) })
-	others, err := query(ctx, pool, elsewhere, absent)
+	others, err := query(ctx, q, elsewhere, absent)
 	if err != nil {
 		return fmt.Errorf("check the schema of %s: %w", name, err)
 	}
-	return fmt.Errorf("the schema of %s does not fit: %s", name, strings.Join(append(wrong, others...), "; "))
+	return fmt.Errorf("the schema of %s %w: %s", name, ErrMisfit, strings.Join(append(wrong, others...), "; "))
 }
 
 // Describe returns a line for each of the named tables and views that the search_path of the
 // pool finds, and for each of their columns, constraints and unique indexes. The lines are
 // sorted, and the same on every supported major of PostgreSQL.
-func Describe(ctx context.Context, pool *pgxpool.Pool, names []string) ([]string, error) {
-	return query(ctx, pool, describe, names)
+func Describe(ctx context.Context, q Querier, names []string) ([]string, error) {
+	return query(ctx, q, describe, names)
 }
 
-func query(ctx context.Context, pool *pgxpool.Pool, sql string, names []string) ([]string, error) {
-	rows, _ := pool.Query(ctx, sql, names) // CollectRows returns the error
+func query(ctx context.Context, q Querier, sql string, names []string) ([]string, error) {
+	rows, _ := q.Query(ctx, sql, names) // CollectRows returns the error
 	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
