@@ -172,7 +172,7 @@ func (d *deployment) start(ctx context.Context, of *running, programs []string) 
 	var pids []int
 	for n, name := range programs {
 		env := map[string]string{
-			"DATABASE_URL": d.database, "STRIPE_SECRET_KEY": providerKey, "STRIPE_API_BASE": d.external.url,
+			"DATABASE_URL": d.database, "ALLOW_PRIVILEGED_DATABASE_USER": "1", "STRIPE_SECRET_KEY": providerKey, "STRIPE_API_BASE": d.external.url,
 			"WEBHOOK_ALLOW_CIDRS": "127.0.0.0/8", profileEnv: d.profileOf(name, n),
 		}
 		if name == "river" {

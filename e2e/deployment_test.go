@@ -121,6 +121,8 @@ func (d *deployment) startAPIs(t *testing.T) {
 	env := d.APIEnv()
 	if d.apiDatabase != nil {
 		env["DATABASE_URL"] = d.apiDatabase(d.Service)
+	} else {
+		d.server.unprivileged(env, "api")
 	}
 	maps.Copy(env, d.apiEnv)
 	var err error
@@ -164,6 +166,7 @@ func (d *deployment) workerSettings(i int) map[string]string {
 		provider = d.gates.providers[i]
 	}
 	env := d.WorkerEnv(provider)
+	d.server.unprivileged(env, "worker")
 	env["BACKOFF_CAP"] = "500ms"
 	maps.Copy(env, d.workerEnv)
 	return env

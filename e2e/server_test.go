@@ -25,6 +25,7 @@ type server struct {
 	mu       sync.Mutex
 	service  string // template database of the service, migrated and seeded
 	provider string // template database of the sandbox, migrated
+	logins   string // how the names of the programs' users begin
 }
 
 // databasePassword is the password in every URL that has none. A server that the
@@ -106,8 +107,25 @@ func (s *server) templates(ctx context.Context, b fleet.Binaries) (service, prov
 	if err := errors.Join(w.StartSandbox(ctx, ""), w.Stop(ctx)); err != nil {
 		return "", "", err
 	}
-	s.service, s.provider = service, provider
+	logins := "payonce_e2e_" + unique() + "_"
+	for _, program := range []string{"api", "worker"} {
+		if err := s.command(ctx, "create role "+logins+program+" login password '"+databasePassword+"' in role payonce_"+program); err != nil {
+			return "", "", err
+		}
+	}
+	s.service, s.provider, s.logins = service, provider, logins
 	return service, provider, nil
+}
+
+// unprivileged lets a program reach the database as a user that may do no more than its role.
+// The user of another server's database stays as it is.
+func (s *server) unprivileged(env map[string]string, program string) {
+	u, err := url.Parse(env["DATABASE_URL"])
+	if err != nil || u.Host != s.at.Host || u.RawQuery != s.at.RawQuery {
+		return
+	}
+	u.User = url.UserPassword(s.logins+program, databasePassword)
+	env["DATABASE_URL"], env["ALLOW_PRIVILEGED_DATABASE_USER"] = u.String(), "0"
 }
 
 // world is one payonce: two databases, and the programs that a test starts.
@@ -159,7 +177,8 @@ func (s *server) dropTemplates() error {
 		return nil
 	}
 	ctx := context.Background()
-	return errors.Join(s.drop(ctx, s.service), s.drop(ctx, s.provider))
+	return errors.Join(s.drop(ctx, s.service), s.drop(ctx, s.provider),
+		s.command(ctx, "drop role "+s.logins+"api"), s.command(ctx, "drop role "+s.logins+"worker"))
 }
 
 func (s *server) drop(ctx context.Context, database string) error {

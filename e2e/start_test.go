@@ -31,6 +31,8 @@ func TestStart_unsafeSettings_areRefused(t *testing.T) {
 		{"an api on an address that is none", b.API, "HTTP_ADDR", "192.0.2.1:1", "HTTP_ADDR"},
 		{"an api whose database forgets commits", b.API, "DATABASE_URL", forgets, "synchronous_commit"},
 		{"an api whose server does not force its writes", b.API, "DATABASE_URL", fsyncOff, "fsync"},
+		{"an api that is a superuser", b.API, "ALLOW_PRIVILEGED_DATABASE_USER", "0", "is a superuser"},
+		{"a worker that is a superuser", b.Worker, "ALLOW_PRIVILEGED_DATABASE_USER", "", "is a superuser"},
 		{"a worker without the provider's key", b.Worker, "STRIPE_SECRET_KEY", "", "STRIPE_SECRET_KEY"},
 		{"a worker that forgets messages before they stop coming", b.Worker, "INBOX_RETENTION", "24h", "INBOX_RETENTION"},
 		{"a worker whose database forgets commits", b.Worker, "DATABASE_URL", forgets, "synchronous_commit"},
@@ -42,7 +44,8 @@ func TestStart_unsafeSettings_areRefused(t *testing.T) {
 			t.Parallel()
 			env := map[string]string{
 				"HTTP_ADDR": "127.0.0.1:0", "HOME": os.Getenv("HOME"), "PATH": os.Getenv("PATH"), "DATABASE_URL": good,
-				"STRIPE_SECRET_KEY": "sk_test_" + unique(), "STRIPE_API_BASE": "http://127.0.0.1:1",
+				"ALLOW_PRIVILEGED_DATABASE_USER": "1",
+				"STRIPE_SECRET_KEY":              "sk_test_" + unique(), "STRIPE_API_BASE": "http://127.0.0.1:1",
 			}
 			secret := env["STRIPE_SECRET_KEY"]
 			env[c.setting] = c.value

@@ -100,7 +100,8 @@ func Append(b *pgx.Batch, s Stream, cause Cause, events ...domain.Event) (Stream
 
 // eventID returns the same id for the same decision made twice, and another id for the
 // next event of the same type: UUIDv5 (RFC 9562) of the stream, the type, the number of
-// events of the type before it, and the cause.
+// events of the type before it, and the cause. The id of a request is the same with version
+// 8: the api may append requests only, so no id that it makes is that of another event.
 func eventID(s Stream, causation, name string) uuid.UUID {
 	// The namespace is stored data and never changes.
 	namespace := uuid.UUID{0x70, 0x61, 0x79, 0x6f, 0x6e, 0x63, 0x65, 0x00, 0x80, 0, 0, 0, 0, 0, 0, 1}
@@ -111,7 +112,11 @@ func eventID(s Stream, causation, name string) uuid.UUID {
 		}
 	}
 	// Only the cause, which comes last, can hold a NUL.
-	return uuid.NewSHA1(namespace, []byte(s.ID+"\x00"+name+"\x00"+strconv.Itoa(ordinal)+"\x00"+causation))
+	id := uuid.NewSHA1(namespace, []byte(s.ID+"\x00"+name+"\x00"+strconv.Itoa(ordinal)+"\x00"+causation))
+	if domain.EventTypeNamed(name).Request {
+		id[6] = 8<<4 | id[6]&0xf
+	}
+	return id
 }
 
 // IsConflict reports whether a commit was refused because the stream is not the one that

@@ -137,10 +137,11 @@ func TestEventIDs(t *testing.T) {
 	}
 	first := requested("acme")
 
-	// Another implementation of UUIDv5 made this one. It is stored data and never changes.
+	// Another implementation of UUIDv5 made this one, but for the version, 8 for a request. It is
+	// stored data and never changes.
 	t.Run("the same decision has the same id", func(t *testing.T) {
 		t.Parallel()
-		const golden = "0bf48e73-0551-5bd9-9b19-f82820c14f87"
+		const golden = "0bf48e73-0551-8bd9-9b19-f82820c14f87"
 		if got := idOf(t, "ch_1", "a", first); got != golden {
 			t.Errorf("the id is %s, was %s", got, golden)
 		}
@@ -231,7 +232,8 @@ func TestAppend_continuesItsStream(t *testing.T) {
 			b.Queue(`
 insert into ledger_events
        (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
-values (gen_random_uuid(), 'ch_1', $1, 'refund.requested.v1', 1, $2, '{"refund_id":"re_1","amount":1000}', '{}', now())`, version, owner)
+values (overlay(gen_random_uuid()::text placing '8' from 15)::uuid, 'ch_1', $1::int, case $1::int when 1 then 'charge.requested.v1' else 'refund.requested.v1' end, 1, $2::text,
+        jsonb_build_object('merchant_id', $2::text, 'refund_id', 're_1', 'amount', 1000), '{"actor":"api"}', now())`, version, owner)
 			return api.Tenant(merchant).Commit(t.Context(), b)
 		}
 		for version, want := range map[int]string{1: "ledger_events_one_beginning", 4: previousExists, 5: previousExists, 6: previousExists} {

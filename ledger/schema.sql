@@ -51,7 +51,7 @@ create table ledger_events (
   constraint ledger_events_metadata_check check (jsonb_typeof(metadata) = 'object')
 );
 comment on column ledger_events.txid is 'order of commits, together with position: a reader of all events stays below the oldest transaction in progress';
-comment on column ledger_events.event_id is 'UUIDv5 of stream, cause, type and ordinal: the same decision made twice has the same id';
+comment on column ledger_events.event_id is 'UUIDv5 of stream, cause, type and ordinal, as version 8 for a request: the same decision made twice has the same id';
 comment on column ledger_events.stream_id is 'the charge';
 comment on column ledger_events.previous_version is 'the version that must exist; null for the first event';
 comment on column ledger_events.occurred_at is 'for display; no decision depends on it';

@@ -37,40 +37,37 @@ func TestRights_areAsDecided(t *testing.T) {
 
 // seeds are rows of every table that the api may read by merchant: %[1]s is the merchant,
 // %[2]s distinguishes rows. A message is about the first charge of the merchant.
-var seeds = []struct {
-	table, insert string
-	writable      bool // by the api, for its merchant
-}{
+var seeds = []struct{ table, insert string }{
 	{"ledger_events", `
 insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
-values (gen_random_uuid(), 'ch_%[1]s%[2]s', 1, 'charge.requested.v1', 1, '%[1]s', '{}', '{}', now())`, true},
+values (gen_random_uuid(), 'ch_%[1]s%[2]s', 1, 'charge.requested.v1', 1, '%[1]s', '{}', '{}', now())`},
 	{"ledger_postings", `
 insert into ledger_postings (stream_id, version, leg, merchant_id, debit, credit, amount, currency)
-values ('ch_%[1]s%[2]s', 1, 1, '%[1]s', 'a:USD', 'b:USD', 1, 'USD')`, true},
+values ('ch_%[1]s%[2]s', 1, 1, '%[1]s', 'a:USD', 'b:USD', 1, 'USD')`},
 	{"idempotency_keys", `
 insert into idempotency_keys (scope, operation, key, fingerprint, status_code, content_type, location, body, expires_at)
-values ('%[1]s', 'POST /v1/charges', 'the-same%[2]s', '', 202, 'application/json', '', '{}', now())`, true},
+values ('%[1]s', 'POST /v1/charges', 'the-same%[2]s', '', 202, 'application/json', '', '{}', now())`},
 	{"outbox", `
 insert into outbox (topic, message_id, payload, metadata)
-values ('events', '%[1]s%[2]s', '', '{"ordering_key":"ch_%[1]s"}')`, true},
+values ('events', '%[1]s%[2]s', '', '{"ordering_key":"ch_%[1]s"}')`},
 	{"inbox", `
 insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
-values ('fulfillment', '%[1]s%[2]s', 'ch_%[1]s', 'stripe.refund.created', '', '{}', '')`, true},
+values ('fulfillment', '%[1]s%[2]s', 'ch_%[1]s', 'stripe.refund.created', '', '{}', '')`},
 	{"inbox_quarantine", `
 insert into inbox_quarantine (receiver, message_id, payload, metadata, payload_hash)
-values ('fulfillment', '%[1]s', '', '{}', '%[2]s')`, true},
-	{"stock", `insert into stock (merchant_id, sku, supplied, available) values ('%[1]s', 'mug%[2]s', 1, 1)`, false},
-	{"reservations", `insert into reservations (charge_id, merchant_id, sku, quantity) values ('ch_%[1]s%[2]s', '%[1]s', 'mug', 1)`, false},
+values ('fulfillment', '%[1]s', '', '{}', '%[2]s')`},
+	{"stock", `insert into stock (merchant_id, sku, supplied, available) values ('%[1]s', 'mug%[2]s', 1, 1)`},
+	{"reservations", `insert into reservations (charge_id, merchant_id, sku, quantity) values ('ch_%[1]s%[2]s', '%[1]s', 'mug', 1)`},
 	{"charge_list", `
 insert into charge_list (generation, charge_id, merchant_id, order_id, status, created_at, version, view)
-values (1, 'ch_%[1]s%[2]s', '%[1]s', '17', 'pending', now(), 1, '{}')`, false},
+values (1, 'ch_%[1]s%[2]s', '%[1]s', '17', 'pending', now(), 1, '{}')`},
 	{"account_balances", `
 insert into account_balances (generation, merchant_id, account, debits, credits)
-values (1, '%[1]s', 'a:USD%[2]s', 1, 1)`, false},
+values (1, '%[1]s', 'a:USD%[2]s', 1, 1)`},
 }
 
 // TestTenancy acts as the api on every table with merchants, for one of two merchants and
-// for none: it reads, adds and changes that merchant's rows alone.
+// for none: it reads and changes that merchant's rows alone. What it adds is TestHostileAPI.
 func TestTenancy(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)
@@ -110,22 +107,17 @@ select relname::text
 			if rows := testdb.All[string](t, api, "select '' from "+s.table); len(rows) != 0 {
 				t.Errorf("without a merchant there are %d rows", len(rows))
 			}
-			if s.table != "outbox" { // a message wakes its receiver, and holds nothing else
-				for name, q := range map[string]postgres.Querier{"acme": api.Tenant("acme"), "no merchant": api} {
-					if err := run(t, q, fmt.Sprintf(s.insert, "globex", " more")); testdb.Code(err) != refused {
-						t.Errorf("%s adds a row of globex: %v, want %s", name, err, refused)
-					}
+			for name, q := range map[string]postgres.Querier{"acme": api.Tenant("acme"), "no merchant": api} {
+				if err := run(t, q, fmt.Sprintf(s.insert, "globex", " more")); testdb.Code(err) != refused {
+					t.Errorf("%s adds a row of globex: %v, want %s", name, err, refused)
 				}
-			}
-			if err := run(t, api.Tenant("globex"), fmt.Sprintf(s.insert, "globex", " own")); (err == nil) != s.writable {
-				t.Errorf("globex adds a row of its own: %v", err)
 			}
 		})
 	}
 	t.Run("changes", func(t *testing.T) {
 		t.Parallel()
-		mustRun(t, api.Tenant("acme"), `update inbox set duplicates = 77`)
-		got := testdb.All[string](t, db, `select distinct ordering_key from inbox where duplicates = 77`)
+		mustRun(t, api.Tenant("acme"), `update inbox set duplicates = 1`)
+		got := testdb.All[string](t, db, `select distinct ordering_key from inbox where duplicates = 1`)
 		if diff := cmp.Diff([]string{"ch_acme"}, got); diff != "" {
 			t.Errorf("acme changes messages of (-want +got):\n%s", diff)
 		}

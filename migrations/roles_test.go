@@ -3,6 +3,7 @@ package migrations_test
 import (
 	"context"
 	"net/url"
+	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/migrations"
@@ -89,6 +91,36 @@ func TestUpAfterARestoreWithoutRoles(t *testing.T) {
 				t.Errorf("migrated with %v", err)
 			}
 		})
+	}
+}
+
+// TestComposeLogins: the logins of docker-compose.yml suffice for what each program does, and
+// the programs accept theirs.
+func TestComposeLogins(t *testing.T) {
+	t.Parallel()
+	server := testdb.Server(t, local.Options{InMemory: true})
+	compose, err := os.ReadFile("../docker-compose.yml")
+	testdb.Must(t, err)
+	_, logins, found := strings.Cut(string(compose), "  logins:\n    content: |\n")
+	logins, _, ended := strings.Cut(logins, "\n\n")
+	if !found || !ended {
+		t.Fatal("there are no logins")
+	}
+	admin := connect(t, server.URL("postgres"))
+	for _, sql := range append([]string{"create database payonce"}, strings.Split(strings.TrimSpace(logins), ";\n")...) {
+		if _, err := admin.Exec(t.Context(), sql); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+	testdb.Must(t, migrations.Up(t.Context(), user(t, server.URL("payonce"), "payonce")))
+	for role, login := range map[postgres.Role]string{postgres.RoleAPI: "payonce_compose_api", postgres.RoleWorker: "payonce_compose_worker"} {
+		o := postgres.Options{Role: role, RefusePrivileged: true, AllowPlaintext: true, AllowUnsafeDurability: true}
+		db, err := postgres.Open(t.Context(), user(t, server.URL("payonce"), login), o)
+		testdb.Must(t, err)
+		db.Close()
+		if _, err := postgres.Open(t.Context(), user(t, server.URL("payonce"), "payonce"), o); err == nil || !strings.Contains(err.Error(), "owns the database") {
+			t.Errorf("the owner as %s: %v", role, err)
+		}
 	}
 }
 

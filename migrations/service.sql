@@ -316,36 +316,36 @@ create policy forget on webhook_secrets for update to payonce_worker
  using (ends_at <= clock_timestamp())
   with check (secret is null);
 
--- The api acts for one merchant. A policy holds for what is read and, if it says nothing
--- else, for what is written. Once a session has set the setting it is '' and not null
--- afterwards, which is no merchant's name.
-create policy tenant on ledger_postings to payonce_api
+-- The api acts for one merchant: it reads the rows of the merchant that its transaction
+-- names. Once a session has set the setting it is '' and not null afterwards, which is no
+-- merchant's name.
+create policy tenant on ledger_postings for select to payonce_api
  using (merchant_id = current_setting('payonce.merchant', true));
 create policy tenant on charge_list for select to payonce_api
  using (merchant_id = current_setting('payonce.merchant', true));
 create policy tenant on account_balances for select to payonce_api
  using (merchant_id = current_setting('payonce.merchant', true));
-create policy tenant on idempotency_keys to payonce_api
+create policy tenant on idempotency_keys for select to payonce_api
  using (scope = current_setting('payonce.merchant', true));
-create policy tenant on stock to payonce_api
+create policy tenant on stock for select to payonce_api
  using (merchant_id = current_setting('payonce.merchant', true));
-create policy tenant on reservations to payonce_api
+create policy tenant on reservations for select to payonce_api
  using (merchant_id = current_setting('payonce.merchant', true));
 
 -- The empty text keeps this condition out of indexes. merchant_id is the last column of
 -- ledger_events_version_once; with a bare column the planner read all of that index in
 -- place of the end of ledger_events_in_order. Test: TestReads_doNotGrowWithHistory.
-create policy tenant on ledger_events to payonce_api
+create policy tenant on ledger_events for select to payonce_api
  using (merchant_id || '' = current_setting('payonce.merchant', true));
 
 -- A message belongs to the merchant whose charge it is about. The policy of ledger_events
 -- applies to the subquery, which is one index probe for each message.
-create policy tenant on inbox to payonce_api
+create policy tenant on inbox for select to payonce_api
  using ((select merchant_id
            from ledger_events
           where stream_id = inbox.ordering_key
             and version = 1) = current_setting('payonce.merchant', true));
-create policy tenant on inbox_quarantine to payonce_api
+create policy tenant on inbox_quarantine for select to payonce_api
  using ((select receiver
            from inbox
           where inbox.receiver = inbox_quarantine.receiver
@@ -355,5 +355,154 @@ create policy tenant on outbox for select to payonce_api
            from ledger_events
           where stream_id = outbox.metadata ->> 'ordering_key'
             and version = 1) = current_setting('payonce.merchant', true));
-create policy append on outbox for insert to payonce_api
-  with check (true);
+
+-- What the api writes ---------------------------------------------------------
+
+-- An attacker who has the api's login can name any merchant. These policies leave nothing
+-- but what a request of that merchant could have caused: no outcome, no posting of one, no
+-- message about one. Test: migrations.TestHostileAPI.
+
+-- A request asks for a charge, a cancellation or a refund. The first event of a stream is
+-- the charge, and its data names the merchant whose stream it is: the worker believes it.
+-- The api's events say that the api caused them. Their ids have version 8, and those of the
+-- worker version 5, so no request takes the id of an event that the worker is going to
+-- append. A time far from now is one that no reader could show.
+create policy request on ledger_events for insert to payonce_api
+  with check (merchant_id = current_setting('payonce.merchant', true)
+              and case type
+                    when 'charge.requested.v1'        then version = 1 and data ->> 'merchant_id' = merchant_id
+                    when 'charge.cancel_requested.v1' then version > 1
+                    when 'refund.requested.v1'        then version > 1
+                    else false
+                  end
+              and schema_version = 1
+              and metadata ->> 'actor' = 'api'
+              and get_byte(uuid_send(event_id), 6) >> 4 = 8
+              and occurred_at between now() - interval '1 day' and now() + interval '1 day');
+
+-- A request has one posting, and its event says which: what the customer owes for a charge,
+-- what is to be returned for a refund. The key of the table allows it once.
+create policy request on ledger_postings for insert to payonce_api
+  with check (leg = 1
+              and merchant_id = current_setting('payonce.merchant', true)
+              and (select case e.type
+                            when 'charge.requested.v1'
+                            then debit  = 'customer_receivable:' || e.merchant_id || ':' || currency
+                             and credit = 'merchant_pending:'    || e.merchant_id || ':' || currency
+                             and currency = e.data ->> 'currency'
+                            when 'refund.requested.v1'
+                            then debit  = 'merchant_payable:' || e.merchant_id || ':' || currency
+                             and credit = 'refund_clearing:'  || e.merchant_id || ':' || currency
+                             and currency = (select c.data ->> 'currency'
+                                               from ledger_events c
+                                              where c.stream_id = ledger_postings.stream_id
+                                                and c.version = 1)
+                          end
+                     and e.data ->> 'amount' = amount::text
+                    from ledger_events e
+                   where e.stream_id = ledger_postings.stream_id
+                     and e.version = ledger_postings.version));
+
+-- A message of the api wakes the worker for a request that is in the ledger, and says what
+-- the ledger says: the payload is that of ledger.Stream.Seal, to the byte. Other topics are
+-- the worker's; a message on a topic without a reader would keep the inbox from being swept.
+create policy request on outbox for insert to payonce_api
+  with check (topic = 'charges'
+              and (select e.type = outbox.metadata ->> 'type'
+                      and e.type like '%requested.v1'
+                      and e.stream_id = outbox.metadata ->> 'ordering_key'
+                      and e.merchant_id = outbox.metadata ->> 'partition_key'
+                      and outbox.payload = convert_to(format('{"id":"%s","type":"%s","charge_id":"%s","version":%s}',
+                                                      e.event_id, e.type, e.stream_id, e.version), 'UTF8')
+                     from ledger_events e
+                    where e.event_id = case
+                                         when outbox.message_id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'
+                                         then outbox.message_id::uuid
+                                       end));
+
+-- A key is answered for its merchant, and expires at a time that a reader can show.
+create policy request on idempotency_keys for insert to payonce_api
+  with check (scope = current_setting('payonce.merchant', true)
+              and expires_at between now() - interval '1 day' and now() + interval '1000 years');
+
+-- An event of the provider waits for the worker, which asks the provider itself. The api
+-- holds no message and tries none. An id that a message of the outbox may have is refused:
+-- it would keep that message from being received.
+create policy provider on inbox for insert to payonce_api
+  with check (receiver = 'fulfillment'
+              and type like 'stripe.%'
+              and message_id !~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'
+              and status = 'pending'
+              and due_at between now() and clock_timestamp()
+              and attempts = 0
+              and fence = 0
+              and holder is null
+              and last_error is null
+              and partition_key = current_setting('payonce.merchant', true)
+              and (select merchant_id
+                     from ledger_events
+                    where stream_id = inbox.ordering_key
+                      and version = 1) = current_setting('payonce.merchant', true));
+create policy provider on inbox_quarantine for insert to payonce_api
+  with check ((select inbox.type
+                 from inbox
+                where inbox.receiver = inbox_quarantine.receiver
+                  and inbox.message_id = inbox_quarantine.message_id) like 'stripe.%');
+
+-- A policy does not compare a row with what it was, so the trigger below says which changes
+-- the api makes.
+create policy tenant_changes on inbox for update to payonce_api
+ using ((select merchant_id
+           from ledger_events
+          where stream_id = inbox.ordering_key
+            and version = 1) = current_setting('payonce.merchant', true));
+
+-- The api counts a repeated delivery, wakes a message that waits for an external service,
+-- and stores what an operator decides about a dead letter. It ends, holds and delays none.
+create function refuse_foreign_change() returns trigger
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  allowed record;
+begin
+  allowed := old;
+  case
+    when old.status = 'dead' and new.status = 'pending' then
+      allowed.status        := 'pending';
+      allowed.attempts      := 0;
+      allowed.deaths        := 0;
+      allowed.waits         := 0;
+      allowed.waiting_since := null;
+      allowed.due_at        := greatest(least(new.due_at, clock_timestamp()), now());
+    when old.status = 'dead' and new.status = 'discarded' then
+      allowed.status      := 'discarded';
+      allowed.fence       := old.fence + 1;
+      allowed.finished_at := greatest(least(new.finished_at, clock_timestamp()), now());
+    when new.duplicates <> old.duplicates then
+      allowed.duplicates := old.duplicates + 1;
+    when old.status = 'pending' and old.attempts = 0 and old.waits > 0 then
+      allowed.due_at := greatest(least(new.due_at, clock_timestamp()), now());
+    else
+      null;
+  end case;
+  if allowed.status <> old.status then
+    allowed.decided_by := new.decided_by;
+    allowed.decided_at := greatest(least(new.decided_at, clock_timestamp()), now());
+  end if;
+  if new is distinct from allowed then
+    raise exception 'message % of the inbox is changed by its receiver and by operators only', old.id
+      using errcode = 'insufficient_privilege';
+  end if;
+  return null;
+end
+$$;
+comment on function refuse_foreign_change is 'the trigger of inbox for users that are not the worker';
+revoke execute on function refuse_foreign_change from public;
+
+-- Before the update it would lock each row once more, also for the worker.
+create trigger inbox_changes_of_the_api
+ after update on inbox
+   for each row
+  when (not pg_has_role('payonce_worker', 'member'))
+  execute function refuse_foreign_change();

@@ -58,6 +58,7 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	db, err := program.Open(ctx, log, s.DatabaseURL.Reveal(), postgres.Options{
 		Application: application, Role: postgres.RoleAPI, MaxConns: connections, LockTimeout: lockTimeout,
 		Writes: writes.Order(), Tracer: traces.Statements(), Committed: doorbell.Committed(bell), AllowPlaintext: s.AllowPlaintext,
+		RefusePrivileged: !s.AllowPrivilegedDatabaseUser,
 	})
 	if err != nil {
 		return err

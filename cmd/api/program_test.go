@@ -43,7 +43,7 @@ func database(t *testing.T) (*postgres.DB, *local.Server) {
 
 // environ is the environment of an api: a database, any port, and pairs of other settings.
 func environ(url string, pairs ...string) map[string]string {
-	variables := map[string]string{"DATABASE_URL": url, "HTTP_ADDR": "127.0.0.1:0"}
+	variables := map[string]string{"DATABASE_URL": url, "ALLOW_PRIVILEGED_DATABASE_USER": "1", "HTTP_ADDR": "127.0.0.1:0"}
 	for i := 0; i < len(pairs); i += 2 {
 		variables[pairs[i]] = pairs[i+1]
 	}

@@ -21,6 +21,9 @@ type settings struct {
 	HTTPAddr string `env:"HTTP_ADDR" envDefault:"127.0.0.1:8080"`
 	// Permits a database, a cache and CORS origins over a network without TLS.
 	AllowPlaintext bool `env:"ALLOW_PLAINTEXT"`
+	// Permits a database user that is a superuser, owns the tables or may act as another role than
+	// this program's. For a server of your own, such as the demo's.
+	AllowPrivilegedDatabaseUser bool `env:"ALLOW_PRIVILEGED_DATABASE_USER"`
 	// How long an idempotency key replays its stored response. Then the key is a tombstone and is
 	// refused. More than 0.
 	IdempotencyRetention time.Duration `env:"IDEMPOTENCY_RETENTION" envDefault:"168h"`

@@ -92,7 +92,7 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 // open opens the database, which must have every migration.
 func open(ctx context.Context, log *slog.Logger, s settings, traces *telemetry.Traces, bell *outbox.Doorbell) (*postgres.DB, error) {
 	db, err := program.Open(ctx, log, s.DatabaseURL.Reveal(), postgres.Options{
-		Application: application, Role: postgres.RoleWorker, AllowPlaintext: s.AllowPlaintext,
+		Application: application, Role: postgres.RoleWorker, RefusePrivileged: !s.AllowPrivilegedDatabaseUser, AllowPlaintext: s.AllowPlaintext,
 		Writes: writes.Order(slices.Concat(fulfillment.Writes(), inbox.Writes())...),
 		Tracer: traces.Statements(), Committed: doorbell.Committed(bell),
 	})

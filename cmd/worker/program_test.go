@@ -19,7 +19,7 @@ import (
 // and pairs of other settings.
 func environ(url string, pairs ...string) map[string]string {
 	variables := map[string]string{
-		"DATABASE_URL": url, "HTTP_ADDR": "127.0.0.1:0",
+		"DATABASE_URL": url, "ALLOW_PRIVILEGED_DATABASE_USER": "1", "HTTP_ADDR": "127.0.0.1:0",
 		"STRIPE_SECRET_KEY": "sk_test_hunter2", "STRIPE_API_BASE": "http://127.0.0.1:1",
 	}
 	for i := 0; i < len(pairs); i += 2 {

@@ -27,6 +27,9 @@ type settings struct {
 	HTTPAddr string `env:"HTTP_ADDR" envDefault:"127.0.0.1:8081"`
 	// Permits a database over a network without TLS.
 	AllowPlaintext bool `env:"ALLOW_PLAINTEXT"`
+	// Permits a database user that is a superuser, owns the tables or may act as another role than
+	// this program's. For a server of your own, such as the demo's.
+	AllowPrivilegedDatabaseUser bool `env:"ALLOW_PRIVILEGED_DATABASE_USER"`
 	// Handler slots of each receiver of messages: how many messages it handles at a time. From 1
 	// to 10000.
 	WorkerConcurrency int `env:"WORKER_CONCURRENCY" envDefault:"256"`

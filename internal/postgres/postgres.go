@@ -41,6 +41,9 @@ type Options struct {
 	// Role is what the sessions act as; the user of the URL unless set. The user
 	// has to be a member of it, or a superuser.
 	Role Role
+	// RefusePrivileged refuses a user that may do more than Role, such as a superuser: whoever
+	// owns the program would reach past Role by SET ROLE.
+	RefusePrivileged bool
 	// MaxConns bounds the pool; 20 unless set.
 	MaxConns int32
 	// LockTimeout ends a statement that waits longer for one lock (55P03);
@@ -102,6 +105,9 @@ func Open(ctx context.Context, url string, o Options) (*DB, error) {
 	err = checkServer(ctx, pool, o)
 	if err == nil {
 		err = checkSession(ctx, pool, config.ConnConfig.RuntimeParams)
+	}
+	if err == nil && o.RefusePrivileged {
+		err = checkUser(ctx, pool, o.Role)
 	}
 	if err != nil {
 		pool.Close()

@@ -48,7 +48,29 @@ func TestOpenAsARole(t *testing.T) {
 		t.Parallel()
 		address := testdb.URL(t)
 		user := login(t, address, "in role payonce_api")
-		want(t, open(t, as(t, address, user), postgres.Options{Role: postgres.RoleAPI}), actingAs, "payonce_api")
+		want(t, open(t, as(t, address, user), postgres.Options{Role: postgres.RoleAPI, RefusePrivileged: true}), actingAs, "payonce_api")
+	})
+
+	t.Run("a user that may do more than the role is refused where that is asked for", func(t *testing.T) {
+		t.Parallel()
+		address := testdb.URL(t)
+		owner := login(t, address, "")
+		testdb.Exec(t, open(t, address, postgres.Options{}).Pool(), `grant create on schema public to `+owner+`; set role `+owner+`; create table own ()`)
+		for rest, says := range map[string]string{
+			"superuser in role payonce_api":           "is a superuser: ",
+			"bypassrls in role payonce_api":           "has BYPASSRLS: ",
+			"createrole in role payonce_api":          "has CREATEROLE: ",
+			"in role payonce_api, payonce_worker":     "may act as payonce_worker, which is another program's: ",
+			"in role payonce_api, " + owner:           "may act as " + owner + ", which owns tables: ",
+			"noinherit in role payonce_api, " + owner: "may act as " + owner + ", which owns tables: ",
+		} {
+			user := login(t, address, rest)
+			want(t, open(t, as(t, address, user), postgres.Options{Role: postgres.RoleAPI}), actingAs, "payonce_api")
+			_, err := postgres.Open(t.Context(), as(t, address, user), postgres.Options{Role: postgres.RoleAPI, RefusePrivileged: true, AllowPlaintext: true, AllowUnsafeDurability: true})
+			if err == nil || !strings.Contains(err.Error(), `the database's user "`+user+`" `+says) || errors.Is(err, postgres.ErrUnreachable) {
+				t.Errorf("%s: %v", rest, err)
+			}
+		}
 	})
 }
 
@@ -72,8 +94,10 @@ func login(t *testing.T, address, rest string) string {
 	quoted := pgx.Identifier{name}.Sanitize()
 	testdb.Exec(t, db.Pool(), "create role "+quoted+" login password '"+name+"' "+rest)
 	t.Cleanup(func() {
-		if _, err := db.Pool().Exec(context.WithoutCancel(t.Context()), "drop role "+quoted); err != nil {
-			t.Error(err)
+		for _, sql := range []string{"drop owned by ", "drop role "} {
+			if _, err := db.Pool().Exec(context.WithoutCancel(t.Context()), sql+quoted); err != nil {
+				t.Error(err)
+			}
 		}
 	})
 	return name

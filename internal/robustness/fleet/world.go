@@ -70,9 +70,12 @@ func (w *World) SandboxEnv(events string) map[string]string {
 	return env
 }
 
+// privileged is set: the databases of a world are its maker's own.
+const privileged = "ALLOW_PRIVILEGED_DATABASE_USER"
+
 // APIEnv are the settings of an api.
 func (w *World) APIEnv() map[string]string {
-	return map[string]string{"DATABASE_URL": w.Service, "STRIPE_WEBHOOK_SECRET": w.Secrets.Events}
+	return map[string]string{"DATABASE_URL": w.Service, privileged: "1", "STRIPE_WEBHOOK_SECRET": w.Secrets.Events}
 }
 
 // WorkerEnv are the settings of a worker that calls the provider at an origin. What
@@ -80,6 +83,7 @@ func (w *World) APIEnv() map[string]string {
 func (w *World) WorkerEnv(provider string) map[string]string {
 	return map[string]string{
 		"DATABASE_URL":        w.Service,
+		privileged:            "1",
 		"STRIPE_SECRET_KEY":   w.Secrets.Provider,
 		"STRIPE_API_BASE":     provider,
 		"WEBHOOK_ALLOW_CIDRS": "127.0.0.0/8", // the shop is on this machine
