@@ -121,6 +121,7 @@ func rivalInFlight(t *testing.T, db *postgres.DB) pgx.Tx {
 	}
 	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
 	b := &pgx.Batch{}
+	b.Queue(`set local idle_in_transaction_session_timeout = 0`) // a busy machine comes back late
 	idempotency.Claim(b, theKey(), theRequest(), theAnswer(), inAnHour())
 	if err := tx.SendBatch(t.Context(), b).Close(); err != nil {
 		t.Fatal(err)

@@ -79,10 +79,12 @@ func one[T any](t fataler, db postgres.Querier, sql string, args ...any) T {
 	return all(t, db, pgx.RowTo[T], sql, args...)[0]
 }
 
+// begin opens a transaction that may rest: a busy machine comes back late to what it locks.
 func begin(t *testing.T, db *postgres.DB) pgx.Tx {
 	t.Helper()
 	tx, err := db.Pool().Begin(t.Context())
 	must(t, err)
+	run(t, tx, `set local idle_in_transaction_session_timeout = 0`)
 	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }) // ended already where the test came to its end
 	return tx
 }

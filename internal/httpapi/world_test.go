@@ -331,6 +331,7 @@ func begin(t *testing.T, db *postgres.DB) pgx.Tx {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
+	exec(t, tx, `set local idle_in_transaction_session_timeout = 0`) // a busy machine comes back late
 	return tx
 }
 

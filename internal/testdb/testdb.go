@@ -62,7 +62,8 @@ func Empty(tb testing.TB) string {
 
 // Open returns a pool on a fresh database with every migration. It is closed when the test
 // ends, before its database is dropped. It accepts a server that may lose commits and one
-// without TLS, and lets a statement take a minute: a busy machine fills tables slowly.
+// without TLS, lets a statement take a minute, and a transaction rest: a busy machine fills
+// tables slowly, and comes back late to a lock that a test holds.
 func Open(tb testing.TB) *postgres.DB {
 	tb.Helper()
 	return Connect(tb, URL(tb))
@@ -171,6 +172,7 @@ func options(application string) postgres.Options {
 		StatementTimeout:      time.Minute,
 		AllowPlaintext:        true,
 		AllowUnsafeDurability: true,
+		Settings:              map[string]string{"idle_in_transaction_session_timeout": "0"},
 	}
 }
 
