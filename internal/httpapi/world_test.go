@@ -393,6 +393,17 @@ select count(*) = $1
    and clock_timestamp() - state_change >= $2`, n, atLeast)
 }
 
+// audited asks for an audit until it is answered: on a busy machine one may take longer than
+// a request may.
+func (w *world) audited(t *testing.T, c call) (a answer) {
+	t.Helper()
+	await.Progress(t, "the audit is answered", func() (seen string, done bool) {
+		a = w.send(t, c)
+		return a.body, a.status != http.StatusServiceUnavailable
+	})
+	return a
+}
+
 // becomesReady waits until the API says that it is ready: on a busy machine it
 // may give a look at the database up.
 func (w *world) becomesReady(t *testing.T) {
