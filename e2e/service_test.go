@@ -182,15 +182,10 @@ func replayAfterTheEnd(t *testing.T, d *deployment) {
 func probesNeedNoKey(t *testing.T, d *deployment) {
 	t.Helper()
 	for _, p := range []*fleet.Process{d.APIs[0], d.Workers[0]} {
-		mustAnswer(t, p, "/healthz", http.StatusOK)
-		mustAnswer(t, p, "/readyz", http.StatusOK)
-	}
-}
-
-func mustAnswer(t *testing.T, p *fleet.Process, path string, status int) {
-	t.Helper()
-	if got := fetch(t, p, path); got.Status != status {
-		t.Errorf("%s of %s answers %d %s, want %d", path, p.Name(), got.Status, got.Body, status)
+		if got := fetch(t, p, "/healthz"); got.Status != http.StatusOK {
+			t.Errorf("/healthz of %s answers %d %s", p.Name(), got.Status, got.Body)
+		}
+		await.True(t, p.Name()+" is ready", func() bool { return fetch(t, p, "/readyz").Status == http.StatusOK })
 	}
 }
 

@@ -65,9 +65,7 @@ func TestRun(t *testing.T) {
 
 	t.Run("it serves until SIGTERM", func(t *testing.T) {
 		p := programtest.Start(t, run, environ(url, "IDEMPOTENCY_RETENTION", "1h"))
-		if ready := p.Get(t, "/readyz"); ready.Status != http.StatusOK {
-			t.Errorf("readyz: %v", ready)
-		}
+		await.True(t, "it is ready", func() bool { return p.Get(t, "/readyz").Status == http.StatusOK })
 		first := send(t, p, "key-1")
 		expires, err := time.Parse(http.TimeFormat, first.Header.Get("Idempotency-Expires"))
 		if first.Status != http.StatusAccepted || err != nil || time.Until(expires) > time.Hour || time.Until(expires) < 50*time.Minute {

@@ -114,13 +114,16 @@ func TestReady(t *testing.T) {
 	}
 	t.Run("with every migration", func(t *testing.T) {
 		t.Parallel()
-		if a := ready(t, serve(t)); a.status != http.StatusOK || a.header.Get("Content-Type") != "application/json" {
+		w := serve(t)
+		w.becomesReady(t)
+		if a := ready(t, w); a.status != http.StatusOK || a.header.Get("Content-Type") != "application/json" {
 			t.Errorf("status %d: %s", a.status, a.body)
 		}
 	})
 	t.Run("not without a schema", func(t *testing.T) {
 		t.Parallel()
 		w := serve(t)
+		w.becomesReady(t)
 		exec(t, w.db, `drop table payonce_migrations`)
 		p := wantProblem(t, ready(t, w), "/problems/unavailable")
 		if !strings.Contains(p.Detail, "payonce migrate") {

@@ -8,7 +8,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -102,8 +101,9 @@ func TestHealth(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			ready := program.NewReadiness(t.Context(), test.store(t), time.Now)
-			t.Cleanup(ready.Close)
+			c := &clock{}
+			ready := readiness(t, test.store(t), c.now)
+			_, _ = answered(t, ready, c) // which is repeated below
 			server := httptest.NewServer(program.Health(ready, http.NotFoundHandler()).Handler)
 			t.Cleanup(server.Close)
 			wantHealth(t, server.URL+"/healthz", http.StatusOK, "ok")
