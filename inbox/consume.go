@@ -106,7 +106,7 @@ func (p *Processor) Consume(ctx context.Context, from Source) error {
 				"receiver", r.Receiver, "topic", from.Topic, "messages", messages, "message_id", page[len(page)-1].UUID, "error", err)
 		}
 		most = max(1, len(page)/2)
-		pause(ctx, afterFailure)
+		loop.Pause(ctx, afterFailure, nil)
 	}
 }
 

@@ -124,7 +124,7 @@ func (r *run) finish(ctx context.Context, log *slog.Logger, queue func(*pgx.Batc
 			log.WarnContext(ctx, "claim not ended", "error", err)
 		}
 		// The end of a claim is one row: if that takes too long, other transactions are in the way.
-		if !isUnavailable(err) && groupcommit.OutcomeOf(err) != groupcommit.Contended || !pause(ctx, afterFailure) {
+		if !isUnavailable(err) && groupcommit.OutcomeOf(err) != groupcommit.Contended || !loop.Pause(ctx, afterFailure, nil) {
 			return false
 		}
 	}

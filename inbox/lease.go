@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/internal/loop"
 )
 
 // renew extends the leases of the rows $1 that are still held under the fences $2, and
@@ -43,21 +45,18 @@ func (r *run) renewLeases(ctx context.Context, held []holding) (map[int64]bool, 
 	for _, h := range held {
 		ids, fences = append(ids, h.row), append(fences, h.fence)
 	}
-	rows, err := r.DB.Query(ctx, renew, ids, fences, r.Policy.Lease)
-	if err != nil {
-		return nil, err
-	}
+	rows, _ := r.DB.Query(ctx, renew, ids, fences, r.Policy.Lease) // they have the error too
 	mine := make(map[int64]bool, len(held))
 	var id int64
 	var renewed bool
-	_, err = pgx.ForEachRow(rows, []any{&id, &renewed}, func() error { mine[id] = renewed; return nil })
+	_, err := pgx.ForEachRow(rows, []any{&id, &renewed}, func() error { mine[id] = renewed; return nil })
 	return mine, err
 }
 
 // keepLeases renews every held lease every third of a lease, and cancels the handlers of
 // what was taken over.
 func (r *run) keepLeases(ctx context.Context) {
-	for pause(ctx, r.Policy.Lease/3) {
+	for loop.Pause(ctx, r.Policy.Lease/3, nil) {
 		if err := r.renewAll(ctx, r.Policy.Lease/3); err != nil {
 			r.Log.WarnContext(ctx, "leases not renewed", "receiver", r.Receiver, "error", err)
 		}
@@ -86,7 +85,7 @@ func (r *run) renewAll(ctx context.Context, while time.Duration) error {
 			return renewed || !still
 		})
 		if len(held) > 0 {
-			pause(ctx, while/20)
+			loop.Pause(ctx, while/20, nil)
 		}
 	}
 	return nil

@@ -96,10 +96,10 @@ const selectEntry = "select " + entryColumns + `, i.payload, i.metadata
 // List returns up to limit messages of all receivers that are dead, or that are
 // discarded, in the order in which they were received, from the first above after on.
 func List(ctx context.Context, q groupcommit.Querier, status Status, after int64, limit int) ([]Entry, error) {
-	if status != StatusDead && status != StatusDiscarded {
-		return nil, fmt.Errorf("list %s messages: %w", status, ErrNotListed)
+	entries, err := []Entry(nil), ErrNotListed
+	if status == StatusDead || status == StatusDiscarded {
+		entries, err = readEntries(ctx, q, selectEntries, status, after, limit)
 	}
-	entries, err := readEntries(ctx, q, selectEntries, status, after, limit)
 	if err != nil {
 		return nil, fmt.Errorf("list %s messages: %w", status, err)
 	}
@@ -119,10 +119,7 @@ func Show(ctx context.Context, q groupcommit.Querier, number int64) (Entry, erro
 }
 
 func readEntries(ctx context.Context, q groupcommit.Querier, sql string, args ...any) ([]Entry, error) {
-	rows, err := q.Query(ctx, sql, args...)
-	if err != nil {
-		return nil, err
-	}
+	rows, _ := q.Query(ctx, sql, args...) // they have the error too
 	entries, err := pgx.CollectRows(rows, pgx.RowToStructByNameLax[Entry])
 	for i := range entries {
 		e := &entries[i]
@@ -154,10 +151,7 @@ returning id`
 // operator, actor, who must have a name. Errors are ErrNoMessage and ErrNotDeadLetter; after
 // any other it is unknown whether it was done, and Retry may be called again.
 func Retry(ctx context.Context, q groupcommit.Querier, number int64, actor string) error {
-	if err := decide(ctx, q, retryParked, number, actor); err != nil {
-		return fmt.Errorf("retry message %d: %w", number, err)
-	}
-	return nil
+	return decide(ctx, q, "retry", retryParked, number, actor)
 }
 
 // The fence refuses whatever an earlier holder might still commit.
@@ -175,26 +169,22 @@ returning id`
 // Discard ends a dead letter undone, for ever, and lets the younger messages of its key
 // continue. It stays visible, with its actor. Errors are those of Retry.
 func Discard(ctx context.Context, q groupcommit.Querier, number int64, actor string) error {
-	if err := decide(ctx, q, discardParked, number, actor); err != nil {
-		return fmt.Errorf("discard message %d: %w", number, err)
-	}
-	return nil
+	return decide(ctx, q, "discard", discardParked, number, actor)
 }
 
 // decide runs one statement that is a transaction of its own.
 //
 // If we die here: the decision is stored with its actor, or not at all.
-func decide(ctx context.Context, q groupcommit.Querier, decision string, number int64, actor string) error {
-	rows, err := q.Query(ctx, decision, number, actor)
-	if err != nil {
-		return err
-	}
+func decide(ctx context.Context, q groupcommit.Querier, what, decision string, number int64, actor string) error {
+	rows, _ := q.Query(ctx, decision, number, actor) // they have the error too
 	decided, err := pgx.CollectRows(rows, pgx.RowTo[int64])
-	if err != nil || len(decided) == 1 {
-		return err
+	if err == nil && len(decided) == 0 {
+		if _, err = Show(ctx, q, number); err == nil {
+			err = ErrNotDeadLetter
+		}
 	}
-	if _, err := Show(ctx, q, number); err != nil {
-		return err
+	if err != nil {
+		return fmt.Errorf("%s message %d: %w", what, number, err)
 	}
-	return ErrNotDeadLetter
+	return nil
 }

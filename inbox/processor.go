@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/groupcommit"
+	"github.com/payonce/payonce/internal/loop"
 	"github.com/payonce/payonce/internal/schemacheck"
 )
 
@@ -208,11 +209,11 @@ func (r *run) claimOnce(ctx context.Context) bool {
 	r.away = err != nil
 	switch {
 	case r.away:
-		return pause(ctx, afterFailure)
+		return loop.Pause(ctx, afterFailure, nil)
 	case more:
 		return true
 	}
-	return r.rest(ctx, next) && pause(ctx, r.Poll-time.Since(began)) //nolint:forbidigo // as above
+	return r.rest(ctx, next) && loop.Pause(ctx, r.Poll-time.Since(began), nil) //nolint:forbidigo // as above
 }
 
 // rest waits until a claim is worthwhile: next is when a message is due. It returns false
@@ -232,16 +233,6 @@ func (r *run) rest(ctx context.Context, next time.Duration) bool {
 	case <-time.After(next):
 	}
 	return true
-}
-
-// pause returns false when ctx ended first.
-func pause(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
-	}
 }
 
 func (r *run) wake() {

@@ -71,11 +71,13 @@ select occurred_at::text
    and version = 1
    and merchant_id = $2`
 
-const selectCharges = `
+const selectListed = `
 select view
   from charge_list
  where generation = (select generation from projections where state = 'live')
-   and merchant_id = $1
+   and merchant_id = $1`
+
+const selectCharges = selectListed + `
    and (created_at, charge_id) < ($2, $3)
  order by created_at desc, charge_id desc
  limit $4`
@@ -84,11 +86,7 @@ select view
 // planner drops what is equal from an order. So only charge_list_by_status has the order.
 // Otherwise the planner would search along charge_list_by_time for a status that hardly
 // any charge has, where nearly all had it when it last looked.
-const selectChargesByStatus = `
-select view
-  from charge_list
- where generation = (select generation from projections where state = 'live')
-   and merchant_id = $1
+const selectChargesByStatus = selectListed + `
    and (status, created_at, charge_id) < ($5, $2, $3)
    and status >= $5
  order by status desc, created_at desc, charge_id desc
@@ -96,11 +94,7 @@ select view
 
 // selectChargesOfOrder does the same with the order id. An order has few charges, so the
 // coalesce keeps the planner from the index of the status.
-const selectChargesOfOrder = `
-select view
-  from charge_list
- where generation = (select generation from projections where state = 'live')
-   and merchant_id = $1
+const selectChargesOfOrder = selectListed + `
    and (order_id, created_at, charge_id) < ($5, $2, $3)
    and order_id >= $5
    and ($6 = '' or coalesce(status = $6, false))

@@ -145,16 +145,7 @@ func readPage(ctx context.Context, db *postgres.DB, after, last checkpoint) (pag
 
 // selectUntil reads streams up to a place in the log. The coalesce keeps the planner from the
 // index of the log: it would read all of the log where it knows nothing of the table.
-const selectUntil = `
-select event_id,
-       stream_id,
-       version,
-       type,
-       data,
-       occurred_at,
-       recorded_at
-  from ledger_events
- where stream_id = any($1)
+const selectUntil = selectStored + `
    and coalesce((txid, position) <= ($2, $3), false)
  order by stream_id, version`
 

@@ -92,13 +92,15 @@ type rebuild struct {
 	found    Rebuilt
 }
 
-// The batch moves too, so that a rebuild that still writes to the generation is refused.
-const retireBuilding = `
+// retire ends the generation that is in a state. Its batch moves too, so that what still
+// writes to it is refused: a rebuild, or the projector of the live one.
+const retire = `
 update projections
    set state = 'retired',
        batch = batch + 1,
        after = batch
- where state = 'building'`
+ where state = $1
+   and generation = coalesce($2, generation)`
 
 // The limit makes each subquery an index probe for one generation. Joined without it, the
 // planner would pass over all rows of the live one.
@@ -138,7 +140,7 @@ const deleteLimit = 1000 // rows of each table in one commit
 // died.
 func (r *rebuild) clear(ctx context.Context) error {
 	b := &pgx.Batch{}
-	b.Queue(retireBuilding)
+	b.Queue(retire, "building", nil)
 	if err := r.db.Commit(ctx, b); err != nil {
 		return fmt.Errorf("retire what an earlier rebuild began: %w", err)
 	}
@@ -260,16 +262,6 @@ func (r *rebuild) compare(ctx context.Context) error {
 	return nil
 }
 
-// The commit fences the live generation first: what its projector has read before, it cannot
-// commit.
-const retireLive = `
-update projections
-   set state = 'retired',
-       batch = batch + 1,
-       after = batch
- where generation = $1
-   and state = 'live'`
-
 const takeOver = `
 update projections as p
    set state              = 'live',
@@ -297,7 +289,7 @@ func (r *rebuild) replace(ctx context.Context) error {
 			return err
 		}
 		b := &pgx.Batch{}
-		b.Queue(retireLive, at.Generation)
+		b.Queue(retire, "live", at.Generation) // what its projector has read before, it cannot commit
 		p.queue(b, r.at)
 		b.Queue(takeOver, r.at.Generation, at.Generation)
 		err = r.db.Commit(ctx, b)

@@ -125,7 +125,7 @@ func (l *Loader) Load(ctx context.Context, id string) (Stream, error) {
 	return decode(id, stored)
 }
 
-const selectStreams = `
+const selectStored = `
 select stream_id,
        event_id,
        version,
@@ -134,10 +134,12 @@ select stream_id,
        occurred_at,
        recorded_at
   from ledger_events
- where stream_id = any($1)
+ where stream_id = any($1)`
+
+const selectStreams = selectStored + `
  order by stream_id, version`
 
-// storedEvent is a row of selectStreams.
+// storedEvent is a row of selectStored.
 type storedEvent struct {
 	StreamID string
 	Recorded

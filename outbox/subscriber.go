@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 
+	"github.com/payonce/payonce/internal/loop"
 	"github.com/payonce/payonce/internal/schemacheck"
 )
 
@@ -267,7 +268,7 @@ func (r *reader) HandleError(log watermill.LoggerAdapter, nothing bool, err erro
 	switch {
 	case err != nil || read > 0 && !acknowledged:
 		r.most = max(1, read/2)
-		r.wait(r.retry, nil)
+		loop.Pause(r.done, r.retry, nil)
 	case more && read > 0: // else Room has returned 0
 		r.most = min(pageMessages, 2*r.most)
 	default:
@@ -275,8 +276,8 @@ func (r *reader) HandleError(log watermill.LoggerAdapter, nothing bool, err erro
 			r.most, r.again = min(pageMessages, 2*r.most), firstLook
 			r.next = r.began.Add(min(longestPause, forEach*time.Duration(read-1)))
 		}
-		r.wait(r.pause(), r.Bell)
-		r.wait(r.next.Sub(r.now()), nil)
+		loop.Pause(r.done, r.pause(), r.Bell)
+		loop.Pause(r.done, r.next.Sub(r.now()), nil)
 	}
 	r.limit = min(r.most, r.Room(r.done))
 	r.began = r.now()
@@ -295,14 +296,6 @@ func (r *reader) pause() time.Duration {
 		return slowPoll
 	}
 	return fastPoll
-}
-
-func (r *reader) wait(d time.Duration, bell <-chan struct{}) {
-	select {
-	case <-r.done.Done():
-	case <-bell:
-	case <-time.After(d):
-	}
 }
 
 const insertOffset = `

@@ -46,8 +46,8 @@ func Run(ctx context.Context, log *slog.Logger, failed string, work Work) {
 	}
 }
 
-// Pause returns after a time, when the bell rings, or when ctx ends.
-func Pause(ctx context.Context, d time.Duration, bell <-chan struct{}) {
+// Pause returns after a time, when the bell rings, or when ctx ends: then false.
+func Pause(ctx context.Context, d time.Duration, bell <-chan struct{}) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -55,6 +55,7 @@ func Pause(ctx context.Context, d time.Duration, bell <-chan struct{}) {
 	case <-bell:
 	case <-timer.C:
 	}
+	return ctx.Err() == nil
 }
 
 // Safely calls what may panic, and makes an error of it.
