@@ -73,10 +73,6 @@ func (c Charge) Started() bool { return c.PaymentIntent != "" }
 // outcome at a version.
 func (c Charge) NeedsWebhook(version int) bool { return slices.Contains(c.Unnotified, version) }
 
-// Complete reports whether the charge and all of its refunds have their outcome.
-// Subscribers are not part of it.
-func (c Charge) Complete() bool { return c.Terminal() && len(c.PendingRefunds()) == 0 }
-
 // Fold folds events into a charge, in their order. It never fails: what is stored has
 // happened. The argument is not changed.
 func Fold(c Charge, events ...Event) Charge {

@@ -50,7 +50,7 @@ func TestCharge(t *testing.T) {
 			{"started", c.Started()},
 			{"cancel requested", c.CancelRequested},
 			{"terminal", c.Terminal()},
-			{"complete", c.Complete()},
+			{"complete", c.Terminal() && len(c.PendingRefunds()) == 0},
 			{fmt.Sprintf("failure %v", c.Failure), c.Failure != nil},
 			{fmt.Sprintf("unnotified %v", c.Unnotified), len(c.Unnotified) > 0},
 		} {

@@ -54,20 +54,20 @@ func (m *model) checkCharge(t *rapid.T) {
 		Status          domain.Status
 		Left, Refunded  int64
 		Terminal        bool
-		Complete        bool
+		Pending         bool // a refund
 		CancelRequested bool
 		Notified        bool
 		Unnotified      []int
 	}
 	want := account{
 		Status: status, Left: m.captured - pending - succeeded, Refunded: succeeded,
-		Terminal: m.outcome > 0, Complete: m.outcome > 0 && pending == 0,
+		Terminal: m.outcome > 0, Pending: pending > 0,
 		CancelRequested: m.cancelRequested, Notified: m.outcome > 0 && !m.silent && !slices.Contains(m.unnotified, m.outcome),
 	}
 	c := m.charge
 	own := account{
 		Status: c.Status, Left: c.Left(), Refunded: c.Refunded(),
-		Terminal: c.Terminal(), Complete: c.Complete(), CancelRequested: c.CancelRequested, Notified: c.Step(domain.Notification) == domain.StepDone,
+		Terminal: c.Terminal(), Pending: len(c.PendingRefunds()) > 0, CancelRequested: c.CancelRequested, Notified: c.Step(domain.Notification) == domain.StepDone,
 	}
 	for version := -1; version <= len(m.events)+1; version++ {
 		if c.NeedsWebhook(version) {

@@ -154,10 +154,10 @@ func (r Receiver) read(ctx context.Context, try int, key Key, request Request) (
 	default:
 		state, err = ReadKey(ctx, r.DB, key)
 	}
-	if err == nil && state.Found && state.replicates {
-		return confirmKey(ctx, r.DB, key)
+	if err != nil {
+		return state, err
 	}
-	return state, err
+	return confirmed(ctx, r.DB, state)
 }
 
 // claimed returns the batch to commit. The claim comes first, so that a taken key

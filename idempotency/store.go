@@ -204,16 +204,20 @@ const selectConfirmed = selectKeys + `
 // confirmTimeout bounds the wait of one replay for the standby. Tests shorten it.
 var confirmTimeout = 5 * time.Second
 
-// confirmKey reads a key that was found once more, and returns its state when a
-// synchronous standby has it; ErrUnknown if the standby did not confirm in time.
+// confirmed returns the state of a key that a failover cannot lose: one that was found is
+// read once more where a standby is synchronous, and it may be free since. ErrUnknown if the
+// standby did not confirm in time.
 //
 // A commit can be visible on the primary before its standby has it: after a restart
 // of the primary, or when an operator ended its wait. A failover would lose an answer
 // that was replayed from such a key.
-func confirmKey(ctx context.Context, q groupcommit.Querier, key Key) (KeyState, error) {
+func confirmed(ctx context.Context, q groupcommit.Querier, state KeyState) (KeyState, error) {
+	if !state.Found || !state.replicates {
+		return state, nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
 	defer cancel()
-	state, err := readKey(ctx, q, selectConfirmed, key)
+	state, err := readKey(ctx, q, selectConfirmed, state.Key)
 	if err != nil {
 		return KeyState{}, fmt.Errorf("confirm a key with the standby: %w", unknownOutcome(err))
 	}

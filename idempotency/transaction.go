@@ -128,7 +128,14 @@ func attempt(ctx context.Context, db Beginner, key Key, o Options, work txWork) 
 	}
 	if taken != nil {
 		rollback(ctx, tx) // it frees the connection
-		return replayFrom(ctx, db, *taken, o.Request)
+		state, err := confirmed(ctx, db, *taken)
+		if err == nil && !state.Found { // its row went since
+			err = ErrInFlight
+		}
+		if err != nil {
+			return Outcome{}, err
+		}
+		return replay(state.Record, o.Request)
 	}
 	answer, err := inSavepoint(ctx, tx, work)
 	if err != nil {
@@ -223,20 +230,6 @@ func refusal(what string, err error) error {
 		return unknownOutcome(err)
 	}
 	return fmt.Errorf("%s: %w", what, err)
-}
-
-// replayFrom replays the answer of a taken key, when a failover cannot lose it.
-func replayFrom(ctx context.Context, q groupcommit.Querier, state KeyState, request Request) (Outcome, error) {
-	if state.replicates {
-		var err error
-		if state, err = confirmKey(ctx, q, state.Key); err != nil {
-			return Outcome{}, err
-		}
-		if !state.Found { // its row went since
-			return Outcome{}, ErrInFlight
-		}
-	}
-	return replay(state.Record, request)
 }
 
 // inSavepoint does the work in a savepoint, so that neither a failed statement of it nor
