@@ -40,7 +40,7 @@ func lookups() []lookup {
 		ownNumbers  = "pg_attribute_relid_attnum_index attrelid attnum"
 	)
 	return []lookup{
-		{in: "ledger", words: "stream_id = any($1)", api: true, args: "'{ch_7}'", ways: streamOnce},
+		{in: "ledger", words: "order by stream_id, version", api: true, args: "'{ch_7}'", ways: streamOnce},
 		{in: "ledger", words: "coalesce((txid, position)", args: page + ", '999999', 99", ways: streamOnce},
 		{in: "ledger", words: "occurred_at", args: "'ch_7', 'm7'", ways: streamOnce + " version merchant_id"},
 		{
@@ -60,7 +60,7 @@ func lookups() []lookup {
 			ways: "account_balances_once generation merchant_id, " + inOrder + ", " + postingOnce,
 		},
 		{in: "ledger", words: "as waiting", ways: inOrder + ", " + ownNumbers},
-		{in: "ledger", words: "update projections", args: "1, '9', 9, 9, 9"},
+		{in: "ledger", words: "highest  = $4", args: "1, '9', 9, 9, 9"},
 		{
 			in: "ledger", words: "limit $5", args: "'700', 5, '99999999', 99999999, 250",
 			ways: inOrder,
@@ -74,10 +74,6 @@ func lookups() []lookup {
 
 		{in: "idempotency", words: "as asked", api: true, args: "'{m1}', '{POST /v1/charges}', '{key-7}', ''", ways: keyOnce},
 		{in: "idempotency", words: "as asked", args: "'{m1,m1}', '{POST /v1/charges,POST /v1/charges}', '{key-7,key-8}', ''", ways: keyOnce},
-		{
-			in: "idempotency", words: "recursive operations", api: true, args: "'m1', 'key-7'",
-			ways: keyOnce + ", idempotency_keys_once scope, idempotency_keys_once scope operation",
-		},
 		{
 			in: "idempotency", words: "with due", args: "500",
 			ways: "idempotency_keys_kept expires_at",
