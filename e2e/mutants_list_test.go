@@ -49,8 +49,8 @@ func mutants() []mutant {
 			"the merchant is recorded as notified before the webhook is sent",
 			[]edit{
 				{
-					"fulfillment/notification.go", "	if !n.delivered {",
-					"	if false {",
+					"fulfillment/notification.go", "		if !delivered {",
+					"		if false && !delivered {",
 				},
 				{
 					"fulfillment/run.go", "			return due\n		}\n		return r.process(ctx)\n",
@@ -58,8 +58,7 @@ func mutants() []mutant {
 		}
 		err = r.process(ctx)
 		if err == nil {
-			n := &notification{endpoints: f.endpoints, webhooks: f.services.Webhooks, delivery: d}
-			err = n.deliver(ctx, r.stream, outcome, domain.EventTypeNamed(outcome.Type).Webhook)
+			err = f.deliver(ctx, r.stream, outcome, domain.EventTypeNamed(outcome.Type).Webhook)
 		}
 		return err
 `,

@@ -16,39 +16,29 @@ import (
 	"github.com/payonce/payonce/ledger"
 )
 
-// notification sends the webhook about one outcome, the charge's or a refund's. A message
-// of typeResend sends it also if the merchant received it before.
+// notification sends the webhook about the outcome at a version, the charge's or a refund's.
+// A message of typeResend sends it also if the merchant received it before.
 //
 // If we die here: nothing is recorded; the next worker sends the webhook, which may be the
 // second time, under the same webhook-id, by which the merchant recognizes it.
 // Test: e2e TestWorker/a_worker_killed_at_any_step_is_taken_over.
-type notification struct {
-	endpoints *merchants.Endpoints
-	webhooks  *webhook.Sender
-	delivery  *inbox.Delivery
-	version   int  // of the outcome
-	delivered bool // in this delivery
-}
-
 func (f *Fulfillment) notification(d *inbox.Delivery, version int) act {
-	n := &notification{endpoints: f.endpoints, webhooks: f.services.Webhooks, delivery: d, version: version}
-	return n.run
-}
-
-func (n *notification) run(ctx context.Context, s ledger.Stream) (decision, error) {
-	outcome := s.At(n.version)
-	kind := domain.EventTypeNamed(outcome.Type).Webhook
-	if !n.delivered { // a lost race for the version is no reason to send it again
-		if err := n.deliver(ctx, s, outcome, kind); err != nil {
-			return decision{}, err
+	delivered := false // in this delivery
+	return func(ctx context.Context, s ledger.Stream) (decision, error) {
+		outcome := s.At(version)
+		kind := domain.EventTypeNamed(outcome.Type).Webhook
+		if !delivered { // a lost race for the version is no reason to send it again
+			if err := f.deliver(ctx, s, outcome, kind); err != nil {
+				return decision{}, err
+			}
+			delivered = true
 		}
-		n.delivered = true
+		notified := decision{command: domain.NotifyMerchant{EventID: outcome.ID.String(), Type: kind, Version: version}}
+		if d.Type == typeResend {
+			notified.rows = func(b *pgx.Batch) { recordResend(b, d) }
+		}
+		return notified, nil
 	}
-	d := decision{command: domain.NotifyMerchant{EventID: outcome.ID.String(), Type: kind, Version: n.version}}
-	if n.delivery.Type == typeResend {
-		d.rows = func(b *pgx.Batch) { recordResend(b, n.delivery) }
-	}
-	return d, nil
 }
 
 // webhookBody is the body of a webhook. The id is that of the event, the same at every
@@ -60,8 +50,8 @@ type webhookBody struct {
 	Data      any       `json:"data"` // the charge or the refund as of the outcome
 }
 
-func (n *notification) deliver(ctx context.Context, s ledger.Stream, outcome ledger.Recorded, kind string) error {
-	endpoint, err := n.endpoints.Read(ctx, s.Charge.MerchantID)
+func (f *Fulfillment) deliver(ctx context.Context, s ledger.Stream, outcome ledger.Recorded, kind string) error {
+	endpoint, err := f.endpoints.Read(ctx, s.Charge.MerchantID)
 	if errors.Is(err, merchants.ErrNoWebhook) {
 		return &inbox.ParkError{Err: err} // there was one when the charge was accepted
 	}
@@ -74,7 +64,7 @@ func (n *notification) deliver(ctx context.Context, s ledger.Stream, outcome led
 	if err != nil {
 		return fmt.Errorf("encode the webhook about %s: %w", outcome.ID, err)
 	}
-	err = n.webhooks.Deliver(ctx, webhook.Message{
+	err = f.services.Webhooks.Deliver(ctx, webhook.Message{
 		URL: endpoint.URL, Secrets: endpoint.Secrets, ID: outcome.ID.String(), Body: body,
 	})
 	if err == nil {
