@@ -2,10 +2,10 @@
 # know of this file. It only spares typing.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test race lint fmt ci
+.PHONY: help demo test race lint fmt ci release pin
 
 help: ## show this
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: ## show it: charges under duplicates, faults and kills, then the audit
 	go run ./cmd/payonce demo
@@ -24,3 +24,9 @@ fmt: ## gofumpt, and imports in order
 
 ci: ## everything that a change has to pass, as CI runs it
 	bash .ci/run
+
+release: ## dist/: archives for Linux and macOS, an SBOM, checksums
+	bash .ci/release
+
+pin: ## write the digests of images and the commits of GitHub actions
+	bash .ci/pin

@@ -35,7 +35,7 @@ const serviceEnv = "PAYONCE_BENCH_SERVICE"
 
 func main() {
 	if os.Getenv(serviceEnv) != "" {
-		os.Exit(program.Main(os.Stderr, "river", riverService))
+		os.Exit(program.Main(os.Args[1:], os.Stdout, os.Stderr, "river", riverService))
 	}
 	program.CollectSeldom() // the load and the rivals collect garbage as payonce's programs do
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)

@@ -22,7 +22,7 @@ import (
 	"runtime/pprof"
 )
 
-func Profiled(stderr io.Writer, name string, run Run) int {
+func Profiled(args []string, stdout, stderr io.Writer, name string, run Run) int {
 	file, err := os.Create(os.Getenv("` + profileEnv + `"))
 	if err != nil {
 		panic(err)
@@ -32,7 +32,7 @@ func Profiled(stderr io.Writer, name string, run Run) int {
 		panic(err)
 	}
 	defer pprof.StopCPUProfile()
-	return Main(stderr, name, run)
+	return Main(args, stdout, stderr, name, run)
 }
 `
 

@@ -37,7 +37,7 @@ const (
 	auditing = connections / 5
 )
 
-func main() { os.Exit(program.Main(os.Stderr, "api", run)) }
+func main() { os.Exit(program.Main(os.Args[1:], os.Stdout, os.Stderr, "api", run)) }
 
 // run serves until ctx ends.
 func run(ctx context.Context, log *slog.Logger, environ map[string]string) error {

@@ -35,6 +35,8 @@ type commands struct {
 	Rebuild     rebuildCmd     `cmd:"" help:"Rebuild the projections (the list of charges and the balances) from the ledger, under traffic."`
 	Timeline    timelineCmd    `cmd:"" help:"Print everything that is recorded about a charge, in order of time."`
 	Healthcheck healthcheckCmd `cmd:"" help:"Exit with 0 if a URL answers 200."`
+
+	Version kong.VersionFlag `help:"Print the version and the commit, and exit."`
 }
 
 // databaseCommand is a command on the database. It leaves errors of the console to main.
@@ -54,6 +56,7 @@ func main() {
 	parsed := kong.Parse(&cli,
 		kong.Name("payonce"),
 		kong.Description("An event-sourced payment service in which every charge takes effect exactly once."),
+		kong.Vars{"version": program.Version("payonce")},
 		kong.UsageOnError(),
 		kong.BindTo(ctx, (*context.Context)(nil)))
 	var err error

@@ -13,7 +13,7 @@ import (
 )
 
 func main() {
-	os.Exit(program.Main(os.Stderr, "sandbox", func(ctx context.Context, log *slog.Logger, environ map[string]string) error {
+	os.Exit(program.Main(os.Args[1:], os.Stdout, os.Stderr, "sandbox", func(ctx context.Context, log *slog.Logger, environ map[string]string) error {
 		return sandbox.Run(ctx, log, environ, time.Now)
 	}))
 }

@@ -34,7 +34,7 @@ const (
 	rescueInterval = 5 * time.Second
 )
 
-func main() { os.Exit(program.Main(os.Stderr, "worker", run)) }
+func main() { os.Exit(program.Main(os.Args[1:], os.Stdout, os.Stderr, "worker", run)) }
 
 // run works until ctx ends.
 func run(ctx context.Context, log *slog.Logger, environ map[string]string) error {

@@ -2,6 +2,8 @@ module github.com/payonce/payonce/examples/kafka
 
 go 1.26.0
 
+toolchain go1.26.8
+
 require (
 	github.com/ThreeDotsLabs/watermill v1.5.1
 	github.com/ThreeDotsLabs/watermill-kafka/v3 v3.1.2

@@ -2,6 +2,8 @@ module github.com/payonce/payonce/examples/nats
 
 go 1.26.0
 
+toolchain go1.26.8
+
 require (
 	github.com/ThreeDotsLabs/watermill v1.5.1
 	github.com/ThreeDotsLabs/watermill-nats/v2 v2.1.3

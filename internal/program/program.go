@@ -2,8 +2,8 @@
 // settings, listen, report their health, and stop.
 //
 // It promises that a program that cannot run says so in one sentence on stderr and
-// exits with 1, that SIGTERM and SIGINT drain it, and that it prints nothing but JSON
-// lines on stderr, in which secrets are hidden.
+// exits with 1, that SIGTERM and SIGINT drain it, and that while it runs it prints nothing
+// but JSON lines on stderr, in which secrets are hidden.
 package program
 
 import (
@@ -53,8 +53,12 @@ func CollectSeldom() {
 type Run = func(ctx context.Context, log *slog.Logger, environ map[string]string) error
 
 // Main runs a program with the variables of the process until it ends or gets SIGTERM or SIGINT,
-// and returns its exit code.
-func Main(stderr io.Writer, name string, run Run) int {
+// and returns its exit code. --version and --help are answered on stdout instead; other
+// arguments are refused with exit code 2.
+func Main(args []string, stdout, stderr io.Writer, name string, run Run) int {
+	if len(args) > 0 {
+		return answer(args, stdout, stderr, name)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	log := Logger(stderr, name)

@@ -44,7 +44,7 @@ func TestMain_returnsTheExitCode(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			lines := &await.Log{}
-			code := program.Main(lines, "sample", func(context.Context, *slog.Logger, map[string]string) error { return test.err })
+			code := program.Main(nil, io.Discard, lines, "sample", func(context.Context, *slog.Logger, map[string]string) error { return test.err })
 			if code != test.code {
 				t.Errorf("exit code %d, want %d", code, test.code)
 			}
@@ -66,7 +66,7 @@ func TestMain_returnsTheExitCode(t *testing.T) {
 	t.Run("a signal stops it", func(t *testing.T) {
 		t.Parallel()
 		for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
-			code := program.Main(io.Discard, "sample", func(ctx context.Context, _ *slog.Logger, _ map[string]string) error {
+			code := program.Main(nil, io.Discard, io.Discard, "sample", func(ctx context.Context, _ *slog.Logger, _ map[string]string) error {
 				if err := syscall.Kill(os.Getpid(), sig); err != nil {
 					return err
 				}
@@ -263,7 +263,7 @@ func TestMain_collectsSeldomUnlessGOGCIsSet(t *testing.T) {
 			t.Setenv("GOGC", test.gogc)
 			found := debug.SetGCPercent(test.before)
 			defer debug.SetGCPercent(found)
-			program.Main(io.Discard, "sample", func(context.Context, *slog.Logger, map[string]string) error { return nil })
+			program.Main(nil, io.Discard, io.Discard, "sample", func(context.Context, *slog.Logger, map[string]string) error { return nil })
 			if got := debug.SetGCPercent(test.before); got != test.want {
 				t.Errorf("it is %d, want %d", got, test.want)
 			}

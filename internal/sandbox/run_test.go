@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 		testrun.Main(m)
 		return
 	}
-	os.Exit(program.Main(os.Stderr, "sandbox", func(ctx context.Context, log *slog.Logger, environ map[string]string) error {
+	os.Exit(program.Main(nil, os.Stdout, os.Stderr, "sandbox", func(ctx context.Context, log *slog.Logger, environ map[string]string) error {
 		return sandbox.Run(ctx, log, environ, time.Now)
 	}))
 }
