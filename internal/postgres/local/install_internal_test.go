@@ -75,13 +75,13 @@ func TestStart_withoutPostgreSQL_saysWhatToInstall(t *testing.T) {
 	offline.Close()
 
 	for name, test := range map[string]struct{ repository, sum, why string }{
-		"the archive is missing":             {missing.URL, good, "the answer is 404 Not Found"},
-		"the repository is out of reach":     {offline.URL, good, "connection refused"},
-		"the archive is another one":         {serve(t, answer(archive)).URL, strings.Repeat("0", 64), "its SHA-256 is " + good + ", expected 000"},
-		"half of the archive arrives":        {serve(t, answer(archive[:len(archive)/2])).URL, good, "expected " + good},
-		"the archive is no zip file":         {serve(t, answer([]byte("no zip file"))).URL, sum([]byte("no zip file")), "not a valid zip file"},
-		"the archive holds no server":        {serve(t, answer(readme)).URL, sum(readme), "it holds 0 files *.txz"},
-		"there is no archive for the system": {missing.URL, "", "was not built for"},
+		"the archive is missing":         {missing.URL, good, "the answer is 404 Not Found"},
+		"the repository is out of reach": {offline.URL, good, "connection refused"},
+		"the archive is another one":     {serve(t, answer(archive)).URL, strings.Repeat("0", 64), "its SHA-256 is " + good + ", expected 000"},
+		"half of the archive arrives":    {serve(t, answer(archive[:len(archive)/2])).URL, good, "expected " + good},
+		"the archive is no zip file":     {serve(t, answer([]byte("no zip file"))).URL, sum([]byte("no zip file")), "not a valid zip file"},
+		"the archive holds no server":    {serve(t, answer(readme)).URL, sum(readme), "it holds 0 files *.txz"},
+		"no checksum is known":           {serve(t, answer(archive)).URL, "", "was not built for"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -103,6 +103,16 @@ func TestStart_withoutPostgreSQL_saysWhatToInstall(t *testing.T) {
 			}
 			mustBeEmpty(t, m.cache)
 		})
+	}
+}
+
+// TestArchiveSums_coverEverySystemOfARelease: without a checksum nothing is downloaded.
+func TestArchiveSums_coverEverySystemOfARelease(t *testing.T) {
+	t.Parallel()
+	for _, system := range []string{"linux-amd64", "linux-arm64v8", "darwin-amd64", "darwin-arm64v8"} {
+		if raw, err := hex.DecodeString(archiveSums[system]); err != nil || len(raw) != sha256.Size {
+			t.Errorf("%s has the checksum %q", system, archiveSums[system])
+		}
 	}
 }
 

@@ -1,0 +1,144 @@
+package defects_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// service is what docker-compose.yml says of a container, as far as it confines it.
+type service struct {
+	Image       string
+	User        string
+	ReadOnly    bool     `yaml:"read_only"`
+	CapDrop     []string `yaml:"cap_drop"`
+	SecurityOpt []string `yaml:"security_opt"`
+	MemLimit    string   `yaml:"mem_limit"`
+	Privileged  bool
+	Environment map[string]string
+}
+
+const ourImage = "payonce:compose"
+
+func TestCompose_containersAreConfined(t *testing.T) {
+	t.Parallel()
+	var compose struct{ Services map[string]service }
+	must(t, yaml.Unmarshal([]byte(read(t, "docker-compose.yml")), &compose))
+	if len(compose.Services) < 8 {
+		t.Fatalf("it has %d services", len(compose.Services))
+	}
+	// The image's own user is the last that the Dockerfile names.
+	users := regexp.MustCompile(`(?m)^USER (\S+)$`).FindAllStringSubmatch(read(t, "Dockerfile"), -1)
+	if len(users) == 0 {
+		t.Fatal("the Dockerfile names no user")
+	}
+	for name, s := range compose.Services {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			user := s.User
+			if s.Image == ourImage && user == "" {
+				user = users[len(users)-1][1]
+			}
+			if user == "" || user == "root" || strings.HasPrefix(user, "0") {
+				t.Errorf("its user is %q", user)
+			}
+			if !s.ReadOnly || s.Privileged {
+				t.Error("its files can be written")
+			}
+			if strings.Join(s.CapDrop, "") != "ALL" {
+				t.Errorf("it drops the capabilities %q, want ALL", s.CapDrop)
+			}
+			if strings.Join(s.SecurityOpt, "") != "no-new-privileges:true" {
+				t.Errorf("its security options are %q", s.SecurityOpt)
+			}
+			limit := mebibytes(t, s.MemLimit, "m", "g")
+			if s.Image == ourImage && mebibytes(t, s.Environment["GOMEMLIMIT"], "MiB", "GiB") >= limit {
+				t.Errorf("GOMEMLIMIT=%s is not below its limit, %s", s.Environment["GOMEMLIMIT"], s.MemLimit)
+			}
+		})
+	}
+}
+
+// mebibytes reads an amount of memory in one of two units.
+func mebibytes(t *testing.T, amount, mebi, gibi string) int {
+	t.Helper()
+	factor := 1
+	number, ok := strings.CutSuffix(amount, mebi)
+	if !ok {
+		number, ok = strings.CutSuffix(amount, gibi)
+		factor = 1024
+	}
+	n, err := strconv.Atoi(number)
+	if !ok || err != nil || n == 0 {
+		t.Fatalf("%q is no amount of memory", amount)
+	}
+	return n * factor
+}
+
+var (
+	images  = regexp.MustCompile(`(?m)^(?:FROM| +image:) (\S+)`)
+	actions = regexp.MustCompile(`(?m)uses: (.*)$`)
+
+	toVersion = regexp.MustCompile(`:v?\d+(\.\d+)+(@sha256:[0-9a-f]{64})?$`)
+	toCommit  = regexp.MustCompile(`^[a-z-]+/[a-z-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$`)
+)
+
+// versionless has the images that are published without a tag of a version.
+var versionless = regexp.MustCompile(`^gcr\.io/distroless/static-debian12:nonroot(@sha256:[0-9a-f]{64})?$`)
+
+// unpinned are the images and the GitHub actions of a file whose content can change although
+// the file does not.
+func unpinned(text string) (found []string, all int) {
+	for _, match := range images.FindAllStringSubmatch(text, -1) {
+		if all++; match[1] != ourImage && !toVersion.MatchString(match[1]) && !versionless.MatchString(match[1]) {
+			found = append(found, match[1])
+		}
+	}
+	for _, match := range actions.FindAllStringSubmatch(text, -1) {
+		if all++; !toCommit.MatchString(match[1]) {
+			found = append(found, match[1])
+		}
+	}
+	return found, all
+}
+
+func TestSupply_imagesAndActionsArePinned(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob(filepath.Join(root, ".github", "workflows", "*"))
+	must(t, err)
+	for _, file := range append(files, filepath.Join(root, "Dockerfile"), filepath.Join(root, "docker-compose.yml")) {
+		text, err := os.ReadFile(file)
+		must(t, err)
+		found, all := unpinned(string(text))
+		if all == 0 || len(found) > 0 {
+			t.Errorf("%s: of %d images and actions these are not pinned: %q", file, all, found)
+		}
+	}
+	planted := "FROM golang:latest\n  image: redis\n  image: postgres:17\n  image: redis:7.2.1\n- uses: actions/cache@v4\n"
+	if found, all := unpinned(planted); len(found) != 4 || all != 5 {
+		t.Errorf("of 4 planted in 5 it found %q in %d", found, all)
+	}
+}
+
+// TestSupply_oneToolchain: every module and the image are built by the same Go.
+func TestSupply_oneToolchain(t *testing.T) {
+	t.Parallel()
+	pinned := regexp.MustCompile(`(?m)^toolchain go(\S+)$`)
+	first := pinned.FindStringSubmatch(read(t, "go.mod"))
+	if first == nil {
+		t.Fatal("go.mod names no toolchain")
+	}
+	for _, module := range []string{"bench", "examples", "examples/forward", "examples/kafka", "examples/nats"} {
+		if got := pinned.FindStringSubmatch(read(t, module+"/go.mod")); got == nil || got[1] != first[1] {
+			t.Errorf("%s/go.mod names the toolchain %q, want %s", module, got, first[1])
+		}
+	}
+	if !strings.Contains(read(t, "Dockerfile"), "\nFROM golang:"+first[1]) {
+		t.Errorf("the image is not built by Go %s", first[1])
+	}
+}
