@@ -24,12 +24,12 @@ const (
 	rules    = 17
 )
 
-// TestDocs compares README.md, ARCHITECTURE.md and every document under docs/ with the tree: a test, a
+// TestDocs compares README.md, ARCHITECTURE.md, SECURITY.md and every document under docs/ with the tree: a test, a
 // function or a file that one of them names exists.
 func TestDocs(t *testing.T) {
 	t.Parallel()
 	tree := readSources(t)
-	for _, document := range append(documents(t), "README.md", "ARCHITECTURE.md") {
+	for _, document := range append(documents(t), "README.md", "ARCHITECTURE.md", "SECURITY.md") {
 		if document == patterns || document == addAStep {
 			continue // see TestPatterns; the diff of the other page adds what it names
 		}

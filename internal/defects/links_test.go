@@ -43,7 +43,7 @@ func brokenAnchors(page, text string, read func(page string) string) (broken []s
 // the index with the pages.
 func TestDocs_linksReachTheirHeadings(t *testing.T) {
 	t.Parallel()
-	for _, page := range append(documents(t), "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md") {
+	for _, page := range append(documents(t), "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md") {
 		for _, to := range brokenAnchors(page, read(t, page), func(page string) string { return read(t, page) }) {
 			t.Errorf("%s links to %s: no such heading", page, to)
 		}

@@ -10,7 +10,7 @@ import (
 
 // builtVersion and builtCommit are empty unless `go build -ldflags="-X …"` sets them. The image is built
 // from source without its repository, so Go cannot record them there.
-var builtVersion, builtCommit string //nolint:gochecknoglobals // -X sets variables only
+var builtVersion, builtCommit string
 
 // Version returns one line that says which build a program is, such as
 // "payonce v0.1.0, commit 4854c8d, go1.26.8 linux/amd64". A build from a clone has a version and
