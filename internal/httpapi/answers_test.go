@@ -147,7 +147,7 @@ func TestAnswers_sayWhen(t *testing.T) {
 	if got, err := time.Parse(time.RFC3339, fmt.Sprint(used["expires_at"])); err != nil || !got.Equal(expires) {
 		t.Errorf("expires_at is %s, want %s: %v", got, expires, err)
 	}
-	checks := members(t, w.audited(t, get("/v1/audit")).body)
+	checks := members(t, w.insist(t, get("/v1/audit")).body)
 	if all, _ := checks["checks"].([]any); checks["ok"] != true || len(all) == 0 {
 		t.Errorf("audit: %v", checks)
 	}

@@ -196,7 +196,7 @@ func TestAudits_oneOfAMerchantInFlight(t *testing.T) {
 	if err := held.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for _, a := range []answer{<-ours, <-theirs, w.send(t, get("/v1/audit"))} {
+	for _, a := range []answer{<-ours, <-theirs, w.insist(t, get("/v1/audit"))} {
 		if a.status != http.StatusOK {
 			t.Errorf("status %d: %s", a.status, a.body)
 		}

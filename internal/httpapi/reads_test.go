@@ -145,8 +145,8 @@ func TestReads_areAnsweredAlike(t *testing.T) {
 	before := rows(t, w.db)
 	for name, path := range reads {
 		t.Run(name, func(t *testing.T) {
-			read := w.send(t, get(path))
-			head := w.send(t, get(path).like(http.MethodHead))
+			read := w.insist(t, get(path))
+			head := w.insist(t, get(path).like(http.MethodHead))
 			if head.status != read.status || head.body != "" || head.header.Get("Content-Type") != read.header.Get("Content-Type") {
 				t.Errorf("HEAD %d %q, GET %d: %v", head.status, head.body, read.status, head.header)
 			}
@@ -157,7 +157,7 @@ func TestReads_areAnsweredAlike(t *testing.T) {
 				}
 			}
 			for _, values := range [][]string{{"a-charge-to-read"}, {`"`}, {"a", "b"}, {"4242424242424242"}} {
-				a := w.send(t, get(path).with("Idempotency-Key", values...))
+				a := w.insist(t, get(path).with("Idempotency-Key", values...))
 				if a.status != read.status || a.body != read.body && path != "/v1/audit" { // whose figures change with time
 					t.Errorf("key %q: %d %s, without it %d %s", values, a.status, a.body, read.status, read.body)
 				}

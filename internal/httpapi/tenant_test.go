@@ -168,7 +168,7 @@ select 'fulfillment', 'ch_of_acme 0', '', '{}', ''`)
 
 	report := func(c call) (ok bool, checked, violated map[string]int64) {
 		t.Helper()
-		a := w.audited(t, c)
+		a := w.insist(t, c)
 		var r struct {
 			OK     bool
 			Checks []struct {

@@ -393,11 +393,11 @@ select count(*) = $1
    and clock_timestamp() - state_change >= $2`, n, atLeast)
 }
 
-// audited asks for an audit until it is answered: on a busy machine one may take longer than
-// a request may.
-func (w *world) audited(t *testing.T, c call) (a answer) {
+// insist sends a read until it is answered: on a busy machine an audit may take longer than a
+// request may, and a look at the database be given up.
+func (w *world) insist(t *testing.T, c call) (a answer) {
 	t.Helper()
-	await.Progress(t, "the audit is answered", func() (seen string, done bool) {
+	await.Progress(t, "GET "+c.path+" is answered", func() (seen string, done bool) {
 		a = w.send(t, c)
 		return a.body, a.status != http.StatusServiceUnavailable
 	})
