@@ -183,7 +183,9 @@ values (gen_random_uuid(), 'ch_1', 1, 't', 1, 'acme', '{}', '{}', clock_timestam
 func TestFigures_showWhatHoldsReadersVacuumAndTheLogBack(t *testing.T) {
 	testdb.Long(t, "it starts a server")
 	t.Parallel()
-	server := testdb.Server(t, local.Options{Fsync: true, InMemory: true, Settings: map[string]string{"wal_level": "logical", "max_prepared_transactions": "1"}})
+	server := testdb.Server(t, local.Options{Fsync: true, InMemory: true, Settings: map[string]string{
+		"wal_level": "logical", "max_prepared_transactions": "1", "autovacuum": "off", // which holds snapshots too
+	}})
 	here, elsewhere := testdb.Migrated(t, server, "own"), server.URL("postgres")
 	db := testdb.Connect(t, here)
 	m, clock, _ := figures(testdb.As(t, db, postgres.RoleWorker))
