@@ -4,10 +4,11 @@
 // # Guarantees
 //
 //   - Redis can be stopped, flushed, corrupted, restored or taken over, and no answer
-//     differs from the database's. An entry carries an HMAC over scope, operation, key,
-//     fingerprint, answer and expiry, with a secret that only the database has.
+//     differs from the database's. An entry holds fingerprint, answer and expiry, encrypted
+//     and bound to scope, operation and key by AES-256-GCM, with a secret that only the
+//     database has.
 //   - An entry is judged by the database's clock and never outlives its key.
-//   - Names and HMACs depend on the state of the database, so entries from before a
+//   - Names and entries depend on the state of the database, so entries from before a
 //     failover, a restore, a restart or a truncate are not found. The state is read every
 //     second on a connection of its own. Two seconds after the last reading was sent, or
 //     at once when a reading fails, nothing is found.
@@ -21,8 +22,7 @@
 //     minute, the life of the connection, if the old primary still runs as one.
 //   - Rows that are deleted by hand are replayed until their entries expire, an hour at
 //     most. A new secret ends that.
-//   - Answers lie in Redis readable, their keys do not: Redis needs the same care as a
-//     database with orders in it.
+//   - Redis knows how long each answer is, and when it is asked for.
 //
 // Table: cache_secret.
 package rediscache
@@ -157,7 +157,7 @@ var errForged = errors.New("an entry is not authentic: it was damaged or forged"
 // again. Test: TestFind/what_was_never_written_is_answered_by_the_database.
 func (c *Cache) keep(ctx context.Context, s *state, key idempotency.Key, record idempotency.Record) {
 	value, err := s.seal(key, record)
-	// A little less than the key has, never more; the HMAC tells exactly.
+	// A little less than the key has, never more; the entry tells exactly.
 	life := min(record.ExpiresAt.Sub(s.at(c.Clock())), longest)
 	if err == nil && life >= time.Millisecond && len(value) <= largest {
 		_, _ = c.do(ctx, "SET", s.name(key), value, "PX", life.Milliseconds()) // do logs its failures

@@ -122,6 +122,18 @@ func TestForged(t *testing.T) {
 		f.awaitLogged(t, "damaged or forged", 1)
 	})
 
+	t.Run("an entry shows nothing of the answer", func(t *testing.T) {
+		f := newFixture(t)
+		record := f.keep(t, keyOf("key"), recordOf("ch_1"))
+		for _, value := range f.redis.all() {
+			for _, secret := range []string{string(record.Body), "ch_1", record.ContentType, string(record.Fingerprint)} {
+				if strings.Contains(value, secret) {
+					t.Errorf("the entry shows %q: %s", secret, value)
+				}
+			}
+		}
+	})
+
 	t.Run("the entry of another key is not found", func(t *testing.T) {
 		f := newFixture(t)
 		f.keep(t, numbered(1), recordOf("ch_1"))

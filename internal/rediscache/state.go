@@ -2,10 +2,13 @@ package rediscache
 
 import (
 	"context"
+	"crypto/aes"
+	"crypto/cipher"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -14,11 +17,12 @@ import (
 	"github.com/payonce/payonce/idempotency"
 )
 
-// state is the state of the database, as the key of all names and HMACs, and its time.
+// state is the state of the database, as the key of all names and entries, and its time.
 type state struct {
 	key  []byte
-	sent time.Time // by our clock, before the database was asked
-	then time.Time // by the database's clock, after that
+	aead cipher.AEAD // of entries, with a random nonce in each
+	sent time.Time   // by our clock, before the database was asked
+	then time.Time   // by the database's clock, after that
 }
 
 // freshness is how long a reading of the state may be used.
@@ -61,7 +65,11 @@ func readState(ctx context.Context, db *pgxpool.Pool, clock func() time.Time) (*
 	}
 	// A program with other fields of a record neither finds nor overwrites these entries.
 	format, err := json.Marshal(idempotency.Record{})
-	s.key = sum(secret, "payonce cache", string(format), history)
+	s.key = sum(secret, "payonce cache, AES-GCM", string(format), history)
+	block, badKey := aes.NewCipher(sum(s.key, "entries"))
+	if err = errors.Join(err, badKey); err == nil {
+		s.aead, err = cipher.NewGCMWithRandomNonce(block)
+	}
 	return s, err
 }
 
@@ -97,25 +105,20 @@ func (s *state) name(key idempotency.Key) string {
 	return "payonce:answer:" + base64.RawURLEncoding.EncodeToString(sum(s.key, "name", key.Scope, key.Operation, key.Value))
 }
 
-// seal is the value of an entry: an HMAC, then the record that it authenticates, as JSON
-// and without the request.
+// seal is the value of an entry: the record as JSON, without the request, encrypted and
+// bound to its key with AES-256-GCM.
 func (s *state) seal(key idempotency.Key, record idempotency.Record) ([]byte, error) {
 	record.Canonical = nil
 	text, err := json.Marshal(record)
 	if err != nil {
 		return nil, fmt.Errorf("encode an answer: %w", err)
 	}
-	return append(s.hmac(key, text), text...), nil
+	return s.aead.Seal(nil, nil, text, []byte(s.name(key))), nil
 }
 
 // open is the record in a value. It is false for a value that was not sealed for this
 // key in this state of the database.
 func (s *state) open(key idempotency.Key, value []byte) (record idempotency.Record, authentic bool) {
-	seal, text := value[:min(sha256.Size, len(value))], value[min(sha256.Size, len(value)):]
-	authentic = hmac.Equal(seal, s.hmac(key, text)) && json.Unmarshal(text, &record) == nil
-	return record, authentic
-}
-
-func (s *state) hmac(key idempotency.Key, text []byte) []byte {
-	return sum(s.key, "answer", key.Scope, key.Operation, key.Value, string(text))
+	text, err := s.aead.Open(nil, nil, value, []byte(s.name(key)))
+	return record, err == nil && json.Unmarshal(text, &record) == nil
 }
