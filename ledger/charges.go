@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/postgres"
@@ -29,7 +32,10 @@ type ChargePage struct {
 	HasMore bool              `json:"has_more"`
 }
 
-// ListCharges reads a page of the list of charges. The order is the time of the request,
+// MaxPage is how many bytes a page of charges has at most, unless its only charge has more.
+const MaxPage = 1 << 20
+
+// ListCharges reads a page of the list of charges, of Limit charges or MaxPage bytes. The order is the time of the request,
 // then the id. Neither changes, so a client that follows the pages sees each charge once
 // that was listed when it began, whatever is requested meanwhile.
 //
@@ -55,11 +61,21 @@ func ListCharges(ctx context.Context, r postgres.Querier, q ListQuery) (ChargePa
 	case q.Status != "":
 		sql, args = selectChargesByStatus, append(args, string(q.Status))
 	}
-	views, err := collectValues[json.RawMessage](r.Query(ctx, sql, args...))
+	page := ChargePage{Data: []json.RawMessage{}}
+	var view json.RawMessage
+	size := 0
+	rows, _ := r.Query(ctx, sql, args...) // rows have its error
+	_, err := pgx.ForEachRow(rows, []any{&view}, func() error {
+		size += len(view)
+		if page.HasMore = page.HasMore || len(page.Data) == q.Limit || size > MaxPage && len(page.Data) > 0; !page.HasMore {
+			page.Data = append(page.Data, slices.Clone(view))
+		}
+		return nil
+	})
 	if err != nil {
 		return ChargePage{}, fmt.Errorf("list the charges of %s: %w", q.MerchantID, err)
 	}
-	return ChargePage{Data: views[:min(len(views), q.Limit)], HasMore: len(views) > q.Limit}, nil
+	return page, nil
 }
 
 // selectRequestTime reads the ledger, not the list: a client may start after a charge that

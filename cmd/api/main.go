@@ -7,6 +7,8 @@ import (
 	"os"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/internal/doorbell"
@@ -35,6 +37,12 @@ const (
 
 	// auditing is how many connections may read whole tables.
 	auditing = connections / 5
+
+	assets      = 64            // files of the documentation that are being sent
+	answerBytes = 32 << 20      // of answers that are being sent
+	unsigned    = inFlight / 20 // provider events whose bodies are being read from one address
+
+	unsignedTime = 3 * time.Second // to read one
 )
 
 func main() { os.Exit(program.Main(os.Args[1:], os.Stdout, os.Stderr, "api", run)) }
@@ -73,6 +81,10 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	defer closeCache()
 	ready := program.NewReadiness(ctx, db, time.Now)
 	defer ready.Close()
+	onHTTPAddr := metrics.Handler()
+	if s.MetricsAddr != "" {
+		onHTTPAddr = nil
+	}
 	server, err := httpapi.New(httpapi.Config{
 		DB:            db,
 		Intake:        &intake.Intake{DB: db, Keys: keys},
@@ -81,19 +93,27 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 		StripeSecrets: split(s.StripeWebhookSecret.Reveal()), // two while one replaces the other
 		Limits: httpapi.Limits{
 			PerSecond: s.RateLimit, InFlight: inFlight, PerMerchant: perMerchant, Authenticating: authenticating, Auditing: auditing,
+			Assets: assets, AnswerBytes: answerBytes, Unsigned: unsigned, UnsignedTime: unsignedTime,
 		},
 		Ready:   ready.Ask,
-		Origins: origins,
+		Origins: origins, DocsHosts: s.docsHosts(),
 		Now:     time.Now,
 		Log:     log,
 		Observe: observe(metrics, traces), //nolint:contextcheck // a request carries its own context
 		Carry:   traces.Carry,
-		Metrics: metrics.Handler(),
+		Metrics: onHTTPAddr,
 	})
 	if err != nil {
 		return err
 	}
-	return program.Serve(ctx, log, s.HTTPAddr, server.Server()) //nolint:contextcheck // a request carries its own context
+	public := server.Server() //nolint:contextcheck // a request carries its own context
+	if err := s.protect(public, log); err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return program.ServeMetrics(ctx, log, s.MetricsAddr, metrics.Handler()) })
+	g.Go(func() error { return program.Serve(ctx, log, s.HTTPAddr, public) })
+	return g.Wait()
 }
 
 // receiver makes the receiver of keyed requests, with the cache of REDIS_URL if that is set.

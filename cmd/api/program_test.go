@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"net/http"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -155,6 +156,17 @@ func TestRun(t *testing.T) {
 		first := send(t, p, "key-cached")
 		if again := send(t, p, "key-cached"); again.Body != first.Body || again.Header.Get("Idempotent-Replayed") != "true" {
 			t.Errorf("not the first answer: %v", again)
+		}
+	})
+
+	t.Run("METRICS_ADDR takes the metrics from HTTP_ADDR", func(t *testing.T) {
+		p := programtest.Start(t, run, environ(url, "METRICS_ADDR", "127.0.0.1:0"))
+		if got := p.Get(t, "/metrics"); got.Status != http.StatusNotFound {
+			t.Errorf("HTTP_ADDR: %v", got)
+		}
+		own := programtest.Running{URL: "http://" + p.Log.Field(t, "serving metrics", "addr")}
+		if got := own.Get(t, "/metrics"); got.Status != http.StatusOK || !strings.Contains(got.Body, "payonce_") {
+			t.Errorf("METRICS_ADDR: %v", got)
 		}
 	})
 

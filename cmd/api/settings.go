@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
@@ -17,9 +18,18 @@ type settings struct {
 	// Connection string of payonce's PostgreSQL database. The user acts as the role
 	// payonce_api, so it must be a member of it.
 	DatabaseURL program.Secret `env:"DATABASE_URL,required,notEmpty"`
-	// Address to listen on: the API, its documentation, health checks and metrics.
+	// Address to listen on: the API, its documentation and health checks.
 	HTTPAddr string `env:"HTTP_ADDR" envDefault:"127.0.0.1:8080"`
-	// Permits a database, a cache and CORS origins over a network without TLS.
+	// File with the certificate, in PEM, by which HTTP_ADDR serves TLS. It is read again when it has
+	// changed. Empty: HTTP without TLS, for a proxy that ends TLS.
+	TLSCertFile string `env:"TLS_CERT_FILE"`
+	// File with the key of that certificate, in PEM.
+	TLSKeyFile string `env:"TLS_KEY_FILE"`
+	// Address to listen on: metrics, and profiles of Go's pprof. Empty: metrics are on HTTP_ADDR,
+	// and there are no profiles.
+	MetricsAddr string `env:"METRICS_ADDR"`
+	// Permits a database over a network without TLS that verifies the server, and a cache and CORS
+	// origins without TLS.
 	AllowPlaintext bool `env:"ALLOW_PLAINTEXT"`
 	// Permits a database user that is a superuser, owns the tables or may act as another role than
 	// this program's. For a server of your own, such as the demo's.
@@ -36,6 +46,9 @@ type settings struct {
 	// Origins of the web pages that may call the API from a browser, separated by commas. Empty:
 	// none.
 	CORSOrigins string `env:"CORS_ORIGINS"`
+	// Hosts under which browsers may read /docs, separated by commas, without a port. none: it is
+	// not served.
+	DocsHosts string `env:"DOCS_HOSTS" envDefault:"localhost,127.0.0.1,::1"`
 	// Response to a request whose key another request is using at that moment. wait: wait for the
 	// other's response, for IN_FLIGHT_WAIT at most, then 409. 409, 425, 202: that status at once.
 	InFlight string `env:"IN_FLIGHT" envDefault:"wait"`
@@ -63,6 +76,8 @@ var inFlightStatus = map[string]int{
 // Check refuses settings with which the api cannot work.
 func (s settings) Check() error {
 	switch {
+	case (s.TLSCertFile == "") != (s.TLSKeyFile == ""):
+		return errors.New("one of TLS_CERT_FILE and TLS_KEY_FILE is set: set both, or none to serve without TLS")
 	case s.IdempotencyRetention <= 0:
 		return errors.New("IDEMPOTENCY_RETENTION is not positive: keys would expire before a client could retry")
 	case s.IdempotencyKeyMode != "required" && s.IdempotencyKeyMode != "natural":
@@ -83,6 +98,24 @@ func (s settings) wait() time.Duration {
 		return s.InFlightWait
 	}
 	return 0
+}
+
+// protect sets the server's TLS. Without TLS it warns where others may read API keys.
+func (s settings) protect(server *http.Server, log *slog.Logger) (err error) {
+	if s.TLSCertFile != "" {
+		server.TLSConfig, err = program.TLS(log, s.TLSCertFile, s.TLSKeyFile)
+	} else if host, _, _ := net.SplitHostPort(s.HTTPAddr); !isLoopback(host) {
+		log.Warn("HTTP_ADDR is reachable over a network without TLS, so API keys can be read on the way: set TLS_CERT_FILE and TLS_KEY_FILE, or let only a proxy reach it")
+	}
+	return err
+}
+
+// docsHosts are the hosts of DOCS_HOSTS, none for "none".
+func (s settings) docsHosts() []string {
+	if s.DocsHosts == "none" {
+		return nil
+	}
+	return split(strings.ToLower(s.DocsHosts))
 }
 
 // split returns the parts of a list with commas, without blanks.

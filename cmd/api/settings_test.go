@@ -1,10 +1,15 @@
 package main
 
 import (
+	"log/slog"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/internal/program/programtest"
 )
 
@@ -17,6 +22,7 @@ func TestUnsafeSettingsAreRefused(t *testing.T) {
 		{"an empty address of the database", "DATABASE_URL", ""},
 		{"a database that is no address", "DATABASE_URL", "postgres://payonce:hunter2@127.0.0.1:port/payonce"},
 		{"a database over a network in plain text", "DATABASE_URL", remote},
+		{"a database over a network that TLS does not verify", "DATABASE_URL", "postgres://payonce:hunter2@db.example/payonce?sslmode=require"},
 		{"a database over a network with optional TLS", "DATABASE_URL", "postgres://payonce:hunter2@db.example/payonce?sslmode=prefer"},
 		{"an unknown answer in flight", "IN_FLIGHT", "503"},
 		{"two answers in flight", "IN_FLIGHT", "wait|409"},
@@ -45,6 +51,8 @@ func TestUnsafeSettingsAreRefused(t *testing.T) {
 		{"an origin with an empty port", "CORS_ORIGINS", "https://shop.example:"},
 		{"an origin over a network in plain text", "CORS_ORIGINS", "http://shop.example"},
 		{"two origins without a comma", "CORS_ORIGINS", "https://shop.example https://mug.example"},
+		{"a certificate without its key", "TLS_CERT_FILE", "tls.crt"},
+		{"a key without its certificate", "TLS_KEY_FILE", "tls.key"},
 		{"an unknown key mode", "IDEMPOTENCY_KEY_MODE", "optional"},
 		{"plain text, neither true nor false", "ALLOW_PLAINTEXT", "perhaps"},
 	} {
@@ -91,5 +99,34 @@ func TestOrigins(t *testing.T) {
 	plain := settings{CORSOrigins: "http://shop.example", AllowPlaintext: true}
 	if got, err := plain.origins(); err != nil || !slices.Equal(got, []string{"http://shop.example"}) {
 		t.Errorf("an origin in plain text, where that is allowed: %q, %v", got, err)
+	}
+}
+
+func TestDocsHosts(t *testing.T) {
+	t.Parallel()
+	for setting, want := range map[string][]string{"none": nil, "localhost, Pay.Example": {"localhost", "pay.example"}} {
+		if got := (settings{DocsHosts: setting}).docsHosts(); !slices.Equal(got, want) {
+			t.Errorf("%q: %q", setting, got)
+		}
+	}
+}
+
+func TestProtect(t *testing.T) {
+	t.Parallel()
+	for addr, warns := range map[string]bool{
+		"127.0.0.1:8080": false, "[::1]:8080": false, "localhost:8080": false, "0.0.0.0:8080": true, ":8080": true, "192.0.2.1:8080": true,
+	} {
+		log := &await.Log{}
+		server := &http.Server{ReadHeaderTimeout: time.Second}
+		if err := (settings{HTTPAddr: addr}).protect(server, program.Logger(log, "test")); err != nil || server.TLSConfig != nil {
+			t.Errorf("%s: %v", addr, err)
+		}
+		if strings.Contains(log.String(), "without TLS") != warns {
+			t.Errorf("%s: the log is %q", addr, log)
+		}
+	}
+	absent := settings{HTTPAddr: ":8080", TLSCertFile: "absent.crt", TLSKeyFile: "absent.key"}
+	if err := absent.protect(&http.Server{ReadHeaderTimeout: time.Second}, slog.New(slog.DiscardHandler)); err == nil {
+		t.Error("a certificate that is absent is accepted")
 	}
 }

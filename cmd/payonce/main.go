@@ -88,7 +88,7 @@ type environment struct {
 	// Connection string of payonce's PostgreSQL database, as the owner of its tables. Every
 	// command reads it but demo and healthcheck.
 	DatabaseURL program.Secret `env:"DATABASE_URL,required,notEmpty"`
-	// Permits a database over a network without TLS.
+	// Permits a database over a network without TLS that verifies the server.
 	AllowPlaintext bool `env:"ALLOW_PLAINTEXT"`
 }
 

@@ -63,11 +63,16 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	defer ready.Close()
 	receivers := processors(log, db, services, bell, metrics, traces, s)
 
+	onHTTPAddr := metrics.Handler()
+	if s.MetricsAddr != "" {
+		onHTTPAddr = nil
+	}
 	g, ctx := errgroup.WithContext(ctx)
 	background := func(work func(ctx context.Context)) {
 		g.Go(func() error { work(ctx); return nil })
 	}
-	g.Go(func() error { return program.Serve(ctx, log, s.HTTPAddr, program.Health(ready, metrics.Handler())) })
+	g.Go(func() error { return program.Serve(ctx, log, s.HTTPAddr, program.Health(ready, onHTTPAddr)) })
+	g.Go(func() error { return program.ServeMetrics(ctx, log, s.MetricsAddr, metrics.Handler()) })
 	background(func(ctx context.Context) { bell.Run(ctx, db.Pool()) })
 	background((&retention.Job{
 		DB: db, Log: log, Name: holder() + "/" + rand.Text(),

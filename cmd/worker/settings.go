@@ -25,7 +25,10 @@ type settings struct {
 	StripeAPIBase string `env:"STRIPE_API_BASE"`
 	// Address to listen on: health checks and metrics.
 	HTTPAddr string `env:"HTTP_ADDR" envDefault:"127.0.0.1:8081"`
-	// Permits a database over a network without TLS.
+	// Address to listen on: metrics, and profiles of Go's pprof. Empty: metrics are on HTTP_ADDR, and
+	// there are no profiles.
+	MetricsAddr string `env:"METRICS_ADDR"`
+	// Permits a database over a network without TLS that verifies the server.
 	AllowPlaintext bool `env:"ALLOW_PLAINTEXT"`
 	// Permits a database user that is a superuser, owns the tables or may act as another role than
 	// this program's. For a server of your own, such as the demo's.

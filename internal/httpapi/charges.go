@@ -116,7 +116,7 @@ func (a *API) listCharges(c echo.Context) (any, error) {
 
 // ofCharge answers with what view makes of the charge of the path, if it is the caller's.
 func (a *API) ofCharge(view func(c echo.Context, s ledger.Stream) (any, error)) echo.HandlerFunc {
-	return answer(func(c echo.Context) (any, error) {
+	return a.answer(func(c echo.Context) (any, error) {
 		id, err := chargeID(c)
 		if err != nil {
 			return nil, err

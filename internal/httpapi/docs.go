@@ -7,14 +7,18 @@ import (
 	_ "embed"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"regexp"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
-	"github.com/labstack/echo/v4/middleware"
 	"github.com/swaggest/swgui/v5/static"
 	"go.yaml.in/yaml/v3"
 )
@@ -40,19 +44,11 @@ const docsPolicy = "default-src 'none'; script-src 'self'; style-src 'self' 'uns
 // asset is a file that is the same for every caller until the program is replaced.
 type asset struct {
 	mediaType, policy, tag string
-	content                []byte
+	content, packed        []byte // packed is gzip
 }
 
 // newAssets are the assets by path.
 func newAssets() (map[string]asset, error) {
-	script, err := unpack("swagger-ui-bundle.js.gz")
-	if err != nil {
-		return nil, err
-	}
-	style, err := unpack("swagger-ui.css.gz")
-	if err != nil {
-		return nil, err
-	}
 	asJSON, err := contractAsJSON()
 	if err != nil {
 		return nil, err
@@ -62,10 +58,18 @@ func newAssets() (map[string]asset, error) {
 		"/openapi.json":              {mediaType: echo.MIMEApplicationJSON, content: asJSON},
 		"/docs":                      {mediaType: echo.MIMETextHTMLCharsetUTF8, policy: docsPolicy, content: docsPage},
 		"/docs/page.js":              {mediaType: "text/javascript; charset=utf-8", content: docsScript},
-		"/docs/swagger-ui-bundle.js": {mediaType: "text/javascript; charset=utf-8", content: script},
-		"/docs/swagger-ui.css":       {mediaType: "text/css; charset=utf-8", content: style},
+		"/docs/swagger-ui-bundle.js": {mediaType: "text/javascript; charset=utf-8"},
+		"/docs/swagger-ui.css":       {mediaType: "text/css; charset=utf-8"},
 	}
 	for path, a := range assets {
+		if a.content == nil {
+			a.content, a.packed, err = unpack(strings.TrimPrefix(path, "/docs/") + ".gz")
+		} else {
+			a.packed, err = pack(a.content)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("prepare %s: %w", path, err)
+		}
 		sum := sha256.Sum256(a.content)
 		a.tag = `W/"` + hex.EncodeToString(sum[:8]) + `"` // weak: compressed or not
 		assets[path] = a
@@ -86,44 +90,71 @@ func contractAsJSON() ([]byte, error) {
 	return written, nil
 }
 
-func unpack(name string) ([]byte, error) {
-	packed, err := static.FS.Open(name)
-	if err != nil {
-		return nil, fmt.Errorf("open a file of the page: %w", err)
-	}
-	defer func() { _ = packed.Close() }()
-	reader, err := gzip.NewReader(packed)
-	if err != nil {
-		return nil, fmt.Errorf("unpack a file of the page: %w", err)
-	}
-	return io.ReadAll(reader)
+func pack(content []byte) ([]byte, error) {
+	var packed bytes.Buffer
+	w := gzip.NewWriter(&packed)
+	_, err := w.Write(content)
+	err = errors.Join(err, w.Close())
+	return packed.Bytes(), err
 }
 
+func unpack(name string) (content, packed []byte, err error) {
+	if packed, err = static.FS.ReadFile(name); err != nil {
+		return nil, nil, err
+	}
+	reader, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		return nil, nil, err
+	}
+	content, err = io.ReadAll(reader)
+	return content, packed, err
+}
+
+// refusesGzip matches an Accept-Encoding that names gzip with a weight of zero.
+var refusesGzip = regexp.MustCompile(`gzip\s*;\s*q=0(\.0*)?\s*(,|$)`)
+
 // getAsset is GET /openapi.yaml, GET /openapi.json, GET /docs and the files of that page. A
-// caller that has the file already is answered 304.
+// caller that has the file already is answered 304. No answer needs memory of its own.
 func (a *API) getAsset(c echo.Context) error {
 	r, h := c.Request(), c.Response().Header()
 	file, found := a.assets[r.URL.Path]
 	if !found {
 		return echo.ErrNotFound
 	}
+	if strings.HasPrefix(r.URL.Path, "/docs") && !slices.Contains(a.DocsHosts, hostOf(r)) {
+		return errNotFound.because("the documentation is not served under this host: see DOCS_HOSTS")
+	}
+	leave, err := a.limits.assets.enter("")
+	if err != nil {
+		return err
+	}
+	defer leave()
+	limitSending(c)
 	h.Set(echo.HeaderContentType, file.mediaType)
 	h.Set("ETag", file.tag)
 	h.Set(echo.HeaderCacheControl, "no-cache") // it may be kept, and is validated each time
+	h.Set(echo.HeaderVary, echo.HeaderAcceptEncoding)
 	if file.policy != "" {
 		h.Set(echo.HeaderContentSecurityPolicy, file.policy)
 	}
+	content := file.content
+	if accepted := r.Header.Get(echo.HeaderAcceptEncoding); strings.Contains(accepted, "gzip") && !refusesGzip.MatchString(accepted) {
+		content = file.packed
+		h.Set(echo.HeaderContentEncoding, "gzip")
+		h.Set(echo.HeaderContentLength, strconv.Itoa(len(content)))
+	}
 	r.Header.Del("Range") // whole files alone
 	r.Header.Del("If-Match")
-	http.ServeContent(c.Response(), r, "", time.Time{}, bytes.NewReader(file.content))
+	http.ServeContent(c.Response(), r, "", time.Time{}, bytes.NewReader(content))
 	return nil
 }
 
-// refusesGzip matches an Accept-Encoding that names gzip with a weight of zero.
-var refusesGzip = regexp.MustCompile(`gzip\s*;\s*q=0(\.0*)?\s*(,|$)`)
-
-func gzipped(h echo.HandlerFunc) echo.HandlerFunc {
-	return middleware.GzipWithConfig(middleware.GzipConfig{Skipper: func(c echo.Context) bool {
-		return refusesGzip.MatchString(c.Request().Header.Get(echo.HeaderAcceptEncoding))
-	}})(h)
+// hostOf is the host that a browser asked for, without its port. A page of another site whose
+// name leads here (DNS rebinding) has its own host.
+func hostOf(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.Host)
+	if err != nil {
+		host = r.Host
+	}
+	return strings.ToLower(strings.Trim(host, "[]"))
 }

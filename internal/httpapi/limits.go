@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/netip"
 	"strings"
 	"sync"
 	"time"
@@ -31,6 +32,14 @@ type Limits struct {
 	// Auditing is how many audits are in flight, one of each merchant. Each holds a
 	// connection while it reads its merchant's tables.
 	Auditing int
+	// Assets is how many files of the documentation are being sent.
+	Assets int
+	// AnswerBytes is how many bytes of answers are being sent, of one merchant half of them.
+	AnswerBytes int
+	// Unsigned is how many bodies of provider events are being read from one client address.
+	Unsigned int
+	// UnsignedTime bounds the reading of one, if it is not 0.
+	UnsignedTime time.Duration
 }
 
 var (
@@ -44,10 +53,12 @@ var (
 type limits struct {
 	rates    rates
 	work     *admission          // requests, by merchant
-	unsigned *admission          // provider events whose bodies are being read
+	unsigned *admission          // provider events whose bodies are being read, by client network
 	unknown  *admission          // requests whose API keys were not valid lately, while these are read
 	known    *admission          // requests whose API keys were, by merchant
 	audits   *admission          // by merchant
+	assets   *admission          // files of the documentation that are being sent
+	answers  *admission          // bytes of answers that are being sent, by merchant
 	events   *semaphore.Weighted // commits of provider events
 }
 
@@ -55,15 +66,18 @@ func newLimits(l Limits) *limits {
 	return &limits{
 		rates:    rates{perSecond: l.PerSecond, of: map[string]*rate.Limiter{}},
 		work:     newAdmission(l.InFlight, l.PerMerchant),
-		unsigned: newAdmission(l.InFlight, 0),
+		unsigned: newAdmission(l.InFlight, l.Unsigned),
 		unknown:  newAdmission(l.InFlight, 0),
 		known:    newAdmission(l.InFlight, l.PerMerchant),
 		audits:   newAdmission(l.Auditing, min(l.Auditing, 1)),
+		assets:   newAdmission(l.Assets, 0),
+		answers:  newAdmission(l.AnswerBytes, l.AnswerBytes/2),
 		events:   semaphore.NewWeighted(eventCommits),
 	}
 }
 
-// admission admits a bounded number of requests: most in all, and share of each merchant.
+// admission admits a bounded number of requests, or of their bytes: most in all, and share of
+// each merchant.
 type admission struct {
 	most, share int // zero is no limit
 
@@ -78,22 +92,24 @@ func newAdmission(most, share int) *admission {
 
 // enter admits a request of a merchant until leave is called. One more than may be is
 // refused with errBusy.
-func (a *admission) enter(merchant string) (leave func(), err error) {
+func (a *admission) enter(merchant string) (leave func(), err error) { return a.enterWith(merchant, 1) }
+
+func (a *admission) enterWith(merchant string, n int) (leave func(), err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.most > 0 && a.all >= a.most || a.share > 0 && a.of[merchant] >= a.share {
+	if a.most > 0 && a.all+n > a.most || a.share > 0 && a.of[merchant]+n > a.share {
 		return nil, errBusy
 	}
-	a.all++
-	a.of[merchant]++
-	return func() { a.leave(merchant) }, nil
+	a.all += n
+	a.of[merchant] += n
+	return func() { a.leave(merchant, n) }, nil
 }
 
-func (a *admission) leave(merchant string) {
+func (a *admission) leave(merchant string, n int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.all--
-	if a.of[merchant]--; a.of[merchant] == 0 {
+	a.all -= n
+	if a.of[merchant] -= n; a.of[merchant] == 0 {
 		delete(a.of, merchant)
 	}
 }
@@ -147,16 +163,39 @@ func (a *API) limitWork(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// readUnsigned reads the body of a provider event whose sender is not known yet.
+// readUnsigned reads the body of a provider event whose sender is not known yet: soon, and few
+// at a time from one network, so that slow senders do not keep the provider out.
 func (a *API) readUnsigned(c echo.Context) error {
-	leave, err := a.limits.unsigned.enter("")
+	leave, err := a.limits.unsigned.enter(networkOf(c.RealIP()))
 	if err != nil {
-		c.Response().Header().Set(echo.HeaderConnection, "close") // else the answer waits for the body
+		hangUp(c)
 		return err
 	}
 	defer leave() // also if the body panics
+	if limit := a.Limits.UnsignedTime; limit > 0 {
+		// Where it cannot be set, readTimeout counts.
+		_ = http.NewResponseController(c.Response()).SetReadDeadline(time.Now().Add(limit))
+	}
 	readBody(c)
 	return nil
+}
+
+// hangUp ends the connection after the answer if the request has a body that was not read. The
+// server would wait for that body until readTimeout, a second time after the answer.
+func hangUp(c echo.Context) {
+	if c.Request().ContentLength != 0 {
+		c.Response().Header().Set(echo.HeaderConnection, "close")
+		_ = http.NewResponseController(c.Response()).SetReadDeadline(time.Now().Add(time.Second))
+	}
+}
+
+// networkOf is an IPv4 address, or the /64 of an IPv6 address, which one client has.
+func networkOf(address string) string {
+	if ip, err := netip.ParseAddr(address); err == nil && ip.Is6() && !ip.Is4In6() {
+		network, _ := ip.WithZone("").Prefix(64)
+		return network.String()
+	}
+	return address
 }
 
 const bodyKey = "body" // in echo's context

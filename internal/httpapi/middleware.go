@@ -96,12 +96,12 @@ func isOrdinaryOptions(r *http.Request) bool {
 // accessLog writes one line per request. Keys appear as short hashes.
 func (a *API) accessLog() echo.MiddlewareFunc {
 	return middleware.RequestLoggerWithConfig(middleware.RequestLoggerConfig{
-		LogMethod: true, LogRoutePath: true, LogStatus: true, LogLatency: true,
+		LogRoutePath: true, LogStatus: true, LogLatency: true,
 		HandleError: true,
 		LogValuesFunc: func(c echo.Context, v middleware.RequestLoggerValues) error {
 			h := c.Response().Header()
 			attrs := []any{
-				"method", v.Method, "route", v.RoutePath, "status", v.Status,
+				"method", AnswerOf(c).Method, "route", v.RoutePath, "status", v.Status,
 				"milliseconds", v.Latency.Milliseconds(),
 				"request_id", h.Get(echo.HeaderXRequestID), // never the client's own text
 			}

@@ -189,6 +189,7 @@ func (a *API) problem(err error, c echo.Context) {
 	switch p.Status {
 	case http.StatusUnauthorized:
 		h.Set(echo.HeaderWWWAuthenticate, "Bearer")
+		hangUp(c)
 	case http.StatusConflict, http.StatusTooEarly, http.StatusTooManyRequests, http.StatusServiceUnavailable:
 		if p.Retryable {
 			h.Set(headerRetryAfter, "1")

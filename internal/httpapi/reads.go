@@ -2,12 +2,15 @@ package httpapi
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"maps"
 	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/labstack/echo/v4"
@@ -19,15 +22,32 @@ import (
 	"github.com/payonce/payonce/ledger"
 )
 
-// answer answers 200 with what a handler returns.
-func answer(handle func(c echo.Context) (any, error)) echo.HandlerFunc {
+// answer answers 200 with what a handler returns. The bytes of answers that are being sent are
+// bounded, and a client that does not read its answer loses its connection.
+func (a *API) answer(handle func(c echo.Context) (any, error)) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		view, err := handle(c)
 		if err != nil {
 			return err
 		}
-		return c.JSON(http.StatusOK, view)
+		body, err := json.Marshal(view)
+		if err != nil {
+			return fmt.Errorf("encode an answer: %w", err)
+		}
+		leave, err := a.limits.answers.enterWith(merchantOf(c).ID, len(body))
+		if err != nil {
+			return err
+		}
+		defer leave()
+		limitSending(c)
+		return c.JSONBlob(http.StatusOK, append(body, '\n'))
 	}
+}
+
+// limitSending bounds the time in which a client has to read the answer.
+func limitSending(c echo.Context) {
+	// Where it cannot be set, writeTimeout counts.
+	_ = http.NewResponseController(c.Response()).SetWriteDeadline(time.Now().Add(sendTimeout))
 }
 
 // getBalances is GET /v1/balances: the caller's books as they are now.
@@ -121,14 +141,34 @@ func (a *API) getInbox(c echo.Context) (any, error) {
 		return nil, err
 	}
 	entries, err := inbox.List(c.Request().Context(), a.tenant(c), status, after, limit+1)
-	return map[string]any{"data": entries[:min(len(entries), limit)], "has_more": len(entries) > limit}, err
+	if err != nil {
+		return nil, err
+	}
+	return pageOf(entries, limit)
+}
+
+// pageOf is a page of at most limit entries and about ledger.MaxPage bytes, and of one entry at
+// least.
+func pageOf[T any](entries []T, limit int) (any, error) {
+	data, size := []json.RawMessage{}, 0
+	for _, e := range entries[:min(len(entries), limit)] {
+		text, err := json.Marshal(e)
+		if err != nil {
+			return nil, fmt.Errorf("encode an entry: %w", err)
+		}
+		if size += len(text); size > ledger.MaxPage && len(data) > 0 {
+			break
+		}
+		data = append(data, text)
+	}
+	return map[string]any{"data": data, "has_more": len(entries) > len(data)}, nil
 }
 
 // decide carries out an operator's decision about a dead letter of the caller's, once: a
 // second decision finds that it is none any more. So it needs no idempotency key. The
 // answer is the message after the decision. Another merchant's message does not exist.
 func (a *API) decide(decision func(ctx context.Context, q postgres.Querier, number int64, actor string) error) echo.HandlerFunc {
-	return answer(func(c echo.Context) (any, error) {
+	return a.answer(func(c echo.Context) (any, error) {
 		if _, err := decode[struct{}](c, true, nil); err != nil {
 			return nil, err
 		}

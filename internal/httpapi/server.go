@@ -38,6 +38,8 @@ const (
 	writeTimeout   = 30 * time.Second
 	idleTimeout    = 60 * time.Second
 	requestTimeout = 20 * time.Second
+	hstsAge        = 365 * 24 * 60 * 60 // seconds
+	sendTimeout    = 10 * time.Second   // of an answer
 )
 
 // Config is what an API serves, and to whom.
@@ -58,6 +60,9 @@ type Config struct {
 	Ready func(context.Context) (why string, err error)
 	// Origins are the origins of web pages that may call from a browser.
 	Origins []string
+	// DocsHosts are the hosts under which browsers are served /docs, in lower case and without
+	// a port. Without any, it is not served.
+	DocsHosts []string
 	// Now is the clock for rates and for the age of signatures and of what was read.
 	Now func() time.Time
 	Log *slog.Logger
@@ -77,7 +82,7 @@ func (c Config) check() error {
 	if !slices.Contains([]int{http.StatusConflict, http.StatusTooEarly, http.StatusAccepted}, c.InFlight) {
 		return fmt.Errorf("InFlight is %d: it must be 409, 425 or 202", c.InFlight)
 	}
-	if l := c.Limits; min(l.PerSecond, l.InFlight, l.PerMerchant, l.Authenticating, l.Auditing) < 0 {
+	if l := c.Limits; min(l.PerSecond, l.InFlight, l.PerMerchant, l.Authenticating, l.Auditing, l.Assets, l.AnswerBytes, l.Unsigned) < 0 {
 		return fmt.Errorf("a limit is negative: %+v", l)
 	}
 	return nil
@@ -156,28 +161,28 @@ var keyedPaths = []string{chargesPath, cancelPath, refundsPath}
 
 func (a *API) routes() []route {
 	return []route{
-		{http.MethodGet, "/healthz", "", answer(getHealth)},
-		{http.MethodGet, "/readyz", "", answer(a.getReadiness)},
+		{http.MethodGet, "/healthz", "", a.answer(getHealth)},
+		{http.MethodGet, "/readyz", "", a.answer(a.getReadiness)},
 		{http.MethodGet, "/metrics", "", a.getMetrics},
-		{http.MethodGet, "/openapi.yaml", "", gzipped(a.getAsset)},
-		{http.MethodGet, "/openapi.json", "", gzipped(a.getAsset)},
-		{http.MethodGet, "/docs", "", gzipped(a.getAsset)},
-		{http.MethodGet, "/docs/:file", "", gzipped(a.getAsset)},
+		{http.MethodGet, "/openapi.yaml", "", a.getAsset},
+		{http.MethodGet, "/openapi.json", "", a.getAsset},
+		{http.MethodGet, "/docs", "", a.getAsset},
+		{http.MethodGet, "/docs/:file", "", a.getAsset},
 		{http.MethodPost, chargesPath, merchants.ChargesWrite, a.createCharge},
-		{http.MethodGet, chargesPath, merchants.ChargesRead, answer(a.listCharges)},
+		{http.MethodGet, chargesPath, merchants.ChargesRead, a.answer(a.listCharges)},
 		{http.MethodGet, "/v1/charges/:id", merchants.ChargesRead, a.ofCharge(getCharge)},
 		{http.MethodGet, "/v1/charges/:id/events", merchants.ChargesRead, a.ofCharge(getEvents)},
 		{http.MethodPost, cancelPath, merchants.ChargesWrite, a.cancelCharge},
 		{http.MethodPost, refundsPath, merchants.RefundsWrite, a.createRefund},
 		{http.MethodGet, refundsPath, merchants.ChargesRead, a.ofCharge(getRefunds)},
 		{http.MethodGet, "/v1/charges/:id/refunds/:refund", merchants.ChargesRead, a.ofCharge(getRefund)},
-		{http.MethodGet, "/v1/idempotency-keys/:key", merchants.ChargesRead, answer(a.getKey)},
-		{http.MethodGet, "/v1/balances", merchants.ChargesRead, answer(a.getBalances)},
-		{http.MethodGet, "/v1/audit", merchants.Admin, answer(a.getAudit)},
-		{http.MethodGet, "/v1/inbox", merchants.Admin, answer(a.getInbox)},
+		{http.MethodGet, "/v1/idempotency-keys/:key", merchants.ChargesRead, a.answer(a.getKey)},
+		{http.MethodGet, "/v1/balances", merchants.ChargesRead, a.answer(a.getBalances)},
+		{http.MethodGet, "/v1/audit", merchants.Admin, a.answer(a.getAudit)},
+		{http.MethodGet, "/v1/inbox", merchants.Admin, a.answer(a.getInbox)},
 		{http.MethodPost, "/v1/inbox/:id/retry", merchants.Admin, a.decide(inbox.Retry)},
 		{http.MethodPost, "/v1/inbox/:id/discard", merchants.Admin, a.decide(inbox.Discard)},
-		{http.MethodPost, stripePath, "", answer(a.receiveStripe)},
+		{http.MethodPost, stripePath, "", a.answer(a.receiveStripe)},
 	}
 }
 
@@ -186,11 +191,13 @@ func (a *API) Handler() http.Handler {
 	e := echo.New()
 	e.HideBanner, e.HidePort = true, true
 	e.HTTPErrorHandler = a.problem
+	e.IPExtractor = echo.ExtractIPDirect() // else a client names its own address
 	e.Use(
 		identify,
 		a.Observe,
 		guardAnswer,
 		a.accessLog(),
+		middleware.SecureWithConfig(middleware.SecureConfig{HSTSMaxAge: hstsAge, HSTSExcludeSubdomains: true}), // over TLS
 		middleware.RecoverWithConfig(middleware.RecoverConfig{LogErrorFunc: a.panicked}),
 		middleware.ContextTimeout(requestTimeout),
 		a.cors(),

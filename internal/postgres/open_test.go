@@ -108,7 +108,8 @@ func TestOpen_refusesPlaintextOverANetwork(t *testing.T) {
 		"postgres://payonce@localhost/payonce?sslmode=disable":             reached,
 		"postgres://payonce@[::1]/payonce?sslmode=disable":                 reached,
 		"postgres://payonce@/payonce?host=/run/postgresql":                 reached,
-		"postgres://payonce@192.0.2.1/payonce?sslmode=require":             reached,
+		"postgres://payonce@192.0.2.1/payonce?sslmode=require":             refused,
+		"postgres://payonce@192.0.2.1/payonce?sslmode=verify-ca":           refused,
 		"postgres://payonce@192.0.2.1/payonce?sslmode=verify-full":         reached,
 	} {
 		t.Run(address, func(t *testing.T) {

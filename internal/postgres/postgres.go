@@ -15,6 +15,7 @@ package postgres
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"maps"
@@ -67,7 +68,8 @@ type Options struct {
 	Committed func(*pgx.Batch)
 	// Tracer, where set, is called for each statement and batch.
 	Tracer pgx.QueryTracer
-	// AllowPlaintext permits a database over a network without TLS.
+	// AllowPlaintext permits a database over a network without TLS, or with TLS that does not
+	// verify the server.
 	AllowPlaintext bool
 	// AllowUnsafeDurability permits a server that may lose commits. Tests only.
 	AllowUnsafeDurability bool
@@ -127,8 +129,8 @@ func poolConfig(url string, o Options) (*pgxpool.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("DATABASE_URL cannot be read: %w", err)
 	}
-	if host := plaintextHost(config.ConnConfig); host != "" && !o.AllowPlaintext {
-		return nil, fmt.Errorf("DATABASE_URL reaches %s without TLS: add sslmode=verify-full, or set ALLOW_PLAINTEXT=1 where the network is your own", host)
+	if host := unverifiedHost(config.ConnConfig); host != "" && !o.AllowPlaintext {
+		return nil, fmt.Errorf("DATABASE_URL reaches %s without TLS, or without proof that it is that server: set sslmode=verify-full, or ALLOW_PLAINTEXT=1 where the network is your own", host)
 	}
 	config.MaxConns = cmp.Or(o.MaxConns, defaultConns)
 	config.MaxConnIdleTime = 5 * time.Minute
@@ -149,14 +151,16 @@ func poolConfig(url string, o Options) (*pgxpool.Config, error) {
 	return config, nil
 }
 
-// plaintextHost is a host that the connection may reach over a network without
-// TLS, "" if there is none. sslmode=prefer, the default, falls back to plaintext.
-func plaintextHost(c *pgx.ConnConfig) string {
-	if c.TLSConfig == nil && !local(c.Host) {
+// unverifiedHost is a host that the connection may reach over a network without TLS, or
+// whose certificate and name TLS does not verify; "" if there is none. sslmode=prefer, the
+// default, falls back to plaintext, require and verify-ca do not verify the name.
+func unverifiedHost(c *pgx.ConnConfig) string {
+	unverified := func(host string, t *tls.Config) bool { return (t == nil || t.InsecureSkipVerify) && !local(host) }
+	if unverified(c.Host, c.TLSConfig) {
 		return c.Host
 	}
 	for _, f := range c.Fallbacks {
-		if f.TLSConfig == nil && !local(f.Host) {
+		if unverified(f.Host, f.TLSConfig) {
 			return f.Host
 		}
 	}

@@ -1,7 +1,25 @@
 package program
 
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"time"
+)
+
+// MaxWaiting is how many connections may be without a request.
+const MaxWaiting = maxWaiting
+
 // What tests reach past its constants.
 var (
-	ServeWithin = serve
-	Bounded     = bounded
+	LimitMemory = limitMemory
+	ServeWithin = func(ctx context.Context, log *slog.Logger, addr string, server *http.Server, drain time.Duration) error {
+		listener, err := listen(ctx, "HTTP_ADDR", addr)
+		if err == nil {
+			log.InfoContext(ctx, "listening", "addr", listener.Addr().String())
+			err = serve(ctx, log, listener, server, drain)
+		}
+		return err
+	}
+	Bounded = bounded
 )

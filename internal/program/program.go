@@ -20,6 +20,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/KimMachineGun/automemlimit/memlimit"
 	"github.com/cenkalti/backoff/v5"
 
 	"github.com/payonce/payonce/internal/postgres"
@@ -48,6 +49,10 @@ func CollectSeldom() {
 	}
 }
 
+// limitMemory sets GOMEMLIMIT to nine tenths of the container's limit, unless GOMEMLIMIT is
+// set. Without either, memory has no limit.
+func limitMemory(container memlimit.Provider) { _, _ = memlimit.Set(memlimit.WithProvider(container)) }
+
 // Run is a program. It works until ctx ends, with the settings of environ, and returns nil.
 // Its error is the sentence that an operator reads.
 type Run = func(ctx context.Context, log *slog.Logger, environ map[string]string) error
@@ -63,6 +68,7 @@ func Main(args []string, stdout, stderr io.Writer, name string, run Run) int {
 	defer stop()
 	log := Logger(stderr, name)
 	CollectSeldom()
+	limitMemory(memlimit.FromCgroup)
 	if err := bounded(ctx, log, stopTime, run); err != nil && !errors.Is(err, context.Canceled) {
 		log.Error(err.Error()) //nolint:sloglint // the message is the sentence that an operator reads
 		return 1
@@ -106,23 +112,32 @@ func Open(ctx context.Context, log *slog.Logger, url string, o postgres.Options)
 		}))
 }
 
-// Serve listens on addr, logs the address, and serves until ctx ends. Requests in
-// flight may finish within DrainTime; then they are cut off.
+// Serve listens on addr, logs the address, and serves until ctx ends, with TLS where the
+// server has a configuration for it. Requests in flight may finish within DrainTime; then
+// they are cut off. The number of connections is bounded.
 func Serve(ctx context.Context, log *slog.Logger, addr string, server *http.Server) error {
-	return serve(ctx, log, addr, server, DrainTime)
+	listener, err := listen(ctx, "HTTP_ADDR", addr)
+	if err != nil {
+		return err
+	}
+	log.InfoContext(ctx, "listening", "addr", listener.Addr().String())
+	return serve(ctx, log, listener, server, DrainTime)
 }
 
-func serve(ctx context.Context, log *slog.Logger, addr string, server *http.Server, drain time.Duration) error {
+func serve(ctx context.Context, log *slog.Logger, listener net.Listener, server *http.Server, drain time.Duration) error {
 	if server.ErrorLog == nil { // else net/http writes lines that are no JSON
 		server.ErrorLog = slog.NewLogLogger(log.Handler(), slog.LevelWarn)
 	}
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
-	if err != nil {
-		return fmt.Errorf("HTTP_ADDR %s cannot be listened on: %w", addr, err)
+	server.ConnState = closeOldest(maxWaiting)
+	run := func() error { return server.Serve(listener) }
+	if server.TLSConfig != nil {
+		server.Protocols = &http.Protocols{}
+		server.Protocols.SetHTTP1(true) // the limits count connections, of which HTTP/2 makes many
+		run = func() error { return server.ServeTLS(listener, "", "") }
 	}
-	log.InfoContext(ctx, "listening", "addr", listener.Addr().String())
+	addr := listener.Addr().String()
 	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(listener) }()
+	go func() { failed <- run() }()
 	select {
 	case err := <-failed:
 		return fmt.Errorf("serve %s: %w", addr, err)
@@ -130,7 +145,7 @@ func serve(ctx context.Context, log *slog.Logger, addr string, server *http.Serv
 	}
 	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
 	defer cancel()
-	err = server.Shutdown(within)
+	err := server.Shutdown(within)
 	if errors.Is(err, context.DeadlineExceeded) {
 		log.WarnContext(ctx, "requests were cut off", "after", drain.String())
 		err = server.Close()

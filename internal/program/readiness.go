@@ -109,11 +109,13 @@ func (r *Readiness) check(ctx context.Context) (why string, err error) {
 // Close closes the connection, when the check in flight has ended. It does not wait for it.
 func (r *Readiness) Close() { go r.pool.Close() }
 
-// Health serves /healthz (the process lives), /readyz (ready's answer) and metrics at
-// /metrics.
+// Health serves /healthz (the process lives), /readyz (ready's answer) and, unless they are
+// nil, metrics at /metrics.
 func Health(ready *Readiness, metrics http.Handler) *http.Server {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", metrics)
+	if metrics != nil {
+		mux.Handle("GET /metrics", metrics)
+	}
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { status(w, http.StatusOK, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
 		why, err := ready.Ask(r.Context())

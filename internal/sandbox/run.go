@@ -19,7 +19,7 @@ import (
 type settings struct {
 	// Connection string of the sandbox's own PostgreSQL database.
 	DatabaseURL program.Secret `env:"DATABASE_URL,required,notEmpty"`
-	// Permits a database over a network without TLS.
+	// Permits a database over a network without TLS that verifies the server.
 	AllowPlaintext bool `env:"ALLOW_PLAINTEXT"`
 	// Address to listen on: the provider's API and the merchant's webhook receiver.
 	HTTPAddr string `env:"HTTP_ADDR" envDefault:"127.0.0.1:8090"`
