@@ -307,8 +307,8 @@ func TestOnce_refusesWhatItCannotUse(t *testing.T) {
 		{"no key", other, idempotency.Key{}, idempotency.ErrInvalid.Error()},
 		{"a long key", other, idempotency.Key{Value: long}, idempotency.ErrInvalid.Error()},
 		{"a long scope", other, idempotency.Key{Value: "k", Scope: long}, idempotency.ErrInvalid.Error()},
-		{"a missing table", bare, idempotency.Key{Value: "k"}, `idempotency.Schema is not applied in a schema of the search_path: error preprocessing batch (prepare): ERROR: relation "idempotency_keys" does not exist`},
-		{"another table of the name", wrong, idempotency.Key{Value: "k"}, `ERROR: column "fingerprint" of relation "idempotency_keys" does not exist`},
+		{"a missing table", bare, idempotency.Key{Value: "k"}, `apply idempotency.Schema: the schema of idempotency does not fit: table idempotency_keys is missing: `},
+		{"another table of the name", wrong, idempotency.Key{Value: "k"}, `apply idempotency.Schema: the schema of idempotency does not fit: column idempotency_keys.body is missing`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/loop"
+	"github.com/payonce/payonce/internal/schemacheck"
 )
 
 const (
@@ -62,8 +63,8 @@ func (r Receiver) carryOut(ctx context.Context, key Key, request Request, cached
 		switch {
 		case errors.Is(err, ErrUnknown):
 			return Outcome{}, err
-		case isMissing(err):
-			return Outcome{}, errorAfter(unknown, claimError(err))
+		case errors.Is(err, schemacheck.ErrMisfit):
+			return Outcome{}, errorAfter(unknown, err)
 		case err != nil:
 			last, failures = err, failures+1
 			continue
@@ -155,7 +156,7 @@ func (r Receiver) read(ctx context.Context, try int, key Key, request Request) (
 		state, err = ReadKey(ctx, r.DB, key)
 	}
 	if err != nil {
-		return state, err
+		return state, schemacheck.Explain(ctx, r.DB, "idempotency", tables, err)
 	}
 	return confirmed(ctx, r.DB, state)
 }

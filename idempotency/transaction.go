@@ -5,15 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/loop"
+	"github.com/payonce/payonce/internal/schemacheck"
 )
 
 // Beginner begins a transaction: a *pgxpool.Pool, a *pgx.Conn, or the caller's own pgx.Tx,
@@ -94,7 +93,7 @@ func once(ctx context.Context, db Beginner, key Key, o Options, work txWork) (Ou
 	if cause, ok := errors.AsType[*lostCommitError](err); ok {
 		outcome, err = resolve(ctx, db, key, o, cause.error)
 	}
-	return outcome, err
+	return outcome, schemacheck.Explain(ctx, db, "idempotency", tables, err)
 }
 
 func commitOf(outcome Outcome, err error) Commit {
@@ -207,19 +206,11 @@ func claim(ctx context.Context, tx pgx.Tx, key Key, o Options) (taken *KeyState,
 // claimError is the error of a claim. Under repeatable read the server refuses one whose
 // rival has committed: the next call replays.
 func claimError(err error) error {
-	switch outcome := groupcommit.OutcomeOf(groupcommit.Classify(err)); {
-	case outcome == groupcommit.Locked, outcome == groupcommit.Contended:
+	outcome := groupcommit.OutcomeOf(groupcommit.Classify(err))
+	if outcome == groupcommit.Locked || outcome == groupcommit.Contended {
 		return fmt.Errorf("%w: %w", ErrInFlight, err)
-	case isMissing(err):
-		return fmt.Errorf("idempotency.Schema is not applied in a schema of the search_path: %w", err)
 	}
 	return refusal("claim an idempotency key", err)
-}
-
-// isMissing reports whether the table, a column or the constraint of Schema is missing.
-func isMissing(err error) bool {
-	refused, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && slices.Contains([]string{"42P01", "42703", "42704"}, refused.Code)
 }
 
 // refusal is the error of a statement of this package that the server refused, or did not
