@@ -148,6 +148,7 @@ func TestReceive_usesAKnownStateOfItsKeyAlone(t *testing.T) {
 	mine := theKey()
 	ofScope, ofOperation, ofValue := mine, mine, mine
 	ofScope.Scope, ofOperation.Operation, ofValue.Value = "globex", "other", "other"
+	answered := func(context.Context, *pgx.Batch, time.Time) (idempotency.Answer, error) { return theAnswer(), nil }
 	made := map[idempotency.Commit]int{idempotency.CommitMade: 1}
 	for _, test := range []struct {
 		name      string
@@ -175,7 +176,7 @@ func TestReceive_usesAKnownStateOfItsKeyAlone(t *testing.T) {
 			acting := testdb.As(t, db, postgres.RoleAPI)
 			r := idempotency.Receiver{DB: acting.Tenant(mine.Scope), Retention: time.Hour}
 			if test.doneFirst {
-				receive(t, r, effect)
+				receive(t, r, answered)
 			}
 			if test.known != mine {
 				answer := theAnswer()
@@ -197,11 +198,11 @@ func TestReceive_usesAKnownStateOfItsKeyAlone(t *testing.T) {
 				request.Known = idempotency.KeyState{Key: mine}
 			}
 			if test.doneThen {
-				receive(t, r, effect)
+				receive(t, r, answered)
 			}
 			r.Cache = test.cache
 			counted.observe(&r)
-			got, err := r.Receive(t.Context(), mine, request, effect)
+			got, err := r.Receive(t.Context(), mine, request, answered)
 			if replayed := test.doneFirst || test.doneThen; got.Replayed != replayed || !cmp.Equal(theAnswer(), got.Answer) || err != nil {
 				t.Errorf("replayed %v, want %v: %+v, %v", got.Replayed, replayed, got.Answer, err)
 			}
