@@ -29,6 +29,7 @@ type EventType struct {
 	Name    string // in the ledger
 	Webhook string // the type of the merchant's webhook; empty for an event that is no outcome
 	Request bool   // asks the worker to process the charge
+	Posts   bool   // moves money between accounts
 	Zero    Event
 
 	decode func([]byte) (Event, error)
@@ -37,7 +38,8 @@ type EventType struct {
 // event registers a type.
 func event[E Event]() EventType {
 	var zero E
-	return EventType{Name: zero.stored(), Zero: zero, decode: func(data []byte) (Event, error) {
+	_, posts := any(zero).(poster)
+	return EventType{Name: zero.stored(), Posts: posts, Zero: zero, decode: func(data []byte) (Event, error) {
 		var e E
 		err := json.Unmarshal(data, &e)
 		return e, err

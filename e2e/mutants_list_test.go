@@ -228,7 +228,7 @@ func mutants() []mutant {
 		{
 			"a message is claimed on receipt although an older one of its key is a dead letter",
 			[]edit{{"inbox/store.go", "         and ($4 or (select dead.id\n", "         and ($4 or true or (select dead.id\n"}},
-			byTest("./inbox", "TestReceiveStarts/behind a message of its key that is parked", "it is {Status:"),
+			byTest("./inbox", "TestReceiveStarts/behind a message of its key that is a dead letter", "it is {Status:"),
 		},
 		{
 			"the inbox deletes rows whose messages the outbox can still deliver",

@@ -250,15 +250,15 @@ update inbox
 
 // processor has the worker's policy for dead letters. What waits does not become due during a test.
 func processor(db *postgres.DB, receiver string, handle inbox.Handler) *inbox.Processor {
-	parked := inbox.Block
+	deadLetters := inbox.Block
 	if receiver == fulfillment.ChargeReceiver {
-		parked = inbox.Pass
+		deadLetters = inbox.Pass
 	}
 	return &inbox.Processor{
 		DB: db, Receiver: receiver, Holder: "test", Concurrency: 1, Handle: handle,
 		Policy: inbox.Policy{
 			Lease: time.Hour, MaxAttempts: 12, GiveUpAfter: time.Hour,
-			BackoffBase: time.Hour, BackoffCap: 24 * time.Hour, DeadLetters: parked,
+			BackoffBase: time.Hour, BackoffCap: 24 * time.Hour, DeadLetters: deadLetters,
 		},
 		Poll: 5 * time.Millisecond, Drain: await.Stall, Log: slog.New(slog.DiscardHandler),
 	}

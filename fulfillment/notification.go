@@ -53,7 +53,7 @@ type webhookBody struct {
 func (f *Fulfillment) deliver(ctx context.Context, s ledger.Stream, outcome ledger.Recorded, kind string) error {
 	endpoint, err := f.endpoints.Read(ctx, s.Charge.MerchantID)
 	if errors.Is(err, merchants.ErrNoWebhook) {
-		return &inbox.ParkError{Err: err} // there was one when the charge was accepted
+		return &inbox.DeadLetterError{Err: err} // there was one when the charge was accepted
 	}
 	if err != nil {
 		return err
@@ -74,7 +74,7 @@ func (f *Fulfillment) deliver(ctx context.Context, s ledger.Stream, outcome ledg
 		return context.Cause(ctx)
 	}
 	if _, forbidden := errors.AsType[*webhook.TargetError](err); forbidden {
-		return &inbox.ParkError{Err: err}
+		return &inbox.DeadLetterError{Err: err}
 	}
 	if undelivered, ok := errors.AsType[*webhook.DeliveryError](err); ok {
 		return &inbox.WaitError{AtLeast: undelivered.RetryAfter, Err: err}

@@ -114,7 +114,7 @@ func (p *payment) recordIntent(ctx context.Context, s ledger.Stream) (decision, 
 	switch i := *p.intent; i.Status {
 	case stripe.Succeeded:
 		if i.Reference != s.ID || i.AmountReceived != i.Amount {
-			return decision{}, &inbox.ParkError{Err: fmt.Errorf("payment intent %s took %d of %d for %q: %w",
+			return decision{}, &inbox.DeadLetterError{Err: fmt.Errorf("payment intent %s took %d of %d for %q: %w",
 				i.ID, i.AmountReceived, i.Amount, i.Reference, domain.ErrMismatch)}
 		}
 		return decision{command: domain.CapturePayment{
@@ -131,7 +131,7 @@ func (p *payment) recordIntent(ctx context.Context, s ledger.Stream) (decision, 
 	case stripe.Processing:
 		return decision{}, processing(errors.New("the provider is processing the payment"))
 	default:
-		return decision{}, &inbox.ParkError{Err: fmt.Errorf("payment intent %s is %s: payonce does not know what to do with it", i.ID, i.Status)}
+		return decision{}, &inbox.DeadLetterError{Err: fmt.Errorf("payment intent %s is %s: payonce does not know what to do with it", i.ID, i.Status)}
 	}
 }
 

@@ -120,7 +120,7 @@ func (r *refunds) find(refund domain.Refund) (found stripe.Refund, ok bool, err 
 		case !ok, isFailed(found) && !isFailed(o):
 			found, ok = o, true
 		case !isFailed(o):
-			return found, true, &inbox.ParkError{Err: fmt.Errorf("the provider has more than one refund for it, %s and %s among them", found.ID, o.ID)}
+			return found, true, &inbox.DeadLetterError{Err: fmt.Errorf("the provider has more than one refund for it, %s and %s among them", found.ID, o.ID)}
 		}
 	}
 	return found, ok, nil
@@ -172,7 +172,7 @@ func recordRefund(s ledger.Stream, refund domain.Refund, found stripe.Refund) (d
 	c := s.Charge
 	if found.Reference != refund.ID || found.PaymentIntent != c.PaymentIntent ||
 		found.Amount != refund.Amount || found.Currency != string(c.Amount.Currency) {
-		return decision{}, &inbox.ParkError{Err: fmt.Errorf("%s gives %d %s of %s back for %q: %w",
+		return decision{}, &inbox.DeadLetterError{Err: fmt.Errorf("%s gives %d %s of %s back for %q: %w",
 			found.ID, found.Amount, found.Currency, found.PaymentIntent, found.Reference, domain.ErrMismatch)}
 	}
 	resolved := domain.ResolveRefund{
@@ -185,7 +185,7 @@ func recordRefund(s ledger.Stream, refund domain.Refund, found stripe.Refund) (d
 	case stripe.RefundPending, stripe.RefundRequiresAction:
 		return decision{}, processing(fmt.Errorf("it is %s at the provider", found.Status))
 	default:
-		return decision{}, &inbox.ParkError{Err: fmt.Errorf("%s is %q: payonce does not know what to do with it", found.ID, found.Status)}
+		return decision{}, &inbox.DeadLetterError{Err: fmt.Errorf("%s is %q: payonce does not know what to do with it", found.ID, found.Status)}
 	}
 	return decision{command: resolved}, nil
 }
@@ -204,11 +204,11 @@ func failureOf(r stripe.Refund) string {
 // isStuck reports whether an error waits for an external service or needs an operator.
 func isStuck(err error) bool {
 	_, waits := errors.AsType[*inbox.WaitError](err)
-	_, parks := errors.AsType[*inbox.ParkError](err)
-	return waits || parks
+	_, dead := errors.AsType[*inbox.DeadLetterError](err)
+	return waits || dead
 }
 
-// mostUrgent joins the errors of several refunds, waits and parks, into the one that
+// mostUrgent joins the errors of several refunds, waits and dead letters, into the one that
 // decides what the inbox does next: a wait until the earliest time that any refund asks
 // for, patient only if all are. Only if none waits, the message becomes a dead letter: that stops
 // every refund of the charge.
@@ -229,7 +229,7 @@ func mostUrgent(stuck map[string]error) error {
 	case len(stuck) == 0:
 		return nil
 	case first == nil:
-		return &inbox.ParkError{Err: all}
+		return &inbox.DeadLetterError{Err: all}
 	}
 	return &inbox.WaitError{AtLeast: first.AtLeast, Patient: patient, Err: all}
 }

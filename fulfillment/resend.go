@@ -152,7 +152,7 @@ values ($1, $2, $3, $4, $5)`
 
 // Resend queues one more delivery of an outcome's webhook, under the same webhook-id and
 // with the same body, to the merchant's present endpoint. One commit stores a row that
-// stays, and a message in the inbox that is retried and parked like any other. id is new
+// stays, and a message in the inbox that is retried like any other and may become a dead letter. id is new
 // for each resend, actor is the operator. A webhook that the merchant has received goes to
 // ResendReceiver, behind which no other webhook waits; one that it has not received goes
 // to NotificationReceiver, in its turn among those of its charge.

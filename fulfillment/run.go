@@ -132,7 +132,7 @@ func (f *Fulfillment) follow(to subscriber) inbox.Handler {
 	return func(ctx context.Context, d *inbox.Delivery) error {
 		envelope, err := ledger.Open(d.Payload)
 		if err != nil {
-			return &inbox.ParkError{Err: err}
+			return &inbox.DeadLetterError{Err: err}
 		}
 		r := &run{Fulfillment: f, delivery: d, version: envelope.Version, once: true}
 		if err := r.load(ctx, envelope.ChargeID); err != nil {
@@ -140,7 +140,7 @@ func (f *Fulfillment) follow(to subscriber) inbox.Handler {
 		}
 		outcome := r.stream.At(envelope.Version)
 		if domain.EventTypeNamed(outcome.Type).Webhook == "" {
-			return &inbox.ParkError{Err: fmt.Errorf("message %s names a %s of %s, which is no outcome", d.ID, outcome.Type, r.stream.ID)}
+			return &inbox.DeadLetterError{Err: fmt.Errorf("message %s names a %s of %s, which is no outcome", d.ID, outcome.Type, r.stream.ID)}
 		}
 		due := work{step: to.name, act: to.step(d, outcome.Version)}
 		r.next = func(c domain.Charge) work {
@@ -259,7 +259,7 @@ var errPanicked = errors.New("the step panicked")
 func (r *run) record(ctx context.Context, d decision) error {
 	events, err := domain.Decide(r.stream.Charge, d.command)
 	if errors.Is(err, domain.ErrMismatch) || errors.Is(err, domain.ErrFinished) {
-		return &inbox.ParkError{Err: err}
+		return &inbox.DeadLetterError{Err: err}
 	}
 	if err != nil {
 		return err

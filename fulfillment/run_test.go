@@ -153,8 +153,8 @@ func TestPatience(t *testing.T) {
 	})
 }
 
-// TestParked is about dead letters whose work another message has done since.
-func TestParked(t *testing.T) {
+// TestRetry_ofADeadLetterWhoseWorkIsDone: another message has done the work since.
+func TestRetry_ofADeadLetterWhoseWorkIsDone(t *testing.T) {
 	t.Parallel()
 	retried := func(want snapshot) func(*fixture) {
 		return func(f *fixture) {
@@ -176,11 +176,11 @@ func TestParked(t *testing.T) {
 	runAll(t, map[string]scenario{
 		"a refund that ended meanwhile is done at once when it is retried, without a call of the provider": {
 			begin: isOlder, script: script{"refunds": {lists(refundOf("reticent")), lists(refundOf("succeeded"))}},
-			ends: "parked", want: back(asked, "", "dead"), calls: "refunds", check: retried(back(refunded, "refund.succeeded", "")),
+			ends: "dead letter", want: back(asked, "", "dead"), calls: "refunds", check: retried(back(refunded, "refund.succeeded", "")),
 		},
 		"a charge that ended meanwhile is done at once when it is retried, without a call of the provider": {
 			begin: isStarted, script: script{"retrieve": {shows("requires_capture"), shows("succeeded")}},
-			ends: "parked", want: open(toStarted, "dead"), calls: "retrieve", check: retried(succeeded(toStarted)),
+			ends: "dead letter", want: open(toStarted, "dead"), calls: "retrieve", check: retried(succeeded(toStarted)),
 		},
 	})
 }

@@ -17,14 +17,14 @@ import (
 // endOf is what the result of a handler means to the inbox.
 func endOf(err error) string {
 	_, waits := errors.AsType[*inbox.WaitError](err)
-	_, parks := errors.AsType[*inbox.ParkError](err)
+	_, dead := errors.AsType[*inbox.DeadLetterError](err)
 	switch {
 	case err == nil:
 		return "done"
 	case inbox.IsLost(err):
 		return "lost"
-	case parks:
-		return "parked"
+	case dead:
+		return "dead letter"
 	case waits:
 		return "waits"
 	default:

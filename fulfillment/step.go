@@ -70,19 +70,19 @@ type decision struct {
 
 // subscriber runs after an outcome.
 type subscriber struct {
-	name   string // in domain, and that of the receiver
-	topic  string // in the outbox
-	parked inbox.DeadLetters
-	step   func(d *inbox.Delivery, version int) act // version is that of the outcome
+	name        string // in domain, and that of the receiver
+	topic       string // in the outbox
+	deadLetters inbox.DeadLetters
+	step        func(d *inbox.Delivery, version int) act // version is that of the outcome
 }
 
 // Receiver handles the messages of one topic.
 type Receiver struct {
-	Name   string
-	Topic  string // empty: its messages do not come from the outbox
-	Takes  func(domain.EventType) bool
-	Parked inbox.DeadLetters // what its dead letters do to the younger messages of their charge
-	Handle inbox.Handler
+	Name        string
+	Topic       string // empty: its messages do not come from the outbox
+	Takes       func(domain.EventType) bool
+	DeadLetters inbox.DeadLetters // what its dead letters do to the younger messages of their charge
+	Handle      inbox.Handler
 }
 
 // Receivers are all receivers of the worker.
@@ -92,14 +92,14 @@ func (f *Fulfillment) Receivers() []Receiver {
 		// Every message of a charge reads the same stream, so a dead letter must not keep a
 		// cancellation or an event of the provider from being seen.
 		Name: ChargeReceiver, Topic: ledger.Topic, Takes: func(t domain.EventType) bool { return t.Request },
-		Parked: inbox.Pass, Handle: f.charge,
+		DeadLetters: inbox.Pass, Handle: f.charge,
 	}}
 	for _, s := range f.subscribers() {
-		receivers = append(receivers, Receiver{Name: s.name, Topic: s.topic, Takes: outcome, Parked: s.parked, Handle: f.follow(s)})
+		receivers = append(receivers, Receiver{Name: s.name, Topic: s.topic, Takes: outcome, DeadLetters: s.deadLetters, Handle: f.follow(s)})
 	}
 	return append(receivers, Receiver{
 		Name: ResendReceiver, Takes: func(domain.EventType) bool { return false },
-		Parked: inbox.Pass, Handle: f.follow(subscriber{name: domain.Notification, step: f.notification}),
+		DeadLetters: inbox.Pass, Handle: f.follow(subscriber{name: domain.Notification, step: f.notification}),
 	})
 }
 

@@ -113,17 +113,17 @@ func TestOperatorsReadNoMoreBehindABacklog(t *testing.T) {
 	write(t, db, `alter table inbox set (autovacuum_enabled = off)`)
 	put(t, db, "first", "k")
 	write(t, db, `analyze inbox`)
-	const parked = 20
+	const dead = 20
 	write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status)
-		select 'r', n, 'k' || n, 't', '', '{}', '', case when n <= $1 then 'dead' else 'pending' end from generate_series(1, 3000) n`, parked)
+		select 'r', n, 'k' || n, 't', '', '{}', '', case when n <= $1 then 'dead' else 'pending' end from generate_series(1, 3000) n`, dead)
 	putMany(t, db, `'behind' || n`, `'k1'`, 3)
 	before := entriesRead(t, db)
 	entries, err := inbox.List(t.Context(), db, inbox.StatusDead, 0, 100)
-	if err != nil || len(entries) != parked || entries[0].Behind != 3 || entries[1].Behind != 0 {
-		t.Fatalf("%d are parked, %v", len(entries), err)
+	if err != nil || len(entries) != dead || entries[0].Behind != 3 || entries[1].Behind != 0 {
+		t.Fatalf("%d are dead letters, %v", len(entries), err)
 	}
-	if read := entriesRead(t, db) - before; read > 3*parked {
-		t.Errorf("listing %d parked messages read %d rows", parked, read)
+	if read := entriesRead(t, db) - before; read > 3*dead {
+		t.Errorf("listing %d dead letters read %d rows", dead, read)
 	}
 	before = entriesRead(t, db)
 	if e, err := inbox.Show(t.Context(), db, entries[0].Number); err != nil || e.Behind != 3 {

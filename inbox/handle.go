@@ -63,7 +63,7 @@ func (r *run) attempt(ctx context.Context, d *Delivery) outcome {
 
 func (r *run) outcomeOf(ctx context.Context, d *Delivery, err error) outcome {
 	var waiting *WaitError
-	var parking *ParkError
+	var dead *DeadLetterError
 	switch {
 	case err == nil && d.done:
 		return outcome{end: EndDone}
@@ -74,7 +74,7 @@ func (r *run) outcomeOf(ctx context.Context, d *Delivery, err error) outcome {
 	case errors.Is(context.Cause(ctx), errDraining):
 		released := ending{attempts: d.Attempt - d.deaths - 1, waits: d.Waits}
 		return outcome{EndReleased, released.of(d), slog.LevelInfo, "message released", err}
-	case errors.As(err, &parking):
+	case errors.As(err, &dead):
 		return deadLetter(d, err)
 	case errors.As(err, &waiting):
 		return outcome{EndWaiting, r.Policy.wait(d, *waiting, err), slog.LevelInfo, "message waits", err}
@@ -104,8 +104,8 @@ func (p Policy) wait(d *Delivery, w WaitError, reason error) func(*pgx.Batch) {
 }
 
 func deadLetter(d *Delivery, reason error) outcome {
-	parked := ending{dead: true, attempts: d.Attempt, deaths: d.deaths, waits: d.Waits, reason: reason}
-	return outcome{EndDeadLetter, parked.of(d), slog.LevelError, "message parked", reason}
+	end := ending{dead: true, attempts: d.Attempt, deaths: d.deaths, waits: d.Waits, reason: reason}
+	return outcome{EndDeadLetter, end.of(d), slog.LevelError, "dead letter", reason}
 }
 
 // finish commits the end of a claim, and retries while the database is unavailable or its

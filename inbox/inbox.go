@@ -28,7 +28,7 @@
 //   - The outcome of a commit is unknown: the message is delivered or handled again.
 //   - A handler fails or panics: it is retried with backoff and full jitter, a bounded number
 //     of times. One that waits for an external service (WaitError) or for the database is
-//     retried for a bounded time. Then, or by a ParkError, the message becomes a dead letter,
+//     retried for a bounded time. Then, or by a DeadLetterError, the message becomes a dead letter,
 //     which blocks the younger messages of its key or lets them pass (DeadLetters).
 //   - A poison message, whose holders die, is tried beside fewer and fewer others.
 //   - A receiver or a partition that is slow leaves handler slots to the others.
@@ -138,12 +138,12 @@ type WaitError struct {
 func (e *WaitError) Error() string { return fmt.Sprintf("waiting: %v", e.Err) }
 func (e *WaitError) Unwrap() error { return e.Err }
 
-// ParkError is returned by a handler that no retry can help: the message
+// DeadLetterError is returned by a handler that no retry can help: the message
 // becomes a dead letter, and an operator decides. The operator reads its text.
-type ParkError struct{ Err error }
+type DeadLetterError struct{ Err error }
 
-func (e *ParkError) Error() string { return fmt.Sprintf("parked: %v", e.Err) }
-func (e *ParkError) Unwrap() error { return e.Err }
+func (e *DeadLetterError) Error() string { return fmt.Sprintf("dead letter: %v", e.Err) }
+func (e *DeadLetterError) Unwrap() error { return e.Err }
 
 // Policy bounds the work on a message. What is zero has the default that is named with it.
 type Policy struct {
@@ -204,12 +204,12 @@ type End string
 // Policy.
 const (
 	EndDone       End = "done"
-	EndFailed     End = "failed"   // by an error or a panic
-	EndWaiting    End = "waiting"  // for an external service or for the database
-	EndDeadLetter End = "parked"   // a dead letter: by a ParkError, or because its holders died
-	EndReleased   End = "released" // the program stops
-	EndLost       End = "lost"     // another holder has claimed or finished it
-	EndLeft       End = "left"     // the end could not be stored; the lease expires
+	EndFailed     End = "failed"      // by an error or a panic
+	EndWaiting    End = "waiting"     // for an external service or for the database
+	EndDeadLetter End = "dead_letter" // a dead letter: by a DeadLetterError, or because its holders died
+	EndReleased   End = "released"    // the program stops
+	EndLost       End = "lost"        // another holder has claimed or finished it
+	EndLeft       End = "left"        // the end could not be stored; the lease expires
 )
 
 // Ends are all ends of claims.

@@ -15,7 +15,7 @@ func TestAnErrorThatQuotesHostileBytesEndsItsClaim(t *testing.T) {
 	t.Parallel()
 	errs := map[string]error{
 		"wait":    &inbox.WaitError{AtLeast: time.Hour, Err: errors.New("malformed header: \x00\xff")},
-		"park":    &inbox.ParkError{Err: errors.New("\xff\x00")},
+		"dead":    &inbox.DeadLetterError{Err: errors.New("\xff\x00")},
 		"failure": errors.New("\x00\xff"),
 	}
 	db := testdb.Reused(t)
@@ -30,7 +30,7 @@ func TestAnErrorThatQuotesHostileBytesEndsItsClaim(t *testing.T) {
 	await.Row(t, db, `
 select bool_and(case message_id
                   when 'wait'    then status = 'pending' and attempts = 0 and waits = 1 and last_error like 'waiting: malformed header%'
-                  when 'park'    then status = 'dead' and attempts = 1 and last_error is not null
+                  when 'dead'    then status = 'dead' and attempts = 1 and last_error is not null
                   when 'failure' then status = 'dead' and attempts = 3 and last_error is not null
                 end)
   from inbox`)
@@ -47,7 +47,7 @@ func TestStrangeMetadataOfOneMessageHoldsUpNoOther(t *testing.T) {
 	await.Row(t, db, `select bool_and(status = 'done' and attempts = 1) from inbox`)
 }
 
-// One message that ends every process which takes it must not park those that
+// One message that ends every process which takes it must not make dead letters of those that
 // happen to be held beside it: after a silent end they are taken again apart.
 func TestMessagesOfASilentHolderAreTakenAgainApart(t *testing.T) {
 	t.Parallel()

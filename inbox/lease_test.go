@@ -115,7 +115,7 @@ func TestLease(t *testing.T) {
 		stop := start(t, processor(db, func(context.Context, *inbox.Delivery) error {
 			close(begun)
 			<-fail
-			return &inbox.ParkError{Err: errors.New("of the zombie")}
+			return &inbox.DeadLetterError{Err: errors.New("of the zombie")}
 		}))
 		await.Receive(t, "the first holder", begun)
 		silence(t, db)
@@ -135,7 +135,7 @@ func TestLease(t *testing.T) {
 		answer    error
 		want      string
 	}{
-		"a message whose holders all died is parked": {
+		"a message whose holders all died becomes a dead letter": {
 			found: `attempts = 12, deaths = 11, fence = 12`,
 			want:  `status = 'dead' and deaths = 12 and last_error = '12 holders died or went silent'`,
 		},
@@ -168,8 +168,8 @@ func TestLease(t *testing.T) {
 			p.Policy.MaxDeaths = test.maxDeaths
 			start(t, p)
 			await.Row(t, db, `select `+test.want+` from inbox`)
-			if parked := strings.Contains(test.want, "dead'"); handled.Load() == parked {
-				t.Errorf("handled: %v, parked: %v", handled.Load(), parked)
+			if dead := strings.Contains(test.want, "dead'"); handled.Load() == dead {
+				t.Errorf("handled: %v, dead letter: %v", handled.Load(), dead)
 			}
 		})
 	}

@@ -37,11 +37,11 @@ func TestObserving(t *testing.T) {
 		"an error":                 {handle: saying(errors.New("odd")), want: "claimed:1:0 begun:t1 handled:1 failed"},
 		"a panic":                  {handle: func(context.Context, *postgres.DB, *inbox.Delivery) error { panic("odd") }, want: "claimed:1:0 begun:t1 handled:1 failed"},
 		"a wait":                   {handle: saying(&inbox.WaitError{Err: errors.New("away")}), want: "claimed:1:0 begun:t1 handled:1 waiting"},
-		"a dead letter":            {handle: saying(&inbox.ParkError{Err: errors.New("never")}), want: "claimed:1:0 begun:t1 handled:1 parked"},
+		"a dead letter":            {handle: saying(&inbox.DeadLetterError{Err: errors.New("never")}), want: "claimed:1:0 begun:t1 handled:1 dead_letter"},
 		"an interruption":          {handle: interrupted, want: "claimed:1:0 begun:t1 handled:1 released"},
 		"the second attempt":       {found: `attempts = 1`, want: "claimed:1:0 begun:t1 handled:2 done"},
 		"after the holder's death": {found: `status = 'running', fence = 1, attempts = 1`, want: "claimed:1:1 begun:t1 handled:2 done"},
-		"after too many deaths":    {found: `status = 'running', fence = 11, attempts = 11, deaths = 11`, want: "claimed:1:1 begun:t1 parked"},
+		"after too many deaths":    {found: `status = 'running', fence = 11, attempts = 11, deaths = 11`, want: "claimed:1:1 begun:t1 dead_letter"},
 		"a lost lease": {handle: func(ctx context.Context, db *postgres.DB, d *inbox.Delivery) error {
 			if _, err := db.Pool().Exec(ctx, `update inbox set fence = fence + 1`); err != nil {
 				return err

@@ -30,7 +30,7 @@ var (
 	ErrNoMessage = errors.New("no such message")
 	// ErrNotDeadLetter is returned by Retry and Discard for a message that is no dead letter,
 	// or no more: another operator may have decided.
-	ErrNotDeadLetter = errors.New("the message is not parked")
+	ErrNotDeadLetter = errors.New("the message is not a dead letter")
 	// ErrNotListed is returned by List for a status other than StatusDead and
 	// StatusDiscarded.
 	ErrNotListed = errors.New("only dead and discarded messages are listed")
@@ -133,7 +133,7 @@ func readEntries(ctx context.Context, q groupcommit.Querier, sql string, args ..
 }
 
 // The message keeps its place in the order of its key.
-const retryParked = `
+const retryDeadLetter = `
 update inbox
    set status        = 'pending',
        attempts      = 0,
@@ -151,11 +151,11 @@ returning id`
 // operator, actor, who must have a name. Errors are ErrNoMessage and ErrNotDeadLetter; after
 // any other it is unknown whether it was done, and Retry may be called again.
 func Retry(ctx context.Context, q groupcommit.Querier, number int64, actor string) error {
-	return decide(ctx, q, "retry", retryParked, number, actor)
+	return decide(ctx, q, "retry", retryDeadLetter, number, actor)
 }
 
 // The fence refuses whatever an earlier holder might still commit.
-const discardParked = `
+const discardDeadLetter = `
 update inbox
    set status      = 'discarded',
        fence       = fence + 1,
@@ -169,7 +169,7 @@ returning id`
 // Discard ends a dead letter undone, for ever, and lets the younger messages of its key
 // continue. It stays visible, with its actor. Errors are those of Retry.
 func Discard(ctx context.Context, q groupcommit.Querier, number int64, actor string) error {
-	return decide(ctx, q, "discard", discardParked, number, actor)
+	return decide(ctx, q, "discard", discardDeadLetter, number, actor)
 }
 
 // decide runs one statement that is a transaction of its own.

@@ -17,9 +17,9 @@ import (
 	"github.com/payonce/payonce/internal/testdb"
 )
 
-// parkedMessages puts three messages of a key and one of another into the inbox;
+// putDeadLetters puts three messages of a key and one of another into the inbox;
 // the first of the key and the other are dead letters.
-func parkedMessages(t *testing.T, db *postgres.DB) {
+func putDeadLetters(t *testing.T, db *postgres.DB) {
 	t.Helper()
 	put(t, db, "m1", "k")
 	put(t, db, "m2", "k")
@@ -35,7 +35,7 @@ update inbox
 func TestList(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
-	parkedMessages(t, db)
+	putDeadLetters(t, db)
 	first, other := number(t, db, "m1"), number(t, db, "n1")
 	want := []inbox.Entry{
 		{
@@ -54,7 +54,7 @@ func TestList(t *testing.T) {
 		limit  int
 		want   []inbox.Entry
 	}{
-		"parked messages": {inbox.StatusDead, 0, 10, want},
+		"dead letters":    {inbox.StatusDead, 0, 10, want},
 		"the first page":  {inbox.StatusDead, 0, 1, want[:1]},
 		"the second page": {inbox.StatusDead, first, 1, want[1:]},
 		"after the last":  {inbox.StatusDead, other, 1, nil},
@@ -90,7 +90,7 @@ func TestRetry(t *testing.T) {
 
 	t.Run("begins anew, in the order of its key", func(t *testing.T) {
 		db := fresh(t)
-		parkedMessages(t, db)
+		putDeadLetters(t, db)
 		must(t, inbox.Retry(t.Context(), db, number(t, db, "m1"), "ada"))
 		await.Row(t, db, `select status = 'pending' and attempts = 0 and deaths = 0 and waits = 0 and waiting_since is null
 			and due_at <= clock_timestamp() and decided_by = 'ada' and decided_at <= clock_timestamp() from inbox where message_id = 'm1'`)
@@ -105,7 +105,7 @@ func TestRetry(t *testing.T) {
 
 	t.Run("has waited for nothing yet", func(t *testing.T) {
 		db := fresh(t)
-		parkedMessages(t, db)
+		putDeadLetters(t, db)
 		write(t, db, `update inbox set waiting_since = clock_timestamp() - interval '1 year'`)
 		must(t, inbox.Retry(t.Context(), db, number(t, db, "m1"), "ada"))
 		start(t, processor(db, answer(&inbox.WaitError{AtLeast: time.Hour, Err: errors.New("closed")})))
@@ -118,7 +118,7 @@ func TestDiscard(t *testing.T) {
 
 	t.Run("ends a message and lets its key go on", func(t *testing.T) {
 		db := fresh(t)
-		parkedMessages(t, db)
+		putDeadLetters(t, db)
 		must(t, inbox.Discard(t.Context(), db, number(t, db, "m1"), "ada"))
 		var order diary
 		start(t, processor(db, noting(&order)))
@@ -146,14 +146,14 @@ func TestDiscard(t *testing.T) {
 	})
 }
 
-func TestOperatorsDecideOnParkedMessagesOnly(t *testing.T) {
+func TestRetryAndDiscard_refuseWhatIsNoDeadLetter(t *testing.T) {
 	t.Parallel()
 	for name, decide := range map[string]func(context.Context, postgres.Querier, int64, string) error{
 		"retry": inbox.Retry, "discard": inbox.Discard,
 	} {
 		t.Run(name, func(t *testing.T) {
 			db := fresh(t)
-			parkedMessages(t, db)
+			putDeadLetters(t, db)
 			write(t, db, `update inbox set status = 'done', done_fence = fence where message_id = 'm3'`)
 			for _, id := range []string{"m2", "m3"} {
 				if err := decide(t.Context(), db, number(t, db, id), "ada"); !errors.Is(err, inbox.ErrNotDeadLetter) {
@@ -187,7 +187,7 @@ func TestSweep(t *testing.T) {
 		db := testdb.Reused(t)
 		write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, done_fence, finished_at)
 			select 'r', 'done' || n, n, 't', '', '{}', '', 'done', 0, clock_timestamp() - n * interval '1 day' from generate_series(5, 16) n`)
-		parkedMessages(t, db)
+		putDeadLetters(t, db)
 		write(t, db, `update inbox set received_at = clock_timestamp() - interval '1 year'`)
 		return db
 	}

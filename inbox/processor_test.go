@@ -101,7 +101,7 @@ func TestFailure(t *testing.T) {
 				`status = 'pending' and attempts = 0 and waits = 4 and due_at > clock_timestamp() + interval '4 hours'`,
 			}, `attempts = attempts`,
 		},
-		"a wait that lasts too long is parked": {answer(&inbox.WaitError{Err: closed}), []string{
+		"a wait that lasts too long makes a dead letter": {answer(&inbox.WaitError{Err: closed}), []string{
 			`status = 'pending' and waits = 1`,
 			`status = 'pending' and waits = 2`,
 			`status = 'dead'    and waits = 3 and last_error = 'waiting: the bank is closed'`,
@@ -132,9 +132,9 @@ func TestFailure(t *testing.T) {
 				`status = 'dead'    and waits = 5`,
 			}, since + `'2 hours'`,
 		},
-		"a message that can never go on is parked at once": {
-			answer(fmt.Errorf("step: %w", &inbox.ParkError{Err: errors.New("the amounts differ")})), []string{
-				`status = 'dead' and attempts = 1 and last_error = 'step: parked: the amounts differ'`,
+		"a message that can never continue is a dead letter at once": {
+			answer(fmt.Errorf("step: %w", &inbox.DeadLetterError{Err: errors.New("the amounts differ")})), []string{
+				`status = 'dead' and attempts = 1 and last_error = 'step: dead letter: the amounts differ'`,
 			}, `attempts = attempts`,
 		},
 	} {
@@ -202,16 +202,16 @@ func TestFailure(t *testing.T) {
 		await.Row(t, db, `select bool_and(case message_id when 'dies' then status = 'done' else status = 'pending' and due_at > clock_timestamp() end) from inbox`)
 	})
 
-	t.Run("a parked message holds up its own key and no other", func(t *testing.T) {
-		db := fresh(t, "parked@k", "behind@k", "aside@l")
+	t.Run("a dead letter holds up its own key and no other", func(t *testing.T) {
+		db := fresh(t, "dead@k", "behind@k", "aside@l")
 		start(t, processor(db, func(_ context.Context, d *inbox.Delivery) error {
-			if d.ID == "parked" {
-				return &inbox.ParkError{Err: errors.New("a human decides")}
+			if d.ID == "dead" {
+				return &inbox.DeadLetterError{Err: errors.New("a human decides")}
 			}
 			return nil
 		}))
-		await.Row(t, db, `select bool_and(status = case message_id when 'parked' then 'dead' else 'done' end) from inbox where message_id <> 'behind'`)
-		for _, id := range []string{"later", "latest"} { // claims after the parking
+		await.Row(t, db, `select bool_and(status = case message_id when 'dead' then 'dead' else 'done' end) from inbox where message_id <> 'behind'`)
+		for _, id := range []string{"later", "latest"} { // claims after the dead letter
 			put(t, db, id, id)
 			await.Row(t, db, `select status = 'done' from inbox where message_id = $1`, id)
 		}

@@ -104,7 +104,7 @@ create index inbox_open_by_key
  where status in ('pending', 'running');
 
 -- The dead letters of a key, which block the messages behind them.
-create index inbox_parked_by_key
+create index inbox_dead_letters_by_key
     on inbox (receiver, ordering_key, id)
  where status = 'dead';
 

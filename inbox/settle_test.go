@@ -25,9 +25,9 @@ func TestWhatAHandlerSaidOutlivesALock(t *testing.T) {
 			err  error
 			want string
 		}{
-			"it is done":   {nil, `select status = 'done' and attempts = 1 and deaths = 0 from inbox`},
-			"it is parked": {&inbox.ParkError{Err: errors.New("a human decides")}, `select status = 'dead' and last_error = 'parked: a human decides' and deaths = 0 from inbox`},
-			"it failed":    {errors.New("planted"), `select status = 'pending' and last_error = 'planted' and attempts = 1 and deaths = 0 from inbox`},
+			"it is done":               {nil, `select status = 'done' and attempts = 1 and deaths = 0 from inbox`},
+			"it becomes a dead letter": {&inbox.DeadLetterError{Err: errors.New("a human decides")}, `select status = 'dead' and last_error = 'dead letter: a human decides' and deaths = 0 from inbox`},
+			"it failed":                {errors.New("planted"), `select status = 'pending' and last_error = 'planted' and attempts = 1 and deaths = 0 from inbox`},
 		} {
 			t.Run(said+" "+name, func(t *testing.T) {
 				t.Parallel()

@@ -143,23 +143,23 @@ func TestReceiveStarts(t *testing.T) {
 	})
 
 	for name, of := range map[string]struct {
-		older  string
-		parked inbox.DeadLetters
-		starts bool
+		older       string
+		deadLetters inbox.DeadLetters
+		starts      bool
 	}{
-		"that is open":                        {older: `status = 'pending', attempts = 1, due_at = clock_timestamp() + interval '1 hour'`},
-		"that another process works on":       {older: `status = 'running', fence = 1, due_at = clock_timestamp() + interval '1 hour'`},
-		"that is parked":                      {older: `status = 'dead'`},
-		"that is parked and lets pass":        {older: `status = 'dead'`, parked: inbox.Pass, starts: true},
-		"that is done":                        {older: `status = 'done', done_fence = 0`, starts: true},
-		"that is open, of another receiver":   {older: `receiver = 's'`, starts: true},
-		"that is parked, of another receiver": {older: `receiver = 's', status = 'dead'`, starts: true},
+		"that is open":                               {older: `status = 'pending', attempts = 1, due_at = clock_timestamp() + interval '1 hour'`},
+		"that another process works on":              {older: `status = 'running', fence = 1, due_at = clock_timestamp() + interval '1 hour'`},
+		"that is a dead letter":                      {older: `status = 'dead'`},
+		"that is a dead letter and lets pass":        {older: `status = 'dead'`, deadLetters: inbox.Pass, starts: true},
+		"that is done":                               {older: `status = 'done', done_fence = 0`, starts: true},
+		"that is open, of another receiver":          {older: `receiver = 's'`, starts: true},
+		"that is a dead letter, of another receiver": {older: `receiver = 's', status = 'dead'`, starts: true},
 	} {
 		t.Run("behind a message of its key "+name, func(t *testing.T) {
 			db := fresh(t)
 			var handled diary
 			p := unpolled(db, noting(&handled))
-			p.Policy.DeadLetters = of.parked
+			p.Policy.DeadLetters = of.deadLetters
 			startWithRoom(t, db, p)
 			put(t, db, "older", "k")
 			write(t, db, `update inbox set `+of.older+` where message_id = 'older'`)

@@ -32,7 +32,7 @@ func mortal(t *testing.T, url string, like *inbox.Processor, handle func(ctx con
 	return die, end
 }
 
-func TestAMessageThatEndsItsProcessIsParkedAndNoOther(t *testing.T) {
+func TestProcessor_aMessageThatEndsItsProcessBecomesADeadLetterAndNoOtherDoes(t *testing.T) {
 	testdb.Long(t, "it kills processes")
 	t.Parallel()
 	url := testdb.URL(t)
@@ -77,7 +77,7 @@ func TestAMessageThatEndsItsProcessIsParkedAndNoOther(t *testing.T) {
 			return fmt.Sprintf("%d processes, the message %+v", processes, stored(t, db, "poison")), yes
 		}
 	}
-	await.Progress(t, "the message is parked", look(`select status = 'dead' from inbox where message_id = 'poison'`))
+	await.Progress(t, "the message is a dead letter", look(`select status = 'dead' from inbox where message_id = 'poison'`))
 	await.Progress(t, "all others are done", look(`select bool_and(status = 'done' or message_id = 'poison') from inbox`))
 	if most := p.Policy.MaxDeaths + 1; processes > most {
 		t.Errorf("%d processes, want at most %d", processes, most)

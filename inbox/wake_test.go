@@ -47,7 +47,7 @@ func TestANewMessageWakesItsKey(t *testing.T) {
 	for name, change := range map[string]string{
 		"after an error":                 `attempts = 1`,
 		"that never waited":              `waits = 0`,
-		"that is parked":                 `status = 'dead'`,
+		"that is a dead letter":          `status = 'dead'`,
 		"that runs":                      `status = 'running', attempts = 1, fence = 1`,
 		"of another receiver":            `receiver = 'other'`,
 		"of another key":                 `ordering_key = 'kk'`,

@@ -33,7 +33,7 @@ func lookups() []lookup {
 		byNumber    = "inbox_pkey id"
 		messageOnce = "inbox_message_once message_id receiver"
 		openByKey   = "inbox_open_by_key receiver ordering_key"
-		parkedByKey = "inbox_parked_by_key receiver ordering_key"
+		deadByKey   = "inbox_dead_letters_by_key receiver ordering_key"
 		keyOnce     = "idempotency_keys_once scope operation key"
 		outboxRange = "outbox_pkey topic transaction_id"
 		setAside    = "inbox_set_aside status id"
@@ -91,7 +91,7 @@ func lookups() []lookup {
 		},
 		{
 			in: "inbox", words: "with incoming", args: incoming(1),
-			ways: messageOnce + ", " + openByKey + ", " + parkedByKey,
+			ways: messageOnce + ", " + openByKey + ", " + deadByKey,
 		},
 		{
 			in: "inbox", words: "pg_current_xact_id()", args: "'r', " + filled("'m'::text", 1) + ", " + filled("'ch_7'::text", 1),
@@ -103,7 +103,7 @@ func lookups() []lookup {
 		},
 		{
 			in: "inbox", words: "with incoming", args: incoming(500),
-			ways: messageOnce + ", " + openByKey + ", " + parkedByKey,
+			ways: messageOnce + ", " + openByKey + ", " + deadByKey,
 		},
 		{
 			in: "inbox", words: "pg_current_xact_id()", args: "'r', " + filled("'m'::text", 500) + ", " + filled("'ch_7'::text", 500),
@@ -111,7 +111,7 @@ func lookups() []lookup {
 		},
 		{
 			in: "inbox", words: "i.due_at >= $9", args: "'r', 10, 'h', '30 s', '{}', 1, 10, false, '-infinity', 500, '{a,b}', '{0,7}', 9",
-			ways: "inbox_due receiver due_at, inbox_one_running_per_key receiver ordering_key, " + openByKey + " id, " + parkedByKey + " id, " + byNumber,
+			ways: "inbox_due receiver due_at, inbox_one_running_per_key receiver ordering_key, " + openByKey + " id, " + deadByKey + " id, " + byNumber,
 		},
 		{
 			in: "inbox", words: "with suspects", args: "'r', 10, 'h', '30 s', '{}', 1, 10, 32",
@@ -119,7 +119,7 @@ func lookups() []lookup {
 		},
 		{
 			in: "inbox", words: "p.gone", args: "'r', 10, 'h', '30 s', '{a,b}', '{0,7}', '{3,4}', false",
-			ways: "inbox_held_back receiver partition_key id, inbox_one_running_per_key receiver ordering_key, " + openByKey + " id, " + parkedByKey + " id, " + byNumber,
+			ways: "inbox_held_back receiver partition_key id, inbox_one_running_per_key receiver ordering_key, " + openByKey + " id, " + deadByKey + " id, " + byNumber,
 		},
 		{
 			in: "inbox", words: "select now(),", args: "'r', '-infinity', '1 h', true",
@@ -150,10 +150,10 @@ func lookups() []lookup {
 
 		{in: "internal/merchants", words: "with over", args: "500", ways: "webhook_secrets_to_forget ends_at"},
 
-		// What is open or parked is counted, and nothing that is done is passed over.
+		// What is open or dead is counted; the plan reads no finished row.
 		{
 			in: "internal/telemetry", words: "as oldest\n    from unnest", args: "'{r}', 100000",
-			ways: "inbox_open_by_key receiver, inbox_due receiver, inbox_parked_by_key receiver",
+			ways: "inbox_open_by_key receiver, inbox_due receiver, inbox_dead_letters_by_key receiver",
 		},
 		{in: "internal/telemetry", words: "with readers", args: "100000", ways: outboxRange + ", outbox_offsets_pkey consumer_group"},
 	}

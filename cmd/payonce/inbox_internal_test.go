@@ -69,7 +69,7 @@ func TestInboxList(t *testing.T) {
 		want []int64
 		more bool
 	}{
-		{"parked ones, in their order", inboxListCmd{Status: "dead", Limit: new(10)}, []int64{first, second, third}, false},
+		{"dead letters, in their order", inboxListCmd{Status: "dead", Limit: new(10)}, []int64{first, second, third}, false},
 		{"those of one charge", inboxListCmd{Status: "dead", Charge: "ch_1", Limit: new(10)}, []int64{first, third}, false},
 		{"so many, and whether there are more", inboxListCmd{Status: "dead", Limit: new(2)}, []int64{first, second}, true},
 		{"all there are is not too many", inboxListCmd{Status: "dead", Limit: new(3)}, []int64{first, second, third}, false},

@@ -26,7 +26,7 @@ func TestPrint(t *testing.T) {
 	report.Add(
 		audit.Check{Name: "streams are legal", Checked: 12345},
 		audit.Check{Name: "one capture per charge", Checked: 200, Violated: 2, Examples: []string{"ch_1: captured 2 times", "ch_2:\x1b[2J\tcaptured"}},
-		audit.Check{Name: "no message is stuck", Checked: 400, Violated: 3, Examples: []string{"message 1:\nparked"}},
+		audit.Check{Name: "no message is stuck", Checked: 400, Violated: 3, Examples: []string{"message 1:\ndead letter"}},
 	)
 	at := func(milliseconds int) time.Time {
 		return time.Date(2026, 5, 4, 3, 2, 1, milliseconds*int(time.Millisecond), time.UTC)
@@ -64,11 +64,11 @@ one capture per charge, for example
   ch_2:�[2J�captured
 
 no message is stuck, for example
-  message 1:�parked
+  message 1:�dead letter
 `},
 		{"a quiet audit", func(p *printer) { auditCmd{Quiet: true}.print(p, report) }, `one capture per charge: ch_1: captured 2 times
 one capture per charge: ch_2:�[2J�captured
-no message is stuck: message 1:�parked
+no message is stuck: message 1:�dead letter
 no message is stuck: and 2 more of 400
 `},
 		{"a timeline", func(p *printer) { printTimeline(p, one) }, `ch_1  succeeded  1000 USD  merchant acme  order 17�[2J

@@ -46,7 +46,7 @@ func processors(log *slog.Logger, db *postgres.DB, services fulfillment.Services
 			Concurrency: s.WorkerConcurrency,
 			Policy: inbox.Policy{
 				Lease: s.Lease, MaxAttempts: s.MaxAttempts, GiveUpAfter: s.GiveUpAfter,
-				BackoffBase: s.BackoffBase, BackoffCap: s.BackoffCap, DeadLetters: r.Parked,
+				BackoffBase: s.BackoffBase, BackoffCap: s.BackoffCap, DeadLetters: r.DeadLetters,
 			},
 			Poll:       poll,
 			Wake:       bell.Bell(doorbell.Inbox),

@@ -102,7 +102,7 @@ func TestAMessageThatItsReceiverDoesNotTakeIsLogged(t *testing.T) {
 	}
 }
 
-func TestParkedMessagesHoldUpNotificationsAlone(t *testing.T) {
+func TestProcessors_onlyNotificationsWaitBehindADeadLetter(t *testing.T) {
 	t.Parallel()
 	want := map[string]inbox.DeadLetters{
 		fulfillment.ChargeReceiver: inbox.Pass, fulfillment.NotificationReceiver: inbox.Block,

@@ -308,7 +308,7 @@ then format('message %s: passed by the reader and never received', message_id)`}
 	// partition run.
 	{"no message is stuck", `(
        select case
-                when i.status = 'dead' then 'parked'
+                when i.status = 'dead' then 'dead letter'
                 when i.status in ('pending', 'running')
                  and i.due_at < now() - interval '1 minute'
                  and not exists (

@@ -134,7 +134,7 @@ values ('fulfillment', 'nothing', 'ch_none', 'charge.requested.v1', '', '{}', ''
 	{"every message is an event of the ledger", "a message of another charge", `update inbox set ordering_key = '{bought}' where ordering_key = '{sold}' and type = 'charge.succeeded.v1'`, nil},
 	{"every message is an event of the ledger", "a message committed apart", `update outbox set transaction_id = '3' where message_id in (select event_id::text from ledger_events where stream_id = '{sold}')`, nil},
 	{"every message that was passed was received", "a message acked and not received", `delete from inbox where ordering_key = '{sold}' and type = 'charge.succeeded.v1'`, nil},
-	{"no message is stuck", "a parked message", `update inbox set status = 'dead' where ordering_key = '{paying}'`, nil},
+	{"no message is stuck", "a dead letter", `update inbox set status = 'dead' where ordering_key = '{paying}'`, nil},
 	{"no message is stuck", "a due message that is not claimed", `update inbox set status = 'pending', due_at = now() - interval '2 minutes' where ordering_key = '{paying}'`, nil},
 	{"no message is stuck", "a lease that is not taken over", `update inbox set due_at = now() - interval '2 minutes' where ordering_key = '{paying}'`, nil},
 	{"no message is stuck", "a message that is not received", `update outbox set created_at = now() - interval '2 minutes' where metadata ->> 'ordering_key' = '{fresh}'`, nil},

@@ -89,7 +89,7 @@ select e.at,
        (2, i.decided_at, 'retried', i.decided_by,
         jsonb_build_object('receiver', i.receiver)),
        (3, case when i.status in ('done', 'discarded') then coalesce(i.finished_at, $2) else $2 end,
-        case i.status when 'dead' then 'parked' else i.status end,
+        case i.status when 'dead' then 'dead letter' else i.status end,
         case i.status when 'discarded' then i.decided_by else i.receiver end,
         jsonb_build_object(
           'claims',        i.fence - (i.status = 'discarded')::int,

@@ -215,13 +215,13 @@ func TestReadTimeline_findsByName(t *testing.T) {
 func TestReadTimeline_showsTheStateOfMessages(t *testing.T) {
 	t.Parallel()
 	f := emptyFixture(t)
-	const parked = `status = 'dead', fence = 4, attempts = 4, last_error = 'parked: no such thing'`
+	const dead = `status = 'dead', fence = 4, attempts = 4, last_error = 'dead letter: no such thing'`
 	for name, set := range map[string]string{
 		"waits": `status = 'pending', waits = 2, fence = 2, last_error = 'waiting: the provider is away', due_at = '2126-01-01 00:00:00.5+00'`,
 		"runs":  `status = 'running', fence = 1, attempts = 1, holder = 'host:1', due_at = '2126-01-01 00:00:01+00'`,
-		"dead":  parked,
-		"retry": parked,
-		"end":   parked,
+		"dead":  dead,
+		"retry": dead,
+		"end":   dead,
 	} {
 		f.accept("acme", name, true)
 		f.receive()
@@ -252,7 +252,7 @@ select receiver, message_id, 'another', '{}', sha256('another')
 		"runs": {[]string{"running | fulfillment"}, 0, map[string]any{
 			"claims": 1, "attempts": 1, "holder": "host:1", "lease_ends_at": "2126-01-01T00:00:01.000000Z",
 		}},
-		"dead":  {[]string{"quarantined | fulfillment", "parked | fulfillment"}, 1, map[string]any{"attempts": 4, "last_error": "parked: no such thing"}},
+		"dead":  {[]string{"quarantined | fulfillment", "dead letter | fulfillment"}, 1, map[string]any{"attempts": 4, "last_error": "dead letter: no such thing"}},
 		"retry": {[]string{"retried | cli:ada", "pending | fulfillment"}, 0, map[string]any{"receiver": "fulfillment"}},
 		"end":   {[]string{"discarded | cli:bob"}, 0, map[string]any{"receiver": "fulfillment", "claims": 4}},
 	} {

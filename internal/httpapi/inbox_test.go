@@ -135,7 +135,7 @@ func TestInboxDecisions(t *testing.T) {
 			for _, number := range w.setAside(t, "ch_open "+test.verb, "pending", "running", "done", "discarded") {
 				before := w.message(t, number)
 				p := wantProblem(t, w.send(t, decision(test.verb, number)), "/problems/conflict")
-				if p.Title != "The message is not parked" {
+				if p.Title != "The message is not a dead letter" {
 					t.Errorf("title is %q", p.Title)
 				}
 				if diff := cmp.Diff(before, w.message(t, number)); diff != "" {

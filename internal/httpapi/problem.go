@@ -59,7 +59,7 @@ var (
 	errUnsupportedMediaType = newProblem("unsupported-media-type", http.StatusUnsupportedMediaType, sameKey, "The body is not JSON",
 		"send JSON in UTF-8, not packed, and Content-Type: application/json")
 	errConflict      = newProblem("conflict", http.StatusConflict, newKey, "The charge is not in a state for this", "")
-	errNotParked     = newProblem("conflict", http.StatusConflict, newKey, "The message is not parked", "another request has decided about it, or it was never a dead letter")
+	errNotDeadLetter = newProblem("conflict", http.StatusConflict, newKey, "The message is not a dead letter", "another request has decided about it, or it was never a dead letter")
 	errRefundExceeds = newProblem("refund-exceeds-captured", http.StatusUnprocessableEntity, newKey, "The refund is more than is left",
 		"what was captured, less the refunds that succeeded or are on their way, does not cover it")
 	errKeyMissing = newProblem("idempotency-key-missing", http.StatusBadRequest, newKey, "The Idempotency-Key header is missing",
@@ -113,7 +113,7 @@ var refusals = slices.Concat(ofCharges, []refusal{
 	{intake.ErrStep, invalid(fieldError{Pointer: "/amount", Detail: badStep})},
 	{ledger.ErrNoCursor, invalid(fieldError{Pointer: "/starting_after", Detail: "is no charge of yours"})},
 	{inbox.ErrNoMessage, errNotFound.because("no message has this id")},
-	{inbox.ErrNotDeadLetter, errNotParked},
+	{inbox.ErrNotDeadLetter, errNotDeadLetter},
 	{echo.ErrNotFound, errNotFound.because("nothing is served at this path")},
 	{echo.ErrMethodNotAllowed, errMethodNotAllowed},
 	{idempotency.ErrMissing, errKeyMissing},

@@ -135,7 +135,7 @@ func inCustomersOrder(m *message.Message) (inbox.Message, error) {
 func (s *shop) ship(ctx context.Context, d *inbox.Delivery) error {
 	var o order
 	if err := json.Unmarshal(d.Payload, &o); err != nil {
-		return &inbox.ParkError{Err: err} // no retry will help
+		return &inbox.DeadLetterError{Err: err} // no retry will help
 	}
 	return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `insert into shipments (order_id) values ($1)`, o.ID); err != nil {
