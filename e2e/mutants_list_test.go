@@ -331,7 +331,7 @@ func notAcquired`,
 			byTest("./idempotency", "TestOnce/the function is called once, and its result is returned each time", "4 calls"),
 		},
 		{
-			"a commit whose answer was lost is taken for made",
+			"a commit whose answer was lost is treated as committed",
 			[]edit{{"idempotency/transaction.go", "		return &lostCommitError{err}\n", "		return nil\n"}},
 			byTest("./idempotency", "TestOnce_cutInCommit/a commit that never reached the server leaves the key free", "after 1 cuts"),
 		},

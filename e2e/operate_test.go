@@ -44,7 +44,7 @@ func TestInbox_deadLetters_areRetriedOrDiscarded(t *testing.T) {
 	retried := acceptedCharge(t, d.insist(t, request{key: key, body: newOrder(visa).body(t)}))
 	discarded := d.send(t, newOrder(visa))
 	dead := d.awaitDeadLetters(t, retried.ID, discarded.ID)
-	mustFindAudit(t, d, "no message is stuck")
+	mustFindAudit(t, d, "no message is overdue or a dead letter")
 
 	number := strconv.FormatInt(dead[retried.ID].ID, 10)
 	one := d.payonce(t, "inbox", "show", number)

@@ -235,7 +235,7 @@ func TestWorker_randomKillsAndFaults_changeNoOutcome(t *testing.T) {
 	sender.Reread(t.Context(), e.Records)
 	e.Listed, e.Books = sender.List(t.Context(), e.Records), d.records(t)
 	for _, check := range validate.Judge(e) {
-		if check.Violated > 0 && strings.HasPrefix(check.Name, "outside: ") {
+		if check.Violated > 0 && strings.HasPrefix(check.Name, "observed: ") {
 			t.Errorf("%s: %d of %d: %q", check.Name, check.Violated, check.Checked, check.Examples)
 		}
 	}
@@ -289,7 +289,7 @@ func TestProvider_awayForADay_failsNoCharge(t *testing.T) {
 		d.exec(t, aDayPasses)
 	}
 	await.Row(t, d.tables, `select count(*) = 3 from inbox where status = 'dead'`)
-	mustFindAudit(t, d, "no message is stuck")
+	mustFindAudit(t, d, "no message is overdue or a dead letter")
 	d.setFaults(t, traffic.Faults{})
 	d.mustEnd(t, charges[3].ID, "succeeded")
 	d.retryAll(t)

@@ -107,7 +107,7 @@ func TestResend(t *testing.T) {
 		"a shop that refuses receives it again, and nothing is recorded before": {
 			func(s *shop) { s.answer(says(http.StatusInternalServerError, "")) }, []string{"waits", "done"}, 3,
 		},
-		"after the death of a worker it is delivered again": {
+		"after the death of a worker it is redelivered": {
 			func(s *shop) { s.answer(s.takeOver(says(http.StatusOK, ""))) }, []string{"lost", "done"}, 3,
 		},
 	} {

@@ -55,7 +55,7 @@ const (
 // nil, or until the subscriber ends the subscription (ErrClosed). It takes one message, and
 // with it those that are ready behind it: it never waits for a second one, so a transport
 // may deliver one at a time. It stores them as Receive does, and only then acknowledges
-// them. If they cannot be stored it refuses them (Nack), so that they are delivered again,
+// them. If they cannot be stored it refuses them (Nack), so that they are redelivered,
 // and takes half as many. If they cannot be stored because Schema is not applied, it returns
 // the error of Check. A nil message is passed over.
 //
@@ -63,7 +63,7 @@ const (
 // stores what comes, and after it takes nothing. It has no goroutine of its own, and leaves
 // the subscriber open.
 //
-// If we die here: what was not acknowledged is delivered again. Test:
+// If we die here: what was not acknowledged is redelivered. Test:
 // TestConsume_besideADyingProcess.
 func (p *Processor) Consume(ctx context.Context, from Source) error {
 	r, err := p.state()
@@ -102,7 +102,7 @@ func (p *Processor) Consume(ctx context.Context, from Source) error {
 		}
 		if now := time.Now(); now.Sub(logged) >= logEvery { //nolint:forbidigo // it decides only what is logged
 			logged = now
-			r.Log.WarnContext(ctx, "receive failed, the messages will be delivered again",
+			r.Log.WarnContext(ctx, "receive failed, the messages will be redelivered",
 				"receiver", r.Receiver, "topic", from.Topic, "messages", messages, "message_id", page[len(page)-1].UUID, "error", err)
 		}
 		most = max(1, len(page)/2)

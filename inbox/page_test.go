@@ -208,7 +208,7 @@ func TestACutPageIsReceivedOnce(t *testing.T) {
 				await.True(t, "a cut", func() bool { return proxy.Cuts() == 1 })
 				awaitReceived(t, db)
 				want := map[string]int{"r a": 0, "r b": 1, "r c": 0}
-				if written || side == failpoint.After { // but not acknowledged: each message is delivered again
+				if written || side == failpoint.After { // but not acknowledged: each message is redelivered
 					want = map[string]int{"r a": 1, "r b": 3, "r c": 1}
 				}
 				wantReceived(t, db, want)

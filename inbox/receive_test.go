@@ -133,7 +133,7 @@ select ordering_key = 'naïve 🔑'
   from inbox`)
 	})
 
-	t.Run("a message that is delivered again is counted and not received again", func(t *testing.T) {
+	t.Run("a redelivered message is counted and not received again", func(t *testing.T) {
 		db := fresh(t)
 		post(t, db, letter("m1", "x"))
 		post(t, db, letter("m2", "x"))
@@ -250,7 +250,7 @@ func TestReceiveOutlivesAnError(t *testing.T) {
 	await.Row(t, db, `select last_value >= 8 from refusals`)
 	wantReceived(t, db, map[string]int{"r a": 0, "r b": 0})
 	stop()
-	for _, want := range []string{"the messages will be delivered again", "planted", "messages=4 message_id="} {
+	for _, want := range []string{"the messages will be redelivered", "planted", "messages=4 message_id="} {
 		if !strings.Contains(lines.String(), want) {
 			t.Errorf("the log says %q, want %q", lines, want)
 		}

@@ -10,7 +10,7 @@ import (
 )
 
 // The commit of an offset is not waited for. A crash of the server may lose it, and then
-// what was received behind it is delivered again.
+// what was received behind it is redelivered.
 func TestALostOffsetCostsARedelivery(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)

@@ -85,7 +85,7 @@ comment on view outbox_oldest is 'the oldest transaction with a message that is 
 --   update numbering_mark set written_in = pg_current_xact_id();
 --   commit;
 --
--- All messages that are left are delivered again, in the order of "offset".
+-- All messages that are left are redelivered, in the order of "offset".
 create table numbering_mark (
   scar       boolean,
   only_one   boolean not null default true,

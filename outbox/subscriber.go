@@ -54,7 +54,7 @@ type Options struct {
 // NewSubscriber is Watermill's SQL subscriber over this package's tables, for one topic. Each
 // message that it delivers is a page of the outbox, see Messages: the receiver acknowledges
 // it when all that it holds is durable. A page that is refused (Nack), or not acknowledged in
-// 30 seconds, is delivered again with half of its messages, down to one: so a message that cannot
+// 30 seconds, is redelivered with half of its messages, down to one: so a message that cannot
 // be received holds up those behind it and none before it. Of a topic and group one
 // subscriber reads at a time: the others wait on the group's offset row, and go on when it dies.
 //
@@ -67,7 +67,7 @@ type Options struct {
 // Subscribe returns the error of Check if it finds that Schema is not applied. It fails while
 // the database is away; a subscriber that reads retries until it is back.
 //
-// If we die here: the offset has not moved, and the page is delivered again.
+// If we die here: the offset has not moved, and the page is redelivered.
 func NewSubscriber(pool *pgxpool.Pool, group string, o Options) message.Subscriber {
 	s := newSubscriber(sessions(pool), group, o, retryInterval, time.Now) //nolint:forbidigo // it decides when the outbox is read and which failure is logged
 	if s.pool = pool; pool == nil {

@@ -71,7 +71,7 @@ func (r outboxRepairCmd) run(ctx context.Context, c *console, db *postgres.DB) e
 		c.stdout.json(repairReport{Before: before, Repaired: done})
 		return nil
 	}
-	c.stdout.printf("transactions up to %d were stored, the server's next one is %d\n%d events and %d received messages numbered anew, %d messages will be delivered again\n",
+	c.stdout.printf("transactions up to %d were stored, the server's next one is %d\n%d events and %d received messages numbered anew, %d messages will be redelivered\n",
 		before.Newest, before.Next, done.Events, done.Received, done.Messages)
 	return nil
 }

@@ -26,7 +26,7 @@ func TestPrint(t *testing.T) {
 	report.Add(
 		audit.Check{Name: "streams are legal", Checked: 12345},
 		audit.Check{Name: "one capture per charge", Checked: 200, Violated: 2, Examples: []string{"ch_1: captured 2 times", "ch_2:\x1b[2J\tcaptured"}},
-		audit.Check{Name: "no message is stuck", Checked: 400, Violated: 3, Examples: []string{"message 1:\ndead letter"}},
+		audit.Check{Name: "no message is overdue or a dead letter", Checked: 400, Violated: 3, Examples: []string{"message 1:\ndead letter"}},
 	)
 	at := func(milliseconds int) time.Time {
 		return time.Date(2026, 5, 4, 3, 2, 1, milliseconds*int(time.Millisecond), time.UTC)
@@ -57,19 +57,19 @@ func TestPrint(t *testing.T) {
 		{"an audit", func(p *printer) { auditCmd{}.print(p, report) }, `CHECK                   CHECKED  VIOLATED  RESULT
 streams are legal       12345    0         ok
 one capture per charge  200      2         VIOLATED
-no message is stuck     400      3         VIOLATED
+no message is overdue or a dead letter     400      3         VIOLATED
 
 one capture per charge, for example
   ch_1: captured 2 times
   ch_2:�[2J�captured
 
-no message is stuck, for example
+no message is overdue or a dead letter, for example
   message 1:�dead letter
 `},
 		{"a quiet audit", func(p *printer) { auditCmd{Quiet: true}.print(p, report) }, `one capture per charge: ch_1: captured 2 times
 one capture per charge: ch_2:�[2J�captured
-no message is stuck: message 1:�dead letter
-no message is stuck: and 2 more of 400
+no message is overdue or a dead letter: message 1:�dead letter
+no message is overdue or a dead letter: and 2 more of 400
 `},
 		{"a timeline", func(p *printer) { printTimeline(p, one) }, `ch_1  succeeded  1000 USD  merchant acme  order 17�[2J
 WHEN (UTC)               KIND   WHAT                   WHO   DETAIL

@@ -82,7 +82,7 @@ func (s settings) Check() error {
 	case s.OutboxRetention <= 0:
 		return errors.New("OUTBOX_RETENTION is not positive: messages would be removed before they are received")
 	case s.InboxRetention <= s.OutboxRetention:
-		return fmt.Errorf("INBOX_RETENTION (%s) is not longer than OUTBOX_RETENTION (%s): a message delivered again late would be taken for a new one",
+		return fmt.Errorf("INBOX_RETENTION (%s) is not longer than OUTBOX_RETENTION (%s): a message that is redelivered late would be received as a new one",
 			s.InboxRetention, s.OutboxRetention)
 	}
 	return nil

@@ -152,10 +152,10 @@ update inbox
    and receiver = 'notification'`, nil},
 		{"another group is ahead of the inbox", hasReadAll, nil},
 		{"another group is behind the inbox", hasReadNothing, nil},
-		{"another group has read what the inbox has not received for an hour", hasReadAll + old, []string{"no message is stuck"}},
+		{"another group has read what the inbox has not received for an hour", hasReadAll + old, []string{"no message is overdue or a dead letter"}},
 		{
 			"another group is behind, and the inbox's has passed what it did not receive", hasReadNothing + passed,
-			[]string{"every message that was passed was received", charges},
+			[]string{"every message below the offset was received", charges},
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {

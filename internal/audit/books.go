@@ -74,7 +74,7 @@ const bookFacts = `, captures as (
 )`
 
 var bookPromises = []promise{
-	{"books: a succeeded charge was captured once, in full, and a failed one never", `
+	{"records: a succeeded charge was captured once, in full, and a failed one never", `
        ended o
   left join (
        select reference, count(*) as times, min(amount) as amount, min(currency) as currency
@@ -88,10 +88,10 @@ when succeeded and coalesce(times, 0) <> 1
 then format('%s: captured %s times', id, coalesce(times, 0))
 when succeeded and (b.amount, upper(b.currency)) <> (o.amount, o.currency)
 then format('%s: captured %s %s, not %s %s', id, b.amount, b.currency, o.amount, o.currency)`},
-	{"books: every capture is a finished charge's", `captures b left join ended o on o.id = b.reference`, `
+	{"records: every capture is of a finished charge", `captures b left join ended o on o.id = b.reference`, `
 when id is null
 then format('%s %s captured for "%s"', b.amount, b.currency, reference)`},
-	{"books: a succeeded refund was given back once, in full, and a failed one never", `
+	{"records: a succeeded refund was returned once, in full, and a failed one never", `
        ended o
   left join (
        select reference, count(*) as times, min(amount) as amount
@@ -100,15 +100,15 @@ then format('%s %s captured for "%s"', b.amount, b.currency, reference)`},
     on b.reference = o.id
  where o.webhook like 'refund.%'`, `
 when not succeeded and times > 0
-then format('%s: %s, and given back %s times', id, webhook, times)
+then format('%s: %s, and returned %s times', id, webhook, times)
 when succeeded and coalesce(times, 0) <> 1
-then format('%s: given back %s times', id, coalesce(times, 0))
+then format('%s: returned %s times', id, coalesce(times, 0))
 when succeeded and b.amount <> o.amount
-then format('%s: given back %s, not %s %s', id, b.amount, o.amount, o.currency)`},
-	{"books: every refund given is a finished one", `returns b left join ended o on o.id = b.reference`, `
+then format('%s: returned %s, not %s %s', id, b.amount, o.amount, o.currency)`},
+	{"records: every refund is a finished refund of the ledger", `returns b left join ended o on o.id = b.reference`, `
 when id is null
-then format('%s given back for "%s"', b.amount, reference)`},
-	{"books: every outcome was told, and took effect at the merchant's once", `
+then format('%s returned for "%s"', b.amount, reference)`},
+	{"records: every outcome reached the merchant, and took effect there once", `
        outcomes o
   left join (
        select webhook_id, count(*) as times, min(reference) as reference, min(type) as type,
@@ -118,12 +118,12 @@ then format('%s given back for "%s"', b.amount, reference)`},
     on w.webhook_id = o.event_id
  where o.notify`, `
 when coalesce(times, 0) <> 1
-then format('%s: %s was told %s times', id, webhook, coalesce(times, 0))
+then format('%s: %s was delivered %s times', id, webhook, coalesce(times, 0))
 when w.type <> webhook or w.reference <> id
-then format('%s: %s was told as %s of %s', id, webhook, w.type, w.reference)
+then format('%s: %s was delivered as %s of %s', id, webhook, w.type, w.reference)
 when w.effects <> 1 or w.deliveries < 1
 then format('%s: %s took effect %s times in %s deliveries', id, webhook, w.effects, w.deliveries)`},
-	{"books: the merchant was told of outcomes alone", `webhooks w left join outcomes o on o.event_id = w.webhook_id`, `
+	{"records: the merchant was notified of outcomes only", `webhooks w left join outcomes o on o.event_id = w.webhook_id`, `
 when o.event_id is null
-then format('%s: told %s by %s, which is no outcome', w.reference, w.type, w.webhook_id)`},
+then format('%s: notified of %s by %s, which is no outcome', w.reference, w.type, w.webhook_id)`},
 }

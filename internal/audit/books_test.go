@@ -59,12 +59,12 @@ func (f *fixture) compare(t *testing.T, b audit.Books) []audit.Check {
 func TestCompareBooks(t *testing.T) {
 	t.Parallel()
 	const (
-		taken          = "books: a succeeded charge was captured once, in full, and a failed one never"
-		takenOf        = "books: every capture is a finished charge's"
-		given          = "books: a succeeded refund was given back once, in full, and a failed one never"
-		givenOf        = "books: every refund given is a finished one"
-		notifiedOnce   = "books: every outcome was told, and took effect at the merchant's once"
-		notifiedOthers = "books: the merchant was told of outcomes alone"
+		taken          = "records: a succeeded charge was captured once, in full, and a failed one never"
+		takenOf        = "records: every capture is of a finished charge"
+		given          = "records: a succeeded refund was returned once, in full, and a failed one never"
+		givenOf        = "records: every refund is a finished refund of the ledger"
+		notifiedOnce   = "records: every outcome reached the merchant, and took effect there once"
+		notifiedOthers = "records: the merchant was notified of outcomes only"
 	)
 	f := newFixture(t)
 	perfect := f.books(t)

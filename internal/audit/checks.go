@@ -49,7 +49,7 @@ then format('%s: the answer that names it is about something else', stream_id)`}
 	{"every cancellation was accepted under a key", `acceptances where kind = 'charge.cancel_requested'`, `
 when keys = 0
 then format('%s: asked to be canceled under no key', stream_id)`},
-	{"a refusal names nothing", `idempotency_keys where status_code not between 200 and 299`, `
+	{"a refused request's answer names no object", `idempotency_keys where status_code not between 200 and 299`, `
 when location <> ''
 then format('%s of %s was refused with %s, and the answer names %L', operation, scope, status_code, location)`},
 
@@ -91,7 +91,7 @@ then stream_id || ': has no outcome, and no message is going to bring one'`},
 when outcomes > 1
 then format('%s: refund %s has more than one outcome', stream_id, refund_id)`},
 	// An outcome repeats the amount, except for a failure, which moves none.
-	{"a refund ends as it was requested", `refunds`, `
+	{"a refund's outcome has the amount of its request", `refunds`, `
 when requests <> 1
 then format('%s: refund %s was requested %s times', stream_id, refund_id, requests)
 when attempted_at < requested_at
@@ -105,7 +105,7 @@ when not coalesce(succeeded_at < reversed_at, false)
 then format('%s: refund %s was reversed, and had not succeeded', stream_id, refund_id)
 when provider_refunds > 1
 then format('%s: refund %s was reversed by another of the provider''s', stream_id, refund_id)`},
-	{"one refund per refund of the provider", `(
+	{"a refund of the provider ends one refund", `(
        select data ->> 'provider_refund' as refund, count(*) as successes,
               min(data ->> 'refund_id') as first, max(data ->> 'refund_id') as last
          from ledger_events
@@ -155,7 +155,7 @@ then format('%s: refund %s has no outcome, and no message is going to bring one'
 	{"every posting belongs to an event", `ledger_postings p left join ledger_events e using (stream_id, version)`, `
 when e.stream_id is null
 then format('%s version %s leg %s: no such event', stream_id, version, p.leg)`},
-	{"the books balance in every currency", `(
+	{"debits equal credits in every currency", `(
        select right(account, 3) as currency, sum(debits - credits) as difference
          from legs
         group by right(account, 3)) s`, `
@@ -199,7 +199,7 @@ then stream_id || ': ' || uncleared`},
 
 	// A projection is compared with the ledger at its checkpoint, in one snapshot: what was
 	// committed after the checkpoint is not asked of it.
-	{"the list shows no charge that is not there", `
+	{"every charge of the list has events", `
        charge_list l
   join live p using (generation)
   left join ledger_events e
@@ -233,7 +233,7 @@ then format('%s of %s: %s reserved, charges hold %s', sku, merchant_id, coalesce
 	{"sold stock was taken by charges", `stock s full join held h using (merchant_id, sku)`, `
 when coalesce(s.sold, 0) <> coalesce(h.sold, 0)
 then format('%s of %s: %s sold, charges took %s', sku, merchant_id, coalesce(s.sold, 0), coalesce(h.sold, 0))`},
-	{"a charge holds what it reserved", `(
+	{"reservations are those of the events", `(
        select e.stream_id as charge_id, item.value ->> 'sku' as sku, item.value ->> 'quantity' as quantity
          from ledger_events e
         cross join lateral jsonb_path_query(e.data, '$.items[*]') as item(value)
@@ -252,7 +252,7 @@ then format('%s: %s of %s reserved, %s held', charge_id, p.quantity, sku, r.quan
          left join charges c
            on c.stream_id = r.charge_id) r`, `
 when status is distinct from due
-then format('%s: its %s is %s, should be %s', charge_id, sku, status, coalesce(due, 'nobody''s'))`},
+then format('%s: its %s is %s, should be %s', charge_id, sku, status, coalesce(due, 'without a charge'))`},
 
 	// Retention takes a message away after its work is done, the oldest first. So an event
 	// without a message is in order only if it is older than every message that is left, and
@@ -296,7 +296,7 @@ then format('message %s: announces %s of %s, the event is %s of %s', m.message_i
 when e.txid <> m.txid
 then format('message %s: committed apart from its event', m.message_id)`},
 	// The consumer group stores a message before it moves its offset.
-	{"every message that was passed was received", `
+	{"every message below the offset was received", `
        sent
   left join (select distinct message_id from inbox) i using (message_id)
  where passed`, `
@@ -306,7 +306,7 @@ then format('message %s: passed by the reader and never received', message_id)`}
 	// longer than an hour: what is due later was written while the database's clock was ahead.
 	// Workers correct it within seconds. A message is held back only while others of its
 	// partition run.
-	{"no message is stuck", `(
+	{"no message is overdue or a dead letter", `(
        select case
                 when i.status = 'dead' then 'dead letter'
                 when i.status in ('pending', 'running')
@@ -355,15 +355,15 @@ when q.payloads > 0
 then format('%s message %s: %s payloads beside the first', receiver, message_id, q.payloads)`},
 	// Between the outcome and the end of its message, an outcome that is not delivered yet is in
 	// order.
-	{"the merchant was told once of every outcome", `
+	{"the merchant was notified once of every outcome", `
        (select stream_id, event_id from outcomes where notify) o
   full join notified n using (stream_id, event_id)
   left join (select message_id from inbox group by message_id having bool_and(status = 'done')) finished
     on finished.message_id = event_id`, `
 when o.event_id is null
-then format('%s: told about %s, which is no outcome that it wanted', stream_id, event_id)
+then format('%s: notified of %s, which is no outcome with a webhook', stream_id, event_id)
 when n.times > 1
-then format('%s: told %s times', stream_id, n.times)
+then format('%s: notified %s times', stream_id, n.times)
 when n.event_id is null and finished.message_id is not null
-then format('%s: the message is done, and the merchant was not told', stream_id)`},
+then format('%s: the message is done, and the merchant was not notified', stream_id)`},
 }

@@ -94,9 +94,9 @@ update idempotency_keys
 	{charges, "a message done before the outcome", `update inbox set status = 'done', done_fence = fence where ordering_key = '{paying}'`, nil},
 	{charges, "a message discarded before the outcome", `update inbox set status = 'discarded', decided_by = 'ann', decided_at = now() where ordering_key = '{paying}'`, nil},
 	{charges, "a request without a message", `delete from outbox where metadata ->> 'ordering_key' = '{fresh}'`, []string{messages}},
-	{charges, "a request that the reader passed over", `update outbox_offsets set transaction_id = (select max(transaction_id) from outbox), "offset" = (select max("offset") from outbox)`, []string{"every message that was passed was received"}},
+	{charges, "a request that the reader passed over", `update outbox_offsets set transaction_id = (select max(transaction_id) from outbox), "offset" = (select max("offset") from outbox)`, []string{"every message below the offset was received"}},
 	{"every posting belongs to an event", "a posting without an event", `insert into ledger_postings values ('{sold}', 99, 1, 'acme', 'psp_receivable:stripe:USD', 'merchant_payable:acme:USD', 1, 'USD')`, nil},
-	{"the books balance in every currency", "a posting across currencies", `update ledger_postings set credit = 'fee_revenue:payonce:EUR' where stream_id = '{sold}' and leg = 3`, []string{chart, posted}},
+	{"debits equal credits in every currency", "a posting across currencies", `update ledger_postings set credit = 'fee_revenue:payonce:EUR' where stream_id = '{sold}' and leg = 3`, []string{chart, posted}},
 	{chart, "an account of another owner", `update ledger_postings set credit = 'fee_revenue:globex:USD' where stream_id = '{sold}' and leg = 3`, []string{posted}},
 	{"clearing accounts are empty after the outcome", "a receivable that stays open", `delete from ledger_postings where stream_id = '{sold}' and debit like 'psp_receivable:%'`, []string{posted}},
 	{"clearing accounts are empty after the outcome", "a refund whose money never left", `delete from ledger_postings where stream_id = '{refunded}' and credit like 'psp_receivable:%' and amount = 400`, []string{posted}},
@@ -104,18 +104,18 @@ update idempotency_keys
 	{"stock adds up to what was supplied", "stock out of nothing", `update stock set supplied = supplied - 1 where sku = 'mug'`, nil},
 	{"reserved stock is held by charges", "reserved stock without a reservation", `update stock set reserved = reserved + 1, available = available - 1 where sku = 'mug'`, nil},
 	{"sold stock was taken by charges", "sold stock without a reservation", `update stock set sold = sold + 1, available = available - 1 where sku = 'mug'`, nil},
-	{"a charge holds what it reserved", "more held than reserved", `
+	{"reservations are those of the events", "more held than reserved", `
 update reservations set quantity = 3 where charge_id = '{paying}';
 update stock set reserved = reserved + 1, available = available - 1 where sku = 'tshirt'`, nil},
-	{"a charge holds what it reserved", "something held that was never reserved", `insert into reservations values ('{declined}', 'acme', 'mug', 1, 'released')`, nil},
-	{"a charge holds what it reserved", "something reserved that is not held", `delete from reservations where charge_id = '{declined}'`, nil},
+	{"reservations are those of the events", "something held that was never reserved", `insert into reservations values ('{declined}', 'acme', 'mug', 1, 'released')`, nil},
+	{"reservations are those of the events", "something reserved that is not held", `delete from reservations where charge_id = '{declined}'`, nil},
 	{"a reservation follows its charge's outcome", "stock given back too early", `
 update reservations set status = 'released' where charge_id = '{paying}';
 update stock set reserved = reserved - 2, available = available + 2 where sku = 'tshirt'`, nil},
 	{"a reservation follows its charge's outcome", "stock still held after the failure", `
 update reservations set status = 'open' where charge_id = '{declined}';
 update stock set reserved = reserved + 2, available = available - 2 where sku = 'tshirt'`, nil},
-	{"a reservation follows its charge's outcome", "a reservation without a charge", `insert into reservations values ('ch_none', 'acme', 'mug', 1, 'released')`, []string{"a charge holds what it reserved"}},
+	{"a reservation follows its charge's outcome", "a reservation without a charge", `insert into reservations values ('ch_none', 'acme', 'mug', 1, 'released')`, []string{"reservations are those of the events"}},
 	{messages, "an outcome without a message", `
 delete from outbox where message_id in (select event_id::text from ledger_events where stream_id = '{refunded}' and type = 'charge.succeeded.v1');
 delete from inbox where ordering_key = '{refunded}' and type = 'charge.succeeded.v1'`, nil},
@@ -133,11 +133,11 @@ insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, 
 values ('fulfillment', 'nothing', 'ch_none', 'charge.requested.v1', '', '{}', '', 'done', 1, 1)`, nil},
 	{"every message is an event of the ledger", "a message of another charge", `update inbox set ordering_key = '{bought}' where ordering_key = '{sold}' and type = 'charge.succeeded.v1'`, nil},
 	{"every message is an event of the ledger", "a message committed apart", `update outbox set transaction_id = '3' where message_id in (select event_id::text from ledger_events where stream_id = '{sold}')`, nil},
-	{"every message that was passed was received", "a message acked and not received", `delete from inbox where ordering_key = '{sold}' and type = 'charge.succeeded.v1'`, nil},
-	{"no message is stuck", "a dead letter", `update inbox set status = 'dead' where ordering_key = '{paying}'`, nil},
-	{"no message is stuck", "a due message that is not claimed", `update inbox set status = 'pending', due_at = now() - interval '2 minutes' where ordering_key = '{paying}'`, nil},
-	{"no message is stuck", "a lease that is not taken over", `update inbox set due_at = now() - interval '2 minutes' where ordering_key = '{paying}'`, nil},
-	{"no message is stuck", "a message that is not received", `update outbox set created_at = now() - interval '2 minutes' where metadata ->> 'ordering_key' = '{fresh}'`, nil},
+	{"every message below the offset was received", "a message acked and not received", `delete from inbox where ordering_key = '{sold}' and type = 'charge.succeeded.v1'`, nil},
+	{"no message is overdue or a dead letter", "a dead letter", `update inbox set status = 'dead' where ordering_key = '{paying}'`, nil},
+	{"no message is overdue or a dead letter", "a due message that is not claimed", `update inbox set status = 'pending', due_at = now() - interval '2 minutes' where ordering_key = '{paying}'`, nil},
+	{"no message is overdue or a dead letter", "a lease that is not taken over", `update inbox set due_at = now() - interval '2 minutes' where ordering_key = '{paying}'`, nil},
+	{"no message is overdue or a dead letter", "a message that is not received", `update outbox set created_at = now() - interval '2 minutes' where metadata ->> 'ordering_key' = '{fresh}'`, nil},
 	{"a finished message was finished by its holder", "a message finished by a zombie", `update inbox set fence = fence + 1 where ordering_key = '{sold}'`, nil},
 	{"a finished message was finished by its holder", "a message finished without a fence", `update inbox set done_fence = null where ordering_key = '{sold}'`, nil},
 	{"nothing is in quarantine", "a known message with another payload", `
@@ -146,29 +146,29 @@ select receiver, message_id, 'x', metadata, 'x' from inbox where ordering_key = 
 	{"nothing is in quarantine", "a quarantine whose first message is gone", `
 insert into inbox_quarantine (receiver, message_id, payload, metadata, payload_hash)
 values ('fulfillment', 'gone', 'x', '{}', 'x')`, nil},
-	{"the merchant was told once of every outcome", "an outcome delivered twice", `
+	{"the merchant was notified once of every outcome", "an outcome delivered twice", `
 insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
 select gen_random_uuid(), stream_id, version + 1, type, 1, merchant_id, data, metadata, now()
   from ledger_events
  where stream_id = '{sold}'
    and type = 'merchant.notified.v1'`, []string{legal}},
-	{"the merchant was told once of every outcome", "a delivery of no outcome", setData("event_id", `"00000000-0000-0000-0000-000000000000"`, `stream_id = '{sold}' and type = 'merchant.notified.v1'`), nil},
-	{"the merchant was told once of every outcome", "a delivery of the charge in place of the refund", `
+	{"the merchant was notified once of every outcome", "a delivery of no outcome", setData("event_id", `"00000000-0000-0000-0000-000000000000"`, `stream_id = '{sold}' and type = 'merchant.notified.v1'`), nil},
+	{"the merchant was notified once of every outcome", "a delivery of the charge in place of the refund", `
 update ledger_events
    set data = jsonb_set(data, '{event_id}', (select to_jsonb(event_id) from ledger_events where stream_id = '{refunded}' and type = 'charge.succeeded.v1'))
  where stream_id = '{refunded}' and data ->> 'type' = 'refund.failed'`, nil},
-	{"the merchant was told once of every outcome", "an outcome that was not delivered", `update inbox set status = 'done', done_fence = fence where ordering_key = '{undelivered}'`, nil},
+	{"the merchant was notified once of every outcome", "an outcome that was not delivered", `update inbox set status = 'done', done_fence = fence where ordering_key = '{undelivered}'`, nil},
 	{"a charge is canceled on request, before its outcome", "a cancellation without a request", setData("code", `"canceled"`, `stream_id = '{declined}' and type = 'charge.failed.v1'`), []string{legal}},
 	{"a charge is canceled on request, before its outcome", "a cancellation after the outcome", appendEvent("sold", "charge.cancel_requested.v1", `{}`), []string{canceled, messages, legal}},
 	{"a charge is canceled on request, before its outcome", "a second cancellation", appendEvent("canceled", "charge.cancel_requested.v1", `{}`), []string{messages, legal}},
 	{"one outcome per refund", "a refund that failed too", appendEvent("refunded", "refund.failed.v1", `{"refund_id": "{part}", "code": "provider_refused", "message": ""}`), []string{messages, posted, legal}},
-	{"a refund ends as it was requested", "an attempt at no refund", appendEvent("refunded", "refund.attempt_failed.v1", `{"refund_id": "re_none", "status_code": 500}`), []string{legal}},
-	{"a refund ends as it was requested", "a refund requested twice", appendEvent("refunded", "refund.requested.v1", `{"refund_id": "{bounced}", "amount": 200, "notify": true}`), []string{messages, posted, legal}},
-	{"a refund ends as it was requested", "a refund of another amount", setData("amount", `401`, `stream_id = '{refunded}' and type = 'refund.succeeded.v1' and data ->> 'refund_id' = '{part}'`), []string{posted, legal}},
+	{"a refund's outcome has the amount of its request", "an attempt at no refund", appendEvent("refunded", "refund.attempt_failed.v1", `{"refund_id": "re_none", "status_code": 500}`), []string{legal}},
+	{"a refund's outcome has the amount of its request", "a refund requested twice", appendEvent("refunded", "refund.requested.v1", `{"refund_id": "{bounced}", "amount": 200, "notify": true}`), []string{messages, posted, legal}},
+	{"a refund's outcome has the amount of its request", "a refund of another amount", setData("amount", `401`, `stream_id = '{refunded}' and type = 'refund.succeeded.v1' and data ->> 'refund_id' = '{part}'`), []string{posted, legal}},
 	{"a refund is reversed once, after it succeeded", "a refund reversed twice", appendEvent("refunded", "refund.reversed.v1", `{"refund_id": "{reversed}", "provider_refund": "re_reversed", "amount": 100}`), []string{messages, posted, legal}},
 	{"a refund is reversed once, after it succeeded", "a reversal of a pending refund", appendEvent("refunded", "refund.reversed.v1", `{"refund_id": "{returning}", "provider_refund": "re_x", "amount": 300}`), []string{messages, posted, legal}},
 	{"a refund is reversed once, after it succeeded", "a reversal by another refund", setData("provider_refund", `"re_x"`, `stream_id = '{refunded}' and type = 'refund.reversed.v1'`), []string{legal}},
-	{"one refund per refund of the provider", "a provider's refund booked twice", setData("provider_refund", `"re_part"`, `stream_id = '{refunded}' and data ->> 'refund_id' = '{reversed}' and type <> 'refund.requested.v1'`), []string{legal}},
+	{"a refund of the provider ends one refund", "a provider's refund booked twice", setData("provider_refund", `"re_part"`, `stream_id = '{refunded}' and data ->> 'refund_id' = '{reversed}' and type <> 'refund.requested.v1'`), []string{legal}},
 	{"refunds never exceed the capture", "a refund of more than is left", setData("amount", `601`, `data ->> 'refund_id' = '{returning}'`) + `;
 update ledger_postings set amount = 601 where stream_id = '{refunded}' and amount = 300`, []string{"an answer names the refund that it accepted", legal}},
 	{"only a succeeded charge is refunded", "a refund of an open charge", appendEvent("paying", "refund.requested.v1", `{"refund_id": "re_early", "amount": 1, "notify": false}`), []string{"refunds never exceed the capture", messages, oneKey, posted, legal}},
@@ -186,28 +186,28 @@ delete from inbox where type = 'refund.requested.v1'`, []string{messages}},
 	{"an answer names the charge that is to be canceled", "a cancellation for another merchant", `update idempotency_keys set scope = 'globex' where key = 'key-canceled-again'`, nil},
 	{"an answer names the charge that is to be canceled", "an answer with another cancellation", `update idempotency_keys set body = '{}' where key = 'key-canceled-again'`, nil},
 	{canceled, "a cancellation under no key", `delete from idempotency_keys where operation like '%/cancel'`, nil},
-	{"a refusal names nothing", "a refusal with a location", `update idempotency_keys set location = '/v1/charges/{sold}' where key = 'key-too-much'`, nil},
+	{"a refused request's answer names no object", "a refusal with a location", `update idempotency_keys set location = '/v1/charges/{sold}' where key = 'key-too-much'`, nil},
 }
 
 // plantedInProjections need projections that are up to date.
 var plantedInProjections = []plant{
-	{"the list shows each charge as its events tell", "a charge with another status", `update charge_list set status = 'failed' where charge_id = '{sold}'`, nil},
-	{"the list shows each charge as its events tell", "a charge of another merchant", `update charge_list set merchant_id = 'globex' where charge_id = '{sold}'`, nil},
-	{"the list shows each charge as its events tell", "a charge of another time", `update charge_list set created_at = created_at + interval '1 microsecond' where charge_id = '{sold}'`, nil},
-	{"the list shows each charge as its events tell", "a charge at another version", `update charge_list set version = version - 1 where charge_id = '{sold}'`, nil},
-	{"the list shows each charge as its events tell", "a charge shown with another amount", `update charge_list set view = replace(view::text, '"amount":1000', '"amount":1001')::json where charge_id = '{sold}'`, nil},
-	{"the list shows each charge as its events tell", "a charge shown with other bytes", `update charge_list set view = (view::text || ' ')::json where charge_id = '{sold}'`, nil},
-	{"the list shows each charge as its events tell", "a charge that is not listed", `delete from charge_list where charge_id = '{fresh}'`, nil},
-	{"the list shows each charge as its events tell", "a checkpoint beyond what was folded", `
+	{"the list shows each charge as its events say", "a charge with another status", `update charge_list set status = 'failed' where charge_id = '{sold}'`, nil},
+	{"the list shows each charge as its events say", "a charge of another merchant", `update charge_list set merchant_id = 'globex' where charge_id = '{sold}'`, nil},
+	{"the list shows each charge as its events say", "a charge of another time", `update charge_list set created_at = created_at + interval '1 microsecond' where charge_id = '{sold}'`, nil},
+	{"the list shows each charge as its events say", "a charge at another version", `update charge_list set version = version - 1 where charge_id = '{sold}'`, nil},
+	{"the list shows each charge as its events say", "a charge shown with another amount", `update charge_list set view = replace(view::text, '"amount":1000', '"amount":1001')::json where charge_id = '{sold}'`, nil},
+	{"the list shows each charge as its events say", "a charge shown with other bytes", `update charge_list set view = (view::text || ' ')::json where charge_id = '{sold}'`, nil},
+	{"the list shows each charge as its events say", "a charge that is not listed", `delete from charge_list where charge_id = '{fresh}'`, nil},
+	{"the list shows each charge as its events say", "a checkpoint beyond what was folded", `
 delete from charge_list where charge_id = '{fresh}';
 delete from account_balances;
 update projections set position = position + 100`, []string{balances}},
-	{"the list shows no charge that is not there", "a charge without an event", `
+	{"every charge of the list has events", "a charge without an event", `
 insert into charge_list (generation, charge_id, merchant_id, order_id, status, created_at, version, view)
 select generation, 'ch_none', merchant_id, order_id, status, created_at, version, view
   from charge_list
  where charge_id = '{sold}'`, nil},
-	{"the list shows no charge that is not there", "a charge listed before it was folded", `update projections set txid = '0', position = 0`, []string{balances}},
+	{"every charge of the list has events", "a charge listed before it was folded", `update projections set txid = '0', position = 0`, []string{balances}},
 	{balances, "money that was never posted", `update account_balances set debits = debits + 1 where account = 'psp_receivable:stripe:USD'`, nil},
 	{balances, "an account that was left out", `delete from account_balances where account = 'fee_revenue:payonce:USD'`, nil},
 	{balances, "an account without postings", `insert into account_balances select generation, 'globex', 'merchant_payable:globex:USD', 1, 1 from projections where state = 'live'`, nil},

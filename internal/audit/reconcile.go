@@ -64,12 +64,12 @@ func Reconcile(ctx context.Context, q postgres.Querier, payments, refunds iter.S
 		charges.nothingOfFailed("provider: a failed charge was not captured"),
 		charges.canceledTheFailed("provider: a failed charge's payment intent is canceled"),
 		charges.inTheLedger("provider: every capture is a charge's in the ledger"),
-		charges.equalSums("provider: captured sums equal the books'"),
-		returns.once("provider: one refund per refund"),
-		returns.inFull("provider: a succeeded refund was given back in full"),
-		returns.nothingOfFailed("provider: a failed refund gave nothing back"),
+		charges.equalSums("provider: captured sums equal the ledger's"),
+		returns.once("provider: one refund for each refund"),
+		returns.inFull("provider: a succeeded refund was returned in full"),
+		returns.nothingOfFailed("provider: a failed refund returned nothing"),
 		returns.inTheLedger("provider: every refund is one of the ledger's"),
-		returns.equalSums("provider: refunded sums equal the books'"),
+		returns.equalSums("provider: refunded sums equal the ledger's"),
 	}, nil
 }
 

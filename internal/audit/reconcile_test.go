@@ -103,13 +103,13 @@ func TestReconcile(t *testing.T) {
 		nothing  = "provider: a failed charge was not captured"
 		canceled = "provider: a failed charge's payment intent is canceled"
 		known    = "provider: every capture is a charge's in the ledger"
-		equal    = "provider: captured sums equal the books'"
+		equal    = "provider: captured sums equal the ledger's"
 
-		refundOnce    = "provider: one refund per refund"
-		refundInFull  = "provider: a succeeded refund was given back in full"
-		refundNothing = "provider: a failed refund gave nothing back"
+		refundOnce    = "provider: one refund for each refund"
+		refundInFull  = "provider: a succeeded refund was returned in full"
+		refundNothing = "provider: a failed refund returned nothing"
 		refundKnown   = "provider: every refund is one of the ledger's"
-		refundEqual   = "provider: refunded sums equal the books'"
+		refundEqual   = "provider: refunded sums equal the ledger's"
 	)
 	same := func(all []audit.Listed) []audit.Listed { return all }
 	for _, tt := range []struct {
@@ -226,7 +226,7 @@ func TestReconcile_findsWhatTheBooksLack(t *testing.T) {
 	f.exec(breakable + `
 delete from ledger_postings where stream_id = '{sold}' and debit like 'psp_receivable:%';
 delete from ledger_postings where stream_id = '{refunded}' and credit like 'psp_receivable:%' and amount = 400`)
-	want := []string{"provider: captured sums equal the books'", "provider: refunded sums equal the books'"}
+	want := []string{"provider: captured sums equal the ledger's", "provider: refunded sums equal the ledger's"}
 	if diff := cmp.Diff(sorted(want), violated(f.reconcile(t, list(f.payments()), list(f.refunds())))); diff != "" {
 		t.Errorf("violated (-want +got):\n%s", diff)
 	}

@@ -82,7 +82,7 @@ func checkStreams(ctx context.Context, db snapshots) ([]Check, error) {
 		gapless:  newCheck("streams have no gap"),
 		legal:    newCheck("streams are legal"),
 		postings: newCheck("postings are what the events cause"),
-		list:     newCheck("the list shows each charge as its events tell"),
+		list:     newCheck("the list shows each charge as its events say"),
 	}
 	for last := ""; ; {
 		var page []storedEvent

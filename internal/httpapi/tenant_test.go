@@ -197,11 +197,11 @@ select 'fulfillment', 'ch_of_acme 0', '', '{}', ''`)
 		"streams are legal":                             1,
 		"postings are what the events cause":            1,
 		"every charge was accepted under one key":       1,
-		"the books balance in every currency":           1,
+		"debits equal credits in every currency":        1,
 		"no accepted charge is lost":                    1,
 		"every request and outcome has its message":     1,
 		"every message is an event of the ledger":       1,
-		"no message is stuck":                           1,
+		"no message is overdue or a dead letter":        1,
 		"nothing is in quarantine":                      0,
 		"a finished message was finished by its holder": 0,
 	} {

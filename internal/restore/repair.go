@@ -70,7 +70,7 @@ func ReadNumbering(ctx context.Context, q postgres.Querier) (Numbering, error) {
 // Repaired says how many rows were numbered anew.
 type Repaired struct {
 	Events   int64 `json:"events"`   // of the ledger
-	Messages int64 `json:"messages"` // of the outbox, all of which are delivered again
+	Messages int64 `json:"messages"` // of the outbox, all of which are redelivered
 	Received int64 `json:"received"` // of the inbox
 }
 
@@ -113,7 +113,7 @@ select (select count(*) from ledger_events) as events,
 // Repair numbers the rows of a restore anew, as if they had been committed here before all
 // else: the events of the ledger, the messages of the outbox and the inbox, and the
 // checkpoints of the projections. The order of each charge is kept. All messages of the
-// outbox are delivered again, and the inbox, which remembers longer than the outbox keeps,
+// outbox are redelivered, and the inbox, which remembers longer than the outbox keeps,
 // takes none of them twice. Nothing else of an event is changed.
 //
 // It is one transaction that locks these tables and writes each of their rows. db must be

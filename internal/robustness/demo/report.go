@@ -61,9 +61,9 @@ func (r *run) summary(w *strings.Builder) {
 	line("charges", "%d: %s", len(r.Records), enumerate(charges))
 	line("refunds", "%d: %s", n, enumerate(refunds))
 	line("canceled", "%d of %d that were to be, %d captured first", canceled, asked, captured)
-	line("requests", "%d sent with a key: %d replayed, %d unanswered, %d told to try again; %d reused keys refused",
+	line("requests", "%d sent with a key: %d replayed, %d unanswered, %d refused as retryable; %d reused keys refused",
 		t.Requests.Load(), t.Replays.Load(), t.Unanswered.Load(), t.TurnedAway.Load(), t.Reused.Load())
-	line("provider", "%d requests, %d duplicates suppressed; %d notifications taken, %d delivered again",
+	line("provider", "%d requests, %d duplicates suppressed; %d webhooks received, %d redelivered",
 		r.Books.Requests-r.Before.Requests, r.Suppressed(), len(r.Books.Notifications)-len(r.Before.Notifications), r.Redelivered())
 	line("webhooks", "%d events of the provider, sent again %d times in all", r.Repeated.Events, r.Repeated.Sent)
 	line("broken", "%s", r.broken())
