@@ -46,7 +46,7 @@ func payonceCarrier(ctx context.Context, c *carrier) (accepting, error) {
 	c.background.Go(func() error { return processor.Run(ctx) })
 	c.background.Go(func() error {
 		return receiving(ctx, c.Database, processor, outbox.Options{
-			Bell: bell.Bell(doorbell.Outbox), Listening: bell.Listening, Room: processor.Room,
+			Bell: bell.Bell(doorbell.Outbox), Listening: bell.Listening, Capacity: processor.Capacity,
 		})
 	})
 	return func(ctx context.Context, b *pgx.Batch, id string) error {

@@ -68,10 +68,10 @@ func writes() *groupcommit.Order {
 	return groupcommit.NewOrder(slices.Concat(
 		idempotency.Writes(), outbox.Writes(),
 		[]groupcommit.Statement{
-			{SQL: insertWork, Many: "insert into work_charges (charge, data) select * from unnest($1::text[], $2::jsonb[])"},
-			{SQL: insertStep, Many: "insert into work_steps (charge, step, answer) select * from unnest($1::text[], $2::int[], $3::text[])"},
+			{SQL: insertWork, ManyRows: "insert into work_charges (charge, data) select * from unnest($1::text[], $2::jsonb[])"},
+			{SQL: insertStep, ManyRows: "insert into work_steps (charge, step, answer) select * from unnest($1::text[], $2::int[], $3::text[])"},
 			{
-				SQL: updateWork, Many: updateWorks,
+				SQL: updateWork, ManyRows: updateWorks,
 				Table: "work_charges", Row: func(a []any) groupcommit.Row { return groupcommit.ByText(a[:1]) },
 			},
 		},

@@ -218,22 +218,22 @@ func mutants() []mutant {
 		{
 			"messages of a page that was rolled back are handled",
 			[]edit{{"inbox/receive.go", "	if err := r.DB.Commit(ctx, b); err != nil {\n", "	if err := r.DB.Commit(ctx, b); err != nil && page[0].stored.ID == 0 {\n"}},
-			byTest("./inbox", "TestReceiveStarts/nothing of a page that was rolled back, and its slots are free again", "the page is stored"),
+			byTest("./inbox", "TestReceive_claimsOnReceipt/nothing of a page that was rolled back, and its slots are free again", "the page is stored"),
 		},
 		{
 			"a message is claimed on receipt although an older one of its key is open",
 			[]edit{{"inbox/store.go", "         d.reserved\n         and ` + oldestOpen + ` is null\n", "         d.reserved\n"}},
-			byTest("./inbox", "TestReceiveStarts/behind a message of its key that is open", "it is {Status:"),
+			byTest("./inbox", "TestReceive_claimsOnReceipt/behind a message of its key that is open", "it is {Status:"),
 		},
 		{
 			"a message is claimed on receipt although an older one of its key is a dead letter",
 			[]edit{{"inbox/store.go", "         and ($4 or (select dead.id\n", "         and ($4 or true or (select dead.id\n"}},
-			byTest("./inbox", "TestReceiveStarts/behind a message of its key that is a dead letter", "it is {Status:"),
+			byTest("./inbox", "TestReceive_claimsOnReceipt/behind a message of its key that is a dead letter", "it is {Status:"),
 		},
 		{
 			"the inbox deletes rows whose messages the outbox can still deliver",
 			[]edit{{"inbox/retention.go", "            and received_in < (select received_before from inbox_retention)\n", ""}},
-			byTest("./inbox", "TestSweepLeavesWhatTheOutboxHolds/a message goes when its message in the outbox has gone", "3 swept, want 0"),
+			byTest("./inbox", "TestSweep_keepsMessagesThatTheOutboxCanDeliver/a message goes when its message in the outbox has gone", "3 swept, want 0"),
 		},
 		{
 			"the outbox is read beyond the oldest open transaction",
@@ -249,7 +249,7 @@ func mutants() []mutant {
 				{"outbox/page.go", "next as (\n  select o.transaction_id,", "next as (\n  select o.transaction_id::text,"},
 				{"outbox/page.go", "order by o.transaction_id, o", "order by transaction_id, o"},
 			},
-			byTest("./outbox", "TestPagesFollowTransactionIDsAsNumbers", ""),
+			byTest("./outbox", "TestPages_areOrderedByTransactionIDsAsNumbers", ""),
 		},
 		{
 			"a forwarder moves its offset before the broker has the page",

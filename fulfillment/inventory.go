@@ -152,7 +152,7 @@ func Supply(b *pgx.Batch, merchant, sku string, quantity int64) {
 // Writes are the statements of this package that may share a commit.
 func Writes() []groupcommit.Statement {
 	return []groupcommit.Statement{
-		{SQL: insertReservation, Many: insertReservations},
+		{SQL: insertReservation, ManyRows: insertReservations},
 		{SQL: endReservations, Table: "reservations", Row: func(a []any) groupcommit.Row { return groupcommit.ByText(a[:1]) }},
 		{SQL: moveStock, Table: "stock", Row: groupcommit.ByText},
 	}

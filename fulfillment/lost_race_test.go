@@ -116,9 +116,9 @@ func TestLostRace(t *testing.T) {
 	})
 }
 
-// TestLostRace_always is about a stream that grows faster than the run decides: the message
+// TestLostRace_atEveryTry is about a stream that grows faster than the run decides: the message
 // waits, counts no attempt, and nothing was sent twice.
-func TestLostRace_always(t *testing.T) {
+func TestLostRace_atEveryTry(t *testing.T) {
 	t.Parallel()
 	lose := func(event string) func(*fixture) {
 		return func(f *fixture) {

@@ -177,7 +177,7 @@ func TestResend(t *testing.T) {
 }
 
 // A webhook that is sent once more must not hold up one that the merchant has not received.
-func TestResend_holds_up_no_news(t *testing.T) {
+func TestResend_delaysNoOtherWebhook(t *testing.T) {
 	t.Parallel()
 	for how, answer := range map[string]func(*shop){
 		"waits": func(s *shop) { s.answer(says(http.StatusGone, "", "Retry-After", "86400")) },

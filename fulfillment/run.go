@@ -202,7 +202,7 @@ func (r *run) process(ctx context.Context) error {
 //
 // If we die here: between a lost race and the next commit nothing is recorded. The next
 // worker asks the provider, which remembers.
-// Test: TestLostRace_always.
+// Test: TestLostRace_atEveryTry.
 func (r *run) do(ctx context.Context, act act) error {
 	d, err := act(ctx, r.stream)
 	if d.command == nil && err != nil {

@@ -111,8 +111,8 @@ func TestProviderEvent(t *testing.T) {
 	runAll(t, scenarios)
 }
 
-// TestPatience is about waits that are longer than GIVE_UP_AFTER.
-func TestPatience(t *testing.T) {
+// TestWait_longerThanGiveUpAfter is about waits that are longer than GIVE_UP_AFTER.
+func TestWait_longerThanGiveUpAfter(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		begin  func(*fixture)

@@ -16,7 +16,7 @@ import (
 var ErrNotReturned = errors.New("the call did not return")
 
 const (
-	defaultHeld = 50 * time.Millisecond
+	defaultNextAfter = 50 * time.Millisecond
 
 	// yields is how often a call lets other goroutines run before it takes its items: those
 	// that run may queue items, or make others ready that do.
@@ -34,20 +34,20 @@ type Batcher[Q, A any] struct {
 	// Call carries out items and returns one result for each. ctx has the values of the
 	// first item's context, and does not end.
 	Call func(ctx context.Context, items []Q) []Result[A]
-	// Held is how long a call holds up the next one, at most, when it waits for a lock or for
+	// NextAfter is how long a call delays the next one, at most, when it waits for a lock or for
 	// the network. 50 ms where 0.
-	Held time.Duration
-	// Most is how many calls are in flight at a time, those longer than Held included;
+	NextAfter time.Duration
+	// MaxInFlight is how many calls are in flight at a time, those longer than NextAfter included;
 	// unbounded where 0.
-	Most int
+	MaxInFlight int
 	// Fit is how many items of the queue one call takes, at least one; all where nil.
 	Fit func(queue []Q) int
-	// MayLeave lets a caller whose context ends return while its item is carried out. The
+	// Cancelable lets a caller whose context ends return while its item is carried out. The
 	// result is dropped.
-	MayLeave bool
+	Cancelable bool
 
 	mu    sync.Mutex
-	busy  bool // a call holds up the next one
+	busy  bool // a call delays the next one
 	calls int  // in flight
 	queue []*item[Q, A]
 }
@@ -56,9 +56,9 @@ type Batcher[Q, A any] struct {
 type Result[A any] struct {
 	Value A
 	Err   error
-	// Alone asks for the item to be carried out again, individually: it had no effect, and
+	// Individually asks for the item to be carried out again, individually: it had no effect, and
 	// another item of the call may be the reason. A call of one item is not repeated.
-	Alone bool
+	Individually bool
 }
 
 type item[Q, A any] struct {
@@ -75,7 +75,7 @@ func (b *Batcher[Q, A]) Do(ctx context.Context, value Q) (A, error) {
 	i := &item[Q, A]{ctx: ctx, value: value, result: make(chan Result[A], 1)}
 	for {
 		o, err := b.do(i)
-		if err != nil || !o.Alone {
+		if err != nil || !o.Individually {
 			return o.Value, cmp.Or(err, o.Err)
 		}
 		i.alone = true
@@ -91,7 +91,7 @@ func (b *Batcher[Q, A]) do(i *item[Q, A]) (Result[A], error) {
 	case o := <-i.result:
 		return o, nil
 	case <-i.ctx.Done():
-		if b.withdraw(i) || b.MayLeave {
+		if b.withdraw(i) || b.Cancelable {
 			return Result[A]{}, i.ctx.Err()
 		}
 		return <-i.result, nil
@@ -101,7 +101,7 @@ func (b *Batcher[Q, A]) do(i *item[Q, A]) (Result[A], error) {
 // dispatch starts a call if there are items and none holds it up; b.mu is held. A call takes
 // its items when its goroutine runs, so callers that are about to queue an item join it.
 func (b *Batcher[Q, A]) dispatch() {
-	if len(b.queue) == 0 || b.busy || b.Most > 0 && b.calls >= b.Most {
+	if len(b.queue) == 0 || b.busy || b.MaxInFlight > 0 && b.calls >= b.MaxInFlight {
 		return
 	}
 	b.busy = true
@@ -137,13 +137,13 @@ func (b *Batcher[Q, A]) call() {
 	for range yields {
 		runtime.Gosched()
 	}
-	late := time.AfterFunc(cmp.Or(b.Held, defaultHeld), func() { b.release(true, 0) })
+	late := time.AfterFunc(cmp.Or(b.NextAfter, defaultNextAfter), func() { b.release(true, 0) })
 	items := b.take()
 	if len(items) > 0 {
 		outcomes := b.carryOut(items)
 		for n, i := range items {
 			o := outcomes[n]
-			o.Alone = o.Alone && len(items) > 1
+			o.Individually = o.Individually && len(items) > 1
 			i.result <- o
 		}
 	}

@@ -87,10 +87,10 @@ func wantAnswers(t *testing.T, told []chan answer, want ...string) {
 	}
 }
 
-func TestBatcher_takesAlongWhatIsQueued(t *testing.T) {
+func TestBatcher_batchesQueuedCalls(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c := standing(&groupcommit.Batcher[int, string]{Held: time.Hour})
+		c := standing(&groupcommit.Batcher[int, string]{NextAfter: time.Hour})
 		told := c.do(t.Context(), 1, 2, 3, 4)
 		c.want(t, []int{1})
 		close(c.letGo)
@@ -99,7 +99,7 @@ func TestBatcher_takesAlongWhatIsQueued(t *testing.T) {
 	})
 }
 
-func TestBatcher_takesNoMoreThanFits(t *testing.T) {
+func TestBatcher_boundsABatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := standing(&groupcommit.Batcher[int, string]{Fit: func(queue []int) int { return min(len(queue), 2) }})
@@ -110,11 +110,11 @@ func TestBatcher_takesNoMoreThanFits(t *testing.T) {
 	})
 }
 
-// A call holds up the next one no longer than Held, and there are Most of them.
-func TestBatcher_isNotHeldUp(t *testing.T) {
+// A call holds up the next one no longer than NextAfter, and there are MaxInFlight of them.
+func TestBatcher_startsTheNextBatchAfterItsBound(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c := standing(&groupcommit.Batcher[int, string]{Most: 2})
+		c := standing(&groupcommit.Batcher[int, string]{MaxInFlight: 2})
 		told := c.do(t.Context(), 1, 2, 3)
 		c.want(t, []int{1})
 		<-time.After(50 * time.Millisecond)
@@ -129,14 +129,14 @@ func TestBatcher_isNotHeldUp(t *testing.T) {
 }
 
 // A unit that asks for it is repeated individually, beside others that do not ask.
-func TestBatcher_repeatsAlone(t *testing.T) {
+func TestBatcher_repeatsACallIndividually(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		refused := errors.New("refused")
-		c := standing(&groupcommit.Batcher[int, string]{Held: time.Hour, Call: func(_ context.Context, items []int) []groupcommit.Result[string] {
+		c := standing(&groupcommit.Batcher[int, string]{NextAfter: time.Hour, Call: func(_ context.Context, items []int) []groupcommit.Result[string] {
 			outcomes := make([]groupcommit.Result[string], len(items))
 			for i, item := range items {
-				outcomes[i] = groupcommit.Result[string]{Value: strconv.Itoa(item), Alone: item != 4}
+				outcomes[i] = groupcommit.Result[string]{Value: strconv.Itoa(item), Individually: item != 4}
 				if item == 3 {
 					outcomes[i].Err = refused
 				}
@@ -159,13 +159,13 @@ func TestBatcher_repeatsAlone(t *testing.T) {
 	})
 }
 
-func TestBatcher_callersLeave(t *testing.T) {
+func TestBatcher_callersCancel(t *testing.T) {
 	t.Parallel()
 	for name, mayLeave := range map[string]bool{"only from the queue": false, "also while their item is carried out": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				c := standing(&groupcommit.Batcher[int, string]{Held: time.Hour, MayLeave: mayLeave})
+				c := standing(&groupcommit.Batcher[int, string]{NextAfter: time.Hour, Cancelable: mayLeave})
 				first := c.do(t.Context(), 1)
 				ctx, cancel := context.WithCancel(t.Context())
 				second, leaving := c.do(t.Context(), 2), c.do(ctx, 3)
@@ -197,7 +197,7 @@ func TestBatcher_panics(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fail := true
-		c := standing(&groupcommit.Batcher[int, string]{Held: time.Hour, Call: func(_ context.Context, items []int) []groupcommit.Result[string] {
+		c := standing(&groupcommit.Batcher[int, string]{NextAfter: time.Hour, Call: func(_ context.Context, items []int) []groupcommit.Result[string] {
 			if len(items) > 1 && fail {
 				panic("planted")
 			}

@@ -30,12 +30,12 @@ const (
 // declared are the statements of these tests that may share a commit.
 func declared() *groupcommit.Order {
 	return groupcommit.NewOrder(append([]groupcommit.Statement{
-		{SQL: insert, Many: `insert into effects (id, twin) select * from unnest($1::int[], $2::int[])`},
-		{SQL: insertTwin, Many: `insert into effects (twin, id) select * from unnest($1::int[], $2::int[])`},
-		{SQL: insertPoison, Many: `insert into effects (id, twin) select 1 / n, 0 from unnest($1::int[]) as p (n)`},
-		{SQL: insertNowhere, Many: `insert into nowhere (id) select * from unnest($1::int[])`},
-		{SQL: insertDiary, Many: `insert into diaries (merchant_id, id) select * from unnest($1::text[], $2::int[])`},
-		{SQL: insertRecord, Many: insertRecords},
+		{SQL: insert, ManyRows: `insert into effects (id, twin) select * from unnest($1::int[], $2::int[])`},
+		{SQL: insertTwin, ManyRows: `insert into effects (twin, id) select * from unnest($1::int[], $2::int[])`},
+		{SQL: insertPoison, ManyRows: `insert into effects (id, twin) select 1 / n, 0 from unnest($1::int[]) as p (n)`},
+		{SQL: insertNowhere, ManyRows: `insert into nowhere (id) select * from unnest($1::int[])`},
+		{SQL: insertDiary, ManyRows: `insert into diaries (merchant_id, id) select * from unnest($1::text[], $2::int[])`},
+		{SQL: insertRecord, ManyRows: insertRecords},
 		{SQL: takeStock, Table: "stock", Row: groupcommit.ByText},
 		{SQL: endMessage, Table: "inbox", Row: groupcommit.ByNumber},
 	}, inbox.Writes()...)...)

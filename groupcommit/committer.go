@@ -248,7 +248,7 @@ func (c *Committer) commitTogether(units []*unit) (results []result) {
 // result that is Alone asks the batcher for a commit of the unit's own.
 func (c *Committer) divide(ctx context.Context, conn *pgxpool.Conn, units []*unit) []result {
 	if len(units) == 1 || conn.Conn().IsClosed() {
-		return slices.Repeat([]result{{Alone: true}}, len(units))
+		return slices.Repeat([]result{{Individually: true}}, len(units))
 	}
 	err := c.send(ctx, conn, units)
 	if err == nil || OutcomeOf(err) == Unknown {
@@ -259,8 +259,8 @@ func (c *Committer) divide(ctx context.Context, conn *pgxpool.Conn, units []*uni
 		return slices.Repeat([]result{{Err: err}}, len(units))
 	}
 	c.refusals.Add(1)
-	if OutcomeOf(err).MayPass() {
-		return slices.Repeat([]result{{Alone: true}}, len(units))
+	if OutcomeOf(err).Retryable() {
+		return slices.Repeat([]result{{Individually: true}}, len(units))
 	}
 	half := len(units) / 2
 	return append(c.divide(ctx, conn, units[:half]), c.divide(ctx, conn, units[half:])...)

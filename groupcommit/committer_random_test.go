@@ -144,7 +144,7 @@ func TestGroupCommit_equalsIndividualCommits(t *testing.T) {
 		for _, w := range all {
 			units = append(units, func(ctx context.Context) error {
 				err := db.Commit(ctx, w.batch())
-				for groupcommit.OutcomeOf(err).MayPass() { // individual commits may deadlock
+				for groupcommit.OutcomeOf(err).Retryable() { // individual commits may deadlock
 					err = db.Commit(ctx, w.batch())
 				}
 				return err
@@ -198,7 +198,7 @@ select pg_terminate_backend(pid)
 // While sessions are ended, the table is altered, and some units exclude others at once or
 // at commit: of a unit that is committed all is there, of one that is refused nothing is,
 // and a unit that nothing is wrong with is not refused.
-func TestGroupCommit_outcomesAreTrueUnderFaults(t *testing.T) {
+func TestGroupCommit_reportsOutcomesThatAreTrueUnderFaults(t *testing.T) {
 	testdb.Long(t, "it races many against each other")
 	t.Parallel()
 	owner, address := effects(t, postgres.Options{LockTimeout: -1, StatementTimeout: time.Hour})

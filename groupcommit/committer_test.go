@@ -218,7 +218,7 @@ func TestGroupCommit_aLockDelaysNoOtherBatch(t *testing.T) {
 }
 
 // A commit that waits for a lock releases its slot long before it ends.
-func TestGroupCommit_aLockKeepsNoSlot(t *testing.T) {
+func TestGroupCommit_releasesItsSlotWhileItWaitsForALock(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db, _ := effects(t, postgres.Options{Writes: declared(), LockTimeout: -1})

@@ -6,7 +6,7 @@
 //
 //	insert := groupcommit.Statement{
 //		SQL:  `insert into orders (id, total) values ($1, $2)`,
-//		Many: `insert into orders (id, total) select * from unnest($1::text[], $2::bigint[])`,
+//		ManyRows: `insert into orders (id, total) select * from unnest($1::text[], $2::bigint[])`,
 //	}
 //	c := groupcommit.New(pool, groupcommit.Options{Writes: groupcommit.NewOrder(insert)})
 //

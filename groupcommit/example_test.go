@@ -20,8 +20,8 @@ func ExampleCommitter() {
 	}
 
 	insert := groupcommit.Statement{
-		SQL:  `insert into orders (id, total) values ($1, $2)`,
-		Many: `insert into orders (id, total) select * from unnest($1::text[], $2::bigint[])`,
+		SQL:      `insert into orders (id, total) values ($1, $2)`,
+		ManyRows: `insert into orders (id, total) select * from unnest($1::text[], $2::bigint[])`,
 	}
 	c := groupcommit.New(pool, groupcommit.Options{Writes: groupcommit.NewOrder(insert)})
 	place := func(id string, total int64) error {

@@ -24,7 +24,7 @@ type hold struct{ begun, end chan struct{} }
 func (c *Committer) HoldSlot() (release func()) {
 	if _, prepared := holds.LoadOrStore(c, true); !prepared {
 		lead := c.batcher.Call
-		c.batcher.Held = cmp.Or(c.batcher.Held, time.Hour)
+		c.batcher.NextAfter = cmp.Or(c.batcher.NextAfter, time.Hour)
 		c.batcher.Call = func(ctx context.Context, units []*unit) []Result[struct{}] {
 			if h, ok := holds.Load(units[0]); ok {
 				its, _ := h.(hold)
@@ -44,7 +44,7 @@ func (c *Committer) HoldSlot() (release func()) {
 
 // SetHeld bounds how long a group commit holds up the next one. It is called before
 // HoldSlot.
-func (c *Committer) SetHeld(d time.Duration) { c.batcher.Held = d }
+func (c *Committer) SetHeld(d time.Duration) { c.batcher.NextAfter = d }
 
 // WaitForLocks lets a transaction of several units wait for a lock as long as the test
 // holds it.

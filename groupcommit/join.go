@@ -52,7 +52,7 @@ func (o *Order) Join(b *pgx.Batch, units []Unit, setTenant func(b *pgx.Batch, te
 	})
 	tenant := ""
 	for all := append(inserts, locking...); len(all) > 0; {
-		first, many := all[0], o.all[all[0].place].Many
+		first, many := all[0], o.all[all[0].place].ManyRows
 		if first.tenant != tenant {
 			tenant = first.tenant
 			setTenant(b, tenant)

@@ -63,9 +63,9 @@ func OutcomeOf(err error) Outcome {
 	return Refused
 }
 
-// MayPass reports whether the same batch, of which nothing is durable now, may pass when it
+// Retryable reports whether the same batch, of which nothing is durable now, may pass when it
 // is sent again unchanged.
-func (o Outcome) MayPass() bool { return o == Locked || o == Contended || o == NotSent }
+func (o Outcome) Retryable() bool { return o == Locked || o == Contended || o == NotSent }
 
 // Constraint is the name of the constraint that refused the batch, "" when
 // none did. It covers unique, check, foreign key, not null and exclusion.

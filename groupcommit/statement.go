@@ -11,11 +11,11 @@ import (
 type Statement struct {
 	// SQL is its text for one row.
 	SQL string
-	// Many is its text for any number of rows: each parameter is an array of the arguments
+	// ManyRows is its text for any number of rows: each parameter is an array of the arguments
 	// that SQL has in its place, none of which is an array itself. It has the effect of one
 	// statement for each row, in their order, and is refused if one of these would be.
 	// Where empty, SQL is sent for each row.
-	Many string
+	ManyRows string
 	// Table is where it locks a row that statements of other batches may lock too, and Row
 	// returns which row, from its arguments. An insert has none: only a batch of the same
 	// key waits for what it locks.

@@ -21,11 +21,11 @@ const (
 
 func order() *groupcommit.Order {
 	return groupcommit.NewOrder(
-		groupcommit.Statement{SQL: insertA, Many: "many a"},
-		groupcommit.Statement{SQL: insertB, Many: "many b"},
+		groupcommit.Statement{SQL: insertA, ManyRows: "many a"},
+		groupcommit.Statement{SQL: insertB, ManyRows: "many b"},
 		groupcommit.Statement{SQL: take, Table: "stock", Row: groupcommit.ByText},
 		groupcommit.Statement{SQL: give, Table: "stock", Row: groupcommit.ByText},
-		groupcommit.Statement{SQL: endRow, Many: "end", Table: "inbox", Row: groupcommit.ByNumber},
+		groupcommit.Statement{SQL: endRow, ManyRows: "end", Table: "inbox", Row: groupcommit.ByNumber},
 	)
 }
 

@@ -183,7 +183,7 @@ func TestReceive_besideARivalInFlight(t *testing.T) {
 		wantEffects(t, db, 0)
 	})
 
-	t.Run("a request whose work panics leaves its place to others", func(t *testing.T) {
+	t.Run("a request whose work panics releases its slot", func(t *testing.T) {
 		t.Parallel()
 		db := open(t, testdb.URL(t), postgres.Options{LockTimeout: time.Millisecond})
 		rivalInFlight(t, db)
@@ -291,7 +291,7 @@ func TestReceive_overACutConnection(t *testing.T) {
 		}
 	})
 
-	t.Run("a caller that gives up gets unavailable, and its commit goes on", func(t *testing.T) {
+	t.Run("a caller that gives up gets unavailable, and its commit continues", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -325,7 +325,7 @@ func (c *cacheStub) Find(context.Context, idempotency.Key, []byte) idempotency.C
 func TestReceive_asksItsCache(t *testing.T) {
 	t.Parallel()
 
-	t.Run("a hit answers a replay without the database", func(t *testing.T) {
+	t.Run("a cached answer is replayed without the database", func(t *testing.T) {
 		t.Parallel()
 		expires := inAnHour()
 		cache := &cacheStub{known: true, record: idempotency.Record{Answer: theAnswer(), Fingerprint: theRequest().Fingerprint, ExpiresAt: expires}}

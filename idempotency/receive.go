@@ -96,7 +96,7 @@ func (r Receiver) carryOut(ctx context.Context, key Key, request Request, cached
 			default:
 				return Outcome{}, ErrCrowded
 			}
-		case result == CommitFailed && outcome != groupcommit.Unknown && !outcome.MayPass():
+		case result == CommitFailed && outcome != groupcommit.Unknown && !outcome.Retryable():
 			return Outcome{}, errorAfter(unknown, err)
 		case result == CommitFailed || outcome == groupcommit.Contended:
 			// If the commit became durable, the key has the answer. If it is still in

@@ -84,7 +84,7 @@ func TestSweep(t *testing.T) {
 		}
 	})
 
-	t.Run("a swept key is still taken", func(t *testing.T) {
+	t.Run("an expired key stays taken", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
 		claimExpired(t, db, 1)

@@ -74,7 +74,7 @@ func isInFlight(err error) bool {
 
 // Writes are the statements of this package that may share a commit.
 func Writes() []groupcommit.Statement {
-	return []groupcommit.Statement{{SQL: insertAnswer, Many: insertAnswers}}
+	return []groupcommit.Statement{{SQL: insertAnswer, ManyRows: insertAnswers}}
 }
 
 // MaxWait is the longest that Wait waits. A commit has 15 s in all, and after a

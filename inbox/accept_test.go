@@ -48,7 +48,7 @@ select receiver = 'r'
 		await.Row(t, db, `select length(message_id) = 255 and ordering_key = message_id and payload = '' and metadata = '{}' from inbox`)
 	})
 
-	t.Run("again is counted, and another payload is kept aside", func(t *testing.T) {
+	t.Run("a repetition is counted, and another payload is quarantined", func(t *testing.T) {
 		db := fresh(t)
 		isNew, duplicate, aside := inbox.Reception{New: 1}, inbox.Reception{Duplicates: 1}, inbox.Reception{Quarantined: 1}
 		for i, want := range []inbox.Reception{isNew, duplicate, aside, aside, duplicate} {
@@ -84,9 +84,9 @@ select receiver = 'r'
 	})
 }
 
-// TestAcceptBesideRivals accepts the same messages in several goroutines at once: none
+// TestAccept_besideRivals accepts the same messages in several goroutines at once: none
 // is refused, and each delivery is counted once.
-func TestAcceptBesideRivals(t *testing.T) {
+func TestAccept_besideRivals(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
 	const rivals, messages = 8, 30

@@ -23,7 +23,7 @@ import (
 	"github.com/payonce/payonce/internal/testdb"
 )
 
-func TestAnOutageOfTheStoreIsNobodysAttempt(t *testing.T) {
+func TestProcessor_countsNoAttemptWhileTheDatabaseIsAway(t *testing.T) {
 	t.Parallel()
 	const waited, counted = "pending 0 1", "pending 1 0" // status, attempts, waits
 	refusal := func(code string) error { return fmt.Errorf("load: %w", &pgconn.PgError{Code: code}) }
@@ -113,7 +113,7 @@ func connectToNobody(ctx context.Context) error {
 
 // The database restarts while handlers work: none of them comes through, and none
 // can say so before it is back.
-func TestARestartOfTheDatabaseCostsNoAttemptAndLooksLikeNoDeath(t *testing.T) {
+func TestProcessor_countsNoAttemptAndNoDeathForARestartOfTheDatabase(t *testing.T) {
 	testdb.Long(t, "it stops a database server")
 	t.Parallel()
 	address := testdb.URL(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/payonce/payonce/internal/testdb"
 )
 
-func TestProcessor_takesWhatAClockThatWasAheadLeft(t *testing.T) {
+func TestProcessor_claimsMessagesWhoseDueTimeIsTooFarAhead(t *testing.T) {
 	testdb.Long(t, "it waits for a correction")
 	t.Parallel()
 	db := testdb.Reused(t)

@@ -119,7 +119,7 @@ func (r *run) capacity(ctx context.Context, from Source) int {
 	if !runs || from.Split != nil {
 		return pageMessages
 	}
-	return r.Room(ctx)
+	return r.Capacity(ctx)
 }
 
 // take waits for a message, and returns it with those that are ready behind it; none when

@@ -137,7 +137,7 @@ update inbox i
 // claims.
 func Writes() []groupcommit.Statement {
 	return []groupcommit.Statement{
-		{SQL: done, Many: doneMany, Table: "inbox", Row: groupcommit.ByNumber},
+		{SQL: done, ManyRows: doneMany, Table: "inbox", Row: groupcommit.ByNumber},
 		{SQL: endClaim, Table: "inbox", Row: groupcommit.ByNumber},
 		{SQL: wake, Table: "inbox", Row: groupcommit.ByNumber},
 	}

@@ -104,9 +104,9 @@ select (select seq_tup_read from pg_stat_user_tables where relname = 'inbox')
      + (select sum(idx_tup_read)::bigint from pg_stat_user_indexes where relname = 'inbox')`)
 }
 
-// TestOperatorsReadNoMoreBehindABacklog: what waits behind a dead letter is counted
+// TestList_readsNoMoreBehindABacklog: what waits behind a dead letter is counted
 // among the messages of its key, and not among all of its receiver.
-func TestOperatorsReadNoMoreBehindABacklog(t *testing.T) {
+func TestList_readsNoMoreBehindABacklog(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db := testdb.Open(t)
@@ -138,7 +138,7 @@ func TestOperatorsReadNoMoreBehindABacklog(t *testing.T) {
 // open and the message itself; one that is new to a key reads another one along it, to
 // wake the oldest. That holds whatever lies in the inbox and however many wait behind the same
 // key.
-func TestAcceptingReadsNoMoreAsTheInboxGrows(t *testing.T) {
+func TestAccept_readsNoMoreAsTheInboxGrows(t *testing.T) {
 	t.Parallel()
 	testdb.Long(t, "it writes thousands of messages")
 	db := testdb.Open(t)

@@ -50,7 +50,7 @@ func TestClaim_readsNoDeadEntriesBehindAnOldSnapshot(t *testing.T) {
 }
 
 // A message may be committed later than its due time, behind what claims have found.
-func TestClaim_findsWhatIsCommittedLate(t *testing.T) {
+func TestClaim_findsMessagesThatAreCommittedLate(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
 	start(t, processor(db, noting(&diary{})))
@@ -69,7 +69,7 @@ func TestClaim_findsWhatIsCommittedLate(t *testing.T) {
 }
 
 // A claim with a bound does not see them, so what it finds is no reason to rest for long.
-func TestClaim_restsBrieflyAfterABoundedLook(t *testing.T) {
+func TestClaim_pollsSoonAfterABoundedRead(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
 	p := processor(db, noting(&diary{}))
@@ -90,7 +90,7 @@ values ('r', 'late' || $1::int, 'late', 't', '', '{}', '', clock_timestamp() - i
 
 // A page holds messages back after a pause, in which no claim had seen any: the claim after
 // it knows of them.
-func TestClaim_knowsWhatAPageHeldBackAfterAPause(t *testing.T) {
+func TestClaim_findsMessagesThatAPageHeldBackAfterAPause(t *testing.T) {
 	t.Parallel()
 	sent := &statements{}
 	db := open(t, testdb.URL(t), postgres.Options{Tracer: sent})
@@ -110,7 +110,7 @@ func TestClaim_knowsWhatAPageHeldBackAfterAPause(t *testing.T) {
 	claims := sent.claims.Load()
 	bell <- struct{}{}
 	await.True(t, "it claims again", func() bool { return sent.claims.Load() > claims })
-	if room := p.Room(t.Context()); room < 500 {
+	if room := p.Capacity(t.Context()); room < 500 {
 		t.Errorf("a page may bring %d messages, as if none were held back", room)
 	}
 	close(g.open)

@@ -11,7 +11,7 @@ import (
 	"github.com/payonce/payonce/internal/testdb"
 )
 
-func TestAnErrorThatQuotesHostileBytesEndsItsClaim(t *testing.T) {
+func TestProcessor_storesAnErrorWithBytesThatPostgreSQLRefuses(t *testing.T) {
 	t.Parallel()
 	errs := map[string]error{
 		"wait":    &inbox.WaitError{AtLeast: time.Hour, Err: errors.New("malformed header: \x00\xff")},
@@ -36,7 +36,7 @@ select bool_and(case message_id
   from inbox`)
 }
 
-func TestStrangeMetadataOfOneMessageHoldsUpNoOther(t *testing.T) {
+func TestProcessor_unreadableMetadataOfOneMessageDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
 	for id, metadata := range map[string]string{"strange": `{"a": 1}`, "a": `{"type": "t"}`, "b": `{"type": "t"}`} {
@@ -49,7 +49,7 @@ func TestStrangeMetadataOfOneMessageHoldsUpNoOther(t *testing.T) {
 
 // One message that ends every process which takes it must not make dead letters of those that
 // happen to be held beside it: after a silent end they are taken again apart.
-func TestMessagesOfASilentHolderAreTakenAgainApart(t *testing.T) {
+func TestClaim_takesOverMessagesOfASilentHolderInSeparateClaims(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
 	write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, attempts, fence, due_at)

@@ -99,7 +99,7 @@ const correctAtMost = 1000 // rows of one statement
 // have a holder, who keeps it for another lease.
 //
 // If we die here: all rows of a statement are corrected or none is, and the next full look
-// corrects them. Test: TestProcessor_takesWhatAClockThatWasAheadLeft.
+// corrects them. Test: TestProcessor_claimsMessagesWhoseDueTimeIsTooFarAhead.
 const correctDueTimes = `
 update inbox
    set due_at = clock_timestamp() + case status when 'running' then $3::interval else interval '0' end

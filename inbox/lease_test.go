@@ -89,7 +89,7 @@ func TestLease(t *testing.T) {
 		}
 	})
 
-	t.Run("the holder loses also while its heir still works", func(t *testing.T) {
+	t.Run("the holder loses its commit while its successor still runs", func(t *testing.T) {
 		db := fresh(t)
 		zombie, heir := silenced(t, db)
 		zombie.loses(t)
@@ -193,7 +193,7 @@ func TestLease(t *testing.T) {
 		wantEffects(t, db, "of-the-patient")
 	})
 
-	t.Run("who finishes twice finishes once", func(t *testing.T) {
+	t.Run("a second end of a delivery changes nothing", func(t *testing.T) {
 		db := fresh(t, "m1@k")
 		errs := make(chan error, 2)
 		start(t, processor(db, func(ctx context.Context, d *inbox.Delivery) error {
@@ -221,7 +221,7 @@ func TestIsLost(t *testing.T) {
 func TestDrain(t *testing.T) {
 	t.Parallel()
 
-	t.Run("a handler that is at work when the program stops may finish", func(t *testing.T) {
+	t.Run("a handler that runs when the program stops may finish", func(t *testing.T) {
 		db := fresh(t, "m1@k", "m2@k")
 		begun, finish := make(chan struct{}, 2), make(chan struct{})
 		p := processor(db, func(ctx context.Context, _ *inbox.Delivery) error {
@@ -241,7 +241,7 @@ func TestDrain(t *testing.T) {
 		}
 	})
 
-	t.Run("what does not finish in time is given back at once, and no attempt is counted", func(t *testing.T) {
+	t.Run("what does not finish in time is released at once, and no attempt is counted", func(t *testing.T) {
 		db := fresh(t, "m1@k")
 		begun := make(chan struct{})
 		cause := make(chan error, 1)

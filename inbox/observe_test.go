@@ -21,7 +21,7 @@ func observe(p *inbox.Processor, d *diary) {
 	}
 }
 
-func TestObserving(t *testing.T) {
+func TestProcessor_callsItsObservers(t *testing.T) {
 	t.Parallel()
 	interrupted := func(ctx context.Context, _ *postgres.DB, _ *inbox.Delivery) error {
 		<-ctx.Done()

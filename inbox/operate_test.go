@@ -116,7 +116,7 @@ func TestRetry(t *testing.T) {
 func TestDiscard(t *testing.T) {
 	t.Parallel()
 
-	t.Run("ends a message and lets its key go on", func(t *testing.T) {
+	t.Run("ends a message and lets its key continue", func(t *testing.T) {
 		db := fresh(t)
 		putDeadLetters(t, db)
 		must(t, inbox.Discard(t.Context(), db, number(t, db, "m1"), "ada"))

@@ -24,7 +24,7 @@ import (
 // A message is a wake-up: it says that there is something to do, and its handler
 // finds out what. So the book of an account is the same in whatever order its
 // messages come, and however often each.
-func TestAStreamInAnyOrderAndAnyNumberOfTimesMakesTheSameBook(t *testing.T) {
+func TestConsume_anyOrderAndRepetitionGiveTheSameResult(t *testing.T) {
 	testdb.Long(t, "it does the same in many ways")
 	t.Parallel()
 	want := map[string]string{}

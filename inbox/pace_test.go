@@ -28,7 +28,7 @@ func soonOnce(t *testing.T, soon time.Duration, do func(try int)) {
 	t.Errorf("it takes %v or more each time", soon)
 }
 
-func TestPace(t *testing.T) {
+func TestProcessor_claimsAsHandlerSlotsBecomeFree(t *testing.T) {
 	t.Parallel()
 	done := answer(nil)
 
@@ -54,7 +54,7 @@ func TestPace(t *testing.T) {
 		}
 	})
 
-	t.Run("a place that comes free waits for others no longer than a poll", func(t *testing.T) {
+	t.Run("a freed slot waits for others no longer than a poll", func(t *testing.T) {
 		db := fresh(t)
 		putMany(t, db, `'m' || n`, `'k' || n`, 9)
 		finish, ninth := make(chan struct{}), make(chan struct{})
@@ -75,7 +75,7 @@ func TestPace(t *testing.T) {
 		await.Row(t, db, `select bool_and(status = 'done') from inbox`)
 	})
 
-	t.Run("who is woken does not wait for the third poll", func(t *testing.T) {
+	t.Run("a woken message does not wait for the third poll", func(t *testing.T) {
 		db := fresh(t)
 		bell := make(chan struct{}, 1)
 		p := processor(db, done)

@@ -45,10 +45,10 @@ select message_id || '=' || convert_from(payload, 'UTF8')
  order by 1`, receiver)
 }
 
-// TestPagesOfAnySizeAreTheSame: any stream of deliveries leaves, in pages of any
+// TestReceive_givesTheSameResultForPagesOfAnySize: any stream of deliveries leaves, in pages of any
 // size, what it leaves one after another: also where the messages of some keys wait
 // for an external service meanwhile, or are ended.
-func TestPagesOfAnySizeAreTheSame(t *testing.T) {
+func TestReceive_givesTheSameResultForPagesOfAnySize(t *testing.T) {
 	testdb.Long(t, "it repeats pages in many sizes")
 	t.Parallel()
 	db := testdb.Reused(t)

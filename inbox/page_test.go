@@ -49,7 +49,7 @@ func wantAside(t *testing.T, db *postgres.DB, want ...string) {
 	}
 }
 
-func TestAPageIsItsMessagesOneAfterAnother(t *testing.T) {
+func TestReceive_storesAPageAsItsMessagesOneByOne(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db := testdb.Reused(t)
@@ -111,7 +111,7 @@ select count(*) = 3
 }
 
 // The oldest of a key may itself be in the page that wakes it.
-func TestAPageWakesWhatItAlsoRepeats(t *testing.T) {
+func TestReceive_wakesAWaitingMessageThatThePageRepeats(t *testing.T) {
 	testdb.Long(t, "it repeats pages")
 	t.Parallel()
 	db := testdb.Reused(t)
@@ -147,7 +147,7 @@ func TestAPageWakesWhatItAlsoRepeats(t *testing.T) {
 
 // A page locks what is there in the order of its numbers, whatever the order of its
 // messages and of their keys. So does a commit that ends several messages.
-func TestAPageAndACommitOfSeveralDoNotCross(t *testing.T) {
+func TestReceive_doesNotDeadlockWithACommitOfSeveralEnds(t *testing.T) {
 	t.Parallel()
 	for name, texts := range map[string][]string{
 		"both are repeated":                               {"second=@a", "first=@z"},
@@ -181,7 +181,7 @@ func TestAPageAndACommitOfSeveralDoNotCross(t *testing.T) {
 
 // A page whose connection is cut is received once. That holds at its commit too:
 // the walk of e2e dies there, on both sides.
-func TestACutPageIsReceivedOnce(t *testing.T) {
+func TestReceive_storesAPageOnceAfterACutConnection(t *testing.T) {
 	t.Parallel()
 	for name, side := range map[string]failpoint.Side{"before": failpoint.Before, "after": failpoint.After} {
 		for _, written := range []bool{false, true} {

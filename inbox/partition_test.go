@@ -69,7 +69,7 @@ func acceptMany(t *testing.T, db *postgres.DB, partition string, messages int) {
 
 // A merchant that is slow and has very many messages holds at most its share of the slots,
 // and the message of another one is handled while they stand before it.
-func TestASlowAndLargePartitionStopsNoOther(t *testing.T) {
+func TestPartition_aSlowAndLargeOneDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	const many, slots, share = 300, 8, 7
 	for name, before := range map[string]string{
@@ -115,7 +115,7 @@ func TestASlowAndLargePartitionStopsNoOther(t *testing.T) {
 }
 
 // Each of several slow partitions leaves slots to the next one.
-func TestSeveralSlowPartitionsLeaveSlots(t *testing.T) {
+func TestPartition_severalSlowOnesLeaveSlots(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)
 	g := newGate(db, "a", "b")
@@ -136,7 +136,7 @@ func TestSeveralSlowPartitionsLeaveSlots(t *testing.T) {
 }
 
 // Messages without a partition may have all slots, and one partition alone the last.
-func TestSlotsWithoutPartition(t *testing.T) {
+func TestPartition_noneMayUseEverySlot(t *testing.T) {
 	t.Parallel()
 	for _, its := range []struct {
 		partition    string
@@ -161,7 +161,7 @@ func TestSlotsWithoutPartition(t *testing.T) {
 }
 
 // What is held back keeps the order of its key.
-func TestHeldBackMessagesKeepTheOrderOfTheirKey(t *testing.T) {
+func TestPartition_heldBackMessagesKeepTheOrderOfTheirKey(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)
 	d := &diary{}

@@ -10,7 +10,7 @@ import (
 	"github.com/payonce/payonce/internal/testdb"
 )
 
-func TestAnAttemptIsCountedBeforeTheHandlerAndOutlivesItsRollback(t *testing.T) {
+func TestProcessor_countsAnAttemptBeforeTheHandlerRuns(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
 	put(t, db, "m1", "k")
@@ -31,7 +31,7 @@ func TestAnAttemptIsCountedBeforeTheHandlerAndOutlivesItsRollback(t *testing.T) 
 	wantEffects(t, db)
 }
 
-func TestTheOldestIsClaimedFirst(t *testing.T) {
+func TestClaim_startsWithTheOldest(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
 	for _, id := range []string{"c", "a", "d", "b"} { // each under a key of its own

@@ -55,7 +55,7 @@ func TestProcess(t *testing.T) {
 		}
 	})
 
-	t.Run("an older message that arrives late waits for the one at work, and holds up no other", func(t *testing.T) {
+	t.Run("an older message that arrives late waits for the running one, and delays no other", func(t *testing.T) {
 		db := fresh(t, "young@k")
 		begun, finish := make(chan struct{}), make(chan struct{})
 		start(t, processor(db, func(_ context.Context, d *inbox.Delivery) error {

@@ -52,7 +52,7 @@ var errNoID = errors.New("the message has no id")
 // If we die here: before the commit nothing is stored, and after it nothing is
 // acknowledged; the transport delivers the messages again. A message that was stored as
 // claimed and did not start is claimed again when its lease expires. Tests:
-// TestACutPageIsReceivedOnce, TestReceive/what_a_process_stored_and_did_not_start_is_taken_over.
+// TestReceive_storesAPageOnceAfterACutConnection, TestReceive/what_a_process_stored_and_did_not_start_is_taken_over.
 func (p *Processor) Receive(ctx context.Context, messages ...Message) (Reception, error) {
 	r, err := p.state()
 	if err != nil {

@@ -64,14 +64,14 @@ func receive(t *testing.T, db *postgres.DB, receiver string) (lines *diary, stop
 // for.
 func receiveFor(t *testing.T, db *postgres.DB, p *inbox.Processor) {
 	t.Helper()
-	receiveWith(t, db, p, asSent, p.Room)
+	receiveWith(t, db, p, asSent, p.Capacity)
 }
 
 func receiveWith(t *testing.T, db *postgres.DB, p *inbox.Processor, read func(*message.Message) (inbox.Message, error), room func(context.Context) int) (lines *diary, stop func()) {
 	t.Helper()
 	lines = &diary{}
 	p.Log = slog.New(slog.NewTextHandler(lines, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	subscriber := outbox.NewSubscriber(db.Pool(), p.Receiver, outbox.Options{Room: room})
+	subscriber := outbox.NewSubscriber(db.Pool(), p.Receiver, outbox.Options{Capacity: room})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
@@ -210,7 +210,7 @@ select ordering_key = 'naïve 🔑'
 		var handled diary
 		dying := unpolled(open(t, proxy.URL(), postgres.Options{}), noting(&handled))
 		dying.Drain = 1
-		stop := startWithRoom(t, db, dying)
+		stop := startWithFreeSlots(t, db, dying)
 		proxy.Arm(failpoint.After, 1) // the page is committed, and its process does not hear of it
 		if err := deliver(t, dying, "m1=x@k", "m2=x@k"); !errors.Is(err, groupcommit.ErrUnknown) {
 			t.Fatalf("it says %v", err)
@@ -237,7 +237,7 @@ select ordering_key = 'naïve 🔑'
 
 // A message that the inbox refuses is not passed over: it, and what comes behind
 // it, waits. What came before it is received.
-func TestReceiveOutlivesAnError(t *testing.T) {
+func TestReceive_continuesAfterAnError(t *testing.T) {
 	testdb.Long(t, "it waits for seconds")
 	t.Parallel()
 	db := testdb.Open(t)
@@ -261,9 +261,9 @@ func TestReceiveOutlivesAnError(t *testing.T) {
 	wantReceived(t, db, map[string]int{"r a": 0, "r b": 0, "r poison": 0, "r c": 0})
 }
 
-// TestReceiveBesideHolders receives again and again what is claimed, renewed and
+// TestReceive_besideRunningHandlers receives again and again what is claimed, renewed and
 // finished at the same moment: neither side sees an error or waits for ever.
-func TestReceiveBesideHolders(t *testing.T) {
+func TestReceive_besideRunningHandlers(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
 	const messages = 200

@@ -15,7 +15,7 @@ import (
 
 // A page that receives, or an operator, may hold the row for longer than a commit
 // waits for it. What the handler said must not be lost, nor pass for a death.
-func TestWhatAHandlerSaidOutlivesALock(t *testing.T) {
+func TestProcessor_storesTheResultOfAHandlerDespiteALock(t *testing.T) {
 	t.Parallel()
 	for name, limit := range map[string]postgres.Options{
 		"that does not come in time": {LockTimeout: 20 * time.Millisecond},
@@ -58,7 +58,7 @@ func TestWhatAHandlerSaidOutlivesALock(t *testing.T) {
 }
 
 // A message that comes while a handler looks may be what the handler misses.
-func TestAWaitEndsAtOnceWhenAMessageOfItsKeyCameMeanwhile(t *testing.T) {
+func TestWait_endsAtOnceIfAMessageOfItsKeyWasReceivedMeanwhile(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		key  string

@@ -209,11 +209,12 @@ const (
 	heldBackPage = 500
 )
 
-// Room waits until the processor has free slots, and returns how many messages the next
-// page may bring: they can start at once. A subscriber of the outbox asks it (outbox.Options). It returns 0 when ctx has ended. While due
-// messages wait for slots there is no room. While messages of a partition are held back,
-// a page may bring more, since many of them may stand before those of other partitions.
-func (p *Processor) Room(ctx context.Context) int {
+// Capacity waits until the processor has free slots, and returns how many messages the next
+// page may bring: they can start at once. It is meant for outbox.Options. It returns 0 when
+// ctx has ended, and waits while due messages need the slots. While messages of a partition
+// are held back, a page may bring more messages, since many of them may stand before those
+// of other partitions.
+func (p *Processor) Capacity(ctx context.Context) int {
 	r, _ := p.state() // Run and Consume report what is wrong
 	s := r.slots
 	if !s.wait(ctx, pageWait, true) {

@@ -50,13 +50,13 @@ func unpolled(db *postgres.DB, handle inbox.Handler) *inbox.Processor {
 	return p
 }
 
-// startWithRoom starts it, has it claim a message once, and waits until it has room.
-func startWithRoom(t *testing.T, db *postgres.DB, p *inbox.Processor) (stop func()) {
+// startWithFreeSlots starts it, has it claim a message once, and waits until it has room.
+func startWithFreeSlots(t *testing.T, db *postgres.DB, p *inbox.Processor) (stop func()) {
 	t.Helper()
 	put(t, db, "first", "first")
 	stop = start(t, p)
 	await.Row(t, db, `select status = 'done' from inbox where message_id = 'first'`)
-	await.True(t, "all slots are free", func() bool { return p.Room(t.Context()) == p.Concurrency })
+	await.True(t, "all slots are free", func() bool { return p.Capacity(t.Context()) == p.Concurrency })
 	return stop
 }
 
@@ -76,7 +76,7 @@ func deliverHeld(t *testing.T, db *postgres.DB, p *inbox.Processor, texts ...str
 	}
 }
 
-func TestReceiveStarts(t *testing.T) {
+func TestReceive_claimsOnReceipt(t *testing.T) {
 	t.Parallel()
 
 	t.Run("a message as it is received, without a claim", func(t *testing.T) {
@@ -84,7 +84,7 @@ func TestReceiveStarts(t *testing.T) {
 		p := unpolled(testdb.As(t, db, postgres.RoleWorker), noting(&diary{}))
 		var messages atomic.Int32
 		p.OnClaim = func(n, _ int) { messages.Add(int32(n)) } //nolint:gosec // few
-		startWithRoom(t, db, p)
+		startWithFreeSlots(t, db, p)
 		mustDeliver(t, p, "a=1@k", "b=2@l", "c=@m")
 		await.Row(t, db, `select count(*) = 4 and bool_and(status = 'done' and done_fence = 1 and attempts = 1 and holder = 'test') from inbox`)
 		if messages.Load() != 4 {
@@ -92,7 +92,7 @@ func TestReceiveStarts(t *testing.T) {
 		}
 	})
 
-	t.Run("a message as a claim hands it over", func(t *testing.T) {
+	t.Run("a message as a claim returns it", func(t *testing.T) {
 		db := fresh(t)
 		note := func(seen chan *inbox.Delivery) inbox.Handler {
 			return func(_ context.Context, d *inbox.Delivery) error {
@@ -104,7 +104,7 @@ func TestReceiveStarts(t *testing.T) {
 		}
 		started, claimed := make(chan *inbox.Delivery, 10), make(chan *inbox.Delivery, 10)
 		p, claiming := unpolled(db, note(started)), processor(db, note(claimed))
-		startWithRoom(t, db, p)
+		startWithFreeSlots(t, db, p)
 		claiming.Receiver = "s"
 		start(t, claiming)
 		page := delivered("a=\x00\xff@naïve 🔑", "b=@")
@@ -129,7 +129,7 @@ func TestReceiveStarts(t *testing.T) {
 			for each row when (new.message_id = 'poison') execute function refuse()`)
 		var handled diary
 		p := unpolled(db, noting(&handled))
-		stop := startWithRoom(t, db, p)
+		stop := startWithFreeSlots(t, db, p)
 		for range 2 * p.Concurrency {
 			if err := deliver(t, p, "a=1@k", "poison=1@l"); err == nil {
 				t.Fatal("the page is stored")
@@ -160,7 +160,7 @@ func TestReceiveStarts(t *testing.T) {
 			var handled diary
 			p := unpolled(db, noting(&handled))
 			p.Policy.DeadLetters = of.deadLetters
-			startWithRoom(t, db, p)
+			startWithFreeSlots(t, db, p)
 			put(t, db, "older", "k")
 			write(t, db, `update inbox set `+of.older+` where message_id = 'older'`)
 			mustDeliver(t, p, "younger=x")
@@ -179,7 +179,7 @@ func TestReceiveStarts(t *testing.T) {
 		db := fresh(t)
 		var handled diary
 		p := processor(db, noting(&handled))
-		stop := startWithRoom(t, db, p)
+		stop := startWithFreeSlots(t, db, p)
 		release := deliverHeld(t, db, p, "m1=x@k", "m2=x@m")
 		write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, fence, due_at)
 			values ('r', 'rival', 'k', 't', '', '{}', '', 'running', 1, clock_timestamp() + interval '1 hour')`)
@@ -208,7 +208,7 @@ func TestReceiveStarts(t *testing.T) {
 			return nil
 		})
 		p.Concurrency = 3
-		startWithRoom(t, db, p)
+		startWithFreeSlots(t, db, p)
 		mustDeliver(t, p, "a=1@k", "b=1@k", "c=1@l", "d=1@m", "e=1@n", "f=1@o", "g=1@k")
 		await.Row(t, db, `select count(*) filter (where status = 'done') = 5 and count(*) filter (where status = 'running') = 1 from inbox`)
 		close(finish)
@@ -220,7 +220,7 @@ func TestReceiveStarts(t *testing.T) {
 		db := fresh(t)
 		p := processor(db, noting(&diary{}))
 		p.Wake, p.Listening = make(chan struct{}), func() bool { return true }
-		startWithRoom(t, db, p)
+		startWithFreeSlots(t, db, p)
 		const slowPoll = time.Second
 		soonOnce(t, 2*slowPoll, func(try int) { // else it is four
 			texts := make([]string, 5)
@@ -232,11 +232,11 @@ func TestReceiveStarts(t *testing.T) {
 		})
 	})
 
-	t.Run("nothing once the program stops: it gives back what is stored meanwhile", func(t *testing.T) {
+	t.Run("nothing once the program stops: it releases what is stored meanwhile", func(t *testing.T) {
 		db := fresh(t)
 		var handled diary
 		p := unpolled(db, noting(&handled))
-		stop := startWithRoom(t, db, p)
+		stop := startWithFreeSlots(t, db, p)
 		release := deliverHeld(t, db, p, "m1=x@k")
 		stopped := make(chan struct{})
 		go func() { stop(); close(stopped) }()
@@ -251,12 +251,12 @@ func TestReceiveStarts(t *testing.T) {
 	})
 }
 
-func TestRoom(t *testing.T) {
+func TestCapacity(t *testing.T) {
 	t.Parallel()
 	room := func(t *testing.T, p *inbox.Processor) <-chan int {
 		t.Helper()
 		found := make(chan int, 1)
-		go func() { found <- p.Room(t.Context()) }()
+		go func() { found <- p.Capacity(t.Context()) }()
 		return found
 	}
 	wantNone := func(t *testing.T, db *postgres.DB, found <-chan int) {
@@ -333,7 +333,7 @@ func TestRoom(t *testing.T) {
 		t.Parallel()
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if n := processor(nil, nil).Room(ctx); n != 0 {
+		if n := processor(nil, nil).Capacity(ctx); n != 0 {
 			t.Errorf("there is room for %d", n)
 		}
 	})

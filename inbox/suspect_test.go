@@ -88,7 +88,7 @@ func TestProcessor_aMessageThatEndsItsProcessBecomesADeadLetterAndNoOtherDoes(t 
 	await.Row(t, db, `select bool_and(deaths <= 9 or message_id = 'poison') from inbox`)
 }
 
-func TestTheMoreOftenItsHoldersDiedTheFewerSuspectsAreTriedBesideAMessage(t *testing.T) {
+func TestClaim_runsFewerSuspectedPoisonMessagesTogetherTheMoreHoldersDied(t *testing.T) {
 	testdb.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
 	for _, test := range []struct{ deaths, suspects, together int }{

@@ -31,7 +31,7 @@ func wantSwept(t *testing.T, db *postgres.DB, retention time.Duration, want int)
 
 // Whatever the windows are, the inbox does not forget what the outbox can still
 // deliver.
-func TestSweepLeavesWhatTheOutboxHolds(t *testing.T) {
+func TestSweep_keepsMessagesThatTheOutboxCanDeliver(t *testing.T) {
 	t.Parallel()
 
 	t.Run("a message goes when its message in the outbox has gone", func(t *testing.T) {
@@ -69,7 +69,7 @@ func TestSweepLeavesWhatTheOutboxHolds(t *testing.T) {
 	})
 }
 
-func TestSweepKeepsTheLongestWindow(t *testing.T) {
+func TestSweep_keepsTheLongestRetention(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
 	finished(t, db, "3 days", "m1")

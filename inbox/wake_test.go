@@ -30,10 +30,10 @@ func isDue(t *testing.T, db postgres.Querier, id string) bool {
 	return stored(t, db, id).DueIn <= 0
 }
 
-func TestANewMessageWakesItsKey(t *testing.T) {
+func TestReceive_aNewMessageWakesItsKey(t *testing.T) {
 	t.Parallel()
 
-	t.Run("the message that waits for the outside is due at once", func(t *testing.T) {
+	t.Run("the message that waits for the provider is due at once", func(t *testing.T) {
 		db := fresh(t)
 		waits(t, db, "waiting")
 		accept(t, db, note("new", "x"))
@@ -105,9 +105,9 @@ func TestANewMessageWakesItsKey(t *testing.T) {
 	})
 }
 
-// TestAWakeAndAWaitAtTheSameMoment stops one of the two between its statement and
+// TestReceive_wakesAWaitThatIsStoredAtTheSameMoment stops one of the two between its statement and
 // its commit, and starts the other: they see each other, whichever is first.
-func TestAWakeAndAWaitAtTheSameMoment(t *testing.T) {
+func TestReceive_wakesAWaitThatIsStoredAtTheSameMoment(t *testing.T) {
 	t.Parallel()
 
 	const lease = `update inbox set status = 'running', fence = 1, attempts = 1, due_at = clock_timestamp() + interval '1 hour'`

@@ -205,7 +205,7 @@ func (d *diary) want(t *testing.T, want string) {
 	}
 }
 
-// noting is a handler that notes what it gets, but for the message of startWithRoom.
+// noting is a handler that notes what it gets, but for the message of startWithFreeSlots.
 func noting(d *diary) inbox.Handler {
 	return func(_ context.Context, m *inbox.Delivery) error {
 		if m.ID != "first" {

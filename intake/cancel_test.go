@@ -47,7 +47,7 @@ func TestCancelCharge(t *testing.T) {
 		}
 	})
 
-	t.Run("twenty cancellations at once ask once", func(t *testing.T) {
+	t.Run("twenty cancellations at once append one event", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
 		in := keeping(t, db)

@@ -126,7 +126,7 @@ select count(distinct xid)
 		wantCharges(t, db, 1)
 	})
 
-	t.Run("what the store refuses is an error, and nothing of it stays", func(t *testing.T) {
+	t.Run("what the database refuses is an error, and nothing of it is stored", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
 		exec(t, db, `alter table outbox add constraint planted check (topic <> 'charges')`)

@@ -95,9 +95,9 @@ func TestLostAnswers(t *testing.T) {
 	}
 }
 
-// TestStorms makes commits fail as if they had lost a race. Numbers of a sequence are not
+// TestCommit_repeatsALostRaceABoundedNumberOfTimes makes commits fail as if they had lost a race. Numbers of a sequence are not
 // returned by a rollback, so it counts the tries.
-func TestStorms(t *testing.T) {
+func TestCommit_repeatsALostRaceABoundedNumberOfTimes(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		code        string
@@ -135,10 +135,10 @@ create trigger storm before insert on ledger_events for each row execute functio
 	}
 }
 
-// TestRequestsThatShareACommit: requests of two merchants at once, whose accepts are
+// TestGroupCommit_ofSeveralRequests: requests of two merchants at once, whose accepts are
 // committed together, and then some under keys that come three times. Of each key
 // there is one charge, it is its merchant's own, and all have its answer.
-func TestRequestsThatShareACommit(t *testing.T) {
+func TestGroupCommit_ofSeveralRequests(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	address := testdb.URL(t)

@@ -87,7 +87,7 @@ func TestRequestRefund(t *testing.T) {
 		}
 	})
 
-	t.Run("without an amount all that is left goes back", func(t *testing.T) {
+	t.Run("without an amount all that is left is refunded", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
 		in, charge := keeping(t, db), captured(t, db, "charge")

@@ -54,8 +54,8 @@ select *
 // before its postings, which refer to it.
 func Writes() []groupcommit.Statement {
 	return []groupcommit.Statement{
-		{SQL: insertEvent, Many: insertEvents},
-		{SQL: insertPosting, Many: insertPostings},
+		{SQL: insertEvent, ManyRows: insertEvents},
+		{SQL: insertPosting, ManyRows: insertPostings},
 	}
 }
 

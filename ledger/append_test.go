@@ -61,7 +61,7 @@ func TestConflict(t *testing.T) {
 		}
 	})
 
-	t.Run("of sixteen who append at one version one wins", func(t *testing.T) {
+	t.Run("of sixteen writers that append at one version one wins", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
 		s := appended(t, db, ledger.New("ch_1"), cause("a"), paid("acme", "pi_1")[:2]...)

@@ -113,7 +113,7 @@ func TestListCharges_pagesAreStable(t *testing.T) {
 // TestReads_doNotGrowWithHistory counts the rows that reads touch beside 20,000 charges, as
 // the owner and as the role of the api, whose policies must not keep the planner from the
 // indexes. The projector keeps plans of when the tables were empty. No table is analyzed, as
-// after a restore; see also TestPlansWhateverIsKnown in migrations.
+// after a restore; see also TestPlans_doNotDependOnStatistics in migrations.
 func TestReads_doNotGrowWithHistory(t *testing.T) {
 	t.Parallel()
 	testdb.Long(t, "it writes 20,000 charges")

@@ -76,7 +76,7 @@ func TestStream(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	t.Run("until a version is what it was then", func(t *testing.T) {
+	t.Run("until a version is what it was", func(t *testing.T) {
 		t.Parallel()
 		for version := range len(s.Events) + 1 {
 			past := s.Until(version)

@@ -75,9 +75,9 @@ type lookup struct {
 // small are tables that may be read whole.
 var small = regexp.MustCompile(`\bon (projections|outbox_offsets|retention_windows|janitor_lease|numbering_mark)\b`)
 
-// TestPlansWhateverIsKnown: a plan that depends on when a table was analyzed is wrong some
+// TestPlans_doNotDependOnStatistics: a plan that depends on when a table was analyzed is wrong some
 // day. A policy filters what the plan of the statement finds, and changes no plan.
-func TestPlansWhateverIsKnown(t *testing.T) {
+func TestPlans_doNotDependOnStatistics(t *testing.T) {
 	testdb.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
 	all := statements(t)

@@ -145,9 +145,9 @@ values ('acme', 1, 'whsec_b2xk', sha256('s'), 'test', now()),
 	}
 }
 
-// TestRoles_haveNoWayAround tries the ways around grants and policies that PostgreSQL has.
+// TestRoles_cannotAvoidGrantsAndPolicies tries the ways around grants and policies that PostgreSQL has.
 // What it leaves to every user are temporary tables and large objects.
-func TestRoles_haveNoWayAround(t *testing.T) {
+func TestRoles_cannotAvoidGrantsAndPolicies(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
 	for _, role := range []postgres.Role{postgres.RoleAPI, postgres.RoleWorker} {

@@ -110,7 +110,7 @@ func TestRing(t *testing.T) {
 }
 
 // Ring does not wait, and many rings are few notifications.
-func TestRingsAreCoalesced(t *testing.T) {
+func TestRing_sendsOneNotificationForSeveralCalls(t *testing.T) {
 	t.Parallel()
 	database := testdb.URL(t)
 	near := hearing(t, database, &await.Log{})

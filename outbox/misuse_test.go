@@ -15,7 +15,7 @@ import (
 
 // A group that cannot know how far it has read would otherwise be as silent as one that has
 // read all.
-func TestAGroupWithoutAPosition_saysSo(t *testing.T) {
+func TestPosition_ofAnUnknownGroupIsAnError(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string][2]string{
 		"its offset is deleted":   {`delete from outbox_offsets`, `insert into outbox_offsets (topic, consumer_group, transaction_id, "offset") values ('letters', 'g', '0', 0)`},
@@ -42,11 +42,11 @@ func TestAGroupWithoutAPosition_saysSo(t *testing.T) {
 	}
 }
 
-func TestRoomForNone_isAskedForAgainAfterAPoll(t *testing.T) {
+func TestSubscriber_withoutFreeSlotsAsksAgainAfterAPoll(t *testing.T) {
 	testdb.Long(t, "it polls for a while")
 	t.Parallel()
 	asked, began := make(chan struct{}), time.Now()
-	readWhen(t, testdb.Open(t), "g", outbox.Options{Listening: func() bool { return true }, Room: func(ctx context.Context) int {
+	readWhen(t, testdb.Open(t), "g", outbox.Options{Listening: func() bool { return true }, Capacity: func(ctx context.Context) int {
 		select {
 		case asked <- struct{}{}:
 		case <-ctx.Done():
@@ -54,14 +54,14 @@ func TestRoomForNone_isAskedForAgainAfterAPoll(t *testing.T) {
 		return 0
 	}})
 	for range 3 {
-		await.Receive(t, "it asks for room", asked)
+		await.Receive(t, "it asks for capacity", asked)
 	}
 	if took := time.Since(began); took < 2*slowPoll {
 		t.Errorf("it has read three times in %v", took)
 	}
 }
 
-func TestForward_refusesToPublishToNobody(t *testing.T) {
+func TestForward_refusesANilPublisher(t *testing.T) {
 	t.Parallel()
 	err := outbox.Forward(t.Context(), testdb.Open(t).Pool(), "g", topic, nil, outbox.Options{})
 	if err == nil || err.Error() != "forward letters: the publisher is nil" {

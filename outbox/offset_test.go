@@ -11,7 +11,7 @@ import (
 
 // The commit of an offset is not waited for. A crash of the server may lose it, and then
 // what was received behind it is redelivered.
-func TestALostOffsetCostsARedelivery(t *testing.T) {
+func TestOffset_whenLostThePageIsRedelivered(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)
 	publish(t, db, numbered(3)...)
@@ -25,7 +25,7 @@ func TestALostOffsetCostsARedelivery(t *testing.T) {
 
 // Sweep deletes what lies below an offset. Its own commit is waited for, and flushes what
 // was written before it, so no crash loses the offset and keeps the deletion.
-func TestSweepDeletesNothingAboveADurableOffset(t *testing.T) {
+func TestSweep_deletesNothingAboveADurableOffset(t *testing.T) {
 	t.Parallel()
 	db, err := postgres.Open(t.Context(), testdb.URL(t), postgres.Options{
 		AllowUnsafeDurability: true, Settings: map[string]string{"synchronous_commit": "on"}, // the servers of tests have it off

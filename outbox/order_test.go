@@ -14,7 +14,7 @@ import (
 
 // Transaction ids are numbers. Sorted as text, 100 comes before 98, and a page
 // that ends there moves the offset past messages that no group has received.
-func TestPagesFollowTransactionIDsAsNumbers(t *testing.T) {
+func TestPages_areOrderedByTransactionIDsAsNumbers(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)
 	const oldest, newest = 2, 400 // over two pages, and across 9|10 and 99|100
@@ -36,7 +36,7 @@ func TestPagesFollowTransactionIDsAsNumbers(t *testing.T) {
 }
 
 // The SQL that Schema's comment gives for a database without payonce's other tables.
-func TestARestoredOutboxIsReadAfterItsRepair(t *testing.T) {
+func TestRepair_makesARestoredOutboxReadable(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)
 	publish(t, db, "m1")

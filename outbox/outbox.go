@@ -165,5 +165,5 @@ func Appended(b *pgx.Batch) bool {
 
 // Writes are the statements of this package that may share a commit.
 func Writes() []groupcommit.Statement {
-	return []groupcommit.Statement{{SQL: insertMessage, Many: insertMessages}}
+	return []groupcommit.Statement{{SQL: insertMessage, ManyRows: insertMessages}}
 }

@@ -114,7 +114,7 @@ select $1, n::text, '', jsonb_build_object('k', repeat('x', 400000)) from genera
 		}
 	})
 
-	t.Run("one that is not received comes again half as long, and at last alone", func(t *testing.T) {
+	t.Run("a page that is refused is redelivered in halves, and at last one message at a time", func(t *testing.T) {
 		testdb.Long(t, "it waits for pauses")
 		db := fresh(t)
 		publish(t, db, numbered(2*mostMessages)...)
@@ -143,7 +143,7 @@ select $1, n::text, '', jsonb_build_object('k', repeat('x', 400000)) from genera
 		lengths(true, 4, 8, 16, 32, 64, 128, 256, 477) // all of them
 	})
 
-	t.Run("and a new one is not taken for one that comes again", func(t *testing.T) {
+	t.Run("and a new one is not taken for a redelivered one", func(t *testing.T) {
 		db := fresh(t)
 		r := read(t, db, "g")
 		for _, page := range [][]string{numbered(3), numbered(2), numbered(4)} {
@@ -153,7 +153,7 @@ select $1, n::text, '', jsonb_build_object('k', repeat('x', 400000)) from genera
 	})
 }
 
-func TestMessagesRefusesWhatIsNoPage(t *testing.T) {
+func TestMessages_refusesWhatIsNoPage(t *testing.T) {
 	t.Parallel()
 	for name, payload := range map[string]string{"nothing": "", "text": "m1", "a page that is cut": `[{"id": "m1"`, "one message": `{"id": "m1"}`} {
 		t.Run(name, func(t *testing.T) {
@@ -167,7 +167,7 @@ func TestMessagesRefusesWhatIsNoPage(t *testing.T) {
 }
 
 // Watermill would deliver a refused page again, whole and inside its transaction.
-func TestARefusedPageEndsItsTransactionAndIsHalved(t *testing.T) {
+func TestSubscriber_halvesARefusedPage(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)
 	publish(t, db, "m1", "m2")

@@ -50,7 +50,7 @@ func poll(t *testing.T, db *postgres.DB) (query string, args []any) {
 	return r.polls.query, r.polls.args
 }
 
-func TestAnIdlePollWritesNothing(t *testing.T) {
+func TestPoll_writesNothingWhileIdle(t *testing.T) {
 	testdb.Long(t, "it polls for a while")
 	t.Parallel()
 	db := testdb.Open(t)
@@ -75,7 +75,7 @@ func TestAnIdlePollWritesNothing(t *testing.T) {
 	await.True(t, "once it is read, polls take none again", func() bool { return took() == nil })
 }
 
-func TestAPollReadsAPageAndNoMore(t *testing.T) {
+func TestPoll_readsOnePage(t *testing.T) {
 	testdb.Long(t, "it fills a table")
 	t.Parallel()
 	db := testdb.Open(t)

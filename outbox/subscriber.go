@@ -40,9 +40,9 @@ type Options struct {
 	// Listening reports whether Bell rings for the commits of all processes, see
 	// Doorbell.Listening. While it does not, the outbox is read every 50 ms.
 	Listening func() bool
-	// Room waits until there is room for messages, and returns for how many; 0 when ctx
+	// Capacity waits until messages can be taken, and returns how many; 0 when ctx
 	// has ended. 500 where it is nil, which is also the most that a page holds.
-	Room func(ctx context.Context) int
+	Capacity func(ctx context.Context) int
 	// OnPage, where set, is called after each page: with the number of its messages, and
 	// whether they were acknowledged. A read that failed is a page of 0.
 	OnPage func(messages int, acknowledged bool)
@@ -222,10 +222,10 @@ func newReader(group string, o Options, retry time.Duration, now func() time.Tim
 		Options: o, caller: context.Background(), now: now, retry: retry, limit: pageMessages, most: pageMessages, again: firstLook,
 		log: logged(o.Log).With("consumer_group", group), failures: failures{now: now},
 	}
-	if o.Room == nil {
-		r.Room = func(context.Context) int { return pageMessages }
+	if o.Capacity == nil {
+		r.Capacity = func(context.Context) int { return pageMessages }
 	} else {
-		r.limit = 1 // what Room allows is asked for when no transaction is open
+		r.limit = 1 // what Capacity allows is asked for when no transaction is open
 	}
 	if o.Listening == nil {
 		r.Listening = func() bool { return false }
@@ -279,7 +279,7 @@ func (r *reader) HandleError(log watermill.LoggerAdapter, nothing bool, err erro
 		loop.Pause(r.done, r.pause(), r.Bell)
 		loop.Pause(r.done, r.next.Sub(r.now()), nil)
 	}
-	r.limit = min(r.most, r.Room(r.done))
+	r.limit = min(r.most, r.Capacity(r.done))
 	r.began = r.now()
 	return 0
 }

@@ -87,7 +87,7 @@ func TestGroups(t *testing.T) {
 		}
 	})
 
-	t.Run("a group goes on where it stopped", func(t *testing.T) {
+	t.Run("a group continues where it stopped", func(t *testing.T) {
 		db := fresh(t)
 		publish(t, db, "m1")
 		first := read(t, db, "g")
@@ -113,7 +113,7 @@ func TestGroups(t *testing.T) {
 func TestDelivery(t *testing.T) {
 	t.Parallel()
 
-	t.Run("what was not acknowledged comes again", func(t *testing.T) {
+	t.Run("what was not acknowledged is redelivered", func(t *testing.T) {
 		db := fresh(t)
 		publish(t, db, "m1", "m2")
 		first := read(t, db, "g")

@@ -80,7 +80,7 @@ func TestSweep(t *testing.T) {
 		wantOldest(t, db, "m0003")
 	})
 
-	t.Run("of one commit goes what was received, and no more", func(t *testing.T) {
+	t.Run("messages of one commit are deleted once received, and no others", func(t *testing.T) {
 		db := fresh(t)
 		publish(t, db, numbered(5)...)
 		received(t, db, "g", "m0003")
@@ -180,7 +180,7 @@ func TestSweep(t *testing.T) {
 }
 
 // Statements are planned while the tables are small, and the plans are kept.
-func TestASweepWithNothingToDoReadsAlmostNothing(t *testing.T) {
+func TestSweep_readsAlmostNothingIfNothingHasExpired(t *testing.T) {
 	t.Parallel()
 	testdb.Long(t, "it writes thousands of messages")
 	const live, limit = 10_000, 500

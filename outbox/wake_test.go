@@ -55,7 +55,7 @@ func TestDoorbell(t *testing.T) {
 
 	t.Run("is not waited for while more can be read", func(t *testing.T) {
 		db := fresh(t)
-		r := readWhen(t, db, "g", outbox.Options{Listening: listening, Room: func(context.Context) int { return 1 }})
+		r := readWhen(t, db, "g", outbox.Options{Listening: listening, Capacity: func(context.Context) int { return 1 }})
 		once(t, 5*slowPoll, func() { // else twenty
 			publish(t, db, numbered(20)...)
 			r.wantNext(t, numbered(20)...)
@@ -65,7 +65,7 @@ func TestDoorbell(t *testing.T) {
 
 // A message that an older transaction holds up is read soon after that has ended, though
 // no process rings after that.
-func TestHiddenMessagesAreReadSoon(t *testing.T) {
+func TestSubscriber_readsSoonWhatAnOpenTransactionHid(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)
 	bell := make(chan struct{}, 1)
@@ -84,7 +84,7 @@ func TestHiddenMessagesAreReadSoon(t *testing.T) {
 	})
 }
 
-func TestAnIdleSubscriberReadsOnceASecond(t *testing.T) {
+func TestSubscriber_readsOnceASecondWhileIdle(t *testing.T) {
 	testdb.Long(t, "it waits for seconds")
 	t.Parallel()
 	db := testdb.Open(t)
@@ -97,13 +97,13 @@ func TestAnIdleSubscriberReadsOnceASecond(t *testing.T) {
 	}
 }
 
-// While there is no room nothing is read, no transaction is open, and another subscriber
+// Without capacity nothing is read, no transaction is open, and another subscriber
 // of the group may read.
-func TestRoom(t *testing.T) {
+func TestSubscriber_readsNothingWithoutCapacity(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)
 	room, asked := make(chan int), make(chan struct{}, 1)
-	full := readWhen(t, db, "g", outbox.Options{Room: func(ctx context.Context) int {
+	full := readWhen(t, db, "g", outbox.Options{Capacity: func(ctx context.Context) int {
 		select {
 		case asked <- struct{}{}:
 		default:
@@ -115,13 +115,13 @@ func TestRoom(t *testing.T) {
 			return 0
 		}
 	}})
-	await.Receive(t, "the subscriber has read once and asks for room", asked)
+	await.Receive(t, "the subscriber has read once and asks for capacity", asked)
 	publish(t, db, numbered(10)...)
 	settled(t, db)
 	room <- 4
 	page := full.nextPage(t)
 	if n := len(messages(t, page)); n != 4 {
-		t.Errorf("the page has %d messages, room was for 4", n)
+		t.Errorf("the page has %d messages, the capacity was 4", n)
 	}
 	page.Ack()
 	await.Row(t, db, `select not exists (select from pg_stat_activity where datname = current_database() and state = 'idle in transaction')`)
@@ -138,7 +138,7 @@ func TestSubscriber_ends(t *testing.T) {
 	} {
 		for where, o := range map[string]outbox.Options{
 			"while it waits for the bell": {Listening: listening},
-			"while it waits for room":     {Room: func(ctx context.Context) int { <-ctx.Done(); return 0 }},
+			"while it waits for capacity": {Capacity: func(ctx context.Context) int { <-ctx.Done(); return 0 }},
 		} {
 			t.Run(name+" "+where, func(t *testing.T) {
 				db := fresh(t)

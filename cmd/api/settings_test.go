@@ -16,7 +16,7 @@ import (
 // remote is an address that is refused before anything is dialed.
 const remote = "postgres://payonce:hunter2@db.example/payonce?sslmode=disable"
 
-func TestUnsafeSettingsAreRefused(t *testing.T) {
+func TestSettings_refusesUnsafeValues(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ name, variable, value string }{
 		{"an empty address of the database", "DATABASE_URL", ""},
@@ -63,7 +63,7 @@ func TestUnsafeSettingsAreRefused(t *testing.T) {
 	}
 }
 
-func TestSettingsArePrintedWithSecretsHidden(t *testing.T) {
+func TestSettings_arePrintedWithSecretsHidden(t *testing.T) {
 	t.Parallel()
 	log := programtest.Refusal(t, run, map[string]string{
 		"DATABASE_URL": remote, "IN_FLIGHT": "425",

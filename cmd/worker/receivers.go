@@ -80,7 +80,7 @@ func receive(ctx context.Context, log *slog.Logger, db *postgres.DB, listening f
 			continue
 		}
 		subscriber := outbox.NewSubscriber(db.Pool(), group, outbox.Options{
-			Bell: r.bell, Listening: listening, Room: r.processor.Room, Log: log,
+			Bell: r.bell, Listening: listening, Capacity: r.processor.Capacity, Log: log,
 		})
 		defer func() { _ = subscriber.Close() }() // it says what Consume says
 		g.Go(func() error {

@@ -79,7 +79,7 @@ func TestRoute(t *testing.T) {
 }
 
 // A type that this program does not know is logged: it is a newer program's, or foreign.
-func TestAMessageThatItsReceiverDoesNotTakeIsLogged(t *testing.T) {
+func TestRoute_logsAMessageThatItsReceiverDoesNotTake(t *testing.T) {
 	t.Parallel()
 	var lines bytes.Buffer
 	route := routing(slog.New(slog.NewTextHandler(&lines, nil)), (&fulfillment.Fulfillment{}).Receivers()[0])

@@ -10,7 +10,7 @@ import (
 // remote is an address that is refused before anything is dialed.
 const remote = "postgres://payonce:hunter2@db.example/payonce?sslmode=disable"
 
-func TestUnsafeSettingsAreRefused(t *testing.T) {
+func TestSettings_refusesUnsafeValues(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ name, variable, value string }{
 		{"no database", "DATABASE_URL", ""},
@@ -46,7 +46,7 @@ func TestUnsafeSettingsAreRefused(t *testing.T) {
 	}
 }
 
-func TestSettingsArePrintedWithSecretsHidden(t *testing.T) {
+func TestSettings_arePrintedWithSecretsHidden(t *testing.T) {
 	t.Parallel()
 	log := programtest.Refusal(t, run, map[string]string{
 		"DATABASE_URL": remote, "STRIPE_SECRET_KEY": "sk_test_hunter2",
@@ -64,7 +64,7 @@ func TestSettingsArePrintedWithSecretsHidden(t *testing.T) {
 	}
 }
 
-func TestALiveKeyIsNotSentInPlainText(t *testing.T) {
+func TestSettings_aLiveKeyIsNotSentInPlainText(t *testing.T) {
 	t.Parallel()
 	programtest.Refusal(t, run, environ(remote, "STRIPE_SECRET_KEY", "sk_live_hunter2", "STRIPE_API_BASE", "http://api.example"), "set STRIPE_API_BASE to an https:// origin")
 }

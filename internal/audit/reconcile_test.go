@@ -220,7 +220,7 @@ func TestReconcile_besideTraffic(t *testing.T) {
 	}
 }
 
-func TestReconcile_findsWhatTheBooksLack(t *testing.T) {
+func TestReconcile_findsWhatTheLedgerLacks(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.exec(breakable + `

@@ -74,7 +74,7 @@ func TestCORS(t *testing.T) {
 		}
 	})
 
-	t.Run("a question that is no preflight is answered as ever", func(t *testing.T) {
+	t.Run("a request that is no preflight is answered as without CORS", func(t *testing.T) {
 		t.Parallel()
 		w := serve(t, origins(shop))
 		for name, c := range map[string]call{

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// TestAdmission_holdsItsBoundsAndReturnsEveryPlace: requests of a few merchants enter, and
+// TestAdmission_keepsItsBoundsAndReturnsEverySlot: requests of a few merchants enter, and
 // panic while they are in.
-func TestAdmission_holdsItsBoundsAndReturnsEveryPlace(t *testing.T) {
+func TestAdmission_keepsItsBoundsAndReturnsEverySlot(t *testing.T) {
 	t.Parallel()
 	const most, share, merchants = 12, 5, 4
 	a := newAdmission(most, share)

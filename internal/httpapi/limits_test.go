@@ -203,8 +203,8 @@ func TestAudits_oneOfAMerchantInFlight(t *testing.T) {
 	}
 }
 
-// TestSlowBody_takesNoPlace: a request counts as in flight when all of it is here.
-func TestSlowBody_takesNoPlace(t *testing.T) {
+// TestSlowBody_usesNoSlot: a request counts as in flight when all of it is here.
+func TestSlowBody_usesNoSlot(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	const sockets, good = 50, 20

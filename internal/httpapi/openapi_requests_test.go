@@ -23,10 +23,10 @@ func exchanged(t *testing.T, api http.Handler, c call) (e openapi.Exchange) {
 	return e
 }
 
-// TestBodiesAreJudgedAsByTheContract sends a body at and beyond each bound of the
+// TestContract_acceptsTheSameBodies sends a body at and beyond each bound of the
 // schemas of requests. It is refused if and only if the contract refuses it. So the
 // checks of validate.go are written by hand, and the contract decides each bound.
-func TestBodiesAreJudgedAsByTheContract(t *testing.T) {
+func TestContract_acceptsTheSameBodies(t *testing.T) {
 	t.Parallel()
 	api, c := serve(t).handler, theContract(t)
 	for path, schema := range map[string]string{
@@ -122,9 +122,9 @@ func objectOf(s *base.Schema, name, value string) string {
 	return "{" + strings.Join(members, ",") + "}"
 }
 
-// TestParametersAreJudgedAsByTheContract does the same with parameters of paths,
+// TestContract_acceptsTheSameParameters does the same with parameters of paths,
 // queries and headers. What is found by an id that fits is another question.
-func TestParametersAreJudgedAsByTheContract(t *testing.T) {
+func TestContract_acceptsTheSameParameters(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
 	api, c := w.handler, theContract(t)

@@ -122,9 +122,9 @@ func isCurrency(value any) error {
 	return nil
 }
 
-// TestEveryRouteIsInTheContract: the routes of the server are those of the contract and of
+// TestContract_hasEveryRoute: the routes of the server are those of the contract and of
 // the manual, with the scopes that they need.
-func TestEveryRouteIsInTheContract(t *testing.T) {
+func TestContract_hasEveryRoute(t *testing.T) {
 	t.Parallel()
 	server, ok := made(t, newAPI(t, nil, io.Discard)).Handler().(*echo.Echo)
 	if !ok {
@@ -163,8 +163,8 @@ func TestEveryRouteIsInTheContract(t *testing.T) {
 	}
 }
 
-// TestTheContractsExamples: each is what the schema beside it asks for.
-func TestTheContractsExamples(t *testing.T) {
+// TestContract_examplesAreValid: each is what the schema beside it asks for.
+func TestContract_examplesAreValid(t *testing.T) {
 	t.Parallel()
 	checked := 0
 	check := func(where string, proxy *base.SchemaProxy, one *yaml.Node, many *orderedmap.Map[string, *base.Example]) {
@@ -271,8 +271,8 @@ func document(t *testing.T) []byte {
 	return written
 }
 
-// TestTheContractIsServedAsJSON: YAML is a superset of JSON, so one parser reads both alike.
-func TestTheContractIsServedAsJSON(t *testing.T) {
+// TestContract_isServedAsJSON: YAML is a superset of JSON, so one parser reads both alike.
+func TestContract_isServedAsJSON(t *testing.T) {
 	t.Parallel()
 	a := serve(t).send(t, get("/openapi.json").with("Authorization"))
 	if a.status != http.StatusOK || a.header.Get("Content-Type") != "application/json" || !json.Valid([]byte(a.body)) {
@@ -287,8 +287,8 @@ func TestTheContractIsServedAsJSON(t *testing.T) {
 	}
 }
 
-// TestTheContractIsServed without an API key, and once.
-func TestTheContractIsServed(t *testing.T) {
+// TestContract_isServed without an API key, and once.
+func TestContract_isServed(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
 	keyless := get("/openapi.yaml").with("Authorization")
@@ -309,10 +309,10 @@ func TestTheContractIsServed(t *testing.T) {
 	}
 }
 
-// TestTheManualIsServed follows the link of the problem that names it, and then
+// TestManual_isServed follows the link of the problem that names it, and then
 // every file that the page loads. None is from elsewhere, and the page's policy
 // would not let it be.
-func TestTheManualIsServed(t *testing.T) {
+func TestManual_isServed(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
 	missing := w.send(t, post("", body()).with("Idempotency-Key"))

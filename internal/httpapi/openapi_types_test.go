@@ -60,10 +60,10 @@ func events() []domain.Event {
 	return all
 }
 
-// TestTheGoTypesAreTheContracts compares the members of every type that is read or written
+// TestContract_hasTheMembersOfTheGoTypes compares the members of every type that is read or written
 // with the schema of it, in both directions: their names, and which are always there. Their
 // types are compared by every exchange of the other tests.
-func TestTheGoTypesAreTheContracts(t *testing.T) {
+func TestContract_hasTheMembersOfTheGoTypes(t *testing.T) {
 	t.Parallel()
 	types := answers()
 	maps.Copy(types, requests())
@@ -93,8 +93,8 @@ func membersOf(t reflect.Type) map[string]bool {
 	return all
 }
 
-// TestEveryEventIsInTheContract: its type with the schema of its data, and no other.
-func TestEveryEventIsInTheContract(t *testing.T) {
+// TestContract_hasEveryEvent: its type with the schema of its data, and no other.
+func TestContract_hasEveryEvent(t *testing.T) {
 	t.Parallel()
 	want, got := map[string]string{}, map[string]string{}
 	for _, e := range events() {
@@ -124,9 +124,9 @@ func constant(s *base.Schema, member string) string {
 	return ""
 }
 
-// TestTheUnionsOfTheContract_haveDiscriminators, which name all of their alternatives, each
+// TestContract_unionsHaveDiscriminators, which name all of their alternatives, each
 // by the value that it has. Two unions have none: with null, and with an empty object.
-func TestTheUnionsOfTheContract_haveDiscriminators(t *testing.T) {
+func TestContract_unionsHaveDiscriminators(t *testing.T) {
 	t.Parallel()
 	var tree yaml.Node
 	if err := yaml.Unmarshal(document(t), &tree); err != nil {
@@ -168,7 +168,7 @@ func TestTheUnionsOfTheContract_haveDiscriminators(t *testing.T) {
 }
 
 // A later version may add steps, so a client must accept names that it does not know.
-func TestTheContract_allowsOtherSteps(t *testing.T) {
+func TestContract_allowsOtherSteps(t *testing.T) {
 	t.Parallel()
 	if names := schemaAt(t, "StepName").Enum; len(names) > 0 {
 		t.Errorf("the names of steps are limited to %d", len(names))
@@ -178,8 +178,8 @@ func TestTheContract_allowsOtherSteps(t *testing.T) {
 	}
 }
 
-// TestTheValuesOfTheContract: what a member can be is what the code can say.
-func TestTheValuesOfTheContract(t *testing.T) {
+// TestContract_hasTheValuesOfTheCode: what a member can be is what the code can say.
+func TestContract_hasTheValuesOfTheCode(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]any{
 		"ChargeStatus": []domain.Status{domain.Pending, domain.Succeeded, domain.Failed, domain.PartiallyRefunded, domain.Refunded},

@@ -26,7 +26,7 @@ func TestAuthenticate(t *testing.T) {
 	register(t, db, acme(), shop(), key, "another key of acme")
 	register(t, db, merchants.Merchant{ID: "globex"}, merchants.Webhook{}, "the key of globex")
 
-	t.Run("a key opens its merchant's account", func(t *testing.T) {
+	t.Run("an API key authenticates its merchant", func(t *testing.T) {
 		t.Parallel()
 		want := acme()
 		want.HasWebhook = true

@@ -174,7 +174,7 @@ returning 1`
 //
 // If we die here: the statement is a transaction of its own, and the next sweep finds what is
 // left.
-// Test: TestJob/the_next_goes_on_where_one_died in internal/retention.
+// Test: TestJob/the_next_continues_where_one_died in internal/retention.
 func SweepSecrets(ctx context.Context, q postgres.Querier, limit int) (int, error) {
 	rows, _ := q.Query(ctx, sweepSecrets, limit) // rows have its error too
 	swept, err := pgx.CollectRows(rows, pgx.RowTo[int])

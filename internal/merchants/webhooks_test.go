@@ -97,7 +97,7 @@ func TestRotateSecret(t *testing.T) {
 		})
 	}
 
-	t.Run("what is over is forgotten at the next rotation, and what is not is kept", func(t *testing.T) {
+	t.Run("a secret that has ended is deleted at the next rotation, and others are kept", func(t *testing.T) {
 		t.Parallel()
 		db := withWebhook(t)
 		kept := func() (texts string) {

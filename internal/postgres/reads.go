@@ -31,7 +31,7 @@ const (
 func NewReads[Q, A any](most int, read func(ctx context.Context, questions []Q) (answers []A, err error)) *Reads[Q, A] {
 	r := &Reads[Q, A]{read: read}
 	r.batcher = &groupcommit.Batcher[Q, A]{
-		Most: cmp.Or(most, defaultConns), MayLeave: true, Call: r.call,
+		MaxInFlight: cmp.Or(most, defaultConns), Cancelable: true, Call: r.call,
 		Fit: func(queue []Q) int { return min(len(queue), maxQuestions) },
 	}
 	return r
@@ -65,7 +65,7 @@ func (r *Reads[Q, A]) call(ctx context.Context, questions []Q) []groupcommit.Res
 			continue
 		}
 		outcomes[i].Err = err
-		outcomes[i].Alone = ctx.Err() == nil && !errors.Is(err, ErrNoConnection)
+		outcomes[i].Individually = ctx.Err() == nil && !errors.Is(err, ErrNoConnection)
 	}
 	return outcomes
 }

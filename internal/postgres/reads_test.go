@@ -117,7 +117,7 @@ func TestReads_refuseAReadWithTooFewAnswers(t *testing.T) {
 
 // A caller that leaves gets the error of its context and no answer, and takes none from the
 // others.
-func TestReads_callersLeave(t *testing.T) {
+func TestReads_callersCancel(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newReader(nil)

@@ -161,9 +161,9 @@ func TestRead_asTenants(t *testing.T) {
 	wantThings(t, db) // the connection is released, and names no merchant
 }
 
-// TestANameEndsWithItsTransaction: however the transaction ends, the next one on the
+// TestTenant_endsWithItsTransaction: however the transaction ends, the next one on the
 // connection has no merchant's name.
-func TestANameEndsWithItsTransaction(t *testing.T) {
+func TestTenant_endsWithItsTransaction(t *testing.T) {
 	testdb.Long(t, "it waits until the server notices clients that are gone")
 	t.Parallel()
 	read := func(sql string) func(context.Context, *postgres.DB) error {

@@ -94,7 +94,7 @@ func TestEntriesDoNotOutliveTheirKeys(t *testing.T) {
 	}
 }
 
-func TestForged(t *testing.T) {
+func TestFind_refusesAForgedEntry(t *testing.T) {
 	t.Parallel()
 
 	t.Run("an entry of which one bit is wrong is not found", func(t *testing.T) {

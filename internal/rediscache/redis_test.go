@@ -84,9 +84,9 @@ func TestOpen_logsIn(t *testing.T) {
 	}
 }
 
-// TestTrouble: whatever Redis does, nothing is found that should not be, and the
+// TestCache_whateverRedisDoes: whatever Redis does, nothing is found that should not be, and the
 // answers come back when it does.
-func TestTrouble(t *testing.T) {
+func TestCache_whateverRedisDoes(t *testing.T) {
 	t.Parallel()
 	f, silence := newFixture(t), make(chan struct{})
 	record := f.keep(t, keyOf("key"), recordOf("ch_1"))

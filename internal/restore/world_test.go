@@ -57,7 +57,7 @@ func (f fixture) commit(s ledger.Stream, events ...domain.Event) ledger.Stream {
 		}
 	}
 	err = f.db.Commit(f.t.Context(), b)
-	for groupcommit.OutcomeOf(err).MayPass() { // beside a repair
+	for groupcommit.OutcomeOf(err).Retryable() { // beside a repair
 		err = f.db.Commit(f.t.Context(), b)
 	}
 	if err != nil {
@@ -175,7 +175,7 @@ func (f fixture) read() *reader {
 	f.t.Helper()
 	r := &reader{}
 	subscriber := outbox.NewSubscriber(f.db.Pool(), "g", outbox.Options{
-		Room: func(context.Context) int { r.polls.Add(1); return 500 }, // it is asked for after each poll
+		Capacity: func(context.Context) int { r.polls.Add(1); return 500 }, // it is asked for after each poll
 	})
 	pages, err := subscriber.Subscribe(f.t.Context(), topic)
 	if err != nil {

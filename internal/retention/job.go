@@ -49,7 +49,7 @@ type Job struct {
 //
 // If we die here: each commit has deleted all of its rows or none. The lease ends, and the
 // job of another worker goes on with what is left.
-// Test: TestJob/the_next_goes_on_where_one_died.
+// Test: TestJob/the_next_continues_where_one_died.
 func (j *Job) Run(ctx context.Context) {
 	defer j.release(ctx)
 	loop.Run(ctx, j.Log, "nothing is deleted: the lease of the retention job cannot be taken", func(ctx context.Context) (time.Duration, error) {

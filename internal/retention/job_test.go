@@ -165,7 +165,7 @@ func TestJob(t *testing.T) {
 		}
 	})
 
-	t.Run("one at a time is at work, and when it ends another", func(t *testing.T) {
+	t.Run("one at a time runs, and when it ends another does", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
 		first, second := newKeeper(db, "a"), newKeeper(db, "b")
@@ -181,7 +181,7 @@ func TestJob(t *testing.T) {
 		await.Row(t, db, `select holder = 'b' from janitor_lease`)
 	})
 
-	t.Run("the next goes on where one died", func(t *testing.T) {
+	t.Run("the next continues where one died", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
 		fill(t, db)

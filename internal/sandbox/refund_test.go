@@ -40,7 +40,7 @@ func TestCreateRefund(t *testing.T) {
 			want(t, http.StatusBadRequest, map[string]any{"error.type": "invalid_request_error", "error.param": "payment_intent"})
 	})
 
-	t.Run("the refund of pm_card_refundFail fails and gives nothing back", func(t *testing.T) {
+	t.Run("the refund of pm_card_refundFail fails and returns nothing", func(t *testing.T) {
 		t.Parallel()
 		id := f.captured("pm_card_refundFail")
 		for range 2 {

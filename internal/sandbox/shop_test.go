@@ -107,7 +107,7 @@ func TestShop(t *testing.T) {
 		}
 	})
 
-	t.Run("without a secret it verifies nothing and takes nothing", func(t *testing.T) {
+	t.Run("without a secret it verifies and accepts nothing", func(t *testing.T) {
 		t.Parallel()
 		f := start(t, sandbox.Options{})
 		body := notice("ch_1")

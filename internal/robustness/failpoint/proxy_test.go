@@ -135,7 +135,7 @@ func TestPoints(t *testing.T) {
 			"insert effects", "begin", "commit")
 	})
 
-	t.Run("what another connection of a life has done before is no point", func(t *testing.T) {
+	t.Run("a repeated round trip of another connection is no crash point", func(t *testing.T) {
 		t.Parallel()
 		s := newScene(t)
 		conn, plan := s.through(failpoint.Aim{}, nil)
@@ -225,7 +225,7 @@ func TestStrike(t *testing.T) {
 		s.wantStored(1, 2)
 	})
 
-	t.Run("a paused trip goes on where it was", func(t *testing.T) {
+	t.Run("a paused round trip continues where it was", func(t *testing.T) {
 		t.Parallel()
 		s := newScene(t)
 		for _, side := range []failpoint.Side{failpoint.Before, failpoint.After} {
