@@ -120,7 +120,7 @@ func TestNotify_refund(t *testing.T) {
 			begin: func(s *shop) { s.announce(s.requestRefund(false, refundedBy())) }, events: paid + refunded,
 		},
 		"a message that names no outcome becomes a dead letter": {
-			begin: func(s *shop) { s.announce(s.requestRefund(true)) }, ends: "dead letter", events: paid + asked, message: "dead",
+			begin: func(s *shop) { s.announce(s.requestRefund(true)) }, ends: "dead", events: paid + asked, message: "dead",
 		},
 	}
 	for name, tc := range map[string]struct {
@@ -190,11 +190,11 @@ func TestNotify_refusals(t *testing.T) {
 			},
 		},
 		"a webhook without an endpoint becomes a dead letter": {
-			begin: func(s *shop) { s.succeed(order()); s.removeEndpoint() }, ends: "dead letter", events: paid, message: "dead",
+			begin: func(s *shop) { s.succeed(order()); s.removeEndpoint() }, ends: "dead", events: paid, message: "dead",
 		},
 		"a merchant that wanted no webhook gets none":         {begin: func(s *shop) { s.succeed(unnotified) }, events: paid},
 		"a message whose event cannot be read yet waits":      {begin: renumbered("9"), ends: "waits", events: paid, message: "pending"},
-		"a message that names no event becomes a dead letter": {begin: renumbered("0"), ends: "dead letter", events: paid, message: "dead"},
+		"a message that names no event becomes a dead letter": {begin: renumbered("0"), ends: "dead", events: paid, message: "dead"},
 	}
 	for name, answer := range map[string]http.HandlerFunc{
 		"a cut":      cut,
@@ -212,7 +212,7 @@ func TestNotify_refusals(t *testing.T) {
 		t.Parallel()
 		s := newShop(t) // loopback is not allowed
 		s.succeed(order())
-		s.expectEnd(s.deliver(), "dead letter")
+		s.expectEnd(s.deliver(), "dead")
 		s.expectReceived(0, paid, "dead")
 		s.expectText("true", `select (last_error like '%target refused%')::text from inbox`)
 	})

@@ -218,12 +218,12 @@ func TestResume(t *testing.T) {
 		"a canceled intent that remembers its decline fails the charge with it": {
 			"canceled", attempted("card_declined", "lost_card"), nil, "", "done", failed(toStarted+declined, domain.CardDeclined),
 		},
-		"an intent of another amount makes a dead letter":              {"succeeded", []any{"amount", 2000, "amount_received", 2000}, nil, "", "dead letter", dead},
-		"an intent of another currency makes a dead letter":            {"succeeded", []any{"currency", "usd"}, nil, "", "dead letter", dead},
-		"an intent of another charge makes a dead letter":              {"succeeded", []any{"metadata", map[string]any{"charge_id": "ch_2"}}, nil, "", "dead letter", dead},
-		"an intent that names no charge makes a dead letter":           {"succeeded", []any{"metadata", map[string]any{}}, nil, "", "dead letter", dead},
-		"an intent that took less than its amount makes a dead letter": {"succeeded", []any{"amount_received", 1998}, nil, "", "dead letter", dead},
-		"an intent that waits to be captured makes a dead letter":      {"requires_capture", nil, nil, "", "dead letter", dead},
+		"an intent of another amount makes a dead letter":              {"succeeded", []any{"amount", 2000, "amount_received", 2000}, nil, "", "dead", dead},
+		"an intent of another currency makes a dead letter":            {"succeeded", []any{"currency", "usd"}, nil, "", "dead", dead},
+		"an intent of another charge makes a dead letter":              {"succeeded", []any{"metadata", map[string]any{"charge_id": "ch_2"}}, nil, "", "dead", dead},
+		"an intent that names no charge makes a dead letter":           {"succeeded", []any{"metadata", map[string]any{}}, nil, "", "dead", dead},
+		"an intent that took less than its amount makes a dead letter": {"succeeded", []any{"amount_received", 1998}, nil, "", "dead", dead},
+		"an intent that waits to be captured makes a dead letter":      {"requires_capture", nil, nil, "", "dead", dead},
 	} {
 		scenarios[name] = scenario{
 			begin:  func(f *fixture) { f.start(); f.provider.on("retrieve", shows(s.status, s.pairs...)) },

@@ -94,7 +94,7 @@ func TestRefund_others(t *testing.T) {
 			check: func(f *fixture) {
 				f.expectText("true", `select (last_error like '%reticent%')::text from inbox`)
 				f.provider.on("refunds", lists(refundOf("reticent")), lists(refundOf("succeeded", second()...)))
-				f.expectEnd(f.deliver(), "dead letter")
+				f.expectEnd(f.deliver(), "dead")
 				f.expect(back(askedTwice+" refund.succeeded", "refund.succeeded", "dead"), "refunds refunds")
 			},
 		},
@@ -118,7 +118,7 @@ func TestRefund_state(t *testing.T) {
 	scenarios := map[string]scenario{
 		"a response about another refund makes a dead letter": {
 			begin: isRefunding, script: script{"refund": {gives("succeeded", "metadata", map[string]any{"refund_id": "re_2"})}},
-			ends: "dead letter", want: dead, calls: "refunds refund",
+			ends: "dead", want: dead, calls: "refunds refund",
 		},
 		"a failure says why": {
 			begin: isRefunding, script: script{"refund": {gives("failed", "failure_reason", "expired_or_canceled_card")}},
@@ -142,14 +142,14 @@ func TestRefund_state(t *testing.T) {
 		"canceled is a failure":                             {"canceled", nil, "done", back(asked+" refund.failed", "refund.failed", "done")},
 		"pending is looked at again later":                  {"pending", nil, "waits", pending},
 		"an action of the customer is waited for":           {"requires_action", nil, "waits", pending},
-		"an unknown state makes a dead letter":              {"reticent", nil, "dead letter", dead},
-		"no state at all makes a dead letter":               {"", nil, "dead letter", dead},
-		"a wrong amount makes a dead letter":                {"succeeded", []any{"amount", 601}, "dead letter", dead},
-		"a wrong currency makes a dead letter":              {"succeeded", []any{"currency", "usd"}, "dead letter", dead},
-		"another payment makes a dead letter":               {"succeeded", []any{"payment_intent", "pi_2"}, "dead letter", dead},
-		"no payment makes a dead letter":                    {"succeeded", []any{"payment_intent", nil}, "dead letter", dead},
+		"an unknown state makes a dead letter":              {"reticent", nil, "dead", dead},
+		"no state at all makes a dead letter":               {"", nil, "dead", dead},
+		"a wrong amount makes a dead letter":                {"succeeded", []any{"amount", 601}, "dead", dead},
+		"a wrong currency makes a dead letter":              {"succeeded", []any{"currency", "usd"}, "dead", dead},
+		"another payment makes a dead letter":               {"succeeded", []any{"payment_intent", "pi_2"}, "dead", dead},
+		"no payment makes a dead letter":                    {"succeeded", []any{"payment_intent", nil}, "dead", dead},
 		"an id that cannot be stored is no answer":          {"succeeded", []any{"id", "rp\x00"}, "waits", pending},
-		"a wrong amount makes a dead letter while it waits": {"pending", []any{"amount", 601}, "dead letter", dead},
+		"a wrong amount makes a dead letter while it waits": {"pending", []any{"amount", 601}, "dead", dead},
 	} {
 		scenarios["answered "+name] = scenario{
 			begin: isRefunding, script: script{"refund": {gives(s.status, s.pairs...)}}, ends: s.end, want: s.want, calls: "refunds refund",
@@ -184,7 +184,7 @@ func TestRefund_list(t *testing.T) {
 			[]json.RawMessage{of("re_2", "rp_2", "failed"), of("re_1", "rp_1", "succeeded"), of("re_3", "rp_3", "failed")}, "refunds", "done", success,
 		},
 		"two that move money make a dead letter": {
-			[]json.RawMessage{of("re_1", "rp_2", "pending"), of("re_1", "rp_1", "succeeded")}, "refunds", "dead letter", back(asked, "", "dead"),
+			[]json.RawMessage{of("re_1", "rp_2", "pending"), of("re_1", "rp_1", "succeeded")}, "refunds", "dead", back(asked, "", "dead"),
 		},
 		"one that moves money stands before one that failed": {
 			[]json.RawMessage{of("re_1", "rp_2", "failed"), of("re_1", "rp_1", "succeeded")}, "refunds", "done", success,
@@ -291,7 +291,7 @@ func TestMostUrgent(t *testing.T) {
 		atLeast    time.Duration
 		patient    bool
 	}{
-		"dead letters make a dead letter":                            {dead, dead, "dead letter", 0, false},
+		"dead letters make a dead letter":                            {dead, dead, "dead", 0, false},
 		"a wait delays a dead letter":                                {dead, wait(time.Hour, false), "waits", time.Hour, false},
 		"waits end with the earliest":                                {wait(time.Hour, false), wait(time.Minute, false), "waits", time.Minute, false},
 		"waits are patient if all of them are":                       {wait(0, true), wait(0, true), "waits", 0, true},

@@ -171,7 +171,7 @@ func TestResend(t *testing.T) {
 		s.expectReceived(4, told, "done done done done")
 		s.resend()
 		s.removeEndpoint()
-		s.expectEnd(s.repeat(), "dead letter")
+		s.expectEnd(s.repeat(), "dead")
 		s.expectResends(true, true, true, false)
 	})
 }
@@ -181,7 +181,7 @@ func TestResend_delaysNoOtherWebhook(t *testing.T) {
 	t.Parallel()
 	for how, answer := range map[string]func(*shop){
 		"waits": func(s *shop) { s.answer(says(http.StatusGone, "", "Retry-After", "86400")) },
-		"dead letter": func(s *shop) {
+		"dead": func(s *shop) {
 			s.exec(`update inbox set payload = convert_to(replace(convert_from(payload, 'UTF8'), '"version":4', '"version":0'), 'UTF8') where type = 'webhook.resend'`)
 		},
 	} {

@@ -70,7 +70,7 @@ func TestReversal(t *testing.T) {
 			begin: func(f *fixture) { f.request(f.isRefunded(), "re_2", 100) },
 			script: script{"refunds": {lists(refundOf("succeeded", second()...),
 				refundOf("succeeded", append(second(), "id", "rp_3")...), refundOf("failed"))}},
-			ends: "dead letter", want: back(refunded+asked+" refund.reversed", "refund.reversed", "dead"), calls: "refunds",
+			ends: "dead", want: back(refunded+asked+" refund.reversed", "refund.reversed", "dead"), calls: "refunds",
 		},
 		"a refund whose read was lost does not keep another from being reversed": {
 			begin: func(f *fixture) {

@@ -176,11 +176,11 @@ func TestRetry_ofADeadLetterWhoseWorkIsDone(t *testing.T) {
 	runAll(t, map[string]scenario{
 		"a refund that ended meanwhile is done at once when it is retried, without a call of the provider": {
 			begin: isOlder, script: script{"refunds": {lists(refundOf("reticent")), lists(refundOf("succeeded"))}},
-			ends: "dead letter", want: back(asked, "", "dead"), calls: "refunds", check: retried(back(refunded, "refund.succeeded", "")),
+			ends: "dead", want: back(asked, "", "dead"), calls: "refunds", check: retried(back(refunded, "refund.succeeded", "")),
 		},
 		"a charge that ended meanwhile is done at once when it is retried, without a call of the provider": {
 			begin: isStarted, script: script{"retrieve": {shows("requires_capture"), shows("succeeded")}},
-			ends: "dead letter", want: open(toStarted, "dead"), calls: "retrieve", check: retried(succeeded(toStarted)),
+			ends: "dead", want: open(toStarted, "dead"), calls: "retrieve", check: retried(succeeded(toStarted)),
 		},
 	})
 }

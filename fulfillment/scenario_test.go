@@ -24,7 +24,7 @@ func endOf(err error) string {
 	case inbox.IsLost(err):
 		return "lost"
 	case dead:
-		return "dead letter"
+		return "dead"
 	case waits:
 		return "waits"
 	default:
