@@ -90,7 +90,7 @@ func ExampleProcessor_wake() {
 		},
 	}
 	subscriber := outbox.NewSubscriber(pool, "inbox", outbox.Options{
-		Bell: bell.Bell(outbox.KindMessages), Listening: bell.Listening, Room: shop.Room,
+		Bell: bell.Bell(outbox.KindMessages), Listening: bell.Listening, Capacity: shop.Capacity,
 	})
 
 	b := &pgx.Batch{}

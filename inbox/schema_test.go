@@ -72,7 +72,7 @@ func TestProcessor_triesOnWithoutARight(t *testing.T) {
 	p := processor(worker, answer(nil))
 	p.Log = slog.New(slog.NewTextHandler(lines, nil))
 	stop := consume(t, p, inbox.Source{Subscriber: b, Topic: "orders"})
-	lines.await(t, "receive failed, the messages will be delivered again")
+	lines.await(t, "receive failed, the messages will be redelivered")
 	await.True(t, "it is refused several times", func() bool { _, nacks := b.seen(); return nacks > 2 })
 	start(t, p)
 	lines.await(t, "claim failed, it is retried until it succeeds")

@@ -26,7 +26,7 @@
 // # Failures
 //
 //   - A process dies, or a connection is cut, before the offset has moved: the page is
-//     delivered again.
+//     redelivered.
 //   - A connection is cut in COMMIT: the transaction and its messages exist or do not. Repeat
 //     it under the same key, as packages idempotency and groupcommit do.
 //   - A receiver or broker refuses a message: it holds up those behind it, in its group alone.
