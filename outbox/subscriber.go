@@ -269,7 +269,7 @@ func (r *reader) HandleError(log watermill.LoggerAdapter, nothing bool, err erro
 	case err != nil || read > 0 && !acknowledged:
 		r.most = max(1, read/2)
 		loop.Pause(r.done, r.retry, nil)
-	case more && read > 0: // else Room has returned 0
+	case more && read > 0: // else Capacity has returned 0
 		r.most = min(pageMessages, 2*r.most)
 	default:
 		if read > 0 {
