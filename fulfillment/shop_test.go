@@ -61,7 +61,7 @@ func newShop(t *testing.T, allow ...netip.Prefix) *shop {
 	s := &shop{fixture: newFixture(t), knows: shopSecret}
 	server := httptest.NewServer(http.HandlerFunc(s.receive))
 	t.Cleanup(server.Close)
-	sender := webhook.New(webhook.Config{AllowCIDRs: allow, Now: time.Now})
+	sender := webhook.New(webhook.Config{AllowCIDRs: allow, Now: time.Now, Timeout: time.Minute})
 	t.Cleanup(sender.Close)
 	s.notify = s.handler(fulfillment.Services{Webhooks: sender}, fulfillment.NotificationReceiver)
 	s.register("acme", server.URL+"/hooks")
