@@ -51,17 +51,15 @@ type HTTPOptions struct {
 	Stores func(status int) bool
 	// MaxBody and MaxResponse bound what is held in memory, in bytes; 1 MiB each if zero.
 	MaxBody, MaxResponse int
-	// Retention is how long a response is kept; DefaultRetention if zero.
+	// Retention, Wait and Committed are those of Options.
 	Retention time.Duration
-	// Wait is how long a request waits for another one in flight under its key: at most
-	// MaxWait, DefaultWait if zero, NoWait for not at all. InFlight is the status after that:
-	// 409 if zero; 425 and 202 are usual too.
-	Wait     time.Duration
+	Wait      time.Duration
+	Committed func(Commit)
+	// InFlight is the status if another request under the key is in flight after Wait: 409 if
+	// zero; 425 and 202 are usual too.
 	InFlight int
 	// Problem writes the responses of the middleware itself; Problem.Write if nil.
 	Problem func(w http.ResponseWriter, r *http.Request, p Problem)
-	// Committed, if set, receives the result of each request, see Options.
-	Committed func(Commit)
 	// Log receives the causes of responses of 500 and above; slog.Default() if nil.
 	Log *slog.Logger
 }
