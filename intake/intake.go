@@ -59,7 +59,9 @@ type Account struct {
 type Request struct {
 	Key idempotency.Key // its scope becomes the account's merchant
 	idempotency.Request
-	ID string // of the HTTP request, for correlation
+	ID     string // of the HTTP request, for correlation
+	APIKey string // the id of the API key, never the key
+	Client string // the client's address
 	// Metadata becomes metadata of the message that the request causes. It decides
 	// nothing.
 	Metadata map[string]string
@@ -114,7 +116,7 @@ func (r Request) write(b *pgx.Batch, s ledger.Stream, command domain.Command, no
 	if err != nil || len(events) == 0 {
 		return s, err
 	}
-	s, err = ledger.Append(b, s, ledger.Cause{CorrelationID: r.ID, CausationID: r.ID, Actor: "api", At: now}, events...)
+	s, err = ledger.Append(b, s, ledger.Cause{CorrelationID: r.ID, CausationID: r.ID, Actor: "api", APIKey: r.APIKey, Client: r.Client, At: now}, events...)
 	if err != nil {
 		return s, err
 	}

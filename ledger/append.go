@@ -23,6 +23,10 @@ type Cause struct {
 	CausationID string `json:"causation_id"`
 	// Actor is the program or person that decided.
 	Actor string `json:"actor"`
+	// APIKey is the id of the API key of the request, never the key; "" if there was none.
+	APIKey string `json:"api_key,omitempty"`
+	// Client is the address from which the request came; "" if there was none.
+	Client string `json:"client,omitempty"`
 	// At is when the event occurred, for display. Where zero, it is the database's time.
 	At time.Time `json:"-"`
 }

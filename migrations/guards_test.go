@@ -63,7 +63,8 @@ func TestAppendOnly(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)
 	functions, _ := guards(t)
-	for _, sql := range []string{functions, `select event('ch_1', 1, 'a')`, `select posting(1, 'a:EUR', 'b:EUR', 5)`} {
+	for _, sql := range []string{functions, `select event('ch_1', 1, 'a')`, `select posting(1, 'a:EUR', 'b:EUR', 5)`,
+		`insert into operator_actions (actor, login, action, subject, after) values ('me', 'me', 'a', 's', '{}')`} {
 		testdb.Exec(t, db.Pool(), sql)
 	}
 	for name, test := range map[string]struct{ statement, says string }{
@@ -74,6 +75,9 @@ func TestAppendOnly(t *testing.T) {
 		"a posting is not changed":     {`update ledger_postings set amount = 6`, "ledger_postings is append-only: UPDATE refused"},
 		"a posting is not deleted":     {`delete from ledger_postings`, "ledger_postings is append-only: DELETE refused"},
 		"postings are not truncated":   {`truncate ledger_postings`, "ledger_postings is append-only: TRUNCATE refused"},
+		"an action is not changed":     {`update operator_actions set actor = 'you'`, "operator_actions is append-only: UPDATE refused"},
+		"an action is not deleted":     {`delete from operator_actions`, "operator_actions is append-only: DELETE refused"},
+		"actions are not truncated":    {`truncate operator_actions`, "operator_actions is append-only: TRUNCATE refused"},
 		"an event is not replaced by an upsert": {`
 insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
 select event_id, stream_id, version, type, 1, merchant_id, data, metadata, now()
@@ -91,7 +95,7 @@ select event_id, stream_id, version, type, 1, merchant_id, data, metadata, now()
 		})
 	}
 	tables := testdb.All[string](t, db, `select tgrelid::regclass::text from pg_trigger where tgfoid = 'refuse_change'::regproc order by 1`)
-	if diff := cmp.Diff([]string{"ledger_events", "ledger_postings"}, tables); diff != "" {
+	if diff := cmp.Diff([]string{"ledger_events", "ledger_postings", "operator_actions"}, tables); diff != "" {
 		t.Errorf("append-only tables (-want +got):\n%s", diff)
 	}
 }

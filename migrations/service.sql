@@ -132,6 +132,77 @@ comment on column cache_secret.secret is 'key of the seals on cached answers; wi
 insert into cache_secret (secret)
 select sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()));
 
+-- Operators' actions ----------------------------------------------------------
+
+-- A trigger for each action, which writes operator_actions. None fires for what a program
+-- does by itself to these tables.
+
+-- An operator retries a dead letter.
+create trigger inbox_retried
+ after update of decided_at on inbox
+   for each row when (new.decided_at is distinct from old.decided_at and new.status <> 'discarded')
+       execute function record_action('inbox retry', id, partition_key, decided_by, '{receiver,message_id,ordering_key,type,status,attempts,deaths,waits}');
+
+-- An operator discards a dead letter.
+create trigger inbox_discarded
+ after update of decided_at on inbox
+   for each row when (new.decided_at is distinct from old.decided_at and new.status = 'discarded')
+       execute function record_action('inbox discard', id, partition_key, decided_by, '{receiver,message_id,ordering_key,type,status,attempts,deaths,waits}');
+
+-- An account is new or changes.
+create trigger merchants_set
+ after insert or update on merchants
+   for each row
+       execute function record_action('merchant set', merchant_id, merchant_id, '', '{fee_basis_points,fee_fixed,webhook_url,webhook_generation}');
+
+-- A key is new.
+create trigger api_keys_created
+ after insert on api_keys
+   for each row
+       execute function record_action('key create', prefix, merchant_id, '', '{scopes,addresses,expires_at,revoked_at}');
+
+-- A key changes, as by a rotation.
+create trigger api_keys_changed
+ after update of merchant_id, scopes, addresses, expires_at on api_keys
+   for each row
+       execute function record_action('key change', prefix, merchant_id, '', '{scopes,addresses,expires_at,revoked_at}');
+
+-- A key is revoked. Its hash is not stored.
+create trigger api_keys_revoked
+ after update of revoked_at on api_keys
+   for each row
+       execute function record_action('key revoke', prefix, merchant_id, '', '{scopes,addresses,expires_at,revoked_at}');
+
+-- A webhook secret is new. The secret is not stored.
+create trigger webhook_secrets_created
+ after insert on webhook_secrets
+   for each row
+       execute function record_action('webhook secret create', generation, merchant_id, created_by, '{generation,ends_at}');
+
+-- A webhook secret gets an end.
+create trigger webhook_secrets_ended
+ after update of ends_at on webhook_secrets
+   for each row
+       execute function record_action('webhook secret end', generation, merchant_id, '', '{generation,ends_at}');
+
+-- An operator asks for a webhook once more.
+create trigger webhook_resends_requested
+ after insert on webhook_resends
+   for each row
+       execute function record_action('webhook resend', event_id, merchant_id, requested_by, '{resend_id,event_id,charge_id}');
+
+-- A restore is repaired.
+create trigger numbering_mark_written
+ after insert or update on numbering_mark
+   for each row
+       execute function record_action('outbox repair', written_in, '', '', '{written_in}');
+
+-- A worker states other windows than the last one did.
+create trigger retention_windows_set
+ after insert or update of outbox_window, inbox_window on retention_windows
+   for each row
+       execute function record_action('retention set', worker, '', worker, '{outbox_window,inbox_window}');
+
 -- Sessions of the server ------------------------------------------------------
 
 -- Readers of the outbox stay below the oldest transaction that writes, in any database of
@@ -273,7 +344,7 @@ grant insert, update (status) on reservations to payonce_worker;
 grant select (merchant_id, webhook_url, webhook_generation) on merchants to payonce_worker;
 grant select, update (secret) on webhook_secrets to payonce_worker;
 grant select, update (delivered_at) on webhook_resends to payonce_worker;
-grant execute on function api_keys_by_prefix to payonce_api;
+grant execute on function api_keys_by_prefix, api_keys_used to payonce_api;
 
 -- One program's own.
 grant select (secret) on cache_secret to payonce_api;

@@ -13,6 +13,7 @@ import (
 	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/internal/doorbell"
 	"github.com/payonce/payonce/internal/httpapi"
+	"github.com/payonce/payonce/internal/loop"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/internal/rediscache"
@@ -94,14 +95,16 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 		Limits: httpapi.Limits{
 			PerSecond: s.RateLimit, InFlight: inFlight, PerMerchant: perMerchant, Authenticating: authenticating, Auditing: auditing,
 			Assets: assets, AnswerBytes: answerBytes, Unsigned: unsigned, UnsignedTime: unsignedTime,
+			Guesses: s.AuthenticationFailures,
 		},
 		Ready:   ready.Ask,
 		Origins: origins, DocsHosts: s.docsHosts(),
-		Now:     time.Now,
-		Log:     log,
-		Observe: observe(metrics, traces), //nolint:contextcheck // a request carries its own context
-		Carry:   traces.Carry,
-		Metrics: onHTTPAddr,
+		TrustedProxies: s.TrustedProxies,
+		Now:            time.Now,
+		Log:            log,
+		Observe:        observe(metrics, traces), //nolint:contextcheck // a request carries its own context
+		Carry:          traces.Carry,
+		Metrics:        onHTTPAddr,
 	})
 	if err != nil {
 		return err
@@ -113,6 +116,7 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return program.ServeMetrics(ctx, log, s.MetricsAddr, metrics.Handler()) })
 	g.Go(func() error { return program.Serve(ctx, log, s.HTTPAddr, public) })
+	go loop.Run(ctx, log, "the uses of API keys are not recorded", server.RecordUses)
 	return g.Wait()
 }
 

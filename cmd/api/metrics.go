@@ -20,9 +20,9 @@ import (
 type metrics struct {
 	*telemetry.Registry
 
-	requests, keys, commits telemetry.Counter
-	took, lookup            telemetry.Histogram
-	events                  func(kept, duplicates, quarantined int)
+	requests, denials, keys, commits telemetry.Counter
+	took, lookup                     telemetry.Histogram
+	events                           func(kept, duplicates, quarantined int)
 }
 
 func meter(log *slog.Logger, db *postgres.DB) *metrics {
@@ -35,6 +35,8 @@ func meter(log *slog.Logger, db *postgres.DB) *metrics {
 			"Responses.", telemetry.Label{Name: "route"}, telemetry.Label{Name: "method"}, telemetry.Label{Name: "status"}),
 		took: r.StatementTimes("payonce_http_request_duration_seconds",
 			"Time from the request's headers to the end of the response.", telemetry.Label{Name: "route"}),
+		denials: r.Counter("payonce_authentication_failures_total",
+			"Requests whose API key was refused. invalid: missing, malformed, unknown, expired, revoked, or not accepted from its address. guessing: not read, because its address has sent too many.", telemetry.LabelOf("result", httpapi.Denials())),
 		keys: r.Counter("payonce_idempotency_requests_total",
 			"Requests with an idempotency key. first: new. replayed: the stored response. reused: the key belongs to a different request. expired: a tombstone. in_use: another request is using the key. unavailable: the database is.", telemetry.LabelOf("result", httpapi.KeyResults())),
 		commits: r.Counter("payonce_idempotency_commits_total",
@@ -70,6 +72,9 @@ func (m *metrics) answered(a httpapi.Answer, took time.Duration) {
 	route := cmp.Or(a.Route, "none")
 	m.requests.Add(1, route, a.Method, strconv.Itoa(a.Status))
 	m.took.Observe(took, route)
+	if a.Denied != "" {
+		m.denials.Add(1, string(a.Denied))
+	}
 	if a.Key != "" {
 		m.keys.Add(1, string(a.Key))
 	}

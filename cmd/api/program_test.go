@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -136,6 +137,23 @@ func TestRun(t *testing.T) {
 			})
 			if got.Status != want {
 				t.Errorf("signed by %q: status %d, want %d", secret, got.Status, want)
+			}
+		}
+	})
+
+	t.Run("AUTHENTICATION_FAILURES=1, TRUSTED_PROXIES and metrics", func(t *testing.T) {
+		p := programtest.Start(t, run, environ(url, "AUTHENTICATION_FAILURES", "1", "TRUSTED_PROXIES", "127.0.0.0/8"))
+		guess := func(from string) int {
+			return p.Do(t, http.MethodGet, "/v1/balances", "", map[string]string{
+				"Authorization": "Bearer " + merchants.NewKey(), "X-Forwarded-For": from,
+			}).Status
+		}
+		if got := []int{guess("203.0.113.9"), guess("203.0.113.9"), guess("203.0.113.10")}; !slices.Equal(got, []int{401, 429, 401}) {
+			t.Errorf("wrong keys are answered %v", got)
+		}
+		for _, want := range []string{`{result="invalid"} 2`, `{result="guessing"} 1`} {
+			if metrics := p.Get(t, "/metrics").Body; !strings.Contains(metrics, "\npayonce_authentication_failures_total"+want+"\n") {
+				t.Errorf("no metric says %s", want)
 			}
 		}
 	})

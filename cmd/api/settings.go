@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"strings"
 	"time"
@@ -43,6 +44,15 @@ type settings struct {
 	// Requests per second that one merchant may send to this api, replays and refused ones
 	// included. 0: any number.
 	RateLimit int `env:"RATE_LIMIT" envDefault:"0"`
+	// How many API keys that are not valid one address may send to this api at once. Then it may
+	// send ten in a minute, and others get 429. 0: any number.
+	AuthenticationFailures int `env:"AUTHENTICATION_FAILURES" envDefault:"20"`
+	// Networks of the proxies before this api, separated by commas, such as 10.0.0.0/8. The client
+	// is the last address in X-Forwarded-For that is in none of them. Empty: the address of the
+	// connection.
+	TrustedProxies []netip.Prefix `env:"TRUSTED_PROXIES"`
+	// Lowest level of the log lines: debug, info, warn or error.
+	LogLevel slog.Level `env:"LOG_LEVEL" envDefault:"info"`
 	// Origins of the web pages that may call the API from a browser, separated by commas. Empty:
 	// none.
 	CORSOrigins string `env:"CORS_ORIGINS"`
@@ -84,6 +94,8 @@ func (s settings) Check() error {
 		return fmt.Errorf("IDEMPOTENCY_KEY_MODE is %q: set it to one of required, natural", s.IdempotencyKeyMode)
 	case s.RateLimit < 0:
 		return fmt.Errorf("RATE_LIMIT is %d: set it to the requests that a merchant may send in a second, or to 0 for any number", s.RateLimit)
+	case s.AuthenticationFailures < 0:
+		return fmt.Errorf("AUTHENTICATION_FAILURES is %d: set it to the wrong API keys that an address may send at once, or to 0 for any number", s.AuthenticationFailures)
 	case inFlightStatus[s.InFlight] == 0:
 		return fmt.Errorf("IN_FLIGHT is %q: set it to one of wait, 409, 425, 202", s.InFlight)
 	case s.InFlightWait < shortestWait || s.InFlightWait > longestWait:

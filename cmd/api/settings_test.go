@@ -34,6 +34,9 @@ func TestSettings_refusesUnsafeValues(t *testing.T) {
 		{"a negative retention", "IDEMPOTENCY_RETENTION", "-168h"},
 		{"a retention in days", "IDEMPOTENCY_RETENTION", "7d"},
 		{"a negative limit of rates", "RATE_LIMIT", "-1"},
+		{"a negative limit of failures", "AUTHENTICATION_FAILURES", "-1"},
+		{"a proxy that is no network", "TRUSTED_PROXIES", "10.0.0.1"},
+		{"a level that is none", "LOG_LEVEL", "loud"},
 		{"a limit of rates that is no number", "RATE_LIMIT", "10/s"},
 		{"any origin", "CORS_ORIGINS", "*"},
 		{"any origin among others", "CORS_ORIGINS", "https://shop.example, *"},
@@ -118,7 +121,7 @@ func TestProtect(t *testing.T) {
 	} {
 		log := &await.Log{}
 		server := &http.Server{ReadHeaderTimeout: time.Second}
-		if err := (settings{HTTPAddr: addr}).protect(server, program.Logger(log, "test")); err != nil || server.TLSConfig != nil {
+		if err := (settings{HTTPAddr: addr}).protect(server, program.Logger(log, "test", nil)); err != nil || server.TLSConfig != nil {
 			t.Errorf("%s: %v", addr, err)
 		}
 		if strings.Contains(log.String(), "without TLS") != warns {

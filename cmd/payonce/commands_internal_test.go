@@ -15,6 +15,7 @@ import (
 	"github.com/alecthomas/kong"
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/common/model"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/merchants"
@@ -127,8 +128,8 @@ func TestCommandLine(t *testing.T) {
 			c.Webhooks.List = webhooksListCmd{Merchant: "acme", JSON: true}
 		},
 		"webhooks rotate --merchant acme": func(c *commands) { c.Webhooks.Rotate.Merchant = "acme" },
-		"webhooks rotate --merchant acme --webhook-secret whsec_x --overlap 1m --json": func(c *commands) {
-			c.Webhooks.Rotate = webhooksRotateCmd{Merchant: "acme", WebhookSecret: "whsec_x", Overlap: time.Minute, JSON: true}
+		"webhooks rotate --merchant acme --overlap 1m --json": func(c *commands) {
+			c.Webhooks.Rotate = webhooksRotateCmd{Merchant: "acme", Overlap: time.Minute, JSON: true}
 		},
 		"webhooks resend ch_1 ch_2 --json": func(c *commands) {
 			c.Webhooks.Resend = webhooksResendCmd{Names: []string{"ch_1", "ch_2"}, JSON: true}
@@ -141,6 +142,7 @@ func TestCommandLine(t *testing.T) {
 		var want commands
 		want.Demo.Charges, want.Seed.FeeBasisPoints = 200, 300
 		want.Inbox.List.Status, want.Webhooks.Rotate.Overlap = "dead", 24*time.Hour
+		want.Actions.Limit, want.Keys.Rotate.Overlap = 100, model.Duration(24*time.Hour)
 		set(&want)
 		got, err := parse(t, line)
 		if diff := cmp.Diff(want, got); diff != "" || err != nil {
@@ -182,11 +184,17 @@ func TestCheck(t *testing.T) {
 		"fewer than no articles":         seedCmd{Merchant: "acme", SKU: map[string]int64{"mug": -1}},
 		"a seed with a secret alone":     seedCmd{Merchant: "acme", WebhookSecret: firstSecret},
 		"a seed with a secret of no use": seedCmd{Merchant: "acme", WebhookURL: "https://shop.example", WebhookSecret: "whsec_hush!"},
-		"a key without a scope":          createKeyCmd{Merchant: "acme", Expires: new(time.Hour)},
+		"a live key that was chosen":     seedCmd{Merchant: "acme", APIKey: "sk_live_hush0123456789abcdef"},
+		"a short key":                    seedCmd{Merchant: "acme", APIKey: "sk_test_hus"},
+		"a live key of an operator":      createKeyCmd{Merchant: "acme", Scopes: []string{"admin"}, APIKey: "sk_live_hush0123456789abcdef"},
+		"an overlap of a key below zero": rotateKeyCmd{Overlap: model.Duration(-time.Hour)},
+		"an overlap of a key of years":   rotateKeyCmd{Overlap: model.Duration(longestOverlap + 1)},
+		"a new key with hardly a life":   rotateKeyCmd{Expires: new(model.Duration(1))},
+		"a key without a scope":          createKeyCmd{Merchant: "acme", Expires: new(model.Duration(time.Hour))},
 		"a key with an unknown scope":    createKeyCmd{Merchant: "acme", Scopes: []string{"charges"}},
-		"a key without a life":           createKeyCmd{Merchant: "acme", Scopes: []string{"admin"}, Expires: new(time.Duration(0))},
-		"a key with a life in the past":  createKeyCmd{Merchant: "acme", Scopes: []string{"admin"}, Expires: new(-time.Hour)},
-		"a key with hardly a life":       createKeyCmd{Merchant: "acme", Scopes: []string{"admin"}, Expires: new(time.Millisecond)},
+		"a key without a life":           createKeyCmd{Merchant: "acme", Scopes: []string{"admin"}, Expires: new(model.Duration(0))},
+		"a key with a life in the past":  createKeyCmd{Merchant: "acme", Scopes: []string{"admin"}, Expires: new(model.Duration(-time.Hour))},
+		"a key with hardly a life":       createKeyCmd{Merchant: "acme", Scopes: []string{"admin"}, Expires: new(model.Duration(time.Millisecond))},
 	} {
 		if err := c.check(); err == nil || strings.Contains(err.Error(), "hush") || strings.Contains(err.Error(), firstSecret[6:]) {
 			t.Errorf("%s: %v, want it refused without the secret in the text", name, err)

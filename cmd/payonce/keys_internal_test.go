@@ -1,14 +1,23 @@
 package main
 
 import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/alecthomas/kong"
+	"github.com/prometheus/common/model"
 
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 )
+
+const day = 24 * time.Hour
 
 func seedAcme(t *testing.T, db *postgres.DB, keys ...string) {
 	t.Helper()
@@ -51,21 +60,22 @@ func TestKeysCreate(t *testing.T) {
 
 	t.Run("JSON has the key and what it is for", func(t *testing.T) {
 		t.Parallel()
-		life := 720 * time.Hour
+		life := model.Duration(720 * time.Hour)
 		out, said, err := execute(t, db, createKeyCmd{Merchant: "acme", Scopes: []string{"admin"}, Expires: &life, JSON: true})
 		if err != nil || said != "" {
 			t.Fatalf("%v, and %q", err, said)
 		}
 		made := decoded[struct {
 			Key, Prefix, Merchant string
-			Scopes                []string
+			Scopes, Addresses     []string
 			CreatedAt             time.Time  `json:"created_at"`
 			ExpiresAt             time.Time  `json:"expires_at"`
 			RevokedAt             *time.Time `json:"revoked_at"`
+			LastUsedAt            *time.Time `json:"last_used_at"`
 		}](t, out)
 		wantOpens(t, db, made.Key, true)
 		if made.Prefix != merchants.Prefix(made.Key) || made.Merchant != "acme" || len(made.Scopes) != 1 || made.Scopes[0] != "admin" ||
-			made.ExpiresAt.Sub(made.CreatedAt).Round(time.Second) != life || made.RevokedAt != nil {
+			made.ExpiresAt.Sub(made.CreatedAt).Round(time.Second) != time.Duration(life) || made.RevokedAt != nil {
 			t.Errorf("it is %+v", made)
 		}
 	})
@@ -74,6 +84,152 @@ func TestKeysCreate(t *testing.T) {
 		t.Parallel()
 		wantRefused(t, db, createKeyCmd{Merchant: "nobody", Scopes: []string{"admin"}}, `there is no merchant "nobody": payonce seed registers one`)
 	})
+}
+
+func TestKeysCreate_testKeyMayBeGiven(t *testing.T) {
+	t.Parallel()
+	db := testdb.Open(t)
+	seedAcme(t, db, "sk_test_demo")
+	mustExecute(t, db, seedCmd{Merchant: "globex", APIKey: "sk_test_glob"})
+	given := createKeyCmd{Merchant: "acme", Scopes: []string{"charges:read"}, APIKey: "sk_test_read"}
+	for range 2 {
+		if out := mustExecute(t, db, given); out != given.APIKey+"\n" {
+			t.Errorf("it prints %q", out)
+		}
+	}
+	wantOpens(t, db, given.APIKey, true)
+	for _, other := range []string{"sk_test_demo", "sk_test_glob"} {
+		given.APIKey = other
+		wantRefused(t, db, given, "is there already")
+	}
+}
+
+func TestKeysRotate(t *testing.T) {
+	t.Parallel()
+	db := testdb.Open(t)
+	seedAcme(t, db, "sk_test_demo")
+	create := createKeyCmd{
+		Merchant: "acme", Scopes: []string{"charges:read"}, Expires: new(model.Duration(30 * day)),
+		Addresses: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")},
+	}
+	created := func(t *testing.T) string {
+		t.Helper()
+		return strings.TrimSuffix(mustExecute(t, db, create), "\n")
+	}
+	rotated := func(t *testing.T, c rotateKeyCmd) createdKey {
+		t.Helper()
+		c.JSON = true
+		return decoded[createdKey](t, mustExecute(t, db, c))
+	}
+	listed := func(t *testing.T, key string) merchants.Key {
+		t.Helper()
+		keys, err := merchants.FindKeys(t.Context(), db, "acme", key)
+		if err != nil || len(keys) != 1 {
+			t.Fatalf("%d keys: %v", len(keys), err)
+		}
+		return keys[0]
+	}
+
+	t.Run("both keys are valid until the overlap is over", func(t *testing.T) {
+		t.Parallel()
+		old := created(t)
+		made := rotated(t, rotateKeyCmd{Prefix: merchants.Prefix(old), Overlap: model.Duration(time.Hour)})
+		wantOpens(t, db, old, true)
+		wantOpens(t, db, made.Whole, true)
+		if end := listed(t, old).ExpiresAt; end == nil || end.Sub(made.CreatedAt).Round(time.Second) != time.Hour {
+			t.Errorf("the old key ends at %v, the new one is of %s", end, made.CreatedAt)
+		}
+		if made.Scopes[0] != merchants.ChargesRead || len(made.Scopes) != 1 || made.Addresses[0].String() != "203.0.113.0/24" ||
+			made.ExpiresAt.Sub(made.CreatedAt).Round(time.Second) != 30*day {
+			t.Errorf("the new key is %+v", made)
+		}
+	})
+
+	t.Run("an overlap of nothing ends the old key, and a life is that of the new one", func(t *testing.T) {
+		t.Parallel()
+		old := created(t)
+		made := rotated(t, rotateKeyCmd{Prefix: merchants.Prefix(old), Expires: new(model.Duration(day))})
+		wantOpens(t, db, old, false)
+		if made.ExpiresAt.Sub(made.CreatedAt).Round(time.Second) != day {
+			t.Errorf("the new key is %+v", made)
+		}
+		wantRefused(t, db, rotateKeyCmd{Prefix: merchants.Prefix(old)}, "was revoked or has expired")
+	})
+
+	t.Run("a key that was lost is replaced", func(t *testing.T) {
+		t.Parallel()
+		old := created(t)
+		for range 2 { // the first output was lost
+			made := rotated(t, rotateKeyCmd{Prefix: merchants.Prefix(old), Overlap: model.Duration(time.Hour)})
+			wantOpens(t, db, made.Whole, true)
+		}
+		wantOpens(t, db, old, true)
+	})
+
+	t.Run("the new key is alone on stdout", func(t *testing.T) {
+		t.Parallel()
+		out, said, err := execute(t, db, rotateKeyCmd{Prefix: created(t), Overlap: model.Duration(time.Hour)})
+		key := strings.TrimSuffix(out, "\n")
+		wantOpens(t, db, key, true)
+		if err != nil || strings.Contains(said, key) || !strings.Contains(said, merchants.Prefix(key)) {
+			t.Errorf("%v: it says %q", err, said)
+		}
+	})
+
+	t.Run("an unknown key is refused", func(t *testing.T) {
+		t.Parallel()
+		wantRefused(t, db, rotateKeyCmd{Prefix: "sk_live_unknown0"}, "no key is named so")
+	})
+}
+
+func TestExpires_isReadInDaysToo(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]time.Duration{"30d": 30 * day, "1d12h": 36 * time.Hour, "720h": 720 * time.Hour, "0d": 0, "90s": 90 * time.Second} {
+		var cmd commands
+		parser, err := kong.New(&cmd)
+		testdb.Must(t, err)
+		if _, err := parser.Parse([]string{"keys", "create", "--merchant=acme", "--scopes=admin", "--expires=" + text}); err != nil || time.Duration(*cmd.Keys.Create.Expires) != want {
+			t.Errorf("%s is %v: %v", text, cmd.Keys.Create.Expires, err)
+		}
+	}
+}
+
+// TestWebhookSecret_isReadFromAFileOrTheEnvironment parses the command line, as main does.
+func TestWebhookSecret_isReadFromAFileOrTheEnvironment(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "secret")
+	testdb.Must(t, os.WriteFile(file, []byte("whsec_file\n"), 0o600))
+	seed := []string{"seed", "--merchant=acme", "--webhook-url=https://shop.example"}
+	rotate := []string{"webhooks", "rotate", "--merchant=acme"}
+	for name, test := range map[string]struct {
+		args        []string
+		environment string
+		want        string // "": refused
+	}{
+		"a file":                             {append(slices.Clone(rotate), "--webhook-secret-file="+file), "", "whsec_file"},
+		"the environment":                    {rotate, "whsec_environment", "whsec_environment"},
+		"a file of a seed":                   {append(slices.Clone(seed), "--webhook-secret-file="+file), "", "whsec_file"},
+		"an argument beside a test key":      {append(slices.Clone(seed), "--api-key=sk_test_demo", "--webhook-secret=whsec_hush"), "", "whsec_hush"},
+		"an argument beside a generated key": {append(slices.Clone(seed), "--webhook-secret=whsec_hush"), "", ""},
+		"an argument of a rotation":          {append(slices.Clone(rotate), "--webhook-secret", "whsec_hush"), "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("WEBHOOK_SECRET", test.environment)
+			var cmd commands
+			parser, err := kong.New(&cmd)
+			testdb.Must(t, err)
+			_, err = parser.Parse(test.args)
+			got := cmd.Webhooks.Rotate.WebhookSecret
+			if test.args[0] == "seed" {
+				got = cmd.Seed.WebhookSecret
+			}
+			if (err == nil) != (test.want != "") || err == nil && got != test.want {
+				t.Errorf("it is %q: %v", got, err)
+			}
+			if err != nil && (strings.Contains(err.Error(), "hush") || !strings.Contains(err.Error(), "--webhook-secret-file")) {
+				t.Errorf("the refusal is %v", err)
+			}
+		})
+	}
 }
 
 func TestKeysRevoke(t *testing.T) {
@@ -142,7 +298,7 @@ func TestKeysRevoke_all(t *testing.T) {
 		t.Errorf("an unknown merchant has %+v", keys)
 	}
 	head, _, _ := strings.Cut(mustExecute(t, db, listKeysCmd{}), "\n")
-	if strings.Join(strings.Fields(head), " ") != "PREFIX MERCHANT SCOPES CREATED EXPIRES REVOKED" {
+	if strings.Join(strings.Fields(head), " ") != "PREFIX MERCHANT SCOPES FROM CREATED USED EXPIRES REVOKED" {
 		t.Errorf("the list begins with %s", head)
 	}
 }
@@ -170,12 +326,22 @@ func TestSeed(t *testing.T) {
 	t.Run("a key is printed if it was made", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Open(t)
-		wantOpens(t, db, strings.TrimSuffix(mustExecute(t, db, seedCmd{Merchant: "acme"}), "\n"), true)
-		made := decoded[seeded](t, mustExecute(t, db, seedCmd{Merchant: "acme", JSON: true}))
+		out, said, err := execute(t, db, seedCmd{Merchant: "acme"})
+		if err != nil || !strings.Contains(said, "a key of acme for charges:write,charges:read,refunds:write,admin, expires never") {
+			t.Errorf("%v: it says %q of a key with the scope admin", err, said)
+		}
+		wantOpens(t, db, strings.TrimSuffix(out, "\n"), true)
+		made := decoded[seeded](t, mustExecute(t, db, seedCmd{Merchant: "globex", JSON: true}))
 		if made.Prefix != merchants.Prefix(made.MadeKey) {
 			t.Errorf("made %+v", made)
 		}
 		wantOpens(t, db, made.MadeKey, true)
+		if out, said, err := execute(t, db, seedCmd{Merchant: "acme"}); err != nil || out != "" || !strings.Contains(said, "acme has a key already") {
+			t.Errorf("%v: a repeated seed prints %q and says %q", err, out, said)
+		}
+		if keys := dataOf[merchants.Key](t, mustExecute(t, db, listKeysCmd{Merchant: "acme", JSON: true})); len(keys) != 1 {
+			t.Errorf("a repeated seed has made a key: %+v", keys)
+		}
 		if out := mustExecute(t, db, seedCmd{Merchant: "acme", APIKey: "sk_test_demo", JSON: true}); strings.Contains(out, "sk_test_demo") {
 			t.Errorf("a given key is printed: %s", out)
 		}
@@ -202,7 +368,8 @@ func TestSeed(t *testing.T) {
 		t.Parallel()
 		db := testdb.Open(t)
 		seedAcme(t, db, "sk_test_demo", "sk_test_over")
-		fewer := strings.TrimSuffix(mustExecute(t, db, createKeyCmd{Merchant: "acme", Scopes: []string{"charges:read"}}), "\n")
+		const fewer = "sk_test_read"
+		mustExecute(t, db, createKeyCmd{Merchant: "acme", Scopes: []string{"charges:read"}, APIKey: fewer})
 		mustExecute(t, db, revokeKeyCmd{Prefix: "sk_test_over"})
 		wantRefused(t, db, seedCmd{Merchant: "acme", APIKey: fewer}, "fewer scopes")
 		wantRefused(t, db, seedCmd{Merchant: "acme", APIKey: "sk_test_over"}, "revoked or has expired")

@@ -32,6 +32,7 @@ type commands struct {
 	Inbox       inboxCmd       `cmd:"" help:"List, retry and discard dead letters."`
 	Outbox      outboxCmd      `cmd:"" help:"Make the outbox readable after a restore from a dump."`
 	Webhooks    webhooksCmd    `cmd:"" help:"List and rotate webhook secrets, and resend webhooks."`
+	Actions     actionsCmd     `cmd:"" help:"List what operators did: who, what, when, and the values before and after. The newest first."`
 	Rebuild     rebuildCmd     `cmd:"" help:"Rebuild the projections (the list of charges and the balances) from the ledger, under traffic."`
 	Timeline    timelineCmd    `cmd:"" help:"Print everything that is recorded about a charge, in order of time."`
 	Healthcheck healthcheckCmd `cmd:"" help:"Exit with 0 if a URL answers 200."`
@@ -127,7 +128,7 @@ func onDatabase(ctx context.Context, command databaseCommand) error {
 func (e environment) open(ctx context.Context, o postgres.Options) (*postgres.DB, error) {
 	o.AllowPlaintext = e.AllowPlaintext
 	o.Application, o.MaxConns = cmp.Or(o.Application, "payonce"), cmp.Or(o.MaxConns, 4)
-	settings := map[string]string{"row_security": "off", "plan_cache_mode": "auto"}
+	settings := map[string]string{"row_security": "off", "plan_cache_mode": "auto", "payonce.actor": operator()}
 	maps.Copy(settings, o.Settings)
 	o.Settings = settings
 	return postgres.Open(ctx, e.DatabaseURL.Reveal(), o)

@@ -21,10 +21,13 @@ import (
 )
 
 type seedCmd struct {
-	Merchant       string           `required:"" help:"The merchant's id: lower case letters, digits, - and _."`
-	APIKey         string           `help:"The merchant's API key; without it one is created and printed once."`
-	WebhookURL     string           `help:"Where the merchant receives webhooks about outcomes."`
-	WebhookSecret  string           `help:"Standard Webhooks secret, whsec_…; a new one replaces the newest, as payonce webhooks rotate does."`
+	Merchant      string `required:"" help:"The merchant's id: lower case letters, digits, - and _."`
+	APIKey        string `placeholder:"sk_test_…" help:"The merchant's test key, with all scopes. Without it a live key with all scopes is generated and printed once, if the merchant has no key yet."`
+	WebhookURL    string `help:"Where the merchant receives webhooks about outcomes."`
+	WebhookSecret string `placeholder:"whsec_…" help:"Standard Webhooks secret; a new one replaces the newest, as payonce webhooks rotate does. Only beside a test key: give others by a file or in WEBHOOK_SECRET."`
+
+	WebhookSecretFile []byte `type:"filecontent" placeholder:"PATH" help:"File that holds the webhook secret."`
+
 	FeeBasisPoints int64            `default:"300" help:"Fee in hundredths of a percent of a captured amount."`
 	FeeFixed       map[string]int64 `help:"Fee per captured charge, as CURRENCY=minor units." placeholder:"USD=30"`
 	SKU            map[string]int64 `help:"An article and how many there are, as sku=quantity. Repeatable." placeholder:"tshirt=1000"`
@@ -34,14 +37,9 @@ type seedCmd struct {
 // run registers everything in one commit. What exists already stays: seeding
 // again never resets stock, revives no key and brings no old webhook secret back.
 func (s seedCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
-	key, made := s.APIKey, ""
-	if key == "" {
-		made = merchants.NewKey()
-		key = made
-	}
-	// Before anything is written. A key that is not there yet opens nothing.
-	if owner, err := merchants.Authenticate(ctx, db, key); err == nil && owner.ID != s.Merchant {
-		return errOthersKey
+	key, made, err := s.key(ctx, c, db)
+	if err != nil {
+		return err
 	}
 	b := &pgx.Batch{}
 	merchant := merchants.Merchant{ID: s.Merchant, FeeBasisPoints: s.FeeBasisPoints, FeeFixed: s.FeeFixed}
@@ -52,7 +50,9 @@ func (s seedCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
 	if err != nil {
 		return err
 	}
-	merchants.AddKey(b, s.Merchant, key)
+	if key != "" {
+		merchants.AddKey(b, s.Merchant, key)
+	}
 	for _, sku := range slices.Sorted(maps.Keys(s.SKU)) {
 		fulfillment.Supply(b, s.Merchant, sku, s.SKU[sku])
 	}
@@ -65,15 +65,17 @@ func (s seedCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
 	case err != nil:
 		return fmt.Errorf("seed %s: %w", s.Merchant, err)
 	}
-	registered, err := s.opens(ctx, db, key)
-	if err != nil {
-		return err
+	if key != "" {
+		registered, err := s.opens(ctx, db, key)
+		if err != nil {
+			return err
+		}
+		if kept := s.keptFees(registered); kept != "" {
+			c.stderr.printf("%s\n", kept)
+		}
 	}
 	if err := s.signs(ctx, db); err != nil {
 		return err
-	}
-	if kept := s.keptFees(registered); kept != "" {
-		c.stderr.printf("%s\n", kept)
 	}
 	if s.WebhookURL != "" && !webhook.IsPublic(s.WebhookURL) {
 		c.stderr.printf("the webhook's target is not https at a public address: workers deliver there only if WEBHOOK_ALLOW_CIDRS has its address\n")
@@ -85,15 +87,39 @@ func (s seedCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
 	case s.JSON:
 		c.stdout.json(seeded{Merchant: s.Merchant, Prefix: merchants.Prefix(key), MadeKey: made})
 	case made != "":
+		c.stderr.printf("%s, a key of %s for %s, expires never; it is shown this once and kept nowhere\n",
+			merchants.Prefix(made), s.Merchant, commas(merchants.Scopes()))
 		c.stdout.printf("%s\n", made)
 	}
 	return nil
 }
 
+// key is the key that is seeded: the one given or, for a merchant that has no key, one that is
+// made. It is "" for none.
+func (s seedCmd) key(ctx context.Context, c *console, db *postgres.DB) (key, made string, err error) {
+	if s.APIKey == "" {
+		keys, err := merchants.ListKeys(ctx, db, s.Merchant)
+		if err != nil {
+			return "", "", err
+		}
+		if len(keys) > 0 {
+			c.stderr.printf("%s has a key already: it gets no other, and keeps its fees (payonce keys create makes a key)\n", s.Merchant)
+			return "", "", nil
+		}
+		made = merchants.NewKey()
+		return made, made, nil
+	}
+	// Before anything is written. A key that is not there yet opens nothing.
+	if owner, err := merchants.Authenticate(ctx, db, s.APIKey); err == nil && owner.ID != s.Merchant {
+		return "", "", errOthersKey
+	}
+	return s.APIKey, "", nil
+}
+
 // seeded is printed as JSON. A key that was given is not repeated.
 type seeded struct {
 	Merchant string `json:"merchant"`
-	Prefix   string `json:"prefix"`
+	Prefix   string `json:"prefix,omitempty"`
 	MadeKey  string `json:"key,omitempty"`
 }
 
@@ -166,14 +192,18 @@ func (s seedCmd) keptFees(m merchants.Merchant) string {
 	return fmt.Sprintf("%s was there before and keeps its fees: %s", m.ID, strings.Join(fees, ", "))
 }
 
-const shortestKey = 8
+// AfterApply reads the webhook secret.
+func (s *seedCmd) AfterApply() (err error) {
+	s.WebhookSecret, err = webhookSecret(s.WebhookSecret, s.WebhookSecretFile, strings.HasPrefix(s.APIKey, testKey))
+	return err
+}
 
 func (s seedCmd) check() error {
 	switch {
 	case !regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,62}$`).MatchString(s.Merchant):
 		return fmt.Errorf("--merchant is %q: use 1 to 63 lower case letters, digits, - and _", s.Merchant)
-	case s.APIKey != "" && (!strings.HasPrefix(s.APIKey, "sk_") || len(s.APIKey) < shortestKey):
-		return errors.New("--api-key must begin with sk_ and have at least 8 characters")
+	case checkGiven(s.APIKey) != nil:
+		return checkGiven(s.APIKey)
 	case s.WebhookURL == "" && s.WebhookSecret != "":
 		return errors.New("--webhook-secret needs --webhook-url; payonce webhooks rotate replaces the secret alone")
 	case s.FeeBasisPoints < 0 || s.FeeBasisPoints > 10_000:

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -16,6 +17,7 @@ import (
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/internal/webhook"
 )
 
@@ -54,10 +56,31 @@ func printSecrets(p *printer, secrets []merchants.Secret, asJSON bool) {
 const overlap = 24 * time.Hour
 
 type webhooksRotateCmd struct {
-	Merchant      string        `required:"" placeholder:"ID" help:"The merchant whose secret is replaced."`
-	WebhookSecret string        `placeholder:"whsec_…" help:"The new secret: whsec_ and 24 to 64 bytes in base64. Without it one is created and printed once."`
-	Overlap       time.Duration `default:"24h" help:"How long the old secrets still sign beside the new one. 0s ends them at once."`
-	JSON          bool          `name:"json" help:"Print the secrets, and the new one if it was created, as JSON."`
+	Merchant      string `required:"" placeholder:"ID" help:"The merchant whose secret is replaced."`
+	WebhookSecret string `hidden:"" help:"Refused: an argument is no place for a secret."`
+
+	WebhookSecretFile []byte `type:"filecontent" placeholder:"PATH" help:"File that holds the new secret, as WEBHOOK_SECRET does: whsec_ and 24 to 64 bytes in base64. Without it one is created and printed once."`
+
+	Overlap time.Duration `default:"24h" help:"How long the old secrets still sign beside the new one. 0s ends them at once."`
+	JSON    bool          `name:"json" help:"Print the secrets, and the new one if it was created, as JSON."`
+}
+
+// AfterApply reads the webhook secret.
+func (r *webhooksRotateCmd) AfterApply() (err error) {
+	r.WebhookSecret, err = webhookSecret(r.WebhookSecret, r.WebhookSecretFile, false)
+	return err
+}
+
+// webhookSecret is the secret of a file, of the environment or, for a test, of an argument.
+func webhookSecret(argument string, file []byte, test bool) (string, error) {
+	env, err := program.Load[struct {
+		// Webhook secret that seed and webhooks rotate set.
+		Secret program.Secret `env:"WEBHOOK_SECRET"`
+	}](program.Environ())
+	if argument != "" && !test {
+		err = errors.New("a webhook secret among the arguments is seen by other users of the machine and stays in the shell's history: give it by --webhook-secret-file or in WEBHOOK_SECRET")
+	}
+	return cmp.Or(strings.TrimSpace(string(file)), argument, env.Secret.Reveal()), err
 }
 
 const (

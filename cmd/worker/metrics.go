@@ -67,7 +67,10 @@ func watch(m *metrics, db *postgres.DB, bell *outbox.Doorbell) {
 	})
 }
 
-// observe adds metrics and traces to a processor. The messages that its handler causes go
+// attemptSteps is the key of a context for the steps of an attempt that did something or failed.
+type attemptSteps struct{}
+
+// observe adds metrics, traces and a log line for each attempt to a processor. The messages that its handler causes go
 // on with the handler's own span.
 func observe(p *inbox.Processor, m *metrics, traces *telemetry.Traces) {
 	p.OnReceive = func(r inbox.Reception) { m.received(r.New, r.Duplicates, r.Quarantined) }
@@ -80,7 +83,10 @@ func observe(p *inbox.Processor, m *metrics, traces *telemetry.Traces) {
 			Receiver: p.Receiver, MessageID: d.ID, Type: d.Type, Charge: d.OrderingKey,
 			Number: d.Attempt, Waits: d.Waits, Metadata: d.Metadata,
 		})
-		return ctx, func(end inbox.End) {
+		began, steps := time.Now(), &[]string{}
+		return context.WithValue(ctx, attemptSteps{}, steps), func(end inbox.End) {
+			p.Log.InfoContext(ctx, "attempt", "receiver", p.Receiver, "message_id", d.ID, "type", d.Type, "ordering_key", d.OrderingKey,
+				"attempt", d.Attempt, "steps", *steps, "result", end, "milliseconds", time.Since(began).Milliseconds())
 			attempted(string(end), end == inbox.EndFailed || end == inbox.EndDeadLetter)
 			m.ended.Add(1, p.Receiver, string(end))
 		}
@@ -103,6 +109,9 @@ func observeSteps(m *metrics, traces *telemetry.Traces) func(context.Context, st
 		timed := m.stepping.Time(step)
 		ctx, traced := traces.Stepping(ctx, step)
 		return ctx, func(did bool, err error) {
+			if steps, ok := ctx.Value(attemptSteps{}).(*[]string); ok && (did || err != nil) {
+				*steps = append(*steps, step)
+			}
 			if did {
 				timed()
 			}

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"net/url"
 	"time"
@@ -33,6 +34,9 @@ type settings struct {
 	// Permits a database user that is a superuser, owns the tables or may act as another role than
 	// this program's. For a server of your own, such as the demo's.
 	AllowPrivilegedDatabaseUser bool `env:"ALLOW_PRIVILEGED_DATABASE_USER"`
+	// Lowest level of the log lines: debug, info, warn or error. At info there is a line for each
+	// attempt to handle a message.
+	LogLevel slog.Level `env:"LOG_LEVEL" envDefault:"info"`
 	// Handler slots of each receiver of messages: how many messages it handles at a time. From 1
 	// to 10000.
 	WorkerConcurrency int `env:"WORKER_CONCURRENCY" envDefault:"256"`

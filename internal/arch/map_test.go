@@ -81,7 +81,7 @@ var rules = []rule{
 	},
 	{
 		"cmd/api", "idempotency inbox intake internal/doorbell internal/httpapi " +
-			"internal/postgres internal/program internal/rediscache internal/telemetry internal/writes",
+			"internal/loop internal/postgres internal/program internal/rediscache internal/telemetry internal/writes",
 		"wires up what accepts; the provider is out of its reach",
 	},
 	{
@@ -171,7 +171,7 @@ var thirdParties = []thirdParty{
 	},
 	{"github.com/stripe", "internal/stripe", "stripe-go hides retries and sleeps that internal/stripe switches off"},
 	{"github.com/gomodule/redigo", "internal/rediscache", "what Redis says counts only with a seal of internal/rediscache"},
-	{"github.com/prometheus", "internal/telemetry", "metrics are plain values, so that packages can be imported and read without it"},
+	{"github.com/prometheus", "cmd/payonce internal/telemetry", "metrics are plain values, so that packages can be imported and read without it; payonce reads durations such as 30d by it"},
 	{"go.opentelemetry.io", "e2e internal/telemetry", "traces are plain values too; e2e reads what a collector gets"},
 	{"github.com/exaring", "internal/telemetry", "a pool takes any tracer, so that only one package knows which"},
 }

@@ -1,6 +1,6 @@
 // Package audit reads all tables and reports what they say: whether every promise of
-// payonce holds (Run), whether the provider's lists agree (Reconcile), and what happened
-// to one charge (ReadTimeline). It writes nothing and repairs nothing. Apart from the
+// payonce holds (Run), whether the provider's lists agree (Reconcile), what happened to one
+// charge (ReadTimeline), and what operators did (ListActions). It writes nothing and repairs nothing. Apart from the
 // domain's own rules it asks no code of the packages that it audits.
 //
 // # Guarantees
@@ -24,7 +24,7 @@
 //     key leaves no trace, and a dead letter has no time. It reads the keys and the inbox
 //     whole and, for a refund's ID, all events.
 //
-// Tables: audit_results, which the worker's metrics report.
+// Tables: audit_results, which the worker's metrics report, and operator_actions.
 package audit
 
 import (
@@ -41,8 +41,8 @@ import (
 //go:embed schema.sql
 var schema string
 
-// Schema returns the SQL that creates audit_results in an empty database. It is plain SQL,
-// to be run once in a transaction.
+// Schema returns the SQL that creates audit_results and operator_actions, behind the ledger's
+// tables. It is plain SQL, to be run once in a transaction.
 func Schema() string { return schema }
 
 //go:embed facts.sql

@@ -1,5 +1,6 @@
 -- Promise: the result of the last audit stands where a worker reads it in one row and
--- reports it as a metric.
+-- reports it as a metric. What an operator does is recorded with its author in the
+-- transaction that does it, and the record is never changed.
 
 create table audit_results (
   scope       text        collate "C" not null,
@@ -15,3 +16,85 @@ create table audit_results (
 );
 comment on table audit_results is 'the last audit of each scope that was finished';
 comment on column audit_results.scope is 'tables: what our own tables show; provider: the reconciliation with the provider';
+
+-- The triggers of service.sql write this table, in the transaction of the action itself and
+-- whatever program acts: an action without its row cannot be committed.
+create table operator_actions (
+  action_id   bigint      generated always as identity,
+  acted_at    timestamptz not null default clock_timestamp(),
+  actor       text        collate "C" not null,
+  login       text        collate "C" not null,
+  action      text        collate "C" not null,
+  subject     text        collate "C" not null,
+  merchant_id text        collate "C",
+  before      jsonb,
+  after       jsonb       not null,
+
+  -- Each action has its own number.
+  constraint operator_actions_pkey primary key (action_id),
+
+  -- An action has an actor.
+  constraint operator_actions_actor_check check (actor <> '')
+);
+comment on table operator_actions is 'what operators did; append-only';
+comment on column operator_actions.actor is 'the operator as the program names it, in the setting payonce.actor or in a column of the row; else the database user';
+comment on column operator_actions.login is 'the database user of the session, which no program chooses';
+comment on column operator_actions.subject is 'what was changed: the number of a message, the prefix of a key, the generation of a secret, the transaction of a repair, the id of a merchant, an event or a worker';
+comment on column operator_actions.before is 'the stored values that changed; null: the row is new';
+comment on column operator_actions.after is 'the stored values, without keys, hashes and secrets';
+
+-- Actions are appended and never changed.
+create trigger operator_actions_append_only
+before update or delete or truncate on operator_actions
+   for each statement execute function refuse_change();
+
+-- The arguments are the action, the columns of subject, merchant and actor ('' for none), and
+-- the columns whose values are stored. Of a URL only the origin is stored: its path may hold a
+-- token. An action that changes none of the stored values is not recorded. A worker states its
+-- retention under a new name at each start, so it is compared with the last one recorded.
+create function record_action() returns trigger
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  held    jsonb := to_jsonb(new);
+  shown   jsonb;
+  earlier jsonb;
+begin
+  select jsonb_object_agg(key, value) into shown
+    from jsonb_each(held)
+   where key = any (tg_argv[4]::text[]);
+  if tg_op = 'UPDATE' then
+    select jsonb_object_agg(key, value) into earlier
+      from jsonb_each(to_jsonb(old))
+     where key = any (tg_argv[4]::text[]);
+  elsif tg_argv[0] = 'retention set' then
+    select a.after into earlier
+      from public.operator_actions a
+     where a.action = tg_argv[0]
+     order by a.action_id desc
+     limit 1;
+  end if;
+  if earlier is not distinct from shown then
+    return null;
+  end if;
+  select jsonb_object_agg(key, value) into earlier
+    from jsonb_each(earlier)
+   where shown -> key is distinct from value;
+  if shown ? 'webhook_url' then
+    shown := shown || jsonb_build_object('webhook_url',
+      regexp_replace(shown ->> 'webhook_url', '^(\w+://)([^/?#]*@)?([^/?#]*).*$', '\1\3'));
+  end if;
+  if earlier ? 'webhook_url' then
+    earlier := earlier || jsonb_build_object('webhook_url',
+      regexp_replace(earlier ->> 'webhook_url', '^(\w+://)([^/?#]*@)?([^/?#]*).*$', '\1\3'));
+  end if;
+  insert into public.operator_actions
+         (actor, login, action, subject, merchant_id, before, after)
+  values (coalesce(nullif(current_setting('payonce.actor', true), ''), nullif(held ->> tg_argv[3], ''), session_user),
+          session_user, tg_argv[0], held ->> tg_argv[1], held ->> tg_argv[2], earlier, shown);
+  return null;
+end
+$$;
+comment on function record_action is 'the trigger that records what operators did';
+revoke execute on function record_action from public;

@@ -99,7 +99,7 @@ func typeOfSetting(t *testing.T, e ast.Expr) string {
 			return name
 		}
 	case *ast.SelectorExpr:
-		if name, ok := map[string]string{"Duration": "duration", "Secret": "secret", "Prefix": "network"}[e.Sel.Name]; ok {
+		if name, ok := map[string]string{"Duration": "duration", "Secret": "secret", "Prefix": "network", "Level": "level"}[e.Sel.Name]; ok {
 			return name
 		}
 	}

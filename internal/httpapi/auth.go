@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -28,16 +29,24 @@ type Database interface {
 	Read(ctx context.Context, b *pgx.Batch) error
 }
 
-// credentials are the API key of a request, and its idempotency key.
+// credentials are the API key of a request, where it comes from, and its idempotency key.
 type credentials struct {
 	apiKey string
+	from   netip.Addr
 	key    idempotency.Key // without its scope, which is not known yet; zero if there is none
+}
+
+// recentKey is what is remembered of an API key that was valid lately.
+type recentKey struct {
+	merchant string
+	noted    time.Time // the last use that uses holds, or that was recorded
 }
 
 // session is what was read for credentials. The merchant has no ID if the API key is not
 // valid.
 type session struct {
 	merchant merchants.Merchant
+	keyID    string // of the API key: its prefix, which is not secret
 	key      idempotency.KeyState
 	readAt   time.Time
 }
@@ -54,8 +63,8 @@ const (
 )
 
 // authenticate adds the session of the API key to requests under /v1, whether the route
-// exists or not. A missing, malformed, unknown, expired or revoked key has the same
-// answer. Scopes are the route's concern (needs).
+// exists or not. A missing, malformed, unknown, expired or revoked key has the same answer,
+// and so has one that is not accepted from the client's address. Scopes are the route's concern (needs).
 func (a *API) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		if !strings.HasPrefix(c.Request().URL.Path, "/v1/") || isEvent(c) {
@@ -69,7 +78,7 @@ func (a *API) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 		if !strings.EqualFold(scheme, "Bearer") || key == "" {
 			return merchants.ErrUnauthorized
 		}
-		s, err := a.admit(c.Request().Context(), credentials{apiKey: strings.TrimSpace(key), key: a.headerKeyOf(c)})
+		s, err := a.admit(c.Request().Context(), credentials{apiKey: strings.TrimSpace(key), from: clientOf(c), key: a.headerKeyOf(c)})
 		if err != nil {
 			return err
 		}
@@ -82,20 +91,27 @@ func (a *API) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 // key that was valid lately is refused beyond that rate before it is read, so a flood of
 // requests with one key costs no reads. Every other read is of the database: a key that
 // is revoked or has expired is refused from the next request on.
+//
+// An address that has sent too many wrong keys is refused with errGuessing. That holds for no
+// key that was valid lately: a guessing neighbour behind the same proxy locks nobody out.
 func (a *API) admit(ctx context.Context, k credentials) (session, error) {
 	id := sha256.Sum256([]byte(k.apiKey))
-	merchant, recent := a.recent.Get(id)
-	if recent && !a.limits.rates.allow(merchant, a.Now()) {
+	known, recent := a.recent.Get(id)
+	switch {
+	case recent && !a.limits.rates.allow(known.merchant, a.Now()):
 		return session{}, errRate
+	case !recent && a.Limits.Guesses > 0 && a.guesser(k.from).TokensAt(a.Now()) < 1:
+		return session{}, errGuessing
 	}
-	s, err := a.read(ctx, k, merchant, recent)
+	s, err := a.read(ctx, k, known.merchant, recent)
 	if errors.Is(err, merchants.ErrUnauthorized) {
 		a.recent.Remove(id)
+		a.guesser(k.from).AllowN(a.Now(), 1)
 	}
 	if err != nil {
 		return session{}, err
 	}
-	a.recent.Add(id, s.merchant.ID)
+	a.recent.Add(id, recentKey{s.merchant.ID, a.noteUse(id, known.noted)})
 	if !recent && !a.limits.rates.allow(s.merchant.ID, a.Now()) {
 		return session{}, errRate
 	}
@@ -124,10 +140,10 @@ func (a *API) read(ctx context.Context, k credentials, merchant string, recent b
 	switch {
 	case err != nil:
 		return session{}, fmt.Errorf("authenticate: %w", err)
-	case s.merchant.ID == "":
+	case s.merchant.ID == "" || !s.merchant.Accepts(k.from):
 		return session{}, merchants.ErrUnauthorized
 	}
-	s.readAt = a.Now()
+	s.keyID, s.readAt = merchants.Prefix(k.apiKey), a.Now()
 	return s, nil
 }
 

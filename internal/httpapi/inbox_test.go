@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/merchants"
 )
 
@@ -127,6 +128,14 @@ func TestInboxDecisions(t *testing.T) {
 			if a.status != http.StatusOK || got["status"] != test.status || got["decided_by"] != by || got["decided_at"] == nil {
 				t.Errorf("status %d: %s", a.status, a.body)
 			}
+			await.Row(t, w.db, `
+select count(*) = 1
+  from operator_actions
+ where actor = $1
+   and action = $2
+   and subject = $3::bigint::text
+   and before ->> 'status' = 'dead'
+   and after ->> 'status' = $4`, by, "inbox "+test.verb, number, test.status)
 			wantProblem(t, w.send(t, decision(test.verb, number)), "/problems/conflict")
 			wantProblem(t, w.send(t, decision("discard", number)), "/problems/conflict")
 		})

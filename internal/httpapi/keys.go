@@ -64,6 +64,8 @@ func (a *API) keyed(
 			Known:     a.knownKeyOf(c),
 		},
 		ID:       h.Get(echo.HeaderXRequestID),
+		APIKey:   sessionOf(c).keyID,
+		Client:   c.RealIP(),
 		Metadata: a.Carry(c.Request().Context()),
 		Wait:     wait,
 	})

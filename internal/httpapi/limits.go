@@ -40,6 +40,9 @@ type Limits struct {
 	Unsigned int
 	// UnsignedTime bounds the reading of one, if it is not 0.
 	UnsignedTime time.Duration
+	// Guesses is how many API keys that are not valid an address may send at once. After them
+	// it may send ten in a minute.
+	Guesses int
 }
 
 var (

@@ -146,7 +146,7 @@ func TestAccessLog_holdsNothingOfEvents(t *testing.T) {
 	wantNoneOf(t, w, secret, "evt_", stripeSecret, olderSecret, "private-4711", "billing_details", mac(stripeSecret, unix(0), e))
 	known := map[string]bool{
 		"time": true, "level": true, "msg": true, "method": true, "route": true, "status": true, "milliseconds": true,
-		"request_id": true, "error": true,
+		"request_id": true, "error": true, "bytes": true, "client": true,
 	}
 	for _, line := range lines(t, w) {
 		if line["route"] != "/v1/webhooks/stripe" {

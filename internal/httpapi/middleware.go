@@ -93,17 +93,21 @@ func isOrdinaryOptions(r *http.Request) bool {
 		(r.Header.Get(echo.HeaderOrigin) == "" || r.Header.Get(echo.HeaderAccessControlRequestMethod) == "")
 }
 
-// accessLog writes one line per request. Keys appear as short hashes.
+// accessLog writes one line per request: what was asked and answered, by whom, and from where.
+// Idempotency keys appear as short hashes, API keys by their prefixes once they were found valid.
 func (a *API) accessLog() echo.MiddlewareFunc {
 	return middleware.RequestLoggerWithConfig(middleware.RequestLoggerConfig{
-		LogRoutePath: true, LogStatus: true, LogLatency: true,
+		LogRoutePath: true, LogStatus: true, LogLatency: true, LogResponseSize: true,
 		HandleError: true,
 		LogValuesFunc: func(c echo.Context, v middleware.RequestLoggerValues) error {
 			h := c.Response().Header()
 			attrs := []any{
 				"method", AnswerOf(c).Method, "route", v.RoutePath, "status", v.Status,
-				"milliseconds", v.Latency.Milliseconds(),
+				"milliseconds", v.Latency.Milliseconds(), "bytes", v.ResponseSize, "client", clientOf(c),
 				"request_id", h.Get(echo.HeaderXRequestID), // never the client's own text
+			}
+			if s := sessionOf(c); s.keyID != "" {
+				attrs = append(attrs, "merchant", s.merchant.ID, "key_id", s.keyID)
 			}
 			if key := h.Get(headerKey); key != "" {
 				attrs = append(attrs, "key_hash", idempotency.Hash(key), "replayed", h.Get(headerReplayed) == "true")
@@ -131,7 +135,21 @@ type Answer struct {
 	Key KeyResult
 	// Event is what became of a provider event about one of our charges.
 	Event inbox.Reception
+	// Denied is how the API key was refused, "" if it was not.
+	Denied Denied
 }
+
+// Denied is how an API key is refused.
+type Denied string
+
+// An API key is refused as not valid, or unread since its address has sent too many.
+const (
+	DeniedInvalid  Denied = "invalid"
+	DeniedGuessing Denied = "guessing"
+)
+
+// Denials are all of them.
+func Denials() []Denied { return []Denied{DeniedInvalid, DeniedGuessing} }
 
 // KeyResult is what an idempotency key led to.
 type KeyResult string
@@ -154,6 +172,7 @@ func KeyResults() []KeyResult {
 const (
 	problemKey = "problem" // in echo's context: the type of a refusal
 	eventKey   = "event"   // what became of a provider event
+	deniedKey  = "denied"  // how the API key was refused
 )
 
 // AnswerOf returns the answer to a request, for Config.Observe. Before the answer it has
@@ -165,6 +184,7 @@ func AnswerOf(c echo.Context) Answer {
 		answer.Method = method
 	}
 	answer.Event, _ = c.Get(eventKey).(inbox.Reception)
+	answer.Denied, _ = c.Get(deniedKey).(Denied)
 	return answer
 }
 

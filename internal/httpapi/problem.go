@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/labstack/echo/v4"
@@ -120,6 +121,7 @@ var refusals = slices.Concat(ofCharges, []refusal{
 	{idempotency.ErrInvalid, errKeyInvalid},
 	{idempotency.ErrExpired, errKeyExpired},
 	{errRate, errRateLimited},
+	{errGuessing, errRateLimited.because("this address has sent too many API keys that are not valid, and this one was not looked at: send it again later")},
 	{errBusy, errUnavailable.because("too many requests are in flight, and nothing was done with this one: send it with the same key again")},
 })
 
@@ -190,10 +192,16 @@ func (a *API) problem(err error, c echo.Context) {
 	case http.StatusUnauthorized:
 		h.Set(echo.HeaderWWWAuthenticate, "Bearer")
 		hangUp(c)
+		c.Set(deniedKey, DeniedInvalid)
 	case http.StatusConflict, http.StatusTooEarly, http.StatusTooManyRequests, http.StatusServiceUnavailable:
 		if p.Retryable {
 			h.Set(headerRetryAfter, "1")
 		}
+	}
+	if errors.Is(err, errGuessing) {
+		h.Set(headerRetryAfter, strconv.Itoa(int(guessInterval.Seconds())))
+		c.Set(deniedKey, DeniedGuessing)
+		hangUp(c)
 	}
 	if errors.Is(err, idempotency.ErrMissing) {
 		h.Set(headerLink, `</docs>; rel="describedby"`)

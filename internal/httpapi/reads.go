@@ -9,7 +9,6 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -17,7 +16,6 @@ import (
 
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/audit"
-	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/ledger"
 )
@@ -177,15 +175,9 @@ func (a *API) decide(decision func(ctx context.Context, q postgres.Querier, numb
 			return nil, inbox.ErrNoMessage
 		}
 		ctx, tenant := c.Request().Context(), a.tenant(c)
-		if err := decision(ctx, tenant, number, actor(c)); err != nil {
+		if err := decision(ctx, tenant, number, "api:"+sessionOf(c).keyID); err != nil {
 			return nil, err
 		}
 		return inbox.Show(ctx, tenant, number)
 	})
-}
-
-// actor names the operator's API key by the part that is not secret.
-func actor(c echo.Context) string {
-	_, key, _ := strings.Cut(c.Request().Header.Get(echo.HeaderAuthorization), " ")
-	return "api:" + merchants.Prefix(strings.TrimSpace(key))
 }

@@ -16,12 +16,14 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"slices"
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/labstack/echo/v4"
 	"github.com/labstack/echo/v4/middleware"
+	"golang.org/x/time/rate"
 
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/intake"
@@ -58,6 +60,9 @@ type Config struct {
 	// Ready reports why the program cannot serve, "" if it can. It is called for any caller,
 	// at any rate.
 	Ready func(context.Context) (why string, err error)
+	// TrustedProxies are networks whose X-Forwarded-For says where a client is. Without any it
+	// is where its connection comes from.
+	TrustedProxies []netip.Prefix
 	// Origins are the origins of web pages that may call from a browser.
 	Origins []string
 	// DocsHosts are the hosts under which browsers are served /docs, in lower case and without
@@ -82,7 +87,7 @@ func (c Config) check() error {
 	if !slices.Contains([]int{http.StatusConflict, http.StatusTooEarly, http.StatusAccepted}, c.InFlight) {
 		return fmt.Errorf("InFlight is %d: it must be 409, 425 or 202", c.InFlight)
 	}
-	if l := c.Limits; min(l.PerSecond, l.InFlight, l.PerMerchant, l.Authenticating, l.Auditing, l.Assets, l.AnswerBytes, l.Unsigned) < 0 {
+	if l := c.Limits; min(l.PerSecond, l.InFlight, l.PerMerchant, l.Authenticating, l.Auditing, l.Assets, l.AnswerBytes, l.Unsigned, l.Guesses) < 0 {
 		return fmt.Errorf("a limit is negative: %+v", l)
 	}
 	return nil
@@ -92,9 +97,11 @@ func (c Config) check() error {
 type API struct {
 	Config
 
-	limits *limits
-	assets map[string]asset             // by path
-	recent *lru.Cache[[32]byte, string] // merchants of API keys that were valid lately, by hash
+	limits   *limits
+	assets   map[string]asset                  // by path
+	recent   *lru.Cache[[32]byte, recentKey]   // API keys that were valid lately, by hash
+	guessers *lru.Cache[string, *rate.Limiter] // addresses that sent API keys that were not valid lately
+	uses     chan [32]byte                     // API keys whose uses are not recorded yet, by hash
 
 	// Reads of API keys: of those that were not valid lately; of requests without an
 	// idempotency key; and of those with one, since a lock on keys delays no others.
@@ -112,16 +119,20 @@ func New(c Config) (*API, error) {
 	if c.Observe == nil {
 		c.Observe = func(next echo.HandlerFunc) echo.HandlerFunc { return next }
 	}
-	recent, err := lru.New[[32]byte, string](recentKeys)
+	recent, err := lru.New[[32]byte, recentKey](recentKeys)
 	if err != nil {
 		return nil, fmt.Errorf("remember API keys: %w", err)
+	}
+	guessers, err := lru.New[string, *rate.Limiter](maxGuessers)
+	if err != nil {
+		return nil, fmt.Errorf("remember addresses: %w", err)
 	}
 	assets, err := newAssets()
 	if err != nil {
 		return nil, err
 	}
 	return &API{
-		Config: c, limits: newLimits(c.Limits), recent: recent, assets: assets,
+		Config: c, limits: newLimits(c.Limits), recent: recent, guessers: guessers, uses: make(chan [32]byte, mostUses), assets: assets,
 		unknownSessions: newSessions(c.DB, c.Limits.Authenticating),
 		sessions:        newSessions(c.DB, c.Limits.Authenticating),
 		keyedSessions:   newSessions(c.DB, (c.Limits.Authenticating+1)/2),
@@ -191,7 +202,7 @@ func (a *API) Handler() http.Handler {
 	e := echo.New()
 	e.HideBanner, e.HidePort = true, true
 	e.HTTPErrorHandler = a.problem
-	e.IPExtractor = echo.ExtractIPDirect() // else a client names its own address
+	e.IPExtractor = ipExtractor(a.TrustedProxies)
 	e.Use(
 		identify,
 		a.Observe,

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -23,46 +24,82 @@ import (
 // PostgreSQL rounds to nothing is none, however long the statement takes.
 const insertKey = `
 insert into api_keys
-       (key_hash, prefix, merchant_id, scopes, created_at, expires_at)
-select $1, $2, $3, $4, birth, birth + $5::interval
+       (key_hash, prefix, merchant_id, scopes, addresses, created_at, expires_at)
+select $1, $2, $3, $4, $5, birth, birth + $6::interval
   from clock_timestamp() as birth
 on conflict (key_hash) do nothing`
 
-// IssueKey queues an API key of a merchant that ends after life, or never if life is zero. The
-// batch is refused for a life below a microsecond, by api_keys_expire_after_their_birth; for
-// no scope or an unknown one, by api_keys_known_scopes; and for an unknown merchant, by
-// api_keys_merchant_id_fkey.
-func IssueKey(b *pgx.Batch, merchant, key string, scopes []Scope, life time.Duration) {
-	var ends *time.Duration
-	if life != 0 {
-		ends = &life
-	}
-	b.Queue(insertKey, hashOf(key), Prefix(key), merchant, scopes, ends)
+// Grant is what an API key may be used for.
+type Grant struct {
+	Merchant  string
+	Scopes    []Scope
+	Addresses []netip.Prefix // from which it is accepted; nil: from any
+	Life      *time.Duration // after which it expires; nil: never
+}
+
+// IssueKey queues an API key. The batch is refused for a life below a microsecond, by
+// api_keys_expire_after_their_birth; for no scope or an unknown one, by api_keys_known_scopes;
+// and for an unknown merchant, by api_keys_merchant_id_fkey.
+func IssueKey(b *pgx.Batch, key string, g Grant) {
+	b.Queue(insertKey, hashOf(key), Prefix(key), g.Merchant, g.Scopes, g.Addresses, g.Life)
 }
 
 // AddKey queues an API key of a merchant, with every scope and without end.
-func AddKey(b *pgx.Batch, merchant, key string) { IssueKey(b, merchant, key, Scopes(), 0) }
+func AddKey(b *pgx.Batch, merchant, key string) {
+	IssueKey(b, key, Grant{Merchant: merchant, Scopes: Scopes()})
+}
+
+// An old key that is not valid has no successor. An end that is nearer stays.
+const rotateKey = `
+with made as (
+  insert into api_keys
+         (key_hash, prefix, merchant_id, scopes, addresses, created_at, expires_at)
+  select $2, $3, merchant_id, scopes, addresses, birth, birth + coalesce($4::interval, expires_at - created_at)
+    from api_keys, clock_timestamp() as birth
+   where key_hash = $1
+     and revoked_at is null
+     and coalesce(expires_at > birth, true)
+  returning created_at
+)
+update api_keys
+   set expires_at = least(expires_at, made.created_at + $5::interval)
+  from made
+ where key_hash = $1`
+
+// RotateKey queues a new key for what an old one is for, and the end of the old one after
+// overlap. The new one ends after life, or after as long a life as the old one had if life is
+// nil. For an old key that is not valid the statement does nothing.
+func RotateKey(b *pgx.Batch, old Key, key string, overlap time.Duration, life *time.Duration) {
+	b.Queue(rotateKey, old.hash, hashOf(key), Prefix(key), life, overlap)
+}
 
 // Key is an API key as its operators see it. The key itself is stored nowhere.
 type Key struct {
-	Prefix    string     `json:"prefix"`
-	Merchant  string     `json:"merchant"`
-	Scopes    []Scope    `json:"scopes"`
-	CreatedAt time.Time  `json:"created_at"` // UTC in database time, as the others
-	ExpiresAt *time.Time `json:"expires_at"` // nil: never
-	RevokedAt *time.Time `json:"revoked_at"` // nil: not
+	Prefix     string         `json:"prefix"`
+	Merchant   string         `json:"merchant"`
+	Scopes     []Scope        `json:"scopes"`
+	Addresses  []netip.Prefix `json:"addresses"`    // from which it is accepted; nil: from any
+	CreatedAt  time.Time      `json:"created_at"`   // UTC in database time, as the others
+	ExpiresAt  *time.Time     `json:"expires_at"`   // nil: never
+	RevokedAt  *time.Time     `json:"revoked_at"`   // nil: not
+	LastUsedAt *time.Time     `json:"last_used_at"` // to the hour; nil: never
 
 	hash []byte // identifies the key
 }
+
+// Is reports whether this is the whole key, in constant time.
+func (k Key) Is(key string) bool { return subtle.ConstantTimeCompare(k.hash, hashOf(key)) == 1 }
 
 // A name that is not longer than the beginning of all keys names none of them.
 const selectKeys = `
 select prefix,
        merchant_id,
        scopes,
-       created_at at time zone 'UTC' as created_at,
-       expires_at at time zone 'UTC' as expires_at,
-       revoked_at at time zone 'UTC' as revoked_at,
+       addresses,
+       created_at at time zone 'UTC'   as created_at,
+       expires_at at time zone 'UTC'   as expires_at,
+       revoked_at at time zone 'UTC'   as revoked_at,
+       last_used_at at time zone 'UTC' as last_used_at,
        key_hash
   from api_keys
  where $1 in ('', merchant_id)
@@ -86,7 +123,7 @@ func FindKeys(ctx context.Context, q postgres.Querier, merchant, name string) ([
 		return nil, err
 	}
 	for _, means := range []func(Key) bool{
-		func(k Key) bool { return subtle.ConstantTimeCompare(k.hash, hashOf(name)) == 1 },
+		func(k Key) bool { return k.Is(name) },
 		func(k Key) bool { return k.Prefix == name },
 	} {
 		if meant := slices.DeleteFunc(slices.Clone(keys), func(k Key) bool { return !means(k) }); len(meant) > 0 {
@@ -99,7 +136,7 @@ func FindKeys(ctx context.Context, q postgres.Querier, merchant, name string) ([
 func readKeys(ctx context.Context, q postgres.Querier, merchant string, name *string) ([]Key, error) {
 	rows, _ := q.Query(ctx, selectKeys, merchant, name) // rows have its error too
 	keys, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (k Key, err error) {
-		return k, row.Scan(&k.Prefix, &k.Merchant, &k.Scopes, &k.CreatedAt, &k.ExpiresAt, &k.RevokedAt, &k.hash)
+		return k, row.Scan(&k.Prefix, &k.Merchant, &k.Scopes, &k.Addresses, &k.CreatedAt, &k.ExpiresAt, &k.RevokedAt, &k.LastUsedAt, &k.hash)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read API keys: %w", err)
@@ -156,7 +193,8 @@ select set_config('payonce.merchant', coalesce(k.merchant_id, ''), true) as merc
        coalesce(k.fee_basis_points, 0)                                   as fee_basis_points,
        coalesce(k.fee_fixed, '{}')                                       as fee_fixed,
        coalesce(k.has_webhook, false)                                    as has_webhook,
-       coalesce(k.scopes, '{}')                                          as scopes
+       coalesce(k.scopes, '{}')                                          as scopes,
+       k.addresses                                                       as addresses
   from (select) as request
   left join api_keys_by_prefix($1) as k
     on sha256(k.key_hash || $3) = sha256($2 || $3)`
@@ -186,6 +224,17 @@ func QueueMerchant(b *pgx.Batch, key string, m *Merchant) {
 	})
 }
 
+// RecordUses records that API keys were used, given the SHA-256 of each. What is recorded of a
+// key stays for an hour.
+func RecordUses(ctx context.Context, q postgres.Querier, hashes [][]byte) error {
+	rows, _ := q.Query(ctx, "select api_keys_used($1)", hashes) // rows have its error too
+	rows.Close()
+	if err := rows.Err(); err != nil {
+		return fmt.Errorf("record the use of %d API keys: %w", len(hashes), err)
+	}
+	return nil
+}
+
 func selectors(key string) []any {
 	return []any{[]string{Prefix(key)}, hashOf(key), []byte(rand.Text())}
 }
@@ -197,7 +246,7 @@ func hashOf(secret string) []byte {
 
 func readMerchant(row pgx.CollectableRow) (m Merchant, err error) {
 	var fixed []byte
-	if err := row.Scan(&m.ID, &m.FeeBasisPoints, &fixed, &m.HasWebhook, &m.Scopes); err != nil {
+	if err := row.Scan(&m.ID, &m.FeeBasisPoints, &fixed, &m.HasWebhook, &m.Scopes, &m.Addresses); err != nil {
 		return m, err
 	}
 	return m, json.Unmarshal(fixed, &m.FeeFixed)

@@ -76,7 +76,11 @@ func commit(t *testing.T, db *postgres.DB, queue func(*pgx.Batch)) {
 // issue commits one key of a registered merchant.
 func issue(t *testing.T, db *postgres.DB, merchant, key string, scopes []merchants.Scope, life time.Duration) {
 	t.Helper()
-	commit(t, db, func(b *pgx.Batch) { merchants.IssueKey(b, merchant, key, scopes, life) })
+	grant := merchants.Grant{Merchant: merchant, Scopes: scopes}
+	if life != 0 {
+		grant.Life = &life
+	}
+	commit(t, db, func(b *pgx.Batch) { merchants.IssueKey(b, key, grant) })
 }
 
 // revoke commits the end of the one key that a name means.
@@ -188,7 +192,7 @@ func TestExpiry(t *testing.T) {
 	}
 	for _, life := range []time.Duration{time.Nanosecond, time.Microsecond - 1, -time.Nanosecond, -time.Hour} {
 		b := &pgx.Batch{}
-		merchants.IssueKey(b, "acme", merchants.NewKey(), merchants.Scopes(), life)
+		merchants.IssueKey(b, merchants.NewKey(), merchants.Grant{Merchant: "acme", Scopes: merchants.Scopes(), Life: &life})
 		if err := db.Commit(t.Context(), b); groupcommit.Constraint(err) != "api_keys_expire_after_their_birth" {
 			t.Errorf("a life of %s: %v", life, err)
 		}

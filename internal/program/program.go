@@ -66,7 +66,9 @@ func Main(args []string, stdout, stderr io.Writer, name string, run Run) int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	log := Logger(stderr, name)
+	var level slog.Level // info, unless LOG_LEVEL is one; Load refuses what is none
+	_ = level.UnmarshalText([]byte(os.Getenv("LOG_LEVEL")))
+	log := Logger(stderr, name, level)
 	CollectSeldom()
 	limitMemory(memlimit.FromCgroup)
 	if err := bounded(ctx, log, stopTime, run); err != nil && !errors.Is(err, context.Canceled) {

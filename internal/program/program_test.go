@@ -26,7 +26,7 @@ const patience = time.Minute // bounds every wait for a condition
 // logger is a program's, and what it has logged.
 func logger() (*slog.Logger, *await.Log) {
 	lines := &await.Log{}
-	return program.Logger(lines, "test"), lines
+	return program.Logger(lines, "test", nil), lines
 }
 
 func TestMain_returnsTheExitCode(t *testing.T) {

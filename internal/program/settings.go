@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"os"
 	"reflect"
@@ -42,8 +43,12 @@ func Environ() map[string]string { return env.ToMap(os.Environ()) }
 
 // Load parses an environment into T, whose fields carry the tags of
 // github.com/caarlos0/env. T may have a method Check() error. Load's error is one sentence
-// that names the variable and says what it needs.
+// that names the variable and says what it needs. A variable of type Secret may be the content
+// of a file, without the line's end, that the variable with _FILE behind its name names.
 func Load[T any](environ map[string]string) (settings T, err error) {
+	if environ, err = withFiles(environ, reflect.TypeFor[T]()); err != nil {
+		return settings, err
+	}
 	if settings, err = env.ParseAsWithOptions[T](env.Options{Environment: environ}); err != nil {
 		return settings, sentence(err, reflect.TypeFor[T]())
 	}
@@ -51,6 +56,27 @@ func Load[T any](environ map[string]string) (settings T, err error) {
 		err = checked.Check()
 	}
 	return settings, err
+}
+
+// withFiles returns environ with the secrets that files hold.
+func withFiles(environ map[string]string, settings reflect.Type) (map[string]string, error) {
+	all := maps.Clone(environ)
+	for i := range settings.NumField() {
+		name := variable(settings.Field(i))
+		path := environ[name+"_FILE"]
+		if path == "" || settings.Field(i).Type != reflect.TypeFor[Secret]() {
+			continue
+		}
+		if environ[name] != "" {
+			return nil, fmt.Errorf("%[1]s and %[1]s_FILE are both set: set one of them", name)
+		}
+		secret, err := os.ReadFile(path)
+		if err != nil {
+			return nil, fmt.Errorf("%s_FILE cannot be read: %w", name, err)
+		}
+		all[name] = strings.TrimRight(string(secret), "\r\n")
+	}
+	return all, nil
 }
 
 // Settings is Load, and logs each setting under the name of its variable, secrets hidden.
@@ -99,6 +125,8 @@ func wanted(of reflect.Type) string {
 		return "a duration such as 3s or 72h"
 	case of == reflect.TypeFor[[]netip.Prefix]():
 		return "networks such as 10.0.0.0/8,192.0.2.7/32, without blanks"
+	case of == reflect.TypeFor[slog.Level]():
+		return "debug, info, warn or error"
 	case of.Kind() == reflect.Bool:
 		return "true or false"
 	default:
@@ -112,7 +140,7 @@ func variable(field reflect.StructField) string {
 	return name
 }
 
-// Logger writes JSON lines that carry the program's name.
-func Logger(w io.Writer, program string) *slog.Logger {
-	return slog.New(slog.NewJSONHandler(w, nil)).With("program", program)
+// Logger writes JSON lines of a level and above that carry the program's name.
+func Logger(w io.Writer, program string, level slog.Leveler) *slog.Logger {
+	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level})).With("program", program)
 }

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -27,6 +29,7 @@ type settings struct {
 	Tries   int            `env:"CONFIG_TRIES" envDefault:"12"`
 	CIDRs   []netip.Prefix `env:"CONFIG_CIDRS"`
 	Dry     bool           `env:"CONFIG_DRY"`
+	Level   slog.Level     `env:"CONFIG_LEVEL" envDefault:"info"`
 	Unset   string         // not from the environment
 }
 
@@ -61,6 +64,7 @@ func TestLoad(t *testing.T) {
 		{"what the program itself refuses", "CONFIG_MODE", "never", "CONFIG_MODE is never"},
 		{"a duration without unit", "CONFIG_LEASE", "3", `CONFIG_LEASE cannot be read, set it to a duration such as 3s or 72h: unable to parse duration: time: missing unit in duration "3"`},
 		{"a number that is none", "CONFIG_TRIES", "many", `CONFIG_TRIES cannot be read, set it to a whole number: strconv.ParseInt: parsing "many": invalid syntax`},
+		{"a level that is none", "CONFIG_LEVEL", "loud", `CONFIG_LEVEL cannot be read, set it to debug, info, warn or error: slog: level string "loud": unknown name`},
 		{"neither true nor false", "CONFIG_DRY", "maybe", `CONFIG_DRY cannot be read, set it to true or false: strconv.ParseBool: parsing "maybe": invalid syntax`},
 		{"a network after a blank", "CONFIG_CIDRS", "10.0.0.0/8, 192.0.2.7/32", `CONFIG_CIDRS cannot be read, set it to networks such as 10.0.0.0/8,192.0.2.7/32, without blanks: netip.ParsePrefix(" 192.0.2.7/32"): ParseAddr(" 192.0.2.7"): unexpected character (at " 192.0.2.7")`},
 	} {
@@ -75,6 +79,30 @@ func TestLoad(t *testing.T) {
 				t.Errorf("it says %q, want %q", err, test.want)
 			}
 		})
+	}
+}
+
+func TestLoad_readsSecretsFromFiles(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "url")
+	if err := os.WriteFile(file, []byte(hidden+"\r\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := program.Load[settings](map[string]string{"CONFIG_URL_FILE": file, "CONFIG_TOKEN_FILE": ""})
+	if err != nil || got.URL.Reveal() != hidden || got.Token != "" {
+		t.Errorf("the secrets are %q and %q: %v", got.URL.Reveal(), got.Token.Reveal(), err)
+	}
+	for name, test := range map[string]struct {
+		environ map[string]string
+		want    string
+	}{
+		"both":                   {map[string]string{"CONFIG_URL": hidden, "CONFIG_URL_FILE": file}, "CONFIG_URL and CONFIG_URL_FILE are both set: set one of them"},
+		"a file that is missing": {map[string]string{"CONFIG_URL_FILE": file + ".none"}, "CONFIG_URL_FILE cannot be read: "},
+		"no secret":              {map[string]string{"CONFIG_URL": hidden, "CONFIG_MODE": "never", "CONFIG_MODE_FILE": file}, "CONFIG_MODE is never"},
+	} {
+		if _, err := program.Load[settings](test.environ); err == nil || !strings.HasPrefix(err.Error(), test.want) || strings.Contains(err.Error(), hidden) {
+			t.Errorf("%s: %v, want %q", name, err, test.want)
+		}
 	}
 }
 
@@ -111,7 +139,7 @@ func TestSecret(t *testing.T) {
 func TestSettings_areLoggedUnderTheirVariables(t *testing.T) {
 	t.Parallel()
 	var line bytes.Buffer
-	if _, err := program.Settings[settings](program.Logger(&line, "api"), map[string]string{"CONFIG_URL": hidden, "CONFIG_CIDRS": "10.0.0.0/8"}); err != nil {
+	if _, err := program.Settings[settings](program.Logger(&line, "api", nil), map[string]string{"CONFIG_URL": hidden, "CONFIG_CIDRS": "10.0.0.0/8"}); err != nil {
 		t.Fatal(err)
 	}
 	var got map[string]string
@@ -122,7 +150,7 @@ func TestSettings_areLoggedUnderTheirVariables(t *testing.T) {
 	want := map[string]string{
 		"level": "INFO", "msg": "settings", "program": "api",
 		"CONFIG_ADDRESS": "127.0.0.1:8080", "CONFIG_URL": "(hidden)", "CONFIG_TOKEN": "", "CONFIG_MODE": "wait",
-		"CONFIG_LEASE": "3s", "CONFIG_TRIES": "12", "CONFIG_CIDRS": "[10.0.0.0/8]", "CONFIG_DRY": "false",
+		"CONFIG_LEASE": "3s", "CONFIG_TRIES": "12", "CONFIG_CIDRS": "[10.0.0.0/8]", "CONFIG_DRY": "false", "CONFIG_LEVEL": "INFO",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("line (-want +got):\n%s", diff)

@@ -462,3 +462,10 @@ insert into charge_list values (1, 'ch_1', 'acme', 'o', 'pending', now(), 1, '{}
 -- account_balances_once: an account has one balance
 insert into account_balances values (1, 'acme', 'a:EUR', 1, 0);
 insert into account_balances values (1, 'acme', 'a:EUR', 1, 0);
+
+-- operator_actions_pkey: each action has its own number
+insert into operator_actions (action_id, actor, login, action, subject, after) overriding system value values (1, 'me', 'me', 'a', 's', '{}');
+insert into operator_actions (action_id, actor, login, action, subject, after) overriding system value values (1, 'me', 'me', 'a', 's', '{}');
+
+-- operator_actions_actor_check: an action has an actor
+insert into operator_actions (actor, login, action, subject, after) values ('', 'me', 'a', 's', '{}');

@@ -28,7 +28,7 @@ func Start(t *testing.T, run program.Run, environ map[string]string) *Running {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	r, ended := &Running{Log: &await.Log{}}, make(chan error, 1)
-	go func() { ended <- run(ctx, program.Logger(r.Log, "test"), environ) }()
+	go func() { ended <- run(ctx, program.Logger(r.Log, "test", nil), environ) }()
 	r.Stop = sync.OnceFunc(func() {
 		cancel()
 		if err := await.Receive(t, "the end of the program", ended); err != nil {
@@ -60,7 +60,7 @@ func Refusal(t *testing.T, run program.Run, environ map[string]string, says stri
 	ctx, cancel := context.WithTimeout(t.Context(), await.Stall)
 	defer cancel()
 	lines := &await.Log{}
-	err := run(ctx, program.Logger(lines, "test"), environ)
+	err := run(ctx, program.Logger(lines, "test", nil), environ)
 	if err == nil || ctx.Err() != nil || !strings.Contains(err.Error(), says) {
 		t.Fatalf("the program is not refused with %q: %v\n%s", says, err, lines)
 	}

@@ -1,0 +1,39 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"time"
+
+	"github.com/payonce/payonce/internal/audit"
+	"github.com/payonce/payonce/internal/postgres"
+)
+
+type actionsCmd struct {
+	Merchant string    `placeholder:"ID" help:"List only actions about this merchant."`
+	Since    time.Time `placeholder:"2026-11-21T08:00:00Z" help:"List only actions of this time or later (RFC 3339)."`
+	Limit    int       `default:"100" help:"Number of actions."`
+	JSON     bool      `name:"json" help:"Print the actions as JSON."`
+}
+
+// Validate refuses a limit of nothing.
+func (a actionsCmd) Validate() error {
+	if a.Limit < 1 {
+		return errors.New("--limit must be 1 or more")
+	}
+	return nil
+}
+
+func (a actionsCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
+	actions, err := audit.ListActions(ctx, db, a.Merchant, a.Since, a.Limit)
+	if err != nil {
+		return err
+	}
+	printList(&c.stdout, a.JSON, actions, "WHEN\tWHO\tLOGIN\tACTION\tSUBJECT\tMERCHANT\tBEFORE\tAFTER", func(a audit.Action) []any {
+		return []any{
+			a.At, a.Actor, a.Login, a.Action, a.Subject, cmp.Or(a.Merchant, "-"), string(a.Before), string(a.After),
+		}
+	})
+	return nil
+}

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/payonce/payonce/internal/audit"
+	"github.com/payonce/payonce/internal/merchants"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/program"
+	"github.com/payonce/payonce/internal/testdb"
+)
+
+// TestActions_areRecordedWithTheirActor carries out each action of operators, through the
+// session that the command line opens. Repeated commands that change nothing leave no row.
+func TestActions_areRecordedWithTheirActor(t *testing.T) {
+	t.Parallel()
+	db := asOperator(t, testdb.Open(t))
+	seed := seedCmd{
+		Merchant: "acme", APIKey: "sk_test_demo", WebhookURL: "https://shop.example/planted?token=planted",
+		WebhookSecret: "whsec_cGxhbnRlZCBwbGFudGVkIHBsYW50ZWQ=",
+	}
+	mustExecute(t, db, seed)
+	mustExecute(t, db, seed)
+	key := strings.TrimSpace(mustExecute(t, db, createKeyCmd{Merchant: "acme", Scopes: []string{"charges:read"}}))
+	for range 2 {
+		mustExecute(t, db, revokeKeyCmd{Prefix: key})
+	}
+	mustExecute(t, db, webhooksRotateCmd{Merchant: "acme", Overlap: overlap})
+	retried, discarded := put(t, db, "ch_1", "dead", "{}"), put(t, db, "ch_2", "dead", "{}")
+	mustExecute(t, db, inboxRetryCmd{IDs: []int64{retried}})
+	mustExecute(t, db, inboxDiscardCmd{IDs: []int64{discarded}})
+	mustExecute(t, db, outboxRepairCmd{Force: true})
+
+	actions := dataOf[audit.Action](t, mustExecute(t, db, actionsCmd{Limit: 100, JSON: true}))
+	slices.Reverse(actions)
+	got := make([]string, len(actions))
+	for i, a := range actions {
+		if a.Actor != operator() || a.Login == "" || a.At.IsZero() {
+			t.Errorf("%s is by %q (%q) at %s", a.Action, a.Actor, a.Login, a.At)
+		}
+		got[i] = a.Action + " " + a.Subject
+		if strings.Contains(string(a.Before)+string(a.After), "planted") || strings.Contains(string(a.After), "cGxhbnRlZ") {
+			t.Errorf("%s shows a token: %s %s", a.Action, a.Before, a.After)
+		}
+	}
+	want := []string{
+		"merchant set acme", "webhook secret create 1", "key create " + merchants.Prefix("sk_test_demo"),
+		"key create " + merchants.Prefix(key), "key revoke " + merchants.Prefix(key),
+		"webhook secret create 2", "merchant set acme", "webhook secret end 1",
+		"inbox retry " + strconv.FormatInt(retried, 10), "inbox discard " + strconv.FormatInt(discarded, 10),
+	}
+	sorted := func(lines []string) []string { return slices.Sorted(slices.Values(lines)) }
+	if diff := cmp.Diff(sorted(want), sorted(got[:len(got)-1])); diff != "" {
+		t.Errorf("actions (-want +got):\n%s", diff)
+	}
+	if last := got[len(got)-1]; !strings.HasPrefix(last, "outbox repair ") {
+		t.Errorf("the last action is %s", last)
+	}
+	for _, a := range actions {
+		if a.Action == "inbox retry" && (!strings.Contains(string(a.Before), `"status": "dead"`) || !strings.Contains(string(a.After), `"status": "pending"`)) {
+			t.Errorf("the retry went from %s to %s", a.Before, a.After)
+		}
+	}
+	if text := mustExecute(t, db, actionsCmd{Merchant: "acme", Limit: 2}); strings.Count(text, "\n") != 3 || !strings.Contains(text, operator()) {
+		t.Errorf("the list for people is\n%s", text)
+	}
+	if none := dataOf[audit.Action](t, mustExecute(t, db, actionsCmd{Merchant: "nobody", Limit: 2, JSON: true})); len(none) != 0 {
+		t.Errorf("an unknown merchant has %v", none)
+	}
+}
+
+// TestActions_areRecordedForAnySession: a session that names no actor is recorded by its
+// database user, and retention once for each change of the windows.
+func TestActions_areRecordedForAnySession(t *testing.T) {
+	t.Parallel()
+	db := testdb.Open(t)
+	testdb.Exec(t, db.Pool(), `insert into merchants (merchant_id) values ('acme')`)
+	worker := testdb.As(t, db, postgres.RoleWorker)
+	for _, windows := range []string{`'w1', '1 day', '2 days'`, `'w2', '1 day', '2 days'`, `'w3', '1 day', '3 days'`} {
+		testdb.Exec(t, worker.Pool(), `insert into retention_windows (worker, outbox_window, inbox_window) values (`+windows+`)`)
+	}
+	testdb.Exec(t, worker.Pool(), `update retention_windows set outbox_window = outbox_window, inbox_window = inbox_window`)
+	got := testdb.All[string](t, db, `
+select concat_ws(' ', action, actor = session_user, login = session_user, subject, before ->> 'inbox_window', after ->> 'inbox_window')
+  from operator_actions
+ order by action_id`)
+	if diff := cmp.Diff([]string{"merchant set t t acme", "retention set f t w1 2 days", "retention set f t w3 2 days 3 days"}, got); diff != "" {
+		t.Errorf("actions (-want +got):\n%s", diff)
+	}
+	for _, role := range []postgres.Role{postgres.RoleAPI, postgres.RoleWorker} {
+		_, err := testdb.As(t, db, role).Pool().Exec(t.Context(), `insert into operator_actions (actor, login, action, subject, after) values ('me', 'me', 'a', 's', '{}')`)
+		if testdb.Code(err) != "42501" {
+			t.Errorf("%s adds an action: %v", role, err)
+		}
+	}
+}
+
+// asOperator opens the database as the command line does.
+func asOperator(t *testing.T, db *postgres.DB) *postgres.DB {
+	t.Helper()
+	url := program.Secret(db.Pool().Config().ConnString())
+	opened, err := environment{DatabaseURL: url, AllowPlaintext: true}.
+		open(t.Context(), postgres.Options{AllowUnsafeDurability: true})
+	testdb.Must(t, err)
+	t.Cleanup(opened.Close)
+	return opened
+}

@@ -1,0 +1,53 @@
+package audit
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/internal/postgres"
+)
+
+// Action is something that an operator did. After are values of the row, without keys and
+// secrets, Before those that changed.
+type Action struct {
+	Number   int64           `json:"id"`
+	At       time.Time       `json:"at"`    // UTC in database time
+	Actor    string          `json:"actor"` // as the program names its user
+	Login    string          `json:"login"` // the database user
+	Action   string          `json:"action"`
+	Subject  string          `json:"subject"`
+	Merchant string          `json:"merchant"` // "" if the action is not one merchant's
+	Before   json.RawMessage `json:"before"`   // null: the row was new
+	After    json.RawMessage `json:"after"`
+}
+
+const selectActions = `
+select action_id                          as number,
+       acted_at at time zone 'UTC'        as at,
+       actor,
+       login,
+       action,
+       subject,
+       coalesce(merchant_id, '')          as merchant,
+       coalesce(before, 'null')           as before,
+       after
+  from operator_actions
+ where $1 in ('', merchant_id)
+   and acted_at >= $2
+ order by action_id desc
+ limit $3`
+
+// ListActions returns the newest actions since a time, newest first, at most limit: those
+// about a merchant, or all if merchant is "".
+func ListActions(ctx context.Context, q postgres.Querier, merchant string, since time.Time, limit int) ([]Action, error) {
+	rows, _ := q.Query(ctx, selectActions, merchant, since, limit) // rows have its error too
+	actions, err := pgx.CollectRows(rows, pgx.RowToStructByName[Action])
+	if err != nil {
+		return nil, fmt.Errorf("list operators' actions: %w", err)
+	}
+	return actions, nil
+}

@@ -1,0 +1,89 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/labstack/echo/v4"
+	"golang.org/x/time/rate"
+
+	"github.com/payonce/payonce/internal/merchants"
+)
+
+// ipExtractor is how echo finds a client's address: that of the connection or, where this is a
+// trusted proxy's, the last one in X-Forwarded-For that is not.
+func ipExtractor(proxies []netip.Prefix) echo.IPExtractor {
+	if len(proxies) == 0 {
+		return echo.ExtractIPDirect()
+	}
+	trust := []echo.TrustOption{echo.TrustLoopback(false), echo.TrustLinkLocal(false), echo.TrustPrivateNet(false)}
+	for _, p := range proxies {
+		p = p.Masked()
+		trust = append(trust, echo.TrustIPRange(&net.IPNet{
+			IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen()),
+		}))
+	}
+	return echo.ExtractIPFromXFFHeader(trust...)
+}
+
+// clientOf is the client's address; invalid if the connection has none.
+func clientOf(c echo.Context) netip.Addr {
+	addr, _ := netip.ParseAddr(c.RealIP())
+	return addr.Unmap().WithZone("")
+}
+
+var errGuessing = errors.New("the address has sent too many API keys that are not valid")
+
+const (
+	guessInterval = 6 * time.Second // after which an address may send one more wrong key
+	maxGuessers   = 10_000          // addresses that are remembered: about two megabytes
+)
+
+// guesser holds how many wrong API keys a client may send now.
+func (a *API) guesser(from netip.Addr) *rate.Limiter {
+	l := rate.NewLimiter(rate.Every(guessInterval), a.Limits.Guesses)
+	if known, ok, _ := a.guessers.PeekOrAdd(networkOf(from.String()), l); ok {
+		return known
+	}
+	return l
+}
+
+const (
+	// useInterval is how long a noted use of an API key stands for later ones.
+	useInterval = time.Hour
+	// recordInterval is how long a use waits to be recorded, with at most mostUses.
+	recordInterval = time.Minute
+	mostUses       = 10_000
+)
+
+// noteUse notes the use of an API key, by its hash, for RecordUses, unless its last use was
+// noted lately. It returns when the last use was noted.
+func (a *API) noteUse(id [32]byte, noted time.Time) time.Time {
+	if now := a.Now(); now.Sub(noted) >= useInterval {
+		select {
+		case a.uses <- id:
+			return now
+		default: // the next use is noted
+		}
+	}
+	return noted
+}
+
+// RecordUses records which API keys were used since its last call, and returns when to call it
+// again. Nothing depends on it but what operators see.
+//
+// If we die here, or the database refuses: uses of the last minute are not recorded.
+func (a *API) RecordUses(ctx context.Context) (time.Duration, error) {
+	var ids [][]byte
+	for range len(a.uses) {
+		id := <-a.uses
+		ids = append(ids, id[:])
+	}
+	if len(ids) == 0 {
+		return recordInterval, nil
+	}
+	return recordInterval, merchants.RecordUses(ctx, a.DB, ids)
+}
