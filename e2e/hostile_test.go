@@ -1,0 +1,202 @@
+package e2e_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"flag"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/payonce/payonce/internal/robustness/fleet"
+)
+
+var hostile = flag.Duration("hostile", 500*time.Millisecond, "for how long TestHostileClients makes each attack")
+
+// mostMemory is the resident memory that the api may have, and memoryLimit what Go gets of a
+// container with that much.
+const (
+	mostMemory  = 256 << 20
+	memoryLimit = "230MiB"
+)
+
+// attack is what each of many clients does on a connection that it opens again when it is
+// closed. They never read.
+type attack struct {
+	name  string
+	conns int
+	sent  string // at once
+	drip  string // then, over and over; nothing is sent where it is empty
+	pause time.Duration
+}
+
+// attacks are those on an api with a merchant's key.
+func attacks(t *testing.T, apiKey string) []attack {
+	t.Helper()
+	const get, host = "GET %s HTTP/1.1\r\n%s\r\n", "Host: 127.0.0.1\r\n"
+	key := host + "Authorization: Bearer " + apiKey + "\r\n"
+	json := "POST /v1/charges HTTP/1.1\r\nContent-Type: application/json\r\nIdempotency-Key: hostile\r\n"
+	const length, chunked = "Content-Length: 60000\r\n\r\n{", "Transfer-Encoding: chunked\r\n\r\n"
+	chunk := "10000\r\n" + strings.Repeat(" ", 64<<10) + "\r\n"
+	const slowly = 200 * time.Millisecond
+	all := []attack{
+		{"headers that trickle", 500, "GET /healthz HTTP/1.1\r\n" + host, "A: b\r\n", slowly},
+		{"headers without an end", 200, "GET /healthz HTTP/1.1\r\n" + host + "A: ", strings.Repeat("b", 64<<10), time.Millisecond},
+		{"bodies that trickle", 200, json + key + length, " ", slowly},
+		{"bodies that trickle, without a key", 500, json + host + length, " ", slowly},
+		{"provider events that trickle", 500, "POST /v1/webhooks/stripe HTTP/1.1\r\n" + host + length, " ", slowly},
+		{"bodies without an end", 200, json + key + chunked, chunk, time.Millisecond},
+		{"provider events without an end", 200, "POST /v1/webhooks/stripe HTTP/1.1\r\n" + host + chunked, chunk, time.Millisecond},
+		{"compressed bombs", 200, "", json + key + "Content-Encoding: gzip\r\n" + bomb(t), 10 * time.Millisecond},
+		{"unread lists", 330, "", strings.Repeat(fmt.Sprintf(get, "/v1/charges?limit=100", key), 8), 10 * time.Millisecond},
+		{"idle connections", 10_000, "", "", time.Hour},
+	}
+	for _, path := range []string{
+		"/docs/swagger-ui-bundle.js", "/docs", "/openapi.json", "/openapi.yaml", "/metrics", "/healthz", "/readyz", "/v1/balances", "/none",
+	} {
+		request := fmt.Sprintf(get, path, host+"Accept-Encoding: gzip\r\n")
+		all = append(all, attack{"unread " + path, 200, "", strings.Repeat(request, 32), 10 * time.Millisecond})
+	}
+	return all
+}
+
+// bomb is the rest of a request whose body is 60 MiB of spaces, compressed.
+func bomb(t *testing.T) string {
+	t.Helper()
+	var packed bytes.Buffer
+	w := gzip.NewWriter(&packed)
+	if _, err := w.Write(bytes.Repeat([]byte(" "), 60<<20)); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return "Content-Length: " + strconv.Itoa(packed.Len()) + "\r\n\r\n" + packed.String()
+}
+
+// run makes the attack until ctx ends, and returns when its connections are closed.
+func (a attack) run(ctx context.Context, addr string) {
+	var clients sync.WaitGroup
+	for range a.conns {
+		clients.Go(func() {
+			for ctx.Err() == nil {
+				a.attempt(ctx, addr)
+				pause(ctx, time.Second)
+			}
+		})
+	}
+	clients.Wait()
+}
+
+// attempt ends when the connection does.
+func (a attack) attempt(ctx context.Context, addr string) {
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return
+	}
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // a write may block
+	defer func() { _ = conn.Close() }()
+	next := a.sent
+	for ctx.Err() == nil {
+		if _, err := conn.Write([]byte(next)); err != nil {
+			return
+		}
+		next = a.drip
+		pause(ctx, a.pause)
+	}
+}
+
+// memory is the most resident memory that a process has had since the call before, in bytes.
+func memory(t *testing.T, p *fleet.Process) (most int64) {
+	t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.PID()))
+	if err != nil {
+		t.Skipf("the memory of a process cannot be read here: %v", err)
+	}
+	for line := range strings.Lines(string(status)) {
+		if kib, found := strings.CutPrefix(line, "VmHWM:"); found {
+			most, err = strconv.ParseInt(strings.Fields(kib)[0], 10, 64)
+		}
+	}
+	if err != nil || most == 0 {
+		t.Fatalf("the memory of the api is not known: %v\n%s", err, status)
+	}
+	if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", p.PID()), []byte("5"), 0o600); err != nil {
+		t.Logf("the most memory is that since the start: %v", err)
+	}
+	return most << 10
+}
+
+// behave sends ordinary requests until ctx ends. Each must get its answer.
+func (d *deployment) behave(ctx context.Context, t *testing.T) (served int64, slowest time.Duration) {
+	t.Helper()
+	for ctx.Err() == nil {
+		key, order := "key-"+unique(), newOrder(visa).body(t)
+		for _, r := range []request{
+			{key: key, body: order}, {key: key, body: order}, {method: http.MethodGet, path: "/v1/charges?limit=1"}, {method: http.MethodGet, path: "/healthz"},
+		} {
+			began := time.Now()
+			got, err := d.client.insist(context.WithoutCancel(ctx), r)
+			if err != nil || got.Status >= http.StatusMultipleChoices {
+				t.Errorf("an ordinary request to %q is answered %d %s, %v", r.path, got.Status, got.Body, err)
+				return served, slowest
+			}
+			slowest = max(slowest, time.Since(began))
+			served++
+		}
+	}
+	return served, slowest
+}
+
+// TestHostileClients: whatever clients do on their connections, an api in a container of 256
+// MiB stays within it, and serves those that behave.
+func TestHostileClients(t *testing.T) {
+	startsPrograms(t)
+	d := deploy(t, setup{apis: 1, workers: 1, apiEnv: map[string]string{"GOMEMLIMIT": memoryLimit}})
+	metadata := map[string]string{}
+	for i := range 20 {
+		metadata["name-"+strconv.Itoa(i)] = strings.Repeat("😀", 500)
+	}
+	for range 60 { // charges of the largest size: two merchants have a page each
+		largest := newOrder(visa)
+		largest.Metadata = metadata
+		d.insist(t, request{key: "key-" + unique(), body: largest.body(t)})
+	}
+	d.drain(t)
+	api := d.APIs[0]
+	addr := strings.TrimPrefix(api.URL(), "http://")
+	t.Logf("before: %d MiB", memory(t, api)>>20)
+	var most int64
+	for _, a := range attacks(t, d.Secrets.API) {
+		ctx, stop := context.WithTimeout(t.Context(), *hostile)
+		var served, slowest atomic.Int64
+		var ordinary sync.WaitGroup
+		before := d.client.retries.Load()
+		for range 2 {
+			ordinary.Go(func() {
+				n, longest := d.behave(ctx, t)
+				served.Add(n)
+				slowest.Store(max(slowest.Load(), int64(longest)))
+			})
+		}
+		a.run(ctx, addr)
+		ordinary.Wait()
+		stop()
+		used := memory(t, api)
+		most = max(most, used)
+		t.Logf("%5d × %-42s %4d MiB, %5d ordinary requests served, %4d retries, slowest %v",
+			a.conns, a.name, used>>20, served.Load(), d.client.retries.Load()-before, time.Duration(slowest.Load()).Round(time.Millisecond))
+		if used > mostMemory || served.Load() == 0 {
+			t.Errorf("%s: the api has used %d MiB, and served %d ordinary requests", a.name, used>>20, served.Load())
+		}
+	}
+	t.Logf("the api has used at most %d MiB", most>>20)
+}
