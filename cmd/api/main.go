@@ -99,12 +99,13 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 		},
 		Ready:   ready.Ask,
 		Origins: origins, DocsHosts: s.docsHosts(),
-		TrustedProxies: s.TrustedProxies,
-		Now:            time.Now,
-		Log:            log,
-		Observe:        observe(metrics, traces), //nolint:contextcheck // a request carries its own context
-		Carry:          traces.Carry,
-		Metrics:        onHTTPAddr,
+		KeepsCardNumbers: s.CardNumberCheck == "off",
+		TrustedProxies:   s.TrustedProxies,
+		Now:              time.Now,
+		Log:              log,
+		Observe:          observe(metrics, traces), //nolint:contextcheck // a request carries its own context
+		Carry:            traces.Carry,
+		Metrics:          onHTTPAddr,
 	})
 	if err != nil {
 		return err

@@ -54,7 +54,12 @@ func environ(url string, pairs ...string) map[string]string {
 
 func send(t *testing.T, p *programtest.Running, key string) programtest.Response {
 	t.Helper()
-	return p.Do(t, http.MethodPost, "/v1/charges", charge, map[string]string{
+	return sendBody(t, p, key, charge)
+}
+
+func sendBody(t *testing.T, p *programtest.Running, key, body string) programtest.Response {
+	t.Helper()
+	return p.Do(t, http.MethodPost, "/v1/charges", body, map[string]string{
 		"Authorization": "Bearer " + apiKey, "Content-Type": "application/json", "Idempotency-Key": key,
 	})
 }
@@ -124,6 +129,18 @@ func TestRun(t *testing.T) {
 			t.Errorf("%v", got)
 		}
 	})
+
+	for check, want := range map[string]int{"on": http.StatusUnprocessableEntity, "off": http.StatusAccepted} {
+		t.Run("CARD_NUMBER_CHECK="+check, func(t *testing.T) {
+			p := programtest.Start(t, run, environ(url, "CARD_NUMBER_CHECK", check))
+			for member, text := range map[string]string{"metadata": `{"4242424242424242":""}`, "description": `"4242424242424242"`} {
+				got := sendBody(t, p, "card-"+check+"-"+member, strings.TrimSuffix(charge, "}")+`,"`+member+`":`+text+`}`)
+				if got.Status != want {
+					t.Errorf("%s: %v, want %d", member, got, want)
+				}
+			}
+		})
+	}
 
 	t.Run("STRIPE_WEBHOOK_SECRET may hold two secrets", func(t *testing.T) {
 		p := programtest.Start(t, run, environ(url, "STRIPE_WEBHOOK_SECRET", "whsec_new, whsec_old"))

@@ -41,6 +41,8 @@ type settings struct {
 	// required: a request without the header Idempotency-Key is refused. natural: the key of a
 	// charge is derived from its order.
 	IdempotencyKeyMode string `env:"IDEMPOTENCY_KEY_MODE" envDefault:"required"`
+	// on: a text that holds a card number is refused. off: it is stored.
+	CardNumberCheck string `env:"CARD_NUMBER_CHECK" envDefault:"on"`
 	// Requests per second that one merchant may send to this api, replays and refused ones
 	// included. 0: any number.
 	RateLimit int `env:"RATE_LIMIT" envDefault:"0"`
@@ -92,6 +94,8 @@ func (s settings) Check() error {
 		return errors.New("IDEMPOTENCY_RETENTION is not positive: keys would expire before a client could retry")
 	case s.IdempotencyKeyMode != "required" && s.IdempotencyKeyMode != "natural":
 		return fmt.Errorf("IDEMPOTENCY_KEY_MODE is %q: set it to one of required, natural", s.IdempotencyKeyMode)
+	case s.CardNumberCheck != "on" && s.CardNumberCheck != "off":
+		return fmt.Errorf("CARD_NUMBER_CHECK is %q: set it to one of on, off", s.CardNumberCheck)
 	case s.RateLimit < 0:
 		return fmt.Errorf("RATE_LIMIT is %d: set it to the requests that a merchant may send in a second, or to 0 for any number", s.RateLimit)
 	case s.AuthenticationFailures < 0:

@@ -57,6 +57,7 @@ func TestSettings_refusesUnsafeValues(t *testing.T) {
 		{"a certificate without its key", "TLS_CERT_FILE", "tls.crt"},
 		{"a key without its certificate", "TLS_KEY_FILE", "tls.key"},
 		{"an unknown key mode", "IDEMPOTENCY_KEY_MODE", "optional"},
+		{"a check of card numbers, neither on nor off", "CARD_NUMBER_CHECK", "false"},
 		{"plain text, neither true nor false", "ALLOW_PLAINTEXT", "perhaps"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -75,7 +76,7 @@ func TestSettings_arePrintedWithSecretsHidden(t *testing.T) {
 	for _, want := range []string{
 		`"DATABASE_URL":"(hidden)"`, `"HTTP_ADDR":"127.0.0.1:8080"`, `"IDEMPOTENCY_RETENTION":"168h0m0s"`,
 		`"IDEMPOTENCY_KEY_MODE":"required"`, `"IN_FLIGHT":"425"`, `"IN_FLIGHT_WAIT":"250ms"`, `"ALLOW_PLAINTEXT":"false"`,
-		`"RATE_LIMIT":"0"`, `"CORS_ORIGINS":""`, `"REDIS_URL":"(hidden)"`, `"STRIPE_WEBHOOK_SECRET":"(hidden)"`,
+		`"RATE_LIMIT":"0"`, `"CARD_NUMBER_CHECK":"on"`, `"CORS_ORIGINS":""`, `"REDIS_URL":"(hidden)"`, `"STRIPE_WEBHOOK_SECRET":"(hidden)"`,
 	} {
 		if !strings.Contains(log, want) {
 			t.Errorf("%s is not printed:\n%s", want, log)

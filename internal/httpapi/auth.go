@@ -200,11 +200,11 @@ func (a *API) headerKeyOf(c echo.Context) idempotency.Key {
 	if c.Request().Method != http.MethodPost || !slices.Contains(keyedPaths, c.Path()) || a.NaturalKeys || a.Intake.Keys.Cache != nil {
 		return idempotency.Key{}
 	}
-	key, err := givenKey(c.Request().Header.Values(headerKey))
+	key, err := idempotency.ParseKey(c.Request().Header.Values(headerKey))
 	if err != nil {
 		return idempotency.Key{}
 	}
-	return idempotency.Key{Operation: operation(c), Value: key}
+	return idempotency.Key{Operation: operation(c), Value: storedKey(key)}
 }
 
 func sessionOf(c echo.Context) session {

@@ -20,7 +20,7 @@ import (
 // createCharge is POST /v1/charges. The body is judged before the key, so a request that
 // is refused for its body leaves the key free.
 func (a *API) createCharge(c echo.Context) error {
-	body, err := decode(c, false, validate)
+	body, err := decode(c, false, a.validate)
 	if err != nil {
 		return err
 	}
@@ -47,7 +47,7 @@ func (a *API) cancelCharge(c echo.Context) error {
 
 // createRefund is POST /v1/charges/{id}/refunds.
 func (a *API) createRefund(c echo.Context) error {
-	body, err := decode(c, false, validateRefund)
+	body, err := decode(c, false, a.validateRefund)
 	if err != nil {
 		return err
 	}
@@ -95,11 +95,11 @@ func (a *API) listCharges(c echo.Context) (any, error) {
 	err := readQuery(c, map[string]func(*checker, string){
 		"order_id": func(k *checker, value string) {
 			q.OrderID = value
-			k.text("/order_id", value, false, maxString)
+			k.id("/order_id", value, false, maxString)
 		},
 		"starting_after": func(k *checker, value string) {
 			q.StartingAfter = value
-			k.text("/starting_after", value, false, maxString)
+			k.id("/starting_after", value, false, maxString)
 		},
 		"status": func(k *checker, value string) {
 			if q.Status = domain.Status(value); !slices.Contains(statuses, q.Status) {

@@ -1,6 +1,13 @@
 package httpapi
 
-import "reflect"
+import (
+	"reflect"
+
+	"github.com/payonce/payonce/intake"
+)
+
+// Validate checks a charge request.
+func Validate(r intake.Charge) error { return (&API{}).validate(r) }
 
 // HoldsCard reports whether a text holds what may be a card number.
 func HoldsCard(s string) bool { return holdsCard(s) }

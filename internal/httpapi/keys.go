@@ -2,6 +2,8 @@ package httpapi
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -56,7 +58,7 @@ func (a *API) keyed(
 	outcome, err := accept(c.Request().Context(), intake.Account{
 		MerchantID: m.ID, FeeBasisPoints: m.FeeBasisPoints, FeeFixed: m.FeeFixed, Notify: m.HasWebhook,
 	}, intake.Request{
-		Key: idempotency.Key{Scope: m.ID, Operation: operation(c), Value: value},
+		Key: idempotency.Key{Scope: m.ID, Operation: operation(c), Value: storedKey(value)},
 		Request: idempotency.Request{
 			Fingerprint: idempotency.Fingerprint([]byte("v1"), []byte(c.Request().Method),
 				[]byte(c.Request().URL.Path), []byte(m.ID), canonical),
@@ -135,13 +137,10 @@ func (a *API) getKey(c echo.Context) (any, error) {
 	if err != nil {
 		return nil, errUnknownKey
 	}
-	if holdsCard(key) {
-		return nil, errCardAsKey
-	}
 	views := []keyView{}
 	for _, path := range keyedPaths {
 		state, err := idempotency.ReadKey(c.Request().Context(), a.tenant(c),
-			idempotency.Key{Scope: merchantOf(c).ID, Operation: http.MethodPost + " " + path, Value: key})
+			idempotency.Key{Scope: merchantOf(c).ID, Operation: http.MethodPost + " " + path, Value: storedKey(key)})
 		if err != nil {
 			return nil, err
 		}
@@ -173,23 +172,23 @@ var version = regexp.MustCompile(`^v([1-9][0-9]{0,2})$`)
 func (a *API) key(c echo.Context, work, subject string) (string, error) {
 	given := c.Request().Header.Values(headerKey)
 	if !a.NaturalKeys {
-		return givenKey(given)
+		return idempotency.ParseKey(given)
 	}
 	natural := idempotency.NaturalKey{Parts: []string{subject}, Operation: work, Version: 1}
 	named, _ := idempotency.ParseKey(given) // "" if it is not a key
 	if number := version.FindStringSubmatch(named); number != nil {
 		natural.Version, _ = strconv.Atoi(number[1]) // one to three digits
 	} else if work == refundOperation && len(given) > 0 {
-		return givenKey(given)
+		return idempotency.ParseKey(given)
 	}
 	return natural.String(), nil // made of what was checked already
 }
 
-// givenKey is the client's key.
-func givenKey(header []string) (string, error) {
-	key, err := idempotency.ParseKey(header)
-	if err == nil && holdsCard(key) {
-		return "", errCardAsKey
+// storedKey is what is stored of a key: of one that may be a card number its hash.
+func storedKey(key string) string {
+	if !holdsCard(key) {
+		return key
 	}
-	return key, err
+	hash := sha256.Sum256([]byte(key))
+	return "sha256:" + hex.EncodeToString(hash[:])
 }

@@ -208,7 +208,7 @@ func TestRequestID_isInAnswerAndLog(t *testing.T) {
 		"a preflight":                      {browsers, preflight(shop), http.StatusNoContent},
 	} {
 		t.Run(name, func(t *testing.T) {
-			wantLogged(t, test.w, test.call.with("X-Request-Id", "req-"+strings.ReplaceAll(name, " ", "_")), true, test.status)
+			wantLogged(t, test.w, test.call.with("X-Request-Id", "req-"+strings.NewReplacer(" ", "_", ",", "").Replace(name)), true, test.status)
 			wantLogged(t, test.w, test.call, false, test.status)
 		})
 	}
@@ -223,12 +223,13 @@ func TestRequestID_isKeptOrReplaced(t *testing.T) {
 		id   string
 		kept bool
 	}{
-		"a short visible line":   {"req-1/A:b", true},
+		"its characters":         {"req-1_A.b", true},
+		"digits, as a long one":  {"4242-4242-4242-4242", true},
+		"a slash":                {"req-1/A", false},
 		"128 characters":         {strings.Repeat("r", 128), true},
 		"an empty one":           {"", false},
 		"129 characters":         {strings.Repeat("r", 129), false},
 		"a space":                {"req 1", false},
-		"a card number":          {"4242-4242-4242-4242", false},
 		"what is not ASCII":      {"réq", false},
 		"what is not even UTF-8": {"req\xff", false},
 	} {

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"net/http"
+	"regexp"
 	"slices"
 
 	"github.com/google/uuid"
@@ -12,18 +13,18 @@ import (
 	"github.com/payonce/payonce/inbox"
 )
 
-const (
-	maxRequestID = 128  // characters
-	corsAge      = 3600 // seconds for which a browser may keep the answer to a preflight
-)
+const corsAge = 3600 // seconds for which a browser may keep the answer to a preflight
 
-// identify keeps the caller's X-Request-Id if it is a short line of visible characters
-// and no card number, and makes one otherwise: it is stored with every event. So is a
-// traceparent, which is dropped if it holds a card number.
+// isRequestID matches the X-Request-Id that is kept.
+var isRequestID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`).MatchString
+
+// identify keeps the caller's X-Request-Id if it has the form of one, and makes one
+// otherwise: it is stored with every event. So is a traceparent, which is dropped if it holds
+// a card number.
 func identify(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		id := c.Request().Header.Get(echo.HeaderXRequestID)
-		if !isReference(id, maxRequestID) || holdsCard(id) {
+		if !isRequestID(id) {
 			id = uuid.NewString()
 		}
 		c.Response().Header().Set(echo.HeaderXRequestID, id)

@@ -36,7 +36,7 @@ var contract = sync.OnceValues(func() (*openapi.Contract, error) {
 	if err != nil {
 		return nil, err
 	}
-	return openapi.Read(document, map[string]func(any) error{"text": isText, "iso-4217": isCurrency})
+	return openapi.Read(document, map[string]func(any) error{"id": isID, "text": isText, "iso-4217": isCurrency})
 })
 
 func theContract(tb testing.TB) *openapi.Contract {
@@ -105,6 +105,14 @@ func operations(c *openapi.Contract, each func(method, path string, o *v3.Operat
 			each(strings.ToUpper(method), path, o, slices.Concat(item.Parameters, o.Parameters))
 		}
 	}
+}
+
+// isID is the contract's format "id".
+func isID(value any) error {
+	if s, ok := value.(string); ok && strings.ContainsRune(s, 0) {
+		return errors.New("holds U+0000")
+	}
+	return nil
 }
 
 // isText is the contract's format "text".

@@ -47,8 +47,6 @@ var (
 	errMalformed  = newProblem("malformed", http.StatusBadRequest, sameKey, "The request cannot be read", "")
 	errValidation = newProblem("validation", http.StatusUnprocessableEntity, sameKey, "The request is not valid",
 		"some members have values that they cannot have")
-	errCardAsKey = newProblem("validation", http.StatusUnprocessableEntity, newKey, "The request is not valid",
-		"the Idempotency-Key looks like a card number")
 	errUnauthorized = newProblem("unauthorized", http.StatusUnauthorized, sameKey, "The API key is missing or not valid",
 		"send Authorization: Bearer and a valid API key")
 	errForbidden        = newProblem("forbidden", http.StatusForbidden, sameKey, "The API key is not for this", "")

@@ -123,7 +123,7 @@ func TestListCharges(t *testing.T) {
 		"?starting_after=ch_none": "/starting_after", "?starting_after=" + foreign: "/starting_after",
 		"?stauts=failed": "/stauts", "?page=2": "/page", "?order_id=a&order_id=b": "/order_id",
 		"?order_id=%00": "/order_id", "?order_id=%ff": "/order_id", "?order_id=" + strings.Repeat("x", 256): "/order_id",
-		"?order_id=4242424242424242": "/order_id", "?4242424242424242=1": "", "?a=%zz": "", "?a~/b=1": "/a~0~1b",
+		"?4242424242424242=1": "", "?a=%zz": "", "?a~/b=1": "/a~0~1b",
 	} {
 		t.Run("refused: "+query[:min(40, len(query))], func(t *testing.T) {
 			a := w.send(t, get("/v1/charges"+query))

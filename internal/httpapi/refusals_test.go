@@ -111,15 +111,12 @@ func TestCardNumber_isRefused(t *testing.T) {
 	t.Parallel()
 	const card = "4242424242424242" // the provider's test number
 	serve(t).wantRefused(t, "/v1/charges", "/problems/validation", []refusal{
-		{"as order_id", body("order_id", `"`+card+`"`), "/order_id"},
+		{"as a payment method", body("payment_method", `"`+card+`"`), "/payment_method"},
 		{"in a description", body("description", `"card `+card+`, 12/30"`), "/description"},
 		{"with spaces", body("description", `"4242 4242 4242 4242 12/30"`), "/description"},
 		{"with dashes", body("description", `"no. 1-4242-4242-4242-4242."`), "/description"},
 		{"with spaces that do not break, and a tab", body("description", `"\u00a04242\u00a04242\t4242\u20074242\u00a0"`), "/description"},
 		{"with dashes of other kinds", body("description", `"4242\u20114242\u20134242\u20144242"`), "/description"},
-		{"of 13 digits", body("description", `"4222222222222"`), "/description"},
-		{"of 19 digits", body("description", `"6304000000000000000"`), "/description"},
-		{"as a SKU", body("items", `[{"sku":"`+card+`","quantity":1}]`), "/items/0/sku"},
 		{"as a metadata value", body("metadata", `{"card":"`+card+`"}`), "/metadata/card"},
 		{"as a metadata name", body("metadata", `{"`+card+`":"card"}`), "/metadata"},
 	})
@@ -161,13 +158,15 @@ func TestTexts_areKeptAsSent(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
 	for i, text := range []string{
-		"4242424242424241",                     // fails the check
-		"424242424242",                         // 12 digits
-		"42424242424242424242",                 // 20 digits
-		"ch_4242424242424242a",                 // digits of an identifier
-		"a4242424242424242",                    //
-		"é4242424242424242",                    //
-		"42424242-4242-4242-8242-abcdefabcdef", // a UUID
+		"4242424242424241",     // fails the check
+		"424242424242",         // 12 digits
+		"42424242424242424242", // 20 digits
+		"ch_4242424242424242a", // digits of an identifier
+		"a4242424242424242",    //
+		"é4242424242424242",    //
+		"4222222222222",        // 13 digits, of no network any more
+		"4242  4242 4242 4242", // two spaces
+		"4242.4242.4242.4242",  // as the reference says
 		"2026-09-01 12:30:00",
 		"'; drop table ledger_events; --",
 		"\u0001\u001f\n\t\u007f",

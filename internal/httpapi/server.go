@@ -68,6 +68,8 @@ type Config struct {
 	// DocsHosts are the hosts under which browsers are served /docs, in lower case and without
 	// a port. Without any, it is not served.
 	DocsHosts []string
+	// KeepsCardNumbers ends the search for card numbers in the texts of a request.
+	KeepsCardNumbers bool
 	// Now is the clock for rates and for the age of signatures and of what was read.
 	Now func() time.Time
 	Log *slog.Logger

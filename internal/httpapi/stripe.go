@@ -102,14 +102,14 @@ func readEvent(body []byte) (stripeEvent, stripeObject, error) {
 	if err := json.Unmarshal(body, &e); err != nil || e == nil {
 		return stripeEvent{}, stripeObject{}, unreadable
 	}
-	if !isReference(e.ID, maxReference) || !isReference(e.Type, maxEventType) || holdsCard(e.ID) {
+	if !isReference(e.ID, maxReference) || !isReference(e.Type, maxEventType) {
 		return stripeEvent{}, stripeObject{}, unreadable
 	}
 	if !concernsPayments(e.Type) {
 		return *e, stripeObject{}, nil
 	}
 	var o stripeObject
-	if err := json.Unmarshal(e.Data.Object, &o); err != nil || !isReference(o.ID, maxReference) || holdsCard(o.ID) {
+	if err := json.Unmarshal(e.Data.Object, &o); err != nil || !isReference(o.ID, maxReference) {
 		return stripeEvent{}, stripeObject{}, unreadable
 	}
 	return *e, o, nil

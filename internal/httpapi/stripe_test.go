@@ -192,8 +192,6 @@ func TestStripeEvent_isRefusedIfUnreadable(t *testing.T) {
 		"an empty id":                   event("", "payment_intent.succeeded", intentOf(charge)),
 		"an id with a space":            event("evt 1", "payment_intent.succeeded", intentOf(charge)),
 		"an id of 256 characters":       event(strings.Repeat("e", 256), "payment_intent.succeeded", intentOf(charge)),
-		"an id that is a card number":   event("4242424242424242", "payment_intent.succeeded", intentOf(charge)),
-		"an object that is a card":      event("evt_1", "payment_intent.succeeded", strings.Replace(intentOf(charge), "pi_"+charge, "4242424242424242", 1)),
 		"no type":                       strings.Replace(right, `"type"`, `"typ"`, 1),
 		"a type of 101 characters":      event("evt_1", "payment_intent."+strings.Repeat("a", 86), intentOf(charge)),
 		"no data":                       `{"id":"evt_1","type":"payment_intent.succeeded"}`,

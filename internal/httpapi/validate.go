@@ -10,7 +10,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/bojanz/currency"
-	"github.com/google/uuid"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/intake"
@@ -27,30 +26,38 @@ const (
 
 // checker collects what is wrong with a request.
 type checker struct {
-	fields []fieldError
-	nul    bool
+	fields     []fieldError
+	nul        bool
+	keepsCards bool
 }
 
 func (k *checker) refuse(pointer, detail string) {
 	k.fields = append(k.fields, fieldError{Pointer: pointer, Detail: detail})
 }
 
-func (k *checker) text(pointer, value string, required bool, longest int) {
+// id checks an identifier that the merchant chooses.
+func (k *checker) id(pointer, value string, required bool, longest int) {
 	k.nul = k.nul || hasNUL(value)
 	switch {
 	case required && value == "":
 		k.refuse(pointer, "is required")
 	case utf8.RuneCountInString(value) > longest:
 		k.refuse(pointer, fmt.Sprintf("is longer than %d characters", longest))
-	case holdsCard(value):
+	}
+}
+
+// text checks what people write, which is no place for a card number.
+func (k *checker) text(pointer, value string, required bool, longest int) {
+	k.id(pointer, value, required, longest)
+	if !k.keepsCards && holdsCard(value) {
 		k.refuse(pointer, "looks like a card number")
 	}
 }
 
 // validate checks a charge request against the bounds of the contract.
-func validate(r intake.Charge) error {
-	var k checker
-	k.text("/order_id", r.OrderID, true, maxString)
+func (a *API) validate(r intake.Charge) error {
+	k := checker{keepsCards: a.KeepsCardNumbers}
+	k.id("/order_id", r.OrderID, true, maxString)
 	k.text("/payment_method", r.PaymentMethod, true, maxString)
 	k.text("/description", r.Description, false, maxString)
 	k.amount(r.Amount, domain.Currency(r.Currency).Step())
@@ -68,8 +75,8 @@ const badStep = "is not a multiple of the least amount that can be moved: 10 min
 
 // validateRefund checks a refund request. Whether so much is left, and can be moved in
 // the charge's currency, is decided on the charge.
-func validateRefund(r intake.Refund) error {
-	var k checker
+func (a *API) validateRefund(r intake.Refund) error {
+	k := checker{keepsCards: a.KeepsCardNumbers}
 	if r.Amount != nil {
 		k.amount(*r.Amount, 1)
 	}
@@ -104,7 +111,7 @@ func (k *checker) items(items []intake.Item) {
 	seen := make(map[string]bool, len(items))
 	for i, item := range items {
 		pointer := "/items/" + strconv.Itoa(i)
-		k.text(pointer+"/sku", item.SKU, true, maxString)
+		k.id(pointer+"/sku", item.SKU, true, maxString)
 		if item.SKU != "" && seen[item.SKU] {
 			k.refuse(pointer+"/sku", "repeats an earlier item: add up the quantities")
 		}
@@ -125,7 +132,7 @@ func (k *checker) metadata(pairs map[string]string) {
 		switch {
 		case utf8.RuneCountInString(name) > maxMetadataValue:
 			k.refuse("/metadata", "has a name longer than 500 characters")
-		case holdsCard(name):
+		case !k.keepsCards && holdsCard(name):
 			k.refuse("/metadata", "has a name that looks like a card number")
 		default:
 			k.text("/metadata/"+escape(name), pairs[name], false, maxMetadataValue)
@@ -138,51 +145,59 @@ func escape(name string) string {
 	return strings.ReplaceAll(strings.ReplaceAll(name, "~", "~0"), "/", "~1")
 }
 
-// Digits of a card number.
-const (
-	shortestCard = 13
-	longestCard  = 19
-)
+// networks are those of cards in use: the prefixes of their numbers, from first to last, and
+// how many digits a number has.
+var networks = []struct {
+	first, last       string
+	shortest, longest int
+}{
+	{"4", "4", 16, 16}, {"4", "4", 19, 19}, // Visa
+	{"51", "55", 16, 16}, {"2221", "2720", 16, 16}, // Mastercard
+	{"34", "34", 15, 15}, {"37", "37", 15, 15}, // American Express
+	{"6011", "6011", 16, 19}, {"644", "649", 16, 19}, {"65", "65", 16, 19}, // Discover
+	{"300", "305", 14, 14}, {"36", "36", 14, 14}, {"38", "38", 14, 14}, // Diners Club
+	{"3528", "3589", 16, 19}, // JCB
+	{"62", "62", 16, 19},     // UnionPay
+}
 
-const uuidLength = 36
+const longestCard = 19 // digits
 
-// holdsCard reports whether a text holds what may be a card number: 13 to 19 digits that
-// pass Luhn's check, with spaces or dashes of any kind between them, and no letter at either
-// end. Such a text is refused, so that no card is ever kept here. The digits of a UUID do not
-// count: one in some thousands would pass.
+// holdsCard reports whether a text holds what may be a card number: the digits of a network,
+// in a row or with single spaces or dashes between them, that pass Luhn's check, and no letter
+// or digit before or behind them.
 func holdsCard(s string) bool {
 	before := ' '
-	for i := 0; i < len(s); {
-		if rest := s[i:]; len(rest) >= uuidLength && uuid.Validate(rest[:uuidLength]) == nil {
-			i += uuidLength
-			before = 'f' // a UUID ends with a digit of its own
-			continue
-		}
-		r, size := utf8.DecodeRuneInString(s[i:])
+	for i, r := range s {
 		if isDigit(r) && !isWord(before) && startsWithCard(s[i:]) {
 			return true
 		}
 		before = r
-		i += size
 	}
 	return false
 }
 
 func startsWithCard(s string) bool {
-	var digits []byte
+	digits, separated := make([]byte, 0, longestCard), false
 	for i, r := range s {
 		switch {
-		case len(digits) == longestCard:
-			return false
-		case separates(r):
+		case separates(r) && !separated:
+			separated = true
 			continue
-		case !isDigit(r):
+		case !isDigit(r) || len(digits) == longestCard:
 			return false
 		}
-		digits = append(digits, byte(r-'0'))
-		next, _ := utf8.DecodeRuneInString(s[i+1:])
-		if !isWord(next) && len(digits) >= shortestCard && luhn(digits) {
+		digits, separated = append(digits, byte(r)), false
+		if next, _ := utf8.DecodeRuneInString(s[i+1:]); !isWord(next) && isCard(string(digits)) {
 			return true
+		}
+	}
+	return false
+}
+
+func isCard(digits string) bool {
+	for _, n := range networks {
+		if n.shortest <= len(digits) && len(digits) <= n.longest && n.first <= digits[:len(n.first)] && digits[:len(n.last)] <= n.last {
+			return luhn(digits)
 		}
 	}
 	return false
@@ -196,10 +211,10 @@ func separates(r rune) bool {
 
 // luhn is the check of ISO/IEC 7812: every second digit from the right is doubled, and the
 // digits of it all add up to a multiple of ten.
-func luhn(digits []byte) bool {
+func luhn(digits string) bool {
 	sum := 0
 	for i, d := range digits {
-		n := int(d)
+		n := int(d - '0')
 		if (len(digits)-i)%2 == 0 {
 			n *= 2
 		}
