@@ -3,6 +3,7 @@ package httpapi_test
 import (
 	"io"
 	"net/http"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -123,5 +124,53 @@ func FuzzStripeEvent(f *testing.F) {
 			wantProblem(t, a, "/problems/malformed")
 			wantRows(t, db, before, nil)
 		}
+	})
+}
+
+// FuzzHeaders sends any headers. The answer is no fault of ours, and its X-Request-Id has the
+// form of one.
+func FuzzHeaders(f *testing.F) {
+	const bearer, trace = "Bearer " + apiKey, "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+	f.Add(bearer, "application/json", "", "req-1", "wait=1", trace)
+	f.Add(bearer, `application/json; charset="utf-8"`, "identity", strings.Repeat("r", 129), "wait=99999999999999999999", trace+"-00")
+	f.Add(bearer, "application/json; charset=utf-16", "gzip", "4242424242424242", "respond-async, wait=5", "00-4242424242424242")
+	f.Add("bearer  "+apiKey, "application/json;", ", identity", "req\n1", `wait="1"; a=b`, "\xff")
+	f.Add("Basic YTpi", "", "", "", "wait", "")
+	f.Add("Bearer sk_test_\x00", "text/plain", "br", "\x00", "=", "4242 4242 4242 4242")
+	form := regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`)
+	_, handler := fuzzed(f)
+	f.Fuzz(func(t *testing.T, authorization, media, coding, id, prefer, traceparent string) {
+		a := direct(t, handler, post("key-1", body()).with("Authorization", authorization).with("Content-Type", media).
+			with("Content-Encoding", coding).with("X-Request-Id", id).with("Prefer", prefer).with("Traceparent", traceparent))
+		got := a.header.Get("X-Request-Id")
+		if !form.MatchString(got) || (got == id) != form.MatchString(id) {
+			t.Errorf("X-Request-Id is %q, sent was %q", got, id)
+		}
+		if a.status != http.StatusAccepted && (a.status < 400 || a.status > 499) {
+			t.Errorf("status %d: %s", a.status, a.body)
+		}
+	})
+}
+
+// FuzzQuery asks for any page of charges and of messages.
+func FuzzQuery(f *testing.F) {
+	db, handler := fuzzed(f)
+	charge := idOf(direct(f, handler, post("key-1", body())).header.Get("Location"))
+	for _, query := range []string{
+		"", "limit=1", "limit=101", "limit=+1", "limit=1&limit=2", "status=pending", "status=dead&starting_after=1", "order_id=order-1&limit=1",
+		"order_id=4242424242424242", "order_id=%00", "order_id=%ff", "starting_after=" + charge, "starting_after=ch_none", "starting_after=9223372036854775808",
+		"a;b=%zz", "%34%32=1", "order_id", "=", "&&", "status=%e2%80%a8",
+	} {
+		f.Add(query)
+	}
+	f.Fuzz(func(t *testing.T, query string) {
+		before := rows(t, db)
+		for _, path := range []string{"/v1/charges?", "/v1/inbox?"} {
+			a := direct(t, judged(t, handler, false), get(path+query))
+			if a.status != http.StatusOK {
+				wantProblem(t, a, "/problems/validation")
+			}
+		}
+		wantRows(t, db, before, nil)
 	})
 }

@@ -131,14 +131,24 @@ func origin(base, key string) (string, error) {
 }
 
 // request runs one call of stripe-go and classifies what came back. The error
-// decides: stripe-go returns an empty object beside it, never nil.
+// decides: stripe-go returns an empty object beside it, never nil. It panics where a list
+// holds null: that answer is not understood.
 func request[S, T any](ctx context.Context, c *Client, send func(context.Context) (S, error), read func(S) (T, error)) (T, error) {
 	var none T
 	if err := ctx.Err(); err != nil {
 		return none, err
 	}
 	var a Answered
-	sent, err := send(context.WithValue(ctx, answerKey{}, &a))
+	var sent S
+	err := func() (err error) {
+		defer func() {
+			if cause := recover(); cause != nil {
+				err = fmt.Errorf("stripe-go panics: %v", cause)
+			}
+		}()
+		sent, err = send(context.WithValue(ctx, answerKey{}, &a))
+		return err
+	}()
 	if err != nil {
 		return none, c.classify(ctx, a, err)
 	}
