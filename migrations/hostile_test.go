@@ -157,7 +157,7 @@ func (h hostile) tables(t *testing.T) (done []string) {
 }
 
 // functions returns the functions outside the system's schemas that succeed, or fail later
-// than at the right to call them. Of the system's, the api may call what everybody may.
+// than at the right to call them. Of the system's, the api may call what every role may.
 func (h hostile) functions(t *testing.T) (done []string) {
 	t.Helper()
 	for _, call := range testdb.All[string](t, h.owner, `

@@ -93,7 +93,7 @@ func (a *API) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 // is revoked or has expired is refused from the next request on.
 //
 // An address that has sent too many wrong keys is refused with errGuessing. That holds for no
-// key that was valid lately: a guessing neighbour behind the same proxy locks nobody out.
+// key that was valid lately: a guessing neighbour behind the same proxy locks no other caller out.
 func (a *API) admit(ctx context.Context, k credentials) (session, error) {
 	id := sha256.Sum256([]byte(k.apiKey))
 	known, recent := a.recent.Get(id)

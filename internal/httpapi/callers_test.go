@@ -28,7 +28,7 @@ func behindProxy(c *httpapi.Config) {
 func (c call) from(address string) call { return c.with("X-Forwarded-For", address) }
 
 // TestAccessLog_saysWhoAndFromWhere: a client behind a trusted proxy has the last address that
-// is not a proxy's; nobody else chooses an address.
+// is not a proxy's; no other caller chooses an address.
 func TestAccessLog_saysWhoAndFromWhere(t *testing.T) {
 	t.Parallel()
 	const forged = "198.51.100.66"
