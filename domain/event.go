@@ -149,11 +149,20 @@ var ErrIllegal = errors.New("illegal event")
 
 // Replay folds a whole stream and checks each event against the charge before it. It is
 // the auditor's fold; decisions use Fold, because what is stored has happened.
-func Replay(events []Event) (Charge, error) {
+func Replay(events []Event) (Charge, error) { return replay(events, func(Event) bool { return true }) }
+
+// CheckRequests returns ErrIllegal, wrapped, for a stream with a request that its charge did
+// not admit. Requests come from outside: a worker that carries them out checks them itself.
+func CheckRequests(events []Event) error {
+	_, err := replay(events, func(e Event) bool { return registry[e.stored()].Request })
+	return err
+}
+
+func replay(events []Event, checked func(Event) bool) (Charge, error) {
 	var c Charge
 	for i, e := range events {
 		_, opens := e.(ChargeRequested)
-		if opens == c.Exists() || !e.admitted(c) {
+		if checked(e) && (opens == c.Exists() || !e.admitted(c)) {
 			return c, fmt.Errorf("%w: %T at version %d", ErrIllegal, e, i+1)
 		}
 		c.Version++

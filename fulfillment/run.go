@@ -156,7 +156,8 @@ func (f *Fulfillment) follow(to subscriber) inbox.Handler {
 // load reads the stream. The message was committed with the event that it names; a
 // server that shows less than this version is behind, such as a standby, and the message
 // waits. It also waits if a newer program wrote an event, since a newer worker is being
-// deployed. ErrNotFound if the message names no version and there is no charge.
+// deployed. A request that the charge did not admit was forged: the message becomes a dead
+// letter. ErrNotFound if the message names no version and there is no charge.
 func (r *run) load(ctx context.Context, charge string) error {
 	s, err := r.streams.Load(ctx, charge)
 	switch {
@@ -166,6 +167,9 @@ func (r *run) load(ctx context.Context, charge string) error {
 		return err
 	case s.Charge.Version < r.version:
 		return &inbox.WaitError{Err: fmt.Errorf("stream %s is read up to version %d, the message names version %d", charge, s.Charge.Version, r.version)}
+	}
+	if err := s.CheckRequests(); err != nil {
+		return &inbox.DeadLetterError{Err: err}
 	}
 	r.stream = s
 	return nil

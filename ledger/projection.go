@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -85,6 +86,13 @@ type page struct {
 	streams  []string   // of each event
 	versions []int      // of each event
 	charges  []listedCharge
+	aside    []setAside
+}
+
+// setAside is a charge that cannot be read.
+type setAside struct {
+	ChargeID string `json:"charge_id"`
+	Reason   string `json:"reason"`
 }
 
 // listedCharge is a row of charge_list. It depends on the events of the charge alone.
@@ -137,7 +145,7 @@ func readPage(ctx context.Context, db *postgres.DB, after, last checkpoint) (pag
 		if len(entries) == 0 {
 			return p, nil
 		}
-		if p.charges, err = foldCharges(ctx, db, p.streams, p.until); !errors.Is(err, errLongStreams) {
+		if p.charges, p.aside, err = foldCharges(ctx, db, p.streams, p.until); !errors.Is(err, errLongStreams) {
 			return p, err
 		}
 	}
@@ -152,8 +160,9 @@ const selectUntil = selectStored + `
 var errLongStreams = errors.New("the streams of a page are too long for one commit")
 
 // foldCharges folds whole streams up to a checkpoint, so a row does not depend on how the
-// log is cut into pages. Several streams that exceed pageBytes are errLongStreams.
-func foldCharges(ctx context.Context, db *postgres.DB, streams []string, until checkpoint) ([]listedCharge, error) {
+// log is cut into pages. Several streams that exceed pageBytes are errLongStreams. A charge
+// that cannot be read is set aside: it depends on no other, and no other on it.
+func foldCharges(ctx context.Context, db *postgres.DB, streams []string, until checkpoint) ([]listedCharge, []setAside, error) {
 	rows, _ := db.Query(ctx, selectUntil, streams, until.Txid, until.Position)
 	first, size := "", 0
 	events, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (storedEvent, error) {
@@ -165,14 +174,15 @@ func foldCharges(ctx context.Context, db *postgres.DB, streams []string, until c
 		return e, err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read the streams of a page: %w", err)
+		return nil, nil, fmt.Errorf("read the streams of a page: %w", err)
 	}
 	stored := byStream(events)
-	charges := make([]listedCharge, 0, len(stored))
+	charges, aside := make([]listedCharge, 0, len(stored)), []setAside(nil)
 	for _, id := range slices.Sorted(maps.Keys(stored)) {
 		s, err := decode(id, stored[id])
 		if err != nil {
-			return nil, err
+			aside = append(aside, setAside{id, strings.ToValidUTF8(strings.ReplaceAll(err.Error(), "\x00", ""), "")})
+			continue
 		}
 		v := s.View()
 		charges = append(charges, listedCharge{
@@ -180,8 +190,14 @@ func foldCharges(ctx context.Context, db *postgres.DB, streams []string, until c
 			Status: v.Status, CreatedAt: v.CreatedAt, Version: s.Charge.Version, View: v,
 		})
 	}
-	return charges, nil
+	return charges, aside, nil
 }
+
+const insertAside = `
+insert into charges_set_aside (generation, charge_id, reason)
+select $1, charge_id, reason
+  from json_to_recordset($2) as a (charge_id text, reason text)
+    on conflict (generation, charge_id) do nothing`
 
 const upsertCharges = `
 insert into charge_list
@@ -231,6 +247,9 @@ func (p page) queue(b *pgx.Batch, at checkpoint) {
 	b.Queue(moveCheckpoint, at.Generation, p.until.Txid, p.until.Position, p.until.Highest, at.Batch)
 	b.Queue(upsertCharges, p.charges)
 	b.Queue(upsertBalances, at.Generation, p.streams, p.versions)
+	if len(p.aside) > 0 {
+		b.Queue(insertAside, at.Generation, p.aside)
+	}
 }
 
 // fold folds the events that follow a checkpoint, up to and including last, into its
@@ -272,4 +291,52 @@ func Project(ctx context.Context, db *postgres.DB) (events int, err error) {
 	}
 	p, err := fold(ctx, db, at.checkpoint, end())
 	return len(p.streams), err
+}
+
+const (
+	selectAside = `
+select charge_id
+  from charges_set_aside
+ where generation = $1
+ order by charge_id`
+
+	deleteAside = `
+delete from charges_set_aside
+ where generation = $1
+   and charge_id = $2`
+)
+
+// Readmit lists the charges that were set aside and that this program can read, each in its
+// own commit.
+//
+// If we die here: row and mark are one commit; the next call reads what is left.
+// Test: TestProject_setsAsideWhatItCannotRead.
+func Readmit(ctx context.Context, db *postgres.DB) error {
+	at, err := readLive(ctx, db)
+	if err != nil {
+		return err
+	}
+	ids, err := collectValues[string](db.Query(ctx, selectAside, at.Generation))
+	if err != nil {
+		return fmt.Errorf("read what was set aside: %w", err)
+	}
+	for _, id := range ids {
+		if at, err = readLive(ctx, db); err != nil {
+			return err
+		}
+		charges, aside, err := foldCharges(ctx, db, []string{id}, at.checkpoint)
+		if err != nil {
+			return err
+		}
+		if len(aside) > 0 {
+			continue
+		}
+		b := &pgx.Batch{}
+		page{until: at.checkpoint, charges: charges}.queue(b, at.checkpoint)
+		b.Queue(deleteAside, at.Generation, id)
+		if err := db.Commit(ctx, b); err != nil && !isFolded(err) {
+			return fmt.Errorf("list %s: %w", id, err)
+		}
+	}
+	return nil
 }

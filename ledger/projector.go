@@ -39,8 +39,8 @@ const (
 )
 
 // Run folds until ctx ends, and completes the commit in flight. It logs the first of
-// several failures and retries until it succeeds. It skips nothing: an event that this
-// program does not know is left to a newer one, and until then the list does not change.
+// several failures and retries until it succeeds. A charge with an event that this program
+// cannot read is set aside, see Readmit: its row in the list does not change until then.
 func (p *Projector) Run(ctx context.Context) {
 	loop.Run(ctx, p.Log, "projecting failed, it is retried until it succeeds", p.step)
 }

@@ -134,6 +134,10 @@ with charges as (
 )
 select (select count(*) from charges) + (select count(*) from balances)`
 
+const deleteRetiredAside = `
+delete from charges_set_aside
+ where generation in (select generation from projections where state = 'retired')`
+
 const deleteLimit = 1000 // rows of each table in one commit
 
 // clear deletes what no reader needs: a generation that was replaced, and one whose rebuild
@@ -141,6 +145,7 @@ const deleteLimit = 1000 // rows of each table in one commit
 func (r *rebuild) clear(ctx context.Context) error {
 	b := &pgx.Batch{}
 	b.Queue(retire, "building", nil)
+	b.Queue(deleteRetiredAside)
 	if err := r.db.Commit(ctx, b); err != nil {
 		return fmt.Errorf("retire what an earlier rebuild began: %w", err)
 	}

@@ -268,6 +268,19 @@ create index charge_list_by_order
 create index charge_list_by_status
     on charge_list (generation, merchant_id, status, created_at, charge_id);
 
+-- A charge whose events the projector cannot read is left out of the list, so that it holds
+-- up no other. A program that can read it adds it within a minute.
+create table charges_set_aside (
+  generation   bigint      not null,
+  charge_id    text        collate "C" not null,
+  reason       text        not null,
+  set_aside_at timestamptz not null default clock_timestamp(),
+
+  -- A charge is set aside once in each generation.
+  constraint charges_set_aside_once primary key (generation, charge_id)
+);
+comment on table charges_set_aside is 'charges whose rows in charge_list are missing or old, because a program could not read an event of theirs; balances have all of their postings';
+
 create table account_balances (
   generation  bigint  not null,
   merchant_id text    collate "C" not null,

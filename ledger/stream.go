@@ -14,7 +14,8 @@
 //   - The postings of an event are committed with the event, or not at all.
 //   - A decision on an older state of a stream is refused, together with everything else
 //     in its batch.
-//   - The Projector folds each event once into the list of charges and the balances.
+//   - The Projector folds each event once into the list of charges and the balances. A charge
+//     that it cannot read is set aside and holds up no other.
 //   - Rebuild makes both anew from the events, byte for byte.
 //
 // # Limits
@@ -22,7 +23,8 @@
 // Events have no order between streams: position is the order of inserts, not of commits.
 // The list of charges follows the events by a moment. Streams and balances do not.
 //
-// Tables: ledger_events, ledger_postings, projections, charge_list, account_balances.
+// Tables: ledger_events, ledger_postings, projections, charge_list, charges_set_aside,
+// account_balances.
 package ledger
 
 import (
@@ -76,6 +78,19 @@ func (s Stream) At(version int) Recorded { return s.Events[version-1] }
 
 // Head returns the newest event.
 func (s Stream) Head() Recorded { return s.Events[len(s.Events)-1] }
+
+// CheckRequests returns domain.ErrIllegal for a stream with a request that the charge did not
+// admit.
+func (s Stream) CheckRequests() error {
+	events := make([]domain.Event, len(s.Events))
+	for i, e := range s.Events {
+		events[i] = e.Event
+	}
+	if err := domain.CheckRequests(events); err != nil {
+		return fmt.Errorf("stream %s: %w", s.ID, err)
+	}
+	return nil
+}
 
 // Until returns the stream as it was at a version.
 func (s Stream) Until(version int) Stream { return folded(s.ID, s.Events[:version:version]) }

@@ -244,7 +244,7 @@ select 'fulfillment', 'evt_' || s || '_' || m, 'ch_' || m, 'stripe.refund.update
 var (
 	requested = row{
 		"event_id": "'11111111-1111-8111-8111-111111111111'", "stream_id": "'ch_new'", "version": "1", "type": "'charge.requested.v1'",
-		"schema_version": "1", "merchant_id": "'acme'", "data": `'{"merchant_id":"acme","amount":500,"currency":"USD"}'`,
+		"schema_version": "1", "merchant_id": "'acme'", "data": `'{"merchant_id":"acme","order_id":"1","amount":500,"currency":"USD"}'`,
 		"metadata": `'{"actor":"api"}'`, "occurred_at": "now()",
 	}
 	canceled = requested.but("stream_id", "'ch_acme'", "version", "5", "type", "'charge.cancel_requested.v1'", "data", "'{}'")
@@ -291,8 +291,14 @@ func inserts() map[string]struct{ caused, forged map[string]row } {
 			"a charge in the middle":                 requested.but("stream_id", "'ch_acme'", "version", "5"),
 			"a refund of nothing":                    refund.but("stream_id", "'ch_new'", "version", "1"),
 			"for another merchant":                   requested.but("merchant_id", "'globex'"),
-			"a charge whose data is another's":       requested.but("data", `'{"merchant_id":"globex","amount":500,"currency":"USD"}'`),
+			"a charge whose data is another's":       requested.but("data", `'{"merchant_id":"globex","order_id":"1","amount":500,"currency":"USD"}'`),
 			"a charge whose data is nobody's":        requested.but("data", `'{}'`),
+			"a charge of no number":                  requested.but("data", `'{"merchant_id":"acme","order_id":"1","amount":"much","currency":"USD"}'`),
+			"a charge of too large a number":         requested.but("data", `'{"merchant_id":"acme","order_id":"1","amount":1e30,"currency":"USD"}'`),
+			"a refund of no number":                  refund.but("data", `'{"refund_id":"re_2","amount":null}'`),
+			"an order that fits in no index":         requested.but("data", `jsonb_build_object('merchant_id', 'acme', 'amount', 500, 'order_id', repeat('x', 9999))`),
+			"of many megabytes":                      canceled.but("data", `jsonb_build_object('x', repeat('x', 9999999))`),
+			"of a stream with a long name":           requested.but("stream_id", "repeat('x', 99)"),
 			"in the name of the worker":              canceled.but("metadata", `'{"actor":"worker"}'`),
 			"in nobody's name":                       canceled.but("metadata", `'{}'`),
 			"under the id of an event of the worker": canceled.but("event_id", "'11111111-1111-5111-8111-111111111111'"),

@@ -297,6 +297,7 @@ grant execute on function charge_by_id, charge_by_payment_intent to payonce_api;
 grant select on projections, charge_list, account_balances to payonce_api, payonce_worker;
 grant update (txid, position, highest, batch, after) on projections to payonce_worker;
 grant insert, update on charge_list, account_balances to payonce_worker;
+grant select, insert (generation, charge_id, reason), delete on charges_set_aside to payonce_worker;
 
 -- The api claims keys, the worker deletes expired answers.
 grant select,
@@ -437,15 +438,26 @@ create policy tenant on outbox for select to payonce_api
 -- the charge, and its data names the merchant whose stream it is: the worker believes it.
 -- The api's events say that the api caused them. Their ids have version 8, and those of the
 -- worker version 5, so no request takes the id of an event that the worker is going to
--- append. A time far from now is one that no reader could show.
+-- append. A time far from now is one that no reader could show, an amount that is no number
+-- would end the audit, and a long text fits in no index of the list.
 create policy request on ledger_events for insert to payonce_api
   with check (merchant_id = current_setting('payonce.merchant', true)
               and case type
-                    when 'charge.requested.v1'        then version = 1 and data ->> 'merchant_id' = merchant_id
-                    when 'charge.cancel_requested.v1' then version > 1
-                    when 'refund.requested.v1'        then version > 1
+                    when 'charge.requested.v1'
+                    then version = 1
+                     and data ->> 'merchant_id' = merchant_id
+                     and data ->> 'amount' ~ '^[1-9][0-9]{0,17}$'
+                     and length(data ->> 'order_id') <= 255
+                    when 'charge.cancel_requested.v1'
+                    then version > 1
+                    when 'refund.requested.v1'
+                    then version > 1
+                     and data ->> 'amount' ~ '^[1-9][0-9]{0,17}$'
                     else false
                   end
+              and length(stream_id) <= 64
+              and length(merchant_id) <= 255
+              and pg_column_size(data) + pg_column_size(metadata) <= 1048576
               and schema_version = 1
               and metadata ->> 'actor' = 'api'
               and get_byte(uuid_send(event_id), 6) >> 4 = 8

@@ -31,7 +31,8 @@ const (
 	programs    = "payonce-" // how the names of our programs' sessions begin
 	application = programs + "worker"
 
-	rescueInterval = 5 * time.Second
+	rescueInterval  = 5 * time.Second
+	readmitInterval = time.Minute
 )
 
 func main() { os.Exit(program.Main(os.Args[1:], os.Stdout, os.Stderr, "worker", run)) }
@@ -87,6 +88,9 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	}
 	repeat("looking for half-sent transactions failed", func(ctx context.Context) (time.Duration, error) {
 		return rescueInterval, rescue(ctx, log, db)
+	})
+	repeat("reading charges that were set aside failed", func(ctx context.Context) (time.Duration, error) {
+		return readmitInterval, ledger.Readmit(ctx, db)
 	})
 	repeat("receiving stopped and begins anew", func(ctx context.Context) (time.Duration, error) {
 		return 0, receive(ctx, log, db, bell.Listening, receivers)

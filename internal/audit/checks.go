@@ -127,7 +127,7 @@ then format('%s: booked for %s and %s', refund, first, last)`},
                            when e.type like 'refund.requested.v%' then -r.amount
                            when e.type like 'refund.failed.v%'    then r.amount
                            when e.type like 'refund.reversed.v%'  then r.amount
-                           when e.type like 'payment.captured.v%' then (e.data ->> 'amount')::numeric
+                           when e.type like 'payment.captured.v%' then substring(e.data ->> 'amount' from '^[0-9]{1,18}$')::numeric
                            else 0
                          end) over (partition by e.stream_id order by e.version) as remaining
                 from ledger_events e

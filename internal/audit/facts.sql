@@ -23,7 +23,7 @@ with charges as (
          min(version) filter (where type not like 'refund.requested.v%')                             as attempted_at,
          min(version) filter (where type like 'refund.succeeded.v%')                                 as succeeded_at,
          min(version) filter (where type like 'refund.reversed.v%')                                  as reversed_at,
-         max((data ->> 'amount')::numeric)                                                           as amount,
+         max(substring(data ->> 'amount' from '^[0-9]{1,18}$')::numeric)                             as amount,
          array_agg(distinct data ->> 'amount') filter (where data ->> 'amount' is not null)          as amounts,
          count(distinct data ->> 'provider_refund')                                                  as provider_refunds,
          bool_or(type like 'refund.requested.v%' and data ->> 'notify' = 'true')                     as notify
@@ -39,7 +39,7 @@ with charges as (
            when o.type like 'refund.reversed.v%' then 'refund.failed'
            else regexp_replace(o.type, '\.v[0-9]+$', '')
          end                                           as webhook,
-         (r.data ->> 'amount')::bigint                 as amount,
+         substring(r.data ->> 'amount' from '^[0-9]{1,18}$')::bigint as amount,
          coalesce(r.data ->> 'notify', '') = 'true'    as notify
     from ledger_events o
     join ledger_events r

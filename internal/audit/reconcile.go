@@ -108,7 +108,7 @@ with booked as (
 )
 select m.id,
        m.refund,
-       coalesce(max((m.data ->> 'amount')::bigint) filter (where m.type ~ '^(charge|refund)\.requested\.v'), 0) as amount,
+       coalesce(max(substring(m.data ->> 'amount' from '^[0-9]{1,18}$')::bigint) filter (where m.type ~ '^(charge|refund)\.requested\.v'), 0) as amount,
        coalesce(c.currency, '')                                                                                as currency,
        case
          when bool_or(m.type ~ '^refund\.(failed|reversed)\.v')    then 'failed'

@@ -40,6 +40,7 @@ var allFigures = []figure{
 	{"payonce_outbox_unread_messages", "Messages that a consumer group has not received. 100000 means at least so many.", []string{"topic", "consumer_group"}},
 	{"payonce_outbox_unread_age_seconds", "Time since the oldest message that a consumer group has not received was committed.", []string{"topic", "consumer_group"}},
 	{"payonce_store_bytes", "Size of a table with its indexes.", []string{"table"}},
+	{"payonce_charges_set_aside", "Charges that the list leaves out or shows as they were, because the worker cannot read an event of theirs.", nil},
 	{"payonce_horizon_held_seconds", "Age of the oldest writing transaction: consumer groups do not receive what was committed after it began.", nil},
 	{"payonce_snapshot_held_seconds", "Age of the oldest transaction that keeps vacuum from removing dead rows of this database, prepared transactions included.", nil},
 	{"payonce_replication_slot_retained_bytes", "Write-ahead log that the server keeps for a replication slot.", []string{"slot"}},
@@ -130,6 +131,7 @@ func (f *figures) readLocked(ctx context.Context) error {
 		{"the outbox", selectUnread, []any{f.countedAtMost}},
 		{"the sizes of tables", selectSizes, nil},
 		{"the last audits", selectAudits, nil},
+		{"charges that are set aside", selectAside, nil},
 		{"old transactions", selectHeld, nil},
 		{"replication slots", selectSlots, nil},
 	} {
@@ -237,6 +239,12 @@ select g.name, array[a.scope], g.value::float8
        ('payonce_audit_checked', a.checked),
        ('payonce_audit_violations', a.violated),
        ('payonce_audit_finished_timestamp_seconds', extract(epoch from a.finished_at))) as g (name, value)`
+
+const selectAside = `
+select 'payonce_charges_set_aside', '{}'::text[], count(*)::float8
+  from charges_set_aside a
+  join projections p using (generation)
+ where p.state = 'live'`
 
 const selectHeld = `
 select 'payonce_horizon_held_seconds', '{}'::text[], horizon_held()

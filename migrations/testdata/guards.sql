@@ -459,6 +459,10 @@ insert into projections (generation, state) overriding system value values (1, '
 insert into charge_list values (1, 'ch_1', 'acme', 'o', 'pending', now(), 1, '{}');
 insert into charge_list values (1, 'ch_1', 'acme', 'o', 'pending', now(), 1, '{}');
 
+-- charges_set_aside_once: a charge is set aside once
+insert into charges_set_aside (generation, charge_id, reason) values (1, 'ch_1', 'unreadable');
+insert into charges_set_aside (generation, charge_id, reason) values (1, 'ch_1', 'unreadable');
+
 -- account_balances_once: an account has one balance
 insert into account_balances values (1, 'acme', 'a:EUR', 1, 0);
 insert into account_balances values (1, 'acme', 'a:EUR', 1, 0);

@@ -1,0 +1,68 @@
+package ledger_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/ledger"
+)
+
+// unreadable are events that a program cannot read, each in a charge of its own.
+const unreadable = `
+insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
+values (gen_random_uuid(), 'ch_type',   1, 'charge.exploded.v1',   1, 'acme', '{}', '{}', now()),
+       (gen_random_uuid(), 'ch_schema', 1, 'charge.requested.v2',  1, 'acme', '{}', '{}', now()),
+       (gen_random_uuid(), 'ch_step',   1, 'charge.requested.v1',  1, 'acme', '{"steps":["magic"]}', '{}', now()),
+       (gen_random_uuid(), 'ch_amount', 1, 'charge.requested.v1',  1, 'acme', '{"amount":1e30}', '{}', now()),
+       (gen_random_uuid(), 'ch_later',  2, 'payment.captured.v1',  1, 'acme', '{"payment_intent":7}', '{}', now())`
+
+func TestProject_setsAsideWhatItCannotRead(t *testing.T) {
+	t.Parallel()
+	db := testdb.Open(t)
+	appended(t, db, ledger.New("ch_1"), cause("a"), requested("acme"))
+	appended(t, db, ledger.New("ch_later"), cause("a"), requested("acme"))
+	project(t, db)
+	exec(t, db, unreadable)
+	appended(t, db, ledger.New("ch_2"), cause("a"), requested("acme"))
+
+	want := func(when string, list, aside []string) {
+		t.Helper()
+		const rows = ` where generation = (select generation from projections where state = 'live') order by 1`
+		if diff := cmp.Diff(list, collect[string](t, db, `select charge_id from charge_list`+rows)); diff != "" {
+			t.Errorf("%s: list (-want +got):\n%s", when, diff)
+		}
+		if diff := cmp.Diff(aside, collect[string](t, db, `select charge_id from charges_set_aside`+rows)); diff != "" {
+			t.Errorf("%s: set aside (-want +got):\n%s", when, diff)
+		}
+		checkBalances(t, db)
+	}
+	all := []string{"ch_amount", "ch_later", "ch_schema", "ch_step", "ch_type"}
+	project(t, db)
+	want("projected", []string{"ch_1", "ch_2", "ch_later"}, all)
+	if reasons := collect[string](t, db, `select reason from charges_set_aside where charge_id = 'ch_type'`); !strings.Contains(reasons[0], `unknown event type`) {
+		t.Errorf("the reason is %s", reasons)
+	}
+
+	testdb.Must(t, ledger.Readmit(t.Context(), db))
+	want("read once more", []string{"ch_1", "ch_2", "ch_later"}, all)
+
+	// A rebuild finds the charge that was listed before it could not be read.
+	rebuilt, err := ledger.Rebuild(t.Context(), db, nil)
+	if err != nil || rebuilt.Different != 1 || !rebuilt.Live {
+		t.Errorf("rebuilt %+v: %v", rebuilt, err)
+	}
+	want("rebuilt", []string{"ch_1", "ch_2"}, all)
+	if n := one[int](t, db, `select count(distinct generation) from charges_set_aside`); n != 1 {
+		t.Errorf("charges are set aside in %d generations", n)
+	}
+
+	// A newer program reads what this one could not.
+	exec(t, db, `alter table ledger_events disable trigger ledger_events_append_only`)
+	exec(t, db, `update ledger_events set type = 'charge.requested.v1' where stream_id = 'ch_schema'`)
+	exec(t, db, `update ledger_events set data = '{"payment_intent":"pi_7"}' where stream_id = 'ch_later' and version = 2`)
+	testdb.Must(t, ledger.Readmit(t.Context(), db))
+	want("readable", []string{"ch_1", "ch_2", "ch_later", "ch_schema"}, []string{"ch_amount", "ch_step", "ch_type"})
+}
