@@ -63,8 +63,10 @@ func TestAppendOnly(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)
 	functions, _ := guards(t)
-	for _, sql := range []string{functions, `select event('ch_1', 1, 'a')`, `select posting(1, 'a:EUR', 'b:EUR', 5)`,
-		`insert into operator_actions (actor, login, action, subject, after) values ('me', 'me', 'a', 's', '{}')`} {
+	for _, sql := range []string{
+		functions, `select event('ch_1', 1, 'a')`, `select posting(1, 'a:EUR', 'b:EUR', 5)`,
+		`insert into operator_actions (actor, login, action, subject, after) values ('me', 'me', 'a', 's', '{}')`,
+	} {
 		testdb.Exec(t, db.Pool(), sql)
 	}
 	for name, test := range map[string]struct{ statement, says string }{

@@ -4,9 +4,11 @@ package main
 import (
 	"context"
 	"log/slog"
+	"net/http"
 	"os"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/idempotency"
@@ -17,6 +19,7 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/internal/rediscache"
+	"github.com/payonce/payonce/internal/telemetry"
 	"github.com/payonce/payonce/internal/writes"
 )
 
@@ -64,11 +67,7 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	}
 	defer traces.Close(ctx)
 	bell := doorbell.New(log, false)
-	db, err := program.Open(ctx, log, s.DatabaseURL.Reveal(), postgres.Options{
-		Application: application, Role: postgres.RoleAPI, MaxConns: connections, LockTimeout: lockTimeout,
-		Writes: writes.Order(), Tracer: traces.Statements(), Committed: doorbell.Committed(bell), AllowPlaintext: s.AllowPlaintext,
-		RefusePrivileged: !s.AllowPrivilegedDatabaseUser,
-	})
+	db, err := program.Open(ctx, log, s.DatabaseURL.Reveal(), s.database(traces, doorbell.Committed(bell)))
 	if err != nil {
 		return err
 	}
@@ -82,30 +81,22 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	defer closeCache()
 	ready := program.NewReadiness(ctx, db, time.Now)
 	defer ready.Close()
-	onHTTPAddr := metrics.Handler()
-	if s.MetricsAddr != "" {
-		onHTTPAddr = nil
-	}
 	server, err := httpapi.New(httpapi.Config{
 		DB:            db,
 		Intake:        &intake.Intake{DB: db, Keys: keys},
 		InFlight:      inFlightStatus[s.InFlight],
 		NaturalKeys:   s.IdempotencyKeyMode == "natural",
 		StripeSecrets: split(s.StripeWebhookSecret.Reveal()), // two while one replaces the other
-		Limits: httpapi.Limits{
-			PerSecond: s.RateLimit, InFlight: inFlight, PerMerchant: perMerchant, Authenticating: authenticating, Auditing: auditing,
-			Assets: assets, AnswerBytes: answerBytes, Unsigned: unsigned, UnsignedTime: unsignedTime,
-			Guesses: s.AuthenticationFailures,
-		},
-		Ready:   ready.Ask,
-		Origins: origins, DocsHosts: s.docsHosts(),
+		Limits:        s.limits(),
+		Ready:         ready.Ask,
+		Origins:       origins, DocsHosts: s.docsHosts(),
 		KeepsCardNumbers: s.CardNumberCheck == "off",
 		TrustedProxies:   s.TrustedProxies,
 		Now:              time.Now,
 		Log:              log,
 		Observe:          observe(metrics, traces), //nolint:contextcheck // a request carries its own context
 		Carry:            traces.Carry,
-		Metrics:          onHTTPAddr,
+		Metrics:          s.public(metrics.Handler()),
 	})
 	if err != nil {
 		return err
@@ -119,6 +110,30 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	g.Go(func() error { return program.Serve(ctx, log, s.HTTPAddr, public) })
 	go loop.Run(ctx, log, "the uses of API keys are not recorded", server.RecordUses)
 	return g.Wait()
+}
+
+func (s settings) database(traces *telemetry.Traces, committed func(*pgx.Batch)) postgres.Options {
+	return postgres.Options{
+		Application: application, Role: postgres.RoleAPI, MaxConns: connections, LockTimeout: lockTimeout,
+		Writes: writes.Order(), Tracer: traces.Statements(), Committed: committed, AllowPlaintext: s.AllowPlaintext,
+		RefusePrivileged: !s.AllowPrivilegedDatabaseUser,
+	}
+}
+
+// public returns nil where the metrics have an address of their own.
+func (s settings) public(metrics http.Handler) http.Handler {
+	if s.MetricsAddr != "" {
+		return nil
+	}
+	return metrics
+}
+
+func (s settings) limits() httpapi.Limits {
+	return httpapi.Limits{
+		PerSecond: s.RateLimit, InFlight: inFlight, PerMerchant: perMerchant, Authenticating: authenticating, Auditing: auditing,
+		Assets: assets, AnswerBytes: answerBytes, Unsigned: unsigned, UnsignedTime: unsignedTime,
+		Guesses: s.AuthenticationFailures,
+	}
 }
 
 // receiver makes the receiver of keyed requests, with the cache of REDIS_URL if that is set.

@@ -177,7 +177,7 @@ func (a *API) readUnsigned(c echo.Context) error {
 	defer leave() // also if the body panics
 	if limit := a.Limits.UnsignedTime; limit > 0 {
 		// Where it cannot be set, readTimeout counts.
-		_ = http.NewResponseController(c.Response()).SetReadDeadline(time.Now().Add(limit))
+		_ = http.NewResponseController(c.Response()).SetReadDeadline(time.Now().Add(limit)) //nolint:forbidigo // a socket knows no other clock
 	}
 	readBody(c)
 	return nil
@@ -188,7 +188,7 @@ func (a *API) readUnsigned(c echo.Context) error {
 func hangUp(c echo.Context) {
 	if c.Request().ContentLength != 0 {
 		c.Response().Header().Set(echo.HeaderConnection, "close")
-		_ = http.NewResponseController(c.Response()).SetReadDeadline(time.Now().Add(time.Second))
+		_ = http.NewResponseController(c.Response()).SetReadDeadline(time.Now().Add(time.Second)) //nolint:forbidigo // a socket knows no other clock
 	}
 }
 

@@ -81,8 +81,10 @@ func TestGuessers_areBoundedInMemory(t *testing.T) {
 		address   netip.Addr
 		exhausted bool
 	}{
-		{netip.MustParseAddr("2001:db8:0:1::2"), true}, {netip.MustParseAddr("2001:db8:0:2::1"), false},
-		{netip.MustParseAddr("10.0.0.0"), false}, {netip.Addr{}, true},
+		{netip.MustParseAddr("2001:db8:0:1::2"), true},
+		{netip.MustParseAddr("2001:db8:0:2::1"), false},
+		{netip.MustParseAddr("10.0.0.0"), false},
+		{netip.Addr{}, true},
 	} {
 		if exhausted := a.guesser(test.address).TokensAt(now) < 1; exhausted != test.exhausted {
 			t.Errorf("%s is exhausted: %t", test.address, exhausted)

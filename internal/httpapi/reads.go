@@ -45,7 +45,7 @@ func (a *API) answer(handle func(c echo.Context) (any, error)) echo.HandlerFunc 
 // limitSending bounds the time in which a client has to read the answer.
 func limitSending(c echo.Context) {
 	// Where it cannot be set, writeTimeout counts.
-	_ = http.NewResponseController(c.Response()).SetWriteDeadline(time.Now().Add(sendTimeout))
+	_ = http.NewResponseController(c.Response()).SetWriteDeadline(time.Now().Add(sendTimeout)) //nolint:forbidigo // a socket knows no other clock
 }
 
 // getBalances is GET /v1/balances: the caller's books as they are now.

@@ -98,10 +98,10 @@ type keyPair struct {
 func (p *keyPair) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if time.Since(p.readAt) < certificateAge {
+	if time.Since(p.readAt) < certificateAge { //nolint:forbidigo // it decides only when the files are read
 		return p.certificate, nil
 	}
-	p.readAt = time.Now()
+	p.readAt = time.Now() //nolint:forbidigo // as above
 	read, err := tls.LoadX509KeyPair(p.certFile, p.keyFile)
 	switch {
 	case err == nil:

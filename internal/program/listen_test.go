@@ -27,7 +27,7 @@ import (
 	"github.com/payonce/payonce/internal/program"
 )
 
-func TestLimitMemory_leavesATenthOfTheContainer(t *testing.T) { //nolint:paralleltest // it is the process's
+func TestLimitMemory_leavesATenthOfTheContainer(t *testing.T) {
 	found := debug.SetMemoryLimit(math.MaxInt64)
 	defer debug.SetMemoryLimit(found)
 	const container = 240 << 20
@@ -115,7 +115,12 @@ func listening(t *testing.T, server *http.Server) (addr string) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- program.ServeWithin(ctx, log, "127.0.0.1:0", server, patience) }()
-	t.Cleanup(func() { stop(); <-ended })
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
 	return lines.Field(t, "listening", "addr")
 }
 

@@ -61,10 +61,10 @@ func Load[T any](environ map[string]string) (settings T, err error) {
 // withFiles returns environ with the secrets that files hold.
 func withFiles(environ map[string]string, settings reflect.Type) (map[string]string, error) {
 	all := maps.Clone(environ)
-	for i := range settings.NumField() {
-		name := variable(settings.Field(i))
+	for field := range settings.Fields() {
+		name := variable(field)
 		path := environ[name+"_FILE"]
-		if path == "" || settings.Field(i).Type != reflect.TypeFor[Secret]() {
+		if path == "" || field.Type != reflect.TypeFor[Secret]() {
 			continue
 		}
 		if environ[name] != "" {
