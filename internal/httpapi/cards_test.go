@@ -3,6 +3,7 @@ package httpapi_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -22,7 +23,7 @@ func numbered(prefix string, digits int) string {
 		}
 		sum += d
 	}
-	return number + fmt.Sprint((10-sum%10)%10)
+	return number + strconv.Itoa((10-sum%10)%10)
 }
 
 func TestHoldsCard_knowsTheNetworksInUse(t *testing.T) {
@@ -77,10 +78,10 @@ func TestOrdinaryIdentifiers_areNoCardNumbers(t *testing.T) {
 	from, to := time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(2036, 1, 1, 0, 0, 0, 0, time.UTC)
 	moment := func() time.Time { return from.Add(time.Duration(random.Int64N(int64(to.Sub(from))))) }
 	snowflake := func(epoch int64) string {
-		return fmt.Sprint((moment().UnixMilli()-epoch)<<22 | random.Int64N(1<<22))
+		return strconv.FormatInt((moment().UnixMilli()-epoch)<<22|random.Int64N(1<<22), 10)
 	}
 	for name, draw := range map[string]func(n int) string{
-		"a number from a sequence":           func(n int) string { return fmt.Sprint(1_000_000 + n) },
+		"a number from a sequence":           func(n int) string { return strconv.Itoa(1_000_000 + n) },
 		"a number of twelve digits":          func(int) string { return fmt.Sprintf("%012d", random.Int64N(1e12)) },
 		"a day and a number of six digits":   func(n int) string { return moment().Format("20060102") + fmt.Sprintf("%06d", n) },
 		"a day and a number of eight digits": func(n int) string { return moment().Format("20060102") + fmt.Sprintf("%08d", n) },
@@ -91,9 +92,9 @@ func TestOrdinaryIdentifiers_areNoCardNumbers(t *testing.T) {
 		"an EAN-13 with dashes": func(int) string {
 			return fmt.Sprintf("978-3-%06d-%02d-%d", random.IntN(1e6), random.IntN(100), random.IntN(10))
 		},
-		"milliseconds":                        func(int) string { return fmt.Sprint(moment().UnixMilli()) },
-		"microseconds":                        func(int) string { return fmt.Sprint(moment().UnixMicro()) },
-		"nanoseconds":                         func(int) string { return fmt.Sprint(moment().UnixNano()) },
+		"milliseconds":                        func(int) string { return strconv.FormatInt(moment().UnixMilli(), 10) },
+		"microseconds":                        func(int) string { return strconv.FormatInt(moment().UnixMicro(), 10) },
+		"nanoseconds":                         func(int) string { return strconv.FormatInt(moment().UnixNano(), 10) },
 		"a UUID":                              func(int) string { return uuidOf(random) },
 		"milliseconds, a dash and two digits": func(int) string { return fmt.Sprintf("%d-%02d", moment().UnixMilli(), random.IntN(100)) },
 	} {
