@@ -68,7 +68,8 @@ const (
 //     committed.
 //   - Only a commit of its own refuses a batch. When a group commit is refused, nothing of
 //     it is durable: each half is sent as a transaction, and so on, down to single batches,
-//     which are retried individually. After a wait that timed out that is each of them.
+//     which are retried individually. If it waited too long for a lock, each batch is retried
+//     individually at once.
 //   - When the outcome of the transaction is unknown, it is unknown for each batch, and none
 //     is retried: its caller resolves it by its key.
 //   - The tenant is set anew wherever the next statement is another tenant's.
@@ -245,7 +246,7 @@ func (c *Committer) commitTogether(units []*unit) (results []result) {
 }
 
 // divide commits units in one transaction, or, when that is refused, each half of them. A
-// result that is Alone asks the batcher for a commit of the unit's own.
+// result that is Individually asks the batcher for a commit of the unit's own.
 func (c *Committer) divide(ctx context.Context, conn *pgxpool.Conn, units []*unit) []result {
 	if len(units) == 1 || conn.Conn().IsClosed() {
 		return slices.Repeat([]result{{Individually: true}}, len(units))

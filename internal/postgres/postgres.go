@@ -42,8 +42,8 @@ type Options struct {
 	// Role is what the sessions act as; the user of the URL unless set. The user
 	// has to be a member of it, or a superuser.
 	Role Role
-	// RefusePrivileged refuses a user that may do more than Role, such as a superuser: whichever program
-	// owns the program would reach past Role by SET ROLE.
+	// RefusePrivileged refuses a user that may do more than Role, such as a superuser: an
+	// attacker who has the program's password could leave Role by SET ROLE.
 	RefusePrivileged bool
 	// MaxConns bounds the pool; 20 unless set.
 	MaxConns int32
