@@ -24,7 +24,7 @@ var noPoints = map[string]string{
 	"close":                        "a driver forgets statements after an error",
 	"sync":                         "a driver waits for the end of what failed",
 	"held: select id from held":    "the heartbeat renews leases every third of one",
-	"select end_half_sent":         "every 5 s a worker looks for half-sent transactions",
+	"select end_stuck_sessions":    "every 5 s a worker looks for sessions that hold up others",
 	"due: update idempotency_keys": "the retention job deletes what has expired",
 	"passed: delete outbox":        "the same",
 	"expired: delete inbox":        "the same",

@@ -73,7 +73,7 @@ func TestHostileAPI_mayDoWhatIsDecided(t *testing.T) {
 			`set role payonce_worker`, `set session authorization postgres`, `set local role postgres`,
 			`select set_config('role', 'payonce_worker', false)`,
 			`alter database ` + strings.TrimSuffix(h.login, "_api") + ` set row_security = off`, `create role more`,
-			`grant payonce_worker to ` + h.login, `alter role ` + h.login + ` bypassrls`,
+			`grant payonce_worker to ` + h.login, `alter role ` + h.login + ` bypassrls`, `alter role ` + h.login + ` connection limit -1`,
 		} {
 			if code := h.try(t, sql); code != refused {
 				t.Errorf("as %s: %s: %q, want %s", role, sql, code, refused)

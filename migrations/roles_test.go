@@ -7,10 +7,12 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/testdb"
@@ -94,11 +96,10 @@ func TestUpAfterARestoreWithoutRoles(t *testing.T) {
 	}
 }
 
-// TestComposeLogins: the logins of docker-compose.yml suffice for what each program does, and
-// the programs accept theirs.
-func TestComposeLogins(t *testing.T) {
-	t.Parallel()
-	server := testdb.Server(t, local.Options{InMemory: true})
+// composeServer is a migrated server with the logins of docker-compose.yml.
+func composeServer(t *testing.T) (server *local.Server, admin *pgx.Conn) {
+	t.Helper()
+	server = testdb.Server(t, local.Options{InMemory: true})
 	compose, err := os.ReadFile("../docker-compose.yml")
 	testdb.Must(t, err)
 	_, logins, found := strings.Cut(string(compose), "  logins:\n    content: |\n")
@@ -106,13 +107,21 @@ func TestComposeLogins(t *testing.T) {
 	if !found || !ended {
 		t.Fatal("there are no logins")
 	}
-	admin := connect(t, server.URL("postgres"))
+	admin = connect(t, server.URL("postgres"))
 	for _, sql := range append([]string{"create database payonce"}, strings.Split(strings.TrimSpace(logins), ";\n")...) {
 		if _, err := admin.Exec(t.Context(), sql); err != nil {
 			t.Fatalf("%s: %v", sql, err)
 		}
 	}
 	testdb.Must(t, migrations.Up(t.Context(), user(t, server.URL("payonce"), "payonce")))
+	return server, admin
+}
+
+// TestComposeLogins: the logins of docker-compose.yml suffice for what each program does, and
+// the programs accept theirs. The api cannot take all connections of the server.
+func TestComposeLogins(t *testing.T) {
+	t.Parallel()
+	server, admin := composeServer(t)
 	for role, login := range map[postgres.Role]string{postgres.RoleAPI: "payonce_compose_api", postgres.RoleWorker: "payonce_compose_worker"} {
 		o := postgres.Options{Role: role, RefusePrivileged: true, AllowPlaintext: true, AllowUnsafeDurability: true}
 		db, err := postgres.Open(t.Context(), user(t, server.URL("payonce"), login), o)
@@ -121,6 +130,88 @@ func TestComposeLogins(t *testing.T) {
 		if _, err := postgres.Open(t.Context(), user(t, server.URL("payonce"), "payonce"), o); err == nil || !strings.Contains(err.Error(), "owns the database") {
 			t.Errorf("the owner as %s: %v", role, err)
 		}
+	}
+	var limit int
+	testdb.Must(t, admin.QueryRow(t.Context(), `select rolconnlimit from pg_roles where rolname = 'payonce_compose_api'`).Scan(&limit))
+	if limit < 1 || limit > 100 { // of the 200 of docker-compose.yml
+		t.Errorf("the api may have %d connections", limit)
+	}
+}
+
+// TestHostileAPI_holdsUpOthersForABoundedTime: the worker ends the sessions of an attacker who
+// has the api's password, whatever the session says of itself, and no others.
+func TestHostileAPI_holdsUpOthersForABoundedTime(t *testing.T) {
+	t.Parallel()
+	server, admin := composeServer(t)
+	const api = "payonce_compose_api"
+	session := func(login, database string, statements ...string) *pgx.Conn {
+		conn := connect(t, user(t, server.URL(database), login))
+		for _, sql := range statements {
+			testdb.Exec(t, conn, sql)
+		}
+		return conn
+	}
+	worker := session("payonce_compose_worker", "payonce")
+	end := func(held time.Duration) int {
+		n, err := postgres.EndStuck(t.Context(), worker, "payonce-", time.Hour, held)
+		testdb.Must(t, err)
+		return n
+	}
+	// An own transaction number, which the readers of the outbox stay below.
+	const write = `select pg_current_xact_id()`
+	spared := []*pgx.Conn{
+		session(api, "payonce", `select 1`),
+		session(api, "postgres", `begin`, `select 1`),
+		session("payonce_compose_worker", "payonce", `begin`, write, `select pg_advisory_lock(2)`),
+		session("payonce", "payonce", `set role payonce_api`, `begin`, write),
+		session("postgres", "payonce", `set role payonce_api`, `begin`, write),
+	}
+	for name, c := range map[string]struct {
+		database   string
+		statements []string
+		held       time.Duration // after which it is ended
+	}{
+		"a transaction that writes":               {"payonce", []string{`begin`, write}, 0},
+		"one that writes beside our database":     {"postgres", []string{`begin`, write}, 0},
+		"one under another role and without name": {"payonce", []string{`set role payonce_api`, `set application_name = ''`, `begin`, write}, 0},
+		"a snapshot":        {"payonce", []string{`begin isolation level repeatable read`, `select from outbox`}, 0},
+		"a lock of a table": {"payonce", []string{`begin`, `lock table outbox in access share mode`}, 0},
+		"an advisory lock":  {"payonce", []string{`select pg_advisory_lock(1)`}, time.Hour},
+	} {
+		hostile := session(api, c.database, c.statements...)
+		if c.held == 0 {
+			if n := end(time.Hour); n != 0 {
+				t.Errorf("%s: %d ended before the bound", name, n)
+			}
+		}
+		if n := end(c.held); n != 1 {
+			t.Errorf("%s: %d ended", name, n)
+			continue
+		}
+		await.Row(t, admin, `select not exists (select from pg_stat_activity where pid = $1)`, hostile.PgConn().PID())
+	}
+
+	// To end a commit that waits for its standby would show what a failover loses.
+	waits := session(api, "postgres", `set synchronous_commit = on`)
+	for _, sql := range []string{`alter system set synchronous_standby_names = 'none'`, `select pg_reload_conf()`} {
+		testdb.Exec(t, admin, sql)
+	}
+	await.Row(t, waits, `select current_setting('synchronous_standby_names') = 'none'`)
+	committed := make(chan error)
+	go func() {
+		_, err := waits.Exec(t.Context(), `create temp table written ()`)
+		committed <- err
+	}()
+	await.Row(t, admin, `select exists (select from pg_stat_activity where wait_event = 'SyncRep')`)
+	if n := end(0); n != 0 {
+		t.Errorf("%d sessions ended that wait for a standby", n)
+	}
+	for _, sql := range []string{`alter system reset synchronous_standby_names`, `select pg_reload_conf()`} {
+		testdb.Exec(t, admin, sql)
+	}
+	testdb.Must(t, <-committed)
+	for _, conn := range spared {
+		testdb.Exec(t, conn, `select 1`)
 	}
 }
 

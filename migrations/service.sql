@@ -250,9 +250,17 @@ revoke execute on function snapshot_held from public;
 grant execute on function snapshot_held to payonce_worker;
 
 -- A session may be ended by its own user and by a superuser. This function ends sessions
--- of our programs that stand in the middle of a transaction, as far as the owner of the
--- function may.
-create function end_half_sent(program text, patience interval)
+-- that hold up others, as far as the owner of the function may.
+--
+-- Those of our programs stand in the middle of a batch that their program does not send to
+-- its end.
+--
+-- Those of the api are known by their database user, who alone is not chosen by the session.
+-- A transaction number holds back the readers of the outbox in every database of the server,
+-- a snapshot vacuum, and a lock of a table migrations. An advisory lock outlives its
+-- transaction, and the api takes none. Who may also act as the worker, as a superuser may, is
+-- no user of the api. A commit that waits for its standby would become visible.
+create function end_stuck_sessions(program text, half_sent interval, held interval)
 returns bigint
 language sql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -261,20 +269,29 @@ select count(*) filter (where pg_terminate_backend(a.pid))
   from pg_stat_activity a
   join pg_roles r
     on r.oid = a.usesysid
- where a.datname = current_database()
-   and a.application_name like program || '%'
-   and (pg_has_role(r.oid, 'payonce_api', 'member') or pg_has_role(r.oid, 'payonce_worker', 'member'))
+ cross join lateral (
+       select pg_has_role(r.oid, 'payonce_api', 'member')    as api,
+              pg_has_role(r.oid, 'payonce_worker', 'member') as worker,
+              a.datname = current_database()                 as here) is_of
+ where a.pid <> pg_backend_pid()
    and (pg_has_role(current_user, r.oid, 'usage')
         or pg_has_role(current_user, 'pg_signal_backend', 'usage') and not r.rolsuper)
-   and a.state = 'active'
-   and a.wait_event = 'ClientRead'
-   and a.backend_xid is not null
-   and a.xact_start < clock_timestamp() - patience
-   and a.pid <> pg_backend_pid()
+   and (here
+        and (api or worker)
+        and a.application_name like program || '%'
+        and a.state = 'active'
+        and a.wait_event = 'ClientRead'
+        and a.backend_xid is not null
+        and a.xact_start < clock_timestamp() - half_sent
+        or
+        api and not worker
+        and a.wait_event is distinct from 'SyncRep'
+        and ((here or a.backend_xid is not null) and a.xact_start < clock_timestamp() - held
+             or here and exists (select from pg_locks l where l.pid = a.pid and l.locktype = 'advisory')))
 $$;
-comment on function end_half_sent is 'ends sessions whose program sent half a batch and stopped, and returns how many';
-revoke execute on function end_half_sent from public;
-grant execute on function end_half_sent to payonce_worker;
+comment on function end_stuck_sessions is 'ends sessions that hold up others: those whose program sent half a batch and stopped, and those of the api that are older than a request; returns how many';
+revoke execute on function end_stuck_sessions from public;
+grant execute on function end_stuck_sessions to payonce_worker;
 
 -- Grants ----------------------------------------------------------------------
 

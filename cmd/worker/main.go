@@ -86,7 +86,7 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	repeat := func(failed string, work loop.Work) {
 		background(func(ctx context.Context) { loop.Run(ctx, log, failed, work) })
 	}
-	repeat("looking for half-sent transactions failed", func(ctx context.Context) (time.Duration, error) {
+	repeat("looking for sessions that hold up others failed", func(ctx context.Context) (time.Duration, error) {
 		return rescueInterval, rescue(ctx, log, db)
 	})
 	repeat("reading charges that were set aside failed", func(ctx context.Context) (time.Duration, error) {
@@ -132,12 +132,12 @@ func restored(ctx context.Context, q postgres.Querier) (why string, err error) {
 	return "the tables were restored from a dump: run payonce outbox repair", nil
 }
 
-// rescue ends sessions of programs that stopped in the middle of a transaction: while one
-// is open, no later message is received.
+// rescue ends sessions that stopped in the middle of a transaction, and those of the api that
+// are older than a request: while one is open, no later message is received.
 func rescue(ctx context.Context, log *slog.Logger, db *postgres.DB) error {
-	n, err := postgres.EndHalfSent(ctx, db, programs, postgres.HalfSent)
+	n, err := postgres.EndStuck(ctx, db, programs, postgres.HalfSent, postgres.Held)
 	if n > 0 {
-		log.ErrorContext(ctx, "ended half-sent transactions: a program or its network stands still", "sessions", n)
+		log.ErrorContext(ctx, "ended sessions that held up others: a program or its network stands still, or an attacker has the api's password", "sessions", n)
 	}
 	return err
 }

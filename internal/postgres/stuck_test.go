@@ -41,7 +41,7 @@ select count(*) = 1
 	await.Row(t, db, waits, name)
 }
 
-func TestEndHalfSent_endsTheSessionsOfStoppedPrograms(t *testing.T) {
+func TestEndStuck_endsTheSessionsOfStoppedPrograms(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db, address := effects(t, postgres.Options{Application: "payonce-test", LockTimeout: 50 * time.Millisecond})
@@ -57,14 +57,14 @@ func TestEndHalfSent_endsTheSessionsOfStoppedPrograms(t *testing.T) {
 		{"one that is young", "payonce-", time.Hour},
 		{"one of another service", "other-", 0},
 	} {
-		if n, err := postgres.EndHalfSent(t.Context(), worker, spared.prefix, spared.patience); n != 0 || err != nil {
+		if n, err := postgres.EndStuck(t.Context(), worker, spared.prefix, spared.patience, time.Hour); n != 0 || err != nil {
 			t.Errorf("%s: %d ended, %v", spared.name, n, err)
 		}
 	}
-	if n, err := postgres.EndHalfSent(t.Context(), worker, "payonce-", postgres.HalfSent); n != 0 || err != nil {
+	if n, err := postgres.EndStuck(t.Context(), worker, "payonce-", postgres.HalfSent, time.Hour); n != 0 || err != nil {
 		t.Errorf("%d ended at once, %v", n, err)
 	}
-	if n, err := postgres.EndHalfSent(t.Context(), worker, "payonce-", 0); n != 1 || err != nil {
+	if n, err := postgres.EndStuck(t.Context(), worker, "payonce-", 0, time.Hour); n != 1 || err != nil {
 		t.Fatalf("%d ended, %v", n, err)
 	}
 	await.True(t, "a commit succeeds", func() bool { return db.Commit(t.Context(), effect(1)) == nil })
