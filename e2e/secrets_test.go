@@ -67,7 +67,7 @@ func TestOutput_holdsNoSecrets(t *testing.T) {
 		send(http.MethodGet, "/v1/balances", "", "X-Forwarded-For", secret, "User-Agent", secret, "Cookie", secret, "Referer", secret, "Prefer", secret, "Traceparent", secret)
 		send(http.MethodPost, "/v1/webhooks/stripe", `{"id":"`+secret+`"}`, "Stripe-Signature", "t=1,v1="+secret)
 	}
-	send(http.MethodGet, "/v1/balances", "", "X-Request-Id", plantedCard)
+	send(http.MethodGet, "/v1/balances", "", "X-Request-Id", "card "+plantedCard)
 
 	var printed bytes.Buffer
 	run := func(env []string, path string, args ...string) {

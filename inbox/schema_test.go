@@ -52,10 +52,10 @@ func TestProcessor_namesWhatIsMissingOfItsTables(t *testing.T) {
 				t.Errorf("%d messages are acknowledged", acked)
 			}
 			run(t, db.Pool(), test.undo)
-			next := processor(db, affecting(db))
+			next, again := processor(db, affecting(db)), &broker{log: b.log}
 			start(t, next)
-			stop := consume(t, next, source)
-			b.awaitAcks(t, 2)
+			stop := consume(t, next, inbox.Source{Subscriber: again, Topic: "orders"})
+			again.awaitAcks(t, 2)
 			await.Row(t, db, `select count(*) = 2 and bool_and(status = 'done') from inbox`)
 			must(t, stop())
 			wantEffects(t, db, "m1", "m2")

@@ -54,10 +54,10 @@ func TestPrint(t *testing.T) {
 		print func(*printer)
 		want  string
 	}{
-		{"an audit", func(p *printer) { auditCmd{}.print(p, report) }, `CHECK                   CHECKED  VIOLATED  RESULT
-streams are legal       12345    0         ok
-one capture per charge  200      2         VIOLATED
-no message is overdue or a dead letter     400      3         VIOLATED
+		{"an audit", func(p *printer) { auditCmd{}.print(p, report) }, `CHECK                                   CHECKED  VIOLATED  RESULT
+streams are legal                       12345    0         ok
+one capture per charge                  200      2         VIOLATED
+no message is overdue or a dead letter  400      3         VIOLATED
 
 one capture per charge, for example
   ch_1: captured 2 times

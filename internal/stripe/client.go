@@ -142,7 +142,11 @@ func request[S, T any](ctx context.Context, c *Client, send func(context.Context
 	var sent S
 	err := func() (err error) {
 		defer func() {
-			if cause := recover(); cause != nil {
+			switch cause := recover(); {
+			case cause == nil:
+			case a.Status == 0: // nothing was answered, so it is not the answer's fault
+				panic(cause)
+			default:
 				err = fmt.Errorf("stripe-go panics: %v", cause)
 			}
 		}()
