@@ -1,11 +1,14 @@
 package ledger_test
 
 import (
+	"crypto/sha256"
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/ledger"
 )
@@ -65,4 +68,38 @@ func TestProject_setsAsideWhatItCannotRead(t *testing.T) {
 	exec(t, db, `update ledger_events set data = '{"payment_intent":"pi_7"}' where stream_id = 'ch_later' and version = 2`)
 	testdb.Must(t, ledger.Readmit(t.Context(), db))
 	want("readable", []string{"ch_1", "ch_2", "ch_later", "ch_schema"}, []string{"ch_amount", "ch_step", "ch_type"})
+}
+
+// TestProject_setsAsideWhatTheDatabaseRefuses: a row that no type, constraint or index can
+// hold stops neither its page nor the charges that were set aside after it.
+func TestProject_setsAsideWhatTheDatabaseRefuses(t *testing.T) {
+	t.Parallel()
+	db := testdb.Open(t)
+	long, unlisted := requested("acme"), requested("acme")
+	for i := range 300 {
+		long.OrderID += fmt.Sprintf("%x", sha256.Sum256([]byte{byte(i), byte(i >> 8)})) // an index compresses
+	}
+	unlisted.OrderID = "unlisted"
+	exec(t, db, `alter table charge_list add constraint listed check (order_id <> 'unlisted')`)
+	for i, requested := range []domain.ChargeRequested{requested("acme"), long, requested("globex"), unlisted, requested("acme")} {
+		appended(t, db, ledger.New(fmt.Sprintf("ch_%d", i)), cause(fmt.Sprint(i)), requested)
+	}
+	project(t, db)
+	testdb.Must(t, ledger.Readmit(t.Context(), db))
+
+	want := func(list, aside []string) {
+		t.Helper()
+		if diff := cmp.Diff(list, collect[string](t, db, `select charge_id from charge_list order by 1`)); diff != "" {
+			t.Errorf("list (-want +got):\n%s", diff)
+		}
+		if diff := cmp.Diff(aside, collect[string](t, db, `select charge_id from charges_set_aside order by 1`)); diff != "" {
+			t.Errorf("set aside (-want +got):\n%s", diff)
+		}
+		checkBalances(t, db)
+	}
+	want([]string{"ch_0", "ch_2", "ch_4"}, []string{"ch_1", "ch_3"})
+
+	exec(t, db, `alter table charge_list drop constraint listed`)
+	testdb.Must(t, ledger.Readmit(t.Context(), db))
+	want([]string{"ch_0", "ch_2", "ch_3", "ch_4"}, []string{"ch_1"})
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/groupcommit"
@@ -89,7 +90,7 @@ type page struct {
 	aside    []setAside
 }
 
-// setAside is a charge that cannot be read.
+// setAside is a charge that cannot be read, or not listed.
 type setAside struct {
 	ChargeID string `json:"charge_id"`
 	Reason   string `json:"reason"`
@@ -120,17 +121,18 @@ select e.txid,
  order by e.txid, e.position
  limit $5`
 
-// readPage reads and folds the events that follow a checkpoint, up to and including last.
+// readPage reads and folds the events that follow a checkpoint, up to and including last, and
+// at most limit of them.
 // It stays below the oldest open transaction, so no event will appear between those that it
 // reads. A page whose streams are too long is read again with a quarter of its events.
-func readPage(ctx context.Context, db *postgres.DB, after, last checkpoint) (page, error) {
+func readPage(ctx context.Context, db *postgres.DB, after, last checkpoint, limit int) (page, error) {
 	type entry struct {
 		Txid     uint64
 		Position int64
 		StreamID string
 		Version  int
 	}
-	for limit := pageEvents; ; limit = max(1, limit/4) {
+	for ; ; limit = max(1, limit/4) {
 		entries, err := collect[entry](db.Query(ctx, selectPage,
 			after.Txid, after.Position, last.Txid, last.Position, limit))
 		if err != nil {
@@ -181,7 +183,7 @@ func foldCharges(ctx context.Context, db *postgres.DB, streams []string, until c
 	for _, id := range slices.Sorted(maps.Keys(stored)) {
 		s, err := decode(id, stored[id])
 		if err != nil {
-			aside = append(aside, setAside{id, strings.ToValidUTF8(strings.ReplaceAll(err.Error(), "\x00", ""), "")})
+			aside = append(aside, newSetAside(id, err))
 			continue
 		}
 		v := s.View()
@@ -191,6 +193,10 @@ func foldCharges(ctx context.Context, db *postgres.DB, streams []string, until c
 		})
 	}
 	return charges, aside, nil
+}
+
+func newSetAside(id string, err error) setAside {
+	return setAside{id, strings.ToValidUTF8(strings.ReplaceAll(err.Error(), "\x00", ""), "")}
 }
 
 const insertAside = `
@@ -255,21 +261,46 @@ func (p page) queue(b *pgx.Batch, at checkpoint) {
 // fold folds the events that follow a checkpoint, up to and including last, into its
 // generation: one page, in one commit. The page is empty where there is nothing to fold, and
 // where there is an error. The commit is refused (isFolded) if the checkpoint has moved.
+//
+// A page with a row that the database refuses is folded in smaller parts, until its charge is
+// alone: that one is set aside.
 func fold(ctx context.Context, db *postgres.DB, at, last checkpoint) (page, error) {
-	p, err := readPage(ctx, db, at, last)
-	if err != nil {
-		return page{}, err
-	}
-	if len(p.streams) == 0 {
+	for limit := pageEvents; ; limit = max(1, limit/4) {
+		p, err := readPage(ctx, db, at, last, limit)
+		if err != nil {
+			return page{}, err
+		}
+		if len(p.streams) == 0 {
+			return p, nil
+		}
+		err = p.commit(ctx, db, at)
+		if refusesRow(err) {
+			if len(p.streams) > 1 {
+				continue
+			}
+			p.charges, p.aside = p.charges[:0], append(p.aside, newSetAside(p.streams[0], err))
+			err = p.commit(ctx, db, at)
+		}
+		if err != nil {
+			return page{}, fmt.Errorf("fold %d events: %w", len(p.streams), err)
+		}
+		p.until.Batch++
 		return p, nil
 	}
+}
+
+func (p page) commit(ctx context.Context, db *postgres.DB, at checkpoint) error {
 	b := &pgx.Batch{}
 	p.queue(b, at)
-	if err := db.Commit(ctx, b); err != nil {
-		return page{}, fmt.Errorf("fold %d events: %w", len(p.streams), err)
-	}
-	p.until.Batch++
-	return p, nil
+	return db.Commit(ctx, b)
+}
+
+// refusesRow reports whether the database refused what a row of the list holds: a value
+// that its type, a constraint or an index cannot have.
+func refusesRow(err error) bool {
+	refusal, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && (strings.HasPrefix(refusal.Code, "22") || strings.HasPrefix(refusal.Code, "54") ||
+		strings.HasPrefix(refusal.Code, "23") && refusal.TableName == "charge_list")
 }
 
 // isFolded reports whether a commit was refused because another one has folded the same
@@ -306,8 +337,8 @@ delete from charges_set_aside
    and charge_id = $2`
 )
 
-// Readmit lists the charges that were set aside and that this program can read, each in its
-// own commit.
+// Readmit lists the charges that were set aside and that can be read and listed now, each in
+// its own commit.
 //
 // If we die here: row and mark are one commit; the next call reads what is left.
 // Test: TestProject_setsAsideWhatItCannotRead.
@@ -334,7 +365,7 @@ func Readmit(ctx context.Context, db *postgres.DB) error {
 		b := &pgx.Batch{}
 		page{until: at.checkpoint, charges: charges}.queue(b, at.checkpoint)
 		b.Queue(deleteAside, at.Generation, id)
-		if err := db.Commit(ctx, b); err != nil && !isFolded(err) {
+		if err := db.Commit(ctx, b); err != nil && !isFolded(err) && !refusesRow(err) {
 			return fmt.Errorf("list %s: %w", id, err)
 		}
 	}

@@ -289,7 +289,7 @@ func (r *rebuild) replace(ctx context.Context) error {
 			r.found.Live, r.found.InDoubt = true, false
 			return nil
 		}
-		p, err := readPage(ctx, r.db, r.at, end())
+		p, err := readPage(ctx, r.db, r.at, end(), pageEvents)
 		if err != nil {
 			return err
 		}

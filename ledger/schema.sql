@@ -268,8 +268,9 @@ create index charge_list_by_order
 create index charge_list_by_status
     on charge_list (generation, merchant_id, status, created_at, charge_id);
 
--- A charge whose events the projector cannot read is left out of the list, so that it holds
--- up no other. A program that can read it adds it within a minute.
+-- A charge whose events the projector cannot read, or whose row the database refuses, is left
+-- out of the list, so that it holds up no other. A program that can list it does so within a
+-- minute.
 create table charges_set_aside (
   generation   bigint      not null,
   charge_id    text        collate "C" not null,
@@ -279,7 +280,7 @@ create table charges_set_aside (
   -- A charge is set aside once in each generation.
   constraint charges_set_aside_once primary key (generation, charge_id)
 );
-comment on table charges_set_aside is 'charges whose rows in charge_list are missing or old, because a program could not read an event of theirs; balances have all of their postings';
+comment on table charges_set_aside is 'charges whose rows in charge_list are missing or old, because a program could not read an event of theirs, or the database refused the row; balances have all of their postings';
 
 create table account_balances (
   generation  bigint  not null,
