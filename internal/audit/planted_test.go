@@ -42,6 +42,14 @@ select scope, operation, 'another', fingerprint, status_code, content_type, ` + 
  where key = '` + key + `'`
 }
 
+// setAnswered changes the status that the answer to a key shows.
+func setAnswered(key, status string) string {
+	return `
+update idempotency_keys
+   set body = decode(replace(encode(body, 'escape'), '"currency":"USD","status":"pending"', '"currency":"USD","status":"` + status + `"'), 'escape')
+ where key = '` + key + `'`
+}
+
 // plant breaks a check, and others that it cannot help breaking.
 type plant struct {
 	check, name, plant string
@@ -81,6 +89,10 @@ select scope, operation, key, fingerprint, 422, content_type, body, expires_at
 update idempotency_keys
    set body = convert_to(replace(convert_from(body, 'UTF8'), '"amount":1000,', '"amount":10000,'), 'UTF8')
  where key = 'key-sold'`, nil},
+	{"an answer names the charge that it accepted", "an answer that says that it is paid", setAnswered("key-sold", "succeeded"), nil},
+	{"an answer names the charge that it accepted", "an answer that is no text", `update idempotency_keys set body = body || '\xff00' where key = 'key-sold'; ` + setAnswered("key-sold", "succeeded"), nil},
+	{"an answer names the refund that it accepted", "an answer that says that it is refunded", setAnswered("key-part", "succeeded"), nil},
+	{"an answer names the charge that is to be canceled", "an answer that says that it is canceled", setAnswered("key-canceled-again", "failed"), nil},
 	{"an answer names the charge that it accepted", "an answer with another charge", `update idempotency_keys set body = (select body from idempotency_keys where key = 'key-bought') where key = 'key-sold'`, nil},
 	{"every charge was accepted under one key", "a charge under no key", `delete from idempotency_keys where key = 'key-sold'`, nil},
 	{"every charge was accepted under one key", "a charge under two keys", copyKey("key-sold", "location"), nil},
