@@ -65,13 +65,13 @@ func TestProjector(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
 		log := &await.Log{}
-		exec(t, db, `alter table charge_list add constraint refused check (charge_id <> 'ch_1')`)
+		exec(t, db, `alter table account_balances add constraint refused check (merchant_id <> 'acme')`)
 		appended(t, db, ledger.New("ch_1"), cause("a"), requested("acme"))
 		background(t, (&ledger.Projector{DB: db, Log: slog.New(slog.NewJSONHandler(log, nil))}).Run)
 		await.Progress(t, "the failure is logged", func() (string, bool) {
 			return log.String(), strings.Contains(log.String(), "refused")
 		})
-		exec(t, db, `alter table charge_list drop constraint refused`)
+		exec(t, db, `alter table account_balances drop constraint refused`)
 		await.Row(t, db, charges, 1)
 		if n := strings.Count(log.String(), "projecting failed"); n != 1 {
 			t.Errorf("it was logged %d times:\n%s", n, log)
