@@ -162,7 +162,7 @@ func TestPrograms_serveWhatTheRulesQuery(t *testing.T) {
 		}
 		most := 2 // for readiness, and for the doorbell
 		if p == d.Workers[0] {
-			most += 4 // which a worker listens to, and for three subscribers
+			most += 3 // which a worker listens to, and for two subscribers
 		}
 		for _, bound := range matches(t, body, `(?m)^payonce_db_connections_max(\{.*\} \d+)`) {
 			n, err := strconv.Atoi(bound[strings.LastIndex(bound, " ")+1:])
