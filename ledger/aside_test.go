@@ -3,6 +3,7 @@ package ledger_test
 import (
 	"crypto/sha256"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -82,7 +83,7 @@ func TestProject_setsAsideWhatTheDatabaseRefuses(t *testing.T) {
 	unlisted.OrderID = "unlisted"
 	exec(t, db, `alter table charge_list add constraint listed check (order_id <> 'unlisted')`)
 	for i, requested := range []domain.ChargeRequested{requested("acme"), long, requested("globex"), unlisted, requested("acme")} {
-		appended(t, db, ledger.New(fmt.Sprintf("ch_%d", i)), cause(fmt.Sprint(i)), requested)
+		appended(t, db, ledger.New(fmt.Sprintf("ch_%d", i)), cause(strconv.Itoa(i)), requested)
 	}
 	project(t, db)
 	testdb.Must(t, ledger.Readmit(t.Context(), db))
