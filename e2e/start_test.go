@@ -55,6 +55,24 @@ func TestStart_unsafeSettings_areRefused(t *testing.T) {
 	}
 }
 
+// A wrong command line of a program is refused on stderr with exit code 2.
+func TestStart_aWrongCommandLine_isRefused(t *testing.T) {
+	t.Parallel()
+	startsPrograms(t)
+	b := binaries(t)
+	for _, line := range [][]string{
+		{b.Payonce}, {b.Payonce, "no-such-command"}, {b.Payonce, "audit", "--no-such-flag"}, {b.Payonce, "seed"},
+		{b.API, "no-such-argument"}, {b.Worker, "no-such-argument"}, {b.Sandbox, "no-such-argument"},
+	} {
+		var stdout, stderr bytes.Buffer
+		command := exec.CommandContext(bounded(t), line[0], line[1:]...)
+		command.Stdout, command.Stderr = &stdout, &stderr
+		if err := command.Run(); exitCode(err) != 2 || stdout.Len() > 0 || stderr.Len() == 0 {
+			t.Errorf("%s ended with %v, want exit code 2, and printed %q: %q", line, err, stdout.String(), stderr.String())
+		}
+	}
+}
+
 func mustRefuse(t *testing.T, program string, env map[string]string, says, secret string) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer

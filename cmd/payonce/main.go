@@ -54,13 +54,15 @@ type tunedCommand interface{ options() postgres.Options }
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	var cli commands
-	parsed := kong.Parse(&cli,
+	parsed, err := kong.Must(&cli,
 		kong.Name("payonce"),
 		kong.Description("An event-sourced payment service in which every charge takes effect exactly once."),
 		kong.Vars{"version": program.Version("payonce")},
-		kong.UsageOnError(),
-		kong.BindTo(ctx, (*context.Context)(nil)))
-	var err error
+		kong.BindTo(ctx, (*context.Context)(nil))).Parse(os.Args[1:])
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "payonce: %s (payonce --help lists the commands and their flags)\n", err)
+		os.Exit(2)
+	}
 	if c, ok := reflect.TypeAssert[databaseCommand](parsed.Selected().Target.Addr()); ok {
 		err = onDatabase(ctx, c)
 	} else {
