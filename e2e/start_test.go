@@ -61,8 +61,13 @@ func TestStart_aWrongCommandLine_isRefused(t *testing.T) {
 	startsPrograms(t)
 	b := binaries(t)
 	for _, line := range [][]string{
-		{b.Payonce}, {b.Payonce, "no-such-command"}, {b.Payonce, "audit", "--no-such-flag"}, {b.Payonce, "seed"},
-		{b.API, "no-such-argument"}, {b.Worker, "no-such-argument"}, {b.Sandbox, "no-such-argument"},
+		{b.Payonce},
+		{b.Payonce, "no-such-command"},
+		{b.Payonce, "audit", "--no-such-flag"},
+		{b.Payonce, "seed"},
+		{b.API, "no-such-argument"},
+		{b.Worker, "no-such-argument"},
+		{b.Sandbox, "no-such-argument"},
 	} {
 		var stdout, stderr bytes.Buffer
 		command := exec.CommandContext(bounded(t), line[0], line[1:]...)
