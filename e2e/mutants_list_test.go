@@ -64,7 +64,7 @@ func mutants() []mutant {
 `,
 				},
 			},
-			byWalk("success/worker/POST /shop/webhooks/before/kill", "told"),
+			byWalk("success/worker/POST /shop/webhooks/before/kill", "every outcome reached the merchant"),
 		},
 		{
 			"each delivery of a webhook has a new webhook-id",
@@ -72,7 +72,7 @@ func mutants() []mutant {
 				"fulfillment/notification.go", "ID: outcome.ID.String(), Body: body,",
 				"ID: outcome.ID.String() + time.Now().String()[20:26], Body: body,",
 			}},
-			byWalk("success/worker/POST /shop/webhooks/after/kill", "told"),
+			byWalk("success/worker/POST /shop/webhooks/after/kill", "every outcome reached the merchant"),
 		},
 		{
 			"the messages of a worker that died are never claimed by another",
