@@ -2,7 +2,6 @@ package examples_test
 
 import (
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -94,30 +93,26 @@ func TestMiddleware_worksWithEachRouter(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			handler := router(idempotency.Middleware(pool, func(*http.Request) string { return name }, idempotency.HTTPOptions{}))
-			post := func(path, key string) (*http.Response, string) {
+			post := func(path, key string) (*httptest.ResponseRecorder, string) {
 				r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader("a mug"))
 				if key != "" {
 					r.Header.Set(idempotency.HeaderKey, key)
 				}
 				w := httptest.NewRecorder()
 				handler.ServeHTTP(w, r)
-				body, err := io.ReadAll(w.Body)
-				if err != nil {
-					t.Fatal(err)
-				}
-				return w.Result(), string(body)
+				return w, w.Body.String()
 			}
 			first, body := post("/acme/orders", "k1")
 			replay, again := post("/acme/orders", "k1")
-			if first.StatusCode != http.StatusCreated || !strings.HasSuffix(body, " of acme") || first.Header.Get(idempotency.HeaderReplayed) != "" {
-				t.Errorf("the first response is %d %q %v", first.StatusCode, body, first.Header)
+			if first.Code != http.StatusCreated || !strings.HasSuffix(body, " of acme") || first.Header().Get(idempotency.HeaderReplayed) != "" {
+				t.Errorf("the first response is %d %q %v", first.Code, body, first.Header())
 			}
-			if replay.StatusCode != http.StatusCreated || again != body || replay.Header.Get("Location") != first.Header.Get("Location") || replay.Header.Get(idempotency.HeaderReplayed) != "true" {
-				t.Errorf("the replay is %d %q %v", replay.StatusCode, again, replay.Header)
+			if replay.Code != http.StatusCreated || again != body || replay.Header().Get("Location") != first.Header().Get("Location") || replay.Header().Get(idempotency.HeaderReplayed) != "true" {
+				t.Errorf("the replay is %d %q %v", replay.Code, again, replay.Header())
 			}
 			for want, request := range map[int][2]string{http.StatusUnprocessableEntity: {"/globex/orders", "k1"}, http.StatusBadRequest: {"/acme/orders", ""}} {
-				if refused, body := post(request[0], request[1]); refused.StatusCode != want {
-					t.Errorf("%v: %d %s, want %d", request, refused.StatusCode, body, want)
+				if refused, body := post(request[0], request[1]); refused.Code != want {
+					t.Errorf("%v: %d %s, want %d", request, refused.Code, body, want)
 				}
 			}
 		})
