@@ -197,15 +197,27 @@ func TestHostileAPI_holdsUpOthersForABoundedTime(t *testing.T) {
 		testdb.Exec(t, admin, sql)
 	}
 	await.Row(t, waits, `select current_setting('synchronous_standby_names') = 'none'`)
-	committed := make(chan error)
+	committed, enough := make(chan error), make(chan struct{})
 	go func() {
-		_, err := waits.Exec(t.Context(), `create temp table written ()`)
-		committed <- err
+		// Commits wait once another process of the server has read the setting, too.
+		for {
+			_, err := waits.Exec(t.Context(), `create or replace temp view written as select 1`)
+			select {
+			case <-enough:
+			default:
+				if err == nil {
+					continue
+				}
+			}
+			committed <- err
+			return
+		}
 	}()
 	await.Row(t, admin, `select exists (select from pg_stat_activity where wait_event = 'SyncRep')`)
 	if n := end(0); n != 0 {
 		t.Errorf("%d sessions ended that wait for a standby", n)
 	}
+	close(enough)
 	for _, sql := range []string{`alter system reset synchronous_standby_names`, `select pg_reload_conf()`} {
 		testdb.Exec(t, admin, sql)
 	}
