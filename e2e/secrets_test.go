@@ -97,10 +97,10 @@ func TestOutput_holdsNoSecrets(t *testing.T) {
 		cli(append(strings.Fields(list), "--json")...)
 		cli(strings.Fields(list)...)
 	}
-	unreachable := "postgres://nobody:" + plantedWord + "@127.0.0.1:1/none"
+	unreachable := "postgres://unknown:" + plantedWord + "@127.0.0.1:1/none"
 	for i, at := range []string{
-		unreachable, "postgres://nobody:" + plantedWord + "@127.0.0.1:one/none", "host=127.0.0.1 port=one password=" + plantedWord,
-		"postgres://nobody@127.0.0.1:one/none?password=" + plantedWord, "postgres://nobody:" + plantedWord + "%zz@127.0.0.1:1/none",
+		unreachable, "postgres://unknown:" + plantedWord + "@127.0.0.1:one/none", "host=127.0.0.1 port=one password=" + plantedWord,
+		"postgres://unknown@127.0.0.1:one/none?password=" + plantedWord, "postgres://unknown:" + plantedWord + "%zz@127.0.0.1:1/none",
 	} {
 		env := []string{"DATABASE_URL=" + at, "ALLOW_PLAINTEXT=1", "STRIPE_SECRET_KEY=sk_test_" + plantedWord, "STRIPE_WEBHOOK_SECRET=" + plantedWord}
 		run(env, d.Payonce, "keys", "list")

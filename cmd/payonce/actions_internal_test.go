@@ -69,7 +69,7 @@ func TestActions_areRecordedWithTheirActor(t *testing.T) {
 	if text := mustExecute(t, db, actionsCmd{Merchant: "acme", Limit: 2}); strings.Count(text, "\n") != 3 || !strings.Contains(text, operator()) {
 		t.Errorf("the list for people is\n%s", text)
 	}
-	if none := dataOf[audit.Action](t, mustExecute(t, db, actionsCmd{Merchant: "nobody", Limit: 2, JSON: true})); len(none) != 0 {
+	if none := dataOf[audit.Action](t, mustExecute(t, db, actionsCmd{Merchant: "unknown", Limit: 2, JSON: true})); len(none) != 0 {
 		t.Errorf("an unknown merchant has %v", none)
 	}
 }
