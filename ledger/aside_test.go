@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -103,4 +104,44 @@ func TestProject_setsAsideWhatTheDatabaseRefuses(t *testing.T) {
 	exec(t, db, `alter table charge_list drop constraint listed`)
 	testdb.Must(t, ledger.Readmit(t.Context(), db))
 	want([]string{"ch_0", "ch_2", "ch_3", "ch_4"}, []string{"ch_1"})
+}
+
+// tooLong is a charge with more events than a program can hold, one of 1 MiB each.
+const tooLong = `
+insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
+select gen_random_uuid(), 'ch_long', v, 'charge.cancel_requested.v1', 1, 'acme', jsonb_build_object('x', repeat('x', 1048000)), '{}', now()
+  from generate_series(1, 17) v`
+
+// TestStreams_thatAreTooLongHoldUpNoOther: a stolen api can make a charge as long as the disk
+// permits. A program that read it whole would run out of memory.
+func TestStreams_thatAreTooLongHoldUpNoOther(t *testing.T) {
+	t.Parallel()
+	db := testdb.Reused(t)
+	exec(t, db, tooLong)
+	appended(t, db, ledger.New("ch_1"), cause("a"), requested("acme"))
+	project(t, db)
+	testdb.Must(t, ledger.Readmit(t.Context(), db))
+	for _, test := range []struct{ name, sql, want string }{
+		{"listed", `select charge_id from charge_list where charge_id <> 'ch_long'`, "ch_1"},
+		{"set aside", `select charge_id || ': ' || reason from charges_set_aside`, "ch_long: the events have more than 16777216 bytes"},
+	} {
+		if diff := cmp.Diff([]string{test.want}, collect[string](t, db, test.sql)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", test.name, diff)
+		}
+	}
+	loader := ledger.NewLoader(db, 1)
+	var both sync.WaitGroup
+	for id, fails := range map[string]bool{"ch_long": true, "ch_1": false} {
+		both.Go(func() {
+			for range 5 { // some share a statement
+				if _, err := loader.Load(t.Context(), id); (err != nil) != fails || fails && !strings.Contains(err.Error(), "more than") {
+					t.Errorf("%s is loaded: %v", id, err)
+				}
+			}
+		})
+	}
+	both.Wait()
+	if rebuilt, err := ledger.Rebuild(t.Context(), db, nil); err != nil || !rebuilt.Live {
+		t.Errorf("rebuilt %+v: %v", rebuilt, err)
+	}
 }

@@ -1,7 +1,6 @@
 package ledger
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -73,12 +72,9 @@ func readLive(ctx context.Context, db *postgres.DB) (live, error) {
 	return found, nil
 }
 
-// The bounds of a page, which is one commit. While its transaction is open, it holds back
+// pageEvents bounds a page, which is one commit. While its transaction is open, it holds back
 // the readers of the outbox.
-const (
-	pageEvents = 2500
-	pageBytes  = 16 << 20 // of the streams of its events: memory and time
-)
+const pageEvents = 2500
 
 // page is a part of the log, folded.
 type page struct {
@@ -147,7 +143,7 @@ func readPage(ctx context.Context, db *postgres.DB, after, last checkpoint, limi
 		if len(entries) == 0 {
 			return p, nil
 		}
-		if p.charges, p.aside, err = foldCharges(ctx, db, p.streams, p.until); !errors.Is(err, errLongStreams) {
+		if p.charges, p.aside, err = foldCharges(ctx, db, p.streams, p.until); !errors.Is(err, errLong) {
 			return p, err
 		}
 	}
@@ -159,26 +155,17 @@ const selectUntil = selectStored + `
    and coalesce((txid, position) <= ($2, $3), false)
  order by stream_id, version`
 
-var errLongStreams = errors.New("the streams of a page are too long for one commit")
-
 // foldCharges folds whole streams up to a checkpoint, so a row does not depend on how the
-// log is cut into pages. Several streams that exceed pageBytes are errLongStreams. A charge
-// that cannot be read is set aside: it depends on no other, and no other on it.
+// log is cut into pages. Several streams that are longer than maxBytes together are errLong. A
+// charge that cannot be read is set aside: it depends on no other, and no other on it.
 func foldCharges(ctx context.Context, db *postgres.DB, streams []string, until checkpoint) ([]listedCharge, []setAside, error) {
-	rows, _ := db.Query(ctx, selectUntil, streams, until.Txid, until.Position)
-	first, size := "", 0
-	events, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (storedEvent, error) {
-		e, err := pgx.RowToStructByName[storedEvent](row)
-		first, size = cmp.Or(first, e.StreamID), size+len(e.Data)
-		if err == nil && size > pageBytes && e.StreamID != first {
-			err = errLongStreams
-		}
-		return e, err
-	})
+	stored, err := collectStreams(db.Query(ctx, selectUntil, streams, until.Txid, until.Position))
+	if errors.Is(err, errLong) && len(slices.Compact(slices.Sorted(slices.Values(streams)))) == 1 {
+		return nil, []setAside{newSetAside(streams[0], err)}, nil
+	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("read the streams of a page: %w", err)
 	}
-	stored := byStream(events)
 	charges, aside := make([]listedCharge, 0, len(stored)), []setAside(nil)
 	for _, id := range slices.Sorted(maps.Keys(stored)) {
 		s, err := decode(id, stored[id])

@@ -44,11 +44,14 @@ create table ledger_events (
   -- Versions of the stored form count from one.
   constraint ledger_events_schema_version_check check (schema_version > 0),
 
-  -- An event has named fields.
-  constraint ledger_events_data_check check (jsonb_typeof(data) = 'object'),
+  -- An event has named fields, and 1 MiB of them at most: programs hold events in memory. A
+  -- value that comes from another table may be compressed, and a concatenation is not.
+  constraint ledger_events_data_check
+       check (jsonb_typeof(data) = 'object' and pg_column_size(data || '{}') <= 1048576),
 
   -- So has its cause.
-  constraint ledger_events_metadata_check check (jsonb_typeof(metadata) = 'object')
+  constraint ledger_events_metadata_check
+       check (jsonb_typeof(metadata) = 'object' and pg_column_size(metadata || '{}') <= 1048576)
 );
 comment on column ledger_events.txid is 'order of commits, together with position: a reader of all events stays below the oldest transaction in progress';
 comment on column ledger_events.event_id is 'UUIDv5 of stream, cause, type and ordinal, as version 8 for a request: the same decision made twice has the same id';

@@ -160,13 +160,18 @@ type storedEvent struct {
 	Recorded
 }
 
+// maxBytes is what a program reads of streams at once. A charge with domain.MaxRefunds of the
+// largest refunds has less than half of it.
+const maxBytes = 16 << 20
+
+var errLong = fmt.Errorf("the events have more than %d bytes", maxBytes)
+
 // readStreams reads all events of each stream.
 func readStreams(ctx context.Context, q postgres.Querier, ids []string) ([][]Recorded, error) {
-	rows, err := collect[storedEvent](q.Query(ctx, selectStreams, ids))
+	found, err := collectStreams(q.Query(ctx, selectStreams, ids))
 	if err != nil {
 		return nil, err
 	}
-	found := byStream(rows)
 	streams := make([][]Recorded, len(ids))
 	for i, id := range ids {
 		streams[i] = found[id]
@@ -174,12 +179,18 @@ func readStreams(ctx context.Context, q postgres.Querier, ids []string) ([][]Rec
 	return streams, nil
 }
 
-func byStream(rows []storedEvent) map[string][]Recorded {
-	streams := map[string][]Recorded{}
-	for _, row := range rows {
-		streams[row.StreamID] = append(streams[row.StreamID], row.Recorded)
-	}
-	return streams
+// collectStreams reads rows of selectStored, by stream: errLong if they are too many to hold.
+func collectStreams(rows pgx.Rows, _ error) (map[string][]Recorded, error) {
+	streams, size := map[string][]Recorded{}, 0
+	_, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (struct{}, error) {
+		e, err := pgx.RowToStructByName[storedEvent](row)
+		streams[e.StreamID] = append(streams[e.StreamID], e.Recorded)
+		if size += len(e.Data); err == nil && size > maxBytes {
+			err = errLong
+		}
+		return struct{}{}, err
+	})
+	return streams, err
 }
 
 // decode makes a stream of its stored events. ErrNotFound if there is none.

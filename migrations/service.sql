@@ -520,13 +520,20 @@ create policy request on outbox for insert to payonce_api
                                          then outbox.message_id::uuid
                                        end));
 
--- A key is answered for its merchant, and expires at a time that a reader can show.
+-- A key is answered for its merchant, expires at a time that a reader can show, and is no
+-- longer than a reader can hold. A concatenation is not compressed.
 create policy request on idempotency_keys for insert to payonce_api
   with check (scope = current_setting('payonce.merchant', true)
-              and expires_at between now() - interval '1 day' and now() + interval '1000 years');
+              and expires_at between now() - interval '1 day' and now() + interval '1000 years'
+              and octet_length(body)
+                + coalesce(octet_length(request), 0)
+                + coalesce(pg_column_size(headers || '{}'), 0) <= 1048576
+              and length(operation) <= 255
+              and length(key) <= 255
+              and length(location) <= 1024);
 
 -- An event of the provider waits for the worker, which asks the provider itself. The api
--- holds no message and tries none. An id that a message of the outbox may have is refused:
+-- holds no message and tries none, and a worker holds many at a time. An id that a message of the outbox may have is refused:
 -- it would keep that message from being received.
 create policy provider on inbox for insert to payonce_api
   with check (receiver = 'fulfillment'
@@ -538,6 +545,9 @@ create policy provider on inbox for insert to payonce_api
               and fence = 0
               and holder is null
               and last_error is null
+              and length(type) <= 255
+              and octet_length(payload) <= 4096
+              and pg_column_size(metadata || '{}') <= 4096
               and partition_key = current_setting('payonce.merchant', true)
               and (select merchant_id
                      from ledger_events
@@ -587,7 +597,7 @@ begin
       null;
   end case;
   if allowed.status <> old.status then
-    allowed.decided_by := new.decided_by;
+    allowed.decided_by := left(new.decided_by, 255);
     allowed.decided_at := greatest(least(new.decided_at, clock_timestamp()), now());
   end if;
   if new is distinct from allowed then

@@ -82,7 +82,7 @@ type Message struct {
 	OrderingKey string            // an inbox handles messages of one key one at a time; at most MaxOrderingKey bytes
 	Partition   string            // an inbox lets one partition use a part of its slots; may be empty
 	Payload     []byte            // at most MaxPayload bytes
-	Metadata    map[string]string // beyond the type and the ordering key; no NUL
+	Metadata    map[string]string // beyond the type and the ordering key; no NUL; at most 1 MiB as jsonb
 }
 
 // The longest ordering key and payload, in bytes. A receiver finds the messages of a key by an

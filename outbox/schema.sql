@@ -19,8 +19,11 @@ create table outbox (
   -- An id that a UUID fits into, and never none.
   constraint outbox_message_id_check check (length(message_id) between 1 and 36),
 
-  -- Names and values, as Watermill has them.
-  constraint outbox_metadata_check check (jsonb_typeof(metadata) = 'object')
+  -- Names and values, as Watermill has them, and 1 MiB of them at most: a page that no
+  -- reader can hold would block its topic. A value that comes from another table may be
+  -- compressed, and a concatenation is not.
+  constraint outbox_metadata_check
+       check (jsonb_typeof(metadata) = 'object' and pg_column_size(metadata || '{}') <= 1048576)
 );
 comment on column outbox.message_id is 'the Watermill UUID; payonce stores the event id here';
 comment on column outbox."offset" is 'order within a transaction; it does not order transactions';

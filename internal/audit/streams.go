@@ -56,7 +56,10 @@ select e.stream_id,
            from ledger_events f))
  order by e.stream_id, e.version, e.position`
 
-const pageEvents = 1000
+const (
+	pageEvents = 1000
+	pageBytes  = 16 << 20 // of events: what the ledger reads of one charge at most
+)
 
 type storedEvent struct {
 	StreamID   string
@@ -84,16 +87,20 @@ func checkStreams(ctx context.Context, db snapshots) ([]Check, error) {
 		postings: newCheck("postings are what the events cause"),
 		list:     newCheck("the list shows each charge as its events say"),
 	}
-	for last := ""; ; {
-		var page []storedEvent
-		err := inSnapshot(ctx, db, func(tx pgx.Tx) (err error) {
-			page, err = collect[storedEvent](ctx, tx, "the ledger", selectStreams, last, pageEvents)
-			return err
-		})
-		if err != nil || len(page) == 0 {
+	for last, limit := "", pageEvents; ; {
+		page, full, err := readPage(ctx, db, last, limit)
+		switch {
+		case err != nil || len(page) == 0:
 			return []Check{checks.gapless, checks.legal, checks.postings, checks.list}, err
+		case full && limit > 1:
+			limit = 1
+			continue
+		case full:
+			checks.legal.see(fmt.Sprintf("%s: its events have more than %d bytes", page[0].StreamID, pageBytes))
+			last = page[0].StreamID
+			continue
 		}
-		last = page[len(page)-1].StreamID
+		last, limit = page[len(page)-1].StreamID, pageEvents
 		for from, i := 0, 1; i <= len(page); i++ {
 			if i == len(page) || page[i].StreamID != page[from].StreamID {
 				checks.see(page[from:i])
@@ -101,6 +108,26 @@ func checkStreams(ctx context.Context, db snapshots) ([]Check, error) {
 			}
 		}
 	}
+}
+
+// readPage reads a page of streams. It is full, and ends anywhere, at pageBytes.
+func readPage(ctx context.Context, db snapshots, last string, limit int) (page []storedEvent, full bool, err error) {
+	err = inSnapshot(ctx, db, func(tx pgx.Tx) error {
+		rows, _ := tx.Query(ctx, selectStreams, last, limit) // Err returns its error
+		defer rows.Close()
+		for size := 0; rows.Next() && !full; full = size > pageBytes {
+			e, err := pgx.RowToStructByName[storedEvent](rows)
+			if err != nil {
+				return fmt.Errorf("read the ledger: %w", err)
+			}
+			page, size = append(page, e), size+len(e.Data)
+		}
+		if err := rows.Err(); err != nil {
+			return fmt.Errorf("read the ledger: %w", err)
+		}
+		return nil
+	})
+	return page, full, err
 }
 
 // see checks one whole stream.

@@ -155,6 +155,9 @@ insert into ledger_events overriding system value values (default, default, md5(
 -- ledger_events_data_check: an event is an object
 select event('ch_1', 1, 'a', '[]');
 
+-- ledger_events_data_check: a program can hold an event
+select event('ch_1', 1, 'a', jsonb_build_object('x', repeat('x', 1048576)));
+
 -- ledger_events_metadata_check: the cause of an event is an object
 insert into ledger_events overriding system value values (default, default, md5('e1')::uuid, 'ch_1', 1, default, 'a', 1, 'm', '{}', 'null', now());
 
@@ -187,6 +190,9 @@ select message('0123456789012345678901234567890123456', '{}');
 
 -- outbox_metadata_check: metadata is an object
 select message('m', '"x"');
+
+-- outbox_metadata_check: a reader can hold a message
+select message('m', jsonb_build_object('x', repeat('x', 1048576)));
 
 -- outbox_pkey: a place in the order is taken once
 insert into outbox (topic, transaction_id, "offset", message_id, payload, metadata) overriding system value values ('t', '7', 7, 'm1', '', '{}');
