@@ -34,6 +34,7 @@ import (
 	"slices"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/internal/postgres"
 )
@@ -99,6 +100,13 @@ type snapshots interface {
 	Snapshot(ctx context.Context) (pgx.Tx, error)
 }
 
+// pool opens the snapshots of a timeline.
+type pool struct{ *pgxpool.Pool }
+
+func (p pool) Snapshot(ctx context.Context) (pgx.Tx, error) {
+	return p.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
+}
+
 // Run checks every promise that the tables can show, with one connection. While a snapshot
 // is open, PostgreSQL removes nothing that was deleted since, and the tables that are
 // written most become slow: so each check, and each page of streams, has its own. An error
@@ -113,7 +121,7 @@ func Run(ctx context.Context, db snapshots) (Report, error) {
 		return Report{}, err
 	}
 	report.Add(checks...)
-	checks, err = check(ctx, db, facts, promises)
+	checks, err = checkAll(ctx, db)
 	report.Add(checks...)
 	return report, err
 }
@@ -138,9 +146,8 @@ select count(*),
          from (%s
               ) as cases(complaint)) placed`
 
-// check checks promises over facts, in which args are $2 and so on.
-func check(ctx context.Context, db snapshots, facts string, promises []promise, args ...any) ([]Check, error) {
-	var checks []Check
+// checkAll checks the promises.
+func checkAll(ctx context.Context, db snapshots) (checks []Check, err error) {
 	for _, p := range promises {
 		c := newCheck(p.name)
 		err := inSnapshot(ctx, db, func(tx pgx.Tx) error {
@@ -148,7 +155,7 @@ func check(ctx context.Context, db snapshots, facts string, promises []promise, 
 				return err
 			}
 			sql := fmt.Sprintf(countCases, "select case"+p.when+" end from "+p.cases)
-			return tx.QueryRow(ctx, facts+sql, append([]any{maxExamples}, args...)...).Scan(&c.Checked, &c.Violated, &c.Examples)
+			return tx.QueryRow(ctx, facts+sql, maxExamples).Scan(&c.Checked, &c.Violated, &c.Examples)
 		})
 		if err != nil {
 			return nil, fmt.Errorf("check that %s: %w", p.name, err)

@@ -32,15 +32,8 @@ with charges as (
    group by stream_id, data ->> 'refund_id'
 ), outcomes as ( -- and reversals, each with its request
   select o.stream_id,
-         o.version,
-         o.event_id::text                              as event_id,
-         coalesce(o.data ->> 'refund_id', o.stream_id) as id,
-         case
-           when o.type like 'refund.reversed.v%' then 'refund.failed'
-           else regexp_replace(o.type, '\.v[0-9]+$', '')
-         end                                           as webhook,
-         substring(r.data ->> 'amount' from '^[0-9]{1,18}$')::bigint as amount,
-         coalesce(r.data ->> 'notify', '') = 'true'    as notify
+         o.event_id::text                           as event_id,
+         coalesce(r.data ->> 'notify', '') = 'true' as notify
     from ledger_events o
     join ledger_events r
       on r.stream_id = o.stream_id
