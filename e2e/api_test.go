@@ -75,16 +75,12 @@ func beginRequest(t *testing.T, d *deployment, api *fleet.Process, key string, l
 	t.Helper()
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(t.Context(), "tcp", strings.TrimPrefix(api.URL(), "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	d.client.tenants.remember(key, d.Secrets.API)
 	_, err = fmt.Fprintf(conn, "POST /v1/charges HTTP/1.1\r\nHost: payonce\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\n"+
 		"Idempotency-Key: %s\r\nContent-Length: %d\r\nExpect: 100-continue\r\n\r\n", d.Secrets.API, key, length)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	const goOn = "HTTP/1.1 100 Continue\r\n\r\n"
 	said := make([]byte, len(goOn))
 	if _, err := io.ReadFull(conn, said); err != nil || string(said) != goOn {

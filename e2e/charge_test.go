@@ -48,9 +48,7 @@ func newOrder(method string, items ...item) order {
 func (o order) body(t *testing.T) []byte {
 	t.Helper()
 	body, err := json.Marshal(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return body
 }
 
@@ -125,9 +123,7 @@ func (c *client) accept(ctx context.Context, o order) (charge, error) {
 func (d *deployment) send(t *testing.T, o order) charge {
 	t.Helper()
 	c, err := d.client.accept(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return c
 }
 

@@ -206,26 +206,20 @@ func (c *client) adopt(records []traffic.Record) {
 func (d *deployment) do(t *testing.T, r request) answer {
 	t.Helper()
 	got, err := d.client.do(t.Context(), r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return got
 }
 
 func (d *deployment) get(t *testing.T, path string, into any) {
 	t.Helper()
-	if err := d.client.get(t.Context(), path, into); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.client.get(t.Context(), path, into))
 }
 
 // insist sends a request until it has a definitive answer.
 func (d *deployment) insist(t *testing.T, r request) answer {
 	t.Helper()
 	got, err := d.client.insist(t.Context(), r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return got
 }
 
@@ -297,5 +291,13 @@ func (d *deployment) checkContract(t *testing.T) {
 	defer d.client.mu.Unlock()
 	for _, err := range d.client.violations {
 		t.Error(err)
+	}
+}
+
+// must ends the test if there is an error.
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
 	}
 }

@@ -26,9 +26,7 @@ func TestClients_generatedFromTheServedContract_callTheAPI(t *testing.T) {
 	d := deploy(t, setup{apis: 1, workers: 1, oneMerchant: true})
 	folder, api := t.TempDir(), d.APIs[0].URL()
 	err := os.WriteFile(filepath.Join(folder, "main.go"), []byte(readFile(t, "testdata/clients.go.txt")), 0o600)
-	if err := errors.Join(err, os.Mkdir(filepath.Join(folder, "oapi"), 0o755)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(err, os.Mkdir(filepath.Join(folder, "oapi"), 0o755)))
 	var output []byte
 	for _, command := range []string{
 		"mod init clients",

@@ -36,9 +36,7 @@ func TestDemo(t *testing.T) {
 		t.Parallel()
 		s := newStage(t)
 		command := s.demo(t, "--keep")
-		if err := command.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, command.Start())
 		await.True(t, "the demo stays up", func() bool { return strings.Contains(s.said(t), "everything stays up") })
 		api := regexp.MustCompile(`(?m)^  api\S* +(http://\S+)$`).FindStringSubmatch(s.said(t))
 		if api == nil || !strings.Contains(s.said(t), "sk_test_demo") {
@@ -56,9 +54,7 @@ func TestDemo(t *testing.T) {
 		if len(commands) < 2 {
 			t.Errorf("the README has %d commands", len(commands))
 		}
-		if err := command.Process.Signal(syscall.SIGINT); err != nil {
-			t.Fatal(err)
-		}
+		must(t, command.Process.Signal(syscall.SIGINT))
 		s.mustBeEmpty(t)
 	})
 	t.Run("killed or interrupted half-way it leaves nothing running", func(t *testing.T) {
@@ -86,9 +82,7 @@ func newStage(t *testing.T) *stage {
 	// Not t.TempDir: PostgreSQL may run as another user, and a socket's path is
 	// short.
 	root, err := os.MkdirTemp(built, "demo-") //nolint:usetesting // see above
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(root) })
 	s := &stage{root: root, temp: filepath.Join(root, "tmp")}
 	errs := []error{os.Chmod(root, 0o755), os.Mkdir(s.temp, 0o755), os.Chmod(s.temp, 0o777|os.ModeSticky)}
@@ -96,9 +90,7 @@ func newStage(t *testing.T) *stage {
 		errs = append(errs, os.Link(filepath.Join(built, name), filepath.Join(root, name)))
 	}
 	for _, err := range errs {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	return s
 }
@@ -111,9 +103,7 @@ func (s *stage) demo(t *testing.T, args ...string) *exec.Cmd {
 	command.Dir = s.root
 	command.Env = append(os.Environ(), "TMPDIR="+s.temp, "DATABASE_URL=postgres://nobody@192.0.2.1/never")
 	stderr, err := os.Create(filepath.Join(s.root, "stderr"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	command.Stderr = stderr
 	// Whatever inherits stdout must not keep the test waiting.
 	command.WaitDelay = time.Second
@@ -130,9 +120,7 @@ func (s *stage) demo(t *testing.T, args ...string) *exec.Cmd {
 func (s *stage) said(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(s.root, "stderr"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(text)
 }
 
@@ -141,18 +129,14 @@ func (s *stage) said(t *testing.T) string {
 func (s *stage) endHalfWay(t *testing.T, signal syscall.Signal) error {
 	t.Helper()
 	command := s.demo(t)
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, command.Start())
 	ended := make(chan error, 1)
 	go func() { ended <- command.Wait() }()
 	await.True(t, "the demo says that charges have ended", func() bool { return strings.Contains(s.said(t), "charges ended") })
 	if running := s.running(t); len(running) < 6 {
 		t.Errorf("half-way there run but %q", running)
 	}
-	if err := command.Process.Signal(signal); err != nil {
-		t.Fatal(err)
-	}
+	must(t, command.Process.Signal(signal))
 	err := await.Receive(t, "the demo ends after "+signal.String(), ended)
 	s.mustBeQuiet(t)
 	return err

@@ -78,9 +78,7 @@ func deploy(t *testing.T, s setup) *deployment {
 			t.Error(err)
 		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { d.end(t) })
 	d.supply(t)
 	d.startAPIs(t)
@@ -88,9 +86,7 @@ func deploy(t *testing.T, s setup) *deployment {
 	if s.providerEvents {
 		events = d.APIs[0].URL() // a provider knows one address
 	}
-	if err := d.StartSandbox(bounded(t), events); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.StartSandbox(bounded(t), events))
 	shop := d.Sandbox.URL()
 	if s.gated {
 		d.gates = newGates(t, d.Sandbox.URL(), s.workers)
@@ -176,9 +172,7 @@ func (d *deployment) workerSettings(i int) map[string]string {
 func (d *deployment) payonce(t *testing.T, args ...string) []byte {
 	t.Helper()
 	out, err := d.run(t, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return out
 }
 
@@ -190,9 +184,7 @@ func (d *deployment) run(t *testing.T, args ...string) ([]byte, error) {
 func kill(t *testing.T, programs ...*fleet.Process) {
 	t.Helper()
 	for _, p := range programs {
-		if err := p.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.Kill())
 	}
 }
 
@@ -200,9 +192,7 @@ func kill(t *testing.T, programs ...*fleet.Process) {
 func restart(t *testing.T, programs ...*fleet.Process) {
 	t.Helper()
 	for _, p := range programs {
-		if err := errors.Join(p.Restart(bounded(t)), p.WaitReady(bounded(t))); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(p.Restart(bounded(t)), p.WaitReady(bounded(t))))
 	}
 }
 

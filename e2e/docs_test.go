@@ -168,9 +168,7 @@ func TestAddAStep(t *testing.T) {
 		t.Skip("not run: it builds the programs of a changed tree; -how-to runs it")
 	}
 	diff, err := filepath.Abs(howToDiff)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	tree := copyOfTree(t)
 	for _, command := range [][]string{
 		{"git", "apply", diff},
@@ -210,9 +208,7 @@ func copyOfTree(t *testing.T) string {
 		}
 		return os.WriteFile(filepath.Join(tree, path), data, 0o600)
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return tree
 }
 

@@ -40,9 +40,7 @@ func newGates(t *testing.T, upstream string, workers int) *gates {
 		gate, err := failpoint.NewHookGate(t.Context(), upstream, func(r *http.Request, side failpoint.Side, answer []byte) bool {
 			return g.pass(r, passage{call: nameOf(r), side: side, worker: worker, path: r.URL.Path, answer: answer})
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(gate.Close)
 		return gate.URL()
 	}

@@ -76,9 +76,7 @@ func bomb(t *testing.T) string {
 	if _, err := w.Write(bytes.Repeat([]byte(" "), 60<<20)); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.Close())
 	return "Content-Length: " + strconv.Itoa(packed.Len()) + "\r\n\r\n" + packed.String()
 }
 

@@ -54,9 +54,7 @@ func (d *deployment) end(t *testing.T) {
 // drain waits until every message is done and every outcome is notified.
 func (d *deployment) drain(t *testing.T) {
 	t.Helper()
-	if err := d.quiet(context.WithoutCancel(t.Context()), await.Stall); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.quiet(context.WithoutCancel(t.Context()), await.Stall))
 }
 
 // explain logs what a failed test leaves: the timelines of charges, those first that
@@ -273,9 +271,7 @@ func (w *world) sandbox() traffic.Sandbox { return traffic.Sandbox(w.Sandbox.URL
 func (d *deployment) records(t *testing.T) traffic.Books {
 	t.Helper()
 	b, err := d.sandbox().Books(bounded(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return b
 }
 
@@ -287,7 +283,5 @@ func (d *deployment) recordsOf(t *testing.T, id string) entry {
 // setFaults replaces the faults of the provider and the shop; the zero value is none.
 func (d *deployment) setFaults(t *testing.T, f traffic.Faults) {
 	t.Helper()
-	if err := d.sandbox().SetFaults(bounded(t), f); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.sandbox().SetFaults(bounded(t), f))
 }

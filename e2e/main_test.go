@@ -63,9 +63,7 @@ func buildPrograms() (fleet.Binaries, error) {
 func binaries(t *testing.T) fleet.Binaries {
 	t.Helper()
 	b, err := programs()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return b
 }
 

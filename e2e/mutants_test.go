@@ -83,9 +83,7 @@ func TestMutants(t *testing.T) {
 func overlay(t *testing.T, edits []edit) string {
 	t.Helper()
 	root, err := filepath.Abs("..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	dir := t.TempDir()
 	changed := map[string]string{}
 	for _, e := range edits {
@@ -99,19 +97,13 @@ func overlay(t *testing.T, edits []edit) string {
 			t.Fatalf("%s holds %d times, not once, what the mutant replaces:\n%s", e.file, n, e.old)
 		}
 		target := filepath.Join(dir, strings.ReplaceAll(e.file, "/", "_"))
-		if err := os.WriteFile(target, []byte(strings.Replace(text, e.old, e.new, 1)), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(target, []byte(strings.Replace(text, e.old, e.new, 1)), 0o600))
 		changed[path] = target
 	}
 	list, err := json.Marshal(map[string]any{"Replace": changed})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	file := filepath.Join(dir, "overlay.json")
-	if err := os.WriteFile(file, list, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, list, 0o600))
 	return file
 }
 

@@ -23,9 +23,7 @@ const observability = "../observability/"
 func readFile(t *testing.T, path string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.FromSlash(path))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(text)
 }
 
@@ -112,9 +110,7 @@ func queries(t *testing.T) string {
 			Targets []struct{ Expr string }
 		}
 	}
-	if err := json.Unmarshal([]byte(readFile(t, observability+"grafana/dashboards/payonce.json")), &dashboard); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(readFile(t, observability+"grafana/dashboards/payonce.json")), &dashboard))
 	var text strings.Builder
 	for _, p := range dashboard.Panels {
 		if len(p.Targets) == 0 {
@@ -166,9 +162,7 @@ func TestPrograms_serveWhatTheRulesQuery(t *testing.T) {
 		}
 		for _, bound := range matches(t, body, `(?m)^payonce_db_connections_max(\{.*\} \d+)`) {
 			n, err := strconv.Atoi(bound[strings.LastIndex(bound, " ")+1:])
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			most += n
 		}
 		if says = fmt.Sprintf(says, most); most <= 3 || !strings.Contains(manual, says) {

@@ -105,9 +105,7 @@ func (d *deployment) deadLetters(t *testing.T) map[string]deadLetter {
 		Data []deadLetter `json:"data"`
 	}
 	d.get(t, "/v1/inbox?status=dead", &lists[0])
-	if err := json.Unmarshal(d.payonce(t, "inbox", "list", "--json"), &lists[1]); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(d.payonce(t, "inbox", "list", "--json"), &lists[1]))
 	if diff := cmp.Diff(lists[0].Data, lists[1].Data, cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("dead letters, by the API (-) and by the tool (+):\n%s", diff)
 	}

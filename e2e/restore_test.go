@@ -47,9 +47,7 @@ func (s *server) transactions(t *testing.T) (next int64) {
 	err := s.connected(t.Context(), func(conn *pgx.Conn) error {
 		return conn.QueryRow(t.Context(), `select pg_snapshot_xmax(pg_current_snapshot())::text::bigint`).Scan(&next)
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return next
 }
 
@@ -123,9 +121,7 @@ func (d *deployment) moveTo(t *testing.T, moved string) {
 	var apiErr, workerErr error
 	d.APIs[0], apiErr = d.Start(bounded(t), "api-restored", d.API, d.APIEnv())
 	d.Workers[0], workerErr = fleet.Start(bounded(t), fleet.Program{Name: "worker-restored", Path: d.Worker, Env: d.workerSettings(0), Log: d.Log})
-	if err := errors.Join(apiErr, workerErr); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(apiErr, workerErr))
 	d.client.apis = []string{d.APIs[0].URL()}
 	worker := d.Workers[0]
 	await.Progress(t, "the worker logs what is wrong", func() (string, bool) {

@@ -35,9 +35,7 @@ func TestOutput_holdsNoSecrets(t *testing.T) {
 	send := func(method, path, body string, headers ...string) {
 		t.Helper()
 		r, err := http.NewRequestWithContext(bounded(t), method, api+path, strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		r.Header.Set("Authorization", "Bearer "+d.Secrets.API)
 		r.Header.Set("Content-Type", "application/json")
 		for i := 0; i < len(headers); i += 2 {
@@ -82,9 +80,7 @@ func TestOutput_holdsNoSecrets(t *testing.T) {
 		run([]string{"DATABASE_URL=" + d.Service, "ALLOW_PLAINTEXT=1"}, d.Payonce, args...)
 	}
 	secretFile := filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(secretFile, []byte("whsec_cGxhbnRlZC1zZWNyZXQtNWUxYQ=="), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(secretFile, []byte("whsec_cGxhbnRlZC1zZWNyZXQtNWUxYQ=="), 0o600))
 	cli("seed", "--merchant=planted", "--api-key=sk_test_"+plantedWord, "--webhook-url=https://"+plantedWord+":"+plantedWord+"@shop.example/")
 	cli("seed", "--merchant=planted", "--api-key=sk_test_"+plantedWord, "--webhook-url=https://shop.example/"+plantedWord+"?token="+plantedWord, "--webhook-secret-file="+secretFile)
 	cli("seed", "--merchant=planted", "--api-key=sk_live_"+plantedWord)

@@ -51,18 +51,14 @@ func ownServer(t *testing.T, o local.Options) (*local.Server, *server) {
 	t.Helper()
 	o.InMemory = true
 	started, err := local.Start(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := started.Close(); err != nil {
 			t.Error(err)
 		}
 	})
 	s, err := newServer(started.URL("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, role := range []string{"payonce_api", "payonce_worker"} {
 		s.execute(t, "create role "+role+" nologin")
 	}
@@ -72,9 +68,7 @@ func ownServer(t *testing.T, o local.Options) (*local.Server, *server) {
 func sharedServer(t *testing.T) *server {
 	t.Helper()
 	s, err := shared()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return s
 }
 
@@ -208,9 +202,7 @@ func (s *server) url(database string) string {
 func withParameters(t *testing.T, database string, parameters map[string]string) string {
 	t.Helper()
 	u, err := url.Parse(database)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	query := u.Query()
 	for name, value := range parameters {
 		query.Set(name, value)
@@ -224,9 +216,7 @@ func quoted(name string) string { return pgx.Identifier{name}.Sanitize() }
 // execute runs a statement outside a transaction.
 func (s *server) execute(t *testing.T, statement string) {
 	t.Helper()
-	if err := s.command(t.Context(), statement); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.command(t.Context(), statement))
 }
 
 func (s *server) command(ctx context.Context, statement string) error {

@@ -62,14 +62,10 @@ func soakSameKey(t *testing.T) {
 func slowCommits(t *testing.T, database string) string {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), database)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
 	var superuser bool
-	if err := conn.QueryRow(t.Context(), `select current_setting('is_superuser')::boolean`).Scan(&superuser); err != nil {
-		t.Fatal(err)
-	}
+	must(t, conn.QueryRow(t.Context(), `select current_setting('is_superuser')::boolean`).Scan(&superuser))
 	if !superuser {
 		t.Log("not run: commits that take long, which only a superuser may ask for")
 		return database

@@ -118,7 +118,5 @@ func (r tutorial) holder(t *testing.T) *fleet.Process {
 
 func noError(t *testing.T, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }

@@ -56,14 +56,10 @@ func TestWalk(t *testing.T) {
 		}
 	}
 	courses, err := w.courses(t.Context(), wanted)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	show(t, courses)
 	targets, err := chosen(courses, *walkWhat, rand.New(rand.NewPCG(seed, 0)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Logf("recorded %d courses in %.1f s; -walk-seed=%d", len(courses), time.Since(begun).Seconds(), seed)
 	if err := w.walk(t.Context(), courses, targets); err != nil {
 		t.Error(err)
@@ -173,9 +169,7 @@ func hunt(t *testing.T, programs fleet.Binaries, address string) (violations [][
 		return [][]string{{err.Error()}}, false
 	}
 	targets, err := chosen(courses, address, rand.New(rand.NewPCG(1, 1)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var mu sync.Mutex
 	fired = true
 	err = each(t.Context(), w.grounds, targets, func(ctx context.Context, p *place, target target) error {

@@ -29,9 +29,7 @@ func TestWorker_killedAfterCapture_chargesOnce(t *testing.T) {
 
 	// When it is killed after the capture.
 	id := d.send(t, newOrder(visa)).ID
-	if err := await.Receive(t, "the worker confirms the payment", killed); err != nil {
-		t.Fatal(err)
-	}
+	must(t, await.Receive(t, "the worker confirms the payment", killed))
 	restart(t, d.Workers[1])
 
 	// Then the charge succeeds, is captured once, and the merchant is notified once.
@@ -124,9 +122,7 @@ select concat_ws(' ',
 	// When it resumes, with the provider's answer.
 	close(release)
 	await.Receive(t, "the provider answers the paused worker", answered)
-	if err := d.Workers[z].Resume(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.Workers[z].Resume())
 	messageID := row[string](t, d, `select message_id from inbox where ordering_key = $1 and receiver = 'fulfillment'`, id)
 	await.True(t, "the paused worker logs that it lost its lease", func() bool {
 		return d.warnsOf(t, d.Workers[z].Name(), messageID)

@@ -51,9 +51,7 @@ func newFixture(t *testing.T) *fixture {
 func newClient(t *testing.T, base string, timeout time.Duration) *stripe.Client {
 	t.Helper()
 	client, err := stripe.New(stripe.Config{SecretKey: "sk_test_1", Base: base, Timeout: cmp.Or(timeout, time.Minute)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	t.Cleanup(client.Close)
 	return client
 }

@@ -126,9 +126,7 @@ func TestInventory_underContention(t *testing.T) {
 					Role: postgres.RoleWorker, AllowPlaintext: true, AllowUnsafeDurability: true,
 					Writes: groupcommit.NewOrder(slices.Concat(ledger.Writes(), outbox.Writes(), fulfillment.Writes(), inbox.Writes())...),
 				})
-				if err != nil {
-					t.Fatal(err)
-				}
+				testdb.Must(t, err)
 				t.Cleanup(db.Close)
 				f.charge = handlerOf(fulfillment.New(db, fulfillment.Services{Provider: f.client}, slog.New(slog.DiscardHandler)), fulfillment.ChargeReceiver)
 				defer func() {

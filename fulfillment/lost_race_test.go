@@ -17,6 +17,7 @@ import (
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // TestLostRace is about versions that another writer took between a run's read of the
@@ -296,14 +297,10 @@ func TestCharge_waitsForAStreamThatIsReadTooEarly(t *testing.T) {
 	f := newFixture(t)
 	s := f.capture(order())
 	behind, err := f.db.Snapshot(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	defer func() { _ = behind.Rollback(context.WithoutCancel(t.Context())) }()
 	var events int // the snapshot is taken by the first statement
-	if err := behind.QueryRow(t.Context(), `select count(*) from ledger_events`).Scan(&events); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, behind.QueryRow(t.Context(), `select count(*) from ledger_events`).Scan(&events))
 	f.request(s, "re_1", 600)
 	late := fulfillment.New(f.db, fulfillment.Services{Provider: f.client}, slog.New(slog.DiscardHandler))
 	late.ReadFrom(behind)

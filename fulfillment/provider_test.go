@@ -276,18 +276,12 @@ func (f *fixture) useSandbox() {
 func (p *provider) useSandbox(t *testing.T) *pgxpool.Pool {
 	t.Helper()
 	database := testdb.Empty(t)
-	if err := sandbox.Migrate(t.Context(), database); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, sandbox.Migrate(t.Context(), database))
 	pool, err := pgxpool.New(t.Context(), database)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	t.Cleanup(pool.Close)
 	sb, err := sandbox.New(pool, sandbox.Options{Now: time.Now, ProcessingTime: time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	t.Cleanup(sb.Drain)
 	p.sandbox = sb
 	return pool

@@ -131,9 +131,7 @@ func TestResend(t *testing.T) {
 		id := s.resend()
 		s.resend()
 		b := &pgx.Batch{}
-		if err := fulfillment.Resend(b, s.outcomes("ch_1")[0], id, "cli:test"); err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, fulfillment.Resend(b, s.outcomes("ch_1")[0], id, "cli:test"))
 		if err := s.db.Commit(t.Context(), b); err == nil {
 			t.Error("one resend was recorded twice")
 		}

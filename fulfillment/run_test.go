@@ -15,6 +15,7 @@ import (
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // A step or a subscriber that only one of the two packages lists would never run.
@@ -201,13 +202,9 @@ func TestOutcome_continuesTheTrace(t *testing.T) {
 			f.provider.on("retrieve", shows("succeeded"))
 			f.expectEnd(f.deliver(), "done")
 			rows, err := f.db.Query(t.Context(), `select metadata from outbox`)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testdb.Must(t, err)
 			got, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[map[string]string])
-			if err != nil {
-				t.Fatal(err)
-			}
+			testdb.Must(t, err)
 			want := map[string]string{
 				"correlation_id": "req_1", "causation_id": s.At(1).ID.String(), "ordering_key": "ch_1", "type": "charge.succeeded.v1", "partition_key": "acme",
 			}

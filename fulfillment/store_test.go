@@ -163,16 +163,12 @@ func (m *machine) run(t *rapid.T) {
 }
 
 func (m *machine) commit(t *rapid.T, b *pgx.Batch) {
-	if err := m.db.Commit(m.t.Context(), b); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, m.db.Commit(m.t.Context(), b))
 }
 
 func (m *machine) load(t *rapid.T, id string) ledger.Stream {
 	s, err := ledger.Load(m.t.Context(), m.db, id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	return s
 }
 
@@ -188,13 +184,9 @@ func (m *machine) request(t *rapid.T, s ledger.Stream, cmd domain.Command, may b
 	}
 	b := &pgx.Batch{}
 	next, err := ledger.Append(b, s, ledger.Cause{CorrelationID: "req_1", CausationID: "req_1", Actor: "test"}, events...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	payload, err := next.Seal(next.Head())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	p := &message{id: next.Head().ID.String(), charge: s.ID}
 	inbox.Accept(b, m.receiver, inbox.Message{ID: p.id, Type: next.Head().Type, OrderingKey: s.ID, Payload: payload})
 	m.commit(t, b)

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 type (
@@ -89,13 +90,9 @@ func TestByContent_writesInputsAsEncodingJSONDoes(t *testing.T) {
 		}{N: 7},
 	} {
 		text, err := json.Marshal(in)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, err)
 		want, _, err := idempotency.Content("any.v1", text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, err)
 		if key, _, err := idempotency.ByContent("acme", "any.v1", in); key.Value != want || err != nil {
 			t.Errorf("%#v is not written as %s: %v", in, text, err)
 		}

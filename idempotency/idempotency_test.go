@@ -30,9 +30,7 @@ func open(t *testing.T, url string, o postgres.Options) *postgres.DB {
 	t.Helper()
 	o.AllowPlaintext, o.AllowUnsafeDurability = true, true
 	db, err := postgres.Open(t.Context(), url, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	t.Cleanup(db.Close)
 	return db
 }
@@ -40,9 +38,7 @@ func open(t *testing.T, url string, o postgres.Options) *postgres.DB {
 func receive(t *testing.T, r idempotency.Receiver, work idempotency.Work) idempotency.Outcome {
 	t.Helper()
 	got, err := r.Receive(t.Context(), theKey(), theRequest(), work)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	return got
 }
 
@@ -139,9 +135,7 @@ func TestReceive_besideARivalInFlight(t *testing.T) {
 		if _, err := r.Receive(t.Context(), theKey(), theRequest(), effect); !errors.Is(err, idempotency.ErrInFlight) {
 			t.Errorf("the error is %v, want ErrInFlight", err)
 		}
-		if err := rival.Commit(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, rival.Commit(t.Context()))
 		if got := receive(t, r, effect); !got.Replayed {
 			t.Error("it was done again")
 		}
@@ -159,9 +153,7 @@ func TestReceive_besideARivalInFlight(t *testing.T) {
 			return err
 		})
 		await.Blocked(t, db, 1)
-		if err := rival.Commit(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, rival.Commit(t.Context()))
 		if err := waiting.Wait(); err != nil || !got.Replayed {
 			t.Errorf("%+v, %v", got, err)
 		}
@@ -208,14 +200,10 @@ func TestReceive_besideARivalInFlight(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
 		rival, err := db.Pool().Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, err)
 		defer func() { _ = rival.Rollback(context.WithoutCancel(t.Context())) }()
 		const register = `insert into merchants (merchant_id) values ('acme')`
-		if _, err := rival.Exec(t.Context(), register); err != nil {
-			t.Fatal(err)
-		}
+		testdb.Exec(t, rival, register)
 		r := idempotency.Receiver{DB: db, Wait: 20 * time.Millisecond}
 		calls := 0
 		_, err = r.Receive(t.Context(), theKey(), theRequest(), func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {

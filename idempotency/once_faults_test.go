@@ -92,13 +92,9 @@ func TestOnce_cutAnywhere(t *testing.T) {
 		watch := failpoint.NewWatch()
 		watch.Set(failpoint.NewPlan(failpoint.Aim{Nth: n, Fault: failpoint.Cut}, failpoint.Known{}, func(failpoint.Fault) { cut = true }))
 		proxy, err := failpoint.NewProxy(t.Context(), url, watch)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, err)
 		pool, err := pgxpool.New(t.Context(), proxy.URL())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, err)
 		o := order{ID: fmt.Sprint("o-", n)}
 		got := once(t.Context(), pool, o, w.do)
 		pool.Close()
@@ -143,9 +139,7 @@ func TestOnce_diesBetweenClaimAndCommit(t *testing.T) {
 			})
 			await.Blocked(t, db, 1)
 			if killed {
-				if err := process.Kill(); err != nil {
-					t.Fatal(err)
-				}
+				testdb.Must(t, process.Kill())
 			}
 			_ = goOn.Close() // the child goes on at the end of its input
 			if err := waiting.Wait(); err != nil {
@@ -174,23 +168,15 @@ func child(t *testing.T, url string) {
 func startChild(t *testing.T, url string) (process *os.Process, goOn io.Closer) {
 	t.Helper()
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
 	command := exec.CommandContext(ctx, self, "-test.run=^TestOnce_diesBetweenClaimAndCommit$")
 	command.Env = append(os.Environ(), childVariable+"="+url)
 	in, err := command.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	out, err := command.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
+	testdb.Must(t, command.Start())
 	t.Cleanup(func() {
 		cancel()
 		_ = command.Wait() // it was killed, or has ended

@@ -47,9 +47,7 @@ func TestOnce_besideRivals(t *testing.T) {
 		if _, _, err := idempotency.Once(t.Context(), db.Pool(), theKey(), o, w.do); !errors.Is(err, idempotency.ErrInFlight) {
 			t.Errorf("the error is %v, want ErrInFlight", err)
 		}
-		if err := rival.Rollback(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, rival.Rollback(t.Context()))
 		if _, replayed, err := idempotency.Once(t.Context(), db.Pool(), theKey(), o, w.do); replayed || err != nil {
 			t.Errorf("then: %v", err)
 		}
@@ -86,9 +84,7 @@ func TestOnce_besideRivals(t *testing.T) {
 			return err
 		})
 		await.Blocked(t, db, 1)
-		if err := rival.Rollback(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, rival.Rollback(t.Context()))
 		if err := waiting.Wait(); err != nil {
 			t.Error(err)
 		}
@@ -110,9 +106,7 @@ func TestStoredForm_neverChanges(t *testing.T) {
 select concat_ws(' ', scope, operation, key, encode(fingerprint, 'hex'), convert_from(request, 'UTF8'), status_code, content_type, encode(body, 'escape'), headers)
   from idempotency_keys
  order by key`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	got, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	want := []string{
 		`acme HTTP k1 6a5078ca90f07f3ffc4ae60d945bc2bbba7cf4485888a01d981469b3eb98753a 201  {"b":1.0,"a":2}` + "\n" + `\000\377 {"Link": ["</a>", "</b>"]}`,

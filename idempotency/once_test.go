@@ -284,18 +284,12 @@ func TestOnce_refusesWhatItCannotUse(t *testing.T) {
 	t.Parallel()
 	other, long := testdb.Reused(t).Pool(), strings.Repeat("k", 256)
 	bare, err := pgxpool.New(t.Context(), testdb.Empty(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	t.Cleanup(bare.Close)
 	wrong, err := pgxpool.New(t.Context(), testdb.Empty(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	t.Cleanup(wrong.Close)
-	if _, err := wrong.Exec(t.Context(), `create table idempotency_keys (scope text, operation text, key text primary key)`); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Exec(t, wrong, `create table idempotency_keys (scope text, operation text, key text primary key)`)
 	for _, test := range []struct {
 		name string
 		db   idempotency.Beginner
@@ -337,9 +331,7 @@ func TestOnce_inTheCallersTransaction(t *testing.T) {
 	db, w := testdb.Reused(t), &work{}
 	for _, commits := range []bool{false, true} {
 		tx, err := db.Pool().Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, err)
 		for i := range 2 {
 			if got := once(t.Context(), tx, order{ID: "o-1"}, w.do); got.Err != nil || got.Replayed != (i > 0) {
 				t.Errorf("call %d: %+v", i+1, got)
@@ -350,9 +342,7 @@ func TestOnce_inTheCallersTransaction(t *testing.T) {
 			t.Errorf("%+v", got)
 		}
 		end := map[bool]func(context.Context) error{true: tx.Commit, false: tx.Rollback}[commits]
-		if err := end(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, end(t.Context()))
 	}
 	wantEffects(t, db, 1)
 	if got := once(t.Context(), db.Pool(), order{ID: "o-1"}, w.do); got.Err != nil || !got.Replayed {

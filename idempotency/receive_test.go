@@ -22,9 +22,7 @@ func TestReceive_ofWorkThatClaimsKeys(t *testing.T) {
 	t.Run("a taken key that the work itself claims is a refusal", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
-		if err := claim(t, db, keyOf("foreign"), theAnswer(), inAnHour()); err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, claim(t, db, keyOf("foreign"), theAnswer(), inAnHour()))
 		calls := 0
 		_, err := idempotency.Receiver{DB: db}.Receive(t.Context(), theKey(), theRequest(), func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
 			calls++

@@ -36,22 +36,16 @@ func claimExpired(t *testing.T, db *postgres.DB, n int) {
 	for i := range n {
 		idempotency.Claim(b, keyOf(fmt.Sprint("old", i)), theRequest(), theAnswer(), first.Add(time.Duration(i)*time.Millisecond))
 	}
-	if err := db.Commit(t.Context(), b); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, db.Commit(t.Context(), b))
 }
 
 // row is a key as it lies there, as text.
 func row(t *testing.T, q postgres.Querier, value string) map[string]any {
 	t.Helper()
 	rows, err := q.Query(t.Context(), `select * from idempotency_keys where key = $1`, value)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	row, err := pgx.CollectExactlyOneRow(rows, pgx.RowToMap)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	return row
 }
 
@@ -59,9 +53,7 @@ func row(t *testing.T, q postgres.Querier, value string) map[string]any {
 func sweepOpen(t *testing.T, db *postgres.DB, limit, want int) pgx.Tx {
 	t.Helper()
 	tx, err := db.Pool().Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
 	if n, err := idempotency.Sweep(t.Context(), tx, limit); n != want || err != nil {
 		t.Fatalf("%d swept, want %d: %v", n, want, err)
@@ -117,9 +109,7 @@ func TestSweep(t *testing.T) {
 		claimExpired(t, db, 3)
 		dead := sweepOpen(t, db, 2, 2)
 		wantSwept(t, db, 10, 1)
-		if err := dead.Rollback(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, dead.Rollback(t.Context()))
 		wantSwept(t, db, 10, 2)
 	})
 
@@ -141,9 +131,7 @@ func TestSweep(t *testing.T) {
 		// As if the server's clock had been set back by an hour and a half.
 		b := &pgx.Batch{}
 		b.Queue(`update idempotency_keys set expires_at = expires_at + interval '90 minutes'`)
-		if err := db.Commit(t.Context(), b); err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, db.Commit(t.Context(), b))
 		record, _ := readKey(t, db, keyOf("old0"))
 		if _, err := record.Replay(theRequest()); !errors.Is(err, idempotency.ErrExpired) {
 			t.Errorf("the error is %v, want %v", err, idempotency.ErrExpired)
@@ -175,9 +163,7 @@ func tombstones(t *testing.T, db *postgres.DB, n int) {
 insert into idempotency_keys (scope, operation, key, fingerprint, status_code, expires_at)
 select 'acme', 'POST /v1/charges', 'tomb' || n, '', 202, now() - interval '1 day'
   from generate_series(1, $1::int) n`, n)
-	if err := db.Commit(t.Context(), b); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, db.Commit(t.Context(), b))
 }
 
 // wantRead checks how many rows the transaction read of idempotency_keys.

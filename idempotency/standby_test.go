@@ -29,13 +29,9 @@ func newReplicatedPair(t *testing.T) *replicatedPair {
 	t.Helper()
 	testdb.Long(t, "it starts two servers")
 	primary := testdb.Server(t, local.Options{InMemory: true, Fsync: true})
-	if err := migrations.Up(t.Context(), primary.URL("postgres")); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, migrations.Up(t.Context(), primary.URL("postgres")))
 	standby, err := primary.Standby(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	t.Cleanup(func() {
 		if err := standby.Close(); err != nil {
 			t.Error(err)
@@ -53,9 +49,7 @@ func newReplicatedPair(t *testing.T) *replicatedPair {
 func connectAdmin(t *testing.T, s *local.Server) *pgx.Conn {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), s.URL("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
 	execute(t, conn, `set synchronous_commit = local`)
 	return conn
@@ -72,9 +66,7 @@ func execute(t *testing.T, conn *pgx.Conn, sql string) {
 func (p *replicatedPair) detach(t *testing.T) {
 	t.Helper()
 	conn := connectAdmin(t, p.standby)
-	if err := conn.QueryRow(t.Context(), `show primary_conninfo`).Scan(&p.follows); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, conn.QueryRow(t.Context(), `show primary_conninfo`).Scan(&p.follows))
 	p.follow(t, conn, "")
 	await.Row(t, p.admin, `select not exists (select from pg_stat_replication)`)
 }
@@ -94,9 +86,7 @@ func (p *replicatedPair) follow(t *testing.T, standby *pgx.Conn, primary string)
 // keysOnStandby counts the keys that a failover would find.
 func (p *replicatedPair) keysOnStandby(t *testing.T) (n int) {
 	t.Helper()
-	if err := connectAdmin(t, p.standby).QueryRow(t.Context(), `select count(*) from idempotency_keys`).Scan(&n); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, connectAdmin(t, p.standby).QueryRow(t.Context(), `select count(*) from idempotency_keys`).Scan(&n))
 	return n
 }
 
@@ -122,9 +112,7 @@ func TestReceive_withoutItsStandbyAnswersNothingThatAFailoverLoses(t *testing.T)
 		}, true},
 		{"a primary that restarts", func(t *testing.T) {
 			t.Helper()
-			if err := p.primary.Crash(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			testdb.Must(t, p.primary.Crash(t.Context()))
 			p.admin = connectAdmin(t, p.primary)
 		}, true},
 	} {

@@ -44,9 +44,7 @@ func claim(t *testing.T, db *postgres.DB, key idempotency.Key, answer idempotenc
 func readKey(t *testing.T, q postgres.Querier, key idempotency.Key) (idempotency.Record, bool) {
 	t.Helper()
 	state, err := idempotency.ReadKey(t.Context(), q, key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	if since := time.Since(state.Now).Abs(); since > time.Hour {
 		t.Errorf("the database's time is %v away", since)
 	}
@@ -70,9 +68,7 @@ func TestClaim(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
 		expires := inAnHour()
-		if err := claim(t, db, theKey(), theAnswer(), expires); err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, claim(t, db, theKey(), theAnswer(), expires))
 		record, found := readKey(t, db, theKey())
 		want := idempotency.Record{Answer: theAnswer(), Fingerprint: theRequest().Fingerprint, Canonical: theRequest().Canonical, ExpiresAt: expires}
 		if diff := cmp.Diff(want, record); diff != "" || !found {
@@ -83,9 +79,7 @@ func TestClaim(t *testing.T) {
 	t.Run("a key in another scope or operation is another key", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
-		if err := claim(t, db, theKey(), theAnswer(), inAnHour()); err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, claim(t, db, theKey(), theAnswer(), inAnHour()))
 		scope, operation, value := theKey(), theKey(), theKey()
 		scope.Scope, operation.Operation, value.Value = "globex", "POST /v1/charges/{id}/refunds", "K1"
 		for _, key := range []idempotency.Key{scope, operation, value} {
@@ -116,16 +110,12 @@ func TestClaim(t *testing.T) {
 func rivalInFlight(t *testing.T, db *postgres.DB) pgx.Tx {
 	t.Helper()
 	tx, err := db.Pool().Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
 	b := &pgx.Batch{}
 	b.Queue(`set local idle_in_transaction_session_timeout = 0`) // a busy machine comes back late
 	idempotency.Claim(b, theKey(), theRequest(), theAnswer(), inAnHour())
-	if err := tx.SendBatch(t.Context(), b).Close(); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, tx.SendBatch(t.Context(), b).Close())
 	return tx
 }
 
@@ -133,9 +123,7 @@ func TestReadKey_writesNothing(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
 	tx, err := db.Pool().BeginTx(t.Context(), pgx.TxOptions{AccessMode: pgx.ReadOnly})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
 	readKey(t, tx, theKey())
 }
@@ -181,9 +169,7 @@ func TestReceive_usesAKnownStateOfItsKeyAlone(t *testing.T) {
 			if test.known != mine {
 				answer := theAnswer()
 				answer.Body = []byte("of another key")
-				if err := claim(t, db, test.known, answer, inAnHour()); err != nil {
-					t.Fatal(err)
-				}
+				testdb.Must(t, claim(t, db, test.known, answer, inAnHour()))
 			}
 			request := theRequest()
 			request.Known.Key = idempotency.Key{Operation: test.known.Operation, Value: test.known.Value}
@@ -216,9 +202,7 @@ func TestWait(t *testing.T) {
 	// A pool of one connection, so that what a batch left on it is seen.
 	db := open(t, testdb.URL(t), postgres.Options{MaxConns: 1, LockTimeout: 7 * time.Second, StatementTimeout: 8 * time.Second})
 	const show = `select current_setting('lock_timeout') || ' ' || current_setting('statement_timeout')`
-	if err := claim(t, db, theKey(), theAnswer(), inAnHour()); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, claim(t, db, theKey(), theAnswer(), inAnHour()))
 	for wait, want := range map[time.Duration]string{
 		250 * time.Millisecond: "250ms 10s",
 		9 * time.Second:        "9s 11s", // the statement outlasts the wait
@@ -249,9 +233,7 @@ func TestWait(t *testing.T) {
 func fromNow(t *testing.T, q postgres.Querier, d time.Duration) time.Time {
 	t.Helper()
 	var at time.Time
-	if err := q.QueryRow(t.Context(), `select clock_timestamp() + $1::interval`, d).Scan(&at); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, q.QueryRow(t.Context(), `select clock_timestamp() + $1::interval`, d).Scan(&at))
 	return at
 }
 

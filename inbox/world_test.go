@@ -94,9 +94,7 @@ func run(t *testing.T, tx interface {
 }, sql string,
 ) {
 	t.Helper()
-	if _, err := tx.Exec(t.Context(), sql); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Exec(t, tx, sql)
 }
 
 // accept commits a message to the inbox of the receiver r, and returns what became of it.

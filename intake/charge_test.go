@@ -54,9 +54,7 @@ select count(distinct xid)
 		}
 		s := load(t, db, id)
 		var view domain.View
-		if err := json.Unmarshal(got.Body, &view); err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, json.Unmarshal(got.Body, &view))
 		if diff := cmp.Diff(s.View(), view); diff != "" {
 			t.Errorf("the answer differs from the stream (-stream +answer):\n%s", diff)
 		}
@@ -93,13 +91,9 @@ select count(distinct xid)
 		var payload []byte
 		var metadata map[string]string
 		err := db.QueryRow(t.Context(), `select topic, message_id, payload, metadata from outbox`).Scan(&topic, &messageID, &payload, &metadata)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, err)
 		envelope, err := ledger.Open(payload)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, err)
 		e := s.Head()
 		if topic != ledger.Topic || messageID != e.ID.String() || envelope.ID != messageID || envelope.ChargeID != s.ID || envelope.Version != 1 {
 			t.Errorf("topic %s, message %s, envelope %+v, event %s of %s", topic, messageID, envelope, e.ID, s.ID)

@@ -161,9 +161,7 @@ func TestGroupCommit_ofSeveralRequests(t *testing.T) {
 				})
 			}
 		}
-		if err := work.Wait(); err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, work.Wait())
 	}
 	accept(0, keys-repeated, 1)
 	if db.Committer().Shared().Units == 0 {

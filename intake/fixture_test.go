@@ -54,9 +54,7 @@ func mug() intake.Charge {
 func accept(t *testing.T, in *intake.Intake, r intake.Request) idempotency.Outcome {
 	t.Helper()
 	accepted, err := in.AcceptCharge(t.Context(), acme(), r, mug())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	return accepted
 }
 
@@ -69,9 +67,7 @@ func charge(t *testing.T, in *intake.Intake, key string) (id string) {
 func load(t *testing.T, db *postgres.DB, id string) ledger.Stream {
 	t.Helper()
 	s, err := ledger.Load(t.Context(), db, id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	return s
 }
 
@@ -86,9 +82,7 @@ func open(t *testing.T, address string, o postgres.Options) *postgres.DB {
 	t.Helper()
 	o.AllowPlaintext, o.AllowUnsafeDurability = true, true
 	db, err := postgres.Open(t.Context(), address, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	t.Cleanup(db.Close)
 	return db
 }
@@ -104,9 +98,7 @@ select c.relname::text,
  where c.relnamespace = 'public'::regnamespace
    and c.relkind = 'r'
    and c.relname not in ('payonce_migrations', 'cache_secret', 'projections', 'numbering_mark')`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	counts := map[string]int{}
 	var name string
 	var count int
@@ -116,9 +108,7 @@ select c.relname::text,
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	return counts
 }
 
@@ -138,7 +128,5 @@ func exec(t *testing.T, db *postgres.DB, sql string) {
 	t.Helper()
 	b := &pgx.Batch{}
 	b.Queue(sql)
-	if err := db.Commit(t.Context(), b); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, db.Commit(t.Context(), b))
 }

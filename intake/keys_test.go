@@ -24,14 +24,10 @@ func TestBatchedRead(t *testing.T) {
 		b := &pgx.Batch{}
 		idempotency.Claim(b, idempotency.Key{Scope: scope, Value: "taken"}, idempotency.Request{},
 			idempotency.Answer{StatusCode: http.StatusOK, ContentType: "text/plain", Body: []byte(scope)}, time.Now().Add(time.Hour))
-		if err := owner.Commit(t.Context(), b); err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, owner.Commit(t.Context(), b))
 	}
 	held, err := db.Pool().Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	read := intake.BatchedRead(db, 1)
 	var asked errgroup.Group
 	for n := range 300 {

@@ -39,16 +39,12 @@ func capture(t *testing.T, db *postgres.DB, id string) {
 		},
 	} {
 		events, err := domain.Decide(s.Charge, command)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, err)
 		if s, err = ledger.Append(b, s, ledger.Cause{CausationID: "worker"}, events...); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := db.Commit(t.Context(), b); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, db.Commit(t.Context(), b))
 }
 
 func some(amount int64) intake.Refund { return intake.Refund{Amount: &amount} }
@@ -62,9 +58,7 @@ func TestRequestRefund(t *testing.T) {
 		charge := captured(t, db, "charge")
 		before := tables(t, db)
 		got, err := keeping(t, db).RequestRefund(t.Context(), acme(), to("refunds", "k1"), charge, intake.Refund{Amount: some(400).Amount, Reason: "broken"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, err)
 		after := tables(t, db)
 		for _, table := range []string{"idempotency_keys", "ledger_events", "ledger_postings", "outbox"} {
 			if after[table] != before[table]+1 {
@@ -78,9 +72,7 @@ func TestRequestRefund(t *testing.T) {
 			t.Errorf("event (-want +got):\n%s", diff)
 		}
 		var view domain.RefundView
-		if err := json.Unmarshal(got.Body, &view); err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, json.Unmarshal(got.Body, &view))
 		shown := domain.RefundView{ID: id, ChargeID: charge, Amount: 400, Currency: "EUR", Status: domain.RefundStatusPending}
 		if diff := cmp.Diff(shown, view); diff != "" || got.StatusCode != http.StatusAccepted || got.Replayed {
 			t.Errorf("answer %d (-want +got):\n%s", got.StatusCode, diff)
@@ -140,9 +132,7 @@ func TestRequestRefund(t *testing.T) {
 		in := keeping(t, db)
 		charge := charge(t, in, "charge")
 		first, err := in.RequestRefund(t.Context(), acme(), to("refunds", "k1"), charge, some(1))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, err)
 		capture(t, db, charge)
 		again, err := in.RequestRefund(t.Context(), acme(), to("refunds", "k1"), charge, some(1))
 		if diff := cmp.Diff(first.Answer, again.Answer); err != nil || diff != "" {
@@ -214,8 +204,6 @@ func rivals(t *testing.T, n int, send func(i int) (idempotency.Outcome, error)) 
 			return err
 		})
 	}
-	if err := work.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, work.Wait())
 	return accepted, refused
 }

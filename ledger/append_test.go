@@ -130,9 +130,7 @@ func TestEventIDs(t *testing.T) {
 	idOf := func(t *testing.T, stream, by string, events ...domain.Event) string {
 		t.Helper()
 		s, err := ledger.Append(&pgx.Batch{}, ledger.New(stream), cause(by), events...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, err)
 		return s.Head().ID.String()
 	}
 	first := requested("acme")
@@ -200,9 +198,7 @@ func TestAppend_continuesItsStream(t *testing.T) {
 		db, err := postgres.Open(t.Context(), testdb.URL(t), postgres.Options{
 			Application: t.Name(), Writes: groupcommit.NewOrder(ledger.Writes()...), AllowPlaintext: true, AllowUnsafeDurability: true,
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, err)
 		t.Cleanup(db.Close)
 		const streams = 64
 		var writers errgroup.Group
@@ -275,9 +271,7 @@ func TestAppend_logOrder(t *testing.T) {
 			return nil
 		})
 	}
-	if err := rivals.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, rivals.Wait())
 	got := collect[int](t, db, `select version from ledger_events where stream_id = 'ch_1' order by txid, position`)
 	if len(got) != 2+writers*each || !slices.IsSorted(got) {
 		t.Errorf("the log has the versions %v", got)
@@ -287,14 +281,10 @@ func TestAppend_logOrder(t *testing.T) {
 func TestEnvelope(t *testing.T) {
 	t.Parallel()
 	s, err := ledger.Append(&pgx.Batch{}, ledger.New("ch_1"), cause("a"), paid("acme", "pi_1")...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	for _, e := range s.Events {
 		payload, err := s.Seal(e)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, err)
 		want := ledger.Envelope{ID: e.ID.String(), Type: e.Type, ChargeID: "ch_1", Version: e.Version}
 		if got, err := ledger.Open(payload); got != want || err != nil {
 			t.Errorf("%s opens as %+v, %v", payload, got, err)

@@ -17,9 +17,7 @@ import (
 func balancesOf(t *testing.T, db *postgres.DB, merchant string) ledger.Balances {
 	t.Helper()
 	balances, err := ledger.ReadBalances(t.Context(), db, merchant)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	return balances
 }
 
@@ -108,7 +106,5 @@ func TestReadBalances_addsWhatIsNotFolded(t *testing.T) {
 		}
 		return nil
 	})
-	if err := errors.Join(writer.Wait(), projector.Wait()); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, errors.Join(writer.Wait(), projector.Wait()))
 }

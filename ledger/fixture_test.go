@@ -14,6 +14,7 @@ import (
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
 )
@@ -61,9 +62,7 @@ func commit(ctx context.Context, db *postgres.DB, s ledger.Stream, c ledger.Caus
 func appended(t *testing.T, db *postgres.DB, s ledger.Stream, c ledger.Cause, events ...domain.Event) ledger.Stream {
 	t.Helper()
 	s, err := commit(t.Context(), db, s, c, events...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	return s
 }
 
@@ -74,15 +73,11 @@ func appendTo(t *testing.T, db *postgres.DB, streams []ledger.Stream, e domain.E
 	b := &pgx.Batch{}
 	for i, s := range streams {
 		next, err := ledger.Append(b, s, cause(strconv.Itoa(len(s.Events))), e)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, err)
 		streams[i] = next
 	}
 	b.Queue(`select pg_current_xact_id()::text`).QueryRow(func(row pgx.Row) error { return row.Scan(&txid) })
-	if err := db.Commit(t.Context(), b); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, db.Commit(t.Context(), b))
 	return txid
 }
 
@@ -99,9 +94,7 @@ func newStreams(prefix string, n int) []ledger.Stream {
 func load(t *testing.T, q postgres.Querier) ledger.Stream {
 	t.Helper()
 	s, err := ledger.Load(t.Context(), q, "ch_1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	return s
 }
 
@@ -109,9 +102,7 @@ func collect[T any](t *testing.T, q postgres.Querier, sql string, args ...any) [
 	t.Helper()
 	rows, _ := q.Query(t.Context(), sql, args...)
 	values, err := pgx.CollectRows(rows, pgx.RowTo[T])
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	return values
 }
 
@@ -135,9 +126,7 @@ func oneSession(t *testing.T, url string, role postgres.Role) *postgres.DB {
 	db, err := postgres.Open(t.Context(), url, postgres.Options{
 		AllowUnsafeDurability: true, AllowPlaintext: true, MaxConns: 1, Role: role, StatementTimeout: time.Minute,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	t.Cleanup(db.Close)
 	if role == "" {
 		neverAnalyze(t, db)
@@ -193,9 +182,7 @@ func project(t *testing.T, db *postgres.DB) (events int) {
 	t.Helper()
 	await.Progress(t, "the projections have caught up", func() (string, bool) {
 		n, err := ledger.Project(t.Context(), db)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, err)
 		events += n
 		left := one[int](t, db, `
 select count(*)
@@ -228,14 +215,10 @@ func listed(t *testing.T, db *postgres.DB, q ledger.ListQuery) (ids []string, mo
 		q.Limit = 100
 	}
 	page, err := ledger.ListCharges(t.Context(), db, q)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	for _, raw := range page.Data {
 		var view domain.View
-		if err := json.Unmarshal(raw, &view); err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, json.Unmarshal(raw, &view))
 		ids = append(ids, view.ID)
 	}
 	return ids, page.HasMore

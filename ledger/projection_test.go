@@ -36,9 +36,7 @@ func TestProject(t *testing.T) {
 			}
 			s = load(t, db)
 			want, err := json.Marshal(s.View())
-			if err != nil {
-				t.Fatal(err)
-			}
+			testdb.Must(t, err)
 			page, err := ledger.ListCharges(t.Context(), db, ledger.ListQuery{MerchantID: "acme", Limit: 10})
 			if err != nil || len(page.Data) != 1 {
 				t.Fatalf("%+v, %v", page, err)
@@ -66,23 +64,17 @@ func TestProject(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
 		older, err := db.Pool().Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, err)
 		b := &pgx.Batch{}
 		if _, err := ledger.Append(b, ledger.New("ch_older"), cause("a"), requested("acme")); err != nil {
 			t.Fatal(err)
 		}
-		if err := older.SendBatch(t.Context(), b).Close(); err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, older.SendBatch(t.Context(), b).Close())
 		appended(t, db, ledger.New("ch_newer"), cause("b"), requested("acme"))
 		if n, err := ledger.Project(t.Context(), db); n != 0 || err != nil {
 			t.Errorf("%d events were folded before an older transaction had ended: %v", n, err)
 		}
-		if err := older.Commit(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, older.Commit(t.Context()))
 		if n := project(t, db); n != 2 {
 			t.Errorf("%d events were folded, want both", n)
 		}
@@ -158,9 +150,7 @@ func TestProject_foldsAnEventOnce(t *testing.T) {
 	}
 	err := writers.Wait()
 	stop()
-	if err := errors.Join(err, readers.Wait()); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, errors.Join(err, readers.Wait()))
 	project(t, db)
 	got := one[string](t, db, `select row(count(*), count(*) filter (where version = 4))::text from charge_list`)
 	if want := fmt.Sprintf("(%[1]d,%[1]d)", written.Load()); got != want {

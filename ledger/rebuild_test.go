@@ -42,9 +42,7 @@ func TestRebuild(t *testing.T) {
 		before := projections(t, db)
 		var progress []int64
 		got, err := ledger.Rebuild(t.Context(), db, func(events int64) { progress = append(progress, events) })
-		if err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, err)
 		want := ledger.Rebuilt{Events: 280, AsOfPosition: 280, Charges: 70, Balances: 10, Examples: []string{}, Live: true}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("found (-want +got):\n%s", diff)
@@ -153,9 +151,7 @@ func TestRebuild(t *testing.T) {
 			}
 		}
 		stop()
-		if err := traffic.Wait(); err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, traffic.Wait())
 		await.Row(t, db, `select count(*) = (select count(distinct stream_id) from ledger_events) from charge_list join projections using (generation) where state = 'live' and version = 4`)
 		checkBalances(t, db)
 	})

@@ -72,9 +72,7 @@ func TestLoad(t *testing.T) {
 func TestStream(t *testing.T) {
 	t.Parallel()
 	s, err := ledger.Append(&pgx.Batch{}, ledger.New("ch_1"), cause("a"), paid("acme", "pi_1")...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 
 	t.Run("until a version is what it was", func(t *testing.T) {
 		t.Parallel()
@@ -132,9 +130,7 @@ func TestLoader(t *testing.T) {
 		id := fmt.Sprint("ch_", n)
 		appended(t, db, ledger.New(id), cause("a"), paid("acme", fmt.Sprint("pi_", n))[:1+n%4]...)
 		s, err := ledger.Load(t.Context(), db, id)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, err)
 		want[id] = s
 	}
 	exec(t, db, `
@@ -208,14 +204,10 @@ func TestFindByPaymentIntent_readsOneIndexEntry(t *testing.T) {
 		appended(t, db, ledger.New(fmt.Sprintf("ch_%d", i)), cause("a"), paid("acme", fmt.Sprintf("pi_%d", i))...)
 	}
 	tx, err := db.Pool().Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	defer func() { _ = tx.Rollback(t.Context()) }()
 	// An index that fits is used, however few events there are.
-	if _, err := tx.Exec(t.Context(), `set local enable_seqscan = off`); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Exec(t, tx, `set local enable_seqscan = off`)
 	owner, err := ledger.FindByPaymentIntent(t.Context(), tx, "stripe", "pi_7")
 	if err != nil || owner.StreamID != "ch_7" {
 		t.Fatalf("%v: %v", owner, err)

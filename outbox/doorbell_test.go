@@ -115,13 +115,9 @@ func TestRing_sendsOneNotificationForSeveralCalls(t *testing.T) {
 	database := testdb.URL(t)
 	near := hearing(t, database, &await.Log{})
 	conn, err := pgx.Connect(t.Context(), database)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
-	if _, err := conn.Exec(t.Context(), "listen outbox"); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Exec(t, conn, "listen outbox")
 	const rings = 10_000
 	for range rings {
 		near.Ring(kindMessages)
@@ -130,9 +126,7 @@ func TestRing_sendsOneNotificationForSeveralCalls(t *testing.T) {
 	heard := 0
 	for kinds := ""; kinds != "2" && kinds != "3"; heard++ {
 		n, err := conn.WaitForNotification(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		_, kinds, _ = strings.Cut(n.Payload, " ")
 	}
 	if heard > rings/100 {
@@ -146,17 +140,13 @@ func TestListening(t *testing.T) {
 	t.Parallel()
 	database := testdb.URL(t)
 	db, err := pgx.Connect(t.Context(), database)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = db.Close(context.WithoutCancel(t.Context())) }()
 	log := &await.Log{}
 	d := hearing(t, database, log)
 	bell := d.Bell(kindMessages)
 	for lost := 1; lost <= 2; lost++ {
-		if _, err := db.Exec(t.Context(), `select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and query like 'listen%'`); err != nil {
-			t.Fatal(err)
-		}
+		testdb.Exec(t, db, `select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and query like 'listen%'`)
 		await.True(t, "a waiter is woken for rings that were lost", func() bool { return rung(bell) })
 		await.True(t, "it listens again", d.Listening)
 		await.Progress(t, "the loss is logged", func() (string, bool) {
@@ -179,9 +169,7 @@ func TestListening_notBehindAPoolerThatDeliversNothing(t *testing.T) {
 	t.Parallel()
 	database := testdb.URL(t)
 	conn, err := pgx.Connect(t.Context(), database)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
 	if _, err := conn.Exec(t.Context(), `
 create schema deaf;
@@ -189,9 +177,7 @@ create function deaf.pg_notify(text, text) returns void language sql as ''`); er
 		t.Fatal(err)
 	}
 	address, err := url.Parse(database)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	query := address.Query()
 	query.Set("search_path", "deaf,pg_catalog")
 	address.RawQuery = query.Encode()

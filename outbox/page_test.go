@@ -71,9 +71,7 @@ func TestPages(t *testing.T) {
 		const metadata = 40 // bytes of it, about
 		for i, length := range []int{1, mostBytes / 2, mostBytes/2 - 4*metadata, 2 * mostBytes, mostBytes, 1, 1, mostBytes - metadata, 1} {
 			write := `insert into outbox (topic, message_id, payload, metadata) values ($1, $2, $3, '{"type": "letter", "ordering_key": "key"}')`
-			if _, err := db.Pool().Exec(t.Context(), write, topic, strconv.Itoa(i), bytes.Repeat([]byte("x"), length)); err != nil {
-				t.Fatal(err)
-			}
+			testdb.Exec(t, db.Pool(), write, topic, strconv.Itoa(i), bytes.Repeat([]byte("x"), length))
 		}
 		settled(t, db)
 		r := read(t, db, "g")

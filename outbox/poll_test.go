@@ -115,9 +115,7 @@ func explain(t *testing.T, db *postgres.DB, before, query string) string {
 	must(t, err)
 	defer conn.Release()
 	for _, sql := range []string{before, "deallocate all", "prepare poll as " + query} {
-		if _, err := conn.Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol); err != nil {
-			t.Fatal(err)
-		}
+		testdb.Exec(t, conn, sql, pgx.QueryExecModeSimpleProtocol)
 	}
 	rows, err := conn.Query(t.Context(), "explain (analyze, timing off) execute poll('"+topic+"', 'g', 500, 1048576)", pgx.QueryExecModeSimpleProtocol)
 	must(t, err)

@@ -33,13 +33,9 @@ func database(t *testing.T) (*postgres.DB, *local.Server) {
 	server := testdb.Server(t, local.Options{Fsync: true, InMemory: true})
 	db := testdb.Connect(t, testdb.Migrated(t, server, "service"))
 	b := &pgx.Batch{}
-	if err := merchants.Register(b, merchants.Merchant{ID: "acme"}, merchants.Webhook{}); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, merchants.Register(b, merchants.Merchant{ID: "acme"}, merchants.Webhook{}))
 	merchants.AddKey(b, "acme", apiKey)
-	if err := db.Commit(t.Context(), b); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, db.Commit(t.Context(), b))
 	return db, server
 }
 
@@ -86,9 +82,7 @@ func TestRun(t *testing.T) {
 	})
 
 	t.Run("without a schema it is alive and not ready", func(t *testing.T) {
-		if err := server.CreateDatabase(t.Context(), "bare"); err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, server.CreateDatabase(t.Context(), "bare"))
 		p := programtest.Start(t, run, environ(server.URL("bare")))
 		for path, want := range map[string]int{"/healthz": http.StatusOK, "/readyz": http.StatusServiceUnavailable} {
 			if got := p.Get(t, path); got.Status != want {
@@ -226,16 +220,12 @@ func TestRun(t *testing.T) {
 func hold(t *testing.T, db *postgres.DB, key string) {
 	t.Helper()
 	tx, err := db.Pool().Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
 	_, err = tx.Exec(t.Context(), `
 insert into idempotency_keys (scope, operation, key, fingerprint, status_code, content_type, body, expires_at)
 values ('acme', 'POST /v1/charges', $1, 'another', 202, 'application/json', '{}', clock_timestamp() + interval '1 hour')`, key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 }
 
 func TestRun_refusesAServer(t *testing.T) {

@@ -49,9 +49,7 @@ func TestRun(t *testing.T) {
 insert into idempotency_keys (scope, operation, key, fingerprint, status_code, content_type, body, expires_at)
 select 'acme', 'POST /v1/charges', n::text, '', 202, 'application/json', '{}', clock_timestamp() - interval '1 second'
   from generate_series(1, 1200) as n`)
-		if err := db.Commit(t.Context(), b); err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, db.Commit(t.Context(), b))
 		programtest.Start(t, run, environ(url))
 		await.Row(t, db, `select count(*) = 0 from idempotency_keys where body is not null`)
 	})
@@ -60,16 +58,12 @@ select 'acme', 'POST /v1/charges', n::text, '', 202, 'application/json', '{}', c
 		_, err := ledger.Append(b, ledger.New("ch_1"), ledger.Cause{}, domain.ChargeRequested{
 			MerchantID: "acme", OrderID: "17", Amount: 1000, Currency: "EUR", PaymentMethod: "pm_card_visa",
 		})
-		if err := errors.Join(err, db.Commit(t.Context(), b)); err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, errors.Join(err, db.Commit(t.Context(), b)))
 		programtest.Start(t, run, environ(url))
 		await.Row(t, db, `select count(*) = 1 from charge_list where charge_id = 'ch_1'`)
 	})
 	t.Run("a database without the schema is refused", func(t *testing.T) {
-		if err := server.CreateDatabase(t.Context(), "bare"); err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, server.CreateDatabase(t.Context(), "bare"))
 		programtest.Refusal(t, run, environ(server.URL("bare")), "payonce migrate")
 	})
 	t.Run("an address that cannot be listened on is refused", func(t *testing.T) {

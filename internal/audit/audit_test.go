@@ -88,9 +88,7 @@ func TestRun(t *testing.T) {
 			}
 			return nil
 		})
-		if err := g.Wait(); err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, g.Wait())
 	})
 
 	t.Run("an audit that cannot be finished is an error", func(t *testing.T) {
@@ -171,9 +169,7 @@ func TestRun_finds(t *testing.T) {
 	testdb.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
 	empty, err := audit.Run(t.Context(), testdb.Reused(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	var checks, broken []string
 	for _, c := range empty.Checks {
 		checks = append(checks, c.Name)
@@ -257,9 +253,7 @@ func TestRun_readsTheLedgerByPages(t *testing.T) {
 	f.exec(streams)
 	counting := &countingSnapshots{DB: f.db, f: f}
 	after, err := audit.Run(t.Context(), counting)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	const n = 701
 	for name, violated := range map[string]int64{"streams have no gap": 1, legal: n} {
 		was, is := named(t, before, name), named(t, after, name)
@@ -325,9 +319,7 @@ func (f *fixture) audit() audit.Report {
 func (f *fixture) auditWith(t *testing.T, statements string) audit.Report {
 	t.Helper()
 	tx, err := f.db.Pool().Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	defer func() {
 		if err := tx.Rollback(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)
@@ -337,9 +329,7 @@ func (f *fixture) auditWith(t *testing.T, statements string) audit.Report {
 		t.Fatalf("%v\nin %s", err, statements)
 	}
 	report, err := audit.Run(t.Context(), within{tx})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	return report
 }
 

@@ -61,9 +61,7 @@ func newFixture(t *testing.T) *fixture {
 
 	for _, key := range []string{"canceled", "canceled-again"} {
 		_, err := f.intake().CancelCharge(t.Context(), account("acme", true), request("acme", "POST /v1/charges/:id/cancel", key), f.ids["canceled"])
-		if err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, err)
 	}
 	f.receive()
 	f.outcome("canceled", domain.FailCanceled{})

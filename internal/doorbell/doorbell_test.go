@@ -21,9 +21,7 @@ func TestCommitted(t *testing.T) {
 	db, err := postgres.Open(t.Context(), testdb.URL(t), postgres.Options{
 		AllowUnsafeDurability: true, Committed: func(b *pgx.Batch) { rung |= doorbell.Of(b) },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	defer db.Close()
 	message := func(b *pgx.Batch) error {
 		return outbox.Append(b, outbox.Message{Topic: "t", ID: "m1", Type: "t", Payload: []byte("x")})
@@ -48,12 +46,8 @@ func TestCommitted(t *testing.T) {
 		},
 	} {
 		b := &pgx.Batch{}
-		if err := test.queue(b); err != nil {
-			t.Fatal(err)
-		}
-		if err := db.Commit(t.Context(), b); err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, test.queue(b))
+		testdb.Must(t, db.Commit(t.Context(), b))
 		if rung != test.want {
 			t.Errorf("%s rings for %b, want %b", name, rung, test.want)
 		}
@@ -61,9 +55,7 @@ func TestCommitted(t *testing.T) {
 	}
 	refused := &pgx.Batch{}
 	refused.Queue(`insert into merchants (merchant_id) values ('m')`)
-	if err := message(refused); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, message(refused))
 	if err := db.Commit(t.Context(), refused); err == nil || rung != 0 {
 		t.Errorf("a refused commit: %v", err)
 	}

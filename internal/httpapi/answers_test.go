@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 var record = flag.Bool("record", false, "write testdata/answers.txt anew")
@@ -65,9 +66,7 @@ func (r *transcript) send(t *testing.T, w *world, c call) answer {
 	a.header.Del("Date")
 	a.header.Del("Content-Length") // times have trailing zeros or not
 	var headers strings.Builder
-	if err := a.header.Write(&headers); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, a.header.Write(&headers))
 	fmt.Fprintf(r, "%s\n%s\n\n", r.stable(strings.ReplaceAll(headers.String(), "\r\n", "\n")), r.stable(strings.TrimSpace(a.body)))
 	return a
 }
@@ -76,9 +75,7 @@ func (r *transcript) send(t *testing.T, w *world, c call) answer {
 func (r *transcript) compare(t *testing.T, file string) {
 	t.Helper()
 	if *record {
-		if err := os.WriteFile("testdata/"+file, []byte(r.String()), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, os.WriteFile("testdata/"+file, []byte(r.String()), 0o600))
 	}
 	want, err := os.ReadFile("testdata/" + file)
 	if diff := cmp.Diff(string(want), r.String()); diff != "" || err != nil {

@@ -26,9 +26,7 @@ func (w *world) keyFor(t *testing.T, scopes ...merchants.Scope) string {
 	key := merchants.NewKey()
 	b := &pgx.Batch{}
 	merchants.IssueKey(b, key, merchants.Grant{Merchant: "acme", Scopes: scopes, Life: new(24 * time.Hour)})
-	if err := w.db.Commit(t.Context(), b); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, w.db.Commit(t.Context(), b))
 	return key
 }
 
@@ -111,9 +109,7 @@ func TestRevocation_countsFromTheNextRequest(t *testing.T) {
 	w.revoke(t, key)
 	wantProblem(t, w.send(t, get("/v1/balances").as(key)), "/problems/unauthorized")
 	wantProblem(t, w.send(t, post("key-1", body()).as(key)), "/problems/unauthorized") // not even a replay
-	if err := held.Rollback(context.WithoutCancel(t.Context())); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, held.Rollback(context.WithoutCancel(t.Context())))
 	if a := <-under; a.status != http.StatusAccepted {
 		t.Errorf("the request in flight: status %d: %s", a.status, a.body)
 	}
@@ -125,9 +121,7 @@ func TestRevocation_countsFromTheNextRequest(t *testing.T) {
 func dump(t *testing.T, db *postgres.DB) string {
 	t.Helper()
 	conn, err := db.Pool().Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	defer conn.Release()
 	var b bytes.Buffer
 	for table := range rows(t, db) {

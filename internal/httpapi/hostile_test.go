@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // What a client library would never send is written by hand here.
@@ -154,14 +156,10 @@ func TestHeaders_forBrowsersAndCaches(t *testing.T) {
 func readAnswer(t *testing.T, from *bufio.Reader) answer {
 	t.Helper()
 	response, err := http.ReadResponse(from, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	defer response.Body.Close()
 	raw, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	return answer{status: response.StatusCode, header: response.Header, body: string(raw)}
 }
 
@@ -170,13 +168,9 @@ func readAnswer(t *testing.T, from *bufio.Reader) answer {
 func (w *world) dial(t *testing.T, beginning string) net.Conn {
 	t.Helper()
 	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", strings.TrimPrefix(w.url, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, conn.SetDeadline(time.Now().Add(patience)))
 	if _, err := io.WriteString(conn, beginning); err != nil {
 		t.Fatal(err)
 	}

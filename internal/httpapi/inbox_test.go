@@ -11,6 +11,7 @@ import (
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/merchants"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // setAside puts messages with these statuses into the inbox and returns their
@@ -37,9 +38,7 @@ values ('fulfillment', $1, $2, 'charge.requested.v1', '{"secret":"of the sender"
         case when $3 = 'done' then 7 end, 12, 3, 'waiting: the provider is away',
         case when $3 = 'discarded' then 'cli:ada' end, case when $3 = 'discarded' then now() end)
 returning id`, fmt.Sprint(charge, " ", i), charge, status).Scan(&numbers[i])
-		if err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, err)
 	}
 	return numbers
 }
@@ -189,8 +188,6 @@ select count(*) = 1
 func (w *world) message(t *testing.T, number int64) string {
 	t.Helper()
 	var row string
-	if err := w.db.QueryRow(t.Context(), `select inbox::text from inbox where id = $1`, number).Scan(&row); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, w.db.QueryRow(t.Context(), `select inbox::text from inbox where id = $1`, number).Scan(&row))
 	return row
 }

@@ -52,9 +52,7 @@ func TestWaiters_leaveConnectionsToOthers(t *testing.T) {
 	for i := range 3 { // within the ten seconds that the others wait
 		w.accept(t, "own-"+strconv.Itoa(i), body())
 	}
-	if err := held.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, held.Rollback(t.Context()))
 	replayed := 0
 	for range waiters {
 		a := <-answers
@@ -111,9 +109,7 @@ func TestKeyInFlight_isAnsweredByPolicy(t *testing.T) {
 				if a.header.Get("Idempotency-Key") != "key" || a.header.Get("Location") != "" {
 					t.Errorf("%s: headers %v", r.name, a.header)
 				}
-				if err := held.Rollback(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				testdb.Must(t, held.Rollback(t.Context()))
 				wantRows(t, db, before, nil)
 				if again := w.accepted(t, r.under("key")); again.header.Get("Idempotent-Replayed") != "" {
 					t.Errorf("%s: the key was used up by a request that was turned away", r.name)
@@ -146,9 +142,7 @@ func TestPreferWait_receivesTheFirstAnswer(t *testing.T) {
 		answers[i] = impatient.sendAll(t, r.under("key").with("Prefer", "wait=10"))
 	}
 	waitingFor(t, w.db, len(routes), 10*30*time.Millisecond)
-	if err := held.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, held.Commit(t.Context()))
 	for i, r := range routes {
 		a := <-answers[i]
 		wantReplay(t, firsts[i], a)

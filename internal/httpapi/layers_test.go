@@ -33,19 +33,13 @@ func TestBody_sizeAndMediaType(t *testing.T) {
 	t.Run("a body that does not say its size", func(t *testing.T) {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.url+"/v1/charges",
 			io.MultiReader(strings.NewReader(padded(maxBody+1))))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, err)
 		request.Header = post("key-3", "").header
 		response, err := (&http.Client{Timeout: patience}).Do(request)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, err)
 		defer response.Body.Close()
 		raw, err := io.ReadAll(response.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, err)
 		wantProblem(t, answer{response.StatusCode, response.Header, string(raw)}, "/problems/too-large")
 	})
 	faults := []faulty{

@@ -55,9 +55,7 @@ func TestRateLimit(t *testing.T) {
 		a := w.send(t, post("key-5", body()))
 		wantProblem(t, a, limited)
 		seconds, err := strconv.Atoi(a.header.Get("Retry-After"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, err)
 		c.pass(time.Duration(seconds) * time.Second)
 		w.accept(t, "key-5", body())
 	})
@@ -151,9 +149,7 @@ func TestInFlight(t *testing.T) {
 	w.read(t, get("/healthz"))
 	w.becomesReady(t)
 
-	if err := held.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, held.Rollback(t.Context()))
 	for _, answers := range []<-chan answer{ours, theirs} {
 		for range cap(answers) {
 			if a := <-answers; a.status != http.StatusAccepted {
@@ -193,9 +189,7 @@ func TestAudits_oneOfAMerchantInFlight(t *testing.T) {
 	for _, key := range []string{apiKey, strangerKey} {
 		wantProblem(t, w.send(t, get("/v1/idempotency-keys/none").as(key)), "/problems/not-found")
 	}
-	if err := held.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, held.Rollback(t.Context()))
 	for _, a := range []answer{<-ours, <-theirs, w.insist(t, get("/v1/audit"))} {
 		if a.status != http.StatusOK {
 			t.Errorf("status %d: %s", a.status, a.body)
@@ -336,9 +330,7 @@ func TestAuthentication_floodsDelayNoOtherCaller(t *testing.T) {
 			waitingBetween(t, db, test.least, min(reading, test.queued))
 			other := w.sendAll(t, get("/v1/balances").as(test.other))
 			waitingBetween(t, db, test.least+1, test.reads)
-			if err := held.Rollback(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			testdb.Must(t, held.Rollback(t.Context()))
 			if a := <-other; a.status != http.StatusOK {
 				t.Errorf("the other caller: status %d: %s", a.status, a.body)
 			}

@@ -28,6 +28,7 @@ import (
 
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/openapi"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // contract is read once; it never changes.
@@ -42,9 +43,7 @@ var contract = sync.OnceValues(func() (*openapi.Contract, error) {
 func theContract(tb testing.TB) *openapi.Contract {
 	tb.Helper()
 	c, err := contract()
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testdb.Must(tb, err)
 	return c
 }
 
@@ -186,9 +185,7 @@ func TestContract_examplesAreValid(t *testing.T) {
 			}
 			checked++
 			var value any
-			if err := node.Decode(&value); err != nil {
-				t.Fatal(err)
-			}
+			testdb.Must(t, node.Decode(&value))
 			if ok, wrong := schema_validation.NewSchemaValidator().ValidateSchemaObject(proxy.Schema(), value); !ok {
 				t.Errorf("%s, %s: %v", where, name, wrong)
 			}
@@ -273,9 +270,7 @@ func schemaAt(tb testing.TB, name string) *base.Schema {
 func document(t *testing.T) []byte {
 	t.Helper()
 	written, err := os.ReadFile("openapi.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	return written
 }
 
@@ -287,9 +282,7 @@ func TestContract_isServedAsJSON(t *testing.T) {
 		t.Fatalf("status %d, %s, %.200s", a.status, a.header.Get("Content-Type"), a.body)
 	}
 	var want, got any
-	if err := errors.Join(yaml.Unmarshal(document(t), &want), yaml.Unmarshal([]byte(a.body), &got)); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, errors.Join(yaml.Unmarshal(document(t), &want), yaml.Unmarshal([]byte(a.body), &got)))
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-YAML +JSON):\n%s", diff)
 	}

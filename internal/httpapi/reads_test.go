@@ -31,9 +31,7 @@ select count(*)
   join projections p
     on (e.txid, e.position) > (p.txid, p.position)
  where p.state = 'live'`).Scan(&left)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, err)
 		return fmt.Sprintf("%d events are not", left), left == 0
 	})
 }

@@ -239,9 +239,7 @@ func TestRefunds_ofAmountsThatTheProviderCannotMoveAreRefusedAndUseNoKey(t *test
 func quoted(t *testing.T, text string) string {
 	t.Helper()
 	raw, err := json.Marshal(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	return string(raw)
 }
 

@@ -165,9 +165,7 @@ func TestAuthentication_aLockOnKeysDelaysKeyedRequestsAlone(t *testing.T) {
 			await.Progress(t, fmt.Sprintf("there are more than %d reads of keys", test.keyReads), func() (seen string, done bool) {
 				return strconv.FormatInt(keyReads.Load(), 10), keyReads.Load() > test.keyReads
 			})
-			if err := held.Rollback(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			testdb.Must(t, held.Rollback(t.Context()))
 			for range many {
 				if a := <-stuck; a.status != http.StatusAccepted {
 					t.Errorf("status %d: %s", a.status, a.body)
@@ -188,9 +186,7 @@ func TestAuthentication_aLateBodyReadsItsKeyAgain(t *testing.T) {
 	request := post("k", body())
 	var head strings.Builder
 	fmt.Fprintf(&head, "POST %s HTTP/1.1\r\nHost: payonce\r\nContent-Length: %d\r\n", request.path, len(request.body))
-	if err := request.header.Write(&head); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, request.header.Write(&head))
 	conn := w.dial(t, head.String()+"\r\n")
 	await.True(t, "the API key is read", func() bool { return c.rounds.Load() == 1 })
 	exec(t, w.db, `
@@ -239,9 +235,7 @@ func TestAuthentication_batchesKeepCallersApart(t *testing.T) {
 	w, c := countingReads(t, func(api *httpapi.Config) { api.Limits.Authenticating = 1 })
 	b := &pgx.Batch{}
 	merchants.AddKey(b, "acme", revoked)
-	if err := w.db.Commit(t.Context(), b); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, w.db.Commit(t.Context(), b))
 	ours := func(i int) call { return post(fmt.Sprint("k", i), body("order_id", fmt.Sprintf(`"%d"`, i))) }
 	var firsts [crowd]answer
 	for i := range firsts {

@@ -170,9 +170,7 @@ create trigger planted before insert on ledger_events for each row execute funct
 // plantIn runs statements that change the schema.
 func plantIn(t *testing.T, w *world, statements string) {
 	t.Helper()
-	if _, err := w.db.Pool().Exec(t.Context(), statements); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Exec(t, w.db.Pool(), statements)
 }
 
 // memory is a cache that keeps everything, counts what it has answered, and does

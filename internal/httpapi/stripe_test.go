@@ -53,13 +53,9 @@ func inInbox(t *testing.T, db *postgres.DB) []kept {
 select receiver, message_id, ordering_key, type, convert_from(payload, 'UTF8') as payload, metadata::text, status, duplicates
   from inbox
  order by id`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	all, err := pgx.CollectRows(found, pgx.RowToStructByName[kept])
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	return all
 }
 

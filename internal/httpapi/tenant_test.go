@@ -227,9 +227,7 @@ func TestAPI_seesNothingWithoutAMerchant(t *testing.T) {
 	for _, table := range []string{"ledger_events", "ledger_postings", "idempotency_keys", "outbox", "inbox"} {
 		for name, q := range map[string]postgres.Querier{"the owner": db, "the api": plain, "acme": plain.Tenant("acme"), "globex": plain.Tenant("globex")} {
 			var n int
-			if err := q.QueryRow(t.Context(), "select count(*) from "+pgx.Identifier{table}.Sanitize()).Scan(&n); err != nil {
-				t.Fatal(err)
-			}
+			testdb.Must(t, q.QueryRow(t.Context(), "select count(*) from "+pgx.Identifier{table}.Sanitize()).Scan(&n))
 			if sees := n > 0; sees != (name == "the owner" || name == "acme") {
 				t.Errorf("%s sees %d rows of %s", name, n, table)
 			}

@@ -59,14 +59,10 @@ func elsewhere(t *testing.T, other, statement string, db *postgres.DB) {
 	t.Helper()
 	name := db.Pool().Config().ConnConfig.Database
 	conn, err := pgx.Connect(t.Context(), other)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
 	statement = strings.ReplaceAll(statement, "{database}", pgx.Identifier{name}.Sanitize())
-	if _, err := conn.Exec(t.Context(), statement); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Exec(t, conn, statement)
 }
 
 func TestStoreDown(t *testing.T) {

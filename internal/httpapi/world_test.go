@@ -117,9 +117,7 @@ func newAPI(tb testing.TB, db *postgres.DB, log io.Writer) *httpapi.Config {
 func made(tb testing.TB, c *httpapi.Config) *httpapi.API {
 	tb.Helper()
 	api, err := httpapi.New(*c)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testdb.Must(tb, err)
 	return api
 }
 
@@ -132,15 +130,11 @@ func register(tb testing.TB, db *postgres.DB) {
 		merchants.Register(b, acme, hook),
 		merchants.Register(b, merchants.Merchant{ID: "globex"}, merchants.Webhook{}),
 	} {
-		if err != nil {
-			tb.Fatal(err)
-		}
+		testdb.Must(tb, err)
 	}
 	merchants.AddKey(b, "acme", apiKey)
 	merchants.AddKey(b, "globex", strangerKey)
-	if err := db.Commit(tb.Context(), b); err != nil {
-		tb.Fatal(err)
-	}
+	testdb.Must(tb, db.Commit(tb.Context(), b))
 }
 
 // send sends each call once: on a connection that was used before, net/http
@@ -153,9 +147,7 @@ func (w *world) send(t *testing.T, c call) answer {
 		if len(c.body) > maxBody && (errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET)) {
 			continue
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, err)
 		return a
 	}
 }
@@ -229,9 +221,7 @@ select relname::text as name,
 func rows(tb testing.TB, db *postgres.DB) map[string]int64 {
 	tb.Helper()
 	found, err := db.Query(tb.Context(), countRows)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testdb.Must(tb, err)
 	n := map[string]int64{}
 	var table string
 	var count int64
@@ -273,22 +263,16 @@ func ofCharges(n int64) map[string]int64 {
 func (w *world) happen(t *testing.T, location string, commands ...domain.Command) {
 	t.Helper()
 	s, err := ledger.Load(t.Context(), w.db, strings.TrimPrefix(location, "/v1/charges/"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	b := &pgx.Batch{}
 	for _, command := range commands {
 		events, err := domain.Decide(s.Charge, command)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, err)
 		if s, err = ledger.Append(b, s, ledger.Cause{CausationID: "worker"}, events...); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := w.db.Commit(t.Context(), b); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, w.db.Commit(t.Context(), b))
 }
 
 // captured accepts and captures a charge of 2000.
@@ -307,9 +291,7 @@ func open(t *testing.T, url string, o postgres.Options) *postgres.DB {
 	t.Helper()
 	o.AllowPlaintext, o.AllowUnsafeDurability = true, true
 	db, err := postgres.Open(t.Context(), url, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	t.Cleanup(db.Close)
 	return db
 }
@@ -328,9 +310,7 @@ func addressOf(db *postgres.DB) string { return db.Pool().Config().ConnString() 
 func begin(t *testing.T, db *postgres.DB) pgx.Tx {
 	t.Helper()
 	tx, err := db.Pool().Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
 	exec(t, tx, `set local idle_in_transaction_session_timeout = 0`) // a busy machine comes back late
 	return tx
@@ -346,9 +326,7 @@ func exec(t *testing.T, tx interface {
 		r.Close()
 		err = r.Err()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 }
 
 // hold takes acme's key of a charge in a transaction that does not end.

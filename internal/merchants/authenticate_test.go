@@ -41,15 +41,11 @@ select sha256(convert_to(key, 'UTF8')), left(key, 16), 'm' || n, '{admin}'
 			t.Parallel()
 			db := testdb.Open(t)
 			conn, err := db.Pool().Acquire(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			testdb.Must(t, err)
 			defer conn.Release()
 			write := func(sql string) {
 				t.Helper()
-				if _, err := db.Pool().Exec(t.Context(), sql); err != nil {
-					t.Fatal(err)
-				}
+				testdb.Exec(t, db.Pool(), sql)
 			}
 			for _, sql := range before {
 				write(sql)
@@ -61,9 +57,7 @@ select sha256(convert_to(key, 'UTF8')), left(key, 16), 'm' || n, '{admin}'
 			}
 			write(fmt.Sprintf(add, many))
 			tx, err := conn.Begin(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			testdb.Must(t, err)
 			defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }() // it only reads
 			read := func() (rows int) {
 				t.Helper()
@@ -71,9 +65,7 @@ select sha256(convert_to(key, 'UTF8')), left(key, 16), 'm' || n, '{admin}'
 select sum(seq_tup_read + coalesce(idx_tup_fetch, 0))::int
   from pg_stat_xact_user_tables
  where relname in ('api_keys', 'merchants')`).Scan(&rows)
-				if err != nil {
-					t.Fatal(err)
-				}
+				testdb.Must(t, err)
 				return rows
 			}
 			earlier := read()
@@ -97,14 +89,10 @@ func TestQueueMerchant_namesTheTenant(t *testing.T) {
 	register(t, db, merchants.Merchant{ID: "acme"}, merchants.Webhook{}, "a key of acme")
 	register(t, db, merchants.Merchant{ID: "globex"}, merchants.Webhook{}, "a key of globex")
 	conn, err := db.Pool().Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	defer conn.Release()
 	_, err = conn.Exec(t.Context(), `set role payonce_api`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	const name = `select coalesce(current_setting('payonce.merchant', true), '')`
 	keys := []string{"a key of acme", "a key of nobody", "a key of globex", "a key of nobody"}
 	entered, named := make([]merchants.Merchant, len(keys)), make([]string, len(keys))
@@ -113,9 +101,7 @@ func TestQueueMerchant_namesTheTenant(t *testing.T) {
 		merchants.QueueMerchant(b, key, &entered[i])
 		b.Queue(name).QueryRow(func(row pgx.Row) error { return row.Scan(&named[i]) })
 	}
-	if err := conn.SendBatch(t.Context(), b).Close(); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, conn.SendBatch(t.Context(), b).Close())
 	var ids []string
 	for _, m := range entered {
 		ids = append(ids, m.ID)

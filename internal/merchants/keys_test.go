@@ -68,9 +68,7 @@ func commit(t *testing.T, db *postgres.DB, queue func(*pgx.Batch)) {
 	t.Helper()
 	b := &pgx.Batch{}
 	queue(b)
-	if err := db.Commit(t.Context(), b); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, db.Commit(t.Context(), b))
 }
 
 // issue commits one key of a registered merchant.

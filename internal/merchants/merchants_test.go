@@ -30,9 +30,7 @@ func shop() merchants.Webhook {
 func register(t *testing.T, db *postgres.DB, m merchants.Merchant, w merchants.Webhook, keys ...string) {
 	t.Helper()
 	commit(t, db, func(b *pgx.Batch) {
-		if err := merchants.Register(b, m, w); err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, merchants.Register(b, m, w))
 		for _, key := range keys {
 			merchants.AddKey(b, m.ID, key)
 		}
@@ -82,9 +80,7 @@ func TestRegister(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
 		b := &pgx.Batch{}
-		if err := merchants.Register(b, acme(), merchants.Webhook{URL: "https://shop.example"}); err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, merchants.Register(b, acme(), merchants.Webhook{URL: "https://shop.example"}))
 		merchants.AddKey(b, "acme", key)
 		if err := db.Commit(t.Context(), b); groupcommit.Constraint(err) != "merchants_webhook_secret_exists" {
 			t.Errorf("the error is %v", err)

@@ -30,18 +30,14 @@ func withWebhook(t *testing.T) *postgres.DB {
 func secretsOf(t *testing.T, db *postgres.DB) []merchants.Secret {
 	t.Helper()
 	secrets, err := merchants.ListSecrets(t.Context(), db, "acme")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	return secrets
 }
 
 // rotate replaces acme's newest secret.
 func rotate(t *testing.T, db *postgres.DB, next string, overlap time.Duration) {
 	t.Helper()
-	if err := rotateFrom(t, db, secretsOf(t, db)[0], next, overlap); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, rotateFrom(t, db, secretsOf(t, db)[0], next, overlap))
 }
 
 func rotateFrom(t *testing.T, db *postgres.DB, newest merchants.Secret, next string, overlap time.Duration) error {
@@ -101,9 +97,7 @@ func TestRotateSecret(t *testing.T) {
 		t.Parallel()
 		db := withWebhook(t)
 		kept := func() (texts string) {
-			if err := db.QueryRow(t.Context(), `select string_agg(coalesce(secret, '-'), ' ' order by generation) from webhook_secrets`).Scan(&texts); err != nil {
-				t.Fatal(err)
-			}
+			testdb.Must(t, db.QueryRow(t.Context(), `select string_agg(coalesce(secret, '-'), ' ' order by generation) from webhook_secrets`).Scan(&texts))
 			return texts
 		}
 		rotate(t, db, second, time.Hour)
@@ -186,9 +180,7 @@ func TestListSecrets(t *testing.T) {
 	const second = "whsec_c2Vjb25k"
 	rotate(t, db, second, time.Hour)
 	all, err := merchants.ListSecrets(t.Context(), db, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	var got []string
 	for _, s := range all {
 		got = append(got, fmt.Sprintf("%s %d %s %t %t", s.Merchant, s.Generation, s.CreatedBy, s.EndsAt == nil, s.Valid))

@@ -25,6 +25,7 @@ import (
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/program"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 func TestLimitMemory_leavesATenthOfTheContainer(t *testing.T) {
@@ -47,26 +48,16 @@ func TestLimitMemory_leavesATenthOfTheContainer(t *testing.T) {
 func writeCertificate(t *testing.T, certFile, keyFile string) *big.Int {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	serial, err := rand.Int(rand.Reader, big.NewInt(math.MaxInt64))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	template := &x509.Certificate{SerialNumber: serial, NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
 	certificate, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	for file, block := range map[string]*pem.Block{certFile: {Type: "CERTIFICATE", Bytes: certificate}, keyFile: {Type: "PRIVATE KEY", Bytes: private}} {
-		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, os.WriteFile(file, pem.EncodeToMemory(block), 0o600))
 	}
 	return serial
 }
@@ -75,9 +66,7 @@ func writeCertificate(t *testing.T, certFile, keyFile string) *big.Int {
 func handshake(t *testing.T, addr string) *big.Int {
 	t.Helper()
 	conn, err := (&tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}).DialContext(t.Context(), "tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	defer func() { _ = conn.Close() }()
 	return conn.(*tls.Conn).ConnectionState().PeerCertificates[0].SerialNumber //nolint:forcetypeassert // by tls.Dialer
 }
@@ -91,18 +80,14 @@ func TestTLS_readsItsFilesAgain(t *testing.T) {
 	}
 	first := writeCertificate(t, certFile, keyFile)
 	config, err := program.TLS(log, certFile, keyFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	addr := listening(t, &http.Server{TLSConfig: config, ReadHeaderTimeout: patience})
 	if got := handshake(t, addr); got.Cmp(first) != 0 {
 		t.Errorf("the certificate is %d, want %d", got, first)
 	}
 	second := writeCertificate(t, certFile, keyFile)
 	await.True(t, "the new certificate is used", func() bool { return handshake(t, addr).Cmp(second) == 0 })
-	if err := os.Remove(certFile); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, os.Remove(certFile))
 	await.True(t, "the failure is logged", func() bool {
 		return handshake(t, addr).Cmp(second) == 0 && strings.Contains(lines.String(), "the last one stays in use")
 	})
@@ -152,9 +137,7 @@ func TestServeMetrics(t *testing.T) {
 func body(t *testing.T, url string) string {
 	t.Helper()
 	text, err := (&served{url: url}).get(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	return text
 }
 
@@ -176,16 +159,12 @@ func TestServe_closesTheOldestOfTooManyIdleConnections(t *testing.T) {
 	var idle []net.Conn
 	for range program.MaxWaiting + 20 {
 		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", addr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, err)
 		defer func() { _ = conn.Close() }()
 		idle = append(idle, conn)
 	}
 	for i, conn := range idle[:20] {
-		if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, conn.SetReadDeadline(time.Now().Add(patience)))
 		if _, err := conn.Read(make([]byte, 1)); err == nil || os.IsTimeout(err) {
 			t.Errorf("idle connection %d is not closed: %v", i, err)
 		}

@@ -56,14 +56,10 @@ func TestReadiness(t *testing.T) {
 		o := options()
 		o.MaxConns = 1
 		db, err := postgres.Open(t.Context(), testdb.URL(t), o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, err)
 		t.Cleanup(db.Close)
 		conn, err := db.Pool().Acquire(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, err)
 		defer conn.Release()
 		c := &clock{}
 		wantReady(t, readiness(t, db, c.now), c)
@@ -114,21 +110,15 @@ func TestReadiness(t *testing.T) {
 		r := readiness(t, db, c.now)
 		wantReady(t, r, c)
 		tx, err := db.Pool().Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, err)
 		defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
-		if _, err := tx.Exec(t.Context(), `lock table payonce_migrations in access exclusive mode`); err != nil {
-			t.Fatal(err)
-		}
+		testdb.Exec(t, tx, `lock table payonce_migrations in access exclusive mode`)
 		c.pass(time.Second)
 		// A lock timeout, which is later, would be an error of PostgreSQL.
 		if why, err := r.Ask(t.Context()); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%q, %v, want %v", why, err, context.DeadlineExceeded)
 		}
-		if err := tx.Rollback(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, tx.Rollback(t.Context()))
 		c.pass(time.Second)
 		wantReady(t, r, c)
 	})
@@ -179,9 +169,7 @@ select count(*)
   from pg_stat_activity
  where datname = current_database()
    and backend_type = 'client backend'`).Scan(&n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	return n - int(db.Pool().Stat().TotalConns())
 }
 

@@ -26,9 +26,7 @@ func TestOpen(t *testing.T) {
 		t.Parallel()
 		other, address := testdb.Empty(t), testdb.Empty(t)
 		parsed, err := pgx.ParseConfig(address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, err)
 		name := pgx.Identifier{parsed.Database}.Sanitize()
 		elsewhere(t, other, "alter database "+name+" with allow_connections false")
 		log, lines := logger()
@@ -78,13 +76,9 @@ func TestOpen(t *testing.T) {
 func elsewhere(t *testing.T, address, statement string) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
-	if _, err := conn.Exec(t.Context(), statement); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Exec(t, conn, statement)
 }
 
 func TestHealth(t *testing.T) {
@@ -116,18 +110,12 @@ func wantHealth(t *testing.T, address string, status int, says string) {
 	t.Helper()
 	for _, method := range []string{http.MethodGet, http.MethodHead} {
 		request, err := http.NewRequestWithContext(t.Context(), method, address, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, err)
 		response, err := http.DefaultClient.Do(request)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, err)
 		defer response.Body.Close()
 		body, err := io.ReadAll(response.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, err)
 		if response.StatusCode != status || response.Header.Get("Content-Type") != "application/json" {
 			t.Errorf("%s %s: status %d, want %d: %s", method, address, response.StatusCode, status, body)
 		}
@@ -140,9 +128,7 @@ func wantHealth(t *testing.T, address string, status int, says string) {
 func empty(t *testing.T) *postgres.DB {
 	t.Helper()
 	db, err := postgres.Open(t.Context(), testdb.Empty(t), options())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	t.Cleanup(db.Close)
 	return db
 }

@@ -66,18 +66,14 @@ func newFixtureOn(t *testing.T, db *postgres.DB, url string) *fixture {
 		Log:   slog.New(slog.NewTextHandler(&f.log, nil)),
 		Clock: func() time.Time { return time.Now().Add(time.Duration(f.ahead.Load())) },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	t.Cleanup(f.Close)
 	return f
 }
 
 func (f *fixture) exec(t *testing.T, sql string) {
 	t.Helper()
-	if _, err := f.db.Pool().Exec(t.Context(), sql); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Exec(t, f.db.Pool(), sql)
 }
 
 // keep gives the cache a record until it is found.

@@ -145,15 +145,11 @@ func TestServer(t *testing.T) {
 		t.Skip("not run: there is no redis-server in PATH")
 	}
 	free, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	_, port, _ := net.SplitHostPort(free.Addr().String())
 	_ = free.Close()
 	server := exec.CommandContext(t.Context(), path, "--port", port, "--bind", "127.0.0.1", "--dir", t.TempDir(), "--save", "")
-	if err := server.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, server.Start())
 	defer func() { _ = server.Process.Kill(); _ = server.Wait() }()
 	f := newFixtureOn(t, testdb.Open(t), "redis://127.0.0.1:"+port)
 	record := f.keep(t, keyOf("key"), recordOf("ch_1"))
@@ -161,9 +157,7 @@ func TestServer(t *testing.T) {
 
 	signal := func(s syscall.Signal) {
 		t.Helper()
-		if err := server.Process.Signal(s); err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, server.Process.Signal(s))
 	}
 	signal(syscall.SIGSTOP)
 	f.wantNotFound(t, keyOf("key"), "while Redis is stopped")

@@ -51,19 +51,13 @@ func TestStateOfTheDatabase(t *testing.T) {
 		t.Parallel()
 		// Files that were put back look like a restart and cannot be distinguished from one.
 		server := testdb.Server(t, local.Options{InMemory: true, Fsync: true})
-		if err := migrations.Up(t.Context(), server.URL("postgres")); err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, migrations.Up(t.Context(), server.URL("postgres")))
 		db, err := postgres.Open(t.Context(), server.URL("postgres"), postgres.Options{Application: t.Name(), AllowReadOnly: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, err)
 		t.Cleanup(db.Close)
 		f := newFixtureOn(t, db, newFake(t).url())
 		restart := func() {
-			if err := server.Restart(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			testdb.Must(t, server.Restart(t.Context()))
 		}
 		f.keep(t, keyOf("key"), recordOf("ch_1"))
 		f.awaitOtherState(t, restart)
@@ -74,9 +68,7 @@ func TestStateOfTheDatabase(t *testing.T) {
 		await.True(t, "the database answers", func() bool {
 			return db.QueryRow(t.Context(), `show data_directory`).Scan(&folder) == nil
 		})
-		if err := os.WriteFile(filepath.Join(folder, "standby.signal"), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, os.WriteFile(filepath.Join(folder, "standby.signal"), nil, 0o600))
 		restart()
 		var standby bool
 		await.True(t, "the standby answers", func() bool {
@@ -105,13 +97,9 @@ func TestFind_findsNothingWhileTheStateIsUnknown(t *testing.T) {
 	f.wantFound(t, keyOf("key"), record)
 
 	held, err := f.db.Pool().Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	defer func() { _ = held.Rollback(context.WithoutCancel(t.Context())) }()
-	if _, err := held.Exec(t.Context(), `lock table cache_secret in access exclusive mode`); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Exec(t, held, `lock table cache_secret in access exclusive mode`)
 	f.redis.answers(func(command []string) string {
 		if command[0] == "GETRANGE" {
 			f.ahead.Add(int64(3 * time.Second))
@@ -121,9 +109,7 @@ func TestFind_findsNothingWhileTheStateIsUnknown(t *testing.T) {
 	f.wantNotFound(t, keyOf("key"), "while Redis took longer than the reading counts")
 	f.redis.answers(nil)
 	f.wantNotFound(t, keyOf("key"), "two seconds after the last reading was sent")
-	if err := held.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, held.Rollback(t.Context()))
 	f.wantFound(t, keyOf("key"), record)
 
 	keep := f.Find(t.Context(), keyOf("key"), record.Fingerprint).Keep
@@ -137,9 +123,7 @@ func TestFind_findsNothingWhileTheStateIsUnknown(t *testing.T) {
 func TestFind_readsTheStateOnAConnectionBesideThePool(t *testing.T) {
 	t.Parallel()
 	db, err := postgres.Open(t.Context(), testdb.URL(t), postgres.Options{MaxConns: 1, AllowPlaintext: true, AllowUnsafeDurability: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	t.Cleanup(db.Close)
 	f := newFixtureOn(t, db, newFake(t).url())
 	record := f.keep(t, keyOf("key"), recordOf("ch_1"))
@@ -150,9 +134,7 @@ select pg_terminate_backend(pid)
    and query like '%from cache_secret%'
    and pid <> pg_backend_pid()`)
 	conn, err := f.api.Pool().Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	defer conn.Release()
 	f.awaitLogged(t, "without the state of the database", 1)
 	f.wantFound(t, keyOf("key"), record)

@@ -190,9 +190,7 @@ values ('r', 'old', 'k', 't', '', '{}', '', 'done', 0, '-infinity', '3')`)
 			swept := 0
 			await.True(t, "all of them are deleted", func() bool {
 				n, err := outbox.Sweep(t.Context(), f.db, 0, 100)
-				if err != nil {
-					t.Fatal(err)
-				}
+				testdb.Must(t, err)
 				swept += n
 				return swept == len(want)
 			})
@@ -329,13 +327,9 @@ func TestRepairIsRefusedByALongReader(t *testing.T) {
 	f.open("ch_1")
 	f.restore(muchHigher)
 	reading, err := f.db.Pool().Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	defer func() { _ = reading.Rollback(context.WithoutCancel(t.Context())) }()
-	if _, err := reading.Exec(t.Context(), `lock table inbox in access share mode`); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Exec(t, reading, `lock table inbox in access share mode`)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ended := make(chan error, 1)

@@ -76,9 +76,7 @@ func exec(t *testing.T, db *postgres.DB, statements ...string) {
 	for _, sql := range statements {
 		b.Queue(sql)
 	}
-	if err := db.Commit(t.Context(), b); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, db.Commit(t.Context(), b))
 }
 
 const expired = 1200
@@ -287,9 +285,7 @@ func TestJob_waitsForADatabaseThatIsAway(t *testing.T) {
 	k.OutboxWindow = time.Second
 	stop := k.start(t)
 	await.Row(t, db, `select count(*) = 1 from janitor_lease`)
-	if err := server.Crash(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, server.Crash(t.Context()))
 	db = testdb.Connect(t, url)
 	fill(t, db)
 	await.Row(t, db, clean)
@@ -315,9 +311,7 @@ func TestJob_deletesSecretsThatEnded(t *testing.T) {
 	stop()
 	wantCounts(t, map[string]int{"webhook_secrets": 4}, k)
 	var left string
-	if err := db.QueryRow(t.Context(), `select string_agg(merchant_id || generation, ' ' order by merchant_id, generation) from webhook_secrets where secret is not null`).Scan(&left); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, db.QueryRow(t.Context(), `select string_agg(merchant_id || generation, ' ' order by merchant_id, generation) from webhook_secrets where secret is not null`).Scan(&left))
 	if left != "acme3 acme4 globex3 globex4" {
 		t.Errorf("kept are %s", left)
 	}

@@ -34,19 +34,13 @@ type fixture struct {
 func start(t *testing.T, o sandbox.Options) *fixture {
 	t.Helper()
 	database := testdb.Empty(t)
-	if err := sandbox.Migrate(t.Context(), database); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, sandbox.Migrate(t.Context(), database))
 	pool, err := pgxpool.New(t.Context(), database)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	t.Cleanup(pool.Close)
 	o.Now = time.Now
 	it, err := sandbox.New(pool, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	var delivering sync.WaitGroup
 	delivering.Go(func() { it.Deliver(ctx) })

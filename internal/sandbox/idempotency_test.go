@@ -188,17 +188,13 @@ func TestWrite_replaysWhatARivalProcessSaved(t *testing.T) {
 	f := start(t, sandbox.Options{})
 	first := f.post("/v1/payment_intents", "k", "amount", "7", "currency", "eur")
 	tx, err := f.db.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	defer func() { _ = tx.Rollback(t.Context()) }()
 	_, err = tx.Exec(t.Context(), `
 		insert into idempotency_keys (key, fingerprint, request_id, status, body)
 		select 'rival', fingerprint, request_id, status, body
 		from idempotency_keys`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	loser := make(chan answered)
 	go func() {
 		a, err := f.tryPost("/v1/payment_intents", "rival", "amount", "7", "currency", "eur")
@@ -210,9 +206,7 @@ func TestWrite_replaysWhatARivalProcessSaved(t *testing.T) {
 	await.True(t, "the loser waits for the winner's commit", func() bool {
 		return f.count(`select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`) > 0
 	})
-	if err := tx.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, tx.Commit(t.Context()))
 	if second := <-loser; !replayed(first, second) || len(f.books().Intents) != 1 {
 		t.Errorf("answered %d %s; %d intents", second.status, second.raw, len(f.books().Intents))
 	}
@@ -224,19 +218,13 @@ func TestConfirm_answers429WhileTheIntentIsLocked(t *testing.T) {
 	f := start(t, sandbox.Options{})
 	id := f.create("pm_card_visa")
 	tx, err := f.db.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	defer func() { _ = tx.Rollback(t.Context()) }()
-	if _, err := tx.Exec(t.Context(), `select id from payment_intents for update`); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Exec(t, tx, `select id from payment_intents for update`)
 	f.exec(`do $$ begin execute format('alter database %I set lock_timeout = ''100ms''', current_database()); end $$`)
 	f.db.Reset() // new connections have the new setting
 	f.post("/v1/payment_intents/"+id+"/confirm", "held").
 		want(t, http.StatusTooManyRequests, map[string]any{"error.code": "lock_timeout"})
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, tx.Rollback(t.Context()))
 	f.post("/v1/payment_intents/"+id+"/confirm", "held").want(t, http.StatusOK, map[string]any{"status": "succeeded"})
 }

@@ -46,9 +46,7 @@ func serve(t *testing.T, database string) *process {
 		Name: "sandbox", Path: os.Args[0], Log: t.TempDir(),
 		Env: map[string]string{"DATABASE_URL": database, childVariable: "1"},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	t.Cleanup(func() { _ = p.Kill() }) // unless it has ended
 	return &process{fixture: &fixture{t: t, client: newClient(), url: p.URL()}, Process: p}
 }
@@ -130,13 +128,9 @@ func TestRun(t *testing.T) {
 		for range charges / 4 {
 			<-enough
 		}
-		if err := p.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, p.Kill())
 		senders.Wait()
-		if err := p.Restart(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, p.Restart(t.Context()))
 		if before := len(p.books().Captures); before < len(acknowledged) {
 			t.Errorf("%d of %d acknowledged captures are in the books", before, len(acknowledged))
 		}

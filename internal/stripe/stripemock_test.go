@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 const (
@@ -48,15 +49,11 @@ func TestStripeMock(t *testing.T) {
 		t.Parallel()
 		for _, form := range []url.Values{{"charge_id": {"ch_1"}}, {"error_on_requires_action": {"perhaps"}}} {
 			r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, base+"/v1/payment_intents/pi_1/confirm", strings.NewReader(form.Encode()))
-			if err != nil {
-				t.Fatal(err)
-			}
+			testdb.Must(t, err)
 			r.Header.Set("Authorization", "Bearer "+secretKey)
 			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 			res, err := http.DefaultClient.Do(r)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testdb.Must(t, err)
 			if err := res.Body.Close(); err != nil {
 				t.Error(err)
 			}
@@ -93,9 +90,7 @@ func startMock(t *testing.T, binary string) string {
 	mock := exec.CommandContext(context.WithoutCancel(t.Context()), binary, "-http-addr", "127.0.0.1:0", "-https-addr", "127.0.0.1:0")
 	mock.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	stdout, err := mock.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	if err := mock.Start(); err != nil {
 		t.Fatalf("start stripe-mock: %v", err)
 	}

@@ -24,9 +24,7 @@ func through(t *testing.T, settings telemetry.TraceSettings, spans int) string {
 	t.Helper()
 	log := &await.Log{}
 	traces, err := telemetry.OpenTraces(t.Context(), slog.New(slog.NewJSONHandler(log, nil)), "payonce-test", settings)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	for range spans {
 		serve(t, traces)
 	}
@@ -40,9 +38,7 @@ func TestOpenTraces_logsARefusalOnce(t *testing.T) {
 	partly, err := proto.Marshal(&coltracepb.ExportTraceServiceResponse{PartialSuccess: &coltracepb.ExportTracePartialSuccess{
 		RejectedSpans: 1, ErrorMessage: "too many" + strings.Repeat(" and more", 1<<10),
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	for name, c := range map[string]struct {
 		status int
 		kind   string
@@ -78,9 +74,7 @@ func TestOpenTraces_waitsForNoCollector(t *testing.T) {
 		t.Run(protocol, func(t *testing.T) {
 			var listen net.ListenConfig
 			hanging, err := listen.Listen(t.Context(), "tcp", "127.0.0.1:0") // and never accepts
-			if err != nil {
-				t.Fatal(err)
-			}
+			testdb.Must(t, err)
 			t.Cleanup(func() { _ = hanging.Close() })
 			endpoint := "http://user:private@" + hanging.Addr().String()
 			for name, value := range map[string]string{

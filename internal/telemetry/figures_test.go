@@ -46,9 +46,7 @@ func write(t *testing.T, db *postgres.DB, sql string, args ...any) {
 	t.Helper()
 	b := &pgx.Batch{}
 	b.Queue(sql, args...)
-	if err := db.Commit(t.Context(), b); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, db.Commit(t.Context(), b))
 }
 
 const insertMessages = `
@@ -105,9 +103,7 @@ select topic, 'analytics', max(transaction_id), max("offset") from outbox group 
 	results := &pgx.Batch{}
 	audit.Record(results, audit.ScopeTables, audit.Check{Checked: 7, Violated: 2}, audit.Check{Checked: 3, Violated: 1})
 	audit.Record(results, audit.ScopeProvider, audit.Check{Checked: 1})
-	if err := db.Commit(t.Context(), results); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, db.Commit(t.Context(), results))
 	clock.pass(time.Minute)
 	got := scrape(t, m.Handler())
 	want(t, got, map[string]float64{
@@ -213,13 +209,9 @@ func TestFigures_showWhatHoldsReadersVacuumAndTheLogBack(t *testing.T) {
 		{"a write to another database", elsewhere, []string{`begin`, `select pg_current_xact_id()`}, `rollback`, []string{horizon}},
 	} {
 		conn, err := pgx.Connect(t.Context(), test.address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, err)
 		for _, sql := range test.begin {
-			if _, err := conn.Exec(t.Context(), sql); err != nil {
-				t.Fatal(err)
-			}
+			testdb.Exec(t, conn, sql)
 		}
 		began := time.Now()
 		await.True(t, test.what+" grows older", func() bool { return time.Since(began) > 200*time.Millisecond })
@@ -229,12 +221,8 @@ func TestFigures_showWhatHoldsReadersVacuumAndTheLogBack(t *testing.T) {
 				t.Errorf("%s: %s is %v", test.what, age, got[age])
 			}
 		}
-		if _, err := conn.Exec(t.Context(), test.end); err != nil {
-			t.Fatal(err)
-		}
-		if err := conn.Close(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testdb.Exec(t, conn, test.end)
+		testdb.Must(t, conn.Close(t.Context()))
 	}
 	if got := read(); got[horizon] >= 0.2 || got[snapshot] >= 0.2 {
 		t.Errorf("all have ended, and the ages are %v and %v", got[horizon], got[snapshot])
@@ -305,13 +293,9 @@ func TestFigures_doNotFailAScrapeWithTheDatabase(t *testing.T) {
 		"a table is locked": func(t *testing.T, db *postgres.DB) {
 			t.Helper()
 			tx, err := db.Pool().Begin(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			testdb.Must(t, err)
 			t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
-			if _, err := tx.Exec(t.Context(), `lock table inbox in access exclusive mode`); err != nil {
-				t.Fatal(err)
-			}
+			testdb.Exec(t, tx, `lock table inbox in access exclusive mode`)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -49,9 +49,7 @@ func TestRegistry(t *testing.T) {
 	lookup.Observe(200 * time.Millisecond)
 	calling.Time("GET")()
 	conn, err := db.Pool().Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	defer conn.Release()
 	got := scrape(t, m.Handler())
 	want(t, got, map[string]float64{

@@ -33,9 +33,7 @@ func TestEmptied_looksLikeAFreshDatabase(t *testing.T) { //nolint:paralleltest /
 			if diff := cmp.Diff(fresh, content(t, db)); diff != "" {
 				t.Errorf("the database (-fresh +emptied):\n%s", diff)
 			}
-			if _, err := db.Pool().Exec(t.Context(), test.statement); err != nil {
-				t.Fatal(err)
-			}
+			testdb.Exec(t, db.Pool(), test.statement)
 		})
 	}
 }
@@ -73,12 +71,8 @@ select format('numbering %s', own) from numbering
 union all
 select format('projection %s', projections::text) from projections
 order by 1`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	return lines
 }

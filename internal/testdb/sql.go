@@ -9,13 +9,14 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/payonce/payonce/groupcommit"
+	"github.com/payonce/payonce/internal/await"
 )
 
 // Must ends the test if there is an error.
-func Must(tb testing.TB, err error) {
+func Must(tb await.TB, err error) {
 	tb.Helper()
 	if err != nil {
-		tb.Fatal(err)
+		tb.Fatalf("%v", err)
 	}
 }
 

@@ -48,9 +48,7 @@ func URL(tb testing.TB) string {
 	tb.Helper()
 	s := start(tb)
 	template, err := s.migrated()
-	if err != nil {
-		tb.Fatal(err)
-	}
+	Must(tb, err)
 	return database(tb, s, template)
 }
 
@@ -73,9 +71,7 @@ func Open(tb testing.TB) *postgres.DB {
 func Connect(tb testing.TB, url string) *postgres.DB {
 	tb.Helper()
 	db, err := postgres.Open(tb.Context(), url, options(tb.Name()))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	Must(tb, err)
 	tb.Cleanup(db.Close)
 	return db
 }
@@ -93,12 +89,9 @@ func Reused(tb testing.TB) *postgres.DB {
 	db := s.takeIdle()
 	if db == nil {
 		var err error
-		if db, err = s.open(tb.Context(), "tests"); err != nil {
-			tb.Fatal(err)
-		}
-		if _, err := db.Pool().Exec(tb.Context(), prepare, pgx.QueryExecModeSimpleProtocol); err != nil {
-			tb.Fatal(err)
-		}
+		db, err = s.open(tb.Context(), "tests")
+		Must(tb, err)
+		Exec(tb, db.Pool(), prepare, pgx.QueryExecModeSimpleProtocol)
 	}
 	atEnd(tb, func(ctx context.Context) error { return s.giveBack(ctx, db) })
 	return db
@@ -110,9 +103,7 @@ func Reused(tb testing.TB) *postgres.DB {
 func Server(tb testing.TB, o local.Options) *local.Server {
 	tb.Helper()
 	s, err := local.Start(tb.Context(), o)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	Must(tb, err)
 	tb.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			tb.Error(err)
@@ -125,12 +116,8 @@ func Server(tb testing.TB, o local.Options) *local.Server {
 // string.
 func Migrated(tb testing.TB, s *local.Server, name string) string {
 	tb.Helper()
-	if err := s.CreateDatabase(tb.Context(), name); err != nil {
-		tb.Fatal(err)
-	}
-	if err := migrations.Up(tb.Context(), s.URL(name)); err != nil {
-		tb.Fatal(err)
-	}
+	Must(tb, s.CreateDatabase(tb.Context(), name))
+	Must(tb, migrations.Up(tb.Context(), s.URL(name)))
 	return s.URL(name)
 }
 
@@ -143,9 +130,7 @@ func As(tb testing.TB, db *postgres.DB, role postgres.Role) *postgres.DB {
 	o := options(config.ConnConfig.RuntimeParams["application_name"])
 	o.Role, o.MaxConns, o.Settings = role, config.MaxConns, config.ConnConfig.RuntimeParams
 	acting, err := postgres.Open(tb.Context(), config.ConnString(), o)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	Must(tb, err)
 	tb.Cleanup(acting.Close)
 	return acting
 }
@@ -200,9 +185,7 @@ func Long(tb testing.TB, why string) {
 func start(tb testing.TB) *server {
 	tb.Helper()
 	s, err := shared()
-	if err != nil {
-		tb.Fatal(err)
-	}
+	Must(tb, err)
 	return s
 }
 
@@ -210,9 +193,7 @@ func start(tb testing.TB) *server {
 func database(tb testing.TB, s *server, template string) string {
 	tb.Helper()
 	name, err := s.create(tb.Context(), template)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	Must(tb, err)
 	atEnd(tb, func(ctx context.Context) error { return s.drop(ctx, name) })
 	return s.url(name)
 }

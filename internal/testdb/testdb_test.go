@@ -51,9 +51,7 @@ func TestURL(t *testing.T) {
 	t.Run("two databases are independent", func(t *testing.T) {
 		t.Parallel()
 		a, b := connect(t, testdb.URL(t)), connect(t, testdb.URL(t))
-		if _, err := a.Exec(t.Context(), `create table mine ()`); err != nil {
-			t.Fatal(err)
-		}
+		testdb.Exec(t, a, `create table mine ()`)
 		const exists = `select to_regclass('mine') is not null`
 		if in, out := ask[bool](t, a, exists), ask[bool](t, b, exists); !in || out {
 			t.Errorf("the table is in its database: %v, in the other: %v", in, out)
@@ -162,9 +160,7 @@ func run(ctx context.Context, server string) string {
 func connect(t *testing.T, address string) *pgx.Conn {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
 	return conn
 }
@@ -172,8 +168,6 @@ func connect(t *testing.T, address string) *pgx.Conn {
 func ask[T any](t *testing.T, conn *pgx.Conn, question string, args ...any) T {
 	t.Helper()
 	var answer T
-	if err := conn.QueryRow(t.Context(), question, args...).Scan(&answer); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, conn.QueryRow(t.Context(), question, args...).Scan(&answer))
 	return answer
 }

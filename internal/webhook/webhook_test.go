@@ -13,15 +13,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/webhook"
 )
 
 func verifier(t *testing.T) *standardwebhooks.Webhook {
 	t.Helper()
 	v, err := standardwebhooks.NewWebhook(secret)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	return v
 }
 
@@ -35,9 +34,7 @@ func TestDeliver_signsEachDeliveryWithItsTimeUnderTheSameID(t *testing.T) {
 		return now
 	}})
 	for range 2 {
-		if err := s.Deliver(t.Context(), messageTo(r.URL)); err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, s.Deliver(t.Context(), messageTo(r.URL)))
 	}
 	first, second := r.got()[0], r.got()[1]
 	if first.header.Get("webhook-id") != second.header.Get("webhook-id") {
@@ -230,9 +227,7 @@ func TestDeliver_signsByEverySecretInOrder(t *testing.T) {
 		}
 		for i, by := range test.want {
 			v, err := standardwebhooks.NewWebhook(by)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testdb.Must(t, err)
 			if err := v.Verify(got.body, got.header); err != nil {
 				t.Errorf("%s: secret %d alone does not verify it: %v", name, i, err)
 			}
@@ -328,9 +323,7 @@ func TestDeliver_reportsToItsObserver(t *testing.T) {
 		},
 	})
 	ctx := context.WithValue(t.Context(), callers{}, true)
-	if err := s.Deliver(ctx, messageTo(r.URL+"/hook?token=private")); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, s.Deliver(ctx, messageTo(r.URL+"/hook?token=private")))
 	got := r.got()[0]
 	if err := verifier(t).Verify(got.body, got.header); err != nil {
 		t.Errorf("verify: %v", err)

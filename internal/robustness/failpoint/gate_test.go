@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/payonce/payonce/internal/robustness/failpoint"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
@@ -43,18 +44,14 @@ func TestGate(t *testing.T) {
 			defer outside.Close()
 			watch := failpoint.NewWatch()
 			gate, err := failpoint.NewGate(t.Context(), outside.URL, watch)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testdb.Must(t, err)
 			defer gate.Close()
 			point := failpoint.Point{Name: "POST /v1/refunds/:id", Occurrence: 1}
 			plan := failpoint.NewPlan(failpoint.Aim{Point: point, Side: test.side, Fault: test.fault}, failpoint.Known{}, nil)
 			watch.Set(plan)
 
 			request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, gate.URL()+"/v1/refunds/re_1", strings.NewReader("money"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			testdb.Must(t, err)
 			request.Header.Set("Idempotency-Key", "k1")
 			transport := &http.Transport{DisableKeepAlives: true}
 			response, err := transport.RoundTrip(request)

@@ -6,6 +6,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/robustness/failpoint"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 func TestProtocol(t *testing.T) {
@@ -15,9 +16,7 @@ func TestProtocol(t *testing.T) {
 		t.Parallel()
 		s := newScene(t)
 		config, err := pgx.ParseConfig(s.proxy.URL()[:len(s.proxy.URL())-len("disable")] + "require")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, err)
 		if conn, err := pgx.ConnectConfig(s.ctx, config); err == nil {
 			_ = conn.Close(s.ctx)
 			t.Error("it is connected")
@@ -29,9 +28,7 @@ func TestProtocol(t *testing.T) {
 		s := newScene(t)
 		conn, _ := s.through(failpoint.Aim{}, nil)
 		var pid uint32
-		if err := conn.QueryRow(s.ctx, `select pg_backend_pid()`).Scan(&pid); err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, conn.QueryRow(s.ctx, `select pg_backend_pid()`).Scan(&pid))
 		ended := make(chan error, 1)
 		go func() {
 			_, err := conn.Exec(s.ctx, `select pg_sleep(60)`)
@@ -39,13 +36,9 @@ func TestProtocol(t *testing.T) {
 		}()
 		const sleeps = `select exists (select from pg_stat_activity where pid = $1 and wait_event = 'PgSleep')`
 		for asleep := false; !asleep; {
-			if err := s.direct.QueryRow(s.ctx, sleeps, pid).Scan(&asleep); err != nil {
-				t.Fatal(err)
-			}
+			testdb.Must(t, s.direct.QueryRow(s.ctx, sleeps, pid).Scan(&asleep))
 		}
-		if err := conn.PgConn().CancelRequest(s.ctx); err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, conn.PgConn().CancelRequest(s.ctx))
 		wantCode(t, <-ended, "57014", "ERROR")
 	})
 

@@ -117,20 +117,14 @@ func TestPoints(t *testing.T) {
 		s := newScene(t)
 		conn, plan := s.through(failpoint.Aim{}, nil)
 		for i := range 2 {
-			if err := conn.SendBatch(s.ctx, effects(3*i, 3*i+1, 3*i+2)).Close(); err != nil {
-				t.Fatal(err)
-			}
+			testdb.Must(t, conn.SendBatch(s.ctx, effects(3*i, 3*i+1, 3*i+2)).Close())
 		}
 		tx, err := conn.Begin(s.ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, err)
 		if _, err := tx.Exec(s.ctx, insert, 6); err != nil {
 			t.Fatal(err)
 		}
-		if err := tx.Commit(s.ctx); err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, tx.Commit(s.ctx))
 		s.wantPoints(plan, "connect", "prepare insert effects", "insert effects ×3", "insert effects ×3#2",
 			"insert effects", "begin", "commit")
 	})
@@ -156,15 +150,11 @@ func TestPoints(t *testing.T) {
 				s.exec(s.direct, insert, 1)
 			}
 			tx, err := conn.Begin(s.ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testdb.Must(t, err)
 			if _, err := tx.Exec(s.ctx, poll, 1); err != nil {
 				t.Fatal(err)
 			}
-			if err := tx.Rollback(s.ctx); err != nil {
-				t.Fatal(err)
-			}
+			testdb.Must(t, tx.Rollback(s.ctx))
 			s.exec(s.direct, `delete from effects`)
 		}
 		s.wantPoints(plan, "connect", "prepare select id from effects", "begin", name, "rollback")
