@@ -80,12 +80,14 @@ const isFirstOfKey = `not exists (
 const claimFound = `
 )
 update inbox i
-   set status   = case when i.id = any (f.fitting) then 'running' else 'pending' end,
-       fence    = i.fence + (i.id = any (f.fitting))::int,
-       attempts = i.attempts + (i.id = any (f.fitting))::int,
-       deaths   = case i.status when 'running' then i.deaths + 1 else 0 end,
-       holder   = case when i.id = any (f.fitting) then $3 else i.holder end,
-       due_at   = case when i.id = any (f.fitting) then clock_timestamp() + $4::interval end
+   set status     = case when i.id = any (f.fitting) then 'running' else 'pending' end,
+       fence      = i.fence + (i.id = any (f.fitting))::int,
+       attempts   = i.attempts + (i.id = any (f.fitting))::int,
+       deaths     = case i.status when 'running' then i.deaths + 1 else 0 end,
+       history    = case i.status when 'running' then ` + history + ` 'lease_ended_at', i.due_at) else i.history end,
+       holder     = case when i.id = any (f.fitting) then $3 else i.holder end,
+       claimed_at = case when i.id = any (f.fitting) then clock_timestamp() else i.claimed_at end,
+       due_at     = case when i.id = any (f.fitting) then clock_timestamp() + $4::interval end
   from (select array(select id from found where fits) as fitting) f
  where i.id = any (array(select id from found))
 returning i.status = 'pending' as held_back, i.id, i.fence, i.attempts, i.deaths, i.waits,

@@ -79,17 +79,23 @@ func IsLost(err error) bool { return groupcommit.Constraint(err) == "inbox_done_
 // holder knows what to write. Coalesced, the status leads to no index: the indexes of open
 // messages hold the number too and would be read whole.
 const endClaim = `
-update inbox
+update inbox i
    set status        = case when $3 or $8 and waiting_since < clock_timestamp() - $10::interval then 'dead' else 'pending' end,
        attempts      = $4,
        deaths        = $5,
        waits         = $6,
        waiting_since = case when $8 then coalesce(waiting_since, clock_timestamp()) when not $9 then waiting_since end,
        due_at        = clock_timestamp() + $7::interval,
-       last_error    = coalesce($11, last_error)
+       last_error    = coalesce($11, last_error),
+       history       = ` + history + ` 'error', left($11, 200))
  where id = $1
    and fence = $2
    and coalesce(status = 'running', false)`
+
+// history is the column of a message i with one more entry, for the claim that ends, whose
+// last members follow.
+const history = `case when jsonb_array_length(i.history) >= 16 then i.history - 8 else coalesce(i.history, '[]') end ||
+                   jsonb_build_object('fence', i.fence, 'holder', i.holder, 'claimed_at', i.claimed_at, 'at', clock_timestamp(),`
 
 // endClaimPause is the place of the pause among the arguments of endClaim.
 const endClaimPause = 6

@@ -27,7 +27,10 @@ create table inbox (
   fence         bigint      not null default 0,
   done_fence    bigint,
   holder        text,
+  claimed_at    timestamptz,
+  history       jsonb,
   duplicates    int         not null default 0,
+  duplicated_at timestamptz,
   last_error    text,
   decided_by    text        collate "C",
   decided_at    timestamptz,
@@ -73,7 +76,10 @@ comment on column inbox.deaths is 'holders in a row that died or went silent wit
 comment on column inbox.waits is 'how often an external service was not available; these are not attempts';
 comment on column inbox.fence is 'fencing token: each claim raises it';
 comment on column inbox.done_fence is 'the fencing token of the holder that finished it';
+comment on column inbox.claimed_at is 'when the newest claim began, in database time; null: on receipt';
+comment on column inbox.history is 'claims that ended without finishing it, oldest first: an array of objects with fence, holder, claimed_at, at and error, or with lease_ended_at if another holder took over. Of more than 16 the oldest and the newest stay. null: none';
 comment on column inbox.duplicates is 'deliveries after the first';
+comment on column inbox.duplicated_at is 'when the newest of them was dropped, in database time';
 comment on column inbox.decided_by is 'the operator who last retried or discarded it';
 comment on column inbox.decided_at is 'when, in database time';
 comment on column inbox.received_in is 'the transaction that received it, later than that of its outbox row. After a restore into another server it is set anew, together with the outbox''s';

@@ -73,7 +73,8 @@ with incoming as (
     from incoming
    order by place
   on conflict (receiver, message_id) do update
-     set duplicates = inbox.duplicates + 1
+     set duplicates    = inbox.duplicates + 1,
+         duplicated_at = clock_timestamp()
    where inbox.payload_hash = excluded.payload_hash
   returning id, message_id, status, duplicates, received_at
 ), quarantined as (

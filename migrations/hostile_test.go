@@ -253,6 +253,7 @@ select relname::text
 	const (
 		decided = ", decided_by = 'admin', decided_at = clock_timestamp()"
 		retry   = "status = 'pending', attempts = 0, deaths = 0, waits = 0, waiting_since = null, due_at = clock_timestamp()" + decided
+		dropped = "duplicates = duplicates + 1, duplicated_at = clock_timestamp()"
 		discard = "status = 'discarded', fence = fence + 1, finished_at = clock_timestamp()" + decided
 	)
 	for _, c := range []struct {
@@ -262,8 +263,8 @@ select relname::text
 		{"dead", retry, ""},
 		{"dead", discard, ""},
 		{"waiting", "due_at = clock_timestamp()", ""},
-		{"done", "duplicates = duplicates + 1", ""},
-		{"pending", "duplicates = duplicates + 1", ""},
+		{"done", dropped, ""},
+		{"pending", dropped, ""},
 		{"pending", discard, refused},
 		{"waiting", discard, refused},
 		{"done", discard, refused},
@@ -288,7 +289,8 @@ select relname::text
 		{"pending", "fence = fence + 1", refused},
 		{"done", "fence = fence + 1", refused},
 		{"done", "finished_at = '-infinity'", refused},
-		{"done", "duplicates = duplicates + 2", refused},
+		{"done", strings.Replace(dropped, "+ 1", "+ 2", 1), refused},
+		{"done", strings.Replace(dropped, "clock_timestamp()", "'infinity'", 1), refused},
 		{"done", "duplicates = -1", refused},
 		{"pending", "decided_by = 'admin', decided_at = now()", refused},
 		{"dead", strings.Replace(retry, "'admin'", "repeat('x', 9999)", 1), refused},

@@ -116,7 +116,7 @@ select relname::text
 	}
 	t.Run("changes", func(t *testing.T) {
 		t.Parallel()
-		mustRun(t, api.Tenant("acme"), `update inbox set duplicates = 1`)
+		mustRun(t, api.Tenant("acme"), `update inbox set duplicates = 1, duplicated_at = clock_timestamp()`)
 		got := testdb.All[string](t, db, `select distinct ordering_key from inbox where duplicates = 1`)
 		if diff := cmp.Diff([]string{"ch_acme"}, got); diff != "" {
 			t.Errorf("acme changes messages of (-want +got):\n%s", diff)

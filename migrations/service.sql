@@ -335,11 +335,11 @@ grant select, insert, update (transaction_id, "offset") on outbox_offsets to pay
 grant select on outbox_oldest, numbering to payonce_worker;
 grant select,
       insert (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, status, due_at, attempts, fence, holder, last_error),
-      update (status, due_at, attempts, deaths, waits, waiting_since, fence, duplicates, finished_at, decided_by, decided_at)
+      update (status, due_at, attempts, deaths, waits, waiting_since, fence, duplicates, duplicated_at, finished_at, decided_by, decided_at)
    on inbox to payonce_api;
 grant select,
       insert (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, status, due_at, attempts, fence, done_fence, holder, last_error),
-      update (status, due_at, attempts, deaths, waits, waiting_since, fence, done_fence, holder, duplicates, last_error, finished_at),
+      update (status, due_at, attempts, deaths, waits, waiting_since, fence, done_fence, holder, claimed_at, history, duplicates, duplicated_at, last_error, finished_at),
       delete
    on inbox to payonce_worker;
 grant select, insert (receiver, message_id, payload, metadata, payload_hash)
@@ -590,7 +590,8 @@ begin
       allowed.fence       := old.fence + 1;
       allowed.finished_at := greatest(least(new.finished_at, clock_timestamp()), now());
     when new.duplicates <> old.duplicates then
-      allowed.duplicates := old.duplicates + 1;
+      allowed.duplicates    := old.duplicates + 1;
+      allowed.duplicated_at := greatest(least(new.duplicated_at, clock_timestamp()), now());
     when old.status = 'pending' and old.attempts = 0 and old.waits > 0 then
       allowed.due_at := greatest(least(new.due_at, clock_timestamp()), now());
     else
