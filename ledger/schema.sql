@@ -21,8 +21,9 @@ create table ledger_events (
   occurred_at      timestamptz not null,
   recorded_at      timestamptz not null default clock_timestamp(),
 
-  -- Each event has its own position.
-  constraint ledger_events_pkey primary key (position),
+  -- Each event has its own place in the order in which the projector reads. An insert
+  -- appends to the right end of the index.
+  constraint ledger_events_pkey primary key (txid, position),
 
   -- A decision that is committed twice has the same event id, and is refused.
   constraint ledger_events_event_once unique (event_id),
@@ -98,10 +99,6 @@ create unique index ledger_events_one_refund_reversal
 create unique index ledger_events_one_refund_per_reference
     on ledger_events ((data ->> 'provider') collate "C", (data ->> 'provider_refund') collate "C")
  where type like 'refund.succeeded.v%';
-
--- The order in which the projector reads. An insert appends to its right end.
-create index ledger_events_in_order
-    on ledger_events (txid, position);
 
 create table ledger_postings (
   stream_id   text     collate "C" not null,

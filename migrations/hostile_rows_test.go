@@ -96,6 +96,7 @@ func sealed(merchant string, version int, kind string) string {
 // inserts are, for each table that the api may insert into, what a request causes and what
 // an attacker would add instead.
 func inserts() map[string]struct{ caused, forged map[string]row } {
+	capitals := strings.NewReplacer(wake["message_id"], "upper("+wake["message_id"]+")")
 	type cases = struct{ caused, forged map[string]row }
 	events := cases{
 		map[string]row{"a charge": requested, "a cancellation": canceled, "a refund": refund},
@@ -160,6 +161,7 @@ func inserts() map[string]struct{ caused, forged map[string]row } {
 				"on a topic without readers": wake.but("topic", "'more'"),
 				"about no event":             wake.but("message_id", "'11111111-1111-8111-8111-111111111111'"),
 				"with an id that is none":    wake.but("message_id", "'1'"),
+				"with its id in capitals":    wake.but("message_id", capitals.Replace(wake["message_id"]), "payload", capitals.Replace(wake["payload"])),
 				"about another's event":      wake.but("message_id", eventID("globex", 3)),
 				"about an outcome": wake.but("message_id", eventID("acme", 2), "payload", sealed("acme", 2, "charge.succeeded.v1"),
 					"metadata", `'{"type":"charge.succeeded.v1","ordering_key":"ch_acme","partition_key":"acme"}'`),

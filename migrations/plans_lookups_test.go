@@ -28,7 +28,7 @@ func lookups() []lookup {
 	pageVersions := "array[" + strings.Join(versions, ", ") + "]"
 	const (
 		streamOnce  = "ledger_events_version_once stream_id"
-		inOrder     = "ledger_events_in_order txid"
+		inOrder     = "ledger_events_pkey txid"
 		postingOnce = "ledger_postings_leg_once stream_id version"
 		byNumber    = "inbox_pkey id"
 		messageOnce = "inbox_message_once message_id receiver"
@@ -83,7 +83,7 @@ func lookups() []lookup {
 		{in: "outbox", words: "update outbox_offsets", args: "'charges', 'g', '9', 9, '(0,0)'"},
 		{in: "outbox", words: "with passed", args: "'1 hour', 500", ways: outboxRange + ", " + ownNumbers},
 		// One entry of the log's end.
-		{in: "internal/restore", words: "as newest", ways: "ledger_events_in_order, " + ownNumbers},
+		{in: "internal/restore", words: "as newest", ways: "ledger_events_pkey, " + ownNumbers},
 
 		{
 			in: "inbox", words: "d (ordering_key)))", args: "'r', " + filled("'m'::text", 1) + ", " + filled("'ch_7'::text", 1),

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"log/slog"
 	"net/http"
 	"regexp"
 	"slices"
@@ -102,21 +103,21 @@ func (a *API) accessLog() echo.MiddlewareFunc {
 		HandleError: true,
 		LogValuesFunc: func(c echo.Context, v middleware.RequestLoggerValues) error {
 			h := c.Response().Header()
-			attrs := []any{
-				"method", AnswerOf(c).Method, "route", v.RoutePath, "status", v.Status,
-				"milliseconds", v.Latency.Milliseconds(), "bytes", v.ResponseSize, "client", clientOf(c),
-				"request_id", h.Get(echo.HeaderXRequestID), // never the client's own text
-			}
+			attrs := append(make([]slog.Attr, 0, 12),
+				slog.String("method", AnswerOf(c).Method), slog.String("route", v.RoutePath), slog.Int("status", v.Status),
+				slog.Int64("milliseconds", v.Latency.Milliseconds()), slog.Int64("bytes", v.ResponseSize),
+				slog.String("client", clientOf(c).String()),
+				slog.String("request_id", h.Get(echo.HeaderXRequestID))) // never the client's own text
 			if s := sessionOf(c); s.keyID != "" {
-				attrs = append(attrs, "merchant", s.merchant.ID, "key_id", s.keyID)
+				attrs = append(attrs, slog.String("merchant", s.merchant.ID), slog.String("key_id", s.keyID))
 			}
 			if key := h.Get(headerKey); key != "" {
-				attrs = append(attrs, "key_hash", idempotency.Hash(key), "replayed", h.Get(headerReplayed) == "true")
+				attrs = append(attrs, slog.String("key_hash", idempotency.Hash(key)), slog.Bool("replayed", h.Get(headerReplayed) == "true"))
 			}
 			if cause, ok := c.Get(causeKey).(error); ok {
-				attrs = append(attrs, "error", cause.Error())
+				attrs = append(attrs, slog.String("error", cause.Error()))
 			}
-			a.Log.InfoContext(c.Request().Context(), "request", attrs...)
+			a.Log.LogAttrs(c.Request().Context(), slog.LevelInfo, "request", attrs...)
 			return nil
 		},
 	})

@@ -142,7 +142,7 @@ select event('ch_1', 3, 'refund.reversed.v1', '{"refund_id":"re_1"}');
 select event('ch_1', 1, 'refund.succeeded.v1', '{"refund_id":"re_1","provider":"stripe","provider_refund":"re_9"}');
 select event('ch_1', 2, 'refund.succeeded.v1', '{"refund_id":"re_2","provider":"stripe","provider_refund":"re_9"}');
 
--- ledger_events_pkey: a position is taken once
+-- ledger_events_pkey: a place in the order is taken once
 insert into ledger_events overriding system value values (-1, default, md5('e1')::uuid, 'ch_1', 1, default, 'a', 1, 'm', '{}', '{}', now());
 insert into ledger_events overriding system value values (-1, default, md5('e2')::uuid, 'ch_1', 2, default, 'a', 1, 'm', '{}', '{}', now());
 
