@@ -165,6 +165,7 @@ type demoCmd struct {
 	Keep     bool   `help:"Keep the services running after the audit, and print their URLs and the API key, until Ctrl-C."`
 	JSON     bool   `name:"json" help:"Print the audit as JSON on stdout and everything else on stderr."`
 	Database string `placeholder:"URL" help:"Use this PostgreSQL server, in databases that the demo creates."`
+	Break    string `placeholder:"GUARD" help:"Remove a guard."`
 	Running  bool   `help:"Use services that run already: set API_URLS, SANDBOX_URL, API_KEY, DATABASE_URL, STRIPE_SECRET_KEY and STRIPE_API_BASE."`
 }
 
@@ -187,6 +188,9 @@ func (c *demoCmd) Run(ctx context.Context) error {
 			return err
 		}
 		o.Running = &running
+	}
+	if c.Break != "" {
+		return demo.Break(ctx, o, c.Break)
 	}
 	return demo.Run(ctx, o)
 }

@@ -20,20 +20,34 @@ type databases struct {
 	server string        // its URL
 	suffix string
 	made   []string
+
+	// Of the guard lab: whether the server has ICU, and how its databases sort.
+	icu      bool
+	collated string
 }
 
 // openDatabases uses the server at a URL, or starts one where there is none. A
-// server that was started forces every commit to disk, as the programs demand.
-func openDatabases(ctx context.Context, at string) (*databases, error) {
+// server that was started forces every commit to disk, as the programs demand. The server of
+// the lab is in memory if it may be, and sorts as ICU does if it can.
+func openDatabases(ctx context.Context, at string, lab bool) (*databases, error) {
 	s := &databases{server: at, suffix: newRunName()}
 	if at == "" {
 		var err error
-		if s.own, err = local.Start(ctx, local.Options{Fsync: true}); err != nil {
+		if s.own, err = local.Start(ctx, local.Options{Fsync: true, InMemory: lab}); err != nil {
 			return nil, err
 		}
 		s.server = s.own.URL("postgres")
 	}
-	return s, nil
+	if !lab {
+		return s, nil
+	}
+	err := s.on(ctx, func(conn *pgx.Conn) error {
+		return conn.QueryRow(ctx, `select exists (select from pg_collation where collprovider = 'i')`).Scan(&s.icu)
+	})
+	if s.icu {
+		s.collated = " template template0 encoding 'UTF8' locale_provider icu icu_locale 'und'"
+	}
+	return s, err
 }
 
 // create makes a database and returns its URL.
@@ -43,7 +57,7 @@ func (s *databases) create(ctx context.Context, name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := s.command(ctx, "create database "+pgx.Identifier{name}.Sanitize()); err != nil {
+	if err := s.command(ctx, "create database "+pgx.Identifier{name}.Sanitize()+s.collated); err != nil {
 		return "", err
 	}
 	s.made = append(s.made, name)
@@ -71,15 +85,26 @@ func (s *databases) close(ctx context.Context) (err error) {
 
 // command runs a statement that takes neither parameters nor a transaction.
 func (s *databases) command(ctx context.Context, statement string) error {
-	conn, err := pgx.Connect(ctx, s.server)
+	return s.on(ctx, func(conn *pgx.Conn) error {
+		if _, err := conn.Exec(ctx, statement); err != nil {
+			return fmt.Errorf("%s: %w", statement, err)
+		}
+		return nil
+	})
+}
+
+func (s *databases) on(ctx context.Context, do func(*pgx.Conn) error) error {
+	return onDatabase(ctx, s.server, do)
+}
+
+// onDatabase runs with a connection to a database.
+func onDatabase(ctx context.Context, url string, do func(*pgx.Conn) error) error {
+	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
 		return fmt.Errorf("connect to the demo's server: %w", err)
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	if _, err := conn.Exec(ctx, statement); err != nil {
-		return fmt.Errorf("%s: %w", statement, err)
-	}
-	return nil
+	return do(conn)
 }
 
 // inDatabase is the same server's URL, or its list of keywords, with another

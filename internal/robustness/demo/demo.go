@@ -21,6 +21,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/payonce/payonce/internal/robustness/fleet"
 	"github.com/payonce/payonce/internal/robustness/traffic"
 	"github.com/payonce/payonce/internal/robustness/validate"
 )
@@ -46,6 +47,8 @@ type Options struct {
 	Stdout io.Writer
 	Stderr io.Writer
 	Now    func() time.Time
+
+	lab *fleet.Binaries // of the guard lab, which has built them
 }
 
 // say prints a line on stderr, whose errors do not end the demo.

@@ -44,7 +44,7 @@ const (
 	programsOfKind = 2
 )
 
-func openOwn(ctx context.Context, o Options, plan traffic.Plan) (stage, error) {
+func openOwn(ctx context.Context, o Options, plan traffic.Plan) (*own, error) {
 	s := &own{visited: o.Keep, World: fleet.World{Secrets: fleet.Secrets{
 		API:      "sk_test_" + rand.Text(),
 		Provider: "sk_test_demo",
@@ -69,7 +69,9 @@ func (s *own) open(ctx context.Context, o Options, plan traffic.Plan) error {
 	}
 	s.Log = s.folder.Path
 	o.say("building api, worker, sandbox and payonce")
-	if s.Binaries, err = fleet.Build(ctx, s.Log); err != nil {
+	if o.lab != nil {
+		s.Binaries = *o.lab
+	} else if s.Binaries, err = fleet.Build(ctx, s.Log); err != nil {
 		return err
 	}
 	if o.Database == "" {
@@ -77,7 +79,7 @@ func (s *own) open(ctx context.Context, o Options, plan traffic.Plan) error {
 	} else {
 		o.say("making two databases on the server given")
 	}
-	if s.server, err = openDatabases(ctx, o.Database); err != nil {
+	if s.server, err = openDatabases(ctx, o.Database, o.lab != nil); err != nil {
 		return err
 	}
 	o.say("starting 2 apis, 2 workers and the sandbox")

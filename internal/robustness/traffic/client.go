@@ -114,8 +114,9 @@ func (t *Traffic) post(ctx context.Context, path, key string, body []byte) (Answ
 	}
 }
 
-// postAll sends the same request n times at once and returns the definitive answers.
-func (t *Traffic) postAll(ctx context.Context, n int, path, key string, body []byte) []Answer {
+// PostAll sends the same request n times at once, each until it has a definitive answer or
+// ctx ends, and returns these answers.
+func (t *Traffic) PostAll(ctx context.Context, n int, path, key string, body []byte) []Answer {
 	var mu sync.Mutex
 	var answers []Answer
 	var all sync.WaitGroup

@@ -153,7 +153,7 @@ func each(records []Record, start func(i int) bool, do func(*Record)) {
 // ended. It stops where ctx ends.
 func (t *Traffic) process(ctx context.Context, r *Record) {
 	const path = "/v1/charges"
-	r.Answers = t.postAll(ctx, r.Charge.Together, path, r.Charge.Key, r.Charge.Body)
+	r.Answers = t.PostAll(ctx, r.Charge.Together, path, r.Charge.Key, r.Charge.Body)
 	if len(r.Answers) == 0 || r.Answers[0].Status != http.StatusAccepted {
 		return
 	}
@@ -161,12 +161,12 @@ func (t *Traffic) process(ctx context.Context, r *Record) {
 	own := path + "/" + r.ID
 	cancel := func(n int) {
 		if r.Charge.Cancel {
-			r.Cancel = append(r.Cancel, t.postAll(ctx, n, own+"/cancel", r.Charge.Key+"-cancel", nil)...)
+			r.Cancel = append(r.Cancel, t.PostAll(ctx, n, own+"/cancel", r.Charge.Key+"-cancel", nil)...)
 		}
 	}
 	t.tally.Accepted.Add(1)
 	if r.Charge.Reuse {
-		r.Reuse = t.postAll(ctx, 1, path, r.Charge.Key, r.Charge.otherBody())
+		r.Reuse = t.PostAll(ctx, 1, path, r.Charge.Key, r.Charge.otherBody())
 		t.tally.Reused.Add(int64(len(r.Reuse)))
 	}
 	if Wait(ctx, r.Charge.CancelAfter) == nil {
@@ -177,7 +177,7 @@ func (t *Traffic) process(ctx context.Context, r *Record) {
 	}
 	cancel(1)
 	t.refundAll(ctx, r)
-	r.Answers = append(r.Answers, t.postAll(ctx, 3-r.Charge.Together, path, r.Charge.Key, r.Charge.Body)...)
+	r.Answers = append(r.Answers, t.PostAll(ctx, 3-r.Charge.Together, path, r.Charge.Key, r.Charge.Body)...)
 	_ = t.read(ctx, own, &r.Final)
 	r.Events = t.events(ctx, r.ID, r.Outcomes())
 }
@@ -204,7 +204,7 @@ func (t *Traffic) refundAll(ctx context.Context, r *Record) {
 // refund sends two requests at once and, when the refund has ended, the third.
 func (t *Traffic) refund(ctx context.Context, charge string, r *RefundRecord) {
 	path := "/v1/charges/" + charge + "/refunds"
-	r.Answers = t.postAll(ctx, 2, path, r.Refund.Key, r.Refund.Body)
+	r.Answers = t.PostAll(ctx, 2, path, r.Refund.Key, r.Refund.Body)
 	if len(r.Answers) > 0 && r.Answers[0].Status == http.StatusAccepted {
 		r.ID = r.Answers[0].member("id")
 		var now struct {
@@ -214,7 +214,7 @@ func (t *Traffic) refund(ctx context.Context, charge string, r *RefundRecord) {
 		_ = t.await(ctx, path+"/"+r.ID, &now, func() bool { return now.Status == Succeeded || now.Status == Failed })
 		r.Amount, r.Status = now.Amount, now.Status
 	}
-	r.Answers = append(r.Answers, t.postAll(ctx, 1, path, r.Refund.Key, r.Refund.Body)...)
+	r.Answers = append(r.Answers, t.PostAll(ctx, 1, path, r.Refund.Key, r.Refund.Body)...)
 }
 
 // events is a charge's stream when the merchant was notified of that many outcomes.

@@ -1,0 +1,368 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/payonce/payonce/internal/robustness/fleet"
+	"github.com/payonce/payonce/internal/robustness/traffic"
+)
+
+// The faults of the guard lab. Each leaves payonce sound as long as all guards are there.
+// It returns what `payonce timeline` shows of it: a charge or a key.
+
+func sameKey(ctx context.Context, s *scene) (string, error) {
+	const key = "lab-same-key"
+	_, err := s.charge(ctx, 10, key, "")
+	return key, err
+}
+
+// newCollation plays an update of the server's image: ICU sorts otherwise, and the indexes
+// are those from before.
+func newCollation(ctx context.Context, s *scene) (string, error) {
+	const requests = 40
+	send := func() error {
+		for n := range requests {
+			if _, err := s.charge(ctx, 1, fmt.Sprintf("lab-%d", n), ""); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err := send(); err != nil {
+		return "", err
+	}
+	_, err := s.exec(ctx, `
+do $$
+begin
+  execute format('update pg_database set %I = ''und-u-kn'' where datname = current_database()',
+    (select attname from pg_attribute where attrelid = 'pg_database'::regclass and attname in ('daticulocale', 'datlocale')));
+end
+$$`)
+	if err == nil {
+		err = s.restartDatabase(ctx)
+	}
+	if err == nil {
+		err = send()
+	}
+	if err != nil {
+		return "", err
+	}
+	keys, err := s.texts(ctx, `
+select key
+  from idempotency_keys
+ where key like 'lab-%'
+ group by scope, operation, key
+ order by count(*) desc, key
+ limit 1`)
+	return strings.Join(keys, ""), err
+}
+
+// rivalRefunds lets each commit take a moment, so that the requests read the charge before the
+// first refund is in it. The workers go on when all refunds are stored, and read them at once.
+func rivalRefunds(ctx context.Context, s *scene) (string, error) {
+	id, err := s.endedCharge(ctx, "lab-refunds")
+	if err == nil {
+		err = errors.Join(s.setCommitDelay(ctx, 100*time.Millisecond), each(s.Workers, (*fleet.Process).Pause))
+	}
+	if err == nil {
+		var sent sync.WaitGroup
+		for n := range 8 {
+			sent.Go(func() {
+				s.traffic.PostAll(ctx, 1, "/v1/charges/"+id+"/refunds", fmt.Sprintf("lab-refund-%d", n), []byte(`{"amount": 700}`))
+			})
+		}
+		sent.Wait()
+		err = errors.Join(s.setCommitDelay(ctx, 0), each(s.Workers, (*fleet.Process).Resume))
+	}
+	return id, err
+}
+
+func (s *scene) setCommitDelay(ctx context.Context, delay time.Duration) error {
+	for _, sql := range []string{
+		"alter system set commit_siblings = 0",
+		fmt.Sprintf("alter system set commit_delay = %d", delay.Microseconds()),
+		"select pg_reload_conf()",
+	} {
+		if _, err := s.exec(ctx, sql); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lostCommit plays a failover to a standby that does not have the latest commit.
+func lostCommit(ctx context.Context, s *scene) (string, error) {
+	return s.whileConfirmed(ctx, "lab-lost-commit", func(id string) (bool, error) {
+		lost, err := s.lose(ctx, id)
+		if err != nil || lost == 0 {
+			return false, err
+		}
+		return true, errors.Join(s.sandbox.ClearFaults(ctx), s.ended(ctx, id))
+	})
+}
+
+const deleteStarted = `
+delete from ledger_events
+ where stream_id = $1
+   and type like 'payment.started.v%'
+   and not exists (select from ledger_events where stream_id = $1 and type like 'payment.captured.v%')`
+
+// lose deletes the newest event of a charge as no program can: without triggers.
+func (s *scene) lose(ctx context.Context, id string) (events int64, err error) {
+	return events, s.on(ctx, func(conn *pgx.Conn) error {
+		if _, err := conn.Exec(ctx, `set session_replication_role = replica`); err != nil {
+			return err
+		}
+		tag, err := conn.Exec(ctx, deleteStarted, id)
+		events = tag.RowsAffected()
+		return err
+	})
+}
+
+func updateByHand(ctx context.Context, s *scene) (string, error) {
+	id, err := s.endedCharge(ctx, "lab-by-hand")
+	if err != nil {
+		return "", err
+	}
+	return id, s.refusable(ctx, `update ledger_events set data = jsonb_set(data, '{amount}', '2000') where stream_id = $1 and version = 1`, id)
+}
+
+// pausedHolder pauses a worker whose last commit of a charge is at the database, and lets another
+// one take the message over and die.
+func pausedHolder(ctx context.Context, s *scene) (id string, err error) {
+	victim, rival := s.Workers[0], s.Workers[1]
+	if err := rival.Pause(); err != nil {
+		return "", err
+	}
+	err = s.whileLocked(ctx, "outbox", s.Workers[:1], func() error {
+		id, err = s.charge(ctx, 1, "lab-paused", "")
+		return err
+	}, func() error {
+		if err := s.wait(ctx, selectWaiting, 1); err != nil {
+			return err
+		}
+		if err := errors.Join(victim.Pause(), rival.Resume()); err != nil {
+			return err
+		}
+		err := s.wait(ctx, `select exists (select from inbox where ordering_key = $1 and fence = 2)`, id)
+		return errors.Join(err, rival.Kill())
+	})
+	return id, errors.Join(err, victim.Resume(), rival.Restart(ctx), s.ended(ctx, id))
+}
+
+// whileConfirmed sends a charge and calls strike while its worker waits for the provider's
+// answer to a confirmation. Where strike came too late, another charge is sent.
+func (s *scene) whileConfirmed(ctx context.Context, key string, strike func(id string) (bool, error)) (string, error) {
+	if err := s.sandbox.SetFaults(ctx, traffic.Faults{Slow: traffic.Slow{P: 1, Milliseconds: 1000}}); err != nil {
+		return "", err
+	}
+	for n := 0; ; n++ {
+		id, err := s.charge(ctx, 1, fmt.Sprintf("%s-%d", key, n), "")
+		if err == nil {
+			err = s.wait(ctx, `select exists (select from ledger_events where stream_id = $1 and type like 'payment.started.v%')`, id)
+		}
+		if err != nil {
+			return "", err
+		}
+		if struck, err := strike(id); struck || err != nil {
+			return id, err
+		}
+	}
+}
+
+func lastPiece(ctx context.Context, s *scene) (id string, err error) {
+	err = s.whileLocked(ctx, "stock", s.Workers, func() error {
+		for n := range 10 {
+			if id, err = s.charge(ctx, 1, fmt.Sprintf("lab-last-%d", n), "last"); err != nil {
+				return err
+			}
+		}
+		return nil
+	}, func() error {
+		return errors.Join(s.wait(ctx, selectWaiting, 1), traffic.Wait(ctx, 300*time.Millisecond)) // the others have read the stock
+	})
+	return id, errors.Join(err, s.ended(ctx, id))
+}
+
+func restockByHand(ctx context.Context, s *scene) (string, error) {
+	id, err := s.endedCharge(ctx, "lab-restock")
+	if err != nil {
+		return "", err
+	}
+	return id, s.refusable(ctx, `update stock set available = available + 5 where sku = 'mug'`)
+}
+
+func deletedArticle(ctx context.Context, s *scene) (id string, err error) {
+	err = s.hold(ctx, "stock", s.Workers, func() error {
+		id, err = s.charge(ctx, 1, "lab-gone", "gone")
+		return err
+	}, func(tx pgx.Tx) error {
+		err := s.wait(ctx, selectWaiting, 1)
+		if err == nil {
+			_, err = tx.Exec(ctx, `delete from stock where sku = 'gone'`)
+		}
+		return err
+	})
+	return id, errors.Join(err, s.ended(ctx, id))
+}
+
+func foldedTwice(ctx context.Context, s *scene) (id string, err error) {
+	err = s.whileLocked(ctx, "projections", s.Workers, func() error {
+		id, err = s.charge(ctx, 1, "lab-fold", "")
+		return err
+	}, func() error { return s.wait(ctx, selectWaiting, 2) })
+	return id, errors.Join(err, s.ended(ctx, id))
+}
+
+// charge sends the request for a charge of 10.00 n times at once and returns the charge of
+// the first answer.
+func (s *scene) charge(ctx context.Context, n int, key, sku string) (string, error) {
+	items := ""
+	if sku != "" {
+		items = fmt.Sprintf(`, "items": [{"sku": %q, "quantity": 1}]`, sku)
+	}
+	body := fmt.Sprintf(`{"order_id": %q, "amount": 1000, "currency": "EUR", "payment_method": "pm_card_visa"%s}`, key, items)
+	answers := s.traffic.PostAll(ctx, n, "/v1/charges", key, []byte(body))
+	if len(answers) == 0 {
+		return "", context.Cause(ctx)
+	}
+	id, ok := strings.CutPrefix(answers[0].Location, "/v1/charges/")
+	if !ok {
+		return "", fmt.Errorf("charge %s: answered %+v", key, answers[0])
+	}
+	return id, nil
+}
+
+// endedCharge is a charge that has succeeded and has no work left.
+func (s *scene) endedCharge(ctx context.Context, key string) (string, error) {
+	id, err := s.charge(ctx, 1, key, "")
+	if err == nil {
+		err = s.ended(ctx, id)
+	}
+	if err == nil {
+		err = s.quiet(ctx)
+	}
+	return id, err
+}
+
+func (s *scene) ended(ctx context.Context, id string) error {
+	return s.wait(ctx, `select exists (select from ledger_events where stream_id = $1 and (type like 'charge.succeeded.v%' or type like 'charge.failed.v%'))`, id)
+}
+
+// quiet waits until nothing is left to do but what waits for something that will not come.
+func (s *scene) quiet(ctx context.Context) error {
+	return s.wait(ctx, `
+select not exists (select from inbox where status in ('pending', 'running') and waits = 0)
+   and not exists (
+         select
+           from outbox o
+          where not exists (
+                  select
+                    from outbox_offsets f
+                   where f.topic = o.topic
+                     and f.consumer_group = 'inbox'
+                     and (f.transaction_id, f."offset") >= (o.transaction_id, o."offset")))
+   and not exists (
+         select
+           from ledger_events e
+           join projections p
+             on p.state = 'live'
+          where (e.txid, e.position) > (p.txid, p.position))`)
+}
+
+// on runs with a connection as the owner of the service's tables.
+func (s *scene) on(ctx context.Context, do func(*pgx.Conn) error) error {
+	return onDatabase(ctx, s.Service, do)
+}
+
+// exec runs one statement, or several without arguments, and returns how many rows it changed.
+func (s *scene) exec(ctx context.Context, sql string, args ...any) (rows int64, err error) {
+	return rows, s.on(ctx, func(conn *pgx.Conn) error {
+		tag, err := conn.Exec(ctx, sql, args...)
+		rows = tag.RowsAffected()
+		return err
+	})
+}
+
+// refusable runs a statement that a guard may refuse.
+func (s *scene) refusable(ctx context.Context, sql string, args ...any) error {
+	_, err := s.exec(ctx, sql, args...)
+	if refused, ok := errors.AsType[*pgconn.PgError](err); ok && strings.HasPrefix(refused.Code, "23") {
+		return nil
+	}
+	return err
+}
+
+// texts returns the rows of a query.
+func (s *scene) texts(ctx context.Context, sql string, args ...any) (texts []string, err error) {
+	return texts, s.on(ctx, func(conn *pgx.Conn) error {
+		rows, _ := conn.Query(ctx, sql, args...) // CollectRows returns its error
+		texts, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		return err
+	})
+}
+
+// is returns the answer of a query of yes or no.
+func (s *scene) is(ctx context.Context, sql string, args ...any) (yes bool, err error) {
+	return yes, s.on(ctx, func(conn *pgx.Conn) error { return conn.QueryRow(ctx, sql, args...).Scan(&yes) })
+}
+
+// wait waits until a query returns true.
+func (s *scene) wait(ctx context.Context, sql string, args ...any) error {
+	return s.on(ctx, func(conn *pgx.Conn) error {
+		for {
+			var yes bool
+			if err := conn.QueryRow(ctx, sql, args...).Scan(&yes); err != nil || yes {
+				return err
+			}
+			if err := traffic.Wait(ctx, 5*time.Millisecond); err != nil {
+				return fmt.Errorf("wait for %s %v: %w", sql, args, err)
+			}
+		}
+	})
+}
+
+// selectWaiting returns whether so many sessions wait for a lock.
+const selectWaiting = `
+select count(*) >= $1
+  from pg_stat_activity
+ where datname = current_database()
+   and wait_event_type = 'Lock'`
+
+// whileLocked is hold for what needs no transaction.
+func (s *scene) whileLocked(ctx context.Context, table string, paused []*fleet.Process, send, locked func() error) error {
+	return s.hold(ctx, table, paused, send, func(pgx.Tx) error { return locked() })
+}
+
+// hold sends requests while programs are paused, then locks a table against writers, lets the
+// programs go on, and unlocks the table when locked has returned. The lock has no transaction id,
+// so it does not hold back the readers of the outbox.
+func (s *scene) hold(ctx context.Context, table string, paused []*fleet.Process, send func() error, locked func(pgx.Tx) error) error {
+	if err := errors.Join(each(paused, (*fleet.Process).Pause), send()); err != nil {
+		return errors.Join(err, each(paused, (*fleet.Process).Resume))
+	}
+	return s.on(ctx, func(conn *pgx.Conn) error {
+		return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, "lock table "+table+" in exclusive mode")
+			if err = errors.Join(err, each(paused, (*fleet.Process).Resume)); err != nil {
+				return err
+			}
+			return locked(tx)
+		})
+	})
+}
+
+func each(programs []*fleet.Process, do func(*fleet.Process) error) (err error) {
+	for _, p := range programs {
+		err = errors.Join(err, do(p))
+	}
+	return err
+}

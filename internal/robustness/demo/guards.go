@@ -1,0 +1,129 @@
+package demo
+
+import (
+	"context"
+	"fmt"
+)
+
+// Guard is a guard of docs/reference/guards.md that the guard lab can remove.
+type Guard struct {
+	Name string `json:"guard"`
+	Kind string `json:"kind"`
+	// Remove is the SQL that removes it from the migrated database.
+	Remove string `json:"removed"`
+	// Fault is what happens after the storm, and what the guard refuses.
+	Fault string `json:"fault"`
+	// Red are the checks of the audit that are violated without the guard, and no others.
+	Red []string `json:"expected"`
+	// Charge is what then happened to a charge.
+	Charge string `json:"charge"`
+
+	inflict func(context.Context, *scene) (string, error)
+}
+
+// Guards are the guards of the lab, in the order in which `--break all` removes them. The last
+// entry removes guards that stand behind others: without them nothing is violated.
+func Guards() []Guard {
+	return []Guard{
+		{
+			"idempotency_keys_once", "primary key",
+			`alter table idempotency_keys drop constraint idempotency_keys_once`,
+			"10 requests with one key at the same instant", []string{oneAnswer},
+			"each request made a charge of its own, and each charge was captured", sameKey,
+		},
+		{
+			"idempotency_keys.key", "collation",
+			`alter table idempotency_keys alter column key type text collate "default"`,
+			"after a restart the server sorts digits as numbers, and requests are retried", []string{oneAnswer},
+			"the index searched in the wrong place, and retries made and captured second charges", newCollation,
+		},
+		{
+			"ledger_events_version_once", "unique, and those behind it",
+			`
+alter table ledger_events drop constraint ledger_events_version_once cascade;
+alter table ledger_postings drop constraint ledger_postings_leg_once`,
+			"8 refunds of 70% of a charge at the same instant",
+			[]string{gapless, legal, postings, "refunds never exceed the capture", "no message is overdue or a dead letter"},
+			"several refunds were accepted at one version, together more than was captured; none of them ends", rivalRefunds,
+		},
+		{
+			"ledger_events_previous_exists", "foreign key",
+			`alter table ledger_events drop constraint ledger_events_previous_exists`,
+			"a failover loses an event while a worker decides the next one", []string{gapless, legal},
+			"it was captured, and has no record of the payment intent; its webhook waits for ever", lostCommit,
+		},
+		{
+			"ledger_events_append_only", "trigger",
+			`drop trigger ledger_events_append_only on ledger_events`,
+			"an update by hand doubles the amount of a request",
+			[]string{legal, postings, "an answer names the charge that it accepted", "provider: a succeeded charge was captured in full"},
+			"it shows twice the amount that was captured", updateByHand,
+		},
+		{
+			"inbox_done_by_holder", "check",
+			`alter table inbox drop constraint inbox_done_by_holder`,
+			"a worker is paused beyond its lease, and continues when another one has finished", []string{"a finished message was finished by its holder"},
+			"a worker without the lease ended its message", pausedHolder,
+		},
+		{
+			"stock_available_not_negative", "check",
+			`alter table stock drop constraint stock_available_not_negative`,
+			"10 charges take the last piece at the same instant", []string{supplied},
+			"all 10 charges were captured for one piece", lastPiece,
+		},
+		{
+			"stock_adds_up", "check",
+			`alter table stock drop constraint stock_adds_up`,
+			"an update by hand adds 5 pieces to what is available", []string{supplied},
+			"later charges could buy 5 pieces that do not exist", restockByHand,
+		},
+		{
+			"reservations_known_sku", "foreign key",
+			`alter table reservations drop constraint reservations_known_sku`,
+			"an article is deleted while a charge reserves it", []string{"sold stock was taken by charges"},
+			"it was captured for an article that does not exist", deletedArticle,
+		},
+		{
+			"projections_folded_once", "check",
+			`alter table projections drop constraint projections_folded_once`,
+			"both workers fold the same events at the same instant", []string{"projected balances are the sums of the postings"},
+			"its amounts are twice in the merchant's balance", foldedTwice,
+		},
+		{
+			"second line", "several",
+			`
+alter table ledger_events drop constraint ledger_events_event_once;
+alter table ledger_postings drop constraint ledger_postings_leg_once;
+alter table reservations drop constraint reservations_once;
+alter table stock drop constraint stock_reserved_not_negative;
+drop index ledger_events_one_beginning, ledger_events_one_capture, ledger_events_one_outcome,
+           ledger_events_one_capture_per_reference, ledger_events_one_refund_outcome,
+           ledger_events_one_refund_reversal, ledger_events_one_refund_per_reference,
+           inbox_one_running_per_key`,
+			"all faults above", nil,
+			"nothing: another guard refused the same fault", allFaults,
+		},
+	}
+}
+
+// The checks of the audit that several guards have.
+const (
+	oneAnswer = "one stored answer per key"
+	gapless   = "streams have no gap"
+	legal     = "streams are legal"
+	supplied  = "stock adds up to what was supplied"
+	postings  = "postings are what the events cause"
+)
+
+// allFaults inflicts the faults of all guards in turn.
+func allFaults(ctx context.Context, s *scene) (shown string, err error) {
+	for _, g := range Guards() {
+		if g.Kind == "several" {
+			continue
+		}
+		if shown, err = g.inflict(ctx, s); err != nil {
+			return "", fmt.Errorf("%s: %w", g.Fault, err)
+		}
+	}
+	return shown, nil
+}
