@@ -165,7 +165,7 @@ type demoCmd struct {
 	Keep     bool   `help:"Keep the services running after the audit, and print their URLs and the API key, until Ctrl-C."`
 	JSON     bool   `name:"json" help:"Print the audit as JSON on stdout and everything else on stderr."`
 	Database string `placeholder:"URL" help:"Use this PostgreSQL server, in databases that the demo creates."`
-	Break    string `placeholder:"GUARD" help:"Remove a guard."`
+	Break    string `placeholder:"GUARD" help:"Instead, remove one guard from the database of a throw-away server, and show which checks of the audit are then violated, and what happens to a charge. list lists the guards, all removes each in turn, none removes none."`
 	Running  bool   `help:"Use services that run already: set API_URLS, SANDBOX_URL, API_KEY, DATABASE_URL, STRIPE_SECRET_KEY and STRIPE_API_BASE."`
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"testing"
@@ -8,6 +9,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/payonce/payonce/internal/reference"
+	"github.com/payonce/payonce/internal/robustness/demo"
 )
 
 func TestReference_commands(t *testing.T) {
@@ -36,4 +38,14 @@ func TestReference_commands(t *testing.T) {
 		text.WriteString(reference.Table([]string{"argument or flag", "default", "meaning"}, rows))
 	}
 	reference.Section(t, "cli.md", "Commands", text.String())
+}
+
+func TestReference_guards(t *testing.T) {
+	t.Parallel()
+	var rows [][]string
+	for _, g := range demo.Guards() {
+		rows = append(rows, []string{reference.Code(g.Name), g.Kind, g.Fault, cmp.Or(strings.Join(g.Red, "; "), "nothing"), g.Charge})
+	}
+	header := []string{"guard removed", "kind", "fault", "violated without it", "what happened to the charge"}
+	reference.Section(t, "guard-lab.md", "Guards", reference.Table(header, rows))
 }

@@ -98,8 +98,8 @@ func (s *databases) on(ctx context.Context, do func(*pgx.Conn) error) error {
 }
 
 // onDatabase runs with a connection to a database.
-func onDatabase(ctx context.Context, url string, do func(*pgx.Conn) error) error {
-	conn, err := pgx.Connect(ctx, url)
+func onDatabase(ctx context.Context, at string, do func(*pgx.Conn) error) error {
+	conn, err := pgx.Connect(ctx, at)
 	if err != nil {
 		return fmt.Errorf("connect to the demo's server: %w", err)
 	}

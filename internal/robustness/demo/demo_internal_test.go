@@ -1,6 +1,8 @@
 package demo
 
 import (
+	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -41,6 +43,26 @@ func TestStrikes_breakEnoughWhileChargesFlow(t *testing.T) {
 		}
 		if counts[killWorker] < validate.LeastWorkerKills || counts[killAPI] != 1 || counts[restartDatabase] != 1 {
 			t.Errorf("strikes: %v", counts)
+		}
+	}
+}
+
+func TestReportFindings_otherChecksThanExpected_isBroken(t *testing.T) {
+	t.Parallel()
+	for asExpected, want := range map[bool]error{true: nil, false: ErrBroken} {
+		var out strings.Builder
+		f := Finding{Guard: Guards()[0], AsExpected: asExpected, Violated: []validate.Check{{Name: "streams have no gap", Violated: 1, Examples: []any{"ch_1"}}}}
+		if err := reportFindings(Options{Stdout: &out}, []Finding{f}); !errors.Is(err, want) || !strings.Contains(out.String(), "streams have no gap, for example ch_1") {
+			t.Errorf("as expected is %v: %v, and printed\n%s", asExpected, err, out.String())
+		}
+	}
+}
+
+func TestBreak_refusesWhatIsNoLab(t *testing.T) {
+	t.Parallel()
+	for name, o := range map[string]Options{"no_such_guard": {}, "all": {Database: "postgres://db"}, "none": {Keep: true}} {
+		if err := Break(t.Context(), o, name); err == nil {
+			t.Errorf("--break %s with %+v is accepted", name, o)
 		}
 	}
 }

@@ -39,7 +39,7 @@ func newCollation(ctx context.Context, s *scene) (string, error) {
 	if err := send(); err != nil {
 		return "", err
 	}
-	_, err := s.exec(ctx, `
+	err := s.exec(ctx, `
 do $$
 begin
   execute format('update pg_database set %I = ''und-u-kn'' where datname = current_database()',
@@ -91,7 +91,7 @@ func (s *scene) setCommitDelay(ctx context.Context, delay time.Duration) error {
 		fmt.Sprintf("alter system set commit_delay = %d", delay.Microseconds()),
 		"select pg_reload_conf()",
 	} {
-		if _, err := s.exec(ctx, sql); err != nil {
+		if err := s.exec(ctx, sql); err != nil {
 			return err
 		}
 	}
@@ -283,18 +283,17 @@ func (s *scene) on(ctx context.Context, do func(*pgx.Conn) error) error {
 	return onDatabase(ctx, s.Service, do)
 }
 
-// exec runs one statement, or several without arguments, and returns how many rows it changed.
-func (s *scene) exec(ctx context.Context, sql string, args ...any) (rows int64, err error) {
-	return rows, s.on(ctx, func(conn *pgx.Conn) error {
-		tag, err := conn.Exec(ctx, sql, args...)
-		rows = tag.RowsAffected()
+// exec runs one statement, or several without arguments.
+func (s *scene) exec(ctx context.Context, sql string, args ...any) error {
+	return s.on(ctx, func(conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, sql, args...)
 		return err
 	})
 }
 
 // refusable runs a statement that a guard may refuse.
 func (s *scene) refusable(ctx context.Context, sql string, args ...any) error {
-	_, err := s.exec(ctx, sql, args...)
+	err := s.exec(ctx, sql, args...)
 	if refused, ok := errors.AsType[*pgconn.PgError](err); ok && strings.HasPrefix(refused.Code, "23") {
 		return nil
 	}
@@ -308,11 +307,6 @@ func (s *scene) texts(ctx context.Context, sql string, args ...any) (texts []str
 		texts, err = pgx.CollectRows(rows, pgx.RowTo[string])
 		return err
 	})
-}
-
-// is returns the answer of a query of yes or no.
-func (s *scene) is(ctx context.Context, sql string, args ...any) (yes bool, err error) {
-	return yes, s.on(ctx, func(conn *pgx.Conn) error { return conn.QueryRow(ctx, sql, args...).Scan(&yes) })
 }
 
 // wait waits until a query returns true.

@@ -160,7 +160,7 @@ func (o Options) without(ctx context.Context, g Guard) (f Finding, err error) {
 		f.NotRun = "this PostgreSQL is built without ICU"
 		return f, nil
 	}
-	if _, err := s.exec(ctx, g.Remove); err != nil {
+	if err := s.exec(ctx, g.Remove); err != nil {
 		return f, fmt.Errorf("remove it: %w", err)
 	}
 	if err := s.storm(ctx, o.Seed, plan); err != nil {
