@@ -59,7 +59,7 @@ func ownServer(t *testing.T, o local.Options) (*local.Server, *server) {
 	})
 	s, err := newServer(started.URL("postgres"))
 	must(t, err)
-	for _, role := range []string{"payonce_api", "payonce_worker"} {
+	for _, role := range []string{"payonce_api", "payonce_worker", "payonce_console"} {
 		s.execute(t, "create role "+role+" nologin")
 	}
 	return started, s

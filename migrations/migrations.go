@@ -130,7 +130,8 @@ func refuseOutdated(ctx context.Context, db *sql.DB) error {
 // Without a role it is null.
 const selectGranted = `
 select coalesce(has_table_privilege(to_regrole('payonce_api'), 'payonce_migrations', 'select')
-            and has_table_privilege(to_regrole('payonce_worker'), 'payonce_migrations', 'select'), false)`
+            and has_table_privilege(to_regrole('payonce_worker'), 'payonce_migrations', 'select')
+            and has_table_privilege(to_regrole('payonce_console'), 'payonce_migrations', 'select'), false)`
 
 func granted(ctx context.Context, db *sql.DB) error {
 	var granted bool
@@ -138,7 +139,7 @@ func granted(ctx context.Context, db *sql.DB) error {
 		return fmt.Errorf("look for the rights of the roles: %w", err)
 	}
 	if !granted {
-		return errors.New("the roles payonce_api and payonce_worker have no rights here: the tables were restored before the roles were made, so make them and restore again")
+		return errors.New("the roles payonce_api, payonce_worker and payonce_console have no rights here: the tables were restored before the roles were made, so make them and restore again")
 	}
 	return nil
 }

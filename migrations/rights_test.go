@@ -150,7 +150,7 @@ values ('acme', 1, 'whsec_b2xk', sha256('s'), 'test', now()),
 func TestRoles_cannotAvoidGrantsAndPolicies(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
-	for _, role := range []postgres.Role{postgres.RoleAPI, postgres.RoleWorker} {
+	for _, role := range []postgres.Role{postgres.RoleAPI, postgres.RoleWorker, postgres.RoleConsole} {
 		t.Run(string(role), func(t *testing.T) {
 			t.Parallel()
 			conn, err := testdb.As(t, db, role).Pool().Acquire(t.Context())

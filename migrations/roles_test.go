@@ -34,7 +34,7 @@ func TestRoles(t *testing.T) {
 		}
 	}
 	roles := func() []string {
-		return testdb.All[string](t, admin, `select rolname::text from pg_roles where rolname in ('payonce_api', 'payonce_worker') order by 1`)
+		return testdb.All[string](t, admin, `select rolname::text from pg_roles where rolname in ('payonce_api', 'payonce_worker', 'payonce_console') order by 1`)
 	}
 
 	run(admin,
@@ -45,7 +45,7 @@ func TestRoles(t *testing.T) {
 
 	// For a user who may not create the roles, the error says what to do, and nothing is left behind.
 	err := migrations.Up(t.Context(), user(t, server.URL("of_humble"), "humble"))
-	if err == nil || !strings.Contains(err.Error(), `the role payonce_api is missing, or not granted to humble: let a superuser run "create role payonce_api; create role payonce_worker; grant payonce_api, payonce_worker to humble"`) {
+	if err == nil || !strings.Contains(err.Error(), `the role payonce_api is missing, or not granted to humble: let a superuser run "create role payonce_api; create role payonce_worker; create role payonce_console; grant payonce_api, payonce_worker, payonce_console to humble"`) {
 		t.Fatalf("the refusal is %v", err)
 	}
 	if left := roles(); len(left) > 0 {
@@ -60,7 +60,7 @@ func TestRoles(t *testing.T) {
 		all.Go(func() error { return migrations.Up(t.Context(), server.URL(name)) })
 	}
 	testdb.Must(t, all.Wait())
-	if made := roles(); len(made) != 2 {
+	if made := roles(); len(made) != 3 {
 		t.Fatalf("there are the roles %v", made)
 	}
 
@@ -68,21 +68,21 @@ func TestRoles(t *testing.T) {
 	if err := migrations.Up(t.Context(), user(t, server.URL("of_humble"), "humble")); err == nil || !strings.Contains(err.Error(), "not granted to humble") {
 		t.Fatalf("the refusal is %v", err)
 	}
-	run(admin, "grant payonce_api, payonce_worker to humble")
+	run(admin, "grant payonce_api, payonce_worker, payonce_console to humble")
 	mayAct(t, user(t, server.URL("of_humble"), "humble"))
 
 	// A user who may create roles creates the missing ones, and may act as them.
 	for i := range 8 {
 		run(admin, "drop database db_"+strconv.Itoa(i))
 	}
-	run(admin, "drop database of_humble", "drop role payonce_api", "drop role payonce_worker")
+	run(admin, "drop database of_humble", "drop role payonce_api", "drop role payonce_worker", "drop role payonce_console")
 	mayAct(t, user(t, server.URL("of_maker"), "maker"))
 }
 
 // TestUpAfterARestoreWithoutRoles: pg_restore says so of each right, and goes on.
 func TestUpAfterARestoreWithoutRoles(t *testing.T) {
 	t.Parallel()
-	for _, role := range []string{"payonce_api", "payonce_worker"} {
+	for _, role := range []string{"payonce_api", "payonce_worker", "payonce_console"} {
 		t.Run(role, func(t *testing.T) {
 			t.Parallel()
 			address := testdb.URL(t)
@@ -122,7 +122,7 @@ func composeServer(t *testing.T) (server *local.Server, admin *pgx.Conn) {
 func TestComposeLogins(t *testing.T) {
 	t.Parallel()
 	server, admin := composeServer(t)
-	for role, login := range map[postgres.Role]string{postgres.RoleAPI: "payonce_compose_api", postgres.RoleWorker: "payonce_compose_worker"} {
+	for role, login := range map[postgres.Role]string{postgres.RoleAPI: "payonce_compose_api", postgres.RoleWorker: "payonce_compose_worker", postgres.RoleConsole: "payonce_compose_console"} {
 		o := postgres.Options{Role: role, RefusePrivileged: true, AllowPlaintext: true, AllowUnsafeDurability: true}
 		db, err := postgres.Open(t.Context(), user(t, server.URL("payonce"), login), o)
 		testdb.Must(t, err)
@@ -227,7 +227,7 @@ func TestHostileAPI_holdsUpOthersForABoundedTime(t *testing.T) {
 	}
 }
 
-// mayAct migrates as a user who is no superuser, twice, and acts as both roles.
+// mayAct migrates as a user who is no superuser, twice, and acts as all roles.
 func mayAct(t *testing.T, address string) {
 	t.Helper()
 	for range 2 {
@@ -236,7 +236,7 @@ func mayAct(t *testing.T, address string) {
 	conn, err := pgx.Connect(t.Context(), address)
 	testdb.Must(t, err)
 	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
-	for _, role := range []string{"payonce_api", "payonce_worker"} {
+	for _, role := range []string{"payonce_api", "payonce_worker", "payonce_console"} {
 		if _, err := conn.Exec(t.Context(), "set role "+role); err != nil {
 			t.Error(err)
 		}

@@ -1,5 +1,5 @@
 -- Promise: a program can do no more than its work, and a request sees no more than its
--- merchant's rows. The api and the worker act as roles of their own, and everything
+-- merchant's rows. The api, the worker and the console act as roles of their own, and everything
 -- that is not granted here is refused to them (42501). Of every table with a merchant
 -- the api reads and writes only the rows of the merchant that its transaction names in
 -- the setting payonce.merchant; without a name, none.
@@ -17,7 +17,7 @@ declare
   program text;
   may_set text := case when current_setting('server_version_num')::int >= 160000 then 'SET' else 'MEMBER' end;
 begin
-  foreach program in array array['payonce_api', 'payonce_worker'] loop
+  foreach program in array array['payonce_api', 'payonce_worker', 'payonce_console'] loop
     begin
       if not exists (select from pg_roles where rolname = program) then
         execute format('create role %I nologin', program);
@@ -33,7 +33,7 @@ begin
     exception
       when unique_violation then null; -- as above
       when insufficient_privilege or undefined_object then
-        raise exception 'the role % is missing, or not granted to %: let a superuser run "create role payonce_api; create role payonce_worker; grant payonce_api, payonce_worker to %" as far as it is not done, and migrate again',
+        raise exception 'the role % is missing, or not granted to %: let a superuser run "create role payonce_api; create role payonce_worker; create role payonce_console; grant payonce_api, payonce_worker, payonce_console to %" as far as it is not done, and migrate again',
               program, current_user, quote_ident(current_user)
               using errcode = 'insufficient_privilege';
     end;
@@ -296,10 +296,10 @@ grant execute on function end_stuck_sessions to payonce_worker;
 -- Grants ----------------------------------------------------------------------
 
 revoke create on schema public from public;
-grant usage on schema public to payonce_api, payonce_worker;
+grant usage on schema public to payonce_api, payonce_worker, payonce_console;
 
--- Both programs check the schema's version at start.
-grant select on payonce_migrations to payonce_api, payonce_worker;
+-- All programs check the schema's version at start.
+grant select on payonce_migrations to payonce_api, payonce_worker, payonce_console;
 
 -- The ledger is read and appended to. Position, transaction and time of an event are the
 -- database's own.
@@ -364,6 +364,19 @@ grant select, update (secret) on webhook_secrets to payonce_worker;
 grant select, update (delivered_at) on webhook_resends to payonce_worker;
 grant execute on function api_keys_by_prefix, api_keys_used to payonce_api;
 
+-- The console shows what all merchants' charges did, and no payload of a request, no secret and
+-- no API key. Of an operator it stores what is decided about a dead letter.
+grant select
+   on ledger_events, ledger_postings, projections, charge_list, account_balances, charges_set_aside,
+      outbox, outbox_offsets, inbox, stock, reservations, webhook_resends, operator_actions
+   to payonce_console;
+grant select (scope, operation, key, status_code, location, body, created_at, expires_at) on idempotency_keys to payonce_console;
+grant select (id, receiver, message_id, payload_hash, received_at) on inbox_quarantine to payonce_console;
+grant select (merchant_id) on merchants to payonce_console;
+grant update (status, due_at, attempts, deaths, waits, waiting_since, fence, finished_at, decided_by, decided_at)
+   on inbox to payonce_console;
+grant execute on function api_keys_by_prefix, api_keys_used to payonce_console;
+
 -- One program's own.
 grant select (secret) on cache_secret to payonce_api;
 grant select on audit_results to payonce_worker;
@@ -399,6 +412,21 @@ create policy worker on reservations     to payonce_worker using (true) with che
 create policy worker on merchants        to payonce_worker using (true) with check (true);
 create policy worker on webhook_resends  to payonce_worker using (true) with check (true);
 create policy worker on webhook_secrets for select to payonce_worker using (true);
+
+-- The console reads for all merchants, and decides about dead letters of all of them.
+create policy console on ledger_events    for select to payonce_console using (true);
+create policy console on ledger_postings  for select to payonce_console using (true);
+create policy console on charge_list      for select to payonce_console using (true);
+create policy console on account_balances for select to payonce_console using (true);
+create policy console on idempotency_keys for select to payonce_console using (true);
+create policy console on outbox           for select to payonce_console using (true);
+create policy console on inbox            for select to payonce_console using (true);
+create policy console on inbox_quarantine for select to payonce_console using (true);
+create policy console on stock            for select to payonce_console using (true);
+create policy console on reservations     for select to payonce_console using (true);
+create policy console on merchants        for select to payonce_console using (true);
+create policy console on webhook_resends  for select to payonce_console using (true);
+create policy console_decides on inbox    for update to payonce_console using (status = 'dead') with check (status in ('pending', 'discarded'));
 
 -- A secret that still signs cannot be deleted.
 create policy forget on webhook_secrets for update to payonce_worker
@@ -566,7 +594,8 @@ create policy tenant_changes on inbox for update to payonce_api
             and version = 1) = current_setting('payonce.merchant', true));
 
 -- The api counts a repeated delivery, wakes a message that waits for an external service,
--- and stores what an operator decides about a dead letter. It ends, holds and delays none.
+-- and stores what an operator decides about a dead letter, as the console does. It ends, holds
+-- and delays none.
 create function refuse_foreign_change() returns trigger
 language plpgsql
 set search_path = pg_catalog, pg_temp

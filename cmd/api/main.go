@@ -114,7 +114,7 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 
 func (s settings) database(traces *telemetry.Traces, committed func(*pgx.Batch)) postgres.Options {
 	return postgres.Options{
-		Application: application, Role: postgres.RoleAPI, MaxConns: connections, LockTimeout: lockTimeout,
+		Application: application + " " + program.Instance(), Role: postgres.RoleAPI, MaxConns: connections, LockTimeout: lockTimeout,
 		Writes: writes.Order(), Tracer: traces.Statements(), Committed: committed, AllowPlaintext: s.AllowPlaintext,
 		RefusePrivileged: !s.AllowPrivilegedDatabaseUser,
 	}

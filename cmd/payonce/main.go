@@ -25,6 +25,7 @@ import (
 
 type commands struct {
 	Demo        demoCmd        `cmd:"" help:"Run payonce on this machine: charges under duplicates, faults and kills, then the audit."`
+	Console     consoleCmd     `cmd:"" help:"Serve the web console: the running service, the history of each charge, dead letters. Its settings are in the environment."`
 	Migrate     migrateCmd     `cmd:"" help:"Apply the migrations that the database does not have yet. May be repeated."`
 	Seed        seedCmd        `cmd:"" help:"Register a merchant, its API key and its stock. May be repeated."`
 	Keys        keysCmd        `cmd:"" help:"Make, list and revoke API keys."`
@@ -188,6 +189,12 @@ func (c *demoCmd) Run(ctx context.Context) error {
 			return err
 		}
 		o.Running = &running
+	} else {
+		console, err := newDemoConsole(ctx)
+		if err != nil {
+			return err
+		}
+		o.Console = console
 	}
 	if c.Break != "" {
 		return demo.Break(ctx, o, c.Break)

@@ -76,7 +76,7 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	g.Go(func() error { return program.ServeMetrics(ctx, log, s.MetricsAddr, metrics.Handler()) })
 	background(func(ctx context.Context) { bell.Run(ctx, db.Pool()) })
 	background((&retention.Job{
-		DB: db, Log: log, Name: holder() + "/" + rand.Text(),
+		DB: db, Log: log, Name: program.Instance() + "/" + rand.Text(),
 		OutboxWindow: s.OutboxRetention, InboxWindow: s.InboxRetention,
 	}).Run)
 	background((&ledger.Projector{DB: db, Bell: bell.Bell(doorbell.Outbox | doorbell.Ledger), Listening: bell.Listening, Log: log}).Run)
@@ -101,7 +101,7 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 // open opens the database, which must have every migration.
 func open(ctx context.Context, log *slog.Logger, s settings, traces *telemetry.Traces, bell *outbox.Doorbell) (*postgres.DB, error) {
 	db, err := program.Open(ctx, log, s.DatabaseURL.Reveal(), postgres.Options{
-		Application: application, Role: postgres.RoleWorker, RefusePrivileged: !s.AllowPrivilegedDatabaseUser, AllowPlaintext: s.AllowPlaintext,
+		Application: application + " " + program.Instance(), Role: postgres.RoleWorker, RefusePrivileged: !s.AllowPrivilegedDatabaseUser, AllowPlaintext: s.AllowPlaintext,
 		Writes: writes.Order(slices.Concat(fulfillment.Writes(), inbox.Writes())...),
 		Tracer: traces.Statements(), Committed: doorbell.Committed(bell),
 	})

@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
-	"os"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -41,7 +39,7 @@ func processors(log *slog.Logger, db *postgres.DB, services fulfillment.Services
 		p := &inbox.Processor{
 			DB:          db,
 			Receiver:    r.Name,
-			Holder:      holder(),
+			Holder:      program.Instance(),
 			Handle:      r.Handle,
 			Concurrency: s.WorkerConcurrency,
 			Policy: inbox.Policy{
@@ -59,15 +57,6 @@ func processors(log *slog.Logger, db *postgres.DB, services fulfillment.Services
 		receivers = append(receivers, receiver{r, bell.Bell(doorbell.Outbox), p})
 	}
 	return receivers
-}
-
-// holder names this process in claims.
-func holder() string {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown"
-	}
-	return fmt.Sprintf("%s:%d", host, os.Getpid())
 }
 
 // receive takes messages from the outbox into the inbox, each topic by a subscription of its

@@ -65,12 +65,18 @@ var rules = []rule{
 	{"internal/rediscache", "idempotency internal/loop internal/postgres", "keeps answers beside the database, and no package trusts what it says"},
 	{"internal/audit", "domain internal/postgres", "reads the tables and replays the streams; it may not ask the code that it audits"},
 	{
-		"internal/httpapi", "domain groupcommit idempotency inbox intake ledger internal/audit internal/merchants internal/postgres",
+		"internal/httpapi", "domain groupcommit idempotency inbox intake ledger internal/audit internal/guess internal/merchants internal/postgres",
 		"turns HTTP into a use case and its result into HTTP; it carries out nothing",
 	},
 
 	// The programs.
 	{"internal/program", "migrations/version internal/postgres internal/telemetry", "what both services do at start and at the end"},
+	{"internal/guess", "", "counts wrong keys, whichever they are"},
+	{
+		"internal/console", "domain groupcommit inbox outbox internal/audit internal/console/lanes internal/doorbell internal/guess internal/loop " +
+			"internal/merchants internal/postgres",
+		"shows what is stored, and decides about dead letters by the functions of inbox; it accepts and carries out nothing",
+	},
 	{"internal/writes", "groupcommit idempotency ledger outbox", "the one list of what may share a commit, in the order of its locks"},
 	{"internal/loop", "", "repeats work, whichever it is"},
 	{"internal/schemacheck", "", "compares tables with a list, whichever they are"},

@@ -94,8 +94,15 @@ func checkEach[T any](name string, cases []T, complain func(T) string) Check {
 	return check
 }
 
-// snapshots opens the snapshots of an audit: a *postgres.DB as the owner of the tables for
+// Database is what Run reads: a *postgres.DB as the owner of the tables or as the console for
 // an audit of everything, its Tenant for an audit of one merchant.
+type Database interface {
+	// Read sends a batch of at most two statements: postgres.ReadWholeTables, for a check that
+	// compares whole tables, and one that reads.
+	Read(ctx context.Context, b *pgx.Batch) error
+}
+
+// snapshots opens the snapshots of what one statement cannot read.
 type snapshots interface {
 	Snapshot(ctx context.Context) (pgx.Tx, error)
 }
@@ -109,12 +116,13 @@ func (p pool) Snapshot(ctx context.Context) (pgx.Tx, error) {
 
 // Run checks every promise that the tables can show, with one connection. While a snapshot
 // is open, PostgreSQL removes nothing that was deleted since, and the tables that are
-// written most become slow: so each check, and each page of streams, has its own. An error
-// means that the audit could not be finished; violations are in the report.
+// written most become slow: so each check, and each page of streams, is one statement with a
+// snapshot of its own. An error means that the audit could not be finished; violations are in
+// the report.
 //
 // An audit of one merchant cannot see what happens between merchants: that two of them
 // captured one payment intent, or that a message is about no charge at all.
-func Run(ctx context.Context, db snapshots) (Report, error) {
+func Run(ctx context.Context, db Database) (Report, error) {
 	var report Report
 	checks, err := checkStreams(ctx, db)
 	if err != nil {
@@ -147,17 +155,16 @@ select count(*),
               ) as cases(complaint)) placed`
 
 // checkAll checks the promises.
-func checkAll(ctx context.Context, db snapshots) (checks []Check, err error) {
+func checkAll(ctx context.Context, db Database) (checks []Check, err error) {
 	for _, p := range promises {
 		c := newCheck(p.name)
-		err := inSnapshot(ctx, db, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(ctx, postgres.ReadWholeTables); err != nil {
-				return err
-			}
-			sql := fmt.Sprintf(countCases, "select case"+p.when+" end from "+p.cases)
-			return tx.QueryRow(ctx, facts+sql, maxExamples).Scan(&c.Checked, &c.Violated, &c.Examples)
+		b := &pgx.Batch{}
+		b.Queue(postgres.ReadWholeTables)
+		sql := fmt.Sprintf(countCases, "select case"+p.when+" end from "+p.cases)
+		b.Queue(facts+sql, maxExamples).QueryRow(func(row pgx.Row) error {
+			return row.Scan(&c.Checked, &c.Violated, &c.Examples)
 		})
-		if err != nil {
+		if err := db.Read(ctx, b); err != nil {
 			return nil, fmt.Errorf("check that %s: %w", p.name, err)
 		}
 		slices.Sort(c.Examples)

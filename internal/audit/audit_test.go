@@ -333,10 +333,10 @@ func (f *fixture) auditWith(t *testing.T, statements string) audit.Report {
 	return report
 }
 
-// within is a transaction whose snapshots show its own writes.
+// within is a transaction whose reads show its own writes.
 type within struct{ tx pgx.Tx }
 
-func (w within) Snapshot(ctx context.Context) (pgx.Tx, error) { return w.tx.Begin(ctx) }
+func (w within) Read(ctx context.Context, b *pgx.Batch) error { return w.tx.SendBatch(ctx, b).Close() }
 
 // violated are the names of the checks that failed, in order. A check that failed without
 // an example is not among them, nor one that gives too many.

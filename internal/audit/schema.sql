@@ -41,7 +41,7 @@ comment on column operator_actions.actor is 'the operator as the program names i
 comment on column operator_actions.login is 'the database user of the session, which no program chooses';
 comment on column operator_actions.subject is 'what was changed: the number of a message, the prefix of a key, the generation of a secret, the transaction of a repair, the id of a merchant, an event or a worker';
 comment on column operator_actions.before is 'the stored values that changed; null: the row is new';
-comment on column operator_actions.after is 'the stored values, without keys, hashes and secrets';
+comment on column operator_actions.after is 'the stored values, without keys, hashes and secrets, and the operator''s reason where one was given';
 
 -- Actions are appended and never changed.
 create trigger operator_actions_append_only
@@ -50,8 +50,9 @@ before update or delete or truncate on operator_actions
 
 -- The arguments are the action, the columns of subject, merchant and actor ('' for none), and
 -- the columns whose values are stored. Of a URL only the origin is stored: its path may hold a
--- token. An action that changes none of the stored values is not recorded. A worker states its
--- retention under a new name at each start, so it is compared with the last one recorded.
+-- token. The setting payonce.reason adds the operator's reason. An action that changes none of
+-- the stored values is not recorded. A worker states its retention under a new name at each
+-- start, so it is compared with the last one recorded.
 create function record_action() returns trigger
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
@@ -88,6 +89,9 @@ begin
   if earlier ? 'webhook_url' then
     earlier := earlier || jsonb_build_object('webhook_url',
       regexp_replace(earlier ->> 'webhook_url', '^(\w+://)([^/?#]*@)?([^/?#]*).*$', '\1\3'));
+  end if;
+  if current_setting('payonce.reason', true) <> '' then
+    shown := shown || jsonb_build_object('reason', current_setting('payonce.reason', true));
   end if;
   insert into public.operator_actions
          (actor, login, action, subject, merchant_id, before, after)

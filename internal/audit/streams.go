@@ -80,7 +80,7 @@ type streamChecks struct {
 
 // checkStreams reads the whole ledger once, page by page. A stream that begins meanwhile
 // may be left to the next audit.
-func checkStreams(ctx context.Context, db snapshots) ([]Check, error) {
+func checkStreams(ctx context.Context, db Database) ([]Check, error) {
 	checks := streamChecks{
 		gapless:  newCheck("streams have no gap"),
 		legal:    newCheck("streams are legal"),
@@ -111,23 +111,22 @@ func checkStreams(ctx context.Context, db snapshots) ([]Check, error) {
 }
 
 // readPage reads a page of streams. It is full, and ends anywhere, at pageBytes.
-func readPage(ctx context.Context, db snapshots, last string, limit int) (page []storedEvent, full bool, err error) {
-	err = inSnapshot(ctx, db, func(tx pgx.Tx) error {
-		rows, _ := tx.Query(ctx, selectStreams, last, limit) // Err returns its error
-		defer rows.Close()
+func readPage(ctx context.Context, db Database, last string, limit int) (page []storedEvent, full bool, err error) {
+	b := &pgx.Batch{}
+	b.Queue(selectStreams, last, limit).Query(func(rows pgx.Rows) error {
 		for size := 0; rows.Next() && !full; full = size > pageBytes {
 			e, err := pgx.RowToStructByName[storedEvent](rows)
 			if err != nil {
-				return fmt.Errorf("read the ledger: %w", err)
+				return err
 			}
 			page, size = append(page, e), size+len(e.Data)
 		}
-		if err := rows.Err(); err != nil {
-			return fmt.Errorf("read the ledger: %w", err)
-		}
-		return nil
+		return rows.Err()
 	})
-	return page, full, err
+	if err := db.Read(ctx, b); err != nil {
+		return nil, false, fmt.Errorf("read the ledger: %w", err)
+	}
+	return page, full, nil
 }
 
 // see checks one whole stream.

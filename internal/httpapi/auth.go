@@ -100,13 +100,13 @@ func (a *API) admit(ctx context.Context, k credentials) (session, error) {
 	switch {
 	case recent && !a.limits.rates.allow(known.merchant, a.Now()):
 		return session{}, errRate
-	case !recent && a.Limits.Guesses > 0 && a.guesser(k.from).TokensAt(a.Now()) < 1:
+	case !recent && a.guesses.Refuses(k.from.String(), a.Now()):
 		return session{}, errGuessing
 	}
 	s, err := a.read(ctx, k, known.merchant, recent)
 	if errors.Is(err, merchants.ErrUnauthorized) {
 		a.recent.Remove(id)
-		a.guesser(k.from).AllowN(a.Now(), 1)
+		a.guesses.Count(k.from.String(), a.Now())
 	}
 	if err != nil {
 		return session{}, err

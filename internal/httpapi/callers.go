@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/labstack/echo/v4"
-	"golang.org/x/time/rate"
 
 	"github.com/payonce/payonce/internal/merchants"
 )
@@ -36,20 +35,6 @@ func clientOf(c echo.Context) netip.Addr {
 }
 
 var errGuessing = errors.New("the address has sent too many API keys that are not valid")
-
-const (
-	guessInterval = 6 * time.Second // after which an address may send one more wrong key
-	maxGuessers   = 10_000          // addresses that are remembered: about two megabytes
-)
-
-// guesser holds how many wrong API keys a client may send now.
-func (a *API) guesser(from netip.Addr) *rate.Limiter {
-	l := rate.NewLimiter(rate.Every(guessInterval), a.Limits.Guesses)
-	if known, ok, _ := a.guessers.PeekOrAdd(networkOf(from.String()), l); ok {
-		return known
-	}
-	return l
-}
 
 const (
 	// useInterval is how long a noted use of an API key stands for later ones.

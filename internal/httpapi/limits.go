@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"net/netip"
 	"strings"
 	"sync"
 	"time"
@@ -12,6 +11,8 @@ import (
 	"github.com/labstack/echo/v4"
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
+
+	"github.com/payonce/payonce/internal/guess"
 )
 
 // Limits bound what callers can use of one process. Several processes allow the sum. Zero
@@ -169,7 +170,7 @@ func (a *API) limitWork(next echo.HandlerFunc) echo.HandlerFunc {
 // readUnsigned reads the body of a provider event whose sender is not known yet: soon, and few
 // at a time from one network, so that slow senders do not keep the provider out.
 func (a *API) readUnsigned(c echo.Context) error {
-	leave, err := a.limits.unsigned.enter(networkOf(c.RealIP()))
+	leave, err := a.limits.unsigned.enter(guess.Network(c.RealIP()))
 	if err != nil {
 		hangUp(c)
 		return err
@@ -190,15 +191,6 @@ func hangUp(c echo.Context) {
 		c.Response().Header().Set(echo.HeaderConnection, "close")
 		_ = http.NewResponseController(c.Response()).SetReadDeadline(time.Now().Add(time.Second)) //nolint:forbidigo // a socket knows no other clock
 	}
-}
-
-// networkOf is an IPv4 address, or the /64 of an IPv6 address, which one client has.
-func networkOf(address string) string {
-	if ip, err := netip.ParseAddr(address); err == nil && ip.Is6() && !ip.Is4In6() {
-		network, _ := ip.WithZone("").Prefix(64)
-		return network.String()
-	}
-	return address
 }
 
 const bodyKey = "body" // in echo's context

@@ -1,16 +1,11 @@
 package httpapi
 
 import (
-	"net/netip"
 	"runtime"
 	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
-
-	lru "github.com/hashicorp/golang-lru/v2"
-	"golang.org/x/time/rate"
 )
 
 // TestAdmission_keepsItsBoundsAndReturnsEverySlot: requests of a few merchants enter, and
@@ -54,40 +49,5 @@ func TestAdmission_keepsItsBoundsAndReturnsEverySlot(t *testing.T) {
 	}
 	if a.all != 0 || len(a.of) != 0 {
 		t.Errorf("%d places and %v are still taken", a.all, a.of)
-	}
-}
-
-// TestGuessers_areBoundedInMemory: an attacker with many addresses pushes out others, and no
-// client of IPv6 has more than one.
-func TestGuessers_areBoundedInMemory(t *testing.T) {
-	t.Parallel()
-	guessers, err := lru.New[string, *rate.Limiter](maxGuessers)
-	if err != nil {
-		t.Fatal(err)
-	}
-	a := &API{Config: Config{Limits: Limits{Guesses: 1}}, guessers: guessers}
-	now := time.Unix(1_800_000_000, 0)
-	addr := netip.MustParseAddr("10.0.0.0")
-	for range maxGuessers + 100 {
-		a.guesser(addr).AllowN(now, 1)
-		addr = addr.Next()
-	}
-	if n := guessers.Len(); n != maxGuessers {
-		t.Errorf("%d addresses are remembered", n)
-	}
-	a.guesser(netip.MustParseAddr("2001:db8:0:1::1")).AllowN(now, 1)
-	a.guesser(netip.Addr{}).AllowN(now, 1) // a connection without an address
-	for _, test := range []struct {
-		address   netip.Addr
-		exhausted bool
-	}{
-		{netip.MustParseAddr("2001:db8:0:1::2"), true},
-		{netip.MustParseAddr("2001:db8:0:2::1"), false},
-		{netip.MustParseAddr("10.0.0.0"), false},
-		{netip.Addr{}, true},
-	} {
-		if exhausted := a.guesser(test.address).TokensAt(now) < 1; exhausted != test.exhausted {
-			t.Errorf("%s is exhausted: %t", test.address, exhausted)
-		}
 	}
 }

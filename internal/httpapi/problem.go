@@ -14,6 +14,7 @@ import (
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/intake"
+	"github.com/payonce/payonce/internal/guess"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/ledger"
 )
@@ -197,7 +198,7 @@ func (a *API) problem(err error, c echo.Context) {
 		}
 	}
 	if errors.Is(err, errGuessing) {
-		h.Set(headerRetryAfter, strconv.Itoa(int(guessInterval.Seconds())))
+		h.Set(headerRetryAfter, strconv.Itoa(int(guess.Interval.Seconds())))
 		c.Set(deniedKey, DeniedGuessing)
 		hangUp(c)
 	}

@@ -23,10 +23,10 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/labstack/echo/v4"
 	"github.com/labstack/echo/v4/middleware"
-	"golang.org/x/time/rate"
 
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/intake"
+	"github.com/payonce/payonce/internal/guess"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
 )
@@ -99,11 +99,11 @@ func (c Config) check() error {
 type API struct {
 	Config
 
-	limits   *limits
-	assets   map[string]asset                  // by path
-	recent   *lru.Cache[[32]byte, recentKey]   // API keys that were valid lately, by hash
-	guessers *lru.Cache[string, *rate.Limiter] // addresses that sent API keys that were not valid lately
-	uses     chan [32]byte                     // API keys whose uses are not recorded yet, by hash
+	limits  *limits
+	assets  map[string]asset                // by path
+	recent  *lru.Cache[[32]byte, recentKey] // API keys that were valid lately, by hash
+	guesses *guess.Limiter                  // addresses that sent API keys that were not valid lately
+	uses    chan [32]byte                   // API keys whose uses are not recorded yet, by hash
 
 	// Reads of API keys: of those that were not valid lately; of requests without an
 	// idempotency key; and of those with one, since a lock on keys delays no others.
@@ -125,16 +125,12 @@ func New(c Config) (*API, error) {
 	if err != nil {
 		return nil, fmt.Errorf("remember API keys: %w", err)
 	}
-	guessers, err := lru.New[string, *rate.Limiter](maxGuessers)
-	if err != nil {
-		return nil, fmt.Errorf("remember addresses: %w", err)
-	}
 	assets, err := newAssets()
 	if err != nil {
 		return nil, err
 	}
 	return &API{
-		Config: c, limits: newLimits(c.Limits), recent: recent, guessers: guessers, uses: make(chan [32]byte, mostUses), assets: assets,
+		Config: c, limits: newLimits(c.Limits), recent: recent, guesses: guess.New(c.Limits.Guesses), uses: make(chan [32]byte, mostUses), assets: assets,
 		unknownSessions: newSessions(c.DB, c.Limits.Authenticating),
 		sessions:        newSessions(c.DB, c.Limits.Authenticating),
 		keyedSessions:   newSessions(c.DB, (c.Limits.Authenticating+1)/2),

@@ -65,24 +65,26 @@ const (
 	ChargesRead  Scope = "charges:read"  // read charges, refunds, idempotency keys and balances
 	RefundsWrite Scope = "refunds:write" // request refunds
 	Admin        Scope = "admin"         // the operators' routes, over what is the merchant's
+	Operator     Scope = "operator"      // the console, over what is any merchant's; no route of the API
 )
 
-// Scopes are all there are.
+// Scopes are those of a merchant's own: all but Operator.
 func Scopes() []Scope { return []Scope{ChargesWrite, ChargesRead, RefundsWrite, Admin} }
 
 // ParseScopes reads names of scopes and returns each once, in the order of Scopes. An unknown
 // name is an error, and so is no name.
 func ParseScopes(names []string) ([]Scope, error) {
-	all := strings.Trim(strings.ReplaceAll(fmt.Sprint(Scopes()), " ", ", "), "[]")
+	known := append(Scopes(), Operator)
+	all := strings.Trim(strings.ReplaceAll(fmt.Sprint(known), " ", ", "), "[]")
 	for _, name := range names {
-		if !slices.Contains(Scopes(), Scope(name)) {
+		if !slices.Contains(known, Scope(name)) {
 			return nil, fmt.Errorf("%q is no scope: the scopes are %s", name, all)
 		}
 	}
 	if len(names) == 0 {
 		return nil, fmt.Errorf("a key has at least one of the scopes %s", all)
 	}
-	return slices.DeleteFunc(Scopes(), func(s Scope) bool { return !slices.Contains(names, string(s)) }), nil
+	return slices.DeleteFunc(known, func(s Scope) bool { return !slices.Contains(names, string(s)) }), nil
 }
 
 // Webhook is the endpoint of a merchant that registers.

@@ -55,6 +55,9 @@ type Options struct {
 	// Writes are the statements that may share a transaction with other batches that are
 	// committed at the same moment; where nil, each batch has its own transaction.
 	Writes *groupcommit.Order
+	// WholeTables plans every statement for whole tables, as ReadWholeTables does for those of one
+	// transaction.
+	WholeTables bool
 	// Settings are further settings of the sessions.
 	Settings map[string]string
 	// CommitTimeout bounds one commit; 15 s unless set. The outcome of a commit that

@@ -15,8 +15,9 @@ type Role string
 
 // The roles, made by migrations/service.sql.
 const (
-	RoleAPI    Role = "payonce_api"
-	RoleWorker Role = "payonce_worker"
+	RoleAPI     Role = "payonce_api"
+	RoleWorker  Role = "payonce_worker"
+	RoleConsole Role = "payonce_console"
 )
 
 // refusal is a sentence where the error of a first connection is about the role,
@@ -46,7 +47,7 @@ select session_user::text,
                 when r.rolsuper      then 'is a superuser'
                 when r.rolbypassrls  then 'has BYPASSRLS'
                 when r.rolcreaterole then 'has CREATEROLE'
-                when r.rolname in ('payonce_api', 'payonce_worker') and r.rolname <> $1
+                when r.rolname in ('payonce_api', 'payonce_worker', 'payonce_console') and r.rolname <> $1
                 then 'is another program''s'
                 when exists (select from pg_database d where d.datdba = r.oid and d.datname = current_database())
                 then 'owns the database'

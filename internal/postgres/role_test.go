@@ -18,7 +18,7 @@ func TestOpenAsARole(t *testing.T) {
 
 	t.Run("every session of the pool acts as it", func(t *testing.T) {
 		t.Parallel()
-		for _, role := range []postgres.Role{postgres.RoleAPI, postgres.RoleWorker} {
+		for _, role := range []postgres.Role{postgres.RoleAPI, postgres.RoleWorker, postgres.RoleConsole} {
 			db := open(t, testdb.URL(t), postgres.Options{Role: role, MaxConns: 2})
 			conn, err := db.Pool().Acquire(t.Context()) // so that the next one is another
 			testdb.Must(t, err)

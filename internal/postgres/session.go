@@ -42,7 +42,10 @@ func (o Options) sessionSettings() map[string]string {
 		"tcp_keepalives_count":                "3",
 	}
 	for name := range strings.SplitSeq(wholeTables, ",") {
-		settings[name] = "off"
+		settings[name] = map[bool]string{false: "off", true: "on"}[o.WholeTables]
+	}
+	if o.WholeTables {
+		settings["enable_nestloop"] = "off"
 	}
 	maps.Copy(settings, o.Settings)
 	if o.Role != "" {

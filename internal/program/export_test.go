@@ -14,7 +14,7 @@ const MaxWaiting = maxWaiting
 var (
 	LimitMemory = limitMemory
 	ServeWithin = func(ctx context.Context, log *slog.Logger, addr string, server *http.Server, drain time.Duration) error {
-		listener, err := listen(ctx, "HTTP_ADDR", addr)
+		listener, err := Listen(ctx, "HTTP_ADDR", addr)
 		if err == nil {
 			log.InfoContext(ctx, "listening", "addr", listener.Addr().String())
 			err = serve(ctx, log, listener, server, drain)

@@ -46,8 +46,8 @@ func closeOldest(most int) func(net.Conn, http.ConnState) {
 	}
 }
 
-// listen listens on the address of a setting, for a bounded number of connections.
-func listen(ctx context.Context, setting, addr string) (net.Listener, error) {
+// Listen listens on the address of a setting, for a bounded number of connections.
+func Listen(ctx context.Context, setting, addr string) (net.Listener, error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
 	if err != nil {
 		return nil, fmt.Errorf("%s %s cannot be listened on: %w", setting, addr, err)
@@ -66,7 +66,7 @@ func ServeMetrics(ctx context.Context, log *slog.Logger, addr string, metrics ht
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
-	listener, err := listen(ctx, "METRICS_ADDR", addr)
+	listener, err := Listen(ctx, "METRICS_ADDR", addr)
 	if err != nil {
 		return err
 	}

@@ -118,12 +118,26 @@ func Open(ctx context.Context, log *slog.Logger, url string, o postgres.Options)
 // server has a configuration for it. Requests in flight may finish within DrainTime; then
 // they are cut off. The number of connections is bounded.
 func Serve(ctx context.Context, log *slog.Logger, addr string, server *http.Server) error {
-	listener, err := listen(ctx, "HTTP_ADDR", addr)
+	listener, err := Listen(ctx, "HTTP_ADDR", addr)
 	if err != nil {
 		return err
 	}
+	return ServeListener(ctx, log, listener, server)
+}
+
+// ServeListener is Serve on a listener of Listen.
+func ServeListener(ctx context.Context, log *slog.Logger, listener net.Listener, server *http.Server) error {
 	log.InfoContext(ctx, "listening", "addr", listener.Addr().String())
 	return serve(ctx, log, listener, server, DrainTime)
+}
+
+// Instance names this process in claims and database sessions: its host and its number there.
+func Instance() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return fmt.Sprintf("%s:%d", host, os.Getpid())
 }
 
 func serve(ctx context.Context, log *slog.Logger, listener net.Listener, server *http.Server, drain time.Duration) error {

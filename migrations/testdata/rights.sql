@@ -27,7 +27,7 @@ with verbs(verb, rank) as (
          end as privilege
     from relations c
    cross join verbs v
-   cross join unnest(array['payonce_api', 'payonce_worker', 'public']) as role
+   cross join unnest(array['payonce_api', 'payonce_worker', 'payonce_console', 'public']) as role
 )
 select format('%s: %s: %s', relname, role, coalesce(string_agg(privilege, '; ' order by rank), 'nothing'))
   from held
@@ -46,7 +46,7 @@ select format('%s: policy %s to %s for %s', tablename, policyname, array_to_stri
  union all
 select format('%s(): executed by %s', proname, (
          select coalesce(string_agg(role, ', ' order by role), 'its owner')
-           from unnest(array['payonce_api', 'payonce_worker', 'public']) as role
+           from unnest(array['payonce_api', 'payonce_worker', 'payonce_console', 'public']) as role
           where has_function_privilege(role, pg_proc.oid, 'EXECUTE')))
   from pg_proc
  where pronamespace = 'public'::regnamespace
@@ -61,25 +61,25 @@ select format('%s(): runs as its owner with the names of its caller', proname)
 -- Only inserts move a sequence.
 select format('%s: used by %s', relname, role)
   from pg_class
- cross join unnest(array['payonce_api', 'payonce_worker', 'public']) as role
+ cross join unnest(array['payonce_api', 'payonce_worker', 'payonce_console', 'public']) as role
  where relnamespace = 'public'::regnamespace
    and case when relkind = 'S' then has_sequence_privilege(role, pg_class.oid, 'USAGE, SELECT, UPDATE') end
  union all
 select format('%s may create in %s', role, nspname)
-  from unnest(array['payonce_api', 'payonce_worker', 'public']) as role
+  from unnest(array['payonce_api', 'payonce_worker', 'payonce_console', 'public']) as role
  cross join pg_namespace
  where nspname not like 'pg\_%'
    and has_schema_privilege(role, pg_namespace.oid, 'CREATE')
  union all
 select format('%s may create schemas', role)
-  from unnest(array['payonce_api', 'payonce_worker', 'public']) as role
+  from unnest(array['payonce_api', 'payonce_worker', 'payonce_console', 'public']) as role
  where has_database_privilege(role, current_database(), 'CREATE')
  union all
 select format('%s is more than a role', rolname)
   from pg_roles
- where rolname in ('payonce_api', 'payonce_worker')
+ where rolname in ('payonce_api', 'payonce_worker', 'payonce_console')
    and (rolsuper or rolcreaterole or rolcreatedb or rolcanlogin or rolreplication or rolbypassrls)
  union all
 select format('%s includes %s', member::regrole, roleid::regrole)
   from pg_auth_members
- where member::regrole::text in ('payonce_api', 'payonce_worker')
+ where member::regrole::text in ('payonce_api', 'payonce_worker', 'payonce_console')

@@ -43,12 +43,21 @@ type Options struct {
 	Database string
 	// Running, if set, uses services that run already.
 	Running *Running
+	// Console, if set, shows the demo in a browser.
+	Console Console
 
 	Stdout io.Writer
 	Stderr io.Writer
 	Now    func() time.Time
 
 	lab *fleet.Binaries // of the guard lab, which has built them
+}
+
+// Console is a web console that listens already. Its pages say so until Show has a database.
+type Console interface {
+	URL() string
+	// Show reads the service's database until ctx ends.
+	Show(ctx context.Context, database string) error
 }
 
 // say prints a line on stderr, whose errors do not end the demo.
@@ -116,6 +125,9 @@ func (o Options) run(ctx context.Context) (err error) {
 	}
 	r := &run{Options: o}
 	r.Plan = traffic.NewPlan(o.Seed, o.Charges, newRunName())
+	if url := o.console(); url != "" {
+		o.say("console: %s", url)
+	}
 	o.say("payonce demo: %d charges, every request sent three times, seed %d", o.Charges, o.Seed)
 	if o.Running != nil {
 		r.Plan.Stock = nil // others have supplied it, and earlier runs have sold of it
@@ -131,6 +143,17 @@ func (o Options) run(ctx context.Context) (err error) {
 		defer cancel()
 		err = errors.Join(err, r.stage.close(ctx))
 	}()
+	showing, hide := context.WithCancel(ctx)
+	var shown sync.WaitGroup
+	defer shown.Wait()
+	defer hide()
+	if own, ok := r.stage.(*own); ok && o.Console != nil {
+		shown.Go(func() {
+			if err := o.Console.Show(showing, own.Service); err != nil && showing.Err() == nil {
+				o.say("the console shows nothing: %v", err)
+			}
+		})
+	}
 	if err := r.play(ctx); err != nil {
 		return err
 	}
@@ -150,6 +173,17 @@ func (o Options) run(ctx context.Context) (err error) {
 		return fmt.Errorf("%w: %s", ErrBroken, audit.Violated())
 	}
 	return nil
+}
+
+// console is the URL of the console, "" if there is none.
+func (o Options) console() string {
+	switch {
+	case o.Console != nil:
+		return o.Console.URL()
+	case o.Running != nil:
+		return o.Running.ConsoleURL
+	}
+	return ""
 }
 
 // run is one demo with what it has observed.

@@ -202,6 +202,8 @@ type Running struct {
 	SandboxURL string `env:"SANDBOX_URL,required"`
 	// API key of the merchant that charges.
 	APIKey string `env:"API_KEY,required"`
+	// URL of the console, which the demo prints first. Empty: there is none.
+	ConsoleURL string `env:"CONSOLE_URL"`
 	// Connection string of payonce's PostgreSQL database.
 	DatabaseURL string `env:"DATABASE_URL,required"`
 	// Secret key by which the audit asks the sandbox.
@@ -233,7 +235,7 @@ func (r *running) killed() string { return "cut off the database" }
 const cutSessions = `
 select count(*) filter (where pg_terminate_backend(pid))
 from pg_stat_activity
-where application_name = $1
+where application_name like $1 || ' %'
 and datname = current_database()`
 
 // kill ends every database session of a program. A program that was cut just now has

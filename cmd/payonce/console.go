@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	web "github.com/payonce/payonce/internal/console"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/program"
+)
+
+type consoleCmd struct{}
+
+// consoleSettings are the console's environment.
+type consoleSettings struct {
+	// For payonce console: connection string of payonce's PostgreSQL database. The user acts as the
+	// role payonce_console, so it must be a member of it.
+	DatabaseURL program.Secret `env:"DATABASE_URL,required,notEmpty"`
+	// For payonce console: permits a database user that is a superuser, owns the tables or may act
+	// as another role than payonce_console.
+	AllowPrivilegedDatabaseUser bool `env:"ALLOW_PRIVILEGED_DATABASE_USER"`
+	// As above, and permits the console on an address of a network without TLS.
+	AllowPlaintext bool `env:"ALLOW_PLAINTEXT"`
+	// key: an operator signs in with a key of scope operator. open: nobody is asked, for a demo on
+	// a machine of your own.
+	Access string `env:"CONSOLE_ACCESS" envDefault:"key"`
+
+	consoleAddress
+}
+
+// consoleAddress is where the console is served.
+type consoleAddress struct {
+	// Address on which the console listens. payonce demo takes another port where this one is in
+	// use.
+	Addr string `env:"CONSOLE_ADDR" envDefault:"127.0.0.1:8088"`
+	// Hosts under which browsers may read the console, separated by commas, without a port.
+	Hosts string `env:"CONSOLE_HOSTS" envDefault:"localhost,127.0.0.1,::1"`
+	// File with the certificate, in PEM, by which the console serves TLS. Empty: HTTP without TLS.
+	TLSCertFile string `env:"CONSOLE_TLS_CERT_FILE"`
+	// File with the key of that certificate, in PEM.
+	TLSKeyFile string `env:"CONSOLE_TLS_KEY_FILE"`
+	// How many wrong keys one address may send to the console at once. Then it may send ten in a
+	// minute. 0: any number.
+	AuthenticationFailures int `env:"CONSOLE_AUTHENTICATION_FAILURES" envDefault:"10"`
+}
+
+// Check refuses settings by which keys could be read on the way.
+func (s consoleSettings) Check() error {
+	switch {
+	case (s.TLSCertFile == "") != (s.TLSKeyFile == ""):
+		return errors.New("one of CONSOLE_TLS_CERT_FILE and CONSOLE_TLS_KEY_FILE is set: set both, or none")
+	case s.Access != "key" && s.Access != "open":
+		return fmt.Errorf("CONSOLE_ACCESS is %q: set it to one of key, open", s.Access)
+	case s.AuthenticationFailures < 0:
+		return fmt.Errorf("CONSOLE_AUTHENTICATION_FAILURES is %d: set it to a number of wrong keys, or to 0 for any number", s.AuthenticationFailures)
+	case !s.local() && !s.AllowPlaintext && (s.TLSCertFile == "" || s.Access == "open"):
+		return fmt.Errorf("CONSOLE_ADDR %s is reachable over a network without TLS, or without a key: set CONSOLE_TLS_CERT_FILE and CONSOLE_TLS_KEY_FILE, or ALLOW_PLAINTEXT=1 where the network is your own", s.Addr)
+	}
+	return nil
+}
+
+// local reports whether the console is reached from this machine alone.
+func (s consoleAddress) local() bool {
+	host, _, _ := net.SplitHostPort(s.Addr)
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+func (s consoleAddress) options(log *slog.Logger) web.Options {
+	hosts := strings.Split(strings.ToLower(strings.ReplaceAll(s.Hosts, " ", "")), ",")
+	return web.Options{
+		Hosts: slices.DeleteFunc(hosts, func(h string) bool { return h == "" }), TLS: s.TLSCertFile != "",
+		Guesses: s.AuthenticationFailures, Log: log, Now: time.Now,
+	}
+}
+
+// Run serves the console until ctx ends.
+func (consoleCmd) Run(ctx context.Context) error {
+	log := program.Logger(os.Stderr, "console", slog.LevelInfo)
+	s, err := program.Settings[consoleSettings](log, program.Environ())
+	if err != nil {
+		return err
+	}
+	o := s.options(log)
+	o.Open = s.Access == "open"
+	db, err := web.Open(ctx, func(ctx context.Context, o postgres.Options) (*postgres.DB, error) {
+		return program.Open(ctx, log, s.DatabaseURL.Reveal(), o)
+	}, postgres.Options{RefusePrivileged: !s.AllowPrivilegedDatabaseUser, AllowPlaintext: s.AllowPlaintext})
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	c := web.New(o)
+	server := c.Server() //nolint:contextcheck // a request carries its own context
+	if o.TLS {
+		if server.TLSConfig, err = program.TLS(log, s.TLSCertFile, s.TLSKeyFile); err != nil {
+			return err
+		}
+	}
+	listener, err := program.Listen(ctx, "CONSOLE_ADDR", s.Addr)
+	if err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return program.ServeListener(ctx, log, listener, server) })
+	g.Go(func() error { c.Run(ctx, db); return nil })
+	return g.Wait()
+}
+
+// demoConsole is the console of a demo: nobody signs in, and it says nothing.
+type demoConsole struct {
+	*web.Console
+
+	listener net.Listener
+	served   chan error
+}
+
+// newDemoConsole listens on CONSOLE_ADDR, or on another port where that one is in use.
+func newDemoConsole(ctx context.Context) (*demoConsole, error) {
+	s, err := program.Load[consoleAddress](program.Environ())
+	if err != nil {
+		return nil, err
+	}
+	if !s.local() {
+		return nil, fmt.Errorf("CONSOLE_ADDR is %s: nobody signs in to the demo's console, so it listens on this machine alone", s.Addr)
+	}
+	listener, err := program.Listen(ctx, "CONSOLE_ADDR", s.Addr)
+	if err != nil {
+		if listener, err = program.Listen(ctx, "CONSOLE_ADDR", "127.0.0.1:0"); err != nil {
+			return nil, err
+		}
+	}
+	o := s.options(slog.New(slog.DiscardHandler))
+	o.Open = true
+	d := &demoConsole{Console: web.New(o), listener: listener, served: make(chan error, 1)}
+	server := d.Server() //nolint:contextcheck // a request carries its own context
+	go func() { d.served <- program.ServeListener(ctx, o.Log, listener, server) }()
+	return d, nil
+}
+
+// URL is where the console is.
+func (d *demoConsole) URL() string { return "http://" + d.listener.Addr().String() }
+
+// Show shows the service of a database until ctx ends.
+func (d *demoConsole) Show(ctx context.Context, url string) error {
+	db, err := web.Open(ctx, func(ctx context.Context, o postgres.Options) (*postgres.DB, error) {
+		return postgres.Open(ctx, url, o)
+	}, postgres.Options{AllowPlaintext: true})
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	d.Run(ctx, db)
+	return nil
+}
+

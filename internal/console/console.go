@@ -1,0 +1,338 @@
+// Package console is the web console: it shows the running service, the history of a charge and
+// dead letters, and stores what an operator decides about these.
+//
+// # Guarantees
+//
+//   - Live pages cost the database at most three statements a second, however many are open, and
+//     none but the doorbell's while none is.
+//   - Without an operator's key, which is asked for again at most half a minute after it was
+//     revoked, no page but the login is shown (unless Options.Open).
+//   - What an operator does is stored with the operator's name in the transaction that does it.
+//   - A page names no other host, runs no script but its own file, and shows what was stored by
+//     others as text.
+//
+// # Limits
+//
+// Sessions are in memory: they end with the process. A page of a charge reads what payonce
+// timeline reads.
+package console
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"embed"
+	"errors"
+	"html/template"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/audit"
+	"github.com/payonce/payonce/internal/doorbell"
+	"github.com/payonce/payonce/internal/guess"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/outbox"
+)
+
+// Options configure a console.
+type Options struct {
+	// Open asks for no key: for a demo.
+	Open bool
+	// Hosts are those under which browsers may ask, without a port.
+	Hosts []string
+	// TLS says that browsers reach the console by TLS alone.
+	TLS bool
+	// Guesses is how many wrong keys an address may send at once; 0 is any number.
+	Guesses int
+	// Lab is what the crash lab does; nil where there is none.
+	Lab Lab
+	Log *slog.Logger
+	Now func() time.Time
+}
+
+// Database is what a console reads and writes, as the role payonce_console.
+type Database struct{ live, audit *postgres.DB }
+
+// Open opens the database. The application's name, the role and the limits of o are ignored.
+func Open(ctx context.Context, open func(context.Context, postgres.Options) (*postgres.DB, error), o postgres.Options) (Database, error) {
+	o.Application, o.Role, o.MaxConns, o.StatementTimeout = "payonce-console", postgres.RoleConsole, 6, 30*time.Second
+	live, err := open(ctx, o)
+	if err != nil {
+		return Database{}, err
+	}
+	o.MaxConns, o.WholeTables = 1, true
+	checked, err := open(ctx, o)
+	if err != nil {
+		live.Close()
+		return Database{}, err
+	}
+	return Database{live, checked}, nil
+}
+
+// Close closes the database after Run.
+func (d Database) Close() {
+	d.live.Close()
+	d.audit.Close()
+}
+
+// Console serves the pages.
+type Console struct {
+	Options
+
+	secret  []byte // of CSRF tokens
+	db      atomic.Pointer[postgres.DB]
+	bell    *outbox.Doorbell
+	live    *live
+	logins  *logins
+	pages   map[string]*template.Template
+	streams chan struct{}
+
+	laboratory laboratory
+}
+
+//go:embed assets
+var assets embed.FS
+
+const (
+	mostStreams = 1000 // live pages that are open at a time
+	maxForm     = 16 << 10
+	policy      = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+
+// New makes a console. Its pages say that the database is not there until Run has one.
+func New(o Options) *Console {
+	c := &Console{
+		Options: o, secret: []byte(rand.Text()), bell: doorbell.New(o.Log, true), logins: newLogins(guess.New(o.Guesses)),
+		pages: map[string]*template.Template{}, streams: make(chan struct{}, mostStreams),
+	}
+	layout := template.Must(template.New("layout.html").Funcs(functions).ParseFS(assets, "assets/layout.html", "assets/parts.html"))
+	for _, page := range []string{"flow", "charges", "charge", "letters", "letter", "lab", "learn", "login", "error"} {
+		c.pages[page] = template.Must(template.Must(layout.Clone()).ParseFS(assets, "assets/"+page+".html"))
+	}
+	c.live = newLive(o.Now, func(name string, data any) []byte {
+		var b bytes.Buffer
+		if err := c.pages["flow"].ExecuteTemplate(&b, name, data); err != nil {
+			o.Log.Error("a part of a page is not rendered", "part", name, "error", err)
+		}
+		return b.Bytes()
+	})
+	return c
+}
+
+// Run reads the database for live pages until ctx ends.
+func (c *Console) Run(ctx context.Context, db Database) {
+	c.db.Store(db.live)
+	c.live.run(ctx, db, c.bell)
+	c.db.Store(nil)
+}
+
+// Server returns a server of the pages.
+func (c *Console) Server() *http.Server {
+	return &http.Server{
+		Handler: c.Handler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second,
+		WriteTimeout: time.Minute, IdleTimeout: time.Minute, MaxHeaderBytes: 32 << 10,
+	}
+}
+
+// Handler serves the pages.
+func (c *Console) Handler() http.Handler {
+	mux := http.NewServeMux()
+	static, err := fs.Sub(assets, "assets")
+	if err != nil {
+		panic(err) // the folder is embedded
+	}
+	for _, name := range []string{"console.css", "console.js", "icon.svg"} {
+		mux.HandleFunc("GET /"+name, func(w http.ResponseWriter, r *http.Request) { http.ServeFileFS(w, r, static, name) })
+	}
+	mux.HandleFunc("GET /login", c.get("login", c.loginPage))
+	mux.HandleFunc("POST /login", c.post(c.login))
+	for path, show := range map[string]struct {
+		page string
+		data func(*http.Request) (any, error)
+	}{
+		"/{$}":              {"flow", c.flow},
+		"/charges":          {"charges", c.charges},
+		"/charges/{id}":     {"charge", c.charge},
+		"/dead-letters":     {"letters", c.letters},
+		"/dead-letters/{n}": {"letter", c.letter},
+		"/lab":              {"lab", c.lab},
+		"/learn":            {"learn", c.learn},
+	} {
+		mux.HandleFunc("GET "+path, c.get(show.page, c.known(show.data)))
+	}
+	mux.HandleFunc("GET /live", c.stream)
+	for path, do := range map[string]action{
+		"/logout": c.logout, "/dead-letters/{n}/retry": c.retry, "/dead-letters/{n}/discard": c.discard, "/lab": c.act,
+	} {
+		mux.HandleFunc("POST "+path, c.post(do))
+	}
+	mux.HandleFunc("/", c.get("error", func(*http.Request) (any, error) { return nil, errNoPage }))
+	return c.guard(mux)
+}
+
+// guard refuses hosts that are not the console's (DNS rebinding) and requests of other sites,
+// and sets the headers of every answer.
+func (c *Console) guard(next http.Handler) http.Handler {
+	sites := http.NewCrossOriginProtection()
+	sites.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { c.fail(w, r, errForeign) }))
+	next = sites.Handler(next)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Content-Security-Policy", policy)
+		h.Set("Cache-Control", "no-store")
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Referrer-Policy", "same-origin")
+		h.Set("Cross-Origin-Opener-Policy", "same-origin")
+		h.Set("Cross-Origin-Resource-Policy", "same-origin")
+		if c.TLS {
+			h.Set("Strict-Transport-Security", "max-age=31536000")
+		}
+		host, _, err := net.SplitHostPort(r.Host)
+		if err != nil {
+			host = r.Host
+		}
+		if !slices.Contains(c.Hosts, strings.ToLower(strings.Trim(host, "[]"))) {
+			http.Error(w, "The console is not served under this host: see CONSOLE_HOSTS.", http.StatusMisdirectedRequest)
+			return
+		}
+		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+		next.ServeHTTP(w, r)
+	})
+}
+
+// problem is an error that a page shows.
+type problem struct {
+	Status int
+	Text   string
+}
+
+func (p problem) Error() string { return p.Text }
+
+var (
+	errNoPage     = problem{http.StatusNotFound, "There is no such page."}
+	errForeign    = problem{http.StatusForbidden, "The form was not sent from this console, or has expired: go back, load the page again, and send it once more."}
+	errNoDatabase = problem{http.StatusServiceUnavailable, "The database is not there yet. The page loads again in a moment."}
+)
+
+// problemOf is what a page shows of an error. What the database says may hold what others have
+// stored, so it goes to the log alone.
+func (c *Console) problemOf(err error) problem {
+	var p problem
+	var pg *pgconn.PgError
+	switch {
+	case errors.As(err, &p):
+		return p
+	case errors.Is(err, audit.ErrNotFound):
+		return problem{http.StatusNotFound, "No charge, refund or idempotency key has this name."}
+	case errors.Is(err, inbox.ErrNoMessage):
+		return problem{http.StatusNotFound, "There is no such message."}
+	case errors.Is(err, inbox.ErrNotDeadLetter):
+		return problem{http.StatusConflict, "The message is not a dead letter any more: someone else may have decided about it."}
+	case errors.As(err, &pg) && pg.Code == "57014":
+		return problem{http.StatusGatewayTimeout, "The database took too long to answer. Search by an exact name."}
+	}
+	c.Log.Warn("a page of the console failed", "error", err)
+	return problem{http.StatusServiceUnavailable, "The database does not answer, or refuses what the page reads. The console's log says why."}
+}
+
+// view is what every page gets.
+type view struct {
+	Page, Actor, Token string
+	Open, HasLab       bool
+	Now                time.Time
+	Tick               *tick // nil: none yet
+	Done               string
+	Data               any
+}
+
+// get serves a page. The data's error is shown in its place, and nothing is stored.
+func (c *Console) get(page string, data func(*http.Request) (any, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		v := c.visit(w, r)
+		r = r.WithContext(context.WithValue(r.Context(), visitorKey{}, v))
+		shown, err := data(r)
+		if err != nil {
+			c.fail(w, r, err)
+			return
+		}
+		c.show(w, v, http.StatusOK, page, shown, done(r))
+	}
+}
+
+func (c *Console) fail(w http.ResponseWriter, r *http.Request, err error) {
+	v := c.visit(w, r)
+	if errors.Is(err, errNoKey) {
+		http.Redirect(w, r, "/login", http.StatusSeeOther)
+		return
+	}
+	p := c.problemOf(err)
+	if p.Status == http.StatusServiceUnavailable {
+		w.Header().Set("Refresh", "2")
+	}
+	c.show(w, v, p.Status, "error", p, "")
+}
+
+func (c *Console) show(w http.ResponseWriter, v visitor, status int, page string, data any, done string) {
+	c.live.mu.Lock()
+	last := c.live.last
+	c.live.mu.Unlock()
+	if v.Actor == "" {
+		last = nil
+	}
+	var b bytes.Buffer
+	err := c.pages[page].ExecuteTemplate(&b, "layout.html", view{
+		Page: page, Actor: v.Actor, Token: c.token(v.id), Open: c.Options.Open, HasLab: c.Lab != nil,
+		Now: c.Now(), Tick: last, Done: done, Data: data,
+	})
+	if err != nil {
+		c.Log.Error("a page is not rendered", "page", page, "error", err)
+		http.Error(w, "The page could not be rendered.", http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = w.Write(b.Bytes()) // a browser that has gone
+}
+
+// action does what a form asks for and returns the page that shows it.
+type action func(w http.ResponseWriter, r *http.Request, v visitor) (next string, err error)
+
+// post serves a form. Only a form that this console gave to this visitor is accepted.
+func (c *Console) post(do action) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		v := c.visit(w, r)
+		r = r.WithContext(context.WithValue(r.Context(), visitorKey{}, v))
+		if err := r.ParseForm(); err != nil || !c.genuine(v, r.PostForm.Get("token")) {
+			c.fail(w, r, errForeign)
+			return
+		}
+		next, err := do(w, r, v)
+		if err != nil {
+			c.fail(w, r, err)
+			return
+		}
+		http.Redirect(w, r, next, http.StatusSeeOther)
+	}
+}
+
+// known serves data to operators alone.
+func (c *Console) known(data func(*http.Request) (any, error)) func(*http.Request) (any, error) {
+	return func(r *http.Request) (any, error) {
+		if _, err := c.operator(r); err != nil {
+			return nil, err
+		}
+		if c.db.Load() == nil {
+			return nil, errNoDatabase
+		}
+		return data(r)
+	}
+}

@@ -1,0 +1,106 @@
+package console
+
+import (
+	"encoding/json"
+	"fmt"
+	"html/template"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+var functions = template.FuncMap{
+	"decimal": decimal, "short": short, "clock": clock, "when": when, "money": money, "detail": detail, "kind": kind, "dict": dict,
+}
+
+func number(n int) string { return strconv.Itoa(n) }
+
+func capped(n, most int) string {
+	if n > most {
+		return strconv.Itoa(most) + "+"
+	}
+	return strconv.Itoa(n)
+}
+
+func decimal(f float64) string {
+	if f >= 100 || f == 0 {
+		return strconv.FormatFloat(f, 'f', 0, 64)
+	}
+	return strconv.FormatFloat(f, 'f', 1, 64)
+}
+
+// short is a duration in three digits.
+func short(d time.Duration) string {
+	switch {
+	case d < 0:
+		return "−" + short(-d)
+	case d < time.Second:
+		return strconv.FormatInt(d.Milliseconds(), 10) + " ms"
+	case d < 100*time.Second:
+		return strconv.FormatFloat(d.Seconds(), 'f', 1, 64) + " s"
+	case d < 100*time.Minute:
+		return strconv.Itoa(int(d.Minutes())) + " min"
+	}
+	return strconv.Itoa(int(d.Hours())) + " h"
+}
+
+func age(now time.Time, at *time.Time) string {
+	if at == nil {
+		return ""
+	}
+	return short(now.Sub(*at))
+}
+
+func clock(t time.Time) string { return t.UTC().Format("15:04:05.000") }
+
+func when(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05") }
+
+// money is an amount in minor units, as the API has it.
+func money(amount int64, currency string) string {
+	digits := strconv.FormatInt(amount, 10)
+	for i := len(digits) - 3; i > 0 && digits[i-1] != '-'; i -= 3 {
+		digits = digits[:i] + "\u202f" + digits[i:]
+	}
+	return digits + " " + currency
+}
+
+// detail is the members of a row in the order of their names.
+func detail(d map[string]any) string {
+	words := make([]string, 0, len(d))
+	for _, name := range slices.Sorted(maps.Keys(d)) {
+		value := d[name]
+		switch value.(type) {
+		case string, json.Number, bool, int, int64, float64:
+		default:
+			if text, err := json.Marshal(value); err == nil {
+				value = string(text)
+			}
+		}
+		words = append(words, fmt.Sprintf("%s=%v", name, value))
+	}
+	return strings.Join(words, "  ")
+}
+
+// kind is the class by which a status is coloured.
+func kind(status any) string {
+	switch fmt.Sprint(status) {
+	case "succeeded", "done", "passed":
+		return "good"
+	case "failed", "dead", "dead letter", "quarantined":
+		return "bad"
+	case "pending", "running", "waiting":
+		return "warn"
+	}
+	return "plain"
+}
+
+// dict makes a map of names and values, for a template that needs several.
+func dict(pairs ...any) map[string]any {
+	m := map[string]any{}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		m[fmt.Sprint(pairs[i])] = pairs[i+1]
+	}
+	return m
+}
