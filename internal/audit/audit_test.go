@@ -220,15 +220,15 @@ select gen_random_uuid(), 'ch_long', v, 'none', 1, 'acme', '{}', '{}', now()
   from generate_series(1, 2501) v
  where v <> 2000`
 
-// countingSnapshots checks, whenever a snapshot is opened, that no other one is open.
-type countingSnapshots struct {
+// countingReads checks, whenever a snapshot is opened, that no other one is open.
+type countingReads struct {
 	*postgres.DB
 
 	f      *fixture
 	opened int
 }
 
-func (s *countingSnapshots) Snapshot(ctx context.Context) (pgx.Tx, error) {
+func (s *countingReads) Read(ctx context.Context, b *pgx.Batch) error {
 	s.opened++
 	if open := number(s.f, `
 select count(*)
@@ -237,9 +237,9 @@ select count(*)
    and pid <> pg_backend_pid()
    and backend_type = 'client backend'
    and (backend_xmin is not null or state like 'idle in transaction%')`); open != 0 {
-		s.f.t.Errorf("beside snapshot %d of the audit %d are open", s.opened, open)
+		s.f.t.Errorf("beside read %d of the audit %d snapshots are open", s.opened, open)
 	}
-	return s.DB.Snapshot(ctx)
+	return s.DB.Read(ctx, b)
 }
 
 // The ledger is read in pages of some 1,000 events. Each stream is checked once and whole,
@@ -251,7 +251,7 @@ func TestRun_readsTheLedgerByPages(t *testing.T) {
 	f.exec(breakable)
 	before := f.audit()
 	f.exec(streams)
-	counting := &countingSnapshots{DB: f.db, f: f}
+	counting := &countingReads{DB: f.db, f: f}
 	after, err := audit.Run(t.Context(), counting)
 	testdb.Must(t, err)
 	const n = 701
@@ -263,7 +263,7 @@ func TestRun_readsTheLedgerByPages(t *testing.T) {
 	}
 	// A page for each 1,000 events, two for the long stream's neighbours, and the end.
 	if least := len(after.Checks) - 4 + 4; counting.opened < least {
-		t.Errorf("%d snapshots, want %d at least", counting.opened, least)
+		t.Errorf("%d reads, want %d at least", counting.opened, least)
 	}
 }
 

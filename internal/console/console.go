@@ -118,7 +118,7 @@ func New(o Options) *Console {
 	for _, page := range []string{"flow", "charges", "charge", "letters", "letter", "lab", "learn", "login", "error"} {
 		c.pages[page] = template.Must(template.Must(layout.Clone()).ParseFS(assets, "assets/"+page+".html"))
 	}
-	c.live = newLive(o.Now, func(name string, data any) []byte {
+	c.live = newLive(o.Log, o.Now, func(name string, data any) []byte {
 		var b bytes.Buffer
 		if err := c.pages["flow"].ExecuteTemplate(&b, name, data); err != nil {
 			o.Log.Error("a part of a page is not rendered", "part", name, "error", err)

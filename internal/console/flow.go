@@ -192,10 +192,10 @@ func boxes(f facts, programs []process) map[string]box {
 	warn("watermill", "warn", "a worker has died", darkWorkers > 0)
 	warn("outbox", "warn", "the oldest has waited "+age(f.At, f.UnreadAt), f.UnreadAt != nil && f.At.Sub(*f.UnreadAt) > 2*time.Second)
 	warn("inbox", "bad", fmt.Sprintf("%d overdue", late), late > 0)
-	warn("inbox", "bad", fmt.Sprintf("%d dead letters", f.Dead), f.Dead > 0)
+	warn("inbox", "bad", plural(f.Dead, "dead letter"), f.Dead > 0)
 	warn("provider", "warn", decimal(rate["attempts failed"])+" failed attempts/s", rate["attempts failed"] > 0)
-	warn("provider", "warn", fmt.Sprintf("%d messages wait for it", waiting), waiting > 0)
-	warn("events", "warn", fmt.Sprintf("%d charges set aside by the projector", f.Aside), f.Aside > 0)
+	warn("provider", "warn", plural(waiting, "message")+" waiting for it", waiting > 0)
+	warn("events", "warn", plural(f.Aside, "charge")+" set aside by the projector", f.Aside > 0)
 	for id, b := range all {
 		b.ID = id
 		all[id] = b

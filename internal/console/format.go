@@ -12,10 +12,17 @@ import (
 )
 
 var functions = template.FuncMap{
-	"decimal": decimal, "short": short, "clock": clock, "when": when, "money": money, "detail": detail, "kind": kind, "dict": dict,
+	"decimal": decimal, "short": short, "clock": clock, "when": when, "money": money, "detail": detail, "kind": kind, "plural": plural, "dict": dict, "tail": tail,
 }
 
 func number(n int) string { return strconv.Itoa(n) }
+
+func plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return number(n) + " " + noun + "s"
+}
 
 func capped(n, most int) string {
 	if n > most {
@@ -94,6 +101,14 @@ func kind(status any) string {
 		return "warn"
 	}
 	return "plain"
+}
+
+// tail is the end of an ID, which tells it from its neighbours.
+func tail(id string) string {
+	if runes := []rune(id); len(runes) > 12 {
+		return "…" + string(runes[len(runes)-8:])
+	}
+	return id
 }
 
 // dict makes a map of names and values, for a template that needs several.

@@ -1,9 +1,11 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync"
@@ -52,6 +54,7 @@ type tick struct {
 
 // live reads the database for all pages.
 type live struct {
+	log    *slog.Logger
 	now    func() time.Time
 	render func(name string, data any) []byte
 	budget *rate.Limiter
@@ -72,9 +75,9 @@ type live struct {
 	taken   []takeover           // newest first
 }
 
-func newLive(now func() time.Time, render func(string, any) []byte) *live {
+func newLive(log *slog.Logger, now func() time.Time, render func(string, any) []byte) *live {
 	return &live{
-		now: now, render: render, budget: rate.NewLimiter(perSecond, 1), wake: make(chan struct{}, 1),
+		log: log, now: now, render: render, budget: rate.NewLimiter(perSecond, 1), wake: make(chan struct{}, 1),
 		pages: map[chan *tick]struct{}{}, seen: map[string]time.Time{}, holders: map[int64]message{},
 	}
 }
@@ -171,6 +174,9 @@ func (l *live) read(ctx context.Context, db *postgres.DB) *tick {
 		if l.last != nil { // which only this loop writes
 			*t = *l.last
 		}
+		if t.Err == "" && ctx.Err() == nil {
+			l.log.WarnContext(ctx, "the database is not read", "error", err)
+		}
 		t.Err = "The database does not answer. The page shows what it said last."
 		return t
 	}
@@ -215,7 +221,7 @@ func (l *live) follow(t *tick) {
 			}
 			o.After = t.At.Sub(l.seen["payonce-worker "+o.Holder])
 			if m.Holder != o.Holder {
-				o.Next = m.Holder
+				o.Next = cmp.Or(m.Holder, "a worker that has let go of it")
 			} else {
 				o.Ended = m.Status != "running" // its holder had finished it
 			}

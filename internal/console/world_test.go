@@ -1,0 +1,144 @@
+package console_test
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/cookiejar"
+	"net/http/httptest"
+	"net/url"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/internal/console"
+	"github.com/payonce/payonce/internal/merchants"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/ledger"
+	"github.com/payonce/payonce/outbox"
+)
+
+// world is a console on a database of its own, and a browser.
+type world struct {
+	db      *postgres.DB // as the owner
+	server  *httptest.Server
+	browser *http.Client
+}
+
+// newWorld serves a console with options. The database's user is that of the tests.
+func newWorld(t *testing.T, o console.Options, tracer pgx.QueryTracer) *world {
+	t.Helper()
+	address := testdb.URL(t)
+	w := &world{db: testdb.Connect(t, address)}
+	o.Hosts, o.Log, o.Now = []string{"127.0.0.1"}, slog.New(slog.NewTextHandler(t.Output(), nil)), time.Now
+	c := console.New(o)
+	db, err := console.Open(t.Context(), func(ctx context.Context, o postgres.Options) (*postgres.DB, error) {
+		return postgres.Open(ctx, address, o)
+	}, postgres.Options{AllowPlaintext: true, AllowUnsafeDurability: true, Tracer: tracer})
+	testdb.Must(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		c.Run(ctx, db)
+		db.Close()
+		close(ended)
+	}()
+	w.server = httptest.NewServer(c.Handler())
+	t.Cleanup(func() {
+		w.server.CloseClientConnections()
+		w.server.Close()
+		cancel()
+		<-ended
+	})
+	w.browser = newBrowser(t)
+	return w
+}
+
+func newBrowser(t *testing.T) *http.Client {
+	t.Helper()
+	jar, err := cookiejar.New(nil)
+	testdb.Must(t, err)
+	return &http.Client{Jar: jar}
+}
+
+// page is an answer.
+type page struct {
+	status int
+	header http.Header
+	url    string // after redirects
+	body   string
+}
+
+func (w *world) do(t *testing.T, request *http.Request) page {
+	t.Helper()
+	response, err := w.browser.Do(request)
+	testdb.Must(t, err)
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(response.Body)
+	testdb.Must(t, err)
+	return page{response.StatusCode, response.Header, response.Request.URL.RequestURI(), string(body)}
+}
+
+func (w *world) get(t *testing.T, path string) page {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, w.server.URL+path, http.NoBody)
+	testdb.Must(t, err)
+	return w.do(t, request)
+}
+
+var tokenIn = regexp.MustCompile(`name="token" value="([0-9a-f]{64})"`)
+
+// post sends a form of a page with the token that is on it.
+func (w *world) post(t *testing.T, from, path string, form url.Values) page {
+	t.Helper()
+	if found := tokenIn.FindStringSubmatch(w.get(t, from).body); found != nil && !form.Has("token") {
+		form.Set("token", found[1])
+	}
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.server.URL+path, strings.NewReader(form.Encode()))
+	testdb.Must(t, err)
+	request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	return w.do(t, request)
+}
+
+// key makes a key of a new merchant.
+func (w *world) key(t *testing.T, merchant string, scopes ...merchants.Scope) string {
+	t.Helper()
+	key, b := merchants.NewKey(), &pgx.Batch{}
+	testdb.Must(t, merchants.Register(b, merchants.Merchant{ID: merchant}, merchants.Webhook{}))
+	merchants.IssueKey(b, key, merchants.Grant{Merchant: merchant, Scopes: scopes})
+	testdb.Must(t, w.db.Commit(t.Context(), b))
+	return key
+}
+
+// charge stores a charge with its message and its row of the list.
+func (w *world) charge(t *testing.T, id string, request domain.ChargeRequested, more ...domain.Event) {
+	t.Helper()
+	b := &pgx.Batch{}
+	_, err := ledger.Append(b, ledger.New(id), ledger.Cause{Actor: "test"}, append([]domain.Event{request}, more...)...)
+	testdb.Must(t, err)
+	testdb.Must(t, outbox.Append(b, outbox.Message{Topic: "charges", ID: "m-" + id[max(0, len(id)-30):], Type: "charge.requested.v1", OrderingKey: id, Payload: []byte("{}")}))
+	testdb.Must(t, w.db.Commit(t.Context(), b))
+	_, err = ledger.Project(t.Context(), w.db)
+	testdb.Must(t, err)
+}
+
+// counter counts the statements of the console's sessions.
+type counter struct{ n atomic.Int64 }
+
+func (c *counter) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	c.n.Add(1)
+	return ctx
+}
+func (c *counter) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+func (c *counter) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
+	return ctx
+}
+func (c *counter) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) { c.n.Add(1) }
+func (c *counter) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData)     {}
