@@ -162,4 +162,3 @@ func (d *demoConsole) Show(ctx context.Context, url string) error {
 	d.Run(ctx, db)
 	return nil
 }
-
