@@ -29,7 +29,11 @@ func newHostile(t *testing.T) hostile {
 	h.Conn = connect(t, user(t, address, h.login))
 	t.Cleanup(func() {
 		ctx := context.WithoutCancel(t.Context())
+		_, err := h.Exec(ctx, `discard temp`) // the server does so itself, at some time after Close
 		_ = h.Close(ctx)
+		if err != nil {
+			t.Error(err)
+		}
 		if _, err := owner.Pool().Exec(ctx, `drop role `+h.login); err != nil {
 			t.Error(err)
 		}
