@@ -155,6 +155,26 @@ func findCharges(ctx context.Context, q postgres.Querier, name, merchant string)
 	return ids, key, nil
 }
 
+// attemptVersion is the version of the event whose ID is the Idempotency-Key of the provider's
+// calls that an event of c is about, 0 if it is about none.
+func attemptVersion(c domain.Charge, event domain.Event) int {
+	var refund string
+	switch e := event.(type) {
+	case domain.PaymentStarted, domain.PaymentAttemptFailed, domain.PaymentCaptured, domain.PaymentDeclined:
+		return c.AttemptVersion
+	case domain.RefundAttemptFailed:
+		refund = e.RefundID
+	case domain.RefundSucceeded:
+		refund = e.RefundID
+	case domain.RefundFailed:
+		refund = e.RefundID
+	}
+	if i := slices.IndexFunc(c.Refunds, func(r domain.Refund) bool { return r.ID == refund }); i >= 0 {
+		return c.Refunds[i].AttemptVersion
+	}
+	return 0
+}
+
 // storedEntry is an event's entry before its data is read.
 type storedEntry struct {
 	TimelineEntry
@@ -190,13 +210,16 @@ func (t *Timeline) readEvents(ctx context.Context, q postgres.Querier, ids []str
 		return err
 	}
 	var charge domain.Charge
-	unreadable := false
+	unreadable, first := false, 0
 	for i, e := range events {
 		if e.Version == 1 {
-			charge, unreadable = domain.Charge{ID: e.ChargeID}, false
+			charge, unreadable, first = domain.Charge{ID: e.ChargeID}, false, i
 		}
 		event, err := domain.Decode(e.What, e.Data)
 		if err == nil {
+			if n := first + attemptVersion(charge, event) - 1; n >= first && n < i {
+				e.Detail["provider_key"] = events[n].Detail["event_id"]
+			}
 			charge = domain.Fold(charge, event)
 			maps.Copy(e.Detail, domain.Details(event))
 		} else {

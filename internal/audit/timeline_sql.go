@@ -72,8 +72,10 @@ select o.created_at as at,
  where e.stream_id = any($1)
  order by o.transaction_id, o."offset"`
 
-// Of each message: when it was received, the last decision of an operator, and its end or,
-// while there is none, its state. A discard takes a fence of its own, which is no claim.
+// Of each message: when it was received, the last delivery that was dropped, the claims that
+// did not finish it, the last decision of an operator, and its end or, while there is none,
+// its state. A discard takes a fence of its own, which is no claim. Of many claims some are
+// not kept, so a successor is named only by the next fence.
 const selectInbox = `
 select e.at,
        'inbox'        as kind,
@@ -83,9 +85,26 @@ select e.at,
        e.who,
        jsonb_build_object('message', i.id, 'type', i.type) || jsonb_strip_nulls(e.detail) as detail
   from inbox i
- cross join lateral (values
+ cross join lateral (
+       select 2 as step,
+              (h.claim ->> 'at')::timestamptz as at,
+              case
+                when h.claim ->> 'lease_ended_at' is not null then 'taken over'
+                when h.claim ->> 'error' is not null then 'failed'
+                else 'released'
+              end as what,
+              i.receiver as who,
+              h.claim - 'at' - 'claimed_at' || jsonb_build_object(
+                'claimed_at',    coalesce(h.claim ->> 'claimed_at', to_char(i.received_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')),
+                'taken_over_by', case when h.claim ->> 'lease_ended_at' is not null
+                                       and coalesce((i.history -> h.n::int ->> 'fence')::bigint, i.fence) = (h.claim ->> 'fence')::bigint + 1
+                                      then coalesce(i.history -> h.n::int ->> 'holder', i.holder) end) as detail
+         from jsonb_array_elements(i.history) with ordinality as h (claim, n)
+       union all values
        (1, i.received_at, 'received', i.receiver,
         jsonb_build_object('message_id', i.message_id, 'duplicates', i.duplicates)),
+       (2, i.duplicated_at, 'duplicate', i.receiver,
+        jsonb_build_object('duplicates', i.duplicates, 'dropped_by', 'inbox_message_once')),
        (2, i.decided_at, 'retried', i.decided_by,
         jsonb_build_object('receiver', i.receiver)),
        (3, case when i.status in ('done', 'discarded') then coalesce(i.finished_at, $2) else $2 end,
@@ -98,13 +117,15 @@ select e.at,
           'deaths',        i.deaths,
           'last_error',    nullif(i.last_error, ''),
           'holder',        nullif(i.holder, ''),
+          'claimed_at',    case when i.status in ('done', 'running') then to_char(coalesce(i.claimed_at, i.received_at) at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') end,
           'receiver',      case i.status when 'discarded' then i.receiver end,
           'held_back',     case when i.status = 'pending' and i.due_at is null then true end,
           'due_at',        case i.status when 'pending' then to_char(i.due_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') end,
           'lease_ends_at', case i.status when 'running' then to_char(i.due_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') end)))
-       as e (step, at, what, who, detail)
+       as e
  where i.ordering_key = any($1)
-   and (e.step <> 2 or i.decided_at is not null and i.status <> 'discarded')
+   and e.at is not null
+   and (e.what <> 'retried' or i.status <> 'discarded')
  order by i.id, e.step`
 
 // Messages that came under a known ID with another payload.

@@ -123,8 +123,9 @@ func TestReadTimeline(t *testing.T) {
 		},
 		want[2]: {"message_id": requested.Detail["event_id"], "type": "charge.requested.v1", "passed_by": []string{"inbox"}},
 		want[3]: {"message_id": requested.Detail["event_id"], "type": "charge.requested.v1", "duplicates": 4},
-		want[6]: {"provider_status": 500, "provider_request": "req_42", "stage": domain.StageConfirm, "request": "paid", "cause": nil},
-		want[7]: {"payment_intent": "pi_paid", "provider": "stripe", "amount": 1000},
+		want[5]: {"provider_key": only(t, tl, want[4]).Detail["event_id"]},
+		want[6]: {"provider_key": only(t, tl, want[5]).Detail["event_id"], "provider_status": 500, "provider_request": "req_42", "stage": domain.StageConfirm, "request": "paid", "cause": nil},
+		want[7]: {"provider_key": only(t, tl, want[6]).Detail["event_id"], "payment_intent": "pi_paid", "provider": "stripe", "amount": 1000},
 		want[10]: {
 			"claims": 3, "attempts": 1, "waits": 2, "deaths": 0, "holder": "host:1",
 			"receiver": nil, "due_at": nil, "lease_ends_at": nil, "last_error": nil,
@@ -219,6 +220,10 @@ func TestReadTimeline_showsTheStateOfMessages(t *testing.T) {
 	for name, set := range map[string]string{
 		"waits": `status = 'pending', waits = 2, fence = 2, last_error = 'waiting: the provider is away', due_at = '2126-01-01 00:00:00.5+00'`,
 		"runs":  `status = 'running', fence = 1, attempts = 1, holder = 'host:1', due_at = '2126-01-01 00:00:01+00'`,
+		"lost": `status = 'done', fence = 3, done_fence = 3, holder = 'host:3', claimed_at = '2126-01-01 00:00:06+00', finished_at = '2126-01-01 00:00:07+00',
+			duplicates = 2, duplicated_at = '2126-01-01 00:00:01+00', history = '[
+			{"fence": 1, "holder": "host:1", "claimed_at": null, "lease_ended_at": "2126-01-01T00:00:03+00:00", "at": "2126-01-01T00:00:04+00:00"},
+			{"fence": 2, "holder": "host:2", "claimed_at": "2126-01-01T00:00:04+00:00", "at": "2126-01-01T00:00:05+00:00", "error": "no"}]'`,
 		"dead":  dead,
 		"retry": dead,
 		"end":   dead,
@@ -251,6 +256,9 @@ select receiver, message_id, 'another', '{}', sha256('another')
 		}},
 		"runs": {[]string{"running | fulfillment"}, 0, map[string]any{
 			"claims": 1, "attempts": 1, "holder": "host:1", "lease_ends_at": "2126-01-01T00:00:01.000000Z",
+		}},
+		"lost": {[]string{"duplicate | fulfillment", "taken over | fulfillment", "failed | fulfillment", "done | fulfillment"}, 1, map[string]any{
+			"fence": 1, "holder": "host:1", "taken_over_by": "host:2", "lease_ended_at": "2126-01-01T00:00:03+00:00", "claims": nil,
 		}},
 		"dead":  {[]string{"quarantined | fulfillment", "dead letter | fulfillment"}, 1, map[string]any{"attempts": 4, "last_error": "dead letter: no such thing"}},
 		"retry": {[]string{"retried | cli:ada", "pending | fulfillment"}, 0, map[string]any{"receiver": "fulfillment"}},
