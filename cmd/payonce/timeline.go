@@ -13,6 +13,7 @@ import (
 	"unicode"
 
 	"github.com/payonce/payonce/internal/audit"
+	"github.com/payonce/payonce/internal/console/lanes"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/stripe"
 )
@@ -20,7 +21,8 @@ import (
 type timelineCmd struct {
 	Name     string `arg:"" help:"A charge (ch_…), a refund (re_…) or an idempotency key."`
 	Merchant string `placeholder:"ID" help:"Search only the records of this merchant."`
-	JSON     bool   `name:"json" help:"Print the timeline as JSON."`
+	JSON     bool   `name:"json" xor:"form" help:"Print the timeline as JSON."`
+	SVG      bool   `name:"svg" xor:"form" help:"Print the timeline as a drawing with swim lanes, in SVG."`
 }
 
 // options allow for statements without an index, also on a hot standby.
@@ -44,9 +46,12 @@ func (t timelineCmd) show(ctx context.Context, c *console, db *postgres.DB, clie
 	if client != nil {
 		silent = addHeld(ctx, client, &timeline)
 	}
-	if t.JSON {
+	switch {
+	case t.JSON:
 		c.stdout.json(timeline)
-	} else {
+	case t.SVG:
+		silent = errors.Join(silent, lanes.Write(&c.stdout, timeline))
+	default:
 		printTimeline(&c.stdout, timeline)
 	}
 	return silent

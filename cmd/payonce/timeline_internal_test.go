@@ -1,18 +1,24 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/audit"
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/stripe"
 	"github.com/payonce/payonce/internal/testdb"
@@ -109,6 +115,54 @@ func TestTimeline_isPrintedWithoutTheProvider(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// The first worker loses its connections while it holds the message, so its lease ends.
+func TestTimeline_drawsATakeoverAndADroppedDuplicate(t *testing.T) {
+	t.Parallel()
+	url := testdb.URL(t)
+	db, lost := testdb.Connect(t, url), testdb.Connect(t, url)
+	record(t, db, ledger.New("ch_1"), requested("17"))
+	held, done, end := make(chan error, 2), make(chan error, 2), make(chan struct{})
+	work := func(db *postgres.DB, holder string, handle inbox.Handler) {
+		p := &inbox.Processor{
+			DB: db, Receiver: "fulfillment", Holder: holder, Handle: handle, Poll: 10 * time.Millisecond, Drain: time.Millisecond, Log: slog.New(slog.DiscardHandler),
+			Policy: inbox.Policy{Lease: time.Second, BackoffBase: time.Millisecond},
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- p.Run(ctx) }()
+		t.Cleanup(func() { stop(); testdb.Must(t, await.Receive(t, "the end of "+holder, ended)) })
+	}
+	work(lost, "host:1", func(context.Context, *inbox.Delivery) error { held <- nil; <-end; return nil })
+	t.Cleanup(func() { close(end) })
+	for range 2 {
+		b := &pgx.Batch{}
+		inbox.Accept(b, "fulfillment", inbox.Message{ID: "m1", OrderingKey: "ch_1", Type: "charge.requested.v1", Payload: []byte("{}")})
+		testdb.Must(t, db.Commit(t.Context(), b))
+	}
+	testdb.Must(t, await.Receive(t, "the first worker", held))
+	lost.Close()
+	work(db, "host:2", func(context.Context, *inbox.Delivery) error { done <- nil; return nil })
+	testdb.Must(t, await.Receive(t, "the second worker", done))
+	await.Row(t, db, `select status = 'done' from inbox`)
+
+	var text, drawing strings.Builder
+	testdb.Must(t, timelineCmd{Name: "ch_1"}.show(t.Context(), newConsole(&text, io.Discard), db, nil))
+	testdb.Must(t, timelineCmd{Name: "ch_1", SVG: true}.show(t.Context(), newConsole(&drawing, io.Discard), db, nil))
+	for of, wants := range map[string][]string{
+		text.String(): {"duplicate ", "dropped_by=inbox_message_once", "taken over ", "holder=host:1", "taken_over_by=host:2"},
+		drawing.String(): {
+			`<svg xmlns="http://www.w3.org/2000/svg"`, ">host:1</text>", ">host:2</text>", `class="row box takeover"`, ">takes over message 1<",
+			"lease ended, no sign", "inbox_done_by_holder", "message 1 again", ">inbox_message_once<", "1 takeover after a lease ended",
+		},
+	} {
+		for _, want := range wants {
+			if !strings.Contains(of, want) {
+				t.Errorf("%q is not in\n%s", want, of)
+			}
+		}
 	}
 }
 

@@ -69,6 +69,8 @@ var rules = []rule{
 		"turns HTTP into a use case and its result into HTTP; it carries out nothing",
 	},
 
+	{"internal/console/lanes", "internal/audit", "draws a timeline that it is given; it reads nothing"},
+
 	// The programs.
 	{"internal/program", "migrations/version internal/postgres internal/telemetry", "what both services do at start and at the end"},
 	{"internal/guess", "", "counts wrong keys, whichever they are"},
