@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/ledger"
 )
@@ -143,5 +144,42 @@ func TestStreams_thatAreTooLongHoldUpNoOther(t *testing.T) {
 	both.Wait()
 	if rebuilt, err := ledger.Rebuild(t.Context(), db, nil); err != nil || !rebuilt.Live {
 		t.Errorf("rebuilt %+v: %v", rebuilt, err)
+	}
+}
+
+// TestReadmit_cutInItsCommit: the row and the mark change together, and the next call does what
+// is left.
+func TestReadmit_cutInItsCommit(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		side         failpoint.Side
+		listed, left int
+	}{{failpoint.Before, 1, 1}, {failpoint.After, 2, 0}} {
+		t.Run(string(test.side), func(t *testing.T) {
+			t.Parallel()
+			url := testdb.URL(t)
+			direct, proxy := testdb.Connect(t, url), failpoint.StartCutter(t, url)
+			exec(t, direct, `alter table charge_list add constraint listed check (charge_id <> 'ch_001')`)
+			appendTo(t, direct, newStreams("ch_", 2), requested("acme"))
+			project(t, direct)
+			exec(t, direct, `alter table charge_list drop constraint listed`)
+			wants := func(when string, listed, left int) {
+				t.Helper()
+				const counts = `select format('%s listed, %s set aside', (select count(*) from charge_list), (select count(*) from charges_set_aside))`
+				if got, want := one[string](t, direct, counts), fmt.Sprintf("%d listed, %d set aside", listed, left); got != want {
+					t.Errorf("%s: %s, want %s", when, got, want)
+				}
+				checkBalances(t, direct)
+			}
+			wants("projected", 1, 1)
+			dying := testdb.Connect(t, proxy.URL())
+			proxy.ArmLast(test.side, 4) // nothing else has so many statements
+			if err := ledger.Readmit(t.Context(), dying); err == nil || proxy.Cuts() != 1 {
+				t.Errorf("cut %d times: %v", proxy.Cuts(), err)
+			}
+			wants("cut", test.listed, test.left)
+			testdb.Must(t, ledger.Readmit(t.Context(), direct))
+			wants("called again", 2, 0)
+		})
 	}
 }

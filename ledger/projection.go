@@ -328,7 +328,7 @@ delete from charges_set_aside
 // its own commit.
 //
 // If we die here: row and mark are one commit; the next call reads what is left.
-// Test: TestProject_setsAsideWhatItCannotRead.
+// Test: TestReadmit_cutInItsCommit.
 func Readmit(ctx context.Context, db *postgres.DB) error {
 	at, err := readLive(ctx, db)
 	if err != nil {

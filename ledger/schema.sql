@@ -45,6 +45,10 @@ create table ledger_events (
   -- Versions of the stored form count from one.
   constraint ledger_events_schema_version_check check (schema_version > 0),
 
+  -- A reader can show when an event occurred.
+  constraint ledger_events_occurred_at_check
+       check (occurred_at between '1970-01-01 00:00+00' and '9999-01-01 00:00+00'),
+
   -- An event has named fields, and 1 MiB of them at most: programs hold events in memory. A
   -- value that comes from another table may be compressed, and a concatenation is not.
   constraint ledger_events_data_check

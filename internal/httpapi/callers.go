@@ -60,7 +60,8 @@ func (a *API) noteUse(id [32]byte, noted time.Time) time.Time {
 // RecordUses records which API keys were used since its last call, and returns when to call it
 // again. Nothing depends on it but what operators see.
 //
-// If we die here, or the database refuses: uses of the last minute are not recorded.
+// If we die here, or the database refuses: what was noted since the last call is not recorded,
+// or is; the next use that is noted records another time. Test: TestRecordUses_cutInItsCommit.
 func (a *API) RecordUses(ctx context.Context) (time.Duration, error) {
 	var ids [][]byte
 	for range len(a.uses) {

@@ -15,6 +15,7 @@ import (
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testdb"
 )
 
@@ -188,6 +189,38 @@ func TestRecordUses_onceInAnHour(t *testing.T) {
 	direct(t, api.Handler(), get("/v1/balances"))
 	if _, err := api.RecordUses(t.Context()); err == nil {
 		t.Error("a use that cannot be recorded is no error")
+	}
+}
+
+// TestRecordUses_cutInItsCommit: a use is recorded or not, and the next process records its own.
+func TestRecordUses_cutInItsCommit(t *testing.T) {
+	t.Parallel()
+	for side, recorded := range map[failpoint.Side]bool{failpoint.Before: false, failpoint.After: true} {
+		t.Run(string(side), func(t *testing.T) {
+			t.Parallel()
+			address := testdb.URL(t)
+			db, proxy := open(t, address, postgres.Options{}), failpoint.StartCutter(t, address)
+			register(t, db)
+			use := func(db *postgres.DB, cut func()) error {
+				api := made(t, newAPI(t, db, &await.Log{}))
+				if a := direct(t, api.Handler(), get("/v1/balances")); a.status != http.StatusOK {
+					t.Fatalf("status %d", a.status)
+				}
+				cut()
+				_, err := api.RecordUses(t.Context())
+				return err
+			}
+			used := func() bool {
+				return testdb.All[bool](t, db, `select last_used_at is not null from api_keys where key_hash = $1`, hash(apiKey))[0]
+			}
+			err := use(open(t, proxy.URL(), postgres.Options{MaxConns: 1}), func() { proxy.ArmLast(side, 1) })
+			if err == nil || proxy.Cuts() != 1 || used() != recorded {
+				t.Errorf("after %d cuts (%v) the use is recorded: %t", proxy.Cuts(), err, used())
+			}
+			if err := use(db, func() {}); err != nil || !used() {
+				t.Errorf("the use by another process is recorded: %t (%v)", used(), err)
+			}
+		})
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 func fuzzed(f *testing.F) (*postgres.DB, http.Handler) {
 	f.Helper()
 	testdb.Long(f, "it takes a large part of the time")
+	theContract(f) // an input that takes ten seconds ends the run, and to read the contract may
 	db := testdb.Open(f)
 	register(f, db)
 	api := newAPI(f, testdb.As(f, db, postgres.RoleAPI), io.Discard)

@@ -130,7 +130,7 @@ func TestSmuggledRequest_isNotServed(t *testing.T) {
 }
 
 // TestHeaders_forBrowsersAndCaches: no answer is kept by a cache that was not meant
-// to be, and none is taken for another type than it has.
+// to be, none is taken for another type than it has, and none leaves a cookie.
 func TestHeaders_forBrowsersAndCaches(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
@@ -139,7 +139,7 @@ func TestHeaders_forBrowsersAndCaches(t *testing.T) {
 		"/docs/nothing": "no-store", "/openapi.yaml": "no-cache", "/openapi.json": "no-cache", "/docs": "no-cache", "/docs/page.js": "no-cache",
 	} {
 		a := w.send(t, get(path))
-		if a.header.Get("Cache-Control") != cache || a.header.Get("X-Content-Type-Options") != "nosniff" {
+		if a.header.Get("Cache-Control") != cache || a.header.Get("X-Content-Type-Options") != "nosniff" || a.header.Get("Set-Cookie") != "" {
 			t.Errorf("%s: %v", path, a.header)
 		}
 	}

@@ -152,6 +152,9 @@ select event('ch_1', 0, 'a');
 -- ledger_events_schema_version_check: schema versions count from one
 insert into ledger_events overriding system value values (default, default, md5('e1')::uuid, 'ch_1', 1, default, 'a', 0, 'm', '{}', '{}', now());
 
+-- ledger_events_occurred_at_check: an event occurred at a time that can be shown
+insert into ledger_events overriding system value values (default, default, md5('e1')::uuid, 'ch_1', 1, default, 'a', 1, 'm', '{}', '{}', 'infinity');
+
 -- ledger_events_data_check: an event is an object
 select event('ch_1', 1, 'a', '[]');
 

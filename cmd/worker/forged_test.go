@@ -1,0 +1,108 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/internal/audit"
+	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/postgres/local"
+	"github.com/payonce/payonce/internal/program/programtest"
+	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/ledger"
+	"github.com/payonce/payonce/outbox"
+)
+
+// forged are rows that the database accepts from a login and that no program has written.
+// The worker's login can write those of the api's too.
+var forged = map[string]string{
+	"payonce_api": `
+insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
+values ('11111111-1111-8111-8111-111111111111', 'ch_unreadable', 1, 'charge.requested.v1', 1, 'acme',
+        '{"merchant_id":"acme","amount":1,"order_id":"1","steps":["magic"],"items":7}', '{"actor":"api"}', now());
+insert into outbox (topic, message_id, payload, metadata)
+select 'charges', '11111111-1111-8111-8111-111111111111',
+       '{"id":"11111111-1111-8111-8111-111111111111","type":"charge.requested.v1","charge_id":"ch_unreadable","version":1}',
+       '{"type":"charge.requested.v1","ordering_key":"ch_unreadable","partition_key":"acme","traceparent":{"a":[7]}}'
+  from generate_series(1, 3);
+insert into inbox (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, due_at)
+values ('fulfillment', 'evt_1', 'ch_unreadable', 'acme', 'stripe.refund.updated', '\xff', '[7]', '', clock_timestamp());
+insert into inbox_quarantine (receiver, message_id, payload, metadata, payload_hash)
+values ('fulfillment', 'evt_1', '\xff', '7', '');
+insert into idempotency_keys (scope, operation, key, fingerprint, request, status_code, content_type, location, headers, body, expires_at)
+values ('acme', 'POST /v1/charges', 'forged', '', '\xff', 202, '', '/v1/charges/ch_none', '7', '\xff', now() - interval '1 hour')`,
+	"payonce_worker": `
+insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
+values (gen_random_uuid(), 'ch_forged', 1, 'charge.succeeded.v1', 1, 'acme', '{}', '{}', now()),
+       (gen_random_uuid(), 'ch_exploded', 1, 'charge.exploded.v9', 9, 'acme', '{}', '{}', now());
+insert into outbox (topic, message_id, payload, metadata)
+values ('charges',  'forged 1', '\xff', '{"type":7,"ordering_key":{},"partition_key":[]}'),
+       ('charges',  'forged 2', '{"version":-1}', '{"type":"charge.requested.v1","ordering_key":"ch_none"}'),
+       ('charges',  'forged 3', '', jsonb_build_object('type', 'refund.requested.v1', 'ordering_key', repeat('x', 99999))),
+       ('outcomes', 'forged 4', 'null', '{"type":"charge.succeeded.v1","ordering_key":"ch_forged"}');
+insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, due_at, attempts, fence, done_fence, holder)
+values ('fulfillment',  'forged 5', 'ch_none', 'charge.requested.v1', '\xff', '{}', '', 'running', 'infinity', 1, 1, null, 'nobody'),
+       ('fulfillment',  'forged 6', 'ch_exploded', 'charge.requested.v1', '', '"x"', '', 'pending', now(), 0, 0, null, null),
+       ('notification', 'forged 7', 'ch_forged', 'charge.succeeded.v1', '{}', '{}', '', 'pending', now(), 99, 0, null, null),
+       ('fulfillment',  'forged 8', 'ch_old', 'more', '', '{}', '', 'done', now(), 0, 1, 1, null);
+update inbox set finished_at = '-infinity' where message_id = 'forged 8';
+insert into charges_set_aside (generation, charge_id, reason)
+select generation, 'ch_none', 'forged' from projections;
+update webhook_resends set delivered_at = 'infinity'`,
+}
+
+// TestRun_passesForgedRows: rows that a stolen login has written stand before good ones. The
+// receivers, the projector, the retention job and the audit go on to these, and count the others.
+func TestRun_passesForgedRows(t *testing.T) {
+	testdb.Long(t, "it waits for leases and retention")
+	t.Parallel()
+	url := testdb.Migrated(t, testdb.Server(t, local.Options{Fsync: true, InMemory: true}), "forged")
+	db := testdb.Connect(t, url)
+	testdb.Exec(t, db.Pool(), `insert into merchants (merchant_id) values ('acme')`)
+	testdb.Exec(t, db.Pool(), `insert into webhook_resends (resend_id, event_id, charge_id, merchant_id, requested_by) values (gen_random_uuid(), gen_random_uuid(), 'ch_none', 'acme', 'ann')`)
+	for role, rows := range forged {
+		_, err := db.Pool().Exec(t.Context(), `begin; set local role `+role+`; set local payonce.merchant = 'acme'; `+rows+`; commit`, pgx.QueryExecModeSimpleProtocol)
+		testdb.Must(t, err)
+	}
+	b := &pgx.Batch{}
+	s, err := ledger.Append(b, ledger.New("ch_good"), ledger.Cause{CausationID: "1"}, domain.ChargeRequested{
+		MerchantID: "acme", OrderID: "17", Amount: 1000, Currency: "EUR", PaymentMethod: "pm_card_visa", Items: []domain.Item{{SKU: "sold out", Quantity: 1}},
+	})
+	testdb.Must(t, err)
+	payload, err := s.Seal(s.Head())
+	testdb.Must(t, err)
+	testdb.Must(t, outbox.Append(b, outbox.Message{Topic: ledger.Topic, ID: s.Head().ID.String(), Type: s.Head().Type, OrderingKey: s.ID, Payload: payload}))
+	b.Queue(`
+insert into idempotency_keys (scope, operation, key, fingerprint, status_code, content_type, body, expires_at)
+values ('acme', 'POST /v1/charges', 'good', '', 202, 'application/json', '{}', now())`)
+	testdb.Must(t, db.Commit(t.Context(), b))
+
+	p := programtest.Start(t, run, environ(url, "LEASE", "500ms", "MAX_ATTEMPTS", "2", "BACKOFF_BASE", "10ms", "BACKOFF_CAP", "50ms", "OUTBOX_RETENTION", "1s", "INBOX_RETENTION", "2s"))
+	for what, sql := range map[string]string{
+		"the good charge is carried out and listed": `select count(*) = 1 from charge_list where charge_id = 'ch_good' and status = 'failed'`,
+		"its message is forgotten":                  `select count(*) = 0 from inbox where ordering_key = 'ch_good' or message_id = 'forged 8'`,
+		"the outbox is empty":                       `select count(*) = 0 from outbox`,
+		"both keys are tombstones":                  `select count(*) = 2 from idempotency_keys where body is null`,
+		// A type that only a newer program knows, and a webhook behind a dead letter, wait.
+		"the forged messages are dead letters or wait": `select count(*) filter (where status = 'dead') = 6 and count(*) filter (where status = 'pending' and message_id in ('forged 4', 'forged 6')) = 2 from inbox`,
+		"each charge that cannot be read is set aside": `select count(*) = 2 from charges_set_aside where charge_id in ('ch_exploded', 'ch_unreadable')`,
+	} {
+		t.Run(what, func(t *testing.T) { await.Row(t, db, sql) })
+	}
+	await.True(t, "the figures count them", func() bool {
+		shown := p.Get(t, "/metrics").Body
+		return strings.Contains(shown, "\npayonce_charges_set_aside 2\n") && strings.Contains(shown, `payonce_inbox_messages{receiver="fulfillment",status="dead"}`)
+	})
+	report, err := audit.Run(t.Context(), db)
+	if err != nil || report.OK {
+		t.Errorf("the audit finds %+v: %v", report, err)
+	}
+	for _, c := range report.Checks {
+		if c.Name == "a charge succeeded exactly if it was captured" && c.Violated != 1 {
+			t.Errorf("%+v", c)
+		}
+	}
+}
