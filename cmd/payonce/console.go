@@ -34,11 +34,11 @@ type consoleSettings struct {
 	// a machine of your own.
 	Access string `env:"CONSOLE_ACCESS" envDefault:"key"`
 
-	consoleAddress
+	ConsoleAddress
 }
 
-// consoleAddress is where the console is served.
-type consoleAddress struct {
+// ConsoleAddress is where the console is served. The reader of settings fills exported structs alone.
+type ConsoleAddress struct {
 	// Address on which the console listens. payonce demo takes another port where this one is in
 	// use.
 	Addr string `env:"CONSOLE_ADDR" envDefault:"127.0.0.1:8088"`
@@ -69,13 +69,13 @@ func (s consoleSettings) Check() error {
 }
 
 // local reports whether the console is reached from this machine alone.
-func (s consoleAddress) local() bool {
+func (s ConsoleAddress) local() bool {
 	host, _, _ := net.SplitHostPort(s.Addr)
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-func (s consoleAddress) options(log *slog.Logger) web.Options {
+func (s ConsoleAddress) options(log *slog.Logger) web.Options {
 	hosts := strings.Split(strings.ToLower(strings.ReplaceAll(s.Hosts, " ", "")), ",")
 	return web.Options{
 		Hosts: slices.DeleteFunc(hosts, func(h string) bool { return h == "" }), TLS: s.TLSCertFile != "",
@@ -126,7 +126,7 @@ type demoConsole struct {
 
 // newDemoConsole listens on CONSOLE_ADDR, or on another port where that one is in use.
 func newDemoConsole(ctx context.Context) (*demoConsole, error) {
-	s, err := program.Load[consoleAddress](program.Environ())
+	s, err := program.Load[ConsoleAddress](program.Environ())
 	if err != nil {
 		return nil, err
 	}

@@ -87,9 +87,9 @@ func Settings[T any](log *slog.Logger, environ map[string]string) (T, error) {
 	}
 	var attrs []any
 	v := reflect.ValueOf(settings)
-	for i := range v.NumField() {
-		if name := variable(v.Type().Field(i)); name != "" {
-			attrs = append(attrs, slog.String(name, fmt.Sprint(v.Field(i).Interface())))
+	for _, field := range reflect.VisibleFields(v.Type()) {
+		if name := variable(field); name != "" {
+			attrs = append(attrs, slog.String(name, fmt.Sprint(v.FieldByIndex(field.Index).Interface())))
 		}
 	}
 	log.Info("settings", attrs...)

@@ -1,0 +1,42 @@
+package main
+
+import (
+	"bytes"
+	"log/slog"
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/payonce/payonce/internal/program"
+)
+
+// TestConsole_settings reads every setting of payonce console, and refuses those by which keys
+// could be read on the way.
+func TestConsole_settings(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		environ map[string]string
+		says    string // of the error, or of the log
+	}{
+		"defaults":                    {nil, "CONSOLE_ADDR=127.0.0.1:8088 CONSOLE_HOSTS=localhost,127.0.0.1,::1"},
+		"an address":                  {map[string]string{"CONSOLE_ADDR": "[::1]:9000"}, "CONSOLE_ADDR=[::1]:9000"},
+		"a network":                   {map[string]string{"CONSOLE_ADDR": ":9000"}, "reachable over a network"},
+		"a network with TLS":          {map[string]string{"CONSOLE_ADDR": ":9000", "CONSOLE_TLS_CERT_FILE": "c", "CONSOLE_TLS_KEY_FILE": "k"}, "CONSOLE_TLS_KEY_FILE=k"},
+		"a network with TLS, no key":  {map[string]string{"CONSOLE_ADDR": ":9000", "CONSOLE_TLS_CERT_FILE": "c", "CONSOLE_TLS_KEY_FILE": "k", "CONSOLE_ACCESS": "open"}, "reachable over a network"},
+		"a certificate without a key": {map[string]string{"CONSOLE_TLS_CERT_FILE": "c"}, "set both, or none"},
+		"an unknown access":           {map[string]string{"CONSOLE_ACCESS": "opn"}, "key, open"},
+		"a number that is none":       {map[string]string{"CONSOLE_AUTHENTICATION_FAILURES": "x"}, "CONSOLE_AUTHENTICATION_FAILURES cannot be read"},
+	} {
+		environ := map[string]string{"DATABASE_URL": "postgres://u:secret@h/d"}
+		maps.Copy(environ, c.environ)
+		var log bytes.Buffer
+		_, err := program.Settings[consoleSettings](slog.New(slog.NewTextHandler(&log, nil)), environ)
+		said := strings.ReplaceAll(log.String(), `"`, "")
+		if err != nil {
+			said += err.Error()
+		}
+		if !strings.Contains(said, c.says) || strings.Contains(said, "secret") {
+			t.Errorf("%s: %s", name, said)
+		}
+	}
+}
