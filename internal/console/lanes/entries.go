@@ -36,7 +36,7 @@ func (d *drawing) addKey(e audit.TimelineEntry, title string) {
 	if number(e.Detail, "status_code") >= 400 {
 		class = "bad"
 	}
-	d.row(row{at: e.At, from: d.client, lane: d.api, class: class, text: e.What, note: "key " + text(e.Detail, "key"), title: title})
+	d.row(row{at: e.At, from: d.client, lane: d.api, class: class, text: strings.Replace(e.What, "/v1/charges/:id", "…", 1), note: "key " + text(e.Detail, "key"), title: title})
 	d.row(row{
 		at: e.At, from: d.api, lane: d.database, class: class,
 		text: "key with its answer " + text(e.Detail, "status_code"), note: "once: idempotency_keys_once", title: title,
@@ -98,7 +98,7 @@ func (d *drawing) addInbox(e audit.TimelineEntry, title string) {
 	case "received":
 		r.text, r.note = "message "+message+" stored", "inbox, for "+e.Who
 		if strings.HasPrefix(text(e.Detail, "type"), "stripe.") {
-			r.from = d.provider
+			r.from, r.note = d.provider, text(e.Detail, "type")
 		}
 	case "duplicate":
 		n := number(e.Detail, "duplicates")
@@ -114,17 +114,8 @@ func (d *drawing) addInbox(e audit.TimelineEntry, title string) {
 		d.addTakeover(e, c, r)
 		return
 	case "failed", "released":
-		why := text(e.Detail, "error")
-		r.text, r.class, r.note = "attempt failed", "bad", why
-		if e.What == "released" {
-			r.text, r.class = "released: it stops", "message"
-		} else if _, what, waits := strings.Cut(why, "waiting: "); waits {
-			r.text, r.class, r.note = "waits, tries again", "message", what
-		}
-		r.lane = d.worker(text(e.Detail, "holder"))
-		if e.Who != "fulfillment" && e.What == "failed" {
-			d.row(row{at: e.At, from: r.lane, lane: d.merchant, class: "bad", text: "webhook failed", note: r.note, title: title})
-		}
+		d.addEnded(e, c, r)
+		return
 	case "done":
 		r.note = fmt.Sprintf("claim %d of %s", number(e.Detail, "claims"), e.Who)
 		r.from = d.worker(text(e.Detail, "holder"))
@@ -136,10 +127,45 @@ func (d *drawing) addInbox(e audit.TimelineEntry, title string) {
 		r.note = "by " + e.Who
 	}
 	drawn := d.row(r)
-	if c != nil && (e.What == "failed" || e.What == "released" || e.What == "done" || e.What == "running") {
+	if c != nil && (e.What == "done" || e.What == "running") {
 		c.last = drawn
 	}
 }
+
+// addEnded draws the end of a claim that did not finish its message, and before it the call that
+// its error is about. The texts of errors are no promise: of others than these the box shows
+// the beginning.
+func (d *drawing) addEnded(e audit.TimelineEntry, c *claim, r row) {
+	why := text(e.Detail, "error")
+	r.lane = d.worker(text(e.Detail, "holder"))
+	r.text, r.class, r.note = "attempt failed", "bad", why
+	if i := strings.LastIndex(why, waiting); i >= 0 {
+		r.text, r.class, r.note = "waits, tries again", "message", why[i+len(waiting):]
+	}
+	if e.What == "released" {
+		r.text, r.class = "released: it stops", "message"
+	}
+	call, reason, isCall := strings.Cut(r.note, ": ")
+	failed := row{at: e.At, from: r.lane, class: "bad", text: call, note: reason, title: r.title}
+	switch {
+	case isCall && strings.HasPrefix(reason, "provider "):
+		failed.lane, r.note = d.provider, reason
+	case isCall && strings.HasPrefix(reason, "webhook "):
+		failed.lane, failed.text, r.note = d.merchant, "webhook failed", reason
+	}
+	// An event may have drawn the call.
+	known := c != nil && slices.ContainsFunc(d.rows, func(r *row) bool { return r.lane == d.provider && r.class == "bad" && !r.at.Before(c.began) })
+	if failed.lane != nil && !known {
+		d.row(failed)
+	}
+	drawn := d.row(r)
+	if c != nil {
+		c.last = drawn
+	}
+}
+
+// waiting begins what a message waits for in an error.
+const waiting = "waiting: "
 
 // addTakeover draws the end of a lease in the swim lane of its holder, and the claim of the next one.
 func (d *drawing) addTakeover(e audit.TimelineEntry, lost *claim, r row) {

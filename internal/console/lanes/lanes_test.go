@@ -10,6 +10,8 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/console/lanes"
 )
@@ -96,8 +98,8 @@ func TestWrite_isAnImageWithLanesAndRows(t *testing.T) {
 	}
 	texts := d.texts("middle")
 	for _, want := range []string{
-		"POST /v1/charges", "key key-48cb6565ce6b827…", "key with its answer 202", "1 charge.requested", "takes message 1", "claim 1 of fulfillment",
-		"create the payment", "key 886d6009-d933-5200-9…", "5 charge.succeeded", "charge.succeeded", "webhook-id 886d6009-d933", "message 2 done", "succeeded now",
+		"POST /v1/charges", "key key-48cb6565ce6b82…", "key with its answer 202", "1 charge.requested", "takes message 1", "claim 1 of fulfillment",
+		"create the payment", "key 886d6009-d933-5200-…", "5 charge.succeeded", "charge.succeeded", "webhook-id 886d6009-d93…", "message 2 done", "succeeded now",
 	} {
 		if !slices.Contains(texts, want) {
 			t.Errorf("%q is not drawn: %q", want, texts)
@@ -151,6 +153,40 @@ func TestWrite_drawsATakeoverAndADroppedDuplicate(t *testing.T) {
 	}
 	if failed := strings.Count(strings.Join(d.texts("middle"), "\n"), "webhook failed"); failed != 3 {
 		t.Errorf("%d webhooks failed", failed)
+	}
+}
+
+// A call that failed is drawn once, whether an event or only the error of a claim shows it.
+func TestWrite_drawsCallsThatFailed(t *testing.T) {
+	t.Parallel()
+	failed := func(after time.Duration, fence int, err string) audit.TimelineEntry {
+		return entry(after, "inbox", "failed", "fulfillment", 0, "message", 1, "fence", fence, "holder", "host:1", "claimed_at", at(after-ms), "error", err)
+	}
+	d := drawn(t, timeline("order-1",
+		entry(0, "inbox", "received", "fulfillment", 0, "message", 1, "message_id", "e1"),
+		entry(5*ms, "event", "payment.attempt_failed.v1", "worker", 2, "cause", "e1", "stage", "create", "provider_status", 500, "provider_key", "e1"),
+		failed(5*ms+us, 1, "payment: waiting: create payment intent for ch_1: provider failed with 500 (request req_1)"),
+		failed(10*ms, 2, "payment: waiting: confirm payment intent pi_1: provider unavailable: EOF"),
+		failed(20*ms, 3, "payment: waiting: the provider is processing the payment"),
+		failed(30*ms, 4, "inventory: a bug"),
+		entry(40*ms, "inbox", "released", "fulfillment", 0, "message", 1, "fence", 5, "holder", "host:1", "claimed_at", at(39*ms)),
+		entry(50*ms, "inbox", "dead letter", "fulfillment", 0, "message", 1, "claims", 5, "last_error", "inventory: a bug"),
+	))
+	var got []string
+	for _, r := range d.all("row") {
+		if texts := strings.Join(r.texts("middle"), ": "); !strings.HasPrefix(texts, "takes ") {
+			got = append(got, texts)
+		}
+	}
+	want := []string{
+		"message 1 stored: inbox, for fulfillment",
+		"create the payment: key e1", "2 payment.attempt_failed: the provider answered 500", "waits, tries again: provider failed with 500 …",
+		"confirm payment intent…: provider unavailable: EO…", "waits, tries again: provider unavailable: EO…",
+		"waits, tries again: the provider is processi…",
+		"attempt failed: inventory: a bug", "released: it stops", "message 1 dead letter: inventory: a bug",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 

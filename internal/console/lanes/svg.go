@@ -32,6 +32,7 @@ const (
 	between   = 8  // rows
 	torn      = 30 // where time is left out
 	longGap   = time.Second
+	longText  = 16_000 // what is shown when pointed at
 )
 
 // write lays the drawing out, and writes it from back to front.
@@ -45,17 +46,17 @@ func (d *drawing) write(out *bufio.Writer) {
 	height := bottom + 76
 	p := func(format string, args ...any) { fmt.Fprintf(out, format, args...) } // Flush returns its error
 	p(`<svg xmlns="http://www.w3.org/2000/svg" class="lanes" role="img" viewBox="0 0 %d %d"><title>%s</title><desc>%s</desc><style>%s</style>`,
-		width, height, shown(d.headline(), 2000), shown(d.summary(), 2000), Style)
+		width, height, shown(d.headline(), longText), shown(d.summary(), longText), Style)
 	for i, c := range d.timeline.Charges[:min(len(d.timeline.Charges), 3)] {
-		p(`<text class="head" x="8" y="%d">%s</text>`, 20+16*i, shown(chargeLine(c), width/8))
+		p(`<text class="head" x="8" y="%d">%s</text>`, 20+16*i, shown(chargeLine(c), width-100))
 	}
-	p(`<text class="soft" x="8" y="%d">%s</text>`, top-34, shown(d.summary(), 2000))
+	p(`<text class="soft" x="8" y="%d">%s</text>`, top-34, shown(d.summary(), longText))
 	for i, l := range d.lanes {
 		if i%2 == 0 {
 			p(`<rect class="band" x="%d" y="%d" width="%d" height="%d"/>`, l.x-l.width/2, top-26, l.width, bottom-top+46)
 		}
 		p(`<g class="lane"><text class="name middle" x="%d" y="%d">%s</text><text class="soft middle" x="%d" y="%d">%s</text><path class="life" d="M%d %dV%d"/><text class="name middle" x="%[1]d" y="%[10]d">%[3]s</text></g>`,
-			l.x, top-12, l.name, l.x, top+2, shown(cmp.Or(l.holder, l.about), l.width/7), l.x, top+8, bottom, bottom+14)
+			l.x, top-12, l.name, l.x, top+2, shown(cmp.Or(l.holder, l.about), l.width), l.x, top+8, bottom, bottom+14)
 	}
 	d.writeClaims(p, bottom)
 	for i, r := range d.rows {
@@ -124,7 +125,7 @@ func (d *drawing) writeClaims(p func(string, ...any), bottom int) {
 		}
 		busy[l][slot] = to + c.last.height
 		p(`<rect class="lease" x="%d" y="%d" width="8" height="%d"><title>%s</title></rect>`,
-			l.x-l.width/2+4+9*slot, from, busy[l][slot]-from, shown(fmt.Sprintf("claim %d of message %s by %s", c.fence, c.message, c.holder), 300))
+			l.x-l.width/2+4+9*slot, from, busy[l][slot]-from, shown(fmt.Sprintf("claim %d of message %s by %s", c.fence, c.message, c.holder), longText))
 		if !c.lost {
 			continue
 		}
@@ -144,7 +145,7 @@ func (d *drawing) writeRow(p func(string, ...any), r *row, sameTime bool) {
 	if r.dropped {
 		class += " dropped"
 	}
-	p(`<g class="row box %s"><title>%s</title>`, class, shown(r.title, 2000))
+	p(`<g class="row box %s"><title>%s</title>`, class, shown(r.title, longText))
 	if !sameTime {
 		p(`<text class="soft end" x="%d" y="%d">%s</text>`, gutter-6, middle+4, since(r.at.Sub(d.rows[0].at)))
 	}
@@ -160,9 +161,9 @@ func (d *drawing) writeRow(p func(string, ...any), r *row, sameTime bool) {
 	if r.dropped {
 		first, second = "gone middle", "guard middle"
 	}
-	p(`<text class="%s" x="%d" y="%d">%s</text>`, first, r.lane.x, line, shown(r.text, half*2/7))
+	p(`<text class="%s" x="%d" y="%d">%s</text>`, first, r.lane.x, line, shown(r.text, half*11/6))
 	if r.note != "" {
-		p(`<text class="%s" x="%d" y="%d">%s</text>`, second, r.lane.x, line+15, shown(r.note, half*3/10))
+		p(`<text class="%s" x="%d" y="%d">%s</text>`, second, r.lane.x, line+15, shown(r.note, 2*half))
 	}
 	if r.dropped {
 		p(`<path class="strike" d="M%d %dh24m-6 -6l12 12m0 -12l-12 12"/>`, r.lane.x+half, middle)
@@ -189,18 +190,26 @@ func zigzag(y, width int) string {
 	return fmt.Sprintf("M0 %d", y) + strings.Repeat("l6 -3l6 3", width/12)
 }
 
-// shown is s as the text of an element: shortened to a width in letters, of which wide ones
-// take two, and without what has no glyph or changes the direction of the text.
+// shown is s as the text of an element: cut to about a width in pixels, and without what has no
+// glyph or changes the direction of the text.
 func shown(s string, width int) string {
 	var kept, escaped strings.Builder
+	used := 0
 	for _, r := range s {
 		if !unicode.IsPrint(r) {
 			r = unicode.ReplacementChar
 		}
-		if width--; r >= 0x1100 {
-			width--
+		switch {
+		case r >= 0x1100 || r == 'W' || r == 'M':
+			used += 14
+		case unicode.IsUpper(r) || strings.ContainsRune("mw_", r):
+			used += 9
+		case strings.ContainsRune(" ijlft.,:;'()", r):
+			used += 5
+		default:
+			used += 7
 		}
-		if width < 0 {
+		if used > width {
 			kept.WriteRune('…')
 			break
 		}

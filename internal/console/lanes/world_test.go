@@ -75,7 +75,7 @@ func crashed() audit.Timeline {
 	for n := range 3 {
 		failed := claimed + 40*ms
 		entries = append(entries, entry(failed, "inbox", "failed", "notification", 0, "message", 2, "fence", n+1, "holder", heir,
-			"claimed_at", at(claimed), "error", "notification: waiting: the shop answered 503 Service Unavailable"))
+			"claimed_at", at(claimed), "error", "notification: waiting: deliver webhook e5: webhook answered 503: Service Unavailable"))
 		claimed = failed + time.Duration(n+1)*50*time.Minute
 	}
 	return timeline("order-1", append(entries,
