@@ -20,9 +20,8 @@ type bench struct {
 	runCmd
 
 	server *server
-	ours   tree
-	other  tree   // of --base
-	folder string // for programs and their logs; removed at the end
+	trees  map[bool]tree // ours, and under true that of --base
+	folder string        // for programs and their logs; removed at the end
 	sizes  sizes
 	say    io.Writer
 
@@ -39,7 +38,7 @@ func open(ctx context.Context, say io.Writer, c runCmd) (*bench, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a folder: %w", err)
 	}
-	b := &bench{runCmd: c, folder: folder, sizes: full(c.For), say: say}
+	b := &bench{runCmd: c, trees: map[bool]tree{}, folder: folder, sizes: full(c.For), say: say}
 	if c.Quick {
 		b.sizes = quick
 	}
@@ -59,18 +58,18 @@ func (b *bench) start(ctx context.Context) (err error) {
 		}
 		flags = append(flags, flag)
 	}
-	if b.ours, err = build(ctx, "..", filepath.Join(b.folder, "ours"), flags...); err != nil {
+	if b.trees[false], err = build(ctx, "..", filepath.Join(b.folder, "ours"), flags...); err != nil {
 		return err
 	}
-	if b.ours["bench"], err = os.Executable(); err != nil {
+	if b.trees[false]["bench"], err = os.Executable(); err != nil {
 		return fmt.Errorf("find this program: %w", err)
 	}
 	if b.Base != "" {
-		if b.other, err = build(ctx, b.Base, filepath.Join(b.folder, "base")); err != nil {
+		if b.trees[true], err = build(ctx, b.Base, filepath.Join(b.folder, "base")); err != nil {
 			return err
 		}
-		b.other["bench"] = filepath.Join(b.folder, "base", "bench")
-		if err := goBuild(ctx, filepath.Join(b.Base, "bench"), b.other["bench"], "."); err != nil {
+		b.trees[true]["bench"] = filepath.Join(b.folder, "base", "bench")
+		if err := goBuild(ctx, filepath.Join(b.Base, "bench"), b.trees[true]["bench"], "."); err != nil {
 			return err
 		}
 	}
@@ -99,20 +98,13 @@ func goBuild(ctx context.Context, from, into string, what ...string) error {
 	return nil
 }
 
-func (b *bench) tree(base bool) tree {
-	if base {
-		return b.other
-	}
-	return b.ours
-}
-
 // database makes a database for the measurement in progress, migrated by the
 // programs that are measured.
 func (b *bench) database(ctx context.Context, base bool) (url string, err error) {
 	migrate := migrations.Up
 	if base {
 		migrate = func(ctx context.Context, url string) error {
-			_, err := fleet.Run(ctx, map[string]string{"DATABASE_URL": url}, b.other["payonce"], "migrate")
+			_, err := fleet.Run(ctx, map[string]string{"DATABASE_URL": url}, b.trees[true]["payonce"], "migrate")
 			return err
 		}
 	}

@@ -83,7 +83,7 @@ func (b *bench) inChild(ctx context.Context, set setting, setup string, t task, 
 	}
 	t.Database, t.Postmaster = url, b.server.postmaster
 	t.InFlight, t.Warm, t.Measured = set.InFlight, b.sizes.warm, b.sizes.measured
-	w, c, err := counted(ctx, url, func() (window, error) { return carry(ctx, b.tree(set.Base)["bench"], t) })
+	w, c, err := counted(ctx, url, func() (window, error) { return carry(ctx, b.trees[set.Base]["bench"], t) })
 	if err != nil {
 		return s, err
 	}

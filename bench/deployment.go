@@ -168,7 +168,6 @@ func (d *deployment) start(ctx context.Context, of *running, programs []string) 
 	if programs[0] == "api" {
 		programs = append(slices.Repeat(programs[:1], d.setting.APIs), programs[1:]...)
 	}
-	tree := d.tree(d.setting.Base)
 	var pids []int
 	for n, name := range programs {
 		env := map[string]string{
@@ -182,7 +181,7 @@ func (d *deployment) start(ctx context.Context, of *running, programs []string) 
 			env["WORKER_CONCURRENCY"] = strconv.Itoa(d.setting.Slots)
 		}
 		p, err := fleet.Start(ctx, fleet.Program{
-			Name: fmt.Sprintf("%s-%d", name, n), Path: cmp.Or(tree[name], d.ours["bench"]), Log: d.folder, Env: env,
+			Name: fmt.Sprintf("%s-%d", name, n), Path: cmp.Or(d.trees[d.setting.Base][name], d.trees[false]["bench"]), Log: d.folder, Env: env,
 		})
 		if err != nil {
 			return err

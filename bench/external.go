@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
+	"log"
 	"net"
 	"strconv"
 	"strings"
@@ -57,8 +59,8 @@ func openExternal(latency time.Duration, notified func(order string)) (*external
 		latency: latency, notified: notified, failed: make(chan error, 1),
 		posts: tally{}, captures: tally{}, webhooks: tally{}, intents: map[string]intent{}, keys: map[string]string{},
 	}
-	e.server = &fasthttp.Server{Handler: e.serve, NoDefaultServerHeader: true, Logger: silent{}}
-	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // at once
+	e.server = &fasthttp.Server{Handler: e.serve, NoDefaultServerHeader: true, Logger: log.New(io.Discard, "", 0)} // of connections that their clients closed
+	listener, err := net.Listen("tcp", "127.0.0.1:0")                                                              //nolint:noctx // at once
 	if err != nil {
 		return nil, fmt.Errorf("listen for the programs' calls: %w", err)
 	}
@@ -66,11 +68,6 @@ func openExternal(latency time.Duration, notified func(order string)) (*external
 	go func() { e.failed <- e.server.Serve(listener) }()
 	return e, nil
 }
-
-// silent drops the server's lines about connections that their clients closed.
-type silent struct{}
-
-func (silent) Printf(string, ...any) {}
 
 func (e *external) close() { _ = errors.Join(e.server.Shutdown(), <-e.failed) } // nothing calls any more
 

@@ -37,7 +37,7 @@ func newGates(t *testing.T, upstream string, workers int) *gates {
 	g := &gates{}
 	g.open()
 	before := func(worker int) string {
-		gate, err := failpoint.NewHookGate(t.Context(), upstream, func(r *http.Request, side failpoint.Side, answer []byte) bool {
+		gate, err := failpoint.NewGate(t.Context(), upstream, failpoint.NewWatch(), func(r *http.Request, side failpoint.Side, answer []byte) bool {
 			return g.pass(r, passage{call: nameOf(r), side: side, worker: worker, path: r.URL.Path, answer: answer})
 		})
 		must(t, err)

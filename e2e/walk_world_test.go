@@ -106,7 +106,7 @@ func (g *grounds) newPlace(ctx context.Context) (p *place, err error) {
 	if p.proxy, err = failpoint.NewProxy(ctx, p.Service, p.watch); err != nil {
 		return p, err
 	}
-	if p.gate, err = failpoint.NewGate(ctx, p.Sandbox.URL(), p.calls); err != nil {
+	if p.gate, err = failpoint.NewGate(ctx, p.Sandbox.URL(), p.calls, nil); err != nil {
 		return p, err
 	}
 	if _, err := p.tables.Exec(ctx, `update merchants set webhook_url = $1`, p.gate.URL()+"/shop/webhooks"); err != nil {

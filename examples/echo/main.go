@@ -72,13 +72,7 @@ func serve(ctx context.Context, pool *pgxpool.Pool) error {
 	return nil
 }
 
-func main() {
-	if scaffold.Role() != "" {
-		scaffold.Main("example_echo", serve)
-		return
-	}
-	scaffold.Main("example_echo", run)
-}
+func main() { scaffold.Main("example_echo", run, serve) }
 
 func run(ctx context.Context, pool *pgxpool.Pool) error {
 	if _, err := pool.Exec(ctx, tables+idempotency.Schema()); err != nil {

@@ -75,13 +75,7 @@ func (v victim) Publish(topic string, messages ...*message.Message) error {
 	select {}
 }
 
-func main() {
-	if scaffold.Role() != "" {
-		scaffold.Main("example_forward", forward)
-		return
-	}
-	scaffold.Main("example_forward", run)
-}
+func main() { scaffold.Main("example_forward", run, forward) }
 
 func run(ctx context.Context, pool *pgxpool.Pool) error {
 	if _, err := pool.Exec(ctx, tables+outbox.Schema()); err != nil {

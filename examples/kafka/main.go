@@ -35,13 +35,7 @@ const (
 	tables = `create table shipments (order_id text not null);`
 )
 
-func main() {
-	if scaffold.Role() != "" {
-		scaffold.Main("example_kafka", consume)
-		return
-	}
-	scaffold.Main("example_kafka", run)
-}
+func main() { scaffold.Main("example_kafka", run, consume) }
 
 // newSubscriber returns a member of a consumer group.
 func newSubscriber(brokers []string, group string) (message.Subscriber, error) {

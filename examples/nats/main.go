@@ -63,13 +63,7 @@ func newWarehouse(pool *pgxpool.Pool, received *atomic.Int64) *inbox.Processor {
 	}
 }
 
-func main() {
-	if scaffold.Role() != "" {
-		scaffold.Main("example_nats", node)
-		return
-	}
-	scaffold.Main("example_nats", run)
-}
+func main() { scaffold.Main("example_nats", run, node) }
 
 func run(ctx context.Context, pool *pgxpool.Pool) error {
 	if _, err := pool.Exec(ctx, tables+inbox.Schema()); err != nil {

@@ -47,13 +47,7 @@ func order(ctx context.Context, pool *pgxpool.Pool, customer string, halfDone fu
 	return r, err
 }
 
-func main() {
-	if scaffold.Role() != "" {
-		scaffold.Main("example_once", work)
-		return
-	}
-	scaffold.Main("example_once", check)
-}
+func main() { scaffold.Main("example_once", check, work) }
 
 // work orders for each customer and prints the receipts. The victim stops in the middle of
 // its sixth order.

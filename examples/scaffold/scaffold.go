@@ -19,8 +19,12 @@ import (
 const limit = 2 * time.Minute // of an example
 
 // Main calls run with a pool on a schema of this name in the database of DATABASE_URL, and
-// exits with 1 after an error. The schema is made, and emptied if it was there.
-func Main(schema string, run func(context.Context, *pgxpool.Pool) error) {
+// exits with 1 after an error. The schema is made, and emptied if it was there. In a process of
+// Start it calls inRole instead.
+func Main(schema string, run func(context.Context, *pgxpool.Pool) error, inRole ...func(context.Context, *pgxpool.Pool) error) {
+	if Role() != "" {
+		run = inRole[0]
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	err := withPool(ctx, schema, run)
 	cancel()

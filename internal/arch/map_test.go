@@ -122,7 +122,7 @@ var rules = []rule{
 	{"internal/testrun", "internal/tempdir", "runs the tests of a package, whatever they test"},
 	{"internal/program/programtest", "internal/await internal/program", "runs a program in a test's process, whichever it is"},
 	{"internal/robustness/failpoint", "", "stands between a program and its servers, whichever they are"},
-	{"internal/robustness/fleet", "", "runs programs, whichever they are"},
+	{"internal/robustness/fleet", "internal/loop", "runs programs, whichever they are"},
 	{"internal/robustness/traffic", "", "sees the service as a client does, so it shares no code with it"},
 	{"internal/robustness/validate", "internal/robustness/traffic", "judges from outside, so it shares no code with what it judges"},
 	{

@@ -3,10 +3,7 @@ package audit
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/postgres"
 )
@@ -44,10 +41,5 @@ select action_id                          as number,
 // ListActions returns the newest actions since a time, newest first, at most limit: those
 // about a merchant, or all if merchant is "".
 func ListActions(ctx context.Context, q postgres.Querier, merchant string, since time.Time, limit int) ([]Action, error) {
-	rows, _ := q.Query(ctx, selectActions, merchant, since, limit) // rows have its error too
-	actions, err := pgx.CollectRows(rows, pgx.RowToStructByName[Action])
-	if err != nil {
-		return nil, fmt.Errorf("list operators' actions: %w", err)
-	}
-	return actions, nil
+	return collect[Action](ctx, q, "operators' actions", selectActions, merchant, since, limit)
 }

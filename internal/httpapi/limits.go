@@ -68,7 +68,7 @@ type limits struct {
 
 func newLimits(l Limits) *limits {
 	return &limits{
-		rates:    rates{perSecond: l.PerSecond, of: map[string]*rate.Limiter{}},
+		rates:    rates{perSecond: l.PerSecond},
 		work:     newAdmission(l.InFlight, l.PerMerchant),
 		unsigned: newAdmission(l.InFlight, l.Unsigned),
 		unknown:  newAdmission(l.InFlight, 0),
@@ -123,8 +123,7 @@ func (a *admission) leave(merchant string, n int) {
 type rates struct {
 	perSecond int
 
-	mu sync.Mutex
-	of map[string]*rate.Limiter
+	of sync.Map // of *rate.Limiter
 }
 
 // allow reports whether a merchant may send one more request now, and counts it.
@@ -132,13 +131,8 @@ func (r *rates) allow(merchant string, now time.Time) bool {
 	if r.perSecond <= 0 {
 		return true
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	l := r.of[merchant]
-	if l == nil {
-		l = rate.NewLimiter(rate.Limit(r.perSecond), r.perSecond)
-		r.of[merchant] = l
-	}
+	of, _ := r.of.LoadOrStore(merchant, rate.NewLimiter(rate.Limit(r.perSecond), r.perSecond))
+	l, _ := of.(*rate.Limiter)
 	return l.AllowN(now, 1)
 }
 

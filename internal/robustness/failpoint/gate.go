@@ -35,18 +35,9 @@ const headerTimeout = 10 * time.Second
 
 type planKey struct{}
 
-// NewGate starts a gate before the server of an origin. The plan of watch decides
-// about its round trips. Close ends it.
-func NewGate(ctx context.Context, upstream string, watch *Watch) (*Gate, error) {
-	return newGate(ctx, upstream, watch, nil)
-}
-
-// NewHookGate is NewGate with a hook in place of a plan.
-func NewHookGate(ctx context.Context, upstream string, hook Hook) (*Gate, error) {
-	return newGate(ctx, upstream, NewWatch(), hook)
-}
-
-func newGate(ctx context.Context, upstream string, watch *Watch, hook Hook) (*Gate, error) {
+// NewGate starts a gate before the server of an origin. The plan of watch decides about its
+// round trips or, unless it is nil, the hook. Close ends it.
+func NewGate(ctx context.Context, upstream string, watch *Watch, hook Hook) (*Gate, error) {
 	origin, err := url.Parse(upstream)
 	if err != nil {
 		return nil, fmt.Errorf("read the address of an HTTP server: %w", err)

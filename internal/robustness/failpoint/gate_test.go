@@ -43,7 +43,7 @@ func TestGate(t *testing.T) {
 			}))
 			defer outside.Close()
 			watch := failpoint.NewWatch()
-			gate, err := failpoint.NewGate(t.Context(), outside.URL, watch)
+			gate, err := failpoint.NewGate(t.Context(), outside.URL, watch, nil)
 			testdb.Must(t, err)
 			defer gate.Close()
 			point := failpoint.Point{Name: "POST /v1/refunds/:id", Occurrence: 1}

@@ -25,6 +25,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/payonce/payonce/internal/loop"
 )
 
 // ErrNotRunning says that a process has ended before it was signaled.
@@ -105,7 +107,7 @@ func (p *Process) start(ctx context.Context, addr string) (*life, string, error)
 			return nil, "", errPortTaken
 		case ended:
 			return nil, "", fmt.Errorf("ended before it listened: %w", l.end())
-		case wait(ctx, startPoll) != nil:
+		case !loop.Pause(ctx, startPoll, nil):
 			_ = l.command.Process.Kill()
 			<-l.exited
 			return nil, "", fmt.Errorf("not listening: %w", ctx.Err())
@@ -235,7 +237,7 @@ func (p *Process) Restart(ctx context.Context) error {
 			p.life = life
 			return nil
 		}
-		if !errors.Is(err, errPortTaken) || wait(ctx, restartPause) != nil {
+		if !errors.Is(err, errPortTaken) || !loop.Pause(ctx, restartPause, nil) {
 			return fmt.Errorf("start %s: %w\n%s", p.program.Name, err, p.Tail())
 		}
 	}
@@ -253,8 +255,8 @@ func (p *Process) WaitReady(ctx context.Context) error {
 		if l.ended() {
 			return fmt.Errorf("wait for %s: ended: %w\n%s", p.program.Name, l.end(), p.Tail())
 		}
-		if err := wait(ctx, pause); err != nil {
-			return fmt.Errorf("wait for %s: not ready: %w\n%s", p.program.Name, err, p.Tail())
+		if !loop.Pause(ctx, pause, nil) {
+			return fmt.Errorf("wait for %s: not ready: %w\n%s", p.program.Name, ctx.Err(), p.Tail())
 		}
 	}
 }
@@ -273,15 +275,4 @@ func (p *Process) ready(ctx context.Context) bool {
 	}
 	_ = response.Body.Close()
 	return response.StatusCode == http.StatusOK
-}
-
-func wait(ctx context.Context, pause time.Duration) error {
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
