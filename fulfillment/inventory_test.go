@@ -122,12 +122,10 @@ func TestInventory_underContention(t *testing.T) {
 				}
 			}
 			if share {
-				db, err := postgres.Open(t.Context(), f.db.Pool().Config().ConnString(), postgres.Options{
-					Role: postgres.RoleWorker, AllowPlaintext: true, AllowUnsafeDurability: true,
+				db := testdb.OpenAt(t, f.db.Pool().Config().ConnString(), postgres.Options{
+					Role:   postgres.RoleWorker,
 					Writes: groupcommit.NewOrder(slices.Concat(ledger.Writes(), outbox.Writes(), fulfillment.Writes(), inbox.Writes())...),
 				})
-				testdb.Must(t, err)
-				t.Cleanup(db.Close)
 				f.charge = handlerOf(fulfillment.New(db, fulfillment.Services{Provider: f.client}, slog.New(slog.DiscardHandler)), fulfillment.ChargeReceiver)
 				defer func() {
 					if db.Committer().Shared().Units == 0 {

@@ -46,7 +46,7 @@ func declared() *groupcommit.Order {
 func effects(t *testing.T, o postgres.Options) (db *postgres.DB, address string) {
 	t.Helper()
 	address = testdb.URL(t)
-	db = open(t, address, o)
+	db = testdb.OpenAt(t, address, o)
 	testdb.Exec(t, db.Pool(), `
 create table effects (
   id   int constraint effects_once primary key constraint effects_not_negative check (id >= 0),
@@ -54,15 +54,6 @@ create table effects (
   constraint effects_twin_once unique (twin) deferrable initially deferred
 )`)
 	return db, address
-}
-
-func open(t *testing.T, address string, o postgres.Options) *postgres.DB {
-	t.Helper()
-	o.AllowUnsafeDurability, o.AllowPlaintext = true, true
-	db, err := postgres.Open(t.Context(), address, o)
-	testdb.Must(t, err)
-	t.Cleanup(db.Close)
-	return db
 }
 
 func batch(ids ...int) *pgx.Batch {
@@ -152,7 +143,7 @@ func TestCommitOfACutConnection(t *testing.T) {
 			t.Parallel()
 			direct, address := effects(t, postgres.Options{})
 			proxy := failpoint.StartCutter(t, address)
-			db := open(t, proxy.URL(), postgres.Options{MaxConns: 1})
+			db := testdb.OpenAt(t, proxy.URL(), postgres.Options{MaxConns: 1})
 			proxy.Arm(test.side, test.executes)
 			err := db.Commit(t.Context(), batch(1, 2))
 			if groupcommit.OutcomeOf(err) != test.want || errors.Is(err, groupcommit.ErrUnknown) && errors.Is(err, groupcommit.ErrNotCommitted) {
@@ -172,7 +163,7 @@ func TestCommitOfACutConnection(t *testing.T) {
 		t.Parallel()
 		_, address := effects(t, postgres.Options{})
 		proxy := failpoint.StartCutter(t, address)
-		db := open(t, proxy.URL(), postgres.Options{})
+		db := testdb.OpenAt(t, proxy.URL(), postgres.Options{})
 		proxy.Close()
 		db.Pool().Reset()
 		if err := db.Commit(t.Context(), batch(1)); groupcommit.OutcomeOf(err) != groupcommit.NotSent {
@@ -225,7 +216,7 @@ func TestCommit_waitsNoLongerThanItsTimeouts(t *testing.T) {
 	}
 	b := batch(1)
 	b.Queue(`select pg_sleep(60)`)
-	if err := open(t, address, postgres.Options{StatementTimeout: 300 * time.Millisecond}).Commit(t.Context(), b); groupcommit.OutcomeOf(err) != groupcommit.Contended {
+	if err := testdb.OpenAt(t, address, postgres.Options{StatementTimeout: 300 * time.Millisecond}).Commit(t.Context(), b); groupcommit.OutcomeOf(err) != groupcommit.Contended {
 		t.Errorf("the error is %v, want a statement time-out", err)
 	}
 	wantStored(t, db)

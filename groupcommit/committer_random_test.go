@@ -204,7 +204,7 @@ func TestGroupCommit_reportsOutcomesThatAreTrueUnderFaults(t *testing.T) {
 	owner, address := effects(t, postgres.Options{LockTimeout: -1, StatementTimeout: time.Hour})
 	var pools [2]*postgres.DB
 	for i := range pools {
-		pools[i] = open(t, address, postgres.Options{
+		pools[i] = testdb.OpenAt(t, address, postgres.Options{
 			Writes: declared(), MaxConns: 4, Application: "faults", LockTimeout: -1, StatementTimeout: time.Hour,
 		})
 	}
@@ -303,7 +303,7 @@ func TestGroupCommit_locksInOneOrder(t *testing.T) {
 	testdb.Long(t, "it commits thousands of units")
 	t.Parallel()
 	address := testdb.URL(t)
-	owner := open(t, address, postgres.Options{})
+	owner := testdb.OpenAt(t, address, postgres.Options{})
 	testdb.Exec(t, owner.Pool(), `
 insert into merchants (merchant_id) values ('acme'), ('globex');
 insert into stock (merchant_id, sku, supplied, available)
@@ -313,7 +313,7 @@ select 'r', n, n, 't', '', '{}', '' from generate_series(1, 8) n;
 do $$ begin execute format('alter database %I set deadlock_timeout to %L', current_database(), '10ms'); end $$`)
 	var pools [2]*postgres.DB
 	for i := range pools {
-		pools[i] = open(t, address, postgres.Options{Writes: declared(), MaxConns: 4})
+		pools[i] = testdb.OpenAt(t, address, postgres.Options{Writes: declared(), MaxConns: 4})
 	}
 	var working sync.WaitGroup
 	for i := range 48 {
@@ -369,7 +369,7 @@ func TestGroupCommit_leavesALockCycleBeforeTheDeadlock(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	one, address := effects(t, postgres.Options{Writes: declared()})
-	other := open(t, address, postgres.Options{})
+	other := testdb.OpenAt(t, address, postgres.Options{})
 	tx := begin(t, other, insert, 2, 2)
 	result := make(chan error, 1)
 	go func() {

@@ -21,7 +21,7 @@ import (
 func diaries(t *testing.T, o postgres.Options) (owner, api *postgres.DB) {
 	t.Helper()
 	address := testdb.URL(t)
-	owner = open(t, address, postgres.Options{})
+	owner = testdb.OpenAt(t, address, postgres.Options{})
 	testdb.Exec(t, owner.Pool(), `
 create table diaries (
   merchant_id text,
@@ -34,7 +34,7 @@ alter table diaries enable row level security;
 create policy tenant on diaries to payonce_api using (merchant_id = current_setting('payonce.merchant', true));
 grant select, insert on diaries to payonce_api`)
 	o.Role, o.Writes = postgres.RoleAPI, declared()
-	return owner, open(t, address, o)
+	return owner, testdb.OpenAt(t, address, o)
 }
 
 func note(merchant string, id int) *pgx.Batch {

@@ -263,7 +263,7 @@ select (select count(*) from effects) || ' and '
 			direct, address := effects(t, postgres.Options{})
 			claimedUnder(t, direct, slices.Repeat([]int64{2}, units)...)
 			proxy := failpoint.StartCutter(t, address)
-			db := open(t, proxy.URL(), postgres.Options{Writes: declared()})
+			db := testdb.OpenAt(t, proxy.URL(), postgres.Options{Writes: declared()})
 			batches := func() (all []*pgx.Batch) {
 				for i := range units {
 					all = append(all, ending(i+1, int64(i+1), 2))
@@ -320,7 +320,7 @@ func TestGroupCommit_aQueuedBatchIsNotSent(t *testing.T) {
 	t.Run("when its pool is closed", func(t *testing.T) {
 		t.Parallel()
 		other, address := effects(t, postgres.Options{})
-		db := open(t, address, postgres.Options{Writes: declared()})
+		db := testdb.OpenAt(t, address, postgres.Options{Writes: declared()})
 		release := db.Committer().HoldSlot()
 		waits := commit(t.Context(), db, batch(1))
 		await.True(t, "it is queued", func() bool { return db.Committer().Pending() == 1 })

@@ -49,10 +49,10 @@ func (l losesTx) Commit(ctx context.Context) error {
 func TestOnce_whoseKeyCannotBeReadAfterALostCommitIsUnknown(t *testing.T) {
 	t.Parallel()
 	url := testdb.URL(t)
-	direct, w := open(t, url, postgres.Options{}), &work{}
+	direct, w := testdb.OpenAt(t, url, postgres.Options{}), &work{}
 	lock, err := direct.Pool().Begin(t.Context())
 	testdb.Must(t, err)
-	limited := open(t, url, postgres.Options{StatementTimeout: time.Second})
+	limited := testdb.OpenAt(t, url, postgres.Options{StatementTimeout: time.Second})
 	got := once(t.Context(), loses{limited.Pool(), func() {
 		testdb.Exec(t, lock, `set idle_in_transaction_session_timeout = 0`) // it is held for as long as is asked
 		testdb.Exec(t, lock, `lock table idempotency_keys`)
@@ -93,8 +93,8 @@ func TestOnce_whoseWaitEndsEarly(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			url := testdb.URL(t)
-			db, w := open(t, url, postgres.Options{}), &work{}
-			rival, waiting := rivalInFlight(t, db), open(t, url, postgres.Options{Settings: map[string]string{"default_transaction_isolation": test.level}})
+			db, w := testdb.OpenAt(t, url, postgres.Options{}), &work{}
+			rival, waiting := rivalInFlight(t, db), testdb.OpenAt(t, url, postgres.Options{Settings: map[string]string{"default_transaction_isolation": test.level}})
 			call := func() (replayed bool, err error) {
 				_, replayed, err = idempotency.Once(t.Context(), waiting.Pool(), theKey(), idempotency.Options{Request: theRequest()},
 					func(ctx context.Context, tx pgx.Tx) (any, error) { return w.do(ctx, tx) })
@@ -218,7 +218,7 @@ func TestOnce_inEachModeOfPgx(t *testing.T) {
 					t.Errorf("%+v", got)
 				}
 			}
-			wantEffects(t, open(t, url, postgres.Options{}), 1)
+			wantEffects(t, testdb.OpenAt(t, url, postgres.Options{}), 1)
 		})
 	}
 }
@@ -236,9 +236,9 @@ func (f forgets) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, 
 func TestOnce_whoseKeyIsDeletedBeforeTheStandbyConfirmsIt(t *testing.T) {
 	t.Parallel()
 	url := testdb.URL(t)
-	testdb.Exec(t, open(t, url, postgres.Options{}).Pool(), `create function public.current_setting(name text) returns text language sql
+	testdb.Exec(t, testdb.OpenAt(t, url, postgres.Options{}).Pool(), `create function public.current_setting(name text) returns text language sql
 		as $$ select case name when 'synchronous_standby_names' then 'standby' else pg_catalog.current_setting(name) end $$`)
-	db, w := open(t, url, postgres.Options{Settings: map[string]string{"search_path": "public, pg_catalog"}}), &work{}
+	db, w := testdb.OpenAt(t, url, postgres.Options{Settings: map[string]string{"search_path": "public, pg_catalog"}}), &work{}
 	key := idempotency.Key{Value: "k"} // without a request: nothing else tells that it is gone
 	for call := range 2 {
 		_, _, err := idempotency.Once(t.Context(), forgets{db.Pool()}, key, idempotency.Options{}, w.do)

@@ -26,15 +26,6 @@ func effect(_ context.Context, b *pgx.Batch, _ time.Time) (idempotency.Answer, e
 	return theAnswer(), nil
 }
 
-func open(t *testing.T, url string, o postgres.Options) *postgres.DB {
-	t.Helper()
-	o.AllowPlaintext, o.AllowUnsafeDurability = true, true
-	db, err := postgres.Open(t.Context(), url, o)
-	testdb.Must(t, err)
-	t.Cleanup(db.Close)
-	return db
-}
-
 func receive(t *testing.T, r idempotency.Receiver, work idempotency.Work) idempotency.Outcome {
 	t.Helper()
 	got, err := r.Receive(t.Context(), theKey(), theRequest(), work)
@@ -144,7 +135,7 @@ func TestReceive_besideARivalInFlight(t *testing.T) {
 
 	t.Run("a request waits for the rival and replays its answer", func(t *testing.T) {
 		t.Parallel()
-		db := open(t, testdb.URL(t), postgres.Options{LockTimeout: time.Millisecond})
+		db := testdb.OpenAt(t, testdb.URL(t), postgres.Options{LockTimeout: time.Millisecond})
 		rival := rivalInFlight(t, db)
 		var got idempotency.Outcome
 		var waiting errgroup.Group
@@ -162,7 +153,7 @@ func TestReceive_besideARivalInFlight(t *testing.T) {
 
 	t.Run("a request is refused at once when as many wait as may", func(t *testing.T) {
 		t.Parallel()
-		db := open(t, testdb.URL(t), postgres.Options{LockTimeout: time.Millisecond})
+		db := testdb.OpenAt(t, testdb.URL(t), postgres.Options{LockTimeout: time.Millisecond})
 		rivalInFlight(t, db)
 		r := idempotency.Receiver{DB: db, Wait: 20 * time.Millisecond, Waiters: make(chan struct{}, 1)}
 		if _, err := r.Receive(t.Context(), theKey(), theRequest(), effect); !errors.Is(err, idempotency.ErrInFlight) || errors.Is(err, idempotency.ErrCrowded) {
@@ -177,7 +168,7 @@ func TestReceive_besideARivalInFlight(t *testing.T) {
 
 	t.Run("a request whose work panics releases its slot", func(t *testing.T) {
 		t.Parallel()
-		db := open(t, testdb.URL(t), postgres.Options{LockTimeout: time.Millisecond})
+		db := testdb.OpenAt(t, testdb.URL(t), postgres.Options{LockTimeout: time.Millisecond})
 		rivalInFlight(t, db)
 		r := idempotency.Receiver{DB: db, Wait: 20 * time.Millisecond, Waiters: make(chan struct{}, 1)}
 		calls := 0
@@ -233,9 +224,9 @@ func TestReceive_overACutConnection(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			url := testdb.URL(t)
-			direct := open(t, url, postgres.Options{})
+			direct := testdb.OpenAt(t, url, postgres.Options{})
 			proxy := failpoint.StartCutter(t, url)
-			r := idempotency.Receiver{DB: open(t, proxy.URL(), postgres.Options{})}
+			r := idempotency.Receiver{DB: testdb.OpenAt(t, proxy.URL(), postgres.Options{})}
 			proxy.Arm(test.side, 2)
 			if got := receive(t, r, effect); got.Replayed != test.replayed || proxy.Cuts() != 1 {
 				t.Errorf("replayed %v after %d cuts", got.Replayed, proxy.Cuts())
@@ -247,9 +238,9 @@ func TestReceive_overACutConnection(t *testing.T) {
 	t.Run("without a server the outcome stays unknown", func(t *testing.T) {
 		t.Parallel()
 		url := testdb.URL(t)
-		direct := open(t, url, postgres.Options{})
+		direct := testdb.OpenAt(t, url, postgres.Options{})
 		proxy := failpoint.StartCutter(t, url)
-		r := idempotency.Receiver{DB: open(t, proxy.URL(), postgres.Options{MaxConns: 1})}
+		r := idempotency.Receiver{DB: testdb.OpenAt(t, proxy.URL(), postgres.Options{MaxConns: 1})}
 		proxy.ArmLast(failpoint.After, 2)
 		if _, err := r.Receive(t.Context(), theKey(), theRequest(), effect); !errors.Is(err, idempotency.ErrUnknown) {
 			t.Errorf("the error is %v, want ErrUnknown", err)
@@ -264,7 +255,7 @@ func TestReceive_overACutConnection(t *testing.T) {
 		t.Parallel()
 		url := testdb.URL(t)
 		proxy := failpoint.StartCutter(t, url)
-		r := idempotency.Receiver{DB: open(t, proxy.URL(), postgres.Options{})}
+		r := idempotency.Receiver{DB: testdb.OpenAt(t, proxy.URL(), postgres.Options{})}
 		proxy.Arm(failpoint.Before, 2)
 		planted := errors.New("planted")
 		calls := 0

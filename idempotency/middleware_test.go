@@ -332,8 +332,8 @@ func TestMiddleware_faults(t *testing.T) {
 	t.Run("a commit whose answer is lost is answered from the key", func(t *testing.T) {
 		t.Parallel()
 		url := testdb.URL(t)
-		direct, proxy := open(t, url, postgres.Options{}), failpoint.StartCutter(t, url)
-		h := serve(armed{open(t, proxy.URL(), postgres.Options{}).Pool(), func() { proxy.Arm(failpoint.After, -1) }}, options{}, handle)
+		direct, proxy := testdb.OpenAt(t, url, postgres.Options{}), failpoint.StartCutter(t, url)
+		h := serve(armed{testdb.OpenAt(t, proxy.URL(), postgres.Options{}).Pool(), func() { proxy.Arm(failpoint.After, -1) }}, options{}, handle)
 		if w := post(t, h, "/orders", "a mug", withKey); w.Code != http.StatusCreated || w.Body.String() != "a mug\n\x00\xff" || proxy.Cuts() != 1 {
 			t.Errorf("%+v", w)
 		}
@@ -343,8 +343,8 @@ func TestMiddleware_faults(t *testing.T) {
 	t.Run("a commit whose outcome is unknown is 503, and the next request replays it", func(t *testing.T) {
 		t.Parallel()
 		url := testdb.URL(t)
-		direct, proxy := open(t, url, postgres.Options{}), failpoint.StartCutter(t, url)
-		h := serve(armed{open(t, proxy.URL(), postgres.Options{MaxConns: 1}).Pool(), func() { proxy.ArmLast(failpoint.After, -1) }}, options{}, handle)
+		direct, proxy := testdb.OpenAt(t, url, postgres.Options{}), failpoint.StartCutter(t, url)
+		h := serve(armed{testdb.OpenAt(t, proxy.URL(), postgres.Options{MaxConns: 1}).Pool(), func() { proxy.ArmLast(failpoint.After, -1) }}, options{}, handle)
 		w := post(t, h, "/orders", "a mug", withKey)
 		wantProblem(t, w, http.StatusServiceUnavailable, idempotency.ErrUnknown.Error())
 		if w.Header().Get("Retry-After") != "1" {

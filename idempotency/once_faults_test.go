@@ -63,12 +63,12 @@ func TestOnce_cutInCommit(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			url := testdb.URL(t)
-			direct, proxy, w := open(t, url, postgres.Options{}), failpoint.StartCutter(t, url), &work{}
+			direct, proxy, w := testdb.OpenAt(t, url, postgres.Options{}), failpoint.StartCutter(t, url), &work{}
 			arm := proxy.Arm
 			if test.last {
 				arm = proxy.ArmLast
 			}
-			db := armed{open(t, proxy.URL(), postgres.Options{MaxConns: 1}).Pool(), func() { arm(test.side, -1) }}
+			db := armed{testdb.OpenAt(t, proxy.URL(), postgres.Options{MaxConns: 1}).Pool(), func() { arm(test.side, -1) }}
 			got := once(t.Context(), db, order{ID: "o-1"}, w.do)
 			if !errors.Is(got.Err, test.err) || got.Err == nil && (got.Value.Number != 1 || !got.Replayed) || proxy.Cuts() != 1 {
 				t.Errorf("after %d cuts: %+v", proxy.Cuts(), got)
@@ -86,7 +86,7 @@ func TestOnce_cutInCommit(t *testing.T) {
 func TestOnce_cutAnywhere(t *testing.T) {
 	t.Parallel()
 	url := testdb.URL(t)
-	direct, w := open(t, url, postgres.Options{}), &work{}
+	direct, w := testdb.OpenAt(t, url, postgres.Options{}), &work{}
 	for n, cut := 1, true; cut; n++ {
 		cut = false
 		watch := failpoint.NewWatch()
@@ -127,7 +127,7 @@ func TestOnce_diesBetweenClaimAndCommit(t *testing.T) {
 		t.Run(fmt.Sprintf("killed: %v", killed), func(t *testing.T) {
 			t.Parallel()
 			url := testdb.URL(t)
-			db, w := open(t, url, postgres.Options{}), &work{}
+			db, w := testdb.OpenAt(t, url, postgres.Options{}), &work{}
 			process, goOn := startChild(t, url)
 			var waiting errgroup.Group
 			waiting.Go(func() error {
@@ -153,7 +153,7 @@ func TestOnce_diesBetweenClaimAndCommit(t *testing.T) {
 // child calls the function in this process, and ends it when its input ends.
 func child(t *testing.T, url string) {
 	t.Helper()
-	got := once(t.Context(), open(t, url, postgres.Options{}).Pool(), order{ID: "o-1"}, func(ctx context.Context, tx pgx.Tx) (receipt, error) {
+	got := once(t.Context(), testdb.OpenAt(t, url, postgres.Options{}).Pool(), order{ID: "o-1"}, func(ctx context.Context, tx pgx.Tx) (receipt, error) {
 		r, err := new(work).do(ctx, tx)
 		fmt.Fprintln(os.Stdout, childVariable)
 		_, _ = io.Copy(io.Discard, os.Stdin)

@@ -64,7 +64,7 @@ func failing(cancel func(), key string, value int64) func(context.Context, pgx.T
 func TestOnce_underFaults(t *testing.T) {
 	t.Parallel()
 	url := testdb.URL(t)
-	db := open(t, url, postgres.Options{})
+	db := testdb.OpenAt(t, url, postgres.Options{})
 	testdb.Exec(t, db.Pool(), `create table effects (key text, value bigint)`)
 	levels := []string{"read committed", "repeatable read", "serializable"}
 	waits := []time.Duration{0, idempotency.NoWait, 5 * time.Millisecond}
@@ -72,7 +72,7 @@ func TestOnce_underFaults(t *testing.T) {
 	results := map[string]int64{}
 	var group errgroup.Group
 	for _, level := range levels {
-		pool := shaky{open(t, url, postgres.Options{MaxConns: 3, Settings: map[string]string{"default_transaction_isolation": level}}).Pool()}
+		pool := shaky{testdb.OpenAt(t, url, postgres.Options{MaxConns: 3, Settings: map[string]string{"default_transaction_isolation": level}}).Pool()}
 		for range 3 {
 			group.Go(func() error {
 				for call := range 90 {

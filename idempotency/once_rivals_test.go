@@ -22,7 +22,7 @@ func TestOnce_besideRivals(t *testing.T) {
 
 	t.Run("of many calls at once one calls the function, and all get its result", func(t *testing.T) {
 		t.Parallel()
-		db, w := open(t, testdb.URL(t), postgres.Options{MaxConns: 4}), &work{}
+		db, w := testdb.OpenAt(t, testdb.URL(t), postgres.Options{MaxConns: 4}), &work{}
 		var group errgroup.Group
 		for range 32 {
 			group.Go(func() error {
@@ -56,7 +56,7 @@ func TestOnce_besideRivals(t *testing.T) {
 
 	t.Run("the wait bounds the claim alone, and may be longer than a statement", func(t *testing.T) {
 		t.Parallel()
-		db := open(t, testdb.URL(t), postgres.Options{LockTimeout: time.Minute, StatementTimeout: 2 * time.Second})
+		db := testdb.OpenAt(t, testdb.URL(t), postgres.Options{LockTimeout: time.Minute, StatementTimeout: 2 * time.Second})
 		o := idempotency.Options{Wait: 2500 * time.Millisecond}
 		show := func(ctx context.Context, tx pgx.Tx) (timeouts string, err error) {
 			err = tx.QueryRow(ctx, `select current_setting('lock_timeout') || ' ' || current_setting('statement_timeout')`).Scan(&timeouts)

@@ -77,7 +77,7 @@ func TestReceiver_reportsReadsAndCommits(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			db, counted, calls := open(t, testdb.URL(t), postgres.Options{LockTimeout: 20 * time.Millisecond}), &counts{}, 0
+			db, counted, calls := testdb.OpenAt(t, testdb.URL(t), postgres.Options{LockTimeout: 20 * time.Millisecond}), &counts{}, 0
 			if test.rival {
 				rivalInFlight(t, db)
 			}

@@ -42,7 +42,7 @@ func newReplicatedPair(t *testing.T) *replicatedPair {
 	execute(t, p.admin, `alter system set synchronous_standby_names = 'standby'`)
 	execute(t, p.admin, `select pg_reload_conf()`)
 	await.Row(t, p.admin, `select exists (select from pg_stat_replication where sync_state = 'sync')`)
-	p.db = open(t, primary.URL("postgres"), postgres.Options{CommitTimeout: time.Second, LockTimeout: 500 * time.Millisecond})
+	p.db = testdb.OpenAt(t, primary.URL("postgres"), postgres.Options{CommitTimeout: time.Second, LockTimeout: 500 * time.Millisecond})
 	return p
 }
 

@@ -200,7 +200,7 @@ func TestReceive_usesAKnownStateOfItsKeyAlone(t *testing.T) {
 func TestWait(t *testing.T) {
 	t.Parallel()
 	// A pool of one connection, so that what a batch left on it is seen.
-	db := open(t, testdb.URL(t), postgres.Options{MaxConns: 1, LockTimeout: 7 * time.Second, StatementTimeout: 8 * time.Second})
+	db := testdb.OpenAt(t, testdb.URL(t), postgres.Options{MaxConns: 1, LockTimeout: 7 * time.Second, StatementTimeout: 8 * time.Second})
 	const show = `select current_setting('lock_timeout') || ' ' || current_setting('statement_timeout')`
 	testdb.Must(t, claim(t, db, theKey(), theAnswer(), inAnHour()))
 	for wait, want := range map[time.Duration]string{

@@ -81,7 +81,7 @@ func TestProcessor_countsNoAttemptWhileTheDatabaseIsAway(t *testing.T) {
 func readOverACutConnection(ctx context.Context, t *testing.T) error {
 	t.Helper()
 	proxy := failpoint.StartCutter(t, testdb.Empty(t))
-	db := open(t, proxy.URL(), postgres.Options{})
+	db := testdb.OpenAt(t, proxy.URL(), postgres.Options{})
 	proxy.Arm(failpoint.Before, 1)
 	var one int
 	return db.QueryRow(ctx, `select 1`).Scan(&one)
@@ -117,7 +117,7 @@ func TestProcessor_countsNoAttemptAndNoDeathForARestartOfTheDatabase(t *testing.
 	testdb.Long(t, "it stops a database server")
 	t.Parallel()
 	address := testdb.URL(t)
-	db := open(t, address, postgres.Options{})
+	db := testdb.OpenAt(t, address, postgres.Options{})
 	clock, err := pgx.Connect(t.Context(), address) // it outlives the others
 	must(t, err)
 	t.Cleanup(func() { _ = clock.Close(context.WithoutCancel(t.Context())) })
@@ -153,7 +153,7 @@ func TestProcessor_countsNoAttemptAndNoDeathForARestartOfTheDatabase(t *testing.
 	run(t, clock, `update inbox set due_at = clock_timestamp() - interval '1 minute'`) // every lease has ended
 	run(t, admin, `alter database `+name+` allow_connections true`)
 
-	again := open(t, address, postgres.Options{})
+	again := testdb.OpenAt(t, address, postgres.Options{})
 	await.Row(t, again, `select bool_and(status = 'done' and attempts = 1 and waits = 1 and deaths = 0 and fence = 2) from inbox`)
 }
 

@@ -276,8 +276,8 @@ func TestDone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url := testdb.URL(t)
-			db, proxy := open(t, url, postgres.Options{}), failpoint.StartCutter(t, url)
-			its := open(t, proxy.URL(), postgres.Options{})
+			db, proxy := testdb.OpenAt(t, url, postgres.Options{}), failpoint.StartCutter(t, url)
+			its := testdb.OpenAt(t, proxy.URL(), postgres.Options{})
 			put(t, db, "m1", "k")
 			p := processor(db, func(ctx context.Context, d *inbox.Delivery) error {
 				return pgx.BeginFunc(ctx, its.Pool(), func(tx pgx.Tx) error {

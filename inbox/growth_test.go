@@ -58,7 +58,7 @@ func TestClaim_readsNoMoreAsTheInboxGrows(t *testing.T) {
 			t.Parallel()
 			url := testdb.URL(t)
 			sent := &statements{}
-			db, its := open(t, url, postgres.Options{}), open(t, url, postgres.Options{MaxConns: 1, Tracer: sent})
+			db, its := testdb.OpenAt(t, url, postgres.Options{}), testdb.OpenAt(t, url, postgres.Options{MaxConns: 1, Tracer: sent})
 			write(t, db, `alter table inbox set (autovacuum_enabled = off)`)
 			begun := make(chan struct{}, 10)
 			claiming := func(poll time.Duration) (stop func()) {

@@ -34,13 +34,13 @@ func TestHeartbeat(t *testing.T) {
 	testdb.Long(t, "it waits for a heartbeat")
 	t.Parallel()
 	url := testdb.URL(t)
-	db := open(t, url, postgres.Options{})
+	db := testdb.OpenAt(t, url, postgres.Options{})
 	for _, id := range []string{"free", "locked", "lapsed", "taken"} {
 		put(t, db, id, "key-of-"+id)
 	}
 	begun, finish, taken := make(chan struct{}, 10), make(chan struct{}), make(chan error, 10)
 	renewals := &statements{}
-	holder := processor(open(t, url, postgres.Options{Tracer: renewals}), func(ctx context.Context, _ *inbox.Delivery) error {
+	holder := processor(testdb.OpenAt(t, url, postgres.Options{Tracer: renewals}), func(ctx context.Context, _ *inbox.Delivery) error {
 		begun <- struct{}{}
 		select {
 		case <-finish:
@@ -66,7 +66,7 @@ func TestHeartbeat(t *testing.T) {
 	write(t, db, `update inbox set due_at = clock_timestamp() - interval '1 second' where message_id = 'lapsed'`)
 	write(t, db, `create table before as select message_id, due_at from inbox`)
 	looks := &statements{}
-	rival := processor(open(t, url, postgres.Options{Tracer: looks}), func(_ context.Context, d *inbox.Delivery) error {
+	rival := processor(testdb.OpenAt(t, url, postgres.Options{Tracer: looks}), func(_ context.Context, d *inbox.Delivery) error {
 		t.Errorf("another process has taken %s", d.ID)
 		return nil
 	})

@@ -21,7 +21,7 @@ func TestClaim_readsNoDeadEntriesBehindAnOldSnapshot(t *testing.T) {
 	t.Parallel()
 	url := testdb.URL(t)
 	sent := &statements{}
-	db, its := open(t, url, postgres.Options{}), open(t, url, postgres.Options{MaxConns: 1, Tracer: sent})
+	db, its := testdb.OpenAt(t, url, postgres.Options{}), testdb.OpenAt(t, url, postgres.Options{MaxConns: 1, Tracer: sent})
 	write(t, db, `alter table inbox set (autovacuum_enabled = off)`)
 	snapshot := begin(t, db)
 	run(t, snapshot, `set transaction isolation level repeatable read`)
@@ -93,7 +93,7 @@ values ('r', 'late' || $1::int, 'late', 't', '', '{}', '', clock_timestamp() - i
 func TestClaim_findsMessagesThatAPageHeldBackAfterAPause(t *testing.T) {
 	t.Parallel()
 	sent := &statements{}
-	db := open(t, testdb.URL(t), postgres.Options{Tracer: sent})
+	db := testdb.OpenAt(t, testdb.URL(t), postgres.Options{Tracer: sent})
 	g := newGate(db, "slow")
 	p := processor(db, g.handle)
 	bell := make(chan struct{}, 1)

@@ -158,12 +158,12 @@ func TestReceive_doesNotDeadlockWithACommitOfSeveralEnds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			address := testdb.URL(t)
-			db := open(t, address, postgres.Options{})
+			db := testdb.OpenAt(t, address, postgres.Options{})
 			accept(t, db, inbox.Message{ID: "first", OrderingKey: "z"})
 			accept(t, db, inbox.Message{ID: "second", OrderingKey: "a"})
 			write(t, db, `update inbox set status = 'running', attempts = 1, fence = 1`)
 			post(t, db, of(texts...)...)
-			rival := begin(t, open(t, address, postgres.Options{})) // younger, or it would hold the page back
+			rival := begin(t, testdb.OpenAt(t, address, postgres.Options{})) // younger, or it would hold the page back
 			end := `update inbox set status = 'done', done_fence = fence where message_id = `
 			run(t, rival, `set local lock_timeout = '20s'`)
 			run(t, rival, end+`'first'`)
@@ -189,7 +189,7 @@ func TestReceive_storesAPageOnceAfterACutConnection(t *testing.T) {
 			t.Run(name+" "+at, func(t *testing.T) {
 				t.Parallel()
 				url := testdb.URL(t)
-				db := open(t, url, postgres.Options{})
+				db := testdb.OpenAt(t, url, postgres.Options{})
 				post(t, db, of("a=1", "b=1", "c=1", "b=1")...)
 				proxy := failpoint.StartCutter(t, url)
 				var once sync.Once
@@ -198,7 +198,7 @@ func TestReceive_storesAPageOnceAfterACutConnection(t *testing.T) {
 						once.Do(func() { proxy.Arm(side, map[bool]int{false: 4, true: 1}[written]) })
 					}
 				}
-				its := open(t, proxy.URL(), postgres.Options{})
+				its := testdb.OpenAt(t, proxy.URL(), postgres.Options{})
 				p := storing(its, "r")
 				p.OnReceive = func(inbox.Reception) { arm(written) }
 				receiveWith(t, its, p, func(*message.Message) (inbox.Message, error) {

@@ -186,7 +186,7 @@ func TestClaim_readsPastManyDueMessagesOfAPartition(t *testing.T) {
 	t.Parallel()
 	const many = 2000
 	sent := &statements{}
-	db := open(t, testdb.URL(t), postgres.Options{Tracer: sent})
+	db := testdb.OpenAt(t, testdb.URL(t), postgres.Options{Tracer: sent})
 	g := newGate(db, "slow")
 	write(t, db, fmt.Sprintf(`
 insert into inbox (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash)

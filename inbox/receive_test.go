@@ -205,10 +205,10 @@ select ordering_key = 'naïve 🔑'
 	t.Run("what a process stored and did not start is taken over", func(t *testing.T) {
 		t.Parallel()
 		url := testdb.URL(t)
-		db := open(t, url, postgres.Options{})
+		db := testdb.OpenAt(t, url, postgres.Options{})
 		proxy := failpoint.StartCutter(t, url)
 		var handled diary
-		dying := unpolled(open(t, proxy.URL(), postgres.Options{}), noting(&handled))
+		dying := unpolled(testdb.OpenAt(t, proxy.URL(), postgres.Options{}), noting(&handled))
 		dying.Drain = 1
 		stop := startWithFreeSlots(t, db, dying)
 		proxy.Arm(failpoint.After, 1) // the page is committed, and its process does not hear of it

@@ -32,10 +32,10 @@ func TestProcessor_storesTheResultOfAHandlerDespiteALock(t *testing.T) {
 			t.Run(said+" "+name, func(t *testing.T) {
 				t.Parallel()
 				address := testdb.URL(t)
-				db := open(t, address, postgres.Options{})
+				db := testdb.OpenAt(t, address, postgres.Options{})
 				put(t, db, "m1", "k")
 				handled, end, refused := make(chan struct{}, 10), make(chan struct{}), &diary{}
-				p := processor(open(t, address, limit), func(context.Context, *inbox.Delivery) error {
+				p := processor(testdb.OpenAt(t, address, limit), func(context.Context, *inbox.Delivery) error {
 					handled <- struct{}{}
 					<-end
 					return test.err

@@ -322,7 +322,7 @@ func TestCapacity(t *testing.T) {
 
 	t.Run("is none while the store is away", func(t *testing.T) {
 		db := fresh(t)
-		away := open(t, testdb.URL(t), postgres.Options{})
+		away := testdb.OpenAt(t, testdb.URL(t), postgres.Options{})
 		away.Close()
 		p := processor(away, noting(&diary{}))
 		start(t, p)

@@ -19,7 +19,7 @@ import (
 func mortal(t *testing.T, url string, like *inbox.Processor, handle func(ctx context.Context, d *inbox.Delivery, die func()) error) (die func(), ended <-chan struct{}) {
 	t.Helper()
 	proxy := failpoint.StartCutter(t, url)
-	db := open(t, proxy.URL(), postgres.Options{})
+	db := testdb.OpenAt(t, proxy.URL(), postgres.Options{})
 	ctx, cancel := context.WithCancel(t.Context())
 	die = func() { proxy.Close(); cancel() }
 	p := &inbox.Processor{
@@ -36,7 +36,7 @@ func TestProcessor_aMessageThatEndsItsProcessBecomesADeadLetterAndNoOtherDoes(t 
 	testdb.Long(t, "it kills processes")
 	t.Parallel()
 	url := testdb.URL(t)
-	db := open(t, url, postgres.Options{})
+	db := testdb.OpenAt(t, url, postgres.Options{})
 	putMany(t, db, `case n when 20 then 'poison' else n::text end`, `n`, 40)
 	p := processor(nil, nil)
 	p.Concurrency = 16

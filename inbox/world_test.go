@@ -47,15 +47,6 @@ func fresh(t *testing.T, messages ...string) *postgres.DB {
 	return db
 }
 
-func open(t *testing.T, url string, o postgres.Options) *postgres.DB {
-	t.Helper()
-	o.AllowPlaintext, o.AllowUnsafeDurability = true, true
-	db, err := postgres.Open(t.Context(), url, o)
-	must(t, err)
-	t.Cleanup(db.Close)
-	return db
-}
-
 func write(t *testing.T, db *postgres.DB, sql string, args ...any) {
 	t.Helper()
 	b := &pgx.Batch{}

@@ -26,7 +26,7 @@ func TestRivals(t *testing.T) {
 	t.Run("of sixty-four requests under one key one makes the charge, and all get its bytes", func(t *testing.T) {
 		t.Parallel()
 		const clients = 64 // far more than connections
-		db := open(t, testdb.URL(t), postgres.Options{MaxConns: 6})
+		db := testdb.OpenAt(t, testdb.URL(t), postgres.Options{MaxConns: 6})
 		in := keeping(t, db)
 		answers := make([]idempotency.Outcome, clients)
 		rivals(t, clients, func(i int) (answer idempotency.Outcome, err error) {
@@ -73,11 +73,11 @@ func TestLostAnswers(t *testing.T) {
 			t.Run(name+test.name, func(t *testing.T) {
 				t.Parallel()
 				address := testdb.URL(t)
-				direct, proxy := open(t, address, postgres.Options{}), failpoint.StartCutter(t, address)
+				direct, proxy := testdb.OpenAt(t, address, postgres.Options{}), failpoint.StartCutter(t, address)
 				charge := captured(t, direct, "charge")
 				before := tables(t, direct)
 				proxy.Arm(test.side, commit)
-				got, err := send(keeping(t, open(t, proxy.URL(), postgres.Options{})), charge)
+				got, err := send(keeping(t, testdb.OpenAt(t, proxy.URL(), postgres.Options{})), charge)
 				if err != nil || got.Replayed != test.replayed || proxy.Cuts() != 1 {
 					t.Errorf("%v: replayed %v after %d cuts", err, got.Replayed, proxy.Cuts())
 				}
@@ -142,9 +142,9 @@ func TestGroupCommit_ofSeveralRequests(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	address := testdb.URL(t)
-	owner := open(t, address, postgres.Options{})
+	owner := testdb.OpenAt(t, address, postgres.Options{})
 	// As the api's.
-	db := open(t, address, postgres.Options{Role: postgres.RoleAPI, Writes: groupcommit.NewOrder(slices.Concat(idempotency.Writes(), ledger.Writes(), outbox.Writes())...), LockTimeout: 25 * time.Millisecond})
+	db := testdb.OpenAt(t, address, postgres.Options{Role: postgres.RoleAPI, Writes: groupcommit.NewOrder(slices.Concat(idempotency.Writes(), ledger.Writes(), outbox.Writes())...), LockTimeout: 25 * time.Millisecond})
 	in := &intake.Intake{DB: db, Keys: idempotency.Receiver{
 		Read: intake.BatchedRead(db, 0), Retention: time.Hour, Wait: 5 * time.Second, Waiters: make(chan struct{}, 64),
 	}}

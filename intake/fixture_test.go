@@ -78,15 +78,6 @@ func keeping(t *testing.T, db *postgres.DB) *intake.Intake {
 	return &intake.Intake{DB: acting, Keys: idempotency.Receiver{Read: intake.BatchedRead(acting, 0), Retention: time.Hour}}
 }
 
-func open(t *testing.T, address string, o postgres.Options) *postgres.DB {
-	t.Helper()
-	o.AllowPlaintext, o.AllowUnsafeDurability = true, true
-	db, err := postgres.Open(t.Context(), address, o)
-	testdb.Must(t, err)
-	t.Cleanup(db.Close)
-	return db
-}
-
 // tables counts the rows of every table that is not empty, but for what migrations
 // leave there.
 func tables(t *testing.T, db postgres.Querier) map[string]int {

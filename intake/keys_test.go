@@ -19,7 +19,7 @@ import (
 func TestBatchedRead(t *testing.T) {
 	t.Parallel()
 	owner := testdb.Reused(t)
-	db := open(t, owner.Pool().Config().ConnString(), postgres.Options{Role: postgres.RoleAPI, MaxConns: 1})
+	db := testdb.OpenAt(t, owner.Pool().Config().ConnString(), postgres.Options{Role: postgres.RoleAPI, MaxConns: 1})
 	for _, scope := range []string{"acme", "globex"} {
 		b := &pgx.Batch{}
 		idempotency.Claim(b, idempotency.Key{Scope: scope, Value: "taken"}, idempotency.Request{},

@@ -195,11 +195,9 @@ func TestAppend_continuesItsStream(t *testing.T) {
 	// streams, each with several events.
 	t.Run("accepts streams that share their commits", func(t *testing.T) {
 		t.Parallel()
-		db, err := postgres.Open(t.Context(), testdb.URL(t), postgres.Options{
-			Application: t.Name(), Writes: groupcommit.NewOrder(ledger.Writes()...), AllowPlaintext: true, AllowUnsafeDurability: true,
+		db := testdb.OpenAt(t, testdb.URL(t), postgres.Options{
+			Application: t.Name(), Writes: groupcommit.NewOrder(ledger.Writes()...),
 		})
-		testdb.Must(t, err)
-		t.Cleanup(db.Close)
 		const streams = 64
 		var writers errgroup.Group
 		for i := range streams {
@@ -212,7 +210,7 @@ func TestAppend_continuesItsStream(t *testing.T) {
 			t.Error(err)
 		}
 		var commits, events int
-		err = db.QueryRow(t.Context(), `select count(distinct txid), count(*) from ledger_events`).Scan(&commits, &events)
+		err := db.QueryRow(t.Context(), `select count(distinct txid), count(*) from ledger_events`).Scan(&commits, &events)
 		if err != nil || events != streams*4 || commits >= streams {
 			t.Errorf("%d events in %d commits, want %d in fewer than %d: %v", events, commits, streams*4, streams, err)
 		}

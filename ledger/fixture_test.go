@@ -123,11 +123,9 @@ func exec(t *testing.T, db *postgres.DB, sql string) {
 // unless the test does it.
 func oneSession(t *testing.T, url string, role postgres.Role) *postgres.DB {
 	t.Helper()
-	db, err := postgres.Open(t.Context(), url, postgres.Options{
-		AllowUnsafeDurability: true, AllowPlaintext: true, MaxConns: 1, Role: role, StatementTimeout: time.Minute,
+	db := testdb.OpenAt(t, url, postgres.Options{
+		MaxConns: 1, Role: role, StatementTimeout: time.Minute,
 	})
-	testdb.Must(t, err)
-	t.Cleanup(db.Close)
 	if role == "" {
 		neverAnalyze(t, db)
 	}

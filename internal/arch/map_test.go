@@ -113,7 +113,7 @@ var rules = []rule{
 	{"internal/defects", "", "holds tests alone, so it has nothing to import"},
 	{"internal/openapi", "", "checks responses against a contract, whichever program sends them; only tests import it"},
 	{"internal/reference", "internal/telemetry", "compares generated pages with the code; only tests import it"},
-	{"internal/postgres/local", "internal/postgres internal/tempdir", "starts a server, whatever is kept in it"},
+	{"internal/postgres/local", "internal/loop internal/postgres internal/tempdir", "starts a server, whatever is kept in it"},
 	{
 		"internal/testdb", "groupcommit migrations internal/await internal/postgres internal/postgres/local internal/testrun",
 		"gives a test a migrated database, whatever it tests",

@@ -18,11 +18,9 @@ import (
 func TestCommitted(t *testing.T) {
 	t.Parallel()
 	var rung outbox.Kind
-	db, err := postgres.Open(t.Context(), testdb.URL(t), postgres.Options{
-		AllowUnsafeDurability: true, Committed: func(b *pgx.Batch) { rung |= doorbell.Of(b) },
+	db := testdb.OpenAt(t, testdb.URL(t), postgres.Options{
+		Committed: func(b *pgx.Batch) { rung |= doorbell.Of(b) },
 	})
-	testdb.Must(t, err)
-	defer db.Close()
 	message := func(b *pgx.Batch) error {
 		return outbox.Append(b, outbox.Message{Topic: "t", ID: "m1", Type: "t", Payload: []byte("x")})
 	}

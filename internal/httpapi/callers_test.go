@@ -199,7 +199,7 @@ func TestRecordUses_cutInItsCommit(t *testing.T) {
 		t.Run(string(side), func(t *testing.T) {
 			t.Parallel()
 			address := testdb.URL(t)
-			db, proxy := open(t, address, postgres.Options{}), failpoint.StartCutter(t, address)
+			db, proxy := testdb.OpenAt(t, address, postgres.Options{}), failpoint.StartCutter(t, address)
 			register(t, db)
 			use := func(db *postgres.DB, cut func()) error {
 				api := made(t, newAPI(t, db, &await.Log{}))
@@ -213,7 +213,7 @@ func TestRecordUses_cutInItsCommit(t *testing.T) {
 			used := func() bool {
 				return testdb.All[bool](t, db, `select last_used_at is not null from api_keys where key_hash = $1`, hash(apiKey))[0]
 			}
-			err := use(open(t, proxy.URL(), postgres.Options{MaxConns: 1}), func() { proxy.ArmLast(side, 1) })
+			err := use(testdb.OpenAt(t, proxy.URL(), postgres.Options{MaxConns: 1}), func() { proxy.ArmLast(side, 1) })
 			if err == nil || proxy.Cuts() != 1 || used() != recorded {
 				t.Errorf("after %d cuts (%v) the use is recorded: %t", proxy.Cuts(), err, used())
 			}

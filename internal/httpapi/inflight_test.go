@@ -36,7 +36,7 @@ func TestWaiters_leaveConnectionsToOthers(t *testing.T) {
 	t.Parallel()
 	const clients, connections, waiters = 16, 6, 2
 	db := testdb.Reused(t)
-	w := serveOn(t, open(t, addressOf(db), postgres.Options{MaxConns: connections, LockTimeout: 20 * time.Millisecond}), func(api *httpapi.Config) {
+	w := serveOn(t, testdb.OpenAt(t, addressOf(db), postgres.Options{MaxConns: connections, LockTimeout: 20 * time.Millisecond}), func(api *httpapi.Config) {
 		api.Intake.Keys.Waiters = make(chan struct{}, waiters)
 	})
 	held := hold(t, db, "key-1")
@@ -124,8 +124,8 @@ func TestPreferWait_receivesTheFirstAnswer(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	url := addressOf(testdb.Reused(t))
-	w := serveOn(t, open(t, url, postgres.Options{}))
-	impatient := serveOn(t, open(t, url, postgres.Options{LockTimeout: 30 * time.Millisecond}), func(api *httpapi.Config) {
+	w := serveOn(t, testdb.OpenAt(t, url, postgres.Options{}))
+	impatient := serveOn(t, testdb.OpenAt(t, url, postgres.Options{LockTimeout: 30 * time.Millisecond}), func(api *httpapi.Config) {
 		api.InFlight, api.Intake.Keys.Waiters = http.StatusAccepted, make(chan struct{}, 3)
 	})
 	routes := w.routes(t)

@@ -121,10 +121,7 @@ func New(c Config) (*API, error) {
 	if c.Observe == nil {
 		c.Observe = func(next echo.HandlerFunc) echo.HandlerFunc { return next }
 	}
-	recent, err := lru.New[[32]byte, recentKey](recentKeys)
-	if err != nil {
-		return nil, fmt.Errorf("remember API keys: %w", err)
-	}
+	recent, _ := lru.New[[32]byte, recentKey](recentKeys) // it refuses a size below one alone
 	assets, err := newAssets()
 	if err != nil {
 		return nil, err

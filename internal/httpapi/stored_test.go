@@ -261,11 +261,11 @@ func TestUnknownCommit_isResolvedByItsKey(t *testing.T) {
 			t.Run(kind+" "+name, func(t *testing.T) {
 				t.Parallel()
 				address := testdb.URL(t)
-				direct := serveOn(t, open(t, address, postgres.Options{}))
+				direct := serveOn(t, testdb.OpenAt(t, address, postgres.Options{}))
 				r := direct.routes(t)[i]
 				before := rows(t, direct.db)
 				proxy := failpoint.StartCutter(t, address)
-				cut := serveOn(t, open(t, proxy.URL(), postgres.Options{MaxConns: 1}))
+				cut := serveOn(t, testdb.OpenAt(t, proxy.URL(), postgres.Options{MaxConns: 1}))
 				proxy.ArmLast(test.side, 3) // nothing else has so many statements
 				a := cut.send(t, r.under("key"))
 				if proxy.Cuts() != 1 {

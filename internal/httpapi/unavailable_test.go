@@ -78,7 +78,7 @@ func TestStoreDown(t *testing.T) {
 	t.Run("its server is out of reach", func(t *testing.T) {
 		t.Parallel()
 		proxy := failpoint.StartCutter(t, testdb.URL(t))
-		w := serveOn(t, open(t, proxy.URL(), postgres.Options{}))
+		w := serveOn(t, testdb.OpenAt(t, proxy.URL(), postgres.Options{}))
 		calls := w.calls(t)
 		proxy.Close()
 		wantUnavailable(t, w, calls)

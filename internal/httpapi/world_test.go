@@ -286,20 +286,10 @@ func (w *world) captured(t *testing.T, key string) (location string) {
 	return location
 }
 
-// open opens a pool for an API. It is closed when the test ends.
-func open(t *testing.T, url string, o postgres.Options) *postgres.DB {
-	t.Helper()
-	o.AllowPlaintext, o.AllowUnsafeDurability = true, true
-	db, err := postgres.Open(t.Context(), url, o)
-	testdb.Must(t, err)
-	t.Cleanup(db.Close)
-	return db
-}
-
 // openWith opens a pool with these options on an empty database.
 func openWith(t *testing.T, o postgres.Options) *postgres.DB {
 	t.Helper()
-	return open(t, addressOf(testdb.Reused(t)), o)
+	return testdb.OpenAt(t, addressOf(testdb.Reused(t)), o)
 }
 
 // addressOf is the connection string of a database.

@@ -146,7 +146,7 @@ func TestSessions(t *testing.T) {
 	address := testdb.Empty(t)
 	settings := func(t *testing.T, address string, o postgres.Options) map[string]string {
 		t.Helper()
-		rows, err := open(t, address, o).Query(t.Context(), `
+		rows, err := testdb.OpenAt(t, address, o).Query(t.Context(), `
 select name,
        setting
   from pg_settings
@@ -203,7 +203,7 @@ select name,
 
 	t.Run("plan a statement once, however long its arrays are", func(t *testing.T) {
 		t.Parallel()
-		db := open(t, testdb.URL(t), postgres.Options{MaxConns: 1})
+		db := testdb.OpenAt(t, testdb.URL(t), postgres.Options{MaxConns: 1})
 		const lookup = `select stream_id from ledger_events where event_id = any ($1::uuid[])`
 		for n := range 20 {
 			if _, err := collect[string](db.Query(t.Context(), lookup, make([][16]byte, n))); err != nil {
@@ -216,7 +216,7 @@ select name,
 	t.Run("are as many as asked for", func(t *testing.T) {
 		t.Parallel()
 		for asked, want := range map[int32]int32{0: 20, 3: 3} {
-			if got := open(t, address, postgres.Options{MaxConns: asked}).Pool().Config().MaxConns; got != want {
+			if got := testdb.OpenAt(t, address, postgres.Options{MaxConns: asked}).Pool().Config().MaxConns; got != want {
 				t.Errorf("at most %d, want %d", got, want)
 			}
 		}

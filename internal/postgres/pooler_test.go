@@ -41,7 +41,7 @@ func TestOpen_refusesAPoolerThatDropsSettings(t *testing.T) {
 	}
 	t.Run("nothing", func(t *testing.T) {
 		t.Parallel()
-		open(t, pooler(t, testdb.URL(t), append(sessionSettings(), "role")), postgres.Options{Role: postgres.RoleAPI})
+		testdb.OpenAt(t, pooler(t, testdb.URL(t), append(sessionSettings(), "role")), postgres.Options{Role: postgres.RoleAPI})
 	})
 }
 

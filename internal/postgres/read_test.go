@@ -57,7 +57,7 @@ func TestRead_withoutAConnectionIsErrNoConnection(t *testing.T) {
 	for name, read := range reads {
 		t.Run(name+", all connections in use until the deadline", func(t *testing.T) {
 			t.Parallel()
-			db := open(t, address, postgres.Options{MaxConns: 1})
+			db := testdb.OpenAt(t, address, postgres.Options{MaxConns: 1})
 			conn, err := db.Pool().Acquire(t.Context())
 			testdb.Must(t, err)
 			defer conn.Release()
@@ -71,7 +71,7 @@ func TestRead_withoutAConnectionIsErrNoConnection(t *testing.T) {
 		t.Run(name+", server out of reach", func(t *testing.T) {
 			t.Parallel()
 			proxy := failpoint.StartCutter(t, address)
-			db := open(t, proxy.URL(), postgres.Options{})
+			db := testdb.OpenAt(t, proxy.URL(), postgres.Options{})
 			proxy.Close()
 			db.Pool().Reset()
 			if err := read(t.Context(), db); !errors.Is(err, postgres.ErrNoConnection) {
@@ -84,7 +84,7 @@ func TestRead_withoutAConnectionIsErrNoConnection(t *testing.T) {
 			for _, side := range []failpoint.Side{failpoint.Before, failpoint.After} {
 				for executes := range 2 { // while it is prepared, and while it runs
 					proxy := failpoint.StartCutter(t, address)
-					db := open(t, proxy.URL(), postgres.Options{})
+					db := testdb.OpenAt(t, proxy.URL(), postgres.Options{})
 					proxy.Arm(side, executes)
 					if err := read(t.Context(), db); !errors.Is(err, postgres.ErrNoConnection) || proxy.Cuts() != 1 {
 						t.Errorf("cut on side %s at %d: the error is %v, want ErrNoConnection", side, executes, err)
@@ -97,7 +97,7 @@ func TestRead_withoutAConnectionIsErrNoConnection(t *testing.T) {
 			t.Parallel()
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel()
-			if err := read(ctx, open(t, address, postgres.Options{})); !errors.Is(err, context.Canceled) || errors.Is(err, postgres.ErrNoConnection) {
+			if err := read(ctx, testdb.OpenAt(t, address, postgres.Options{})); !errors.Is(err, context.Canceled) || errors.Is(err, postgres.ErrNoConnection) {
 				t.Errorf("the error is %v, want Canceled alone", err)
 			}
 		})
@@ -133,7 +133,7 @@ func TestQuery_releasesItsConnection(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			db := open(t, testdb.Empty(t), postgres.Options{MaxConns: 1})
+			db := testdb.OpenAt(t, testdb.Empty(t), postgres.Options{MaxConns: 1})
 			released := func() {
 				t.Helper()
 				if n := db.Pool().Stat().AcquiredConns(); n != 0 {

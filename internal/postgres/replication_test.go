@@ -44,9 +44,7 @@ func mustClose(t *testing.T, s *local.Server) {
 func TestCommit_closesASessionThatRefusesWrites(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
-	db, err := postgres.Open(t.Context(), testdb.URL(t), postgres.Options{MaxConns: 1, AllowPlaintext: true, AllowUnsafeDurability: true})
-	testdb.Must(t, err)
-	t.Cleanup(db.Close)
+	db := testdb.OpenAt(t, testdb.URL(t), postgres.Options{MaxConns: 1})
 	testdb.Exec(t, db.Pool(), `set default_transaction_read_only = on`)
 	insert := func() error {
 		b := &pgx.Batch{}

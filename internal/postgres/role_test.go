@@ -19,7 +19,7 @@ func TestOpenAsARole(t *testing.T) {
 	t.Run("every session of the pool acts as it", func(t *testing.T) {
 		t.Parallel()
 		for _, role := range []postgres.Role{postgres.RoleAPI, postgres.RoleWorker, postgres.RoleConsole} {
-			db := open(t, testdb.URL(t), postgres.Options{Role: role, MaxConns: 2})
+			db := testdb.OpenAt(t, testdb.URL(t), postgres.Options{Role: role, MaxConns: 2})
 			conn, err := db.Pool().Acquire(t.Context()) // so that the next one is another
 			testdb.Must(t, err)
 			defer conn.Release()
@@ -48,14 +48,14 @@ func TestOpenAsARole(t *testing.T) {
 		t.Parallel()
 		address := testdb.URL(t)
 		user := login(t, address, "in role payonce_api")
-		want(t, open(t, as(t, address, user), postgres.Options{Role: postgres.RoleAPI, RefusePrivileged: true}), actingAs, "payonce_api")
+		want(t, testdb.OpenAt(t, as(t, address, user), postgres.Options{Role: postgres.RoleAPI, RefusePrivileged: true}), actingAs, "payonce_api")
 	})
 
 	t.Run("a user that may do more than the role is refused where that is asked for", func(t *testing.T) {
 		t.Parallel()
 		address := testdb.URL(t)
 		owner := login(t, address, "")
-		testdb.Exec(t, open(t, address, postgres.Options{}).Pool(), `grant create on schema public to `+owner+`; set role `+owner+`; create table own ()`)
+		testdb.Exec(t, testdb.OpenAt(t, address, postgres.Options{}).Pool(), `grant create on schema public to `+owner+`; set role `+owner+`; create table own ()`)
 		for rest, says := range map[string]string{
 			"superuser in role payonce_api":           "is a superuser: ",
 			"bypassrls in role payonce_api":           "has BYPASSRLS: ",
@@ -65,7 +65,7 @@ func TestOpenAsARole(t *testing.T) {
 			"noinherit in role payonce_api, " + owner: "may act as " + owner + ", which owns tables: ",
 		} {
 			user := login(t, address, rest)
-			want(t, open(t, as(t, address, user), postgres.Options{Role: postgres.RoleAPI}), actingAs, "payonce_api")
+			want(t, testdb.OpenAt(t, as(t, address, user), postgres.Options{Role: postgres.RoleAPI}), actingAs, "payonce_api")
 			_, err := postgres.Open(t.Context(), as(t, address, user), postgres.Options{Role: postgres.RoleAPI, RefusePrivileged: true, AllowPlaintext: true, AllowUnsafeDurability: true})
 			if err == nil || !strings.Contains(err.Error(), `the database's user "`+user+`" `+says) || errors.Is(err, postgres.ErrUnreachable) {
 				t.Errorf("%s: %v", rest, err)
@@ -89,7 +89,7 @@ func wantRefusal(t *testing.T, address string, role postgres.Role, want string) 
 // login makes a user of the server and returns its name; rest is what it may.
 func login(t *testing.T, address, rest string) string {
 	t.Helper()
-	db := open(t, address, postgres.Options{})
+	db := testdb.OpenAt(t, address, postgres.Options{})
 	name := testdb.All[string](t, db, `select 'payonce_login_' || replace(gen_random_uuid()::text, '-', '')`)[0]
 	quoted := pgx.Identifier{name}.Sanitize()
 	testdb.Exec(t, db.Pool(), "create role "+quoted+" login password '"+name+"' "+rest)

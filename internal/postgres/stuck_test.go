@@ -45,7 +45,7 @@ func TestEndStuck_endsTheSessionsOfStoppedPrograms(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db, address := effects(t, postgres.Options{Application: "payonce-test", LockTimeout: 50 * time.Millisecond})
-	worker := open(t, address, postgres.Options{Role: postgres.RoleWorker})
+	worker := testdb.OpenAt(t, address, postgres.Options{Role: postgres.RoleWorker})
 	stopMidway(t, db, address, "payonce-api")
 	if err := db.Commit(t.Context(), effect(1)); groupcommit.OutcomeOf(err) != groupcommit.Locked {
 		t.Errorf("beside a half-sent batch a commit ends with %v", err)

@@ -20,14 +20,14 @@ import (
 func things(t *testing.T) *postgres.DB {
 	t.Helper()
 	address := testdb.URL(t)
-	owner := open(t, address, postgres.Options{})
+	owner := testdb.OpenAt(t, address, postgres.Options{})
 	testdb.Exec(t, owner.Pool(), `
 create table things (merchant_id text, id int constraint things_once unique);
 alter table things enable row level security;
 create policy tenant on things to payonce_api using (merchant_id = current_setting('payonce.merchant', true));
 grant select, insert on things to payonce_api;
 insert into things values ('acme', 1), ('acme', 2), ('globex', 3)`)
-	return open(t, address, postgres.Options{Role: postgres.RoleAPI, MaxConns: 1})
+	return testdb.OpenAt(t, address, postgres.Options{Role: postgres.RoleAPI, MaxConns: 1})
 }
 
 const selectThings = `select id from things order by id`

@@ -10,21 +10,12 @@ import (
 	"github.com/payonce/payonce/internal/testdb"
 )
 
-func open(t *testing.T, address string, o postgres.Options) *postgres.DB {
-	t.Helper()
-	o.AllowUnsafeDurability, o.AllowPlaintext = true, true
-	db, err := postgres.Open(t.Context(), address, o)
-	testdb.Must(t, err)
-	t.Cleanup(db.Close)
-	return db
-}
-
 // effects is a database with one table: an id once, and a twin that is checked
 // as late as the commit.
 func effects(t *testing.T, o postgres.Options) (db *postgres.DB, address string) {
 	t.Helper()
 	address = testdb.URL(t)
-	db = open(t, address, o)
+	db = testdb.OpenAt(t, address, o)
 	testdb.Exec(t, db.Pool(), `
 create table effects (
   id   int primary key,

@@ -122,9 +122,7 @@ func TestFind_findsNothingWhileTheStateIsUnknown(t *testing.T) {
 // not end the cache, and a connection that was lost is replaced.
 func TestFind_readsTheStateOnAConnectionBesideThePool(t *testing.T) {
 	t.Parallel()
-	db, err := postgres.Open(t.Context(), testdb.URL(t), postgres.Options{MaxConns: 1, AllowPlaintext: true, AllowUnsafeDurability: true})
-	testdb.Must(t, err)
-	t.Cleanup(db.Close)
+	db := testdb.OpenAt(t, testdb.URL(t), postgres.Options{MaxConns: 1})
 	f := newFixtureOn(t, db, newFake(t).url())
 	record := f.keep(t, keyOf("key"), recordOf("ch_1"))
 	f.exec(t, `

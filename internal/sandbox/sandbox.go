@@ -58,6 +58,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+
+	"github.com/payonce/payonce/internal/loop"
 )
 
 const (
@@ -180,13 +182,7 @@ func (s *Sandbox) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.
 // delay waits for d, or less when the sandbox drains. It does not end when the
 // client goes away.
 func (s *Sandbox) delay(d time.Duration) {
-	if d <= 0 {
-		return
-	}
-	select {
-	case <-time.After(d):
-	case <-s.draining.Done():
-	}
+	loop.Pause(s.draining, d, nil)
 }
 
 // newID returns a random identifier with Stripe's prefix.

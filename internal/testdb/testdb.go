@@ -70,7 +70,15 @@ func Open(tb testing.TB) *postgres.DB {
 // Connect returns a pool as Open does, on the database of a connection string.
 func Connect(tb testing.TB, url string) *postgres.DB {
 	tb.Helper()
-	db, err := postgres.Open(tb.Context(), url, options(tb.Name()))
+	return OpenAt(tb, url, options(tb.Name()))
+}
+
+// OpenAt returns a pool with these options on the database of a connection string. It accepts a
+// server that may lose commits and one without TLS, and is closed when the test ends.
+func OpenAt(tb testing.TB, url string, o postgres.Options) *postgres.DB {
+	tb.Helper()
+	o.AllowPlaintext, o.AllowUnsafeDurability = true, true
+	db, err := postgres.Open(tb.Context(), url, o)
 	Must(tb, err)
 	tb.Cleanup(db.Close)
 	return db
@@ -129,10 +137,7 @@ func As(tb testing.TB, db *postgres.DB, role postgres.Role) *postgres.DB {
 	config := db.Pool().Config()
 	o := options(config.ConnConfig.RuntimeParams["application_name"])
 	o.Role, o.MaxConns, o.Settings = role, config.MaxConns, config.ConnConfig.RuntimeParams
-	acting, err := postgres.Open(tb.Context(), config.ConnString(), o)
-	Must(tb, err)
-	tb.Cleanup(acting.Close)
-	return acting
+	return OpenAt(tb, config.ConnString(), o)
 }
 
 // Example returns a pool on a fresh database with every migration, for a package example,

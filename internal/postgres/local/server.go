@@ -37,6 +37,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/payonce/payonce/internal/loop"
 	"github.com/payonce/payonce/internal/tempdir"
 )
 
@@ -322,16 +323,12 @@ func (t *tail) Write(p []byte) (int, error) {
 
 // poll calls done until it returns true or an error, or ctx ends.
 func poll(ctx context.Context, done func() (bool, error)) error {
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
 	for {
 		if ok, err := done(); ok || err != nil {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if !loop.Pause(ctx, 5*time.Millisecond, nil) {
 			return context.Cause(ctx)
-		case <-tick.C:
 		}
 	}
 }
