@@ -27,12 +27,12 @@ func TestAppend_storesItsCause(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
 	appended(t, db, ledger.New("ch_1"), cause("msg_7"), paid("acme", "pi_1")...)
-	got := collect[map[string]string](t, db, `select distinct metadata || jsonb_build_object('merchant', merchant_id) from ledger_events`)
+	got := testdb.All[map[string]string](t, db, `select distinct metadata || jsonb_build_object('merchant', merchant_id) from ledger_events`)
 	want := []map[string]string{{"correlation_id": "req_1", "causation_id": "msg_7", "actor": "test", "merchant": "acme"}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]string{"acme"}, collect[string](t, db, `select distinct merchant_id from ledger_postings`)); diff != "" {
+	if diff := cmp.Diff([]string{"acme"}, testdb.All[string](t, db, `select distinct merchant_id from ledger_postings`)); diff != "" {
 		t.Errorf("merchants of the postings (-want +got):\n%s", diff)
 	}
 	e := load(t, db).Head()
@@ -56,7 +56,7 @@ func TestConflict(t *testing.T) {
 		if head := load(t, db).Head(); head.Event != attempt(500) || head.Version != 3 {
 			t.Errorf("the head is %+v", head)
 		}
-		if legs := collect[int](t, db, `select version from ledger_postings`); !cmp.Equal(legs, []int{1}) {
+		if legs := testdb.All[int](t, db, `select version from ledger_postings`); !cmp.Equal(legs, []int{1}) {
 			t.Errorf("postings at versions %v, want those of the first alone", legs)
 		}
 	})
@@ -184,7 +184,7 @@ func TestAppend_continuesItsStream(t *testing.T) {
 				if !ledger.IsConflict(err) || groupcommit.Constraint(err) != previousExists {
 					t.Errorf("the error is %v, want a conflict by %s", err, previousExists)
 				}
-				if n := one[int](t, promoted, `select count(*) from ledger_events`); n != left {
+				if n := testdb.One[int](t, promoted, `select count(*) from ledger_events`); n != left {
 					t.Errorf("there are %d events, want %d", n, left)
 				}
 			})
@@ -270,7 +270,7 @@ func TestAppend_logOrder(t *testing.T) {
 		})
 	}
 	testdb.Must(t, rivals.Wait())
-	got := collect[int](t, db, `select version from ledger_events where stream_id = 'ch_1' order by txid, position`)
+	got := testdb.All[int](t, db, `select version from ledger_events where stream_id = 'ch_1' order by txid, position`)
 	if len(got) != 2+writers*each || !slices.IsSorted(got) {
 		t.Errorf("the log has the versions %v", got)
 	}

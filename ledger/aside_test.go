@@ -37,10 +37,10 @@ func TestProject_setsAsideWhatItCannotRead(t *testing.T) {
 	want := func(when string, list, aside []string) {
 		t.Helper()
 		const rows = ` where generation = (select generation from projections where state = 'live') order by 1`
-		if diff := cmp.Diff(list, collect[string](t, db, `select charge_id from charge_list`+rows)); diff != "" {
+		if diff := cmp.Diff(list, testdb.All[string](t, db, `select charge_id from charge_list`+rows)); diff != "" {
 			t.Errorf("%s: list (-want +got):\n%s", when, diff)
 		}
-		if diff := cmp.Diff(aside, collect[string](t, db, `select charge_id from charges_set_aside`+rows)); diff != "" {
+		if diff := cmp.Diff(aside, testdb.All[string](t, db, `select charge_id from charges_set_aside`+rows)); diff != "" {
 			t.Errorf("%s: set aside (-want +got):\n%s", when, diff)
 		}
 		checkBalances(t, db)
@@ -48,7 +48,7 @@ func TestProject_setsAsideWhatItCannotRead(t *testing.T) {
 	all := []string{"ch_amount", "ch_later", "ch_schema", "ch_step", "ch_type"}
 	project(t, db)
 	want("projected", []string{"ch_1", "ch_2", "ch_later"}, all)
-	if reasons := collect[string](t, db, `select reason from charges_set_aside where charge_id = 'ch_type'`); !strings.Contains(reasons[0], `unknown event type`) {
+	if reasons := testdb.All[string](t, db, `select reason from charges_set_aside where charge_id = 'ch_type'`); !strings.Contains(reasons[0], `unknown event type`) {
 		t.Errorf("the reason is %s", reasons)
 	}
 
@@ -61,7 +61,7 @@ func TestProject_setsAsideWhatItCannotRead(t *testing.T) {
 		t.Errorf("rebuilt %+v: %v", rebuilt, err)
 	}
 	want("rebuilt", []string{"ch_1", "ch_2"}, all)
-	if n := one[int](t, db, `select count(distinct generation) from charges_set_aside`); n != 1 {
+	if n := testdb.One[int](t, db, `select count(distinct generation) from charges_set_aside`); n != 1 {
 		t.Errorf("charges are set aside in %d generations", n)
 	}
 
@@ -92,10 +92,10 @@ func TestProject_setsAsideWhatTheDatabaseRefuses(t *testing.T) {
 
 	want := func(list, aside []string) {
 		t.Helper()
-		if diff := cmp.Diff(list, collect[string](t, db, `select charge_id from charge_list order by 1`)); diff != "" {
+		if diff := cmp.Diff(list, testdb.All[string](t, db, `select charge_id from charge_list order by 1`)); diff != "" {
 			t.Errorf("list (-want +got):\n%s", diff)
 		}
-		if diff := cmp.Diff(aside, collect[string](t, db, `select charge_id from charges_set_aside order by 1`)); diff != "" {
+		if diff := cmp.Diff(aside, testdb.All[string](t, db, `select charge_id from charges_set_aside order by 1`)); diff != "" {
 			t.Errorf("set aside (-want +got):\n%s", diff)
 		}
 		checkBalances(t, db)
@@ -126,7 +126,7 @@ func TestStreams_thatAreTooLongHoldUpNoOther(t *testing.T) {
 		{"listed", `select charge_id from charge_list where charge_id <> 'ch_long'`, "ch_1"},
 		{"set aside", `select charge_id || ': ' || reason from charges_set_aside`, "ch_long: the events have more than 16777216 bytes"},
 	} {
-		if diff := cmp.Diff([]string{test.want}, collect[string](t, db, test.sql)); diff != "" {
+		if diff := cmp.Diff([]string{test.want}, testdb.All[string](t, db, test.sql)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", test.name, diff)
 		}
 	}
@@ -166,7 +166,7 @@ func TestReadmit_cutInItsCommit(t *testing.T) {
 			wants := func(when string, listed, left int) {
 				t.Helper()
 				const counts = `select format('%s listed, %s set aside', (select count(*) from charge_list), (select count(*) from charges_set_aside))`
-				if got, want := one[string](t, direct, counts), fmt.Sprintf("%d listed, %d set aside", listed, left); got != want {
+				if got, want := testdb.One[string](t, direct, counts), fmt.Sprintf("%d listed, %d set aside", listed, left); got != want {
 					t.Errorf("%s: %s, want %s", when, got, want)
 				}
 				checkBalances(t, direct)

@@ -34,7 +34,7 @@ func TestReadBalances(t *testing.T) {
 	appended(t, db, ledger.New("ch_2"), cause("b"), requested("acme"))
 	appended(t, db, ledger.New("ch_3"), cause("c"), yen)
 	appended(t, db, ledger.New("ch_4"), cause("d"), paid("globex", "pi_2")...)
-	position := one[int64](t, db, `select max(position) from ledger_events`)
+	position := testdb.One[int64](t, db, `select max(position) from ledger_events`)
 	want := map[string][]ledger.Balance{
 		"acme": {
 			{Account: "customer_receivable:acme", Currency: "EUR", Debits: 2000, Credits: 1000, Balance: 1000},

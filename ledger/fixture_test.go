@@ -98,19 +98,6 @@ func load(t *testing.T, q postgres.Querier) ledger.Stream {
 	return s
 }
 
-func collect[T any](t *testing.T, q postgres.Querier, sql string, args ...any) []T {
-	t.Helper()
-	rows, _ := q.Query(t.Context(), sql, args...)
-	values, err := pgx.CollectRows(rows, pgx.RowTo[T])
-	testdb.Must(t, err)
-	return values
-}
-
-func one[T any](t *testing.T, q postgres.Querier, sql string, args ...any) T {
-	t.Helper()
-	return collect[T](t, q, sql, args...)[0]
-}
-
 // exec runs statements as the owner of the tables.
 func exec(t *testing.T, db *postgres.DB, sql string) {
 	t.Helper()
@@ -143,8 +130,8 @@ func neverAnalyze(t *testing.T, db *postgres.DB) {
 // sessions that have ended, and by db, which has one session.
 func rowsRead(t *testing.T, db *postgres.DB) int64 {
 	t.Helper()
-	collect[string](t, db, `select pg_stat_force_next_flush()::text`)
-	return one[int64](t, db, `
+	testdb.All[string](t, db, `select pg_stat_force_next_flush()::text`)
+	return testdb.One[int64](t, db, `
 select (select sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) from pg_stat_user_tables)::bigint
      + (select sum(idx_tup_read) from pg_stat_user_indexes)::bigint`)
 }
@@ -182,7 +169,7 @@ func project(t *testing.T, db *postgres.DB) (events int) {
 		n, err := ledger.Project(t.Context(), db)
 		testdb.Must(t, err)
 		events += n
-		left := one[int](t, db, `
+		left := testdb.One[int](t, db, `
 select count(*)
   from ledger_events e
   join projections p on (e.txid, e.position) > (p.txid, p.position)
@@ -225,7 +212,7 @@ func listed(t *testing.T, db *postgres.DB, q ledger.ListQuery) (ids []string, mo
 // projections returns every live row of both projections, and the checkpoint.
 func projections(t *testing.T, db *postgres.DB) []string {
 	t.Helper()
-	return collect[string](t, db, `
+	return testdb.All[string](t, db, `
 select row(p.txid, p.position, p.highest)::text from projections p where state = 'live'
  union all
 (select row(c.charge_id, c.merchant_id, c.order_id, c.status, c.created_at, c.version, c.view::text)::text
@@ -238,14 +225,14 @@ select row(p.txid, p.position, p.highest)::text from projections p where state =
 // checkBalances compares the projected balances with the sums of the postings.
 func checkBalances(t *testing.T, db *postgres.DB) {
 	t.Helper()
-	want := collect[string](t, db, `
+	want := testdb.All[string](t, db, `
 select row(merchant_id, account, sum(debits), sum(credits))::text
   from (select merchant_id, debit as account, amount as debits, 0 as credits from ledger_postings
          union all
         select merchant_id, credit, 0, amount from ledger_postings) legs
  group by merchant_id, account
  order by merchant_id, account`)
-	got := collect[string](t, db, `
+	got := testdb.All[string](t, db, `
 select row(a.merchant_id, a.account, a.debits, a.credits)::text
   from account_balances a join projections p using (generation)
  where p.state = 'live'

@@ -55,7 +55,7 @@ func TestProject(t *testing.T) {
 				t.Fatal(n, err)
 			}
 		}
-		if got := one[string](t, db, `select row(batch, txid)::text from projections`); got != "(0,0)" {
+		if got := testdb.One[string](t, db, `select row(batch, txid)::text from projections`); got != "(0,0)" {
 			t.Errorf("the checkpoint moved: %v", got)
 		}
 	})
@@ -89,7 +89,7 @@ func TestProject(t *testing.T) {
 		appended(t, db, s, cause("b"), attempt(500), attempt(502))
 		exec(t, db, `update ledger_events set txid = '10' where version > 2`)
 		project(t, db)
-		got := one[string](t, db, `select row(txid, position, version)::text from projections, charge_list where state = 'live'`)
+		got := testdb.One[string](t, db, `select row(txid, position, version)::text from projections, charge_list where state = 'live'`)
 		if got != "(10,4,4)" {
 			t.Errorf("checkpoint and version are %s, want (10,4,4)", got)
 		}
@@ -152,7 +152,7 @@ func TestProject_foldsAnEventOnce(t *testing.T) {
 	stop()
 	testdb.Must(t, errors.Join(err, readers.Wait()))
 	project(t, db)
-	got := one[string](t, db, `select row(count(*), count(*) filter (where version = 4))::text from charge_list`)
+	got := testdb.One[string](t, db, `select row(count(*), count(*) filter (where version = 4))::text from charge_list`)
 	if want := fmt.Sprintf("(%[1]d,%[1]d)", written.Load()); got != want {
 		t.Errorf("%s charges are listed, and whole, want %s", got, want)
 	}

@@ -50,13 +50,13 @@ func TestRebuild(t *testing.T) {
 		if diff := cmp.Diff(before, projections(t, db)); diff != "" {
 			t.Errorf("projections (-before +after):\n%s", diff)
 		}
-		if n := one[int](t, db, leftovers); n != 0 {
+		if n := testdb.One[int](t, db, leftovers); n != 0 {
 			t.Errorf("%d rows are left that no reader needs", n)
 		}
 		if len(progress) == 0 || progress[len(progress)-1] != 280 {
 			t.Errorf("the progress is %v", progress)
 		}
-		if gen := one[string](t, db, `select string_agg(state, ' ' order by generation) from projections`); gen != "retired live" {
+		if gen := testdb.One[string](t, db, `select string_agg(state, ' ' order by generation) from projections`); gen != "retired live" {
 			t.Errorf("generations: %s", gen)
 		}
 	})
@@ -164,7 +164,7 @@ func TestRebuild(t *testing.T) {
 		if got, err := ledger.Rebuild(ctx, db, func(int64) { die() }); err == nil || got.Live {
 			t.Fatalf("it found %+v", got)
 		}
-		if n := one[int](t, db, leftovers); n == 0 {
+		if n := testdb.One[int](t, db, leftovers); n == 0 {
 			t.Error("it died before it had done anything")
 		}
 		if diff := cmp.Diff(before, projections(t, db)); diff != "" {
@@ -174,7 +174,7 @@ func TestRebuild(t *testing.T) {
 		if err != nil || got.Different != 0 || got.Events != 280 {
 			t.Errorf("the next one found %+v, %v", got, err)
 		}
-		if n := one[int](t, db, leftovers); n != 0 {
+		if n := testdb.One[int](t, db, leftovers); n != 0 {
 			t.Errorf("%d rows are left that no reader needs", n)
 		}
 	})

@@ -212,7 +212,7 @@ func TestFindByPaymentIntent_readsOneIndexEntry(t *testing.T) {
 	if err != nil || owner.StreamID != "ch_7" {
 		t.Fatalf("%v: %v", owner, err)
 	}
-	if n := one[int](t, tx, `select pg_stat_get_xact_tuples_returned('ledger_events_one_capture_per_reference'::regclass)`); n != 1 {
+	if n := testdb.One[int](t, tx, `select pg_stat_get_xact_tuples_returned('ledger_events_one_capture_per_reference'::regclass)`); n != 1 {
 		t.Errorf("it read %d entries of the index, want 1", n)
 	}
 }

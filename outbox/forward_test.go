@@ -216,7 +216,7 @@ func at(id string, do func(ctx context.Context)) *broker {
 // endLockHolder ends the session of the forwarder that publishes.
 func endLockHolder(t *testing.T, db *postgres.DB) {
 	t.Helper()
-	ended := one[int](t, db, `
+	ended := testdb.One[int](t, db, `
 select count(pg_terminate_backend(pid, 10000))
   from pg_locks
  where locktype = 'advisory'

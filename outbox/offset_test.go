@@ -46,7 +46,7 @@ func TestSweep_deletesNothingAboveADurableOffset(t *testing.T) {
 	if swept, err := outbox.Sweep(t.Context(), db, time.Hour, 10); err != nil || swept != 3 {
 		t.Fatalf("%d swept: %v", swept, err)
 	}
-	durable := one[bool](t, db, `select pg_current_wal_flush_lsn() >= $1::text::pg_lsn`, moved)
+	durable := testdb.One[bool](t, db, `select pg_current_wal_flush_lsn() >= $1::text::pg_lsn`, moved)
 	if !durable {
 		t.Error("the messages are deleted, and the offset is not durable")
 	}

@@ -69,7 +69,7 @@ func TestOrder(t *testing.T) {
 		}
 		got := r.take(t, writers*commits*2)
 		must(t, work.Wait())
-		want := one[[]string](t, db, `select array_agg(message_id order by transaction_id, "offset") from outbox`)
+		want := testdb.One[[]string](t, db, `select array_agg(message_id order by transaction_id, "offset") from outbox`)
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("messages (-want +got):\n%s", diff)
 		}

@@ -52,7 +52,7 @@ func wantSwept(t *testing.T, db *postgres.DB, retention time.Duration, limit, wa
 
 func wantOldest(t *testing.T, db *postgres.DB, want string) {
 	t.Helper()
-	if oldest := one[string](t, db, `select coalesce(min(message_id), '') from outbox`); oldest != want {
+	if oldest := testdb.One[string](t, db, `select coalesce(min(message_id), '') from outbox`); oldest != want {
 		t.Errorf("the oldest that is left is %q, want %q", oldest, want)
 	}
 }
@@ -212,5 +212,5 @@ func rowsRead(t *testing.T, db *postgres.DB) int64 {
 	t.Helper()
 	db.Pool().Reset()
 	testdb.Alone(t, db)
-	return one[int64](t, db, `select seq_tup_read + coalesce(idx_tup_fetch, 0) from pg_stat_user_tables where relname = 'outbox'`)
+	return testdb.One[int64](t, db, `select seq_tup_read + coalesce(idx_tup_fetch, 0) from pg_stat_user_tables where relname = 'outbox'`)
 }

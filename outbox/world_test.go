@@ -196,13 +196,6 @@ func write(t *testing.T, db *postgres.DB, sql string, args ...any) {
 	must(t, db.Commit(t.Context(), b))
 }
 
-// one returns the value of a query of one row and one column.
-func one[T any](t *testing.T, db await.Querier, sql string, args ...any) (value T) {
-	t.Helper()
-	must(t, db.QueryRow(t.Context(), sql, args...).Scan(&value))
-	return value
-}
-
 func run(t *testing.T, tx pgx.Tx, sql string) {
 	t.Helper()
 	_, err := tx.Exec(t.Context(), sql)

@@ -42,6 +42,16 @@ func All[T any](tb testing.TB, q groupcommit.Querier, sql string, args ...any) [
 	return values
 }
 
+// One is the value of a query with one row and one column.
+func One[T any](tb testing.TB, q groupcommit.Querier, sql string, args ...any) T {
+	tb.Helper()
+	values := All[T](tb, q, sql, args...)
+	if len(values) != 1 {
+		tb.Fatalf("%s: %d rows, want one", sql, len(values))
+	}
+	return values[0]
+}
+
 // Code is the SQLSTATE of an error, "" if it has none.
 func Code(err error) string {
 	refusal, _ := errors.AsType[*pgconn.PgError](err)
