@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 var clients = flag.String("clients", "", "generate clients with these commands, OAPI-CODEGEN@VERSION,OGEN@VERSION, and call an api with them")
@@ -48,9 +48,7 @@ status=202 replayed="true" same=true
 amount=1000 currency=USD
 event=charge.requested.v1 order=17
 `
-	if diff := cmp.Diff(want, string(output)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "", want, string(output))
 	const order = `{"order_id": "17", "amount": 1000, "currency": "USD", "payment_method": "pm_card_visa"}`
 	again := d.insist(t, request{key: "order-17", body: []byte(order)})
 	if again.Header.Get("Idempotent-Replayed") != "true" {

@@ -6,10 +6,9 @@ import (
 	"net/http"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/robustness/traffic"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 const refusedRefund = "pm_card_refundFail" // captures; its refund fails
@@ -82,9 +81,7 @@ func refundInParts(t *testing.T, d *deployment) {
 	t.Helper()
 	c := d.paid(t)
 	first := d.awaitRefund(t, d.refund(t, c.ID, 400))
-	if diff := cmp.Diff(refund{ID: first.ID, ChargeID: c.ID, Amount: 400, Currency: "USD", Status: "succeeded"}, first); diff != "" {
-		t.Errorf("refund (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "refund", refund{ID: first.ID, ChargeID: c.ID, Amount: 400, Currency: "USD", Status: "succeeded"}, first)
 	d.mustBe(t, c.ID, "partially_refunded", 400)
 	over := refundRequest(c.ID, 601)
 	for range 2 {
@@ -103,10 +100,6 @@ func refundInParts(t *testing.T, d *deployment) {
 		Data []refund `json:"data"`
 	}
 	d.get(t, "/v1/charges/"+c.ID+"/refunds", &page)
-	if diff := cmp.Diff([]refund{first, rest}, page.Data); diff != "" {
-		t.Errorf("refunds (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff([]string{"fee_revenue:payonce:USD -30", "merchant_payable:" + d.merchantOf(t, c.ID) + ":USD 30"}, openBalances(t, d, c.ID)); diff != "" {
-		t.Errorf("balances after all went back (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "refunds", []refund{first, rest}, page.Data)
+	testrun.Same(t, "balances after all went back", []string{"fee_revenue:payonce:USD -30", "merchant_payable:" + d.merchantOf(t, c.ID) + ":USD 30"}, openBalances(t, d, c.ID))
 }

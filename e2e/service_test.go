@@ -15,6 +15,7 @@ import (
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/robustness/fleet"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // promise is something that the running service does for its callers.
@@ -82,14 +83,10 @@ func chargeSucceeds(t *testing.T, d *deployment) {
 		ID: accepted.ID, OrderID: o.OrderID, Amount: 1000, Currency: "USD", Status: "pending", CreatedAt: accepted.CreatedAt,
 		Steps: []step{{"inventory", "pending"}, {"payment", "pending"}, {"notification", "pending"}},
 	}
-	if diff := cmp.Diff(want, accepted); diff != "" {
-		t.Errorf("the accepted charge (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "the accepted charge", want, accepted)
 	want.Status = "succeeded"
 	want.Steps = []step{{"inventory", "done"}, {"payment", "done"}, {"notification", "done"}}
-	if diff := cmp.Diff(want, d.await(t, accepted.ID)); diff != "" {
-		t.Errorf("the charge in the end (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "the charge in the end", want, d.await(t, accepted.ID))
 	if diff := cmp.Diff([]string{
 		"charge.requested", "inventory.reserved", "payment.started", "payment.captured", "charge.succeeded", "merchant.notified",
 	}, d.story(t, accepted.ID)); diff != "" {
@@ -100,9 +97,7 @@ func chargeSucceeds(t *testing.T, d *deployment) {
 		t.Errorf("the provider and the shop recorded %+v, want one intent, one capture, one effect", e)
 	}
 	balances := []string{"fee_revenue:payonce:USD -30", "merchant_payable:" + d.merchantOf(t, accepted.ID) + ":USD -970", "psp_receivable:stripe:USD 1000"}
-	if diff := cmp.Diff(balances, openBalances(t, d, accepted.ID)); diff != "" {
-		t.Errorf("balances (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "balances", balances, openBalances(t, d, accepted.ID))
 }
 
 // openBalances are the accounts on which a charge left a balance that is not zero,

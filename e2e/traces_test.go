@@ -13,7 +13,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	common "go.opentelemetry.io/proto/otlp/common/v1"
 	otlp "go.opentelemetry.io/proto/otlp/trace/v1"
@@ -21,6 +20,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // caller is the span of a client.
@@ -81,9 +81,7 @@ func TestTraces_followACharge(t *testing.T) {
 
 	want := []string{"00-" + from.trace + "-" + notified.id + "-01"}
 	_, traces := d.gates.forwarded()
-	if diff := cmp.Diff(want, traces); diff != "" {
-		t.Errorf("traces sent to the provider and the shop (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "traces sent to the provider and the shop", want, traces)
 
 	// The provider's own events begin traces of their own, which lead to a message.
 	await.True(t, "the provider's event is traced to the attempt that it caused", func() bool {

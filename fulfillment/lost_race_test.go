@@ -10,7 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
@@ -18,6 +17,7 @@ import (
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // TestLostRace is about versions that another writer took between a run's read of the
@@ -237,9 +237,7 @@ func TestTakeover(t *testing.T) {
 		}
 		want := succeeded(toStarted)
 		want.Message = "done done done done done done done done"
-		if diff := cmp.Diff(want, f.snapshot()); diff != "" {
-			t.Errorf("afterwards (-want +got):\n%s", diff)
-		}
+		testrun.Same(t, "afterwards", want, f.snapshot())
 		f.expectCaptures(1)
 	})
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -163,9 +164,7 @@ func TestNotify_order(t *testing.T) {
 	for _, got := range s.received {
 		ids = append(ids, got.ID)
 	}
-	if diff := cmp.Diff([]string{first, first, s.outcome.ID.String()}, ids); diff != "" {
-		t.Errorf("the shop received (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "the shop received", []string{first, first, s.outcome.ID.String()}, ids)
 }
 
 func TestNotify_refusals(t *testing.T) {

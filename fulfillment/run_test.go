@@ -9,13 +9,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // A step or a subscriber that only one of the two packages lists would never run.
@@ -58,9 +58,7 @@ func TestOnStep(t *testing.T) {
 	f.provider.on("refunds", lists(refundOf("succeeded")))
 	f.expectEnd(f.deliver(), "done")
 	want := []string{"inventory true false", "payment true true", "payment true false", "payment true false", "refund false false"}
-	if diff := cmp.Diff(want, reported); diff != "" {
-		t.Errorf("the steps, whether they worked and failed (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "the steps, whether they worked and failed", want, reported)
 }
 
 // A stream that Replay refuses, such as one without its last events, must not look processed.
@@ -211,9 +209,7 @@ func TestOutcome_continuesTheTrace(t *testing.T) {
 			if trace := received["traceparent"]; trace != "" {
 				want["traceparent"] = trace
 			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("metadata (-want +got):\n%s", diff)
-			}
+			testrun.Same(t, "metadata", want, got)
 		})
 	}
 }

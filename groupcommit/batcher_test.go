@@ -11,9 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/payonce/payonce/groupcommit"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // calls is a batcher whose calls stand still until they are let go.
@@ -73,9 +72,7 @@ func (c *calls) do(ctx context.Context, items ...int) []chan answer {
 func (c *calls) want(t *testing.T, want ...[]int) {
 	t.Helper()
 	synctest.Wait()
-	if diff := cmp.Diff(want, c.soFar()); diff != "" {
-		t.Errorf("calls (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "calls", want, c.soFar())
 }
 
 func wantAnswers(t *testing.T, told []chan answer, want ...string) {
@@ -153,9 +150,7 @@ func TestBatcher_repeatsACallIndividually(t *testing.T) {
 		synctest.Wait()
 		all := c.soFar()
 		slices.SortFunc(all[2:], slices.Compare)
-		if diff := cmp.Diff([][]int{{1}, {2, 3, 4}, {2}, {3}}, all); diff != "" {
-			t.Errorf("calls (-want +got):\n%s", diff)
-		}
+		testrun.Same(t, "calls", [][]int{{1}, {2, 3, 4}, {2}, {3}}, all)
 	})
 }
 

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -17,6 +16,7 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 const (
@@ -72,9 +72,7 @@ func stored(t *testing.T, db postgres.Querier) []int {
 
 func wantStored(t *testing.T, db postgres.Querier, want ...int) {
 	t.Helper()
-	if diff := cmp.Diff(append([]int{}, want...), stored(t, db)); diff != "" {
-		t.Errorf("stored (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "stored", append([]int{}, want...), stored(t, db))
 }
 
 func TestCommit(t *testing.T) {

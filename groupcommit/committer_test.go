@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/groupcommit"
@@ -18,6 +17,7 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // together commits units on a pool of one slot and returns the error of each. They queue
@@ -71,9 +71,7 @@ select array_agg(id order by id)
   from effects
  group by xmin::text
  order by min(id)`)
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("transactions (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "transactions", want, got)
 }
 
 func wantNoErrors(t *testing.T, errs []error) {
@@ -434,7 +432,5 @@ func TestGroupCommit_tracesEachBatchForItsCaller(t *testing.T) {
 		"beside":  {Began: 2, Statements: 2, Ended: 2},
 	}
 	delete(traces.traces, "") // the test's own, and group commits
-	if diff := cmp.Diff(want, traces.traces); diff != "" {
-		t.Errorf("traces (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "traces", want, traces.traces)
 }

@@ -5,10 +5,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/groupcommit"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 const (
@@ -109,9 +109,7 @@ end [2 3]
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if diff := cmp.Diff(test.want, joined(test.units...)); diff != "" {
-				t.Errorf("statements (-want +got):\n%s", diff)
-			}
+			testrun.Same(t, "statements", test.want, joined(test.units...))
 		})
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 func TestCanonical(t *testing.T) {
@@ -125,9 +126,7 @@ func TestPointers(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			for _, got := range [][]string{idempotency.Pointers([]byte(test.a), []byte(test.b)), idempotency.Pointers([]byte(test.b), []byte(test.a))} {
-				if diff := cmp.Diff(test.want, got); diff != "" {
-					t.Errorf("pointers (-want +got):\n%s", diff)
-				}
+				testrun.Same(t, "pointers", test.want, got)
 			}
 		})
 	}
@@ -157,18 +156,14 @@ func TestPointers_areBounded(t *testing.T) {
 	t.Run("a long pointer ends at the last member that fits", func(t *testing.T) {
 		t.Parallel()
 		want := []string{strings.Repeat("/0", 500)}
-		if diff := cmp.Diff(want, idempotency.Pointers(nested(5000, 5000, "1"), nested(5000, 5000, "2"))); diff != "" {
-			t.Errorf("pointers (-want +got):\n%s", diff)
-		}
+		testrun.Same(t, "pointers", want, idempotency.Pointers(nested(5000, 5000, "1"), nested(5000, 5000, "2")))
 	})
 
 	t.Run("a pointer ends before a long name", func(t *testing.T) {
 		t.Parallel()
 		name := strings.Repeat("n", 2000)
 		got := idempotency.Pointers([]byte(`{"a":{"`+name+`":{"b":1},"z":1}}`), []byte(`{"a":{"`+name+`":{"b":2},"z":2}}`))
-		if diff := cmp.Diff([]string{"/a", "/a/z"}, got); diff != "" {
-			t.Errorf("pointers (-want +got):\n%s", diff)
-		}
+		testrun.Same(t, "pointers", []string{"/a", "/a/z"}, got)
 	})
 }
 

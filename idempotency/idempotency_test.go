@@ -16,6 +16,7 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 const insertEffect = `insert into outbox (topic, message_id, payload, metadata) values ('t', 'effect', '', '{}')`
@@ -309,9 +310,7 @@ func TestReceive_asksItsCache(t *testing.T) {
 		expires := inAnHour()
 		cache := &cacheStub{known: true, record: idempotency.Record{Answer: theAnswer(), Fingerprint: theRequest().Fingerprint, ExpiresAt: expires}}
 		got := receive(t, idempotency.Receiver{Cache: cache}, effect) // no database is asked
-		if diff := cmp.Diff(idempotency.Outcome{Answer: theAnswer(), ExpiresAt: expires, Replayed: true}, got); diff != "" {
-			t.Errorf("outcome (-want +got):\n%s", diff)
-		}
+		testrun.Same(t, "outcome", idempotency.Outcome{Answer: theAnswer(), ExpiresAt: expires, Replayed: true}, got)
 	})
 
 	t.Run("the cache keeps what was committed, and what was read", func(t *testing.T) {
@@ -321,9 +320,7 @@ func TestReceive_asksItsCache(t *testing.T) {
 		first := receive(t, r, effect)
 		receive(t, r, effect)
 		want := idempotency.Record{Answer: theAnswer(), Fingerprint: theRequest().Fingerprint, Canonical: theRequest().Canonical, ExpiresAt: first.ExpiresAt}
-		if diff := cmp.Diff([]idempotency.Record{want, want}, cache.kept); diff != "" {
-			t.Errorf("kept (-want +got):\n%s", diff)
-		}
+		testrun.Same(t, "kept", []idempotency.Record{want, want}, cache.kept)
 	})
 
 	t.Run("a hit of another request, or an expired one, is not used", func(t *testing.T) {

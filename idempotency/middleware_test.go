@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 
@@ -24,6 +23,7 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // handle makes one effect and answers with the status of the query, 201 without one.
@@ -87,9 +87,7 @@ func TestMiddleware(t *testing.T) {
 		want := maps.Clone(first.Header())
 		want.Del("Set-Cookie")
 		want.Set("Idempotent-Replayed", "true")
-		if diff := cmp.Diff(want, replay.Header()); diff != "" {
-			t.Errorf("headers of the replay (-want +got):\n%s", diff)
-		}
+		testrun.Same(t, "headers of the replay", want, replay.Header())
 		wantEffects(t, db, 1)
 	})
 

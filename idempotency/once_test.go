@@ -16,6 +16,7 @@ import (
 
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 type order struct {
@@ -189,9 +190,7 @@ func TestOnce(t *testing.T) {
 				_, _, _ = idempotency.Once(t.Context(), db.Pool(), key, o, fn)
 			}()
 		}
-		if diff := cmp.Diff([]idempotency.Commit{idempotency.CommitFailed, idempotency.CommitFailed, idempotency.CommitMade, idempotency.CommitTaken}, got); diff != "" {
-			t.Errorf("results (-want +got):\n%s", diff)
-		}
+		testrun.Same(t, "results", []idempotency.Commit{idempotency.CommitFailed, idempotency.CommitFailed, idempotency.CommitMade, idempotency.CommitTaken}, got)
 	})
 }
 

@@ -8,12 +8,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 func TestReceive_ofWorkThatClaimsKeys(t *testing.T) {
@@ -56,9 +56,7 @@ func (c *counts) want(t *testing.T, reads int, commits map[idempotency.Commit]in
 	if c.reading != reads || c.read != reads {
 		t.Errorf("%d reads of which %d ended, want %d", c.reading, c.read, reads)
 	}
-	if diff := cmp.Diff(commits, c.commits); diff != "" {
-		t.Errorf("commits (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "commits", commits, c.commits)
 }
 
 func TestReceiver_reportsReadsAndCommits(t *testing.T) {

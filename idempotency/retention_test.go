@@ -7,12 +7,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 func wantSwept(t *testing.T, db *postgres.DB, limit, want int) {
@@ -71,9 +71,7 @@ func TestSweep(t *testing.T) {
 		want := row(t, db, "old0")
 		want["body"], want["content_type"], want["request"], want["headers"] = nil, nil, nil, nil
 		wantSwept(t, db, 10, 1)
-		if diff := cmp.Diff(want, row(t, db, "old0")); diff != "" {
-			t.Errorf("row (-want +got):\n%s", diff)
-		}
+		testrun.Same(t, "row", want, row(t, db, "old0"))
 	})
 
 	t.Run("an expired key stays taken", func(t *testing.T) {

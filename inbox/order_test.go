@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/groupcommit"
@@ -18,6 +17,7 @@ import (
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/outbox"
 )
 
@@ -57,9 +57,7 @@ func TestConsume_anyOrderAndRepetitionGiveTheSameResult(t *testing.T) {
 		start(t, p)
 	}
 	await.Row(t, db, fmt.Sprintf(`select count(*) = %d and bool_and(status = 'done') and sum(duplicates) = %d from inbox`, messages, repeats))
-	if diff := cmp.Diff(want, books(t, db)); diff != "" {
-		t.Errorf("books (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "books", want, books(t, db))
 }
 
 // makeEntry makes the account's next entry. Now and then it fails before, or

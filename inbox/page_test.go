@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/inbox"
@@ -15,6 +14,7 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/outbox"
 )
 
@@ -44,9 +44,7 @@ func receivePage(t fataler, db *postgres.DB, receiver string, page []inbox.Messa
 func wantAside(t *testing.T, db *postgres.DB, want ...string) {
 	t.Helper()
 	got := all(t, db, pgx.RowTo[string], `select receiver || ' ' || message_id || '=' || convert_from(payload, 'UTF8') from inbox_quarantine order by 1`)
-	if diff := cmp.Diff(append([]string{}, want...), got); diff != "" {
-		t.Errorf("quarantine (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "quarantine", append([]string{}, want...), got)
 }
 
 func TestReceive_storesAPageAsItsMessagesOneByOne(t *testing.T) {

@@ -12,7 +12,6 @@ import (
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/groupcommit"
@@ -21,6 +20,7 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/outbox"
 )
 
@@ -95,9 +95,7 @@ func receiveWith(t *testing.T, db *postgres.DB, p *inbox.Processor, read func(*m
 func wantReceived(t *testing.T, db *postgres.DB, want map[string]int) {
 	t.Helper()
 	got := one[map[string]int](t, db, `select coalesce(jsonb_object_agg(receiver || ' ' || message_id, duplicates), '{}') from inbox`)
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("messages and their duplicates (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "messages and their duplicates", want, got)
 }
 
 // awaitReceived waits until all receivers, at least one, have passed all of the outbox.
@@ -197,9 +195,7 @@ select ordering_key = 'naïve 🔑'
 		wantReceived(t, db, map[string]int{"r m1": 0, "r m2": 0, "r m3": 0, "r m4": 0, "r m5": 0})
 		keys := one[[]string](t, db, `select array_agg(ordering_key order by message_id) from inbox`)
 		hash := func(key string) string { return fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(key))) }
-		if diff := cmp.Diff([]string{"k", hash(long), hash(long + "x"), hash(long), "k"}, keys); diff != "" {
-			t.Errorf("keys (-want +got):\n%s", diff)
-		}
+		testrun.Same(t, "keys", []string{"k", hash(long), hash(long + "x"), hash(long), "k"}, keys)
 	})
 
 	t.Run("what a process stored and did not start is taken over", func(t *testing.T) {

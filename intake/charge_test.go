@@ -14,6 +14,7 @@ import (
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -63,9 +64,7 @@ select count(distinct xid)
 			Items: []domain.Item{{SKU: "mug", Quantity: 2}}, Description: "two mugs",
 			Metadata: map[string]string{"basket": "7"}, Notify: true, Steps: []string{"inventory", "payment", "notification"},
 		}
-		if diff := cmp.Diff(domain.Event(want), s.Head().Event); diff != "" {
-			t.Errorf("event (-want +got):\n%s", diff)
-		}
+		testrun.Same(t, "event", domain.Event(want), s.Head().Event)
 		if at := s.Head().OccurredAt; at.Before(before) || at.After(time.Now().Add(time.Minute)) {
 			t.Errorf("it occurred at %v", at)
 		}
@@ -101,9 +100,7 @@ select count(distinct xid)
 		want := map[string]string{
 			"traceparent": "t1", "type": "charge.requested.v1", "ordering_key": s.ID, "partition_key": "acme", "correlation_id": "req_1", "causation_id": e.ID.String(),
 		}
-		if diff := cmp.Diff(want, metadata); diff != "" {
-			t.Errorf("metadata (-want +got):\n%s", diff)
-		}
+		testrun.Same(t, "metadata", want, metadata)
 	})
 
 	t.Run("what no charge can be is refused and leaves the key free", func(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
@@ -14,6 +13,7 @@ import (
 	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -110,9 +110,7 @@ func wantCharges(t *testing.T, db postgres.Querier, n int) {
 	if n == 0 {
 		want = map[string]int{}
 	}
-	if diff := cmp.Diff(want, tables(t, db)); diff != "" {
-		t.Errorf("rows (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "rows", want, tables(t, db))
 }
 
 func exec(t *testing.T, db *postgres.DB, sql string) {

@@ -17,6 +17,7 @@ import (
 	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -68,9 +69,7 @@ func TestRequestRefund(t *testing.T) {
 		s := load(t, db, charge)
 		id := strings.TrimPrefix(got.Location, "/v1/charges/"+charge+"/refunds/")
 		want := domain.RefundRequested{RefundID: id, Amount: 400, Reason: "broken", Notify: true}
-		if diff := cmp.Diff(domain.Event(want), s.Head().Event); diff != "" {
-			t.Errorf("event (-want +got):\n%s", diff)
-		}
+		testrun.Same(t, "event", domain.Event(want), s.Head().Event)
 		var view domain.RefundView
 		testdb.Must(t, json.Unmarshal(got.Body, &view))
 		shown := domain.RefundView{ID: id, ChargeID: charge, Amount: 400, Currency: "EUR", Status: domain.RefundStatusPending}
@@ -116,9 +115,7 @@ func TestRequestRefund(t *testing.T) {
 				t.Fatalf("%v: %+v", err, first)
 			}
 			before["idempotency_keys"]++
-			if diff := cmp.Diff(before, tables(t, db)); diff != "" {
-				t.Errorf("rows (-want +got):\n%s", diff)
-			}
+			testrun.Same(t, "rows", before, tables(t, db))
 			again, err := in.RequestRefund(t.Context(), test.account, to("refunds", "k1"), charge, test.refund)
 			if diff := cmp.Diff(first.Answer, again.Answer); err != nil || diff != "" || !again.Replayed {
 				t.Errorf("%v, replayed %v (-first +again):\n%s", err, again.Replayed, diff)

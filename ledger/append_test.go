@@ -18,6 +18,7 @@ import (
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -29,12 +30,8 @@ func TestAppend_storesItsCause(t *testing.T) {
 	appended(t, db, ledger.New("ch_1"), cause("msg_7"), paid("acme", "pi_1")...)
 	got := testdb.All[map[string]string](t, db, `select distinct metadata || jsonb_build_object('merchant', merchant_id) from ledger_events`)
 	want := []map[string]string{{"correlation_id": "req_1", "causation_id": "msg_7", "actor": "test", "merchant": "acme"}}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("events (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff([]string{"acme"}, testdb.All[string](t, db, `select distinct merchant_id from ledger_postings`)); diff != "" {
-		t.Errorf("merchants of the postings (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "events", want, got)
+	testrun.Same(t, "merchants of the postings", []string{"acme"}, testdb.All[string](t, db, `select distinct merchant_id from ledger_postings`))
 	e := load(t, db).Head()
 	if e.OccurredAt.IsZero() || e.RecordedAt.Sub(e.OccurredAt).Abs() > time.Minute {
 		t.Errorf("it occurred at %v and was recorded at %v", e.OccurredAt, e.RecordedAt)

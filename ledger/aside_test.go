@@ -13,6 +13,7 @@ import (
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -92,12 +93,8 @@ func TestProject_setsAsideWhatTheDatabaseRefuses(t *testing.T) {
 
 	want := func(list, aside []string) {
 		t.Helper()
-		if diff := cmp.Diff(list, testdb.All[string](t, db, `select charge_id from charge_list order by 1`)); diff != "" {
-			t.Errorf("list (-want +got):\n%s", diff)
-		}
-		if diff := cmp.Diff(aside, testdb.All[string](t, db, `select charge_id from charges_set_aside order by 1`)); diff != "" {
-			t.Errorf("set aside (-want +got):\n%s", diff)
-		}
+		testrun.Same(t, "list", list, testdb.All[string](t, db, `select charge_id from charge_list order by 1`))
+		testrun.Same(t, "set aside", aside, testdb.All[string](t, db, `select charge_id from charges_set_aside order by 1`))
 		checkBalances(t, db)
 	}
 	want([]string{"ch_0", "ch_2", "ch_4"}, []string{"ch_1", "ch_3"})

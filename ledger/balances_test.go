@@ -11,6 +11,7 @@ import (
 
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -25,9 +26,7 @@ func balancesOf(t *testing.T, db *postgres.DB, merchant string) ledger.Balances 
 func TestReadBalances(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
-	if diff := cmp.Diff(ledger.Balances{Data: []ledger.Balance{}}, balancesOf(t, db, "acme")); diff != "" {
-		t.Errorf("balances of an empty ledger (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "balances of an empty ledger", ledger.Balances{Data: []ledger.Balance{}}, balancesOf(t, db, "acme"))
 	yen := requested("acme")
 	yen.Amount, yen.Currency = 70, "JPY"
 	appended(t, db, ledger.New("ch_1"), cause("a"), paid("acme", "pi_1")...)

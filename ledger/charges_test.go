@@ -7,11 +7,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -105,9 +104,7 @@ func TestListCharges_pagesAreStable(t *testing.T) {
 		ordered(t, db, fmt.Sprint("ch_new_", len(got)), "order 1", domain.Pending)
 		project(t, db)
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("charges (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "charges", want, got)
 }
 
 // TestReads_doNotGrowWithHistory counts the rows that reads touch beside 20,000 charges, as

@@ -12,6 +12,7 @@ import (
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -44,9 +45,7 @@ func TestRebuild(t *testing.T) {
 		got, err := ledger.Rebuild(t.Context(), db, func(events int64) { progress = append(progress, events) })
 		testdb.Must(t, err)
 		want := ledger.Rebuilt{Events: 280, AsOfPosition: 280, Charges: 70, Balances: 10, Examples: []string{}, Live: true}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("found (-want +got):\n%s", diff)
-		}
+		testrun.Same(t, "found", want, got)
 		if diff := cmp.Diff(before, projections(t, db)); diff != "" {
 			t.Errorf("projections (-before +after):\n%s", diff)
 		}

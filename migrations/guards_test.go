@@ -6,13 +6,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // guard is a constraint, and statements of which it refuses the last.
@@ -97,9 +97,7 @@ select event_id, stream_id, version, type, 1, merchant_id, data, metadata, now()
 		})
 	}
 	tables := testdb.All[string](t, db, `select tgrelid::regclass::text from pg_trigger where tgfoid = 'refuse_change'::regproc order by 1`)
-	if diff := cmp.Diff([]string{"ledger_events", "ledger_postings", "operator_actions"}, tables); diff != "" {
-		t.Errorf("append-only tables (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "append-only tables", []string{"ledger_events", "ledger_postings", "operator_actions"}, tables)
 }
 
 // commit commits a witness and then the statements.

@@ -7,11 +7,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/migrations"
 	"github.com/payonce/payonce/migrations/version"
 )
@@ -37,9 +37,7 @@ func TestUp_appliesEachMigrationOnce(t *testing.T) {
 			want = append(want, strconv.FormatInt(m.Version, 10))
 		}
 		got := testdb.All[string](t, conn, `select version_id::text from payonce_migrations where version_id > 0 order by id`)
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("applied (-want +got):\n%s", diff)
-		}
+		testrun.Same(t, "applied", want, got)
 	}
 	// A newer program has added a migration: an old one runs on through the upgrade.
 	mustRun(t, conn, `insert into payonce_migrations (version_id, is_applied) values (99999, true)`)

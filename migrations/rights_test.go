@@ -12,6 +12,7 @@ import (
 
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // refused is PostgreSQL's code for a missing right, and for a row that no policy permits.
@@ -118,9 +119,7 @@ select relname::text
 		t.Parallel()
 		mustRun(t, api.Tenant("acme"), `update inbox set duplicates = 1, duplicated_at = clock_timestamp()`)
 		got := testdb.All[string](t, db, `select distinct ordering_key from inbox where duplicates = 1`)
-		if diff := cmp.Diff([]string{"ch_acme"}, got); diff != "" {
-			t.Errorf("acme changes messages of (-want +got):\n%s", diff)
-		}
+		testrun.Same(t, "acme changes messages of", []string{"ch_acme"}, got)
 	})
 }
 
@@ -140,9 +139,7 @@ values ('acme', 1, 'whsec_b2xk', sha256('s'), 'test', now()),
 	}
 	mustRun(t, worker, `update webhook_secrets set secret = null`)
 	left := testdb.All[string](t, db, `select generation::text from webhook_secrets where secret is not null`)
-	if diff := cmp.Diff([]string{"2"}, left); diff != "" {
-		t.Errorf("secrets that are left (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "secrets that are left", []string{"2"}, left)
 }
 
 // TestRoles_cannotAvoidGrantsAndPolicies tries the ways around grants and policies that PostgreSQL has.

@@ -19,6 +19,7 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/outbox"
 )
 
@@ -132,9 +133,7 @@ func TestForward(t *testing.T) {
 		})
 		mu.Lock()
 		defer mu.Unlock()
-		if diff := cmp.Diff(message.Metadata{"type": "letter", "ordering_key": "k"}, metadata); diff != "" {
-			t.Errorf("metadata (-want +got):\n%s", diff)
-		}
+		testrun.Same(t, "metadata", message.Metadata{"type": "letter", "ordering_key": "k"}, metadata)
 	})
 
 	t.Run("a publisher that stalls holds up its own group alone, and no transaction is open", func(t *testing.T) {

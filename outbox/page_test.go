@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/outbox"
 )
 
@@ -42,9 +43,7 @@ func TestPages(t *testing.T) {
 		}
 		settled(t, db)
 		page := messages(t, read(t, db, "g").nextPage(t))
-		if diff := cmp.Diff([]string{"m0", "m1", "m2"}, named(page)); diff != "" {
-			t.Errorf("messages of the page (-want +got):\n%s", diff)
-		}
+		testrun.Same(t, "messages of the page", []string{"m0", "m1", "m2"}, named(page))
 		for _, m := range page {
 			if diff := cmp.Diff(want[m.UUID], m.Metadata); diff != "" || string(m.Payload) != "payload of "+m.UUID {
 				t.Errorf("%s %q, metadata (-want +got):\n%s", m.UUID, m.Payload, diff)
@@ -89,9 +88,7 @@ func TestPages(t *testing.T) {
 			}
 			page.Ack()
 		}
-		if diff := cmp.Diff([]string{"0 1 2", "3", "4", "5 6", "7", "8"}, pages); diff != "" {
-			t.Errorf("pages (-want +got):\n%s", diff)
-		}
+		testrun.Same(t, "pages", []string{"0 1 2", "3", "4", "5 6", "7", "8"}, pages)
 	})
 
 	t.Run("metadata counts too, however well it is packed", func(t *testing.T) {
@@ -105,9 +102,7 @@ select $1, n::text, '', jsonb_build_object('k', repeat('x', 400000)) from genera
 		r := read(t, db, "g")
 		for _, want := range [][]string{{"1", "2"}, {"3"}} {
 			page := r.nextPage(t)
-			if diff := cmp.Diff(want, named(messages(t, page))); diff != "" {
-				t.Errorf("messages (-want +got):\n%s", diff)
-			}
+			testrun.Same(t, "messages", want, named(messages(t, page)))
 			page.Ack()
 		}
 	})

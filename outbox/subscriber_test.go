@@ -5,13 +5,13 @@ import (
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/outbox"
 )
 
@@ -70,9 +70,7 @@ func TestOrder(t *testing.T) {
 		got := r.take(t, writers*commits*2)
 		must(t, work.Wait())
 		want := testdb.One[[]string](t, db, `select array_agg(message_id order by transaction_id, "offset") from outbox`)
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("messages (-want +got):\n%s", diff)
-		}
+		testrun.Same(t, "messages", want, got)
 	})
 }
 
@@ -151,9 +149,7 @@ func TestStandby(t *testing.T) {
 			}
 			return fmt.Sprintf("%d read", len(got)), len(got) >= 50
 		})
-		if diff := cmp.Diff(numbered(50), got); diff != "" {
-			t.Errorf("messages of both (-want +got):\n%s", diff)
-		}
+		testrun.Same(t, "messages of both", numbered(50), got)
 	})
 
 	t.Run("a standby waits for the active one, and takes over when its session dies", func(t *testing.T) {

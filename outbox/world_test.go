@@ -6,13 +6,13 @@ import (
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/outbox"
 )
 
@@ -134,9 +134,7 @@ func named(messages []*message.Message) []string {
 
 func (r reader) wantNext(t *testing.T, want ...string) {
 	t.Helper()
-	if diff := cmp.Diff(want, r.take(t, len(want))); diff != "" {
-		t.Errorf("messages (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "messages", want, r.take(t, len(want)))
 }
 
 // wantNone wants no page from several polls. A subscriber that has read a page does not

@@ -9,11 +9,11 @@ import (
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/doorbell"
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/outbox"
 )
@@ -112,9 +112,7 @@ func TestProcessors_onlyNotificationsWaitBehindADeadLetter(t *testing.T) {
 	for _, r := range processors(nil, nil, fulfillment.Services{}, doorbell.New(nil, true), nil, nil, settings{}) {
 		got[r.Name] = r.processor.Policy.DeadLetters
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("policies (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "policies", want, got)
 }
 
 // Each topic has one receiver, whose free slots bound its pages.
@@ -127,7 +125,5 @@ func TestTopics(t *testing.T) {
 	want := map[string]string{
 		fulfillment.ChargeReceiver: ledger.Topic, fulfillment.NotificationReceiver: ledger.Outcomes, fulfillment.ResendReceiver: "",
 	}
-	if diff := cmp.Diff(want, topics); diff != "" {
-		t.Errorf("topics (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "topics", want, topics)
 }

@@ -13,10 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/httpapi"
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -49,9 +48,7 @@ func TestListCharges_endsAPageByItsBytes(t *testing.T) {
 			t.Fatalf("page %d has %d charges of %d bytes", pages, len(page.Data), size)
 		}
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("charges (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "charges", want, got)
 }
 
 // TestAnswers_theirBytesInFlightAreBounded: a client that does not read its answers holds its

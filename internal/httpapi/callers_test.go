@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/await"
@@ -17,6 +16,7 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // behindProxy makes the addresses of X-Forwarded-For count, since the client of a test is the
@@ -119,9 +119,7 @@ func TestGuesses_areBackedOff(t *testing.T) {
 		401, 200,
 		401, 429,
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("statuses (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "statuses", want, got)
 }
 
 func TestKeys_areAcceptedFromTheirAddresses(t *testing.T) {

@@ -12,11 +12,11 @@ import (
 	"testing"
 
 	"github.com/go-json-experiment/json"
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // call is one request.
@@ -339,9 +339,7 @@ func readProblem(t *testing.T, a answer) problem {
 
 func wantPointers(t *testing.T, p problem, want ...string) {
 	t.Helper()
-	if diff := cmp.Diff(want, p.pointers(), cmpopts.EquateEmpty()); diff != "" {
-		t.Errorf("pointers (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "pointers", want, p.pointers(), cmpopts.EquateEmpty())
 	for _, e := range p.Errors {
 		if e.Detail == "" {
 			t.Errorf("%s has no detail", e.Pointer)

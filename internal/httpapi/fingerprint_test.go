@@ -10,6 +10,7 @@ import (
 
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/httpapi"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 const original = `{"order_id":"order-1","amount":2000,"currency":"USD","payment_method":"pm_card_visa",` +
@@ -140,9 +141,7 @@ select fingerprint,
 				t.Fatal(err)
 			}
 			want := idempotency.Fingerprint([]byte("v1"), []byte("POST"), []byte(r.path), []byte("acme"), []byte(canonical[r.name]))
-			if diff := cmp.Diff(canonical[r.name], string(request)); diff != "" {
-				t.Errorf("request (-want +got):\n%s", diff)
-			}
+			testrun.Same(t, "request", canonical[r.name], string(request))
 			if !cmp.Equal(want, fingerprint) {
 				t.Errorf("the fingerprint is %x, want %x", fingerprint, want)
 			}

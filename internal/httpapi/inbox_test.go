@@ -12,6 +12,7 @@ import (
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // setAside puts messages with these statuses into the inbox and returns their
@@ -178,9 +179,7 @@ select count(*) = 1
 		for range cap(answers) {
 			statuses[(<-answers).status]++
 		}
-		if diff := cmp.Diff(map[int]int{http.StatusOK: 1, http.StatusConflict: 9}, statuses); diff != "" {
-			t.Errorf("answers (-want +got):\n%s", diff)
-		}
+		testrun.Same(t, "answers", map[int]int{http.StatusOK: 1, http.StatusConflict: 9}, statuses)
 	})
 }
 

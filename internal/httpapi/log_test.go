@@ -6,11 +6,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 func TestAccessLog_holdsHashesOfKeys(t *testing.T) {
@@ -86,9 +86,7 @@ func TestAccessLog_holdsHashesOfKeys(t *testing.T) {
 		}
 		got = append(got, logged{route, status, line["key_hash"], line["replayed"], line["method"], line["request_id"]})
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("lines (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "lines", want, got)
 	wantNoneOf(t, w, secret, apiKey)
 }
 
@@ -140,9 +138,7 @@ func TestAccessLog_holdsNothingOfEvents(t *testing.T) {
 	want := map[int]int{
 		http.StatusOK: 8, http.StatusBadRequest: 4, http.StatusRequestEntityTooLarge: 1, http.StatusServiceUnavailable: 2,
 	}
-	if diff := cmp.Diff(want, statuses); diff != "" {
-		t.Errorf("statuses (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "statuses", want, statuses)
 	wantNoneOf(t, w, secret, "evt_", stripeSecret, olderSecret, "private-4711", "billing_details", mac(stripeSecret, unix(0), e))
 	known := map[string]bool{
 		"time": true, "level": true, "msg": true, "method": true, "route": true, "status": true, "milliseconds": true,

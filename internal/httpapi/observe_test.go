@@ -15,6 +15,7 @@ import (
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // watched is what Config.Observe has seen.
@@ -117,9 +118,7 @@ func TestMessages_carryTheTraceOfTheirRequest(t *testing.T) {
 		events.Duplicates += seen.last().Event.Duplicates
 		events.Quarantined += seen.last().Event.Quarantined
 	}
-	if diff := cmp.Diff(inbox.Reception{New: 1, Duplicates: 1, Quarantined: 1}, events); diff != "" {
-		t.Errorf("events (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "events", inbox.Reception{New: 1, Duplicates: 1, Quarantined: 1}, events)
 	for table, want := range map[string][]string{
 		`outbox order by "offset"`: {parent + "/ours", "one+two/ours", "/ours"}, "inbox order by id": {parent + "/ours"},
 	} {

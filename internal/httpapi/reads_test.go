@@ -13,6 +13,7 @@ import (
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -109,9 +110,7 @@ func TestListCharges(t *testing.T) {
 			}
 			more = page.HasMore
 		}
-		if diff := cmp.Diff(ids, got); diff != "" {
-			t.Errorf("charges (-want +got):\n%s", diff)
-		}
+		testrun.Same(t, "charges", ids, got)
 	})
 
 	for query, pointer := range map[string]string{

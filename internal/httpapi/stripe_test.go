@@ -13,6 +13,7 @@ import (
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // event is one as the provider writes it, with members that payonce does not know.
@@ -101,9 +102,7 @@ func TestStripeEvent(t *testing.T) {
 			before := rows(t, w.db)
 			wantReceived(t, w.send(t, signed(event("evt_1", test.kind, test.build(charge)))))
 			want := news("evt_1", test.kind, charge, strings.Replace(test.object, "%s", charge, 1))
-			if diff := cmp.Diff([]kept{want}, inInbox(t, w.db)); diff != "" {
-				t.Errorf("inbox (-want +got):\n%s", diff)
-			}
+			testrun.Same(t, "inbox", []kept{want}, inInbox(t, w.db))
 			wantRows(t, w.db, before, map[string]int64{"inbox": 1})
 			if log := w.log.String(); strings.Contains(log, "qwx7") || strings.Contains(log, "evt_1") || strings.Contains(log, stripeSecret) {
 				t.Errorf("the log names it: %s", log)
@@ -242,9 +241,7 @@ func TestStripeEvent_isReceivedOnce(t *testing.T) {
 	}
 	want := news("evt_1", "payment_intent.succeeded", idOf(location), "pi_"+idOf(location))
 	want.Duplicates = replays - 1
-	if diff := cmp.Diff([]kept{want}, inInbox(t, w.db)); diff != "" {
-		t.Errorf("inbox (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "inbox", []kept{want}, inInbox(t, w.db))
 	wantRows(t, w.db, before, map[string]int64{"inbox": 1})
 	if after := w.send(t, get(location+"/events")).body; after != stream {
 		t.Errorf("the charge has other events now:\n%s%s", stream, after)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // TestMerchant_doesNotSeeOthers asks for what is another merchant's and for what is not
@@ -126,13 +127,9 @@ func TestMerchant_listsItsOwn(t *testing.T) {
 
 	t.Run("dead letters", func(t *testing.T) {
 		got, _ := listed(t, w.send(t, get("/v1/inbox")))
-		if diff := cmp.Diff(mine[:1], got); diff != "" {
-			t.Errorf("acme's (-want +got):\n%s", diff)
-		}
+		testrun.Same(t, "acme's", mine[:1], got)
 		got, _ = listed(t, w.send(t, get("/v1/inbox").as(strangerKey)))
-		if diff := cmp.Diff(theirs, got); diff != "" {
-			t.Errorf("globex' (-want +got):\n%s", diff)
-		}
+		testrun.Same(t, "globex'", theirs, got)
 		if got, _ := listed(t, w.send(t, get("/v1/inbox?status=discarded").as(strangerKey))); len(got) != 0 {
 			t.Errorf("globex has discarded %v", got)
 		}

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
@@ -24,6 +23,7 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -239,9 +239,7 @@ func wantRows(tb testing.TB, db *postgres.DB, before, added map[string]int64) {
 	for table, n := range before {
 		want[table] = n + added[table]
 	}
-	if diff := cmp.Diff(want, rows(tb, db)); diff != "" {
-		tb.Errorf("rows (-want +got):\n%s", diff)
-	}
+	testrun.Same(tb, "rows", want, rows(tb, db))
 }
 
 // ofOneCharge are the rows that a charge adds when it is accepted.

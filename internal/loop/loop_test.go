@@ -9,10 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/loop"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 func TestRun(t *testing.T) {
@@ -60,8 +59,6 @@ func TestPause_endsWithTheBellOrItsContext(t *testing.T) {
 			pause()
 			waited = append(waited, time.Since(began))
 		}
-		if diff := cmp.Diff([]time.Duration{time.Hour, 0, 0}, waited); diff != "" {
-			t.Errorf("pauses (-want +got):\n%s", diff)
-		}
+		testrun.Same(t, "pauses", []time.Duration{time.Hour, 0, 0}, waited)
 	})
 }

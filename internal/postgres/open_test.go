@@ -7,12 +7,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // wantOpened compares the beginning of Open's error; "" for none.
@@ -185,9 +185,7 @@ select name,
 			"enable_mergejoin": "off", "enable_seqscan": "off", "enable_sort": "off", "jit": "off",
 			"plan_cache_mode": "force_generic_plan",
 		}
-		if diff := cmp.Diff(want, settings(t, address, postgres.Options{Application: "api"})); diff != "" {
-			t.Errorf("settings (-want +got):\n%s", diff)
-		}
+		testrun.Same(t, "settings", want, settings(t, address, postgres.Options{Application: "api"}))
 	})
 
 	t.Run("have the bounds that are asked for", func(t *testing.T) {

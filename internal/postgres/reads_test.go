@@ -9,10 +9,10 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // reader answers numbers with their text. Its reads wait until letGo is closed.
@@ -97,9 +97,7 @@ func TestReads_failedReadsAreRepeatedForEachQuestion(t *testing.T) {
 				slices.SortFunc(r.reads, slices.Compare)
 				want := append([][]int{{1}, {2, 3, 4}}, test.more...)
 				slices.SortFunc(want, slices.Compare)
-				if diff := cmp.Diff(want, r.reads); diff != "" {
-					t.Errorf("reads (-want +got):\n%s", diff)
-				}
+				testrun.Same(t, "reads", want, r.reads)
 			})
 		})
 	}
@@ -137,9 +135,7 @@ func TestReads_callersCancel(t *testing.T) {
 		if a := <-third[0]; a != (answer{Text: "3"}) {
 			t.Errorf("the caller that stayed has the answer %q, %v", a.Text, a.Err)
 		}
-		if diff := cmp.Diff([][]int{{1}, {3}}, r.reads); diff != "" {
-			t.Errorf("reads (-want +got):\n%s", diff)
-		}
+		testrun.Same(t, "reads", [][]int{{1}, {3}}, r.reads)
 	})
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/payonce/payonce/internal/program"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 const hidden = "hunter2"
@@ -152,7 +153,5 @@ func TestSettings_areLoggedUnderTheirVariables(t *testing.T) {
 		"CONFIG_ADDRESS": "127.0.0.1:8080", "CONFIG_URL": "(hidden)", "CONFIG_TOKEN": "", "CONFIG_MODE": "wait",
 		"CONFIG_LEASE": "3s", "CONFIG_TRIES": "12", "CONFIG_CIDRS": "[10.0.0.0/8]", "CONFIG_DRY": "false", "CONFIG_LEVEL": "INFO",
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("line (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "line", want, got)
 }

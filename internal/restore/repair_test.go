@@ -9,14 +9,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/restore"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/outbox"
 )
@@ -53,9 +52,7 @@ func TestRepair(t *testing.T) {
 			t.Errorf("%d events were folded: %v", n, err)
 		}
 
-		if diff := cmp.Diff(restore.Repaired{Events: 10, Messages: 6, Received: 1}, f.repair()); diff != "" {
-			t.Errorf("repaired (-want +got):\n%s", diff)
-		}
+		testrun.Same(t, "repaired", restore.Repaired{Events: 10, Messages: 6, Received: 1}, f.repair())
 		r.wantNext(t, ids(half, since)...) // the reader has waited
 		f.wantProjected(4)
 
@@ -182,9 +179,7 @@ values ('r', 'old', 'k', 't', '', '{}', '', 'done', 0, '-infinity', '3')`)
 			got := r.take(t, len(want))
 			slices.Sort(got)
 			slices.Sort(want)
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("messages (-want +got):\n%s", diff)
-			}
+			testrun.Same(t, "messages", want, got)
 			r.wantNone(t)
 			f.wantProjected(6)
 			swept := 0

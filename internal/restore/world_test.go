@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
@@ -17,6 +16,7 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/restore"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/outbox"
 )
@@ -223,9 +223,7 @@ func (r *reader) take(t *testing.T, n int) (taken []string) {
 
 func (r *reader) wantNext(t *testing.T, want ...string) {
 	t.Helper()
-	if diff := cmp.Diff(want, r.take(t, len(want))); diff != "" {
-		t.Errorf("messages (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "messages", want, r.take(t, len(want)))
 }
 
 // wantNone wants no message from several reads.

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/await"
@@ -18,6 +17,7 @@ import (
 	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/retention"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // keeper is a job under test: it keeps messages of the outbox for an hour and
@@ -125,9 +125,7 @@ func wantCounts(t *testing.T, want map[string]int, of ...*keeper) {
 			got[table] += rows
 		}
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("rows swept (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "rows swept", want, got)
 }
 
 func TestJob(t *testing.T) {

@@ -5,11 +5,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/internal/sandbox"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 func TestBooks(t *testing.T) {
@@ -22,9 +22,7 @@ func TestBooks(t *testing.T) {
 			"intents": []any{}, "captures": []any{}, "refunds": []any{}, "notifications": []any{},
 			"requests": 0.0, "duplicates_suppressed": 0.0,
 		}
-		if diff := cmp.Diff(empty, f.control(http.MethodGet, "/books", "").object); diff != "" {
-			t.Errorf("books before anything happened (-want +got):\n%s", diff)
-		}
+		testrun.Same(t, "books before anything happened", empty, f.control(http.MethodGet, "/books", "").object)
 		id := f.captured("pm_card_visa")
 		for range 3 {
 			f.post("/v1/refunds", "r", "payment_intent", id, "amount", "400", "metadata[refund_id]", "re_1")
@@ -45,9 +43,7 @@ func TestBooks(t *testing.T) {
 			}},
 			"requests": 6.0, "duplicates_suppressed": 2.0,
 		}
-		if diff := cmp.Diff(want, f.control(http.MethodGet, "/books", "").object); diff != "" {
-			t.Errorf("books (-want +got):\n%s", diff)
-		}
+		testrun.Same(t, "books", want, f.control(http.MethodGet, "/books", "").object)
 	})
 
 	t.Run("a double capture would be seen", func(t *testing.T) {

@@ -16,12 +16,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/sandbox"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // receiver receives the provider's events and verifies their signature by Stripe's
@@ -127,9 +127,7 @@ func TestEvents(t *testing.T) {
 		r.await(len(want))
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if diff := cmp.Diff(want, r.types, cmpopts.SortSlices(strings.Compare)); diff != "" {
-			t.Errorf("types (-want +got):\n%s", diff)
-		}
+		testrun.Same(t, "types", want, r.types, cmpopts.SortSlices(strings.Compare))
 		for _, bodies := range r.bodies {
 			var e event
 			if err := json.Unmarshal([]byte(bodies[0]), &e); err != nil {

@@ -6,9 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/payonce/payonce/internal/sandbox"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 func TestCreateRefund(t *testing.T) {
@@ -105,9 +104,7 @@ func TestLists(t *testing.T) {
 				}
 			}
 			slices.Reverse(seen)
-			if diff := cmp.Diff(tc.all, seen); diff != "" {
-				t.Errorf("ids (-want +got):\n%s", diff)
-			}
+			testrun.Same(t, "ids", tc.all, seen)
 		})
 	}
 

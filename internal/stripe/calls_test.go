@@ -15,6 +15,7 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/stripe"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // recorder keeps what was sent.
@@ -100,9 +101,7 @@ func TestCall_sendsItsParameters(t *testing.T) {
 			if diff := cmp.Diff(tc.want, got); diff != "" || err != nil {
 				t.Errorf("%v (-want +got):\n%s", err, diff)
 			}
-			if diff := cmp.Diff([]sent{tc.sent}, rec.all()); diff != "" {
-				t.Errorf("sent (-want +got):\n%s", diff)
-			}
+			testrun.Same(t, "sent", []sent{tc.sent}, rec.all())
 		})
 	}
 }
@@ -132,9 +131,7 @@ func TestRetrieveIntent_tellsADeclinedIntentFromANewOne(t *testing.T) {
 			if got.Attempted != tc.attempted {
 				t.Errorf("attempted is %t, want %t", got.Attempted, tc.attempted)
 			}
-			if diff := cmp.Diff(tc.decline, got.Decline); diff != "" {
-				t.Errorf("decline (-want +got):\n%s", diff)
-			}
+			testrun.Same(t, "decline", tc.decline, got.Decline)
 		})
 	}
 }
@@ -212,9 +209,7 @@ func TestCancelIntent(t *testing.T) {
 			if tc.now != "" {
 				want = append(want, "GET /v1/payment_intents/pi_1")
 			}
-			if diff := cmp.Diff(want, rec.requests()); diff != "" {
-				t.Errorf("sent (-want +got):\n%s", diff)
-			}
+			testrun.Same(t, "sent", want, rec.requests())
 		})
 	}
 	t.Run("each cancellation has a key of its own", func(t *testing.T) {
@@ -284,9 +279,7 @@ func TestClient_convertsAmountsBothWays(t *testing.T) {
 			if err != nil || r.Amount != test.refund || r.Currency != test.currency {
 				t.Errorf("the refund of %d is read as %+v, %v", test.refund, r, err)
 			}
-			if diff := cmp.Diff([]int64{test.sent, test.back}, sent()); diff != "" {
-				t.Errorf("sent (-want +got):\n%s", diff)
-			}
+			testrun.Same(t, "sent", []int64{test.sent, test.back}, sent())
 		})
 	}
 }

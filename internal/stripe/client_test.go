@@ -14,6 +14,7 @@ import (
 	stripego "github.com/stripe/stripe-go/v85"
 
 	"github.com/payonce/payonce/internal/stripe"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 func TestNew_refusesUnusableSettings(t *testing.T) {
@@ -96,16 +97,12 @@ func TestClient_reportsEachRequestToItsObserver(t *testing.T) {
 		"POST payment_intents", "POST payment_intents/id/confirm", "GET payment_intents/id",
 		"POST refunds", "GET refunds", "GET payment_intents", "POST payment_intents/id/cancel",
 	}
-	if diff := cmp.Diff(want, names); diff != "" {
-		t.Errorf("calls (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "calls", want, names)
 	if diff := cmp.Diff(slices.Sorted(slices.Values(stripe.Calls())), slices.Sorted(slices.Values(want))); diff != "" {
 		t.Errorf("calls that are known (-) and made (+):\n%s", diff)
 	}
 	ok, failed := stripe.Answered{Status: 200, Replayed: true}, stripe.Answered{Status: 500}
-	if diff := cmp.Diff([]stripe.Answered{ok, ok, ok, failed, failed, failed, {}}, answers); diff != "" {
-		t.Errorf("answers (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "answers", []stripe.Answered{ok, ok, ok, failed, failed, failed, {}}, answers)
 }
 
 // oneGoodThenCut answers the first request and cuts the connection, which then

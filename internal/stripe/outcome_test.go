@@ -9,9 +9,8 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/payonce/payonce/internal/stripe"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 const html = "<html><body>502 Bad Gateway</body></html>"
@@ -160,9 +159,7 @@ func TestErrors_carryWhatTheProviderSays(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			_, err := newClient(t, newProvider(t, tc.answer).URL, 0).ConfirmIntent(t.Context(), "key_1", "pi_1")
-			if diff := cmp.Diff(tc.want, errors.Unwrap(err)); diff != "" {
-				t.Errorf("error (-want +got):\n%s", diff)
-			}
+			testrun.Same(t, "error", tc.want, errors.Unwrap(err))
 		})
 	}
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/telemetry"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 const (
@@ -86,9 +87,7 @@ func TestServing(t *testing.T) {
 			"http.request.method": "POST", "http.route": "/v1/charges", "http.response.status_code": "202",
 			"payonce.idempotency.result": "first",
 		}
-		if diff := cmp.Diff(want, attributes(span)); diff != "" {
-			t.Errorf("attributes (-want +got):\n%s", diff)
-		}
+		testrun.Same(t, "attributes", want, attributes(span))
 	})
 	t.Run("a header that is no traceparent begins a new trace", func(t *testing.T) {
 		t.Parallel()
@@ -280,9 +279,7 @@ func TestStatements_holdNoValues(t *testing.T) {
 	served(500, "")
 
 	want := []string{"SELECT", "SELECT", "SELECT", "SELECT", "batch start", "POST /v1/charges"}
-	if diff := cmp.Diff(want, names(recorded.Ended())); diff != "" {
-		t.Errorf("spans (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "spans", want, names(recorded.Ended()))
 	for _, span := range recorded.Ended() {
 		if text := fmt.Sprint(span.Attributes(), span.Events(), span.Status()); strings.Contains(text, "private") {
 			t.Errorf("%s has %s", span.Name(), text)
@@ -379,9 +376,7 @@ func TestExporting_logsAnOutageOnce(t *testing.T) {
 		`INFO msg="the collector takes spans again"`,
 		`WARN msg="spans are lost until the collector takes them" error=away`,
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("lines (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "lines", want, got)
 }
 
 type stub struct{ err error }

@@ -11,13 +11,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/migrations/version"
 )
 
@@ -125,9 +125,7 @@ func TestProcess(t *testing.T) {
 		databases := ask[[]string](t, conn, `
 select array_agg(regexp_replace(datname, '[0-9a-f]{16}$', '…') order by datname)
   from pg_database`)
-		if diff := cmp.Diff([]string{"payonce_template_…", "postgres", "template0", "template1"}, databases); diff != "" {
-			t.Errorf("databases afterwards (-want +got):\n%s", diff)
-		}
+		testrun.Same(t, "databases afterwards", []string{"payonce_template_…", "postgres", "template0", "template1"}, databases)
 	})
 
 	t.Run("an address that is none is refused in a sentence", func(t *testing.T) {

@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
 	"github.com/payonce/payonce/internal/tempdir"
@@ -96,6 +97,18 @@ func makeFolder() (*tempdir.Dir, error) {
 	}
 	// PostgreSQL may run as another user, who has to get in.
 	return folder, errors.Join(os.Chmod(folder.Path, 0o777|os.ModeSticky), os.Setenv("TMPDIR", folder.Path))
+}
+
+// Same reports how got differs from want. What names them.
+func Same(tb interface {
+	Helper()
+	Errorf(format string, args ...any)
+}, what string, want, got any, options ...cmp.Option,
+) {
+	tb.Helper()
+	if diff := cmp.Diff(want, got, options...); diff != "" {
+		tb.Errorf("%s (-want +got):\n%s", what, diff)
+	}
 }
 
 func end() error {

@@ -11,9 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/internal/webhook"
 )
 
@@ -146,9 +145,7 @@ func TestDeliver_dialsNoHostileTarget(t *testing.T) {
 		_ = open.Deliver(t.Context(), messageTo(target)) // none is connected, so none is delivered
 	}
 	want := []string{"8.8.8.8:443", "8.8.4.4:8443", "[2606:4700:4700::1111]:443", "10.1.2.3:443", "10.1.2.255:80"}
-	if diff := cmp.Diff(want, dialed); diff != "" {
-		t.Errorf("dialed of those that are allowed (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "dialed of those that are allowed", want, dialed)
 }
 
 func TestIsPublic(t *testing.T) {

@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/internal/webhook"
 )
 
@@ -339,12 +339,8 @@ func TestDeliver_reportsToItsObserver(t *testing.T) {
 	if err := s.Deliver(ctx, messageTo(r.URL)); kinds(err) != "delivery" {
 		t.Errorf("refused with %v", err)
 	}
-	if diff := cmp.Diff([]int{http.StatusNoContent, http.StatusServiceUnavailable, 0}, statuses); diff != "" {
-		t.Errorf("statuses (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff([]string{"127.0.0.1", "127.0.0.1", "127.0.0.1"}, hosts); diff != "" {
-		t.Errorf("hosts (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "statuses", []int{http.StatusNoContent, http.StatusServiceUnavailable, 0}, statuses)
+	testrun.Same(t, "hosts", []string{"127.0.0.1", "127.0.0.1", "127.0.0.1"}, hosts)
 }
 
 type callers struct{}

@@ -5,8 +5,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/payonce/payonce/internal/robustness/traffic"
 	"github.com/payonce/payonce/internal/testrun"
 )
@@ -142,9 +140,7 @@ func TestJudge_findsEachDefect(t *testing.T) {
 			t.Parallel()
 			e := flawless()
 			defect.plant(e)
-			if diff := cmp.Diff(defect.found, violated(t, *e)); diff != "" {
-				t.Errorf("found (-want +got):\n%s", diff)
-			}
+			testrun.Same(t, "found", defect.found, violated(t, *e))
 		})
 	}
 }
