@@ -147,41 +147,46 @@ func decoded(t *testing.T, text string) (v any) {
 	return v
 }
 
-const (
-	howToPage = "../docs/how-to/add-a-step.md"
-	howToDiff = "../docs/how-to/fraud_check.diff"
-)
+const howToPage = "../docs/how-to/add-a-step.md"
 
-// newPoints are the crash points of the step: the call of the fraud service in both cases,
-// and the commit of a rejection.
-const newPoints = "fraud approved/worker/POST /v1/fraud_checks|fraud rejected/worker/POST /v1/fraud_checks|" +
-	"fraud rejected/worker/insert ledger_events ×3, insert ledger_postings, update stock, update reservations, insert outbox, ending: insert inbox"
+// howTos are the diffs of the how-to, with their tests in domain, fulfillment and
+// internal/audit, and their crash points.
+var howTos = []struct{ diff, tests, points string }{
+	// The call of the fraud service in both cases, and the commit of a rejection.
+	{"../docs/how-to/fraud_check.diff", "FraudCheck", "fraud approved/worker/POST /v1/fraud_checks|fraud rejected/worker/POST /v1/fraud_checks|" +
+		"fraud rejected/worker/insert ledger_events ×3, insert ledger_postings, update stock, update reservations, insert outbox, ending: insert inbox"},
+	{"../docs/how-to/loyalty_points.diff", "CreditPoints|TestRun_finds/a_success_without_its_points", "loyalty points/worker/POST /v1/loyalty_points"},
+}
 
-var howTo = flag.Bool("how-to", false, "apply the diff of docs/how-to to a copy of the tree, and test it")
+var howTo = flag.Bool("how-to", false, "apply the diffs of docs/how-to to a copy of the tree, and test them")
 
-// TestAddAStep applies the diff of the how-to to a copy of the tree, builds it, runs the
-// tests of the step and strikes a worker at the step's crash points. A rejected charge
-// never reaches the provider, and its stock returns: TestFraudCheck of the diff.
+// TestAddAStep applies each diff of the how-to to a copy of the tree, builds it, runs its
+// tests and strikes a worker at its crash points. A charge that the step rejects never
+// reaches the provider, and its stock returns: TestFraudCheck of the diff. A subscriber's
+// calls have one key: TestCreditPoints.
 func TestAddAStep(t *testing.T) {
 	t.Parallel()
 	if !*howTo {
 		t.Skip("not run: it builds the programs of a changed tree; -how-to runs it")
 	}
-	diff, err := filepath.Abs(howToDiff)
-	must(t, err)
 	tree := copyOfTree(t)
-	for _, command := range [][]string{
-		{"git", "apply", diff},
-		{"go", "build", "./..."},
-		{"go", "test", "-run", "FraudCheck|StoredEvents|EventTypes", "./domain", "./fulfillment"},
-		{"go", "test", "-run", "Route|Contract|Map|Packages|Imports", "./internal/arch", "./cmd/worker", "./internal/httpapi"},
-		{"go", "test", "./e2e", "-run", "TestWalk$", "-walk=" + newPoints},
-	} {
-		run := exec.CommandContext(t.Context(), command[0], command[1:]...)
-		run.Dir = tree
-		run.Env = append(os.Environ(), "GIT_CEILING_DIRECTORIES="+filepath.Dir(tree))
-		if output, err := run.CombinedOutput(); err != nil {
-			t.Fatalf("%s: %v\n%s", strings.Join(command, " "), err, output)
+	for _, h := range howTos {
+		diff, err := filepath.Abs(h.diff)
+		must(t, err)
+		for _, command := range [][]string{
+			{"git", "apply", diff},
+			{"go", "build", "./..."},
+			{"go", "test", "-run", "StoredEvents|EventTypes|" + h.tests, "./domain", "./fulfillment", "./internal/audit"},
+			{"go", "test", "-run", "Route|Topics|Processors|Contract|Map|Packages|Imports", "./internal/arch", "./cmd/worker", "./internal/httpapi"},
+			{"go", "test", "./e2e", "-run", "TestWalk$", "-walk=" + h.points},
+			{"git", "apply", "-R", diff},
+		} {
+			run := exec.CommandContext(t.Context(), command[0], command[1:]...)
+			run.Dir = tree
+			run.Env = append(os.Environ(), "GIT_CEILING_DIRECTORIES="+filepath.Dir(tree))
+			if output, err := run.CombinedOutput(); err != nil {
+				t.Fatalf("%s: %v\n%s", strings.Join(command, " "), err, output)
+			}
 		}
 	}
 }
@@ -212,18 +217,21 @@ func copyOfTree(t *testing.T) string {
 	return tree
 }
 
-// TestAddAStep_pageShowsTheDiff: every line that the page shows as a part of the diff is in it.
-func TestAddAStep_pageShowsTheDiff(t *testing.T) {
+// TestAddAStep_pageShowsTheDiffs: every line that the page shows as a part of a diff is in one.
+func TestAddAStep_pageShowsTheDiffs(t *testing.T) {
 	t.Parallel()
-	page, diff := readFile(t, howToPage), readFile(t, howToDiff)
-	blocks := strings.Split(page, "```diff\n")[1:]
+	diffs := ""
+	for _, h := range howTos {
+		diffs += readFile(t, h.diff)
+	}
+	blocks := strings.Split(readFile(t, howToPage), "```diff\n")[1:]
 	if len(blocks) == 0 {
-		t.Fatal("the page shows no part of the diff")
+		t.Fatal("the page shows no part of a diff")
 	}
 	for _, block := range blocks {
 		part, _, _ := strings.Cut(block, "```")
-		if !strings.Contains(diff, part) {
-			t.Errorf("this part is not in the diff:\n%s", part)
+		if !strings.Contains(diffs, part) {
+			t.Errorf("this part is in no diff:\n%s", part)
 		}
 	}
 }
