@@ -28,10 +28,12 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -205,9 +207,16 @@ func (c *Console) guard(next http.Handler) http.Handler {
 			return
 		}
 		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+		if query, err := url.QueryUnescape(r.URL.RawQuery); err != nil || !storable(r.URL.Path+query) {
+			c.fail(w, r, errNoText)
+			return
+		}
 		next.ServeHTTP(w, r)
 	})
 }
+
+// storable reports whether the database can hold a text.
+func storable(text string) bool { return utf8.ValidString(text) && !strings.ContainsRune(text, 0) }
 
 // problem is an error that a page shows.
 type problem struct {
@@ -219,6 +228,7 @@ func (p problem) Error() string { return p.Text }
 
 var (
 	errNoPage     = problem{http.StatusNotFound, "There is no such page."}
+	errNoText     = problem{http.StatusBadRequest, "The request holds bytes that are no text."}
 	errForeign    = problem{http.StatusForbidden, "The form was not sent from this console, or has expired: go back, load the page again, and send it once more."}
 	errNoDatabase = problem{http.StatusServiceUnavailable, "The database is not there yet. The page loads again in a moment."}
 )
@@ -314,6 +324,12 @@ func (c *Console) post(do action) http.HandlerFunc {
 		if err := r.ParseForm(); err != nil || !c.genuine(v, r.PostForm.Get("token")) {
 			c.fail(w, r, errForeign)
 			return
+		}
+		for _, given := range r.PostForm {
+			if !storable(strings.Join(given, "")) {
+				c.fail(w, r, errNoText)
+				return
+			}
 		}
 		next, err := do(w, r, v)
 		if err != nil {

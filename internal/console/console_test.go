@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -91,6 +92,7 @@ values ('acme', 'POST /v1/charges', $1, '', 202, 'application/json', '/v1/charge
 	}
 	for path, status := range map[string]int{
 		"/nowhere": 404, "/charges/ch_unknown": 404, "/dead-letters/999999": 404, "/dead-letters/x": 404, "/charges?amount=x": 400, "/charges?q=%00": 400,
+		"/charges/%00": 400, "/charges/%ff": 400, "/charges?q=%ff": 400, "/charges?q=%zz": 400, "/learn?charge=%fe": 400,
 	} {
 		if p := w.get(t, path); p.status != status || !strings.Contains(p.body, "<h1>") {
 			t.Errorf("%s: %d, want %d", path, p.status, status)
@@ -210,6 +212,29 @@ func TestLogin(t *testing.T) {
 	}
 }
 
+// TestLogin_ends: an operator whose key was revoked sees nothing on any page, half a minute later.
+// With TLS no other host can set the cookie.
+func TestLogin_ends(t *testing.T) {
+	t.Parallel()
+	var later atomic.Int64
+	w := newWorld(t, console.Options{Now: func() time.Time { return time.Now().Add(time.Duration(later.Load())) }}, nil)
+	w.post(t, "/login", "/login", url.Values{"key": {w.key(t, "ops", merchants.Operator)}})
+	if p := w.get(t, "/"); !strings.Contains(p.body, `class="strip"`) {
+		t.Fatalf("signed in: %d %s", p.status, p.body)
+	}
+	testdb.Exec(t, w.db.Pool(), `update api_keys set revoked_at = now()`)
+	later.Store(int64(31 * time.Second))
+	for _, path := range []string{"/nowhere", "/login", "/"} {
+		if p := w.get(t, path); strings.Contains(p.body, "strip") || strings.Contains(p.body, "Sign out") {
+			t.Errorf("%s shows %s", path, p.body)
+		}
+	}
+	w = newWorld(t, console.Options{TLS: true}, nil)
+	if set := w.get(t, "/login").header.Get("Set-Cookie"); !strings.HasPrefix(set, "__Host-") || !strings.Contains(set, "; Path=/; HttpOnly; Secure; SameSite=Strict") {
+		t.Errorf("the cookie is %s", set)
+	}
+}
+
 // TestRequests_ofOtherSitesAreRefused: by host, by origin, and without the visitor's own token.
 func TestRequests_ofOtherSitesAreRefused(t *testing.T) {
 	t.Parallel()
@@ -221,6 +246,9 @@ func TestRequests_ofOtherSitesAreRefused(t *testing.T) {
 	w.browser, other = other, w.browser
 	token := tokenIn.FindStringSubmatch(w.get(t, "/dead-letters").body)[1]
 	w.browser = other
+	if p := w.post(t, "/dead-letters", path, url.Values{"reason": {"\xff"}}); p.status != http.StatusBadRequest {
+		t.Errorf("a reason that is no text: %d", p.status)
+	}
 	for name, c := range map[string]struct {
 		token, host, origin string
 		status              int
@@ -279,6 +307,9 @@ func awaitLine(t *testing.T, lines <-chan string, holds string) {
 		for {
 			select {
 			case line := <-lines:
+				if strings.Contains(line, "\r") {
+					t.Errorf("a browser reads two lines in %q", line)
+				}
 				if strings.Contains(line, holds) {
 					return true
 				}
@@ -312,7 +343,7 @@ func TestStream(t *testing.T) {
 	claim := func(holder string) {
 		testdb.Exec(t, w.db.Pool(), `
 insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, holder, due_at, fence)
-values ('fulfillment', 'c-1', $1, 'charge.requested.v1', '{}', '{}', '', 'running', $2, now() + interval '3 s', 1)
+values ('fulfillment', 'c-1', $1, e'charge.requested.v1\revent: forged', '{}', '{}', '', 'running', $2, now() + interval '3 s', 1)
 on conflict (message_id, receiver) do update set holder = excluded.holder, fence = 2`, id, holder)
 	}
 	claim("vm:1")

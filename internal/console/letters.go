@@ -114,12 +114,7 @@ func (c *Console) decide(
 	if err != nil {
 		return "", err
 	}
-	reason := strings.TrimSpace(strings.Map(func(c rune) rune {
-		if c == 0 {
-			return -1
-		}
-		return c
-	}, r.PostForm.Get("reason")))
+	reason := strings.TrimSpace(r.PostForm.Get("reason"))
 	if needsReason && reason == "" || len([]rune(reason)) > longestReason {
 		return "", problem{http.StatusUnprocessableEntity, "Give a reason of at most 500 characters: the audit log keeps it."}
 	}

@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	cookie     = "payonce_console"
+	cookieName = "payonce_console"
 	idLength   = 26 // of rand.Text
 	idleTime   = time.Hour
 	longest    = 12 * time.Hour
@@ -70,23 +70,28 @@ func (c *Console) visit(w http.ResponseWriter, r *http.Request) visitor {
 		return v
 	}
 	var v visitor
-	if given, err := r.Cookie(cookie); err == nil && len(given.Value) == idLength {
+	if given, err := r.Cookie(c.cookie()); err == nil && len(given.Value) == idLength {
 		v.id = given.Value
 	} else {
 		v.id = c.newID(w)
 	}
-	if c.Options.Open {
-		v.Actor = demoActor
-	} else if l, ok := c.logins.known.Get(v.id); ok {
-		v.Actor = l.actor
-	}
+	v.Actor, _ = c.operator(r) // "" where the operator is not known any more
 	return v
+}
+
+// cookie is the name of the cookie. With TLS it is one that no other host and no page without TLS
+// can set.
+func (c *Console) cookie() string {
+	if c.TLS {
+		return "__Host-" + cookieName
+	}
+	return cookieName
 }
 
 func (c *Console) newID(w http.ResponseWriter) string {
 	id := rand.Text()
 	http.SetCookie(w, &http.Cookie{
-		Name: cookie, Value: id, Path: "/", HttpOnly: true, Secure: c.TLS, SameSite: http.SameSiteStrictMode,
+		Name: c.cookie(), Value: id, Path: "/", HttpOnly: true, Secure: c.TLS, SameSite: http.SameSiteStrictMode,
 	})
 	return id
 }
@@ -108,7 +113,7 @@ func (c *Console) operator(r *http.Request) (string, error) {
 	if c.Options.Open {
 		return demoActor, nil
 	}
-	given, err := r.Cookie(cookie)
+	given, err := r.Cookie(c.cookie())
 	if err != nil {
 		return "", errNoKey
 	}

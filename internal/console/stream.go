@@ -60,7 +60,8 @@ func (c *Console) stream(w http.ResponseWriter, r *http.Request) {
 			sent[name] = text
 			b.WriteString("event: " + name + "\n")
 			for line := range bytes.Lines(text) {
-				b.WriteString("data: " + string(bytes.TrimRight(line, "\r\n")) + "\n")
+				// A carriage return would end the line, and begin another field.
+				b.WriteString("data: " + string(bytes.ReplaceAll(bytes.TrimRight(line, "\r\n"), []byte{'\r'}, []byte{' '})) + "\n")
 			}
 			b.WriteString("\n")
 		}

@@ -37,7 +37,10 @@ func newWorld(t *testing.T, o console.Options, tracer pgx.QueryTracer) *world {
 	t.Helper()
 	address := testdb.URL(t)
 	w := &world{db: testdb.Connect(t, address)}
-	o.Hosts, o.Log, o.Now = []string{"127.0.0.1"}, slog.New(slog.NewTextHandler(t.Output(), nil)), time.Now
+	o.Hosts, o.Log = []string{"127.0.0.1"}, slog.New(slog.NewTextHandler(t.Output(), nil))
+	if o.Now == nil {
+		o.Now = time.Now
+	}
 	c := console.New(o)
 	db, err := console.Open(t.Context(), func(ctx context.Context, o postgres.Options) (*postgres.DB, error) {
 		return postgres.Open(ctx, address, o)
