@@ -261,6 +261,9 @@ func TestWrite_escapesHostileTexts(t *testing.T) {
 	}
 	d := drawn(t, hostile())
 	check(d)
+	if class := d.attr("class"); class != "lanes wide" {
+		t.Errorf("the drawing of many workers is %q", class)
+	}
 	if headline := d.texts("head"); len(headline) != 1 || !strings.Contains(headline[0], "<script>alert('1')</script>\uFFFD]]>&\uFFFD") {
 		t.Errorf("the headline is %q", headline)
 	}

@@ -13,7 +13,7 @@ import (
 
 // Style is the text of the style element of every drawing. A page whose policy allows no inline
 // styles allows its hash.
-const Style = `.lanes{--ink:#1b1f24;--soft:#57606a;--paper:#fff;--band:#f4f6f8;--rule:#c9d1d9;--blue:#0b57b4;--blue-fill:#e3f1ff;--green:#116329;--green-fill:#dff5e3;--red:#b3101b;--red-fill:#ffe9e8;--dark:#30363d;--live:#2da44e;font:12px system-ui,sans-serif;min-width:56rem;max-width:100rem;background:var(--paper)}
+const Style = `.lanes{--ink:#1b1f24;--soft:#57606a;--paper:#fff;--band:#f4f6f8;--rule:#c9d1d9;--blue:#0b57b4;--blue-fill:#e3f1ff;--green:#116329;--green-fill:#dff5e3;--red:#b3101b;--red-fill:#ffe9e8;--dark:#30363d;--live:#2da44e;font:12px system-ui,sans-serif;min-width:56rem;max-width:100rem;background:var(--paper)}.lanes.wide{min-width:120rem;max-width:none}
 .lanes text{fill:var(--ink)}.lanes .soft{fill:var(--soft);font-size:11px}.lanes .name{font-weight:600}.lanes .head{font-size:14px;font-weight:600}.lanes .middle{text-anchor:middle}.lanes .end{text-anchor:end}
 .lanes .band{fill:var(--band)}.lanes .life{stroke:var(--rule);stroke-dasharray:3 4}.lanes .arrow{stroke:var(--soft);fill:none;stroke-width:1.3}.lanes .tip{fill:var(--soft)}
 .lanes .box rect{fill:var(--paper);stroke:var(--soft)}.lanes .event rect{fill:var(--blue-fill);stroke:var(--blue)}.lanes .key rect{stroke:var(--blue)}.lanes .call rect,.lanes .held rect{fill:var(--green-fill);stroke:var(--green)}
@@ -45,8 +45,12 @@ func (d *drawing) write(out *bufio.Writer) {
 	gaps, bottom := d.place(top)
 	height := bottom + 76
 	p := func(format string, args ...any) { fmt.Fprintf(out, format, args...) } // Flush returns its error
-	p(`<svg xmlns="http://www.w3.org/2000/svg" class="lanes" role="img" viewBox="0 0 %d %d"><title>%s</title><desc>%s</desc><style>%s</style>`,
-		width, height, shown(d.headline(), longText), shown(d.summary(), longText), Style)
+	class := "lanes"
+	if width > 1600 {
+		class += " wide" // many workers
+	}
+	p(`<svg xmlns="http://www.w3.org/2000/svg" class="%s" role="img" viewBox="0 0 %d %d"><title>%s</title><desc>%s</desc><style>%s</style>`,
+		class, width, height, shown(d.headline(), longText), shown(d.summary(), longText), Style)
 	for i, c := range d.timeline.Charges[:min(len(d.timeline.Charges), 3)] {
 		p(`<text class="head" x="8" y="%d">%s</text>`, 20+16*i, shown(chargeLine(c), width-100))
 	}
