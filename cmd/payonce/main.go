@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/alecthomas/kong"
+	"github.com/mattn/go-isatty"
 
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/program"
@@ -181,6 +182,8 @@ func (c *demoCmd) Run(ctx context.Context) error {
 		Database: c.Database,
 		Stdout:   os.Stdout,
 		Stderr:   os.Stderr,
+		Commands: os.Stdin,
+		Live:     isatty.IsTerminal(os.Stdout.Fd()) && isatty.IsTerminal(os.Stderr.Fd()),
 		Now:      time.Now,
 	}
 	if c.Running {

@@ -75,7 +75,7 @@ func (r *run) strikeAll(ctx context.Context) error {
 	began := r.Now()
 	err := r.outage(ctx)
 	if err == nil {
-		err = r.sandbox.SetFaults(ctx, traffic.Faults{
+		err = r.setFaults(ctx, traffic.Faults{
 			Seed: r.Seed, DropBefore: 0.05, DropAfter: 0.05, Error500: 0.03, Slow: traffic.Slow{P: 0.1, Milliseconds: 300},
 		})
 	}
@@ -142,7 +142,7 @@ func (r *run) outage(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := r.sandbox.SetFaults(ctx, traffic.Faults{DropAfter: 1}); err != nil {
+	if err := r.setFaults(ctx, traffic.Faults{DropAfter: 1}); err != nil {
 		return err
 	}
 	for range 100 {

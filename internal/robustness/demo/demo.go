@@ -46,6 +46,13 @@ type Options struct {
 	// Console, if set, shows the demo in a browser.
 	Console Console
 
+	// Lab, if set, acts on the demo while charges flow and, with Keep, after the audit.
+	Lab *Lab
+	// Commands, if set, names actions of the lab, one on a line, for Keep.
+	Commands io.Reader
+	// Live rewrites a line on Stderr, a terminal, with how far the charges have come.
+	Live bool
+
 	Stdout io.Writer
 	Stderr io.Writer
 	Now    func() time.Time
@@ -77,6 +84,8 @@ type stage interface {
 	restartDatabase(ctx context.Context) error
 	// audit runs `payonce audit --json` and returns its output.
 	audit(ctx context.Context) ([]byte, error)
+	// database is the URL of the service's database.
+	database() string
 	// losses are the programs that ended and were not killed, and the number of all
 	// programs; 0 if they are not the demo's.
 	losses() (lost []string, all int)
@@ -97,8 +106,10 @@ const (
 	closeTimeout = 20 * time.Second
 	// trafficTimeout bounds the wait for the last charge, after it was sent.
 	trafficTimeout = 90 * time.Second
-	// progressPause lies between two lines that say how far the charges have come.
+	// progressPause lies between two lines that say how far the charges have come, livePause
+	// between two forms of such a line.
 	progressPause = 3 * time.Second
+	livePause     = 200 * time.Millisecond
 	// repetitions is how often the provider's webhooks are sent again at the end.
 	repetitions = 2
 )
@@ -143,22 +154,11 @@ func (o Options) run(ctx context.Context) (err error) {
 		defer cancel()
 		err = errors.Join(err, r.stage.close(ctx))
 	}()
-	showing, hide := context.WithCancel(ctx)
-	var shown sync.WaitGroup
-	defer shown.Wait()
-	defer hide()
-	if own, ok := r.stage.(*own); ok && o.Console != nil {
-		shown.Go(func() {
-			if err := o.Console.Show(showing, own.Service); err != nil && showing.Err() == nil {
-				o.say("the console shows nothing: %v", err)
-			}
-		})
+	defer r.show(ctx)()
+	if o.Lab == nil {
+		r.Lab = &Lab{}
 	}
-	if err := r.play(ctx); err != nil {
-		return err
-	}
-	o.say("auditing")
-	audit, err := r.audit(ctx)
+	audit, err := r.playAndAudit(ctx)
 	if err != nil {
 		return err
 	}
@@ -167,12 +167,32 @@ func (o Options) run(ctx context.Context) (err error) {
 	}
 	if o.Keep {
 		o.say("%s", r.stage.introduction())
+		if o.Commands != nil {
+			o.say("%s", r.Lab.names())
+			go r.Lab.obey(ctx, o, o.Commands) // a read from a terminal ends with the program
+		}
 		<-ctx.Done()
 	}
 	if !audit.OK {
 		return fmt.Errorf("%w: %s", ErrBroken, audit.Violated())
 	}
 	return nil
+}
+
+// show shows the service in the console until the function that it returns is called.
+func (r *run) show(ctx context.Context) (hide func()) {
+	own, ok := r.stage.(*own)
+	if !ok || r.Console == nil {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var shown sync.WaitGroup
+	shown.Go(func() {
+		if err := r.Console.Show(ctx, own.Service); err != nil && ctx.Err() == nil {
+			r.say("the console shows nothing: %v", err)
+		}
+	})
+	return func() { cancel(); shown.Wait() }
 }
 
 // console is the URL of the console, "" if there is none.
@@ -191,48 +211,61 @@ type run struct {
 	Options
 	validate.Evidence
 
-	stage    stage
-	sandbox  traffic.Sandbox
-	tally    traffic.Tally
-	took     time.Duration
-	breaking sync.Mutex // of Chaos
+	stage   stage
+	sandbox traffic.Sandbox
+	sender  *traffic.Traffic
+	tally   traffic.Tally
+	took    time.Duration
+
+	breaking sync.Mutex       // of Chaos and what follows
+	faults   traffic.Faults   // the demo's own, which an action of the lab restores
+	extra    []traffic.Record // of charges that the lab sent
 }
 
-// play sends the charges and strikes while they flow. It ends when every charge has
-// its outcome, or the time is up.
-func (r *run) play(ctx context.Context) error {
+// playAndAudit lets charges flow, and audits when no action of the lab is under way.
+func (r *run) playAndAudit(ctx context.Context) (validate.Audit, error) {
 	target := r.stage.target()
-	sender := traffic.New(target, &r.tally)
 	r.sandbox, r.Chaos.Killed = traffic.Sandbox(target.Sandbox), r.stage.killed()
+	r.sender = traffic.New(target, &r.tally)
 	began := r.Now()
 	var err error
 	if r.Before, err = r.sandbox.Books(ctx); err != nil {
-		return err
+		return validate.Audit{}, err
 	}
-	if err := r.flow(ctx, sender); err != nil {
-		return err
+	r.Lab.open(r)
+	if err := r.flow(ctx); err != nil {
+		return validate.Audit{}, err
 	}
+	r.Lab.mu.Lock()
+	defer r.Lab.mu.Unlock()
+	r.Records = append(r.Records, r.extra...)
+	if err := r.observe(ctx); err != nil {
+		return validate.Audit{}, err
+	}
+	r.took = r.Now().Sub(began)
+	r.say("auditing")
+	return r.audit(ctx)
+}
+
+// observe reads what is left of the evidence when every charge has its outcome.
+func (r *run) observe(ctx context.Context) (err error) {
 	if r.Repeated, err = r.sandbox.RepeatWebhooks(ctx, repetitions); err != nil {
 		return err
 	}
-	sender.Reread(ctx, r.Records)
-	r.Listed = sender.List(ctx, r.Records)
+	r.sender.Reread(ctx, r.Records)
+	r.Listed = r.sender.List(ctx, r.Records)
 	if r.Books, err = r.sandbox.Books(ctx); err != nil {
 		return err
 	}
 	r.Chaos.Losses, r.Chaos.Programs = r.stage.losses()
-	r.took = r.Now().Sub(began)
 	return nil
 }
 
-// flow is the part in which things break. When it returns, the provider has no fault
-// any more, so that the audit can ask it.
-func (r *run) flow(ctx context.Context, sender *traffic.Traffic) error {
+// flow is the part in which things break. When it returns, the provider has none of the demo's
+// faults any more, so that the audit can ask it.
+func (r *run) flow(ctx context.Context) error {
 	flowing, cancel := context.WithTimeout(ctx, r.Plan.Length+trafficTimeout)
 	defer cancel()
-	progress := func() {
-		r.say("%d of %d charges ended; %s", r.tally.Ended.Load(), len(r.Plan.Charges), r.broken())
-	}
 	var err error
 	var striking, reporting sync.WaitGroup
 	striking.Go(func() {
@@ -240,20 +273,45 @@ func (r *run) flow(ctx context.Context, sender *traffic.Traffic) error {
 			cancel() // the charges would wait for a program that does not come back
 		}
 	})
-	reporting.Go(func() {
-		for traffic.Wait(flowing, progressPause) == nil {
-			progress()
-		}
-	})
-	r.Records = sender.Run(flowing, r.Plan)
+	reporting.Go(func() { r.reportProgress(flowing) })
+	r.Records = r.sender.Run(flowing, r.Plan)
 	striking.Wait()
 	cancel()
 	reporting.Wait()
-	progress()
 	// The sandbox may be another's, and continues without the demo.
 	clearing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
-	return errors.Join(err, ctx.Err(), r.sandbox.ClearFaults(clearing))
+	return errors.Join(err, ctx.Err(), r.setFaults(clearing, traffic.Faults{}))
+}
+
+// reportProgress says how far the charges have come until ctx ends. In a terminal it rewrites the
+// line until the next one is due.
+func (r *run) reportProgress(ctx context.Context) {
+	const startOfLine = "\r\x1b[K"
+	line := func() string {
+		return fmt.Sprintf("%d of %d charges ended; %s", r.tally.Ended.Load(), len(r.Plan.Charges), r.broken())
+	}
+	pause, start := progressPause, ""
+	if r.Live {
+		pause, start = livePause, startOfLine
+	}
+	for since := r.Now(); traffic.Wait(ctx, pause) == nil; {
+		if r.Now().Sub(since) < progressPause {
+			_, _ = fmt.Fprint(r.Stderr, start, line())
+			continue
+		}
+		since = r.Now()
+		r.say("%s%s", start, line())
+	}
+	r.say("%s%s", start, line())
+}
+
+// setFaults replaces the faults of the sandbox, and those that the lab restores.
+func (r *run) setFaults(ctx context.Context, f traffic.Faults) error {
+	r.breaking.Lock()
+	r.faults = f
+	r.breaking.Unlock()
+	return r.sandbox.SetFaults(ctx, f)
 }
 
 // audit is the service's own audit, reconciled with the provider, and after it what

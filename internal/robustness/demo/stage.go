@@ -12,6 +12,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -29,6 +30,8 @@ type own struct {
 	folder  *tempdir.Dir // of the programs and their logs
 	server  *databases
 	visited bool // it stays up for visitors
+
+	striking sync.Mutex // one strike at a time: a program that starts needs the database
 }
 
 // The address and the API key for visitors are those of the README. Another address is
@@ -145,6 +148,8 @@ func (s *own) target() traffic.Target {
 func (s *own) killed() string { return "killed" }
 
 func (s *own) kill(ctx context.Context, program string, which int) error {
+	s.striking.Lock()
+	defer s.striking.Unlock()
 	p := s.Workers[which]
 	if program == "api" {
 		p = s.APIs[which]
@@ -160,9 +165,15 @@ func (s *own) kill(ctx context.Context, program string, which int) error {
 	return p.Restart(ctx)
 }
 
-func (s *own) restartDatabase(ctx context.Context) error { return s.server.restart(ctx) }
+func (s *own) restartDatabase(ctx context.Context) error {
+	s.striking.Lock()
+	defer s.striking.Unlock()
+	return s.server.restart(ctx)
+}
 
 func (s *own) audit(ctx context.Context) ([]byte, error) { return s.Run(ctx, "audit", "--json") }
+
+func (s *own) database() string { return s.Service }
 
 func (s *own) losses() (lost []string, all int) { return s.Losses(), len(s.Processes()) }
 
@@ -215,7 +226,7 @@ type Running struct {
 type running struct {
 	Running
 
-	database *pgx.Conn
+	sessions *pgx.Conn
 }
 
 func openRunning(ctx context.Context, at Running) (stage, error) {
@@ -223,7 +234,7 @@ func openRunning(ctx context.Context, at Running) (stage, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to the services' database: %w", err)
 	}
-	return &running{Running: at, database: database}, nil
+	return &running{Running: at, sessions: database}, nil
 }
 
 func (r *running) target() traffic.Target {
@@ -243,7 +254,7 @@ and datname = current_database()`
 func (r *running) kill(ctx context.Context, program string, _ int) error {
 	for range 100 {
 		var ended int
-		if err := r.database.QueryRow(ctx, cutSessions, "payonce-"+program).Scan(&ended); err != nil {
+		if err := r.sessions.QueryRow(ctx, cutSessions, "payonce-"+program).Scan(&ended); err != nil {
 			return fmt.Errorf("end the sessions of the %s: %w", program, err)
 		}
 		if ended > 0 {
@@ -267,11 +278,13 @@ func (r *running) audit(ctx context.Context) ([]byte, error) {
 	return fleet.Run(ctx, env, self, "audit", "--json")
 }
 
+func (r *running) database() string { return r.DatabaseURL }
+
 func (r *running) losses() (lost []string, all int) { return nil, 0 }
 
 func (r *running) introduction() string { return "" }
 
-func (r *running) close(ctx context.Context) error { return r.database.Close(ctx) }
+func (r *running) close(ctx context.Context) error { return r.sessions.Close(ctx) }
 
 // newSeed is small enough to be typed.
 func newSeed() uint64 { return 1 + mathrand.Uint64N(1<<32) } //nolint:gosec // a seed is no secret

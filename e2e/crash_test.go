@@ -1,0 +1,70 @@
+package e2e_test
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/robustness/fleet"
+	"github.com/payonce/payonce/internal/robustness/validate"
+)
+
+// TestCrashLab takes each action of the crash lab in a demo that is kept up. Each says what it
+// did, and the audit still holds.
+func TestCrashLab(t *testing.T) {
+	t.Parallel()
+	startsPrograms(t)
+	s := newStage(t)
+	command := s.demo(t, "--keep")
+	commands, err := command.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	find := func(pattern string) string {
+		found := regexp.MustCompile(pattern).FindStringSubmatch(s.said(t))
+		if found == nil {
+			return ""
+		}
+		return found[1]
+	}
+	await.True(t, "the demo lists its actions", func() bool { return find(`type one of: (.+)\n`) != "" })
+	actions := strings.Split(find(`type one of: (.+)\n`), ", ")
+	if len(actions) != 10 {
+		t.Errorf("there are the actions %q", actions)
+	}
+	for _, action := range append(actions, "no-such-action") {
+		if _, err := fmt.Fprintln(commands, action); err != nil {
+			t.Fatal(err)
+		}
+		await.True(t, action+" says what it did", func() bool { return find(`(?m)^`+action+`: (.+)$`) != "" })
+		if said := find(`(?m)^` + action + `: (.+)$`); strings.HasPrefix(said, "failed") != (action == "no-such-action") {
+			t.Errorf("%s: %s", action, said)
+		}
+	}
+	if said := find(`(?m)^send-10: (.+)$`); !strings.HasPrefix(said, "10 requests") || !strings.Contains(said, " 1 different answer;") {
+		t.Errorf("send-10: %s", said)
+	}
+	env := map[string]string{
+		"DATABASE_URL": find(`(?m)^  database +(\S+)$`), "STRIPE_SECRET_KEY": "sk_test_demo", "STRIPE_API_BASE": find(`(?m)^  sandbox +(\S+)$`),
+	}
+	out, err := fleet.Run(t.Context(), env, binaries(t).Payonce, "audit", "--json")
+	audit, unreadable := validate.ReadAudit(out)
+	if err != nil || unreadable != nil {
+		t.Errorf("the audit ended with %v: %v", err, unreadable)
+	}
+	for _, c := range audit.Checks {
+		if c.Violated > 0 {
+			t.Errorf("%s: %q", c.Name, c.Examples)
+		}
+	}
+	if err := command.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	s.mustBeEmpty(t)
+}

@@ -1,0 +1,212 @@
+package demo
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	mathrand "math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/internal/robustness/traffic"
+)
+
+// Lab is the crash lab of a running demo. What it breaks is broken for real, and the audit
+// still holds. Its methods are safe for concurrent use.
+type Lab struct {
+	mu  sync.Mutex // while an action is taken, and while the demo audits
+	run *run       // nil until charges can be sent
+}
+
+// Action is something that the lab does.
+type Action struct {
+	Name  string // for Do
+	Group string // client, program, provider or message
+	Title string
+	What  string // a sentence: what it does
+	Shows string // a sentence: what to watch
+
+	do func(context.Context, *run) (string, error)
+}
+
+var errNotReady = errors.New("the demo is starting: try again when charges flow")
+
+const outageLength = 10 * time.Second
+
+// Actions are all that the lab can do.
+func (*Lab) Actions() []Action {
+	const refused = "Workers retry, and ask the provider before they send anything again: it takes the money once."
+	return []Action{
+		{
+			"send-10", "client", "Send one request 10 times at once", "Ten clients send the same charge with the same key to both apis.",
+			"One charge, ten equal answers: idempotency_keys_once refuses nine commits.", sendTen,
+		},
+		{
+			"kill-worker", "program", "Kill a worker", "SIGKILL, and a start after 150 ms.",
+			"The lease of its messages runs out within a second, and another worker takes them over.", killOne("worker"),
+		},
+		{
+			"kill-api", "program", "Kill an api", "SIGKILL, and a start after 150 ms.",
+			"Requests without an answer are repeated under their keys.", killOne("api"),
+		},
+		{
+			"restart-database", "program", "Restart PostgreSQL", "An immediate shutdown without a checkpoint, and a start.",
+			"Every program reconnects, and what was acknowledged is still there.", restartServer,
+		},
+		outage("cut-provider", "Cut the network to the provider", "every connection to the provider and the merchant was cut before a request arrived", refused, traffic.Faults{DropBefore: 1}),
+		outage("provider-500", "Let the provider answer 500", "the provider and the merchant answered every request with 500", refused, traffic.Faults{Error500: 1}),
+		outage("provider-slow", "Slow the provider down", "the provider and the merchant answered after 2 s", "Charges take longer, and leases are renewed.", traffic.Faults{Slow: traffic.Slow{P: 1, Milliseconds: 2000}}),
+		outage("provider-silent", "Lose the provider's answers", "the provider and the merchant carried out every request and answered none", refused, traffic.Faults{DropAfter: 1}),
+		{
+			"redeliver", "message", "Redeliver every message", "The offset of the consumer group goes back to the beginning of the outbox.",
+			"inbox_message_once counts each message as a duplicate.", redeliver,
+		},
+		{
+			"resend-webhooks", "message", "Resend all webhooks of the provider", "The provider sends each of its events once more.",
+			"inbox_message_once counts each event as a duplicate.", resendWebhooks,
+		},
+	}
+}
+
+// Do takes an action and says in a sentence what it did. It takes one action at a time and none
+// while the demo audits.
+func (l *Lab) Do(ctx context.Context, name string) (string, error) {
+	actions := l.Actions()
+	i := slices.IndexFunc(actions, func(a Action) bool { return a.Name == name })
+	if i < 0 {
+		return "", fmt.Errorf("there is no action %q", name)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.run == nil {
+		return "", errNotReady
+	}
+	return actions[i].do(ctx, l.run)
+}
+
+// open lets actions act on a demo.
+func (l *Lab) open(r *run) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.run = r
+}
+
+// sendTen also records what it sees, for the checks of the demo.
+func sendTen(ctx context.Context, r *run) (string, error) {
+	plan := traffic.NewPlan(newSeed(), 1, newRunName())
+	charge := &plan.Charges[0]
+	charge.Together, charge.Cancel, charge.Reuse, charge.Refunds = 10, false, false, nil
+	ctx, cancel := context.WithTimeout(ctx, trafficTimeout)
+	defer cancel()
+	record := r.sender.Run(ctx, plan)[0]
+	r.breaking.Lock()
+	r.extra = append(r.extra, record)
+	r.breaking.Unlock()
+	if len(record.Answers) < charge.Together {
+		return "", fmt.Errorf("%d of %d requests with the key %s were answered", len(record.Answers), charge.Together, charge.Key)
+	}
+	return fmt.Sprintf("%d requests with the key %s had %s; %s %s",
+		len(record.Answers), charge.Key, plural(len(by(record.Answers)), "different answer"), record.ID, record.Final.Outcome()), nil
+}
+
+func by(answers []traffic.Answer) map[traffic.Answer]int {
+	counts := map[traffic.Answer]int{}
+	for _, a := range answers {
+		counts[a]++
+	}
+	return counts
+}
+
+func killOne(program string) func(context.Context, *run) (string, error) {
+	return func(ctx context.Context, r *run) (string, error) {
+		which := mathrand.IntN(programsOfKind) //nolint:gosec // either will do
+		if err := r.stage.kill(ctx, program, which); err != nil {
+			return "", err
+		}
+		return fmt.Sprintf("%s-%d was %s, and runs again", program, which+1, r.stage.killed()), nil
+	}
+}
+
+func restartServer(ctx context.Context, r *run) (string, error) {
+	began := r.Now()
+	if err := r.stage.restartDatabase(ctx); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("PostgreSQL was shut down at once and answers again after %s", r.Now().Sub(began).Round(time.Millisecond)), nil
+}
+
+// outage is an action that replaces the demo's own faults for a while.
+func outage(name, title, did, shows string, faults traffic.Faults) Action {
+	return Action{
+		name, "provider", title, fmt.Sprintf("For %s.", outageLength), shows,
+		func(ctx context.Context, r *run) (string, error) {
+			err := r.sandbox.SetFaults(ctx, faults)
+			if err == nil {
+				err = traffic.Wait(ctx, outageLength)
+			}
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+			defer cancel()
+			r.breaking.Lock()
+			own := r.faults
+			r.breaking.Unlock()
+			if err := errors.Join(err, r.sandbox.SetFaults(ctx, own)); err != nil {
+				return "", err
+			}
+			return fmt.Sprintf("for %s %s", outageLength, did), nil
+		},
+	}
+}
+
+func redeliver(ctx context.Context, r *run) (said string, err error) {
+	return said, onDatabase(ctx, r.stage.database(), func(conn *pgx.Conn) error {
+		var messages int
+		err := conn.QueryRow(ctx, `
+with moved as (
+  update outbox_offsets
+     set transaction_id = '0',
+         "offset" = 0
+)
+select count(*)
+  from outbox`).Scan(&messages)
+		said = plural(messages, "message") + " of the outbox will be redelivered"
+		return err
+	})
+}
+
+func resendWebhooks(ctx context.Context, r *run) (string, error) {
+	sent, err := r.sandbox.RepeatWebhooks(ctx, 1)
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("the provider sent %s once more, %d were taken", plural(sent.Events, "event"), sent.Delivered), nil
+}
+
+// obey takes an action for each line until the text ends.
+func (l *Lab) obey(ctx context.Context, o Options, commands io.Reader) {
+	for lines := bufio.NewScanner(commands); lines.Scan() && ctx.Err() == nil; {
+		name := strings.TrimSpace(lines.Text())
+		if name == "" {
+			continue
+		}
+		said, err := l.Do(ctx, name)
+		if err != nil {
+			said = "failed: " + err.Error()
+		}
+		o.say("%s: %s", name, said)
+	}
+}
+
+// names lists the actions for a terminal.
+func (l *Lab) names() string {
+	var names []string
+	for _, a := range l.Actions() {
+		names = append(names, a.Name)
+	}
+	return "to break something, type one of: " + strings.Join(names, ", ")
+}
