@@ -16,6 +16,7 @@ import (
 	web "github.com/payonce/payonce/internal/console"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/program"
+	"github.com/payonce/payonce/internal/robustness/demo"
 )
 
 type consoleCmd struct{}
@@ -125,7 +126,7 @@ type demoConsole struct {
 }
 
 // newDemoConsole listens on CONSOLE_ADDR, or on another port where that one is in use.
-func newDemoConsole(ctx context.Context) (*demoConsole, error) {
+func newDemoConsole(ctx context.Context, lab *demo.Lab) (*demoConsole, error) {
 	s, err := program.Load[ConsoleAddress](program.Environ())
 	if err != nil {
 		return nil, err
@@ -140,11 +141,21 @@ func newDemoConsole(ctx context.Context) (*demoConsole, error) {
 		}
 	}
 	o := s.options(slog.New(slog.DiscardHandler))
-	o.Open = true
+	o.Open, o.Lab = true, crashLab{lab}
 	d := &demoConsole{Console: web.New(o), listener: listener, served: make(chan error, 1)}
 	server := d.Server() //nolint:contextcheck // a request carries its own context
 	go func() { d.served <- program.ServeListener(ctx, o.Log, listener, server) }()
 	return d, nil
+}
+
+// crashLab is the crash lab of a demo, as the console has it.
+type crashLab struct{ *demo.Lab }
+
+func (l crashLab) Actions() (actions []web.Action) {
+	for _, a := range l.Lab.Actions() {
+		actions = append(actions, web.Action{Name: a.Name, Group: a.Group, Title: a.Title, What: a.What, Shows: a.Shows})
+	}
+	return actions
 }
 
 // URL is where the console is.

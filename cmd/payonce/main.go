@@ -182,9 +182,16 @@ func (c *demoCmd) Run(ctx context.Context) error {
 		Database: c.Database,
 		Stdout:   os.Stdout,
 		Stderr:   os.Stderr,
+		Lab:      &demo.Lab{},
 		Commands: os.Stdin,
 		Live:     isatty.IsTerminal(os.Stdout.Fd()) && isatty.IsTerminal(os.Stderr.Fd()),
 		Now:      time.Now,
+	}
+	if c.Break != "" {
+		if c.Running || c.Keep || c.Database != "" {
+			return errors.New("--break runs on a throw-away server: leave out --database, --running and --keep")
+		}
+		return demo.Break(ctx, o, c.Break)
 	}
 	if c.Running {
 		running, err := program.Load[demo.Running](program.Environ())
@@ -193,14 +200,11 @@ func (c *demoCmd) Run(ctx context.Context) error {
 		}
 		o.Running = &running
 	} else {
-		console, err := newDemoConsole(ctx)
+		console, err := newDemoConsole(ctx, o.Lab)
 		if err != nil {
 			return err
 		}
 		o.Console = console
-	}
-	if c.Break != "" {
-		return demo.Break(ctx, o, c.Break)
 	}
 	return demo.Run(ctx, o)
 }

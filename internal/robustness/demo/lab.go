@@ -60,9 +60,6 @@ func Break(ctx context.Context, o Options, name string) error {
 	if name == breakList {
 		return listGuards(o, guards)
 	}
-	if o.Database != "" || o.Running != nil || o.Keep {
-		return errors.New("--break runs on a throw-away server: leave out --database, --running and --keep")
-	}
 	o.say("payonce demo --break %s: on a throw-away PostgreSQL server, which is removed in the end", name)
 	folder, err := tempdir.New(os.TempDir(), "payonce-lab-")
 	if err != nil {
