@@ -163,19 +163,43 @@ func outage(name, title, did, shows string, faults traffic.Faults) Action {
 	}
 }
 
-func redeliver(ctx context.Context, r *run) (said string, err error) {
-	return said, onDatabase(ctx, r.stage.database(), func(conn *pgx.Conn) error {
-		var messages int
-		err := conn.QueryRow(ctx, `
+const moveOffsets = `
 with moved as (
   update outbox_offsets
      set transaction_id = '0',
          "offset" = 0
 )
-select count(*)
-  from outbox`).Scan(&messages)
-		said = plural(messages, "message") + " of the outbox will be redelivered"
-		return err
+select count(*),
+       clock_timestamp()
+  from outbox`
+
+const selectReceived = `
+select not exists (
+         select
+           from outbox o
+           join outbox_offsets f using (topic)
+          where o.created_at < $1
+            and (o.transaction_id, o."offset") > (f.transaction_id, f."offset"))`
+
+// redeliver returns when the messages were received: until then the audit reports old ones that
+// no consumer group has received.
+func redeliver(ctx context.Context, r *run) (said string, err error) {
+	return said, onDatabase(ctx, r.stage.database(), func(conn *pgx.Conn) error {
+		var messages int
+		var moved time.Time
+		if err := conn.QueryRow(ctx, moveOffsets).Scan(&messages, &moved); err != nil {
+			return err
+		}
+		for received := false; !received; {
+			if err := traffic.Wait(ctx, 50*time.Millisecond); err != nil {
+				return err
+			}
+			if err := conn.QueryRow(ctx, selectReceived, moved).Scan(&received); err != nil {
+				return err
+			}
+		}
+		said = plural(messages, "message") + " of the outbox had a second delivery"
+		return nil
 	})
 }
 

@@ -222,7 +222,7 @@ type run struct {
 	extra    []traffic.Record // of charges that the lab sent
 }
 
-// playAndAudit lets charges flow, and audits when no action of the lab is under way.
+// playAndAudit lets charges flow, and audits when no action of the lab is in flight.
 func (r *run) playAndAudit(ctx context.Context) (validate.Audit, error) {
 	target := r.stage.target()
 	r.sandbox, r.Chaos.Killed = traffic.Sandbox(target.Sandbox), r.stage.killed()

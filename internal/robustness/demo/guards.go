@@ -34,7 +34,16 @@ func Guards() []Guard {
 		},
 		{
 			"idempotency_keys.key", "collation",
-			`alter table idempotency_keys alter column key type text collate "default"`,
+			`
+do $$ -- a policy reads the column, so it is made anew
+declare
+  checks text := (select with_check from pg_policies where tablename = 'idempotency_keys' and policyname = 'request');
+begin
+  drop policy request on idempotency_keys;
+  alter table idempotency_keys alter column key type text collate "default";
+  execute 'create policy request on idempotency_keys for insert to payonce_api with check (' || checks || ')';
+end
+$$`,
 			"after a restart the server sorts digits as numbers, and requests are retried",
 			[]string{oneAnswer},
 			"the index searched in the wrong place, and retries made and captured second charges", newCollation,
