@@ -154,7 +154,7 @@ func TestTimeline_drawsATakeoverAndADroppedDuplicate(t *testing.T) {
 	for of, wants := range map[string][]string{
 		text.String(): {"duplicate ", "dropped_by=inbox_message_once", "taken over ", "holder=host:1", "taken_over_by=host:2"},
 		drawing.String(): {
-			`<svg xmlns="http://www.w3.org/2000/svg"`, ">host:1</text>", ">host:2</text>", `class="row box takeover"`, ">takes over message 1<",
+			`<svg xmlns="http://www.w3.org/2000/svg"`, ">host:1</text>", ">host:2</text>", `class="row box takeover"`, ">message 1, claim 2<",
 			"lease ended, no sign", "inbox_done_by_holder", "message 1 again", ">inbox_message_once<", "1 takeover after a lease ended",
 		},
 	} {

@@ -183,8 +183,8 @@ func (d *drawing) addTakeover(e audit.TimelineEntry, lost *claim, r row) {
 		d.row(r)
 		return
 	}
-	r.lane, r.text = d.worker(next.holder), "takes over message "+next.message
-	r.note = fmt.Sprintf("claim %d of %s", next.fence, next.receiver)
+	r.lane, r.text = d.worker(next.holder), "takes over"
+	r.note = fmt.Sprintf("message %s, claim %d", next.message, next.fence)
 	next.first = d.row(r)
 }
 

@@ -133,7 +133,7 @@ func TestWrite_drawsATakeoverAndADroppedDuplicate(t *testing.T) {
 	if got := lost.texts("middle"); !slices.Equal(got, []string{"lease ended, no sign", "inbox_done_by_holder"}) {
 		t.Errorf("the lease ends as %q", got)
 	}
-	if got := takeover.texts("middle"); !slices.Equal(got, []string{"takes over message 1", "claim 2 of fulfillment"}) {
+	if got := takeover.texts("middle"); !slices.Equal(got, []string{"takes over", "message 1, claim 2"}) {
 		t.Errorf("the takeover is %q", got)
 	}
 	from, to, night := lost.box(t), takeover.box(t), d.all("night")
@@ -174,7 +174,7 @@ func TestWrite_drawsCallsThatFailed(t *testing.T) {
 	))
 	var got []string
 	for _, r := range d.all("row") {
-		if texts := strings.Join(r.texts("middle"), ": "); !strings.HasPrefix(texts, "takes ") {
+		if texts := strings.Join(r.texts("middle"), ": "); !strings.HasPrefix(texts, "takes message") {
 			got = append(got, texts)
 		}
 	}
