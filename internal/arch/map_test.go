@@ -75,7 +75,7 @@ var rules = []rule{
 	{"internal/program", "migrations/version internal/postgres internal/telemetry", "what both services do at start and at the end"},
 	{"internal/guess", "", "counts wrong keys, whichever they are"},
 	{
-		"internal/console", "domain groupcommit inbox outbox internal/audit internal/doorbell internal/guess internal/loop " +
+		"internal/console", "domain groupcommit inbox outbox internal/audit internal/console/lanes internal/doorbell internal/guess internal/loop " +
 			"internal/merchants internal/postgres",
 		"shows what is stored, and decides about dead letters by the functions of inbox; it accepts and carries out nothing",
 	},

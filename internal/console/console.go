@@ -20,11 +20,14 @@ package console
 import (
 	"bytes"
 	"context"
+	"crypto/hmac"
 	"crypto/rand"
+	"crypto/sha256"
 	"embed"
+	"encoding/base64"
 	"errors"
+	"fmt"
 	"html/template"
-	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
@@ -39,8 +42,8 @@ import (
 
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/audit"
+	"github.com/payonce/payonce/internal/console/lanes"
 	"github.com/payonce/payonce/internal/doorbell"
-	"github.com/payonce/payonce/internal/guess"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/outbox"
 )
@@ -98,7 +101,7 @@ type Console struct {
 	pages   map[string]*template.Template
 	streams chan struct{}
 
-	laboratory laboratory
+	experiments experiments
 }
 
 //go:embed assets
@@ -107,13 +110,21 @@ var assets embed.FS
 const (
 	mostStreams = 1000 // live pages that are open at a time
 	maxForm     = 16 << 10
-	policy      = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
+
+// policy permits the console's own files, and of styles in a page those of a drawing.
+var policy = fmt.Sprintf("default-src 'none'; script-src 'self'; style-src 'self' 'sha256-%s'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+	base64.StdEncoding.EncodeToString(hashOf(lanes.Style)))
+
+func hashOf(text string) []byte {
+	hash := sha256.Sum256([]byte(text))
+	return hash[:]
+}
 
 // New makes a console. Its pages say that the database is not there until Run has one.
 func New(o Options) *Console {
 	c := &Console{
-		Options: o, secret: []byte(rand.Text()), bell: doorbell.New(o.Log, true), logins: newLogins(guess.New(o.Guesses)),
+		Options: o, secret: []byte(rand.Text()), bell: doorbell.New(o.Log, true), logins: newLogins(o.Guesses),
 		pages: map[string]*template.Template{}, streams: make(chan struct{}, mostStreams),
 	}
 	layout := template.Must(template.New("layout.html").Funcs(functions).ParseFS(assets, "assets/layout.html", "assets/parts.html"))
@@ -148,55 +159,84 @@ func (c *Console) Server() *http.Server {
 // Handler serves the pages.
 func (c *Console) Handler() http.Handler {
 	mux := http.NewServeMux()
-	static, err := fs.Sub(assets, "assets")
-	if err != nil {
-		panic(err) // the folder is embedded
-	}
 	for _, name := range []string{"console.css", "console.js", "icon.svg"} {
-		mux.HandleFunc("GET /"+name, func(w http.ResponseWriter, r *http.Request) { http.ServeFileFS(w, r, static, name) })
+		mux.HandleFunc("GET /"+name, func(w http.ResponseWriter, r *http.Request) { http.ServeFileFS(w, r, assets, "assets/"+name) })
 	}
-	mux.HandleFunc("GET /login", c.get("login", c.loginPage))
-	mux.HandleFunc("POST /login", c.post(c.login))
-	for path, show := range map[string]struct {
-		page string
+	for path, page := range map[string]struct {
+		name string
 		data func(*http.Request) (any, error)
 	}{
-		"/{$}":              {"flow", c.flow},
-		"/charges":          {"charges", c.charges},
-		"/charges/{id}":     {"charge", c.charge},
-		"/dead-letters":     {"letters", c.letters},
-		"/dead-letters/{n}": {"letter", c.letter},
-		"/lab":              {"lab", c.lab},
-		"/learn":            {"learn", c.learn},
+		"/{$}": {"flow", c.flow}, "/charges": {"charges", c.charges}, "/charges/{id}": {"charge", c.charge},
+		"/dead-letters": {"letters", c.letters}, "/dead-letters/{n}": {"letter", c.letter}, "/lab": {"lab", c.lab}, "/learn": {"learn", c.learn},
 	} {
-		mux.HandleFunc("GET "+path, c.get(show.page, c.known(show.data)))
+		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
+			_, err := c.operator(r)
+			var data any
+			if err == nil && c.db.Load() == nil {
+				err = errNoDatabase
+			} else if err == nil {
+				data, err = page.data(r)
+			}
+			c.show(w, r, page.name, data, err)
+		})
 	}
 	mux.HandleFunc("GET /live", c.stream)
+	mux.HandleFunc("GET /login", func(w http.ResponseWriter, r *http.Request) { c.show(w, r, "login", nil, nil) })
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { c.show(w, r, "", nil, errNoPage) })
 	for path, do := range map[string]action{
-		"/logout": c.logout, "/dead-letters/{n}/retry": c.retry, "/dead-letters/{n}/discard": c.discard, "/lab": c.act,
+		"/login": c.login, "/logout": c.logout, "/dead-letters/{n}/retry": c.retry, "/dead-letters/{n}/discard": c.discard, "/lab": c.act,
 	} {
-		mux.HandleFunc("POST "+path, c.post(do))
+		mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) {
+			next, err := c.do(w, r, do, path == "/login")
+			if err != nil {
+				c.show(w, r, "", nil, err)
+				return
+			}
+			http.Redirect(w, r, next, http.StatusSeeOther)
+		})
 	}
-	mux.HandleFunc("/", c.get("error", func(*http.Request) (any, error) { return nil, errNoPage }))
 	return c.guard(mux)
+}
+
+// action does what a form asks for and returns the page that shows it.
+type action func(w http.ResponseWriter, r *http.Request, actor string) (next string, err error)
+
+// do takes an action of a form. Only a form that this console gave to this browser is accepted,
+// and, but for the login's, of an operator.
+func (c *Console) do(w http.ResponseWriter, r *http.Request, do action, anonymous bool) (string, error) {
+	if err := r.ParseForm(); err != nil || !hmac.Equal([]byte(c.token(browser(r))), []byte(r.PostForm.Get("token"))) {
+		return "", errForeign
+	}
+	for _, given := range r.PostForm {
+		if !storable(strings.Join(given, "")) {
+			return "", errNoText
+		}
+	}
+	actor, err := c.operator(r)
+	if err != nil && !anonymous {
+		return "", err
+	}
+	if c.db.Load() == nil {
+		return "", errNoDatabase
+	}
+	return do(w, r, actor)
 }
 
 // guard refuses hosts that are not the console's (DNS rebinding) and requests of other sites,
 // and sets the headers of every answer.
 func (c *Console) guard(next http.Handler) http.Handler {
 	sites := http.NewCrossOriginProtection()
-	sites.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { c.fail(w, r, errForeign) }))
+	sites.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { c.show(w, r, "", nil, errForeign) }))
 	next = sites.Handler(next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		h := w.Header()
-		h.Set("Content-Security-Policy", policy)
-		h.Set("Cache-Control", "no-store")
-		h.Set("X-Content-Type-Options", "nosniff")
-		h.Set("Referrer-Policy", "same-origin")
-		h.Set("Cross-Origin-Opener-Policy", "same-origin")
-		h.Set("Cross-Origin-Resource-Policy", "same-origin")
+		for name, value := range map[string]string{
+			"Content-Security-Policy": policy, "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff",
+			"Referrer-Policy": "same-origin", "Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Resource-Policy": "same-origin",
+		} {
+			w.Header().Set(name, value)
+		}
 		if c.TLS {
-			h.Set("Strict-Transport-Security", "max-age=31536000")
+			w.Header().Set("Strict-Transport-Security", "max-age=31536000")
 		}
 		host, _, err := net.SplitHostPort(r.Host)
 		if err != nil {
@@ -207,8 +247,9 @@ func (c *Console) guard(next http.Handler) http.Handler {
 			return
 		}
 		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+		r = c.identified(w, r)
 		if query, err := url.QueryUnescape(r.URL.RawQuery); err != nil || !storable(r.URL.Path+query) {
-			c.fail(w, r, errNoText)
+			c.show(w, r, "", nil, errNoText)
 			return
 		}
 		next.ServeHTTP(w, r)
@@ -246,7 +287,7 @@ func (c *Console) problemOf(err error) problem {
 	case errors.Is(err, inbox.ErrNoMessage):
 		return problem{http.StatusNotFound, "There is no such message."}
 	case errors.Is(err, inbox.ErrNotDeadLetter):
-		return problem{http.StatusConflict, "The message is not a dead letter any more: someone else may have decided about it."}
+		return problem{http.StatusConflict, "The message is not a dead letter any more: another operator may have decided about it."}
 	case errors.As(err, &pg) && pg.Code == "57014":
 		return problem{http.StatusGatewayTimeout, "The database took too long to answer. Search by an exact name."}
 	}
@@ -256,99 +297,36 @@ func (c *Console) problemOf(err error) problem {
 
 // view is what every page gets.
 type view struct {
-	Page, Actor, Token string
-	Open, HasLab       bool
-	Now                time.Time
-	Tick               *tick // nil: none yet
-	Done               string
-	Data               any
+	Page, Actor, Token, Done string
+	Open                     bool
+	Tick                     *tick // nil: none yet, or for others than operators
+	Data                     any
 }
 
-// get serves a page. The data's error is shown in its place, and nothing is stored.
-func (c *Console) get(page string, data func(*http.Request) (any, error)) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		v := c.visit(w, r)
-		r = r.WithContext(context.WithValue(r.Context(), visitorKey{}, v))
-		shown, err := data(r)
-		if err != nil {
-			c.fail(w, r, err)
-			return
-		}
-		c.show(w, v, http.StatusOK, page, shown, done(r))
-	}
-}
-
-func (c *Console) fail(w http.ResponseWriter, r *http.Request, err error) {
-	v := c.visit(w, r)
+// show writes a page, or in its place what an error says. Nothing of it is stored.
+func (c *Console) show(w http.ResponseWriter, r *http.Request, page string, data any, err error) {
 	if errors.Is(err, errNoKey) {
 		http.Redirect(w, r, "/login", http.StatusSeeOther)
 		return
 	}
-	p := c.problemOf(err)
-	if p.Status == http.StatusServiceUnavailable {
-		w.Header().Set("Refresh", "2")
+	status := http.StatusOK
+	if err != nil {
+		p := c.problemOf(err)
+		if page, data, status = "error", p, p.Status; status == http.StatusServiceUnavailable {
+			w.Header().Set("Refresh", "2")
+		}
 	}
-	c.show(w, v, p.Status, "error", p, "")
-}
-
-func (c *Console) show(w http.ResponseWriter, v visitor, status int, page string, data any, done string) {
-	c.live.mu.Lock()
-	last := c.live.last
-	c.live.mu.Unlock()
-	if v.Actor == "" {
-		last = nil
+	v := view{Page: page, Token: c.token(browser(r)), Open: c.Open, Done: done(r), Data: data}
+	if actor, err := c.operator(r); err == nil {
+		v.Actor, v.Tick = actor, c.live.newest()
 	}
 	var b bytes.Buffer
-	err := c.pages[page].ExecuteTemplate(&b, "layout.html", view{
-		Page: page, Actor: v.Actor, Token: c.token(v.id), Open: c.Options.Open, HasLab: c.Lab != nil,
-		Now: c.Now(), Tick: last, Done: done, Data: data,
-	})
-	if err != nil {
+	if err := c.pages[page].ExecuteTemplate(&b, "layout.html", v); err != nil {
 		c.Log.Error("a page is not rendered", "page", page, "error", err)
 		http.Error(w, "The page could not be rendered.", http.StatusInternalServerError)
 		return
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(status)
-	_, _ = w.Write(b.Bytes()) // a browser that has gone
-}
-
-// action does what a form asks for and returns the page that shows it.
-type action func(w http.ResponseWriter, r *http.Request, v visitor) (next string, err error)
-
-// post serves a form. Only a form that this console gave to this visitor is accepted.
-func (c *Console) post(do action) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		v := c.visit(w, r)
-		r = r.WithContext(context.WithValue(r.Context(), visitorKey{}, v))
-		if err := r.ParseForm(); err != nil || !c.genuine(v, r.PostForm.Get("token")) {
-			c.fail(w, r, errForeign)
-			return
-		}
-		for _, given := range r.PostForm {
-			if !storable(strings.Join(given, "")) {
-				c.fail(w, r, errNoText)
-				return
-			}
-		}
-		next, err := do(w, r, v)
-		if err != nil {
-			c.fail(w, r, err)
-			return
-		}
-		http.Redirect(w, r, next, http.StatusSeeOther)
-	}
-}
-
-// known serves data to operators alone.
-func (c *Console) known(data func(*http.Request) (any, error)) func(*http.Request) (any, error) {
-	return func(r *http.Request) (any, error) {
-		if _, err := c.operator(r); err != nil {
-			return nil, err
-		}
-		if c.db.Load() == nil {
-			return nil, errNoDatabase
-		}
-		return data(r)
-	}
+	_, _ = w.Write(b.Bytes()) // to a browser that may have gone
 }

@@ -50,7 +50,7 @@ func TestPages(t *testing.T) {
 	request.OrderID, request.Metadata = hostile, map[string]string{hostile: hostile}
 	request.Items = []domain.Item{{SKU: hostile, Quantity: 2}}
 	failed := domain.Failure{Code: domain.CardDeclined, Message: hostile}
-	w.charge(t, id, request, domain.InventoryReserved{Items: request.Items}, domain.PaymentDeclined{Failure: failed}, domain.InventoryReleased{Items: request.Items}, domain.ChargeFailed{Failure: failed})
+	w.charge(t, request, domain.InventoryReserved{Items: request.Items}, domain.PaymentDeclined{Failure: failed}, domain.InventoryReleased{Items: request.Items}, domain.ChargeFailed{Failure: failed})
 	testdb.Exec(t, w.db.Pool(), `
 insert into idempotency_keys (scope, operation, key, fingerprint, status_code, content_type, location, body, expires_at)
 values ('acme', 'POST /v1/charges', $1, '', 202, 'application/json', '/v1/charges/`+id+`', '{}', now() + interval '1 day')`, hostile)
@@ -140,7 +140,7 @@ func TestDeadLetters(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, console.Options{}, nil)
 	key := w.key(t, "ops", merchants.Operator)
-	w.charge(t, id, requested())
+	w.charge(t, requested())
 	w.dead(t, id, "the shop does not answer")
 	n := w.deadNumber(t)
 	w.post(t, "/login", "/login", url.Values{"key": {key}})
@@ -239,7 +239,7 @@ func TestLogin_ends(t *testing.T) {
 func TestRequests_ofOtherSitesAreRefused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, console.Options{Open: true}, nil)
-	w.charge(t, id, requested())
+	w.charge(t, requested())
 	w.dead(t, id, "no answer")
 	path := "/dead-letters/" + w.deadNumber(t) + "/discard"
 	other := newBrowser(t)
@@ -327,7 +327,7 @@ func TestStream(t *testing.T) {
 	w := newWorld(t, console.Options{Open: true}, nil)
 	flow, own := w.lines(t, "/live?page=flow"), w.lines(t, "/live?page=charge&charge="+id)
 	awaitLine(t, flow, "no worker has a session")
-	w.charge(t, id, requested())
+	w.charge(t, requested())
 	awaitLine(t, own, "charge.requested.v1")
 	session := func(name string) (end func()) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -362,7 +362,7 @@ func TestLive_costsTheDatabaseTheSame(t *testing.T) {
 	t.Parallel()
 	counted := &counter{}
 	w := newWorld(t, console.Options{Open: true}, counted)
-	w.charge(t, id, requested())
+	w.charge(t, requested())
 	const most, during = 3, 8 * time.Second
 	measure := func(pages int) (statements int64) {
 		for range pages {

@@ -1,22 +1,22 @@
--- What the Flow page shows, in one row: counts of what is open, by partial indexes and up to a
--- bound, and the newest events. $1 are the receivers, $2 messages whose holder had gone.
+-- What live pages show, in one row: counts of what is open, by partial indexes and up to a bound,
+-- and what the newest events say. A later event of a stream is never read without those between,
+-- so these are the end of each stream. $1 are the receivers, $2 messages whose holder had gone.
 with recent as (
-  select stream_id, version, type, recorded_at,
-         case when type like 'payment.captured.v%' then data ->> 'payment_intent' end as intent,
-         coalesce(data ->> 'refund_id', data ->> 'event_id', '')                      as about
+  select stream_id, version, type, recorded_at, regexp_replace(type, '\.v[0-9]+$', '') as name,
+         data ->> 'payment_intent' as intent, coalesce(data ->> 'refund_id', data ->> 'event_id') as about
     from ledger_events
    order by txid desc, position desc
    limit 400
 ), open as (
-  select m.*
+  select m.*, (select type from ledger_events where stream_id = m.ordering_key order by version desc limit 1) as last
     from unnest($1::text[]) as r (receiver)
    cross join lateral (
-         select id, receiver, ordering_key, type, status, holder, attempts, deaths, waits, received_at, due_at
+         select id, receiver, ordering_key, type, status, holder, waits, due_at
            from inbox
           where receiver = r.receiver
             and status in ('pending', 'running')
           order by ordering_key, id
-          limit 1000) m
+          limit 500) m
 ), unread as (
   select o.created_at
     from unnest(array['charges', 'outcomes']) as t (topic)
@@ -30,6 +30,59 @@ with recent as (
             and (transaction_id, "offset") > (coalesce(f.transaction_id, '0'), coalesce(f."offset", 0))
           order by transaction_id, "offset"
           limit 1000) o
+), spans (span, began, ends) as (
+  values ('inbox',        array['charge.requested'],                  array['charge.succeeded', 'charge.failed']),
+         ('inventory',    array['charge.requested'],                  array['inventory.reserved', 'inventory.rejected']),
+         ('payment',      array['inventory.reserved'],                array['payment.captured', 'payment.declined']),
+         ('notification', array['charge.succeeded', 'charge.failed'], array['merchant.notified'])
+), times as (
+  select span, percentile_disc(array[0.5, 0.99]) within group (order by extract(epoch from e.recorded_at - b.recorded_at)) as seconds
+    from spans
+    join recent b on b.name = any (began)
+    join recent e on e.name = any (ends) and e.stream_id = b.stream_id
+   group by span
+), counts (rate, names) as (
+  values ('accepted',  '{charge.requested,refund.requested,charge.cancel_requested}'::text[]),
+         ('messages',  '{charge.requested,refund.requested,charge.cancel_requested,charge.succeeded,charge.failed,refund.succeeded,refund.failed}'),
+         ('inventory', '{inventory.reserved,inventory.rejected}'),
+         ('payment',   '{payment.captured,payment.declined,refund.succeeded,refund.failed}'),
+         ('attempts',  '{payment.attempt_failed,refund.attempt_failed}'),
+         ('notified',  '{merchant.notified}'),
+         ('events',    (select array_agg(distinct name) from recent))
+), rates as ( -- over ten seconds, or what the events cover of them
+  select rate, count(*) / greatest(1, case when (select count(*) from recent) < 400 then 10 else
+                                      least(10, extract(epoch from now() - (select min(recorded_at) from recent))) end) as n
+    from counts
+    join recent on name = any (names) and recorded_at > now() - interval '10 s'
+   group by rate
+), quick (place, mark, names) as (
+  values (1, 'one capture per charge',                          '{payment.captured}'::text[]),
+         (2, 'one charge per captured payment intent',          '{payment.captured}'),
+         (3, 'one outcome per charge',                          '{charge.succeeded,charge.failed}'),
+         (4, 'one outcome per refund',                          '{refund.succeeded,refund.failed}'),
+         (5, 'the merchant was notified once of every outcome', '{merchant.notified}')
+), marks (place, name, checked, violated, examples) as (
+  select place, mark, count(about), count(*) filter (where n > 1), array_agg(about) filter (where n > 1)
+    from (select place, mark, case place when 2 then intent when 4 then about when 5 then about else stream_id end as about, count(stream_id) as n
+            from quick
+            left join recent on name = any (names)
+           group by place, mark, 3) each
+   group by place, mark
+   union all
+  select 0, 'streams have no gap', count(*), count(*) filter (where n <> last - first + 1), array_agg(stream_id) filter (where n <> last - first + 1)
+    from (select stream_id, count(*) as n, min(version) as first, max(version) as last from recent group by stream_id) s
+   union all
+  select 6, 'one worker for each charge''s message', count(*), count(*) filter (where n > 1), array_agg(ordering_key) filter (where n > 1)
+    from (select receiver, ordering_key, count(*) as n from open where status = 'running' group by receiver, ordering_key) r
+   union all
+  select 7, 'no message is overdue', count(*), count(*) filter (where due_at < now() - interval '1 minute'), array_agg(id::text) filter (where due_at < now() - interval '1 minute')
+    from open
+   union all
+  select 8, 'no message is a dead letter', count(*), count(*), array_agg(id::text)
+    from (select id from inbox where status = 'dead' and id > 0 order by status, id limit 1000) d
+   union all
+  select 9, 'nothing is in quarantine', count(*), count(*), array_agg(id::text)
+    from (select id from inbox_quarantine order by id limit 1000) q
 )
 select jsonb_build_object(
   'at',        clock_timestamp(),
@@ -39,15 +92,15 @@ select jsonb_build_object(
                          where datname = current_database()
                            and application_name like 'payonce-%'
                          group by application_name) a),
-  'events',    (select coalesce(jsonb_agg(recent), '[]') from recent),
+  'events',    (select coalesce(jsonb_agg(jsonb_build_object('stream_id', stream_id, 'version', version, 'type', type, 'recorded_at', recorded_at)), '[]') from recent),
   'open',      (select coalesce(jsonb_agg(open order by due_at), '[]') from open),
   'followed',  (select coalesce(jsonb_agg(jsonb_build_object('id', id, 'status', status, 'holder', holder)), '[]')
                   from inbox where id = any ($2::bigint[])),
+  'rates',     (select jsonb_object_agg(rate, n) from rates),
+  'times',     (select jsonb_object_agg(span, seconds) from times),
+  'quick',     (select jsonb_agg(jsonb_build_object('name', name, 'checked', checked, 'violated', violated, 'examples', examples[1:5]) order by place) from marks),
   'unread',    (select count(*) from unread),
-  'unread_at', (select min(created_at) from unread),
-  'dead',      (select count(*) from (select from inbox where status = 'dead' and id > 0 order by status, id limit 1000) d),
+  'waited',    (select extract(epoch from clock_timestamp() - min(created_at)) from unread),
   'aside',     (select count(*) from (select from charges_set_aside limit 1000) a),
-  'foreign',   (select count(*) from (select from inbox_quarantine limit 1000) q),
   'keys',      (select count(*) from (select from idempotency_keys limit 10001) k),
-  'appended',  (select coalesce(max(position), 0) from ledger_events),
-  'folded',    (select position from projections where state = 'live'))
+  'appended',  (select coalesce(max(position), 0) from ledger_events))

@@ -12,7 +12,8 @@ import (
 )
 
 var functions = template.FuncMap{
-	"decimal": decimal, "short": short, "clock": clock, "when": when, "money": money, "detail": detail, "kind": kind, "plural": plural, "dict": dict, "tail": tail,
+	"decimal": decimal, "short": short, "clock": clock, "when": when, "money": money, "detail": detail, "kind": kind,
+	"tail": tail, "plural": plural, "dict": dict,
 }
 
 func number(n int) string { return strconv.Itoa(n) }
@@ -26,9 +27,9 @@ func plural(n int, noun string) string {
 
 func capped(n, most int) string {
 	if n > most {
-		return strconv.Itoa(most) + "+"
+		return number(most) + "+"
 	}
-	return strconv.Itoa(n)
+	return number(n)
 }
 
 func decimal(f float64) string {
@@ -48,21 +49,14 @@ func short(d time.Duration) string {
 	case d < 100*time.Second:
 		return strconv.FormatFloat(d.Seconds(), 'f', 1, 64) + " s"
 	case d < 100*time.Minute:
-		return strconv.Itoa(int(d.Minutes())) + " min"
+		return number(int(d.Minutes())) + " min"
 	}
-	return strconv.Itoa(int(d.Hours())) + " h"
-}
-
-func age(now time.Time, at *time.Time) string {
-	if at == nil {
-		return ""
-	}
-	return short(now.Sub(*at))
+	return number(int(d.Hours())) + " h"
 }
 
 func clock(t time.Time) string { return t.UTC().Format("15:04:05.000") }
 
-func when(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05") }
+func when(t time.Time) string { return t.UTC().Format(time.DateTime) }
 
 // money is an amount in minor units, as the API has it.
 func money(amount int64, currency string) string {
@@ -77,15 +71,11 @@ func money(amount int64, currency string) string {
 func detail(d map[string]any) string {
 	words := make([]string, 0, len(d))
 	for _, name := range slices.Sorted(maps.Keys(d)) {
-		value := d[name]
-		switch value.(type) {
-		case string, json.Number, bool, int, int64, float64:
-		default:
-			if text, err := json.Marshal(value); err == nil {
-				value = string(text)
-			}
+		text, err := json.Marshal(d[name])
+		if err != nil {
+			text = []byte(fmt.Sprint(d[name]))
 		}
-		words = append(words, fmt.Sprintf("%s=%v", name, value))
+		words = append(words, name+"="+strings.Trim(string(text), `"`))
 	}
 	return strings.Join(words, "  ")
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Lab really breaks things. Only a demo has one.
+// Lab really breaks things, one at a time. Only a demo has one.
 type Lab interface {
 	Actions() []Action
 	// Do returns when the action has been taken, and says in a sentence what it did.
@@ -17,9 +17,9 @@ type Lab interface {
 
 // Action is a button of the crash lab.
 type Action struct {
-	Name  string // for Do, and for the form
-	Group string // actions of a group are shown together
-	Title string // of the button
+	Name  string // for Do
+	Group string
+	Title string
 	What  string // a sentence: what it does
 	Shows string // a sentence: what to watch
 }
@@ -33,81 +33,61 @@ type taken struct {
 	Took  time.Duration
 }
 
-// laboratory takes one action at a time and remembers the last ones.
-type laboratory struct {
-	busy sync.Mutex // while an action is taken
-	mu   sync.Mutex
-	done []taken // newest first
-}
-
-// experiments is the page of the crash lab.
+// experiments are what the lab did, newest first.
 type experiments struct {
-	There  bool
-	Groups []group
-	Done   []taken
-	Token  string
+	mu   sync.Mutex
+	done []taken
 }
 
-type group struct {
-	Name    string
+const (
+	mostTaken = 20
+	mostTime  = 5 * time.Minute // of an action
+)
+
+// laboratory is the page of the crash lab.
+type laboratory struct {
+	There   bool
 	Actions []Action
+	Done    []taken
 }
 
-const mostTaken = 20
-
-func (c *Console) lab(r *http.Request) (any, error) {
-	v, _ := r.Context().Value(visitorKey{}).(visitor)
-	page := experiments{There: c.Lab != nil, Token: c.token(v.id)}
+func (c *Console) lab(*http.Request) (any, error) {
 	if c.Lab == nil {
-		return page, nil
+		return laboratory{}, nil
 	}
-	for _, a := range c.Lab.Actions() {
-		i := slices.IndexFunc(page.Groups, func(g group) bool { return g.Name == a.Group })
-		if i < 0 {
-			i, page.Groups = len(page.Groups), append(page.Groups, group{Name: a.Group})
-		}
-		page.Groups[i].Actions = append(page.Groups[i].Actions, a)
-	}
-	c.laboratory.mu.Lock()
-	defer c.laboratory.mu.Unlock()
-	page.Done = slices.Clone(c.laboratory.done)
-	return page, nil
+	c.experiments.mu.Lock()
+	defer c.experiments.mu.Unlock()
+	return laboratory{true, c.Lab.Actions(), slices.Clone(c.experiments.done)}, nil
 }
 
-var errNoLab = problem{http.StatusForbidden, "There is no crash lab here: it breaks things, and only payonce demo has one."}
+var (
+	errNoLab    = problem{http.StatusForbidden, "There is no crash lab here: it breaks things, and only payonce demo has one."}
+	errNoAction = problem{http.StatusNotFound, "There is no such action."}
+)
 
-// act takes an action of the lab, one at a time.
-func (c *Console) act(w http.ResponseWriter, r *http.Request, _ visitor) (string, error) {
-	if _, err := c.operator(r); err != nil {
-		return "", err
-	}
+// act takes an action of the lab. A client that goes away does not leave it half done.
+func (c *Console) act(w http.ResponseWriter, r *http.Request, _ string) (string, error) {
 	if c.Lab == nil {
 		return "", errNoLab
 	}
-	name := r.PostForm.Get("action")
-	actions := c.Lab.Actions()
+	name, actions := r.PostForm.Get("action"), c.Lab.Actions()
 	i := slices.IndexFunc(actions, func(a Action) bool { return a.Name == name })
 	if i < 0 {
-		return "", problem{http.StatusNotFound, "There is no such action."}
+		return "", errNoAction
 	}
-	// A client that goes away does not leave the action half done.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), mostTime)
 	defer cancel()
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
-	if !c.laboratory.busy.TryLock() {
-		return "", problem{http.StatusConflict, "Another action is running. Wait for its end."}
-	}
-	defer c.laboratory.busy.Unlock()
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // where it cannot be set, the server's counts
 	began := c.Now()
 	said, err := c.Lab.Do(ctx, name)
-	one := taken{At: began, Title: actions[i].Title, Said: said, Took: c.Now().Sub(began)}
+	one := taken{began, actions[i].Title, said, err != nil, c.Now().Sub(began)}
 	if err != nil {
-		one.Said, one.Bad = err.Error(), true
+		one.Said = err.Error()
 	}
-	c.laboratory.mu.Lock()
-	defer c.laboratory.mu.Unlock()
-	c.laboratory.done = slices.Insert(c.laboratory.done, 0, one)
-	c.laboratory.done = c.laboratory.done[:min(len(c.laboratory.done), mostTaken)]
+	c.experiments.mu.Lock()
+	defer c.experiments.mu.Unlock()
+	done := slices.Insert(c.experiments.done, 0, one)
+	c.experiments.done = done[:min(len(done), mostTaken)]
 	c.live.hurry()
 	return "/lab", nil
 }

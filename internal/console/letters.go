@@ -19,13 +19,21 @@ import (
 
 const longestReason = 500 // characters
 
-// deadLetters is the page of dead letters, with what operators did lately.
+// deadLetters is the page of dead letters, with what operators decided lately.
 type deadLetters struct {
 	Status  inbox.Status
 	Entries []inbox.Entry
-	Next    string
+	Next    string // the next page; "" if there is none
 	Actions []audit.Action
 }
+
+const selectDecisions = `
+select action_id as number, acted_at at time zone 'UTC' as at, actor, login, action, subject,
+       coalesce(merchant_id, '') as merchant, coalesce(before, 'null') as before, after
+  from operator_actions
+ where action in ('inbox retry', 'inbox discard')
+ order by action_id desc
+ limit 10`
 
 func (c *Console) letters(r *http.Request) (any, error) {
 	page := deadLetters{Status: inbox.StatusDead}
@@ -39,29 +47,19 @@ func (c *Console) letters(r *http.Request) (any, error) {
 	}
 	if len(page.Entries) > pageRows {
 		page.Entries = page.Entries[:pageRows]
-		page.Next = "/dead-letters?" + url.Values{
-			"status": {string(page.Status)}, "after": {strconv.FormatInt(page.Entries[pageRows-1].Number, 10)},
-		}.Encode()
+		end := strconv.FormatInt(page.Entries[pageRows-1].Number, 10)
+		page.Next = "/dead-letters?" + url.Values{"status": {string(page.Status)}, "after": {end}}.Encode()
 	}
 	rows, _ := c.db.Load().Query(r.Context(), selectDecisions) // CollectRows returns its error
 	page.Actions, err = pgx.CollectRows(rows, pgx.RowToStructByName[audit.Action])
 	return page, err
 }
 
-const selectDecisions = `
-select action_id as number, acted_at at time zone 'UTC' as at, actor, login, action, subject,
-       coalesce(merchant_id, '') as merchant, coalesce(before, 'null') as before, after
-  from operator_actions
- where action in ('inbox retry', 'inbox discard')
- order by action_id desc
- limit 10`
-
-// deadLetter is the page of a message.
+// deadLetter is the page of a message, whatever its status is.
 type deadLetter struct {
 	inbox.Entry
 
 	Text string // of the payload
-	Dead bool
 }
 
 func (c *Console) letter(r *http.Request) (any, error) {
@@ -70,14 +68,10 @@ func (c *Console) letter(r *http.Request) (any, error) {
 		return nil, err
 	}
 	e, err := inbox.Show(r.Context(), c.db.Load(), n)
-	text := string(e.Payload)
-	var indented []byte
-	if value := (any)(nil); err == nil && json.Unmarshal(e.Payload, &value) == nil {
-		if indented, err = json.MarshalIndent(value, "", "  "); err == nil {
-			text = string(indented)
-		}
+	if indented, bad := json.MarshalIndent(json.RawMessage(e.Payload), "", "  "); bad == nil {
+		return deadLetter{e, string(indented)}, err
 	}
-	return deadLetter{e, text, e.Status == inbox.StatusDead}, err
+	return deadLetter{e, string(e.Payload)}, err
 }
 
 func numberOf(r *http.Request) (int64, error) {
@@ -88,13 +82,18 @@ func numberOf(r *http.Request) (int64, error) {
 	return n, nil
 }
 
-func (c *Console) retry(_ http.ResponseWriter, r *http.Request, _ visitor) (string, error) {
-	return c.decide(r, "retried", false, inbox.Retry)
+func (c *Console) retry(_ http.ResponseWriter, r *http.Request, actor string) (string, error) {
+	return c.decide(r, actor, "retried", inbox.Retry)
 }
 
-func (c *Console) discard(_ http.ResponseWriter, r *http.Request, _ visitor) (string, error) {
-	return c.decide(r, "discarded", true, inbox.Discard)
+func (c *Console) discard(_ http.ResponseWriter, r *http.Request, actor string) (string, error) {
+	if strings.TrimSpace(r.PostForm.Get("reason")) == "" {
+		return "", errNoReason
+	}
+	return c.decide(r, actor, "discarded", inbox.Discard)
 }
+
+var errNoReason = problem{http.StatusUnprocessableEntity, "Give a reason of at most 500 characters: the audit log keeps it."}
 
 const setReason = `
 select set_config('payonce.reason', $1, true)`
@@ -103,30 +102,22 @@ select set_config('payonce.reason', $1, true)`
 //
 // If we die here: the decision is stored with both, or not at all. Test: TestDeadLetters.
 func (c *Console) decide(
-	r *http.Request, what string, needsReason bool,
-	decision func(context.Context, postgres.Querier, int64, string) error,
+	r *http.Request, actor, what string, decision func(context.Context, postgres.Querier, int64, string) error,
 ) (string, error) {
-	actor, err := c.operator(r)
-	if err != nil {
-		return "", err
-	}
 	n, err := numberOf(r)
 	if err != nil {
 		return "", err
 	}
 	reason := strings.TrimSpace(r.PostForm.Get("reason"))
-	if needsReason && reason == "" || len([]rune(reason)) > longestReason {
-		return "", problem{http.StatusUnprocessableEntity, "Give a reason of at most 500 characters: the audit log keeps it."}
+	if len([]rune(reason)) > longestReason {
+		return "", errNoReason
 	}
-	db := c.db.Load()
-	if db == nil {
-		return "", errNoDatabase
-	}
-	err = pgx.BeginFunc(r.Context(), db.Pool(), func(tx pgx.Tx) error {
-		if _, err := tx.Exec(r.Context(), setReason, reason); err != nil {
+	ctx := r.Context()
+	err = pgx.BeginFunc(ctx, c.db.Load().Pool(), func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, setReason, reason); err != nil {
 			return err
 		}
-		return decision(r.Context(), tx, n, actor)
+		return decision(ctx, tx, n, actor)
 	})
 	if err != nil {
 		return "", err

@@ -32,7 +32,26 @@ const (
 	auditEvery = 30 * time.Second // from begin to begin, where the audit ends within it
 	auditShare = 10               // the audit uses one part in so many of the time
 	auditRetry = 10 * time.Second
+	redrawCost = 12 // statements of the page of a charge, which a live page reads again within the budget
 )
+
+// lease is a message that a worker has claimed.
+type lease struct {
+	message
+
+	Left time.Duration // of the lease; below zero: another worker may take the message over
+	Dark bool          // the holder is gone
+}
+
+// takeover is a message whose holder died, and what became of it.
+type takeover struct {
+	ID             int64
+	Charge, Holder string
+	Next           string // the holder that took it over; "" while there is none
+	After          time.Duration
+
+	ended bool // its holder had finished it
+}
 
 // tick is what live pages show at one moment.
 type tick struct {
@@ -42,7 +61,6 @@ type tick struct {
 	Programs  []process
 	Leases    []lease
 	Takeovers []takeover
-	Quick     []mark
 	Audit     []mark
 	AuditAt   time.Time // when the last audit ended; zero: none yet
 	AuditErr  string
@@ -118,10 +136,15 @@ func (l *live) current(ctx context.Context) *tick {
 	case t := <-ticks:
 		return t
 	case <-ctx.Done():
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return l.last
+		return l.newest()
 	}
+}
+
+// newest is the last tick, however old; nil if there was none.
+func (l *live) newest() *tick {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.last
 }
 
 func (l *live) watched() bool {
@@ -157,7 +180,7 @@ func (l *live) run(ctx context.Context, db Database, bell *outbox.Doorbell) {
 func (l *live) read(ctx context.Context, db *postgres.DB) *tick {
 	var followed []int64
 	for _, t := range l.taken {
-		if t.Next == "" && !t.Ended {
+		if t.Next == "" && !t.ended {
 			followed = append(followed, t.ID)
 		}
 	}
@@ -180,13 +203,13 @@ func (l *live) read(ctx context.Context, db *postgres.DB) *tick {
 		t.Err = "The database does not answer. The page shows what it said last."
 		return t
 	}
-	t := &tick{facts: f, Programs: programsOf(f, l.seen), Quick: quick(f)}
+	t := &tick{facts: f, Programs: programsOf(f, l.seen)}
 	t.Boxes = boxes(f, t.Programs)
 	l.follow(t)
 	return t
 }
 
-// follow notes the messages of workers that are gone, and who takes them over.
+// follow notes the messages of workers that are gone, and the workers that take them over.
 func (l *live) follow(t *tick) {
 	gone := func(holder string) bool { _, has := t.Sessions["payonce-worker "+holder]; return !has }
 	now := map[int64]message{}
@@ -216,18 +239,18 @@ func (l *live) follow(t *tick) {
 	for i := range l.taken {
 		o := &l.taken[i]
 		for _, m := range t.Followed {
-			if m.ID != o.ID || o.Next != "" || o.Ended {
+			if m.ID != o.ID || o.Next != "" || o.ended {
 				continue
 			}
 			o.After = t.At.Sub(l.seen["payonce-worker "+o.Holder])
 			if m.Holder != o.Holder {
 				o.Next = cmp.Or(m.Holder, "a worker that has let go of it")
 			} else {
-				o.Ended = m.Status != "running" // its holder had finished it
+				o.ended = m.Status != "running"
 			}
 		}
 	}
-	l.taken = slices.DeleteFunc(l.taken, func(o takeover) bool { return o.Ended && o.Next == "" })
+	l.taken = slices.DeleteFunc(l.taken, func(o takeover) bool { return o.ended && o.Next == "" })
 	t.Takeovers = slices.Clone(l.taken)
 }
 
@@ -276,8 +299,8 @@ func (l *live) auditAlways(ctx context.Context, db *postgres.DB) {
 	}
 }
 
-// paced is the audit's database: it sends one statement at a time, within the budget, and rests
-// for as long as the last one took, several times. Its sessions read whole tables anyway.
+// paced is the audit's database. It sends one statement at a time, within the budget, and rests
+// in proportion to what the last one took. Its sessions read whole tables anyway.
 type paced struct {
 	*live
 

@@ -25,15 +25,10 @@ const (
 	idLength   = 26 // of rand.Text
 	idleTime   = time.Hour
 	longest    = 12 * time.Hour
-	askAfter   = 30 * time.Second // that the key was last asked for
+	askAfter   = 30 * time.Second // that the key was last found valid
 	mostLogins = 1000
 	demoActor  = "console:demo"
 )
-
-// visitor is a browser. Actor is the operator's name in the audit log; "" for none.
-type visitor struct{ id, Actor string }
-
-type visitorKey struct{} // in a request's context
 
 var (
 	errNoKey    = errors.New("no operator has signed in")
@@ -51,32 +46,32 @@ type login struct {
 	key, actor string
 	began      time.Time
 
-	mu    sync.Mutex
-	used  time.Time
-	asked time.Time // when the key was last found valid
+	mu          sync.Mutex
+	used, asked time.Time // asked: when the key was last found valid
 }
 
-func newLogins(guesses *guess.Limiter) *logins {
+func newLogins(guesses int) *logins {
 	known, err := lru.New[string, *login](mostLogins)
 	if err != nil {
 		panic(err) // only a size below one is refused
 	}
-	return &logins{guesses, known}
+	return &logins{guess.New(guesses), known}
 }
 
-// visit returns the visitor of a request. A browser without an id gets one.
-func (c *Console) visit(w http.ResponseWriter, r *http.Request) visitor {
-	if v, ok := r.Context().Value(visitorKey{}).(visitor); ok {
-		return v
+type browserKey struct{} // of the browser's id in a request's context
+
+// identified returns the request with the id of its browser, which gets one if it has none.
+func (c *Console) identified(w http.ResponseWriter, r *http.Request) *http.Request {
+	given, err := r.Cookie(c.cookie())
+	if err != nil || len(given.Value) != idLength {
+		given = &http.Cookie{Value: c.newID(w)}
 	}
-	var v visitor
-	if given, err := r.Cookie(c.cookie()); err == nil && len(given.Value) == idLength {
-		v.id = given.Value
-	} else {
-		v.id = c.newID(w)
-	}
-	v.Actor, _ = c.operator(r) // "" where the operator is not known any more
-	return v
+	return r.WithContext(context.WithValue(r.Context(), browserKey{}, given.Value))
+}
+
+func browser(r *http.Request) string {
+	id, _ := r.Context().Value(browserKey{}).(string)
+	return id
 }
 
 // cookie is the name of the cookie. With TLS it is one that no other host and no page without TLS
@@ -88,6 +83,7 @@ func (c *Console) cookie() string {
 	return cookieName
 }
 
+// newID gives a browser another id.
 func (c *Console) newID(w http.ResponseWriter) string {
 	id := rand.Text()
 	http.SetCookie(w, &http.Cookie{
@@ -96,49 +92,42 @@ func (c *Console) newID(w http.ResponseWriter) string {
 	return id
 }
 
-// token is what the forms of a visitor carry.
+// token is what the forms of a browser carry.
 func (c *Console) token(id string) string {
 	mac := hmac.New(sha256.New, c.secret)
 	mac.Write([]byte(id))
 	return hex.EncodeToString(mac.Sum(nil))
 }
 
-func (c *Console) genuine(v visitor, token string) bool {
-	return hmac.Equal([]byte(c.token(v.id)), []byte(token))
-}
-
 // operator returns the name of the operator who sends a request, else errNoKey. The key is asked
-// for anew every half minute, so a key that was revoked is refused soon.
+// for anew every half minute, so one that was revoked is refused soon.
 func (c *Console) operator(r *http.Request) (string, error) {
-	if c.Options.Open {
+	if c.Open {
 		return demoActor, nil
 	}
-	given, err := r.Cookie(c.cookie())
-	if err != nil {
-		return "", errNoKey
-	}
-	l, ok := c.logins.known.Get(given.Value)
+	l, ok := c.logins.known.Get(browser(r))
 	if !ok {
 		return "", errNoKey
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := c.Now()
-	if now.Sub(l.used) > idleTime || now.Sub(l.began) > longest {
-		c.logins.known.Remove(given.Value)
-		return "", errNoKey
+	err := error(errWrongKey)
+	if now.Sub(l.used) < idleTime && now.Sub(l.began) < longest {
+		if err = nil; now.Sub(l.asked) >= askAfter {
+			err = c.ask(r.Context(), l.key, addressOf(r))
+		}
 	}
-	l.used = now
-	if now.Sub(l.asked) < askAfter {
-		return l.actor, nil
-	}
-	if err := c.ask(r.Context(), l.key, addressOf(r)); errors.Is(err, errWrongKey) {
-		c.logins.known.Remove(given.Value)
+	switch {
+	case errors.Is(err, errWrongKey):
+		c.logins.known.Remove(browser(r))
 		return "", errNoKey
-	} else if err != nil {
+	case err != nil:
 		return "", err
 	}
-	l.asked = now
+	if l.used = now; now.Sub(l.asked) >= askAfter {
+		l.asked = now
+	}
 	return l.actor, nil
 }
 
@@ -150,15 +139,10 @@ func (c *Console) ask(ctx context.Context, key, from string) error {
 	}
 	m, err := merchants.Authenticate(ctx, db, key)
 	addr, _ := netip.ParseAddr(from)
-	switch {
-	case errors.Is(err, merchants.ErrUnauthorized):
-		return errWrongKey
-	case err != nil:
-		return err
-	case !m.May(merchants.Operator) || !m.Accepts(addr.Unmap().WithZone("")):
+	if errors.Is(err, merchants.ErrUnauthorized) || err == nil && (!m.May(merchants.Operator) || !m.Accepts(addr.Unmap().WithZone(""))) {
 		return errWrongKey
 	}
-	return nil
+	return err
 }
 
 func addressOf(r *http.Request) string {
@@ -166,10 +150,8 @@ func addressOf(r *http.Request) string {
 	return host
 }
 
-func (c *Console) loginPage(*http.Request) (any, error) { return nil, nil }
-
 // login begins a session under a new id. A wrong key counts as a guess of the address.
-func (c *Console) login(w http.ResponseWriter, r *http.Request, _ visitor) (string, error) {
+func (c *Console) login(w http.ResponseWriter, r *http.Request, _ string) (string, error) {
 	from, key := addressOf(r), strings.TrimSpace(r.PostForm.Get("key"))
 	if c.logins.guesses.Refuses(from, c.Now()) {
 		return "", errGuessing
@@ -181,8 +163,7 @@ func (c *Console) login(w http.ResponseWriter, r *http.Request, _ visitor) (stri
 		}
 		return "", err
 	}
-	hash := sha256.Sum256([]byte(key))
-	if err := merchants.RecordUses(r.Context(), c.db.Load(), [][]byte{hash[:]}); err != nil {
+	if err := merchants.RecordUses(r.Context(), c.db.Load(), [][]byte{hashOf(key)}); err != nil {
 		return "", err
 	}
 	now, actor := c.Now(), "console:"+merchants.Prefix(key)
@@ -191,8 +172,8 @@ func (c *Console) login(w http.ResponseWriter, r *http.Request, _ visitor) (stri
 	return "/", nil
 }
 
-func (c *Console) logout(w http.ResponseWriter, _ *http.Request, v visitor) (string, error) {
-	c.logins.known.Remove(v.id)
+func (c *Console) logout(w http.ResponseWriter, r *http.Request, _ string) (string, error) {
+	c.logins.known.Remove(browser(r))
 	c.newID(w)
 	return "/login", nil
 }

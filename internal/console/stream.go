@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"net/http"
 	"slices"
+	"strconv"
 	"time"
 )
 
@@ -13,7 +14,7 @@ const (
 	streamTime  = 10 * time.Minute // after which the browser connects again
 )
 
-// progress is what a tick has of one charge.
+// progress is what a tick has of one charge, since its page was read.
 type progress struct {
 	Events []event // oldest first
 	Leases []lease
@@ -31,7 +32,7 @@ func (c *Console) flow(r *http.Request) (any, error) {
 // or the operator's session ends. It reads nothing from the database.
 func (c *Console) stream(w http.ResponseWriter, r *http.Request) {
 	if _, err := c.operator(r); err != nil {
-		c.fail(w, r, err)
+		c.show(w, r, "", nil, err)
 		return
 	}
 	select {
@@ -46,6 +47,7 @@ func (c *Console) stream(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	control := http.NewResponseController(w)
 	page, charge := r.URL.Query().Get("page"), r.URL.Query().Get("charge")
+	after, _ := strconv.Atoi(r.URL.Query().Get("after")) // the version that the page shows; 0: none
 	sent := map[string][]byte{}
 	beat := time.NewTicker(heartbeat)
 	defer beat.Stop()
@@ -81,7 +83,7 @@ func (c *Console) stream(w http.ResponseWriter, r *http.Request) {
 				part("live", t.flow)
 			}
 			if charge != "" {
-				part("progress", c.live.render("progress", progressOf(t, charge)))
+				part("progress", c.live.render("progress", progressOf(t, charge, after)))
 			}
 		}
 		_ = control.SetWriteDeadline(c.Now().Add(sendTimeout)) // where it cannot be set, the server's counts
@@ -91,9 +93,9 @@ func (c *Console) stream(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func progressOf(t *tick, charge string) (p progress) {
+func progressOf(t *tick, charge string, after int) (p progress) {
 	for _, e := range slices.Backward(t.Events) {
-		if e.StreamID == charge {
+		if e.StreamID == charge && e.Version > after {
 			p.Events = append(p.Events, e)
 		}
 	}

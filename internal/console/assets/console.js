@@ -5,9 +5,9 @@
   const charge = document.querySelector("[data-charge]");
   const page = document.body.dataset.page;
   if (!document.getElementById("strip")) return;
-  const url = "/live?page=" + page + (charge ? "&charge=" + encodeURIComponent(charge.dataset.charge) : "");
+  const url = "/live?page=" + page + (charge ? "&charge=" + encodeURIComponent(charge.dataset.charge) + "&after=" + charge.dataset.after : "");
   let source = null;
-  let known = null;
+  let known = ""; // versions that were drawn
 
   // say tells a screen reader.
   function say(text) {
@@ -78,7 +78,7 @@
       if (!e.data.trim()) return;
       put("progress", e.data);
       const versions = [...document.querySelectorAll("#progress [data-version]")].map((n) => n.dataset.version).join();
-      if (known !== null && known !== versions) redraw();
+      if (versions && known !== versions) redraw();
       known = versions;
     });
   }
@@ -89,12 +89,13 @@
     state("paused");
   }
 
-  // redraw reads the page again, a while after the charge has changed, in place.
+  // redraw reads the page again in place, a while after the charge has changed. The server answers
+  // when its budget allows.
   let timer = null;
   function redraw() {
     clearTimeout(timer);
     timer = setTimeout(async () => {
-      const answer = await fetch(location.href, { credentials: "same-origin" }).catch(() => null);
+      const answer = await fetch(location.href, { headers: { "X-Redraw": "1" } }).catch(() => null);
       if (!answer || !answer.ok) return;
       const parsed = new DOMParser().parseFromString(await answer.text(), "text/html");
       const now = document.getElementById("progress");

@@ -30,7 +30,7 @@ func TestLimiter(t *testing.T) {
 	if l.Refuses("", now.Add(Interval)) {
 		t.Error("it is refused after the interval")
 	}
-	if any := New(0); any.Refuses("", now) {
+	if unlimited := New(0); unlimited.Refuses("", now) {
 		t.Error("0 refuses")
 	}
 }
