@@ -65,37 +65,27 @@ select key
 	return strings.Join(keys, ""), err
 }
 
-// rivalRefunds lets each commit take a moment, so that the requests read the charge before the
-// first refund is in it. The workers go on when all refunds are stored, and read them at once.
+// rivalRefunds lets both apis decide on the same events: they wait for one lock before either
+// commits. The workers go on when all refunds are stored, and read them at once.
 func rivalRefunds(ctx context.Context, s *scene) (string, error) {
 	id, err := s.endedCharge(ctx, "lab-refunds")
 	if err == nil {
-		err = errors.Join(s.setCommitDelay(ctx, 100*time.Millisecond), each(s.Workers, (*fleet.Process).Pause))
+		err = each(s.Workers, (*fleet.Process).Pause)
 	}
-	if err == nil {
-		var sent sync.WaitGroup
+	if err != nil {
+		return "", err
+	}
+	var sent sync.WaitGroup
+	err = s.whileLocked(ctx, "outbox", nil, func() error { return nil }, func() error {
 		for n := range 8 {
 			sent.Go(func() {
 				s.traffic.PostAll(ctx, 1, "/v1/charges/"+id+"/refunds", fmt.Sprintf("lab-refund-%d", n), []byte(`{"amount": 700}`))
 			})
 		}
-		sent.Wait()
-		err = errors.Join(s.setCommitDelay(ctx, 0), each(s.Workers, (*fleet.Process).Resume))
-	}
-	return id, err
-}
-
-func (s *scene) setCommitDelay(ctx context.Context, delay time.Duration) error {
-	for _, sql := range []string{
-		"alter system set commit_siblings = 0",
-		fmt.Sprintf("alter system set commit_delay = %d", delay.Microseconds()),
-		"select pg_reload_conf()",
-	} {
-		if err := s.exec(ctx, sql); err != nil {
-			return err
-		}
-	}
-	return nil
+		return errors.Join(s.wait(ctx, selectWaiting, 2), traffic.Wait(ctx, 300*time.Millisecond)) // an api may wait for the use of its key
+	})
+	sent.Wait()
+	return id, errors.Join(err, each(s.Workers, (*fleet.Process).Resume))
 }
 
 // lostCommit plays a failover to a standby that does not have the latest commit.
