@@ -31,8 +31,8 @@ type consoleSettings struct {
 	AllowPrivilegedDatabaseUser bool `env:"ALLOW_PRIVILEGED_DATABASE_USER"`
 	// As above, and permits the console on an address of a network without TLS.
 	AllowPlaintext bool `env:"ALLOW_PLAINTEXT"`
-	// key: an operator signs in with a key of scope operator. open: nobody is asked, for a demo on
-	// a machine of your own.
+	// key: an operator signs in with a key of scope operator. open: it asks for no key, for a demo
+	// on a machine of your own.
 	Access string `env:"CONSOLE_ACCESS" envDefault:"key"`
 
 	ConsoleAddress
@@ -101,7 +101,7 @@ func (consoleCmd) Run(ctx context.Context) error {
 	}
 	defer db.Close()
 	c := web.New(o)
-	server := c.Server() //nolint:contextcheck // a request carries its own context
+	server := c.Server()
 	if o.TLS {
 		if server.TLSConfig, err = program.TLS(log, s.TLSCertFile, s.TLSKeyFile); err != nil {
 			return err
@@ -117,7 +117,7 @@ func (consoleCmd) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// demoConsole is the console of a demo: nobody signs in, and it says nothing.
+// demoConsole is the console of a demo: it asks for no key and logs nothing.
 type demoConsole struct {
 	*web.Console
 
@@ -143,7 +143,7 @@ func newDemoConsole(ctx context.Context, lab *demo.Lab) (*demoConsole, error) {
 	o := s.options(slog.New(slog.DiscardHandler))
 	o.Open, o.Lab = true, crashLab{lab}
 	d := &demoConsole{Console: web.New(o), listener: listener, served: make(chan error, 1)}
-	server := d.Server() //nolint:contextcheck // a request carries its own context
+	server := d.Server()
 	go func() { d.served <- program.ServeListener(ctx, o.Log, listener, server) }()
 	return d, nil
 }

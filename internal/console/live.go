@@ -64,7 +64,7 @@ type tick struct {
 	Audit     []mark
 	AuditAt   time.Time // when the last audit ended; zero: none yet
 	AuditErr  string
-	Broken    int64  // violations of both
+	Broken    int    // violations of both
 	Err       string // the database does not answer; the rest is what it said last
 
 	flow, strip []byte // the Flow page and the line that every page has, rendered once for all
@@ -261,7 +261,7 @@ func (l *live) publish(t *tick) {
 	t.Audit, t.AuditAt, t.AuditErr = l.report.marks, l.report.at, l.report.err
 	t.Broken = 0
 	for _, m := range slices.Concat(t.Quick, t.Audit) {
-		t.Broken += m.Violated
+		t.Broken += int(m.Violated)
 	}
 	t.flow, t.strip = l.render("live", t), l.render("strip", t)
 	l.last = t
