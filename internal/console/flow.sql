@@ -103,4 +103,4 @@ select jsonb_build_object(
   'waited',    (select extract(epoch from clock_timestamp() - min(created_at)) from unread),
   'aside',     (select count(*) from (select from charges_set_aside limit 1000) a),
   'keys',      (select count(*) from (select from idempotency_keys limit 10001) k),
-  'appended',  (select coalesce(max(position), 0) from ledger_events))
+  'appended',  (select coalesce(max(position), 0) from (select position from ledger_events order by txid desc, position desc limit 1) newest))
