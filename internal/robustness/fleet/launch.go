@@ -26,7 +26,8 @@ func launch(program Program, addr string) (*life, error) {
 		return nil, err
 	}
 	// The context of a start bounds the start, not the life of the program.
-	command := exec.Command("/bin/sh", "-c", leash, "sh", path) //nolint:noctx // see above
+	args := append([]string{"-c", leash, "sh", path}, program.Args...)
+	command := exec.Command("/bin/sh", args...) //nolint:noctx // see above
 	env := map[string]string{}
 	maps.Copy(env, program.Env)
 	env["HTTP_ADDR"] = addr

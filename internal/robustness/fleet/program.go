@@ -15,6 +15,7 @@ type Program struct {
 	// Name distinguishes programs and names their log files.
 	Name string
 	Path string
+	Args []string
 	// Env is the whole environment, but for PATH, HOME and TMPDIR, which the
 	// program inherits. Without HTTP_ADDR it gets a free port of the loopback
 	// interface.

@@ -1,0 +1,165 @@
+// Package browser_test drives the console's pages in a real browser, on a real demo whose workers it
+// kills. It is a module of its own, so that the browser's protocol is not among what payonce
+// depends on.
+package browser_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/robustness/fleet"
+	"github.com/payonce/payonce/internal/robustness/traffic"
+	"github.com/payonce/payonce/internal/testrun"
+)
+
+func TestMain(m *testing.M) { testrun.Main(m) }
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// world is a demo that stays up.
+type world struct {
+	fleet.Binaries
+
+	browser context.Context
+
+	folder string
+	url    string // of the console
+	api    string
+	key    string
+	data   string // URL of the database
+	db     *pgx.Conn
+	faults traffic.Sandbox
+	orders int
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	folder := t.TempDir()
+	must(t, os.Chmod(folder, 0o755)) // PostgreSQL may run as another user
+	built, err := fleet.Build(t.Context(), folder)
+	must(t, err)
+	w := &world{Binaries: built, folder: folder}
+	stderr, err := os.Create(filepath.Join(folder, "stderr"))
+	must(t, err)
+	demo := exec.CommandContext(context.WithoutCancel(t.Context()), built.Payonce, "demo", "--keep", "--charges", "12", "--seed", "7")
+	demo.Dir, demo.Stderr, demo.WaitDelay = folder, stderr, time.Second
+	demo.Env = append(os.Environ(), "CONSOLE_ADDR=127.0.0.1:0")
+	must(t, demo.Start())
+	ended := make(chan error, 1)
+	go func() { ended <- demo.Wait() }()
+	t.Cleanup(func() {
+		_ = demo.Process.Signal(syscall.SIGINT)
+		if !await.Within(time.Minute, func() bool { return len(ended) == 1 }) {
+			t.Error("the demo does not end")
+			_ = demo.Process.Kill()
+		}
+		_ = stderr.Close()
+	})
+	said := func() string {
+		text, err := os.ReadFile(stderr.Name())
+		must(t, err)
+		return string(text)
+	}
+	await.Progress(t, "the demo stays up", func() (string, bool) {
+		if len(ended) == 1 {
+			t.Fatalf("the demo ended: %s", said())
+		}
+		return said(), strings.Contains(said(), "everything stays up")
+	})
+	find := func(name string) string {
+		found := regexp.MustCompile(`(?m)^ *` + name + `:? +(\S.*)$`).FindStringSubmatch(said())
+		if found == nil {
+			t.Fatalf("the demo does not say its %s:\n%s", name, said())
+		}
+		return found[1]
+	}
+	w.url, w.api, w.key, w.data, w.faults = find("console"), find("api-1"), find("API key"), find("database"), traffic.Sandbox(find("sandbox"))
+	w.db, err = pgx.Connect(t.Context(), w.data)
+	must(t, err)
+	t.Cleanup(func() { _ = w.db.Close(context.WithoutCancel(t.Context())) })
+	return w
+}
+
+// charge sends a charge and returns its id.
+func (w *world) charge(t *testing.T) string {
+	t.Helper()
+	w.orders++
+	order := fmt.Sprintf("browser-%d", w.orders)
+	body := fmt.Sprintf(`{"order_id":%q,"amount":1250,"currency":"EUR","payment_method":"pm_card_visa","items":[{"sku":"mug","quantity":1}]}`, order)
+	status, answer := w.call(t, http.MethodPost, "/v1/charges", order, body)
+	if status != http.StatusAccepted {
+		t.Fatalf("the charge was answered %d %s", status, answer)
+	}
+	var accepted struct{ ID string }
+	must(t, json.Unmarshal(answer, &accepted))
+	return accepted.ID
+}
+
+func (w *world) call(t *testing.T, method, path, key, body string) (int, []byte) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), method, w.api+path, strings.NewReader(body))
+	must(t, err)
+	request.Header = http.Header{"Authorization": {"Bearer " + w.key}, "Idempotency-Key": {key}, "Content-Type": {"application/json"}}
+	request.Close = true
+	response, err := http.DefaultClient.Do(request)
+	must(t, err)
+	defer func() { _ = response.Body.Close() }()
+	var text bytes.Buffer
+	_, err = text.ReadFrom(response.Body)
+	must(t, err)
+	return response.StatusCode, text.Bytes()
+}
+
+func (w *world) mustSucceed(t *testing.T, charge string) {
+	t.Helper()
+	await.Progress(t, charge+" succeeds", func() (string, bool) {
+		_, answer := w.call(t, http.MethodGet, "/v1/charges/"+charge, "", "")
+		return string(answer), strings.Contains(string(answer), `"status":"succeeded"`)
+	})
+}
+
+// setFaults breaks the provider until the subtest ends.
+func (w *world) setFaults(t *testing.T, f traffic.Faults) {
+	t.Helper()
+	must(t, w.faults.SetFaults(t.Context(), f))
+	t.Cleanup(func() { must(t, w.faults.ClearFaults(context.WithoutCancel(t.Context()))) })
+}
+
+// payonce runs the operator's tool.
+func (w *world) payonce(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := fleet.Run(t.Context(), map[string]string{"DATABASE_URL": w.data}, w.Payonce, args...)
+	must(t, err)
+	return string(out)
+}
+
+// guarded starts a second console, which asks for a key.
+func (w *world) guarded(t *testing.T) string {
+	t.Helper()
+	p, err := fleet.Start(t.Context(), fleet.Program{
+		Name: "console", Path: w.Payonce, Log: w.folder, Ready: "/login", Args: []string{"console"},
+		Env: map[string]string{"DATABASE_URL": w.data, "ALLOW_PRIVILEGED_DATABASE_USER": "1", "CONSOLE_ADDR": "127.0.0.1:0"},
+	})
+	must(t, err)
+	t.Cleanup(func() { must(t, p.Stop(context.WithoutCancel(t.Context()))) })
+	must(t, p.WaitReady(t.Context()))
+	return p.URL()
+}
