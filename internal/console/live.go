@@ -50,6 +50,7 @@ type takeover struct {
 	Next           string // the holder that took it over; "" while there is none
 	After          time.Duration
 
+	died  time.Time
 	ended bool // its holder had finished it
 }
 
@@ -223,13 +224,14 @@ func (l *live) follow(t *tick) {
 			one.Left = m.DueAt.Sub(t.At)
 		}
 		t.Leases = append(t.Leases, one)
+		if before, had := l.holders[m.ID]; had && before.Holder != m.Holder && gone(before.Holder) {
+			l.bury(t, before, m.Holder)
+		}
 		l.holders[m.ID] = m
 	}
 	for _, id := range slices.Sorted(maps.Keys(l.holders)) {
-		m := l.holders[id]
-		known := slices.ContainsFunc(l.taken, func(o takeover) bool { return o.ID == id && o.Holder == m.Holder })
-		if gone(m.Holder) && !known {
-			l.taken = slices.Insert(l.taken, 0, takeover{ID: id, Charge: m.OrderingKey, Holder: m.Holder})
+		if m := l.holders[id]; gone(m.Holder) {
+			l.bury(t, m, "")
 		}
 		if _, open := now[id]; !open {
 			delete(l.holders, id)
@@ -242,7 +244,7 @@ func (l *live) follow(t *tick) {
 			if m.ID != o.ID || o.Next != "" || o.ended {
 				continue
 			}
-			o.After = t.At.Sub(l.seen["payonce-worker "+o.Holder])
+			o.After = t.At.Sub(o.died)
 			if m.Holder != o.Holder {
 				o.Next = cmp.Or(m.Holder, "a worker that has let go of it")
 			} else {
@@ -252,6 +254,18 @@ func (l *live) follow(t *tick) {
 	}
 	l.taken = slices.DeleteFunc(l.taken, func(o takeover) bool { return o.ended && o.Next == "" })
 	t.Takeovers = slices.Clone(l.taken)
+}
+
+// bury notes once that the holder of a message is gone. next has the message already, "" if none has.
+func (l *live) bury(t *tick, m message, next string) {
+	if slices.ContainsFunc(l.taken, func(o takeover) bool { return o.ID == m.ID && o.Holder == m.Holder }) {
+		return
+	}
+	died, seen := l.seen["payonce-worker "+m.Holder]
+	if !seen {
+		died = t.At
+	}
+	l.taken = slices.Insert(l.taken, 0, takeover{ID: m.ID, Charge: m.OrderingKey, Holder: m.Holder, Next: next, After: t.At.Sub(died), died: died})
 }
 
 // publish gives every page a tick.

@@ -72,8 +72,6 @@ func (c *Console) stream(w http.ResponseWriter, r *http.Request) {
 			return
 		case <-end.C:
 			return
-		case <-c.closing:
-			return
 		case <-beat.C:
 			if _, err := c.operator(r); err != nil {
 				return

@@ -23,10 +23,15 @@
   // update makes old like fresh and keeps what has not changed: focus, scroll, animations.
   function update(old, fresh) {
     if (old.isEqualNode(fresh)) return;
-    const same = old.children.length === fresh.children.length && old.tagName === fresh.tagName;
+    if (old.tagName !== fresh.tagName) {
+      old.replaceWith(fresh);
+      return;
+    }
+    const same = old.children.length === fresh.children.length;
     if (same && old.children.length > 0 && texts(old) === texts(fresh)) {
       attributes(old, fresh);
-      for (let i = 0; i < old.children.length; i++) update(old.children[i], fresh.children[i]);
+      const next = [...fresh.children]; // a child that replaces another leaves fresh
+      [...old.children].forEach((child, i) => update(child, next[i]));
       return;
     }
     if (same && old.children.length === 0) {
