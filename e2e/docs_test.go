@@ -220,10 +220,11 @@ func copyOfTree(t *testing.T) string {
 // TestAddAStep_pageShowsTheDiffs: every line that the page shows as a part of a diff is in one.
 func TestAddAStep_pageShowsTheDiffs(t *testing.T) {
 	t.Parallel()
-	diffs := ""
+	var all strings.Builder
 	for _, h := range howTos {
-		diffs += readFile(t, h.diff)
+		all.WriteString(readFile(t, h.diff))
 	}
+	diffs := all.String()
 	blocks := strings.Split(readFile(t, howToPage), "```diff\n")[1:]
 	if len(blocks) == 0 {
 		t.Fatal("the page shows no part of a diff")

@@ -50,7 +50,8 @@ before update or delete or truncate on operator_actions
 
 -- The arguments are the action, the columns of subject, merchant and actor ('' for none), and
 -- the columns whose values are stored. Of a URL only the origin is stored: its path may hold a
--- token. The setting payonce.reason adds the operator's reason. An action that changes none of
+-- token. The setting payonce.reason adds the operator's reason, of which 2,000 characters stay:
+-- the logins of the api and the console may set it. An action that changes none of
 -- the stored values is not recorded. A worker states its retention under a new name at each
 -- start, so it is compared with the last one recorded.
 create function record_action() returns trigger
@@ -91,11 +92,11 @@ begin
       regexp_replace(earlier ->> 'webhook_url', '^(\w+://)([^/?#]*@)?([^/?#]*).*$', '\1\3'));
   end if;
   if current_setting('payonce.reason', true) <> '' then
-    shown := shown || jsonb_build_object('reason', current_setting('payonce.reason', true));
+    shown := shown || jsonb_build_object('reason', left(current_setting('payonce.reason', true), 2000));
   end if;
   insert into public.operator_actions
          (actor, login, action, subject, merchant_id, before, after)
-  values (coalesce(nullif(current_setting('payonce.actor', true), ''), nullif(held ->> tg_argv[3], ''), session_user),
+  values (left(coalesce(nullif(current_setting('payonce.actor', true), ''), nullif(held ->> tg_argv[3], ''), session_user), 255),
           session_user, tg_argv[0], held ->> tg_argv[1], held ->> tg_argv[2], earlier, shown);
   return null;
 end

@@ -166,6 +166,15 @@ select concat_ws(' ', action, actor, after ->> 'status', after ->> 'reason')
 	if fmt.Sprint(got) != fmt.Sprint([]string{"inbox retry " + actor + " pending", "inbox discard " + actor + " discarded paid by hand"}) {
 		t.Errorf("the audit log has %q", got)
 	}
+	testdb.Exec(t, w.db.Pool(), `
+do $$ begin
+  perform set_config('payonce.actor', repeat('a', 5000), true), set_config('payonce.reason', repeat('r', 5000), true);
+  update inbox set status = 'dead' where message_id = 'd-2';
+  update inbox set status = 'pending', decided_by = 'x', decided_at = now() where message_id = 'd-2';
+end $$`)
+	if long := testdb.All[string](t, w.db, `select length(actor) || ' ' || length(after ->> 'reason') from operator_actions order by action_id desc limit 1`)[0]; long != "255 2000" {
+		t.Errorf("of long texts the audit log keeps %s characters", long)
+	}
 	if body := w.get(t, "/dead-letters").body; !strings.Contains(body, "paid by hand") || !strings.Contains(body, actor) {
 		t.Error("the page does not show what was decided")
 	}
