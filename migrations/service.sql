@@ -255,11 +255,11 @@ grant execute on function snapshot_held to payonce_worker;
 -- Those of our programs stand in the middle of a batch that their program does not send to
 -- its end.
 --
--- Those of the api are known by their database user, who alone is not chosen by the session.
--- A transaction number holds back the readers of the outbox in every database of the server,
--- a snapshot vacuum, and a lock of a table migrations. An advisory lock outlives its
--- transaction, and the api takes none. Who may also act as the worker, as a superuser may, is
--- no user of the api. A commit that waits for its standby would become visible.
+-- Those of the api and the console are known by their database user, who alone is not chosen
+-- by the session. A transaction number holds back the readers of the outbox in every database
+-- of the server, a snapshot vacuum, and a lock of a table migrations. An advisory lock outlives
+-- its transaction, and these programs take none. Who may also act as the worker, as a
+-- superuser may, is no user of theirs. A commit that waits for its standby would become visible.
 create function end_stuck_sessions(program text, half_sent interval, held interval)
 returns bigint
 language sql volatile security definer
@@ -270,26 +270,27 @@ select count(*) filter (where pg_terminate_backend(a.pid))
   join pg_roles r
     on r.oid = a.usesysid
  cross join lateral (
-       select pg_has_role(r.oid, 'payonce_api', 'member')    as api,
+       select pg_has_role(r.oid, 'payonce_api', 'member')
+              or pg_has_role(r.oid, 'payonce_console', 'member') as client,
               pg_has_role(r.oid, 'payonce_worker', 'member') as worker,
               a.datname = current_database()                 as here) is_of
  where a.pid <> pg_backend_pid()
    and (pg_has_role(current_user, r.oid, 'usage')
         or pg_has_role(current_user, 'pg_signal_backend', 'usage') and not r.rolsuper)
    and (here
-        and (api or worker)
+        and (client or worker)
         and a.application_name like program || '%'
         and a.state = 'active'
         and a.wait_event = 'ClientRead'
         and a.backend_xid is not null
         and a.xact_start < clock_timestamp() - half_sent
         or
-        api and not worker
+        client and not worker
         and a.wait_event is distinct from 'SyncRep'
         and ((here or a.backend_xid is not null) and a.xact_start < clock_timestamp() - held
              or here and exists (select from pg_locks l where l.pid = a.pid and l.locktype = 'advisory')))
 $$;
-comment on function end_stuck_sessions is 'ends sessions that hold up others: those whose program sent half a batch and stopped, and those of the api that are older than a request; returns how many';
+comment on function end_stuck_sessions is 'ends sessions that hold up others: those whose program sent half a batch and stopped, and those of the api and the console that are older than a request; returns how many';
 revoke execute on function end_stuck_sessions from public;
 grant execute on function end_stuck_sessions to payonce_worker;
 

@@ -73,7 +73,7 @@ func (c *Console) stream(w http.ResponseWriter, r *http.Request) {
 		case <-end.C:
 			return
 		case <-beat.C:
-			if _, err := c.operator(r); err != nil {
+			if _, err := c.session(r, false); err != nil {
 				return
 			}
 			b.WriteString(": still here\n\n")
