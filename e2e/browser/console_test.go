@@ -209,6 +209,7 @@ func (w *world) kill(t *testing.T) {
 	for _, charge := range charges {
 		w.mustSucceed(t, charge)
 	}
+	await.Row(t, w.db, `select view::text not like '%"pending"%' from charge_list where '/charges/' || charge_id = $1`, leased[1])
 	b.open(leased[1])
 	b.until(`document.querySelector(".drawing svg").textContent.includes("` + victim + `")`)
 	b.keep("charge", 1100)
