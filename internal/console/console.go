@@ -100,6 +100,7 @@ type Console struct {
 	logins  *logins
 	pages   map[string]*template.Template
 	streams chan struct{}
+	closing chan struct{} // closed when the server stops, which live pages would hold up
 
 	experiments experiments
 }
@@ -125,7 +126,7 @@ func hashOf(text string) []byte {
 func New(o Options) *Console {
 	c := &Console{
 		Options: o, secret: []byte(rand.Text()), bell: doorbell.New(o.Log, true), logins: newLogins(o.Guesses),
-		pages: map[string]*template.Template{}, streams: make(chan struct{}, mostStreams),
+		pages: map[string]*template.Template{}, streams: make(chan struct{}, mostStreams), closing: make(chan struct{}),
 	}
 	layout := template.Must(template.New("layout.html").Funcs(functions).ParseFS(assets, "assets/layout.html", "assets/parts.html"))
 	for _, page := range []string{"flow", "charges", "charge", "letters", "letter", "lab", "learn", "login", "error"} {
@@ -148,12 +149,14 @@ func (c *Console) Run(ctx context.Context, db Database) {
 	c.db.Store(nil)
 }
 
-// Server returns a server of the pages.
+// Server returns a server of the pages, and is called once.
 func (c *Console) Server() *http.Server {
-	return &http.Server{
+	s := &http.Server{
 		Handler: c.Handler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second,
 		WriteTimeout: time.Minute, IdleTimeout: time.Minute, MaxHeaderBytes: 32 << 10,
 	}
+	s.RegisterOnShutdown(func() { close(c.closing) })
+	return s
 }
 
 // Handler serves the pages.

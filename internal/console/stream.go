@@ -72,6 +72,8 @@ func (c *Console) stream(w http.ResponseWriter, r *http.Request) {
 			return
 		case <-end.C:
 			return
+		case <-c.closing:
+			return
 		case <-beat.C:
 			if _, err := c.session(r, false); err != nil {
 				return
