@@ -36,6 +36,8 @@ type TimelineCharge struct {
 	Currency      string        `json:"currency"`
 	Status        domain.Status `json:"status"` // empty where an event could not be read
 	PaymentIntent string        `json:"payment_intent,omitempty"`
+
+	Steps []domain.StepState `json:"steps,omitempty"` // none where an event could not be read
 }
 
 // TimelineEntry is one thing that happened, or that is so as of the timeline.
@@ -233,10 +235,10 @@ func (t *Timeline) readEvents(ctx context.Context, q postgres.Querier, ids []str
 		c := TimelineCharge{
 			ID: charge.ID, MerchantID: e.MerchantID, OrderID: charge.OrderID,
 			Amount: charge.Amount.Amount, Currency: string(charge.Amount.Currency),
-			Status: charge.Status, PaymentIntent: charge.PaymentIntent,
+			Status: charge.Status, PaymentIntent: charge.PaymentIntent, Steps: charge.Steps,
 		}
 		if unreadable {
-			c.Status = ""
+			c.Status, c.Steps = "", nil
 		}
 		t.Charges = append(t.Charges, c)
 	}

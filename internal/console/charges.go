@@ -112,7 +112,6 @@ type history struct {
 	Version int           // of the last event
 	Drawing template.HTML // of lanes, which escapes what others have stored
 	Entries []entry
-	Steps   []domain.StepState
 }
 
 // entry is a line of the timeline.
@@ -152,15 +151,6 @@ func (c *Console) history(r *http.Request, name string) (h history, err error) {
 			one.Dropped = fmt.Sprint(guard)
 		}
 		h.Entries = append(h.Entries, one)
-	}
-	if len(h.Charges) == 1 {
-		found, err := c.rows(r, selectNamed, h.Charges[0].ID, 1)
-		if err != nil {
-			return h, err
-		}
-		for _, f := range found {
-			h.Steps = f.View.Steps
-		}
 	}
 	return h, nil
 }

@@ -57,7 +57,7 @@ values ('acme', 'POST /v1/charges', $1, '', 202, 'application/json', '/v1/charge
 	w.dead(t, id, hostile)
 	for path, holds := range map[string][]string{
 		"/":                                      {"Flow", "one outcome per charge", "1 dead letter", "no api has a session"},
-		"/charges":                               {id, "12\u202f345 EUR", "failed", "card_declined"},
+		"/charges":                               {id, "123.45 EUR", "failed", "card_declined"},
 		"/charges?q=" + id:                       {id},
 		"/charges?q=" + url.QueryEscape(hostile): {id},
 		"/charges?status=failed&amount=12345":    {id},

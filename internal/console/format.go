@@ -9,10 +9,12 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/payonce/payonce/internal/console/lanes"
 )
 
 var functions = template.FuncMap{
-	"decimal": decimal, "short": short, "clock": clock, "when": when, "money": money, "detail": detail, "kind": kind,
+	"decimal": decimal, "short": short, "clock": clock, "when": when, "money": lanes.Money, "detail": detail, "kind": kind,
 	"tail": tail, "plural": plural, "dict": dict,
 }
 
@@ -57,15 +59,6 @@ func short(d time.Duration) string {
 func clock(t time.Time) string { return t.UTC().Format("15:04:05.000") }
 
 func when(t time.Time) string { return t.UTC().Format(time.DateTime) }
-
-// money is an amount in minor units, as the API has it.
-func money(amount int64, currency string) string {
-	digits := strconv.FormatInt(amount, 10)
-	for i := len(digits) - 3; i > 0 && digits[i-1] != '-'; i -= 3 {
-		digits = digits[:i] + "\u202f" + digits[i:]
-	}
-	return digits + " " + currency
-}
 
 // detail is the members of a row in the order of their names.
 func detail(d map[string]any) string {

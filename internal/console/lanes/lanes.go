@@ -242,5 +242,5 @@ func (d *drawing) headline() string {
 }
 
 func chargeLine(c audit.TimelineCharge) string {
-	return fmt.Sprintf("%s  %s  %d %s  order %s", c.ID, cmp.Or(string(c.Status), "not readable"), c.Amount, c.Currency, c.OrderID)
+	return fmt.Sprintf("%s  %s  %s  order %s", c.ID, cmp.Or(string(c.Status), "not readable"), Money(c.Amount, c.Currency), c.OrderID)
 }
