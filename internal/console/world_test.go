@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/console"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
@@ -128,8 +129,12 @@ func (w *world) charge(t *testing.T, request domain.ChargeRequested, more ...dom
 	testdb.Must(t, err)
 	testdb.Must(t, outbox.Append(b, outbox.Message{Topic: "charges", ID: "m-1", Type: "charge.requested.v1", OrderingKey: id, Payload: []byte("{}")}))
 	testdb.Must(t, w.db.Commit(t.Context(), b))
-	_, err = ledger.Project(t.Context(), w.db)
-	testdb.Must(t, err)
+	// The projections wait for the transactions of other tests on the same server.
+	await.True(t, "the charge is in the list", func() bool {
+		_, err := ledger.Project(t.Context(), w.db)
+		testdb.Must(t, err)
+		return testdb.One[bool](t, w.db, `select exists (select from charge_list where charge_id = $1)`, id)
+	})
 }
 
 // counter counts the statements of the console's sessions.
