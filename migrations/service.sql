@@ -560,8 +560,9 @@ create policy request on idempotency_keys for insert to payonce_api
               and length(location) <= 1024);
 
 -- An event of the provider waits for the worker, which asks the provider itself. The api
--- holds no message and tries none, and a worker holds many at a time. An id that a message of the outbox may have is refused:
--- it would keep that message from being received.
+-- claims no message and makes no attempt. A worker has many messages in memory at a time, so
+-- their sizes are bounded. An id that a message of the outbox may have is refused: it would
+-- keep that message from being received.
 create policy provider on inbox for insert to payonce_api
   with check (receiver = 'fulfillment'
               and type like 'stripe.%'

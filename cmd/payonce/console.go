@@ -132,7 +132,7 @@ func newDemoConsole(ctx context.Context, lab *demo.Lab) (*demoConsole, error) {
 		return nil, err
 	}
 	if !s.local() {
-		return nil, fmt.Errorf("CONSOLE_ADDR is %s: nobody signs in to the demo's console, so it listens on this machine alone", s.Addr)
+		return nil, fmt.Errorf("CONSOLE_ADDR is %s: the demo's console asks for no key, so it listens on a loopback address alone", s.Addr)
 	}
 	listener, err := program.Listen(ctx, "CONSOLE_ADDR", s.Addr)
 	if err != nil {

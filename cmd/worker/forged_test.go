@@ -44,7 +44,7 @@ values ('charges',  'forged 1', '\xff', '{"type":7,"ordering_key":{},"partition_
        ('charges',  'forged 3', '', jsonb_build_object('type', 'refund.requested.v1', 'ordering_key', repeat('x', 99999))),
        ('outcomes', 'forged 4', 'null', '{"type":"charge.succeeded.v1","ordering_key":"ch_forged"}');
 insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, due_at, attempts, fence, done_fence, holder)
-values ('fulfillment',  'forged 5', 'ch_none', 'charge.requested.v1', '\xff', '{}', '', 'running', 'infinity', 1, 1, null, 'nobody'),
+values ('fulfillment',  'forged 5', 'ch_none', 'charge.requested.v1', '\xff', '{}', '', 'running', 'infinity', 1, 1, null, 'unknown'),
        ('fulfillment',  'forged 6', 'ch_exploded', 'charge.requested.v1', '', '"x"', '', 'pending', now(), 0, 0, null, null),
        ('notification', 'forged 7', 'ch_forged', 'charge.succeeded.v1', '{}', '{}', '', 'pending', now(), 99, 0, null, null),
        ('fulfillment',  'forged 8', 'ch_old', 'more', '', '{}', '', 'done', now(), 0, 1, 1, null);
