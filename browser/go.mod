@@ -1,4 +1,4 @@
-module github.com/payonce/payonce/e2e/browser
+module github.com/payonce/payonce/browser
 
 go 1.26.0
 
@@ -21,4 +21,4 @@ require (
 	golang.org/x/text v0.43.0 // indirect
 )
 
-replace github.com/payonce/payonce => ../..
+replace github.com/payonce/payonce => ..
