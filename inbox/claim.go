@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -18,27 +17,47 @@ import (
 //
 // The plans of these statements are kept, so they must be right for any content of the
 // table: "offset 0" and an order that exists in one index alone make each subquery a probe
-// of one key. A claim reads each message that waits behind another one of its key.
+// of one key, and a case of what a row must be leaves no index to find it but the primary key.
+//
+// A claim reads a window of the messages, since any number of them may wait behind others of
+// their keys. If it finds fewer than it could take, it also returns a row that is not
+// claimed, 'passed': the place behind which the next claim reads, or 0 at the end.
+
+// window is how many messages a claim reads of those that are due, or held back in a
+// partition.
+const window = `1000`
 
 // claimDue claims pending messages whose time has come and running ones whose lease has
 // expired, but none that this holder still handles ($5), whose lease the next heartbeat
-// renews. No open message is due before $9 (see lookAhead). A message for which its
-// partition has no share ($11, $12; $13 for the others) loses its due time: it is held
-// back. $10 messages are read, and $2 of those that fit are claimed. now(), unlike
-// clock_timestamp(), can bound an index scan.
+// renews. It reads behind the place ($9, $14), up to the time $15 if that is not null. A
+// message for which its partition has no share ($11, $12; $13 for the others) loses its due
+// time: it is held back. $10 messages are read, and $2 of those that fit are claimed. now(),
+// unlike clock_timestamp(), can bound an index scan.
 const claimDue = `
-with due as (
+with seen as materialized (
+  select id, due_at
+    from inbox
+   where receiver = $1
+     and status in ('pending', 'running')
+     and (due_at, id) > ($9, $14)
+     and due_at <= least(now(), $15)
+   order by due_at, id
+   limit ` + window + `
+), due as (
   select i.id, i.partition_key, i.status, i.due_at
-    from inbox i
-   where i.receiver = $1
-     and i.status in ('pending', 'running')
-     and i.due_at >= $9
-     and i.due_at <= now()
-     and i.id <> all($5::bigint[])
-     and case i.status when 'running' then i.deaths < 2 and ` + isSilent + ` else ` + isFirstOfKey + ` end
-   order by i.due_at
+    from seen
+   cross join lateral (
+           select i.id, i.partition_key, i.status, i.due_at
+             from inbox i
+            where i.id = seen.id
+              and i.due_at <= now()
+              and i.id <> all($5::bigint[])
+              and case i.status
+                  when 'pending' then ` + isFirstOfKey + `
+                  when 'running' then i.deaths < 2 and ` + isSilent + `
+                  end
+              for update skip locked) i
    limit $10
-     for update skip locked
 ), shared as (
   select due.id, due.due_at,
          due.status = 'running' or due.partition_key = ''
@@ -48,7 +67,12 @@ with due as (
 ), found as (
   select id, fits
     from (select id, fits, count(*) filter (where fits) over (order by due_at, id) as place from shared) s
-   where not fits or place <= $2` + claimFound
+   where not fits or place <= $2` + claimFound + `
+union all
+select 'passed', coalesce(last.id, 0), 0, 0, 0, 0, '', '', '', '', '', '{}', coalesce(last.due_at, now())
+  from (select count(*) as messages from due) due
+  left join (select id, due_at from seen order by due_at, id offset ` + window + ` - 1) last on true
+ where due.messages < $10`
 
 // isSilent holds for a running message i whose holder went silent: a little longer than
 // its lease, a part of the backoff that its id and fence select. If a message kills every
@@ -78,7 +102,7 @@ const isFirstOfKey = `not exists (
 // claimFound claims what was found, for holder $3 with lease $4, and holds back what does
 // not fit. The arrays keep it a probe of each row; a join was planned to read the table.
 const claimFound = `
-)
+), claimed as (
 update inbox i
    set status     = case when i.id = any (f.fitting) then 'running' else 'pending' end,
        fence      = i.fence + (i.id = any (f.fitting))::int,
@@ -90,8 +114,10 @@ update inbox i
        due_at     = case when i.id = any (f.fitting) then clock_timestamp() + $4::interval end
   from (select array(select id from found where fits) as fitting) f
  where i.id = any (array(select id from found))
-returning i.status = 'pending' as held_back, i.id, i.fence, i.attempts, i.deaths, i.waits,
-          i.message_id, i.type, i.ordering_key, i.partition_key, i.payload, i.metadata, clock_timestamp() as claimed`
+returning case i.status when 'pending' then 'held back' else 'claimed' end, i.id, i.fence, i.attempts, i.deaths, i.waits,
+          i.message_id, i.type, i.ordering_key, i.partition_key, i.payload, i.metadata, clock_timestamp()
+)
+select * from claimed`
 
 const (
 	// suspicion is how many deaths in a row make a suspected poison message: one that kills
@@ -134,24 +160,41 @@ with suspects as (
    where s.total <= $8::bigint` + claimFound
 
 // claimHeldBack claims the oldest messages that are held back of each partition ($5), as
-// many as its share ($7). Those up to $6 are gone: their dead index entries are not read.
+// many as its share ($7). Those up to $6 are passed: they are not read, nor their dead index
+// entries.
 const claimHeldBack = `
-with found as (
-  select h.id, true as fits
-    from unnest($5::text[], $6::bigint[], $7::int[]) as p (partition_key, gone, share)
+with partitions as (
+  select * from unnest($5::text[], $6::bigint[], $7::int[]) as p (partition_key, passed, share)
+), found as (
+  select h.id, true as fits, p.partition_key
+    from partitions p
    cross join lateral (
            select i.id
-             from inbox i
-            where i.receiver = $1
-              and i.partition_key = p.partition_key
-              and i.status = 'pending'
-              and i.due_at is null
-              and i.id > p.gone
-              and ` + isFirstOfKey + `
-            order by i.receiver, i.partition_key, i.id
-            limit p.share
-              for update skip locked) h
-   limit $2` + claimFound
+             from (` + heldBackOfPartition + ` limit ` + window + `) seen
+            cross join lateral (
+                    select i.id
+                      from inbox i
+                     where i.id = seen.id
+                       and i.due_at is null
+                       and case i.status when 'pending' then ` + isFirstOfKey + ` end
+                       for update skip locked) i
+            limit p.share) h
+   limit $2` + claimFound + `
+union all
+select 'passed', coalesce((` + heldBackOfPartition + ` offset ` + window + ` - 1 limit 1), 0), 0, 0, 0, 0, '', '', '', p.partition_key, '', '{}', now()
+  from partitions p
+ where (select count(*) from found) < $2
+   and (select count(*) from found f where f.partition_key = p.partition_key) < p.share`
+
+const heldBackOfPartition = `
+                   select id
+                     from inbox
+                    where receiver = $1
+                      and partition_key = p.partition_key
+                      and status = 'pending'
+                      and due_at is null
+                      and id > p.passed
+                    order by receiver, partition_key, id`
 
 // lookAhead is read after a claim, in its transaction. It returns the present, when the
 // next message becomes due that is not due yet, and the first due time at or after $2,
@@ -235,7 +278,7 @@ func (r *run) claimSeldom(ctx context.Context, slots int) (left int, err error) 
 		return slots, err
 	}
 	r.seldom = false
-	return slots - r.startClaimed(ctx, *found), nil
+	return slots - r.startClaimed(ctx, found), nil
 }
 
 // claimHeldBack leaves one slot to what is due. With a single slot they take turns.
@@ -244,26 +287,34 @@ func (r *run) claimHeldBack(ctx context.Context, slots int) (left int, err error
 	if slots == 1 {
 		n = rand.IntN(2) //nolint:gosec // it is no secret
 	}
-	partitions, above, shares := r.slots.heldBackShares(n)
+	partitions, passed, shares := r.slots.heldBackShares(n)
 	if len(partitions) == 0 {
 		return slots, nil
 	}
 	b := &pgx.Batch{}
-	found := r.queueClaim(b, claimHeldBack, n, partitions, above, shares, r.Policy.DeadLetters == Pass)
+	found := r.queueClaim(b, claimHeldBack, n, partitions, passed, shares, r.Policy.DeadLetters == Pass)
 	if err := r.DB.Commit(ctx, b); err != nil {
 		return slots, err
 	}
-	for _, d := range *found {
+	for _, d := range found.claimed {
 		r.slots.holdBack(d.Partition, d.row)
 	}
-	return slots - r.startClaimed(ctx, *found), nil
+	for _, d := range found.passed {
+		r.slots.passed(d.Partition, d.row)
+	}
+	return slots - r.startClaimed(ctx, found), nil
 }
 
-// claimDue claims what is due at or after dueFrom, in a full look what is due at any time.
+// claimDue claims what is due at or after dueFrom, in a full look what is due at any time,
+// and in a turn what is due behind the last claim's window.
 func (r *run) claimDue(ctx context.Context, slots int) (left int, next time.Duration, err error) {
 	from, full := r.dueFrom, time.Since(r.lookedAt) >= fullLook //nolint:forbidigo // it decides only how much is read
 	if full {
 		from = time.Time{}
+	}
+	behind := r.turn
+	if !r.turn.begun() {
+		behind = turn{dueAt: from}
 	}
 	rows, _ := r.handled()
 	p := r.Policy
@@ -278,7 +329,7 @@ func (r *run) claimDue(ctx context.Context, slots int) (left int, next time.Dura
 	var heldBack []string
 	b := &pgx.Batch{}
 	found := r.queueClaim(b, claimDue, slots, rows, p.BackoffBase.Seconds(), p.BackoffCap.Seconds(), p.DeadLetters == Pass,
-		from, read, partitions, shares, others)
+		behind.dueAt, read, partitions, shares, others, behind.row, behind.until)
 	b.Queue(lookAhead, r.Receiver, from, p.longest(), full).QueryRow(func(row pgx.Row) error {
 		return row.Scan(&now, &nextDue, &firstDue, &seldom, &heldBack)
 	})
@@ -294,11 +345,14 @@ func (r *run) claimDue(ctx context.Context, slots int) (left int, next time.Dura
 		r.seldom, r.lookedAt = seldom, time.Now() //nolint:forbidigo // as above
 		r.slots.setHeldBack(heldBack)
 	}
-	left = slots - r.startClaimed(ctx, *found)
+	for _, p := range found.passed {
+		r.turn = r.turn.after(p, now)
+	}
+	left = slots - r.startClaimed(ctx, found)
 	switch {
-	case len(*found) >= slots:
+	case len(found.claimed)+len(found.heldBack) >= slots:
 		return left, 0, nil // more may be due
-	case full && (seldom || len(heldBack) > 0):
+	case full && (seldom || len(heldBack) > 0) || r.turn.begun() || r.slots.inTurn():
 		next = r.Poll
 	case !full || r.slots.holdsBack() || firstDue != nil && !firstDue.After(now):
 		// A message may be due that waits for something else than its time, or that a look
@@ -311,40 +365,79 @@ func (r *run) claimDue(ctx context.Context, slots int) (left int, next time.Dura
 	return left, next, nil
 }
 
-// queueClaim queues a claim of at most n messages, which it returns once the batch is
-// committed.
-func (r *run) queueClaim(b *pgx.Batch, claim string, n int, its ...any) *[]*Delivery {
-	found := new([]*Delivery)
-	b.Queue(claim, append([]any{r.Receiver, n, r.Holder, r.Policy.Lease}, its...)...).Query(func(rows pgx.Rows) (err error) {
-		*found, err = pgx.CollectRows(rows, scanClaimed)
-		return err
+// turn is where claims read on that find fewer messages than they could take. It ends with
+// what was due when it began, so that the messages before it are soon read again.
+type turn struct {
+	dueAt time.Time
+	row   int64
+	until *time.Time // nil: no turn has begun
+}
+
+func (t turn) begun() bool { return t.until != nil }
+
+// after is the turn after a claim at a time that has passed messages.
+func (t turn) after(passed *Delivery, now time.Time) turn {
+	switch {
+	case passed.row == 0:
+		return turn{}
+	case !t.begun():
+		t.until = &now
+	}
+	t.dueAt, t.row = passed.claimed, passed.row
+	return t
+}
+
+// found is what a claim has found. What it has passed is no message: row is the place, or 0
+// at the end.
+type found struct {
+	claimed, heldBack, passed []*Delivery
+}
+
+// queueClaim queues a claim of at most n messages. Once the batch is committed, it returns
+// what the claim has found.
+func (r *run) queueClaim(b *pgx.Batch, claim string, n int, its ...any) *found {
+	f := &found{}
+	b.Queue(claim, append([]any{r.Receiver, n, r.Holder, r.Policy.Lease}, its...)...).Query(func(rows pgx.Rows) error {
+		*f = found{}
+		for rows.Next() {
+			if err := f.scan(rows); err != nil {
+				return err
+			}
+		}
+		return rows.Err()
 	})
-	return found
+	return f
 }
 
 // startClaimed starts the handlers of what was claimed, notes what was held back, and
 // returns how many slots are used.
-func (r *run) startClaimed(ctx context.Context, found []*Delivery) int {
-	claimed := slices.DeleteFunc(found, func(d *Delivery) bool {
-		if d.heldBack {
-			r.slots.holdBack(d.Partition, 0)
-		}
-		return d.heldBack
-	})
-	r.slots.assign(claimed)
-	r.start(ctx, claimed)
-	return len(claimed)
+func (r *run) startClaimed(ctx context.Context, f *found) int {
+	for _, d := range f.heldBack {
+		r.slots.holdBack(d.Partition, 0)
+	}
+	r.slots.assign(f.claimed)
+	r.start(ctx, f.claimed)
+	return len(f.claimed)
 }
 
-func scanClaimed(row pgx.CollectableRow) (*Delivery, error) {
+func (f *found) scan(row pgx.Row) error {
 	d := &Delivery{}
+	var what string
 	var metadata []byte
-	err := row.Scan(&d.heldBack, &d.row, &d.fence, &d.Attempt, &d.deaths, &d.Waits, &d.ID, &d.Type, &d.OrderingKey, &d.Partition,
+	err := row.Scan(&what, &d.row, &d.fence, &d.Attempt, &d.deaths, &d.Waits, &d.ID, &d.Type, &d.OrderingKey, &d.Partition,
 		&d.Payload, &metadata, &d.claimed)
 	if json.Unmarshal(metadata, &d.Metadata) != nil {
 		// Another program's, or not strings. The claim commits for all of its rows, so the
 		// content of one row must not lose the others.
 		d.Metadata = nil
 	}
-	return d, err
+	switch what {
+	case "held back":
+		f.heldBack = append(f.heldBack, d)
+	case "passed":
+		f.passed = append(f.passed, d)
+	default:
+		f.claimed = append(f.claimed, d)
+	}
+	return err
 }

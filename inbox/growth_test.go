@@ -93,6 +93,51 @@ func TestClaim_readsNoMoreAsTheInboxGrows(t *testing.T) {
 	}
 }
 
+// TestClaim_passesWhatIsBlocked: however many messages wait behind another one of their key,
+// a claim reads a window of them, and a free message behind them is soon claimed.
+func TestClaim_passesWhatIsBlocked(t *testing.T) {
+	t.Parallel()
+	testdb.Long(t, "it writes thousands of messages")
+	const blocked, window = 20_000, 1000
+	for name, change := range map[string]string{
+		"due":                      `select`,
+		"due, all at one time":     `update inbox set due_at = '2026-01-01'`,
+		"held back in a partition": `update inbox set due_at = null where status = 'pending'`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := testdb.URL(t)
+			sent := &statements{}
+			db := testdb.OpenAt(t, url, postgres.Options{})
+			write(t, db, `alter table inbox set (autovacuum_enabled = off)`)
+			putMany(t, db, `'blocked' || n`, `'hot'`, blocked+1)
+			put(t, db, "free", "free")
+			write(t, db, `update inbox set partition_key = 'p'`)
+			write(t, db, change)
+			write(t, db, `update inbox set status = 'running', fence = 1, holder = 'other', due_at = now() + interval '1 hour'
+				where message_id = 'blocked1'`)
+			before, begun := entriesRead(t, db), make(chan string, 10)
+			its := testdb.OpenAt(t, url, postgres.Options{Tracer: sent})
+			stop := start(t, processor(its, func(ctx context.Context, d *inbox.Delivery) error {
+				begun <- d.ID
+				<-ctx.Done()
+				return ctx.Err()
+			}))
+			if id := await.Receive(t, "a message", begun); id != "free" {
+				t.Errorf("%s was claimed", id)
+			}
+			claims := sent.claims.Load() + 1
+			stop()
+			its.Close()
+			if read := entriesRead(t, db) - before; read > claims*window*8 {
+				t.Errorf("%d claims read %d rows and entries of indexes", claims, read)
+			} else {
+				t.Logf("%d claims read %d", claims, read)
+			}
+		})
+	}
+}
+
 // entriesRead is how many rows of the inbox were ever read in sequence, and how many
 // entries of its indexes. What a session did is counted when it has ended.
 func entriesRead(t *testing.T, db *postgres.DB) int64 {

@@ -129,7 +129,7 @@ type statements struct {
 
 func (s *statements) TraceBatchStart(ctx context.Context, _ *pgx.Conn, d pgx.TraceBatchStartData) context.Context {
 	for _, q := range d.Batch.QueuedQueries {
-		if strings.Contains(q.SQL, "i.due_at >= $9") {
+		if strings.Contains(q.SQL, "(due_at, id) > ($9") {
 			s.claims.Add(1)
 		}
 	}

@@ -107,7 +107,6 @@ type Delivery struct {
 	claimed   time.Time // in database time
 	deaths    int       // holders in a row that died before this one
 	onReceipt bool      // claimed by the page that brought it
-	heldBack  bool      // and so not claimed
 	done      bool      // by its handler's transaction
 }
 

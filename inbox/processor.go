@@ -167,7 +167,8 @@ type run struct {
 	misfit   error     // of the tables
 	dueFrom  time.Time // no open message is due before, see lookAhead
 	lookedAt time.Time // when the last full look was
-	seldom   bool      // it has seen what claimSeldom is for
+	turn     turn
+	seldom   bool // it has seen what claimSeldom is for
 }
 
 type holding struct {

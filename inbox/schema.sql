@@ -89,12 +89,12 @@ create unique index inbox_one_running_per_key
     on inbox (receiver, ordering_key)
  where status = 'running';
 
--- The messages that a claim reads, in order of time. What is held back is not among
--- them, however much of it there is. Only a statement that states the condition on
--- due_at may use this index: without it the planner also searched here for the oldest
--- message of a key while the table had no statistics.
+-- The messages that a claim reads, in order of time, and of id where it is the same. What is
+-- held back is not among them, however much of it there is. Only a statement that states the
+-- condition on due_at may use this index: without it the planner also searched here for the
+-- oldest message of a key while the table had no statistics.
 create index inbox_due
-    on inbox (receiver, due_at)
+    on inbox (receiver, due_at, id)
  where status in ('pending', 'running')
    and due_at is not null;
 

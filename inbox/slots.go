@@ -14,15 +14,22 @@ type slots struct {
 	size int
 
 	mu          sync.Mutex
-	used        int              // by handlers, pages and the claim in progress
-	byPartition map[string]int   // used slots whose message is known
-	heldBack    map[string]int64 // partitions of which messages are held back, above a row number
-	dueFirst    bool             // due messages wait for slots, or nothing runs: pages get none
-	changed     chan struct{}    // closed at the next change
+	used        int               // by handlers, pages and the claim in progress
+	byPartition map[string]int    // used slots whose message is known
+	heldBack    map[string]passed // partitions of which messages are held back
+	dueFirst    bool              // due messages wait for slots, or nothing runs: pages get none
+	changed     chan struct{}     // closed at the next change
+}
+
+// passed is the row up to which claims have passed what is held back of a partition. In a
+// turn, each claim reads behind the last one.
+type passed struct {
+	row    int64
+	inTurn bool
 }
 
 func newSlots(size int) *slots {
-	return &slots{size: size, byPartition: map[string]int{}, heldBack: map[string]int64{}, dueFirst: true, changed: make(chan struct{})}
+	return &slots{size: size, byPartition: map[string]int{}, heldBack: map[string]passed{}, dueFirst: true, changed: make(chan struct{})}
 }
 
 // share is how many more slots a partition may take that has some of them.
@@ -44,7 +51,7 @@ func (s *slots) reserve(partition string) (reserved, heldBack bool) {
 		return false, false
 	}
 	if partition != "" && share(free, s.byPartition[partition]) == 0 {
-		s.heldBack[partition] += 0
+		s.heldBack[partition] = s.heldBack[partition]
 		return false, true
 	}
 	s.used++
@@ -115,9 +122,9 @@ func (s *slots) heldBackShares(n int) (partitions []string, above []int64, share
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	free := s.size - s.used + n
-	for partition, row := range s.heldBack {
+	for partition, passed := range s.heldBack {
 		if more := share(free, s.byPartition[partition]); more > 0 && len(partitions) < n {
-			partitions, above, shares = append(partitions, partition), append(above, row), append(shares, more)
+			partitions, above, shares = append(partitions, partition), append(above, passed.row), append(shares, more)
 		}
 	}
 	return partitions, above, shares
@@ -127,9 +134,13 @@ func (s *slots) heldBackShares(n int) (partitions []string, above []int64, share
 func (s *slots) setHeldBack(partitions []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.heldBack = make(map[string]int64, len(partitions))
+	before := s.heldBack
+	s.heldBack = make(map[string]passed, len(partitions))
 	for _, partition := range partitions {
-		s.heldBack[partition] = 0
+		s.heldBack[partition] = passed{}
+		if p := before[partition]; p.inTurn {
+			s.heldBack[partition] = p
+		}
 	}
 }
 
@@ -137,7 +148,19 @@ func (s *slots) setHeldBack(partitions []string) {
 func (s *slots) holdBack(partition string, row int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.heldBack[partition] = max(s.heldBack[partition], row)
+	p := s.heldBack[partition]
+	p.row = max(p.row, row)
+	s.heldBack[partition] = p
+}
+
+// passed notes that a claim found fewer messages of a partition than it could take, and
+// passed those up to row. 0 is the end of a turn.
+func (s *slots) passed(partition string, row int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if row > 0 || s.heldBack[partition].inTurn {
+		s.heldBack[partition] = passed{row, row > 0}
+	}
 }
 
 // ended says that a message has ended, behind which a claim may have passed over a later
@@ -145,9 +168,9 @@ func (s *slots) holdBack(partition string, row int64) {
 func (s *slots) ended(d *Delivery) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	above, heldBack := s.heldBack[d.Partition]
-	if heldBack {
-		s.heldBack[d.Partition] = min(above, d.row)
+	p, heldBack := s.heldBack[d.Partition]
+	if heldBack && !p.inTurn {
+		s.heldBack[d.Partition] = passed{row: min(p.row, d.row)}
 	}
 	return heldBack
 }
@@ -156,6 +179,17 @@ func (s *slots) holdsBack() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.heldBack) > 0
+}
+
+func (s *slots) inTurn() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.heldBack {
+		if p.inTurn {
+			return true
+		}
+	}
+	return false
 }
 
 func (s *slots) changedLocked() {

@@ -110,7 +110,7 @@ func lookups() []lookup {
 			ways: messageOnce + ", " + openByKey + ", " + byNumber,
 		},
 		{
-			in: "inbox", words: "i.due_at >= $9", args: "'r', 10, 'h', '30 s', '{}', 1, 10, false, '-infinity', 500, '{a,b}', '{0,7}', 9",
+			in: "inbox", words: "(due_at, id) > ($9", args: "'r', 10, 'h', '30 s', '{}', 1, 10, false, '-infinity', 500, '{a,b}', '{0,7}', 9, 0, null",
 			ways: "inbox_due receiver due_at, inbox_one_running_per_key receiver ordering_key, " + openByKey + " id, " + deadByKey + " id, " + byNumber,
 		},
 		{
@@ -118,7 +118,7 @@ func lookups() []lookup {
 			ways: "inbox_suspects receiver, " + byNumber,
 		},
 		{
-			in: "inbox", words: "p.gone", args: "'r', 10, 'h', '30 s', '{a,b}', '{0,7}', '{3,4}', false",
+			in: "inbox", words: "p.passed", args: "'r', 10, 'h', '30 s', '{a,b}', '{0,7}', '{3,4}', false",
 			ways: "inbox_held_back receiver partition_key id, inbox_one_running_per_key receiver ordering_key, " + openByKey + " id, " + deadByKey + " id, " + byNumber,
 		},
 		{
