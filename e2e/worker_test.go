@@ -1,11 +1,9 @@
 package e2e_test
 
 import (
-	"bytes"
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -74,79 +72,6 @@ func (d *deployment) mustBeDoneBySecondHolder(t *testing.T, id string) {
 	t.Helper()
 	mustRead(t, d, true, `select status = 'done' and attempts >= 2 and fence >= 2 and done_fence = fence
   from inbox where ordering_key = $1 and receiver = 'fulfillment'`, id)
-}
-
-// TestWorker_pausedPastItsLease_changesNothing pauses a worker that is about to
-// confirm a payment until another worker has completed the charge.
-func TestWorker_pausedPastItsLease_changesNothing(t *testing.T) {
-	t.Parallel()
-	startsPrograms(t)
-	// Given a worker that is paused before it confirms.
-	d := deploy(t, setup{apis: 1, workers: 2, gated: true})
-	paused, release, answered := make(chan int, 1), make(chan struct{}), make(chan struct{})
-	var mu sync.Mutex
-	sleeper := -1
-	d.gates.set(func(p passage) bool {
-		mu.Lock()
-		sleeps := p.call == "confirm" && p.side == failpoint.Before && sleeper < 0
-		if sleeps {
-			sleeper = p.worker
-		}
-		wakes := p.call == "confirm" && p.side == failpoint.After && p.worker == sleeper
-		mu.Unlock()
-		if sleeps {
-			if err := d.Workers[p.worker].Pause(); err != nil {
-				t.Error(err)
-			}
-			paused <- p.worker
-			hold(t, release)
-		}
-		if wakes {
-			close(answered)
-		}
-		return true
-	})
-	id := d.send(t, newOrder(visa)).ID
-	z := await.Receive(t, "a worker comes to confirm the payment", paused)
-	d.mustSucceedOnce(t, id)
-	const state = `
-select concat_ws(' ',
-         (select string_agg(concat_ws(' ', receiver, status, 'attempts', attempts, 'fence', fence, 'done by', done_fence, holder), ', ' order by id)
-            from inbox
-           where ordering_key = $1),
-         (select string_agg(concat_ws(' ', version, type, event_id), ', ' order by version)
-            from ledger_events
-           where stream_id = $1))`
-	completed := row[string](t, d, state, id)
-
-	// When it resumes, with the provider's answer.
-	close(release)
-	await.Receive(t, "the provider answers the paused worker", answered)
-	must(t, d.Workers[z].Resume())
-	messageID := row[string](t, d, `select message_id from inbox where ordering_key = $1 and receiver = 'fulfillment'`, id)
-	await.True(t, "the paused worker logs that it lost its lease", func() bool {
-		return d.warnsOf(t, d.Workers[z].Name(), messageID)
-	})
-
-	// Then nothing has changed.
-	d.mustSucceedOnce(t, id)
-	if diff := cmp.Diff(completed, row[string](t, d, state, id)); diff != "" {
-		t.Errorf("the paused worker changed what the other one had completed (-before +after):\n%s", diff)
-	}
-	d.mustBeDoneBySecondHolder(t, id)
-}
-
-// warnsOf reports whether a program logged a warning about a message.
-func (d *deployment) warnsOf(t *testing.T, program, messageID string) bool {
-	t.Helper()
-	for line := range bytes.Lines(d.log(t, program)) {
-		if bytes.HasSuffix(line, []byte("\n")) {
-			if e := mustBeLog(t, program, line); e.MessageID == messageID && e.Level == "WARN" {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // hold keeps a request at a gate until it is released or the test ends.

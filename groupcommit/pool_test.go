@@ -2,10 +2,8 @@ package groupcommit_test
 
 import (
 	"context"
-	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/groupcommit"
@@ -62,26 +60,4 @@ func TestNew_panicsWithoutAPool(t *testing.T) {
 		}
 	}()
 	groupcommit.New(nil, groupcommit.Options{})
-}
-
-func TestCommit_ofWhatCannotBeCommitted(t *testing.T) {
-	t.Parallel()
-	c, pool := plain(t)
-	if err := c.Commit(t.Context(), &pgx.Batch{}); err == nil {
-		t.Error("an empty batch is committed")
-	}
-	missing := &pgx.Batch{}
-	missing.Queue(`insert into nowhere (id) values ($1)`, 1)
-	if err := c.Commit(t.Context(), missing); groupcommit.OutcomeOf(err) != groupcommit.Refused || testdb.Code(err) != "42P01" {
-		t.Errorf("a missing table: %v", err)
-	}
-	large := &pgx.Batch{}
-	large.Queue(`insert into effects (id, text) values ($1, $2)`, 1, strings.Repeat("x", 10<<20))
-	if err := c.Commit(t.Context(), large); err != nil {
-		t.Errorf("10 MB: %v", err)
-	}
-	pool.Close()
-	if err := c.Commit(t.Context(), batch(2)); groupcommit.OutcomeOf(err) != groupcommit.NotSent {
-		t.Errorf("a closed pool: %v", err)
-	}
 }

@@ -91,23 +91,6 @@ func TestMiddleware(t *testing.T) {
 		wantEffects(t, db, 1)
 	})
 
-	t.Run("of many requests at once one is carried out, and all get its response", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		h := serve(db.Pool(), options{}, handle)
-		var group errgroup.Group
-		for range 20 {
-			group.Go(func() error {
-				if w := post(t, h, "/orders", "a mug", withKey); w.Code != http.StatusCreated {
-					t.Errorf("%+v", w)
-				}
-				return nil
-			})
-		}
-		_ = group.Wait() // no error
-		wantEffects(t, db, 1)
-	})
-
 	for _, test := range []struct {
 		name          string
 		target, body  string
@@ -326,17 +309,6 @@ func TestMiddleware_besideARivalInFlight(t *testing.T) {
 
 func TestMiddleware_faults(t *testing.T) {
 	t.Parallel()
-
-	t.Run("a commit whose answer is lost is answered from the key", func(t *testing.T) {
-		t.Parallel()
-		url := testdb.URL(t)
-		direct, proxy := testdb.OpenAt(t, url, postgres.Options{}), failpoint.StartCutter(t, url)
-		h := serve(armed{testdb.OpenAt(t, proxy.URL(), postgres.Options{}).Pool(), func() { proxy.Arm(failpoint.After, -1) }}, options{}, handle)
-		if w := post(t, h, "/orders", "a mug", withKey); w.Code != http.StatusCreated || w.Body.String() != "a mug\n\x00\xff" || proxy.Cuts() != 1 {
-			t.Errorf("%+v", w)
-		}
-		wantEffects(t, direct, 1)
-	})
 
 	t.Run("a commit whose outcome is unknown is 503, and the next request replays it", func(t *testing.T) {
 		t.Parallel()

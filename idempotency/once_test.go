@@ -314,17 +314,6 @@ func TestOnce_refusesWhatItCannotUse(t *testing.T) {
 	}
 }
 
-func TestOnce_keepsTenMegabytes(t *testing.T) {
-	t.Parallel()
-	db, large := testdb.Reused(t), strings.Repeat("x", 10<<20)
-	for range 2 {
-		got := once(t.Context(), db.Pool(), order{ID: "o-1"}, func(context.Context, pgx.Tx) (string, error) { return large, nil })
-		if got.Err != nil || got.Value != large {
-			t.Errorf("%d bytes, %v", len(got.Value), got.Err)
-		}
-	}
-}
-
 func TestOnce_inTheCallersTransaction(t *testing.T) {
 	t.Parallel()
 	db, w := testdb.Reused(t), &work{}

@@ -59,8 +59,7 @@ select pg_try_advisory_xact_lock($1)
 //
 // If we die here: until the commit of replace the live projections are the old ones, and
 // from then on the new ones; the next rebuild deletes the rows that no reader needs.
-// Tests: TestRebuild/a_rebuild_that_dies_leaves_the_live_ones_alone,
-// TestRebuildKilled in cmd/payonce.
+// Test: TestRebuild/a_rebuild_that_dies_leaves_the_live_ones_alone.
 func Rebuild(ctx context.Context, db *postgres.DB, progress func(events int64)) (Rebuilt, error) {
 	r := rebuild{db: db, progress: progress, found: Rebuilt{Examples: []string{}}}
 	// The lock keeps a second rebuild from undoing the work of the first. If the session that

@@ -2,6 +2,7 @@ package ledger_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -160,7 +161,13 @@ func TestRebuild(t *testing.T) {
 		db := history(t)
 		before := projections(t, db)
 		ctx, die := context.WithCancel(t.Context())
-		if got, err := ledger.Rebuild(ctx, db, func(int64) { die() }); err == nil || got.Live {
+		got, err := ledger.Rebuild(ctx, db, func(int64) {
+			if _, err := ledger.Rebuild(t.Context(), db, nil); ctx.Err() == nil && !errors.Is(err, ledger.ErrRebuilding) {
+				t.Errorf("a second rebuild while it works: %v", err)
+			}
+			die()
+		})
+		if err == nil || got.Live {
 			t.Fatalf("it found %+v", got)
 		}
 		if n := testdb.One[int](t, db, leftovers); n == 0 {
@@ -169,7 +176,7 @@ func TestRebuild(t *testing.T) {
 		if diff := cmp.Diff(before, projections(t, db)); diff != "" {
 			t.Errorf("projections (-before +after):\n%s", diff)
 		}
-		got, err := ledger.Rebuild(t.Context(), db, nil)
+		got, err = ledger.Rebuild(t.Context(), db, nil)
 		if err != nil || got.Different != 0 || got.Events != 280 {
 			t.Errorf("the next one found %+v, %v", got, err)
 		}

@@ -158,23 +158,3 @@ func TestMessages_refusesWhatIsNoPage(t *testing.T) {
 		})
 	}
 }
-
-// Watermill would deliver a refused page again, whole and inside its transaction.
-func TestSubscriber_halvesARefusedPage(t *testing.T) {
-	t.Parallel()
-	db := testdb.Open(t)
-	publish(t, db, "m1", "m2")
-	settled(t, db)
-	r := read(t, db, "g")
-	for i, want := range [][]string{{"m1", "m2"}, {"m1"}, {"m1"}, {"m2"}} {
-		page := r.nextPage(t)
-		if diff := cmp.Diff(want, named(messages(t, page))); diff != "" {
-			t.Errorf("page %d (-want +got):\n%s", i, diff)
-		}
-		if i < 2 {
-			page.Nack()
-		} else {
-			page.Ack()
-		}
-	}
-}

@@ -3,9 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
-	"os"
-	"os/exec"
 	"strings"
 	"testing"
 
@@ -75,61 +72,6 @@ func plant(t *testing.T, db *postgres.DB) {
 	b.Queue(`update charge_list set status = 'failed' where charge_id = 'ch_0001'`)
 	if err := db.Commit(t.Context(), b); err != nil {
 		t.Fatal(err)
-	}
-}
-
-// rebuildURL makes TestRebuildKilled the process that is killed.
-const rebuildURL = "PAYONCE_REBUILD_URL"
-
-// TestRebuildKilled kills a rebuild, with SIGKILL, when it has folded half of the
-// ledger. Its server is the parent's.
-func TestRebuildKilled(t *testing.T) {
-	testdb.Long(t, "it takes a large part of the time")
-	t.Parallel()
-	if url := os.Getenv(rebuildURL); url != "" {
-		_, err := ledger.Rebuild(t.Context(), testdb.Connect(t, url), func(int64) {
-			_, _ = os.Stdout.WriteString("folded\n")
-			<-t.Context().Done() // stand here until the end comes
-		})
-		t.Fatal(err)
-	}
-	const charges = 600
-	db, url := booked(t, charges)
-	plant(t, db)
-	child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestRebuildKilled$") //nolint:gosec // this test itself
-	child.Env = append(os.Environ(), rebuildURL+"="+url)
-	out, err := child.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := child.Start(); err != nil {
-		t.Fatal(err)
-	}
-	heard := make([]byte, len("folded\n"))
-	if _, err := io.ReadFull(out, heard); err != nil || string(heard) != "folded\n" {
-		t.Fatalf("it says %q: %v", heard, err)
-	}
-	if _, err := ledger.Rebuild(t.Context(), db, nil); !errors.Is(err, ledger.ErrRebuilding) {
-		t.Errorf("a second rebuild while it works: %v", err)
-	}
-	if err := child.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_ = child.Wait() // killed
-
-	if n := inTheList(t, db); n != charges {
-		t.Errorf("%d charges are listed, want %d", n, charges)
-	}
-	var found ledger.Rebuilt
-	await.True(t, "the server has seen that the process died", func() bool {
-		found, err = ledger.Rebuild(t.Context(), db, nil)
-		return !errors.Is(err, ledger.ErrRebuilding)
-	})
-	if err != nil || found.Events != charges || found.Different != 1 || !found.Live {
-		t.Errorf("the next one found %+v, %v", found, err)
-	}
-	if n := inTheList(t, db); n != charges {
-		t.Errorf("%d charges are listed after it, want %d", n, charges)
 	}
 }
 

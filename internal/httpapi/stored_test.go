@@ -10,9 +10,6 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/idempotency"
-	"github.com/payonce/payonce/internal/httpapi"
-	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testdb"
 )
 
@@ -122,63 +119,16 @@ func TestExpiredKey_isGone(t *testing.T) {
 	}
 }
 
-// What a fault of ours refuses is not stored, and the same request under the
-// same key is carried out.
-func TestServerFault_isNotStored(t *testing.T) {
-	testdb.Long(t, "it waits for seconds")
-	t.Parallel()
-	for name, plant := range map[string]struct{ fault, repair string }{
-		"a write that the store refuses": {
-			`alter table ledger_events add constraint planted check (stream_id = '') not valid`,
-			`alter table ledger_events drop constraint planted`,
-		},
-		"the last write that the store refuses": {
-			`alter table outbox add constraint planted check (message_id = '') not valid`,
-			`alter table outbox drop constraint planted`,
-		},
-		"a race for a version that is lost for ever": {
-			`
-create function lose() returns trigger language plpgsql as $$
-begin
-  raise unique_violation using constraint = 'ledger_events_version_once';
-end
-$$;
-create trigger planted before insert on ledger_events for each row execute function lose()`,
-			`drop function lose cascade`,
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := serve(t)
-			for _, r := range w.routes(t) {
-				before := rows(t, w.db)
-				plantIn(t, w, plant.fault)
-				a := w.send(t, r.under("key"))
-				wantProblem(t, a, "/problems/unavailable")
-				if a.header.Get("Idempotency-Expires") != "" || a.header.Get("Location") != "" {
-					t.Errorf("%s: headers %v", r.name, a.header)
-				}
-				wantRows(t, w.db, before, nil)
-				plantIn(t, w, plant.repair)
-				wantReplay(t, w.accepted(t, r.under("key")), w.send(t, r.under("key")))
-				wantRows(t, w.db, before, r.adds)
-			}
-		})
-	}
-}
-
 // plantIn runs statements that change the schema.
 func plantIn(t *testing.T, w *world, statements string) {
 	t.Helper()
 	testdb.Exec(t, w.db.Pool(), statements)
 }
 
-// memory is a cache that keeps everything, counts what it has answered, and does
-// not look which request it answers.
+// memory is a cache that keeps everything, and does not look which request it answers.
 type memory struct {
 	mu      sync.Mutex
 	records map[string]idempotency.Record
-	answers int
 }
 
 func (m *memory) Find(_ context.Context, key idempotency.Key, _ []byte) idempotency.Cached {
@@ -186,99 +136,9 @@ func (m *memory) Find(_ context.Context, key idempotency.Key, _ []byte) idempote
 	defer m.mu.Unlock()
 	place := fmt.Sprintf("%q", key)
 	record, found := m.records[place]
-	if found {
-		m.answers++
-	}
 	return idempotency.Cached{Record: record, Found: found, Keep: func(record idempotency.Record) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.records[place] = record
 	}}
-}
-
-func TestCache_answersReplaysAlone(t *testing.T) {
-	t.Parallel()
-	cache := &memory{records: map[string]idempotency.Record{}}
-	w := serve(t, func(api *httpapi.Config) { api.Intake.Keys.Cache = cache })
-	all, open, paid := w.outcomes(t)
-	answers := w.firsts(t, all)
-	if cache.answers != 0 {
-		t.Errorf("it answered %d requests that were new", cache.answers)
-	}
-	before := rows(t, w.db)
-	for i, test := range all {
-		wantReplay(t, answers[i], w.send(t, test.call))
-	}
-	if cache.answers != len(all) {
-		t.Errorf("it answered %d of %d replays", cache.answers, len(all))
-	}
-
-	// Another request under a key, and a key of which it knows nothing, are the
-	// database's.
-	for _, c := range []call{
-		post("a", body("amount", "1")), to(open+"/cancel", "f", ""), to(paid+"/refunds", "c", `{"amount":301}`),
-	} {
-		wantProblem(t, w.send(t, c), "/problems/idempotency-key-reused")
-	}
-	clear(cache.records)
-	answered := cache.answers
-	for i, test := range all {
-		wantReplay(t, answers[i], w.send(t, test.call))
-	}
-	if cache.answers != answered {
-		t.Errorf("it answered for %d requests of which it knew nothing", cache.answers-answered)
-	}
-	wantRows(t, w.db, before, nil)
-
-	// What was refused before the key is not in it either.
-	clear(cache.records)
-	for _, r := range w.routes(t) {
-		for _, fault := range r.faults() {
-			w.send(t, fault.call)
-		}
-	}
-	if n := len(cache.records); n != 2 { // of the two charges that routes asks for
-		t.Errorf("%d records: %v", n, cache.records)
-	}
-	w.api.Close()
-	if a := w.send(t, all[0].call); a.status != http.StatusServiceUnavailable {
-		t.Errorf("without the store no API key is valid, and yet: %d %s", a.status, a.body)
-	}
-}
-
-// A commit with an unknown outcome is answered 503, and the same request under the same key
-// finds out. It is carried out once.
-func TestUnknownCommit_isResolvedByItsKey(t *testing.T) {
-	t.Parallel()
-	for name, test := range map[string]struct {
-		side     failpoint.Side
-		replayed bool
-	}{
-		"that was made": {failpoint.After, true},
-		"that was not":  {failpoint.Before, false},
-	} {
-		for i, kind := range []string{"a charge", "a cancellation", "a refund"} {
-			t.Run(kind+" "+name, func(t *testing.T) {
-				t.Parallel()
-				address := testdb.URL(t)
-				direct := serveOn(t, testdb.OpenAt(t, address, postgres.Options{}))
-				r := direct.routes(t)[i]
-				before := rows(t, direct.db)
-				proxy := failpoint.StartCutter(t, address)
-				cut := serveOn(t, testdb.OpenAt(t, proxy.URL(), postgres.Options{MaxConns: 1}))
-				proxy.ArmLast(test.side, 3) // nothing else has so many statements
-				a := cut.send(t, r.under("key"))
-				if proxy.Cuts() != 1 {
-					t.Fatalf("%d connections were cut: status %d: %s", proxy.Cuts(), a.status, a.body)
-				}
-				wantProblem(t, a, "/problems/unavailable")
-
-				again := direct.accepted(t, r.under("key"))
-				if replayed := again.header.Get("Idempotent-Replayed") == "true"; replayed != test.replayed {
-					t.Errorf("replayed %t, want %t: %s", replayed, test.replayed, again.body)
-				}
-				wantRows(t, direct.db, before, r.adds)
-			})
-		}
-	}
 }

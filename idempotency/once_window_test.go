@@ -2,62 +2,14 @@ package idempotency_test
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/testdb"
 )
-
-func TestOnce_forEachOfABatch(t *testing.T) {
-	t.Parallel()
-
-	t.Run("items that are done are skipped, and one failure stays alone", func(t *testing.T) {
-		t.Parallel()
-		db, w, planted := testdb.Reused(t), &work{}, errors.New("planted")
-		batch := func(bad int) (done, skipped, failed int) {
-			results := make([]result[receipt], 12)
-			var group errgroup.Group
-			for i := range results {
-				group.Go(func() error {
-					results[i] = once(t.Context(), db.Pool(), order{ID: fmt.Sprint("o-", i/2)}, func(ctx context.Context, tx pgx.Tx) (receipt, error) {
-						r, err := w.do(ctx, tx)
-						if i/2 == bad {
-							err = planted
-						}
-						return r, err
-					})
-					return nil
-				})
-			}
-			_ = group.Wait() // each error is in its result
-			for i, r := range results {
-				switch {
-				case errors.Is(r.Err, planted) && i/2 == bad:
-					failed++
-				case r.Err != nil:
-					t.Error(r.Err)
-				case r.Replayed:
-					skipped++
-				default:
-					done++
-				}
-			}
-			return done, skipped, failed
-		}
-		for _, test := range []struct{ bad, done, skipped, failed int }{{2, 5, 5, 2}, {-1, 1, 11, 0}} {
-			if done, skipped, failed := batch(test.bad); done != test.done || skipped != test.skipped || failed != test.failed {
-				t.Errorf("%d done, %d skipped, %d failed, want %+v", done, skipped, failed, test)
-			}
-		}
-		wantEffects(t, db, 6)
-	})
-}
 
 // report is meant once an hour.
 func report(ctx context.Context, db idempotency.Beginner, w *work, hour, minute, second int) result[receipt] {
