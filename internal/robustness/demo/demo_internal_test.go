@@ -47,13 +47,18 @@ func TestStrikes_breakEnoughWhileChargesFlow(t *testing.T) {
 	}
 }
 
-func TestReportFindings_otherChecksThanExpected_isBroken(t *testing.T) {
+// TestReportFindings prints what was found also where another run ended with an error.
+func TestReportFindings(t *testing.T) {
 	t.Parallel()
-	for asExpected, want := range map[bool]error{true: nil, false: ErrBroken} {
+	for _, asExpected := range []bool{true, false} {
 		var out strings.Builder
 		f := Finding{Guard: Guards()[0], AsExpected: asExpected, Violated: []validate.Check{{Name: "streams have no gap", Violated: 1, Examples: []any{"ch_1"}}}}
-		if err := reportFindings(Options{Stdout: &out}, []Finding{f}); !errors.Is(err, want) || !strings.Contains(out.String(), "streams have no gap, for example ch_1") {
+		err := reportFindings(Options{Stdout: &out}, []Finding{{}, f}, []error{errStopped, nil})
+		if errors.Is(err, ErrBroken) == asExpected || !errors.Is(err, errStopped) || strings.Count(out.String(), "streams have no gap, for example ch_1") != 1 {
 			t.Errorf("as expected is %v: %v, and printed\n%s", asExpected, err, out.String())
+		}
+		if err := reportFindings(Options{Stdout: &out}, []Finding{f}, []error{nil}); (err == nil) != asExpected {
+			t.Errorf("as expected is %v: %v", asExpected, err)
 		}
 	}
 }

@@ -90,10 +90,7 @@ func Break(ctx context.Context, o Options, name string) error {
 		})
 	}
 	all.Wait()
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	return reportFindings(o, findings)
+	return reportFindings(o, findings, errs)
 }
 
 // choose returns the guards of a name.
@@ -275,11 +272,17 @@ func (f Finding) verdict() string {
 	return fmt.Sprintf("%s: violated: %s; expected: %s", f.Name, strings.Join(red, "; "), f.red())
 }
 
-// report prints the findings and returns ErrBroken if one is not as expected.
-func reportFindings(o Options, findings []Finding) error {
+// reportFindings prints what was found, also where a run ended with an error, and then returns these
+// errors. It returns ErrBroken if a finding is not as expected.
+func reportFindings(o Options, all []Finding, errs []error) error {
 	var text strings.Builder
 	var wrong []string
-	for _, f := range findings {
+	findings, failed := []Finding{}, errors.Join(errs...)
+	for i, f := range all {
+		if errs[i] != nil {
+			continue
+		}
+		findings = append(findings, f)
 		if !f.AsExpected && f.NotRun == "" {
 			wrong = append(wrong, f.Name)
 		}
@@ -295,7 +298,7 @@ func reportFindings(o Options, findings []Finding) error {
 	}
 	out := text.String()
 	if o.JSON {
-		body, err := json.MarshalIndent(map[string]any{"ok": wrong == nil, "guards": findings}, "", "  ")
+		body, err := json.MarshalIndent(map[string]any{"ok": wrong == nil && failed == nil, "guards": findings}, "", "  ")
 		if err != nil {
 			return err
 		}
@@ -305,7 +308,7 @@ func reportFindings(o Options, findings []Finding) error {
 		return err
 	}
 	if wrong != nil {
-		return fmt.Errorf("%w: other checks than expected without %s", ErrBroken, strings.Join(wrong, ", "))
+		failed = errors.Join(failed, fmt.Errorf("%w: other checks than expected without %s", ErrBroken, strings.Join(wrong, ", ")))
 	}
-	return nil
+	return failed
 }
