@@ -73,7 +73,7 @@ var rules = []rule{
 
 	// The programs.
 	{"internal/program", "migrations/version internal/postgres internal/telemetry", "what both services do at start and at the end"},
-	{"internal/guess", "", "counts wrong keys, whichever they are"},
+	{"internal/guess", "", "counts wrong keys by the client that sends them, whichever they are"},
 	{
 		"internal/console", "domain groupcommit inbox outbox internal/audit internal/console/lanes internal/doorbell internal/guess internal/loop " +
 			"internal/merchants internal/postgres",

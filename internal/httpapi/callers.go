@@ -3,7 +3,6 @@ package httpapi
 import (
 	"context"
 	"errors"
-	"net"
 	"net/netip"
 	"time"
 
@@ -11,22 +10,6 @@ import (
 
 	"github.com/payonce/payonce/internal/merchants"
 )
-
-// ipExtractor is how echo finds a client's address: that of the connection or, where this is a
-// trusted proxy's, the last one in X-Forwarded-For that is not.
-func ipExtractor(proxies []netip.Prefix) echo.IPExtractor {
-	if len(proxies) == 0 {
-		return echo.ExtractIPDirect()
-	}
-	trust := []echo.TrustOption{echo.TrustLoopback(false), echo.TrustLinkLocal(false), echo.TrustPrivateNet(false)}
-	for _, p := range proxies {
-		p = p.Masked()
-		trust = append(trust, echo.TrustIPRange(&net.IPNet{
-			IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen()),
-		}))
-	}
-	return echo.ExtractIPFromXFFHeader(trust...)
-}
 
 // clientOf is the client's address; invalid if the connection has none.
 func clientOf(c echo.Context) netip.Addr {

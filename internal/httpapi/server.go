@@ -197,7 +197,7 @@ func (a *API) Handler() http.Handler {
 	e := echo.New()
 	e.HideBanner, e.HidePort = true, true
 	e.HTTPErrorHandler = a.problem
-	e.IPExtractor = ipExtractor(a.TrustedProxies)
+	e.IPExtractor = guess.Client(a.TrustedProxies)
 	e.Use(
 		identify,
 		a.Observe,

@@ -1,0 +1,33 @@
+package guess
+
+import (
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Client returns what finds the address of a request's client: that of the connection or, where
+// this is a trusted proxy's, the last one in X-Forwarded-For that is not.
+func Client(proxies []netip.Prefix) func(*http.Request) string {
+	trusted := func(address string) bool {
+		ip, err := netip.ParseAddr(address)
+		return err == nil && slices.ContainsFunc(proxies, func(p netip.Prefix) bool { return p.Contains(ip.Unmap().WithZone("")) })
+	}
+	return func(r *http.Request) string {
+		direct, _, _ := net.SplitHostPort(r.RemoteAddr)
+		client := direct
+		for _, hop := range slices.Backward(strings.Split(strings.Join(r.Header["X-Forwarded-For"], ","), ",")) {
+			if !trusted(client) {
+				break
+			}
+			ip, err := netip.ParseAddr(strings.Trim(hop, " []"))
+			if err != nil {
+				return direct // who wrote it is not known
+			}
+			client = ip.String()
+		}
+		return client
+	}
+}
