@@ -2,15 +2,11 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
-	"unicode"
 
 	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/console/lanes"
@@ -113,45 +109,10 @@ func printTimeline(p *printer, t audit.Timeline) {
 		if e.Version > 0 {
 			what = strconv.Itoa(e.Version) + " " + what
 		}
-		row := []any{e.At.UTC().Format("2006-01-02 15:04:05.000"), e.Kind, what, e.Who, details(e.Detail)}
+		row := []any{e.At.UTC().Format("2006-01-02 15:04:05.000"), e.Kind, what, e.Who, e.Detail}
 		if several {
 			row = slices.Insert(row, 1, any(e.ChargeID))
 		}
 		return row
 	})
-}
-
-// details are the members in the order of their names.
-func details(d audit.Detail) string {
-	words := make([]string, 0, len(d))
-	for _, name := range slices.Sorted(maps.Keys(d)) {
-		words = append(words, name+"="+quoted(d[name]))
-	}
-	return strings.Join(words, " ")
-}
-
-func quoted(value any) string {
-	text := fmt.Sprint(value)
-	switch value := value.(type) {
-	case time.Time:
-		return value.UTC().Format(time.RFC3339)
-	case json.Number:
-		return text
-	case []string:
-		text = strings.Join(value, ", ")
-	case []any:
-		texts := make([]string, len(value))
-		for i, v := range value {
-			texts[i] = fmt.Sprint(v)
-		}
-		text = strings.Join(texts, ", ")
-	case string:
-		if at, err := time.Parse(time.RFC3339Nano, value); err == nil {
-			return at.UTC().Format(time.RFC3339)
-		}
-	}
-	if text == "" || strings.ContainsFunc(text, func(r rune) bool { return r == ' ' || r == '"' || r == '=' || !unicode.IsPrint(r) }) {
-		return strconv.Quote(text)
-	}
-	return text
 }

@@ -21,8 +21,8 @@
 //     within the pool's statement time-out. Only Reconcile can show that the provider
 //     took the money.
 //   - A timeline is not complete: retention removes outbox and inbox rows, the replay of a
-//     key leaves no trace, and a dead letter has no time. It reads the keys and the inbox
-//     whole and, for a refund's ID, all events.
+//     key leaves no trace, and a dead letter has no time. It reads the keys
+//     whole, the inbox from the charge's first message on and, for a refund's ID, all events.
 //
 // Tables: audit_results, which the worker's metrics report, and operator_actions.
 package audit

@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/jackc/pgx/v5"
 
@@ -69,6 +71,41 @@ func (d *Detail) UnmarshalJSON(text []byte) error {
 	decoder := json.NewDecoder(strings.NewReader(string(text)))
 	decoder.UseNumber()
 	return decoder.Decode((*map[string]any)(d))
+}
+
+// String is the members in the order of their names, with quotes where they are needed.
+func (d Detail) String() string {
+	words := make([]string, 0, len(d))
+	for _, name := range slices.Sorted(maps.Keys(d)) {
+		words = append(words, name+"="+quoted(d[name]))
+	}
+	return strings.Join(words, " ")
+}
+
+func quoted(value any) string {
+	text := fmt.Sprint(value)
+	switch value := value.(type) {
+	case time.Time:
+		return value.UTC().Format(time.RFC3339)
+	case json.Number:
+		return text
+	case []string:
+		text = strings.Join(value, ", ")
+	case []any:
+		texts := make([]string, len(value))
+		for i, v := range value {
+			texts[i] = fmt.Sprint(v)
+		}
+		text = strings.Join(texts, ", ")
+	case string:
+		if at, err := time.Parse(time.RFC3339Nano, value); err == nil {
+			return at.UTC().Format(time.RFC3339)
+		}
+	}
+	if text == "" || strings.ContainsFunc(text, func(r rune) bool { return r == ' ' || r == '"' || r == '=' || !unicode.IsPrint(r) }) {
+		return strconv.Quote(text)
+	}
+	return text
 }
 
 // ReadTimeline reports what happened to a charge, to the charge of a refund, or to whatever

@@ -75,7 +75,8 @@ select o.created_at as at,
 // Of each message: when it was received, the last delivery that was dropped, the claims that
 // did not finish it, the last decision of an operator, and its end or, while there is none,
 // its state. A discard takes a fence of its own, which is no claim. Of many claims some are
-// not kept, so a successor is named only by the next fence.
+// not kept, so a successor is named only by the next fence. No index has the charge of a finished
+// message: only messages that were received after the one of the charge's first event are read.
 const selectInbox = `
 select e.at,
        'inbox'        as kind,
@@ -124,6 +125,11 @@ select e.at,
           'lease_ends_at', case i.status when 'running' then to_char(i.due_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') end)))
        as e
  where i.ordering_key = any($1)
+   and i.id >= coalesce((select min(first.id)
+                           from ledger_events b
+                           join inbox first on first.message_id = b.event_id::text
+                          where b.stream_id = any($1)
+                            and b.version = 1), 0)
    and e.at is not null
    and (e.what <> 'retried' or i.status <> 'discarded')
  order by i.id, e.step`
