@@ -164,8 +164,9 @@ new MutationObserver(() => {
 }).observe(document.body, { subtree: true, childList: true, characterData: true, attributes: true })`
 
 // kill sees a worker go dark and its messages move. The console learns of a death from the
-// database, whose session ends with the process: the first answer after it shows the worker dark,
-// and the page shows the answer within a second.
+// database, whose session ends with the process: the first answer after it shows the worker dark.
+// The answers are less than a second apart, so the death is seen within a second, unless the machine
+// kept the console from reading: then its own stamps say so.
 func (w *world) kill(t *testing.T) {
 	t.Helper()
 	w.setFaults(t, traffic.Faults{Slow: traffic.Slow{P: 1, Milliseconds: 4000}})
@@ -181,6 +182,7 @@ func (w *world) kill(t *testing.T) {
 	victim := leased[0]
 	pid, err := strconv.Atoi(victim[strings.LastIndex(victim, ":")+1:])
 	must(t, err)
+	killed := time.Now().UTC()
 	must(t, syscall.Kill(pid, syscall.SIGKILL))
 	var gone time.Time
 	await.True(t, "its sessions end", func() bool {
@@ -193,15 +195,26 @@ func (w *world) kill(t *testing.T) {
 	gone = gone.UTC()
 	ended := float64(gone.Sub(gone.Truncate(24 * time.Hour)).Milliseconds())
 	first := slices.IndexFunc(sights, func(s sight) bool { return strings.Contains(s.Dark, victim) })
-	if shown := sights[first].At - sights[first].Of; shown > 1000 {
-		t.Errorf("the page showed the death %.0f ms after the console read it", shown)
+	var pauses []float64
+	for i, s := range sights[1 : first+1] {
+		if pause := s.Of - sights[i].Of; pause > 0 {
+			pauses = append(pauses, pause)
+		}
+	}
+	after := sights[first].At - float64(killed.Sub(killed.Truncate(24*time.Hour)).Milliseconds())
+	if last := pauses[len(pauses)-1]; after > 1000 && last < 900 {
+		t.Errorf("the page showed the death after %.0f ms, and the console reads every %.0f", after, last)
+	}
+	slices.Sort(pauses)
+	if pauses[0] > 900 {
+		t.Errorf("the console reads every %.0f ms", pauses[0])
 	}
 	for _, s := range sights[:first] {
 		if s.Of > ended && s.Of < sights[first].Of {
 			t.Errorf("the sessions ended at %.0f, and the answer of %.0f shows the worker alive", ended, s.Of)
 		}
 	}
-	t.Logf("dark %.0f ms after the sessions had ended, %.0f ms after the console read it", sights[first].At-ended, sights[first].At-sights[first].Of)
+	t.Logf("dark %.0f ms after the kill; the console reads every %.0f to %.0f ms", after, pauses[0], pauses[len(pauses)-1])
 	const taken = `[...document.querySelectorAll("#takeovers tbody tr")].some((r) => r.cells[1]?.textContent === "%" && r.cells[2].querySelector("code"))`
 	b.until(strings.ReplaceAll(taken, "%", victim))
 	b.keep("flow", 1000)
@@ -249,13 +262,14 @@ func (w *world) deadLetters(t *testing.T) {
 	of := func(charge string) string { return ` && e.closest(".letter").innerText.includes("` + charge + `")` }
 	b.tabTo(`e.textContent === "Retry"` + of(retried))
 	b.press("\r")
-	b.until(`document.querySelector("[role=status]")?.textContent.includes("was retried")`)
+	b.until(`location.pathname !== "/dead-letters" && document.querySelector("[role=status]")?.textContent.includes("decided about it")`)
 	w.mustSucceed(t, retried)
+	b.open("/dead-letters")
 	b.tabTo(`e.tagName === "SUMMARY"` + of(discarded))
 	b.press("\r")
 	b.tabTo(`e.name === "reason"`)
 	b.press("paid by hand\r")
-	b.until(`document.querySelector("[role=status]")?.textContent.includes("was discarded")`)
+	b.until(`document.querySelector("[role=status]")?.textContent.includes("decided about it") && !!document.querySelector(".status.discarded")`)
 	log := w.payonce(t, "actions")
 	for _, want := range []string{"inbox retry", "inbox discard", "paid by hand", "console:" + made.Key[:12]} {
 		if !strings.Contains(log, want) {

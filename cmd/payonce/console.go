@@ -6,9 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
-	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -34,6 +33,10 @@ type consoleSettings struct {
 	// key: an operator signs in with a key of scope operator. open: it asks for no key, for a demo
 	// on a machine of your own.
 	Access string `env:"CONSOLE_ACCESS" envDefault:"key"`
+	// For payonce console: networks of the proxies before it, which end TLS, separated by commas. The
+	// client is the last address in X-Forwarded-For that is in none of them, and the cookie is Secure.
+	// Empty: the address of the connection.
+	TrustedProxies []netip.Prefix `env:"TRUSTED_PROXIES"`
 
 	ConsoleAddress
 }
@@ -44,7 +47,7 @@ type ConsoleAddress struct {
 	// use.
 	Addr string `env:"CONSOLE_ADDR" envDefault:"127.0.0.1:8088"`
 	// Hosts under which browsers may read the console, separated by commas, without a port.
-	Hosts string `env:"CONSOLE_HOSTS" envDefault:"localhost,127.0.0.1,::1"`
+	Hosts []string `env:"CONSOLE_HOSTS" envDefault:"localhost,127.0.0.1,::1"`
 	// File with the certificate, in PEM, by which the console serves TLS. Empty: HTTP without TLS.
 	TLSCertFile string `env:"CONSOLE_TLS_CERT_FILE"`
 	// File with the key of that certificate, in PEM.
@@ -77,11 +80,7 @@ func (s ConsoleAddress) local() bool {
 }
 
 func (s ConsoleAddress) options(log *slog.Logger) web.Options {
-	hosts := strings.Split(strings.ToLower(strings.ReplaceAll(s.Hosts, " ", "")), ",")
-	return web.Options{
-		Hosts: slices.DeleteFunc(hosts, func(h string) bool { return h == "" }), TLS: s.TLSCertFile != "",
-		Guesses: s.AuthenticationFailures, Log: log, Now: time.Now,
-	}
+	return web.Options{Hosts: s.Hosts, TLS: s.TLSCertFile != "", Guesses: s.AuthenticationFailures, Log: log, Now: time.Now}
 }
 
 // Run serves the console until ctx ends.
@@ -92,17 +91,10 @@ func (consoleCmd) Run(ctx context.Context) error {
 		return err
 	}
 	o := s.options(log)
-	o.Open = s.Access == "open"
-	db, err := web.Open(ctx, func(ctx context.Context, o postgres.Options) (*postgres.DB, error) {
-		return program.Open(ctx, log, s.DatabaseURL.Reveal(), o)
-	}, postgres.Options{RefusePrivileged: !s.AllowPrivilegedDatabaseUser, AllowPlaintext: s.AllowPlaintext})
-	if err != nil {
-		return err
-	}
-	defer db.Close()
+	o.Open, o.Proxies, o.TLS = s.Access == "open", s.TrustedProxies, o.TLS || len(s.TrustedProxies) > 0
 	c := web.New(o)
 	server := c.Server()
-	if o.TLS {
+	if s.TLSCertFile != "" {
 		if server.TLSConfig, err = program.TLS(log, s.TLSCertFile, s.TLSKeyFile); err != nil {
 			return err
 		}
@@ -113,7 +105,11 @@ func (consoleCmd) Run(ctx context.Context) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return program.ServeListener(ctx, log, listener, server) })
-	g.Go(func() error { c.Run(ctx, db); return nil })
+	g.Go(func() error {
+		return c.Run(ctx, func(ctx context.Context, o postgres.Options) (*postgres.DB, error) {
+			return program.Open(ctx, log, s.DatabaseURL.Reveal(), o)
+		}, postgres.Options{RefusePrivileged: !s.AllowPrivilegedDatabaseUser, AllowPlaintext: s.AllowPlaintext})
+	})
 	return g.Wait()
 }
 
@@ -122,7 +118,6 @@ type demoConsole struct {
 	*web.Console
 
 	listener net.Listener
-	served   chan error
 }
 
 // newDemoConsole listens on CONSOLE_ADDR, or on another port where that one is in use.
@@ -142,10 +137,19 @@ func newDemoConsole(ctx context.Context, lab *demo.Lab) (*demoConsole, error) {
 	}
 	o := s.options(slog.New(slog.DiscardHandler))
 	o.Open, o.Lab = true, crashLab{lab}
-	d := &demoConsole{Console: web.New(o), listener: listener, served: make(chan error, 1)}
-	server := d.Server()
-	go func() { d.served <- program.ServeListener(ctx, o.Log, listener, server) }()
+	d := &demoConsole{web.New(o), listener}
+	go func() { _ = program.ServeListener(ctx, o.Log, listener, d.Server()) }() // it ends with the program
 	return d, nil
+}
+
+// URL is where the console is.
+func (d *demoConsole) URL() string { return "http://" + d.listener.Addr().String() }
+
+// Show shows the service of a database until ctx ends.
+func (d *demoConsole) Show(ctx context.Context, url string) error {
+	return d.Run(ctx, func(ctx context.Context, o postgres.Options) (*postgres.DB, error) {
+		return postgres.Open(ctx, url, o)
+	}, postgres.Options{AllowPlaintext: true})
 }
 
 // crashLab is the crash lab of a demo, as the console has it.
@@ -156,20 +160,4 @@ func (l crashLab) Actions() (actions []web.Action) {
 		actions = append(actions, web.Action{Name: a.Name, Group: a.Group, Title: a.Title, What: a.What, Shows: a.Shows})
 	}
 	return actions
-}
-
-// URL is where the console is.
-func (d *demoConsole) URL() string { return "http://" + d.listener.Addr().String() }
-
-// Show shows the service of a database until ctx ends.
-func (d *demoConsole) Show(ctx context.Context, url string) error {
-	db, err := web.Open(ctx, func(ctx context.Context, o postgres.Options) (*postgres.DB, error) {
-		return postgres.Open(ctx, url, o)
-	}, postgres.Options{AllowPlaintext: true})
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	d.Run(ctx, db)
-	return nil
 }

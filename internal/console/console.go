@@ -31,19 +31,23 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/url"
+	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
+	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/jackc/pgx/v5/pgconn"
+	"golang.org/x/time/rate"
 
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/console/lanes"
 	"github.com/payonce/payonce/internal/doorbell"
+	"github.com/payonce/payonce/internal/guess"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/outbox"
 )
@@ -54,8 +58,10 @@ type Options struct {
 	Open bool
 	// Hosts are those under which browsers may ask, without a port.
 	Hosts []string
-	// TLS says that browsers reach the console by TLS alone.
+	// TLS says that browsers reach the console by TLS alone, whether or not a proxy ends it.
 	TLS bool
+	// Proxies are networks whose X-Forwarded-For says where a client is.
+	Proxies []netip.Prefix
 	// Guesses is how many wrong keys an address may send at once; 0 is any number.
 	Guesses int
 	// Lab is what the crash lab does; nil where there is none.
@@ -64,54 +70,28 @@ type Options struct {
 	Now func() time.Time
 }
 
-// Database is what a console reads and writes, as the role payonce_console.
-type Database struct{ live, audit *postgres.DB }
-
-// Open opens the database. The application's name, the role and the limits of o are ignored.
-func Open(ctx context.Context, open func(context.Context, postgres.Options) (*postgres.DB, error), o postgres.Options) (Database, error) {
-	o.Application, o.Role, o.MaxConns, o.StatementTimeout = "payonce-console", postgres.RoleConsole, 6, 30*time.Second
-	live, err := open(ctx, o)
-	if err != nil {
-		return Database{}, err
-	}
-	o.MaxConns, o.WholeTables = 1, true
-	checked, err := open(ctx, o)
-	if err != nil {
-		live.Close()
-		return Database{}, err
-	}
-	return Database{live, checked}, nil
-}
-
-// Close closes the database after Run.
-func (d Database) Close() {
-	d.live.Close()
-	d.audit.Close()
-}
-
 // Console serves the pages.
 type Console struct {
 	Options
 
-	secret  []byte // of CSRF tokens
-	db      atomic.Pointer[postgres.DB]
-	bell    *outbox.Doorbell
-	live    *live
-	logins  *logins
-	pages   map[string]*template.Template
-	streams chan struct{}
-	closing chan struct{} // closed when the server stops, which live pages would hold up
+	secret   []byte // of CSRF tokens
+	db       atomic.Pointer[postgres.DB]
+	bell     *outbox.Doorbell
+	live     *live
+	client   func(*http.Request) string // its address
+	guesses  *guess.Limiter
+	sessions *lru.Cache[string, *session] // by the ids of their browsers
+	pages    map[string]*template.Template
+	closing  chan struct{} // closed when the server stops, which live pages would hold up
 
-	experiments experiments
+	taking sync.Mutex // of taken
+	taken  []taken    // by the lab, newest first
 }
 
 //go:embed assets
 var assets embed.FS
 
-const (
-	mostStreams = 1000 // live pages that are open at a time
-	maxForm     = 16 << 10
-)
+const maxForm = 16 << 10
 
 // policy permits the console's own files, and of styles in a page those of a drawing.
 var policy = fmt.Sprintf("default-src 'none'; script-src 'self'; style-src 'self' 'sha256-%s'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
@@ -124,29 +104,50 @@ func hashOf(text string) []byte {
 
 // New makes a console. Its pages say that the database is not there until Run has one.
 func New(o Options) *Console {
+	sessions, _ := lru.New[string, *session](mostLogins) // it refuses a size below one alone
 	c := &Console{
-		Options: o, secret: []byte(rand.Text()), bell: doorbell.New(o.Log, true), logins: newLogins(o.Guesses),
-		pages: map[string]*template.Template{}, streams: make(chan struct{}, mostStreams), closing: make(chan struct{}),
+		Options: o, secret: []byte(rand.Text()), bell: doorbell.New(o.Log, true), client: guess.Client(o.Proxies),
+		guesses: guess.New(o.Guesses), sessions: sessions, pages: map[string]*template.Template{}, closing: make(chan struct{}),
 	}
 	layout := template.Must(template.New("layout.html").Funcs(functions).ParseFS(assets, "assets/layout.html", "assets/parts.html"))
-	for _, page := range []string{"flow", "charges", "charge", "letters", "letter", "lab", "learn", "login", "error"} {
+	for _, page := range []string{"flow", "charges", "charge", "letters", "lab", "learn", "login", "error"} {
 		c.pages[page] = template.Must(template.Must(layout.Clone()).ParseFS(assets, "assets/"+page+".html"))
 	}
-	c.live = newLive(o.Log, o.Now, func(name string, data any) []byte {
-		var b bytes.Buffer
-		if err := c.pages["flow"].ExecuteTemplate(&b, name, data); err != nil {
-			o.Log.Error("a part of a page is not rendered", "part", name, "error", err)
-		}
-		return b.Bytes()
-	})
+	c.live = &live{
+		log: o.Log, now: o.Now, render: c.render, budget: rate.NewLimiter(perSecond, 1),
+		wake: make(chan struct{}, 1), next: make(chan struct{}),
+	}
 	return c
 }
 
-// Run reads the database for live pages until ctx ends.
-func (c *Console) Run(ctx context.Context, db Database) {
-	c.db.Store(db.live)
-	c.live.run(ctx, db, c.bell)
-	c.db.Store(nil)
+// render is a part of the live pages.
+func (c *Console) render(part string, data any) []byte {
+	var b bytes.Buffer
+	if err := c.pages["flow"].ExecuteTemplate(&b, part, data); err != nil {
+		c.Log.Error("a part of a page is not rendered", "part", part, "error", err)
+	}
+	return b.Bytes()
+}
+
+// Run opens the database as the role payonce_console and reads it for live pages until ctx ends.
+// The application's name, the role and the limits of o are ignored.
+func (c *Console) Run(ctx context.Context, open func(context.Context, postgres.Options) (*postgres.DB, error), o postgres.Options) error {
+	o.Application, o.Role, o.MaxConns, o.StatementTimeout = "payonce-console", postgres.RoleConsole, 6, 30*time.Second
+	db, err := open(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	o.MaxConns, o.WholeTables = 1, true
+	whole, err := open(ctx, o) // for the audit
+	if err != nil {
+		return err
+	}
+	defer whole.Close()
+	c.db.Store(db)
+	defer c.db.Store(nil)
+	c.live.run(ctx, db, whole, c.bell)
+	return nil
 }
 
 // Server returns a server of the pages, and is called once.
@@ -170,7 +171,7 @@ func (c *Console) Handler() http.Handler {
 		data func(*http.Request) (any, error)
 	}{
 		"/{$}": {"flow", c.flow}, "/charges": {"charges", c.charges}, "/charges/{id}": {"charge", c.charge},
-		"/dead-letters": {"letters", c.letters}, "/dead-letters/{n}": {"letter", c.letter}, "/lab": {"lab", c.lab}, "/learn": {"learn", c.learn},
+		"/dead-letters": {"letters", c.letters}, "/dead-letters/{n}": {"letters", c.letter}, "/lab": {"lab", c.lab}, "/learn": {"learn", c.learn},
 	} {
 		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
 			_, err := c.operator(r)
@@ -207,20 +208,15 @@ type action func(w http.ResponseWriter, r *http.Request, actor string) (next str
 // do takes an action of a form. Only a form that this console gave to this browser is accepted,
 // and, but for the login's, of an operator.
 func (c *Console) do(w http.ResponseWriter, r *http.Request, do action, anonymous bool) (string, error) {
-	if err := r.ParseForm(); err != nil || !hmac.Equal([]byte(c.token(browser(r))), []byte(r.PostForm.Get("token"))) {
+	if !hmac.Equal([]byte(c.token(r)), []byte(r.PostForm.Get("token"))) {
 		return "", errForeign
 	}
-	for _, given := range r.PostForm {
-		if !storable(strings.Join(given, "")) {
-			return "", errNoText
-		}
+	if c.db.Load() == nil {
+		return "", errNoDatabase
 	}
 	actor, err := c.operator(r)
 	if err != nil && !anonymous {
 		return "", err
-	}
-	if c.db.Load() == nil {
-		return "", errNoDatabase
 	}
 	return do(w, r, actor)
 }
@@ -250,8 +246,10 @@ func (c *Console) guard(next http.Handler) http.Handler {
 			return
 		}
 		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
-		r = c.identified(w, r)
-		if query, err := url.QueryUnescape(r.URL.RawQuery); err != nil || !storable(r.URL.Path+query) {
+		if c.browser(r) == "" {
+			r.AddCookie(c.newID(w))
+		}
+		if err := r.ParseForm(); err != nil || !storable(r.URL.Path+fmt.Sprint(r.Form)) {
 			c.show(w, r, "", nil, errNoText)
 			return
 		}
@@ -300,10 +298,10 @@ func (c *Console) problemOf(err error) problem {
 
 // view is what every page gets.
 type view struct {
-	Page, Actor, Token, Done string
-	Open                     bool
-	Tick                     *tick // nil: none yet, or for others than operators
-	Data                     any
+	Page, Actor, Token string
+	Open               bool
+	Tick               *tick // nil: none yet, or for others than operators
+	Data               any
 }
 
 // show writes a page, or in its place what an error says. Nothing of it is stored.
@@ -319,9 +317,10 @@ func (c *Console) show(w http.ResponseWriter, r *http.Request, page string, data
 			w.Header().Set("Refresh", "2")
 		}
 	}
-	v := view{Page: page, Token: c.token(browser(r)), Open: c.Open, Done: done(r), Data: data}
+	v := view{Page: page, Token: c.token(r), Open: c.Open, Data: data}
 	if actor, err := c.operator(r); err == nil {
-		v.Actor, v.Tick = actor, c.live.newest()
+		v.Actor = actor
+		v.Tick, _ = c.live.newest()
 	}
 	var b bytes.Buffer
 	if err := c.pages[page].ExecuteTemplate(&b, "layout.html", v); err != nil {

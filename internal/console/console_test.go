@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"strings"
 	"sync/atomic"
@@ -62,7 +63,7 @@ values ('acme', 'POST /v1/charges', $1, '', 202, 'application/json', '/v1/charge
 		"/charges?q=" + url.QueryEscape(hostile): {id},
 		"/charges?status=failed&amount=12345":    {id},
 		"/charges?status=succeeded":              {"No charge matches"},
-		"/charges?amount=1":                      {"No charge matches"},
+		"/charges?amount=x":                      {"No charge matches"},
 		"/charges/" + id:                         {"charge.failed.v1", "inventory.reserved.v1", "Timeline"},
 		"/charges/" + url.PathEscape(hostile):    {id},
 		"/dead-letters":                          {"Message", "1 message", "charge.succeeded.v1"},
@@ -91,7 +92,7 @@ values ('acme', 'POST /v1/charges', $1, '', 202, 'application/json', '/v1/charge
 		}
 	}
 	for path, status := range map[string]int{
-		"/nowhere": 404, "/charges/ch_unknown": 404, "/dead-letters/999999": 404, "/dead-letters/x": 404, "/charges?amount=x": 400, "/charges?q=%00": 400,
+		"/nowhere": 404, "/charges/ch_unknown": 404, "/dead-letters/999999": 404, "/dead-letters/x": 404, "/charges?q=%00": 400,
 		"/charges/%00": 400, "/charges/%ff": 400, "/charges?q=%ff": 400, "/charges?q=%zz": 400, "/learn?charge=%fe": 400,
 	} {
 		if p := w.get(t, path); p.status != status || !strings.Contains(p.body, "<h1>") {
@@ -147,7 +148,7 @@ func TestDeadLetters(t *testing.T) {
 	if p := w.post(t, "/dead-letters", "/dead-letters/"+n+"/discard", url.Values{"reason": {"  "}}); p.status != http.StatusUnprocessableEntity {
 		t.Errorf("discarded without a reason: %d", p.status)
 	}
-	if p := w.post(t, "/dead-letters", "/dead-letters/"+n+"/retry", url.Values{}); p.status != http.StatusOK || !strings.Contains(p.body, "Message "+n+" was retried") {
+	if p := w.post(t, "/dead-letters", "/dead-letters/"+n+"/retry", url.Values{}); p.url != "/dead-letters/"+n || !strings.Contains(p.body, "console:"+merchants.Prefix(key)+" decided") {
 		t.Errorf("retried: %d %s", p.status, p.body)
 	}
 	if p := w.post(t, "/dead-letters", "/dead-letters/"+n+"/retry", url.Values{}); p.status != http.StatusConflict {
@@ -221,6 +222,21 @@ func TestLogin(t *testing.T) {
 	}
 }
 
+// TestLogin_behindAProxy: a wrong key counts for the client that sent it.
+func TestLogin_behindAProxy(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, console.Options{Guesses: 1, Proxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}, nil)
+	for _, c := range []struct {
+		from string
+		want int
+	}{{"203.0.113.1", http.StatusForbidden}, {"203.0.113.1", http.StatusTooManyRequests}, {"203.0.113.2", http.StatusForbidden}} {
+		w.from = c.from
+		if p := w.post(t, "/login", "/login", url.Values{"key": {"sk_wrong"}}); p.status != c.want {
+			t.Errorf("a wrong key of %s: %d, want %d", c.from, p.status, c.want)
+		}
+	}
+}
+
 // TestLogin_ends: an operator whose key was revoked sees nothing on any page, half a minute later.
 // With TLS no other host can set the cookie.
 func TestLogin_ends(t *testing.T) {
@@ -239,6 +255,7 @@ func TestLogin_ends(t *testing.T) {
 		}
 	}
 	w = newWorld(t, console.Options{TLS: true}, nil)
+	w.browser = newBrowser(t)
 	if set := w.get(t, "/login").header.Get("Set-Cookie"); !strings.HasPrefix(set, "__Host-") || !strings.Contains(set, "; Path=/; HttpOnly; Secure; SameSite=Strict") {
 		t.Errorf("the cookie is %s", set)
 	}
@@ -349,19 +366,20 @@ func TestStream(t *testing.T) {
 	}
 	end := session("vm:1")
 	defer session("vm:2")()
-	claim := func(holder string) {
+	claim := func(holder, status string, fence int) {
 		testdb.Exec(t, w.db.Pool(), `
-insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, holder, due_at, fence)
-values ('fulfillment', 'c-1', $1, e'charge.requested.v1\revent: forged', '{}', '{}', '', 'running', $2, now() + interval '3 s', 1)
-on conflict (message_id, receiver) do update set holder = excluded.holder, fence = 2`, id, holder)
+insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, holder, due_at, fence, done_fence)
+values ('fulfillment', 'c-1', $1, e'charge.requested.v1\revent: forged', '{}', '{}', '', $3, $2, now() + interval '3 s', $4, $4)
+on conflict (message_id, receiver) do update set holder = excluded.holder, status = excluded.status, fence = excluded.fence, done_fence = excluded.fence,
+            history = jsonb_build_array(jsonb_build_object('fence', 1, 'holder', 'vm:1', 'at', now(), 'lease_ended_at', now()))`, id, holder, status, fence)
 	}
-	claim("vm:1")
+	claim("vm:1", "running", 1)
 	awaitLine(t, flow, "<code>vm:1</code>")
 	awaitLine(t, own, "running")
 	end()
 	awaitLine(t, flow, "died")
-	awaitLine(t, flow, "lease runs")
-	claim("vm:2")
+	awaitLine(t, flow, "takeover in")
+	claim("vm:2", "done", 2) // all of it between two reads of the console
 	awaitLine(t, flow, "<code>vm:1</code></td><td><code>vm:2</code>")
 	awaitLine(t, flow, "one capture per charge")
 }

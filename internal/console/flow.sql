@@ -1,6 +1,7 @@
 -- What live pages show, in one row: counts of what is open, by partial indexes and up to a bound,
 -- and what the newest events say. A later event of a stream is never read without those between,
--- so these are the end of each stream. $1 are the receivers, $2 messages whose holder had gone.
+-- so these are the end of each stream. $1 are the receivers, $2 messages that were leased, or taken
+-- over, when this was read last: they may have ended since.
 with recent as (
   select stream_id, version, type, recorded_at, regexp_replace(type, '\.v[0-9]+$', '') as name,
          data ->> 'payment_intent' as intent, coalesce(data ->> 'refund_id', data ->> 'event_id') as about
@@ -17,6 +18,28 @@ with recent as (
             and status in ('pending', 'running')
           order by ordering_key, id
           limit 500) m
+), sessions as (
+  select application_name as name, count(*) as n
+    from pg_stat_activity
+   where datname = current_database()
+     and application_name like 'payonce-%'
+   group by application_name
+), leases as (
+  select ordering_key as charge, type, holder, due_at,
+         (extract(epoch from due_at - clock_timestamp()) * 1e9)::bigint as ends_in,
+         not exists (select from sessions where name = 'payonce-worker ' || holder) as dark, id
+    from open
+   where status = 'running'
+), takeovers as (
+  select i.id, i.ordering_key as charge, h.claim ->> 'holder' as holder, (h.claim ->> 'at')::timestamptz as at,
+         coalesce(i.history -> h.n::int ->> 'holder', i.holder, '') as next
+    from inbox i
+   cross join jsonb_array_elements(i.history) with ordinality as h (claim, n)
+   where i.id = any ($2::bigint[] || array(select id from open))
+     and h.claim ->> 'lease_ended_at' is not null
+     and (h.claim ->> 'at')::timestamptz > now() - interval '10 minutes'
+   order by at desc
+   limit 12
 ), unread as (
   select o.created_at
     from unnest(array['charges', 'outcomes']) as t (topic)
@@ -36,7 +59,7 @@ with recent as (
          ('payment',      array['inventory.reserved'],                array['payment.captured', 'payment.declined']),
          ('notification', array['charge.succeeded', 'charge.failed'], array['merchant.notified'])
 ), times as (
-  select span, percentile_disc(array[0.5, 0.99]) within group (order by extract(epoch from e.recorded_at - b.recorded_at)) as seconds
+  select span, percentile_disc(array[0.5, 0.99]) within group (order by (extract(epoch from e.recorded_at - b.recorded_at) * 1e9)::bigint) as p50_and_p99
     from spans
     join recent b on b.name = any (began)
     join recent e on e.name = any (ends) and e.stream_id = b.stream_id
@@ -86,21 +109,23 @@ with recent as (
 )
 select jsonb_build_object(
   'at',        clock_timestamp(),
-  'sessions',  (select coalesce(jsonb_object_agg(application_name, n), '{}')
-                  from (select application_name, count(*) as n
-                          from pg_stat_activity
-                         where datname = current_database()
-                           and application_name like 'payonce-%'
-                         group by application_name) a),
-  'events',    (select coalesce(jsonb_agg(jsonb_build_object('stream_id', stream_id, 'version', version, 'type', type, 'recorded_at', recorded_at)), '[]') from recent),
-  'open',      (select coalesce(jsonb_agg(open order by due_at), '[]') from open),
-  'followed',  (select coalesce(jsonb_agg(jsonb_build_object('id', id, 'status', status, 'holder', holder)), '[]')
-                  from inbox where id = any ($2::bigint[])),
+  'sessions',  (select coalesce(jsonb_object_agg(name, n), '{}') from sessions),
+  'events',    (select coalesce(jsonb_agg(jsonb_build_object('charge', stream_id, 'version', version, 'type', type, 'at', recorded_at)), '[]') from recent),
+  'leases',    (select coalesce(jsonb_agg(leases order by due_at), '[]') from leases),
+  'takeovers', (select coalesce(jsonb_agg(takeovers order by at desc), '[]') from takeovers),
+  'followed',  (select coalesce(jsonb_agg(id), '[]') from (select id from leases union select id from takeovers) f),
+  'at_step',   (select coalesce(jsonb_object_agg(step, n), '{}')
+                  from (select case when receiver <> $1[1] then 'notification' when last like 'charge.requested.%' then 'inventory' else 'payment' end as step, count(*) as n
+                          from open
+                         group by step) s),
+  'open',      (select count(*) from open),
+  'waiting',   (select count(*) from open where waits > 0),
   'rates',     (select jsonb_object_agg(rate, n) from rates),
-  'times',     (select jsonb_object_agg(span, seconds) from times),
+  'times',     (select jsonb_object_agg(span, p50_and_p99) from times),
   'quick',     (select jsonb_agg(jsonb_build_object('name', name, 'checked', checked, 'violated', violated, 'examples', examples[1:5]) order by place) from marks),
+  'dead',      (select violated from marks where place = 8),
   'unread',    (select count(*) from unread),
-  'waited',    (select extract(epoch from clock_timestamp() - min(created_at)) from unread),
+  'waited',    (select (extract(epoch from clock_timestamp() - min(created_at)) * 1e9)::bigint from unread),
   'aside',     (select count(*) from (select from charges_set_aside limit 1000) a),
   'keys',      (select count(*) from (select from idempotency_keys limit 10001) k),
   'appended',  (select coalesce(max(position), 0) from (select position from ledger_events order by txid desc, position desc limit 1) newest))

@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"slices"
-	"sync"
 	"time"
 )
 
@@ -26,17 +25,10 @@ type Action struct {
 
 // taken is what an action did.
 type taken struct {
-	At    time.Time
-	Title string
-	Said  string
-	Bad   bool
-	Took  time.Duration
-}
-
-// experiments are what the lab did, newest first.
-type experiments struct {
-	mu   sync.Mutex
-	done []taken
+	At          time.Time
+	Title, Said string
+	Bad         bool
+	Took        time.Duration
 }
 
 const (
@@ -46,7 +38,6 @@ const (
 
 // laboratory is the page of the crash lab.
 type laboratory struct {
-	There   bool
 	Actions []Action
 	Done    []taken
 }
@@ -55,39 +46,33 @@ func (c *Console) lab(*http.Request) (any, error) {
 	if c.Lab == nil {
 		return laboratory{}, nil
 	}
-	c.experiments.mu.Lock()
-	defer c.experiments.mu.Unlock()
-	return laboratory{true, c.Lab.Actions(), slices.Clone(c.experiments.done)}, nil
+	c.taking.Lock()
+	defer c.taking.Unlock()
+	return laboratory{c.Lab.Actions(), slices.Clone(c.taken)}, nil
 }
-
-var (
-	errNoLab    = problem{http.StatusForbidden, "There is no crash lab here: it breaks things, and only payonce demo has one."}
-	errNoAction = problem{http.StatusNotFound, "There is no such action."}
-)
 
 // act takes an action of the lab. A client that goes away does not leave it half done.
 func (c *Console) act(w http.ResponseWriter, r *http.Request, _ string) (string, error) {
 	if c.Lab == nil {
-		return "", errNoLab
+		return "", problem{http.StatusForbidden, "There is no crash lab here: it breaks things, and only payonce demo has one."}
 	}
 	name, actions := r.PostForm.Get("action"), c.Lab.Actions()
 	i := slices.IndexFunc(actions, func(a Action) bool { return a.Name == name })
 	if i < 0 {
-		return "", errNoAction
+		return "", problem{http.StatusNotFound, "There is no such action."}
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), mostTime)
 	defer cancel()
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // where it cannot be set, the server's counts
-	began := c.Now()
+	one := taken{At: c.Now(), Title: actions[i].Title}
 	said, err := c.Lab.Do(ctx, name)
-	one := taken{began, actions[i].Title, said, err != nil, c.Now().Sub(began)}
-	if err != nil {
+	if one.Said, one.Bad, one.Took = said, err != nil, c.Now().Sub(one.At); one.Bad {
 		one.Said = err.Error()
 	}
-	c.experiments.mu.Lock()
-	defer c.experiments.mu.Unlock()
-	done := slices.Insert(c.experiments.done, 0, one)
-	c.experiments.done = done[:min(len(done), mostTaken)]
+	c.taking.Lock()
+	defer c.taking.Unlock()
+	c.taken = slices.Insert(c.taken, 0, one)
+	c.taken = c.taken[:min(len(c.taken), mostTaken)]
 	c.live.hurry()
 	return "/lab", nil
 }

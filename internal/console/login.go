@@ -7,22 +7,16 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"net"
 	"net/http"
 	"net/netip"
 	"strings"
 	"sync"
 	"time"
 
-	lru "github.com/hashicorp/golang-lru/v2"
-
-	"github.com/payonce/payonce/internal/guess"
 	"github.com/payonce/payonce/internal/merchants"
 )
 
 const (
-	cookieName = "payonce_console"
-	idLength   = 26 // of rand.Text
 	idleTime   = time.Hour
 	longest    = 12 * time.Hour
 	askAfter   = 30 * time.Second // that the key was last found valid
@@ -36,13 +30,8 @@ var (
 	errGuessing = problem{http.StatusTooManyRequests, "Too many wrong keys came from this address. Wait a minute."}
 )
 
-// logins are the operators who have signed in, by the id of their browser.
-type logins struct {
-	guesses *guess.Limiter
-	known   *lru.Cache[string, *login]
-}
-
-type login struct {
+// session is an operator who has signed in.
+type session struct {
 	key, actor string
 	began      time.Time
 
@@ -50,91 +39,66 @@ type login struct {
 	used, asked time.Time // asked: when the key was last found valid
 }
 
-func newLogins(guesses int) *logins {
-	known, err := lru.New[string, *login](mostLogins)
-	if err != nil {
-		panic(err) // only a size below one is refused
-	}
-	return &logins{guess.New(guesses), known}
-}
-
-type browserKey struct{} // of the browser's id in a request's context
-
-// identified returns the request with the id of its browser, which gets one if it has none.
-func (c *Console) identified(w http.ResponseWriter, r *http.Request) *http.Request {
-	given, err := r.Cookie(c.cookie())
-	if err != nil || len(given.Value) != idLength {
-		given = &http.Cookie{Value: c.newID(w)}
-	}
-	return r.WithContext(context.WithValue(r.Context(), browserKey{}, given.Value))
-}
-
-func browser(r *http.Request) string {
-	id, _ := r.Context().Value(browserKey{}).(string)
-	return id
-}
-
 // cookie is the name of the cookie. With TLS it is one that no other host and no page without TLS
 // can set.
 func (c *Console) cookie() string {
 	if c.TLS {
-		return "__Host-" + cookieName
+		return "__Host-payonce_console"
 	}
-	return cookieName
+	return "payonce_console"
 }
 
 // newID gives a browser another id.
-func (c *Console) newID(w http.ResponseWriter) string {
-	id := rand.Text()
-	http.SetCookie(w, &http.Cookie{
-		Name: c.cookie(), Value: id, Path: "/", HttpOnly: true, Secure: c.TLS, SameSite: http.SameSiteStrictMode,
-	})
+func (c *Console) newID(w http.ResponseWriter) *http.Cookie {
+	id := &http.Cookie{
+		Name: c.cookie(), Value: rand.Text(), Path: "/", HttpOnly: true, Secure: c.TLS, SameSite: http.SameSiteStrictMode,
+	}
+	http.SetCookie(w, id)
 	return id
 }
 
+// browser is the id of the browser that sends a request.
+func (c *Console) browser(r *http.Request) string {
+	id, err := r.Cookie(c.cookie())
+	if err != nil {
+		return ""
+	}
+	return id.Value
+}
+
 // token is what the forms of a browser carry.
-func (c *Console) token(id string) string {
+func (c *Console) token(r *http.Request) string {
 	mac := hmac.New(sha256.New, c.secret)
-	mac.Write([]byte(id))
+	mac.Write([]byte(c.browser(r)))
 	return hex.EncodeToString(mac.Sum(nil))
 }
 
 // operator returns the name of the operator who sends a request, else errNoKey. The key is asked
 // for anew every half minute, so one that was revoked is refused soon.
-func (c *Console) operator(r *http.Request) (string, error) { return c.session(r, true) }
-
-// session is operator for a request that may be no use of the session: then its idle time goes on.
-func (c *Console) session(r *http.Request, use bool) (string, error) {
+func (c *Console) operator(r *http.Request) (string, error) {
 	if c.Open {
 		return demoActor, nil
 	}
-	l, ok := c.logins.known.Get(browser(r))
+	s, ok := c.sessions.Get(c.browser(r))
 	if !ok {
 		return "", errNoKey
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	now := c.Now()
-	err := error(errWrongKey)
-	if now.Sub(l.used) < idleTime && now.Sub(l.began) < longest {
-		if err = nil; now.Sub(l.asked) >= askAfter {
-			err = c.ask(r.Context(), l.key, addressOf(r))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now, err := c.Now(), error(nil)
+	if now.Sub(s.used) >= idleTime || now.Sub(s.began) >= longest {
+		err = errWrongKey
+	} else if now.Sub(s.asked) >= askAfter {
+		if err = c.ask(r.Context(), s.key, c.client(r)); err == nil {
+			s.asked = now
 		}
 	}
-	switch {
-	case errors.Is(err, errWrongKey):
-		c.logins.known.Remove(browser(r))
-		return "", errNoKey
-	case err != nil:
-		return "", err
+	if errors.Is(err, errWrongKey) {
+		c.sessions.Remove(c.browser(r))
+		err = errNoKey
 	}
-	if use {
-		l.used = now
-	}
-	if now.Sub(l.asked) >= askAfter {
-		l.asked = now
-	}
-	return l.actor, nil
+	s.used = now
+	return s.actor, err
 }
 
 // ask returns errWrongKey for a key that does not open the console.
@@ -151,20 +115,15 @@ func (c *Console) ask(ctx context.Context, key, from string) error {
 	return err
 }
 
-func addressOf(r *http.Request) string {
-	host, _, _ := net.SplitHostPort(r.RemoteAddr)
-	return host
-}
-
-// login begins a session under a new id. A wrong key counts as a guess of the address.
+// login begins a session under a new id. A wrong key counts as a guess of the client.
 func (c *Console) login(w http.ResponseWriter, r *http.Request, _ string) (string, error) {
-	from, key := addressOf(r), strings.TrimSpace(r.PostForm.Get("key"))
-	if c.logins.guesses.Refuses(from, c.Now()) {
+	from, key := c.client(r), strings.TrimSpace(r.PostForm.Get("key"))
+	if c.guesses.Refuses(from, c.Now()) {
 		return "", errGuessing
 	}
 	if err := c.ask(r.Context(), key, from); err != nil {
 		if errors.Is(err, errWrongKey) {
-			c.logins.guesses.Count(from, c.Now())
+			c.guesses.Count(from, c.Now())
 			c.Log.WarnContext(r.Context(), "a key was refused", "client", from)
 		}
 		return "", err
@@ -173,13 +132,13 @@ func (c *Console) login(w http.ResponseWriter, r *http.Request, _ string) (strin
 		return "", err
 	}
 	now, actor := c.Now(), "console:"+merchants.Prefix(key)
-	c.logins.known.Add(c.newID(w), &login{key: key, actor: actor, began: now, used: now, asked: now})
+	c.sessions.Add(c.newID(w).Value, &session{key: key, actor: actor, began: now, used: now, asked: now})
 	c.Log.InfoContext(r.Context(), "an operator has signed in", "operator", actor, "client", from)
 	return "/", nil
 }
 
 func (c *Console) logout(w http.ResponseWriter, r *http.Request, _ string) (string, error) {
-	c.logins.known.Remove(browser(r))
+	c.sessions.Remove(c.browser(r))
 	c.newID(w)
 	return "/login", nil
 }

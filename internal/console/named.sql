@@ -1,6 +1,8 @@
 -- The charges of a name, $1: a charge, a refund, an order or an idempotency key, of any merchant.
 -- The indexes of orders and keys begin with the merchant.
-select charge_id, merchant_id, view, ''
+select jsonb_build_object('rows', coalesce(jsonb_agg(jsonb_build_object('merchant', merchant_id, 'view', view) order by charge_id desc), '[]'))
+  from (
+select charge_id, merchant_id, view
   from charge_list
  where generation = (select generation from projections where state = 'live')
    and charge_id in (
@@ -25,4 +27,4 @@ select charge_id, merchant_id, view, ''
             and k.operation = o.operation
             and k.key = $1)
  order by charge_id desc
- limit $2
+ limit $2) found

@@ -11,21 +11,12 @@ import (
 const (
 	heartbeat   = 15 * time.Second
 	sendTimeout = 10 * time.Second
-	streamTime  = 10 * time.Minute // after which the browser connects again
 )
 
 // progress is what a tick has of one charge, since its page was read.
 type progress struct {
 	Events []event // oldest first
 	Leases []lease
-}
-
-// flow is the first state of the Flow page.
-func (c *Console) flow(r *http.Request) (any, error) {
-	if t := c.live.current(r.Context()); t != nil {
-		return t, nil
-	}
-	return nil, errNoDatabase
 }
 
 // stream sends the parts of a page that change, as Server-Sent Events, until the browser leaves
@@ -35,15 +26,7 @@ func (c *Console) stream(w http.ResponseWriter, r *http.Request) {
 		c.show(w, r, "", nil, err)
 		return
 	}
-	select {
-	case c.streams <- struct{}{}:
-		defer func() { <-c.streams }()
-	default:
-		http.Error(w, "Too many pages are open.", http.StatusServiceUnavailable)
-		return
-	}
-	ticks, leave := c.live.open()
-	defer leave()
+	defer c.live.open()()
 	w.Header().Set("Content-Type", "text/event-stream")
 	control := http.NewResponseController(w)
 	page, charge := r.URL.Query().Get("page"), r.URL.Query().Get("charge")
@@ -51,10 +34,8 @@ func (c *Console) stream(w http.ResponseWriter, r *http.Request) {
 	sent := map[string][]byte{}
 	beat := time.NewTicker(heartbeat)
 	defer beat.Stop()
-	end := time.NewTimer(streamTime)
-	defer end.Stop()
 	for {
-		var b bytes.Buffer
+		b := bytes.NewBufferString(":\n") // a comment, so that a browser that has gone is noticed
 		part := func(name string, text []byte) {
 			if bytes.Equal(sent[name], text) {
 				return
@@ -67,19 +48,8 @@ func (c *Console) stream(w http.ResponseWriter, r *http.Request) {
 			}
 			b.WriteString("\n")
 		}
-		select {
-		case <-r.Context().Done():
-			return
-		case <-end.C:
-			return
-		case <-c.closing:
-			return
-		case <-beat.C:
-			if _, err := c.session(r, false); err != nil {
-				return
-			}
-			b.WriteString(": still here\n\n")
-		case t := <-ticks:
+		t, next := c.live.newest()
+		if t != nil {
 			part("strip", t.strip)
 			if page == "flow" {
 				part("live", t.flow)
@@ -92,17 +62,28 @@ func (c *Console) stream(w http.ResponseWriter, r *http.Request) {
 		if _, err := w.Write(b.Bytes()); err != nil || control.Flush() != nil {
 			return
 		}
+		select {
+		case <-next:
+		case <-beat.C:
+			if _, err := c.operator(r); err != nil {
+				return
+			}
+		case <-r.Context().Done():
+			return
+		case <-c.closing:
+			return
+		}
 	}
 }
 
 func progressOf(t *tick, charge string, after int) (p progress) {
 	for _, e := range slices.Backward(t.Events) {
-		if e.StreamID == charge && e.Version > after {
+		if e.Charge == charge && e.Version > after {
 			p.Events = append(p.Events, e)
 		}
 	}
 	for _, l := range t.Leases {
-		if l.OrderingKey == charge {
+		if l.Charge == charge {
 			p.Leases = append(p.Leases, l)
 		}
 	}

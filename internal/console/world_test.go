@@ -31,28 +31,26 @@ type world struct {
 	db      *postgres.DB // as the owner
 	server  *httptest.Server
 	browser *http.Client
+	from    string // of X-Forwarded-For
 }
 
 // newWorld serves a console with options. The database's user is that of the tests.
 func newWorld(t *testing.T, o console.Options, tracer pgx.QueryTracer) *world {
 	t.Helper()
 	address := testdb.URL(t)
-	w := &world{db: testdb.Connect(t, address)}
+	w := &world{db: testdb.Connect(t, address), browser: newBrowser(t)}
 	o.Hosts, o.Log = []string{"127.0.0.1"}, slog.New(slog.NewTextHandler(t.Output(), nil))
 	if o.Now == nil {
 		o.Now = time.Now
 	}
 	c := console.New(o)
-	db, err := console.Open(t.Context(), func(ctx context.Context, o postgres.Options) (*postgres.DB, error) {
-		return postgres.Open(ctx, address, o)
-	}, postgres.Options{AllowPlaintext: true, AllowUnsafeDurability: true, Tracer: tracer})
-	testdb.Must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
-		c.Run(ctx, db)
-		db.Close()
-		close(ended)
+		defer close(ended)
+		_ = c.Run(ctx, func(ctx context.Context, o postgres.Options) (*postgres.DB, error) {
+			return postgres.Open(ctx, address, o)
+		}, postgres.Options{AllowPlaintext: true, AllowUnsafeDurability: true, Tracer: tracer}) // which may be stopped before it is open
 	}()
 	w.server = httptest.NewServer(c.Handler())
 	t.Cleanup(func() {
@@ -61,7 +59,9 @@ func newWorld(t *testing.T, o console.Options, tracer pgx.QueryTracer) *world {
 		cancel()
 		<-ended
 	})
-	w.browser = newBrowser(t)
+	await.True(t, "the console has its database", func() bool {
+		return w.post(t, "/login", "/logout", url.Values{}).status != http.StatusServiceUnavailable
+	})
 	return w
 }
 
@@ -82,6 +82,7 @@ type page struct {
 
 func (w *world) do(t *testing.T, request *http.Request) page {
 	t.Helper()
+	request.Header.Set("X-Forwarded-For", w.from)
 	response, err := w.browser.Do(request)
 	testdb.Must(t, err)
 	defer func() { _ = response.Body.Close() }()

@@ -2,7 +2,6 @@ package lanes
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,121 +12,139 @@ import (
 
 // add draws an entry.
 func (d *drawing) add(e audit.TimelineEntry) {
-	title := titleOf(e)
+	if e.Version > 0 {
+		d.events++
+	}
+	title := strings.Join([]string{e.At.UTC().Format("2006-01-02 15:04:05.000000"), e.ChargeID, e.Kind, e.What, e.Who, e.Detail.String()}, " ")
+	r := row{at: e.At, Lane: d.database, Class: "message", Title: title}
 	switch e.Kind {
 	case "key":
-		d.addKey(e, title)
+		d.addKey(e, r)
 	case "event":
-		d.addEvent(e, title)
+		d.addEvent(e, r)
 	case "webhook":
-		d.addWebhook(e, title)
+		d.addWebhook(e, r)
 	case "outbox":
-		d.row(row{at: e.At, lane: d.database, class: "message", text: "message queued", note: "outbox, topic " + e.Who + ": " + e.What, title: title})
+		d.row(r.as("message queued", "outbox, topic "+e.Who+": "+e.What))
 	case "inbox":
-		d.addInbox(e, title)
+		d.addInbox(e, r)
 	case "provider":
-		d.row(row{at: e.At, lane: d.provider, class: "held", text: text(e.Detail, "status") + " now", note: text(e.Detail, "id"), title: title})
+		r.Lane, r.Class = d.provider, "held"
+		d.row(r.as(text(e.Detail, "status")+" now", text(e.Detail, "id")))
 	}
+}
+
+// as is the row with texts.
+func (r row) as(text, note string) row {
+	r.Text, r.Note = text, note
+	return r
 }
 
 // addKey draws the request that was answered first. Replays are not stored.
-func (d *drawing) addKey(e audit.TimelineEntry, title string) {
-	class := "key"
+func (d *drawing) addKey(e audit.TimelineEntry, r row) {
+	r.Class, r.From, r.Lane = "key", d.client, d.api
 	if number(e.Detail, "status_code") >= 400 {
-		class = "bad"
+		r.Class = "bad"
 	}
-	d.row(row{at: e.At, from: d.client, lane: d.api, class: class, text: strings.Replace(e.What, "/v1/charges/:id", "…", 1), note: "key " + text(e.Detail, "key"), title: title})
-	d.row(row{
-		at: e.At, from: d.api, lane: d.database, class: class,
-		text: "key with its answer " + text(e.Detail, "status_code"), note: "once: idempotency_keys_once", title: title,
-	})
+	d.row(r.as(strings.Replace(e.What, "/v1/charges/:id", "…", 1), "key "+text(e.Detail, "key")))
+	r.From, r.Lane = d.api, d.database
+	d.row(r.as("key with its answer "+text(e.Detail, "status_code"), "once: idempotency_keys_once"))
 }
 
 // addEvent draws an event, and before it the provider's call that it is about.
-func (d *drawing) addEvent(e audit.TimelineEntry, title string) {
-	actor, name := d.actor(e), strings.TrimSuffix(e.What, ".v1")
+func (d *drawing) addEvent(e audit.TimelineEntry, r row) {
+	name := strings.TrimSuffix(e.What, ".v1")
+	r.From = d.actor(e)
 	if key := text(e.Detail, "provider_key"); key != "" {
-		call, class := "confirm the payment", "call"
+		call := r
+		call.Lane, call.Class = d.provider, outcome(name, "call")
+		what := "confirm the payment"
 		switch {
 		case name == "payment.started" || text(e.Detail, "stage") == "create":
-			call = "create the payment"
+			what = "create the payment"
 		case strings.HasPrefix(name, "refund."):
-			call = "refund"
+			what = "refund"
 		}
-		if strings.HasSuffix(name, "failed") || strings.HasSuffix(name, "declined") {
-			class = "bad"
-		}
-		d.row(row{
-			at: e.At, from: actor, lane: d.provider, class: class, text: call, note: "key " + key,
-			title: call + ", Idempotency-Key " + key + ": the same for every worker, until an answer 5xx",
-		})
+		call.Title = what + ", Idempotency-Key " + key + ": the same for every worker, until an answer 5xx"
+		d.row(call.as(what, "key "+key))
 	}
-	class, note := "event", ""
-	if strings.HasSuffix(name, "failed") || strings.HasSuffix(name, "declined") || strings.HasSuffix(name, "rejected") {
-		class = "bad"
-	}
+	r.Class = outcome(name, "event")
+	r.Text = strconv.Itoa(e.Version) + " " + name
 	for _, shown := range []struct{ member, label string }{
 		{"provider_status", "the provider answered "}, {"code", ""}, {"refund_id", ""}, {"payment_intent", ""}, {"items", ""}, {"order_id", "order "},
 	} {
-		if value := text(e.Detail, shown.member); value != "" && note == "" {
-			note = shown.label + value
+		if value := text(e.Detail, shown.member); value != "" && r.Note == "" {
+			r.Note = shown.label + value
 		}
 	}
-	d.row(row{at: e.At, from: actor, lane: d.database, class: class, text: strconv.Itoa(e.Version) + " " + name, note: note, title: title})
+	d.row(r)
 }
 
-func (d *drawing) addWebhook(e audit.TimelineEntry, title string) {
-	switch id := "webhook-id " + text(e.Detail, "webhook_id"); {
+// outcome is the class of an event, or of its call, that may be one of a failure.
+func outcome(name, good string) string {
+	if strings.HasSuffix(name, "failed") || strings.HasSuffix(name, "declined") || strings.HasSuffix(name, "rejected") {
+		return "bad"
+	}
+	return good
+}
+
+func (d *drawing) addWebhook(e audit.TimelineEntry, r row) {
+	sent := r.as("sent once more", "webhook-id "+text(e.Detail, "webhook_id"))
+	sent.From, sent.Lane, sent.Class = d.database, d.merchant, "call"
+	switch {
 	case e.Version > 0:
-		d.row(row{at: e.At, from: d.actor(e), lane: d.merchant, class: "call", text: text(e.Detail, "type"), note: id, title: title})
-		d.addEvent(e, title)
+		sent.From, sent.Text = d.actor(e), text(e.Detail, "type")
+		d.row(sent)
+		d.addEvent(e, r)
 	case e.What == "resent":
-		d.row(row{at: e.At, from: d.database, lane: d.merchant, class: "call", text: "sent once more", note: id, title: title})
+		d.row(sent)
 	default:
-		d.row(row{at: e.At, lane: d.database, class: "message", text: e.What, note: "by " + e.Who, title: title})
+		d.row(r.as(e.What, "by "+e.Who))
 	}
 }
 
 // addInbox draws what became of a message at its receiver.
-func (d *drawing) addInbox(e audit.TimelineEntry, title string) {
-	message := text(e.Detail, "message")
-	fence := number(e.Detail, "fence")
-	c := d.claimOf(message, max(fence, number(e.Detail, "claims")))
-	r := row{at: e.At, lane: d.database, class: "message", text: "message " + message + " " + e.What, note: "for " + e.Who, title: title}
+func (d *drawing) addInbox(e audit.TimelineEntry, r row) {
+	message, claims, holder := "message "+text(e.Detail, "message"), number(e.Detail, "claims"), d.database
+	c := d.claimOf(text(e.Detail, "message"), max(number(e.Detail, "fence"), claims))
+	if name := text(e.Detail, "holder"); name != "" {
+		holder = d.worker(name)
+	}
+	r = r.as(message+" "+e.What, "for "+e.Who)
 	switch e.What {
 	case "received":
-		r.text, r.note = "message "+message+" stored", "inbox, for "+e.Who
-		if strings.HasPrefix(text(e.Detail, "type"), "stripe.") {
-			r.from, r.note = d.provider, text(e.Detail, "type")
+		r.Text, r.Note = message+" stored", "inbox, for "+e.Who
+		if kind := text(e.Detail, "type"); strings.HasPrefix(kind, "stripe.") {
+			r.From, r.Note = d.provider, kind
 		}
 	case "duplicate":
-		n := number(e.Detail, "duplicates")
-		r.text, r.note, r.dropped = "message "+message+" again", text(e.Detail, "dropped_by"), true
+		n := int(number(e.Detail, "duplicates"))
+		d.dropped += n
+		r.Text, r.Note, r.Dropped = message+" again", text(e.Detail, "dropped_by"), true
 		if n > 1 {
-			r.text += fmt.Sprintf(", %d times", n)
+			r.Text += fmt.Sprintf(", %d times", n)
 		}
-		d.dropped += int(n)
 	case "quarantined":
-		r.text, r.note, r.dropped = "same id, other payload", "inbox_quarantine_once", true
 		d.dropped++
+		r.Text, r.Note, r.Dropped = "same id, other payload", "inbox_quarantine_once", true
 	case "taken over":
-		d.addTakeover(e, c, r)
+		d.addTakeover(c, r)
 		return
 	case "failed", "released":
+		r.Lane = holder
 		d.addEnded(e, c, r)
 		return
 	case "done":
-		r.note = fmt.Sprintf("claim %d of %s", number(e.Detail, "claims"), e.Who)
-		r.from = d.worker(text(e.Detail, "holder"))
+		r.From, r.Note = holder, fmt.Sprintf("claim %d of %s", claims, e.Who)
 	case "dead letter":
-		r.class, r.note = "bad", text(e.Detail, "last_error")
+		r.Class, r.Note = "bad", text(e.Detail, "last_error")
 	case "running":
-		r.lane, r.text = d.worker(text(e.Detail, "holder")), "message "+message+" in progress"
+		r.Lane, r.Text = holder, message+" in progress"
 	case "retried", "discarded":
-		r.note = "by " + e.Who
+		r.Note = "by " + e.Who
 	}
 	drawn := d.row(r)
-	if c != nil && (e.What == "done" || e.What == "running") {
+	if e.What == "done" || e.What == "running" {
 		c.last = drawn
 	}
 }
@@ -136,77 +153,54 @@ func (d *drawing) addInbox(e audit.TimelineEntry, title string) {
 // its error is about. The texts of errors are no promise: of others than these the box shows
 // the beginning.
 func (d *drawing) addEnded(e audit.TimelineEntry, c *claim, r row) {
-	why := text(e.Detail, "error")
-	r.lane = d.worker(text(e.Detail, "holder"))
-	r.text, r.class, r.note = "attempt failed", "bad", why
-	if i := strings.LastIndex(why, waiting); i >= 0 {
-		r.text, r.class, r.note = "waits, tries again", "message", why[i+len(waiting):]
+	const waiting = "waiting: " // begins what a message waits for
+	r.Text, r.Class, r.Note = "attempt failed", "bad", text(e.Detail, "error")
+	if i := strings.LastIndex(r.Note, waiting); i >= 0 {
+		r.Text, r.Class, r.Note = "waits, tries again", "message", r.Note[i+len(waiting):]
 	}
 	if e.What == "released" {
-		r.text, r.class = "released: it stops", "message"
+		r.Text, r.Class = "released: it stops", "message"
 	}
-	call, reason, isCall := strings.Cut(r.note, ": ")
-	failed := row{at: e.At, from: r.lane, class: "bad", text: call, note: reason, title: r.title}
+	call, reason, _ := strings.Cut(r.Note, ": ")
+	failed := r.as(call, reason)
+	failed.From, failed.Class = r.Lane, "bad"
 	switch {
-	case isCall && strings.HasPrefix(reason, "provider "):
-		failed.lane, r.note = d.provider, reason
-	case isCall && strings.HasPrefix(reason, "webhook "):
-		failed.lane, failed.text, r.note = d.merchant, "webhook failed", reason
+	case strings.HasPrefix(reason, "provider "):
+		failed.Lane, r.Note = d.provider, reason
+	case strings.HasPrefix(reason, "webhook "):
+		failed.Lane, failed.Text, r.Note = d.merchant, "webhook failed", reason
 	}
 	// An event may have drawn the call.
-	known := c != nil && slices.ContainsFunc(d.rows, func(r *row) bool { return r.lane == d.provider && r.class == "bad" && !r.at.Before(c.began) })
-	if failed.lane != nil && !known {
+	known := slices.ContainsFunc(d.Rows, func(r *row) bool { return r.Lane == d.provider && r.Class == "bad" && !r.at.Before(c.began) })
+	if failed.Lane != r.Lane && !known {
 		d.row(failed)
 	}
-	drawn := d.row(r)
-	if c != nil {
-		c.last = drawn
-	}
+	c.last = d.row(r)
 }
 
-// waiting begins what a message waits for in an error.
-const waiting = "waiting: "
-
-// addTakeover draws the end of a lease in the swim lane of its holder, and the claim of the next one.
-func (d *drawing) addTakeover(e audit.TimelineEntry, lost *claim, r row) {
+// addTakeover draws the end of a lease in the lane of its holder, and the claim of the next one.
+func (d *drawing) addTakeover(lost *claim, r row) {
 	d.takeovers++
-	from := d.worker(text(e.Detail, "holder"))
-	if lost != nil {
-		lost.last = d.row(row{
-			at: lost.ended, lane: from, class: "dark", text: "lease ended, no sign", note: "inbox_done_by_holder",
-			title: "The worker died or went silent. Whatever it still commits is refused by inbox_done_by_holder, with all of its transaction.",
-		})
+	r.From = d.worker(lost.holder)
+	lost.last = d.row(row{
+		at: lost.ended, Lane: r.From, Class: "dark", Text: "lease ended, no sign", Note: "inbox_done_by_holder",
+		Title: "The worker died or went silent. Whatever it still commits is refused by inbox_done_by_holder, with all of its transaction.",
+	})
+	r.Class = "takeover"
+	next := d.claimOf(lost.message, lost.fence+1)
+	if next.holder != "" {
+		r.Lane = d.worker(next.holder)
+		r = r.as("takes over", fmt.Sprintf("message %s, claim %d", next.message, next.fence))
 	}
-	r.from, r.lane, r.class = from, d.database, "takeover"
-	next := d.claimOf(text(e.Detail, "message"), number(e.Detail, "fence")+1)
-	if next == nil {
-		d.row(r)
-		return
-	}
-	r.lane, r.text = d.worker(next.holder), "takes over"
-	r.note = fmt.Sprintf("message %s, claim %d", next.message, next.fence)
 	next.first = d.row(r)
 }
 
-// titleOf is everything that is known of an entry.
-func titleOf(e audit.TimelineEntry) string {
-	words := []string{e.At.UTC().Format("2006-01-02 15:04:05.000000"), e.ChargeID, e.Kind, e.What, e.Who}
-	for _, name := range slices.Sorted(maps.Keys(e.Detail)) {
-		words = append(words, name+"="+text(e.Detail, name))
-	}
-	return strings.Join(slices.DeleteFunc(words, func(w string) bool { return w == "" }), " ")
-}
-
-// text is a member of a detail, empty where there is none.
+// text is a member of a detail, empty where there is none. A list has no brackets.
 func text(d audit.Detail, name string) string {
-	switch value := d[name].(type) {
-	case nil:
+	if d[name] == nil {
 		return ""
-	case []string:
-		return strings.Join(value, ", ")
-	default:
-		return fmt.Sprint(value)
 	}
+	return strings.Trim(fmt.Sprint(d[name]), "[]")
 }
 
 // number is a member that is a number as JSON writes it, 0 where there is none.

@@ -7,49 +7,36 @@
 package lanes
 
 import (
-	"bufio"
 	"cmp"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/bojanz/currency"
+
 	"github.com/payonce/payonce/internal/audit"
 )
 
-// Write draws a timeline. What was stored by others is shortened and escaped. The same timeline
-// gives the same bytes. Of more than 400 rows the first and the last 200 are drawn.
-func Write(w io.Writer, t audit.Timeline) error {
-	d := newDrawing(t)
-	out := bufio.NewWriter(w)
-	d.write(out)
-	if err := out.Flush(); err != nil {
-		return fmt.Errorf("write the lanes: %w", err)
-	}
-	return nil
-}
-
-const maxRows = 400
-
 // lane is a column of the drawing.
 type lane struct {
-	name, about string
-	holder      string // of a worker; empty for one that is not known
-	width       int
-	x           int // its middle
+	Name, About    string // of a worker: its name as a holder
+	Width, Left, X int    // X is its middle
 }
 
-// row is one moment: a box in a swim lane, and an arrow from the swim lane where it comes from.
+// row is one moment: a box in a lane, and an arrow from the lane where it comes from.
 type row struct {
-	at         time.Time
-	from, lane *lane // the same, or nil, where there is no arrow
-	class      string
-	text, note string
-	dropped    bool // by the constraint that note names
-	title      string
-	y          int // zero where the row is left out
-	height     int
+	at          time.Time
+	From, Lane  *lane // From is nil where there is no arrow
+	Class       string
+	Text, Note  string
+	Dropped     bool // by the constraint that Note names
+	Title       string
+	Since       string // the first row; "" where the row before is of the same time
+	Left, Width int
+	Y, Height   int // Y is zero where the row is left out
+	Middle      int
+	Reach, Tip  int // of the arrow
 }
 
 // claim is a bar in a worker's lane: a message under a lease.
@@ -58,25 +45,45 @@ type claim struct {
 	fence                     int64
 	began, ended              time.Time
 	first, last               *row
-	lost                      bool // its lease ended, so the swim lane is dark from last on
+	lost                      bool // its lease ended, so the lane is dark from last on
+}
+
+// bar is a rectangle behind the rows.
+type bar struct {
+	Class               string
+	X, Y, Width, Height int
+	Title               string
+}
+
+// gap is a tear in the drawing: rows, or a long time, are left out.
+type gap struct {
+	Y    int
+	Text string
 }
 
 type drawing struct {
-	timeline                                  audit.Timeline
 	client, api, database, provider, merchant *lane
-	lanes                                     []*lane // from left to right
 	workers                                   []*lane
-	rows                                      []*row
 	claims                                    []*claim
 	messages                                  map[string]string // numbers of messages by their ids
-	dropped, takeovers                        int
+	events, dropped, takeovers                int
+
+	Heads              []string
+	Lanes              []*lane // from left to right
+	Rows               []*row
+	Gaps               []gap
+	Bars               []bar
+	Width, Top, Bottom int
 }
 
 func newDrawing(t audit.Timeline) *drawing {
 	d := &drawing{
-		timeline: t, messages: map[string]string{},
-		client: &lane{name: "client", width: 80}, api: &lane{name: "api", width: 170}, database: &lane{name: "database", width: 210},
-		provider: &lane{name: "provider", width: 176}, merchant: &lane{name: "merchant", width: 176},
+		messages: map[string]string{},
+		client:   &lane{Name: "client", Width: 80}, api: &lane{Name: "api", Width: 170}, database: &lane{Name: "database", Width: 210},
+		provider: &lane{Name: "provider", Width: 176}, merchant: &lane{Name: "merchant", Width: 176},
+	}
+	for _, c := range t.Charges[:min(len(t.Charges), 3)] {
+		d.Heads = append(d.Heads, fmt.Sprintf("%s  %s  %s  order %s", c.ID, cmp.Or(string(c.Status), "not readable"), Money(c.Amount, c.Currency), c.OrderID))
 	}
 	for _, e := range t.Entries {
 		if e.Kind == "inbox" {
@@ -93,16 +100,16 @@ func newDrawing(t audit.Timeline) *drawing {
 	for _, c := range d.claims {
 		if c.first == nil {
 			c.first = d.row(row{
-				at: c.began, from: d.database, lane: d.worker(c.holder), class: "claim",
-				text: "takes message " + c.message, note: fmt.Sprintf("claim %d of %s", c.fence, c.receiver),
+				at: c.began, From: d.database, Lane: d.worker(c.holder), Class: "claim",
+				Text: "takes message " + c.message, Note: fmt.Sprintf("claim %d of %s", c.fence, c.receiver),
 			})
 		}
 		if c.last == nil {
-			c.last = d.row(row{at: t.AsOf, lane: d.worker(c.holder), class: "claim", text: "still running", note: "message " + c.message})
+			c.last = d.row(row{at: t.AsOf, Lane: d.worker(c.holder), Class: "claim", Text: "still running", Note: "message " + c.message})
 		}
 	}
-	slices.SortStableFunc(d.rows, func(a, b *row) int { return a.at.Compare(b.at) })
-	d.lanes = slices.Concat([]*lane{d.client, d.api, d.database}, d.workers, []*lane{d.provider, d.merchant})
+	slices.SortStableFunc(d.Rows, func(a, b *row) int { return a.at.Compare(b.at) })
+	d.Lanes = slices.Concat([]*lane{d.client, d.api, d.database}, d.workers, []*lane{d.provider, d.merchant})
 	return d
 }
 
@@ -116,46 +123,39 @@ func (d *drawing) readClaim(e audit.TimelineEntry) {
 	if began.IsZero() {
 		return
 	}
-	fence := number(e.Detail, "fence")
-	c := &claim{message: message, receiver: e.Who, holder: text(e.Detail, "holder"), fence: cmp.Or(fence, number(e.Detail, "claims")), began: began, ended: e.At}
-	if e.What == "taken over" {
-		c.lost = true
-		if at := moment(e.Detail, "lease_ended_at"); at.Before(c.ended) {
-			c.ended = at
-		}
-		if c.ended.Before(began) {
-			c.ended = began
-		}
+	c := &claim{
+		message: message, receiver: e.Who, holder: text(e.Detail, "holder"), began: began, ended: e.At,
+		fence: cmp.Or(number(e.Detail, "fence"), number(e.Detail, "claims")), lost: e.What == "taken over",
+	}
+	if at := moment(e.Detail, "lease_ended_at"); c.lost && at.Before(c.ended) {
+		c.ended = slices.MaxFunc([]time.Time{at, began}, time.Time.Compare)
 	}
 	d.claims = append(d.claims, c)
 }
 
-// claimOf is the claim of a message with a fence; nil if it is not known.
+// claimOf is the claim of a message with a fence, or one that is not drawn where none is known.
 func (d *drawing) claimOf(message string, fence int64) *claim {
-	i := slices.IndexFunc(d.claims, func(c *claim) bool { return c.message == message && c.fence == fence })
-	if i < 0 {
-		return nil
-	}
-	return d.claims[i]
-}
-
-// worker is the swim lane of a holder. Workers have letters, in the order in which they are seen.
-func (d *drawing) worker(holder string) *lane {
-	for _, l := range d.workers {
-		if l.holder == holder {
-			return l
+	for _, c := range d.claims {
+		if c.message == message && c.fence == fence {
+			return c
 		}
 	}
-	name := fmt.Sprintf("worker %d", len(d.workers)+1)
-	if n := len(d.workers); n < 26 {
-		name = "worker " + string(rune('A'+n))
+	return &claim{}
+}
+
+// worker is the lane of a holder. Workers have letters, in the order in which they are seen.
+func (d *drawing) worker(holder string) *lane {
+	holder = cmp.Or(holder, "not known")
+	if i := slices.IndexFunc(d.workers, func(l *lane) bool { return l.About == holder }); i >= 0 {
+		return d.workers[i]
 	}
-	l := &lane{name: name, about: "not known", holder: holder, width: 176}
+	n := len(d.workers)
+	l := &lane{Name: "worker " + strings.Repeat(string(rune('A'+n%26)), 1+n/26), About: holder, Width: 176}
 	d.workers = append(d.workers, l)
 	return l
 }
 
-// actor is the swim lane of what recorded an event: the holder of the message that caused it.
+// actor is the lane of what recorded an event: the holder of the message that caused it.
 func (d *drawing) actor(e audit.TimelineEntry) *lane {
 	if e.Who == "api" {
 		return d.api
@@ -170,77 +170,57 @@ func (d *drawing) actor(e audit.TimelineEntry) *lane {
 }
 
 func (d *drawing) row(r row) *row {
-	if r.from == r.lane {
-		r.from = nil
+	if r.From == r.Lane {
+		r.From = nil
 	}
-	d.rows = append(d.rows, &r)
+	d.Rows = append(d.Rows, &r)
 	return &r
 }
 
-// span is the text of a duration, in two units at most.
-func span(d time.Duration) string {
-	switch {
-	case d < 10*time.Millisecond:
-		return fmt.Sprintf("%.1f ms", float64(d)/float64(time.Millisecond))
-	case d < time.Second:
-		return fmt.Sprintf("%d ms", d.Milliseconds())
-	case d < time.Minute:
-		return fmt.Sprintf("%.1f s", d.Seconds())
-	case d < time.Hour:
-		return fmt.Sprintf("%d min %02d s", int(d.Minutes()), int(d.Seconds())%60)
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%d h %02d min", int(d.Hours()), int(d.Minutes())%60)
-	}
-	return fmt.Sprintf("%d d %d h", int(d.Hours())/24, int(d.Hours())%24)
+// Headline says what is drawn.
+func (d *drawing) Headline() string {
+	return strings.Join(append([]string{"Timeline"}, d.Heads...), " · ")
 }
 
-// since is a duration exact to a millisecond, as a clock writes it from a minute on.
-func since(d time.Duration) string {
-	switch {
-	case d < time.Second:
-		return fmt.Sprintf("+%.1f ms", float64(d)/float64(time.Millisecond))
-	case d < time.Minute:
-		return fmt.Sprintf("+%.3f s", d.Seconds())
-	}
-	return fmt.Sprintf("+%d:%02d:%06.3f", int(d.Hours()), int(d.Minutes())%60, (d % time.Minute).Seconds())
-}
-
-// summary says in a sentence what the drawing shows.
-func (d *drawing) summary() string {
-	events := 0
-	for _, e := range d.timeline.Entries {
-		if e.Version > 0 {
-			events++
-		}
-	}
-	parts := []string{counted(events, "event"), counted(len(d.claims), "claim") + " by " + counted(len(d.workers), "worker")}
+// Summary says in a sentence what the drawing shows.
+func (d *drawing) Summary() string {
+	parts := []string{Plural(d.events, "event"), Plural(len(d.claims), "claim") + " by " + Plural(len(d.workers), "worker")}
 	if d.takeovers > 0 {
-		parts = append(parts, counted(d.takeovers, "takeover")+" after a lease ended")
+		parts = append(parts, Plural(d.takeovers, "takeover")+" after a lease ended")
 	}
 	if d.dropped > 0 {
-		parts = append(parts, counted(d.dropped, "duplicate")+" dropped")
+		parts = append(parts, Plural(d.dropped, "duplicate")+" dropped")
 	}
-	if n := len(d.rows); n > 0 {
-		parts = append(parts, span(d.rows[n-1].at.Sub(d.rows[0].at))+" from "+d.rows[0].at.UTC().Format("2006-01-02 15:04:05.000 UTC")+" on")
+	if n := len(d.Rows); n > 0 {
+		parts = append(parts, Span(d.Rows[n-1].at.Sub(d.Rows[0].at))+" from "+d.Rows[0].at.UTC().Format("2006-01-02 15:04:05.000 UTC")+" on")
 	}
 	return strings.Join(parts, " · ")
 }
 
-func counted(n int, noun string) string {
+// Span is the text of a duration, in three digits or to a second.
+func Span(d time.Duration) string {
+	unit := time.Nanosecond
+	for unit < time.Second && d.Abs()/unit >= 1000 {
+		unit *= 10
+	}
+	return d.Round(unit).String()
+}
+
+// Money shows an amount, which is in minor units, in units of its currency.
+func Money(amount int64, code string) string {
+	exact, err := currency.NewAmountFromInt64(amount, code)
+	if err != nil {
+		return fmt.Sprintf("%d %s", amount, code)
+	}
+	formatter := currency.NewFormatter(currency.NewLocale("en"))
+	formatter.CurrencyDisplay = currency.DisplayNone
+	return formatter.Format(exact) + " " + code
+}
+
+// Plural counts in words.
+func Plural(n int, noun string) string {
 	if n != 1 {
 		noun += "s"
 	}
 	return fmt.Sprintf("%d %s", n, noun)
-}
-
-func (d *drawing) headline() string {
-	lines := []string{"Timeline"}
-	for _, c := range d.timeline.Charges {
-		lines = append(lines, chargeLine(c))
-	}
-	return strings.Join(lines, " · ")
-}
-
-func chargeLine(c audit.TimelineCharge) string {
-	return fmt.Sprintf("%s  %s  %s  order %s", c.ID, cmp.Or(string(c.Status), "not readable"), Money(c.Amount, c.Currency), c.OrderID)
 }
