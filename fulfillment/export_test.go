@@ -1,6 +1,8 @@
 package fulfillment
 
 import (
+	"time"
+
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/ledger"
 )
@@ -16,7 +18,7 @@ func (f *Fulfillment) ReadFrom(q postgres.Querier) {
 // StepsAndSubscribers are the names of the lists.
 func StepsAndSubscribers() (steps, subscribers []string) {
 	f := &Fulfillment{}
-	for _, s := range f.steps() {
+	for _, s := range f.steps(time.Time{}) {
 		steps = append(steps, s.name)
 	}
 	for _, s := range f.subscribers() {
@@ -24,3 +26,6 @@ func StepsAndSubscribers() (steps, subscribers []string) {
 	}
 	return steps, subscribers
 }
+
+// Patience is the wait for what the provider is processing.
+var Patience = patience

@@ -23,6 +23,7 @@ import (
 // request in flight.
 type payment struct {
 	provider *stripe.Client
+	now      time.Time      // when the delivery was claimed, in database time
 	intent   *stripe.Intent // the last answer in this delivery; nil where the state is not known
 	failing  domain.Command // what this delivery cancels the intent for
 }
@@ -129,7 +130,7 @@ func (p *payment) recordIntent(ctx context.Context, s ledger.Stream) (decision, 
 	case stripe.RequiresPaymentMethod, stripe.RequiresAction:
 		return p.stop(ctx, s, domain.DeclinePayment{Failure: declineOf(i)})
 	case stripe.Processing:
-		return decision{}, processing(errors.New("the provider is processing the payment"))
+		return decision{}, patience(p.now, s, errors.New("the provider is processing the payment"))
 	default:
 		return decision{}, &inbox.DeadLetterError{Err: fmt.Errorf("payment intent %s is %s: payonce does not know what to do with it", i.ID, i.Status)}
 	}
@@ -202,16 +203,6 @@ func callFailed(ctx context.Context, err error, attempt func(*stripe.FailedError
 		return decision{}, &inbox.WaitError{AtLeast: unavailable.RetryAfter + jitter, Err: err}
 	}
 	return decision{}, fmt.Errorf("call the provider: %w", err)
-}
-
-// pollProvider is the earliest retry while the provider is processing. Its webhook wakes
-// the message before.
-const pollProvider = time.Second
-
-// processing waits for what the provider is still processing. A bank may take weeks, which
-// is no outage, so the wait never makes a dead letter of the message.
-func processing(err error) error {
-	return &inbox.WaitError{AtLeast: pollProvider, Patient: true, Err: err}
 }
 
 // attemptKey is the Idempotency-Key of the present attempt: the id of the event that opened

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/inbox"
@@ -24,6 +25,7 @@ import (
 // refunds, in which it finds ours by its id, however old it is.
 type refunds struct {
 	provider *stripe.Client
+	now      time.Time       // when the delivery was claimed, in database time
 	unread   bool            // the message asks for a read of the list, whether a refund is pending or not
 	seen     []stripe.Refund // the provider's objects, as this delivery last saw them
 }
@@ -73,7 +75,7 @@ func (r *refunds) run(ctx context.Context, s ledger.Stream, refund domain.Refund
 	case err != nil:
 		return decision{}, err
 	case found:
-		return recordRefund(s, refund, object)
+		return r.record(s, refund, object)
 	}
 	return r.send(ctx, s, refund)
 }
@@ -144,7 +146,7 @@ func (r *refunds) send(ctx context.Context, s ledger.Stream, refund domain.Refun
 	})
 	if err == nil {
 		r.seen = append(r.seen, sent)
-		return recordRefund(s, refund, sent)
+		return r.record(s, refund, sent)
 	}
 	why, refused := refusal(err, "the provider refused the refund")
 	if !refused {
@@ -158,17 +160,17 @@ func (r *refunds) send(ctx context.Context, s ledger.Stream, refund domain.Refun
 	case err != nil:
 		return decision{}, err
 	case found:
-		return recordRefund(s, refund, object)
+		return r.record(s, refund, object)
 	}
 	return decision{command: domain.ResolveRefund{RefundID: refund.ID, Failed: true, Message: why.Message}}, nil
 }
 
-// recordRefund records the state of the provider's object.
+// record records the state of the provider's object.
 //
 // If we die here: the provider's list holds the refund. The next worker finds it there and
 // sends nothing.
 // Test: TestFaults, e2e TestWorker/a_worker_killed_at_any_step_is_taken_over.
-func recordRefund(s ledger.Stream, refund domain.Refund, found stripe.Refund) (decision, error) {
+func (r *refunds) record(s ledger.Stream, refund domain.Refund, found stripe.Refund) (decision, error) {
 	c := s.Charge
 	if found.Reference != refund.ID || found.PaymentIntent != c.PaymentIntent ||
 		found.Amount != refund.Amount || found.Currency != string(c.Amount.Currency) {
@@ -183,7 +185,7 @@ func recordRefund(s ledger.Stream, refund domain.Refund, found stripe.Refund) (d
 	case stripe.RefundFailed, stripe.RefundCanceled:
 		resolved.Failed, resolved.Message = true, failureOf(found)
 	case stripe.RefundPending, stripe.RefundRequiresAction:
-		return decision{}, processing(fmt.Errorf("it is %s at the provider", found.Status))
+		return decision{}, patience(r.now, s, fmt.Errorf("it is %s at the provider", found.Status))
 	default:
 		return decision{}, &inbox.DeadLetterError{Err: fmt.Errorf("%s is %q: payonce does not know what to do with it", found.ID, found.Status)}
 	}

@@ -87,8 +87,8 @@ type work struct {
 // event; of an event of the provider only the type: if it is about refunds, one may have
 // failed after it succeeded.
 func (f *Fulfillment) charge(ctx context.Context, d *inbox.Delivery) error {
-	r := &run{Fulfillment: f, delivery: d, steps: f.steps(), stuck: map[string]error{}}
-	refunds := &refunds{provider: f.services.Provider, unread: isAboutRefunds(d)}
+	r := &run{Fulfillment: f, delivery: d, steps: f.steps(d.ClaimedAt), stuck: map[string]error{}}
+	refunds := &refunds{provider: f.services.Provider, now: d.ClaimedAt, unread: isAboutRefunds(d)}
 	r.next = func(c domain.Charge) work {
 		if c.Terminal() {
 			return refunds.next(c, r.stuck)

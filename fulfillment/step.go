@@ -2,6 +2,7 @@ package fulfillment
 
 import (
 	"context"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -19,9 +20,10 @@ type Services struct {
 }
 
 // steps run the steps of domain's list of the same name, which has their order. Each
-// delivery has its own, so a step may remember what a service answered.
-func (f *Fulfillment) steps() []step {
-	pay := &payment{provider: f.services.Provider}
+// delivery, which was claimed at a time, has its own, so a step may remember what a service
+// answered.
+func (f *Fulfillment) steps(now time.Time) []step {
+	pay := &payment{provider: f.services.Provider, now: now}
 	return []step{
 		{name: domain.Inventory, run: f.reserve, keep: keepStock},
 		{name: domain.Payment, run: pay.run, cancel: pay.cancel},

@@ -425,7 +425,7 @@ func (f *found) scan(row pgx.Row) error {
 	var what string
 	var metadata []byte
 	err := row.Scan(&what, &d.row, &d.fence, &d.Attempt, &d.deaths, &d.Waits, &d.ID, &d.Type, &d.OrderingKey, &d.Partition,
-		&d.Payload, &metadata, &d.claimed)
+		&d.Payload, &metadata, &d.ClaimedAt)
 	if json.Unmarshal(metadata, &d.Metadata) != nil {
 		// Another program's, or not strings. The claim commits for all of its rows, so the
 		// content of one row must not lose the others.

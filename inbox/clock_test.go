@@ -19,7 +19,7 @@ func TestProcessor_claimsMessagesWhoseDueTimeIsTooFarAhead(t *testing.T) {
 	}
 	write(t, db, `update inbox set due_at = now() + interval '1 day' where message_id <> 'waits by a rule'`)
 	write(t, db, `update inbox set status = 'running', attempts = 1, fence = 1 where message_id like 'died%'`)
-	write(t, db, `update inbox set due_at = now() + interval '59 minutes' where message_id = 'waits by a rule'`)
+	write(t, db, `update inbox set due_at = now() + interval '359 minutes' where message_id = 'waits by a rule'`)
 	p := processor(db, answer(nil))
 	p.Policy.Lease, p.Policy.BackoffBase, p.Policy.BackoffCap = 6*time.Second, time.Millisecond, time.Millisecond
 	start(t, p)
@@ -38,6 +38,6 @@ func TestProcessor_cutsAWaitThatIsTooLong(t *testing.T) {
 	start(t, p)
 	await.Row(t, db, `
 select waits = 1
-       and due_at between now() + interval '50 minutes' and now() + interval '61 minutes'
+       and due_at between now() + interval '350 minutes' and now() + interval '361 minutes'
   from inbox`)
 }

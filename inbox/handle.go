@@ -95,11 +95,14 @@ func (r *run) outcomeOf(ctx context.Context, d *Delivery, err error) outcome {
 func (p Policy) wait(d *Delivery, w WaitError, reason error) func(*pgx.Batch) {
 	waits := ending{
 		waits: d.Waits + 1, waiting: !w.Patient, patient: w.Patient, giveUpAfter: p.GiveUpAfter,
-		pause: max(min(w.AtLeast, p.longest()), p.backoff(d.Waits)), reason: reason,
+		pause: max(min(w.AtLeast, p.longest()), 0), reason: reason,
+	}
+	if !w.Patient {
+		waits.pause = max(waits.pause, p.backoff(d.Waits))
 	}
 	return func(b *pgx.Batch) {
 		waits.of(d)(b)
-		b.Queue(wake, d.row, d.fence, d.claimed)
+		b.Queue(wake, d.row, d.fence, d.ClaimedAt)
 	}
 }
 

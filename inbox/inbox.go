@@ -101,13 +101,15 @@ type Delivery struct {
 	Attempt int
 	// Waits counts how often the handler has waited for an external service.
 	Waits int
+	// ClaimedAt is when the claim began, in database time. The handler compares it with what
+	// is due at a time: a message that waited until then is claimed no earlier.
+	ClaimedAt time.Time
 
 	row       int64
 	fence     int64
-	claimed   time.Time // in database time
-	deaths    int       // holders in a row that died before this one
-	onReceipt bool      // claimed by the page that brought it
-	done      bool      // by its handler's transaction
+	deaths    int  // holders in a row that died before this one
+	onReceipt bool // claimed by the page that brought it
+	done      bool // by its handler's transaction
 }
 
 // Handler handles one delivery. It may be called again for the same message, after a
@@ -123,12 +125,12 @@ type Handler func(ctx context.Context, d *Delivery) error
 // service. The message is retried later, and no attempt is counted.
 type WaitError struct {
 	// AtLeast is the time until the next attempt, at most LongestWait. The backoff may be
-	// longer.
+	// longer, unless the wait is patient.
 	AtLeast time.Duration
 
 	// Patient says that the service answered, and that it needs this long: a payment that
-	// is processing. Such a wait never makes a dead letter, and GiveUpAfter starts anew
-	// with the next wait that is not patient.
+	// is processing. Such a wait has no backoff and never makes a dead letter, and
+	// GiveUpAfter starts anew with the next wait that is not patient.
 	Patient bool
 
 	Err error
@@ -169,7 +171,7 @@ type Policy struct {
 // LongestWait is the longest time from now at which a message may be due: a wait that a
 // handler asks for is cut to it, and a lease and a backoff should not exceed it. What is
 // due later was written while the database's clock was ahead.
-const LongestWait = time.Hour
+const LongestWait = 6 * time.Hour
 
 // longest is LongestWait, or what the policy itself sets beyond it.
 func (p Policy) longest() time.Duration { return max(LongestWait, p.Lease, p.BackoffCap) }

@@ -123,11 +123,11 @@ func TestFailure(t *testing.T) {
 		"unless the service itself says that it takes so long": {
 			func(_ context.Context, d *inbox.Delivery) error {
 				patient := d.Waits == 1 || d.Waits == 2
-				return &inbox.WaitError{AtLeast: 4 * time.Hour, Patient: patient, Err: errors.New("the payment is processing")}
+				return &inbox.WaitError{AtLeast: time.Minute, Patient: patient, Err: errors.New("the payment is processing")}
 			}, []string{
 				`status = 'pending' and waits = 1 and waiting_since is not null`,
-				`status = 'pending' and waits = 2 and waiting_since is null`, // though it had waited for two hours
-				`status = 'pending' and waits = 3 and waiting_since is null`,
+				`status = 'pending' and waits = 2 and waiting_since is null and due_at < clock_timestamp() + interval '2 minutes'`, // though it had waited for two hours
+				`status = 'pending' and waits = 3 and waiting_since is null and due_at < clock_timestamp() + interval '2 minutes'`,
 				`status = 'pending' and waits = 4 and waiting_since > clock_timestamp() - interval '1 minute'`,
 				`status = 'dead'    and waits = 5`,
 			}, since + `'2 hours'`,

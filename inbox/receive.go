@@ -205,7 +205,7 @@ func (r *run) store(ctx context.Context, page []*incoming) error {
 	for _, d := range page {
 		if d.stored.Started {
 			d.reserved = false // the handler has its slot
-			started = append(started, &Delivery{Message: d.Message, Attempt: 1, row: d.stored.ID, fence: 1, claimed: d.stored.At, onReceipt: true})
+			started = append(started, &Delivery{Message: d.Message, Attempt: 1, row: d.stored.ID, fence: 1, ClaimedAt: d.stored.At, onReceipt: true})
 		}
 		waits = waits || d.stored.New && !d.stored.Started
 		if d.unreadable != "" && d.stored.New {

@@ -41,7 +41,7 @@ type settings struct {
 	// to 10000.
 	WorkerConcurrency int `env:"WORKER_CONCURRENCY" envDefault:"256"`
 	// How long a claimed message stays with a worker that no longer renews its lease. At least
-	// 500ms. Keep it below an hour.
+	// 500ms. Keep it below six hours.
 	Lease time.Duration `env:"LEASE" envDefault:"3s"`
 	// After how many failed attempts a message becomes a dead letter. At least 1. Waiting for an
 	// external service is not an attempt.
@@ -52,7 +52,7 @@ type settings struct {
 	// Upper bound of the first pause before a retry. It doubles with each retry, and the pause is
 	// a random part of it. More than 0.
 	BackoffBase time.Duration `env:"BACKOFF_BASE" envDefault:"200ms"`
-	// Upper bound of every pause before a retry. At least BACKOFF_BASE. Keep it below an hour.
+	// Upper bound of every pause before a retry. At least BACKOFF_BASE. Keep it below six hours.
 	BackoffCap time.Duration `env:"BACKOFF_CAP" envDefault:"1m"`
 	// How long the inbox keeps a finished message, by which it recognizes a duplicate. Longer than
 	// OUTBOX_RETENTION.

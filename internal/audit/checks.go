@@ -329,7 +329,7 @@ then format('message %s: passed by the reader and never received', message_id)`}
                           and running.status = 'running')
                 then 'held back, and nothing of its partition runs'
                 when i.status in ('pending', 'running')
-                 and i.due_at > now() + interval '61 minutes'
+                 and i.due_at > now() + interval '361 minutes'
                 then i.status || ' and due later than any rule allows'
               end as state,
               format('%s message %s of %s', i.receiver, i.message_id, i.ordering_key) as message

@@ -36,7 +36,7 @@ const (
 var allFigures = []figure{
 	{figuresUp, "1 if the gauges below could be read from the database, else 0.", nil},
 	{"payonce_inbox_messages", "Messages in the inbox that are not finished. dead: a dead letter. 100000 means at least so many.", []string{"receiver", "status"}},
-	{"payonce_inbox_oldest_age_seconds", "Time since the oldest pending or running message was received.", []string{"receiver"}},
+	{"payonce_inbox_oldest_age_seconds", "Time since the oldest pending or running message was received, or since it is due again after a wait for a service that said that it takes long.", []string{"receiver"}},
 	{"payonce_outbox_unread_messages", "Messages that a consumer group has not received. 100000 means at least so many.", []string{"topic", "consumer_group"}},
 	{"payonce_outbox_unread_age_seconds", "Time since the oldest message that a consumer group has not received was committed.", []string{"topic", "consumer_group"}},
 	{"payonce_store_bytes", "Size of a table with its indexes.", []string{"table"}},
@@ -157,16 +157,19 @@ func (f *figures) readLocked(ctx context.Context) error {
 
 // Partial indexes lead to open and dead messages, so finished ones cost nothing. Of a
 // longer queue it reads the lowest keys: a charge's ID begins with the time of its request,
-// so the oldest messages are among them.
+// so the oldest messages are among them. A message that waits patiently (inbox.WaitError),
+// and those behind it, are as old as its wait is overdue.
 const selectBacklog = `
 with found as (
   select r.receiver,
          m.status,
          count(*)                                                     as messages,
-         extract(epoch from clock_timestamp() - min(m.received_at)) as oldest
+         extract(epoch from clock_timestamp() - min(m.since))            as oldest
     from unnest($1::text[]) as r(receiver)
    cross join lateral (
-           (select status, received_at
+           (select status,
+                   greatest(received_at, first_value(case when waits > 0 and waiting_since is null then due_at end)
+                                           over (partition by ordering_key order by id)) as since
               from inbox
              where receiver = r.receiver
                and status in ('pending', 'running')
@@ -186,7 +189,7 @@ select 'payonce_inbox_messages', array[r.receiver, s.status], coalesce(f.message
  cross join unnest(array['pending', 'running', 'dead']) as s(status)
   left join found f using (receiver, status)
  union all
-select 'payonce_inbox_oldest_age_seconds', array[r.receiver], coalesce(max(f.oldest), 0)::float8
+select 'payonce_inbox_oldest_age_seconds', array[r.receiver], coalesce(greatest(max(f.oldest), 0), 0)::float8
   from unnest($1::text[]) as r(receiver)
   left join found f
     on f.receiver = r.receiver

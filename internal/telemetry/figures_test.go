@@ -94,6 +94,10 @@ func TestFigures(t *testing.T) {
 		write(t, db, insertMessages, messages.status, messages.n, messages.age)
 	}
 	write(t, db, `
+insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, waits, due_at, received_at)
+select 'fulfillment', 'waits' || n, 'waits', 't', '', '{}', '', 1 - n, clock_timestamp() + interval '1 hour' * (1 - n), clock_timestamp() - interval '72 hours'
+  from generate_series(0, 1) as n`) // one waits patiently for three days, the other is behind it
+	write(t, db, `
 insert into outbox (topic, message_id, payload, metadata, created_at)
 select 'charges', 'm' || n, '', '{}', clock_timestamp() - interval '90 seconds'
   from generate_series(1, 4) as n`)
@@ -108,7 +112,7 @@ select topic, 'analytics', max(transaction_id), max("offset") from outbox group 
 	got := scrape(t, m.Handler())
 	want(t, got, map[string]float64{
 		`payonce_figures_up`: 1,
-		`payonce_inbox_messages{receiver="fulfillment",status="pending"}`: 3,
+		`payonce_inbox_messages{receiver="fulfillment",status="pending"}`: 5,
 		`payonce_inbox_messages{receiver="fulfillment",status="running"}`: 2,
 		`payonce_inbox_messages{receiver="fulfillment",status="dead"}`:    1,
 		unread: 4,

@@ -1,0 +1,73 @@
+package fulfillment_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/payonce/payonce/fulfillment"
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/ledger"
+)
+
+// TestPatience is the arithmetic of the reads of a payment that a bank takes days for.
+func TestPatience(t *testing.T) {
+	t.Parallel()
+	began := time.Date(2026, 11, 23, 9, 0, 0, 0, time.UTC)
+	pause := func(at time.Time, recorded time.Time) time.Duration {
+		wait, ok := errors.AsType[*inbox.WaitError](fulfillment.Patience(at, ledger.Stream{Events: []ledger.Recorded{{RecordedAt: recorded}}}, nil))
+		if !ok || !wait.Patient || wait.AtLeast > inbox.LongestWait {
+			t.Fatalf("after %s it waits %+v", at.Sub(recorded), wait)
+		}
+		return wait.AtLeast
+	}
+
+	for age, least := range map[time.Duration]time.Duration{
+		-time.Second: time.Second, 0: time.Second, time.Minute: time.Minute, 3 * time.Hour: 3 * time.Hour, 72 * time.Hour: 4 * time.Hour,
+	} {
+		if got := pause(began.Add(age), began); got < least || got > least*5/4 {
+			t.Errorf("after %s the next read is in %s, want %s and up to a quarter more", age, got, least)
+		}
+	}
+	if got := pause(began, time.Time{}); got > 2*time.Second {
+		t.Errorf("after an event of this delivery the next read is in %s", got)
+	}
+
+	// Many payments that began together for days: what they cost once they are old.
+	const payments, day = 10_000, 24 * time.Hour
+	reads, first := 0, 0
+	for range payments {
+		for at := time.Duration(0); at < 3*day; at += pause(began.Add(at), began) {
+			reads++
+			if at < day {
+				first++
+			}
+		}
+	}
+	perSecond := float64(reads-first) / (2 * day).Seconds()
+	t.Logf("%d reads of %d payments in three days; after the first day %.2f in a second", reads, payments, perSecond)
+	if perSecond >= 1 || first > 25*payments {
+		t.Errorf("%d payments cost %.2f reads a second, and %d in the first day", payments, perSecond, first)
+	}
+}
+
+// TestPatience_endsWithTheProvidersEvent: the next read would be in hours.
+func TestPatience_endsWithTheProvidersEvent(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	isStarted(f)
+	f.provider.on("retrieve", shows("processing"), shows("succeeded"))
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { _ = processor(f.db, fulfillment.ChargeReceiver, f.charge).Run(ctx); close(ended) }()
+	defer func() { cancel(); <-ended }()
+	await.Row(t, f.db, `select waits = 1 and status = 'pending' from inbox`)
+	f.exec(`update inbox set due_at = clock_timestamp() + interval '4 hours'`)
+	f.event("evt_1", "payment_intent.succeeded")
+	await.Row(t, f.db, `select bool_and(status = 'done') and count(*) = 2 from inbox`)
+	want := succeeded(toStarted)
+	want.Message = "done done"
+	f.expect(want, "retrieve retrieve")
+}
