@@ -1,6 +1,9 @@
 package domain
 
-import "slices"
+import (
+	"slices"
+	"time"
+)
 
 // Status is the state of a charge, as merchants see it.
 type Status string
@@ -8,7 +11,8 @@ type Status string
 // The states of a charge.
 const (
 	Pending           Status = "pending"
-	Succeeded         Status = "succeeded" // captured
+	RequiresAction    Status = "requires_action" // of the customer
+	Succeeded         Status = "succeeded"       // captured
 	Failed            Status = "failed"
 	PartiallyRefunded Status = "partially_refunded"
 	Refunded          Status = "refunded"
@@ -26,6 +30,18 @@ type Charge struct {
 	Items         []Item
 	Description   string
 	Metadata      map[string]string
+
+	// ReturnURL is where the provider sends the customer after an action; empty if the charge
+	// waits for no customer.
+	ReturnURL string
+
+	// ExpiresAt is when the charge is canceled unless it is captured first; zero for never.
+	ExpiresAt time.Time
+
+	// Action is what the customer has to do; nil if the provider has not asked for it, or the
+	// charge has its outcome. ActionVersion is the version of the event that says so, else 0.
+	Action        *Action
+	ActionVersion int
 
 	Status  Status
 	Failure *Failure
@@ -84,18 +100,16 @@ func Fold(c Charge, events ...Event) Charge {
 	return c
 }
 
-// mayFailFor reports whether a charge may fail for a reason: as canceled only if the
-// merchant asked for it.
-func (c Charge) mayFailFor(code FailureCode) bool { return code != Canceled || c.CancelRequested }
-
-// canceledUnpaid reports whether the charge was canceled before there was anything to pay.
-func (c Charge) canceledUnpaid() bool { return c.CancelRequested && !c.Started() }
-
-func (c *Charge) end(status Status) {
-	c.Status, c.OutcomeVersion = status, c.Version
+// notify says that the merchant has yet to receive the webhook about the present version.
+func (c *Charge) notify() {
 	if c.Step(Notification) == StepPending {
 		c.Unnotified = append(c.Unnotified, c.Version)
 	}
+}
+
+func (c *Charge) end(status Status) {
+	c.Status, c.OutcomeVersion, c.Action = status, c.Version, nil
+	c.notify()
 	for _, s := range subscribers {
 		if s.after != "" && s.after != status && c.Step(s.Name) == StepPending {
 			c.setStep(s.Name, StepSkipped)
@@ -120,6 +134,8 @@ type ChargeRequested struct {
 	Items         []Item            `json:"items,omitempty" detail:"items"`
 	Description   string            `json:"description,omitempty"`
 	Metadata      map[string]string `json:"metadata,omitempty"`
+	ReturnURL     string            `json:"return_url,omitempty"`
+	ExpiresAt     time.Time         `json:"expires_at,omitzero" detail:"expires_at"`
 	Notify        bool              `json:"notify" detail:"notify"`
 	Steps         []string          `json:"steps,omitempty"`   // absent in old streams: inventory, payment, notification
 	Skipped       []string          `json:"skipped,omitempty"` // of Steps, those that do not apply
@@ -133,6 +149,7 @@ func (e ChargeRequested) apply(c *Charge) {
 	c.MerchantID, c.OrderID, c.PaymentMethod, c.Items = e.MerchantID, e.OrderID, e.PaymentMethod, e.Items
 	c.Amount, c.Fee = Money{Amount: e.Amount, Currency: e.Currency}, e.Fee
 	c.Description, c.Metadata = e.Description, e.Metadata
+	c.ReturnURL, c.ExpiresAt = e.ReturnURL, e.ExpiresAt
 	c.Status, c.AttemptVersion = Pending, c.Version
 	c.Steps = make([]StepState, len(e.Steps))
 	for i, name := range e.Steps {
@@ -181,7 +198,7 @@ func (e ChargeFailed) apply(c *Charge) {
 
 func (e ChargeFailed) admitted(c Charge) bool {
 	return !c.Terminal() && len(c.held()) == 0 && c.mayFailFor(e.Code) &&
-		(c.stepFailed() || c.canceledUnpaid() && e.Code == Canceled)
+		(c.stepFailed() || c.canceledUnpaid() && cancellations[e.Code] != "")
 }
 
 func (ChargeFailed) post(b *chart, c Charge) {

@@ -28,6 +28,7 @@ func stored() map[string]domain.Event {
 		"payment.started.v1":         domain.PaymentStarted{Provider: "stripe", PaymentIntent: "pi_1"},
 		"payment.attempt_failed.v1":  domain.PaymentAttemptFailed{Stage: domain.StageConfirm, StatusCode: 502, RequestID: "req_1"},
 		"payment.captured.v1":        domain.PaymentCaptured{Provider: "stripe", PaymentIntent: "pi_1", Amount: 1000, Currency: "EUR", Fee: 30},
+		"payment.action_required.v1": acting(),
 		"payment.declined.v1":        domain.PaymentDeclined{Failure: stolen()},
 		"charge.succeeded.v1":        domain.ChargeSucceeded{},
 		"charge.failed.v1":           domain.ChargeFailed{Failure: stolen()},
@@ -50,6 +51,7 @@ func stored() map[string]domain.Event {
 func later() map[string]domain.Event {
 	return map[string]domain.Event{
 		"merchant.notified.v1": domain.MerchantNotified{EventID: "e", Type: "refund.succeeded", Version: 7},
+		"charge.requested.v1":  limited(),
 	}
 }
 

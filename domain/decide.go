@@ -68,23 +68,3 @@ func (CancelCharge) decide(c Charge) ([]Event, error) {
 	}
 	return []Event{ChargeCancelRequested{}}, nil
 }
-
-// FailCanceled ends a charge whose cancellation was requested, and compensates. The
-// payment intent, if there is one, must be canceled at the provider before.
-type FailCanceled struct{}
-
-func (FailCanceled) decide(c Charge) ([]Event, error) {
-	switch {
-	case c.Status == Failed:
-		return nil, nil
-	case c.Step(Payment) == StepDone:
-		return nil, fmt.Errorf("cancel a charge that is captured: %w", ErrFinished)
-	case !c.CancelRequested:
-		return nil, fmt.Errorf("cancel a charge without a request to cancel: %w", ErrOutOfOrder)
-	}
-	why := Failure{Code: Canceled, Message: "the charge was canceled"}
-	if c.Started() {
-		return c.fail(why, PaymentDeclined{why}), nil
-	}
-	return c.fail(why), nil
-}

@@ -52,6 +52,7 @@ func TestCharge(t *testing.T) {
 			{"terminal", c.Terminal()},
 			{"complete", c.Terminal() && len(c.PendingRefunds()) == 0},
 			{fmt.Sprintf("failure %v", c.Failure), c.Failure != nil},
+			{"to act", c.Action != nil},
 			{fmt.Sprintf("unnotified %v", c.Unnotified), len(c.Unnotified) > 0},
 		} {
 			if answer.yes {
@@ -95,6 +96,14 @@ func commands() map[string]domain.Command {
 		"decline: canceled":                     domain.DeclinePayment{Failure: dropped()},
 		"cancel":                                domain.CancelCharge{},
 		"fail canceled":                         domain.FailCanceled{},
+		"fail canceled: at the time-out":        domain.FailCanceled{Now: timeout},
+		"fail canceled: before the time-out":    domain.FailCanceled{Now: timeout.Add(-1)},
+		"fail canceled: at the deadline":        domain.FailCanceled{Now: expiry},
+		"decline: expired":                      domain.DeclinePayment{Failure: failed(domain.Expired)},
+		"decline: timed out":                    domain.DeclinePayment{Failure: failed(domain.AuthenticationTimeout)},
+		"reject: expired":                       domain.RejectInventory{Code: domain.Expired},
+		"require action":                        domain.RequireAction(acting()),
+		"require action: nowhere":               domain.RequireAction{ExpiresAt: timeout},
 		"refund all that is left":               refund,
 		"refund of a known id":                  domain.RequestRefund{RefundID: "re_1", Amount: 5, Notify: true},
 		"refund without id":                     domain.RequestRefund{Amount: 5},

@@ -27,7 +27,7 @@ type poster interface{ post(b *chart, c Charge) }
 // EventType is the registration of one type of event.
 type EventType struct {
 	Name    string // in the ledger
-	Webhook string // the type of the merchant's webhook; empty for an event that is no outcome
+	Webhook string // the type of the merchant's webhook; empty for an event of which there is none
 	Request bool   // asks the worker to process the charge
 	Posts   bool   // moves money between accounts
 	Zero    Event
@@ -53,7 +53,8 @@ func request[E Event]() EventType {
 	return t
 }
 
-// outcome registers a type that ends the charge or a refund.
+// outcome registers a type that the merchant is notified of: the end of the charge or of a
+// refund, or the customer's action.
 func outcome[E Event](webhook string) EventType {
 	t := event[E]()
 	t.Webhook = webhook
@@ -128,7 +129,7 @@ func Details(e Event) map[string]any {
 	for _, f := range reflect.VisibleFields(v.Type()) {
 		name, shown := f.Tag.Lookup("detail")
 		value := v.FieldByIndex(f.Index)
-		if !shown || value.IsZero() && strings.HasSuffix(f.Tag.Get("json"), ",omitempty") {
+		if !shown || value.IsZero() && strings.Contains(f.Tag.Get("json"), ",omit") {
 			continue
 		}
 		details[name] = value.Interface()

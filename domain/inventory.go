@@ -35,9 +35,11 @@ type InventoryRejected struct {
 	Code FailureCode `json:"code" detail:"code"`
 }
 
-func (InventoryRejected) stored() string           { return "inventory.rejected.v1" }
-func (InventoryRejected) apply(c *Charge)          { c.failStep(Inventory) }
-func (e InventoryRejected) admitted(c Charge) bool { return c.due(Inventory) && e.Code != Canceled }
+func (InventoryRejected) stored() string  { return "inventory.rejected.v1" }
+func (InventoryRejected) apply(c *Charge) { c.failStep(Inventory) }
+func (e InventoryRejected) admitted(c Charge) bool {
+	return c.due(Inventory) && cancellations[e.Code] == ""
+}
 
 // InventoryReleased returns the held stock: the compensation.
 type InventoryReleased struct {
@@ -70,7 +72,7 @@ func (r RejectInventory) decide(c Charge) ([]Event, error) {
 		return nil, nil
 	case !c.due(Inventory):
 		return nil, fmt.Errorf("reject inventory that is %s: %w", c.Step(Inventory), ErrOutOfOrder)
-	case r.Code == Canceled:
+	case cancellations[r.Code] != "":
 		return nil, fmt.Errorf("reject inventory as %s: %w", r.Code, ErrInvalid)
 	}
 	message := "an item of the order is out of stock"

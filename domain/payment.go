@@ -7,6 +7,7 @@ const Payment = "payment"
 
 var payment = Step{Name: Payment, Events: []EventType{
 	event[PaymentStarted](), event[PaymentAttemptFailed](), event[PaymentCaptured](), event[PaymentDeclined](),
+	outcome[PaymentActionRequired]("charge.requires_action"),
 }}
 
 // The reasons for which the step fails.
@@ -152,7 +153,7 @@ func (d DeclinePayment) decide(c Charge) ([]Event, error) {
 	case !c.due(Payment):
 		return nil, fmt.Errorf("decline a payment before the steps before it are done: %w", ErrOutOfOrder)
 	case !c.mayFailFor(d.Failure.Code):
-		return nil, fmt.Errorf("decline a payment as %s without a request to cancel: %w", d.Failure.Code, ErrInvalid)
+		return nil, fmt.Errorf("decline a payment as %s, for which it may not fail: %w", d.Failure.Code, ErrInvalid)
 	}
 	return c.fail(d.Failure, PaymentDeclined{d.Failure}), nil
 }

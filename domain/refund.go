@@ -88,10 +88,10 @@ func (c Charge) Left() int64 {
 	return c.Amount.Amount - c.sumOfRefunds(RefundStatusSucceeded, RefundStatusPending)
 }
 
-// outcomeAt reports whether the event at a version is an outcome of the charge or of one
-// of its refunds.
+// outcomeAt reports whether the merchant is notified of the event at a version: an outcome of
+// the charge or of one of its refunds, or the customer's action.
 func (c Charge) outcomeAt(version int) bool {
-	return version > 0 && (version == c.OutcomeVersion || slices.ContainsFunc(c.Refunds, func(r Refund) bool {
+	return version > 0 && (version == c.OutcomeVersion || version == c.ActionVersion || slices.ContainsFunc(c.Refunds, func(r Refund) bool {
 		return version == r.OutcomeVersion || version == r.ReversalVersion
 	}))
 }

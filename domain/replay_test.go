@@ -32,6 +32,8 @@ func candidates() map[string]domain.Event {
 		"payment.captured.v1 with another fee":             with(taken(), func(e *domain.PaymentCaptured) { e.Fee = 0 }),
 		"payment.declined.v1 as canceled":                  domain.PaymentDeclined{Failure: dropped()},
 		"charge.failed.v1 as canceled":                     domain.ChargeFailed{Failure: dropped()},
+		"charge.failed.v1 as expired":                      domain.ChargeFailed{Failure: failed(domain.Expired)},
+		"charge.failed.v1 as timed out":                    domain.ChargeFailed{Failure: failed(domain.AuthenticationTimeout)},
 		"charge.failed.v1 without reason":                  domain.ChargeFailed{},
 		"refund.requested.v1 without id":                   back("", 400),
 		"refund.succeeded.v1 of another amount":            gone("re_1", "rp_1", 401),

@@ -3,6 +3,7 @@ package domain_test
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/payonce/payonce/domain"
 )
@@ -48,6 +49,17 @@ var states = []state{
 	then("canceled reserved", "canceled and notified", domain.MerchantNotified{EventID: "e", Type: "charge.failed", Version: 5}),
 	then("canceling started", "canceling but declined", domain.PaymentDeclined{Failure: stolen()}, released(), domain.ChargeFailed{Failure: stolen()}),
 	then("canceling started", "canceling but captured", taken(), domain.ChargeSucceeded{}),
+
+	then("absent", "limited", limited()), // with a return_url and a deadline
+	then("limited", "limited reserved", held()),
+	then("limited reserved", "limited started", begun()),
+	then("limited started", "acting", acting()), // the customer
+	then("acting", "acting and notified", domain.MerchantNotified{EventID: "e", Type: "charge.requires_action", Version: 4}),
+	then("acting", "acting but captured", taken(), domain.ChargeSucceeded{}),
+	then("acting", "timed out", domain.PaymentDeclined{Failure: failed(domain.AuthenticationTimeout)}, released(), domain.ChargeFailed{Failure: failed(domain.AuthenticationTimeout)}),
+	then("limited", "expired", domain.ChargeFailed{Failure: failed(domain.Expired)}),
+	then("limited reserved", "expired reserved", released(), domain.ChargeFailed{Failure: failed(domain.Expired)}),
+	then("acting", "expired acting", domain.PaymentDeclined{Failure: failed(domain.Expired)}, released(), domain.ChargeFailed{Failure: failed(domain.Expired)}),
 
 	partly("started", "captured", taken()),
 	then("captured", "succeeded", domain.ChargeSucceeded{}),
@@ -124,6 +136,24 @@ func bare() domain.ChargeRequested {
 
 func silent() domain.ChargeRequested {
 	return with(charge(), func(e *domain.ChargeRequested) { e.Notify = false })
+}
+
+// The deadlines of a charge that has them.
+var (
+	timeout = time.Date(2026, 11, 26, 16, 0, 0, 0, time.UTC)
+	expiry  = timeout.Add(time.Hour)
+)
+
+func limited() domain.ChargeRequested {
+	return with(charge(), func(e *domain.ChargeRequested) { e.ReturnURL, e.ExpiresAt = "https://shop.example/back", expiry })
+}
+
+func acting() domain.PaymentActionRequired {
+	return domain.PaymentActionRequired{URL: "https://bank.example/3ds", ExpiresAt: timeout}
+}
+
+func failed(code domain.FailureCode) domain.Failure {
+	return domain.Failure{Code: code, Message: "too late"}
 }
 
 func held() domain.InventoryReserved     { return domain.InventoryReserved{Items: charge().Items} }

@@ -86,8 +86,9 @@ func TestSubscribersOf_outcomes(t *testing.T) {
 func TestDetails_hidesWhatMerchantsWrite(t *testing.T) {
 	t.Parallel()
 	hidden := map[string][]string{
-		"charge.requested.v1": {"merchant_id", "description", "metadata"},
-		"refund.requested.v1": {"reason"},
+		"charge.requested.v1":        {"merchant_id", "description", "metadata"},
+		"refund.requested.v1":        {"reason"},
+		"payment.action_required.v1": {"url"},
 	}
 	for name, e := range stored() {
 		data, err := domain.Encode(e)

@@ -15,9 +15,17 @@ type View struct {
 	Currency       Currency          `json:"currency"`
 	Status         Status            `json:"status"`
 	Steps          []StepState       `json:"steps"`
+	NextAction     *NextAction       `json:"next_action,omitempty"` // while the charge requires one
 	Failure        *Failure          `json:"failure"`
 	Metadata       map[string]string `json:"metadata"`
 	CreatedAt      time.Time         `json:"created_at"`
+	ExpiresAt      time.Time         `json:"expires_at,omitzero"`
+}
+
+// NextAction is what the merchant has to do: to send the customer to a page.
+type NextAction struct {
+	Type string `json:"type"`
+	URL  string `json:"url"`
 }
 
 // View shows the charge. createdAt is when its first event occurred.
@@ -25,6 +33,10 @@ func (c Charge) View(createdAt time.Time) View {
 	metadata := c.Metadata
 	if metadata == nil {
 		metadata = map[string]string{}
+	}
+	var next *NextAction
+	if c.Action != nil {
+		next = &NextAction{Type: "redirect_to_url", URL: c.Action.URL}
 	}
 	return View{
 		ID:             c.ID,
@@ -34,9 +46,11 @@ func (c Charge) View(createdAt time.Time) View {
 		Currency:       c.Amount.Currency,
 		Status:         c.Status,
 		Steps:          slices.Clone(c.Steps),
+		NextAction:     next,
 		Failure:        c.Failure,
 		Metadata:       metadata,
 		CreatedAt:      createdAt.UTC(),
+		ExpiresAt:      c.ExpiresAt,
 	}
 }
 

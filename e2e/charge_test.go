@@ -20,6 +20,7 @@ const (
 	visa         = "pm_card_visa"
 	cardDeclined = "pm_card_chargeDeclined"
 	nobodysCard  = "pm_card_of_nobody"
+	needsAction  = "pm_card_authenticationRequired"
 )
 
 // order is the body of a request for a charge.
@@ -30,11 +31,20 @@ type order struct {
 	PaymentMethod string            `json:"payment_method"`
 	Items         []item            `json:"items,omitempty"`
 	Metadata      map[string]string `json:"metadata,omitempty"`
+	ReturnURL     string            `json:"return_url,omitempty"`
+	ExpiresAt     string            `json:"expires_at,omitempty"`
 }
 
 type item struct {
 	SKU      string `json:"sku"`
 	Quantity int64  `json:"quantity"`
+}
+
+// newAction is an order whose customer has to authenticate, and can be sent to a page.
+func newAction() order {
+	o := newOrder(needsAction)
+	o.ReturnURL = "https://shop.example/back"
+	return o
 }
 
 // newOrder is an order of 10.00 with one t-shirt, unless other items are given.
@@ -62,6 +72,9 @@ type charge struct {
 	Steps     []step    `json:"steps"`
 	Failure   *failure  `json:"failure"`
 	CreatedAt time.Time `json:"created_at"`
+	Next      struct {
+		URL string `json:"url"`
+	} `json:"next_action"`
 }
 
 type step struct {

@@ -87,8 +87,8 @@ func mutants() []mutant {
 					"i.Status == stripe.RequiresPaymentMethod",
 				},
 				{
-					"fulfillment/payment.go", "ConfirmIntent(ctx, attemptKey(s), p.intent.ID)",
-					"ConfirmIntent(ctx, fmt.Sprint(time.Now().UnixNano()), p.intent.ID)",
+					"fulfillment/payment.go", "ConfirmIntent(ctx, attemptKey(s), p.intent.ID, s.Charge.ReturnURL)",
+					"ConfirmIntent(ctx, fmt.Sprint(time.Now().UnixNano()), p.intent.ID, s.Charge.ReturnURL)",
 				},
 			},
 			byWalk("declined/worker/POST /v1/payment_intents/:id/confirm/after/kill", "should be failed card_declined"),
@@ -129,6 +129,24 @@ func mutants() []mutant {
 				},
 			},
 			byWalk("declined/worker/POST /v1/payment_intents/:id/cancel/before/kill", "canceled"),
+		},
+		{
+			"a charge fails at a deadline although its money was taken",
+			[]edit{{
+				"fulfillment/payment.go", "	case stripe.Canceled, stripe.Succeeded, stripe.Processing:\n		return p.recordIntent(ctx, s)\n",
+				"	case stripe.Canceled, stripe.Succeeded, stripe.Processing:\n		return decision{command: failing}, nil\n",
+			}},
+			byTest("./fulfillment", "TestDeadline/a capture before the deadline wins", "after the delivery (-want +got)"),
+		},
+		{
+			"a payment that waits is read after the deadline of its charge",
+			[]edit{{"fulfillment/wait.go", "			pause = min(pause, at.Sub(now))\n", ""}},
+			byTest("./fulfillment", "TestPatience", "until the deadline"),
+		},
+		{
+			"what banks take days for is read every second",
+			[]edit{{"fulfillment/wait.go", "		pause = min(max(now.Sub(since), firstLook), longestLook)\n", ""}},
+			byTest("./fulfillment", "TestPatience", "reads a second"),
 		},
 		{
 			"a refund is sent under a new key each time, without reading the provider's list",

@@ -30,6 +30,7 @@ var promises = []promise{
 	{"a replay shows what was accepted", replayAfterTheEnd},
 	{"a refund returns a part, another one the rest", refundInParts},
 	{"a provider event delivered 200 times is one event", repeatedProviderEvent},
+	{"a customer authenticates, and another one misses the deadline", customersAct},
 	{"health and readiness need no API key", probesNeedNoKey},
 }
 
@@ -210,6 +211,22 @@ func repeatedProviderEvent(t *testing.T, d *deployment) {
 }
 
 // intentEvent is an event about a charge, as the provider sends it.
+func customersAct(t *testing.T, d *deployment) {
+	acts, late := d.send(t, newAction()), newAction()
+	late.ExpiresAt = time.Now().Add(8 * time.Second).Format(time.RFC3339Nano)
+	misses := d.send(t, late)
+	await.True(t, "the charge waits for its customer", func() bool {
+		acts = d.charge(t.Context(), acts.ID)
+		return acts.Status == "requires_action"
+	})
+	must(t, authenticate(t.Context(), acts, "succeeded"))
+	d.mustEnd(t, acts.ID, "succeeded")
+	d.mustEnd(t, misses.ID, "expired")
+	if got := d.recordsOf(t, acts.ID).captures - d.recordsOf(t, misses.ID).captures; got != 1 {
+		t.Errorf("the customer who authenticated was charged %d times more often than the other one", got)
+	}
+}
+
 func intentEvent(kind, chargeID string) string {
 	return fmt.Sprintf(`{"id":"evt_%s","object":"event","type":%q,"pending_webhooks":1,"data":{"object":{"object":"payment_intent","id":"pi_1","metadata":{"charge_id":%q}}}}`,
 		chargeID, kind, chargeID)

@@ -3,8 +3,13 @@ package e2e_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"net/http"
 	"time"
+
+	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/robustness/fleet"
 )
 
 // scenario is one of the ways through the service, with what must come of it.
@@ -52,6 +57,10 @@ func scenarios() []scenario {
 		}},
 		{"duplicate message", []string{"worker"}, redeliveredCharge},
 		{"provider event", both, chargeWithAnEvent},
+		{"action timed out", []string{"worker"}, func(context.Context, *place) (job, error) {
+			return charged(newAction(), "failed", "authentication_timeout")
+		}},
+		{"authenticated", []string{"worker"}, authenticatedCharge},
 	}
 }
 
@@ -130,4 +139,58 @@ func chargeWithAnEvent(ctx context.Context, p *place) (job, error) {
 		request: eventRequest(signed(p.Secrets.Events, time.Now(), event), event),
 		answer:  http.StatusOK, path: "/v1/charges/" + c.ID, status: "succeeded",
 	}, err
+}
+
+// isActing reports whether a charge waits for its customer, and nothing else is left to do.
+const isActing = `
+select exists (select from inbox where ordering_key = $1 and receiver = 'fulfillment' and status = 'pending' and waits > 0)
+   and exists (select from ledger_events where stream_id = $1 and type = 'merchant.notified.v1')`
+
+// authenticatedCharge has waited for its customer, who has authenticated since. The provider's
+// event wakes it.
+func authenticatedCharge(ctx context.Context, p *place) (job, error) {
+	c, err := p.client.accept(ctx, newAction())
+	if err != nil {
+		return job{}, err
+	}
+	env := p.workerSettings(p.Service, p.Sandbox.URL(), "16")
+	env["ACTION_TIMEOUT"] = "1h"
+	helper, err := fleet.Start(ctx, fleet.Program{Name: "helper", Path: p.Worker, Log: p.Log, Env: env})
+	if err != nil {
+		return job{}, err
+	}
+	acting := await.Within(walkStall, func() (acting bool) {
+		return p.tables.QueryRow(ctx, isActing, c.ID).Scan(&acting) == nil && acting
+	})
+	if err := helper.Kill(); err != nil || !acting {
+		return job{}, errors.Join(err, errors.New("the charge waits for its customer: "+fmt.Sprint(acting)))
+	}
+	shown, err := p.client.do(ctx, request{method: http.MethodGet, path: "/v1/charges/" + c.ID})
+	if err == nil {
+		err = json.Unmarshal(shown.Body, &c)
+	}
+	if err == nil {
+		err = authenticate(ctx, c, "succeeded")
+	}
+	event := intentEvent("payment_intent.succeeded", c.ID)
+	return job{
+		request: eventRequest(signed(p.Secrets.Events, time.Now(), event), event),
+		answer:  http.StatusOK, path: "/v1/charges/" + c.ID, status: "succeeded",
+	}, err
+}
+
+// authenticate does what the customer of a charge does on the provider's page.
+func authenticate(ctx context.Context, c charge, outcome string) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, c.Next.URL+"?outcome="+outcome, nil)
+	if err != nil {
+		return err
+	}
+	res, err := http.DefaultTransport.RoundTrip(r) // which follows no redirect to the shop
+	if err != nil {
+		return err
+	}
+	if err := res.Body.Close(); err != nil || res.StatusCode != http.StatusSeeOther {
+		return fmt.Errorf("%s was answered %d, want 303: %w", r.URL, res.StatusCode, err)
+	}
+	return nil
 }

@@ -130,7 +130,7 @@ func (g *grounds) newPlace(ctx context.Context) (p *place, err error) {
 func (p *place) workerSettings(database, provider, concurrency string) map[string]string {
 	env := p.WorkerEnv(provider)
 	env["DATABASE_URL"], env["WORKER_CONCURRENCY"] = database, concurrency
-	env["LEASE"], env["BACKOFF_BASE"], env["BACKOFF_CAP"] = "500ms", "20ms", "200ms"
+	env["LEASE"], env["BACKOFF_BASE"], env["BACKOFF_CAP"], env["ACTION_TIMEOUT"] = "500ms", "20ms", "200ms", "500ms"
 	return env
 }
 

@@ -137,7 +137,7 @@ func TestCancel_fences(t *testing.T) {
 			want: canceledLate(), calls: "create confirm cancel",
 			check: func(f *fixture) {
 				s := f.load("ch_1")
-				_, err := f.client.ConfirmIntent(f.t.Context(), s.At(s.Charge.AttemptVersion).ID.String(), s.Charge.PaymentIntent)
+				_, err := f.client.ConfirmIntent(f.t.Context(), s.At(s.Charge.AttemptVersion).ID.String(), s.Charge.PaymentIntent, "")
 				rejected, ok := errors.AsType[*stripe.RejectedError](err)
 				if !ok || rejected.Code != stripe.CodeUnexpectedState {
 					f.t.Errorf("the late confirmation was answered %v, want that the intent's state refuses it", err)

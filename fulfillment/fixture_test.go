@@ -39,7 +39,7 @@ func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	f := &fixture{t: t, db: testdb.Reused(t), provider: newProvider(t), log: &transcript{}}
 	f.client = newClient(t, f.provider.URL, 0)
-	f.charge = f.handler(fulfillment.Services{Provider: f.client}, fulfillment.ChargeReceiver)
+	f.charge = f.handler(fulfillment.Services{Provider: f.client, ActionTimeout: time.Hour}, fulfillment.ChargeReceiver)
 	f.exec(`insert into merchants (merchant_id) values ('acme')`)
 	f.supply("mug", 5)
 	f.supply("tshirt", 10)
@@ -136,7 +136,12 @@ func (f *fixture) accept(id string, first domain.ChargeRequested) ledger.Stream 
 // start opens ch_1, holds its stock and starts its payment by the payment intent pi_1.
 func (f *fixture) start() ledger.Stream {
 	f.t.Helper()
-	s := f.accept("ch_1", order())
+	return f.startOf(order())
+}
+
+func (f *fixture) startOf(first domain.ChargeRequested) ledger.Stream {
+	f.t.Helper()
+	s := f.accept("ch_1", first)
 	f.exec(`
 insert into reservations (charge_id, merchant_id, sku, quantity)
 values ('ch_1', 'acme', 'tshirt', 2),

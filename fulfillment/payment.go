@@ -24,6 +24,7 @@ import (
 type payment struct {
 	provider *stripe.Client
 	now      time.Time      // when the delivery was claimed, in database time
+	timeout  time.Duration  // of the customer's action
 	intent   *stripe.Intent // the last answer in this delivery; nil where the state is not known
 	failing  domain.Command // what this delivery cancels the intent for
 }
@@ -43,7 +44,7 @@ func (p *payment) run(ctx context.Context, s ledger.Stream) (decision, error) {
 	if !isConfirmable(*p.intent) {
 		return p.recordIntent(ctx, s)
 	}
-	confirmed, err := p.provider.ConfirmIntent(ctx, attemptKey(s), p.intent.ID)
+	confirmed, err := p.provider.ConfirmIntent(ctx, attemptKey(s), p.intent.ID, s.Charge.ReturnURL)
 	p.intent = nil // after a failed call the state is not known
 	if err == nil {
 		p.intent = &confirmed
@@ -76,7 +77,7 @@ func (p *payment) start(ctx context.Context, s ledger.Stream) (decision, error) 
 	if p.intent == nil {
 		intent, err := p.provider.CreateIntent(ctx, attemptKey(s), stripe.CreateParams{
 			Reference: c.ID, Amount: c.Amount.Amount, Currency: string(c.Amount.Currency),
-			PaymentMethod: c.PaymentMethod, Description: c.Description,
+			PaymentMethod: c.PaymentMethod, Description: c.Description, Redirects: c.ReturnURL != "",
 		})
 		declined, _ := errors.AsType[*stripe.DeclinedError](err)
 		why, refused := refusal(err, "the provider refused the payment")
@@ -127,7 +128,9 @@ func (p *payment) recordIntent(ctx context.Context, s ledger.Stream) (decision, 
 			return decision{command: p.failing}, nil
 		}
 		return decision{command: domain.DeclinePayment{Failure: declineOf(i)}}, nil
-	case stripe.RequiresPaymentMethod, stripe.RequiresAction:
+	case stripe.RequiresAction:
+		return p.requireAction(ctx, s)
+	case stripe.RequiresPaymentMethod:
 		return p.stop(ctx, s, domain.DeclinePayment{Failure: declineOf(i)})
 	case stripe.Processing:
 		return decision{}, patience(p.now, s, errors.New("the provider is processing the payment"))
@@ -136,10 +139,30 @@ func (p *payment) recordIntent(ctx context.Context, s ledger.Stream) (decision, 
 	}
 }
 
-// cancel fails a charge that the merchant wants canceled, unless the money was taken.
+// requireAction records that the provider waits for the customer, and then waits too: until
+// the provider's event, the next read or a deadline. A charge whose merchant cannot send the
+// customer to the provider's page is declined.
+//
+// If we die here: nothing is recorded, or the action with its deadline. The next worker
+// retrieves the intent, which says whether the customer has acted.
+// Test: TestAction/a_worker_that_dies_after_the_confirmation_is_taken_over.
+func (p *payment) requireAction(ctx context.Context, s ledger.Stream) (decision, error) {
+	switch c := s.Charge; {
+	case c.ReturnURL == "" || p.intent.RedirectURL == "":
+		return p.stop(ctx, s, domain.DeclinePayment{Failure: declineOf(*p.intent)})
+	case c.Action == nil:
+		until := p.now.Add(p.timeout).UTC().Truncate(time.Millisecond)
+		return decision{command: domain.RequireAction{URL: p.intent.RedirectURL, ExpiresAt: until}}, nil
+	}
+	return decision{}, patience(p.now, s, errors.New("the payment waits for the customer"))
+}
+
+// cancel fails a charge that the merchant wants canceled, or whose deadline has passed,
+// unless the money was taken.
 //
 // A request to cancel takes the stream's next version, so the commit of a run in progress
-// is refused, and cancel is what it does next. A recorded intent is canceled at the
+// is refused, and cancel is what it does next. A run in progress at a deadline has begun
+// before it, and the provider decides which of the two was first. A recorded intent is canceled at the
 // provider before the charge fails: the provider refuses confirmations in flight. An
 // intent that was created and not recorded is never confirmed.
 //
@@ -148,9 +171,9 @@ func (p *payment) recordIntent(ctx context.Context, s ledger.Stream) (decision, 
 // Test: TestCancel/a_holder_that_dies_between_cancel_and_commit_is_taken_over.
 func (p *payment) cancel(ctx context.Context, s ledger.Stream) (decision, error) {
 	if !s.Charge.Started() {
-		return decision{command: domain.FailCanceled{}}, nil
+		return decision{command: domain.FailCanceled{Now: p.now}}, nil
 	}
-	return p.stop(ctx, s, domain.FailCanceled{})
+	return p.stop(ctx, s, domain.FailCanceled{Now: p.now})
 }
 
 // stop cancels the intent, so that the charge may fail as failing says. If the provider

@@ -109,7 +109,7 @@ func (f *Fulfillment) charge(ctx context.Context, d *inbox.Delivery) error {
 	return r.process(ctx)
 }
 
-// nextStep is the step that is due; a requested cancellation comes before it.
+// nextStep is the step that is due; a cancellation on request or by a deadline comes before it.
 func (r *run) nextStep(c domain.Charge) work {
 	i := slices.IndexFunc(r.steps, func(s step) bool { return s.name == c.Next() })
 	switch {
@@ -117,13 +117,13 @@ func (r *run) nextStep(c domain.Charge) work {
 		return work{step: domain.Payment, act: func(context.Context, ledger.Stream) (decision, error) {
 			return decision{}, fmt.Errorf("charge %s has no outcome after its last step", c.ID)
 		}}
-	case !c.CancelRequested:
+	case c.CancelDue(r.delivery.ClaimedAt) == "":
 		return work{step: r.steps[i].name, act: r.steps[i].run}
 	case r.steps[i].cancel != nil:
 		return work{step: "cancel", act: r.steps[i].cancel}
 	}
 	return work{step: "cancel", act: func(context.Context, ledger.Stream) (decision, error) {
-		return decision{command: domain.FailCanceled{}}, nil
+		return decision{command: domain.FailCanceled{Now: r.delivery.ClaimedAt}}, nil
 	}}
 }
 

@@ -15,6 +15,9 @@ import (
 
 // Services are the external services that steps call.
 type Services struct {
+	// ActionTimeout is how long a payment waits for its customer.
+	ActionTimeout time.Duration
+
 	Provider *stripe.Client
 	Webhooks *webhook.Sender
 }
@@ -23,7 +26,7 @@ type Services struct {
 // delivery, which was claimed at a time, has its own, so a step may remember what a service
 // answered.
 func (f *Fulfillment) steps(now time.Time) []step {
-	pay := &payment{provider: f.services.Provider, now: now}
+	pay := &payment{provider: f.services.Provider, now: now, timeout: f.services.ActionTimeout}
 	return []step{
 		{name: domain.Inventory, run: f.reserve, keep: keepStock},
 		{name: domain.Payment, run: pay.run, cancel: pay.cancel},

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
@@ -33,6 +34,13 @@ func TestPatience(t *testing.T) {
 	}
 	if got := pause(began, time.Time{}); got > 2*time.Second {
 		t.Errorf("after an event of this delivery the next read is in %s", got)
+	}
+
+	late := ledger.Stream{Events: []ledger.Recorded{{RecordedAt: began}}, Charge: domain.Charge{ExpiresAt: began.Add(time.Minute), Action: &domain.Action{ExpiresAt: began.Add(50 * time.Second)}}}
+	for age, want := range map[time.Duration]time.Duration{40 * time.Second: 10 * time.Second, 55 * time.Second: 5 * time.Second} {
+		if wait, _ := errors.AsType[*inbox.WaitError](fulfillment.Patience(began.Add(age), late, nil)); wait.AtLeast != want {
+			t.Errorf("after %s it waits %s, want %s, until the deadline", age, wait.AtLeast, want)
+		}
 	}
 
 	// Many payments that began together for days: what they cost once they are old.

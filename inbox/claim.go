@@ -383,7 +383,7 @@ func (t turn) after(passed *Delivery, now time.Time) turn {
 	case !t.begun():
 		t.until = &now
 	}
-	t.dueAt, t.row = passed.claimed, passed.row
+	t.dueAt, t.row = passed.ClaimedAt, passed.row
 	return t
 }
 

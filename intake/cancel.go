@@ -2,6 +2,7 @@ package intake
 
 import (
 	"context"
+	"time"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/idempotency"
@@ -12,7 +13,7 @@ import (
 // Errors without an answer in r.Refusals: ledger.ErrNotFound, domain.ErrFinished, and those
 // of idempotency.Receiver.
 func (in *Intake) CancelCharge(ctx context.Context, account Account, r Request, chargeID string) (idempotency.Outcome, error) {
-	return in.do(ctx, account, r, func(ctx context.Context, write writer) (idempotency.Answer, error) {
+	return in.do(ctx, account, r, func(ctx context.Context, _ time.Time, write writer) (idempotency.Answer, error) {
 		stream, err := in.load(ctx, account, chargeID)
 		if err == nil { // while it is being canceled, only the key is stored
 			stream, err = write(stream, domain.CancelCharge{})

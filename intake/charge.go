@@ -2,6 +2,9 @@ package intake
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"time"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/idempotency"
@@ -18,6 +21,8 @@ type Charge struct {
 	Items         []Item            `json:"items,omitempty"`
 	Description   string            `json:"description,omitempty"`
 	Metadata      map[string]string `json:"metadata,omitempty"`
+	ReturnURL     *string           `json:"return_url,omitempty"`
+	ExpiresAt     *string           `json:"expires_at,omitempty"` // as in RFC 3339
 }
 
 // Item is a quantity of one article.
@@ -25,14 +30,21 @@ type Item = domain.Item
 
 // AcceptCharge accepts a charge: one read if the key has its answer, one read and one
 // commit if it is new; without the read if the state of the key is known. Errors:
-// domain.ErrInvalid and those of idempotency.Receiver.
+// domain.ErrInvalid, ErrExpired and those of idempotency.Receiver.
 func (in *Intake) AcceptCharge(ctx context.Context, account Account, r Request, c Charge) (idempotency.Outcome, error) {
 	id, err := newID("ch_")
 	if err != nil {
 		return idempotency.Outcome{}, err
 	}
-	return in.do(ctx, account, r, func(_ context.Context, write writer) (idempotency.Answer, error) {
-		stream, err := write(ledger.New(id), c.command(account))
+	command, err := c.command(account)
+	if err != nil {
+		return idempotency.Outcome{}, err
+	}
+	return in.do(ctx, account, r, func(_ context.Context, now time.Time, write writer) (idempotency.Answer, error) {
+		if at := command.ExpiresAt; !at.IsZero() && !now.Before(at) {
+			return idempotency.Answer{}, fmt.Errorf("accept a charge until %s: %w", at, ErrExpired)
+		}
+		stream, err := write(ledger.New(id), command)
 		if err != nil {
 			return idempotency.Answer{}, err
 		}
@@ -40,10 +52,27 @@ func (in *Intake) AcceptCharge(ctx context.Context, account Account, r Request, 
 	})
 }
 
-func (c Charge) command(a Account) domain.RequestCharge {
+// ErrExpired refuses a charge that expires before it is accepted. It is not stored: the key is
+// free for a corrected request. Nor does it replace the stored answer to an accepted one.
+var ErrExpired = errors.New("the charge expires in the past")
+
+func (c Charge) command(a Account) (domain.RequestCharge, error) {
+	var expires time.Time
+	if c.ExpiresAt != nil {
+		at, err := time.Parse(time.RFC3339, *c.ExpiresAt)
+		if err != nil {
+			return domain.RequestCharge{}, fmt.Errorf("expires_at: %w: %w", domain.ErrInvalid, err)
+		}
+		expires = at.UTC().Truncate(time.Millisecond)
+	}
 	fees := domain.FeeSchedule{BasisPoints: a.FeeBasisPoints, Fixed: a.FeeFixed[c.Currency]}
-	return domain.RequestCharge{
+	command := domain.RequestCharge{
 		MerchantID: a.MerchantID, OrderID: c.OrderID, Amount: c.Amount, Currency: domain.Currency(c.Currency), Fee: fees.Of(c.Amount),
 		PaymentMethod: c.PaymentMethod, Items: c.Items, Description: c.Description, Metadata: c.Metadata, Notify: a.Notify,
+		ExpiresAt: expires,
 	}
+	if c.ReturnURL != nil {
+		command.ReturnURL = *c.ReturnURL
+	}
+	return command, nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
@@ -71,6 +72,27 @@ select count(distinct xid)
 		if got.Body[len(got.Body)-1] != '\n' {
 			t.Error("the body does not end its line")
 		}
+	})
+
+	t.Run("a deadline that has passed refuses a new key and no replay", func(t *testing.T) {
+		t.Parallel()
+		db := testdb.Reused(t)
+		in, c := keeping(t, db), mug()
+		until := func(d time.Duration) intake.Charge {
+			c.ExpiresAt = new(time.Now().Add(d).Format(time.RFC3339Nano))
+			return c
+		}
+		if _, err := in.AcceptCharge(t.Context(), acme(), request("k1", "f"), until(-time.Second)); !errors.Is(err, intake.ErrExpired) {
+			t.Errorf("accepted: %v", err)
+		}
+		first, err := in.AcceptCharge(t.Context(), acme(), request("k1", "f"), until(time.Hour)) // the key is free
+		testdb.Must(t, err)
+		again, err := in.AcceptCharge(t.Context(), acme(), request("k1", "f"), until(-time.Second))
+		testdb.Must(t, err)
+		if !again.Replayed || again.Location != first.Location {
+			t.Errorf("the replay is %+v", again)
+		}
+		wantCharges(t, db, 1)
 	})
 
 	t.Run("the message names the event and has the request's metadata, which is no part of the request", func(t *testing.T) {

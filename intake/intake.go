@@ -87,19 +87,20 @@ type Refusal struct {
 // writes nothing.
 type writer func(s ledger.Stream, command domain.Command) (ledger.Stream, error)
 
-// do receives a request for work that reads and writes as the account's merchant. The
+// do receives a request for work that reads and writes as the account's merchant, at a time
+// of the database's clock. The
 // receiver claims the key, before the other writes, with the answer of the work.
 //
 // If we die here: before the commit nothing is stored and the client's retry runs from
 // the start; after it the client's retry is answered from the key.
 // Test: e2e TestAPI/a_killed_api_leaves_all_of_a_charge_or_nothing.
-func (in *Intake) do(ctx context.Context, account Account, r Request, work func(ctx context.Context, write writer) (idempotency.Answer, error)) (idempotency.Outcome, error) {
+func (in *Intake) do(ctx context.Context, account Account, r Request, work func(ctx context.Context, now time.Time, write writer) (idempotency.Answer, error)) (idempotency.Outcome, error) {
 	receiver := in.Keys
 	receiver.DB, receiver.Lost = in.DB.Tenant(account.MerchantID), ledger.IsConflict
 	receiver.Wait = cmp.Or(r.Wait, receiver.Wait)
 	r.Key.Scope = account.MerchantID
 	return receiver.Receive(ctx, r.Key, r.Request, func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
-		answer, err := work(ctx, func(s ledger.Stream, command domain.Command) (ledger.Stream, error) {
+		answer, err := work(ctx, now, func(s ledger.Stream, command domain.Command) (ledger.Stream, error) {
 			return r.write(b, s, command, now.Truncate(time.Millisecond))
 		})
 		for _, refusal := range r.Refusals {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/idempotency"
@@ -35,7 +36,7 @@ func (in *Intake) RequestRefund(ctx context.Context, account Account, r Request,
 	if refund.Amount != nil {
 		command.Amount = *refund.Amount
 	}
-	return in.do(ctx, account, r, func(ctx context.Context, write writer) (idempotency.Answer, error) {
+	return in.do(ctx, account, r, func(ctx context.Context, _ time.Time, write writer) (idempotency.Answer, error) {
 		stream, err := in.load(ctx, account, chargeID)
 		if err != nil {
 			return idempotency.Answer{}, err

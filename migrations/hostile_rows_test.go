@@ -93,13 +93,18 @@ func sealed(merchant string, version int, kind string) string {
 	return fmt.Sprintf(`convert_to(format('{"id":"%%s","type":"%s","charge_id":"ch_%s","version":%d}', %s), 'UTF8')`, kind, merchant, version, eventID(merchant, version))
 }
 
+// limited is a charge with a return_url and an expires_at.
+func limited(returnURL, expiresAt string) row {
+	return requested.but("data", `'{"merchant_id":"acme","order_id":"1","amount":500,"currency":"USD","return_url":`+returnURL+`,"expires_at":`+expiresAt+`}'`)
+}
+
 // inserts are, for each table that the api may insert into, what a request causes and what
 // an attacker would add instead.
 func inserts() map[string]struct{ caused, forged map[string]row } {
 	capitals := strings.NewReplacer(wake["message_id"], "upper("+wake["message_id"]+")")
 	type cases = struct{ caused, forged map[string]row }
 	events := cases{
-		map[string]row{"a charge": requested, "a cancellation": canceled, "a refund": refund},
+		map[string]row{"a charge": requested, "a charge with a page and a deadline": limited(`"https://shop.example"`, `"2999-11-26T16:40:00.5Z"`), "a cancellation": canceled, "a refund": refund},
 		map[string]row{
 			"of an unknown type":                     canceled.but("type", "'charge.exploded.v1'"),
 			"of a newer version":                     canceled.but("type", "'charge.cancel_requested.v2'"),
@@ -113,6 +118,11 @@ func inserts() map[string]struct{ caused, forged map[string]row } {
 			"a charge of too large a number":         requested.but("data", `'{"merchant_id":"acme","order_id":"1","amount":1e30,"currency":"USD"}'`),
 			"a refund of no number":                  refund.but("data", `'{"refund_id":"re_2","amount":null}'`),
 			"an order that fits in no index":         requested.but("data", `jsonb_build_object('merchant_id', 'acme', 'amount', 500, 'order_id', repeat('x', 9999))`),
+			"a page of another scheme":               limited(`"javascript:alert(1)"`, `null`),
+			"a page of many letters":                 requested.but("data", `jsonb_build_object('merchant_id', 'acme', 'amount', 500, 'order_id', '1', 'return_url', 'https://' || repeat('x', 9999))`),
+			"a deadline that is no time":             limited(`null`, `"soon"`),
+			"a deadline of long ago":                 limited(`null`, `"1999-11-26T16:40:00Z"`),
+			"a deadline that no reader can show":     limited(`null`, `"infinity"`),
 			"of many megabytes":                      canceled.but("data", megabytes),
 			"of many megabytes, compressed":          canceled.but("data", compressed),
 			"whose cause has many, compressed":       canceled.but("metadata", compressed),

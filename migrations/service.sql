@@ -494,6 +494,8 @@ create policy request on ledger_events for insert to payonce_api
                      and data ->> 'merchant_id' = merchant_id
                      and (data ->> 'amount')::bigint between 1 and 999999999999999999
                      and length(data ->> 'order_id') <= 255
+                     and coalesce(length(data ->> 'return_url') <= 2048 and data ->> 'return_url' like 'https://%', true)
+                     and coalesce((data ->> 'expires_at')::timestamptz between now() - interval '24 hours' and '9999-01-01 00:00+00', true)
                     when 'charge.cancel_requested.v1'
                     then version > 1
                     when 'refund.requested.v1'

@@ -32,6 +32,8 @@ func takers() map[string]string {
 		"refund.failed.v1":    fulfillment.NotificationReceiver,
 		"refund.reversed.v1":  fulfillment.NotificationReceiver,
 
+		"payment.action_required.v1": fulfillment.NotificationReceiver,
+
 		"inventory.reserved.v1":     "",
 		"inventory.rejected.v1":     "",
 		"inventory.released.v1":     "",

@@ -54,6 +54,9 @@ type settings struct {
 	BackoffBase time.Duration `env:"BACKOFF_BASE" envDefault:"200ms"`
 	// Upper bound of every pause before a retry. At least BACKOFF_BASE. Keep it below six hours.
 	BackoffCap time.Duration `env:"BACKOFF_CAP" envDefault:"1m"`
+	// How long a payment that needs its customer waits. Then the charge fails, unless it was
+	// captured first. More than 0.
+	ActionTimeout time.Duration `env:"ACTION_TIMEOUT" envDefault:"1h"`
 	// How long the inbox keeps a finished message, by which it recognizes a duplicate. Longer than
 	// OUTBOX_RETENTION.
 	InboxRetention time.Duration `env:"INBOX_RETENTION" envDefault:"168h"`
@@ -83,6 +86,8 @@ func (s settings) Check() error {
 		return fmt.Errorf("GIVE_UP_AFTER is %s: set it to how long the provider may be out of reach", s.GiveUpAfter)
 	case s.BackoffBase <= 0 || s.BackoffCap < s.BackoffBase:
 		return fmt.Errorf("BACKOFF_BASE is %s and BACKOFF_CAP is %s: the base must be positive and the cap not below it", s.BackoffBase, s.BackoffCap)
+	case s.ActionTimeout <= 0:
+		return fmt.Errorf("ACTION_TIMEOUT is %s: set it to how long a customer may take", s.ActionTimeout)
 	case s.OutboxRetention <= 0:
 		return errors.New("OUTBOX_RETENTION is not positive: messages would be removed before they are received")
 	case s.InboxRetention <= s.OutboxRetention:
@@ -107,7 +112,7 @@ func (s settings) services(metrics *metrics, traces *telemetry.Traces) (fulfillm
 		Observe: observeProvider(metrics, traces, s.providerHost()),
 	})
 	return fulfillment.Services{
-		Provider: provider,
+		Provider: provider, ActionTimeout: s.ActionTimeout,
 		Webhooks: webhook.New(webhook.Config{
 			AllowCIDRs: s.WebhookAllowCIDRs, Timeout: callTimeout, Observe: traces.Delivering, Now: time.Now,
 		}),

@@ -83,6 +83,20 @@ when cancellations = 0
 then stream_id || ': canceled without a request'
 when cancel_requested_at > ended_at
 then stream_id || ': asked to be canceled after its outcome'`},
+	// A failover may lead to a clock that is a little behind.
+	{"a charge fails for a deadline that it has, after it", `
+       ledger_events f
+  left join ledger_events d
+    on d.stream_id = f.stream_id
+   and d.type like case f.data ->> 'code'
+                     when 'expired'                then 'charge.requested.v%'
+                     when 'authentication_timeout' then 'payment.action_required.v%'
+                   end
+ where f.type like 'charge.failed.v%'`, `
+when f.data ->> 'code' in ('expired', 'authentication_timeout') and d.data ->> 'expires_at' is null
+then format('%s: failed as %s without a deadline', f.stream_id, f.data ->> 'code')
+when f.recorded_at < (d.data ->> 'expires_at')::timestamptz - interval '1 minute'
+then format('%s: failed as %s before its deadline', f.stream_id, f.data ->> 'code')`},
 	{"no accepted charge is lost", `charges c left join waiting w using (stream_id)`, `
 when successes + failures = 0 and w.stream_id is null
 then stream_id || ': has no outcome, and no message is going to bring one'`},
@@ -271,12 +285,12 @@ then format('%s: its %s is %s, should be %s', charge_id, sku, status, coalesce(d
   left join (select message_id from outbox union select message_id from inbox) kept
     on kept.message_id = e.event_id::text
  where e.type ~ '^charge\.(requested|cancel_requested|succeeded|failed)\.v'
-    or e.type ~ '^refund\.(requested|succeeded|failed|reversed)\.v'`, `
+    or e.type ~ '^(payment\.action_required|refund\.(requested|succeeded|failed|reversed))\.v'`, `
 when kept.message_id is null
  and (e.txid >= oldest.txid
       or not case
                when e.type like 'charge.%requested.v%' then c.successes + c.failures > 0
-               when e.type like 'charge.%'             then n.event_id is not null or not c.notify
+               when e.type !~ '^refund'                then n.event_id is not null or not c.notify
                when e.type like 'refund.requested.v%'  then r.outcomes > 0
                else n.event_id is not null or not r.notify
              end)
@@ -303,7 +317,7 @@ then format('message %s: committed apart from its event', m.message_id)`},
 when i.message_id is null
 then format('message %s: passed by the reader and never received', message_id)`},
 	// A message is overdue after a minute: leases and polls are seconds. No lease and no wait is
-	// longer than an hour: what is due later was written while the database's clock was ahead.
+	// longer than six hours: what is due later was written while the database's clock was ahead.
 	// Workers correct it within seconds. A message is held back only while others of its
 	// partition run.
 	{"no message is overdue or a dead letter", `(

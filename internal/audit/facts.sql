@@ -39,7 +39,7 @@ with charges as (
       on r.stream_id = o.stream_id
      and r.data ->> 'refund_id' is not distinct from o.data ->> 'refund_id'
      and r.type ~ '^(charge|refund)\.requested\.v'
-   where o.type ~ '^(charge\.(succeeded|failed)|refund\.(succeeded|failed|reversed))\.v'
+   where o.type ~ '^(charge\.(succeeded|failed)|payment\.action_required|refund\.(succeeded|failed|reversed))\.v'
 ), notified as (
   select stream_id,
          data ->> 'event_id' as event_id,

@@ -58,14 +58,15 @@ type plant struct {
 
 // The checks that break with others.
 const (
-	legal    = "streams are legal"
-	posted   = "postings are what the events cause"
-	messages = "every request and outcome has its message"
-	chart    = "every account is one of the chart"
-	charges  = "no accepted charge is lost"
-	oneKey   = "every refund was accepted under one key"
-	canceled = "every cancellation was accepted under a key"
-	balances = "projected balances are the sums of the postings"
+	legal     = "streams are legal"
+	posted    = "postings are what the events cause"
+	messages  = "every request and outcome has its message"
+	chart     = "every account is one of the chart"
+	deadlines = "a charge fails for a deadline that it has, after it"
+	charges   = "no accepted charge is lost"
+	oneKey    = "every refund was accepted under one key"
+	canceled  = "every cancellation was accepted under a key"
+	balances  = "projected balances are the sums of the postings"
 )
 
 var planted = []plant{
@@ -103,6 +104,9 @@ update idempotency_keys
 	{"a charge succeeded exactly if it was captured", "a success without a capture", appendEvent("paying", "charge.succeeded.v1", `{}`), []string{"clearing accounts are empty after the outcome", "a reservation follows its charge's outcome", messages, legal}},
 	{"a charge succeeded exactly if it was captured", "a capture without a success", appendEvent("paying", "payment.captured.v1", `{"provider": "stripe", "payment_intent": "pi_paying", "amount": 1000, "currency": "USD", "fee": 30}`), []string{posted}},
 	{"a failed charge was not captured", "a capture after the failure", appendEvent("declined", "payment.captured.v1", `{"provider": "stripe", "payment_intent": "pi_declined", "amount": 1000, "currency": "USD", "fee": 30}`), []string{"a charge succeeded exactly if it was captured", posted, legal}},
+	{deadlines, "a deadline that the charge does not have", setData("code", `"expired"`, `stream_id = '{declined}' and type = 'charge.failed.v1'`), []string{legal}},
+	{deadlines, "a deadline that had not come", setData("code", `"expired"`, `stream_id = '{declined}' and type = 'charge.failed.v1'`) + `; ` +
+		`update ledger_events set data = data || '{"expires_at": "2999-11-26T16:40:00Z"}' where stream_id = '{declined}' and version = 1`, nil},
 	{charges, "a message done before the outcome", `update inbox set status = 'done', done_fence = fence where ordering_key = '{paying}'`, nil},
 	{charges, "a message discarded before the outcome", `update inbox set status = 'discarded', decided_by = 'ann', decided_at = now() where ordering_key = '{paying}'`, nil},
 	{charges, "a request without a message", `delete from outbox where metadata ->> 'ordering_key' = '{fresh}'`, []string{messages}},

@@ -41,7 +41,7 @@ func (c *Console) charges(r *http.Request) (any, error) {
 	q := r.URL.Query()
 	s := search{
 		Name: strings.TrimSpace(q.Get("q")), Status: q.Get("status"), Amount: strings.TrimSpace(q.Get("amount")),
-		Statuses: []domain.Status{"pending", "succeeded", "failed", "partially_refunded", "refunded"},
+		Statuses: []domain.Status{"pending", "requires_action", "succeeded", "failed", "partially_refunded", "refunded"},
 	}
 	return s, c.find(r, &s, q.Get("after"), pageRows)
 }

@@ -87,7 +87,7 @@ const (
 	maxCharges     = 100
 )
 
-var statuses = []domain.Status{domain.Pending, domain.Succeeded, domain.Failed, domain.PartiallyRefunded, domain.Refunded}
+var statuses = []domain.Status{domain.Pending, domain.RequiresAction, domain.Succeeded, domain.Failed, domain.PartiallyRefunded, domain.Refunded}
 
 // listCharges is GET /v1/charges: a page of the projection, newest first.
 func (a *API) listCharges(c echo.Context) (any, error) {

@@ -61,7 +61,9 @@ func values(s *base.Schema) []string {
 		all = append(all, strconv.FormatInt(math.MinInt64, 10), "9223372036854775808")
 	case slices.Contains(s.Type, "string"):
 		all = append(all, `""`, `"\u0000"`, `"4242424242424242"`, `"x 4242-4242 4242\u00a04242"`, `"4242424242424241"`,
-			`"42424242-4242-4242-8242-abcdefabcdef"`, `"usd"`, `"XYZ"`)
+			`"42424242-4242-4242-8242-abcdefabcdef"`, `"usd"`, `"XYZ"`,
+			`"https://shop.example/back?order=17#paid"`, `"http://shop.example"`, `"https://user:secret@shop.example"`, `"https://"`, `"//shop.example"`,
+			`"2999-11-26T16:40:00.5+01:00"`, `"2999-11-26"`)
 		if s.MaxLength != nil {
 			all = append(all, text(int(*s.MaxLength)), text(int(*s.MaxLength)+1))
 		}

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"regexp"
 	"slices"
@@ -37,7 +38,7 @@ var contract = sync.OnceValues(func() (*openapi.Contract, error) {
 	if err != nil {
 		return nil, err
 	}
-	return openapi.Read(document, map[string]func(any) error{"id": isID, "text": isText, "iso-4217": isCurrency})
+	return openapi.Read(document, map[string]func(any) error{"id": isID, "text": isText, "iso-4217": isCurrency, "https-url": isHTTPS})
 })
 
 func theContract(tb testing.TB) *openapi.Contract {
@@ -125,6 +126,14 @@ func isText(value any) error {
 func isCurrency(value any) error {
 	if s, ok := value.(string); ok && (s == "" || !currency.IsValid(s)) {
 		return errors.New("is no currency")
+	}
+	return nil
+}
+
+func isHTTPS(value any) error {
+	s, ok := value.(string)
+	if to, err := url.Parse(s); ok && (err != nil || to.Scheme != "https" || to.Hostname() == "" || to.User != nil || strings.ContainsAny(s, " \u00a0\x00")) {
+		return errors.New("is no https URL without credentials")
 	}
 	return nil
 }

@@ -87,7 +87,7 @@ func membersOf(t reflect.Type) map[string]bool {
 		case f.Anonymous:
 			maps.Copy(all, membersOf(f.Type))
 		case name != "-" && name != "":
-			all[name] = options != "omitempty"
+			all[name] = !strings.HasPrefix(options, "omit")
 		}
 	}
 	return all
@@ -182,12 +182,12 @@ func TestContract_allowsOtherSteps(t *testing.T) {
 func TestContract_hasTheValuesOfTheCode(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]any{
-		"ChargeStatus": []domain.Status{domain.Pending, domain.Succeeded, domain.Failed, domain.PartiallyRefunded, domain.Refunded},
+		"ChargeStatus": []domain.Status{domain.Pending, domain.RequiresAction, domain.Succeeded, domain.Failed, domain.PartiallyRefunded, domain.Refunded},
 		"Step/status": []domain.StepStatus{
 			domain.StepPending, domain.StepDone, domain.StepFailed, domain.StepSkipped, domain.StepCompensated,
 		},
 		"FailureCode": []domain.FailureCode{
-			domain.OutOfStock, domain.UnknownSKU, domain.CardDeclined, domain.AuthenticationRequired, domain.ProviderRefused, domain.Canceled,
+			domain.OutOfStock, domain.UnknownSKU, domain.CardDeclined, domain.AuthenticationRequired, domain.ProviderRefused, domain.Canceled, domain.Expired, domain.AuthenticationTimeout,
 		},
 		"Refund/status": []domain.RefundStatus{
 			domain.RefundStatusPending, domain.RefundStatusSucceeded, domain.RefundStatusFailed,

@@ -111,6 +111,7 @@ var refusals = slices.Concat(ofCharges, []refusal{
 	{domain.ErrNoRefund, errNotFound.because("the charge has no refund with this id")},
 	{errUnknownKey, errNotFound.because("no request of yours was answered under this key")},
 	{intake.ErrStep, invalid(fieldError{Pointer: "/amount", Detail: badStep})},
+	{intake.ErrExpired, invalid(fieldError{Pointer: "/expires_at", Detail: "is not in the future"})},
 	{ledger.ErrNoCursor, invalid(fieldError{Pointer: "/starting_after", Detail: "is no charge of yours"})},
 	{inbox.ErrNoMessage, errNotFound.because("no message has this id")},
 	{inbox.ErrNotDeadLetter, errNotDeadLetter},

@@ -3,9 +3,11 @@ package httpapi
 import (
 	"fmt"
 	"maps"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -21,7 +23,9 @@ const (
 	maxItems         = 100
 	maxQuantity      = 1_000_000
 	maxMetadata      = 20
-	maxMetadataValue = 500 // characters
+	maxMetadataValue = 500  // characters
+	maxURL           = 2048 // bytes
+	lastYear         = 9999 // that no time reaches
 )
 
 // checker collects what is wrong with a request.
@@ -67,6 +71,12 @@ func (a *API) validate(r intake.Charge) error {
 	}
 	k.items(r.Items)
 	k.metadata(r.Metadata)
+	if r.ReturnURL != nil {
+		k.returnURL(*r.ReturnURL)
+	}
+	if r.ExpiresAt != nil {
+		k.expiresAt(*r.ExpiresAt)
+	}
 	return k.verdict()
 }
 
@@ -100,6 +110,22 @@ func (k *checker) amount(minorUnits, step int64) {
 		k.refuse("/amount", "is not between 1 and 1000000000000 minor units")
 	case minorUnits%step != 0:
 		k.refuse("/amount", badStep)
+	}
+}
+
+// returnURL checks where the provider sends the customer.
+func (k *checker) returnURL(value string) {
+	k.nul = k.nul || hasNUL(value)
+	if to, err := url.Parse(value); err != nil || !isReference(value, maxURL) || to.Scheme != "https" || to.Hostname() == "" || to.User != nil {
+		k.refuse("/return_url", "is no https URL of at most 2048 ASCII characters with a host and without credentials")
+	}
+}
+
+// expiresAt checks a time. Whether it has passed is decided by the database's clock.
+func (k *checker) expiresAt(value string) {
+	k.nul = k.nul || hasNUL(value)
+	if at, err := time.Parse(time.RFC3339, value); err != nil || len(value) > maxString || at.UTC().Year() >= lastYear {
+		k.refuse("/expires_at", "is no time as in RFC 3339, such as 2026-11-26T16:40:00Z, before the year 9999")
 	}
 }
 

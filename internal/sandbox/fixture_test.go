@@ -56,7 +56,10 @@ func start(t *testing.T, o sandbox.Options) *fixture {
 // newClient opens a connection per request: on a used one net/http would
 // silently repeat a POST that carries an Idempotency-Key.
 func newClient() *http.Client {
-	return &http.Client{Timeout: await.Stall, Transport: &http.Transport{DisableKeepAlives: true}}
+	return &http.Client{
+		Timeout: await.Stall, Transport: &http.Transport{DisableKeepAlives: true},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
 }
 
 // answered is an answer.

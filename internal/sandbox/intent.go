@@ -35,18 +35,19 @@ type intent struct {
 	LastPaymentError   *apiError
 	LatestCharge       *string
 	Metadata           map[string]string
+	NextAction         json.RawMessage
 	PaymentMethod      *string
 	Status             string
 }
 
 // MarshalJSON writes Stripe's payment_intent.
 func (i *intent) MarshalJSON() ([]byte, error) {
-	received, next := int64(0), map[string]any(nil)
+	received, next := int64(0), json.RawMessage("null")
 	switch i.Status {
 	case statusSucceeded:
 		received = i.Amount
 	case statusRequiresAction:
-		next = map[string]any{"type": "use_stripe_sdk", "use_stripe_sdk": struct{}{}}
+		next = i.NextAction
 	}
 	return json.Marshal(map[string]any{
 		"id": i.ID, "object": "payment_intent", "amount": i.Amount, "amount_capturable": 0, "amount_received": received,
@@ -61,7 +62,7 @@ func (i *intent) MarshalJSON() ([]byte, error) {
 const selectIntent = `
 select id, amount, amount_refunded, currency, status, payment_method,
        description, metadata, latest_charge, last_payment_error,
-       cancellation_reason,
+       cancellation_reason, next_action,
        extract(epoch from canceled_at)::bigint as canceled_at,
        extract(epoch from created_at)::bigint as created
 from payment_intents

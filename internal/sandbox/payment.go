@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/url"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -25,7 +26,8 @@ func (s *Sandbox) createIntent(_ context.Context, _ pgx.Tx, b *pgx.Batch, c *cal
 	unattended := p.unattended()
 	p.word("capture_method", "automatic", "automatic_async")
 	p.word("confirmation_method", "automatic")
-	p.ignore("automatic_payment_methods", "payment_method_types", "return_url", "use_stripe_sdk")
+	returnURL := p.returnURL()
+	p.ignore("automatic_payment_methods", "payment_method_types", "use_stripe_sdk")
 	if refusal := indivisible(i.Amount, i.Currency); refusal != nil {
 		p.refuse(refusal)
 	}
@@ -34,8 +36,8 @@ func (s *Sandbox) createIntent(_ context.Context, _ pgx.Tx, b *pgx.Batch, c *cal
 		p.refuse(missing("amount"))
 	case confirm && method == "":
 		p.refuse(missing("payment_method"))
-	case unattended && !confirm:
-		p.refuse(invalid("", "off_session", "off_session and error_on_requires_action need confirm=true."))
+	case (unattended || returnURL != "") && !confirm:
+		p.refuse(invalid("", "off_session", "off_session, error_on_requires_action and return_url need confirm=true."))
 	}
 	if err := p.done(); err != nil {
 		return answer{}, err
@@ -49,7 +51,7 @@ func (s *Sandbox) createIntent(_ context.Context, _ pgx.Tx, b *pgx.Batch, c *cal
 	b.Queue(insertIntent, i.ID, i.Amount, i.Currency, i.Status, i.PaymentMethod, i.Description, i.Metadata, i.Created)
 	s.emit(b, c, "payment_intent.created", i)
 	if confirm {
-		return s.attempt(b, c, i, unattended), nil
+		return s.attempt(b, c, i, unattended, returnURL), nil
 	}
 	return object(http.StatusOK, i), nil
 }
@@ -60,13 +62,23 @@ func (p *params) unattended() bool {
 	return p.boolean("error_on_requires_action") || offSession
 }
 
+// returnURL reads where the customer goes after an action.
+func (p *params) returnURL() string {
+	value := p.text("return_url")
+	if to, err := url.Parse(value); value != "" && (err != nil || to.Host == "" || to.Scheme != "https" && to.Scheme != "http") {
+		p.refuse(invalid("url_invalid", "return_url", "Not a valid URL"))
+	}
+	return value
+}
+
 // confirmIntent attempts an intent. A declined intent has lost its payment method
 // and can be attempted again only with another.
 func (s *Sandbox) confirmIntent(ctx context.Context, tx pgx.Tx, b *pgx.Batch, c *call) (answer, error) {
 	p := c.params
 	method := p.method("payment_method")
 	unattended := p.unattended()
-	p.ignore("return_url", "use_stripe_sdk")
+	returnURL := p.returnURL()
+	p.ignore("use_stripe_sdk")
 	if err := p.done(); err != nil {
 		return answer{}, err
 	}
@@ -86,7 +98,7 @@ func (s *Sandbox) confirmIntent(ctx context.Context, tx pgx.Tx, b *pgx.Batch, c 
 	if method != "" {
 		i.PaymentMethod = &method
 	}
-	return s.attempt(b, c, i, unattended), nil
+	return s.attempt(b, c, i, unattended, returnURL), nil
 }
 
 // unexpected refuses what the intent's state does not allow, and shows the intent.
@@ -102,7 +114,8 @@ set status = $2,
     payment_method = $3,
     latest_charge = $4,
     last_payment_error = $5,
-    settle_at = case when $2 = 'processing' then clock_timestamp() + $6::interval end
+    settle_at = case when $2 = 'processing' then clock_timestamp() + $6::interval end,
+    next_action = $7
 where id = $1`
 
 const insertCapture = `
@@ -110,16 +123,19 @@ insert into captures (id, payment_intent, amount, currency)
 values ($1, $2, $3, $4)`
 
 // attempt charges the locked intent's payment method and queues the consequences.
-func (s *Sandbox) attempt(b *pgx.Batch, c *call, i *intent, unattended bool) answer {
+func (s *Sandbox) attempt(b *pgx.Batch, c *call, i *intent, unattended bool, returnURL string) answer {
 	charge := newID("ch_")
 	status, failure := charged(*i.PaymentMethod, unattended)
-	i.Status, i.LatestCharge, i.LastPaymentError = status, &charge, nil
+	i.Status, i.LatestCharge, i.LastPaymentError, i.NextAction = status, &charge, nil, nil
+	if status == statusRequiresAction {
+		i.NextAction = nextAction(c, i, returnURL)
+	}
 	if failure != nil {
 		failure.Charge = charge
 		kept := *failure
 		i.LastPaymentError, i.PaymentMethod = &kept, nil
 	}
-	b.Queue(updateAttempted, i.ID, i.Status, i.PaymentMethod, i.LatestCharge, i.LastPaymentError, s.options.ProcessingTime)
+	b.Queue(updateAttempted, i.ID, i.Status, i.PaymentMethod, i.LatestCharge, i.LastPaymentError, s.options.ProcessingTime, i.NextAction)
 	if status == statusSucceeded {
 		b.Queue(insertCapture, charge, i.ID, i.Amount, i.Currency)
 	}
@@ -135,6 +151,7 @@ func (s *Sandbox) attempt(b *pgx.Batch, c *call, i *intent, unattended bool) ans
 const updateCanceled = `
 update payment_intents
 set status = 'canceled',
+    next_action = null,
     cancellation_reason = nullif($2, ''),
     canceled_at = to_timestamp($3)
 where id = $1`

@@ -119,6 +119,32 @@ func TestIntent(t *testing.T) {
 	}
 }
 
+func TestIntent_customerAuthenticates(t *testing.T) {
+	t.Parallel()
+	f := start(t, sandbox.Options{})
+	for outcome, want := range map[string]map[string]any{
+		"succeeded": {"status": "succeeded", "amount_received": 1000.0, "next_action": nil},
+		"failed":    {"status": "requires_payment_method", "last_payment_error.code": "payment_intent_authentication_failure", "next_action": nil},
+	} {
+		path := "/v1/payment_intents/" + f.create("pm_card_authenticationRequired")
+		a := f.post(path+"/confirm", "", "return_url", "https://shop.example/back?order=1")
+		a.want(t, http.StatusOK, map[string]any{
+			"status": "requires_action", "next_action.type": "redirect_to_url", "next_action.redirect_to_url.return_url": "https://shop.example/back?order=1",
+		})
+		page := strings.Replace(path, "/v1/payment_intents", "/authenticate", 1)
+		for _, odd := range []string{"", "?outcome=perhaps"} {
+			f.control(http.MethodPost, page+odd, "").want(t, http.StatusBadRequest, nil)
+		}
+		done := f.control(http.MethodPost, page+"?outcome="+outcome, "")
+		if to := done.header.Get("Location"); done.status != http.StatusSeeOther || !strings.Contains(to, "order=1&payment_intent=pi_") || !strings.Contains(to, "redirect_status="+outcome) {
+			t.Errorf("the page answers %d and sends the customer to %q", done.status, to)
+		}
+		f.get(path).want(t, http.StatusOK, want)
+		f.control(http.MethodPost, page+"?outcome="+outcome, "").want(t, http.StatusConflict, nil)
+	}
+	f.control(http.MethodPost, "/authenticate/pi_none?outcome=failed", "").want(t, http.StatusNotFound, nil)
+}
+
 func TestIntent_processingSucceedsAfterAWhile(t *testing.T) {
 	t.Parallel()
 	f := start(t, sandbox.Options{ProcessingTime: 300 * time.Millisecond})

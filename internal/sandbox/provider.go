@@ -26,6 +26,7 @@ type call struct {
 	// target is the object that the path names.
 	target string
 	key    string
+	origin string // of the sandbox, as the client has it
 	params *params
 	fault  draw
 }
@@ -142,6 +143,7 @@ func readCall(r *http.Request) (*call, *apiError) {
 		method: r.Method,
 		path:   strings.ToValidUTF8(strings.ReplaceAll(r.URL.Path, "\x00", ""), ""),
 		target: r.PathValue("id"),
+		origin: "http://" + r.Host,
 	}
 	if !authorized(r) {
 		return c, newError(http.StatusUnauthorized, typeInvalid, "",

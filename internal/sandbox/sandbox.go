@@ -20,8 +20,8 @@
 //
 //   - More of Stripe's API than payment intents (create, confirm, retrieve,
 //     cancel, list) and refunds (create, retrieve, list). Unknown parameters are
-//     refused; automatic_payment_methods, payment_method_types, return_url and
-//     use_stripe_sdk are accepted and change nothing. Objects are not expanded.
+//     refused; automatic_payment_methods, payment_method_types and use_stripe_sdk
+//     are accepted and change nothing. Objects are not expanded.
 //   - Accounts: every sk_test_ key reaches the same books.
 //   - Two processes on one database: the keys in flight and the faults live in
 //     memory, and a crash clears them. (The unique constraint of a key still
@@ -164,6 +164,8 @@ func (s *Sandbox) routes() http.Handler {
 	mux.HandleFunc("GET /v1/refunds/{id}", s.provider(s.retrieveRefund))
 	mux.HandleFunc("/v1/", s.provider(unrecognized))
 
+	mux.HandleFunc("GET /authenticate/{id}", s.showAuthentication)
+	mux.HandleFunc("POST /authenticate/{id}", s.authenticate)
 	mux.HandleFunc("POST /shop/webhooks", s.control(s.receiveNotification))
 
 	mux.HandleFunc("GET /books", s.control(s.getBooks))

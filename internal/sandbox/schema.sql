@@ -40,11 +40,13 @@ create table payment_intents (
   metadata jsonb not null,
   latest_charge text,
   last_payment_error jsonb,
+  next_action jsonb,
   cancellation_reason text,
   canceled_at timestamptz,
   settle_at timestamptz,
   created_at timestamptz not null,
   check ((status = 'processing') = (settle_at is not null)),
+  check ((status = 'requires_action') = (next_action is not null)),
   check ((status = 'canceled') = (canceled_at is not null)),
   check (amount_refunded = 0 or status = 'succeeded')
 );

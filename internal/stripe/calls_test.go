@@ -78,12 +78,25 @@ func TestCall_sendsItsParameters(t *testing.T) {
 		},
 		"confirm": {
 			intentJSON("status", "succeeded", "amount_received", 1999, "latest_charge", "ch_provider"),
-			func(ctx context.Context, c *stripe.Client) (any, error) { return c.ConfirmIntent(ctx, "evt_2", "pi_1") },
+			func(ctx context.Context, c *stripe.Client) (any, error) {
+				return c.ConfirmIntent(ctx, "evt_2", "pi_1", "")
+			},
 			stripe.Intent{
 				ID: "pi_1", Status: stripe.Succeeded, Amount: 1999, AmountReceived: 1999, Currency: "EUR", Reference: "ch_1",
 				Attempted: true, Created: created,
 			},
 			sent{"POST /v1/payment_intents/pi_1/confirm", url.Values{"off_session": {"true"}, "error_on_requires_action": {"true"}}, "evt_2"},
+		},
+		"confirm with a page for the customer": {
+			intentJSON("status", "requires_action", "next_action", map[string]any{"type": "redirect_to_url", "redirect_to_url": map[string]any{"url": "https://bank.example/3ds"}}),
+			func(ctx context.Context, c *stripe.Client) (any, error) {
+				return c.ConfirmIntent(ctx, "evt_2", "pi_1", "https://shop.example/back")
+			},
+			stripe.Intent{
+				ID: "pi_1", Status: stripe.RequiresAction, Amount: 1999, Currency: "EUR", Reference: "ch_1",
+				RedirectURL: "https://bank.example/3ds", Created: created,
+			},
+			sent{"POST /v1/payment_intents/pi_1/confirm", url.Values{"return_url": {"https://shop.example/back"}}, "evt_2"},
 		},
 		"create refund": {
 			refundJSON("status", "pending"),

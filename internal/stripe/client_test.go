@@ -172,17 +172,17 @@ func TestCall_withAnUnusableKeyOrIDIsNotSent(t *testing.T) {
 	p := newProvider(t, answer(200, intentJSON()))
 	c := newClient(t, p.URL, 0)
 	for name, call := range map[string]func(context.Context) error{
-		"no key":             func(ctx context.Context) error { _, err := c.ConfirmIntent(ctx, "", "pi_1"); return err },
-		"a key with a space": func(ctx context.Context) error { _, err := c.ConfirmIntent(ctx, " key", "pi_1"); return err },
-		"a key with a line":  func(ctx context.Context) error { _, err := c.ConfirmIntent(ctx, "key\r\nX: y", "pi_1"); return err },
-		"a key beyond ASCII": func(ctx context.Context) error { _, err := c.ConfirmIntent(ctx, "ключ", "pi_1"); return err },
+		"no key":             func(ctx context.Context) error { _, err := c.ConfirmIntent(ctx, "", "pi_1", ""); return err },
+		"a key with a space": func(ctx context.Context) error { _, err := c.ConfirmIntent(ctx, " key", "pi_1", ""); return err },
+		"a key with a line":  func(ctx context.Context) error { _, err := c.ConfirmIntent(ctx, "key\r\nX: y", "pi_1", ""); return err },
+		"a key beyond ASCII": func(ctx context.Context) error { _, err := c.ConfirmIntent(ctx, "ключ", "pi_1", ""); return err },
 		"a key of 256 characters": func(ctx context.Context) error {
-			_, err := c.ConfirmIntent(ctx, strings.Repeat("k", 256), "pi_1")
+			_, err := c.ConfirmIntent(ctx, strings.Repeat("k", 256), "pi_1", "")
 			return err
 		},
 		"an intent without an id":  func(ctx context.Context) error { _, err := c.RetrieveIntent(ctx, ""); return err },
 		"an id that climbs":        func(ctx context.Context) error { _, err := c.RetrieveIntent(ctx, "../refunds"); return err },
-		"a confirmation of none":   func(ctx context.Context) error { _, err := c.ConfirmIntent(ctx, "key_1", ""); return err },
+		"a confirmation of none":   func(ctx context.Context) error { _, err := c.ConfirmIntent(ctx, "key_1", "", ""); return err },
 		"a cancellation of none":   func(ctx context.Context) error { _, err := c.CancelIntent(ctx, ""); return err },
 		"a refund of no intent":    func(ctx context.Context) error { _, err := c.CreateRefund(ctx, "key_1", refundParams("")); return err },
 		"a refund without a key":   func(ctx context.Context) error { _, err := c.CreateRefund(ctx, "", refundParams("pi_1")); return err },

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"iter"
 	"math"
+	"net/url"
 	"strings"
 	"time"
 
@@ -57,7 +58,10 @@ type Intent struct {
 	// Decline is why the last attempt failed, nil if none did. The provider
 	// clears it when the intent is updated; Attempted stays.
 	Decline *Decline
-	Created time.Time
+	// RedirectURL is where the customer acts, in the state RequiresAction. Empty if the
+	// provider asks for another action than a redirect.
+	RedirectURL string
+	Created     time.Time
 }
 
 // Decline is why a card was declined.
@@ -98,6 +102,8 @@ type CreateParams struct {
 	PaymentMethod string
 	// Description is optional.
 	Description string
+	// Redirects says that the customer can be sent to a page.
+	Redirects bool
 }
 
 // CreateIntent creates an intent that holds its payment method and is not
@@ -111,13 +117,17 @@ func (c *Client) CreateIntent(ctx context.Context, key string, p CreateParams) (
 	if err := cmp.Or(checkKey(key), err); err != nil {
 		return Intent{}, err
 	}
+	redirects := "never"
+	if p.Redirects {
+		redirects = "always"
+	}
 	params := &stripego.PaymentIntentCreateParams{
 		Amount:        new(amount),
 		Currency:      stripego.String(strings.ToLower(p.Currency)),
 		PaymentMethod: stripego.String(p.PaymentMethod),
 		AutomaticPaymentMethods: &stripego.PaymentIntentCreateAutomaticPaymentMethodsParams{
 			Enabled:        new(true),
-			AllowRedirects: stripego.String("never"),
+			AllowRedirects: stripego.String(redirects),
 		},
 		Metadata: map[string]string{metadataCharge: p.Reference},
 	}
@@ -132,12 +142,12 @@ func (c *Client) CreateIntent(ctx context.Context, key string, p CreateParams) (
 
 // ConfirmIntent attempts the payment with the payment method that the intent
 // holds. It sends none of its own, so it cannot attempt a declined intent again.
-// The customer is absent, so an issuer that asks for authentication thereby
-// declines: [DeclinedError].
+// Without a return URL the customer is absent, so an issuer that asks for authentication
+// thereby declines: [DeclinedError]. With one, the intent is then in [RequiresAction].
 //
 // A [RejectedError] with [CodeUnexpectedState] says that the intent cannot be
 // confirmed now; it may have succeeded before. CancelIntent shows its state.
-func (c *Client) ConfirmIntent(ctx context.Context, key, id string) (in Intent, err error) {
+func (c *Client) ConfirmIntent(ctx context.Context, key, id, returnURL string) (in Intent, err error) {
 	defer wrap(&err, "confirm payment intent", id)
 	if err := checkKey(key); err != nil {
 		return Intent{}, err
@@ -145,6 +155,9 @@ func (c *Client) ConfirmIntent(ctx context.Context, key, id string) (in Intent, 
 	params := &stripego.PaymentIntentConfirmParams{
 		OffSession:            new(true),
 		ErrorOnRequiresAction: new(true),
+	}
+	if returnURL != "" {
+		params = &stripego.PaymentIntentConfirmParams{ReturnURL: &returnURL}
 	}
 	params.SetIdempotencyKey(key)
 	return c.intent(ctx, id, func(ctx context.Context) (*stripego.PaymentIntent, error) {
@@ -232,6 +245,9 @@ func intentOf(pi *stripego.PaymentIntent) (Intent, error) {
 		d := declineOf(pi.LastPaymentError)
 		in.Decline = &d
 	}
+	if next := pi.NextAction; next != nil && next.RedirectToURL != nil {
+		in.RedirectURL = pageOf(next.RedirectToURL.URL)
+	}
 	if pi.Object != "payment_intent" || checkID(in.ID) != nil || in.Currency == "" {
 		return Intent{}, errors.New("the answer holds no payment intent")
 	}
@@ -247,6 +263,19 @@ func intentOf(pi *stripego.PaymentIntent) (Intent, error) {
 		return Intent{}, fmt.Errorf("payment intent %s: %w", in.ID, err)
 	}
 	return in, nil
+}
+
+// maxURL bounds what is kept of the provider's URLs, in bytes.
+const maxURL = 4096
+
+// pageOf returns the URL of a page of the provider, empty if it is none that a browser could
+// be sent to.
+func pageOf(page string) string {
+	u, err := url.Parse(page)
+	if err != nil || len(page) > maxURL || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
+		return ""
+	}
+	return page
 }
 
 func declineOf(e *stripego.Error) Decline {

@@ -158,7 +158,7 @@ func TestErrors_carryWhatTheProviderSays(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, err := newClient(t, newProvider(t, tc.answer).URL, 0).ConfirmIntent(t.Context(), "key_1", "pi_1")
+			_, err := newClient(t, newProvider(t, tc.answer).URL, 0).ConfirmIntent(t.Context(), "key_1", "pi_1", "")
 			testrun.Same(t, "error", tc.want, errors.Unwrap(err))
 		})
 	}
@@ -202,7 +202,7 @@ func TestUnavailableError_carriesTheProvidersRetryAfter(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, err := newClient(t, newProvider(t, tc.answer).URL, 0).ConfirmIntent(t.Context(), "key_1", "pi_1")
+			_, err := newClient(t, newProvider(t, tc.answer).URL, 0).ConfirmIntent(t.Context(), "key_1", "pi_1", "")
 			var unavailable *stripe.UnavailableError
 			if !errors.As(err, &unavailable) {
 				t.Fatalf("confirm: %v, want unavailable", err)
@@ -265,7 +265,7 @@ func TestCall_returnsItsContextsErrorAndNoOtherTimeout(t *testing.T) {
 func TestDecline_canBeStored(t *testing.T) {
 	t.Parallel()
 	body := `{"error":{"type":"card_error","code":"card_declined","decline_code":"a\u0000b","message":"\u0000` + strings.Repeat("é", 400) + `"}}`
-	_, err := newClient(t, newProvider(t, answer(402, body)).URL, 0).ConfirmIntent(t.Context(), "key", "pi_1")
+	_, err := newClient(t, newProvider(t, answer(402, body)).URL, 0).ConfirmIntent(t.Context(), "key", "pi_1", "")
 	var declined *stripe.DeclinedError
 	if !errors.As(err, &declined) {
 		t.Fatalf("ConfirmIntent: %v", err)

@@ -130,7 +130,7 @@ func calls(c *stripe.Client) map[string]func(context.Context) (zero bool, err er
 			return in == stripe.Intent{}, err
 		},
 		"confirm": func(ctx context.Context) (bool, error) {
-			in, err := c.ConfirmIntent(ctx, "key_1", "pi_1")
+			in, err := c.ConfirmIntent(ctx, "key_1", "pi_1", "")
 			return in == stripe.Intent{}, err
 		},
 		"retrieve": func(ctx context.Context) (bool, error) {

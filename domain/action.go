@@ -1,0 +1,45 @@
+package domain
+
+import (
+	"fmt"
+	"time"
+)
+
+// Action is what the customer has to do before the payment can continue, such as 3-D Secure.
+type Action struct {
+	URL       string    // where the customer does it
+	ExpiresAt time.Time // the charge is canceled then, in database time
+}
+
+// PaymentActionRequired says that the provider waits for the customer. The merchant redirects
+// the customer to URL; the payment continues when the provider says so, and is canceled at
+// ExpiresAt.
+type PaymentActionRequired struct {
+	URL       string    `json:"url"`
+	ExpiresAt time.Time `json:"expires_at" detail:"expires_at"`
+}
+
+func (PaymentActionRequired) stored() string { return "payment.action_required.v1" }
+func (e PaymentActionRequired) apply(c *Charge) {
+	c.Status, c.Action, c.ActionVersion = RequiresAction, new(Action(e)), c.Version
+	c.notify()
+}
+
+func (e PaymentActionRequired) admitted(c Charge) bool {
+	return c.due(Payment) && c.Started() && c.ReturnURL != "" && c.Action == nil && e.URL != ""
+}
+
+// RequireAction records that the provider waits for the customer.
+type RequireAction PaymentActionRequired
+
+func (r RequireAction) decide(c Charge) ([]Event, error) {
+	switch {
+	case c.Action != nil:
+		return nil, nil
+	case c.Step(Payment) != StepPending:
+		return nil, fmt.Errorf("require an action for a payment that is %s: %w", c.Step(Payment), ErrFinished)
+	case !PaymentActionRequired(r).admitted(c):
+		return nil, fmt.Errorf("require an action of a charge that cannot have one: %w", ErrInvalid)
+	}
+	return []Event{PaymentActionRequired(r)}, nil
+}
