@@ -50,15 +50,12 @@ func open(ctx context.Context, say io.Writer, c runCmd) (*bench, error) {
 
 func (b *bench) start(ctx context.Context) (err error) {
 	fmt.Fprintln(b.say, "building the programs")
-	var flags []string
 	if b.Profile != "" {
-		flag, err := profiling(b.Profile)
-		if err != nil {
-			return err
+		if err := os.MkdirAll(b.Profile, 0o755); err != nil { //nolint:gosec // profiles may be read by all
+			return fmt.Errorf("make the folder of the profiles: %w", err)
 		}
-		flags = append(flags, flag)
 	}
-	if b.trees[false], err = build(ctx, "..", filepath.Join(b.folder, "ours"), flags...); err != nil {
+	if b.trees[false], err = build(ctx, "..", filepath.Join(b.folder, "ours")); err != nil {
 		return err
 	}
 	if b.trees[false]["bench"], err = os.Executable(); err != nil {
@@ -81,8 +78,8 @@ func (b *bench) start(ctx context.Context) (err error) {
 }
 
 // build builds the programs of a work tree.
-func build(ctx context.Context, from, folder string, flags ...string) (tree, error) {
-	t, packages := tree{}, flags
+func build(ctx context.Context, from, folder string) (tree, error) {
+	t, packages := tree{}, []string{}
 	for _, name := range []string{"api", "worker", "payonce"} {
 		t[name], packages = filepath.Join(folder, name), append(packages, "./cmd/"+name)
 	}

@@ -79,9 +79,10 @@ func (j job) measure(ctx context.Context, b *bench, set setting) (s Sample, err 
 	var api, worker Resident
 	w, c, err := counted(ctx, d.database, func() (w window, err error) {
 		err = d.while(ctx, j.programs, func(of *running) error {
+			written := d.record(ctx, of)
 			w, err = j.drive(ctx, d, of)
 			api, worker = resident(of.api), resident(of.worker)
-			return errors.Join(err, d.loop.check())
+			return errors.Join(err, d.loop.check(), written())
 		})
 		return w, err
 	})
@@ -140,13 +141,14 @@ type running struct {
 	urls        []string // where charges are sent
 	api, worker int      // process ids, 0 for none: whose memory is measured
 	use         func() usage
+	profiles    map[string]string // addresses, by program
 }
 
 const startPatience = 30 * time.Second
 
 // while runs programs while do does something.
 func (d *deployment) while(ctx context.Context, programs []string, do func(*running) error) (err error) {
-	of := &running{}
+	of := &running{profiles: map[string]string{}}
 	defer func() { // the programs finish what they have begun
 		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), startPatience)
 		defer cancel()
@@ -172,7 +174,14 @@ func (d *deployment) start(ctx context.Context, of *running, programs []string) 
 	for n, name := range programs {
 		env := map[string]string{
 			"DATABASE_URL": d.database, "ALLOW_PRIVILEGED_DATABASE_USER": "1", "STRIPE_SECRET_KEY": providerKey, "STRIPE_API_BASE": d.external.url,
-			"WEBHOOK_ALLOW_CIDRS": "127.0.0.0/8", profileEnv: d.profileOf(name, n),
+			"WEBHOOK_ALLOW_CIDRS": "127.0.0.0/8",
+		}
+		if d.Profile != "" && name != "river" {
+			addr, err := freeAddress(ctx)
+			if err != nil {
+				return err
+			}
+			env["METRICS_ADDR"], of.profiles[fmt.Sprintf("%s-%d", name, n)] = addr, addr
 		}
 		if name == "river" {
 			env[serviceEnv] = name
