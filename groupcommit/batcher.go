@@ -170,13 +170,6 @@ func (b *Batcher[Q, A]) release(held bool, calls int) {
 	b.dispatch()
 }
 
-// Load returns how many items are queued, and whether a call holds them up.
-func (b *Batcher[Q, A]) Load() (queued int, busy bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return len(b.queue), b.busy
-}
-
 // withdraw removes an item from the queue; false: a call has taken it.
 func (b *Batcher[Q, A]) withdraw(i *item[Q, A]) bool {
 	b.mu.Lock()

@@ -10,10 +10,18 @@ import (
 )
 
 // Pending is how many wait to be committed.
-func (c *Committer) Pending() int { queued, _ := c.batcher.Load(); return queued }
+func (c *Committer) Pending() int {
+	c.batcher.mu.Lock()
+	defer c.batcher.mu.Unlock()
+	return len(c.batcher.queue)
+}
 
 // Idle reports whether a group commit may begin at once.
-func (c *Committer) Idle() bool { _, busy := c.batcher.Load(); return !busy }
+func (c *Committer) Idle() bool {
+	c.batcher.mu.Lock()
+	defer c.batcher.mu.Unlock()
+	return !c.batcher.busy
+}
 
 // holds are units that keep a slot until their channel is closed.
 var holds sync.Map
