@@ -113,10 +113,7 @@ func New(o Options) *Console {
 	for _, page := range []string{"flow", "charges", "charge", "letters", "lab", "learn", "login", "error"} {
 		c.pages[page] = template.Must(template.Must(layout.Clone()).ParseFS(assets, "assets/"+page+".html"))
 	}
-	c.live = &live{
-		log: o.Log, now: o.Now, render: c.render, budget: rate.NewLimiter(perSecond, 1),
-		wake: make(chan struct{}, 1), next: make(chan struct{}),
-	}
+	c.live = &live{Console: c, budget: rate.NewLimiter(perSecond, 1), wake: make(chan struct{}, 1), next: make(chan struct{})}
 	return c
 }
 
@@ -188,7 +185,7 @@ func (c *Console) Handler() http.Handler {
 	mux.HandleFunc("GET /login", func(w http.ResponseWriter, r *http.Request) { c.show(w, r, "login", nil, nil) })
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { c.show(w, r, "", nil, errNoPage) })
 	for path, do := range map[string]action{
-		"/login": c.login, "/logout": c.logout, "/dead-letters/{n}/retry": c.retry, "/dead-letters/{n}/discard": c.discard, "/lab": c.act,
+		"/login": c.login, "/logout": c.logout, "/dead-letters/{n}/{what}": c.decide, "/lab": c.act,
 	} {
 		mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) {
 			next, err := c.do(w, r, do, path == "/login")

@@ -54,15 +54,8 @@ type takeover struct {
 	At                   time.Time
 }
 
-// box is a part of the diagram.
-type box struct {
-	ID, Name, What string
-	Count          int
-	Unit           string
-	Rate           float64 // per second
-	Times          []time.Duration
-	State, Why     string // "", "warn" or "bad"
-}
+// wrong is what is wrong with a part of the diagram.
+type wrong struct{ State, Why string } // State is "warn" or "bad"
 
 // process is a program as its database sessions show it.
 type process struct {
@@ -91,33 +84,16 @@ func programsOf(f facts, seen map[string]time.Time) (all []process) {
 	return all
 }
 
-// boxes are the diagram.
-func boxes(f facts, programs []process) map[string]box {
-	alive, dark := map[string]int{}, map[string]int{}
+// judge says how many programs of a kind are alive, and what is wrong, by the part of the diagram.
+func judge(f facts, programs []process) (alive map[string]int, all map[string]wrong) {
+	alive, all = map[string]int{}, map[string]wrong{}
+	dark, attempts := map[string]int{}, f.Rates["attempts"]
 	for _, p := range programs {
 		if p.Gone > 0 {
 			dark[p.Kind]++
 		} else {
 			alive[p.Kind]++
 		}
-	}
-	r, all := f.Rates, map[string]box{}
-	for _, b := range []box{
-		{ID: "client", What: "outside: asks, asks again", Count: int(r["accepted"]), Unit: "requests/s"},
-		{ID: "api", What: "accepts requests", Count: alive["api"], Unit: "processes", Rate: r["accepted"]},
-		{ID: "keys", What: "one answer per key", Count: f.Keys, Unit: "keys", Rate: r["accepted"]},
-		{ID: "events", What: "the ledger", Count: f.Appended, Unit: "appended", Rate: r["events"]},
-		{ID: "outbox", What: "messages to send", Count: f.Unread, Unit: "unread", Rate: r["messages"]},
-		{ID: "watermill", Name: "Watermill", What: "carries messages", Count: alive["worker"], Unit: "workers", Rate: r["messages"]},
-		{ID: "inbox", What: "stores each once", Count: f.Open, Unit: "open", Rate: r["messages"]},
-		{ID: "inventory", What: "reserves stock", Count: f.AtStep["inventory"], Unit: "in progress", Rate: r["inventory"]},
-		{ID: "payment", What: "captures money", Count: f.AtStep["payment"], Unit: "in progress", Rate: r["payment"]},
-		{ID: "notification", What: "sends webhooks", Count: f.AtStep["notification"], Unit: "in progress", Rate: r["notified"]},
-		{ID: "provider", What: "outside: takes money", Count: f.Waiting, Unit: "waiting for it", Rate: r["payment"] + r["attempts"]},
-		{ID: "merchant", What: "outside: gets webhooks", Count: int(r["notified"]), Unit: "webhooks/s"},
-	} {
-		b.Name, b.Times = cmp.Or(b.Name, b.ID), f.Times[b.ID]
-		all[b.ID] = b
 	}
 	for _, w := range []struct {
 		yes            bool
@@ -129,16 +105,15 @@ func boxes(f facts, programs []process) map[string]box {
 		{dark["worker"] > 0, "watermill", "warn", "a worker has died"},
 		{f.Waited > 2*time.Second, "outbox", "warn", "the oldest has waited " + lanes.Span(f.Waited)},
 		{f.Dead > 0, "inbox", "bad", lanes.Plural(f.Dead, "dead letter")},
-		{r["attempts"] > 0, "provider", "warn", fmt.Sprintf("%.1f failed attempts/s", r["attempts"])},
+		{attempts > 0, "provider", "warn", fmt.Sprintf("%.1f failed attempts/s", attempts)},
 		{f.Waiting > 0, "provider", "warn", lanes.Plural(f.Waiting, "message") + " waiting for it"},
 		{f.Aside > 0, "events", "warn", lanes.Plural(f.Aside, "charge") + " set aside by the projector"},
 	} {
-		if b := all[w.id]; w.yes && b.State != "bad" {
-			b.State, b.Why = w.state, w.why
-			all[w.id] = b
+		if w.yes && all[w.id].State != "bad" {
+			all[w.id] = wrong{w.state, w.why}
 		}
 	}
-	return all
+	return alive, all
 }
 
 // flow is the first state of the Flow page.

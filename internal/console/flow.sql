@@ -70,6 +70,7 @@ with recent as (
          ('inventory', '{inventory.reserved,inventory.rejected}'),
          ('payment',   '{payment.captured,payment.declined,refund.succeeded,refund.failed}'),
          ('attempts',  '{payment.attempt_failed,refund.attempt_failed}'),
+         ('called',    '{payment.captured,payment.declined,refund.succeeded,refund.failed,payment.attempt_failed,refund.attempt_failed}'),
          ('notified',  '{merchant.notified}'),
          ('events',    (select array_agg(distinct name) from recent))
 ), rates as ( -- over ten seconds, or what the events cover of them

@@ -1,7 +1,6 @@
 package console
 
 import (
-	"context"
 	"net/http"
 	"strconv"
 	"strings"
@@ -12,7 +11,6 @@ import (
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/doorbell"
-	"github.com/payonce/payonce/internal/postgres"
 )
 
 const (
@@ -55,30 +53,24 @@ func (c *Console) letter(r *http.Request) (any, error) {
 	return letters{Entries: []inbox.Entry{e}}, err
 }
 
-func (c *Console) retry(_ http.ResponseWriter, r *http.Request, actor string) (string, error) {
-	return c.decide(r, actor, "", inbox.Retry)
-}
-
-func (c *Console) discard(_ http.ResponseWriter, r *http.Request, actor string) (string, error) {
-	reason := strings.TrimSpace(r.PostForm.Get("reason"))
-	if reason == "" || len([]rune(reason)) > longestReason {
-		return "", problem{http.StatusUnprocessableEntity, "Give a reason of at most 500 characters: the audit log keeps it."}
-	}
-	return c.decide(r, actor, reason, inbox.Discard)
-}
-
 const setReason = `
 select set_config('payonce.reason', $1, true)`
 
 // decide stores a decision with its operator and reason, and shows the message.
 //
 // If we die here: the decision is stored with both, or not at all. Test: TestDeadLetters.
-func (c *Console) decide(
-	r *http.Request, actor, reason string, decision func(context.Context, postgres.Querier, int64, string) error,
-) (string, error) {
+func (c *Console) decide(_ http.ResponseWriter, r *http.Request, actor string) (string, error) {
 	n, err := strconv.ParseInt(r.PathValue("n"), 10, 64)
-	if err != nil {
+	decision, reason := inbox.Retry, strings.TrimSpace(r.PostForm.Get("reason"))
+	switch {
+	case err != nil:
 		return "", inbox.ErrNoMessage
+	case r.PathValue("what") == "discard":
+		if decision = inbox.Discard; reason == "" || len([]rune(reason)) > longestReason {
+			return "", problem{http.StatusUnprocessableEntity, "Give a reason of at most 500 characters: the audit log keeps it."}
+		}
+	case r.PathValue("what") != "retry":
+		return "", errNoPage
 	}
 	ctx := r.Context()
 	err = pgx.BeginFunc(ctx, c.db.Load().Pool(), func(tx pgx.Tx) error {

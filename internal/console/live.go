@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -43,10 +42,11 @@ type tick struct {
 
 	audited
 
-	Boxes    map[string]box
 	Programs []process
-	Broken   int    // violations of both
-	Err      string // the database does not answer; the rest is what it said last
+	Alive    map[string]int   // programs of a kind
+	Wrong    map[string]wrong // by the part of the diagram
+	Broken   int              // violations of both
+	Err      string           // the database does not answer; the rest is what it said last
 
 	flow, strip []byte // the Flow page and the line that every page has, rendered once for all
 }
@@ -60,12 +60,11 @@ type audited struct {
 
 // live reads the database for all pages.
 type live struct {
-	log    *slog.Logger
-	now    func() time.Time
-	render func(name string, data any) []byte
-	budget *rate.Limiter
-	wake   chan struct{} // an action was taken, or the first page opened
-	pages  atomic.Int64  // that are open
+	*Console
+
+	budget  *rate.Limiter
+	wake    chan struct{} // an action was taken, or the first page opened
+	readers atomic.Int64  // pages that are open
 
 	mu      sync.Mutex
 	last    *tick
@@ -75,10 +74,10 @@ type live struct {
 
 // open lets the loop read until leave is called.
 func (l *live) open() (leave func()) {
-	if l.pages.Add(1) == 1 {
+	if l.readers.Add(1) == 1 {
 		l.hurry()
 	}
-	return func() { l.pages.Add(-1) }
+	return func() { l.readers.Add(-1) }
 }
 
 // hurry lets the loop read without its usual pause.
@@ -101,7 +100,7 @@ func (l *live) newest() (*tick, <-chan struct{}) {
 func (l *live) current(ctx context.Context) *tick {
 	defer l.open()()
 	t, next := l.newest()
-	if t == nil || l.now().Sub(t.At) > 2*latest {
+	if t == nil || l.Now().Sub(t.At) > 2*latest {
 		loop.Pause(ctx, 2*time.Second, next)
 		t, _ = l.newest()
 	}
@@ -117,14 +116,14 @@ func (l *live) run(ctx context.Context, db, whole *postgres.DB, bell *outbox.Doo
 	all.Go(func() { l.auditAlways(ctx, whole) })
 	seen := map[string]time.Time{}
 	for ctx.Err() == nil {
-		if l.pages.Load() == 0 {
+		if l.readers.Load() == 0 {
 			loop.Pause(ctx, time.Hour, l.wake)
 			continue
 		}
-		began := l.now()
+		began := l.Now()
 		l.budget.Reserve() // the audit waits for it, and pages do not
 		l.publish(l.read(ctx, db, seen))
-		loop.Pause(ctx, soonest-l.now().Sub(began), l.wake)
+		loop.Pause(ctx, soonest-l.Now().Sub(began), l.wake)
 		loop.Pause(ctx, latest-soonest, rung)
 	}
 }
@@ -133,7 +132,7 @@ func (l *live) run(ctx context.Context, db, whole *postgres.DB, bell *outbox.Doo
 func (l *live) read(ctx context.Context, db *postgres.DB, seen map[string]time.Time) *tick {
 	last, _ := l.newest()
 	if last == nil {
-		last = &tick{facts: facts{At: l.now()}}
+		last = &tick{facts: facts{At: l.Now()}}
 	}
 	var text []byte
 	t := &tick{}
@@ -146,13 +145,13 @@ func (l *live) read(ctx context.Context, db *postgres.DB, seen map[string]time.T
 	if err != nil {
 		*t = *last
 		if t.Err == "" && ctx.Err() == nil {
-			l.log.WarnContext(ctx, "the database is not read", "error", err)
+			l.Log.WarnContext(ctx, "the database is not read", "error", err)
 		}
 		t.Err = "The database does not answer. The page shows what it said last."
 		return t
 	}
 	t.Programs = programsOf(t.facts, seen)
-	t.Boxes = boxes(t.facts, t.Programs)
+	t.Alive, t.Wrong = judge(t.facts, t.Programs)
 	return t
 }
 
@@ -173,14 +172,14 @@ func (l *live) publish(t *tick) {
 // auditAlways runs whole audits while pages are open.
 func (l *live) auditAlways(ctx context.Context, db *postgres.DB) {
 	for ctx.Err() == nil {
-		began, pause := l.now(), latest
-		if l.pages.Load() > 0 {
+		began, pause := l.Now(), latest
+		if l.readers.Load() > 0 {
 			report, err := audit.Run(ctx, paced{l, db})
 			l.mu.Lock()
 			if err != nil {
 				pause, l.audited.AuditErr = auditRetry, fmt.Sprintf("The audit could not be finished: %v", err)
 			} else {
-				pause, l.audited = auditEvery-l.now().Sub(began), audited{report.Checks, l.now(), ""}
+				pause, l.audited = auditEvery-l.Now().Sub(began), audited{report.Checks, l.Now(), ""}
 			}
 			l.mu.Unlock()
 		}
@@ -201,8 +200,8 @@ func (p paced) Read(ctx context.Context, b *pgx.Batch) error {
 	if err := p.budget.Wait(ctx); err != nil {
 		return err
 	}
-	began := p.now()
+	began := p.Now()
 	err := p.db.Read(ctx, b)
-	loop.Pause(ctx, (auditShare-1)*p.now().Sub(began), nil)
+	loop.Pause(ctx, (auditShare-1)*p.Now().Sub(began), nil)
 	return err
 }

@@ -3,7 +3,6 @@ package console
 import (
 	"bytes"
 	"net/http"
-	"slices"
 	"strconv"
 	"time"
 )
@@ -12,12 +11,6 @@ const (
 	heartbeat   = 15 * time.Second
 	sendTimeout = 10 * time.Second
 )
-
-// progress is what a tick has of one charge, since its page was read.
-type progress struct {
-	Events []event // oldest first
-	Leases []lease
-}
 
 // stream sends the parts of a page that change, as Server-Sent Events, until the browser leaves
 // or the operator's session ends. It reads nothing from the database.
@@ -55,7 +48,7 @@ func (c *Console) stream(w http.ResponseWriter, r *http.Request) {
 				part("live", t.flow)
 			}
 			if charge != "" {
-				part("progress", c.live.render("progress", progressOf(t, charge, after)))
+				part("progress", c.render("progress", map[string]any{"Tick": t, "Charge": charge, "After": after}))
 			}
 		}
 		_ = control.SetWriteDeadline(c.Now().Add(sendTimeout)) // where it cannot be set, the server's counts
@@ -74,18 +67,4 @@ func (c *Console) stream(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-}
-
-func progressOf(t *tick, charge string, after int) (p progress) {
-	for _, e := range slices.Backward(t.Events) {
-		if e.Charge == charge && e.Version > after {
-			p.Events = append(p.Events, e)
-		}
-	}
-	for _, l := range t.Leases {
-		if l.Charge == charge {
-			p.Leases = append(p.Leases, l)
-		}
-	}
-	return p
 }
