@@ -3,17 +3,21 @@ package audit_test
 import (
 	"encoding/json"
 	"errors"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/audit"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 func (f *fixture) timeline(t *testing.T, name, merchant string) audit.Timeline {
@@ -317,5 +321,28 @@ func TestTimeline_AddHeld(t *testing.T) {
 	tl.AddHeld("ch_1", "refund", "stripe", audit.Detail{"id": "re_1"})
 	if got := chain(tl); !slices.Equal(got, []string{"inbox |  | ", "provider | refund | stripe", "event |  | "}) {
 		t.Errorf("the order is %q", got)
+	}
+}
+
+// TestReadTimeline_readsNoMessageBeforeTheFirst counts the rows that the inbox's statement reads of 4,000.
+func TestReadTimeline_readsNoMessageBeforeTheFirst(t *testing.T) {
+	t.Parallel()
+	source, err := os.ReadFile("timeline_sql.go")
+	testdb.Must(t, err)
+	_, sql, _ := strings.Cut(string(source), "const selectInbox = `")
+	sql, _, _ = strings.Cut(sql, "`")
+	db := testdb.Open(t)
+	testdb.Exec(t, db.Pool(), `
+insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
+select md5(n::text)::uuid, 'ch_' || n, 1, 'charge.requested.v1', 1, 'acme', '{}', '{}', now() from generate_series(1, 4000) n`)
+	testdb.Exec(t, db.Pool(), `
+insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, fence, done_fence)
+select 'fulfillment', event_id, stream_id, type, '', '{}', '', 'done', 1, 1 from ledger_events order by position`)
+	testdb.Exec(t, db.Pool(), `analyze ledger_events, inbox`)
+	rows, _ := db.Query(t.Context(), "explain (analyze) "+sql, []string{"ch_3990"}, time.Now()) // CollectRows returns its error
+	plan, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	testdb.Must(t, err)
+	for _, removed := range regexp.MustCompile(`Rows Removed by Filter: (\d{3,})`).FindAllString(strings.Join(plan, "\n"), -1) {
+		t.Errorf("%s\n%s", removed, strings.Join(plan, "\n"))
 	}
 }
