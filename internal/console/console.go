@@ -102,6 +102,23 @@ func hashOf(text string) []byte {
 	return hash[:]
 }
 
+var functions = template.FuncMap{
+	"short": lanes.Span, "plural": lanes.Plural, "money": lanes.Money, "clock": clock, "when": when, "dict": dict,
+}
+
+func clock(t time.Time) string { return t.UTC().Format("15:04:05.000") }
+
+func when(t time.Time) string { return t.UTC().Format(time.DateTime) }
+
+// dict makes a map of names and values, for a template that needs several.
+func dict(pairs ...any) map[string]any {
+	m := map[string]any{}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		m[fmt.Sprint(pairs[i])] = pairs[i+1]
+	}
+	return m
+}
+
 // New makes a console. Its pages say that the database is not there until Run has one.
 func New(o Options) *Console {
 	sessions, _ := lru.New[string, *session](mostLogins) // it refuses a size below one alone
@@ -238,7 +255,8 @@ func (c *Console) guard(next http.Handler) http.Handler {
 		if err != nil {
 			host = r.Host
 		}
-		if !slices.Contains(c.Hosts, strings.ToLower(strings.Trim(host, "[]"))) {
+		host = strings.Trim(host, "[]")
+		if !slices.ContainsFunc(c.Hosts, func(known string) bool { return strings.EqualFold(strings.TrimSpace(known), host) }) {
 			http.Error(w, "The console is not served under this host: see CONSOLE_HOSTS.", http.StatusMisdirectedRequest)
 			return
 		}

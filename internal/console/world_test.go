@@ -39,7 +39,7 @@ func newWorld(t *testing.T, o console.Options, tracer pgx.QueryTracer) *world {
 	t.Helper()
 	address := testdb.URL(t)
 	w := &world{db: testdb.Connect(t, address), browser: newBrowser(t)}
-	o.Hosts, o.Log = []string{"127.0.0.1"}, slog.New(slog.NewTextHandler(t.Output(), nil))
+	o.Hosts, o.Log = []string{"Shop.example", " 127.0.0.1"}, slog.New(slog.NewTextHandler(t.Output(), nil))
 	if o.Now == nil {
 		o.Now = time.Now
 	}
