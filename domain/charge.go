@@ -59,7 +59,10 @@ type Charge struct {
 	// Refunds are in the order in which they were requested.
 	Refunds []Refund
 
-	// Unnotified are the versions of the outcomes, the charge's and its refunds', whose
+	// Disputes are in the order in which they were observed.
+	Disputes []Dispute
+
+	// Unnotified are the versions of the outcomes, the charge's, its refunds' and its disputes', whose
 	// webhook the merchant wants and has not received.
 	Unnotified []int
 
@@ -92,7 +95,8 @@ func (c Charge) NeedsWebhook(version int) bool { return slices.Contains(c.Unnoti
 // Fold folds events into a charge, in their order. It never fails: what is stored has
 // happened. The argument is not changed.
 func Fold(c Charge, events ...Event) Charge {
-	c.Steps, c.Refunds, c.Unnotified = slices.Clone(c.Steps), slices.Clone(c.Refunds), slices.Clone(c.Unnotified)
+	c.Steps, c.Unnotified = slices.Clone(c.Steps), slices.Clone(c.Unnotified)
+	c.Refunds, c.Disputes = slices.Clone(c.Refunds), slices.Clone(c.Disputes)
 	for _, e := range events {
 		c.Version++
 		e.apply(&c)

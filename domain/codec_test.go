@@ -43,6 +43,11 @@ func stored() map[string]domain.Event {
 		"refund.reversed.v1": domain.RefundReversed{
 			RefundID: "re_1", ProviderRefund: "rp_1", Amount: 400, Message: "the account is closed",
 		},
+		"refund.observed.v1":           seen(400),
+		"charge.disputed.v1":           disputed(),
+		"charge.dispute_withdrawn.v1":  withheld(),
+		"charge.dispute_reinstated.v1": paidBack(),
+		"charge.dispute_closed.v1":     domain.DisputeClosed{DisputeID: "du_1", Status: "lost", Amount: 1000},
 	}
 }
 

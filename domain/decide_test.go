@@ -63,6 +63,9 @@ func TestCharge(t *testing.T) {
 			versions := []int{r.RequestVersion, r.AttemptVersion, r.OutcomeVersion, r.ReversalVersion}
 			says = append(says, fmt.Sprintf("%s %s by %q at %v", r.ID, r.Status, r.ProviderRefund, versions))
 		}
+		for _, d := range c.Disputes {
+			says = append(says, fmt.Sprintf("%s %s, %d of %d withdrawn, %d reinstated, at %v", d.ID, d.Status, d.Withdrawn, d.Amount, d.Reinstated, d.Versions))
+		}
 		lines = append(lines, strings.Join(says, ", "))
 	}
 	golden(t, "states.txt", lines)
@@ -122,6 +125,19 @@ func commands() map[string]domain.Command {
 		"fail refund: the last, without object": domain.ResolveRefund{RefundID: "re_3", Failed: true},
 		"fail refund: no object":                with(failure, func(c *domain.ResolveRefund) { c.ProviderRefund = "" }),
 	}
+	observed := domain.ObserveRefund{ProviderRefund: "rp_9", Amount: eur(600)}
+	all["observe refund"] = observed
+	all["observe refund: more"] = with(observed, func(o *domain.ObserveRefund) { o.Amount.Amount = 601 })
+	all["observe refund: another currency"] = with(observed, func(o *domain.ObserveRefund) { o.Amount.Currency = "USD" })
+	all["observe refund: no object"] = with(observed, func(o *domain.ObserveRefund) { o.ProviderRefund = "" })
+	dispute := domain.ObserveDispute{ID: "du_1", Reason: "fraudulent", Amount: eur(1000), Status: domain.DisputeOpen}
+	taken := with(dispute, func(o *domain.ObserveDispute) { o.Withdrawn, o.WithdrawnFee = 1000, 15 })
+	all["observe dispute"] = dispute
+	all["observe dispute: withdrawn"] = taken
+	all["observe dispute: lost"] = with(taken, func(o *domain.ObserveDispute) { o.Status = domain.DisputeLost })
+	all["observe dispute: won"] = with(taken, func(o *domain.ObserveDispute) { o.Status, o.Reinstated, o.ReturnFee = "won", 1000, 15 })
+	all["observe dispute: more reinstated"] = with(taken, func(o *domain.ObserveDispute) { o.Reinstated = 1001 })
+	all["observe dispute: another currency"] = with(dispute, func(o *domain.ObserveDispute) { o.Amount.Currency = "USD" })
 	for _, amount := range []int64{-1, 1, 500, 501, 600, 601, 1000, 1001} {
 		all[fmt.Sprint("refund ", amount)] = with(refund, func(r *domain.RequestRefund) { r.Amount = amount })
 	}

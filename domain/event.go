@@ -62,7 +62,7 @@ func outcome[E Event](webhook string) EventType {
 }
 
 var (
-	eventTypes = slices.Concat(chargeEvents, eventsOf(steps), refundEvents, eventsOf(subscribers))
+	eventTypes = slices.Concat(chargeEvents, eventsOf(steps), refundEvents, disputeEvents, eventsOf(subscribers))
 	registry   = byName(eventTypes)
 )
 

@@ -15,6 +15,11 @@ var notification = Step{
 	pending: Charge.NeedsWebhook,
 }
 
+// notifies reports whether the merchant wants webhooks about the charge.
+func (c Charge) notifies() bool {
+	return slices.Contains([]StepStatus{StepPending, StepDone}, c.Step(Notification))
+}
+
 // MerchantNotified says that the merchant's endpoint accepted the webhook about the event EventID,
 // which is at Version of this stream. Old streams have no version: there it is the
 // outcome of the charge.

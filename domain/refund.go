@@ -80,28 +80,33 @@ func (c Charge) sumOfRefunds(statuses ...RefundStatus) (sum int64) {
 func (c Charge) Refunded() int64 { return c.sumOfRefunds(RefundStatusSucceeded) }
 
 // Left is the amount that a further refund may return, in minor units: what was captured,
-// less the refunds that succeeded and those that are pending.
+// less the refunds that succeeded and those that are pending. A refund made outside may
+// take what a pending one asked for.
 func (c Charge) Left() int64 {
 	if c.Step(Payment) != StepDone {
 		return 0
 	}
-	return c.Amount.Amount - c.sumOfRefunds(RefundStatusSucceeded, RefundStatusPending)
+	return max(0, c.Amount.Amount-c.sumOfRefunds(RefundStatusSucceeded, RefundStatusPending))
 }
 
 // outcomeAt reports whether the merchant is notified of the event at a version: an outcome of
-// the charge or of one of its refunds, or the customer's action.
+// the charge or of one of its refunds, an event of a dispute, or the customer's action.
 func (c Charge) outcomeAt(version int) bool {
 	return version > 0 && (version == c.OutcomeVersion || version == c.ActionVersion || slices.ContainsFunc(c.Refunds, func(r Refund) bool {
 		return version == r.OutcomeVersion || version == r.ReversalVersion
-	}))
+	}) || slices.ContainsFunc(c.Disputes, func(d Dispute) bool { return slices.Contains(d.Versions, version) }))
 }
 
 // pendingRefund returns a refund without outcome that an object of the provider may end: an
 // object ends one refund only.
 func (c Charge) pendingRefund(id, object string) (r Refund, pending bool) {
-	used := object != "" && slices.ContainsFunc(c.Refunds, func(r Refund) bool { return r.ProviderRefund == object })
 	r, _ = c.Refund(id)
-	return r, r.Status == RefundStatusPending && !used
+	return r, r.Status == RefundStatusPending && !c.endedBy(object)
+}
+
+// endedBy reports whether an object of the provider has ended a refund.
+func (c Charge) endedBy(object string) bool {
+	return object != "" && slices.ContainsFunc(c.Refunds, func(r Refund) bool { return r.ProviderRefund == object })
 }
 
 // endRefund gives a refund its outcome, or the reversal of its outcome. It shows in the
@@ -133,7 +138,7 @@ func (c *Charge) endRefund(id string, status RefundStatus, object string) {
 
 var refundEvents = []EventType{
 	request[RefundRequested](), event[RefundAttemptFailed](), outcome[RefundSucceeded]("refund.succeeded"),
-	outcome[RefundFailed]("refund.failed"), outcome[RefundReversed]("refund.failed"), // to the merchant it failed
+	outcome[RefundObserved]("refund.succeeded"), outcome[RefundFailed]("refund.failed"), outcome[RefundReversed]("refund.failed"), // to the merchant it failed
 }
 
 // RefundRequested says that a part of a captured charge is to be returned.
@@ -201,6 +206,32 @@ func (e RefundSucceeded) admitted(c Charge) bool {
 
 func (e RefundSucceeded) post(b *chart, _ Charge) {
 	b.move(b.refundClearing(), b.providerReceivable(), e.Amount)
+}
+
+// RefundObserved says that the provider returned money by a refund that was not requested
+// here: one made in its dashboard. RefundID is the provider's id.
+type RefundObserved struct {
+	RefundID       string `json:"refund_id" detail:"refund_id"`
+	Provider       string `json:"provider" detail:"provider"`
+	ProviderRefund string `json:"provider_refund" detail:"provider_refund"`
+	Amount         int64  `json:"amount" detail:"amount"`
+	Notify         bool   `json:"notify" detail:"notify"`
+}
+
+func (RefundObserved) stored() string { return "refund.observed.v1" }
+func (e RefundObserved) apply(c *Charge) {
+	RefundRequested{RefundID: e.RefundID, Amount: e.Amount, Notify: e.Notify}.apply(c)
+	c.endRefund(e.RefundID, RefundStatusSucceeded, e.ProviderRefund)
+}
+
+func (e RefundObserved) admitted(c Charge) bool {
+	_, known := c.Refund(e.RefundID)
+	return !known && e.RefundID != "" && !c.endedBy(e.ProviderRefund) && c.Terminal() && c.Step(Payment) == StepDone &&
+		e.Amount >= MinAmount && e.Amount <= c.Amount.Amount-c.Refunded()
+}
+
+func (e RefundObserved) post(b *chart, _ Charge) {
+	b.move(b.merchantPayable(), b.providerReceivable(), e.Amount)
 }
 
 // RefundFailed says that the provider did not return the money, and will not under this refund.
@@ -329,4 +360,24 @@ func (v ResolveRefund) decide(c Charge) ([]Event, error) {
 		return nil, nil
 	}
 	return nil, fmt.Errorf("succeed a refund that is %s: %w", r.Status, ErrFinished)
+}
+
+// ObserveRefund records a refund that the provider made and that was not requested here.
+type ObserveRefund struct {
+	ProviderRefund string
+	Amount         Money
+}
+
+func (o ObserveRefund) decide(c Charge) ([]Event, error) {
+	event := RefundObserved{
+		RefundID: o.ProviderRefund, Provider: Provider, ProviderRefund: o.ProviderRefund, Amount: o.Amount.Amount, Notify: c.notifies(),
+	}
+	switch {
+	case c.endedBy(o.ProviderRefund):
+		return nil, nil
+	case !event.admitted(c) || o.Amount.Currency != c.Amount.Currency:
+		return nil, fmt.Errorf("%d %s given back by %q, beside %d of %d %s: %w",
+			o.Amount.Amount, o.Amount.Currency, o.ProviderRefund, c.Refunded(), c.Amount.Amount, c.Amount.Currency, ErrMismatch)
+	}
+	return []Event{event}, nil
 }

@@ -83,6 +83,17 @@ var states = []state{
 	then("succeeded", "refunded silent", silentBack(), gone("re_1", "rp_1", 400)),
 	then("succeeded silent", "silent but refunded", back("re_1", 400), gone("re_1", "rp_1", 400)),
 	then("refunded in part", "notified of the refund", domain.MerchantNotified{EventID: "e", Type: "refund.succeeded", Version: 7}),
+	then("succeeded", "refund observed", seen(400)),
+	then("refund pending", "all refunded outside", seen(1000)),
+	then("refund observed", "observed refund reversed", domain.RefundReversed{RefundID: "rp_9", ProviderRefund: "rp_9", Amount: 400}),
+	then("succeeded silent", "silent but refund observed", with(seen(400), func(e *domain.RefundObserved) { e.Notify = false })),
+	then("succeeded", "disputed", disputed()),
+	then("disputed", "dispute withdrawn", withheld()),
+	then("dispute withdrawn", "dispute lost", domain.DisputeClosed{DisputeID: "du_1", Status: "lost", Amount: 1000}),
+	then("dispute lost", "dispute lost and reinstated", paidBack()),
+	then("dispute withdrawn", "dispute won", domain.DisputeClosed{DisputeID: "du_1", Status: "won"}),
+	then("dispute won", "dispute reinstated", paidBack()),
+	then("succeeded silent", "silent but disputed", disputed()),
 	then("refunded in part", "notified late", domain.MerchantNotified{EventID: "e", Type: "charge.succeeded", Version: 5}),
 }
 
@@ -181,6 +192,23 @@ func gone(id, object string, amount int64) domain.RefundSucceeded {
 
 func notGone(id, object string) domain.RefundFailed {
 	return domain.RefundFailed{RefundID: id, ProviderRefund: object, Code: domain.ProviderRefused, Message: "the account is closed"}
+}
+
+// seen is a refund that was made outside.
+func seen(amount int64) domain.RefundObserved {
+	return domain.RefundObserved{RefundID: "rp_9", Provider: "stripe", ProviderRefund: "rp_9", Amount: amount, Notify: true}
+}
+
+func disputed() domain.ChargeDisputed {
+	return domain.ChargeDisputed{DisputeID: "du_1", Provider: "stripe", Amount: 1000, Reason: "fraudulent"}
+}
+
+func withheld() domain.DisputeWithdrawn {
+	return domain.DisputeWithdrawn{DisputeID: "du_1", Amount: 1000, Fee: 15}
+}
+
+func paidBack() domain.DisputeReinstated {
+	return domain.DisputeReinstated{DisputeID: "du_1", Amount: 1000, Fee: 15}
 }
 
 func outOfStock() domain.Failure {

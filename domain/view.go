@@ -67,3 +67,23 @@ type RefundView struct {
 func (c Charge) RefundView(r Refund) RefundView {
 	return RefundView{ID: r.ID, ChargeID: c.ID, Amount: r.Amount, Currency: c.Amount.Currency, Status: r.Status}
 }
+
+// DisputeView is a dispute as merchants see it: the data of its webhooks.
+type DisputeView struct {
+	ID         string        `json:"id"`
+	ChargeID   string        `json:"charge_id"`
+	Amount     int64         `json:"amount"`
+	Withdrawn  int64         `json:"amount_withdrawn"`
+	Reinstated int64         `json:"amount_reinstated"`
+	Currency   Currency      `json:"currency"`
+	Status     DisputeStatus `json:"status"`
+	Reason     string        `json:"reason"`
+}
+
+// DisputeView shows a dispute of the charge.
+func (c Charge) DisputeView(d Dispute) DisputeView {
+	return DisputeView{
+		ID: d.ID, ChargeID: c.ID, Amount: d.Amount, Withdrawn: d.Withdrawn, Reinstated: d.Reinstated,
+		Currency: c.Amount.Currency, Status: d.Status, Reason: d.Reason,
+	}
+}

@@ -144,11 +144,11 @@ select count(*)
 // audit compares these events with the outcomes, and the provider's lists with the money.
 func (w *world) wrongWebhooks(ctx context.Context) (wrong []string, err error) {
 	const notified = `
-select n.data ->> 'event_id'                         as webhook_id,
-       coalesce(o.data ->> 'refund_id', o.stream_id) as reference,
-       n.data ->> 'type'                             as type,
-       1                                             as deliveries,
-       1                                             as effects
+select n.data ->> 'event_id' as webhook_id,
+       coalesce(o.data ->> 'refund_id', o.data ->> 'dispute_id', o.stream_id) as reference,
+       n.data ->> 'type'     as type,
+       1                     as deliveries,
+       1                     as effects
   from ledger_events n
   join ledger_events o
     on o.stream_id = n.stream_id

@@ -359,6 +359,16 @@ func notAcquired`,
 			byTest("./idempotency", "TestMiddleware_statuses/404 is replayed: true", "1 effects, want 0"),
 		},
 		{
+			"a refund made outside is looked for only after one of ours",
+			[]edit{{"fulfillment/refund.go", "r.unread && c.Step(domain.Payment) == domain.StepDone", "r.unread && c.Refunded() > 0"}},
+			byWalk("dashboard refund/worker/GET /v1/refunds/after/kill", "every refund is one of the ledger's"),
+		},
+		{
+			"a dispute is recorded without what the provider withholds for it",
+			[]edit{{"fulfillment/dispute.go", "Withdrawn: d.Withdrawn, WithdrawnFee: d.WithdrawnFee,", "WithdrawnFee: d.WithdrawnFee,"}},
+			byWalk("dispute/worker/GET /v1/disputes/after/kill", "withheld sums equal the ledger's"),
+		},
+		{
 			"net/http may repeat a provider call on its own",
 			[]edit{{"internal/stripe/client.go", "	once.GetBody = nil\n", ""}},
 			byTest("./internal/stripe", "TestCall_isSentOnceOnAReusedConnectionThatIsCut", "the provider saw 3 requests, want 2"),

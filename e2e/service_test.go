@@ -232,6 +232,11 @@ func intentEvent(kind, chargeID string) string {
 		chargeID, kind, chargeID)
 }
 
+// outsideEvent is an event about what was done to a payment intent outside the service.
+func outsideEvent(kind, intent string) string {
+	return fmt.Sprintf(`{"id":"evt_%s","object":"event","type":%q,"data":{"object":{"id":"obj_1","payment_intent":%q}}}`, intent, kind, intent)
+}
+
 func signed(secret string, at time.Time, body string) string {
 	seconds := strconv.FormatInt(at.Unix(), 10)
 	mac := hmac.New(sha256.New, []byte(secret))

@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/robustness/fleet"
+	"github.com/payonce/payonce/internal/robustness/traffic"
 )
 
 // scenario is one of the ways through the service, with what must come of it.
@@ -49,6 +51,12 @@ func scenarios() []scenario {
 			return charged(newOrder(visa, item{"tshirt", 1_000_000}), "failed", "out_of_stock")
 		}},
 		{"refund", both, refundOfAPaidCharge},
+		{"dashboard refund", both, outside("charge.refunded", "partially_refunded", func(ctx context.Context, p *place, intent string) error {
+			return p.sandbox().Refund(ctx, intent, 400)
+		})},
+		{"dispute", both, outside("charge.dispute.closed", "succeeded", func(ctx context.Context, p *place, intent string) error {
+			return p.sandbox().Dispute(ctx, intent, "lost")
+		})},
 		{"cancel", both, canceledCharge},
 		{"duplicate request", []string{"api"}, func(context.Context, *place) (job, error) {
 			j, err := charged(newOrder(visa), "succeeded", "")
@@ -73,23 +81,50 @@ func charged(o order, status, code string) (job, error) {
 // paidAhead is how many charges are paid at once for refunds to come.
 const paidAhead = 12
 
-// refundOfAPaidCharge asks for a part of a charge that succeeded before.
-func refundOfAPaidCharge(ctx context.Context, p *place) (job, error) {
+// takePaid returns a charge that succeeded before.
+func (p *place) takePaid(ctx context.Context) (string, error) {
 	if len(p.paid) == 0 {
 		for range paidAhead {
 			c, err := p.client.accept(ctx, newOrder(visa))
 			if err != nil {
-				return job{}, err
+				return "", err
 			}
 			p.paid = append(p.paid, c.ID)
 		}
 		if err := p.finishAll(ctx); err != nil {
-			return job{}, err
+			return "", err
 		}
 	}
 	id := p.paid[0]
 	p.paid = p.paid[1:]
-	return job{request: refundRequest(id, 400), answer: http.StatusAccepted, status: "succeeded"}, nil
+	return id, nil
+}
+
+// refundOfAPaidCharge asks for a part of a charge.
+func refundOfAPaidCharge(ctx context.Context, p *place) (job, error) {
+	id, err := p.takePaid(ctx)
+	return job{request: refundRequest(id, 400), answer: http.StatusAccepted, status: "succeeded"}, err
+}
+
+// outside is a paid charge whose money moves outside the service. The provider's event about
+// it says no more than that there is something new.
+func outside(event, status string, moves func(context.Context, *place, string) error) func(context.Context, *place) (job, error) {
+	return func(ctx context.Context, p *place) (job, error) {
+		id, err := p.takePaid(ctx)
+		if err != nil {
+			return job{}, err
+		}
+		books, err := p.sandbox().Books(ctx)
+		if err != nil {
+			return job{}, err
+		}
+		intent := books.Intents[slices.IndexFunc(books.Intents, func(i traffic.Intent) bool { return i.Reference == id })].ID
+		body := outsideEvent(event, intent)
+		return job{
+			request: eventRequest(signed(p.Secrets.Events, time.Now(), body), body),
+			answer:  http.StatusOK, path: "/v1/charges/" + id, status: status,
+		}, moves(ctx, p, intent)
+	}
 }
 
 // canceledCharge is canceled before a worker has processed it.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -82,12 +83,17 @@ func (f *Fulfillment) deliver(ctx context.Context, s ledger.Stream, outcome ledg
 	return err
 }
 
-// subject is the charge or the refund whose outcome is the newest event of the stream.
+// subject is the charge, the refund or the dispute whose outcome is the newest event of the stream.
 func subject(past ledger.Stream) any {
 	c := past.Charge
 	for _, r := range c.Refunds {
 		if r.OutcomeVersion == c.Version || r.ReversalVersion == c.Version {
 			return c.RefundView(r)
+		}
+	}
+	for _, d := range c.Disputes {
+		if slices.Contains(d.Versions, c.Version) {
+			return c.DisputeView(d)
 		}
 	}
 	return past.View()

@@ -65,6 +65,12 @@ func callOf(r *http.Request) call {
 		}
 		return c
 	}
+	if object, id, single := strings.Cut(strings.TrimPrefix(r.URL.Path, "/v1/"), "/"); single && object != "payment_intents" {
+		return call{op: object + "/id", intent: id}
+	}
+	if r.URL.Path == "/v1/disputes" {
+		return call{op: "disputes", intent: r.URL.Query().Get("payment_intent")}
+	}
 	path := strings.TrimPrefix(r.URL.Path, "/v1/payment_intents")
 	c.intent, c.op, _ = strings.Cut(strings.TrimPrefix(path, "/"), "/")
 	switch {

@@ -1,9 +1,11 @@
 package fulfillment
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -34,7 +36,8 @@ type refunds struct {
 // committed between a read of the list and a send, it is the read that the message asks
 // for, and then a refund to be reversed: it failed at the provider after it had succeeded,
 // as the customer's bank sent the money back. A refund that failed here stays failed,
-// whatever the list says; reconciliation reports the difference.
+// whatever the list says; reconciliation reports the difference. Last is a refund that was
+// made outside, in the provider's dashboard, once it has succeeded there.
 //
 // Every list that was read counts, since the provider's event about a reversal may wait
 // behind this message for as long as a pending refund takes.
@@ -48,13 +51,20 @@ func (r *refunds) next(c domain.Charge, stuck map[string]error) work {
 			return r.work(refund)
 		}
 	}
-	if list := "of " + c.PaymentIntent; r.unread && c.Refunded() > 0 && stuck[list] == nil {
+	if list := "of " + c.PaymentIntent; r.unread && c.Step(domain.Payment) == domain.StepDone && stuck[list] == nil {
 		return work{"refund", list, func(ctx context.Context, s ledger.Stream) (decision, error) { return decision{}, r.list(ctx, s) }}
 	}
 	for _, refund := range c.Refunds {
 		object, _, _ := r.find(refund)
 		if refund.Status == domain.RefundStatusSucceeded && isFailed(object) && stuck[refund.ID] == nil {
 			return r.work(refund)
+		}
+	}
+	for _, object := range r.seen {
+		observed := domain.ObserveRefund{ProviderRefund: object.ID, Amount: amountOf(object)}
+		if events, err := domain.Decide(c, observed); object.Reference == "" && object.Status == stripe.RefundSucceeded &&
+			(err != nil || len(events) > 0) && stuck[object.ID] == nil {
+			return work{"refund", object.ID, func(context.Context, ledger.Stream) (decision, error) { return decision{command: observed}, nil }}
 		}
 	}
 	return work{}
@@ -96,16 +106,28 @@ func (r *refunds) look(ctx context.Context, s ledger.Stream, refund domain.Refun
 
 // list reads all refunds of the charge's intent.
 func (r *refunds) list(ctx context.Context, s ledger.Stream) error {
-	var all []stripe.Refund
-	for object, err := range r.provider.RefundsOf(ctx, s.Charge.PaymentIntent) {
-		if err != nil {
-			_, err = callFailed(ctx, err, nil)
-			return err
-		}
-		all = append(all, object)
+	all, err := collect(r.provider.RefundsOf(ctx, s.Charge.PaymentIntent))
+	if err != nil {
+		_, err = callFailed(ctx, err, nil)
+		return err
 	}
 	r.seen, r.unread = all, false
 	return nil
+}
+
+// collect reads a whole list of the provider's.
+func collect[T any](list iter.Seq2[T, error]) (all []T, err error) {
+	for object, err := range list {
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, object)
+	}
+	return all, nil
+}
+
+func amountOf(o stripe.Refund) domain.Money {
+	return domain.Money{Amount: o.Amount, Currency: domain.Currency(o.Currency)}
 }
 
 // find returns what was seen of a refund: the object that ended it, or one with our id. One
@@ -172,14 +194,13 @@ func (r *refunds) send(ctx context.Context, s ledger.Stream, refund domain.Refun
 // Test: TestFaults, e2e TestWorker/a_worker_killed_at_any_step_is_taken_over.
 func (r *refunds) record(s ledger.Stream, refund domain.Refund, found stripe.Refund) (decision, error) {
 	c := s.Charge
-	if found.Reference != refund.ID || found.PaymentIntent != c.PaymentIntent ||
+	// A refund that was made outside goes by the provider's id.
+	if cmp.Or(found.Reference, found.ID) != refund.ID || found.PaymentIntent != c.PaymentIntent ||
 		found.Amount != refund.Amount || found.Currency != string(c.Amount.Currency) {
 		return decision{}, &inbox.DeadLetterError{Err: fmt.Errorf("%s gives %d %s of %s back for %q: %w",
 			found.ID, found.Amount, found.Currency, found.PaymentIntent, found.Reference, domain.ErrMismatch)}
 	}
-	resolved := domain.ResolveRefund{
-		RefundID: refund.ID, ProviderRefund: found.ID, Amount: domain.Money{Amount: found.Amount, Currency: domain.Currency(found.Currency)},
-	}
+	resolved := domain.ResolveRefund{RefundID: refund.ID, ProviderRefund: found.ID, Amount: amountOf(found)}
 	switch found.Status {
 	case stripe.RefundSucceeded:
 	case stripe.RefundFailed, stripe.RefundCanceled:
@@ -208,6 +229,16 @@ func isStuck(err error) bool {
 	_, waits := errors.AsType[*inbox.WaitError](err)
 	_, dead := errors.AsType[*inbox.DeadLetterError](err)
 	return waits || dead
+}
+
+// isPatient reports whether a refund waits for as long as its bank takes.
+func isPatient(stuck map[string]error) bool {
+	for _, err := range stuck {
+		if wait, waits := errors.AsType[*inbox.WaitError](err); waits && wait.Patient {
+			return true
+		}
+	}
+	return false
 }
 
 // mostUrgent joins the errors of several refunds, waits and dead letters, into the one that

@@ -177,7 +177,7 @@ func TestRefund_list(t *testing.T) {
 		want   snapshot
 	}{
 		"refunds of others are not ours": {
-			[]json.RawMessage{of("re_2", "rp_2", "succeeded"), refundOf("succeeded", "id", "rp_3", "metadata", nil)},
+			[]json.RawMessage{of("re_2", "rp_2", "succeeded"), refundOf("pending", "id", "rp_3", "metadata", nil)},
 			"refunds refund", "done", success,
 		},
 		"one of ours among others is found": {
@@ -264,8 +264,8 @@ func TestAttempt_refund(t *testing.T) {
 			ends:   "waits done", want: back(attemptFailed+" refund.succeeded", "refund.succeeded", "done"), calls: "refunds refund refunds",
 		},
 		"waiting for the provider counts no attempt": {
-			begin: isRefunding, script: script{"refund": {gives("pending")}, "refunds": {lists(refundOf("pending")), lists(refundOf("pending"))}},
-			ends: "waits waits waits", want: back(asked, "", "pending"), calls: "refunds refund refunds refunds",
+			begin: isRefunding, script: script{"refund": {gives("pending")}, "refunds": {lists(refundOf("pending")), lists(refundOf("pending"))}, "disputes": {lists(), lists()}},
+			ends: "waits waits waits", want: back(asked, "", "pending"), calls: "refunds refund refunds disputes refunds disputes",
 			check: func(f *fixture) { f.expectText("0 3", `select format('%s %s', attempts, waits) from inbox`) },
 		},
 	}

@@ -64,7 +64,7 @@ const outcomeColumns = `e.event_id,
   left join inbox i
     on i.receiver = 'notification'
    and i.message_id = e.event_id::text
- where e.type ~ '^(charge\.(succeeded|failed)|payment\.action_required|refund\.(succeeded|failed|reversed))\.v'`
+ where e.type ~ '^(charge\.(succeeded|failed|dispute.*)|payment\.action_required|refund\.(succeeded|failed|reversed|observed))\.v'`
 
 const selectOutcomesOf = "select " + outcomeColumns + `
    and (e.event_id = $2 or e.stream_id = $1)

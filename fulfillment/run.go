@@ -76,7 +76,7 @@ type run struct {
 // work is what is due.
 type work struct {
 	step   string // one of Steps, or a subscriber
-	refund string // the one that it is about, if any
+	refund string // or the dispute that it is about, if any
 	act    act
 }
 
@@ -84,24 +84,27 @@ type work struct {
 // pending refund of it.
 //
 // The ordering key names the charge. Of the payload it reads only the version of the
-// event; of an event of the provider only the type: if it is about refunds, one may have
-// failed after it succeeded.
+// event; of an event of the provider only the type: if it is about refunds or disputes, the
+// provider's list says which are new, and what became of the others.
 func (f *Fulfillment) charge(ctx context.Context, d *inbox.Delivery) error {
 	r := &run{Fulfillment: f, delivery: d, steps: f.steps(d.ClaimedAt), stuck: map[string]error{}}
 	refunds := &refunds{provider: f.services.Provider, now: d.ClaimedAt, unread: isAboutRefunds(d)}
+	disputes := &disputes{provider: f.services.Provider, unread: isAboutDisputes(d), waited: d.Waits > 0}
 	r.next = func(c domain.Charge) work {
-		if c.Terminal() {
-			return refunds.next(c, r.stuck)
+		if !c.Terminal() {
+			return r.nextStep(c)
 		}
-		return r.nextStep(c)
+		if w := refunds.next(c, r.stuck); w.act != nil {
+			return w
+		}
+		return disputes.next(c, r.stuck)
 	}
 	if envelope, err := ledger.Open(d.Payload); err == nil {
 		r.version = envelope.Version
 	}
 	err := r.load(ctx, d.OrderingKey)
 	if errors.Is(err, ledger.ErrNotFound) && strings.HasPrefix(d.Type, providerEvent) {
-		f.log.InfoContext(ctx, "provider event of an unknown charge", "message_id", d.ID, "charge_id", d.OrderingKey, "type", d.Type)
-		return nil
+		return f.resolve(ctx, d)
 	}
 	if err != nil {
 		return err
@@ -336,15 +339,4 @@ func (r *run) announce(b *pgx.Batch, to subscriber, s ledger.Stream, e ledger.Re
 		Topic: to.topic, ID: e.ID.String(), Type: e.Type, OrderingKey: s.ID, Partition: s.Charge.MerchantID,
 		Payload: payload, Metadata: metadata,
 	})
-}
-
-// providerEvent is the prefix of the types of messages that the provider's webhooks
-// brought; the provider's name of the event follows.
-const providerEvent = "stripe."
-
-// isAboutRefunds reports whether the message is an event of the provider about a refund.
-// The provider has had several names for it.
-func isAboutRefunds(d *inbox.Delivery) bool {
-	name, ok := strings.CutPrefix(d.Type, providerEvent)
-	return ok && (strings.HasPrefix(name, "refund.") || name == "charge.refund.updated" || name == "charge.refunded")
 }

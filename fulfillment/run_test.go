@@ -104,7 +104,8 @@ func TestProviderEvent(t *testing.T) {
 	}
 	for _, name := range []string{"payment_intent.succeeded", "payment_intent.payment_failed", "charge.refunded", "refund.failed"} {
 		scenarios[name+" of a finished charge adds no event"] = scenario{
-			begin: func(f *fixture) { f.capture(order()); f.event("evt_1", name) }, want: back("", "", "done"),
+			begin: func(f *fixture) { f.capture(order()); f.event("evt_1", name) }, script: script{"refunds": {lists()}},
+			want: back("", "", "done"), calls: map[bool]string{true: "refunds"}[strings.Contains(name, "refund")],
 		}
 	}
 	runAll(t, scenarios)
@@ -131,6 +132,7 @@ func TestWait_longerThanGiveUpAfter(t *testing.T) {
 			f := newFixture(t)
 			tc.begin(f)
 			f.provider.on(tc.op, tc.answer, tc.answer)
+			f.provider.on("disputes", lists())
 			for range 2 {
 				f.expectEnd(f.deliver(), "waits")
 				f.exec(`update inbox set waiting_since = waiting_since - interval '1 week'`)
@@ -144,11 +146,12 @@ func TestWait_longerThanGiveUpAfter(t *testing.T) {
 		f := newFixture(t)
 		isOlder(f)
 		f.provider.on("refunds", cut, lists(refundOf("pending")), cut)
+		f.provider.on("disputes", lists())
 		for range 3 {
 			f.expectEnd(f.deliver(), "waits")
 			f.exec(`update inbox set waiting_since = waiting_since - interval '59 minutes'`)
 		}
-		f.expect(back(asked, "", "pending"), "refunds refunds refunds")
+		f.expect(back(asked, "", "pending"), "refunds refunds disputes refunds")
 	})
 }
 

@@ -109,4 +109,6 @@ func (f *Fulfillment) Receivers() []Receiver {
 }
 
 // Steps are the names that OnStep is called with.
-func Steps() []string { return append(append([]string{"cancel"}, domain.Steps()...), "refund") }
+func Steps() []string {
+	return append(append([]string{"cancel"}, domain.Steps()...), "refund", "dispute")
+}

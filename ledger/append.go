@@ -131,7 +131,7 @@ func IsConflict(err error) bool {
 	switch groupcommit.Constraint(err) {
 	case "ledger_events_version_once", "ledger_events_event_once", "ledger_events_previous_exists",
 		"ledger_events_one_capture", "ledger_events_one_outcome",
-		"ledger_events_one_refund_outcome", "ledger_events_one_refund_reversal":
+		"ledger_events_one_refund_outcome", "ledger_events_one_refund_reversal", "ledger_events_one_dispute":
 		return true
 	}
 	return false

@@ -92,7 +92,8 @@ create unique index ledger_events_one_capture_per_reference
 create unique index ledger_events_one_refund_outcome
     on ledger_events (stream_id, (data ->> 'refund_id') collate "C")
  where type like 'refund.succeeded.v%'
-    or type like 'refund.failed.v%';
+    or type like 'refund.failed.v%'
+    or type like 'refund.observed.v%';
 
 -- A refund is reversed once.
 create unique index ledger_events_one_refund_reversal
@@ -102,7 +103,19 @@ create unique index ledger_events_one_refund_reversal
 -- A refund at the provider is recorded once.
 create unique index ledger_events_one_refund_per_reference
     on ledger_events ((data ->> 'provider') collate "C", (data ->> 'provider_refund') collate "C")
- where type like 'refund.succeeded.v%';
+ where type like 'refund.succeeded.v%'
+    or type like 'refund.observed.v%';
+
+-- A dispute at the provider is opened, withdrawn, reinstated and closed once each.
+create unique index ledger_events_one_dispute
+    on ledger_events ((data ->> 'dispute_id') collate "C", split_part(type, '.v', 1) collate "C")
+ where type like 'charge.dispute%';
+
+-- The provider's events name the payment intent, and may arrive before its capture is
+-- recorded.
+create index ledger_events_by_payment_intent
+    on ledger_events ((data ->> 'payment_intent') collate "C")
+ where type like 'payment.started.v%';
 
 create table ledger_postings (
   stream_id   text     collate "C" not null,
@@ -185,12 +198,12 @@ begin
   select e.stream_id,
          e.merchant_id
     from public.ledger_events e
-   where e.type like 'payment.captured.v%'
-     and (e.data ->> 'provider') collate "C" = provider
+   where e.type like 'payment.started.v%'
+     and e.data ->> 'provider' = provider
      and (e.data ->> 'payment_intent') collate "C" = payment_intent;
 end
 $$;
-comment on function charge_by_payment_intent is 'the owner of the charge that was captured under a payment intent';
+comment on function charge_by_payment_intent is 'the owner of the charge of a payment intent';
 revoke execute on function charge_by_payment_intent from public;
 
 -- Projections: what the ledger says up to a checkpoint, and nothing else. Rows and

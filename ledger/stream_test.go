@@ -179,7 +179,7 @@ func TestFind(t *testing.T) {
 		{name: "by the beginning of an id", id: "ch_"},
 		{name: "by payment intent", provider: "stripe", intent: "pi_1", want: ledger.Owner{"ch_1", "acme"}},
 		{name: "by the payment intent of another merchant", provider: "stripe", intent: "pi_2", want: ledger.Owner{"ch_2", "globex"}},
-		{name: "by an intent that is not captured", provider: "stripe", intent: "pi_3"},
+		{name: "by an intent that is not captured yet", provider: "stripe", intent: "pi_3", want: ledger.Owner{"ch_3", "acme"}},
 		{name: "by an unknown intent", provider: "stripe", intent: "pi_4"},
 		{name: "by an intent of another provider", provider: "other", intent: "pi_1"},
 		{name: "by the beginning of an intent", provider: "stripe", intent: "pi_"},
@@ -212,7 +212,7 @@ func TestFindByPaymentIntent_readsOneIndexEntry(t *testing.T) {
 	if err != nil || owner.StreamID != "ch_7" {
 		t.Fatalf("%v: %v", owner, err)
 	}
-	if n := testdb.One[int](t, tx, `select pg_stat_get_xact_tuples_returned('ledger_events_one_capture_per_reference'::regclass)`); n != 1 {
+	if n := testdb.One[int](t, tx, `select pg_stat_get_xact_tuples_returned('ledger_events_by_payment_intent'::regclass)`); n != 1 {
 		t.Errorf("it read %d entries of the index, want 1", n)
 	}
 }

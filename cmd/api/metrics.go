@@ -21,6 +21,7 @@ type metrics struct {
 	*telemetry.Registry
 
 	requests, denials, keys, commits telemetry.Counter
+	ignored                          telemetry.Counter
 	took, lookup                     telemetry.Histogram
 	events                           func(kept, duplicates, quarantined int)
 }
@@ -43,6 +44,8 @@ func meter(log *slog.Logger, db *postgres.DB) *metrics {
 			"Commits of requests; a request may need several. made: committed. taken: another request stored the key first. in_flight: another request with the key did not end in time. locked: a lock timed out, or a deadlock. lost: another writer took the stream's version. failed: any other error.", telemetry.LabelOf("result", idempotency.Commits())),
 		events: r.Receptions("payonce_webhook_events_total",
 			"Events of the provider about our payments. quarantined: a known id with another payload."),
+		ignored: r.Counter("payonce_webhook_events_ignored_total",
+			"Signed events of the provider that are about no payment of ours, or of a type that payonce does not use. other: a type that is not listed.", telemetry.LabelOf("type", httpapi.EventTypes())),
 		lookup: r.StatementTimes("payonce_idempotency_lookup_duration_seconds",
 			"Time to read an idempotency key: the most that idempotency adds to a request."),
 	}
@@ -77,6 +80,9 @@ func (m *metrics) answered(a httpapi.Answer, took time.Duration) {
 	}
 	if a.Key != "" {
 		m.keys.Add(1, string(a.Key))
+	}
+	if a.Ignored != "" {
+		m.ignored.Add(1, a.Ignored)
 	}
 	m.events(a.Event.New, a.Event.Duplicates, a.Event.Quarantined)
 }

@@ -122,6 +122,12 @@ func reconcile(ctx context.Context, db *postgres.DB, client *stripe.Client) ([]a
 				ID: r.ID, Reference: r.Reference, PaymentIntent: r.PaymentIntent,
 				Status: r.Status, Amount: r.Amount, Currency: r.Currency,
 			}
+		}),
+		translate(client.Disputes(ctx), func(d stripe.Dispute) audit.Listed {
+			return audit.Listed{
+				ID: d.ID, PaymentIntent: d.PaymentIntent, Currency: d.Currency,
+				Amount: d.Withdrawn + d.WithdrawnFee - d.Reinstated - d.ReinstatedFee,
+			}
 		}))
 }
 

@@ -31,6 +31,12 @@ func takers() map[string]string {
 		"refund.succeeded.v1": fulfillment.NotificationReceiver,
 		"refund.failed.v1":    fulfillment.NotificationReceiver,
 		"refund.reversed.v1":  fulfillment.NotificationReceiver,
+		"refund.observed.v1":  fulfillment.NotificationReceiver,
+
+		"charge.disputed.v1":           fulfillment.NotificationReceiver,
+		"charge.dispute_withdrawn.v1":  fulfillment.NotificationReceiver,
+		"charge.dispute_reinstated.v1": fulfillment.NotificationReceiver,
+		"charge.dispute_closed.v1":     fulfillment.NotificationReceiver,
 
 		"payment.action_required.v1": fulfillment.NotificationReceiver,
 
@@ -85,7 +91,7 @@ func TestRoute_logsAMessageThatItsReceiverDoesNotTake(t *testing.T) {
 	t.Parallel()
 	var lines bytes.Buffer
 	route := routing(slog.New(slog.NewTextHandler(&lines, nil)), (&fulfillment.Fulfillment{}).Receivers()[0])
-	for id, name := range map[string]string{"known": "charge.requested.v1", "newer": "charge.disputed.v1", "nameless": ""} {
+	for id, name := range map[string]string{"known": "charge.requested.v1", "newer": "charge.reviewed.v1", "nameless": ""} {
 		m := message.NewMessage(id, nil)
 		m.Metadata.Set(outbox.MetadataType, name)
 		m.Metadata.Set(outbox.MetadataOrderingKey, "ch_1")
@@ -97,7 +103,7 @@ func TestRoute_logsAMessageThatItsReceiverDoesNotTake(t *testing.T) {
 	if n := strings.Count(logged, "passed over"); n != 2 {
 		t.Errorf("%d lines, want 2:\n%s", n, logged)
 	}
-	for _, said := range []string{"message_id=newer receiver=fulfillment type=charge.disputed.v1 ordering_key=ch_1", `message_id=nameless receiver=fulfillment type="" ordering_key=ch_1`} {
+	for _, said := range []string{"message_id=newer receiver=fulfillment type=charge.reviewed.v1 ordering_key=ch_1", `message_id=nameless receiver=fulfillment type="" ordering_key=ch_1`} {
 		if !strings.Contains(logged, said) {
 			t.Errorf("nothing is said of %s:\n%s", said, logged)
 		}

@@ -123,12 +123,14 @@ then format('%s: refund %s was reversed by another of the provider''s', stream_i
        select data ->> 'provider_refund' as refund, count(*) as successes,
               min(data ->> 'refund_id') as first, max(data ->> 'refund_id') as last
          from ledger_events
-        where type like 'refund.succeeded.v%'
+        where type ~ '^refund\.(succeeded|observed)\.v'
         group by data ->> 'provider', data ->> 'provider_refund') r`, `
 when successes > 1
 then format('%s: booked for %s and %s', refund, first, last)`},
 	// What is left of a charge at each version: the capture, less every refund requested, but
-	// for those that failed or were reversed. A failure has the amount of its request.
+	// for those that failed or were reversed. A failure has the amount of its request. One made
+	// outside may take what pending ones asked for, which the provider then refuses: until they
+	// have failed, no other is accepted.
 	{"refunds never exceed the capture", `(
        select stream_id,
               min(remaining) as least,
@@ -137,30 +139,41 @@ then format('%s: booked for %s and %s', refund, first, last)`},
               select e.stream_id,
                      e.version,
                      r.refund_id,
-                     sum(case
-                           when e.type like 'refund.requested.v%' then -r.amount
-                           when e.type like 'refund.failed.v%'    then r.amount
-                           when e.type like 'refund.reversed.v%'  then r.amount
-                           when e.type like 'payment.captured.v%' then substring(e.data ->> 'amount' from '^[0-9]{1,18}$')::numeric
-                           else 0
-                         end) over (partition by e.stream_id order by e.version) as remaining
+                     case
+                       when e.type like 'refund.requested.v%' then sum(moved.accepted) over past
+                       else sum(moved.returned) over past
+                     end as remaining
                 from ledger_events e
                 left join refunds r
                   on r.stream_id = e.stream_id
                  and r.refund_id = e.data ->> 'refund_id'
-                 and e.type like 'refund.%') states
+                 and e.type like 'refund.%'
+               cross join lateral (
+                     select case
+                              when e.type ~ '^refund\.(requested|observed)\.v' then -r.amount
+                              when e.type ~ '^refund\.(failed|reversed)\.v'    then r.amount
+                              when e.type like 'payment.captured.v%'           then substring(e.data ->> 'amount' from '^[0-9]{1,18}$')::numeric
+                              else 0
+                            end as accepted,
+                            case
+                              when e.type ~ '^refund\.(succeeded|observed)\.v' then -r.amount
+                              when e.type like 'refund.reversed.v%'            then r.amount
+                              when e.type like 'payment.captured.v%'           then substring(e.data ->> 'amount' from '^[0-9]{1,18}$')::numeric
+                              else 0
+                            end as returned) moved
+              window past as (partition by e.stream_id order by e.version)) states
         group by stream_id
        having count(refund_id) > 0) c`, `
 when least < 0
 then format('%s: refunds exceed the capture by %s at version %s', stream_id, -least, since)`},
-	{"only a succeeded charge is refunded", `
+	{"only a succeeded charge is refunded or disputed", `
        ledger_events r
   left join ledger_events s
     on s.stream_id = r.stream_id
    and s.type like 'charge.succeeded.v%'
- where r.type like 'refund.requested.v%'`, `
+ where r.type ~ '^refund\.(requested|observed)\.v' or r.type like 'charge.disputed.v%'`, `
 when s.version is null or s.version > r.version
-then format('%s: refund %s of a charge that had not succeeded', r.stream_id, r.data ->> 'refund_id')`},
+then format('%s: refund or dispute %s of a charge that had not succeeded', r.stream_id, coalesce(r.data ->> 'refund_id', r.data ->> 'dispute_id'))`},
 	{"no accepted refund is lost", `refunds r left join waiting w using (stream_id)`, `
 when outcomes = 0 and w.stream_id is null
 then format('%s: refund %s has no outcome, and no message is going to bring one', stream_id, refund_id)`},
@@ -184,6 +197,7 @@ then format('%s: debits minus credits is %s', currency, difference)`},
               'merchant_pending:'    || p.merchant_id || ':' || p.currency,
               'merchant_payable:'    || p.merchant_id || ':' || p.currency,
               'refund_clearing:'     || p.merchant_id || ':' || p.currency,
+              'disputes:'            || p.merchant_id || ':' || p.currency,
               'psp_receivable:stripe:' || p.currency,
               'fee_revenue:payonce:'   || p.currency] as accounts) chart`, `
 when not p.debit = any (chart.accounts)
@@ -191,8 +205,8 @@ then format('%s version %s leg %s: debits %L', p.stream_id, p.version, p.leg, p.
 when not p.credit = any (chart.accounts)
 then format('%s version %s leg %s: credits %L', p.stream_id, p.version, p.leg, p.credit)`},
 	// The ledger's own proof of exactly-once: what is taken, given up or released twice, or
-	// never, leaves something on a clearing account. A pending refund has its amount there, and
-	// nothing else may be.
+	// never, leaves something on a clearing account. A pending refund has its amount there, a
+	// dispute what the provider withholds for it, and nothing else may be.
 	{"clearing accounts are empty after the outcome", `(
        select stream_id, string_agg(format('%s is %s', u.kind, u.amount), ', ' order by u.kind)
                          filter (where u.kind is not null) as uncleared
@@ -202,8 +216,10 @@ then format('%s version %s leg %s: credits %L', p.stream_id, p.version, p.leg, p
                 from (
                      select stream_id, split_part(account, ':', 1) as kind, debits - credits as amount from legs
                       union all
-                     select stream_id, 'refund_clearing', amount from refunds where outcomes = 0) sides
-               where kind in ('customer_receivable', 'merchant_pending', 'refund_clearing')
+                     select stream_id, 'refund_clearing', amount from refunds where outcomes = 0
+                      union all
+                     select stream_id, 'disputes', -withheld from disputes) sides
+               where kind in ('customer_receivable', 'merchant_pending', 'refund_clearing', 'disputes')
                group by stream_id, kind
               having sum(amount) <> 0) u using (stream_id)
         where c.successes + c.failures > 0
@@ -284,8 +300,8 @@ then format('%s: its %s is %s, should be %s', charge_id, sku, status, coalesce(d
     on n.event_id = e.event_id::text
   left join (select message_id from outbox union select message_id from inbox) kept
     on kept.message_id = e.event_id::text
- where e.type ~ '^charge\.(requested|cancel_requested|succeeded|failed)\.v'
-    or e.type ~ '^(payment\.action_required|refund\.(requested|succeeded|failed|reversed))\.v'`, `
+ where e.type ~ '^charge\.(requested|cancel_requested|succeeded|failed|dispute.*)\.v'
+    or e.type ~ '^(payment\.action_required|refund\.(requested|succeeded|failed|reversed|observed))\.v'`, `
 when kept.message_id is null
  and (e.txid >= oldest.txid
       or not case

@@ -16,21 +16,32 @@ with charges as (
 ), refunds as (
   select stream_id,
          data ->> 'refund_id'                                                                        as refund_id,
-         count(*) filter (where type like 'refund.requested.v%')                                     as requests,
-         count(*) filter (where type like 'refund.succeeded.v%' or type like 'refund.failed.v%')     as outcomes,
+         count(*) filter (where type ~ '^refund\.(requested|observed)\.v')                           as requests,
+         count(*) filter (where type ~ '^refund\.(succeeded|failed|observed)\.v')                    as outcomes,
          count(*) filter (where type like 'refund.reversed.v%')                                      as reversals,
-         min(version) filter (where type like 'refund.requested.v%')                                 as requested_at,
+         min(version) filter (where type ~ '^refund\.(requested|observed)\.v')                       as requested_at,
          min(version) filter (where type not like 'refund.requested.v%')                             as attempted_at,
-         min(version) filter (where type like 'refund.succeeded.v%')                                 as succeeded_at,
+         min(version) filter (where type ~ '^refund\.(succeeded|observed)\.v')                       as succeeded_at,
          min(version) filter (where type like 'refund.reversed.v%')                                  as reversed_at,
          max(substring(data ->> 'amount' from '^[0-9]{1,18}$')::numeric)                             as amount,
          array_agg(distinct data ->> 'amount') filter (where data ->> 'amount' is not null)          as amounts,
          count(distinct data ->> 'provider_refund')                                                  as provider_refunds,
-         bool_or(type like 'refund.requested.v%' and data ->> 'notify' = 'true')                     as notify
+         bool_or(type ~ '^refund\.(requested|observed)\.v' and data ->> 'notify' = 'true')           as notify
     from ledger_events
    where type like 'refund.%'
    group by stream_id, data ->> 'refund_id'
-), outcomes as ( -- and reversals, each with its request
+), disputes as ( -- and what the provider withholds for each
+  select stream_id,
+         data ->> 'dispute_id'                                                                       as dispute_id,
+         case when bool_or(type like 'charge.dispute\_closed.v%' and data ->> 'status' = 'lost') then 0
+              else coalesce(sum(case when type like 'charge.dispute\_withdrawn.v%'  then substring(data ->> 'amount' from '^[0-9]{1,18}$')::numeric
+                                     when type like 'charge.dispute\_reinstated.v%' then -substring(data ->> 'amount' from '^[0-9]{1,18}$')::numeric
+                                end), 0)
+         end                                                                                         as withheld
+    from ledger_events
+   where type like 'charge.dispute%'
+   group by stream_id, data ->> 'dispute_id'
+), outcomes as ( -- reversals and disputes among them, each with its request
   select o.stream_id,
          o.event_id::text                           as event_id,
          coalesce(r.data ->> 'notify', '') = 'true' as notify
@@ -38,8 +49,8 @@ with charges as (
     join ledger_events r
       on r.stream_id = o.stream_id
      and r.data ->> 'refund_id' is not distinct from o.data ->> 'refund_id'
-     and r.type ~ '^(charge|refund)\.requested\.v'
-   where o.type ~ '^(charge\.(succeeded|failed)|payment\.action_required|refund\.(succeeded|failed|reversed))\.v'
+     and r.type ~ '^((charge|refund)\.requested|refund\.observed)\.v'
+   where o.type ~ '^(charge\.(succeeded|failed|dispute.*)|payment\.action_required|refund\.(succeeded|failed|reversed|observed))\.v'
 ), notified as (
   select stream_id,
          data ->> 'event_id' as event_id,

@@ -86,6 +86,10 @@ func newFixture(t *testing.T) *fixture {
 insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, fence, done_fence)
 values ('fulfillment', 'evt_1', '{refunded}', 'stripe.charge.refunded', '{}', '{}', sha256('{}'), 'done', 1, 1)`)
 
+	f.observe("bought", domain.ObserveRefund{ProviderRefund: "re_outside", Amount: domain.Money{Amount: 100, Currency: "USD"}})
+	f.observe("bought", dispute(0))
+	f.observe("bought", dispute(1000))
+
 	f.accept("acme", "fresh", true) // is not received yet
 	f.refuse("key-too-much")
 	return f
@@ -174,6 +178,21 @@ func (f *fixture) endRefund(cmd domain.Command) {
 	f.finish("refunded", "refund.requested.v1")
 	f.receive()
 	f.notifyAt("refunded", version)
+}
+
+// dispute is du_1 of all of a charge, of which so much is withdrawn.
+func dispute(withdrawn int64) domain.ObserveDispute {
+	return domain.ObserveDispute{
+		ID: "du_1", Amount: domain.Money{Amount: 1000, Currency: "USD"}, Status: domain.DisputeOpen, Withdrawn: withdrawn, WithdrawnFee: 15,
+	}
+}
+
+// observe decides one event about what was done outside, and delivers its webhook.
+func (f *fixture) observe(name string, cmd domain.Command) {
+	f.t.Helper()
+	version := f.decide(name, cmd)
+	f.receive()
+	f.notifyAt(name, version)
 }
 
 // refuse stores the refusal of a refund.

@@ -16,6 +16,7 @@ drop index ledger_events_one_capture_per_reference;
 drop index ledger_events_one_refund_outcome;
 drop index ledger_events_one_refund_reversal;
 drop index ledger_events_one_refund_per_reference;
+drop index ledger_events_one_dispute;
 `
 
 // appendEvent adds an event at the end of a stream.
@@ -187,7 +188,7 @@ update ledger_events
 	{"a refund of the provider ends one refund", "a provider's refund booked twice", setData("provider_refund", `"re_part"`, `stream_id = '{refunded}' and data ->> 'refund_id' = '{reversed}' and type <> 'refund.requested.v1'`), []string{legal}},
 	{"refunds never exceed the capture", "a refund of more than is left", setData("amount", `601`, `data ->> 'refund_id' = '{returning}'`) + `;
 update ledger_postings set amount = 601 where stream_id = '{refunded}' and amount = 300`, []string{"an answer names the refund that it accepted", legal}},
-	{"only a succeeded charge is refunded", "a refund of an open charge", appendEvent("paying", "refund.requested.v1", `{"refund_id": "re_early", "amount": 1, "notify": false}`), []string{"refunds never exceed the capture", messages, oneKey, posted, legal}},
+	{"only a succeeded charge is refunded or disputed", "a refund of an open charge", appendEvent("paying", "refund.requested.v1", `{"refund_id": "re_early", "amount": 1, "notify": false}`), []string{"refunds never exceed the capture", messages, oneKey, posted, legal}},
 	{"no accepted refund is lost", "a message done before the refund", `update inbox set status = 'done', done_fence = fence where ordering_key = '{refunded}'`, nil},
 	{"no accepted refund is lost", "a refund whose message is gone", `
 delete from outbox where metadata ->> 'type' = 'refund.requested.v1';

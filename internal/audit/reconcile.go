@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"iter"
@@ -11,13 +12,13 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 )
 
-// Listed is a payment or a refund in the provider's list.
+// Listed is a payment, a refund or a dispute in the provider's list.
 type Listed struct {
 	ID            string
 	Reference     string // our charge or refund, empty where the provider knows none
-	PaymentIntent string // of the payment itself, or of the payment that is refunded
+	PaymentIntent string // of the payment itself, or of the payment that is refunded or disputed
 	Status        string // the provider's word
-	Amount        int64  // minor units that were captured, or are refunded
+	Amount        int64  // minor units that were captured, are refunded, or are withheld with their fee
 	Currency      string // upper case
 }
 
@@ -29,34 +30,43 @@ const (
 )
 
 // Reconcile checks the provider's lists against the ledger. The provider's account must be
-// payonce's own: foreign money is a violation. It holds the ledger's charges and refunds
-// and both lists in memory, a few hundred bytes each. An error of a list ends it.
+// payonce's own: foreign money is a violation. It holds what the ledger has of charges,
+// refunds and disputes, and the lists, in memory, a few hundred bytes each. An error of a
+// list ends it.
 //
 // Traffic does not make a check fail. What must be at the provider is read from the ledger
 // before the lists, and what must be in the ledger after them; a charge or a refund whose
 // outcome is recorded in between is judged by what is certain of it. A refund that fails
-// at the provider after it succeeded is a violation until the ledger has its reversal.
-func Reconcile(ctx context.Context, q postgres.Querier, payments, refunds iter.Seq2[Listed, error]) ([]Check, error) {
+// at the provider after it succeeded is a violation until the ledger has its reversal, and
+// what was done outside payonce until the ledger has observed it.
+func Reconcile(ctx context.Context, q postgres.Querier, payments, refunds, disputes iter.Seq2[Listed, error]) ([]Check, error) {
 	charges := &comparison{
 		noun: "charge", took: "took", taken: "captured",
 		moved: func(l Listed) bool { return l.Status == statusSucceeded || l.Amount > 0 },
 	}
 	returns := &comparison{
 		noun: "refund", took: "gave back", taken: "given back",
-		moved: func(l Listed) bool { return l.Status != statusFailed && l.Status != statusCanceled },
+		moved: func(l Listed) bool {
+			return l.Status != statusFailed && l.Status != statusCanceled && (l.Reference != l.ID || l.Status == statusSucceeded)
+		},
 	}
-	var err error
-	if charges.before, returns.before, err = readMoney(ctx, q); err != nil {
+	withheld := &comparison{noun: "dispute", took: "withholds", taken: "withheld", moved: func(Listed) bool { return true }}
+	compared := map[string]*comparison{kindCharge: charges, kindRefund: returns, kindDispute: withheld}
+	before, err := readMoney(ctx, q)
+	if err != nil {
 		return nil, err
 	}
-	if err := charges.list(payments); err != nil {
+	for kind, all := range map[string]iter.Seq2[Listed, error]{kindCharge: payments, kindRefund: refunds, kindDispute: disputes} {
+		if err := compared[kind].list(all, kind != kindCharge); err != nil {
+			return nil, err
+		}
+	}
+	after, err := readMoney(ctx, q)
+	if err != nil {
 		return nil, err
 	}
-	if err := returns.list(refunds); err != nil {
-		return nil, err
-	}
-	if charges.after, returns.after, err = readMoney(ctx, q); err != nil {
-		return nil, err
+	for kind, c := range compared {
+		c.before, c.after = before[kind], after[kind]
 	}
 	return []Check{
 		charges.once("provider: one capture per charge"),
@@ -70,18 +80,27 @@ func Reconcile(ctx context.Context, q postgres.Querier, payments, refunds iter.S
 		returns.nothingOfFailed("provider: a failed refund returned nothing"),
 		returns.inTheLedger("provider: every refund is one of the ledger's"),
 		returns.equalSums("provider: refunded sums equal the ledger's"),
+		withheld.inTheLedger("provider: every dispute is one of the ledger's"),
+		withheld.equalSums("provider: withheld sums equal the ledger's"),
 	}, nil
 }
 
-// money is what the ledger says of a charge or a refund.
+// What money is about.
+const (
+	kindCharge  = "charge"
+	kindRefund  = "refund"
+	kindDispute = "dispute"
+)
+
+// money is what the ledger says of a charge, a refund or a dispute.
 type money struct {
 	ID       string
-	Refund   bool
+	Kind     string
 	Amount   int64
 	Currency string
-	Outcome  string // succeeded, failed (a refund also after it succeeded), or empty
+	Outcome  string // succeeded (a dispute always), failed (a refund also after it succeeded), or empty
 	Intent   string // the payment intent that was started, or whose capture is refunded
-	Provider string // the intent that was captured, or the provider's refund; empty where none is known
+	Provider string // the intent that was captured, or the provider's refund or dispute; empty where none is known
 	Booked   int64  // minor units that the ledger has moved at the provider
 }
 
@@ -102,40 +121,37 @@ with booked as (
    group by stream_id
 ), moved as (
   select e.*,
-         e.data ->> 'refund_id' is not null            as refund,
-         coalesce(e.data ->> 'refund_id', e.stream_id) as id
+         case when e.data ? 'refund_id' then 'refund' when e.data ? 'dispute_id' then 'dispute' else 'charge' end as kind,
+         coalesce(e.data ->> 'refund_id', e.data ->> 'dispute_id', e.stream_id)                                  as id
     from ledger_events e
 )
 select m.id,
-       m.refund,
-       coalesce(max(substring(m.data ->> 'amount' from '^[0-9]{1,18}$')::bigint) filter (where m.type ~ '^(charge|refund)\.requested\.v'), 0) as amount,
+       m.kind,
+       coalesce(max(substring(m.data ->> 'amount' from '^[0-9]{1,18}$')::bigint) filter (where m.type ~ '^((charge|refund)\.requested|refund\.observed)\.v'), 0) as amount,
        coalesce(c.currency, '')                                                                                as currency,
        case
          when bool_or(m.type ~ '^refund\.(failed|reversed)\.v')    then 'failed'
-         when bool_or(m.type ~ '^(charge|refund)\.succeeded\.v')   then 'succeeded'
+         when bool_or(m.type ~ '^((charge|refund)\.succeeded|refund\.observed)\.v') then 'succeeded'
          when bool_or(m.type like 'charge.failed.v%')              then 'failed'
+         when m.kind = 'dispute'                                   then 'succeeded'
          else ''
        end                                                                                                     as outcome,
        coalesce(max(m.data ->> 'payment_intent') filter (where m.type like 'payment.started.v%'), c.captured, '') as intent,
-       coalesce(case when m.refund then max(m.data ->> 'provider_refund') else c.captured end, '')             as provider,
-       coalesce(sum(case when m.refund then -b.amount else b.amount end), 0)::bigint                           as booked
+       coalesce(case m.kind when 'refund' then max(m.data ->> 'provider_refund') when 'dispute' then m.id else c.captured end, '') as provider,
+       coalesce(sum(case when m.kind = 'charge' then b.amount else -b.amount end), 0)::bigint                  as booked
   from moved m
   join charges c using (stream_id)
   left join booked b using (stream_id, version)
- group by m.id, m.refund, m.stream_id, c.currency, c.captured`
+ group by m.id, m.kind, m.stream_id, c.currency, c.captured`
 
-// readMoney returns the ledger's charges and its refunds, each by its ID.
-func readMoney(ctx context.Context, q postgres.Querier) (charges, refunds map[string]money, err error) {
+// readMoney returns the ledger's money of each kind, by its ID.
+func readMoney(ctx context.Context, q postgres.Querier) (map[string]map[string]money, error) {
 	all, err := collect[money](ctx, q, "the ledger's money", selectMoney)
-	charges, refunds = map[string]money{}, map[string]money{}
+	byKind := map[string]map[string]money{kindCharge: {}, kindRefund: {}, kindDispute: {}}
 	for _, m := range all {
-		if m.Refund {
-			refunds[m.ID] = m
-		} else {
-			charges[m.ID] = m
-		}
+		byKind[m.Kind][m.ID] = m
 	}
-	return charges, refunds, err
+	return byKind, err
 }
 
 // comparison is the ledger beside one of the provider's lists.
@@ -148,11 +164,15 @@ type comparison struct {
 	byReference   map[string][]Listed // those that moved money, by our ID
 }
 
-func (c *comparison) list(all iter.Seq2[Listed, error]) error {
+// list reads a list. What was made outside goes by the provider's ID.
+func (c *comparison) list(all iter.Seq2[Listed, error], outside bool) error {
 	c.listed, c.byReference = map[string]Listed{}, map[string][]Listed{}
 	for l, err := range all {
 		if err != nil {
 			return fmt.Errorf("read the provider's list for each %s: %w", c.noun, err)
+		}
+		if outside {
+			l.Reference = cmp.Or(l.Reference, l.ID)
 		}
 		c.listed[l.ID] = l
 	}

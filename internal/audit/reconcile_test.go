@@ -46,7 +46,12 @@ func (f *fixture) refunds() []audit.Listed {
 		f.refundOf("reversed", "failed", 100),
 		f.refundOf("bounced", "failed", 200),
 		f.refundOf("part", "succeeded", 400),
+		{ID: "re_outside", PaymentIntent: "pi_bought", Status: "succeeded", Amount: 100, Currency: "USD"},
 	}
+}
+
+func disputes() []audit.Listed {
+	return []audit.Listed{{ID: "du_1", PaymentIntent: "pi_bought", Amount: 1015, Currency: "USD"}}
 }
 
 func list(items []audit.Listed) iter.Seq2[audit.Listed, error] {
@@ -61,7 +66,7 @@ func list(items []audit.Listed) iter.Seq2[audit.Listed, error] {
 
 func (f *fixture) reconcile(t *testing.T, payments, refunds iter.Seq2[audit.Listed, error]) []audit.Check {
 	t.Helper()
-	checks, err := audit.Reconcile(t.Context(), f.db, payments, refunds)
+	checks, err := audit.Reconcile(t.Context(), f.db, payments, refunds, list(disputes()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,6 +164,7 @@ func TestReconcile(t *testing.T) {
 		{"money given for a failed refund", same, status("re_bounced", "succeeded", 200), []string{refundNothing, refundEqual}},
 		{"money given for a reversed refund", same, status("re_reversed", "succeeded", 100), []string{refundNothing, refundEqual}},
 		{"money given for an unknown refund", same, gave("re_1", "re_none", "succeeded", 300), []string{refundKnown}},
+		{"a refund made outside that is pending is in order", same, gave("re_1", "", "pending", 300), nil},
 		{"money given without a reference", same, gave("re_1", "", "succeeded", 300), []string{refundKnown}},
 		{"another amount of a pending refund", same, gave("re_1", f.ids["returning"], "succeeded", 301), []string{refundKnown}},
 	} {
@@ -175,6 +181,26 @@ func TestReconcile(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestReconcile_disputes(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	const known, equal = "provider: every dispute is one of the ledger's", "provider: withheld sums equal the ledger's"
+	for name, test := range map[string]struct {
+		listed []audit.Listed
+		want   []string
+	}{
+		"what the ledger says is in order":       {disputes(), nil},
+		"one that the provider does not have":    {nil, []string{equal}},
+		"one that the ledger has not observed":   {append(disputes(), audit.Listed{ID: "du_2", Amount: 10, Currency: "USD"}), []string{known}},
+		"one that was reinstated and not booked": {[]audit.Listed{{ID: "du_1", Amount: 0, Currency: "USD"}}, []string{equal}},
+	} {
+		checks, err := audit.Reconcile(t.Context(), f.db, list(f.payments()), list(f.refunds()), list(test.listed))
+		if diff := cmp.Diff(sorted(test.want), violated(checks)); diff != "" || err != nil {
+			t.Errorf("%s: %v, violated (-want +got):\n%s", name, err, diff)
+		}
 	}
 }
 
@@ -237,10 +263,13 @@ func TestReconcile_endsWithAListThatBreaksOff(t *testing.T) {
 	f := newFixture(t)
 	down := errors.New("down")
 	broken := func(yield func(audit.Listed, error) bool) { yield(audit.Listed{}, down) }
-	if _, err := audit.Reconcile(t.Context(), f.db, broken, list(f.refunds())); !errors.Is(err, down) {
+	if _, err := audit.Reconcile(t.Context(), f.db, broken, list(f.refunds()), list(disputes())); !errors.Is(err, down) {
 		t.Errorf("of payments: %v", err)
 	}
-	if _, err := audit.Reconcile(t.Context(), f.db, list(f.payments()), broken); !errors.Is(err, down) {
+	if _, err := audit.Reconcile(t.Context(), f.db, list(f.payments()), broken, list(disputes())); !errors.Is(err, down) {
 		t.Errorf("of refunds: %v", err)
+	}
+	if _, err := audit.Reconcile(t.Context(), f.db, list(f.payments()), list(f.refunds()), broken); !errors.Is(err, down) {
+		t.Errorf("of disputes: %v", err)
 	}
 }

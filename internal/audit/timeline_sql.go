@@ -10,9 +10,8 @@ select stream_id
 const selectChargeOfRefund = `
 select stream_id
   from ledger_events
- where $1 like 're\_%'
-   and type like 'refund.requested.v%'
-   and data ->> 'refund_id' = $1
+ where type ~ '^(refund\.(requested|observed)|charge\.disputed)\.v'
+   and coalesce(data ->> 'refund_id', data ->> 'dispute_id') = $1
    and (merchant_id = $2 or $2 = '')`
 
 const selectChargesOfKey = `

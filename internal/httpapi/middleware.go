@@ -137,6 +137,9 @@ type Answer struct {
 	Key KeyResult
 	// Event is what became of a provider event about one of our charges.
 	Event inbox.Reception
+	// Ignored is the type, one of EventTypes, of a provider event that is about no charge of ours
+	// or of no use; "" of every other request.
+	Ignored string
 	// Denied is how the API key was refused, "" if it was not.
 	Denied Denied
 }
@@ -174,6 +177,7 @@ func KeyResults() []KeyResult {
 const (
 	problemKey = "problem" // in echo's context: the type of a refusal
 	eventKey   = "event"   // what became of a provider event
+	ignoredKey = "ignored" // the type of one that is not kept
 	deniedKey  = "denied"  // how the API key was refused
 )
 
@@ -186,6 +190,7 @@ func AnswerOf(c echo.Context) Answer {
 		answer.Method = method
 	}
 	answer.Event, _ = c.Get(eventKey).(inbox.Reception)
+	answer.Ignored, _ = c.Get(ignoredKey).(string)
 	answer.Denied, _ = c.Get(deniedKey).(Denied)
 	return answer
 }

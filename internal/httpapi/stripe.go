@@ -30,6 +30,10 @@ const (
 	chargeReceiver  = "fulfillment"
 	stripeEventType = "stripe."
 
+	// unresolved and the id of the provider's object take the place of the charge where only
+	// the worker can find the charge, since a thin event names no intent.
+	unresolved = "stripe:"
+
 	maxEventType = 100 // characters
 	maxReference = 255 // characters of an id
 
@@ -43,15 +47,28 @@ const (
 // stripeEvent is what is read of an event. The rest belongs to the provider and its
 // customers: it is neither kept nor logged.
 type stripeEvent struct {
-	ID   string `json:"id"`
-	Type string `json:"type"`
-	Data struct {
+	ID     string `json:"id"`
+	Object string `json:"object"`
+	Type   string `json:"type"`
+	Data   struct {
 		Object jsontext.Value `json:"object"`
 	} `json:"data"`
+
+	// Related is the object of a thin event, which carries no more than its id.
+	Related struct {
+		ID   string `json:"id"`
+		Type string `json:"type"`
+	} `json:"related_object"`
 }
 
-// stripeObject is what an event is about: a payment intent, a charge or a refund as the
-// provider has it.
+// A thin event about an object of the API v1 has the type of a snapshot event, after a prefix.
+const (
+	thinEvent  = "v2.core.event"
+	thinPrefix = "v1."
+)
+
+// stripeObject is what an event is about: a payment intent, a charge, a refund or a dispute
+// as the provider has it.
 type stripeObject struct {
 	Object        string `json:"object"`
 	ID            string `json:"id"`
@@ -84,7 +101,11 @@ func (a *API) receiveStripe(c echo.Context) (any, error) {
 		return nil, errNotSigned
 	}
 	e, o, err := readEvent(body)
-	if err == nil && concernsPayments(e.Type) {
+	if err != nil {
+		return nil, err
+	}
+	c.Set(ignoredKey, labelOf(e.Type))
+	if concernsPayments(e.Type) {
 		err = a.store(c, e, o)
 	}
 	return map[string]bool{"received": true}, err
@@ -105,21 +126,36 @@ func readEvent(body []byte) (stripeEvent, stripeObject, error) {
 	if !isReference(e.ID, maxReference) || !isReference(e.Type, maxEventType) {
 		return stripeEvent{}, stripeObject{}, unreadable
 	}
+	thin := e.Object == thinEvent
+	if thin {
+		e.Type = strings.TrimPrefix(e.Type, thinPrefix)
+	}
 	if !concernsPayments(e.Type) {
 		return *e, stripeObject{}, nil
 	}
 	var o stripeObject
+	if thin {
+		o.Object, o.ID = e.Related.Type, e.Related.ID
+		if o.Object == "payment_intent" {
+			o.PaymentIntent = o.ID
+		}
+		if !isReference(o.ID, maxReference) || !isReference(o.Object, maxReference) {
+			return stripeEvent{}, stripeObject{}, unreadable
+		}
+		return *e, o, nil
+	}
 	if err := json.Unmarshal(e.Data.Object, &o); err != nil || !isReference(o.ID, maxReference) {
 		return stripeEvent{}, stripeObject{}, unreadable
 	}
 	return *e, o, nil
 }
 
-// concernsPayments reports whether an event of this type may be about a payment or a refund
-// of ours.
+// concernsPayments reports whether an event of this type may be about a payment, a refund or
+// a dispute of ours.
 func concernsPayments(eventType string) bool {
 	return strings.HasPrefix(eventType, "payment_intent.") ||
 		strings.HasPrefix(eventType, "refund.") ||
+		strings.HasPrefix(eventType, "charge.dispute.") ||
 		eventType == "charge.refunded" ||
 		eventType == "charge.refund.updated"
 }
@@ -129,8 +165,8 @@ func isReference(s string, longest int) bool {
 	return s != "" && len(s) <= longest && strings.IndexFunc(s, func(r rune) bool { return r < '!' || r > '~' }) < 0
 }
 
-// store commits the event to the inbox if it is about a charge of ours. It has no API key
-// and so no merchant: it acts as the merchant of that charge.
+// store commits the event to the inbox if it is about a charge of ours, or may be. It has no
+// API key and so no merchant: it acts as the merchant of that charge.
 //
 // If we die here: the provider has no answer and sends the event again. After the commit that
 // is a repeated delivery, which is counted and has no effect. Without the event, the charge's
@@ -139,10 +175,12 @@ func isReference(s string, longest int) bool {
 func (a *API) store(c echo.Context, e stripeEvent, o stripeObject) error {
 	ctx := c.Request().Context()
 	charge, err := a.chargeOf(ctx, o)
-	if errors.Is(err, ledger.ErrNotFound) {
+	switch {
+	case errors.Is(err, ledger.ErrNotFound) && e.Object == thinEvent && o.PaymentIntent == "":
+		charge.StreamID = unresolved + o.ID
+	case errors.Is(err, ledger.ErrNotFound):
 		return nil
-	}
-	if err != nil {
+	case err != nil:
 		return err
 	}
 	payload, err := json.Marshal(providerEvent{ID: e.ID, Type: e.Type, ChargeID: charge.StreamID, Object: o.ID})
@@ -163,11 +201,12 @@ func (a *API) store(c echo.Context, e stripeEvent, o stripeObject) error {
 		return err
 	}
 	c.Set(eventKey, *reception)
+	c.Set(ignoredKey, "")
 	return nil
 }
 
 // chargeOf finds our charge: an intent carries its id, and so does what was made from the
-// intent; a refund carries only the intent. ErrNotFound if the object is of no charge of ours.
+// intent; a refund and a dispute carry only the intent. ErrNotFound if the object is of no charge of ours.
 func (a *API) chargeOf(ctx context.Context, o stripeObject) (ledger.Owner, error) {
 	if id := o.Metadata.ChargeID; isReference(id, maxReference) {
 		charge, err := ledger.Find(ctx, a.DB, id)
@@ -175,7 +214,7 @@ func (a *API) chargeOf(ctx context.Context, o stripeObject) (ledger.Owner, error
 			return charge, err
 		}
 	}
-	if o.Object == "payment_intent" || !isReference(o.PaymentIntent, maxReference) {
+	if !isReference(o.PaymentIntent, maxReference) {
 		return ledger.Owner{}, ledger.ErrNotFound
 	}
 	return ledger.FindByPaymentIntent(ctx, a.DB, domain.Provider, o.PaymentIntent)

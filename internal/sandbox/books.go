@@ -6,7 +6,8 @@ import (
 )
 
 // selectBooks returns the body of GET /books. One statement reads one snapshot.
-// Refunds that failed moved no money and are left out.
+// Refunds that failed moved no money and are left out. One that was made outside has its own
+// id for a reference.
 const selectBooks = `
 select json_build_object(
   'intents', coalesce((
@@ -26,10 +27,14 @@ select json_build_object(
     join payment_intents i on i.id = c.payment_intent), '[]'),
   'refunds', coalesce((
     select json_agg(json_build_object(
-      'reference', coalesce(metadata ->> 'refund_id', ''), 'payment_intent', payment_intent,
+      'reference', coalesce(metadata ->> 'refund_id', id), 'payment_intent', payment_intent,
       'amount', amount) order by position)
     from refunds
     where status = 'succeeded'), '[]'),
+  'disputes', coalesce((
+    select json_agg(json_build_object(
+      'reference', d.id, 'payment_intent', d.payment_intent, 'amount', d.amount, 'status', d.status) order by d.position)
+    from disputes d), '[]'),
   'notifications', coalesce((
     select json_agg(json_build_object(
       'webhook_id', e.webhook_id, 'reference', e.reference, 'type', e.type,

@@ -19,7 +19,7 @@ func TestBooks(t *testing.T) {
 		t.Parallel()
 		f := start(t, sandbox.Options{ShopSecret: shopSecret})
 		empty := map[string]any{
-			"intents": []any{}, "captures": []any{}, "refunds": []any{}, "notifications": []any{},
+			"intents": []any{}, "captures": []any{}, "refunds": []any{}, "disputes": []any{}, "notifications": []any{},
 			"requests": 0.0, "duplicates_suppressed": 0.0,
 		}
 		testrun.Same(t, "books before anything happened", empty, f.control(http.MethodGet, "/books", "").object)
@@ -38,6 +38,7 @@ func TestBooks(t *testing.T) {
 			},
 			"captures": []any{map[string]any{"reference": "ch_1", "payment_intent": id, "amount": 1000.0, "currency": "eur"}},
 			"refunds":  []any{map[string]any{"reference": "re_1", "payment_intent": id, "amount": 400.0}},
+			"disputes": []any{},
 			"notifications": []any{map[string]any{
 				"webhook_id": "msg_1", "reference": "ch_1", "type": "charge.succeeded", "deliveries": 2.0, "effects": 1.0,
 			}},

@@ -40,6 +40,18 @@ func (i *intent) charge() map[string]any {
 	}
 }
 
+func (s *Sandbox) retrieveCharge(ctx context.Context, tx pgx.Tx, _ *pgx.Batch, c *call) (answer, error) {
+	if err := c.params.done(); err != nil {
+		return answer{}, err
+	}
+	i, err := one[intent](ctx, tx, selectIntent+`where latest_charge = $1 and status = 'succeeded'`, "ch_", c.target,
+		noSuch(http.StatusNotFound, "charge", "id", c.target))
+	if err != nil {
+		return answer{}, err
+	}
+	return object(http.StatusOK, i.charge()), nil
+}
+
 const updateRefunded = `
 update payment_intents
 set amount_refunded = amount_refunded + $2
@@ -70,17 +82,21 @@ func (s *Sandbox) createRefund(ctx context.Context, tx pgx.Tx, b *pgx.Batch, c *
 	if err != nil {
 		return answer{}, err
 	}
-	left := i.Amount - i.AmountRefunded
-	if refusal := refundable(i, amount, left); refusal != nil {
-		return refusal.answer(), nil
-	}
-	r := &refund{
-		ID: newID("re_"), Object: "refund", PaymentIntent: i.ID, Charge: *i.LatestCharge, Amount: cmp.Or(amount, left), Currency: i.Currency,
-		Status: statusSucceeded, Metadata: metadata, Created: s.options.Now().Unix(),
-	}
+	r := &refund{Amount: amount, Metadata: metadata}
 	if reason != "" {
 		r.Reason = &reason
 	}
+	return s.refundIntent(b, c, i, r), nil
+}
+
+// refundIntent refunds r.Amount of the locked intent, or all that is left where it is 0.
+func (s *Sandbox) refundIntent(b *pgx.Batch, c *call, i *intent, r *refund) answer {
+	left := i.Amount - i.AmountRefunded
+	if refusal := refundable(i, r.Amount, left); refusal != nil {
+		return refusal.answer()
+	}
+	r.ID, r.Object, r.PaymentIntent, r.Charge, r.Currency = newID("re_"), "refund", i.ID, *i.LatestCharge, i.Currency
+	r.Amount, r.Status, r.Created = cmp.Or(r.Amount, left), statusSucceeded, s.options.Now().Unix()
 	if *i.PaymentMethod == methodRefundFail {
 		reason := "expired_or_canceled_card"
 		r.Status, r.FailureReason = "failed", &reason
@@ -91,7 +107,7 @@ func (s *Sandbox) createRefund(ctx context.Context, tx pgx.Tx, b *pgx.Batch, c *
 		b.Queue(updateRefunded, i.ID, r.Amount)
 		s.emit(b, c, "charge.refunded", i.charge())
 	}
-	return object(http.StatusOK, r), nil
+	return object(http.StatusOK, r)
 }
 
 // refundable says why amount (0 for all that is left) cannot be refunded.

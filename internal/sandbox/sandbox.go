@@ -19,13 +19,18 @@
 // It does not promise:
 //
 //   - More of Stripe's API than payment intents (create, confirm, retrieve,
-//     cancel, list) and refunds (create, retrieve, list). Unknown parameters are
-//     refused; automatic_payment_methods, payment_method_types and use_stripe_sdk
-//     are accepted and change nothing. Objects are not expanded.
+//     cancel, list), refunds (create, retrieve, list), disputes (retrieve, list) and
+//     charges that captured (retrieve). Unknown parameters are refused;
+//     automatic_payment_methods, payment_method_types and use_stripe_sdk are accepted
+//     and change nothing. Objects are not expanded.
 //   - Accounts: every sk_test_ key reaches the same books.
 //   - Two processes on one database: the keys in flight and the faults live in
 //     memory, and a crash clears them. (The unique constraint of a key still
 //     refuses a rival's execution.)
+//
+// What customers and the merchant do outside payonce are control calls: POST /dispute opens a
+// dispute of an intent or, with an outcome, ends it; POST /refund refunds as the provider's
+// dashboard does.
 //
 // Faults (PUT /faults) apply to requests to the provider and to the shop, not to
 // control calls and not to the events that it sends. The n-th request of a plan
@@ -162,6 +167,9 @@ func (s *Sandbox) routes() http.Handler {
 	mux.HandleFunc("POST /v1/refunds", s.provider(s.createRefund))
 	mux.HandleFunc("GET /v1/refunds", s.provider(s.listRefunds))
 	mux.HandleFunc("GET /v1/refunds/{id}", s.provider(s.retrieveRefund))
+	mux.HandleFunc("GET /v1/charges/{id}", s.provider(s.retrieveCharge))
+	mux.HandleFunc("GET /v1/disputes", s.provider(s.listDisputes))
+	mux.HandleFunc("GET /v1/disputes/{id}", s.provider(s.retrieveDispute))
 	mux.HandleFunc("/v1/", s.provider(unrecognized))
 
 	mux.HandleFunc("GET /authenticate/{id}", s.showAuthentication)
@@ -172,6 +180,8 @@ func (s *Sandbox) routes() http.Handler {
 	mux.HandleFunc("PUT /faults", s.control(s.putFaults))
 	mux.HandleFunc("DELETE /faults", s.deleteFaults)
 	mux.HandleFunc("POST /duplicate-webhooks", s.control(s.duplicateWebhooks))
+	mux.HandleFunc("POST /dispute", s.control(s.dispute))
+	mux.HandleFunc("POST /refund", s.control(s.refundOutside))
 	mux.HandleFunc("GET /healthz", s.control(func(*http.Request) (answer, error) { return object(http.StatusOK, struct{}{}), nil }))
 	mux.HandleFunc("GET /readyz", s.control(s.ready))
 	return mux

@@ -83,6 +83,19 @@ create table refunds (
 );
 create index refunds_payment_intent on refunds (payment_intent);
 
+create table disputes (
+  position bigint generated always as identity unique,
+  id text primary key,
+  payment_intent text not null unique references payment_intents (id),
+  charge text not null references captures (id),
+  amount bigint not null check (amount > 0),
+  fee bigint not null,
+  currency text not null,
+  status text not null check (status in ('needs_response', 'won', 'lost')),
+  created_at timestamptz not null
+);
+comment on column disputes.fee is 'taken with the amount when the dispute is opened, and given back with it when it is won';
+
 create table events (
   position bigint generated always as identity primary key,
   id text not null unique,

@@ -84,7 +84,7 @@ func TestClient_reportsEachRequestToItsObserver(t *testing.T) {
 
 	ctx := context.WithValue(t.Context(), callers{}, true)
 	made := calls(c)
-	for _, call := range []string{"create", "confirm", "retrieve", "create refund", "refunds", "intents"} {
+	for _, call := range []string{"create", "confirm", "retrieve", "create refund", "refunds", "intents", "retrieve refund", "disputes", "retrieve dispute", "intent of a charge"} {
 		if call == "create refund" {
 			status, replayed = http.StatusInternalServerError, ""
 		}
@@ -95,14 +95,15 @@ func TestClient_reportsEachRequestToItsObserver(t *testing.T) {
 
 	want := []string{
 		"POST payment_intents", "POST payment_intents/id/confirm", "GET payment_intents/id",
-		"POST refunds", "GET refunds", "GET payment_intents", "POST payment_intents/id/cancel",
+		"POST refunds", "GET refunds", "GET payment_intents", "GET refunds/id", "GET disputes", "GET disputes/id", "GET charges/id",
+		"POST payment_intents/id/cancel",
 	}
 	testrun.Same(t, "calls", want, names)
 	if diff := cmp.Diff(slices.Sorted(slices.Values(stripe.Calls())), slices.Sorted(slices.Values(want))); diff != "" {
 		t.Errorf("calls that are known (-) and made (+):\n%s", diff)
 	}
 	ok, failed := stripe.Answered{Status: 200, Replayed: true}, stripe.Answered{Status: 500}
-	testrun.Same(t, "answers", []stripe.Answered{ok, ok, ok, failed, failed, failed, {}}, answers)
+	testrun.Same(t, "answers", []stripe.Answered{ok, ok, ok, failed, failed, failed, failed, failed, failed, failed, {}}, answers)
 }
 
 // oneGoodThenCut answers the first request and cuts the connection, which then

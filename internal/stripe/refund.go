@@ -72,6 +72,28 @@ func (c *Client) CreateRefund(ctx context.Context, key string, p RefundParams) (
 	}, refundOf)
 }
 
+// RetrieveRefund returns the refund as it is now.
+func (c *Client) RetrieveRefund(ctx context.Context, id string) (r Refund, err error) {
+	defer wrap(&err, "retrieve refund", id)
+	if err := checkID(id); err != nil {
+		return Refund{}, err
+	}
+	return request(ctx, c, func(ctx context.Context) (*stripego.Refund, error) {
+		return c.api.V1Refunds.Retrieve(ctx, id, &stripego.RefundRetrieveParams{})
+	}, only(id, refundOf))
+}
+
+// only reads an answer that must be about the object id.
+func only[S any, T listed](id string, read func(S) (T, error)) func(S) (T, error) {
+	return func(sent S) (T, error) {
+		object, err := read(sent)
+		if err == nil && object.id() != id {
+			err = fmt.Errorf("the answer is about %s", object.id())
+		}
+		return object, err
+	}
+}
+
 // RefundsOf returns every refund of the intent, whatever its state, newest
 // first. An error ends the sequence; a list of more than 5000, or one that has a
 // refund twice, is [UnavailableError].

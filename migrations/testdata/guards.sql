@@ -138,6 +138,19 @@ select event('ch_1', 1, 'refund.succeeded.v1', '{"refund_id":"re_1"}');
 select event('ch_1', 2, 'refund.reversed.v1', '{"refund_id":"re_1"}');
 select event('ch_1', 3, 'refund.reversed.v1', '{"refund_id":"re_1"}');
 
+-- ledger_events_one_refund_outcome: a refund that was observed does not succeed as well
+select event('ch_1', 1, 'refund.observed.v1', '{"refund_id":"re_1"}');
+select event('ch_1', 2, 'refund.succeeded.v1', '{"refund_id":"re_1"}');
+
+-- ledger_events_one_dispute: a dispute is opened once, in whichever charge
+select event('ch_1', 1, 'charge.disputed.v1', '{"dispute_id":"du_1"}');
+select event('ch_1', 2, 'charge.dispute_closed.v1', '{"dispute_id":"du_1"}');
+select event('ch_2', 1, 'charge.disputed.v2', '{"dispute_id":"du_1"}');
+
+-- ledger_events_one_refund_per_reference: a refund of the provider's that was booked is not observed
+select event('ch_1', 1, 'refund.succeeded.v1', '{"refund_id":"re_1","provider":"stripe","provider_refund":"re_9"}');
+select event('ch_1', 2, 'refund.observed.v1', '{"refund_id":"re_9","provider":"stripe","provider_refund":"re_9"}');
+
 -- ledger_events_one_refund_per_reference: one refund of the provider's is booked once
 select event('ch_1', 1, 'refund.succeeded.v1', '{"refund_id":"re_1","provider":"stripe","provider_refund":"re_9"}');
 select event('ch_1', 2, 'refund.succeeded.v1', '{"refund_id":"re_2","provider":"stripe","provider_refund":"re_9"}');

@@ -71,7 +71,7 @@ func (d *drawing) addEvent(e audit.TimelineEntry, r row) {
 	r.Class = outcome(name, "event")
 	r.Text = strconv.Itoa(e.Version) + " " + name
 	for _, shown := range []struct{ member, label string }{
-		{"provider_status", "the provider answered "}, {"code", ""}, {"refund_id", ""}, {"payment_intent", ""}, {"items", ""}, {"order_id", "order "},
+		{"provider_status", "the provider answered "}, {"code", ""}, {"refund_id", ""}, {"dispute_id", ""}, {"payment_intent", ""}, {"items", ""}, {"order_id", "order "},
 	} {
 		if value := text(e.Detail, shown.member); value != "" && r.Note == "" {
 			r.Note = shown.label + value

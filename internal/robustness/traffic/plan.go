@@ -48,6 +48,8 @@ type Charge struct {
 	// they are Rivals.
 	Refunds []Refund
 	Rivals  bool
+	// Disputed is how a dispute of the charge ends at the provider, "" if there is none.
+	Disputed string
 }
 
 // Refund is one refund to be requested, and its right outcomes.
@@ -58,6 +60,8 @@ type Refund struct {
 	Amount int64
 	// Outcomes are the refund's status, or the type of the problem that refuses it.
 	Outcomes []string
+	// Outside refunds in the provider's dashboard, without a request.
+	Outside bool
 }
 
 // The outcomes of charges and refunds.
@@ -65,6 +69,9 @@ const (
 	Succeeded = "succeeded"
 	Failed    = "failed"
 	Canceled  = "canceled"
+
+	DisputeWon  = "won"
+	DisputeLost = "lost"
 
 	// The problems that refuse a refund.
 	TooMuch     = "/problems/refund-exceeds-captured"
@@ -227,6 +234,12 @@ var refundings = []func(*Charge){
 		c.refund(most, Succeeded, TooMuch)
 		c.refund(most, Succeeded, TooMuch)
 	},
+	func(c *Charge) {
+		c.add(Refund{Amount: 1 + c.Amount/2, Outcomes: []string{Succeeded}, Outside: true})
+		c.refund(c.Amount-c.Amount/2, TooMuch)
+	},
+	func(c *Charge) { c.Disputed = DisputeWon },
+	func(c *Charge) { c.Disputed = DisputeLost },
 }
 
 // planRefunds draws how a charge of a kind is refunded; half of the captured ones

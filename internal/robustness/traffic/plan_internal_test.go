@@ -34,10 +34,14 @@ func TestNewPlan_hasEverySortOfChargeAndRefund(t *testing.T) {
 		for _, refund := range charge.Refunds {
 			keys[refund.Key] = true
 			sorts["refund: "+strings.Join(refund.Outcomes, " or ")]++
+			if refund.Outside {
+				sorts["refund outside"]++
+			}
 			if string(refund.Body) == "{}" {
 				sorts["refund of the rest"]++
 			}
 		}
+		sorts["dispute: "+charge.Disputed]++
 		if !charge.Rivals {
 			continue
 		}
@@ -48,7 +52,7 @@ func TestNewPlan_hasEverySortOfChargeAndRefund(t *testing.T) {
 			t.Errorf("of %d the rivals want %d and %d", charge.Amount, a, b)
 		}
 	}
-	want := []string{"cancellation", "refund of the rest", "rivals"}
+	want := []string{"cancellation", "refund of the rest", "refund outside", "dispute: won", "dispute: lost", "rivals"}
 	for _, outcomes := range []string{Succeeded, Failed, TooMuch, NotCaptured, Succeeded + " or " + TooMuch} {
 		want = append(want, "refund: "+outcomes)
 	}

@@ -86,6 +86,16 @@ func (s Sandbox) Books(ctx context.Context) (b Books, err error) {
 	return b, s.call(ctx, requestTimeout, http.MethodGet, "/books", nil, &b)
 }
 
+// Dispute opens a dispute of a payment intent or, with an outcome, ends it.
+func (s Sandbox) Dispute(ctx context.Context, intent, outcome string) error {
+	return s.call(ctx, requestTimeout, http.MethodPost, "/dispute", map[string]string{"payment_intent": intent, "outcome": outcome}, nil)
+}
+
+// Refund refunds a part of a payment intent outside the service.
+func (s Sandbox) Refund(ctx context.Context, intent string, amount int64) error {
+	return s.call(ctx, requestTimeout, http.MethodPost, "/refund", map[string]any{"payment_intent": intent, "amount": amount}, nil)
+}
+
 // SetFaults replaces the faults.
 func (s Sandbox) SetFaults(ctx context.Context, f Faults) error {
 	return s.call(ctx, requestTimeout, http.MethodPut, "/faults", f, nil)

@@ -55,6 +55,9 @@ type Failure struct {
 type Event struct {
 	Version int    `json:"version"`
 	Type    string `json:"type"`
+	Data    struct {
+		PaymentIntent string `json:"payment_intent"`
+	} `json:"data"`
 }
 
 // The states of a captured charge that was refunded.
@@ -102,6 +105,12 @@ func (r Record) Outcomes() (n int) {
 		if refund.Ended() {
 			n++
 		}
+	}
+	switch r.Charge.Disputed {
+	case DisputeWon:
+		n += 4 // opened, withdrawn, reinstated, closed
+	case DisputeLost:
+		n += 3
 	}
 	return n
 }
@@ -177,6 +186,9 @@ func (t *Traffic) process(ctx context.Context, r *Record) {
 	}
 	cancel(1)
 	t.refundAll(ctx, r)
+	if r.Charge.Disputed != "" && r.Final.Captured() {
+		_ = Sandbox(t.target.Sandbox).Dispute(ctx, t.intent(ctx, r.ID), r.Charge.Disputed)
+	}
 	r.Answers = append(r.Answers, t.PostAll(ctx, 3-r.Charge.Together, path, r.Charge.Key, r.Charge.Body)...)
 	_ = t.read(ctx, own, &r.Final)
 	r.Events = t.events(ctx, r.ID, r.Outcomes())
@@ -201,8 +213,39 @@ func (t *Traffic) refundAll(ctx context.Context, r *Record) {
 	all.Wait()
 }
 
+// intent is the payment intent of a charge.
+func (t *Traffic) intent(ctx context.Context, charge string) string {
+	for _, e := range t.events(ctx, charge, 0) {
+		if e.Data.PaymentIntent != "" {
+			return e.Data.PaymentIntent
+		}
+	}
+	return ""
+}
+
+// refundOutside refunds in the provider's dashboard, and waits until the service shows it.
+func (t *Traffic) refundOutside(ctx context.Context, charge string, r *RefundRecord) {
+	if Sandbox(t.target.Sandbox).Refund(ctx, t.intent(ctx, charge), r.Refund.Amount) != nil {
+		return
+	}
+	var now struct {
+		Data []struct {
+			ID     string `json:"id"`
+			Amount int64  `json:"amount"`
+			Status string `json:"status"`
+		} `json:"data"`
+	}
+	if t.await(ctx, "/v1/charges/"+charge+"/refunds", &now, func() bool { return len(now.Data) > 0 }) == nil {
+		r.ID, r.Amount, r.Status = now.Data[0].ID, now.Data[0].Amount, now.Data[0].Status
+	}
+}
+
 // refund sends two requests at once and, when the refund has ended, the third.
 func (t *Traffic) refund(ctx context.Context, charge string, r *RefundRecord) {
+	if r.Refund.Outside {
+		t.refundOutside(ctx, charge, r)
+		return
+	}
 	path := "/v1/charges/" + charge + "/refunds"
 	r.Answers = t.PostAll(ctx, 2, path, r.Refund.Key, r.Refund.Body)
 	if len(r.Answers) > 0 && r.Answers[0].Status == http.StatusAccepted {

@@ -60,6 +60,11 @@ func (e *Evidence) add(charge traffic.Charge, id, outcome string) traffic.Record
 			types = append(types, "refund.requested", "refund."+refund.Status, "merchant.notified")
 		}
 	}
+	for _, name := range map[string][]string{
+		traffic.DisputeWon: {"disputed", "dispute_withdrawn", "dispute_reinstated", "dispute_closed"}, traffic.DisputeLost: {"disputed", "dispute_withdrawn", "dispute_closed"},
+	}[charge.Disputed] {
+		types = append(types, "charge."+name, "merchant.notified")
+	}
 	for i, name := range types {
 		r.Events = append(r.Events, traffic.Event{Version: i + 1, Type: name + ".v1"})
 	}

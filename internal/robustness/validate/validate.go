@@ -51,6 +51,7 @@ const (
 	paidOnce        = "observed: a succeeded refund is returned once, any other never"
 	onlyRefunds     = "observed: no refund at the provider without a request"
 	showsRefunded   = "observed: every charge shows what was refunded"
+	showsDisputes   = "observed: every dispute is in its charge's stream once"
 	scarceStockSold = "observed: scarce stock sells out and not twice"
 )
 
@@ -90,7 +91,7 @@ func Judge(e Evidence) []Check {
 	delete(j.owners, "") // of charges that were never accepted
 	for _, name := range []string{
 		oneAnswer, oneCharge, reusedKey, endsAsPlanned, streams, oneCapture, capturedInFull, neverCaptured, onlyCharges, notifiedOnce,
-		webhooksAgain, listedOnce, newestFirst, cancellation, refundAnswer, refundEnds, paidOnce, onlyRefunds, showsRefunded,
+		webhooksAgain, listedOnce, newestFirst, cancellation, refundAnswer, refundEnds, paidOnce, onlyRefunds, showsRefunded, showsDisputes,
 	} {
 		j.check(name)
 	}
@@ -155,7 +156,7 @@ func (j *judge) atLeast(name string, least int) {
 // judgeNumbers requires as many cases as the plan has.
 func (j *judge) judgeNumbers() {
 	for _, name := range []string{
-		oneAnswer, oneCharge, endsAsPlanned, streams, oneCapture, notifiedOnce, webhooksAgain, listedOnce, newestFirst, showsRefunded,
+		oneAnswer, oneCharge, endsAsPlanned, streams, oneCapture, notifiedOnce, webhooksAgain, listedOnce, newestFirst, showsRefunded, showsDisputes,
 	} {
 		j.atLeast(name, len(j.Plan.Charges))
 	}
@@ -194,6 +195,12 @@ func (j *judge) judgeCharge(r traffic.Record) {
 	j.expect(webhooksAgain, slices.Equal(r.Events, r.Later), "%s: %d events, later %d", r.ID, len(r.Events), len(r.Later))
 	listed := j.listed[r.ID]
 	j.expect(listedOnce, len(listed) == 1 && listed[0] == r.Shown, "%s: listed as %+v, shown as %+v", r.ID, listed, r.Shown)
+	disputed, won := 0, 0
+	if r.Charge.Disputed != "" {
+		disputed, won = 1, map[string]int{traffic.DisputeWon: 1}[r.Charge.Disputed]
+	}
+	j.expect(showsDisputes, of("charge.disputed") == disputed && of("charge.dispute_withdrawn") == disputed &&
+		of("charge.dispute_reinstated") == won && of("charge.dispute_closed") == disputed, "%s: dispute %q, %+v", r.ID, r.Charge.Disputed, r.Events)
 	outcome := "charge.succeeded"
 	if r.Final.Status == traffic.Failed {
 		outcome = "charge.failed"
@@ -236,7 +243,7 @@ func (j *judge) judgeCancellation(r traffic.Record) {
 
 func (j *judge) judgeRefund(r traffic.Record, refund traffic.RefundRecord) {
 	key, want := refund.Refund.Key, refund.Refund.Amount
-	j.expect(refundAnswer, alike(refund.Answers), "%s: answered %+v", key, refund.Answers)
+	j.expect(refundAnswer, alike(refund.Answers) || refund.Refund.Outside, "%s: answered %+v", key, refund.Answers)
 	j.expect(refundEnds, slices.Contains(refund.Refund.Outcomes, refund.Outcome()) && (!refund.Ended() || refund.Amount == want),
 		"%s of %s: %q of %d, should be %s of %d", key, r.ID, refund.Outcome(), refund.Amount, strings.Join(refund.Refund.Outcomes, " or "), want)
 	paid := j.paid[refund.ID]

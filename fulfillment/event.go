@@ -1,0 +1,85 @@
+package fulfillment
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/stripe"
+	"github.com/payonce/payonce/ledger"
+)
+
+const (
+	// providerEvent is the prefix of the types of messages that the provider's webhooks
+	// brought; the provider's name of the event follows.
+	providerEvent = "stripe."
+
+	// unresolved is in the ordering key of an event that names only an object of the
+	// provider's; the object's id follows.
+	unresolved = "stripe:"
+)
+
+// isAboutRefunds reports whether the message is an event of the provider about a refund.
+// The provider has had several names for it.
+func isAboutRefunds(d *inbox.Delivery) bool {
+	name, ok := strings.CutPrefix(d.Type, providerEvent)
+	return ok && (strings.HasPrefix(name, "refund.") || name == "charge.refund.updated" || name == "charge.refunded")
+}
+
+// isAboutDisputes reports whether the message is an event of the provider about a dispute.
+func isAboutDisputes(d *inbox.Delivery) bool {
+	return strings.HasPrefix(d.Type, providerEvent+"charge.dispute.")
+}
+
+// resolve handles an event whose ordering key names no charge. It reads the object from the
+// provider, and puts the event into the inbox of the object's charge.
+//
+// If we die here: the message of the charge and the end of the delivery are one commit.
+// Test: TestThinEvent.
+func (f *Fulfillment) resolve(ctx context.Context, d *inbox.Delivery) error {
+	id, thin := strings.CutPrefix(d.OrderingKey, unresolved)
+	var charge ledger.Owner
+	err := ledger.ErrNotFound
+	if thin {
+		var intent string
+		intent, err = f.intentOf(ctx, d, id)
+		if _, rejected := errors.AsType[*stripe.RejectedError](err); rejected {
+			err = ledger.ErrNotFound // the provider does not have it
+		} else if err != nil {
+			_, err = callFailed(ctx, err, nil)
+			return err
+		} else {
+			charge, err = ledger.FindByPaymentIntent(ctx, f.db, domain.Provider, intent)
+		}
+	}
+	if errors.Is(err, ledger.ErrNotFound) {
+		f.log.InfoContext(ctx, "provider event of an unknown charge", "message_id", d.ID, "charge_id", d.OrderingKey, "type", d.Type)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	b := &pgx.Batch{}
+	inbox.Accept(b, ChargeReceiver, inbox.Message{
+		ID: d.ID + "/" + charge.StreamID, Type: d.Type, OrderingKey: charge.StreamID, Partition: charge.MerchantID,
+		Payload: d.Payload, Metadata: d.Metadata,
+	})
+	return d.Commit(ctx, f.db, b)
+}
+
+// intentOf is the payment intent of the object that an event is about.
+func (f *Fulfillment) intentOf(ctx context.Context, d *inbox.Delivery, id string) (string, error) {
+	switch {
+	case isAboutDisputes(d):
+		found, err := f.services.Provider.RetrieveDispute(ctx, id)
+		return found.PaymentIntent, err
+	case d.Type == providerEvent+"charge.refunded":
+		return f.services.Provider.IntentOfCharge(ctx, id)
+	}
+	found, err := f.services.Provider.RetrieveRefund(ctx, id)
+	return found.PaymentIntent, err
+}

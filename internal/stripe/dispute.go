@@ -1,0 +1,129 @@
+package stripe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+
+	stripego "github.com/stripe/stripe-go/v85"
+)
+
+// Dispute is a customer's complaint at the bank about the payment of an intent, as the
+// provider holds it.
+type Dispute struct {
+	ID            string
+	PaymentIntent string
+	Reason        string
+	// Closed is the provider's word for how it ended, "won" or "lost" for example; empty while
+	// it is open.
+	Closed string
+	// Amount in minor units of ISO 4217.
+	Amount int64
+	// Currency is upper case, and that of the payment.
+	Currency string
+	// Withdrawn was taken from the account's balance, and Reinstated given back, each with its
+	// fee. 0 as long as it has not happened. An account that is kept in another currency does
+	// not say how much that is: then it is Amount, and the fees are 0.
+	Withdrawn, WithdrawnFee   int64
+	Reinstated, ReinstatedFee int64
+}
+
+// disputesOfIntent is more disputes than any intent has.
+const disputesOfIntent = 1000
+
+// DisputesOf returns every dispute of the intent, newest first. An error ends the sequence; a
+// list of more than 1000, or one that has a dispute twice, is [UnavailableError].
+func (c *Client) DisputesOf(ctx context.Context, intent string) iter.Seq2[Dispute, error] {
+	if err := checkID(intent); err != nil {
+		return func(yield func(Dispute, error) bool) {
+			yield(Dispute{}, fmt.Errorf("list disputes of %s: %w", intent, err))
+		}
+	}
+	return pages(ctx, c, "list disputes of "+intent, disputesOfIntent, disputeOf,
+		func(ctx context.Context, p stripego.ListParams) *stripego.V1List[*stripego.Dispute] {
+			return c.api.V1Disputes.List(ctx, &stripego.DisputeListParams{ListParams: p, PaymentIntent: &intent})
+		})
+}
+
+// RetrieveDispute returns the dispute as it is now.
+func (c *Client) RetrieveDispute(ctx context.Context, id string) (d Dispute, err error) {
+	defer wrap(&err, "retrieve dispute", id)
+	if err := checkID(id); err != nil {
+		return Dispute{}, err
+	}
+	return request(ctx, c, func(ctx context.Context) (*stripego.Dispute, error) {
+		return c.api.V1Disputes.Retrieve(ctx, id, &stripego.DisputeRetrieveParams{})
+	}, only(id, disputeOf))
+}
+
+// IntentOfCharge returns the payment intent of one of the provider's charges; "" if it has none.
+func (c *Client) IntentOfCharge(ctx context.Context, id string) (intent string, err error) {
+	defer wrap(&err, "retrieve charge", id)
+	if err := checkID(id); err != nil {
+		return "", err
+	}
+	return request(ctx, c, func(ctx context.Context) (*stripego.Charge, error) {
+		return c.api.V1Charges.Retrieve(ctx, id, &stripego.ChargeRetrieveParams{})
+	}, func(sent *stripego.Charge) (string, error) {
+		switch {
+		case sent.Object != "charge" || sent.ID != id:
+			return "", errors.New("the answer does not hold the charge")
+		case sent.PaymentIntent == nil:
+			return "", nil
+		}
+		return sent.PaymentIntent.ID, nil
+	})
+}
+
+// Disputes returns every dispute of the account, newest first, in pages of a hundred. An
+// error ends the sequence; a list that has a dispute twice is [UnavailableError].
+func (c *Client) Disputes(ctx context.Context) iter.Seq2[Dispute, error] {
+	return pages(ctx, c, "list disputes", 0, disputeOf,
+		func(ctx context.Context, p stripego.ListParams) *stripego.V1List[*stripego.Dispute] {
+			return c.api.V1Disputes.List(ctx, &stripego.DisputeListParams{ListParams: p})
+		})
+}
+
+func (d Dispute) id() string { return d.ID }
+
+var disputeEnds = []stripego.DisputeStatus{
+	stripego.DisputeStatusWon, stripego.DisputeStatusLost, stripego.DisputeStatusWarningClosed, stripego.DisputeStatusPrevented,
+}
+
+func disputeOf(sent *stripego.Dispute) (Dispute, error) {
+	if sent.Object != "dispute" || checkID(sent.ID) != nil || sent.Currency == "" {
+		return Dispute{}, errors.New("the answer holds no dispute")
+	}
+	d := Dispute{ID: sent.ID, Reason: text(string(sent.Reason)), Currency: strings.ToUpper(string(sent.Currency))}
+	if sent.PaymentIntent != nil {
+		d.PaymentIntent = sent.PaymentIntent.ID
+	}
+	if slices.Contains(disputeEnds, sent.Status) {
+		d.Closed = string(sent.Status)
+	}
+	var err error
+	read := func(amount int64) int64 {
+		received, wrong := receivedAmount(amount, d.Currency)
+		err = errors.Join(err, wrong)
+		return received
+	}
+	d.Amount = read(sent.Amount)
+	for _, moved := range sent.BalanceTransactions {
+		amount, fee := d.Amount, int64(0)
+		if moved.Currency == sent.Currency {
+			amount, fee = read(max(moved.Amount, -moved.Amount)), read(max(moved.Fee, -moved.Fee))
+		}
+		if moved.Amount < 0 {
+			d.Withdrawn, d.WithdrawnFee = amount, fee
+		} else {
+			d.Reinstated, d.ReinstatedFee = amount, fee
+		}
+	}
+	if err != nil {
+		return Dispute{}, fmt.Errorf("dispute %s: %w", d.ID, err)
+	}
+	return d, nil
+}
