@@ -27,14 +27,14 @@ func TestBooks(t *testing.T) {
 		for range 3 {
 			f.post("/v1/refunds", "r", "payment_intent", id, "amount", "400", "metadata[refund_id]", "re_1")
 		}
-		open := f.post("/v1/payment_intents", "", "amount", "5", "currency", "USD").text("id")
+		open := f.post("/v1/payment_intents", "", "amount", "500", "currency", "USD").text("id")
 		for range 2 {
 			f.must(f.notify("msg_1", notice("ch_1")))
 		}
 		want := map[string]any{
 			"intents": []any{
 				map[string]any{"reference": "ch_1", "id": id, "status": "succeeded", "amount": 1000.0, "currency": "eur", "captures": 1.0},
-				map[string]any{"reference": "", "id": open, "status": "requires_payment_method", "amount": 5.0, "currency": "usd", "captures": 0.0},
+				map[string]any{"reference": "", "id": open, "status": "requires_payment_method", "amount": 500.0, "currency": "usd", "captures": 0.0},
 			},
 			"captures": []any{map[string]any{"reference": "ch_1", "payment_intent": id, "amount": 1000.0, "currency": "eur"}},
 			"refunds":  []any{map[string]any{"reference": "re_1", "payment_intent": id, "amount": 400.0}},

@@ -156,7 +156,7 @@ func (s *Sandbox) outside(
 }
 
 func (s *Sandbox) retrieveDispute(ctx context.Context, tx pgx.Tx, _ *pgx.Batch, c *call) (answer, error) {
-	return retrieve[disputed](ctx, tx, c, "du_", selectDispute, noSuch(http.StatusNotFound, "dispute", "id", c.target))
+	return retrieve[disputed](ctx, tx, c, "du_", selectDispute+`where id = $1`, noSuch(http.StatusNotFound, "dispute", "id", c.target))
 }
 
 func (s *Sandbox) listDisputes(ctx context.Context, tx pgx.Tx, _ *pgx.Batch, c *call) (answer, error) {

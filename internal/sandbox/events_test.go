@@ -148,9 +148,9 @@ func TestEvents(t *testing.T) {
 		r := receive(t)
 		f := start(t, sandbox.Options{WebhookURL: r.URL, WebhookSecret: eventSecret})
 		for range 5 {
-			f.post("/v1/payment_intents", "k", "amount", "1", "currency", "eur")
+			f.post("/v1/payment_intents", "k", "amount", "100", "currency", "eur")
 		}
-		f.post("/v1/payment_intents", "", "amount", "2", "currency", "eur")
+		f.post("/v1/payment_intents", "", "amount", "200", "currency", "eur")
 		r.await(2)
 		if events := f.count(`select count(*) from events`); events != 2 {
 			t.Errorf("%d events", events)

@@ -48,7 +48,7 @@ func TestFaults(t *testing.T) {
 		f.faults(`{"seed":7,"error_500":1}`)
 		const tries = 60
 		pay := func(f *fixture, key string) answered {
-			return f.post("/v1/payment_intents", key, "amount", "7", "currency", "eur", "payment_method", "pm_card_visa", "confirm", "true")
+			return f.post("/v1/payment_intents", key, "amount", "700", "currency", "eur", "payment_method", "pm_card_visa", "confirm", "true")
 		}
 		for i := range tries {
 			key := fmt.Sprint("k", i)

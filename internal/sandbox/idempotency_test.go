@@ -23,8 +23,8 @@ func TestIdempotencyKey(t *testing.T) {
 
 	t.Run("the same key and parameters replay the saved answer, in any order of parameters", func(t *testing.T) {
 		t.Parallel()
-		first := f.post(intents, "same", "amount", "7", "currency", "eur")
-		second := f.post(intents, "same", "currency", "eur", "amount", "7")
+		first := f.post(intents, "same", "amount", "700", "currency", "eur")
+		second := f.post(intents, "same", "currency", "eur", "amount", "700")
 		if !replayed(first, second) || second.header.Get("Idempotency-Key") != "same" {
 			t.Errorf("answered %v %s\nthen %v %s", first.header, first.raw, second.header, second.raw)
 		}
@@ -44,11 +44,11 @@ func TestIdempotencyKey(t *testing.T) {
 
 	t.Run("other parameters or another path are refused", func(t *testing.T) {
 		t.Parallel()
-		f.post(intents, "other", "amount", "7", "currency", "eur").want(t, http.StatusOK, nil)
+		f.post(intents, "other", "amount", "700", "currency", "eur").want(t, http.StatusOK, nil)
 		want := map[string]any{"error.type": "idempotency_error", "error.code": nil}
-		f.post(intents, "other", "amount", "8", "currency", "eur").want(t, http.StatusBadRequest, want)
+		f.post(intents, "other", "amount", "800", "currency", "eur").want(t, http.StatusBadRequest, want)
 		f.post(intents, "other").want(t, http.StatusBadRequest, want)
-		f.post("/v1/refunds", "other", "amount", "7", "currency", "eur").want(t, http.StatusBadRequest, want)
+		f.post("/v1/refunds", "other", "amount", "700", "currency", "eur").want(t, http.StatusBadRequest, want)
 	})
 
 	t.Run("keys mean nothing on GET", func(t *testing.T) {
@@ -122,7 +122,7 @@ func TestKey_inFlightIsRefused(t *testing.T) {
 func TestKey_isForgotten(t *testing.T) {
 	t.Parallel()
 
-	pairs := []string{"amount", "7", "currency", "eur"}
+	pairs := []string{"amount", "700", "currency", "eur"}
 	t.Run("after 24 hours of the database's clock a key is new", func(t *testing.T) {
 		t.Parallel()
 		f := start(t, sandbox.Options{})
@@ -132,9 +132,9 @@ func TestKey_isForgotten(t *testing.T) {
 			t.Errorf("before: %d %s", second.status, second.raw)
 		}
 		f.exec(`update idempotency_keys set created_at = created_at - interval '2 minutes'`)
-		third := f.post("/v1/payment_intents", "old", "amount", "8", "currency", "eur")
-		third.want(t, http.StatusOK, map[string]any{"amount": 8.0})
-		if fourth := f.post("/v1/payment_intents", "old", "amount", "8", "currency", "eur"); !replayed(third, fourth) {
+		third := f.post("/v1/payment_intents", "old", "amount", "800", "currency", "eur")
+		third.want(t, http.StatusOK, map[string]any{"amount": 800.0})
+		if fourth := f.post("/v1/payment_intents", "old", "amount", "800", "currency", "eur"); !replayed(third, fourth) {
 			t.Errorf("the key was not used again: %d %s", fourth.status, fourth.raw)
 		}
 	})
@@ -186,7 +186,7 @@ func TestWrite_isOneCommit(t *testing.T) {
 func TestWrite_replaysWhatARivalProcessSaved(t *testing.T) {
 	t.Parallel()
 	f := start(t, sandbox.Options{})
-	first := f.post("/v1/payment_intents", "k", "amount", "7", "currency", "eur")
+	first := f.post("/v1/payment_intents", "k", "amount", "700", "currency", "eur")
 	tx, err := f.db.Begin(t.Context())
 	testdb.Must(t, err)
 	defer func() { _ = tx.Rollback(t.Context()) }()
@@ -197,7 +197,7 @@ func TestWrite_replaysWhatARivalProcessSaved(t *testing.T) {
 	testdb.Must(t, err)
 	loser := make(chan answered)
 	go func() {
-		a, err := f.tryPost("/v1/payment_intents", "rival", "amount", "7", "currency", "eur")
+		a, err := f.tryPost("/v1/payment_intents", "rival", "amount", "700", "currency", "eur")
 		if err != nil {
 			t.Error(err)
 		}

@@ -49,14 +49,15 @@ func (i *intent) MarshalJSON() ([]byte, error) {
 	case statusRequiresAction:
 		next = i.NextAction
 	}
-	return json.Marshal(map[string]any{
+	return json.Marshal(shaped(map[string]any{
 		"id": i.ID, "object": "payment_intent", "amount": i.Amount, "amount_capturable": 0, "amount_received": received,
+		"amount_details": map[string]any{"tip": struct{}{}}, "client_secret": i.ID + "_secret_" + strings.TrimPrefix(i.ID, "pi_"),
 		"canceled_at": i.CanceledAt, "cancellation_reason": i.CancellationReason, "capture_method": "automatic",
-		"confirmation_method": "automatic", "created": i.Created, "currency": i.Currency, "customer": nil,
+		"confirmation_method": "automatic", "created": i.Created, "currency": i.Currency,
 		"description": i.Description, "last_payment_error": i.LastPaymentError, "latest_charge": i.LatestCharge,
 		"livemode": false, "metadata": i.Metadata, "next_action": next, "payment_method": i.PaymentMethod,
-		"payment_method_types": []string{"card"}, "processing": nil, "status": i.Status,
-	})
+		"payment_method_types": []string{"card"}, "status": i.Status,
+	}, nullOfIntent))
 }
 
 const selectIntent = `
@@ -112,7 +113,7 @@ func noIntentAt(id string) *apiError {
 }
 
 func (s *Sandbox) retrieveIntent(ctx context.Context, tx pgx.Tx, _ *pgx.Batch, c *call) (answer, error) {
-	return retrieve[intent](ctx, tx, c, "pi_", selectIntent, noIntentAt(c.target))
+	return retrieve[intent](ctx, tx, c, "pi_", selectIntent+`where id = $1`, noIntentAt(c.target))
 }
 
 // retrieve answers the object that the path names.
@@ -120,7 +121,7 @@ func retrieve[T any](ctx context.Context, tx pgx.Tx, c *call, prefix, query stri
 	if err := c.params.done(); err != nil {
 		return answer{}, err
 	}
-	found, err := one[T](ctx, tx, query+`where id = $1`, prefix, c.target, missing)
+	found, err := one[T](ctx, tx, query, prefix, c.target, missing)
 	if err != nil {
 		return answer{}, err
 	}
@@ -129,11 +130,12 @@ func retrieve[T any](ctx context.Context, tx pgx.Tx, c *call, prefix, query stri
 
 const pageOfIntents = `
 where position < $1
+  and created_at >= to_timestamp($3)
 order by position desc
 limit $2`
 
 func (s *Sandbox) listIntents(ctx context.Context, tx pgx.Tx, _ *pgx.Batch, c *call) (answer, error) {
-	return list[intent](ctx, tx, c, "payment_intent", "pi_", selectIntent+pageOfIntents)
+	return list[intent](ctx, tx, c, "payment_intent", "pi_", selectIntent+pageOfIntents, c.params.since())
 }
 
 // list answers a page of the objects in noun's table, newest first. query takes the position

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"maps"
 	"net/url"
 	"slices"
@@ -103,35 +104,6 @@ func (p *params) amount(name string) int64 {
 	return n
 }
 
-// indivisible refuses an amount of which Stripe wants the last digits to be 0.
-// Source: https://docs.stripe.com/currencies, "Three-decimal currencies" and
-// "Special cases".
-func indivisible(amount int64, currency string) *apiError {
-	step := int64(1)
-	switch currency {
-	case "bhd", "jod", "kwd", "omr", "tnd":
-		step = 10
-	case "isk", "ugx":
-		step = 100
-	}
-	if amount%step == 0 {
-		return nil
-	}
-	return invalid("", "amount", "Amount in %s must be evenly divisible by %d.", currency, step)
-}
-
-// currency is three letters in any case, returned in lower case.
-func (p *params) currency(name string) string {
-	value := strings.ToLower(p.text(name))
-	switch {
-	case value == "":
-		p.refuse(missing(name))
-	case len(value) != 3 || strings.Trim(value, "abcdefghijklmnopqrstuvwxyz") != "":
-		p.refuse(invalid("", name, "Invalid currency: %s.", value))
-	}
-	return value
-}
-
 func (p *params) boolean(name string) bool {
 	return p.word(name, "false", "true") == "true"
 }
@@ -157,6 +129,22 @@ func (p *params) limit() int {
 	n, err := strconv.Atoi(value)
 	if err != nil || n < 1 || n > limitMax {
 		p.refuse(invalid("parameter_invalid_integer", "limit", "Invalid limit: must be between 1 and %d.", limitMax))
+	}
+	return n
+}
+
+// since is created[gte], the earliest creation that a list shows, in seconds; 0 when absent.
+func (p *params) since() int64 {
+	const name = "created[gte]"
+	p.known["created"] = true
+	for other := range p.values {
+		if strings.HasPrefix(other, "created") && other != name {
+			p.refuse(invalid("parameter_unknown", other, "Received unknown parameter: %s. (The sandbox knows %s.)", other, name))
+		}
+	}
+	n, err := strconv.ParseInt(cmp.Or(p.values.Get(name), "0"), 10, 64)
+	if err != nil || n < 0 {
+		p.refuse(invalid("parameter_invalid_integer", name, "Invalid integer: %s.", p.values.Get(name)))
 	}
 	return n
 }

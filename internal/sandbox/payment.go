@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -28,14 +29,13 @@ func (s *Sandbox) createIntent(_ context.Context, _ pgx.Tx, b *pgx.Batch, c *cal
 	p.word("confirmation_method", "automatic")
 	returnURL := p.returnURL()
 	p.ignore("automatic_payment_methods", "payment_method_types", "use_stripe_sdk")
-	if refusal := indivisible(i.Amount, i.Currency); refusal != nil {
-		p.refuse(refusal)
-	}
-	switch {
+	switch refusal := cmp.Or(tooSmall(i.Amount, i.Currency), indivisible(i.Amount, i.Currency)); {
 	case i.Amount == 0:
 		p.refuse(missing("amount"))
 	case confirm && method == "":
 		p.refuse(missing("payment_method"))
+	case refusal != nil:
+		p.refuse(refusal)
 	case (unattended || returnURL != "") && !confirm:
 		p.refuse(invalid("", "off_session", "off_session, error_on_requires_action and return_url need confirm=true."))
 	}
@@ -255,6 +255,9 @@ func charged(method string, unattended bool) (string, *apiError) {
 	}
 	e := newError(http.StatusPaymentRequired, typeCard, o.code, "%s", o.message)
 	e.DeclineCode = o.declineCode
-	e.PaymentMethod = map[string]any{"id": method, "object": "payment_method", "type": "card", "livemode": false}
+	e.PaymentMethod = map[string]any{
+		"id": method, "object": "payment_method", "type": "card", "card": card(), "billing_details": noBilling(),
+		"created": 0, "customer": nil, "customer_account": nil, "livemode": false, "metadata": struct{}{},
+	}
 	return statusRequiresMethod, e
 }

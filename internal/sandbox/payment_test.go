@@ -20,7 +20,7 @@ func TestCreateIntent(t *testing.T) {
 			"currency": "eur", "metadata": map[string]any{"charge_id": "ch_9"}, "description": "two mugs",
 			"payment_method": nil, "last_payment_error": nil, "latest_charge": nil, "livemode": false,
 		})
-	a := f.post(intents, "", "amount", "1", "currency", "jpy", "payment_method", "pm_card_visa",
+	a := f.post(intents, "", "amount", "100", "currency", "jpy", "payment_method", "pm_card_visa",
 		"automatic_payment_methods[enabled]", "true", "automatic_payment_methods[allow_redirects]", "never")
 	a.want(t, http.StatusOK, map[string]any{
 		"status": "requires_confirmation", "payment_method": "pm_card_visa", "latest_charge": nil, "last_payment_error": nil,
@@ -31,9 +31,9 @@ func TestCreateIntent(t *testing.T) {
 	if a.header.Get("Request-Id") == "" || a.header.Get("Idempotent-Replayed") != "" {
 		t.Errorf("headers: %v", a.header)
 	}
-	f.post(intents, "", "amount", "5", "currency", "eur", "payment_method", "pm_card_visa", "confirm", "true").
-		want(t, http.StatusOK, map[string]any{"status": "succeeded", "amount_received": 5.0})
-	f.post(intents, "", "amount", "5", "currency", "eur", "payment_method", "pm_card_chargeDeclined", "confirm", "true").
+	f.post(intents, "", "amount", "500", "currency", "eur", "payment_method", "pm_card_visa", "confirm", "true").
+		want(t, http.StatusOK, map[string]any{"status": "succeeded", "amount_received": 500.0})
+	f.post(intents, "", "amount", "500", "currency", "eur", "payment_method", "pm_card_chargeDeclined", "confirm", "true").
 		want(t, http.StatusPaymentRequired, map[string]any{"error.payment_intent.status": "requires_payment_method"})
 }
 

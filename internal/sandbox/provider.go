@@ -196,6 +196,7 @@ type apiError struct {
 	Type          string         `json:"type,omitempty"` // empty in the answers of control calls and of the shop
 	Code          string         `json:"code,omitempty"`
 	DeclineCode   string         `json:"decline_code,omitempty"`
+	DocURL        string         `json:"doc_url,omitempty"`
 	Message       string         `json:"message"`
 	Param         string         `json:"param,omitempty"`
 	Charge        string         `json:"charge,omitempty"`
@@ -237,7 +238,11 @@ func object(status int, v any) answer {
 }
 
 func newError(status int, kind, code, message string, args ...any) *apiError {
-	return &apiError{Type: kind, Code: code, Message: fmt.Sprintf(message, args...), status: status}
+	e := &apiError{Type: kind, Code: code, Message: fmt.Sprintf(message, args...), status: status}
+	if code != "" {
+		e.DocURL = "https://stripe.com/docs/error-codes/" + strings.ReplaceAll(code, "_", "-")
+	}
+	return e
 }
 
 // refused is the refusal of a control call or of a webhook.

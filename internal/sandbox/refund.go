@@ -3,54 +3,44 @@ package sandbox
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"net/http"
 
 	"github.com/jackc/pgx/v5"
 )
 
-// refund is a row of refunds, and Stripe's refund.
+// refund is a row of refunds.
 type refund struct {
-	ID            string            `json:"id"`
-	Object        string            `json:"object"`
-	Amount        int64             `json:"amount"`
-	Charge        string            `json:"charge"`
-	Created       int64             `json:"created"`
-	Currency      string            `json:"currency"`
-	FailureReason *string           `json:"failure_reason,omitempty"`
-	Metadata      map[string]string `json:"metadata"`
-	PaymentIntent string            `json:"payment_intent"`
-	Reason        *string           `json:"reason"`
-	Status        string            `json:"status"`
+	ID            string
+	Amount        int64
+	Charge        string
+	Created       int64
+	Currency      string
+	FailureReason *string
+	Metadata      map[string]string
+	PaymentIntent string
+	Reason        *string
+	Status        string
+}
+
+// MarshalJSON writes Stripe's refund.
+func (r *refund) MarshalJSON() ([]byte, error) {
+	members := map[string]any{
+		"id": r.ID, "object": "refund", "amount": r.Amount, "charge": r.Charge, "created": r.Created, "currency": r.Currency,
+		"destination_details": map[string]any{"type": "card", "card": map[string]any{"type": "refund"}},
+		"metadata":            r.Metadata, "payment_intent": r.PaymentIntent, "reason": r.Reason, "status": r.Status,
+	}
+	if r.FailureReason != nil {
+		members["failure_reason"] = r.FailureReason
+	}
+	return json.Marshal(shaped(members, nullOfRefund))
 }
 
 const selectRefund = `
-select id, 'refund' as object, payment_intent, charge, amount, currency, status, failure_reason,
+select id, payment_intent, charge, amount, currency, status, failure_reason,
        reason, metadata, extract(epoch from created_at)::bigint as created
 from refunds
 `
-
-// charge is the capture of a succeeded intent as Stripe's charge, which
-// charge.refunded shows.
-func (i *intent) charge() map[string]any {
-	return map[string]any{
-		"id": *i.LatestCharge, "object": "charge", "amount": i.Amount, "amount_captured": i.Amount,
-		"amount_refunded": i.AmountRefunded, "captured": true, "created": i.Created, "currency": i.Currency,
-		"livemode": false, "metadata": i.Metadata, "paid": true, "payment_intent": i.ID,
-		"payment_method": i.PaymentMethod, "refunded": i.AmountRefunded == i.Amount, "status": statusSucceeded,
-	}
-}
-
-func (s *Sandbox) retrieveCharge(ctx context.Context, tx pgx.Tx, _ *pgx.Batch, c *call) (answer, error) {
-	if err := c.params.done(); err != nil {
-		return answer{}, err
-	}
-	i, err := one[intent](ctx, tx, selectIntent+`where latest_charge = $1 and status = 'succeeded'`, "ch_", c.target,
-		noSuch(http.StatusNotFound, "charge", "id", c.target))
-	if err != nil {
-		return answer{}, err
-	}
-	return object(http.StatusOK, i.charge()), nil
-}
 
 const updateRefunded = `
 update payment_intents
@@ -95,7 +85,7 @@ func (s *Sandbox) refundIntent(b *pgx.Batch, c *call, i *intent, r *refund) answ
 	if refusal := refundable(i, r.Amount, left); refusal != nil {
 		return refusal.answer()
 	}
-	r.ID, r.Object, r.PaymentIntent, r.Charge, r.Currency = newID("re_"), "refund", i.ID, *i.LatestCharge, i.Currency
+	r.ID, r.PaymentIntent, r.Charge, r.Currency = newID("re_"), i.ID, *i.LatestCharge, i.Currency
 	r.Amount, r.Status, r.Created = cmp.Or(r.Amount, left), statusSucceeded, s.options.Now().Unix()
 	if *i.PaymentMethod == methodRefundFail {
 		reason := "expired_or_canceled_card"
@@ -132,7 +122,7 @@ func lockRefunded(ctx context.Context, tx pgx.Tx, target, charge string) (*inten
 }
 
 func (s *Sandbox) retrieveRefund(ctx context.Context, tx pgx.Tx, _ *pgx.Batch, c *call) (answer, error) {
-	return retrieve[refund](ctx, tx, c, "re_", selectRefund, noSuch(http.StatusNotFound, "refund", "id", c.target))
+	return retrieve[refund](ctx, tx, c, "re_", selectRefund+`where id = $1`, noSuch(http.StatusNotFound, "refund", "id", c.target))
 }
 
 const pageOfRefunds = `

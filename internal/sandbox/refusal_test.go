@@ -23,30 +23,32 @@ func TestRefusals(t *testing.T) {
 		param  any
 	}{
 		"no amount":                    {intents, []string{"currency", "eur"}, 400, "parameter_missing", "amount"},
-		"no currency":                  {intents, []string{"amount", "1"}, 400, "parameter_missing", "currency"},
+		"no currency":                  {intents, []string{"amount", "100"}, 400, "parameter_missing", "currency"},
 		"an amount of zero":            {intents, []string{"amount", "0", "currency", "eur"}, 400, "parameter_invalid_integer", "amount"},
 		"a negative amount":            {intents, []string{"amount", "-1", "currency", "eur"}, 400, "parameter_invalid_integer", "amount"},
 		"a fractional amount":          {intents, []string{"amount", "1.5", "currency", "eur"}, 400, "parameter_invalid_integer", "amount"},
 		"an amount beyond int64":       {intents, []string{"amount", "9223372036854775808", "currency", "eur"}, 400, "parameter_invalid_integer", "amount"},
 		"an amount too large":          {intents, []string{"amount", "1000000000001", "currency", "eur"}, 400, "amount_too_large", "amount"},
-		"two amounts":                  {intents, []string{"amount", "1", "amount", "2", "currency", "eur"}, 400, nil, "amount"},
+		"an amount below the minimum":  {intents, []string{"amount", "29", "currency", "gbp"}, 400, "amount_too_small", "amount"},
+		"a currency of nowhere":        {intents, []string{"amount", "100", "currency", "xyz"}, 400, nil, "currency"},
+		"two amounts":                  {intents, []string{"amount", "100", "amount", "200", "currency", "eur"}, 400, nil, "amount"},
 		"a nested amount":              {intents, []string{"amount[x]", "1", "currency", "eur"}, 400, nil, "amount"},
-		"a currency of two letters":    {intents, []string{"amount", "1", "currency", "eu"}, 400, nil, "currency"},
-		"a currency of digits":         {intents, []string{"amount", "1", "currency", "e1r"}, 400, nil, "currency"},
-		"an unknown payment method":    {intents, []string{"amount", "1", "currency", "eur", "payment_method", "pm_card_none"}, 400, "resource_missing", "payment_method"},
-		"an empty payment method":      {intents, []string{"amount", "1", "currency", "eur", "payment_method", ""}, 400, "parameter_invalid_empty", "payment_method"},
-		"an unknown parameter":         {intents, []string{"amount", "1", "currency", "eur", "colour", "red"}, 400, "parameter_unknown", "colour"},
-		"an expansion":                 {intents, []string{"amount", "1", "currency", "eur", "expand[]", "latest_charge"}, 400, "parameter_unknown", "expand[]"},
-		"a manual capture":             {intents, []string{"amount", "1", "currency", "eur", "capture_method", "manual"}, 400, nil, "capture_method"},
-		"confirm without a method":     {intents, []string{"amount", "1", "currency", "eur", "confirm", "true"}, 400, "parameter_missing", "payment_method"},
-		"off_session without confirm":  {intents, []string{"amount", "1", "currency", "eur", "off_session", "true"}, 400, nil, "off_session"},
-		"a boolean that is none":       {intents, []string{"amount", "1", "currency", "eur", "confirm", "yes"}, 400, nil, "confirm"},
-		"flat metadata":                {intents, []string{"amount", "1", "currency", "eur", "metadata", "x"}, 400, nil, "metadata"},
-		"a long metadata value":        {intents, []string{"amount", "1", "currency", "eur", "metadata[a]", strings.Repeat("x", 501)}, 400, nil, "metadata[a]"},
-		"a long metadata key":          {intents, []string{"amount", "1", "currency", "eur", "metadata[" + strings.Repeat("x", 41) + "]", "x"}, 400, nil, "metadata[" + strings.Repeat("x", 41) + "]"},
-		"a NUL":                        {intents, []string{"amount", "1", "currency", "eur", "description", "a\x00b"}, 400, nil, nil},
-		"invalid UTF-8":                {intents, []string{"amount", "1", "currency", "eur", "description", "a\xffb"}, 400, nil, nil},
-		"a body too large":             {intents, []string{"amount", "1", "currency", "eur", "description", strings.Repeat("x", 70_000)}, 400, nil, nil},
+		"a currency of two letters":    {intents, []string{"amount", "100", "currency", "eu"}, 400, nil, "currency"},
+		"a currency of digits":         {intents, []string{"amount", "100", "currency", "e1r"}, 400, nil, "currency"},
+		"an unknown payment method":    {intents, []string{"amount", "100", "currency", "eur", "payment_method", "pm_card_none"}, 400, "resource_missing", "payment_method"},
+		"an empty payment method":      {intents, []string{"amount", "100", "currency", "eur", "payment_method", ""}, 400, "parameter_invalid_empty", "payment_method"},
+		"an unknown parameter":         {intents, []string{"amount", "100", "currency", "eur", "colour", "red"}, 400, "parameter_unknown", "colour"},
+		"an expansion":                 {intents, []string{"amount", "100", "currency", "eur", "expand[]", "latest_charge"}, 400, "parameter_unknown", "expand[]"},
+		"a manual capture":             {intents, []string{"amount", "100", "currency", "eur", "capture_method", "manual"}, 400, nil, "capture_method"},
+		"confirm without a method":     {intents, []string{"amount", "100", "currency", "eur", "confirm", "true"}, 400, "parameter_missing", "payment_method"},
+		"off_session without confirm":  {intents, []string{"amount", "100", "currency", "eur", "off_session", "true"}, 400, nil, "off_session"},
+		"a boolean that is none":       {intents, []string{"amount", "100", "currency", "eur", "confirm", "yes"}, 400, nil, "confirm"},
+		"flat metadata":                {intents, []string{"amount", "100", "currency", "eur", "metadata", "x"}, 400, nil, "metadata"},
+		"a long metadata value":        {intents, []string{"amount", "100", "currency", "eur", "metadata[a]", strings.Repeat("x", 501)}, 400, nil, "metadata[a]"},
+		"a long metadata key":          {intents, []string{"amount", "100", "currency", "eur", "metadata[" + strings.Repeat("x", 41) + "]", "x"}, 400, nil, "metadata[" + strings.Repeat("x", 41) + "]"},
+		"a NUL":                        {intents, []string{"amount", "100", "currency", "eur", "description", "a\x00b"}, 400, nil, nil},
+		"invalid UTF-8":                {intents, []string{"amount", "100", "currency", "eur", "description", "a\xffb"}, 400, nil, nil},
+		"a body too large":             {intents, []string{"amount", "100", "currency", "eur", "description", strings.Repeat("x", 70_000)}, 400, nil, nil},
 		"confirming with an unknown":   {confirm, []string{"payment_method", "pm_1"}, 400, "resource_missing", "payment_method"},
 		"confirming no intent":         {"/v1/payment_intents/pi_none/confirm", nil, 404, "resource_missing", "intent"},
 		"confirming no identifier":     {"/v1/payment_intents/%00%ff/confirm", nil, 404, "resource_missing", "intent"},
@@ -71,7 +73,7 @@ func TestRefusals(t *testing.T) {
 					t.Errorf("answered %v %s", a.header, a.raw)
 				}
 			}
-			f.post("/v1/payment_intents", key, "amount", "1", "currency", "eur").
+			f.post("/v1/payment_intents", key, "amount", "100", "currency", "eur").
 				want(t, http.StatusOK, map[string]any{"object": "payment_intent"})
 		})
 	}
@@ -93,7 +95,7 @@ func TestBounds(t *testing.T) {
 		want(t, http.StatusOK, map[string]any{
 			"amount": 1e12, "currency": "kwd", "metadata": map[string]any{strings.Repeat("k", 40): strings.Repeat("ü", 500)},
 		})
-	f.post("/v1/payment_intents", strings.Repeat("k", 256), "amount", "1", "currency", "eur").
+	f.post("/v1/payment_intents", strings.Repeat("k", 256), "amount", "100", "currency", "eur").
 		want(t, http.StatusBadRequest, map[string]any{"error.type": "invalid_request_error"})
 }
 

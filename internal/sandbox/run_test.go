@@ -86,7 +86,7 @@ func TestRun(t *testing.T) {
 		p.faults(`{"slow":{"p":1,"ms":60000}}`)
 		delayed := make(chan answered)
 		go func() {
-			a, err := p.tryPost("/v1/payment_intents", "k", "amount", "7", "currency", "eur")
+			a, err := p.tryPost("/v1/payment_intents", "k", "amount", "700", "currency", "eur")
 			if err != nil {
 				t.Error(err)
 			}
@@ -108,7 +108,7 @@ func TestRun(t *testing.T) {
 		p := serve(t, testdb.Empty(t))
 		const charges = 60
 		pay := func(n int) (answered, error) {
-			return p.tryPost("/v1/payment_intents", fmt.Sprint("key ", n), "amount", "7", "currency", "eur",
+			return p.tryPost("/v1/payment_intents", fmt.Sprint("key ", n), "amount", "700", "currency", "eur",
 				"payment_method", "pm_card_visa", "confirm", "true", "metadata[charge_id]", fmt.Sprint("ch_", n))
 		}
 		var mu sync.Mutex

@@ -170,6 +170,8 @@ func (s *Sandbox) routes() http.Handler {
 	mux.HandleFunc("GET /v1/charges/{id}", s.provider(s.retrieveCharge))
 	mux.HandleFunc("GET /v1/disputes", s.provider(s.listDisputes))
 	mux.HandleFunc("GET /v1/disputes/{id}", s.provider(s.retrieveDispute))
+	mux.HandleFunc("GET /v1/events", s.provider(s.listEvents))
+	mux.HandleFunc("GET /v1/events/{id}", s.provider(s.retrieveEvent))
 	mux.HandleFunc("/v1/", s.provider(unrecognized))
 
 	mux.HandleFunc("GET /authenticate/{id}", s.showAuthentication)

@@ -1,0 +1,274 @@
+package stripe_test
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5/pgxpool"
+	stripego "github.com/stripe/stripe-go/v85"
+
+	"github.com/payonce/payonce/internal/sandbox"
+	"github.com/payonce/payonce/internal/testdb"
+)
+
+var node = flag.String("node", "", "the version of Stripe's SDK for Node that TestSDK installs and runs; none where empty")
+
+// newSandbox serves a sandbox on a database of its own, and returns its origin.
+func newSandbox(t *testing.T) string {
+	t.Helper()
+	database := testdb.Empty(t)
+	testdb.Must(t, sandbox.Migrate(t.Context(), database))
+	pool, err := pgxpool.New(t.Context(), database)
+	testdb.Must(t, err)
+	t.Cleanup(pool.Close)
+	s, err := sandbox.New(pool, sandbox.Options{Now: time.Now})
+	testdb.Must(t, err)
+	server := httptest.NewServer(s)
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+// TestSDK: Stripe's own SDKs find in the sandbox what they find at Stripe. Both run the same
+// script, with the same transcript.
+func TestSDK(t *testing.T) {
+	t.Parallel()
+	want, err := os.ReadFile("testdata/sdk.txt")
+	testdb.Must(t, err)
+	for name, run := range map[string]func(*testing.T, string) string{"Go": runGo, "Node": runNode} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if diff := gocmp.Diff(string(want), run(t, newSandbox(t))); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func runNode(t *testing.T, origin string) string {
+	if *node == "" {
+		t.Skip("not run: -node names no version")
+	}
+	folder := t.TempDir()
+	install := exec.CommandContext(t.Context(), "npm", "install", "--prefix", folder, "--no-audit", "--no-fund", "stripe@"+*node)
+	if out, err := install.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	script, err := os.ReadFile("testdata/sdk.mjs")
+	testdb.Must(t, err)
+	testdb.Must(t, os.WriteFile(filepath.Join(folder, "sdk.mjs"), script, 0o600))
+	out, err := exec.CommandContext(t.Context(), "node", filepath.Join(folder, "sdk.mjs"), origin).CombinedOutput()
+	if err != nil {
+		t.Errorf("%v", err)
+	}
+	return string(out)
+}
+
+func runGo(t *testing.T, origin string) string {
+	backend := stripego.GetBackendWithConfig(stripego.APIBackend, &stripego.BackendConfig{
+		URL: &origin, MaxNetworkRetries: new(int64(0)), LeveledLogger: &stripego.LeveledLogger{Level: stripego.LevelNull},
+	})
+	c, ctx := stripego.NewClient("sk_test_1", stripego.WithBackends(&stripego.Backends{API: backend})), t.Context()
+	var said strings.Builder
+	say := func(words ...any) { said.WriteString(fmt.Sprintln(words...)) }
+	must := func(err error) {
+		t.Helper()
+		testdb.Must(t, err)
+	}
+	intent := func(change func(*stripego.PaymentIntentCreateParams)) (*stripego.PaymentIntent, error) {
+		p := &stripego.PaymentIntentCreateParams{Amount: new(int64(1999)), Currency: new("eur"), PaymentMethod: new("pm_card_visa")}
+		change(p)
+		return c.V1PaymentIntents.Create(ctx, p)
+	}
+	refused := func(name string, err error) {
+		var e *stripego.Error
+		if !errors.As(err, &e) {
+			say(name, "was not refused")
+			return
+		}
+		status := "-"
+		if e.PaymentIntent != nil {
+			status = string(e.PaymentIntent.Status)
+		}
+		say(name, e.Type, cmp.Or(string(e.Code), "-"), cmp.Or(string(e.DeclineCode), "-"), cmp.Or(e.Param, "-"), status)
+	}
+
+	i, err := intent(func(p *stripego.PaymentIntentCreateParams) {
+		p.Metadata = map[string]string{"charge_id": "ch_1"}
+		p.SetIdempotencyKey("create")
+	})
+	must(err)
+	say("create", i.Status, i.Amount, i.Currency, i.Metadata["charge_id"])
+	_, err = intent(func(p *stripego.PaymentIntentCreateParams) {
+		p.Amount = new(int64(2000))
+		p.SetIdempotencyKey("create")
+	})
+	refused("key", err)
+	i, err = c.V1PaymentIntents.Confirm(ctx, i.ID, nil)
+	must(err)
+	say("confirm", i.Status, i.AmountReceived)
+	charge, err := c.V1Charges.Retrieve(ctx, i.LatestCharge.ID, nil)
+	must(err)
+	say("charge", charge.Status, charge.Paid, charge.AmountCaptured, charge.PaymentMethodDetails.Card.Last4)
+	r, err := c.V1Refunds.Create(ctx, &stripego.RefundCreateParams{PaymentIntent: &i.ID, Amount: new(int64(600))})
+	must(err)
+	r, err = c.V1Refunds.Retrieve(ctx, r.ID, nil)
+	must(err)
+	say("refund", r.Status, r.Amount, cmp.Or(string(r.Reason), "null"))
+	refunds := c.V1Refunds.List(ctx, &stripego.RefundListParams{PaymentIntent: &i.ID})
+	must(refunds.Err())
+	say("refunds", "list", refunds.Meta().URL, refunds.Meta().HasMore, len(refunds.Data()))
+	charge, err = c.V1Charges.Retrieve(ctx, i.LatestCharge.ID, nil)
+	must(err)
+	say("charge", charge.AmountRefunded, charge.Refunded)
+
+	for _, wrong := range []struct {
+		name   string
+		change func(*stripego.PaymentIntentCreateParams)
+	}{
+		{"decline", func(p *stripego.PaymentIntentCreateParams) {
+			p.PaymentMethod, p.Confirm = new("pm_card_chargeDeclinedInsufficientFunds"), new(true)
+		}},
+		{"amount", func(p *stripego.PaymentIntentCreateParams) { p.Amount = new(int64(49)) }},
+		{"currency", func(p *stripego.PaymentIntentCreateParams) { p.Currency = new("xyz") }},
+		{"method", func(p *stripego.PaymentIntentCreateParams) { p.PaymentMethod = new("pm_none") }},
+		{"parameter", func(p *stripego.PaymentIntentCreateParams) { p.AddExtra("colour", "red") }},
+	} {
+		_, err := intent(wrong.change)
+		refused(wrong.name, err)
+	}
+	_, err = c.V1PaymentIntents.Retrieve(ctx, "pi_none", nil)
+	refused("intent", err)
+
+	listed := []any{"intents"}
+	for i, err := range c.V1PaymentIntents.List(ctx, &stripego.PaymentIntentListParams{ListParams: stripego.ListParams{Limit: new(int64(1))}}).All(ctx) {
+		must(err)
+		listed = append(listed, i.Status)
+	}
+	say(listed...)
+	events := c.V1Events.List(ctx, &stripego.EventListParams{ListParams: stripego.ListParams{Limit: new(int64(3)), Single: true}})
+	must(events.Err())
+	kinds := []any{"events", events.Meta().HasMore}
+	for _, e := range events.Data() {
+		kinds = append(kinds, e.Type)
+	}
+	say(kinds...)
+	e, err := c.V1Events.Retrieve(ctx, events.Data()[2].ID, nil)
+	must(err)
+	say("event", e.Data.Object["amount_refunded"])
+	return said.String()
+}
+
+// schema is a part of Stripe's description of its API.
+type schema struct {
+	Type       string
+	Nullable   bool
+	Enum       []any
+	Required   []string
+	Properties map[string]schema
+}
+
+// schemas reads the description that stripe-mock carries.
+func schemas(t *testing.T) map[string]schema {
+	t.Helper()
+	out, err := exec.CommandContext(context.WithoutCancel(t.Context()), "go", "mod", "download", "-json", mockModule+"@"+mockVersion).Output()
+	if err != nil {
+		t.Skipf("not run: Stripe's description of its API cannot be downloaded: %v", err)
+	}
+	var downloaded struct{ Dir string }
+	testdb.Must(t, json.Unmarshal(out, &downloaded))
+	content, err := os.ReadFile(filepath.Join(downloaded.Dir, "embedded", "openapi", "spec3.json"))
+	testdb.Must(t, err)
+	var description struct {
+		Components struct{ Schemas map[string]schema }
+	}
+	testdb.Must(t, json.Unmarshal(content, &description))
+	return description.Components.Schemas
+}
+
+// leftOut are members that Stripe has added since the version of the sandbox, and one that it
+// shows only where it is expanded.
+var leftOut = strings.Fields("allowed_payment_method_types managed_payments presentment_details refunds")
+
+// TestSandbox_hasStripesObjects compares the members of the sandbox's objects with Stripe's own
+// description: none is missing, none is unknown, and each has a value of its kind.
+func TestSandbox_hasStripesObjects(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("not run: Stripe's description of its API is left out by -short")
+	}
+	all, origin := schemas(t), newSandbox(t)
+	runGo(t, origin)
+	for path, kind := range map[string]string{"payment_intents": "payment_intent", "refunds": "refund", "events": "event"} {
+		page := get(t, origin+"/v1/"+path+"?limit=100")
+		objects, _ := page["data"].([]any)
+		if len(objects) == 0 {
+			t.Errorf("there are no %s", path)
+		}
+		for _, o := range objects {
+			object, _ := o.(map[string]any)
+			compare(t, all[kind], kind, object)
+			if charge, _ := object["latest_charge"].(string); charge != "" {
+				compare(t, all["charge"], "charge", get(t, origin+"/v1/charges/"+charge))
+			}
+			if failed, _ := object["last_payment_error"].(map[string]any); failed != nil {
+				compare(t, all["api_errors"], "error", failed)
+				method, _ := failed["payment_method"].(map[string]any)
+				compare(t, all["payment_method"], "payment_method", method)
+			}
+		}
+	}
+}
+
+func compare(t *testing.T, s schema, kind string, object map[string]any) {
+	t.Helper()
+	for name, value := range object {
+		p, known := s.Properties[name]
+		ok := value == nil && p.Nullable
+		switch value.(type) {
+		case string:
+			ok = p.Type == "string" || p.Type == ""
+		case float64:
+			ok = p.Type == "integer"
+		case bool:
+			ok = p.Type == "boolean"
+		case []any:
+			ok = p.Type == "array"
+		case map[string]any:
+			ok = p.Type == "object" || p.Type == ""
+		}
+		if !known || !ok || p.Enum != nil && value != nil && !slices.Contains(p.Enum, value) {
+			t.Errorf("%s: %s is %v, which Stripe's is not", kind, name, value)
+		}
+	}
+	for name, p := range s.Properties {
+		if _, has := object[name]; !has && (slices.Contains(s.Required, name) || p.Nullable && !slices.Contains(leftOut, name)) {
+			t.Errorf("%s: %s is missing", kind, name)
+		}
+	}
+}
+
+func get(t *testing.T, address string) (object map[string]any) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, http.NoBody)
+	testdb.Must(t, err)
+	r.Header.Set("Authorization", "Bearer sk_test_1")
+	response, err := http.DefaultClient.Do(r)
+	testdb.Must(t, err)
+	defer response.Body.Close()
+	testdb.Must(t, json.NewDecoder(response.Body).Decode(&object))
+	return object
+}
