@@ -41,9 +41,10 @@ func (e PaymentStarted) admitted(c Charge) bool {
 	return c.due(Payment) && !c.Started() && e.PaymentIntent != ""
 }
 
-// PaymentAttemptFailed says that the provider answered a call with an error of its own (5xx). The
-// provider may have saved that answer under the key of the call, so the next call uses
-// the id of this event as its new key.
+// PaymentAttemptFailed says that the key of a call will never answer it: the provider answered
+// with an error of its own (5xx), which it may have saved under the key, or the key belongs to
+// a request with other parameters (400), as a program of another version sends it. The next
+// call uses the id of this event as its new key.
 type PaymentAttemptFailed struct {
 	Stage      Stage  `json:"stage" detail:"stage"`
 	StatusCode int    `json:"status_code" detail:"provider_status"`

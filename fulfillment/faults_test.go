@@ -1,7 +1,10 @@
 package fulfillment_test
 
 import (
+	"bytes"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -79,4 +82,69 @@ func (f *fixture) expectMoved(refunds ...movement) {
 	if diff := cmp.Diff(append([]movement{}, refunds...), got); diff != "" {
 		f.t.Errorf("the provider refunded (-want +got):\n%s", diff)
 	}
+}
+
+// afterAnother executes the call with other parameters first, as a program of another version
+// sends it.
+func (p *provider) afterAnother(parameters string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			panic(err)
+		}
+		other := r.Clone(r.Context())
+		other.Body, r.Body = io.NopCloser(strings.NewReader(string(body)+"&"+parameters)), io.NopCloser(bytes.NewReader(body))
+		p.sandbox.ServeHTTP(httptest.NewRecorder(), other)
+		p.sandbox.ServeHTTP(w, r)
+	}
+}
+
+// TestOtherParameters: the key of an attempt belongs to a request with other parameters, which
+// had its effect. The worker looks for that effect before it uses the next key.
+func TestOtherParameters(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ op, parameters, calls string }{
+		"create":                        {"create", "description=old", "create retrieve confirm"},
+		"create, which takes the money": {"create", "confirm=true", "create retrieve"},
+		"confirm":                       {"confirm", "use_stripe_sdk=true", "create confirm retrieve"},
+		"refund":                        {"refund", "reason=duplicate", "create confirm refunds refund refunds"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			f.useSandbox()
+			f.provider.on(test.op, f.provider.afterAnother(test.parameters))
+			f.accept("ch_1", order())
+			var refunds []movement
+			if test.op == "refund" {
+				f.expectEnd(f.deliver(), "done")
+				f.request(f.load("ch_1"), "re_1", 600)
+				refunds = []movement{{"re_1", 600}}
+			}
+			f.expectEnd(f.deliver(), "waits")
+			f.expectEnd(f.deliver(), "done")
+			f.expectMoved(refunds...)
+			f.expectCalls(test.calls)
+			if intents := f.provider.records(t).Intents; len(intents) != 1 {
+				t.Errorf("the provider's intents are %+v, want one", intents)
+			}
+		})
+	}
+
+	t.Run("refund, which is in flight", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t)
+		f.useSandbox()
+		f.accept("ch_1", order())
+		f.expectEnd(f.deliver(), "done")
+		f.request(f.load("ch_1"), "re_1", 600)
+		f.provider.on("refund", refuses(http.StatusBadRequest, "idempotency_error", ""))
+		f.expectEnd(f.deliver(), "waits")
+		f.expectEnd(f.deliver(), "waits") // it is not in the list
+		f.exec(`alter table ledger_events disable trigger ledger_events_append_only`)
+		f.exec(`update ledger_events set recorded_at = recorded_at - interval '2 minutes' where type = 'refund.attempt_failed.v1'`)
+		f.expectEnd(f.deliver(), "done") // it never will be
+		f.expectMoved(movement{"re_1", 600})
+		f.expectCalls("create confirm refunds refund refunds refunds refund")
+	})
 }

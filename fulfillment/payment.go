@@ -66,7 +66,9 @@ func (p *payment) run(ctx context.Context, s ledger.Stream) (decision, error) {
 	return p.stop(ctx, s, domain.DeclinePayment{Failure: why})
 }
 
-// start creates the intent and records it.
+// start creates the intent and records it. If a program of another version has used the key
+// of the last attempt, start looks for its intent first: what this program never does with an
+// intent that is not recorded, the other one may have done.
 //
 // If we die here: no intent is recorded; the next worker sends the same key and receives
 // the same intent. If the provider has forgotten the key, the first intent stays an orphan
@@ -74,6 +76,11 @@ func (p *payment) run(ctx context.Context, s ledger.Stream) (decision, error) {
 // Test: e2e TestWorker/a_worker_killed_at_any_step_is_taken_over.
 func (p *payment) start(ctx context.Context, s ledger.Stream) (decision, error) {
 	c := s.Charge
+	if last, failed := s.At(c.AttemptVersion).Event.(domain.PaymentAttemptFailed); failed && last.StatusCode == stripe.OtherParameters && p.intent == nil {
+		if err := p.find(ctx, s); err != nil {
+			return callFailed(ctx, err, nil)
+		}
+	}
 	if p.intent == nil {
 		intent, err := p.provider.CreateIntent(ctx, attemptKey(s), stripe.CreateParams{
 			Reference: c.ID, Amount: c.Amount.Amount, Currency: string(c.Amount.Currency),
@@ -92,6 +99,26 @@ func (p *payment) start(ctx context.Context, s ledger.Stream) (decision, error) 
 		p.intent = &intent
 	}
 	return decision{command: domain.StartPayment{Provider: domain.Provider, PaymentIntent: p.intent.ID}}, nil
+}
+
+// clockSkew is more than the clocks of the database and of the provider differ. If they differ
+// by more, the intent stays an orphan.
+const clockSkew = 5 * time.Minute
+
+// find looks for an intent of the charge in the provider's list. One that was canceled moves no
+// money; of several the one that has moved money, or is about to, counts.
+func (p *payment) find(ctx context.Context, s ledger.Stream) error {
+	for intent, err := range p.provider.Intents(ctx, s.At(1).RecordedAt.Add(-clockSkew)) {
+		if err != nil {
+			p.intent = nil
+			return err
+		}
+		moves := intent.Status == stripe.Succeeded || intent.Status == stripe.Processing
+		if intent.Reference == s.ID && intent.Status != stripe.Canceled && (p.intent == nil || moves) {
+			p.intent = &intent
+		}
+	}
+	return nil
 }
 
 // retrieve asks for the charge's intent, unless this delivery knows its state.

@@ -15,13 +15,12 @@ import (
 // interruptions are answers after which the provider may still execute the same key.
 func interruptions() script {
 	return script{
-		"a cut":                 {cut},
-		"a key in flight":       {refuses(http.StatusConflict, "idempotency_error", "idempotency_key_in_use")},
-		"too many requests":     {refuses(http.StatusTooManyRequests, "invalid_request_error", "rate_limit")},
-		"a gateway's 502":       {says(http.StatusBadGateway, "<html>")},
-		"a 503":                 {refuses(http.StatusServiceUnavailable, "api_error", "")},
-		"a refused secret key":  {refuses(http.StatusUnauthorized, "invalid_request_error", "")},
-		"a key of other values": {refuses(http.StatusBadRequest, "idempotency_error", "")},
+		"a cut":                {cut},
+		"a key in flight":      {refuses(http.StatusConflict, "idempotency_error", "idempotency_key_in_use")},
+		"too many requests":    {refuses(http.StatusTooManyRequests, "invalid_request_error", "rate_limit")},
+		"a gateway's 502":      {says(http.StatusBadGateway, "<html>")},
+		"a 503":                {refuses(http.StatusServiceUnavailable, "api_error", "")},
+		"a refused secret key": {refuses(http.StatusUnauthorized, "invalid_request_error", "")},
 	}
 }
 

@@ -87,7 +87,30 @@ func (r *refunds) run(ctx context.Context, s ledger.Stream, refund domain.Refund
 	case found:
 		return r.record(s, refund, object)
 	}
+	if rest := r.inFlight(s, refund); rest > 0 {
+		return decision{}, &inbox.WaitError{AtLeast: rest, Err: errInFlight}
+	}
 	return r.send(ctx, s, refund)
+}
+
+// longestRequest is more than the provider takes for a request.
+const longestRequest = 2 * time.Minute
+
+var errInFlight = errors.New("the refund that was requested with other parameters may be in flight")
+
+// inFlight is how long the request may still be in flight whose key the last attempt met: the
+// provider compares parameters before it waits for a request, and a refund that is in flight is
+// not in its list. Both times are the database's.
+func (r *refunds) inFlight(s ledger.Stream, refund domain.Refund) time.Duration {
+	last := s.At(refund.AttemptVersion)
+	failed, _ := last.Event.(domain.RefundAttemptFailed)
+	switch {
+	case failed.StatusCode != stripe.OtherParameters:
+		return 0
+	case last.RecordedAt.IsZero(): // by this delivery
+		return longestRequest
+	}
+	return longestRequest - r.now.Sub(last.RecordedAt)
 }
 
 // look reads the provider's list for the refund.

@@ -111,7 +111,7 @@ func printViolations(p *printer, report audit.Report) {
 
 func reconcile(ctx context.Context, db *postgres.DB, client *stripe.Client) ([]audit.Check, error) {
 	return audit.Reconcile(ctx, db,
-		translate(client.Intents(ctx), func(in stripe.Intent) audit.Listed {
+		translate(client.Intents(ctx, time.Time{}), func(in stripe.Intent) audit.Listed {
 			return audit.Listed{
 				ID: in.ID, Reference: in.Reference, PaymentIntent: in.ID,
 				Status: string(in.Status), Amount: in.AmountReceived, Currency: in.Currency,

@@ -21,9 +21,8 @@
 // It does not promise that a call takes effect once. The caller repeats a call
 // whose outcome is open under the same idempotency key, and retrieves the payment
 // intent first. The parameters of a call belong to its key: other parameters under
-// a used key are answered 400 by the provider. The client reports that as
-// [UnavailableError] until the provider forgets the key, because the earlier
-// request may have had its effect.
+// a used key are answered 400 by the provider, which is a [FailedError], because the
+// earlier request may have had its effect.
 //
 // Amounts are in minor units of ISO 4217 on our side and of Stripe on the wire: see
 // stripeUnits. Currencies are upper case on our side and lower case on the wire.

@@ -59,6 +59,10 @@ func (e *RejectedError) Error() string {
 // has saved. A first 502, 503 or 504 is an [UnavailableError]: what spoke may
 // stand in front of a request that is still in flight, and then only the same
 // key is safe.
+//
+// It also is a 400 for a key that belongs to a request with other parameters
+// (OtherParameters), such as the one that a program of another version has sent: the
+// key never answers this request, and that one may have had its effect.
 type FailedError struct {
 	StatusCode int
 	// RequestID is the provider's, for its support.
@@ -68,7 +72,13 @@ type FailedError struct {
 	Replayed bool
 }
 
+// OtherParameters is the StatusCode of a FailedError for a key of other parameters.
+const OtherParameters = http.StatusBadRequest
+
 func (e *FailedError) Error() string {
+	if e.StatusCode == OtherParameters {
+		return fmt.Sprintf("the idempotency key belongs to a request with other parameters (request %s)", e.RequestID)
+	}
 	replayed := ""
 	if e.Replayed {
 		replayed = ", a saved answer"
@@ -77,8 +87,8 @@ func (e *FailedError) Error() string {
 }
 
 // UnavailableError says that there is no answer to go by: none came, it was cut
-// or not understood, an earlier request with this key is still in flight or had
-// other parameters, there were too many requests, or an operator must mend the
+// or not understood, an earlier request with this key is still in flight, there were
+// too many requests, or an operator must mend the
 // secret key. The outcome is unknown, and the same idempotency key is the right
 // one for the next attempt.
 type UnavailableError struct {
@@ -132,10 +142,9 @@ func refusal(e *stripego.Error, a Answered) error {
 	case a.Status >= 500:
 	case e.Type == stripego.ErrorTypeCard:
 		return &DeclinedError{Decline: declineOf(e), Intent: carriedIntent(e)}
-	case e.Type == stripego.ErrorTypeIdempotency:
-		// 409: a request with this key is in flight. 400: this key belongs
-		// to a request with other parameters, which may have had its effect.
-		// A new key could have the effect twice, so the caller keeps the key.
+	case e.Type == stripego.ErrorTypeIdempotency && a.Status == OtherParameters:
+		return &FailedError{StatusCode: OtherParameters, RequestID: text(e.RequestID)}
+	case e.Type == stripego.ErrorTypeIdempotency: // 409: a request with this key is in flight
 	case a.Status == http.StatusUnauthorized, a.Status == http.StatusForbidden:
 		// An operator must mend the key. The provider's message may quote it.
 		why = fmt.Errorf("answered %d: the provider does not accept STRIPE_SECRET_KEY for this call (request %s)", a.Status, e.RequestID)

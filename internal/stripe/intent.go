@@ -218,13 +218,18 @@ func (c *Client) intent(ctx context.Context, id string, send func(context.Contex
 	return in, err
 }
 
-// Intents returns every intent of the account, newest first, in pages of a
+// Intents returns every intent of the account that was created at since or later, by
+// the provider's clock, or every one if since is zero; newest first, in pages of a
 // hundred. An error ends the sequence; a list that has an intent twice is
 // [UnavailableError].
-func (c *Client) Intents(ctx context.Context) iter.Seq2[Intent, error] {
+func (c *Client) Intents(ctx context.Context, since time.Time) iter.Seq2[Intent, error] {
+	var created *stripego.RangeQueryParams
+	if !since.IsZero() {
+		created = &stripego.RangeQueryParams{GreaterThanOrEqual: since.Unix()}
+	}
 	return pages(ctx, c, "list payment intents", 0, intentOf,
 		func(ctx context.Context, p stripego.ListParams) *stripego.V1List[*stripego.PaymentIntent] {
-			return c.api.V1PaymentIntents.List(ctx, &stripego.PaymentIntentListParams{ListParams: p})
+			return c.api.V1PaymentIntents.List(ctx, &stripego.PaymentIntentListParams{ListParams: p, CreatedRange: created})
 		})
 }
 

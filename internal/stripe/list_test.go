@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/payonce/payonce/internal/stripe"
 )
@@ -42,7 +43,7 @@ func TestIntents_areListedOnceAndOnlyAsNeeded(t *testing.T) {
 		t.Run(strconv.Itoa(n), func(t *testing.T) {
 			t.Parallel()
 			p := newProvider(t, listing(n, func(id string) string { return intentJSON("id", "pi_"+id) }))
-			seq := newClient(t, p.URL, 0).Intents(t.Context())
+			seq := newClient(t, p.URL, 0).Intents(t.Context(), time.Time{})
 			if zero, err := first(seq); err != nil || zero != (n == 0) || p.requests.Load() != 1 {
 				t.Errorf("the first is missing: %t after %d requests, %v", zero, p.requests.Load(), err)
 			}
@@ -88,7 +89,7 @@ func TestIntents_endWithTheErrorOfAPage(t *testing.T) {
 				}
 				tc.page(w, r)
 			})
-			all, err := collect(newClient(t, p.URL, 0).Intents(t.Context()))
+			all, err := collect(newClient(t, p.URL, 0).Intents(t.Context(), time.Time{}))
 			if kinds(err) != "unavailable" || len(all) != tc.listed {
 				t.Errorf("%d listed, then %v; want %d, then unavailable", len(all), err, tc.listed)
 			}

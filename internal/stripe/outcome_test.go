@@ -51,7 +51,7 @@ func outcomes() map[string]struct {
 		"a first bad gateway":            {answer(502, api), "unavailable"},
 		"a first gateway time-out":       {answer(504, api), "unavailable"},
 		"a key in flight":                {answer(409, errorJSON("idempotency_error", "idempotency_key_in_use")), "unavailable"},
-		"a key with other parameters":    {answer(400, errorJSON("idempotency_error", "")), "unavailable"},
+		"a key with other parameters":    {answer(400, errorJSON("idempotency_error", "")), "failed"},
 		"a conflict of another kind":     {answer(409, errorJSON("invalid_request_error", "lock_timeout")), "unavailable"},
 		"too many requests":              {answer(429, errorJSON("invalid_request_error", "rate_limit")), "unavailable"},
 		"an intent locked by another":    {answer(429, errorJSON("invalid_request_error", "lock_timeout")), "unavailable"},

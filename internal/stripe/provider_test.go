@@ -157,7 +157,7 @@ func calls(c *stripe.Client) map[string]func(context.Context) (zero bool, err er
 			intent, err := c.IntentOfCharge(ctx, "ch_1")
 			return intent == "" && err != nil, err // a charge may have none
 		},
-		"intents":               func(ctx context.Context) (bool, error) { return first(c.Intents(ctx)) },
+		"intents":               func(ctx context.Context) (bool, error) { return first(c.Intents(ctx, time.Time{})) },
 		"refunds":               func(ctx context.Context) (bool, error) { return first(c.Refunds(ctx)) },
 		"disputes":              func(ctx context.Context) (bool, error) { return first(c.Disputes(ctx)) },
 		"disputes of an intent": func(ctx context.Context) (bool, error) { return first(c.DisputesOf(ctx, "pi_1")) },
