@@ -43,6 +43,9 @@ type Charge struct {
 	Action        *Action
 	ActionVersion int
 
+	// OneChargePerOrder: the charge holds its order until it fails.
+	OneChargePerOrder bool
+
 	Status  Status
 	Failure *Failure
 
@@ -141,8 +144,13 @@ type ChargeRequested struct {
 	ReturnURL     string            `json:"return_url,omitempty"`
 	ExpiresAt     time.Time         `json:"expires_at,omitzero" detail:"expires_at"`
 	Notify        bool              `json:"notify" detail:"notify"`
-	Steps         []string          `json:"steps,omitempty"`   // absent in old streams: inventory, payment, notification
-	Skipped       []string          `json:"skipped,omitempty"` // of Steps, those that do not apply
+
+	// OneChargePerOrder: the merchant wants no second charge of the order while this one is
+	// pending or has succeeded.
+	OneChargePerOrder bool `json:"one_charge_per_order,omitempty" detail:"one_charge_per_order"`
+
+	Steps   []string `json:"steps,omitempty"`   // absent in old streams: inventory, payment, notification
+	Skipped []string `json:"skipped,omitempty"` // of Steps, those that do not apply
 }
 
 func (ChargeRequested) stored() string { return "charge.requested.v1" }
@@ -152,7 +160,7 @@ func (e ChargeRequested) apply(c *Charge) {
 	}
 	c.MerchantID, c.OrderID, c.PaymentMethod, c.Items = e.MerchantID, e.OrderID, e.PaymentMethod, e.Items
 	c.Amount, c.Fee = Money{Amount: e.Amount, Currency: e.Currency}, e.Fee
-	c.Description, c.Metadata = e.Description, e.Metadata
+	c.Description, c.Metadata, c.OneChargePerOrder = e.Description, e.Metadata, e.OneChargePerOrder
 	c.ReturnURL, c.ExpiresAt = e.ReturnURL, e.ExpiresAt
 	c.Status, c.AttemptVersion = Pending, c.Version
 	c.Steps = make([]StepState, len(e.Steps))

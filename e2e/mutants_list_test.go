@@ -211,6 +211,16 @@ func mutants() []mutant {
 			byTest("./inbox", "TestLease/a heartbeat keeps the message of a handler that works for longer than a lease", "it was taken from a holder that lives"),
 		},
 		{
+			"the hold on a held order does nothing instead of refusing the batch",
+			[]edit{{"ledger/order.go", "values ($1, $2, $3)`", "values ($1, $2, $3)\non conflict do nothing`"}},
+			byTest("./intake", "TestAcceptCharge_onceForEachOrder", "answers accept a charge, want the two of one key"),
+		},
+		{
+			"a failed charge keeps its order",
+			[]edit{{"ledger/order.go", "case domain.ChargeFailed:", "case nil:"}},
+			byWalk("one charge per order/worker/POST /v1/payment_intents/after/kill", "failed, and holds its order"),
+		},
+		{
 			"the insert of a taken key does nothing instead of refusing the batch",
 			[]edit{{"idempotency/store.go", "values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`", "values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)\non conflict do nothing`"}},
 			byTest("./idempotency", "TestClaim/a taken key refuses the whole batch", "claim 2: taken false, <nil>"),

@@ -57,6 +57,7 @@ func scenarios() []scenario {
 		{"dispute", both, outside("charge.dispute.closed", "succeeded", func(ctx context.Context, p *place, intent string) error {
 			return p.sandbox().Dispute(ctx, intent, "lost")
 		})},
+		{"one charge per order", both, heldOrder},
 		{"cancel", both, canceledCharge},
 		{"duplicate request", []string{"api"}, func(context.Context, *place) (job, error) {
 			j, err := charged(newOrder(visa), "succeeded", "")
@@ -134,6 +135,21 @@ func canceledCharge(ctx context.Context, p *place) (job, error) {
 		request: request{path: "/v1/charges/" + c.ID + "/cancel", key: unique(), body: []byte(`{}`)},
 		answer:  http.StatusAccepted, status: "failed", code: "canceled",
 	}, err
+}
+
+const setOneChargePerOrder = `update merchants set one_charge_per_order = $1`
+
+// heldOrder is declined, so its order is held and freed.
+func heldOrder(ctx context.Context, p *place) (job, error) {
+	if _, err := p.tables.Exec(ctx, setOneChargePerOrder, true); err != nil {
+		return job{}, err
+	}
+	j, err := charged(newOrder(cardDeclined), "failed", "card_declined")
+	j.before = func(ctx context.Context, p *place) error {
+		_, err := p.tables.Exec(ctx, setOneChargePerOrder, false)
+		return err
+	}
+	return j, err
 }
 
 // redeliver moves the group's offset back to before the last n messages.

@@ -10,7 +10,7 @@ import (
 
 // CancelCharge accepts a request to cancel a charge and answers the charge as it is.
 // Whether the cancellation or a capture in flight wins is decided later, at the provider.
-// Errors without an answer in r.Refusals: ledger.ErrNotFound, domain.ErrFinished, and those
+// Errors without an answer of r.Refuse: ledger.ErrNotFound, domain.ErrFinished, and those
 // of idempotency.Receiver.
 func (in *Intake) CancelCharge(ctx context.Context, account Account, r Request, chargeID string) (idempotency.Outcome, error) {
 	return in.do(ctx, account, r, func(ctx context.Context, _ time.Time, write writer) (idempotency.Answer, error) {

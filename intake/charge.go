@@ -28,9 +28,17 @@ type Charge struct {
 // Item is a quantity of one article.
 type Item = domain.Item
 
+// OrderTakenError refuses a charge for an order that has one.
+type OrderTakenError struct {
+	Charge domain.View // pending or succeeded
+}
+
+func (e *OrderTakenError) Error() string { return "the order has the charge " + e.Charge.ID }
+
 // AcceptCharge accepts a charge: one read if the key has its answer, one read and one
-// commit if it is new; without the read if the state of the key is known. Errors:
-// domain.ErrInvalid, ErrExpired and those of idempotency.Receiver.
+// commit if it is new; without the read if the state of the key is known. With
+// OneChargePerOrder it reads the order too. Errors: domain.ErrInvalid, ErrExpired, those of
+// idempotency.Receiver, and *OrderTakenError where r.Refuse has no answer to it.
 func (in *Intake) AcceptCharge(ctx context.Context, account Account, r Request, c Charge) (idempotency.Outcome, error) {
 	id, err := newID("ch_")
 	if err != nil {
@@ -40,9 +48,12 @@ func (in *Intake) AcceptCharge(ctx context.Context, account Account, r Request, 
 	if err != nil {
 		return idempotency.Outcome{}, err
 	}
-	return in.do(ctx, account, r, func(_ context.Context, now time.Time, write writer) (idempotency.Answer, error) {
+	return in.do(ctx, account, r, func(ctx context.Context, now time.Time, write writer) (idempotency.Answer, error) {
 		if at := command.ExpiresAt; !at.IsZero() && !now.Before(at) {
 			return idempotency.Answer{}, fmt.Errorf("accept a charge until %s: %w", at, ErrExpired)
+		}
+		if err := in.checkOrder(ctx, account, c.OrderID); err != nil {
+			return idempotency.Answer{}, err
 		}
 		stream, err := write(ledger.New(id), command)
 		if err != nil {
@@ -50,6 +61,26 @@ func (in *Intake) AcceptCharge(ctx context.Context, account Account, r Request, 
 		}
 		return accepted("/v1/charges/"+id, stream.View())
 	})
+}
+
+// checkOrder returns an OrderTakenError if a charge holds the order. The commit decides:
+// held_orders_one_charge refuses it if a rival was first, and the next try finds the rival here.
+//
+// The charge may be the one that was accepted under this very key, by a request in flight. Its
+// refusal is an answer under the key, so the key refuses it, and the first answer is replayed.
+// Test: TestAcceptCharge_onceForEachOrder.
+func (in *Intake) checkOrder(ctx context.Context, account Account, order string) error {
+	if !account.OneChargePerOrder {
+		return nil
+	}
+	holder, err := ledger.LoadHolder(ctx, in.DB.Tenant(account.MerchantID), account.MerchantID, order)
+	switch {
+	case errors.Is(err, ledger.ErrNotFound):
+		return nil
+	case err != nil:
+		return fmt.Errorf("%w: %w", idempotency.ErrUnknown, err)
+	}
+	return &OrderTakenError{Charge: holder.View()}
 }
 
 // ErrExpired refuses a charge that expires before it is accepted. It is not stored: the key is
@@ -69,7 +100,7 @@ func (c Charge) command(a Account) (domain.RequestCharge, error) {
 	command := domain.RequestCharge{
 		MerchantID: a.MerchantID, OrderID: c.OrderID, Amount: c.Amount, Currency: domain.Currency(c.Currency), Fee: fees.Of(c.Amount),
 		PaymentMethod: c.PaymentMethod, Items: c.Items, Description: c.Description, Metadata: c.Metadata, Notify: a.Notify,
-		ExpiresAt: expires,
+		ExpiresAt: expires, OneChargePerOrder: a.OneChargePerOrder,
 	}
 	if c.ReturnURL != nil {
 		command.ReturnURL = *c.ReturnURL

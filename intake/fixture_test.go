@@ -1,6 +1,7 @@
 package intake_test
 
 import (
+	"errors"
 	"net/http"
 	"strings"
 	"testing"
@@ -28,10 +29,16 @@ func request(key, fingerprint string) intake.Request {
 		Request: idempotency.Request{Fingerprint: []byte(fingerprint)},
 		ID:      "req_1",
 	}
-	for _, err := range []error{ledger.ErrNotFound, domain.ErrFinished, domain.ErrNotCaptured, domain.ErrExceedsCaptured} {
-		r.Refusals = append(r.Refusals, intake.Refusal{
-			Err: err, Answer: idempotency.Answer{StatusCode: http.StatusConflict, ContentType: "text/plain", Body: []byte(err.Error())},
-		})
+	r.Refuse = func(err error) (idempotency.Answer, bool) {
+		if taken, ok := errors.AsType[*intake.OrderTakenError](err); ok {
+			return idempotency.Answer{StatusCode: http.StatusConflict, ContentType: "text/plain", Body: []byte(taken.Charge.ID)}, true
+		}
+		for _, known := range []error{ledger.ErrNotFound, domain.ErrFinished, domain.ErrNotCaptured, domain.ErrExceedsCaptured} {
+			if errors.Is(err, known) {
+				return idempotency.Answer{StatusCode: http.StatusConflict, ContentType: "text/plain", Body: []byte(known.Error())}, true
+			}
+		}
+		return idempotency.Answer{}, false
 	}
 	return r
 }

@@ -53,6 +53,9 @@ type Account struct {
 	FeeBasisPoints int64
 	FeeFixed       map[string]int64 // currency → minor units
 	Notify         bool             // the merchant has a webhook endpoint
+
+	// OneChargePerOrder: an order has at most one charge that is pending or has succeeded.
+	OneChargePerOrder bool
 }
 
 // Request identifies a request: the same key with the same rest is the same request.
@@ -70,16 +73,10 @@ type Request struct {
 	// receiver's Wait if zero.
 	Wait time.Duration
 
-	// Refusals are the answers to the errors by which a charge refuses a request: it does
-	// not exist, is in the wrong state or has too little left. Such an answer is stored
-	// under the key like any other.
-	Refusals []Refusal
-}
-
-// Refusal is the answer to a request that ends with an error.
-type Refusal struct {
-	Err    error
-	Answer idempotency.Answer
+	// Refuse returns the answer to an error by which a charge refuses a request: it does
+	// not exist, is in the wrong state, has too little left, or has the order. Such an answer
+	// is stored under the key like any other. Other errors have none.
+	Refuse func(error) (answer idempotency.Answer, ok bool)
 }
 
 // writer decides a command on a stream and queues its writes: the events, their postings
@@ -103,9 +100,9 @@ func (in *Intake) do(ctx context.Context, account Account, r Request, work func(
 		answer, err := work(ctx, now, func(s ledger.Stream, command domain.Command) (ledger.Stream, error) {
 			return r.write(b, s, command, now.Truncate(time.Millisecond))
 		})
-		for _, refusal := range r.Refusals {
-			if errors.Is(err, refusal.Err) {
-				return refusal.Answer, nil
+		if err != nil && r.Refuse != nil {
+			if refusal, ok := r.Refuse(err); ok {
+				return refusal, nil
 			}
 		}
 		return answer, err

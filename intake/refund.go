@@ -24,7 +24,7 @@ type Refund struct {
 
 // RequestRefund accepts a refund of a charge. The amount is checked against the charge's
 // stream and committed at its next version, so of rivals that together exceed the charge
-// only some succeed. Errors without an answer in r.Refusals: ledger.ErrNotFound,
+// only some succeed. Errors without an answer of r.Refuse: ledger.ErrNotFound,
 // domain.ErrNotCaptured, domain.ErrExceedsCaptured, domain.ErrTooManyRefunds, ErrStep, and
 // those of idempotency.Receiver.
 func (in *Intake) RequestRefund(ctx context.Context, account Account, r Request, chargeID string, refund Refund) (idempotency.Outcome, error) {

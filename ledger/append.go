@@ -60,10 +60,12 @@ func Writes() []groupcommit.Statement {
 	return []groupcommit.Statement{
 		{SQL: insertEvent, ManyRows: insertEvents},
 		{SQL: insertPosting, ManyRows: insertPostings},
+		{SQL: holdOrder, Table: "held_orders", Row: groupcommit.ByText},
+		{SQL: freeOrder, Table: "held_orders", Row: groupcommit.ByText},
 	}
 }
 
-// Append queues events and the postings that they cause after the last event of s, and
+// Append queues events, the postings that they cause and the hold on an order after the last event of s, and
 // returns the stream as it is once the batch has committed. It does no I/O. The commit is
 // refused as a whole, with an error for which IsConflict is true, if meanwhile the stream
 // has an event at one of these versions, or no longer has the last event of s.
@@ -98,6 +100,7 @@ func Append(b *pgx.Batch, s Stream, cause Cause, events ...domain.Event) (Stream
 		for leg, p := range postings {
 			b.Queue(insertPosting, s.ID, version, leg+1, merchant, p.Debit, p.Credit, p.Amount, p.Currency)
 		}
+		keepOrder(b, next, e)
 	}
 	return next, nil
 }
@@ -125,13 +128,14 @@ func eventID(s Stream, causation, name string) uuid.UUID {
 
 // IsConflict reports whether a commit was refused because the stream is not the one that
 // was decided on: load, fold and decide again. Mostly the stream has grown; an effect whose
-// event it has by then is not repeated. After a failover that lost commits it is shorter, or
+// event it has by then is not repeated. Or another charge holds its order. After a failover that lost commits it is shorter, or
 // does not exist (ErrNotFound).
 func IsConflict(err error) bool {
 	switch groupcommit.Constraint(err) {
 	case "ledger_events_version_once", "ledger_events_event_once", "ledger_events_previous_exists",
 		"ledger_events_one_capture", "ledger_events_one_outcome",
-		"ledger_events_one_refund_outcome", "ledger_events_one_refund_reversal", "ledger_events_one_dispute":
+		"ledger_events_one_refund_outcome", "ledger_events_one_refund_reversal", "ledger_events_one_dispute",
+		"held_orders_one_charge":
 		return true
 	}
 	return false

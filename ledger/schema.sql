@@ -147,6 +147,19 @@ comment on table ledger_postings is 'double entry: each row moves an amount from
 comment on column ledger_postings.amount is 'minor units';
 comment on column ledger_postings.debit is 'kind:owner:currency';
 
+-- The order of a charge that wants to be the only one: held from the commit that accepts the
+-- charge to the commit that fails it, and for ever if the charge succeeds.
+create table held_orders (
+  merchant_id text collate "C" not null,
+  order_id    text collate "C" not null,
+  stream_id   text collate "C" not null,
+
+  -- Of two charges for an order one is refused.
+  constraint held_orders_one_charge primary key (merchant_id, order_id)
+);
+comment on table held_orders is 'the orders of charges with one_charge_per_order that are pending or have succeeded';
+comment on column held_orders.stream_id is 'the charge';
+
 create function refuse_change() returns trigger language plpgsql as $$
 begin
   raise exception '% is append-only: % refused', tg_table_name, tg_op

@@ -14,6 +14,7 @@
 //   - The postings of an event are committed with the event, or not at all.
 //   - A decision on an older state of a stream is refused, together with everything else
 //     in its batch.
+//   - Of the charges with OneChargePerOrder an order has at most one that has not failed.
 //   - The Projector folds each event once into the list of charges and the balances. A charge
 //     that it cannot read is set aside and holds up no other.
 //   - Rebuild makes both anew from the events, byte for byte.
@@ -23,8 +24,8 @@
 // Events have no order between streams: position is the order of inserts, not of commits.
 // The list of charges follows the events by a moment. Streams and balances do not.
 //
-// Tables: ledger_events, ledger_postings, projections, charge_list, charges_set_aside,
-// account_balances.
+// Tables: ledger_events, ledger_postings, held_orders, projections, charge_list,
+// charges_set_aside, account_balances.
 package ledger
 
 import (

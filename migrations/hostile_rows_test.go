@@ -41,6 +41,8 @@ select overlay(md5(m || v)::uuid::text placing '8' from 15)::uuid, 'ch_' || m, v
                     (2, 'charge.succeeded.v1', '{}'),
                     (3, 'refund.requested.v1', '{"refund_id":"re_1","amount":400}'),
                     (4, 'charge.cancel_requested.v1', '{}')) e(v, type, data);
+insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
+values (gen_random_uuid(), 'ch_earlier', 1, 'charge.requested.v1', 1, 'acme', '{"order_id":"1","one_charge_per_order":true}', '{}', now());
 insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, due_at, waits, attempts, holder, fence, done_fence)
 select 'fulfillment', 'evt_' || s || '_' || m, 'ch_' || m, 'stripe.refund.updated', '', '{}', '', case s when 'waiting' then 'pending' else s end,
        now() + interval '1 hour', case s when 'waiting' then 1 else 0 end, 0, null, 1, case s when 'done' then 1 end
@@ -61,6 +63,8 @@ var (
 		"stream_id": "'ch_acme'", "version": "1", "leg": "1", "merchant_id": "'acme'", "debit": "'customer_receivable:acme:USD'",
 		"credit": "'merchant_pending:acme:USD'", "amount": "1000", "currency": "'USD'",
 	}
+	held     = row{"merchant_id": "'acme'", "order_id": "'1'", "stream_id": "'ch_new'"}
+	alone    = requested.but("data", `'{"merchant_id":"acme","order_id":"1","amount":500,"currency":"USD","one_charge_per_order":true}'`)
 	returned = owed.but("version", "3", "debit", "'merchant_payable:acme:USD'", "credit", "'refund_clearing:acme:USD'", "amount", "400")
 	wake     = row{
 		"topic": "'charges'", "message_id": eventID("acme", 3), "payload": sealed("acme", 3, "refund.requested.v1"),
@@ -97,6 +101,9 @@ func sealed(merchant string, version int, kind string) string {
 func limited(returnURL, expiresAt string) row {
 	return requested.but("data", `'{"merchant_id":"acme","order_id":"1","amount":500,"currency":"USD","return_url":`+returnURL+`,"expires_at":`+expiresAt+`}'`)
 }
+
+// before is what a request inserts before its row of a table.
+var before = map[string]string{"held_orders": alone.insert("ledger_events")}
 
 // inserts are, for each table that the api may insert into, what a request causes and what
 // an attacker would add instead.
@@ -162,6 +169,16 @@ func inserts() map[string]struct{ caused, forged map[string]row } {
 				"a refund by its charge":    owed.but("version", "3", "amount", "400"),
 				"a charge by its refund":    returned.but("version", "1", "amount", "1000"),
 				"a refund of another's sum": returned.but("amount", "401"),
+			},
+		},
+		"held_orders": {
+			map[string]row{"by the charge of this commit": held},
+			map[string]row{
+				"of another merchant":         held.but("merchant_id", "'globex'"),
+				"another order":               held.but("order_id", "'2'"),
+				"by a charge that is none":    held.but("stream_id", "'ch_none'"),
+				"by an earlier charge":        held.but("stream_id", "'ch_earlier'"),
+				"by one that did not want it": held.but("stream_id", "'ch_acme'"),
 			},
 		},
 		"outbox": {

@@ -222,11 +222,11 @@ select relname::text
 	}
 	for table, cases := range all {
 		for name, r := range cases.caused {
-			if code := h.try(t, `set local payonce.merchant = 'acme'`, r.insert(table)); code != "" {
+			if code := h.try(t, `set local payonce.merchant = 'acme'`, before[table], r.insert(table)); code != "" {
 				t.Errorf("%s %s: %s", table, name, code)
 			}
 			for _, merchant := range []string{"globex", "", "ACME"} {
-				if code := h.try(t, `set local payonce.merchant = '`+merchant+`'`, r.insert(table)); code != refused {
+				if code := h.try(t, `set local payonce.merchant = '`+merchant+`'`, before[table], r.insert(table)); code != refused {
 					t.Errorf("%s %s, as %q: %q, want %s", table, name, merchant, code, refused)
 				}
 			}
@@ -234,7 +234,7 @@ select relname::text
 		for name, r := range cases.forged {
 			// A constraint of the table may refuse what no policy looks at, and a cast (22…) what is
 			// of another type.
-			if code := h.try(t, `set local payonce.merchant = 'acme'`, r.insert(table)); code != refused && code != "23514" && !strings.HasPrefix(code, "22") {
+			if code := h.try(t, `set local payonce.merchant = 'acme'`, before[table], r.insert(table)); code != refused && code != "23514" && !strings.HasPrefix(code, "22") {
 				t.Errorf("%s %s: %q, want %s", table, name, code, refused)
 			}
 		}

@@ -153,7 +153,7 @@ create trigger inbox_discarded
 create trigger merchants_set
  after insert or update on merchants
    for each row
-       execute function record_action('merchant set', merchant_id, merchant_id, '', '{fee_basis_points,fee_fixed,webhook_url,webhook_generation}');
+       execute function record_action('merchant set', merchant_id, merchant_id, '', '{fee_basis_points,fee_fixed,one_charge_per_order,webhook_url,webhook_generation}');
 
 -- A key is new.
 create trigger api_keys_created
@@ -310,6 +310,11 @@ grant select,
 grant select, insert on ledger_postings to payonce_api, payonce_worker;
 grant execute on function charge_by_id, charge_by_payment_intent to payonce_api;
 
+-- The api holds an order in the commit that accepts its charge. The worker frees it in the
+-- commit that fails the charge.
+grant select, insert on held_orders to payonce_api;
+grant select, delete on held_orders to payonce_worker;
+
 -- The worker folds the projections and the api reads them. Operators begin a generation,
 -- put it in place and remove it.
 grant select on projections, charge_list, account_balances to payonce_api, payonce_worker;
@@ -368,7 +373,7 @@ grant execute on function api_keys_by_prefix, api_keys_used to payonce_api;
 -- The console shows what all merchants' charges did, and no payload of a request, no secret and
 -- no API key. Of an operator it stores what is decided about a dead letter.
 grant select
-   on ledger_events, ledger_postings, projections, charge_list, account_balances, charges_set_aside,
+   on ledger_events, ledger_postings, held_orders, projections, charge_list, account_balances, charges_set_aside,
       outbox, outbox_offsets, inbox, stock, reservations, webhook_resends, operator_actions
    to payonce_console;
 grant select (scope, operation, key, status_code, location, body, created_at, expires_at) on idempotency_keys to payonce_console;
@@ -386,6 +391,7 @@ grant select on audit_results to payonce_worker;
 
 alter table ledger_events    enable row level security;
 alter table ledger_postings  enable row level security;
+alter table held_orders      enable row level security;
 alter table charge_list      enable row level security;
 alter table account_balances enable row level security;
 alter table idempotency_keys enable row level security;
@@ -402,6 +408,7 @@ alter table webhook_resends  enable row level security;
 -- The worker works for all merchants.
 create policy worker on ledger_events    to payonce_worker using (true) with check (true);
 create policy worker on ledger_postings  to payonce_worker using (true) with check (true);
+create policy worker on held_orders      to payonce_worker using (true) with check (true);
 create policy worker on charge_list      to payonce_worker using (true) with check (true);
 create policy worker on account_balances to payonce_worker using (true) with check (true);
 create policy worker on idempotency_keys to payonce_worker using (true) with check (true);
@@ -417,6 +424,7 @@ create policy worker on webhook_secrets for select to payonce_worker using (true
 -- The console reads for all merchants, and decides about dead letters of all of them.
 create policy console on ledger_events    for select to payonce_console using (true);
 create policy console on ledger_postings  for select to payonce_console using (true);
+create policy console on held_orders      for select to payonce_console using (true);
 create policy console on charge_list      for select to payonce_console using (true);
 create policy console on account_balances for select to payonce_console using (true);
 create policy console on idempotency_keys for select to payonce_console using (true);
@@ -438,6 +446,8 @@ create policy forget on webhook_secrets for update to payonce_worker
 -- names. Once a session has set the setting it is '' and not null afterwards, which is no
 -- merchant's name.
 create policy tenant on ledger_postings for select to payonce_api
+ using (merchant_id = current_setting('payonce.merchant', true));
+create policy tenant on held_orders for select to payonce_api
  using (merchant_id = current_setting('payonce.merchant', true));
 create policy tenant on charge_list for select to payonce_api
  using (merchant_id = current_setting('payonce.merchant', true));
@@ -535,6 +545,17 @@ create policy request on ledger_postings for insert to payonce_api
                     from ledger_events e
                    where e.stream_id = ledger_postings.stream_id
                      and e.version = ledger_postings.version));
+
+-- A charge holds its own order, if it wants to be the only one, and only by the commit that
+-- accepts it: the order of a charge that has failed stays free.
+create policy request on held_orders for insert to payonce_api
+  with check (merchant_id = current_setting('payonce.merchant', true)
+              and (select e.data ->> 'order_id' = held_orders.order_id
+                      and e.data ->> 'one_charge_per_order' = 'true'
+                      and e.txid = pg_current_xact_id()
+                     from ledger_events e
+                    where e.stream_id = held_orders.stream_id
+                      and e.version = 1));
 
 -- A message of the api wakes the worker for a request that is in the ledger, and says what
 -- the ledger says: the payload is that of ledger.Stream.Seal, to the byte. Other topics are

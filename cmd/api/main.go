@@ -82,14 +82,15 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	ready := program.NewReadiness(ctx, db, time.Now)
 	defer ready.Close()
 	server, err := httpapi.New(httpapi.Config{
-		DB:            db,
-		Intake:        &intake.Intake{DB: db, Keys: keys},
-		InFlight:      inFlightStatus[s.InFlight],
-		NaturalKeys:   s.IdempotencyKeyMode == "natural",
-		StripeSecrets: split(s.StripeWebhookSecret.Reveal()), // two while one replaces the other
-		Limits:        s.limits(),
-		Ready:         ready.Ask,
-		Origins:       origins, DocsHosts: s.docsHosts(),
+		DB:                db,
+		Intake:            &intake.Intake{DB: db, Keys: keys},
+		InFlight:          inFlightStatus[s.InFlight],
+		NaturalKeys:       s.IdempotencyKeyMode == "natural",
+		OneChargePerOrder: s.OneChargePerOrder,
+		StripeSecrets:     split(s.StripeWebhookSecret.Reveal()), // two while one replaces the other
+		Limits:            s.limits(),
+		Ready:             ready.Ask,
+		Origins:           origins, DocsHosts: s.docsHosts(),
 		KeepsCardNumbers: s.CardNumberCheck == "off",
 		TrustedProxies:   s.TrustedProxies,
 		Now:              time.Now,

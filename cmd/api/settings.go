@@ -41,6 +41,9 @@ type settings struct {
 	// required: a request without the header Idempotency-Key is refused. natural: the key of a
 	// charge is derived from its order.
 	IdempotencyKeyMode string `env:"IDEMPOTENCY_KEY_MODE" envDefault:"required"`
+	// An order has at most one charge that is pending or has succeeded: a further one is refused.
+	// false: only those of merchants that are seeded with --one-charge-per-order.
+	OneChargePerOrder bool `env:"ONE_CHARGE_PER_ORDER"`
 	// on: a text that holds a card number is refused. off: it is stored.
 	CardNumberCheck string `env:"CARD_NUMBER_CHECK" envDefault:"on"`
 	// Requests per second that one merchant may send to this api, replays and refused ones

@@ -31,7 +31,10 @@ type seedCmd struct {
 	FeeBasisPoints int64            `default:"300" help:"Fee in hundredths of a percent of a captured amount."`
 	FeeFixed       map[string]int64 `help:"Fee per captured charge, as CURRENCY=minor units." placeholder:"USD=30"`
 	SKU            map[string]int64 `help:"An article and how many there are, as sku=quantity. Repeatable." placeholder:"tshirt=1000"`
-	JSON           bool             `name:"json" help:"Print the merchant, and the key if one was created, as JSON."`
+
+	OneChargePerOrder *bool `negatable:"" help:"Whether an order has at most one charge that is pending or has succeeded: a further one is refused. It counts for charges that are accepted from then on."`
+
+	JSON bool `name:"json" help:"Print the merchant, and the key if one was created, as JSON."`
 }
 
 // run registers everything in one commit. What exists already stays: seeding
@@ -45,6 +48,9 @@ func (s seedCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
 	merchant := merchants.Merchant{ID: s.Merchant, FeeBasisPoints: s.FeeBasisPoints, FeeFixed: s.FeeFixed}
 	if err := merchants.Register(b, merchant, merchants.Webhook{URL: s.WebhookURL, Secret: s.WebhookSecret}); err != nil {
 		return err
+	}
+	if s.OneChargePerOrder != nil {
+		merchants.SetOneChargePerOrder(b, s.Merchant, *s.OneChargePerOrder)
 	}
 	rotates, err := s.rotates(ctx, b, db)
 	if err != nil {

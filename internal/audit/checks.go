@@ -64,6 +64,22 @@ then format('%s: captured %s times', stream_id, captures)`},
         group by data ->> 'provider', data ->> 'payment_intent') i`, `
 when captures > 1
 then format('%s: captured for %s and %s', intent, first, last)`},
+	{"one charge per order, where that is wanted", `(
+       select e.stream_id, e.merchant_id, e.data ->> 'order_id' as order_id, c.failures,
+              count(*) filter (where c.failures = 0) over (partition by e.merchant_id, e.data ->> 'order_id') as alive
+         from ledger_events e
+         join charges c using (stream_id)
+        where e.type like 'charge.requested.v%'
+          and e.data ->> 'one_charge_per_order' = 'true') w
+  full join held_orders h using (stream_id, merchant_id, order_id)`, `
+when failures is null
+then format('%s: holds an order that it did not ask for', stream_id)
+when failures > 0 and h.ctid is not null
+then format('%s: failed, and holds its order', stream_id)
+when failures = 0 and alive > 1
+then format('%s: one of %s charges of its order that have not failed', stream_id, alive)
+when failures = 0 and h.ctid is null
+then format('%s: has not failed, and its order is free', stream_id)`},
 	{"one outcome per charge", `charges`, `
 when successes + failures > 1
 then stream_id || ': more than one outcome'`},

@@ -123,7 +123,7 @@ func (f *fixture) intake() *intake.Intake {
 }
 
 func account(merchant string, notify bool) intake.Account {
-	return intake.Account{MerchantID: merchant, FeeBasisPoints: 300, Notify: notify}
+	return intake.Account{MerchantID: merchant, FeeBasisPoints: 300, Notify: notify, OneChargePerOrder: true}
 }
 
 func request(merchant, operation, name string) intake.Request {

@@ -68,6 +68,7 @@ const (
 	oneKey    = "every refund was accepted under one key"
 	canceled  = "every cancellation was accepted under a key"
 	balances  = "projected balances are the sums of the postings"
+	oneCharge = "one charge per order, where that is wanted"
 )
 
 var planted = []plant{
@@ -101,6 +102,11 @@ update idempotency_keys
 	{"every charge was accepted under one key", "all keys gone", `delete from idempotency_keys`, []string{canceled, oneKey}},
 	{"one capture per charge", "a second capture", appendEvent("sold", "payment.captured.v1", `{"provider": "stripe", "payment_intent": "pi_x", "amount": 1000, "currency": "USD", "fee": 30}`), []string{posted, legal}},
 	{"one charge per captured payment intent", "an intent captured for two charges", setData("payment_intent", `"pi_sold"`, `stream_id = '{bought}' and type in ('payment.started.v1', 'payment.captured.v1')`), nil},
+	{oneCharge, "an order that is free", `delete from held_orders where stream_id = '{sold}'`, nil},
+	{oneCharge, "an order held without need", `insert into held_orders values ('acme', 'x', '{sold}')`, nil},
+	{oneCharge, "an order held after a failure", `insert into held_orders values ('acme', 'declined', '{declined}')`, nil},
+	{oneCharge, "an order charged twice", setData("order_id", `"sold"`, `stream_id = '{bought}' and version = 1`) + `;
+delete from held_orders where stream_id = '{bought}'`, []string{"the list shows each charge as its events say"}},
 	{"one outcome per charge", "a second outcome", appendEvent("refused", "charge.failed.v1", `{"code": "out_of_stock", "message": ""}`), []string{messages, posted, legal}},
 	{"a charge succeeded exactly if it was captured", "a success without a capture", appendEvent("paying", "charge.succeeded.v1", `{}`), []string{"clearing accounts are empty after the outcome", "a reservation follows its charge's outcome", messages, legal}},
 	{"a charge succeeded exactly if it was captured", "a capture without a success", appendEvent("paying", "payment.captured.v1", `{"provider": "stripe", "payment_intent": "pi_paying", "amount": 1000, "currency": "USD", "fee": 30}`), []string{posted}},

@@ -241,6 +241,7 @@ type problem struct {
 	Retryable *bool        `json:"retryable"`
 	RetryWith string       `json:"retry_with"`
 	Errors    []fieldError `json:"errors,omitempty"`
+	Charge    any          `json:"charge,omitempty"`
 }
 
 type fieldError struct {

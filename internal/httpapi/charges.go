@@ -25,6 +25,7 @@ func (a *API) createCharge(c echo.Context) error {
 		return err
 	}
 	return a.keyed(c, body, "charge", body.OrderID, func(ctx context.Context, account intake.Account, r intake.Request) (idempotency.Outcome, error) {
+		r.Refuse = refuseOf(c)
 		return a.Intake.AcceptCharge(ctx, account, r, body)
 	})
 }
@@ -40,7 +41,7 @@ func (a *API) cancelCharge(c echo.Context) error {
 		return err
 	}
 	return a.keyed(c, body, "cancel", id, func(ctx context.Context, account intake.Account, r intake.Request) (idempotency.Outcome, error) {
-		r.Refusals = refusalsOfCharges(c)
+		r.Refuse = refuseOf(c)
 		return a.Intake.CancelCharge(ctx, account, r, id)
 	})
 }
@@ -56,7 +57,7 @@ func (a *API) createRefund(c echo.Context) error {
 		return err
 	}
 	return a.keyed(c, body, refundOperation, id, func(ctx context.Context, account intake.Account, r intake.Request) (idempotency.Outcome, error) {
-		r.Refusals = refusalsOfCharges(c)
+		r.Refuse = refuseOf(c)
 		return a.Intake.RequestRefund(ctx, account, r, id, body)
 	})
 }

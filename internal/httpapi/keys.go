@@ -57,6 +57,7 @@ func (a *API) keyed(
 	m := merchantOf(c)
 	outcome, err := accept(c.Request().Context(), intake.Account{
 		MerchantID: m.ID, FeeBasisPoints: m.FeeBasisPoints, FeeFixed: m.FeeFixed, Notify: m.HasWebhook,
+		OneChargePerOrder: a.OneChargePerOrder || m.OneChargePerOrder,
 	}, intake.Request{
 		Key: idempotency.Key{Scope: m.ID, Operation: operation(c), Value: storedKey(value)},
 		Request: idempotency.Request{
@@ -110,16 +111,13 @@ func preferredWait(values []string) (wait time.Duration, asked bool) {
 	return 0, false
 }
 
-// refusalsOfCharges are the answers to what a charge may refuse, as they are stored.
-func refusalsOfCharges(c echo.Context) []intake.Refusal {
-	stored := make([]intake.Refusal, len(ofCharges))
-	for i, r := range ofCharges {
-		r.problem.RetryWith = newKey // under this one the answer stays
-		stored[i] = intake.Refusal{Err: r.sentinel, Answer: idempotency.Answer{
-			StatusCode: r.problem.Status, ContentType: problemType, Body: r.problem.document(c),
-		}}
+// refuseOf returns the answer to what a charge refuses, as it is stored.
+func refuseOf(c echo.Context) func(error) (idempotency.Answer, bool) {
+	return func(err error) (idempotency.Answer, bool) {
+		p, found := problemOf(err, ofCharges)
+		p.RetryWith = newKey // under this one the answer stays
+		return idempotency.Answer{StatusCode: p.Status, ContentType: problemType, Body: p.document(c)}, found
 	}
-	return stored
 }
 
 type keyView struct {

@@ -30,6 +30,7 @@ type problem struct {
 	Retryable bool         `json:"retryable"`
 	RetryWith string       `json:"retry_with"`
 	Errors    []fieldError `json:"errors,omitempty"`
+	Charge    *domain.View `json:"charge,omitempty"` // that has the order
 }
 
 // fieldError names one wrong member by its JSON Pointer (RFC 6901).
@@ -59,6 +60,7 @@ var (
 	errUnsupportedMediaType = newProblem("unsupported-media-type", http.StatusUnsupportedMediaType, sameKey, "The body is not JSON",
 		"send JSON in UTF-8, not packed, and Content-Type: application/json")
 	errConflict      = newProblem("conflict", http.StatusConflict, newKey, "The charge is not in a state for this", "")
+	errOrderTaken    = newProblem("order-taken", http.StatusConflict, newKey, "The order has a charge", "its charge is pending or has succeeded; if it fails, send the request with a new key")
 	errNotDeadLetter = newProblem("conflict", http.StatusConflict, newKey, "The message is not a dead letter", "another request has decided about it, or it was never a dead letter")
 	errRefundExceeds = newProblem("refund-exceeds-captured", http.StatusUnprocessableEntity, newKey, "The refund is more than is left",
 		"what was captured, less the refunds that succeeded or are on their way, does not cover it")
@@ -223,10 +225,23 @@ func (a *API) classify(err error) problem {
 	case errors.As(err, &differs):
 		return reused(differs.Pointers)
 	}
-	for _, r := range refusals {
-		if errors.Is(err, r.sentinel) {
-			return r.problem
-		}
+	p, found := problemOf(err, refusals)
+	if !found {
+		return errUnavailable
 	}
-	return errUnavailable
+	return p
+}
+
+// problemOf returns the problem of an error that one of the refusals names.
+func problemOf(err error, of []refusal) (p problem, found bool) {
+	if taken, ok := errors.AsType[*intake.OrderTakenError](err); ok {
+		p = errOrderTaken
+		p.Charge = &taken.Charge
+		return p, true
+	}
+	i := slices.IndexFunc(of, func(r refusal) bool { return errors.Is(err, r.sentinel) })
+	if i < 0 {
+		return problem{}, false
+	}
+	return of[i].problem, true
 }

@@ -53,6 +53,9 @@ type Config struct {
 	InFlight int
 	// NaturalKeys derives the idempotency key of a request from what the request is about.
 	NaturalKeys bool
+	// OneChargePerOrder refuses, for every merchant, a charge for an order that has one which
+	// is pending or has succeeded.
+	OneChargePerOrder bool
 	// StripeSecrets sign the provider's events: one, or two while it is replaced. Without
 	// any, every event is refused.
 	StripeSecrets []string

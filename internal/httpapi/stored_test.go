@@ -10,6 +10,7 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/testdb"
 )
 
@@ -141,4 +142,36 @@ func (m *memory) Find(_ context.Context, key idempotency.Key, _ []byte) idempote
 		defer m.mu.Unlock()
 		m.records[place] = record
 	}}
+}
+
+// TestOneChargePerOrder: a second key of an order is answered 409 with the order's charge as it
+// was then, and the answer stays. Of one merchant by its account, of all by the setting.
+func TestOneChargePerOrder(t *testing.T) {
+	t.Parallel()
+	for name, ofAll := range map[string]bool{"of a merchant": false, "of all": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := serve(t, func(api *httpapi.Config) { api.OneChargePerOrder = ofAll })
+			testdb.Exec(t, w.db.Pool(), fmt.Sprintf(`update merchants set one_charge_per_order = %t where merchant_id = 'acme'`, !ofAll))
+			first := w.accept(t, "first", body()).header.Get("Location")
+			refused := func(key, status string) {
+				t.Helper()
+				a := w.send(t, post(key, body()))
+				p := readProblem(t, a)
+				if p.Type != "/problems/order-taken" || p.Status != http.StatusConflict || p.RetryWith != "new-key" ||
+					!strings.Contains(a.body, `"charge":{"id":"`+strings.TrimPrefix(first, "/v1/charges/")+`"`) ||
+					!strings.Contains(a.body, `"status":"`+status+`"`) {
+					t.Errorf("%s is answered %s", key, a.body)
+				}
+			}
+			refused("second", "pending")
+			w.happen(t, first, domain.CancelCharge{}, domain.FailCanceled{})
+			refused("second", "pending")
+			first = w.captured(t, "third")
+			refused("fourth", "succeeded")
+			if s := w.accept(t, "other", body("order_id", `"another"`)); s.status != http.StatusAccepted {
+				t.Errorf("another order is answered %s", s.body)
+			}
+		})
+	}
 }

@@ -192,6 +192,7 @@ const selectByKey = `
 select set_config('payonce.merchant', coalesce(k.merchant_id, ''), true) as merchant_id,
        coalesce(k.fee_basis_points, 0)                                   as fee_basis_points,
        coalesce(k.fee_fixed, '{}')                                       as fee_fixed,
+       coalesce(k.one_charge_per_order, false)                           as one_charge_per_order,
        coalesce(k.has_webhook, false)                                    as has_webhook,
        coalesce(k.scopes, '{}')                                          as scopes,
        k.addresses                                                       as addresses
@@ -246,7 +247,7 @@ func hashOf(secret string) []byte {
 
 func readMerchant(row pgx.CollectableRow) (m Merchant, err error) {
 	var fixed []byte
-	if err := row.Scan(&m.ID, &m.FeeBasisPoints, &fixed, &m.HasWebhook, &m.Scopes, &m.Addresses); err != nil {
+	if err := row.Scan(&m.ID, &m.FeeBasisPoints, &fixed, &m.OneChargePerOrder, &m.HasWebhook, &m.Scopes, &m.Addresses); err != nil {
 		return m, err
 	}
 	return m, json.Unmarshal(fixed, &m.FeeFixed)

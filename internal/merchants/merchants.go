@@ -43,7 +43,12 @@ type Merchant struct {
 	FeeBasisPoints int64
 	FeeFixed       map[string]int64 // currency → minor units
 	HasWebhook     bool
-	Scopes         []Scope // of the request's API key; Register ignores them
+
+	// OneChargePerOrder: an order has at most one charge that is pending or has succeeded.
+	// SetOneChargePerOrder sets it; Register ignores it.
+	OneChargePerOrder bool
+
+	Scopes []Scope // of the request's API key; Register ignores them
 
 	Addresses []netip.Prefix // from which the API key of the request is accepted; nil: any
 }
@@ -125,4 +130,15 @@ func Register(b *pgx.Batch, m Merchant, w Webhook) error {
 		b.Queue(insertFirstSecret, m.ID, w.Secret, hashOf(w.Secret))
 	}
 	return nil
+}
+
+const updateOneChargePerOrder = `
+update merchants
+   set one_charge_per_order = $2
+ where merchant_id = $1`
+
+// SetOneChargePerOrder queues whether each order of an account has at most one charge that is
+// pending or has succeeded, of those that are accepted from now on.
+func SetOneChargePerOrder(b *pgx.Batch, merchant string, on bool) {
+	b.Queue(updateOneChargePerOrder, merchant, on)
 }

@@ -4,12 +4,13 @@
 -- an end; a replaced secret signs beside its successor until its end.
 
 create table merchants (
-  merchant_id        text        collate "C" not null,
-  fee_basis_points   int         not null default 300,
-  fee_fixed          jsonb       not null default '{}',
-  webhook_url        text        collate "C",
-  webhook_generation int,
-  created_at         timestamptz not null default clock_timestamp(),
+  merchant_id          text        collate "C" not null,
+  fee_basis_points     int         not null default 300,
+  fee_fixed            jsonb       not null default '{}',
+  one_charge_per_order boolean     not null default false,
+  webhook_url          text        collate "C",
+  webhook_generation   int,
+  created_at           timestamptz not null default clock_timestamp(),
 
   -- A merchant registers once.
   constraint merchants_pkey primary key (merchant_id),
@@ -29,6 +30,7 @@ create table merchants (
 );
 comment on column merchants.fee_basis_points is 'hundredths of a percent of the amount, rounded half up in minor units';
 comment on column merchants.fee_fixed is 'currency → minor units, added to the percentage';
+comment on column merchants.one_charge_per_order is 'an order has at most one charge that is pending or has succeeded, of those accepted since';
 comment on column merchants.webhook_generation is 'the newest of the merchant''s webhook_secrets';
 
 create table api_keys (
@@ -122,13 +124,14 @@ create index webhook_secrets_to_forget
 -- small joined all keys with all merchants (40 ms a request with 50,000 keys).
 create function api_keys_by_prefix(prefixes text[])
 returns table (
-  key_hash         bytea,
-  scopes           text[],
-  addresses        cidr[],
-  merchant_id      text,
-  fee_basis_points int,
-  fee_fixed        jsonb,
-  has_webhook      boolean
+  key_hash             bytea,
+  scopes               text[],
+  addresses            cidr[],
+  merchant_id          text,
+  fee_basis_points     int,
+  fee_fixed            jsonb,
+  one_charge_per_order boolean,
+  has_webhook          boolean
 )
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
@@ -142,6 +145,7 @@ begin
          m.merchant_id,
          m.fee_basis_points,
          m.fee_fixed,
+         m.one_charge_per_order,
          m.has_webhook
     from unnest(prefixes) as asked (prefix)
    cross join lateral (
@@ -158,6 +162,7 @@ begin
          select merchant_id,
                 fee_basis_points,
                 fee_fixed,
+                one_charge_per_order,
                 webhook_url is not null as has_webhook
            from public.merchants
           where merchant_id = k.merchant_id

@@ -477,6 +477,10 @@ insert into projections (state) values ('stale');
 -- projections_pkey: a generation has its number alone
 insert into projections (generation, state) overriding system value values (1, 'building');
 
+-- held_orders_one_charge: an order is held by one charge
+insert into held_orders values ('acme', 'order 1', 'ch_1');
+insert into held_orders values ('acme', 'order 1', 'ch_2');
+
 -- charge_list_once: a charge is listed once
 insert into charge_list values (1, 'ch_1', 'acme', 'o', 'pending', now(), 1, '{}');
 insert into charge_list values (1, 'ch_1', 'acme', 'o', 'pending', now(), 1, '{}');

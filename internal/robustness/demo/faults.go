@@ -88,6 +88,27 @@ func rivalRefunds(ctx context.Context, s *scene) (string, error) {
 	return id, errors.Join(err, each(s.Workers, (*fleet.Process).Resume))
 }
 
+// rivalKeys asks for one order under several keys, of a merchant who wants one charge.
+func rivalKeys(ctx context.Context, s *scene) (string, error) {
+	const order = `{"order_id": "lab-order", "amount": 1000, "currency": "EUR", "payment_method": "pm_card_visa"}`
+	if err := s.exec(ctx, `update merchants set one_charge_per_order = true`); err != nil {
+		return "", err
+	}
+	var sent sync.WaitGroup
+	err := s.whileLocked(ctx, "outbox", nil, func() error { return nil }, func() error {
+		for n := range 8 {
+			sent.Go(func() { s.traffic.PostAll(ctx, 1, "/v1/charges", fmt.Sprintf("lab-order-%d", n), []byte(order)) })
+		}
+		return errors.Join(s.wait(ctx, selectWaiting, 2), traffic.Wait(ctx, 300*time.Millisecond))
+	})
+	sent.Wait()
+	ids, found := s.texts(ctx, `select stream_id from ledger_events where version = 1 and data ->> 'order_id' = 'lab-order' order by position`)
+	if err = errors.Join(err, found, s.exec(ctx, `update merchants set one_charge_per_order = false`)); err != nil || len(ids) == 0 {
+		return "", err
+	}
+	return ids[0], s.ended(ctx, ids[0])
+}
+
 // lostCommit plays a failover to a standby that does not have the latest commit.
 func lostCommit(ctx context.Context, s *scene) (string, error) {
 	return s.whileConfirmed(ctx, "lab-lost-commit", func(id string) (bool, error) {

@@ -49,6 +49,13 @@ $$`,
 			"the index searched in the wrong place, and retries made and captured second charges", newCollation,
 		},
 		{
+			"held_orders_one_charge", "primary key",
+			`alter table held_orders drop constraint held_orders_one_charge`,
+			"8 requests with keys of their own for one order at the same instant",
+			[]string{"one charge per order, where that is wanted"},
+			"several charges of its order were captured", rivalKeys,
+		},
+		{
 			"ledger_events_version_once", "unique, and those behind it",
 			`
 alter table ledger_events drop constraint ledger_events_version_once cascade;

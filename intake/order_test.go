@@ -1,0 +1,88 @@
+package intake_test
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/ledger"
+)
+
+// TestAcceptCharge_onceForEachOrder: whatever its keys are, an order of an account with
+// OneChargePerOrder has one charge until that fails.
+func TestAcceptCharge_onceForEachOrder(t *testing.T) {
+	t.Parallel()
+	db := testdb.Reused(t)
+	in, account := keeping(t, db), acme()
+	account.OneChargePerOrder = true
+	const keys = 6
+	ask := func(n int) idempotency.Outcome {
+		answer, err := in.AcceptCharge(t.Context(), account, request("k"+strconv.Itoa(n), "f"), mug())
+		if err != nil {
+			t.Error(err)
+		}
+		return answer
+	}
+	// rivals ask twice under each key, all at the same moment. One of the keys gets the charge, also
+	// where its other request has accepted that a moment before; the other keys get the refusal.
+	rivals := func(from int) (id string) {
+		answers := make([]idempotency.Outcome, 2*keys)
+		var asking sync.WaitGroup
+		for n := range answers {
+			asking.Go(func() { answers[n] = ask(from + n%keys) })
+		}
+		asking.Wait()
+		accepted := 0
+		for n, a := range answers {
+			if first := answers[n%keys]; string(a.Body) != string(first.Body) {
+				t.Errorf("key %d has two answers: %s and %s", n%keys, first.Body, a.Body)
+			}
+			if a.StatusCode == http.StatusAccepted {
+				accepted, id = accepted+1, strings.TrimPrefix(a.Location, "/v1/charges/")
+			}
+		}
+		if accepted != 2 {
+			t.Fatalf("%d answers accept a charge, want the two of one key", accepted)
+		}
+		for _, a := range answers {
+			if a.StatusCode == http.StatusConflict && string(a.Body) != id {
+				t.Errorf("the refusal names %s, want %s", a.Body, id)
+			}
+		}
+		return id
+	}
+	end := func(id string, commands ...domain.Command) {
+		for _, command := range commands {
+			s := load(t, db, id)
+			events, err := domain.Decide(s.Charge, command)
+			testdb.Must(t, err)
+			b := &pgx.Batch{}
+			_, err = ledger.Append(b, s, ledger.Cause{CausationID: "m", Actor: "worker"}, events...)
+			testdb.Must(t, err)
+			testdb.Must(t, db.Commit(t.Context(), b))
+		}
+	}
+
+	failed := rivals(0)
+	end(failed, domain.RejectInventory{Code: domain.OutOfStock})
+	succeeded := rivals(100)
+	if again := ask(0); !again.Replayed {
+		t.Errorf("the first key has another answer after its charge failed: %s", again.Body)
+	}
+	paid := domain.CapturePayment{Provider: "stripe", PaymentIntent: "pi_1", Amount: domain.Money{Amount: 1000, Currency: "EUR"}}
+	end(succeeded, domain.ReserveInventory{}, domain.StartPayment{Provider: "stripe", PaymentIntent: "pi_1"}, paid,
+		domain.RequestRefund{RefundID: "re_1"}, domain.ResolveRefund{RefundID: "re_1", ProviderRefund: "re_x", Amount: paid.Amount})
+	if late := ask(200); string(late.Body) != succeeded {
+		t.Errorf("a refunded charge has lost its order: %s", late.Body)
+	}
+	if other, err := in.AcceptCharge(t.Context(), acme(), request("other", "f"), mug()); err != nil || other.StatusCode != http.StatusAccepted {
+		t.Errorf("an account without the wish: %d, %v", other.StatusCode, err)
+	}
+}
