@@ -23,6 +23,7 @@ type task struct {
 	Workers    int           `json:"workers"`
 	InFlight   int           `json:"in_flight"`
 	Messages   int           `json:"messages"`
+	Held       bool          `json:"held"` // a transaction holds a snapshot
 	Warm       time.Duration `json:"warm"`
 	Measured   time.Duration `json:"measured"`
 }
@@ -36,6 +37,7 @@ var tasks = map[string]func(context.Context, task) (window, error){
 	"watermill": carried(watermillCarrier),
 	"naive":     carried(naiveCarrier),
 	"receive":   receiveByPayonce,
+	"claims":    claimByPayonce,
 }
 
 // Run does the task on stdin, and writes the window that it has measured.

@@ -185,7 +185,7 @@ func (s *riverCharges) process(ctx context.Context, id string) error {
 	if stream, err = s.start(ctx, stream); err != nil {
 		return err
 	}
-	intent, err := s.provider.ConfirmIntent(ctx, attemptKey(stream), stream.Charge.PaymentIntent)
+	intent, err := s.provider.ConfirmIntent(ctx, attemptKey(stream), stream.Charge.PaymentIntent, "")
 	if err != nil {
 		return err
 	}
