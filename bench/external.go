@@ -83,6 +83,9 @@ func (e *external) serve(c *fasthttp.RequestCtx) {
 	case path == "/post":
 		e.posts[string(c.PostBody())]++
 		c.SetBodyString("done")
+	case path == "/v1/account":
+		c.SetContentType("application/json")
+		c.SetBodyString(`{"id":"acct_bench","object":"account"}`)
 	case path == "/shop":
 		e.shop(c)
 	case path == intents && c.IsPost():

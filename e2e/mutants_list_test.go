@@ -383,5 +383,20 @@ func notAcquired`,
 			[]edit{{"internal/stripe/client.go", "	once.GetBody = nil\n", ""}},
 			byTest("./internal/stripe", "TestCall_isSentOnceOnAReusedConnectionThatIsCut", "the provider saw 3 requests, want 2"),
 		},
+		{
+			"a charge fails because the secret key is of the wrong mode",
+			[]edit{{"internal/stripe/errors.go", "	case isOfAccount(e):\n", "	case isOfAccount(e) && a.Status == 0:\n"}},
+			byTest("./internal/stripe", "TestCall_classifiesEveryAnswer/a test key for a live card", "want \"needs an operator\""),
+		},
+		{
+			"a worker of another account is admitted",
+			[]edit{{"internal/restore/account.go", "	case bound != account || boundLive != live:\n", "	case bound != account && boundLive != live:\n"}},
+			byTest("./internal/restore", "TestBind", "the other is refused"),
+		},
+		{
+			"the circuit breaker sends more than one probe",
+			[]edit{{"internal/stripe/limits.go", "			Timeout:     openPause,\n", "			Timeout:     openPause, MaxRequests: 2,\n"}},
+			byTest("./internal/stripe", "TestLimiter_probesAProviderThatIsAway", "a second probe"),
+		},
 	}
 }

@@ -158,6 +158,9 @@ func (p *payment) recordIntent(ctx context.Context, s ledger.Stream) (decision, 
 	case stripe.RequiresAction:
 		return p.requireAction(ctx, s)
 	case stripe.RequiresPaymentMethod:
+		if i.Decline != nil && i.Decline.OfTestKey() {
+			return decision{}, &inbox.WaitError{NeedsOperator: true, Err: fmt.Errorf("payment intent %s: %s", i.ID, i.Decline)}
+		}
 		return p.stop(ctx, s, domain.DeclinePayment{Failure: declineOf(i)})
 	case stripe.Processing:
 		return decision{}, patience(p.now, s, errors.New("the provider is processing the payment"))
@@ -250,7 +253,7 @@ func callFailed(ctx context.Context, err error, attempt func(*stripe.FailedError
 		// Up to a quarter more than the provider asked for, so that the calls that it turned
 		// away do not return at one moment.
 		jitter := rand.N(unavailable.RetryAfter/4 + 1) //nolint:gosec // jitter
-		return decision{}, &inbox.WaitError{AtLeast: unavailable.RetryAfter + jitter, Err: err}
+		return decision{}, &inbox.WaitError{AtLeast: unavailable.RetryAfter + jitter, NeedsOperator: unavailable.NeedsOperator, Err: err}
 	}
 	return decision{}, fmt.Errorf("call the provider: %w", err)
 }

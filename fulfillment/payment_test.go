@@ -15,13 +15,26 @@ import (
 // interruptions are answers after which the provider may still execute the same key.
 func interruptions() script {
 	return script{
-		"a cut":                {cut},
-		"a key in flight":      {refuses(http.StatusConflict, "idempotency_error", "idempotency_key_in_use")},
-		"too many requests":    {refuses(http.StatusTooManyRequests, "invalid_request_error", "rate_limit")},
-		"a gateway's 502":      {says(http.StatusBadGateway, "<html>")},
-		"a 503":                {refuses(http.StatusServiceUnavailable, "api_error", "")},
-		"a refused secret key": {refuses(http.StatusUnauthorized, "invalid_request_error", "")},
+		"a cut":             {cut},
+		"a key in flight":   {refuses(http.StatusConflict, "idempotency_error", "idempotency_key_in_use")},
+		"too many requests": {refuses(http.StatusTooManyRequests, "invalid_request_error", "rate_limit")},
+		"a gateway's 502":   {says(http.StatusBadGateway, "<html>")},
+		"a 503":             {refuses(http.StatusServiceUnavailable, "api_error", "")},
 	}
+}
+
+// keyRefusals are answers that end once an operator has mended the secret key.
+func keyRefusals() script {
+	return script{
+		"a refused secret key": {refuses(http.StatusUnauthorized, "invalid_request_error", "")},
+		"a test key":           {refuses(http.StatusNotFound, "invalid_request_error", "resource_missing", "message", "No such PaymentMethod: 'pm_1'; a similar object exists in live mode, but a test mode key was used to make this request.")},
+		"a live card":          {refuses(http.StatusPaymentRequired, "card_error", "card_declined", "decline_code", "test_mode_live_card")},
+	}
+}
+
+// retried are answers that do not count, by the ends of the attempts that meet them.
+func retried() map[string]script {
+	return map[string]script{"waits done": interruptions(), "blocked done": keyRefusals()}
 }
 
 const twoFailures = " payment.attempt_failed payment.attempt_failed"
@@ -67,12 +80,14 @@ func TestAttempt_create(t *testing.T) {
 			want:   failed(toStarted+declined, domain.CardDeclined), calls: "create cancel",
 		},
 	}
-	for name, answer := range interruptions() {
-		scenarios[name+" records nothing and keeps the key"] = scenario{
-			begin:  isAccepted,
-			script: script{"create": {answer[0], shows("requires_confirmation")}, "confirm": {shows("succeeded")}},
-			ends:   "waits done", want: succeeded(toStarted), calls: "create create confirm",
-			check: func(f *fixture) { f.expectKeys("create", 2, 2) },
+	for ends, answers := range retried() {
+		for name, answer := range answers {
+			scenarios[name+" records nothing and keeps the key"] = scenario{
+				begin:  isAccepted,
+				script: script{"create": {answer[0], shows("requires_confirmation")}, "confirm": {shows("succeeded")}},
+				ends:   ends, want: succeeded(toStarted), calls: "create create confirm",
+				check: func(f *fixture) { f.expectKeys("create", 2, 2) },
+			}
 		}
 	}
 	runAll(t, scenarios)
@@ -101,12 +116,14 @@ func TestAttempt_confirm(t *testing.T) {
 			begin: isStarted, script: script{"retrieve": {breaks()}}, ends: "waits", want: open(toStarted, "pending"), calls: "retrieve",
 		},
 	}
-	for name, answer := range interruptions() {
-		scenarios[name+" records nothing, keeps the key, and the intent is asked first"] = scenario{
-			begin:  isStarted,
-			script: script{"retrieve": {shows("requires_confirmation"), shows("requires_confirmation")}, "confirm": {answer[0], shows("succeeded")}},
-			ends:   "waits done", want: succeeded(toStarted), calls: "retrieve confirm retrieve confirm",
-			check: func(f *fixture) { f.expectKeys("confirm", 3, 3) },
+	for ends, answers := range retried() {
+		for name, answer := range answers {
+			scenarios[name+" records nothing, keeps the key, and the intent is asked first"] = scenario{
+				begin:  isStarted,
+				script: script{"retrieve": {shows("requires_confirmation"), shows("requires_confirmation")}, "confirm": {answer[0], shows("succeeded")}},
+				ends:   ends, want: succeeded(toStarted), calls: "retrieve confirm retrieve confirm",
+				check: func(f *fixture) { f.expectKeys("confirm", 3, 3) },
+			}
 		}
 	}
 	runAll(t, scenarios)
@@ -210,6 +227,9 @@ func TestResume(t *testing.T) {
 		},
 		"an intent that wants the customer is canceled and the charge fails": {
 			"requires_action", nil, script{"cancel": {shows("canceled")}}, " cancel", "done", failed(toStarted+declined, domain.AuthenticationRequired),
+		},
+		"a live card that a test key declined waits for an operator": {
+			"requires_payment_method", attempted("card_declined", "test_mode_live_card"), nil, "", "blocked", open(toStarted, "pending"),
 		},
 		"an intent that is processing is read later":             {"processing", nil, nil, "", "waits", open(toStarted, "pending")},
 		"an intent that succeeded is recorded and not confirmed": {"succeeded", nil, nil, "", "done", succeeded(toStarted)},

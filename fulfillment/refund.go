@@ -271,7 +271,7 @@ func isPatient(stuck map[string]error) bool {
 func mostUrgent(stuck map[string]error) error {
 	var texts []string
 	var first *inbox.WaitError
-	patient := true
+	patient, needsOperator := true, false
 	for _, id := range slices.Sorted(maps.Keys(stuck)) {
 		texts = append(texts, stuck[id].Error())
 		wait, waits := errors.AsType[*inbox.WaitError](stuck[id])
@@ -279,6 +279,7 @@ func mostUrgent(stuck map[string]error) error {
 			first = wait
 		}
 		patient = patient && waits && wait.Patient
+		needsOperator = needsOperator || waits && wait.NeedsOperator
 	}
 	all := errors.New(strings.Join(texts, "; "))
 	switch {
@@ -287,5 +288,5 @@ func mostUrgent(stuck map[string]error) error {
 	case first == nil:
 		return &inbox.DeadLetterError{Err: all}
 	}
-	return &inbox.WaitError{AtLeast: first.AtLeast, Patient: patient, Err: all}
+	return &inbox.WaitError{AtLeast: first.AtLeast, Patient: patient, NeedsOperator: needsOperator, Err: all}
 }

@@ -269,11 +269,13 @@ func TestAttempt_refund(t *testing.T) {
 			check: func(f *fixture) { f.expectText("0 3", `select format('%s %s', attempts, waits) from inbox`) },
 		},
 	}
-	for name, answer := range interruptions() {
-		scenarios[name+" records nothing, keeps the key, and the list is asked first"] = scenario{
-			begin: isRefunding, script: script{"refund": {answer[0], gives("succeeded")}, "refunds": {lists()}},
-			ends: "waits done", want: back(refunded, "refund.succeeded", "done"), calls: "refunds refund refunds refund",
-			check: func(f *fixture) { f.expectKeys("refund", 5, 5) },
+	for ends, answers := range retried() {
+		for name, answer := range answers {
+			scenarios[name+" records nothing, keeps the key, and the list is asked first"] = scenario{
+				begin: isRefunding, script: script{"refund": {answer[0], gives("succeeded")}, "refunds": {lists()}},
+				ends: ends, want: back(refunded, "refund.succeeded", "done"), calls: "refunds refund refunds refund",
+				check: func(f *fixture) { f.expectKeys("refund", 5, 5) },
+			}
 		}
 	}
 	runAll(t, scenarios)

@@ -16,7 +16,7 @@ import (
 
 // endOf is what the result of a handler means to the inbox.
 func endOf(err error) string {
-	_, waits := errors.AsType[*inbox.WaitError](err)
+	wait, waits := errors.AsType[*inbox.WaitError](err)
 	_, dead := errors.AsType[*inbox.DeadLetterError](err)
 	switch {
 	case err == nil:
@@ -25,6 +25,8 @@ func endOf(err error) string {
 		return "lost"
 	case dead:
 		return "dead"
+	case waits && wait.NeedsOperator:
+		return "blocked"
 	case waits:
 		return "waits"
 	default:

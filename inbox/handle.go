@@ -76,6 +76,8 @@ func (r *run) outcomeOf(ctx context.Context, d *Delivery, err error) outcome {
 		return outcome{EndReleased, released.of(d), slog.LevelInfo, "message released", err}
 	case errors.As(err, &dead):
 		return deadLetter(d, err)
+	case errors.As(err, &waiting) && waiting.NeedsOperator:
+		return outcome{EndBlocked, r.Policy.wait(d, *waiting, err), slog.LevelError, "message waits for an operator", err}
 	case errors.As(err, &waiting):
 		return outcome{EndWaiting, r.Policy.wait(d, *waiting, err), slog.LevelInfo, "message waits", err}
 	case isUnavailable(err):

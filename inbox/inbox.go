@@ -133,6 +133,10 @@ type WaitError struct {
 	// GiveUpAfter starts anew with the next wait that is not patient.
 	Patient bool
 
+	// NeedsOperator says that only an operator can end the wait, as where the service
+	// refuses a secret. The claim ends with EndBlocked.
+	NeedsOperator bool
+
 	Err error
 }
 
@@ -207,6 +211,7 @@ const (
 	EndDone       End = "done"
 	EndFailed     End = "failed"      // by an error or a panic
 	EndWaiting    End = "waiting"     // for an external service or for the database
+	EndBlocked    End = "blocked"     // it waits for an operator
 	EndDeadLetter End = "dead_letter" // a dead letter: by a DeadLetterError, or because its holders died
 	EndReleased   End = "released"    // the program stops
 	EndLost       End = "lost"        // another holder has claimed or finished it
@@ -215,5 +220,5 @@ const (
 
 // Ends are all ends of claims.
 func Ends() []End {
-	return []End{EndDone, EndFailed, EndWaiting, EndDeadLetter, EndReleased, EndLost, EndLeft}
+	return []End{EndDone, EndFailed, EndWaiting, EndBlocked, EndDeadLetter, EndReleased, EndLost, EndLeft}
 }

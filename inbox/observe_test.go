@@ -37,6 +37,7 @@ func TestProcessor_callsItsObservers(t *testing.T) {
 		"an error":                 {handle: saying(errors.New("odd")), want: "claimed:1:0 begun:t1 handled:1 failed"},
 		"a panic":                  {handle: func(context.Context, *postgres.DB, *inbox.Delivery) error { panic("odd") }, want: "claimed:1:0 begun:t1 handled:1 failed"},
 		"a wait":                   {handle: saying(&inbox.WaitError{Err: errors.New("away")}), want: "claimed:1:0 begun:t1 handled:1 waiting"},
+		"a wait for an operator":   {handle: saying(&inbox.WaitError{NeedsOperator: true, Err: errors.New("no key")}), want: "claimed:1:0 begun:t1 handled:1 blocked"},
 		"a dead letter":            {handle: saying(&inbox.DeadLetterError{Err: errors.New("never")}), want: "claimed:1:0 begun:t1 handled:1 dead_letter"},
 		"an interruption":          {handle: interrupted, want: "claimed:1:0 begun:t1 handled:1 released"},
 		"the second attempt":       {found: `attempts = 1`, want: "claimed:1:0 begun:t1 handled:2 done"},

@@ -132,6 +132,28 @@ comment on column cache_secret.secret is 'key of the seals on cached answers; wi
 insert into cache_secret (secret)
 select sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()));
 
+-- The provider's account ------------------------------------------------------
+
+-- The database works for one account of the provider, in one mode: the ledger's payments
+-- are that account's. The first worker binds it.
+create table provider_account (
+  only_one boolean     not null default true,
+  account  text        collate "C" not null,
+  live     boolean     not null,
+  bound_at timestamptz not null default clock_timestamp(),
+
+  -- One account.
+  constraint provider_account_pkey primary key (only_one),
+
+  -- No second one beside it.
+  constraint provider_account_only_one_check check (only_one),
+
+  -- It has a name.
+  constraint provider_account_account_check check (account <> '')
+);
+comment on table provider_account is 'the account of the provider that the ledger''s payments are in';
+comment on column provider_account.live is 'live mode, which moves money, or test mode';
+
 -- Operators' actions ----------------------------------------------------------
 
 -- A trigger for each action, which writes operator_actions. None fires for what a program
@@ -382,6 +404,9 @@ grant select (merchant_id) on merchants to payonce_console;
 grant update (status, due_at, attempts, deaths, waits, waiting_since, fence, finished_at, decided_by, decided_at)
    on inbox to payonce_console;
 grant execute on function api_keys_by_prefix, api_keys_used to payonce_console;
+
+-- The first worker binds the account, and none binds another.
+grant select (account, live, only_one), insert (account, live) on provider_account to payonce_worker;
 
 -- One program's own.
 grant select (secret) on cache_secret to payonce_api;

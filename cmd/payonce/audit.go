@@ -11,6 +11,7 @@ import (
 
 	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/restore"
 	"github.com/payonce/payonce/internal/stripe"
 )
 
@@ -110,6 +111,13 @@ func printViolations(p *printer, report audit.Report) {
 }
 
 func reconcile(ctx context.Context, db *postgres.DB, client *stripe.Client) ([]audit.Check, error) {
+	account, err := client.Account(ctx)
+	if err == nil {
+		err = restore.CheckAccount(ctx, db, account.ID, account.Live)
+	}
+	if err != nil {
+		return nil, err
+	}
 	return audit.Reconcile(ctx, db,
 		translate(client.Intents(ctx, time.Time{}), func(in stripe.Intent) audit.Listed {
 			return audit.Listed{

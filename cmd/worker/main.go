@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"slices"
@@ -21,6 +22,7 @@ import (
 	"github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/internal/restore"
 	"github.com/payonce/payonce/internal/retention"
+	"github.com/payonce/payonce/internal/stripe"
 	"github.com/payonce/payonce/internal/telemetry"
 	"github.com/payonce/payonce/internal/writes"
 	"github.com/payonce/payonce/ledger"
@@ -33,6 +35,8 @@ const (
 
 	rescueInterval  = 5 * time.Second
 	readmitInterval = time.Minute
+	admitInterval   = time.Second
+	shareInterval   = 10 * time.Second
 )
 
 func main() { os.Exit(program.Main(os.Args[1:], os.Stdout, os.Stderr, "worker", run)) }
@@ -59,8 +63,8 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 		return err
 	}
 	defer db.Close()
-	watch(metrics, db, bell)
-	ready := program.NewReadiness(ctx, db, time.Now, restored)
+	watch(metrics, db, bell, services.Provider)
+	ready := program.NewReadiness(ctx, db, time.Now, restored, accepted(services.Provider))
 	defer ready.Close()
 	receivers := processors(log, db, services, bell, metrics, traces, s)
 
@@ -80,22 +84,57 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 		OutboxWindow: s.OutboxRetention, InboxWindow: s.InboxRetention,
 	}).Run)
 	background((&ledger.Projector{DB: db, Bell: bell.Bell(doorbell.Outbox | doorbell.Ledger), Listening: bell.Listening, Log: log}).Run)
-	for _, r := range receivers {
-		g.Go(func() error { return r.processor.Run(ctx) })
-	}
 	repeat := func(failed string, work loop.Work) {
 		background(func(ctx context.Context) { loop.Run(ctx, log, failed, work) })
 	}
 	repeat("looking for sessions that hold up others failed", func(ctx context.Context) (time.Duration, error) {
 		return rescueInterval, rescue(ctx, log, db)
 	})
+	repeat("counting the workers that share the provider's limits failed", func(ctx context.Context) (time.Duration, error) {
+		return shareInterval, share(ctx, db, services.Provider)
+	})
 	repeat("reading charges that were set aside failed", func(ctx context.Context) (time.Duration, error) {
 		return readmitInterval, ledger.Readmit(ctx, db)
 	})
-	repeat("receiving stopped and begins anew", func(ctx context.Context) (time.Duration, error) {
-		return 0, receive(ctx, log, db, bell.Listening, receivers)
+	g.Go(func() error {
+		if err := admit(ctx, log, db, services.Provider); err != nil || ctx.Err() != nil {
+			return err
+		}
+		for _, r := range receivers {
+			g.Go(func() error { return r.processor.Run(ctx) })
+		}
+		repeat("receiving stopped and begins anew", func(ctx context.Context) (time.Duration, error) {
+			return 0, receive(ctx, log, db, bell.Listening, receivers)
+		})
+		return nil
 	})
 	return g.Wait()
+}
+
+// admit returns nil once the worker may handle messages, or when ctx ends: the tables are no unrepaired copy,
+// and the provider has said that the secret key is of the account that the database is bound
+// to. Before that nothing is sent, neither to the provider nor to a merchant. Another account
+// is an error, by which the program ends.
+func admit(ctx context.Context, log *slog.Logger, db *postgres.DB, provider *stripe.Client) (refused error) {
+	waiting, admitted := context.WithCancel(ctx)
+	defer admitted()
+	loop.Run(waiting, log, "no message is handled before the provider has said whose key STRIPE_SECRET_KEY is", func(ctx context.Context) (time.Duration, error) {
+		if why, err := restored(ctx, db); why != "" || err != nil {
+			return admitInterval, err
+		}
+		account, err := provider.Account(ctx)
+		if err == nil {
+			err = restore.Bind(ctx, db, account.ID, account.Live)
+		}
+		if errors.Is(err, restore.ErrOtherAccount) {
+			refused = err
+		}
+		if err == nil || refused != nil {
+			admitted()
+		}
+		return 0, err
+	})
+	return refused
 }
 
 // open opens the database, which must have every migration.
@@ -117,12 +156,12 @@ func open(ctx context.Context, log *slog.Logger, s settings, traces *telemetry.T
 		return nil, err
 	}
 	if why, err := restored(ctx, db); err == nil && why != "" {
-		log.ErrorContext(ctx, "not receiving", "reason", why)
+		log.ErrorContext(ctx, "no message is handled", "reason", why)
 	}
 	return db, nil
 }
 
-// restored returns why the worker does not receive, if the tables came through a dump and
+// restored returns why the worker handles no message, if the tables came through a dump and
 // were not repaired since. What is accepted meanwhile is not lost.
 func restored(ctx context.Context, q postgres.Querier) (why string, err error) {
 	n, err := restore.ReadNumbering(ctx, q)
@@ -130,6 +169,29 @@ func restored(ctx context.Context, q postgres.Querier) (why string, err error) {
 		return "", err
 	}
 	return "the tables were restored from a dump: run payonce outbox repair", nil
+}
+
+// accepted returns why the provider does not accept the secret key, as its last answer said.
+func accepted(provider *stripe.Client) program.Check {
+	return func(context.Context, postgres.Querier) (string, error) { return provider.Blocked(), nil }
+}
+
+// Every worker has open sessions, whose names say which process has them.
+const countWorkers = `
+select count(distinct application_name)
+  from pg_stat_activity
+ where datname = current_database()
+   and application_name like $1`
+
+// share divides the limits of requests to the provider by the living workers. A worker that
+// has just started has all of them until the others count it.
+func share(ctx context.Context, db *postgres.DB, provider *stripe.Client) error {
+	var workers int
+	if err := db.QueryRow(ctx, countWorkers, application+" %").Scan(&workers); err != nil {
+		return fmt.Errorf("count the workers: %w", err)
+	}
+	provider.Share(workers)
+	return nil
 }
 
 // rescue ends sessions that stopped in the middle of a transaction, and those of the api that

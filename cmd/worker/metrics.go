@@ -36,7 +36,7 @@ func meter(log *slog.Logger) *metrics {
 		deaths: r.Counter("payonce_inbox_holder_deaths_total",
 			"Messages that were claimed after the lease of another holder had expired.", receiver),
 		ended: r.Counter("payonce_inbox_messages_processed_total",
-			"Attempts that ended. failed: an error or a panic. waiting: for an external service or for the database. dead_letter: the message became one. released: the worker stops. lost: another holder has claimed or finished the message. left: the database did not accept the result.", receiver, telemetry.LabelOf("result", inbox.Ends())),
+			"Attempts that ended. failed: an error or a panic. waiting: for an external service or for the database. blocked: for an operator, since the provider refuses the secret key or its mode. dead_letter: the message became one. released: the worker stops. lost: another holder has claimed or finished the message. left: the database did not accept the result.", receiver, telemetry.LabelOf("result", inbox.Ends())),
 		handling: r.CallTimes("payonce_inbox_handler_duration_seconds",
 			"Duration of a handler's call.", receiver),
 		stepping: r.CallTimes("payonce_step_duration_seconds",
@@ -57,7 +57,8 @@ func receiverNames() (names []string) {
 	return names
 }
 
-func watch(m *metrics, db *postgres.DB, bell *outbox.Doorbell) {
+func watch(m *metrics, db *postgres.DB, bell *outbox.Doorbell, provider *stripe.Client) {
+	m.Circuit(stripe.Circuits(), provider.Circuit)
 	m.Doorbell(bell.Listening)
 	m.Pool("main", db.Pool())
 	m.Shared(db.Committer().Shared)

@@ -40,6 +40,11 @@ type settings struct {
 	// Handler slots of each receiver of messages: how many messages it handles at a time. From 1
 	// to 10000.
 	WorkerConcurrency int `env:"WORKER_CONCURRENCY" envDefault:"256"`
+	// Requests to the provider per second, of all workers together. 0: 80 at Stripe in live mode and
+	// 20 in test mode, four fifths of what Stripe permits; no limit at another STRIPE_API_BASE.
+	ProviderCallsPerSecond int `env:"PROVIDER_CALLS_PER_SECOND" envDefault:"0"`
+	// Requests to the provider at a time, of all workers together. At least 1.
+	ProviderCallsInFlight int `env:"PROVIDER_CALLS_IN_FLIGHT" envDefault:"256"`
 	// How long a claimed message stays with a worker that no longer renews its lease. At least
 	// 500ms. Keep it below six hours.
 	Lease time.Duration `env:"LEASE" envDefault:"3s"`
@@ -78,6 +83,9 @@ func (s settings) Check() error {
 	switch {
 	case s.WorkerConcurrency < 1 || s.WorkerConcurrency > maxConcurrency:
 		return fmt.Errorf("WORKER_CONCURRENCY is %d: set it between 1 and %d", s.WorkerConcurrency, maxConcurrency)
+	case s.ProviderCallsPerSecond < 0 || s.ProviderCallsInFlight < 1:
+		return fmt.Errorf("PROVIDER_CALLS_PER_SECOND is %d and PROVIDER_CALLS_IN_FLIGHT is %d: set the first to 0 or more, and the second to 1 or more",
+			s.ProviderCallsPerSecond, s.ProviderCallsInFlight)
 	case s.Lease < shortestLease:
 		return fmt.Errorf("LEASE is %s: a holder needs at least %s to renew it", s.Lease, shortestLease)
 	case s.MaxAttempts < 1:
@@ -105,10 +113,19 @@ func (s settings) providerHost() string {
 	return "api.stripe.com"
 }
 
+// limits are those of requests to the provider.
+func (s settings) limits() stripe.Limits {
+	l := stripe.Limits{PerSecond: s.ProviderCallsPerSecond, InFlight: s.ProviderCallsInFlight}
+	if l.PerSecond == 0 && s.StripeAPIBase == "" {
+		l.PerSecond = stripe.PerSecondAtStripe(s.StripeSecretKey.Reveal())
+	}
+	return l
+}
+
 // services are the clients of the external services that steps call.
 func (s settings) services(metrics *metrics, traces *telemetry.Traces) (fulfillment.Services, error) {
 	provider, err := stripe.New(stripe.Config{
-		SecretKey: s.StripeSecretKey.Reveal(), Base: s.StripeAPIBase, Timeout: callTimeout,
+		SecretKey: s.StripeSecretKey.Reveal(), Base: s.StripeAPIBase, Timeout: callTimeout, Limits: s.limits(),
 		Observe: observeProvider(metrics, traces, s.providerHost()),
 	})
 	return fulfillment.Services{

@@ -29,10 +29,11 @@ const (
 	statusFailed    = "failed"
 )
 
-// Reconcile checks the provider's lists against the ledger. The provider's account must be
-// payonce's own: foreign money is a violation. It holds what the ledger has of charges,
-// refunds and disputes, and the lists, in memory, a few hundred bytes each. An error of a
-// list ends it.
+// Reconcile checks the provider's lists against the ledger. What does not have payonce's
+// metadata is foreign, for others may use the account: it is counted and not judged. Refunds
+// and disputes of a payment of payonce's are judged, whoever made them. Reconcile holds what
+// the ledger has of charges, refunds and disputes, and the lists, in memory, a few hundred
+// bytes each. An error of a list ends it.
 //
 // Traffic does not make a check fail. What must be at the provider is read from the ledger
 // before the lists, and what must be in the ledger after them; a charge or a refund whose
@@ -56,10 +57,11 @@ func Reconcile(ctx context.Context, q postgres.Querier, payments, refunds, dispu
 	if err != nil {
 		return nil, err
 	}
-	for kind, all := range map[string]iter.Seq2[Listed, error]{kindCharge: payments, kindRefund: refunds, kindDispute: disputes} {
-		if err := compared[kind].list(all, kind != kindCharge); err != nil {
-			return nil, err
-		}
+	if err := charges.list(payments, nil); err != nil {
+		return nil, err
+	}
+	if err := cmp.Or(returns.list(refunds, charges.listed), withheld.list(disputes, charges.listed)); err != nil {
+		return nil, err
 	}
 	after, err := readMoney(ctx, q)
 	if err != nil {
@@ -82,6 +84,9 @@ func Reconcile(ctx context.Context, q postgres.Querier, payments, refunds, dispu
 		returns.equalSums("provider: refunded sums equal the ledger's"),
 		withheld.inTheLedger("provider: every dispute is one of the ledger's"),
 		withheld.equalSums("provider: withheld sums equal the ledger's"),
+		charges.counted("provider: foreign payment intents, not judged"),
+		returns.counted("provider: foreign refunds, not judged"),
+		withheld.counted("provider: foreign disputes, not judged"),
 	}, nil
 }
 
@@ -162,18 +167,22 @@ type comparison struct {
 	before, after map[string]money    // what the ledger said before the list was read, and after
 	listed        map[string]Listed   // by the provider's ID
 	byReference   map[string][]Listed // those that moved money, by our ID
+	foreigners    int64
 }
 
-// list reads a list. What was made outside goes by the provider's ID.
-func (c *comparison) list(all iter.Seq2[Listed, error], outside bool) error {
+// list reads a list. What is not payonce's, nor of a payment of payonce's, is foreign. What
+// was made outside goes by the provider's ID.
+func (c *comparison) list(all iter.Seq2[Listed, error], payments map[string]Listed) error {
 	c.listed, c.byReference = map[string]Listed{}, map[string][]Listed{}
 	for l, err := range all {
 		if err != nil {
 			return fmt.Errorf("read the provider's list for each %s: %w", c.noun, err)
 		}
-		if outside {
-			l.Reference = cmp.Or(l.Reference, l.ID)
+		if l.Reference == "" && payments[l.PaymentIntent].Reference == "" {
+			c.foreigners++
+			continue
 		}
+		l.Reference = cmp.Or(l.Reference, l.ID)
 		c.listed[l.ID] = l
 	}
 	for _, id := range sorted(c.listed) {
@@ -182,6 +191,13 @@ func (c *comparison) list(all iter.Seq2[Listed, error], outside bool) error {
 		}
 	}
 	return nil
+}
+
+// counted counts what others have made in the account. Nothing of it is a violation.
+func (c *comparison) counted(name string) Check {
+	check := newCheck(name)
+	check.Checked = c.foreigners
+	return check
 }
 
 // settled is what had its outcome before the list was read, and has no other since.

@@ -231,7 +231,13 @@ var methods = map[string]outcome{
 		statusRequiresAction, "authentication_required", "authentication_required", "Your card was declined. This transaction requires authentication.",
 	},
 	methodRefundFail: {status: statusSucceeded},
+	"pm_card_liveCard": {
+		code: "card_declined", declineCode: "test_mode_live_card",
+		message: "Your card was declined. Your request was in test mode, but used a non test card.",
+	},
 }
+
+const methodOfLiveMode = "pm_liveMode" // it exists, but not for a test key
 
 const methodRefundFail = "pm_card_refundFail" // its capture succeeds, and its refund fails
 
@@ -239,7 +245,11 @@ const methodRefundFail = "pm_card_refundFail" // its capture succeeds, and its r
 func (p *params) method(name string) string {
 	value := p.text(name)
 	if _, known := methods[value]; !known && value != "" {
-		p.refuse(noSuch(http.StatusBadRequest, "PaymentMethod", name, value))
+		refusal := noSuch(http.StatusBadRequest, "PaymentMethod", name, value)
+		if value == methodOfLiveMode {
+			refusal.Message += "; a similar object exists in live mode, but a test mode key was used to make this request."
+		}
+		p.refuse(refusal)
 	} else if value == "" && p.values.Has(name) {
 		p.refuse(invalid("parameter_invalid_empty", name, "You passed an empty string for '%s'.", name))
 	}

@@ -27,6 +27,7 @@ type call struct {
 	target string
 	key    string
 	origin string // of the sandbox, as the client has it
+	secret string // the secret key
 	params *params
 	fault  draw
 }
@@ -145,7 +146,7 @@ func readCall(r *http.Request) (*call, *apiError) {
 		target: r.PathValue("id"),
 		origin: "http://" + r.Host,
 	}
-	if !authorized(r) {
+	if c.secret = secretOf(r); len(c.secret) <= len(testKey) || !strings.HasPrefix(c.secret, testKey) {
 		return c, newError(http.StatusUnauthorized, typeInvalid, "",
 			"No valid API key was given. Send 'Authorization: Bearer sk_test_...' (the sandbox takes any such key, and no other).")
 	}
@@ -179,14 +180,32 @@ func readForm(r *http.Request) (string, *apiError) {
 	return string(body), nil
 }
 
-// authorized accepts any test key, as a bearer or as the user of basic
-// authentication: the sandbox protects nothing.
-func authorized(r *http.Request) bool {
+// testKey is how the keys begin that the sandbox accepts: it protects nothing.
+const testKey = "sk_test_"
+
+// secretOf returns the secret key: a bearer, or the user of basic authentication.
+func secretOf(r *http.Request) string {
 	key, _, ok := r.BasicAuth()
 	if scheme, value, _ := strings.Cut(r.Header.Get("Authorization"), " "); !ok && strings.EqualFold(scheme, "bearer") {
 		key = value
 	}
-	return len(key) > len("sk_test_") && strings.HasPrefix(key, "sk_test_")
+	return key
+}
+
+// retrieveAccount answers the account that the key names.
+func retrieveAccount(_ context.Context, _ pgx.Tx, _ *pgx.Batch, c *call) (answer, error) {
+	if err := c.params.done(); err != nil {
+		return answer{}, err
+	}
+	id := "acct_sandbox"
+	if name, named := strings.CutPrefix(c.secret, testKey+"acct_"); named {
+		name, _, _ = strings.Cut(name, "_")
+		id = "acct_" + name
+	}
+	return object(http.StatusOK, map[string]any{
+		"id": id, "object": "account", "country": "DE", "default_currency": "eur", "type": "standard",
+		"charges_enabled": true, "payouts_enabled": true, "details_submitted": true, "metadata": map[string]string{},
+	}), nil
 }
 
 // apiError is Stripe's error object. As an operation's error it means that nothing

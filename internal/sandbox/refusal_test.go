@@ -1,6 +1,7 @@
 package sandbox_test
 
 import (
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -36,6 +37,7 @@ func TestRefusals(t *testing.T) {
 		"a currency of two letters":    {intents, []string{"amount", "100", "currency", "eu"}, 400, nil, "currency"},
 		"a currency of digits":         {intents, []string{"amount", "100", "currency", "e1r"}, 400, nil, "currency"},
 		"an unknown payment method":    {intents, []string{"amount", "100", "currency", "eur", "payment_method", "pm_card_none"}, 400, "resource_missing", "payment_method"},
+		"a live payment method":        {intents, []string{"amount", "100", "currency", "eur", "payment_method", "pm_liveMode"}, 400, "resource_missing", "payment_method"},
 		"an empty payment method":      {intents, []string{"amount", "100", "currency", "eur", "payment_method", ""}, 400, "parameter_invalid_empty", "payment_method"},
 		"an unknown parameter":         {intents, []string{"amount", "100", "currency", "eur", "colour", "red"}, 400, "parameter_unknown", "colour"},
 		"an expansion":                 {intents, []string{"amount", "100", "currency", "eur", "expand[]", "latest_charge"}, 400, "parameter_unknown", "expand[]"},
@@ -125,5 +127,27 @@ func TestAmounts_endInTheZerosThatStripeWants(t *testing.T) {
 		f.post("/v1/payment_intents", "", "amount", amounts[0], "currency", code).
 			want(t, http.StatusBadRequest, map[string]any{"error.type": "invalid_request_error", "error.param": "amount"})
 		f.post("/v1/payment_intents", "", "amount", amounts[1], "currency", code).want(t, http.StatusOK, nil)
+	}
+}
+
+func TestAccount_isNamedByTheKey(t *testing.T) {
+	t.Parallel()
+	f := start(t, sandbox.Options{})
+	for key, want := range map[string]string{
+		"sk_test_demo":          `"id": "acct_sandbox"`,
+		"sk_test_acct_other_1":  `"id": "acct_other"`,
+		"sk_live_acct_other_12": `"type": "invalid_request_error"`,
+	} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, f.url+"/v1/account", nil)
+		testdb.Must(t, err)
+		r.SetBasicAuth(key, "")
+		response, err := f.client.Do(r)
+		testdb.Must(t, err)
+		body, err := io.ReadAll(response.Body)
+		testdb.Must(t, err)
+		_ = response.Body.Close()
+		if !strings.Contains(string(body), want) {
+			t.Errorf("%s: %s, want %s", key, body, want)
+		}
 	}
 }

@@ -18,12 +18,13 @@
 //
 // It does not promise:
 //
-//   - More of Stripe's API than payment intents (create, confirm, retrieve,
+//   - More of Stripe's API than the account, payment intents (create, confirm, retrieve,
 //     cancel, list), refunds (create, retrieve, list), disputes (retrieve, list) and
 //     charges that captured (retrieve). Unknown parameters are refused;
 //     automatic_payment_methods, payment_method_types and use_stripe_sdk are accepted
 //     and change nothing. Objects are not expanded.
-//   - Accounts: every sk_test_ key reaches the same books.
+//   - Accounts: every sk_test_ key reaches the same books. A key sk_test_acct_NAME_… says
+//     that it is of the account acct_NAME, and every other that it is of acct_sandbox.
 //   - Two processes on one database: the keys in flight and the faults live in
 //     memory, and a crash clears them. (The unique constraint of a key still
 //     refuses a rival's execution.)
@@ -159,6 +160,7 @@ func checkWebhook(target, secret string) error {
 
 func (s *Sandbox) routes() http.Handler {
 	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/account", s.provider(retrieveAccount))
 	mux.HandleFunc("POST /v1/payment_intents", s.provider(s.createIntent))
 	mux.HandleFunc("GET /v1/payment_intents", s.provider(s.listIntents))
 	mux.HandleFunc("GET /v1/payment_intents/{id}", s.provider(s.retrieveIntent))

@@ -38,6 +38,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	stripego "github.com/stripe/stripe-go/v85"
@@ -57,6 +58,8 @@ type Config struct {
 	// Timeout bounds one request from dialing to the last byte of the
 	// answer. 0 means 10 seconds.
 	Timeout time.Duration
+	// Limits bound the requests. The circuit breaker is always on.
+	Limits Limits
 	// Observe, if set, is called with the caller's context and the name of each
 	// request (one of [Calls]) before it is sent; answered with what came back.
 	Observe func(ctx context.Context, call string) (answered func(Answered))
@@ -67,6 +70,9 @@ type Client struct {
 	api       *stripego.Client
 	transport *http.Transport
 	timeout   time.Duration
+	key       string
+	limiter   *limiter
+	blocked   atomic.Pointer[string] // see Blocked
 }
 
 // New returns a client, or a sentence that names the unusable setting. It sends
@@ -99,7 +105,18 @@ func New(cfg Config) (*Client, error) {
 		api:       stripego.NewClient(cfg.SecretKey, stripego.WithBackends(&stripego.Backends{API: backend})),
 		transport: transport,
 		timeout:   timeout,
+		key:       cfg.SecretKey,
+		limiter:   newLimiter(cfg.Limits),
 	}, nil
+}
+
+// Blocked returns why an operator must mend the secret key, as the last answer said; "" after
+// an answer that accepted it.
+func (c *Client) Blocked() string {
+	if why := c.blocked.Load(); why != nil {
+		return *why
+	}
+	return ""
 }
 
 // Close closes idle connections. Calls in flight continue.
@@ -123,7 +140,7 @@ func origin(base, key string) (string, error) {
 	case err != nil, u.Scheme != "http" && u.Scheme != "https", u.Hostname() == "", u.User != nil,
 		u.Path != "" && u.Path != "/", u.RawQuery != "", u.ForceQuery, u.Fragment != "":
 		return "", errors.New("the provider's address is not an origin: set STRIPE_API_BASE to one such as https://api.stripe.com, without a user, a path or a query")
-	case u.Scheme == "http" && strings.Contains(key, "_live_"):
+	case u.Scheme == "http" && isLive(key):
 		return "", errors.New("the provider's address is plain http and the secret key is a live one: set STRIPE_API_BASE to an https:// origin")
 	}
 	return u.Scheme + "://" + u.Host, nil
@@ -137,9 +154,14 @@ func request[S, T any](ctx context.Context, c *Client, send func(context.Context
 	if err := ctx.Err(); err != nil {
 		return none, err
 	}
+	leave, err := c.limiter.enter(ctx)
+	if err != nil {
+		return none, err
+	}
 	var a Answered
+	defer func() { leave(a.Status) }()
 	var sent S
-	err := func() (err error) {
+	err = func() (err error) {
 		defer func() {
 			switch cause := recover(); {
 			case cause == nil:
@@ -153,8 +175,13 @@ func request[S, T any](ctx context.Context, c *Client, send func(context.Context
 		return err
 	}()
 	if err != nil {
-		return none, c.classify(ctx, a, err)
+		err = c.classify(ctx, a, err)
+		if unavailable, ok := errors.AsType[*UnavailableError](err); ok && unavailable.NeedsOperator {
+			c.blocked.Store(new(err.Error()))
+		}
+		return none, err
 	}
+	c.blocked.Store(nil)
 	if a.Status/100 != 2 {
 		// stripe-go takes everything below 400 for a success.
 		return none, unavailable(fmt.Errorf("answered %d, which the provider's API never does", a.Status))
@@ -275,7 +302,7 @@ func retryAfter(h http.Header) time.Duration {
 // Calls are the names of the requests that a client sends.
 func Calls() []string {
 	return []string{
-		"GET payment_intents", "POST payment_intents", "GET payment_intents/id",
+		"GET account", "GET payment_intents", "POST payment_intents", "GET payment_intents/id",
 		"POST payment_intents/id/confirm", "POST payment_intents/id/cancel",
 		"GET refunds", "POST refunds", "GET refunds/id", "GET disputes", "GET disputes/id", "GET charges/id",
 	}

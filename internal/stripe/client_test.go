@@ -90,12 +90,13 @@ func TestClient_reportsEachRequestToItsObserver(t *testing.T) {
 		}
 		_, _ = made[call](ctx)
 	}
+	_, _ = c.Account(ctx)
 	p.Close()
 	_, _ = c.CancelIntent(ctx, "pi_1")
 
 	want := []string{
 		"POST payment_intents", "POST payment_intents/id/confirm", "GET payment_intents/id",
-		"POST refunds", "GET refunds", "GET payment_intents", "GET refunds/id", "GET disputes", "GET disputes/id", "GET charges/id",
+		"POST refunds", "GET refunds", "GET payment_intents", "GET refunds/id", "GET disputes", "GET disputes/id", "GET charges/id", "GET account",
 		"POST payment_intents/id/cancel",
 	}
 	testrun.Same(t, "calls", want, names)
@@ -103,7 +104,7 @@ func TestClient_reportsEachRequestToItsObserver(t *testing.T) {
 		t.Errorf("calls that are known (-) and made (+):\n%s", diff)
 	}
 	ok, failed := stripe.Answered{Status: 200, Replayed: true}, stripe.Answered{Status: 500}
-	testrun.Same(t, "answers", []stripe.Answered{ok, ok, ok, failed, failed, failed, failed, failed, failed, failed, {}}, answers)
+	testrun.Same(t, "answers", []stripe.Answered{ok, ok, ok, failed, failed, failed, failed, failed, failed, failed, failed, {}}, answers)
 }
 
 // oneGoodThenCut answers the first request and cuts the connection, which then

@@ -96,11 +96,19 @@ type UnavailableError struct {
 	// minutes. 0 if it does not say, or if it is not the one that answered: a page
 	// of what stands in front of it says nothing about the provider.
 	RetryAfter time.Duration
+	// NeedsOperator says that the secret key, its account or its mode is wrong: no
+	// request succeeds before an operator has mended that.
+	NeedsOperator bool
 	// Err is the cause. It never is an error of a context.
 	Err error
 }
 
-func (e *UnavailableError) Error() string { return "provider unavailable: " + e.Err.Error() }
+func (e *UnavailableError) Error() string {
+	if e.NeedsOperator {
+		return "the provider account needs an operator: " + e.Err.Error()
+	}
+	return "provider unavailable: " + e.Err.Error()
+}
 
 // Unwrap returns the cause.
 func (e *UnavailableError) Unwrap() error { return e.Err }
@@ -133,21 +141,23 @@ func (c *Client) classify(ctx context.Context, a Answered, err error) error {
 }
 
 // refusal classifies an error answer in the provider's form. The order matters:
-// a decline is a decline whatever its status.
+// what is wrong with the key is no decline, and a decline is a decline whatever its status.
 func refusal(e *stripego.Error, a Answered) error {
 	why := fmt.Errorf("answered %d %s %s: %s (request %s)", a.Status, e.Type, e.Code, e.Msg, e.RequestID)
 	switch {
 	case a.Status == http.StatusInternalServerError, a.Status >= 500 && a.Replayed:
 		return &FailedError{StatusCode: a.Status, RequestID: text(e.RequestID), Replayed: a.Replayed}
 	case a.Status >= 500:
+	case a.Status == http.StatusUnauthorized, a.Status == http.StatusForbidden:
+		// The provider's message may quote the key.
+		return needsOperator(fmt.Errorf("answered %d: the provider does not accept STRIPE_SECRET_KEY for this call (request %s)", a.Status, e.RequestID))
+	case isOfAccount(e):
+		return needsOperator(fmt.Errorf("%w: STRIPE_SECRET_KEY is of the wrong account or mode", why))
 	case e.Type == stripego.ErrorTypeCard:
 		return &DeclinedError{Decline: declineOf(e), Intent: carriedIntent(e)}
 	case e.Type == stripego.ErrorTypeIdempotency && a.Status == OtherParameters:
 		return &FailedError{StatusCode: OtherParameters, RequestID: text(e.RequestID)}
 	case e.Type == stripego.ErrorTypeIdempotency: // 409: a request with this key is in flight
-	case a.Status == http.StatusUnauthorized, a.Status == http.StatusForbidden:
-		// An operator must mend the key. The provider's message may quote it.
-		why = fmt.Errorf("answered %d: the provider does not accept STRIPE_SECRET_KEY for this call (request %s)", a.Status, e.RequestID)
 	case a.Status == http.StatusRequestTimeout, a.Status == http.StatusConflict,
 		a.Status == http.StatusTooEarly, a.Status == http.StatusTooManyRequests:
 	default:
@@ -155,6 +165,20 @@ func refusal(e *stripego.Error, a Answered) error {
 	}
 	return &UnavailableError{RetryAfter: retryAfter(e.LastResponse.Header), Err: why}
 }
+
+// isOfAccount reports whether the provider refuses because of the key's account or mode. A
+// test key that meets live objects or cards is the wrong key. A live key that meets test
+// ones is not: they are the merchant's mistake, which the charge pays for.
+func isOfAccount(e *stripego.Error) bool {
+	switch e.Code {
+	case stripego.ErrorCodeAPIKeyExpired, stripego.ErrorCodePlatformAPIKeyExpired, stripego.ErrorCodeSecretKeyRequired,
+		stripego.ErrorCodeAccountInvalid, stripego.ErrorCodeLivemodeMismatch, stripego.ErrorCodeTestmodeChargesOnly:
+		return true
+	}
+	return declineOf(e).OfTestKey() || strings.Contains(e.Msg, "a similar object exists in live mode")
+}
+
+func needsOperator(why error) error { return &UnavailableError{NeedsOperator: true, Err: why} }
 
 // maxText bounds what is kept of the provider's texts, in bytes.
 const maxText = 500

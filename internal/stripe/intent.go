@@ -85,6 +85,9 @@ func (d Decline) AuthenticationRequired() bool {
 	return d.DeclineCode == "authentication_required"
 }
 
+// OfTestKey reports whether a live card was declined because the secret key is a test key.
+func (d Decline) OfTestKey() bool { return d.DeclineCode == "test_mode_live_card" }
+
 func (d Decline) String() string {
 	if d.DeclineCode == "" {
 		return d.Code + ": " + d.Message

@@ -201,12 +201,14 @@ func kinds(err error) string {
 		unavailable *stripe.UnavailableError
 		all         []string
 	)
+	_ = errors.As(err, &unavailable)
 	for name, is := range map[string]bool{
-		"declined":    errors.As(err, &declined),
-		"rejected":    errors.As(err, &rejected),
-		"failed":      errors.As(err, &failed),
-		"unavailable": errors.As(err, &unavailable),
-		"context":     errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded),
+		"declined":          errors.As(err, &declined),
+		"rejected":          errors.As(err, &rejected),
+		"failed":            errors.As(err, &failed),
+		"unavailable":       unavailable != nil && !unavailable.NeedsOperator,
+		"needs an operator": unavailable != nil && unavailable.NeedsOperator,
+		"context":           errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded),
 	} {
 		if is {
 			all = append(all, name)

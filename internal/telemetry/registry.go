@@ -223,6 +223,14 @@ func (r *Registry) Doorbell(listening func() bool) {
 		func() float64 { return number(listening()) })
 }
 
+// Circuit adds the state of the circuit breaker before the provider. It is called at most once.
+func (r *Registry) Circuit(states []string, now func() string) {
+	for _, state := range states {
+		r.gauge("payonce_provider_circuit", "1 for the state of the circuit breaker before the provider, 0 for the others. open: no request is sent. half-open: one at a time.",
+			prometheus.Labels{"state": state}, func() float64 { return number(now() == state) })
+	}
+}
+
 func number(yes bool) float64 {
 	if yes {
 		return 1

@@ -419,6 +419,16 @@ insert into retention_windows (worker, outbox_window, inbox_window) values ('w',
 -- retention_windows_outbox_window_check: an outbox keeps messages for a while
 insert into retention_windows (worker, outbox_window, inbox_window) values ('w', '0', '1 day');
 
+-- provider_account_pkey: there is one account
+insert into provider_account (account, live) values ('acct_1', false);
+insert into provider_account (account, live) values ('acct_2', false);
+
+-- provider_account_only_one_check: nor is there another beside it
+insert into provider_account (only_one, account, live) values (false, 'acct_1', false);
+
+-- provider_account_account_check: it has a name
+insert into provider_account (account, live) values ('', false);
+
 -- janitor_lease_pkey: there is one lease
 insert into janitor_lease (holder, until) values ('w', now());
 insert into janitor_lease (holder, until) values ('w', now());

@@ -1,0 +1,101 @@
+package restore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/internal/postgres"
+)
+
+// ErrOtherAccount is returned, wrapped, for an account or a mode that is not the database's.
+var ErrOtherAccount = errors.New("this database belongs to another account of the provider")
+
+const (
+	bindAccount = `
+insert into provider_account (account, live)
+values ($1, $2)
+    on conflict (only_one) do nothing`
+
+	selectAccount = `select account, live from provider_account`
+)
+
+// Bind binds the database to an account of the provider, in live or test mode, if it is
+// bound to none, and returns ErrOtherAccount if it is bound to another. The binding is
+// durable when Bind returns nil, and only AsCopy ends it.
+//
+// If we die here: the database is bound or not, and the next start decides.
+// Test: TestBind.
+func Bind(ctx context.Context, db *postgres.DB, account string, live bool) error {
+	b := &pgx.Batch{}
+	b.Queue(bindAccount, account, live)
+	if err := db.Commit(ctx, b); err != nil {
+		return fmt.Errorf("bind the database to the provider's account: %w", err)
+	}
+	return CheckAccount(ctx, db, account, live)
+}
+
+// CheckAccount returns ErrOtherAccount if the database is bound to another account or mode.
+func CheckAccount(ctx context.Context, q postgres.Querier, account string, live bool) error {
+	var bound string
+	var boundLive bool
+	switch err := q.QueryRow(ctx, selectAccount).Scan(&bound, &boundLive); {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil
+	case err != nil:
+		return fmt.Errorf("read the account that the database is bound to: %w", err)
+	case bound != account || boundLive != live:
+		return fmt.Errorf("%w: it is bound to %s in %s mode, and STRIPE_SECRET_KEY is of %s in %s mode, so set a key of the first, or see docs/how-to/wrong-key.md",
+			ErrOtherAccount, bound, mode(boundLive), account, mode(live))
+	}
+	return nil
+}
+
+func mode(live bool) string {
+	if live {
+		return "live"
+	}
+	return "test"
+}
+
+const (
+	discardOpen = `
+update inbox
+   set status      = 'discarded',
+       fence       = fence + 1,
+       finished_at = clock_timestamp(),
+       decided_by  = $1,
+       decided_at  = clock_timestamp()
+ where status in ('pending', 'running', 'dead')`
+
+	deleteSent    = `delete from outbox`
+	forgetAddress = `update merchants set webhook_url = null, webhook_generation = null where webhook_url is not null`
+	forgetAccount = `delete from provider_account`
+)
+
+// AsCopy makes the database a copy, such as one for staging, that carries nothing of its
+// original: the open messages are discarded by the operator actor, no merchant has an address
+// for webhooks, and the next worker binds the database to its own account. Charges that were
+// open stay open. It returns how many messages were received and not handled. db must be the
+// owner's, and no worker may run.
+//
+// If we die here: nothing was changed.
+// Test: TestOutboxRepair_asCopy in cmd/payonce.
+func AsCopy(ctx context.Context, db *postgres.DB, actor string) (discarded int64, err error) {
+	err = pgx.BeginFunc(ctx, db.Pool(), func(tx pgx.Tx) error {
+		open, err := tx.Exec(ctx, discardOpen, actor)
+		discarded = open.RowsAffected()
+		for _, sql := range []string{deleteSent, forgetAddress, forgetAccount} {
+			if err == nil {
+				_, err = tx.Exec(ctx, sql)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("make the database a copy: %w", err)
+	}
+	return discarded, nil
+}

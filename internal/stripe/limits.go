@@ -1,0 +1,121 @@
+package stripe
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"math"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/sony/gobreaker/v2"
+	"golang.org/x/sync/semaphore"
+	"golang.org/x/time/rate"
+)
+
+// Limits bound the requests of all workers to one account together. 0 stands for no limit.
+type Limits struct{ PerSecond, InFlight int }
+
+// Four fifths of the requests per second that Stripe permits an account, so that its other
+// users are answered too. Source: https://docs.stripe.com/rate-limits.
+const (
+	livePerSecond = 80
+	testPerSecond = 20
+)
+
+// PerSecondAtStripe is the limit of a secret key at Stripe itself.
+func PerSecondAtStripe(key string) int {
+	if isLive(key) {
+		return livePerSecond
+	}
+	return testPerSecond
+}
+
+// The circuit breaker opens after so many requests in a row without an answer of the
+// provider's, and lets one request probe after each pause.
+const (
+	openAfter = 10
+	openPause = 5 * time.Second
+)
+
+// limiter sends no more requests than the provider can take. A provider that is away or
+// comes back gets one probe at a time.
+type limiter struct {
+	Limits
+
+	workers atomic.Int64 // that share the limits
+	rate    *rate.Limiter
+	slots   *semaphore.Weighted // a request of one of n workers takes n
+	circuit *gobreaker.TwoStepCircuitBreaker[struct{}]
+}
+
+func newLimiter(l Limits) *limiter {
+	t := &limiter{
+		Limits: Limits{cmp.Or(l.PerSecond, math.MaxInt32), cmp.Or(l.InFlight, math.MaxInt32)},
+		circuit: gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
+			Timeout:     openPause,
+			ReadyToTrip: func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= openAfter },
+			IsExcluded:  func(err error) bool { return errors.Is(err, context.Canceled) },
+		}),
+	}
+	t.rate, t.slots = rate.NewLimiter(0, 1), semaphore.NewWeighted(int64(t.InFlight))
+	t.share(1)
+	return t
+}
+
+// share makes this process one of n that share the limits.
+func (t *limiter) share(n int) {
+	t.workers.Store(int64(max(n, 1)))
+	t.rate.SetLimit(rate.Limit(t.PerSecond) / rate.Limit(max(n, 1)))
+}
+
+var errOpen = errors.New("the circuit breaker is open, since requests had no answer")
+
+// enter waits for the turn of a request. While the circuit is open it returns an
+// [UnavailableError], so that the caller waits without a handler slot. leave gets the status
+// of the answer, 0 if there is none.
+func (t *limiter) enter(ctx context.Context) (leave func(status int), err error) {
+	open := &UnavailableError{RetryAfter: openPause, Err: errOpen}
+	if t.circuit.State() == gobreaker.StateOpen {
+		return nil, open
+	}
+	weight := min(t.workers.Load(), int64(t.InFlight))
+	if err := t.slots.Acquire(ctx, weight); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			t.slots.Release(weight)
+		}
+	}()
+	if err := t.rate.Wait(ctx); err != nil {
+		return nil, cmp.Or(ctx.Err(), unavailable(err))
+	}
+	done, err := t.circuit.Allow()
+	if err != nil {
+		return nil, open
+	}
+	return func(status int) {
+		t.slots.Release(weight)
+		switch {
+		case status == 0 && ctx.Err() != nil:
+			done(context.Canceled) // it says nothing about the provider
+		case status == 0, status >= http.StatusInternalServerError, status == http.StatusTooManyRequests:
+			done(errOpen)
+		default:
+			done(nil)
+		}
+	}, nil
+}
+
+// Share makes this process one of so many that share the limits of the account.
+func (c *Client) Share(workers int) { c.limiter.share(workers) }
+
+// Circuits are the states of the circuit breaker.
+func Circuits() []string {
+	return []string{gobreaker.StateClosed.String(), gobreaker.StateHalfOpen.String(), gobreaker.StateOpen.String()}
+}
+
+// Circuit returns the state of the circuit breaker, one of [Circuits].
+func (c *Client) Circuit() string { return c.limiter.circuit.State().String() }
