@@ -212,6 +212,7 @@ func repeatedProviderEvent(t *testing.T, d *deployment) {
 
 // intentEvent is an event about a charge, as the provider sends it.
 func customersAct(t *testing.T, d *deployment) {
+	t.Helper()
 	acts, late := d.send(t, newAction()), newAction()
 	late.ExpiresAt = time.Now().Add(8 * time.Second).Format(time.RFC3339Nano)
 	misses := d.send(t, late)

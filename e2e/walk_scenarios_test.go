@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/payonce/payonce/internal/await"
@@ -214,7 +215,7 @@ func authenticatedCharge(ctx context.Context, p *place) (job, error) {
 		return p.tables.QueryRow(ctx, isActing, c.ID).Scan(&acting) == nil && acting
 	})
 	if err := helper.Kill(); err != nil || !acting {
-		return job{}, errors.Join(err, errors.New("the charge waits for its customer: "+fmt.Sprint(acting)))
+		return job{}, errors.Join(err, errors.New("the charge waits for its customer: "+strconv.FormatBool(acting)))
 	}
 	shown, err := p.client.do(ctx, request{method: http.MethodGet, path: "/v1/charges/" + c.ID})
 	if err == nil {

@@ -51,7 +51,9 @@ func (s *slots) reserve(partition string) (reserved, heldBack bool) {
 		return false, false
 	}
 	if partition != "" && share(free, s.byPartition[partition]) == 0 {
-		s.heldBack[partition] = s.heldBack[partition]
+		if _, known := s.heldBack[partition]; !known {
+			s.heldBack[partition] = passed{}
+		}
 		return false, true
 	}
 	s.used++

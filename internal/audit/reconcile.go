@@ -31,7 +31,7 @@ const (
 
 // Reconcile checks the provider's lists against the ledger. What does not have payonce's
 // metadata is foreign, for others may use the account: it is counted and not judged. Refunds
-// and disputes of a payment of payonce's are judged, whoever made them. Reconcile holds what
+// and disputes of a payment of payonce's are judged, both from the API and from the dashboard. Reconcile holds what
 // the ledger has of charges, refunds and disputes, and the lists, in memory, a few hundred
 // bytes each. An error of a list ends it.
 //

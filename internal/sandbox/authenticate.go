@@ -47,8 +47,9 @@ func (s *Sandbox) showAuthentication(w http.ResponseWriter, _ *http.Request) {
 func (s *Sandbox) authenticate(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, bodyLimit)
 	var back *url.URL
-	err := pgx.BeginFunc(r.Context(), s.pool, func(tx pgx.Tx) (err error) {
-		back, err = s.act(r.Context(), tx, r.PathValue("id"), r.FormValue("outcome"))
+	ctx := r.Context()
+	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) (err error) {
+		back, err = s.act(ctx, tx, r.PathValue("id"), r.FormValue("outcome"))
 		return err
 	})
 	if err != nil {

@@ -3,6 +3,7 @@ package sandbox
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -44,7 +45,7 @@ func tooSmall(amount int64, currency string) *apiError {
 	}
 	shown := fmt.Sprintf("%d.%02d", least/100, least%100)
 	if currency == "jpy" {
-		shown = fmt.Sprint(least)
+		shown = strconv.FormatInt(least, 10)
 	}
 	return invalid("amount_too_small", "amount", "Amount must be at least %s %s", shown, currency)
 }

@@ -128,7 +128,7 @@ func (s *Sandbox) refundOutside(r *http.Request) (answer, error) {
 	})
 }
 
-// outside does in one commit what nobody asked the provider's API for.
+// outside does in one commit what no request to the provider's API asked for.
 func (s *Sandbox) outside(
 	ctx context.Context, id string, do func(context.Context, pgx.Tx, *pgx.Batch, *intent) (answer, error),
 ) (a answer, err error) {

@@ -12,7 +12,7 @@ import (
 	"github.com/payonce/payonce/internal/testrun"
 )
 
-// TestOutside: disputes and refunds of the dashboard are in the lists, in the books and in
+// TestOutside: disputes and refunds of the dashboard are in the lists, in `GET /books` and in
 // signed events.
 func TestOutside(t *testing.T) {
 	t.Parallel()

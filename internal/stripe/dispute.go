@@ -24,7 +24,7 @@ type Dispute struct {
 	Amount int64
 	// Currency is upper case, and that of the payment.
 	Currency string
-	// Withdrawn was taken from the account's balance, and Reinstated given back, each with its
+	// Withdrawn was taken from the account's balance, and Reinstated returned to it, each with its
 	// fee. 0 as long as it has not happened. An account that is kept in another currency does
 	// not say how much that is: then it is Amount, and the fees are 0.
 	Withdrawn, WithdrawnFee   int64

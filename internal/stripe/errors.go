@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -170,12 +171,11 @@ func refusal(e *stripego.Error, a Answered) error {
 // test key that meets live objects or cards is the wrong key. A live key that meets test
 // ones is not: they are the merchant's mistake, which the charge pays for.
 func isOfAccount(e *stripego.Error) bool {
-	switch e.Code {
-	case stripego.ErrorCodeAPIKeyExpired, stripego.ErrorCodePlatformAPIKeyExpired, stripego.ErrorCodeSecretKeyRequired,
-		stripego.ErrorCodeAccountInvalid, stripego.ErrorCodeLivemodeMismatch, stripego.ErrorCodeTestmodeChargesOnly:
-		return true
+	ofAccount := []stripego.ErrorCode{
+		stripego.ErrorCodeAPIKeyExpired, stripego.ErrorCodePlatformAPIKeyExpired, stripego.ErrorCodeSecretKeyRequired,
+		stripego.ErrorCodeAccountInvalid, stripego.ErrorCodeLivemodeMismatch, stripego.ErrorCodeTestmodeChargesOnly,
 	}
-	return declineOf(e).OfTestKey() || strings.Contains(e.Msg, "a similar object exists in live mode")
+	return slices.Contains(ofAccount, e.Code) || declineOf(e).OfTestKey() || strings.Contains(e.Msg, "a similar object exists in live mode")
 }
 
 func needsOperator(why error) error { return &UnavailableError{NeedsOperator: true, Err: why} }

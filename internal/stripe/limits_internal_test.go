@@ -10,6 +10,7 @@ import (
 )
 
 func TestLimiter_probesAProviderThatIsAway(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(Limits{})
 		enter := func() func(int) {
@@ -46,12 +47,12 @@ func TestLimiter_probesAProviderThatIsAway(t *testing.T) {
 			enter()(0)
 		}
 		refused("a request while the provider is away")
-		time.Sleep(openPause + 1)
+		<-time.After(openPause + 1)
 		probe := enter()
 		refused("a second probe")
 		probe(0)
 		refused("a request after a probe that failed")
-		time.Sleep(openPause + 1)
+		<-time.After(openPause + 1)
 		enter()(http.StatusOK)
 		for range 2 * openAfter {
 			defer enter()(http.StatusOK)
@@ -60,6 +61,7 @@ func TestLimiter_probesAProviderThatIsAway(t *testing.T) {
 }
 
 func TestLimiter_sharesItsLimits(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(Limits{PerSecond: 20, InFlight: 8})
 		for workers, want := range map[int]struct {

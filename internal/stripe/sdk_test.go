@@ -59,6 +59,7 @@ func TestSDK(t *testing.T) {
 }
 
 func runNode(t *testing.T, origin string) string {
+	t.Helper()
 	if *node == "" {
 		t.Skip("not run: -node names no version")
 	}
@@ -78,12 +79,13 @@ func runNode(t *testing.T, origin string) string {
 }
 
 func runGo(t *testing.T, origin string) string {
+	t.Helper()
 	backend := stripego.GetBackendWithConfig(stripego.APIBackend, &stripego.BackendConfig{
 		URL: &origin, MaxNetworkRetries: new(int64(0)), LeveledLogger: &stripego.LeveledLogger{Level: stripego.LevelNull},
 	})
 	c, ctx := stripego.NewClient("sk_test_1", stripego.WithBackends(&stripego.Backends{API: backend})), t.Context()
 	var said strings.Builder
-	say := func(words ...any) { said.WriteString(fmt.Sprintln(words...)) }
+	say := func(words ...any) { fmt.Fprintln(&said, words...) }
 	must := func(err error) {
 		t.Helper()
 		testdb.Must(t, err)

@@ -178,7 +178,7 @@ func (d *drawing) addEnded(e audit.TimelineEntry, c *claim, r row) {
 	c.last = d.row(r)
 }
 
-// addTakeover draws the end of a lease in the lane of its holder, and the claim of the next one.
+// addTakeover draws the end of a lease in the swim lane of its holder, and the claim of the next one.
 func (d *drawing) addTakeover(lost *claim, r row) {
 	d.takeovers++
 	r.From = d.worker(lost.holder)

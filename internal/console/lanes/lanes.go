@@ -24,7 +24,7 @@ type lane struct {
 	Width, Left, X int    // X is its middle
 }
 
-// row is one moment: a box in a lane, and an arrow from the lane where it comes from.
+// row is one moment: a box in a swim lane, and an arrow from the one where it comes from.
 type row struct {
 	at          time.Time
 	From, Lane  *lane // From is nil where there is no arrow
@@ -45,7 +45,7 @@ type claim struct {
 	fence                     int64
 	began, ended              time.Time
 	first, last               *row
-	lost                      bool // its lease ended, so the lane is dark from last on
+	lost                      bool // its lease ended, so its swim lane is dark from last on
 }
 
 // bar is a rectangle behind the rows.
@@ -143,7 +143,7 @@ func (d *drawing) claimOf(message string, fence int64) *claim {
 	return &claim{}
 }
 
-// worker is the lane of a holder. Workers have letters, in the order in which they are seen.
+// worker is the swim lane of a holder. Workers have letters, in the order in which they are seen.
 func (d *drawing) worker(holder string) *lane {
 	holder = cmp.Or(holder, "not known")
 	if i := slices.IndexFunc(d.workers, func(l *lane) bool { return l.About == holder }); i >= 0 {
@@ -155,7 +155,7 @@ func (d *drawing) worker(holder string) *lane {
 	return l
 }
 
-// actor is the lane of what recorded an event: the holder of the message that caused it.
+// actor is the swim lane of what recorded an event: the holder of the message that caused it.
 func (d *drawing) actor(e audit.TimelineEntry) *lane {
 	if e.Who == "api" {
 		return d.api

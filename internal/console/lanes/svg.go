@@ -56,7 +56,7 @@ func Write(w io.Writer, t audit.Timeline) error {
 // Style is for the template.
 func (*drawing) Style() template.CSS { return template.CSS(Style) } //nolint:gosec // it is ours
 
-// place gives each lane and row its place. Short times stretch the distance of two rows by their
+// place gives each swim lane and row its place. Short times stretch the distance of two rows by their
 // logarithm, long ones are torn out.
 func (d *drawing) place() {
 	d.Width = gutter
@@ -102,7 +102,7 @@ func (d *drawing) place() {
 	d.Bottom = y + 8
 }
 
-// drawClaims draws the leases, beside each other where they overlap. A lane is dark from a lease
+// drawClaims draws the leases, beside each other where they overlap. A swim lane is dark from a lease
 // that ended until its worker claims again.
 func (d *drawing) drawClaims() {
 	busy := map[*lane][]int{} // where the last bar beside each other ends
