@@ -76,7 +76,7 @@ func mutants() []mutant {
 		},
 		{
 			"the messages of a worker that died are never claimed by another",
-			[]edit{{"inbox/claim.go", "     and i.status in ('pending', 'running')\n     and i.due_at >= $9\n", "     and i.status = 'pending'\n     and i.due_at >= $9\n"}},
+			[]edit{{"inbox/claim_sql.go", "     and status in ('pending', 'running')\n     and (due_at, id) > ($9, $14)\n", "     and status = 'pending'\n     and (due_at, id) > ($9, $14)\n"}},
 			byWalk("success/worker/POST /v1/payment_intents/after/kill", "liveness"),
 		},
 		{

@@ -1,5 +1,7 @@
 package audit
 
+import "slices"
+
 // promise is a check that one query makes over the facts.
 type promise struct {
 	name  string
@@ -9,7 +11,7 @@ type promise struct {
 
 // promises are in the order of the report. A key's client-made text stays out of reports:
 // keys appear as the short hash under which logs know them.
-var promises = []promise{
+var promises = slices.Concat([]promise{
 	{"one stored answer per key", `(
        select scope, operation, key, count(*) as answers
          from idempotency_keys
@@ -299,117 +301,4 @@ then format('%s: %s of %s reserved, %s held', charge_id, p.quantity, sku, r.quan
            on c.stream_id = r.charge_id) r`, `
 when status is distinct from due
 then format('%s: its %s is %s, should be %s', charge_id, sku, status, coalesce(due, 'without a charge'))`},
-
-	// Retention takes a message away after its work is done, the oldest first. So an event
-	// without a message is in order only if it is older than every message that is left, and
-	// its work is done.
-	{"every request and outcome has its message", `
-       ledger_events e
-  join charges c using (stream_id)
-  join (values ('charges',  (select min(txid) from sent where topic = 'charges')),
-               ('outcomes', (select min(txid) from sent where topic = 'outcomes'))) oldest (topic, txid)
-    on oldest.topic = case when e.type ~ 'requested\.v' then 'charges' else 'outcomes' end
-  left join refunds r
-    on r.stream_id = e.stream_id
-   and r.refund_id = e.data ->> 'refund_id'
-  left join notified n
-    on n.event_id = e.event_id::text
-  left join (select message_id from outbox union select message_id from inbox) kept
-    on kept.message_id = e.event_id::text
- where e.type ~ '^charge\.(requested|cancel_requested|succeeded|failed|dispute.*)\.v'
-    or e.type ~ '^(payment\.action_required|refund\.(requested|succeeded|failed|reversed|observed))\.v'`, `
-when kept.message_id is null
- and (e.txid >= oldest.txid
-      or not case
-               when e.type like 'charge.%requested.v%' then c.successes + c.failures > 0
-               when e.type !~ '^refund'                then n.event_id is not null or not c.notify
-               when e.type like 'refund.requested.v%'  then r.outcomes > 0
-               else n.event_id is not null or not r.notify
-             end)
-then format('%s version %s (%s): no message', e.stream_id, e.version, e.type)`},
-	// The inbox also takes messages that are not the ledger's, such as the provider's events
-	// (stripe.…); the ledger's are known by the version in their type.
-	{"every message is an event of the ledger", `(
-       select message_id, type, stream_id, txid from sent where topic in ('charges', 'outcomes')
-        union all
-       select message_id, type, ordering_key, null from inbox where type ~ '\.v[0-9]+$') m
-  left join ledger_events e
-    on e.event_id::text = m.message_id`, `
-when e.event_id is null
-then format('message %s: no such event', m.message_id)
-when e.type is distinct from m.type or e.stream_id is distinct from m.stream_id
-then format('message %s: announces %s of %s, the event is %s of %s', m.message_id, m.type, m.stream_id, e.type, e.stream_id)
-when e.txid <> m.txid
-then format('message %s: committed apart from its event', m.message_id)`},
-	// The consumer group stores a message before it moves its offset.
-	{"every message below the offset was received", `
-       sent
-  left join (select distinct message_id from inbox) i using (message_id)
- where passed`, `
-when i.message_id is null
-then format('message %s: passed by the reader and never received', message_id)`},
-	// A message is overdue after a minute: leases and polls are seconds. No lease and no wait is
-	// longer than six hours: what is due later was written while the database's clock was ahead.
-	// Workers correct it within seconds. A message is held back only while others of its
-	// partition run.
-	{"no message is overdue or a dead letter", `(
-       select case
-                when i.status = 'dead' then 'dead letter'
-                when i.status in ('pending', 'running')
-                 and i.due_at < now() - interval '1 minute'
-                 and not exists (
-                       select
-                         from inbox older
-                        where older.receiver = i.receiver
-                          and older.ordering_key = i.ordering_key
-                          and older.status in ('pending', 'running')
-                          and older.id < i.id)
-                then i.status || ' and overdue'
-                when i.due_at is null
-                 and i.received_at < now() - interval '1 minute'
-                 and not exists (
-                       select
-                         from inbox running
-                        where running.receiver = i.receiver
-                          and running.partition_key = i.partition_key
-                          and running.status = 'running')
-                then 'held back, and nothing of its partition runs'
-                when i.status in ('pending', 'running')
-                 and i.due_at > now() + interval '361 minutes'
-                then i.status || ' and due later than any rule allows'
-              end as state,
-              format('%s message %s of %s', i.receiver, i.message_id, i.ordering_key) as message
-         from inbox i
-        union all
-       select case when created_at < now() - interval '1 minute' then 'no consumer group receives it' end,
-              format('message %s', message_id)
-         from sent
-        where not passed) m`, `
-when state is not null
-then message || ': ' || state`},
-	{"a finished message was finished by its holder", `inbox where status = 'done'`, `
-when done_fence is distinct from fence
-then format('%s message %s: done under fence %s, its holder has %s',
-            receiver, message_id, coalesce(done_fence::text, 'none'), fence)`},
-	{"nothing is in quarantine", `
-       inbox i
-  full join (
-       select receiver, message_id, count(*) as payloads
-         from inbox_quarantine
-        group by receiver, message_id) q using (receiver, message_id)`, `
-when q.payloads > 0
-then format('%s message %s: %s payloads beside the first', receiver, message_id, q.payloads)`},
-	// Between the outcome and the end of its message, an outcome that is not delivered yet is in
-	// order.
-	{"the merchant was notified once of every outcome", `
-       (select stream_id, event_id from outcomes where notify) o
-  full join notified n using (stream_id, event_id)
-  left join (select message_id from inbox group by message_id having bool_and(status = 'done')) finished
-    on finished.message_id = event_id`, `
-when o.event_id is null
-then format('%s: notified of %s, which is no outcome with a webhook', stream_id, event_id)
-when n.times > 1
-then format('%s: notified %s times', stream_id, n.times)
-when n.event_id is null and finished.message_id is not null
-then format('%s: the message is done, and the merchant was not notified', stream_id)`},
-}
+}, promisesOfMessages)
