@@ -196,7 +196,7 @@ func (m *machine) request(t *rapid.T, s ledger.Stream, cmd domain.Command, may b
 func (m *machine) accept(t *rapid.T) {
 	c := &modelCharge{
 		id:     fmt.Sprintf("ch_%s_%d", m.merchant, len(m.charges)),
-		amount: rapid.Int64Range(1, 1000).Draw(t, "amount"),
+		amount: rapid.Int64Range(50, 1000).Draw(t, "amount"),
 		method: rapid.SampledFrom([]string{
 			"pm_card_visa", "pm_card_visa", "pm_card_chargeDeclined", "pm_card_nobody", "pm_card_refundFail",
 		}).Draw(t, "method"),
