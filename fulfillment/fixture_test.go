@@ -29,6 +29,7 @@ import (
 type fixture struct {
 	t        *testing.T
 	db       *postgres.DB
+	worker   *postgres.DB // the same, with the rights of the worker
 	provider *provider
 	client   *stripe.Client
 	charge   inbox.Handler
@@ -38,6 +39,7 @@ type fixture struct {
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	f := &fixture{t: t, db: testdb.Reused(t), provider: newProvider(t), log: &transcript{}}
+	f.worker = testdb.As(t, f.db, postgres.RoleWorker)
 	f.client = newClient(t, f.provider.URL, 0)
 	f.charge = f.handler(fulfillment.Services{Provider: f.client, ActionTimeout: time.Hour}, fulfillment.ChargeReceiver)
 	f.exec(`insert into merchants (merchant_id) values ('acme')`)
@@ -58,7 +60,7 @@ func newClient(t *testing.T, base string, timeout time.Duration) *stripe.Client 
 
 // handler is that of a receiver of a worker with these services.
 func (f *fixture) handler(services fulfillment.Services, receiver string) inbox.Handler {
-	return handlerOf(fulfillment.New(f.db, services, slog.New(slog.NewTextHandler(f.log, nil))), receiver)
+	return handlerOf(fulfillment.New(f.worker, services, slog.New(slog.NewTextHandler(f.log, nil))), receiver)
 }
 
 func handlerOf(f *fulfillment.Fulfillment, receiver string) inbox.Handler {

@@ -175,7 +175,7 @@ func TestUnknownOutcome(t *testing.T) {
 	isRefunding(f)
 	f.append(f.load("ch_1"), domain.RefundRequested{RefundID: "re_2", Amount: 100})
 	f.exec(`
-create function cut() returns trigger language plpgsql as $$
+create function cut() returns trigger language plpgsql security definer as $$
 begin
   perform pg_terminate_backend(pg_backend_pid());
   perform pg_sleep(10);

@@ -79,6 +79,8 @@ func (in *Intake) checkOrder(ctx context.Context, account Account, order string)
 		return nil
 	case err != nil:
 		return fmt.Errorf("%w: %w", idempotency.ErrUnknown, err)
+	case holder.Charge.Status == domain.Failed: // it has just freed the order
+		return nil
 	}
 	return &OrderTakenError{Charge: holder.View()}
 }

@@ -330,7 +330,8 @@ grant select,
       insert (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
    on ledger_events to payonce_api, payonce_worker;
 grant select, insert on ledger_postings to payonce_api, payonce_worker;
-grant execute on function charge_by_id, charge_by_payment_intent to payonce_api;
+grant execute on function charge_by_id to payonce_api;
+grant execute on function charge_by_payment_intent to payonce_api, payonce_worker;
 
 -- The api holds an order in the commit that accepts its charge. The worker frees it in the
 -- commit that fails the charge.

@@ -3,6 +3,7 @@ package main
 import (
 	"net/http"
 	"net/http/httptest"
+	neturl "net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -90,6 +91,14 @@ func TestShare_countsTheLivingWorkers(t *testing.T) {
 		})
 	}
 	var all []*postgres.DB
+	testdb.Exec(t, testdb.Connect(t, url).Pool(), `create role client login in role payonce_api`)
+	address, err := neturl.Parse(url)
+	testdb.Must(t, err)
+	address.User = neturl.User("client")
+	client, err := postgres.Open(t.Context(), address.String(), postgres.Options{Application: application + " c:1", Role: postgres.RoleAPI})
+	testdb.Must(t, err)
+	t.Cleanup(client.Close)
+	testdb.Must(t, client.QueryRow(t.Context(), `select`).Scan())
 	for i, host := range []string{"a:1", "b:1"} {
 		db, err := postgres.Open(t.Context(), url, postgres.Options{Application: application + " " + host, Role: postgres.RoleWorker})
 		testdb.Must(t, err)

@@ -176,12 +176,14 @@ func accepted(provider *stripe.Client) program.Check {
 	return func(context.Context, postgres.Querier) (string, error) { return provider.Blocked(), nil }
 }
 
-// Every worker has open sessions, whose names say which process has them.
+// Every worker has open sessions, whose names say which process has them. Only those of the
+// workers' users count: another login can choose the names of its sessions too.
 const countWorkers = `
 select count(distinct application_name)
   from pg_stat_activity
  where datname = current_database()
-   and application_name like $1`
+   and application_name like $1
+   and pg_has_role(usesysid, 'payonce_worker', 'member')`
 
 // share divides the limits of requests to the provider by the living workers. A worker that
 // has just started has all of them until the others count it.

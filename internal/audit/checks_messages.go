@@ -70,6 +70,13 @@ then format('message %s: passed by the reader and never received', message_id)`}
                  and i.received_at < now() - interval '1 minute'
                  and not exists (
                        select
+                         from inbox older
+                        where older.receiver = i.receiver
+                          and older.ordering_key = i.ordering_key
+                          and older.status in ('pending', 'running')
+                          and older.id < i.id)
+                 and not exists (
+                       select
                          from inbox running
                         where running.receiver = i.receiver
                           and running.partition_key = i.partition_key

@@ -169,8 +169,9 @@ func isReference(s string, longest int) bool {
 // API key and so no merchant: it acts as the merchant of that charge.
 //
 // If we die here: the provider has no answer and sends the event again. After the commit that
-// is a repeated delivery, which is counted and has no effect. Without the event, the charge's
-// worker finds the same by asking the provider, only later.
+// is a repeated delivery, which is counted and has no effect. Without the event, the worker
+// finds what became of a payment or refund that it waits for by asking the provider, only
+// later; a dispute or a refund made outside is then found by the audit alone.
 // Test: TestStripeEvent_isReceivedOnce.
 func (a *API) store(c echo.Context, e stripeEvent, o stripeObject) error {
 	ctx := c.Request().Context()
