@@ -15,8 +15,8 @@ import (
 	"github.com/payonce/payonce/internal/testdb"
 )
 
-// TestRun_isOfOneAccount starts workers of several accounts, one after another. A message
-// whose type no handler reads is done as soon as it is handled.
+// TestRun_isOfOneAccount starts workers of several accounts, one after another. The message is
+// about a refund that the provider does not have, so it is done once the provider is asked.
 func TestRun_isOfOneAccount(t *testing.T) {
 	t.Parallel()
 	url := testdb.Migrated(t, testdb.Server(t, local.Options{Fsync: true, InMemory: true}), "service")
@@ -30,8 +30,15 @@ func TestRun_isOfOneAccount(t *testing.T) {
 	var asked atomic.Int64
 	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked.Add(1)
-		w.WriteHeader(int(status.Load()))
-		if status.Load() != http.StatusOK {
+		code := int(status.Load())
+		if r.URL.Path != "/v1/account" {
+			if code != http.StatusOK {
+				t.Errorf("%s was asked for with a key of an unknown account", r.URL.Path)
+			}
+			code = http.StatusNotFound
+		}
+		w.WriteHeader(code)
+		if code != http.StatusOK {
 			_, _ = w.Write([]byte(`{"error":{"type":"invalid_request_error"}}`))
 			return
 		}
@@ -42,7 +49,7 @@ func TestRun_isOfOneAccount(t *testing.T) {
 		return environ(url, "STRIPE_API_BASE", provider.URL, "STRIPE_SECRET_KEY", "sk_test_"+account)
 	}
 	const (
-		message = `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash) values ('fulfillment', '%', 'ch_none', 'stripe.x', '{}', '{}', '')`
+		message = `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash) values ('fulfillment', '%', 'stripe:re_1', 'stripe.refund.updated', '{}', '{}', '')`
 		open    = `select count(*) = 1 from inbox where status = 'pending' and attempts = 0`
 		done    = `select count(*) = 0 from inbox where status <> 'done'`
 	)

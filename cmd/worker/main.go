@@ -97,8 +97,8 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 		return readmitInterval, ledger.Readmit(ctx, db)
 	})
 	g.Go(func() error {
-		if err := admit(ctx, log, db, services.Provider); err != nil || ctx.Err() != nil {
-			return err
+		if awaitRepair(ctx, log, db); ctx.Err() != nil {
+			return nil
 		}
 		for _, r := range receivers {
 			g.Go(func() error { return r.processor.Run(ctx) })
@@ -106,33 +106,45 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 		repeat("receiving stopped and begins anew", func(ctx context.Context) (time.Duration, error) {
 			return 0, receive(ctx, log, db, bell.Listening, receivers)
 		})
-		return nil
+		return admit(ctx, log, db, services.Provider)
 	})
 	return g.Wait()
 }
 
-// admit returns nil once the worker may handle messages, or when ctx ends: the tables are no unrepaired copy,
-// and the provider has said that the secret key is of the account that the database is bound
-// to. Before that nothing is sent, neither to the provider nor to a merchant. Another account
-// is an error, by which the program ends.
-func admit(ctx context.Context, log *slog.Logger, db *postgres.DB, provider *stripe.Client) (refused error) {
-	waiting, admitted := context.WithCancel(ctx)
-	defer admitted()
-	loop.Run(waiting, log, "no message is handled before the provider has said whose key STRIPE_SECRET_KEY is", func(ctx context.Context) (time.Duration, error) {
-		if why, err := restored(ctx, db); why != "" || err != nil {
-			return admitInterval, err
+// awaitRepair returns once the tables are no unrepaired copy, or when ctx ends. Before that
+// nothing is sent, neither to the provider nor to a merchant.
+func awaitRepair(ctx context.Context, log *slog.Logger, db *postgres.DB) {
+	waiting, repaired := context.WithCancel(ctx)
+	defer repaired()
+	loop.Run(waiting, log, "looking for a repair of the tables failed", func(ctx context.Context) (time.Duration, error) {
+		why, err := restored(ctx, db)
+		if why == "" && err == nil {
+			repaired()
 		}
+		return admitInterval, err
+	})
+}
+
+// admit releases the requests to the provider once it has said that the secret key is of the
+// account that the database is bound to, and returns nil then, or when ctx ends. Another
+// account is an error, by which the program ends.
+func admit(ctx context.Context, log *slog.Logger, db *postgres.DB, provider *stripe.Client) (refused error) {
+	waiting, done := context.WithCancel(ctx)
+	defer done()
+	loop.Run(waiting, log, "nothing is sent to the provider before it has said whose key STRIPE_SECRET_KEY is", func(ctx context.Context) (time.Duration, error) {
 		account, err := provider.Account(ctx)
 		if err == nil {
 			err = restore.Bind(ctx, db, account.ID, account.Live)
 		}
-		if errors.Is(err, restore.ErrOtherAccount) {
+		switch {
+		case errors.Is(err, restore.ErrOtherAccount):
 			refused = err
+			done()
+		case err == nil:
+			provider.Release()
+			done()
 		}
-		if err == nil || refused != nil {
-			admitted()
-		}
-		return 0, err
+		return admitInterval, err
 	})
 	return refused
 }

@@ -125,6 +125,7 @@ func (s settings) limits() stripe.Limits {
 // services are the clients of the external services that steps call.
 func (s settings) services(metrics *metrics, traces *telemetry.Traces) (fulfillment.Services, error) {
 	provider, err := stripe.New(stripe.Config{
+		Held:      true,
 		SecretKey: s.StripeSecretKey.Reveal(), Base: s.StripeAPIBase, Timeout: callTimeout, Limits: s.limits(),
 		Observe: observeProvider(metrics, traces, s.providerHost()),
 	})

@@ -19,7 +19,7 @@ type Account struct {
 // names it.
 func (c *Client) Account(ctx context.Context) (a Account, err error) {
 	defer wrap(&err, "retrieve", "the account of STRIPE_SECRET_KEY")
-	a, err = request(ctx, c, func(ctx context.Context) (*stripego.Account, error) {
+	a, err = ask(ctx, c, func(ctx context.Context) (*stripego.Account, error) {
 		return c.api.V1Accounts.Retrieve(ctx, nil)
 	}, func(sent *stripego.Account) (Account, error) {
 		if sent.Object != "account" || checkID(sent.ID) != nil {
