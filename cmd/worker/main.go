@@ -97,7 +97,7 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 		return readmitInterval, ledger.Readmit(ctx, db)
 	})
 	g.Go(func() error {
-		if awaitRepair(ctx, log, db); ctx.Err() != nil {
+		if !awaitRepair(ctx, log, db) {
 			return nil
 		}
 		for _, r := range receivers {
@@ -111,9 +111,9 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	return g.Wait()
 }
 
-// awaitRepair returns once the tables are no unrepaired copy, or when ctx ends. Before that
-// nothing is sent, neither to the provider nor to a merchant.
-func awaitRepair(ctx context.Context, log *slog.Logger, db *postgres.DB) {
+// awaitRepair returns true once the tables are no unrepaired copy, or false when ctx ends.
+// Before that nothing is sent, neither to the provider nor to a merchant.
+func awaitRepair(ctx context.Context, log *slog.Logger, db *postgres.DB) bool {
 	waiting, repaired := context.WithCancel(ctx)
 	defer repaired()
 	loop.Run(waiting, log, "looking for a repair of the tables failed", func(ctx context.Context) (time.Duration, error) {
@@ -123,6 +123,7 @@ func awaitRepair(ctx context.Context, log *slog.Logger, db *postgres.DB) {
 		}
 		return admitInterval, err
 	})
+	return ctx.Err() == nil
 }
 
 // admit releases the requests to the provider once it has said that the secret key is of the
