@@ -26,7 +26,7 @@ const (
 	freshAfter = 20
 	// absences is how often a run is done again whose point did not come up. It came
 	// up in both recordings, and what a race decides may do so by chance.
-	absences = 11
+	absences = 31
 )
 
 // walker walks targets in several lanes, each with places of its own.
