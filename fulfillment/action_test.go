@@ -57,7 +57,7 @@ func TestAction(t *testing.T) {
 	t.Parallel()
 	timedOut := announced(failed(toActing+declined, domain.AuthenticationTimeout))
 	runAll(t, map[string]scenario{
-		"the merchant is told where the customer acts": {
+		"the webhook names where the customer acts": {
 			begin:  func(f *fixture) { f.startOf(interactive()) },
 			script: script{"retrieve": {redirects()}}, ends: "waits", calls: "retrieve",
 			want: snapshot{Events: toActing, Stock: held, Holds: "open open", Outbox: "payment.action_required", Message: "pending"},
