@@ -6,13 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"strconv"
 	"time"
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/robustness/fleet"
-	"github.com/payonce/payonce/internal/robustness/traffic"
 )
 
 // scenario is one of the ways through the service, with what must come of it.
@@ -120,7 +118,7 @@ func outside(event, status string, moves func(context.Context, *place, string) e
 		if err != nil {
 			return job{}, err
 		}
-		intent := books.Intents[slices.IndexFunc(books.Intents, func(i traffic.Intent) bool { return i.Reference == id })].ID
+		intent := intentIn(books, id)
 		body := outsideEvent(event, intent)
 		return job{
 			request: eventRequest(signed(p.Secrets.Events, time.Now(), body), body),
