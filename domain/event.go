@@ -53,8 +53,8 @@ func request[E Event]() EventType {
 	return t
 }
 
-// outcome registers a type that the merchant is notified of: the end of the charge or of a
-// refund, or the customer's action.
+// outcome registers a type that the merchant is notified of: the end of a charge or refund,
+// the customer's action, or an event of a dispute.
 func outcome[E Event](webhook string) EventType {
 	t := event[E]()
 	t.Webhook = webhook

@@ -4,9 +4,9 @@
 //
 // # Steps
 //
-// A message is a wake-up. The stream is the truth, the recovery point and, by its
-// version, the fence. One loop (run.go) loads the stream, runs the step that is due, and
-// commits its decision together with everything that belongs to it. So messages may
+// A message is a wake-up. The stream is the truth and the recovery point. Its version
+// refuses a decision on an old state. One loop (run.go) loads the stream, runs the step that
+// is due, and commits its decision together with everything that belongs to it. So messages may
 // arrive in any order and any number of times, and a worker may die anywhere: the next
 // one folds the stream and continues. An event of the provider is a wake-up too; the
 // worker asks the provider and believes nothing that the event says. The lists of steps

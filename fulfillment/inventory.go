@@ -48,7 +48,7 @@ type article struct{ merchant, sku string }
 //
 // If we die here: before the commit nothing is held; the next worker runs the step again,
 // or finds it done in the stream.
-// Test: e2e TestWorker/a_worker_killed_at_any_step_is_taken_over.
+// Test: TestWalk in e2e.
 func (f *Fulfillment) reserve(ctx context.Context, s ledger.Stream) (decision, error) {
 	var articles []article
 	for _, item := range s.Charge.Items {
@@ -76,7 +76,8 @@ func isOutOfStock(err error) bool {
 	return refused == "stock_available_not_negative" || refused == "reservations_known_sku"
 }
 
-// The offset keeps the subquery a probe for each article.
+// selectAvailable reads what is left of each article. The offset keeps the subquery a probe
+// for each article.
 const selectAvailable = `
 select asked.merchant_id,
        asked.sku,

@@ -17,12 +17,13 @@ import (
 	"github.com/payonce/payonce/ledger"
 )
 
-// notification sends the webhook about the outcome at a version, the charge's or a refund's.
+// notification sends the webhook about the outcome at a version: of the charge, a refund or
+// a dispute.
 // A message of typeResend sends it also if the merchant received it before.
 //
 // If we die here: nothing is recorded; the next worker sends the webhook, which may be the
 // second time, under the same webhook-id, by which the merchant recognizes it.
-// Test: e2e TestWorker/a_worker_killed_at_any_step_is_taken_over.
+// Test: TestWalk in e2e.
 func (f *Fulfillment) notification(d *inbox.Delivery, version int) act {
 	delivered := false // in this delivery
 	return func(ctx context.Context, s ledger.Stream) (decision, error) {
@@ -48,7 +49,7 @@ type webhookBody struct {
 	ID        string    `json:"id"`
 	Type      string    `json:"type"`
 	CreatedAt time.Time `json:"created_at"`
-	Data      any       `json:"data"` // the charge or the refund as of the outcome
+	Data      any       `json:"data"` // the charge, the refund or the dispute as of the outcome
 }
 
 func (f *Fulfillment) deliver(ctx context.Context, s ledger.Stream, outcome ledger.Recorded, kind string) error {

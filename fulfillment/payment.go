@@ -33,7 +33,7 @@ type payment struct {
 //
 // If we die here: the intent's id is recorded. The next worker retrieves the intent, which
 // knows whether the money was taken, before it sends anything.
-// Test: e2e TestWorker/a_worker_killed_at_any_step_is_taken_over.
+// Test: TestWalk in e2e.
 func (p *payment) run(ctx context.Context, s ledger.Stream) (decision, error) {
 	if !s.Charge.Started() {
 		return p.start(ctx, s)
@@ -67,13 +67,13 @@ func (p *payment) run(ctx context.Context, s ledger.Stream) (decision, error) {
 }
 
 // start creates the intent and records it. If a program of another version has used the key
-// of the last attempt, start looks for its intent first: what this program never does with an
-// intent that is not recorded, the other one may have done.
+// of the last attempt, start looks for its intent first: the other version may have confirmed
+// an intent that it never recorded.
 //
 // If we die here: no intent is recorded; the next worker sends the same key and receives
 // the same intent. If the provider has forgotten the key, the first intent stays an orphan
 // that no worker confirms.
-// Test: e2e TestWorker/a_worker_killed_at_any_step_is_taken_over.
+// Test: TestWalk in e2e.
 func (p *payment) start(ctx context.Context, s ledger.Stream) (decision, error) {
 	c := s.Charge
 	if last, failed := s.At(c.AttemptVersion).Event.(domain.PaymentAttemptFailed); failed && last.StatusCode == stripe.OtherParameters && p.intent == nil {
@@ -192,9 +192,9 @@ func (p *payment) requireAction(ctx context.Context, s ledger.Stream) (decision,
 //
 // A request to cancel takes the stream's next version, so the commit of a run in progress
 // is refused, and cancel is what it does next. A run in progress at a deadline has begun
-// before it, and the provider decides which of the two was first. A recorded intent is canceled at the
-// provider before the charge fails: the provider refuses confirmations in flight. An
-// intent that was created and not recorded is never confirmed.
+// before it, and the provider decides which of the two was first. A recorded intent is
+// canceled at the provider before the charge fails: the provider refuses confirmations in
+// flight. An intent that was created and not recorded is never confirmed.
 //
 // If we die here: the cancellation is recorded; the next worker cancels the intent, or
 // finds it canceled, and commits the failure.
@@ -211,7 +211,7 @@ func (p *payment) cancel(ctx context.Context, s ledger.Stream) (decision, error)
 //
 // If we die here: nothing is recorded; the next worker finds the intent as it was or
 // canceled, and fails the charge.
-// Test: e2e TestWorker/a_worker_killed_at_any_step_is_taken_over.
+// Test: TestWalk in e2e.
 func (p *payment) stop(ctx context.Context, s ledger.Stream, failing domain.Command) (decision, error) {
 	p.intent, p.failing = nil, failing
 	canceled, err := p.provider.CancelIntent(ctx, s.Charge.PaymentIntent)

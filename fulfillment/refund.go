@@ -182,7 +182,7 @@ func isFailed(r stripe.Refund) bool {
 //
 // If we die here: the provider has the refund or not, and nothing is recorded. The next
 // worker reads the list, and sends under the same key only what is not there.
-// Test: TestFaults, e2e TestWorker/a_worker_killed_at_any_step_is_taken_over.
+// Test: TestFaults, TestWalk in e2e.
 func (r *refunds) send(ctx context.Context, s ledger.Stream, refund domain.Refund) (decision, error) {
 	key := s.At(refund.AttemptVersion).ID.String()
 	sent, err := r.provider.CreateRefund(ctx, key, stripe.RefundParams{
@@ -214,7 +214,7 @@ func (r *refunds) send(ctx context.Context, s ledger.Stream, refund domain.Refun
 //
 // If we die here: the provider's list holds the refund. The next worker finds it there and
 // sends nothing.
-// Test: TestFaults, e2e TestWorker/a_worker_killed_at_any_step_is_taken_over.
+// Test: TestFaults, TestWalk in e2e.
 func (r *refunds) record(s ledger.Stream, refund domain.Refund, found stripe.Refund) (decision, error) {
 	c := s.Charge
 	// A refund that was made outside goes by the provider's id.

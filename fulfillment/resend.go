@@ -81,7 +81,8 @@ func OutcomesOf(ctx context.Context, q postgres.Querier, name string) ([]Outcome
 	return readOutcomes(ctx, q, selectOutcomesOf, name, event) // the zero id is no event's
 }
 
-// No index leads to a time, so each page reads the ledger from the end of the page before.
+// selectOutcomesSince reads a page of outcomes. No index leads to a time, so each page reads
+// the ledger from the end of the page before.
 const selectOutcomesSince = "select " + outcomeColumns + `
    and e.merchant_id = $1
    and e.recorded_at >= $2
@@ -152,10 +153,10 @@ values ($1, $2, $3, $4, $5)`
 
 // Resend queues one more delivery of an outcome's webhook, under the same webhook-id and
 // with the same body, to the merchant's present endpoint. One commit stores a row that
-// stays, and a message in the inbox that is retried like any other and may become a dead letter. id is new
-// for each resend, actor is the operator. A webhook that the merchant has received goes to
-// ResendReceiver, behind which no other webhook waits; one that it has not received goes
-// to NotificationReceiver, in its turn among those of its charge.
+// stays, and a message in the inbox that is retried like any other and may become a dead
+// letter. id is new for each resend, actor is the operator. A webhook that the merchant has
+// received goes to ResendReceiver, behind which no other webhook waits; one that it has not
+// received goes to NotificationReceiver, in its turn among those of its charge.
 //
 // If we die here: before the commit nothing is stored, after it a worker delivers; an
 // operator who does not know repeats the command, and the merchant knows the repeated

@@ -59,7 +59,7 @@ func New(db *postgres.DB, services Services, log *slog.Logger) *Fulfillment {
 // maxIdle bounds how many turns of a run in a row record nothing.
 const maxIdle = 10
 
-// run processes one delivery. Of this package it alone commits.
+// run processes one delivery about a charge. Steps never commit; run and resolve do.
 type run struct {
 	*Fulfillment
 	delivery *inbox.Delivery

@@ -15,11 +15,12 @@ const (
 	longestLook = 4 * time.Hour
 )
 
-// patience is the wait for what the provider is processing, or for the customer: the next read is after as long
-// again as the charge has had no event, and up to a quarter later. So the reads double their
-// distance, and payments that began together are not read together. A deadline of the
-// charge ends the wait, and the provider's event wakes the message before. A bank may take weeks, which is no outage, so the wait never
-// makes a dead letter of the message.
+// patience is the wait for what the provider is processing, or for the customer: the next
+// read is after as long again as the charge has had no event, and up to a quarter later. So
+// the reads double their distance, and payments that began together are not read together. A
+// deadline of the charge ends the wait, and the provider's event wakes the message before. A
+// bank may take weeks, which is no outage, so the wait never makes a dead letter of the
+// message.
 //
 // now is the time of the claim, and events are recorded in database time too.
 func patience(now time.Time, s ledger.Stream, err error) error {

@@ -85,12 +85,12 @@ type Request struct {
 type writer func(s ledger.Stream, command domain.Command) (ledger.Stream, error)
 
 // do receives a request for work that reads and writes as the account's merchant, at a time
-// of the database's clock. The
-// receiver claims the key, before the other writes, with the answer of the work.
+// of the database's clock. The receiver claims the key, before the other writes, with the
+// answer of the work.
 //
 // If we die here: before the commit nothing is stored and the client's retry runs from
 // the start; after it the client's retry is answered from the key.
-// Test: e2e TestAPI/a_killed_api_leaves_all_of_a_charge_or_nothing.
+// Test: TestWalk in e2e.
 func (in *Intake) do(ctx context.Context, account Account, r Request, work func(ctx context.Context, now time.Time, write writer) (idempotency.Answer, error)) (idempotency.Outcome, error) {
 	receiver := in.Keys
 	receiver.DB, receiver.Lost = in.DB.Tenant(account.MerchantID), ledger.IsConflict

@@ -124,7 +124,7 @@ select (select count(*) from ledger_events) as events,
 // transactions had locked one of the tables all the time.
 //
 // If we die here: nothing was changed.
-// Tests: TestRepairKilled, TestRestore in e2e.
+// Tests: TestRepairKilled, TestRestore_intoAnotherServer_losesNothing in e2e.
 func Repair(ctx context.Context, db *postgres.DB) (Repaired, error) {
 	for try := 1; ; try++ {
 		r, err := repair(ctx, db, try%vacuumTry == 1)
