@@ -1,6 +1,7 @@
 package domain
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -209,7 +210,8 @@ func (e RefundSucceeded) post(b *chart, _ Charge) {
 }
 
 // RefundObserved says that the provider returned money by a refund that was not requested
-// here: one made in its dashboard. RefundID is the provider's id.
+// here: one made in its dashboard, whose RefundID is the provider's id, or one of ours whose
+// request the stream has lost, such as in a restored database.
 type RefundObserved struct {
 	RefundID       string `json:"refund_id" detail:"refund_id"`
 	Provider       string `json:"provider" detail:"provider"`
@@ -364,13 +366,14 @@ func (v ResolveRefund) decide(c Charge) ([]Event, error) {
 
 // ObserveRefund records a refund that the provider made and that was not requested here.
 type ObserveRefund struct {
+	RefundID       string // ours, if the object has one; else the refund goes by the provider's id
 	ProviderRefund string
 	Amount         Money
 }
 
 func (o ObserveRefund) decide(c Charge) ([]Event, error) {
 	event := RefundObserved{
-		RefundID: o.ProviderRefund, Provider: Provider, ProviderRefund: o.ProviderRefund, Amount: o.Amount.Amount, Notify: c.notifies(),
+		RefundID: cmp.Or(o.RefundID, o.ProviderRefund), Provider: Provider, ProviderRefund: o.ProviderRefund, Amount: o.Amount.Amount, Notify: c.notifies(),
 	}
 	switch {
 	case c.endedBy(o.ProviderRefund):

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"testing"
 
+	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/testdb"
 )
 
@@ -88,6 +89,13 @@ func TestObservedRefund(t *testing.T) {
 				f.expectEnd(f.deliver(), "done")
 				f.expect(back(observed+" refund.reversed", "refund.observed refund.reversed", "done done"), "refunds")
 				f.expectPosted("merchant_payable -1909, psp_receivable 1999")
+			},
+		},
+		"one of ours that the stream has lost has our id": {
+			begin: withEvent("charge.refunded"), script: script{"refunds": {lists(refundOf("succeeded"))}},
+			want: back(observed, "refund.observed", "done"), calls: "refunds",
+			check: func(f *fixture) {
+				f.expectRecorded(0, domain.RefundObserved{RefundID: "re_1", Provider: domain.Provider, ProviderRefund: "rp_1", Amount: 600, Notify: true})
 			},
 		},
 		"one that is pending is not recorded yet": unrecorded("refund.created", foreign("pending")),

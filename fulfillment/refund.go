@@ -36,8 +36,9 @@ type refunds struct {
 // committed between a read of the list and a send, it is the read that the message asks
 // for, and then a refund to be reversed: it failed at the provider after it had succeeded,
 // as the customer's bank sent the money back. A refund that failed here stays failed,
-// whatever the list says; reconciliation reports the difference. Last is a refund that was
-// made outside, in the provider's dashboard, once it has succeeded there.
+// whatever the list says; reconciliation reports the difference. Last is a refund that the
+// stream does not know, made in the provider's dashboard or lost with a restore, once it has
+// succeeded there.
 //
 // Every list that was read counts, since the provider's event about a reversal may wait
 // behind this message for as long as a pending refund takes.
@@ -61,8 +62,9 @@ func (r *refunds) next(c domain.Charge, stuck map[string]error) work {
 		}
 	}
 	for _, object := range r.seen {
-		observed := domain.ObserveRefund{ProviderRefund: object.ID, Amount: amountOf(object)}
-		if events, err := domain.Decide(c, observed); object.Reference == "" && object.Status == stripe.RefundSucceeded &&
+		_, known := c.Refund(object.Reference)
+		observed := domain.ObserveRefund{RefundID: object.Reference, ProviderRefund: object.ID, Amount: amountOf(object)}
+		if events, err := domain.Decide(c, observed); !known && object.Status == stripe.RefundSucceeded &&
 			(err != nil || len(events) > 0) && stuck[object.ID] == nil {
 			return work{"refund", object.ID, func(context.Context, ledger.Stream) (decision, error) { return decision{command: observed}, nil }}
 		}

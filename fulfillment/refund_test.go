@@ -116,9 +116,9 @@ func TestRefund_state(t *testing.T) {
 	t.Parallel()
 	dead, pending := back(asked, "", "dead"), back(asked, "", "pending")
 	scenarios := map[string]scenario{
-		"a response about another refund makes a dead letter": {
+		"a response about another refund makes a dead letter, and the other one is recorded": {
 			begin: isRefunding, script: script{"refund": {gives("succeeded", "metadata", map[string]any{"refund_id": "re_2"})}},
-			ends: "dead", want: dead, calls: "refunds refund",
+			ends: "dead", want: back(asked+" refund.observed", "refund.observed", "dead"), calls: "refunds refund",
 		},
 		"a failure says why": {
 			begin: isRefunding, script: script{"refund": {gives("failed", "failure_reason", "expired_or_canceled_card")}},
@@ -178,7 +178,7 @@ func TestRefund_list(t *testing.T) {
 	}{
 		"refunds of others are not ours": {
 			[]json.RawMessage{of("re_2", "rp_2", "succeeded"), refundOf("pending", "id", "rp_3", "metadata", nil)},
-			"refunds refund", "done", success,
+			"refunds refund", "done", back(refunded+" refund.observed", "refund.succeeded refund.observed", "done"),
 		},
 		"one of ours among others is found": {
 			[]json.RawMessage{of("re_2", "rp_2", "failed"), of("re_1", "rp_1", "succeeded"), of("re_3", "rp_3", "failed")}, "refunds", "done", success,
