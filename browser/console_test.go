@@ -59,7 +59,7 @@ func (w *world) pages(t *testing.T) {
 			for _, what := range eval[[]string](b, "("+inspectPage+")("+wide+")") {
 				t.Errorf("%s, %d wide, %s: %s", path, l.width, l.scheme, what)
 			}
-			b.keep(strings.ToLower(heading)+"-"+strconv.FormatInt(l.width, 10)+"-"+l.scheme, 4000)
+			b.keep(strings.ToLower(heading)+"-"+strconv.FormatInt(l.width, 10)+"-"+l.scheme, "body", 4000)
 		}
 	}
 }
@@ -128,12 +128,12 @@ func (w *world) live(t *testing.T) {
 const auditEnded = `document.querySelector("#audit").previousElementSibling.textContent`
 
 // lab breaks things from the page. Each action says what it did, and the invariants and the whole
-// audit hold after it.
+// audit hold after it. Without a guard its invariant turns red, beside the lanes of both charges.
 func (w *world) lab(t *testing.T) {
 	t.Helper()
 	b := w.tab(t, w.url, look{1280, "light"})
 	b.open("/lab")
-	for _, title := range []string{"Send one request 10 times at once", "Redeliver every message", "Resend all webhooks of the provider", "Kill a worker"} {
+	for _, title := range []string{"Send one request 10 times at once", "Redeliver every message", "Resend all webhooks of the provider", "Remove idempotency_keys_once", "Kill a worker"} {
 		b.tabTo(`e.ariaLabel === "Do it: ` + title + `"`)
 		b.press("\r")
 		b.until(`document.querySelector(".did li b")?.textContent === "` + title + `"`)
@@ -141,7 +141,12 @@ func (w *world) lab(t *testing.T) {
 			t.Error(said)
 		}
 	}
-	b.keep("lab", 2000)
+	b.until(`/one stored answer per key \d+ violated/.test(document.querySelector("#found .marks .bad").innerText) && document.querySelectorAll("#found svg.lanes").length === 2`)
+	for _, what := range eval[[]string](b, "("+inspectPage+")(false)") {
+		t.Errorf("the finding of the guard lab: %s", what)
+	}
+	b.keep("lab", "body", 2000)
+	b.keep("guard-lab", "#guard-h", 1000)
 	b.open("/")
 	ended := eval[string](b, auditEnded)
 	b.until(`document.querySelector("#programs .dark")?.innerText.startsWith("worker")`)
@@ -217,7 +222,7 @@ func (w *world) kill(t *testing.T) {
 	t.Logf("dark %.0f ms after the kill; the console reads every %.0f to %.0f ms", after, pauses[0], pauses[len(pauses)-1])
 	const taken = `[...document.querySelectorAll("#takeovers tbody tr")].some((r) => r.cells[1]?.textContent === "%" && r.cells[2].querySelector("code"))`
 	b.until(strings.ReplaceAll(taken, "%", victim))
-	b.keep("flow", 1000)
+	b.keep("flow", "body", 1000)
 	must(t, w.faults.ClearFaults(t.Context()))
 	for _, charge := range charges {
 		w.mustSucceed(t, charge)
@@ -225,7 +230,7 @@ func (w *world) kill(t *testing.T) {
 	await.Row(t, w.db, `select view::text not like '%"pending"%' from charge_list where '/charges/' || charge_id = $1`, leased[1])
 	b.open(leased[1])
 	b.until(`document.querySelector(".drawing svg").textContent.includes("` + victim + `")`)
-	b.keep("charge", 1100)
+	b.keep("charge", "body", 1100)
 }
 
 // deadLetters signs in, retries one dead letter and discards another, all by keyboard, and finds
@@ -258,7 +263,7 @@ func (w *world) deadLetters(t *testing.T) {
 	for _, what := range eval[[]string](b, "("+inspectPage+")(false)") {
 		t.Errorf("two dead letters: %s", what)
 	}
-	b.keep("dead-letters", 1200)
+	b.keep("dead-letters", "body", 1200)
 	of := func(charge string) string { return ` && e.closest(".letter").innerText.includes("` + charge + `")` }
 	b.tabTo(`e.textContent === "Retry"` + of(retried))
 	b.press("\r")

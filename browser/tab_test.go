@@ -163,19 +163,19 @@ func (b *tab) tabTo(wanted string) {
 	b.Fatalf("the Tab key does not reach %s", wanted)
 }
 
-// keep stores a picture of the page, at most as high as wanted, in the folder that
-// BROWSER_SCREENSHOTS names.
-func (b *tab) keep(name string, most float64) {
+// keep stores a picture of the page from an element on, at most as high as wanted, in the folder
+// that BROWSER_SCREENSHOTS names.
+func (b *tab) keep(name, from string, most float64) {
 	b.Helper()
 	folder := os.Getenv("BROWSER_SCREENSHOTS")
 	if folder == "" {
 		return
 	}
-	size := eval[[]float64](b, "[innerWidth, document.documentElement.scrollHeight]")
+	size := eval[[]float64](b, `((page, top) => [innerWidth, page.scrollHeight - top, top])(document.documentElement, scrollY + document.querySelector("`+from+`").getBoundingClientRect().top)`)
 	quality, beyond := int64(70), true
 	picture, err := chromedp.Call(b.ctx, page.CaptureScreenshot, page.CaptureScreenshotParams{
 		Format: page.CaptureScreenshotFormatWebp, Quality: &quality, CaptureBeyondViewport: &beyond,
-		Clip: &page.Viewport{Width: size[0], Height: min(size[1], most), Scale: 1},
+		Clip: &page.Viewport{Y: size[2], Width: size[0], Height: min(size[1], most), Scale: 1},
 	})
 	must(b.T, err)
 	must(b.T, os.MkdirAll(folder, 0o755))

@@ -13,7 +13,7 @@ import (
 )
 
 // TestCrashLab takes each action of the crash lab in a demo that is kept up. Each says what it
-// did, and the audit still holds.
+// did, and the audit still holds. When the demo ends, nothing of the guard lab is left.
 func TestCrashLab(t *testing.T) {
 	t.Parallel()
 	startsPrograms(t)
@@ -63,6 +63,11 @@ func TestCrashLab(t *testing.T) {
 			t.Errorf("%s: %q", c.Name, c.Examples)
 		}
 	}
+	const guard = "idempotency_keys_once"
+	if _, err := fmt.Fprintln(commands, guard); err != nil {
+		t.Fatal(err)
+	}
+	await.True(t, "the guard lab runs", func() bool { return find(`(?m)^`+guard+`: (without .+)$`) != "" })
 	if err := command.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}

@@ -152,7 +152,7 @@ func (d *demoConsole) Show(ctx context.Context, url string) error {
 	}, postgres.Options{AllowPlaintext: true})
 }
 
-// crashLab is the crash lab of a demo, as the console has it.
+// crashLab is the lab of a demo, as the console has it.
 type crashLab struct{ *demo.Lab }
 
 func (l crashLab) Actions() (actions []web.Action) {

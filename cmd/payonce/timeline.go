@@ -46,7 +46,9 @@ func (t timelineCmd) show(ctx context.Context, c *console, db *postgres.DB, clie
 	case t.JSON:
 		c.stdout.json(timeline)
 	case t.SVG:
-		silent = errors.Join(silent, lanes.Write(&c.stdout, timeline))
+		drawing, err := lanes.Draw(timeline)
+		c.stdout.printf("%s", drawing)
+		silent = errors.Join(silent, err)
 	default:
 		printTimeline(&c.stdout, timeline)
 	}

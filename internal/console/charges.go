@@ -1,17 +1,14 @@
 package console
 
 import (
-	"bytes"
 	_ "embed"
 	"encoding/json"
-	"html/template"
 	"net/http"
 	"slices"
 	"strings"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/audit"
-	"github.com/payonce/payonce/internal/console/lanes"
 )
 
 var (
@@ -68,8 +65,7 @@ type history struct {
 	audit.Timeline
 
 	Name    string
-	Version int           // of the last event
-	Drawing template.HTML // of lanes, which escapes what others have stored
+	Version int // of the last event
 }
 
 func (c *Console) charge(r *http.Request) (any, error) {
@@ -91,10 +87,7 @@ func (c *Console) history(r *http.Request, name string) (h history, err error) {
 	for _, e := range h.Entries {
 		h.Version = max(h.Version, e.Version)
 	}
-	var drawing bytes.Buffer
-	err = lanes.Write(&drawing, h.Timeline)
-	h.Drawing = template.HTML(drawing.String()) //nolint:gosec // as above
-	return h, err
+	return h, nil
 }
 
 // learn is the tour over a charge, by default the newest that succeeded, of which no refund was

@@ -64,7 +64,7 @@ type Options struct {
 	Proxies []netip.Prefix
 	// Guesses is how many wrong keys an address may send at once; 0 is any number.
 	Guesses int
-	// Lab is what the crash lab does; nil where there is none.
+	// Lab is nil where nothing may be broken.
 	Lab Lab
 	Log *slog.Logger
 	Now func() time.Time
@@ -84,8 +84,8 @@ type Console struct {
 	pages    map[string]*template.Template
 	closing  chan struct{} // closed when the server stops, which live pages would hold up
 
-	taking sync.Mutex // of taken
-	taken  []taken    // by the lab, newest first
+	labbing sync.Mutex // of labbed
+	labbed  laboratory // but for its actions
 }
 
 //go:embed assets
@@ -103,7 +103,7 @@ func hashOf(text string) []byte {
 }
 
 var functions = template.FuncMap{
-	"short": lanes.Span, "plural": lanes.Plural, "money": lanes.Money, "clock": clock, "when": when, "dict": dict,
+	"short": lanes.Span, "plural": lanes.Plural, "money": lanes.Money, "clock": clock, "when": when, "dict": dict, "lanes": lanes.Draw,
 }
 
 func clock(t time.Time) string { return t.UTC().Format("15:04:05.000") }

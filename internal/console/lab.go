@@ -2,33 +2,44 @@ package console
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 	"slices"
 	"time"
+
+	"github.com/payonce/payonce/internal/audit"
 )
 
-// Lab really breaks things, one at a time. Only a demo has one.
+// Lab is the crash lab and the guard lab. Only a demo has them.
 type Lab interface {
 	Actions() []Action
-	// Do returns when the action has been taken, and says in a sentence what it did.
-	Do(ctx context.Context, name string) (said string, err error)
+	// Do returns when the action has been taken, and says in a sentence what it did, and before how far
+	// it has come. Of the guard lab it also returns what payonce demo --break prints as JSON.
+	Do(ctx context.Context, name string, progress func(string)) (said string, finding []byte, err error)
 }
 
-// Action is a button of the crash lab.
+// Action is a button of the lab.
 type Action struct {
 	Name  string // for Do
-	Group string
+	Group string // guard, or one of the crash lab
 	Title string
-	What  string // a sentence: what it does
-	Shows string // a sentence: what to watch
+	What  string // what it does
+	Shows string // what to watch; of a guard, the invariants that turn red
 }
 
-// taken is what an action did.
+// taken is what an action did, or how far it has come.
 type taken struct {
-	At          time.Time
-	Title, Said string
-	Bad         bool
-	Took        time.Duration
+	At            time.Time
+	Title, Said   string
+	Took          time.Duration
+	InFlight, Bad bool
+}
+
+// finding is what the audit found after a guard was removed.
+type finding struct {
+	Guard, Removed, Fault, Charge string
+	Violated                      []audit.Check
+	Timelines                     []audit.Timeline
 }
 
 const (
@@ -36,43 +47,77 @@ const (
 	mostTime  = 5 * time.Minute // of an action
 )
 
-// laboratory is the page of the crash lab.
+// laboratory is the page of the lab.
 type laboratory struct {
 	Actions []Action
-	Done    []taken
+	Taken   []taken // newest first, which may be in flight
+	Ended   int     // actions
+	Found   finding // the newest
 }
 
-func (c *Console) lab(*http.Request) (any, error) {
-	if c.Lab == nil {
-		return laboratory{}, nil
+func (c *Console) lab(*http.Request) (any, error) { return c.laboratory(), nil }
+
+func (c *Console) laboratory() laboratory {
+	c.labbing.Lock()
+	defer c.labbing.Unlock()
+	l := c.labbed
+	l.Taken = slices.Clone(l.Taken)
+	if c.Lab != nil {
+		l.Actions = c.Lab.Actions()
 	}
-	c.taking.Lock()
-	defer c.taking.Unlock()
-	return laboratory{c.Lab.Actions(), slices.Clone(c.taken)}, nil
+	return l
 }
 
-// act takes an action of the lab. A client that goes away does not leave it half done.
-func (c *Console) act(w http.ResponseWriter, r *http.Request, _ string) (string, error) {
+// note changes what the page of the lab shows.
+func (c *Console) note(change func(*laboratory)) {
+	c.labbing.Lock()
+	defer c.labbing.Unlock()
+	change(&c.labbed)
+	c.live.hurry()
+}
+
+// act begins an action of the lab. A client that goes away does not leave it half done.
+func (c *Console) act(_ http.ResponseWriter, r *http.Request, _ string) (next string, err error) {
 	if c.Lab == nil {
-		return "", problem{http.StatusForbidden, "There is no crash lab here: it breaks things, and only payonce demo has one."}
+		return "", problem{http.StatusForbidden, "There is no lab here: it breaks things, and only payonce demo has one."}
 	}
 	name, actions := r.PostForm.Get("action"), c.Lab.Actions()
 	i := slices.IndexFunc(actions, func(a Action) bool { return a.Name == name })
 	if i < 0 {
 		return "", problem{http.StatusNotFound, "There is no such action."}
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), mostTime)
-	defer cancel()
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // where it cannot be set, the server's counts
-	one := taken{At: c.Now(), Title: actions[i].Title}
-	said, err := c.Lab.Do(ctx, name)
-	if one.Said, one.Bad, one.Took = said, err != nil, c.Now().Sub(one.At); one.Bad {
-		one.Said = err.Error()
+	c.note(func(l *laboratory) {
+		if len(l.Taken) > 0 && l.Taken[0].InFlight {
+			err = problem{http.StatusConflict, "One action is taken at a time: wait until the last one has ended."}
+			return
+		}
+		l.Taken = slices.Insert(l.Taken, 0, taken{At: c.Now(), Title: actions[i].Title, InFlight: true})
+		l.Taken = l.Taken[:min(len(l.Taken), mostTaken)]
+	})
+	if err == nil {
+		go c.take(context.WithoutCancel(r.Context()), name)
 	}
-	c.taking.Lock()
-	defer c.taking.Unlock()
-	c.taken = slices.Insert(c.taken, 0, one)
-	c.taken = c.taken[:min(len(c.taken), mostTaken)]
-	c.live.hurry()
-	return "/lab", nil
+	return "/lab", err
+}
+
+// take takes an action that is noted as in flight.
+func (c *Console) take(ctx context.Context, name string) {
+	ctx, cancel := context.WithTimeout(ctx, mostTime)
+	defer cancel()
+	said, found, err := c.Lab.Do(ctx, name, func(line string) { c.note(func(l *laboratory) { l.Taken[0].Said = line }) })
+	var f finding
+	if found != nil && err == nil {
+		err = json.Unmarshal(found, &f)
+	}
+	if err != nil {
+		said = err.Error()
+	}
+	c.note(func(l *laboratory) {
+		t := &l.Taken[0]
+		t.Said, t.Bad, t.Took, t.InFlight = said, err != nil, c.Now().Sub(t.At), false
+		l.Ended++
+		if f.Guard != "" {
+			l.Found = f
+		}
+	})
 }

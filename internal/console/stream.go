@@ -47,6 +47,9 @@ func (c *Console) stream(w http.ResponseWriter, r *http.Request) {
 			if page == "flow" {
 				part("live", t.flow)
 			}
+			if page == "lab" {
+				part("progress", c.render("taken", map[string]any{"Lab": c.laboratory(), "After": after}))
+			}
 			if charge != "" {
 				part("progress", c.render("progress", map[string]any{"Tick": t, "Charge": charge, "After": after}))
 			}

@@ -2,10 +2,10 @@
 // HTML, and each element with an id that has changed is replaced.
 "use strict";
 (() => {
-  const charge = document.querySelector("[data-charge]");
+  const shown = document.querySelector("[data-after]"); // what the page shows ends there
   const page = document.body.dataset.page;
   if (!document.getElementById("strip")) return;
-  const url = "/live?page=" + page + (charge ? "&charge=" + encodeURIComponent(charge.dataset.charge) + "&after=" + charge.dataset.after : "");
+  const url = "/live?page=" + page + (shown ? "&charge=" + encodeURIComponent(shown.dataset.charge || "") + "&after=" + shown.dataset.after : "");
   let source = null;
   let known = ""; // versions that were drawn
 
@@ -106,7 +106,7 @@
       const now = document.getElementById("progress");
       if (now) parsed.getElementById("progress")?.replaceWith(now.cloneNode(true));
       const [old, fresh] = [document.getElementById("main"), parsed.getElementById("main")];
-      if (old && fresh) { update(old, fresh); say("The timeline was drawn again."); }
+      if (old && fresh) { update(old, fresh); say("The page was drawn again."); }
     }, 1500);
   }
 

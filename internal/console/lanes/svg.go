@@ -4,7 +4,6 @@ import (
 	_ "embed"
 	"fmt"
 	"html/template"
-	"io"
 	"math"
 	"strings"
 	"time"
@@ -33,10 +32,10 @@ const (
 	longGap  = time.Second
 )
 
-// Write draws a timeline. What was stored by others is shortened and escaped. The same timeline
+// Draw draws a timeline. What was stored by others is shortened and escaped. The same timeline
 // gives the same bytes. Of more than 400 rows the first and the last 200 are drawn.
-func Write(w io.Writer, t audit.Timeline) error {
-	text := template.Must(template.New("").Funcs(template.FuncMap{
+func Draw(t audit.Timeline) (template.HTML, error) {
+	drawing := template.Must(template.New("").Funcs(template.FuncMap{
 		"fit": fit, "mul": func(a, b int) int { return a * b }, "add": func(all ...int) (sum int) {
 			for _, n := range all {
 				sum += n
@@ -47,10 +46,9 @@ func Write(w io.Writer, t audit.Timeline) error {
 	d := newDrawing(t)
 	d.place()
 	d.drawClaims()
-	if err := text.Execute(w, d); err != nil {
-		return fmt.Errorf("write the lanes: %w", err)
-	}
-	return nil
+	var text strings.Builder
+	err := drawing.Execute(&text, d)
+	return template.HTML(text.String()), err //nolint:gosec // as above
 }
 
 // Style is for the template.

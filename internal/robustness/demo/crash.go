@@ -17,47 +17,60 @@ import (
 	"github.com/payonce/payonce/internal/robustness/traffic"
 )
 
-// Lab is the crash lab of a running demo. What it breaks is broken for real, and the audit
-// still holds. Its methods are safe for concurrent use.
+// Lab is the crash lab and the guard lab of a running demo. What the crash lab breaks is broken for
+// real, and the audit still holds. The guard lab removes a guard from a payonce of its own. The
+// methods are safe for concurrent use.
 type Lab struct {
-	mu  sync.Mutex // while an action is taken, and while the demo audits
-	run *run       // nil until charges can be sent
+	acting sync.Mutex // one action at a time
+	mu     sync.Mutex // of what follows; also while an action acts on the demo, and while the demo audits
+	run    *run       // nil before charges can be sent, and when the demo ends
+	ended  context.Context
 }
 
 // Action is something that the lab does.
 type Action struct {
 	Name  string // for Do
-	Group string // client, program, provider or message
+	Group string // client, program, provider, message or guard
 	Title string
-	What  string // a sentence: what it does
-	Shows string // a sentence: what to watch
+	What  string // what it does
+	Shows string // what to watch
 
-	do func(context.Context, *run) (string, error)
+	do    func(context.Context, *run) (string, error)
+	guard *Guard // what the guard lab removes, in place of do
 }
 
-var errNotReady = errors.New("the demo is starting: try again when charges flow")
+var errNotReady = errors.New("the demo is starting, or ends")
 
 const outageLength = 10 * time.Second
 
-// Actions are all that the lab can do.
+// Actions are all that the lab can do: the crash lab's, then one for each guard.
 func (*Lab) Actions() []Action {
+	actions := crashes()
+	for _, g := range Guards() {
+		actions = append(actions, Action{Name: g.Name, Group: "guard", Title: "Remove " + g.Name, What: g.Kind + "; " + g.Fault, Shows: g.red(), guard: &g})
+	}
+	return actions
+}
+
+// crashes are the actions of the crash lab.
+func crashes() []Action {
 	const refused = "Workers retry, and ask the provider before they send anything again: it takes the money once."
 	return []Action{
 		{
 			"send-10", "client", "Send one request 10 times at once", "Ten clients send the same charge with the same key to both apis.",
-			"One charge, ten equal answers: idempotency_keys_once refuses nine commits.", sendTen,
+			"One charge, ten equal answers: idempotency_keys_once refuses nine commits.", sendTen, nil,
 		},
 		{
 			"kill-worker", "program", "Kill a worker", "SIGKILL, and a start after 150 ms.",
-			"The lease of its messages runs out within a second, and another worker takes them over.", killOne("worker"),
+			"The lease of its messages runs out within a second, and another worker takes them over.", killOne("worker"), nil,
 		},
 		{
 			"kill-api", "program", "Kill an api", "SIGKILL, and a start after 150 ms.",
-			"Requests without an answer are repeated under their keys.", killOne("api"),
+			"Requests without an answer are repeated under their keys.", killOne("api"), nil,
 		},
 		{
 			"restart-database", "program", "Restart PostgreSQL", "An immediate shutdown without a checkpoint, and a start.",
-			"Every program reconnects, and what was acknowledged is still there.", restartServer,
+			"Every program reconnects, and what was acknowledged is still there.", restartServer, nil,
 		},
 		outage("cut-provider", "Cut the network to the provider", "every connection to the provider and the merchant was cut before a request arrived", refused, traffic.Faults{DropBefore: 1}),
 		outage("provider-500", "Let the provider answer 500", "the provider and the merchant answered every request with 500", refused, traffic.Faults{Error500: 1}),
@@ -65,36 +78,58 @@ func (*Lab) Actions() []Action {
 		outage("provider-silent", "Lose the provider's answers", "the provider and the merchant carried out every request and answered none", refused, traffic.Faults{DropAfter: 1}),
 		{
 			"redeliver", "message", "Redeliver every message", "The offset of the consumer group goes back to the beginning of the outbox.",
-			"inbox_message_once counts each message as a duplicate.", redeliver,
+			"inbox_message_once counts each message as a duplicate.", redeliver, nil,
 		},
 		{
 			"resend-webhooks", "message", "Resend all webhooks of the provider", "The provider sends each of its events once more.",
-			"inbox_message_once counts each event as a duplicate.", resendWebhooks,
+			"inbox_message_once counts each event as a duplicate.", resendWebhooks, nil,
 		},
 	}
 }
 
-// Do takes an action and says in a sentence what it did. It takes one action at a time and none
-// while the demo audits.
-func (l *Lab) Do(ctx context.Context, name string) (string, error) {
+// Do takes an action, one at a time, and says in a sentence what it did. Of the guard lab it also
+// returns the Finding, as JSON, and says before how far it has come. While the demo audits, no action
+// acts on it.
+func (l *Lab) Do(ctx context.Context, name string, progress func(string)) (said string, finding []byte, err error) {
 	actions := l.Actions()
 	i := slices.IndexFunc(actions, func(a Action) bool { return a.Name == name })
 	if i < 0 {
-		return "", fmt.Errorf("there is no action %q", name)
+		return "", nil, fmt.Errorf("there is no action %q", name)
 	}
+	l.acting.Lock()
+	defer l.acting.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.run == nil {
-		return "", errNotReady
+		return "", nil, errNotReady
 	}
-	return actions[i].do(ctx, l.run)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(l.ended, cancel)() //nolint:contextcheck // it is the demo's, whose end ends the action
+	if g := actions[i].guard; g != nil {
+		r := l.run
+		l.mu.Unlock()
+		defer l.mu.Lock()
+		return g.remove(ctx, r, progress)
+	}
+	said, err = actions[i].do(ctx, l.run)
+	return said, nil, err
 }
 
-// open lets actions act on a demo.
-func (l *Lab) open(r *run) {
+// open lets actions act on a demo until ctx ends.
+func (l *Lab) open(ctx context.Context, r *run) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.run = r
+	l.run, l.ended = r, ctx
+}
+
+// close waits for the action that is in flight, which the end of its context ends. No other follows.
+func (l *Lab) close() {
+	l.acting.Lock()
+	defer l.acting.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.run = nil
 }
 
 // sendTen also records what it sees, for the checks of the demo.
@@ -160,6 +195,7 @@ func outage(name, title, did, shows string, faults traffic.Faults) Action {
 			}
 			return fmt.Sprintf("for %s %s", outageLength, did), nil
 		},
+		nil,
 	}
 }
 
@@ -218,7 +254,7 @@ func (l *Lab) obey(ctx context.Context, o Options, commands io.Reader) {
 		if name == "" {
 			continue
 		}
-		said, err := l.Do(ctx, name)
+		said, _, err := l.Do(ctx, name, func(line string) { o.say("%s: %s", name, line) })
 		if err != nil {
 			said = "failed: " + err.Error()
 		}
@@ -228,9 +264,10 @@ func (l *Lab) obey(ctx context.Context, o Options, commands io.Reader) {
 
 // names lists the actions for a terminal.
 func (l *Lab) names() string {
-	var names []string
+	names := map[bool][]string{}
 	for _, a := range l.Actions() {
-		names = append(names, a.Name)
+		names[a.guard != nil] = append(names[a.guard != nil], a.Name)
 	}
-	return "to break something, type one of: " + strings.Join(names, ", ")
+	return "to break something, type one of: " + strings.Join(names[false], ", ") +
+		"\nto remove a guard from another payonce, type one of: " + strings.Join(names[true], ", ")
 }

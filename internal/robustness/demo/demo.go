@@ -46,7 +46,7 @@ type Options struct {
 	// Console, if set, shows the demo in a browser.
 	Console Console
 
-	// Lab, if set, acts on the demo while charges flow and, with Keep, after the audit.
+	// Lab, if set, acts while charges flow and, with Keep, after the audit.
 	Lab *Lab
 	// Commands, if set, names actions of the lab, one on a line, for Keep.
 	Commands io.Reader
@@ -158,6 +158,9 @@ func (o Options) run(ctx context.Context) (err error) {
 	if o.Lab == nil {
 		r.Lab = &Lab{}
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer r.Lab.close()
+	defer cancel()
 	audit, err := r.playAndAudit(ctx)
 	if err != nil {
 		return err
@@ -232,7 +235,7 @@ func (r *run) playAndAudit(ctx context.Context) (validate.Audit, error) {
 	if r.Before, err = r.sandbox.Books(ctx); err != nil {
 		return validate.Audit{}, err
 	}
-	r.Lab.open(r)
+	r.Lab.open(ctx, r)
 	if err := r.flow(ctx); err != nil {
 		return validate.Audit{}, err
 	}

@@ -13,7 +13,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/payonce/payonce/internal/robustness/fleet"
 	"github.com/payonce/payonce/internal/robustness/traffic"
 	"github.com/payonce/payonce/internal/robustness/validate"
 	"github.com/payonce/payonce/internal/tempdir"
@@ -69,12 +68,15 @@ func Break(ctx context.Context, o Options, name string) error {
 	if o.Seed == 0 {
 		o.Seed = labSeed
 	}
-	o.say("building api, worker, sandbox and payonce")
-	binaries, err := fleet.Build(ctx, folder.Path)
+	binaries, err := o.build(ctx, folder.Path)
 	if err != nil {
 		return err
 	}
 	o.lab = &binaries
+	quiet := o
+	if len(guards) > 1 {
+		quiet.Stderr = io.Discard
+	}
 	findings, errs := make([]Finding, len(guards)), make([]error, len(guards))
 	slots := make(chan struct{}, labAtOnce)
 	var all sync.WaitGroup
@@ -82,7 +84,7 @@ func Break(ctx context.Context, o Options, name string) error {
 		all.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			if findings[i], errs[i] = o.without(ctx, g); errs[i] != nil {
+			if findings[i], errs[i] = quiet.without(ctx, g); errs[i] != nil {
 				errs[i] = fmt.Errorf("without %s: %w", g.Name, errs[i])
 				return
 			}
@@ -138,7 +140,6 @@ func (o Options) without(ctx context.Context, g Guard) (f Finding, err error) {
 	defer cancel()
 	f = Finding{Guard: g}
 	plan := stormPlan(o.Seed)
-	o.Stderr = io.Discard
 	at, err := openOwn(ctx, o, plan)
 	if err != nil {
 		return f, err
@@ -154,12 +155,14 @@ func (o Options) without(ctx context.Context, g Guard) (f Finding, err error) {
 		f.NotRun = "this PostgreSQL is built without ICU"
 		return f, nil
 	}
+	o.say("without %s: %d charges, kills, and faults of the provider", g.Name, len(plan.Charges))
 	if err := s.exec(ctx, g.Remove); err != nil {
 		return f, fmt.Errorf("remove it: %w", err)
 	}
 	if err := s.storm(ctx, o.Seed, plan); err != nil {
 		return f, fmt.Errorf("storm: %w", err)
 	}
+	o.say("the fault: %s", g.Fault)
 	shown, err := g.inflict(ctx, s)
 	if err == nil {
 		err = s.quiet(ctx)
@@ -167,7 +170,31 @@ func (o Options) without(ctx context.Context, g Guard) (f Finding, err error) {
 	if err != nil {
 		return f, fmt.Errorf("%s: %w", g.Fault, err)
 	}
+	o.say("auditing")
 	return f, f.judge(ctx, s, shown)
+}
+
+// lines writes each line that a demo says.
+type lines func(string)
+
+func (l lines) Write(line []byte) (int, error) {
+	l(strings.TrimSpace(string(line)))
+	return len(line), nil
+}
+
+// remove is the action of the lab: it uses the demo's programs, and nothing else of it.
+func (g Guard) remove(ctx context.Context, r *run, progress func(string)) (said string, finding []byte, err error) {
+	stage, ok := r.stage.(*own)
+	if !ok {
+		return "", nil, errNotRun
+	}
+	o := Options{Seed: labSeed, Stderr: lines(progress), Now: r.Now, lab: &stage.Binaries}
+	f, err := o.without(ctx, g)
+	if err != nil {
+		return "", nil, err
+	}
+	finding, err = json.Marshal(f)
+	return strings.TrimPrefix(f.verdict(), g.Name+": "), finding, err
 }
 
 // stormPlan is the demo's traffic in short. Refunds and cancellations, which race with the worker

@@ -71,10 +71,9 @@ func (s *own) open(ctx context.Context, o Options, plan traffic.Plan) error {
 		return err
 	}
 	s.Log = s.folder.Path
-	o.say("building api, worker, sandbox and payonce")
 	if o.lab != nil {
 		s.Binaries = *o.lab
-	} else if s.Binaries, err = fleet.Build(ctx, s.Log); err != nil {
+	} else if s.Binaries, err = o.build(ctx, s.Log); err != nil {
 		return err
 	}
 	if o.Database == "" {
@@ -87,6 +86,11 @@ func (s *own) open(ctx context.Context, o Options, plan traffic.Plan) error {
 	}
 	o.say("starting 2 apis, 2 workers and the sandbox")
 	return s.start(ctx, plan)
+}
+
+func (o Options) build(ctx context.Context, folder string) (fleet.Binaries, error) {
+	o.say("building api, worker, sandbox and payonce")
+	return fleet.Build(ctx, folder)
 }
 
 // start starts the programs in the order in which they need one another's

@@ -1,0 +1,66 @@
+package console_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/console"
+	"github.com/payonce/payonce/internal/merchants"
+)
+
+// lab has an action of each kind, which says something, and ends when the test lets it.
+type lab struct{ end chan struct{} }
+
+func (lab) Actions() []console.Action {
+	return []console.Action{{Name: "kill", Group: "program", Title: "Kill"}, {Name: "once", Group: "guard", Title: "Remove once", Shows: "one answer"}}
+}
+
+func (l lab) Do(_ context.Context, name string, progress func(string)) (string, []byte, error) {
+	progress("storm " + hostile)
+	<-l.end
+	if name == "kill" {
+		return "", nil, errors.New("no program")
+	}
+	return "violated", []byte(`{"guard": "once", "violated": [{"name": "one answer", "violated": 1, "examples": ["` + id + `"]}],
+  "timelines": [{"charges": [{"id": "` + id + `", "amount": 1}], "entries": [{"at": "2026-01-01T00:00:00Z", "kind": "key", "what": "<script>"}]}]}`), nil
+}
+
+// TestLab: an operator takes one action at a time and sees how far it has come. The finding of the
+// guard lab has the invariant beside the swim lanes of the charge.
+func TestLab(t *testing.T) {
+	t.Parallel()
+	l := lab{make(chan struct{})}
+	w := newWorld(t, console.Options{Lab: l}, nil)
+	if p := w.post(t, "/login", "/lab", url.Values{"action": {"once"}}); p.url != "/login" {
+		t.Errorf("without a key: %d %s", p.status, p.url)
+	}
+	w.post(t, "/login", "/login", url.Values{"key": {w.key(t, "ops", merchants.Operator)}})
+	sent := w.lines(t, "/live?page=lab&after=0")
+	for _, action := range []string{"once", "kill"} {
+		for form, want := range map[string]int{"token=x&action=" + action: http.StatusForbidden, "action=nothing": http.StatusNotFound} {
+			values, _ := url.ParseQuery(form)
+			if p := w.post(t, "/lab", "/lab", values); p.status != want {
+				t.Errorf("%s: %d, want %d", form, p.status, want)
+			}
+		}
+		if p := w.post(t, "/lab", "/lab", url.Values{"action": {action}}); p.status != http.StatusOK || !strings.Contains(p.body, "in progress") {
+			t.Errorf("%s: %d %s", action, p.status, p.body)
+		}
+		awaitLine(t, sent, "storm &#34;&gt;&lt;script&gt;")
+		if p := w.post(t, "/lab", "/lab", url.Values{"action": {"kill"}}); p.status != http.StatusConflict {
+			t.Errorf("another action meanwhile: %d", p.status)
+		}
+		l.end <- struct{}{}
+	}
+	awaitLine(t, sent, `data-version="2"`)
+	await.True(t, "the finding is shown beside the failed action", func() bool {
+		body := w.get(t, "/lab").body
+		return strings.Contains(body, "<b> 1 violated</b><code>"+id) && strings.Contains(body, `class="lanes"`) &&
+			strings.Contains(body, `failed</span> <span class="said">no program`) && !strings.Contains(body, "<script>")
+	})
+}
