@@ -33,8 +33,9 @@ const (
 	// Contended: rolled back, since it lost a deadlock or a serialization race or ran for
 	// longer than the statement time-out. The same batch may pass later.
 	Contended
-	// NotSent: nothing ran, though nothing was refused: the server, or a connection to it,
-	// was out of reach before the first statement. The same batch may pass later.
+	// NotSent: nothing is durable, though nothing was refused: the server, or a connection to
+	// it, was out of reach, or the transaction is known to be rolled back. The same batch may
+	// pass later.
 	NotSent
 	// Unknown: the connection was cut, or the answer never came. The caller commits the same
 	// keyed batch again: a unique key then says which it was.

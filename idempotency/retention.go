@@ -9,10 +9,10 @@ import (
 	"github.com/payonce/payonce/groupcommit"
 )
 
-// now() is not later than clock_timestamp() and, unlike it, can bound an index scan. A
-// row that is locked keeps its ctid; joined by key, a batch could be planned to read
-// the whole table. The planner settings of Sweep keep the statement to a walk of the
-// index in order of expiry, up to the limit.
+// sweepExpired makes tombstones of expired keys. now() is not later than clock_timestamp()
+// and, unlike it, can bound an index scan. A row that is locked keeps its ctid; joined by
+// key, a batch could be planned to read the whole table. The planner settings of Sweep keep
+// the statement to a walk of the index in order of expiry, up to the limit.
 const sweepExpired = `
 with due as (
   select ctid

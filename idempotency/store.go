@@ -39,7 +39,7 @@ func Check(ctx context.Context, pool *pgxpool.Pool) error {
 // onceConstraint refuses the second answer of a key.
 const onceConstraint = "idempotency_keys_once"
 
-// A plain insert: `on conflict do nothing` would let the rest of the batch run.
+// insertAnswer is a plain insert: `on conflict do nothing` would let the rest of the batch run.
 const insertAnswer = `
 insert into idempotency_keys
        (scope, operation, key, fingerprint, request, status_code, content_type, location, body, expires_at, headers)
@@ -85,7 +85,8 @@ const MaxWait = 10 * time.Second
 // ends it: a statement time-out does not show that there was a rival.
 const afterWait = 2 * time.Second
 
-// Settings that are local end with the transaction, and the batch is one.
+// setTimeouts sets time-outs for the rest of a batch: settings that are local end with the
+// transaction, and the batch is one.
 const setTimeouts = `
 select set_config('lock_timeout', $1, true),
        set_config('statement_timeout', $2, true)`
@@ -114,8 +115,8 @@ type KeyState struct {
 // isOf reports whether the state is that of the key, and was read.
 func (s KeyState) isOf(key Key) bool { return s.Key == key && !s.Now.IsZero() }
 
-// One statement reads taken keys and free ones, so that a free key comes with the
-// database's time. A tombstone stays expired if the server's clock steps back.
+// selectKeys reads taken keys and free ones in one statement, so that a free key comes with
+// the database's time. A tombstone stays expired if the server's clock steps back.
 //
 // offset 0: an index probe for each key. Joined without it, few keys were planned as a
 // read of the whole scope.

@@ -33,9 +33,10 @@ select set_config('lock_timeout', current_setting('idempotency.lock_timeout'), t
        set_config('statement_timeout', current_setting('idempotency.statement_timeout'), true)`
 )
 
-// A claim is a row without an answer, as a tombstone is, and no other transaction sees it.
-// Of concurrent claims the unique constraint lets one insert; the others wait here for its
-// end. Keys are claimed in one order, so that claims do not deadlock.
+// claimKeys inserts the claims of keys. A claim is a row without an answer, as a tombstone is,
+// and no other transaction sees it. Of concurrent claims the unique constraint lets one insert;
+// the others wait here for its end. Keys are claimed in one order, so that claims do not
+// deadlock.
 const claimKeys = `
 insert into idempotency_keys
        (scope, operation, key, fingerprint, status_code, expires_at)

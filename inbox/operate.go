@@ -79,8 +79,8 @@ const entryColumns = `i.id as number, i.receiver, i.message_id, i.type, i.orderi
              order by younger.ordering_key, younger.id
           ) open) as behind`
 
-// The first condition is the index's, which the others cannot be known to imply. As
-// above, the order is what only this index has.
+// selectEntries reads dead or discarded messages. The first condition is the index's, which
+// the others cannot be known to imply. As above, the order is what only this index has.
 const selectEntries = "select " + entryColumns + `
   from inbox i
  where i.status in ('dead', 'discarded')
@@ -95,6 +95,7 @@ const selectEntry = "select " + entryColumns + `, i.payload, i.metadata
 
 // List returns up to limit messages of all receivers that are dead, or that are
 // discarded, in the order in which they were received, from the first above after on.
+// ErrNotListed for another status.
 func List(ctx context.Context, q groupcommit.Querier, status Status, after int64, limit int) ([]Entry, error) {
 	entries, err := []Entry(nil), ErrNotListed
 	if status == StatusDead || status == StatusDiscarded {
@@ -106,7 +107,7 @@ func List(ctx context.Context, q groupcommit.Querier, status Status, after int64
 	return entries, nil
 }
 
-// Show returns one message, whatever its status.
+// Show returns one message, whatever its status. ErrNoMessage if no message has the number.
 func Show(ctx context.Context, q groupcommit.Querier, number int64) (Entry, error) {
 	entries, err := readEntries(ctx, q, selectEntry, number)
 	if err == nil && len(entries) == 0 {
@@ -132,7 +133,7 @@ func readEntries(ctx context.Context, q groupcommit.Querier, sql string, args ..
 	return entries, err
 }
 
-// The message keeps its place in the order of its key.
+// retryDeadLetter makes a dead letter due. It keeps its place in the order of its key.
 const retryDeadLetter = `
 update inbox
    set status        = 'pending',
@@ -154,7 +155,8 @@ func Retry(ctx context.Context, q groupcommit.Querier, number int64, actor strin
 	return decide(ctx, q, "retry", retryDeadLetter, number, actor)
 }
 
-// The fence refuses whatever an earlier holder might still commit.
+// discardDeadLetter ends a dead letter without effect. The fence refuses whatever an earlier
+// holder might still commit.
 const discardDeadLetter = `
 update inbox
    set status      = 'discarded',

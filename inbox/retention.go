@@ -11,8 +11,9 @@ import (
 	"github.com/payonce/payonce/groupcommit"
 )
 
-// Plans do not know how many rows the view lets go, so its values are read first. A locked
-// row keeps its ctid; a join by number could be planned to read the table.
+// deleteDone deletes messages that are done. Plans do not know how many rows the view lets
+// go, so its values are read first. A locked row keeps its ctid; a join by number could be
+// planned to read the table.
 const deleteDone = `
 delete from inbox
  where ctid = any (array(
@@ -41,7 +42,8 @@ func Sweep(ctx context.Context, db groupcommit.DB, retention time.Duration, limi
 	return sweep(ctx, db, "done", deleteDone, retention, limit)
 }
 
-// A quarantined row never changes, so it keeps its ctid.
+// deleteQuarantined deletes what is in quarantine. Such a row never changes, so it keeps its
+// ctid.
 const deleteQuarantined = `
 delete from inbox_quarantine
  where ctid = any (array(

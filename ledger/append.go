@@ -65,10 +65,11 @@ func Writes() []groupcommit.Statement {
 	}
 }
 
-// Append queues events, the postings that they cause and the hold on an order after the last event of s, and
-// returns the stream as it is once the batch has committed. It does no I/O. The commit is
-// refused as a whole, with an error for which IsConflict is true, if meanwhile the stream
-// has an event at one of these versions, or no longer has the last event of s.
+// Append queues events after the last event of s, with the postings that they cause and the
+// hold on an order, and returns the stream as it is once the batch has committed. It does no
+// I/O. The commit is refused as a whole, with an error for which IsConflict is true, if
+// meanwhile the stream has an event at one of these versions, or no longer has the last event
+// of s.
 //
 // Load s before the first write of the commit: then the order of transaction ids, and so
 // the order of the outbox, follows the versions of the stream.
@@ -128,8 +129,8 @@ func eventID(s Stream, causation, name string) uuid.UUID {
 
 // IsConflict reports whether a commit was refused because the stream is not the one that
 // was decided on: load, fold and decide again. Mostly the stream has grown; an effect whose
-// event it has by then is not repeated. Or another charge holds its order. After a failover that lost commits it is shorter, or
-// does not exist (ErrNotFound).
+// event it has by then is not repeated. Or another charge holds its order. After a failover
+// that lost commits it is shorter, or does not exist (ErrNotFound).
 func IsConflict(err error) bool {
 	switch groupcommit.Constraint(err) {
 	case "ledger_events_version_once", "ledger_events_event_once", "ledger_events_previous_exists",

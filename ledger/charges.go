@@ -35,9 +35,10 @@ type ChargePage struct {
 // MaxPage is how many bytes a page of charges has at most, unless its only charge has more.
 const MaxPage = 1 << 20
 
-// ListCharges reads a page of the list of charges, of Limit charges or MaxPage bytes. The order is the time of the request,
-// then the id. Neither changes, so a client that follows the pages sees each charge once
-// that was listed when it began, whatever is requested meanwhile.
+// ListCharges reads a page of the list of charges, of Limit charges or MaxPage bytes. The order
+// is the time of the request, then the id. Neither changes, so a client that follows the pages
+// sees each charge once that was listed when it began, whatever is requested meanwhile.
+// ErrNoCursor if StartingAfter is no charge of the merchant.
 //
 // The list follows the ledger by some milliseconds: what was committed just now may be
 // missing. A page costs what its charges cost, however many the list has. With both an

@@ -16,7 +16,7 @@ insert into held_orders
        (merchant_id, order_id, stream_id)
 values ($1, $2, $3)`
 
-// Only the charge that holds the order frees it.
+// freeOrder ends the hold on an order. Only the charge that holds the order frees it.
 const freeOrder = `
 delete from held_orders
  where merchant_id = $1

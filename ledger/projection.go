@@ -40,8 +40,9 @@ type live struct {
 	Restored bool // the tables come from a dump and are not repaired
 }
 
-// While positions are those of another server, nothing is folded before a repair: it would
-// leave out what is committed below the checkpoint.
+// selectLive reads the checkpoint of the live projections. While positions are those of
+// another server, nothing is folded before a repair: it would leave out what is committed
+// below the checkpoint.
 const selectLive = `
 select p.generation,
        p.txid,
@@ -104,7 +105,8 @@ type listedCharge struct {
 	View       domain.View   `json:"view"`
 }
 
-// Columns keep their types and names: the order is that of the output columns.
+// selectPage reads the events between two checkpoints. Columns keep their types and names: the
+// order is that of the output columns.
 const selectPage = `
 select e.txid,
        e.position,
@@ -118,9 +120,9 @@ select e.txid,
  limit $5`
 
 // readPage reads and folds the events that follow a checkpoint, up to and including last, and
-// at most limit of them.
-// It stays below the oldest open transaction, so no event will appear between those that it
-// reads. A page whose streams are too long is read again with a quarter of its events.
+// at most limit of them. It stays below the oldest open transaction, so no event will appear
+// between those that it reads. A page whose streams are too long is read again with a quarter
+// of its events.
 func readPage(ctx context.Context, db *postgres.DB, after, last checkpoint, limit int) (page, error) {
 	type entry struct {
 		Txid     uint64
@@ -223,8 +225,8 @@ select $1::bigint,
    set debits  = a.debits + excluded.debits,
        credits = a.credits + excluded.credits`
 
-// The checkpoint moves first: of two commits that have read the same events, the second
-// waits here for the first, and is refused before it has written a row.
+// moveCheckpoint is the first statement of a fold: of two commits that have read the same
+// events, the second waits here for the first, and is refused before it has written a row.
 const moveCheckpoint = `
 update projections
    set txid     = $2,

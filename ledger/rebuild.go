@@ -52,6 +52,7 @@ select pg_try_advisory_xact_lock($1)
 // one. It compares the two at one checkpoint, byte for byte, and replaces the old ones,
 // whether they differ or not: the ledger is the truth. Traffic, reads and projectors go on
 // meanwhile. progress, where not nil, is called with the number of events folded so far.
+// ErrRebuilding while another rebuild runs, ErrRestored before the repair of a restored dump.
 //
 // db has the role of the tables' owner: other roles may not begin a generation, nor delete
 // one. Rebuild takes two connections. Their sessions must not end transactions that are
@@ -101,8 +102,9 @@ update projections
  where state = $1
    and generation = coalesce($2, generation)`
 
-// The limit makes each subquery an index probe for one generation. Joined without it, the
-// planner would pass over all rows of the live one.
+// deleteRetired deletes rows of generations that have ended. The limit makes each subquery an
+// index probe for one generation. Joined without it, the planner would pass over all rows of
+// the live one.
 const deleteRetired = `
 with charges as (
   delete from charge_list

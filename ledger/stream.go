@@ -245,9 +245,8 @@ func Find(ctx context.Context, q postgres.Querier, id string) (Owner, error) {
 	return find(ctx, q, selectByID, id)
 }
 
-// FindByPaymentIntent returns the owner of the charge that the provider is paid under a
-// payment intent: at most one, by ledger_events_one_capture_per_reference. ErrNotFound
-// before the capture, and for an intent that is not ours.
+// FindByPaymentIntent returns the owner of the charge whose payment was started under a
+// payment intent, also before its capture. ErrNotFound if no charge has it.
 func FindByPaymentIntent(ctx context.Context, q postgres.Querier, provider, intent string) (Owner, error) {
 	return find(ctx, q, selectByPaymentIntent, provider, intent)
 }

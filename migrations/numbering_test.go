@@ -12,7 +12,7 @@ import (
 const selectOwn = `select own from numbering`
 
 // TestNumbering: the mark stays with the files, and with nothing that is dumped
-// and restored. TestRestore in e2e has true dumps.
+// and restored. TestRestore_intoAnotherServer_losesNothing in e2e has true dumps.
 func TestNumbering(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

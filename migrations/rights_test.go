@@ -69,7 +69,8 @@ values (1, '%[1]s', 'a:USD%[2]s', 1, 1)`},
 }
 
 // TestTenancy acts as the api on every table with merchants, for one of two merchants and
-// for none: it reads and changes that merchant's rows alone. What it adds is TestHostileAPI.
+// for none: it reads and changes that merchant's rows alone. What it adds is
+// TestHostileAPI_insertsWhatARequestCauses.
 func TestTenancy(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)

@@ -516,7 +516,7 @@ create policy tenant on outbox for select to payonce_api
 
 -- An attacker who has the api's login can name any merchant. These policies leave nothing
 -- but what a request of that merchant could have caused: no outcome, no posting of one, no
--- message about one. Test: migrations.TestHostileAPI.
+-- message about one. Test: migrations.TestHostileAPI_insertsWhatARequestCauses.
 
 -- A request asks for a charge, a cancellation or a refund. The first event of a stream is
 -- the charge, and its data names the merchant whose stream it is: the worker believes it.

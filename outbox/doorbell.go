@@ -116,7 +116,7 @@ func (d *Doorbell) Run(ctx context.Context, pool *pgxpool.Pool) {
 	d.notifyAlways(ctx, pool)
 }
 
-// A ring need not be durable. The setting ends with the statement's transaction.
+// notify rings. A ring need not be durable. The setting ends with the statement's transaction.
 const notify = `
 select pg_notify($1, $2),
        set_config('synchronous_commit', 'off', true)`

@@ -101,8 +101,9 @@ func (f *forwarder) forward(ctx context.Context) (nothing bool, err error) {
 	return false, err
 }
 
-// The lock is of a group of these tables: a database may have them in several schemas. The
-// settings let the server notice within half a minute that a process has vanished.
+// lockGroup makes one process the forwarder of a group. The lock is of a group of these
+// tables: a database may have them in several schemas. The settings let the server notice
+// within half a minute that a process has vanished.
 const lockGroup = `
 select pg_try_advisory_lock(hashtextextended(jsonb_build_array('outbox_offsets'::regclass::oid, $1::text, $2::text)::text, 0)),
        set_config('tcp_keepalives_idle', '10', false),

@@ -43,11 +43,12 @@ func Messages(page *message.Message) ([]*message.Message, error) {
 	return messages, nil
 }
 
-// The row comparison is one range of the primary key, whatever the backlog. The exists guard
-// keeps an idle poll read-only, without a row lock or transaction id. Its offset keeps it a
-// probe: a plan of when the outbox was empty would join, and read all that is not swept yet.
-// The order is that of the columns: as text, 100 would come before 98, and the messages between
-// them would be lost. Where transaction ids are another server's, no page is read.
+// selectPage reads the next page of a group. The row comparison is one range of the primary
+// key, whatever the backlog. The exists guard keeps an idle poll read-only, without a row lock
+// or transaction id. Its offset keeps it a probe: a plan of when the outbox was empty would
+// join, and read all that is not swept yet. The order is that of the columns: as text, 100
+// would come before 98, and the messages between them would be lost. Where transaction ids are
+// another server's, no page is read.
 //
 // A page is one row, as Watermill reads one message from each: its messages in JSON, its
 // position, that of the group before it, their number, whether there may be more, whether

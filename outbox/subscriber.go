@@ -76,8 +76,8 @@ func NewSubscriber(pool *pgxpool.Pool, group string, o Options) message.Subscrib
 	return s
 }
 
-// One subscriber of a group waits for the lock of another, for as long as that reads. It asks
-// anew after a minute, so a connection that is gone is noticed.
+// setTimeouts prepares a session. One subscriber of a group waits for the lock of another, for
+// as long as that reads. It asks anew after a minute, so a connection that is gone is noticed.
 const setTimeouts = `
 select set_config('lock_timeout', '0', false),
        set_config('statement_timeout', '60000', false)`
@@ -315,8 +315,9 @@ func (r *reader) BeforeSubscribingQueries(topic, group string) []wsql.Query {
 	}
 }
 
-// The commit is not flushed: a crash of the server that loses it costs a redelivery. Nothing is
-// deleted above an offset that is not durable: Sweep's commit is flushed, and all before it.
+// updateOffset moves the offset of a group. The commit is not flushed: a crash of the server
+// that loses it costs a redelivery. Nothing is deleted above an offset that is not durable:
+// Sweep's commit is flushed, and all before it.
 const updateOffset = `
 update outbox_offsets
    set transaction_id = $3::text::xid8,

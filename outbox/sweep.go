@@ -11,9 +11,10 @@ import (
 	"github.com/payonce/payonce/groupcommit"
 )
 
-// Of each topic the oldest messages are read, as many as may go: if they are too young, so are
-// those behind them. A message never changes and is not even locked, so it keeps its ctid, and
-// of two sweeps that delete it the second waits for the first and finds it gone.
+// sweepReceived deletes messages that every group has received. Of each topic the oldest ones
+// are read, as many as may go: if they are too young, so are those behind them. A message never
+// changes and is not even locked, so it keeps its ctid, and of two sweeps that delete it the
+// second waits for the first and finds it gone.
 //
 // An offset that this server has not come to is another server's, and so is each of a dump that
 // was not repaired: what lies below it may not have been received.

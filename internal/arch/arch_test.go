@@ -37,10 +37,8 @@ func TestPrograms_linkNothingThatIsBanned(t *testing.T) {
 	}
 }
 
-// TestRules_nameWhatExists finds slips that would make a rule check nothing: a package that
-// has two rules, or a name that no rule has.
-// ARCHITECTURE.md draws two ways of a charge. Each package on one is a package of chargePath,
-// in its order, or one of the two that commit.
+// TestArchitecture_drawsTheChargePath reads ARCHITECTURE.md, which draws two ways of a charge.
+// Each package on one is a package of chargePath, in its order, or one of the two that commit.
 func TestArchitecture_drawsTheChargePath(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../ARCHITECTURE.md")
@@ -76,6 +74,8 @@ func TestArchitecture_drawsTheChargePath(t *testing.T) {
 	}
 }
 
+// TestRules_nameWhatExists finds slips that would make a rule check nothing: a package that
+// has two rules, or a name that no rule has.
 func TestRules_nameWhatExists(t *testing.T) {
 	t.Parallel()
 	var paths []string

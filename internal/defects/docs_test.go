@@ -40,6 +40,24 @@ func TestDocs(t *testing.T) {
 	}
 }
 
+// TestComments_nameTests: each test that a comment of the code names exists.
+func TestComments_nameTests(t *testing.T) {
+	t.Parallel()
+	tree, named := readSources(t), 0
+	for at, source := range tree.packages {
+		for _, comment := range source.comments {
+			for _, test := range inComment.FindAllString(comment, -1) {
+				if named++; !tree.anyHas(test) {
+					t.Errorf("a comment in %s names %s: no such test", at, test)
+				}
+			}
+		}
+	}
+	if named == 0 {
+		t.Error("no comment names a test")
+	}
+}
+
 // documents are the pages under docs/, by their paths from the root.
 func documents(t *testing.T) (pages []string) {
 	t.Helper()

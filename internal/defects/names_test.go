@@ -29,6 +29,7 @@ var (
 	isFile       = regexp.MustCompile(`^[\w.][\w./]*(?:\.(?:go|md|sql|yml|yaml|mod)|/)$`)
 	inQuotes     = regexp.MustCompile("`([^`\n]+)`(?: in `([a-z0-9/]+)`)?")
 	fenced       = regexp.MustCompile("(?ms)^```.*?^```")
+	inComment    = regexp.MustCompile(`\bTest[A-Z]\w*(?:/\S*\w)?`)
 	allTests     = regexp.MustCompile("All tests are in `([a-z0-9/]+)/`")
 	command      = regexp.MustCompile(`go test (\./[a-z0-9/]+)[^\n` + "`" + `]*? -(?:run|fuzz)[ =]'?\^?(\w+)`)
 	link         = regexp.MustCompile(`\]\(([^)#:]+)(?:#[^)]*)?\)`)

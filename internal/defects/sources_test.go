@@ -27,6 +27,7 @@ type source struct {
 	names    map[string]bool // functions, types, values, and Type.Method or Type.Field
 	tests    map[string]bool
 	literals []string // the texts in its tests, as they are written in names of subtests
+	comments []string // of its code
 }
 
 // readSources reads all Go files below the root.
@@ -55,7 +56,7 @@ func readSources(t *testing.T) sources {
 }
 
 func (s sources) add(at string) error {
-	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, at), nil, parser.SkipObjectResolution)
+	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, at), nil, parser.SkipObjectResolution|parser.ParseComments)
 	if err != nil {
 		return err
 	}
@@ -63,6 +64,11 @@ func (s sources) add(at string) error {
 	found, known := s.packages[dir]
 	if !known {
 		found = source{names: make(map[string]bool), tests: make(map[string]bool)}
+	}
+	for _, group := range file.Comments {
+		if !strings.HasSuffix(at, "_test.go") {
+			found.comments = append(found.comments, group.Text())
+		}
 	}
 	ast.Inspect(file, func(n ast.Node) bool {
 		if strings.HasSuffix(at, "_test.go") {

@@ -44,7 +44,8 @@ func IssueKey(b *pgx.Batch, key string, g Grant) {
 	b.Queue(insertKey, hashOf(key), Prefix(key), g.Merchant, g.Scopes, g.Addresses, g.Life)
 }
 
-// AddKey queues an API key of a merchant, with every scope and without end.
+// AddKey queues an API key of a merchant, with every scope of a merchant's own (Scopes) and
+// without end.
 func AddKey(b *pgx.Batch, merchant, key string) {
 	IssueKey(b, key, Grant{Merchant: merchant, Scopes: Scopes()})
 }
