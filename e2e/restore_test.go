@@ -215,5 +215,9 @@ func TestRestore_ofAnOlderDump_capturesNothingTwice(t *testing.T) {
 	if strings.Contains(string(out), open.ID) || !strings.Contains(string(out), lost.ID) || exitCode(err) != 1 {
 		t.Errorf("the audit says at last: %v\n%s", err, out)
 	}
+	_, _ = d.run(t, "audit", "--quiet", "--repair")
+	if got := d.awaitRefund(t, given); got.Status != "succeeded" {
+		t.Errorf("the refund that the dump lacks is %+v", got)
+	}
 	d.client = nil // what is lost stays lost: the invariants do not hold
 }

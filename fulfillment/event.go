@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
@@ -69,6 +70,14 @@ func (f *Fulfillment) resolve(ctx context.Context, d *inbox.Delivery) error {
 		Payload: d.Payload, Metadata: d.Metadata,
 	})
 	return d.Commit(ctx, f.db, b)
+}
+
+// Reread queues what events of the provider about the charge's refunds and disputes would: reads of
+// its lists.
+func Reread(b *pgx.Batch, charge string) {
+	for _, name := range []string{"refund.updated", "charge.dispute.updated"} {
+		inbox.Accept(b, ChargeReceiver, inbox.Message{ID: "reread_" + uuid.NewString(), Type: providerEvent + name, OrderingKey: charge, Payload: []byte("{}")})
+	}
 }
 
 // intentOf is the payment intent of the object that an event is about.

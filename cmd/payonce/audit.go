@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"iter"
@@ -9,6 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/restore"
@@ -18,7 +21,8 @@ import (
 type auditCmd struct {
 	JSON       bool `name:"json" xor:"form" help:"Print the report as JSON."`
 	Quiet      bool `xor:"form" help:"Print one line per violation, and nothing if there is none: for cron."`
-	NoProvider bool `help:"Do not compare the ledger with the provider, and do not warn about that."`
+	NoProvider bool `xor:"provider" help:"Do not compare the ledger with the provider, and do not warn about that."`
+	Repair     bool `xor:"provider" help:"Let the workers read from the provider what it lists of refunds and disputes and the ledger has otherwise, as the provider's events that were lost would have done."`
 }
 
 // violated is the exit code of an audit that found something.
@@ -48,9 +52,13 @@ func (a auditCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
 			c.stderr.printf("not run: the reconciliation with the provider, for STRIPE_SECRET_KEY is not set\n")
 		default:
 			var checks []audit.Check
-			if checks, unfinished = reconcile(ctx, db, client); unfinished == nil {
+			var missed []string
+			if checks, missed, unfinished = reconcile(ctx, db, client); unfinished == nil {
 				audit.Record(results, audit.ScopeProvider, checks...)
 				report.Add(checks...)
+			}
+			if a.Repair && len(missed) > 0 {
+				unfinished = reread(ctx, c, db, missed)
 			}
 		}
 		if err := db.Commit(ctx, results); err != nil { // a copy may refuse writes, and the report is still wanted
@@ -110,13 +118,30 @@ func printViolations(p *printer, report audit.Report) {
 	}
 }
 
-func reconcile(ctx context.Context, db *postgres.DB, client *stripe.Client) ([]audit.Check, error) {
+// reread lets the workers read the refunds and disputes of charges from the provider.
+//
+// If we die here: the messages of all charges are committed, or none is. The operator repeats the
+// command; a read that finds nothing new records nothing.
+// Test: e2e TestRestore_ofAnOlderDump_capturesNothingTwice.
+func reread(ctx context.Context, c *console, db *postgres.DB, charges []string) error {
+	b := &pgx.Batch{}
+	for _, id := range charges {
+		fulfillment.Reread(b, id)
+	}
+	if err := db.Commit(ctx, b); err != nil {
+		return fmt.Errorf("queue reads of %d charges: %w", len(charges), err)
+	}
+	c.stderr.printf("the workers will read the refunds and disputes of %d charges from the provider\n", len(charges))
+	return nil
+}
+
+func reconcile(ctx context.Context, db *postgres.DB, client *stripe.Client) ([]audit.Check, []string, error) {
 	account, err := client.Account(ctx)
 	if err == nil {
 		err = restore.CheckAccount(ctx, db, account.ID, account.Live)
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	return audit.Reconcile(ctx, db,
 		translate(client.Intents(ctx, time.Time{}), func(in stripe.Intent) audit.Listed {
@@ -133,7 +158,7 @@ func reconcile(ctx context.Context, db *postgres.DB, client *stripe.Client) ([]a
 		}),
 		translate(client.Disputes(ctx), func(d stripe.Dispute) audit.Listed {
 			return audit.Listed{
-				ID: d.ID, PaymentIntent: d.PaymentIntent, Currency: d.Currency,
+				ID: d.ID, PaymentIntent: d.PaymentIntent, Currency: d.Currency, Status: cmp.Or(d.Closed, string(domain.DisputeOpen)),
 				Amount: d.Withdrawn + d.WithdrawnFee - d.Reinstated - d.ReinstatedFee,
 			}
 		}))

@@ -17,7 +17,7 @@ type Listed struct {
 	ID            string
 	Reference     string // our charge or refund, empty where the provider knows none
 	PaymentIntent string // of the payment itself, or of the payment that is refunded or disputed
-	Status        string // the provider's word
+	Status        string // the provider's word; of a dispute open, or how it ended
 	Amount        int64  // minor units that were captured, are refunded, or are withheld with their fee
 	Currency      string // upper case
 }
@@ -40,32 +40,36 @@ const (
 // outcome is recorded in between is judged by what is certain of it. A refund that fails
 // at the provider after it succeeded is a violation until the ledger has its reversal, and
 // what was done outside payonce until the ledger has observed it.
-func Reconcile(ctx context.Context, q postgres.Querier, payments, refunds, disputes iter.Seq2[Listed, error]) ([]Check, error) {
+//
+// missed are the charges whose refunds or disputes the provider lists otherwise than the ledger
+// has them: the provider's event was lost, or is not handled yet. A read of both lists for the
+// charge records what can be recorded.
+func Reconcile(ctx context.Context, q postgres.Querier, payments, refunds, disputes iter.Seq2[Listed, error]) (checks []Check, missed []string, err error) {
 	charges := &comparison{
-		noun: "charge", took: "took", taken: "captured",
+		noun: kindCharge, took: "took", taken: "captured",
 		moved: func(l Listed) bool { return l.Status == statusSucceeded || l.Amount > 0 },
 	}
 	returns := &comparison{
-		noun: "refund", took: "gave back", taken: "given back",
+		noun: kindRefund, took: "gave back", taken: "given back",
 		moved: func(l Listed) bool {
 			return l.Status != statusFailed && l.Status != statusCanceled && (l.Reference != l.ID || l.Status == statusSucceeded)
 		},
 	}
-	withheld := &comparison{noun: "dispute", took: "withholds", taken: "withheld", moved: func(Listed) bool { return true }}
+	withheld := &comparison{noun: kindDispute, took: "withholds", taken: "withheld", moved: func(Listed) bool { return true }}
 	compared := map[string]*comparison{kindCharge: charges, kindRefund: returns, kindDispute: withheld}
 	before, err := readMoney(ctx, q)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := charges.list(payments, nil); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := cmp.Or(returns.list(refunds, charges.listed), withheld.list(disputes, charges.listed)); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	after, err := readMoney(ctx, q)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for kind, c := range compared {
 		c.before, c.after = before[kind], after[kind]
@@ -83,11 +87,12 @@ func Reconcile(ctx context.Context, q postgres.Querier, payments, refunds, dispu
 		returns.inTheLedger("provider: every refund is one of the ledger's"),
 		returns.equalSums("provider: refunded sums equal the ledger's"),
 		withheld.inTheLedger("provider: every dispute is one of the ledger's"),
+		withheld.asListed("provider: a dispute is in the ledger as the provider has it"),
 		withheld.equalSums("provider: withheld sums equal the ledger's"),
 		charges.counted("provider: foreign payment intents, not judged"),
 		returns.counted("provider: foreign refunds, not judged"),
 		withheld.counted("provider: foreign disputes, not judged"),
-	}, nil
+	}, unrecorded(charges, returns, withheld), nil
 }
 
 // What money is about.
@@ -107,6 +112,7 @@ type money struct {
 	Intent   string // the payment intent that was started, or whose capture is refunded
 	Provider string // the intent that was captured, or the provider's refund or dispute; empty where none is known
 	Booked   int64  // minor units that the ledger has moved at the provider
+	Dispute  string // open, or how the dispute ended; empty of a charge or a refund
 }
 
 const selectMoney = `
@@ -143,7 +149,8 @@ select m.id,
        end                                                                                                     as outcome,
        coalesce(max(m.data ->> 'payment_intent') filter (where m.type like 'payment.started.v%'), c.captured, '') as intent,
        coalesce(case m.kind when 'refund' then max(m.data ->> 'provider_refund') when 'dispute' then m.id else c.captured end, '') as provider,
-       coalesce(sum(case when m.kind = 'charge' then b.amount else -b.amount end), 0)::bigint                  as booked
+       coalesce(sum(case when m.kind = 'charge' then b.amount else -b.amount end), 0)::bigint                  as booked,
+       case m.kind when 'dispute' then coalesce(max(m.data ->> 'status'), 'open') else '' end                  as dispute
   from moved m
   join charges c using (stream_id)
   left join booked b using (stream_id, version)
@@ -288,6 +295,40 @@ func (c *comparison) inTheLedger(name string) Check {
 		}
 		return ""
 	})
+}
+
+// isRecorded reports whether the ledger has a refund or a dispute as it is listed.
+func (c *comparison) isRecorded(l Listed) bool {
+	m := c.after[l.Reference]
+	if c.noun == kindRefund && l.Status != statusSucceeded {
+		return m.Booked == 0
+	}
+	return m.Booked == l.Amount && (c.noun == kindRefund || m.Dispute == l.Status)
+}
+
+// asListed compares the disputes that the ledger has and that did not change during the reads.
+func (c *comparison) asListed(name string) Check {
+	known := slices.DeleteFunc(sorted(c.listed), func(id string) bool { return c.before[id].ID == "" || c.before[id] != c.after[id] })
+	return checkEach(name, known, func(id string) string {
+		l, m := c.listed[id], c.after[id]
+		if c.isRecorded(l) {
+			return ""
+		}
+		return fmt.Sprintf("%s: the provider says %s with %d withheld, the books say %s with %d", id, l.Status, l.Amount, m.Dispute, m.Booked)
+	})
+}
+
+// unrecorded are the charges of what is listed otherwise than the ledger has it.
+func unrecorded(payments *comparison, all ...*comparison) []string {
+	charges := map[string]bool{}
+	for _, c := range all {
+		for _, l := range c.listed {
+			if charge := payments.listed[l.PaymentIntent].Reference; charge != "" && !c.isRecorded(l) {
+				charges[charge] = true
+			}
+		}
+	}
+	return sorted(charges)
 }
 
 // equalSums compares the ledger with the provider's money, over what is settled. The sums may be too

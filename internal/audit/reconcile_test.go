@@ -52,7 +52,7 @@ func (f *fixture) refunds() []audit.Listed {
 }
 
 func disputes() []audit.Listed {
-	return []audit.Listed{{ID: "du_1", PaymentIntent: "pi_bought", Amount: 1015, Currency: "USD"}}
+	return []audit.Listed{{ID: "du_1", PaymentIntent: "pi_bought", Status: "open", Amount: 1015, Currency: "USD"}}
 }
 
 func list(items []audit.Listed) iter.Seq2[audit.Listed, error] {
@@ -67,7 +67,7 @@ func list(items []audit.Listed) iter.Seq2[audit.Listed, error] {
 
 func (f *fixture) reconcile(t *testing.T, payments, refunds iter.Seq2[audit.Listed, error]) []audit.Check {
 	t.Helper()
-	checks, err := audit.Reconcile(t.Context(), f.db, payments, refunds, list(disputes()))
+	checks, _, err := audit.Reconcile(t.Context(), f.db, payments, refunds, list(disputes()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,20 +190,29 @@ func TestReconcile(t *testing.T) {
 func TestReconcile_disputes(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	const known, equal = "provider: every dispute is one of the ledger's", "provider: withheld sums equal the ledger's"
+	const (
+		known  = "provider: every dispute is one of the ledger's"
+		listed = "provider: a dispute is in the ledger as the provider has it"
+		equal  = "provider: withheld sums equal the ledger's"
+	)
+	changed := func(status string, amount int64) []audit.Listed {
+		return change("du_1", func(l *audit.Listed) { l.Status, l.Amount = status, amount })(disputes())
+	}
 	for name, test := range map[string]struct {
 		listed []audit.Listed
 		want   []string
+		missed string
 	}{
-		"what the ledger says is in order":       {disputes(), nil},
-		"one that the provider does not have":    {nil, []string{equal}},
-		"one that the ledger has not observed":   {append(disputes(), audit.Listed{ID: "du_2", PaymentIntent: "pi_sold", Amount: 10, Currency: "USD"}), []string{known}},
-		"one of others in the account":           {append(disputes(), audit.Listed{ID: "du_2", PaymentIntent: "pi_foreign", Amount: 10, Currency: "USD"}), nil},
-		"one that was reinstated and not booked": {[]audit.Listed{{ID: "du_1", PaymentIntent: "pi_bought", Amount: 0, Currency: "USD"}}, []string{equal}},
+		"what the ledger says is in order":       {disputes(), nil, ""},
+		"one that the provider does not have":    {nil, []string{equal}, ""},
+		"one that the ledger has not observed":   {append(disputes(), audit.Listed{ID: "du_2", PaymentIntent: "pi_sold", Amount: 10, Currency: "USD"}), []string{known}, "sold"},
+		"one of others in the account":           {append(disputes(), audit.Listed{ID: "du_2", PaymentIntent: "pi_foreign", Amount: 10, Currency: "USD"}), nil, ""},
+		"one that was reinstated and not booked": {changed("open", 0), []string{equal, listed}, "bought"},
+		"one that ended otherwise":               {changed("won", 1015), []string{listed}, "bought"},
 	} {
-		checks, err := audit.Reconcile(t.Context(), f.db, list(f.payments()), list(f.refunds()), list(test.listed))
-		if diff := cmp.Diff(sorted(test.want), violated(checks)); diff != "" || err != nil {
-			t.Errorf("%s: %v, violated (-want +got):\n%s", name, err, diff)
+		checks, missed, err := audit.Reconcile(t.Context(), f.db, list(f.payments()), list(f.refunds()), list(test.listed))
+		if diff := cmp.Diff(sorted(test.want), violated(checks)); diff != "" || err != nil || strings.Join(missed, "") != f.ids[test.missed] {
+			t.Errorf("%s: %v, missed %s, violated (-want +got):\n%s", name, err, missed, diff)
 		}
 	}
 }
@@ -267,13 +276,13 @@ func TestReconcile_endsWithAListThatBreaksOff(t *testing.T) {
 	f := newFixture(t)
 	down := errors.New("down")
 	broken := func(yield func(audit.Listed, error) bool) { yield(audit.Listed{}, down) }
-	if _, err := audit.Reconcile(t.Context(), f.db, broken, list(f.refunds()), list(disputes())); !errors.Is(err, down) {
+	if _, _, err := audit.Reconcile(t.Context(), f.db, broken, list(f.refunds()), list(disputes())); !errors.Is(err, down) {
 		t.Errorf("of payments: %v", err)
 	}
-	if _, err := audit.Reconcile(t.Context(), f.db, list(f.payments()), broken, list(disputes())); !errors.Is(err, down) {
+	if _, _, err := audit.Reconcile(t.Context(), f.db, list(f.payments()), broken, list(disputes())); !errors.Is(err, down) {
 		t.Errorf("of refunds: %v", err)
 	}
-	if _, err := audit.Reconcile(t.Context(), f.db, list(f.payments()), list(f.refunds()), broken); !errors.Is(err, down) {
+	if _, _, err := audit.Reconcile(t.Context(), f.db, list(f.payments()), list(f.refunds()), broken); !errors.Is(err, down) {
 		t.Errorf("of disputes: %v", err)
 	}
 }
