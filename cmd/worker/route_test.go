@@ -21,24 +21,25 @@ import (
 // takers are the receivers of the message about each event; "" where no step follows the
 // event.
 func takers() map[string]string {
+	const outcome = fulfillment.NotificationReceiver
 	return map[string]string{
 		"charge.requested.v1":        fulfillment.ChargeReceiver,
 		"charge.cancel_requested.v1": fulfillment.ChargeReceiver,
 		"refund.requested.v1":        fulfillment.ChargeReceiver,
 
-		"charge.succeeded.v1": fulfillment.NotificationReceiver,
-		"charge.failed.v1":    fulfillment.NotificationReceiver,
-		"refund.succeeded.v1": fulfillment.NotificationReceiver,
-		"refund.failed.v1":    fulfillment.NotificationReceiver,
-		"refund.reversed.v1":  fulfillment.NotificationReceiver,
-		"refund.observed.v1":  fulfillment.NotificationReceiver,
+		"charge.succeeded.v1": outcome,
+		"charge.failed.v1":    outcome,
+		"refund.succeeded.v1": outcome,
+		"refund.failed.v1":    outcome,
+		"refund.reversed.v1":  outcome,
+		"refund.observed.v1":  outcome,
 
-		"charge.disputed.v1":           fulfillment.NotificationReceiver,
-		"charge.dispute_withdrawn.v1":  fulfillment.NotificationReceiver,
-		"charge.dispute_reinstated.v1": fulfillment.NotificationReceiver,
-		"charge.dispute_closed.v1":     fulfillment.NotificationReceiver,
+		"charge.disputed.v1":           outcome,
+		"charge.dispute_withdrawn.v1":  outcome,
+		"charge.dispute_reinstated.v1": outcome,
+		"charge.dispute_closed.v1":     outcome,
 
-		"payment.action_required.v1": fulfillment.NotificationReceiver,
+		"payment.action_required.v1": outcome,
 
 		"inventory.reserved.v1":     "",
 		"inventory.rejected.v1":     "",
