@@ -159,10 +159,6 @@ func mutants() []mutant {
 					"fulfillment/refund.go", "	if !found {\n",
 					"	if false {\n",
 				},
-				{
-					"fulfillment/refund.go", "import (\n",
-					"import (\n	\"time\"\n",
-				},
 			},
 			byWalk("refund/worker/POST /v1/refunds/after/kill", "refund"),
 		},
