@@ -161,7 +161,7 @@ var howTos = []struct{ diff, tests, points string }{
 var howTo = flag.Bool("how-to", false, "apply the diffs of docs/how-to to a copy of the tree, and test them")
 
 // TestAddAStep applies each diff of the how-to to a copy of the tree, builds it, runs its
-// tests and strikes a worker at its crash points. A charge that the step rejects never
+// tests and injects faults at its crash points. A charge that the step rejects never
 // reaches the provider, and its stock returns: TestFraudCheck of the diff. A subscriber's
 // calls have one key: TestCreditPoints.
 func TestAddAStep(t *testing.T) {
@@ -181,13 +181,20 @@ func TestAddAStep(t *testing.T) {
 			{"go", "test", "./e2e", "-run", "TestWalk$", "-walk=" + h.points},
 			{"git", "apply", "-R", diff},
 		} {
-			run := exec.CommandContext(t.Context(), command[0], command[1:]...)
-			run.Dir = tree
-			run.Env = append(os.Environ(), "GIT_CEILING_DIRECTORIES="+filepath.Dir(tree))
-			if output, err := run.CombinedOutput(); err != nil {
-				t.Fatalf("%s: %v\n%s", strings.Join(command, " "), err, output)
-			}
+			runIn(t, tree, command...)
 		}
+	}
+}
+
+// runIn runs a command in a tree, which need not be a repository. git does not take one that
+// the tree lies in for its own.
+func runIn(t *testing.T, tree string, command ...string) {
+	t.Helper()
+	run := exec.CommandContext(t.Context(), command[0], command[1:]...)
+	run.Dir = tree
+	run.Env = append(os.Environ(), "GIT_CEILING_DIRECTORIES="+filepath.Dir(tree))
+	if output, err := run.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", strings.Join(command, " "), err, output)
 	}
 }
 
@@ -217,11 +224,15 @@ func copyOfTree(t *testing.T) string {
 	return tree
 }
 
-// TestAddAStep_pageShowsTheDiffs: every line that the page shows as a part of a diff is in one.
+// TestAddAStep_pageShowsTheDiffs: each diff applies to this tree, and every line that the page
+// shows as a part of a diff is in one.
 func TestAddAStep_pageShowsTheDiffs(t *testing.T) {
 	t.Parallel()
+	tree, err := filepath.Abs("..")
+	must(t, err)
 	var all strings.Builder
 	for _, h := range howTos {
+		runIn(t, tree, "git", "apply", "--check", strings.TrimPrefix(h.diff, "../"))
 		all.WriteString(readFile(t, h.diff))
 	}
 	diffs := all.String()

@@ -108,7 +108,7 @@ var soak = flag.Bool("soak", false, "TestSoak in its long form, which takes minu
 func TestSoak(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]func(*testing.T){
-		"a key is one register, whatever is killed":                              soakSameKey,
+		"a key has one answer, whatever is killed":                               soakSameKey,
 		"what was acknowledged survives every stop of the database":              soakDatabase,
 		"the ledger is the same however often and in whatever order it was told": soakDelivery,
 		"charges end while the provider keeps others waiting":                    soakStall,

@@ -22,7 +22,7 @@ import (
 // soakSameKey has many clients use the same few keys, for one of two orders each,
 // while apis and workers are killed. Every call and what came of it is written
 // down, and of each key the whole history must have an order in which the key is
-// one register: set once, by one order, and with one answer ever after.
+// set once, by one order, and has one answer ever after.
 func soakSameKey(t *testing.T) {
 	t.Helper()
 	const clients = 64

@@ -50,7 +50,7 @@ type course struct {
 	program  string
 	known    failpoint.Known
 	points   []planned
-	luck     []string // came in one recording and not in the other
+	unstable []string // came in one recording and not in the other
 }
 
 // planned is a point with the one before it.
@@ -192,7 +192,7 @@ func (p *place) record(ctx context.Context, way course, r *rest) (own, start cou
 	for i, take := range takes {
 		for point := range take {
 			if !takes[1-i][point] {
-				own.luck = append(own.luck, point.String())
+				own.unstable = append(own.unstable, point.String())
 			}
 		}
 	}

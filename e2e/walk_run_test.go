@@ -33,11 +33,11 @@ type running struct {
 	second  int // the point of the recovery after which it is killed again; 0 for never
 	known   failpoint.Known
 	victim  *victim
-	ctx     context.Context //nolint:containedctx // a strike happens on a connection's own goroutine
+	ctx     context.Context //nolint:containedctx // a fault is injected on a connection's own goroutine
 
-	striking atomic.Int64
-	over     atomic.Bool // the victim is wanted no more
-	missed   atomic.Bool // the plan came to its aim when all was over, or its victim had ended
+	injecting atomic.Int64
+	over      atomic.Bool // the victim is wanted no more
+	missed    atomic.Bool // the plan came to its aim when all was over, or its victim had ended
 
 	mu     sync.Mutex
 	first  answer
@@ -60,7 +60,7 @@ func (p *place) run(ctx context.Context, c course, aim failpoint.Aim, second int
 		place: p, program: c.program, job: j, aim: aim, second: second, known: c.known, ctx: ctx,
 		victim: p.victim(c.program),
 	}
-	plan := failpoint.NewPlan(aim, c.known, r.strike)
+	plan := failpoint.NewPlan(aim, c.known, r.inject)
 	r.plans = []*failpoint.Plan{plan}
 	if c.program == "worker" {
 		if err := r.send(ctx, nil); err != nil {
@@ -118,10 +118,10 @@ func (r *running) finish(ctx context.Context) error {
 	return r.judge(ctx)
 }
 
-// end ends the victim for good, after the strike that may be in flight.
+// end ends the victim for good, after the fault that may be in flight.
 func (r *running) end() {
 	r.over.Store(true)
-	_ = await.Within(walkStall, func() bool { return r.striking.Load() == 0 })
+	_ = await.Within(walkStall, func() bool { return r.injecting.Load() == 0 })
 	r.victim.end()
 }
 
@@ -174,7 +174,7 @@ func (r *running) settle(ctx context.Context) {
 	if r.aim.Fault == failpoint.Pause {
 		rest = calmAfterPause
 	}
-	_ = await.Within(walkStall, func() bool { return r.striking.Load() == 0 || ctx.Err() != nil })
+	_ = await.Within(walkStall, func() bool { return r.injecting.Load() == 0 || ctx.Err() != nil })
 	_ = await.Within(time.Second, func() bool {
 		before := r.ended()
 		pause(ctx, rest)
@@ -192,10 +192,10 @@ func (r *running) ended() (n int) {
 	return n
 }
 
-// strike is called once, with the connection of the point held.
-func (r *running) strike(f failpoint.Fault) {
-	r.striking.Add(1)
-	defer r.striking.Add(-1)
+// inject is called once, with the connection of the point held.
+func (r *running) inject(f failpoint.Fault) {
+	r.injecting.Add(1)
+	defer r.injecting.Add(-1)
 	if r.over.Load() {
 		r.missed.Store(true)
 		return

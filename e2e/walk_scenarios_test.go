@@ -25,7 +25,7 @@ type scenario struct {
 type job struct {
 	request request
 	answer  int // its status
-	// twice sends the request to another api too, while the fault strikes.
+	// twice sends the request to another api too, while the fault is injected.
 	twice bool
 	// before the worker starts, after the request was answered.
 	before func(context.Context, *place) error

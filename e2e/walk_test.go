@@ -26,8 +26,8 @@ var (
 // scenario, by the seed.
 const sampleSize = 12
 
-// TestWalk strikes the api and the worker at their round trips with the database,
-// the provider and the shop, before and after each, and checks every invariant from
+// TestWalk injects a fault into the api or the worker at each of their round trips with the
+// database, the provider and the shop, before and after it, and checks every invariant from
 // outside.
 //
 // A walk has one request at a time. It shows nothing of power cuts, broken disks
@@ -78,8 +78,8 @@ func show(t *testing.T, courses []course) {
 			fmt.Fprintf(&b, "\n  %s", point.Point)
 		}
 		t.Logf("%s/%s: %d points%s", c.scenario.name, c.program, len(c.points), b.String())
-		if len(c.luck) > 0 {
-			t.Logf("%s/%s: came up in one recording and not in the other, not planned: %q", c.scenario.name, c.program, c.luck)
+		if len(c.unstable) > 0 {
+			t.Logf("%s/%s: came up in one recording and not in the other, not planned: %q", c.scenario.name, c.program, c.unstable)
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/payonce/payonce/internal/robustness/fleet"
 )
 
-// victim is a program that may be struck at any of its round trips, also before it
+// victim is a program that may get a fault at any of its round trips, also before it
 // listens. It is started again whenever it dies, until the run is over.
 type victim struct {
 	program fleet.Program
@@ -20,8 +20,8 @@ type victim struct {
 
 	mu      sync.Mutex
 	pid     int
-	strikes int // that may end it
-	ended   int // lives that listened, and that no strike ended
+	kills   int // that may end it
+	ended   int // lives that listened, and that no kill ended
 	process *fleet.Process
 	err     error
 }
@@ -59,11 +59,11 @@ func (v *victim) locked(do func()) {
 
 func (v *victim) life(ctx context.Context) {
 	var before int
-	v.locked(func() { before = v.strikes })
+	v.locked(func() { before = v.kills })
 	p, err := fleet.Start(ctx, v.program)
 	if err != nil {
 		v.locked(func() {
-			if ctx.Err() == nil && v.strikes == before {
+			if ctx.Err() == nil && v.kills == before {
 				v.err = errors.Join(v.err, err)
 			}
 		})
@@ -77,7 +77,7 @@ func (v *victim) life(ctx context.Context) {
 	}
 	v.locked(func() {
 		v.process = nil
-		if ctx.Err() == nil && v.strikes == before {
+		if ctx.Err() == nil && v.kills == before {
 			v.ended++
 		}
 	})
@@ -95,7 +95,7 @@ func (v *victim) end() {
 func (v *victim) signal(s syscall.Signal) (err error) {
 	v.locked(func() {
 		if s == syscall.SIGKILL {
-			v.strikes++
+			v.kills++
 		}
 		err = syscall.Kill(v.pid, s)
 	})

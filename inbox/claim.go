@@ -47,8 +47,8 @@ const (
 func (r *run) claim(ctx context.Context, slots int) (left int, next time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.Policy.Lease)
 	defer cancel()
-	if r.seldom {
-		if slots, err = r.claimSeldom(ctx, slots); err != nil {
+	if r.suspectsSeen {
+		if slots, err = r.claimSuspects(ctx, slots); err != nil {
 			return slots, 0, fmt.Errorf("claim suspected poison messages: %w", err)
 		}
 	}
@@ -61,8 +61,8 @@ func (r *run) claim(ctx context.Context, slots int) (left int, next time.Duratio
 	return slots, next, nil
 }
 
-// claimSeldom corrects due times and claims suspected poison messages.
-func (r *run) claimSeldom(ctx context.Context, slots int) (left int, err error) {
+// claimSuspects corrects due times and claims suspected poison messages.
+func (r *run) claimSuspects(ctx context.Context, slots int) (left int, err error) {
 	rows, weight := r.handled()
 	p := r.Policy
 	b := &pgx.Batch{}
@@ -71,7 +71,7 @@ func (r *run) claimSeldom(ctx context.Context, slots int) (left int, err error) 
 	if err := r.DB.Commit(ctx, b); err != nil {
 		return slots, err
 	}
-	r.seldom = false
+	r.suspectsSeen = false
 	return slots - r.startClaimed(ctx, found), nil
 }
 
@@ -81,12 +81,12 @@ func (r *run) claimHeldBack(ctx context.Context, slots int) (left int, err error
 	if slots == 1 {
 		n = rand.IntN(2) //nolint:gosec // it is no secret
 	}
-	partitions, passed, shares := r.slots.heldBackShares(n)
+	partitions, above, shares := r.slots.heldBackShares(n)
 	if len(partitions) == 0 {
 		return slots, nil
 	}
 	b := &pgx.Batch{}
-	found := r.queueClaim(b, claimHeldBack, n, partitions, passed, shares, r.Policy.DeadLetters == Pass)
+	found := r.queueClaim(b, claimHeldBack, n, partitions, above, shares, r.Policy.DeadLetters == Pass)
 	if err := r.DB.Commit(ctx, b); err != nil {
 		return slots, err
 	}
@@ -94,7 +94,7 @@ func (r *run) claimHeldBack(ctx context.Context, slots int) (left int, err error
 		r.slots.holdBack(d.Partition, d.row)
 	}
 	for _, d := range found.passed {
-		r.slots.passed(d.Partition, d.row)
+		r.slots.passOver(d.Partition, d.row)
 	}
 	return slots - r.startClaimed(ctx, found), nil
 }
@@ -119,13 +119,13 @@ func (r *run) claimDue(ctx context.Context, slots int) (left int, next time.Dura
 	}
 	var now time.Time
 	var nextDue, firstDue *time.Time
-	var seldom bool
+	var suspects bool
 	var heldBack []string
 	b := &pgx.Batch{}
 	found := r.queueClaim(b, claimDue, slots, rows, p.BackoffBase.Seconds(), p.BackoffCap.Seconds(), p.DeadLetters == Pass,
 		behind.dueAt, read, partitions, shares, others, behind.row, behind.until)
 	b.Queue(lookAhead, r.Receiver, from, p.longest(), full).QueryRow(func(row pgx.Row) error {
-		return row.Scan(&now, &nextDue, &firstDue, &seldom, &heldBack)
+		return row.Scan(&now, &nextDue, &firstDue, &suspects, &heldBack)
 	})
 	if err := r.DB.Commit(ctx, b); err != nil {
 		return slots, 0, err
@@ -136,7 +136,7 @@ func (r *run) claimDue(ctx context.Context, slots int) (left int, next time.Dura
 	}
 	next = quietPoll
 	if full {
-		r.seldom, r.lookedAt = seldom, time.Now() //nolint:forbidigo // as above
+		r.suspectsSeen, r.lookedAt = suspects, time.Now() //nolint:forbidigo // as above
 		r.slots.setHeldBack(heldBack)
 	}
 	for _, p := range found.passed {
@@ -146,7 +146,7 @@ func (r *run) claimDue(ctx context.Context, slots int) (left int, next time.Dura
 	switch {
 	case len(found.claimed)+len(found.heldBack) >= slots:
 		return left, 0, nil // more may be due
-	case full && (seldom || len(heldBack) > 0) || r.turn.begun() || r.slots.inTurn():
+	case full && (suspects || len(heldBack) > 0) || r.turn.begun() || r.slots.inTurn():
 		next = r.Poll
 	case !full || r.slots.holdsBack() || firstDue != nil && !firstDue.After(now):
 		// A message may be due that waits for something else than its time, or that a look
@@ -189,9 +189,9 @@ type found struct {
 
 // queueClaim queues a claim of at most n messages. Once the batch is committed, it returns
 // what the claim has found.
-func (r *run) queueClaim(b *pgx.Batch, claim string, n int, its ...any) *found {
+func (r *run) queueClaim(b *pgx.Batch, claim string, n int, args ...any) *found {
 	f := &found{}
-	b.Queue(claim, append([]any{r.Receiver, n, r.Holder, r.Policy.Lease}, its...)...).Query(func(rows pgx.Rows) error {
+	b.Queue(claim, append([]any{r.Receiver, n, r.Holder, r.Policy.Lease}, args...)...).Query(func(rows pgx.Rows) error {
 		*f = found{}
 		for rows.Next() {
 			if err := f.scan(rows); err != nil {

@@ -181,11 +181,11 @@ func (r *run) keep(ctx context.Context, from Source, page []*message.Message) (i
 	if from.Split != nil {
 		all = nil
 		for _, m := range page {
-			its, err := from.Split(m)
+			split, err := from.Split(m)
 			if err != nil {
 				return len(page), err
 			}
-			all = append(all, its...)
+			all = append(all, split...)
 		}
 	}
 	read := make([]*incoming, 0, len(all))

@@ -55,9 +55,9 @@ func (r *run) attempt(ctx context.Context, d *Delivery) outcome {
 		r.Log.WarnContext(ctx, "suspected poison message: its holders died or went silent",
 			"receiver", r.Receiver, "message_id", d.ID, "ordering_key", d.OrderingKey, "deaths", d.deaths)
 	}
-	its := *d // which the handler may change
-	err := loop.Safely(func() error { return r.Handle(ctx, &its) })
-	d.done = its.done
+	own := *d // which the handler may change
+	err := loop.Safely(func() error { return r.Handle(ctx, &own) })
+	d.done = own.done
 	return r.outcomeOf(ctx, d, err)
 }
 
@@ -126,7 +126,7 @@ func (r *run) finish(ctx context.Context, log *slog.Logger, queue func(*pgx.Batc
 			return true
 		}
 		if first {
-			log.WarnContext(ctx, "claim not ended", "error", err)
+			log.WarnContext(ctx, "the end of the claim could not be stored", "error", err)
 		}
 		// The end of a claim is one row: if that takes too long, other transactions are in the way.
 		if !isUnavailable(err) && groupcommit.OutcomeOf(err) != groupcommit.Contended || !loop.Pause(ctx, afterFailure, nil) {

@@ -163,12 +163,12 @@ type run struct {
 	looks   int // how often a message may have come that waits for a handler
 
 	// Used by the claim loop alone.
-	away     bool      // the last claim failed
-	misfit   error     // of the tables
-	dueFrom  time.Time // no open message is due before, see lookAhead
-	lookedAt time.Time // when the last full look was
-	turn     turn
-	seldom   bool // it has seen what claimSeldom is for
+	away         bool      // the last claim failed
+	misfit       error     // of the tables
+	dueFrom      time.Time // no open message is due before, see lookAhead
+	lookedAt     time.Time // when the last full look was
+	turn         turn
+	suspectsSeen bool // the last full look has seen what claimSuspects is for
 }
 
 type holding struct {

@@ -46,7 +46,7 @@ func TestProcessor_storesTheResultOfAHandlerDespiteALock(t *testing.T) {
 				locked := begin(t, db)
 				run(t, locked, `select from inbox for no key update`)
 				close(end)
-				refused.await(t, "claim not ended")
+				refused.await(t, "the end of the claim could not be stored")
 				run(t, locked, `commit`)
 				await.Row(t, db, test.want)
 				if len(handled) > 0 {

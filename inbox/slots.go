@@ -14,22 +14,22 @@ type slots struct {
 	size int
 
 	mu          sync.Mutex
-	used        int               // by handlers, pages and the claim in progress
-	byPartition map[string]int    // used slots whose message is known
-	heldBack    map[string]passed // partitions of which messages are held back
-	dueFirst    bool              // due messages wait for slots, or nothing runs: pages get none
-	changed     chan struct{}     // closed at the next change
+	used        int              // by handlers, pages and the claim in progress
+	byPartition map[string]int   // used slots whose message is known
+	heldBack    map[string]place // partitions of which messages are held back
+	dueFirst    bool             // due messages wait for slots, or nothing runs: pages get none
+	changed     chan struct{}    // closed at the next change
 }
 
-// passed is the row up to which claims have passed what is held back of a partition. In a
+// place is the row up to which claims have passed what is held back of a partition. In a
 // turn, each claim reads behind the last one.
-type passed struct {
+type place struct {
 	row    int64
 	inTurn bool
 }
 
 func newSlots(size int) *slots {
-	return &slots{size: size, byPartition: map[string]int{}, heldBack: map[string]passed{}, dueFirst: true, changed: make(chan struct{})}
+	return &slots{size: size, byPartition: map[string]int{}, heldBack: map[string]place{}, dueFirst: true, changed: make(chan struct{})}
 }
 
 // share is how many more slots a partition may take that has some of them.
@@ -52,7 +52,7 @@ func (s *slots) reserve(partition string) (reserved, heldBack bool) {
 	}
 	if partition != "" && share(free, s.byPartition[partition]) == 0 {
 		if _, known := s.heldBack[partition]; !known {
-			s.heldBack[partition] = passed{}
+			s.heldBack[partition] = place{}
 		}
 		return false, true
 	}
@@ -124,9 +124,9 @@ func (s *slots) heldBackShares(n int) (partitions []string, above []int64, share
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	free := s.size - s.used + n
-	for partition, passed := range s.heldBack {
+	for partition, p := range s.heldBack {
 		if more := share(free, s.byPartition[partition]); more > 0 && len(partitions) < n {
-			partitions, above, shares = append(partitions, partition), append(above, passed.row), append(shares, more)
+			partitions, above, shares = append(partitions, partition), append(above, p.row), append(shares, more)
 		}
 	}
 	return partitions, above, shares
@@ -137,9 +137,9 @@ func (s *slots) setHeldBack(partitions []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := s.heldBack
-	s.heldBack = make(map[string]passed, len(partitions))
+	s.heldBack = make(map[string]place, len(partitions))
 	for _, partition := range partitions {
-		s.heldBack[partition] = passed{}
+		s.heldBack[partition] = place{}
 		if p := before[partition]; p.inTurn {
 			s.heldBack[partition] = p
 		}
@@ -155,13 +155,13 @@ func (s *slots) holdBack(partition string, row int64) {
 	s.heldBack[partition] = p
 }
 
-// passed notes that a claim found fewer messages of a partition than it could take, and
+// passOver notes that a claim found fewer messages of a partition than it could take, and
 // passed those up to row. 0 is the end of a turn.
-func (s *slots) passed(partition string, row int64) {
+func (s *slots) passOver(partition string, row int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if row > 0 || s.heldBack[partition].inTurn {
-		s.heldBack[partition] = passed{row, row > 0}
+		s.heldBack[partition] = place{row, row > 0}
 	}
 }
 
@@ -172,7 +172,7 @@ func (s *slots) ended(d *Delivery) bool {
 	defer s.mu.Unlock()
 	p, heldBack := s.heldBack[d.Partition]
 	if heldBack && !p.inTurn {
-		s.heldBack[d.Partition] = passed{row: min(p.row, d.row)}
+		s.heldBack[d.Partition] = place{row: min(p.row, d.row)}
 	}
 	return heldBack
 }

@@ -281,7 +281,7 @@ update projections as p
 // refused if they are ahead by then, since a reader must not lose what it has seen; then
 // there is a little more to fold, and replace tries again.
 func (r *rebuild) replace(ctx context.Context) error {
-	for fenced := false; ; {
+	for retried := false; ; {
 		at, err := r.catchUp(ctx)
 		if err != nil {
 			return err
@@ -309,8 +309,8 @@ func (r *rebuild) replace(ctx context.Context) error {
 			// If it committed, the next read shows it, or the next commit waits for it and is
 			// refused.
 			r.found.InDoubt = true
-		case isFolded(err) && !fenced:
-			fenced = true
+		case isFolded(err) && !retried:
+			retried = true
 		default:
 			return fmt.Errorf("replace the live projections: %w", err)
 		}

@@ -50,7 +50,7 @@ func anew(t *testing.T) string {
 		t.Fatal("the schema of the outbox has no numbering_mark")
 	}
 	sql = "create table numbering_mark" + sql + ";\ngrant select on numbering to payonce_worker"
-	for _, gone := range []string{"  scar       boolean,\n", "alter table numbering_mark\n drop column scar;\n"} {
+	for _, gone := range []string{"  dropped    boolean,\n", "alter table numbering_mark\n drop column dropped;\n"} {
 		if strings.Count(sql, gone) != 1 {
 			t.Fatalf("the schema of the outbox has not one %q", gone)
 		}

@@ -83,14 +83,14 @@ comment on view outbox_oldest is 'the oldest transaction with a message that is 
 --   lock table outbox_offsets, outbox, numbering_mark in access exclusive mode;
 --   update outbox set transaction_id = '2';
 --   update outbox_offsets set transaction_id = '0', "offset" = 0;
---   alter table numbering_mark add column scar boolean;
---   alter table numbering_mark drop column scar;
+--   alter table numbering_mark add column dropped boolean;
+--   alter table numbering_mark drop column dropped;
 --   update numbering_mark set written_in = pg_current_xact_id();
 --   commit;
 --
 -- All messages that are left are redelivered, in the order of "offset".
 create table numbering_mark (
-  scar       boolean,
+  dropped    boolean,
   only_one   boolean not null default true,
   written_in xid8    not null,
 
@@ -101,7 +101,7 @@ create table numbering_mark (
   constraint numbering_mark_only_one_check check (only_one)
 );
 alter table numbering_mark
- drop column scar;
+ drop column dropped;
 comment on table numbering_mark is 'whether the stored transaction ids are this server''s; the SQL above it in the schema''s file makes them so, and payonce outbox repair. Do not change the row by hand';
 comment on column numbering_mark.written_in is 'the transaction that wrote this row; its xmin is the same unless the row was copied';
 

@@ -82,10 +82,10 @@ update projections
 
 -- A dump carries neither the transaction that wrote a row nor a dropped column.
 alter table numbering_mark
-  add column scar boolean;
+  add column dropped boolean;
 
 alter table numbering_mark
- drop column scar;
+ drop column dropped;
 
 insert into numbering_mark (written_in)
 values (pg_current_xact_id())

@@ -109,7 +109,7 @@ func (f *figures) refreshLocked() {
 	if err != nil {
 		f.shown = nil
 		if !f.failed {
-			f.log.Warn("figures not read", "error", err)
+			f.log.Warn("metrics could not be read", "error", err)
 		}
 	}
 	f.failed = err != nil

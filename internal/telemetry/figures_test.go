@@ -317,7 +317,7 @@ func TestFigures_doNotFailAScrapeWithTheDatabase(t *testing.T) {
 				}
 				clock.pass(time.Minute)
 			}
-			if n := strings.Count(log.String(), "figures not read"); n != 1 {
+			if n := strings.Count(log.String(), "metrics could not be read"); n != 1 {
 				t.Errorf("logged %d times:\n%s", n, log)
 			}
 		})

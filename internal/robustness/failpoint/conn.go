@@ -227,7 +227,7 @@ func (c *conn) next() (request, bool) {
 	}
 }
 
-// roundTrip forwards one, unless the plan strikes. It reports whether the connection
+// roundTrip forwards one, unless the plan fires. It reports whether the connection
 // is still open.
 func (c *conn) roundTrip(r request) bool {
 	t := r.trip(c)

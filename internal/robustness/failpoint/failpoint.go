@@ -1,14 +1,14 @@
-// Package failpoint strikes a program at a round trip of the test's choice. It
+// Package failpoint injects a fault into a program at a round trip of the test's choice. It
 // stands between one program, the victim, and its servers: a PostgreSQL wire proxy
 // before its database and a gate before what it calls by HTTP. Other processes see
 // of a killed process only what it has sent, so the two sides of its round trips
 // are all the moments at which a crash can matter. The proxy and the gate name each
-// of them, and strike at one.
+// of them, and inject a fault at one.
 //
 // # Guarantees
 //
 //   - Every round trip of the victim is recorded, in the order in which it began.
-//   - A plan strikes at most once: before the request is forwarded, or after the
+//   - A plan fires at most once: before the request is forwarded, or after the
 //     whole answer is read and none of it delivered. In the second case a commit is
 //     durable and the victim does not know.
 //   - No answer is false: an error is injected only in place of the work that it

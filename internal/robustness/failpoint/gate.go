@@ -74,7 +74,7 @@ func (g *Gate) Close() {
 // errCut is the error of a round trip whose connection is cut.
 var errCut = errors.New("cut")
 
-// RoundTrip forwards one request, unless the plan or the hook strikes. A request that
+// RoundTrip forwards one request, unless the plan or the hook refuses it. A request that
 // was sent arrives, whether or not its sender still lives.
 func (g *Gate) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.WithContext(context.WithoutCancel(r.Context()))

@@ -7,22 +7,22 @@ import (
 	"sync/atomic"
 )
 
-// Aim is where a plan strikes, and how. The zero Aim never strikes.
+// Aim is where a plan fires, and how. The zero Aim never fires.
 type Aim struct {
 	Point
 	Side  Side
 	Fault Fault
 
 	// Behind is the point that came before in the recording. A poll looks the same
-	// whether or not it will find something, so the plan strikes before the first
+	// whether or not it will find something, so the plan fires before the first
 	// poll that begins after Behind has ended.
 	Behind Point
 
-	// Nth strikes after the n-th point of any name, from 1, in place of Point and
+	// Nth fires after the n-th point of any name, from 1, in place of Point and
 	// Side.
 	Nth int
 
-	// Batch strikes at the first batch of at least so many statements, in place of
+	// Batch fires at the first batch of at least so many statements, in place of
 	// Point; nil for none.
 	Batch *int
 }
@@ -41,7 +41,7 @@ type Known struct {
 // its successor.
 type Watch struct{ plan atomic.Pointer[Plan] }
 
-// NewWatch returns a watch with a plan that never strikes.
+// NewWatch returns a watch with a plan that never fires.
 func NewWatch() *Watch {
 	w := &Watch{}
 	w.Set(NewPlan(Aim{}, Known{}, nil))
@@ -74,7 +74,7 @@ type trip struct {
 	number int   // occurrence as a point; 0 while it is none
 	polls  bool  // is a point only if it finds something
 	fault  Fault // of a verdict to refuse
-	aimed  bool  // is the batch at which the plan strikes
+	aimed  bool  // is the batch at which the plan fires
 }
 
 // group is a transaction from begin to commit. It is idle until it finds something.
@@ -83,10 +83,10 @@ type group struct {
 	found bool
 }
 
-// Plan records one life of a victim, numbers its points and strikes at most once.
+// Plan records one life of a victim, numbers its points and fires at most once.
 type Plan struct {
 	known  Known
-	strike func(Fault)
+	inject func(Fault)
 
 	mu     sync.Mutex
 	aim    Aim
@@ -100,11 +100,11 @@ type Plan struct {
 	sessions []string        // settings of the kinds of sessions
 }
 
-// NewPlan returns a plan. At its aim it calls strike once, while it holds the
-// connection: for Kill, strike kills the victim; for Pause, it stops the victim and
-// returns when the victim continues. strike may be nil.
-func NewPlan(aim Aim, known Known, strike func(Fault)) *Plan {
-	return &Plan{aim: aim, known: known, strike: strike, begun: map[string]int{}, ended: map[string]int{}, sent: map[string]bool{}}
+// NewPlan returns a plan. At its aim it calls inject once, while it holds the
+// connection: for Kill, inject kills the victim; for Pause, it stops the victim and
+// returns when the victim continues. inject may be nil.
+func NewPlan(aim Aim, known Known, inject func(Fault)) *Plan {
+	return &Plan{aim: aim, known: known, inject: inject, begun: map[string]int{}, ended: map[string]int{}, sent: map[string]bool{}}
 }
 
 // fresh returns those of the texts that this life has not sent before.
@@ -207,7 +207,7 @@ func (p *Plan) behind() bool {
 	return p.aim.Behind.Name == "" || p.ended[p.aim.Behind.Name] >= p.aim.Behind.Occurrence
 }
 
-// decide unlocks the plan and, where it was hit, strikes.
+// decide unlocks the plan and, where it was hit, fires.
 func (p *Plan) decide(t *trip, hit bool) verdict {
 	p.fired = p.fired || hit
 	fault := p.aim.Fault
@@ -215,8 +215,8 @@ func (p *Plan) decide(t *trip, hit bool) verdict {
 	if !hit {
 		return pass
 	}
-	if p.strike != nil {
-		p.strike(fault)
+	if p.inject != nil {
+		p.inject(fault)
 	}
 	switch fault {
 	case Kill, Cut:
@@ -229,7 +229,7 @@ func (p *Plan) decide(t *trip, hit bool) verdict {
 	}
 }
 
-// Fired reports whether the plan has struck.
+// Fired reports whether the plan has fired.
 func (p *Plan) Fired() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -52,13 +52,13 @@ func (s *scene) connect(address string) *pgx.Conn {
 }
 
 // through puts a plan in place and connects through the proxy.
-func (s *scene) through(aim failpoint.Aim, strike func(failpoint.Fault), polls ...string) (*pgx.Conn, *failpoint.Plan) {
+func (s *scene) through(aim failpoint.Aim, inject func(failpoint.Fault), polls ...string) (*pgx.Conn, *failpoint.Plan) {
 	s.Helper()
 	known := failpoint.Known{Polls: map[string]bool{}}
 	for _, name := range polls {
 		known.Polls[name] = true
 	}
-	plan := failpoint.NewPlan(aim, known, strike)
+	plan := failpoint.NewPlan(aim, known, inject)
 	s.watch.Set(plan)
 	return s.connect(s.proxy.URL()), plan
 }
@@ -175,28 +175,28 @@ func TestStrike(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			s := newScene(t)
-			var struck atomic.Int32
+			var faults atomic.Int32
 			aim := at("insert effects ×2", test.side, failpoint.Cut)
-			conn, plan := s.through(aim, func(failpoint.Fault) { struck.Add(1) })
+			conn, plan := s.through(aim, func(failpoint.Fault) { faults.Add(1) })
 			err := conn.SendBatch(s.ctx, effects(1, 2)).Close()
 			if refusal := new(pgconn.PgError); err == nil || errors.As(err, &refusal) {
 				t.Errorf("the commit ended with %v", err)
 			}
-			if !plan.Fired() || struck.Load() != 1 || !conn.IsClosed() {
-				t.Errorf("fired %v, struck %d times, closed %v", plan.Fired(), struck.Load(), conn.IsClosed())
+			if !plan.Fired() || faults.Load() != 1 || !conn.IsClosed() {
+				t.Errorf("fired %v, %d faults, closed %v", plan.Fired(), faults.Load(), conn.IsClosed())
 			}
 			s.wantStored(test.stored...)
 			s.exec(s.connect(s.proxy.URL()), insert, 3)
 		})
 	}
 
-	t.Run("the k-th of a name is struck and no other", func(t *testing.T) {
+	t.Run("the k-th of a name is hit and no other", func(t *testing.T) {
 		t.Parallel()
 		s := newScene(t)
 		conn, plan := s.through(failpoint.Aim{Point: failpoint.Point{Name: "insert effects", Occurrence: 2}, Side: failpoint.Before, Fault: failpoint.Cut}, nil)
 		s.exec(conn, insert, 1)
 		if plan.Fired() {
-			t.Error("the first was struck")
+			t.Error("the first was hit")
 		}
 		if _, err := conn.Exec(s.ctx, insert, 2); err == nil {
 			t.Error("the second was not")
@@ -204,13 +204,13 @@ func TestStrike(t *testing.T) {
 		s.wantStored(1)
 	})
 
-	t.Run("a plan by number strikes after that many points", func(t *testing.T) {
+	t.Run("a plan by number fires after that many points", func(t *testing.T) {
 		t.Parallel()
 		s := newScene(t)
 		conn, _ := s.through(failpoint.Aim{Nth: 4, Fault: failpoint.Kill}, nil)
 		s.exec(conn, insert, 1)
 		if _, err := conn.Exec(s.ctx, insert, 2); err == nil {
-			t.Error("connect, prepare, insert and insert were not struck")
+			t.Error("connect, prepare, insert and insert were not hit")
 		}
 		s.wantStored(1, 2)
 	})
@@ -234,7 +234,7 @@ func TestStrike(t *testing.T) {
 		s.wantStored(1, 2)
 	})
 
-	t.Run("a poll is struck when what it would find is there", func(t *testing.T) {
+	t.Run("a poll is hit when what it would find is there", func(t *testing.T) {
 		t.Parallel()
 		s := newScene(t)
 		name := "select id from effects"
@@ -246,10 +246,10 @@ func TestStrike(t *testing.T) {
 		s.exec(conn, poll, 1)
 		s.exec(conn, insert, 1)
 		if plan.Fired() {
-			t.Error("struck before")
+			t.Error("it fired before")
 		}
 		if _, err := conn.Exec(s.ctx, poll, 1); err == nil {
-			t.Error("not struck")
+			t.Error("it did not fire")
 		}
 	})
 }
@@ -288,7 +288,7 @@ func TestErrors(t *testing.T) {
 			wantCode(t, test.do(s, conn), string(test.aim.Fault), test.severity)
 			s.wantStored(test.stored...)
 			if !plan.Fired() {
-				t.Error("the plan has not struck")
+				t.Error("the plan has not fired")
 			}
 			if test.severity == "ERROR" {
 				if status := conn.PgConn().TxStatus(); status != 'I' {
