@@ -27,7 +27,8 @@ func (c counters) minus(d counters) counters {
 	}
 }
 
-// Since version 18 the flushes are counted with all other input and output.
+// selectServerHas says where the server counts flushes: since version 18 with all other input
+// and output.
 const selectServerHas = `
 select case
          when current_setting('server_version_num')::int < 180000 then 'wal_sync from pg_stat_wal'

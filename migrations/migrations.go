@@ -113,7 +113,8 @@ func apply(ctx context.Context, db *sql.DB, all []Migration) error {
 	return nil
 }
 
-// Before v0.1.0 the table of versions had another name.
+// selectOutdated asks for a schema of before v0.1.0. Before v0.1.0 the table of versions had
+// another name.
 const selectOutdated = `select to_regclass('ledger_events') is not null and to_regclass('payonce_migrations') is null`
 
 func refuseOutdated(ctx context.Context, db *sql.DB) error {
@@ -127,7 +128,8 @@ func refuseOutdated(ctx context.Context, db *sql.DB) error {
 	return nil
 }
 
-// Without a role it is null.
+// selectGranted asks whether the roles may read the table of versions. Without a role it is
+// null.
 const selectGranted = `
 select coalesce(has_table_privilege(to_regrole('payonce_api'), 'payonce_migrations', 'select')
             and has_table_privilege(to_regrole('payonce_worker'), 'payonce_migrations', 'select')

@@ -189,8 +189,9 @@ func accepted(provider *stripe.Client) program.Check {
 	return func(context.Context, postgres.Querier) (string, error) { return provider.Blocked(), nil }
 }
 
-// Every worker has open sessions, whose names say which process has them. Only those of the
-// workers' users count: another login can choose the names of its sessions too.
+// countWorkers counts the workers that run. Every worker has open sessions, whose names say
+// which process has them. Only those of the workers' users count: another login can choose the
+// names of its sessions too.
 const countWorkers = `
 select count(distinct application_name)
   from pg_stat_activity

@@ -12,8 +12,9 @@ import (
 	"github.com/payonce/payonce/domain"
 )
 
-// A page is the streams behind $1 that have some $2 events together, each of them whole, so
-// that memory and the time of one statement stay bounded however long the ledger is.
+// selectStreams reads a page of streams. A page is the streams behind $1 that have some $2
+// events together, each of them whole, so that memory and the time of one statement stay
+// bounded however long the ledger is.
 const selectStreams = `
 select e.stream_id,
        e.version,

@@ -21,7 +21,8 @@ select distinct split_part(location, '/', 4)
    and (scope = $2 or $2 = '')
    and location like '/v1/charges/%'`
 
-// The keys that were asked for by name, and all keys that led to one of the charges.
+// selectKeyUses reads idempotency keys: the keys that were asked for by name, and all keys
+// that led to one of the charges.
 const selectKeyUses = `
 select created_at as at,
        'key'      as kind,
@@ -41,8 +42,9 @@ select created_at as at,
         or location like '/v1/charges/%' and split_part(location, '/', 4) = any($3))
  order by created_at, scope, operation, key`
 
-// A message is committed with its event, so the event's transaction leads to it by the
-// outbox's primary key. Only the consumer group of the inbox takes a charge further.
+// selectOutbox reads the messages of events. A message is committed with its event, so the
+// event's transaction leads to it by the outbox's primary key. Only the consumer group of the
+// inbox takes a charge further.
 const selectOutbox = `
 select o.created_at as at,
        'outbox'     as kind,
@@ -71,11 +73,12 @@ select o.created_at as at,
  where e.stream_id = any($1)
  order by o.transaction_id, o."offset"`
 
-// Of each message: when it was received, the last delivery that was dropped, the claims that
-// did not finish it, the last decision of an operator, and its end or, while there is none,
-// its state. A discard takes a fence of its own, which is no claim. Of many claims some are
-// not kept, so a successor is named only by the next fence. No index has the charge of a finished
-// message: only messages that were received after the one of the charge's first event are read.
+// selectInbox reads, of each message, when it was received, the last delivery that was
+// dropped, the claims that did not finish it, the last decision of an operator, and its
+// end or, while there is none, its state. A discard takes a fence of its own, which is no
+// claim. Of many claims some are not kept, so a successor is named only by the next fence. No
+// index has the charge of a finished message: only messages that were received after the one
+// of the charge's first event are read.
 const selectInbox = `
 select e.at,
        'inbox'        as kind,
@@ -133,7 +136,7 @@ select e.at,
    and (e.what <> 'retried' or i.status <> 'discarded')
  order by i.id, e.step`
 
-// Messages that came under a known ID with another payload.
+// selectQuarantine reads messages that came under a known ID with another payload.
 const selectQuarantine = `
 with known as (
   select event_id::text as message_id,
@@ -157,7 +160,8 @@ select q.received_at as at,
   join known k using (message_id)
  order by q.id`
 
-// Webhooks that were requested once more, which are kept longer than their messages.
+// selectResends reads webhooks that were requested once more, which are kept longer than their
+// messages.
 const selectResends = `
 select e.at,
        'webhook'   as kind,

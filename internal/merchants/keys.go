@@ -19,9 +19,9 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 )
 
-// A key that exists stays as it is, with its merchant: a revoked one is not revived. A caller
-// that adds a chosen key asks Authenticate afterwards. The clock is read once, so a life that
-// PostgreSQL rounds to nothing is none, however long the statement takes.
+// insertKey adds a key. A key that exists stays as it is, with its merchant: a revoked one is
+// not revived. A caller that adds a chosen key asks Authenticate afterwards. The clock is read
+// once, so a life that PostgreSQL rounds to nothing is none, however long the statement takes.
 const insertKey = `
 insert into api_keys
        (key_hash, prefix, merchant_id, scopes, addresses, created_at, expires_at)
@@ -50,7 +50,8 @@ func AddKey(b *pgx.Batch, merchant, key string) {
 	IssueKey(b, key, Grant{Merchant: merchant, Scopes: Scopes()})
 }
 
-// An old key that is not valid has no successor. An end that is nearer stays.
+// rotateKey makes a successor and ends the old key. An old key that is not valid has no
+// successor. An end that is nearer stays.
 const rotateKey = `
 with made as (
   insert into api_keys
@@ -91,7 +92,8 @@ type Key struct {
 // Is reports whether this is the whole key, in constant time.
 func (k Key) Is(key string) bool { return subtle.ConstantTimeCompare(k.hash, hashOf(key)) == 1 }
 
-// A name that is not longer than the beginning of all keys names none of them.
+// selectKeys lists keys by the beginning of a name. A name that is not longer than the
+// beginning of all keys names none of them.
 const selectKeys = `
 select prefix,
        merchant_id,
@@ -182,10 +184,10 @@ func storable(text string) string {
 // unknown, expired or revoked.
 var ErrUnauthorized = errors.New("the API key is not valid")
 
-// The index is asked for the part of a key that is not secret. The function of schema.sql
-// decides on expiry and revocation, in database time; the api sees nothing else of the keys.
-// The digests that are compared are salted for this one time, so the time of the comparison
-// tells nothing of a hash.
+// selectByKey reads the merchant of a key. The index is asked for the part of a key that is
+// not secret. The function of schema.sql decides on expiry and revocation, in database time;
+// the api sees nothing else of the keys. The digests that are compared are salted for this one
+// time, so the time of the comparison tells nothing of a hash.
 //
 // There is one row also for a key that is not valid, so that no merchant's name is left from
 // an earlier read.

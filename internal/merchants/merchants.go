@@ -106,7 +106,8 @@ on conflict (merchant_id) do update
    set webhook_url        = coalesce(excluded.webhook_url, merchants.webhook_url),
        webhook_generation = coalesce(merchants.webhook_generation, excluded.webhook_generation)`
 
-// The first secret of an account that has none; an existing one stays.
+// insertFirstSecret stores the first secret of an account that has none; an existing one
+// stays.
 const insertFirstSecret = `
 insert into webhook_secrets
        (merchant_id, generation, secret, secret_hash, created_by)

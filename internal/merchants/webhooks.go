@@ -22,8 +22,9 @@ type Endpoint struct {
 	Secrets []string // Standard Webhooks, whsec_…; all that are valid, the newest first
 }
 
-// A secret that was replaced signs beside the newer ones until its end. The offset
-// keeps the subquery a probe for each merchant that is asked for.
+// selectEndpoints reads URLs and secrets. A secret that was replaced signs beside the newer
+// ones until its end. The offset keeps the subquery a probe for each merchant that is asked
+// for.
 const selectEndpoints = `
 select asked.n,
        m.webhook_url,
@@ -135,7 +136,8 @@ func ListSecrets(ctx context.Context, q postgres.Querier, merchant string) ([]Se
 // fingerprintBytes tell a merchant's secrets apart and lead to none of them.
 const fingerprintBytes = 6
 
-// An end that is nearer stays. A clock that was set back ends no secret before its beginning.
+// endSecrets sets when the secrets before a new one end. An end that is nearer stays. A clock
+// that was set back ends no secret before its beginning.
 const endSecrets = `
 update webhook_secrets
    set ends_at = least(ends_at, greatest(created_at, clock + $3::interval))
@@ -143,7 +145,8 @@ update webhook_secrets
  where merchant_id = $1
    and generation <= $2`
 
-// A secret past its end signs nothing, so a dump need not hold it.
+// forgetSecrets removes secrets that have ended. A secret past its end signs nothing, so a
+// dump need not hold it.
 const forgetSecrets = `
 update webhook_secrets
    set secret = null
@@ -151,8 +154,8 @@ update webhook_secrets
    and ends_at <= clock_timestamp()
    and secret is not null`
 
-// A row that is locked keeps its ctid. Joined by generation, the plan of a small table would
-// compare each row with all others.
+// sweepSecrets does the same for all merchants. A row that is locked keeps its ctid. Joined by
+// generation, the plan of a small table would compare each row with all others.
 const sweepSecrets = `
 with over as (
   select ctid

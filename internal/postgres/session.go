@@ -69,7 +69,8 @@ func (o Options) lockTimeout() time.Duration { return max(cmp.Or(o.LockTimeout, 
 
 func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 
-// The role is the one of a session's settings that pg_settings does not show.
+// selectMissing reads which settings a session lacks. The role is the one of a session's
+// settings that pg_settings does not show.
 const selectMissing = `
 select w.name
   from jsonb_each_text($1) as w (name, value)

@@ -28,7 +28,7 @@ type state struct {
 // freshness is how long a reading of the state may be used.
 const freshness = 2 * time.Second
 
-// The state of the database, for which there is one history of its keys:
+// selectState reads the state of the database, for which there is one history of its keys:
 //
 //   - the system identifier differs after initdb, so after a dump was restored elsewhere;
 //   - the timeline, the first part of a WAL file's name, differs after a promotion and

@@ -32,7 +32,8 @@ type Numbering struct {
 // tables were dumped and restored, or name a transaction that this server has not had.
 func (n Numbering) Foreign() bool { return !n.Own || n.Newest >= n.Next }
 
-// One index entry each; offsets and live projections are a handful of rows.
+// selectNumbering reads the newest transaction ids. One index entry each; offsets and live
+// projections are a handful of rows.
 const selectNumbering = `
 select greatest(
          (select transaction_id
@@ -84,9 +85,9 @@ const (
 	vacuumTry = 20                     // one of so many tries waits until an autovacuum gives way
 )
 
-// Autovacuum works on what has just been restored, for hours where that is large. It gives
-// way to a transaction that has waited for the table for deadlock_timeout. So where it is
-// at work, some tries wait longer than that.
+// setLockTimeout bounds the waits for locks. Autovacuum works on what has just been restored,
+// for hours where that is large. It gives way to a transaction that has waited for the table
+// for deadlock_timeout. So where it is at work, some tries wait longer than that.
 const setLockTimeout = `
 select set_config('lock_timeout',
          case
@@ -105,7 +106,7 @@ select set_config('lock_timeout',
 //go:embed repair.sql
 var numberAnew string
 
-// All rows are written.
+// countNumbered counts what was numbered: all rows are written.
 const countNumbered = `
 select (select count(*) from ledger_events) as events,
        (select count(*) from outbox)        as messages,

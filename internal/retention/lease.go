@@ -17,11 +17,12 @@ const (
 // windows are how long messages are kept.
 type windows struct{ Outbox, Inbox time.Duration }
 
-// Each worker announces, at start and in each round, how long it keeps messages. Workers
-// may disagree, after a change of settings or by mistake: the longest windows count, and
-// each round deletes by those that its hold returned. The worker with the longest outbox window
-// has a longer inbox window, or it had not started; so the longest inbox window is longer
-// than the longest outbox window. The windows of a worker that is gone count for an hour.
+// holdLease takes or renews the lease. Each worker announces, at start and in each round, how
+// long it keeps messages. Workers may disagree, after a change of settings or by mistake: the
+// longest windows count, and each round deletes by those that its hold returned. The worker
+// with the longest outbox window has a longer inbox window, or it had not started; so the
+// longest inbox window is longer than the longest outbox window. The windows of a worker that
+// is gone count for an hour.
 //
 // The windows only decide how long rows are kept. That the inbox forgets no message that
 // the outbox can deliver depends on the rows themselves, see inbox.Sweep.

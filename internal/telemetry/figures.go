@@ -155,10 +155,10 @@ func (f *figures) readLocked(ctx context.Context) error {
 	return nil
 }
 
-// Partial indexes lead to open and dead messages, so finished ones cost nothing. Of a
-// longer queue it reads the lowest keys: a charge's ID begins with the time of its request,
-// so the oldest messages are among them. A message that waits patiently (inbox.WaitError),
-// and those behind it, are as old as its wait is overdue.
+// selectBacklog reads the queues of the inbox. Partial indexes lead to open and dead messages,
+// so finished ones cost nothing. Of a longer queue it reads the lowest keys: a charge's ID
+// begins with the time of its request, so the oldest messages are among them. A message that
+// waits patiently (inbox.WaitError), and those behind it, are as old as its wait is overdue.
 const selectBacklog = `
 with found as (
   select r.receiver,
@@ -196,8 +196,8 @@ select 'payonce_inbox_oldest_age_seconds', array[r.receiver], coalesce(greatest(
    and f.status <> 'dead'
  group by r.receiver`
 
-// Of each consumer group, and always of the one that feeds the inbox: before its first
-// read, all is unread.
+// selectUnread counts what each consumer group has not read. The group that feeds the inbox is
+// always among them: before its first read, all is unread.
 const selectUnread = `
 with readers as (
   select topic, consumer_group, transaction_id, "offset"
@@ -254,8 +254,8 @@ select 'payonce_horizon_held_seconds', '{}'::text[], horizon_held()
  union all
 select 'payonce_snapshot_held_seconds', '{}', snapshot_held()`
 
-// A slot that never reserved log, or that lost it, retains none. On a standby the end of
-// the log is what it received.
+// selectSlots reads replication slots. A slot that never reserved log, or that lost it,
+// retains none. On a standby the end of the log is what it received.
 const selectSlots = `
 select g.name, array[s.slot_name::text], coalesce(g.value, 0)::float8
   from pg_replication_slots s

@@ -20,8 +20,8 @@ import (
 // Data is the name of a PostgreSQL server's data below a folder.
 const Data = "data"
 
-// Programs that end at the same moment may still write to the folder, so the guard tries
-// to remove it for some seconds.
+// guard is the script that removes the folder. Programs that end at the same moment may still
+// write to the folder, so the guard tries to remove it for some seconds.
 const guard = `trap '' HUP INT TERM
 read -r end
 for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
