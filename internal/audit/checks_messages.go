@@ -58,23 +58,11 @@ then format('message %s: passed by the reader and never received', message_id)`}
                 when i.status = 'dead' then 'dead letter'
                 when i.status in ('pending', 'running')
                  and i.due_at < now() - interval '1 minute'
-                 and not exists (
-                       select
-                         from inbox older
-                        where older.receiver = i.receiver
-                          and older.ordering_key = i.ordering_key
-                          and older.status in ('pending', 'running')
-                          and older.id < i.id)
+                 and older.id is null
                 then i.status || ' and overdue'
                 when i.due_at is null
                  and i.received_at < now() - interval '1 minute'
-                 and not exists (
-                       select
-                         from inbox older
-                        where older.receiver = i.receiver
-                          and older.ordering_key = i.ordering_key
-                          and older.status in ('pending', 'running')
-                          and older.id < i.id)
+                 and older.id is null
                  and not exists (
                        select
                          from inbox running
@@ -88,6 +76,16 @@ then format('message %s: passed by the reader and never received', message_id)`}
               end as state,
               format('%s message %s of %s', i.receiver, i.message_id, i.ordering_key) as message
          from inbox i
+         left join lateral (
+              select id
+                from inbox older
+               where older.receiver = i.receiver
+                 and older.ordering_key = i.ordering_key
+                 and older.status in ('pending', 'running')
+                 and older.id < i.id
+                 and i.status in ('pending', 'running')
+               limit 1) older
+           on true
         union all
        select case when created_at < now() - interval '1 minute' then 'no consumer group receives it' end,
               format('message %s', message_id)
