@@ -109,7 +109,13 @@ func (f *Fulfillment) charge(ctx context.Context, d *inbox.Delivery) error {
 	if err != nil {
 		return err
 	}
-	return r.process(ctx)
+	err = r.process(ctx)
+	// A patient wait is the answer to every event that it has been woken by: the intent was read, or
+	// both lists. After the first wait alone the disputes were not.
+	if wait, waits := errors.AsType[*inbox.WaitError](err); waits && wait.Patient && d.Waits > 0 {
+		wait.Covers = providerEvent
+	}
+	return err
 }
 
 // nextStep is the step that is due; a cancellation on request or by a deadline comes before it.

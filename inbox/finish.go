@@ -139,6 +139,31 @@ update inbox i
           order by newer.ordering_key, newer.id
          offset 0)`
 
+// cover ends the younger messages of a key that a wait covers. They have no holder, since the one
+// that waits is open, and whose row is locked first, as lockOldest does.
+//
+// If we die here: they are done together with the wait, or stay behind the message, which is
+// claimed again.
+// Test: TestWait_covers.
+const cover = `
+update inbox
+   set status      = 'done',
+       done_fence  = fence,
+       due_at      = coalesce(due_at, clock_timestamp()),
+       finished_at = clock_timestamp()
+ where id = any (array(
+         select younger.id
+           from inbox i
+           join inbox younger
+             on younger.receiver = i.receiver and younger.ordering_key >= i.ordering_key and younger.ordering_key <= i.ordering_key
+          where i.id = $1
+            and i.fence = $2
+            and coalesce(i.status = 'pending', false)
+            and younger.status = 'pending' and younger.id > i.id
+            and younger.received_at <= $3
+            and starts_with(younger.type, $4)
+          order by younger.id))`
+
 // Writes are the statements of this package that may share a group commit: the ends of
 // claims.
 func Writes() []groupcommit.Statement {

@@ -133,6 +133,11 @@ type WaitError struct {
 	// GiveUpAfter starts anew with the next wait that is not patient.
 	Patient bool
 
+	// Covers is a prefix of types. The younger messages of the key that have such a type and were
+	// received before the claim are done with the wait: the handler has done what they ask for.
+	// Empty: none.
+	Covers string
+
 	// NeedsOperator says that only an operator can end the wait, as where the service
 	// refuses a secret. The claim ends with EndBlocked.
 	NeedsOperator bool

@@ -3,6 +3,7 @@ package inbox_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -103,6 +104,31 @@ func TestReceive_aNewMessageWakesItsKey(t *testing.T) {
 		await.Row(t, db, `select count(*) = 2 and bool_and(status = 'done') from inbox`)
 		seen.want(t, "m1 0 m1 1 m2 0")
 	})
+}
+
+// TestWait_covers: what a wait has answered is done with it, and nothing else.
+func TestWait_covers(t *testing.T) { //nolint:paralleltest // fresh calls Parallel
+	db := fresh(t, "head@k", "seen@k", "another@l", "request@k")
+	write(t, db, `update inbox set type = 'event.x' where message_id in ('seen', 'another')`)
+	write(t, db, `update inbox set due_at = null where message_id = 'seen'`) // held back
+	write(t, db, `update inbox set due_at = clock_timestamp() + interval '1 hour' where message_id = 'another'`)
+	start(t, processor(db, func(ctx context.Context, d *inbox.Delivery) error {
+		if d.ID != "head" {
+			t.Errorf("%s is handled", d.ID)
+		}
+		if d.Waits == 0 { // which makes the head due at once
+			b := &pgx.Batch{}
+			inbox.Accept(b, "r", inbox.Message{ID: "late", Type: "event.x", OrderingKey: "k"})
+			must(t, db.Commit(ctx, b))
+			return &inbox.WaitError{AtLeast: time.Hour, Patient: true, Covers: "event."}
+		}
+		return &inbox.WaitError{AtLeast: time.Hour, Patient: true}
+	}))
+	await.Row(t, db, `select waits = 2 and status = 'pending' from inbox where message_id = 'head'`)
+	got := strings.Join(all(t, db, pgx.RowTo[string], `select message_id || ' ' || status from inbox order by id`), ", ")
+	if want := "head pending, seen done, another pending, request pending, late pending"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
 }
 
 // TestReceive_wakesAWaitThatIsStoredAtTheSameMoment stops one of the two between its statement and
