@@ -118,7 +118,7 @@ func (e *ReusedError) Unwrap() error { return ErrReused }
 
 // ParseKey reads the values of the Idempotency-Key header. A structured-field
 // string "abc" (RFC 8941, as the IETF draft asks for) and the bare abc that most
-// clients send are the same key: 1 to 255 visible ASCII characters.
+// clients send are the same key. Only the string may have spaces, and none at its ends.
 func ParseKey(values []string) (string, error) {
 	if len(values) == 0 {
 		return "", ErrMissing
@@ -129,8 +129,8 @@ func ParseKey(values []string) (string, error) {
 	key := strings.Trim(values[0], " \t")
 	if quoted := quotedKey.FindStringSubmatch(key); quoted != nil {
 		key = strings.NewReplacer(`\"`, `"`, `\\`, `\`).Replace(quoted[1])
-	} else if strings.ContainsAny(key, `"\`) {
-		return "", ErrInvalid
+	} else if strings.ContainsAny(key, `"\ `) {
+		return "", fmt.Errorf(`%w: a space, " or \ needs quotes around the key`, ErrInvalid)
 	}
 	if err := Validate(key); err != nil {
 		return "", err
@@ -142,14 +142,14 @@ func ParseKey(values []string) (string, error) {
 var quotedKey = regexp.MustCompile(`^"((?:[^"\\]|\\["\\])*)"$`)
 
 // Validate returns ErrInvalid, wrapped with the reason, unless the key is 1 to MaxLength
-// visible ASCII characters.
+// printable ASCII characters, of which neither the first nor the last is a space.
 func Validate(key string) error {
 	if len(key) < 1 || len(key) > MaxLength {
 		return fmt.Errorf("%w: it has %d characters, and 1 to %d are allowed", ErrInvalid, len(key), MaxLength)
 	}
 	for i := range len(key) {
-		if key[i] < 0x21 || key[i] > 0x7e {
-			return fmt.Errorf("%w: character %d is not visible ASCII", ErrInvalid, i+1)
+		if key[i] < ' ' || key[i] > '~' || key[i] == ' ' && (i == 0 || i == len(key)-1) {
+			return fmt.Errorf("%w: character %d is not printable ASCII, or a space at an end", ErrInvalid, i+1)
 		}
 	}
 	return nil

@@ -84,7 +84,7 @@ var problems = []struct {
 	detail string
 }{
 	{ErrMissing, "ErrMissing", http.StatusBadRequest, "send an Idempotency-Key of your own, and the same one with each retry"},
-	{ErrInvalid, "ErrInvalid", http.StatusBadRequest, "a key is 1 to 255 visible ASCII characters, once, bare or quoted"},
+	{ErrInvalid, "ErrInvalid", http.StatusBadRequest, "a key is 1 to 255 printable ASCII characters, once, bare or quoted, with spaces only inside quotes"},
 	{errUnreadable, "Middleware", http.StatusBadRequest, "send the whole body"},
 	{ErrInFlight, "ErrInFlight", 0, "send the same request with the same key later"},
 	{ErrExpired, "ErrExpired", http.StatusGone, "the request was carried out; it is not carried out again"},

@@ -78,7 +78,7 @@ func (a *API) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 		if !strings.EqualFold(scheme, "Bearer") || key == "" {
 			return merchants.ErrUnauthorized
 		}
-		s, err := a.admit(c.Request().Context(), credentials{apiKey: strings.TrimSpace(key), from: clientOf(c), key: a.headerKeyOf(c)})
+		s, err := a.admit(c.Request().Context(), c.Response().Header(), credentials{apiKey: strings.TrimSpace(key), from: clientOf(c), key: a.headerKeyOf(c)})
 		if err != nil {
 			return err
 		}
@@ -94,11 +94,11 @@ func (a *API) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 //
 // An address that has sent too many wrong keys is refused with errGuessing. That holds for no
 // key that was valid lately: a guessing neighbour behind the same proxy locks no other caller out.
-func (a *API) admit(ctx context.Context, k credentials) (session, error) {
+func (a *API) admit(ctx context.Context, answer http.Header, k credentials) (session, error) {
 	id := sha256.Sum256([]byte(k.apiKey))
 	known, recent := a.recent.Get(id)
 	switch {
-	case recent && !a.limits.rates.allow(known.merchant, a.Now()):
+	case recent && !a.limits.rates.allow(answer, known.merchant, a.Now()):
 		return session{}, errRate
 	case !recent && a.guesses.Refuses(k.from.String(), a.Now()):
 		return session{}, errGuessing
@@ -112,7 +112,7 @@ func (a *API) admit(ctx context.Context, k credentials) (session, error) {
 		return session{}, err
 	}
 	a.recent.Add(id, recentKey{s.merchant.ID, a.noteUse(id, known.noted)})
-	if !recent && !a.limits.rates.allow(s.merchant.ID, a.Now()) {
+	if !recent && !a.limits.rates.allow(answer, s.merchant.ID, a.Now()) {
 		return session{}, errRate
 	}
 	return s, nil

@@ -44,6 +44,7 @@ func TestKey_isOneQuotedAndBare(t *testing.T) {
 				{`"` + longest + `"`, longest, longest},
 				{`"` + visible + `"`, visible, visible},
 				{`"a\"b\\c"`, ` "a\"b\\c"`, `a"b\c`},
+				{`"order 17"`, `"order 17"`, "order 17"},
 			} {
 				first := w.accepted(t, r.under(test.quoted))
 				if echo := first.header.Get("Idempotency-Key"); echo != test.echo {

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -126,14 +127,24 @@ type rates struct {
 	of sync.Map // of *rate.Limiter
 }
 
-// allow reports whether a merchant may send one more request now, and counts it.
-func (r *rates) allow(merchant string, now time.Time) bool {
+// Names of draft-ietf-httpapi-ratelimit-headers-10.
+const (
+	headerRate       = "RateLimit"
+	headerRatePolicy = "RateLimit-Policy"
+)
+
+// allow reports whether a merchant may send one more request now, and counts it. The headers
+// of the answer say the rate and what is left of it, if there is one.
+func (r *rates) allow(answer http.Header, merchant string, now time.Time) bool {
 	if r.perSecond <= 0 {
 		return true
 	}
 	of, _ := r.of.LoadOrStore(merchant, rate.NewLimiter(rate.Limit(r.perSecond), r.perSecond))
 	l, _ := of.(*rate.Limiter)
-	return l.AllowN(now, 1)
+	allowed := l.AllowN(now, 1)
+	answer.Set(headerRatePolicy, fmt.Sprintf(`"merchant";q=%d;w=1`, r.perSecond))
+	answer.Set(headerRate, fmt.Sprintf(`"merchant";r=%d;t=1`, int(max(0, l.TokensAt(now)))))
+	return allowed
 }
 
 // limitWork bounds the requests in flight. It reads their bodies before, so that a slow

@@ -40,10 +40,18 @@ func TestRateLimit(t *testing.T) {
 		t.Parallel()
 		w, c := rated(t, 4)
 		before := rows(t, w.db)
-		for i := range 4 {
-			w.accept(t, "key-"+strconv.Itoa(i), body())
+		left := func(a answer, want string) {
+			t.Helper()
+			if got := a.header.Get("RateLimit-Policy") + " " + a.header.Get("RateLimit"); got != `"merchant";q=4;w=1 "merchant";r=`+want+";t=1" {
+				t.Errorf("with %s left the answer says %s", want, got)
+			}
 		}
-		wantProblem(t, w.send(t, post("key-4", body())), limited)
+		for i := range 4 {
+			left(w.accept(t, "key-"+strconv.Itoa(i), body()), strconv.Itoa(3-i))
+		}
+		a := w.send(t, post("key-4", body()))
+		wantProblem(t, a, limited)
+		left(a, "0")
 		c.pass(249 * time.Millisecond)
 		wantProblem(t, w.send(t, post("key-4", body())), limited)
 		wantRows(t, w.db, before, ofCharges(4))
@@ -52,7 +60,7 @@ func TestRateLimit(t *testing.T) {
 		if a := w.accept(t, "key-4", body()); a.header.Get("Idempotent-Replayed") != "" {
 			t.Error("the key that was refused has an answer")
 		}
-		a := w.send(t, post("key-5", body()))
+		a = w.send(t, post("key-5", body()))
 		wantProblem(t, a, limited)
 		seconds, err := strconv.Atoi(a.header.Get("Retry-After"))
 		testdb.Must(t, err)

@@ -83,7 +83,7 @@ func (a *API) cors() echo.MiddlewareFunc {
 		},
 		ExposeHeaders: []string{
 			headerKey, headerExpires, headerReplayed, headerRetryAfter, headerApplied, echo.HeaderLocation,
-			echo.HeaderXRequestID, echo.HeaderWWWAuthenticate, echo.HeaderAllow, headerLink,
+			echo.HeaderXRequestID, echo.HeaderWWWAuthenticate, echo.HeaderAllow, headerLink, headerRate, headerRatePolicy,
 		},
 		MaxAge: corsAge,
 	})

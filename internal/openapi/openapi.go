@@ -42,11 +42,12 @@ const (
 	Webhooks  = "/x-webhooks/"
 )
 
-// transport are response headers that belong to the server, to caches or to browsers.
+// transport are response headers that belong to the server, to caches or to browsers, or that
+// any answer may have.
 var transport = []string{
 	"Accept-Ranges", "Access-Control-Allow-Headers", "Access-Control-Allow-Methods", "Access-Control-Allow-Origin",
 	"Access-Control-Expose-Headers", "Access-Control-Max-Age", "Cache-Control", "Connection", "Content-Encoding",
-	"Content-Length", "Content-Type", "Date", "Transfer-Encoding", "Vary", "X-Content-Type-Options",
+	"Content-Length", "Content-Type", "Date", "Ratelimit", "Ratelimit-Policy", "Transfer-Encoding", "Vary", "X-Content-Type-Options",
 }
 
 // Read reads a contract. A format that JSON Schema does not define is checked by the

@@ -64,11 +64,12 @@ func (r *Registry) describe(kind, name, help string, labels []Label) {
 	}
 }
 
-// Handler serves the metrics in the formats of Prometheus.
+// Handler serves the metrics in the formats of Prometheus, OpenMetrics among them.
 func (r *Registry) Handler() http.Handler {
 	return promhttp.HandlerFor(r.all, promhttp.HandlerOpts{
 		ErrorLog:            slog.NewLogLogger(r.log.Handler(), slog.LevelWarn),
 		ErrorHandling:       promhttp.ContinueOnError,
+		EnableOpenMetrics:   true,
 		MaxRequestsInFlight: scrapesAtOnce,
 		Timeout:             r.scrapeTimeout,
 	})
