@@ -128,7 +128,7 @@ func (w *world) live(t *testing.T) {
 const auditEnded = `document.querySelector("#audit").previousElementSibling.textContent`
 
 // lab breaks things from the page. Each action says what it did, and the invariants and the whole
-// audit hold after it. Without a guard its invariant turns red, beside the lanes of both charges.
+// audit hold after it. Without a guard its invariant turns red, beside the swim lanes of both charges.
 func (w *world) lab(t *testing.T) {
 	t.Helper()
 	b := w.tab(t, w.url, look{1280, "light"})

@@ -106,50 +106,36 @@ func (consoleCmd) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return program.ServeListener(ctx, log, listener, server) })
 	g.Go(func() error {
-		return c.Run(ctx, func(ctx context.Context, o postgres.Options) (*postgres.DB, error) {
-			return program.Open(ctx, log, s.DatabaseURL.Reveal(), o)
-		}, postgres.Options{RefusePrivileged: !s.AllowPrivilegedDatabaseUser, AllowPlaintext: s.AllowPlaintext})
+		return c.Run(ctx, s.DatabaseURL.Reveal(), postgres.Options{RefusePrivileged: !s.AllowPrivilegedDatabaseUser, AllowPlaintext: s.AllowPlaintext})
 	})
 	return g.Wait()
 }
 
-// demoConsole is the console of a demo: it asks for no key and logs nothing.
-type demoConsole struct {
-	*web.Console
-
-	listener net.Listener
-}
-
-// newDemoConsole listens on CONSOLE_ADDR, or on another port where that one is in use.
-func newDemoConsole(ctx context.Context, lab *demo.Lab) (*demoConsole, error) {
+// serveDemo serves the console of a demo: it asks for no key and logs nothing. It listens on
+// CONSOLE_ADDR, or on another port where that one is in use.
+func serveDemo(ctx context.Context, o *demo.Options) error {
 	s, err := program.Load[ConsoleAddress](program.Environ())
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if !s.local() {
-		return nil, fmt.Errorf("CONSOLE_ADDR is %s: the demo's console asks for no key, so it listens on a loopback address alone", s.Addr)
+		return fmt.Errorf("CONSOLE_ADDR is %s: the demo's console asks for no key, so it listens on a loopback address alone", s.Addr)
 	}
 	listener, err := program.Listen(ctx, "CONSOLE_ADDR", s.Addr)
 	if err != nil {
 		if listener, err = program.Listen(ctx, "CONSOLE_ADDR", "127.0.0.1:0"); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	o := s.options(slog.New(slog.DiscardHandler))
-	o.Open, o.Lab = true, crashLab{lab}
-	d := &demoConsole{web.New(o), listener}
-	go func() { _ = program.ServeListener(ctx, o.Log, listener, d.Server()) }() // it ends with the program
-	return d, nil
-}
-
-// URL is where the console is.
-func (d *demoConsole) URL() string { return "http://" + d.listener.Addr().String() }
-
-// Show shows the service of a database until ctx ends.
-func (d *demoConsole) Show(ctx context.Context, url string) error {
-	return d.Run(ctx, func(ctx context.Context, o postgres.Options) (*postgres.DB, error) {
-		return postgres.Open(ctx, url, o)
-	}, postgres.Options{AllowPlaintext: true})
+	options := s.options(slog.New(slog.DiscardHandler))
+	options.Open, options.Lab = true, crashLab{o.Lab}
+	c := web.New(options)
+	go func() { _ = program.ServeListener(ctx, options.Log, listener, c.Server()) }() // it ends with the program
+	o.ConsoleURL = "http://" + listener.Addr().String()
+	o.Show = func(ctx context.Context, url string) error {
+		return c.Run(ctx, url, postgres.Options{AllowPlaintext: true})
+	}
+	return nil
 }
 
 // crashLab is the lab of a demo, as the console has it.

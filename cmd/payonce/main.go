@@ -198,13 +198,9 @@ func (c *demoCmd) Run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		o.Running = &running
-	} else {
-		console, err := newDemoConsole(ctx, o.Lab)
-		if err != nil {
-			return err
-		}
-		o.Console = console
+		o.Running, o.ConsoleURL = &running, running.ConsoleURL
+	} else if err := serveDemo(ctx, &o); err != nil {
+		return err
 	}
 	return demo.Run(ctx, o)
 }

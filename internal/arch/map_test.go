@@ -76,7 +76,7 @@ var rules = []rule{
 	{"internal/guess", "", "counts wrong keys by the client that sends them, whichever they are"},
 	{
 		"internal/console", "domain groupcommit inbox outbox internal/audit internal/console/lanes internal/doorbell internal/guess internal/loop " +
-			"internal/merchants internal/postgres",
+			"internal/merchants internal/postgres internal/program",
 		"shows what is stored, and decides about dead letters by the functions of inbox; it accepts and carries out nothing",
 	},
 	{"internal/writes", "groupcommit idempotency ledger outbox", "the one list of what may share a commit, in the order of its locks"},

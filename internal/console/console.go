@@ -41,7 +41,6 @@ import (
 
 	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/jackc/pgx/v5/pgconn"
-	"golang.org/x/time/rate"
 
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/audit"
@@ -49,6 +48,7 @@ import (
 	"github.com/payonce/payonce/internal/doorbell"
 	"github.com/payonce/payonce/internal/guess"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/outbox"
 )
 
@@ -130,7 +130,7 @@ func New(o Options) *Console {
 	for _, page := range []string{"flow", "charges", "charge", "letters", "lab", "learn", "login", "error"} {
 		c.pages[page] = template.Must(template.Must(layout.Clone()).ParseFS(assets, "assets/"+page+".html"))
 	}
-	c.live = &live{Console: c, budget: rate.NewLimiter(perSecond, 1), wake: make(chan struct{}, 1), next: make(chan struct{})}
+	c.live = newLive(c)
 	return c
 }
 
@@ -143,24 +143,24 @@ func (c *Console) render(part string, data any) []byte {
 	return b.Bytes()
 }
 
-// Run opens the database as the role payonce_console and reads it for live pages until ctx ends.
+// Run opens a database as the role payonce_console and reads it for live pages until ctx ends.
 // The application's name, the role and the limits of o are ignored.
-func (c *Console) Run(ctx context.Context, open func(context.Context, postgres.Options) (*postgres.DB, error), o postgres.Options) error {
+func (c *Console) Run(ctx context.Context, url string, o postgres.Options) error {
 	o.Application, o.Role, o.MaxConns, o.StatementTimeout = "payonce-console", postgres.RoleConsole, 6, 30*time.Second
-	db, err := open(ctx, o)
+	db, err := program.Open(ctx, c.Log, url, o)
 	if err != nil {
 		return err
 	}
 	defer db.Close()
 	o.MaxConns, o.WholeTables = 1, true
-	whole, err := open(ctx, o) // for the audit
+	whole, err := program.Open(ctx, c.Log, url, o) // for the audit
 	if err != nil {
 		return err
 	}
 	defer whole.Close()
 	c.db.Store(db)
 	defer c.db.Store(nil)
-	c.live.run(ctx, db, whole, c.bell)
+	c.live.run(ctx, db, whole)
 	return nil
 }
 
@@ -315,7 +315,7 @@ func (c *Console) problemOf(err error) problem {
 type view struct {
 	Page, Actor, Token string
 	Open               bool
-	Tick               *tick // nil: none yet, or for others than operators
+	Tick               *tick // nil for others than operators
 	Data               any
 }
 
@@ -335,7 +335,7 @@ func (c *Console) show(w http.ResponseWriter, r *http.Request, page string, data
 	v := view{Page: page, Token: c.token(r), Open: c.Open, Data: data}
 	if actor, err := c.operator(r); err == nil {
 		v.Actor = actor
-		v.Tick, _ = c.live.newest()
+		v.Tick = c.live.newest.Load()
 	}
 	var b bytes.Buffer
 	if err := c.pages[page].ExecuteTemplate(&b, "layout.html", v); err != nil {

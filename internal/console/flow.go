@@ -117,9 +117,4 @@ func judge(f facts, programs []process) (alive map[string]int, all map[string]wr
 }
 
 // flow is the first state of the Flow page.
-func (c *Console) flow(r *http.Request) (any, error) {
-	if t := c.live.current(r.Context()); t != nil {
-		return t, nil
-	}
-	return nil, errNoDatabase
-}
+func (c *Console) flow(r *http.Request) (any, error) { return c.live.current(r.Context()), nil }

@@ -16,7 +16,6 @@ import (
 	"github.com/payonce/payonce/internal/doorbell"
 	"github.com/payonce/payonce/internal/loop"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/outbox"
 )
 
 // What live pages cost the database, however many are open: the loop and the audit share one
@@ -39,8 +38,7 @@ var receivers = []string{"fulfillment", "notification", "resend"}
 // tick is what live pages show at one moment.
 type tick struct {
 	facts
-
-	audited
+	*audited
 
 	Programs []process
 	Alive    map[string]int   // programs of a kind
@@ -48,7 +46,8 @@ type tick struct {
 	Broken   int              // violations of both
 	Err      string           // the database does not answer; the rest is what it said last
 
-	flow, strip []byte // the Flow page and the line that every page has, rendered once for all
+	flow, strip []byte        // the Flow page and the line that every page has, rendered once for all
+	over        chan struct{} // closed when there is another tick
 }
 
 // audited is the last whole audit.
@@ -65,11 +64,15 @@ type live struct {
 	budget  *rate.Limiter
 	wake    chan struct{} // an action was taken, or the first page opened
 	readers atomic.Int64  // pages that are open
+	newest  atomic.Pointer[tick]
+	audited atomic.Pointer[audited]
+}
 
-	mu      sync.Mutex
-	last    *tick
-	next    chan struct{} // closed when there is another tick than last
-	audited audited
+func newLive(c *Console) *live {
+	l := &live{Console: c, budget: rate.NewLimiter(perSecond, 1), wake: make(chan struct{}, 1)}
+	l.audited.Store(&audited{})
+	l.newest.Store(&tick{audited: &audited{}, over: make(chan struct{}), Err: "The database has not been read yet."})
+	return l
 }
 
 // open lets the loop read until leave is called.
@@ -88,31 +91,21 @@ func (l *live) hurry() {
 	}
 }
 
-// newest is the last tick, however old, nil if there was none, and a channel that is closed when
-// there is another.
-func (l *live) newest() (*tick, <-chan struct{}) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.last, l.next
-}
-
-// current waits for a tick that is not old. Without one it returns the last, or nil.
+// current waits a while for a tick that is not old.
 func (l *live) current(ctx context.Context) *tick {
 	defer l.open()()
-	t, next := l.newest()
-	if t == nil || l.Now().Sub(t.At) > 2*latest {
-		loop.Pause(ctx, 2*time.Second, next)
-		t, _ = l.newest()
+	if t := l.newest.Load(); l.Now().Sub(t.At) > 2*latest {
+		loop.Pause(ctx, 2*time.Second, t.over)
 	}
-	return t
+	return l.newest.Load()
 }
 
 // run reads until ctx ends.
-func (l *live) run(ctx context.Context, db, whole *postgres.DB, bell *outbox.Doorbell) {
-	rung := bell.Bell(doorbell.Outbox | doorbell.Inbox)
+func (l *live) run(ctx context.Context, db, whole *postgres.DB) {
+	rung := l.bell.Bell(doorbell.Outbox | doorbell.Inbox)
 	var all sync.WaitGroup
 	defer all.Wait()
-	all.Go(func() { bell.Run(ctx, db.Pool()) })
+	all.Go(func() { l.bell.Run(ctx, db.Pool()) })
 	all.Go(func() { l.auditAlways(ctx, whole) })
 	seen := map[string]time.Time{}
 	for ctx.Err() == nil {
@@ -122,51 +115,40 @@ func (l *live) run(ctx context.Context, db, whole *postgres.DB, bell *outbox.Doo
 		}
 		began := l.Now()
 		l.budget.Reserve() // the audit waits for it, and pages do not
-		l.publish(l.read(ctx, db, seen))
+		l.tick(ctx, db, seen)
 		loop.Pause(ctx, soonest-l.Now().Sub(began), l.wake)
 		loop.Pause(ctx, latest-soonest, rung)
 	}
 }
 
-// read makes a tick of one statement. seen is when each program was last seen.
-func (l *live) read(ctx context.Context, db *postgres.DB, seen map[string]time.Time) *tick {
-	last, _ := l.newest()
-	if last == nil {
-		last = &tick{facts: facts{At: l.Now()}}
-	}
-	var text []byte
+// tick gives every page what one statement reads. seen is when each program was last seen.
+func (l *live) tick(ctx context.Context, db *postgres.DB, seen map[string]time.Time) {
+	last := l.newest.Load()
 	t := &tick{}
+	var text []byte
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	err := db.QueryRow(ctx, selectFlow, receivers, last.Followed).Scan(&text)
 	if err == nil {
 		err = json.Unmarshal(text, &t.facts)
 	}
-	if err != nil {
-		*t = *last
-		if t.Err == "" && ctx.Err() == nil {
+	if err == nil {
+		t.Programs = programsOf(t.facts, seen)
+		t.Alive, t.Wrong = judge(t.facts, t.Programs)
+	} else {
+		if last.Err == "" && ctx.Err() == nil {
 			l.Log.WarnContext(ctx, "the database is not read", "error", err)
 		}
+		*t = *last
 		t.Err = "The database does not answer. The page shows what it said last."
-		return t
 	}
-	t.Programs = programsOf(t.facts, seen)
-	t.Alive, t.Wrong = judge(t.facts, t.Programs)
-	return t
-}
-
-// publish gives every page a tick.
-func (l *live) publish(t *tick) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	t.audited, t.Broken = l.audited, 0
+	t.audited, t.Broken, t.over = l.audited.Load(), 0, make(chan struct{})
 	for _, m := range slices.Concat(t.Quick, t.Audit) {
 		t.Broken += int(m.Violated)
 	}
 	t.flow, t.strip = l.render("live", t), l.render("strip", t)
-	l.last = t
-	close(l.next)
-	l.next = make(chan struct{})
+	l.newest.Store(t)
+	close(last.over)
 }
 
 // auditAlways runs whole audits while pages are open.
@@ -175,13 +157,12 @@ func (l *live) auditAlways(ctx context.Context, db *postgres.DB) {
 		began, pause := l.Now(), latest
 		if l.readers.Load() > 0 {
 			report, err := audit.Run(ctx, paced{l, db})
-			l.mu.Lock()
-			if err != nil {
-				pause, l.audited.AuditErr = auditRetry, fmt.Sprintf("The audit could not be finished: %v", err)
-			} else {
-				pause, l.audited = auditEvery-l.Now().Sub(began), audited{report.Checks, l.Now(), ""}
+			next := &audited{report.Checks, l.Now(), ""}
+			if pause = auditEvery - l.Now().Sub(began); err != nil {
+				last := l.audited.Load()
+				pause, next = auditRetry, &audited{last.Audit, last.AuditAt, fmt.Sprintf("The audit could not be finished: %v", err)}
 			}
-			l.mu.Unlock()
+			l.audited.Store(next)
 		}
 		loop.Pause(ctx, pause, nil)
 	}

@@ -41,25 +41,20 @@ func (c *Console) stream(w http.ResponseWriter, r *http.Request) {
 			}
 			b.WriteString("\n")
 		}
-		t, next := c.live.newest()
-		if t != nil {
-			part("strip", t.strip)
-			if page == "flow" {
-				part("live", t.flow)
-			}
-			if page == "lab" {
-				part("progress", c.render("taken", map[string]any{"Lab": c.laboratory(), "After": after}))
-			}
-			if charge != "" {
-				part("progress", c.render("progress", map[string]any{"Tick": t, "Charge": charge, "After": after}))
-			}
+		t := c.live.newest.Load()
+		part("strip", t.strip)
+		if page == "flow" {
+			part("live", t.flow)
+		}
+		if page == "charge" || page == "lab" {
+			part("progress", c.render("progress", map[string]any{"Tick": t, "Lab": c.laboratory(), "Charge": charge, "After": after}))
 		}
 		_ = control.SetWriteDeadline(c.Now().Add(sendTimeout)) // where it cannot be set, the server's counts
 		if _, err := w.Write(b.Bytes()); err != nil || control.Flush() != nil {
 			return
 		}
 		select {
-		case <-next:
+		case <-t.over:
 		case <-beat.C:
 			if _, err := c.operator(r); err != nil {
 				return

@@ -48,9 +48,7 @@ func newWorld(t *testing.T, o console.Options, tracer pgx.QueryTracer) *world {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = c.Run(ctx, func(ctx context.Context, o postgres.Options) (*postgres.DB, error) {
-			return postgres.Open(ctx, address, o)
-		}, postgres.Options{AllowPlaintext: true, AllowUnsafeDurability: true, Tracer: tracer}) // which may be stopped before it is open
+		_ = c.Run(ctx, address, postgres.Options{AllowPlaintext: true, AllowUnsafeDurability: true, Tracer: tracer}) // which may be stopped before it is open
 	}()
 	w.server = httptest.NewServer(c.Handler())
 	t.Cleanup(func() {

@@ -43,8 +43,10 @@ type Options struct {
 	Database string
 	// Running, if set, uses services that run already.
 	Running *Running
-	// Console, if set, shows the demo in a browser.
-	Console Console
+	// ConsoleURL, if set, is where a web console is, which says that it waits for the database.
+	ConsoleURL string
+	// Show, if set, shows the service of a database there until ctx ends.
+	Show func(ctx context.Context, database string) error
 
 	// Lab, if set, acts while charges flow and, with Keep, after the audit.
 	Lab *Lab
@@ -58,13 +60,6 @@ type Options struct {
 	Now    func() time.Time
 
 	lab *fleet.Binaries // of the guard lab, which has built them
-}
-
-// Console is a web console that listens already. Its pages say so until Show has a database.
-type Console interface {
-	URL() string
-	// Show reads the service's database until ctx ends.
-	Show(ctx context.Context, database string) error
 }
 
 // say prints a line on stderr, whose errors do not end the demo.
@@ -136,8 +131,8 @@ func (o Options) run(ctx context.Context) (err error) {
 	}
 	r := &run{Options: o}
 	r.Plan = traffic.NewPlan(o.Seed, o.Charges, newRunName())
-	if url := o.console(); url != "" {
-		o.say("console: %s", url)
+	if o.ConsoleURL != "" {
+		o.say("console: %s", o.ConsoleURL)
 	}
 	o.say("payonce demo: %d charges, every request sent three times, seed %d", o.Charges, o.Seed)
 	if o.Running != nil {
@@ -185,28 +180,17 @@ func (o Options) run(ctx context.Context) (err error) {
 // show shows the service in the console until the function that it returns is called.
 func (r *run) show(ctx context.Context) (hide func()) {
 	own, ok := r.stage.(*own)
-	if !ok || r.Console == nil {
+	if !ok || r.Show == nil {
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var shown sync.WaitGroup
 	shown.Go(func() {
-		if err := r.Console.Show(ctx, own.Service); err != nil && ctx.Err() == nil {
+		if err := r.Show(ctx, own.Service); err != nil && ctx.Err() == nil {
 			r.say("the console shows nothing: %v", err)
 		}
 	})
 	return func() { cancel(); shown.Wait() }
-}
-
-// console is the URL of the console, "" if there is none.
-func (o Options) console() string {
-	switch {
-	case o.Console != nil:
-		return o.Console.URL()
-	case o.Running != nil:
-		return o.Running.ConsoleURL
-	}
-	return ""
 }
 
 // run is one demo with what it has observed.
