@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -123,7 +122,7 @@ func (s settings) wait() time.Duration {
 func (s settings) protect(server *http.Server, log *slog.Logger) (err error) {
 	if s.TLSCertFile != "" {
 		server.TLSConfig, err = program.TLS(log, s.TLSCertFile, s.TLSKeyFile)
-	} else if host, _, _ := net.SplitHostPort(s.HTTPAddr); !isLoopback(host) {
+	} else if !program.Local(s.HTTPAddr) {
 		log.Warn("HTTP_ADDR is reachable over a network without TLS, so API keys can be read on the way: set TLS_CERT_FILE and TLS_KEY_FILE, or let only a proxy reach it")
 	}
 	return err
@@ -160,7 +159,7 @@ func (s settings) origins() ([]string, error) {
 		if err != nil || !isOrigin(u, origin) {
 			return nil, fmt.Errorf("CORS_ORIGINS holds %q: write an origin as browsers do, such as https://shop.example or https://shop.example:8443", origin)
 		}
-		if u.Scheme == "http" && !isLoopback(u.Hostname()) && !s.AllowPlaintext {
+		if u.Scheme == "http" && !program.Local(u.Hostname()) && !s.AllowPlaintext {
 			return nil, fmt.Errorf("CORS_ORIGINS holds %s, whose pages can be changed on the way: use https, or set ALLOW_PLAINTEXT=1 where the network is your own", origin)
 		}
 	}
@@ -172,9 +171,4 @@ func isOrigin(u *url.URL, written string) bool {
 	return known && u.Hostname() != "" && u.Port() != port &&
 		!strings.HasSuffix(u.Host, ":") && !strings.ContainsAny(u.Host, " %") &&
 		written == u.Scheme+"://"+strings.ToLower(u.Host)
-}
-
-func isLoopback(host string) bool {
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
 }

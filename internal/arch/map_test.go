@@ -69,17 +69,18 @@ var rules = []rule{
 		"turns HTTP into a use case and its result into HTTP; it carries out nothing",
 	},
 
-	{"internal/console/lanes", "internal/audit", "draws a timeline that it is given; it reads nothing"},
+	{"internal/console/lanes", "internal/audit internal/human", "draws a timeline that it is given; it reads nothing"},
 
 	// The programs.
 	{"internal/program", "migrations/version internal/postgres internal/telemetry", "what both services do at start and at the end"},
 	{"internal/guess", "", "counts wrong keys by the client that sends them, whichever they are"},
 	{
-		"internal/console", "domain groupcommit inbox outbox internal/audit internal/console/lanes internal/doorbell internal/guess internal/loop " +
-			"internal/merchants internal/postgres internal/program",
+		"internal/console", "domain groupcommit inbox outbox internal/audit internal/console/lanes internal/doorbell internal/guess internal/human " +
+			"internal/loop internal/merchants internal/postgres internal/program",
 		"shows what is stored, and decides about dead letters by the functions of inbox; it accepts and carries out nothing",
 	},
 	{"internal/writes", "groupcommit idempotency ledger outbox", "the one list of what may share a commit, in the order of its locks"},
+	{"internal/human", "", "writes plain values, whatever they are of"},
 	{"internal/loop", "", "repeats work, whichever it is"},
 	{"internal/schemacheck", "", "compares tables with a list, whichever they are"},
 	{"internal/doorbell", "inbox ledger outbox", "says what work a commit leaves; it reads and writes nothing"},
@@ -126,7 +127,7 @@ var rules = []rule{
 	{"internal/robustness/traffic", "", "sees the service as a client does, so it shares no code with it"},
 	{"internal/robustness/validate", "internal/robustness/traffic", "judges from outside, so it shares no code with what it judges"},
 	{
-		"internal/robustness/demo", "internal/postgres/local internal/robustness/fleet internal/robustness/traffic internal/robustness/validate internal/tempdir",
+		"internal/robustness/demo", "internal/human internal/postgres/local internal/robustness/fleet internal/robustness/traffic internal/robustness/validate internal/tempdir",
 		"shows the service as a client sees it, so it shares no code with it",
 	},
 	{

@@ -6,7 +6,7 @@
 //   - Live pages cost the database at most three statements a second, however many are open, and
 //     none but the doorbell's while none is.
 //   - Without an operator's key, which is asked for again at most half a minute after it was
-//     revoked, no page but the login is shown (unless Options.Open).
+//     revoked, no page but the login is shown (unless Settings.Access is open).
 //   - What an operator does is stored with the operator's name in the transaction that does it.
 //   - A page names no other host, runs no script but its own file, and shows what was stored by
 //     others as text.
@@ -31,7 +31,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -47,6 +46,7 @@ import (
 	"github.com/payonce/payonce/internal/console/lanes"
 	"github.com/payonce/payonce/internal/doorbell"
 	"github.com/payonce/payonce/internal/guess"
+	"github.com/payonce/payonce/internal/human"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/outbox"
@@ -54,18 +54,9 @@ import (
 
 // Options configure a console.
 type Options struct {
-	// Open asks for no key: for a demo.
-	Open bool
-	// Hosts are those under which browsers may ask, without a port.
-	Hosts []string
-	// TLS says that browsers reach the console by TLS alone, whether or not a proxy ends it.
-	TLS bool
-	// Proxies are networks whose X-Forwarded-For says where a client is.
-	Proxies []netip.Prefix
-	// Guesses is how many wrong keys an address may send at once; 0 is any number.
-	Guesses int
-	// Lab is nil where nothing may be broken.
-	Lab Lab
+	Settings
+
+	Lab Lab // nil where nothing may be broken
 	Log *slog.Logger
 	Now func() time.Time
 }
@@ -103,12 +94,10 @@ func hashOf(text string) []byte {
 }
 
 var functions = template.FuncMap{
-	"short": lanes.Span, "plural": lanes.Plural, "money": lanes.Money, "clock": clock, "when": when, "dict": dict, "lanes": lanes.Draw,
+	"short": human.Span, "plural": human.Plural, "money": human.Money, "dict": dict, "lanes": lanes.Draw,
+	"clock": func(t time.Time) string { return t.UTC().Format("15:04:05.000") },
+	"when":  func(t time.Time) string { return t.UTC().Format(time.DateTime) },
 }
-
-func clock(t time.Time) string { return t.UTC().Format("15:04:05.000") }
-
-func when(t time.Time) string { return t.UTC().Format(time.DateTime) }
 
 // dict makes a map of names and values, for a template that needs several.
 func dict(pairs ...any) map[string]any {
@@ -123,8 +112,8 @@ func dict(pairs ...any) map[string]any {
 func New(o Options) *Console {
 	sessions, _ := lru.New[string, *session](mostLogins) // it refuses a size below one alone
 	c := &Console{
-		Options: o, secret: []byte(rand.Text()), bell: doorbell.New(o.Log, true), client: guess.Client(o.Proxies),
-		guesses: guess.New(o.Guesses), sessions: sessions, pages: map[string]*template.Template{}, closing: make(chan struct{}),
+		Options: o, secret: []byte(rand.Text()), bell: doorbell.New(o.Log, true), client: guess.Client(o.TrustedProxies),
+		guesses: guess.New(o.AuthenticationFailures), sessions: sessions, pages: map[string]*template.Template{}, closing: make(chan struct{}),
 	}
 	layout := template.Must(template.New("layout.html").Funcs(functions).ParseFS(assets, "assets/layout.html", "assets/parts.html"))
 	for _, page := range []string{"flow", "charges", "charge", "letters", "lab", "learn", "login", "error"} {
@@ -164,14 +153,19 @@ func (c *Console) Run(ctx context.Context, url string, o postgres.Options) error
 	return nil
 }
 
-// Server returns a server of the pages, and is called once.
-func (c *Console) Server() *http.Server {
+// Serve serves the pages on a listener until ctx ends.
+func (c *Console) Serve(ctx context.Context, listener net.Listener) (err error) {
 	s := &http.Server{
 		Handler: c.Handler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second,
 		WriteTimeout: time.Minute, IdleTimeout: time.Minute, MaxHeaderBytes: 32 << 10,
 	}
 	s.RegisterOnShutdown(func() { close(c.closing) })
-	return s
+	if c.TLSCertFile != "" {
+		if s.TLSConfig, err = program.TLS(c.Log, c.TLSCertFile, c.TLSKeyFile); err != nil {
+			return err
+		}
+	}
+	return program.ServeListener(ctx, c.Log, listener, s)
 }
 
 // Handler serves the pages.
@@ -248,15 +242,10 @@ func (c *Console) guard(next http.Handler) http.Handler {
 		} {
 			w.Header().Set(name, value)
 		}
-		if c.TLS {
+		if c.tls() {
 			w.Header().Set("Strict-Transport-Security", "max-age=31536000")
 		}
-		host, _, err := net.SplitHostPort(r.Host)
-		if err != nil {
-			host = r.Host
-		}
-		host = strings.Trim(host, "[]")
-		if !slices.ContainsFunc(c.Hosts, func(known string) bool { return strings.EqualFold(strings.TrimSpace(known), host) }) {
+		if !slices.ContainsFunc(c.Hosts, func(known string) bool { return strings.EqualFold(strings.TrimSpace(known), guess.Host(r)) }) {
 			http.Error(w, "The console is not served under this host: see CONSOLE_HOSTS.", http.StatusMisdirectedRequest)
 			return
 		}
@@ -332,7 +321,7 @@ func (c *Console) show(w http.ResponseWriter, r *http.Request, page string, data
 			w.Header().Set("Refresh", "2")
 		}
 	}
-	v := view{Page: page, Token: c.token(r), Open: c.Open, Data: data}
+	v := view{Page: page, Token: c.token(r), Open: c.Access == "open", Data: data}
 	if actor, err := c.operator(r); err == nil {
 		v.Actor = actor
 		v.Tick = c.live.newest.Load()

@@ -45,7 +45,7 @@ func (w *world) deadNumber(t *testing.T) string {
 // TestPages shows what others have stored on every page, as text.
 func TestPages(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, console.Options{Open: true}, nil)
+	w := newWorld(t, open, nil)
 	w.key(t, "acme", merchants.Admin)
 	request := requested()
 	request.OrderID, request.Metadata = hostile, map[string]string{hostile: hostile}
@@ -104,7 +104,7 @@ values ('acme', 'POST /v1/charges', $1, '', 202, 'application/json', '/v1/charge
 // TestCharges_pagesByKey reads every charge once, page by page.
 func TestCharges_pagesByKey(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, console.Options{Open: true}, nil)
+	w := newWorld(t, open, nil)
 	testdb.Exec(t, w.db.Pool(), `
 insert into charge_list (generation, charge_id, merchant_id, order_id, status, created_at, version, view)
 select 1, 'ch_' || to_char(n, 'FM0000'), 'acme', 'o', case when n % 2 = 0 then 'failed' else 'pending' end, now(), 1,
@@ -184,7 +184,7 @@ end $$`)
 // TestLogin: only a key of scope operator that is in force opens the console.
 func TestLogin(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, console.Options{Guesses: 3}, nil)
+	w := newWorld(t, console.Options{Settings: console.Settings{AuthenticationFailures: 3}}, nil)
 	for _, path := range []string{"/", "/charges", "/charges/" + id, "/dead-letters", "/dead-letters/1", "/lab", "/learn", "/live"} {
 		if p := w.get(t, path); p.url != "/login" || strings.Contains(p.body, "Dead letters") {
 			t.Errorf("%s leads to %s", path, p.url)
@@ -225,7 +225,7 @@ func TestLogin(t *testing.T) {
 // TestLogin_behindAProxy: a wrong key counts for the client that sent it.
 func TestLogin_behindAProxy(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, console.Options{Guesses: 1, Proxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}, nil)
+	w := newWorld(t, console.Options{Settings: console.Settings{AuthenticationFailures: 1, TrustedProxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}}, nil)
 	for _, c := range []struct {
 		from string
 		want int
@@ -254,7 +254,7 @@ func TestLogin_ends(t *testing.T) {
 			t.Errorf("%s shows %s", path, p.body)
 		}
 	}
-	w = newWorld(t, console.Options{TLS: true}, nil)
+	w = newWorld(t, console.Options{Settings: console.Settings{TLSCertFile: "c"}}, nil)
 	w.browser = newBrowser(t)
 	if set := w.get(t, "/login").header.Get("Set-Cookie"); !strings.HasPrefix(set, "__Host-") || !strings.Contains(set, "; Path=/; HttpOnly; Secure; SameSite=Strict") {
 		t.Errorf("the cookie is %s", set)
@@ -264,7 +264,7 @@ func TestLogin_ends(t *testing.T) {
 // TestRequests_ofOtherSitesAreRefused: by host, by origin, and without the visitor's own token.
 func TestRequests_ofOtherSitesAreRefused(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, console.Options{Open: true}, nil)
+	w := newWorld(t, open, nil)
 	w.charge(t, requested())
 	w.dead(t, id, "no answer")
 	path := "/dead-letters/" + w.deadNumber(t) + "/discard"
@@ -350,7 +350,7 @@ func awaitLine(t *testing.T, lines <-chan string, holds string) {
 // the takeover of its message, and the end of a session.
 func TestStream(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, console.Options{Open: true}, nil)
+	w := newWorld(t, open, nil)
 	flow, own := w.lines(t, "/live?page=flow"), w.lines(t, "/live?page=charge&charge="+id)
 	awaitLine(t, flow, "no worker has a session")
 	w.charge(t, requested())
@@ -388,7 +388,7 @@ on conflict (message_id, receiver) do update set holder = excluded.holder, statu
 func TestLive_costsTheDatabaseTheSame(t *testing.T) {
 	t.Parallel()
 	counted := &counter{}
-	w := newWorld(t, console.Options{Open: true}, counted)
+	w := newWorld(t, open, counted)
 	w.charge(t, requested())
 	const most, during = 3, 8 * time.Second
 	measure := func(pages int) (statements int64) {

@@ -42,7 +42,7 @@ type session struct {
 // cookie is the name of the cookie. With TLS it is one that no other host and no page without TLS
 // can set.
 func (c *Console) cookie() string {
-	if c.TLS {
+	if c.tls() {
 		return "__Host-payonce_console"
 	}
 	return "payonce_console"
@@ -51,7 +51,7 @@ func (c *Console) cookie() string {
 // newID gives a browser another id.
 func (c *Console) newID(w http.ResponseWriter) *http.Cookie {
 	id := &http.Cookie{
-		Name: c.cookie(), Value: rand.Text(), Path: "/", HttpOnly: true, Secure: c.TLS, SameSite: http.SameSiteStrictMode,
+		Name: c.cookie(), Value: rand.Text(), Path: "/", HttpOnly: true, Secure: c.tls(), SameSite: http.SameSiteStrictMode,
 	}
 	http.SetCookie(w, id)
 	return id
@@ -76,7 +76,7 @@ func (c *Console) token(r *http.Request) string {
 // operator returns the name of the operator who sends a request, else errNoKey. The key is asked
 // for anew every half minute, so one that was revoked is refused soon.
 func (c *Console) operator(r *http.Request) (string, error) {
-	if c.Open {
+	if c.Access == "open" {
 		return demoActor, nil
 	}
 	s, ok := c.sessions.Get(c.browser(r))

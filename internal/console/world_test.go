@@ -34,6 +34,9 @@ type world struct {
 	from    string // of X-Forwarded-For
 }
 
+// open is a console that asks for no key.
+var open = console.Options{Settings: console.Settings{Access: "open"}}
+
 // newWorld serves a console with options. The database's user is that of the tests.
 func newWorld(t *testing.T, o console.Options, tracer pgx.QueryTracer) *world {
 	t.Helper()

@@ -22,6 +22,7 @@ var readers = []struct{ dir, title string }{
 	{"cmd/worker", "worker"},
 	{"internal/telemetry", "api and worker: traces"},
 	{"cmd/payonce", "payonce"},
+	{"internal/console", "payonce console and payonce demo"},
 	{"internal/robustness/demo", "payonce demo --running"},
 	{"internal/sandbox", "sandbox"},
 }

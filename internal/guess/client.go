@@ -31,3 +31,13 @@ func Client(proxies []netip.Prefix) func(*http.Request) string {
 		return client
 	}
 }
+
+// Host is the host that a browser asked for, in lower case and without its port. A page of another
+// site whose name leads here (DNS rebinding) has its own host.
+func Host(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.Host)
+	if err != nil {
+		host = r.Host
+	}
+	return strings.ToLower(strings.Trim(host, "[]"))
+}

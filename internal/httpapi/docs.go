@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"regexp"
 	"slices"
@@ -21,6 +20,8 @@ import (
 	"github.com/labstack/echo/v4"
 	"github.com/swaggest/swgui/v5/static"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/payonce/payonce/internal/guess"
 )
 
 // contract is the API as callers may rely on it. Tests compare every answer with it.
@@ -121,7 +122,7 @@ func (a *API) getAsset(c echo.Context) error {
 	if !found {
 		return echo.ErrNotFound
 	}
-	if strings.HasPrefix(r.URL.Path, "/docs") && !slices.Contains(a.DocsHosts, hostOf(r)) {
+	if strings.HasPrefix(r.URL.Path, "/docs") && !slices.Contains(a.DocsHosts, guess.Host(r)) {
 		return errNotFound.because("the documentation is not served under this host: see DOCS_HOSTS")
 	}
 	leave, err := a.limits.assets.enter("")
@@ -147,14 +148,4 @@ func (a *API) getAsset(c echo.Context) error {
 	r.Header.Del("If-Match")
 	http.ServeContent(c.Response(), r, "", time.Time{}, bytes.NewReader(content))
 	return nil
-}
-
-// hostOf is the host that a browser asked for, without its port. A page of another site whose
-// name leads here (DNS rebinding) has its own host.
-func hostOf(r *http.Request) string {
-	host, _, err := net.SplitHostPort(r.Host)
-	if err != nil {
-		host = r.Host
-	}
-	return strings.ToLower(strings.Trim(host, "[]"))
 }

@@ -75,6 +75,16 @@ func ServeMetrics(ctx context.Context, log *slog.Logger, addr string, metrics ht
 	return serve(ctx, log, listener, server, DrainTime)
 }
 
+// Local reports whether a host, or the host of an address, is reached from this machine alone.
+func Local(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		host = addr
+	}
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
 // TLS returns what a server needs for TLS 1.2 or newer with the certificate and the key in
 // these PEM files. New connections get what the files hold a second later at most. Files that
 // cannot be read any more are logged, and leave the last certificate in use.

@@ -1,6 +1,7 @@
 package lanes
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -18,8 +19,15 @@ func (d *drawing) add(e audit.TimelineEntry) {
 	title := strings.Join([]string{e.At.UTC().Format("2006-01-02 15:04:05.000000"), e.ChargeID, e.Kind, e.What, e.Who, e.Detail.String()}, " ")
 	r := row{at: e.At, Lane: d.database, Class: "message", Title: title}
 	switch e.Kind {
-	case "key":
-		d.addKey(e, r)
+	case "key": // of the request that was answered first: replays are not stored
+		asked := r.as(strings.Replace(e.What, "/v1/charges/:id", "…", 1), "key "+text(e.Detail, "key"))
+		asked.From, asked.Lane, asked.Class = d.client, d.api, "key"
+		if number(e.Detail, "status_code") >= 400 {
+			asked.Class = "bad"
+		}
+		d.row(asked)
+		r.From, r.Class = d.api, asked.Class
+		d.row(r.as("key with its answer "+text(e.Detail, "status_code"), "once: idempotency_keys_once"))
 	case "event":
 		d.addEvent(e, r)
 	case "webhook":
@@ -40,17 +48,6 @@ func (r row) as(text, note string) row {
 	return r
 }
 
-// addKey draws the request that was answered first. Replays are not stored.
-func (d *drawing) addKey(e audit.TimelineEntry, r row) {
-	r.Class, r.From, r.Lane = "key", d.client, d.api
-	if number(e.Detail, "status_code") >= 400 {
-		r.Class = "bad"
-	}
-	d.row(r.as(strings.Replace(e.What, "/v1/charges/:id", "…", 1), "key "+text(e.Detail, "key")))
-	r.From, r.Lane = d.api, d.database
-	d.row(r.as("key with its answer "+text(e.Detail, "status_code"), "once: idempotency_keys_once"))
-}
-
 // addEvent draws an event, and before it the provider's call that it is about.
 func (d *drawing) addEvent(e audit.TimelineEntry, r row) {
 	name := strings.TrimSuffix(e.What, ".v1")
@@ -69,15 +66,13 @@ func (d *drawing) addEvent(e audit.TimelineEntry, r row) {
 		d.row(call.as(what, "key "+key))
 	}
 	r.Class = outcome(name, "event")
-	r.Text = strconv.Itoa(e.Version) + " " + name
-	for _, shown := range []struct{ member, label string }{
-		{"provider_status", "the provider answered "}, {"code", ""}, {"refund_id", ""}, {"dispute_id", ""}, {"payment_intent", ""}, {"items", ""}, {"order_id", "order "},
-	} {
-		if value := text(e.Detail, shown.member); value != "" && r.Note == "" {
-			r.Note = shown.label + value
-		}
+	for _, member := range []string{"provider_status", "code", "refund_id", "dispute_id", "payment_intent", "items", "order_id"} {
+		r.Note = cmp.Or(r.Note, text(e.Detail, member))
 	}
-	d.row(r)
+	if text(e.Detail, "provider_status") != "" {
+		r.Note = "the provider answered " + r.Note
+	}
+	d.row(r.as(strconv.Itoa(e.Version)+" "+name, r.Note))
 }
 
 // outcome is the class of an event, or of its call, that may be one of a failure.

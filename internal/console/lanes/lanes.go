@@ -13,9 +13,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/bojanz/currency"
-
 	"github.com/payonce/payonce/internal/audit"
+	"github.com/payonce/payonce/internal/human"
 )
 
 // lane is a column of the drawing.
@@ -26,17 +25,16 @@ type lane struct {
 
 // row is one moment: a box in a swim lane, and an arrow from the one where it comes from.
 type row struct {
-	at          time.Time
-	From, Lane  *lane // From is nil where there is no arrow
-	Class       string
-	Text, Note  string
-	Dropped     bool // by the constraint that Note names
-	Title       string
-	Since       string // the first row; "" where the row before is of the same time
-	Left, Width int
-	Y, Height   int // Y is zero where the row is left out
-	Middle      int
-	Reach, Tip  int // of the arrow
+	at                  time.Time
+	From, Lane          *lane // From is nil where there is no arrow
+	Class, Text, Note   string
+	Dropped             bool // by the constraint that Note names
+	Title               string
+	Since               string // the first row; "" where the row before is of the same time
+	Torn                string // what is left out before it
+	Left, Width, Middle int
+	Y, Height           int // Y is zero where the row is left out
+	Reach, Tip          int // of the arrow
 }
 
 // claim is a bar in a worker's lane: a message under a lease.
@@ -55,23 +53,15 @@ type bar struct {
 	Title               string
 }
 
-// gap is a tear in the drawing: rows, or a long time, are left out.
-type gap struct {
-	Y    int
-	Text string
-}
-
 type drawing struct {
 	client, api, database, provider, merchant *lane
-	workers                                   []*lane
 	claims                                    []*claim
 	messages                                  map[string]string // numbers of messages by their ids
 	events, dropped, takeovers                int
 
 	Heads              []string
-	Lanes              []*lane // from left to right
+	Lanes              []*lane // from left to right, with the workers before the provider
 	Rows               []*row
-	Gaps               []gap
 	Bars               []bar
 	Width, Top, Bottom int
 }
@@ -82,8 +72,9 @@ func newDrawing(t audit.Timeline) *drawing {
 		client:   &lane{Name: "client", Width: 80}, api: &lane{Name: "api", Width: 170}, database: &lane{Name: "database", Width: 210},
 		provider: &lane{Name: "provider", Width: 176}, merchant: &lane{Name: "merchant", Width: 176},
 	}
+	d.Lanes = []*lane{d.client, d.api, d.database, d.provider, d.merchant}
 	for _, c := range t.Charges[:min(len(t.Charges), 3)] {
-		d.Heads = append(d.Heads, fmt.Sprintf("%s  %s  %s  order %s", c.ID, cmp.Or(string(c.Status), "not readable"), Money(c.Amount, c.Currency), c.OrderID))
+		d.Heads = append(d.Heads, fmt.Sprintf("%s  %s  %s  order %s", c.ID, cmp.Or(string(c.Status), "not readable"), human.Money(c.Amount, c.Currency), c.OrderID))
 	}
 	for _, e := range t.Entries {
 		if e.Kind == "inbox" {
@@ -98,18 +89,15 @@ func newDrawing(t audit.Timeline) *drawing {
 		d.add(e)
 	}
 	for _, c := range d.claims {
+		r := row{at: c.began, From: d.database, Lane: d.worker(c.holder), Class: "claim"}
 		if c.first == nil {
-			c.first = d.row(row{
-				at: c.began, From: d.database, Lane: d.worker(c.holder), Class: "claim",
-				Text: "takes message " + c.message, Note: fmt.Sprintf("claim %d of %s", c.fence, c.receiver),
-			})
+			c.first = d.row(r.as("takes message "+c.message, fmt.Sprintf("claim %d of %s", c.fence, c.receiver)))
 		}
-		if c.last == nil {
-			c.last = d.row(row{at: t.AsOf, Lane: d.worker(c.holder), Class: "claim", Text: "still running", Note: "message " + c.message})
+		if r.at, r.From = t.AsOf, nil; c.last == nil {
+			c.last = d.row(r.as("still running", "message "+c.message))
 		}
 	}
 	slices.SortStableFunc(d.Rows, func(a, b *row) int { return a.at.Compare(b.at) })
-	d.Lanes = slices.Concat([]*lane{d.client, d.api, d.database}, d.workers, []*lane{d.provider, d.merchant})
 	return d
 }
 
@@ -146,14 +134,16 @@ func (d *drawing) claimOf(message string, fence int64) *claim {
 // worker is the swim lane of a holder. Workers have letters, in the order in which they are seen.
 func (d *drawing) worker(holder string) *lane {
 	holder = cmp.Or(holder, "not known")
-	if i := slices.IndexFunc(d.workers, func(l *lane) bool { return l.About == holder }); i >= 0 {
-		return d.workers[i]
+	if i := slices.IndexFunc(d.Lanes, func(l *lane) bool { return l.About == holder }); i >= 0 {
+		return d.Lanes[i]
 	}
-	n := len(d.workers)
+	n := d.workers()
 	l := &lane{Name: "worker " + strings.Repeat(string(rune('A'+n%26)), 1+n/26), About: holder, Width: 176}
-	d.workers = append(d.workers, l)
+	d.Lanes = slices.Insert(d.Lanes, len(d.Lanes)-2, l)
 	return l
 }
+
+func (d *drawing) workers() int { return len(d.Lanes) - 5 }
 
 // actor is the swim lane of what recorded an event: the holder of the message that caused it.
 func (d *drawing) actor(e audit.TimelineEntry) *lane {
@@ -177,50 +167,12 @@ func (d *drawing) row(r row) *row {
 	return &r
 }
 
-// Headline says what is drawn.
-func (d *drawing) Headline() string {
-	return strings.Join(append([]string{"Timeline"}, d.Heads...), " · ")
-}
-
 // Summary says in a sentence what the drawing shows.
 func (d *drawing) Summary() string {
-	parts := []string{Plural(d.events, "event"), Plural(len(d.claims), "claim") + " by " + Plural(len(d.workers), "worker")}
-	if d.takeovers > 0 {
-		parts = append(parts, Plural(d.takeovers, "takeover")+" after a lease ended")
-	}
-	if d.dropped > 0 {
-		parts = append(parts, Plural(d.dropped, "duplicate")+" dropped")
-	}
+	text := fmt.Sprintf("%s · %s by %s · %s after a lease ended · %s dropped", human.Plural(d.events, "event"), human.Plural(len(d.claims), "claim"),
+		human.Plural(d.workers(), "worker"), human.Plural(d.takeovers, "takeover"), human.Plural(d.dropped, "duplicate"))
 	if n := len(d.Rows); n > 0 {
-		parts = append(parts, Span(d.Rows[n-1].at.Sub(d.Rows[0].at))+" from "+d.Rows[0].at.UTC().Format("2006-01-02 15:04:05.000 UTC")+" on")
+		text += fmt.Sprintf(" · %s from %s on", human.Span(d.Rows[n-1].at.Sub(d.Rows[0].at)), d.Rows[0].at.UTC().Format("2006-01-02 15:04:05.000 UTC"))
 	}
-	return strings.Join(parts, " · ")
-}
-
-// Span is the text of a duration, in three digits or to a second.
-func Span(d time.Duration) string {
-	unit := time.Nanosecond
-	for unit < time.Second && d.Abs()/unit >= 1000 {
-		unit *= 10
-	}
-	return d.Round(unit).String()
-}
-
-// Money shows an amount, which is in minor units, in units of its currency.
-func Money(amount int64, code string) string {
-	exact, err := currency.NewAmountFromInt64(amount, code)
-	if err != nil {
-		return fmt.Sprintf("%d %s", amount, code)
-	}
-	formatter := currency.NewFormatter(currency.NewLocale("en"))
-	formatter.CurrencyDisplay = currency.DisplayNone
-	return formatter.Format(exact) + " " + code
-}
-
-// Plural counts in words.
-func Plural(n int, noun string) string {
-	if n != 1 {
-		noun += "s"
-	}
-	return fmt.Sprintf("%d %s", n, noun)
+	return text
 }

@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"html/template"
 	"math"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
 
 	"github.com/payonce/payonce/internal/audit"
+	"github.com/payonce/payonce/internal/human"
 )
 
 var (
@@ -62,27 +64,21 @@ func (d *drawing) place() {
 		l.Left, l.X, d.Width = d.Width, d.Width+l.Width/2, d.Width+l.Width
 	}
 	d.Top = 64 + 16*len(d.Heads)
-	y := d.Top + 16
-	tear := func(text string) {
-		d.Gaps = append(d.Gaps, gap{y, text})
-		y += torn
+	y, rows := d.Top+16, d.Rows
+	if left := len(rows) - maxRows; left > 0 {
+		rows = slices.Delete(slices.Clone(rows), maxRows/2, maxRows/2+left)
+		rows[maxRows/2].Torn = human.Plural(left, "row") + " left out"
 	}
-	for i, r := range d.Rows {
-		if left := len(d.Rows) - maxRows; left > 0 && i >= maxRows/2 && i < maxRows/2+left {
-			if i == maxRows/2 {
-				tear(Plural(left, "row") + " left out")
-			}
-			continue
-		}
-		passed := time.Duration(0)
-		if i > 0 {
-			passed = r.at.Sub(d.Rows[i-1].at)
-		}
+	for i, r := range rows {
+		passed := r.at.Sub(rows[max(i-1, 0)].at)
 		if i == 0 || passed > 0 {
-			r.Since = "+" + r.at.Sub(d.Rows[0].at).Round(100*time.Microsecond).String()
+			r.Since = "+" + r.at.Sub(rows[0].at).Round(100*time.Microsecond).String()
 		}
-		if passed >= longGap {
-			tear(Span(passed) + " later")
+		if passed >= longGap && r.Torn == "" {
+			r.Torn = human.Span(passed) + " later"
+		}
+		if r.Torn != "" {
+			y += torn
 		} else {
 			y += int(3 * math.Log2(1+10*float64(passed)/float64(time.Millisecond)))
 		}

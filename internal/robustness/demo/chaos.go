@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/payonce/payonce/internal/human"
 	"github.com/payonce/payonce/internal/robustness/traffic"
 	"github.com/payonce/payonce/internal/robustness/validate"
 )
@@ -53,7 +54,7 @@ func (r *run) broken() string {
 	r.breaking.Lock()
 	defer r.breaking.Unlock()
 	c := r.Chaos
-	text := fmt.Sprintf("%s %s, %s %s", plural(c.WorkerKills, "worker"), c.Killed, plural(c.APIKills, "api"), c.Killed)
+	text := fmt.Sprintf("%s %s, %s %s", human.Plural(c.WorkerKills, "worker"), c.Killed, human.Plural(c.APIKills, "api"), c.Killed)
 	if c.Restarted > 0 {
 		text += ", database restarted in " + c.Restarted.Round(time.Millisecond).String()
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/internal/human"
 	"github.com/payonce/payonce/internal/robustness/traffic"
 )
 
@@ -147,7 +148,7 @@ func sendTen(ctx context.Context, r *run) (string, error) {
 		return "", fmt.Errorf("%d of %d requests with the key %s were answered", len(record.Answers), charge.Together, charge.Key)
 	}
 	return fmt.Sprintf("%d requests with the key %s had %s; %s %s",
-		len(record.Answers), charge.Key, plural(len(by(record.Answers)), "different answer"), record.ID, record.Final.Outcome()), nil
+		len(record.Answers), charge.Key, human.Plural(len(by(record.Answers)), "different answer"), record.ID, record.Final.Outcome()), nil
 }
 
 func by(answers []traffic.Answer) map[traffic.Answer]int {
@@ -234,7 +235,7 @@ func redeliver(ctx context.Context, r *run) (said string, err error) {
 				return err
 			}
 		}
-		said = plural(messages, "message") + " of the outbox had a second delivery"
+		said = human.Plural(messages, "message") + " of the outbox had a second delivery"
 		return nil
 	})
 }
@@ -244,7 +245,7 @@ func resendWebhooks(ctx context.Context, r *run) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("the provider sent %s once more, %d were taken", plural(sent.Events, "event"), sent.Delivered), nil
+	return fmt.Sprintf("the provider sent %s once more, %d were taken", human.Plural(sent.Events, "event"), sent.Delivered), nil
 }
 
 // obey takes an action for each line until the text ends.

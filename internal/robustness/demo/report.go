@@ -83,13 +83,6 @@ func enumerate(counts map[string]int) string {
 	return strings.Join(parts, ", ")
 }
 
-func plural(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
-}
-
 func table(w *strings.Builder, audit validate.Audit) {
 	columns := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(columns, "CHECK\tCHECKED\tVIOLATED\tRESULT")

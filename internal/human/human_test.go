@@ -1,9 +1,9 @@
-package lanes_test
+package human_test
 
 import (
 	"testing"
 
-	"github.com/payonce/payonce/internal/console/lanes"
+	"github.com/payonce/payonce/internal/human"
 )
 
 func TestMoney(t *testing.T) {
@@ -18,7 +18,7 @@ func TestMoney(t *testing.T) {
 		"1.250 KWD":             {1250, "KWD"},
 		"10,000,000,000.00 EUR": {1_000_000_000_000, "EUR"},
 	} {
-		if got := lanes.Money(m.amount, m.currency); got != want {
+		if got := human.Money(m.amount, m.currency); got != want {
 			t.Errorf("Money(%d, %s) is %q, want %q", m.amount, m.currency, got, want)
 		}
 	}

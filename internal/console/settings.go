@@ -1,0 +1,52 @@
+package console
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/payonce/payonce/internal/program"
+)
+
+// Settings are read from the environment.
+type Settings struct {
+	// Address on which the console listens. payonce demo takes another port where this one is in
+	// use.
+	Addr string `env:"CONSOLE_ADDR" envDefault:"127.0.0.1:8088"`
+	// Hosts under which browsers may read the console, separated by commas, without a port.
+	Hosts []string `env:"CONSOLE_HOSTS" envDefault:"localhost,127.0.0.1,::1"`
+	// key: an operator signs in with a key of scope operator. open: it asks for no key, as in a demo
+	// on a machine of your own.
+	Access string `env:"CONSOLE_ACCESS" envDefault:"key"`
+	// File with the certificate, in PEM, by which the console serves TLS. Empty: HTTP without TLS.
+	TLSCertFile string `env:"CONSOLE_TLS_CERT_FILE"`
+	// File with the key of that certificate, in PEM.
+	TLSKeyFile string `env:"CONSOLE_TLS_KEY_FILE"`
+	// Networks of the proxies before the console, which end TLS, separated by commas. The client is
+	// the last address in X-Forwarded-For that is in none of them, and the cookie is Secure. Empty:
+	// the address of the connection.
+	TrustedProxies []netip.Prefix `env:"TRUSTED_PROXIES"`
+	// How many wrong keys one address may send to the console at once. Then it may send ten in a
+	// minute. 0: any number.
+	AuthenticationFailures int `env:"CONSOLE_AUTHENTICATION_FAILURES" envDefault:"10"`
+	// Permits the console on an address of a network without TLS, and a database over one.
+	AllowPlaintext bool `env:"ALLOW_PLAINTEXT"`
+}
+
+// Check refuses settings by which keys could be read on the way.
+func (s Settings) Check() error {
+	switch {
+	case (s.TLSCertFile == "") != (s.TLSKeyFile == ""):
+		return errors.New("one of CONSOLE_TLS_CERT_FILE and CONSOLE_TLS_KEY_FILE is set: set both, or none")
+	case s.Access != "key" && s.Access != "open":
+		return fmt.Errorf("CONSOLE_ACCESS is %q: set it to one of key, open", s.Access)
+	case s.AuthenticationFailures < 0:
+		return fmt.Errorf("CONSOLE_AUTHENTICATION_FAILURES is %d: set it to a number of wrong keys, or to 0 for any number", s.AuthenticationFailures)
+	case !program.Local(s.Addr) && !s.AllowPlaintext && (s.TLSCertFile == "" || s.Access == "open"):
+		return fmt.Errorf("CONSOLE_ADDR %s is reachable over a network without TLS, or without a key: set CONSOLE_TLS_CERT_FILE and CONSOLE_TLS_KEY_FILE, or ALLOW_PLAINTEXT=1 where the network is your own", s.Addr)
+	}
+	return nil
+}
+
+// tls reports whether browsers reach the console by TLS alone, whether or not a proxy ends it.
+func (s Settings) tls() bool { return s.TLSCertFile != "" || len(s.TrustedProxies) > 0 }
