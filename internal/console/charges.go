@@ -64,8 +64,7 @@ func (c *Console) find(r *http.Request, s *search, after string, rows int) error
 type history struct {
 	audit.Timeline
 
-	Name    string
-	Version int // of the last event
+	Name string
 }
 
 func (c *Console) charge(r *http.Request) (any, error) {
@@ -79,15 +78,9 @@ func (c *Console) charge(r *http.Request) (any, error) {
 	return c.history(r, r.PathValue("id"))
 }
 
-func (c *Console) history(r *http.Request, name string) (h history, err error) {
-	h.Name = name
-	if h.Timeline, err = audit.ReadTimeline(r.Context(), c.db.Load(), name, ""); err != nil {
-		return h, err
-	}
-	for _, e := range h.Entries {
-		h.Version = max(h.Version, e.Version)
-	}
-	return h, nil
+func (c *Console) history(r *http.Request, name string) (history, error) {
+	t, err := audit.ReadTimeline(r.Context(), c.db.Load(), name, "")
+	return history{t, name}, err
 }
 
 // learn is the tour over a charge, by default the newest that succeeded, of which no refund was
@@ -101,6 +94,14 @@ func (c *Console) learn(r *http.Request) (any, error) {
 		name = newest.Rows[0].View.ID
 	}
 	return c.history(r, name)
+}
+
+// Version is that of the last event.
+func (h history) Version() (last int) {
+	for _, e := range h.Entries {
+		last = max(last, e.Version)
+	}
+	return last
 }
 
 // Rows are the entries of a step of the tour: those whose kind, text and author begin so.

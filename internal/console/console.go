@@ -75,6 +75,7 @@ type Console struct {
 	pages    map[string]*template.Template
 	closing  chan struct{} // closed when the server stops, which live pages would hold up
 
+	acting  sync.Mutex // while an action of the lab is in flight
 	labbing sync.Mutex // of labbed
 	labbed  laboratory // but for its actions
 }
@@ -182,11 +183,9 @@ func (c *Console) Handler() http.Handler {
 		"/dead-letters": {"letters", c.letters}, "/dead-letters/{n}": {"letters", c.letter}, "/lab": {"lab", c.lab}, "/learn": {"learn", c.learn},
 	} {
 		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
-			_, err := c.operator(r)
 			var data any
-			if err == nil && c.db.Load() == nil {
-				err = errNoDatabase
-			} else if err == nil {
+			_, err := c.allowed(r)
+			if err == nil {
 				data, err = page.data(r)
 			}
 			c.show(w, r, page.name, data, err)
@@ -196,7 +195,8 @@ func (c *Console) Handler() http.Handler {
 	mux.HandleFunc("GET /login", func(w http.ResponseWriter, r *http.Request) { c.show(w, r, "login", nil, nil) })
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { c.show(w, r, "", nil, errNoPage) })
 	for path, do := range map[string]action{
-		"/login": c.login, "/logout": c.logout, "/dead-letters/{n}/{what}": c.decide, "/lab": c.act,
+		"/login": c.login, "/logout": c.logout, "/lab": c.act,
+		"/dead-letters/{n}/retry": c.decide(inbox.Retry, false), "/dead-letters/{n}/discard": c.decide(inbox.Discard, true),
 	} {
 		mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) {
 			next, err := c.do(w, r, do, path == "/login")
@@ -219,14 +219,19 @@ func (c *Console) do(w http.ResponseWriter, r *http.Request, do action, anonymou
 	if !hmac.Equal([]byte(c.token(r)), []byte(r.PostForm.Get("token"))) {
 		return "", errForeign
 	}
-	if c.db.Load() == nil {
-		return "", errNoDatabase
-	}
-	actor, err := c.operator(r)
-	if err != nil && !anonymous {
+	actor, err := c.allowed(r)
+	if err != nil && (!anonymous || !errors.Is(err, errNoKey)) {
 		return "", err
 	}
 	return do(w, r, actor)
+}
+
+// allowed returns the operator who sends a request that needs the database.
+func (c *Console) allowed(r *http.Request) (string, error) {
+	if c.db.Load() == nil {
+		return "", errNoDatabase
+	}
+	return c.operator(r)
 }
 
 // guard refuses hosts that are not the console's (DNS rebinding) and requests of other sites,

@@ -42,17 +42,14 @@ type finding struct {
 	Timelines                     []audit.Timeline
 }
 
-const (
-	mostTaken = 20
-	mostTime  = 5 * time.Minute // of an action
-)
+const mostTime = 5 * time.Minute // of an action
 
 // laboratory is the page of the lab.
 type laboratory struct {
 	Actions []Action
-	Taken   []taken // newest first, which may be in flight
-	Ended   int     // actions
-	Found   finding // the newest
+	Taken   []taken  // newest first, which may be in flight
+	Ended   int      // actions
+	Found   *finding // the newest
 }
 
 func (c *Console) lab(*http.Request) (any, error) { return c.laboratory(), nil }
@@ -77,47 +74,44 @@ func (c *Console) note(change func(*laboratory)) {
 }
 
 // act begins an action of the lab. A client that goes away does not leave it half done.
-func (c *Console) act(_ http.ResponseWriter, r *http.Request, _ string) (next string, err error) {
-	if c.Lab == nil {
+func (c *Console) act(_ http.ResponseWriter, r *http.Request, _ string) (string, error) {
+	actions := c.laboratory().Actions
+	i := slices.IndexFunc(actions, func(a Action) bool { return a.Name == r.PostForm.Get("action") })
+	switch {
+	case c.Lab == nil:
 		return "", problem{http.StatusForbidden, "There is no lab here: it breaks things, and only payonce demo has one."}
-	}
-	name, actions := r.PostForm.Get("action"), c.Lab.Actions()
-	i := slices.IndexFunc(actions, func(a Action) bool { return a.Name == name })
-	if i < 0 {
+	case i < 0:
 		return "", problem{http.StatusNotFound, "There is no such action."}
+	case !c.acting.TryLock():
+		return "", problem{http.StatusConflict, "One action is taken at a time: wait until the last one has ended."}
 	}
 	c.note(func(l *laboratory) {
-		if len(l.Taken) > 0 && l.Taken[0].InFlight {
-			err = problem{http.StatusConflict, "One action is taken at a time: wait until the last one has ended."}
-			return
-		}
 		l.Taken = slices.Insert(l.Taken, 0, taken{At: c.Now(), Title: actions[i].Title, InFlight: true})
-		l.Taken = l.Taken[:min(len(l.Taken), mostTaken)]
 	})
-	if err == nil {
-		go c.take(context.WithoutCancel(r.Context()), name)
-	}
-	return "/lab", err
+	go func() {
+		defer c.acting.Unlock()
+		c.take(context.WithoutCancel(r.Context()), actions[i].Name)
+	}()
+	return "/lab", nil
 }
 
 // take takes an action that is noted as in flight.
 func (c *Console) take(ctx context.Context, name string) {
 	ctx, cancel := context.WithTimeout(ctx, mostTime)
 	defer cancel()
-	said, found, err := c.Lab.Do(ctx, name, func(line string) { c.note(func(l *laboratory) { l.Taken[0].Said = line }) })
-	var f finding
-	if found != nil && err == nil {
-		err = json.Unmarshal(found, &f)
-	}
-	if err != nil {
-		said = err.Error()
+	said, text, err := c.Lab.Do(ctx, name, func(line string) { c.note(func(l *laboratory) { l.Taken[0].Said = line }) })
+	var found finding
+	if text != nil && err == nil {
+		err = json.Unmarshal(text, &found)
 	}
 	c.note(func(l *laboratory) {
 		t := &l.Taken[0]
-		t.Said, t.Bad, t.Took, t.InFlight = said, err != nil, c.Now().Sub(t.At), false
-		l.Ended++
-		if f.Guard != "" {
-			l.Found = f
+		t.Said, t.Took, t.InFlight = said, c.Now().Sub(t.At), false
+		if t.Bad = err != nil; t.Bad {
+			t.Said = err.Error()
+		} else if text != nil {
+			l.Found = &found
 		}
+		l.Ended++
 	})
 }

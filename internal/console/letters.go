@@ -1,6 +1,7 @@
 package console
 
 import (
+	"context"
 	"net/http"
 	"strconv"
 	"strings"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/doorbell"
@@ -28,13 +30,12 @@ type letters struct {
 }
 
 func (c *Console) letters(r *http.Request) (any, error) {
-	page := letters{Status: inbox.StatusDead}
-	if r.URL.Query().Get("status") == string(inbox.StatusDiscarded) {
+	q, page := r.URL.Query(), letters{Status: inbox.StatusDead}
+	if q.Get("status") == string(inbox.StatusDiscarded) {
 		page.Status = inbox.StatusDiscarded
 	}
-	after, _ := strconv.ParseInt(r.URL.Query().Get("after"), 10, 64) // 0: from the first
 	var err error
-	if page.Entries, err = inbox.List(r.Context(), c.db.Load(), page.Status, after, pageRows); err != nil {
+	if page.Entries, err = inbox.List(r.Context(), c.db.Load(), page.Status, number(q.Get("after")), pageRows); err != nil {
 		return nil, err
 	}
 	if len(page.Entries) == pageRows {
@@ -45,44 +46,37 @@ func (c *Console) letters(r *http.Request) (any, error) {
 }
 
 func (c *Console) letter(r *http.Request) (any, error) {
-	n, err := strconv.ParseInt(r.PathValue("n"), 10, 64)
-	if err != nil {
-		return nil, inbox.ErrNoMessage
-	}
-	e, err := inbox.Show(r.Context(), c.db.Load(), n)
+	e, err := inbox.Show(r.Context(), c.db.Load(), number(r.PathValue("n")))
 	return letters{Entries: []inbox.Entry{e}}, err
+}
+
+// number is 0, which no message has, for a text that is none.
+func number(text string) int64 {
+	n, _ := strconv.ParseInt(text, 10, 64) // 0, or the number next to one that is too large
+	return n
 }
 
 const setReason = `
 select set_config('payonce.reason', $1, true)`
 
-// decide stores a decision with its operator and reason, and shows the message.
+// decide returns an action that stores a decision with its operator and reason, and shows the message.
 //
 // If we die here: the decision is stored with both, or not at all. Test: TestDeadLetters.
-func (c *Console) decide(_ http.ResponseWriter, r *http.Request, actor string) (string, error) {
-	n, err := strconv.ParseInt(r.PathValue("n"), 10, 64)
-	decision, reason := inbox.Retry, strings.TrimSpace(r.PostForm.Get("reason"))
-	switch {
-	case err != nil:
-		return "", inbox.ErrNoMessage
-	case r.PathValue("what") == "discard":
-		if decision = inbox.Discard; reason == "" || len([]rune(reason)) > longestReason {
+func (c *Console) decide(decision func(context.Context, groupcommit.Querier, int64, string) error, needsReason bool) action {
+	return func(_ http.ResponseWriter, r *http.Request, actor string) (string, error) {
+		reason := strings.TrimSpace(r.PostForm.Get("reason"))
+		if needsReason && reason == "" || len([]rune(reason)) > longestReason {
 			return "", problem{http.StatusUnprocessableEntity, "Give a reason of at most 500 characters: the audit log keeps it."}
 		}
-	case r.PathValue("what") != "retry":
-		return "", errNoPage
+		ctx := r.Context()
+		err := pgx.BeginFunc(ctx, c.db.Load().Pool(), func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, setReason, reason); err != nil {
+				return err
+			}
+			return decision(ctx, tx, number(r.PathValue("n")), actor)
+		})
+		c.bell.Ring(doorbell.Inbox)
+		c.live.hurry()
+		return "/dead-letters/" + r.PathValue("n"), err
 	}
-	ctx := r.Context()
-	err = pgx.BeginFunc(ctx, c.db.Load().Pool(), func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, setReason, reason); err != nil {
-			return err
-		}
-		return decision(ctx, tx, n, actor)
-	})
-	if err != nil {
-		return "", err
-	}
-	c.bell.Ring(doorbell.Inbox)
-	c.live.hurry()
-	return "/dead-letters/" + r.PathValue("n"), nil
 }

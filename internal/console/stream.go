@@ -3,7 +3,6 @@ package console
 import (
 	"bytes"
 	"net/http"
-	"strconv"
 	"time"
 )
 
@@ -23,7 +22,7 @@ func (c *Console) stream(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	control := http.NewResponseController(w)
 	page, charge := r.URL.Query().Get("page"), r.URL.Query().Get("charge")
-	after, _ := strconv.Atoi(r.URL.Query().Get("after")) // the version that the page shows; 0: none
+	after := int(number(r.URL.Query().Get("after"))) // the last that the page shows
 	sent := map[string][]byte{}
 	beat := time.NewTicker(heartbeat)
 	defer beat.Stop()

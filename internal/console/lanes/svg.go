@@ -96,26 +96,24 @@ func (d *drawing) place() {
 	d.Bottom = y + 8
 }
 
-// drawClaims draws the leases, beside each other where they overlap. A swim lane is dark from a lease
-// that ended until its worker claims again.
+// drawClaims draws the leases, those of each receiver beside the others'. A swim lane is dark from a
+// lease that ended until its worker claims again.
 func (d *drawing) drawClaims() {
-	busy := map[*lane][]int{} // where the last bar beside each other ends
+	var receivers []string
 	for _, c := range d.claims {
 		if c.first.Y == 0 || c.last.Y == 0 {
 			continue // it is in the rows that are left out
 		}
-		l, from, to, slot := d.worker(c.holder), min(c.first.Y, c.last.Y), max(c.first.Y, c.last.Y), 0
-		for slot < len(busy[l]) && busy[l][slot] > from {
-			slot++
+		if !slices.Contains(receivers, c.receiver) {
+			receivers = append(receivers, c.receiver)
 		}
-		end := to + c.last.Height
-		busy[l] = append(busy[l], 0)
-		busy[l][slot] = end
-		d.Bars = append(d.Bars, bar{"lease", l.Left + 4 + 9*slot, from, 8, end - from, fmt.Sprintf("claim %d of message %s by %s", c.fence, c.message, c.holder)})
+		l, from, to := d.worker(c.holder), min(c.first.Y, c.last.Y), max(c.first.Y, c.last.Y)
+		x := l.Left + 4 + 9*slices.Index(receivers, c.receiver)
+		d.Bars = append(d.Bars, bar{"lease", x, from, 8, to + c.last.Height - from, fmt.Sprintf("claim %d of message %s by %s", c.fence, c.message, c.holder)})
 		if !c.lost {
 			continue
 		}
-		end = d.Bottom
+		end := d.Bottom
 		for _, next := range d.claims {
 			if next.holder == c.holder && next.first.Y > to {
 				end = min(end, next.first.Y)
@@ -129,22 +127,18 @@ func (d *drawing) drawClaims() {
 // direction of the text.
 func fit(s string, width int) string {
 	var kept strings.Builder
-	used := 0
 	for _, r := range s {
 		if !unicode.IsPrint(r) {
 			r = unicode.ReplacementChar
 		}
-		switch {
+		switch width -= 7; {
 		case r >= 0x1100:
-			used += 14
+			width -= 7
 		case unicode.IsUpper(r):
-			used += 9
-		default:
-			used += 7
+			width -= 2
 		}
-		if used > width {
-			kept.WriteRune('…')
-			break
+		if width < 0 {
+			return kept.String() + "…"
 		}
 		kept.WriteRune(r)
 	}
