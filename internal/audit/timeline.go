@@ -38,6 +38,7 @@ type TimelineCharge struct {
 	Currency      string        `json:"currency"`
 	Status        domain.Status `json:"status"` // empty where an event could not be read
 	PaymentIntent string        `json:"payment_intent,omitempty"`
+	Version       int           `json:"version"` // of the last event
 
 	Steps []domain.StepState `json:"steps,omitempty"` // none where an event could not be read
 }
@@ -272,7 +273,7 @@ func (t *Timeline) readEvents(ctx context.Context, q postgres.Querier, ids []str
 		c := TimelineCharge{
 			ID: charge.ID, MerchantID: e.MerchantID, OrderID: charge.OrderID,
 			Amount: charge.Amount.Amount, Currency: string(charge.Amount.Currency),
-			Status: charge.Status, PaymentIntent: charge.PaymentIntent, Steps: charge.Steps,
+			Status: charge.Status, PaymentIntent: charge.PaymentIntent, Version: e.Version, Steps: charge.Steps,
 		}
 		if unreadable {
 			c.Status, c.Steps = "", nil

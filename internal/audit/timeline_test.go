@@ -109,7 +109,7 @@ func TestReadTimeline(t *testing.T) {
 		}
 	}
 	charge := audit.TimelineCharge{
-		ID: id, MerchantID: "acme", OrderID: "paid", Amount: 1000, Currency: "USD", Status: domain.Succeeded, PaymentIntent: "pi_paid",
+		ID: id, MerchantID: "acme", OrderID: "paid", Amount: 1000, Currency: "USD", Status: domain.Succeeded, PaymentIntent: "pi_paid", Version: 7,
 		Steps: []domain.StepState{{Name: "inventory", Status: domain.StepDone}, {Name: "payment", Status: domain.StepDone}, {Name: "notification", Status: domain.StepDone}},
 	}
 	if diff := cmp.Diff([]audit.TimelineCharge{charge}, tl.Charges); diff != "" {

@@ -96,14 +96,6 @@ func (c *Console) learn(r *http.Request) (any, error) {
 	return c.history(r, name)
 }
 
-// Version is that of the last event.
-func (h history) Version() (last int) {
-	for _, e := range h.Entries {
-		last = max(last, e.Version)
-	}
-	return last
-}
-
 // Rows are the entries of a step of the tour: those whose kind, text and author begin so.
 func (h history) Rows(beginnings ...string) (rows []audit.TimelineEntry) {
 	for _, e := range h.Entries {

@@ -2,6 +2,7 @@ package console
 
 import (
 	"bytes"
+	"fmt"
 	"net/http"
 	"time"
 )
@@ -23,33 +24,24 @@ func (c *Console) stream(w http.ResponseWriter, r *http.Request) {
 	control := http.NewResponseController(w)
 	page, charge := r.URL.Query().Get("page"), r.URL.Query().Get("charge")
 	after := int(number(r.URL.Query().Get("after"))) // the last that the page shows
-	sent := map[string][]byte{}
 	beat := time.NewTicker(heartbeat)
 	defer beat.Stop()
+	part := func(name string, text []byte) {
+		// A carriage return would end the line, and begin another field.
+		lines := bytes.ReplaceAll(bytes.ReplaceAll(text, []byte("\r"), []byte(" ")), []byte("\n"), []byte("\ndata: "))
+		_, _ = fmt.Fprintf(w, "event: %s\ndata: %s\n\n", name, lines) // Flush has the error
+	}
 	for {
-		b := bytes.NewBufferString(":\n") // a comment, so that a browser that has gone is noticed
-		part := func(name string, text []byte) {
-			if bytes.Equal(sent[name], text) {
-				return
-			}
-			sent[name] = text
-			b.WriteString("event: " + name + "\n")
-			for line := range bytes.Lines(text) {
-				// A carriage return would end the line, and begin another field.
-				b.WriteString("data: " + string(bytes.ReplaceAll(bytes.TrimRight(line, "\r\n"), []byte{'\r'}, []byte{' '})) + "\n")
-			}
-			b.WriteString("\n")
-		}
+		_ = control.SetWriteDeadline(c.Now().Add(sendTimeout)) // where it cannot be set, the server's counts
 		t := c.live.newest.Load()
 		part("strip", t.strip)
-		if page == "flow" {
+		switch page {
+		case "flow":
 			part("live", t.flow)
-		}
-		if page == "charge" || page == "lab" {
+		case "charge", "lab":
 			part("progress", c.render("progress", map[string]any{"Tick": t, "Lab": c.laboratory(), "Charge": charge, "After": after}))
 		}
-		_ = control.SetWriteDeadline(c.Now().Add(sendTimeout)) // where it cannot be set, the server's counts
-		if _, err := w.Write(b.Bytes()); err != nil || control.Flush() != nil {
+		if control.Flush() != nil {
 			return
 		}
 		select {

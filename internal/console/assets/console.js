@@ -80,7 +80,6 @@
     });
     source.addEventListener("live", (e) => put("live", e.data));
     source.addEventListener("progress", (e) => {
-      if (!e.data.trim()) return;
       put("progress", e.data);
       const versions = [...document.querySelectorAll("#progress [data-version]")].map((n) => n.dataset.version).join();
       if (versions && known !== versions) redraw();
