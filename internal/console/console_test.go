@@ -91,6 +91,9 @@ values ('acme', 'POST /v1/charges', $1, '', 202, 'application/json', '/v1/charge
 			t.Errorf("%s has the headers %v", path, p.header)
 		}
 	}
+	if p := w.post(t, "/dead-letters", "/lab", url.Values{"action": {"kill-worker"}}); p.status != http.StatusForbidden {
+		t.Errorf("an action without a lab: %d", p.status)
+	}
 	for path, status := range map[string]int{
 		"/nowhere": 404, "/charges/ch_unknown": 404, "/dead-letters/999999": 404, "/dead-letters/x": 404, "/charges?q=%00": 400,
 		"/charges/%00": 400, "/charges/%ff": 400, "/charges?q=%ff": 400, "/charges?q=%zz": 400, "/learn?charge=%fe": 400,
