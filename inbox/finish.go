@@ -140,7 +140,8 @@ update inbox i
          offset 0)`
 
 // cover ends the younger messages of a key that a wait covers. They have no holder, since the one
-// that waits is open, and whose row is locked first, as lockOldest does.
+// that waits is open, and whose row is locked first, as lockOldest does. The key is compared as a
+// range, as in oldestOpen.
 //
 // If we die here: they are done together with the wait, or stay behind the message, which is
 // claimed again.
@@ -153,16 +154,21 @@ update inbox
        finished_at = clock_timestamp()
  where id = any (array(
          select younger.id
-           from inbox i
-           join inbox younger
-             on younger.receiver = i.receiver and younger.ordering_key >= i.ordering_key and younger.ordering_key <= i.ordering_key
-          where i.id = $1
-            and i.fence = $2
-            and coalesce(i.status = 'pending', false)
-            and younger.status = 'pending' and younger.id > i.id
-            and younger.received_at <= $3
-            and starts_with(younger.type, $4)
-          order by younger.id))`
+           from (select receiver, ordering_key
+                   from inbox
+                  where id = $1
+                    and fence = $2
+                    and coalesce(status = 'pending', false)) i
+          cross join lateral (
+                select id
+                  from inbox
+                 where receiver = i.receiver and ordering_key >= i.ordering_key and ordering_key <= i.ordering_key
+                   and status in ('pending', 'running') and id > $1
+                   and coalesce(status = 'pending', false)
+                   and received_at <= $3
+                   and starts_with(type, $4)
+                 order by ordering_key, id
+                offset 0) younger))`
 
 // Writes are the statements of this package that may share a group commit: the ends of
 // claims.
