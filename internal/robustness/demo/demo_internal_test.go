@@ -1,8 +1,10 @@
 package demo
 
 import (
+	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -67,6 +69,47 @@ func TestBreak_refusesAnUnknownGuard(t *testing.T) {
 	t.Parallel()
 	if err := Break(t.Context(), Options{}, "no_such_guard"); err == nil {
 		t.Error("it is accepted")
+	}
+}
+
+// slowStage restarts its database until the context ends.
+type slowStage struct {
+	stage
+
+	begun chan struct{}
+	ended atomic.Bool
+}
+
+func (s *slowStage) restartDatabase(ctx context.Context) error {
+	close(s.begun)
+	<-ctx.Done()
+	s.ended.Store(true)
+	return ctx.Err()
+}
+
+// TestLab_endsWithTheDemo: the end of the demo ends the action in flight, and no other begins.
+func TestLab_endsWithTheDemo(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	s, l, done := &slowStage{begun: make(chan struct{})}, &Lab{}, make(chan error)
+	restart := func() { // the request lives longer than the demo
+		_, _, err := l.Do(t.Context(), "restart-database", nil)
+		done <- err
+	}
+	l.open(ctx, &run{Options: Options{Now: time.Now}, stage: s})
+	go restart()
+	<-s.begun
+	cancel()
+	l.close()
+	if !s.ended.Load() {
+		t.Error("the action is in flight")
+	}
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("the action ended with %v", err)
+	}
+	go restart()
+	if err := <-done; !errors.Is(err, errNotReady) {
+		t.Errorf("another action ended with %v", err)
 	}
 }
 
