@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// providerEvent is the prefix of the types of messages that the provider's webhooks
+	// ProviderEvent is the prefix of the types of messages that the provider's webhooks
 	// brought; the provider's name of the event follows.
-	providerEvent = "stripe."
+	ProviderEvent = "stripe."
 
 	// unresolved is in the ordering key of an event that names only an object of the
 	// provider's; the object's id follows.
@@ -27,13 +27,13 @@ const (
 // isAboutRefunds reports whether the message is an event of the provider about a refund.
 // The provider has had several names for it.
 func isAboutRefunds(d *inbox.Delivery) bool {
-	name, ok := strings.CutPrefix(d.Type, providerEvent)
+	name, ok := strings.CutPrefix(d.Type, ProviderEvent)
 	return ok && (strings.HasPrefix(name, "refund.") || name == "charge.refund.updated" || name == "charge.refunded")
 }
 
 // isAboutDisputes reports whether the message is an event of the provider about a dispute.
 func isAboutDisputes(d *inbox.Delivery) bool {
-	return strings.HasPrefix(d.Type, providerEvent+"charge.dispute.")
+	return strings.HasPrefix(d.Type, ProviderEvent+"charge.dispute.")
 }
 
 // resolve handles an event whose ordering key names no charge. It reads the object from the
@@ -76,7 +76,7 @@ func (f *Fulfillment) resolve(ctx context.Context, d *inbox.Delivery) error {
 // its lists.
 func Reread(b *pgx.Batch, charge string) {
 	for _, name := range []string{"refund.updated", "charge.dispute.updated"} {
-		inbox.Accept(b, ChargeReceiver, inbox.Message{ID: "reread_" + uuid.NewString(), Type: providerEvent + name, OrderingKey: charge, Payload: []byte("{}")})
+		inbox.Accept(b, ChargeReceiver, inbox.Message{ID: "reread_" + uuid.NewString(), Type: ProviderEvent + name, OrderingKey: charge, Payload: []byte("{}")})
 	}
 }
 
@@ -86,7 +86,7 @@ func (f *Fulfillment) intentOf(ctx context.Context, d *inbox.Delivery, id string
 	case isAboutDisputes(d):
 		found, err := f.services.Provider.RetrieveDispute(ctx, id)
 		return found.PaymentIntent, err
-	case d.Type == providerEvent+"charge.refunded":
+	case d.Type == ProviderEvent+"charge.refunded":
 		return f.services.Provider.IntentOfCharge(ctx, id)
 	}
 	found, err := f.services.Provider.RetrieveRefund(ctx, id)

@@ -19,7 +19,7 @@ import (
 
 // notification sends the webhook about the outcome at a version: of the charge, a refund or
 // a dispute.
-// A message of typeResend sends it also if the merchant received it before.
+// A message of TypeResend sends it also if the merchant received it before.
 //
 // If we die here: nothing is recorded; the next worker sends the webhook, which may be the
 // second time, under the same webhook-id, by which the merchant recognizes it.
@@ -36,7 +36,7 @@ func (f *Fulfillment) notification(d *inbox.Delivery, version int) act {
 			delivered = true
 		}
 		notified := decision{command: domain.NotifyMerchant{EventID: outcome.ID.String(), Type: kind, Version: version}}
-		if d.Type == typeResend {
+		if d.Type == TypeResend {
 			notified.rows = func(b *pgx.Batch) { recordResend(b, d) }
 		}
 		return notified, nil

@@ -17,9 +17,9 @@ import (
 	"github.com/payonce/payonce/ledger"
 )
 
-// typeResend is the type of a message that requests one more delivery of a webhook. It is
+// TypeResend is the type of a message that requests one more delivery of a webhook. It is
 // no event's, so it has no version.
-const typeResend = "webhook.resend"
+const TypeResend = "webhook.resend"
 
 const resendPrefix = "resend:"
 
@@ -173,7 +173,7 @@ func Resend(b *pgx.Batch, o Outcome, id uuid.UUID, actor string) error {
 	}
 	b.Queue(insertResend, id, o.EventID, o.ChargeID, o.MerchantID, actor)
 	inbox.Accept(b, receiver, inbox.Message{
-		ID: resendPrefix + id.String(), Type: typeResend, OrderingKey: o.ChargeID, Partition: o.MerchantID,
+		ID: resendPrefix + id.String(), Type: TypeResend, OrderingKey: o.ChargeID, Partition: o.MerchantID,
 		Payload: payload, Metadata: map[string]string{"requested_by": actor},
 	})
 	return nil

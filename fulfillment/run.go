@@ -103,7 +103,7 @@ func (f *Fulfillment) charge(ctx context.Context, d *inbox.Delivery) error {
 		r.version = envelope.Version
 	}
 	err := r.load(ctx, d.OrderingKey)
-	if errors.Is(err, ledger.ErrNotFound) && strings.HasPrefix(d.Type, providerEvent) {
+	if errors.Is(err, ledger.ErrNotFound) && strings.HasPrefix(d.Type, ProviderEvent) {
 		return f.resolve(ctx, d)
 	}
 	if err != nil {
@@ -113,7 +113,7 @@ func (f *Fulfillment) charge(ctx context.Context, d *inbox.Delivery) error {
 	// A patient wait is the answer to every event that it has been woken by: the intent was read, or
 	// both lists. After the first wait alone the disputes were not.
 	if wait, waits := errors.AsType[*inbox.WaitError](err); waits && wait.Patient && d.Waits > 0 {
-		wait.Covers = providerEvent
+		wait.Covers = ProviderEvent
 	}
 	return err
 }
@@ -153,7 +153,7 @@ func (f *Fulfillment) follow(to subscriber) inbox.Handler {
 		}
 		due := work{step: to.name, act: to.step(d, outcome.Version)}
 		r.next = func(c domain.Charge) work {
-			if d.Type != typeResend && !c.Follows(to.name, outcome.Version) {
+			if d.Type != TypeResend && !c.Follows(to.name, outcome.Version) {
 				return work{}
 			}
 			return due

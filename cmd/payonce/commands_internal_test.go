@@ -141,6 +141,7 @@ func TestCommandLine(t *testing.T) {
 		// Defaults are set for every command.
 		var want commands
 		want.Demo.Charges, want.Seed.FeeBasisPoints = 200, 300
+		want.Export.Format = "csv"
 		want.Inbox.List.Status, want.Webhooks.Rotate.Overlap = "dead", 24*time.Hour
 		want.Actions.Limit, want.Keys.Rotate.Overlap = 100, model.Duration(24*time.Hour)
 		set(&want)

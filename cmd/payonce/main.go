@@ -31,6 +31,8 @@ type commands struct {
 	Seed        seedCmd        `cmd:"" help:"Register a merchant, its API key and its stock. May be repeated."`
 	Keys        keysCmd        `cmd:"" help:"Make, list and revoke API keys."`
 	Audit       auditCmd       `cmd:"" help:"Check every invariant against the tables, and the ledger against the provider."`
+	Plan        planCmd        `cmd:"" help:"Say what this version would not understand of the database, before it is deployed: events, charges, messages, the schema."`
+	Export      exportCmd      `cmd:"" help:"Print the postings of a time as CSV, or as plain-text accounting for beancount or hledger."`
 	Inbox       inboxCmd       `cmd:"" help:"List, retry and discard dead letters."`
 	Outbox      outboxCmd      `cmd:"" help:"Make the outbox readable after a restore from a dump."`
 	Webhooks    webhooksCmd    `cmd:"" help:"List and rotate webhook secrets, and resend webhooks."`

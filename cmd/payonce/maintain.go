@@ -107,14 +107,7 @@ func (rebuildCmd) options() postgres.Options {
 
 // run prints its progress on stderr.
 func (r rebuildCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
-	const every = 100_000
-	reported := int64(0)
-	found, err := ledger.Rebuild(ctx, db, func(events int64) {
-		if events/every > reported {
-			reported = events / every
-			c.stderr.printf("%d events folded\n", events)
-		}
-	})
+	found, err := ledger.Rebuild(ctx, db, c.progress("folded"))
 	switch {
 	case err != nil && found.InDoubt:
 		return fmt.Errorf("whether the new ones are live is not known, so rebuild again: %w", err)

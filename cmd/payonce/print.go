@@ -17,6 +17,19 @@ func newConsole(stdout, stderr io.Writer) *console {
 	return &console{stdout: printer{w: stdout}, stderr: printer{w: stderr}}
 }
 
+// progress returns a function that a long command calls with the number of events so far, which
+// it prints each hundred thousand.
+func (c *console) progress(done string) func(events int64) {
+	const every = 100_000
+	reported := int64(0)
+	return func(events int64) {
+		if events/every > reported {
+			reported = events / every
+			c.stderr.printf("%d events %s\n", events, done)
+		}
+	}
+}
+
 // printer prints on one stream. It keeps the first error, after which it prints nothing.
 type printer struct {
 	w   io.Writer
