@@ -36,9 +36,9 @@ func (i *instant) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// Validate refuses a span of nothing.
+// Validate refuses a span of nothing. It is called before a missing flag is refused.
 func (e exportCmd) Validate() error {
-	if !e.From.Before(e.To.Time) {
+	if !e.From.IsZero() && !e.To.IsZero() && !e.From.Before(e.To.Time) {
 		return errors.New("--from must be before --to")
 	}
 	return nil
