@@ -62,6 +62,9 @@ func (r *refunds) next(c domain.Charge, stuck map[string]error) work {
 		}
 	}
 	for _, object := range r.seen {
+		if object.PaymentIntent != c.PaymentIntent {
+			continue
+		}
 		_, known := c.Refund(object.Reference)
 		observed := domain.ObserveRefund{RefundID: object.Reference, ProviderRefund: object.ID, Amount: amountOf(object)}
 		if events, err := domain.Decide(c, observed); !known && object.Status == stripe.RefundSucceeded &&

@@ -120,6 +120,10 @@ func TestRefund_state(t *testing.T) {
 			begin: isRefunding, script: script{"refund": {gives("succeeded", "metadata", map[string]any{"refund_id": "re_2"})}},
 			ends: "dead", want: back(asked+" refund.observed", "refund.observed", "dead"), calls: "refunds refund",
 		},
+		"a response about another payment's refund makes a dead letter, and nothing is recorded": {
+			begin: isRefunding, script: script{"refund": {gives("succeeded", "metadata", map[string]any{"refund_id": "re_2"}, "payment_intent", "pi_2")}},
+			ends: "dead", want: dead, calls: "refunds refund",
+		},
 		"a failure says why": {
 			begin: isRefunding, script: script{"refund": {gives("failed", "failure_reason", "expired_or_canceled_card")}},
 			want: back(asked+" refund.failed", "refund.failed", "done"), calls: "refunds refund",

@@ -12,7 +12,7 @@ import (
 func TestReceive_refusesWhatItCannotUse(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
-	for _, key := range []idempotency.Key{{}, keyOf(strings.Repeat("k", 256)), keyOf("a b"), {Scope: "\xff", Value: "k"}} {
+	for _, key := range []idempotency.Key{{}, keyOf(strings.Repeat("k", 256)), keyOf(" a"), {Scope: "\xff", Value: "k"}} {
 		if _, err := (idempotency.Receiver{DB: db}).Receive(t.Context(), key, theRequest(), effect); !errors.Is(err, idempotency.ErrInvalid) {
 			t.Errorf("%q: %v", key, err)
 		}

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -48,6 +49,8 @@ func (a auditCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
 		var unfinished error
 		switch {
 		case a.NoProvider:
+		case client == nil && a.Repair:
+			unfinished = errors.New("--repair reads the provider, and STRIPE_SECRET_KEY is not set")
 		case client == nil:
 			c.stderr.printf("not run: the reconciliation with the provider, for STRIPE_SECRET_KEY is not set\n")
 		default:
@@ -120,16 +123,16 @@ func printViolations(p *printer, report audit.Report) {
 
 // reread lets the workers read the refunds and disputes of charges from the provider.
 //
-// If we die here: the messages of all charges are committed, or none is. The operator repeats the
-// command; a read that finds nothing new records nothing.
+// If we die here: the messages of some charges are committed. The operator repeats the command; a
+// read that finds nothing new records nothing.
 // Test: e2e TestRestore_ofAnOlderDump_capturesNothingTwice.
 func reread(ctx context.Context, c *console, db *postgres.DB, charges []string) error {
-	b := &pgx.Batch{}
 	for _, id := range charges {
+		b := &pgx.Batch{}
 		fulfillment.Reread(b, id)
-	}
-	if err := db.Commit(ctx, b); err != nil {
-		return fmt.Errorf("queue reads of %d charges: %w", len(charges), err)
+		if err := db.Commit(ctx, b); err != nil {
+			return fmt.Errorf("queue the reads of charge %s: %w", id, err)
+		}
 	}
 	c.stderr.printf("the workers will read the refunds and disputes of %d charges from the provider\n", len(charges))
 	return nil

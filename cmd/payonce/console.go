@@ -65,7 +65,7 @@ func serveDemo(ctx context.Context, o *demo.Options) error {
 			return err
 		}
 	}
-	s.Access, s.TrustedProxies = "open", nil
+	s.Access, s.TrustedProxies, s.TLSCertFile, s.TLSKeyFile = "open", nil, "", ""
 	c := web.New(web.Options{Settings: s, Lab: crashLab{o.Lab}, Log: slog.New(slog.DiscardHandler), Now: time.Now})
 	go func() { _ = c.Serve(ctx, listener) }() // it ends with the program
 	o.ConsoleURL = "http://" + listener.Addr().String()

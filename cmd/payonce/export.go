@@ -137,9 +137,12 @@ func (e exportCmd) writer(out *bufio.Writer) func(posted) error {
 	}
 }
 
+// separated are the beginnings of formulas behind the separator that some countries' spreadsheets use.
+var separated = strings.NewReplacer(";=", ";'=", ";+", ";'+", ";-", ";'-", ";@", ";'@")
+
 // harmless keeps a spreadsheet from taking a text of others for a formula.
 func harmless(cell string) string {
-	cell = oneLine(cell)
+	cell = separated.Replace(oneLine(cell))
 	if strings.IndexAny(cell, "=+-@\uff1d\uff0b\uff0d\uff20") == 0 {
 		return "'" + cell
 	}

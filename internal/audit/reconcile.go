@@ -323,7 +323,7 @@ func unrecorded(payments *comparison, all ...*comparison) []string {
 	charges := map[string]bool{}
 	for _, c := range all {
 		for _, l := range c.listed {
-			if charge := payments.listed[l.PaymentIntent].Reference; charge != "" && !c.isRecorded(l) {
+			if charge := payments.listed[l.PaymentIntent].Reference; payments.after[charge].ID != "" && !c.isRecorded(l) {
 				charges[charge] = true
 			}
 		}

@@ -38,11 +38,15 @@ type taken struct {
 // finding is what the audit found after a guard was removed.
 type finding struct {
 	Guard, Removed, Fault, Charge string
+	NotRun                        string `json:"not_run"`
 	Violated                      []audit.Check
 	Timelines                     []audit.Timeline
 }
 
-const mostTime = 5 * time.Minute // of an action
+const (
+	mostTime  = 5 * time.Minute // of an action
+	mostTaken = 20              // on the page
+)
 
 // laboratory is the page of the lab.
 type laboratory struct {
@@ -86,7 +90,7 @@ func (c *Console) act(_ http.ResponseWriter, r *http.Request, _ string) (string,
 		return "", problem{http.StatusConflict, "One action is taken at a time: wait until the last one has ended."}
 	}
 	c.note(func(l *laboratory) {
-		l.Taken = slices.Insert(l.Taken, 0, taken{At: c.Now(), Title: actions[i].Title, InFlight: true})
+		l.Taken = slices.Insert(l.Taken[:min(len(l.Taken), mostTaken-1)], 0, taken{At: c.Now(), Title: actions[i].Title, InFlight: true})
 	})
 	go func() {
 		defer c.acting.Unlock()

@@ -335,12 +335,14 @@ func (s *scene) wait(ctx context.Context, sql string, args ...any) error {
 	})
 }
 
-// selectWaiting returns whether so many sessions wait for a lock.
+// selectWaiting returns whether so many sessions wait for the table that hold has locked.
 const selectWaiting = `
 select count(*) >= $1
-  from pg_stat_activity
- where datname = current_database()
-   and wait_event_type = 'Lock'`
+  from pg_locks waits
+  join pg_locks held using (database, relation)
+ where held.mode = 'ExclusiveLock'
+   and held.granted
+   and not waits.granted`
 
 // whileLocked is hold for what needs no transaction.
 func (s *scene) whileLocked(ctx context.Context, table string, paused []*fleet.Process, send, locked func() error) error {
