@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/internal/audit"
+	"github.com/payonce/payonce/internal/loop"
 )
 
 // Lab is the crash lab and the guard lab. Only a demo has them.
@@ -103,8 +104,13 @@ func (c *Console) act(_ http.ResponseWriter, r *http.Request, _ string) (string,
 func (c *Console) take(ctx context.Context, name string) {
 	ctx, cancel := context.WithTimeout(ctx, mostTime)
 	defer cancel()
-	said, text, err := c.Lab.Do(ctx, name, func(line string) { c.note(func(l *laboratory) { l.Taken[0].Said = line }) })
+	var said string
+	var text []byte
 	var found finding
+	err := loop.Safely(func() (err error) {
+		said, text, err = c.Lab.Do(ctx, name, func(line string) { c.note(func(l *laboratory) { l.Taken[0].Said = line }) })
+		return err
+	})
 	if text != nil && err == nil {
 		err = json.Unmarshal(text, &found)
 	}
