@@ -28,7 +28,7 @@ const (
 	// absences is how often a run is done again whose point did not come up. It came
 	// up in both recordings, and what a race decides may do so by chance. One such point
 	// and one in a hundred are not walked; more fail the walk.
-	absences = 11
+	absences = 31
 )
 
 // walker walks targets in several lanes, each with places of its own.

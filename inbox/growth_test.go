@@ -129,7 +129,7 @@ func TestClaim_passesWhatIsBlocked(t *testing.T) {
 			claims := sent.claims.Load() + 1
 			stop()
 			its.Close()
-			if read := entriesRead(t, db) - before; read > claims*window*20 {
+			if read := entriesRead(t, db) - before; read > claims*window*8 {
 				t.Errorf("%d claims read %d rows and entries of indexes", claims, read)
 			} else {
 				t.Logf("%d claims read %d", claims, read)
