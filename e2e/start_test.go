@@ -65,6 +65,7 @@ func TestStart_aWrongCommandLine_isRefused(t *testing.T) {
 		{b.Payonce, "no-such-command"},
 		{b.Payonce, "audit", "--no-such-flag"},
 		{b.Payonce, "seed"},
+		{b.Payonce, "keys", "create", "--merchant=acme", "--scopes=no-such-scope"},
 		{b.API, "no-such-argument"},
 		{b.Worker, "no-such-argument"},
 		{b.Sandbox, "no-such-argument"},

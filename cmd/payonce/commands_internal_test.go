@@ -102,11 +102,7 @@ func requested(order string) domain.ChargeRequested {
 func parse(t *testing.T, line string) (commands, error) {
 	t.Helper()
 	var cli commands
-	parser, err := kong.New(&cli, kong.Writers(io.Discard, io.Discard))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = parser.Parse(strings.Fields(line))
+	_, err := commandLine(&cli, strings.Fields(line), kong.Writers(io.Discard, io.Discard))
 	return cli, err
 }
 
@@ -153,7 +149,7 @@ func TestCommandLine(t *testing.T) {
 	for _, line := range []string{
 		"audit --quiet --json", "timeline", "inbox", "inbox list --status done", "inbox list --limit=0", "inbox list --limit=-1",
 		"inbox show", "inbox show x", "inbox retry", "inbox discard",
-		"webhooks rotate", "webhooks rotate --merchant acme --overlap long", "webhooks resend --since yesterday",
+		"webhooks rotate", "webhooks resend", "demo --break=list --keep", "webhooks rotate --merchant acme --overlap long", "webhooks resend --since yesterday",
 	} {
 		if _, err := parse(t, line); err == nil {
 			t.Errorf("%s is accepted", line)
@@ -256,12 +252,12 @@ func TestMigrate(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db := testdb.Connect(t, testdb.Empty(t))
-	for range 2 { // the second time nothing is left to do
-		if got := decoded[map[string]int64](t, mustExecute(t, db, migrateCmd{JSON: true})); got["version"] != version.Latest {
-			t.Errorf("version %v, want %d", got, version.Latest)
-		}
+	out, said, err := execute(t, db, migrateCmd{})
+	if want := "the schema was migrated from version 0 to 28: idempotency, inbox, "; out != "" || !strings.HasPrefix(said, want) || err != nil {
+		t.Errorf("printed %q, %q, want %q, %v", out, said, want, err)
 	}
-	if out := mustExecute(t, db, migrateCmd{}); out != "" {
-		t.Errorf("without --json it prints %q", out)
+	want := migrated{From: version.Latest, Version: version.Latest, Applied: []string{}}
+	if diff := cmp.Diff(want, decoded[migrated](t, mustExecute(t, db, migrateCmd{JSON: true}))); diff != "" {
+		t.Errorf("the second time (-want +got):\n%s", diff)
 	}
 }

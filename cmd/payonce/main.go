@@ -49,7 +49,7 @@ type databaseCommand interface {
 	run(ctx context.Context, c *console, db *postgres.DB) error
 }
 
-// checkedCommand refuses wrong arguments before the database is opened.
+// checkedCommand refuses wrong arguments and wrong values in the environment that stand for them.
 type checkedCommand interface{ check() error }
 
 // tunedCommand opens the database in a way of its own.
@@ -58,11 +58,7 @@ type tunedCommand interface{ options() postgres.Options }
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	var cli commands
-	parsed, err := kong.Must(&cli,
-		kong.Name("payonce"),
-		kong.Description("An event-sourced payment service in which every charge takes effect exactly once."),
-		kong.Vars{"version": program.Version("payonce")},
-		kong.BindTo(ctx, (*context.Context)(nil))).Parse(os.Args[1:])
+	parsed, err := commandLine(&cli, os.Args[1:], kong.BindTo(ctx, (*context.Context)(nil)))
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "payonce: %s (payonce --help lists the commands and their flags)\n", err)
 		os.Exit(2)
@@ -84,6 +80,21 @@ func main() {
 	}
 }
 
+// commandLine reads a command line. Its errors are the caller's mistakes.
+func commandLine(cli *commands, args []string, options ...kong.Option) (*kong.Context, error) {
+	parsed, err := kong.Must(cli, append(options,
+		kong.Name("payonce"),
+		kong.Description("An event-sourced payment service in which every charge takes effect exactly once."),
+		kong.Vars{"version": program.Version("payonce")})...).Parse(args)
+	if err != nil {
+		return nil, err
+	}
+	if c, ok := reflect.TypeAssert[checkedCommand](parsed.Selected().Target.Addr()); ok {
+		err = c.check()
+	}
+	return parsed, err
+}
+
 // exitError ends the program without another word: what there is to say has been
 // printed.
 type exitError int
@@ -101,11 +112,6 @@ type environment struct {
 
 // onDatabase runs a command on the database of the environment.
 func onDatabase(ctx context.Context, command databaseCommand) error {
-	if c, ok := command.(checkedCommand); ok {
-		if err := c.check(); err != nil {
-			return err
-		}
-	}
 	env, err := program.Load[environment](program.Environ())
 	if err != nil {
 		return err
@@ -173,6 +179,13 @@ type demoCmd struct {
 	Running  bool   `help:"Use services that run already: set API_URLS, SANDBOX_URL, API_KEY, DATABASE_URL, STRIPE_SECRET_KEY and STRIPE_API_BASE."`
 }
 
+func (c *demoCmd) check() error {
+	if c.Break != "" && (c.Running || c.Keep || c.Database != "") {
+		return errors.New("--break runs on a throw-away server: leave out --database, --running and --keep")
+	}
+	return nil
+}
+
 // Run plays the demo. It ignores DATABASE_URL unless the services run already,
 // so that a developer's own database is never touched.
 func (c *demoCmd) Run(ctx context.Context) error {
@@ -190,9 +203,6 @@ func (c *demoCmd) Run(ctx context.Context) error {
 		Now:      time.Now,
 	}
 	if c.Break != "" {
-		if c.Running || c.Keep || c.Database != "" {
-			return errors.New("--break runs on a throw-away server: leave out --database, --running and --keep")
-		}
 		return demo.Break(ctx, o, c.Break)
 	}
 	if c.Running {

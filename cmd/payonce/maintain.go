@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/payonce/payonce/internal/postgres"
@@ -14,23 +15,42 @@ import (
 )
 
 type migrateCmd struct {
-	JSON bool `name:"json" help:"Print the schema's version as JSON."`
+	JSON bool `name:"json" help:"Print the schema's version, and the migrations that were applied, as JSON."`
+}
+
+// migrated says what a migration did.
+type migrated struct {
+	From    int64    `json:"from"` // the version before, 0 for an empty database
+	Version int64    `json:"version"`
+	Applied []string `json:"applied"` // never nil
 }
 
 // run migrates a server that was checked when it was opened.
 func (m migrateCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
-	if err := migrations.Up(ctx, db.Pool().Config().ConnString()); err != nil {
-		return err
-	}
-	c.stderr.printf("the schema is up to date\n")
-	if !m.JSON {
-		return nil
-	}
-	applied, err := version.Of(ctx, db)
+	from, err := version.Of(ctx, db)
 	if err != nil {
 		return err
 	}
-	c.stdout.json(map[string]int64{"version": applied})
+	if err := migrations.Up(ctx, db.Pool().Config().ConnString()); err != nil {
+		return err
+	}
+	done := migrated{From: from, Applied: []string{}}
+	if done.Version, err = version.Of(ctx, db); err != nil {
+		return err
+	}
+	for _, step := range migrations.All() {
+		if step.Version > from {
+			done.Applied = append(done.Applied, step.Name)
+		}
+	}
+	switch {
+	case m.JSON:
+		c.stdout.json(done)
+	case len(done.Applied) == 0:
+		c.stderr.printf("the schema has version %d already: nothing to apply\n", done.Version)
+	default:
+		c.stderr.printf("the schema was migrated from version %d to %d: %s\n", from, done.Version, strings.Join(done.Applied, ", "))
+	}
 	return nil
 }
 

@@ -8,8 +8,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/payonce/payonce/internal/postgres"
 )
 
@@ -21,9 +19,14 @@ select coalesce(max(version_id), 0)
   from payonce_migrations
  where is_applied`
 
-// Of returns the number of the newest migration that a migrated database has.
+// Of returns the number of the newest migration that a database has, 0 for none.
 func Of(ctx context.Context, q postgres.Querier) (version int64, err error) {
-	if err := q.QueryRow(ctx, appliedVersion).Scan(&version); err != nil {
+	var exists bool
+	err = q.QueryRow(ctx, `select to_regclass('payonce_migrations') is not null`).Scan(&exists)
+	if err == nil && exists {
+		err = q.QueryRow(ctx, appliedVersion).Scan(&version)
+	}
+	if err != nil {
 		return 0, fmt.Errorf("read the schema's version: %w", err)
 	}
 	return version, nil
@@ -32,17 +35,6 @@ func Of(ctx context.Context, q postgres.Querier) (version int64, err error) {
 // Pending reports whether the database lacks a migration that this program needs. A newer
 // database is not pending: old programs run on through an upgrade.
 func Pending(ctx context.Context, q postgres.Querier) (bool, error) {
-	rows, err := q.Query(ctx, `select to_regclass('payonce_migrations') is not null`)
-	if err != nil {
-		return false, fmt.Errorf("look for the schema: %w", err)
-	}
-	exists, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[bool])
-	if err != nil {
-		return false, fmt.Errorf("look for the schema: %w", err)
-	}
-	if !exists {
-		return true, nil
-	}
 	applied, err := Of(ctx, q)
 	return applied < Latest, err
 }
