@@ -33,7 +33,7 @@ func TestActions_areRecordedWithTheirActor(t *testing.T) {
 	mustExecute(t, db, webhooksRotateCmd{Merchant: "acme", Overlap: overlap})
 	retried, discarded := put(t, db, "ch_1", "dead", "{}"), put(t, db, "ch_2", "dead", "{}")
 	mustExecute(t, db, inboxRetryCmd{IDs: []int64{retried}})
-	mustExecute(t, db, inboxDiscardCmd{IDs: []int64{discarded}})
+	mustExecute(t, db, inboxDiscardCmd{inboxRetryCmd{IDs: []int64{discarded}}})
 	mustExecute(t, db, outboxRepairCmd{Force: true})
 
 	actions := dataOf[audit.Action](t, mustExecute(t, db, actionsCmd{Limit: 100, JSON: true}))

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/url"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -114,11 +115,16 @@ func TestCommandLine(t *testing.T) {
 		"timeline ch_1 --merchant acme --json": func(c *commands) { c.Timeline = timelineCmd{Name: "ch_1", Merchant: "acme", JSON: true} },
 		"inbox list":                           func(*commands) {},
 		"inbox list --status discarded --charge ch_1 --limit 2 --json": func(c *commands) {
-			c.Inbox.List = inboxListCmd{Status: "discarded", Charge: "ch_1", Limit: new(2), JSON: true}
+			c.Inbox.List = inboxListCmd{inboxFilter: inboxFilter{Charge: "ch_1"}, Status: "discarded", Limit: new(2), JSON: true}
 		},
-		"inbox show 7 --json":          func(c *commands) { c.Inbox.Show = inboxShowCmd{ID: 7, JSON: true} },
-		"inbox retry 7 8 --json":       func(c *commands) { c.Inbox.Retry = inboxRetryCmd{IDs: []int64{7, 8}, JSON: true} },
-		"inbox discard 7":              func(c *commands) { c.Inbox.Discard = inboxDiscardCmd{IDs: []int64{7}} },
+		"inbox show 7 --json":    func(c *commands) { c.Inbox.Show = inboxShowCmd{ID: 7, JSON: true} },
+		"inbox retry 7 8 --json": func(c *commands) { c.Inbox.Retry = inboxRetryCmd{IDs: []int64{7, 8}, JSON: true} },
+		"inbox discard 7":        func(c *commands) { c.Inbox.Discard.IDs = []int64{7} },
+		"inbox discard --type t --receiver r --older 1d --limit-per-second 5 --dry-run --reason why": func(c *commands) {
+			c.Inbox.Discard.inboxFilter = inboxFilter{Type: "t", Receiver: "r", Older: model.Duration(24 * time.Hour)}
+			c.Inbox.Discard.LimitPerSecond, c.Inbox.Discard.DryRun, c.Inbox.Discard.Reason = 5, true, "why"
+		},
+		"inbox retry --all":            func(c *commands) { c.Inbox.Retry.All = true },
 		"outbox repair --force --json": func(c *commands) { c.Outbox.Repair = outboxRepairCmd{Force: true, JSON: true} },
 		"webhooks list --merchant acme --json": func(c *commands) {
 			c.Webhooks.List = webhooksListCmd{Merchant: "acme", JSON: true}
@@ -142,13 +148,15 @@ func TestCommandLine(t *testing.T) {
 		want.Actions.Limit, want.Keys.Rotate.Overlap = 100, model.Duration(24*time.Hour)
 		set(&want)
 		got, err := parse(t, line)
-		if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		if diff := cmp.Diff(want, got, cmp.Exporter(func(reflect.Type) bool { return true })); diff != "" || err != nil {
 			t.Errorf("%s: %v (-want +got):\n%s", line, err, diff)
 		}
 	}
 	for _, line := range []string{
 		"audit --quiet --json", "timeline", "inbox", "inbox list --status done", "inbox list --limit=0", "inbox list --limit=-1",
-		"inbox show", "inbox show x", "inbox retry", "inbox discard",
+		"inbox show", "inbox show x", "inbox retry", "inbox discard", "inbox discard --dry-run",
+		"inbox retry 7 --all", "inbox retry 7 --charge ch_1", "inbox retry 7 --dry-run", "inbox retry --all --charge ch_1",
+		"inbox retry --all --limit-per-second=-1", "inbox retry --all --reason " + strings.Repeat("r", longestReason+1),
 		"webhooks rotate", "webhooks resend", "demo --break=list --keep", "webhooks rotate --merchant acme --overlap long", "webhooks resend --since yesterday",
 	} {
 		if _, err := parse(t, line); err == nil {

@@ -4,12 +4,17 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"os/user"
 	"slices"
 	"strconv"
 	"time"
+	"unicode/utf8"
+
+	"github.com/prometheus/common/model"
+	"golang.org/x/time/rate"
 
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/postgres"
@@ -18,13 +23,22 @@ import (
 type inboxCmd struct {
 	List    inboxListCmd    `cmd:"" help:"List dead letters, those of each charge in their order."`
 	Show    inboxShowCmd    `cmd:"" help:"Show one message with its payload, whatever its status is."`
-	Retry   inboxRetryCmd   `cmd:"" help:"Make dead letters due at once, with no attempts counted."`
-	Discard inboxDiscardCmd `cmd:"" help:"Discard dead letters without handling them, and unblock the messages behind them. It cannot be undone."`
+	Retry   inboxRetryCmd   `cmd:"" help:"Make dead letters due at once, with no attempts counted. They are given by their numbers, or selected by flags."`
+	Discard inboxDiscardCmd `cmd:"" help:"Discard dead letters without handling them, and unblock the messages behind them. They are given as for retry. It cannot be undone."`
+}
+
+// inboxFilter selects messages.
+type inboxFilter struct {
+	Charge   string         `placeholder:"ID" help:"Only the messages of this charge."`
+	Type     string         `placeholder:"refund.succeeded.v1" help:"Only messages of this type."`
+	Receiver string         `placeholder:"notification" help:"Only messages for this receiver."`
+	Older    model.Duration `placeholder:"1h" help:"Only messages that were received at least so long ago."`
 }
 
 type inboxListCmd struct {
+	inboxFilter
+
 	Status string `default:"dead" enum:"dead,discarded" help:"Status of the messages: dead (a dead letter) or discarded."`
-	Charge string `placeholder:"ID" help:"List only the messages of this charge."`
 	Limit  *int   `placeholder:"N" help:"Number of messages, oldest first. Without it 1000, and with --json all."`
 	JSON   bool   `name:"json" help:"Print the messages as JSON."`
 }
@@ -42,6 +56,30 @@ func (l inboxListCmd) Validate() error {
 	return nil
 }
 
+// read returns the messages of a status that the filter selects, at most limit, in the order in
+// which they were received.
+func (f inboxFilter) read(ctx context.Context, db *postgres.DB, status inbox.Status, limit int) (entries []inbox.Entry, err error) {
+	var until time.Time
+	if err := db.QueryRow(ctx, `select clock_timestamp() - $1::interval`, time.Duration(f.Older)).Scan(&until); err != nil {
+		return nil, fmt.Errorf("read the database's time: %w", err)
+	}
+	matches := func(want, is string) bool { return want == "" || want == is }
+	for after, more := int64(0), true; more && len(entries) < limit; {
+		page, err := inbox.List(ctx, db, status, after, inboxPage)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range page {
+			after = e.Number
+			if matches(f.Charge, e.OrderingKey) && matches(f.Type, e.Type) && matches(f.Receiver, e.Receiver) && !e.ReceivedAt.After(until) {
+				entries = append(entries, e)
+			}
+		}
+		more = len(page) == inboxPage
+	}
+	return entries[:min(limit, len(entries))], nil
+}
+
 // run prints a note on stderr where the limit left some out. A program gets all: it could
 // not see that some are left out.
 func (l inboxListCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
@@ -49,21 +87,11 @@ func (l inboxListCmd) run(ctx context.Context, c *console, db *postgres.DB) erro
 	if l.Limit != nil {
 		limit = *l.Limit
 	} else if l.JSON {
-		limit = math.MaxInt
+		limit = math.MaxInt - 1
 	}
-	var entries []inbox.Entry
-	for after, more := int64(0), true; more && len(entries) <= limit; {
-		page, err := inbox.List(ctx, db, inbox.Status(l.Status), after, inboxPage)
-		if err != nil {
-			return err
-		}
-		for _, e := range page {
-			after = e.Number
-			if l.Charge == "" || e.OrderingKey == l.Charge {
-				entries = append(entries, e)
-			}
-		}
-		more = len(page) == inboxPage
+	entries, err := l.read(ctx, db, inbox.Status(l.Status), limit+1)
+	if err != nil {
+		return err
 	}
 	const header = "ID\tRECEIVED (UTC)\tRECEIVER\tCHARGE\tTYPE\tATTEMPTS\tWAITS\tDEATHS\tBEHIND\tREASON"
 	printList(&c.stdout, l.JSON, entries[:min(limit, len(entries))], header, func(e inbox.Entry) []any {
@@ -136,37 +164,91 @@ func (s inboxShowCmd) run(ctx context.Context, c *console, db *postgres.DB) erro
 }
 
 type inboxRetryCmd struct {
-	IDs  []int64 `arg:"" name:"id" help:"Messages, by their numbers in the list."`
-	JSON bool    `name:"json" help:"Print the messages as JSON."`
+	IDs []int64 `arg:"" optional:"" name:"id" help:"Messages, by their numbers in the list. Without them the dead letters that the flags select."`
+
+	inboxFilter
+
+	All            bool   `help:"All dead letters."`
+	DryRun         bool   `help:"Print the dead letters, and change nothing."`
+	LimitPerSecond int    `placeholder:"N" help:"Decide on at most so many in a second. Without it as fast as the database stores the decisions."`
+	Reason         string `placeholder:"TEXT" help:"Why, for the list of operators' actions."`
+	JSON           bool   `name:"json" help:"Print the messages as JSON."`
+}
+
+const longestReason = 500 // runes, as in the console
+
+func (r inboxRetryCmd) check() error {
+	filtered := r.inboxFilter != inboxFilter{}
+	switch {
+	case len(r.IDs) == 0 && !filtered && !r.All:
+		return errors.New("say which: numbers, --charge, --type, --receiver, --older, or --all")
+	case len(r.IDs) > 0 && (filtered || r.All || r.DryRun), filtered && r.All:
+		return errors.New("numbers, flags that select, or --all, but only one of them; --dry-run is for the flags")
+	case r.Older < 0 || r.LimitPerSecond < 0:
+		return errors.New("--older and --limit-per-second must not be negative")
+	case utf8.RuneCountInString(r.Reason) > longestReason:
+		return fmt.Errorf("--reason has more than %d characters", longestReason)
+	}
+	return nil
+}
+
+// options let the trigger that records the decisions know the reason.
+func (r inboxRetryCmd) options() postgres.Options {
+	return postgres.Options{Settings: map[string]string{"payonce.reason": r.Reason}}
 }
 
 func (r inboxRetryCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
 	return r.each(ctx, c, db, inbox.Retry)
 }
 
-type inboxDiscardCmd inboxRetryCmd
+type inboxDiscardCmd struct{ inboxRetryCmd }
 
 func (d inboxDiscardCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
-	return inboxRetryCmd(d).each(ctx, c, db, inbox.Discard)
+	return d.each(ctx, c, db, inbox.Discard)
 }
 
-// each decides on the messages in the order given. One that cannot be decided on is named on
-// stderr and does not keep the others from it; the exit code is then 1.
+// each decides on the messages in the order given, or in which they were received. One that
+// cannot be decided on is named on stderr and does not keep the others from it; the exit code
+// is then 1. Another error ends it.
+//
+// If we die here: each message is decided on, with its operator and reason, or still a dead
+// letter. The operator repeats the command, which selects what is left.
+// Test: TestInboxDecisions_ofManyMessages.
 func (r inboxRetryCmd) each(
 	ctx context.Context, c *console, db *postgres.DB,
 	decide func(ctx context.Context, q postgres.Querier, number int64, actor string) error,
 ) error {
+	numbers := r.IDs
+	if len(numbers) == 0 { // all at first: what dies anew meanwhile is not selected once more
+		selected, err := r.read(ctx, db, inbox.StatusDead, math.MaxInt)
+		if err != nil {
+			return err
+		}
+		for _, e := range selected {
+			numbers = append(numbers, e.Number)
+		}
+	}
+	pace := rate.NewLimiter(rate.Inf, 1)
+	if r.LimitPerSecond > 0 {
+		pace.SetLimit(rate.Limit(r.LimitPerSecond))
+	}
 	decided := []inbox.Entry{}
 	var refused []error
-	for _, id := range r.IDs {
-		err := decide(ctx, db, id, operator())
+	for _, number := range numbers {
+		err := pace.Wait(ctx)
+		if err == nil && !r.DryRun {
+			err = decide(ctx, db, number, operator())
+		}
 		var e inbox.Entry
 		if err == nil {
-			e, err = inbox.Show(ctx, db, id)
+			e, err = inbox.Show(ctx, db, number)
 		}
 		if err != nil {
 			refused = append(refused, err)
-			continue
+			if errors.Is(err, inbox.ErrNoMessage) || errors.Is(err, inbox.ErrNotDeadLetter) {
+				continue
+			}
+			break
 		}
 		decided = append(decided, e)
 		if !r.JSON {
@@ -175,6 +257,12 @@ func (r inboxRetryCmd) each(
 	}
 	if r.JSON {
 		c.stdout.json(map[string]any{"data": decided})
+	}
+	switch {
+	case r.DryRun:
+		c.stderr.printf("%d dead letters are selected, nothing was changed\n", len(decided))
+	case len(r.IDs) == 0:
+		c.stderr.printf("%d of %d dead letters are decided on\n", len(decided), len(numbers))
 	}
 	return errors.Join(refused...)
 }

@@ -1,18 +1,25 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/common/model"
 
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // put puts a message with a status into the inbox and returns its number.
@@ -70,7 +77,7 @@ func TestInboxList(t *testing.T) {
 		more bool
 	}{
 		{"dead letters, in their order", inboxListCmd{Status: "dead", Limit: new(10)}, []int64{first, second, third}, false},
-		{"those of one charge", inboxListCmd{Status: "dead", Charge: "ch_1", Limit: new(10)}, []int64{first, third}, false},
+		{"those of one charge", inboxListCmd{inboxFilter: inboxFilter{Charge: "ch_1"}, Status: "dead", Limit: new(10)}, []int64{first, third}, false},
 		{"so many, and whether there are more", inboxListCmd{Status: "dead", Limit: new(2)}, []int64{first, second}, true},
 		{"all there are is not too many", inboxListCmd{Status: "dead", Limit: new(3)}, []int64{first, second, third}, false},
 		{"discarded ones", inboxListCmd{Status: "discarded", Limit: new(10)}, []int64{gone}, false},
@@ -92,8 +99,7 @@ func TestInboxList(t *testing.T) {
 	}
 }
 
-// The runbook retries what a list for programs holds, so it holds all; one for people has a
-// limit.
+// A list for programs holds all; one for people has a limit.
 func TestInboxList_readsEveryPage(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
@@ -108,7 +114,7 @@ select 'r', i::text, 'ch_' || i % 2, 't', '', '{}', '', 'dead'
 		t.Fatal(err)
 	}
 	for charge, want := range map[string]int{"": n, "ch_1": inboxPage + 1} {
-		if got, more := listed(t, db, inboxListCmd{Status: "dead", Charge: charge}); len(got) != want || more {
+		if got, more := listed(t, db, inboxListCmd{inboxFilter: inboxFilter{Charge: charge}, Status: "dead"}); len(got) != want || more {
 			t.Errorf("%d messages of %q, more %t, want %d", len(got), charge, more, want)
 		}
 	}
@@ -143,16 +149,16 @@ func TestInboxDecisions(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)
 	for name, test := range map[string]struct {
-		decide func(ids []int64, asJSON bool) databaseCommand
+		decide func(inboxRetryCmd) databaseCommand
 		status string
 	}{
-		"retry":   {func(ids []int64, asJSON bool) databaseCommand { return inboxRetryCmd{ids, asJSON} }, "pending"},
-		"discard": {func(ids []int64, asJSON bool) databaseCommand { return inboxDiscardCmd{ids, asJSON} }, "discarded"},
+		"retry":   {func(c inboxRetryCmd) databaseCommand { return c }, "pending"},
+		"discard": {func(c inboxRetryCmd) databaseCommand { return inboxDiscardCmd{c} }, "discarded"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			first, done, last := put(t, db, name, "dead", "{}"), put(t, db, name, "done", "{}"), put(t, db, name, "dead", "{}")
-			out, _, err := execute(t, db, test.decide([]int64{first, done, 999, last}, true))
+			out, _, err := execute(t, db, test.decide(inboxRetryCmd{IDs: []int64{first, done, 999, last}, JSON: true}))
 			if !errors.Is(err, inbox.ErrNotDeadLetter) || !errors.Is(err, inbox.ErrNoMessage) || strings.Count(err.Error(), "\n") != 1 {
 				t.Errorf("the error is %v", err)
 			}
@@ -164,11 +170,79 @@ func TestInboxDecisions(t *testing.T) {
 			}
 			number := put(t, db, "ch of "+name, "dead", "{}")
 			want := fmt.Sprintf("%d %s: charge.requested.v1 of ch of %s for fulfillment\n", number, test.status, name)
-			if out := mustExecute(t, db, test.decide([]int64{number}, false)); out != want {
+			if out := mustExecute(t, db, test.decide(inboxRetryCmd{IDs: []int64{number}})); out != want {
 				t.Errorf("printed %q, want %q", out, want)
 			}
 		})
 	}
+}
+
+// interrupted cancels a command when it has printed so many lines.
+type interrupted struct {
+	lines  int
+	cancel context.CancelFunc
+}
+
+func (w *interrupted) Write(text []byte) (int, error) {
+	if w.lines--; w.lines == 0 {
+		w.cancel()
+	}
+	return len(text), nil
+}
+
+// TestInboxDecisions_ofManyMessages: flags select dead letters. Each decision is recorded as a
+// single one's is, or not made.
+func TestInboxDecisions_ofManyMessages(t *testing.T) {
+	t.Parallel()
+	url := testdb.URL(t)
+	var all []int64
+	command := inboxRetryCmd{Reason: "the shop is back", JSON: true}
+	options := command.options()
+	options.AllowUnsafeDurability = true
+	db, err := environment{DatabaseURL: program.Secret(url), AllowPlaintext: true}.open(t.Context(), options)
+	testdb.Must(t, err)
+	t.Cleanup(db.Close)
+	for _, receiver := range []string{"notification", "notification", "fulfillment", "notification"} {
+		all = append(all, put(t, db, "ch_1", "dead", "{}"))
+		testdb.All[int64](t, db, `update inbox set receiver = $2, received_at = now() - interval '2h' where id = $1 returning id`, all[len(all)-1], receiver)
+	}
+	young := put(t, db, "ch_2", "dead", "{}")
+	put(t, db, "ch_2", "done", "{}")
+	numbers := func(c databaseCommand) (numbers []int64) {
+		for _, m := range dataOf[struct{ inbox.Entry }](t, mustExecute(t, db, c)) {
+			numbers = append(numbers, m.Number)
+		}
+		return numbers
+	}
+	for name, test := range map[string]struct {
+		filter inboxFilter
+		all    bool
+		want   []int64
+	}{
+		"a charge's":      {inboxFilter{Charge: "ch_2"}, false, []int64{young}},
+		"a receiver's":    {inboxFilter{Receiver: "notification"}, false, []int64{all[0], all[1], all[3]}},
+		"of a type":       {inboxFilter{Type: "charge.requested.v1", Charge: "ch_2"}, false, []int64{young}},
+		"of another type": {inboxFilter{Type: "refund.failed.v1"}, false, nil},
+		"old ones":        {inboxFilter{Older: model.Duration(time.Hour)}, false, all},
+		"all":             {inboxFilter{}, true, append(slices.Clone(all), young)},
+	} {
+		dry := inboxRetryCmd{inboxFilter: test.filter, All: test.all, DryRun: true, JSON: true}
+		testrun.Same(t, name, test.want, numbers(dry))
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	stopped := inboxRetryCmd{inboxFilter: inboxFilter{Receiver: "notification"}, LimitPerSecond: 1000}
+	if err := stopped.run(ctx, newConsole(&interrupted{2, cancel}, io.Discard), db); !errors.Is(err, context.Canceled) {
+		t.Errorf("the error is %v", err)
+	}
+	command.inboxFilter = stopped.inboxFilter
+	testrun.Same(t, "left after the interruption", all[3:], numbers(command))
+	testrun.Same(t, "discarded", []int64{young}, numbers(inboxDiscardCmd{inboxRetryCmd{inboxFilter: inboxFilter{Charge: "ch_2"}, JSON: true}}))
+	testrun.Same(t, "left", []int64{all[2]}, numbers(inboxListCmd{Status: "dead", JSON: true}))
+	var want []string
+	for i, number := range []int64{all[0], all[1], all[3], young} {
+		want = append(want, fmt.Sprintf("inbox %s %d %s the shop is back", []string{"retry", "retry", "retry", "discard"}[i], number, operator()))
+	}
+	testrun.Same(t, "recorded", want, testdb.All[string](t, db, `select concat_ws(' ', action, subject, actor, after ->> 'reason') from operator_actions where action like 'inbox%' order by action_id`))
 }
 
 func TestOperator_hasAName(t *testing.T) {
