@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -40,7 +41,9 @@ func (auditCmd) options() postgres.Options {
 // not look like one that found nothing.
 func (a auditCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
 	return withProvider(func(client *stripe.Client) error {
-		report, err := audit.Run(ctx, db)
+		done, end := c.progress("auditing, statements")
+		report, err := audit.Run(ctx, counted{db, done})
+		end()
 		if err != nil {
 			return err
 		}
@@ -56,7 +59,7 @@ func (a auditCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
 		default:
 			var checks []audit.Check
 			var missed []string
-			if checks, missed, unfinished = reconcile(ctx, db, client); unfinished == nil {
+			if checks, missed, unfinished = reconcile(ctx, c, db, client); unfinished == nil {
 				audit.Record(results, audit.ScopeProvider, checks...)
 				report.Add(checks...)
 			}
@@ -138,7 +141,21 @@ func reread(ctx context.Context, c *console, db *postgres.DB, charges []string) 
 	return nil
 }
 
-func reconcile(ctx context.Context, db *postgres.DB, client *stripe.Client) ([]audit.Check, []string, error) {
+// counted counts what the audit reads.
+type counted struct {
+	*postgres.DB
+
+	reads *atomic.Int64
+}
+
+func (c counted) Read(ctx context.Context, b *pgx.Batch) error {
+	c.reads.Add(1)
+	return c.DB.Read(ctx, b)
+}
+
+func reconcile(ctx context.Context, c *console, db *postgres.DB, client *stripe.Client) ([]audit.Check, []string, error) {
+	listed, end := c.progress("reconciling, of the provider's lists")
+	defer end()
 	account, err := client.Account(ctx)
 	if err == nil {
 		err = restore.CheckAccount(ctx, db, account.ID, account.Live)
@@ -147,19 +164,19 @@ func reconcile(ctx context.Context, db *postgres.DB, client *stripe.Client) ([]a
 		return nil, nil, err
 	}
 	return audit.Reconcile(ctx, db,
-		translate(client.Intents(ctx, time.Time{}), func(in stripe.Intent) audit.Listed {
+		translate(listed, client.Intents(ctx, time.Time{}), func(in stripe.Intent) audit.Listed {
 			return audit.Listed{
 				ID: in.ID, Reference: in.Reference, PaymentIntent: in.ID,
 				Status: string(in.Status), Amount: in.AmountReceived, Currency: in.Currency,
 			}
 		}),
-		translate(client.Refunds(ctx), func(r stripe.Refund) audit.Listed {
+		translate(listed, client.Refunds(ctx), func(r stripe.Refund) audit.Listed {
 			return audit.Listed{
 				ID: r.ID, Reference: r.Reference, PaymentIntent: r.PaymentIntent,
 				Status: r.Status, Amount: r.Amount, Currency: r.Currency,
 			}
 		}),
-		translate(client.Disputes(ctx), func(d stripe.Dispute) audit.Listed {
+		translate(listed, client.Disputes(ctx), func(d stripe.Dispute) audit.Listed {
 			return audit.Listed{
 				ID: d.ID, PaymentIntent: d.PaymentIntent, Currency: d.Currency, Status: cmp.Or(d.Closed, string(domain.DisputeOpen)),
 				Amount: d.Withdrawn + d.WithdrawnFee - d.Reinstated - d.ReinstatedFee,
@@ -167,10 +184,11 @@ func reconcile(ctx context.Context, db *postgres.DB, client *stripe.Client) ([]a
 		}))
 }
 
-// translate turns a list of the provider's into the audit's.
-func translate[S any](list iter.Seq2[S, error], to func(S) audit.Listed) iter.Seq2[audit.Listed, error] {
+// translate turns a list of the provider's into the audit's, and counts it.
+func translate[S any](listed *atomic.Int64, list iter.Seq2[S, error], to func(S) audit.Listed) iter.Seq2[audit.Listed, error] {
 	return func(yield func(audit.Listed, error) bool) {
 		for s, err := range list {
+			listed.Add(1)
 			if !yield(to(s), err) {
 				return
 			}

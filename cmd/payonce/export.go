@@ -98,15 +98,17 @@ func (e exportCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // it only reads
 	var p posted
 	out := bufio.NewWriter(&c.stdout)
-	write, events, progress := e.writer(out), int64(0), c.progress("exported")
+	write := e.writer(out)
+	c.live = false // stdout may be the same terminal
+	events, end := c.progress("events exported")
+	defer end()
 	rows, _ := tx.Query(ctx, selectPosted, e.From.Time, e.To.Time, e.Merchant) // ForEachRow returns its error
 	_, err = pgx.ForEachRow(rows, []any{&p.EventID, &p.ChargeID, &p.Version, &p.Type, &p.MerchantID, &p.RecordedAt, &p.OrderID, &p.Legs}, func() error {
-		events++
-		progress(events)
+		events.Add(1)
 		return write(p)
 	})
 	if err != nil {
-		return fmt.Errorf("export event %d: %w", events, err)
+		return fmt.Errorf("export event %d: %w", events.Load(), err)
 	}
 	return out.Flush()
 }

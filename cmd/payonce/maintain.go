@@ -92,7 +92,9 @@ func (r outboxRepairCmd) run(ctx context.Context, c *console, db *postgres.DB) e
 			return err
 		}
 	}
+	_, end := c.progress("numbering what was restored anew")
 	done, err := restore.Repair(ctx, db)
+	end()
 	if err != nil {
 		return err
 	}
@@ -125,9 +127,10 @@ func (rebuildCmd) options() postgres.Options {
 	}
 }
 
-// run prints its progress on stderr.
 func (r rebuildCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
-	found, err := ledger.Rebuild(ctx, db, c.progress("folded"))
+	done, end := c.progress("events folded")
+	found, err := ledger.Rebuild(ctx, db, done.Store)
+	end()
 	switch {
 	case err != nil && found.InDoubt:
 		return fmt.Errorf("whether the new ones are live is not known, so rebuild again: %w", err)

@@ -31,7 +31,9 @@ func (planCmd) options() postgres.Options {
 
 // run exits with 1 if there are findings, or if the plan could not be finished.
 func (p planCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
-	found, err := newPlan(ctx, db, c.progress("read"))
+	done, end := c.progress("events read")
+	found, err := newPlan(ctx, db, done.Store)
+	end()
 	if err != nil {
 		return err
 	}

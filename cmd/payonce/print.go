@@ -4,30 +4,61 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"strings"
+	"sync/atomic"
 	"text/tabwriter"
 	"time"
 	"unicode"
+
+	"github.com/mattn/go-isatty"
 )
 
 // console is what a command prints on: results on stdout, remarks on stderr.
-type console struct{ stdout, stderr printer }
+type console struct {
+	stdout, stderr printer
 
-func newConsole(stdout, stderr io.Writer) *console {
-	return &console{stdout: printer{w: stdout}, stderr: printer{w: stderr}}
+	live  bool          // stderr is a terminal
+	every time.Duration // between two lines of progress
 }
 
-// progress returns a function that a long command calls with the number of events so far, which
-// it prints each hundred thousand.
-func (c *console) progress(done string) func(events int64) {
-	const every = 100_000
-	reported := int64(0)
-	return func(events int64) {
-		if events/every > reported {
-			reported = events / every
-			c.stderr.printf("%d events %s\n", events, done)
-		}
+func newConsole(stdout, stderr io.Writer) *console {
+	c := &console{stdout: printer{w: stdout}, stderr: printer{w: stderr}, every: 10 * time.Second}
+	if file, ok := stderr.(*os.File); ok && isatty.IsTerminal(file.Fd()) {
+		c.live, c.every = true, time.Second
 	}
+	return c
+}
+
+// progress prints on stderr what a long command does, until end is called: how long, and what the
+// command counts in done. On a terminal it is one line, written anew each second; else a line
+// each ten seconds. Until the end nothing else is printed on stderr.
+func (c *console) progress(what string) (done *atomic.Int64, end func()) {
+	done = &atomic.Int64{}
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	format, last := "%s%s, %s\n", ""
+	if c.live {
+		format, last = "\r\x1b[K%s%s, %s", "\r\x1b[K"
+	}
+	go func() {
+		defer close(stopped)
+		tick := time.NewTicker(c.every)
+		defer tick.Stop()
+		for spent := c.every; ; spent += c.every {
+			select {
+			case <-stop:
+				c.stderr.printf("%s", last)
+				return
+			case <-tick.C:
+			}
+			number := ""
+			if n := done.Load(); n > 0 {
+				number = fmt.Sprintf(": %d", n)
+			}
+			c.stderr.printf(format, what, number, spent)
+		}
+	}()
+	return done, func() { close(stop); <-stopped }
 }
 
 // printer prints on one stream. It keeps the first error, after which it prints nothing.

@@ -2,14 +2,17 @@ package main
 
 import (
 	"errors"
+	"io"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/audit"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 type fullDisk struct{}
@@ -99,5 +102,44 @@ WHEN (UTC)               CHARGE  KIND  WHAT              WHO   DETAIL
 	var out strings.Builder
 	if (auditCmd{Quiet: true}).print(&printer{w: &out}, audit.Report{OK: true}); out.Len() > 0 {
 		t.Errorf("a quiet audit prints %q of what is in order", &out)
+	}
+}
+
+func TestProgress_isALineOrReplacesIt(t *testing.T) {
+	t.Parallel()
+	for live, want := range map[bool]string{
+		true:  "\r\x1b[Kevents read, 1s\r\x1b[Kevents read: 7, 2s\r\x1b[K",
+		false: "events read, 1s\nevents read: 7, 2s\n",
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var said strings.Builder
+			c := newConsole(io.Discard, &said)
+			c.live, c.every = live, time.Second
+			done, end := c.progress("events read")
+			<-time.After(c.every * 3 / 2)
+			done.Store(7)
+			<-time.After(c.every)
+			end()
+			testrun.Same(t, "on stderr", want, said.String())
+		})
+	}
+}
+
+func TestProgress_isOfWhatTakesLong(t *testing.T) {
+	t.Parallel()
+	db, _ := booked(t, 3)
+	for says, command := range map[string]databaseCommand{
+		"auditing, statements: ":           auditCmd{NoProvider: true},
+		"events folded: 3, ":               rebuildCmd{},
+		"events read: 3, ":                 planCmd{},
+		"numbering what was restored anew": outboxRepairCmd{Force: true},
+	} {
+		var said strings.Builder
+		c := newConsole(io.Discard, &said)
+		c.every = time.Microsecond
+		_ = command.run(t.Context(), c, db) // an audit of these charges finds something
+		if !strings.Contains(said.String(), says) {
+			t.Errorf("%T prints %q", command, said.String())
+		}
 	}
 }
