@@ -40,6 +40,8 @@ type commands struct {
 	Rebuild     rebuildCmd     `cmd:"" help:"Rebuild the projections (the list of charges and the balances) from the ledger, under traffic."`
 	Timeline    timelineCmd    `cmd:"" help:"Print everything that is recorded about a charge, in order of time."`
 	Healthcheck healthcheckCmd `cmd:"" help:"Exit with 0 if a URL answers 200."`
+	Completion  completionCmd  `cmd:"" help:"Print the script by which a shell completes commands and flags."`
+	Complete    completeCmd    `cmd:"" hidden:""`
 
 	Version kong.VersionFlag `help:"Print the version and the commit, and exit."`
 }
