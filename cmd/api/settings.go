@@ -20,11 +20,6 @@ type settings struct {
 	DatabaseURL program.Secret `env:"DATABASE_URL,required,notEmpty"`
 	// Address to listen on: the API, its documentation and health checks.
 	HTTPAddr string `env:"HTTP_ADDR" envDefault:"127.0.0.1:8080"`
-	// File with the certificate, in PEM, by which HTTP_ADDR serves TLS. It is read again when it has
-	// changed. Empty: HTTP without TLS, for a proxy that ends TLS.
-	TLSCertFile string `env:"TLS_CERT_FILE"`
-	// File with the key of that certificate, in PEM.
-	TLSKeyFile string `env:"TLS_KEY_FILE"`
 	// Address to listen on: metrics, and profiles of Go's pprof. Empty: metrics are on HTTP_ADDR,
 	// and there are no profiles.
 	MetricsAddr string `env:"METRICS_ADDR"`
@@ -73,6 +68,8 @@ type settings struct {
 	// Secret by which Stripe signs its webhooks. Two, separated by a comma, while one replaces the
 	// other. Empty: webhooks of Stripe are refused.
 	StripeWebhookSecret program.Secret `env:"STRIPE_WEBHOOK_SECRET"`
+
+	program.Certificate
 }
 
 // Bounds of IN_FLIGHT_WAIT: a request must end before its own time-out.
@@ -90,8 +87,6 @@ var inFlightStatus = map[string]int{
 // Check refuses settings with which the api cannot work.
 func (s settings) Check() error {
 	switch {
-	case (s.TLSCertFile == "") != (s.TLSKeyFile == ""):
-		return errors.New("one of TLS_CERT_FILE and TLS_KEY_FILE is set: set both, or none to serve without TLS")
 	case s.IdempotencyRetention <= 0:
 		return errors.New("IDEMPOTENCY_RETENTION is not positive: keys would expire before a client could retry")
 	case s.IdempotencyKeyMode != "required" && s.IdempotencyKeyMode != "natural":
@@ -107,7 +102,7 @@ func (s settings) Check() error {
 	case s.InFlightWait < shortestWait || s.InFlightWait > longestWait:
 		return fmt.Errorf("IN_FLIGHT_WAIT is %s: set it between %s and %s", s.InFlightWait, shortestWait, longestWait)
 	}
-	return nil
+	return s.Certificate.Check()
 }
 
 // wait is how long a request waits for another one with its key.
@@ -120,9 +115,7 @@ func (s settings) wait() time.Duration {
 
 // protect sets the server's TLS. Without TLS it warns where others may read API keys.
 func (s settings) protect(server *http.Server, log *slog.Logger) (err error) {
-	if s.TLSCertFile != "" {
-		server.TLSConfig, err = program.TLS(log, s.TLSCertFile, s.TLSKeyFile)
-	} else if !program.Local(s.HTTPAddr) {
+	if server.TLSConfig, err = s.TLS(log); s.TLSCertFile == "" && !program.Local(s.HTTPAddr) {
 		log.Warn("HTTP_ADDR is reachable over a network without TLS, so API keys can be read on the way: set TLS_CERT_FILE and TLS_KEY_FILE, or let only a proxy reach it")
 	}
 	return err

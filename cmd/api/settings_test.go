@@ -129,7 +129,7 @@ func TestProtect(t *testing.T) {
 			t.Errorf("%s: the log is %q", addr, log)
 		}
 	}
-	absent := settings{HTTPAddr: ":8080", TLSCertFile: "absent.crt", TLSKeyFile: "absent.key"}
+	absent := settings{HTTPAddr: ":8080", Certificate: program.Certificate{TLSCertFile: "absent.crt", TLSKeyFile: "absent.key"}}
 	if err := absent.protect(&http.Server{ReadHeaderTimeout: time.Second}, slog.New(slog.DiscardHandler)); err == nil {
 		t.Error("a certificate that is absent is accepted")
 	}

@@ -65,22 +65,16 @@ func serveDemo(ctx context.Context, o *demo.Options) error {
 			return err
 		}
 	}
-	s.Access, s.TrustedProxies, s.TLSCertFile, s.TLSKeyFile = "open", nil, "", ""
-	c := web.New(web.Options{Settings: s, Lab: crashLab{o.Lab}, Log: slog.New(slog.DiscardHandler), Now: time.Now})
+	s.Access, s.TrustedProxies, s.Certificate = "open", nil, program.Certificate{}
+	var actions []web.Action
+	for _, a := range o.Lab.Actions() {
+		actions = append(actions, web.Action{Name: a.Name, Group: a.Group, Title: a.Title, What: a.What, Shows: a.Shows})
+	}
+	c := web.New(web.Options{Settings: s, Actions: actions, Do: o.Lab.Do, Log: slog.New(slog.DiscardHandler), Now: time.Now})
 	go func() { _ = c.Serve(ctx, listener) }() // it ends with the program
 	o.ConsoleURL = "http://" + listener.Addr().String()
 	o.Show = func(ctx context.Context, url string) error {
 		return c.Run(ctx, url, postgres.Options{AllowPlaintext: true})
 	}
 	return nil
-}
-
-// crashLab is the lab of a demo, as the console has it.
-type crashLab struct{ *demo.Lab }
-
-func (l crashLab) Actions() (actions []web.Action) {
-	for _, a := range l.Lab.Actions() {
-		actions = append(actions, web.Action{Name: a.Name, Group: a.Group, Title: a.Title, What: a.What, Shows: a.Shows})
-	}
-	return actions
 }

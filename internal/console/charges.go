@@ -3,7 +3,6 @@ package console
 import (
 	_ "embed"
 	"encoding/json"
-	"net/http"
 	"slices"
 	"strings"
 
@@ -16,6 +15,8 @@ var (
 	selectCharges string
 	//go:embed named.sql
 	selectNamed string
+	//go:embed assets/tour.json
+	tour []byte
 )
 
 const (
@@ -34,17 +35,17 @@ type search struct {
 	Next string // the charge before the next page; "" if there is none
 }
 
-func (c *Console) charges(r *http.Request) (any, error) {
+func (c *Console) charges(r request) (any, error) {
 	q := r.URL.Query()
 	s := search{
 		Name: strings.TrimSpace(q.Get("q")), Status: q.Get("status"), Amount: strings.TrimSpace(q.Get("amount")),
 		Statuses: []domain.Status{"pending", "requires_action", "succeeded", "failed", "partially_refunded", "refunded"},
 	}
-	return s, c.find(r, &s, q.Get("after"), pageRows)
+	return &s, c.find(r, &s, q.Get("after"), pageRows)
 }
 
 // find reads a page of a search.
-func (c *Console) find(r *http.Request, s *search, after string, rows int) error {
+func (c *Console) find(r request, s *search, after string, rows int) error {
 	sql, args := selectNamed, []any{s.Name, rows}
 	if s.Name == "" {
 		read := searchRows
@@ -67,10 +68,10 @@ type history struct {
 	Name string
 }
 
-func (c *Console) charge(r *http.Request) (any, error) {
+func (c *Console) charge(r request) (any, error) {
 	if r.Header.Get("X-Redraw") != "" {
 		for range redrawCost {
-			if err := c.live.budget.Wait(r.Context()); err != nil {
+			if err := c.budget.Wait(r.Context()); err != nil {
 				return nil, err
 			}
 		}
@@ -78,14 +79,14 @@ func (c *Console) charge(r *http.Request) (any, error) {
 	return c.history(r, r.PathValue("id"))
 }
 
-func (c *Console) history(r *http.Request, name string) (history, error) {
+func (c *Console) history(r request, name string) (history, error) {
 	t, err := audit.ReadTimeline(r.Context(), c.db.Load(), name, "")
 	return history{t, name}, err
 }
 
 // learn is the tour over a charge, by default the newest that succeeded, of which no refund was
 // asked.
-func (c *Console) learn(r *http.Request) (any, error) {
+func (c *Console) learn(r request) (any, error) {
 	name, newest := r.URL.Query().Get("charge"), search{Status: "succeeded"}
 	if name == "" {
 		if err := c.find(r, &newest, "", 1); err != nil || len(newest.Rows) == 0 {
@@ -96,8 +97,20 @@ func (c *Console) learn(r *http.Request) (any, error) {
 	return c.history(r, name)
 }
 
-// Rows are the entries of a step of the tour: those whose kind, text and author begin so.
-func (h history) Rows(beginnings ...string) (rows []audit.TimelineEntry) {
+// step is a step of the tour. Rows are how the kind, text and author of its rows begin.
+type step struct {
+	Title, File, Func, Text, Dies string
+	Rows                          []string
+}
+
+// Steps are those of the tour.
+func (history) Steps() (steps []step, err error) {
+	err = json.Unmarshal(tour, &steps)
+	return steps, err
+}
+
+// Rows are the entries of a step of the tour.
+func (h history) Rows(beginnings []string) (rows []audit.TimelineEntry) {
 	for _, e := range h.Entries {
 		if slices.ContainsFunc(beginnings, func(b string) bool { return strings.HasPrefix(e.Kind+" "+e.What+" "+e.Who, b) }) {
 			rows = append(rows, e)

@@ -40,6 +40,7 @@ import (
 
 	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/jackc/pgx/v5/pgconn"
+	"golang.org/x/time/rate"
 
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/audit"
@@ -56,7 +57,10 @@ import (
 type Options struct {
 	Settings
 
-	Lab Lab // nil where nothing may be broken
+	Actions []Action // of the lab; none where nothing may be broken
+	// Do takes an action by its name. It says in a sentence what it did, and before how far it has
+	// come. Of the guard lab it also returns what payonce demo --break prints as JSON.
+	Do  func(ctx context.Context, name string, progress func(string)) (said string, finding []byte, err error)
 	Log *slog.Logger
 	Now func() time.Time
 }
@@ -68,16 +72,20 @@ type Console struct {
 	secret   []byte // of CSRF tokens
 	db       atomic.Pointer[postgres.DB]
 	bell     *outbox.Doorbell
-	live     *live
 	client   func(*http.Request) string // its address
 	guesses  *guess.Limiter
 	sessions *lru.Cache[string, *session] // by the ids of their browsers
 	pages    map[string]*template.Template
 	closing  chan struct{} // closed when the server stops, which live pages would hold up
 
+	budget  *rate.Limiter // of live pages and the audit
+	readers atomic.Int64  // live pages that are open
+	newest  atomic.Pointer[tick]
+	audited atomic.Pointer[audited]
+
 	acting  sync.Mutex // while an action of the lab is in flight
-	labbing sync.Mutex // of labbed
-	labbed  laboratory // but for its actions
+	labbing sync.Mutex // while labbed is changed
+	labbed  atomic.Pointer[laboratory]
 }
 
 //go:embed assets
@@ -115,20 +123,24 @@ func New(o Options) *Console {
 	c := &Console{
 		Options: o, secret: []byte(rand.Text()), bell: doorbell.New(o.Log, true), client: guess.Client(o.TrustedProxies),
 		guesses: guess.New(o.AuthenticationFailures), sessions: sessions, pages: map[string]*template.Template{}, closing: make(chan struct{}),
+		budget: rate.NewLimiter(perSecond, 1),
 	}
 	layout := template.Must(template.New("layout.html").Funcs(functions).ParseFS(assets, "assets/layout.html", "assets/parts.html"))
-	for _, page := range []string{"flow", "charges", "charge", "letters", "lab", "learn", "login", "error"} {
-		c.pages[page] = template.Must(template.Must(layout.Clone()).ParseFS(assets, "assets/"+page+".html"))
+	for _, page := range []string{"Flow", "Charges", "Charge", "Dead letters", "Crash lab", "Learn", "Sign in", "Error"} {
+		c.pages[page] = template.Must(template.Must(layout.Clone()).ParseFS(assets, "assets/"+strings.ReplaceAll(strings.ToLower(page), " ", "-")+".html"))
 	}
-	c.live = newLive(c)
+	c.audited.Store(&audited{})
+	c.newest.Store(&tick{audited: &audited{}, over: make(chan struct{}), Err: "The database has not been read yet."})
+	c.labbed.Store(&laboratory{Actions: o.Actions})
 	return c
 }
 
-// render is a part of the live pages.
-func (c *Console) render(part string, data any) []byte {
+// render is a part of a page, nil where it cannot be rendered.
+func (c *Console) render(page, part string, data any) []byte {
 	var b bytes.Buffer
-	if err := c.pages["flow"].ExecuteTemplate(&b, part, data); err != nil {
-		c.Log.Error("a part of a page is not rendered", "part", part, "error", err)
+	if err := c.pages[page].ExecuteTemplate(&b, part, data); err != nil {
+		c.Log.Error("a page is not rendered", "page", page, "part", part, "error", err)
+		return nil
 	}
 	return b.Bytes()
 }
@@ -150,22 +162,22 @@ func (c *Console) Run(ctx context.Context, url string, o postgres.Options) error
 	defer whole.Close()
 	c.db.Store(db)
 	defer c.db.Store(nil)
-	c.live.run(ctx, db, whole)
+	c.read(ctx, db, whole)
 	return nil
 }
 
 // Serve serves the pages on a listener until ctx ends.
-func (c *Console) Serve(ctx context.Context, listener net.Listener) (err error) {
+func (c *Console) Serve(ctx context.Context, listener net.Listener) error {
+	config, err := c.TLS(c.Log)
+	if err != nil {
+		return err
+	}
 	s := &http.Server{
-		Handler: c.Handler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second,
+		Handler:   c.Handler(), //nolint:contextcheck // a request has a context of its own
+		TLSConfig: config, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second,
 		WriteTimeout: time.Minute, IdleTimeout: time.Minute, MaxHeaderBytes: 32 << 10,
 	}
 	s.RegisterOnShutdown(func() { close(c.closing) })
-	if c.TLSCertFile != "" {
-		if s.TLSConfig, err = program.TLS(c.Log, c.TLSCertFile, c.TLSKeyFile); err != nil {
-			return err
-		}
-	}
 	return program.ServeListener(ctx, c.Log, listener, s)
 }
 
@@ -175,63 +187,56 @@ func (c *Console) Handler() http.Handler {
 	for _, name := range []string{"console.css", "console.js", "icon.svg"} {
 		mux.HandleFunc("GET /"+name, func(w http.ResponseWriter, r *http.Request) { http.ServeFileFS(w, r, assets, "assets/"+name) })
 	}
-	for path, page := range map[string]struct {
-		name string
-		data func(*http.Request) (any, error)
-	}{
-		"/{$}": {"flow", c.flow}, "/charges": {"charges", c.charges}, "/charges/{id}": {"charge", c.charge},
-		"/dead-letters": {"letters", c.letters}, "/dead-letters/{n}": {"letters", c.letter}, "/lab": {"lab", c.lab}, "/learn": {"learn", c.learn},
-	} {
-		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
-			var data any
-			_, err := c.allowed(r)
-			if err == nil {
-				data, err = page.data(r)
-			}
-			c.show(w, r, page.name, data, err)
-		})
-	}
 	mux.HandleFunc("GET /live", c.stream)
-	mux.HandleFunc("GET /login", func(w http.ResponseWriter, r *http.Request) { c.show(w, r, "login", nil, nil) })
-	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { c.show(w, r, "", nil, errNoPage) })
-	for path, do := range map[string]action{
-		"/login": c.login, "/logout": c.logout, "/lab": c.act,
-		"/dead-letters/{n}/retry": c.decide(inbox.Retry, false), "/dead-letters/{n}/discard": c.decide(inbox.Discard, true),
+	mux.HandleFunc("GET /login", func(w http.ResponseWriter, r *http.Request) { c.show(w, r, "Sign in", nil, nil) })
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		c.show(w, r, "", nil, problem{http.StatusNotFound, "There is no such page."})
+	})
+	for pattern, h := range map[string]struct {
+		page   string // "" of an action, which returns the path of the page that shows it
+		answer func(request) (any, error)
+	}{
+		"GET /{$}": {"Flow", c.flow}, "GET /charges": {"Charges", c.charges}, "GET /charges/{id}": {"Charge", c.charge},
+		"GET /dead-letters": {"Dead letters", c.letters}, "GET /dead-letters/{n}": {"Dead letters", c.letter},
+		"GET /lab": {"Crash lab", c.lab}, "GET /learn": {"Learn", c.learn},
+		"POST /login": {"", c.login}, "POST /logout": {"", c.logout}, "POST /lab": {"", c.act},
+		"POST /dead-letters/{n}/retry":   {"", c.decide(inbox.Retry, false)},
+		"POST /dead-letters/{n}/discard": {"", c.decide(inbox.Discard, true)},
 	} {
-		mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) {
-			next, err := c.do(w, r, do, path == "/login")
-			if err != nil {
-				c.show(w, r, "", nil, err)
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			data, err := c.answer(w, r, h.answer)
+			if err != nil || h.page != "" {
+				c.show(w, r, h.page, data, err)
 				return
 			}
-			http.Redirect(w, r, next, http.StatusSeeOther)
+			http.Redirect(w, r, fmt.Sprint(data), http.StatusSeeOther)
 		})
 	}
 	return c.guard(mux)
 }
 
-// action does what a form asks for and returns the page that shows it.
-type action func(w http.ResponseWriter, r *http.Request, actor string) (next string, err error)
+// request is one of an operator, "" for a login.
+type request struct {
+	*http.Request
 
-// do takes an action of a form. Only a form that this console gave to this browser is accepted,
-// and, but for the login's, of an operator.
-func (c *Console) do(w http.ResponseWriter, r *http.Request, do action, anonymous bool) (string, error) {
-	if !hmac.Equal([]byte(c.token(r)), []byte(r.PostForm.Get("token"))) {
-		return "", errForeign
-	}
-	actor, err := c.allowed(r)
-	if err != nil && (!anonymous || !errors.Is(err, errNoKey)) {
-		return "", err
-	}
-	return do(w, r, actor)
+	w     http.ResponseWriter
+	actor string
 }
 
-// allowed returns the operator who sends a request that needs the database.
-func (c *Console) allowed(r *http.Request) (string, error) {
-	if c.db.Load() == nil {
-		return "", errNoDatabase
+// answer answers a request that needs the database. Only a form that this console gave to this
+// browser is accepted.
+func (c *Console) answer(w http.ResponseWriter, r *http.Request, answer func(request) (any, error)) (any, error) {
+	if r.Method == http.MethodPost && !hmac.Equal([]byte(c.token(r)), []byte(r.PostForm.Get("token"))) {
+		return nil, errForeign
 	}
-	return c.operator(r)
+	if c.db.Load() == nil {
+		return nil, errNoDatabase
+	}
+	actor, err := c.operator(r)
+	if err != nil && (r.URL.Path != "/login" || !errors.Is(err, errNoKey)) {
+		return nil, err
+	}
+	return answer(request{r, w, actor})
 }
 
 // guard refuses hosts that are not the console's (DNS rebinding) and requests of other sites,
@@ -255,19 +260,17 @@ func (c *Console) guard(next http.Handler) http.Handler {
 			return
 		}
 		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
-		if c.browser(r) == "" {
+		if _, err := r.Cookie(c.cookie()); err != nil {
 			r.AddCookie(c.newID(w))
 		}
-		if err := r.ParseForm(); err != nil || !storable(r.URL.Path+fmt.Sprint(r.Form)) {
-			c.show(w, r, "", nil, errNoText)
+		err := r.ParseForm()
+		if text := r.URL.Path + fmt.Sprint(r.Form); err != nil || !utf8.ValidString(text) || strings.ContainsRune(text, 0) { // which the database cannot hold
+			c.show(w, r, "", nil, problem{http.StatusBadRequest, "The request holds bytes that are no text."})
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
 }
-
-// storable reports whether the database can hold a text.
-func storable(text string) bool { return utf8.ValidString(text) && !strings.ContainsRune(text, 0) }
 
 // problem is an error that a page shows.
 type problem struct {
@@ -278,8 +281,6 @@ type problem struct {
 func (p problem) Error() string { return p.Text }
 
 var (
-	errNoPage     = problem{http.StatusNotFound, "There is no such page."}
-	errNoText     = problem{http.StatusBadRequest, "The request holds bytes that are no text."}
 	errForeign    = problem{http.StatusForbidden, "The form was not sent from this console, or has expired: go back, load the page again, and send it once more."}
 	errNoDatabase = problem{http.StatusServiceUnavailable, "The database is not there yet. The page loads again in a moment."}
 )
@@ -307,10 +308,11 @@ func (c *Console) problemOf(err error) problem {
 
 // view is what every page gets.
 type view struct {
-	Page, Actor, Token string
-	Open               bool
-	Tick               *tick // nil for others than operators
-	Data               any
+	Page, Section string // Page is the title; Section is the path of a link to the page, or to the page above
+	Actor, Token  string
+	Open          bool
+	Tick          *tick // nil for others than operators
+	Data          any
 }
 
 // show writes a page, or in its place what an error says. Nothing of it is stored.
@@ -322,22 +324,19 @@ func (c *Console) show(w http.ResponseWriter, r *http.Request, page string, data
 	status := http.StatusOK
 	if err != nil {
 		p := c.problemOf(err)
-		if page, data, status = "error", p, p.Status; status == http.StatusServiceUnavailable {
+		if page, data, status = "Error", p, p.Status; status == http.StatusServiceUnavailable {
 			w.Header().Set("Refresh", "2")
 		}
 	}
-	v := view{Page: page, Token: c.token(r), Open: c.Access == "open", Data: data}
+	v := view{Page: page, Section: "/" + strings.SplitN(r.URL.Path+"/", "/", 3)[1], Token: c.token(r), Open: c.Access == "open", Data: data}
 	if actor, err := c.operator(r); err == nil {
-		v.Actor = actor
-		v.Tick = c.live.newest.Load()
+		v.Actor, v.Tick = actor, c.newest.Load()
 	}
-	var b bytes.Buffer
-	if err := c.pages[page].ExecuteTemplate(&b, "layout.html", v); err != nil {
-		c.Log.Error("a page is not rendered", "page", page, "error", err)
-		http.Error(w, "The page could not be rendered.", http.StatusInternalServerError)
-		return
+	text := c.render(page, "layout.html", v)
+	if text == nil {
+		status = http.StatusInternalServerError
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(status)
-	_, _ = w.Write(b.Bytes()) // to a browser that may have gone
+	_, _ = w.Write(text) // to a browser that may have gone
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	_ "embed"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -88,12 +87,9 @@ func programsOf(f facts, seen map[string]time.Time) (all []process) {
 func judge(f facts, programs []process) (alive map[string]int, all map[string]wrong) {
 	alive, all = map[string]int{}, map[string]wrong{}
 	dark, attempts := map[string]int{}, f.Rates["attempts"]
+	counts := map[bool]map[string]int{false: alive, true: dark}
 	for _, p := range programs {
-		if p.Gone > 0 {
-			dark[p.Kind]++
-		} else {
-			alive[p.Kind]++
-		}
+		counts[p.Gone > 0][p.Kind]++
 	}
 	for _, w := range []struct {
 		yes            bool
@@ -115,6 +111,3 @@ func judge(f facts, programs []process) (alive map[string]int, all map[string]wr
 	}
 	return alive, all
 }
-
-// flow is the first state of the Flow page.
-func (c *Console) flow(r *http.Request) (any, error) { return c.live.current(r.Context()), nil }

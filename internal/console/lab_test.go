@@ -13,14 +13,14 @@ import (
 	"github.com/payonce/payonce/internal/merchants"
 )
 
-// lab has an action of each kind, which says something, and ends when the test lets it.
+// lab takes an action of each kind, which says something, and ends when the test lets it.
 type lab struct{ end chan struct{} }
 
-func (lab) Actions() []console.Action {
+func actions() []console.Action {
 	return []console.Action{{Name: "kill", Group: "program", Title: "Kill"}, {Name: "once", Group: "guard", Title: "Remove once", Shows: "one answer"}}
 }
 
-func (l lab) Do(_ context.Context, name string, progress func(string)) (string, []byte, error) {
+func (l lab) do(_ context.Context, name string, progress func(string)) (string, []byte, error) {
 	progress("storm " + hostile)
 	<-l.end
 	if name == "kill" {
@@ -35,12 +35,12 @@ func (l lab) Do(_ context.Context, name string, progress func(string)) (string, 
 func TestLab(t *testing.T) {
 	t.Parallel()
 	l := lab{make(chan struct{})}
-	w := newWorld(t, console.Options{Lab: l}, nil)
+	w := newWorld(t, console.Options{Actions: actions(), Do: l.do}, nil)
 	if p := w.post(t, "/login", "/lab", url.Values{"action": {"once"}}); p.url != "/login" {
 		t.Errorf("without a key: %d %s", p.status, p.url)
 	}
 	w.post(t, "/login", "/login", url.Values{"key": {w.key(t, "ops", merchants.Operator)}})
-	sent := w.lines(t, "/live?page=lab&after=0")
+	sent := w.lines(t, "/live?page=Crash+lab&after=0")
 	for _, action := range []string{"once", "kill"} {
 		for form, want := range map[string]int{"token=x&action=" + action: http.StatusForbidden, "action=nothing": http.StatusNotFound} {
 			values, _ := url.ParseQuery(form)

@@ -11,9 +11,9 @@ import (
 // TestLearn_namesCodeThatIsThere: each step of the tour has its function.
 func TestLearn_namesCodeThatIsThere(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("assets/learn.html")
+	text, err := os.ReadFile("assets/tour.json")
 	testdb.Must(t, err)
-	steps := regexp.MustCompile(`"file" "([^"]+)" "func" "([^"]+)"`).FindAllStringSubmatch(string(text), -1)
+	steps := regexp.MustCompile(`"file": "([^"]+)",\s+"func": "([^"]+)"`).FindAllStringSubmatch(string(text), -1)
 	if len(steps) != 10 {
 		t.Errorf("the tour has %d steps", len(steps))
 	}

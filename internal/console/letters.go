@@ -15,37 +15,31 @@ import (
 	"github.com/payonce/payonce/internal/doorbell"
 )
 
-const (
-	longestReason = 500 // characters
-	mostActions   = 20
-)
+const longestReason = 500 // characters
 
 // letters are the page of dead letters, with what operators did lately, or of one message,
 // whatever its status is.
 type letters struct {
-	Status  inbox.Status // of the list
+	List    bool
 	Entries []inbox.Entry
 	Next    int64 // the message before the next page; 0 if there is none
 	Actions []audit.Action
 }
 
-func (c *Console) letters(r *http.Request) (any, error) {
-	q, page := r.URL.Query(), letters{Status: inbox.StatusDead}
-	if q.Get("status") == string(inbox.StatusDiscarded) {
-		page.Status = inbox.StatusDiscarded
-	}
-	var err error
-	if page.Entries, err = inbox.List(r.Context(), c.db.Load(), page.Status, number(q.Get("after")), pageRows); err != nil {
+func (c *Console) letters(r request) (any, error) {
+	entries, err := inbox.List(r.Context(), c.db.Load(), inbox.StatusDead, number(r.URL.Query().Get("after")), pageRows)
+	if err != nil {
 		return nil, err
 	}
-	if len(page.Entries) == pageRows {
-		page.Next = page.Entries[pageRows-1].Number
+	page := letters{List: true, Entries: entries}
+	if len(entries) == pageRows {
+		page.Next = entries[pageRows-1].Number
 	}
-	page.Actions, err = audit.ListActions(r.Context(), c.db.Load(), "", time.Time{}, mostActions)
+	page.Actions, err = audit.ListActions(r.Context(), c.db.Load(), "", time.Time{}, pageRows)
 	return page, err
 }
 
-func (c *Console) letter(r *http.Request) (any, error) {
+func (c *Console) letter(r request) (any, error) {
 	e, err := inbox.Show(r.Context(), c.db.Load(), number(r.PathValue("n")))
 	return letters{Entries: []inbox.Entry{e}}, err
 }
@@ -62,21 +56,20 @@ select set_config('payonce.reason', $1, true)`
 // decide returns an action that stores a decision with its operator and reason, and shows the message.
 //
 // If we die here: the decision is stored with both, or not at all. Test: TestDeadLetters.
-func (c *Console) decide(decision func(context.Context, groupcommit.Querier, int64, string) error, needsReason bool) action {
-	return func(_ http.ResponseWriter, r *http.Request, actor string) (string, error) {
+func (c *Console) decide(decision func(context.Context, groupcommit.Querier, int64, string) error, needsReason bool) func(request) (any, error) {
+	return func(r request) (any, error) {
 		reason := strings.TrimSpace(r.PostForm.Get("reason"))
 		if needsReason && reason == "" || len([]rune(reason)) > longestReason {
-			return "", problem{http.StatusUnprocessableEntity, "Give a reason of at most 500 characters: the audit log keeps it."}
+			return nil, problem{http.StatusUnprocessableEntity, "Give a reason of at most 500 characters: the audit log keeps it."}
 		}
 		ctx := r.Context()
 		err := pgx.BeginFunc(ctx, c.db.Load().Pool(), func(tx pgx.Tx) error {
 			if _, err := tx.Exec(ctx, setReason, reason); err != nil {
 				return err
 			}
-			return decision(ctx, tx, number(r.PathValue("n")), actor)
+			return decision(ctx, tx, number(r.PathValue("n")), r.actor)
 		})
-		c.bell.Ring(doorbell.Inbox)
-		c.live.hurry()
+		c.bell.Ring(doorbell.Inbox | doorbell.Page)
 		return "/dead-letters/" + r.PathValue("n"), err
 	}
 }

@@ -6,11 +6,9 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"golang.org/x/time/rate"
 
 	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/doorbell"
@@ -28,8 +26,7 @@ const (
 
 	auditEvery = 30 * time.Second // from begin to begin, where the audit ends within it
 	auditShare = 10               // the audit uses one part in so many of the time
-	auditRetry = 10 * time.Second
-	redrawCost = 12 // statements of the page of a charge, which a live page reads again within the budget
+	redrawCost = 12               // statements of the page of a charge, which a live page reads again within the budget
 )
 
 // receivers are those of fulfillment, which the console does not link.
@@ -57,73 +54,47 @@ type audited struct {
 	AuditErr string
 }
 
-// live reads the database for all pages.
-type live struct {
-	*Console
-
-	budget  *rate.Limiter
-	wake    chan struct{} // an action was taken, or the first page opened
-	readers atomic.Int64  // pages that are open
-	newest  atomic.Pointer[tick]
-	audited atomic.Pointer[audited]
-}
-
-func newLive(c *Console) *live {
-	l := &live{Console: c, budget: rate.NewLimiter(perSecond, 1), wake: make(chan struct{}, 1)}
-	l.audited.Store(&audited{})
-	l.newest.Store(&tick{audited: &audited{}, over: make(chan struct{}), Err: "The database has not been read yet."})
-	return l
-}
-
 // open lets the loop read until leave is called.
-func (l *live) open() (leave func()) {
-	if l.readers.Add(1) == 1 {
-		l.hurry()
+func (c *Console) open() (leave func()) {
+	if c.readers.Add(1) == 1 {
+		c.bell.Ring(doorbell.Page)
 	}
-	return func() { l.readers.Add(-1) }
+	return func() { c.readers.Add(-1) }
 }
 
-// hurry lets the loop read without its usual pause.
-func (l *live) hurry() {
-	select {
-	case l.wake <- struct{}{}:
-	default: // it does already
+// flow is the first state of the Flow page: it waits a while for a tick that is not old.
+func (c *Console) flow(r request) (any, error) {
+	defer c.open()()
+	if t := c.newest.Load(); c.Now().Sub(t.At) > 2*latest {
+		loop.Pause(r.Context(), 2*time.Second, t.over)
 	}
+	return c.newest.Load(), nil
 }
 
-// current waits a while for a tick that is not old.
-func (l *live) current(ctx context.Context) *tick {
-	defer l.open()()
-	if t := l.newest.Load(); l.Now().Sub(t.At) > 2*latest {
-		loop.Pause(ctx, 2*time.Second, t.over)
-	}
-	return l.newest.Load()
-}
-
-// run reads until ctx ends.
-func (l *live) run(ctx context.Context, db, whole *postgres.DB) {
-	rung := l.bell.Bell(doorbell.Outbox | doorbell.Inbox)
+// read reads until ctx ends.
+func (c *Console) read(ctx context.Context, db, whole *postgres.DB) {
+	rung, wake := c.bell.Bell(doorbell.Outbox|doorbell.Inbox), c.bell.Bell(doorbell.Page)
 	var all sync.WaitGroup
 	defer all.Wait()
-	all.Go(func() { l.bell.Run(ctx, db.Pool()) })
-	all.Go(func() { l.auditAlways(ctx, whole) })
+	all.Go(func() { c.bell.Run(ctx, db.Pool()) })
+	all.Go(func() { c.auditAlways(ctx, whole) })
 	seen := map[string]time.Time{}
 	for ctx.Err() == nil {
-		if l.readers.Load() == 0 {
-			loop.Pause(ctx, time.Hour, l.wake)
+		if c.readers.Load() == 0 {
+			loop.Pause(ctx, time.Hour, wake)
 			continue
 		}
-		began := l.Now()
-		l.budget.Reserve() // the audit waits for it, and pages do not
-		l.tick(ctx, db, seen)
-		loop.Pause(ctx, soonest-l.Now().Sub(began), l.wake)
+		began := c.Now()
+		c.budget.Reserve() // the audit waits for it, and pages do not
+		c.tick(ctx, db, seen)
+		loop.Pause(ctx, soonest-c.Now().Sub(began), wake)
 		loop.Pause(ctx, latest-soonest, rung)
 	}
 }
 
 // tick gives every page what one statement reads. seen is when each program was last seen.
-func (l *live) tick(ctx context.Context, db *postgres.DB, seen map[string]time.Time) {
-	last := l.newest.Load()
+func (c *Console) tick(ctx context.Context, db *postgres.DB, seen map[string]time.Time) {
+	last := c.newest.Load()
 	t := &tick{}
 	var text []byte
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
@@ -137,32 +108,33 @@ func (l *live) tick(ctx context.Context, db *postgres.DB, seen map[string]time.T
 		t.Alive, t.Wrong = judge(t.facts, t.Programs)
 	} else {
 		if last.Err == "" && ctx.Err() == nil {
-			l.Log.WarnContext(ctx, "the database is not read", "error", err)
+			c.Log.WarnContext(ctx, "the database is not read", "error", err)
 		}
 		*t = *last
 		t.Err = "The database does not answer. The page shows what it said last."
 	}
-	t.audited, t.Broken, t.over = l.audited.Load(), 0, make(chan struct{})
+	t.audited, t.Broken, t.over = c.audited.Load(), 0, make(chan struct{})
 	for _, m := range slices.Concat(t.Quick, t.Audit) {
 		t.Broken += int(m.Violated)
 	}
-	t.flow, t.strip = l.render("live", t), l.render("strip", t)
-	l.newest.Store(t)
+	t.flow, t.strip = c.render("Flow", "live", t), c.render("Flow", "strip", t)
+	c.newest.Store(t)
 	close(last.over)
 }
 
 // auditAlways runs whole audits while pages are open.
-func (l *live) auditAlways(ctx context.Context, db *postgres.DB) {
+func (c *Console) auditAlways(ctx context.Context, db *postgres.DB) {
 	for ctx.Err() == nil {
-		began, pause := l.Now(), latest
-		if l.readers.Load() > 0 {
-			report, err := audit.Run(ctx, paced{l, db})
-			next := &audited{report.Checks, l.Now(), ""}
-			if pause = auditEvery - l.Now().Sub(began); err != nil {
-				last := l.audited.Load()
-				pause, next = auditRetry, &audited{last.Audit, last.AuditAt, fmt.Sprintf("The audit could not be finished: %v", err)}
+		began, pause := c.Now(), latest
+		if c.readers.Load() > 0 {
+			report, err := audit.Run(ctx, paced{c, db})
+			next := audited{report.Checks, c.Now(), ""}
+			if err != nil {
+				next = *c.audited.Load()
+				next.AuditErr = fmt.Sprintf("The audit could not be finished: %v", err)
 			}
-			l.audited.Store(next)
+			c.audited.Store(&next)
+			pause = auditEvery - c.Now().Sub(began)
 		}
 		loop.Pause(ctx, pause, nil)
 	}
@@ -171,7 +143,7 @@ func (l *live) auditAlways(ctx context.Context, db *postgres.DB) {
 // paced is the audit's database. It sends one statement at a time, within the budget, and rests
 // in proportion to what the last one took. Its sessions read whole tables anyway.
 type paced struct {
-	*live
+	*Console
 
 	db *postgres.DB
 }

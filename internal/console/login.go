@@ -42,10 +42,7 @@ type session struct {
 // cookie is the name of the cookie. With TLS it is one that no other host and no page without TLS
 // can set.
 func (c *Console) cookie() string {
-	if c.tls() {
-		return "__Host-payonce_console"
-	}
-	return "payonce_console"
+	return map[bool]string{true: "__Host-"}[c.tls()] + "payonce_console"
 }
 
 // newID gives a browser another id.
@@ -59,10 +56,7 @@ func (c *Console) newID(w http.ResponseWriter) *http.Cookie {
 
 // browser is the id of the browser that sends a request.
 func (c *Console) browser(r *http.Request) string {
-	id, err := r.Cookie(c.cookie())
-	if err != nil {
-		return ""
-	}
+	id, _ := r.Cookie(c.cookie()) // guard gives each request one
 	return id.Value
 }
 
@@ -116,29 +110,29 @@ func (c *Console) ask(ctx context.Context, key, from string) error {
 }
 
 // login begins a session under a new id. A wrong key counts as a guess of the client.
-func (c *Console) login(w http.ResponseWriter, r *http.Request, _ string) (string, error) {
-	from, key := c.client(r), strings.TrimSpace(r.PostForm.Get("key"))
+func (c *Console) login(r request) (any, error) {
+	from, key := c.client(r.Request), strings.TrimSpace(r.PostForm.Get("key"))
 	if c.guesses.Refuses(from, c.Now()) {
-		return "", errGuessing
+		return nil, errGuessing
 	}
 	if err := c.ask(r.Context(), key, from); err != nil {
 		if errors.Is(err, errWrongKey) {
 			c.guesses.Count(from, c.Now())
 			c.Log.WarnContext(r.Context(), "a key was refused", "client", from)
 		}
-		return "", err
+		return nil, err
 	}
 	if err := merchants.RecordUses(r.Context(), c.db.Load(), [][]byte{hashOf(key)}); err != nil {
-		return "", err
+		return nil, err
 	}
 	now, actor := c.Now(), "console:"+merchants.Prefix(key)
-	c.sessions.Add(c.newID(w).Value, &session{key: key, actor: actor, began: now, used: now, asked: now})
+	c.sessions.Add(c.newID(r.w).Value, &session{key: key, actor: actor, began: now, used: now, asked: now})
 	c.Log.InfoContext(r.Context(), "an operator has signed in", "operator", actor, "client", from)
 	return "/", nil
 }
 
-func (c *Console) logout(w http.ResponseWriter, r *http.Request, _ string) (string, error) {
-	c.sessions.Remove(c.browser(r))
-	c.newID(w)
+func (c *Console) logout(r request) (any, error) {
+	c.sessions.Remove(c.browser(r.Request))
+	c.newID(r.w)
 	return "/login", nil
 }

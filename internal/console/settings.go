@@ -1,7 +1,6 @@
 package console
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 
@@ -18,10 +17,6 @@ type Settings struct {
 	// key: an operator signs in with a key of scope operator. open: it asks for no key, as in a demo
 	// on a machine of your own.
 	Access string `env:"CONSOLE_ACCESS" envDefault:"key"`
-	// File with the certificate, in PEM, by which the console serves TLS. Empty: HTTP without TLS.
-	TLSCertFile string `env:"CONSOLE_TLS_CERT_FILE"`
-	// File with the key of that certificate, in PEM.
-	TLSKeyFile string `env:"CONSOLE_TLS_KEY_FILE"`
 	// Networks of the proxies before the console, which end TLS, separated by commas. The client is
 	// the last address in X-Forwarded-For that is in none of them, and the cookie is Secure. Empty:
 	// the address of the connection.
@@ -31,21 +26,21 @@ type Settings struct {
 	AuthenticationFailures int `env:"CONSOLE_AUTHENTICATION_FAILURES" envDefault:"10"`
 	// Permits the console on an address of a network without TLS, and a database over one.
 	AllowPlaintext bool `env:"ALLOW_PLAINTEXT"`
+
+	program.Certificate
 }
 
 // Check refuses settings by which keys could be read on the way.
 func (s Settings) Check() error {
 	switch {
-	case (s.TLSCertFile == "") != (s.TLSKeyFile == ""):
-		return errors.New("one of CONSOLE_TLS_CERT_FILE and CONSOLE_TLS_KEY_FILE is set: set both, or none")
 	case s.Access != "key" && s.Access != "open":
 		return fmt.Errorf("CONSOLE_ACCESS is %q: set it to one of key, open", s.Access)
 	case s.AuthenticationFailures < 0:
 		return fmt.Errorf("CONSOLE_AUTHENTICATION_FAILURES is %d: set it to a number of wrong keys, or to 0 for any number", s.AuthenticationFailures)
 	case !program.Local(s.Addr) && !s.AllowPlaintext && (s.TLSCertFile == "" || s.Access == "open"):
-		return fmt.Errorf("CONSOLE_ADDR %s is reachable over a network without TLS, or without a key: set CONSOLE_TLS_CERT_FILE and CONSOLE_TLS_KEY_FILE, or ALLOW_PLAINTEXT=1 where the network is your own", s.Addr)
+		return fmt.Errorf("CONSOLE_ADDR %s is reachable over a network without TLS, or without a key: set TLS_CERT_FILE and TLS_KEY_FILE, or ALLOW_PLAINTEXT=1 where the network is your own", s.Addr)
 	}
-	return nil
+	return s.Certificate.Check()
 }
 
 // tls reports whether browsers reach the console by TLS alone, whether or not a proxy ends it.

@@ -19,7 +19,7 @@ func (c *Console) stream(w http.ResponseWriter, r *http.Request) {
 		c.show(w, r, "", nil, err)
 		return
 	}
-	defer c.live.open()()
+	defer c.open()()
 	w.Header().Set("Content-Type", "text/event-stream")
 	control := http.NewResponseController(w)
 	page, charge := r.URL.Query().Get("page"), r.URL.Query().Get("charge")
@@ -33,13 +33,13 @@ func (c *Console) stream(w http.ResponseWriter, r *http.Request) {
 	}
 	for {
 		_ = control.SetWriteDeadline(c.Now().Add(sendTimeout)) // where it cannot be set, the server's counts
-		t := c.live.newest.Load()
+		t := c.newest.Load()
 		part("strip", t.strip)
 		switch page {
-		case "flow":
+		case "Flow":
 			part("live", t.flow)
-		case "charge", "lab":
-			part("progress", c.render("progress", map[string]any{"Tick": t, "Lab": c.laboratory(), "Charge": charge, "After": after}))
+		case "Charge", "Crash lab":
+			part("progress", c.render(page, "progress", map[string]any{"Tick": t, "Lab": c.labbed.Load(), "Charge": charge, "After": after}))
 		}
 		if control.Flush() != nil {
 			return

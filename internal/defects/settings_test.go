@@ -20,6 +20,7 @@ import (
 var readers = []struct{ dir, title string }{
 	{"cmd/api", "api"},
 	{"cmd/worker", "worker"},
+	{"internal/program", "api and payonce console: TLS"},
 	{"internal/telemetry", "api and worker: traces"},
 	{"cmd/payonce", "payonce"},
 	{"internal/console", "payonce console and payonce demo"},

@@ -16,11 +16,12 @@ const (
 	Outbox = outbox.KindMessages // a message was committed to the outbox
 	Inbox  = Outbox << 1         // a message of the inbox became due
 	Ledger = Inbox << 1          // events were committed; it goes to no other process
+	Page   = Ledger << 1         // a page of the console waits for what is new; it goes to no other process
 )
 
 // New makes the doorbell of a program. One that only rings does not listen.
 func New(log *slog.Logger, listen bool) *outbox.Doorbell {
-	return outbox.NewDoorbell(outbox.DoorbellOptions{Log: log, Channel: "payonce_due", Local: Ledger, RingOnly: !listen})
+	return outbox.NewDoorbell(outbox.DoorbellOptions{Log: log, Channel: "payonce_due", Local: Ledger | Page, RingOnly: !listen})
 }
 
 // Committed returns what rings for what a commit leaves to be done.

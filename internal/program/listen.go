@@ -3,6 +3,7 @@ package program
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -85,11 +86,31 @@ func Local(addr string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// TLS returns what a server needs for TLS 1.2 or newer with the certificate and the key in
-// these PEM files. New connections get what the files hold a second later at most. Files that
-// cannot be read any more are logged, and leave the last certificate in use.
-func TLS(log *slog.Logger, certFile, keyFile string) (*tls.Config, error) {
-	p := &keyPair{log: log, certFile: certFile, keyFile: keyFile}
+// Certificate is the part of a program's settings that says how it serves TLS.
+type Certificate struct {
+	// File with the certificate, in PEM, by which the program's address serves TLS. It is read again
+	// when it has changed. Empty: HTTP without TLS, for a proxy that ends TLS.
+	TLSCertFile string `env:"TLS_CERT_FILE"`
+	// File with the key of that certificate, in PEM.
+	TLSKeyFile string `env:"TLS_KEY_FILE"`
+}
+
+// Check refuses one file without the other.
+func (c Certificate) Check() error {
+	if (c.TLSCertFile == "") != (c.TLSKeyFile == "") {
+		return errors.New("one of TLS_CERT_FILE and TLS_KEY_FILE is set: set both, or none to serve without TLS")
+	}
+	return nil
+}
+
+// TLS returns what a server needs for TLS 1.2 or newer with the certificate, nil without one. New
+// connections get what the files hold a second later at most. Files that cannot be read any more
+// are logged, and leave the last certificate in use.
+func (c Certificate) TLS(log *slog.Logger) (*tls.Config, error) {
+	if c.TLSCertFile == "" {
+		return nil, nil
+	}
+	p := &keyPair{log: log, certFile: c.TLSCertFile, keyFile: c.TLSKeyFile}
 	if _, err := p.get(nil); err != nil {
 		return nil, fmt.Errorf("TLS_CERT_FILE and TLS_KEY_FILE cannot be used: %w", err)
 	}

@@ -75,11 +75,12 @@ func TestTLS_readsItsFilesAgain(t *testing.T) {
 	t.Parallel()
 	log, lines := logger()
 	certFile, keyFile := filepath.Join(t.TempDir(), "tls.crt"), filepath.Join(t.TempDir(), "tls.key")
-	if _, err := program.TLS(log, certFile, keyFile); err == nil || !strings.HasPrefix(err.Error(), "TLS_CERT_FILE and TLS_KEY_FILE cannot be used: ") {
+	files := program.Certificate{TLSCertFile: certFile, TLSKeyFile: keyFile}
+	if _, err := files.TLS(log); err == nil || !strings.HasPrefix(err.Error(), "TLS_CERT_FILE and TLS_KEY_FILE cannot be used: ") {
 		t.Errorf("without files: %v", err)
 	}
 	first := writeCertificate(t, certFile, keyFile)
-	config, err := program.TLS(log, certFile, keyFile)
+	config, err := files.TLS(log)
 	testdb.Must(t, err)
 	addr := listening(t, &http.Server{TLSConfig: config, ReadHeaderTimeout: patience})
 	if got := handshake(t, addr); got.Cmp(first) != 0 {

@@ -5,7 +5,7 @@
   const shown = document.querySelector("[data-after]"); // what the page shows ends there
   const page = document.body.dataset.page;
   if (!document.getElementById("strip")) return;
-  const url = "/live?page=" + page + (shown ? "&charge=" + encodeURIComponent(shown.dataset.charge || "") + "&after=" + shown.dataset.after : "");
+  const url = "/live?page=" + encodeURIComponent(page) + (shown ? "&charge=" + encodeURIComponent(shown.dataset.charge || "") + "&after=" + shown.dataset.after : "");
   let source = null;
   let known = ""; // versions that were drawn
 

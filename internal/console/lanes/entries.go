@@ -192,10 +192,7 @@ func (d *drawing) addTakeover(lost *claim, r row) {
 
 // text is a member of a detail, empty where there is none. A list has no brackets.
 func text(d audit.Detail, name string) string {
-	if d[name] == nil {
-		return ""
-	}
-	return strings.Trim(fmt.Sprint(d[name]), "[]")
+	return strings.Trim(fmt.Sprint(cmp.Or(d[name], any(""))), "[]")
 }
 
 // number is a member that is a number as JSON writes it, 0 where there is none.
