@@ -22,12 +22,12 @@ func (completionCmd) Help() string {
 // Run prints the script. It lets the shell ask payonce complete, so it is the same for each version.
 func (c completionCmd) Run(k *kong.Context) error {
 	const ask = "complete -o default -C 'payonce complete' payonce\n"
-	fmt.Fprint(k.Stdout, map[string]string{
+	_, err := fmt.Fprint(k.Stdout, map[string]string{
 		"bash": ask,
 		"zsh":  "autoload -U +X bashcompinit && bashcompinit\n" + ask,
 		"fish": "complete -c payonce -f -a '(COMP_LINE=(commandline -cp) payonce complete)'\n",
 	}[c.Shell])
-	return nil
+	return err
 }
 
 // completeCmd is what the scripts call.
@@ -41,10 +41,8 @@ func (completeCmd) Run(k *kong.Context) error {
 	if cursor, err := strconv.ParseUint(os.Getenv("COMP_POINT"), 10, 0); err == nil && cursor < uint64(len(line)) {
 		line = line[:cursor]
 	}
-	for _, word := range completions(k.Model.Node, line) {
-		fmt.Fprintln(k.Stdout, word)
-	}
-	return nil
+	_, err := fmt.Fprint(k.Stdout, strings.Join(completions(k.Model.Node, line), "\n"))
+	return err
 }
 
 // completions are the words that can stand at the end of a command line, in place of the word that
@@ -52,7 +50,7 @@ func (completeCmd) Run(k *kong.Context) error {
 func completions(node *kong.Node, line string) (found []string) {
 	start := line[strings.LastIndex(line, " ")+1:]
 	var open *kong.Flag // its value comes next
-	for _, word := range strings.Fields(strings.TrimSuffix(line, start)) {
+	for word := range strings.FieldsSeq(strings.TrimSuffix(line, start)) {
 		value := open != nil
 		open = nil
 		for _, flag := range flagsOf(node) {

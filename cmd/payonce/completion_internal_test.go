@@ -13,6 +13,7 @@ import (
 )
 
 func TestComplete_printsWhatMayFollow(t *testing.T) {
+	t.Setenv("COMP_POINT", "")
 	for line, want := range map[string]string{
 		"payonce in":                                  "inbox",
 		"payonce inbox ":                              "list show retry discard",
