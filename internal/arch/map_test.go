@@ -72,7 +72,8 @@ var rules = []rule{
 	{"internal/console/lanes", "internal/audit internal/human", "draws a timeline that it is given; it reads nothing"},
 
 	// The programs.
-	{"internal/program", "migrations/version internal/postgres internal/telemetry", "what both services do at start and at the end"},
+	{"docs/reference", "", "the page of the settings, for the programs"},
+	{"internal/program", "docs/reference migrations/version internal/postgres internal/telemetry", "what both services do at start and at the end"},
 	{"internal/guess", "", "counts wrong keys by the client that sends them, whichever they are"},
 	{
 		"internal/console", "domain groupcommit inbox outbox internal/audit internal/console/lanes internal/doorbell internal/guess internal/human " +

@@ -13,6 +13,13 @@ const MaxWaiting = maxWaiting
 // What tests reach past its constants.
 var (
 	LimitMemory = limitMemory
+	Misspelled  = func(environ map[string]string) error {
+		var names []string
+		for _, s := range settingsOf("") {
+			names = append(names, s.name)
+		}
+		return misspelled(environ, names)
+	}
 	ServeWithin = func(ctx context.Context, log *slog.Logger, addr string, server *http.Server, drain time.Duration) error {
 		listener, err := Listen(ctx, "HTTP_ADDR", addr)
 		if err == nil {

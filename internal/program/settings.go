@@ -43,9 +43,13 @@ func Environ() map[string]string { return env.ToMap(os.Environ()) }
 
 // Load parses an environment into T, whose fields carry the tags of
 // github.com/caarlos0/env. T may have a method Check() error. Load's error is one sentence
-// that names the variable and says what it needs. A variable of type Secret may be the content
+// that names the variable and says what it needs, also for a name that differs from a setting's by
+// one or two characters. A variable of type Secret may be the content
 // of a file, without the line's end, that the variable with _FILE behind its name names.
 func Load[T any](environ map[string]string) (settings T, err error) {
+	if err = misspelled(environ, variables(reflect.TypeFor[T]())); err != nil {
+		return settings, err
+	}
 	if environ, err = withFiles(environ, reflect.TypeFor[T]()); err != nil {
 		return settings, err
 	}

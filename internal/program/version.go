@@ -28,8 +28,8 @@ func Version(name string) string {
 	return fmt.Sprintf("%s %s, commit %s, %s %s/%s", name, cmp.Or(v, "(unknown)"), cmp.Or(c, "unknown"), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
-const usage = `Usage: %s [--help | --version]
-It is configured by environment variables: docs/reference/settings.md lists them.
+const usage = `Usage: %[1]s [--help | --version]
+It is configured by environment variables: %[1]s --help lists them.
 `
 
 // answer answers the arguments of a program without starting it, and returns the exit code. It
@@ -39,7 +39,7 @@ func answer(args []string, stdout, stderr io.Writer, name string) int {
 	case len(args) == 1 && args[0] == "--version":
 		fmt.Fprintln(stdout, Version(name))
 	case len(args) == 1 && args[0] == "--help":
-		fmt.Fprintf(stdout, usage, name)
+		fmt.Fprint(stdout, help(name))
 	default:
 		fmt.Fprintf(stderr, name+": unknown arguments\n"+usage, name)
 		return 2

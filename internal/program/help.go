@@ -1,0 +1,107 @@
+package program
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/payonce/payonce/docs/reference"
+)
+
+// setting is a row of docs/reference/settings.md.
+type setting struct{ name, kind, standard, meaning string }
+
+// settingsOf returns the settings of a program, or of all for "".
+func settingsOf(program string) (all []setting) {
+	title, none := strings.NewReplacer(":", "", ",", ""), strings.NewReplacer("`", "", `\|`, "|")
+	for section := range strings.SplitSeq(reference.Settings(), "\n## ") {
+		heading, table, _ := strings.Cut(section, "\n")
+		if program != "" && !slices.Contains(strings.Fields(title.Replace(heading)), program) {
+			continue
+		}
+		for line := range strings.Lines(table) {
+			if cells := strings.Split(strings.Trim(line, "| \n"), " | "); strings.HasPrefix(line, "| `") && len(cells) == 4 {
+				all = append(all, setting{none.Replace(cells[0]), cells[1], none.Replace(cells[2]), none.Replace(cells[3])})
+			}
+		}
+	}
+	return all
+}
+
+// help is the text of --help.
+func help(program string) string {
+	var text strings.Builder
+	fmt.Fprintf(&text, "Usage: %[1]s [--help | --version]\n\n%[1]s is configured by environment variables. A secret may also be the content of the\nfile that the variable with _FILE behind its name names.\n", program)
+	for _, s := range settingsOf(program) {
+		fmt.Fprintf(&text, "\n  %s (%s, %s)\n    %s\n", s.name, s.kind, cmp.Or(s.standard, "empty"), s.meaning)
+	}
+	return text.String()
+}
+
+// Bounds of what is taken for a misspelled setting.
+const (
+	shortestName    = 6
+	longestDistance = 2
+)
+
+// alike are names that others use and that differ little from a setting.
+var alike = []string{"RELEASE", "API_URL", "APP_KEY"}
+
+// misspelled refuses a variable that differs from one of the names by one or two characters and is
+// no setting of any program. Names of OpenTelemetry are left to its libraries.
+func misspelled(environ map[string]string, names []string) error {
+	known := slices.Concat(alike, names)
+	for _, s := range settingsOf("") {
+		known = append(known, s.name, s.name+"_FILE")
+	}
+	for _, given := range slices.Sorted(maps.Keys(environ)) {
+		if len(given) < shortestName || slices.Contains(known, given) || strings.HasPrefix(given, "OTEL_") {
+			continue
+		}
+		for _, name := range names {
+			if name != "" && distance(name, given) <= longestDistance {
+				return fmt.Errorf("%s is not a setting, and %s is: correct the name, or remove the variable", given, name)
+			}
+		}
+	}
+	return nil
+}
+
+// variables are the names of a struct's settings.
+func variables(settings reflect.Type) (names []string) {
+	for field := range settings.Fields() {
+		name := variable(field)
+		names = append(names, name)
+		if name != "" && field.Type == reflect.TypeFor[Secret]() {
+			names = append(names, name+"_FILE")
+		}
+	}
+	return names
+}
+
+// distance is Levenshtein's, of names that have no more than ASCII.
+func distance(a, b string) int {
+	if max(len(a)-len(b), len(b)-len(a)) > longestDistance {
+		return longestDistance + 1
+	}
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			replaced := diagonal
+			if a[i] != b[j] {
+				replaced++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(replaced, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}
