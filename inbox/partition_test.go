@@ -221,3 +221,40 @@ func TestClaim_withOneSlotTakesTurns(t *testing.T) {
 		t.Errorf("the due message was handled after %d messages that were held back", at)
 	}
 }
+
+// While a processor is paused it claims nothing and reads no page; what a paused partition
+// receives is held back, while others go on.
+func TestPause(t *testing.T) {
+	t.Parallel()
+	url := testdb.URL(t)
+	sent := &statements{}
+	db := testdb.OpenAt(t, url, postgres.Options{})
+	p := processor(testdb.OpenAt(t, url, postgres.Options{Tracer: sent}), noting(&diary{}))
+	other := processor(db, noting(&diary{}))
+	other.Receiver = "other"
+	send := func(id, partition string) {
+		post(t, db, outbox.Message{ID: id, Type: "letter", OrderingKey: id, Partition: partition})
+	}
+	p.Pause(true)
+	start(t, p)
+	start(t, other)
+	receiveFor(t, db, p)
+	accept(t, db, inbox.Message{ID: "due", Partition: "b"})
+	send("sent", "b")
+	put(t, db, "others", "others")
+	write(t, db, `update inbox set receiver = 'other' where message_id = 'others'`)
+	await.Row(t, db, `select status = 'done' from inbox where message_id = 'others'`)
+	await.Row(t, db, `select count(*) = 1 and bool_and(attempts = 0) from inbox where receiver = 'r'`)
+	if n := sent.claims.Load(); n > 0 {
+		t.Errorf("%d claims while it was paused", n)
+	}
+
+	p.Pause(false, "a", "", "none")
+	send("held", "a")
+	accept(t, db, inbox.Message{ID: "held too", Partition: "a"})
+	accept(t, db, inbox.Message{ID: "of none"})
+	await.Row(t, db, `select count(*) = 3 and bool_and(status = 'done') from inbox where receiver = 'r' and partition_key <> 'a'`)
+	await.Row(t, db, `select count(*) = 2 and bool_and(due_at is null and attempts = 0) from inbox where partition_key = 'a'`)
+	p.Pause(false)
+	await.Row(t, db, `select bool_and(status = 'done' and attempts = 1) from inbox`)
+}

@@ -18,6 +18,8 @@ type slots struct {
 	byPartition map[string]int   // used slots whose message is known
 	heldBack    map[string]place // partitions of which messages are held back
 	dueFirst    bool             // due messages wait for slots, or nothing runs: pages get none
+	paused      bool             // no message starts
+	pausedIn    map[string]bool  // partitions of which none starts
 	changed     chan struct{}    // closed at the next change
 }
 
@@ -41,16 +43,24 @@ func share(free, has int) int {
 	return more
 }
 
+// shareLocked is how many more slots a partition may take.
+func (s *slots) shareLocked(free int, partition string) int {
+	if s.pausedIn[partition] {
+		return 0
+	}
+	return share(free, s.byPartition[partition])
+}
+
 // reserve takes a slot for a message of a page. If only the partition's share refuses it,
 // the message is held back.
 func (s *slots) reserve(partition string) (reserved, heldBack bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	free := s.size - s.used
-	if s.dueFirst || free <= 0 {
+	if s.dueFirst || s.paused || free <= 0 {
 		return false, false
 	}
-	if partition != "" && share(free, s.byPartition[partition]) == 0 {
+	if partition != "" && s.shareLocked(free, partition) == 0 {
 		if _, known := s.heldBack[partition]; !known {
 			s.heldBack[partition] = place{}
 		}
@@ -78,7 +88,9 @@ func (s *slots) leave(partition string) {
 func (s *slots) takeForClaim(ctx context.Context, poll time.Duration) (taken int) {
 	for taken == 0 && s.wait(ctx, poll, false) {
 		s.mu.Lock()
-		taken = s.size - s.used
+		if !s.paused {
+			taken = s.size - s.used
+		}
 		if !s.dueFirst {
 			taken = min((taken+1)/2, s.few())
 		}
@@ -112,8 +124,13 @@ func (s *slots) shares(n int) (partitions []string, shares []int, others int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	free := s.size - s.used + n
-	for partition, has := range s.byPartition {
-		partitions, shares = append(partitions, partition), append(shares, share(free, has))
+	for partition := range s.byPartition {
+		partitions, shares = append(partitions, partition), append(shares, s.shareLocked(free, partition))
+	}
+	for partition := range s.pausedIn {
+		if s.byPartition[partition] == 0 {
+			partitions, shares = append(partitions, partition), append(shares, 0)
+		}
 	}
 	return partitions, shares, share(free, 0)
 }
@@ -125,7 +142,7 @@ func (s *slots) heldBackShares(n int) (partitions []string, above []int64, share
 	defer s.mu.Unlock()
 	free := s.size - s.used + n
 	for partition, p := range s.heldBack {
-		if more := share(free, s.byPartition[partition]); more > 0 && len(partitions) < n {
+		if more := s.shareLocked(free, partition); more > 0 && len(partitions) < n {
 			partitions, above, shares = append(partitions, partition), append(above, p.row), append(shares, more)
 		}
 	}
@@ -194,6 +211,17 @@ func (s *slots) inTurn() bool {
 	return false
 }
 
+// pause replaces what is paused.
+func (s *slots) pause(all bool, partitions []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.paused, s.pausedIn = all, map[string]bool{}
+	for _, partition := range partitions {
+		s.pausedIn[partition] = partition != ""
+	}
+	s.changedLocked()
+}
+
 func (s *slots) changedLocked() {
 	close(s.changed)
 	s.changed = make(chan struct{})
@@ -207,7 +235,7 @@ func (s *slots) few() int { return max(1, s.size/4) }
 // waits until no due message waits for slots, and a claim for a single slot only while none
 // does. wait returns false when ctx has ended.
 func (s *slots) wait(ctx context.Context, while time.Duration, page bool) bool {
-	usable := func() bool { return s.used < s.size && (!page || !s.dueFirst) }
+	usable := func() bool { return s.used < s.size && !s.paused && (!page || !s.dueFirst) }
 	if s.until(ctx.Done(), nil, usable) {
 		s.until(ctx.Done(), time.After(while), func() bool {
 			return usable() && (s.size-s.used >= s.few() || !page && !s.dueFirst)

@@ -154,6 +154,24 @@ create table provider_account (
 comment on table provider_account is 'the account of the provider that the ledger''s payments are in';
 comment on column provider_account.live is 'live mode, which moves money, or test mode';
 
+-- Pauses ----------------------------------------------------------------------
+
+-- An operator pauses a receiver of the worker, or everything of a merchant. A worker reads
+-- this table every two seconds and starts no message that is paused.
+create table pauses (
+  what        text    collate "C" not null,
+  merchant_id text    collate "C" not null default '',
+  paused      boolean not null,
+
+  -- A receiver or a merchant is paused or not.
+  constraint pauses_pkey primary key (what, merchant_id),
+
+  -- A pause is of a merchant or of a receiver.
+  constraint pauses_what_check check (what <> '' and (what = 'merchant') = (merchant_id <> ''))
+);
+comment on table pauses is 'what operators have paused, and what they have resumed since';
+comment on column pauses.what is 'a receiver''s name, or merchant';
+
 -- Operators' actions ----------------------------------------------------------
 
 -- A trigger for each action, which writes operator_actions. None fires for what a program
@@ -212,6 +230,12 @@ create trigger webhook_resends_requested
  after insert on webhook_resends
    for each row
        execute function record_action('webhook resend', event_id, merchant_id, requested_by, '{resend_id,event_id,charge_id}');
+
+-- An operator pauses or resumes.
+create trigger pauses_set
+ after insert or update on pauses
+   for each row
+       execute function record_action('pause set', what, merchant_id, '', '{what,merchant_id,paused}');
 
 -- A restore is repaired.
 create trigger numbering_mark_written
@@ -408,6 +432,9 @@ grant execute on function api_keys_by_prefix, api_keys_used to payonce_console;
 
 -- The first worker binds the account, and none binds another.
 grant select (account, live, only_one), insert (account, live) on provider_account to payonce_worker;
+
+-- Operators pause, the worker reads what is paused.
+grant select on pauses to payonce_worker;
 
 -- One program's own.
 grant select (secret) on cache_secret to payonce_api;

@@ -35,6 +35,8 @@ type commands struct {
 	Export      exportCmd      `cmd:"" help:"Print the postings of a time as CSV, or as plain-text accounting for beancount or hledger."`
 	Inbox       inboxCmd       `cmd:"" help:"List, retry and discard dead letters."`
 	Outbox      outboxCmd      `cmd:"" help:"Make the outbox readable after a restore from a dump."`
+	Pause       pauseCmd       `cmd:"" help:"Stop carrying out charges, sending webhooks, or all work for a merchant, until resume. What is accepted waits. Without arguments, list what is paused."`
+	Resume      resumeCmd      `cmd:"" help:"End a pause."`
 	Webhooks    webhooksCmd    `cmd:"" help:"List and rotate webhook secrets, and resend webhooks."`
 	Actions     actionsCmd     `cmd:"" help:"List what operators did: who, what, when, and the values before and after. The newest first."`
 	Rebuild     rebuildCmd     `cmd:"" help:"Rebuild the projections (the list of charges and the balances) from the ledger, under traffic."`

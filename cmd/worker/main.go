@@ -37,6 +37,7 @@ const (
 	readmitInterval = time.Minute
 	admitInterval   = time.Second
 	shareInterval   = 10 * time.Second
+	pauseInterval   = 2 * time.Second
 )
 
 func main() { os.Exit(program.Main(os.Args[1:], os.Stdout, os.Stderr, "worker", run)) }
@@ -67,6 +68,8 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	ready := program.NewReadiness(ctx, db, time.Now, restored, accepted(services.Provider))
 	defer ready.Close()
 	receivers := processors(log, db, services, bell, metrics, traces, s)
+	paused := &pauses{db: db, receivers: receivers}
+	ready.Paused = paused.shown
 
 	onHTTPAddr := metrics.Handler()
 	if s.MetricsAddr != "" {
@@ -95,6 +98,9 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	})
 	repeat("reading charges that were set aside failed", func(ctx context.Context) (time.Duration, error) {
 		return readmitInterval, ledger.Readmit(ctx, db)
+	})
+	repeat("reading what is paused failed, nothing changes until it is read", func(ctx context.Context) (time.Duration, error) {
+		return pauseInterval, paused.read(ctx)
 	})
 	g.Go(func() error {
 		if !awaitRepair(ctx, log, db) {

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -61,6 +62,30 @@ select 'acme', 'POST /v1/charges', n::text, '', 202, 'application/json', '{}', c
 		testdb.Must(t, errors.Join(err, db.Commit(t.Context(), b)))
 		programtest.Start(t, run, environ(url))
 		await.Row(t, db, `select count(*) = 1 from charge_list where charge_id = 'ch_1'`)
+	})
+	t.Run("what is paused waits, and is shown", func(t *testing.T) {
+		set := func(paused string) {
+			t.Helper()
+			testdb.Exec(t, db.Pool(), `
+insert into pauses (what, merchant_id, paused) values ('notification', '', `+paused+`), ('merchant', 'acme', `+paused+`)
+on conflict (what, merchant_id) do update set paused = excluded.paused`)
+		}
+		set("true")
+		testdb.Exec(t, db.Pool(), `
+insert into inbox (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash)
+values ('notification', '1', 'ch_0', '', 'charge.succeeded.v1', '{}', '{}', ''),
+       ('fulfillment',  '2', 'ch_0', 'acme', 'charge.requested.v1', '{}', '{}', ''),
+       ('fulfillment',  '3', 'ch_0', '', 'charge.requested.v1', '{}', '{}', '')`)
+		p := programtest.Start(t, run, environ(url, "MAX_ATTEMPTS", "1"))
+		await.True(t, "it says so", func() bool {
+			ready, metrics := p.Get(t, "/readyz"), p.Get(t, "/metrics").Body
+			return ready.Status == http.StatusOK && strings.Contains(ready.Body, `"paused":["notification","merchants: 1"]`) &&
+				strings.Contains(metrics, `payonce_paused{what="merchant"} 1`) && strings.Contains(metrics, `payonce_paused{what="fulfillment"} 0`)
+		})
+		await.Row(t, db, `select count(*) filter (where status = 'pending' and attempts = 0 and due_at is null) = 1 from inbox where message_id in ('1', '2')`)
+		await.Row(t, db, `select count(*) = 2 from inbox where message_id in ('1', '2') and attempts = 0`)
+		set("false")
+		await.Row(t, db, `select count(*) = 0 from inbox where attempts = 0`)
 	})
 	t.Run("a database without the schema is refused", func(t *testing.T) {
 		testdb.Must(t, server.CreateDatabase(t.Context(), "bare"))

@@ -2,7 +2,10 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -53,10 +56,47 @@ func processors(log *slog.Logger, db *postgres.DB, services fulfillment.Services
 			Drain:      program.DrainTime,
 			Log:        log,
 		}
+		p.Pause(true) // until pauses.read has read what is paused
 		observe(p, m, traces)
 		receivers = append(receivers, receiver{r, bell.Bell(doorbell.Outbox), p})
 	}
 	return receivers
+}
+
+const selectPauses = `
+select coalesce(array_agg(what) filter (where what <> 'merchant'), '{}'),
+       coalesce(array_agg(merchant_id) filter (where what = 'merchant'), '{}')
+  from pauses
+ where paused`
+
+// pauses are what operators have paused, as the last reading found it.
+type pauses struct {
+	db        *postgres.DB
+	receivers []receiver
+	found     atomic.Pointer[[]string]
+}
+
+// read pauses the receivers and merchants that operators have paused, and resumes the others.
+func (p *pauses) read(ctx context.Context) error {
+	var paused, merchants []string
+	if err := p.db.QueryRow(ctx, selectPauses).Scan(&paused, &merchants); err != nil {
+		return fmt.Errorf("read what is paused: %w", err)
+	}
+	for _, r := range p.receivers {
+		r.processor.Pause(slices.Contains(paused, r.Name), merchants...)
+	}
+	if len(merchants) > 0 {
+		paused = append(paused, fmt.Sprintf("merchants: %d", len(merchants)))
+	}
+	p.found.Store(&paused)
+	return nil
+}
+
+func (p *pauses) shown() []string {
+	if found := p.found.Load(); found != nil {
+		return *found
+	}
+	return nil
 }
 
 // receive takes messages from the outbox into the inbox, each topic by a subscription of its

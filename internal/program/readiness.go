@@ -2,6 +2,7 @@ package program
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -32,6 +33,9 @@ const (
 // Calls during a check, or within a second after it, share its answer: the database is
 // asked at most once a second.
 type Readiness struct {
+	// Paused, where set, returns what operators have paused. The program is ready nevertheless.
+	Paused func() []string
+
 	pool   *pgxpool.Pool // of one connection
 	now    func() time.Time
 	checks []Check
@@ -116,23 +120,30 @@ func Health(ready *Readiness, metrics http.Handler) *http.Server {
 	if metrics != nil {
 		mux.Handle("GET /metrics", metrics)
 	}
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { status(w, http.StatusOK, "ok") })
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { status(w, http.StatusOK, "ok", nil) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
 		why, err := ready.Ask(r.Context())
 		if err != nil {
 			why = "the database does not answer"
 		}
 		if why != "" {
-			status(w, http.StatusServiceUnavailable, why)
+			status(w, http.StatusServiceUnavailable, why, nil)
 			return
 		}
-		status(w, http.StatusOK, "ready")
+		var paused []string
+		if ready.Paused != nil {
+			paused = ready.Paused()
+		}
+		status(w, http.StatusOK, "ready", paused)
 	})
 	return &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second, WriteTimeout: 10 * time.Second}
 }
 
-func status(w http.ResponseWriter, code int, what string) {
+func status(w http.ResponseWriter, code int, what string, paused []string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_, _ = fmt.Fprintf(w, "{\"status\":%q}\n", what)
+	_ = json.NewEncoder(w).Encode(struct {
+		Status string   `json:"status"`
+		Paused []string `json:"paused,omitempty"`
+	}{what, paused})
 }

@@ -45,6 +45,7 @@ var allFigures = []figure{
 	{"payonce_snapshot_held_seconds", "Age of the oldest transaction that keeps vacuum from removing dead rows of this database, prepared transactions included.", nil},
 	{"payonce_replication_slot_retained_bytes", "Write-ahead log that the server keeps for a replication slot.", []string{"slot"}},
 	{"payonce_replication_slot_held_transactions", "Transactions since the oldest one whose dead rows a replication slot keeps from vacuum.", []string{"slot"}},
+	{"payonce_paused", "What operators have paused: a receiver, 1, or merchants, how many.", []string{"what"}},
 	{restored, "1 after a restore from a dump, until payonce outbox repair has run, else 0.", nil},
 	{"payonce_audit_violations", "Violations that the last audit found. scope: tables or provider.", []string{"scope"}},
 	{"payonce_audit_checked", "Cases that the last audit checked.", []string{"scope"}},
@@ -133,6 +134,7 @@ func (f *figures) readLocked(ctx context.Context) error {
 		{"the last audits", selectAudits, nil},
 		{"charges that are set aside", selectAside, nil},
 		{"old transactions", selectHeld, nil},
+		{"what is paused", selectPaused, []any{f.receivers}},
 		{"replication slots", selectSlots, nil},
 	} {
 		var name string
@@ -248,6 +250,12 @@ select 'payonce_charges_set_aside', '{}'::text[], count(*)::float8
   from charges_set_aside a
   join projections p using (generation)
  where p.state = 'live'`
+
+const selectPaused = `
+select 'payonce_paused', array[what], count(p.what) filter (where p.paused)::float8
+  from unnest(array_append($1::text[], 'merchant')) as all_of(what)
+  left join pauses p using (what)
+ group by what`
 
 const selectHeld = `
 select 'payonce_horizon_held_seconds', '{}'::text[], horizon_held()

@@ -419,6 +419,13 @@ insert into retention_windows (worker, outbox_window, inbox_window) values ('w',
 -- retention_windows_outbox_window_check: an outbox keeps messages for a while
 insert into retention_windows (worker, outbox_window, inbox_window) values ('w', '0', '1 day');
 
+-- pauses_pkey: a receiver is paused or not
+insert into pauses (what, paused) values ('fulfillment', true);
+insert into pauses (what, paused) values ('fulfillment', false);
+
+-- pauses_what_check: a pause of a merchant names it
+insert into pauses (what, paused) values ('merchant', true);
+
 -- provider_account_pkey: there is one account
 insert into provider_account (account, live) values ('acct_1', false);
 insert into provider_account (account, live) values ('acct_2', false);

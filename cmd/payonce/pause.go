@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/internal/postgres"
+)
+
+type pauseCmd struct {
+	What     string `arg:"" optional:"" enum:"fulfillment,notification,merchant," default:"" help:"fulfillment: no charge, cancellation or refund is carried out. notification: no webhook is sent. merchant: neither, of one merchant. Without it what is paused is printed."`
+	Merchant string `arg:"" optional:"" help:"The merchant."`
+	Reason   string `placeholder:"TEXT" help:"Why, for the list of operators' actions."`
+	JSON     bool   `name:"json" help:"Print what is paused as JSON."`
+}
+
+func (p pauseCmd) check() error {
+	switch {
+	case (p.What == "merchant") != (p.Merchant != ""):
+		return errors.New("name the merchant after the word merchant, and nowhere else")
+	case utf8.RuneCountInString(p.Reason) > longestReason:
+		return fmt.Errorf("--reason has more than %d characters", longestReason)
+	}
+	return nil
+}
+
+// options let the trigger that records the pause know the reason.
+func (p pauseCmd) options() postgres.Options {
+	return postgres.Options{Settings: map[string]string{"payonce.reason": p.Reason}}
+}
+
+func (p pauseCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
+	return p.set(ctx, c, db, setPause)
+}
+
+// resumeCmd ends a pause.
+type resumeCmd struct{ pauseCmd }
+
+func (r resumeCmd) check() error {
+	if r.What == "" {
+		return errors.New("say what to resume: payonce pause lists what is paused")
+	}
+	return r.pauseCmd.check()
+}
+
+func (r resumeCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
+	return r.set(ctx, c, db, endPause)
+}
+
+// pause is what stands still.
+type pause struct {
+	What     string `json:"what"`
+	Merchant string `json:"merchant,omitempty"`
+}
+
+const (
+	setPause = `
+insert into pauses as p (what, merchant_id, paused)
+select $1, $2, true
+ where $2 = '' or exists (select from merchants where merchant_id = $2)
+    on conflict (what, merchant_id) do update
+   set paused = true`
+	endPause = `
+update pauses
+   set paused = false
+ where what = $1
+   and merchant_id = $2
+   and paused`
+)
+
+// set pauses or resumes, and prints what is paused then. Both may be repeated.
+//
+// If we die here: the pause and its record are one transaction.
+func (p pauseCmd) set(ctx context.Context, c *console, db *postgres.DB, change string) error {
+	if p.What != "" {
+		changed, err := db.Pool().Exec(ctx, change, p.What, p.Merchant)
+		if err != nil {
+			return fmt.Errorf("change what is paused: %w", err)
+		}
+		if changed.RowsAffected() == 0 {
+			return fmt.Errorf("%s is not paused, or there is no such merchant", strings.TrimSpace(p.What+" "+p.Merchant))
+		}
+	}
+	rows, _ := db.Query(ctx, `select what, merchant_id as merchant from pauses where paused order by what, merchant_id`) // CollectRows returns its error
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByName[pause])
+	if err != nil {
+		return fmt.Errorf("read what is paused: %w", err)
+	}
+	printList(&c.stdout, p.JSON, all, "PAUSED\tMERCHANT", func(p pause) []any { return []any{p.What, p.Merchant} })
+	return nil
+}

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/payonce/payonce/internal/testdb"
+)
+
+func TestPause(t *testing.T) {
+	t.Parallel()
+	db := asOperator(t, testdb.Open(t))
+	testdb.Exec(t, db.Pool(), `insert into merchants (merchant_id) values ('acme')`)
+	for _, test := range []struct {
+		args string
+		want []pause // nil: refused
+	}{
+		{"pause fulfillment", []pause{{What: "fulfillment"}}},
+		{"pause fulfillment", []pause{{What: "fulfillment"}}},
+		{"pause merchant acme", []pause{{What: "fulfillment"}, {"merchant", "acme"}}},
+		{"pause merchant unknown", nil},
+		{"pause merchant", nil},
+		{"pause notification acme", nil},
+		{"pause everything", nil},
+		{"resume", nil},
+		{"resume notification", nil},
+		{"resume fulfillment", []pause{{"merchant", "acme"}}},
+		{"pause", []pause{{"merchant", "acme"}}},
+		{"resume merchant acme", []pause{}},
+	} {
+		var cli commands
+		got := []pause(nil)
+		_, err := commandLine(&cli, append(strings.Fields(test.args), "--json"))
+		if err == nil {
+			command := databaseCommand(cli.Pause)
+			if strings.HasPrefix(test.args, "resume") {
+				command = cli.Resume
+			}
+			var out string
+			if out, _, err = execute(t, db, command); err == nil {
+				got = dataOf[pause](t, out)
+			}
+		}
+		if diff := cmp.Diff(test.want, got); diff != "" || (err != nil) != (test.want == nil) {
+			t.Errorf("%s: %v (-want +got):\n%s", test.args, err, diff)
+		}
+	}
+	actions := testdb.All[string](t, db, `
+select concat_ws(' ', actor = current_setting('payonce.actor'), subject, nullif(merchant_id, ''), before ->> 'paused', after ->> 'paused')
+  from operator_actions
+ where action = 'pause set'
+ order by action_id`)
+	want := []string{"t fulfillment true", "t merchant acme true", "t fulfillment true false", "t merchant acme true false"}
+	if diff := cmp.Diff(want, actions); diff != "" {
+		t.Errorf("actions (-want +got):\n%s", diff)
+	}
+}
