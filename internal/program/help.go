@@ -43,8 +43,8 @@ func help(program string) string {
 
 // Bounds of what is taken for a misspelled setting.
 const (
-	shortestName    = 6
-	longestDistance = 2
+	shortestName = 6
+	mostEdits    = 2
 )
 
 // alike are names that others use and that differ little from a setting.
@@ -62,7 +62,7 @@ func misspelled(environ map[string]string, names []string) error {
 			continue
 		}
 		for _, name := range names {
-			if name != "" && distance(name, given) <= longestDistance {
+			if name != "" && within(mostEdits, name, given) {
 				return fmt.Errorf("%s is not a setting, and %s is: correct the name, or remove the variable", given, name)
 			}
 		}
@@ -82,26 +82,13 @@ func variables(settings reflect.Type) (names []string) {
 	return names
 }
 
-// distance is Levenshtein's, of names that have no more than ASCII.
-func distance(a, b string) int {
-	if max(len(a)-len(b), len(b)-len(a)) > longestDistance {
-		return longestDistance + 1
+// within reports whether so many inserted, removed or replaced bytes turn one text into the other.
+func within(edits int, a, b string) bool {
+	for a != "" && b != "" && a[0] == b[0] {
+		a, b = a[1:], b[1:]
 	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
+	if a == "" || b == "" {
+		return len(a)+len(b) <= edits
 	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			replaced := diagonal
-			if a[i] != b[j] {
-				replaced++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(replaced, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
+	return edits > 0 && (within(edits-1, a[1:], b) || within(edits-1, a, b[1:]) || within(edits-1, a[1:], b[1:]))
 }
