@@ -166,6 +166,15 @@ func lookups() []lookup {
 			in: "internal/telemetry", words: "as oldest\n    from unnest", args: "'{r}', 100000",
 			ways: "inbox_open_by_key receiver, inbox_due receiver, inbox_dead_letters_by_key receiver",
 		},
+		// A timeline reads the whole quarantine, and of the inbox the messages of its charges.
+		{
+			in: "internal/audit", words: "order by i.id, e.step", args: "'{ch_7}', now()",
+			ways: streamOnce + ", inbox_message_once message_id, inbox_not_of_events ordering_key, " + byNumber,
+		},
+		{
+			in: "internal/audit", words: "order by q.id", args: "'{ch_7}'",
+			ways: streamOnce + ", inbox_quarantine_pkey, " + messageOnce,
+		},
 		{in: "internal/telemetry", words: "with readers", args: "100000", ways: outboxRange + ", outbox_offsets_pkey consumer_group"},
 	}
 }

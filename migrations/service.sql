@@ -48,6 +48,14 @@ alter table stock
   add constraint stock_merchant_id_fkey
       foreign key (merchant_id) references merchants;
 
+-- What a charge leads to ------------------------------------------------------
+
+-- The messages of a charge that are not its events': the provider's, and resends. An event leads
+-- to its message by the id, so its message has no entry here.
+create index inbox_not_of_events
+    on inbox (ordering_key)
+ where message_id not like '________-____-____-____-____________';
+
 -- Retention -------------------------------------------------------------------
 
 -- What is deleted is not needed again. The inbox remembers a message for as long as the

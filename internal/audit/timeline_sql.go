@@ -77,8 +77,8 @@ select o.created_at as at,
 // dropped, the claims that did not finish it, the last decision of an operator, and its
 // end or, while there is none, its state. A discard takes a fence of its own, which is no
 // claim. Of many claims some are not kept, so a successor is named only by the next fence. No
-// index has the charge of a finished message: only messages that were received after the one
-// of the charge's first event are read.
+// index has the charge of every message: events lead to theirs by their ids, and
+// inbox_not_of_events has the others.
 const selectInbox = `
 select e.at,
        'inbox'        as kind,
@@ -127,28 +127,24 @@ select e.at,
           'lease_ends_at', case i.status when 'running' then to_char(i.due_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') end)))
        as e
  where i.ordering_key = any($1)
-   and i.id >= coalesce((select min(first.id)
-                           from ledger_events b
-                           join inbox first on first.message_id = b.event_id::text
-                          where b.stream_id = any($1)
-                            and b.version = 1), 0)
+   and i.id = any(array(
+       select id
+         from inbox
+        where message_id = any(array(
+              select event_id::text
+                from ledger_events
+               where stream_id = any($1)))
+        union all
+       select id
+         from inbox
+        where ordering_key = any($1)
+          and message_id not like '________-____-____-____-____________'))
    and e.at is not null
    and (e.what <> 'retried' or i.status <> 'discarded')
  order by i.id, e.step`
 
 // selectQuarantine reads messages that came under a known ID with another payload.
 const selectQuarantine = `
-with known as (
-  select event_id::text as message_id,
-         stream_id      as charge_id
-    from ledger_events
-   where stream_id = any($1)
-   union
-  select message_id,
-         ordering_key
-    from inbox
-   where ordering_key = any($1)
-)
 select q.received_at as at,
        'inbox'       as kind,
        k.charge_id,
@@ -157,7 +153,17 @@ select q.received_at as at,
        q.receiver    as who,
        jsonb_build_object('message_id', q.message_id, 'payload_sha256', encode(q.payload_hash, 'hex')) as detail
   from inbox_quarantine q
-  join known k using (message_id)
+ cross join lateral (
+       select ordering_key as charge_id
+         from inbox
+        where message_id = q.message_id
+          and receiver = q.receiver
+        union
+       select stream_id
+         from ledger_events
+        where stream_id = any($1)
+          and event_id::text = q.message_id) k
+ where k.charge_id = any($1)
  order by q.id`
 
 // selectResends reads webhooks that were requested once more, which are kept longer than their

@@ -189,9 +189,7 @@ func (c *Console) Handler() http.Handler {
 	}
 	mux.HandleFunc("GET /live", c.stream)
 	mux.HandleFunc("GET /login", func(w http.ResponseWriter, r *http.Request) { c.show(w, r, "Sign in", nil, nil) })
-	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		c.show(w, r, "", nil, problem{http.StatusNotFound, "There is no such page."})
-	})
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { c.show(w, r, "", nil, errNoPage) })
 	for pattern, h := range map[string]struct {
 		page   string // "" of an action, which returns the path of the page that shows it
 		answer func(request) (any, error)
@@ -244,7 +242,6 @@ func (c *Console) answer(w http.ResponseWriter, r *http.Request, answer func(req
 func (c *Console) guard(next http.Handler) http.Handler {
 	sites := http.NewCrossOriginProtection()
 	sites.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { c.show(w, r, "", nil, errForeign) }))
-	next = sites.Handler(next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for name, value := range map[string]string{
 			"Content-Security-Policy": policy, "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff",
@@ -268,7 +265,7 @@ func (c *Console) guard(next http.Handler) http.Handler {
 			c.show(w, r, "", nil, problem{http.StatusBadRequest, "The request holds bytes that are no text."})
 			return
 		}
-		next.ServeHTTP(w, r)
+		sites.Handler(next).ServeHTTP(w, r)
 	})
 }
 
@@ -281,6 +278,7 @@ type problem struct {
 func (p problem) Error() string { return p.Text }
 
 var (
+	errNoPage     = problem{http.StatusNotFound, "There is no such page."}
 	errForeign    = problem{http.StatusForbidden, "The form was not sent from this console, or has expired: go back, load the page again, and send it once more."}
 	errNoDatabase = problem{http.StatusServiceUnavailable, "The database is not there yet. The page loads again in a moment."}
 )
