@@ -139,17 +139,6 @@ func ordered(items []domain.Item) []domain.Item {
 	return slices.SortedFunc(slices.Values(items), func(a, b domain.Item) int { return cmp.Compare(a.SKU, b.SKU) })
 }
 
-const insertStock = `
-insert into stock
-       (merchant_id, sku, supplied, available)
-values ($1, $2, $3, $3)
-on conflict (merchant_id, sku) do nothing`
-
-// Supply queues an article and its quantity. An article that exists stays as it is.
-func Supply(b *pgx.Batch, merchant, sku string, quantity int64) {
-	b.Queue(insertStock, merchant, sku, quantity)
-}
-
 // Writes are the statements of this package that may share a commit.
 func Writes() []groupcommit.Statement {
 	return []groupcommit.Statement{

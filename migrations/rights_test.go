@@ -59,6 +59,7 @@ insert into inbox_quarantine (receiver, message_id, payload, metadata, payload_h
 values ('fulfillment', '%[1]s', '', '{}', '%[2]s')`},
 	{"stock", `insert into stock (merchant_id, sku, supplied, available) values ('%[1]s', 'mug%[2]s', 1, 1)`},
 	{"reservations", `insert into reservations (charge_id, merchant_id, sku, quantity) values ('ch_%[1]s%[2]s', '%[1]s', 'mug', 1)`},
+	{"operator_actions", `insert into operator_actions (actor, login, action, subject, merchant_id, after) values ('a', 'a', 'key create', 'k', '%[1]s', '{}')`}, // beside that of the stock
 	{"held_orders", `insert into held_orders values ('%[1]s', '17%[2]s', 'ch_%[1]s')`},
 	{"charge_list", `
 insert into charge_list (generation, charge_id, merchant_id, order_id, status, created_at, version, view)

@@ -245,6 +245,12 @@ create trigger pauses_set
    for each row
        execute function record_action('pause set', what, merchant_id, '', '{what,merchant_id,paused}');
 
+-- Units of an article come in, their number is corrected, or the article goes.
+create trigger stock_supplied
+ after insert or delete or update of supplied on stock
+   for each row
+       execute function record_action('stock supply', sku, merchant_id, '', '{supplied}');
+
 -- A restore is repaired.
 create trigger numbering_mark_written
  after insert or update on numbering_mark
@@ -416,6 +422,7 @@ grant select, insert, update (holder, until) on janitor_lease to payonce_worker;
 grant select on stock, reservations to payonce_api, payonce_worker;
 grant update (available, reserved, sold) on stock to payonce_worker;
 grant insert, update (status) on reservations to payonce_worker;
+grant select (action_id, action, subject, merchant_id, before, after) on operator_actions to payonce_api;
 
 -- The worker reads where a merchant's webhooks go, signs them, and deletes secrets that
 -- have ended. Operators register, replace and resend. API keys are read only through
@@ -465,6 +472,7 @@ alter table merchants        enable row level security;
 alter table api_keys         enable row level security;
 alter table webhook_secrets  enable row level security;
 alter table webhook_resends  enable row level security;
+alter table operator_actions enable row level security;
 
 -- The worker works for all merchants.
 create policy worker on ledger_events    to payonce_worker using (true) with check (true);
@@ -496,6 +504,7 @@ create policy console on stock            for select to payonce_console using (t
 create policy console on reservations     for select to payonce_console using (true);
 create policy console on merchants        for select to payonce_console using (true);
 create policy console on webhook_resends  for select to payonce_console using (true);
+create policy console on operator_actions for select to payonce_console using (true);
 create policy console_decides on inbox    for update to payonce_console using (status = 'dead') with check (status in ('pending', 'discarded'));
 
 -- A secret that still signs cannot be deleted.
@@ -520,6 +529,8 @@ create policy tenant on stock for select to payonce_api
  using (merchant_id = current_setting('payonce.merchant', true));
 create policy tenant on reservations for select to payonce_api
  using (merchant_id = current_setting('payonce.merchant', true));
+create policy tenant on operator_actions for select to payonce_api
+ using (merchant_id = current_setting('payonce.merchant', true) and action = 'stock supply');
 
 -- The empty text keeps this condition out of indexes. merchant_id is the last column of
 -- ledger_events_version_once; with a bare column the planner read all of that index in

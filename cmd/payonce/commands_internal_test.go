@@ -129,6 +129,14 @@ func TestCommandLine(t *testing.T) {
 		"webhooks list --merchant acme --json": func(c *commands) {
 			c.Webhooks.List = webhooksListCmd{Merchant: "acme", JSON: true}
 		},
+		"stock list --merchant acme --json":    func(c *commands) { c.Stock.List = stockListCmd{Merchant: "acme", JSON: true} },
+		"stock show --merchant acme --sku mug": func(c *commands) { c.Stock.Show.ArticleFlags = mug },
+		"stock add --merchant acme --sku mug --quantity=-3 --reason broken --id 4711": func(c *commands) {
+			c.Stock.Add = stockAddCmd{ArticleFlags: mug, Quantity: -3, Reason: "broken", ID: "4711"}
+		},
+		"stock set --merchant acme --sku mug --quantity 0 --reason counted": func(c *commands) {
+			c.Stock.Set = stockSetCmd{ArticleFlags: mug, Reason: "counted"}
+		},
 		"webhooks rotate --merchant acme": func(c *commands) { c.Webhooks.Rotate.Merchant = "acme" },
 		"webhooks rotate --merchant acme --overlap 1m --json": func(c *commands) {
 			c.Webhooks.Rotate = webhooksRotateCmd{Merchant: "acme", Overlap: time.Minute, JSON: true}
@@ -158,6 +166,12 @@ func TestCommandLine(t *testing.T) {
 		"inbox retry 7 --all", "inbox retry 7 --charge ch_1", "inbox retry 7 --dry-run", "inbox retry --all --charge ch_1",
 		"inbox retry --all --limit-per-second=-1", "inbox retry --all --reason " + strings.Repeat("r", longestReason+1),
 		"webhooks rotate", "webhooks resend", "demo --break=list --keep", "webhooks rotate --merchant acme --overlap long", "webhooks resend --since yesterday",
+		"stock show --merchant acme", "stock add --merchant acme --sku mug --quantity 1", "stock set --merchant acme --sku mug --reason r",
+		"stock add --merchant acme --sku mug --quantity 0 --reason r", "stock add --merchant acme --sku mug --quantity 1 --reason=",
+		"stock add --merchant acme --sku mug --quantity=-1000000000001 --reason r", "stock add --merchant acme --sku mug --quantity 1.5 --reason r",
+		"stock set --merchant acme --sku mug --quantity=-1 --reason r", "stock set --merchant acme --sku mug --quantity 1000000000001 --reason r",
+		"stock set --merchant acme --sku mug --quantity 1 --reason " + strings.Repeat("r", longestReason+1),
+		"stock add --merchant acme --sku mug --quantity 1 --reason r --id " + strings.Repeat("i", longestID+1),
 	} {
 		if _, err := parse(t, line); err == nil {
 			t.Errorf("%s is accepted", line)
@@ -186,6 +200,7 @@ func TestCheck(t *testing.T) {
 		"a fee below nothing":            seedCmd{Merchant: "acme", FeeFixed: map[string]int64{"EUR": -5}},
 		"a fee beyond any amount":        seedCmd{Merchant: "acme", FeeFixed: map[string]int64{"EUR": domain.MaxAmount + 1}},
 		"an article without a name":      seedCmd{Merchant: "acme", SKU: map[string]int64{"": 5}},
+		"articles beyond any number":     seedCmd{Merchant: "acme", SKU: map[string]int64{"mug": mostUnits + 1}},
 		"fewer than no articles":         seedCmd{Merchant: "acme", SKU: map[string]int64{"mug": -1}},
 		"a seed with a secret alone":     seedCmd{Merchant: "acme", WebhookSecret: firstSecret},
 		"a seed with a secret of no use": seedCmd{Merchant: "acme", WebhookURL: "https://shop.example", WebhookSecret: "whsec_hush!"},

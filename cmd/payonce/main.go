@@ -29,6 +29,7 @@ type commands struct {
 	Console     consoleCmd     `cmd:"" help:"Serve the web console: the running service, the history of each charge, dead letters. Its settings are in the environment."`
 	Migrate     migrateCmd     `cmd:"" help:"Apply the migrations that the database does not have yet. May be repeated."`
 	Seed        seedCmd        `cmd:"" help:"Register a merchant, its API key and its stock. May be repeated."`
+	Stock       stockCmd       `cmd:"" help:"List what is in stock, add to it and correct it."`
 	Keys        keysCmd        `cmd:"" help:"Make, list and revoke API keys."`
 	Audit       auditCmd       `cmd:"" help:"Check every invariant against the tables, and the ledger against the provider."`
 	Plan        planCmd        `cmd:"" help:"Say what this version would not understand of the database, before it is deployed: events, charges, messages, the schema."`

@@ -11,6 +11,7 @@ import (
 
 	"github.com/bojanz/currency"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
@@ -30,7 +31,7 @@ type seedCmd struct {
 
 	FeeBasisPoints int64            `default:"300" help:"Fee in hundredths of a percent of a captured amount."`
 	FeeFixed       map[string]int64 `help:"Fee per captured charge, as CURRENCY=minor units." placeholder:"USD=30"`
-	SKU            map[string]int64 `help:"An article and how many there are, as sku=quantity. Repeatable." placeholder:"tshirt=1000"`
+	SKU            map[string]int64 `help:"An article and how many there are, as sku=quantity. Repeatable. One that exists stays as it is: payonce stock changes it." placeholder:"tshirt=1000"`
 
 	OneChargePerOrder *bool `negatable:"" help:"Whether an order has at most one charge that is pending or has succeeded: a further one is refused. It counts for charges that are accepted from then on."`
 
@@ -59,8 +60,14 @@ func (s seedCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
 	if key != "" {
 		merchants.AddKey(b, s.Merchant, key)
 	}
+	var kept []string
 	for _, sku := range slices.Sorted(maps.Keys(s.SKU)) {
-		fulfillment.Supply(b, s.Merchant, sku, s.SKU[sku])
+		fulfillment.Supply(b, s.Merchant, sku, s.SKU[sku]).Exec(func(made pgconn.CommandTag) error {
+			if made.RowsAffected() == 0 {
+				kept = append(kept, sku)
+			}
+			return nil
+		})
 	}
 	err = db.Commit(ctx, b)
 	switch {
@@ -70,6 +77,9 @@ func (s seedCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
 		return errors.New("--webhook-url needs --webhook-secret: the merchant has no secret yet")
 	case err != nil:
 		return fmt.Errorf("seed %s: %w", s.Merchant, err)
+	}
+	for _, sku := range kept {
+		c.stderr.printf("%s has %s already, and it stays as it is: payonce stock add and set change it\n", s.Merchant, oneLine(sku))
 	}
 	if key != "" {
 		registered, err := s.opens(ctx, db, key)
@@ -227,8 +237,8 @@ func (s seedCmd) check() error {
 		if sku == "" {
 			return fmt.Errorf("--sku =%d: an article has a name, tshirt=1000 for example", quantity)
 		}
-		if quantity < 0 {
-			return fmt.Errorf("--sku %s=%d: a quantity is not negative", sku, quantity)
+		if quantity < 0 || quantity > mostUnits {
+			return fmt.Errorf("--sku %s=%d: a quantity is between 0 and %d", sku, quantity, mostUnits)
 		}
 	}
 	if s.WebhookURL == "" {

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/payonce/payonce/internal/postgres"
 )
 
@@ -42,4 +44,43 @@ select action_id                          as number,
 // about a merchant, or all if merchant is "".
 func ListActions(ctx context.Context, q postgres.Querier, merchant string, since time.Time, limit int) ([]Action, error) {
 	return collect[Action](ctx, q, "operators' actions", selectActions, merchant, since, limit)
+}
+
+const setReason = `
+select set_config('payonce.reason', $1, true),
+       set_config('payonce.action_id', $2, true)`
+
+// Explain queues the reason and the id of the actions that are queued behind it in the same
+// batch; "" for none. A supply of stock whose id an earlier one of the article has is refused
+// by operator_actions_one_supply.
+func Explain(b *pgx.Batch, reason, id string) { b.Queue(setReason, reason, id) }
+
+// Supply is a change of what was supplied of an article.
+type Supply struct {
+	At       time.Time `json:"at"` // UTC in database time
+	Actor    string    `json:"actor"`
+	Login    string    `json:"login"`
+	Change   int64     `json:"change"`
+	Supplied int64     `json:"supplied"` // after the change
+	Reason   string    `json:"reason"`
+	ID       string    `json:"id"` // "" if the operator gave none
+}
+
+const selectSupplies = `
+select acted_at at time zone 'UTC'        as at,
+       actor,
+       login,
+       coalesce((after ->> 'supplied')::bigint, 0) - coalesce((before ->> 'supplied')::bigint, 0) as change,
+       coalesce((after ->> 'supplied')::bigint, 0) as supplied,
+       coalesce(after ->> 'reason', '')   as reason,
+       coalesce(after ->> 'id', '')       as id
+  from operator_actions
+ where action = 'stock supply'
+   and merchant_id = $1
+   and subject = $2
+ order by action_id`
+
+// ListSupplies returns the changes of what was supplied of an article, oldest first.
+func ListSupplies(ctx context.Context, q postgres.Querier, merchant, sku string) ([]Supply, error) {
+	return collect[Supply](ctx, q, "what was supplied", selectSupplies, merchant, sku)
 }

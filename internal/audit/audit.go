@@ -1,6 +1,6 @@
 // Package audit reads all tables and reports what they say: whether every promise of
 // payonce holds (Run), whether the provider's lists agree (Reconcile), what happened to one
-// charge (ReadTimeline), and what operators did (ListActions). It writes nothing and repairs nothing. Apart from the
+// charge (ReadTimeline), and what operators did (ListActions, ListSupplies). It writes nothing and repairs nothing. Apart from the
 // domain's own rules it asks no code of the packages that it audits.
 //
 // # Guarantees

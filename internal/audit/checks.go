@@ -275,6 +275,12 @@ then format('%s of %s: %s − %s, should be %s − %s', account, merchant_id, p.
 when available + reserved + sold <> supplied or least(available, reserved, sold) < 0
 then format('%s of %s: %s available, %s reserved and %s sold of %s supplied',
             sku, merchant_id, available, reserved, sold, supplied)`},
+	// Each record begins where the one before it ended, and the last ends at what is supplied.
+	{"supplied stock is what operators recorded", `stock s full join supplies r using (merchant_id, sku)`, `
+when s.supplied::text is distinct from r.supplied
+then format('%s of %s: %s supplied, recorded are %s', sku, merchant_id, coalesce(s.supplied, 0), coalesce(r.supplied, 'none'))
+when broken
+then format('%s of %s: a change of what is supplied is missing in the records', sku, merchant_id)`},
 	{"reserved stock is held by charges", `stock s full join held h using (merchant_id, sku)`, `
 when coalesce(s.reserved, 0) <> coalesce(h.reserved, 0)
 then format('%s of %s: %s reserved, charges hold %s', sku, merchant_id, coalesce(s.reserved, 0), coalesce(h.reserved, 0))`},

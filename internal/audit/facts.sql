@@ -150,6 +150,21 @@ with charges as (
          coalesce(sum(quantity) filter (where status = 'sold'), 0) as sold
     from reservations
    group by merchant_id, sku
+), supplies as ( -- what operators recorded of each article
+  select merchant_id,
+         subject                                                    as sku,
+         (array_agg(supplied order by action_id desc))[1]           as supplied,
+         bool_or(before ->> 'supplied' is distinct from previously) as broken
+    from (
+         select merchant_id,
+                subject,
+                action_id,
+                before,
+                after ->> 'supplied' as supplied,
+                lag(after ->> 'supplied') over (partition by merchant_id, subject order by action_id) as previously
+           from operator_actions
+          where action = 'stock supply') a
+   group by merchant_id, subject
 ), live as (
   select generation,
          txid,

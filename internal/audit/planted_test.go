@@ -51,6 +51,13 @@ update idempotency_keys
  where key = '` + key + `'`
 }
 
+const moreMugs = `update stock set supplied = supplied + 1, available = available + 1 where sku = 'mug'`
+
+// unrecorded changes the stock without the record of an operator.
+func unrecorded(change string) string {
+	return `alter table stock disable trigger stock_supplied; ` + change + `; alter table stock enable trigger stock_supplied`
+}
+
 // plant breaks a check, and others that it cannot help breaking.
 type plant struct {
 	check, name, plant string
@@ -69,6 +76,7 @@ const (
 	canceled  = "every cancellation was accepted under a key"
 	balances  = "projected balances are the sums of the postings"
 	oneCharge = "one charge per order, where that is wanted"
+	recorded  = "supplied stock is what operators recorded"
 )
 
 var planted = []plant{
@@ -125,6 +133,9 @@ delete from held_orders where stream_id = '{bought}'`, nil},
 	{"clearing accounts are empty after the outcome", "a refund whose money never left", `delete from ledger_postings where stream_id = '{refunded}' and credit like 'psp_receivable:%' and amount = 400`, []string{posted}},
 	{"clearing accounts are empty after the outcome", "a pending refund that kept nothing back", `delete from ledger_postings where stream_id = '{refunded}' and credit like 'refund_clearing:%' and amount = 300`, []string{posted}},
 	{"stock adds up to what was supplied", "stock out of nothing", `update stock set supplied = supplied - 1 where sku = 'mug'`, nil},
+	{recorded, "stock supplied without a record", unrecorded(moreMugs), nil},
+	{recorded, "stock supplied without a record before one with it", unrecorded(moreMugs) + `; ` + moreMugs, nil},
+	{recorded, "an article deleted without a record", unrecorded(`delete from stock where sku = 'mug'`), nil},
 	{"reserved stock is held by charges", "reserved stock without a reservation", `update stock set reserved = reserved + 1, available = available - 1 where sku = 'mug'`, nil},
 	{"sold stock was taken by charges", "sold stock without a reservation", `update stock set sold = sold + 1, available = available - 1 where sku = 'mug'`, nil},
 	{"reservations are those of the events", "more held than reserved", `

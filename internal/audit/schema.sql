@@ -39,9 +39,14 @@ create table operator_actions (
 comment on table operator_actions is 'what operators did; append-only';
 comment on column operator_actions.actor is 'the operator as the program names it, in the setting payonce.actor or in a column of the row; else the database user';
 comment on column operator_actions.login is 'the database user of the session, which no program chooses';
-comment on column operator_actions.subject is 'what was changed: the number of a message, the prefix of a key, the generation of a secret, the transaction of a repair, the id of a merchant, an event or a worker';
+comment on column operator_actions.subject is 'what was changed: the number of a message, the prefix of a key, the generation of a secret, the name of an article, the transaction of a repair, the id of a merchant, an event or a worker';
 comment on column operator_actions.before is 'the stored values that changed; null: the row is new';
-comment on column operator_actions.after is 'the stored values, without keys, hashes and secrets, and the operator''s reason where one was given';
+comment on column operator_actions.after is 'the stored values, without keys, hashes and secrets, none if the row was deleted, and the operator''s reason and id where they were given';
+
+-- A supply that has an id is made once.
+create unique index operator_actions_one_supply
+    on operator_actions (merchant_id, subject, (after ->> 'id') collate "C")
+ where action = 'stock supply';
 
 -- Actions are appended and never changed.
 create trigger operator_actions_append_only
@@ -51,7 +56,8 @@ before update or delete or truncate on operator_actions
 -- The arguments are the action, the columns of subject, merchant and actor ('' for none), and
 -- the columns whose values are stored. Of a URL only the origin is stored: its path may hold a
 -- token. The setting payonce.reason adds the operator's reason, of which 2,000 characters stay:
--- the logins of the api and the console may set it. An action that changes none of
+-- the logins of the api and the console may set it. The setting payonce.action_id adds the
+-- operator's name of the action, in the same way. An action that changes none of
 -- the stored values is not recorded. A worker states its retention under a new name at each
 -- start, so it is compared with the last one recorded.
 create function record_action() returns trigger
@@ -59,7 +65,7 @@ language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  held    jsonb := to_jsonb(new);
+  held    jsonb := to_jsonb(coalesce(new, old));
   shown   jsonb;
   earlier jsonb;
 begin
@@ -70,6 +76,9 @@ begin
     select jsonb_object_agg(key, value) into earlier
       from jsonb_each(to_jsonb(old))
      where key = any (tg_argv[4]::text[]);
+  elsif tg_op = 'DELETE' then
+    earlier := shown;
+    shown   := '{}';
   elsif tg_argv[0] = 'retention set' then
     select a.after into earlier
       from public.operator_actions a
@@ -93,6 +102,9 @@ begin
   end if;
   if current_setting('payonce.reason', true) <> '' then
     shown := shown || jsonb_build_object('reason', left(current_setting('payonce.reason', true), 2000));
+  end if;
+  if current_setting('payonce.action_id', true) <> '' then
+    shown := shown || jsonb_build_object('id', left(current_setting('payonce.action_id', true), 255));
   end if;
   insert into public.operator_actions
          (actor, login, action, subject, merchant_id, before, after)

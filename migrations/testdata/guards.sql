@@ -514,5 +514,9 @@ insert into account_balances values (1, 'acme', 'a:EUR', 1, 0);
 insert into operator_actions (action_id, actor, login, action, subject, after) overriding system value values (1, 'me', 'me', 'a', 's', '{}');
 insert into operator_actions (action_id, actor, login, action, subject, after) overriding system value values (1, 'me', 'me', 'a', 's', '{}');
 
+-- operator_actions_one_supply: a supply with an id is made once
+insert into operator_actions (actor, login, action, subject, merchant_id, after) values ('me', 'me', 'stock supply', 'mug', 'g_s', '{"id": "1"}');
+insert into operator_actions (actor, login, action, subject, merchant_id, after) values ('me', 'me', 'stock supply', 'mug', 'g_s', '{"id": "1"}');
+
 -- operator_actions_actor_check: an action has an actor
 insert into operator_actions (actor, login, action, subject, after) values ('', 'me', 'a', 's', '{}');
