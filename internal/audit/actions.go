@@ -52,7 +52,8 @@ select set_config('payonce.reason', $1, true),
 
 // Explain queues the reason and the id of the actions that are queued behind it in the same
 // batch; "" for none. A supply of stock whose id an earlier one of the article has is refused
-// by operator_actions_one_supply.
+// by operator_actions_one_supply. They are not settings of the session: a pooler may drop those,
+// and no check would notice, so a repeated command would add twice.
 func Explain(b *pgx.Batch, reason, id string) { b.Queue(setReason, reason, id) }
 
 // Supply is a change of what was supplied of an article.
