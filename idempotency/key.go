@@ -68,7 +68,8 @@ func (a Answer) headers() any {
 
 // Request tells apart the requests under one key.
 type Request struct {
-	// Fingerprint decides: see the function of that name.
+	// Fingerprint decides: see the function of that name. What is stored without one answers
+	// any request: so a caller takes a key that no request may use any more.
 	Fingerprint []byte
 	// Canonical is the request as JSON. It is kept as long as the answer, to name the
 	// members in which another request differs; nil if it is not kept.
@@ -91,7 +92,7 @@ type Record struct {
 // returns a *ReusedError; or ErrExpired and what is kept for ever of the answer: status
 // code and Location.
 func (r Record) Replay(request Request) (Answer, error) {
-	switch same := bytes.Equal(r.Fingerprint, request.Fingerprint); {
+	switch same := len(r.Fingerprint) == 0 || bytes.Equal(r.Fingerprint, request.Fingerprint); {
 	case !same && (r.Expired || r.Canonical == nil || request.Canonical == nil):
 		return Answer{}, &ReusedError{}
 	case !same:

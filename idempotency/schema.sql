@@ -36,7 +36,7 @@ create table idempotency_keys (
 );
 comment on column idempotency_keys.scope is 'the owner of the key: the merchant';
 comment on column idempotency_keys.operation is 'the route pattern';
-comment on column idempotency_keys.fingerprint is 'SHA-256 of the typed, validated request';
+comment on column idempotency_keys.fingerprint is 'SHA-256 of the typed, validated request; empty: the answer is to any request';
 comment on column idempotency_keys.request is 'canonical JSON of the typed request, which shows where another request differs; null if none was stored';
 comment on column idempotency_keys.content_type is 'null in a tombstone';
 comment on column idempotency_keys.headers is 'further headers of the answer, an object of arrays; null if there are none';

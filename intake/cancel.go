@@ -24,3 +24,12 @@ func (in *Intake) CancelCharge(ctx context.Context, account Account, r Request, 
 		return accepted("/v1/charges/"+chargeID, stream.View())
 	})
 }
+
+// Abandon takes a key that is free, with an answer to any request under it: one that is
+// still on its way does nothing. For a key that a request has used the error is
+// idempotency.ErrReused, or ErrExpired.
+func (in *Intake) Abandon(ctx context.Context, account Account, r Request, answer idempotency.Answer) error {
+	r.Fingerprint, r.Canonical = nil, nil
+	_, err := in.do(ctx, account, r, func(context.Context, time.Time, writer) (idempotency.Answer, error) { return answer, nil })
+	return err
+}

@@ -54,24 +54,9 @@ func (a *API) keyed(
 	if asked {
 		h.Set(headerApplied, "wait="+strconv.Itoa(int(wait.Seconds())))
 	}
-	m := merchantOf(c)
-	outcome, err := accept(c.Request().Context(), intake.Account{
-		MerchantID: m.ID, FeeBasisPoints: m.FeeBasisPoints, FeeFixed: m.FeeFixed, Notify: m.HasWebhook,
-		OneChargePerOrder: a.OneChargePerOrder || m.OneChargePerOrder,
-	}, intake.Request{
-		Key: idempotency.Key{Scope: m.ID, Operation: operation(c), Value: storedKey(value)},
-		Request: idempotency.Request{
-			Fingerprint: idempotency.Fingerprint([]byte("v1"), []byte(c.Request().Method),
-				[]byte(c.Request().URL.Path), []byte(m.ID), canonical),
-			Canonical: canonical,
-			Known:     a.knownKeyOf(c),
-		},
-		ID:       h.Get(echo.HeaderXRequestID),
-		APIKey:   sessionOf(c).keyID,
-		Client:   c.RealIP(),
-		Metadata: a.Carry(c.Request().Context()),
-		Wait:     wait,
-	})
+	r := a.request(c, operation(c), storedKey(value), canonical)
+	r.Wait = wait
+	outcome, err := accept(c.Request().Context(), a.account(c), r)
 	if !outcome.ExpiresAt.IsZero() {
 		h.Set(headerExpires, outcome.ExpiresAt.UTC().Format(http.TimeFormat))
 	}
@@ -85,6 +70,33 @@ func (a *API) keyed(
 		h.Set(headerReplayed, "true")
 	}
 	return c.Blob(outcome.StatusCode, outcome.ContentType, outcome.Body)
+}
+
+// account is the merchant's, as a request needs it.
+func (a *API) account(c echo.Context) intake.Account {
+	m := merchantOf(c)
+	return intake.Account{
+		MerchantID: m.ID, FeeBasisPoints: m.FeeBasisPoints, FeeFixed: m.FeeFixed, Notify: m.HasWebhook,
+		OneChargePerOrder: a.OneChargePerOrder || m.OneChargePerOrder,
+	}
+}
+
+// request identifies a request by its key and its canonical body.
+func (a *API) request(c echo.Context, operation, key string, canonical []byte) intake.Request {
+	m := merchantOf(c).ID
+	return intake.Request{
+		Key: idempotency.Key{Scope: m, Operation: operation, Value: key},
+		Request: idempotency.Request{
+			Fingerprint: idempotency.Fingerprint([]byte("v1"), []byte(c.Request().Method),
+				[]byte(c.Request().URL.Path), []byte(m), canonical),
+			Canonical: canonical,
+			Known:     a.knownKeyOf(c),
+		},
+		ID:       c.Response().Header().Get(echo.HeaderXRequestID),
+		APIKey:   sessionOf(c).keyID,
+		Client:   c.RealIP(),
+		Metadata: a.Carry(c.Request().Context()),
+	}
 }
 
 // operation is what a request under a key is for.

@@ -72,6 +72,8 @@ var (
 		"the first request under this key differs from this one; nothing was done")
 	errKeyExpired = newProblem("idempotency-key-expired", http.StatusGone, newKey, "The key's answer is no longer kept",
 		"the request was answered under this key, once; it is not looked at again")
+	errKeyAbandoned = newProblem("idempotency-key-abandoned", http.StatusGone, newKey, "The key was given up",
+		"you have abandoned this key before a request under it took effect, and none ever will")
 	errKeyInUse = newProblem("idempotency-key-in-use", http.StatusConflict, sameKey, "A request under this key is in flight",
 		"its answer is not there yet").temporary()
 	errRateLimited = newProblem("rate-limited", http.StatusTooManyRequests, sameKey, "Too many requests",
@@ -165,6 +167,10 @@ func (p problem) document(c echo.Context) []byte {
 	if path := c.Request().URL; !holdsCard(path.Path) && !holdsCard(path.EscapedPath()) {
 		p.Instance = "/" + strings.TrimPrefix(path.EscapedPath(), "/")
 	}
+	return p.encoded()
+}
+
+func (p problem) encoded() []byte {
 	body, _ := json.Marshal(p) // strings, numbers and booleans: it cannot fail
 	return append(body, '\n')
 }

@@ -186,6 +186,7 @@ func (a *API) routes() []route {
 		{http.MethodGet, refundsPath, merchants.ChargesRead, a.ofCharge(getRefunds)},
 		{http.MethodGet, "/v1/charges/:id/refunds/:refund", merchants.ChargesRead, a.ofCharge(getRefund)},
 		{http.MethodGet, "/v1/idempotency-keys/:key", merchants.ChargesRead, a.answer(a.getKey)},
+		{http.MethodPost, abandonPath, merchants.ChargesWrite, a.answer(a.abandonKey)},
 		{http.MethodGet, "/v1/balances", merchants.ChargesRead, a.answer(a.getBalances)},
 		{http.MethodGet, "/v1/audit", merchants.Admin, a.answer(a.getAudit)},
 		{http.MethodGet, "/v1/inbox", merchants.Admin, a.answer(a.getInbox)},

@@ -1,0 +1,104 @@
+package httpapi_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/internal/testdb"
+)
+
+func abandon(key string) call { return to("/v1/idempotency-keys/"+key+"/abandon", "", "") }
+
+type abandoned struct {
+	Abandoned bool                    `json:"abandoned"`
+	Charge    struct{ Status string } `json:"charge"`
+}
+
+func abandonedBy(t *testing.T, a answer) (got abandoned) {
+	t.Helper()
+	testdb.Must(t, json.Unmarshal([]byte(a.body), &got))
+	return got
+}
+
+// wantAbandoned gives the key up. charge is the status of the charge that was accepted under
+// it, or "".
+func (w *world) wantAbandoned(t *testing.T, key, charge string) {
+	t.Helper()
+	a := w.send(t, abandon(key))
+	got := abandonedBy(t, a)
+	if a.status != http.StatusOK || got.Abandoned != (charge == "") || got.Charge.Status != charge {
+		t.Errorf("%s: status %d: %s", key, a.status, a.body)
+	}
+}
+
+func TestAbandon(t *testing.T) {
+	t.Parallel()
+	const gone = "/problems/idempotency-key-abandoned"
+	const forget = `update idempotency_keys set body = null, content_type = null, request = null, expires_at = clock_timestamp()`
+
+	t.Run("a free key is taken", func(t *testing.T) {
+		w := serve(t)
+		before := rows(t, w.db)
+		w.wantAbandoned(t, "given-up", "")
+		w.wantAbandoned(t, "given-up", "")
+		for _, body := range []string{body(), body(), strings.Replace(body(), "2000", "1000", 1)} {
+			a := w.send(t, post("given-up", body))
+			if a.header.Get("Idempotent-Replayed") != "true" {
+				t.Errorf("headers: %v", a.header)
+			}
+			a.header.Del("Idempotent-Replayed")
+			wantProblem(t, a, gone)
+		}
+		wantRows(t, w.db, before, map[string]int64{"idempotency_keys": 1})
+		exec(t, w.db, forget)
+		w.wantAbandoned(t, "given-up", "")
+		wantProblem(t, w.send(t, post("given-up", body())), "/problems/idempotency-key-expired")
+		w.accepted(t, post("given-up", body()).with("Authorization", "Bearer "+strangerKey))
+	})
+	t.Run("a charge that is open is canceled, once", func(t *testing.T) {
+		w := serve(t)
+		location := w.accept(t, "key", body()).header.Get("Location")
+		before := rows(t, w.db)
+		w.wantAbandoned(t, "key", "pending")
+		w.wantAbandoned(t, "key", "pending")
+		wantRows(t, w.db, before, map[string]int64{"idempotency_keys": 1, "ledger_events": 1, "outbox": 1})
+		w.happen(t, location, domain.FailCanceled{})
+		w.wantAbandoned(t, "key", "failed")
+	})
+	t.Run("a charge that has its outcome stays", func(t *testing.T) {
+		w := serve(t)
+		w.captured(t, "key")
+		before := rows(t, w.db)
+		w.wantAbandoned(t, "key", "succeeded")
+		exec(t, w.db, forget)
+		w.wantAbandoned(t, "key", "succeeded")
+		wantRows(t, w.db, before, map[string]int64{"idempotency_keys": 1})
+	})
+	t.Run("of a request at the same time one alone takes the key", func(t *testing.T) {
+		w := serve(t)
+		for n := range 20 {
+			key := strconv.Itoa(n)
+			answers := w.sendAll(t, post(key, body()), abandon(key), post(key, body()), abandon(key))
+			accepted := 0
+			for range 4 {
+				if a := <-answers; a.status == http.StatusAccepted {
+					accepted++
+				}
+			}
+			if a := w.insist(t, abandon(key)); abandonedBy(t, a).Abandoned != (accepted == 0) {
+				t.Errorf("%d requests were accepted, and then %s", accepted, a.body)
+			}
+		}
+	})
+	t.Run("what is no key is refused", func(t *testing.T) {
+		w := serve(t)
+		before := rows(t, w.db)
+		wantProblem(t, w.send(t, abandon("a%20b")), "/problems/idempotency-key-invalid")
+		wantProblem(t, w.send(t, abandon("a").with("Authorization", "Bearer none")), "/problems/unauthorized")
+		wantRows(t, w.db, before, nil)
+	})
+}
