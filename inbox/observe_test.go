@@ -3,11 +3,15 @@ package inbox_test
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"regexp"
+	"slices"
 	"testing"
 
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 type mark struct{}
@@ -82,4 +86,28 @@ func TestProcessor_callsItsObservers(t *testing.T) {
 
 func saying(err error) func(context.Context, *postgres.DB, *inbox.Delivery) error {
 	return func(context.Context, *postgres.DB, *inbox.Delivery) error { return err }
+}
+
+// TestProcessor_logsWhatIsNotDone uses the default logger, since the processor has none.
+func TestProcessor_logsWhatIsNotDone(t *testing.T) { //nolint:paralleltest // it sets the default logger
+	before, lines := slog.Default(), &diary{}
+	defer slog.SetDefault(before)
+	slog.SetDefault(slog.New(slog.NewTextHandler(lines, nil)))
+	db := fresh(t, "m1@done", "m2@failed", "m3@waiting", "m4@dead")
+	p := processor(db, func(_ context.Context, d *inbox.Delivery) error {
+		return map[string]error{
+			"failed": errors.New("odd"), "waiting": &inbox.WaitError{Err: errors.New("away")}, "dead": &inbox.DeadLetterError{Err: errors.New("never")},
+		}[d.OrderingKey]
+	})
+	p.Log = nil
+	stop := start(t, p)
+	await.Row(t, db, `select count(*) = 4 from inbox where status = 'done' or last_error <> ''`)
+	stop()
+	logged := regexp.MustCompile(`level=.*`).FindAllString(lines.String(), -1)
+	slices.Sort(logged)
+	testrun.Same(t, "lines", []string{
+		`level=ERROR msg="dead letter" receiver=r message_id=m4 ordering_key=dead attempt=1 reason="dead letter: never"`,
+		`level=INFO msg="message waits" receiver=r message_id=m3 ordering_key=waiting attempt=1 reason="waiting: away"`,
+		`level=WARN msg="attempt failed" receiver=r message_id=m2 ordering_key=failed attempt=1 reason=odd`,
+	}, logged)
 }

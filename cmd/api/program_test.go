@@ -76,8 +76,12 @@ func TestRun(t *testing.T) {
 		}
 		p.Stop()
 
-		if again := send(t, programtest.Start(t, run, environ(url)), "key-1"); again.Body != first.Body {
+		next := programtest.Start(t, run, environ(url))
+		if again := send(t, next, "key-1"); again.Body != first.Body {
 			t.Errorf("the next program gives another answer:\n%s%s", first.Body, again.Body)
+		}
+		if metrics := next.Get(t, "/metrics").Body; !strings.Contains(metrics, "\npayonce_idempotency_requests_total{result=\"replayed\"} 1\n") {
+			t.Error("the replay is not counted")
 		}
 	})
 

@@ -87,6 +87,16 @@ values ('notification', '1', 'ch_0', '', 'charge.succeeded.v1', '{}', '{}', ''),
 		set("false")
 		await.Row(t, db, `select count(*) = 0 from inbox where attempts = 0`)
 	})
+	t.Run("a message that arrives twice is counted as a duplicate", func(t *testing.T) {
+		p := programtest.Start(t, run, environ(url))
+		testdb.Exec(t, db.Pool(), `
+insert into outbox (topic, message_id, payload, metadata)
+select 'charges', '4', '{}', '{"type": "charge.requested.v1", "ordering_key": "ch_9"}' from generate_series(1, 2)`)
+		await.True(t, "it is", func() bool {
+			metrics := p.Get(t, "/metrics").Body
+			return strings.Contains(metrics, `payonce_outbox_deliveries_total{result="first"} 1`) && strings.Contains(metrics, `payonce_outbox_deliveries_total{result="duplicate"} 1`)
+		})
+	})
 	t.Run("a database without the schema is refused", func(t *testing.T) {
 		testdb.Must(t, server.CreateDatabase(t.Context(), "bare"))
 		programtest.Refusal(t, run, environ(server.URL("bare")), "payonce migrate")

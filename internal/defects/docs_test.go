@@ -136,17 +136,11 @@ func TestPatterns(t *testing.T) {
 	t.Parallel()
 	text := read(t, patterns)
 
-	t.Run("its table has every item once, each with a test or a reason", func(t *testing.T) {
+	t.Run("its table has every item once, each with a test", func(t *testing.T) {
 		t.Parallel()
 		for _, row := range numbered(t, patterns, items) {
-			if len(row) != 4 {
-				t.Errorf("row %s has %d cells", row[0], len(row))
-				continue
-			}
-			where := strings.ToLower(row[2])
-			reason := strings.Contains(where, "deliberately") || strings.Contains(where, "not yet")
-			if tested := len(testsIn(row[3])) > 0; !tested && !reason {
-				t.Errorf("row %s names neither a test nor a reason", row[0])
+			if len(row) != 4 || len(testsIn(row[3])) == 0 {
+				t.Errorf("row %s has %d cells, or no test", row[0], len(row))
 			}
 		}
 	})

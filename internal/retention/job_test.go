@@ -141,6 +141,7 @@ func TestJob(t *testing.T) {
 		await.Row(t, db, clean)
 		stop()
 		wantCounts(t, all(), k)
+		await.Row(t, db, `select max(n) = 500 from (select count(*) as n from idempotency_keys where body is null group by xmin::text) as commits`)
 		if n := strings.Count(k.log.String(), "\n"); n != len(all()) {
 			t.Errorf("%d lines, want one for each table:\n%s", n, &k.log)
 		}
