@@ -86,9 +86,7 @@ func (s seedCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
 		if err != nil {
 			return err
 		}
-		if kept := s.keptFees(registered); kept != "" {
-			c.stderr.printf("%s\n", kept)
-		}
+		c.stderr.printf("%s", s.keptFees(registered))
 	}
 	if err := s.signs(ctx, db); err != nil {
 		return err
@@ -99,6 +97,12 @@ func (s seedCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
 	if rotates {
 		c.stderr.printf("%s has another webhook secret: for %s deliveries are signed by both, then by the new one alone\n", s.Merchant, overlap)
 	}
+	s.print(c, key, made)
+	return nil
+}
+
+// print shows a key that was made, this once.
+func (s seedCmd) print(c *console, key, made string) {
 	switch {
 	case s.JSON:
 		c.stdout.json(seeded{Merchant: s.Merchant, Prefix: merchants.Prefix(key), MadeKey: made})
@@ -107,7 +111,6 @@ func (s seedCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
 			merchants.Prefix(made), s.Merchant, commas(merchants.Scopes()))
 		c.stdout.printf("%s\n", made)
 	}
-	return nil
 }
 
 // key is the key that is seeded: the one given or, for a merchant that has no key, one that is
@@ -196,7 +199,7 @@ func (s seedCmd) opens(ctx context.Context, db *postgres.DB, key string) (mercha
 	return owner, nil
 }
 
-// keptFees is a message if the merchant existed before with other fees, else "".
+// keptFees is a line if the merchant existed before with other fees, else "".
 func (s seedCmd) keptFees(m merchants.Merchant) string {
 	if m.FeeBasisPoints == s.FeeBasisPoints && maps.Equal(m.FeeFixed, s.FeeFixed) {
 		return ""
@@ -205,7 +208,7 @@ func (s seedCmd) keptFees(m merchants.Merchant) string {
 	for _, code := range slices.Sorted(maps.Keys(m.FeeFixed)) {
 		fees = append(fees, fmt.Sprintf("%s=%d", code, m.FeeFixed[code]))
 	}
-	return fmt.Sprintf("%s was there before and keeps its fees: %s", m.ID, strings.Join(fees, ", "))
+	return fmt.Sprintf("%s was there before and keeps its fees: %s\n", m.ID, strings.Join(fees, ", "))
 }
 
 // AfterApply reads the webhook secret.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 	"slices"
 	"time"
@@ -71,15 +72,11 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	paused := &pauses{db: db, receivers: receivers}
 	ready.Paused = paused.shown
 
-	onHTTPAddr := metrics.Handler()
-	if s.MetricsAddr != "" {
-		onHTTPAddr = nil
-	}
 	g, ctx := errgroup.WithContext(ctx)
 	background := func(work func(ctx context.Context)) {
 		g.Go(func() error { work(ctx); return nil })
 	}
-	g.Go(func() error { return program.Serve(ctx, log, s.HTTPAddr, program.Health(ready, onHTTPAddr)) })
+	g.Go(func() error { return program.Serve(ctx, log, s.HTTPAddr, program.Health(ready, s.beside(metrics))) })
 	g.Go(func() error { return program.ServeMetrics(ctx, log, s.MetricsAddr, metrics.Handler()) })
 	background(func(ctx context.Context) { bell.Run(ctx, db.Pool()) })
 	background((&retention.Job{
@@ -87,21 +84,15 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 		OutboxWindow: s.OutboxRetention, InboxWindow: s.InboxRetention,
 	}).Run)
 	background((&ledger.Projector{DB: db, Bell: bell.Bell(doorbell.Outbox | doorbell.Ledger), Listening: bell.Listening, Log: log}).Run)
-	repeat := func(failed string, work loop.Work) {
-		background(func(ctx context.Context) { loop.Run(ctx, log, failed, work) })
+	each := func(interval time.Duration, failed string, work func(ctx context.Context) error) {
+		background(func(ctx context.Context) {
+			loop.Run(ctx, log, failed, func(ctx context.Context) (time.Duration, error) { return interval, work(ctx) })
+		})
 	}
-	repeat("looking for sessions that hold up others failed", func(ctx context.Context) (time.Duration, error) {
-		return rescueInterval, rescue(ctx, log, db)
-	})
-	repeat("counting the workers that share the provider's limits failed", func(ctx context.Context) (time.Duration, error) {
-		return shareInterval, share(ctx, db, services.Provider)
-	})
-	repeat("reading charges that were set aside failed", func(ctx context.Context) (time.Duration, error) {
-		return readmitInterval, ledger.Readmit(ctx, db)
-	})
-	repeat("reading what is paused failed, nothing changes until it is read", func(ctx context.Context) (time.Duration, error) {
-		return pauseInterval, paused.read(ctx)
-	})
+	each(rescueInterval, "looking for sessions that hold up others failed", func(ctx context.Context) error { return rescue(ctx, log, db) })
+	each(shareInterval, "counting the workers that share the provider's limits failed", func(ctx context.Context) error { return share(ctx, db, services.Provider) })
+	each(readmitInterval, "reading charges that were set aside failed", func(ctx context.Context) error { return ledger.Readmit(ctx, db) })
+	each(pauseInterval, "reading what is paused failed, nothing changes until it is read", paused.read)
 	g.Go(func() error {
 		if !awaitRepair(ctx, log, db) {
 			return nil
@@ -109,12 +100,18 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 		for _, r := range receivers {
 			g.Go(func() error { return r.processor.Run(ctx) })
 		}
-		repeat("receiving stopped and begins anew", func(ctx context.Context) (time.Duration, error) {
-			return 0, receive(ctx, log, db, bell.Listening, receivers)
-		})
+		each(0, "receiving stopped and begins anew", func(ctx context.Context) error { return receive(ctx, log, db, bell.Listening, receivers) })
 		return admit(ctx, log, db, services.Provider)
 	})
 	return g.Wait()
+}
+
+// beside are the metrics that HTTP_ADDR serves: none where METRICS_ADDR is set.
+func (s settings) beside(m *metrics) http.Handler {
+	if s.MetricsAddr != "" {
+		return nil
+	}
+	return m.Handler()
 }
 
 // awaitRepair returns true once the tables are no unrepaired copy, or false when ctx ends.
