@@ -133,6 +133,30 @@ func TestDashboard_usesRulesThatExist(t *testing.T) {
 	}
 }
 
+// TestDashboard_asksTheChosenDataSource: the dashboard imports into a Grafana whose data
+// source has any name.
+func TestDashboard_asksTheChosenDataSource(t *testing.T) {
+	t.Parallel()
+	var dashboard struct {
+		Templating struct {
+			List []struct{ Name, Type, Query string }
+		}
+		Panels []struct {
+			Title      string
+			Datasource struct{ Type, UID string }
+		}
+	}
+	must(t, json.Unmarshal([]byte(readFile(t, observability+"grafana/dashboards/payonce.json")), &dashboard))
+	if v := dashboard.Templating.List; len(v) != 1 || v[0].Name != "datasource" || v[0].Type != "datasource" || v[0].Query != "prometheus" {
+		t.Errorf("variables: %+v", v)
+	}
+	for _, p := range dashboard.Panels {
+		if p.Datasource.Type != "prometheus" || p.Datasource.UID != "${datasource}" {
+			t.Errorf("%s asks %+v", p.Title, p.Datasource)
+		}
+	}
+}
+
 // TestPrograms_serveWhatTheRulesQuery checks that the api or the worker serves every metric
 // that a rule or the dashboard names, with every value of a label that is named without a
 // pattern.
