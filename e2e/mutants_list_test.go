@@ -230,7 +230,7 @@ func mutants() []mutant {
 			"the fingerprint covers the raw bytes of the request",
 			[]edit{
 				{"internal/httpapi/decode.go", "	if len(body) == 0 && optional {", "	c.Set(\"raw\", body)\n	if len(body) == 0 && optional {"},
-				{"internal/httpapi/keys.go", "[]byte(m.ID), canonical),", "[]byte(m.ID), c.Get(\"raw\").([]byte)),"},
+				{"internal/httpapi/keys.go", "[]byte(m), canonical),", "[]byte(m), c.Get(\"raw\").([]byte)),"},
 			},
 			byTest("./internal/httpapi", "TestReplay_ignoresSpelling/white space", "not the first answer"),
 		},
