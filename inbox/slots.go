@@ -203,8 +203,8 @@ func (s *slots) holdsBack() bool {
 func (s *slots) inTurn() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, p := range s.heldBack {
-		if p.inTurn {
+	for partition, p := range s.heldBack {
+		if p.inTurn && !s.pausedIn[partition] {
 			return true
 		}
 	}

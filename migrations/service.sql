@@ -180,6 +180,23 @@ create table pauses (
 comment on table pauses is 'what operators have paused, and what they have resumed since';
 comment on column pauses.what is 'a receiver''s name, or merchant';
 
+-- An audit of one merchant sees no other merchant's pauses, so it asks about a message.
+create function is_paused(receiver text, merchant text)
+returns boolean
+language sql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+select exists (
+       select
+         from public.pauses
+        where paused
+          and (what = receiver
+               or what <> 'merchant' and receiver = ''
+               or what = 'merchant' and merchant_id = merchant))
+$$;
+comment on function is_paused is 'whether operators have paused a receiver, any of them for an empty name, or a merchant';
+revoke execute on function is_paused from public;
+
 -- Operators' actions ----------------------------------------------------------
 
 -- A trigger for each action, which writes operator_actions. None fires for what a program
@@ -448,8 +465,9 @@ grant execute on function api_keys_by_prefix, api_keys_used to payonce_console;
 -- The first worker binds the account, and none binds another.
 grant select (account, live, only_one), insert (account, live) on provider_account to payonce_worker;
 
--- Operators pause, the worker reads what is paused.
+-- Operators pause, the worker reads what is paused, and every audit asks.
 grant select on pauses to payonce_worker;
+grant execute on function is_paused to payonce_api, payonce_worker, payonce_console;
 
 -- One program's own.
 grant select (secret) on cache_secret to payonce_api;

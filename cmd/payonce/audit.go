@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -40,6 +41,9 @@ func (auditCmd) options() postgres.Options {
 // was not asked is said on stderr, also by --quiet: a cron job that has lost its settings must
 // not look like one that found nothing.
 func (a auditCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
+	if a.Quiet {
+		c.every = math.MaxInt64 // cron mails what is printed
+	}
 	return withProvider(func(client *stripe.Client) error {
 		done, end := c.progress("auditing, statements")
 		report, err := audit.Run(ctx, counted{db, done})

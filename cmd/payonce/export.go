@@ -99,7 +99,7 @@ func (e exportCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
 	var p posted
 	out := bufio.NewWriter(&c.stdout)
 	write := e.writer(out)
-	c.live = false // stdout may be the same terminal
+	c.live, c.every = false, eachLine // stdout may be the same terminal
 	events, end := c.progress("events exported")
 	defer end()
 	rows, _ := tx.Query(ctx, selectPosted, e.From.Time, e.To.Time, e.Merchant) // ForEachRow returns its error

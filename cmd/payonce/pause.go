@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/internal/postgres"
 )
 
@@ -60,17 +61,17 @@ type pause struct {
 
 const (
 	setPause = `
-insert into pauses as p (what, merchant_id, paused)
-select $1, $2, true
+insert into pauses (what, merchant_id, paused)
+select what, $2, true
+  from unnest($1::text[]) as u(what)
  where $2 = '' or exists (select from merchants where merchant_id = $2)
     on conflict (what, merchant_id) do update
    set paused = true`
 	endPause = `
 update pauses
    set paused = false
- where what = $1
-   and merchant_id = $2
-   and paused`
+ where what = any ($1)
+   and merchant_id = $2`
 )
 
 // set pauses or resumes, and prints what is paused then. Both may be repeated.
@@ -78,12 +79,16 @@ update pauses
 // If we die here: the pause and its record are one transaction.
 func (p pauseCmd) set(ctx context.Context, c *console, db *postgres.DB, change string) error {
 	if p.What != "" {
-		changed, err := db.Pool().Exec(ctx, change, p.What, p.Merchant)
+		what := []string{p.What}
+		if p.What == fulfillment.NotificationReceiver {
+			what = append(what, fulfillment.ResendReceiver)
+		}
+		changed, err := db.Pool().Exec(ctx, change, what, p.Merchant)
 		if err != nil {
 			return fmt.Errorf("change what is paused: %w", err)
 		}
 		if changed.RowsAffected() == 0 {
-			return fmt.Errorf("%s is not paused, or there is no such merchant", strings.TrimSpace(p.What+" "+p.Merchant))
+			return fmt.Errorf("%s was never paused, or there is no such merchant", strings.TrimSpace(p.What+" "+p.Merchant))
 		}
 	}
 	rows, _ := db.Query(ctx, `select what, merchant_id as merchant from pauses where paused order by what, merchant_id`) // CollectRows returns its error

@@ -27,8 +27,10 @@ func TestPause(t *testing.T) {
 		{"resume", nil},
 		{"resume notification", nil},
 		{"resume fulfillment", []pause{{"merchant", "acme"}}},
+		{"resume fulfillment", []pause{{"merchant", "acme"}}},
 		{"pause", []pause{{"merchant", "acme"}}},
 		{"resume merchant acme", []pause{}},
+		{"pause notification", []pause{{What: "notification"}, {What: "resend"}}},
 	} {
 		var cli commands
 		got := []pause(nil)
@@ -52,7 +54,7 @@ select concat_ws(' ', actor = current_setting('payonce.actor'), subject, nullif(
   from operator_actions
  where action = 'pause set'
  order by action_id`)
-	want := []string{"t fulfillment true", "t merchant acme true", "t fulfillment true false", "t merchant acme true false"}
+	want := []string{"t fulfillment true", "t merchant acme true", "t fulfillment true false", "t merchant acme true false", "t notification true", "t resend true"}
 	if diff := cmp.Diff(want, actions); diff != "" {
 		t.Errorf("actions (-want +got):\n%s", diff)
 	}

@@ -14,6 +14,8 @@ import (
 	"github.com/mattn/go-isatty"
 )
 
+const eachLine = 10 * time.Second // of progress, where it is not written anew
+
 // console is what a command prints on: results on stdout, remarks on stderr.
 type console struct {
 	stdout, stderr printer
@@ -23,7 +25,7 @@ type console struct {
 }
 
 func newConsole(stdout, stderr io.Writer) *console {
-	c := &console{stdout: printer{w: stdout}, stderr: printer{w: stderr}, every: 10 * time.Second}
+	c := &console{stdout: printer{w: stdout}, stderr: printer{w: stderr}, every: eachLine}
 	if file, ok := stderr.(*os.File); ok && isatty.IsTerminal(file.Fd()) {
 		c.live, c.every = true, time.Second
 	}

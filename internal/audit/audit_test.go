@@ -136,6 +136,17 @@ select receiver, message_id || ' is behind', ordering_key, 'stripe.behind', '', 
   from inbox
  where ordering_key = '{paying}'
    and type = 'stripe.waits'`, nil},
+		{"what waits for a merchant that is paused is not overdue", `
+insert into pauses (what, merchant_id, paused) select 'merchant', merchant_id, true from merchants;
+update inbox set status = 'pending', due_at = now() - interval '2 minutes', partition_key = (select min(merchant_id) from ledger_events where stream_id = ordering_key)
+ where ordering_key = '{paying}'`, nil},
+		{"what waits for a receiver that is paused is not overdue", `
+insert into pauses (what, paused) values ('fulfillment', true);
+update inbox set status = 'pending', due_at = now() - interval '2 minutes' where ordering_key = '{paying}';
+update outbox set created_at = now() - interval '2 minutes' where metadata ->> 'ordering_key' = '{fresh}'`, nil},
+		{"what waits for one that was resumed is", `
+insert into pauses (what, paused) values ('fulfillment', false);
+update inbox set status = 'pending', due_at = now() - interval '2 minutes' where ordering_key = '{paying}'`, []string{"no message is overdue or a dead letter"}},
 		{"what retention removed is not missed", `
 delete from outbox
  where transaction_id <= (select transaction_id from outbox_offsets o where o.topic = outbox.topic);

@@ -59,6 +59,7 @@ then format('message %s: passed by the reader and never received', message_id)`}
                 when i.status in ('pending', 'running')
                  and i.due_at < now() - interval '1 minute'
                  and older.id is null
+                 and not is_paused(i.receiver, i.partition_key)
                 then i.status || ' and overdue'
                 when i.due_at is null
                  and i.received_at < now() - interval '1 minute'
@@ -69,6 +70,7 @@ then format('message %s: passed by the reader and never received', message_id)`}
                         where running.receiver = i.receiver
                           and running.partition_key = i.partition_key
                           and running.status = 'running')
+                 and not is_paused(i.receiver, i.partition_key)
                 then 'held back, and nothing of its partition runs'
                 when i.status in ('pending', 'running')
                  and i.due_at > now() + interval '361 minutes'
@@ -87,7 +89,9 @@ then format('message %s: passed by the reader and never received', message_id)`}
                limit 1) older
            on true
         union all
-       select case when created_at < now() - interval '1 minute' then 'no consumer group receives it' end,
+       select case when created_at < now() - interval '1 minute'
+                    and not is_paused('', '')
+                   then 'no consumer group receives it' end,
               format('message %s', message_id)
          from sent
         where not passed) m`, `

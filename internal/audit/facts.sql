@@ -77,7 +77,8 @@ with charges as (
          case
            when operation = 'POST /v1/charges'              then 'charge.requested'
            when operation like 'POST /v1/charges/%/refunds' then 'refund.requested'
-           when operation like 'POST /v1/charges/%/cancel'  then 'charge.cancel_requested'
+           when operation like 'POST /v1/charges/%/cancel'
+             or operation = 'POST /v1/idempotency-keys/:key/abandon' then 'charge.cancel_requested'
          end as kind
     from idempotency_keys
 ), answers as ( -- An answer outlives its body: an expired one keeps its location.

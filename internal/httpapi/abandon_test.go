@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/internal/audit"
+	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/testdb"
 )
 
@@ -66,6 +68,13 @@ func TestAbandon(t *testing.T) {
 		w.wantAbandoned(t, "key", "pending")
 		w.wantAbandoned(t, "key", "pending")
 		wantRows(t, w.db, before, map[string]int64{"idempotency_keys": 1, "ledger_events": 1, "outbox": 1})
+		report, err := audit.Run(t.Context(), w.db)
+		testdb.Must(t, err)
+		for _, check := range report.Checks {
+			if check.Violated > 0 {
+				t.Errorf("%s: %v", check.Name, check.Examples)
+			}
+		}
 		w.happen(t, location, domain.FailCanceled{})
 		w.wantAbandoned(t, "key", "failed")
 	})
@@ -93,6 +102,15 @@ func TestAbandon(t *testing.T) {
 				t.Errorf("%d requests were accepted, and then %s", accepted, a.body)
 			}
 		}
+	})
+	t.Run("of natural keys, that of a charge alone", func(t *testing.T) {
+		w := serve(t, func(c *httpapi.Config) { c.NaturalKeys = true })
+		key := w.accept(t, "mine", body()).header.Get("Idempotency-Key")
+		for _, other := range []string{"mine", "v2", "order-1:cancel:v1"} {
+			wantProblem(t, w.send(t, abandon(other)), "/problems/idempotency-key-invalid")
+		}
+		w.wantAbandoned(t, key, "pending")
+		w.wantAbandoned(t, "order-2:charge:v1", "")
 	})
 	t.Run("what is no key is refused", func(t *testing.T) {
 		w := serve(t)

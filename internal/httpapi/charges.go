@@ -24,7 +24,7 @@ func (a *API) createCharge(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return a.keyed(c, body, "charge", body.OrderID, func(ctx context.Context, account intake.Account, r intake.Request) (idempotency.Outcome, error) {
+	return a.keyed(c, body, chargeWork, body.OrderID, func(ctx context.Context, account intake.Account, r intake.Request) (idempotency.Outcome, error) {
 		r.Refuse = refuseOf(c)
 		return a.Intake.AcceptCharge(ctx, account, r, body)
 	})

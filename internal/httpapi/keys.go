@@ -169,6 +169,9 @@ func (a *API) getKey(c echo.Context) (any, error) {
 	return map[string]any{"data": views}, nil
 }
 
+// chargeWork is what the natural key of a charge is for.
+const chargeWork = "charge"
+
 // refundOperation is the one that may be meant twice: a charge can be refunded in parts, and
 // only the client can tell a second part from a repetition.
 const refundOperation = "refund"

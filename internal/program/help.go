@@ -41,17 +41,19 @@ func help(program string) string {
 	return text.String()
 }
 
-// Bounds of what is taken for a misspelled setting.
+// Bounds of what is taken for a misspelled setting: short names that differ in two characters
+// are other words.
 const (
 	shortestName = 6
-	mostEdits    = 2
+	longName     = 12
 )
 
 // alike are names that others use and that differ little from a setting.
-var alike = []string{"RELEASE", "API_URL", "APP_KEY"}
+var alike = []string{"RELEASE", "API_URL", "APP_KEY", "APIKEY", "API_KEYS", "LOGLEVEL", "REDIS_URI", "REDIS_URLS"}
 
-// misspelled refuses a variable that differs from one of the names by one or two characters and is
-// no setting of any program. Names of OpenTelemetry are left to its libraries.
+// misspelled refuses a variable that differs by a character, or from a long name by two, from one
+// of the names that is not set, and is no setting of any program. Names of OpenTelemetry are left
+// to its libraries.
 func misspelled(environ map[string]string, names []string) error {
 	known := slices.Concat(alike, names)
 	for _, s := range settingsOf("") {
@@ -62,7 +64,11 @@ func misspelled(environ map[string]string, names []string) error {
 			continue
 		}
 		for _, name := range names {
-			if name != "" && within(mostEdits, name, given) {
+			edits := 1
+			if len(name) >= longName {
+				edits = 2
+			}
+			if _, isSet := environ[name]; name != "" && !isSet && within(edits, name, given) {
 				return fmt.Errorf("%s is not a setting, and %s is: correct the name, or remove the variable", given, name)
 			}
 		}
@@ -72,7 +78,7 @@ func misspelled(environ map[string]string, names []string) error {
 
 // variables are the names of a struct's settings.
 func variables(settings reflect.Type) (names []string) {
-	for field := range settings.Fields() {
+	for _, field := range reflect.VisibleFields(settings) {
 		name := variable(field)
 		names = append(names, name)
 		if name != "" && field.Type == reflect.TypeFor[Secret]() {
