@@ -49,6 +49,15 @@ func newSubscriber(ctx context.Context, c *cluster, name string) (message.Subscr
 	}, watermill.NopLogger{})
 }
 
+// lasting is a subscriber whose subscriptions outlive their context. Where one ends while a
+// message arrives, watermill-nats v2.1.3 may send on the channel that it has just closed.
+type lasting struct{ message.Subscriber }
+
+// Subscribe subscribes until the connection is closed.
+func (l lasting) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	return l.Subscriber.Subscribe(context.WithoutCancel(ctx), topic)
+}
+
 // newWarehouse ships an order once, however often it is delivered.
 func newWarehouse(pool *pgxpool.Pool, received *atomic.Int64) *inbox.Processor {
 	db := groupcommit.New(pool, groupcommit.Options{})
@@ -84,7 +93,7 @@ func run(ctx context.Context, pool *pgxpool.Pool) error {
 		subscriber, err := newSubscriber(working, c, consumer)
 		if err == nil {
 			group.Go(func() error {
-				return warehouse.Consume(working, inbox.Source{Subscriber: subscriber, Topic: "orders"})
+				return warehouse.Consume(working, inbox.Source{Subscriber: lasting{subscriber}, Topic: "orders"})
 			})
 		}
 		return err
