@@ -222,8 +222,8 @@ func TestClaim_withOneSlotTakesTurns(t *testing.T) {
 	}
 }
 
-// While a processor is paused it claims nothing and reads no page; what a paused partition
-// receives is held back, while others go on.
+// While a processor is paused it claims nothing and starts nothing that it receives; what a
+// paused partition receives is held back, while others go on.
 func TestPause(t *testing.T) {
 	t.Parallel()
 	url := testdb.URL(t)
@@ -244,7 +244,7 @@ func TestPause(t *testing.T) {
 	put(t, db, "others", "others")
 	write(t, db, `update inbox set receiver = 'other' where message_id = 'others'`)
 	await.Row(t, db, `select status = 'done' from inbox where message_id = 'others'`)
-	await.Row(t, db, `select count(*) = 1 and bool_and(attempts = 0) from inbox where receiver = 'r'`)
+	await.Row(t, db, `select bool_and(attempts = 0) from inbox where receiver = 'r'`)
 	if n := sent.claims.Load(); n > 0 {
 		t.Errorf("%d claims while it was paused", n)
 	}

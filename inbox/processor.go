@@ -142,9 +142,9 @@ func (p *Processor) Run(ctx context.Context) error {
 
 // Pause stops the start of messages: of all, or of those partitions. It replaces what was
 // paused before, and may be called at any time; Pause(false) resumes. While all are paused
-// nothing is claimed and Capacity waits, so messages stay in the outbox. Those of a paused
-// partition are received, and held back. Messages that run continue, and one whose holder
-// died runs again unless all are paused. The pause is this process's, and ends with it.
+// nothing is claimed, and what a page brings waits. Messages of a paused partition are held
+// back. Messages that run continue, and one whose holder died runs again unless all are
+// paused. The pause is this process's, and ends with it.
 func (p *Processor) Pause(all bool, partitions ...string) {
 	r, _ := p.state() // Run and Consume report what is wrong
 	r.slots.pause(all, partitions)
