@@ -23,9 +23,9 @@ func TestAPI_SIGTERM_finishesRequestsInFlight(t *testing.T) {
 	d := deploy(t, setup{apis: 1, workers: 1})
 	api := d.APIs[0]
 	key, body := "key-"+unique(), newOrder(visa).body(t)
-	conn := beginRequest(t, d, api, key, len(body))
 	f := d.flowing(t, 60, 8, visa)
 	f.awaitAnswered(t, 20)
+	conn := beginRequest(t, d, api, key, len(body)) // whose body the api waits for, but not long
 
 	stopped := make(chan error, 1)
 	ctx := bounded(t)
