@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"time"
+	"unicode/utf8"
 
 	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/postgres"
@@ -36,4 +38,21 @@ func (a actionsCmd) run(ctx context.Context, c *console, db *postgres.DB) error 
 		}
 	})
 	return nil
+}
+
+// reasonFlag is the reason of an action.
+type reasonFlag struct {
+	Reason string `placeholder:"TEXT" help:"Why, for the list of operators' actions."`
+}
+
+func (r reasonFlag) checkLength() error {
+	if utf8.RuneCountInString(r.Reason) > longestReason {
+		return fmt.Errorf("--reason has more than %d characters", longestReason)
+	}
+	return nil
+}
+
+// options let the trigger that records the action know the reason.
+func (r reasonFlag) options() postgres.Options {
+	return postgres.Options{Settings: map[string]string{"payonce.reason": r.Reason}}
 }

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"time"
-	"unicode/utf8"
 
 	"github.com/prometheus/common/model"
 	"golang.org/x/time/rate"
@@ -167,12 +166,12 @@ type inboxRetryCmd struct {
 	IDs []int64 `arg:"" optional:"" name:"id" help:"Messages, by their numbers in the list. Without them the dead letters that the flags select."`
 
 	inboxFilter
+	reasonFlag
 
-	All            bool   `help:"All dead letters."`
-	DryRun         bool   `help:"Print the dead letters, and change nothing."`
-	LimitPerSecond int    `placeholder:"N" help:"Decide on at most so many in a second. Without it as fast as the database stores the decisions."`
-	Reason         string `placeholder:"TEXT" help:"Why, for the list of operators' actions."`
-	JSON           bool   `name:"json" help:"Print the messages as JSON."`
+	All            bool `help:"All dead letters."`
+	DryRun         bool `help:"Print the dead letters, and change nothing."`
+	LimitPerSecond int  `placeholder:"N" help:"Decide on at most so many in a second. Without it as fast as the database stores the decisions."`
+	JSON           bool `name:"json" help:"Print the messages as JSON."`
 }
 
 const longestReason = 500 // runes, as in the console
@@ -186,15 +185,8 @@ func (r inboxRetryCmd) check() error {
 		return errors.New("numbers, flags that select, or --all, but only one of them; --dry-run is for the flags")
 	case r.Older < 0 || r.LimitPerSecond < 0:
 		return errors.New("--older and --limit-per-second must not be negative")
-	case utf8.RuneCountInString(r.Reason) > longestReason:
-		return fmt.Errorf("--reason has more than %d characters", longestReason)
 	}
-	return nil
-}
-
-// options let the trigger that records the decisions know the reason.
-func (r inboxRetryCmd) options() postgres.Options {
-	return postgres.Options{Settings: map[string]string{"payonce.reason": r.Reason}}
+	return r.checkLength()
 }
 
 func (r inboxRetryCmd) run(ctx context.Context, c *console, db *postgres.DB) error {

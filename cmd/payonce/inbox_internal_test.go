@@ -196,7 +196,7 @@ func TestInboxDecisions_ofManyMessages(t *testing.T) {
 	t.Parallel()
 	url := testdb.URL(t)
 	var all []int64
-	command := inboxRetryCmd{Reason: "the shop is back", JSON: true}
+	command := inboxRetryCmd{reasonFlag: reasonFlag{"the shop is back"}, JSON: true}
 	options := command.options()
 	options.AllowUnsafeDurability = true
 	db, err := environment{DatabaseURL: program.Secret(url), AllowPlaintext: true}.open(t.Context(), options)

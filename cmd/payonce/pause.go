@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 
@@ -16,23 +15,16 @@ import (
 type pauseCmd struct {
 	What     string `arg:"" optional:"" enum:"fulfillment,notification,merchant," default:"" help:"fulfillment: no charge, cancellation or refund is carried out. notification: no webhook is sent. merchant: neither, of one merchant. Without it what is paused is printed."`
 	Merchant string `arg:"" optional:"" help:"The merchant."`
-	Reason   string `placeholder:"TEXT" help:"Why, for the list of operators' actions."`
 	JSON     bool   `name:"json" help:"Print what is paused as JSON."`
+
+	reasonFlag
 }
 
 func (p pauseCmd) check() error {
-	switch {
-	case (p.What == "merchant") != (p.Merchant != ""):
+	if (p.What == "merchant") != (p.Merchant != "") {
 		return errors.New("name the merchant after the word merchant, and nowhere else")
-	case utf8.RuneCountInString(p.Reason) > longestReason:
-		return fmt.Errorf("--reason has more than %d characters", longestReason)
 	}
-	return nil
-}
-
-// options let the trigger that records the pause know the reason.
-func (p pauseCmd) options() postgres.Options {
-	return postgres.Options{Settings: map[string]string{"payonce.reason": p.Reason}}
+	return p.checkLength()
 }
 
 func (p pauseCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
