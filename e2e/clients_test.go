@@ -1,14 +1,24 @@
 package e2e_test
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"flag"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
@@ -54,4 +64,101 @@ event=charge.requested.v1 order=17
 	if again.Header.Get("Idempotent-Replayed") != "true" {
 		t.Errorf("the same request by hand is answered %d %s", again.Status, again.Body)
 	}
+}
+
+// TestClientExample_killedAndCutOff_paysOnce kills the client's example when the api has
+// answered, and cuts off the first two answers. Then the example runs twice, as in a shop that
+// does not know that it has paid.
+func TestClientExample_killedAndCutOff_paysOnce(t *testing.T) {
+	t.Parallel()
+	startsPrograms(t)
+	d := deploy(t, setup{apis: 1, workers: 1, oneMerchant: true})
+	folder := t.TempDir()
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", folder, "./example")
+	build.Dir = filepath.Join("..", "client")
+	if output, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build the example: %v\n%s", err, output)
+	}
+	l := newLine(t, d.APIs[0].URL(), 2)
+	pay := func() *exec.Cmd {
+		c := exec.CommandContext(t.Context(), filepath.Join(folder, "example"), "--api", l.url, "--requests", filepath.Join(folder, "requests"), "17", "1000")
+		c.Env = append(os.Environ(), "PAYONCE_KEY="+d.Secrets.API)
+		return c
+	}
+	killed := pay()
+	must(t, killed.Start())
+	await.True(t, "the api answers", func() bool { return len(l.sent()) > 0 })
+	must(t, killed.Process.Kill())
+	_ = killed.Wait() // it was killed
+
+	var paid []string
+	for range 2 {
+		c := pay()
+		c.Stderr = os.Stderr
+		output, err := c.Output()
+		must(t, err)
+		paid = append(paid, string(output))
+	}
+
+	sent := l.sent()
+	if len(sent) < 4 || slices.ContainsFunc(sent, func(r request) bool {
+		return r.key != sent[0].key || !bytes.Equal(r.body, sent[0].body)
+	}) {
+		t.Errorf("it sent %d requests, want the same one four times", len(sent))
+	}
+	// The judge learns of the charge.
+	var c charge
+	must(t, json.Unmarshal(d.insist(t, request{key: sent[0].key, body: sent[0].body}).Body, &c))
+	want := c.ID + "\nsucceeded\n"
+	testrun.Same(t, "", []string{want, want}, paid)
+}
+
+// line stands between a client and an api. It delivers no answer to the first requests that
+// have a key.
+type line struct {
+	url string
+
+	mu       sync.Mutex
+	requests []request // that the api has answered
+}
+
+func newLine(t *testing.T, api string, cut int) *line {
+	t.Helper()
+	to, err := url.Parse(api)
+	must(t, err)
+	l := &line{}
+	proxy := &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) },
+		ModifyResponse: func(r *http.Response) error {
+			if r.Request.Header.Get("Idempotency-Key") == "" {
+				return nil
+			}
+			body, err := r.Request.GetBody()
+			must(t, err)
+			text, err := io.ReadAll(body)
+			must(t, err)
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.requests = append(l.requests, request{key: r.Request.Header.Get("Idempotency-Key"), body: text})
+			if len(l.requests) <= cut {
+				panic(http.ErrAbortHandler)
+			}
+			return nil
+		},
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		text, _ := io.ReadAll(r.Body) // an unfinished one is the api's to refuse
+		r.Body = io.NopCloser(bytes.NewReader(text))
+		r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(text)), nil }
+		proxy.ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+	l.url = server.URL
+	return l
+}
+
+func (l *line) sent() []request {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.requests)
 }

@@ -1,0 +1,244 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/payonce/payonce/client"
+	"github.com/payonce/payonce/client/api"
+)
+
+const (
+	charge    = `{"id":"ch_1","order_id":"17","amount":1000,"amount_refunded":0,"currency":"USD","status":"pending","steps":[],"failure":null,"metadata":{},"created_at":"2026-11-21T07:56:04Z"}`
+	refusal   = `{"type":"/problems/%s","title":"Refused","status":%d,"detail":"for a reason","instance":"/","retryable":%t,"retry_with":%q}`
+	operation = "pay order 17"
+)
+
+// answer is what a service answers once.
+type answer struct {
+	status int // 0 cuts the connection off
+	body   string
+	header http.Header
+}
+
+func problem(kind string, status int, retryable bool, with string) answer {
+	return answer{status, fmt.Sprintf(refusal, kind, status, retryable, with), nil}
+}
+
+// service answers in turn and notes what it received.
+type service struct {
+	*httptest.Server
+	mu       sync.Mutex
+	answers  []answer
+	received []string // key and body
+	at       []time.Time
+	first    chan struct{} // closed by the first request
+}
+
+func serve(t *testing.T, answers ...answer) *service {
+	t.Helper()
+	s := &service{answers: answers, first: make(chan struct{})}
+	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.received = append(s.received, r.Header.Get("Idempotency-Key")+" "+string(body))
+		if s.at = append(s.at, time.Now()); len(s.at) == 1 {
+			close(s.first)
+		}
+		next := s.answers[0]
+		if len(s.answers) > 1 {
+			s.answers = s.answers[1:]
+		}
+		if next.status == 0 {
+			panic(http.ErrAbortHandler)
+		}
+		maps.Copy(w.Header(), next.header)
+		w.WriteHeader(next.status)
+		_, _ = io.WriteString(w, next.body)
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+func (s *service) client(t *testing.T, folder string) *client.Client {
+	t.Helper()
+	requests, err := client.OpenFolder(folder)
+	must(t, err)
+	c, err := client.New(s.URL, "key", requests)
+	must(t, err)
+	return c
+}
+
+var order = api.ChargeRequest{OrderId: "17", Amount: 1000, Currency: "USD", PaymentMethod: "pm_card_visa"}
+
+func TestCharge_isSentAgainUntilItIsAnswered(t *testing.T) {
+	t.Parallel()
+	accepted := answer{202, charge, nil}
+	for name, first := range map[string]answer{
+		"no answer":                 {},
+		"unavailable":               problem("unavailable", 503, true, "same-key"),
+		"a proxy's error":           {502, "<html>", nil},
+		"too many requests":         problem("rate-limited", 429, true, "same-key"),
+		"key in use":                problem("idempotency-key-in-use", 409, true, "same-key"),
+		"key in use, as 425":        problem("idempotency-key-in-use", 425, true, "same-key"),
+		"key in use, as 202":        {202, "{}\n", nil},
+		"an answer that is cut off": {202, charge[:20], http.Header{"Content-Length": {"500"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := serve(t, first, first, accepted)
+			got, err := s.client(t, t.TempDir()).Charge(t.Context(), operation, order)
+			must(t, err)
+			if got.Id != "ch_1" {
+				t.Errorf("the charge is %q", got.Id)
+			}
+			if len(s.received) != 3 || len(slices.Compact(slices.Clone(s.received))) != 1 {
+				t.Errorf("sent %q, want the same request three times", s.received)
+			}
+		})
+	}
+}
+
+func TestCharge_waitsAsTheAPISays(t *testing.T) {
+	t.Parallel()
+	busy := problem("unavailable", 503, true, "same-key")
+	busy.header = http.Header{"Retry-After": {"1"}}
+	s := serve(t, busy, answer{202, charge, nil})
+	_, err := s.client(t, t.TempDir()).Charge(t.Context(), operation, order)
+	must(t, err)
+	if waited := s.at[1].Sub(s.at[0]); waited < time.Second {
+		t.Errorf("it waited %v, Retry-After is 1 s", waited)
+	}
+}
+
+func TestCharge_refused_isNotSentAgain(t *testing.T) {
+	t.Parallel()
+	for _, refused := range []answer{
+		problem("validation", 422, false, "same-key"),
+		problem("order-taken", 409, false, "new-key"),
+		problem("idempotency-key-expired", 410, false, "new-key"),
+		problem("unauthorized", 401, false, "same-key"),
+	} {
+		s := serve(t, refused)
+		_, err := s.client(t, t.TempDir()).Charge(t.Context(), operation, order)
+		got := &client.RefusalError{}
+		if !errors.As(err, &got) || got.Status != refused.status || got.RetryWith == "" {
+			t.Errorf("the error is %v, want the problem of %d", err, refused.status)
+		}
+		if len(s.received) != 1 {
+			t.Errorf("%d: sent %d times", refused.status, len(s.received))
+		}
+	}
+}
+
+// Neither a redirect nor the page of a proxy is an answer of payonce.
+func TestCharge_answeredByAnotherServer_hasNoKnownOutcome(t *testing.T) {
+	t.Parallel()
+	for _, strange := range []answer{
+		{301, "", http.Header{"Location": {"/elsewhere"}}},
+		{404, "<html>", nil},
+		{200, "<html>", nil},
+	} {
+		s := serve(t, strange)
+		_, err := s.client(t, t.TempDir()).Charge(t.Context(), operation, order)
+		if known := (&client.RefusalError{}); err == nil || errors.As(err, &known) {
+			t.Errorf("%d: the error is %v", strange.status, err)
+		}
+		if len(s.received) != 1 {
+			t.Errorf("%d: sent %d times", strange.status, len(s.received))
+		}
+	}
+}
+
+// A program that ends without an answer finds its request when it starts again.
+func TestCharge_afterARestart_sendsWhatIsStored(t *testing.T) {
+	t.Parallel()
+	folder, s := t.TempDir(), serve(t, answer{})
+	ctx, cancel := context.WithCancel(t.Context())
+	before := s.client(t, folder)
+	done := make(chan error, 1)
+	go func() {
+		_, err := before.Charge(ctx, operation, order)
+		done <- err
+	}()
+	<-s.first
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("the error is %v, want that of the context", err)
+	}
+	s.mu.Lock()
+	s.answers = []answer{{202, charge, nil}}
+	s.mu.Unlock()
+
+	after := s.client(t, folder)
+	other := order
+	other.Amount = 999
+	if _, err := after.Charge(t.Context(), operation, other); !errors.Is(err, client.ErrOtherRequest) {
+		t.Errorf("another amount: %v, want ErrOtherRequest", err)
+	}
+	_, err := after.Charge(t.Context(), operation, order)
+	must(t, err)
+	if len(slices.Compact(slices.Clone(s.received))) != 1 {
+		t.Errorf("sent %q, want one request", s.received)
+	}
+	_, err = after.Charge(t.Context(), operation+", second card", order)
+	must(t, err)
+	if len(slices.Compact(slices.Clone(s.received))) != 2 {
+		t.Errorf("sent %q, want a key of its own for another operation", s.received)
+	}
+}
+
+func TestAbandon_givesUpTheKeyOfTheOperation(t *testing.T) {
+	t.Parallel()
+	s := serve(t, answer{200, `{"abandoned":true,"status_code":410}`, nil})
+	c := s.client(t, t.TempDir())
+	got, err := c.Abandon(t.Context(), operation)
+	must(t, err)
+	if !got.Abandoned {
+		t.Error("it is not abandoned")
+	}
+	if _, err := c.Charge(t.Context(), operation, order); !errors.Is(err, client.ErrOtherRequest) {
+		t.Errorf("charged after it: %v, want ErrOtherRequest", err)
+	}
+}
+
+// Of goroutines that keep a request for one operation, all get the same one.
+func TestFolder_keepsOneRequestForAnOperation(t *testing.T) {
+	t.Parallel()
+	folder, err := client.OpenFolder(t.TempDir())
+	must(t, err)
+	kept := make([]client.Request, 50)
+	var all sync.WaitGroup
+	for i := range kept {
+		all.Go(func() {
+			var err error
+			kept[i], err = folder.Keep(t.Context(), client.Request{Operation: operation, Key: fmt.Sprint("key-", i), Body: []byte("{}")})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	for _, r := range kept {
+		if r.Key != kept[0].Key || r.Key == "" {
+			t.Errorf("kept %q and %q", kept[0].Key, r.Key)
+		}
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
