@@ -13,7 +13,8 @@ import (
 // Projector folds new events into the projections. Each worker runs one. One of them is
 // active. The others stand by: now and then they read the checkpoint, and one of them
 // becomes active when events wait and the checkpoint has not moved. This saves work only:
-// of two projectors that fold the same events one is refused.
+// of two projectors that fold the same events one is refused. A projector that starts is active
+// until it sees another one.
 type Projector struct {
 	DB *postgres.DB
 	// Bell, where set, receives when events were committed. It is a hint: a lost one costs
@@ -26,7 +27,8 @@ type Projector struct {
 
 	// last is the checkpoint as this projector has left it, or has seen it while events
 	// waited.
-	last checkpoint
+	last    checkpoint
+	started bool // last is set
 }
 
 const (
@@ -49,6 +51,9 @@ func (p *Projector) Run(ctx context.Context) {
 // step.
 func (p *Projector) step(ctx context.Context) (time.Duration, error) {
 	at, err := readLive(ctx, p.DB)
+	if err == nil && !p.started {
+		p.started, p.last = true, at.checkpoint
+	}
 	switch {
 	case err != nil:
 		return 0, err

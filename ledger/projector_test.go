@@ -127,17 +127,17 @@ func TestProjector_pauses(t *testing.T) {
 			return true
 		})
 	}
-	wants(active, 1, standby) // another one may be about to fold
-	wants(active, 0, 250*ms)
-	wants(active, 0, 0) // nothing waits
+	wants(active, 1, 250*ms) // it has just started
+	wants(active, 0, 0)      // nothing waits
 	wants(active, 249, 250*ms)
 	wants(active, 250, 500*ms)
 	wants(active, 2500, 0) // a full page
+	wants(other, 1, 250*ms)
 	for range 3 {
-		wants(other, 1, standby)
-		wants(active, 0, 250*ms)
+		wants(active, 1, standby) // another one may be about to fold
+		wants(other, 0, 250*ms)
 	}
-	wants(other, 1, standby)
-	wants(other, 0, 250*ms) // the active one has ended
 	wants(active, 1, standby)
+	wants(active, 0, 250*ms) // the other one has ended
+	wants(other, 1, standby)
 }
