@@ -54,7 +54,7 @@ func driveBesideRetention(ctx context.Context, d *deployment, of *running) (w wi
 	go func() {
 		defer close(ended)
 		(&retention.Job{
-			DB: db, Log: quiet(), Name: "bench", OutboxWindow: 24 * time.Hour, InboxWindow: 7 * 24 * time.Hour, // as a worker's
+			DB: db, Log: quiet(), Name: "bench", OutboxWindow: 24 * time.Hour, InboxWindow: 7 * 24 * time.Hour, QuarantineWindow: 90 * 24 * time.Hour, // as a worker's
 		}).Run(working)
 	}()
 	w, err = driveAccepting(ctx, d, of)

@@ -26,27 +26,14 @@ import (
 const (
 	application = "payonce-api"
 
-	connections = 20 // of the pool
-
 	// lockTimeout is short, so that a request that waits for a lock keeps no connection from
 	// others. Few at a time may wait for longer.
 	lockTimeout = 25 * time.Millisecond
-	waiters     = connections / 4
 
-	// inFlight is how many requests are handled at a time. At a few milliseconds of a
-	// connection for each, the last one waits for well under a second.
-	inFlight       = 32 * connections
-	perMerchant    = inFlight / 2
-	authenticating = connections / 2
+	assets      = 64       // files of the documentation that are being sent
+	answerBytes = 32 << 20 // of answers that are being sent
 
-	// auditing is how many connections may read whole tables.
-	auditing = connections / 5
-
-	assets      = 64            // files of the documentation that are being sent
-	answerBytes = 32 << 20      // of answers that are being sent
-	unsigned    = inFlight / 20 // provider events whose bodies are being read from one address
-
-	unsignedTime = 3 * time.Second // to read one
+	unsignedTime = 3 * time.Second // to read the body of a provider event
 )
 
 func main() { os.Exit(program.Main(os.Args[1:], os.Stdout, os.Stderr, "api", run)) }
@@ -115,7 +102,7 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 
 func (s settings) database(traces *telemetry.Traces, committed func(*pgx.Batch)) postgres.Options {
 	return postgres.Options{
-		Application: application + " " + program.Instance(), Role: postgres.RoleAPI, MaxConns: connections, LockTimeout: lockTimeout,
+		Application: application + " " + program.Instance(), Role: postgres.RoleAPI, MaxConns: s.DatabaseConnections, LockTimeout: lockTimeout,
 		Writes: writes.Order(), Tracer: traces.Statements(), Committed: committed, AllowPlaintext: s.AllowPlaintext,
 		RefusePrivileged: !s.AllowPrivilegedDatabaseUser,
 	}
@@ -129,19 +116,25 @@ func (s settings) public(metrics http.Handler) http.Handler {
 	return metrics
 }
 
+// limits follow from the connections. At a few milliseconds of a connection for each of the
+// requests that are handled at a time, the last one waits for well under a second.
 func (s settings) limits() httpapi.Limits {
+	connections := int(s.DatabaseConnections)
+	inFlight := 32 * connections
 	return httpapi.Limits{
-		PerSecond: s.RateLimit, InFlight: inFlight, PerMerchant: perMerchant, Authenticating: authenticating, Auditing: auditing,
-		Assets: assets, AnswerBytes: answerBytes, Unsigned: unsigned, UnsignedTime: unsignedTime,
+		PerSecond: s.RateLimit, InFlight: inFlight, PerMerchant: inFlight / 2,
+		Authenticating: connections / 2, Auditing: connections / 5, Assets: assets, AnswerBytes: answerBytes,
+		Unsigned: inFlight / 20, UnsignedTime: unsignedTime,
 		Guesses: s.AuthenticationFailures,
 	}
 }
 
 // receiver makes the receiver of keyed requests, with the cache of REDIS_URL if that is set.
 func receiver(ctx context.Context, log *slog.Logger, s settings, db *postgres.DB, m *metrics) (r idempotency.Receiver, closeCache func(), err error) {
+	few := int(s.DatabaseConnections) / 4
 	r = idempotency.Receiver{
-		Read: intake.BatchedRead(db, connections/4), Retention: s.IdempotencyRetention,
-		Wait: s.wait(), Waiters: make(chan struct{}, waiters),
+		Read: intake.BatchedRead(db, few), Retention: s.IdempotencyRetention,
+		Wait: s.wait(), Waiters: make(chan struct{}, few),
 		Reading: func() (read func()) { return m.lookup.Time() }, Committed: func(c idempotency.Commit) { m.commits.Add(1, string(c)) },
 	}
 	url := s.RedisURL.Reveal()
@@ -149,7 +142,8 @@ func receiver(ctx context.Context, log *slog.Logger, s settings, db *postgres.DB
 		return r, func() {}, nil
 	}
 	cache, err := rediscache.Open(ctx, db, url, rediscache.Options{
-		AllowPlaintext: s.AllowPlaintext, Log: log, Clock: time.Now,
+		AllowPlaintext: s.AllowPlaintext, Longest: s.RedisTTL, Log: log, Clock: time.Now,
+		Counted: func(f rediscache.Found) { m.cache.Add(1, string(f)) },
 	})
 	r.Cache = cache
 	return r, func() { cache.Close() }, err

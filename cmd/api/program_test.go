@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"net/http"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -189,6 +190,16 @@ func TestRun(t *testing.T) {
 		first := send(t, p, "key-cached")
 		if again := send(t, p, "key-cached"); again.Body != first.Body || again.Header.Get("Idempotent-Replayed") != "true" {
 			t.Errorf("not the first answer: %v", again)
+		}
+		if metrics := p.Get(t, "/metrics").Body; !regexp.MustCompile(`(?m)^payonce_replay_cache_total\{result="failed"\} [1-9]`).MatchString(metrics) {
+			t.Error("no metric says that the cache fails")
+		}
+	})
+
+	t.Run("DATABASE_CONNECTIONS", func(t *testing.T) {
+		p := programtest.Start(t, run, environ(url, "DATABASE_CONNECTIONS", "7"))
+		if metrics := p.Get(t, "/metrics").Body; !strings.Contains(metrics, "\npayonce_db_connections_max{pool=\"main\"} 7\n") {
+			t.Error("the pool has another size")
 		}
 	})
 

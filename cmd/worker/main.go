@@ -81,7 +81,7 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	background(func(ctx context.Context) { bell.Run(ctx, db.Pool()) })
 	background((&retention.Job{
 		DB: db, Log: log, Name: program.Instance() + "/" + rand.Text(),
-		OutboxWindow: s.OutboxRetention, InboxWindow: s.InboxRetention,
+		OutboxWindow: s.OutboxRetention, InboxWindow: s.InboxRetention, QuarantineWindow: s.QuarantineRetention,
 	}).Run)
 	background((&ledger.Projector{DB: db, Bell: bell.Bell(doorbell.Outbox | doorbell.Ledger), Listening: bell.Listening, Log: log}).Run)
 	each := func(interval time.Duration, failed string, work func(ctx context.Context) error) {
@@ -157,7 +157,7 @@ func admit(ctx context.Context, log *slog.Logger, db *postgres.DB, provider *str
 func open(ctx context.Context, log *slog.Logger, s settings, traces *telemetry.Traces, bell *outbox.Doorbell) (*postgres.DB, error) {
 	db, err := program.Open(ctx, log, s.DatabaseURL.Reveal(), postgres.Options{
 		Application: application + " " + program.Instance(), Role: postgres.RoleWorker, RefusePrivileged: !s.AllowPrivilegedDatabaseUser, AllowPlaintext: s.AllowPlaintext,
-		Writes: writes.Order(slices.Concat(fulfillment.Writes(), inbox.Writes())...),
+		MaxConns: s.DatabaseConnections, Writes: writes.Order(slices.Concat(fulfillment.Writes(), inbox.Writes())...),
 		Tracer: traces.Statements(), Committed: doorbell.Committed(bell),
 	})
 	if err != nil {

@@ -67,9 +67,14 @@ type settings struct {
 	InboxRetention time.Duration `env:"INBOX_RETENTION" envDefault:"168h"`
 	// How long the outbox keeps a message that its consumer groups have received. More than 0.
 	OutboxRetention time.Duration `env:"OUTBOX_RETENTION" envDefault:"24h"`
+	// How long a message with a known id and another payload is kept in quarantine. Until then it
+	// is a violation in the audit. More than 0.
+	QuarantineRetention time.Duration `env:"QUARANTINE_RETENTION" envDefault:"2160h"`
 	// Networks that webhooks may be sent to although they are not public, separated by commas,
 	// such as 10.0.0.0/8. Empty: none.
 	WebhookAllowCIDRs []netip.Prefix `env:"WEBHOOK_ALLOW_CIDRS"`
+
+	program.Connections
 }
 
 const (
@@ -101,8 +106,10 @@ func (s settings) Check() error {
 	case s.InboxRetention <= s.OutboxRetention:
 		return fmt.Errorf("INBOX_RETENTION (%s) is not longer than OUTBOX_RETENTION (%s): a message that is redelivered late would be received as a new one",
 			s.InboxRetention, s.OutboxRetention)
+	case s.QuarantineRetention <= 0:
+		return fmt.Errorf("QUARANTINE_RETENTION is %s: set it to how long a person may take to look at a message in quarantine", s.QuarantineRetention)
 	}
-	return nil
+	return s.Connections.Check()
 }
 
 // providerHost is the host of the provider, for traces.

@@ -35,6 +35,8 @@ func TestSettings_refusesUnsafeValues(t *testing.T) {
 		{"an inbox that forgets with the outbox", "INBOX_RETENTION", "24h"},
 		{"an inbox that forgets before the outbox", "INBOX_RETENTION", "1h"},
 		{"an outbox that remembers longer than the inbox", "OUTBOX_RETENTION", "169h"},
+		{"a quarantine that is not kept", "QUARANTINE_RETENTION", "0s"},
+		{"too few connections", "DATABASE_CONNECTIONS", "0"},
 		{"a network that is none", "WEBHOOK_ALLOW_CIDRS", "localhost"},
 		{"a network among others that is none", "WEBHOOK_ALLOW_CIDRS", "10.0.0.0/8,10.0.0.1"},
 		{"plain text, neither true nor false", "ALLOW_PLAINTEXT", "perhaps"},

@@ -20,7 +20,7 @@ import (
 var readers = []struct{ dir, title string }{
 	{"cmd/api", "api"},
 	{"cmd/worker", "worker"},
-	{"internal/program", "api and payonce console: TLS"},
+	{"internal/program", "api, worker and payonce console: connections, TLS"},
 	{"internal/telemetry", "api and worker: traces"},
 	{"cmd/payonce", "payonce"},
 	{"internal/console", "payonce console and payonce demo"},
@@ -97,7 +97,7 @@ func typeOfSetting(t *testing.T, e ast.Expr) string {
 	case *ast.ArrayType:
 		return typeOfSetting(t, e.Elt) + ", several"
 	case *ast.Ident:
-		if name, ok := map[string]string{"string": "text", "int": "number", "bool": boolean}[e.Name]; ok {
+		if name, ok := map[string]string{"string": "text", "int": "number", "int32": "number", "bool": boolean}[e.Name]; ok {
 			return name
 		}
 	case *ast.SelectorExpr:

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -22,6 +23,7 @@ type service struct {
 	Configs     []any    // Compose copies their content into the container
 	Privileged  bool
 	Environment map[string]string
+	Command     []string
 }
 
 const ourImage = "payonce:compose"
@@ -62,6 +64,34 @@ func TestCompose_containersAreConfined(t *testing.T) {
 				t.Errorf("GOMEMLIMIT=%s is not below its limit, %s", s.Environment["GOMEMLIMIT"], s.MemLimit)
 			}
 		})
+	}
+}
+
+// TestCompose_setsSettingsOfItsPrograms: a variable that is given to a program of ours is a
+// setting of that program.
+func TestCompose_setsSettingsOfItsPrograms(t *testing.T) {
+	t.Parallel()
+	var compose struct{ Services map[string]service }
+	must(t, yaml.Unmarshal([]byte(read(t, "docker-compose.yml")), &compose))
+	sections := strings.Split(read(t, "docs/reference/settings.md"), "\n## ")[1:]
+	programs := make(map[string]bool)
+	for name, s := range compose.Services {
+		if s.Image != ourImage {
+			continue
+		}
+		program := s.Command[0]
+		programs[program] = true
+		for variable := range s.Environment {
+			if variable != "GOMEMLIMIT" && !slices.ContainsFunc(sections, func(section string) bool {
+				title, rows, _ := strings.Cut(section, "\n")
+				return strings.Contains(title, program) && strings.Contains(rows, "\n| `"+variable+"` |")
+			}) {
+				t.Errorf("%s sets %s, which is no setting of %s", name, variable, program)
+			}
+		}
+	}
+	if len(programs) != 4 {
+		t.Errorf("it runs %v", programs)
 	}
 }
 

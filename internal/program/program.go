@@ -95,6 +95,21 @@ func bounded(ctx context.Context, log *slog.Logger, limit time.Duration, run Run
 	}
 }
 
+// Connections are the settings of a program's pool.
+type Connections struct {
+	// Connections to the database that the pool opens at most, as it needs them. Idle ones are
+	// closed after five minutes. The program has a few beside the pool. From 5 to 1000.
+	DatabaseConnections int32 `env:"DATABASE_CONNECTIONS" envDefault:"20"`
+}
+
+// Check refuses a pool with which the program cannot work.
+func (c Connections) Check() error {
+	if c.DatabaseConnections < 5 || c.DatabaseConnections > 1000 {
+		return fmt.Errorf("DATABASE_CONNECTIONS is %d: set it between 5 and 1000", c.DatabaseConnections)
+	}
+	return nil
+}
+
 // Open opens the database. It waits at most 30 s for one that is out of reach, and
 // refuses one that payonce must not run on at once.
 func Open(ctx context.Context, log *slog.Logger, url string, o postgres.Options) (*postgres.DB, error) {

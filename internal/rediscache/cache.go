@@ -20,8 +20,8 @@
 //   - It may find nothing, and finds nothing without the database.
 //   - For up to two seconds after a failover an answer that it lost may be replayed; for a
 //     minute, the life of the connection, if the old primary still runs as one.
-//   - Rows that are deleted by hand are replayed until their entries expire, an hour at
-//     most. A new secret ends that.
+//   - Rows that are deleted by hand are replayed until their entries expire, after
+//     Options.Longest at most. A new secret ends that.
 //   - Redis knows how long each answer is, and when it is asked for.
 //
 // Table: cache_secret.
@@ -53,16 +53,31 @@ const (
 	// connectionLife is how long a connection to the database is used: an old one may be
 	// to a server that has been replaced.
 	connectionLife = time.Minute
-	// longest is how long an entry is kept at most: retries come soon.
-	longest = time.Hour
 )
+
+// Found says what a look-up found.
+type Found string
+
+// What a look-up can find.
+const (
+	Hit    Found = "hit"    // the answer
+	Miss   Found = "miss"   // none, or that of another request
+	Failed Found = "failed" // nothing: Redis failed, or the state of the database is unknown
+)
+
+// Findings lists what a look-up can find.
+func Findings() []Found { return []Found{Hit, Miss, Failed} }
 
 // Options are how a cache is opened.
 type Options struct {
 	// AllowPlaintext permits a Redis over a network without TLS.
 	AllowPlaintext bool
-	Log            *slog.Logger
-	Clock          func() time.Time
+	// Longest is how long an entry is kept at most; an hour unless set. Retries come soon.
+	Longest time.Duration
+	Log     *slog.Logger
+	Clock   func() time.Time
+	// Counted, where set, is called with what each look-up found.
+	Counted func(Found)
 
 	interval time.Duration // the constant unless a test sets it
 }
@@ -97,7 +112,10 @@ func Open(ctx context.Context, db *postgres.DB, url string, o Options) (*Cache, 
 	if err != nil {
 		return nil, fmt.Errorf("prepare the connection of the cache: %w", err)
 	}
-	o.interval = cmp.Or(o.interval, interval)
+	o.interval, o.Longest = cmp.Or(o.interval, interval), cmp.Or(o.Longest, time.Hour)
+	if o.Counted == nil {
+		o.Counted = func(Found) {}
+	}
 	c := &Cache{Options: o, redis: pool}
 	ctx, stop := context.WithCancel(ctx)
 	stopped := make(chan struct{})
@@ -127,26 +145,36 @@ func (c *Cache) Close() { c.close() }
 
 // Find implements idempotency.Cache.
 func (c *Cache) Find(ctx context.Context, key idempotency.Key, fingerprint []byte) idempotency.Cached {
+	found, cached := c.find(ctx, key, fingerprint)
+	c.Counted(found)
+	return cached
+}
+
+func (c *Cache) find(ctx context.Context, key idempotency.Key, fingerprint []byte) (Found, idempotency.Cached) {
 	s := c.state.Load()
 	if !s.isFresh(c.Clock()) {
-		return idempotency.Cached{}
+		return Failed, idempotency.Cached{}
 	}
 	cached := idempotency.Cached{Keep: func(record idempotency.Record) { c.keep(ctx, s, key, record) }}
 	value, err := c.do(ctx, "GETRANGE", s.name(key), 0, largest)
-	if err != nil || len(value) == 0 {
-		return cached
+	switch {
+	case err != nil:
+		return Failed, cached
+	case len(value) == 0:
+		return Miss, cached
 	}
 	record, authentic := s.open(key, value)
 	if !authentic {
 		c.warn(ctx, errForged)
-		return cached
+		return Failed, cached
 	}
 	// The state may have changed while Redis answered.
 	now, latest := c.Clock(), c.state.Load()
 	if latest.isFresh(now) && latest.equals(s) && record.ExpiresAt.After(latest.at(now)) && bytes.Equal(record.Fingerprint, fingerprint) {
 		cached.Record, cached.Found = record, true
+		return Hit, cached
 	}
-	return cached
+	return Miss, cached
 }
 
 var errForged = errors.New("an entry is not authentic: it was damaged or forged")
@@ -158,7 +186,7 @@ var errForged = errors.New("an entry is not authentic: it was damaged or forged"
 func (c *Cache) keep(ctx context.Context, s *state, key idempotency.Key, record idempotency.Record) {
 	value, err := s.seal(key, record)
 	// A little less than the key has, never more; the entry tells exactly.
-	life := min(record.ExpiresAt.Sub(s.at(c.Clock())), longest)
+	life := min(record.ExpiresAt.Sub(s.at(c.Clock())), c.Longest)
 	if err == nil && life >= time.Millisecond && len(value) <= largest {
 		_, _ = c.do(ctx, "SET", s.name(key), value, "PX", life.Milliseconds()) // do logs its failures
 	}

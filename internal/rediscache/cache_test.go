@@ -9,6 +9,7 @@ import (
 
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/rediscache"
 )
 
 func TestFind(t *testing.T) {
@@ -32,6 +33,46 @@ func TestFind(t *testing.T) {
 			{Scope: "acmeP", Operation: "OST /v1/charges", Value: "key"},
 		} {
 			f.wantNotFound(t, key, "of another key")
+		}
+	})
+
+	t.Run("each look-up is counted", func(t *testing.T) {
+		f := newFixture(t)
+		counted := func(want rediscache.Found) {
+			t.Helper()
+			if got := f.last.Load(); got != want {
+				t.Errorf("counted %v, want %s", got, want)
+			}
+		}
+		f.keep(t, numbered(1), recordOf("ch_1"))
+		counted(rediscache.Hit)
+		f.wantNotFound(t, numbered(2), "unknown")
+		counted(rediscache.Miss)
+		f.redis.answers(func([]string) string { return "$3\r\nbad\r\n" })
+		f.wantNotFound(t, numbered(1), "damaged")
+		counted(rediscache.Failed)
+		f.redis.answers(func([]string) string { return "-ERR broken\r\n" })
+		f.wantNotFound(t, numbered(1), "refused")
+		counted(rediscache.Failed)
+		f.Close()
+		f.wantNotFound(t, numbered(1), "without the database's state")
+		counted(rediscache.Failed)
+	})
+
+	t.Run("Redis keeps an entry for Longest at most", func(t *testing.T) {
+		f := newFixture(t)
+		f.keep(t, keyOf("key"), recordOf("ch_1")) // the state of the database is known
+		f.Longest = 90 * time.Second
+		var life string
+		f.redis.answers(func(command []string) string {
+			if command[0] == "SET" {
+				life = command[len(command)-1]
+			}
+			return ""
+		})
+		f.Find(t.Context(), keyOf("key"), nil).Keep(recordOf("ch_1"))
+		if life != "90000" {
+			t.Errorf("it is kept for %s ms", life)
 		}
 	})
 

@@ -47,6 +47,7 @@ type fixture struct {
 	api   *postgres.DB // the same database, as the cache reads it
 	log   await.Log
 	ahead atomic.Int64 // of the clock
+	last  atomic.Value // what the last look-up found
 }
 
 func newFixture(t *testing.T) *fixture {
@@ -63,8 +64,9 @@ func newFixtureOn(t *testing.T, db *postgres.DB, url string) *fixture {
 	f := &fixture{db: db, api: testdb.As(t, db, postgres.RoleAPI)}
 	var err error
 	f.Cache, err = rediscache.OpenReadingOften(t.Context(), f.api, url, rediscache.Options{
-		Log:   slog.New(slog.NewTextHandler(&f.log, nil)),
-		Clock: func() time.Time { return time.Now().Add(time.Duration(f.ahead.Load())) },
+		Log:     slog.New(slog.NewTextHandler(&f.log, nil)),
+		Counted: func(found rediscache.Found) { f.last.Store(found) },
+		Clock:   func() time.Time { return time.Now().Add(time.Duration(f.ahead.Load())) },
 	})
 	testdb.Must(t, err)
 	t.Cleanup(f.Close)

@@ -27,9 +27,6 @@ const (
 
 	longestInterval  = 30 * time.Second // between rounds
 	shortestInterval = 250 * time.Millisecond
-
-	// A person looks at quarantined messages for longer than a provider repeats them.
-	quarantineWindow = 90 * 24 * time.Hour
 )
 
 // Job deletes what has expired.
@@ -40,6 +37,8 @@ type Job struct {
 
 	OutboxWindow time.Duration
 	InboxWindow  time.Duration // longer than OutboxWindow
+
+	QuarantineWindow time.Duration // for a person to look at what is in quarantine
 
 	longest windows // of all workers, when the lease was last taken or renewed
 	warned  windows // the last that were not its own
@@ -77,7 +76,7 @@ func (j *Job) round(ctx context.Context) (more bool) {
 		{"idempotency_keys", func() (int, error) { return idempotency.Sweep(ctx, j.DB, commitRows) }},
 		{"outbox", func() (int, error) { return outbox.Sweep(ctx, j.DB, j.longest.Outbox, commitRows) }},
 		{"inbox", func() (int, error) { return inbox.Sweep(ctx, j.DB, j.longest.Inbox, commitRows) }},
-		{"inbox_quarantine", func() (int, error) { return inbox.SweepQuarantine(ctx, j.DB, quarantineWindow, commitRows) }},
+		{"inbox_quarantine", func() (int, error) { return inbox.SweepQuarantine(ctx, j.DB, j.QuarantineWindow, commitRows) }},
 		{"webhook_secrets", func() (int, error) { return merchants.SweepSecrets(ctx, j.DB, commitRows) }},
 	} {
 		rows, full, err := empty(ctx, t.delete)

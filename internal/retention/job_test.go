@@ -33,7 +33,7 @@ func newKeeper(db *postgres.DB, name string) *keeper {
 	k := &keeper{each: func() {}}
 	k.Job = &retention.Job{
 		DB: db, Log: slog.New(slog.NewTextHandler(k, nil)), Name: name,
-		OutboxWindow: time.Hour, InboxWindow: 2 * time.Hour,
+		OutboxWindow: time.Hour, InboxWindow: 2 * time.Hour, QuarantineWindow: 90 * 24 * time.Hour,
 	}
 	return k
 }
