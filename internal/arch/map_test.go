@@ -14,7 +14,7 @@ type rule struct {
 const (
 	// strict are packages whose tests import no more than they do. Other tests may import
 	// what they need, such as a database.
-	strict = "domain e2e internal/openapi internal/robustness/demo internal/robustness/fleet internal/robustness/traffic internal/robustness/validate"
+	strict = "domain e2e e2e/failover internal/openapi internal/robustness/demo internal/robustness/fleet internal/robustness/traffic internal/robustness/validate"
 	// pure are packages that import, outside this module, the standard library alone.
 	pure = "domain fulfillment/schema"
 	// testHelpers are packages that every test may import: they know nothing of this module.
@@ -135,6 +135,10 @@ var rules = []rule{
 		"e2e", "internal/audit internal/openapi internal/postgres/local internal/robustness/failpoint " +
 			"internal/robustness/fleet internal/robustness/traffic internal/robustness/validate",
 		"black-box tests: they see HTTP, the sandbox's books and the tables, and judge by the audit's one list",
+	},
+	{
+		"e2e/failover", "internal/postgres/local internal/robustness/fleet internal/robustness/traffic internal/robustness/validate",
+		"black-box tests, as e2e, of the loss of a primary",
 	},
 }
 

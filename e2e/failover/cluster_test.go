@@ -1,0 +1,162 @@
+package failover_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/postgres/local"
+)
+
+// node is a server, and the link by which the programs reach it.
+type node struct {
+	server *local.Server
+	link   *link
+	admin  *pgx.Conn // past the link; its statements wait for no standby
+}
+
+// cluster is a primary and its standby.
+type cluster struct {
+	synchronous      bool
+	primary, standby *node
+	hosts            string // of both, in an order that stays
+	replication      *link  // by which the standby reaches the primary
+	stopped          []int  // processes of a primary that stands still
+}
+
+func newCluster(t *testing.T, synchronous bool) *cluster {
+	t.Helper()
+	server, err := local.Start(t.Context(), local.Options{Fsync: true, InMemory: true})
+	must(t, err)
+	closeAtEnd(t, server)
+	c := &cluster{synchronous: synchronous, primary: &node{server: server}}
+	c.primary.link, c.replication = newLink(t, server), newLink(t, server)
+	c.standby = &node{link: newLink(t, server)}
+	c.hosts = c.primary.link.address() + "," + c.standby.link.address()
+	c.follow(t)
+	t.Cleanup(c.kill)
+	return c
+}
+
+func closeAtEnd(t *testing.T, server *local.Server) {
+	t.Helper()
+	t.Cleanup(func() {
+		if err := server.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// url is the connection string of the programs.
+func (c *cluster) url(database string) string {
+	return "postgres://postgres@" + c.hosts + "/" + database + "?sslmode=disable&target_session_attrs=read-write"
+}
+
+// follow gives the primary a standby, which has everything when follow returns.
+func (c *cluster) follow(t *testing.T) {
+	t.Helper()
+	var err error
+	c.standby.server, err = c.primary.server.Standby(t.Context())
+	must(t, err)
+	closeAtEnd(t, c.standby.server)
+	c.primary.connect(t)
+	c.standby.connect(t)
+	c.replication.lead(t, c.primary.server)
+	c.standby.link.lead(t, c.standby.server)
+	host, port, err := net.SplitHostPort(c.replication.address())
+	must(t, err)
+	c.standby.set(t, "primary_conninfo", fmt.Sprintf("host=%s port=%s user=postgres sslmode=disable application_name=standby", host, port))
+	state := "async"
+	if c.synchronous {
+		c.primary.set(t, "synchronous_standby_names", "standby")
+		state = "sync"
+	}
+	await.Row(t, c.primary.admin, `
+select exists (select from pg_stat_replication where client_addr is null and sync_state = $1 and replay_lsn >= pg_current_wal_lsn())`, state)
+}
+
+func (n *node) connect(t *testing.T) {
+	t.Helper()
+	var err error
+	n.admin, err = pgx.Connect(t.Context(), n.server.URL("postgres"))
+	must(t, err)
+	t.Cleanup(func() { _ = n.admin.Close(context.WithoutCancel(t.Context())) })
+	n.exec(t, `set synchronous_commit = local`)
+}
+
+func (n *node) set(t *testing.T, setting, value string) {
+	t.Helper()
+	n.exec(t, fmt.Sprintf(`alter system set %s = '%s'`, setting, value))
+	n.exec(t, `select pg_reload_conf()`)
+}
+
+func (n *node) exec(t *testing.T, sql string) {
+	t.Helper()
+	if _, err := n.admin.Exec(t.Context(), sql); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// signal signals every process of the primary at once, as the loss of its machine does:
+// the first one is stopped before, so that it starts no other.
+func (c *cluster) signal(t *testing.T, s syscall.Signal) {
+	t.Helper()
+	var file string
+	must(t, c.primary.admin.QueryRow(t.Context(), `select pg_read_file('postmaster.pid')`).Scan(&file))
+	first, err := strconv.Atoi(strings.Split(file, "\n")[0])
+	must(t, err)
+	must(t, syscall.Kill(first, syscall.SIGSTOP))
+	rows, err := c.primary.admin.Query(t.Context(), `select pid from pg_stat_activity`)
+	must(t, err)
+	c.stopped, err = pgx.CollectRows(rows, pgx.RowTo[int])
+	must(t, err)
+	c.stopped = append(c.stopped, first)
+	for _, pid := range c.stopped {
+		_ = syscall.Kill(pid, s) // one that has ended since
+	}
+	if s == syscall.SIGKILL {
+		c.stopped = nil
+	}
+}
+
+// faults are the ways in which the primary is lost.
+var faults = map[string]func(*testing.T, *cluster){
+	"kill": func(t *testing.T, c *cluster) { t.Helper(); c.signal(t, syscall.SIGKILL) },
+	"hang": func(t *testing.T, c *cluster) { t.Helper(); c.signal(t, syscall.SIGSTOP) },
+	"cut": func(t *testing.T, c *cluster) {
+		t.Helper()
+		if c.synchronous { // else it was cut before
+			c.replication.cut()
+		}
+		c.primary.link.cut()
+	},
+}
+
+// promote makes the standby the primary. The old one is where the standby was.
+func (c *cluster) promote(t *testing.T) {
+	t.Helper()
+	c.standby.exec(t, `select pg_promote()`)
+	c.primary, c.standby = c.standby, c.primary
+}
+
+// fence ends the old primary for good.
+func (c *cluster) fence(t *testing.T) {
+	t.Helper()
+	c.kill()
+	must(t, c.standby.server.Close())
+}
+
+// kill ends a primary that stands still.
+func (c *cluster) kill() {
+	for _, pid := range c.stopped {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+	c.stopped = nil
+}

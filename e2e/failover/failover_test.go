@@ -1,0 +1,276 @@
+package failover_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/postgres/local"
+	"github.com/payonce/payonce/internal/robustness/fleet"
+	"github.com/payonce/payonce/internal/robustness/traffic"
+	"github.com/payonce/payonce/internal/robustness/validate"
+	"github.com/payonce/payonce/internal/testrun"
+)
+
+var failovers = flag.Int("failovers", 0, "how many failovers each scenario has; without it some scenarios have one")
+
+func TestMain(m *testing.M) { testrun.Main(m) }
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// short are the scenarios that are run without -failovers.
+var short = []string{"synchronous kill", "asynchronous kill"}
+
+// TestFailover_losesNoChargeThatASynchronousStandbyHas loses the primary under load, in each
+// mode of replication and in each way. What an asynchronous standby lacks is lost, and no
+// stream is damaged by that.
+func TestFailover_losesNoChargeThatASynchronousStandbyHas(t *testing.T) {
+	if testing.Short() {
+		t.Skip("not run in short mode: it starts servers and programs")
+	}
+	t.Parallel()
+	b := build(t)
+	for _, mode := range []string{"synchronous", "asynchronous"} {
+		for _, fault := range []string{"kill", "hang", "cut"} {
+			if *failovers == 0 && !slices.Contains(short, mode+" "+fault) {
+				continue
+			}
+			t.Run(mode+" "+fault, func(t *testing.T) {
+				w := newWorld(t, b, mode == "synchronous")
+				w.lose(t, faults[fault], max(1, *failovers))
+				t.Log(w.judge(t) + fmt.Sprintf(" mode=%s fault=%s", mode, fault))
+			})
+		}
+	}
+}
+
+func build(t *testing.T) fleet.Binaries {
+	t.Helper()
+	dir := t.TempDir()
+	must(t, os.Chmod(dir, 0o755)) // PostgreSQL may run as another user
+	b, err := fleet.Build(t.Context(), dir)
+	must(t, err)
+	return b
+}
+
+// world is a payonce on a cluster: two apis, two workers of which one is killed again and
+// again, and a provider whose records survive.
+type world struct {
+	fleet.World
+
+	cluster                    *cluster
+	load                       *load
+	stop                       chan struct{}
+	flowing                    sync.WaitGroup
+	promotions, gaps, steadies []time.Duration
+}
+
+const supplied = 1_000_000
+
+func newWorld(t *testing.T, b fleet.Binaries, synchronous bool) *world {
+	t.Helper()
+	w := &world{cluster: newCluster(t, synchronous), stop: make(chan struct{})}
+	books, err := local.Start(t.Context(), local.Options{Fsync: true, InMemory: true})
+	must(t, err)
+	closeAtEnd(t, books)
+	w.World = fleet.World{
+		Binaries: b, Log: t.TempDir(), Service: w.cluster.url("postgres"), Books: books.URL("postgres"),
+		Secrets: fleet.Secrets{API: "sk_test_merchant", Provider: "sk_test_provider", Events: "whsec_events", Shop: "whsec_c2hvcA=="},
+	}
+	ctx := bounded(t)
+	w.run(t, "migrate")
+	must(t, w.StartSandbox(ctx, ""))
+	w.run(t, "seed", "--merchant", "acme", "--api-key", w.Secrets.API, "--webhook-url", w.Sandbox.URL()+"/shop/webhooks",
+		"--webhook-secret", w.Secrets.Shop, "--sku", fmt.Sprintf("tshirt=%d", supplied))
+	t.Cleanup(func() { must(t, w.Stop(bounded(t))) })
+	w.APIs, err = w.StartAll(ctx, "api", w.API, 2, func(int) map[string]string { return w.APIEnv() })
+	must(t, err)
+	w.Workers, err = w.StartAll(ctx, "worker", w.Worker, 2, func(int) map[string]string { return w.WorkerEnv(w.Sandbox.URL()) })
+	must(t, err)
+	target := traffic.Target{APIKey: w.Secrets.API}
+	for _, api := range w.APIs {
+		target.APIs = append(target.APIs, api.URL())
+	}
+	w.load = &load{merchant: traffic.New(target, &traffic.Tally{})}
+	return w
+}
+
+// bounded is the context of something that a test waits for, also at its end.
+func bounded(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), await.Stall)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func (w *world) run(t *testing.T, args ...string) {
+	t.Helper()
+	_, err := w.Run(bounded(t), args...)
+	must(t, err)
+}
+
+// lose loses the primary n times under load.
+func (w *world) lose(t *testing.T, fault func(*testing.T, *cluster), n int) {
+	t.Helper()
+	w.flowing.Go(func() { w.load.run(t.Context(), w.stop) })
+	w.flowing.Go(func() { w.killWorkers(t) })
+	for i := range n {
+		if i > 0 {
+			w.cluster.fence(t)
+			w.cluster.follow(t)
+		}
+		w.load.flow(t, 40)
+		if !w.cluster.synchronous {
+			w.cluster.replication.cut()
+			w.load.flow(t, 10)
+		}
+		lost := now()
+		fault(t, w.cluster)
+		w.cluster.promote(t)
+		promoted := now()
+		w.load.flow(t, 100)
+		all := w.load.all()
+		w.promotions = append(w.promotions, promoted.Sub(lost))
+		w.gaps, w.steadies = append(w.gaps, gap(all, lost)), append(w.steadies, steady(all, promoted))
+	}
+	close(w.stop)
+	w.flowing.Wait()
+	w.load.sending.Wait()
+}
+
+// killWorkers kills the first worker again and again.
+func (w *world) killWorkers(t *testing.T) {
+	t.Helper()
+	for traffic.Wait(t.Context(), 300*time.Millisecond) == nil {
+		select {
+		case <-w.stop:
+			return
+		default:
+		}
+		if err := errors.Join(w.Workers[0].Kill(), w.Workers[0].Restart(bounded(t))); err != nil {
+			t.Error(err)
+			return
+		}
+	}
+}
+
+// judge waits until all work is done, and counts.
+func (w *world) judge(t *testing.T) string {
+	t.Helper()
+	w.load.mu.Lock()
+	for _, refused := range w.load.refused {
+		t.Errorf("answered %d %s", refused.Status, refused.Body)
+	}
+	w.load.mu.Unlock()
+	for _, loss := range w.Losses() {
+		t.Error(loss)
+	}
+	await.Row(t, w.cluster.primary.admin, `
+select not exists (select from inbox where status in ('pending', 'running'))
+   and not exists (select from ledger_events r
+                    where type = 'charge.requested.v1'
+                      and not exists (select from ledger_events n where n.stream_id = r.stream_id and n.type = 'merchant.notified.v1'))`)
+	books, err := traffic.Sandbox(w.Sandbox.URL()).Books(bounded(t))
+	must(t, err)
+	gone, doubled := w.captured(t, books)
+	doubled += len(w.read(t, `select data ->> 'order_id' from ledger_events where type = 'charge.requested.v1' group by 1 having count(*) > 1`))
+	damaged := w.damage(t, gone)
+	lost := 0
+	if w.cluster.synchronous {
+		lost = w.missing(t)
+	}
+	if lost+doubled+damaged > 0 || w.cluster.synchronous && gone > 0 {
+		t.Errorf("lost %d, doubled %d, damaged %d, captures without a charge %d", lost, doubled, damaged, gone)
+	}
+	return fmt.Sprintf("failovers=%d lost=%d doubled=%d damaged=%d accepted=%d gone=%d promotion=%s gap=%s steady=%s",
+		len(w.gaps), lost, doubled, damaged, len(w.load.all()), gone, spread(w.promotions), spread(w.gaps), spread(w.steadies))
+}
+
+// spread is the median and the maximum.
+func spread(times []time.Duration) string {
+	slices.Sort(times)
+	return fmt.Sprintf("%s/%s", times[len(times)/2].Round(time.Millisecond), times[len(times)-1].Round(time.Millisecond))
+}
+
+func (w *world) read(t *testing.T, sql string, args ...any) []string {
+	t.Helper()
+	rows, err := w.cluster.primary.admin.Query(t.Context(), sql, args...)
+	must(t, err)
+	found, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	must(t, err)
+	return found
+}
+
+// captured counts captures without a charge, and charges that were captured twice.
+func (w *world) captured(t *testing.T, books traffic.Books) (gone, doubled int) {
+	t.Helper()
+	captures := map[string]int{}
+	for _, c := range books.Captures {
+		captures[c.Reference]++
+	}
+	ledger := w.read(t, `select stream_id from ledger_events where type = 'charge.requested.v1'`)
+	for id, n := range captures {
+		if n > 1 {
+			doubled++
+		}
+		if !slices.Contains(ledger, id) {
+			gone++
+		}
+	}
+	return gone, doubled
+}
+
+// damage counts what the audit finds, but for captures without a charge, each of which it must
+// name.
+func (w *world) damage(t *testing.T, gone int) (damaged int) {
+	t.Helper()
+	out, _ := w.Run(bounded(t), "audit", "--json")
+	audit, err := validate.ReadAudit(out)
+	must(t, err)
+	named := 0
+	for _, c := range audit.Checks {
+		switch {
+		case c.Name == "provider: every capture is a charge's in the ledger":
+			named = c.Violated
+		case strings.HasPrefix(c.Name, "provider: captured sums") && gone > 0:
+		case c.Violated > 0:
+			damaged += c.Violated
+			t.Errorf("%s: %d of %d, %q", c.Name, c.Violated, c.Checked, c.Examples)
+		}
+	}
+	if named != gone {
+		t.Errorf("the audit names %d captures without a charge, the provider has %d", named, gone)
+	}
+	return damaged
+}
+
+// missing sends every accepted key once more, and counts those that are answered with another
+// charge.
+func (w *world) missing(t *testing.T) (n int) {
+	t.Helper()
+	ctx := bounded(t)
+	for _, a := range w.load.all() {
+		for _, got := range w.load.merchant.PostAll(ctx, 1, "/v1/charges", a.key, a.body) {
+			if id := idOf(got); slices.ContainsFunc(a.ids, func(first string) bool { return first != id }) {
+				n++
+				t.Errorf("%s was answered %v, now %d %s", a.key, a.ids, got.Status, got.Body)
+			}
+		}
+	}
+	return n
+}

@@ -1,0 +1,134 @@
+package failover_test
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/robustness/traffic"
+)
+
+// acceptance is a charge whose requests were answered 202.
+type acceptance struct {
+	key      string
+	order    string
+	body     []byte
+	ids      []string // of each answer
+	sent, at time.Time
+}
+
+// load sends charges, each twice at once, until it is stopped.
+type load struct {
+	merchant *traffic.Traffic
+	sending  sync.WaitGroup
+
+	mu       sync.Mutex
+	accepted []acceptance
+	refused  []traffic.Answer
+}
+
+const (
+	interval    = 25 * time.Millisecond // between two charges
+	duplicates  = 2
+	maxInFlight = 400
+)
+
+// run sends until stop is closed. What was sent is retried until it is answered, or ctx
+// ends.
+func (l *load) run(ctx context.Context, stop <-chan struct{}) {
+	ticks := time.NewTicker(interval)
+	defer ticks.Stop()
+	slots := make(chan struct{}, maxInFlight)
+	for {
+		select {
+		case <-stop:
+			return
+		case slots <- struct{}{}:
+		}
+		l.sending.Go(func() {
+			l.send(ctx)
+			<-slots
+		})
+		<-ticks.C
+	}
+}
+
+func (l *load) send(ctx context.Context) {
+	a := acceptance{key: "key-" + rand.Text(), order: "order-" + rand.Text(), sent: now()}
+	a.body = fmt.Appendf(nil, `{"order_id": %q, "amount": 1000, "currency": "USD", "payment_method": "pm_card_visa", "items": [{"sku": "tshirt", "quantity": 1}]}`, a.order)
+	answers := l.merchant.PostAll(ctx, duplicates, "/v1/charges", a.key, a.body)
+	a.at = now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, got := range answers {
+		if got.Status != http.StatusAccepted {
+			l.refused = append(l.refused, got)
+			continue
+		}
+		a.ids = append(a.ids, idOf(got))
+	}
+	if len(a.ids) > 0 {
+		l.accepted = append(l.accepted, a)
+	}
+}
+
+func idOf(got traffic.Answer) string {
+	var charge struct{ ID string }
+	_ = json.Unmarshal([]byte(got.Body), &charge)
+	return charge.ID
+}
+
+func (l *load) all() []acceptance {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.accepted)
+}
+
+// flow waits until so many more charges were accepted that were sent since.
+func (l *load) flow(t *testing.T, n int) {
+	t.Helper()
+	since := now()
+	await.Progress(t, fmt.Sprintf("%d charges are accepted", n), func() (string, bool) {
+		done := 0
+		for _, a := range l.all() {
+			if a.sent.After(since) {
+				done++
+			}
+		}
+		return strconv.Itoa(done), done >= n
+	})
+}
+
+// gap is the longest time without an accepted charge since just before lost.
+func gap(all []acceptance, lost time.Time) (longest time.Duration) {
+	var last time.Time
+	slices.SortFunc(all, func(a, b acceptance) int { return a.at.Compare(b.at) })
+	for _, a := range all {
+		if a.at.After(lost) && !last.IsZero() {
+			longest = max(longest, a.at.Sub(last))
+		}
+		last = a.at
+	}
+	return longest
+}
+
+// steady is how long after the promotion a charge was accepted that had waited for more
+// than a second.
+func steady(all []acceptance, promoted time.Time) (last time.Duration) {
+	for _, a := range all {
+		if a.at.Sub(a.sent) > time.Second && a.at.After(promoted) {
+			last = max(last, a.at.Sub(promoted))
+		}
+	}
+	return last
+}
+
+func now() time.Time { return time.Now() }
