@@ -35,7 +35,7 @@ const (
 
 var allFigures = []figure{
 	{figuresUp, "1 if the gauges below could be read from the database, else 0.", nil},
-	{"payonce_inbox_messages", "Messages in the inbox that are not finished. dead: a dead letter. 100000 means at least so many.", []string{"receiver", "status"}},
+	{"payonce_inbox_messages", "Messages in the inbox that are not finished. pending: due. waiting: due later, such as after an outage of the provider. dead: a dead letter. 100000 means at least so many.", []string{"receiver", "status"}},
 	{"payonce_inbox_oldest_age_seconds", "Time since the oldest pending or running message was received, or since it is due again after a wait for a service that said that it takes long.", []string{"receiver"}},
 	{"payonce_outbox_unread_messages", "Messages that a consumer group has not received. 100000 means at least so many.", []string{"topic", "consumer_group"}},
 	{"payonce_outbox_unread_age_seconds", "Time since the oldest message that a consumer group has not received was committed.", []string{"topic", "consumer_group"}},
@@ -169,7 +169,7 @@ with found as (
          extract(epoch from clock_timestamp() - min(m.since))            as oldest
     from unnest($1::text[]) as r(receiver)
    cross join lateral (
-           (select status,
+           (select case when status = 'pending' and due_at > clock_timestamp() then 'waiting' else status end as status,
                    greatest(received_at, first_value(case when waits > 0 and waiting_since is null then due_at end)
                                            over (partition by ordering_key order by id)) as since
               from inbox
@@ -188,7 +188,7 @@ with found as (
 )
 select 'payonce_inbox_messages', array[r.receiver, s.status], coalesce(f.messages, 0)::float8
   from unnest($1::text[]) as r(receiver)
- cross join unnest(array['pending', 'running', 'dead']) as s(status)
+ cross join unnest(array['pending', 'waiting', 'running', 'dead']) as s(status)
   left join found f using (receiver, status)
  union all
 select 'payonce_inbox_oldest_age_seconds', array[r.receiver], coalesce(greatest(max(f.oldest), 0), 0)::float8

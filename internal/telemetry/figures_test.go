@@ -112,7 +112,8 @@ select topic, 'analytics', max(transaction_id), max("offset") from outbox group 
 	got := scrape(t, m.Handler())
 	want(t, got, map[string]float64{
 		`payonce_figures_up`: 1,
-		`payonce_inbox_messages{receiver="fulfillment",status="pending"}`: 5,
+		`payonce_inbox_messages{receiver="fulfillment",status="pending"}`: 4,
+		`payonce_inbox_messages{receiver="fulfillment",status="waiting"}`: 1,
 		`payonce_inbox_messages{receiver="fulfillment",status="running"}`: 2,
 		`payonce_inbox_messages{receiver="fulfillment",status="dead"}`:    1,
 		unread: 4,
