@@ -55,8 +55,9 @@ func TestClients_generatedFromTheServedContract_callTheAPI(t *testing.T) {
 	}
 	want := `status=202 replayed="" same=true
 status=202 replayed="true" same=true
-amount=1000 currency=USD
+amount=1000 currency=USD status=succeeded
 event=charge.requested.v1 order=17
+told=charge.succeeded order=17
 `
 	testrun.Same(t, "", want, string(output))
 	const order = `{"order_id": "17", "amount": 1000, "currency": "USD", "payment_method": "pm_card_visa"}`

@@ -2,11 +2,7 @@ package fulfillment
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"slices"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -30,7 +26,7 @@ func (f *Fulfillment) notification(d *inbox.Delivery, version int) act {
 		outcome := s.At(version)
 		kind := domain.EventTypeNamed(outcome.Type).Webhook
 		if !delivered { // a lost race for the version is no reason to send it again
-			if err := f.deliver(ctx, s, outcome, kind); err != nil {
+			if err := f.deliver(ctx, s, outcome); err != nil {
 				return decision{}, err
 			}
 			delivered = true
@@ -43,16 +39,7 @@ func (f *Fulfillment) notification(d *inbox.Delivery, version int) act {
 	}
 }
 
-// webhookBody is the body of a webhook. The id is that of the event, the same at every
-// delivery, and goes into the webhook-id header too.
-type webhookBody struct {
-	ID        string    `json:"id"`
-	Type      string    `json:"type"`
-	CreatedAt time.Time `json:"created_at"`
-	Data      any       `json:"data"` // the charge, the refund or the dispute as of the outcome
-}
-
-func (f *Fulfillment) deliver(ctx context.Context, s ledger.Stream, outcome ledger.Recorded, kind string) error {
+func (f *Fulfillment) deliver(ctx context.Context, s ledger.Stream, outcome ledger.Recorded) error {
 	endpoint, err := f.endpoints.Read(ctx, s.Charge.MerchantID)
 	if errors.Is(err, merchants.ErrNoWebhook) {
 		return &inbox.DeadLetterError{Err: err} // there was one when the charge was accepted
@@ -60,11 +47,9 @@ func (f *Fulfillment) deliver(ctx context.Context, s ledger.Stream, outcome ledg
 	if err != nil {
 		return err
 	}
-	body, err := json.Marshal(webhookBody{
-		ID: outcome.ID.String(), Type: kind, CreatedAt: outcome.RecordedAt.UTC(), Data: subject(s.Until(outcome.Version)),
-	})
+	body, err := s.Webhook(outcome.Version)
 	if err != nil {
-		return fmt.Errorf("encode the webhook about %s: %w", outcome.ID, err)
+		return err
 	}
 	err = f.services.Webhooks.Deliver(ctx, webhook.Message{
 		URL: endpoint.URL, Secrets: endpoint.Secrets, ID: outcome.ID.String(), Body: body,
@@ -82,20 +67,4 @@ func (f *Fulfillment) deliver(ctx context.Context, s ledger.Stream, outcome ledg
 		return &inbox.WaitError{AtLeast: undelivered.RetryAfter, Err: err}
 	}
 	return err
-}
-
-// subject is the charge, the refund or the dispute whose outcome is the newest event of the stream.
-func subject(past ledger.Stream) any {
-	c := past.Charge
-	for _, r := range c.Refunds {
-		if r.OutcomeVersion == c.Version || r.ReversalVersion == c.Version {
-			return c.RefundView(r)
-		}
-	}
-	for _, d := range c.Disputes {
-		if slices.Contains(d.Versions, c.Version) {
-			return c.DisputeView(d)
-		}
-	}
-	return past.View()
 }

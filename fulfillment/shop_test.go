@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,6 +19,7 @@ import (
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/openapi"
 	"github.com/payonce/payonce/internal/webhook"
@@ -199,6 +201,12 @@ func runNotices(t *testing.T, notices map[string]notice) {
 				s.expectEnd(s.deliver(), end)
 			}
 			s.expectReceived(n.received, n.events, n.message)
+			for _, got := range s.received {
+				await.True(t, "the feed has the same bytes", func() bool { // it waits for open transactions of other tests
+					page, err := ledger.ReadFeed(t.Context(), s.db, "acme", "", 100)
+					return err == nil && slices.ContainsFunc(page.Data, func(entry json.RawMessage) bool { return string(entry) == got.Body })
+				})
+			}
 			if n.check != nil {
 				n.check(s)
 			}

@@ -26,16 +26,30 @@ type ListQuery struct {
 	Limit         int           // charges of a page, at least 1
 }
 
-// ChargePage is a page of charges, each as View shows it, newest first.
-type ChargePage struct {
+// Page is a page of a list.
+type Page struct {
 	Data    []json.RawMessage `json:"data"`
 	HasMore bool              `json:"has_more"`
+
+	limit, size int
 }
 
-// MaxPage is how many bytes a page of charges has at most, unless its only charge has more.
+// MaxPage is how many bytes a page has at most, unless its only entry has more.
 const MaxPage = 1 << 20
 
-// ListCharges reads a page of the list of charges, of Limit charges or MaxPage bytes. The order
+func newPage(limit int) Page { return Page{Data: []json.RawMessage{}, limit: limit} }
+
+// add appends an entry, unless the page is full: then the list has more.
+func (p *Page) add(entry json.RawMessage) bool {
+	p.size += len(entry)
+	if p.HasMore = p.HasMore || len(p.Data) == p.limit || p.size > MaxPage && len(p.Data) > 0; !p.HasMore {
+		p.Data = append(p.Data, slices.Clone(entry))
+	}
+	return !p.HasMore
+}
+
+// ListCharges reads a page of the list of charges, of Limit charges or MaxPage bytes, each as View
+// shows it, newest first. The order
 // is the time of the request, then the id. Neither changes, so a client that follows the pages
 // sees each charge once that was listed when it began, whatever is requested meanwhile.
 // ErrNoCursor if StartingAfter is no charge of the merchant.
@@ -43,7 +57,7 @@ const MaxPage = 1 << 20
 // The list follows the ledger by some milliseconds: what was committed just now may be
 // missing. A page costs what its charges cost, however many the list has. With both an
 // order and a status it costs what the charges of the order cost.
-func ListCharges(ctx context.Context, r postgres.Querier, q ListQuery) (ChargePage, error) {
+func ListCharges(ctx context.Context, r postgres.Querier, q ListQuery) (Page, error) {
 	before := "infinity"
 	if q.StartingAfter != "" {
 		times, err := collectValues[string](r.Query(ctx, selectRequestTime, q.StartingAfter, q.MerchantID))
@@ -51,7 +65,7 @@ func ListCharges(ctx context.Context, r postgres.Querier, q ListQuery) (ChargePa
 			err = ErrNoCursor
 		}
 		if err != nil {
-			return ChargePage{}, fmt.Errorf("list charges after %s: %w", q.StartingAfter, err)
+			return Page{}, fmt.Errorf("list charges after %s: %w", q.StartingAfter, err)
 		}
 		before = times[0]
 	}
@@ -62,19 +76,15 @@ func ListCharges(ctx context.Context, r postgres.Querier, q ListQuery) (ChargePa
 	case q.Status != "":
 		sql, args = selectChargesByStatus, append(args, string(q.Status))
 	}
-	page := ChargePage{Data: []json.RawMessage{}}
+	page := newPage(q.Limit)
 	var view json.RawMessage
-	size := 0
 	rows, _ := r.Query(ctx, sql, args...) // rows have its error
 	_, err := pgx.ForEachRow(rows, []any{&view}, func() error {
-		size += len(view)
-		if page.HasMore = page.HasMore || len(page.Data) == q.Limit || size > MaxPage && len(page.Data) > 0; !page.HasMore {
-			page.Data = append(page.Data, slices.Clone(view))
-		}
+		page.add(view)
 		return nil
 	})
 	if err != nil {
-		return ChargePage{}, fmt.Errorf("list the charges of %s: %w", q.MerchantID, err)
+		return Page{}, fmt.Errorf("list the charges of %s: %w", q.MerchantID, err)
 	}
 	return page, nil
 }

@@ -3,8 +3,8 @@
 -- decision that was made on another state of the stream is refused by one of these
 -- constraints, together with everything else in its commit.
 --
--- This file needs no other table and can be applied by itself. The projector also
--- reads the view numbering of the outbox.
+-- This file needs no other table and can be applied by itself. The projector and the feed
+-- also read the view numbering of the outbox.
 
 create table ledger_events (
   position         bigint      generated always as identity,
@@ -116,6 +116,13 @@ create unique index ledger_events_one_dispute
 create index ledger_events_by_payment_intent
     on ledger_events ((data ->> 'payment_intent') collate "C")
  where type like 'payment.started.v%';
+
+-- The feed of a merchant: GET /v1/events. Few events have these types.
+create index ledger_events_feed
+    on ledger_events (merchant_id, txid, position)
+ where type in ('charge.succeeded.v1', 'charge.failed.v1', 'payment.action_required.v1',
+                'refund.succeeded.v1', 'refund.failed.v1', 'refund.observed.v1', 'refund.reversed.v1',
+                'charge.disputed.v1', 'charge.dispute_withdrawn.v1', 'charge.dispute_reinstated.v1', 'charge.dispute_closed.v1');
 
 create table ledger_postings (
   stream_id   text     collate "C" not null,

@@ -141,6 +141,28 @@ func (l *Loader) Load(ctx context.Context, id string) (Stream, error) {
 	return decode(id, stored)
 }
 
+// selectVersion counts, since a stream has no gap.
+const selectVersion = `
+select count(*)
+  from ledger_events
+ where stream_id = $1`
+
+// NewVersions makes a reader of the versions of streams, 0 for one without events, each as its
+// merchant. Streams that are asked for at the same moment share a round trip, one at a time.
+func NewVersions(db interface {
+	Read(ctx context.Context, b *pgx.Batch) error
+},
+) *postgres.Reads[Owner, int] {
+	return postgres.NewReads(1, func(ctx context.Context, streams []Owner) ([]int, error) {
+		b, versions := &pgx.Batch{}, make([]int, len(streams))
+		for i, s := range streams {
+			postgres.QueueTenant(b, s.MerchantID)
+			b.Queue(selectVersion, s.StreamID).QueryRow(func(row pgx.Row) error { return row.Scan(&versions[i]) })
+		}
+		return versions, db.Read(ctx, b)
+	})
+}
+
 const selectStored = `
 select stream_id,
        event_id,

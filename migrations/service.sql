@@ -417,6 +417,8 @@ grant delete on outbox to payonce_worker;
 grant select on outbox_offsets to payonce_api;
 grant select, insert, update (transaction_id, "offset") on outbox_offsets to payonce_worker;
 grant select on outbox_oldest, numbering to payonce_worker;
+grant select on numbering to payonce_api;
+grant select (written_in) on numbering_mark to payonce_api;
 grant select,
       insert (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, status, due_at, attempts, fence, holder, last_error),
       update (status, due_at, attempts, deaths, waits, waiting_since, fence, duplicates, duplicated_at, finished_at, decided_by, decided_at)

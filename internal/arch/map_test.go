@@ -65,7 +65,7 @@ var rules = []rule{
 	{"internal/rediscache", "idempotency internal/loop internal/postgres", "keeps answers beside the database, and no package trusts what it says"},
 	{"internal/audit", "domain internal/postgres", "reads the tables and replays the streams; it may not ask the code that it audits"},
 	{
-		"internal/httpapi", "domain groupcommit idempotency inbox intake ledger internal/audit internal/guess internal/merchants internal/postgres",
+		"internal/httpapi", "domain groupcommit idempotency inbox intake ledger internal/audit internal/guess internal/loop internal/merchants internal/postgres",
 		"turns HTTP into a use case and its result into HTTP; it carries out nothing",
 	},
 

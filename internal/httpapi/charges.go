@@ -133,9 +133,6 @@ func (a *API) ofCharge(view func(c echo.Context, s ledger.Stream) (any, error)) 
 	})
 }
 
-// getCharge is GET /v1/charges/{id}: the fold of the stream as it is now.
-func getCharge(_ echo.Context, s ledger.Stream) (any, error) { return s.View(), nil }
-
 type eventView struct {
 	Version    int             `json:"version"`
 	ID         string          `json:"id"`

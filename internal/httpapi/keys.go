@@ -52,7 +52,7 @@ func (a *API) keyed(
 	}
 	wait, asked := preferredWait(c.Request().Header.Values(headerPrefer))
 	if asked {
-		h.Set(headerApplied, "wait="+strconv.Itoa(int(wait.Seconds())))
+		applied(c, wait)
 	}
 	r := a.request(c, operation(c), storedKey(value), canonical)
 	r.Wait = wait
@@ -121,6 +121,11 @@ func preferredWait(values []string) (wait time.Duration, asked bool) {
 		return min(time.Duration(seconds)*time.Second, longestPreferredWait), true
 	}
 	return 0, false
+}
+
+// applied says in the answer for how long the request may wait.
+func applied(c echo.Context, wait time.Duration) {
+	c.Response().Header().Set(headerApplied, "wait="+strconv.Itoa(int(wait.Seconds())))
 }
 
 // refuseOf returns the answer to what a charge refuses, as it is stored.

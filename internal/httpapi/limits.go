@@ -36,6 +36,8 @@ type Limits struct {
 	Auditing int
 	// Assets is how many files of the documentation are being sent.
 	Assets int
+	// Waiting is how many requests wait for a charge, of one merchant half of them.
+	Waiting int
 	// AnswerBytes is how many bytes of answers are being sent, of one merchant half of them.
 	AnswerBytes int
 	// Unsigned is how many bodies of provider events are being read from one client address.
@@ -63,6 +65,7 @@ type limits struct {
 	known    *admission          // requests whose API keys were, by merchant
 	audits   *admission          // by merchant
 	assets   *admission          // files of the documentation that are being sent
+	waits    *admission          // requests that wait for a charge, by merchant
 	answers  *admission          // bytes of answers that are being sent, by merchant
 	events   *semaphore.Weighted // commits of provider events
 }
@@ -76,6 +79,7 @@ func newLimits(l Limits) *limits {
 		known:    newAdmission(l.InFlight, l.PerMerchant),
 		audits:   newAdmission(l.Auditing, min(l.Auditing, 1)),
 		assets:   newAdmission(l.Assets, 0),
+		waits:    newAdmission(l.Waiting, l.Waiting/2),
 		answers:  newAdmission(l.AnswerBytes, l.AnswerBytes/2),
 		events:   semaphore.NewWeighted(eventCommits),
 	}

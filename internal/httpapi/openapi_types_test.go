@@ -43,6 +43,8 @@ func answers() map[string]reflect.Type {
 		"Audit":    reflect.TypeFor[audit.Report](),
 		"Check":    reflect.TypeFor[audit.Check](),
 		"Message":  reflect.TypeFor[inbox.Entry](),
+
+		"NotificationPage": reflect.TypeFor[ledger.FeedPage](),
 	}
 	maps.Copy(all, httpapi.Answers())
 	for _, e := range events() {
@@ -112,16 +114,23 @@ func TestContract_hasEveryEvent(t *testing.T) {
 	}
 }
 
-// constant is the value that a schema of two parts, a base and what it narrows, has for a
-// member; empty if there is none or the base does not require the member.
-func constant(s *base.Schema, member string) string {
-	if len(s.AllOf) != 2 || !slices.Contains(s.AllOf[0].Schema().Required, member) {
-		return ""
+// constants are the values that a schema allows for a member that it requires: of two parts, a base
+// and what it narrows, the constant, else those of its enumeration. "" if it allows any.
+func constants(s *base.Schema, member string) (values []string) {
+	required, of := s.Required, s.Properties
+	if len(s.AllOf) == 2 {
+		required, of = s.AllOf[0].Schema().Required, s.AllOf[1].Schema().Properties
 	}
-	if narrowed := s.AllOf[1].Schema().Properties.GetOrZero(member); narrowed != nil && narrowed.Schema().Const != nil {
-		return narrowed.Schema().Const.Value
+	if !slices.Contains(required, member) || of.GetOrZero(member) == nil {
+		return []string{""}
 	}
-	return ""
+	allowed := of.GetOrZero(member).Schema()
+	for _, value := range append(allowed.Enum, allowed.Const) {
+		if value != nil {
+			values = append(values, value.Value)
+		}
+	}
+	return values
 }
 
 // TestContract_unionsHaveDiscriminators, which name all of their alternatives, each
@@ -151,7 +160,9 @@ func TestContract_unionsHaveDiscriminators(t *testing.T) {
 					others++
 					return
 				}
-				want[constant(schemaAt(t, name), union.Discriminator.PropertyName)] = ref
+				for _, value := range constants(schemaAt(t, name), union.Discriminator.PropertyName) {
+					want[value] = ref
+				}
 			}
 			if diff := cmp.Diff(want, union.Discriminator.Mapping); diff != "" {
 				t.Errorf("line %d (-alternatives +mapping):\n%s", node.Line, diff)
@@ -217,10 +228,10 @@ func TestContract_hasTheValuesOfTheCode(t *testing.T) {
 	}
 	elsewhere := theContract(t).Model.Paths.PathItems.GetOrZero(openapi.Elsewhere).Get.Responses.Codes
 	refused := elsewhere.GetOrZero("405").Content.GetOrZero("application/problem+json").Schema
-	kinds := []string{constant(refused.Schema(), "type")}
+	kinds := constants(refused.Schema(), "type")
 	for name, proxy := range components.Schemas.FromOldest() {
 		if strings.HasSuffix(name, "Problem") && name != "Problem" {
-			kinds = append(kinds, constant(proxy.Schema(), "type"))
+			kinds = append(kinds, constants(proxy.Schema(), "type")...)
 		}
 	}
 	slices.Sort(kinds)

@@ -117,6 +117,7 @@ var refusals = slices.Concat(ofCharges, []refusal{
 	{intake.ErrStep, invalid(fieldError{Pointer: "/amount", Detail: badStep})},
 	{intake.ErrExpired, invalid(fieldError{Pointer: "/expires_at", Detail: "is not in the future"})},
 	{ledger.ErrNoCursor, invalid(fieldError{Pointer: "/starting_after", Detail: "is no charge of yours"})},
+	{ledger.ErrNoPlace, invalid(fieldError{Pointer: "/after", Detail: "is no place in your events as they are now: begin without it, and drop the events that you have"})},
 	{inbox.ErrNoMessage, errNotFound.because("no message has this id")},
 	{inbox.ErrNotDeadLetter, errNotDeadLetter},
 	{echo.ErrNotFound, errNotFound.because("nothing is served at this path")},

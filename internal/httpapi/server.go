@@ -29,6 +29,7 @@ import (
 	"github.com/payonce/payonce/internal/guess"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/ledger"
 )
 
 // Bounds of a request.
@@ -92,7 +93,7 @@ func (c Config) check() error {
 	if !slices.Contains([]int{http.StatusConflict, http.StatusTooEarly, http.StatusAccepted}, c.InFlight) {
 		return fmt.Errorf("InFlight is %d: it must be 409, 425 or 202", c.InFlight)
 	}
-	if l := c.Limits; min(l.PerSecond, l.InFlight, l.PerMerchant, l.Authenticating, l.Auditing, l.Assets, l.AnswerBytes, l.Unsigned, l.Guesses) < 0 {
+	if l := c.Limits; min(l.PerSecond, l.InFlight, l.PerMerchant, l.Authenticating, l.Auditing, l.Assets, l.Waiting, l.AnswerBytes, l.Unsigned, l.Guesses) < 0 {
 		return fmt.Errorf("a limit is negative: %+v", l)
 	}
 	return nil
@@ -111,6 +112,10 @@ type API struct {
 	// Reads of API keys: of those that were not valid lately; of requests without an
 	// idempotency key; and of those with one, since a lock on keys delays no others.
 	unknownSessions, sessions, keyedSessions *postgres.Reads[credentials, session]
+
+	versions *postgres.Reads[ledger.Owner, int] // of charges that requests wait for
+	closing  context.Context                    //nolint:containedctx // ends when a server shuts down, and with it every wait
+	shutDown context.CancelFunc
 }
 
 // New makes an API.
@@ -129,17 +134,20 @@ func New(c Config) (*API, error) {
 	if err != nil {
 		return nil, err
 	}
+	closing, shutDown := context.WithCancel(context.Background())
 	return &API{
 		Config: c, limits: newLimits(c.Limits), recent: recent, guesses: guess.New(c.Limits.Guesses), uses: make(chan [32]byte, mostUses), assets: assets,
 		unknownSessions: newSessions(c.DB, c.Limits.Authenticating),
 		sessions:        newSessions(c.DB, c.Limits.Authenticating),
 		keyedSessions:   newSessions(c.DB, (c.Limits.Authenticating+1)/2),
+		versions:        ledger.NewVersions(c.DB), closing: closing, shutDown: shutDown,
 	}, nil
 }
 
-// Server is an HTTP server for the API with every time-out set. It is not started.
+// Server is an HTTP server for the API with every time-out set. It is not started. Its shutdown
+// ends the waits of requests.
 func (a *API) Server() *http.Server {
-	return &http.Server{
+	s := &http.Server{
 		Handler:           a.Handler(),
 		MaxHeaderBytes:    maxHeaders,
 		ReadHeaderTimeout: headerTimeout,
@@ -150,6 +158,8 @@ func (a *API) Server() *http.Server {
 		// OPTIONS * is answered like every path that is not served, by a problem.
 		DisableGeneralOptionsHandler: true,
 	}
+	s.RegisterOnShutdown(a.shutDown)
+	return s
 }
 
 // route is a path and its rules. GET serves HEAD too.
@@ -179,12 +189,13 @@ func (a *API) routes() []route {
 		{http.MethodGet, "/docs/:file", "", a.getAsset},
 		{http.MethodPost, chargesPath, merchants.ChargesWrite, a.createCharge},
 		{http.MethodGet, chargesPath, merchants.ChargesRead, a.answer(a.listCharges)},
-		{http.MethodGet, "/v1/charges/:id", merchants.ChargesRead, a.ofCharge(getCharge)},
+		{http.MethodGet, "/v1/charges/:id", merchants.ChargesRead, a.ofCharge(a.getCharge)},
 		{http.MethodGet, "/v1/charges/:id/events", merchants.ChargesRead, a.ofCharge(getEvents)},
 		{http.MethodPost, cancelPath, merchants.ChargesWrite, a.cancelCharge},
 		{http.MethodPost, refundsPath, merchants.RefundsWrite, a.createRefund},
 		{http.MethodGet, refundsPath, merchants.ChargesRead, a.ofCharge(getRefunds)},
 		{http.MethodGet, "/v1/charges/:id/refunds/:refund", merchants.ChargesRead, a.ofCharge(getRefund)},
+		{http.MethodGet, "/v1/events", merchants.ChargesRead, a.answer(a.followEvents)},
 		{http.MethodGet, "/v1/idempotency-keys/:key", merchants.ChargesRead, a.answer(a.getKey)},
 		{http.MethodPost, abandonPath, merchants.ChargesWrite, a.answer(a.abandonKey)},
 		{http.MethodGet, "/v1/balances", merchants.ChargesRead, a.answer(a.getBalances)},

@@ -36,6 +36,7 @@ func TestRepair(t *testing.T) {
 		r.take(t, 2)
 		r.stop()
 		half = f.capture(half) // neither read nor folded
+		followed := f.follow("", nil, 2)
 		f.exec(insertReceived)
 		if f.foreign() {
 			t.Fatal("a server's own transactions are foreign")
@@ -48,12 +49,15 @@ func TestRepair(t *testing.T) {
 		since := f.open("ch_since")
 		r = f.read()
 		r.wantNone(t)
+		f.follow("", ledger.ErrRestored, 0)
 		if n, err := ledger.Project(t.Context(), f.db); n != 0 || err != nil {
 			t.Errorf("%d events were folded: %v", n, err)
 		}
 
 		testrun.Same(t, "repaired", restore.Repaired{Events: 10, Messages: 6, Received: 1}, f.repair())
-		r.wantNext(t, ids(half, since)...) // the reader has waited
+		r.wantNext(t, ids(half, since)...)       // the reader has waited
+		f.follow(followed, ledger.ErrNoPlace, 0) // the order is another one
+		f.follow("", nil, 2)
 		f.wantProjected(4)
 
 		later := f.commit(since, domain.PaymentCaptured{Provider: domain.Provider, PaymentIntent: "pi_ch_since", Amount: 1000, Currency: "USD"})

@@ -2,6 +2,7 @@ package restore_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -72,6 +73,20 @@ func (f fixture) open(id string) ledger.Stream {
 	return f.commit(ledger.New(id),
 		domain.ChargeRequested{MerchantID: "acme", OrderID: id, Amount: 1000, Currency: "USD", PaymentMethod: "pm_card_visa"},
 		domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: "pi_" + id})
+}
+
+// follow reads the feed of acme until it has so many entries, or an error.
+func (f fixture) follow(after string, want error, entries int) (next string) {
+	f.t.Helper()
+	await.Progress(f.t, "the feed is read", func() (string, bool) {
+		page, err := ledger.ReadFeed(f.t.Context(), f.db, "acme", after, 100)
+		if !errors.Is(err, want) {
+			f.t.Fatalf("the feed: %v, want %v", err, want)
+		}
+		next = page.Next
+		return fmt.Sprintf("%s", page.Data), len(page.Data) == entries
+	})
+	return next
 }
 
 // capture commits two more.

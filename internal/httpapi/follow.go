@@ -1,0 +1,62 @@
+package httpapi
+
+import (
+	"context"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/payonce/payonce/internal/loop"
+	"github.com/payonce/payonce/ledger"
+)
+
+// followEvents is GET /v1/events: what the caller's webhooks say, in the order of commits.
+func (a *API) followEvents(c echo.Context) (any, error) {
+	after, limit := "", defaultCharges
+	err := readQuery(c, map[string]func(*checker, string){
+		"after": func(k *checker, value string) {
+			after = value
+			k.id("/after", value, false, maxString)
+		},
+		"limit": func(k *checker, value string) { limit = k.limit(value, maxCharges) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	return ledger.ReadFeed(c.Request().Context(), a.tenant(c), merchantOf(c).ID, after, limit)
+}
+
+// waitPoll lies between two reads of a charge that a request waits for. No notification is
+// waited for: each would wake every api for every commit of the workers.
+const waitPoll = 100 * time.Millisecond
+
+// getCharge is GET /v1/charges/{id}: the fold of the stream as it is now. With Prefer: wait=N it
+// is answered when the charge has its outcome or another status, or after N seconds. A request
+// that waits holds no connection to the database. One more than may wait is answered at once.
+func (a *API) getCharge(c echo.Context, s ledger.Stream) (any, error) {
+	wait, asked := preferredWait(c.Request().Header.Values(headerPrefer))
+	if !asked {
+		return s.View(), nil
+	}
+	merchant, before, ctx := merchantOf(c).ID, s.Charge.Status, c.Request().Context()
+	leave, err := a.limits.waits.enter(merchant)
+	if err != nil {
+		return s.View(), nil
+	}
+	defer leave()
+	waiting, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	defer context.AfterFunc(a.closing, cancel)()
+	for !s.Charge.Terminal() && s.Charge.Status == before && waiting.Err() == nil {
+		loop.Pause(waiting, waitPoll, nil)
+		version, err := a.versions.Ask(ctx, ledger.Owner{StreamID: s.ID, MerchantID: merchant})
+		if err == nil && version != s.Charge.Version {
+			s, err = ledger.Load(ctx, a.tenant(c), s.ID)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	applied(c, wait)
+	return s.View(), nil
+}

@@ -1,0 +1,141 @@
+package ledger_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
+	"github.com/payonce/payonce/ledger"
+)
+
+// follow reads acme's feed page by page from a cursor to its end, and adds what it reads to ids.
+func follow(t *testing.T, q postgres.Querier, next *string, limit int, ids []string) []string {
+	t.Helper()
+	for more := true; more; {
+		page, err := ledger.ReadFeed(t.Context(), q, "acme", *next, limit)
+		testdb.Must(t, err)
+		for _, raw := range page.Data {
+			var entry struct {
+				ID   string
+				Type string
+				Data struct{ ID string }
+			}
+			testdb.Must(t, json.Unmarshal(raw, &entry))
+			ids = append(ids, entry.Data.ID+" "+entry.Type)
+		}
+		*next, more = page.Next, page.HasMore
+		if len(page.Data) > limit || more && len(page.Data) == 0 {
+			t.Fatalf("a page of %d entries has %d, more: %t", limit, len(page.Data), more)
+		}
+	}
+	return ids
+}
+
+// followAll follows until so many entries came. It waits for the open transactions of other tests.
+func followAll(t *testing.T, q postgres.Querier, next *string, limit, entries int) (ids []string) {
+	t.Helper()
+	await.Progress(t, fmt.Sprintf("the feed has %d entries", entries), func() (string, bool) {
+		ids = follow(t, q, next, limit, ids)
+		return strings.Join(ids, ", "), len(ids) >= entries
+	})
+	return ids
+}
+
+func TestReadFeed(t *testing.T) {
+	t.Parallel()
+	db := testdb.Open(t)
+	api := testdb.As(t, db, postgres.RoleAPI).Tenant("acme")
+	refund := []domain.Event{domain.RefundRequested{RefundID: "re_1", Amount: 600}, domain.RefundSucceeded{RefundID: "re_1", Provider: domain.Provider, ProviderRefund: "rp_1", Amount: 600}}
+	for i := range 4 {
+		id := fmt.Sprint("ch_", i)
+		appended(t, db, ledger.New(id), cause("a"), paid("acme", "pi_"+id)...)
+	}
+	appended(t, db, ledger.New("ch_other"), cause("a"), paid("globex", "pi_other")...)
+	s, err := ledger.Load(t.Context(), db, "ch_1")
+	testdb.Must(t, err)
+	appended(t, db, s, cause("b"), refund...)
+	want := []string{"ch_0 charge.succeeded", "ch_1 charge.succeeded", "ch_2 charge.succeeded", "ch_3 charge.succeeded", "re_1 refund.succeeded"}
+
+	for _, limit := range []int{1, 2, 4, 5, 100} {
+		next := ""
+		testrun.Same(t, fmt.Sprintf("the outcomes in pages of %d", limit), want, followAll(t, api, &next, limit, len(want)))
+	}
+
+	next := ""
+	follow(t, api, &next, 100, nil)
+	mark, id, _ := strings.Cut(next, "_")
+	foreign := testdb.One[string](t, db, `select event_id::text from ledger_events where stream_id = 'ch_other' and version = 4`)
+	for _, after := range []string{
+		"_", mark + "_", mark, id, "_" + id, "0" + next, next + "0", "1_" + id, mark + "_" + strings.ToUpper(id), "x", mark + "_" + foreign,
+		mark + "_00000000-0000-0000-0000-000000000000", "\x00",
+	} {
+		if page, err := ledger.ReadFeed(t.Context(), api, "acme", after, 10); !errors.Is(err, ledger.ErrNoPlace) {
+			t.Errorf("after %q: %v, %v", after, page, err)
+		}
+	}
+
+	exec(t, db, `update numbering_mark set written_in = written_in`)
+	if page, err := ledger.ReadFeed(t.Context(), api, "acme", next, 10); !errors.Is(err, ledger.ErrRestored) {
+		t.Errorf("in an unrepaired dump: %v, %v", page, err)
+	}
+	exec(t, db, `update numbering_mark set written_in = pg_current_xact_id()`)
+	if page, err := ledger.ReadFeed(t.Context(), api, "acme", next, 10); !errors.Is(err, ledger.ErrNoPlace) {
+		t.Errorf("a cursor from before the repair: %v, %v", page, err)
+	}
+}
+
+// TestReadFeed_skipsNothingThatCommitsLate commits a transaction that is older than one which is
+// committed, while a client follows.
+func TestReadFeed_skipsNothingThatCommitsLate(t *testing.T) {
+	t.Parallel()
+	db := testdb.Reused(t)
+	next := ""
+	appended(t, db, ledger.New("ch_1"), cause("a"), paid("acme", "pi_1")...)
+	got := followAll(t, db, &next, 10, 1)
+
+	late, err := db.Pool().Begin(t.Context())
+	testdb.Must(t, err)
+	b := &pgx.Batch{}
+	_, err = ledger.Append(b, ledger.New("ch_2"), cause("a"), paid("acme", "pi_2")...)
+	testdb.Must(t, err)
+	testdb.Must(t, late.SendBatch(t.Context(), b).Close())
+	appended(t, db, ledger.New("ch_3"), cause("a"), paid("acme", "pi_3")...)
+	if early := follow(t, db, &next, 10, nil); len(early) > 0 {
+		t.Errorf("while an older transaction is open the feed has %v", early)
+	}
+	testdb.Must(t, late.Commit(t.Context()))
+
+	got = append(got, followAll(t, db, &next, 10, 2)...)
+	testrun.Same(t, "followed", []string{"ch_1 charge.succeeded", "ch_2 charge.succeeded", "ch_3 charge.succeeded"}, got)
+}
+
+// TestReadFeed_hasEveryOutcome: the index and the query name the types that have a webhook.
+func TestReadFeed_hasEveryOutcome(t *testing.T) {
+	t.Parallel()
+	db := testdb.Reused(t)
+	predicate := testdb.One[string](t, db, `select pg_get_expr(indpred, indrelid) from pg_index where indexrelid = 'ledger_events_feed'::regclass`)
+	var named, want []string
+	for i, part := range strings.Split(predicate, "'") {
+		if i%2 == 1 {
+			named = append(named, part)
+		}
+	}
+	for _, e := range domain.EventTypes() {
+		if e.Webhook != "" {
+			want = append(want, e.Name)
+		}
+	}
+	slices.Sort(named)
+	slices.Sort(want)
+	testrun.Same(t, "types of the feed", want, named)
+}
