@@ -141,25 +141,42 @@ func (l *Loader) Load(ctx context.Context, id string) (Stream, error) {
 	return decode(id, stored)
 }
 
-// selectVersion counts, since a stream has no gap.
-const selectVersion = `
-select count(*)
+// selectVersions counts, since a stream has no gap.
+const selectVersions = `
+select stream_id,
+       merchant_id,
+       count(*)
   from ledger_events
- where stream_id = $1`
+ where stream_id = any($1)
+ group by stream_id, merchant_id`
 
-// NewVersions makes a reader of the versions of streams, 0 for one without events, each as its
-// merchant. Streams that are asked for at the same moment share a round trip, one at a time.
+// NewVersions makes a reader of the versions of streams, 0 for one that is not the merchant's.
+// Streams that are asked for at the same moment share a round trip, one at a time, and those of a
+// merchant a statement.
 func NewVersions(db interface {
 	Read(ctx context.Context, b *pgx.Batch) error
 },
 ) *postgres.Reads[Owner, int] {
 	return postgres.NewReads(1, func(ctx context.Context, streams []Owner) ([]int, error) {
-		b, versions := &pgx.Batch{}, make([]int, len(streams))
-		for i, s := range streams {
-			postgres.QueueTenant(b, s.MerchantID)
-			b.Queue(selectVersion, s.StreamID).QueryRow(func(row pgx.Row) error { return row.Scan(&versions[i]) })
+		ids, found := map[string][]string{}, map[Owner]int{}
+		for _, s := range streams {
+			ids[s.MerchantID] = append(ids[s.MerchantID], s.StreamID)
 		}
-		return versions, db.Read(ctx, b)
+		b, versions := &pgx.Batch{}, make([]int, len(streams))
+		for merchant := range ids {
+			postgres.QueueTenant(b, merchant)
+			b.Queue(selectVersions, ids[merchant]).Query(func(rows pgx.Rows) error {
+				var s Owner
+				var version int
+				_, err := pgx.ForEachRow(rows, []any{&s.StreamID, &s.MerchantID, &version}, func() error { found[s] = version; return nil })
+				return err
+			})
+		}
+		err := db.Read(ctx, b)
+		for i, s := range streams {
+			versions[i] = found[s]
+		}
+		return versions, err
 	})
 }
 

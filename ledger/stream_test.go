@@ -216,3 +216,22 @@ func TestFindByPaymentIntent_readsOneIndexEntry(t *testing.T) {
 		t.Errorf("it read %d entries of the index, want 1", n)
 	}
 }
+
+func TestVersions_areReadAsTheirMerchants(t *testing.T) {
+	t.Parallel()
+	db := testdb.Reused(t)
+	appended(t, db, ledger.New("ch_1"), cause("a"), requested("acme"), attempt(500))
+	appended(t, db, ledger.New("ch_2"), cause("a"), requested("globex"))
+	versions := ledger.NewVersions(testdb.As(t, db, postgres.RoleAPI))
+	var all sync.WaitGroup
+	for of, want := range map[ledger.Owner]int{{"ch_1", "acme"}: 2, {"ch_2", "globex"}: 1, {"ch_1", "globex"}: 0, {"ch_3", "acme"}: 0} {
+		for range 5 { // some share a round trip
+			all.Go(func() {
+				if got, err := versions.Ask(t.Context(), of); got != want || err != nil {
+					t.Errorf("%v has version %d, want %d: %v", of, got, want, err)
+				}
+			})
+		}
+	}
+	all.Wait()
+}

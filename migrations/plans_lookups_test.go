@@ -43,7 +43,7 @@ func lookups() []lookup {
 		{in: "ledger", words: "order by stream_id, version", api: true, args: "'{ch_7}'", ways: streamOnce},
 		{in: "ledger", words: "coalesce((txid, position)", args: page + ", '999999', 99", ways: streamOnce},
 		{in: "ledger", words: "occurred_at", args: "'ch_7', 'm7'", ways: streamOnce + " version merchant_id"},
-		{in: "ledger", words: "select count(*)\n  from ledger_events", api: true, args: "'ch_7'", ways: streamOnce},
+		{in: "ledger", words: "group by stream_id, merchant_id", api: true, args: "'{ch_7,ch_8}'", ways: streamOnce},
 		{in: "ledger", words: "as mark", api: true, args: "gen_random_uuid(), 'm7'", ways: "ledger_events_event_once event_id, " + ownNumbers},
 		{in: "ledger", words: "type in (", api: true, args: "'m7', '700', 5, 21", ways: "ledger_events_feed merchant_id txid"},
 		{
