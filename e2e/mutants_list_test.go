@@ -187,13 +187,13 @@ func mutants() []mutant {
 			"the fence is read from the row instead of being compared with it",
 			[]edit{
 				{"inbox/finish.go", "done_fence  = (select max(fence) from ending where ending.id = inbox.id),", "done_fence  = fence,"},
-				{"inbox/finish.go", " where (id, fence) not in (select id, done_fence from ended)`", " where id not in (select id from ended)`"},
+				{"inbox/finish.go", " where (id, fence, message_id) not in (select id, done_fence, message_id from ended)`", " where id not in (select id from ended)`"},
 			},
 			byTest("./inbox", "TestLease/a message of a silent holder is taken over, and the holder loses its whole commit", "want a lost lease"),
 		},
 		{
 			"two holders that end one delivery in the same statement both succeed",
-			[]edit{{"inbox/finish.go", " where (id, fence) not in (select id, done_fence from ended)`", " where id not in (select id from ended)`"}},
+			[]edit{{"inbox/finish.go", " where (id, fence, message_id) not in (select id, done_fence, message_id from ended)`", " where id not in (select id from ended)`"}},
 			byTest("./groupcommit", "TestDeliveries_endTogether/and only the one is refused whose message its new holder ends beside it", "it has the error <nil>"),
 		},
 		{

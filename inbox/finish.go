@@ -14,7 +14,8 @@ import (
 // compares it with the row's: counting updated rows instead would let the rest of a stale
 // holder's batch through. Of two holders of one row the greater fence is written, and the
 // other holder is refused. So is one whose row retention has deleted: a row is inserted
-// that the constraint refuses.
+// that the constraint refuses. After a failover that lost rows their numbers are given again,
+// under the same fences, so the message's id is compared too.
 //
 // Rows are locked first, by number, as other statements lock them (see lockOldest). The
 // rows to lock and to end are arrays: a join was planned, on an empty inbox, to read the
@@ -23,8 +24,8 @@ import (
 // If we die here: all of them have ended, each with its effects, or none has. Test:
 // TestDeliveries_endTogether.
 const (
-	done     = `with ending (id, fence) as (values ($1::bigint, $2::bigint))` + endAll
-	doneMany = `with ending (id, fence) as (select * from unnest($1::bigint[], $2::bigint[]))` + endAll
+	done     = `with ending (id, fence, message_id) as (values ($1::bigint, $2::bigint, $3::text))` + endAll
+	doneMany = `with ending (id, fence, message_id) as (select * from unnest($1::bigint[], $2::bigint[], $3::text[]))` + endAll
 
 	endAll = `, locked as (
   select id
@@ -39,13 +40,14 @@ const (
          finished_at = clock_timestamp(),
          last_error  = null
    where id = any (array(select id from locked))
-  returning id, done_fence
+     and message_id = any (array(select message_id from ending where ending.id = inbox.id))
+  returning id, done_fence, message_id
 )
 insert into inbox
        (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, fence, done_fence)
 select '', '', '', '', '', '{}', '', fence, fence + 1
   from ending
- where (id, fence) not in (select id, done_fence from ended)`
+ where (id, fence, message_id) not in (select id, done_fence, message_id from ended)`
 )
 
 // Commit commits a batch that holds the handler's last effect, together with the end of the
@@ -58,14 +60,14 @@ func (d *Delivery) Commit(ctx context.Context, db groupcommit.DB, b *pgx.Batch) 
 	return err
 }
 
-func (d *Delivery) queueEnd(b *pgx.Batch) { b.Queue(done, d.row, d.fence) }
+func (d *Delivery) queueEnd(b *pgx.Batch) { b.Queue(done, d.row, d.fence, d.ID) }
 
 // Done ends the delivery in the transaction that holds the handler's last effect, and is its
 // last statement. It refuses as Commit does, and the handler rolls back. When Done has
 // returned nil, the commit of the transaction alone decides: if it is rolled back, the
 // message is handled again after its lease has expired, though the handler returns nil.
 func (d *Delivery) Done(ctx context.Context, tx pgx.Tx) error {
-	_, err := tx.Exec(ctx, done, d.row, d.fence)
+	_, err := tx.Exec(ctx, done, d.row, d.fence, d.ID)
 	d.done = err == nil
 	return err
 }
@@ -90,6 +92,7 @@ update inbox i
        history       = ` + history + ` 'error', left($11, 200))
  where id = $1
    and fence = $2
+   and message_id = $12
    and coalesce(status = 'running', false)`
 
 // history is the column of a message i with one more entry, for the claim that ends, whose
@@ -117,7 +120,7 @@ func (e ending) of(d *Delivery) func(*pgx.Batch) {
 		reason = &text
 	}
 	return func(b *pgx.Batch) {
-		b.Queue(endClaim, d.row, d.fence, e.dead, e.attempts, e.deaths, e.waits, e.pause, e.waiting, e.patient, e.giveUpAfter, reason)
+		b.Queue(endClaim, d.row, d.fence, e.dead, e.attempts, e.deaths, e.waits, e.pause, e.waiting, e.patient, e.giveUpAfter, reason, d.ID)
 	}
 }
 
@@ -158,6 +161,7 @@ update inbox
                    from inbox
                   where id = $1
                     and fence = $2
+                    and message_id = $5
                     and coalesce(status = 'pending', false)) i
           cross join lateral (
                 select id

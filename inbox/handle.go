@@ -105,7 +105,7 @@ func (p Policy) wait(d *Delivery, w WaitError, reason error) func(*pgx.Batch) {
 	return func(b *pgx.Batch) {
 		waits.of(d)(b)
 		if w.Covers != "" {
-			b.Queue(cover, d.row, d.fence, d.ClaimedAt, w.Covers)
+			b.Queue(cover, d.row, d.fence, d.ClaimedAt, w.Covers, d.ID)
 		}
 		b.Queue(wake, d.row, d.fence, d.ClaimedAt)
 	}

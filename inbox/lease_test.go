@@ -193,6 +193,38 @@ func TestLease(t *testing.T) {
 		wantEffects(t, db, "of-the-patient")
 	})
 
+	t.Run("a holder ends no other message to which a failover has given its number and fence", func(t *testing.T) {
+		db := fresh(t)
+		begun, proceed, ended := make(chan string), map[string]chan struct{}{"lost": make(chan struct{}), "new": make(chan struct{})}, make(chan error)
+		p := unpolled(db, func(ctx context.Context, d *inbox.Delivery) error {
+			if proceed[d.ID] == nil {
+				return finish(ctx, db, d)
+			}
+			begun <- d.ID
+			<-proceed[d.ID]
+			err := finish(context.WithoutCancel(ctx), db, d, "of-the-"+d.ID)
+			ended <- err
+			return err
+		})
+		startWithFreeSlots(t, db, p)
+		mustDeliver(t, p, "lost=1@k")
+		await.Receive(t, "the first handler", begun)
+		again := number(t, db, "lost")
+		write(t, db, `delete from inbox where id = $1`, again)
+		write(t, db, `select setval(pg_get_serial_sequence('inbox', 'id'), $1, false)`, again)
+		mustDeliver(t, p, "new=1@l")
+		await.Receive(t, "the handler of the other message", begun)
+		close(proceed["lost"])
+		if err := await.Receive(t, "the first commit", ended); !inbox.IsLost(err) {
+			t.Errorf("the commit of the lost message is answered %v", err)
+		}
+		close(proceed["new"])
+		must(t, await.Receive(t, "the second commit", ended))
+		mustDeliver(t, p, "later=1@l")
+		await.Row(t, db, `select bool_and(status = 'done') from inbox`)
+		wantEffects(t, db, "of-the-new")
+	})
+
 	t.Run("a second end of a delivery changes nothing", func(t *testing.T) {
 		db := fresh(t, "m1@k")
 		errs := make(chan error, 2)

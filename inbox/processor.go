@@ -320,7 +320,7 @@ func (r *run) start(ctx context.Context, messages []*Delivery) {
 func (r *run) ended(d *Delivery, end End) {
 	r.mu.Lock()
 	mine := r.held[d.row]
-	if mine.fence == d.fence {
+	if mine.Delivery == d { // else the row was taken over, or its number was given again after a failover
 		delete(r.held, d.row)
 	}
 	awaited := r.looks != mine.looks

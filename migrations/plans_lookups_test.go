@@ -140,10 +140,10 @@ func lookups() []lookup {
 			ways: "inbox_due receiver due_at, inbox_suspects receiver, inbox_held_back receiver, inbox_held_back receiver partition_key",
 		},
 		{in: "inbox", words: "from free", args: "'{1,2,3}', '{1,1,1}', '30 s'", ways: byNumber},
-		{in: "inbox", words: "(values ($1::bigint", args: "7, 1", ways: byNumber},
-		{in: "inbox", words: "(select * from unnest($1::bigint[], $2", args: "'{7}', '{1}'", ways: byNumber},
-		{in: "inbox", words: "(select * from unnest($1::bigint[], $2", args: filled("7", 16) + ", " + filled("1", 16), ways: byNumber},
-		{in: "inbox", words: "set status        = case when $3", args: "7, 1, false, 1, 0, 0, '1 s', true, false, '1 h', 'x'", ways: byNumber},
+		{in: "inbox", words: "(values ($1::bigint", args: "7, 1, 'm'", ways: byNumber},
+		{in: "inbox", words: "(select * from unnest($1::bigint[], $2", args: "'{7}', '{1}', '{m}'", ways: byNumber},
+		{in: "inbox", words: "(select * from unnest($1::bigint[], $2", args: filled("7", 16) + ", " + filled("1", 16) + ", " + filled("'m'::text", 16), ways: byNumber},
+		{in: "inbox", words: "set status        = case when $3", args: "7, 1, false, 1, 0, 0, '1 s', true, false, '1 h', 'x', 'm'", ways: byNumber},
 		{in: "inbox", words: "from inbox newer", args: "7, 1, now()", ways: byNumber + ", " + openByKey},
 		{
 			// Of the outbox one entry for each topic.
