@@ -92,7 +92,7 @@ update inbox i
        history       = ` + history + ` 'error', left($11, 200))
  where id = $1
    and fence = $2
-   and message_id = $12
+   and coalesce(message_id = $12, false)
    and coalesce(status = 'running', false)`
 
 // history is the column of a message i with one more entry, for the claim that ends, whose
@@ -161,7 +161,7 @@ update inbox
                    from inbox
                   where id = $1
                     and fence = $2
-                    and message_id = $5
+                    and coalesce(message_id = $5, false)
                     and coalesce(status = 'pending', false)) i
           cross join lateral (
                 select id
