@@ -68,8 +68,11 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	defer closeCache()
 	ready := program.NewReadiness(ctx, db, time.Now)
 	defer ready.Close()
+	replica := &replica{}
+	defer replica.Close()
 	server, err := httpapi.New(httpapi.Config{
 		DB:                db,
+		Replica:           replica.database,
 		Intake:            &intake.Intake{DB: db, Keys: keys},
 		InFlight:          inFlightStatus[s.InFlight],
 		NaturalKeys:       s.IdempotencyKeyMode == "natural",
@@ -96,6 +99,7 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return program.ServeMetrics(ctx, log, s.MetricsAddr, metrics.Handler()) })
 	g.Go(func() error { return program.Serve(ctx, log, s.HTTPAddr, public) })
+	go replica.open(ctx, log, s, traces)
 	go loop.Run(ctx, log, "the uses of API keys are not recorded", server.RecordUses)
 	return g.Wait()
 }

@@ -231,6 +231,43 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// TestRun_readsFromAStandby stops the standby's replay, so that its answers differ from
+// those of the primary.
+func TestRun_readsFromAStandby(t *testing.T) {
+	t.Parallel()
+	testdb.Long(t, "it starts two servers")
+	db, primary := database(t)
+	standby, err := primary.Standby(t.Context())
+	testdb.Must(t, err)
+	t.Cleanup(func() { testdb.Must(t, standby.Close()) })
+	name := db.Pool().Config().ConnConfig.Database
+	p := programtest.Start(t, run, environ(primary.URL(name), "READ_DATABASE_URL", standby.URL(name)))
+	get := func(path string) programtest.Response {
+		return p.Do(t, http.MethodGet, path, "", map[string]string{"Authorization": "Bearer " + apiKey})
+	}
+	before := get("/v1/balances").Body
+	admin, err := pgx.Connect(t.Context(), standby.URL(name))
+	testdb.Must(t, err)
+	t.Cleanup(func() { _ = admin.Close(context.WithoutCancel(t.Context())) })
+	do := func(sql string) {
+		_, err := admin.Exec(t.Context(), sql)
+		testdb.Must(t, err)
+	}
+	do(`select pg_wal_replay_pause()`)
+	accepted := send(t, p, "key")
+	if charge := get(accepted.Header.Get("Location")); charge.Status != http.StatusOK {
+		t.Errorf("the charge that was accepted is answered %v", charge)
+	}
+	await.True(t, "the standby answers", func() bool { return get("/v1/balances").Body == before })
+	do(`select pg_wal_replay_resume()`)
+	await.True(t, "the standby shows the charge", func() bool { return get("/v1/balances").Body != before })
+	after := get("/v1/balances").Body
+	testdb.Must(t, standby.Close())
+	if got := get("/v1/balances"); got.Body != after {
+		t.Errorf("without its standby it answers %v, want %s", got, after)
+	}
+}
+
 // hold inserts a key in a transaction that lasts as long as the test.
 func hold(t *testing.T, db *postgres.DB, key string) {
 	t.Helper()

@@ -14,6 +14,7 @@ import (
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/intake"
+	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -112,7 +113,7 @@ func (a *API) listCharges(c echo.Context) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return ledger.ListCharges(c.Request().Context(), a.tenant(c), q)
+	return fromReplica(a, c, func(ctx context.Context, db *postgres.DB) (any, error) { return ledger.ListCharges(ctx, db, q) })
 }
 
 // ofCharge answers with what view makes of the charge of the path, if it is the caller's.

@@ -7,6 +7,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/payonce/payonce/internal/loop"
+	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -23,7 +24,9 @@ func (a *API) followEvents(c echo.Context) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return ledger.ReadFeed(c.Request().Context(), a.tenant(c), merchantOf(c).ID, after, limit)
+	return fromReplica(a, c, func(ctx context.Context, db *postgres.DB) (any, error) {
+		return ledger.ReadFeed(ctx, db, merchantOf(c).ID, after, limit)
+	})
 }
 
 // waitPoll lies between two reads of a charge that a request waits for. No notification is

@@ -48,9 +48,24 @@ func limitSending(c echo.Context) {
 	_ = http.NewResponseController(c.Response()).SetWriteDeadline(time.Now().Add(sendTimeout)) //nolint:forbidigo // a socket knows no other clock
 }
 
-// getBalances is GET /v1/balances: the caller's books as they are now.
+// getBalances is GET /v1/balances: the caller's books.
 func (a *API) getBalances(c echo.Context) (any, error) {
-	return ledger.ReadBalances(c.Request().Context(), a.tenant(c), merchantOf(c).ID)
+	return fromReplica(a, c, func(ctx context.Context, db *postgres.DB) (any, error) {
+		return ledger.ReadBalances(ctx, db, merchantOf(c).ID)
+	})
+}
+
+// fromReplica reads from the replica. Where there is none, or it fails, it reads from DB.
+func fromReplica(a *API, c echo.Context, read func(ctx context.Context, db *postgres.DB) (any, error)) (any, error) {
+	ctx := c.Request().Context()
+	if a.Replica != nil {
+		if replica := a.Replica(); replica != nil {
+			if view, err := read(ctx, replica.Tenant(merchantOf(c).ID)); err == nil {
+				return view, nil
+			}
+		}
+	}
+	return read(ctx, a.tenant(c))
 }
 
 // getAudit is GET /v1/audit: every promise that our own tables can show, over what is the
@@ -61,7 +76,7 @@ func (a *API) getAudit(c echo.Context) (any, error) {
 		return nil, err
 	}
 	defer leave()
-	return audit.Run(c.Request().Context(), a.tenant(c))
+	return fromReplica(a, c, func(ctx context.Context, db *postgres.DB) (any, error) { return audit.Run(ctx, db) })
 }
 
 // readQuery reads the parameters of a list. A parameter that is unknown, or there twice, is

@@ -49,6 +49,10 @@ const (
 type Config struct {
 	DB     Database
 	Intake *intake.Intake
+	// Replica, where set, is asked for the database that answers lists, balances, the feed of
+	// events and audits: a standby of DB, or nil while there is none. Where its answer is an error,
+	// DB is asked.
+	Replica func() Database
 	// InFlight is the status that answers a key whose first request is still being
 	// committed: 409, 425 or 202.
 	InFlight int
