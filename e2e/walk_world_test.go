@@ -182,7 +182,7 @@ select 'one payment intent per attempt: ' || made.charge || ' has ' || made.n
 	if err != nil {
 		return violations, err
 	}
-	books, err := p.sandbox().Books(ctx)
+	books, err := p.books(ctx)
 	if err != nil {
 		return violations, err
 	}

@@ -64,6 +64,27 @@ func (e ChargeFailedEventType) Valid() bool {
 	}
 }
 
+// Defines values for ChargeNotificationType.
+const (
+	ChargeNotificationTypeChargeFailed         ChargeNotificationType = "charge.failed"
+	ChargeNotificationTypeChargeRequiresAction ChargeNotificationType = "charge.requires_action"
+	ChargeNotificationTypeChargeSucceeded      ChargeNotificationType = "charge.succeeded"
+)
+
+// Valid indicates whether the value is a known member of the ChargeNotificationType enum.
+func (e ChargeNotificationType) Valid() bool {
+	switch e {
+	case ChargeNotificationTypeChargeFailed:
+		return true
+	case ChargeNotificationTypeChargeRequiresAction:
+		return true
+	case ChargeNotificationTypeChargeSucceeded:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ChargeRequestedEventType.
 const (
 	ChargeRequestedV1 ChargeRequestedEventType = "charge.requested.v1"
@@ -193,6 +214,30 @@ const (
 func (e DisputeClosedEventType) Valid() bool {
 	switch e {
 	case ChargeDisputeClosedV1:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for DisputeNotificationType.
+const (
+	DisputeNotificationTypeChargeDisputeClosed     DisputeNotificationType = "charge.dispute_closed"
+	DisputeNotificationTypeChargeDisputeReinstated DisputeNotificationType = "charge.dispute_reinstated"
+	DisputeNotificationTypeChargeDisputeWithdrawn  DisputeNotificationType = "charge.dispute_withdrawn"
+	DisputeNotificationTypeChargeDisputed          DisputeNotificationType = "charge.disputed"
+)
+
+// Valid indicates whether the value is a known member of the DisputeNotificationType enum.
+func (e DisputeNotificationType) Valid() bool {
+	switch e {
+	case DisputeNotificationTypeChargeDisputeClosed:
+		return true
+	case DisputeNotificationTypeChargeDisputeReinstated:
+		return true
+	case DisputeNotificationTypeChargeDisputeWithdrawn:
+		return true
+	case DisputeNotificationTypeChargeDisputed:
 		return true
 	default:
 		return false
@@ -1228,6 +1273,24 @@ func (e RefundFailedEventType) Valid() bool {
 	}
 }
 
+// Defines values for RefundNotificationType.
+const (
+	RefundNotificationTypeRefundFailed    RefundNotificationType = "refund.failed"
+	RefundNotificationTypeRefundSucceeded RefundNotificationType = "refund.succeeded"
+)
+
+// Valid indicates whether the value is a known member of the RefundNotificationType enum.
+func (e RefundNotificationType) Valid() bool {
+	switch e {
+	case RefundNotificationTypeRefundFailed:
+		return true
+	case RefundNotificationTypeRefundSucceeded:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for RefundObservedEventType.
 const (
 	RefundObservedV1 RefundObservedEventType = "refund.observed.v1"
@@ -1618,69 +1681,6 @@ func (e ValidationProblemType) Valid() bool {
 	}
 }
 
-// Defines values for ChargeWebhookJSONBodyType.
-const (
-	ChargeWebhookJSONBodyTypeChargeFailed         ChargeWebhookJSONBodyType = "charge.failed"
-	ChargeWebhookJSONBodyTypeChargeRequiresAction ChargeWebhookJSONBodyType = "charge.requires_action"
-	ChargeWebhookJSONBodyTypeChargeSucceeded      ChargeWebhookJSONBodyType = "charge.succeeded"
-)
-
-// Valid indicates whether the value is a known member of the ChargeWebhookJSONBodyType enum.
-func (e ChargeWebhookJSONBodyType) Valid() bool {
-	switch e {
-	case ChargeWebhookJSONBodyTypeChargeFailed:
-		return true
-	case ChargeWebhookJSONBodyTypeChargeRequiresAction:
-		return true
-	case ChargeWebhookJSONBodyTypeChargeSucceeded:
-		return true
-	default:
-		return false
-	}
-}
-
-// Defines values for DisputeWebhookJSONBodyType.
-const (
-	DisputeWebhookJSONBodyTypeChargeDisputeClosed     DisputeWebhookJSONBodyType = "charge.dispute_closed"
-	DisputeWebhookJSONBodyTypeChargeDisputeReinstated DisputeWebhookJSONBodyType = "charge.dispute_reinstated"
-	DisputeWebhookJSONBodyTypeChargeDisputeWithdrawn  DisputeWebhookJSONBodyType = "charge.dispute_withdrawn"
-	DisputeWebhookJSONBodyTypeChargeDisputed          DisputeWebhookJSONBodyType = "charge.disputed"
-)
-
-// Valid indicates whether the value is a known member of the DisputeWebhookJSONBodyType enum.
-func (e DisputeWebhookJSONBodyType) Valid() bool {
-	switch e {
-	case DisputeWebhookJSONBodyTypeChargeDisputeClosed:
-		return true
-	case DisputeWebhookJSONBodyTypeChargeDisputeReinstated:
-		return true
-	case DisputeWebhookJSONBodyTypeChargeDisputeWithdrawn:
-		return true
-	case DisputeWebhookJSONBodyTypeChargeDisputed:
-		return true
-	default:
-		return false
-	}
-}
-
-// Defines values for RefundWebhookJSONBodyType.
-const (
-	RefundWebhookJSONBodyTypeRefundFailed    RefundWebhookJSONBodyType = "refund.failed"
-	RefundWebhookJSONBodyTypeRefundSucceeded RefundWebhookJSONBodyType = "refund.succeeded"
-)
-
-// Valid indicates whether the value is a known member of the RefundWebhookJSONBodyType enum.
-func (e RefundWebhookJSONBodyType) Valid() bool {
-	switch e {
-	case RefundWebhookJSONBodyTypeRefundFailed:
-		return true
-	case RefundWebhookJSONBodyTypeRefundSucceeded:
-		return true
-	default:
-		return false
-	}
-}
-
 // Abandonment defines model for Abandonment.
 type Abandonment struct {
 	// Abandoned No charge was accepted under the key, and none will be.
@@ -1832,6 +1832,21 @@ type ChargeFailedEvent struct {
 // ChargeFailedEventType defines model for ChargeFailedEvent.Type.
 type ChargeFailedEventType string
 
+// ChargeNotification defines model for ChargeNotification.
+type ChargeNotification struct {
+	CreatedAt time.Time `json:"created_at"`
+
+	// Data As it was then.
+	Data Charge `json:"data"`
+
+	// Id The outcome's event.
+	Id   openapi_types.UUID     `json:"id"`
+	Type ChargeNotificationType `json:"type"`
+}
+
+// ChargeNotificationType defines model for ChargeNotification.Type.
+type ChargeNotificationType string
+
 // ChargePage defines model for ChargePage.
 type ChargePage struct {
 	Data    []Charge `json:"data"`
@@ -1908,8 +1923,11 @@ type ChargeRequested struct {
 	OrderId           string `json:"order_id"`
 
 	// PaymentMethod The provider's id.
-	PaymentMethod string  `json:"payment_method"`
-	ReturnUrl     *string `json:"return_url,omitempty"`
+	PaymentMethod string `json:"payment_method"`
+
+	// Reference The charge's name at the provider, in the metadata of its payment intent as `charge_reference`. It follows from the idempotency key.
+	Reference *string `json:"reference,omitempty"`
+	ReturnUrl *string `json:"return_url,omitempty"`
 
 	// Skipped The steps that do not apply to the charge.
 	Skipped *[]StepName `json:"skipped,omitempty"`
@@ -2013,6 +2031,48 @@ type DisputeClosedEvent struct {
 
 // DisputeClosedEventType defines model for DisputeClosedEvent.Type.
 type DisputeClosedEventType string
+
+// DisputeNotification defines model for DisputeNotification.
+type DisputeNotification struct {
+	CreatedAt time.Time `json:"created_at"`
+
+	// Data A customer's complaint at the bank about a captured charge, as it was then.
+	Data struct {
+		// Amount In minor units of ISO 4217, such as cents, whichever minor units the provider has.
+		// In BHD, JOD, KWD, OMR and TND a
+		// multiple of 10, in MGA of 100: the provider moves no other amount, and the answer is 422.
+		//
+		//
+		// Examples: 1000
+		Amount Amount `json:"amount"`
+
+		// AmountReinstated What the provider has given back.
+		AmountReinstated int64 `json:"amount_reinstated"`
+
+		// AmountWithdrawn What the provider has taken for it.
+		AmountWithdrawn int64  `json:"amount_withdrawn"`
+		ChargeId        string `json:"charge_id"`
+
+		// Currency An ISO 4217 code.
+		Currency Currency `json:"currency"`
+
+		// Id The provider's.
+		Id string `json:"id"`
+
+		// Reason The provider's.
+		Reason string `json:"reason"`
+
+		// Status `open`, or the provider's word for how it ended: `won`, `lost`, `warning_closed`, `prevented`.
+		Status string `json:"status"`
+	} `json:"data"`
+
+	// Id The outcome's event.
+	Id   openapi_types.UUID      `json:"id"`
+	Type DisputeNotificationType `json:"type"`
+}
+
+// DisputeNotificationType defines model for DisputeNotification.Type.
+type DisputeNotificationType string
 
 // DisputeReinstated The provider gave money that it had withdrawn back.
 type DisputeReinstated struct {
@@ -2518,6 +2578,20 @@ type NotFoundProblemType string
 // Nothing An empty object, or no body at all.
 type Nothing = map[string]interface{}
 
+// Notification The body of a webhook, byte for byte. `type` says what `data` has.
+type Notification struct {
+	union json.RawMessage
+}
+
+// NotificationPage defines model for NotificationPage.
+type NotificationPage struct {
+	Data    []Notification `json:"data"`
+	HasMore bool           `json:"has_more"`
+
+	// Next `after` of the next page; empty before your first event.
+	Next string `json:"next"`
+}
+
 // OrderTakenProblem The order has a charge. If that fails, a new key may charge the order.
 type OrderTakenProblem struct {
 	// Charge The charge that has the order, as it was at that moment.
@@ -2569,7 +2643,7 @@ type PaymentActionRequiredEvent struct {
 // PaymentActionRequiredEventType defines model for PaymentActionRequiredEvent.Type.
 type PaymentActionRequiredEventType string
 
-// PaymentAttemptFailed The provider answered a call with a 5xx. The id of this event is the idempotency key of the next call.
+// PaymentAttemptFailed The key of a call will never answer it, since the provider answered with a 5xx or the key belongs to other parameters. The next call has another key.
 type PaymentAttemptFailed struct {
 	// RequestId The provider's id of the request.
 	RequestId *string `json:"request_id,omitempty"`
@@ -2586,7 +2660,7 @@ type PaymentAttemptFailedStage string
 
 // PaymentAttemptFailedEvent defines model for PaymentAttemptFailedEvent.
 type PaymentAttemptFailedEvent struct {
-	// Data The provider answered a call with a 5xx. The id of this event is the idempotency key of the next call.
+	// Data The key of a call will never answer it, since the provider answered with a 5xx or the key belongs to other parameters. The next call has another key.
 	Data       PaymentAttemptFailed          `json:"data"`
 	Id         openapi_types.UUID            `json:"id"`
 	RecordedAt time.Time                     `json:"recorded_at"`
@@ -2843,6 +2917,21 @@ type RefundFailedEventType string
 type RefundList struct {
 	Data []Refund `json:"data"`
 }
+
+// RefundNotification defines model for RefundNotification.
+type RefundNotification struct {
+	CreatedAt time.Time `json:"created_at"`
+
+	// Data As it was then.
+	Data Refund `json:"data"`
+
+	// Id The outcome's event.
+	Id   openapi_types.UUID     `json:"id"`
+	Type RefundNotificationType `json:"type"`
+}
+
+// RefundNotificationType defines model for RefundNotification.Type.
+type RefundNotificationType string
 
 // RefundObserved The provider returned money by a refund that the stream does not know, made in its dashboard, or lost with a restore.
 type RefundObserved struct {
@@ -3156,6 +3245,9 @@ type IdempotencyKey = string
 // Prefer defines model for Prefer.
 type Prefer = string
 
+// PreferOutcome defines model for PreferOutcome.
+type PreferOutcome = string
+
 // RequestId defines model for RequestId.
 type RequestId = string
 
@@ -3251,6 +3343,12 @@ type CreateChargeParams struct {
 	XRequestId *RequestId `json:"X-Request-Id,omitempty"`
 }
 
+// GetChargeParams defines parameters for GetCharge.
+type GetChargeParams struct {
+	// Prefer `wait=N` waits up to N seconds, 10 at most, for a charge that is on its way. Where too many wait already, it is ignored.
+	Prefer *PreferOutcome `json:"Prefer,omitempty"`
+}
+
 // CancelChargeParams defines parameters for CancelCharge.
 type CancelChargeParams struct {
 	// IdempotencyKey 1 to 255 printable ASCII characters of your choice, bare or as a quoted string: a key with a space, `"` or `\` in it has to
@@ -3289,22 +3387,19 @@ type CreateRefund422ApplicationProblemPlusJSONResponseBody struct {
 	union json.RawMessage
 }
 
+// FollowEventsParams defines parameters for FollowEvents.
+type FollowEventsParams struct {
+	// After `next` of the page before.
+	After *string `form:"after,omitempty" json:"after,omitempty"`
+
+	// Limit How many at most.
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+}
+
 // AbandonIdempotencyKeyParams defines parameters for AbandonIdempotencyKey.
 type AbandonIdempotencyKeyParams struct {
 	// XRequestId Your own name for this request, 1 to 128 letters and digits of ASCII, dots, underscores and dashes. It is stored with every event.
 	XRequestId *RequestId `json:"X-Request-Id,omitempty"`
-}
-
-// ChargeWebhookJSONBody defines parameters for ChargeWebhook.
-type ChargeWebhookJSONBody struct {
-	CreatedAt time.Time `json:"created_at"`
-
-	// Data As it was then.
-	Data Charge `json:"data"`
-
-	// Id The outcome's event.
-	Id   openapi_types.UUID        `json:"id"`
-	Type ChargeWebhookJSONBodyType `json:"type"`
 }
 
 // ChargeWebhookParams defines parameters for ChargeWebhook.
@@ -3322,48 +3417,6 @@ type ChargeWebhookParams struct {
 	Traceparent *string `json:"traceparent,omitempty"`
 }
 
-// ChargeWebhookJSONBodyType defines parameters for ChargeWebhook.
-type ChargeWebhookJSONBodyType string
-
-// DisputeWebhookJSONBody defines parameters for DisputeWebhook.
-type DisputeWebhookJSONBody struct {
-	CreatedAt time.Time `json:"created_at"`
-
-	// Data A customer's complaint at the bank about a captured charge, as it was then.
-	Data struct {
-		// Amount In minor units of ISO 4217, such as cents, whichever minor units the provider has.
-		// In BHD, JOD, KWD, OMR and TND a
-		// multiple of 10, in MGA of 100: the provider moves no other amount, and the answer is 422.
-		//
-		//
-		// Examples: 1000
-		Amount Amount `json:"amount"`
-
-		// AmountReinstated What the provider has given back.
-		AmountReinstated int64 `json:"amount_reinstated"`
-
-		// AmountWithdrawn What the provider has taken for it.
-		AmountWithdrawn int64  `json:"amount_withdrawn"`
-		ChargeId        string `json:"charge_id"`
-
-		// Currency An ISO 4217 code.
-		Currency Currency `json:"currency"`
-
-		// Id The provider's.
-		Id string `json:"id"`
-
-		// Reason The provider's.
-		Reason string `json:"reason"`
-
-		// Status `open`, or the provider's word for how it ended: `won`, `lost`, `warning_closed`, `prevented`.
-		Status string `json:"status"`
-	} `json:"data"`
-
-	// Id The outcome's event.
-	Id   openapi_types.UUID         `json:"id"`
-	Type DisputeWebhookJSONBodyType `json:"type"`
-}
-
 // DisputeWebhookParams defines parameters for DisputeWebhook.
 type DisputeWebhookParams struct {
 	// WebhookId The same at every delivery of one outcome, and the `id` of the body.
@@ -3377,21 +3430,6 @@ type DisputeWebhookParams struct {
 
 	// Traceparent The trace that the outcome belongs to, as W3C Trace Context has it. Sent only where we record traces.
 	Traceparent *string `json:"traceparent,omitempty"`
-}
-
-// DisputeWebhookJSONBodyType defines parameters for DisputeWebhook.
-type DisputeWebhookJSONBodyType string
-
-// RefundWebhookJSONBody defines parameters for RefundWebhook.
-type RefundWebhookJSONBody struct {
-	CreatedAt time.Time `json:"created_at"`
-
-	// Data As it was then.
-	Data Refund `json:"data"`
-
-	// Id The outcome's event.
-	Id   openapi_types.UUID        `json:"id"`
-	Type RefundWebhookJSONBodyType `json:"type"`
 }
 
 // RefundWebhookParams defines parameters for RefundWebhook.
@@ -3409,9 +3447,6 @@ type RefundWebhookParams struct {
 	Traceparent *string `json:"traceparent,omitempty"`
 }
 
-// RefundWebhookJSONBodyType defines parameters for RefundWebhook.
-type RefundWebhookJSONBodyType string
-
 // CreateChargeJSONRequestBody defines body for CreateCharge for application/json ContentType.
 type CreateChargeJSONRequestBody = ChargeRequest
 
@@ -3425,13 +3460,13 @@ type CreateRefundJSONRequestBody = RefundRequest
 type AbandonIdempotencyKeyJSONRequestBody = Nothing
 
 // ChargeWebhookJSONRequestBody defines body for ChargeWebhook for application/json ContentType.
-type ChargeWebhookJSONRequestBody ChargeWebhookJSONBody
+type ChargeWebhookJSONRequestBody = ChargeNotification
 
 // DisputeWebhookJSONRequestBody defines body for DisputeWebhook for application/json ContentType.
-type DisputeWebhookJSONRequestBody DisputeWebhookJSONBody
+type DisputeWebhookJSONRequestBody = DisputeNotification
 
 // RefundWebhookJSONRequestBody defines body for RefundWebhook for application/json ContentType.
-type RefundWebhookJSONRequestBody RefundWebhookJSONBody
+type RefundWebhookJSONRequestBody = RefundNotification
 
 // AsChargeRequestedEvent returns the union data inside the Event as a ChargeRequestedEvent
 func (t Event) AsChargeRequestedEvent() (ChargeRequestedEvent, error) {
@@ -4286,6 +4321,131 @@ func (t Event) MarshalJSON() ([]byte, error) {
 }
 
 func (t *Event) UnmarshalJSON(b []byte) error {
+	err := t.union.UnmarshalJSON(b)
+	return err
+}
+
+// AsChargeNotification returns the union data inside the Notification as a ChargeNotification
+func (t Notification) AsChargeNotification() (ChargeNotification, error) {
+	var body ChargeNotification
+	err := json.Unmarshal(t.union, &body)
+	return body, err
+}
+
+// FromChargeNotification overwrites any union data inside the Notification as the provided ChargeNotification
+func (t *Notification) FromChargeNotification(v ChargeNotification) error {
+	b, err := json.Marshal(v)
+	t.union = b
+	return err
+}
+
+// MergeChargeNotification performs a merge with any union data inside the Notification, using the provided ChargeNotification
+func (t *Notification) MergeChargeNotification(v ChargeNotification) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+
+	merged, err := runtime.JSONMerge(t.union, b)
+	t.union = merged
+	return err
+}
+
+// AsRefundNotification returns the union data inside the Notification as a RefundNotification
+func (t Notification) AsRefundNotification() (RefundNotification, error) {
+	var body RefundNotification
+	err := json.Unmarshal(t.union, &body)
+	return body, err
+}
+
+// FromRefundNotification overwrites any union data inside the Notification as the provided RefundNotification
+func (t *Notification) FromRefundNotification(v RefundNotification) error {
+	b, err := json.Marshal(v)
+	t.union = b
+	return err
+}
+
+// MergeRefundNotification performs a merge with any union data inside the Notification, using the provided RefundNotification
+func (t *Notification) MergeRefundNotification(v RefundNotification) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+
+	merged, err := runtime.JSONMerge(t.union, b)
+	t.union = merged
+	return err
+}
+
+// AsDisputeNotification returns the union data inside the Notification as a DisputeNotification
+func (t Notification) AsDisputeNotification() (DisputeNotification, error) {
+	var body DisputeNotification
+	err := json.Unmarshal(t.union, &body)
+	return body, err
+}
+
+// FromDisputeNotification overwrites any union data inside the Notification as the provided DisputeNotification
+func (t *Notification) FromDisputeNotification(v DisputeNotification) error {
+	b, err := json.Marshal(v)
+	t.union = b
+	return err
+}
+
+// MergeDisputeNotification performs a merge with any union data inside the Notification, using the provided DisputeNotification
+func (t *Notification) MergeDisputeNotification(v DisputeNotification) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+
+	merged, err := runtime.JSONMerge(t.union, b)
+	t.union = merged
+	return err
+}
+
+func (t Notification) Discriminator() (string, error) {
+	var discriminator struct {
+		Discriminator string `json:"type"`
+	}
+	err := json.Unmarshal(t.union, &discriminator)
+	return discriminator.Discriminator, err
+}
+
+func (t Notification) ValueByDiscriminator() (interface{}, error) {
+	discriminator, err := t.Discriminator()
+	if err != nil {
+		return nil, err
+	}
+	switch discriminator {
+	case "charge.dispute_closed":
+		return t.AsDisputeNotification()
+	case "charge.dispute_reinstated":
+		return t.AsDisputeNotification()
+	case "charge.dispute_withdrawn":
+		return t.AsDisputeNotification()
+	case "charge.disputed":
+		return t.AsDisputeNotification()
+	case "charge.failed":
+		return t.AsChargeNotification()
+	case "charge.requires_action":
+		return t.AsChargeNotification()
+	case "charge.succeeded":
+		return t.AsChargeNotification()
+	case "refund.failed":
+		return t.AsRefundNotification()
+	case "refund.succeeded":
+		return t.AsRefundNotification()
+	default:
+		return nil, errors.New("unknown discriminator value: " + discriminator)
+	}
+}
+
+func (t Notification) MarshalJSON() ([]byte, error) {
+	b, err := t.union.MarshalJSON()
+	return b, err
+}
+
+func (t *Notification) UnmarshalJSON(b []byte) error {
 	err := t.union.UnmarshalJSON(b)
 	return err
 }
@@ -5208,10 +5368,11 @@ type ClientInterface interface {
 
 	// GetCharge Read a charge
 	//
-	// The charge as it is now. It reads its own writes.
+	// The charge as it is now. It reads its own writes. With `Prefer: wait=N` the answer comes when the charge has
+	// succeeded, failed or changed its status, or after N seconds.
 	//
 	// Corresponds with GET /v1/charges/{id} (the `GetCharge` operationId).
-	GetCharge(ctx context.Context, id ChargeId, reqEditors ...RequestEditorFn) (*http.Response, error)
+	GetCharge(ctx context.Context, id ChargeId, params *GetChargeParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// CancelChargeWithBody Ask that a charge be canceled
 	//
@@ -5273,6 +5434,17 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /v1/charges/{id}/refunds/{refund} (the `GetRefund` operationId).
 	GetRefund(ctx context.Context, id ChargeId, refund string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// FollowEvents Follow everything
+	//
+	// What your webhooks say, oldest first, also where no webhook was sent. Take `next` of each page as `after`, and
+	// ask again later where there is no more. So you miss nothing, also what is committed late. An event has the `id`
+	// of its webhook: drop what you know.
+	//
+	// After a restore of our database an older `after` is 422: begin without it.
+	//
+	// Corresponds with GET /v1/events (the `FollowEvents` operationId).
+	FollowEvents(ctx context.Context, params *FollowEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// GetIdempotencyKey Look a key up
 	//
@@ -5389,11 +5561,12 @@ func (c *Client) CreateCharge(ctx context.Context, params *CreateChargeParams, b
 
 // GetCharge Read a charge
 //
-// The charge as it is now. It reads its own writes.
+// The charge as it is now. It reads its own writes. With `Prefer: wait=N` the answer comes when the charge has
+// succeeded, failed or changed its status, or after N seconds.
 //
 // Corresponds with GET /v1/charges/{id} (the `GetCharge` operationId).
-func (c *Client) GetCharge(ctx context.Context, id ChargeId, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewGetChargeRequest(c.Server, id)
+func (c *Client) GetCharge(ctx context.Context, id ChargeId, params *GetChargeParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetChargeRequest(c.Server, id, params)
 	if err != nil {
 		return nil, err
 	}
@@ -5525,6 +5698,27 @@ func (c *Client) CreateRefund(ctx context.Context, id ChargeId, params *CreateRe
 // Corresponds with GET /v1/charges/{id}/refunds/{refund} (the `GetRefund` operationId).
 func (c *Client) GetRefund(ctx context.Context, id ChargeId, refund string, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetRefundRequest(c.Server, id, refund)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// FollowEvents Follow everything
+//
+// What your webhooks say, oldest first, also where no webhook was sent. Take `next` of each page as `after`, and
+// ask again later where there is no more. So you miss nothing, also what is committed late. An event has the `id`
+// of its webhook: drop what you know.
+//
+// After a restore of our database an older `after` is 422: begin without it.
+//
+// Corresponds with GET /v1/events (the `FollowEvents` operationId).
+func (c *Client) FollowEvents(ctx context.Context, params *FollowEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewFollowEventsRequest(c.Server, params)
 	if err != nil {
 		return nil, err
 	}
@@ -5790,7 +5984,7 @@ func NewCreateChargeRequestWithBody(server string, params *CreateChargeParams, c
 }
 
 // NewGetChargeRequest constructs an http.Request for the GetCharge method
-func NewGetChargeRequest(server string, id ChargeId) (*http.Request, error) {
+func NewGetChargeRequest(server string, id ChargeId, params *GetChargeParams) (*http.Request, error) {
 	var err error
 
 	var pathParam0 string
@@ -5818,6 +6012,21 @@ func NewGetChargeRequest(server string, id ChargeId) (*http.Request, error) {
 	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
 	if err != nil {
 		return nil, err
+	}
+
+	if params != nil {
+
+		if params.Prefer != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Prefer", *params.Prefer, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Prefer", headerParam0)
+		}
+
 	}
 
 	return req, nil
@@ -6096,6 +6305,72 @@ func NewGetRefundRequest(server string, id ChargeId, refund string) (*http.Reque
 	return req, nil
 }
 
+// NewFollowEventsRequest constructs an http.Request for the FollowEvents method
+func NewFollowEventsRequest(server string, params *FollowEventsParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/events")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.After != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "after", *params.After, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: "id"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewGetIdempotencyKeyRequest constructs an http.Request for the GetIdempotencyKey method
 func NewGetIdempotencyKeyRequest(server string, key string) (*http.Request, error) {
 	var err error
@@ -6282,12 +6557,13 @@ type ClientWithResponsesInterface interface {
 
 	// GetChargeWithResponse Read a charge
 	//
-	// The charge as it is now. It reads its own writes.
+	// The charge as it is now. It reads its own writes. With `Prefer: wait=N` the answer comes when the charge has
+	// succeeded, failed or changed its status, or after N seconds.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with GET /v1/charges/{id} (the `GetCharge` operationId).
-	GetChargeWithResponse(ctx context.Context, id ChargeId, reqEditors ...RequestEditorFn) (*GetChargeResponse, error)
+	GetChargeWithResponse(ctx context.Context, id ChargeId, params *GetChargeParams, reqEditors ...RequestEditorFn) (*GetChargeResponse, error)
 
 	// CancelChargeWithBodyWithResponse Ask that a charge be canceled
 	//
@@ -6355,6 +6631,19 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /v1/charges/{id}/refunds/{refund} (the `GetRefund` operationId).
 	GetRefundWithResponse(ctx context.Context, id ChargeId, refund string, reqEditors ...RequestEditorFn) (*GetRefundResponse, error)
+
+	// FollowEventsWithResponse Follow everything
+	//
+	// What your webhooks say, oldest first, also where no webhook was sent. Take `next` of each page as `after`, and
+	// ask again later where there is no more. So you miss nothing, also what is committed late. An event has the `id`
+	// of its webhook: drop what you know.
+	//
+	// After a restore of our database an older `after` is 422: begin without it.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/events (the `FollowEvents` operationId).
+	FollowEventsWithResponse(ctx context.Context, params *FollowEventsParams, reqEditors ...RequestEditorFn) (*FollowEventsResponse, error)
 
 	// GetIdempotencyKeyWithResponse Look a key up
 	//
@@ -6888,7 +7177,8 @@ func (r CreateChargeResponse) ContentType() string {
 
 // GetChargeResponse200Headers the declared response headers of an HTTP 200 response for GetCharge
 type GetChargeResponse200Headers struct {
-	XRequestId string
+	PreferenceApplied *string
+	XRequestId        string
 }
 
 // GetChargeResponse401Headers the declared response headers of an HTTP 401 response for GetCharge
@@ -7941,6 +8231,144 @@ func (r GetRefundResponse) ContentType() string {
 	return ""
 }
 
+// FollowEventsResponse200Headers the declared response headers of an HTTP 200 response for FollowEvents
+type FollowEventsResponse200Headers struct {
+	XRequestId string
+}
+
+// FollowEventsResponse401Headers the declared response headers of an HTTP 401 response for FollowEvents
+type FollowEventsResponse401Headers struct {
+	WWWAuthenticate string
+	XRequestId      string
+}
+
+// FollowEventsResponse403Headers the declared response headers of an HTTP 403 response for FollowEvents
+type FollowEventsResponse403Headers struct {
+	WWWAuthenticate string
+	XRequestId      string
+}
+
+// FollowEventsResponse413Headers the declared response headers of an HTTP 413 response for FollowEvents
+type FollowEventsResponse413Headers struct {
+	XRequestId string
+}
+
+// FollowEventsResponse422Headers the declared response headers of an HTTP 422 response for FollowEvents
+type FollowEventsResponse422Headers struct {
+	XRequestId string
+}
+
+// FollowEventsResponse429Headers the declared response headers of an HTTP 429 response for FollowEvents
+type FollowEventsResponse429Headers struct {
+	RateLimit       *string
+	RateLimitPolicy *string
+	RetryAfter      *string
+	XRequestId      string
+}
+
+// FollowEventsResponse503Headers the declared response headers of an HTTP 503 response for FollowEvents
+type FollowEventsResponse503Headers struct {
+	RetryAfter *string
+	XRequestId string
+}
+
+type FollowEventsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *NotificationPage
+	// ApplicationproblemJSON401 the response for an HTTP 401 `application/problem+json` response
+	ApplicationproblemJSON401 *Unauthorized
+	// ApplicationproblemJSON403 the response for an HTTP 403 `application/problem+json` response
+	ApplicationproblemJSON403 *Forbidden
+	// ApplicationproblemJSON413 the response for an HTTP 413 `application/problem+json` response
+	ApplicationproblemJSON413 *TooLarge
+	// ApplicationproblemJSON422 the response for an HTTP 422 `application/problem+json` response
+	ApplicationproblemJSON422 *Invalid
+	// ApplicationproblemJSON429 the response for an HTTP 429 `application/problem+json` response
+	ApplicationproblemJSON429 *RateLimited
+	// ApplicationproblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationproblemJSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *FollowEventsResponse200Headers
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *FollowEventsResponse401Headers
+	// Headers403 the parsed response headers for an HTTP 403 response
+	Headers403 *FollowEventsResponse403Headers
+	// Headers413 the parsed response headers for an HTTP 413 response
+	Headers413 *FollowEventsResponse413Headers
+	// Headers422 the parsed response headers for an HTTP 422 response
+	Headers422 *FollowEventsResponse422Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *FollowEventsResponse429Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *FollowEventsResponse503Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r FollowEventsResponse) GetJSON200() *NotificationPage {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSON401 returns the response for an HTTP 401 `application/problem+json` response
+func (r FollowEventsResponse) GetApplicationproblemJSON401() *Unauthorized {
+	return r.ApplicationproblemJSON401
+}
+
+// GetApplicationproblemJSON403 returns the response for an HTTP 403 `application/problem+json` response
+func (r FollowEventsResponse) GetApplicationproblemJSON403() *Forbidden {
+	return r.ApplicationproblemJSON403
+}
+
+// GetApplicationproblemJSON413 returns the response for an HTTP 413 `application/problem+json` response
+func (r FollowEventsResponse) GetApplicationproblemJSON413() *TooLarge {
+	return r.ApplicationproblemJSON413
+}
+
+// GetApplicationproblemJSON422 returns the response for an HTTP 422 `application/problem+json` response
+func (r FollowEventsResponse) GetApplicationproblemJSON422() *Invalid {
+	return r.ApplicationproblemJSON422
+}
+
+// GetApplicationproblemJSON429 returns the response for an HTTP 429 `application/problem+json` response
+func (r FollowEventsResponse) GetApplicationproblemJSON429() *RateLimited {
+	return r.ApplicationproblemJSON429
+}
+
+// GetApplicationproblemJSON503 returns the response for an HTTP 503 `application/problem+json` response
+func (r FollowEventsResponse) GetApplicationproblemJSON503() *Unavailable {
+	return r.ApplicationproblemJSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r FollowEventsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r FollowEventsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r FollowEventsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r FollowEventsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 // GetIdempotencyKeyResponse200Headers the declared response headers of an HTTP 200 response for GetIdempotencyKey
 type GetIdempotencyKeyResponse200Headers struct {
 	XRequestId string
@@ -8367,13 +8795,14 @@ func (c *ClientWithResponses) CreateChargeWithResponse(ctx context.Context, para
 
 // GetChargeWithResponse Read a charge
 //
-// The charge as it is now. It reads its own writes.
+// The charge as it is now. It reads its own writes. With `Prefer: wait=N` the answer comes when the charge has
+// succeeded, failed or changed its status, or after N seconds.
 //
 // Returns a wrapper object for the known response body format(s).
 //
 // Corresponds with GET /v1/charges/{id} (the `GetCharge` operationId).
-func (c *ClientWithResponses) GetChargeWithResponse(ctx context.Context, id ChargeId, reqEditors ...RequestEditorFn) (*GetChargeResponse, error) {
-	rsp, err := c.GetCharge(ctx, id, reqEditors...)
+func (c *ClientWithResponses) GetChargeWithResponse(ctx context.Context, id ChargeId, params *GetChargeParams, reqEditors ...RequestEditorFn) (*GetChargeResponse, error) {
+	rsp, err := c.GetCharge(ctx, id, params, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -8487,6 +8916,25 @@ func (c *ClientWithResponses) GetRefundWithResponse(ctx context.Context, id Char
 		return nil, err
 	}
 	return ParseGetRefundResponse(rsp)
+}
+
+// FollowEventsWithResponse Follow everything
+//
+// What your webhooks say, oldest first, also where no webhook was sent. Take `next` of each page as `after`, and
+// ask again later where there is no more. So you miss nothing, also what is committed late. An event has the `id`
+// of its webhook: drop what you know.
+//
+// After a restore of our database an older `after` is 422: begin without it.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/events (the `FollowEvents` operationId).
+func (c *ClientWithResponses) FollowEventsWithResponse(ctx context.Context, params *FollowEventsParams, reqEditors ...RequestEditorFn) (*FollowEventsResponse, error) {
+	rsp, err := c.FollowEvents(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseFollowEventsResponse(rsp)
 }
 
 // GetIdempotencyKeyWithResponse Look a key up
@@ -9401,6 +9849,13 @@ func ParseGetChargeResponse(rsp *http.Response) (*GetChargeResponse, error) {
 	switch {
 	case rsp.StatusCode == 200:
 		var headers GetChargeResponse200Headers
+		if values := rsp.Header.Values("Preference-Applied"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Preference-Applied", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.PreferenceApplied = &value
+		}
 		if values := rsp.Header.Values("X-Request-Id"); len(values) > 0 {
 			var value string
 			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
@@ -11028,6 +11483,189 @@ func ParseGetRefundResponse(rsp *http.Response) (*GetRefundResponse, error) {
 		response.Headers429 = &headers
 	case rsp.StatusCode == 503:
 		var headers GetRefundResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
+		if values := rsp.Header.Values("X-Request-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestId = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseFollowEventsResponse parses an HTTP response from a FollowEventsWithResponse call
+func ParseFollowEventsResponse(rsp *http.Response) (*FollowEventsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &FollowEventsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest NotificationPage
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 413:
+		var dest TooLarge
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSON413 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 422:
+		var dest Invalid
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSON422 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest RateLimited
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers FollowEventsResponse200Headers
+		if values := rsp.Header.Values("X-Request-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestId = value
+		}
+		response.Headers200 = &headers
+	case rsp.StatusCode == 401:
+		var headers FollowEventsResponse401Headers
+		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.WWWAuthenticate = value
+		}
+		if values := rsp.Header.Values("X-Request-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestId = value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 403:
+		var headers FollowEventsResponse403Headers
+		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.WWWAuthenticate = value
+		}
+		if values := rsp.Header.Values("X-Request-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestId = value
+		}
+		response.Headers403 = &headers
+	case rsp.StatusCode == 413:
+		var headers FollowEventsResponse413Headers
+		if values := rsp.Header.Values("X-Request-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestId = value
+		}
+		response.Headers413 = &headers
+	case rsp.StatusCode == 422:
+		var headers FollowEventsResponse422Headers
+		if values := rsp.Header.Values("X-Request-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestId = value
+		}
+		response.Headers422 = &headers
+	case rsp.StatusCode == 429:
+		var headers FollowEventsResponse429Headers
+		if values := rsp.Header.Values("RateLimit"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "RateLimit", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RateLimit = &value
+		}
+		if values := rsp.Header.Values("RateLimit-Policy"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "RateLimit-Policy", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RateLimitPolicy = &value
+		}
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
+		if values := rsp.Header.Values("X-Request-Id"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestId = value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 503:
+		var headers FollowEventsResponse503Headers
 		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
 			var value string
 			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {

@@ -147,6 +147,9 @@ func readEvent(body []byte) (stripeEvent, stripeObject, error) {
 	if err := json.Unmarshal(e.Data.Object, &o); err != nil || !isReference(o.ID, maxReference) {
 		return stripeEvent{}, stripeObject{}, unreadable
 	}
+	if o.Object == "payment_intent" {
+		o.PaymentIntent = o.ID
+	}
 	return *e, o, nil
 }
 
@@ -206,8 +209,8 @@ func (a *API) store(c echo.Context, e stripeEvent, o stripeObject) error {
 	return nil
 }
 
-// chargeOf finds our charge: an intent carries its id, and so does what was made from the
-// intent; a refund and a dispute carry only the intent. ErrNotFound if the object is of no charge of ours.
+// chargeOf finds our charge by the intent that an object is, or names. The intent of a charge
+// without a reference carries the charge's id, and so does what was made from it. ErrNotFound if the object is of no charge of ours.
 func (a *API) chargeOf(ctx context.Context, o stripeObject) (ledger.Owner, error) {
 	if id := o.Metadata.ChargeID; isReference(id, maxReference) {
 		charge, err := ledger.Find(ctx, a.DB, id)

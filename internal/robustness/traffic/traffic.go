@@ -57,6 +57,7 @@ type Event struct {
 	Type    string `json:"type"`
 	Data    struct {
 		PaymentIntent string `json:"payment_intent"`
+		Reference     string `json:"reference"`
 	} `json:"data"`
 }
 
