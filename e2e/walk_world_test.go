@@ -131,6 +131,7 @@ func (p *place) workerSettings(database, provider, concurrency string) map[strin
 	env := p.WorkerEnv(provider)
 	env["DATABASE_URL"], env["WORKER_CONCURRENCY"] = database, concurrency
 	env["LEASE"], env["BACKOFF_BASE"], env["BACKOFF_CAP"], env["ACTION_TIMEOUT"] = "500ms", "20ms", "200ms", "500ms"
+	env["AUDIT_INTERVAL"] = "0" // its time is no point of a walk
 	return env
 }
 

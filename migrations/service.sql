@@ -510,6 +510,9 @@ grant execute on function is_paused to payonce_api, payonce_worker, payonce_cons
 grant select (secret) on cache_secret to payonce_api;
 grant select on audit_results to payonce_worker;
 
+-- The worker audits what is new, and operators all of it.
+grant select, update (fence, txid, position, checked, violated, audited_until, due_at) on audit_progress to payonce_worker;
+
 -- Row-level security ----------------------------------------------------------
 
 alter table ledger_events    enable row level security;

@@ -45,6 +45,10 @@ func (a auditCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
 		c.every = math.MaxInt64 // cron mails what is printed
 	}
 	return withProvider(func(client *stripe.Client) error {
+		before, err := audit.ReadProgress(ctx, db)
+		if err != nil {
+			return err
+		}
 		done, end := c.progress("auditing, statements")
 		report, err := audit.Run(ctx, counted{db, done})
 		end()
@@ -53,6 +57,7 @@ func (a auditCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
 		}
 		results := &pgx.Batch{}
 		audit.Record(results, audit.ScopeTables, report.Checks...)
+		before.Judge(results)
 		var unfinished error
 		switch {
 		case a.NoProvider:
@@ -76,6 +81,10 @@ func (a auditCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
 		}
 		if unfinished != nil && a.JSON {
 			return unfinished // a program must not take half a report for one that found nothing
+		}
+		if !a.JSON && !a.Quiet {
+			c.stdout.printf("The workers had audited what was recorded before %s, and found %d violations since the audit before this one.\n\n",
+				before.Until.UTC().Format(time.RFC3339), before.New)
 		}
 		a.print(&c.stdout, report)
 		if unfinished == nil && !report.OK {

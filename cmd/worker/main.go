@@ -17,6 +17,7 @@ import (
 
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/doorbell"
 	"github.com/payonce/payonce/internal/loop"
 	"github.com/payonce/payonce/internal/postgres"
@@ -94,6 +95,9 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	each(shareInterval, "counting the workers that share the provider's limits failed", func(ctx context.Context) error { return share(ctx, db, services.Provider) })
 	each(readmitInterval, "reading charges that were set aside failed", func(ctx context.Context) error { return ledger.Readmit(ctx, db) })
 	each(pauseInterval, "reading what is paused failed, nothing changes until it is read", paused.read)
+	if s.AuditInterval > 0 {
+		background(func(ctx context.Context) { keepUp(ctx, log, db, s.AuditInterval) })
+	}
 	g.Go(func() error {
 		if !awaitRepair(ctx, log, db) {
 			return nil
@@ -105,6 +109,17 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 		return admit(ctx, log, db, services.Provider)
 	})
 	return g.Wait()
+}
+
+// keepUp audits what is new, and logs what it finds.
+func keepUp(ctx context.Context, log *slog.Logger, db *postgres.DB, interval time.Duration) {
+	loop.Run(ctx, log, "the audit of what is new failed and begins anew", func(ctx context.Context) (time.Duration, error) {
+		violated, pause, err := audit.Continue(ctx, db, interval)
+		for _, c := range violated {
+			log.ErrorContext(ctx, "the audit found a broken promise", "check", c.Name, "violated", c.Violated, "examples", c.Examples)
+		}
+		return pause, err
+	})
 }
 
 // beside are the metrics that HTTP_ADDR serves: none where METRICS_ADDR is set.

@@ -70,6 +70,9 @@ type settings struct {
 	// How long a message with a known id and another payload is kept in quarantine. Until then it
 	// is a violation in the audit. More than 0.
 	QuarantineRetention time.Duration `env:"QUARANTINE_RETENTION" envDefault:"2160h"`
+	// How long after the workers' audit has caught up it goes on with what is new since. 0: the
+	// workers do not audit.
+	AuditInterval time.Duration `env:"AUDIT_INTERVAL" envDefault:"1m"`
 	// Networks that webhooks may be sent to although they are not public, separated by commas,
 	// such as 10.0.0.0/8. Empty: none.
 	WebhookAllowCIDRs []netip.Prefix `env:"WEBHOOK_ALLOW_CIDRS"`
@@ -103,6 +106,8 @@ func (s settings) Check() error {
 		return fmt.Errorf("ACTION_TIMEOUT is %s: set it to how long a customer may take", s.ActionTimeout)
 	case s.OutboxRetention <= 0:
 		return errors.New("OUTBOX_RETENTION is not positive: messages would be removed before they are received")
+	case s.AuditInterval < 0:
+		return fmt.Errorf("AUDIT_INTERVAL is %s: set it to 0 for no audit, or to more", s.AuditInterval)
 	case s.InboxRetention <= s.OutboxRetention:
 		return fmt.Errorf("INBOX_RETENTION (%s) is not longer than OUTBOX_RETENTION (%s): a message that is redelivered late would be received as a new one",
 			s.InboxRetention, s.OutboxRetention)

@@ -31,6 +31,7 @@ func TestSettings_refusesUnsafeValues(t *testing.T) {
 		{"giving up before", "GIVE_UP_AFTER", "-1h"},
 		{"no pause between attempts", "BACKOFF_BASE", "0s"},
 		{"a pause beyond its cap", "BACKOFF_CAP", "100ms"},
+		{"an audit before the last one", "AUDIT_INTERVAL", "-1s"},
 		{"messages removed before they are received", "OUTBOX_RETENTION", "0s"},
 		{"an inbox that forgets with the outbox", "INBOX_RETENTION", "24h"},
 		{"an inbox that forgets before the outbox", "INBOX_RETENTION", "1h"},

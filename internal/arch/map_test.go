@@ -95,7 +95,7 @@ var rules = []rule{
 		"wires up what accepts; the provider is out of its reach",
 	},
 	{
-		"cmd/worker", "domain fulfillment inbox ledger outbox internal/doorbell internal/loop internal/postgres " +
+		"cmd/worker", "domain fulfillment inbox ledger outbox internal/audit internal/doorbell internal/loop internal/postgres " +
 			"internal/program internal/restore internal/retention internal/stripe internal/telemetry internal/webhook internal/writes",
 		"wires up what carries out; it accepts nothing",
 	},

@@ -1,6 +1,6 @@
 // Package audit reads all tables and reports what they say: whether every promise of
-// payonce holds (Run), whether the provider's lists agree (Reconcile), what happened to one
-// charge (ReadTimeline), and what operators did (ListActions, ListSupplies). It writes nothing and repairs nothing. Apart from the
+// payonce holds (Run, and Continue for what is new), whether the provider's lists agree (Reconcile), what happened to one
+// charge (ReadTimeline), and what operators did (ListActions, ListSupplies). It writes nothing but its own results and repairs nothing. Apart from the
 // domain's own rules it asks no code of the packages that it audits.
 //
 // # Guarantees
@@ -17,14 +17,15 @@
 //
 // # Limits
 //
-//   - Run reads whole tables, about 0.2 ms per charge, and each of its statements must end
+//   - Continue makes the checks that the rows of one charge can show, of charges that have new
+//     events. Run reads whole tables, about 0.2 ms per charge, and each of its statements must end
 //     within the pool's statement time-out. Only Reconcile can show that the provider
 //     took the money.
 //   - A timeline is not complete: retention removes outbox and inbox rows, the replay of a
 //     key leaves no trace, and a dead letter has no time. It reads the keys
 //     whole, the inbox from the charge's first message on and, for a refund's ID, all events.
 //
-// Tables: audit_results, which the worker's metrics report, and operator_actions.
+// Tables: audit_results and audit_progress, which the worker's metrics report, and operator_actions.
 package audit
 
 import (
@@ -32,6 +33,7 @@ import (
 	_ "embed"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -97,8 +99,8 @@ func checkEach[T any](name string, cases []T, complain func(T) string) Check {
 // Database is what Run reads: a *postgres.DB as the owner of the tables or as the console for
 // an audit of everything, its Tenant for an audit of one merchant.
 type Database interface {
-	// Read sends a batch of at most two statements: postgres.ReadWholeTables, for a check that
-	// compares whole tables, and one that reads.
+	// Read sends a batch of settings and one statement that reads. Of an audit of all rows the
+	// only setting is postgres.ReadWholeTables, for a check that compares whole tables.
 	Read(ctx context.Context, b *pgx.Batch) error
 }
 
@@ -124,14 +126,18 @@ func (p pool) Snapshot(ctx context.Context) (pgx.Tx, error) {
 // captured one payment intent, or that a message is about no charge at all.
 func Run(ctx context.Context, db Database) (Report, error) {
 	var report Report
-	checks, err := checkStreams(ctx, db)
+	checks, err := checkStreams(ctx, source{Database: db})
 	if err != nil {
 		return Report{}, err
 	}
 	report.Add(checks...)
-	checks, err = checkAll(ctx, db)
-	report.Add(checks...)
-	return report, err
+	for one := range slices.Chunk(promises, 1) {
+		if checks, err = checkPromises(ctx, source{Database: db}, one); err != nil {
+			return Report{}, err
+		}
+		report.Add(checks...)
+	}
+	return report, nil
 }
 
 // inSnapshot reads in a snapshot of its own. Nothing is written, so the rollback loses nothing.
@@ -154,21 +160,47 @@ select count(*),
          from (%s
               ) as cases(complaint)) placed`
 
-// checkAll checks the promises.
-func checkAll(ctx context.Context, db Database) (checks []Check, err error) {
-	for _, p := range promises {
-		c := newCheck(p.name)
-		b := &pgx.Batch{}
+// source is what checks read.
+type source struct {
+	Database
+
+	charges []string // none: the tables
+}
+
+// queue queues a statement that follows the facts.
+func (s source) queue(b *pgx.Batch, sql string, args ...any) *pgx.QueuedQuery {
+	if len(s.charges) == 0 {
+		return b.Queue("with "+facts+sql, args...)
+	}
+	b.Queue(setCharges, s.charges)
+	return b.Queue("with "+rowsOfCharges+facts+sql, args...)
+}
+
+// checkPromises checks promises in one statement.
+func checkPromises(ctx context.Context, of source, promises []promise) ([]Check, error) {
+	checks, counts, b := make([]Check, len(promises)), make([]string, len(promises)), &pgx.Batch{}
+	for i, p := range promises {
+		checks[i] = newCheck(p.name)
+		counts[i] = fmt.Sprintf("select %d, counted.* from (%s) counted", i, fmt.Sprintf(countCases, "select case"+p.when+" end from "+p.cases))
+	}
+	if len(of.charges) == 0 {
 		b.Queue(postgres.ReadWholeTables)
-		sql := fmt.Sprintf(countCases, "select case"+p.when+" end from "+p.cases)
-		b.Queue(facts+sql, maxExamples).QueryRow(func(row pgx.Row) error {
-			return row.Scan(&c.Checked, &c.Violated, &c.Examples)
+	} else {
+		b.Queue(postgres.JoinByHash)
+	}
+	of.queue(b, strings.Join(counts, "\nunion all "), maxExamples).Query(func(rows pgx.Rows) error {
+		var i int
+		var c Check
+		_, err := pgx.ForEachRow(rows, []any{&i, &c.Checked, &c.Violated, &c.Examples}, func() error {
+			slices.Sort(c.Examples)
+			c.Name = checks[i].Name
+			checks[i] = c
+			return nil
 		})
-		if err := db.Read(ctx, b); err != nil {
-			return nil, fmt.Errorf("check that %s: %w", p.name, err)
-		}
-		slices.Sort(c.Examples)
-		checks = append(checks, c)
+		return err
+	})
+	if err := of.Read(ctx, b); err != nil {
+		return nil, fmt.Errorf("check that %s: %w", promises[0].name, err)
 	}
 	return checks, nil
 }
@@ -201,10 +233,14 @@ on conflict (scope) do update
 // Record queues the result of a finished audit, in place of the last one of its scope. The
 // worker reports it as a metric; nothing else depends on it.
 func Record(b *pgx.Batch, scope string, checks ...Check) {
-	var checked, violated int64
+	checked, violated := sum(checks)
+	b.Queue(upsertResult, scope, checked, violated)
+}
+
+func sum(checks []Check) (checked, violated int64) {
 	for _, c := range checks {
 		checked += c.Checked
 		violated += c.Violated
 	}
-	b.Queue(upsertResult, scope, checked, violated)
+	return checked, violated
 }

@@ -323,6 +323,7 @@ func (f *fixture) audit() audit.Report {
 	if err != nil {
 		f.t.Fatal(err)
 	}
+	agrees(f.t, f.db, f.db, report)
 	return report
 }
 
@@ -341,6 +342,7 @@ func (f *fixture) auditWith(t *testing.T, statements string) audit.Report {
 	}
 	report, err := audit.Run(t.Context(), within{tx})
 	testdb.Must(t, err)
+	agrees(t, within{tx}, tx, report)
 	return report
 }
 

@@ -30,7 +30,12 @@ type fixture struct {
 
 func emptyFixture(t *testing.T) *fixture {
 	t.Helper()
-	f := &fixture{t: t, db: testdb.Reused(t), ids: map[string]string{}}
+	return fixtureIn(t, testdb.Reused(t))
+}
+
+func fixtureIn(t *testing.T, db *postgres.DB) *fixture {
+	t.Helper()
+	f := &fixture{t: t, db: db, ids: map[string]string{}}
 	f.exec(`
 insert into merchants (merchant_id) values ('acme'), ('globex');
 insert into stock (merchant_id, sku, supplied, available) values ('acme', 'tshirt', 100, 100), ('acme', 'mug', 5, 5)`)

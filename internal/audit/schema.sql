@@ -1,5 +1,5 @@
--- Promise: the result of the last audit stands where a worker reads it in one row and
--- reports it as a metric. What an operator does is recorded with its author in the
+-- Promise: the results of audits stand where a worker reads them in a few rows and
+-- reports them as metrics. What an operator does is recorded with its author in the
 -- transaction that does it, and the record is never changed.
 
 create table audit_results (
@@ -16,6 +16,34 @@ create table audit_results (
 );
 comment on table audit_results is 'the last audit of each scope that was finished';
 comment on column audit_results.scope is 'tables: what our own tables show; provider: the reconciliation with the provider';
+
+-- How far the workers have audited the ledger. What an increment has found and how far it
+-- went are one row, so it is counted once.
+create table audit_progress (
+  only_one      boolean     not null default true,
+  fence         bigint      not null default 0,
+  txid          xid8        not null default '0',
+  position      bigint      not null default 0,
+  checked       bigint      not null default 0,
+  violated      bigint      not null default 0,
+  judged        bigint      not null default 0,
+  audited_until timestamptz not null default clock_timestamp(),
+  due_at        timestamptz not null default clock_timestamp(),
+
+  -- One audit follows the ledger.
+  constraint audit_progress_pkey primary key (only_one),
+
+  -- No second one beside it.
+  constraint audit_progress_only_one_check check (only_one)
+);
+comment on table audit_progress is 'how far the workers have audited the ledger: every event up to and including (txid, position)';
+comment on column audit_progress.fence is 'each claim of an increment raises it, and the end of an older one is refused';
+comment on column audit_progress.violated is 'of all increments';
+comment on column audit_progress.judged is 'how many of these were found before an audit of the tables that was finished since';
+comment on column audit_progress.audited_until is 'what was recorded before has been audited';
+comment on column audit_progress.due_at is 'when the next increment may be claimed, or the one that is claimed be taken over';
+
+insert into audit_progress default values;
 
 -- The triggers of service.sql write this table, in the transaction of the action itself and
 -- whatever program acts: an action without its row cannot be committed.

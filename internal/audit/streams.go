@@ -35,16 +35,20 @@ select e.stream_id,
   left join lateral (
        select string_agg(format('%s: %s to %s, %s %s of %s', leg, debit, credit, amount, currency, merchant_id),
                          '; ' order by leg) as legs
-         from ledger_postings
+         from public.ledger_postings
         where stream_id = e.stream_id
           and version = e.version) p on true
   left join lateral (
-       select format('%s %s %s %s %s %s', merchant_id, order_id, status, version,
+       select charge_id,
+              format('%s %s %s %s %s %s', merchant_id, order_id, status, version,
                      (extract(epoch from created_at) * 1000000)::bigint, view) as listed
          from charge_list
         where generation = c.generation
-          and charge_id = e.stream_id
-          and e.version = 1) l on true
+          and charge_id >= e.stream_id
+          and e.version = 1
+        order by charge_id
+        limit 1) l
+    on l.charge_id = e.stream_id
  where e.stream_id > $1
    and e.stream_id <= coalesce((
          select f.stream_id
@@ -81,7 +85,7 @@ type streamChecks struct {
 
 // checkStreams reads the whole ledger once, page by page. A stream that begins meanwhile
 // may be left to the next audit.
-func checkStreams(ctx context.Context, db Database) ([]Check, error) {
+func checkStreams(ctx context.Context, of source) ([]Check, error) {
 	checks := streamChecks{
 		gapless:  newCheck("streams have no gap"),
 		legal:    newCheck("streams are legal"),
@@ -89,7 +93,7 @@ func checkStreams(ctx context.Context, db Database) ([]Check, error) {
 		list:     newCheck("the list shows each charge as its events say"),
 	}
 	for last, limit := "", pageEvents; ; {
-		page, full, err := readPage(ctx, db, last, limit)
+		page, full, err := readPage(ctx, of, last, limit)
 		switch {
 		case err != nil || len(page) == 0:
 			return []Check{checks.gapless, checks.legal, checks.postings, checks.list}, err
@@ -112,9 +116,9 @@ func checkStreams(ctx context.Context, db Database) ([]Check, error) {
 }
 
 // readPage reads a page of streams. It is full, and ends anywhere, at pageBytes.
-func readPage(ctx context.Context, db Database, last string, limit int) (page []storedEvent, full bool, err error) {
+func readPage(ctx context.Context, of source, last string, limit int) (page []storedEvent, full bool, err error) {
 	b := &pgx.Batch{}
-	b.Queue(selectStreams, last, limit).Query(func(rows pgx.Rows) error {
+	of.queue(b, selectStreams, last, limit).Query(func(rows pgx.Rows) error {
 		for size := 0; rows.Next() && !full; full = size > pageBytes {
 			e, err := pgx.RowToStructByName[storedEvent](rows)
 			if err != nil {
@@ -124,7 +128,7 @@ func readPage(ctx context.Context, db Database, last string, limit int) (page []
 		}
 		return rows.Err()
 	})
-	if err := db.Read(ctx, b); err != nil {
+	if err := of.Read(ctx, b); err != nil {
 		return nil, false, fmt.Errorf("read the ledger: %w", err)
 	}
 	return page, full, nil

@@ -64,6 +64,13 @@ select set_config('enable_nestloop', 'off', true),
        set_config(name, 'on', true)
   from unnest('{` + wholeTables + `}'::text[]) as s(name)`
 
+// JoinByHash is a statement that lets those after it in the same transaction join by hash what
+// they have found by indexes.
+const JoinByHash = `
+select set_config('enable_nestloop', 'off', true),
+       set_config('enable_hashjoin', 'on', true),
+       set_config('enable_sort', 'on', true)`
+
 // lockTimeout is 0 for none.
 func (o Options) lockTimeout() time.Duration { return max(cmp.Or(o.LockTimeout, 5*time.Second), 0) }
 

@@ -80,6 +80,12 @@ update projections
        batch              = batch + 1,
        after              = batch;
 
+-- The workers audit all of it once more, and an increment in progress is refused.
+update audit_progress
+   set fence    = fence + 1,
+       txid     = '0',
+       position = 0;
+
 -- A dump carries neither the transaction that wrote a row nor a dropped column.
 alter table numbering_mark
   add column dropped boolean;

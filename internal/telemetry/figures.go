@@ -47,9 +47,9 @@ var allFigures = []figure{
 	{"payonce_replication_slot_held_transactions", "Transactions since the oldest one whose dead rows a replication slot keeps from vacuum.", []string{"slot"}},
 	{"payonce_paused", "What operators have paused: a receiver, 1, or merchants, how many.", []string{"what"}},
 	{restored, "1 after a restore from a dump, until payonce outbox repair has run, else 0.", nil},
-	{"payonce_audit_violations", "Violations that the last audit found. scope: tables or provider.", []string{"scope"}},
-	{"payonce_audit_checked", "Cases that the last audit checked.", []string{"scope"}},
-	{"payonce_audit_finished_timestamp_seconds", "When the last audit ended, in seconds since 1970.", []string{"scope"}},
+	{"payonce_audit_violations", "Violations that the last audit found. scope: tables, provider, or recent: what the workers found since the last audit of the tables began.", []string{"scope"}},
+	{"payonce_audit_checked", "Cases that the last audit checked; recent: all that the workers have checked.", []string{"scope"}},
+	{"payonce_audit_finished_timestamp_seconds", "When the last audit ended, in seconds since 1970; recent: the workers have audited what was recorded before.", []string{"scope"}},
 }
 
 // figures read the gauges when a scrape needs them, at most every ten seconds. Scrapes that
@@ -239,7 +239,11 @@ select 'payonce_store_bytes', array[relname::text], pg_total_relation_size(oid):
 
 const selectAudits = `
 select g.name, array[a.scope], g.value::float8
-  from audit_results a
+  from (select scope, checked, violated, finished_at
+          from audit_results
+         union all
+        select 'recent', checked, violated - judged, audited_until
+          from audit_progress) a
  cross join lateral (values
        ('payonce_audit_checked', a.checked),
        ('payonce_audit_violations', a.violated),

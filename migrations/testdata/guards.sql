@@ -457,6 +457,12 @@ insert into audit_results (scope, checked, violated) values ('tables', 2, 3);
 -- audit_results_violated_of_checked: fewer violations than none
 insert into audit_results (scope, checked, violated) values ('tables', 2, -1);
 
+-- audit_progress_pkey: one audit follows the ledger
+insert into audit_progress default values;
+
+-- audit_progress_only_one_check: nor is there another beside it
+insert into audit_progress (only_one) values (false);
+
 -- numbering_mark_pkey: there is one mark
 insert into numbering_mark (written_in) values ('3');
 

@@ -1,0 +1,4 @@
+package audit
+
+// CheckCharges makes the checks of an increment.
+var CheckCharges = checkCharges
