@@ -373,8 +373,18 @@ returns bigint
 language sql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
+with locking as materialized (
+  select pid
+    from pg_locks
+   where locktype = 'advisory'
+), suspects as materialized ( -- few of many sessions, before their users are looked up
+  select *
+    from pg_stat_activity
+   where pid <> pg_backend_pid()
+     and (xact_start < clock_timestamp() - least(half_sent, held) or pid in (select pid from locking))
+)
 select count(*) filter (where pg_terminate_backend(a.pid))
-  from pg_stat_activity a
+  from suspects a
   join pg_roles r
     on r.oid = a.usesysid
  cross join lateral (
@@ -382,8 +392,7 @@ select count(*) filter (where pg_terminate_backend(a.pid))
               or pg_has_role(r.oid, 'payonce_console', 'member') as client,
               pg_has_role(r.oid, 'payonce_worker', 'member') as worker,
               a.datname = current_database()                 as here) is_of
- where a.pid <> pg_backend_pid()
-   and (pg_has_role(current_user, r.oid, 'usage')
+ where (pg_has_role(current_user, r.oid, 'usage')
         or pg_has_role(current_user, 'pg_signal_backend', 'usage') and not r.rolsuper)
    and (here
         and (client or worker)
@@ -396,7 +405,7 @@ select count(*) filter (where pg_terminate_backend(a.pid))
         client and not worker
         and a.wait_event is distinct from 'SyncRep'
         and ((here or a.backend_xid is not null) and a.xact_start < clock_timestamp() - held
-             or here and exists (select from pg_locks l where l.pid = a.pid and l.locktype = 'advisory')))
+             or here and a.pid in (select pid from locking)))
 $$;
 comment on function end_stuck_sessions is 'ends sessions that hold up others: those whose program sent half a batch and stopped, and those of the api and the console that are older than a request; returns how many';
 revoke execute on function end_stuck_sessions from public;

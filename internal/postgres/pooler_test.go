@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"errors"
 	"io"
 	"maps"
 	"net"
@@ -43,6 +44,38 @@ func TestOpen_refusesAPoolerThatDropsSettings(t *testing.T) {
 		t.Parallel()
 		testdb.OpenAt(t, pooler(t, testdb.URL(t), append(sessionSettings(), "role")), postgres.Options{Role: postgres.RoleAPI})
 	})
+}
+
+// PgBouncer says so in each of its modes, unless its settings ignore the parameters.
+func TestOpen_refusesAPoolerThatRefusesSettings(t *testing.T) {
+	t.Parallel()
+	var listen net.ListenConfig
+	listener, err := listen.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	testdb.Must(t, err)
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return // closed
+			}
+			session := pgproto3.NewBackend(client, client)
+			if _, err := session.ReceiveStartupMessage(); err == nil {
+				session.Send(&pgproto3.ErrorResponse{Severity: "FATAL", Code: "08P01", Message: "unsupported startup parameter: jit"})
+				_ = session.Flush()
+			}
+			_ = client.Close()
+		}
+	})
+	t.Cleanup(func() {
+		_ = listener.Close()
+		serving.Wait()
+	})
+	_, err = postgres.Open(t.Context(), "postgres://payonce@"+listener.Addr().String()+"/payonce?sslmode=disable", postgres.Options{})
+	const want = "a pooler before the database refuses the settings of the sessions (unsupported startup parameter: jit): let DATABASE_URL name the server itself"
+	if err == nil || err.Error() != want || errors.Is(err, postgres.ErrUnreachable) {
+		t.Errorf("opened with %v, want %s", err, want)
+	}
 }
 
 // sessionSettings are those that each session is opened with.

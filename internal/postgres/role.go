@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -20,11 +21,17 @@ const (
 	RoleConsole Role = "payonce_console"
 )
 
-// refusal is a sentence where the error of a first connection is about the role,
-// nil elsewhere. No waiting helps then.
+// refusal is a sentence where the error of a first connection is about the role, or a pooler's
+// about the settings, nil elsewhere. No waiting helps then.
 func (r Role) refusal(err error, user string) error {
 	var pg *pgconn.PgError
-	if r == "" || !errors.As(err, &pg) {
+	if !errors.As(err, &pg) {
+		return nil
+	}
+	if strings.HasPrefix(pg.Message, "unsupported startup parameter") { // as PgBouncer says it
+		return fmt.Errorf("a pooler before the database refuses the settings of the sessions (%s): let DATABASE_URL name the server itself", pg.Message)
+	}
+	if r == "" {
 		return nil
 	}
 	switch pg.Code {
