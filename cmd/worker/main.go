@@ -35,6 +35,7 @@ const (
 	programs    = "payonce-" // how the names of our programs' sessions begin
 	application = programs + "worker"
 
+	openTimeout     = 10 * time.Second // of what is read at start
 	rescueInterval  = 5 * time.Second
 	readmitInterval = time.Minute
 	admitInterval   = time.Second
@@ -179,7 +180,9 @@ func open(ctx context.Context, log *slog.Logger, s settings, traces *telemetry.T
 	if err != nil {
 		return nil, err
 	}
-	why, err := program.Migrated(ctx, db)
+	once, cancel := context.WithTimeout(ctx, openTimeout) // the server may stop answering
+	defer cancel()
+	why, err := program.Migrated(once, db)
 	if err == nil && why != "" {
 		err = errors.New(why)
 	}
@@ -187,7 +190,7 @@ func open(ctx context.Context, log *slog.Logger, s settings, traces *telemetry.T
 		db.Close()
 		return nil, err
 	}
-	if why, err := restored(ctx, db); err == nil && why != "" {
+	if why, err := restored(once, db); err == nil && why != "" {
 		log.ErrorContext(ctx, "no message is handled", "reason", why)
 	}
 	return db, nil

@@ -35,19 +35,19 @@ func newCluster(t *testing.T, synchronous bool) *cluster {
 	t.Helper()
 	server, err := local.Start(t.Context(), local.Options{Fsync: true, InMemory: true})
 	must(t, err)
-	closeAtEnd(t, server)
 	c := &cluster{synchronous: synchronous, primary: &node{server: server}}
+	c.closeAtEnd(t, server)
 	c.primary.link, c.replication = newLink(t, server), newLink(t, server)
 	c.standby = &node{link: newLink(t, server)}
 	c.hosts = c.primary.link.address() + "," + c.standby.link.address()
 	c.follow(t)
-	t.Cleanup(c.kill)
 	return c
 }
 
-func closeAtEnd(t *testing.T, server *local.Server) {
+func (c *cluster) closeAtEnd(t *testing.T, server *local.Server) {
 	t.Helper()
 	t.Cleanup(func() {
+		c.kill() // what stands still does not end
 		if err := server.Close(); err != nil {
 			t.Error(err)
 		}
@@ -65,7 +65,7 @@ func (c *cluster) follow(t *testing.T) {
 	var err error
 	c.standby.server, err = c.primary.server.Standby(t.Context())
 	must(t, err)
-	closeAtEnd(t, c.standby.server)
+	c.closeAtEnd(t, c.standby.server)
 	c.primary.connect(t)
 	c.standby.connect(t)
 	c.replication.lead(t, c.primary.server)

@@ -45,7 +45,7 @@ func TestOpen_refusesAnUnsafeServer(t *testing.T) {
 		{"synchronous_commit", "off", unsynchronized, ""}, // of this pool alone
 		{"fsync", "off", unsynchronized, "fsync is off"},
 		{"synchronous_commit", "on", plain, ""},
-		{"synchronous_commit", "local", plain, ""},
+		{"synchronous_commit", "local", plain, "synchronous_commit is local"},
 		{"synchronous_commit", "remote_write", plain, ""},
 		{"synchronous_commit", "remote_apply", plain, ""},
 	} {

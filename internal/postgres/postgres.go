@@ -3,7 +3,7 @@
 // # Guarantees
 //
 //   - A program never runs on a server that may lose a commit (fsync, full_page_writes or
-//     synchronous_commit off), nor sends its data in plain text over a network, unless
+//     synchronous_commit off, or the latter local), nor sends its data in plain text over a network, unless
 //     Options allow it.
 //   - Commit is the one way to write a decision. Its error says what became of the batch
 //     (see groupcommit.OutcomeOf).
@@ -93,13 +93,15 @@ type DB struct {
 	pool      *pgxpool.Pool
 	merchant  string // "" for all
 	committer *groupcommit.Committer
+	servers   *servers
 }
 
 // Open connects and checks the server: its version, its durability settings, the privacy
 // of the connection, and that its sessions have the settings which they were opened with.
 // Each refusal is a sentence that says what to change.
 func Open(ctx context.Context, url string, o Options) (*DB, error) {
-	config, err := poolConfig(url, o)
+	known := &servers{anyServer: o.AllowReadOnly, sessions: map[*session]bool{}}
+	config, err := poolConfig(url, o, known)
 	if err != nil {
 		return nil, err
 	}
@@ -124,10 +126,10 @@ func Open(ctx context.Context, url string, o Options) (*DB, error) {
 	if lock := o.lockTimeout(); lock > 0 && lock < maxSharedLockTimeout {
 		commit.LockTimeout = lock
 	}
-	return &DB{pool: pool, committer: groupcommit.New(pool, commit)}, nil
+	return &DB{pool: pool, committer: groupcommit.New(pool, commit), servers: known}, nil
 }
 
-func poolConfig(url string, o Options) (*pgxpool.Config, error) {
+func poolConfig(url string, o Options, known *servers) (*pgxpool.Config, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return nil, fmt.Errorf("DATABASE_URL cannot be read: %w", err)
@@ -138,11 +140,10 @@ func poolConfig(url string, o Options) (*pgxpool.Config, error) {
 	config.MaxConns = cmp.Or(o.MaxConns, defaultConns)
 	config.MaxConnIdleTime = 5 * time.Minute
 	config.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool { return p.IdleDuration > pingAfter }
-	config.ConnConfig.ConnectTimeout = 5 * time.Second
+	config.ConnConfig.ConnectTimeout = cmp.Or(config.ConnConfig.ConnectTimeout, connectTimeout)
+	config.ConnConfig.DialFunc = dial
 	config.ConnConfig.Tracer = o.Tracer
-	if !o.AllowReadOnly {
-		config.ConnConfig.ValidateConnect = validateWritable
-	}
+	config.BeforeConnect = known.beforeConnect(false)
 	guardSessions(config)
 	own := o.sessionSettings()
 	// The server reads both TimeZone and timezone, and the last of them counts.
@@ -183,12 +184,14 @@ const serverSettings = `
 select current_setting('server_version_num')::int,
        array(select name
                from unnest(array['fsync', 'full_page_writes', 'synchronous_commit']) as s(name)
-              where current_setting(name) = 'off')`
+              where current_setting(name) = 'off'),
+       current_setting('synchronous_commit') = 'local'`
 
 func checkServer(ctx context.Context, q Querier, o Options) error {
 	var version int
 	var off []string
-	if err := q.QueryRow(ctx, serverSettings).Scan(&version, &off); err != nil {
+	var local bool
+	if err := q.QueryRow(ctx, serverSettings).Scan(&version, &off, &local); err != nil {
 		return fmt.Errorf("%w: %w", ErrUnreachable, err)
 	}
 	if version < Oldest*10000 {
@@ -199,6 +202,9 @@ func checkServer(ctx context.Context, q Querier, o Options) error {
 		if !o.AllowUnsafeDurability && o.Settings[name] != "off" {
 			return fmt.Errorf("%s is off on the server: a crash could lose an acknowledged charge, so set it to on", name)
 		}
+	}
+	if local && !o.AllowUnsafeDurability {
+		return errors.New("synchronous_commit is local on the server: a failover could lose an acknowledged charge, so set it to on")
 	}
 	return nil
 }

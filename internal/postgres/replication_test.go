@@ -1,10 +1,12 @@
 package postgres_test
 
 import (
+	"context"
 	"errors"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/local"
@@ -57,4 +59,52 @@ func TestCommit_closesASessionThatRefusesWrites(t *testing.T) {
 	if err := insert(); err != nil {
 		t.Errorf("the pool's only session still refuses writes: %v", err)
 	}
+}
+
+// TestServers_leaveAnOldPrimaryThatStillAnswers promotes the standby and lets the old primary
+// run, which is the first host of the URL.
+func TestServers_leaveAnOldPrimaryThatStillAnswers(t *testing.T) {
+	t.Parallel()
+	testdb.Long(t, "it starts two servers")
+	primary, err := local.Start(t.Context(), local.Options{InMemory: true})
+	testdb.Must(t, err)
+	t.Cleanup(func() { mustClose(t, primary) })
+	standby, err := primary.Standby(t.Context())
+	testdb.Must(t, err)
+	t.Cleanup(func() { mustClose(t, standby) })
+	hosts := folder(t, primary) + "," + folder(t, standby)
+	db, err := postgres.Open(t.Context(), "postgres://postgres@/postgres?port=5432,5432&host="+hosts, postgres.Options{AllowUnsafeDurability: true})
+	testdb.Must(t, err)
+	t.Cleanup(db.Close)
+	held, err := db.Pool().Acquire(t.Context())
+	testdb.Must(t, err)
+	defer held.Release()
+	probe, err := pgxpool.NewWithConfig(t.Context(), db.Probe())
+	testdb.Must(t, err)
+	t.Cleanup(probe.Close)
+
+	promoter, err := pgx.Connect(t.Context(), standby.URL("postgres"))
+	testdb.Must(t, err)
+	defer func() { _ = promoter.Close(context.WithoutCancel(t.Context())) }()
+	testdb.Exec(t, promoter, `select pg_promote()`)
+	testdb.Must(t, probe.Ping(t.Context()))
+	if err := held.Ping(t.Context()); err == nil || db.Timeline() != 2 {
+		t.Errorf("a session of the old primary answers: %v; the timeline is %d", err, db.Timeline())
+	}
+	for range 3 { // new sessions do not ask the old primary first
+		want(t, db, `show unix_socket_directories`, folder(t, standby))
+		db.Pool().Reset()
+	}
+	testdb.Must(t, standby.Close())
+	if _, err := db.Pool().Acquire(t.Context()); !errors.Is(err, postgres.ErrOldTimeline) {
+		t.Errorf("the old primary is refused with %v", err)
+	}
+}
+
+// folder is where a server has its socket.
+func folder(t *testing.T, s *local.Server) string {
+	t.Helper()
+	config, err := pgx.ParseConfig(s.URL("postgres"))
+	testdb.Must(t, err)
+	return config.Host
 }

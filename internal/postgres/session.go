@@ -132,12 +132,15 @@ const notReplicated = "payonce: not replicated"
 //     outcome, though the server reports success with a warning.
 //   - A session that refuses a write because its server is read-only is closed, so
 //     that the pool connects again, to the primary.
+//   - A session that failed leaves its place in the pool at once. pgx would wait 15 s for
+//     a server that hangs to close the connection.
 //
-// Sources: SyncRepWaitForLSN in PostgreSQL's syncrep.c, asyncClose in pgconn.
+// Sources: SyncRepWaitForLSN in PostgreSQL's syncrep.c, asyncClose in pgconn, Destructor in pgxpool.
 func guardSessions(config *pgxpool.Config) {
-	config.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error {
-		refuseCancel(c)
-		return nil
+	config.BeforeClose = func(c *pgx.Conn) {
+		if c.IsClosed() { // by an error: pgx waits for the server
+			_ = c.PgConn().Conn().Close()
+		}
 	}
 	config.ConnConfig.OnPgError = func(c *pgconn.PgConn, err *pgconn.PgError) bool {
 		readOnly := c.ParameterStatus("in_hot_standby") == "on" || c.ParameterStatus("default_transaction_read_only") == "on"
@@ -148,19 +151,6 @@ func guardSessions(config *pgxpool.Config) {
 			c.CustomData()[notReplicated] = true
 		}
 	}
-}
-
-// validateWritable refuses a new session of a read-only server: the next host of the
-// URL is tried.
-func validateWritable(ctx context.Context, c *pgconn.PgConn) error {
-	answer := c.ExecParams(ctx, "show transaction_read_only", nil, nil, nil, nil).Read()
-	if answer.Err != nil {
-		return answer.Err
-	}
-	if string(answer.Rows[0][0]) != "off" {
-		return ErrReadOnly
-	}
-	return nil
 }
 
 // refuseCancel lets a connection dial until it is established: a cancel request dials

@@ -38,6 +38,7 @@ const (
 	// openTime is how long a program waits for its database at start.
 	openTime     = 30 * time.Second
 	openInterval = 250 * time.Millisecond
+	openOnce     = 10 * time.Second // of this, for a server that stops answering
 )
 
 // CollectSeldom lets the heap grow to five times the live bytes before it is collected,
@@ -116,7 +117,9 @@ func Open(ctx context.Context, log *slog.Logger, url string, o postgres.Options)
 	within, cancel := context.WithTimeout(ctx, openTime)
 	defer cancel()
 	open := func() (*postgres.DB, error) {
-		db, err := postgres.Open(within, url, o)
+		once, cancel := context.WithTimeout(within, openOnce)
+		defer cancel()
+		db, err := postgres.Open(once, url, o)
 		if err != nil && !errors.Is(err, postgres.ErrUnreachable) {
 			err = backoff.Permanent(err)
 		}

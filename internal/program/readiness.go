@@ -19,9 +19,9 @@ import (
 type Check func(ctx context.Context, q postgres.Querier) (why string, err error)
 
 const (
-	readyAge     = time.Second     // how long an answer is valid
-	readyTimeout = 2 * time.Second // of all checks
-	pingTimeout  = time.Second     // of a connection that may have died unnoticed
+	readyAge      = time.Second     // how long an answer is valid
+	readyTimeout  = 2 * time.Second // of all checks
+	probeInterval = time.Second
 )
 
 // Readiness checks whether a program can do its work: the database answers, accepts
@@ -46,17 +46,35 @@ type Readiness struct {
 	err error
 }
 
-// NewReadiness does not connect yet. Its connection has the settings of db's.
+// NewReadiness does not connect yet. Its connection has the settings of db's. Until ctx ends
+// it is used once a second.
 func NewReadiness(ctx context.Context, db *postgres.DB, now func() time.Time, checks ...Check) *Readiness {
-	config := db.Pool().Config()
-	config.MaxConns, config.MinConns, config.MinIdleConns = 1, 0, 0
-	config.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return true }
-	config.PingTimeout = pingTimeout
-	pool, err := pgxpool.NewWithConfig(ctx, config)
+	pool, err := pgxpool.NewWithConfig(ctx, db.Probe())
 	if err != nil {
 		panic(err) // only a pool of no connection is refused
 	}
-	return &Readiness{pool: pool, now: now, checks: append([]Check{writable, Migrated}, checks...)}
+	r := &Readiness{pool: pool, now: now, checks: append([]Check{writable, Migrated}, checks...)}
+	go r.probe(ctx)
+	return r
+}
+
+// probe pings the server once a second until ctx ends. Where the server does not answer, it
+// connects, and finds the new primary of a failover for all connections of the program.
+func (r *Readiness) probe(ctx context.Context) {
+	ticks := time.NewTicker(probeInterval)
+	defer ticks.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticks.C:
+		}
+		within, cancel := context.WithTimeout(ctx, readyTimeout)
+		if conn, err := r.pool.Acquire(within); err == nil {
+			conn.Release()
+		}
+		cancel()
+	}
 }
 
 const readOnly = "the database server is read-only: it is a standby, or default_transaction_read_only is on"

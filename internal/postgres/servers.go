@@ -1,0 +1,204 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"runtime"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// ErrOldTimeline is returned, wrapped, for a server that a failover has replaced: another
+// one, on a newer timeline of the same database, has answered this process before.
+var ErrOldTimeline = errors.New("the database server was replaced in a failover and must not be used")
+
+// servers are what a process has learned of the servers of its URL, through the sessions of a
+// pool and of what copies its configuration. A promotion begins a new timeline. When a
+// session shows one, every session of an older timeline is closed, though its server may
+// hang and report nothing, and new sessions go first to the host of the newest.
+//
+// What no session has shown is not known here: to keep an old primary from accepting is
+// the work of what promotes.
+type servers struct {
+	anyServer bool // also a read-only one: nothing is learned of it
+
+	mu       sync.Mutex
+	system   string // identifier of the database cluster
+	timeline uint64 // the newest, 0 before the first session
+	host     string // of the newest session, with its port
+	sessions map[*session]bool
+}
+
+// session is the network connection of a session.
+type session struct {
+	net.Conn
+	servers *servers
+	host    string
+	shown   bool // its timeline is known
+}
+
+func (c *session) Close() error {
+	c.servers.mu.Lock()
+	delete(c.servers.sessions, c)
+	c.servers.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// beforeConnect prepares each attempt to connect. See guard for gone.
+func (s *servers) beforeConnect(gone bool) func(context.Context, *pgx.ConnConfig) error {
+	return func(_ context.Context, c *pgx.ConnConfig) error {
+		if !s.anyServer {
+			s.guard(c, gone)
+		}
+		refuseCancel(c)
+		return nil
+	}
+}
+
+// guard prepares one attempt to connect, which tries the hosts one after the other. It begins
+// with the host of the newest session or, where that may be gone, with the others.
+func (s *servers) guard(c *pgx.ConnConfig, gone bool) {
+	s.order(c, gone)
+	names := map[string]string{} // of resolved hosts
+	lookup, dial := c.LookupFunc, c.DialFunc
+	c.LookupFunc = func(ctx context.Context, host string) ([]string, error) {
+		addresses, err := lookup(ctx, host)
+		for _, address := range addresses {
+			names[address] = host
+		}
+		return addresses, err
+	}
+	var last *session
+	c.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		last = &session{Conn: conn, servers: s, host: address}
+		if ip, port, err := net.SplitHostPort(address); err == nil && names[ip] != "" {
+			last.host = net.JoinHostPort(names[ip], port)
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.sessions[last] = true
+		return last, nil
+	}
+	c.ValidateConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
+		system, timeline, err := readServer(ctx, conn)
+		if err != nil {
+			return err
+		}
+		return s.admit(last, system, timeline)
+	}
+}
+
+// order moves the host of the newest session to the front, or to the end.
+func (s *servers) order(c *pgx.ConnConfig, toEnd bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var front, end []*pgconn.FallbackConfig
+	for _, f := range append([]*pgconn.FallbackConfig{{Host: c.Host, Port: c.Port, TLSConfig: c.TLSConfig}}, c.Fallbacks...) {
+		if _, host := pgconn.NetworkAddress(f.Host, f.Port); (host == s.host) == toEnd {
+			end = append(end, f)
+		} else {
+			front = append(front, f)
+		}
+	}
+	all := append(front, end...)
+	c.Host, c.Port, c.TLSConfig, c.Fallbacks = all[0].Host, all[0].Port, all[0].TLSConfig, all[1:]
+}
+
+// selectServer reads what tells servers apart. pg_control_checkpoint lags behind a promotion,
+// the name of the WAL file does not.
+const selectServer = `
+select pg_catalog.current_setting('transaction_read_only'),
+       system_identifier,
+       case when pg_is_in_recovery() then '' else left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) end
+  from pg_control_system()`
+
+// readServer reads the system identifier and the timeline of a server that accepts writes.
+// ErrReadOnly lets the next host of the URL be tried.
+func readServer(ctx context.Context, c *pgconn.PgConn) (system string, timeline uint64, err error) {
+	answer := c.ExecParams(ctx, selectServer, nil, nil, nil, nil).Read()
+	if answer.Err != nil {
+		return "", 0, answer.Err
+	}
+	row := answer.Rows[0]
+	if string(row[0]) != "off" {
+		return "", 0, ErrReadOnly
+	}
+	if timeline, err = strconv.ParseUint(string(row[2]), 16, 32); err != nil {
+		return "", 0, fmt.Errorf("read the timeline of the server: %w", err)
+	}
+	return string(row[1]), timeline, nil
+}
+
+// admit takes a new session, or refuses that of an older timeline.
+func (s *servers) admit(c *session, system string, timeline uint64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if system == s.system && timeline < s.timeline {
+		return fmt.Errorf("%w: it is on timeline %d, %s was on %d", ErrOldTimeline, timeline, s.host, s.timeline)
+	}
+	if system != s.system || timeline > s.timeline {
+		for other := range s.sessions {
+			if other.shown || other.host != c.host {
+				_ = other.Conn.Close() // its user gets an error and calls Close
+			}
+		}
+	}
+	c.shown, s.system, s.timeline, s.host = true, system, timeline, c.host
+	return nil
+}
+
+// Timeline is the newest timeline of which the process had a session.
+func (db *DB) Timeline() uint64 {
+	db.servers.mu.Lock()
+	defer db.servers.mu.Unlock()
+	return db.servers.timeline
+}
+
+// Probe returns the configuration of a pool of one connection with the settings of the
+// others. A new session of it, which is wanted when the last one has ended or does not answer,
+// is looked for at the other hosts first. So a failover is found also while the old primary
+// hangs.
+func (db *DB) Probe() *pgxpool.Config {
+	config := db.pool.Config()
+	config.MaxConns, config.MinConns, config.MinIdleConns = 1, 0, 0
+	config.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return true }
+	config.PingTimeout = probeTimeout
+	config.BeforeConnect = db.servers.beforeConnect(true)
+	return config
+}
+
+const (
+	connectTimeout = 3 * time.Second // of one host, where the URL has no connect_timeout
+	probeTimeout   = time.Second     // of an answer of the probe's session
+	// silence is how long a network may acknowledge nothing that was sent.
+	silence = 10 * time.Second
+	// tcpUserTimeout is TCP_USER_TIMEOUT of Linux, in milliseconds.
+	tcpUserTimeout = 18
+)
+
+// dial connects to a server. A connection ends when its network loses every packet: after
+// silence if something was sent, else a little later.
+func dial(ctx context.Context, network, address string) (net.Conn, error) {
+	d := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: silence / 2, Interval: silence / 4, Count: 3}}
+	if runtime.GOOS == "linux" && network != "unix" {
+		d.Control = func(_, _ string, c syscall.RawConn) (err error) {
+			controlled := c.Control(func(fd uintptr) {
+				err = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, tcpUserTimeout, int(silence.Milliseconds()))
+			})
+			return errors.Join(controlled, err)
+		}
+	}
+	return d.DialContext(ctx, network, address)
+}
