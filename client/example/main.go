@@ -16,7 +16,6 @@ import (
 	"os/signal"
 	"strconv"
 	"syscall"
-	"time"
 
 	"github.com/payonce/payonce/client"
 	"github.com/payonce/payonce/client/api"
@@ -59,13 +58,9 @@ func pay(ctx context.Context, stdout io.Writer, url, folder string, arguments []
 		return err
 	}
 	fmt.Fprintln(stdout, charge.Id)
+	wait := "wait=10"
 	for charge.Status == api.ChargeStatusPending {
-		select {
-		case <-time.After(time.Second):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-		read, err := payonce.API.GetChargeWithResponse(ctx, charge.Id)
+		read, err := payonce.API.GetChargeWithResponse(ctx, charge.Id, &api.GetChargeParams{Prefer: &wait})
 		if err != nil {
 			return err
 		}
