@@ -75,8 +75,9 @@ func rank(i stripe.Intent) int {
 		return 2
 	case stripe.Canceled:
 		return 0
+	default:
+		return 1
 	}
-	return 1
 }
 
 // checkFound refuses an intent of another amount: the key was used for another request.

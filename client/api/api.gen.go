@@ -2046,7 +2046,7 @@ type DisputeNotification struct {
 		// Examples: 1000
 		Amount Amount `json:"amount"`
 
-		// AmountReinstated What the provider has given back.
+		// AmountReinstated What the provider has returned.
 		AmountReinstated int64 `json:"amount_reinstated"`
 
 		// AmountWithdrawn What the provider has taken for it.

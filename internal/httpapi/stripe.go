@@ -210,7 +210,7 @@ func (a *API) store(c echo.Context, e stripeEvent, o stripeObject) error {
 }
 
 // chargeOf finds our charge by the intent that an object is, or names. The intent of a charge
-// without a reference carries the charge's id, and so does what was made from it. ErrNotFound if the object is of no charge of ours.
+// without a reference has the charge's id, and so has what was made from it. ErrNotFound if the object is of no charge of ours.
 func (a *API) chargeOf(ctx context.Context, o stripeObject) (ledger.Owner, error) {
 	if id := o.Metadata.ChargeID; isReference(id, maxReference) {
 		charge, err := ledger.Find(ctx, a.DB, id)
