@@ -29,6 +29,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"reflect"
 
 	"github.com/google/uuid"
 
@@ -97,8 +98,11 @@ func (c *Client) Cancel(ctx context.Context, operation, charge string) (api.Char
 // The operation is stored as abandoned if it was not known.
 func (c *Client) Abandon(ctx context.Context, operation string) (api.Abandonment, error) {
 	kept, err := c.requests.Keep(ctx, Request{Operation: operation, Key: uuid.NewString(), What: "charge", Body: []byte("{}")})
-	if err != nil {
+	switch {
+	case err != nil:
 		return api.Abandonment{}, fmt.Errorf("store the request of %q: %w", operation, err)
+	case kept.What != "charge":
+		return api.Abandonment{}, fmt.Errorf("%q is no charge: %w", operation, ErrOtherRequest)
 	}
 	answer, err := c.API.AbandonIdempotencyKeyWithBodyWithResponse(ctx, kept.Key, nil, contentType, bytes.NewReader([]byte("{}")))
 	return read[api.Abandonment](operation, answer, err)
@@ -120,8 +124,15 @@ func (c *Client) keep(ctx context.Context, operation, what string, request any) 
 	switch {
 	case err != nil:
 		return Request{}, fmt.Errorf("store the request of %q: %w", operation, err)
-	case kept.What != what || !bytes.Equal(kept.Body, body):
+	case kept.What != what || !sameJSON(kept.Body, body):
 		return Request{}, fmt.Errorf("%q: %w", operation, ErrOtherRequest)
 	}
 	return kept, nil
+}
+
+// sameJSON reports whether two texts have the same members and values. Another version of this
+// package may order members differently.
+func sameJSON(a, b []byte) bool {
+	var x, y any
+	return json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && reflect.DeepEqual(x, y)
 }

@@ -82,10 +82,19 @@ func (r retrier) send(request *http.Request) (*http.Response, error) {
 	if ends(answer.StatusCode, body) {
 		return answer, nil
 	}
-	if seconds, err := strconv.Atoi(answer.Header.Get("Retry-After")); err == nil && seconds >= 0 {
+	if seconds := secondsUntil(answer.Header.Get("Retry-After")); seconds > 0 {
 		return nil, errors.Join(fmt.Errorf("answered %s", answer.Status), backoff.RetryAfter(seconds))
 	}
 	return nil, fmt.Errorf("answered %s", answer.Status)
+}
+
+// secondsUntil reads a Retry-After: seconds, or a date.
+func secondsUntil(retryAfter string) int {
+	if at, err := http.ParseTime(retryAfter); err == nil {
+		return int(time.Until(at)/time.Second) + 1
+	}
+	seconds, _ := strconv.Atoi(retryAfter)
+	return seconds
 }
 
 // ends reports whether an answer ends a request. A proxy may have answered in the api's place.

@@ -137,17 +137,18 @@ func ReadFeed(ctx context.Context, r postgres.Querier, merchant, after string, l
 	}
 	page := FeedPage{newPage(limit), after}
 	for n := len(outcomes); ; n = max(1, n/4) {
-		bodies, err := webhooks(ctx, r, outcomes[:min(n, limit)])
+		err := eachWebhook(ctx, r, outcomes[:min(n, limit)], func(body []byte, event uuid.UUID) bool {
+			added := page.add(body)
+			if added {
+				page.Next = cursor(at.Mark, event)
+			}
+			return added
+		})
 		if errors.Is(err, errLong) && n > 1 {
 			continue
 		}
 		if err != nil {
 			return FeedPage{}, err
-		}
-		for i, body := range bodies {
-			if page.add(body) {
-				page.Next = cursor(at.Mark, outcomes[i].EventID)
-			}
 		}
 		page.HasMore = len(page.Data) < len(outcomes)
 		return page, nil
@@ -156,24 +157,32 @@ func ReadFeed(ctx context.Context, r postgres.Querier, merchant, after string, l
 
 func cursor(mark uint64, event uuid.UUID) string { return fmt.Sprintf("%d_%s", mark, event) }
 
-// webhooks returns the webhook about each outcome. It reads no event behind an outcome.
-func webhooks(ctx context.Context, r postgres.Querier, outcomes []outcome) ([][]byte, error) {
-	ids, bodies := make([]string, len(outcomes)), make([][]byte, len(outcomes))
+// eachWebhook calls add with the webhook about each outcome, until it returns false. It reads no
+// event behind an outcome.
+func eachWebhook(ctx context.Context, r postgres.Querier, outcomes []outcome, add func(body []byte, event uuid.UUID) bool) error {
+	ids := make([]string, len(outcomes))
 	for i, o := range outcomes {
 		ids[i] = o.StreamID
 	}
 	streams, err := readStreams(ctx, r, ids)
 	if err != nil {
-		return nil, fmt.Errorf("read the streams of the feed: %w", err)
+		return fmt.Errorf("read the streams of the feed: %w", err)
 	}
 	for i, o := range outcomes {
+		if len(streams[i]) < o.Version { // another server, which is behind, has answered this statement
+			return fmt.Errorf("read the feed: version %d of stream %s is not there yet", o.Version, o.StreamID)
+		}
 		s, err := decode(o.StreamID, streams[i][:o.Version])
 		if err != nil {
-			return nil, err
+			return err
 		}
-		if bodies[i], err = s.Webhook(o.Version); err != nil {
-			return nil, err
+		body, err := s.Webhook(o.Version)
+		if err != nil {
+			return err
+		}
+		if !add(body, o.EventID) {
+			return nil
 		}
 	}
-	return bodies, nil
+	return nil
 }

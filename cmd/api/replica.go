@@ -12,6 +12,9 @@ import (
 	"github.com/payonce/payonce/internal/telemetry"
 )
 
+// openTime is how long one try to open the standby takes at most.
+const openTime = 10 * time.Second
+
 // replica is the standby of READ_DATABASE_URL, once it has been opened.
 type replica struct{ db atomic.Pointer[postgres.DB] }
 
@@ -25,7 +28,9 @@ func (r *replica) open(ctx context.Context, log *slog.Logger, s settings, traces
 	o := s.database(traces, nil)
 	o.AllowReadOnly, o.Writes = true, nil
 	loop.Run(ctx, log, "READ_DATABASE_URL does not answer, and the database answers in its place", func(ctx context.Context) (time.Duration, error) {
-		db, err := postgres.Open(ctx, s.ReadDatabaseURL.Reveal(), o)
+		within, cancel := context.WithTimeout(ctx, openTime)
+		defer cancel()
+		db, err := postgres.Open(within, s.ReadDatabaseURL.Reveal(), o)
 		if err == nil {
 			r.db.Store(db)
 			opened()

@@ -47,7 +47,10 @@ update audit_progress
        due_at = clock_timestamp() + $1::interval
  where (due_at <= clock_timestamp() or due_at > clock_timestamp() + greatest($1::interval, $2::interval))
    and (select own from numbering)
-returning fence, txid, position, clock_timestamp()`
+returning fence, txid, position, clock_timestamp(),
+       coalesce((select min(recorded_at)
+                   from ledger_events
+                  where txid >= pg_snapshot_xmin(pg_current_snapshot())), clock_timestamp())`
 
 	// selectIncrement stays below the oldest open transaction: no event will appear between those
 	// that it reads. A charge is audited with its newest event.
@@ -96,8 +99,8 @@ returning due_at - clock_timestamp()`
 func Continue(ctx context.Context, db *postgres.DB, interval time.Duration) (violated []Check, pause time.Duration, err error) {
 	var fence, position int64
 	var txid uint64
-	var claimed time.Time
-	err = db.QueryRow(ctx, claimIncrement, incrementLease, interval).Scan(&fence, &txid, &position, &claimed)
+	var claimed, until time.Time // the tables as they were at the claim; what was recorded before until is audited
+	err = db.QueryRow(ctx, claimIncrement, incrementLease, interval).Scan(&fence, &txid, &position, &claimed, &until)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, min(interval, incrementLease), nil
 	}
@@ -128,7 +131,7 @@ func Continue(ctx context.Context, db *postgres.DB, interval time.Duration) (vio
 			return nil, 0, err
 		}
 	}
-	more, until := len(events) == incrementEvents, claimed
+	more := len(events) == incrementEvents
 	if more {
 		until = events[len(events)-1].RecordedAt
 	}

@@ -113,7 +113,7 @@ func (a *API) listCharges(c echo.Context) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return fromReplica(a, c, func(ctx context.Context, db *postgres.DB) (any, error) { return ledger.ListCharges(ctx, db, q) })
+	return a.fromReplica(c, replicaTime, func(ctx context.Context, db *postgres.DB) (any, error) { return ledger.ListCharges(ctx, db, q) })
 }
 
 // ofCharge answers with what view makes of the charge of the path, if it is the caller's.

@@ -24,7 +24,7 @@ func (a *API) followEvents(c echo.Context) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return fromReplica(a, c, func(ctx context.Context, db *postgres.DB) (any, error) {
+	return a.fromReplica(c, replicaTime, func(ctx context.Context, db *postgres.DB) (any, error) {
 		return ledger.ReadFeed(ctx, db, merchantOf(c).ID, after, limit)
 	})
 }

@@ -18,6 +18,7 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
@@ -118,7 +119,10 @@ type API struct {
 	unknownSessions, sessions, keyedSessions *postgres.Reads[credentials, session]
 
 	versions *postgres.Reads[ledger.Owner, int] // of charges that requests wait for
-	closing  context.Context                    //nolint:containedctx // ends when a server shuts down, and with it every wait
+
+	replicaRestsUntil atomic.Int64 // in nanoseconds since 1970; see fromReplica
+
+	closing  context.Context //nolint:containedctx // ends when a server shuts down, and with it every wait
 	shutDown context.CancelFunc
 }
 
