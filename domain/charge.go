@@ -59,14 +59,6 @@ type Charge struct {
 	// CancelRequested: the merchant wants the charge canceled unless it is captured first.
 	CancelRequested bool
 
-	// Reference is the charge's name at the provider: it follows from the merchant, the
-	// operation and the client's key, so a key that is sent again has the same one, even to a
-	// database that has lost the charge. Empty in old streams, where ID takes its place.
-	Reference string
-
-	// CreateFailures is how many calls to create the payment intent failed at the provider.
-	CreateFailures int
-
 	// Refunds are in the order in which they were requested.
 	Refunds []Refund
 
@@ -81,8 +73,9 @@ type Charge struct {
 	Version int
 
 	// AttemptVersion is the version of the event that opened the present payment attempt.
-	// The id of that event is the Idempotency-Key of a confirmation: a crash, a cut or a
-	// time-out keeps it, and only an answer that the provider may have saved opens a new one.
+	// The id of that event is the Idempotency-Key of the attempt's provider call: a
+	// crash, a cut or a time-out keeps it, and only an answer that the provider may have
+	// saved opens a new one.
 	AttemptVersion int
 
 	// OutcomeVersion is the version of the terminal event, 0 before it.
@@ -156,8 +149,6 @@ type ChargeRequested struct {
 	// pending or has succeeded.
 	OneChargePerOrder bool `json:"one_charge_per_order,omitempty" detail:"one_charge_per_order"`
 
-	Reference string `json:"reference,omitempty" detail:"reference"` // see Charge
-
 	Steps   []string `json:"steps,omitempty"`   // absent in old streams: inventory, payment, notification
 	Skipped []string `json:"skipped,omitempty"` // of Steps, those that do not apply
 }
@@ -170,7 +161,7 @@ func (e ChargeRequested) apply(c *Charge) {
 	c.MerchantID, c.OrderID, c.PaymentMethod, c.Items = e.MerchantID, e.OrderID, e.PaymentMethod, e.Items
 	c.Amount, c.Fee = Money{Amount: e.Amount, Currency: e.Currency}, e.Fee
 	c.Description, c.Metadata, c.OneChargePerOrder = e.Description, e.Metadata, e.OneChargePerOrder
-	c.ReturnURL, c.ExpiresAt, c.Reference = e.ReturnURL, e.ExpiresAt, e.Reference
+	c.ReturnURL, c.ExpiresAt = e.ReturnURL, e.ExpiresAt
 	c.Status, c.AttemptVersion = Pending, c.Version
 	c.Steps = make([]StepState, len(e.Steps))
 	for i, name := range e.Steps {

@@ -44,20 +44,15 @@ func (e PaymentStarted) admitted(c Charge) bool {
 // PaymentAttemptFailed says that the key of a call will never answer it: the provider answered
 // with an error of its own (5xx), which it may have saved under the key, or the key belongs to
 // a request with other parameters (400), as a program of another version sends it. The next
-// call has another key.
+// call uses the id of this event as its new key.
 type PaymentAttemptFailed struct {
 	Stage      Stage  `json:"stage" detail:"stage"`
 	StatusCode int    `json:"status_code" detail:"provider_status"`
 	RequestID  string `json:"request_id,omitempty" detail:"provider_request"`
 }
 
-func (PaymentAttemptFailed) stored() string { return "payment.attempt_failed.v1" }
-func (e PaymentAttemptFailed) apply(c *Charge) {
-	c.AttemptVersion = c.Version
-	if e.Stage == StageCreate {
-		c.CreateFailures++
-	}
-}
+func (PaymentAttemptFailed) stored() string         { return "payment.attempt_failed.v1" }
+func (PaymentAttemptFailed) apply(c *Charge)        { c.AttemptVersion = c.Version }
 func (PaymentAttemptFailed) admitted(c Charge) bool { return c.due(Payment) }
 
 // PaymentCaptured says that the provider took the money.

@@ -97,7 +97,7 @@ func mutants() []mutant {
 			"each attempt creates a payment intent under a new key",
 			[]edit{
 				{
-					"fulfillment/payment.go", "CreateIntent(ctx, createKey(s),",
+					"fulfillment/payment.go", "CreateIntent(ctx, attemptKey(s),",
 					"CreateIntent(ctx, fmt.Sprint(time.Now().UnixNano()),",
 				},
 			},

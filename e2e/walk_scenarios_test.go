@@ -114,7 +114,7 @@ func outside(event, status string, moves func(context.Context, *place, string) e
 		if err != nil {
 			return job{}, err
 		}
-		books, err := p.books(ctx)
+		books, err := p.sandbox().Books(ctx)
 		if err != nil {
 			return job{}, err
 		}

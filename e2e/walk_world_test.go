@@ -183,7 +183,7 @@ select 'one payment intent per attempt: ' || made.charge || ' has ' || made.n
 	if err != nil {
 		return violations, err
 	}
-	books, err := p.books(ctx)
+	books, err := p.sandbox().Books(ctx)
 	if err != nil {
 		return violations, err
 	}

@@ -22,12 +22,11 @@ import (
 // fails, the step cancels its intent: a declined intent could still be confirmed by a
 // request in flight.
 type payment struct {
-	provider  *stripe.Client
-	recovered func(context.Context) (bool, error)
-	now       time.Time      // when the delivery was claimed, in database time
-	timeout   time.Duration  // of the customer's action
-	intent    *stripe.Intent // the last answer in this delivery; nil where the state is not known
-	failing   domain.Command // what this delivery cancels the intent for
+	provider *stripe.Client
+	now      time.Time      // when the delivery was claimed, in database time
+	timeout  time.Duration  // of the customer's action
+	intent   *stripe.Intent // the last answer in this delivery; nil where the state is not known
+	failing  domain.Command // what this delivery cancels the intent for
 }
 
 // run creates the intent, or brings it to its end.
@@ -67,11 +66,9 @@ func (p *payment) run(ctx context.Context, s ledger.Stream) (decision, error) {
 	return p.stop(ctx, s, domain.DeclinePayment{Failure: why})
 }
 
-// start creates the intent and records it, unless find has found one.
-//
-// The creation sends only what follows from the merchant, the operation, the client's key and
-// the request. So a client that sends its key again, to a database that has lost the charge,
-// gets the intent of the first time.
+// start creates the intent and records it. If a program of another version has used the key
+// of the last attempt, start looks for its intent first: the other version may have confirmed
+// an intent that it never recorded.
 //
 // If we die here: no intent is recorded; the next worker sends the same key and receives
 // the same intent. If the provider has forgotten the key, the first intent stays an orphan
@@ -79,15 +76,14 @@ func (p *payment) run(ctx context.Context, s ledger.Stream) (decision, error) {
 // Test: TestWalk in e2e.
 func (p *payment) start(ctx context.Context, s ledger.Stream) (decision, error) {
 	c := s.Charge
-	if p.intent == nil {
+	if last, failed := s.At(c.AttemptVersion).Event.(domain.PaymentAttemptFailed); failed && last.StatusCode == stripe.OtherParameters && p.intent == nil {
 		if err := p.find(ctx, s); err != nil {
-			p.intent = nil
 			return callFailed(ctx, err, nil)
 		}
 	}
 	if p.intent == nil {
-		intent, err := p.provider.CreateIntent(ctx, createKey(s), stripe.CreateParams{
-			Reference: c.Reference, ChargeID: c.ID, Amount: c.Amount.Amount, Currency: string(c.Amount.Currency),
+		intent, err := p.provider.CreateIntent(ctx, attemptKey(s), stripe.CreateParams{
+			Reference: c.ID, Amount: c.Amount.Amount, Currency: string(c.Amount.Currency),
 			PaymentMethod: c.PaymentMethod, Description: c.Description, Redirects: c.ReturnURL != "",
 		})
 		declined, _ := errors.AsType[*stripe.DeclinedError](err)
@@ -103,6 +99,26 @@ func (p *payment) start(ctx context.Context, s ledger.Stream) (decision, error) 
 		p.intent = &intent
 	}
 	return decision{command: domain.StartPayment{Provider: domain.Provider, PaymentIntent: p.intent.ID}}, nil
+}
+
+// clockSkew is more than the clocks of the database and of the provider differ. If they differ
+// by more, the intent stays an orphan.
+const clockSkew = 5 * time.Minute
+
+// find looks for an intent of the charge in the provider's list. One that was canceled moves no
+// money; of several the one that has moved money, or is about to, counts.
+func (p *payment) find(ctx context.Context, s ledger.Stream) error {
+	for intent, err := range p.provider.Intents(ctx, s.At(1).RecordedAt.Add(-clockSkew)) {
+		if err != nil {
+			p.intent = nil
+			return err
+		}
+		moves := intent.Status == stripe.Succeeded || intent.Status == stripe.Processing
+		if intent.Reference == s.ID && intent.Status != stripe.Canceled && (p.intent == nil || moves) {
+			p.intent = &intent
+		}
+	}
+	return nil
 }
 
 // retrieve asks for the charge's intent, unless this delivery knows its state.
@@ -126,7 +142,7 @@ func isConfirmable(i stripe.Intent) bool {
 func (p *payment) recordIntent(ctx context.Context, s ledger.Stream) (decision, error) {
 	switch i := *p.intent; i.Status {
 	case stripe.Succeeded:
-		if i.Reference != reference(s.Charge) || i.AmountReceived != i.Amount {
+		if i.Reference != s.ID || i.AmountReceived != i.Amount {
 			return decision{}, &inbox.DeadLetterError{Err: fmt.Errorf("payment intent %s took %d of %d for %q: %w",
 				i.ID, i.AmountReceived, i.Amount, i.Reference, domain.ErrMismatch)}
 		}

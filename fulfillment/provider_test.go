@@ -74,8 +74,6 @@ func callOf(r *http.Request) call {
 	path := strings.TrimPrefix(r.URL.Path, "/v1/payment_intents")
 	c.intent, c.op, _ = strings.Cut(strings.TrimPrefix(path, "/"), "/")
 	switch {
-	case c.intent == "search":
-		c.op, c.intent = "search", ""
 	case r.Method == http.MethodGet:
 		c.op = "retrieve"
 	case path == "":

@@ -50,9 +50,6 @@ const roundTrips = 4
 
 // New returns the handlers of one process.
 func New(db *postgres.DB, services Services, log *slog.Logger) *Fulfillment {
-	if services.Recovered == nil {
-		services.Recovered = func(context.Context) (bool, error) { return false, nil }
-	}
 	return &Fulfillment{
 		db: db, services: services, log: log,
 		streams: ledger.NewLoader(db, roundTrips), endpoints: merchants.NewEndpoints(db, roundTrips), stock: newStock(db),

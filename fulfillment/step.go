@@ -18,10 +18,6 @@ type Services struct {
 	// ActionTimeout is how long a payment waits for its customer.
 	ActionTimeout time.Duration
 
-	// Recovered reports whether the database may have lost charges whose clients send their
-	// keys again; nil if it never does.
-	Recovered func(context.Context) (bool, error)
-
 	Provider *stripe.Client
 	Webhooks *webhook.Sender
 }
@@ -30,7 +26,7 @@ type Services struct {
 // delivery, which was claimed at a time, has its own, so a step may remember what a service
 // answered.
 func (f *Fulfillment) steps(now time.Time) []step {
-	pay := &payment{provider: f.services.Provider, recovered: f.services.Recovered, now: now, timeout: f.services.ActionTimeout}
+	pay := &payment{provider: f.services.Provider, now: now, timeout: f.services.ActionTimeout}
 	return []step{
 		{name: domain.Inventory, run: f.reserve, keep: keepStock},
 		{name: domain.Payment, run: pay.run, cancel: pay.cancel},

@@ -2,8 +2,6 @@ package intake
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"time"
@@ -50,7 +48,6 @@ func (in *Intake) AcceptCharge(ctx context.Context, account Account, r Request, 
 	if err != nil {
 		return idempotency.Outcome{}, err
 	}
-	command.Reference = reference(account.MerchantID, r.Key)
 	return in.do(ctx, account, r, func(ctx context.Context, now time.Time, write writer) (idempotency.Answer, error) {
 		if at := command.ExpiresAt; !at.IsZero() && !now.Before(at) {
 			return idempotency.Answer{}, fmt.Errorf("accept a charge until %s: %w", at, ErrExpired)
@@ -64,13 +61,6 @@ func (in *Intake) AcceptCharge(ctx context.Context, account Account, r Request, 
 		}
 		return accepted("/v1/charges/"+id, stream.View())
 	})
-}
-
-// reference is the name of a key's charge at the provider. It is a hash, since a client may
-// make keys of personal data.
-func reference(merchant string, key idempotency.Key) string {
-	sum := sha256.Sum256([]byte(merchant + "\x00" + key.Operation + "\x00" + key.Value)) // no part holds a NUL
-	return "ref_" + hex.EncodeToString(sum[:16])
 }
 
 // checkOrder returns an OrderTakenError if a charge holds the order. The commit decides:

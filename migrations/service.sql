@@ -162,37 +162,6 @@ create table provider_account (
 comment on table provider_account is 'the account of the provider that the ledger''s payments are in';
 comment on column provider_account.live is 'live mode, which moves money, or test mode';
 
--- Recoveries ------------------------------------------------------------------
-
--- The server's identifier changes with initdb, and the timeline, the first part of a WAL
--- file's name, with a promotion and with a recovery to a point in time. A standby refuses to
--- say its place in the WAL.
-create function database_history()
-returns text
-language sql volatile
-set search_path = pg_catalog, pg_temp
-as $$
-select concat_ws(' ', system_identifier, left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))
-  from pg_control_system()
-$$;
-comment on function database_history is 'the server''s identifier and its timeline';
-revoke execute on function database_history from public;
-
--- The histories that the database has had. In one that is missing, the database may have lost
--- charges, and clients send their keys again.
-create table recoveries (
-  history      text        collate "C" not null,
-  recovered_at timestamptz not null default clock_timestamp(),
-
-  -- A history begins once.
-  constraint recoveries_pkey primary key (history)
-);
-comment on table recoveries is 'the histories of the database: after a promotion or a restore it may have lost charges';
-comment on column recoveries.recovered_at is 'when a worker met the history, or the last repair ran in it; -infinity of the first history';
-
-insert into recoveries (history, recovered_at)
-values (database_history(), '-infinity');
-
 -- Pauses ----------------------------------------------------------------------
 
 -- An operator pauses a receiver of the worker, or everything of a merchant. A worker reads
@@ -506,10 +475,6 @@ grant execute on function api_keys_by_prefix, api_keys_used to payonce_console;
 
 -- The first worker binds the account, and none binds another.
 grant select (account, live, only_one), insert (account, live) on provider_account to payonce_worker;
-
--- The worker records a history that it meets, and ends none.
-grant select, insert (history) on recoveries to payonce_worker;
-grant execute on function database_history to payonce_worker;
 
 -- Operators pause, the worker reads what is paused, and every audit asks.
 grant select on pauses to payonce_worker;

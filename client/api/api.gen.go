@@ -1923,11 +1923,8 @@ type ChargeRequested struct {
 	OrderId           string `json:"order_id"`
 
 	// PaymentMethod The provider's id.
-	PaymentMethod string `json:"payment_method"`
-
-	// Reference The charge's name at the provider, in the metadata of its payment intent as `charge_reference`. It follows from the idempotency key.
-	Reference *string `json:"reference,omitempty"`
-	ReturnUrl *string `json:"return_url,omitempty"`
+	PaymentMethod string  `json:"payment_method"`
+	ReturnUrl     *string `json:"return_url,omitempty"`
 
 	// Skipped The steps that do not apply to the charge.
 	Skipped *[]StepName `json:"skipped,omitempty"`
@@ -2643,7 +2640,7 @@ type PaymentActionRequiredEvent struct {
 // PaymentActionRequiredEventType defines model for PaymentActionRequiredEvent.Type.
 type PaymentActionRequiredEventType string
 
-// PaymentAttemptFailed The key of a call will never answer it, since the provider answered with a 5xx or the key belongs to other parameters. The next call has another key.
+// PaymentAttemptFailed The provider answered a call with a 5xx. The id of this event is the idempotency key of the next call.
 type PaymentAttemptFailed struct {
 	// RequestId The provider's id of the request.
 	RequestId *string `json:"request_id,omitempty"`
@@ -2660,7 +2657,7 @@ type PaymentAttemptFailedStage string
 
 // PaymentAttemptFailedEvent defines model for PaymentAttemptFailedEvent.
 type PaymentAttemptFailedEvent struct {
-	// Data The key of a call will never answer it, since the provider answered with a 5xx or the key belongs to other parameters. The next call has another key.
+	// Data The provider answered a call with a 5xx. The id of this event is the idempotency key of the next call.
 	Data       PaymentAttemptFailed          `json:"data"`
 	Id         openapi_types.UUID            `json:"id"`
 	RecordedAt time.Time                     `json:"recorded_at"`

@@ -70,7 +70,6 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	watch(metrics, db, bell, services.Provider)
 	ready := program.NewReadiness(ctx, db, time.Now, restored, accepted(services.Provider))
 	defer ready.Close()
-	services.Recovered = restore.NewRecovered(db)
 	receivers := processors(log, db, services, bell, metrics, traces, s)
 	paused := &pauses{db: db, receivers: receivers}
 	ready.Paused = paused.shown

@@ -15,7 +15,7 @@ import (
 // Listed is a payment, a refund or a dispute in the provider's list.
 type Listed struct {
 	ID            string
-	Reference     string // our charge or its reference, or our refund; empty where the provider knows none
+	Reference     string // our charge or refund, empty where the provider knows none
 	PaymentIntent string // of the payment itself, or of the payment that is refunded or disputed
 	Status        string // the provider's word; of a dispute open, or how it ended
 	Amount        int64  // minor units that were captured, are refunded, or are withheld with their fee
@@ -73,7 +73,6 @@ func Reconcile(ctx context.Context, q postgres.Querier, payments, refunds, dispu
 	}
 	for kind, c := range compared {
 		c.before, c.after = before[kind], after[kind]
-		c.attribute()
 	}
 	return []Check{
 		charges.once("provider: one capture per charge"),
@@ -107,7 +106,6 @@ const (
 type money struct {
 	ID       string
 	Kind     string
-	Name     string // the charge's reference at the provider, or empty
 	Amount   int64
 	Currency string
 	Outcome  string // succeeded (a dispute always), failed (a refund also after it succeeded), or empty
@@ -129,7 +127,6 @@ with booked as (
 ), charges as (
   select stream_id,
          max(data ->> 'currency')       filter (where type like 'charge.requested.v%') as currency,
-         max(data ->> 'reference')      filter (where type like 'charge.requested.v%') as name,
          max(data ->> 'payment_intent') filter (where type like 'payment.captured.v%') as captured
     from ledger_events
    group by stream_id
@@ -141,7 +138,6 @@ with booked as (
 )
 select m.id,
        m.kind,
-       case m.kind when 'charge' then coalesce(c.name, '') else '' end                                         as name,
        coalesce(max(substring(m.data ->> 'amount' from '^[0-9]{1,18}$')::bigint) filter (where m.type ~ '^((charge|refund)\.requested|refund\.observed)\.v'), 0) as amount,
        coalesce(c.currency, '')                                                                                as currency,
        case
@@ -158,7 +154,7 @@ select m.id,
   from moved m
   join charges c using (stream_id)
   left join booked b using (stream_id, version)
- group by m.id, m.kind, m.stream_id, c.currency, c.name, c.captured`
+ group by m.id, m.kind, m.stream_id, c.currency, c.captured`
 
 // readMoney returns the ledger's money of each kind, by its ID.
 func readMoney(ctx context.Context, q postgres.Querier) (map[string]map[string]money, error) {
@@ -196,24 +192,12 @@ func (c *comparison) list(all iter.Seq2[Listed, error], payments map[string]List
 		l.Reference = cmp.Or(l.Reference, l.ID)
 		c.listed[l.ID] = l
 	}
-	return nil
-}
-
-// attribute replaces references by the ids of their charges, and sorts what moved money by id.
-func (c *comparison) attribute() {
-	ids := map[string]string{}
-	for id, m := range c.after {
-		ids[m.Name] = id
-	}
-	delete(ids, "")
 	for _, id := range sorted(c.listed) {
-		l := c.listed[id]
-		l.Reference = cmp.Or(ids[l.Reference], l.Reference)
-		c.listed[id] = l
-		if c.moved(l) {
+		if l := c.listed[id]; c.moved(l) {
 			c.byReference[l.Reference] = append(c.byReference[l.Reference], l)
 		}
 	}
+	return nil
 }
 
 // counted counts what others have made in the account. Nothing of it is a violation.

@@ -118,21 +118,12 @@ func TestReconcile(t *testing.T) {
 		refundEqual   = "provider: refunded sums equal the ledger's"
 	)
 	same := func(all []audit.Listed) []audit.Listed { return all }
-	referring := func(all []audit.Listed) []audit.Listed { // as intents name the charges of keys
-		for i, l := range all {
-			if err := f.db.QueryRow(t.Context(), `select data ->> 'reference' from ledger_events where version = 1 and stream_id = $1`, l.Reference).Scan(&all[i].Reference); err != nil {
-				t.Fatal(err)
-			}
-		}
-		return all
-	}
 	for _, tt := range []struct {
 		name              string
 		payments, refunds edit
 		want              []string
 	}{
 		{"what the ledger says is in order", same, same, nil},
-		{"references in place of ids", referring, same, nil},
 		{"a capture that is not recorded yet is in order", status("pi_paying", "succeeded", 1000), same, nil},
 		{"a second capture", took("pi_second", f.ids["sold"]), same, []string{once, known, equal}},
 		{"a success without money", func(all []audit.Listed) []audit.Listed {

@@ -1,17 +1,22 @@
 package httpapi_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/httpapi"
+	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
@@ -197,4 +202,30 @@ func TestMethod_thatARouteDoesNotHave(t *testing.T) {
 		}
 	}
 	wantRows(t, w.db, before, nil)
+}
+
+// TestReplica_thatHangsIsLeftAlone: a replica that does not answer costs one request its time,
+// not all of them.
+func TestReplica_thatHangsIsLeftAlone(t *testing.T) {
+	testdb.Long(t, "it waits for a time-out")
+	t.Parallel()
+	stuck := testdb.Reused(t)
+	tx, err := stuck.Pool().Begin(t.Context())
+	testdb.Must(t, err)
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	testdb.Exec(t, tx, `lock table ledger_events, ledger_postings, account_balances`)
+	replica := testdb.As(t, stuck, postgres.RoleAPI)
+	var asked atomic.Int64
+	w := serve(t, func(c *httpapi.Config) {
+		c.Now = func() time.Time { return time.Unix(1_800_000_000, 0) }
+		c.Replica = func() httpapi.Database { asked.Add(1); return replica }
+	})
+	for range 2 {
+		if got := w.send(t, get("/v1/balances")); got.status != http.StatusOK {
+			t.Errorf("answered %d %s", got.status, got.body)
+		}
+	}
+	if asked.Load() != 1 || !strings.Contains(w.log.String(), "the replica does not answer") {
+		t.Errorf("the replica was asked %d times:\n%s", asked.Load(), w.log)
+	}
 }

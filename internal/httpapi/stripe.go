@@ -147,9 +147,6 @@ func readEvent(body []byte) (stripeEvent, stripeObject, error) {
 	if err := json.Unmarshal(e.Data.Object, &o); err != nil || !isReference(o.ID, maxReference) {
 		return stripeEvent{}, stripeObject{}, unreadable
 	}
-	if o.Object == "payment_intent" {
-		o.PaymentIntent = o.ID
-	}
 	return *e, o, nil
 }
 
@@ -209,8 +206,8 @@ func (a *API) store(c echo.Context, e stripeEvent, o stripeObject) error {
 	return nil
 }
 
-// chargeOf finds our charge by the intent that an object is, or names. The intent of a charge
-// without a reference has the charge's id, and so has what was made from it. ErrNotFound if the object is of no charge of ours.
+// chargeOf finds our charge: an intent has its id, and so has what was made from the
+// intent; a refund and a dispute have only the intent. ErrNotFound if the object is of no charge of ours.
 func (a *API) chargeOf(ctx context.Context, o stripeObject) (ledger.Owner, error) {
 	if id := o.Metadata.ChargeID; isReference(id, maxReference) {
 		charge, err := ledger.Find(ctx, a.DB, id)

@@ -97,9 +97,3 @@ insert into numbering_mark (written_in)
 values (pg_current_xact_id())
     on conflict (only_one) do update
    set written_in = excluded.written_in;
-
--- The database may have lost charges, even if it is on the same server as before.
-insert into recoveries (history)
-values (database_history())
-    on conflict (history) do update
-   set recovered_at = excluded.recovered_at;

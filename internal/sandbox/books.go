@@ -12,7 +12,7 @@ const selectBooks = `
 select json_build_object(
   'intents', coalesce((
     select json_agg(json_build_object(
-      'reference', coalesce(i.metadata ->> 'charge_reference', i.metadata ->> 'charge_id', ''), 'id', i.id, 'status', i.status,
+      'reference', coalesce(i.metadata ->> 'charge_id', ''), 'id', i.id, 'status', i.status,
       'amount', i.amount, 'currency', i.currency, 'captures', coalesce(c.captures, 0)) order by i.position)
     from payment_intents i
     left join (
@@ -21,7 +21,7 @@ select json_build_object(
       group by payment_intent) c on c.payment_intent = i.id), '[]'),
   'captures', coalesce((
     select json_agg(json_build_object(
-      'reference', coalesce(i.metadata ->> 'charge_reference', i.metadata ->> 'charge_id', ''), 'payment_intent', c.payment_intent,
+      'reference', coalesce(i.metadata ->> 'charge_id', ''), 'payment_intent', c.payment_intent,
       'amount', c.amount, 'currency', c.currency) order by i.position, c.captured_at, c.id)
     from captures c
     join payment_intents i on i.id = c.payment_intent), '[]'),

@@ -17,8 +17,6 @@ const (
 	keyRetention = "24h"
 	// slowMax bounds one delay, in milliseconds.
 	slowMax = 60_000
-	// searchLag is that of a search unless a plan says otherwise. Stripe's is below a minute.
-	searchLag = "1s"
 )
 
 // plan is the body of PUT /faults. Each p is a probability, drawn per request.
@@ -32,8 +30,6 @@ type plan struct {
 	// ForgetKeysAfter is a duration as Go writes it; "" means 24 h, "0s" that
 	// every key is new.
 	ForgetKeysAfter string `json:"forget_keys_after"`
-	// SearchLag is how long a search does not find a new intent; "" means a second.
-	SearchLag string `json:"search_lag"`
 }
 
 type slow struct {
@@ -45,9 +41,6 @@ type slow struct {
 func (p plan) retention() (time.Duration, error) {
 	return time.ParseDuration(cmp.Or(p.ForgetKeysAfter, keyRetention))
 }
-
-// lag is how long the plan's searches do not find a new intent.
-func (p plan) lag() (time.Duration, error) { return time.ParseDuration(cmp.Or(p.SearchLag, searchLag)) }
 
 func (p plan) check() error {
 	for name, p := range map[string]float64{
@@ -62,9 +55,6 @@ func (p plan) check() error {
 	}
 	if d, err := p.retention(); err != nil || d < 0 {
 		return fmt.Errorf("forget_keys_after is %q: give a duration such as 24h", p.ForgetKeysAfter)
-	}
-	if d, err := p.lag(); err != nil || d < 0 {
-		return fmt.Errorf("search_lag is %q: give a duration such as 1m", p.SearchLag)
 	}
 	return nil
 }
@@ -86,7 +76,6 @@ type draw struct {
 	error500   side
 	shopDown   bool
 	keepKeys   time.Duration
-	searchLag  time.Duration
 }
 
 // faults is the plan in force. It lives in memory: a restarted sandbox has no
@@ -119,8 +108,7 @@ func (f *faults) draw() draw {
 		dropAfter:  n[1] < f.plan.DropAfter,
 		shopDown:   f.plan.ShopDown,
 	}
-	d.keepKeys, _ = f.plan.retention() // checked when it was set, as the lag was
-	d.searchLag, _ = f.plan.lag()
+	d.keepKeys, _ = f.plan.retention() // checked when it was set
 	if n[2] < f.plan.Error500 {
 		d.error500 = before
 		if n[3] < 0.5 {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"net/http"
-	"regexp"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -137,35 +136,6 @@ limit $2`
 
 func (s *Sandbox) listIntents(ctx context.Context, tx pgx.Tx, _ *pgx.Batch, c *call) (answer, error) {
 	return list[intent](ctx, tx, c, "payment_intent", "pi_", selectIntent+pageOfIntents, c.params.since())
-}
-
-const searchedIntents = `
-where metadata ->> $1 = $2
-  and created_at < clock_timestamp() - $3::interval
-order by position desc
-limit 100`
-
-// searchQuery is the only query that the sandbox knows.
-var searchQuery = regexp.MustCompile(`^metadata\['([^']+)'\]:'([^']+)'$`)
-
-// searchIntents answers a search by metadata. It does not find an intent before the lag of
-// searches has passed since its creation.
-func (s *Sandbox) searchIntents(ctx context.Context, tx pgx.Tx, _ *pgx.Batch, c *call) (answer, error) {
-	query := searchQuery.FindStringSubmatch(c.params.text("query"))
-	if query == nil {
-		c.params.refuse(invalid("", "query", "The sandbox searches for metadata['name']:'value' alone."))
-	}
-	c.params.limit()
-	if err := c.params.done(); err != nil {
-		return answer{}, err
-	}
-	found, err := collect[intent](ctx, tx, selectIntent+searchedIntents, query[1], query[2], c.fault.searchLag)
-	if err != nil {
-		return answer{}, err
-	}
-	return object(http.StatusOK, map[string]any{
-		"object": "search_result", "url": c.path, "has_more": false, "next_page": nil, "data": append([]*intent{}, found...),
-	}), nil
 }
 
 // list answers a page of the objects in noun's table, newest first. query takes the position

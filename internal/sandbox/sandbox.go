@@ -163,7 +163,6 @@ func (s *Sandbox) routes() http.Handler {
 	mux.HandleFunc("GET /v1/account", s.provider(retrieveAccount))
 	mux.HandleFunc("POST /v1/payment_intents", s.provider(s.createIntent))
 	mux.HandleFunc("GET /v1/payment_intents", s.provider(s.listIntents))
-	mux.HandleFunc("GET /v1/payment_intents/search", s.provider(s.searchIntents))
 	mux.HandleFunc("GET /v1/payment_intents/{id}", s.provider(s.retrieveIntent))
 	mux.HandleFunc("POST /v1/payment_intents/{id}/confirm", s.provider(s.confirmIntent))
 	mux.HandleFunc("POST /v1/payment_intents/{id}/cancel", s.provider(s.cancelIntent))

@@ -73,26 +73,8 @@ func TestCall_sendsItsParameters(t *testing.T) {
 			sent{"POST /v1/payment_intents", url.Values{
 				"amount": {"1999"}, "currency": {"eur"}, "payment_method": {"pm_card_visa"}, "description": {"order 7"},
 				"automatic_payment_methods[enabled]": {"true"}, "automatic_payment_methods[allow_redirects]": {"never"},
-				"metadata[charge_reference]": {"ch_1"},
-			}, "evt_1"},
-		},
-		"create for a charge without a reference": {
-			intentJSON(),
-			func(ctx context.Context, c *stripe.Client) (any, error) {
-				return c.CreateIntent(ctx, "evt_1", stripe.CreateParams{ChargeID: "ch_1", Amount: 1999, Currency: "EUR", PaymentMethod: "pm_card_visa"})
-			},
-			stripe.Intent{ID: "pi_1", Status: stripe.RequiresConfirmation, Amount: 1999, Currency: "EUR", Reference: "ch_1", Created: created},
-			sent{"POST /v1/payment_intents", url.Values{
-				"amount": {"1999"}, "currency": {"eur"}, "payment_method": {"pm_card_visa"},
-				"automatic_payment_methods[enabled]": {"true"}, "automatic_payment_methods[allow_redirects]": {"never"},
 				"metadata[charge_id]": {"ch_1"},
 			}, "evt_1"},
-		},
-		"search": {
-			list(false, intentJSON("metadata", map[string]any{"charge_reference": "ref_1"})),
-			func(ctx context.Context, c *stripe.Client) (any, error) { return c.SearchIntents(ctx, "ref_1") },
-			[]stripe.Intent{{ID: "pi_1", Status: stripe.RequiresConfirmation, Amount: 1999, Currency: "EUR", Reference: "ref_1", Created: created}},
-			sent{"GET /v1/payment_intents/search", url.Values{"limit": {"100"}, "query": {"metadata['charge_reference']:'ref_1'"}}, ""},
 		},
 		"confirm": {
 			intentJSON("status", "succeeded", "amount_received", 1999, "latest_charge", "ch_provider"),

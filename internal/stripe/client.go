@@ -329,7 +329,7 @@ func retryAfter(h http.Header) time.Duration {
 // Calls are the names of the requests that a client sends.
 func Calls() []string {
 	return []string{
-		"GET account", "GET payment_intents", "GET payment_intents/search", "POST payment_intents", "GET payment_intents/id",
+		"GET account", "GET payment_intents", "POST payment_intents", "GET payment_intents/id",
 		"POST payment_intents/id/confirm", "POST payment_intents/id/cancel",
 		"GET refunds", "POST refunds", "GET refunds/id", "GET disputes", "GET disputes/id", "GET charges/id",
 	}
@@ -339,7 +339,7 @@ func Calls() []string {
 // ids.
 func callName(r *http.Request) string {
 	parts := strings.Split(strings.TrimPrefix(r.URL.Path, "/v1/"), "/")
-	if len(parts) > 1 && parts[1] != "search" {
+	if len(parts) > 1 {
 		parts[1] = "id"
 	}
 	return r.Method + " " + strings.Join(parts, "/")

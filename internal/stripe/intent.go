@@ -34,11 +34,10 @@ const (
 	Canceled             Status = "canceled"
 )
 
-// The metadata keys under which the provider keeps our names.
+// The metadata keys under which the provider keeps our ids.
 const (
-	metadataReference = "charge_reference"
-	metadataCharge    = "charge_id" // of charges without a reference
-	metadataRefund    = "refund_id"
+	metadataCharge = "charge_id"
+	metadataRefund = "refund_id"
 )
 
 // Intent is a payment intent: the provider's object for one charge.
@@ -50,8 +49,8 @@ type Intent struct {
 	AmountReceived int64
 	// Currency is upper case.
 	Currency string
-	// Reference names our charge (metadata charge_reference, of a charge without one
-	// charge_id), empty on an intent of other origin.
+	// Reference is the id of our charge (metadata charge_id), empty on an intent
+	// of other origin.
 	Reference string
 	// Attempted is true once a confirmation has been attempted. It tells a
 	// declined intent from one that never was confirmed.
@@ -98,8 +97,8 @@ func (d Decline) String() string {
 
 // CreateParams describe the intent of one charge.
 type CreateParams struct {
-	// Reference names our charge; ChargeID does where it is empty.
-	Reference, ChargeID string
+	// Reference is the id of our charge.
+	Reference string
 	// Amount in ISO 4217 minor units of Currency, which may be in any case.
 	Amount        int64
 	Currency      string
@@ -116,7 +115,7 @@ type CreateParams struct {
 // A [RejectedError] means that the provider does not accept the payment method,
 // the amount or the currency.
 func (c *Client) CreateIntent(ctx context.Context, key string, p CreateParams) (in Intent, err error) {
-	defer wrap(&err, "create payment intent for", cmp.Or(p.Reference, p.ChargeID))
+	defer wrap(&err, "create payment intent for", p.Reference)
 	amount, err := sentAmount(p.Amount, p.Currency)
 	if err := cmp.Or(checkKey(key), err); err != nil {
 		return Intent{}, err
@@ -133,10 +132,7 @@ func (c *Client) CreateIntent(ctx context.Context, key string, p CreateParams) (
 			Enabled:        new(true),
 			AllowRedirects: stripego.String(redirects),
 		},
-		Metadata: map[string]string{metadataReference: p.Reference},
-	}
-	if p.Reference == "" {
-		params.Metadata = map[string]string{metadataCharge: p.ChargeID}
+		Metadata: map[string]string{metadataCharge: p.Reference},
 	}
 	if p.Description != "" {
 		params.Description = stripego.String(p.Description)
@@ -240,35 +236,6 @@ func (c *Client) Intents(ctx context.Context, since time.Time) iter.Seq2[Intent,
 		})
 }
 
-// SearchIntents returns the intents of a reference, a hundred at most, as the provider's search
-// shows them: an intent that is new, or a new state of one, may be missing. Stripe says that
-// this is so for a minute, during an outage for an hour.
-func (c *Client) SearchIntents(ctx context.Context, reference string) (found []Intent, err error) {
-	defer wrap(&err, "search payment intents of", reference)
-	if err := checkID(reference); err != nil {
-		return nil, err
-	}
-	params := &stripego.PaymentIntentSearchParams{SearchParams: stripego.SearchParams{
-		Query: fmt.Sprintf("metadata['%s']:'%s'", metadataReference, reference), Limit: stripego.Int64(pageSize), Single: true,
-	}}
-	return request(ctx, c, func(ctx context.Context) (*stripego.V1SearchList[*stripego.PaymentIntent], error) {
-		l := c.api.V1PaymentIntents.Search(ctx, params)
-		return l, l.Err()
-	}, func(l *stripego.V1SearchList[*stripego.PaymentIntent]) (found []Intent, err error) {
-		if l.Data() == nil {
-			return nil, errors.New("the answer holds no list")
-		}
-		for _, sent := range l.Data() {
-			in, err := intentOf(sent)
-			if err != nil {
-				return nil, err
-			}
-			found = append(found, in)
-		}
-		return found, nil
-	})
-}
-
 func (in Intent) id() string { return in.ID }
 
 // intentOf reads an intent and checks that it is one: stripe-go parses every JSON
@@ -278,7 +245,7 @@ func intentOf(pi *stripego.PaymentIntent) (Intent, error) {
 		ID:        pi.ID,
 		Status:    Status(pi.Status),
 		Currency:  strings.ToUpper(string(pi.Currency)),
-		Reference: cmp.Or(pi.Metadata[metadataReference], pi.Metadata[metadataCharge]),
+		Reference: pi.Metadata[metadataCharge],
 		Attempted: pi.LastPaymentError != nil || pi.LatestCharge != nil,
 		Created:   time.Unix(pi.Created, 0).UTC(),
 	}

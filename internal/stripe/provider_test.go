@@ -157,10 +157,6 @@ func calls(c *stripe.Client) map[string]func(context.Context) (zero bool, err er
 			intent, err := c.IntentOfCharge(ctx, "ch_1")
 			return intent == "" && err != nil, err // a charge may have none
 		},
-		"search": func(ctx context.Context) (bool, error) {
-			found, err := c.SearchIntents(ctx, "ref_1")
-			return found == nil, err
-		},
 		"intents":               func(ctx context.Context) (bool, error) { return first(c.Intents(ctx, time.Time{})) },
 		"refunds":               func(ctx context.Context) (bool, error) { return first(c.Refunds(ctx)) },
 		"disputes":              func(ctx context.Context) (bool, error) { return first(c.Disputes(ctx)) },

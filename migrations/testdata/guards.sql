@@ -436,10 +436,6 @@ insert into provider_account (only_one, account, live) values (false, 'acct_1', 
 -- provider_account_account_check: it has a name
 insert into provider_account (account, live) values ('', false);
 
--- recoveries_pkey: a history begins once
-insert into recoveries (history) values ('h');
-insert into recoveries (history) values ('h');
-
 -- janitor_lease_pkey: there is one lease
 insert into janitor_lease (holder, until) values ('w', now());
 insert into janitor_lease (holder, until) values ('w', now());

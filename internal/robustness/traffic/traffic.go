@@ -57,7 +57,6 @@ type Event struct {
 	Type    string `json:"type"`
 	Data    struct {
 		PaymentIntent string `json:"payment_intent"`
-		Reference     string `json:"reference"`
 	} `json:"data"`
 }
 
