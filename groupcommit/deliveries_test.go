@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -54,7 +55,7 @@ select n, 'r', n, n, 't', '', '{}', '', 'running', fence
 
 // end queues the end of a delivery as the inbox does; only the inbox can make a delivery.
 func end(b *pgx.Batch, id, fence int64) {
-	b.Queue(inbox.Writes()[0].SQL, id, fence)
+	b.Queue(inbox.Writes()[0].SQL, id, fence, strconv.FormatInt(id, 10))
 }
 
 // ending has an effect and ends a delivery.
