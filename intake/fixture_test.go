@@ -95,7 +95,7 @@ select c.relname::text,
   from pg_class c
  where c.relnamespace = 'public'::regnamespace
    and c.relkind = 'r'
-   and c.relname not in ('payonce_migrations', 'cache_secret', 'projections', 'numbering_mark')`)
+   and c.relname not in ('payonce_migrations', 'cache_secret', 'projections', 'numbering_mark', 'audit_progress')`)
 	testdb.Must(t, err)
 	counts := map[string]int{}
 	var name string
