@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -89,11 +90,14 @@ func TestStoreDown(t *testing.T) {
 		other := testdb.Empty(t)
 		w := serve(t)
 		first := w.accept(t, "key-1", body())
+		allow := sync.OnceFunc(func() { elsewhere(t, other, `alter database {database} with allow_connections true`, w.db) })
+		defer allow() // for the tests that get this database next
 		elsewhere(t, other, `alter database {database} with allow_connections false`, w.db)
+		elsewhere(t, other, `select pg_terminate_backend(pid) from pg_stat_activity where '"' || datname || '"' = '{database}'`, w.db)
 		w.api.Pool().Reset()
 		wantUnavailable(t, w, []call{post("key-1", body()), get("/v1/nothing")})
 		wantNotReady(t, w)
-		elsewhere(t, other, `alter database {database} with allow_connections true`, w.db)
+		allow()
 		if again := w.accept(t, "key-1", body()); again.body != first.body {
 			t.Errorf("not the first answer:\n%s%s", first.body, again.body)
 		}
