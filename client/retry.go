@@ -91,7 +91,7 @@ func (r retrier) send(request *http.Request) (*http.Response, error) {
 // secondsUntil reads a Retry-After: seconds, or a date.
 func secondsUntil(retryAfter string) int {
 	if at, err := http.ParseTime(retryAfter); err == nil {
-		return int(time.Until(at)/time.Second) + 1
+		return int(time.Until(at)/time.Second) + 1 //nolint:forbidigo // the date is compared with this machine's clock
 	}
 	seconds, _ := strconv.Atoi(retryAfter)
 	return seconds
