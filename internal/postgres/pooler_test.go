@@ -49,29 +49,15 @@ func TestOpen_refusesAPoolerThatDropsSettings(t *testing.T) {
 // PgBouncer says so in each of its modes, unless its settings ignore the parameters.
 func TestOpen_refusesAPoolerThatRefusesSettings(t *testing.T) {
 	t.Parallel()
-	var listen net.ListenConfig
-	listener, err := listen.Listen(t.Context(), "tcp", "127.0.0.1:0")
-	testdb.Must(t, err)
-	var serving sync.WaitGroup
-	serving.Go(func() {
-		for {
-			client, err := listener.Accept()
-			if err != nil {
-				return // closed
-			}
-			session := pgproto3.NewBackend(client, client)
-			if _, err := session.ReceiveStartupMessage(); err == nil {
-				session.Send(&pgproto3.ErrorResponse{Severity: "FATAL", Code: "08P01", Message: "unsupported startup parameter: jit"})
-				_ = session.Flush()
-			}
-			_ = client.Close()
+	at := listen(t, func(client net.Conn, _ *sync.WaitGroup) {
+		session := pgproto3.NewBackend(client, client)
+		if _, err := session.ReceiveStartupMessage(); err == nil {
+			session.Send(&pgproto3.ErrorResponse{Severity: "FATAL", Code: "08P01", Message: "unsupported startup parameter: jit"})
+			_ = session.Flush()
 		}
+		_ = client.Close()
 	})
-	t.Cleanup(func() {
-		_ = listener.Close()
-		serving.Wait()
-	})
-	_, err = postgres.Open(t.Context(), "postgres://payonce@"+listener.Addr().String()+"/payonce?sslmode=disable", postgres.Options{})
+	_, err := postgres.Open(t.Context(), "postgres://payonce@"+at+"/payonce?sslmode=disable", postgres.Options{})
 	const want = "a pooler before the database refuses the settings of the sessions (unsupported startup parameter: jit): let DATABASE_URL name the server itself"
 	if err == nil || err.Error() != want || errors.Is(err, postgres.ErrUnreachable) {
 		t.Errorf("opened with %v, want %s", err, want)
@@ -94,43 +80,29 @@ func pooler(t *testing.T, server string, passes []string) (address string) {
 	t.Helper()
 	config, err := pgconn.ParseConfig(server)
 	testdb.Must(t, err)
-	var listen net.ListenConfig
-	listener, err := listen.Listen(t.Context(), "tcp", "127.0.0.1:0")
-	testdb.Must(t, err)
-	var serving sync.WaitGroup
-	serving.Go(func() {
-		for {
-			client, err := listener.Accept()
-			if err != nil {
-				return // closed
-			}
-			var dialer net.Dialer
-			network, at := pgconn.NetworkAddress(config.Host, config.Port)
-			behind, err := dialer.DialContext(t.Context(), network, at)
-			if err != nil {
-				t.Error(err)
-				_ = client.Close()
-				return
-			}
-			serving.Go(func() {
-				defer func() { _ = behind.Close() }()
-				if startWith(client, behind, append([]string{"user", "database"}, passes...)) == nil {
-					_, _ = io.Copy(behind, client)
-				}
-			})
-			serving.Go(func() {
-				defer func() { _ = client.Close() }()
-				_, _ = io.Copy(client, behind)
-			})
+	at := listen(t, func(client net.Conn, serving *sync.WaitGroup) {
+		var dialer net.Dialer
+		network, at := pgconn.NetworkAddress(config.Host, config.Port)
+		behind, err := dialer.DialContext(t.Context(), network, at)
+		if err != nil {
+			t.Error(err)
+			_ = client.Close()
+			return
 		}
-	})
-	t.Cleanup(func() {
-		_ = listener.Close()
-		serving.Wait()
+		serving.Go(func() {
+			defer func() { _ = behind.Close() }()
+			if startWith(client, behind, append([]string{"user", "database"}, passes...)) == nil {
+				_, _ = io.Copy(behind, client)
+			}
+		})
+		serving.Go(func() {
+			defer func() { _ = client.Close() }()
+			_, _ = io.Copy(client, behind)
+		})
 	})
 	through := url.URL{
 		Scheme: "postgres", User: url.UserPassword(config.User, config.Password),
-		Host: listener.Addr().String(), Path: "/" + config.Database, RawQuery: "sslmode=disable",
+		Host: at, Path: "/" + config.Database, RawQuery: "sslmode=disable",
 	}
 	return through.String()
 }
@@ -149,4 +121,27 @@ func startWith(client io.Reader, server io.Writer, passes []string) error {
 		_, err = server.Write(message)
 	}
 	return err
+}
+
+// listen serves each connection until the test ends, and returns its address.
+func listen(t *testing.T, serve func(client net.Conn, serving *sync.WaitGroup)) (address string) {
+	t.Helper()
+	var config net.ListenConfig
+	listener, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	testdb.Must(t, err)
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return // closed
+			}
+			serve(client, &serving)
+		}
+	})
+	t.Cleanup(func() {
+		_ = listener.Close()
+		serving.Wait()
+	})
+	return listener.Addr().String()
 }
