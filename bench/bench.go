@@ -21,6 +21,7 @@ type bench struct {
 
 	server *server
 	trees  map[bool]tree // ours, and under true that of --base
+	self   string        // this program
 	folder string        // for programs and their logs; removed at the end
 	sizes  sizes
 	say    io.Writer
@@ -29,7 +30,7 @@ type bench struct {
 	made     int    // its databases
 }
 
-// tree has the paths of a work tree's programs: api, worker, payonce, and bench.
+// tree has the paths of a work tree's programs: api, worker and payonce.
 type tree map[string]string
 
 // open builds the programs and starts the server.
@@ -58,17 +59,13 @@ func (b *bench) start(ctx context.Context) (err error) {
 	if b.trees[false], err = build(ctx, "..", filepath.Join(b.folder, "ours")); err != nil {
 		return err
 	}
-	if b.trees[false]["bench"], err = os.Executable(); err != nil {
-		return fmt.Errorf("find this program: %w", err)
-	}
 	if b.Base != "" {
 		if b.trees[true], err = build(ctx, b.Base, filepath.Join(b.folder, "base")); err != nil {
 			return err
 		}
-		b.trees[true]["bench"] = filepath.Join(b.folder, "base", "bench")
-		if err := goBuild(ctx, filepath.Join(b.Base, "bench"), b.trees[true]["bench"], "."); err != nil {
-			return err
-		}
+	}
+	if b.self, err = os.Executable(); err != nil {
+		return fmt.Errorf("find this program: %w", err)
 	}
 	fmt.Fprintln(b.say, "starting PostgreSQL, fsync on")
 	if b.server, err = startServer(ctx, b.Statements); err != nil || b.sizes.unit == 0 {
@@ -79,20 +76,12 @@ func (b *bench) start(ctx context.Context) (err error) {
 
 // build builds the programs of a work tree.
 func build(ctx context.Context, from, folder string) (tree, error) {
-	t, packages := tree{}, []string{}
-	for _, name := range []string{"api", "worker", "payonce"} {
-		t[name], packages = filepath.Join(folder, name), append(packages, "./cmd/"+name)
-	}
-	return t, goBuild(ctx, from, folder+"/", packages...)
-}
-
-func goBuild(ctx context.Context, from, into string, what ...string) error {
-	command := exec.CommandContext(ctx, "go", append([]string{"build", "-o", into}, what...)...)
+	command := exec.CommandContext(ctx, "go", "build", "-o", folder+"/", "./cmd/api", "./cmd/worker", "./cmd/payonce")
 	command.Dir = from
 	if said, err := command.CombinedOutput(); err != nil {
-		return fmt.Errorf("build %s: %w: %s", from, err, said)
+		return nil, fmt.Errorf("build %s: %w: %s", from, err, said)
 	}
-	return nil
+	return tree{"api": folder + "/api", "worker": folder + "/worker", "payonce": folder + "/payonce"}, nil
 }
 
 // database makes a database for the measurement in progress, migrated by the

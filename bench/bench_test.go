@@ -14,7 +14,7 @@ import (
 
 // The tests' binary starts itself as a child.
 func TestMain(m *testing.M) {
-	if os.Getenv(childEnv) != "" || os.Getenv(serviceEnv) != "" {
+	if os.Getenv(childEnv) != "" {
 		main()
 		return
 	}
@@ -37,7 +37,7 @@ func TestMeasure_findsThatEverythingIsDoneOnce(t *testing.T) {
 		}
 	})
 	measureAll(t, b, planOf(t, runCmd{}))
-	several := runCmd{Only: "^(accept|charges)/payonce$", InFlight: []int{8}, Slots: []int{16}, Merchants: []int{3}, APIs: []int{2}, Stored: []int{50}, Latency: []int{20}}
+	several := runCmd{Only: "^(accept|charges)/payonce$", InFlight: []int{8}, Slots: []int{16}, Merchants: []int{3}, APIs: []int{2}, Workers: []int{2}, Stored: []int{50}, Latency: []int{20}}
 	measureAll(t, b, planOf(t, several))
 	for _, program := range []string{"api-0", "worker-1"} {
 		file := filepath.Join(profiles, "charges-payonce-"+program+".pprof")

@@ -15,7 +15,7 @@ import (
 type counters struct {
 	Writes       int64 // transactions that wrote: ids given out
 	Transactions int64 // all that were committed in the database, reads too
-	Flushes      int64 // of the log, to the disk
+	Flushes      int64 // of the WAL, to the disk
 	LogBytes     int64
 	Statements   int64 // 0 without pg_stat_statements
 }

@@ -50,7 +50,7 @@ type account struct {
 
 // job is one measurement of programs.
 type job struct {
-	programs []string                                 // api (as many as the setting says), worker, river
+	programs []string                                 // api and worker, as many as the setting says, or river
 	prepare  func(context.Context, *deployment) error // before PostgreSQL's counters are read; nil for nothing
 	drive    func(context.Context, *deployment, *running) (window, error)
 	check    func(context.Context, *deployment) error
@@ -120,10 +120,8 @@ func (b *bench) deploy(ctx context.Context, set setting) (d *deployment, err err
 func (d *deployment) seed(ctx context.Context, conn *pgx.Conn) error {
 	for _, a := range d.accounts {
 		b := &pgx.Batch{}
-		if err := merchants.Register(b, merchants.Merchant{ID: a.id, FeeBasisPoints: feePoints},
-			merchants.Webhook{URL: d.external.url + "/shop", Secret: webhookSecret}); err != nil {
-			return err
-		}
+		merchants.Register(b, merchants.Merchant{ID: a.id, FeeBasisPoints: feePoints},
+			merchants.Webhook{URL: d.external.url + "/shop", Secret: webhookSecret})
 		merchants.AddKey(b, a.id, a.key)
 		for n := range a.articles {
 			fulfillment.Supply(b, a.id, article(n), 1_000_000_000)
@@ -167,31 +165,26 @@ func (d *deployment) while(ctx context.Context, programs []string, do func(*runn
 func (d *deployment) start(ctx context.Context, of *running, programs []string) error {
 	ctx, cancel := context.WithTimeout(ctx, startPatience)
 	defer cancel()
-	if programs[0] == "api" {
-		programs = append(slices.Repeat(programs[:1], d.setting.APIs), programs[1:]...)
+	var all []string
+	for _, name := range programs {
+		all = append(all, slices.Repeat([]string{name}, map[string]int{"api": d.setting.APIs, "worker": d.setting.Workers, "river": 1}[name])...)
 	}
 	var pids []int
-	for n, name := range programs {
+	for n, name := range all {
 		env := map[string]string{
 			"DATABASE_URL": d.database, "ALLOW_PRIVILEGED_DATABASE_USER": "1", "STRIPE_SECRET_KEY": providerKey, "STRIPE_API_BASE": d.external.url,
 			"WEBHOOK_ALLOW_CIDRS": "127.0.0.0/8",
 		}
-		if d.Profile != "" && name != "river" {
-			addr, err := freeAddress(ctx)
-			if err != nil {
-				return err
-			}
-			env["METRICS_ADDR"], of.profiles[fmt.Sprintf("%s-%d", name, n)] = addr, addr
-		}
 		if name == "river" {
-			env[serviceEnv] = name
+			env[childEnv] = name
 		}
 		if d.setting.Slots > 0 {
 			env["WORKER_CONCURRENCY"] = strconv.Itoa(d.setting.Slots)
 		}
-		p, err := fleet.Start(ctx, fleet.Program{
-			Name: fmt.Sprintf("%s-%d", name, n), Path: cmp.Or(d.trees[d.setting.Base][name], d.trees[false]["bench"]), Log: d.folder, Env: env,
-		})
+		program := fleet.Program{
+			Name: fmt.Sprintf("%s-%d", name, n), Path: cmp.Or(d.trees[d.setting.Base][name], d.self), Log: d.folder, Env: env,
+		}
+		p, err := d.startOne(ctx, of, program, d.Profile != "" && name != "river")
 		if err != nil {
 			return err
 		}
@@ -210,6 +203,24 @@ func (d *deployment) start(ctx context.Context, of *running, programs []string) 
 	}
 	of.use = users(d.server.postmaster, pids...)
 	return nil
+}
+
+// startOne starts a program, with an address for its profiles if it has any. Another connection
+// may take the port that was free, so it is chosen anew.
+func (d *deployment) startOne(ctx context.Context, of *running, program fleet.Program, profiled bool) (*fleet.Process, error) {
+	for {
+		if profiled {
+			addr, err := freeAddress(ctx)
+			if err != nil {
+				return nil, err
+			}
+			program.Env["METRICS_ADDR"], of.profiles[program.Name] = addr, addr
+		}
+		p, err := fleet.Start(ctx, program)
+		if !errors.Is(err, fleet.ErrPortTaken) {
+			return p, err
+		}
+	}
 }
 
 // send sends a charge to each api in turn, of each merchant in turn.

@@ -64,8 +64,8 @@ func carried(start func(context.Context, *carrier) (accepting, error)) func(cont
 }
 
 // do does a charge's steps, and ends it.
-func (c *carrier) do(ctx context.Context, id string, commit func(context.Context, *pgx.Batch) error, last func(*pgx.Batch)) error {
-	err := c.work.do(ctx, id, commit, last)
+func (c *carrier) do(ctx context.Context, id string, commit committing) error {
+	err := c.work.do(ctx, id, commit)
 	if err == nil {
 		c.loop.end(id)
 	}
@@ -73,18 +73,13 @@ func (c *carrier) do(ctx context.Context, id string, commit func(context.Context
 }
 
 func openPool(ctx context.Context, url string, connections int) (*pgxpool.Pool, error) {
-	config, err := pgxpool.ParseConfig(url)
-	if err != nil {
-		return nil, fmt.Errorf("open a pool: %w", err)
-	}
-	config.MaxConns = int32(connections) //nolint:gosec // a few
-	return pgxpool.NewWithConfig(ctx, config)
+	return pgxpool.New(ctx, fmt.Sprintf("%s&pool_max_conns=%d", url, connections))
 }
 
 // committer sends each batch as a transaction of its own in one round trip, which
 // is the fastest that a plain pool can do.
-func committer(pool *pgxpool.Pool) func(context.Context, *pgx.Batch) error {
-	return func(ctx context.Context, b *pgx.Batch) error { return pool.SendBatch(ctx, b).Close() }
+func committer(pool *pgxpool.Pool) committing {
+	return func(ctx context.Context, b *pgx.Batch, _ bool) error { return pool.SendBatch(ctx, b).Close() }
 }
 
 // newID returns ids in the order of time, as real ones are.

@@ -69,7 +69,7 @@ func naiveCarrier(ctx context.Context, c *carrier) (accepting, error) {
 	}
 	return func(ctx context.Context, b *pgx.Batch, id string) error {
 		b.Queue(insertNaive, id)
-		return committer(pool)(ctx, b)
+		return pool.SendBatch(ctx, b).Close()
 	}, nil
 }
 
@@ -100,8 +100,8 @@ func (c *carrier) receiveNaively(ctx context.Context, pool *pgxpool.Pool) (id st
 		if err := tx.QueryRow(ctx, markNaive, id).Scan(&marked); err != nil {
 			return fmt.Errorf("mark %s: %w", id, err)
 		}
-		inside := func(ctx context.Context, b *pgx.Batch) error { return tx.SendBatch(ctx, b).Close() }
-		if err := c.work.do(ctx, id, inside, nil); err != nil {
+		inside := func(ctx context.Context, b *pgx.Batch, _ bool) error { return tx.SendBatch(ctx, b).Close() }
+		if err := c.work.do(ctx, id, inside); err != nil {
 			return err
 		}
 		_, err := tx.Exec(ctx, completeNaive, id, []byte(`{"status":"success"}`))

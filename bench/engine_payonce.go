@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"time"
 
-	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/inbox"
@@ -16,13 +14,12 @@ import (
 const (
 	topic    = "work"
 	receiver = "work"
-	poll     = 20 * time.Millisecond // as the worker's
 )
 
 // payonceCarrier is payonce's engine as the programs wire it: accept, outbox, Watermill,
 // inbox, handler, with pools of the programs' sizes.
 func payonceCarrier(ctx context.Context, c *carrier) (accepting, error) {
-	bell := doorbell.New(quiet(), true)
+	bell := doorbell.New(quiet(), doorbell.Leads)
 	accepts, err := postgres.Open(ctx, c.Database, postgres.Options{Application: "bench-accept", Writes: writes(), Committed: doorbell.Committed(bell)})
 	if err != nil {
 		return nil, err
@@ -31,17 +28,18 @@ func payonceCarrier(ctx context.Context, c *carrier) (accepting, error) {
 	if err != nil {
 		return nil, err
 	}
-	processor := newProcessor(processes, c.task, func(ctx context.Context, d *inbox.Delivery) error {
-		last := false
-		commit := func(ctx context.Context, b *pgx.Batch) error {
+	handle := func(ctx context.Context, d *inbox.Delivery) error {
+		return c.do(ctx, d.ID, func(ctx context.Context, b *pgx.Batch, last bool) error {
 			if last {
 				return d.Commit(ctx, processes, b)
 			}
 			return processes.Commit(ctx, b)
-		}
-		return c.do(ctx, d.ID, commit, func(*pgx.Batch) { last = true })
-	})
-	processor.Wake, processor.Listening = bell.Bell(doorbell.Inbox), bell.Listening
+		})
+	}
+	processor := &inbox.Processor{
+		DB: processes, Receiver: receiver, Handle: handle, Concurrency: c.InFlight, Log: quiet(),
+		Wake: bell.Bell(doorbell.Inbox), Listening: bell.Listening,
+	}
 	c.background.Go(func() error { bell.Run(ctx, accepts.Pool()); return nil })
 	c.background.Go(func() error { return processor.Run(ctx) })
 	c.background.Go(func() error {
@@ -57,22 +55,9 @@ func payonceCarrier(ctx context.Context, c *carrier) (accepting, error) {
 	}, nil
 }
 
-func newProcessor(db *postgres.DB, t task, handle inbox.Handler) *inbox.Processor {
-	return &inbox.Processor{
-		DB: db, Receiver: receiver, Holder: "bench", Handle: handle, Concurrency: t.InFlight,
-		Policy: inbox.Policy{
-			Lease: 3 * time.Second, MaxAttempts: 12, GiveUpAfter: time.Hour,
-			BackoffBase: 200 * time.Millisecond, BackoffCap: time.Minute,
-		},
-		Poll: poll, Drain: time.Second, Log: quiet(),
-	}
-}
-
 // receiving takes messages from the outbox into the inbox until ctx ends.
 func receiving(ctx context.Context, url string, processor *inbox.Processor, options outbox.Options) error {
-	db, err := postgres.Open(ctx, url, postgres.Options{
-		Application: "bench-subscriber", MaxConns: 3,
-	})
+	db, err := postgres.Open(ctx, url, postgres.Options{Application: "bench-subscriber", MaxConns: 3})
 	if err != nil {
 		return err
 	}
@@ -80,10 +65,5 @@ func receiving(ctx context.Context, url string, processor *inbox.Processor, opti
 	options.Log = quiet()
 	subscriber := outbox.NewSubscriber(db.Pool(), "inbox", options)
 	defer func() { _ = subscriber.Close() }() // it says what Consume says
-	return processor.Consume(ctx, inbox.Source{
-		Subscriber: subscriber, Topic: topic, Split: outbox.Messages,
-		Read: func(m *message.Message) (inbox.Message, error) {
-			return inbox.Message{Type: m.Metadata.Get(outbox.MetadataType), OrderingKey: m.Metadata.Get(outbox.MetadataOrderingKey)}, nil
-		},
-	})
+	return processor.Consume(ctx, inbox.Source{Subscriber: subscriber, Topic: topic, Split: outbox.Messages, Require: outbox.SameTimeline})
 }

@@ -38,7 +38,7 @@ func riverCarrier(ctx context.Context, c *carrier) (accepting, error) {
 	}
 	workers := river.NewWorkers()
 	river.AddWorker(workers, river.WorkFunc(func(ctx context.Context, job *river.Job[workJob]) error {
-		return c.do(ctx, job.Args.ID, committer(pool), nil)
+		return c.do(ctx, job.Args.ID, committer(pool))
 	}))
 	client, err := startRiver(ctx, pool, workers, c.Workers)
 	if err != nil {

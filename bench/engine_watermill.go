@@ -42,7 +42,7 @@ func watermillCarrier(ctx context.Context, c *carrier) (accepting, error) {
 			return nil, fmt.Errorf("make Watermill's tables: %w", err)
 		}
 		router.AddConsumerHandler(watermillTopic(i), watermillTopic(i), subscriber, func(m *message.Message) error { //nolint:contextcheck // a message carries its own context
-			return c.do(m.Context(), m.UUID, committer(pool), nil)
+			return c.do(m.Context(), m.UUID, committer(pool))
 		})
 	}
 	c.background.Go(func() error { return router.Run(ctx) })

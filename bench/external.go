@@ -111,7 +111,7 @@ func (e *external) create(c *fasthttp.RequestCtx) {
 		id = "pi_" + strconv.Itoa(len(e.intents)+1)
 		e.keys[key] = id
 		e.intents[id] = intent{
-			reference: string(form.Peek("metadata[charge_id]")),
+			reference: string(form.Peek("metadata[charge_reference]")),
 			amount:    string(form.Peek("amount")),
 			currency:  string(form.Peek("currency")),
 		}
@@ -132,7 +132,7 @@ func answer(c *fasthttp.RequestCtx, id string, in intent, found bool) {
 	}
 	_, _ = fmt.Fprintf(c, `{"id":%q,"object":"payment_intent","amount":%s,"amount_capturable":0,"amount_received":%s,`+
 		`"capture_method":"automatic","confirmation_method":"automatic","created":1760000000,"currency":%q,`+
-		`"last_payment_error":null,"latest_charge":%s,"livemode":false,"metadata":{"charge_id":%q},`+
+		`"last_payment_error":null,"latest_charge":%s,"livemode":false,"metadata":{"charge_reference":%q},`+
 		`"payment_method":"pm_card_visa","payment_method_types":["card"],"status":%q}`,
 		id, in.amount, received, in.currency, charge, in.reference, status)
 }

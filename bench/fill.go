@@ -42,7 +42,7 @@ func (d *deployment) fill(ctx context.Context, charges int) error {
 	for _, step := range []func() error{
 		func() error { return execute(ctx, d.database, copying+"; call fill_begin()") },
 		func() error { return d.copyCharges(ctx, 1, most, now) },
-		// The first change of a page after a checkpoint writes the whole page to the log,
+		// The first change of a page after a checkpoint writes the whole page to the WAL,
 		// and the ids of events touch all pages of their index: the copies that follow do
 		// that, and what is measured later finds the tables as they are between two
 		// checkpoints, however large they are.

@@ -25,22 +25,14 @@ import (
 	"github.com/payonce/payonce/internal/program"
 )
 
-type cli struct {
-	Run   runCmd   `cmd:"" default:"withargs" help:"Measure, and print a table."`
-	Carry childCmd `cmd:"" hidden:"" help:"Measure one task in a process of its own."`
-}
-
-// serviceEnv makes this program the rival's service.
-const serviceEnv = "PAYONCE_BENCH_SERVICE"
-
 func main() {
-	if os.Getenv(serviceEnv) != "" {
-		os.Exit(program.Main(os.Args[1:], os.Stdout, os.Stderr, "river", riverService))
+	if os.Getenv(childEnv) != "" {
+		os.Exit(program.Main(os.Args[1:], os.Stdout, os.Stderr, "bench", child))
 	}
 	program.CollectSeldom() // the load and the rivals collect garbage as payonce's programs do
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	parsed := kong.Parse(&cli{},
+	parsed := kong.Parse(&runCmd{},
 		kong.Name("bench"),
 		kong.Description("How fast payonce is, beside other ways to do the same on PostgreSQL."),
 		kong.BindTo(ctx, (*context.Context)(nil)),

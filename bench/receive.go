@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -37,7 +36,7 @@ func receiveMessages(ctx context.Context, b *bench, set setting) (Sample, error)
 
 // receiveByPayonce receives until everything was received.
 func receiveByPayonce(ctx context.Context, t task) (w window, err error) {
-	ctx, stop := context.WithCancel(ctx)
+	ctx, stop := context.WithTimeout(ctx, drainPatience)
 	defer stop()
 	use := users(t.Postmaster, os.Getpid())
 	before, began, received := use(), time.Now(), 0
@@ -47,25 +46,11 @@ func receiveByPayonce(ctx context.Context, t task) (w window, err error) {
 	}
 	defer db.Close()
 	processor := &inbox.Processor{DB: db, Receiver: receiver, Log: quiet()} // it stores, and starts nothing
-	all, ended := make(chan struct{}), make(chan error, 1)
 	processor.OnReceive = func(r inbox.Reception) {
 		if received += r.New; received == t.Messages {
-			close(all)
+			w = window{Done: t.Messages, Total: t.Messages, Seconds: time.Since(began).Seconds(), Used: use().minus(before)}
+			stop()
 		}
 	}
-	go func() {
-		ended <- receiving(ctx, t.Database, processor, outbox.Options{})
-	}()
-	select {
-	case <-all:
-	case err := <-ended:
-		return w, errors.Join(errors.New("receiving ended early"), err)
-	}
-	w = window{Done: t.Messages, Total: t.Messages, Seconds: time.Since(began).Seconds(), Used: use().minus(before)}
-	// The page that holds the last message is committed before receiving stops.
-	if err := pause(ctx, 200*time.Millisecond); err != nil {
-		return w, err
-	}
-	stop()
-	return w, <-ended
+	return w, receiving(ctx, t.Database, processor, outbox.Options{})
 }

@@ -147,7 +147,7 @@ func (r Report) writeTables(w io.Writer) error {
 		return fmt.Errorf("write the tables: %w", err)
 	}
 	fmt.Fprint(w, `
-writes, all, flushes, log, statements: transactions that wrote, all transactions, flushes and bytes of the log, statements, for each that was done;
+writes, all, flushes, log, statements: transactions that wrote, all transactions, flushes and bytes of the WAL, statements, for each that was done;
 CPU: of the programs, and of PostgreSQL, for each; neither holds the load generator or the provider;
 MB: resident memory at the end, and of the worker, or the one program that does both, at most
 `)

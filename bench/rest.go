@@ -2,15 +2,11 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // restWorker measures what a worker costs that has nothing to do. What is done is a second
-// of it: so the table shows transactions, and milliseconds of processor time, of each
-// second. Of PostgreSQL only the worker's sessions count.
+// of it: so the table shows transactions, and milliseconds of processor time, of each second.
 func restWorker(ctx context.Context, b *bench, set setting) (s Sample, err error) {
 	d, err := b.deploy(ctx, set)
 	if err != nil {
@@ -29,32 +25,16 @@ func restWorker(ctx context.Context, b *bench, set setting) (s Sample, err error
 // settled is how long a worker runs before it is at rest.
 const settled = 3 * time.Second
 
-const selectSessions = `
-select pid
-  from pg_stat_activity
- where datname = current_database()
-   and pid <> pg_backend_pid()`
-
-// resting watches a worker.
+// resting watches the workers.
 func (d *deployment) resting(ctx context.Context, t time.Duration) (w window, err error) {
 	err = d.while(ctx, []string{"worker"}, func(of *running) error {
 		if err := pause(ctx, min(settled, 10*d.sizes.rest)); err != nil {
 			return err
 		}
-		var sessions []int
-		err := connected(ctx, d.database, func(conn *pgx.Conn) error {
-			rows, _ := conn.Query(ctx, selectSessions) // CollectRows returns its error
-			sessions, err = pgx.CollectRows(rows, pgx.RowTo[int])
-			return err
-		})
-		if err != nil {
-			return fmt.Errorf("read the worker's sessions: %w", err)
-		}
-		use := func() usage { return usage{Programs: own(of.worker), Database: own(sessions...)} }
-		before, began := use(), time.Now()
-		err = pause(ctx, t)
+		before, began := of.use(), time.Now()
+		err := pause(ctx, t)
 		seconds := max(1, int(t.Seconds()))
-		w = window{Done: seconds, Total: seconds, Seconds: time.Since(began).Seconds(), Used: use().minus(before)}
+		w = window{Done: seconds, Total: seconds, Seconds: time.Since(began).Seconds(), Used: of.use().minus(before)}
 		return err
 	})
 	return w, err

@@ -170,7 +170,7 @@ func (s *riverCharges) process(ctx context.Context, id string) error {
 		return err
 	}
 	b := &pgx.Batch{}
-	if stream.Charge.Step(domain.Inventory) == domain.StepPending {
+	if stream.Charge.StepStatus(domain.Inventory) == domain.StepPending {
 		if stream, err = decide(b, stream, domain.ReserveInventory{}); err != nil {
 			return err
 		}
@@ -240,7 +240,7 @@ func (s *riverCharges) notify(ctx context.Context, id string) error {
 		return err
 	}
 	outcome := stream.At(stream.Charge.OutcomeVersion)
-	endpoint, err := merchants.ReadWebhook(ctx, s.db, merchant)
+	endpoint, err := merchants.NewEndpoints(s.db, 1)(ctx, merchant)
 	if err != nil {
 		return err
 	}

@@ -16,10 +16,11 @@ type runCmd struct {
 	Repeat     int           `default:"3" help:"How often everything is measured; medians are shown."`
 	For        time.Duration `default:"5s" help:"How long a rate is measured, after a fifth of that, and two seconds at least, to warm up."`
 	Only       string        `help:"A regular expression: measure only what it matches." placeholder:"REGEXP"`
-	InFlight   []int         `help:"Charges in flight. Of several values, as --in-flight 1,16, each is measured beside the others; so of the next six." placeholder:"256"`
+	InFlight   []int         `help:"Charges in flight. Of several values, as --in-flight 1,16, each is measured beside the others; so of the next seven." placeholder:"256"`
 	Slots      []int         `help:"WORKER_CONCURRENCY." placeholder:"N"`
 	Merchants  []int         `help:"Merchants of equal size." placeholder:"1"`
 	APIs       []int         `name:"apis" help:"api processes that share the load." placeholder:"1"`
+	Workers    []int         `help:"worker processes that share the load." placeholder:"1"`
 	Stored     []int         `help:"Charges in the tables beforehand; a million needs 20 GB." placeholder:"0"`
 	Waiting    []int         `help:"Charges that wait for a worker (backlog)." placeholder:"5000"`
 	Latency    []int         `help:"Milliseconds that each answer of the provider takes." placeholder:"0"`

@@ -26,7 +26,7 @@ type Sample struct {
 	// For each that was done.
 	Writes       float64 `json:"writes"`       // transactions that wrote
 	Transactions float64 `json:"transactions"` // all of them, reads too
-	Flushes      float64 `json:"flushes"`      // of the log
+	Flushes      float64 `json:"flushes"`      // of the WAL
 	LogBytes     float64 `json:"log_bytes"`
 	Statements   float64 `json:"statements,omitempty"` // with --statements
 	ProgramCPU   float64 `json:"program_cpu_ms"`

@@ -20,7 +20,7 @@ type server struct {
 }
 
 // settings are those of a small production server, the same for all subjects: no
-// checkpoint falls into one measurement and not into another, and the log's files are
+// checkpoint falls into one measurement and not into another, and the WAL's files are
 // written over.
 var settings = map[string]string{
 	"shared_buffers":     "512MB",
@@ -51,7 +51,7 @@ func startServer(ctx context.Context, statements bool) (*server, error) {
 	return s, nil
 }
 
-// logFiles are the files of the log, 16 MB each, that min_wal_size keeps.
+// logFiles are the files of the WAL, 16 MB each, that min_wal_size keeps.
 const logFiles = 128
 
 const switchFiles = `
@@ -59,7 +59,7 @@ select pg_logical_emit_message(false, 'bench', 'an empty file would not be switc
        pg_switch_wal()
   from generate_series(1, $1::int)`
 
-// fillLog gives the log so many files to write over, as on a server that has run for a
+// fillLog gives the WAL so many files to write over, as on a server that has run for a
 // while. A new server makes each file, fills it with zeros and flushes it, while all
 // commits wait.
 func (s *server) fillLog(ctx context.Context, files int) error {

@@ -11,6 +11,7 @@ type setting struct {
 	Slots     int  `json:"slots"`     // WORKER_CONCURRENCY, River's workers; 0: the program's default
 	Merchants int  `json:"merchants"` // of equal size
 	APIs      int  `json:"apis"`      // api processes that share the load
+	Workers   int  `json:"workers"`   // worker processes
 	Stored    int  `json:"stored"`    // charges in the tables before the measurement
 	Waiting   int  `json:"waiting"`   // charges accepted before a worker starts; 0: as many as the sizes say
 	Latency   int  `json:"latency"`   // of each answer of the provider, in milliseconds
@@ -30,6 +31,7 @@ var parameters = []parameter{
 	{"slots", 0, func(s *setting) *int { return &s.Slots }, func(c runCmd) []int { return c.Slots }},
 	{"merchants", 1, func(s *setting) *int { return &s.Merchants }, func(c runCmd) []int { return c.Merchants }},
 	{"apis", 1, func(s *setting) *int { return &s.APIs }, func(c runCmd) []int { return c.APIs }},
+	{"workers", 1, func(s *setting) *int { return &s.Workers }, func(c runCmd) []int { return c.Workers }},
 	{"stored", 0, func(s *setting) *int { return &s.Stored }, func(c runCmd) []int { return c.Stored }},
 	{"waiting", 0, func(s *setting) *int { return &s.Waiting }, func(c runCmd) []int { return c.Waiting }},
 	{"latency", 0, func(s *setting) *int { return &s.Latency }, func(c runCmd) []int { return c.Latency }},

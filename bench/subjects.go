@@ -17,7 +17,7 @@ type subject struct {
 
 // based says whether another commit's programs can be measured too.
 func (s subject) based() bool {
-	return strings.Contains(s.name, "/payonce") && s.name != "claims/payonce"
+	return strings.Contains(s.name, "/payonce") && s.name != "receive/payonce" && s.name != "engine/payonce"
 }
 
 // subjects are measured in this order.
@@ -25,8 +25,6 @@ var subjects = []subject{
 	{"accept/payonce", "POST /v1/charges, 64 connections, distinct keys", "", setting{InFlight: httpConnections}, acceptCharges.measure},
 	{"replay/payonce", "the same requests once more, answered from the keys", "accept/payonce", setting{InFlight: httpConnections}, replayCharges.measure},
 	{"receive/payonce", "messages from outbox to inbox by Watermill", "", setting{}, receiveMessages},
-	{"claims/payonce", "messages claimed from the inbox, after 100,000 others", "", setting{}, claims(false)},
-	{"claims/held", "the same while an idle transaction holds a snapshot", "claims/payonce", setting{}, claims(true)},
 	{"engine/payonce", "accept in process, outbox, Watermill, inbox, three small steps with one loopback POST", "engine/river-64", setting{}, engine("payonce", 0)},
 	{"engine/river-64", "the same work as River jobs, cooldown 2 ms, 64 workers", "", setting{}, engine("river", 64)},
 	{"engine/river-256", "the same work as River jobs, cooldown 2 ms, 256 workers", "engine/river-64", setting{}, engine("river", 256)},
@@ -54,7 +52,6 @@ type sizes struct {
 	unit     time.Duration // of pgbench, each time; 0: it is not measured
 	rest     time.Duration // of a worker that has nothing to do
 	messages int           // to receive
-	claims   int           // to claim in one wave
 	replayed int           // charges whose responses are asked for again
 	waiting  int           // charges that wait for a worker
 	expired  int           // charges whose rows have expired
@@ -63,12 +60,12 @@ type sizes struct {
 func full(measured time.Duration) sizes {
 	return sizes{
 		warm: max(2*time.Second, measured/5), measured: measured, unit: 2 * time.Second, rest: 20 * time.Second,
-		messages: 30_000, claims: 10_000, replayed: 2_000, waiting: 5_000, expired: 20_000,
+		messages: 30_000, replayed: 2_000, waiting: 5_000, expired: 20_000,
 	}
 }
 
 // quick sizes are for checking that everything is done once.
 var quick = sizes{
 	measured: 400 * time.Millisecond, rest: 100 * time.Millisecond,
-	messages: 500, claims: 50, replayed: 100, waiting: 40, expired: 50,
+	messages: 500, replayed: 100, waiting: 40, expired: 50,
 }

@@ -12,10 +12,6 @@ type usage struct {
 	Database time.Duration `json:"database"`
 }
 
-func (u usage) plus(v usage) usage {
-	return usage{Programs: u.Programs + v.Programs, Database: u.Database + v.Database}
-}
-
 func (u usage) minus(v usage) usage {
 	return usage{Programs: u.Programs - v.Programs, Database: u.Database - v.Database}
 }

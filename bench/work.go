@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/idempotency"
@@ -64,15 +62,14 @@ update work_charges
  where charge = any (array(select charge from stepped))`
 
 // writes are the statements that may share a commit.
-func writes() *groupcommit.Order {
-	return groupcommit.NewOrder(slices.Concat(
+func writes() *groupcommit.Statements {
+	return groupcommit.NewStatements(slices.Concat(
 		idempotency.Writes(), outbox.Writes(),
 		[]groupcommit.Statement{
 			{SQL: insertWork, ManyRows: "insert into work_charges (charge, data) select * from unnest($1::text[], $2::jsonb[])"},
 			{SQL: insertStep, ManyRows: "insert into work_steps (charge, step, answer) select * from unnest($1::text[], $2::int[], $3::text[])"},
 			{
-				SQL: updateWork, ManyRows: updateWorks,
-				Table: "work_charges", Row: func(a []any) groupcommit.Row { return groupcommit.ByText(a[:1]) },
+				SQL: updateWork, ManyRows: updateWorks, Table: "work_charges", Key: 1,
 			},
 		},
 		inbox.Writes(),
@@ -108,10 +105,11 @@ func newWork(post string, connections int) work {
 	}}
 }
 
-// do does each step in a transaction of its own. A step that was done before a crash
-// is refused by its key, and skipped. The last one's transaction also holds what last
-// queues, if there is anything.
-func (w work) do(ctx context.Context, id string, commit func(context.Context, *pgx.Batch) error, last func(*pgx.Batch)) error {
+// committing commits a step, the last one or another.
+type committing = func(ctx context.Context, b *pgx.Batch, last bool) error
+
+// do does each step in a transaction of its own.
+func (w work) do(ctx context.Context, id string, commit committing) error {
 	for step := 1; step <= steps; step++ {
 		answer, err := w.answer(ctx, id, step)
 		if err != nil {
@@ -120,10 +118,7 @@ func (w work) do(ctx context.Context, id string, commit func(context.Context, *p
 		b := &pgx.Batch{}
 		b.Queue(insertStep, id, step, answer)
 		b.Queue(updateWork, id, step)
-		if step == steps && last != nil {
-			last(b)
-		}
-		if err := commit(ctx, b); err != nil && !isDone(err) {
+		if err := commit(ctx, b, step == steps); err != nil {
 			return fmt.Errorf("commit step %d of %s: %w", step, id, err)
 		}
 	}
@@ -149,9 +144,4 @@ func (w work) answer(ctx context.Context, id string, step int) (string, error) {
 		return "", fmt.Errorf("post %s: status %d: %w", id, response.StatusCode, err)
 	}
 	return string(text), nil
-}
-
-func isDone(err error) bool {
-	refusal, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && refusal.ConstraintName == "work_steps_once"
 }

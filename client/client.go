@@ -23,13 +23,15 @@
 package client
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"reflect"
+	"strings"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -38,57 +40,39 @@ import (
 
 // Client calls one payonce service as one merchant. It may be used concurrently.
 type Client struct {
-	API *api.ClientWithResponses // every request of the contract, with the same retries
-
+	base     string
+	apiKey   string
+	http     *http.Client
 	requests Requests
 }
 
 // New returns a client of the service at a URL.
-func New(url, apiKey string, requests Requests) (*Client, error) {
-	generated, err := api.NewClientWithResponses(url, api.WithHTTPClient(newRetrier()),
-		api.WithRequestEditorFn(func(_ context.Context, r *http.Request) error {
-			r.Header.Set("Authorization", "Bearer "+apiKey)
-			return nil
-		}))
-	if err != nil {
+func New(base, apiKey string, requests Requests) (*Client, error) {
+	if _, err := url.Parse(base); err != nil {
 		return nil, fmt.Errorf("make a client of payonce: %w", err)
 	}
-	return &Client{generated, requests}, nil
+	return &Client{base: strings.TrimSuffix(base, "/"), apiKey: apiKey, requests: requests, http: &http.Client{
+		Timeout: sendTimeout,
+		// A redirect would send the request to an address that is not the configured one.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}, nil
 }
 
 // Charge accepts a charge, once for each operation. The charge is as it was accepted:
-// API.GetCharge says what became of it.
+// GetCharge says what became of it.
 func (c *Client) Charge(ctx context.Context, operation string, request api.ChargeRequest) (api.Charge, error) {
-	kept, err := c.keep(ctx, operation, "charge", request)
-	if err != nil {
-		return api.Charge{}, err
-	}
-	answer, err := c.API.CreateChargeWithBodyWithResponse(ctx,
-		&api.CreateChargeParams{IdempotencyKey: kept.Key}, contentType, bytes.NewReader(kept.Body))
-	return read[api.Charge](operation, answer, err)
+	return post[api.Charge](ctx, c, operation, "charge", "/v1/charges", request)
 }
 
 // Refund gives a charge's money back, once for each operation.
 func (c *Client) Refund(ctx context.Context, operation, charge string, request api.RefundRequest) (api.Refund, error) {
-	kept, err := c.keep(ctx, operation, "refund "+charge, request)
-	if err != nil {
-		return api.Refund{}, err
-	}
-	answer, err := c.API.CreateRefundWithBodyWithResponse(ctx, charge,
-		&api.CreateRefundParams{IdempotencyKey: kept.Key}, contentType, bytes.NewReader(kept.Body))
-	return read[api.Refund](operation, answer, err)
+	return post[api.Refund](ctx, c, operation, "refund "+charge, "/v1/charges/"+url.PathEscape(charge)+"/refunds", request)
 }
 
 // Cancel asks that a charge be canceled, once for each operation. A capture in flight may be
 // faster: the charge's status says who won.
 func (c *Client) Cancel(ctx context.Context, operation, charge string) (api.Charge, error) {
-	kept, err := c.keep(ctx, operation, "cancel "+charge, struct{}{})
-	if err != nil {
-		return api.Charge{}, err
-	}
-	answer, err := c.API.CancelChargeWithBodyWithResponse(ctx, charge,
-		&api.CancelChargeParams{IdempotencyKey: kept.Key}, contentType, bytes.NewReader(kept.Body))
-	return read[api.Charge](operation, answer, err)
+	return post[api.Charge](ctx, c, operation, "cancel "+charge, "/v1/charges/"+url.PathEscape(charge)+"/cancel", struct{}{})
 }
 
 // Abandon gives the charge of an operation up. After it no request of the operation makes a
@@ -96,19 +80,52 @@ func (c *Client) Cancel(ctx context.Context, operation, charge string) (api.Char
 // it is in the answer, and payonce has asked for its cancellation if it had no outcome.
 //
 // The operation is stored as abandoned if it was not known.
-func (c *Client) Abandon(ctx context.Context, operation string) (api.Abandonment, error) {
+func (c *Client) Abandon(ctx context.Context, operation string) (given api.Abandonment, err error) {
 	kept, err := c.requests.Keep(ctx, Request{Operation: operation, Key: uuid.NewString(), What: "charge", Body: []byte("{}")})
 	switch {
 	case err != nil:
-		return api.Abandonment{}, fmt.Errorf("store the request of %q: %w", operation, err)
+		return given, fmt.Errorf("store the request of %q: %w", operation, err)
 	case kept.What != "charge":
-		return api.Abandonment{}, fmt.Errorf("%q is no charge: %w", operation, ErrOtherRequest)
+		return given, fmt.Errorf("%q is no charge: %w", operation, ErrOtherRequest)
 	}
-	answer, err := c.API.AbandonIdempotencyKeyWithBodyWithResponse(ctx, kept.Key, nil, contentType, bytes.NewReader([]byte("{}")))
-	return read[api.Abandonment](operation, answer, err)
+	err = c.do(ctx, http.MethodPost, "/v1/idempotency-keys/"+url.PathEscape(kept.Key)+"/abandon", nil, []byte("{}"), &given)
+	return given, outcome(operation, err)
 }
 
-const contentType = "application/json"
+// GetCharge reads a charge as it is now. While it has no outcome, the api waits for one: up to
+// the time given, in whole seconds.
+func (c *Client) GetCharge(ctx context.Context, id string, wait time.Duration) (charge api.Charge, err error) {
+	prefer := http.Header{"Prefer": {fmt.Sprintf("wait=%d", int(wait.Seconds()))}}
+	return charge, c.do(ctx, http.MethodGet, "/v1/charges/"+url.PathEscape(id), prefer, nil, &charge)
+}
+
+// Get reads anything else of the contract, such as "/v1/charges?order_id=17" into an
+// api.ChargePage.
+func (c *Client) Get(ctx context.Context, path string, into any) error {
+	return c.do(ctx, http.MethodGet, path, nil, nil, into)
+}
+
+// post sends the request that is stored for an operation.
+func post[T any](ctx context.Context, c *Client, operation, what, path string, request any) (result T, err error) {
+	kept, err := c.keep(ctx, operation, what, request)
+	if err != nil {
+		return result, err
+	}
+	err = c.do(ctx, http.MethodPost, path, http.Header{"Idempotency-Key": {kept.Key}}, kept.Body, &result)
+	return result, outcome(operation, err)
+}
+
+// outcome says what an error means for an operation.
+func outcome(operation string, err error) error {
+	refusal := &RefusalError{}
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &refusal):
+		return fmt.Errorf("%q is refused: %w", operation, err)
+	}
+	return fmt.Errorf("the outcome of %q is unknown: %w", operation, err)
+}
 
 // ErrOtherRequest says that an operation was called with another request than before. Nothing
 // was sent.

@@ -2,10 +2,12 @@ package client
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"strconv"
 	"time"
@@ -30,62 +32,62 @@ const (
 	longestAnswer = 64 << 20
 )
 
-// retrier sends a request until it has an answer that ends it, or until its context ends.
-type retrier struct{ http *http.Client }
-
-func newRetrier() retrier {
-	return retrier{&http.Client{
-		Timeout: sendTimeout,
-		// A redirect would send the request to an address that is not the configured one.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}
+// answer is an answer that has arrived.
+type answer struct {
+	status string
+	code   int
+	body   []byte
 }
 
-// Do returns an answer whose body has arrived.
-func (r retrier) Do(request *http.Request) (*http.Response, error) {
+// do sends a request until it has an answer that ends it, or until ctx ends, and reads that.
+func (c *Client) do(ctx context.Context, method, path string, header http.Header, body []byte, into any) error {
 	pauses := &backoff.ExponentialBackOff{
 		InitialInterval: shortestPause, MaxInterval: longestPause,
 		RandomizationFactor: backoff.DefaultRandomizationFactor, Multiplier: backoff.DefaultMultiplier,
 	}
 	var last error
-	answer, err := backoff.Retry(request.Context(), func() (*http.Response, error) {
-		var answer *http.Response
-		answer, last = r.send(request)
-		return answer, last
+	got, err := backoff.Retry(ctx, func() (got answer, err error) {
+		got, last = c.send(ctx, method, path, header, body)
+		return got, last
 	}, backoff.WithBackOff(pauses), backoff.WithMaxElapsedTime(0))
 	if err != nil {
-		return nil, errors.Join(err, last)
+		return errors.Join(err, last)
 	}
-	return answer, nil
+	if got.code/100 == 2 {
+		return json.Unmarshal(got.body, into)
+	}
+	refusal := &RefusalError{}
+	if json.Unmarshal(got.body, &refusal.Problem) != nil || refusal.Type == "" {
+		return fmt.Errorf("answered %s, and not by payonce", got.status)
+	}
+	return refusal
 }
 
 // send sends the request once. An error says that it is to be sent again.
-func (r retrier) send(request *http.Request) (*http.Response, error) {
-	again := request.Clone(request.Context())
-	if request.GetBody != nil {
-		body, err := request.GetBody()
-		if err != nil {
-			return nil, backoff.Permanent(err)
-		}
-		again.Body = body
-	}
-	answer, err := r.http.Do(again)
+func (c *Client) send(ctx context.Context, method, path string, header http.Header, body []byte) (got answer, err error) {
+	request, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(body))
 	if err != nil {
-		return nil, err
+		return got, backoff.Permanent(err)
 	}
-	defer func() { _ = answer.Body.Close() }()
-	body, err := io.ReadAll(io.LimitReader(answer.Body, longestAnswer))
+	maps.Copy(request.Header, header)
+	request.Header.Set("Authorization", "Bearer "+c.apiKey)
+	request.Header.Set("Content-Type", "application/json")
+	response, err := c.http.Do(request)
 	if err != nil {
-		return nil, fmt.Errorf("read the answer: %w", err)
+		return got, err
 	}
-	answer.Body = io.NopCloser(bytes.NewReader(body))
-	if ends(answer.StatusCode, body) {
-		return answer, nil
+	defer func() { _ = response.Body.Close() }()
+	got = answer{status: response.Status, code: response.StatusCode}
+	if got.body, err = io.ReadAll(io.LimitReader(response.Body, longestAnswer)); err != nil {
+		return got, fmt.Errorf("read the answer: %w", err)
 	}
-	if seconds := secondsUntil(answer.Header.Get("Retry-After")); seconds > 0 {
-		return nil, errors.Join(fmt.Errorf("answered %s", answer.Status), backoff.RetryAfter(seconds))
+	if ends(got.code, got.body) {
+		return got, nil
 	}
-	return nil, fmt.Errorf("answered %s", answer.Status)
+	if seconds := secondsUntil(response.Header.Get("Retry-After")); seconds > 0 {
+		return got, errors.Join(fmt.Errorf("answered %s", got.status), backoff.RetryAfter(seconds))
+	}
+	return got, fmt.Errorf("answered %s", got.status)
 }
 
 // secondsUntil reads a Retry-After: seconds, or a date.
@@ -107,29 +109,4 @@ func ends(status int, body []byte) bool {
 	}
 	var problem api.Problem
 	return json.Unmarshal(body, &problem) != nil || !problem.Retryable
-}
-
-// answered is an answer that has arrived.
-type answered interface {
-	Status() string
-	StatusCode() int
-	GetBody() []byte
-}
-
-// read decodes the answer of an operation.
-func read[T any](operation string, answer answered, err error) (result T, _ error) {
-	if err != nil {
-		return result, fmt.Errorf("the outcome of %q is unknown: %w", operation, err)
-	}
-	if answer.StatusCode()/100 == 2 {
-		if err := json.Unmarshal(answer.GetBody(), &result); err != nil {
-			return result, fmt.Errorf("the outcome of %q is unknown: %w", operation, err)
-		}
-		return result, nil
-	}
-	refusal := &RefusalError{}
-	if json.Unmarshal(answer.GetBody(), &refusal.Problem) != nil || refusal.Type == "" {
-		return result, fmt.Errorf("the outcome of %q is unknown: answered %s, and not by payonce", operation, answer.Status())
-	}
-	return result, fmt.Errorf("%q is refused: %w", operation, refusal)
 }

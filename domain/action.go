@@ -21,11 +21,11 @@ type PaymentActionRequired struct {
 
 func (PaymentActionRequired) stored() string { return "payment.action_required.v1" }
 func (e PaymentActionRequired) apply(c *Charge) {
-	c.Status, c.Action, c.ActionVersion = RequiresAction, new(Action(e)), c.Version
+	c.Status, c.Action = RequiresAction, new(Action(e))
 	c.notify()
 }
 
-func (e PaymentActionRequired) admitted(c Charge) bool {
+func (e PaymentActionRequired) allowedIn(c Charge) bool {
 	return c.due(Payment) && c.Started() && c.ReturnURL != "" && c.Action == nil && e.URL != ""
 }
 
@@ -36,9 +36,9 @@ func (r RequireAction) decide(c Charge) ([]Event, error) {
 	switch {
 	case c.Action != nil:
 		return nil, nil
-	case c.Step(Payment) != StepPending:
-		return nil, fmt.Errorf("require an action for a payment that is %s: %w", c.Step(Payment), ErrFinished)
-	case !PaymentActionRequired(r).admitted(c):
+	case c.StepStatus(Payment) != StepPending:
+		return nil, fmt.Errorf("require an action for a payment that is %s: %w", c.StepStatus(Payment), ErrFinished)
+	case !PaymentActionRequired(r).allowedIn(c):
 		return nil, fmt.Errorf("require an action of a charge that cannot have one: %w", ErrInvalid)
 	}
 	return []Event{PaymentActionRequired(r)}, nil

@@ -39,9 +39,8 @@ type Charge struct {
 	ExpiresAt time.Time
 
 	// Action is what the customer has to do; nil if the provider has not asked for it, or the
-	// charge has its outcome. ActionVersion is the version of the event that says so, else 0.
-	Action        *Action
-	ActionVersion int
+	// charge has its outcome.
+	Action *Action
 
 	// OneChargePerOrder: the charge holds its order until it fails.
 	OneChargePerOrder bool
@@ -59,23 +58,34 @@ type Charge struct {
 	// CancelRequested: the merchant wants the charge canceled unless it is captured first.
 	CancelRequested bool
 
+	// Reference is the charge's name at the provider: it follows from the merchant, the
+	// operation and the client's key, so a key that is sent again has the same one, even to a
+	// database that has lost the charge. Empty in old streams, where ID takes its place.
+	Reference string
+
+	// LostIntent: PaymentIntent was made for a charge of the same Reference that the database has
+	// lost. It is recorded before the steps before the payment.
+	LostIntent bool
+
+	// CreateFailures is how many calls to create the payment intent failed at the provider.
+	CreateFailures int
+
 	// Refunds are in the order in which they were requested.
 	Refunds []Refund
 
 	// Disputes are in the order in which they were observed.
 	Disputes []Dispute
 
-	// Unnotified are the versions of the outcomes, the charge's, its refunds' and its disputes', whose
-	// webhook the merchant wants and has not received.
+	// Unnotified are the versions of the webhook events, the charge's, its refunds' and its disputes',
+	// whose webhook the merchant wants and has not received.
 	Unnotified []int
 
 	// Version is the number of events folded.
 	Version int
 
 	// AttemptVersion is the version of the event that opened the present payment attempt.
-	// The id of that event is the Idempotency-Key of the attempt's provider call: a
-	// crash, a cut or a time-out keeps it, and only an answer that the provider may have
-	// saved opens a new one.
+	// The id of that event is the Idempotency-Key of a confirmation: a crash, a cut or a
+	// time-out keeps it, and only an answer that the provider may have saved opens a new one.
 	AttemptVersion int
 
 	// OutcomeVersion is the version of the terminal event, 0 before it.
@@ -88,11 +98,11 @@ func (c Charge) Exists() bool { return c.Version > 0 }
 // Terminal reports whether the charge has its outcome.
 func (c Charge) Terminal() bool { return c.OutcomeVersion > 0 }
 
-// Started reports whether the provider may have an object that could take money.
+// Started reports whether the id of the payment intent is recorded.
 func (c Charge) Started() bool { return c.PaymentIntent != "" }
 
 // NeedsWebhook reports whether the merchant has yet to receive the webhook about the
-// outcome at a version.
+// event at a version.
 func (c Charge) NeedsWebhook(version int) bool { return slices.Contains(c.Unnotified, version) }
 
 // Fold folds events into a charge, in their order. It never fails: what is stored has
@@ -109,7 +119,7 @@ func Fold(c Charge, events ...Event) Charge {
 
 // notify says that the merchant has yet to receive the webhook about the present version.
 func (c *Charge) notify() {
-	if c.Step(Notification) == StepPending {
+	if c.StepStatus(Notification) == StepPending {
 		c.Unnotified = append(c.Unnotified, c.Version)
 	}
 }
@@ -118,7 +128,7 @@ func (c *Charge) end(status Status) {
 	c.Status, c.OutcomeVersion, c.Action = status, c.Version, nil
 	c.notify()
 	for _, s := range subscribers {
-		if s.after != "" && s.after != status && c.Step(s.Name) == StepPending {
+		if s.after != "" && s.after != status && c.StepStatus(s.Name) == StepPending {
 			c.setStep(s.Name, StepSkipped)
 		}
 	}
@@ -149,6 +159,8 @@ type ChargeRequested struct {
 	// pending or has succeeded.
 	OneChargePerOrder bool `json:"one_charge_per_order,omitempty" detail:"one_charge_per_order"`
 
+	Reference string `json:"reference,omitempty" detail:"reference"` // see Charge
+
 	Steps   []string `json:"steps,omitempty"`   // absent in old streams: inventory, payment, notification
 	Skipped []string `json:"skipped,omitempty"` // of Steps, those that do not apply
 }
@@ -161,7 +173,7 @@ func (e ChargeRequested) apply(c *Charge) {
 	c.MerchantID, c.OrderID, c.PaymentMethod, c.Items = e.MerchantID, e.OrderID, e.PaymentMethod, e.Items
 	c.Amount, c.Fee = Money{Amount: e.Amount, Currency: e.Currency}, e.Fee
 	c.Description, c.Metadata, c.OneChargePerOrder = e.Description, e.Metadata, e.OneChargePerOrder
-	c.ReturnURL, c.ExpiresAt = e.ReturnURL, e.ExpiresAt
+	c.ReturnURL, c.ExpiresAt, c.Reference = e.ReturnURL, e.ExpiresAt, e.Reference
 	c.Status, c.AttemptVersion = Pending, c.Version
 	c.Steps = make([]StepState, len(e.Steps))
 	for i, name := range e.Steps {
@@ -172,7 +184,7 @@ func (e ChargeRequested) apply(c *Charge) {
 	}
 }
 
-func (e ChargeRequested) admitted(Charge) bool {
+func (e ChargeRequested) allowedIn(Charge) bool {
 	return e.Amount >= MinAmount && e.Amount <= MaxAmount && e.Fee >= 0 && e.Fee <= e.Amount
 }
 
@@ -187,16 +199,22 @@ type ChargeCancelRequested struct{}
 
 func (ChargeCancelRequested) stored() string  { return "charge.cancel_requested.v1" }
 func (ChargeCancelRequested) apply(c *Charge) { c.CancelRequested = true }
-func (ChargeCancelRequested) admitted(c Charge) bool {
-	return !c.Terminal() && c.Step(Payment) == StepPending && !c.CancelRequested
+func (ChargeCancelRequested) allowedIn(c Charge) bool {
+	return !c.Terminal() && c.StepStatus(Payment) == StepPending && !c.CancelRequested
 }
 
 // ChargeSucceeded ends the charge with the money taken.
 type ChargeSucceeded struct{}
 
-func (ChargeSucceeded) stored() string         { return "charge.succeeded.v1" }
-func (ChargeSucceeded) apply(c *Charge)        { c.end(Succeeded) }
-func (ChargeSucceeded) admitted(c Charge) bool { return !c.Terminal() && c.Step(Payment) == StepDone }
+func (ChargeSucceeded) stored() string { return "charge.succeeded.v1" }
+func (ChargeSucceeded) apply(c *Charge) {
+	c.skipSteps() // before the payment, if its intent was lost
+	c.end(Succeeded)
+}
+
+func (ChargeSucceeded) allowedIn(c Charge) bool {
+	return !c.Terminal() && c.StepStatus(Payment) == StepDone
+}
 
 // ChargeFailed ends the charge without money taken.
 type ChargeFailed struct{ Failure }
@@ -208,7 +226,7 @@ func (e ChargeFailed) apply(c *Charge) {
 	c.end(Failed)
 }
 
-func (e ChargeFailed) admitted(c Charge) bool {
+func (e ChargeFailed) allowedIn(c Charge) bool {
 	return !c.Terminal() && len(c.held()) == 0 && c.mayFailFor(e.Code) &&
 		(c.stepFailed() || c.canceledUnpaid() && cancellations[e.Code] != "")
 }

@@ -69,7 +69,7 @@ func (f FailCanceled) decide(c Charge) ([]Event, error) {
 	switch {
 	case c.Status == Failed:
 		return nil, nil
-	case c.Step(Payment) == StepDone:
+	case c.StepStatus(Payment) == StepDone:
 		return nil, fmt.Errorf("cancel a charge that is captured: %w", ErrFinished)
 	case code == "":
 		return nil, fmt.Errorf("cancel a charge without a request to cancel: %w", ErrOutOfOrder)

@@ -43,7 +43,7 @@ func (r RequestCharge) decide(c Charge) ([]Event, error) {
 		return nil, nil
 	}
 	event := ChargeRequested(r).frozen(slices.Concat(steps, subscribers))
-	if !event.admitted(c) {
+	if !event.allowedIn(c) {
 		return nil, fmt.Errorf("amount %d, fee %d: %w", r.Amount, r.Fee, ErrInvalid)
 	}
 	seen := make(map[string]bool, len(r.Items))

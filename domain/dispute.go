@@ -38,7 +38,7 @@ func (c Charge) Dispute(id string) (d Dispute, found bool) {
 	return Dispute{}, false
 }
 
-// changeDispute applies an event of a dispute. Each is an outcome to the merchant.
+// changeDispute applies an event of a dispute. Each is a webhook event.
 func (c *Charge) changeDispute(id string, change func(*Dispute)) {
 	for i := range c.Disputes {
 		if d := &c.Disputes[i]; d.ID == id {
@@ -71,9 +71,9 @@ func (e ChargeDisputed) apply(c *Charge) {
 	c.changeDispute(e.DisputeID, func(*Dispute) {})
 }
 
-func (e ChargeDisputed) admitted(c Charge) bool {
+func (e ChargeDisputed) allowedIn(c Charge) bool {
 	_, known := c.Dispute(e.DisputeID)
-	return !known && e.DisputeID != "" && e.Amount >= MinAmount && c.Terminal() && c.Step(Payment) == StepDone
+	return !known && e.DisputeID != "" && e.Amount >= MinAmount && c.Terminal() && c.StepStatus(Payment) == StepDone
 }
 
 // DisputeWithdrawn says that the provider took the disputed money, and its fee, from our balance.
@@ -88,7 +88,7 @@ func (e DisputeWithdrawn) apply(c *Charge) {
 	c.changeDispute(e.DisputeID, func(d *Dispute) { d.Withdrawn = e.Amount })
 }
 
-func (e DisputeWithdrawn) admitted(c Charge) bool {
+func (e DisputeWithdrawn) allowedIn(c Charge) bool {
 	d, known := c.Dispute(e.DisputeID)
 	return known && d.Withdrawn == 0 && e.Amount >= MinAmount && e.Fee >= 0
 }
@@ -110,7 +110,7 @@ func (e DisputeReinstated) apply(c *Charge) {
 	c.changeDispute(e.DisputeID, func(d *Dispute) { d.Reinstated = e.Amount })
 }
 
-func (e DisputeReinstated) admitted(c Charge) bool {
+func (e DisputeReinstated) allowedIn(c Charge) bool {
 	d, _ := c.Dispute(e.DisputeID)
 	return d.Reinstated == 0 && e.Amount >= MinAmount && e.Amount <= d.Withdrawn && e.Fee >= 0
 }
@@ -132,7 +132,7 @@ func (e DisputeClosed) apply(c *Charge) {
 	c.changeDispute(e.DisputeID, func(d *Dispute) { d.Status = e.Status })
 }
 
-func (e DisputeClosed) admitted(c Charge) bool {
+func (e DisputeClosed) allowedIn(c Charge) bool {
 	d, _ := c.Dispute(e.DisputeID)
 	return d.Status == DisputeOpen && e.Status != "" && e.Status != DisputeOpen && e.Amount == d.lostBy(e.Status)
 }
@@ -169,13 +169,13 @@ type ObserveDispute struct {
 }
 
 func (o ObserveDispute) decide(c Charge) ([]Event, error) {
-	if o.ID == "" || o.Amount.Currency != c.Amount.Currency || o.Reinstated > o.Withdrawn || c.Step(Payment) != StepDone {
+	if o.ID == "" || o.Amount.Currency != c.Amount.Currency || o.Reinstated > o.Withdrawn || c.StepStatus(Payment) != StepDone {
 		return nil, fmt.Errorf("dispute %q of %d %s, %d reinstated of %d: %w",
 			o.ID, o.Amount.Amount, o.Amount.Currency, o.Reinstated, o.Withdrawn, ErrMismatch)
 	}
 	var events []Event
 	observe := func(happened bool, e Event) {
-		if happened && e.admitted(c) {
+		if happened && e.allowedIn(c) {
 			events, c = append(events, e), Fold(c, e)
 		}
 	}

@@ -3,7 +3,7 @@
 //
 // A charge is the fold of its events (Fold). Decide takes a charge and a command and
 // returns the events that the command causes, or refuses it with a sentinel; the same
-// command repeated returns no events and no error. Replay is the fold that also checks
+// command repeated returns no events and no error. ValidateStream is the fold that also checks
 // that every event was legal at its version.
 //
 // An event is a type with methods: its stored name, what it changes, when it is legal

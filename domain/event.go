@@ -17,8 +17,8 @@ type Event interface {
 	// apply changes the charge, whose version is already that of the event. It never
 	// fails: what is stored has happened.
 	apply(c *Charge)
-	// admitted reports whether the event may be the next one of c.
-	admitted(c Charge) bool
+	// allowedIn reports whether the event may be the next one of c.
+	allowedIn(c Charge) bool
 }
 
 // poster is an event that posts to the accounts of c.
@@ -53,8 +53,8 @@ func request[E Event]() EventType {
 	return t
 }
 
-// outcome registers a type that the merchant is notified of: the end of a charge or refund,
-// the customer's action, or an event of a dispute.
+// outcome registers a webhook event: the outcome of a charge or refund, the reversal of a
+// refund, the customer's action, or an event of a dispute.
 func outcome[E Event](webhook string) EventType {
 	t := event[E]()
 	t.Webhook = webhook
@@ -144,26 +144,28 @@ func Details(e Event) map[string]any {
 	return details
 }
 
-// ErrIllegal is returned by Replay, wrapped, for a stream that no sequence of decisions
+// ErrIllegal is returned by ValidateStream, wrapped, for a stream that no sequence of decisions
 // could have made.
 var ErrIllegal = errors.New("illegal event")
 
-// Replay folds a whole stream and checks each event against the charge before it. It is
+// ValidateStream folds a whole stream and checks each event against the charge before it. It is
 // the auditor's fold; decisions use Fold, because what is stored has happened.
-func Replay(events []Event) (Charge, error) { return replay(events, func(Event) bool { return true }) }
+func ValidateStream(events []Event) (Charge, error) {
+	return validate(events, func(Event) bool { return true })
+}
 
 // CheckRequests returns ErrIllegal, wrapped, for a stream with a request that its charge did
-// not admit. Requests come from outside: a worker that carries them out checks them itself.
+// not allow. Requests come from outside: a worker that carries them out checks them itself.
 func CheckRequests(events []Event) error {
-	_, err := replay(events, func(e Event) bool { return registry[e.stored()].Request })
+	_, err := validate(events, func(e Event) bool { return registry[e.stored()].Request })
 	return err
 }
 
-func replay(events []Event, checked func(Event) bool) (Charge, error) {
+func validate(events []Event, checked func(Event) bool) (Charge, error) {
 	var c Charge
 	for i, e := range events {
 		_, opens := e.(ChargeRequested)
-		if checked(e) && (opens == c.Exists() || !e.admitted(c)) {
+		if checked(e) && (opens == c.Exists() || !e.allowedIn(c)) {
 			return c, fmt.Errorf("%w: %T at version %d", ErrIllegal, e, i+1)
 		}
 		c.Version++

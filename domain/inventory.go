@@ -23,8 +23,8 @@ type InventoryReserved struct {
 	Items []Item `json:"items" detail:"items"`
 }
 
-func (InventoryReserved) stored() string         { return "inventory.reserved.v1" }
-func (InventoryReserved) admitted(c Charge) bool { return c.due(Inventory) }
+func (InventoryReserved) stored() string          { return "inventory.reserved.v1" }
+func (InventoryReserved) allowedIn(c Charge) bool { return c.due(Inventory) }
 func (InventoryReserved) apply(c *Charge) {
 	c.setStep(Inventory, StepDone)
 	c.AttemptVersion = c.Version
@@ -37,7 +37,7 @@ type InventoryRejected struct {
 
 func (InventoryRejected) stored() string  { return "inventory.rejected.v1" }
 func (InventoryRejected) apply(c *Charge) { c.failStep(Inventory) }
-func (e InventoryRejected) admitted(c Charge) bool {
+func (e InventoryRejected) allowedIn(c Charge) bool {
 	return c.due(Inventory) && cancellations[e.Code] == ""
 }
 
@@ -46,16 +46,16 @@ type InventoryReleased struct {
 	Items []Item `json:"items" detail:"items"`
 }
 
-func (InventoryReleased) stored() string         { return "inventory.released.v1" }
-func (InventoryReleased) apply(c *Charge)        { c.setStep(Inventory, StepCompensated) }
-func (InventoryReleased) admitted(c Charge) bool { return c.mayRelease(Inventory) }
+func (InventoryReleased) stored() string          { return "inventory.released.v1" }
+func (InventoryReleased) apply(c *Charge)         { c.setStep(Inventory, StepCompensated) }
+func (InventoryReleased) allowedIn(c Charge) bool { return c.mayRelease(Inventory) }
 
 // ReserveInventory holds stock for the items of the charge.
 type ReserveInventory struct{}
 
 func (ReserveInventory) decide(c Charge) ([]Event, error) {
 	switch {
-	case c.Step(Inventory) != StepPending:
+	case c.StepStatus(Inventory) != StepPending:
 		return nil, nil // reserved, rejected, released or nothing to reserve
 	case !c.due(Inventory):
 		return nil, fmt.Errorf("reserve inventory: %w", ErrOutOfOrder)
@@ -68,10 +68,10 @@ type RejectInventory InventoryRejected
 
 func (r RejectInventory) decide(c Charge) ([]Event, error) {
 	switch {
-	case c.Step(Inventory) == StepFailed:
+	case c.StepStatus(Inventory) == StepFailed:
 		return nil, nil
 	case !c.due(Inventory):
-		return nil, fmt.Errorf("reject inventory that is %s: %w", c.Step(Inventory), ErrOutOfOrder)
+		return nil, fmt.Errorf("reject inventory that is %s: %w", c.StepStatus(Inventory), ErrOutOfOrder)
 	case cancellations[r.Code] != "":
 		return nil, fmt.Errorf("reject inventory as %s: %w", r.Code, ErrInvalid)
 	}

@@ -12,11 +12,11 @@ const (
 // whatever the provider's are.
 type Currency string
 
-// Step is what an amount of the currency must be a multiple of, in minor units, for
+// Increment is what an amount of the currency must be a multiple of, in minor units, for
 // the provider to move it. Stripe wants a last digit 0 where there are three decimals,
 // and moves whole ariary alone, which have two in ISO 4217.
 // Source: https://docs.stripe.com/currencies, "Three-decimal currencies".
-func (c Currency) Step() int64 {
+func (c Currency) Increment() int64 {
 	switch c {
 	case "BHD", "JOD", "KWD", "OMR", "TND":
 		return 10

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Notification is the subscriber that sends the merchant a webhook about each outcome.
+// Notification is the subscriber that sends the merchant the webhook of each webhook event.
 const Notification = "notification"
 
 var notification = Step{
@@ -17,7 +17,7 @@ var notification = Step{
 
 // notifies reports whether the merchant wants webhooks about the charge.
 func (c Charge) notifies() bool {
-	return slices.Contains([]StepStatus{StepPending, StepDone}, c.Step(Notification))
+	return slices.Contains([]StepStatus{StepPending, StepDone}, c.StepStatus(Notification))
 }
 
 // MerchantNotified says that the merchant's endpoint accepted the webhook about the event EventID,
@@ -29,8 +29,8 @@ type MerchantNotified struct {
 	Version int    `json:"version,omitempty" detail:"about_version"`
 }
 
-func (MerchantNotified) stored() string           { return "merchant.notified.v1" }
-func (e MerchantNotified) admitted(c Charge) bool { return c.NeedsWebhook(e.about(c)) }
+func (MerchantNotified) stored() string            { return "merchant.notified.v1" }
+func (e MerchantNotified) allowedIn(c Charge) bool { return c.NeedsWebhook(e.about(c)) }
 func (e MerchantNotified) apply(c *Charge) {
 	version := e.about(*c)
 	c.Unnotified = slices.DeleteFunc(c.Unnotified, func(v int) bool { return v == version })
@@ -39,7 +39,7 @@ func (e MerchantNotified) apply(c *Charge) {
 	}
 }
 
-// about is the version of the outcome that the webhook was about.
+// about is the version of the event that the webhook was about.
 func (e MerchantNotified) about(c Charge) int {
 	if e.Version == 0 {
 		return c.OutcomeVersion
@@ -47,8 +47,8 @@ func (e MerchantNotified) about(c Charge) int {
 	return e.Version
 }
 
-// NotifyMerchant records that the merchant accepted the webhook about the outcome at
-// Version, 0 for the charge's own.
+// NotifyMerchant records that the merchant accepted the webhook about the event at
+// Version, 0 for the charge's outcome.
 type NotifyMerchant MerchantNotified
 
 func (n NotifyMerchant) decide(c Charge) ([]Event, error) {
@@ -56,9 +56,8 @@ func (n NotifyMerchant) decide(c Charge) ([]Event, error) {
 	switch version := event.about(c); {
 	case c.NeedsWebhook(version):
 		return []Event{event}, nil
-	case c.outcomeAt(version):
-		return nil, nil
-	default:
+	case version < 1 || version > c.Version:
 		return nil, fmt.Errorf("notify before the outcome: %w", ErrOutOfOrder)
 	}
+	return nil, nil // it was notified, or has no webhook
 }

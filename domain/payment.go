@@ -30,30 +30,36 @@ const (
 type PaymentStarted struct {
 	Provider      string `json:"provider" detail:"provider"`
 	PaymentIntent string `json:"payment_intent" detail:"payment_intent"`
+	Lost          bool   `json:"lost,omitempty" detail:"lost"` // see Charge.LostIntent
 }
 
 func (PaymentStarted) stored() string { return "payment.started.v1" }
 func (e PaymentStarted) apply(c *Charge) {
-	c.PaymentIntent, c.AttemptVersion = e.PaymentIntent, c.Version
+	c.PaymentIntent, c.LostIntent, c.AttemptVersion = e.PaymentIntent, e.Lost, c.Version
 }
 
-func (e PaymentStarted) admitted(c Charge) bool {
-	return c.due(Payment) && !c.Started() && e.PaymentIntent != ""
+func (e PaymentStarted) allowedIn(c Charge) bool {
+	return (c.due(Payment) || e.Lost && c.StepStatus(Payment) == StepPending) && !c.Started() && e.PaymentIntent != ""
 }
 
-// PaymentAttemptFailed says that the key of a call will never answer it: the provider answered
-// with an error of its own (5xx), which it may have saved under the key, or the key belongs to
-// a request with other parameters (400), as a program of another version sends it. The next
-// call uses the id of this event as its new key.
+// PaymentAttemptFailed says that the key of a call will never answer it: the provider saved an
+// error of its own under the key (a 500, or a 5xx that it repeats), or the key belongs to a
+// request with other parameters (400), as a program of another version sends it. The next call
+// has another key.
 type PaymentAttemptFailed struct {
 	Stage      Stage  `json:"stage" detail:"stage"`
 	StatusCode int    `json:"status_code" detail:"provider_status"`
 	RequestID  string `json:"request_id,omitempty" detail:"provider_request"`
 }
 
-func (PaymentAttemptFailed) stored() string         { return "payment.attempt_failed.v1" }
-func (PaymentAttemptFailed) apply(c *Charge)        { c.AttemptVersion = c.Version }
-func (PaymentAttemptFailed) admitted(c Charge) bool { return c.due(Payment) }
+func (PaymentAttemptFailed) stored() string { return "payment.attempt_failed.v1" }
+func (e PaymentAttemptFailed) apply(c *Charge) {
+	c.AttemptVersion = c.Version
+	if e.Stage == StageCreate {
+		c.CreateFailures++
+	}
+}
+func (PaymentAttemptFailed) allowedIn(c Charge) bool { return c.due(Payment) }
 
 // PaymentCaptured says that the provider took the money.
 type PaymentCaptured struct {
@@ -66,8 +72,8 @@ type PaymentCaptured struct {
 
 func (PaymentCaptured) stored() string  { return "payment.captured.v1" }
 func (PaymentCaptured) apply(c *Charge) { c.setStep(Payment, StepDone) }
-func (e PaymentCaptured) admitted(c Charge) bool {
-	return c.due(Payment) && c.Started() && e.PaymentIntent == c.PaymentIntent &&
+func (e PaymentCaptured) allowedIn(c Charge) bool {
+	return c.mayEndPayment() && c.Started() && e.PaymentIntent == c.PaymentIntent &&
 		e.Amount == c.Amount.Amount && e.Currency == c.Amount.Currency && e.Fee == c.Fee
 }
 
@@ -77,13 +83,20 @@ func (e PaymentCaptured) post(b *chart, _ Charge) {
 	b.move(b.merchantPending(), b.feeRevenue(), e.Fee)
 }
 
-// PaymentDeclined says that the provider did not take the money and never will. At the provider
-// the payment intent, if there is one, is canceled.
+// PaymentDeclined says that the provider did not take the money and never will: it declined, or
+// payonce canceled the payment intent, on request or at the deadline. At the provider the
+// payment intent, if there is one, is canceled.
 type PaymentDeclined struct{ Failure }
 
-func (PaymentDeclined) stored() string           { return "payment.declined.v1" }
-func (PaymentDeclined) apply(c *Charge)          { c.failStep(Payment) }
-func (e PaymentDeclined) admitted(c Charge) bool { return c.due(Payment) && c.mayFailFor(e.Code) }
+func (PaymentDeclined) stored() string            { return "payment.declined.v1" }
+func (PaymentDeclined) apply(c *Charge)           { c.failStep(Payment) }
+func (e PaymentDeclined) allowedIn(c Charge) bool { return c.mayEndPayment() && c.mayFailFor(e.Code) }
+
+// mayEndPayment reports whether the provider may have ended the payment: it is due, or its intent
+// was lost, so the steps before it may have run for the lost charge.
+func (c Charge) mayEndPayment() bool {
+	return c.due(Payment) || c.LostIntent && c.StepStatus(Payment) == StepPending
+}
 
 // StartPayment records the provider's object before any money moves.
 type StartPayment PaymentStarted
@@ -92,9 +105,9 @@ func (s StartPayment) decide(c Charge) ([]Event, error) {
 	switch {
 	case c.Started():
 		return nil, nil // another worker was first: its intent is the charge's, ours is an orphan
-	case c.Step(Payment) != StepPending:
-		return nil, fmt.Errorf("start a payment that is %s: %w", c.Step(Payment), ErrFinished)
-	case !c.due(Payment):
+	case c.StepStatus(Payment) != StepPending:
+		return nil, fmt.Errorf("start a payment that is %s: %w", c.StepStatus(Payment), ErrFinished)
+	case !c.due(Payment) && !s.Lost:
 		return nil, fmt.Errorf("start a payment before the steps before it are done: %w", ErrOutOfOrder)
 	case s.PaymentIntent == "":
 		return nil, fmt.Errorf("start a payment without a payment intent: %w", ErrInvalid)
@@ -107,7 +120,7 @@ type FailAttempt PaymentAttemptFailed
 
 func (f FailAttempt) decide(c Charge) ([]Event, error) {
 	switch {
-	case c.Step(Payment) != StepPending:
+	case c.StepStatus(Payment) != StepPending:
 		return nil, nil // the payment has its outcome: the failed attempt no longer matters
 	case !c.due(Payment):
 		return nil, fmt.Errorf("fail an attempt before the steps before it are done: %w", ErrOutOfOrder)
@@ -127,10 +140,10 @@ func (p CapturePayment) decide(c Charge) ([]Event, error) {
 	case !c.Started() || p.PaymentIntent != c.PaymentIntent || p.Amount != c.Amount:
 		return nil, fmt.Errorf("captured %d %s by %s: %w",
 			p.Amount.Amount, p.Amount.Currency, p.PaymentIntent, ErrMismatch)
-	case c.Step(Payment) == StepDone:
+	case c.StepStatus(Payment) == StepDone:
 		return nil, nil
-	case c.Step(Payment) != StepPending:
-		return nil, fmt.Errorf("capture a payment that is %s: %w", c.Step(Payment), ErrFinished)
+	case c.StepStatus(Payment) != StepPending:
+		return nil, fmt.Errorf("capture a payment that is %s: %w", c.StepStatus(Payment), ErrFinished)
 	}
 	return []Event{
 		PaymentCaptured{
@@ -147,10 +160,10 @@ type DeclinePayment struct{ Failure Failure }
 
 func (d DeclinePayment) decide(c Charge) ([]Event, error) {
 	switch {
-	case c.Step(Payment) == StepFailed:
+	case c.StepStatus(Payment) == StepFailed:
 		return nil, nil
-	case c.Step(Payment) != StepPending:
-		return nil, fmt.Errorf("decline a payment that is %s: %w", c.Step(Payment), ErrFinished)
+	case c.StepStatus(Payment) != StepPending:
+		return nil, fmt.Errorf("decline a payment that is %s: %w", c.StepStatus(Payment), ErrFinished)
 	case !c.due(Payment):
 		return nil, fmt.Errorf("decline a payment before the steps before it are done: %w", ErrOutOfOrder)
 	case !c.mayFailFor(d.Failure.Code):

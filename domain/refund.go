@@ -45,10 +45,12 @@ type Refund struct {
 	// ProviderRefund is the provider's object; empty until it is known.
 	ProviderRefund string
 
-	// The versions of the events that requested the refund, opened its present attempt
-	// (the id of that event is the Idempotency-Key of the provider call), ended it, and
-	// reversed it after it had succeeded; 0 where there is none.
-	RequestVersion, AttemptVersion, OutcomeVersion, ReversalVersion int
+	// Failures is how many calls to create it failed at the provider.
+	Failures int
+
+	// The versions of the events that opened its present attempt, ended it, and reversed it after it
+	// had succeeded; 0 where there is none.
+	AttemptVersion, OutcomeVersion, ReversalVersion int
 }
 
 // Refund returns the refund with an id.
@@ -84,18 +86,10 @@ func (c Charge) Refunded() int64 { return c.sumOfRefunds(RefundStatusSucceeded) 
 // less the refunds that succeeded and those that are pending. A refund made outside may
 // take what a pending one asked for.
 func (c Charge) Left() int64 {
-	if c.Step(Payment) != StepDone {
+	if c.StepStatus(Payment) != StepDone {
 		return 0
 	}
 	return max(0, c.Amount.Amount-c.sumOfRefunds(RefundStatusSucceeded, RefundStatusPending))
-}
-
-// outcomeAt reports whether the merchant is notified of the event at a version: an outcome of
-// the charge or of one of its refunds, an event of a dispute, or the customer's action.
-func (c Charge) outcomeAt(version int) bool {
-	return version > 0 && (version == c.OutcomeVersion || version == c.ActionVersion || slices.ContainsFunc(c.Refunds, func(r Refund) bool {
-		return version == r.OutcomeVersion || version == r.ReversalVersion
-	}) || slices.ContainsFunc(c.Disputes, func(d Dispute) bool { return slices.Contains(d.Versions, version) }))
 }
 
 // pendingRefund returns a refund without outcome that an object of the provider may end: an
@@ -154,11 +148,11 @@ func (RefundRequested) stored() string { return "refund.requested.v1" }
 func (e RefundRequested) apply(c *Charge) {
 	c.Refunds = append(c.Refunds, Refund{
 		ID: e.RefundID, Amount: e.Amount, Reason: e.Reason, Notify: e.Notify,
-		Status: RefundStatusPending, RequestVersion: c.Version, AttemptVersion: c.Version,
+		Status: RefundStatusPending, AttemptVersion: c.Version,
 	})
 }
 
-func (e RefundRequested) admitted(c Charge) bool {
+func (e RefundRequested) allowedIn(c Charge) bool {
 	_, requested := c.Refund(e.RefundID)
 	return !requested && e.RefundID != "" && c.Terminal() && e.Amount >= MinAmount && e.Amount <= c.Left()
 }
@@ -167,8 +161,8 @@ func (e RefundRequested) post(b *chart, _ Charge) {
 	b.move(b.merchantPayable(), b.refundClearing(), e.Amount)
 }
 
-// RefundAttemptFailed is to a refund what PaymentAttemptFailed is to a payment: its id is
-// the key of the next call.
+// RefundAttemptFailed is to a refund what PaymentAttemptFailed is to a payment: the next
+// call has another Idempotency-Key, which counts the failed attempts of the refund.
 type RefundAttemptFailed struct {
 	RefundID   string `json:"refund_id" detail:"refund_id"`
 	StatusCode int    `json:"status_code" detail:"provider_status"`
@@ -179,10 +173,11 @@ func (RefundAttemptFailed) stored() string { return "refund.attempt_failed.v1" }
 func (e RefundAttemptFailed) apply(c *Charge) {
 	if i := c.indexOfRefund(e.RefundID); i >= 0 {
 		c.Refunds[i].AttemptVersion = c.Version
+		c.Refunds[i].Failures++
 	}
 }
 
-func (e RefundAttemptFailed) admitted(c Charge) bool {
+func (e RefundAttemptFailed) allowedIn(c Charge) bool {
 	_, pending := c.pendingRefund(e.RefundID, "")
 	return pending
 }
@@ -200,7 +195,7 @@ func (e RefundSucceeded) apply(c *Charge) {
 	c.endRefund(e.RefundID, RefundStatusSucceeded, e.ProviderRefund)
 }
 
-func (e RefundSucceeded) admitted(c Charge) bool {
+func (e RefundSucceeded) allowedIn(c Charge) bool {
 	r, pending := c.pendingRefund(e.RefundID, e.ProviderRefund)
 	return pending && e.Amount == r.Amount && e.ProviderRefund != ""
 }
@@ -226,9 +221,9 @@ func (e RefundObserved) apply(c *Charge) {
 	c.endRefund(e.RefundID, RefundStatusSucceeded, e.ProviderRefund)
 }
 
-func (e RefundObserved) admitted(c Charge) bool {
+func (e RefundObserved) allowedIn(c Charge) bool {
 	_, known := c.Refund(e.RefundID)
-	return !known && e.RefundID != "" && !c.endedBy(e.ProviderRefund) && c.Terminal() && c.Step(Payment) == StepDone &&
+	return !known && e.RefundID != "" && !c.endedBy(e.ProviderRefund) && c.Terminal() && c.StepStatus(Payment) == StepDone &&
 		e.Amount >= MinAmount && e.Amount <= c.Amount.Amount-c.Refunded()
 }
 
@@ -249,7 +244,7 @@ func (e RefundFailed) apply(c *Charge) {
 	c.endRefund(e.RefundID, RefundStatusFailed, e.ProviderRefund)
 }
 
-func (e RefundFailed) admitted(c Charge) bool {
+func (e RefundFailed) allowedIn(c Charge) bool {
 	_, pending := c.pendingRefund(e.RefundID, e.ProviderRefund)
 	return pending
 }
@@ -273,7 +268,7 @@ func (e RefundReversed) apply(c *Charge) {
 	c.endRefund(e.RefundID, RefundStatusFailed, e.ProviderRefund)
 }
 
-func (e RefundReversed) admitted(c Charge) bool {
+func (e RefundReversed) allowedIn(c Charge) bool {
 	r, _ := c.Refund(e.RefundID)
 	return r.Status == RefundStatusSucceeded && e.Amount == r.Amount && e.ProviderRefund == r.ProviderRefund
 }
@@ -300,7 +295,7 @@ func (r RequestRefund) decide(c Charge) ([]Event, error) {
 		event.Amount = left
 	}
 	switch {
-	case c.Step(Payment) != StepDone:
+	case c.StepStatus(Payment) != StepDone:
 		return nil, fmt.Errorf("refund a charge that is %s: %w", c.Status, ErrNotCaptured)
 	case r.RefundID == "" || event.Amount < 0:
 		return nil, fmt.Errorf("refund %q of %d: %w", r.RefundID, event.Amount, ErrInvalid)
@@ -352,7 +347,7 @@ func (v ResolveRefund) decide(c Charge) ([]Event, error) {
 		event = RefundFailed{RefundID: r.ID, ProviderRefund: v.ProviderRefund, Code: ProviderRefused, Message: v.Message}
 	}
 	switch {
-	case event.admitted(c):
+	case event.allowedIn(c):
 		return []Event{event}, nil
 	case v.Failed && r.Status == RefundStatusFailed:
 		return nil, nil
@@ -378,7 +373,7 @@ func (o ObserveRefund) decide(c Charge) ([]Event, error) {
 	switch {
 	case c.endedBy(o.ProviderRefund):
 		return nil, nil
-	case !event.admitted(c) || o.Amount.Currency != c.Amount.Currency:
+	case !event.allowedIn(c) || o.Amount.Currency != c.Amount.Currency:
 		return nil, fmt.Errorf("%d %s given back by %q, beside %d of %d %s: %w",
 			o.Amount.Amount, o.Amount.Currency, o.ProviderRefund, c.Refunded(), c.Amount.Amount, c.Amount.Currency, ErrMismatch)
 	}

@@ -117,11 +117,11 @@ func history(name string) []domain.Event {
 // in returns a charge in a state.
 func in(name string) domain.Charge { return domain.Fold(domain.Charge{ID: "ch_1"}, history(name)...) }
 
-// TestReplay_acceptsEveryState: the streams of the states are legal.
-func TestReplay_acceptsEveryState(t *testing.T) {
+// TestValidateStream_acceptsEveryState: the streams of the states are legal.
+func TestValidateStream_acceptsEveryState(t *testing.T) {
 	t.Parallel()
 	for _, s := range states {
-		if _, err := domain.Replay(history(s.name)); err != nil {
+		if _, err := domain.ValidateStream(history(s.name)); err != nil {
 			t.Errorf("%s: %v", s.name, err)
 		}
 	}

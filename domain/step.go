@@ -32,7 +32,7 @@ type Step struct {
 	// after the other one.
 	after Status
 
-	// pending reports whether a subscriber has yet to run for the outcome at a version; nil
+	// pending reports whether a subscriber has yet to run for the event at a version; nil
 	// where it runs once, for the outcome of the charge itself.
 	pending func(c Charge, version int) bool
 }
@@ -103,8 +103,8 @@ type StepState struct {
 	Status StepStatus `json:"status"`
 }
 
-// Step is the status of a step; empty if the charge does not have the step.
-func (c Charge) Step(name string) StepStatus {
+// StepStatus is the status of a step; empty if the charge does not have the step.
+func (c Charge) StepStatus(name string) StepStatus {
 	for _, s := range c.Steps {
 		if s.Name == name {
 			return s.Status
@@ -129,24 +129,24 @@ func (c Charge) Next() string {
 
 func (c Charge) due(step string) bool { return c.Next() == step }
 
-// Follows reports whether a subscriber has yet to run for the outcome at a version.
-func (c Charge) Follows(name string, version int) bool {
+// SubscriberPending reports whether a subscriber has yet to run for the event at a version.
+func (c Charge) SubscriberPending(name string, version int) bool {
 	s, _ := stepNamed(name)
 	if s.pending != nil {
 		return s.pending(c, version)
 	}
-	return c.Terminal() && version == c.OutcomeVersion && c.Step(name) == StepPending
+	return c.Terminal() && version == c.OutcomeVersion && c.StepStatus(name) == StepPending
 }
 
 // SubscribersOf are the names of the subscribers that get a message about the event at a
-// version: none unless it is an outcome. The notification gets one about each outcome.
+// version: none unless it is a webhook event. The notification gets one about each of them.
 func (c Charge) SubscribersOf(e Event, version int) []string {
 	if registry[TypeOf(e)].Webhook == "" {
 		return nil
 	}
 	var names []string
 	for _, s := range subscribers {
-		if s.Name == Notification || c.Follows(s.Name, version) {
+		if s.Name == Notification || c.SubscriberPending(s.Name, version) {
 			names = append(names, s.Name)
 		}
 	}
@@ -201,7 +201,7 @@ func (c *Charge) failStep(name string) {
 // skipSteps skips the steps that are still pending; subscribers follow a failure too.
 func (c *Charge) skipSteps() {
 	for _, s := range steps {
-		if c.Step(s.Name) == StepPending {
+		if c.StepStatus(s.Name) == StepPending {
 			c.setStep(s.Name, StepSkipped)
 		}
 	}

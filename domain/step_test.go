@@ -57,8 +57,8 @@ func TestChargeRequested_ofOldStreams(t *testing.T) {
 	if diff := cmp.Diff(want[1:2], only.View(time.Time{}).Steps); diff != "" {
 		t.Errorf("a view shows the frozen steps only (-want +got):\n%s", diff)
 	}
-	if only.Next() != domain.Payment || only.Step(domain.Inventory) != "" {
-		t.Errorf("next is %q, inventory is %q", only.Next(), only.Step(domain.Inventory))
+	if only.Next() != domain.Payment || only.StepStatus(domain.Inventory) != "" {
+		t.Errorf("next is %q, inventory is %q", only.Next(), only.StepStatus(domain.Inventory))
 	}
 }
 

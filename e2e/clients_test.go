@@ -5,11 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
-	"io"
-	"net/http"
-	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
@@ -80,9 +76,12 @@ func TestClientExample_killedAndCutOff_paysOnce(t *testing.T) {
 	if output, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build the example: %v\n%s", err, output)
 	}
-	l := newLine(t, d.APIs[0].URL(), 2)
+	l := &line{}
+	between, err := newGate(t.Context(), d.APIs[0].URL(), func() gateHook { return l.pass })
+	must(t, err)
+	t.Cleanup(between.close)
 	pay := func() *exec.Cmd {
-		c := exec.CommandContext(t.Context(), filepath.Join(folder, "example"), "--api", l.url, "--requests", filepath.Join(folder, "requests"), "17", "1000")
+		c := exec.CommandContext(t.Context(), filepath.Join(folder, "example"), "--api", between.url(), "--requests", filepath.Join(folder, "requests"), "17", "1000")
 		c.Env = append(os.Environ(), "PAYONCE_KEY="+d.Secrets.API)
 		return c
 	}
@@ -114,48 +113,23 @@ func TestClientExample_killedAndCutOff_paysOnce(t *testing.T) {
 	testrun.Same(t, "", []string{want, want}, paid)
 }
 
-// line stands between a client and an api. It delivers no answer to the first requests that
-// have a key.
+// line delivers no answer to the first two requests that have a key.
 type line struct {
-	url string
-
 	mu       sync.Mutex
 	requests []request // that the api has answered
 }
 
-func newLine(t *testing.T, api string, cut int) *line {
-	t.Helper()
-	to, err := url.Parse(api)
-	must(t, err)
-	l := &line{}
-	proxy := &httputil.ReverseProxy{
-		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) },
-		ModifyResponse: func(r *http.Response) error {
-			if r.Request.Header.Get("Idempotency-Key") == "" {
-				return nil
-			}
-			body, err := r.Request.GetBody()
-			must(t, err)
-			text, err := io.ReadAll(body)
-			must(t, err)
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			l.requests = append(l.requests, request{key: r.Request.Header.Get("Idempotency-Key"), body: text})
-			if len(l.requests) <= cut {
-				panic(http.ErrAbortHandler)
-			}
-			return nil
-		},
+func (l *line) pass(c *gateCall) failpoint.Fault {
+	key := c.request.Header.Get("Idempotency-Key")
+	if key == "" || c.side == failpoint.Before {
+		return failpoint.None
 	}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		text, _ := io.ReadAll(r.Body) // an unfinished one is the api's to refuse
-		r.Body = io.NopCloser(bytes.NewReader(text))
-		r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(text)), nil }
-		proxy.ServeHTTP(w, r)
-	}))
-	t.Cleanup(server.Close)
-	l.url = server.URL
-	return l
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.requests = append(l.requests, request{key: key, body: c.body}); len(l.requests) <= 2 {
+		return failpoint.Cut
+	}
+	return failpoint.None
 }
 
 func (l *line) sent() []request {

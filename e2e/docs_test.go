@@ -35,22 +35,29 @@ func TestManual_examples_areAnsweredAsShown(t *testing.T) {
 	}
 	for _, e := range examples {
 		r := readCurl(t, e.command, variables)
-		var got answer
-		diff := ""
-		if !await.Within(await.Stall, func() bool {
-			got = d.do(t, r)
-			diff = compare(t, e.answer, got)
-			return diff == "" || r.method != http.MethodGet
-		}) || diff != "" {
-			t.Fatalf("%s\nis answered (-manual +api):\n%s", e.command, diff)
-		}
-		if err := d.client.note(r.key, got); err != nil {
-			t.Error(err)
-		}
+		got := d.isAnswered(t, e.command, r, e.answer)
 		if variables["$CHARGE"] == "" {
 			variables["$CHARGE"] = got.Header.Get("Location")
 		}
 	}
+}
+
+// isAnswered sends the request of a command, which must be answered as a page shows. What is
+// read is read again until it is.
+func (d *deployment) isAnswered(t *testing.T, command string, r request, shown string) (got answer) {
+	t.Helper()
+	diff := ""
+	if !await.Within(await.Stall, func() bool {
+		got = d.do(t, r)
+		diff = compare(t, shown, got)
+		return diff == "" || r.method != http.MethodGet
+	}) || diff != "" {
+		t.Fatalf("%s\nis answered (-page +api):\n%s", command, diff)
+	}
+	if err := d.client.note(r.key, got); err != nil {
+		t.Error(err)
+	}
+	return got
 }
 
 // readExamples reads every command of the manual with the answer below it.
@@ -155,7 +162,7 @@ var howTos = []struct{ diff, tests, points string }{
 	// The call of the fraud service in both cases, and the commit of a rejection.
 	{"../docs/how-to/fraud_check.diff", "FraudCheck", "fraud approved/worker/POST /v1/fraud_checks|fraud rejected/worker/POST /v1/fraud_checks|" +
 		"fraud rejected/worker/insert ledger_events ×3, insert ledger_postings, update stock, update reservations, insert outbox, ending: insert inbox"},
-	{"../docs/how-to/loyalty_points.diff", "CreditPoints|TestRun_finds/a_success_without_its_points", "loyalty points/worker/POST /v1/loyalty_points"},
+	{"../docs/how-to/loyalty_points.diff", "CreditPoints|TestRun_reportsEachViolation/a_success_without_its_points", "loyalty points/worker/POST /v1/loyalty_points"},
 }
 
 var howTo = flag.Bool("how-to", false, "apply the diffs of docs/how-to to a copy of the tree, and test them")

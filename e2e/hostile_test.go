@@ -115,18 +115,7 @@ func (a attack) attempt(ctx context.Context, addr string) {
 // memory is the most resident memory that a process has had since the call before, in bytes.
 func memory(t *testing.T, p *fleet.Process) (most int64) {
 	t.Helper()
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.PID()))
-	if err != nil {
-		t.Skipf("the memory of a process cannot be read here: %v", err)
-	}
-	for line := range strings.Lines(string(status)) {
-		if kib, found := strings.CutPrefix(line, "VmHWM:"); found {
-			most, err = strconv.ParseInt(strings.Fields(kib)[0], 10, 64)
-		}
-	}
-	if err != nil || most == 0 {
-		t.Fatalf("the memory of the api is not known: %v\n%s", err, status)
-	}
+	most = memoryOf(t, p.PID(), "VmHWM")
 	if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", p.PID()), []byte("5"), 0o600); err != nil {
 		t.Logf("the most memory is that since the start: %v", err)
 	}

@@ -32,9 +32,9 @@ func mutants() []mutant {
 			"stock is taken in one commit, and its event is appended in another",
 			[]edit{
 				{
-					"fulfillment/run.go", "				s.keep(b, r.stream.Charge, e.Event)\n",
+					"fulfillment/run.go", "				s.queueRows(b, r.stream.Charge, e.Event)\n",
 					`				rows := &pgx.Batch{}
-				s.keep(rows, r.stream.Charge, e.Event)
+				s.queueRows(rows, r.stream.Charge, e.Event)
 				if rows.Len() > 0 {
 					if err := r.db.Commit(context.Background(), rows); err != nil {
 						return next, err
@@ -58,7 +58,7 @@ func mutants() []mutant {
 		}
 		err = r.process(ctx)
 		if err == nil {
-			err = f.deliver(ctx, r.stream, outcome, domain.EventTypeNamed(outcome.Type).Webhook)
+			err = f.deliver(ctx, r.stream, outcome)
 		}
 		return err
 `,
@@ -68,10 +68,13 @@ func mutants() []mutant {
 		},
 		{
 			"each delivery of a webhook has a new webhook-id",
-			[]edit{{
-				"fulfillment/notification.go", "ID: outcome.ID.String(), Body: body,",
-				"ID: outcome.ID.String() + time.Now().String()[20:26], Body: body,",
-			}},
+			[]edit{
+				{"fulfillment/notification.go", "\t\"errors\"\n", "\t\"errors\"\n\t\"time\"\n"},
+				{
+					"fulfillment/notification.go", "ID: outcome.ID.String(), Body: body,",
+					"ID: outcome.ID.String() + time.Now().String()[20:26], Body: body,",
+				},
+			},
 			byWalk("success/worker/POST /shop/webhooks/after/kill", "every outcome reached the merchant"),
 		},
 		{
@@ -97,7 +100,7 @@ func mutants() []mutant {
 			"each attempt creates a payment intent under a new key",
 			[]edit{
 				{
-					"fulfillment/payment.go", "CreateIntent(ctx, attemptKey(s),",
+					"fulfillment/payment.go", "CreateIntent(ctx, createKey(s),",
 					"CreateIntent(ctx, fmt.Sprint(time.Now().UnixNano()),",
 				},
 			},
@@ -141,18 +144,18 @@ func mutants() []mutant {
 		{
 			"a payment that waits is read after the deadline of its charge",
 			[]edit{{"fulfillment/wait.go", "			pause = min(pause, at.Sub(now))\n", ""}},
-			byTest("./fulfillment", "TestPatience", "until the deadline"),
+			byTest("./fulfillment", "TestProcessingWait_doublesItsReads", "until the deadline"),
 		},
 		{
 			"what banks take days for is read every second",
-			[]edit{{"fulfillment/wait.go", "		pause = min(max(now.Sub(since), firstLook), longestLook)\n", ""}},
-			byTest("./fulfillment", "TestPatience", "reads a second"),
+			[]edit{{"fulfillment/wait.go", "		pause = min(max(now.Sub(since), minReadInterval), maxReadInterval)\n", ""}},
+			byTest("./fulfillment", "TestProcessingWait_doublesItsReads", "reads a second"),
 		},
 		{
 			"a refund is sent under a new key each time, without reading the provider's list",
 			[]edit{
 				{
-					"fulfillment/refund.go", "	key := s.At(refund.AttemptVersion).ID.String()\n",
+					"fulfillment/refund.go", "	key := fmt.Sprintf(\"%s-%d\", refund.ID, refund.Failures)\n",
 					"	key := fmt.Sprint(time.Now().UnixNano())\n",
 				},
 				{
@@ -166,13 +169,13 @@ func mutants() []mutant {
 			"stock is returned before the failure is recorded, in a separate commit",
 			[]edit{
 				{
-					"fulfillment/run.go", "				s.keep(b, r.stream.Charge, e.Event)\n",
+					"fulfillment/run.go", "				s.queueRows(b, r.stream.Charge, e.Event)\n",
 					`				rows := b
 				_, released := e.Event.(domain.InventoryReleased)
 				if released {
 					rows = &pgx.Batch{}
 				}
-				s.keep(rows, r.stream.Charge, e.Event)
+				s.queueRows(rows, r.stream.Charge, e.Event)
 				if released && rows.Len() > 0 {
 					if err := r.db.Commit(context.Background(), rows); err != nil {
 						return next, err
@@ -224,7 +227,7 @@ func mutants() []mutant {
 		{
 			"an expired key is accepted as a new one",
 			[]edit{{"idempotency/store.go", "               and key = asked.value\n", "               and key = asked.value\n               and expires_at > clock_timestamp()\n"}},
-			byTest("./intake", "TestKeys/an expired key has an error of its own and never accepts a request", "want ErrExpired"),
+			byTest("./intake", "TestAcceptCharge_refusesAnExpiredKey/an expired key has an error of its own and never accepts a request", "want ErrExpired"),
 		},
 		{
 			"the fingerprint covers the raw bytes of the request",
@@ -257,7 +260,7 @@ func mutants() []mutant {
 		{
 			"the inbox deletes rows whose messages the outbox can still deliver",
 			[]edit{{"inbox/retention.go", "            and received_in < (select received_before from inbox_retention)\n", ""}},
-			byTest("./inbox", "TestSweep_keepsMessagesThatTheOutboxCanDeliver/a message goes when its message in the outbox has gone", "3 swept, want 0"),
+			byTest("./inbox", "TestDeleteExpired_keepsMessagesThatTheOutboxCanDeliver/a message goes when its message in the outbox has gone", "3 deleted, want 0"),
 		},
 		{
 			"the outbox is read beyond the oldest open transaction",
@@ -291,7 +294,7 @@ func mutants() []mutant {
 		{
 			"a commit is reported after its last statement, before Close",
 			[]edit{{
-				"groupcommit/committer.go", "	return c.closeCommit(u.ctx, conn, conn.SendBatch(u.ctx, b))\n}\n\nfunc notAcquired", `	results := conn.SendBatch(u.ctx, b)
+				"groupcommit/committer.go", "	return c.closeCommit(q.ctx, conn, conn.SendBatch(q.ctx, b))\n}\n\nfunc notAcquired", `	results := conn.SendBatch(q.ctx, b)
 	defer results.Close()
 	for range b.Len() {
 		if _, err := results.Exec(); err != nil {
@@ -323,20 +326,20 @@ func notAcquired`,
 		},
 		{
 			"a batch in a group commit writes as the tenant of the batch before it",
-			[]edit{{"groupcommit/join.go", "			setTenant(b, tenant)\n", ""}},
+			[]edit{{"groupcommit/group.go", "			setTenant(b, tenant)\n", ""}},
 			byTest("./groupcommit", "TestGroupCommit_writesEachBatchAsItsTenant", "written (-want +got)"),
 		},
 		{
 			"group commits lock rows in the order of arrival",
 			[]edit{{
-				"groupcommit/join.go",
-				"		return cmp.Or(cmp.Compare(a.table, b.table), a.row.compare(b.row))\n", "		return 0\n",
+				"groupcommit/group.go",
+				"		return cmp.Or(cmp.Compare(a.table, b.table), slices.CompareFunc(a.row, b.row, compareKeys))\n", "		return 0\n",
 			}},
 			byTest("./groupcommit", "TestGroupCommit_locksInOneOrder", "select deadlocks::text"),
 		},
 		{
 			"one statement inserts rows of several tenants",
-			[]edit{{"groupcommit/join.go", " && all[n].tenant == tenant", ""}},
+			[]edit{{"groupcommit/group.go", " && all[n].tenant == tenant", ""}},
 			byTest("./groupcommit", "TestGroupCommit_writesEachBatchAsItsTenant", "written (-want +got)"),
 		},
 		{
@@ -366,7 +369,7 @@ func notAcquired`,
 		},
 		{
 			"a refund made outside is looked for only after one of ours",
-			[]edit{{"fulfillment/refund.go", "r.unread && c.Step(domain.Payment) == domain.StepDone", "r.unread && c.Refunded() > 0"}},
+			[]edit{{"fulfillment/refund.go", "r.unread && c.StepStatus(domain.Payment) == domain.StepDone", "r.unread && c.Refunded() > 0"}},
 			byWalk("dashboard refund/worker/GET /v1/refunds/after/kill", "every refund is one of the ledger's"),
 		},
 		{

@@ -80,7 +80,7 @@ func TestOutput_holdsNoSecrets(t *testing.T) {
 		run([]string{"DATABASE_URL=" + d.Service, "ALLOW_PLAINTEXT=1"}, d.Payonce, args...)
 	}
 	secretFile := filepath.Join(t.TempDir(), "secret")
-	must(t, os.WriteFile(secretFile, []byte("whsec_cGxhbnRlZC1zZWNyZXQtNWUxYQ=="), 0o600))
+	must(t, os.WriteFile(secretFile, []byte("whsec_cGxhbnRlZC1zZWNyZXQtNWUxYQAAAAAA"), 0o600))
 	cli("seed", "--merchant=planted", "--api-key=sk_test_"+plantedWord, "--webhook-url=https://"+plantedWord+":"+plantedWord+"@shop.example/")
 	cli("seed", "--merchant=planted", "--api-key=sk_test_"+plantedWord, "--webhook-url=https://shop.example/"+plantedWord+"?token="+plantedWord, "--webhook-secret-file="+secretFile)
 	cli("seed", "--merchant=planted", "--api-key=sk_live_"+plantedWord)

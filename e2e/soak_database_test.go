@@ -108,11 +108,11 @@ var soak = flag.Bool("soak", false, "TestSoak in its long form, which takes minu
 func TestSoak(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]func(*testing.T){
-		"a key has one answer, whatever is killed":                               soakSameKey,
-		"what was acknowledged survives every stop of the database":              soakDatabase,
-		"the ledger is the same however often and in whatever order it was told": soakDelivery,
-		"charges end while the provider keeps others waiting":                    soakStall,
-		"memory stays flat over messages and requests":                           soakMemory,
+		"a key has one answer, whatever is killed":                  soakSameKey,
+		"what was acknowledged survives every stop of the database": soakDatabase,
+		"duplicated and reordered messages leave the same ledger":   soakDelivery,
+		"charges end while the provider keeps others waiting":       soakStall,
+		"memory stays flat over messages and requests":              soakMemory,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -106,6 +106,7 @@ type position struct {
 func (p *post) process(t *testing.T, orders []deliveryOrder) {
 	t.Helper()
 	d := p.d
+	await.Row(t, d.tables, `select count(*) = 2 from outbox_offsets`) // each reader has its row
 	p.hold(t)
 	charges := make([]string, len(orders))
 	for i, o := range orders {
@@ -262,7 +263,7 @@ func (p *post) ledger(t *testing.T) []string {
 	p.d.exec(t, `delete from outbox o using ledger_events e where e.event_id::text = o.message_id and e.txid <> o.transaction_id`)
 	const recorded = `
 select concat_ws(' ', r.data ->> 'order_id', e.version, e.type,
-                 e.data - array['payment_intent', 'refund_id', 'provider_refund', 'event_id', 'request_id'],
+                 e.data - array['reference', 'payment_intent', 'refund_id', 'provider_refund', 'event_id', 'request_id'],
                  (select string_agg(concat_ws(' ', p.debit, p.credit, p.amount, p.currency), ', ' order by p.debit, p.credit, p.amount)
                     from ledger_postings p
                    where p.stream_id = e.stream_id

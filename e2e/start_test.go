@@ -8,8 +8,6 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
-
-	"github.com/payonce/payonce/internal/postgres/local"
 )
 
 // TestStart_unsafeSettings_areRefused: a program that cannot run with its settings
@@ -22,21 +20,16 @@ func TestStart_unsafeSettings_areRefused(t *testing.T) {
 	if _, _, err := server.templates(t.Context(), b); err != nil { // makes the server's roles
 		t.Fatal(err)
 	}
-	_, unsafe := ownServer(t, local.Options{})
 	good := server.database(t, "start")
 	forgets := withParameters(t, good, map[string]string{"synchronous_commit": "off"})
-	fsyncOff := unsafe.database(t, "unsafe")
 	for _, c := range []struct{ name, program, setting, value, says string }{
 		{"an api without a database", b.API, "DATABASE_URL", "", "DATABASE_URL"},
-		{"an api on an address that is none", b.API, "HTTP_ADDR", "192.0.2.1:1", "HTTP_ADDR"},
 		{"an api whose database forgets commits", b.API, "DATABASE_URL", forgets, "synchronous_commit"},
-		{"an api whose server does not force its writes", b.API, "DATABASE_URL", fsyncOff, "fsync"},
 		{"an api that is a superuser", b.API, "ALLOW_PRIVILEGED_DATABASE_USER", "0", "is a superuser"},
 		{"a worker that is a superuser", b.Worker, "ALLOW_PRIVILEGED_DATABASE_USER", "", "is a superuser"},
 		{"a worker without the provider's key", b.Worker, "STRIPE_SECRET_KEY", "", "STRIPE_SECRET_KEY"},
 		{"a worker that forgets messages before they stop coming", b.Worker, "INBOX_RETENTION", "24h", "INBOX_RETENTION"},
 		{"a worker whose database forgets commits", b.Worker, "DATABASE_URL", forgets, "synchronous_commit"},
-		{"a worker whose server does not force its writes", b.Worker, "DATABASE_URL", fsyncOff, "fsync"},
 		{"a worker on a database without tables", b.Worker, "LEASE", "3s", "payonce migrate"},
 		{"a sandbox without a database", b.Sandbox, "DATABASE_URL", "", "DATABASE_URL"},
 	} {

@@ -41,11 +41,11 @@ func (r tutorial) follow(t *testing.T, command, shown string) {
 	switch {
 	case strings.HasPrefix(command, "export "), strings.HasPrefix(command, "go run ./cmd/payonce demo "):
 	case command == "pkill -STOP -x sandbox":
-		noError(t, r.Sandbox.Pause())
+		must(t, r.Sandbox.Pause())
 	case command == "pkill -CONT -x sandbox":
-		noError(t, r.Sandbox.Resume())
+		must(t, r.Sandbox.Resume())
 	case command == "kill -KILL $WORKER":
-		noError(t, r.holder(t).Kill())
+		must(t, r.holder(t).Kill())
 	case command == "go run ./cmd/payonce audit":
 		r.payonce(t, "audit") // exits with 1 if it finds something
 	case command == "go run ./cmd/payonce timeline ${CHARGE##*/}":
@@ -58,18 +58,7 @@ func (r tutorial) follow(t *testing.T, command, shown string) {
 func (r tutorial) curl(t *testing.T, command, shown string) {
 	t.Helper()
 	request := readCurl(t, command, r.variables)
-	var got answer
-	diff := ""
-	if !await.Within(await.Stall, func() bool {
-		got = r.do(t, request)
-		diff = compare(t, shown, got)
-		return diff == "" || request.method != http.MethodGet
-	}) || diff != "" {
-		t.Fatalf("%s\nis answered (-page +api):\n%s", command, diff)
-	}
-	if err := r.client.note(request.key, got); err != nil {
-		t.Error(err)
-	}
+	got := r.isAnswered(t, command, request, shown)
 	if request.method == http.MethodPost {
 		r.variables["$CHARGE"] = got.Header.Get("Location")
 	}
@@ -114,9 +103,4 @@ func (r tutorial) holder(t *testing.T) *fleet.Process {
 	}
 	t.Fatalf("no worker is process %q", r.variables["$WORKER"])
 	return nil
-}
-
-func noError(t *testing.T, err error) {
-	t.Helper()
-	must(t, err)
 }

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/robustness/failpoint"
 )
 
 // noPoints is all that a program does and that is no point of a walk, beside its
@@ -27,36 +26,45 @@ var noPoints = map[string]string{
 	"select end_stuck_sessions":    "every 5 s a worker looks for sessions that hold up others",
 	"due: update idempotency_keys": "the retention job deletes what has expired",
 	"passed: delete outbox":        "the same",
-	"expired: delete inbox":        "the same",
+	"delete inbox":                 "the same",
 	"delete inbox_quarantine":      "the same",
 }
 
 // onceOnly are round trips of which only the first in a life is a point: how many
 // there are is a matter of time. The projector folds what there is, in one page or in
 // several. A message is claimed, or starts on receipt, whichever comes first. Rings
-// are coalesced. A pool asks each new connection whether its server accepts writes.
+// are coalesced, and so are reads of streams. A pool asks each new connection whether its
+// server accepts writes.
 var onceOnly = []string{
-	"due: update inbox, select now from inbox",
+	"seen: select from from claimed, select now from inbox",
 	"select txid from ledger_events",
-	"select event_id from ledger_events",
+	"select stream_id from ledger_events",
 	"update projections, insert charge_list, insert account_balances",
 	"select pg_notify",
-	"show",
+	"select current_setting",
 }
 
-// course is the way of a scenario through a program, as it was recorded.
-type course struct {
+// unseen returns what of onceOnly is the name of no round trip.
+func unseen(recordings []recording) []string {
+	return slices.DeleteFunc(slices.Clone(onceOnly), func(name string) bool {
+		return slices.ContainsFunc(recordings, func(c recording) bool { return slices.Contains(c.trips, name) })
+	})
+}
+
+// recording is the round trips of a scenario through a program, in both of its runs.
+type recording struct {
 	scenario scenario
 	program  string
-	known    failpoint.Known
+	known    knownTrips
 	points   []planned
 	unstable []string // came in one recording and not in the other
+	trips    []string // the names of all round trips, points or not
 }
 
 // planned is a point with the one before it.
 type planned struct {
-	failpoint.Seen
-	behind failpoint.Point
+	seenPoint
+	behind crashPoint
 }
 
 // rest is what a program does when there is nothing to do. It is watched once.
@@ -64,14 +72,15 @@ type rest struct {
 	once    sync.Once
 	err     error
 	startup map[string]int // occurrences, by name
-	known   failpoint.Known
+	trips   []string       // the names of all round trips
+	known   knownTrips
 }
 
 // polls reports whether a round trip prepares a poll. It comes with the program's
 // start, though not always before the first request.
 func (r *rest) polls(name string) bool {
 	statement, prepares := strings.CutPrefix(name, "prepare ")
-	for poll := range r.known.Polls {
+	for poll := range r.known.polls {
 		if prepares && strings.TrimPrefix(poll, "select set_config, ") == statement {
 			return true
 		}
@@ -89,13 +98,13 @@ const (
 
 // awaitPolls waits until some round trip has come restPolls times more, and returns
 // what there is then.
-func awaitPolls(program string, plan *failpoint.Plan, since map[string]int) (all, empty map[string]int, err error) {
+func awaitPolls(program string, plan *crashPlan, since map[string]int) (all, empty map[string]int, err error) {
 	patience := walkStall
 	if program == "api" {
 		patience = apiRest
 	}
 	if !await.Within(patience, func() bool {
-		all, empty = plan.Idle()
+		all, empty = plan.idle()
 		for name, n := range all {
 			if n >= since[name]+restPolls {
 				return true
@@ -110,13 +119,13 @@ func awaitPolls(program string, plan *failpoint.Plan, since map[string]int) (all
 
 // watchRest starts a program with nothing to do, and counts twice: what it has done
 // more often the second time needs no charge.
-func (p *place) watchRest(ctx context.Context, program string, r *rest) error {
-	known := failpoint.Known{Polls: map[string]bool{}, Never: map[string]bool{}}
+func (p *testbed) watchRest(ctx context.Context, program string, r *rest) error {
+	known := knownTrips{polls: map[string]bool{}, never: map[string]bool{}}
 	for name := range noPoints {
-		known.Never[name] = true
+		known.never[name] = true
 	}
 	// What is learned below is for later plans: this one still reads its own.
-	plan := failpoint.NewPlan(failpoint.Aim{}, failpoint.Known{Never: maps.Clone(known.Never)}, nil)
+	plan := newCrashPlan(crashAim{}, knownTrips{never: maps.Clone(known.never)}, nil)
 	p.arm(program, plan)
 	defer p.disarm()
 	v := p.victim(program)
@@ -138,16 +147,16 @@ func (p *place) watchRest(ctx context.Context, program string, r *rest) error {
 	if err != nil {
 		return err
 	}
-	r.startup, r.known = map[string]int{}, known
+	r.startup, r.known, r.trips = map[string]int{}, known, slices.Collect(maps.Keys(second))
 	for name, n := range second {
 		switch {
-		case known.Never[name]:
+		case known.never[name]:
 		case n == first[name]:
 			r.startup[name] = n
 		case empty[name] > 0:
-			known.Polls[name] = true
+			known.polls[name] = true
 		default:
-			known.Never[name] = true
+			known.never[name] = true
 		}
 	}
 	return nil
@@ -156,38 +165,40 @@ func (p *place) watchRest(ctx context.Context, program string, r *rest) error {
 // record runs a scenario with nothing armed, twice. Points are what came up both
 // times. Those of the program's start are a scenario of their own, since they are
 // the same in all.
-func (p *place) record(ctx context.Context, way course, r *rest) (own, start course, err error) {
-	var takes [2]map[failpoint.Point]bool
-	var last []failpoint.Seen
+func (p *testbed) record(ctx context.Context, way recording, r *rest) (own, start recording, err error) {
+	var takes [2]map[crashPoint]bool
+	var last []seenPoint
 	for i := range takes {
-		result, err := p.run(ctx, way, failpoint.Aim{}, 0)
+		result, err := p.run(ctx, way, crashAim{}, 0)
 		if err != nil {
 			return own, start, err
 		}
 		if len(result.violations) > 0 {
 			return own, start, fmt.Errorf("with nothing armed: %q", result.violations)
 		}
-		takes[i], last = map[failpoint.Point]bool{}, result.points
+		takes[i], last = map[crashPoint]bool{}, result.points
+		way.trips = append(way.trips, result.trips...)
 		for _, seen := range last {
-			if seen.Occurrence == 1 || !slices.Contains(onceOnly, seen.Name) {
-				takes[i][seen.Point] = true
+			if seen.occurrence == 1 || !slices.Contains(onceOnly, seen.name) {
+				takes[i][seen.crashPoint] = true
 			}
 		}
 	}
+	way.trips = append(way.trips, r.trips...)
 	own, start = way, way
 	start.scenario.name = "start"
-	behind := failpoint.Point{}
+	behind := crashPoint{}
 	for _, seen := range last {
-		point := planned{Seen: seen, behind: behind}
+		point := planned{seenPoint: seen, behind: behind}
 		switch {
-		case !takes[0][seen.Point] || !takes[1][seen.Point]:
+		case !takes[0][seen.crashPoint] || !takes[1][seen.crashPoint]:
 			continue // and nothing stands behind what may not come
-		case seen.Occurrence <= r.startup[seen.Name] || r.polls(seen.Name):
+		case seen.occurrence <= r.startup[seen.name] || r.polls(seen.name):
 			start.points = append(start.points, point)
 		default:
 			own.points = append(own.points, point)
 		}
-		behind = seen.Point
+		behind = seen.crashPoint
 	}
 	for i, take := range takes {
 		for point := range take {

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -20,18 +22,19 @@ type runResult struct {
 	fired      bool
 	again      bool // the second crash fired too
 	gaveUp     bool // the rival of a paused victim could not finish
-	points     []failpoint.Seen
+	points     []seenPoint
+	trips      []string // the names of all round trips
 	took       time.Duration
 }
 
 // running is one run: a job, a victim and a plan.
 type running struct {
-	*place
+	*testbed
 	program string
 	job     job
-	aim     failpoint.Aim
+	aim     crashAim
 	second  int // the point of the recovery after which it is killed again; 0 for never
-	known   failpoint.Known
+	known   knownTrips
 	victim  *victim
 	ctx     context.Context //nolint:containedctx // a fault is injected on a connection's own goroutine
 
@@ -43,25 +46,28 @@ type running struct {
 	first  answer
 	result runResult
 	errs   []error
-	plans  []*failpoint.Plan
+	plans  []*crashPlan
 }
 
 // run does one job with one plan against a program that has just been started.
 // Errors are of the harness itself; what is wrong with the service is in the
 // result.
-func (p *place) run(ctx context.Context, c course, aim failpoint.Aim, second int) (runResult, error) {
+func (p *testbed) run(ctx context.Context, c recording, aim crashAim, second int) (runResult, error) {
 	begun := time.Now()
 	p.runs++
+	if _, err := p.tables.Exec(ctx, setOneChargePerOrder, false); err != nil {
+		return runResult{}, fmt.Errorf("prepare: %w", err)
+	}
 	j, err := c.scenario.prepare(ctx, p)
 	if err != nil {
 		return runResult{}, fmt.Errorf("prepare: %w", err)
 	}
 	r := &running{
-		place: p, program: c.program, job: j, aim: aim, second: second, known: c.known, ctx: ctx,
+		testbed: p, program: c.program, job: j, aim: aim, second: second, known: c.known, ctx: ctx,
 		victim: p.victim(c.program),
 	}
-	plan := failpoint.NewPlan(aim, c.known, r.inject)
-	r.plans = []*failpoint.Plan{plan}
+	plan := newCrashPlan(aim, c.known, r.inject)
+	r.plans = []*crashPlan{plan}
 	if c.program == "worker" {
 		if err := r.send(ctx, nil); err != nil {
 			return runResult{}, err
@@ -85,9 +91,11 @@ func (p *place) run(ctx context.Context, c course, aim failpoint.Aim, second int
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.result.points = plan.Points()
-	r.result.fired = plan.Fired() && !r.missed.Load()
-	r.result.again = len(r.plans) > 1 && r.plans[1].Fired()
+	r.result.points = plan.seen()
+	all, _ := plan.idle()
+	r.result.trips = slices.Collect(maps.Keys(all))
+	r.result.fired = plan.fired() && !r.missed.Load()
+	r.result.again = len(r.plans) > 1 && r.plans[1].fired()
 	r.result.took = time.Since(begun)
 	return r.result, errors.Join(append(r.errs, err)...)
 }
@@ -171,7 +179,7 @@ const (
 // happen.
 func (r *running) settle(ctx context.Context) {
 	rest := calm
-	if r.aim.Fault == failpoint.Pause {
+	if r.aim.fault == faultPause {
 		rest = calmAfterPause
 	}
 	_ = await.Within(walkStall, func() bool { return r.injecting.Load() == 0 || ctx.Err() != nil })
@@ -187,7 +195,7 @@ func (r *running) ended() (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, plan := range r.plans {
-		n += plan.Ended()
+		n += plan.ended()
 	}
 	return n
 }
@@ -203,10 +211,10 @@ func (r *running) inject(f failpoint.Fault) {
 	if r.job.twice {
 		r.sendElsewhere(300 * time.Millisecond)
 	}
-	if f == failpoint.Kill {
+	if f == faultKill {
 		r.killed(r.second)
 	}
-	if f == failpoint.Pause {
+	if f == faultPause {
 		r.paused()
 	}
 }
@@ -214,7 +222,7 @@ func (r *running) inject(f failpoint.Fault) {
 // killed kills the victim. Its next life is watched by a plan of its own, which
 // may kill it once more.
 func (r *running) killed(second int) {
-	next := failpoint.NewPlan(failpoint.Aim{Nth: second, Fault: failpoint.Kill}, r.known, func(failpoint.Fault) {
+	next := newCrashPlan(crashAim{nth: second, fault: faultKill}, r.known, func(failpoint.Fault) {
 		r.killed(0)
 	})
 	r.signaled(syscall.SIGKILL)

@@ -18,7 +18,7 @@ type scenario struct {
 	name     string
 	programs []string // those that have points in it
 	// prepare does what lies before, with nothing armed.
-	prepare func(context.Context, *place) (job, error)
+	prepare func(context.Context, *testbed) (job, error)
 }
 
 // job is what a run of a scenario has to do: one request, until it is answered.
@@ -28,7 +28,7 @@ type job struct {
 	// twice sends the request to another api too, while the fault is injected.
 	twice bool
 	// before the worker starts, after the request was answered.
-	before func(context.Context, *place) error
+	before func(context.Context, *testbed) error
 	// path is where the outcome is shown; the answer's Location where empty.
 	path         string
 	status, code string // of the outcome, and of its failure
@@ -37,35 +37,35 @@ type job struct {
 func scenarios() []scenario {
 	both := []string{"api", "worker"}
 	return []scenario{
-		{"success", both, func(context.Context, *place) (job, error) {
+		{"success", both, func(context.Context, *testbed) (job, error) {
 			return charged(newOrder(visa), "succeeded", "")
 		}},
-		{"declined", both, func(context.Context, *place) (job, error) {
+		{"declined", both, func(context.Context, *testbed) (job, error) {
 			return charged(newOrder(cardDeclined), "failed", "card_declined")
 		}},
-		{"refused", both, func(context.Context, *place) (job, error) {
+		{"refused", both, func(context.Context, *testbed) (job, error) {
 			return charged(newOrder(nobodysCard), "failed", "provider_refused")
 		}},
-		{"out of stock", both, func(context.Context, *place) (job, error) {
+		{"out of stock", both, func(context.Context, *testbed) (job, error) {
 			return charged(newOrder(visa, item{"tshirt", 1_000_000}), "failed", "out_of_stock")
 		}},
 		{"refund", both, refundOfAPaidCharge},
-		{"dashboard refund", both, outside("charge.refunded", "partially_refunded", func(ctx context.Context, p *place, intent string) error {
+		{"dashboard refund", both, outside("charge.refunded", "partially_refunded", func(ctx context.Context, p *testbed, intent string) error {
 			return p.sandbox().Refund(ctx, intent, 400)
 		})},
-		{"dispute", both, outside("charge.dispute.closed", "succeeded", func(ctx context.Context, p *place, intent string) error {
+		{"dispute", both, outside("charge.dispute.closed", "succeeded", func(ctx context.Context, p *testbed, intent string) error {
 			return p.sandbox().Dispute(ctx, intent, "lost")
 		})},
 		{"one charge per order", both, heldOrder},
 		{"cancel", both, canceledCharge},
-		{"duplicate request", []string{"api"}, func(context.Context, *place) (job, error) {
+		{"duplicate request", []string{"api"}, func(context.Context, *testbed) (job, error) {
 			j, err := charged(newOrder(visa), "succeeded", "")
 			j.twice = true
 			return j, err
 		}},
 		{"duplicate message", []string{"worker"}, redeliveredCharge},
 		{"provider event", both, chargeWithAnEvent},
-		{"action timed out", []string{"worker"}, func(context.Context, *place) (job, error) {
+		{"action timed out", []string{"worker"}, func(context.Context, *testbed) (job, error) {
 			return charged(newAction(), "failed", "authentication_timeout")
 		}},
 		{"authenticated", []string{"worker"}, authenticatedCharge},
@@ -82,7 +82,7 @@ func charged(o order, status, code string) (job, error) {
 const paidAhead = 12
 
 // takePaid returns a charge that succeeded before.
-func (p *place) takePaid(ctx context.Context) (string, error) {
+func (p *testbed) takePaid(ctx context.Context) (string, error) {
 	if len(p.paid) == 0 {
 		for range paidAhead {
 			c, err := p.client.accept(ctx, newOrder(visa))
@@ -101,20 +101,20 @@ func (p *place) takePaid(ctx context.Context) (string, error) {
 }
 
 // refundOfAPaidCharge asks for a part of a charge.
-func refundOfAPaidCharge(ctx context.Context, p *place) (job, error) {
+func refundOfAPaidCharge(ctx context.Context, p *testbed) (job, error) {
 	id, err := p.takePaid(ctx)
 	return job{request: refundRequest(id, 400), answer: http.StatusAccepted, status: "succeeded"}, err
 }
 
 // outside is a paid charge whose money moves outside the service. The provider's event about
 // it says no more than that there is something new.
-func outside(event, status string, moves func(context.Context, *place, string) error) func(context.Context, *place) (job, error) {
-	return func(ctx context.Context, p *place) (job, error) {
+func outside(event, status string, moves func(context.Context, *testbed, string) error) func(context.Context, *testbed) (job, error) {
+	return func(ctx context.Context, p *testbed) (job, error) {
 		id, err := p.takePaid(ctx)
 		if err != nil {
 			return job{}, err
 		}
-		books, err := p.sandbox().Books(ctx)
+		books, err := p.books(ctx)
 		if err != nil {
 			return job{}, err
 		}
@@ -128,7 +128,7 @@ func outside(event, status string, moves func(context.Context, *place, string) e
 }
 
 // canceledCharge is canceled before a worker has processed it.
-func canceledCharge(ctx context.Context, p *place) (job, error) {
+func canceledCharge(ctx context.Context, p *testbed) (job, error) {
 	c, err := p.client.accept(ctx, newOrder(visa))
 	return job{
 		request: request{path: "/v1/charges/" + c.ID + "/cancel", key: unique(), body: []byte(`{}`)},
@@ -136,19 +136,15 @@ func canceledCharge(ctx context.Context, p *place) (job, error) {
 	}, err
 }
 
+// setOneChargePerOrder is false again when the next run begins.
 const setOneChargePerOrder = `update merchants set one_charge_per_order = $1`
 
 // heldOrder is declined, so its order is held and freed.
-func heldOrder(ctx context.Context, p *place) (job, error) {
+func heldOrder(ctx context.Context, p *testbed) (job, error) {
 	if _, err := p.tables.Exec(ctx, setOneChargePerOrder, true); err != nil {
 		return job{}, err
 	}
-	j, err := charged(newOrder(cardDeclined), "failed", "card_declined")
-	j.before = func(ctx context.Context, p *place) error {
-		_, err := p.tables.Exec(ctx, setOneChargePerOrder, false)
-		return err
-	}
-	return j, err
+	return charged(newOrder(cardDeclined), "failed", "card_declined")
 }
 
 // redeliver moves the group's offset back to before the last n messages.
@@ -167,9 +163,9 @@ update outbox_offsets f
 returning 1`
 
 // redeliveredCharge has succeeded, and its messages come once more.
-func redeliveredCharge(_ context.Context, _ *place) (job, error) {
+func redeliveredCharge(_ context.Context, _ *testbed) (job, error) {
 	j, err := charged(newOrder(visa), "succeeded", "")
-	j.before = func(ctx context.Context, p *place) error {
+	j.before = func(ctx context.Context, p *testbed) error {
 		if err := p.finishAll(ctx); err != nil {
 			return err
 		}
@@ -182,7 +178,7 @@ func redeliveredCharge(_ context.Context, _ *place) (job, error) {
 
 // chargeWithAnEvent is a charge about which the provider sends an event before it was
 // processed. The event only wakes the worker.
-func chargeWithAnEvent(ctx context.Context, p *place) (job, error) {
+func chargeWithAnEvent(ctx context.Context, p *testbed) (job, error) {
 	c, err := p.client.accept(ctx, newOrder(visa))
 	event := intentEvent("payment_intent.succeeded", c.ID)
 	return job{
@@ -198,7 +194,7 @@ select exists (select from inbox where ordering_key = $1 and receiver = 'fulfill
 
 // authenticatedCharge has waited for its customer, who has authenticated since. The provider's
 // event wakes it.
-func authenticatedCharge(ctx context.Context, p *place) (job, error) {
+func authenticatedCharge(ctx context.Context, p *testbed) (job, error) {
 	c, err := p.client.accept(ctx, newAction())
 	if err != nil {
 		return job{}, err

@@ -43,7 +43,7 @@ func TestWalk(t *testing.T) {
 	w := newWalker(t, binaries(t))
 	wanted := func(string, string) bool { return true }
 	if *walkWhat == "" {
-		w.grounds.lanes = sampleLanes
+		w.environment.parallelRuns = sampleParallelRuns
 		one := scenarios()[rand.New(rand.NewPCG(seed, 1)).IntN(len(scenarios()))].name
 		wanted = func(scenario, _ string) bool { return scenario == one || scenario == "start" && one == "success" }
 		t.Logf("sampled scenario: %s; not run: all others (-walk=points runs every point of every scenario)", one)
@@ -55,27 +55,30 @@ func TestWalk(t *testing.T) {
 			})
 		}
 	}
-	courses, err := w.courses(t.Context(), wanted)
+	recordings, err := w.recordings(t.Context(), wanted)
 	must(t, err)
-	show(t, courses)
-	targets, err := chosen(courses, *walkWhat, rand.New(rand.NewPCG(seed, 0)))
+	show(t, recordings)
+	if missing := unseen(recordings); *walkWhat == "points" && len(missing) > 0 {
+		t.Errorf("no round trip has these names of onceOnly: %q", missing)
+	}
+	targets, err := chosen(recordings, *walkWhat, rand.New(rand.NewPCG(seed, 0)))
 	must(t, err)
-	t.Logf("recorded %d courses in %.1f s; -walk-seed=%d", len(courses), time.Since(begun).Seconds(), seed)
-	if err := w.walk(t.Context(), courses, targets); err != nil {
+	t.Logf("made %d recordings in %.1f s; -walk-seed=%d", len(recordings), time.Since(begun).Seconds(), seed)
+	if err := w.walk(t.Context(), recordings, targets); err != nil {
 		t.Error(err)
 	}
 	var table strings.Builder
-	w.print(&table, courses, time.Since(begun))
-	t.Logf("the crash walk, -walk-seed=%d\n%s%s", seed, table.String(), notRun(courses, targets))
+	w.print(&table, recordings, time.Since(begun))
+	t.Logf("the crash walk, -walk-seed=%d\n%s%s", seed, table.String(), notRun(recordings, targets))
 }
 
 // show lists the points, for -v.
-func show(t *testing.T, courses []course) {
+func show(t *testing.T, recordings []recording) {
 	t.Helper()
-	for _, c := range courses {
+	for _, c := range recordings {
 		var b strings.Builder
 		for _, point := range c.points {
-			fmt.Fprintf(&b, "\n  %s", point.Point)
+			fmt.Fprintf(&b, "\n  %s", point.crashPoint)
 		}
 		t.Logf("%s/%s: %d points%s", c.scenario.name, c.program, len(c.points), b.String())
 		if len(c.unstable) > 0 {
@@ -85,16 +88,16 @@ func show(t *testing.T, courses []course) {
 }
 
 // chosen are the targets of a walk.
-func chosen(courses []course, what string, rng *rand.Rand) ([]target, error) {
+func chosen(recordings []recording, what string, rng *rand.Rand) ([]target, error) {
 	var targets []target
-	for _, c := range courses {
+	for _, c := range recordings {
 		switch what {
 		case "all":
 			targets = append(targets, everything(c)...)
 		case "pairs":
 			targets = append(targets, pairsOf(c)...)
 		case "":
-			targets = append(targets, sampleOf(c, rng, max(1, pointsOf(courses)/sampleSize))...)
+			targets = append(targets, sampleOf(c, rng, max(1, pointsOf(recordings)/sampleSize))...)
 		case "points":
 			targets = append(targets, sampleOf(c, rng, 1)...)
 		default:
@@ -119,20 +122,20 @@ func chosen(courses []course, what string, rng *rand.Rand) ([]target, error) {
 	return targets, nil
 }
 
-func pointsOf(courses []course) (n int) {
-	for _, c := range courses {
+func pointsOf(recordings []recording) (n int) {
+	for _, c := range recordings {
 		n += len(c.points)
 	}
 	return n
 }
 
 // notRun says what a walk leaves out.
-func notRun(courses []course, targets []target) string {
+func notRun(recordings []recording, targets []target) string {
 	all, pairs, run := 0, 0, map[string]bool{}
 	for _, t := range targets {
 		run[t.String()] = true
 	}
-	for _, c := range courses {
+	for _, c := range recordings {
 		for _, t := range everything(c) {
 			all += number(!run[t.String()])
 		}
@@ -144,16 +147,16 @@ func notRun(courses []course, targets []target) string {
 		"several requests at a time (the soaks), power cuts, broken disks, a provider that breaks its contract", all, pairs)
 }
 
-// newWalker makes the grounds of a walk, until the test ends.
+// newWalker makes the environment of a walk, until the test ends.
 func newWalker(t *testing.T, programs fleet.Binaries) *walker {
 	t.Helper()
-	g := &grounds{on: sharedServer(t), programs: programs, sound: binaries(t), dir: t.TempDir(), lanes: lanes}
+	g := &environment{on: sharedServer(t), programs: programs, sound: binaries(t), dir: t.TempDir(), parallelRuns: parallelRuns}
 	t.Cleanup(func() {
 		if err := g.close(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)
 		}
 	})
-	return &walker{grounds: g, report: t.Errorf}
+	return &walker{environment: g, report: t.Errorf}
 }
 
 // hunt does the run of an address with programs of the caller's choice, -walk-times
@@ -162,18 +165,18 @@ func newWalker(t *testing.T, programs fleet.Binaries) *walker {
 func hunt(t *testing.T, programs fleet.Binaries, address string) (violations [][]string, fired bool) {
 	t.Helper()
 	w := newWalker(t, programs)
-	courses, err := w.courses(t.Context(), func(scenario, program string) bool {
+	recordings, err := w.recordings(t.Context(), func(scenario, program string) bool {
 		return strings.HasPrefix(address, scenario+"/"+program+"/")
 	})
 	if err != nil {
 		return [][]string{{err.Error()}}, false
 	}
-	targets, err := chosen(courses, address, rand.New(rand.NewPCG(1, 1)))
+	targets, err := chosen(recordings, address, rand.New(rand.NewPCG(1, 1)))
 	must(t, err)
 	var mu sync.Mutex
 	fired = true
-	err = each(t.Context(), w.grounds, targets, func(ctx context.Context, p *place, target target) error {
-		result, err := p.walkTo(ctx, courses[0], target)
+	err = each(t.Context(), w.environment, targets, func(ctx context.Context, p *testbed, target target) error {
+		result, err := p.walkTo(ctx, recordings[0], target)
 		if err != nil {
 			// A mutant may break what comes before its point, too.
 			result.violations = append(result.violations, err.Error())
@@ -194,7 +197,7 @@ func hunt(t *testing.T, programs fleet.Binaries, address string) (violations [][
 type target struct {
 	scenario string
 	program  string
-	point    failpoint.Point
+	point    crashPoint
 	side     failpoint.Side
 	fault    failpoint.Fault
 	second   int // after this point of the recovery it is killed again; 0 for never
@@ -213,16 +216,16 @@ func (t target) String() string {
 // isAt reports whether an address is the target's own, or that of its point, or of its
 // scenario and program. A second crash has an address of its own alone.
 func (t target) isAt(address string) bool {
-	course := t.scenario + "/" + t.program
-	return t.String() == address || t.second == 0 && (address == course || address == course+"/"+t.point.String())
+	recording := t.scenario + "/" + t.program
+	return t.String() == address || t.second == 0 && (address == recording || address == recording+"/"+t.point.String())
 }
 
-// everything are all runs of a course with one fault.
-func everything(c course) []target {
+// everything are all runs of a recording with one fault.
+func everything(c recording) []target {
 	var all []target
 	for _, point := range c.points {
 		for _, side := range []failpoint.Side{failpoint.Before, failpoint.After} {
-			for _, fault := range failpoint.Faults(point.Kind, side) {
+			for _, fault := range faultsAt(point.kind, side) {
 				all = append(all, c.target(point, side, fault))
 			}
 		}
@@ -230,8 +233,8 @@ func everything(c course) []target {
 	return all
 }
 
-func (c course) target(point planned, side failpoint.Side, fault failpoint.Fault) target {
-	return target{scenario: c.scenario.name, program: c.program, point: point.Point, side: side, fault: fault}
+func (c recording) target(point planned, side failpoint.Side, fault failpoint.Fault) target {
+	return target{scenario: c.scenario.name, program: c.program, point: point.crashPoint, side: side, fault: fault}
 }
 
 // Shares of a sample, of 100 points of it: a crash or a cut comes to each, what takes
@@ -242,15 +245,15 @@ const (
 	sampledPairs  = 3
 )
 
-// sampleOf hits one point in so many of a course, from a random first one, with sides
-// and faults that rotate along the course and from seed to seed, and some of them once
+// sampleOf hits one point in so many of a recording, from a random first one, with sides
+// and faults that rotate along the recording and from seed to seed, and some of them once
 // more.
-func sampleOf(c course, rng *rand.Rand, every int) []target {
+func sampleOf(c recording, rng *rand.Rand, every int) []target {
 	turn := rng.IntN(4)
 	var sample []target
 	for i := rng.IntN(every); i < len(c.points); i += every {
 		point, n := c.points[i], i/every+turn
-		side, fault := failpoint.Before, failpoint.Kill
+		side, fault := failpoint.Before, faultKill
 		if n%2 == 1 {
 			side = failpoint.After
 		}
@@ -259,14 +262,14 @@ func sampleOf(c course, rng *rand.Rand, every int) []target {
 		}
 		sample = append(sample, c.target(point, side, fault))
 		side = []failpoint.Side{failpoint.Before, failpoint.After}[rng.IntN(2)]
-		if errs := failpoint.Faults(point.Kind, side)[3:]; len(errs) > 0 && rng.IntN(100) < sampledErrors {
+		if errs := faultsAt(point.kind, side)[3:]; len(errs) > 0 && rng.IntN(100) < sampledErrors {
 			sample = append(sample, c.target(point, side, errs[rng.IntN(len(errs))]))
 		}
 		if rng.IntN(100) < sampledPauses {
-			sample = append(sample, c.target(point, side, failpoint.Pause))
+			sample = append(sample, c.target(point, side, faultPause))
 		}
 		if rng.IntN(100) < sampledPairs {
-			pair := c.target(point, side, failpoint.Kill)
+			pair := c.target(point, side, faultKill)
 			pair.second = 1 + rng.IntN(2*len(c.points))
 			sample = append(sample, pair)
 		}
@@ -275,16 +278,16 @@ func sampleOf(c course, rng *rand.Rand, every int) []target {
 }
 
 // secondCrashes is how many points of a recovery all pairs go to, beyond those of
-// the course itself: the recovery starts the program again.
+// the recording itself: the recovery starts the program again.
 const secondCrashes = 25
 
-// pairsOf are all double crashes of a course. Those whose second point lies behind
+// pairsOf are all double crashes of a recording. Those whose second point lies behind
 // the recovery's end do not come to it, and are counted.
-func pairsOf(c course) []target {
+func pairsOf(c recording) []target {
 	var all []target
 	for _, point := range c.points {
 		for second := 1; second <= len(c.points)+secondCrashes; second++ {
-			pair := c.target(point, failpoint.After, failpoint.Kill)
+			pair := c.target(point, failpoint.After, faultKill)
 			pair.second = second
 			all = append(all, pair)
 		}

@@ -27,11 +27,11 @@ type victim struct {
 }
 
 // victim is a program whose every round trip goes through the proxy and the gate.
-func (p *place) victim(program string) *victim {
+func (p *testbed) victim(program string) *victim {
 	env, path := p.APIEnv(), p.API
 	env["DATABASE_URL"] = p.proxy.URL()
 	if program == "worker" {
-		env, path = p.workerSettings(p.proxy.URL(), p.gate.URL(), "1"), p.Worker
+		env, path = p.workerSettings(p.proxy.URL(), p.gate.url(), "1"), p.Worker
 	}
 	v := &victim{}
 	v.program = fleet.Program{

@@ -12,17 +12,15 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-
-	"github.com/payonce/payonce/internal/robustness/failpoint"
 )
 
 const (
-	// lanes is how many runs are in flight. Most of a run is a wait for a
+	// parallelRuns is how many runs are in flight. Most of a run is a wait for a
 	// lease.
-	lanes = 6
-	// sampleLanes leave the machine to the other tests.
-	sampleLanes = 3
-	// freshAfter is after how many runs a place is left for a new one: an audit
+	parallelRuns = 6
+	// sampleParallelRuns leaves the machine to the other tests.
+	sampleParallelRuns = 3
+	// freshAfter is after how many runs a testbed is closed and a new one is made: an audit
 	// reads all that ever happened in it.
 	freshAfter = 20
 	// absences is how often a run is done again whose point did not come up. It came
@@ -31,10 +29,10 @@ const (
 	absences = 31
 )
 
-// walker walks targets in several lanes, each with places of its own.
+// walker runs targets in parallel, each in its own testbed.
 type walker struct {
-	grounds *grounds
-	report  func(format string, args ...any)
+	environment *environment
+	report      func(format string, args ...any)
 
 	mu     sync.Mutex
 	done   []walked
@@ -49,12 +47,12 @@ type walked struct {
 	repeated int
 }
 
-// each does jobs in lanes, until all are done or one returns an error.
-func each[J any](ctx context.Context, g *grounds, jobs []J, do func(context.Context, *place, J) error) error {
-	lanes, ctx := errgroup.WithContext(ctx)
-	lanes.SetLimit(g.lanes)
+// each does jobs in parallel, until all are done or one returns an error.
+func each[J any](ctx context.Context, g *environment, jobs []J, do func(context.Context, *testbed, J) error) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(g.parallelRuns)
 	for _, j := range jobs {
-		lanes.Go(func() error {
+		group.Go(func() error {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
@@ -67,41 +65,41 @@ func each[J any](ctx context.Context, g *grounds, jobs []J, do func(context.Cont
 			return errors.Join(err, g.leave(ctx, p))
 		})
 	}
-	return lanes.Wait()
+	return group.Wait()
 }
 
-// courses records every scenario through every program. The first that needs it
+// recordings records every scenario through every program. The first that needs it
 // watches the program with nothing to do.
-func (w *walker) courses(ctx context.Context, wanted func(scenario, program string) bool) (found []course, err error) {
-	type way struct{ course, own, start course }
-	var ways []*way
+func (w *walker) recordings(ctx context.Context, wanted func(scenario, program string) bool) (found []recording, err error) {
+	type task struct{ recording, own, start recording }
+	var tasks []*task
 	rests := map[string]*rest{}
 	for _, s := range scenarios() {
 		for _, program := range s.programs {
 			if wanted(s.name, program) || s.name == "success" && wanted("start", program) {
-				ways = append(ways, &way{course: course{scenario: s, program: program}})
+				tasks = append(tasks, &task{recording: recording{scenario: s, program: program}})
 				rests[program] = &rest{}
 			}
 		}
 	}
-	err = each(ctx, w.grounds, ways, func(ctx context.Context, p *place, way *way) (err error) {
-		c, r := &way.course, rests[way.course.program]
+	err = each(ctx, w.environment, tasks, func(ctx context.Context, p *testbed, task *task) (err error) {
+		c, r := &task.recording, rests[task.recording.program]
 		r.once.Do(func() { r.err = p.watchRest(ctx, c.program, r) })
 		if r.err != nil {
 			return fmt.Errorf("watch the %s at rest: %w", c.program, r.err)
 		}
 		c.known = r.known
-		if way.own, way.start, err = p.record(ctx, *c, r); err != nil {
+		if task.own, task.start, err = p.record(ctx, *c, r); err != nil {
 			return fmt.Errorf("record %s/%s: %w", c.scenario.name, c.program, err)
 		}
 		return nil
 	})
-	for _, way := range ways {
-		if way.course.scenario.name == "success" && wanted("start", way.course.program) {
-			found = append(found, way.start)
+	for _, task := range tasks {
+		if task.recording.scenario.name == "success" && wanted("start", task.recording.program) {
+			found = append(found, task.start)
 		}
-		if wanted(way.course.scenario.name, way.course.program) {
-			found = append(found, way.own)
+		if wanted(task.recording.scenario.name, task.recording.program) {
+			found = append(found, task.own)
 		}
 	}
 	return found, err
@@ -109,13 +107,13 @@ func (w *walker) courses(ctx context.Context, wanted func(scenario, program stri
 
 // walk does the targets and reports what is violated, with the address by which
 // it is replayed.
-func (w *walker) walk(ctx context.Context, courses []course, targets []target) error {
-	err := each(ctx, w.grounds, targets, func(ctx context.Context, p *place, t target) error {
-		i := slices.IndexFunc(courses, func(c course) bool { return c.scenario.name == t.scenario && c.program == t.program })
+func (w *walker) walk(ctx context.Context, recordings []recording, targets []target) error {
+	err := each(ctx, w.environment, targets, func(ctx context.Context, p *testbed, t target) error {
+		i := slices.IndexFunc(recordings, func(c recording) bool { return c.scenario.name == t.scenario && c.program == t.program })
 		if i < 0 {
 			return fmt.Errorf("%s: there is no such scenario", t)
 		}
-		result, err := p.walkTo(ctx, courses[i], t)
+		result, err := p.walkTo(ctx, recordings[i], t)
 		if err != nil {
 			return fmt.Errorf("%s: %w", t, err)
 		}
@@ -138,15 +136,15 @@ func (w *walker) walk(ctx context.Context, courses []course, targets []target) e
 }
 
 // walkTo does one run, again where its point did not come up.
-func (p *place) walkTo(ctx context.Context, c course, t target) (walked, error) {
+func (p *testbed) walkTo(ctx context.Context, c recording, t target) (walked, error) {
 	if c.scenario.name == "start" {
 		c.scenario = scenarios()[0]
 	}
-	aim := failpoint.Aim{Point: t.point, Side: t.side, Fault: t.fault}
+	aim := crashAim{point: t.point, side: t.side, fault: t.fault}
 	for _, point := range c.points {
-		if point.Point == t.point {
-			aim.Behind = point.behind
-			if point.InTransaction && t.fault == failpoint.Pause {
+		if point.crashPoint == t.point {
+			aim.behind = point.behind
+			if point.inTransaction && t.fault == faultPause {
 				p.pausedInTransaction.Lock()
 				defer p.pausedInTransaction.Unlock()
 			}
@@ -162,7 +160,7 @@ func (p *place) walkTo(ctx context.Context, c course, t target) (walked, error) 
 }
 
 // print writes the table of what was walked.
-func (w *walker) print(to io.Writer, courses []course, took time.Duration) {
+func (w *walker) print(to io.Writer, recordings []recording, took time.Duration) {
 	table := tabwriter.NewWriter(to, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(table, "scenario\tprogram\tpoints\truns\tfired\trepeated\tsecond crashes\trival gave up\tviolations\tseconds\t")
 	violations := 0
@@ -181,12 +179,12 @@ func (w *walker) print(to io.Writer, courses []course, took time.Duration) {
 		fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%d\t%d\t%d of %d\t%d\t%d\t%.1f\t\n",
 			scenario, program, points, runs, fired, repeated, again, pairs, gaveUp, violations, seconds)
 	}
-	for _, c := range courses {
+	for _, c := range recordings {
 		row(c.scenario.name, c.program, len(c.points))
 	}
-	row("all", "", pointsOf(courses))
+	row("all", "", pointsOf(recordings))
 	_ = table.Flush()
-	fmt.Fprintf(to, "%d violations in %.1f s, %d runs at a time\n", violations, took.Seconds(), w.grounds.lanes)
+	fmt.Fprintf(to, "%d violations in %.1f s, %d runs at a time\n", violations, took.Seconds(), w.environment.parallelRuns)
 	for _, absent := range w.absent {
 		fmt.Fprintln(to, "not walked:", absent)
 	}

@@ -14,16 +14,16 @@ import (
 	"github.com/payonce/payonce/internal/robustness/fleet"
 )
 
-// grounds are what all places of a walk share.
-type grounds struct {
-	on       *server
-	programs fleet.Binaries // those under test; of a mutant where one is hunted
-	sound    fleet.Binaries // that make the template databases
-	dir      string
-	lanes    int
+// environment is what all testbeds of a walk share.
+type environment struct {
+	on           *server
+	programs     fleet.Binaries // those under test; of a mutant where one is hunted
+	sound        fleet.Binaries // that make the template databases
+	dir          string
+	parallelRuns int
 
 	mu   sync.Mutex
-	idle []*place // that the next run may use
+	idle []*testbed // that the next run may use
 
 	// While a victim is paused in a transaction, readers of the outbox see nothing
 	// that commits later, in any database of the server. So one victim is paused
@@ -31,8 +31,8 @@ type grounds struct {
 	pausedInTransaction sync.Mutex
 }
 
-// take returns a place that is not in use, or opens one.
-func (g *grounds) take(ctx context.Context) (*place, error) {
+// take returns a testbed that is not in use, or opens one.
+func (g *environment) take(ctx context.Context) (*testbed, error) {
 	g.mu.Lock()
 	if n := len(g.idle); n > 0 {
 		defer g.mu.Unlock()
@@ -41,12 +41,12 @@ func (g *grounds) take(ctx context.Context) (*place, error) {
 		return p, nil
 	}
 	g.mu.Unlock()
-	return g.newPlace(ctx)
+	return g.newTestbed(ctx)
 }
 
-// leave keeps a place for the next run. An audit reads everything that ever
-// happened in a place, so one that had many runs is closed.
-func (g *grounds) leave(ctx context.Context, p *place) error {
+// leave keeps a testbed for the next run. An audit reads everything that ever
+// happened in a testbed, so one that had many runs is closed.
+func (g *environment) leave(ctx context.Context, p *testbed) error {
 	if p.runs >= freshAfter || p.spoiled {
 		return p.close(context.WithoutCancel(ctx))
 	}
@@ -56,26 +56,26 @@ func (g *grounds) leave(ctx context.Context, p *place) error {
 	return nil
 }
 
-// close closes the places that are not in use.
-func (g *grounds) close(ctx context.Context) (err error) {
+// close closes the testbeds that are not in use.
+func (g *environment) close(ctx context.Context) (err error) {
 	for _, p := range g.idle {
 		err = errors.Join(err, p.close(ctx))
 	}
 	return err
 }
 
-// place is the world of one lane, with an api without faults, and the proxy and the
-// gate before the victim.
-type place struct {
+// testbed is the deployment of one run at a time, with an api without faults, and the proxy
+// and the gate before the victim.
+type testbed struct {
 	*world
-	*grounds
+	*environment
 
 	api    *fleet.Process
-	client *client          // of that api, where a request names no other
-	watch  *failpoint.Watch // of the victim's database
-	calls  *failpoint.Watch // of what a worker calls
+	client *client // of that api, where a request names no other
+	watch  watch   // of the victim's database
+	calls  watch   // of what a worker calls
 	proxy  *failpoint.Proxy
-	gate   *failpoint.Gate
+	gate   *gate
 
 	runs    int
 	spoiled bool     // something was violated in it
@@ -85,15 +85,16 @@ type place struct {
 // attemptPatience is after how long a client takes a request for lost.
 const attemptPatience = 15 * time.Second
 
-// newPlace opens a place. Where it fails, it leaves nothing behind.
-func (g *grounds) newPlace(ctx context.Context) (p *place, err error) {
-	p = &place{grounds: g, watch: failpoint.NewWatch(), calls: failpoint.NewWatch(), spoiled: true} // until it is open
+// newTestbed opens a testbed. Where it fails, it leaves nothing behind.
+func (g *environment) newTestbed(ctx context.Context) (p *testbed, err error) {
+	p = &testbed{environment: g, spoiled: true} // until it is open
+	p.arm("worker", newCrashPlan(crashAim{}, knownTrips{}, nil))
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.close(context.WithoutCancel(ctx)))
 		}
 	}()
-	log, err := os.MkdirTemp(g.dir, "place-")
+	log, err := os.MkdirTemp(g.dir, "testbed-")
 	if err != nil {
 		return p, err
 	}
@@ -103,13 +104,13 @@ func (g *grounds) newPlace(ctx context.Context) (p *place, err error) {
 	if err := p.StartSandbox(ctx, ""); err != nil {
 		return p, err
 	}
-	if p.proxy, err = failpoint.NewProxy(ctx, p.Service, p.watch); err != nil {
+	if p.proxy, err = failpoint.NewProxy(ctx, p.Service, p.watch.hook); err != nil {
 		return p, err
 	}
-	if p.gate, err = failpoint.NewGate(ctx, p.Sandbox.URL(), p.calls, nil); err != nil {
+	if p.gate, err = newGate(ctx, p.Sandbox.URL(), p.calls.gateHook); err != nil {
 		return p, err
 	}
-	if _, err := p.tables.Exec(ctx, `update merchants set webhook_url = $1`, p.gate.URL()+"/shop/webhooks"); err != nil {
+	if _, err := p.tables.Exec(ctx, `update merchants set webhook_url = $1`, p.gate.url()+"/shop/webhooks"); err != nil {
 		return p, err
 	}
 	if p.api, err = p.Start(ctx, "api", p.API, p.APIEnv()); err != nil {
@@ -127,7 +128,7 @@ func (g *grounds) newPlace(ctx context.Context) (p *place, err error) {
 
 // workerSettings let a run wait tenths of a second for what it breaks. The lease is
 // the shortest that the worker takes.
-func (p *place) workerSettings(database, provider, concurrency string) map[string]string {
+func (p *testbed) workerSettings(database, provider, concurrency string) map[string]string {
 	env := p.WorkerEnv(provider)
 	env["DATABASE_URL"], env["WORKER_CONCURRENCY"] = database, concurrency
 	env["LEASE"], env["BACKOFF_BASE"], env["BACKOFF_CAP"], env["ACTION_TIMEOUT"] = "500ms", "20ms", "200ms", "500ms"
@@ -137,27 +138,27 @@ func (p *place) workerSettings(database, provider, concurrency string) map[strin
 
 // arm puts a plan before a program. An api calls no server by HTTP: what passes the
 // gate is then a helper's.
-func (p *place) arm(program string, plan *failpoint.Plan) {
-	p.watch.Set(plan)
+func (p *testbed) arm(program string, plan *crashPlan) {
+	p.watch.plan.Store(plan)
 	if program == "worker" {
-		p.calls.Set(plan)
+		p.calls.plan.Store(plan)
 	}
 }
 
 // disarm lets everything pass.
-func (p *place) disarm() {
+func (p *testbed) disarm() {
 	p.proxy.CutAll()
-	p.arm("worker", failpoint.NewPlan(failpoint.Aim{}, failpoint.Known{}, nil))
+	p.arm("worker", newCrashPlan(crashAim{}, knownTrips{}, nil))
 }
 
 // helper starts a worker without faults.
-func (p *place) helper(ctx context.Context, concurrency string) (*fleet.Process, error) {
+func (p *testbed) helper(ctx context.Context, concurrency string) (*fleet.Process, error) {
 	env := p.workerSettings(p.Service, p.Sandbox.URL(), concurrency)
 	return fleet.Start(ctx, fleet.Program{Name: "helper", Path: p.Worker, Log: p.Log, Env: env})
 }
 
 // finishAll starts a worker without faults and waits until nothing is left to do.
-func (p *place) finishAll(ctx context.Context) error {
+func (p *testbed) finishAll(ctx context.Context) error {
 	helper, err := p.helper(ctx, "16")
 	if err != nil {
 		return err
@@ -168,7 +169,7 @@ func (p *place) finishAll(ctx context.Context) error {
 // verdict is that of the world, and one more: a payment intent for each attempt. An
 // intent too many takes no money, so the audit accepts it of a real provider, which
 // forgets keys; the sandbox forgets none.
-func (p *place) verdict(ctx context.Context) ([]string, error) {
+func (p *testbed) verdict(ctx context.Context) ([]string, error) {
 	const tooMany = `
 select 'one payment intent per attempt: ' || made.charge || ' has ' || made.n
   from (select charge, count(*) as n
@@ -183,7 +184,7 @@ select 'one payment intent per attempt: ' || made.charge || ' has ' || made.n
 	if err != nil {
 		return violations, err
 	}
-	books, err := p.sandbox().Books(ctx)
+	books, err := p.books(ctx)
 	if err != nil {
 		return violations, err
 	}
@@ -200,19 +201,19 @@ select 'one payment intent per attempt: ' || made.charge || ' has ' || made.n
 }
 
 // close checks everything once more, since nothing may have happened to a run after
-// it was checked, and removes the place.
-func (p *place) close(ctx context.Context) (err error) {
+// it was checked, and removes the testbed.
+func (p *testbed) close(ctx context.Context) (err error) {
 	if !p.spoiled && p.runs > 0 {
 		violations, unjudged := p.verdict(ctx)
 		if err = unjudged; len(violations) > 0 {
-			err = errors.Join(err, fmt.Errorf("found only when the place was closed: %q", violations))
+			err = errors.Join(err, fmt.Errorf("found only when the testbed was closed: %q", violations))
 		}
 	}
 	if p.api != nil {
 		err = errors.Join(err, p.api.Kill())
 	}
 	if p.gate != nil {
-		p.gate.Close()
+		p.gate.close()
 	}
 	if p.proxy != nil {
 		p.proxy.Close()

@@ -121,9 +121,9 @@ func TestCancel_in_the_middle(t *testing.T) {
 	})
 }
 
-// TestCancel_fences is about what comes too late: a worker that lost its message, or a
-// request that was in flight for long.
-func TestCancel_fences(t *testing.T) {
+// TestCancel_refusesALateConfirmation is about what comes too late: a worker that lost its
+// message, or a request that was in flight for long.
+func TestCancel_refusesALateConfirmation(t *testing.T) {
 	t.Parallel()
 	runAll(t, map[string]scenario{
 		"a confirmation of a canceled charge is refused by the provider": {

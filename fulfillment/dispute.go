@@ -24,7 +24,7 @@ type disputes struct {
 // If we die here: no commit has ended the delivery; the next worker reads the list again.
 // Test: TestDispute/a_read_that_was_interrupted_is_repeated.
 func (r *disputes) next(c domain.Charge, stuck map[string]error) work {
-	if list := "of " + c.PaymentIntent; (r.unread || r.waited && isPatient(stuck)) && c.Step(domain.Payment) == domain.StepDone && stuck[list] == nil {
+	if list := "of " + c.PaymentIntent; (r.unread || r.waited && waitsForBank(stuck)) && c.StepStatus(domain.Payment) == domain.StepDone && stuck[list] == nil {
 		return work{"dispute", list, r.list}
 	}
 	for _, seen := range r.seen {
@@ -38,7 +38,7 @@ func (r *disputes) next(c domain.Charge, stuck map[string]error) work {
 
 // list reads all disputes of the charge's intent.
 func (r *disputes) list(ctx context.Context, s ledger.Stream) (decision, error) {
-	all, err := collect(r.provider.DisputesOf(ctx, s.Charge.PaymentIntent))
+	all, err := collect(r.provider.Disputes(ctx, s.Charge.PaymentIntent))
 	if err != nil {
 		return callFailed(ctx, err, nil)
 	}

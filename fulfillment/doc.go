@@ -17,7 +17,7 @@
 //   - Stock is taken once.
 //   - The provider takes the money at most once, and never for a failed or canceled charge.
 //   - A refund returns its money at most once.
-//   - The merchant receives a webhook about every outcome at least once, under one id.
+//   - The merchant receives the webhook of every webhook event at least once, under one id.
 //
 // # Limits
 //

@@ -46,8 +46,15 @@ func (f *Fulfillment) resolve(ctx context.Context, d *inbox.Delivery) error {
 	var charge ledger.Owner
 	err := ledger.ErrNotFound
 	if thin {
+		collection := "refunds"
+		switch {
+		case isAboutDisputes(d):
+			collection = "disputes"
+		case d.Type == ProviderEvent+"charge.refunded":
+			collection = "charges"
+		}
 		var intent string
-		intent, err = f.intentOf(ctx, d, id)
+		intent, err = f.services.Provider.IntentOf(ctx, collection, id)
 		if _, rejected := errors.AsType[*stripe.RejectedError](err); rejected {
 			err = ledger.ErrNotFound // the provider does not have it
 		} else if err != nil {
@@ -72,23 +79,10 @@ func (f *Fulfillment) resolve(ctx context.Context, d *inbox.Delivery) error {
 	return d.Commit(ctx, f.db, b)
 }
 
-// Reread queues what events of the provider about the charge's refunds and disputes would: reads of
-// its lists.
+// Reread queues inbox messages that make a worker read the charge's refunds and disputes from the
+// provider.
 func Reread(b *pgx.Batch, charge string) {
 	for _, name := range []string{"refund.updated", "charge.dispute.updated"} {
 		inbox.Accept(b, ChargeReceiver, inbox.Message{ID: "reread_" + uuid.NewString(), Type: ProviderEvent + name, OrderingKey: charge, Payload: []byte("{}")})
 	}
-}
-
-// intentOf is the payment intent of the object that an event is about.
-func (f *Fulfillment) intentOf(ctx context.Context, d *inbox.Delivery, id string) (string, error) {
-	switch {
-	case isAboutDisputes(d):
-		found, err := f.services.Provider.RetrieveDispute(ctx, id)
-		return found.PaymentIntent, err
-	case d.Type == ProviderEvent+"charge.refunded":
-		return f.services.Provider.IntentOfCharge(ctx, id)
-	}
-	found, err := f.services.Provider.RetrieveRefund(ctx, id)
-	return found.PaymentIntent, err
 }

@@ -12,7 +12,7 @@ var MostUrgent = mostUrgent
 
 // ReadFrom reads streams and stock from another server than the one that commits.
 func (f *Fulfillment) ReadFrom(q postgres.Querier) {
-	f.streams, f.stock = ledger.NewLoader(q, roundTrips), newStock(q)
+	f.streams, f.stock = ledger.NewLoader(q, maxReadsInFlight), newStock(q)
 }
 
 // StepsAndSubscribers are the names of the lists.
@@ -27,5 +27,5 @@ func StepsAndSubscribers() (steps, subscribers []string) {
 	return steps, subscribers
 }
 
-// Patience is the wait for what the provider is processing.
-var Patience = patience
+// ProcessingWait is the wait for what the provider is processing.
+var ProcessingWait = processingWait

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/payonce/payonce/fulfillment"
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/testdb"
 )
 
@@ -60,6 +61,9 @@ func TestFaults(t *testing.T) {
 						handle = f.handler(fulfillment.Services{Provider: newClient(t, f.provider.URL, 300*time.Millisecond)}, fulfillment.ChargeReceiver)
 					}
 					f.expectEnd(f.deliverAll(fulfillment.ChargeReceiver, handle, 1)[0], fault.end)
+					if way == "an effect after the time-out" { // an effect after the list was read needs the key
+						await.Receive(t, "the late effect", f.provider.late)
+					}
 					f.deliverUntilDone()
 					f.expectMoved(refunds...)
 				})
@@ -122,15 +126,44 @@ func TestOtherParameters(t *testing.T) {
 				refunds = []movement{{"re_1", 600}}
 			}
 			f.expectEnd(f.deliver(), "waits")
+			calls := f.provider.take()
+			f.scan()
 			f.expectEnd(f.deliver(), "done")
+			calls += " " + f.provider.take()
 			f.expectMoved(refunds...)
-			f.expectCalls(test.calls)
+			if calls != test.calls {
+				t.Errorf("the provider was called to %q, want %q", calls, test.calls)
+			}
 			if intents := f.provider.records(t).Intents; len(intents) != 1 {
 				t.Errorf("the provider's intents are %+v, want one", intents)
 			}
 		})
 	}
 
+	t.Run("create, which holds up no other charge", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t)
+		f.useSandbox()
+		f.provider.on("create", refuses(http.StatusBadRequest, "idempotency_error", ""))
+		f.accept("ch_1", order())
+		f.expectEnd(f.deliver(), "waits")
+		f.expectText("true", `
+select (min(since) between min(recorded_at) - interval '20 minutes' and min(recorded_at) - interval '15 minutes')::text
+  from recoveries, ledger_events
+ where reason = 'creation'`)
+		f.accept("ch_2", order())
+		f.expectText("false", `select recovery_pending()::text`)
+		ends := f.deliverAll(fulfillment.ChargeReceiver, f.charge, 2)
+		if got := []string{endOf(ends[0]), endOf(ends[1])}; !slices.Contains(got, "done") || !slices.Contains(got, "waits") {
+			t.Errorf("the charges ended as %q, want one that waits for the provider's list", got)
+		}
+		f.expectCaptures(1)
+		f.exec(`insert into recoveries (id, history, since, reason, scanned_at) values (3, database_history(), '2026-01-01', 'history', now())`)
+		f.scan()
+		f.provider.on("create", breaks())
+		f.expectEnd(f.deliver(), "waits")
+		f.expectText("creation 2026-01-01", `select reason || ' ' || since::date from recoveries where scanned_at is null`)
+	})
 	t.Run("refund, which is in flight", func(t *testing.T) {
 		t.Parallel()
 		f := newFixture(t)

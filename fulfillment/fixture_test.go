@@ -194,10 +194,7 @@ func (f *fixture) load(id string) ledger.Stream {
 // put puts a message about an event into the inbox of a receiver.
 func (f *fixture) put(receiver string, s ledger.Stream, version int, id string) {
 	f.t.Helper()
-	payload, err := s.Seal(s.At(version))
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	payload := s.EncodeEnvelope(s.At(version))
 	b := &pgx.Batch{}
 	inbox.Accept(b, receiver, inbox.Message{
 		ID: id, Type: s.At(version).Type, OrderingKey: s.ID, Partition: s.Charge.MerchantID, Payload: payload,
@@ -267,7 +264,7 @@ func processor(db *postgres.DB, receiver string, handle inbox.Handler) *inbox.Pr
 			Lease: time.Hour, MaxAttempts: 12, GiveUpAfter: time.Hour,
 			BackoffBase: time.Hour, BackoffCap: 24 * time.Hour, DeadLetters: deadLetters,
 		},
-		Poll: 5 * time.Millisecond, Drain: await.Stall, Log: slog.New(slog.DiscardHandler),
+		MinClaimInterval: 5 * time.Millisecond, Drain: await.Stall, Log: slog.New(slog.DiscardHandler),
 	}
 }
 

@@ -54,7 +54,7 @@ func (f *Fulfillment) reserve(ctx context.Context, s ledger.Stream) (decision, e
 	for _, item := range s.Charge.Items {
 		articles = append(articles, article{s.Charge.MerchantID, item.SKU})
 	}
-	available, err := f.stock.Ask(ctx, articles)
+	available, err := f.stock.Lookup(ctx, articles)
 	if err != nil {
 		return decision{}, fmt.Errorf("read the stock of %s: %w", s.ID, err)
 	}
@@ -93,7 +93,7 @@ select asked.merchant_id,
 // newStock reads what is available of each article that exists. The answers of one round
 // trip are one map.
 func newStock(q postgres.Querier) *postgres.Reads[[]article, map[article]int64] {
-	return postgres.NewReads(roundTrips, func(ctx context.Context, asked [][]article) ([]map[article]int64, error) {
+	return postgres.NewReads(maxReadsInFlight, func(ctx context.Context, asked [][]article) ([]map[article]int64, error) {
 		var owners, skus []string
 		for _, a := range slices.Concat(asked...) {
 			owners, skus = append(owners, a.merchant), append(skus, a.sku)
@@ -110,9 +110,9 @@ func newStock(q postgres.Querier) *postgres.Reads[[]article, map[article]int64] 
 	})
 }
 
-// keepStock takes, sells and returns stock in the order of the articles, so that two charges
+// queueStock takes, sells and returns stock in the order of the articles, so that two charges
 // for the same articles cannot deadlock.
-func keepStock(b *pgx.Batch, c domain.Charge, e domain.Event) {
+func queueStock(b *pgx.Batch, c domain.Charge, e domain.Event) {
 	switch e.(type) {
 	case domain.InventoryReserved:
 		for _, item := range ordered(c.Items) {
@@ -125,7 +125,7 @@ func keepStock(b *pgx.Batch, c domain.Charge, e domain.Event) {
 		}
 		b.Queue(endReservations, c.ID, "released")
 	case domain.ChargeSucceeded:
-		if c.Step(domain.Inventory) != domain.StepDone {
+		if c.StepStatus(domain.Inventory) != domain.StepDone {
 			return
 		}
 		for _, item := range ordered(c.Items) {
@@ -143,7 +143,7 @@ func ordered(items []domain.Item) []domain.Item {
 func Writes() []groupcommit.Statement {
 	return []groupcommit.Statement{
 		{SQL: insertReservation, ManyRows: insertReservations},
-		{SQL: endReservations, Table: "reservations", Row: func(a []any) groupcommit.Row { return groupcommit.ByText(a[:1]) }},
-		{SQL: moveStock, Table: "stock", Row: groupcommit.ByText},
+		{SQL: endReservations, Table: "reservations", Key: 1},
+		{SQL: moveStock, Table: "stock", Key: 2},
 	}
 }

@@ -124,11 +124,11 @@ func TestInventory_underContention(t *testing.T) {
 			if share {
 				db := testdb.OpenAt(t, f.db.Pool().Config().ConnString(), postgres.Options{
 					Role:   postgres.RoleWorker,
-					Writes: groupcommit.NewOrder(slices.Concat(ledger.Writes(), outbox.Writes(), fulfillment.Writes(), inbox.Writes())...),
+					Writes: groupcommit.NewStatements(slices.Concat(ledger.Writes(), outbox.Writes(), fulfillment.Writes(), inbox.Writes())...),
 				})
 				f.charge = handlerOf(fulfillment.New(db, fulfillment.Services{Provider: f.client}, slog.New(slog.DiscardHandler)), fulfillment.ChargeReceiver)
 				defer func() {
-					if db.Committer().Shared().Units == 0 {
+					if db.Committer().Stats().Batches == 0 {
 						t.Error("no commit was shared")
 					}
 				}()

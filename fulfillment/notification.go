@@ -13,7 +13,7 @@ import (
 	"github.com/payonce/payonce/ledger"
 )
 
-// notification sends the webhook about the outcome at a version: of the charge, a refund or
+// notification sends the webhook about the event at a version: of the charge, a refund or
 // a dispute.
 // A message of TypeResend sends it also if the merchant received it before.
 //
@@ -39,8 +39,8 @@ func (f *Fulfillment) notification(d *inbox.Delivery, version int) act {
 	}
 }
 
-func (f *Fulfillment) deliver(ctx context.Context, s ledger.Stream, outcome ledger.Recorded) error {
-	endpoint, err := f.endpoints.Read(ctx, s.Charge.MerchantID)
+func (f *Fulfillment) deliver(ctx context.Context, s ledger.Stream, outcome ledger.StoredEvent) error {
+	endpoint, err := f.endpoints(ctx, s.Charge.MerchantID)
 	if errors.Is(err, merchants.ErrNoWebhook) {
 		return &inbox.DeadLetterError{Err: err} // there was one when the charge was accepted
 	}

@@ -120,7 +120,7 @@ func TestNotify_refund(t *testing.T) {
 		"a refund about which the merchant wanted no webhook sends none": {
 			begin: func(s *shop) { s.announce(s.requestRefund(false, refundedBy())) }, events: paid + refunded,
 		},
-		"a message that names no outcome becomes a dead letter": {
+		"a message that names no webhook event becomes a dead letter": {
 			begin: func(s *shop) { s.announce(s.requestRefund(true)) }, ends: "dead", events: paid + asked, message: "dead",
 		},
 	}

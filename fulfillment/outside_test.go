@@ -98,10 +98,10 @@ func TestObservedRefund(t *testing.T) {
 				f.expectRecorded(0, domain.RefundObserved{RefundID: "re_1", Provider: domain.Provider, ProviderRefund: "rp_1", Amount: 600, Notify: true})
 			},
 		},
-		"one that is pending is not recorded yet": unrecorded("refund.created", foreign("pending")),
-		"one that failed is not recorded":         unrecorded("refund.failed", foreign("failed")),
-		"one of more than was captured is dead":   dead(foreign("succeeded", "amount", 2000)),
-		"one in another currency is dead":         dead(foreign("succeeded", "currency", "usd")),
+		"one that is pending is not recorded yet":            unrecorded("refund.created", foreign("pending")),
+		"one that failed is not recorded":                    unrecorded("refund.failed", foreign("failed")),
+		"a refund above the capture becomes a dead letter":   dead(foreign("succeeded", "amount", 2000)),
+		"a refund in another currency becomes a dead letter": dead(foreign("succeeded", "currency", "usd")),
 	})
 }
 
@@ -145,7 +145,7 @@ func TestDispute(t *testing.T) {
 		"a won one is given back, however late its events are": late,
 		"an account in another currency says no amount":        seen(disputeOf("needs_response", "usd", -2150), withdrawn, "disputes 1999, merchant_payable -1909"),
 		"a read that was interrupted is repeated":              interrupted,
-		"one of another currency is dead": {
+		"a dispute in another currency becomes a dead letter": {
 			begin:  func(f *fixture) { f.capture(order()); f.event("evt_1", "charge.dispute.created") },
 			script: script{"disputes": {lists(json.RawMessage(object(map[string]any{"id": "du_1", "object": "dispute", "amount": 1, "currency": "usd"})))}},
 			ends:   "dead", want: back("", "", "dead"), calls: "disputes",

@@ -8,8 +8,11 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/stripe"
 	"github.com/payonce/payonce/ledger"
 )
@@ -23,10 +26,14 @@ import (
 // request in flight.
 type payment struct {
 	provider *stripe.Client
-	now      time.Time      // when the delivery was claimed, in database time
-	timeout  time.Duration  // of the customer's action
-	intent   *stripe.Intent // the last answer in this delivery; nil where the state is not known
-	failing  domain.Command // what this delivery cancels the intent for
+	lost     *postgres.Reads[string, lost]
+	refused  *domain.Failure // why the charge may neither take a lost payment nor make one
+	now      time.Time       // when the delivery was claimed, in database time
+	timeout  time.Duration   // of the customer's action
+	intent   *stripe.Intent  // the last answer in this delivery; nil where the state is not known
+	failing  domain.Command  // what this delivery cancels the intent for
+
+	lostPaymentChecked bool // the charge has no lost payment, or may not take it
 }
 
 // run creates the intent, or brings it to its end.
@@ -66,9 +73,9 @@ func (p *payment) run(ctx context.Context, s ledger.Stream) (decision, error) {
 	return p.stop(ctx, s, domain.DeclinePayment{Failure: why})
 }
 
-// start creates the intent and records it. If a program of another version has used the key
-// of the last attempt, start looks for its intent first: the other version may have confirmed
-// an intent that it never recorded.
+// start creates the intent and records it. What it sends follows from the merchant, the client's
+// key and the request. So a client that sends its key again, to a database that has lost the
+// charge, gets the intent of the first time.
 //
 // If we die here: no intent is recorded; the next worker sends the same key and receives
 // the same intent. If the provider has forgotten the key, the first intent stays an orphan
@@ -76,14 +83,12 @@ func (p *payment) run(ctx context.Context, s ledger.Stream) (decision, error) {
 // Test: TestWalk in e2e.
 func (p *payment) start(ctx context.Context, s ledger.Stream) (decision, error) {
 	c := s.Charge
-	if last, failed := s.At(c.AttemptVersion).Event.(domain.PaymentAttemptFailed); failed && last.StatusCode == stripe.OtherParameters && p.intent == nil {
-		if err := p.find(ctx, s); err != nil {
-			return callFailed(ctx, err, nil)
-		}
+	if p.refused != nil {
+		return decision{command: domain.DeclinePayment{Failure: *p.refused}}, nil
 	}
 	if p.intent == nil {
-		intent, err := p.provider.CreateIntent(ctx, attemptKey(s), stripe.CreateParams{
-			Reference: c.ID, Amount: c.Amount.Amount, Currency: string(c.Amount.Currency),
+		intent, err := p.provider.CreateIntent(ctx, createKey(s), stripe.CreateParams{
+			Reference: c.Reference, ChargeID: c.ID, Amount: c.Amount.Amount, Currency: string(c.Amount.Currency),
 			PaymentMethod: c.PaymentMethod, Description: c.Description, Redirects: c.ReturnURL != "",
 		})
 		declined, _ := errors.AsType[*stripe.DeclinedError](err)
@@ -94,31 +99,19 @@ func (p *payment) start(ctx context.Context, s ledger.Stream) (decision, error) 
 		case refused: // the provider will not make this payment, and there is no intent to cancel
 			return decision{command: domain.DeclinePayment{Failure: why}}, nil
 		case err != nil:
-			return callFailed(ctx, err, failedAt(domain.StageCreate))
+			d, err := callFailed(ctx, err, failedAt(domain.StageCreate))
+			if failed, isFailure := d.command.(domain.FailAttempt); isFailure {
+				d.rows = func(b *pgx.Batch) { b.Queue(insertCreationFailed, failed.StatusCode == stripe.OtherParameters) }
+			}
+			return d, err
 		}
 		p.intent = &intent
 	}
-	return decision{command: domain.StartPayment{Provider: domain.Provider, PaymentIntent: p.intent.ID}}, nil
-}
-
-// clockSkew is more than the clocks of the database and of the provider differ. If they differ
-// by more, the intent stays an orphan.
-const clockSkew = 5 * time.Minute
-
-// find looks for an intent of the charge in the provider's list. One that was canceled moves no
-// money; of several the one that has moved money, or is about to, counts.
-func (p *payment) find(ctx context.Context, s ledger.Stream) error {
-	for intent, err := range p.provider.Intents(ctx, s.At(1).RecordedAt.Add(-clockSkew)) {
-		if err != nil {
-			p.intent = nil
-			return err
-		}
-		moves := intent.Status == stripe.Succeeded || intent.Status == stripe.Processing
-		if intent.Reference == s.ID && intent.Status != stripe.Canceled && (p.intent == nil || moves) {
-			p.intent = &intent
-		}
-	}
-	return nil
+	p.lostPaymentChecked = false // an operator may have adopted the intent, which refuses the commit
+	return decision{
+		command: domain.StartPayment{Provider: domain.Provider, PaymentIntent: p.intent.ID},
+		rows:    func(b *pgx.Batch) { b.Queue(insertAdoption, p.intent.ID, s.ID) }, // none but for a lost payment
+	}, nil
 }
 
 // retrieve asks for the charge's intent, unless this delivery knows its state.
@@ -142,7 +135,8 @@ func isConfirmable(i stripe.Intent) bool {
 func (p *payment) recordIntent(ctx context.Context, s ledger.Stream) (decision, error) {
 	switch i := *p.intent; i.Status {
 	case stripe.Succeeded:
-		if i.Reference != s.ID || i.AmountReceived != i.Amount {
+		// A program of before references may have made the intent.
+		if i.Reference != reference(s.Charge) && i.Reference != s.ID || i.AmountReceived != i.Amount {
 			return decision{}, &inbox.DeadLetterError{Err: fmt.Errorf("payment intent %s took %d of %d for %q: %w",
 				i.ID, i.AmountReceived, i.Amount, i.Reference, domain.ErrMismatch)}
 		}
@@ -163,7 +157,7 @@ func (p *payment) recordIntent(ctx context.Context, s ledger.Stream) (decision, 
 		}
 		return p.stop(ctx, s, domain.DeclinePayment{Failure: declineOf(i)})
 	case stripe.Processing:
-		return decision{}, patience(p.now, s, errors.New("the provider is processing the payment"))
+		return decision{}, processingWait(p.now, s, errors.New("the provider is processing the payment"))
 	default:
 		return decision{}, &inbox.DeadLetterError{Err: fmt.Errorf("payment intent %s is %s: payonce does not know what to do with it", i.ID, i.Status)}
 	}
@@ -184,7 +178,7 @@ func (p *payment) requireAction(ctx context.Context, s ledger.Stream) (decision,
 		until := p.now.Add(p.timeout).UTC().Truncate(time.Millisecond)
 		return decision{command: domain.RequireAction{URL: p.intent.RedirectURL, ExpiresAt: until}}, nil
 	}
-	return decision{}, patience(p.now, s, errors.New("the payment waits for the customer"))
+	return decision{}, processingWait(p.now, s, errors.New("the payment waits for the customer"))
 }
 
 // cancel fails a charge that the merchant wants canceled, or whose deadline has passed,
@@ -194,7 +188,8 @@ func (p *payment) requireAction(ctx context.Context, s ledger.Stream) (decision,
 // is refused, and cancel is what it does next. A run in progress at a deadline has begun
 // before it, and the provider decides which of the two was first. A recorded intent is
 // canceled at the provider before the charge fails: the provider refuses confirmations in
-// flight. An intent that was created and not recorded is never confirmed.
+// flight. An intent that was created but not recorded is never confirmed, except after a
+// restore or a failover: before finds it for the new charge with the same reference.
 //
 // If we die here: the cancellation is recorded; the next worker cancels the intent, or
 // finds it canceled, and commits the failure.
@@ -258,8 +253,8 @@ func callFailed(ctx context.Context, err error, attempt func(*stripe.FailedError
 	return decision{}, fmt.Errorf("call the provider: %w", err)
 }
 
-// attemptKey is the Idempotency-Key of the present attempt: the id of the event that opened
-// it, the same for every worker.
+// attemptKey is the Idempotency-Key of a confirmation: the id of the event that opened the
+// present attempt, the same for every worker. A creation has it if the charge has no reference.
 func attemptKey(s ledger.Stream) string { return s.At(s.Charge.AttemptVersion).ID.String() }
 
 // declineOf is the reason that the intent itself holds.

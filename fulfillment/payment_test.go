@@ -249,6 +249,15 @@ func TestResume(t *testing.T) {
 			script: s.then, ends: s.end, want: s.want, calls: "retrieve" + s.calls,
 		}
 	}
+	scenarios["an intent that a program of before references made is the charge's"] = scenario{
+		begin: func(f *fixture) {
+			first := order()
+			first.Reference = "ref_1"
+			f.startOf(first)
+			f.provider.on("retrieve", shows("succeeded"))
+		},
+		want: succeeded(toStarted), calls: "retrieve",
+	}
 	runAll(t, scenarios)
 }
 

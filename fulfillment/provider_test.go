@@ -30,6 +30,8 @@ type provider struct {
 	calls  []call
 	taken  int // of the calls
 	fault  fault
+
+	late chan struct{} // receives when a call had its effect after its client stopped waiting
 }
 
 type call struct{ op, intent, key string }
@@ -42,7 +44,7 @@ type fault struct {
 
 func newProvider(t *testing.T) *provider {
 	t.Helper()
-	p := &provider{script: script{}}
+	p := &provider{script: script{}, late: make(chan struct{}, 1)}
 	p.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := callOf(r)
 		answer := p.answer(c)
@@ -195,6 +197,7 @@ func (p *provider) afterHangUp(_ http.ResponseWriter, r *http.Request) {
 	late := r.Clone(context.WithoutCancel(r.Context()))
 	late.Body = io.NopCloser(bytes.NewReader(body))
 	p.sandbox.ServeHTTP(httptest.NewRecorder(), late)
+	p.late <- struct{}{}
 }
 
 // intent is the payment intent pi_1 of the charge ch_1, changed by the pairs.

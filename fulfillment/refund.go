@@ -24,7 +24,8 @@ import (
 // first that would make a second send harmless. Two guards together do. All sends of one
 // attempt carry one key, which covers concurrent and repeated sends for as long as the
 // provider keeps keys. And before every send the worker reads the provider's list of
-// refunds, in which it finds ours by its id, however old it is.
+// refunds, in which it finds ours by its id, however old it is. Both the key and the id follow
+// from the client's key, so a refund that the database has lost is found too.
 type refunds struct {
 	provider *stripe.Client
 	now      time.Time       // when the delivery was claimed, in database time
@@ -32,13 +33,16 @@ type refunds struct {
 	seen     []stripe.Refund // the provider's objects, as this delivery last saw them
 }
 
-// next is the oldest pending refund that is not stuck. If there is none, so that nothing is
-// committed between a read of the list and a send, it is the read that the message asks
-// for, and then a refund to be reversed: it failed at the provider after it had succeeded,
-// as the customer's bank sent the money back. A refund that failed here stays failed,
-// whatever the list says; reconciliation reports the difference. Last is a refund that the
-// stream does not know, made in the provider's dashboard or lost with a restore, once it has
-// succeeded there.
+// next returns what is due, in this order:
+//  1. the oldest pending refund that is not stuck;
+//  2. the read of the list that the message asks for;
+//  3. a refund to be reversed: it failed at the provider after it had succeeded, as the
+//     customer's bank sent the money back;
+//  4. a refund that only the list has, once it has succeeded there: it was made in the
+//     provider's dashboard, or lost with a restore.
+//
+// So nothing is committed between a read of the list and a send. A refund that failed here
+// stays failed, whatever the list says; reconciliation reports the difference.
 //
 // Every list that was read counts, since the provider's event about a reversal may wait
 // behind this message for as long as a pending refund takes.
@@ -52,7 +56,7 @@ func (r *refunds) next(c domain.Charge, stuck map[string]error) work {
 			return r.work(refund)
 		}
 	}
-	if list := "of " + c.PaymentIntent; r.unread && c.Step(domain.Payment) == domain.StepDone && stuck[list] == nil {
+	if list := "of " + c.PaymentIntent; r.unread && c.StepStatus(domain.Payment) == domain.StepDone && stuck[list] == nil {
 		return work{"refund", list, func(ctx context.Context, s ledger.Stream) (decision, error) { return decision{}, r.list(ctx, s) }}
 	}
 	for _, refund := range c.Refunds {
@@ -84,7 +88,7 @@ func (r *refunds) work(refund domain.Refund) work {
 func (r *refunds) run(ctx context.Context, s ledger.Stream, refund domain.Refund) (decision, error) {
 	object, found, err := r.find(refund)
 	if !found {
-		object, found, err = r.look(ctx, s, refund)
+		object, found, err = r.lookUp(ctx, s, refund)
 	}
 	switch {
 	case err != nil:
@@ -103,9 +107,9 @@ const longestRequest = 2 * time.Minute
 
 var errInFlight = errors.New("the refund that was requested with other parameters may be in flight")
 
-// inFlight is how long the request may still be in flight whose key the last attempt met: the
-// provider compares parameters before it waits for a request, and a refund that is in flight is
-// not in its list. Both times are the database's.
+// inFlight returns how much longer the earlier request under the conflicting key may still be
+// executing: the provider compares parameters before it waits for a request, and a refund that is
+// in flight is not in its list. Both times are the database's.
 func (r *refunds) inFlight(s ledger.Stream, refund domain.Refund) time.Duration {
 	last := s.At(refund.AttemptVersion)
 	failed, _ := last.Event.(domain.RefundAttemptFailed)
@@ -118,14 +122,14 @@ func (r *refunds) inFlight(s ledger.Stream, refund domain.Refund) time.Duration 
 	return longestRequest - r.now.Sub(last.RecordedAt)
 }
 
-// look reads the provider's list for the refund.
+// lookUp reads the provider's list for the refund.
 //
 // It runs before the first send as well: an older message of the charge may have sent the
 // refund, and may be a dead letter or discarded since.
 //
 // If we die here: nothing has changed; the next worker reads the list again.
 // Test: TestFaults.
-func (r *refunds) look(ctx context.Context, s ledger.Stream, refund domain.Refund) (object stripe.Refund, found bool, err error) {
+func (r *refunds) lookUp(ctx context.Context, s ledger.Stream, refund domain.Refund) (object stripe.Refund, found bool, err error) {
 	if err := r.list(ctx, s); err != nil {
 		return stripe.Refund{}, false, err
 	}
@@ -134,7 +138,7 @@ func (r *refunds) look(ctx context.Context, s ledger.Stream, refund domain.Refun
 
 // list reads all refunds of the charge's intent.
 func (r *refunds) list(ctx context.Context, s ledger.Stream) error {
-	all, err := collect(r.provider.RefundsOf(ctx, s.Charge.PaymentIntent))
+	all, err := collect(r.provider.Refunds(ctx, s.Charge.PaymentIntent))
 	if err != nil {
 		_, err = callFailed(ctx, err, nil)
 		return err
@@ -189,7 +193,7 @@ func isFailed(r stripe.Refund) bool {
 // worker reads the list, and sends under the same key only what is not there.
 // Test: TestFaults, TestWalk in e2e.
 func (r *refunds) send(ctx context.Context, s ledger.Stream, refund domain.Refund) (decision, error) {
-	key := s.At(refund.AttemptVersion).ID.String()
+	key := fmt.Sprintf("%s-%d", refund.ID, refund.Failures)
 	sent, err := r.provider.CreateRefund(ctx, key, stripe.RefundParams{
 		Reference: refund.ID, PaymentIntent: s.Charge.PaymentIntent,
 		Amount: refund.Amount, Currency: string(s.Charge.Amount.Currency),
@@ -205,7 +209,7 @@ func (r *refunds) send(ctx context.Context, s ledger.Stream, refund domain.Refun
 		})
 	}
 	// An earlier send is the reason, and the refund is in the list, or there will be none.
-	object, found, err := r.look(ctx, s, refund)
+	object, found, err := r.lookUp(ctx, s, refund)
 	switch {
 	case err != nil:
 		return decision{}, err
@@ -234,7 +238,7 @@ func (r *refunds) record(s ledger.Stream, refund domain.Refund, found stripe.Ref
 	case stripe.RefundFailed, stripe.RefundCanceled:
 		resolved.Failed, resolved.Message = true, failureOf(found)
 	case stripe.RefundPending, stripe.RefundRequiresAction:
-		return decision{}, patience(r.now, s, fmt.Errorf("it is %s at the provider", found.Status))
+		return decision{}, processingWait(r.now, s, fmt.Errorf("it is %s at the provider", found.Status))
 	default:
 		return decision{}, &inbox.DeadLetterError{Err: fmt.Errorf("%s is %q: payonce does not know what to do with it", found.ID, found.Status)}
 	}
@@ -259,10 +263,10 @@ func isStuck(err error) bool {
 	return waits || dead
 }
 
-// isPatient reports whether a refund waits for as long as its bank takes.
-func isPatient(stuck map[string]error) bool {
+// waitsForBank reports whether a refund waits for as long as its bank takes.
+func waitsForBank(stuck map[string]error) bool {
 	for _, err := range stuck {
-		if wait, waits := errors.AsType[*inbox.WaitError](err); waits && wait.Patient {
+		if wait, waits := errors.AsType[*inbox.WaitError](err); waits && wait.NoDeadline {
 			return true
 		}
 	}
@@ -271,19 +275,19 @@ func isPatient(stuck map[string]error) bool {
 
 // mostUrgent joins the errors of several refunds, waits and dead letters, into the one that
 // decides what the inbox does next: a wait until the earliest time that any refund asks
-// for, patient only if all are. Only if none waits, the message becomes a dead letter: that stops
-// every refund of the charge.
+// for, without a deadline only if all are. Only if none waits, the message becomes a dead letter:
+// that stops every refund of the charge.
 func mostUrgent(stuck map[string]error) error {
 	var texts []string
 	var first *inbox.WaitError
-	patient, needsOperator := true, false
+	noDeadline, needsOperator := true, false
 	for _, id := range slices.Sorted(maps.Keys(stuck)) {
 		texts = append(texts, stuck[id].Error())
 		wait, waits := errors.AsType[*inbox.WaitError](stuck[id])
 		if waits && (first == nil || wait.AtLeast < first.AtLeast) {
 			first = wait
 		}
-		patient = patient && waits && wait.Patient
+		noDeadline = noDeadline && waits && wait.NoDeadline
 		needsOperator = needsOperator || waits && wait.NeedsOperator
 	}
 	all := errors.New(strings.Join(texts, "; "))
@@ -293,5 +297,5 @@ func mostUrgent(stuck map[string]error) error {
 	case first == nil:
 		return &inbox.DeadLetterError{Err: all}
 	}
-	return &inbox.WaitError{AtLeast: first.AtLeast, Patient: patient, NeedsOperator: needsOperator, Err: all}
+	return &inbox.WaitError{AtLeast: first.AtLeast, NoDeadline: noDeadline, NeedsOperator: needsOperator, Err: all}
 }

@@ -36,7 +36,7 @@ func TestRefund(t *testing.T) {
 			begin: isRefunding, script: script{"refund": {gives("succeeded")}},
 			want: back(refunded, "refund.succeeded", "done"), calls: "refunds refund",
 			check: func(f *fixture) {
-				f.expectKeys("refund", 5)
+				f.expectKeys("refund", 0)
 				f.expectRecorded(0, domain.RefundSucceeded{RefundID: "re_1", Provider: domain.Provider, ProviderRefund: "rp_1", Amount: 600})
 				f.expectText("merchant_payable→refund_clearing 600, refund_clearing→psp_receivable 600", `
 select string_agg(format('%s→%s %s', split_part(debit, ':', 1), split_part(credit, ':', 1), amount), ', ' order by version)
@@ -69,8 +69,8 @@ select string_agg(format('%s→%s %s', split_part(debit, ':', 1), split_part(cre
 	})
 }
 
-// TestRefund_others is about several refunds of one charge.
-func TestRefund_others(t *testing.T) {
+// TestRefund_doesNotStopOtherRefunds has several refunds of one charge.
+func TestRefund_doesNotStopOtherRefunds(t *testing.T) {
 	t.Parallel()
 	both := func(f *fixture) {
 		isRefunding(f)
@@ -109,9 +109,9 @@ func TestRefund_others(t *testing.T) {
 	})
 }
 
-// TestRefund_state is about the state of the refund at the provider, in the answer to a
-// send or in its list.
-func TestRefund_state(t *testing.T) {
+// TestRefund_followsTheStateAtTheProvider has the state of the refund at the provider, in the
+// answer to a send or in its list.
+func TestRefund_followsTheStateAtTheProvider(t *testing.T) {
 	testdb.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
 	dead, pending := back(asked, "", "dead"), back(asked, "", "pending")
@@ -258,7 +258,7 @@ func TestAttempt_refund(t *testing.T) {
 			ends:   "waits waits done", want: back(attemptFailed+" refund.attempt_failed refund.succeeded", "refund.succeeded", "done"),
 			calls: "refunds refund refunds refund refunds refund",
 			check: func(f *fixture) {
-				f.expectKeys("refund", 5, 6, 7)
+				f.expectKeys("refund", 0, 1, 2)
 				f.expectRecorded(6, domain.RefundAttemptFailed{RefundID: "re_1", StatusCode: 500, RequestID: "req_provider"})
 			},
 		},
@@ -278,7 +278,7 @@ func TestAttempt_refund(t *testing.T) {
 			scenarios[name+" records nothing, keeps the key, and the list is asked first"] = scenario{
 				begin: isRefunding, script: script{"refund": {answer[0], gives("succeeded")}, "refunds": {lists()}},
 				ends: ends, want: back(refunded, "refund.succeeded", "done"), calls: "refunds refund refunds refund",
-				check: func(f *fixture) { f.expectKeys("refund", 5, 5) },
+				check: func(f *fixture) { f.expectKeys("refund", 0, 0) },
 			}
 		}
 	}
@@ -288,25 +288,25 @@ func TestAttempt_refund(t *testing.T) {
 func TestMostUrgent(t *testing.T) {
 	t.Parallel()
 	dead := fmt.Errorf("refund re_1: %w", &inbox.DeadLetterError{Err: errors.New("an operator decides")})
-	wait := func(atLeast time.Duration, patient bool) error {
-		return fmt.Errorf("refund re_2: %w", &inbox.WaitError{AtLeast: atLeast, Patient: patient, Err: errors.New("no answer")})
+	wait := func(atLeast time.Duration, noDeadline bool) error {
+		return fmt.Errorf("refund re_2: %w", &inbox.WaitError{AtLeast: atLeast, NoDeadline: noDeadline, Err: errors.New("no answer")})
 	}
 	for name, tc := range map[string]struct {
 		one, other error
 		end        string
 		atLeast    time.Duration
-		patient    bool
+		noDeadline bool
 	}{
 		"dead letters make a dead letter":                            {dead, dead, "dead", 0, false},
 		"a wait delays a dead letter":                                {dead, wait(time.Hour, false), "waits", time.Hour, false},
 		"waits end with the earliest":                                {wait(time.Hour, false), wait(time.Minute, false), "waits", time.Minute, false},
-		"waits are patient if all of them are":                       {wait(0, true), wait(0, true), "waits", 0, true},
-		"waits are not patient beside an outage":                     {wait(0, true), wait(0, false), "waits", 0, false},
-		"waits are not patient while something else needs operators": {dead, wait(0, true), "waits", 0, false},
+		"waits have no deadline if none of them has":                 {wait(0, true), wait(0, true), "waits", 0, true},
+		"waits have a deadline beside an outage":                     {wait(0, true), wait(0, false), "waits", 0, false},
+		"waits have a deadline while something else needs operators": {dead, wait(0, true), "waits", 0, false},
 	} {
 		got := fulfillment.MostUrgent(map[string]error{"one": tc.one, "other": tc.other})
 		waiting, _ := errors.AsType[*inbox.WaitError](got)
-		if endOf(got) != tc.end || waiting != nil && (waiting.AtLeast != tc.atLeast || waiting.Patient != tc.patient) {
+		if endOf(got) != tc.end || waiting != nil && (waiting.AtLeast != tc.atLeast || waiting.NoDeadline != tc.noDeadline) {
 			t.Errorf("%s: the most urgent error is %v, %+v; want %s", name, got, waiting, tc.end)
 		}
 		if text := got.Error(); !strings.Contains(text, tc.one.Error()) || !strings.Contains(text, tc.other.Error()) {

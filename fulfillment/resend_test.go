@@ -19,28 +19,21 @@ import (
 	"github.com/payonce/payonce/internal/testdb"
 )
 
-func (s *shop) outcomes(name string) []fulfillment.Outcome {
+// resend requests one more delivery of the webhook about the newest outcome.
+func (s *shop) resend() uuid.UUID {
 	s.t.Helper()
-	found, err := fulfillment.OutcomesOf(s.t.Context(), s.db, name)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return found
+	id := uuid.New()
+	s.commit(s.resendAs(id))
+	return id
 }
 
-// resend requests one more delivery of the webhook about the newest outcome.
-func (s *shop) resend() (id uuid.UUID) {
+func (s *shop) resendAs(id uuid.UUID) *pgx.Batch {
 	s.t.Helper()
-	found := s.outcomes(s.outcome.ID.String())
-	if len(found) != 1 || found[0].Refusal() != nil {
-		s.t.Fatalf("the outcomes are %+v", found)
-	}
-	b, id := &pgx.Batch{}, uuid.New()
-	if err := fulfillment.Resend(b, found[0], id, "cli:test"); err != nil {
-		s.t.Fatal(err)
-	}
-	s.commit(b)
-	return id
+	b, e := &pgx.Batch{}, s.outcome
+	fulfillment.Resend(b, fulfillment.Outcome{
+		EventID: e.ID, ChargeID: "ch_1", MerchantID: "acme", Stored: e.Type, Version: e.Version, Notified: !s.load("ch_1").Charge.NeedsWebhook(e.Version),
+	}, id, "cli:test")
+	return b
 }
 
 // expectResends checks the recorded resends: who requested each, and whether the merchant
@@ -130,9 +123,7 @@ func TestResend(t *testing.T) {
 		s := notifiedShop(t)
 		id := s.resend()
 		s.resend()
-		b := &pgx.Batch{}
-		testdb.Must(t, fulfillment.Resend(b, s.outcomes("ch_1")[0], id, "cli:test"))
-		if err := s.db.Commit(t.Context(), b); err == nil {
+		if err := s.db.Commit(t.Context(), s.resendAs(id)); err == nil {
 			t.Error("one resend was recorded twice")
 		}
 		s.deliverAll(fulfillment.ResendReceiver, s.notify, 2)
@@ -211,56 +202,4 @@ func TestResend_delaysNoOtherWebhook(t *testing.T) {
 			}
 		}
 	})
-}
-
-func TestOutcomesOf(t *testing.T) {
-	t.Parallel()
-
-	t.Run("a charge means all its outcomes, an event itself", func(t *testing.T) {
-		t.Parallel()
-		s := newShop(t, loopback())
-		s.announce(s.requestRefund(true, refundedBy()))
-		s.expectEnd(s.deliver(), "done")
-		found := s.outcomes("ch_1")
-		if len(found) != 2 || found[0].Type != "charge.succeeded" || found[0].Refusal() == nil || found[1].Type != "refund.succeeded" || found[1].Refusal() != nil {
-			t.Fatalf("ch_1 means %+v", found)
-		}
-		s.resend() // by its id
-		s.expectEnd(s.repeat(), "done")
-		s.expectReceived(2, paid+refunded+notified, "done done")
-	})
-
-	t.Run("what is no outcome means nothing", func(t *testing.T) {
-		t.Parallel()
-		s := notifiedShop(t)
-		for _, name := range []string{
-			"", "ch_2", "re_1", "order 1", s.load("ch_1").At(1).ID.String(), s.load("ch_1").Head().ID.String(), uuid.NewString(), uuid.Nil.String(), "%", "ch_%", "\xff",
-		} {
-			if found := s.outcomes(name); len(found) != 0 {
-				t.Errorf("%q means %+v", name, found)
-			}
-		}
-	})
-
-	for name, tc := range map[string]struct {
-		begin func(*shop)
-		says  string
-	}{
-		"to an endpoint that is gone": {(*shop).removeEndpoint, "no webhook endpoint any more"},
-		"whose message is pending":    {func(*shop) {}, "on its way"},
-		"whose message is running":    {func(s *shop) { s.exec(`update inbox set status = 'running'`) }, "on its way"},
-		"whose message is dead":       {func(s *shop) { s.exec(`update inbox set status = 'dead'`) }, "payonce inbox retry 1"},
-		"whose message is not there":  {func(s *shop) { s.exec(`delete from inbox`) }, "not been received"},
-	} {
-		t.Run("a webhook "+name+" is not sent again", func(t *testing.T) {
-			t.Parallel()
-			s := newShop(t, loopback())
-			s.succeed(order())
-			tc.begin(s)
-			found := s.outcomes("ch_1")
-			if len(found) != 1 || found[0].Refusal() == nil || !strings.Contains(found[0].Refusal().Error(), tc.says) {
-				t.Errorf("%+v, want it refused with %q", found, tc.says)
-			}
-		})
-	}
 }

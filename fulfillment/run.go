@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
@@ -39,28 +40,30 @@ type Fulfillment struct {
 
 	// Reads that several handlers ask for at the same moment share a round trip
 	// (postgres.Reads); nothing is cached.
-	streams   *ledger.Loader
-	endpoints *merchants.Endpoints
+	streams   func(ctx context.Context, charge string) (ledger.Stream, error)
+	endpoints func(ctx context.Context, merchant string) (merchants.Endpoint, error)
 	stock     *postgres.Reads[[]article, map[article]int64]
+	lost      *postgres.Reads[string, lost]
 }
 
-// roundTrips bounds how many reads of one kind are in flight, so that slow reads leave
+// maxReadsInFlight bounds how many reads of one kind are in flight, so that slow reads leave
 // connections to the commits.
-const roundTrips = 4
+const maxReadsInFlight = 4
 
 // New returns the handlers of one process.
 func New(db *postgres.DB, services Services, log *slog.Logger) *Fulfillment {
 	return &Fulfillment{
 		db: db, services: services, log: log,
-		streams: ledger.NewLoader(db, roundTrips), endpoints: merchants.NewEndpoints(db, roundTrips), stock: newStock(db),
+		streams: ledger.NewLoader(db, maxReadsInFlight), endpoints: merchants.NewEndpoints(db, maxReadsInFlight), stock: newStock(db), lost: newLost(db),
 	}
 }
 
-// maxIdle bounds how many turns of a run in a row record nothing.
+// maxIdle bounds how many iterations of a run in a row record nothing.
 const maxIdle = 10
 
-// run processes one delivery about a charge. Steps never commit; run and resolve do.
-type run struct {
+// deliveryRun processes one delivery about a charge. Steps never commit; deliveryRun and resolve
+// do.
+type deliveryRun struct {
 	*Fulfillment
 	delivery *inbox.Delivery
 	version  int // of the event that the message names, 0 if it names none
@@ -69,7 +72,7 @@ type run struct {
 	next     func(domain.Charge) work // what is due; the zero work if nothing is
 	once     bool                     // the first commit ends the delivery, and not only the one after which nothing is due
 	stuck    map[string]error         // by refunds that wait, or that need an operator
-	idle     int                      // turns in a row that recorded nothing
+	idle     int                      // iterations in a row that recorded nothing
 	ended    bool                     // a commit ended the delivery
 }
 
@@ -87,7 +90,7 @@ type work struct {
 // event; of an event of the provider only the type: if it is about refunds or disputes, the
 // provider's list says which are new, and what became of the others.
 func (f *Fulfillment) charge(ctx context.Context, d *inbox.Delivery) error {
-	r := &run{Fulfillment: f, delivery: d, steps: f.steps(d.ClaimedAt), stuck: map[string]error{}}
+	r := &deliveryRun{Fulfillment: f, delivery: d, steps: f.steps(d.ClaimedAt), stuck: map[string]error{}}
 	refunds := &refunds{provider: f.services.Provider, now: d.ClaimedAt, unread: isAboutRefunds(d)}
 	disputes := &disputes{provider: f.services.Provider, unread: isAboutDisputes(d), waited: d.Waits > 0}
 	r.next = func(c domain.Charge) work {
@@ -99,7 +102,7 @@ func (f *Fulfillment) charge(ctx context.Context, d *inbox.Delivery) error {
 		}
 		return disputes.next(c, r.stuck)
 	}
-	if envelope, err := ledger.Open(d.Payload); err == nil {
+	if envelope, err := ledger.DecodeEnvelope(d.Payload); err == nil {
 		r.version = envelope.Version
 	}
 	err := r.load(ctx, d.OrderingKey)
@@ -110,16 +113,28 @@ func (f *Fulfillment) charge(ctx context.Context, d *inbox.Delivery) error {
 		return err
 	}
 	err = r.process(ctx)
-	// A patient wait is the answer to every event that it has been woken by: the intent was read, or
-	// both lists. After the first wait alone the disputes were not.
-	if wait, waits := errors.AsType[*inbox.WaitError](err); waits && wait.Patient && d.Waits > 0 {
-		wait.Covers = ProviderEvent
+	// From the second wait on, the intent or both lists were read, so a wait with NoDeadline also
+	// completes the provider's events that were received before the claim. At the first one the
+	// disputes may be unread.
+	if wait, waits := errors.AsType[*inbox.WaitError](err); waits && wait.NoDeadline && d.Waits > 0 {
+		wait.CompletesType = ProviderEvent
 	}
 	return err
 }
 
-// nextStep is the step that is due; a cancellation on request or by a deadline comes before it.
-func (r *run) nextStep(c domain.Charge) work {
+// nextStep is the step that is due; a cancellation on request or by a deadline comes before it,
+// and what a step has to do before both.
+func (r *deliveryRun) nextStep(c domain.Charge) work {
+	w := r.dueStep(c)
+	for _, s := range r.steps {
+		if s.intercept != nil {
+			w.act = s.intercept(c, w.act)
+		}
+	}
+	return w
+}
+
+func (r *deliveryRun) dueStep(c domain.Charge) work {
 	i := slices.IndexFunc(r.steps, func(s step) bool { return s.name == c.Next() })
 	switch {
 	case i < 0: // no message of such a charge may end as done
@@ -136,24 +151,24 @@ func (r *run) nextStep(c domain.Charge) work {
 	}}
 }
 
-// follow is the inbox handler of a subscriber.
-func (f *Fulfillment) follow(to subscriber) inbox.Handler {
+// subscriberHandler is the inbox handler of a subscriber.
+func (f *Fulfillment) subscriberHandler(to subscriber) inbox.Handler {
 	return func(ctx context.Context, d *inbox.Delivery) error {
-		envelope, err := ledger.Open(d.Payload)
+		envelope, err := ledger.DecodeEnvelope(d.Payload)
 		if err != nil {
 			return &inbox.DeadLetterError{Err: err}
 		}
-		r := &run{Fulfillment: f, delivery: d, version: envelope.Version, once: true}
+		r := &deliveryRun{Fulfillment: f, delivery: d, version: envelope.Version, once: true}
 		if err := r.load(ctx, envelope.ChargeID); err != nil {
 			return err
 		}
 		outcome := r.stream.At(envelope.Version)
 		if domain.EventTypeNamed(outcome.Type).Webhook == "" {
-			return &inbox.DeadLetterError{Err: fmt.Errorf("message %s names a %s of %s, which is no outcome", d.ID, outcome.Type, r.stream.ID)}
+			return &inbox.DeadLetterError{Err: fmt.Errorf("message %s names a %s of %s, which is no webhook event", d.ID, outcome.Type, r.stream.ID)}
 		}
 		due := work{step: to.name, act: to.step(d, outcome.Version)}
 		r.next = func(c domain.Charge) work {
-			if d.Type != TypeResend && !c.Follows(to.name, outcome.Version) {
+			if d.Type != TypeResend && !c.SubscriberPending(to.name, outcome.Version) {
 				return work{}
 			}
 			return due
@@ -165,10 +180,10 @@ func (f *Fulfillment) follow(to subscriber) inbox.Handler {
 // load reads the stream. The message was committed with the event that it names; a
 // server that shows less than this version is behind, such as a standby, and the message
 // waits. It also waits if a newer program wrote an event, since a newer worker is being
-// deployed. A request that the charge did not admit was forged: the message becomes a dead
+// deployed. A request that the charge did not allow was forged: the message becomes a dead
 // letter. ErrNotFound if the message names no version and there is no charge.
-func (r *run) load(ctx context.Context, charge string) error {
-	s, err := r.streams.Load(ctx, charge)
+func (r *deliveryRun) load(ctx context.Context, charge string) error {
+	s, err := r.streams(ctx, charge)
 	switch {
 	case errors.Is(err, domain.ErrUnknownType):
 		return &inbox.WaitError{Err: err}
@@ -187,7 +202,7 @@ func (r *run) load(ctx context.Context, charge string) error {
 // process does what is due until nothing is, or a commit has ended the delivery. A refund
 // that waits, or that needs an operator, does not keep the others from their outcome.
 // Every other error ends the run.
-func (r *run) process(ctx context.Context) error {
+func (r *deliveryRun) process(ctx context.Context) error {
 	for !r.ended {
 		w := r.next(r.stream.Charge)
 		if w.act == nil {
@@ -216,19 +231,22 @@ func (r *run) process(ctx context.Context) error {
 // If we die here: between a lost race and the next commit nothing is recorded. The next
 // worker asks the provider, which remembers.
 // Test: TestLostRace_atEveryTry.
-func (r *run) do(ctx context.Context, act act) error {
+func (r *deliveryRun) do(ctx context.Context, act act) error {
 	d, err := act(ctx, r.stream)
 	if d.command == nil && err != nil {
 		return err
 	}
 	if d.command != nil {
-		lost := r.record(ctx, d)
-		if lost == nil {
+		commitErr := r.record(ctx, d)
+		if groupcommit.Constraint(commitErr) == "ledger_events_by_payment_intent" {
+			commitErr = r.record(ctx, decision{command: domain.DeclinePayment{Failure: takenFailure}})
+		}
+		if commitErr == nil {
 			r.idle = 0
 			return err
 		}
-		if !ledger.IsConflict(lost) && !isOutOfStock(lost) {
-			return lost
+		if !ledger.IsConflict(commitErr) && !isOutOfStock(commitErr) && !isAdopted(commitErr) {
+			return commitErr
 		}
 		if err := r.load(ctx, r.stream.ID); err != nil {
 			return err
@@ -240,6 +258,9 @@ func (r *run) do(ctx context.Context, act act) error {
 	return nil
 }
 
+// takenFailure is why a charge fails whose key has made another charge, which has the payment.
+var takenFailure = domain.Failure{Code: domain.ProviderRefused, Message: "the payment that was made under this key is another charge's"}
+
 var (
 	errIdle = errors.New("nothing was recorded: other writers were first at every try")
 	// errUndecided keeps a due step whose command has happened from being run for ever.
@@ -247,7 +268,7 @@ var (
 )
 
 // observed runs a step of a charge under OnStep.
-func (r *run) observed(ctx context.Context, name string, do func(context.Context) error) error {
+func (r *deliveryRun) observed(ctx context.Context, name string, do func(context.Context) error) error {
 	if r.OnStep == nil || r.once {
 		return do(ctx)
 	}
@@ -262,14 +283,14 @@ func (r *run) observed(ctx context.Context, name string, do func(context.Context
 // errPanicked is the error that OnStep's done receives when a step panics.
 var errPanicked = errors.New("the step panicked")
 
-// record decides a command and commits its events, the rows that steps keep about them,
-// and the messages about outcomes in one transaction. The commit after which nothing is
+// record decides a command and commits its events, the rows that steps queue for them,
+// and the messages about webhook events in one transaction. The commit after which nothing is
 // left to do also ends the delivery.
 //
 // An unknown outcome ends the run: the inbox delivers the message again, and that claim
 // is a commit of its own. What the next run reads was committed before the claim, so a
 // synchronous standby has it before the provider is called.
-func (r *run) record(ctx context.Context, d decision) error {
+func (r *deliveryRun) record(ctx context.Context, d decision) error {
 	events, err := domain.Decide(r.stream.Charge, d.command)
 	if errors.Is(err, domain.ErrMismatch) || errors.Is(err, domain.ErrFinished) {
 		return &inbox.DeadLetterError{Err: err}
@@ -302,7 +323,7 @@ func (r *run) record(ctx context.Context, d decision) error {
 }
 
 // queue queues the events and what belongs to them.
-func (r *run) queue(b *pgx.Batch, events []domain.Event) (ledger.Stream, error) {
+func (r *deliveryRun) queue(b *pgx.Batch, events []domain.Event) (ledger.Stream, error) {
 	d := r.delivery
 	next, err := ledger.Append(b, r.stream, ledger.Cause{
 		CorrelationID: d.Metadata[outbox.MetadataCorrelationID], CausationID: d.ID, Actor: "worker",
@@ -312,8 +333,8 @@ func (r *run) queue(b *pgx.Batch, events []domain.Event) (ledger.Stream, error) 
 	}
 	for _, e := range next.Events[r.stream.Charge.Version:] {
 		for _, s := range r.steps {
-			if s.keep != nil {
-				s.keep(b, r.stream.Charge, e.Event)
+			if s.queueRows != nil {
+				s.queueRows(b, r.stream.Charge, e.Event)
 			}
 		}
 		names := next.Charge.SubscribersOf(e.Event, e.Version)
@@ -330,11 +351,7 @@ func (r *run) queue(b *pgx.Batch, events []domain.Event) (ledger.Stream, error) 
 
 // announce queues the message to a subscriber. A subscriber that the charge does not have
 // costs no message.
-func (r *run) announce(b *pgx.Batch, to subscriber, s ledger.Stream, e ledger.Recorded) error {
-	payload, err := s.Seal(e)
-	if err != nil {
-		return err
-	}
+func (r *deliveryRun) announce(b *pgx.Batch, to subscriber, s ledger.Stream, e ledger.StoredEvent) error {
 	metadata := map[string]string{outbox.MetadataCausationID: r.delivery.ID}
 	for _, name := range []string{outbox.MetadataCorrelationID, outbox.MetadataTraceparent} {
 		if value := r.delivery.Metadata[name]; value != "" {
@@ -343,6 +360,6 @@ func (r *run) announce(b *pgx.Batch, to subscriber, s ledger.Stream, e ledger.Re
 	}
 	return outbox.Append(b, outbox.Message{
 		Topic: to.topic, ID: e.ID.String(), Type: e.Type, OrderingKey: s.ID, Partition: s.Charge.MerchantID,
-		Payload: payload, Metadata: metadata,
+		Payload: s.EncodeEnvelope(e), Metadata: metadata,
 	})
 }

@@ -2,6 +2,7 @@ package fulfillment_test
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -21,7 +22,7 @@ func endOf(err error) string {
 	switch {
 	case err == nil:
 		return "done"
-	case inbox.IsLost(err):
+	case inbox.IsLeaseLost(err):
 		return "lost"
 	case dead:
 		return "dead"
@@ -117,11 +118,15 @@ func (f *fixture) expectCalls(want string) {
 }
 
 // expectKeys checks that the calls of an operation had the ids of the events at these
-// versions as their idempotency keys.
+// versions as their idempotency keys, or those of a refund its id and these counts of failures.
 func (f *fixture) expectKeys(op string, versions ...int) {
 	f.t.Helper()
 	s, want := f.load("ch_1"), []string{}
 	for _, v := range versions {
+		if op == "refund" {
+			want = append(want, fmt.Sprintf("re_1-%d", v))
+			continue
+		}
 		want = append(want, s.At(v).ID.String())
 	}
 	if diff := cmp.Diff(want, f.provider.keys(op)); diff != "" {

@@ -26,10 +26,10 @@ type Services struct {
 // delivery, which was claimed at a time, has its own, so a step may remember what a service
 // answered.
 func (f *Fulfillment) steps(now time.Time) []step {
-	pay := &payment{provider: f.services.Provider, now: now, timeout: f.services.ActionTimeout}
+	pay := &payment{provider: f.services.Provider, lost: f.lost, now: now, timeout: f.services.ActionTimeout}
 	return []step{
-		{name: domain.Inventory, run: f.reserve, keep: keepStock},
-		{name: domain.Payment, run: pay.run, cancel: pay.cancel},
+		{name: domain.Inventory, run: f.reserve, queueRows: queueStock},
+		{name: domain.Payment, run: pay.run, cancel: pay.cancel, intercept: pay.intercept},
 	}
 }
 
@@ -56,10 +56,14 @@ type step struct {
 	// as canceled; nil if there is nothing.
 	cancel act
 
-	// keep, where set, queues the rows of the step beside the ledger. What an event of any
+	// intercept, where set, is called first whichever step is due: it returns the act that runs
+	// in place of due, or due itself.
+	intercept func(c domain.Charge, due act) act
+
+	// queueRows, where set, queues the rows of the step beside the ledger. What an event of any
 	// step changes in them is committed with the event; so the rejection of a later step
 	// returns stock without knowing of stock.
-	keep func(b *pgx.Batch, c domain.Charge, e domain.Event)
+	queueRows func(b *pgx.Batch, c domain.Charge, e domain.Event)
 }
 
 // act reads the stream, calls external services, and returns what is to be recorded.
@@ -73,12 +77,12 @@ type decision struct {
 	rows func(*pgx.Batch)
 }
 
-// subscriber runs after an outcome.
+// subscriber runs after a webhook event.
 type subscriber struct {
 	name        string // in domain, and that of the receiver
 	topic       string // in the outbox
 	deadLetters inbox.DeadLetters
-	step        func(d *inbox.Delivery, version int) act // version is that of the outcome
+	step        func(d *inbox.Delivery, version int) act // version is that of the event
 }
 
 // Receiver handles the messages of one topic.
@@ -100,15 +104,15 @@ func (f *Fulfillment) Receivers() []Receiver {
 		DeadLetters: inbox.Pass, Handle: f.charge,
 	}}
 	for _, s := range f.subscribers() {
-		receivers = append(receivers, Receiver{Name: s.name, Topic: s.topic, Takes: outcome, DeadLetters: s.deadLetters, Handle: f.follow(s)})
+		receivers = append(receivers, Receiver{Name: s.name, Topic: s.topic, Takes: outcome, DeadLetters: s.deadLetters, Handle: f.subscriberHandler(s)})
 	}
 	return append(receivers, Receiver{
 		Name: ResendReceiver, Takes: func(domain.EventType) bool { return false },
-		DeadLetters: inbox.Pass, Handle: f.follow(subscriber{name: domain.Notification, step: f.notification}),
+		DeadLetters: inbox.Pass, Handle: f.subscriberHandler(subscriber{name: domain.Notification, step: f.notification}),
 	})
 }
 
-// Steps are the names that OnStep is called with.
-func Steps() []string {
+// ObservedSteps are the names that OnStep is called with.
+func ObservedSteps() []string {
 	return append(append([]string{"cancel"}, domain.Steps()...), "refund", "dispute")
 }

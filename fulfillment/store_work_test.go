@@ -65,7 +65,7 @@ func (m *machine) start(next fault, end death) *holder {
 		}
 		return err
 	})
-	p.Poll, p.Policy.DeadLetters = time.Millisecond, inbox.Pass
+	p.MinClaimInterval, p.Policy.DeadLetters = time.Millisecond, inbox.Pass
 	p.Policy.MaxAttempts, p.Policy.GiveUpAfter = 1000, 100*time.Hour
 	p.Policy.BackoffBase, p.Policy.BackoffCap = time.Microsecond, 2*time.Microsecond
 	go func() {
@@ -76,15 +76,15 @@ func (m *machine) start(next fault, end death) *holder {
 	return h
 }
 
-// claimed is the message that a holder has claimed, and its charge.
-func (m *machine) claimed(t *rapid.T, h *holder) (*message, *modelCharge) {
+// claimed is the message that a holder has claimed.
+func (m *machine) claimed(t *rapid.T, h *holder) *message {
 	d := await.Receive(t, "a claim", h.took)
 	m.count.handled.Add(1)
 	i := slices.IndexFunc(m.messages, func(p *message) bool { return p.id == d.ID && p.state == waiting })
 	if i < 0 {
 		t.Fatalf("a message was claimed that must not be: %+v", d)
 	}
-	return m.messages[i], m.charges[slices.IndexFunc(m.charges, func(c *modelCharge) bool { return c.id == d.OrderingKey })]
+	return m.messages[i]
 }
 
 // workable reports whether a message may be claimed: no dead worker holds one of its charge.
@@ -103,7 +103,7 @@ func (m *machine) work(t *rapid.T, next fault) {
 		t.Skip("nothing to do")
 	}
 	h := m.start(next, death{})
-	p, c := m.claimed(t, h)
+	p := m.claimed(t, h)
 	await.Receive(t, "the end of the handler", h.ended)
 	end := endOf(h.err)
 	if end == "done" {
@@ -111,7 +111,7 @@ func (m *machine) work(t *rapid.T, next fault) {
 	} else if end != "waits" || next.answer == nil {
 		t.Fatalf("a handler returned %v", h.err)
 	}
-	m.observe(t, c, end != "done")
+	m.observe(t, p.charge, end != "done")
 }
 
 // drawCall is mostly one of the first calls: most deliveries make no more.
@@ -147,7 +147,7 @@ func (m *machine) die(t *rapid.T) {
 		}
 	}
 	h := m.start(fault{drawCall(t), dies}, end)
-	p, c := m.claimed(t, h)
+	p := m.claimed(t, h)
 	await.Receive(t, "the end of the handler", h.ended)
 	switch {
 	case h.died:
@@ -158,7 +158,7 @@ func (m *machine) die(t *rapid.T) {
 	default:
 		t.Fatalf("a handler returned %v", h.err)
 	}
-	m.observe(t, c, h.died)
+	m.observe(t, p.charge, h.died)
 }
 
 // zombie lets a holder hang in a call for longer than its lease. Another worker takes over
@@ -187,14 +187,14 @@ func (m *machine) zombie(t *rapid.T) {
 		}
 	}
 	first := m.start(fault{drawCall(t), answer}, death{})
-	p, c := m.claimed(t, first)
+	p := m.claimed(t, first)
 	await.True(t, "the handler hangs or ends", func() bool { return isClosed(hanging) || isClosed(first.ended) })
 	if !isClosed(hanging) { // it made no such call
 		if endOf(first.err) != "done" {
 			t.Fatalf("a handler returned %v", first.err)
 		}
 		p.state = finished
-		m.observe(t, c, false)
+		m.observe(t, p.charge, false)
 		return
 	}
 	m.count.zombies.Add(1)
@@ -208,7 +208,7 @@ func (m *machine) zombie(t *rapid.T) {
 	if end := endOf(first.err); end != "done" && end != "lost" {
 		t.Fatalf("the zombie returned %v", first.err)
 	}
-	m.observe(t, c, false)
+	m.observe(t, p.charge, false)
 }
 
 func isClosed(c <-chan struct{}) bool {

@@ -9,24 +9,24 @@ import (
 )
 
 // The bounds of the time between two reads of what the provider is processing. 10,000 such
-// payments cost less than one call a second once each is read every longestLook.
+// payments cost less than one call a second once each is read every maxReadInterval.
 const (
-	firstLook   = time.Second
-	longestLook = 4 * time.Hour
+	minReadInterval = time.Second
+	maxReadInterval = 4 * time.Hour
 )
 
-// patience is the wait for what the provider is processing, or for the customer: the next
-// read is after as long again as the charge has had no event, and up to a quarter later. So
-// the reads double their distance, and payments that began together are not read together. A
-// deadline of the charge ends the wait, and the provider's event wakes the message before. A
-// bank may take weeks, which is no outage, so the wait never makes a dead letter of the
+// processingWait is the wait for what the provider is processing, or for the customer. The
+// interval to the next read equals the time since the charge's last event, from 1 s to 4 h, plus
+// up to 25 % jitter. So the intervals double, and payments that began together are not read
+// together. A deadline of the charge ends the wait, and the provider's event wakes the message
+// before. A bank may take weeks, which is no outage, so the wait never makes a dead letter of the
 // message.
 //
 // now is the time of the claim, and events are recorded in database time too.
-func patience(now time.Time, s ledger.Stream, err error) error {
-	pause := firstLook
+func processingWait(now time.Time, s ledger.Stream, err error) error {
+	pause := minReadInterval
 	if since := s.Head().RecordedAt; !since.IsZero() { // zero: recorded after the claim
-		pause = min(max(now.Sub(since), firstLook), longestLook)
+		pause = min(max(now.Sub(since), minReadInterval), maxReadInterval)
 	}
 	pause += rand.N(pause / 4) //nolint:gosec // jitter
 	for _, at := range s.Charge.Deadlines() {
@@ -34,5 +34,5 @@ func patience(now time.Time, s ledger.Stream, err error) error {
 			pause = min(pause, at.Sub(now))
 		}
 	}
-	return &inbox.WaitError{AtLeast: pause, Patient: true, Err: err}
+	return &inbox.WaitError{AtLeast: pause, NoDeadline: true, Err: err}
 }

@@ -13,13 +13,14 @@ import (
 	"github.com/payonce/payonce/ledger"
 )
 
-// TestPatience is the arithmetic of the reads of a payment that a bank takes days for.
-func TestPatience(t *testing.T) {
+// TestProcessingWait_doublesItsReads is the arithmetic of the reads of a payment that a bank
+// takes days for.
+func TestProcessingWait_doublesItsReads(t *testing.T) {
 	t.Parallel()
 	began := time.Date(2026, 11, 23, 9, 0, 0, 0, time.UTC)
 	pause := func(at time.Time, recorded time.Time) time.Duration {
-		wait, ok := errors.AsType[*inbox.WaitError](fulfillment.Patience(at, ledger.Stream{Events: []ledger.Recorded{{RecordedAt: recorded}}}, nil))
-		if !ok || !wait.Patient || wait.AtLeast > inbox.LongestWait {
+		wait, ok := errors.AsType[*inbox.WaitError](fulfillment.ProcessingWait(at, ledger.Stream{Events: []ledger.StoredEvent{{RecordedAt: recorded}}}, nil))
+		if !ok || !wait.NoDeadline || wait.AtLeast > inbox.LongestWait {
 			t.Fatalf("after %s it waits %+v", at.Sub(recorded), wait)
 		}
 		return wait.AtLeast
@@ -36,9 +37,9 @@ func TestPatience(t *testing.T) {
 		t.Errorf("after an event of this delivery the next read is in %s", got)
 	}
 
-	late := ledger.Stream{Events: []ledger.Recorded{{RecordedAt: began}}, Charge: domain.Charge{ExpiresAt: began.Add(time.Minute), Action: &domain.Action{ExpiresAt: began.Add(50 * time.Second)}}}
+	late := ledger.Stream{Events: []ledger.StoredEvent{{RecordedAt: began}}, Charge: domain.Charge{ExpiresAt: began.Add(time.Minute), Action: &domain.Action{ExpiresAt: began.Add(50 * time.Second)}}}
 	for age, want := range map[time.Duration]time.Duration{40 * time.Second: 10 * time.Second, 55 * time.Second: 5 * time.Second} {
-		if wait, _ := errors.AsType[*inbox.WaitError](fulfillment.Patience(began.Add(age), late, nil)); wait.AtLeast != want {
+		if wait, _ := errors.AsType[*inbox.WaitError](fulfillment.ProcessingWait(began.Add(age), late, nil)); wait.AtLeast != want {
 			t.Errorf("after %s it waits %s, want %s, until the deadline", age, wait.AtLeast, want)
 		}
 	}
@@ -61,8 +62,8 @@ func TestPatience(t *testing.T) {
 	}
 }
 
-// TestPatience_endsWithTheProvidersEvent: the next read would be in hours.
-func TestPatience_endsWithTheProvidersEvent(t *testing.T) {
+// TestProcessingWait_endsWithTheProvidersEvent: the next read would be in hours.
+func TestProcessingWait_endsWithTheProvidersEvent(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	isStarted(f)

@@ -56,15 +56,11 @@ type Batcher[Q, A any] struct {
 type Result[A any] struct {
 	Value A
 	Err   error
-	// Individually asks for the item to be carried out again, individually: it had no effect, and
-	// another item of the call may be the reason. A call of one item is not repeated.
-	Individually bool
 }
 
 type item[Q, A any] struct {
 	ctx    context.Context
 	value  Q
-	alone  bool
 	result chan Result[A] // buffered
 }
 
@@ -73,29 +69,20 @@ type item[Q, A any] struct {
 // ErrNotReturned, and the effect is unknown.
 func (b *Batcher[Q, A]) Do(ctx context.Context, value Q) (A, error) {
 	i := &item[Q, A]{ctx: ctx, value: value, result: make(chan Result[A], 1)}
-	for {
-		o, err := b.do(i)
-		if err != nil || !o.Individually {
-			return o.Value, cmp.Or(err, o.Err)
-		}
-		i.alone = true
-	}
-}
-
-func (b *Batcher[Q, A]) do(i *item[Q, A]) (Result[A], error) {
 	b.mu.Lock()
 	b.queue = append(b.queue, i)
 	b.dispatch()
 	b.mu.Unlock()
+	var r Result[A]
 	select {
-	case o := <-i.result:
-		return o, nil
-	case <-i.ctx.Done():
+	case r = <-i.result:
+	case <-ctx.Done():
 		if b.withdraw(i) || b.Cancelable {
-			return Result[A]{}, i.ctx.Err()
+			return r.Value, ctx.Err()
 		}
-		return <-i.result, nil
+		r = <-i.result
 	}
+	return r.Value, r.Err
 }
 
 // dispatch starts a call if there are items and none holds it up; b.mu is held. A call takes
@@ -116,15 +103,9 @@ func (b *Batcher[Q, A]) take() []*item[Q, A] {
 	if len(b.queue) == 0 {
 		return nil
 	}
-	n := slices.IndexFunc(b.queue, func(i *item[Q, A]) bool { return i.alone })
-	switch {
-	case n < 0:
-		n = len(b.queue)
-	case n == 0:
-		n = 1
-	}
+	n := len(b.queue)
 	if b.Fit != nil {
-		n = b.Fit(values(b.queue[:n]))
+		n = b.Fit(values(b.queue))
 	}
 	items := slices.Clone(b.queue[:n])
 	b.queue = slices.Delete(b.queue, 0, n)
@@ -140,20 +121,17 @@ func (b *Batcher[Q, A]) call() {
 	late := time.AfterFunc(cmp.Or(b.NextAfter, defaultNextAfter), func() { b.release(true, 0) })
 	items := b.take()
 	if len(items) > 0 {
-		outcomes := b.carryOut(items)
-		for n, i := range items {
-			o := outcomes[n]
-			o.Individually = o.Individually && len(items) > 1
-			i.result <- o
+		for n, r := range b.carryOut(items) {
+			items[n].result <- r
 		}
 	}
 	b.release(late.Stop(), 1)
 }
 
-func (b *Batcher[Q, A]) carryOut(items []*item[Q, A]) (outcomes []Result[A]) {
+func (b *Batcher[Q, A]) carryOut(items []*item[Q, A]) (results []Result[A]) {
 	defer func() {
 		if cause := recover(); cause != nil {
-			outcomes = slices.Repeat([]Result[A]{{Err: fmt.Errorf("%w: panic: %v\n%s", ErrNotReturned, cause, debug.Stack())}}, len(items))
+			results = slices.Repeat([]Result[A]{{Err: fmt.Errorf("%w: panic: %v\n%s", ErrNotReturned, cause, debug.Stack())}}, len(items))
 		}
 	}()
 	return b.Call(context.WithoutCancel(items[0].ctx), values(items))

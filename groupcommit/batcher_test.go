@@ -96,17 +96,6 @@ func TestBatcher_batchesQueuedCalls(t *testing.T) {
 	})
 }
 
-func TestBatcher_boundsABatch(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		c := standing(&groupcommit.Batcher[int, string]{Fit: func(queue []int) int { return min(len(queue), 2) }})
-		told := c.do(t.Context(), 1, 2, 3, 4, 5, 6)
-		close(c.letGo)
-		wantAnswers(t, told, "1", "2", "3", "4", "5", "6")
-		c.want(t, []int{1}, []int{2, 3}, []int{4, 5}, []int{6})
-	})
-}
-
 // A call holds up the next one no longer than NextAfter, and there are MaxInFlight of them.
 func TestBatcher_startsTheNextBatchAfterItsBound(t *testing.T) {
 	t.Parallel()
@@ -122,35 +111,6 @@ func TestBatcher_startsTheNextBatchAfterItsBound(t *testing.T) {
 		close(c.letGo)
 		wantAnswers(t, told, "1", "2", "3", "4")
 		wantAnswers(t, c.do(t.Context(), 5), "5")
-	})
-}
-
-// A unit that asks for it is repeated individually, beside others that do not ask.
-func TestBatcher_repeatsACallIndividually(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		refused := errors.New("refused")
-		c := standing(&groupcommit.Batcher[int, string]{NextAfter: time.Hour, Call: func(_ context.Context, items []int) []groupcommit.Result[string] {
-			outcomes := make([]groupcommit.Result[string], len(items))
-			for i, item := range items {
-				outcomes[i] = groupcommit.Result[string]{Value: strconv.Itoa(item), Individually: item != 4}
-				if item == 3 {
-					outcomes[i].Err = refused
-				}
-			}
-			return outcomes
-		}})
-		told := c.do(t.Context(), 1, 2, 3, 4)
-		close(c.letGo)
-		wantAnswers(t, told[:2], "1", "2")
-		if a := <-told[2]; !errors.Is(a.err, refused) {
-			t.Errorf("it is answered %v", a.err)
-		}
-		wantAnswers(t, told[3:], "4")
-		synctest.Wait()
-		all := c.soFar()
-		slices.SortFunc(all[2:], slices.Compare)
-		testrun.Same(t, "calls", [][]int{{1}, {2, 3, 4}, {2}, {3}}, all)
 	})
 }
 

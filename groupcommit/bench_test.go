@@ -25,7 +25,7 @@ func BenchmarkCommit(b *testing.B) {
 	b.Cleanup(pool.Close)
 	testdb.Exec(b, pool, `create table rows (id bigint generated always as identity primary key, n int)`)
 	insert := groupcommit.Statement{SQL: `insert into rows (n) values ($1)`, ManyRows: `insert into rows (n) select unnest($1::int[])`}
-	committer := groupcommit.New(pool, groupcommit.Options{Writes: groupcommit.NewOrder(insert)})
+	committer := groupcommit.New(pool, groupcommit.Options{Writes: groupcommit.NewStatements(insert)})
 	for name, commit := range map[string]func(*pgx.Batch) error{
 		"pool alone":    func(batch *pgx.Batch) error { return pool.SendBatch(b.Context(), batch).Close() },
 		"group commits": func(batch *pgx.Batch) error { return committer.Commit(b.Context(), batch) },

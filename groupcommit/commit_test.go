@@ -28,16 +28,16 @@ const (
 )
 
 // declared are the statements of these tests that may share a commit.
-func declared() *groupcommit.Order {
-	return groupcommit.NewOrder(append([]groupcommit.Statement{
+func declared() *groupcommit.Statements {
+	return groupcommit.NewStatements(append([]groupcommit.Statement{
 		{SQL: insert, ManyRows: `insert into effects (id, twin) select * from unnest($1::int[], $2::int[])`},
 		{SQL: insertTwin, ManyRows: `insert into effects (twin, id) select * from unnest($1::int[], $2::int[])`},
 		{SQL: insertPoison, ManyRows: `insert into effects (id, twin) select 1 / n, 0 from unnest($1::int[]) as p (n)`},
 		{SQL: insertNowhere, ManyRows: `insert into nowhere (id) select * from unnest($1::int[])`},
 		{SQL: insertDiary, ManyRows: `insert into diaries (merchant_id, id) select * from unnest($1::text[], $2::int[])`},
 		{SQL: insertRecord, ManyRows: insertRecords},
-		{SQL: takeStock, Table: "stock", Row: groupcommit.ByText},
-		{SQL: endMessage, Table: "inbox", Row: groupcommit.ByNumber},
+		{SQL: takeStock, Table: "stock", Key: 2},
+		{SQL: endMessage, Table: "inbox", Key: 1},
 	}, inbox.Writes()...)...)
 }
 
@@ -134,8 +134,8 @@ func TestCommitOfACutConnection(t *testing.T) {
 	}{
 		{"cut before the server has the batch", failpoint.Before, 2, groupcommit.Unknown, nil},
 		{"cut after the server has committed it", failpoint.After, 2, groupcommit.Unknown, []int{1, 2}},
-		{"cut before its statements are prepared", failpoint.Before, 0, groupcommit.NotSent, nil},
-		{"cut after its statements are prepared", failpoint.After, 0, groupcommit.NotSent, nil},
+		{"cut before its statements are prepared", failpoint.Before, 0, groupcommit.NotCommitted, nil},
+		{"cut after its statements are prepared", failpoint.After, 0, groupcommit.NotCommitted, nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -164,7 +164,7 @@ func TestCommitOfACutConnection(t *testing.T) {
 		db := testdb.OpenAt(t, proxy.URL(), postgres.Options{})
 		proxy.Close()
 		db.Pool().Reset()
-		if err := db.Commit(t.Context(), batch(1)); groupcommit.OutcomeOf(err) != groupcommit.NotSent {
+		if err := db.Commit(t.Context(), batch(1)); groupcommit.OutcomeOf(err) != groupcommit.NotCommitted {
 			t.Errorf("the error is %v, want ErrNotCommitted", err)
 		}
 	})

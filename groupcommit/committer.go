@@ -30,7 +30,7 @@ type DB interface {
 type Options struct {
 	// Writes are the statements that may share a transaction with other batches that are
 	// committed at the same moment; where nil, each batch has its own transaction.
-	Writes *Order
+	Writes *Statements
 	// Timeout bounds one commit; 15 s unless set. The outcome of a commit that takes longer
 	// is unknown. The pool's statement_timeout should be shorter, so that this is rare. A
 	// batch may have been queued for as long before.
@@ -56,37 +56,22 @@ const (
 
 // Bounds of one group commit. Readers of an outbox wait for the end of the oldest.
 const (
-	maxUnits      = 64
+	maxBatches    = 64
 	maxStatements = 500
 )
 
 // Committer commits batches, each in one transaction and one round trip. Batches that
 // arrive at the same moment and consist of declared statements share the transaction. A
-// caller of Commit cannot tell the difference:
-//
-//   - It gets its result only after BatchResults.Close reports that the transaction
-//     committed.
-//   - Only a commit of its own refuses a batch. When a group commit is refused, nothing of
-//     it is durable: each half is sent as a transaction, and so on, down to single batches,
-//     which are retried individually. If it waited too long for a lock, each batch is retried
-//     individually at once.
-//   - When the outcome of the transaction is unknown, it is unknown for each batch, and none
-//     is retried: its caller resolves it by its key.
-//   - The tenant is set anew wherever the next statement is another tenant's.
-//   - Only declared statements take part (see Order). Any other batch commits in its own
-//     transaction: it may have other settings, callbacks and locks.
-//
-// Batches of one stream or one key may meet in one transaction, with the same result as one
-// after the other: the second is refused.
+// caller of Commit cannot tell the difference; the package lists what that rests on.
 //
 // A Committer has no goroutine while nothing is queued or in flight, and nothing to close.
 type Committer struct {
 	pool    *pgxpool.Pool
 	tracer  pgx.BatchTracer // of the pool; nil for none
 	options Options
-	batcher Batcher[*unit, struct{}]
+	batcher Batcher[*queuedBatch, bool]
 
-	commits, units, refusals atomic.Int64
+	commits, batches, refusals atomic.Int64
 }
 
 // New returns a committer that commits through a pool. A pool that is nil is a programming
@@ -96,7 +81,7 @@ func New(pool *pgxpool.Pool, o Options) *Committer {
 		panic("groupcommit: the pool is nil")
 	}
 	o.Timeout, o.LockTimeout = cmp.Or(o.Timeout, defaultTimeout), cmp.Or(o.LockTimeout, defaultLockTimeout)
-	c := &Committer{pool: pool, options: o, batcher: Batcher[*unit, struct{}]{Fit: fit}}
+	c := &Committer{pool: pool, options: o, batcher: Batcher[*queuedBatch, bool]{Fit: fit}}
 	c.tracer, _ = pool.Config().ConnConfig.Tracer.(pgx.BatchTracer)
 	c.batcher.Call = c.commitAll
 	return c
@@ -112,26 +97,28 @@ func (c *Committer) QueryRow(ctx context.Context, sql string, args ...any) pgx.R
 	return c.pool.QueryRow(ctx, sql, args...)
 }
 
-// Shared counts group commits.
-type Shared struct {
+// Stats counts group commits.
+type Stats struct {
 	Commits  int64 // with several batches
-	Units    int64 // batches in them
+	Batches  int64 // in them
 	Refusals int64 // group commits that were refused
 }
 
-// Shared returns the counts of group commits since New.
-func (c *Committer) Shared() Shared {
-	return Shared{c.commits.Load(), c.units.Load(), c.refusals.Load()}
+// Stats returns the counts of group commits since New.
+func (c *Committer) Stats() Stats {
+	return Stats{c.commits.Load(), c.batches.Load(), c.refusals.Load()}
 }
 
-// unit is a batch and its caller.
-type unit struct {
-	Unit
-
-	ctx context.Context // the caller's, with its trace and a deadline
+// queuedBatch is the batch of one caller.
+type queuedBatch struct {
+	ctx    context.Context // the caller's, with its trace and a deadline
+	tenant string          // whose rows its statements may write; "" for none
+	batch  *pgx.Batch
 }
 
-type result = Result[struct{}] // of a unit in a group commit
+// result is that of a batch in a group commit. Its value is true where the group was refused,
+// and left nothing: another batch may be the reason, so this one commits individually.
+type result = Result[bool]
 
 var errNothingToCommit = errors.New("the batch is empty: nothing to commit")
 
@@ -150,32 +137,32 @@ func (c *Committer) CommitAs(ctx context.Context, tenant string, b *pgx.Batch) e
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.options.Timeout)
 	defer cancel()
-	u := &unit{Unit{Tenant: tenant, Batch: b}, ctx}
-	commit := c.commitAlone
-	if c.options.Writes != nil && c.options.Writes.Shares(b) {
-		commit = c.commitShared
+	q := &queuedBatch{ctx, tenant, b}
+	commit := c.commitIndividually
+	if c.options.Writes != nil && c.options.Writes.shares(b) {
+		commit = c.commitQueued
 	}
-	err := commit(u)
+	err := commit(q)
 	if err == nil && c.options.Committed != nil {
 		c.options.Committed(b)
 	}
 	return err
 }
 
-// commitAlone commits a unit in its own transaction.
-func (c *Committer) commitAlone(u *unit) error {
-	conn, err := c.pool.Acquire(u.ctx)
+// commitIndividually commits a batch in its own transaction.
+func (c *Committer) commitIndividually(q *queuedBatch) error {
+	conn, err := c.pool.Acquire(q.ctx)
 	if err != nil {
 		return notAcquired(err)
 	}
 	defer conn.Release()
-	b := u.Batch
-	if u.Tenant != "" {
+	b := q.batch
+	if q.tenant != "" {
 		b = &pgx.Batch{}
-		c.options.SetTenant(b, u.Tenant)
-		b.QueuedQueries = append(b.QueuedQueries, u.Batch.QueuedQueries...)
+		c.options.SetTenant(b, q.tenant)
+		b.QueuedQueries = append(b.QueuedQueries, q.batch.QueuedQueries...)
 	}
-	return c.closeCommit(u.ctx, conn, conn.SendBatch(u.ctx, b))
+	return c.closeCommit(q.ctx, conn, conn.SendBatch(q.ctx, b))
 }
 
 func notAcquired(err error) error {
@@ -191,94 +178,79 @@ func (c *Committer) closeCommit(ctx context.Context, conn *pgxpool.Conn, results
 	return Classify(err)
 }
 
-// commitShared commits a unit with others that are queued.
+// commitQueued queues a batch, and commits it with the others in the queue.
 //
-// If we die here: all units of a transaction are durable or none is, as with commits of
+// If we die here: all batches of a transaction are durable or none is, as with commits of
 // their own. Test: TestGroupCommit_cutConnectionLeavesAllOrNothing.
-func (c *Committer) commitShared(u *unit) error {
-	_, err := c.batcher.Do(u.ctx, u)
+func (c *Committer) commitQueued(q *queuedBatch) error {
+	refused, err := c.batcher.Do(q.ctx, q)
 	switch {
+	case refused:
+		return c.commitIndividually(q)
 	case errors.Is(err, ErrNotReturned):
 		return fmt.Errorf("%w: %w", ErrUnknown, err)
-	case err != nil && err == u.ctx.Err(): //nolint:errorlint // the batcher returns it unwrapped where the unit was still queued
+	case err != nil && err == q.ctx.Err(): //nolint:errorlint // the batcher returns it unwrapped where the batch was still queued
 		return fmt.Errorf("%w: wait for other commits: %w", ErrNotCommitted, err)
 	}
 	return err
 }
 
-// fit is how many units one group commit takes.
-func fit(units []*unit) int {
+// fit is how many batches one group commit takes.
+func fit(batches []*queuedBatch) int {
 	statements := 0
-	for n, u := range units {
-		statements += u.Batch.Len()
-		if n > 0 && (n == maxUnits || statements > maxStatements) {
+	for n, q := range batches {
+		statements += q.batch.Len()
+		if n > 0 && (n == maxBatches || statements > maxStatements) {
 			return n
 		}
 	}
-	return len(units)
+	return len(batches)
 }
 
-func (c *Committer) commitAll(_ context.Context, units []*unit) []result {
-	if len(units) == 1 {
-		return []result{{Err: c.commitAlone(units[0])}}
+func (c *Committer) commitAll(_ context.Context, batches []*queuedBatch) []result {
+	if len(batches) == 1 {
+		return []result{{Err: c.commitIndividually(batches[0])}}
 	}
-	return c.commitTogether(units) //nolint:contextcheck // it ends with none of its callers
+	return c.commitGroup(batches) //nolint:contextcheck // it ends with none of its callers
 }
 
-// commitTogether commits units in one transaction where possible.
-func (c *Committer) commitTogether(units []*unit) (results []result) {
+// commitGroup commits batches in one transaction. Only a transaction of its own refuses a batch.
+func (c *Committer) commitGroup(batches []*queuedBatch) (results []result) {
 	ctx, cancel := context.WithTimeout(context.Background(), c.options.Timeout)
 	defer cancel()
 	conn, err := c.pool.Acquire(ctx)
 	if err != nil {
-		return slices.Repeat([]result{{Err: notAcquired(err)}}, len(units))
+		return slices.Repeat([]result{{Err: notAcquired(err)}}, len(batches))
 	}
 	defer conn.Release()
-	// A group commit is in the trace of none of its units. Each has its own batch in its
-	// caller's trace, for as long as the group commit takes.
+	// A group commit is in the trace of none of its batches. Each is in the
+	// trace of its caller, for as long as the group commit takes.
 	if c.tracer != nil {
-		for i, u := range units {
-			traced := c.tracer.TraceBatchStart(u.ctx, conn.Conn(), pgx.TraceBatchStartData{Batch: u.Batch})
+		for i, q := range batches {
+			traced := c.tracer.TraceBatchStart(q.ctx, conn.Conn(), pgx.TraceBatchStartData{Batch: q.batch})
 			defer func() { c.tracer.TraceBatchEnd(traced, conn.Conn(), pgx.TraceBatchEndData{Err: results[i].Err}) }()
 		}
 	}
-	return c.divide(ctx, conn, units)
-}
-
-// divide commits units in one transaction, or, when that is refused, each half of them. A
-// result that is Individually asks the batcher for a commit of the unit's own.
-func (c *Committer) divide(ctx context.Context, conn *pgxpool.Conn, units []*unit) []result {
-	if len(units) == 1 || conn.Conn().IsClosed() {
-		return slices.Repeat([]result{{Individually: true}}, len(units))
-	}
-	err := c.send(ctx, conn, units)
+	err = c.send(ctx, conn, batches)
 	if err == nil || OutcomeOf(err) == Unknown {
 		if err == nil {
 			c.commits.Add(1)
-			c.units.Add(int64(len(units)))
+			c.batches.Add(int64(len(batches)))
 		}
-		return slices.Repeat([]result{{Err: err}}, len(units))
+		return slices.Repeat([]result{{Err: err}}, len(batches))
 	}
 	c.refusals.Add(1)
-	if OutcomeOf(err).Retryable() {
-		return slices.Repeat([]result{{Individually: true}}, len(units))
-	}
-	half := len(units) / 2
-	return append(c.divide(ctx, conn, units[:half]), c.divide(ctx, conn, units[half:])...)
+	return slices.Repeat([]result{{Value: true}}, len(batches))
 }
 
 // setLockTimeout ends with the transaction.
 const setLockTimeout = `
 select set_config('lock_timeout', $1, true)`
 
-// send commits units in one transaction.
-func (c *Committer) send(ctx context.Context, conn *pgxpool.Conn, units []*unit) error {
-	sharing := make([]Unit, len(units))
-	for i, u := range units {
-		sharing[i] = u.Unit
-	}
+// send commits batches in one transaction.
+func (c *Committer) send(ctx context.Context, conn *pgxpool.Conn, batches []*queuedBatch) error {
 	b := &pgx.Batch{}
 	b.Queue(setLockTimeout, strconv.FormatInt(c.options.LockTimeout.Milliseconds(), 10))
-	c.options.Writes.Join(b, sharing, c.options.SetTenant)
+	c.options.Writes.queueGroup(b, batches, c.options.SetTenant)
 	return c.closeCommit(ctx, conn, conn.SendBatch(ctx, b))
 }

@@ -178,7 +178,7 @@ func TestGroupCommit_equalsIndividualCommits(t *testing.T) {
 		}
 		want(t, db, `select format('%s %s %s', id, (status = 'done' and done_fence = fence)::text, waits) from inbox order by id`, messages...)
 	})
-	if db.Committer().Shared().Commits == 0 {
+	if db.Committer().Stats().Commits == 0 {
 		t.Error("no commit was shared")
 	}
 }
@@ -246,7 +246,7 @@ func TestGroupCommit_reportsOutcomesThatAreTrueUnderFaults(t *testing.T) {
 				}
 				b.Queue(insert, id+1, id+1)
 				err := pools[i%2].Commit(t.Context(), b)
-				if outcome := groupcommit.OutcomeOf(err); !fault && outcome != groupcommit.Committed && outcome != groupcommit.Unknown && outcome != groupcommit.NotSent {
+				if outcome := groupcommit.OutcomeOf(err); !fault && outcome != groupcommit.Committed && outcome != groupcommit.Unknown && outcome != groupcommit.NotCommitted {
 					t.Errorf("a unit has the error %v", err)
 				}
 				mu.Lock()
@@ -272,7 +272,7 @@ func TestGroupCommit_reportsOutcomesThatAreTrueUnderFaults(t *testing.T) {
 			t.Errorf("unit %d is stored: %v, with the error %v", id, first, err)
 		}
 	}
-	if pools[0].Committer().Shared().Commits+pools[1].Committer().Shared().Commits == 0 {
+	if pools[0].Committer().Stats().Commits+pools[1].Committer().Stats().Commits == 0 {
 		t.Error("no commit was shared")
 	}
 	for _, db := range pools {
@@ -330,8 +330,8 @@ do $$ begin execute format('alter database %I set deadlock_timeout to %L', curre
 	working.Wait()
 	var units, sold int64
 	for _, db := range pools {
-		shared := db.Committer().Shared()
-		units += shared.Units
+		shared := db.Committer().Stats()
+		units += shared.Batches
 		if shared.Commits == 0 {
 			t.Error("no commit was shared")
 		}

@@ -133,7 +133,7 @@ func TestGroupCommit_keepsSettingsApart(t *testing.T) {
 			setting.QueuedQueries = append(setting.QueuedQueries, note("acme", 3).QueuedQueries...)
 			reading := note("acme", 4)
 			reading.QueuedQueries[0].Exec(func(pgconn.CommandTag) error { return nil })
-			release := db.Committer().HoldSlot()
+			release := db.Committer().HoldCommit()
 			queued := make(chan error, 2)
 			for i := range 2 {
 				go func() { queued <- acme.Commit(t.Context(), note("acme", i+1)) }()

@@ -24,7 +24,7 @@ import (
 // in their order while the slot is held, so that one group commit takes them all.
 func together(t *testing.T, db *postgres.DB, units ...func(context.Context) error) []error {
 	t.Helper()
-	release := db.Committer().HoldSlot()
+	release := db.Committer().HoldCommit()
 	results := make([]chan error, len(units))
 	for i, unit := range units {
 		results[i] = make(chan error, 1)
@@ -83,9 +83,9 @@ func wantNoErrors(t *testing.T, errs []error) {
 	}
 }
 
-func wantShared(t *testing.T, db *postgres.DB, want groupcommit.Shared) {
+func wantStats(t *testing.T, db *postgres.DB, want groupcommit.Stats) {
 	t.Helper()
-	if got := db.Committer().Shared(); got != want {
+	if got := db.Committer().Stats(); got != want {
 		t.Errorf("group commits are %+v, want %+v", got, want)
 	}
 }
@@ -106,7 +106,7 @@ func TestGroupCommit_sendsQueuedBatchesAsOneTransaction(t *testing.T) {
 		all[i] = i + 1
 	}
 	wantTransactions(t, db, all[:64], all[64:])
-	wantShared(t, db, groupcommit.Shared{Commits: 2, Units: 70})
+	wantStats(t, db, groupcommit.Stats{Commits: 2, Batches: 70})
 }
 
 func TestGroupCommit_sendsASingleBatchUnchanged(t *testing.T) {
@@ -118,7 +118,7 @@ func TestGroupCommit_sendsASingleBatchUnchanged(t *testing.T) {
 	if len(traces.sent) != 1 || traces.sent[0] != b {
 		t.Errorf("%d batches were sent, want that of the caller", len(traces.sent))
 	}
-	wantShared(t, db, groupcommit.Shared{})
+	wantStats(t, db, groupcommit.Stats{})
 }
 
 // A batch that is refused individually is refused in a group commit, and no other is.
@@ -142,7 +142,7 @@ func TestGroupCommit_refusesOnlyTheBatchAtFault(t *testing.T) {
 		"a row that the commit checks": {func(b *pgx.Batch) { b.Queue(insert, 200, 100) }, byConstraint("effects_twin_once")},
 		"a value that cannot be encoded": {
 			func(b *pgx.Batch) { b.Queue(insert, struct{}{}, 1) },
-			func(err error) bool { return groupcommit.OutcomeOf(err) == groupcommit.NotSent },
+			func(err error) bool { return groupcommit.OutcomeOf(err) == groupcommit.NotCommitted },
 		},
 		"a statement that cannot be prepared": {func(b *pgx.Batch) { b.Queue(insertNowhere, 1) }, byCode("42P01")},
 	} {
@@ -152,7 +152,7 @@ func TestGroupCommit_refusesOnlyTheBatchAtFault(t *testing.T) {
 			for position := range 8 {
 				testdb.Exec(t, db.Pool(), `delete from effects`)
 				testdb.Must(t, db.Commit(t.Context(), batch(100)))
-				before, batches := db.Committer().Shared(), numbered(8)
+				before, batches := db.Committer().Stats(), numbered(8)
 				fault.queue(batches[position])
 				errs := together(t, db, committing(db, batches...)...)
 				if err := errs[position]; !fault.refuse(err) || errors.Is(err, groupcommit.ErrUnknown) {
@@ -161,7 +161,7 @@ func TestGroupCommit_refusesOnlyTheBatchAtFault(t *testing.T) {
 				wantNoErrors(t, slices.Delete(errs, position, position+1))
 				want := []int{1, 2, 3, 4, 5, 6, 7, 8, 100}
 				wantStored(t, db, slices.Delete(want, position, position+1)...)
-				if db.Committer().Shared().Refusals == before.Refusals {
+				if db.Committer().Stats().Refusals == before.Refusals {
 					t.Error("no group commit was refused")
 				}
 			}
@@ -215,8 +215,8 @@ func TestGroupCommit_aLockDelaysNoOtherBatch(t *testing.T) {
 	wantTransactions(t, db, []int{1}, []int{2}, []int{3}, []int{5}, []int{6}, []int{7}, []int{8}, []int{500})
 }
 
-// A commit that waits for a lock releases its slot long before it ends.
-func TestGroupCommit_releasesItsSlotWhileItWaitsForALock(t *testing.T) {
+// A commit that waits for a lock lets the next one start long before it ends.
+func TestGroupCommit_startsTheNextOneWhileOneWaitsForALock(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db, _ := effects(t, postgres.Options{Writes: declared(), LockTimeout: -1})
@@ -268,7 +268,7 @@ select (select count(*) from effects) || ' and '
 				}
 				return all
 			}
-			release := db.Committer().HoldSlot()
+			release := db.Committer().HoldCommit()
 			results := make(chan error, units)
 			for i, unit := range committing(db, batches()...) {
 				go func() { results <- unit(t.Context()) }()
@@ -302,10 +302,10 @@ func TestGroupCommit_aQueuedBatchIsNotSent(t *testing.T) {
 	t.Run("after its deadline", func(t *testing.T) {
 		t.Parallel()
 		db := slot(t)
-		release := db.Committer().HoldSlot()
+		release := db.Committer().HoldCommit()
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		defer cancel()
-		if err := db.Committer().CommitWithin(ctx, batch(1)); groupcommit.OutcomeOf(err) != groupcommit.NotSent {
+		if err := db.Committer().CommitWithin(ctx, batch(1)); groupcommit.OutcomeOf(err) != groupcommit.NotCommitted {
 			t.Errorf("the error is %v", err)
 		}
 		if db.Committer().Pending() != 0 {
@@ -319,12 +319,12 @@ func TestGroupCommit_aQueuedBatchIsNotSent(t *testing.T) {
 		t.Parallel()
 		other, address := effects(t, postgres.Options{})
 		db := testdb.OpenAt(t, address, postgres.Options{Writes: declared()})
-		release := db.Committer().HoldSlot()
+		release := db.Committer().HoldCommit()
 		waits := commit(t.Context(), db, batch(1))
 		await.True(t, "it is queued", func() bool { return db.Committer().Pending() == 1 })
 		db.Close()
 		release()
-		if err := <-waits; groupcommit.OutcomeOf(err) != groupcommit.NotSent {
+		if err := <-waits; groupcommit.OutcomeOf(err) != groupcommit.NotCommitted {
 			t.Errorf("the error is %v", err)
 		}
 		wantStored(t, other)
@@ -426,8 +426,8 @@ func TestGroupCommit_tracesEachBatchForItsCaller(t *testing.T) {
 		t.Fatalf("the errors are %v", errs)
 	}
 	want := map[string]*trace{
-		"one":     {Began: 1, Statements: 1, Ended: 1},
-		"three":   {Began: 1, Statements: 3, Ended: 1},
+		"one":     {Began: 2, Statements: 2, Ended: 2},
+		"three":   {Began: 2, Statements: 6, Ended: 2},
 		"refused": {Began: 2, Statements: 4, Refused: 1, Ended: 2, Failed: 1}, // in the group commit, and individually
 		"beside":  {Began: 2, Statements: 2, Ended: 2},
 	}

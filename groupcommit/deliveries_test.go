@@ -95,13 +95,13 @@ func TestDeliveries_endTogether(t *testing.T) {
 		want(t, db, runningOf, "31")
 	})
 
-	t.Run("also one delivery twice", func(t *testing.T) {
+	t.Run("ends a delivery once that two batches end", func(t *testing.T) {
 		t.Parallel()
 		db := held(t, postgres.Options{}, 2, 2)
 		wantNoErrors(t, together(t, db, committing(db, ending(1, 1, 2), ending(2, 1, 2), ending(3, 2, 2))...))
 		want(t, db, doneOf, "1 2")
 		wantStored(t, db, 1, 2, 3)
-		wantShared(t, db, groupcommit.Shared{Commits: 1, Units: 3})
+		wantStats(t, db, groupcommit.Stats{Commits: 1, Batches: 3})
 	})
 
 	for name, lost := range map[string]struct{ id, fence int64 }{
@@ -111,27 +111,27 @@ func TestDeliveries_endTogether(t *testing.T) {
 		"whose message its new holder ends beside it":  {3, 1},
 		"with a greater fence than the holder's fence": {3, 3},
 	} {
-		t.Run("and only the one is refused "+name, func(t *testing.T) {
+		t.Run("refuses only the delivery "+name, func(t *testing.T) {
 			t.Parallel()
 			db := held(t, postgres.Options{})
 			for position := range 6 {
 				testdb.Exec(t, db.Pool(), `delete from effects; delete from inbox`)
 				claimedUnder(t, db, 2, 2, 2, 2, 2, 2)
-				before := db.Committer().Shared()
+				before := db.Committer().Stats()
 				var batches []*pgx.Batch
 				for i := range 5 {
 					batches = append(batches, ending(i, int64(i+1), 2))
 				}
 				batches = slices.Insert(batches, position, ending(99, lost.id, lost.fence))
 				errs := together(t, db, committing(db, batches...)...)
-				if err := errs[position]; groupcommit.Constraint(err) != "inbox_done_by_holder" || !inbox.IsLost(err) {
+				if err := errs[position]; groupcommit.Constraint(err) != "inbox_done_by_holder" || !inbox.IsLeaseLost(err) {
 					t.Errorf("at position %d it has the error %v", position+1, err)
 				}
 				wantNoErrors(t, slices.Delete(errs, position, position+1))
 				wantStored(t, db, 0, 1, 2, 3, 4)
 				want(t, db, doneOf, "1 2 3 4 5")
 				want(t, db, runningOf, "6")
-				if db.Committer().Shared().Refusals == before.Refusals {
+				if db.Committer().Stats().Refusals == before.Refusals {
 					t.Error("no group commit was refused")
 				}
 			}
@@ -164,7 +164,7 @@ func TestDeliveries_endWhileTheirMessageChanges(t *testing.T) {
 			if err := await.Receive(t, "the end of the other transaction", committed); err != nil {
 				t.Error(err)
 			}
-			if err := errs[1]; test.passes && err != nil || !test.passes && !inbox.IsLost(err) {
+			if err := errs[1]; test.passes && err != nil || !test.passes && !inbox.IsLeaseLost(err) {
 				t.Errorf("its holder has the error %v", err)
 			}
 			wantNoErrors(t, []error{errs[0], errs[2]})

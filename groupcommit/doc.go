@@ -1,5 +1,5 @@
 // Package groupcommit commits pgx batches, says what became of each commit, and lets batches
-// that arrive at the same moment share one transaction, and so one flush of the log. It
+// that arrive at the same moment share one transaction, and so one flush of the WAL. It
 // needs pgx and the standard library.
 //
 // # Usage
@@ -8,7 +8,7 @@
 //		SQL:  `insert into orders (id, total) values ($1, $2)`,
 //		ManyRows: `insert into orders (id, total) select * from unnest($1::text[], $2::bigint[])`,
 //	}
-//	c := groupcommit.New(pool, groupcommit.Options{Writes: groupcommit.NewOrder(insert)})
+//	c := groupcommit.New(pool, groupcommit.Options{Writes: groupcommit.NewStatements(insert)})
 //
 //	b := &pgx.Batch{}
 //	b.Queue(insert.SQL, id, total)
@@ -16,20 +16,22 @@
 //	switch groupcommit.OutcomeOf(err) {
 //	case groupcommit.Committed: // durable
 //	case groupcommit.Refused: // by groupcommit.Constraint(err), or another error; rolled back
-//	case groupcommit.Locked, groupcommit.Contended, groupcommit.NotSent: // rolled back; may pass later
+//	case groupcommit.Locked, groupcommit.Contended, groupcommit.NotCommitted: // rolled back; may pass later
 //	case groupcommit.Unknown: // commit the same batch again: a unique key says which it was
 //	}
 //
 // # Guarantees
 //
-//   - A batch is one transaction's all or nothing, whether or not it shares the transaction.
+//   - A batch is atomic, individually or in a group.
 //   - A caller gets nil only after the server has confirmed the COMMIT.
-//   - Only a batch's own commit refuses it: a group that is refused is halved, down to
-//     single batches.
+//   - Only a batch's own commit refuses it: after a group that is refused, each of its batches
+//     commits individually.
 //   - A lost answer is ErrUnknown for each batch of the group, and none is repeated.
 //   - Rows are locked by table and key in one order, so groups do not deadlock. A group waits
 //     for a lock no longer than Options.LockTimeout, and then its batches commit individually.
-//   - There is no timer: a batch that comes while no commit is in flight is sent at once.
+//   - There is no batching delay: a batch that comes while no commit is in flight is sent at
+//     once. A commit delays the next group by 50 ms at most. A group has at most 64 batches
+//     and 500 statements.
 //
 // # Limits
 //

@@ -23,7 +23,7 @@ func ExampleCommitter() {
 		SQL:      `insert into orders (id, total) values ($1, $2)`,
 		ManyRows: `insert into orders (id, total) select * from unnest($1::text[], $2::bigint[])`,
 	}
-	c := groupcommit.New(pool, groupcommit.Options{Writes: groupcommit.NewOrder(insert)})
+	c := groupcommit.New(pool, groupcommit.Options{Writes: groupcommit.NewStatements(insert)})
 	place := func(id string, total int64) error {
 		b := &pgx.Batch{}
 		b.Queue(insert.SQL, id, total)

@@ -23,27 +23,27 @@ func (c *Committer) Idle() bool {
 	return !c.batcher.busy
 }
 
-// holds are units that keep a slot until their channel is closed.
+// holds are batches whose commit does not end until their channel is closed.
 var holds sync.Map
 
 type hold struct{ begun, end chan struct{} }
 
-// HoldSlot keeps a shared commit in flight until it is released.
-func (c *Committer) HoldSlot() (release func()) {
+// HoldCommit keeps a group commit in flight until it is released.
+func (c *Committer) HoldCommit() (release func()) {
 	if _, prepared := holds.LoadOrStore(c, true); !prepared {
 		lead := c.batcher.Call
 		c.batcher.NextAfter = cmp.Or(c.batcher.NextAfter, time.Hour)
-		c.batcher.Call = func(ctx context.Context, units []*unit) []Result[struct{}] {
-			if h, ok := holds.Load(units[0]); ok {
+		c.batcher.Call = func(ctx context.Context, batches []*queuedBatch) []result {
+			if h, ok := holds.Load(batches[0]); ok {
 				its, _ := h.(hold)
 				close(its.begun)
 				<-its.end
-				return make([]Result[struct{}], len(units))
+				return make([]result, len(batches))
 			}
-			return lead(ctx, units)
+			return lead(ctx, batches)
 		}
 	}
-	u, h := &unit{Unit{Batch: &pgx.Batch{}}, context.Background()}, hold{make(chan struct{}), make(chan struct{})}
+	u, h := &queuedBatch{ctx: context.Background(), batch: &pgx.Batch{}}, hold{make(chan struct{}), make(chan struct{})}
 	holds.Store(u, h)
 	go func() { _, _ = c.batcher.Do(u.ctx, u) }()
 	<-h.begun
@@ -51,14 +51,32 @@ func (c *Committer) HoldSlot() (release func()) {
 }
 
 // SetHeld bounds how long a group commit holds up the next one. It is called before
-// HoldSlot.
+// HoldCommit.
 func (c *Committer) SetHeld(d time.Duration) { c.batcher.NextAfter = d }
 
-// WaitForLocks lets a transaction of several units wait for a lock as long as the test
+// WaitForLocks lets a transaction of several batches wait for a lock as long as the test
 // holds it.
 func (c *Committer) WaitForLocks() { c.options.LockTimeout = time.Hour }
 
 // CommitWithin is Commit with the deadline of a context.
 func (c *Committer) CommitWithin(ctx context.Context, b *pgx.Batch) error {
-	return c.commitShared(&unit{Unit{Batch: b}, ctx})
+	return c.commitQueued(&queuedBatch{ctx: ctx, batch: b})
+}
+
+// Shares reports whether a batch may share a transaction.
+func (o *Statements) Shares(b *pgx.Batch) bool { return o.shares(b) }
+
+// TenantBatch is a batch of a tenant.
+type TenantBatch struct {
+	Tenant string
+	Batch  *pgx.Batch
+}
+
+// QueueGroup queues the statements of batches that share a transaction.
+func (o *Statements) QueueGroup(b *pgx.Batch, batches []TenantBatch, setTenant func(b *pgx.Batch, tenant string)) {
+	all := make([]*queuedBatch, len(batches))
+	for i, t := range batches {
+		all[i] = &queuedBatch{tenant: t.Tenant, batch: t.Batch}
+	}
+	o.queueGroup(b, all, setTenant)
 }

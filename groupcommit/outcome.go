@@ -9,12 +9,10 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// ErrUnknown is in the chain of a commit's error whose Outcome is Unknown: the connection
-// was cut, or the answer never came, so the batch may be durable or not. Commit the same
-// batch again: a unique key in it then says which it was.
+// ErrUnknown is in the chain of a commit's error whose Outcome is Unknown.
 var ErrUnknown = errors.New("commit outcome unknown")
 
-// ErrNotCommitted is in the chain of a commit's error whose Outcome is NotSent.
+// ErrNotCommitted is in the chain of a commit's error whose Outcome is NotCommitted.
 var ErrNotCommitted = errors.New("not committed")
 
 // Outcome says what became of a commit, and with it what the caller may do next.
@@ -25,7 +23,7 @@ const (
 	// Committed: every statement ran and the transaction is durable.
 	Committed Outcome = iota
 	// Refused: rolled back, and the same batch would be refused again. Constraint says by
-	// which guard. So is every error that is none of a commit.
+	// which guard. OutcomeOf also returns Refused for an error that did not come from a commit.
 	Refused
 	// Locked: rolled back, since another transaction held a row or key for longer than the
 	// lock time-out. The same batch may pass later.
@@ -33,12 +31,12 @@ const (
 	// Contended: rolled back, since it lost a deadlock or a serialization race or ran for
 	// longer than the statement time-out. The same batch may pass later.
 	Contended
-	// NotSent: nothing is durable, though nothing was refused: the server, or a connection to
+	// NotCommitted: nothing is durable, though nothing was refused: the server, or a connection to
 	// it, was out of reach, or the transaction is known to be rolled back. The same batch may
 	// pass later.
-	NotSent
-	// Unknown: the connection was cut, or the answer never came. The caller commits the same
-	// keyed batch again: a unique key then says which it was.
+	NotCommitted
+	// Unknown: the connection was cut, or the answer never came, so the batch may be durable or
+	// not. The caller commits the same batch again: a unique key in it then says which it was.
 	Unknown
 )
 
@@ -51,7 +49,7 @@ func OutcomeOf(err error) Outcome {
 	case errors.Is(err, ErrUnknown):
 		return Unknown
 	case errors.Is(err, ErrNotCommitted):
-		return NotSent
+		return NotCommitted
 	case !errors.As(err, &refusal):
 		return Refused
 	}
@@ -66,7 +64,7 @@ func OutcomeOf(err error) Outcome {
 
 // Retryable reports whether the same batch, of which nothing is durable now, may pass when it
 // is sent again unchanged.
-func (o Outcome) Retryable() bool { return o == Locked || o == Contended || o == NotSent }
+func (o Outcome) Retryable() bool { return o == Locked || o == Contended || o == NotCommitted }
 
 // Constraint is the name of the constraint that refused the batch, "" when
 // none did. It covers unique, check, foreign key, not null and exclusion.

@@ -24,7 +24,7 @@ func plain(t *testing.T) (*groupcommit.Committer, *pgxpool.Pool) {
 func TestCommitter_onAPlainPool(t *testing.T) {
 	t.Parallel()
 	c, pool := plain(t)
-	release := c.HoldSlot()
+	release := c.HoldCommit()
 	var units []func(context.Context) error
 	for id := range 8 {
 		units = append(units, func(ctx context.Context) error { return c.Commit(ctx, batch(id%7)) }) // one twice
@@ -47,7 +47,7 @@ func TestCommitter_onAPlainPool(t *testing.T) {
 	if ids := testdb.All[int](t, pool, `select id from effects`); refused != 1 || len(ids) != 7 {
 		t.Errorf("%d refused, %d stored", refused, len(ids))
 	}
-	if c.Shared().Units == 0 {
+	if c.Stats().Refusals == 0 {
 		t.Error("no batches shared a transaction")
 	}
 }

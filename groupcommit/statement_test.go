@@ -19,13 +19,13 @@ const (
 	endRow  = "update inbox set done = true where id = $1"
 )
 
-func order() *groupcommit.Order {
-	return groupcommit.NewOrder(
+func order() *groupcommit.Statements {
+	return groupcommit.NewStatements(
 		groupcommit.Statement{SQL: insertA, ManyRows: "many a"},
 		groupcommit.Statement{SQL: insertB, ManyRows: "many b"},
-		groupcommit.Statement{SQL: take, Table: "stock", Row: groupcommit.ByText},
-		groupcommit.Statement{SQL: give, Table: "stock", Row: groupcommit.ByText},
-		groupcommit.Statement{SQL: endRow, ManyRows: "end", Table: "inbox", Row: groupcommit.ByNumber},
+		groupcommit.Statement{SQL: take, Table: "stock", Key: 1},
+		groupcommit.Statement{SQL: give, Table: "stock", Key: 1},
+		groupcommit.Statement{SQL: endRow, ManyRows: "end", Table: "inbox", Key: 1},
 	)
 }
 
@@ -38,7 +38,7 @@ func queued(queue ...[]any) *pgx.Batch {
 	return b
 }
 
-func TestOrder_shares(t *testing.T) {
+func TestStatements_shares(t *testing.T) {
 	t.Parallel()
 	called := queued([]any{insertA, 1})
 	called.QueuedQueries[0].Exec(nil)
@@ -57,10 +57,10 @@ func TestOrder_shares(t *testing.T) {
 	}
 }
 
-// joined is what is sent for units, a line for each statement.
-func joined(units ...groupcommit.Unit) string {
+// joined is what is sent for batches, a line for each statement.
+func joined(batches ...groupcommit.TenantBatch) string {
 	b := &pgx.Batch{}
-	order().Join(b, units, func(b *pgx.Batch, tenant string) { b.Queue("as " + tenant) })
+	order().QueueGroup(b, batches, func(b *pgx.Batch, tenant string) { b.Queue("as " + tenant) })
 	var lines strings.Builder
 	for _, q := range b.QueuedQueries {
 		lines.WriteString(strings.Join(strings.Fields(q.SQL), " "))
@@ -72,20 +72,20 @@ func joined(units ...groupcommit.Unit) string {
 	return lines.String()
 }
 
-func TestOrder_joins(t *testing.T) {
+func TestStatements_areMergedAndLockInOneOrder(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		units []groupcommit.Unit
-		want  string
+		batches []groupcommit.TenantBatch
+		want    string
 	}{
-		"inserts of one statement": {[]groupcommit.Unit{
+		"inserts of one statement": {[]groupcommit.TenantBatch{
 			{Batch: queued([]any{insertB, 1, 2}, []any{insertA, 3})},
 			{Batch: queued([]any{insertB, 4, 5})},
 			{Batch: queued([]any{insertB, 6, 7})},
 		}, `insert into a values ($1, now()) 3
 many b [1 4 6] [2 5 7]
 `},
-		"rows that are locked, by table and row": {[]groupcommit.Unit{
+		"rows that are locked, by table and row": {[]groupcommit.TenantBatch{
 			{Batch: queued([]any{endRow, int64(10)}, []any{give, "b"}, []any{insertA, 1})},
 			{Batch: queued([]any{take, "b"}, []any{give, "a"}, []any{endRow, int64(9)})},
 		}, `insert into a values ($1, now()) 1
@@ -94,7 +94,7 @@ update stock set n = n + 1 where id = $1 b
 update stock set n = n - 1 where id = $1 b
 end [9 10]
 `},
-		"tenants apart": {[]groupcommit.Unit{
+		"tenants apart": {[]groupcommit.TenantBatch{
 			{Tenant: "x", Batch: queued([]any{insertA, 1}, []any{endRow, int64(2)})},
 			{Tenant: "y", Batch: queued([]any{insertA, 2}, []any{endRow, int64(1)})},
 			{Tenant: "x", Batch: queued([]any{insertA, 3}, []any{endRow, int64(3)})},
@@ -109,17 +109,17 @@ end [2 3]
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			testrun.Same(t, "statements", test.want, joined(test.units...))
+			testrun.Same(t, "statements", test.want, joined(test.batches...))
 		})
 	}
 }
 
-func TestNewOrder_refusesAStatementTwice(t *testing.T) {
+func TestNewStatements_refusesAStatementTwice(t *testing.T) {
 	t.Parallel()
 	defer func() {
 		if recover() == nil {
 			t.Error("it is accepted")
 		}
 	}()
-	groupcommit.NewOrder(groupcommit.Statement{SQL: insertA}, groupcommit.Statement{SQL: insertA})
+	groupcommit.NewStatements(groupcommit.Statement{SQL: insertA}, groupcommit.Statement{SQL: insertA})
 }

@@ -147,7 +147,7 @@ func ExampleReceiver() {
 	ctx := context.Background()
 	pool, end := openPool()
 	defer end()
-	db := groupcommit.New(pool, groupcommit.Options{Writes: groupcommit.NewOrder(idempotency.Writes()...)})
+	db := groupcommit.New(pool, groupcommit.Options{Writes: groupcommit.NewStatements(idempotency.Writes()...)})
 	receiver := idempotency.Receiver{DB: db, Retention: 24 * time.Hour}
 
 	sell := func(header, item string) {
@@ -181,8 +181,8 @@ func ExampleReceiver() {
 	// the key was used for another request [/item]
 }
 
-// A job sweeps until nothing is left to sweep. The key stays used.
-func ExampleSweep() {
+// A job expires keys until none is left. The key stays used.
+func ExampleExpireKeys() {
 	ctx := context.Background()
 	pool, end := openPool()
 	defer end()
@@ -191,8 +191,8 @@ func ExampleSweep() {
 	for range 2 {
 		_, _, err := idempotency.Once(ctx, pool, key, idempotency.Options{Retention: time.Nanosecond},
 			func(context.Context, pgx.Tx) (sold, error) { return sold{Number: 1}, nil })
-		swept, _ := idempotency.Sweep(ctx, pool, 500)
-		fmt.Println(err, swept)
+		expired, _ := idempotency.ExpireKeys(ctx, pool, 500)
+		fmt.Println(err, expired)
 	}
 	// Output:
 	// <nil> 1

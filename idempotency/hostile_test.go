@@ -67,7 +67,7 @@ func TestOnce_whoseKeyCannotBeReadAfterALostCommitIsUnknown(t *testing.T) {
 	wantEffects(t, direct, 1)
 }
 
-func TestOnce_whoseWaitEndsEarly(t *testing.T) {
+func TestOnce_reportsAnInterruptedWait(t *testing.T) {
 	t.Parallel()
 	end := func(how string) func(*testing.T, *postgres.DB, pgx.Tx) {
 		return func(t *testing.T, db *postgres.DB, _ pgx.Tx) {

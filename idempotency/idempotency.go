@@ -31,25 +31,27 @@
 //
 //	one outcome per key               unique constraint idempotency_keys_once
 //	key, writes and result, or none   one transaction
-//	no part of a result               check idempotency_keys_kept_or_swept
+//	no part of a result               check idempotency_keys_kept_or_expired
 //	no fault of a server is stored    check idempotency_keys_status_code_check
-//	an expired key stays used         its row, which Sweep keeps as a tombstone
+//	an expired key stays used         its row, which ExpireKeys keeps as a tombstone
 //
 // None rests on a cache, a clock, an isolation level or a time-out.
 //
 // # What this does not give you
 //
-//   - An effect outside the transaction once. A mail or a call to another system belongs
-//     in an outbox, or has an idempotency key of its own there.
-//   - The current state: a replay is the first result.
-//   - Connections: each call of Once and Middleware holds one while it works or waits. Work
-//     that takes a second one from the same pool can exhaust it.
-//   - A rival's result under repeatable read: ErrInFlight after its COMMIT too. Call again.
-//   - A standby's promise if an operator ends a commit's wait for it. Replays wait anew.
+//   - It does not make an effect outside the transaction happen once. A mail or a call to
+//     another system belongs in an outbox, or has an idempotency key of its own there.
+//   - It does not return the current state: a replay is the first result.
+//   - It does not save connections: each call of Once and Middleware holds one while it works
+//     or waits. Work that takes a second one from the same pool can exhaust it.
+//   - Under repeatable read it does not return a concurrent call's result: the error is
+//     ErrInFlight even after that call's COMMIT. Call again.
+//   - It does not know that a standby has a commit if an operator ends the commit's wait for
+//     that standby. Replays wait anew.
 //
 // # How to expire
 //
-// A key expires by the database's clock. Call Sweep now and then, until it returns less than
+// A key expires by the database's clock. Call ExpireKeys now and then, until it returns less than
 // its limit: it deletes results, and leaves tombstones. To forget a key, delete its row when
 // no client can send it any more: it is new then.
 package idempotency
@@ -69,13 +71,13 @@ var (
 	// ErrInFlight is returned while another request under the same key is being
 	// committed and did not end within the time that this one may wait.
 	ErrInFlight = errors.New("a request under this key is in flight")
-	// ErrCrowded is an ErrInFlight: as many requests wait as may.
+	// ErrCrowded wraps ErrInFlight: Receiver.Waiters is full.
 	ErrCrowded = fmt.Errorf("%w, and too many requests wait", ErrInFlight)
 	// ErrUnknown is returned, wrapped, when it is unknown whether the work of a key was
-	// done: the database does not answer, or the connection was lost in COMMIT and the key
-	// could not be read since. Call again with the same key and the same request: that
-	// replays the answer, or does the work.
-	ErrUnknown = errors.New("the database does not answer: call again with the same key")
+	// done: the database did not answer, the connection was lost in COMMIT and the key could
+	// not be read since, or data that the answer depends on could not be read. Call again with
+	// the same key and the same request: that replays the answer, or does the work.
+	ErrUnknown = errors.New("the outcome is unknown: call again with the same key")
 )
 
 // DefaultRetention is how long an answer is kept if no other time is set.
@@ -105,19 +107,19 @@ type Receiver struct {
 	// Cache may answer replays; nil if there is none.
 	Cache Cache
 
-	// Lost reports whether a commit was refused because the work lost a race of its
+	// IsConflict reports whether a commit was refused because the work lost a race of its
 	// own, such as one for a version. The work then runs again.
-	Lost func(error) bool
+	IsConflict func(error) bool
 
 	// Reading, if set, is called before the store is asked for a key, and what it returns
-	// after the answer. Committed, if set, receives the result of each commit, of which a
+	// after the answer. OnCommit, if set, receives the result of each commit, of which a
 	// request may need several. Both must return at once.
-	Reading   func() (read func())
-	Committed func(Commit)
+	Reading  func() (read func())
+	OnCommit func(CommitResult)
 }
 
-// Outcome is the answer to a request, and whether it is a replay.
-type Outcome struct {
+// Result is the answer to a request, and whether it is a replay.
+type Result struct {
 	Answer
 	ExpiresAt time.Time // by the database's clock, in whole seconds
 	Replayed  bool
@@ -137,11 +139,11 @@ type Cache interface {
 	// Find returns the record under the key if the cache has it for a request with
 	// this fingerprint and it has not expired by the database's clock. It takes tens
 	// of milliseconds at most.
-	Find(ctx context.Context, key Key, fingerprint []byte) Cached
+	Find(ctx context.Context, key Key, fingerprint []byte) CacheEntry
 }
 
-// Cached is what a Cache has of a key.
-type Cached struct {
+// CacheEntry is what a Cache has of a key.
+type CacheEntry struct {
 	Record Record
 	Found  bool
 
@@ -153,20 +155,20 @@ type Cached struct {
 	Keep func(Record)
 }
 
-// Commit is the result of one commit of a request.
-type Commit string
+// CommitResult is the result of one commit of a request.
+type CommitResult string
 
 // The results of commits. All but the first leave nothing, as far as is known.
 const (
-	CommitMade     Commit = "made"
-	CommitTaken    Commit = "taken"     // a rival claimed the key before
-	CommitInFlight Commit = "in_flight" // a rival under the key did not end in time
-	CommitLocked   Commit = "locked"    // another lock was held for too long, or a deadlock
-	CommitLost     Commit = "lost"      // the work lost a race of its own
-	CommitFailed   Commit = "failed"    // anything else, the unknown included
+	CommitMade     CommitResult = "made"
+	CommitTaken    CommitResult = "taken"     // a rival claimed the key before
+	CommitInFlight CommitResult = "in_flight" // a rival under the key did not end in time
+	CommitLocked   CommitResult = "locked"    // another lock was held for too long, or a deadlock
+	CommitLost     CommitResult = "lost"      // the work lost a race of its own
+	CommitFailed   CommitResult = "failed"    // anything else, the unknown included
 )
 
-// Commits are all of them.
-func Commits() []Commit {
-	return []Commit{CommitMade, CommitTaken, CommitInFlight, CommitLocked, CommitLost, CommitFailed}
+// CommitResults are all of them.
+func CommitResults() []CommitResult {
+	return []CommitResult{CommitMade, CommitTaken, CommitInFlight, CommitLocked, CommitLost, CommitFailed}
 }

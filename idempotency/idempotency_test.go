@@ -27,7 +27,7 @@ func effect(_ context.Context, b *pgx.Batch, _ time.Time) (idempotency.Answer, e
 	return theAnswer(), nil
 }
 
-func receive(t *testing.T, r idempotency.Receiver, work idempotency.Work) idempotency.Outcome {
+func receive(t *testing.T, r idempotency.Receiver, work idempotency.Work) idempotency.Result {
 	t.Helper()
 	got, err := r.Receive(t.Context(), theKey(), theRequest(), work)
 	testdb.Must(t, err)
@@ -100,7 +100,7 @@ func TestReceive(t *testing.T) {
 			t.Parallel()
 			db := testdb.Reused(t)
 			var times []time.Time
-			r := idempotency.Receiver{DB: db, Lost: func(err error) bool { return groupcommit.Constraint(err) == "merchants_pkey" }}
+			r := idempotency.Receiver{DB: db, IsConflict: func(err error) bool { return groupcommit.Constraint(err) == "merchants_pkey" }}
 			_, err := r.Receive(t.Context(), theKey(), theRequest(), func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
 				if times = append(times, now); len(times) <= test.lost {
 					b.Queue(`insert into merchants (merchant_id) values ('acme'), ('acme')`)
@@ -138,7 +138,7 @@ func TestReceive_besideARivalInFlight(t *testing.T) {
 		t.Parallel()
 		db := testdb.OpenAt(t, testdb.URL(t), postgres.Options{LockTimeout: time.Millisecond})
 		rival := rivalInFlight(t, db)
-		var got idempotency.Outcome
+		var got idempotency.Result
 		var waiting errgroup.Group
 		waiting.Go(func() (err error) {
 			got, err = idempotency.Receiver{DB: db, Wait: idempotency.MaxWait}.Receive(t.Context(), theKey(), theRequest(), effect)
@@ -298,8 +298,8 @@ type cacheStub struct {
 	kept   []idempotency.Record
 }
 
-func (c *cacheStub) Find(context.Context, idempotency.Key, []byte) idempotency.Cached {
-	return idempotency.Cached{Record: c.record, Found: c.known, Keep: func(r idempotency.Record) { c.kept = append(c.kept, r) }}
+func (c *cacheStub) Find(context.Context, idempotency.Key, []byte) idempotency.CacheEntry {
+	return idempotency.CacheEntry{Record: c.record, Found: c.known, Keep: func(r idempotency.Record) { c.kept = append(c.kept, r) }}
 }
 
 func TestReceive_asksItsCache(t *testing.T) {
@@ -310,7 +310,7 @@ func TestReceive_asksItsCache(t *testing.T) {
 		expires := inAnHour()
 		cache := &cacheStub{known: true, record: idempotency.Record{Answer: theAnswer(), Fingerprint: theRequest().Fingerprint, ExpiresAt: expires}}
 		got := receive(t, idempotency.Receiver{Cache: cache}, effect) // no database is asked
-		testrun.Same(t, "outcome", idempotency.Outcome{Answer: theAnswer(), ExpiresAt: expires, Replayed: true}, got)
+		testrun.Same(t, "outcome", idempotency.Result{Answer: theAnswer(), ExpiresAt: expires, Replayed: true}, got)
 	})
 
 	t.Run("the cache keeps what was committed, and what was read", func(t *testing.T) {

@@ -68,8 +68,8 @@ func (a Answer) headers() any {
 
 // Request tells apart the requests under one key.
 type Request struct {
-	// Fingerprint decides: see the function of that name. What is stored without one answers
-	// any request: so a caller takes a key that no request may use any more.
+	// Fingerprint is the same for requests that are the same, see the function of that name. An
+	// empty one matches every request: an answer that is stored with it blocks the key.
 	Fingerprint []byte
 	// Canonical is the request as JSON. It is kept as long as the answer, to name the
 	// members in which another request differs; nil if it is not kept.

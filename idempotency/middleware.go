@@ -51,10 +51,10 @@ type HTTPOptions struct {
 	Stores func(status int) bool
 	// MaxBody and MaxResponse bound what is held in memory, in bytes; 1 MiB each if zero.
 	MaxBody, MaxResponse int
-	// Retention, Wait and Committed are those of Options.
+	// Retention, Wait and OnCommit are those of Options.
 	Retention time.Duration
 	Wait      time.Duration
-	Committed func(Commit)
+	OnCommit  func(CommitResult)
 	// InFlight is the status if another request under the key is in flight after Wait: 409 if
 	// zero; 425 and 202 are usual too.
 	InFlight int
@@ -143,7 +143,7 @@ func Middleware(db Beginner, scope func(*http.Request) string, o HTTPOptions) fu
 func (o HTTPOptions) serve(db Beginner, key Key, w http.ResponseWriter, r *http.Request, next http.Handler) {
 	var (
 		first   *recorder // the handler's response, if it ran
-		outcome Outcome
+		outcome Result
 		body    []byte
 		err     error
 	)
@@ -152,7 +152,7 @@ func (o HTTPOptions) serve(db Beginner, key Key, w http.ResponseWriter, r *http.
 	}
 	if err == nil {
 		outcome, err = once(r.Context(), db, key, Options{
-			Request: Request{Fingerprint: fingerprintOf(r, body)}, Retention: o.Retention, Wait: o.Wait, Committed: o.Committed,
+			Request: Request{Fingerprint: fingerprintOf(r, body)}, Retention: o.Retention, Wait: o.Wait, OnCommit: o.OnCommit,
 		}, func(ctx context.Context, tx pgx.Tx) (Answer, error) {
 			first = &recorder{header: w.Header().Clone(), most: o.MaxResponse}
 			inner := r.WithContext(context.WithValue(ctx, txKey{}, tx))

@@ -220,7 +220,7 @@ func TestMiddleware_statuses(t *testing.T) {
 	}
 }
 
-func TestMiddleware_storesNothingOf(t *testing.T) {
+func TestMiddleware_refusesToStore(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		respond func(w http.ResponseWriter)

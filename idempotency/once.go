@@ -25,10 +25,10 @@ type Options struct {
 	// ErrInFlight: at most MaxWait, DefaultWait if zero, NoWait for not at all. It holds a
 	// connection.
 	Wait time.Duration
-	// Committed, if set, receives the result of each call that reached the key, for
+	// OnCommit, if set, receives the result of each call that reached the key, for
 	// metrics: CommitMade, CommitTaken for a replay, CommitInFlight, or CommitFailed, also
 	// after a panic.
-	Committed func(Commit)
+	OnCommit func(CommitResult)
 }
 
 const (

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -88,10 +89,8 @@ func TestOnce_cutAnywhere(t *testing.T) {
 	url := testdb.URL(t)
 	direct, w := testdb.OpenAt(t, url, postgres.Options{}), &work{}
 	for n, cut := 1, true; cut; n++ {
-		cut = false
-		watch := failpoint.NewWatch()
-		watch.Set(failpoint.NewPlan(failpoint.Aim{Nth: n, Fault: failpoint.Cut}, failpoint.Known{}, func(failpoint.Fault) { cut = true }))
-		proxy, err := failpoint.NewProxy(t.Context(), url, watch)
+		hook := &nth{n: int64(n)}
+		proxy, err := failpoint.NewProxy(t.Context(), url, func() failpoint.Hook { return hook })
 		testdb.Must(t, err)
 		pool, err := pgxpool.New(t.Context(), proxy.URL())
 		testdb.Must(t, err)
@@ -107,10 +106,25 @@ func TestOnce_cutAnywhere(t *testing.T) {
 			t.Errorf("cut after round trip %d: it was done, and the error is %v", n, got.Err)
 		}
 		wantEffects(t, direct, n)
-		if !cut && n < 8 {
+		if cut = hook.trips.Load() >= hook.n; !cut && n < 8 {
 			t.Errorf("there were only %d round trips", n-1)
 		}
 	}
+}
+
+// nth cuts the connection after the n-th round trip.
+type nth struct {
+	n     int64
+	trips atomic.Int64
+}
+
+func (*nth) Before(*failpoint.Trip) failpoint.Fault { return failpoint.None }
+
+func (c *nth) After(*failpoint.Trip) failpoint.Fault {
+	if c.trips.Add(1) == c.n {
+		return failpoint.Cut
+	}
+	return failpoint.None
 }
 
 const childVariable = "IDEMPOTENCY_TEST_CHILD"

@@ -177,9 +177,9 @@ func TestOnce(t *testing.T) {
 
 	t.Run("each call reports its result", func(t *testing.T) {
 		t.Parallel()
-		db, got := testdb.Reused(t), []idempotency.Commit{}
+		db, got := testdb.Reused(t), []idempotency.CommitResult{}
 		key, o := byID(order{ID: "o-1"})
-		o.Committed = func(c idempotency.Commit) { got = append(got, c) }
+		o.OnCommit = func(c idempotency.CommitResult) { got = append(got, c) }
 		planted := errors.New("planted")
 		for _, fn := range []func(context.Context, pgx.Tx) (receipt, error){
 			func(context.Context, pgx.Tx) (receipt, error) { return receipt{}, planted },
@@ -190,7 +190,7 @@ func TestOnce(t *testing.T) {
 				_, _, _ = idempotency.Once(t.Context(), db.Pool(), key, o, fn)
 			}()
 		}
-		testrun.Same(t, "results", []idempotency.Commit{idempotency.CommitFailed, idempotency.CommitFailed, idempotency.CommitMade, idempotency.CommitTaken}, got)
+		testrun.Same(t, "results", []idempotency.CommitResult{idempotency.CommitFailed, idempotency.CommitFailed, idempotency.CommitMade, idempotency.CommitTaken}, got)
 	})
 }
 

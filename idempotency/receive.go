@@ -36,22 +36,22 @@ const (
 // If we die here: before the commit nothing is stored and the same request runs from
 // the start; after it the same request is answered from the key.
 // Test: TestReceive_overACutConnection.
-func (r Receiver) Receive(ctx context.Context, key Key, request Request, work Work) (Outcome, error) {
+func (r Receiver) Receive(ctx context.Context, key Key, request Request, work Work) (Result, error) {
 	if err := key.validate(); err != nil {
-		return Outcome{}, err
+		return Result{}, err
 	}
 	cached := r.find(ctx, key, request)
 	if cached.Found {
 		return replay(cached.Record, request)
 	}
 	if r.DB == nil {
-		return Outcome{}, errNilDatabase
+		return Result{}, errNilDatabase
 	}
 	return r.carryOut(ctx, key, request, cached, work)
 }
 
 // carryOut commits the work, until the key has an answer or no further try may help.
-func (r Receiver) carryOut(ctx context.Context, key Key, request Request, cached Cached, work Work) (Outcome, error) {
+func (r Receiver) carryOut(ctx context.Context, key Key, request Request, cached CacheEntry, work Work) (Result, error) {
 	var (
 		now     time.Time // the same for all tries, so that each writes the same
 		last    error     // of the last try
@@ -62,9 +62,9 @@ func (r Receiver) carryOut(ctx context.Context, key Key, request Request, cached
 		state, err := r.read(ctx, try, key, request)
 		switch {
 		case errors.Is(err, ErrUnknown):
-			return Outcome{}, err
+			return Result{}, err
 		case errors.Is(err, schemacheck.ErrMisfit):
-			return Outcome{}, errorAfter(unknown, err)
+			return Result{}, errorAfter(unknown, err)
 		case err != nil:
 			last, failures = err, failures+1
 			continue
@@ -72,32 +72,32 @@ func (r Receiver) carryOut(ctx context.Context, key Key, request Request, cached
 			cached.keep(state.Record, request)
 			return replay(state.Record, request)
 		case IsTaken(last): // by another key, which the work claims
-			return Outcome{}, errorAfter(unknown, last)
+			return Result{}, errorAfter(unknown, last)
 		}
 		now = cmp.Or(now, state.Now)
 		b := &pgx.Batch{}
 		answer, err := work(ctx, b, now)
 		if err != nil {
-			return Outcome{}, errorAfter(unknown, err)
+			return Result{}, errorAfter(unknown, err)
 		}
 		record := r.record(request, answer, now)
 		err = r.DB.Commit(ctx, r.claimed(b, key, request, record, waits))
 		switch result, outcome := r.observe(err), groupcommit.OutcomeOf(err); {
 		case result == CommitMade:
 			cached.keep(record, request)
-			return Outcome{Answer: answer, ExpiresAt: record.ExpiresAt}, nil
+			return Result{Answer: answer, ExpiresAt: record.ExpiresAt}, nil
 		case result == CommitInFlight && (waits || r.Wait == 0):
-			return Outcome{}, ErrInFlight
+			return Result{}, ErrInFlight
 		case result == CommitInFlight: // it has taken longer than the pool's lock time-out
 			select {
 			case r.Waiters <- struct{}{}:
 				defer func() { <-r.Waiters }() // once: waits is true from now on
 				waits = true
 			default:
-				return Outcome{}, ErrCrowded
+				return Result{}, ErrCrowded
 			}
 		case result == CommitFailed && outcome != groupcommit.Unknown && !outcome.Retryable():
-			return Outcome{}, errorAfter(unknown, err)
+			return Result{}, errorAfter(unknown, err)
 		case result == CommitFailed || outcome == groupcommit.Contended:
 			// If the commit became durable, the key has the answer. If it is still in
 			// flight, the same batch waits for it.
@@ -106,12 +106,12 @@ func (r Receiver) carryOut(ctx context.Context, key Key, request Request, cached
 		}
 		last = err
 	}
-	return Outcome{}, unknownOutcome(last)
+	return Result{}, unknownOutcome(last)
 }
 
 // find asks the cache, unless the state of the key is known. It drops a record of another
 // request and an expired one: the database answers those.
-func (r Receiver) find(ctx context.Context, key Key, request Request) (cached Cached) {
+func (r Receiver) find(ctx context.Context, key Key, request Request) (cached CacheEntry) {
 	if r.Cache == nil || request.Known.isOf(key) {
 		return cached
 	}
@@ -121,15 +121,15 @@ func (r Receiver) find(ctx context.Context, key Key, request Request) (cached Ca
 	return cached
 }
 
-func (c Cached) keep(record Record, request Request) {
+func (c CacheEntry) keep(record Record, request Request) {
 	if _, err := record.Replay(request); err == nil && c.Keep != nil {
 		c.Keep(record)
 	}
 }
 
-func replay(record Record, request Request) (Outcome, error) {
+func replay(record Record, request Request) (Result, error) {
 	answer, err := record.Replay(request)
-	return Outcome{Answer: answer, ExpiresAt: record.ExpiresAt, Replayed: true}, err
+	return Result{Answer: answer, ExpiresAt: record.ExpiresAt, Replayed: true}, err
 }
 
 // read returns the state of the key. Before another try it pauses, so that rivals do not
@@ -183,7 +183,7 @@ func (r Receiver) record(request Request, answer Answer, now time.Time) Record {
 }
 
 // observe classifies the error of a commit and reports it.
-func (r Receiver) observe(err error) (result Commit) {
+func (r Receiver) observe(err error) (result CommitResult) {
 	switch outcome := groupcommit.OutcomeOf(err); {
 	case err == nil:
 		result = CommitMade
@@ -191,15 +191,15 @@ func (r Receiver) observe(err error) (result Commit) {
 		result = CommitInFlight
 	case IsTaken(err):
 		result = CommitTaken
-	case r.Lost != nil && r.Lost(err):
+	case r.IsConflict != nil && r.IsConflict(err):
 		result = CommitLost
 	case outcome == groupcommit.Locked, outcome == groupcommit.Contended:
 		result = CommitLocked
 	default:
 		result = CommitFailed
 	}
-	if r.Committed != nil {
-		r.Committed(result)
+	if r.OnCommit != nil {
+		r.OnCommit(result)
 	}
 	return result
 }

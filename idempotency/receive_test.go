@@ -42,16 +42,16 @@ func TestReceive_ofWorkThatClaimsKeys(t *testing.T) {
 // counts are what the hooks of a Receiver receive of one request.
 type counts struct {
 	reading, read int
-	commits       map[idempotency.Commit]int
+	commits       map[idempotency.CommitResult]int
 }
 
 func (c *counts) observe(r *idempotency.Receiver) {
-	c.commits = map[idempotency.Commit]int{}
+	c.commits = map[idempotency.CommitResult]int{}
 	r.Reading = func() func() { c.reading++; return func() { c.read++ } }
-	r.Committed = func(kind idempotency.Commit) { c.commits[kind]++ }
+	r.OnCommit = func(kind idempotency.CommitResult) { c.commits[kind]++ }
 }
 
-func (c *counts) want(t *testing.T, reads int, commits map[idempotency.Commit]int) {
+func (c *counts) want(t *testing.T, reads int, commits map[idempotency.CommitResult]int) {
 	t.Helper()
 	if c.reading != reads || c.read != reads {
 		t.Errorf("%d reads of which %d ended, want %d", c.reading, c.read, reads)
@@ -67,11 +67,11 @@ func TestReceiver_reportsReadsAndCommits(t *testing.T) {
 		lost    bool // the refusal is a lost race
 		want    string
 		reads   int
-		commits map[idempotency.Commit]int
+		commits map[idempotency.CommitResult]int
 	}{
-		{"a write that the database refuses", false, false, "null value", 1, map[idempotency.Commit]int{idempotency.CommitFailed: 1}},
-		{"a race that the work lost", false, true, "", 2, map[idempotency.Commit]int{idempotency.CommitLost: 1, idempotency.CommitMade: 1}},
-		{"a rival in flight", true, false, idempotency.ErrInFlight.Error(), 1, map[idempotency.Commit]int{idempotency.CommitInFlight: 1}},
+		{"a write that the database refuses", false, false, "null value", 1, map[idempotency.CommitResult]int{idempotency.CommitFailed: 1}},
+		{"a race that the work lost", false, true, "", 2, map[idempotency.CommitResult]int{idempotency.CommitLost: 1, idempotency.CommitMade: 1}},
+		{"a rival in flight", true, false, idempotency.ErrInFlight.Error(), 1, map[idempotency.CommitResult]int{idempotency.CommitInFlight: 1}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -79,7 +79,7 @@ func TestReceiver_reportsReadsAndCommits(t *testing.T) {
 			if test.rival {
 				rivalInFlight(t, db)
 			}
-			r := idempotency.Receiver{DB: db, Lost: func(error) bool { return test.lost }}
+			r := idempotency.Receiver{DB: db, IsConflict: func(error) bool { return test.lost }}
 			counted.observe(&r)
 			_, err := r.Receive(t.Context(), theKey(), theRequest(), func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
 				if calls++; calls == 1 {

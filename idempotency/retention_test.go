@@ -15,10 +15,10 @@ import (
 	"github.com/payonce/payonce/internal/testrun"
 )
 
-func wantSwept(t *testing.T, db *postgres.DB, limit, want int) {
+func wantExpired(t *testing.T, db *postgres.DB, limit, want int) {
 	t.Helper()
-	if got, err := idempotency.Sweep(t.Context(), db, limit); err != nil || got != want {
-		t.Errorf("%d swept, want %d: %v", got, want, err)
+	if got, err := idempotency.ExpireKeys(t.Context(), db, limit); err != nil || got != want {
+		t.Errorf("%d expired, want %d: %v", got, want, err)
 	}
 }
 
@@ -49,19 +49,19 @@ func row(t *testing.T, q postgres.Querier, value string) map[string]any {
 	return row
 }
 
-// sweepOpen sweeps in a transaction that stays open.
-func sweepOpen(t *testing.T, db *postgres.DB, limit, want int) pgx.Tx {
+// expireOpen expires keys in a transaction that stays open.
+func expireOpen(t *testing.T, db *postgres.DB, limit, want int) pgx.Tx {
 	t.Helper()
 	tx, err := db.Pool().Begin(t.Context())
 	testdb.Must(t, err)
 	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
-	if n, err := idempotency.Sweep(t.Context(), tx, limit); n != want || err != nil {
-		t.Fatalf("%d swept, want %d: %v", n, want, err)
+	if n, err := idempotency.ExpireKeys(t.Context(), tx, limit); n != want || err != nil {
+		t.Fatalf("%d expired, want %d: %v", n, want, err)
 	}
 	return tx
 }
 
-func TestSweep(t *testing.T) {
+func TestExpireKeys(t *testing.T) {
 	t.Parallel()
 
 	t.Run("an expired key loses answer and request, and keeps the rest", func(t *testing.T) {
@@ -70,7 +70,7 @@ func TestSweep(t *testing.T) {
 		claimExpired(t, db, 1)
 		want := row(t, db, "old0")
 		want["body"], want["content_type"], want["request"], want["headers"] = nil, nil, nil, nil
-		wantSwept(t, db, 10, 1)
+		wantExpired(t, db, 10, 1)
 		testrun.Same(t, "row", want, row(t, db, "old0"))
 	})
 
@@ -78,7 +78,7 @@ func TestSweep(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
 		claimExpired(t, db, 1)
-		wantSwept(t, db, 10, 1)
+		wantExpired(t, db, 10, 1)
 		if err := claim(t, db, keyOf("old0"), theAnswer(), inAnHour()); !idempotency.IsTaken(err) {
 			t.Errorf("the error is %v, want a taken key", err)
 		}
@@ -89,33 +89,33 @@ func TestSweep(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
 		claimExpired(t, db, 5)
-		wantSwept(t, db, 2, 2)
+		wantExpired(t, db, 2, 2)
 		for i := range 5 {
 			record, _ := readKey(t, db, keyOf(fmt.Sprint("old", i)))
 			if kept := len(record.Body) > 0; kept != (i >= 2) || !record.Expired {
 				t.Errorf("key %d: kept %v, expired %v", i, kept, record.Expired)
 			}
 		}
-		wantSwept(t, db, 2, 2)
-		wantSwept(t, db, 2, 1)
-		wantSwept(t, db, 2, 0)
+		wantExpired(t, db, 2, 2)
+		wantExpired(t, db, 2, 1)
+		wantExpired(t, db, 2, 0)
 	})
 
-	t.Run("rows of a dead sweep are swept by the next", func(t *testing.T) {
+	t.Run("rows of a dead process are expired by the next", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
 		claimExpired(t, db, 3)
-		dead := sweepOpen(t, db, 2, 2)
-		wantSwept(t, db, 10, 1)
+		dead := expireOpen(t, db, 2, 2)
+		wantExpired(t, db, 10, 1)
 		testdb.Must(t, dead.Rollback(t.Context()))
-		wantSwept(t, db, 10, 2)
+		wantExpired(t, db, 10, 2)
 	})
 
-	t.Run("a read does not wait for a sweep", func(t *testing.T) {
+	t.Run("a read does not wait for ExpireKeys", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
 		claimExpired(t, db, 1)
-		sweepOpen(t, db, 2, 1)
+		expireOpen(t, db, 2, 1)
 		if record, found := readKey(t, db, keyOf("old0")); !found || !record.Expired {
 			t.Errorf("found %v: %+v", found, record)
 		}
@@ -125,7 +125,7 @@ func TestSweep(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
 		claimExpired(t, db, 1)
-		wantSwept(t, db, 10, 1)
+		wantExpired(t, db, 10, 1)
 		// As if the server's clock had been set back by an hour and a half.
 		b := &pgx.Batch{}
 		b.Queue(`update idempotency_keys set expires_at = expires_at + interval '90 minutes'`)
@@ -136,19 +136,19 @@ func TestSweep(t *testing.T) {
 		}
 	})
 
-	t.Run("a sweep reads no more rows as tombstones grow, nor by an old plan", func(t *testing.T) {
+	t.Run("it reads no more rows as tombstones grow, nor by an old plan", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Open(t)
-		tx := sweepOpen(t, db, 50, 0)
+		tx := expireOpen(t, db, 50, 0)
 		for range 10 { // a plan is kept
-			if n, err := idempotency.Sweep(t.Context(), tx, 50); n != 0 || err != nil {
-				t.Errorf("%d swept: %v", n, err)
+			if n, err := idempotency.ExpireKeys(t.Context(), tx, 50); n != 0 || err != nil {
+				t.Errorf("%d expired: %v", n, err)
 			}
 		}
 		tombstones(t, db, 20000)
 		claimExpired(t, db, 100)
-		if n, err := idempotency.Sweep(t.Context(), tx, 50); n != 50 || err != nil {
-			t.Errorf("%d swept: %v", n, err)
+		if n, err := idempotency.ExpireKeys(t.Context(), tx, 50); n != 50 || err != nil {
+			t.Errorf("%d expired: %v", n, err)
 		}
 		wantRead(t, tx, 200)
 	})

@@ -1,8 +1,8 @@
 -- Promise: a key has one answer, and its use is remembered for ever.
 --
--- The row is inserted, complete, by the commit that does the work. So a key is
--- either unused or answered; there is no state between the two and nothing to
--- clean up after a crash. When a key expires, its row loses the answer and the
+-- A committed row is complete: Receiver inserts it with its answer; Once inserts it,
+-- and adds the answer before COMMIT. So a key is either unused or answered; there is no
+-- state between the two and nothing to clean up after a crash. When a key expires, its row loses the answer and the
 -- request and stays as a tombstone.
 --
 -- This file needs no other table and can be applied by itself.
@@ -30,7 +30,7 @@ create table idempotency_keys (
 
   -- An answer is stored completely or deleted completely. A tombstone keeps the
   -- key, the fingerprint, the status, the Location and the times.
-  constraint idempotency_keys_kept_or_swept
+  constraint idempotency_keys_kept_or_expired
        check (body is not null and content_type is not null
               or body is null and content_type is null and request is null and headers is null)
 );

@@ -118,8 +118,7 @@ func (s KeyState) isOf(key Key) bool { return s.Key == key && !s.Now.IsZero() }
 // selectKeys reads taken keys and free ones in one statement, so that a free key comes with
 // the database's time. A tombstone stays expired if the server's clock steps back.
 //
-// offset 0: an index probe for each key. Joined without it, few keys were planned as a
-// read of the whole scope.
+// offset 0: an index probe for each key. Without it the planner may read the whole scope.
 const selectKeys = `
 select asked.n,
        asked.scope,
@@ -196,7 +195,7 @@ func keysQuery(states []*KeyState, scopeSetting string) (args []any, scan func(p
 	}
 }
 
-// selectConfirmed is selectKeys in a transaction that writes to the log. Its commit
+// selectConfirmed is selectKeys in a transaction that writes to the WAL. Its commit
 // waits for the synchronous standby, as every commit does, and with it for all that the
 // same server committed before.
 const selectConfirmed = selectKeys + `

@@ -137,7 +137,7 @@ func TestReceive_usesAKnownStateOfItsKeyAlone(t *testing.T) {
 	ofScope, ofOperation, ofValue := mine, mine, mine
 	ofScope.Scope, ofOperation.Operation, ofValue.Value = "globex", "other", "other"
 	answered := func(context.Context, *pgx.Batch, time.Time) (idempotency.Answer, error) { return theAnswer(), nil }
-	made := map[idempotency.Commit]int{idempotency.CommitMade: 1}
+	made := map[idempotency.CommitResult]int{idempotency.CommitMade: 1}
 	for _, test := range []struct {
 		name      string
 		known     idempotency.Key // the key whose state is known
@@ -146,12 +146,12 @@ func TestReceive_usesAKnownStateOfItsKeyAlone(t *testing.T) {
 		unread    bool            // the read failed
 		cache     idempotency.Cache
 		reads     int // of the receiver
-		commits   map[idempotency.Commit]int
+		commits   map[idempotency.CommitResult]int
 	}{
 		{name: "a free key", known: mine, commits: made},
-		{name: "a key that is taken", known: mine, doneFirst: true, commits: map[idempotency.Commit]int{}},
-		{name: "a key that is taken and was not read", known: mine, doneFirst: true, unread: true, reads: 1, commits: map[idempotency.Commit]int{}},
-		{name: "a key that a rival takes meanwhile", known: mine, doneThen: true, reads: 1, commits: map[idempotency.Commit]int{idempotency.CommitTaken: 1}},
+		{name: "a key that is taken", known: mine, doneFirst: true, commits: map[idempotency.CommitResult]int{}},
+		{name: "a key that is taken and was not read", known: mine, doneFirst: true, unread: true, reads: 1, commits: map[idempotency.CommitResult]int{}},
+		{name: "a key that a rival takes meanwhile", known: mine, doneThen: true, reads: 1, commits: map[idempotency.CommitResult]int{idempotency.CommitTaken: 1}},
 		{name: "a known key is not searched in the cache", known: mine, cache: &cacheStub{known: true}, commits: made},
 		// Under each of these is another answer to the same request.
 		{name: "a key of another merchant", known: ofScope, reads: 1, commits: made},

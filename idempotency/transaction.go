@@ -77,31 +77,31 @@ type txWork func(ctx context.Context, tx pgx.Tx) (Answer, error)
 
 // once replays the answer of the key, or claims it, does the work and stores its answer in
 // one transaction. An answer of 400 or above is stored, and the work's writes are undone.
-func once(ctx context.Context, db Beginner, key Key, o Options, work txWork) (Outcome, error) {
+func once(ctx context.Context, db Beginner, key Key, o Options, work txWork) (Result, error) {
 	if pool, ok := db.(*pgxpool.Pool); db == nil || ok && pool == nil {
-		return Outcome{}, errNilDatabase
+		return Result{}, errNilDatabase
 	}
 	for _, value := range o.values(key) {
 		if err := (Key{key.Scope, key.Operation, value}).validate(); err != nil {
-			return Outcome{}, err
+			return Result{}, err
 		}
 	}
-	outcome, err := Outcome{}, errPanicked
-	if o.Committed != nil {
-		defer func() { o.Committed(commitOf(outcome, err)) }()
+	result, err := Result{}, errPanicked
+	if o.OnCommit != nil {
+		defer func() { o.OnCommit(commitOf(result, err)) }()
 	}
-	outcome, err = attempt(ctx, db, key, o, work)
+	result, err = attempt(ctx, db, key, o, work)
 	if cause, ok := errors.AsType[*lostCommitError](err); ok {
-		outcome, err = resolve(ctx, db, key, o, cause.error)
+		result, err = resolve(ctx, db, key, o, cause.error)
 	}
-	return outcome, schemacheck.Explain(ctx, db, "idempotency", tables, err)
+	return result, schemacheck.Explain(ctx, db, "idempotency", tables, err)
 }
 
-func commitOf(outcome Outcome, err error) Commit {
+func commitOf(result Result, err error) CommitResult {
 	switch {
 	case errors.Is(err, ErrInFlight):
 		return CommitInFlight
-	case outcome.Replayed:
+	case result.Replayed:
 		return CommitTaken
 	case err != nil:
 		return CommitFailed
@@ -116,15 +116,15 @@ type lostCommitError struct{ error }
 func (o Options) values(key Key) []string { return append([]string{key.Value}, o.Also...) }
 
 // attempt is one transaction.
-func attempt(ctx context.Context, db Beginner, key Key, o Options, work txWork) (Outcome, error) {
+func attempt(ctx context.Context, db Beginner, key Key, o Options, work txWork) (Result, error) {
 	tx, err := db.Begin(ctx)
 	if err != nil {
-		return Outcome{}, claimError(err)
+		return Result{}, claimError(err)
 	}
 	defer rollback(ctx, tx) // also after a panic of the work
 	taken, expires, err := claim(ctx, tx, key, o)
 	if err != nil {
-		return Outcome{}, err
+		return Result{}, err
 	}
 	if taken != nil {
 		rollback(ctx, tx) // it frees the connection
@@ -133,18 +133,18 @@ func attempt(ctx context.Context, db Beginner, key Key, o Options, work txWork) 
 			err = ErrInFlight
 		}
 		if err != nil {
-			return Outcome{}, err
+			return Result{}, err
 		}
 		return replay(state.Record, o.Request)
 	}
 	answer, err := inSavepoint(ctx, tx, work)
 	if err != nil {
-		return Outcome{}, err
+		return Result{}, err
 	}
 	if err := commit(ctx, tx, key, o, answer); err != nil {
-		return Outcome{}, err
+		return Result{}, err
 	}
-	return Outcome{Answer: answer, ExpiresAt: expires}, nil
+	return Result{Answer: answer, ExpiresAt: expires}, nil
 }
 
 // commit stores the answer of the claimed keys and commits. It goes on if ctx ends.
@@ -218,7 +218,7 @@ func claimError(err error) error {
 // answer.
 func refusal(what string, err error) error {
 	outcome := groupcommit.OutcomeOf(groupcommit.Classify(err))
-	if !errors.Is(err, pgx.ErrTxClosed) && (outcome == groupcommit.Unknown || outcome == groupcommit.NotSent) {
+	if !errors.Is(err, pgx.ErrTxClosed) && (outcome == groupcommit.Unknown || outcome == groupcommit.NotCommitted) {
 		return unknownOutcome(err)
 	}
 	return fmt.Errorf("%s: %w", what, err)
@@ -254,19 +254,19 @@ func inSavepoint(ctx context.Context, tx pgx.Tx, work txWork) (Answer, error) {
 // resolve learns the outcome of a commit whose answer was lost. A claim of its keys waits
 // for that transaction: it finds the answer, or succeeds if there was a rollback. ErrUnknown
 // if the database does not say.
-func resolve(ctx context.Context, db Beginner, key Key, o Options, cause error) (Outcome, error) {
+func resolve(ctx context.Context, db Beginner, key Key, o Options, cause error) (Result, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()
 	o.Wait = DefaultWait
 	for try := range maxResolves {
-		outcome, err := attempt(ctx, db, key, o, func(context.Context, pgx.Tx) (Answer, error) { return Answer{}, groupcommit.ErrNotCommitted })
+		result, err := attempt(ctx, db, key, o, func(context.Context, pgx.Tx) (Answer, error) { return Answer{}, groupcommit.ErrNotCommitted })
 		switch {
 		case errors.Is(err, groupcommit.ErrNotCommitted):
-			return Outcome{}, fmt.Errorf("%w, and the key is free: %w", err, cause)
+			return Result{}, fmt.Errorf("%w, and the key is free: %w", err, cause)
 		case err == nil, errors.Is(err, ErrReused), errors.Is(err, ErrExpired):
-			return outcome, err
+			return result, err
 		} // no other error says what became of the commit
 		loop.Pause(ctx, time.Duration(try+1)*100*time.Millisecond, nil)
 	}
-	return Outcome{}, unknownOutcome(cause)
+	return Result{}, unknownOutcome(cause)
 }

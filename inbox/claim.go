@@ -11,30 +11,31 @@ import (
 )
 
 const (
-	// suspicion is how many deaths in a row make a suspected poison message: one that kills
-	// its process dies with every holder, one that runs beside it with some. With every
-	// further death half as many suspects are tried at a time, from the eighth on a single
+	// minDeathsOfSuspected is how many deaths in a row make a suspected poison message: one that
+	// kills its process dies with every holder, one that runs beside it with some. With every
+	// further death half as many suspected ones are tried at a time, from the eighth on a single
 	// one, so a poison message takes no other message with it more than eight times. Claims
-	// and the index inbox_suspects see a row before its next claim, hence one less.
-	suspicion = 3
+	// and the index inbox_suspected_poison see a row before its next claim, hence one less.
+	minDeathsOfSuspected = 3
 	// maxWeight bounds the weights of the suspected poison messages that one process tries at a time.
 	maxWeight = 32
 )
 
-// weight is 0 if the message is no suspect, 1 for a new suspect, and doubles with each
+// weight is 0 if the message is not suspected, 1 once it is, and doubles with each
 // death.
 func (d *Delivery) weight() int {
-	if d.deaths < suspicion {
+	if d.deaths < minDeathsOfSuspected {
 		return 0
 	}
-	return min(maxWeight, 1<<min(d.deaths-suspicion, 16))
+	return min(maxWeight, 1<<min(d.deaths-minDeathsOfSuspected, 16))
 }
 
 // A message may be committed later than its due time, so the bound of a claim stays
-// lookBehind before the present. Once every fullLook a claim looks fully, without a bound.
+// claimOverlap before the present. Once every fullScanEvery a claim scans in full, without a
+// bound.
 const (
-	lookBehind = 100 * time.Millisecond
-	fullLook   = time.Second
+	claimOverlap  = 100 * time.Millisecond
+	fullScanEvery = time.Second
 )
 
 // claim claims messages for free slots, starts their handlers, and returns how many slots
@@ -47,23 +48,24 @@ const (
 func (r *run) claim(ctx context.Context, slots int) (left int, next time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.Policy.Lease)
 	defer cancel()
-	if r.suspectsSeen {
-		if slots, err = r.claimSuspects(ctx, slots); err != nil {
+	full := time.Since(r.scannedAt) >= fullScanEvery //nolint:forbidigo // it decides only how much is read
+	if full {
+		if slots, err = r.claimSuspected(ctx, slots); err != nil {
 			return slots, 0, fmt.Errorf("claim suspected poison messages: %w", err)
 		}
 	}
 	if slots, err = r.claimHeldBack(ctx, slots); err != nil {
 		return slots, 0, fmt.Errorf("claim messages that are held back: %w", err)
 	}
-	if slots, next, err = r.claimDue(ctx, slots); err != nil {
+	if slots, next, err = r.claimDue(ctx, slots, full); err != nil {
 		return slots, 0, fmt.Errorf("claim due messages: %w", err)
 	}
 	return slots, next, nil
 }
 
-// claimSuspects corrects due times and claims suspected poison messages.
-func (r *run) claimSuspects(ctx context.Context, slots int) (left int, err error) {
-	rows, weight := r.handled()
+// claimSuspected corrects due times and claims suspected poison messages.
+func (r *run) claimSuspected(ctx context.Context, slots int) (left int, err error) {
+	rows, weight := r.runningRows()
 	p := r.Policy
 	b := &pgx.Batch{}
 	b.Queue(correctDueTimes, r.Receiver, p.longest(), p.Lease, correctAtMost)
@@ -71,7 +73,6 @@ func (r *run) claimSuspects(ctx context.Context, slots int) (left int, err error
 	if err := r.DB.Commit(ctx, b); err != nil {
 		return slots, err
 	}
-	r.suspectsSeen = false
 	return slots - r.startClaimed(ctx, found), nil
 }
 
@@ -93,24 +94,24 @@ func (r *run) claimHeldBack(ctx context.Context, slots int) (left int, err error
 	for _, d := range found.claimed {
 		r.slots.holdBack(d.Partition, d.row)
 	}
-	for _, d := range found.passed {
-		r.slots.passOver(d.Partition, d.row)
+	for _, d := range found.skipped {
+		r.slots.advance(d.Partition, d.row)
 	}
 	return slots - r.startClaimed(ctx, found), nil
 }
 
-// claimDue claims what is due at or after dueFrom, in a full look what is due at any time,
-// and in a turn what is due behind the last claim's window.
-func (r *run) claimDue(ctx context.Context, slots int) (left int, next time.Duration, err error) {
-	from, full := r.dueFrom, time.Since(r.lookedAt) >= fullLook //nolint:forbidigo // it decides only how much is read
+// claimDue claims what is due at or after dueFrom, in a full scan what is due at any time,
+// and while the cursor is active what is due behind the last claim's window.
+func (r *run) claimDue(ctx context.Context, slots int, full bool) (left int, next time.Duration, err error) {
+	from := r.dueFrom
 	if full {
 		from = time.Time{}
 	}
-	behind := r.turn
-	if !r.turn.begun() {
-		behind = turn{dueAt: from}
+	behind := r.cursor
+	if !r.cursor.active() {
+		behind = scanCursor{dueAt: from}
 	}
-	rows, _ := r.handled()
+	rows, _ := r.runningRows()
 	p := r.Policy
 	partitions, shares, others := r.slots.shares(slots)
 	read := slots
@@ -119,37 +120,36 @@ func (r *run) claimDue(ctx context.Context, slots int) (left int, next time.Dura
 	}
 	var now time.Time
 	var nextDue, firstDue *time.Time
-	var suspects bool
 	var heldBack []string
 	b := &pgx.Batch{}
 	found := r.queueClaim(b, claimDue, slots, rows, p.BackoffBase.Seconds(), p.BackoffCap.Seconds(), p.DeadLetters == Pass,
 		behind.dueAt, read, partitions, shares, others, behind.row, behind.until)
-	b.Queue(lookAhead, r.Receiver, from, p.longest(), full).QueryRow(func(row pgx.Row) error {
-		return row.Scan(&now, &nextDue, &firstDue, &suspects, &heldBack)
+	b.Queue(readDueTimes, r.Receiver, from, full).QueryRow(func(row pgx.Row) error {
+		return row.Scan(&now, &nextDue, &firstDue, &heldBack)
 	})
 	if err := r.DB.Commit(ctx, b); err != nil {
 		return slots, 0, err
 	}
-	r.dueFrom = now.Add(-lookBehind)
+	r.dueFrom = now.Add(-claimOverlap)
 	if firstDue != nil && firstDue.Before(r.dueFrom) {
 		r.dueFrom = *firstDue
 	}
 	next = quietPoll
 	if full {
-		r.suspectsSeen, r.lookedAt = suspects, time.Now() //nolint:forbidigo // as above
+		r.scannedAt = time.Now() //nolint:forbidigo // it decides only how much is read
 		r.slots.setHeldBack(heldBack)
 	}
-	for _, p := range found.passed {
-		r.turn = r.turn.after(p, now)
+	for _, p := range found.skipped {
+		r.cursor = r.cursor.advance(p, now)
 	}
 	left = slots - r.startClaimed(ctx, found)
 	switch {
 	case len(found.claimed)+len(found.heldBack) >= slots:
 		return left, 0, nil // more may be due
-	case full && (suspects || len(heldBack) > 0) || r.turn.begun() || r.slots.inTurn():
-		next = r.Poll
+	case full && len(heldBack) > 0 || r.cursor.active() || r.slots.isScanning():
+		next = r.MinClaimInterval
 	case !full || r.slots.holdsBack() || firstDue != nil && !firstDue.After(now):
-		// A message may be due that waits for something else than its time, or that a look
+		// A message may be due that waits for something else than its time, or that a scan
 		// with a bound has missed.
 		next = slowPoll
 	}
@@ -159,32 +159,33 @@ func (r *run) claimDue(ctx context.Context, slots int) (left int, next time.Dura
 	return left, next, nil
 }
 
-// turn is where claims read on that find fewer messages than they could take. It ends with
-// what was due when it began, so that the messages before it are soon read again.
-type turn struct {
+// scanCursor is the position behind which the next claim reads, after a window held fewer
+// messages than the claim could take. The scan ends with what was due when it began, so that
+// the messages before the cursor are soon read again.
+type scanCursor struct {
 	dueAt time.Time
 	row   int64
-	until *time.Time // nil: no turn has begun
+	until *time.Time // nil: no scan has begun
 }
 
-func (t turn) begun() bool { return t.until != nil }
+func (c scanCursor) active() bool { return c.until != nil }
 
-// after is the turn after a claim at a time that has passed messages.
-func (t turn) after(passed *Delivery, now time.Time) turn {
+// advance is the cursor after a claim at a time that has skipped messages.
+func (c scanCursor) advance(skipped *Delivery, now time.Time) scanCursor {
 	switch {
-	case passed.row == 0:
-		return turn{}
-	case !t.begun():
-		t.until = &now
+	case skipped.row == 0:
+		return scanCursor{}
+	case !c.active():
+		c.until = &now
 	}
-	t.dueAt, t.row = passed.ClaimedAt, passed.row
-	return t
+	c.dueAt, c.row = skipped.ClaimedAt, skipped.row
+	return c
 }
 
-// found is what a claim has found. What it has passed is no message: row is the place, or 0
+// found is what a claim has found. What it has skipped is no message: row is the position, or 0
 // at the end.
 type found struct {
-	claimed, heldBack, passed []*Delivery
+	claimed, heldBack, skipped []*Delivery
 }
 
 // queueClaim queues a claim of at most n messages. Once the batch is committed, it returns
@@ -228,8 +229,8 @@ func (f *found) scan(row pgx.Row) error {
 	switch what {
 	case "held back":
 		f.heldBack = append(f.heldBack, d)
-	case "passed":
-		f.passed = append(f.passed, d)
+	case "skipped":
+		f.skipped = append(f.skipped, d)
 	default:
 		f.claimed = append(f.claimed, d)
 	}

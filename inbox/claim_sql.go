@@ -7,11 +7,11 @@ package inbox
 //
 // The plans of these statements are kept, so they must be right for any content of the
 // table: "offset 0" and an order that exists in one index alone make each subquery a probe
-// of one key, and a case of what a row must be leaves no index to find it but the primary key.
+// of one key, and CASE keeps the planner from using any index except the primary key.
 //
 // A claim reads a window of the messages, since any number of them may wait behind others of
 // their keys. If it finds fewer than it could take, it also returns a row that is not
-// claimed, 'passed': the place behind which the next claim reads, or 0 at the end.
+// claimed, 'skipped': the position behind which the next claim reads, or 0 at the end.
 
 // window is how many messages a claim reads of those that are due, or held back in a
 // partition.
@@ -19,7 +19,7 @@ const window = `1000`
 
 // claimDue claims pending messages whose time has come and running ones whose lease has
 // expired, but none that this holder still handles ($5), whose lease the next heartbeat
-// renews. It reads behind the place ($9, $14), up to the time $15 if that is not null. A
+// renews. It reads behind the cursor ($9, $14), up to the time $15 if that is not null. A
 // message for which its partition has no share ($11, $12; $13 for the others) loses its due
 // time: it is held back. $10 messages are read, and $2 of those that fit are claimed. now(),
 // unlike clock_timestamp(), can bound an index scan.
@@ -59,7 +59,7 @@ with seen as materialized (
     from (select id, fits, count(*) filter (where fits) over (order by due_at, id) as place from shared) s
    where not fits or place <= $2` + claimFound + `
 union all
-select 'passed', coalesce(last.id, 0), 0, 0, 0, 0, '', '', '', '', '', '{}', coalesce(last.due_at, now())
+select 'skipped', coalesce(last.id, 0), 0, 0, 0, 0, '', '', '', '', '', '{}', coalesce(last.due_at, now())
   from (select count(*) as messages from due) due
   left join (select id, due_at from seen order by due_at, id offset ` + window + ` - 1) last on true
  where due.messages < $10`
@@ -90,7 +90,7 @@ const isFirstOfKey = `not exists (
            offset 0))`
 
 // claimFound claims what was found, for holder $3 with lease $4, and holds back what does
-// not fit. The arrays keep it a probe of each row; a join was planned to read the table.
+// not fit. The arrays keep it a probe of each row; for a join the planner may read the table.
 const claimFound = `
 ), claimed as (
 update inbox i
@@ -110,10 +110,10 @@ returning case i.status when 'pending' then 'held back' else 'claimed' end, i.id
 select * from claimed`
 
 // claimPoison claims suspected poison messages whose lease has expired, no more of them
-// than their weights allow ($8). Coalesced, the comparison of their time leads to
-// inbox_suspects alone: without statistics the planner would read all that is due.
+// than their weights allow ($8). COALESCE keeps the planner from using any index except
+// inbox_suspected_poison: without statistics the planner would read all that is due.
 const claimPoison = `
-with suspects as (
+with suspected as (
   select i.id, i.due_at, least(32, power(2, i.deaths - 2)) as weight
     from inbox i
    where i.receiver = $1
@@ -126,15 +126,15 @@ with suspects as (
      for update skip locked
 ), found as (
   select s.id, true as fits
-    from (select id, sum(weight) over (order by due_at, id) as total from suspects) s
+    from (select id, sum(weight) over (order by due_at, id) as total from suspected) s
    where s.total <= $8::bigint` + claimFound
 
 // claimHeldBack claims the oldest messages that are held back of each partition ($5), as
-// many as its share ($7). Those up to $6 are passed: they are not read, nor their dead index
+// many as its share ($7). Those up to $6 are skipped: they are not read, nor their dead index
 // entries.
 const claimHeldBack = `
 with partitions as (
-  select * from unnest($5::text[], $6::bigint[], $7::int[]) as p (partition_key, passed, share)
+  select * from unnest($5::text[], $6::bigint[], $7::int[]) as p (partition_key, skipped, share)
 ), found as (
   select h.id, true as fits, p.partition_key
     from partitions p
@@ -151,7 +151,7 @@ with partitions as (
             limit p.share) h
    limit $2` + claimFound + `
 union all
-select 'passed', coalesce((` + heldBackOfPartition + ` offset ` + window + ` - 1 limit 1), 0), 0, 0, 0, 0, '', '', '', p.partition_key, '', '{}', now()
+select 'skipped', coalesce((` + heldBackOfPartition + ` offset ` + window + ` - 1 limit 1), 0), 0, 0, 0, 0, '', '', '', p.partition_key, '', '{}', now()
   from partitions p
  where (select count(*) from found) < $2
    and (select count(*) from found f where f.partition_key = p.partition_key) < p.share`
@@ -163,16 +163,15 @@ const heldBackOfPartition = `
                       and partition_key = p.partition_key
                       and status = 'pending'
                       and due_at is null
-                      and id > p.passed
+                      and id > p.skipped
                     order by receiver, partition_key, id`
 
-// lookAhead is read after a claim, in its transaction. It returns the present, when the
+// readDueTimes is read after a claim, in its transaction. It returns the present, when the
 // next message becomes due that is not due yet, and the first due time at or after $2,
 // which bounds the next claim: while a transaction holds an old snapshot, PostgreSQL keeps
 // dead entries of inbox_due before the live ones, which each claim would read. After a full
-// look ($4) it also returns whether there is a suspected poison message, or one that is due
-// later than $3 allows, and the partitions of which messages are held back, by any process.
-const lookAhead = `
+// scan ($3) it also returns the partitions of which messages are held back, by any process.
+const readDueTimes = `
 select now(),
        (select due_at from inbox
          where receiver = $1 and status in ('pending', 'running') and due_at is not null and due_at > now()
@@ -182,15 +181,7 @@ select now(),
          where receiver = $1 and status in ('pending', 'running') and due_at is not null and due_at >= $2
          order by due_at
          limit 1),
-       $4 and coalesce((select true from inbox
-                         where receiver = $1 and status = 'running' and deaths >= 2 and coalesce(due_at <= now(), false)
-                         order by due_at
-                         limit 1),
-                       (select true from inbox
-                         where receiver = $1 and status in ('pending', 'running') and due_at is not null and due_at > now() + $3::interval
-                         order by due_at
-                         limit 1), false),
-       case when $4 then array(
+       case when $3 then array(
          with recursive held (partition_key) as (
            (select partition_key from inbox
              where receiver = $1 and status = 'pending' and due_at is null

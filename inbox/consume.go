@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/loop"
 	"github.com/payonce/payonce/internal/schemacheck"
@@ -42,6 +43,11 @@ type Source struct {
 	// as those of a page (outbox.Messages). They are stored together, and acknowledged as the
 	// one that carries them.
 	Split func(*message.Message) ([]*message.Message, error)
+
+	// Require, where set, queues statements that run first in the transaction that stores a
+	// message of the transport. If one of them fails, nothing of the page is stored, and it is
+	// refused. See outbox.SameTimeline.
+	Require func(b *pgx.Batch, m *message.Message)
 }
 
 const (
@@ -114,7 +120,7 @@ func (p *Processor) Consume(ctx context.Context, from Source) error {
 // may hold a transaction open for it.
 func (r *run) capacity(ctx context.Context, from Source) int {
 	r.mu.Lock()
-	runs := r.running != nil
+	runs := r.runCtx != nil
 	r.mu.Unlock()
 	if !runs || from.Split != nil {
 		return pageMessages
@@ -194,7 +200,13 @@ func (r *run) keep(ctx context.Context, from Source, page []*message.Message) (i
 			read = append(read, received(stored, err))
 		}
 	}
-	_, err := r.receive(ctx, read)
+	required := &pgx.Batch{}
+	for _, m := range page {
+		if from.Require != nil {
+			from.Require(required, m)
+		}
+	}
+	_, err := r.receive(ctx, read, required.QueuedQueries...)
 	return len(all), err
 }
 

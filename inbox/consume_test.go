@@ -5,18 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"math/rand/v2"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
@@ -121,43 +116,8 @@ func affecting(db *postgres.DB) inbox.Handler {
 	}
 }
 
-func TestConsume_eachMessageTakesEffectOnce(t *testing.T) {
-	t.Parallel()
-	var ids []string
-	for n := range 40 {
-		ids = append(ids, fmt.Sprintf("m%02d", n))
-	}
-	again := slices.Concat(ids, ids, ids)
-	shuffled := slices.Clone(again)
-	rand.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
-	for name, b := range map[string]*broker{
-		"that a broker delivers one at a time":        {log: logOf(ids...), one: true},
-		"that a broker delivers at once":              {log: logOf(ids...)},
-		"all of which a broker delivers again, twice": {log: logOf(again...), one: true},
-		"whose partitions are reordered":              {log: logOf(shuffled...)},
-	} {
-		t.Run(name, func(t *testing.T) {
-			db := fresh(t)
-			// Two processes share the subscription.
-			for range 2 {
-				p := &inbox.Processor{DB: groupcommit.New(db.Pool(), groupcommit.Options{}), Receiver: "r", Handle: affecting(db), Log: slog.New(slog.DiscardHandler)}
-				p.Policy.Lease = time.Hour // a busy machine ends none
-				start(t, p)
-				mine := &broker{log: b.log, one: b.one}
-				stop := consume(t, p, inbox.Source{Subscriber: mine})
-				defer func() {
-					mine.awaitAcks(t, len(b.log))
-					must(t, stop())
-				}()
-			}
-			await.Row(t, db, `select count(*) = 40 and bool_and(status = 'done' and attempts = 1) and sum(duplicates) = $1 from inbox`, 2*len(b.log)-40)
-			wantEffects(t, db, ids...)
-		})
-	}
-}
-
 // What cannot be read or indexed blocks nothing. Nor does what is no text.
-func TestConsume_whatCannotBeRead(t *testing.T) {
+func TestConsume_unreadableMessagesBlockNothing(t *testing.T) {
 	t.Parallel()
 	const dead, done = "dead", "done"
 	long := random(6000)
@@ -233,12 +193,12 @@ func TestConsume_keepsWhatItsSourceSays(t *testing.T) {
 	}
 	await.Row(t, db, `select count(*) = 2 and bool_and(status = 'done') and sum(duplicates) = 1 and max(ordering_key) filter (where type = 't') = 'k' and max(ordering_key) filter (where type = 'order') = 'o' from inbox`)
 	if n := quarantined(t, db); n != 0 {
-		t.Errorf("%d spellings are kept aside", n)
+		t.Errorf("%d spellings are quarantined", n)
 	}
 }
 
 // A commit that has begun is not interrupted, and what it stores is acknowledged.
-func TestConsume_endsInTheMiddle(t *testing.T) {
+func TestConsume_completesACommitInFlight(t *testing.T) {
 	t.Parallel()
 	db, b := testdb.Reused(t), &broker{log: logOf("m1")}
 	lock := begin(t, db)
@@ -263,6 +223,22 @@ func TestConsume_endsInTheMiddle(t *testing.T) {
 	}
 }
 
+// What a source requires fails in the transaction that stores the page.
+func TestConsume_refusesAPageWhoseRequirementFails(t *testing.T) {
+	t.Parallel()
+	db, b := testdb.Reused(t), &broker{log: logOf("m1")}
+	deliveries := 0
+	consume(t, storing(db, "r"), inbox.Source{Subscriber: b, Require: func(batch *pgx.Batch, m *message.Message) {
+		batch.Queue(`select 1 / (count(*) + $1::int) from inbox where message_id = $2`, deliveries, m.UUID)
+		deliveries++
+	}})
+	b.awaitAcks(t, 1)
+	if _, nacks := b.seen(); nacks != 1 {
+		t.Errorf("refused %d times", nacks)
+	}
+	await.Row(t, db, `select count(*) = 1 and sum(duplicates) = 0 from inbox`)
+}
+
 type unreachable struct{ message.Subscriber }
 
 func (unreachable) Subscribe(context.Context, string) (<-chan *message.Message, error) {
@@ -270,7 +246,7 @@ func (unreachable) Subscribe(context.Context, string) (<-chan *message.Message, 
 }
 
 // The handler's own transaction decides, whatever the handler hears of its commit.
-func TestDone(t *testing.T) {
+func TestDone_isDurableWithTheHandlersTransaction(t *testing.T) {
 	t.Parallel()
 	for name, side := range map[string]failpoint.Side{"the commit did not come": failpoint.Before, "its answer is lost": failpoint.After} {
 		t.Run(name, func(t *testing.T) {
@@ -327,14 +303,14 @@ func TestDone(t *testing.T) {
 			lost <- err
 			return err
 		}))
-		if err := await.Receive(t, "the end", lost); !inbox.IsLost(err) {
+		if err := await.Receive(t, "the end", lost); !inbox.IsLeaseLost(err) {
 			t.Errorf("it ends with %v", err)
 		}
 		wantEffects(t, db)
 	})
 }
 
-func TestProcessor_refusesWhatItCannotBe(t *testing.T) {
+func TestProcessor_refusesInvalidFields(t *testing.T) {
 	t.Parallel()
 	db, handle := testdb.Reused(t), answer(nil)
 	for want, p := range map[string]*inbox.Processor{
@@ -343,7 +319,7 @@ func TestProcessor_refusesWhatItCannotBe(t *testing.T) {
 		`inbox: the receiver "" is empty`:                                        {DB: db, Handle: handle},
 		`inbox: the receiver "rr`:                                                {DB: db, Receiver: strings.Repeat("r", inbox.MaxLength+1), Handle: handle},
 		`inbox: the receiver "\x00" is empty, no text, or longer than 255 bytes`: {DB: db, Receiver: "\x00", Handle: handle},
-		"inbox: a setting of the processor is negative":                          {DB: db, Receiver: "r", Handle: handle, Poll: -1},
+		"inbox: a setting of the processor is negative":                          {DB: db, Receiver: "r", Handle: handle, MinClaimInterval: -1},
 	} {
 		if err := p.Run(t.Context()); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)

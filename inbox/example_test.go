@@ -72,10 +72,10 @@ func ExampleProcessor_wake() {
 	const due = outbox.KindMessages << 1 // a kind of ours: a message of the inbox is due
 	bell := outbox.NewDoorbell(outbox.DoorbellOptions{})
 	db := groupcommit.New(pool, groupcommit.Options{Committed: func(b *pgx.Batch) {
-		if outbox.Appended(b) {
+		if outbox.HasMessages(b) {
 			bell.Ring(outbox.KindMessages)
 		}
-		if inbox.MadeDue(b) {
+		if inbox.MakesMessagesDue(b) {
 			bell.Ring(due)
 		}
 	}})
@@ -103,7 +103,7 @@ func ExampleProcessor_wake() {
 	ended := make(chan error, 2)
 	go func() { ended <- shop.Run(ctx) }()
 	go func() {
-		ended <- shop.Consume(ctx, inbox.Source{Subscriber: subscriber, Topic: "orders", Split: outbox.Messages})
+		ended <- shop.Consume(ctx, inbox.Source{Subscriber: subscriber, Topic: "orders", Split: outbox.Messages, Require: outbox.SameTimeline})
 	}()
 	bell.Run(ctx, pool) // until ctx ends
 	fmt.Println(<-ended, <-ended, subscriber.Close())

@@ -7,5 +7,5 @@ import "time"
 func NeverLookFully(p *Processor) {
 	r, _ := p.state()
 	r.dueFrom = time.Unix(0, 0)
-	r.lookedAt = time.Now().Add(24 * time.Hour)
+	r.scannedAt = time.Now().Add(24 * time.Hour)
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/payonce/payonce/groupcommit"
 )
 
-// done ends deliveries: one, or as doneMany several of one group commit, which are refused
+// endDelivery ends one delivery, endDeliveries several of one group commit, which are refused
 // together and then retried individually. It writes the holder's fence where a constraint
 // compares it with the row's: counting updated rows instead would let the rest of a stale
 // holder's batch through. Of two holders of one row the greater fence is written, and the
@@ -18,14 +18,13 @@ import (
 // under the same fences, so the message's id is compared too.
 //
 // Rows are locked first, by number, as other statements lock them (see lockOldest). The
-// rows to lock and to end are arrays: a join was planned, on an empty inbox, to read the
-// whole table.
+// rows to lock and to end are arrays: for a join the planner may read the whole table.
 //
 // If we die here: all of them have ended, each with its effects, or none has. Test:
 // TestDeliveries_endTogether.
 const (
-	done     = `with ending (id, fence, message_id) as (values ($1::bigint, $2::bigint, $3::text))` + endAll
-	doneMany = `with ending (id, fence, message_id) as (select * from unnest($1::bigint[], $2::bigint[], $3::text[]))` + endAll
+	endDelivery   = `with ending (id, fence, message_id) as (values ($1::bigint, $2::bigint, $3::text))` + endAll
+	endDeliveries = `with ending (id, fence, message_id) as (select * from unnest($1::bigint[], $2::bigint[], $3::text[]))` + endAll
 
 	endAll = `, locked as (
   select id
@@ -52,34 +51,34 @@ select '', '', '', '', '', '{}', '', fence, fence + 1
 
 // Commit commits a batch that holds the handler's last effect, together with the end of the
 // delivery. If the lease was taken over, or another holder finished the message and
-// retention deleted it, the constraint refuses the whole batch, and IsLost reports it.
+// retention deleted it, the constraint refuses the whole batch, and IsLeaseLost reports it.
 func (d *Delivery) Commit(ctx context.Context, db groupcommit.DB, b *pgx.Batch) error {
 	d.queueEnd(b)
 	err := db.Commit(ctx, b)
-	d.done = err == nil
+	d.endedByHandler = err == nil
 	return err
 }
 
-func (d *Delivery) queueEnd(b *pgx.Batch) { b.Queue(done, d.row, d.fence, d.ID) }
+func (d *Delivery) queueEnd(b *pgx.Batch) { b.Queue(endDelivery, d.row, d.fence, d.ID) }
 
 // Done ends the delivery in the transaction that holds the handler's last effect, and is its
 // last statement. It refuses as Commit does, and the handler rolls back. When Done has
 // returned nil, the commit of the transaction alone decides: if it is rolled back, the
 // message is handled again after its lease has expired, though the handler returns nil.
 func (d *Delivery) Done(ctx context.Context, tx pgx.Tx) error {
-	_, err := tx.Exec(ctx, done, d.row, d.fence, d.ID)
-	d.done = err == nil
+	_, err := tx.Exec(ctx, endDelivery, d.row, d.fence, d.ID)
+	d.endedByHandler = err == nil
 	return err
 }
 
-// IsLost reports whether a transaction was refused because another holder has claimed or
+// IsLeaseLost reports whether a transaction was refused because another holder has claimed or
 // finished the delivery. The handler stops: the other holder continues.
-func IsLost(err error) bool { return groupcommit.Constraint(err) == "inbox_done_by_holder" }
+func IsLeaseLost(err error) bool { return groupcommit.Constraint(err) == "inbox_done_by_holder" }
 
-// endClaim ends a claim without finishing the message. It has an effect for the holder of
-// the newest fence alone, whom no other transaction changes the message under, so the
-// holder knows what to write. Coalesced, the status leads to no index: the indexes of open
-// messages hold the number too and would be read whole.
+// endClaim ends a claim without finishing the message. Only the holder of the newest fence has
+// an effect. No other transaction changes the message meanwhile, so the holder knows what to
+// write. COALESCE keeps the planner from using any index except the primary key: the indexes
+// of open messages hold the number too and would be read whole.
 const endClaim = `
 update inbox i
    set status        = case when $3 or $8 and waiting_since < clock_timestamp() - $10::interval then 'dead' else 'pending' end,
@@ -108,7 +107,7 @@ type ending struct {
 	dead                    bool
 	attempts, deaths, waits int
 	pause                   time.Duration
-	waiting, patient        bool          // for a service that does not answer, or that does
+	waiting, noDeadline     bool          // for a service that does not answer, or that does
 	giveUpAfter             time.Duration // while waiting
 	reason                  error         // nil keeps the last one
 }
@@ -120,7 +119,7 @@ func (e ending) of(d *Delivery) func(*pgx.Batch) {
 		reason = &text
 	}
 	return func(b *pgx.Batch) {
-		b.Queue(endClaim, d.row, d.fence, e.dead, e.attempts, e.deaths, e.waits, e.pause, e.waiting, e.patient, e.giveUpAfter, reason, d.ID)
+		b.Queue(endClaim, d.row, d.fence, e.dead, e.attempts, e.deaths, e.waits, e.pause, e.waiting, e.noDeadline, e.giveUpAfter, reason, d.ID)
 	}
 }
 
@@ -142,14 +141,14 @@ update inbox i
           order by newer.ordering_key, newer.id
          offset 0)`
 
-// cover ends the younger messages of a key that a wait covers. They have no holder, since the one
-// that waits is open, and whose row is locked first, as lockOldest does. The key is compared as a
-// range, as in oldestOpen.
+// completeType ends the younger messages of a key that WaitError.CompletesType names. They have
+// no holder, since the one that waits is open, and whose row is locked first, as lockOldest does.
+// The key is compared as a range, as in oldestOpen.
 //
 // If we die here: they are done together with the wait, or stay behind the message, which is
 // claimed again.
-// Test: TestWait_covers.
-const cover = `
+// Test: TestWait_completesMessagesOfItsType.
+const completeType = `
 update inbox
    set status      = 'done',
        done_fence  = fence,
@@ -178,8 +177,8 @@ update inbox
 // claims.
 func Writes() []groupcommit.Statement {
 	return []groupcommit.Statement{
-		{SQL: done, ManyRows: doneMany, Table: "inbox", Row: groupcommit.ByNumber},
-		{SQL: endClaim, Table: "inbox", Row: groupcommit.ByNumber},
-		{SQL: wake, Table: "inbox", Row: groupcommit.ByNumber},
+		{SQL: endDelivery, ManyRows: endDeliveries, Table: "inbox", Key: 1},
+		{SQL: endClaim, Table: "inbox", Key: 1},
+		{SQL: wake, Table: "inbox", Key: 1},
 	}
 }

@@ -67,7 +67,7 @@ func TestClaim_readsNoMoreAsTheInboxGrows(t *testing.T) {
 					<-ctx.Done()
 					return ctx.Err()
 				})
-				p.Concurrency, p.Policy.DeadLetters, p.Drain, p.Poll = test.handlers, test.policy, time.Nanosecond, poll
+				p.Concurrency, p.Policy.DeadLetters, p.Drain, p.MinClaimInterval = test.handlers, test.policy, time.Nanosecond, poll
 				return start(t, p)
 			}
 			stop := claiming(time.Millisecond)

@@ -22,7 +22,7 @@ func (r *run) process(ctx context.Context, d *Delivery) End {
 	o := r.attempt(ctx, d)
 	log := r.Log.With("receiver", r.Receiver, "message_id", d.ID, "ordering_key", d.OrderingKey, "attempt", d.Attempt)
 	if o.queue != nil && !r.finish(ctx, log, o.queue) {
-		o.end = EndLeft
+		o.end = EndNotStored
 	} else if o.log != "" {
 		log.Log(ctx, o.level, o.log, "reason", o.reason) //nolint:sloglint // the outcomes below are the messages
 	}
@@ -30,9 +30,9 @@ func (r *run) process(ctx context.Context, d *Delivery) End {
 	return o.end
 }
 
-// outcome is how an attempt ended: the statements that store it, if any, and the log line
+// claimEnd is how an attempt ended: the statements that store it, if any, and the log line
 // once it is stored, if any.
-type outcome struct {
+type claimEnd struct {
 	end    End
 	queue  func(*pgx.Batch)
 	level  slog.Level
@@ -43,45 +43,45 @@ type outcome struct {
 var errHoldersDied = errors.New("holders died or went silent")
 
 // attempt runs the handler and says how the claim ends.
-func (r *run) attempt(ctx context.Context, d *Delivery) outcome {
+func (r *run) attempt(ctx context.Context, d *Delivery) claimEnd {
 	if errors.Is(context.Cause(ctx), errDraining) {
-		return r.outcomeOf(ctx, d, errDraining)
+		return r.claimEndOf(ctx, d, errDraining)
 	}
 	if d.deaths >= r.Policy.MaxDeaths {
 		// No handler returned that could say why.
 		return deadLetter(d, fmt.Errorf("%d %w", d.deaths, errHoldersDied))
 	}
-	if d.deaths >= suspicion {
+	if d.deaths >= minDeathsOfSuspected {
 		r.Log.WarnContext(ctx, "suspected poison message: its holders died or went silent",
 			"receiver", r.Receiver, "message_id", d.ID, "ordering_key", d.OrderingKey, "deaths", d.deaths)
 	}
 	own := *d // which the handler may change
 	err := loop.Safely(func() error { return r.Handle(ctx, &own) })
-	d.done = own.done
-	return r.outcomeOf(ctx, d, err)
+	d.endedByHandler = own.endedByHandler
+	return r.claimEndOf(ctx, d, err)
 }
 
-func (r *run) outcomeOf(ctx context.Context, d *Delivery, err error) outcome {
+func (r *run) claimEndOf(ctx context.Context, d *Delivery, err error) claimEnd {
 	var waiting *WaitError
 	var dead *DeadLetterError
 	switch {
-	case err == nil && d.done:
-		return outcome{end: EndDone}
+	case err == nil && d.endedByHandler:
+		return claimEnd{end: EndDone}
 	case err == nil:
-		return outcome{end: EndDone, queue: d.queueEnd}
-	case errors.Is(context.Cause(ctx), errLeaseLost) || IsLost(err):
-		return outcome{EndLost, nil, slog.LevelWarn, "lease lost, the new holder continues", err}
+		return claimEnd{end: EndDone, queue: d.queueEnd}
+	case errors.Is(context.Cause(ctx), errLeaseLost) || IsLeaseLost(err):
+		return claimEnd{EndLeaseLost, nil, slog.LevelWarn, "lease lost, the new holder continues", err}
 	case errors.Is(context.Cause(ctx), errDraining):
 		released := ending{attempts: d.Attempt - d.deaths - 1, waits: d.Waits}
-		return outcome{EndReleased, released.of(d), slog.LevelInfo, "message released", err}
+		return claimEnd{EndReleased, released.of(d), slog.LevelInfo, "message released", err}
 	case errors.As(err, &dead):
 		return deadLetter(d, err)
 	case errors.As(err, &waiting) && waiting.NeedsOperator:
-		return outcome{EndBlocked, r.Policy.wait(d, *waiting, err), slog.LevelError, "message waits for an operator", err}
+		return claimEnd{EndBlocked, r.Policy.wait(d, *waiting, err), slog.LevelError, "message waits for an operator", err}
 	case errors.As(err, &waiting):
-		return outcome{EndWaiting, r.Policy.wait(d, *waiting, err), slog.LevelInfo, "message waits", err}
+		return claimEnd{EndWaiting, r.Policy.wait(d, *waiting, err), slog.LevelInfo, "message waits", err}
 	case isUnavailable(err):
-		return outcome{EndWaiting, r.Policy.wait(d, WaitError{}, err), slog.LevelWarn, "message waits for the database", err}
+		return claimEnd{EndWaiting, r.Policy.wait(d, WaitError{}, err), slog.LevelWarn, "message waits for the database", err}
 	}
 	// A handler that returned shows that it did not cause the deaths before it.
 	attempts := d.Attempt - d.deaths
@@ -89,31 +89,34 @@ func (r *run) outcomeOf(ctx context.Context, d *Delivery, err error) outcome {
 		dead: attempts >= r.Policy.MaxAttempts, attempts: attempts, waits: d.Waits,
 		pause: r.Policy.backoff(attempts - 1), reason: err,
 	}
-	return outcome{EndFailed, failed.of(d), slog.LevelWarn, "attempt failed", err}
+	return claimEnd{EndFailed, failed.of(d), slog.LevelWarn, "attempt failed", err}
 }
 
 // wait forgets earlier errors, since the handler got as far as the service. If a message of
 // its key was received after the claim, the message is due at once.
 func (p Policy) wait(d *Delivery, w WaitError, reason error) func(*pgx.Batch) {
 	waits := ending{
-		waits: d.Waits + 1, waiting: !w.Patient, patient: w.Patient, giveUpAfter: p.GiveUpAfter,
+		waits: d.Waits + 1, waiting: !w.NoDeadline, noDeadline: w.NoDeadline, giveUpAfter: p.GiveUpAfter,
 		pause: max(min(w.AtLeast, p.longest()), 0), reason: reason,
 	}
-	if !w.Patient {
+	if !w.NoDeadline {
+		if w.AtMost > 0 {
+			p.BackoffCap = min(p.BackoffCap, w.AtMost)
+		}
 		waits.pause = max(waits.pause, p.backoff(d.Waits))
 	}
 	return func(b *pgx.Batch) {
 		waits.of(d)(b)
-		if w.Covers != "" {
-			b.Queue(cover, d.row, d.fence, d.ClaimedAt, w.Covers, d.ID)
+		if w.CompletesType != "" {
+			b.Queue(completeType, d.row, d.fence, d.ClaimedAt, w.CompletesType, d.ID)
 		}
 		b.Queue(wake, d.row, d.fence, d.ClaimedAt)
 	}
 }
 
-func deadLetter(d *Delivery, reason error) outcome {
+func deadLetter(d *Delivery, reason error) claimEnd {
 	end := ending{dead: true, attempts: d.Attempt, deaths: d.deaths, waits: d.Waits, reason: reason}
-	return outcome{EndDeadLetter, end.of(d), slog.LevelError, "dead letter", reason}
+	return claimEnd{EndDeadLetter, end.of(d), slog.LevelError, "dead letter", reason}
 }
 
 // finish commits the end of a claim, and retries while the database is unavailable or its
@@ -147,7 +150,7 @@ func isUnavailable(err error) bool {
 	if groupcommit.OutcomeOf(err) == groupcommit.Unknown {
 		return true
 	}
-	if _, unsent := errors.AsType[pgx.ErrPreprocessingBatch](err); groupcommit.OutcomeOf(err) == groupcommit.NotSent && !unsent {
+	if _, unsent := errors.AsType[pgx.ErrPreprocessingBatch](err); groupcommit.OutcomeOf(err) == groupcommit.NotCommitted && !unsent {
 		return true
 	}
 	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {

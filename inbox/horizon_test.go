@@ -76,7 +76,7 @@ func TestClaim_pollsSoonAfterABoundedRead(t *testing.T) {
 	bell := make(chan struct{}, 1)
 	p.Wake, p.Listening = bell, func() bool { return true }
 	start(t, p)
-	soonOnce(t, 3*time.Second, func(try int) { // else it is five
+	soonOnce(t, 3*time.Second, func(try int) { // else it is ten
 		put(t, db, fmt.Sprint("first", try), "first")
 		bell <- struct{}{}
 		await.Row(t, db, `select bool_and(status = 'done') from inbox`)
@@ -100,7 +100,7 @@ func TestClaim_findsMessagesThatAPageHeldBackAfterAPause(t *testing.T) {
 	p.Wake, p.Listening = bell, func() bool { return true }
 	start(t, p)
 	await.True(t, "it claims", func() bool { return sent.claims.Load() > 0 })
-	<-time.After(1200 * time.Millisecond) // the next claim looks fully
+	<-time.After(1200 * time.Millisecond) // the next claim is a full scan
 	var page []inbox.Message
 	for n := range 20 {
 		page = append(page, inbox.Message{ID: strconv.Itoa(n), Partition: "slow"})

@@ -16,11 +16,11 @@
 // # Guarantees and what they rest on
 //
 //	a message is stored once for each receiver       unique inbox_message_once
-//	another payload under a known id is kept aside   payload_hash, unique inbox_quarantine_once
+//	another payload under a known id is quarantined  payload_hash, unique inbox_quarantine_once
 //	one message of an ordering key runs at a time    unique index inbox_one_running_per_key
 //	only the newest holder ends a message            check inbox_done_by_holder, in the handler's transaction
 //	a message is not done without a holder           check inbox_done_has_fence
-//	an operator's decision has a name                check inbox_decided_by_somebody
+//	an operator's decision has a name                check inbox_decision_has_actor
 //
 // # Failures
 //
@@ -37,12 +37,12 @@
 //
 // A handler runs again after a crash: what it does outside its transaction needs a key of its
 // own. The order of a key is that of reception, not of sending. A message that is delivered
-// again after Sweep has deleted it is new.
+// again after DeleteExpired has deleted it is new.
 //
 // # How to expire
 //
-// Call Sweep and SweepQuarantine from time to time, with a retention longer than the
-// transport can deliver a message again. Dead letters stay: see List, Retry and Discard.
+// Call DeleteExpired and DeleteExpiredQuarantine from time to time, with a retention longer than
+// the transport can deliver a message again. Dead letters stay: see List, Retry and Discard.
 //
 // Tables: inbox, inbox_quarantine.
 package inbox
@@ -105,11 +105,11 @@ type Delivery struct {
 	// is due at a time: a message that waited until then is claimed no earlier.
 	ClaimedAt time.Time
 
-	row       int64
-	fence     int64
-	deaths    int  // holders in a row that died before this one
-	onReceipt bool // claimed by the page that brought it
-	done      bool // by its handler's transaction
+	row            int64
+	fence          int64
+	deaths         int  // holders in a row that died before this one
+	onReceipt      bool // claimed by the page that brought it
+	endedByHandler bool // by its handler's transaction
 }
 
 // Handler handles one delivery. It may be called again for the same message, after a
@@ -125,18 +125,21 @@ type Handler func(ctx context.Context, d *Delivery) error
 // service. The message is retried later, and no attempt is counted.
 type WaitError struct {
 	// AtLeast is the time until the next attempt, at most LongestWait. The backoff may be
-	// longer, unless the wait is patient.
+	// longer, unless NoDeadline is set.
 	AtLeast time.Duration
 
-	// Patient says that the service answered, and that it needs this long: a payment that
-	// is processing. Such a wait has no backoff and never makes a dead letter, and
-	// GiveUpAfter starts anew with the next wait that is not patient.
-	Patient bool
+	// AtMost bounds the backoff, where the read is cheap. 0: Policy.BackoffCap does.
+	AtMost time.Duration
 
-	// Covers is a prefix of types. The younger messages of the key that have such a type and were
-	// received before the claim are done with the wait: the handler has done what they ask for.
+	// NoDeadline says that the service answered, and that it needs this long: a payment that
+	// is processing. Such a wait has no backoff and never makes a dead letter, and
+	// GiveUpAfter starts anew with the next wait that has a deadline.
+	NoDeadline bool
+
+	// CompletesType is a prefix of types: younger messages of this key whose type has it, and
+	// that were received before the claim, are marked done in the commit that ends the claim.
 	// Empty: none.
-	Covers string
+	CompletesType string
 
 	// NeedsOperator says that only an operator can end the wait, as where the service
 	// refuses a secret. The claim ends with EndBlocked.
@@ -219,11 +222,11 @@ const (
 	EndBlocked    End = "blocked"     // it waits for an operator
 	EndDeadLetter End = "dead_letter" // a dead letter: by a DeadLetterError, or because its holders died
 	EndReleased   End = "released"    // the program stops
-	EndLost       End = "lost"        // another holder has claimed or finished it
-	EndLeft       End = "left"        // the end could not be stored; the lease expires
+	EndLeaseLost  End = "lost"        // another holder has claimed or finished it
+	EndNotStored  End = "left"        // the end could not be stored; the lease expires
 )
 
 // Ends are all ends of claims.
 func Ends() []End {
-	return []End{EndDone, EndFailed, EndWaiting, EndBlocked, EndDeadLetter, EndReleased, EndLost, EndLeft}
+	return []End{EndDone, EndFailed, EndWaiting, EndBlocked, EndDeadLetter, EndReleased, EndLeaseLost, EndNotStored}
 }

@@ -18,7 +18,7 @@ import (
 // not wait for that lock, which would cost the other rows their leases. No other holder
 // can claim a locked row either, so it stays held as long as its fence is unchanged.
 //
-// Coalesced, the status leads to no index.
+// COALESCE keeps the planner from using an index on the status.
 const renew = `
 with held as (
   select id from inbox where ` + isHeld + `
@@ -98,7 +98,7 @@ const correctAtMost = 1000 // rows of one statement
 // writes their due time anew, or the next correction finds them. A running message may
 // have a holder, who keeps it for another lease.
 //
-// If we die here: all rows of a statement are corrected or none is, and the next full look
+// If we die here: all rows of a statement are corrected or none is, and the next full scan
 // corrects them. Test: TestProcessor_claimsMessagesWhoseDueTimeIsTooFarAhead.
 const correctDueTimes = `
 update inbox

@@ -70,7 +70,7 @@ func (h *hung) finishes(t *testing.T) {
 func (h *hung) loses(t *testing.T) {
 	t.Helper()
 	close(h.finish)
-	if err := await.Receive(t, "the commit "+h.name, h.ended); !inbox.IsLost(err) {
+	if err := await.Receive(t, "the commit "+h.name, h.ended); !inbox.IsLeaseLost(err) {
 		t.Errorf("the commit %s ended with %v, want a lost lease", h.name, err)
 	}
 }
@@ -98,11 +98,11 @@ func TestLease(t *testing.T) {
 		wantEffects(t, db, "of-the-heir")
 	})
 
-	t.Run("the holder loses also when the message was swept, and no row can refuse it", func(t *testing.T) {
+	t.Run("the holder loses also when the message was deleted, and no row can refuse it", func(t *testing.T) {
 		db := fresh(t)
 		zombie, heir := silenced(t, db)
 		heir.finishes(t)
-		wantSwept(t, db, 0, 1)
+		wantDeleted(t, db, 0, 1)
 		zombie.loses(t)
 		wantEffects(t, db, "of-the-heir")
 		await.Row(t, db, `select not exists (select from inbox)`)
@@ -215,7 +215,7 @@ func TestLease(t *testing.T) {
 		mustDeliver(t, p, "new=1@l")
 		await.Receive(t, "the handler of the other message", begun)
 		close(proceed["lost"])
-		if err := await.Receive(t, "the first commit", ended); !inbox.IsLost(err) {
+		if err := await.Receive(t, "the first commit", ended); !inbox.IsLeaseLost(err) {
 			t.Errorf("the commit of the lost message is answered %v", err)
 		}
 		close(proceed["new"])
@@ -241,10 +241,10 @@ func TestLease(t *testing.T) {
 	})
 }
 
-func TestIsLost(t *testing.T) {
+func TestIsLeaseLost(t *testing.T) {
 	t.Parallel()
 	for _, err := range []error{nil, errors.New("something"), groupcommit.ErrUnknown} {
-		if inbox.IsLost(err) {
+		if inbox.IsLeaseLost(err) {
 			t.Errorf("%v is taken for a lost lease", err)
 		}
 	}
@@ -305,7 +305,24 @@ func TestDrain(t *testing.T) {
 	t.Run("a processor that has nothing to do ends at once", func(t *testing.T) {
 		db := fresh(t)
 		p := processor(db, answer(nil))
-		p.Poll = time.Hour
+		p.MinClaimInterval = time.Hour
 		start(t, p)()
 	})
+}
+
+// One message that ends every process which takes it must not make dead letters of those that
+// happen to be held beside it: after a silent end they are taken again apart.
+func TestClaim_takesOverMessagesOfASilentHolderInSeparateClaims(t *testing.T) {
+	t.Parallel()
+	db := testdb.Reused(t)
+	write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, attempts, fence, due_at)
+		select 'r', n, n, 't', '', '{}', '', 'running', 1, 1, clock_timestamp() - interval '30 minutes' from generate_series(1, 64) n`)
+	p := processor(db, answer(nil))
+	p.Policy.BackoffCap = time.Hour
+	start(t, p)
+	// Half of the backoff has passed, so about half of them are due.
+	await.Row(t, db, `select count(*) between 16 and 48 from inbox where status = 'done'`)
+	put(t, db, "after", "after")
+	await.Row(t, db, `select status = 'done' from inbox where message_id = 'after'`)
+	await.Row(t, db, `select count(*) between 16 and 48 from inbox where status = 'running'`)
 }

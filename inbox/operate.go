@@ -31,9 +31,6 @@ var (
 	// ErrNotDeadLetter is returned by Retry and Discard for a message that is no dead letter,
 	// or no more: another operator may have decided.
 	ErrNotDeadLetter = errors.New("the message is not a dead letter")
-	// ErrNotListed is returned by List for a status other than StatusDead and
-	// StatusDiscarded.
-	ErrNotListed = errors.New("only dead and discarded messages are listed")
 )
 
 // Entry is a message as it lies in the inbox. Times are the database's, in UTC. As
@@ -94,13 +91,10 @@ const selectEntry = "select " + entryColumns + `, i.payload, i.metadata
  where i.id = $1`
 
 // List returns up to limit messages of all receivers that are dead, or that are
-// discarded, in the order in which they were received, from the first above after on.
-// ErrNotListed for another status.
+// discarded, in the order in which they were received, from the first above after on. It
+// returns none for another status.
 func List(ctx context.Context, q groupcommit.Querier, status Status, after int64, limit int) ([]Entry, error) {
-	entries, err := []Entry(nil), ErrNotListed
-	if status == StatusDead || status == StatusDiscarded {
-		entries, err = readEntries(ctx, q, selectEntries, status, after, limit)
-	}
+	entries, err := readEntries(ctx, q, selectEntries, status, after, limit)
 	if err != nil {
 		return nil, fmt.Errorf("list %s messages: %w", status, err)
 	}

@@ -26,16 +26,16 @@ type Processor struct {
 	Receiver string  // names the receiver in the table; at most MaxLength bytes
 	Handle   Handler // needed by Run
 
-	Holder      string        // names this process in the table, for operators; host, process id and a random text
-	Concurrency int           // handlers that run at a time, see DB; 16
-	Policy      Policy        // each field has a default
-	Poll        time.Duration // the least time between two claims, see Run; 20 ms
-	Drain       time.Duration // how long handlers may continue after Run is stopped; 10 s
-	Log         *slog.Logger  // slog.Default()
+	Holder           string        // names this process in the table, for operators; host, process id and a random text
+	Concurrency      int           // handlers that run at a time, see DB; 16
+	Policy           Policy        // each field has a default
+	MinClaimInterval time.Duration // between two claims, see Run; 20 ms
+	Drain            time.Duration // how long handlers may continue after Run is stopped; 10 s
+	Log              *slog.Logger  // slog.Default()
 
-	// Wake, where set, receives when another process may have made a message due, as a bell of
-	// outbox.Doorbell does that those ring who commit what MadeDue names. It is a hint: a lost
-	// one costs a poll, see Run.
+	// Wake, where set, receives when another process may have made a message due. Pass a bell of
+	// outbox.Doorbell, and ring it after each commit for which MakesMessagesDue is true. It is a
+	// hint: a lost one costs a poll, see Run.
 	Wake <-chan struct{}
 	// Listening reports whether Wake receives from all processes. While it does not, the
 	// processor polls every 50 ms. Where nil, it does not.
@@ -65,7 +65,7 @@ func (p *Processor) setDefaults() {
 	host, _ := os.Hostname() // empty where unknown
 	p.Holder = cmp.Or(p.Holder, fmt.Sprintf("%s:%d:%s", host, os.Getpid(), rand.Text()[:8]))
 	p.Concurrency = cmp.Or(p.Concurrency, 16)
-	p.Poll = cmp.Or(p.Poll, 20*time.Millisecond)
+	p.MinClaimInterval = cmp.Or(p.MinClaimInterval, 20*time.Millisecond)
 	p.Drain = cmp.Or(p.Drain, 10*time.Second)
 	if p.Log == nil {
 		p.Log = slog.Default()
@@ -86,7 +86,7 @@ func (p *Processor) check() error {
 		return errors.New("inbox: the processor has no DB")
 	case p.Receiver == "" || len(p.Receiver) > MaxLength || !isText(p.Receiver):
 		return fmt.Errorf("inbox: the receiver %.*q is empty, no text, or longer than %d bytes", MaxLength, p.Receiver, MaxLength)
-	case min(p.Concurrency, p.Policy.MaxAttempts) < 0 || min(p.Poll, p.Drain, p.Policy.Lease, p.Policy.BackoffBase) < 0:
+	case min(p.Concurrency, p.Policy.MaxAttempts) < 0 || min(p.MinClaimInterval, p.Drain, p.Policy.Lease, p.Policy.BackoffBase) < 0:
 		return errors.New("inbox: a setting of the processor is negative")
 	}
 	return nil
@@ -99,8 +99,8 @@ var (
 
 const (
 	slowPoll     = time.Second            // while messages wait for something else than their time
-	quietPoll    = 5 * time.Second        // while none does
-	fastPoll     = 50 * time.Millisecond  // while other processes are not heard
+	quietPoll    = 10 * time.Second       // while none does
+	fastPoll     = 50 * time.Millisecond  // while LISTEN receives nothing
 	afterFailure = 250 * time.Millisecond // while the database does not answer
 )
 
@@ -115,8 +115,8 @@ const (
 // retries, messages of holders that died, messages behind another one of their key,
 // messages that are held back, and what other processes accept. The processor claims when
 // the next due time has come, when Wake receives, when a handler ended that a message may
-// wait for, and after a poll of a second, or of five while nothing waits, but never sooner
-// than Poll after the last claim. While more messages are due than there are slots, it
+// wait for, and after a poll of a second, or of ten while nothing waits, but never sooner
+// than MinClaimInterval after the last claim. While more messages are due than there are slots, it
 // claims as soon as a quarter of the slots are free.
 func (p *Processor) Run(ctx context.Context) error {
 	r, err := p.state()
@@ -147,8 +147,9 @@ func (p *Processor) Run(ctx context.Context) error {
 // paused. The pause is this process's, and ends with it.
 func (p *Processor) Pause(all bool, partitions ...string) {
 	r, _ := p.state() // Run and Consume report what is wrong
-	r.slots.pause(all, partitions)
-	r.wake()
+	if r.slots.pause(all, partitions) {
+		r.wake()
+	}
 }
 
 // state returns the state of a processor, or why it can have none.
@@ -168,34 +169,33 @@ type run struct {
 	slots *slots
 	woken chan struct{} // by this process, as Wake is by others
 
-	mu      sync.Mutex
-	running context.Context // Run's; nil before
-	held    map[int64]holding
-	looks   int // how often a message may have come that waits for a handler
+	mu            sync.Mutex
+	runCtx        context.Context // of Run; nil before
+	held          map[int64]holding
+	deferredCount int // messages that were stored and did not start
 
 	// Used by the claim loop alone.
-	away         bool      // the last claim failed
-	misfit       error     // of the tables
-	dueFrom      time.Time // no open message is due before, see lookAhead
-	lookedAt     time.Time // when the last full look was
-	turn         turn
-	suspectsSeen bool // the last full look has seen what claimSuspects is for
+	away      bool      // the last claim failed
+	misfit    error     // of the tables
+	dueFrom   time.Time // no open message is due before, see readDueTimes
+	scannedAt time.Time // when the last full scan was
+	cursor    scanCursor
 }
 
 type holding struct {
 	*Delivery
 
-	cancel context.CancelCauseFunc
-	looks  int // when it started
+	cancel         context.CancelCauseFunc
+	deferredBefore int // deferredCount when it started
 }
 
 // begin says that the processor runs. It returns false if it did already.
 func (r *run) begin(ctx context.Context) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	first := r.running == nil
+	first := r.runCtx == nil
 	if first {
-		r.running = ctx
+		r.runCtx = ctx
 	}
 	return first
 }
@@ -204,13 +204,13 @@ func (r *run) begin(ctx context.Context) bool {
 // when ctx has ended.
 func (r *run) claimOnce(ctx context.Context) bool {
 	began := time.Now() //nolint:forbidigo // it decides only when the database is asked
-	slots := r.slots.takeForClaim(ctx, r.Poll)
+	slots := r.slots.takeForClaim(ctx, r.MinClaimInterval)
 	if slots == 0 {
 		return false
 	}
 	left, next, err := r.claim(ctx, slots)
 	more := err == nil && next == 0
-	r.slots.giveBack(left, more || err != nil)
+	r.slots.releaseUnused(left, more || err != nil)
 	if err = schemacheck.Explain(ctx, r.DB, "inbox", tables, err); errors.Is(err, schemacheck.ErrMisfit) {
 		r.misfit = fmt.Errorf("claim for %s: %w", r.Receiver, err)
 		return false
@@ -225,7 +225,7 @@ func (r *run) claimOnce(ctx context.Context) bool {
 	case more:
 		return true
 	}
-	return r.rest(ctx, next) && loop.Pause(ctx, r.Poll-time.Since(began), nil) //nolint:forbidigo // as above
+	return r.rest(ctx, next) && loop.Pause(ctx, r.MinClaimInterval-time.Since(began), nil) //nolint:forbidigo // as above
 }
 
 // rest waits until a claim is worthwhile: next is when a message is due. It returns false
@@ -240,7 +240,7 @@ func (r *run) rest(ctx context.Context, next time.Duration) bool {
 	case <-r.woken:
 	case <-r.Wake:
 		r.mu.Lock()
-		r.looks++ // what another process accepted may wait for one of our handlers
+		r.deferredCount++ // what another process accepted may wait for one of our handlers
 		r.mu.Unlock()
 	case <-time.After(next):
 	}
@@ -254,11 +254,11 @@ func (r *run) wake() {
 	}
 }
 
-// look says that a message was stored that did not start: a claim may find it now, or when
-// a handler of its key ends.
-func (r *run) look() {
+// notifyDeferred reports that a message was stored that did not start: a claim may find it now,
+// or when a handler of its key ends.
+func (r *run) notifyDeferred() {
 	r.mu.Lock()
-	r.looks++
+	r.deferredCount++
 	r.mu.Unlock()
 	r.wake()
 	if r.OnDeferred != nil {
@@ -266,9 +266,9 @@ func (r *run) look() {
 	}
 }
 
-// handled returns the rows whose handlers run, and the weight of the suspected poison
+// runningRows returns the rows whose handlers run, and the weight of the suspected poison
 // messages among them.
-func (r *run) handled() (rows []int64, weight int) {
+func (r *run) runningRows() (rows []int64, weight int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	rows = []int64{} // never null: null would claim nothing
@@ -300,16 +300,16 @@ func (r *run) start(ctx context.Context, messages []*Delivery) {
 			before.cancel(errLeaseLost)
 		}
 		handling, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-		if r.running.Err() != nil {
+		if r.runCtx.Err() != nil {
 			cancel(errDraining)
 		}
-		r.held[d.row] = holding{d, cancel, r.looks}
+		r.held[d.row] = holding{d, cancel, r.deferredCount}
 		go func() {
-			end := EndLeft // if the handler ends its goroutine, as a test's FailNow does
+			end := EndNotStored // if the handler ends its goroutine, as a test's FailNow does
 			defer func() {
 				cancel(nil)
 				r.ended(d, end)
-				r.slots.leave(d.Partition)
+				r.slots.release(d.Partition)
 			}()
 			end = r.process(handling, d)
 		}()
@@ -323,7 +323,7 @@ func (r *run) ended(d *Delivery, end End) {
 	if mine.Delivery == d { // else the row was taken over, or its number was given again after a failover
 		delete(r.held, d.row)
 	}
-	awaited := r.looks != mine.looks
+	awaited := r.deferredCount != mine.deferredBefore
 	r.mu.Unlock()
 	if r.slots.ended(d) || awaited || end != EndDone || !d.onReceipt {
 		r.wake()
@@ -333,7 +333,7 @@ func (r *run) ended(d *Delivery, end End) {
 // drain waits for the handlers and for pages that have slots. After Drain it cancels the
 // handlers.
 func (r *run) drain() {
-	r.slots.giveBack(0, true)
+	r.slots.releaseUnused(0, true)
 	if r.slots.waitForAll(time.After(r.Drain)) {
 		return
 	}

@@ -101,6 +101,11 @@ func TestFailure(t *testing.T) {
 				`status = 'pending' and attempts = 0 and waits = 4 and due_at > clock_timestamp() + interval '4 hours'`,
 			}, `attempts = attempts`,
 		},
+		"a wait may bound its backoff": {answer(&inbox.WaitError{AtMost: time.Second, Err: closed}), []string{
+			`status = 'pending' and waits = 1 and due_at < clock_timestamp() + interval '1 minute'`,
+			`status = 'pending' and waits = 2 and due_at < clock_timestamp() + interval '1 minute'`,
+			`status = 'pending' and waits = 3 and due_at < clock_timestamp() + interval '1 minute'`,
+		}, `waits = waits`},
 		"a wait that lasts too long makes a dead letter": {answer(&inbox.WaitError{Err: closed}), []string{
 			`status = 'pending' and waits = 1`,
 			`status = 'pending' and waits = 2`,
@@ -122,8 +127,8 @@ func TestFailure(t *testing.T) {
 		},
 		"unless the service itself says that it takes so long": {
 			func(_ context.Context, d *inbox.Delivery) error {
-				patient := d.Waits == 1 || d.Waits == 2
-				return &inbox.WaitError{AtLeast: time.Minute, Patient: patient, Err: errors.New("the payment is processing")}
+				noDeadline := d.Waits == 1 || d.Waits == 2
+				return &inbox.WaitError{AtLeast: time.Minute, NoDeadline: noDeadline, Err: errors.New("the payment is processing")}
 			}, []string{
 				`status = 'pending' and waits = 1 and waiting_since is not null`,
 				`status = 'pending' and waits = 2 and waiting_since is null and due_at < clock_timestamp() + interval '2 minutes'`, // though it had waited for two hours

@@ -65,15 +65,15 @@ func (p *Processor) Receive(ctx context.Context, messages ...Message) (Reception
 	return r.receive(ctx, page)
 }
 
-func (r *run) receive(ctx context.Context, page []*incoming) (Reception, error) {
+func (r *run) receive(ctx context.Context, page []*incoming, required ...*pgx.QueuedQuery) (Reception, error) {
 	if len(page) == 0 {
 		return Reception{}, nil
 	}
 	r.reserve(page)
-	err := r.store(ctx, page)
+	err := r.store(ctx, page, required)
 	if groupcommit.Constraint(err) == "inbox_one_running_per_key" {
 		// A message of one of the keys started elsewhere at the same moment.
-		err = r.store(ctx, page)
+		err = r.store(ctx, page, required)
 	}
 	if err != nil {
 		return Reception{}, err
@@ -94,9 +94,9 @@ func Accept(b *pgx.Batch, receiver string, m Message) *Reception {
 	return became
 }
 
-// MadeDue reports whether a batch makes a message due for which this process may have no
+// MakesMessagesDue reports whether a batch makes a message due for which this process may have no
 // slot: one that was accepted, or one that a stopping processor released.
-func MadeDue(b *pgx.Batch) bool {
+func MakesMessagesDue(b *pgx.Batch) bool {
 	return slices.ContainsFunc(b.QueuedQueries, func(q *pgx.QueuedQuery) bool {
 		return q.SQL == endClaim && q.Arguments[endClaimPause] == time.Duration(0) || q.SQL == store && q.Arguments[storeHolder] == ""
 	})
@@ -185,16 +185,19 @@ func (r *run) reserve(page []*incoming) {
 }
 
 // store commits a page, starts what was stored as running, and returns the other slots.
-func (r *run) store(ctx context.Context, page []*incoming) error {
+func (r *run) store(ctx context.Context, page []*incoming, required []*pgx.QueuedQuery) error {
 	defer func() {
 		for _, d := range page {
 			if d.reserved {
 				d.reserved = false
-				r.slots.leave(d.Partition)
+				r.slots.release(d.Partition)
 			}
 		}
 	}()
 	b := &pgx.Batch{}
+	for _, q := range required { // again for each try: pgx notes in a query on which connection it is prepared
+		b.Queue(q.SQL, q.Arguments...)
+	}
 	queueStore(b, r.Receiver, r.Holder, r.Policy, page)
 	if err := r.DB.Commit(ctx, b); err != nil {
 		err = schemacheck.Explain(ctx, r.DB, "inbox", tables, err)
@@ -214,7 +217,7 @@ func (r *run) store(ctx context.Context, page []*incoming) error {
 	}
 	r.start(ctx, started)
 	if waits {
-		r.look()
+		r.notifyDeferred()
 	}
 	return nil
 }

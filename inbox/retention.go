@@ -26,20 +26,20 @@ delete from inbox
           limit $2
             for update skip locked))`
 
-// Sweep deletes up to limit messages that were done longer than retention ago, in
+// DeleteExpired deletes up to limit messages that were done longer than retention ago, in
 // database time, and returns how many it deleted; below limit, nothing was left. Dead
-// letters and discarded messages stay. Several callers may sweep concurrently.
+// letters and discarded messages stay. Several callers may call it concurrently.
 //
 // A message that is redelivered after its row is gone is new. So retention is longer than
 // the transport can redeliver: than the retention of a topic, or than a sender repeats. An
-// application that can tell exactly replaces the view inbox_retention, which every sweep
+// application that can tell exactly replaces the view inbox_retention, which every deletion
 // obeys (see Schema). A handler that looks at what it has already done does nothing twice
 // in any case.
 //
 // If we die here: the statement is a transaction of its own. Its rows are gone, or the
-// next sweep finds them. Test: TestSweep/what_a_dead_sweeper_held_is_swept_by_the_next.
-func Sweep(ctx context.Context, db groupcommit.DB, retention time.Duration, limit int) (int, error) {
-	return sweep(ctx, db, "done", deleteDone, retention, limit)
+// next call finds them. Test: TestDeleteExpired/what_a_dead_process_held_is_deleted_by_the_next.
+func DeleteExpired(ctx context.Context, db groupcommit.DB, retention time.Duration, limit int) (int, error) {
+	return deleteExpired(ctx, db, "done", deleteDone, retention, limit)
 }
 
 // deleteQuarantined deletes what is in quarantine. Such a row never changes, so it keeps its
@@ -53,14 +53,14 @@ delete from inbox_quarantine
           order by received_at
           limit $2))`
 
-// SweepQuarantine is Sweep for messages that were quarantined longer than retention ago.
-// Nothing depends on them, and a sender that repeats one id with ever new payloads must
-// not fill the disk.
-func SweepQuarantine(ctx context.Context, db groupcommit.DB, retention time.Duration, limit int) (int, error) {
-	return sweep(ctx, db, "quarantined", deleteQuarantined, retention, limit)
+// DeleteExpiredQuarantine is DeleteExpired for messages that were quarantined longer than
+// retention ago. Nothing depends on them, and a sender that repeats one id with ever new payloads
+// must not fill the disk.
+func DeleteExpiredQuarantine(ctx context.Context, db groupcommit.DB, retention time.Duration, limit int) (int, error) {
+	return deleteExpired(ctx, db, "quarantined", deleteQuarantined, retention, limit)
 }
 
-func sweep(ctx context.Context, db groupcommit.DB, what, expired string, retention time.Duration, limit int) (int, error) {
+func deleteExpired(ctx context.Context, db groupcommit.DB, what, expired string, retention time.Duration, limit int) (int, error) {
 	var deleted int64
 	b := &pgx.Batch{}
 	b.Queue(expired, retention, limit).Exec(func(tag pgconn.CommandTag) error {

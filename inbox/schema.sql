@@ -47,7 +47,8 @@ create table inbox (
   constraint inbox_message_once unique (message_id, receiver),
 
   -- pending: waits for due_at. running: claimed until due_at. done: finished. dead:
-  -- set aside for an operator. discarded: an operator ended it without handling it.
+  -- a dead letter, until an operator decides. discarded: an operator ended it without
+  -- handling it.
   constraint inbox_status_check
        check (status in ('pending', 'running', 'done', 'dead', 'discarded')),
 
@@ -62,18 +63,18 @@ create table inbox (
   constraint inbox_done_has_fence check (status <> 'done' or done_fence is not null),
 
   -- An operator's decision has a name and a time.
-  constraint inbox_decided_by_somebody
+  constraint inbox_decision_has_actor
        check ((decided_by is null) = (decided_at is null) and decided_by <> ''),
 
   -- A message is discarded by an operator and never by a program.
-  constraint inbox_discarded_by_somebody
+  constraint inbox_discarded_has_actor
        check (status <> 'discarded' or decided_by is not null)
 ) with (fillfactor = 80);
 comment on column inbox.partition_key is 'messages of one partition share its slots; empty: of none';
 comment on column inbox.due_at is 'pending: not before this time, or null: held back until its partition has a slot; running: the end of the lease. Database time';
 comment on column inbox.attempts is 'errors and panics since the last wait, deaths, and the claim in progress';
 comment on column inbox.deaths is 'holders in a row that died or went silent with it, since one returned';
-comment on column inbox.waits is 'how often an external service was not available; these are not attempts';
+comment on column inbox.waits is 'how often an external service was not available; these do not count towards MaxAttempts';
 comment on column inbox.fence is 'fencing token: each claim raises it';
 comment on column inbox.done_fence is 'the fencing token of the holder that finished it';
 comment on column inbox.claimed_at is 'when the newest claim began, in database time; null: on receipt';
@@ -115,13 +116,13 @@ create index inbox_dead_letters_by_key
  where status = 'dead';
 
 -- Messages whose holders died more than once: suspected poison messages.
-create index inbox_suspects
+create index inbox_suspected_poison
     on inbox (receiver, due_at)
  where status = 'running'
    and deaths >= 2;
 
--- The pages that an operator reads.
-create index inbox_set_aside
+-- The dead letters, and those that were discarded, as pages for an operator.
+create index inbox_dead_or_discarded
     on inbox (status, id)
  where status in ('dead', 'discarded');
 
@@ -151,10 +152,10 @@ comment on table inbox_quarantine is 'messages that carry a known id and another
 create index inbox_quarantine_received
     on inbox_quarantine (received_at);
 
--- What Sweep may delete: no message that was done within the interval, nor one that was
+-- What DeleteExpired may delete: no message that was done within the interval, nor one that was
 -- received in the transaction or a later one. An application whose transport can deliver
 -- a message again while it says so replaces the view, with the same columns.
 create view inbox_retention as
 select interval '0'                  as kept_for,
        '18446744073709551615'::xid8  as received_before;
-comment on view inbox_retention is 'what every sweep of the inbox keeps, whatever retention it is called with';
+comment on view inbox_retention is 'what every deletion from the inbox keeps, whatever retention it is called with';

@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"time"
 )
@@ -14,24 +15,24 @@ type slots struct {
 	size int
 
 	mu          sync.Mutex
-	used        int              // by handlers, pages and the claim in progress
-	byPartition map[string]int   // used slots whose message is known
-	heldBack    map[string]place // partitions of which messages are held back
-	dueFirst    bool             // due messages wait for slots, or nothing runs: pages get none
-	paused      bool             // no message starts
-	pausedIn    map[string]bool  // partitions of which none starts
-	changed     chan struct{}    // closed at the next change
+	used        int                        // by handlers, pages and the claim in progress
+	byPartition map[string]int             // used slots whose message is known
+	heldBack    map[string]partitionCursor // partitions of which messages are held back
+	dueFirst    bool                       // due messages wait for slots, or nothing runs: pages get none
+	paused      bool                       // no message starts
+	pausedIn    map[string]bool            // partitions of which none starts
+	changed     chan struct{}              // closed at the next change
 }
 
-// place is the row up to which claims have passed what is held back of a partition. In a
-// turn, each claim reads behind the last one.
-type place struct {
+// partitionCursor is the row behind which the next claim reads what is held back of a
+// partition. While it is active, each claim reads behind the window of the last one.
+type partitionCursor struct {
 	row    int64
-	inTurn bool
+	active bool
 }
 
 func newSlots(size int) *slots {
-	return &slots{size: size, byPartition: map[string]int{}, heldBack: map[string]place{}, dueFirst: true, changed: make(chan struct{})}
+	return &slots{size: size, byPartition: map[string]int{}, heldBack: map[string]partitionCursor{}, dueFirst: true, changed: make(chan struct{})}
 }
 
 // share is how many more slots a partition may take that has some of them.
@@ -62,7 +63,7 @@ func (s *slots) reserve(partition string) (reserved, heldBack bool) {
 	}
 	if partition != "" && s.shareLocked(free, partition) == 0 {
 		if _, known := s.heldBack[partition]; !known {
-			s.heldBack[partition] = place{}
+			s.heldBack[partition] = partitionCursor{}
 		}
 		return false, true
 	}
@@ -71,8 +72,8 @@ func (s *slots) reserve(partition string) (reserved, heldBack bool) {
 	return true, false
 }
 
-// leave returns the slot of a message.
-func (s *slots) leave(partition string) {
+// release returns the slot of a message.
+func (s *slots) release(partition string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.used--
@@ -83,7 +84,7 @@ func (s *slots) leave(partition string) {
 }
 
 // takeForClaim waits for slots and takes those of a claim, whose messages are not known yet:
-// all free ones while due messages wait for slots, else half of them, at most few, since
+// all free ones while due messages wait for slots, else half of them, at most minSlots, since
 // the rest is for pages. It returns 0 when ctx has ended.
 func (s *slots) takeForClaim(ctx context.Context, poll time.Duration) (taken int) {
 	for taken == 0 && s.wait(ctx, poll, false) {
@@ -92,7 +93,7 @@ func (s *slots) takeForClaim(ctx context.Context, poll time.Duration) (taken int
 			taken = s.size - s.used
 		}
 		if !s.dueFirst {
-			taken = min((taken+1)/2, s.few())
+			taken = min((taken+1)/2, s.minSlots())
 		}
 		s.used += taken
 		s.mu.Unlock()
@@ -109,8 +110,8 @@ func (s *slots) assign(messages []*Delivery) {
 	}
 }
 
-// giveBack returns the slots that a claim did not use.
-func (s *slots) giveBack(unused int, dueFirst bool) {
+// releaseUnused returns the slots that a claim did not use.
+func (s *slots) releaseUnused(unused int, dueFirst bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.used -= unused
@@ -154,16 +155,16 @@ func (s *slots) setHeldBack(partitions []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := s.heldBack
-	s.heldBack = make(map[string]place, len(partitions))
+	s.heldBack = make(map[string]partitionCursor, len(partitions))
 	for _, partition := range partitions {
-		s.heldBack[partition] = place{}
-		if p := before[partition]; p.inTurn {
+		s.heldBack[partition] = partitionCursor{}
+		if p := before[partition]; p.active {
 			s.heldBack[partition] = p
 		}
 	}
 }
 
-// holdBack notes that messages are held back. Those up to row were claimed or passed over.
+// holdBack notes that messages are held back. Those up to row were claimed or skipped.
 func (s *slots) holdBack(partition string, row int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -172,24 +173,24 @@ func (s *slots) holdBack(partition string, row int64) {
 	s.heldBack[partition] = p
 }
 
-// passOver notes that a claim found fewer messages of a partition than it could take, and
-// passed those up to row. 0 is the end of a turn.
-func (s *slots) passOver(partition string, row int64) {
+// advance moves the cursor of a partition: a claim found fewer messages than it could take,
+// and skipped those up to row. 0 ends the scan.
+func (s *slots) advance(partition string, row int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if row > 0 || s.heldBack[partition].inTurn {
-		s.heldBack[partition] = place{row, row > 0}
+	if row > 0 || s.heldBack[partition].active {
+		s.heldBack[partition] = partitionCursor{row, row > 0}
 	}
 }
 
-// ended says that a message has ended, behind which a claim may have passed over a later
+// ended says that a message has ended, behind which a claim may have skipped a later
 // one of its key. It returns false if none of its partition is held back.
 func (s *slots) ended(d *Delivery) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p, heldBack := s.heldBack[d.Partition]
-	if heldBack && !p.inTurn {
-		s.heldBack[d.Partition] = place{row: min(p.row, d.row)}
+	if heldBack && !p.active {
+		s.heldBack[d.Partition] = partitionCursor{row: min(p.row, d.row)}
 	}
 	return heldBack
 }
@@ -200,26 +201,31 @@ func (s *slots) holdsBack() bool {
 	return len(s.heldBack) > 0
 }
 
-func (s *slots) inTurn() bool {
+func (s *slots) isScanning() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for partition, p := range s.heldBack {
-		if p.inTurn && !s.pausedIn[partition] {
+		if p.active && !s.pausedIn[partition] {
 			return true
 		}
 	}
 	return false
 }
 
-// pause replaces what is paused.
-func (s *slots) pause(all bool, partitions []string) {
+// pause replaces what is paused, and reports whether that changes anything.
+func (s *slots) pause(all bool, partitions []string) bool {
+	pausedIn := map[string]bool{}
+	for _, partition := range partitions {
+		pausedIn[partition] = partition != ""
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.paused, s.pausedIn = all, map[string]bool{}
-	for _, partition := range partitions {
-		s.pausedIn[partition] = partition != ""
+	if s.paused == all && maps.Equal(s.pausedIn, pausedIn) {
+		return false
 	}
+	s.paused, s.pausedIn = all, pausedIn
 	s.changedLocked()
+	return true
 }
 
 func (s *slots) changedLocked() {
@@ -227,18 +233,18 @@ func (s *slots) changedLocked() {
 	s.changed = make(chan struct{})
 }
 
-// few is the smallest number of slots that is worth a transaction of its own. Under
+// minSlots is the smallest number of slots that is worth a transaction of its own. Under
 // saturation slots become free one at a time.
-func (s *slots) few() int { return max(1, s.size/4) }
+func (s *slots) minSlots() int { return max(1, s.size/4) }
 
-// wait waits until few slots are free, or until one has been free for a while. A page also
+// wait waits until minSlots slots are free, or until one has been free for so long. A page also
 // waits until no due message waits for slots, and a claim for a single slot only while none
 // does. wait returns false when ctx has ended.
-func (s *slots) wait(ctx context.Context, while time.Duration, page bool) bool {
+func (s *slots) wait(ctx context.Context, atMost time.Duration, page bool) bool {
 	usable := func() bool { return s.used < s.size && !s.paused && (!page || !s.dueFirst) }
 	if s.until(ctx.Done(), nil, usable) {
-		s.until(ctx.Done(), time.After(while), func() bool {
-			return usable() && (s.size-s.used >= s.few() || !page && !s.dueFirst)
+		s.until(ctx.Done(), time.After(atMost), func() bool {
+			return usable() && (s.size-s.used >= s.minSlots() || !page && !s.dueFirst)
 		})
 	}
 	return ctx.Err() == nil
@@ -269,7 +275,7 @@ func (s *slots) waitForAll(late <-chan time.Time) bool {
 }
 
 const (
-	pageWait     = 5 * time.Millisecond // for few slots, where one is free
+	pageWait     = 5 * time.Millisecond // for minSlots slots, where one is free
 	heldBackPage = 500
 )
 

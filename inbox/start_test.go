@@ -46,7 +46,7 @@ func mustDeliver(t *testing.T, p *inbox.Processor, texts ...string) {
 // passed: what it handles afterwards, Receive has started.
 func unpolled(db *postgres.DB, handle inbox.Handler) *inbox.Processor {
 	p := processor(db, handle)
-	p.Poll = time.Hour
+	p.MinClaimInterval = time.Hour
 	return p
 }
 
@@ -79,7 +79,7 @@ func deliverHeld(t *testing.T, db *postgres.DB, p *inbox.Processor, texts ...str
 func TestReceive_claimsOnReceipt(t *testing.T) {
 	t.Parallel()
 
-	t.Run("a message as it is received, without a claim", func(t *testing.T) {
+	t.Run("stores a message as claimed in its page", func(t *testing.T) {
 		db := fresh(t)
 		p := unpolled(testdb.As(t, db, postgres.RoleWorker), noting(&diary{}))
 		var messages atomic.Int32
@@ -92,7 +92,7 @@ func TestReceive_claimsOnReceipt(t *testing.T) {
 		}
 	})
 
-	t.Run("a message as a claim returns it", func(t *testing.T) {
+	t.Run("its handler receives what a claim would return", func(t *testing.T) {
 		db := fresh(t)
 		note := func(seen chan *inbox.Delivery) inbox.Handler {
 			return func(_ context.Context, d *inbox.Delivery) error {
@@ -196,7 +196,7 @@ func TestReceive_claimsOnReceipt(t *testing.T) {
 		}
 	})
 
-	t.Run("in the order of a key, also what comes behind its own messages or beyond the slots", func(t *testing.T) {
+	t.Run("messages of a key run in order, also those of one page and those beyond the slots", func(t *testing.T) {
 		db := fresh(t)
 		var handled diary
 		finish := make(chan struct{})

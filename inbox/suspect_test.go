@@ -24,7 +24,7 @@ func mortal(t *testing.T, url string, like *inbox.Processor, handle func(ctx con
 	die = func() { proxy.Close(); cancel() }
 	p := &inbox.Processor{
 		DB: db, Receiver: like.Receiver, Holder: like.Holder, Concurrency: like.Concurrency, Policy: like.Policy,
-		Poll: like.Poll, Drain: time.Nanosecond, Log: like.Log,
+		MinClaimInterval: like.MinClaimInterval, Drain: time.Nanosecond, Log: like.Log,
 	}
 	p.Handle = func(ctx context.Context, d *inbox.Delivery) error { return handle(ctx, d, die) }
 	end := make(chan struct{})

@@ -135,7 +135,7 @@ func processor(db *postgres.DB, handle inbox.Handler) *inbox.Processor {
 			Lease: time.Hour, MaxAttempts: 3, GiveUpAfter: time.Hour,
 			BackoffBase: time.Hour, BackoffCap: 24 * time.Hour,
 		},
-		Poll: 15 * time.Millisecond, Drain: await.Stall, Log: slog.New(slog.DiscardHandler),
+		MinClaimInterval: 15 * time.Millisecond, Drain: await.Stall, Log: slog.New(slog.DiscardHandler),
 	}
 }
 

@@ -52,7 +52,7 @@ func TestCancelCharge(t *testing.T) {
 		db := testdb.Reused(t)
 		in := keeping(t, db)
 		charge := charge(t, in, "charge")
-		accepted, _ := rivals(t, 20, func(i int) (idempotency.Outcome, error) {
+		accepted, _ := rivals(t, 20, func(i int) (idempotency.Result, error) {
 			return in.CancelCharge(t.Context(), acme(), to("cancel", fmt.Sprint("k", i)), charge)
 		})
 		if s := load(t, db, charge); accepted != 20 || len(s.Events) != 2 {

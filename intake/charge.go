@@ -2,6 +2,8 @@ package intake
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"time"
@@ -39,15 +41,13 @@ func (e *OrderTakenError) Error() string { return "the order has the charge " + 
 // commit if it is new; without the read if the state of the key is known. With
 // OneChargePerOrder it reads the order too. Errors: domain.ErrInvalid, ErrExpired, those of
 // idempotency.Receiver, and *OrderTakenError where r.Refuse has no answer to it.
-func (in *Intake) AcceptCharge(ctx context.Context, account Account, r Request, c Charge) (idempotency.Outcome, error) {
-	id, err := newID("ch_")
-	if err != nil {
-		return idempotency.Outcome{}, err
-	}
+func (in *Intake) AcceptCharge(ctx context.Context, account Account, r Request, c Charge) (idempotency.Result, error) {
+	id := newID()
 	command, err := c.command(account)
 	if err != nil {
-		return idempotency.Outcome{}, err
+		return idempotency.Result{}, err
 	}
+	command.Reference = reference(account.MerchantID, r.Key)
 	return in.do(ctx, account, r, func(ctx context.Context, now time.Time, write writer) (idempotency.Answer, error) {
 		if at := command.ExpiresAt; !at.IsZero() && !now.Before(at) {
 			return idempotency.Answer{}, fmt.Errorf("accept a charge until %s: %w", at, ErrExpired)
@@ -61,6 +61,19 @@ func (in *Intake) AcceptCharge(ctx context.Context, account Account, r Request, 
 		}
 		return accepted("/v1/charges/"+id, stream.View())
 	})
+}
+
+// reference is the name of a key's charge at the provider: hashes of the merchant, by which the
+// database refuses the reference of another one, and of the key, which may hold personal data.
+func reference(merchant string, key idempotency.Key) string {
+	owner := sha256.Sum256([]byte(merchant))
+	return "ref_" + hex.EncodeToString(owner[:8]) + nameOf(merchant, key)
+}
+
+// nameOf is the hash of a key, the same in each database.
+func nameOf(merchant string, key idempotency.Key) string {
+	sum := sha256.Sum256([]byte(merchant + "\x00" + key.Operation + "\x00" + key.Value)) // no part holds a NUL
+	return hex.EncodeToString(sum[:16])
 }
 
 // checkOrder returns an OrderTakenError if a charge holds the order. The commit decides:

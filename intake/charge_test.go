@@ -64,6 +64,7 @@ select count(distinct xid)
 			MerchantID: "acme", OrderID: "order 1", Amount: 1000, Currency: "EUR", Fee: 30, PaymentMethod: "pm_card_visa",
 			Items: []domain.Item{{SKU: "mug", Quantity: 2}}, Description: "two mugs",
 			Metadata: map[string]string{"basket": "7"}, Notify: true, Steps: []string{"inventory", "payment", "notification"},
+			Reference: "ref_822b33ad87c148a04cd6187403f4a754907a8a1dd02ffe01", // the same for ever: the provider knows it
 		}
 		testrun.Same(t, "event", domain.Event(want), s.Head().Event)
 		if at := s.Head().OccurredAt; at.Before(before) || at.After(time.Now().Add(time.Minute)) {
@@ -113,7 +114,7 @@ select count(distinct xid)
 		var metadata map[string]string
 		err := db.QueryRow(t.Context(), `select topic, message_id, payload, metadata from outbox`).Scan(&topic, &messageID, &payload, &metadata)
 		testdb.Must(t, err)
-		envelope, err := ledger.Open(payload)
+		envelope, err := ledger.DecodeEnvelope(payload)
 		testdb.Must(t, err)
 		e := s.Head()
 		if topic != ledger.Topic || messageID != e.ID.String() || envelope.ID != messageID || envelope.ChargeID != s.ID || envelope.Version != 1 {
@@ -151,14 +152,14 @@ select count(distinct xid)
 	})
 }
 
-func TestKeys(t *testing.T) {
+func TestAcceptCharge_refusesAnExpiredKey(t *testing.T) {
 	t.Parallel()
 
 	t.Run("an expired key has an error of its own and never accepts a request", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
 		in := keeping(t, db)
-		in.Keys.Retention = time.Nanosecond
+		in.Receiver.Retention = time.Nanosecond
 		accept(t, in, request("k1", "f"))
 		for range 2 {
 			if _, err := in.AcceptCharge(t.Context(), acme(), request("k1", "f"), mug()); !errors.Is(err, idempotency.ErrExpired) {

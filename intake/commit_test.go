@@ -28,8 +28,8 @@ func TestRivals(t *testing.T) {
 		const clients = 64 // far more than connections
 		db := testdb.OpenAt(t, testdb.URL(t), postgres.Options{MaxConns: 6})
 		in := keeping(t, db)
-		answers := make([]idempotency.Outcome, clients)
-		rivals(t, clients, func(i int) (answer idempotency.Outcome, err error) {
+		answers := make([]idempotency.Result, clients)
+		rivals(t, clients, func(i int) (answer idempotency.Result, err error) {
 			answers[i], err = in.AcceptCharge(t.Context(), acme(), request("k1", "f"), mug())
 			return answers[i], err
 		})
@@ -53,11 +53,11 @@ func TestRivals(t *testing.T) {
 // The key has it.
 func TestLostAnswers(t *testing.T) {
 	t.Parallel()
-	for name, send := range map[string]func(in *intake.Intake, charge string) (idempotency.Outcome, error){
-		"a charge": func(in *intake.Intake, _ string) (idempotency.Outcome, error) {
+	for name, send := range map[string]func(in *intake.Intake, charge string) (idempotency.Result, error){
+		"a charge": func(in *intake.Intake, _ string) (idempotency.Result, error) {
 			return in.AcceptCharge(t.Context(), acme(), request("k1", "f"), mug())
 		},
-		"a refund": func(in *intake.Intake, charge string) (idempotency.Outcome, error) {
+		"a refund": func(in *intake.Intake, charge string) (idempotency.Result, error) {
 			return in.RequestRefund(t.Context(), acme(), to("refunds", "k1"), charge, some(400))
 		},
 	} {
@@ -144,8 +144,8 @@ func TestGroupCommit_ofSeveralRequests(t *testing.T) {
 	address := testdb.URL(t)
 	owner := testdb.OpenAt(t, address, postgres.Options{})
 	// As the api's.
-	db := testdb.OpenAt(t, address, postgres.Options{Role: postgres.RoleAPI, Writes: groupcommit.NewOrder(slices.Concat(idempotency.Writes(), ledger.Writes(), outbox.Writes())...), LockTimeout: 25 * time.Millisecond})
-	in := &intake.Intake{DB: db, Keys: idempotency.Receiver{
+	db := testdb.OpenAt(t, address, postgres.Options{Role: postgres.RoleAPI, Writes: groupcommit.NewStatements(slices.Concat(idempotency.Writes(), ledger.Writes(), outbox.Writes())...), LockTimeout: 25 * time.Millisecond})
+	in := &intake.Intake{DB: db, Receiver: idempotency.Receiver{
 		Read: intake.BatchedRead(db, 0), Retention: time.Hour, Wait: 5 * time.Second, Waiters: make(chan struct{}, 64),
 	}}
 	const keys, repeated, times = 80, 20, 3
@@ -164,7 +164,7 @@ func TestGroupCommit_ofSeveralRequests(t *testing.T) {
 		testdb.Must(t, work.Wait())
 	}
 	accept(0, keys-repeated, 1)
-	if db.Committer().Shared().Units == 0 {
+	if db.Committer().Stats().Batches == 0 {
 		t.Error("no accept shared a commit")
 	}
 	accept(keys-repeated, keys, times)

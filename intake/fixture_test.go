@@ -58,7 +58,7 @@ func mug() intake.Charge {
 	}
 }
 
-func accept(t *testing.T, in *intake.Intake, r intake.Request) idempotency.Outcome {
+func accept(t *testing.T, in *intake.Intake, r intake.Request) idempotency.Result {
 	t.Helper()
 	accepted, err := in.AcceptCharge(t.Context(), acme(), r, mug())
 	testdb.Must(t, err)
@@ -82,7 +82,7 @@ func load(t *testing.T, db *postgres.DB, id string) ledger.Stream {
 func keeping(t *testing.T, db *postgres.DB) *intake.Intake {
 	t.Helper()
 	acting := testdb.As(t, db, postgres.RoleAPI)
-	return &intake.Intake{DB: acting, Keys: idempotency.Receiver{Read: intake.BatchedRead(acting, 0), Retention: time.Hour}}
+	return &intake.Intake{DB: acting, Receiver: idempotency.Receiver{Read: intake.BatchedRead(acting, 0), Retention: time.Hour}}
 }
 
 // tables counts the rows of every table that is not empty, but for what migrations
@@ -95,7 +95,7 @@ select c.relname::text,
   from pg_class c
  where c.relnamespace = 'public'::regnamespace
    and c.relkind = 'r'
-   and c.relname not in ('payonce_migrations', 'cache_secret', 'projections', 'numbering_mark', 'audit_progress')`)
+   and c.relname not in ('payonce_migrations', 'cache_secret', 'projections', 'numbering_mark', 'audit_progress', 'recoveries')`)
 	testdb.Must(t, err)
 	counts := map[string]int{}
 	var name string

@@ -42,9 +42,9 @@ import (
 // Intake accepts requests into one database.
 type Intake struct {
 	DB *postgres.DB
-	// Keys receives the requests. Each is read and written as its merchant, so DB and
-	// Lost are set for it.
-	Keys idempotency.Receiver
+	// Receiver receives the requests. Each is read and written as its merchant, so DB and
+	// IsConflict are set for it.
+	Receiver idempotency.Receiver
 }
 
 // Account is the caller, as far as accepting depends on it.
@@ -91,9 +91,9 @@ type writer func(s ledger.Stream, command domain.Command) (ledger.Stream, error)
 // If we die here: before the commit nothing is stored and the client's retry runs from
 // the start; after it the client's retry is answered from the key.
 // Test: TestWalk in e2e.
-func (in *Intake) do(ctx context.Context, account Account, r Request, work func(ctx context.Context, now time.Time, write writer) (idempotency.Answer, error)) (idempotency.Outcome, error) {
-	receiver := in.Keys
-	receiver.DB, receiver.Lost = in.DB.Tenant(account.MerchantID), ledger.IsConflict
+func (in *Intake) do(ctx context.Context, account Account, r Request, work func(ctx context.Context, now time.Time, write writer) (idempotency.Answer, error)) (idempotency.Result, error) {
+	receiver := in.Receiver
+	receiver.DB, receiver.IsConflict = in.DB.Tenant(account.MerchantID), ledger.IsConflict
 	receiver.Wait = cmp.Or(r.Wait, receiver.Wait)
 	r.Key.Scope = account.MerchantID
 	return receiver.Receive(ctx, r.Key, r.Request, func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
@@ -119,17 +119,13 @@ func (r Request) write(b *pgx.Batch, s ledger.Stream, command domain.Command, no
 		return s, err
 	}
 	last := s.Head()
-	payload, err := s.Seal(last)
-	if err != nil {
-		return s, err
-	}
 	metadata := map[string]string{}
 	maps.Copy(metadata, r.Metadata)
 	metadata[outbox.MetadataCorrelationID] = r.ID
 	metadata[outbox.MetadataCausationID] = last.ID.String()
 	return s, outbox.Append(b, outbox.Message{
 		Topic: ledger.Topic, ID: last.ID.String(), Type: last.Type, OrderingKey: s.ID, Partition: s.Charge.MerchantID,
-		Payload: payload, Metadata: metadata,
+		Payload: s.EncodeEnvelope(last), Metadata: metadata,
 	})
 }
 
@@ -157,11 +153,8 @@ func accepted(location string, view any) (idempotency.Answer, error) {
 	}, nil
 }
 
-// newID makes an id that is time-ordered, so that new rows share index pages.
-func newID(prefix string) (string, error) {
-	random, err := uuid.NewV7()
-	if err != nil {
-		return "", fmt.Errorf("make an id: %w", err)
-	}
-	return prefix + hex.EncodeToString(random[:]), nil
+// newID makes an id of a charge that is time-ordered, so that new rows share index pages.
+func newID() string {
+	random := uuid.Must(uuid.NewV7()) // crypto/rand never fails
+	return "ch_" + hex.EncodeToString(random[:])
 }

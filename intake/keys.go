@@ -30,5 +30,5 @@ func BatchedRead(db *postgres.DB, most int) func(ctx context.Context, key idempo
 			return nil, fmt.Errorf("read idempotency keys: %w", err)
 		}
 		return states, nil
-	}).Ask
+	}).Lookup
 }

@@ -23,7 +23,7 @@ func TestAcceptCharge_onceForEachOrder(t *testing.T) {
 	in, account := keeping(t, db), acme()
 	account.OneChargePerOrder = true
 	const keys = 6
-	ask := func(n int) idempotency.Outcome {
+	ask := func(n int) idempotency.Result {
 		answer, err := in.AcceptCharge(t.Context(), account, request("k"+strconv.Itoa(n), "f"), mug())
 		if err != nil {
 			t.Error(err)
@@ -33,7 +33,7 @@ func TestAcceptCharge_onceForEachOrder(t *testing.T) {
 	// rivals ask twice under each key, all at the same moment. One of the keys gets the charge, also
 	// where its other request has accepted that a moment before; the other keys get the refusal.
 	rivals := func(from int) (id string) {
-		answers := make([]idempotency.Outcome, 2*keys)
+		answers := make([]idempotency.Result, 2*keys)
 		var asking sync.WaitGroup
 		for n := range answers {
 			asking.Go(func() { answers[n] = ask(from + n%keys) })

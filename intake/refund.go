@@ -10,10 +10,10 @@ import (
 	"github.com/payonce/payonce/idempotency"
 )
 
-// ErrStep refuses a refund of an amount that the provider cannot move in the charge's
-// currency: see domain.Currency.Step. It is not stored: the key is free for a
+// ErrIncrement refuses a refund of an amount that the provider cannot move in the charge's
+// currency: see domain.Currency.Increment. It is not stored: the key is free for a
 // corrected request.
-var ErrStep = errors.New("the provider does not move such an amount of this currency")
+var ErrIncrement = errors.New("the provider does not move such an amount of this currency")
 
 // Refund is a request to refund a captured charge: validated, and in the form that is
 // fingerprinted.
@@ -25,13 +25,10 @@ type Refund struct {
 // RequestRefund accepts a refund of a charge. The amount is checked against the charge's
 // stream and committed at its next version, so of rivals that together exceed the charge
 // only some succeed. Errors without an answer of r.Refuse: ledger.ErrNotFound,
-// domain.ErrNotCaptured, domain.ErrExceedsCaptured, domain.ErrTooManyRefunds, ErrStep, and
+// domain.ErrNotCaptured, domain.ErrExceedsCaptured, domain.ErrTooManyRefunds, ErrIncrement, and
 // those of idempotency.Receiver.
-func (in *Intake) RequestRefund(ctx context.Context, account Account, r Request, chargeID string, refund Refund) (idempotency.Outcome, error) {
-	id, err := newID("re_")
-	if err != nil {
-		return idempotency.Outcome{}, err
-	}
+func (in *Intake) RequestRefund(ctx context.Context, account Account, r Request, chargeID string, refund Refund) (idempotency.Result, error) {
+	id := "re_" + nameOf(account.MerchantID, r.Key)
 	command := domain.RequestRefund{RefundID: id, Reason: refund.Reason, Notify: account.Notify}
 	if refund.Amount != nil {
 		command.Amount = *refund.Amount
@@ -41,8 +38,8 @@ func (in *Intake) RequestRefund(ctx context.Context, account Account, r Request,
 		if err != nil {
 			return idempotency.Answer{}, err
 		}
-		if step := stream.Charge.Amount.Currency.Step(); command.Amount%step != 0 {
-			return idempotency.Answer{}, fmt.Errorf("refund %d of %s, not a multiple of %d: %w", command.Amount, chargeID, step, ErrStep)
+		if increment := stream.Charge.Amount.Currency.Increment(); command.Amount%increment != 0 {
+			return idempotency.Answer{}, fmt.Errorf("refund %d of %s, not a multiple of %d: %w", command.Amount, chargeID, increment, ErrIncrement)
 		}
 		if stream, err = write(stream, command); err != nil {
 			return idempotency.Answer{}, err

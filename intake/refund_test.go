@@ -123,6 +123,23 @@ func TestRequestRefund(t *testing.T) {
 		})
 	}
 
+	t.Run("a refund that the database has lost, and that was observed at the provider, is not requested again", func(t *testing.T) {
+		t.Parallel()
+		first, again := testdb.Reused(t), testdb.Reused(t)
+		lost, err := keeping(t, first).RequestRefund(t.Context(), acme(), to("refunds", "k1"), captured(t, first, "charge"), some(400))
+		testdb.Must(t, err)
+		charge := captured(t, again, "charge")
+		id := lost.Location[strings.LastIndex(lost.Location, "/")+1:]
+		s, b := load(t, again, charge), &pgx.Batch{}
+		s, err = ledger.Append(b, s, ledger.Cause{CausationID: "worker"}, domain.RefundObserved{RefundID: id, Provider: domain.Provider, ProviderRefund: "rp_1", Amount: 400})
+		testdb.Must(t, err)
+		testdb.Must(t, again.Commit(t.Context(), b))
+		got, err := keeping(t, again).RequestRefund(t.Context(), acme(), to("refunds", "k1"), charge, some(400))
+		if now := load(t, again, charge); err != nil || got.Location != "/v1/charges/"+charge+"/refunds/"+id || now.Charge.Version != s.Charge.Version {
+			t.Errorf("answered %s: %v, and the charge has %d events", got.Location, err, now.Charge.Version)
+		}
+	})
+
 	t.Run("a refusal stays the key's answer when the charge could be refunded later", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
@@ -161,7 +178,7 @@ func TestRivalRefunds(t *testing.T) {
 		in := keeping(t, db)
 		for round := range 10 {
 			charge := captured(t, db, fmt.Sprint("charge", round))
-			accepted, refused := rivals(t, 10, func(i int) (idempotency.Outcome, error) {
+			accepted, refused := rivals(t, 10, func(i int) (idempotency.Result, error) {
 				return in.RequestRefund(t.Context(), acme(), to("refunds", fmt.Sprint(round, "-", i)), charge, some(600))
 			})
 			if accepted != 1 || refused != 9 || !cmp.Equal(refunds(t, db, charge), []int64{600}) {
@@ -174,7 +191,7 @@ func TestRivalRefunds(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
 		in, charge := keeping(t, db), captured(t, db, "charge")
-		accepted, _ := rivals(t, 20, func(i int) (idempotency.Outcome, error) {
+		accepted, _ := rivals(t, 20, func(i int) (idempotency.Result, error) {
 			return in.RequestRefund(t.Context(), acme(), to("refunds", fmt.Sprint("k", i)), charge, some(50))
 		})
 		if accepted != 20 || len(refunds(t, db, charge)) != 20 {
@@ -184,7 +201,7 @@ func TestRivalRefunds(t *testing.T) {
 }
 
 // rivals sends n requests at once and counts what became of them.
-func rivals(t *testing.T, n int, send func(i int) (idempotency.Outcome, error)) (accepted, refused int) {
+func rivals(t *testing.T, n int, send func(i int) (idempotency.Result, error)) (accepted, refused int) {
 	t.Helper()
 	var mu sync.Mutex
 	var work errgroup.Group

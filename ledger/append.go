@@ -60,8 +60,8 @@ func Writes() []groupcommit.Statement {
 	return []groupcommit.Statement{
 		{SQL: insertEvent, ManyRows: insertEvents},
 		{SQL: insertPosting, ManyRows: insertPostings},
-		{SQL: holdOrder, Table: "held_orders", Row: groupcommit.ByText},
-		{SQL: freeOrder, Table: "held_orders", Row: groupcommit.ByText},
+		{SQL: holdOrder, Table: "held_orders", Key: 2},
+		{SQL: freeOrder, Table: "held_orders", Key: 2},
 	}
 }
 
@@ -74,10 +74,7 @@ func Writes() []groupcommit.Statement {
 // Load s before the first write of the commit: then the order of transaction ids, and so
 // the order of the outbox, follows the versions of the stream.
 func Append(b *pgx.Batch, s Stream, cause Cause, events ...domain.Event) (Stream, error) {
-	metadata, err := json.Marshal(cause)
-	if err != nil {
-		return s, fmt.Errorf("encode the cause of an event: %w", err)
-	}
+	metadata, _ := json.Marshal(cause) // texts have no error
 	var at *time.Time
 	if !cause.At.IsZero() {
 		at = &cause.At
@@ -93,7 +90,7 @@ func Append(b *pgx.Batch, s Stream, cause Cause, events ...domain.Event) (Stream
 		id := eventID(next, cause.CausationID, name)
 		postings := domain.Postings(next.Charge, e)
 		next.Charge = domain.Fold(next.Charge, e)
-		next.Events = append(next.Events, Recorded{
+		next.Events = append(next.Events, StoredEvent{
 			ID: id, Version: version, Type: name, Data: data, Event: e, OccurredAt: cause.At,
 		})
 		merchant := next.Charge.MerchantID
@@ -101,7 +98,7 @@ func Append(b *pgx.Batch, s Stream, cause Cause, events ...domain.Event) (Stream
 		for leg, p := range postings {
 			b.Queue(insertPosting, s.ID, version, leg+1, merchant, p.Debit, p.Credit, p.Amount, p.Currency)
 		}
-		keepOrder(b, next, e)
+		queueOrderHold(b, next, e)
 	}
 	return next, nil
 }
@@ -128,9 +125,11 @@ func eventID(s Stream, causation, name string) uuid.UUID {
 }
 
 // IsConflict reports whether a commit was refused because the stream is not the one that
-// was decided on: load, fold and decide again. Mostly the stream has grown; an effect whose
-// event it has by then is not repeated. Or another charge holds its order. After a failover
-// that lost commits it is shorter, or does not exist (ErrNotFound).
+// was decided on: load, fold and decide again. There are three cases:
+//
+//   - The stream has grown. An effect whose event it has by now is not repeated.
+//   - Another charge holds the order.
+//   - After a failover that lost commits, the stream is shorter, or is ErrNotFound.
 func IsConflict(err error) bool {
 	switch groupcommit.Constraint(err) {
 	case "ledger_events_version_once", "ledger_events_event_once", "ledger_events_previous_exists",
@@ -142,9 +141,9 @@ func IsConflict(err error) bool {
 	return false
 }
 
-// Appended reports whether a batch appends an event, so that its commit leaves something
+// HasEvents reports whether a batch appends an event, so that its commit leaves something
 // to project.
-func Appended(b *pgx.Batch) bool {
+func HasEvents(b *pgx.Batch) bool {
 	return slices.ContainsFunc(b.QueuedQueries, func(q *pgx.QueuedQuery) bool { return q.SQL == insertEvent })
 }
 
@@ -152,7 +151,7 @@ func Appended(b *pgx.Batch) bool {
 // brings no more than the receiver has slots for.
 const (
 	Topic    = "charges"  // what is requested: charges, cancellations, refunds
-	Outcomes = "outcomes" // what merchants are notified of
+	Outcomes = "outcomes" // webhook events
 )
 
 // Envelope names an event: the payload of an outbox message. It only wakes the receiver,
@@ -164,23 +163,25 @@ type Envelope struct {
 	Version  int    `json:"version"`
 }
 
-// Seal returns the payload that announces an event of the stream.
-func (s Stream) Seal(e Recorded) ([]byte, error) {
-	payload, err := json.Marshal(Envelope{ID: e.ID.String(), Type: e.Type, ChargeID: s.ID, Version: e.Version})
-	if err != nil {
-		return nil, fmt.Errorf("seal event %d of %s: %w", e.Version, s.ID, err)
-	}
-	return payload, nil
+// EncodeEnvelope returns the payload that announces an event of the stream.
+func (s Stream) EncodeEnvelope(e StoredEvent) []byte {
+	return Envelope{ID: e.ID.String(), Type: e.Type, ChargeID: s.ID, Version: e.Version}.Encode()
 }
 
-// Open reads a payload that Seal made. ErrNotFound if it names no event of a charge.
-func Open(payload []byte) (Envelope, error) {
+// Encode returns the envelope as a payload.
+func (e Envelope) Encode() []byte {
+	payload, _ := json.Marshal(e) // texts and a number have no error
+	return payload
+}
+
+// DecodeEnvelope reads a payload that Encode made. ErrNotFound if it names no event of a charge.
+func DecodeEnvelope(payload []byte) (Envelope, error) {
 	var e Envelope
 	if err := json.Unmarshal(payload, &e); err != nil {
-		return e, fmt.Errorf("open an envelope: %w", err)
+		return e, fmt.Errorf("decode an envelope: %w", err)
 	}
 	if e.ChargeID == "" || e.Version < 1 {
-		return e, fmt.Errorf("open an envelope that names no event of a charge: %w", ErrNotFound)
+		return e, fmt.Errorf("decode an envelope that names no event of a charge: %w", ErrNotFound)
 	}
 	return e, nil
 }

@@ -53,7 +53,7 @@ func TestProject_setsAsideWhatItCannotRead(t *testing.T) {
 		t.Errorf("the reason is %s", reasons)
 	}
 
-	testdb.Must(t, ledger.Readmit(t.Context(), db))
+	testdb.Must(t, ledger.RetrySetAside(t.Context(), db))
 	want("read once more", []string{"ch_1", "ch_2", "ch_later"}, all)
 
 	// A rebuild finds the charge that was listed before it could not be read.
@@ -70,7 +70,7 @@ func TestProject_setsAsideWhatItCannotRead(t *testing.T) {
 	exec(t, db, `alter table ledger_events disable trigger ledger_events_append_only`)
 	exec(t, db, `update ledger_events set type = 'charge.requested.v1' where stream_id = 'ch_schema'`)
 	exec(t, db, `update ledger_events set data = '{"payment_intent":"pi_7"}' where stream_id = 'ch_later' and version = 2`)
-	testdb.Must(t, ledger.Readmit(t.Context(), db))
+	testdb.Must(t, ledger.RetrySetAside(t.Context(), db))
 	want("readable", []string{"ch_1", "ch_2", "ch_later", "ch_schema"}, []string{"ch_amount", "ch_step", "ch_type"})
 }
 
@@ -89,7 +89,7 @@ func TestProject_setsAsideWhatTheDatabaseRefuses(t *testing.T) {
 		appended(t, db, ledger.New(fmt.Sprintf("ch_%d", i)), cause(strconv.Itoa(i)), requested)
 	}
 	project(t, db)
-	testdb.Must(t, ledger.Readmit(t.Context(), db))
+	testdb.Must(t, ledger.RetrySetAside(t.Context(), db))
 
 	want := func(list, aside []string) {
 		t.Helper()
@@ -100,7 +100,7 @@ func TestProject_setsAsideWhatTheDatabaseRefuses(t *testing.T) {
 	want([]string{"ch_0", "ch_2", "ch_4"}, []string{"ch_1", "ch_3"})
 
 	exec(t, db, `alter table charge_list drop constraint listed`)
-	testdb.Must(t, ledger.Readmit(t.Context(), db))
+	testdb.Must(t, ledger.RetrySetAside(t.Context(), db))
 	want([]string{"ch_0", "ch_2", "ch_3", "ch_4"}, []string{"ch_1"})
 }
 
@@ -118,7 +118,7 @@ func TestStreams_thatAreTooLongHoldUpNoOther(t *testing.T) {
 	exec(t, db, tooLong)
 	appended(t, db, ledger.New("ch_1"), cause("a"), requested("acme"))
 	project(t, db)
-	testdb.Must(t, ledger.Readmit(t.Context(), db))
+	testdb.Must(t, ledger.RetrySetAside(t.Context(), db))
 	for _, test := range []struct{ name, sql, want string }{
 		{"listed", `select charge_id from charge_list where charge_id <> 'ch_long'`, "ch_1"},
 		{"set aside", `select charge_id || ': ' || reason from charges_set_aside`, "ch_long: the events have more than 16777216 bytes"},
@@ -132,7 +132,7 @@ func TestStreams_thatAreTooLongHoldUpNoOther(t *testing.T) {
 	for id, fails := range map[string]bool{"ch_long": true, "ch_1": false} {
 		both.Go(func() {
 			for range 5 { // some share a statement
-				if _, err := loader.Load(t.Context(), id); (err != nil) != fails || fails && !strings.Contains(err.Error(), "more than") {
+				if _, err := loader(t.Context(), id); (err != nil) != fails || fails && !strings.Contains(err.Error(), "more than") {
 					t.Errorf("%s is loaded: %v", id, err)
 				}
 			}
@@ -144,9 +144,9 @@ func TestStreams_thatAreTooLongHoldUpNoOther(t *testing.T) {
 	}
 }
 
-// TestReadmit_cutInItsCommit: the row and the mark change together, and the next call does what
-// is left.
-func TestReadmit_cutInItsCommit(t *testing.T) {
+// TestRetrySetAside_cutInItsCommit: the row and the mark change together, and the next call does
+// what is left.
+func TestRetrySetAside_cutInItsCommit(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		side         failpoint.Side
@@ -171,11 +171,11 @@ func TestReadmit_cutInItsCommit(t *testing.T) {
 			wants("projected", 1, 1)
 			dying := testdb.Connect(t, proxy.URL())
 			proxy.ArmLast(test.side, 4) // nothing else has so many statements
-			if err := ledger.Readmit(t.Context(), dying); err == nil || proxy.Cuts() != 1 {
+			if err := ledger.RetrySetAside(t.Context(), dying); err == nil || proxy.Cuts() != 1 {
 				t.Errorf("cut %d times: %v", proxy.Cuts(), err)
 			}
 			wants("cut", test.listed, test.left)
-			testdb.Must(t, ledger.Readmit(t.Context(), direct))
+			testdb.Must(t, ledger.RetrySetAside(t.Context(), direct))
 			wants("called again", 2, 0)
 		})
 	}

@@ -16,14 +16,14 @@ type Balance struct {
 	Balance  int64  `json:"balance" db:"-"` // debits − credits
 }
 
-// Balances are the accounts that a merchant's charges touched, at one position of the log.
+// Balances are the accounts that a merchant's charges touched, at one position of the ledger.
 // A later read is at the same position or a higher one.
 type Balances struct {
 	Data         []Balance `json:"data"`
 	AsOfPosition int64     `json:"as_of_position"`
 }
 
-// selectBalances adds the projection and the tail of the log that is not folded yet. One
+// selectBalances adds the projection and the tail of the ledger that is not folded yet. One
 // statement has one snapshot: an event is in the projection up to the checkpoint, and in
 // the tail after it. The offset 0 makes the subquery an index probe for each event.
 const selectBalances = `

@@ -22,7 +22,7 @@ func balancesOf(t *testing.T, db *postgres.DB, merchant string) ledger.Balances 
 	return balances
 }
 
-// TestReadBalances reads the same balances from the tail of the log and from the projection.
+// TestReadBalances reads the same balances from the tail of the ledger and from the projection.
 func TestReadBalances(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
@@ -53,7 +53,7 @@ func TestReadBalances(t *testing.T) {
 		},
 		"initech": {}, // has no charge
 	}
-	for _, from := range []string{"the tail of the log", "the projection"} {
+	for _, from := range []string{"the tail of the ledger", "the projection"} {
 		for merchant, data := range want {
 			if diff := cmp.Diff(ledger.Balances{AsOfPosition: position, Data: data}, balancesOf(t, db, merchant)); diff != "" {
 				t.Errorf("%s from %s (-want +got):\n%s", merchant, from, diff)

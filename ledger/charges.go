@@ -13,9 +13,9 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 )
 
-// ErrNoCursor is returned by ListCharges for a StartingAfter that is no charge of the
+// ErrUnknownStartingAfter is returned by ListCharges for a StartingAfter that is no charge of the
 // merchant.
-var ErrNoCursor = errors.New("no such charge to start after")
+var ErrUnknownStartingAfter = errors.New("no such charge to start after")
 
 // ListQuery says which charges of a merchant to list.
 type ListQuery struct {
@@ -52,7 +52,7 @@ func (p *Page) add(entry json.RawMessage) bool {
 // shows it, newest first. The order
 // is the time of the request, then the id. Neither changes, so a client that follows the pages
 // sees each charge once that was listed when it began, whatever is requested meanwhile.
-// ErrNoCursor if StartingAfter is no charge of the merchant.
+// ErrUnknownStartingAfter if StartingAfter is no charge of the merchant.
 //
 // The list follows the ledger by some milliseconds: what was committed just now may be
 // missing. A page costs what its charges cost, however many the list has. With both an
@@ -62,7 +62,7 @@ func ListCharges(ctx context.Context, r postgres.Querier, q ListQuery) (Page, er
 	if q.StartingAfter != "" {
 		times, err := collectValues[string](r.Query(ctx, selectRequestTime, q.StartingAfter, q.MerchantID))
 		if err == nil && len(times) == 0 {
-			err = ErrNoCursor
+			err = ErrUnknownStartingAfter
 		}
 		if err != nil {
 			return Page{}, fmt.Errorf("list charges after %s: %w", q.StartingAfter, err)

@@ -75,8 +75,8 @@ func TestListCharges(t *testing.T) {
 		t.Parallel()
 		for _, id := range []string{"ch_other", "ch_none", "8"} {
 			_, err := ledger.ListCharges(t.Context(), db, ledger.ListQuery{MerchantID: "acme", StartingAfter: id, Limit: 1})
-			if !errors.Is(err, ledger.ErrNoCursor) {
-				t.Errorf("%s: %v, want ErrNoCursor", id, err)
+			if !errors.Is(err, ledger.ErrUnknownStartingAfter) {
+				t.Errorf("%s: %v, want ErrUnknownStartingAfter", id, err)
 			}
 		}
 	})

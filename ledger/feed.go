@@ -15,9 +15,9 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 )
 
-// ErrNoPlace is returned by ReadFeed for a cursor that is no place in the merchant's feed as it
-// is numbered now.
-var ErrNoPlace = errors.New("no such place in the feed")
+// ErrUnknownCursor is returned by ReadFeed for a cursor that is no place in the merchant's feed
+// as it is numbered now.
+var ErrUnknownCursor = errors.New("no such place in the feed")
 
 // webhook is the body of a webhook, and an entry of the feed. The id is that of the event, the
 // same at every delivery, and goes into the webhook-id header too.
@@ -25,10 +25,10 @@ type webhook struct {
 	ID        string    `json:"id"`
 	Type      string    `json:"type"`
 	CreatedAt time.Time `json:"created_at"`
-	Data      any       `json:"data"` // the charge, the refund or the dispute as of the outcome
+	Data      any       `json:"data"` // the charge, the refund or the dispute as of the event
 }
 
-// Webhook returns the JSON that tells the merchant of the outcome at a version. It depends on
+// Webhook returns the JSON that tells the merchant of the event at a version. It depends on
 // the events up to that version alone, so its bytes are the same whenever it is made.
 func (s Stream) Webhook(version int) ([]byte, error) {
 	e := s.At(version)
@@ -41,7 +41,7 @@ func (s Stream) Webhook(version int) ([]byte, error) {
 	return body, nil
 }
 
-// subject is the charge, the refund or the dispute whose outcome is the newest event of the stream.
+// subject is the charge, the refund or the dispute which the newest event of the stream is about.
 func subject(past Stream) any {
 	c := past.Charge
 	for _, r := range c.Refunds {
@@ -86,7 +86,7 @@ select n.own,
     on e.event_id = $1
    and coalesce(e.merchant_id = $2, false)`
 
-// selectFeed reads the outcomes that follow a place. It stays below the oldest open
+// selectFeed reads the webhook events that follow a place. It stays below the oldest open
 // transaction, so none will appear between those that it reads. The types are those of the
 // index ledger_events_feed, and the order is its own: see selectChargesByStatus.
 const selectFeed = `
@@ -110,14 +110,14 @@ type outcome struct {
 	Version  int
 }
 
-// ReadFeed reads a page of a merchant's outcomes in the order of their transactions,
-// also those without a webhook, limit entries or MaxPage bytes. after is the Next of the page
-// before, empty for the first page. A client that follows the pages gets every outcome, also one
+// ReadFeed reads a page of a merchant's webhook events in the order of their transactions,
+// also those that no webhook was sent about, limit entries or MaxPage bytes. after is the Next of the page
+// before, empty for the first page. A client that follows the pages gets every one, also one
 // that commits late: the feed ends below the oldest open transaction.
 //
-// ErrNoPlace for a cursor whose event is none of the merchant's, such as one that a failover has
-// lost, or that is older than the repair of a restored dump, which orders the feed anew.
-// ErrRestored before that repair.
+// ErrUnknownCursor for a cursor whose event is none of the merchant's, such as one that a
+// failover has lost, or that is older than the repair of a restored dump, which orders the feed
+// anew. ErrRestored before that repair.
 func ReadFeed(ctx context.Context, r postgres.Querier, merchant, after string, limit int) (FeedPage, error) {
 	_, id, _ := strings.Cut(after, "_")
 	event, _ := uuid.Parse(id) // what is no id becomes the zero id, which is no event's
@@ -128,7 +128,7 @@ func ReadFeed(ctx context.Context, r postgres.Querier, merchant, after string, l
 	case len(places) == 0 || !places[0].Own:
 		return FeedPage{}, ErrRestored
 	case after != "" && (places[0].Txid == 0 || after != cursor(places[0].Mark, event)):
-		return FeedPage{}, fmt.Errorf("read the feed after %q: %w", after, ErrNoPlace)
+		return FeedPage{}, fmt.Errorf("read the feed after %q: %w", after, ErrUnknownCursor)
 	}
 	at := places[0]
 	outcomes, err := collect[outcome](r.Query(ctx, selectFeed, merchant, at.Txid, at.Position, limit+1)) // one more than the page
@@ -157,8 +157,8 @@ func ReadFeed(ctx context.Context, r postgres.Querier, merchant, after string, l
 
 func cursor(mark uint64, event uuid.UUID) string { return fmt.Sprintf("%d_%s", mark, event) }
 
-// eachWebhook calls add with the webhook about each outcome, until it returns false. It reads no
-// event behind an outcome.
+// eachWebhook calls add with the webhook about each event, until it returns false. It reads no
+// event behind it.
 func eachWebhook(ctx context.Context, r postgres.Querier, outcomes []outcome, add func(body []byte, event uuid.UUID) bool) error {
 	ids := make([]string, len(outcomes))
 	for i, o := range outcomes {

@@ -79,7 +79,7 @@ func TestReadFeed(t *testing.T) {
 		"_", mark + "_", mark, id, "_" + id, "0" + next, next + "0", "1_" + id, mark + "_" + strings.ToUpper(id), "x", mark + "_" + foreign,
 		mark + "_00000000-0000-0000-0000-000000000000", "\x00",
 	} {
-		if page, err := ledger.ReadFeed(t.Context(), api, "acme", after, 10); !errors.Is(err, ledger.ErrNoPlace) {
+		if page, err := ledger.ReadFeed(t.Context(), api, "acme", after, 10); !errors.Is(err, ledger.ErrUnknownCursor) {
 			t.Errorf("after %q: %v, %v", after, page, err)
 		}
 	}
@@ -89,7 +89,7 @@ func TestReadFeed(t *testing.T) {
 		t.Errorf("in an unrepaired dump: %v, %v", page, err)
 	}
 	exec(t, db, `update numbering_mark set written_in = pg_current_xact_id()`)
-	if page, err := ledger.ReadFeed(t.Context(), api, "acme", next, 10); !errors.Is(err, ledger.ErrNoPlace) {
+	if page, err := ledger.ReadFeed(t.Context(), api, "acme", next, 10); !errors.Is(err, ledger.ErrUnknownCursor) {
 		t.Errorf("a cursor from before the repair: %v, %v", page, err)
 	}
 }

@@ -213,13 +213,14 @@ func listed(t *testing.T, db *postgres.DB, q ledger.ListQuery) (ids []string, mo
 func projections(t *testing.T, db *postgres.DB) []string {
 	t.Helper()
 	return testdb.All[string](t, db, `
-select row(p.txid, p.position, p.highest)::text from projections p where state = 'live'
+select row(p.txid, p.position, p.highest)::text as found from projections p where state = 'live'
  union all
-(select row(c.charge_id, c.merchant_id, c.order_id, c.status, c.created_at, c.version, c.view::text)::text
-   from charge_list c join projections p using (generation) where p.state = 'live' order by c.charge_id)
+select row(c.charge_id, c.merchant_id, c.order_id, c.status, c.created_at, c.version, c.view::text)::text
+  from charge_list c join projections p using (generation) where p.state = 'live'
  union all
-(select row(a.merchant_id, a.account, a.debits, a.credits)::text
-   from account_balances a join projections p using (generation) where p.state = 'live' order by a.merchant_id, a.account)`)
+select row(a.merchant_id, a.account, a.debits, a.credits)::text
+  from account_balances a join projections p using (generation) where p.state = 'live'
+ order by found`)
 }
 
 // checkBalances compares the projected balances with the sums of the postings.

@@ -23,10 +23,10 @@ delete from held_orders
    and order_id = $2
    and stream_id = $3`
 
-// keepOrder queues what an event changes of the order of a charge that wants to be the only
+// queueOrderHold queues what an event changes of the order of a charge that wants to be the only
 // one: the request holds the order, and the failure frees it. held_orders_one_charge refuses a
 // second charge for a held order with everything else in its commit.
-func keepOrder(b *pgx.Batch, s Stream, e domain.Event) {
+func queueOrderHold(b *pgx.Batch, s Stream, e domain.Event) {
 	if c := s.Charge; c.OneChargePerOrder {
 		switch e.(type) {
 		case domain.ChargeRequested:

@@ -18,7 +18,7 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 )
 
-// checkpoint is how far a generation of the projections has folded the log: every event up
+// checkpoint is how far a generation of the projections has folded the ledger: every event up
 // to and including (Txid, Position).
 type checkpoint struct {
 	Generation int64
@@ -31,7 +31,7 @@ type checkpoint struct {
 // end is a checkpoint behind every event.
 func end() checkpoint { return checkpoint{Txid: math.MaxUint64, Position: math.MaxInt64} }
 
-// live is the checkpoint of the live generation and what the log has for it.
+// live is the checkpoint of the live generation and what the ledger has for it.
 type live struct {
 	checkpoint
 
@@ -63,7 +63,7 @@ select p.generation,
  cross join numbering n
  where p.state = 'live'`
 
-// readLive reads the live checkpoint. The cost does not depend on the length of the log.
+// readLive reads the live checkpoint. The cost does not depend on the length of the ledger.
 func readLive(ctx context.Context, db *postgres.DB) (live, error) {
 	rows, _ := db.Query(ctx, selectLive) // they have the error too
 	found, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[live])
@@ -77,10 +77,10 @@ func readLive(ctx context.Context, db *postgres.DB) (live, error) {
 // the readers of the outbox.
 const pageEvents = 2500
 
-// page is a part of the log, folded.
+// page is a part of the ledger, folded.
 type page struct {
 	until    checkpoint // behind the page
-	full     bool       // the log may have more
+	full     bool       // the ledger may have more
 	streams  []string   // of each event
 	versions []int      // of each event
 	charges  []listedCharge
@@ -134,7 +134,7 @@ func readPage(ctx context.Context, db *postgres.DB, after, last checkpoint, limi
 		entries, err := collect[entry](db.Query(ctx, selectPage,
 			after.Txid, after.Position, last.Txid, last.Position, limit))
 		if err != nil {
-			return page{}, fmt.Errorf("read the log: %w", err)
+			return page{}, fmt.Errorf("read the ledger: %w", err)
 		}
 		p := page{until: after, full: len(entries) == limit}
 		for _, e := range entries {
@@ -151,14 +151,14 @@ func readPage(ctx context.Context, db *postgres.DB, after, last checkpoint, limi
 	}
 }
 
-// selectUntil reads streams up to a place in the log. The coalesce keeps the planner from the
-// index of the log: it would read all of the log where it knows nothing of the table.
+// selectUntil reads streams up to a position of the ledger. The coalesce keeps the planner from the
+// index of the order: it would read the whole ledger where it knows nothing of the table.
 const selectUntil = selectStored + `
    and coalesce((txid, position) <= ($2, $3), false)
  order by stream_id, version`
 
 // foldCharges folds whole streams up to a checkpoint, so a row does not depend on how the
-// log is cut into pages. Several streams that are longer than maxBytes together are errLong. A
+// ledger is cut into pages. Several streams that are longer than maxBytes together are errLong. A
 // charge that cannot be read is set aside: it depends on no other, and no other on it.
 func foldCharges(ctx context.Context, db *postgres.DB, streams []string, until checkpoint) ([]listedCharge, []setAside, error) {
 	stored, err := collectStreams(db.Query(ctx, selectUntil, streams, until.Txid, until.Position))
@@ -326,12 +326,12 @@ delete from charges_set_aside
    and charge_id = $2`
 )
 
-// Readmit lists the charges that were set aside and that can be read and listed now, each in
-// its own commit.
+// RetrySetAside lists in charge_list the charges that were set aside and can be read now, each
+// in its own commit.
 //
 // If we die here: row and mark are one commit; the next call reads what is left.
-// Test: TestReadmit_cutInItsCommit.
-func Readmit(ctx context.Context, db *postgres.DB) error {
+// Test: TestRetrySetAside_cutInItsCommit.
+func RetrySetAside(ctx context.Context, db *postgres.DB) error {
 	at, err := readLive(ctx, db)
 	if err != nil {
 		return err

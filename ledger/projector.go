@@ -18,7 +18,7 @@ import (
 type Projector struct {
 	DB *postgres.DB
 	// Bell, where set, receives when events were committed. It is a hint: a lost one costs
-	// a slow poll of a second.
+	// a poll of ten seconds.
 	Bell <-chan struct{}
 	// Listening reports whether Bell receives for the commits of all processes. While it
 	// does not, the projector polls every 50 ms. Where nil, it does not.
@@ -32,17 +32,17 @@ type Projector struct {
 }
 
 const (
-	gather      = 250 * time.Millisecond // after a page, so that a charge is not folded after each of its events
-	gatherLong  = 2 * gather             // after a large page: under load a charge is folded once or twice
-	largePage   = 250                    // events
-	standbyPoll = 3 * gatherLong         // longer than the active projector pauses; jitter adds up to half of it
-	fastPoll    = 50 * time.Millisecond  // while the bell is not heard, and while events cannot be folded yet
-	slowPoll    = time.Second            // while it is heard
+	batchingDelay     = 250 * time.Millisecond // after a page, so that a charge is not folded after each of its events
+	batchingDelayLong = 2 * batchingDelay      // after a large page: under load a charge is folded once or twice
+	largePage         = 250                    // events
+	standbyPoll       = 3 * batchingDelayLong  // longer than the active projector pauses; jitter adds up to half of it
+	fastPoll          = 50 * time.Millisecond  // while Bell does not receive, and while events cannot be folded yet
+	slowPoll          = 10 * time.Second       // while it does
 )
 
 // Run folds until ctx ends, and completes the commit in flight. It logs the first of
 // several failures and retries until it succeeds. A charge with an event that this program
-// cannot read is set aside, see Readmit: its row in the list does not change until then.
+// cannot read is set aside, see RetrySetAside: its row in the list does not change until then.
 func (p *Projector) Run(ctx context.Context) {
 	loop.Run(ctx, p.Log, "projecting failed, it is retried until it succeeds", p.step)
 }
@@ -83,7 +83,7 @@ func (p *Projector) step(ctx context.Context) (time.Duration, error) {
 	case folded.full:
 		return 0, nil
 	case len(folded.streams) >= largePage:
-		return gatherLong, nil
+		return batchingDelayLong, nil
 	}
-	return gather, nil
+	return batchingDelay, nil
 }

@@ -18,8 +18,8 @@ var ErrRebuilding = errors.New("another rebuild is at work")
 // server: the tables were dumped and restored, and not repaired.
 var ErrRestored = errors.New("the tables were restored from a dump: run payonce outbox repair first")
 
-// Rebuilt is what a rebuild found.
-type Rebuilt struct {
+// RebuildResult is what a rebuild found.
+type RebuildResult struct {
 	// Events is how many events were folded. AsOfPosition is the highest of their positions.
 	Events       int64 `json:"events"`
 	AsOfPosition int64 `json:"as_of_position"`
@@ -61,8 +61,8 @@ select pg_try_advisory_xact_lock($1)
 // If we die here: until the commit of replace the live projections are the old ones, and
 // from then on the new ones; the next rebuild deletes the rows that no reader needs.
 // Test: TestRebuild/a_rebuild_that_dies_leaves_the_live_ones_alone.
-func Rebuild(ctx context.Context, db *postgres.DB, progress func(events int64)) (Rebuilt, error) {
-	r := rebuild{db: db, progress: progress, found: Rebuilt{Examples: []string{}}}
+func Rebuild(ctx context.Context, db *postgres.DB, progress func(events int64)) (RebuildResult, error) {
+	r := rebuild{db: db, progress: progress, found: RebuildResult{Examples: []string{}}}
 	// The lock keeps a second rebuild from undoing the work of the first. If the session that
 	// holds it is lost and another rebuild begins, the next commit of the first is refused.
 	lock, err := db.Pool().Begin(ctx)
@@ -89,7 +89,7 @@ type rebuild struct {
 	db       *postgres.DB
 	progress func(events int64)
 	at       checkpoint // of the new generation
-	found    Rebuilt
+	found    RebuildResult
 }
 
 // retire ends the generation that is in a state. Its batch moves too, so that what still
@@ -247,7 +247,7 @@ select coalesce(sum(charges), 0)        as charges,
 having exists (select from at)`
 
 // compare compares both generations at one checkpoint, in one snapshot. Once the live
-// projector is near the end of the log it pauses between its pages, so the new generation
+// projector is near the end of the ledger it pauses between its pages, so the new generation
 // soon reaches its checkpoint.
 func (r *rebuild) compare(ctx context.Context) error {
 	for compared := false; !compared; {

@@ -45,7 +45,7 @@ func TestRebuild(t *testing.T) {
 		var progress []int64
 		got, err := ledger.Rebuild(t.Context(), db, func(events int64) { progress = append(progress, events) })
 		testdb.Must(t, err)
-		want := ledger.Rebuilt{Events: 280, AsOfPosition: 280, Charges: 70, Balances: 10, Examples: []string{}, Live: true}
+		want := ledger.RebuildResult{Events: 280, AsOfPosition: 280, Charges: 70, Balances: 10, Examples: []string{}, Live: true}
 		testrun.Same(t, "found", want, got)
 		if diff := cmp.Diff(before, projections(t, db)); diff != "" {
 			t.Errorf("projections (-before +after):\n%s", diff)

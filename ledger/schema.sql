@@ -58,7 +58,7 @@ create table ledger_events (
   constraint ledger_events_metadata_check
        check (jsonb_typeof(metadata) = 'object' and pg_column_size(metadata || '{}') <= 1048576)
 );
-comment on column ledger_events.txid is 'order of commits, together with position: a reader of all events stays below the oldest transaction in progress';
+comment on column ledger_events.txid is 'id of the transaction: all events are read in the order of txid and position, and only below the oldest transaction in progress';
 comment on column ledger_events.event_id is 'UUIDv5 of stream, cause, type and ordinal, as version 8 for a request: the same decision made twice has the same id';
 comment on column ledger_events.stream_id is 'the charge';
 comment on column ledger_events.previous_version is 'the version that must exist; null for the first event';
@@ -111,9 +111,9 @@ create unique index ledger_events_one_dispute
     on ledger_events ((data ->> 'dispute_id') collate "C", split_part(type, '.v', 1) collate "C")
  where type like 'charge.dispute%';
 
--- The provider's events name the payment intent, and may arrive before its capture is
--- recorded.
-create index ledger_events_by_payment_intent
+-- A payment intent is one charge's. The provider's events name it, and may arrive before its
+-- capture is recorded.
+create unique index ledger_events_by_payment_intent
     on ledger_events ((data ->> 'payment_intent') collate "C")
  where type like 'payment.started.v%';
 

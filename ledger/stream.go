@@ -14,14 +14,15 @@
 //   - The postings of an event are committed with the event, or not at all.
 //   - A decision on an older state of a stream is refused, together with everything else
 //     in its batch.
-//   - Of the charges with OneChargePerOrder an order has at most one that has not failed.
+//   - Among its charges with OneChargePerOrder, an order has at most one that has not failed.
 //   - The Projector folds each event once into the list of charges and the balances. A charge
 //     that it cannot read is set aside and holds up no other.
 //   - Rebuild makes both anew from the events, byte for byte.
 //
 // # Limits
 //
-// Events have no order between streams: position is the order of inserts, not of commits.
+// Events have no order between streams: position is the order of inserts, and readers follow
+// the order of transaction ids. Neither is the order of commits.
 // The list of charges follows the events by a moment. Streams and balances do not.
 //
 // Tables: ledger_events, ledger_postings, held_orders, projections, charge_list,
@@ -57,11 +58,11 @@ var ErrNotFound = errors.New("no such charge")
 type Stream struct {
 	ID     string
 	Charge domain.Charge
-	Events []Recorded
+	Events []StoredEvent
 }
 
-// Recorded is an event as it is stored.
-type Recorded struct {
+// StoredEvent is an event as it is stored.
+type StoredEvent struct {
 	ID         uuid.UUID `db:"event_id"`
 	Version    int
 	Type       string
@@ -75,19 +76,15 @@ type Recorded struct {
 func New(id string) Stream { return Stream{ID: id, Charge: domain.Charge{ID: id}} }
 
 // At returns the event at a version, which must be one of the stream's.
-func (s Stream) At(version int) Recorded { return s.Events[version-1] }
+func (s Stream) At(version int) StoredEvent { return s.Events[version-1] }
 
 // Head returns the newest event.
-func (s Stream) Head() Recorded { return s.Events[len(s.Events)-1] }
+func (s Stream) Head() StoredEvent { return s.Events[len(s.Events)-1] }
 
 // CheckRequests returns domain.ErrIllegal for a stream with a request that the charge did not
-// admit.
+// allow.
 func (s Stream) CheckRequests() error {
-	events := make([]domain.Event, len(s.Events))
-	for i, e := range s.Events {
-		events[i] = e.Event
-	}
-	if err := domain.CheckRequests(events); err != nil {
+	if err := domain.CheckRequests(eventsOf(s.Events)); err != nil {
 		return fmt.Errorf("stream %s: %w", s.ID, err)
 	}
 	return nil
@@ -99,15 +96,19 @@ func (s Stream) Until(version int) Stream { return folded(s.ID, s.Events[:versio
 // View returns the charge as merchants see it.
 func (s Stream) View() domain.View { return s.Charge.View(s.Events[0].OccurredAt) }
 
-func folded(id string, recorded []Recorded) Stream {
+func folded(id string, recorded []StoredEvent) Stream {
 	s := New(id)
 	s.Events = recorded
+	s.Charge = domain.Fold(s.Charge, eventsOf(recorded)...)
+	return s
+}
+
+func eventsOf(recorded []StoredEvent) []domain.Event {
 	events := make([]domain.Event, len(recorded))
 	for i, e := range recorded {
 		events[i] = e.Event
 	}
-	s.Charge = domain.Fold(s.Charge, events...)
-	return s
+	return events
 }
 
 // Load reads and folds a stream. ErrNotFound if it has no event.
@@ -119,26 +120,19 @@ func Load(ctx context.Context, q postgres.Querier, id string) (Stream, error) {
 	return decode(id, stored[0])
 }
 
-// Loader loads streams. Calls that come at the same moment share a statement, see
-// postgres.Reads.
-type Loader struct {
-	reads *postgres.Reads[string, []Recorded]
-}
-
-// NewLoader makes a Loader that has at most so many statements in flight.
-func NewLoader(q postgres.Querier, most int) *Loader {
-	return &Loader{postgres.NewReads(most, func(ctx context.Context, ids []string) ([][]Recorded, error) {
+// NewLoader returns a function that loads streams as Load does. Calls that come at the same moment
+// share a statement, see postgres.Reads; so many are in flight at most.
+func NewLoader(q postgres.Querier, most int) func(ctx context.Context, id string) (Stream, error) {
+	reads := postgres.NewReads(most, func(ctx context.Context, ids []string) ([][]StoredEvent, error) {
 		return readStreams(ctx, q, ids)
-	})}
-}
-
-// Load reads and folds a stream, as the function Load does.
-func (l *Loader) Load(ctx context.Context, id string) (Stream, error) {
-	stored, err := l.reads.Ask(ctx, id)
-	if err != nil {
-		return Stream{}, fmt.Errorf("load stream %s: %w", id, err)
+	})
+	return func(ctx context.Context, id string) (Stream, error) {
+		stored, err := reads.Lookup(ctx, id)
+		if err != nil {
+			return Stream{}, fmt.Errorf("load stream %s: %w", id, err)
+		}
+		return decode(id, stored)
 	}
-	return decode(id, stored)
 }
 
 // selectVersions counts, since a stream has no gap.
@@ -197,7 +191,7 @@ const selectStreams = selectStored + `
 // storedEvent is a row of selectStored.
 type storedEvent struct {
 	StreamID string
-	Recorded
+	StoredEvent
 }
 
 // maxBytes is what a program reads of streams at once. A charge with domain.MaxRefunds of the
@@ -207,12 +201,12 @@ const maxBytes = 16 << 20
 var errLong = fmt.Errorf("the events have more than %d bytes", maxBytes)
 
 // readStreams reads all events of each stream.
-func readStreams(ctx context.Context, q postgres.Querier, ids []string) ([][]Recorded, error) {
+func readStreams(ctx context.Context, q postgres.Querier, ids []string) ([][]StoredEvent, error) {
 	found, err := collectStreams(q.Query(ctx, selectStreams, ids))
 	if err != nil {
 		return nil, err
 	}
-	streams := make([][]Recorded, len(ids))
+	streams := make([][]StoredEvent, len(ids))
 	for i, id := range ids {
 		streams[i] = found[id]
 	}
@@ -220,11 +214,11 @@ func readStreams(ctx context.Context, q postgres.Querier, ids []string) ([][]Rec
 }
 
 // collectStreams reads rows of selectStored, by stream: errLong if they are too many to hold.
-func collectStreams(rows pgx.Rows, _ error) (map[string][]Recorded, error) {
-	streams, size := map[string][]Recorded{}, 0
+func collectStreams(rows pgx.Rows, _ error) (map[string][]StoredEvent, error) {
+	streams, size := map[string][]StoredEvent{}, 0
 	_, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (struct{}, error) {
 		e, err := pgx.RowToStructByName[storedEvent](row)
-		streams[e.StreamID] = append(streams[e.StreamID], e.Recorded)
+		streams[e.StreamID] = append(streams[e.StreamID], e.StoredEvent)
 		if size += len(e.Data); err == nil && size > maxBytes {
 			err = errLong
 		}
@@ -234,7 +228,7 @@ func collectStreams(rows pgx.Rows, _ error) (map[string][]Recorded, error) {
 }
 
 // decode makes a stream of its stored events. ErrNotFound if there is none.
-func decode(id string, stored []Recorded) (Stream, error) {
+func decode(id string, stored []StoredEvent) (Stream, error) {
 	if len(stored) == 0 {
 		return Stream{}, fmt.Errorf("load stream %s: %w", id, ErrNotFound)
 	}

@@ -44,7 +44,7 @@ func TestLoad(t *testing.T) {
 		appended(t, db, ledger.New("ch_1"), c, events[0])
 		s := appended(t, db, load(t, db), c, events[1:]...)
 		got := load(t, db)
-		if diff := cmp.Diff(s, got, sameJSON(), cmpopts.IgnoreFields(ledger.Recorded{}, "RecordedAt"), cmpopts.EquateApproxTime(0)); diff != "" {
+		if diff := cmp.Diff(s, got, sameJSON(), cmpopts.IgnoreFields(ledger.StoredEvent{}, "RecordedAt"), cmpopts.EquateApproxTime(0)); diff != "" {
 			t.Errorf("stream (-appended +loaded):\n%s", diff)
 		}
 		for i, e := range got.Events {
@@ -142,18 +142,18 @@ values (gen_random_uuid(), 'ch_new', 1, 'charge.moon_landed.v1', 1, 'acme', '{}'
 	for n := range charges * each {
 		id := fmt.Sprint("ch_", n%charges)
 		all.Go(func() {
-			got, err := loader.Load(t.Context(), id)
+			got, err := loader(t.Context(), id)
 			if diff := cmp.Diff(want[id], got); err != nil || diff != "" {
 				t.Errorf("%s: %v (-want +got):\n%s", id, err, diff)
 			}
 		})
 		all.Go(func() {
-			if s, err := loader.Load(t.Context(), "ch_none"); !errors.Is(err, ledger.ErrNotFound) {
+			if s, err := loader(t.Context(), "ch_none"); !errors.Is(err, ledger.ErrNotFound) {
 				t.Errorf("a stream without events: %+v, %v", s, err)
 			}
 		})
 		all.Go(func() {
-			if _, err := loader.Load(t.Context(), "ch_new"); !errors.Is(err, domain.ErrUnknownType) {
+			if _, err := loader(t.Context(), "ch_new"); !errors.Is(err, domain.ErrUnknownType) {
 				t.Errorf("an event of a newer program: %v", err)
 			}
 		})
@@ -227,7 +227,7 @@ func TestVersions_areReadAsTheirMerchants(t *testing.T) {
 	for of, want := range map[ledger.Owner]int{{"ch_1", "acme"}: 2, {"ch_2", "globex"}: 1, {"ch_1", "globex"}: 0, {"ch_3", "acme"}: 0} {
 		for range 5 { // some share a round trip
 			all.Go(func() {
-				if got, err := versions.Ask(t.Context(), of); got != want || err != nil {
+				if got, err := versions.Lookup(t.Context(), of); got != want || err != nil {
 					t.Errorf("%v has version %d, want %d: %v", of, got, want, err)
 				}
 			})

@@ -17,7 +17,7 @@ func incoming(n int) string {
 // filled is an array of one value n times.
 func filled(value string, n int) string { return fmt.Sprintf("array_fill(%s, '{%d}')", value, n) }
 
-// lookups are what requests, steps, polls and sweeps ask, some of it a thousand
+// lookups are what requests, steps, polls and deletions ask, some of it a thousand
 // times a second.
 func lookups() []lookup {
 	streams, versions := make([]string, 250), make([]string, 250)
@@ -36,7 +36,7 @@ func lookups() []lookup {
 		deadByKey   = "inbox_dead_letters_by_key receiver ordering_key"
 		keyOnce     = "idempotency_keys_once scope operation key"
 		outboxRange = "outbox_pkey topic transaction_id"
-		setAside    = "inbox_set_aside status id"
+		deadLetters = "inbox_dead_or_discarded status id"
 		ownNumbers  = "pg_attribute_relid_attnum_index attrelid attnum"
 	)
 	return []lookup{
@@ -128,16 +128,16 @@ func lookups() []lookup {
 			ways: "inbox_due receiver due_at, inbox_one_running_per_key receiver ordering_key, " + openByKey + " id, " + deadByKey + " id, " + byNumber,
 		},
 		{
-			in: "inbox", words: "with suspects", args: "'r', 10, 'h', '30 s', '{}', 1, 10, 32",
-			ways: "inbox_suspects receiver, " + byNumber,
+			in: "inbox", words: "with suspected", args: "'r', 10, 'h', '30 s', '{}', 1, 10, 32",
+			ways: "inbox_suspected_poison receiver, " + byNumber,
 		},
 		{
-			in: "inbox", words: "p.passed", args: "'r', 10, 'h', '30 s', '{a,b}', '{0,7}', '{3,4}', false",
+			in: "inbox", words: "p.skipped", args: "'r', 10, 'h', '30 s', '{a,b}', '{0,7}', '{3,4}', false",
 			ways: "inbox_held_back receiver partition_key id, inbox_one_running_per_key receiver ordering_key, " + openByKey + " id, " + deadByKey + " id, " + byNumber,
 		},
 		{
-			in: "inbox", words: "select now(),", args: "'r', '-infinity', '1 h', true",
-			ways: "inbox_due receiver due_at, inbox_suspects receiver, inbox_held_back receiver, inbox_held_back receiver partition_key",
+			in: "inbox", words: "select now(),", args: "'r', '-infinity', true",
+			ways: "inbox_due receiver due_at, inbox_held_back receiver, inbox_held_back receiver partition_key",
 		},
 		{in: "inbox", words: "from free", args: "'{1,2,3}', '{1,1,1}', '30 s'", ways: byNumber},
 		{in: "inbox", words: "(values ($1::bigint", args: "7, 1, 'm'", ways: byNumber},
@@ -151,10 +151,10 @@ func lookups() []lookup {
 			ways: "inbox_finished finished_at received_in, outbox_pkey, outbox_pkey topic, " + ownNumbers,
 		},
 		{in: "inbox", words: "inbox_quarantine", args: "'1 hour', 500", ways: "inbox_quarantine_received received_at"},
-		{in: "inbox", words: "i.status <= $1", args: "'dead', 7, 100", ways: "inbox_set_aside status, " + openByKey},
+		{in: "inbox", words: "i.status <= $1", args: "'dead', 7, 100", ways: "inbox_dead_or_discarded status, " + openByKey},
 		{in: "inbox", words: "i.payload", args: "7", ways: byNumber + ", " + openByKey},
-		{in: "inbox", words: "waits         = 0", args: "7, 'x'", ways: setAside + ", " + byNumber},
-		{in: "inbox", words: "set status      = 'discarded'", args: "7, 'x'", ways: setAside + ", " + byNumber},
+		{in: "inbox", words: "waits         = 0", args: "7, 'x'", ways: deadLetters + ", " + byNumber},
+		{in: "inbox", words: "set status      = 'discarded'", args: "7, 'x'", ways: deadLetters + ", " + byNumber},
 
 		{in: "fulfillment", words: "reserved  = reserved", args: "'m7', 'sku', 1, -1, 0", ways: "stock_pkey merchant_id sku"},
 		{in: "fulfillment", words: "update reservations", args: "'ch_7', 'sold'", ways: "reservations_once charge_id"},

@@ -26,23 +26,29 @@ type Kind uint32
 const KindMessages Kind = 1
 
 const (
-	ringEvery      = 10 * time.Millisecond  // at most; rings between two notifications go with the second
-	checkEvery     = 5 * time.Second        // a process that listens notifies itself, and reconnects if it hears nothing for twice as long
-	connectTimeout = 5 * time.Second        // of a connection or a notification
-	retryPause     = 250 * time.Millisecond // after a failure
+	ringEvery        = 10 * time.Millisecond  // at most; rings between two notifications go with the second
+	checkEvery       = 5 * time.Second        // a process that listens rings if it received nothing from the leader, and reconnects if it receives nothing for three times as long
+	connectTimeout   = 5 * time.Second        // of a connection or a notification
+	retryPause       = 250 * time.Millisecond // after a failure
+	leaderRingsEvery = time.Second            // of the leader
 )
 
 // Doorbell wakes subscribers when messages were committed, so that they need not poll fast. Each
 // process has one and rings it after its commits. The rings go to other processes by NOTIFY,
-// in a transaction of its own: commits with a NOTIFY inside would pass one at a time. A ring is
-// a hint: one that is lost costs a subscriber a poll of a second.
+// in a transaction of its own: commits with a NOTIFY inside would pass one at a time.
+//
+// A ring is a hint, and is lost when its process dies. So one of the processes that listen is the
+// leader: all its bells ring once a second. It holds an advisory lock, which another process
+// takes within ten seconds of its end.
 type Doorbell struct {
 	o    DoorbellOptions
 	self string // in the rings of this process
 
-	kinds     atomic.Uint32 // of the next notification
-	due       chan struct{} // a notification is due
-	listening atomic.Bool
+	kinds      atomic.Uint32 // of the next notification
+	due        chan struct{} // a notification is due
+	listening  atomic.Bool
+	leading    atomic.Bool // this process is the leader
+	leaderRang atomic.Bool // a ring of another process, the leader, was received
 
 	mu    sync.Mutex
 	bells map[chan struct{}]Kind
@@ -50,10 +56,11 @@ type Doorbell struct {
 
 // DoorbellOptions are of a doorbell. The zero value is for a process that rings and listens.
 type DoorbellOptions struct {
-	Log      *slog.Logger // of connections that are lost; slog.Default() where nil
-	Channel  string       // of NOTIFY, the same in all processes; "outbox" unless set
-	Local    Kind         // kinds whose rings stay in this process
-	RingOnly bool         // it hears no other process
+	Log         *slog.Logger // of connections that are lost; slog.Default() where nil
+	Channel     string       // of NOTIFY, the same in all processes; "outbox" unless set
+	Local       Kind         // kinds whose rings stay in this process
+	RingOnly    bool         // it receives from no other process
+	NeverLeader bool         // it never becomes the leader, since its bells wake no subscriber
 }
 
 // NewDoorbell makes a doorbell. Run does its work.
@@ -71,7 +78,7 @@ func (d *Doorbell) Bell(kinds Kind) <-chan struct{} {
 	return bell
 }
 
-// Listening reports whether the rings of other processes are heard.
+// Listening reports whether the rings of other processes are received.
 func (d *Doorbell) Listening() bool { return d.listening.Load() }
 
 // Ring wakes what waits in this process and, soon, in the others. It does not block. For
@@ -112,34 +119,48 @@ func (d *Doorbell) Run(ctx context.Context, pool *pgxpool.Pool) {
 	defer both.Wait()
 	if !d.o.RingOnly {
 		both.Go(func() { d.listenAlways(ctx, pool) })
+		both.Go(func() { d.ringAsLeader(ctx) })
 	}
 	d.notifyAlways(ctx, pool)
 }
 
-// notify rings. A ring need not be durable. The setting ends with the statement's transaction.
+// ringAsLeader rings while the process is the leader.
+func (d *Doorbell) ringAsLeader(ctx context.Context) {
+	for loop.Pause(ctx, leaderRingsEvery, nil) {
+		if d.leading.Load() {
+			d.wake(^Kind(0))
+		}
+	}
+}
+
+// notify rings, and reports whether the session became the leader's. A ring need not be durable.
+// The setting ends with the statement's transaction, the lock with the session.
 const notify = `
 select pg_notify($1, $2),
-       set_config('synchronous_commit', 'off', true)`
+       set_config('synchronous_commit', 'off', true),
+       $3 and pg_try_advisory_lock(hashtextextended('leader of ' || $1, 0))`
 
 // notifyAlways notifies the other processes: at once after a silence, else once in
-// ringEvery. A process that listens hears itself, so it rings in a silence too.
+// ringEvery. A process that listens hears itself, so it rings in a silence too, unless it has
+// received a ring of the leader.
 func (d *Doorbell) notifyAlways(ctx context.Context, pool *pgxpool.Pool) {
 	var conn *pgx.Conn
 	defer func() { hangUp(ctx, conn) }()
 	for ctx.Err() == nil {
 		loop.Pause(ctx, checkEvery, d.due)
 		kinds := Kind(d.kinds.Swap(0))
-		if kinds == 0 && d.o.RingOnly {
+		if kinds == 0 && (d.o.RingOnly || d.leaderRang.Swap(false)) {
 			continue
 		}
 		d.wake(kinds & KindMessages)
 		within, cancel := context.WithTimeout(ctx, connectTimeout)
 		var err error
 		if conn == nil || conn.IsClosed() {
+			d.leading.Store(false)
 			conn, err = session(within, pool)
 		}
 		if err == nil {
-			_, err = conn.Exec(within, notify, d.o.Channel, d.self+" "+strconv.FormatUint(uint64(kinds), 10))
+			err = d.sendRing(within, conn, kinds)
 		}
 		cancel()
 		pause := ringEvery
@@ -151,28 +172,47 @@ func (d *Doorbell) notifyAlways(ctx context.Context, pool *pgxpool.Pool) {
 	}
 }
 
-// listenAlways counts as listening when it has heard a ring of this process's other
+// fromLeader ends the rings of the leader.
+const fromLeader = " leader"
+
+// sendRing notifies, and makes this process the leader if no process is.
+func (d *Doorbell) sendRing(ctx context.Context, conn *pgx.Conn, kinds Kind) error {
+	ring, leading := d.self+" "+strconv.FormatUint(uint64(kinds), 10), d.leading.Load()
+	if leading {
+		ring += fromLeader
+	}
+	var taken bool
+	err := conn.QueryRow(ctx, notify, d.o.Channel, ring, !leading && !d.o.RingOnly && !d.o.NeverLeader).Scan(nil, nil, &taken)
+	d.leading.Store(leading || taken)
+	return err
+}
+
+// listenAlways counts as listening when it has received a ring, be it of this process's other
 // connection: a pooler that shares sessions accepts LISTEN and delivers nothing.
 func (d *Doorbell) listenAlways(ctx context.Context, pool *pgxpool.Pool) {
 	var conn *pgx.Conn
-	loop.Run(ctx, d.o.Log, "the doorbell is not heard, the database is polled until it is", func(ctx context.Context) (_ time.Duration, err error) {
+	loop.Run(ctx, d.o.Log, "LISTEN receives nothing, the database is polled until it does", func(ctx context.Context) (_ time.Duration, err error) {
 		if conn == nil {
 			if conn, err = d.listen(ctx, pool); err != nil {
 				return 0, err
 			}
 		}
-		within, cancel := context.WithTimeout(ctx, 2*checkEvery)
+		within, cancel := context.WithTimeout(ctx, 3*checkEvery)
 		defer cancel()
 		n, err := conn.WaitForNotification(within)
 		if d.listening.Swap(err == nil) != (err == nil) {
-			d.wake(^Kind(0)) // for what was rung before, or will not be heard
+			d.wake(^Kind(0)) // for what was rung before, or will not be received
 		}
 		if err != nil {
 			hangUp(ctx, conn)
 			conn = nil
 			return 0, err
 		}
-		from, kinds, _ := strings.Cut(n.Payload, " ")
+		ring, leader := strings.CutSuffix(n.Payload, fromLeader)
+		from, kinds, _ := strings.Cut(ring, " ")
+		if leader && from != d.self {
+			d.leaderRang.Store(true)
+		}
 		if what, err := strconv.ParseUint(kinds, 10, 32); err == nil && from != d.self {
 			d.wake(Kind(what))
 		}

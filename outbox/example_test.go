@@ -99,14 +99,14 @@ func ExampleForward() {
 }
 
 // Messages that every group has received are deleted once they are old enough.
-func ExampleSweep() {
+func ExampleDeleteExpired() {
 	ctx := context.Background()
 	pool, end := openPool() // a *pgxpool.Pool
 	defer end()
 
 	db := groupcommit.New(pool, groupcommit.Options{})
 	for range 3 { // a program repeats it every minute
-		n, err := outbox.Sweep(ctx, db, 24*time.Hour, 500)
+		n, err := outbox.DeleteExpired(ctx, db, 24*time.Hour, 500)
 		if err != nil || n < 250 {
 			fmt.Println(n, err)
 			break

@@ -108,29 +108,17 @@ func TestForward(t *testing.T) {
 		publish(t, db, numbered(mostMessages+1)...)
 		var mu sync.Mutex
 		var metadata message.Metadata
-		var pages []int
 		to := &broker{before: func(m *message.Message) error {
 			mu.Lock()
 			defer mu.Unlock()
 			metadata = m.Metadata
 			return m.Context().Err()
 		}}
-		forward(t, db.Pool(), to, outbox.Options{OnPage: func(messages int, acknowledged bool) {
-			mu.Lock()
-			defer mu.Unlock()
-			if acknowledged {
-				pages = append(pages, messages)
-			}
-		}})
+		forward(t, db.Pool(), to, outbox.Options{})
 		if copies := to.await(t, mostMessages+1); copies != mostMessages+1 {
 			t.Errorf("%d copies", copies)
 		}
 		awaitForwarded(t, db)
-		await.True(t, "pages of 500 and 1 are reported", func() bool {
-			mu.Lock()
-			defer mu.Unlock()
-			return slices.Equal(pages, []int{mostMessages, 1})
-		})
 		mu.Lock()
 		defer mu.Unlock()
 		testrun.Same(t, "metadata", message.Metadata{"type": "letter", "ordering_key": "k"}, metadata)

@@ -23,9 +23,9 @@ func TestOffset_whenLostThePageIsRedelivered(t *testing.T) {
 	r.wantNext(t, "m4")
 }
 
-// Sweep deletes what lies below an offset. Its own commit is waited for, and flushes what
+// DeleteExpired deletes what lies below an offset. Its own commit is waited for, and flushes what
 // was written before it, so no crash loses the offset and keeps the deletion.
-func TestSweep_deletesNothingAboveADurableOffset(t *testing.T) {
+func TestDeleteExpired_deletesNothingAboveADurableOffset(t *testing.T) {
 	t.Parallel()
 	db, err := postgres.Open(t.Context(), testdb.URL(t), postgres.Options{
 		AllowUnsafeDurability: true, Settings: map[string]string{"synchronous_commit": "on"}, // the servers of tests have it off
@@ -43,8 +43,8 @@ func TestSweep_deletesNothingAboveADurableOffset(t *testing.T) {
 	run(t, offset, `update outbox_offsets set "offset" = "offset"`)
 	must(t, offset.Commit(t.Context()))
 	must(t, db.QueryRow(t.Context(), `select pg_current_wal_insert_lsn()::text`).Scan(&moved))
-	if swept, err := outbox.Sweep(t.Context(), db, time.Hour, 10); err != nil || swept != 3 {
-		t.Fatalf("%d swept: %v", swept, err)
+	if deleted, err := outbox.DeleteExpired(t.Context(), db, time.Hour, 10); err != nil || deleted != 3 {
+		t.Fatalf("%d deleted: %v", deleted, err)
 	}
 	durable := testdb.One[bool](t, db, `select pg_current_wal_flush_lsn() >= $1::text::pg_lsn`, moved)
 	if !durable {

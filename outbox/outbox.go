@@ -20,7 +20,7 @@
 //	messages have one order, that of transaction ids    primary key outbox_pkey
 //	none is passed over, however late it is committed   pg_snapshot_xmin: no page reaches the oldest transaction in flight
 //	each group receives each message at least once      primary key outbox_offsets_pkey; the offset moves only from where a page was read
-//	none is deleted that a group has not received       Sweep compares with outbox_offsets
+//	none is deleted that a group has not received       DeleteExpired compares with outbox_offsets
 //	transaction ids of another server mislead no reader view numbering: after a dump is restored, nothing is read
 //
 // # Failures
@@ -28,7 +28,7 @@
 //   - A process dies, or a connection is cut, before the offset has moved: the page is
 //     redelivered.
 //   - A connection is cut in COMMIT: the transaction and its messages exist or do not. Repeat
-//     it under the same key, as packages idempotency and groupcommit do.
+//     it under the same key, as package idempotency does; groupcommit leaves that to its caller.
 //   - A receiver or broker refuses a message: it holds up those behind it, in its group alone.
 //     There are no dead letters: an inbox has them, and a Publisher may store what it cannot send.
 //   - A transaction stays open, in any database of the server: no younger message is read, of
@@ -44,8 +44,8 @@
 //
 // # Expiry
 //
-// Call Sweep every minute or so. It deletes what all groups have received. A group that reads no
-// more holds up its topic until its row in outbox_offsets is deleted.
+// Call DeleteExpired every minute or so. It deletes what all groups have received. A group that
+// reads no more holds up its topic until its row in outbox_offsets is deleted.
 //
 // Tables: outbox, outbox_offsets, numbering_mark.
 package outbox
@@ -157,9 +157,9 @@ func Send(ctx context.Context, tx pgx.Tx, messages ...Message) error {
 	return nil
 }
 
-// Appended reports whether a batch holds a message: once it is committed, subscribers have
+// HasMessages reports whether a batch holds a message: once it is committed, subscribers have
 // something to read.
-func Appended(b *pgx.Batch) bool {
+func HasMessages(b *pgx.Batch) bool {
 	return slices.ContainsFunc(b.QueuedQueries, func(q *pgx.QueuedQuery) bool { return q.SQL == insertMessage })
 }
 

@@ -8,6 +8,7 @@ import (
 
 	wsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
 )
 
 // The bounds of a page.
@@ -43,18 +44,37 @@ func Messages(page *message.Message) ([]*message.Message, error) {
 	return messages, nil
 }
 
+// timeline is that of the server, which a promotion changes.
+const timeline = `left(pg_walfile_name(pg_current_wal_insert_lsn()), 8)`
+
+// requireTimeline fails on another timeline: the cast does, and its error names both.
+const requireTimeline = `
+select case when ` + timeline + ` <> $1::text
+            then ('the page was read on timeline ' || $1::text || ', this is ' || ` + timeline + `)::int
+       end`
+
+const timelineOfPage = "timeline" // in the metadata of a page
+
+// SameTimeline queues a statement that fails where the server is not on the timeline on which
+// a page was read. The statements behind it in the batch then have no effect. A subscriber
+// reads a page in one session, and its receiver stores the page in another one, which may be of
+// the server that a failover has promoted. That server may lack the messages' transactions.
+func SameTimeline(b *pgx.Batch, page *message.Message) {
+	b.Queue(requireTimeline, page.Metadata.Get(timelineOfPage))
+}
+
 // selectPage reads the next page of a group. The row comparison is one range of the primary
 // key, whatever the backlog. The exists guard keeps an idle poll read-only, without a row lock
 // or transaction id. Its offset keeps it a probe: a plan of when the outbox was empty would
-// join, and read all that is not swept yet. The order is that of the columns: as text, 100
+// join, and read all that is not deleted yet. The order is that of the columns: as text, 100
 // would come before 98, and the messages between them would be lost. Where transaction ids are
 // another server's, no page is read.
 //
 // A page is one row, as Watermill reads one message from each: its messages in JSON, its
 // position, that of the group before it, their number, whether there may be more, whether
 // messages are committed that cannot be read yet, because an older transaction is in flight,
-// and whether the group's position is known. A page ends before the message that would make it
-// longer than $4 bytes; a message that is longer is a page of its own.
+// whether the group's position is known, and the timeline. A page ends before the message that
+// would make it longer than $4 bytes; a message that is longer is a page of its own.
 const selectPage = `
 with position as materialized (
   select o.transaction_id,
@@ -109,7 +129,8 @@ select json_agg(json_build_object('id', message_id, 'metadata', metadata, 'paylo
                  (select o."offset" from outbox_offsets o where o.topic = $1 and o.consumer_group = $2))
          offset 0),
        (select own from numbering)
-   and exists (select from outbox_offsets o where o.topic = $1 and o.consumer_group = $2)
+   and exists (select from outbox_offsets o where o.topic = $1 and o.consumer_group = $2),
+       ` + timeline + `
   from measured`
 
 // SelectQuery implements Watermill's SchemaAdapter.
@@ -119,8 +140,8 @@ func (r *reader) SelectQuery(topic, group string, _ wsql.OffsetsAdapter) wsql.Qu
 
 // Keys of ExtraData.
 const (
-	transactionID = "transaction_id"
-	readFrom      = "position" // of the group when the page was read
+	transactionID    = "transaction_id"
+	previousPosition = "position" // of the group when the page was read
 )
 
 var errNoPosition = errors.New("the group has no row in outbox_offsets, or the tables were restored from a dump, see numbering_mark in Schema")
@@ -129,10 +150,10 @@ var errNoPosition = errors.New("the group has no row in outbox_offsets, or the t
 func (r *reader) UnmarshalMessage(from wsql.Scanner) (wsql.Row, error) {
 	var row wsql.Row
 	var page []byte
-	var xid, id, position sql.NullString
+	var xid, id, position, timeline sql.NullString
 	var offset sql.NullInt64
 	var known bool
-	if err := from.Scan(&page, &xid, &offset, &id, &position, &r.read, &r.more, &r.held, &known); err != nil {
+	if err := from.Scan(&page, &xid, &offset, &id, &position, &r.read, &r.more, &r.blockedByTransaction, &known, &timeline); err != nil {
 		return wsql.Row{}, fmt.Errorf("scan a page of the outbox: %w", err)
 	}
 	if !known {
@@ -142,7 +163,8 @@ func (r *reader) UnmarshalMessage(from wsql.Scanner) (wsql.Row, error) {
 		return wsql.Row{}, sql.ErrNoRows
 	}
 	row.Offset, row.UUID, row.Payload = offset.Int64, []byte(id.String), page
-	row.ExtraData = map[string]any{transactionID: xid.String, readFrom: position.String}
+	row.ExtraData = map[string]any{transactionID: xid.String, previousPosition: position.String}
 	row.Msg = message.NewMessage(id.String, page)
+	row.Msg.Metadata.Set(timelineOfPage, timeline.String)
 	return row, nil
 }

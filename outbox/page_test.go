@@ -10,6 +10,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
@@ -25,7 +26,7 @@ func TestPages(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 
-	t.Run("what many commits have sent comes together, each message with what is its own", func(t *testing.T) {
+	t.Run("messages of several commits come in one page, each with its own metadata", func(t *testing.T) {
 		db := fresh(t)
 		want := map[string]message.Metadata{}
 		for i := range 3 {
@@ -51,7 +52,7 @@ func TestPages(t *testing.T) {
 		}
 	})
 
-	t.Run("a page holds so many messages and no more", func(t *testing.T) {
+	t.Run("a page has at most 500 messages", func(t *testing.T) {
 		db := fresh(t)
 		publish(t, db, numbered(mostMessages+1)...)
 		settled(t, db)
@@ -65,7 +66,7 @@ func TestPages(t *testing.T) {
 		}
 	})
 
-	t.Run("and so many bytes, or one message", func(t *testing.T) {
+	t.Run("a page has at most 1 MiB, or one message", func(t *testing.T) {
 		db := fresh(t)
 		const metadata = 40 // bytes of it, about
 		for i, length := range []int{1, mostBytes / 2, mostBytes/2 - 4*metadata, 2 * mostBytes, mostBytes, 1, 1, mostBytes - metadata, 1} {
@@ -144,6 +145,30 @@ select $1, n::text, '', jsonb_build_object('k', repeat('x', 400000)) from genera
 			r.wantNext(t, page...)
 		}
 	})
+}
+
+// A failover may come between the read of a page and the commit of its receiver.
+func TestSameTimeline_refusesAPageOfAnotherServer(t *testing.T) {
+	t.Parallel()
+	db := testdb.Open(t)
+	publish(t, db, "m1")
+	page := read(t, db, "g").nextPage(t)
+	store := func() error {
+		b := &pgx.Batch{}
+		outbox.SameTimeline(b, page)
+		b.Queue(`insert into merchants (merchant_id) values ('stored')`)
+		return db.Commit(t.Context(), b)
+	}
+	own := page.Metadata["timeline"]
+	page.Metadata["timeline"] = "0000000F"
+	if err := store(); err == nil || !strings.Contains(err.Error(), "the page was read on timeline 0000000F, this is "+own) {
+		t.Errorf("stored with %v", err)
+	}
+	if testdb.One[bool](t, db, `select exists (select from merchants where merchant_id = 'stored')`) {
+		t.Error("what stands behind it has an effect")
+	}
+	page.Metadata["timeline"] = own
+	must(t, store())
 }
 
 func TestMessages_refusesWhatIsNoPage(t *testing.T) {

@@ -1,5 +1,7 @@
 -- Promise: a message is stored by the commit that causes it. It exists exactly if
--- that commit does, and every consumer group reads all messages in commit order.
+-- that commit does, and every consumer group reads all messages, in the order of their
+-- transaction ids. A reader stays below the oldest open transaction, so it skips none that
+-- commits late.
 --
 -- This file needs no other table and can be applied by itself.
 

@@ -22,20 +22,20 @@ import (
 
 // Timing of a subscriber. A poll that finds nothing reads one index entry and writes nothing.
 const (
-	slowPoll      = time.Second            // while the bell is heard
-	fastPoll      = 50 * time.Millisecond  // while it is not
-	firstLook     = time.Millisecond       // after a message was committed that cannot be read yet
-	longestLook   = 100 * time.Millisecond // the same, after several looks
-	forEach       = 4 * time.Millisecond   // between two pages, for each message of the first but one
-	longestPause  = 20 * time.Millisecond  // between two pages
-	retryInterval = 100 * time.Millisecond
-	ackDeadline   = 30 * time.Second
+	slowPoll        = 10 * time.Second       // while the bell receives
+	fastPoll        = 50 * time.Millisecond  // while it does not
+	minRetryRead    = time.Millisecond       // after a message was committed that cannot be read yet
+	maxRetryRead    = 100 * time.Millisecond // the same, after several reads
+	pausePerMessage = 4 * time.Millisecond   // between two pages, for each message of the first but one
+	longestPause    = 20 * time.Millisecond  // between two pages
+	retryInterval   = 100 * time.Millisecond
+	ackDeadline     = 30 * time.Second
 )
 
 // Options of a subscriber or forwarder. The zero value reads every 50 ms.
 type Options struct {
 	// Bell receives when messages were committed, see Doorbell.Bell. The outbox is read when it
-	// does, and once a second.
+	// does, and every ten seconds.
 	Bell <-chan struct{}
 	// Listening reports whether Bell rings for the commits of all processes, see
 	// Doorbell.Listening. While it does not, the outbox is read every 50 ms.
@@ -43,9 +43,6 @@ type Options struct {
 	// Capacity waits until messages can be taken, and returns how many; 0 when ctx
 	// has ended. 500 where it is nil, which is also the most that a page holds.
 	Capacity func(ctx context.Context) int
-	// OnPage, where set, is called after each page: with the number of its messages, and
-	// whether they were acknowledged. A read that failed is a page of 0.
-	OnPage func(messages int, acknowledged bool)
 	// Log receives the first failure of several, one line a minute while they go on, and
 	// one when they have ended. slog.Default() where nil.
 	Log *slog.Logger
@@ -60,9 +57,9 @@ type Options struct {
 //
 // The subscriber's transaction is open while the page is handled, and commits the group's
 // offset when it is acknowledged. Meanwhile no reader of any topic sees newer messages, so a
-// receiver stores the page in this database and does nothing else. Where it needs the network,
-// use Forward. A subscriber has a connection of its own, made as the pool makes them: the
-// receiver needs connections of the pool meanwhile.
+// receiver stores the page in this database and does nothing else, in a transaction that begins
+// with SameTimeline. Where it needs the network, use Forward. A subscriber has a connection of
+// its own, made as the pool makes them: the receiver needs connections of the pool meanwhile.
 //
 // Subscribe returns the error of Check if it finds that Schema is not applied. It fails while
 // the database is away; a subscriber that reads retries until it is back.
@@ -153,31 +150,28 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	go func() { //nolint:contextcheck // a message carries its own context
 		defer close(delivered)
 		for page := range read {
-			deliver(page, delivered)
+			s.reader.deliver(page, delivered)
 		}
 	}()
 	return delivered, nil
 }
 
-// deliver hands a page over and waits for its end. Watermill would deliver a refused page
-// again inside its open transaction, which holds back the readers of all topics, until the
-// deadline. In a transaction that is rolled back the offset cannot move, so the
-// acknowledgment fails, and the page is read again.
-func deliver(page *message.Message, to chan<- *message.Message) {
+// deliver sends a page to the receiver and waits until it is acknowledged or refused. Watermill
+// would redeliver a refused page inside its open transaction, which holds back the readers
+// of all topics, until the deadline. So it gets an acknowledgment that moves no offset.
+func (r *reader) deliver(page *message.Message, to chan<- *message.Message) {
 	ctx := page.Context()
-	handed := page.Copy()
-	handed.SetContext(ctx)
+	delivery := page.Copy()
+	delivery.SetContext(ctx)
 	select {
-	case to <- handed:
+	case to <- delivery:
 	case <-ctx.Done():
 		return
 	}
 	select {
-	case <-handed.Acked():
-	case <-handed.Nacked():
-		if tx, ok := wsql.TxFromContext(ctx); ok {
-			_ = tx.Rollback() // it fails only if the transaction has ended already
-		}
+	case <-delivery.Acked():
+	case <-delivery.Nacked():
+		r.refused.Store(true)
 	case <-ctx.Done():
 		return
 	}
@@ -208,18 +202,19 @@ type reader struct {
 	log      *slog.Logger
 	failures failures
 
-	limit, most int           // messages of the next page; of any page, see HandleError
-	read        int           // messages of the last page
-	began, next time.Time     // of the last poll; of the next one, not before
-	more        bool          // there are more that can be read
-	held        bool          // there are more, which cannot be read yet
-	retry       time.Duration // after a failure
-	again       time.Duration // until the next poll for them
+	limit, maxPage       int           // messages of the next page; of any page, see HandleError
+	read                 int           // messages of the last page
+	began, next          time.Time     // of the last poll; of the next one, not before
+	more                 bool          // there are more that can be read
+	refused              atomic.Bool   // the last page was
+	blockedByTransaction bool          // there are more, which cannot be read before an older transaction ends
+	retryReadAfter       time.Duration // until the next poll for them
+	retry                time.Duration // after a failure
 }
 
 func newReader(group string, o Options, retry time.Duration, now func() time.Time) *reader {
 	r := &reader{
-		Options: o, caller: context.Background(), now: now, retry: retry, limit: pageMessages, most: pageMessages, again: firstLook,
+		Options: o, caller: context.Background(), now: now, retry: retry, limit: pageMessages, maxPage: pageMessages, retryReadAfter: minRetryRead,
 		log: logged(o.Log).With("consumer_group", group), failures: failures{now: now},
 	}
 	if o.Capacity == nil {
@@ -253,45 +248,41 @@ func (*reader) SubscribeIsolationLevel() sql.IsolationLevel { return sql.LevelRe
 // A page costs two transactions, whatever it holds. So the more messages one brought, the
 // longer the next poll waits for more: not at all after a single one.
 func (r *reader) HandleError(log watermill.LoggerAdapter, nothing bool, err error) time.Duration {
-	read, more := r.read, r.more
+	read, more, refused := r.read, r.more, r.refused.Swap(false)
 	r.read, r.more = 0, false
-	if err != nil && !errors.Is(err, sql.ErrTxDone) { // the first was refused, its receiver knows why
+	if err != nil {
 		log.Error("delivery from the outbox failed and is retried", err, nil)
 	}
-	if n := r.failures.ended(err == nil); n > 0 {
+	if n := r.failures.ended(err == nil && !refused); n > 0 {
 		r.log.Info("delivery from the outbox works again", "failures", n)
 	}
-	acknowledged := err == nil && !nothing
-	if r.OnPage != nil && (read > 0 || err != nil) {
-		r.OnPage(read, acknowledged)
-	}
 	switch {
-	case err != nil || read > 0 && !acknowledged:
-		r.most = max(1, read/2)
+	case err != nil || refused || read > 0 && nothing:
+		r.maxPage = max(1, read/2)
 		loop.Pause(r.done, r.retry, nil)
 	case more && read > 0: // else Capacity has returned 0
-		r.most = min(pageMessages, 2*r.most)
+		r.maxPage = min(pageMessages, 2*r.maxPage)
 	default:
 		if read > 0 {
-			r.most, r.again = min(pageMessages, 2*r.most), firstLook
-			r.next = r.began.Add(min(longestPause, forEach*time.Duration(read-1)))
+			r.maxPage, r.retryReadAfter = min(pageMessages, 2*r.maxPage), minRetryRead
+			r.next = r.began.Add(min(longestPause, pausePerMessage*time.Duration(read-1)))
 		}
 		loop.Pause(r.done, r.pause(), r.Bell)
 		loop.Pause(r.done, r.next.Sub(r.now()), nil)
 	}
-	r.limit = min(r.most, r.Capacity(r.done))
+	r.limit = min(r.maxPage, r.Capacity(r.done))
 	r.began = r.now()
 	return 0
 }
 
 // pause is how long to wait for the bell.
 func (r *reader) pause() time.Duration {
-	if r.held {
-		again := r.again
-		r.again = min(2*r.again, longestLook)
-		return again
+	if r.blockedByTransaction {
+		wait := r.retryReadAfter
+		r.retryReadAfter = min(2*wait, maxRetryRead)
+		return wait
 	}
-	r.again = firstLook
+	r.retryReadAfter = minRetryRead
 	if r.Listening() {
 		return slowPoll
 	}
@@ -317,7 +308,7 @@ func (r *reader) BeforeSubscribingQueries(topic, group string) []wsql.Query {
 
 // updateOffset moves the offset of a group. The commit is not flushed: a crash of the server
 // that loses it costs a redelivery. Nothing is deleted above an offset that is not durable:
-// Sweep's commit is flushed, and all before it.
+// DeleteExpired's commit is flushed, and all before it.
 const updateOffset = `
 update outbox_offsets
    set transaction_id = $3::text::xid8,
@@ -327,8 +318,17 @@ update outbox_offsets
    and (transaction_id, "offset")::text = $5
    and set_config('synchronous_commit', 'off', true) = 'off'`
 
-func (*reader) AckMessageQuery(topic string, row wsql.Row, group string) wsql.Query {
-	return wsql.Query{Query: updateOffset, Args: []any{topic, group, row.ExtraData[transactionID], row.Offset, row.ExtraData[readFrom]}}
+// leaveOffset is what a refused page runs in place of updateOffset: its commit is not waited
+// for either.
+const leaveOffset = `
+select set_config('synchronous_commit', 'off', true)`
+
+// AckMessageQuery moves the offset behind a page that was acknowledged.
+func (r *reader) AckMessageQuery(topic string, row wsql.Row, group string) wsql.Query {
+	if r.refused.Load() {
+		return wsql.Query{Query: leaveOffset}
+	}
+	return wsql.Query{Query: updateOffset, Args: []any{topic, group, row.ExtraData[transactionID], row.Offset, row.ExtraData[previousPosition]}}
 }
 
 // NextOffsetQuery is empty: the page's own query reads the offset.

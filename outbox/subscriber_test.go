@@ -18,7 +18,7 @@ import (
 func TestOrder(t *testing.T) {
 	t.Parallel()
 
-	t.Run("messages come in the order of their commits, and within one as they were queued", func(t *testing.T) {
+	t.Run("messages come in the order of their transactions' ids, and within one as they were queued", func(t *testing.T) {
 		db := fresh(t)
 		publish(t, db, "m1")
 		publish(t, db, "m2", "m3", "m4")
@@ -124,7 +124,7 @@ func TestDelivery(t *testing.T) {
 	})
 }
 
-func TestStandby(t *testing.T) {
+func TestSubscriber_waitsWhileAnotherOneOfItsGroupReads(t *testing.T) {
 	t.Parallel()
 
 	t.Run("one subscriber of a group works at a time", func(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 	"os/signal"
 	"strconv"
 	"syscall"
+	"time"
 
 	"github.com/payonce/payonce/client"
 	"github.com/payonce/payonce/client/api"
@@ -58,16 +59,10 @@ func pay(ctx context.Context, stdout io.Writer, url, folder string, arguments []
 		return err
 	}
 	fmt.Fprintln(stdout, charge.Id)
-	wait := "wait=10"
 	for charge.Status == api.ChargeStatusPending {
-		read, err := payonce.API.GetChargeWithResponse(ctx, charge.Id, &api.GetChargeParams{Prefer: &wait})
-		if err != nil {
+		if charge, err = payonce.GetCharge(ctx, charge.Id, 10*time.Second); err != nil {
 			return err
 		}
-		if read.JSON200 == nil {
-			return fmt.Errorf("the charge cannot be read: %s", read.Status())
-		}
-		charge = *read.JSON200
 	}
 	fmt.Fprintln(stdout, charge.Status)
 	return nil

@@ -4,7 +4,6 @@ package main
 import (
 	"context"
 	"log/slog"
-	"net/http"
 	"os"
 	"time"
 
@@ -44,16 +43,12 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	if err != nil {
 		return err
 	}
-	origins, err := s.origins()
-	if err != nil {
-		return err
-	}
 	traces, log, err := program.Traces(ctx, log, environ, application)
 	if err != nil {
 		return err
 	}
 	defer traces.Close(ctx)
-	bell := doorbell.New(log, false)
+	bell := doorbell.New(log, doorbell.Rings)
 	db, err := program.Open(ctx, log, s.DatabaseURL.Reveal(), s.database(traces, doorbell.Committed(bell)))
 	if err != nil {
 		return err
@@ -70,28 +65,11 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	defer ready.Close()
 	replica := &replica{}
 	defer replica.Close()
-	server, err := httpapi.New(httpapi.Config{
-		DB:                db,
-		Replica:           replica.database,
-		Intake:            &intake.Intake{DB: db, Keys: keys},
-		InFlight:          inFlightStatus[s.InFlight],
-		NaturalKeys:       s.IdempotencyKeyMode == "natural",
-		OneChargePerOrder: s.OneChargePerOrder,
-		StripeSecrets:     split(s.StripeWebhookSecret.Reveal()), // two while one replaces the other
-		Limits:            s.limits(),
-		Ready:             ready.Ask,
-		Origins:           origins, DocsHosts: s.docsHosts(),
-		KeepsCardNumbers: s.CardNumberCheck == "off",
-		TrustedProxies:   s.TrustedProxies,
-		Now:              time.Now,
-		Log:              log,
-		Observe:          observe(metrics, traces), //nolint:contextcheck // a request carries its own context
-		Carry:            traces.Carry,
-		Metrics:          s.public(metrics.Handler()),
-	})
-	if err != nil {
-		return err
-	}
+	config := s.config()
+	config.DB, config.Replica, config.Intake = db, replica.database, &intake.Intake{DB: db, Receiver: keys}
+	config.Observe, config.Carry = observe(metrics, traces), traces.Carry //nolint:contextcheck // a request carries its own context
+	config.Ready, config.Log, config.Metrics = ready.Ask, log, s.Beside(metrics.Handler())
+	server := httpapi.New(config)
 	public := server.Server() //nolint:contextcheck // a request carries its own context
 	if err := s.protect(public, log); err != nil {
 		return err
@@ -105,19 +83,25 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 }
 
 func (s settings) database(traces *telemetry.Traces, committed func(*pgx.Batch)) postgres.Options {
-	return postgres.Options{
-		Application: application + " " + program.Instance(), Role: postgres.RoleAPI, MaxConns: s.DatabaseConnections, LockTimeout: lockTimeout,
-		Writes: writes.Order(), Tracer: traces.Statements(), Committed: committed, AllowPlaintext: s.AllowPlaintext,
-		RefusePrivileged: !s.AllowPrivilegedDatabaseUser,
-	}
+	o := s.Pool(application, postgres.RoleAPI)
+	o.LockTimeout, o.Writes, o.Tracer, o.Committed = lockTimeout, writes.Statements(), traces.Statements(), committed
+	return o
 }
 
-// public returns nil where the metrics have an address of their own.
-func (s settings) public(metrics http.Handler) http.Handler {
-	if s.MetricsAddr != "" {
-		return nil
+// config is the part of the configuration that the settings decide alone.
+func (s settings) config() httpapi.Config {
+	return httpapi.Config{
+		InFlight:          inFlightStatus[s.InFlight],
+		NaturalKeys:       s.IdempotencyKeyMode == "natural",
+		OneChargePerOrder: s.OneChargePerOrder,
+		StripeSecrets:     split(s.StripeWebhookSecret.Reveal()), // two while one replaces the other
+		Limits:            s.limits(),
+		Origins:           split(s.CORSOrigins),
+		DocsHosts:         s.docsHosts(),
+		KeepsCardNumbers:  s.CardNumberCheck == "off",
+		TrustedProxies:    s.TrustedProxies,
+		Now:               time.Now,
 	}
-	return metrics
 }
 
 // limits follow from the connections. At a few milliseconds of a connection for each of the
@@ -139,7 +123,7 @@ func receiver(ctx context.Context, log *slog.Logger, s settings, db *postgres.DB
 	r = idempotency.Receiver{
 		Read: intake.BatchedRead(db, few), Retention: s.IdempotencyRetention,
 		Wait: s.wait(), Waiters: make(chan struct{}, few),
-		Reading: func() (read func()) { return m.lookup.Time() }, Committed: func(c idempotency.Commit) { m.commits.Add(1, string(c)) },
+		Reading: func() (read func()) { return m.lookup.Time() }, OnCommit: func(c idempotency.CommitResult) { m.commits.Add(1, string(c)) },
 	}
 	url := s.RedisURL.Reveal()
 	if url == "" {

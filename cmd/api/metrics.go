@@ -30,7 +30,8 @@ type metrics struct {
 func meter(log *slog.Logger, db *postgres.DB) *metrics {
 	r := telemetry.NewRegistry(log, time.Now)
 	r.Pool("main", db.Pool())
-	r.Shared(db.Committer().Shared)
+	r.Timeline(db.Timeline)
+	r.CommitStats(db.Committer().Stats)
 	return &metrics{
 		Registry: r,
 		requests: r.Counter("payonce_http_requests_total",
@@ -42,7 +43,7 @@ func meter(log *slog.Logger, db *postgres.DB) *metrics {
 		keys: r.Counter("payonce_idempotency_requests_total",
 			"Requests with an idempotency key. first: new. replayed: the stored response. reused: the key belongs to a different request. expired: a tombstone. in_use: another request is using the key. unavailable: the database is.", telemetry.LabelOf("result", httpapi.KeyResults())),
 		commits: r.Counter("payonce_idempotency_commits_total",
-			"Commits of requests; a request may need several. made: committed. taken: another request stored the key first. in_flight: another request with the key did not end in time. locked: a lock timed out, or a deadlock. lost: another writer took the stream's version. failed: any other error.", telemetry.LabelOf("result", idempotency.Commits())),
+			"Commits of requests; a request may need several. made: committed. taken: another request stored the key first. in_flight: another request with the key did not end in time. locked: a lock timed out, or a deadlock. lost: another writer took the stream's version. failed: any other error.", telemetry.LabelOf("result", idempotency.CommitResults())),
 		events: r.Receptions("payonce_webhook_events_total",
 			"Events of the provider about our payments. quarantined: a known id with another payload."),
 		ignored: r.Counter("payonce_webhook_events_ignored_total",

@@ -34,7 +34,7 @@ func database(t *testing.T) (*postgres.DB, *local.Server) {
 	server := testdb.Server(t, local.Options{Fsync: true, InMemory: true})
 	db := testdb.Connect(t, testdb.Migrated(t, server, "service"))
 	b := &pgx.Batch{}
-	testdb.Must(t, merchants.Register(b, merchants.Merchant{ID: "acme"}, merchants.Webhook{}))
+	merchants.Register(b, merchants.Merchant{ID: "acme"}, merchants.Webhook{})
 	merchants.AddKey(b, "acme", apiKey)
 	testdb.Must(t, db.Commit(t.Context(), b))
 	return db, server
@@ -196,6 +196,34 @@ func TestRun(t *testing.T) {
 		}
 	})
 
+	t.Run("READ_DATABASE_URL of an older schema changes nothing", func(t *testing.T) {
+		testdb.Must(t, server.CreateDatabase(t.Context(), "old"))
+		p := programtest.Start(t, run, environ(url, "READ_DATABASE_URL", server.URL("old")))
+		await.Row(t, db, `select exists (select from pg_stat_activity where datname = 'old')`)
+		for range 3 {
+			if got := p.Do(t, http.MethodGet, "/v1/balances", "", map[string]string{"Authorization": "Bearer " + apiKey}); got.Status != http.StatusOK {
+				t.Errorf("%v", got)
+			}
+		}
+	})
+
+	t.Run("while no server takes writes it answers 503", func(t *testing.T) {
+		p := programtest.Start(t, run, environ(url))
+		admin, err := pgx.Connect(t.Context(), server.URL("postgres"))
+		testdb.Must(t, err)
+		defer func() { testdb.Must(t, admin.Close(t.Context())) }()
+		readOnly := func(value string, want int) {
+			testdb.Exec(t, admin, `alter database service set default_transaction_read_only = `+value)
+			testdb.Exec(t, admin, `select pg_terminate_backend(pid) from pg_stat_activity where application_name like 'payonce-api%'`)
+			await.True(t, "it answers "+strconv.Itoa(want), func() bool { return send(t, p, "key-read-only").Status == want })
+		}
+		readOnly("on", http.StatusServiceUnavailable)
+		if got := p.Get(t, "/readyz"); got.Status != http.StatusServiceUnavailable || !strings.Contains(got.Body, "read-only") {
+			t.Errorf("it is ready: %v", got)
+		}
+		readOnly("off", http.StatusAccepted)
+	})
+
 	t.Run("DATABASE_CONNECTIONS", func(t *testing.T) {
 		p := programtest.Start(t, run, environ(url, "DATABASE_CONNECTIONS", "7"))
 		if metrics := p.Get(t, "/metrics").Body; !strings.Contains(metrics, "\npayonce_db_connections_max{pool=\"main\"} 7\n") {
@@ -214,18 +242,8 @@ func TestRun(t *testing.T) {
 		}
 	})
 
-	t.Run("CORS_ORIGINS", func(t *testing.T) {
-		p := programtest.Start(t, run, environ(url, "CORS_ORIGINS", "https://shop.example"))
-		for origin, want := range map[string]string{"https://shop.example": "https://shop.example", "https://other.example": ""} {
-			response := p.Do(t, http.MethodGet, "/healthz", "", map[string]string{"Origin": origin})
-			if got := response.Header.Get("Access-Control-Allow-Origin"); got != want {
-				t.Errorf("%s: Access-Control-Allow-Origin is %q", origin, got)
-			}
-		}
-	})
-
-	for variable, value := range map[string]string{"REDIS_URL": "localhost:6379", "HTTP_ADDR": "nonsense"} {
-		t.Run(variable+" that is no address is refused", func(t *testing.T) {
+	for variable, value := range map[string]string{"REDIS_URL": "localhost:6379", "HTTP_ADDR": "nonsense", "EXPECT_REPLICATION": "1"} {
+		t.Run(variable+" is refused", func(t *testing.T) {
 			programtest.Refusal(t, run, environ(url, variable, value), variable)
 		})
 	}

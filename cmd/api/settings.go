@@ -24,15 +24,6 @@ type settings struct {
 	ReadDatabaseURL program.Secret `env:"READ_DATABASE_URL"`
 	// Address to listen on: the API, its documentation and health checks.
 	HTTPAddr string `env:"HTTP_ADDR" envDefault:"127.0.0.1:8080"`
-	// Address to listen on: metrics, and profiles of Go's pprof. Empty: metrics are on HTTP_ADDR,
-	// and there are no profiles.
-	MetricsAddr string `env:"METRICS_ADDR"`
-	// Permits a database over a network without TLS that verifies the server, and a cache and CORS
-	// origins without TLS.
-	AllowPlaintext bool `env:"ALLOW_PLAINTEXT"`
-	// Permits a database user that is a superuser, owns the tables or may act as another role than
-	// this program's. For a server of your own, such as the demo's.
-	AllowPrivilegedDatabaseUser bool `env:"ALLOW_PRIVILEGED_DATABASE_USER"`
 	// How long an idempotency key replays its stored response. Then the key is a tombstone and is
 	// refused. More than 0.
 	IdempotencyRetention time.Duration `env:"IDEMPOTENCY_RETENTION" envDefault:"168h"`
@@ -54,8 +45,6 @@ type settings struct {
 	// is the last address in X-Forwarded-For that is in none of them. Empty: the address of the
 	// connection.
 	TrustedProxies []netip.Prefix `env:"TRUSTED_PROXIES"`
-	// Lowest level of the log lines: debug, info, warn or error.
-	LogLevel slog.Level `env:"LOG_LEVEL" envDefault:"info"`
 	// Origins of the web pages that may call the API from a browser, separated by commas. Empty:
 	// none.
 	CORSOrigins string `env:"CORS_ORIGINS"`
@@ -75,7 +64,7 @@ type settings struct {
 	// other. Empty: webhooks of Stripe are refused.
 	StripeWebhookSecret program.Secret `env:"STRIPE_WEBHOOK_SECRET"`
 
-	program.Connections
+	program.Service
 	program.Certificate
 }
 
@@ -111,7 +100,7 @@ func (s settings) Check() error {
 	case s.InFlightWait < shortestWait || s.InFlightWait > longestWait:
 		return fmt.Errorf("IN_FLIGHT_WAIT is %s: set it between %s and %s", s.InFlightWait, shortestWait, longestWait)
 	}
-	return cmp.Or(s.Connections.Check(), s.Certificate.Check())
+	return cmp.Or(s.checkOrigins(), s.Service.Check(), s.Certificate.Check())
 }
 
 // wait is how long a request waits for another one with its key.
@@ -148,24 +137,23 @@ func split(list string) (parts []string) {
 	return parts
 }
 
-// origins are those of the web pages that may call the API from a browser, each as a browser
-// writes it: a scheme, a host, a port where it is not the scheme's own, and nothing else. An
-// origin that no browser sends is refused: it would only look as if it were allowed.
-func (s settings) origins() ([]string, error) {
-	origins := split(s.CORSOrigins)
-	for _, origin := range origins {
+// checkOrigins refuses an origin that no browser sends, since it would only look as if it were
+// allowed. A browser writes a scheme, a host, a port where it is not the scheme's own, and nothing
+// else.
+func (s settings) checkOrigins() error {
+	for _, origin := range split(s.CORSOrigins) {
 		if strings.Contains(origin, "*") {
-			return nil, errors.New("CORS_ORIGINS holds a *: name each origin whose pages may use an API key")
+			return errors.New("CORS_ORIGINS holds a *: name each origin whose pages may use an API key")
 		}
 		u, err := url.Parse(origin)
 		if err != nil || !isOrigin(u, origin) {
-			return nil, fmt.Errorf("CORS_ORIGINS holds %q: write an origin as browsers do, such as https://shop.example or https://shop.example:8443", origin)
+			return fmt.Errorf("CORS_ORIGINS holds %q: write an origin as browsers do, such as https://shop.example or https://shop.example:8443", origin)
 		}
 		if u.Scheme == "http" && !program.Local(u.Hostname()) && !s.AllowPlaintext {
-			return nil, fmt.Errorf("CORS_ORIGINS holds %s, whose pages can be changed on the way: use https, or set ALLOW_PLAINTEXT=1 where the network is your own", origin)
+			return fmt.Errorf("CORS_ORIGINS holds %s, whose pages can be changed on the way: use https, or set ALLOW_PLAINTEXT=1 where the network is your own", origin)
 		}
 	}
-	return origins, nil
+	return nil
 }
 
 func isOrigin(u *url.URL, written string) bool {

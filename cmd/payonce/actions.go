@@ -19,8 +19,7 @@ type actionsCmd struct {
 	JSON     bool      `name:"json" help:"Print the actions as JSON."`
 }
 
-// Validate refuses a limit of nothing.
-func (a actionsCmd) Validate() error {
+func (a actionsCmd) check() error {
 	if a.Limit < 1 {
 		return errors.New("--limit must be 1 or more")
 	}

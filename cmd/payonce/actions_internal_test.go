@@ -22,7 +22,7 @@ func TestActions_areRecordedWithTheirActor(t *testing.T) {
 	db := asOperator(t, testdb.Open(t))
 	seed := seedCmd{
 		Merchant: "acme", APIKey: "sk_test_demo", WebhookURL: "https://shop.example/planted?token=planted",
-		WebhookSecret: "whsec_cGxhbnRlZCBwbGFudGVkIHBsYW50ZWQ=",
+		WebhookSecret: "whsec_cGxhbnRlZCBwbGFudGVkIHBsYW50ZWQh",
 	}
 	mustExecute(t, db, seed)
 	mustExecute(t, db, seed)
@@ -91,12 +91,6 @@ select concat_ws(' ', action, actor = session_user, login = session_user, subjec
  order by action_id`)
 	if diff := cmp.Diff([]string{"merchant set t t acme", "retention set f t w1 2 days", "retention set f t w3 2 days 3 days"}, got); diff != "" {
 		t.Errorf("actions (-want +got):\n%s", diff)
-	}
-	for _, role := range []postgres.Role{postgres.RoleAPI, postgres.RoleWorker} {
-		_, err := testdb.As(t, db, role).Pool().Exec(t.Context(), `insert into operator_actions (actor, login, action, subject, after) values ('me', 'me', 'a', 's', '{}')`)
-		if testdb.Code(err) != "42501" {
-			t.Errorf("%s adds an action: %v", role, err)
-		}
 	}
 }
 

@@ -22,18 +22,12 @@ import (
 )
 
 type auditCmd struct {
+	reader
+
 	JSON       bool `name:"json" xor:"form" help:"Print the report as JSON."`
 	Quiet      bool `xor:"form" help:"Print one line per violation, and nothing if there is none: for cron."`
 	NoProvider bool `xor:"provider" help:"Do not compare the ledger with the provider, and do not warn about that."`
 	Repair     bool `xor:"provider" help:"Let the workers read from the provider what it lists of refunds and disputes and the ledger has otherwise, as the provider's events that were lost would have done."`
-}
-
-// violated is the exit code of an audit that found something.
-const violated exitError = 1
-
-// options allow for an audit that reads whole tables, also on a hot standby.
-func (auditCmd) options() postgres.Options {
-	return postgres.Options{Application: "payonce-audit", MaxConns: 1, StatementTimeout: 10 * time.Minute, AllowReadOnly: true}
 }
 
 // run exits with 1 if a promise is violated, or if the audit could not be finished. Where only
@@ -49,15 +43,15 @@ func (a auditCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
 		if err != nil {
 			return err
 		}
-		done, end := c.progress("auditing, statements")
-		report, err := audit.Run(ctx, counted{db, done})
+		_, end := c.progress("auditing")
+		report, err := audit.Run(ctx, db)
 		end()
 		if err != nil {
 			return err
 		}
 		results := &pgx.Batch{}
 		audit.Record(results, audit.ScopeTables, report.Checks...)
-		before.Judge(results)
+		before.MarkSuperseded(results)
 		var unfinished error
 		switch {
 		case a.NoProvider:
@@ -88,7 +82,7 @@ func (a auditCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
 		}
 		a.print(&c.stdout, report)
 		if unfinished == nil && !report.OK {
-			return violated
+			return errFound
 		}
 		return unfinished
 	})
@@ -154,26 +148,10 @@ func reread(ctx context.Context, c *console, db *postgres.DB, charges []string) 
 	return nil
 }
 
-// counted counts what the audit reads.
-type counted struct {
-	*postgres.DB
-
-	reads *atomic.Int64
-}
-
-func (c counted) Read(ctx context.Context, b *pgx.Batch) error {
-	c.reads.Add(1)
-	return c.DB.Read(ctx, b)
-}
-
 func reconcile(ctx context.Context, c *console, db *postgres.DB, client *stripe.Client) ([]audit.Check, []string, error) {
 	listed, end := c.progress("reconciling, of the provider's lists")
 	defer end()
-	account, err := client.Account(ctx)
-	if err == nil {
-		err = restore.CheckAccount(ctx, db, account.ID, account.Live)
-	}
-	if err != nil {
+	if err := checkAccount(ctx, db, client); err != nil {
 		return nil, nil, err
 	}
 	return audit.Reconcile(ctx, db,
@@ -183,13 +161,13 @@ func reconcile(ctx context.Context, c *console, db *postgres.DB, client *stripe.
 				Status: string(in.Status), Amount: in.AmountReceived, Currency: in.Currency,
 			}
 		}),
-		translate(listed, client.Refunds(ctx), func(r stripe.Refund) audit.Listed {
+		translate(listed, client.Refunds(ctx, ""), func(r stripe.Refund) audit.Listed {
 			return audit.Listed{
 				ID: r.ID, Reference: r.Reference, PaymentIntent: r.PaymentIntent,
 				Status: r.Status, Amount: r.Amount, Currency: r.Currency,
 			}
 		}),
-		translate(listed, client.Disputes(ctx), func(d stripe.Dispute) audit.Listed {
+		translate(listed, client.Disputes(ctx, ""), func(d stripe.Dispute) audit.Listed {
 			return audit.Listed{
 				ID: d.ID, PaymentIntent: d.PaymentIntent, Currency: d.Currency, Status: cmp.Or(d.Closed, string(domain.DisputeOpen)),
 				Amount: d.Withdrawn + d.WithdrawnFee - d.Reinstated - d.ReinstatedFee,
@@ -197,9 +175,18 @@ func reconcile(ctx context.Context, c *console, db *postgres.DB, client *stripe.
 		}))
 }
 
-// translate turns a list of the provider's into the audit's, and counts it.
-func translate[S any](listed *atomic.Int64, list iter.Seq2[S, error], to func(S) audit.Listed) iter.Seq2[audit.Listed, error] {
-	return func(yield func(audit.Listed, error) bool) {
+// checkAccount refuses a secret key of another account than the one that the database is bound to.
+func checkAccount(ctx context.Context, db *postgres.DB, client *stripe.Client) error {
+	account, err := client.Account(ctx)
+	if err != nil {
+		return err
+	}
+	return restore.CheckAccount(ctx, db, account.ID, account.Live)
+}
+
+// translate turns a list of the provider's into another, and counts it.
+func translate[S, T any](listed *atomic.Int64, list iter.Seq2[S, error], to func(S) T) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
 		for s, err := range list {
 			listed.Add(1)
 			if !yield(to(s), err) {

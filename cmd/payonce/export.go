@@ -17,6 +17,8 @@ import (
 )
 
 type exportCmd struct {
+	reader
+
 	From     instant `required:"" placeholder:"2026-11-01" help:"Export what was recorded at this time or later: a day in UTC, or a time (RFC 3339)."`
 	To       instant `required:"" placeholder:"2026-12-01" help:"Export what was recorded before this time."`
 	Merchant string  `placeholder:"ID" help:"Export only postings of this merchant's charges."`
@@ -36,20 +38,14 @@ func (i *instant) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// Validate refuses a span of nothing. It is called before a missing flag is refused.
-func (e exportCmd) Validate() error {
-	if !e.From.IsZero() && !e.To.IsZero() && !e.From.Before(e.To.Time) {
+func (e exportCmd) check() error {
+	if !e.From.Before(e.To.Time) {
 		return errors.New("--from must be before --to")
 	}
 	return nil
 }
 
-// options allow for a reader that is slower than the database, also on a hot standby.
-func (exportCmd) options() postgres.Options {
-	return postgres.Options{Application: "payonce-export", MaxConns: 1, StatementTimeout: 6 * time.Hour, AllowReadOnly: true}
-}
-
-// selectPosted reads the ledger in the order of its commits. No index has the time.
+// selectPosted reads the ledger in the order of transaction ids. No index has the time.
 const selectPosted = `
 select e.event_id::text,
        e.stream_id,

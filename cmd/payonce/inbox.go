@@ -47,8 +47,7 @@ const (
 	inboxLines = 1000 // limit of a list for people
 )
 
-// Validate refuses a limit of nothing.
-func (l inboxListCmd) Validate() error {
+func (l inboxListCmd) check() error {
 	if l.Limit != nil && *l.Limit < 1 {
 		return errors.New("--limit must be 1 or more")
 	}

@@ -244,10 +244,3 @@ func TestInboxDecisions_ofManyMessages(t *testing.T) {
 	}
 	testrun.Same(t, "recorded", want, testdb.All[string](t, db, `select concat_ws(' ', action, subject, actor, after ->> 'reason') from operator_actions where action like 'inbox%' order by action_id`))
 }
-
-func TestOperator_hasAName(t *testing.T) {
-	t.Parallel()
-	if name, ok := strings.CutPrefix(operator(), "cli:"); !ok || name == "" {
-		t.Errorf("the operator is %q", operator())
-	}
-}

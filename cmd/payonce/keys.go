@@ -120,11 +120,10 @@ type listKeysCmd struct {
 
 func (k listKeysCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
 	keys, err := merchants.ListKeys(ctx, db, k.Merchant)
-	if err != nil {
-		return err
+	if err == nil {
+		printKeys(&c.stdout, keys, k.JSON)
 	}
-	printKeys(&c.stdout, keys, k.JSON)
-	return nil
+	return err
 }
 
 type rotateKeyCmd struct {
@@ -206,11 +205,10 @@ func (k revokeKeyCmd) run(ctx context.Context, c *console, db *postgres.DB) erro
 		return fmt.Errorf("revoke %d keys: %w", len(keys), err)
 	}
 	revoked, err := merchants.FindKeys(ctx, db, k.Merchant, k.Prefix)
-	if err != nil {
-		return err
+	if err == nil {
+		printKeys(&c.stdout, revoked, k.JSON)
 	}
-	printKeys(&c.stdout, revoked, k.JSON)
-	return nil
+	return err
 }
 
 func printKeys(p *printer, keys []merchants.Key, asJSON bool) {

@@ -182,18 +182,6 @@ func TestKeysRotate(t *testing.T) {
 	})
 }
 
-func TestExpires_isReadInDaysToo(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]time.Duration{"30d": 30 * day, "1d12h": 36 * time.Hour, "720h": 720 * time.Hour, "0d": 0, "90s": 90 * time.Second} {
-		var cmd commands
-		parser, err := kong.New(&cmd)
-		testdb.Must(t, err)
-		if _, err := parser.Parse([]string{"keys", "create", "--merchant=acme", "--scopes=admin", "--expires=" + text}); err != nil || time.Duration(*cmd.Keys.Create.Expires) != want {
-			t.Errorf("%s is %v: %v", text, cmd.Keys.Create.Expires, err)
-		}
-	}
-}
-
 // TestWebhookSecret_isReadFromAFileOrTheEnvironment parses the command line, as main does.
 func TestWebhookSecret_isReadFromAFileOrTheEnvironment(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "secret")

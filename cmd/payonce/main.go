@@ -1,9 +1,7 @@
-// Command payonce is the operator's tool: the demo, migrations, seeding, the
-// audit.
+// Command payonce is the operator's tool. payonce --help lists its commands.
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,6 +30,7 @@ type commands struct {
 	Stock       stockCmd       `cmd:"" help:"List what is in stock, add to it and correct it."`
 	Keys        keysCmd        `cmd:"" help:"Make, list and revoke API keys."`
 	Audit       auditCmd       `cmd:"" help:"Check every invariant against the tables, and the ledger against the provider."`
+	Adopt       adoptCmd       `cmd:"" help:"List the provider's payments whose charges the database has lost, and refund them."`
 	Plan        planCmd        `cmd:"" help:"Say what this version would not understand of the database, before it is deployed: events, charges, messages, the schema."`
 	Export      exportCmd      `cmd:"" help:"Print the postings of a time as CSV, or as plain-text accounting for beancount or hledger."`
 	Inbox       inboxCmd       `cmd:"" help:"List, retry and discard dead letters."`
@@ -60,6 +59,11 @@ type checkedCommand interface{ check() error }
 // tunedCommand opens the database in a way of its own.
 type tunedCommand interface{ options() postgres.Options }
 
+// reader is part of a command that also runs on a hot standby.
+type reader struct{}
+
+func (reader) options() postgres.Options { return postgres.Options{AllowReadOnly: true} }
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	var cli commands
@@ -74,13 +78,10 @@ func main() {
 		err = parsed.Run()
 	}
 	stop()
-	var code exitError
-	switch {
-	case err == nil:
-	case errors.As(err, &code):
-		os.Exit(int(code))
-	default:
+	if err != nil && !errors.Is(err, errFound) {
 		fmt.Fprintln(os.Stderr, "payonce: "+err.Error())
+	}
+	if err != nil {
 		os.Exit(1)
 	}
 }
@@ -100,11 +101,9 @@ func commandLine(cli *commands, args []string, options ...kong.Option) (*kong.Co
 	return parsed, err
 }
 
-// exitError ends the program without another word: what there is to say has been
+// errFound ends the program with exit code 1 and without another word: what the command has found is
 // printed.
-type exitError int
-
-func (c exitError) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
+var errFound = errors.New("there are findings")
 
 // environment is what every command that reads the database needs.
 type environment struct {
@@ -140,11 +139,11 @@ func onDatabase(ctx context.Context, command databaseCommand) error {
 
 // open opens the database as the owner of the tables. Row security hides rows from another
 // user, and an audit of nothing finds nothing: so with row_security off a statement that
-// would hide rows is refused. A command runs each of its statements once, on large tables,
-// so each is planned for its own arguments.
+// would hide rows is refused. A command runs each of its statements once, on large tables, so each
+// is planned for its own arguments, and may take until the operator ends it.
 func (e environment) open(ctx context.Context, o postgres.Options) (*postgres.DB, error) {
 	o.AllowPlaintext = e.AllowPlaintext
-	o.Application, o.MaxConns = cmp.Or(o.Application, "payonce"), cmp.Or(o.MaxConns, 4)
+	o.Application, o.MaxConns, o.StatementTimeout = "payonce-cli", 4, 6*time.Hour
 	settings := map[string]string{"row_security": "off", "plan_cache_mode": "auto", "payonce.actor": operator()}
 	maps.Copy(settings, o.Settings)
 	o.Settings = settings
@@ -241,9 +240,7 @@ func (h healthcheckCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("healthcheck: %w", err)
 	}
-	if err := response.Body.Close(); err != nil {
-		return fmt.Errorf("healthcheck: %w", err)
-	}
+	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode != http.StatusOK {
 		return fmt.Errorf("healthcheck: %s answered %s", h.URL, response.Status)
 	}

@@ -59,14 +59,10 @@ type outboxCmd struct {
 }
 
 type outboxRepairCmd struct {
-	Force  bool `help:"Repair even if the tables were not restored from a dump."`
-	AsCopy bool `help:"The tables are a copy, such as one for staging: discard what the original has still to do, forget the merchants' webhook addresses and the provider's account."`
-	JSON   bool `name:"json" help:"Print what was done as JSON."`
-}
-
-// options allow for a repair that writes every row of the ledger.
-func (outboxRepairCmd) options() postgres.Options {
-	return postgres.Options{Application: "payonce-repair", MaxConns: 2, StatementTimeout: 6 * time.Hour}
+	Force  bool      `help:"Repair even if the tables were not restored from a dump."`
+	Since  time.Time `placeholder:"2026-11-21T08:00:00Z" help:"When the oldest charge was made that may be lost (RFC 3339), if a worker has already run on what was restored: the provider's payments are read since then. Without it, since 15 minutes before the newest payment here."`
+	AsCopy bool      `help:"The tables are a copy, such as one for staging: discard what the original has still to do, forget the merchants' webhook addresses and the provider's account."`
+	JSON   bool      `name:"json" help:"Print what was done as JSON."`
 }
 
 // repairReport is what programs get.
@@ -93,7 +89,7 @@ func (r outboxRepairCmd) run(ctx context.Context, c *console, db *postgres.DB) e
 		}
 	}
 	_, end := c.progress("numbering what was restored anew")
-	done, err := restore.Repair(ctx, db)
+	done, err := restore.Repair(ctx, db, r.Since)
 	end()
 	if err != nil {
 		return err
@@ -114,17 +110,9 @@ type rebuildCmd struct {
 	JSON bool `name:"json" help:"Print what was found as JSON."`
 }
 
-// differed is the exit code of a rebuild that found the live projections to be
-// wrong. The new ones have taken their place all the same.
-const differed exitError = 1
-
-// options allow for a rebuild that compares whole tables. One connection holds its lock
-// meanwhile.
+// options let one connection hold its lock during a rebuild.
 func (rebuildCmd) options() postgres.Options {
-	return postgres.Options{
-		Application: "payonce-rebuild", MaxConns: 2, StatementTimeout: time.Hour,
-		Settings: map[string]string{"idle_in_transaction_session_timeout": "0"},
-	}
+	return postgres.Options{Settings: map[string]string{"idle_in_transaction_session_timeout": "0"}}
 }
 
 func (r rebuildCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
@@ -145,12 +133,12 @@ func (r rebuildCmd) run(ctx context.Context, c *console, db *postgres.DB) error 
 		printRebuilt(&c.stdout, found)
 	}
 	if found.Different > 0 {
-		return differed
+		return errFound // and the new ones have taken their place
 	}
 	return nil
 }
 
-func printRebuilt(p *printer, found ledger.Rebuilt) {
+func printRebuilt(p *printer, found ledger.RebuildResult) {
 	p.printf("%d events folded, up to position %d\n%d charges and %d balances compared with the live ones: %d differed\n",
 		found.Events, found.AsOfPosition, found.Charges, found.Balances, found.Different)
 	for _, example := range found.Examples {

@@ -28,7 +28,7 @@ func (p pauseCmd) check() error {
 }
 
 func (p pauseCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
-	return p.set(ctx, c, db, setPause)
+	return p.set(ctx, c, db, setPause, fmt.Sprintf("there is no merchant %q: payonce seed registers one", p.Merchant))
 }
 
 // resumeCmd ends a pause.
@@ -42,7 +42,7 @@ func (r resumeCmd) check() error {
 }
 
 func (r resumeCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
-	return r.set(ctx, c, db, endPause)
+	return r.set(ctx, c, db, endPause, strings.TrimSpace(r.What+" "+r.Merchant)+" was never paused: payonce pause lists what is")
 }
 
 // pause is what stands still.
@@ -66,10 +66,11 @@ update pauses
    and merchant_id = $2`
 )
 
-// set pauses or resumes, and prints what is paused then. Both may be repeated.
+// set pauses or resumes, and prints what is paused then. Both may be repeated. unknown is the
+// error if no row is changed.
 //
 // If we die here: the pause and its record are one transaction.
-func (p pauseCmd) set(ctx context.Context, c *console, db *postgres.DB, change string) error {
+func (p pauseCmd) set(ctx context.Context, c *console, db *postgres.DB, change, unknown string) error {
 	if p.What != "" {
 		what := []string{p.What}
 		if p.What == fulfillment.NotificationReceiver {
@@ -80,7 +81,7 @@ func (p pauseCmd) set(ctx context.Context, c *console, db *postgres.DB, change s
 			return fmt.Errorf("change what is paused: %w", err)
 		}
 		if changed.RowsAffected() == 0 {
-			return fmt.Errorf("%s was never paused, or there is no such merchant", strings.TrimSpace(p.What+" "+p.Merchant))
+			return errors.New(unknown)
 		}
 	}
 	rows, _ := db.Query(ctx, `select what, merchant_id as merchant from pauses where paused order by what, merchant_id`) // CollectRows returns its error

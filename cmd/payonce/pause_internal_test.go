@@ -49,6 +49,8 @@ func TestPause(t *testing.T) {
 			t.Errorf("%s: %v (-want +got):\n%s", test.args, err, diff)
 		}
 	}
+	wantRefused(t, db, pauseCmd{What: "merchant", Merchant: "unknown"}, `there is no merchant "unknown": payonce seed registers one`)
+	wantRefused(t, db, resumeCmd{pauseCmd{What: "merchant", Merchant: "unknown"}}, "merchant unknown was never paused: payonce pause lists what is")
 	actions := testdb.All[string](t, db, `
 select concat_ws(' ', actor = current_setting('payonce.actor'), subject, nullif(merchant_id, ''), before ->> 'paused', after ->> 'paused')
   from operator_actions

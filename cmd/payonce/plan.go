@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -18,15 +17,9 @@ import (
 )
 
 type planCmd struct {
+	reader
+
 	JSON bool `name:"json" help:"Print the plan as JSON."`
-}
-
-// misread is the exit code of a plan with findings.
-const misread exitError = 1
-
-// options allow for a plan that reads the whole ledger, also on a hot standby.
-func (planCmd) options() postgres.Options {
-	return postgres.Options{Application: "payonce-plan", MaxConns: 1, StatementTimeout: 10 * time.Minute, AllowReadOnly: true}
 }
 
 // run exits with 1 if there are findings, or if the plan could not be finished.
@@ -43,7 +36,7 @@ func (p planCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
 		found.print(&c.stdout)
 	}
 	if !found.OK {
-		return misread
+		return errFound
 	}
 	return nil
 }
@@ -184,7 +177,7 @@ func (p *plan) endStream() {
 		return
 	}
 	p.Open++
-	if legal, err := domain.Replay(s.events); err != nil {
+	if legal, err := domain.ValidateStream(s.events); err != nil {
 		p.find("charge", domain.TypeOf(s.events[legal.Version]), 1, "%s: %v", s.id, err)
 	} else if !c.Terminal() && c.Next() == "" {
 		p.find("charge", "without a next step", 1, "%s version %d: it has no outcome after its last step", s.id, s.version)

@@ -33,13 +33,12 @@ func TestPlan_findsNothingInWhatThisVersionWrites(t *testing.T) {
 	done := deliver(t, db, "ch_done")
 	b := &pgx.Batch{}
 	for _, s := range []ledger.Stream{open, refunded} {
-		payload, err := s.Seal(s.Head())
-		testdb.Must(t, err)
+		payload := s.EncodeEnvelope(s.Head())
 		testdb.Must(t, outbox.Append(b, outbox.Message{Topic: ledger.Topic, ID: s.Head().ID.String(), Type: s.Head().Type, OrderingKey: s.ID, Payload: payload}))
 	}
 	fulfillment.Reread(b, "ch_refunded")
 	for i, notified := range []bool{true, false} {
-		testdb.Must(t, fulfillment.Resend(b, fulfillment.Outcome{EventID: done.At(4).ID, ChargeID: done.ID, Notified: notified, Version: 4}, uuid.UUID{byte(i + 1)}, "ann"))
+		fulfillment.Resend(b, fulfillment.Outcome{EventID: done.At(4).ID, ChargeID: done.ID, Notified: notified, Version: 4}, uuid.UUID{byte(i + 1)}, "ann")
 	}
 	testdb.Must(t, db.Commit(t.Context(), b))
 	put(t, db, "ch_done", "done", "{}")
@@ -109,11 +108,11 @@ select gen_random_uuid(), 'ch_0' || lpad(n::text, 4, '0'), 1, 'charge.exploded.v
 	}
 	out, _, err := execute(t, db, planCmd{JSON: true})
 	got := decoded[plan](t, out)
-	if diff := cmp.Diff(want, got.Findings); diff != "" || !errors.Is(err, misread) || got.OK || got.Events != 1013 || got.Open != 2 {
+	if diff := cmp.Diff(want, got.Findings); diff != "" || !errors.Is(err, errFound) || got.OK || got.Events != 1013 || got.Open != 2 {
 		t.Errorf("%v, %d events, %d open (-want +got):\n%s", err, got.Events, got.Open, diff)
 	}
 	out, _, err = execute(t, db, planCmd{})
-	if !errors.Is(err, misread) || strings.Count(out, "\n") != len(want)+3 || !strings.Contains(out, "unknown event type") {
+	if !errors.Is(err, errFound) || strings.Count(out, "\n") != len(want)+3 || !strings.Contains(out, "unknown event type") {
 		t.Errorf("%v, and it prints\n%s", err, out)
 	}
 	// All pages are of one snapshot.

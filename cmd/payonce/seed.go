@@ -24,7 +24,7 @@ import (
 type seedCmd struct {
 	Merchant      string `required:"" help:"The merchant's id: lower case letters, digits, - and _."`
 	APIKey        string `placeholder:"sk_test_…" help:"The merchant's test key, with all scopes. Without it a live key with all scopes is generated and printed once, if the merchant has no key yet."`
-	WebhookURL    string `help:"Where the merchant receives webhooks about outcomes."`
+	WebhookURL    string `help:"Where the merchant receives webhooks."`
 	WebhookSecret string `placeholder:"whsec_…" help:"Standard Webhooks secret; a new one replaces the newest, as payonce webhooks rotate does. Only beside a test key: give others by a file or in WEBHOOK_SECRET."`
 
 	WebhookSecretFile []byte `type:"filecontent" placeholder:"PATH" help:"File that holds the webhook secret."`
@@ -47,9 +47,7 @@ func (s seedCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
 	}
 	b := &pgx.Batch{}
 	merchant := merchants.Merchant{ID: s.Merchant, FeeBasisPoints: s.FeeBasisPoints, FeeFixed: s.FeeFixed}
-	if err := merchants.Register(b, merchant, merchants.Webhook{URL: s.WebhookURL, Secret: s.WebhookSecret}); err != nil {
-		return err
-	}
+	merchants.Register(b, merchant, merchants.Webhook{URL: s.WebhookURL, Secret: s.WebhookSecret})
 	if s.OneChargePerOrder != nil {
 		merchants.SetOneChargePerOrder(b, s.Merchant, *s.OneChargePerOrder)
 	}
@@ -107,9 +105,7 @@ func (s seedCmd) print(c *console, key, made string) {
 	case s.JSON:
 		c.stdout.json(seeded{Merchant: s.Merchant, Prefix: merchants.Prefix(key), MadeKey: made})
 	case made != "":
-		c.stderr.printf("%s, a key of %s for %s, expires never; it is shown this once and kept nowhere\n",
-			merchants.Prefix(made), s.Merchant, commas(merchants.Scopes()))
-		c.stdout.printf("%s\n", made)
+		printMade(c, made, merchants.Key{Prefix: merchants.Prefix(made), Merchant: s.Merchant, Scopes: merchants.Scopes()}, false)
 	}
 }
 
@@ -250,8 +246,5 @@ func (s seedCmd) check() error {
 	if err := webhook.CheckURL(s.WebhookURL); err != nil {
 		return fmt.Errorf("--webhook-url: %w", err)
 	}
-	if s.WebhookSecret != "" && webhook.CheckSecret(s.WebhookSecret) != nil {
-		return errors.New("--webhook-secret must be whsec_ and base64")
-	}
-	return nil
+	return checkSecret(s.WebhookSecret)
 }

@@ -32,11 +32,10 @@ type stockListCmd struct {
 
 func (l stockListCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
 	stock, err := fulfillment.ListStock(ctx, db, l.Merchant, "")
-	if err != nil {
-		return err
+	if err == nil {
+		printStock(c, l.JSON, stock)
 	}
-	printStock(c, l.JSON, stock)
-	return nil
+	return err
 }
 
 func printStock(c *console, asJSON bool, stock []fulfillment.Stock) {
@@ -129,9 +128,7 @@ func checkReason(reason string) error {
 // If we die here: the change and its record are stored, or neither is. A repeated command with
 // the id finds the record. Test: TestStock_addsOnceUnderAnID.
 func (a stockAddCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
-	err := a.change(ctx, c, db, a.Reason, a.ID, func(b *pgx.Batch, changed *[]fulfillment.Stock) {
-		fulfillment.AddStock(b, a.Merchant, a.SKU, a.Quantity, changed)
-	})
+	err := a.change(ctx, c, db, fulfillment.AddStock, a.Quantity, a.Reason, a.ID)
 	if groupcommit.Constraint(err) != "operator_actions_one_supply" {
 		return err
 	}
@@ -146,11 +143,10 @@ func (a stockAddCmd) run(ctx context.Context, c *console, db *postgres.DB) error
 	}
 	c.stderr.printf("%s was added before, and nothing is added now\n", oneLine(a.ID))
 	stock, err := a.read(ctx, db)
-	if err != nil {
-		return err
+	if err == nil {
+		a.print(c, stock)
 	}
-	a.print(c, stock)
-	return nil
+	return err
 }
 
 type stockSetCmd struct {
@@ -170,19 +166,16 @@ func (s stockSetCmd) check() error {
 // run sets what is on hand. Charges that reserve or sell at the same time come before or after
 // it as a whole, because the statement locks the row.
 func (s stockSetCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
-	return s.change(ctx, c, db, s.Reason, "", func(b *pgx.Batch, changed *[]fulfillment.Stock) {
-		fulfillment.SetStock(b, s.Merchant, s.SKU, s.Quantity, changed)
-	})
+	return s.change(ctx, c, db, fulfillment.SetStock, s.Quantity, s.Reason, "")
 }
 
 // change commits one change with its reason, and prints the article.
 func (a ArticleFlags) change(
-	ctx context.Context, c *console, db *postgres.DB, reason, id string,
-	queue func(b *pgx.Batch, changed *[]fulfillment.Stock),
+	ctx context.Context, c *console, db *postgres.DB, how fulfillment.StockChange, quantity int64, reason, id string,
 ) error {
 	b, changed := &pgx.Batch{}, []fulfillment.Stock{}
 	audit.Explain(b, reason, id)
-	queue(b, &changed)
+	fulfillment.ChangeStock(b, how, a.Merchant, a.SKU, quantity, &changed)
 	err := db.Commit(ctx, b)
 	switch {
 	case groupcommit.Constraint(err) == "stock_available_not_negative":
@@ -190,7 +183,7 @@ func (a ArticleFlags) change(
 		if err != nil {
 			return err
 		}
-		return fmt.Errorf("charges have reserved %d of the %d units of %q on hand: as many must be left", stock.Reserved, stock.OnHand, a.SKU)
+		return fmt.Errorf("charges have reserved %d of the %d units of %q on hand: the change must leave as many", stock.Reserved, stock.OnHand, a.SKU)
 	case groupcommit.OutcomeOf(err) == groupcommit.Unknown:
 		return fmt.Errorf("it may have been stored, payonce stock show tells: %w", err)
 	case err != nil:

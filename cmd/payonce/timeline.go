@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"time"
 
 	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/console/lanes"
@@ -15,15 +14,12 @@ import (
 )
 
 type timelineCmd struct {
+	reader
+
 	Name     string `arg:"" help:"A charge (ch_…), a refund (re_…) or an idempotency key."`
 	Merchant string `placeholder:"ID" help:"Search only the records of this merchant."`
 	JSON     bool   `name:"json" xor:"form" help:"Print the timeline as JSON."`
 	SVG      bool   `name:"svg" xor:"form" help:"Print the timeline as a drawing with swim lanes, in SVG."`
-}
-
-// options allow for statements without an index, also on a hot standby.
-func (timelineCmd) options() postgres.Options {
-	return postgres.Options{Application: "payonce-timeline", MaxConns: 1, StatementTimeout: 2 * time.Minute, AllowReadOnly: true}
 }
 
 func (t timelineCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
@@ -76,7 +72,7 @@ func addHeld(ctx context.Context, client *stripe.Client, t *audit.Timeline) erro
 			detail["decline"] = in.Decline.String()
 		}
 		t.AddHeld(charge.ID, "payment_intent", "stripe", detail)
-		for r, err := range client.RefundsOf(ctx, charge.PaymentIntent) {
+		for r, err := range client.Refunds(ctx, charge.PaymentIntent) {
 			if err != nil {
 				silent = append(silent, fmt.Errorf("not shown: %w", err))
 				break

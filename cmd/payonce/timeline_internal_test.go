@@ -127,7 +127,7 @@ func TestTimeline_drawsATakeoverAndADroppedDuplicate(t *testing.T) {
 	held, done, end := make(chan error, 2), make(chan error, 2), make(chan struct{})
 	work := func(db *postgres.DB, holder string, handle inbox.Handler) {
 		p := &inbox.Processor{
-			DB: db, Receiver: "fulfillment", Holder: holder, Handle: handle, Poll: 10 * time.Millisecond, Drain: time.Millisecond, Log: slog.New(slog.DiscardHandler),
+			DB: db, Receiver: "fulfillment", Holder: holder, Handle: handle, MinClaimInterval: 10 * time.Millisecond, Drain: time.Millisecond, Log: slog.New(slog.DiscardHandler),
 			Policy: inbox.Policy{Lease: time.Second, BackoffBase: time.Millisecond},
 		}
 		ctx, stop := context.WithCancel(t.Context())
@@ -164,10 +164,4 @@ func TestTimeline_drawsATakeoverAndADroppedDuplicate(t *testing.T) {
 			}
 		}
 	}
-}
-
-func TestTimeline_refusesAnUnknownName(t *testing.T) {
-	testdb.Long(t, "it takes a large part of the time")
-	t.Parallel()
-	wantRefused(t, testdb.Open(t), timelineCmd{Name: "ch_1"}, audit.ErrNotFound.Error())
 }

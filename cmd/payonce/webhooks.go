@@ -6,14 +6,11 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"iter"
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
@@ -24,7 +21,7 @@ import (
 type webhooksCmd struct {
 	List   webhooksListCmd   `cmd:"" help:"List webhook secrets by their fingerprints, ended ones included."`
 	Rotate webhooksRotateCmd `cmd:"" help:"Replace a merchant's webhook secret. Deliveries are signed by both until the overlap is over."`
-	Resend webhooksResendCmd `cmd:"" help:"Resend webhooks about outcomes, with the webhook-ids that they had."`
+	Resend webhooksResendCmd `cmd:"" help:"Resend webhooks, with the webhook-ids that they had."`
 }
 
 type webhooksListCmd struct {
@@ -35,11 +32,10 @@ type webhooksListCmd struct {
 // run shows no secret, nor where an endpoint has its token.
 func (l webhooksListCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
 	secrets, err := merchants.ListSecrets(ctx, db, l.Merchant)
-	if err != nil {
-		return err
+	if err == nil {
+		printSecrets(&c.stdout, secrets, l.JSON)
 	}
-	printSecrets(&c.stdout, secrets, l.JSON)
-	return nil
+	return err
 }
 
 func printSecrets(p *printer, secrets []merchants.Secret, asJSON bool) {
@@ -93,13 +89,17 @@ func (r webhooksRotateCmd) check() error {
 	if r.Overlap < 0 || r.Overlap > longestOverlap {
 		return fmt.Errorf("--overlap is %s: give 0s to %s", r.Overlap, longestOverlap)
 	}
-	if r.WebhookSecret == "" {
+	return checkSecret(r.WebhookSecret)
+}
+
+// checkSecret refuses a webhook secret that is given and is none.
+func checkSecret(given string) error {
+	if given == "" {
 		return nil
 	}
-	encoded := strings.TrimPrefix(r.WebhookSecret, "whsec_")
-	secret, err := base64.StdEncoding.DecodeString(encoded)
-	if err != nil || webhook.CheckSecret(r.WebhookSecret) != nil || len(secret) < shortestSecret || len(secret) > longestSecret {
-		return fmt.Errorf("--webhook-secret must be whsec_ and %d to %d bytes in base64", shortestSecret, longestSecret)
+	secret, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(given, "whsec_"))
+	if err != nil || webhook.CheckSecret(given) != nil || len(secret) < shortestSecret || len(secret) > longestSecret {
+		return fmt.Errorf("--webhook-secret must be whsec_ and %d to %d bytes in base64, as openssl rand -base64 32 prints them", shortestSecret, longestSecret)
 	}
 	return nil
 }
@@ -178,127 +178,4 @@ func (r webhooksRotateCmd) newest(ctx context.Context, db *postgres.DB) (merchan
 		return merchants.Secret{}, fmt.Errorf("%d secrets of %s sign already: wait until one ends, or end the old ones with --overlap 0s", valid, r.Merchant)
 	}
 	return secrets[0], nil
-}
-
-type webhooksResendCmd struct {
-	Names    []string  `arg:"" optional:"" name:"id" help:"Id of an event, which is the webhook-id, or of a charge: all of its outcomes and those of its refunds."`
-	Merchant string    `placeholder:"ID" help:"All outcomes of this merchant, within --since and --until."`
-	Since    time.Time `placeholder:"2026-11-21T08:00:00Z" help:"Recorded at this time or later (RFC 3339)."`
-	Until    time.Time `placeholder:"2026-11-21T09:00:00Z" help:"Recorded before this time; now without it."`
-	JSON     bool      `name:"json" help:"Print the webhooks as JSON."`
-}
-
-// resendPage is how many resends are committed at once.
-const resendPage = 200
-
-// options allow for reading a merchant's outcomes, to which no index leads.
-func (webhooksResendCmd) options() postgres.Options {
-	return postgres.Options{Application: "payonce-resend", MaxConns: 2, StatementTimeout: 2 * time.Minute}
-}
-
-func (r webhooksResendCmd) check() error {
-	switch {
-	case len(r.Names) == 0 && r.Merchant == "":
-		return errors.New("say what: an event's id, a charge's, or --merchant and --since")
-	case len(r.Names) > 0 && (r.Merchant != "" || !r.Since.IsZero() || !r.Until.IsZero()):
-		return errors.New("ids, or --merchant with --since and --until, but not both")
-	case r.Merchant != "" && r.Since.IsZero():
-		return errors.New("--merchant needs --since")
-	case !r.Until.IsZero() && !r.Until.After(r.Since):
-		return errors.New("--until must be later than --since")
-	}
-	return nil
-}
-
-// resend is a webhook that will be delivered once more.
-type resend struct {
-	fulfillment.Outcome
-
-	ResendID uuid.UUID `json:"resend_id"`
-}
-
-// run returns when the resends are recorded; the workers deliver. A webhook that cannot be
-// delivered again is named on stderr and does not keep the others from it. If it was given
-// by name, the exit code is then 1.
-func (r webhooksResendCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
-	resends, refused, failed := r.record(ctx, c, db)
-	if r.JSON { // also after a failure: what was recorded before it will be delivered
-		c.stdout.json(map[string]any{"data": resends})
-	}
-	if r.Merchant == "" {
-		return errors.Join(append(refused, failed)...)
-	}
-	for _, refusal := range refused {
-		c.stderr.printf("left out: %v\n", refusal)
-	}
-	if failed == nil && len(resends)+len(refused) == 0 {
-		return fmt.Errorf("merchant %q has no outcome within that time", r.Merchant)
-	}
-	return failed
-}
-
-// pages are the outcomes that are meant: those of each name, or of a merchant within a time.
-// It refuses a name that has none.
-func (r webhooksResendCmd) pages(ctx context.Context, db *postgres.DB, refuse func(error)) iter.Seq2[[]fulfillment.Outcome, error] {
-	return func(yield func([]fulfillment.Outcome, error) bool) {
-		for _, name := range r.Names {
-			outcomes, err := fulfillment.OutcomesOf(ctx, db, name)
-			if err == nil && len(outcomes) == 0 {
-				refuse(fmt.Errorf("%q is neither an event that is an outcome nor a charge that has one", name))
-			}
-			if !yield(outcomes, err) {
-				return
-			}
-		}
-		page := fulfillment.Page{Merchant: r.Merchant, Since: r.Since, Until: r.Until, Limit: resendPage}
-		for r.Merchant != "" {
-			outcomes, err := fulfillment.OutcomesSince(ctx, db, page)
-			if !yield(outcomes, err) || len(outcomes) < page.Limit {
-				return
-			}
-			page.After = outcomes[len(outcomes)-1].Position
-		}
-	}
-}
-
-// record records the resends of each page in one commit.
-//
-// If we die here: the resends of pages that were committed are delivered, and those of later
-// pages are not recorded. The operator repeats the command, and the merchant knows the
-// repeated webhooks by their IDs.
-// Test: TestWebhooksResend/what_a_lost_answer_leaves_open_may_be_asked_again.
-func (r webhooksResendCmd) record(ctx context.Context, c *console, db *postgres.DB) (resends []resend, refused []error, err error) {
-	resends = []resend{}
-	refuse := func(refusal error) { refused = append(refused, refusal) }
-	for outcomes, err := range r.pages(ctx, db, refuse) {
-		if err != nil {
-			return resends, refused, err
-		}
-		b := &pgx.Batch{}
-		var page []resend
-		for _, o := range outcomes {
-			if refusal := o.Refusal(); refusal != nil {
-				refuse(fmt.Errorf("%s of %s, event %s: %w", o.Type, o.ChargeID, o.EventID, refusal))
-				continue
-			}
-			one := resend{Outcome: o, ResendID: uuid.New()}
-			if err := fulfillment.Resend(b, o, one.ResendID, operator()); err != nil {
-				return resends, refused, err
-			}
-			page = append(page, one)
-		}
-		if len(page) == 0 {
-			continue
-		}
-		if err := db.Commit(ctx, b); err != nil {
-			return resends, refused, fmt.Errorf("ask for %d webhooks once more, from event %s on (ask again if in doubt): %w", len(page), page[0].EventID, err)
-		}
-		resends = append(resends, page...)
-		for _, one := range page {
-			if !r.JSON {
-				c.stdout.printf("%s of %s will be delivered once more: event %s, resend %s\n", one.Type, oneLine(one.ChargeID), one.EventID, one.ResendID)
-			}
-		}
-	}
-	return resends, refused, nil
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
@@ -36,7 +37,7 @@ func seedShop(url, secret string) seedCmd {
 // wantSigned wants a delivery to acme that begins now to be signed by these.
 func wantSigned(t *testing.T, db *postgres.DB, url string, secrets ...string) {
 	t.Helper()
-	got, err := merchants.ReadWebhook(t.Context(), db, "acme")
+	got, err := merchants.NewEndpoints(db, 1)(t.Context(), "acme")
 	if diff := cmp.Diff(merchants.Endpoint{URL: url, Secrets: secrets}, got); diff != "" || err != nil {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
@@ -135,7 +136,7 @@ func TestWebhooksRotate(t *testing.T) {
 		for range 2 { // the first output was lost
 			mustExecute(t, db, webhooksRotateCmd{Merchant: "acme", Overlap: time.Hour})
 		}
-		endpoint, err := merchants.ReadWebhook(t.Context(), db, "acme")
+		endpoint, err := merchants.NewEndpoints(db, 1)(t.Context(), "acme")
 		if err != nil || len(endpoint.Secrets) != 3 || endpoint.Secrets[2] != firstSecret {
 			t.Errorf("%d secrets sign, want the merchant's among three: %v", len(endpoint.Secrets), err)
 		}
@@ -248,12 +249,14 @@ func TestWebhooksResend(t *testing.T) {
 		}
 	})
 
-	t.Run("an event that is no outcome is refused, and the others are not", func(t *testing.T) {
+	t.Run("an event without a webhook is refused, and the others are not", func(t *testing.T) {
 		t.Parallel()
 		db := shopDB(t)
 		s := deliver(t, db, "ch_1")
-		out, _, err := execute(t, db, webhooksResendCmd{Names: []string{"ch_nobody", s.At(1).ID.String(), "ch_1"}, JSON: true})
-		if err == nil || strings.Count(err.Error(), "is neither an event") != 2 {
+		out, _, err := execute(t, db, webhooksResendCmd{
+			Names: []string{"ch_nobody", s.At(1).ID.String(), "ch_1", "", "re_1", "order 1", uuid.Nil.String(), "%", "ch_%", "\xff"}, JSON: true,
+		})
+		if err == nil || strings.Count(err.Error(), "is neither a webhook event") != 9 {
 			t.Errorf("the error is %v", err)
 		}
 		if got := dataOf[resend](t, out); len(got) != 1 || got[0].ChargeID != "ch_1" || got[0].EventID != s.At(4).ID {
@@ -268,12 +271,25 @@ func TestWebhooksResend(t *testing.T) {
 		t.Parallel()
 		db := shopDB(t)
 		deliver(t, db, "ch_1")
-		succeed(t, db, "ch_2")
-		wantRefused(t, db, webhooksResendCmd{Names: []string{"ch_2"}}, "no webhook to send again")
+		s := succeed(t, db, "ch_2")
+		refused := func(says string) {
+			t.Helper()
+			wantRefused(t, db, webhooksResendCmd{Names: []string{"ch_2"}}, says)
+		}
+		refused("no webhook to send again")
 		_, said, err := execute(t, db, webhooksResendCmd{Merchant: "acme", Since: time.Unix(0, 0)})
 		if err != nil || strings.Count(said, "left out") != 1 || messages(t, db) != "ch_1"+waits {
 			t.Errorf("%v, said %q: %s", err, said, messages(t, db))
 		}
+		testdb.Exec(t, db.Pool(), `
+insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
+values ('notification', $1, 'ch_2', 't', '', '{}', '')`, s.Head().ID.String())
+		for status, says := range map[string]string{"pending": "on its way", "running": "on its way", "dead": "payonce inbox retry "} {
+			testdb.Exec(t, db.Pool(), `update inbox set status = $1 where ordering_key = 'ch_2'`, status)
+			refused(says)
+		}
+		testdb.Exec(t, db.Pool(), `update merchants set webhook_url = null, webhook_generation = null`)
+		refused("no webhook endpoint any more")
 	})
 
 	t.Run("all outcomes of a merchant are read page by page", func(t *testing.T) {
@@ -309,7 +325,7 @@ select md5(n || k)::uuid, 'ch_' || n, case k when 'a' then 1 else 2 end, case k 
 			{Merchant: "acme", Since: time.Now().Add(time.Hour)},
 			{Merchant: "acme", Since: time.Unix(0, 0), Until: time.Unix(1, 0)},
 		} {
-			wantRefused(t, db, c, "has no outcome within that time")
+			wantRefused(t, db, c, "has no webhook event within that time")
 		}
 	})
 

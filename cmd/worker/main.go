@@ -7,8 +7,9 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
-	"net/http"
+	mathrand "math/rand/v2"
 	"os"
 	"slices"
 	"time"
@@ -35,12 +36,12 @@ const (
 	programs    = "payonce-" // how the names of our programs' sessions begin
 	application = programs + "worker"
 
-	openTimeout     = 10 * time.Second // of what is read at start
-	rescueInterval  = 5 * time.Second
-	readmitInterval = time.Minute
-	admitInterval   = time.Second
-	shareInterval   = 10 * time.Second
-	pauseInterval   = 2 * time.Second
+	openTimeout           = 10 * time.Second // of what is read at start
+	superviseInterval     = 5 * time.Second
+	retrySetAsideInterval = time.Minute
+	startCheckInterval    = time.Second // between reads of what the worker waits for at start
+	pauseInterval         = 2 * time.Second
+	recoverSeconds        = 10
 )
 
 func main() { os.Exit(program.Main(os.Args[1:], os.Stdout, os.Stderr, "worker", run)) }
@@ -61,14 +62,14 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	if err != nil {
 		return err
 	}
-	bell := doorbell.New(log, true)
+	bell := doorbell.New(log, doorbell.Leads)
 	db, err := open(ctx, log, s, traces, bell)
 	if err != nil {
 		return err
 	}
 	defer db.Close()
-	watch(metrics, db, bell, services.Provider)
-	ready := program.NewReadiness(ctx, db, time.Now, restored, accepted(services.Provider))
+	addDatabaseGauges(metrics, db, bell, services.Provider)
+	ready := program.NewReadiness(ctx, db, time.Now, restored, keyRefusal(services.Provider))
 	defer ready.Close()
 	receivers := processors(log, db, services, bell, metrics, traces, s)
 	paused := &pauses{db: db, receivers: receivers}
@@ -78,7 +79,9 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	background := func(work func(ctx context.Context)) {
 		g.Go(func() error { work(ctx); return nil })
 	}
-	g.Go(func() error { return program.Serve(ctx, log, s.HTTPAddr, program.Health(ready, s.beside(metrics))) })
+	g.Go(func() error {
+		return program.Serve(ctx, log, s.HTTPAddr, program.Health(ready, s.Beside(metrics.Handler())))
+	})
 	g.Go(func() error { return program.ServeMetrics(ctx, log, s.MetricsAddr, metrics.Handler()) })
 	background(func(ctx context.Context) { bell.Run(ctx, db.Pool()) })
 	background((&retention.Job{
@@ -91,28 +94,39 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 			loop.Run(ctx, log, failed, func(ctx context.Context) (time.Duration, error) { return interval, work(ctx) })
 		})
 	}
-	each(rescueInterval, "looking for sessions that hold up others failed", func(ctx context.Context) error { return rescue(ctx, log, db) })
-	each(shareInterval, "counting the workers that share the provider's limits failed", func(ctx context.Context) error { return share(ctx, db, services.Provider) })
-	each(readmitInterval, "reading charges that were set aside failed", func(ctx context.Context) error { return ledger.Readmit(ctx, db) })
+	background(func(ctx context.Context) { superviseSessions(ctx, log, db, services.Provider) })
+	each(retrySetAsideInterval, "reading charges that were set aside failed", func(ctx context.Context) error { return ledger.RetrySetAside(ctx, db) })
 	each(pauseInterval, "reading what is paused failed, nothing changes until it is read", paused.read)
 	if s.AuditInterval > 0 {
-		background(func(ctx context.Context) { keepUp(ctx, log, db, s.AuditInterval) })
+		background(func(ctx context.Context) { auditIncrements(ctx, log, db, s.AuditInterval) })
 	}
-	g.Go(func() error {
-		if !awaitRepair(ctx, log, db) {
-			return nil
-		}
-		for _, r := range receivers {
-			g.Go(func() error { return r.processor.Run(ctx) })
-		}
-		each(0, "receiving stopped and begins anew", func(ctx context.Context) error { return receive(ctx, log, db, bell.Listening, receivers) })
-		return admit(ctx, log, db, services.Provider)
-	})
+	g.Go(func() error { return handle(ctx, log, db, services.Provider, bell, receivers) })
 	return g.Wait()
 }
 
-// keepUp audits what is new, and logs what it finds.
-func keepUp(ctx context.Context, log *slog.Logger, db *postgres.DB, interval time.Duration) {
+// handle receives and handles messages once the tables need no repair, and calls the provider once
+// its account is known.
+func handle(ctx context.Context, log *slog.Logger, db *postgres.DB, provider *stripe.Client, bell *outbox.Doorbell, receivers []receiver) error {
+	if !awaitRepair(ctx, log, db) {
+		return nil
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	for _, r := range receivers {
+		g.Go(func() error { return r.processor.Run(ctx) })
+	}
+	g.Go(func() error { recoverPayments(ctx, log, db, provider); return nil })
+	g.Go(func() error {
+		loop.Run(ctx, log, "receiving stopped and begins anew", func(ctx context.Context) (time.Duration, error) {
+			return 0, receive(ctx, log, db, bell.Listening, receivers)
+		})
+		return nil
+	})
+	g.Go(func() error { return releaseProvider(ctx, log, db, provider) })
+	return g.Wait()
+}
+
+// auditIncrements audits what is new, and logs what it finds.
+func auditIncrements(ctx context.Context, log *slog.Logger, db *postgres.DB, interval time.Duration) {
 	loop.Run(ctx, log, "the audit of what is new failed and begins anew", func(ctx context.Context) (time.Duration, error) {
 		violated, pause, err := audit.Continue(ctx, db, interval)
 		for _, c := range violated {
@@ -120,14 +134,6 @@ func keepUp(ctx context.Context, log *slog.Logger, db *postgres.DB, interval tim
 		}
 		return pause, err
 	})
-}
-
-// beside are the metrics that HTTP_ADDR serves: none where METRICS_ADDR is set.
-func (s settings) beside(m *metrics) http.Handler {
-	if s.MetricsAddr != "" {
-		return nil
-	}
-	return m.Handler()
 }
 
 // awaitRepair returns true once the tables are no unrepaired copy, or false when ctx ends.
@@ -140,15 +146,15 @@ func awaitRepair(ctx context.Context, log *slog.Logger, db *postgres.DB) bool {
 		if why == "" && err == nil {
 			repaired()
 		}
-		return admitInterval, err
+		return startCheckInterval, err
 	})
 	return ctx.Err() == nil
 }
 
-// admit releases the requests to the provider once it has said that the secret key is of the
+// releaseProvider releases the requests to the provider once it has said that the secret key is of the
 // account that the database is bound to, and returns nil then, or when ctx ends. Another
 // account is an error, by which the program ends.
-func admit(ctx context.Context, log *slog.Logger, db *postgres.DB, provider *stripe.Client) (refused error) {
+func releaseProvider(ctx context.Context, log *slog.Logger, db *postgres.DB, provider *stripe.Client) (refused error) {
 	waiting, done := context.WithCancel(ctx)
 	defer done()
 	loop.Run(waiting, log, "nothing is sent to the provider before it has said whose key STRIPE_SECRET_KEY is", func(ctx context.Context) (time.Duration, error) {
@@ -164,18 +170,17 @@ func admit(ctx context.Context, log *slog.Logger, db *postgres.DB, provider *str
 			provider.Release()
 			done()
 		}
-		return admitInterval, err
+		return startCheckInterval, err
 	})
 	return refused
 }
 
 // open opens the database, which must have every migration.
 func open(ctx context.Context, log *slog.Logger, s settings, traces *telemetry.Traces, bell *outbox.Doorbell) (*postgres.DB, error) {
-	db, err := program.Open(ctx, log, s.DatabaseURL.Reveal(), postgres.Options{
-		Application: application + " " + program.Instance(), Role: postgres.RoleWorker, RefusePrivileged: !s.AllowPrivilegedDatabaseUser, AllowPlaintext: s.AllowPlaintext,
-		MaxConns: s.DatabaseConnections, Writes: writes.Order(slices.Concat(fulfillment.Writes(), inbox.Writes())...),
-		Tracer: traces.Statements(), Committed: doorbell.Committed(bell),
-	})
+	o := s.Pool(application, postgres.RoleWorker)
+	o.Writes = writes.Statements(slices.Concat(fulfillment.Writes(), inbox.Writes())...)
+	o.Tracer, o.Committed = traces.Statements(), doorbell.Committed(bell)
+	db, err := program.Open(ctx, log, s.DatabaseURL.Reveal(), o)
 	if err != nil {
 		return nil, err
 	}
@@ -205,8 +210,35 @@ func restored(ctx context.Context, q postgres.Querier) (why string, err error) {
 	return "the tables were restored from a dump: run payonce outbox repair", nil
 }
 
-// accepted returns why the provider does not accept the secret key, as its last answer said.
-func accepted(provider *stripe.Client) program.Check {
+// recoverPayments looks for lost payments every ten seconds, and as soon as a session shows another
+// timeline.
+func recoverPayments(ctx context.Context, log *slog.Logger, db *postgres.DB, provider *stripe.Client) {
+	const failed = "looking for lost payments failed, no payment is created until they are known"
+	loop.Run(ctx, log, failed, func(ctx context.Context) (time.Duration, error) {
+		timeline := db.Timeline()
+		err := restore.Recover(ctx, log, db, payments(provider))
+		for n := 0; err == nil && n < recoverSeconds && timeline == db.Timeline(); n++ {
+			loop.Pause(ctx, time.Second, nil)
+		}
+		return 0, err
+	})
+}
+
+// payments lists the provider's payment intents.
+func payments(provider *stripe.Client) restore.List {
+	return func(ctx context.Context, since time.Time) iter.Seq2[restore.Payment, error] {
+		return func(yield func(restore.Payment, error) bool) {
+			for in, err := range provider.Intents(ctx, since) {
+				if !yield(restore.Payment{Intent: in.ID, Reference: in.Reference, Amount: in.Amount, Currency: in.Currency, Created: in.Created}, err) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// keyRefusal returns why the provider does not accept the secret key, as its last answer said.
+func keyRefusal(provider *stripe.Client) program.Check {
 	return func(context.Context, postgres.Querier) (string, error) { return provider.Blocked(), nil }
 }
 
@@ -220,23 +252,25 @@ select count(distinct application_name)
    and application_name like $1
    and pg_has_role(usesysid, 'payonce_worker', 'member')`
 
-// share divides the limits of requests to the provider by the living workers. A worker that
-// has just started has all of them until the others count it.
-func share(ctx context.Context, db *postgres.DB, provider *stripe.Client) error {
-	var workers int
-	if err := db.QueryRow(ctx, countWorkers, application+" %").Scan(&workers); err != nil {
-		return fmt.Errorf("count the workers: %w", err)
-	}
-	provider.Share(workers)
-	return nil
-}
-
-// rescue ends sessions that stopped in the middle of a transaction, and those of the api that
-// are older than a request: while one is open, no later message is received.
-func rescue(ctx context.Context, log *slog.Logger, db *postgres.DB) error {
-	n, err := postgres.EndStuck(ctx, db, programs, postgres.HalfSent, postgres.Held)
-	if n > 0 {
-		log.ErrorContext(ctx, "ended sessions that held up others: a program or its network stands still, or an attacker has the api's password", "sessions", n)
-	}
-	return err
+// superviseSessions reads the other sessions of the database every 5 s times the number of
+// workers, at most a minute, with jitter.
+//
+//   - It divides the limits of requests to the provider by the living workers. A worker that has
+//     just started has all of them until the others count it.
+//   - It ends sessions that stopped in the middle of a transaction, and those of the api that
+//     are older than a request: while one is open, no later message is received.
+func superviseSessions(ctx context.Context, log *slog.Logger, db *postgres.DB, provider *stripe.Client) {
+	loop.Run(ctx, log, "looking at the other sessions of the database failed", func(ctx context.Context) (time.Duration, error) {
+		var workers int
+		if err := db.QueryRow(ctx, countWorkers, application+" %").Scan(&workers); err != nil {
+			return 0, fmt.Errorf("count the workers: %w", err)
+		}
+		provider.Share(workers)
+		n, err := postgres.EndStuck(ctx, db, programs, postgres.HalfSent, postgres.Held)
+		if n > 0 {
+			log.ErrorContext(ctx, "ended sessions that held up others: a program or its network stands still, or an attacker has the api's password", "sessions", n)
+		}
+		pause := superviseInterval * time.Duration(min(max(workers, 1), 12))
+		return pause/2 + mathrand.N(pause), err //nolint:gosec // workers that start together do not stay in phase
+	})
 }

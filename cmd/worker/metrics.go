@@ -24,7 +24,7 @@ type metrics struct {
 	handling, stepping, calling                telemetry.Histogram
 }
 
-// meter makes the program's metrics, which watch adds the database to.
+// meter makes the program's metrics, which addDatabaseGauges adds the database to.
 func meter(log *slog.Logger) *metrics {
 	r := telemetry.NewRegistry(log, time.Now)
 	receiver, call := telemetry.LabelOf("receiver", receiverNames()), telemetry.LabelOf("call", stripe.Calls())
@@ -40,7 +40,7 @@ func meter(log *slog.Logger) *metrics {
 		handling: r.CallTimes("payonce_inbox_handler_duration_seconds",
 			"Duration of a handler's call.", receiver),
 		stepping: r.CallTimes("payonce_step_duration_seconds",
-			"Duration of a step that had something to do.", telemetry.LabelOf("step", fulfillment.Steps())),
+			"Duration of a step that had something to do.", telemetry.LabelOf("step", fulfillment.ObservedSteps())),
 		calling: r.CallTimes("payonce_provider_request_duration_seconds",
 			"Time from a request to the provider to the headers of its response.", call),
 		requests: r.Counter("payonce_provider_requests_total",
@@ -57,11 +57,13 @@ func receiverNames() (names []string) {
 	return names
 }
 
-func watch(m *metrics, db *postgres.DB, bell *outbox.Doorbell, provider *stripe.Client) {
+// addDatabaseGauges adds what is read of the database, the provider and the doorbell.
+func addDatabaseGauges(m *metrics, db *postgres.DB, bell *outbox.Doorbell, provider *stripe.Client) {
 	m.Circuit(stripe.Circuits(), provider.Circuit)
 	m.Doorbell(bell.Listening)
 	m.Pool("main", db.Pool())
-	m.Shared(db.Committer().Shared)
+	m.Timeline(db.Timeline)
+	m.CommitStats(db.Committer().Stats)
 	m.Figures(db, receiverNames(), func(ctx context.Context, q postgres.Querier) (bool, error) {
 		why, err := restored(ctx, q)
 		return why != "", err

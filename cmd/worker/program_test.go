@@ -45,7 +45,7 @@ func TestRun(t *testing.T) {
 	})
 	t.Run("an expired key becomes a tombstone", func(t *testing.T) {
 		b := &pgx.Batch{}
-		b.Queue(`delete from janitor_lease`) // the worker before this one may have ended without releasing it
+		b.Queue(`delete from retention_lease`) // the worker before this one may have ended without releasing it
 		b.Queue(`
 insert into idempotency_keys (scope, operation, key, fingerprint, status_code, content_type, body, expires_at)
 select 'acme', 'POST /v1/charges', n::text, '', 202, 'application/json', '{}', clock_timestamp() - interval '1 second'
@@ -101,8 +101,9 @@ select 'charges', '4', '{}', '{"type": "charge.requested.v1", "ordering_key": "c
 		testdb.Must(t, server.CreateDatabase(t.Context(), "bare"))
 		programtest.Refusal(t, run, environ(server.URL("bare")), "payonce migrate")
 	})
-	t.Run("an address that cannot be listened on is refused", func(t *testing.T) {
+	t.Run("what it cannot listen on, or wait for, is refused", func(t *testing.T) {
 		programtest.Refusal(t, run, environ(url, "HTTP_ADDR", "nonsense"), "HTTP_ADDR nonsense")
+		programtest.Refusal(t, run, environ(url, "EXPECT_REPLICATION", "1"), "EXPECT_REPLICATION")
 	})
 }
 

@@ -22,8 +22,8 @@ import (
 )
 
 const (
-	group = "inbox"               // the consumer group of the outbox
-	poll  = 20 * time.Millisecond // between claims, at least
+	group            = "inbox" // the consumer group of the outbox
+	minClaimInterval = 20 * time.Millisecond
 )
 
 // receiver is a receiver of messages and its processor, which has claims of its own.
@@ -49,12 +49,12 @@ func processors(log *slog.Logger, db *postgres.DB, services fulfillment.Services
 				Lease: s.Lease, MaxAttempts: s.MaxAttempts, GiveUpAfter: s.GiveUpAfter,
 				BackoffBase: s.BackoffBase, BackoffCap: s.BackoffCap, DeadLetters: r.DeadLetters,
 			},
-			Poll:       poll,
-			Wake:       bell.Bell(doorbell.Inbox),
-			Listening:  bell.Listening,
-			OnDeferred: func() { bell.Ring(doorbell.Inbox) },
-			Drain:      program.DrainTime,
-			Log:        log,
+			MinClaimInterval: minClaimInterval,
+			Wake:             bell.Bell(doorbell.Inbox),
+			Listening:        bell.Listening,
+			OnDeferred:       func() { bell.Ring(doorbell.Inbox) },
+			Drain:            program.DrainTime,
+			Log:              log,
 		}
 		p.Pause(true) // until pauses.read has read what is paused
 		observe(p, m, traces)
@@ -114,7 +114,7 @@ func receive(ctx context.Context, log *slog.Logger, db *postgres.DB, listening f
 		defer func() { _ = subscriber.Close() }() // it says what Consume says
 		g.Go(func() error {
 			return r.processor.Consume(ctx, inbox.Source{
-				Subscriber: subscriber, Topic: r.Topic, Split: outbox.Messages, Read: routing(log, r.Receiver),
+				Subscriber: subscriber, Topic: r.Topic, Split: outbox.Messages, Require: outbox.SameTimeline, Read: routing(log, r.Receiver),
 			})
 		})
 	}
@@ -133,7 +133,7 @@ func routing(log *slog.Logger, receiver fulfillment.Receiver) func(*message.Mess
 		if receiver.Takes(domain.EventTypeNamed(read.Type)) {
 			return read, nil
 		}
-		log.Warn("message passed over, its receiver does not know its type", "message_id", m.UUID, "receiver", receiver.Name, "type", read.Type, "ordering_key", read.OrderingKey)
+		log.Warn("message skipped, its receiver does not know its type", "message_id", m.UUID, "receiver", receiver.Name, "type", read.Type, "ordering_key", read.OrderingKey)
 		return read, inbox.ErrSkip
 	}
 }

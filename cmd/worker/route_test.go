@@ -101,7 +101,7 @@ func TestRoute_logsAMessageThatItsReceiverDoesNotTake(t *testing.T) {
 		}
 	}
 	logged := lines.String()
-	if n := strings.Count(logged, "passed over"); n != 2 {
+	if n := strings.Count(logged, "message skipped"); n != 2 {
 		t.Errorf("%d lines, want 2:\n%s", n, logged)
 	}
 	for _, said := range []string{"message_id=newer receiver=fulfillment type=charge.reviewed.v1 ordering_key=ch_1", `message_id=nameless receiver=fulfillment type="" ordering_key=ch_1`} {
@@ -118,7 +118,7 @@ func TestProcessors_onlyNotificationsWaitBehindADeadLetter(t *testing.T) {
 		fulfillment.ResendReceiver: inbox.Pass,
 	}
 	got := map[string]inbox.DeadLetters{}
-	for _, r := range processors(nil, nil, fulfillment.Services{}, doorbell.New(nil, true), nil, nil, settings{}) {
+	for _, r := range processors(nil, nil, fulfillment.Services{}, doorbell.New(nil, doorbell.Leads), nil, nil, settings{}) {
 		got[r.Name] = r.processor.Policy.DeadLetters
 	}
 	testrun.Same(t, "policies", want, got)

@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"net/url"
 	"time"
@@ -26,17 +25,6 @@ type settings struct {
 	StripeAPIBase string `env:"STRIPE_API_BASE"`
 	// Address to listen on: health checks and metrics.
 	HTTPAddr string `env:"HTTP_ADDR" envDefault:"127.0.0.1:8081"`
-	// Address to listen on: metrics, and profiles of Go's pprof. Empty: metrics are on HTTP_ADDR, and
-	// there are no profiles.
-	MetricsAddr string `env:"METRICS_ADDR"`
-	// Permits a database over a network without TLS that verifies the server.
-	AllowPlaintext bool `env:"ALLOW_PLAINTEXT"`
-	// Permits a database user that is a superuser, owns the tables or may act as another role than
-	// this program's. For a server of your own, such as the demo's.
-	AllowPrivilegedDatabaseUser bool `env:"ALLOW_PRIVILEGED_DATABASE_USER"`
-	// Lowest level of the log lines: debug, info, warn or error. At info there is a line for each
-	// attempt to handle a message.
-	LogLevel slog.Level `env:"LOG_LEVEL" envDefault:"info"`
 	// Handler slots of each receiver of messages: how many messages it handles at a time. From 1
 	// to 10000.
 	WorkerConcurrency int `env:"WORKER_CONCURRENCY" envDefault:"256"`
@@ -48,8 +36,8 @@ type settings struct {
 	// How long a claimed message stays with a worker that no longer renews its lease. At least
 	// 500ms. Keep it below six hours.
 	Lease time.Duration `env:"LEASE" envDefault:"3s"`
-	// After how many failed attempts a message becomes a dead letter. At least 1. Waiting for an
-	// external service is not an attempt.
+	// After how many failed attempts a message becomes a dead letter. At least 1. An attempt that
+	// waits for an external service does not count.
 	MaxAttempts int `env:"MAX_ATTEMPTS" envDefault:"12"`
 	// After how long a message that waits for an external service becomes a dead letter. More than
 	// 0.
@@ -70,14 +58,14 @@ type settings struct {
 	// How long a message with a known id and another payload is kept in quarantine. Until then it
 	// is a violation in the audit. More than 0.
 	QuarantineRetention time.Duration `env:"QUARANTINE_RETENTION" envDefault:"2160h"`
-	// How long after the workers' audit has caught up it goes on with what is new since. 0: the
-	// workers do not audit.
+	// Pause between two increments of the workers' audit, once it has caught up. 0: the workers do
+	// not audit.
 	AuditInterval time.Duration `env:"AUDIT_INTERVAL" envDefault:"1m"`
 	// Networks that webhooks may be sent to although they are not public, separated by commas,
 	// such as 10.0.0.0/8. Empty: none.
 	WebhookAllowCIDRs []netip.Prefix `env:"WEBHOOK_ALLOW_CIDRS"`
 
-	program.Connections
+	program.Service
 }
 
 const (
@@ -114,7 +102,7 @@ func (s settings) Check() error {
 	case s.QuarantineRetention <= 0:
 		return fmt.Errorf("QUARANTINE_RETENTION is %s: set it to how long a person may take to look at a message in quarantine", s.QuarantineRetention)
 	}
-	return s.Connections.Check()
+	return s.Service.Check()
 }
 
 // providerHost is the host of the provider, for traces.

@@ -1,7 +1,8 @@
 // Package failover holds the tests that lose a primary: real PostgreSQL servers with
 // streaming replication, the real programs, charges that are sent twice, and workers that
-// are killed. The primary is killed, stops, or is cut off the network; the test promotes
-// the standby. The programs know both servers by one URL and are never restarted for it.
+// are killed. The primary is killed, stops, is cut off the network, or goes on; the test
+// promotes the standby. The programs know both servers by one URL and are never restarted
+// for it.
 //
 // Each scenario prints one line:
 //
@@ -14,6 +15,9 @@
 //     must name each of them.
 //   - gap: the longest time without an accepted charge, for each failover.
 //   - steady: the time from the promotion until no charge waited for longer than a second.
+//
+// One scenario has three etcd and two servers that Patroni runs, and needs Debian's packages of
+// both.
 //
 // With -failovers=20 every scenario is run, with so many failovers. Without it there is one
 // failover in some of them.

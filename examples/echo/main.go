@@ -15,7 +15,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strconv"
-	"strings"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/labstack/echo/v4"
@@ -126,19 +125,10 @@ func startServer(ctx context.Context, role string) (server *scaffold.Process, ur
 
 // post returns the status, and whether it is a replay.
 func post(ctx context.Context, url, key, sku string) (string, error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/orders", strings.NewReader(fmt.Sprintf(`{"sku":%q}`, sku)))
-	if err != nil {
-		return "", err
-	}
-	r.Header.Set("Content-Type", "application/json")
-	r.Header.Set(idempotency.HeaderKey, key)
-	response, err := http.DefaultClient.Do(r)
-	if err != nil {
-		return "", err
-	}
-	status := strconv.Itoa(response.StatusCode)
-	if response.Header.Get(idempotency.HeaderReplayed) == "true" {
+	a, err := scaffold.Post(ctx, url, key, fmt.Sprintf(`{"sku":%q}`, sku))
+	status := strconv.Itoa(a.Status)
+	if a.Replayed {
 		status += " as a replay"
 	}
-	return status, response.Body.Close()
+	return status, err
 }

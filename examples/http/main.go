@@ -14,7 +14,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -72,52 +71,33 @@ func handler(pool *pgxpool.Pool) http.Handler {
 
 func main() { scaffold.Main("example_http", run) }
 
-type answer struct {
-	status            int
-	contentType, body string
-	replayed          bool
-}
-
 func run(ctx context.Context, pool *pgxpool.Pool) error {
 	if _, err := pool.Exec(ctx, tables+idempotency.Schema()); err != nil {
 		return err
 	}
 	server := httptest.NewServer(handler(pool))
 	defer server.Close()
-	post := func(key, body string) (a answer) {
-		r, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL+"/orders", strings.NewReader(body))
+	shop := strings.Replace(server.URL, "//", "//customer:secret@", 1)
+	post := func(key, order string) scaffold.Answer {
+		a, err := scaffold.Post(ctx, shop, key, order)
 		if err != nil {
-			return answer{body: err.Error()}
+			a.Body = err.Error()
 		}
-		r.SetBasicAuth("customer", "secret")
-		r.Header.Set("Content-Type", "application/json")
-		if key != "" {
-			r.Header.Set(idempotency.HeaderKey, key)
-		}
-		response, err := http.DefaultClient.Do(r)
-		if err != nil {
-			return answer{body: err.Error()}
-		}
-		defer func() { _ = response.Body.Close() }()
-		text, err := io.ReadAll(response.Body)
-		if err != nil {
-			return answer{body: err.Error()}
-		}
-		return answer{response.StatusCode, response.Header.Get("Content-Type"), string(text), response.Header.Get(idempotency.HeaderReplayed) == "true"}
+		return a
 	}
 
 	const orders, clients = 12, 16
 	created, bodies := 0, map[string]bool{}
 	for n := range orders {
-		var answers [clients]answer
+		var answers [clients]scaffold.Answer
 		var all sync.WaitGroup
 		for i := range clients {
 			all.Go(func() { answers[i] = post(fmt.Sprintf(`"order-%d"`, n), `{"sku":"lamp"}`) })
 		}
 		all.Wait()
 		for _, a := range answers {
-			bodies[a.body] = true
-			if a.status == http.StatusCreated {
+			bodies[a.Body] = true
+			if a.Status == http.StatusCreated {
 				created++
 			}
 		}
@@ -128,11 +108,11 @@ func run(ctx context.Context, pool *pgxpool.Pool) error {
 	}
 	fmt.Printf("%d orders sent by %d clients at once: %d answers 201, %d orders, %d different answers\n", orders, clients, created, stored, len(bodies))
 	other, none := post(`"order-0"`, `{"sku":"desk"}`), post("", `{"sku":"lamp"}`)
-	fmt.Printf("another order under a used key: %d, %s\n", other.status, other.contentType)
-	fmt.Printf("an order without a key: %d, %s\n", none.status, none.contentType)
+	fmt.Printf("another order under a used key: %d, %s\n", other.Status, other.ContentType)
+	fmt.Printf("an order without a key: %d, %s\n", none.Status, none.ContentType)
 	refused, replay := post(`"desk"`, `{"sku":"desk"}`), post(`"desk"`, `{"sku":"desk"}`)
-	fmt.Printf("an order of what is not sold: %d, and the same as a replay\n", refused.status)
-	refused.replayed = true
+	fmt.Printf("an order of what is not sold: %d, and the same as a replay\n", refused.Status)
+	refused.Replayed = true
 	if created != orders*clients || stored != orders || len(bodies) != orders || replay != refused {
 		return fmt.Errorf("not what the clients wanted: %+v", replay)
 	}

@@ -60,7 +60,7 @@ create table webhook_resends (
   constraint webhook_resends_requested_by_check check (requested_by <> '')
 );
 comment on table webhook_resends is 'webhooks that an operator sent again, each with its own message in the inbox';
-comment on column webhook_resends.event_id is 'the outcome, and the webhook-id that the merchant knows it by';
+comment on column webhook_resends.event_id is 'the webhook event, and the webhook-id that the merchant knows it by';
 comment on column webhook_resends.delivered_at is 'when the merchant had accepted it, written by the commit that finished the message; null: not yet, or never';
 
 -- The resends of a charge.

@@ -1,6 +1,6 @@
 // Package arch checks the architecture: its tests fail when a package imports more of this
-// module than its rule allows, when a charge could be called back to a package that it has
-// left, when a third party is imported outside the packages that are about it, when a
+// module than its rule allows, when a package imports an earlier one on the charge's path, when
+// a third party is imported outside the packages that are about it, when a
 // program links what it must never hold, and when a package does not say what it is.
 //
 // It checks what the import graph shows, for the platform that it runs on. It does not see

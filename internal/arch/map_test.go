@@ -43,10 +43,10 @@ var rules = []rule{
 	// The service.
 	{"domain", "", "pure rules, to be read and tested without anything else"},
 	{"ledger", "domain groupcommit internal/loop internal/postgres", "stores domain's events; its siblings meet it only in the batch of a use case"},
-	{"intake", "domain idempotency ledger outbox internal/postgres", "accepts; it never meets fulfillment and knows neither HTTP nor the provider"},
+	{"intake", "domain idempotency ledger outbox internal/postgres", "accepts; it does not import fulfillment and knows neither HTTP nor the provider"},
 	{
 		"fulfillment", "domain groupcommit inbox ledger outbox internal/merchants internal/postgres internal/stripe internal/webhook",
-		"carries out what was accepted; it never meets intake and knows no HTTP API",
+		"carries out what was accepted; it does not import intake and knows no HTTP API",
 	},
 	{"fulfillment/schema", "", "the tables of fulfillment without its code: a program that migrates links no provider client"},
 	{
@@ -65,7 +65,7 @@ var rules = []rule{
 	{"internal/rediscache", "idempotency internal/loop internal/postgres", "keeps answers beside the database, and no package trusts what it says"},
 	{"internal/audit", "domain internal/postgres", "reads the tables and replays the streams; it may not ask the code that it audits"},
 	{
-		"internal/httpapi", "domain groupcommit idempotency inbox intake ledger internal/audit internal/guess internal/loop internal/merchants internal/postgres",
+		"internal/httpapi", "domain groupcommit idempotency inbox intake ledger internal/audit internal/clientaddr internal/keylimit internal/loop internal/merchants internal/postgres",
 		"turns HTTP into a use case and its result into HTTP; it carries out nothing",
 	},
 
@@ -74,10 +74,11 @@ var rules = []rule{
 	// The programs.
 	{"docs/reference", "", "the page of the settings, for the programs"},
 	{"internal/program", "docs/reference migrations/version internal/postgres internal/telemetry", "what both services do at start and at the end"},
-	{"internal/guess", "", "counts wrong keys by the client that sends them, whichever they are"},
+	{"internal/clientaddr", "", "reads the addresses of a request, whatever it asks for"},
+	{"internal/keylimit", "internal/clientaddr", "counts wrong keys by the client that sends them, whichever they are"},
 	{
-		"internal/console", "domain groupcommit inbox outbox internal/audit internal/console/lanes internal/doorbell internal/guess internal/human " +
-			"internal/loop internal/merchants internal/postgres internal/program",
+		"internal/console", "domain groupcommit inbox outbox internal/audit internal/clientaddr internal/console/lanes internal/doorbell internal/human " +
+			"internal/keylimit internal/loop internal/merchants internal/postgres internal/program",
 		"shows what is stored, and decides about dead letters by the functions of inbox; it accepts and carries out nothing",
 	},
 	{"internal/writes", "groupcommit idempotency ledger outbox", "the one list of what may share a commit, in the order of its locks"},

@@ -1,4 +1,4 @@
-// Package audit reads all tables and reports what they say: whether every promise of
+// Package audit reads all tables and reports what they say: whether every invariant of
 // payonce holds (Run, and Continue for what is new), whether the provider's lists agree (Reconcile), what happened to one
 // charge (ReadTimeline), and what operators did (ListActions, ListSupplies). It writes nothing but its own results and repairs nothing. Apart from the
 // domain's own rules it asks no code of the packages that it audits.
@@ -36,7 +36,6 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/internal/postgres"
 )
@@ -44,8 +43,8 @@ import (
 //go:embed schema.sql
 var schema string
 
-// Schema returns the SQL that creates audit_results and operator_actions, behind the ledger's
-// tables. It is plain SQL, to be run once in a transaction.
+// Schema returns the SQL that creates audit_results, audit_progress and operator_actions,
+// behind the ledger's tables. It is plain SQL, to be run once in a transaction.
 func Schema() string { return schema }
 
 //go:embed facts.sql
@@ -57,7 +56,7 @@ type Report struct {
 	Checks []Check `json:"checks"`
 }
 
-// Check is one promise, the number of its cases and of those that break it.
+// Check is one invariant, the number of its cases and of those that violate it.
 type Check struct {
 	Name     string   `json:"name"`
 	Checked  int64    `json:"checked"`
@@ -75,7 +74,7 @@ func (r *Report) Add(checks ...Check) {
 
 func newCheck(name string) Check { return Check{Name: name, Examples: []string{}} }
 
-// see counts one case. An empty complaint means that the promise holds.
+// see counts one case. An empty complaint means that the invariant holds.
 func (c *Check) see(complaint string) {
 	c.Checked++
 	if complaint == "" {
@@ -87,7 +86,7 @@ func (c *Check) see(complaint string) {
 	}
 }
 
-// checkEach counts cases. complain returns "" where the promise holds.
+// checkEach counts cases. complain returns "" where the invariant holds.
 func checkEach[T any](name string, cases []T, complain func(T) string) Check {
 	check := newCheck(name)
 	for _, one := range cases {
@@ -104,19 +103,7 @@ type Database interface {
 	Read(ctx context.Context, b *pgx.Batch) error
 }
 
-// snapshots opens the snapshots of what one statement cannot read.
-type snapshots interface {
-	Snapshot(ctx context.Context) (pgx.Tx, error)
-}
-
-// pool opens the snapshots of a timeline.
-type pool struct{ *pgxpool.Pool }
-
-func (p pool) Snapshot(ctx context.Context) (pgx.Tx, error) {
-	return p.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
-}
-
-// Run checks every promise that the tables can show, with one connection. While a snapshot
+// Run checks every invariant that the tables can show, with one connection. While a snapshot
 // is open, PostgreSQL removes nothing that was deleted since, and the tables that are
 // written most become slow: so each check, and each page of streams, is one statement with a
 // snapshot of its own. An error means that the audit could not be finished; violations are in
@@ -131,23 +118,13 @@ func Run(ctx context.Context, db Database) (Report, error) {
 		return Report{}, err
 	}
 	report.Add(checks...)
-	for one := range slices.Chunk(promises, 1) {
-		if checks, err = checkPromises(ctx, source{Database: db}, one); err != nil {
+	for one := range slices.Chunk(invariants, 1) {
+		if checks, err = checkInvariants(ctx, source{Database: db}, one); err != nil {
 			return Report{}, err
 		}
 		report.Add(checks...)
 	}
 	return report, nil
-}
-
-// inSnapshot reads in a snapshot of its own. Nothing is written, so the rollback loses nothing.
-func inSnapshot(ctx context.Context, db snapshots, read func(pgx.Tx) error) error {
-	tx, err := db.Snapshot(ctx)
-	if err != nil {
-		return fmt.Errorf("open a snapshot of the audit: %w", err)
-	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
-	return read(tx)
 }
 
 const countCases = `
@@ -176,10 +153,10 @@ func (s source) queue(b *pgx.Batch, sql string, args ...any) *pgx.QueuedQuery {
 	return b.Queue("with "+rowsOfCharges+facts+sql, args...)
 }
 
-// checkPromises checks promises in one statement.
-func checkPromises(ctx context.Context, of source, promises []promise) ([]Check, error) {
-	checks, counts, b := make([]Check, len(promises)), make([]string, len(promises)), &pgx.Batch{}
-	for i, p := range promises {
+// checkInvariants checks invariants in one statement.
+func checkInvariants(ctx context.Context, of source, invariants []invariant) ([]Check, error) {
+	checks, counts, b := make([]Check, len(invariants)), make([]string, len(invariants)), &pgx.Batch{}
+	for i, p := range invariants {
 		checks[i] = newCheck(p.name)
 		counts[i] = fmt.Sprintf("select %d, counted.* from (%s) counted", i, fmt.Sprintf(countCases, "select case"+p.when+" end from "+p.cases))
 	}
@@ -200,7 +177,7 @@ func checkPromises(ctx context.Context, of source, promises []promise) ([]Check,
 		return err
 	})
 	if err := of.Read(ctx, b); err != nil {
-		return nil, fmt.Errorf("check that %s: %w", promises[0].name, err)
+		return nil, fmt.Errorf("check that %s: %w", invariants[0].name, err)
 	}
 	return checks, nil
 }

@@ -101,8 +101,8 @@ func TestRun(t *testing.T) {
 	})
 }
 
-// TestRun_judges changes a legal history by statements that are rolled back with the audit.
-func TestRun_judges(t *testing.T) {
+// TestRun_reportsOnlyWhatIsViolated changes a legal history by statements that are rolled back with the audit.
+func TestRun_reportsOnlyWhatIsViolated(t *testing.T) {
 	t.Parallel()
 	// A consumer group beside the one that feeds the inbox reads the same outbox. What it has
 	// read says nothing about the inbox.
@@ -176,7 +176,7 @@ update inbox
 	}
 }
 
-func TestRun_finds(t *testing.T) {
+func TestRun_reportsEachViolation(t *testing.T) {
 	testdb.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
 	empty, err := audit.Run(t.Context(), testdb.Reused(t))
@@ -283,10 +283,10 @@ func TestRetention(t *testing.T) {
 	testdb.Long(t, "it writes thousands of rows")
 	t.Parallel()
 	const messages = `select (select count(*) from outbox) + (select count(*) from inbox)`
-	sweeps := map[string]func(context.Context, *postgres.DB) (int, error){
-		"keys":   func(ctx context.Context, db *postgres.DB) (int, error) { return idempotency.Sweep(ctx, db, 1000) },
-		"outbox": func(ctx context.Context, db *postgres.DB) (int, error) { return outbox.Sweep(ctx, db, 0, 5) },
-		"inbox":  func(ctx context.Context, db *postgres.DB) (int, error) { return inbox.Sweep(ctx, db, 0, 5) },
+	deletions := map[string]func(context.Context, *postgres.DB) (int, error){
+		"keys":   func(ctx context.Context, db *postgres.DB) (int, error) { return idempotency.ExpireKeys(ctx, db, 1000) },
+		"outbox": func(ctx context.Context, db *postgres.DB) (int, error) { return outbox.DeleteExpired(ctx, db, 0, 5) },
+		"inbox":  func(ctx context.Context, db *postgres.DB) (int, error) { return inbox.DeleteExpired(ctx, db, 0, 5) },
 	}
 	for _, test := range []struct {
 		name  string
@@ -303,11 +303,11 @@ func TestRetention(t *testing.T) {
 			f.exec(`update idempotency_keys set expires_at = now()`)
 			before := number(f, messages)
 			for _, name := range test.order {
-				if _, err := sweeps[name](t.Context(), f.db); err != nil {
+				if _, err := deletions[name](t.Context(), f.db); err != nil {
 					t.Fatal(err)
 				}
 				if got := violated(f.audit().Checks); len(got) != 0 {
-					t.Fatalf("after a sweep of the %s: violated: %v", name, got)
+					t.Fatalf("after a deletion from %s: violated: %v", name, got)
 				}
 			}
 			if after := number(f, messages); (after == before) != (test.left == "all") {

@@ -2,12 +2,12 @@ package audit
 
 import "slices"
 
-// promise is a check that one query makes over the facts.
-type promise struct {
+// invariant is a statement about the rows, which one query checks over the facts.
+type invariant struct {
 	name  string
 	whole bool   // wholeTables, or eachCharge: the rows of one show it, so an increment checks it too
 	cases string // after "from": a row for each case
-	when  string // the arms of a case expression: a complaint where the promise is broken
+	when  string // the arms of a case expression: a complaint where it is violated
 }
 
 const (
@@ -15,9 +15,9 @@ const (
 	eachCharge  = false
 )
 
-// promises are in the order of the report. A key's client-made text stays out of reports:
+// invariants are in the order of the report. A key's client-made text stays out of reports:
 // keys appear as the short hash under which logs know them.
-var promises = slices.Concat([]promise{
+var invariants = slices.Concat([]invariant{
 	{"one stored answer per key", wholeTables, `(
        select scope, operation, key, count(*) as answers
          from idempotency_keys
@@ -313,4 +313,4 @@ then format('%s: %s of %s reserved, %s held', charge_id, p.quantity, sku, r.quan
            on c.stream_id = r.charge_id) r`, `
 when status is distinct from due
 then format('%s: its %s is %s, should be %s', charge_id, sku, status, coalesce(due, 'without a charge'))`},
-}, promisesOfMessages)
+}, invariantsOfMessages)

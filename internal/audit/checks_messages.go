@@ -1,6 +1,6 @@
 package audit
 
-var promisesOfMessages = []promise{
+var invariantsOfMessages = []invariant{
 	// Retention takes a message away after its work is done, the oldest first. So an event
 	// without a message is in order only if it is older than every message that is left, and
 	// its work is done.

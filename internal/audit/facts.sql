@@ -119,7 +119,7 @@ charges as (
       on f.topic = o.topic
      and f.consumer_group = 'inbox'
      and (f.transaction_id, f."offset") >= (o.transaction_id, o."offset")
-), waiting as ( -- for what carries a charge further; a dead letter waits for an operator
+), waiting as ( -- charges with a message that can still bring an outcome; a dead letter waits for an operator
   select ordering_key as stream_id
     from inbox
    where status not in ('done', 'discarded')

@@ -124,7 +124,7 @@ func number(f *fixture, query string) (n int64) {
 }
 
 func (f *fixture) intake() *intake.Intake {
-	return &intake.Intake{DB: f.db, Keys: idempotency.Receiver{Retention: time.Hour}}
+	return &intake.Intake{DB: f.db, Receiver: idempotency.Receiver{Retention: time.Hour}}
 }
 
 func account(merchant string, notify bool) intake.Account {
@@ -269,10 +269,7 @@ func (f *fixture) decide(name string, cmd domain.Command) int {
 		if domain.EventTypeNamed(e.Type).Webhook == "" {
 			continue
 		}
-		payload, err := next.Seal(e)
-		if err != nil {
-			f.t.Fatal(err)
-		}
+		payload := next.EncodeEnvelope(e)
 		m := outbox.Message{Topic: ledger.Outcomes, ID: e.ID.String(), Type: e.Type, OrderingKey: s.ID, Payload: payload}
 		if err := outbox.Append(b, m); err != nil {
 			f.t.Fatal(err)

@@ -28,7 +28,7 @@ func checkCharges(ctx context.Context, db Database, charges []string) ([]Check, 
 	if err != nil {
 		return nil, err
 	}
-	more, err := checkPromises(ctx, of, slices.DeleteFunc(slices.Clone(promises), func(p promise) bool { return p.whole }))
+	more, err := checkInvariants(ctx, of, slices.DeleteFunc(slices.Clone(invariants), func(p invariant) bool { return p.whole }))
 	return append(checks, more...), err
 }
 
@@ -156,7 +156,7 @@ type Progress struct {
 const selectProgress = `
 select audited_until as until,
        violated,
-       violated - judged as new
+       violated - superseded as new
   from audit_progress`
 
 // ReadProgress reads how far the workers have audited.
@@ -168,11 +168,11 @@ func ReadProgress(ctx context.Context, q postgres.Querier) (Progress, error) {
 	return found[0], nil
 }
 
-const updateJudged = `
+const updateSuperseded = `
 update audit_progress
-   set judged = greatest(judged, $1)`
+   set superseded = greatest(superseded, $1)`
 
-// Judge queues that an audit of the tables, which began when the increments had come to p, has
-// ended. The metrics then no longer report what the increments had found before it: what is
+// MarkSuperseded queues that a finished audit of the tables covers the violations that the
+// increments had found up to p, when it began. The metrics then no longer report what the increments had found before it: what is
 // still violated is in the audit's own result.
-func (p Progress) Judge(b *pgx.Batch) { b.Queue(updateJudged, p.Violated) }
+func (p Progress) MarkSuperseded(b *pgx.Batch) { b.Queue(updateSuperseded, p.Violated) }

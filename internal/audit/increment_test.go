@@ -74,14 +74,14 @@ func TestContinue(t *testing.T) {
 	f.keepUp(worker)
 	judge := func() {
 		b := &pgx.Batch{}
-		found.Judge(b)
+		found.MarkSuperseded(b)
 		testdb.Must(t, f.db.Commit(t.Context(), b))
 	}
 	judge()
 	after := f.progress()
 	judge() // a second audit, which began as early
 	if p := f.progress(); p != after || p.New != p.Violated-found.Violated || p.New == 0 {
-		t.Errorf("judged %+v of %+v", found, p)
+		t.Errorf("superseded %+v of %+v", found, p)
 	}
 }
 

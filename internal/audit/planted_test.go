@@ -12,7 +12,7 @@ alter table inbox drop constraint inbox_done_by_holder;
 alter table inbox drop constraint inbox_done_has_fence;
 drop index ledger_events_one_capture;
 drop index ledger_events_one_outcome;
-drop index ledger_events_one_capture_per_reference;
+drop index ledger_events_one_capture_per_reference, ledger_events_by_payment_intent;
 drop index ledger_events_one_refund_outcome;
 drop index ledger_events_one_refund_reversal;
 drop index ledger_events_one_refund_per_reference;

@@ -15,7 +15,7 @@ import (
 // Listed is a payment, a refund or a dispute in the provider's list.
 type Listed struct {
 	ID            string
-	Reference     string // our charge or refund, empty where the provider knows none
+	Reference     string // our charge or its reference, or our refund; empty where the provider knows none
 	PaymentIntent string // of the payment itself, or of the payment that is refunded or disputed
 	Status        string // the provider's word; of a dispute open, or how it ended
 	Amount        int64  // minor units that were captured, are refunded, or are withheld with their fee
@@ -46,7 +46,7 @@ const (
 // charge records what can be recorded.
 func Reconcile(ctx context.Context, q postgres.Querier, payments, refunds, disputes iter.Seq2[Listed, error]) (checks []Check, missed []string, err error) {
 	charges := &comparison{
-		noun: kindCharge, took: "took", taken: "captured",
+		noun: kindCharge, took: "took", taken: "captured", remedy: ": payonce adopt lists and refunds what is lost",
 		moved: func(l Listed) bool { return l.Status == statusSucceeded || l.Amount > 0 },
 	}
 	returns := &comparison{
@@ -71,8 +71,14 @@ func Reconcile(ctx context.Context, q postgres.Querier, payments, refunds, dispu
 	if err != nil {
 		return nil, nil, err
 	}
+	adopted, err := collect[adoption](ctx, q, "adopted payments", selectAdopted)
+	if err != nil {
+		return nil, nil, err
+	}
 	for kind, c := range compared {
 		c.before, c.after = before[kind], after[kind]
+		maps.DeleteFunc(c.listed, func(_ string, l Listed) bool { return slices.Contains(adopted, adoption{l.PaymentIntent}) })
+		c.attribute()
 	}
 	return []Check{
 		charges.once("provider: one capture per charge"),
@@ -95,6 +101,11 @@ func Reconcile(ctx context.Context, q postgres.Querier, payments, refunds, dispu
 	}, unrecorded(charges, returns, withheld), nil
 }
 
+// adoption is a payment of no charge that an operator refunded.
+type adoption struct{ PaymentIntent string }
+
+const selectAdopted = `select payment_intent from adoptions where refund is not null`
+
 // What money is about.
 const (
 	kindCharge  = "charge"
@@ -106,6 +117,7 @@ const (
 type money struct {
 	ID       string
 	Kind     string
+	Name     string // the charge's reference at the provider, or empty
 	Amount   int64
 	Currency string
 	Outcome  string // succeeded (a dispute always), failed (a refund also after it succeeded), or empty
@@ -127,6 +139,7 @@ with booked as (
 ), charges as (
   select stream_id,
          max(data ->> 'currency')       filter (where type like 'charge.requested.v%') as currency,
+         max(data ->> 'reference')      filter (where type like 'charge.requested.v%') as name,
          max(data ->> 'payment_intent') filter (where type like 'payment.captured.v%') as captured
     from ledger_events
    group by stream_id
@@ -138,6 +151,7 @@ with booked as (
 )
 select m.id,
        m.kind,
+       case m.kind when 'charge' then coalesce(c.name, '') else '' end                                         as name,
        coalesce(max(substring(m.data ->> 'amount' from '^[0-9]{1,18}$')::bigint) filter (where m.type ~ '^((charge|refund)\.requested|refund\.observed)\.v'), 0) as amount,
        coalesce(c.currency, '')                                                                                as currency,
        case
@@ -154,7 +168,7 @@ select m.id,
   from moved m
   join charges c using (stream_id)
   left join booked b using (stream_id, version)
- group by m.id, m.kind, m.stream_id, c.currency, c.captured`
+ group by m.id, m.kind, m.stream_id, c.currency, c.name, c.captured`
 
 // readMoney returns the ledger's money of each kind, by its ID.
 func readMoney(ctx context.Context, q postgres.Querier) (map[string]map[string]money, error) {
@@ -168,8 +182,8 @@ func readMoney(ctx context.Context, q postgres.Querier) (map[string]map[string]m
 
 // comparison is the ledger beside one of the provider's lists.
 type comparison struct {
-	noun, took, taken string            // of its complaints
-	moved             func(Listed) bool // whether money moved, or may yet
+	noun, took, taken, remedy string            // of its complaints
+	moved                     func(Listed) bool // whether money moved, or may yet
 
 	before, after map[string]money    // what the ledger said before the list was read, and after
 	listed        map[string]Listed   // by the provider's ID
@@ -192,12 +206,25 @@ func (c *comparison) list(all iter.Seq2[Listed, error], payments map[string]List
 		l.Reference = cmp.Or(l.Reference, l.ID)
 		c.listed[l.ID] = l
 	}
+	return nil
+}
+
+// attribute replaces references by the ids of their charges, and sorts what moved money by id.
+func (c *comparison) attribute() {
+	ids := map[string]string{}
+	for _, id := range sorted(c.after) {
+		if m := c.after[id]; m.Name != "" && (ids[m.Name] == "" || m.Provider != "") { // a captured one, if there are several
+			ids[m.Name] = id
+		}
+	}
 	for _, id := range sorted(c.listed) {
-		if l := c.listed[id]; c.moved(l) {
+		l := c.listed[id]
+		l.Reference = cmp.Or(ids[l.Reference], l.Reference)
+		c.listed[id] = l
+		if c.moved(l) {
 			c.byReference[l.Reference] = append(c.byReference[l.Reference], l)
 		}
 	}
-	return nil
 }
 
 // counted counts what others have made in the account. Nothing of it is a violation.
@@ -207,8 +234,8 @@ func (c *comparison) counted(name string) Check {
 	return check
 }
 
-// settled is what had its outcome before the list was read, and has no other since.
-func (c *comparison) settled(outcomes ...string) (all []money) {
+// withOutcome returns what had its outcome before the list was read, and has no other since.
+func (c *comparison) withOutcome(outcomes ...string) (all []money) {
 	for _, id := range sorted(c.before) {
 		if m := c.before[id]; slices.Contains(outcomes, m.Outcome) && c.after[id].Outcome == m.Outcome {
 			all = append(all, m)
@@ -228,7 +255,7 @@ func (c *comparison) once(name string) Check {
 }
 
 func (c *comparison) inFull(name string) Check {
-	return checkEach(name, c.settled(statusSucceeded), func(m money) string {
+	return checkEach(name, c.withOutcome(statusSucceeded), func(m money) string {
 		l, listed := c.listed[m.Provider]
 		switch {
 		case !listed:
@@ -247,7 +274,7 @@ func (c *comparison) inFull(name string) Check {
 }
 
 func (c *comparison) nothingOfFailed(name string) Check {
-	return checkEach(name, c.settled(statusFailed), func(m money) string {
+	return checkEach(name, c.withOutcome(statusFailed), func(m money) string {
 		moved := c.byReference[m.ID]
 		if len(moved) == 0 {
 			return ""
@@ -256,10 +283,10 @@ func (c *comparison) nothingOfFailed(name string) Check {
 	})
 }
 
-// canceledTheFailed checks the fence: an intent that is not canceled could still take
-// money. Intents beside the recorded one are never confirmed.
+// canceledTheFailed checks that the intent of each failed charge is canceled: another intent
+// could still take money. Intents beside the recorded one are never confirmed.
 func (c *comparison) canceledTheFailed(name string) Check {
-	started := slices.DeleteFunc(c.settled(statusFailed), func(m money) bool { return m.Intent == "" })
+	started := slices.DeleteFunc(c.withOutcome(statusFailed), func(m money) bool { return m.Intent == "" })
 	return checkEach(name, started, func(m money) string {
 		l, listed := c.listed[m.Intent]
 		switch {
@@ -272,7 +299,7 @@ func (c *comparison) canceledTheFailed(name string) Check {
 	})
 }
 
-// inTheLedger begins at the money. A charge or refund without outcome may have moved a
+// inTheLedger compares each listed object that moved money with the ledger. A charge or refund without outcome may have moved a
 // moment ago, but only by its own intent and in its own amount. What moved for a failed one
 // is another check.
 func (c *comparison) inTheLedger(name string) Check {
@@ -285,7 +312,7 @@ func (c *comparison) inTheLedger(name string) Check {
 		what := fmt.Sprintf("%s %s %d %s for ", l.ID, c.took, l.Amount, l.Currency)
 		switch {
 		case !known:
-			return what + fmt.Sprintf("%q, which is no %s", l.Reference, c.noun)
+			return what + fmt.Sprintf("%q, which is no %s%s", l.Reference, c.noun, c.remedy)
 		case m.Outcome == statusSucceeded && l.ID != m.Provider:
 			return what + fmt.Sprintf("%s, which was %s by %s", m.ID, c.taken, m.Provider)
 		case m.Outcome == "" && l.PaymentIntent != m.Intent:
@@ -314,7 +341,7 @@ func (c *comparison) asListed(name string) Check {
 		if c.isRecorded(l) {
 			return ""
 		}
-		return fmt.Sprintf("%s: the provider says %s with %d withheld, the books say %s with %d", id, l.Status, l.Amount, m.Dispute, m.Booked)
+		return fmt.Sprintf("%s: the provider says %s with %d withheld, the ledger says %s with %d", id, l.Status, l.Amount, m.Dispute, m.Booked)
 	})
 }
 
@@ -331,7 +358,7 @@ func unrecorded(payments *comparison, all ...*comparison) []string {
 	return sorted(charges)
 }
 
-// equalSums compares the ledger with the provider's money, over what is settled. The sums may be too
+// equalSums compares the ledger with the provider's money, over what has its outcome. The sums may be too
 // large for 64 bits.
 func (c *comparison) equalSums(name string) Check {
 	type sum struct{ booked, moved big.Int }
@@ -342,7 +369,7 @@ func (c *comparison) equalSums(name string) Check {
 		}
 		return sums[currency]
 	}
-	for _, m := range c.settled(statusSucceeded, statusFailed) {
+	for _, m := range c.withOutcome(statusSucceeded, statusFailed) {
 		s := of(m.Currency)
 		s.booked.Add(&s.booked, big.NewInt(m.Booked))
 		for _, l := range c.byReference[m.ID] {
@@ -355,7 +382,7 @@ func (c *comparison) equalSums(name string) Check {
 		if s.booked.Cmp(&s.moved) == 0 {
 			return ""
 		}
-		return fmt.Sprintf("%s: the provider %s %s, the books say %s", currency, c.took, &s.moved, &s.booked)
+		return fmt.Sprintf("%s: the provider %s %s, the ledger says %s", currency, c.took, &s.moved, &s.booked)
 	})
 }
 

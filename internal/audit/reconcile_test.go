@@ -11,6 +11,7 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/audit"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 func (f *fixture) payment(name, status string, captured int64) audit.Listed {
@@ -117,13 +118,24 @@ func TestReconcile(t *testing.T) {
 		refundKnown   = "provider: every refund is one of the ledger's"
 		refundEqual   = "provider: refunded sums equal the ledger's"
 	)
+	testdb.Exec(t, f.db.Pool(), `insert into lost_payments values ('pi_adopted', 'ref_lost', 1000, 'USD', now())`)
+	testdb.Exec(t, f.db.Pool(), `insert into adoptions (payment_intent, refund) values ('pi_adopted', 're_1')`)
 	same := func(all []audit.Listed) []audit.Listed { return all }
+	referring := func(all []audit.Listed) []audit.Listed { // as intents name the charges of keys
+		for i, l := range all {
+			if err := f.db.QueryRow(t.Context(), `select data ->> 'reference' from ledger_events where version = 1 and stream_id = $1`, l.Reference).Scan(&all[i].Reference); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return all
+	}
 	for _, tt := range []struct {
 		name              string
 		payments, refunds edit
 		want              []string
 	}{
 		{"what the ledger says is in order", same, same, nil},
+		{"references in place of ids", referring, same, nil},
 		{"a capture that is not recorded yet is in order", status("pi_paying", "succeeded", 1000), same, nil},
 		{"a second capture", took("pi_second", f.ids["sold"]), same, []string{once, known, equal}},
 		{"a success without money", func(all []audit.Listed) []audit.Listed {
@@ -137,6 +149,7 @@ func TestReconcile(t *testing.T) {
 		{"money taken by a failed charge's orphan", status("pi_orphan", "succeeded", 1000), same, []string{nothing, equal}},
 		{"a failed charge that could still be paid", status("pi_declined", "requires_payment_method", 0), same, []string{canceled}},
 		{"money for an unknown charge", took("pi_stray", "ch_none"), same, []string{known}},
+		{"a lost payment whose money was returned", took("pi_adopted", "ref_lost"), more("re_1", "adopt_pi_adopted", "pi_adopted", "succeeded", 1000), nil},
 		{"money of others in the account", took("pi_foreign", ""), more("re_1", "", "pi_foreign", "succeeded", 300), nil},
 		{"money taken by an open charge's orphan", took("pi_stray", f.ids["paying"]), same, []string{known}},
 		{

@@ -26,7 +26,7 @@ create table audit_progress (
   position      bigint      not null default 0,
   checked       bigint      not null default 0,
   violated      bigint      not null default 0,
-  judged        bigint      not null default 0,
+  superseded    bigint      not null default 0,
   audited_until timestamptz not null default clock_timestamp(),
   due_at        timestamptz not null default clock_timestamp(),
 
@@ -39,7 +39,7 @@ create table audit_progress (
 comment on table audit_progress is 'how far the workers have audited the ledger: every event up to and including (txid, position)';
 comment on column audit_progress.fence is 'each claim of an increment raises it, and the end of an older one is refused';
 comment on column audit_progress.violated is 'of all increments';
-comment on column audit_progress.judged is 'how many of these were found before an audit of the tables that was finished since';
+comment on column audit_progress.superseded is 'how many of these were found before an audit of the tables that was finished since';
 comment on column audit_progress.audited_until is 'what was recorded before has been audited';
 comment on column audit_progress.due_at is 'when the next increment may be claimed, or the one that is claimed be taken over';
 

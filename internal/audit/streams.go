@@ -139,7 +139,7 @@ func (s *streamChecks) see(stream []storedEvent) {
 	s.gapless.see(gap(stream))
 	events, err := decode(stream)
 	if err == nil {
-		_, err = domain.Replay(events)
+		_, err = domain.ValidateStream(events)
 	}
 	if err != nil {
 		s.legal.see(fmt.Sprintf("%s: %v", stream[0].StreamID, err))

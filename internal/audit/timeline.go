@@ -114,7 +114,8 @@ func quoted(value any) string {
 // it to one merchant. It returns ErrNotFound if there is nothing.
 func ReadTimeline(ctx context.Context, db *postgres.DB, name, merchant string) (Timeline, error) {
 	t := Timeline{Charges: []TimelineCharge{}, Entries: []TimelineEntry{}}
-	err := inSnapshot(ctx, pool{db.Pool()}, func(tx pgx.Tx) error { return t.read(ctx, tx, name, merchant) })
+	snapshot := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	err := pgx.BeginTxFunc(ctx, db.Pool(), snapshot, func(tx pgx.Tx) error { return t.read(ctx, tx, name, merchant) })
 	if err == nil && len(t.Entries) == 0 {
 		err = ErrNotFound
 	}

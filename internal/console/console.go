@@ -44,10 +44,11 @@ import (
 
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/audit"
+	"github.com/payonce/payonce/internal/clientaddr"
 	"github.com/payonce/payonce/internal/console/lanes"
 	"github.com/payonce/payonce/internal/doorbell"
-	"github.com/payonce/payonce/internal/guess"
 	"github.com/payonce/payonce/internal/human"
+	"github.com/payonce/payonce/internal/keylimit"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/outbox"
@@ -73,7 +74,7 @@ type Console struct {
 	db       atomic.Pointer[postgres.DB]
 	bell     *outbox.Doorbell
 	client   func(*http.Request) string // its address
-	guesses  *guess.Limiter
+	guesses  *keylimit.Limiter
 	sessions *lru.Cache[string, *session] // by the ids of their browsers
 	pages    map[string]*template.Template
 	closing  chan struct{} // closed when the server stops, which live pages would hold up
@@ -121,8 +122,8 @@ func dict(pairs ...any) map[string]any {
 func New(o Options) *Console {
 	sessions, _ := lru.New[string, *session](mostLogins) // it refuses a size below one alone
 	c := &Console{
-		Options: o, secret: []byte(rand.Text()), bell: doorbell.New(o.Log, true), client: guess.Client(o.TrustedProxies),
-		guesses: guess.New(o.AuthenticationFailures), sessions: sessions, pages: map[string]*template.Template{}, closing: make(chan struct{}),
+		Options: o, secret: []byte(rand.Text()), bell: doorbell.New(o.Log, doorbell.Listens), client: clientaddr.Client(o.TrustedProxies),
+		guesses: keylimit.New(o.AuthenticationFailures), sessions: sessions, pages: map[string]*template.Template{}, closing: make(chan struct{}),
 		budget: rate.NewLimiter(perSecond, 1),
 	}
 	layout := template.Must(template.New("layout.html").Funcs(functions).ParseFS(assets, "assets/layout.html", "assets/parts.html"))
@@ -252,7 +253,7 @@ func (c *Console) guard(next http.Handler) http.Handler {
 		if c.tls() {
 			w.Header().Set("Strict-Transport-Security", "max-age=31536000")
 		}
-		if !slices.ContainsFunc(c.Hosts, func(known string) bool { return strings.EqualFold(strings.TrimSpace(known), guess.Host(r)) }) {
+		if !slices.ContainsFunc(c.Hosts, func(known string) bool { return strings.EqualFold(strings.TrimSpace(known), clientaddr.Host(r)) }) {
 			http.Error(w, "The console is not served under this host: see CONSOLE_HOSTS.", http.StatusMisdirectedRequest)
 			return
 		}

@@ -247,8 +247,8 @@ func receiveOfD13(ctx context.Context, db *pgxpool.Pool, id string, filled error
 // brokenCache has nothing and takes nothing. It counts what it was given.
 type brokenCache struct{ given int }
 
-func (c *brokenCache) Find(context.Context, idempotency.Key, []byte) idempotency.Cached {
-	return idempotency.Cached{Keep: func(idempotency.Record) { c.given++ }}
+func (c *brokenCache) Find(context.Context, idempotency.Key, []byte) idempotency.CacheEntry {
+	return idempotency.CacheEntry{Keep: func(idempotency.Record) { c.given++ }}
 }
 
 func TestD13_aMessageThatIsDoneFailsWithTheCache(t *testing.T) {
@@ -295,8 +295,8 @@ func TestD14_aLogOutlivesTheKeysOfItsMessages(t *testing.T) {
 	db, r := withPackages(t), request{"acme", "m1", 100}
 	wantError(t, "payonce's first call", nil, payOnce(t, db, r, succeed).err)
 	exec(t, db.Pool(), `update idempotency_keys set expires_at = expires_at - interval '5 days'`)
-	if swept, err := idempotency.Sweep(t.Context(), db, 100); swept != 1 || err != nil {
-		t.Errorf("payonce sweeps %d keys: %v", swept, err)
+	if expired, err := idempotency.ExpireKeys(t.Context(), db, 100); expired != 1 || err != nil {
+		t.Errorf("payonce expires %d keys: %v", expired, err)
 	}
 	wantError(t, "payonce's call after five days", idempotency.ErrExpired, payOnce(t, db, r, succeed).err)
 	wantPayments(t, db, 1)

@@ -221,7 +221,7 @@ func send(t *testing.T, db *postgres.DB, ids ...string) {
 func receive(t *testing.T, db *postgres.DB, handle func(d *inbox.Delivery) error) {
 	t.Helper()
 	p := &inbox.Processor{
-		DB: db, Receiver: "payments", Concurrency: 4, Poll: time.Millisecond, Drain: await.Stall, Log: slog.New(slog.DiscardHandler),
+		DB: db, Receiver: "payments", Concurrency: 4, MinClaimInterval: time.Millisecond, Drain: await.Stall, Log: slog.New(slog.DiscardHandler),
 		Policy: inbox.Policy{Lease: time.Hour, MaxAttempts: 9, GiveUpAfter: time.Hour, BackoffBase: 1, BackoffCap: 1},
 		Handle: func(ctx context.Context, d *inbox.Delivery) error {
 			if err := handle(d); err != nil {
@@ -241,7 +241,7 @@ func receive(t *testing.T, db *postgres.DB, handle func(d *inbox.Delivery) error
 	}
 	running := process(func() { check(p.Run(t.Context())) })
 	receiving := process(func() {
-		check(p.Consume(t.Context(), inbox.Source{Subscriber: subscriber, Topic: "payments", Split: outbox.Messages}))
+		check(p.Consume(t.Context(), inbox.Source{Subscriber: subscriber, Topic: "payments", Split: outbox.Messages, Require: outbox.SameTimeline}))
 	})
 	t.Cleanup(func() {
 		await.Receive(t, "the end of the reception", receiving)

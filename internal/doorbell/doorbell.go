@@ -1,4 +1,4 @@
-// Package doorbell says what a commit of payonce leaves to be done, for the outbox's doorbell.
+// Package doorbell decides which kinds of the outbox's doorbell a committed batch rings.
 package doorbell
 
 import (
@@ -19,9 +19,21 @@ const (
 	Page   = Ledger << 1         // a page of the console waits for what is new; it goes to no other process
 )
 
-// New makes the doorbell of a program. One that only rings does not listen.
-func New(log *slog.Logger, listen bool) *outbox.Doorbell {
-	return outbox.NewDoorbell(outbox.DoorbellOptions{Log: log, Channel: "payonce_due", Local: Ledger | Page, RingOnly: !listen})
+// Use is what a program does with its doorbell.
+type Use int
+
+// The uses.
+const (
+	Rings   Use = iota // it receives from no other process
+	Listens            // it receives from them, and its bells wake nothing that has to run
+	Leads              // it may be the leader too
+)
+
+// New makes the doorbell of a program.
+func New(log *slog.Logger, use Use) *outbox.Doorbell {
+	return outbox.NewDoorbell(outbox.DoorbellOptions{
+		Log: log, Channel: "payonce_due", Local: Ledger | Page, RingOnly: use == Rings, NeverLeader: use == Listens,
+	})
 }
 
 // Committed returns what rings for what a commit leaves to be done.
@@ -31,13 +43,13 @@ func Committed(d *outbox.Doorbell) func(*pgx.Batch) {
 
 // Of returns what a batch leaves to be done once it is committed.
 func Of(b *pgx.Batch) (kinds outbox.Kind) {
-	if outbox.Appended(b) {
+	if outbox.HasMessages(b) {
 		kinds |= Outbox
 	}
-	if inbox.MadeDue(b) {
+	if inbox.MakesMessagesDue(b) {
 		kinds |= Inbox
 	}
-	if ledger.Appended(b) {
+	if ledger.HasEvents(b) {
 		kinds |= Ledger
 	}
 	return kinds

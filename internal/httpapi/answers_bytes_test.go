@@ -124,7 +124,7 @@ func TestUnauthorized_isAnsweredBeforeTheBody(t *testing.T) {
 
 func TestHSTS_isSentOverTLS(t *testing.T) {
 	t.Parallel()
-	handler := made(t, newAPI(t, nil, io.Discard)).Handler()
+	handler := httpapi.New(*newAPI(t, nil, io.Discard)).Handler()
 	for _, secure := range []bool{true, false} {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/healthz", nil)
 		if secure {

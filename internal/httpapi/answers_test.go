@@ -126,8 +126,8 @@ func TestAnswers_areAsRecorded(t *testing.T) {
 	r.compare(t, "answers.txt")
 }
 
-// TestAnswers_sayWhen: times are of now and in UTC, and the key expires after the retention.
-func TestAnswers_sayWhen(t *testing.T) {
+// TestAnswers_haveUTCTimesAndTheRetention: times are of now and in UTC, and the key expires after the retention.
+func TestAnswers_haveUTCTimesAndTheRetention(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
 	began := time.Now()
@@ -174,10 +174,12 @@ func TestKeys_listTheirUsesOldestFirst(t *testing.T) {
 func TestKeys_thatLedToNothingAreNotFound(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
-	w.accept(t, "a/b?c", body())
-	used := "/v1/idempotency-keys/" + url.PathEscape("a/b?c")
-	if uses := data(t, w.send(t, get(used))); len(uses) != 1 {
-		t.Errorf("the key led to %v", uses)
+	w.accept(t, `"a/ \\?c"`, body())
+	used := "/v1/idempotency-keys/" + url.PathEscape(`a/ \?c`)
+	for _, path := range []string{used, "/v1/idempotency-keys/" + url.PathEscape(`"a/ \\?c"`)} {
+		if a := w.send(t, get(path)); a.status != http.StatusOK || len(data(t, a)) != 1 {
+			t.Errorf("%s led to %s", path, a.body)
+		}
 	}
 	for _, path := range []string{"/v1/idempotency-keys/unused", "/v1/idempotency-keys/%00", "/v1/idempotency-keys/" + strings.Repeat("k", 256)} {
 		wantProblem(t, w.send(t, get(path)), "/problems/not-found")

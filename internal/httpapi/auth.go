@@ -78,7 +78,7 @@ func (a *API) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 		if !strings.EqualFold(scheme, "Bearer") || key == "" {
 			return merchants.ErrUnauthorized
 		}
-		s, err := a.admit(c.Request().Context(), c.Response().Header(), credentials{apiKey: strings.TrimSpace(key), from: clientOf(c), key: a.headerKeyOf(c)})
+		s, err := a.authenticateKey(c.Request().Context(), c.Response().Header(), credentials{apiKey: strings.TrimSpace(key), from: clientOf(c), key: a.headerKeyOf(c)})
 		if err != nil {
 			return err
 		}
@@ -87,14 +87,14 @@ func (a *API) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// admit reads the session of credentials and counts it against the merchant's rate. An API
+// authenticateKey reads the session of credentials and counts it against the merchant's rate. An API
 // key that was valid lately is refused beyond that rate before it is read, so a flood of
 // requests with one key costs no reads. Every other read is of the database: a key that
 // is revoked or has expired is refused from the next request on.
 //
 // An address that has sent too many wrong keys is refused with errGuessing. That holds for no
 // key that was valid lately: a guessing neighbour behind the same proxy locks no other caller out.
-func (a *API) admit(ctx context.Context, answer http.Header, k credentials) (session, error) {
+func (a *API) authenticateKey(ctx context.Context, answer http.Header, k credentials) (session, error) {
 	id := sha256.Sum256([]byte(k.apiKey))
 	known, recent := a.recent.Get(id)
 	switch {
@@ -121,13 +121,13 @@ func (a *API) admit(ctx context.Context, answer http.Header, k credentials) (ses
 // read reads the session of an API key, in a batch with others. Keys that were not valid
 // lately have a queue of their own, which asks for no idempotency key.
 func (a *API) read(ctx context.Context, k credentials, merchant string, recent bool) (session, error) {
-	queue, sessions := a.limits.known, a.sessions
+	queue, sessions := a.limits.recent, a.sessions
 	switch {
 	case !recent:
-		queue, sessions, k.key = a.limits.unknown, a.unknownSessions, idempotency.Key{}
+		queue, sessions, k.key = a.limits.notRecent, a.notRecentSessions, idempotency.Key{}
 	case k.key.Value != "":
 		sessions = a.keyedSessions
-		if reading := a.Intake.Keys.Reading; reading != nil {
+		if reading := a.Intake.Receiver.Reading; reading != nil {
 			defer reading()()
 		}
 	}
@@ -136,7 +136,7 @@ func (a *API) read(ctx context.Context, k credentials, merchant string, recent b
 		return session{}, err
 	}
 	defer leave()
-	s, err := sessions.Ask(ctx, k)
+	s, err := sessions.Lookup(ctx, k)
 	switch {
 	case err != nil:
 		return session{}, fmt.Errorf("authenticate: %w", err)
@@ -197,7 +197,7 @@ func readSessions(ctx context.Context, db Database, batch []credentials) ([]sess
 // headerKeyOf is the idempotency key of a request whose handler will find the same one,
 // else zero. It decides only when the key is read.
 func (a *API) headerKeyOf(c echo.Context) idempotency.Key {
-	if c.Request().Method != http.MethodPost || !slices.Contains(keyedPaths, c.Path()) || a.NaturalKeys || a.Intake.Keys.Cache != nil {
+	if c.Request().Method != http.MethodPost || !slices.Contains(keyedPaths, c.Path()) || a.NaturalKeys || a.Intake.Receiver.Cache != nil {
 		return idempotency.Key{}
 	}
 	key, err := idempotency.ParseKey(c.Request().Header.Values(headerKey))

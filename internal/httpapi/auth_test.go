@@ -54,19 +54,13 @@ func TestUnauthorized_isTheSameForEveryReason(t *testing.T) {
 	w.revoke(t, revoked)
 	w.expire(t)
 	reasons := map[string][]string{
-		"empty":                          {""},
 		"a scheme alone":                 {"Bearer"},
-		"only spaces after the scheme":   {"Bearer   "},
 		"Basic with the API key":         {"Basic " + apiKey},
 		"the key without a scheme":       {apiKey},
 		"an unknown key":                 {"Bearer " + merchants.NewKey()},
 		"a key's prefix":                 {"Bearer " + apiKey[:12]},
 		"the prefix and another secret":  {"Bearer " + revoked[:20] + "0123456789012345678901234567890123456789"},
-		"a key and more":                 {"Bearer " + apiKey + "x"},
 		"a key in other case":            {"Bearer " + strings.ToUpper(apiKey)},
-		"two keys":                       {"Bearer " + apiKey + " " + apiKey},
-		"not UTF-8":                      {"Bearer \xff\xfe"},
-		"a very long key":                {"Bearer " + strings.Repeat("k", 8000)},
 		"a wrong key before a right one": {"Bearer nobody", "Bearer " + apiKey},
 		"an expired key":                 {"Bearer " + expired},
 		"a revoked key":                  {"Bearer " + revoked},
@@ -98,7 +92,7 @@ func TestRevocation_countsFromTheNextRequest(t *testing.T) {
 	w := serve(t)
 	key, other := w.keyFor(t, merchants.Scopes()...), w.keyFor(t, merchants.Scopes()...)
 	first := w.accepted(t, post("key-1", body()).as(key))
-	held := hold(t, w.db, "key-2")
+	held := holdAt(t, w.db, "POST /v1/charges", "key-2")
 	under := w.sendAll(t, post("key-2", body()).as(key))
 	await.Blocked(t, w.db, 1)
 	w.revoke(t, key)

@@ -154,7 +154,7 @@ func TestRecordUses_onceInAnHour(t *testing.T) {
 	config := newAPI(t, testdb.As(t, db, postgres.RoleAPI), &await.Log{})
 	c := &clock{}
 	config.Now = c.now
-	api := made(t, config)
+	api := httpapi.New(*config)
 	used := func() []string {
 		return testdb.All[string](t, db, `select coalesce(last_used_at::text, 'never') from api_keys where key_hash = $1`, hash(apiKey))
 	}
@@ -200,7 +200,7 @@ func TestRecordUses_cutInItsCommit(t *testing.T) {
 			db, proxy := testdb.OpenAt(t, address, postgres.Options{}), failpoint.StartCutter(t, address)
 			register(t, db)
 			use := func(db *postgres.DB, cut func()) error {
-				api := made(t, newAPI(t, db, &await.Log{}))
+				api := httpapi.New(*newAPI(t, db, &await.Log{}))
 				if a := direct(t, api.Handler(), get("/v1/balances")); a.status != http.StatusOK {
 					t.Fatalf("status %d", a.status)
 				}

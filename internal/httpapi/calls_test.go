@@ -164,12 +164,12 @@ func (w *world) routes(t *testing.T) []route {
 	open := w.accept(t, "an-open-charge", body("order_id", `"open"`)).header.Get("Location")
 	paid := w.captured(t, "a-captured-charge")
 	return []route{
-		{"a charge", "POST /v1/charges", "/v1/charges", body(), ofOneCharge()},
+		{"a charge", "POST /v1/charges", "/v1/charges", body(), ofCharges(1)},
 		{
 			"a cancellation", "POST /v1/charges/:id/cancel", open + "/cancel", "{}",
 			map[string]int64{"idempotency_keys": 1, "ledger_events": 1, "outbox": 1},
 		},
-		{"a refund", "POST /v1/charges/:id/refunds", paid + "/refunds", `{"amount":1}`, ofOneCharge()},
+		{"a refund", "POST /v1/charges/:id/refunds", paid + "/refunds", `{"amount":1}`, ofCharges(1)},
 	}
 }
 

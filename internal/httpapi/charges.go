@@ -25,8 +25,7 @@ func (a *API) createCharge(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return a.keyed(c, body, chargeWork, body.OrderID, func(ctx context.Context, account intake.Account, r intake.Request) (idempotency.Outcome, error) {
-		r.Refuse = refuseOf(c)
+	return a.keyed(c, body, naturalCharge, body.OrderID, func(ctx context.Context, account intake.Account, r intake.Request) (idempotency.Result, error) {
 		return a.Intake.AcceptCharge(ctx, account, r, body)
 	})
 }
@@ -41,8 +40,7 @@ func (a *API) cancelCharge(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return a.keyed(c, body, "cancel", id, func(ctx context.Context, account intake.Account, r intake.Request) (idempotency.Outcome, error) {
-		r.Refuse = refuseOf(c)
+	return a.keyed(c, body, naturalCancel, id, func(ctx context.Context, account intake.Account, r intake.Request) (idempotency.Result, error) {
 		return a.Intake.CancelCharge(ctx, account, r, id)
 	})
 }
@@ -57,8 +55,7 @@ func (a *API) createRefund(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return a.keyed(c, body, refundOperation, id, func(ctx context.Context, account intake.Account, r intake.Request) (idempotency.Outcome, error) {
-		r.Refuse = refuseOf(c)
+	return a.keyed(c, body, naturalRefund, id, func(ctx context.Context, account intake.Account, r intake.Request) (idempotency.Result, error) {
 		return a.Intake.RequestRefund(ctx, account, r, id, body)
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"mime"
 	"net/http"
+	"regexp"
 	"strings"
 
 	"github.com/go-json-experiment/json"
@@ -68,8 +69,11 @@ func pairs(d *jsontext.Decoder, m *map[string]string) error {
 	return nil
 }
 
-// unreadable says where a body is malformed, without repeating what it holds:
-// an unknown name is the client's data too.
+// plainName is the pointer of an unknown member that an answer may repeat. Any other name may
+// be data, such as a card number.
+var plainName = regexp.MustCompile(`^/[A-Za-z_]{1,40}((/[0-9]{1,3})?/[A-Za-z_]{1,40})*$`)
+
+// unreadable says where a body is malformed, without repeating what it holds.
 func unreadable(err error) problem {
 	p := errMalformed.because("the body is not a JSON object of the expected form")
 	var syntactic *jsontext.SyntacticError
@@ -77,11 +81,14 @@ func unreadable(err error) problem {
 	switch {
 	case errors.As(err, &semantic) && errors.Is(err, json.ErrUnknownName):
 		p.Detail = "the body has a member that is not known here"
+		if at := string(semantic.JSONPointer); plainName.MatchString(at) {
+			p.Errors = []fieldError{{Pointer: at, Detail: "unknown member"}}
+		}
 	case errors.Is(err, jsontext.ErrDuplicateName):
 		p.Detail = "the body repeats a member"
 	case errors.As(err, &semantic) && semantic.JSONPointer != "" && !holdsCard(string(semantic.JSONPointer)):
 		p.Detail = "a member has the wrong JSON type"
-		p.Errors = []fieldError{{Pointer: string(semantic.JSONPointer), Detail: "wrong JSON type, or a number that is no 64-bit integer"}}
+		p.Errors = []fieldError{{Pointer: string(semantic.JSONPointer), Detail: "wrong JSON type, or a number that is no 64-bit integer in digits alone"}}
 	case errors.As(err, &syntactic):
 		p.Detail = "the body is not JSON"
 	}

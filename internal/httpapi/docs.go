@@ -7,8 +7,6 @@ import (
 	_ "embed"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"regexp"
@@ -21,7 +19,7 @@ import (
 	"github.com/swaggest/swgui/v5/static"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/payonce/payonce/internal/guess"
+	"github.com/payonce/payonce/internal/clientaddr"
 )
 
 // contract is the API as callers may rely on it. Tests compare every answer with it.
@@ -48,15 +46,11 @@ type asset struct {
 	content, packed        []byte // packed is gzip
 }
 
-// newAssets are the assets by path.
-func newAssets() (map[string]asset, error) {
-	asJSON, err := contractAsJSON()
-	if err != nil {
-		return nil, err
-	}
+// newAssets are the assets by path. It panics if the program holds a file that cannot be read.
+func newAssets() map[string]asset {
 	assets := map[string]asset{
 		"/openapi.yaml":              {mediaType: "application/yaml", content: contract},
-		"/openapi.json":              {mediaType: echo.MIMEApplicationJSON, content: asJSON},
+		"/openapi.json":              {mediaType: echo.MIMEApplicationJSON, content: contractAsJSON()},
 		"/docs":                      {mediaType: echo.MIMETextHTMLCharsetUTF8, policy: docsPolicy, content: docsPage},
 		"/docs/page.js":              {mediaType: "text/javascript; charset=utf-8", content: docsScript},
 		"/docs/swagger-ui-bundle.js": {mediaType: "text/javascript; charset=utf-8"},
@@ -64,51 +58,51 @@ func newAssets() (map[string]asset, error) {
 	}
 	for path, a := range assets {
 		if a.content == nil {
-			a.content, a.packed, err = unpack(strings.TrimPrefix(path, "/docs/") + ".gz")
+			a.content, a.packed = unpack(strings.TrimPrefix(path, "/docs/") + ".gz")
 		} else {
-			a.packed, err = pack(a.content)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("prepare %s: %w", path, err)
+			a.packed = pack(a.content)
 		}
 		sum := sha256.Sum256(a.content)
 		a.tag = `W/"` + hex.EncodeToString(sum[:8]) + `"` // weak: compressed or not
 		assets[path] = a
 	}
-	return assets, nil
+	return assets
 }
 
 // contractAsJSON is the contract in JSON, its members in alphabetical order.
-func contractAsJSON() ([]byte, error) {
+func contractAsJSON() []byte {
 	var document map[string]any
 	if err := yaml.Unmarshal(contract, &document); err != nil {
-		return nil, fmt.Errorf("read the contract: %w", err)
+		panic(err)
 	}
 	written, err := json.Marshal(document)
 	if err != nil {
-		return nil, fmt.Errorf("write the contract as JSON: %w", err)
+		panic(err)
 	}
-	return written, nil
+	return written
 }
 
-func pack(content []byte) ([]byte, error) {
+func pack(content []byte) []byte {
 	var packed bytes.Buffer
 	w := gzip.NewWriter(&packed)
-	_, err := w.Write(content)
-	err = errors.Join(err, w.Close())
-	return packed.Bytes(), err
+	_, _ = w.Write(content) // a buffer takes all
+	_ = w.Close()
+	return packed.Bytes()
 }
 
-func unpack(name string) (content, packed []byte, err error) {
-	if packed, err = static.FS.ReadFile(name); err != nil {
-		return nil, nil, err
+func unpack(name string) (content, packed []byte) {
+	packed, err := static.FS.ReadFile(name)
+	if err != nil {
+		panic(err)
 	}
 	reader, err := gzip.NewReader(bytes.NewReader(packed))
-	if err != nil {
-		return nil, nil, err
+	if err == nil {
+		content, err = io.ReadAll(reader)
 	}
-	content, err = io.ReadAll(reader)
-	return content, packed, err
+	if err != nil {
+		panic(err)
+	}
+	return content, packed
 }
 
 // refusesGzip matches an Accept-Encoding that names gzip with a weight of zero.
@@ -122,7 +116,7 @@ func (a *API) getAsset(c echo.Context) error {
 	if !found {
 		return echo.ErrNotFound
 	}
-	if strings.HasPrefix(r.URL.Path, "/docs") && !slices.Contains(a.DocsHosts, guess.Host(r)) {
+	if strings.HasPrefix(r.URL.Path, "/docs") && !slices.Contains(a.DocsHosts, clientaddr.Host(r)) {
 		return errNotFound.because("the documentation is not served under this host: see DOCS_HOSTS")
 	}
 	leave, err := a.limits.assets.enter("")

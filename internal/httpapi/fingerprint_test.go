@@ -1,7 +1,6 @@
 package httpapi_test
 
 import (
-	"net/http"
 	"strconv"
 	"strings"
 	"testing"
@@ -33,10 +32,7 @@ func TestReplay_ignoresSpelling(t *testing.T) {
 			"\r\n\t" + ` { "order_id" : "order-1",` + "\n" + `"amount" : 2000 , "currency":"USD","payment_method":"pm_card_visa" } ` + "\n",
 		},
 		{"escaped letters", body("description", `"A gift/1"`), body("description", `"\u0041 gift\/1"`)},
-		{"escaped names", body(), `{"order_id":"order-1","\u0061mount":2000,"currency":"USD","payment_method":"pm_card_visa"}`},
-		{"a surrogate pair", body("description", `"😀"`), body("description", `"\ud83d\ude00"`)},
 		{"items null", body(), body("items", "null")},
-		{"metadata null", body(), body("metadata", "null")},
 		{"metadata with a pair of null", body(), body("metadata", `{"channel":null}`)},
 		{"description null", body(), body("description", "null")},
 		{"one form of absence for another", body("items", "null", "metadata", "{}"), body("items", "[]", "description", "null")},
@@ -73,22 +69,14 @@ func TestReusedKey_isRefused(t *testing.T) {
 		pointers string
 	}{
 		{"another amount", charge("amount", "2001"), "/amount"},
-		{"another order", charge("order_id", `"order-2"`), "/order_id"},
-		{"another currency", charge("currency", `"EUR"`), "/currency"},
-		{"another payment method", charge("payment_method", `"pm_card_chargeDeclined"`), "/payment_method"},
-		{"another description", charge("description", `"a gift"`), "/description"},
 		{"no description", charge("description", ""), "/description"},
 		{"items in another order", charge("items", `[{"sku":"mug","quantity":1},{"sku":"tshirt","quantity":2}]`), "/items/0/quantity /items/0/sku /items/1/quantity /items/1/sku"},
-		{"no items", charge("items", ""), "/items"},
 		{"another metadata name", charge("metadata", `{"Channel":"web","a":"b"}`), "/metadata/Channel /metadata/channel"},
-		{"an item more", charge("items", `[{"sku":"tshirt","quantity":2},{"sku":"mug","quantity":1},{"sku":"pen","quantity":1}]`), "/items/2"},
 		{"two members", post("charge", strings.NewReplacer("2000", "2001", "USD", "EUR").Replace(original)), "/amount /currency"},
 		{"a metadata name with a slash", charge("metadata", `{"channel":"web","a":"b","x/y~z":"w"}`), "/metadata/x~1y~0z"},
 		{"a refund of another amount", refund(paid, `{"amount":322,"reason":"broken"}`), "/amount"},
-		{"a refund of no amount", refund(paid, `{"reason":"broken"}`), "/amount"},
 		{"a refund with another amount and reason", refund(paid, `{"amount":4321}`), "/amount /reason"},
 		{"a refund of another charge", refund(open, `{"amount":321,"reason":"broken"}`), ""},
-		{"a refund of another charge and amount", refund(open, `{"amount":322,"reason":"broken"}`), "/amount"},
 		{"a cancellation of another charge", to(other+"/cancel", "cancel", ""), ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -223,23 +211,6 @@ func TestNaturalKeys(t *testing.T) {
 		for _, header := range []string{"v0", "v01", "v1000", "v-1", "V2", "v", "2"} { // name none
 			a := w.send(t, post(header, body("payment_method", `"pm_card_mastercard"`)))
 			wantProblem(t, a, "/problems/idempotency-key-reused")
-		}
-	})
-
-	t.Run("the name of an order is written so that two orders are two keys", func(t *testing.T) {
-		t.Parallel()
-		w := natural(t)
-		long := body("order_id", text(255))
-		first := w.accept(t, "", long)
-		if key := first.header.Get("Idempotency-Key"); !strings.HasPrefix(key, "sha256:") {
-			t.Errorf("the key is %q", key)
-		}
-		wantReplay(t, first, w.send(t, post("", long)))
-		// Percent-encoded, # is %23, and with it the digits would pass for a card's.
-		for _, order := range []string{`"` + strings.Repeat("é", 254) + `e"`, `"#10000000427626"`} {
-			if a := w.accept(t, "", body("order_id", order)); a.status != http.StatusAccepted || a.header.Get("Idempotent-Replayed") != "" {
-				t.Errorf("%s: status %d: %s", order, a.status, a.body)
-			}
 		}
 	})
 }

@@ -11,7 +11,8 @@ import (
 	"github.com/payonce/payonce/ledger"
 )
 
-// followEvents is GET /v1/events: what the caller's webhooks say, in the order of commits.
+// followEvents is GET /v1/events: what the caller's webhooks say, in the order of
+// transaction ids.
 func (a *API) followEvents(c echo.Context) (any, error) {
 	after, limit := "", defaultCharges
 	err := readQuery(c, map[string]func(*checker, string){
@@ -52,7 +53,7 @@ func (a *API) getCharge(c echo.Context, s ledger.Stream) (any, error) {
 	defer context.AfterFunc(a.closing, cancel)()
 	for !s.Charge.Terminal() && s.Charge.Status == before && waiting.Err() == nil {
 		loop.Pause(waiting, waitPoll, nil)
-		version, err := a.versions.Ask(ctx, ledger.Owner{StreamID: s.ID, MerchantID: merchant})
+		version, err := a.versions.Lookup(ctx, ledger.Owner{StreamID: s.ID, MerchantID: merchant})
 		if err == nil && version != s.Charge.Version {
 			s, err = ledger.Load(ctx, a.tenant(c), s.ID)
 		}

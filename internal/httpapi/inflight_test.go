@@ -32,8 +32,8 @@ func TestPreferWait_isAppliedIfUnderstood(t *testing.T) {
 func TestPreferWait_isNotAppliedWhereNoMoreMayWait(t *testing.T) {
 	t.Parallel()
 	db := openWith(t, postgres.Options{LockTimeout: 20 * time.Millisecond})
-	w := serveOn(t, db, func(api *httpapi.Config) { api.Intake.Keys.Waiters = make(chan struct{}) })
-	held := hold(t, db, "key-1")
+	w := serveOn(t, db, func(api *httpapi.Config) { api.Intake.Receiver.Waiters = make(chan struct{}) })
+	held := holdAt(t, db, "POST /v1/charges", "key-1")
 	a := w.send(t, post("key-1", body()).with("Prefer", "wait=10"))
 	testdb.Must(t, held.Rollback(t.Context()))
 	wantProblemStatus(t, a, "/problems/idempotency-key-in-use", http.StatusConflict)
@@ -100,7 +100,7 @@ func TestPreferWait_receivesTheFirstAnswer(t *testing.T) {
 	url := addressOf(testdb.Reused(t))
 	w := serveOn(t, testdb.OpenAt(t, url, postgres.Options{}))
 	impatient := serveOn(t, testdb.OpenAt(t, url, postgres.Options{LockTimeout: 30 * time.Millisecond}), func(api *httpapi.Config) {
-		api.InFlight, api.Intake.Keys.Waiters = http.StatusAccepted, make(chan struct{}, 3)
+		api.InFlight, api.Intake.Receiver.Waiters = http.StatusAccepted, make(chan struct{}, 3)
 	})
 	routes := w.routes(t)
 	firsts := make([]answer, len(routes))
@@ -135,7 +135,7 @@ func TestRefunds_moreInFlightThanConnections(t *testing.T) {
 	t.Parallel()
 	const n = 20
 	db := openWith(t, postgres.Options{MaxConns: 2, LockTimeout: 20 * time.Millisecond})
-	w := serveOn(t, db, func(api *httpapi.Config) { api.Intake.Keys.Waiters = make(chan struct{}, 1) })
+	w := serveOn(t, db, func(api *httpapi.Config) { api.Intake.Receiver.Waiters = make(chan struct{}, 1) })
 	paid := w.captured(t, "paid")
 	before := rows(t, db)
 	var (

@@ -34,13 +34,13 @@ const (
 
 // keyed answers a request under its idempotency key by what accept makes of it. The request
 // is fingerprinted by method, path, merchant and typed body, so that white space, the order
-// of members and escapes do not count. work and subject are what it is about, for a natural
-// key.
+// of members and escapes do not count. naturalOperation and subject are what it is about,
+// for a natural key.
 func (a *API) keyed(
-	c echo.Context, body any, work, subject string,
-	accept func(context.Context, intake.Account, intake.Request) (idempotency.Outcome, error),
+	c echo.Context, body any, naturalOperation, subject string,
+	accept func(context.Context, intake.Account, intake.Request) (idempotency.Result, error),
 ) error {
-	value, err := a.key(c, work, subject)
+	value, err := a.key(c, naturalOperation, subject)
 	if err != nil {
 		return err
 	}
@@ -55,7 +55,7 @@ func (a *API) keyed(
 		applied(c, wait)
 	}
 	r := a.request(c, operation(c), storedKey(value), canonical)
-	r.Wait = wait
+	r.Wait, r.Refuse = wait, refuseOf(c)
 	outcome, err := accept(c.Request().Context(), a.account(c), r)
 	if !outcome.ExpiresAt.IsZero() {
 		h.Set(headerExpires, outcome.ExpiresAt.UTC().Format(http.TimeFormat))
@@ -148,7 +148,7 @@ type keyView struct {
 // getKey is GET /v1/idempotency-keys/{key}: what the caller's key led to, in each
 // operation under which it was used.
 func (a *API) getKey(c echo.Context) (any, error) {
-	key, err := idempotency.ParseKey([]string{param(c, "key")})
+	key, err := keyOfPath(c)
 	if err != nil {
 		return nil, errUnknownKey
 	}
@@ -174,29 +174,42 @@ func (a *API) getKey(c echo.Context) (any, error) {
 	return map[string]any{"data": views}, nil
 }
 
-// chargeWork is what the natural key of a charge is for.
-const chargeWork = "charge"
+// keyOfPath is the key that a path names. It may be quoted, as in a header, and need not be: a
+// path has no other way to end a key.
+func keyOfPath(c echo.Context) (string, error) {
+	given := param(c, "key")
+	if key, err := idempotency.ParseKey([]string{given}); err == nil {
+		return key, nil
+	}
+	return given, idempotency.Validate(given)
+}
 
-// refundOperation is the one that may be meant twice: a charge can be refunded in parts, and
-// only the client can tell a second part from a repetition.
-const refundOperation = "refund"
+// The operations of natural keys.
+const (
+	naturalCharge = "charge"
+	naturalCancel = "cancel"
+
+	// naturalRefund may be meant twice: a charge can be refunded in parts, and only the client can
+	// tell a second part from a repetition.
+	naturalRefund = "refund"
+)
 
 // version is an Idempotency-Key that names a version of a natural key.
 var version = regexp.MustCompile(`^v([1-9][0-9]{0,2})$`)
 
 // key is the client's key or, in the mode of natural keys, that of the request itself: an
 // order is then charged once, whatever header comes with it. Only a header that names a
-// version, v2, means the same work once more, on purpose: the order whose card was declined.
-func (a *API) key(c echo.Context, work, subject string) (string, error) {
+// version, v2, means the same operation once more, on purpose: the order whose card was declined.
+func (a *API) key(c echo.Context, naturalOperation, subject string) (string, error) {
 	given := c.Request().Header.Values(headerKey)
 	if !a.NaturalKeys {
 		return idempotency.ParseKey(given)
 	}
-	natural := idempotency.NaturalKey{Parts: []string{subject}, Operation: work, Version: 1}
+	natural := idempotency.NaturalKey{Parts: []string{subject}, Operation: naturalOperation, Version: 1}
 	named, _ := idempotency.ParseKey(given) // "" if it is not a key
 	if number := version.FindStringSubmatch(named); number != nil {
 		natural.Version, _ = strconv.Atoi(number[1]) // one to three digits
-	} else if work == refundOperation && len(given) > 0 {
+	} else if naturalOperation == naturalRefund && len(given) > 0 {
 		return idempotency.ParseKey(given)
 	}
 	return natural.String(), nil // made of what was checked already

@@ -20,12 +20,8 @@ func TestKey_isRequired(t *testing.T) {
 			w.refuses(t, []faulty{
 				{"no key", with(), missing},
 				{"an empty one", with(""), invalid},
-				{"no closing quote", with(`"abc`), invalid},
 				{"a space inside", with("a b"), invalid},
-				{"256 characters", with(strings.Repeat("k", 256)), invalid},
-				{"a letter outside ASCII", with("clé"), invalid},
 				{"two keys", with("a", "b"), invalid},
-				{"one key twice", with("a", "a"), invalid},
 			})
 		})
 	}
@@ -40,7 +36,6 @@ func TestKey_isOneQuotedAndBare(t *testing.T) {
 			longest := strings.Repeat("k", 255)
 			for _, test := range []struct{ quoted, bare, echo string }{
 				{`"key"`, "key", "key"},
-				{`"k"`, "k", "k"},
 				{`"` + longest + `"`, longest, longest},
 				{`"` + visible + `"`, visible, visible},
 				{`"a\"b\\c"`, ` "a\"b\\c"`, `a"b\c`},

@@ -48,12 +48,9 @@ func TestBody_sizeAndMediaType(t *testing.T) {
 	}
 	for name, types := range map[string][]string{
 		"no type":                      nil,
-		"an empty type":                {""},
 		"a form":                       {"application/x-www-form-urlencoded"},
-		"JSON of another kind":         {"application/merge-patch+json"},
 		"JSON with a broken parameter": {"application/json; charset"},
 		"two types at once":            {"application/json, text/plain"},
-		"the same type twice":          {"application/json", "application/json"},
 		"JSON in another charset":      {"application/json; charset=utf-16"},
 	} {
 		faults = append(faults, faulty{name, post("key-3", body()).with("Content-Type", types...), "/problems/unsupported-media-type"})
@@ -93,19 +90,13 @@ func (r route) faults() []faulty {
 	faults := []faulty{
 		{"a body too large", to(r.path, "key", large), "/problems/too-large"},
 		{"a body too large, without an API key", to(r.path, "key", large).with("Authorization"), "/problems/too-large"},
-		{"a body too large of another media type", to(r.path, "key", large).with("Content-Type"), "/problems/too-large"},
 		{"no API key", r.under("key").with("Authorization"), "/problems/unauthorized"},
 		{"an unknown API key", r.under("key").with("Authorization", "Bearer nobody"), "/problems/unauthorized"},
-		{"an unknown API key and half a body", to(r.path, "key", "{").with("Authorization", "Bearer nobody"), "/problems/unauthorized"},
-		{"an unknown API key and another media type", to(r.path, "key", "{").with("Authorization", "Bearer nobody").with("Content-Type"), "/problems/unauthorized"},
 		{"an unknown API key and no key", r.under("").with("Authorization", "Bearer nobody").with("Idempotency-Key"), "/problems/unauthorized"},
 		{"another media type", r.under("key").with("Content-Type", "text/plain"), "/problems/unsupported-media-type"},
-		{"another media type and half a body", to(r.path, "key", "{").with("Content-Type", "text/plain"), "/problems/unsupported-media-type"},
 		{"half a body", to(r.path, "key", "{"), "/problems/malformed"},
 		{"an unknown member", to(r.path, "key", `{"tip":1}`), "/problems/malformed"},
 		{"an unknown member and no key", to(r.path, "", `{"tip":1}`).with("Idempotency-Key"), "/problems/malformed"},
-		{"an unknown member and half a key", to(r.path, `"`, `{"tip":1}`), "/problems/malformed"},
-		{"an unknown member and a wrong value", to(r.path, "key", `{"amount":0,"tip":1}`), "/problems/malformed"},
 		{"another method", r.under("key").like(http.MethodPut), "/problems/method-not-allowed"},
 	}
 	if r.operation != "POST /v1/charges" {
@@ -209,15 +200,12 @@ func TestScope_precedesTheBody(t *testing.T) {
 	w.accept(t, "used", body())
 	reader := w.keyFor(t, merchants.ChargesRead)
 	w.refuses(t, []faulty{
-		{"size beats the scope", post("key-1", padded(maxBody+1)).as(reader), "/problems/too-large"},
 		{"authentication beats the scope", get("/v1/audit").as("nobody"), "/problems/unauthorized"},
 		{"the method beats the scope", get("/v1/charges").like(http.MethodDelete).as(reader), "/problems/method-not-allowed"},
 		{"the scope beats the media type", post("key-1", body()).with("Content-Type").as(reader), "/problems/forbidden"},
 		{"the scope beats a malformed body", post("key-1", "{").as(reader), "/problems/forbidden"},
-		{"the scope beats an invalid body", post("key-1", body("amount", "0")).as(reader), "/problems/forbidden"},
 		{"the scope beats a missing key", post("", body()).with("Idempotency-Key").as(reader), "/problems/forbidden"},
 		{"the scope beats a used key", post("used", body()).as(reader), "/problems/forbidden"},
-		{"the scope beats a reused key", post("used", body("amount", "1")).as(reader), "/problems/forbidden"},
 		{"the scope beats a charge that is not there", to("/v1/charges/ch_1/refunds", "key-1", `{}`).as(reader), "/problems/forbidden"},
 	})
 	a := w.accepted(t, post("key-1", body()).as(w.keyFor(t, merchants.ChargesWrite)))

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
 
-	"github.com/payonce/payonce/internal/guess"
+	"github.com/payonce/payonce/internal/clientaddr"
 )
 
 // Limits bound what callers can use of one process. Several processes allow the sum. Zero
@@ -58,36 +58,36 @@ var (
 
 // limits are Limits in use.
 type limits struct {
-	rates    rates
-	work     *admission          // requests, by merchant
-	unsigned *admission          // provider events whose bodies are being read, by client network
-	unknown  *admission          // requests whose API keys were not valid lately, while these are read
-	known    *admission          // requests whose API keys were, by merchant
-	audits   *admission          // by merchant
-	assets   *admission          // files of the documentation that are being sent
-	waits    *admission          // requests that wait for a charge, by merchant
-	answers  *admission          // bytes of answers that are being sent, by merchant
-	events   *semaphore.Weighted // commits of provider events
+	rates     rates
+	work      *capacity           // requests, by merchant
+	unsigned  *capacity           // provider events whose bodies are being read, by client network
+	notRecent *capacity           // requests whose API keys were not valid lately, while these are read
+	recent    *capacity           // requests whose API keys were valid lately, by merchant
+	audits    *capacity           // by merchant
+	assets    *capacity           // files of the documentation that are being sent
+	waits     *capacity           // requests that wait for a charge, by merchant
+	answers   *capacity           // bytes of answers that are being sent, by merchant
+	events    *semaphore.Weighted // commits of provider events
 }
 
 func newLimits(l Limits) *limits {
 	return &limits{
-		rates:    rates{perSecond: l.PerSecond},
-		work:     newAdmission(l.InFlight, l.PerMerchant),
-		unsigned: newAdmission(l.InFlight, l.Unsigned),
-		unknown:  newAdmission(l.InFlight, 0),
-		known:    newAdmission(l.InFlight, l.PerMerchant),
-		audits:   newAdmission(l.Auditing, min(l.Auditing, 1)),
-		assets:   newAdmission(l.Assets, 0),
-		waits:    newAdmission(l.Waiting, l.Waiting/2),
-		answers:  newAdmission(l.AnswerBytes, l.AnswerBytes/2),
-		events:   semaphore.NewWeighted(eventCommits),
+		rates:     rates{perSecond: l.PerSecond},
+		work:      newCapacity(l.InFlight, l.PerMerchant),
+		unsigned:  newCapacity(l.InFlight, l.Unsigned),
+		notRecent: newCapacity(l.InFlight, 0),
+		recent:    newCapacity(l.InFlight, l.PerMerchant),
+		audits:    newCapacity(l.Auditing, min(l.Auditing, 1)),
+		assets:    newCapacity(l.Assets, 0),
+		waits:     newCapacity(l.Waiting, l.Waiting/2),
+		answers:   newCapacity(l.AnswerBytes, l.AnswerBytes/2),
+		events:    semaphore.NewWeighted(eventCommits),
 	}
 }
 
-// admission admits a bounded number of requests, or of their bytes: most in all, and share of
-// each merchant.
-type admission struct {
+// capacity bounds the requests in flight, or their bytes: most in all, and share of each
+// merchant.
+type capacity struct {
 	most, share int // zero is no limit
 
 	mu  sync.Mutex
@@ -95,15 +95,15 @@ type admission struct {
 	of  map[string]int // without those that have none
 }
 
-func newAdmission(most, share int) *admission {
-	return &admission{most: most, share: share, of: map[string]int{}}
+func newCapacity(most, share int) *capacity {
+	return &capacity{most: most, share: share, of: map[string]int{}}
 }
 
 // enter admits a request of a merchant until leave is called. One more than may be is
 // refused with errBusy.
-func (a *admission) enter(merchant string) (leave func(), err error) { return a.enterWith(merchant, 1) }
+func (a *capacity) enter(merchant string) (leave func(), err error) { return a.enterWith(merchant, 1) }
 
-func (a *admission) enterWith(merchant string, n int) (leave func(), err error) {
+func (a *capacity) enterWith(merchant string, n int) (leave func(), err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.most > 0 && a.all+n > a.most || a.share > 0 && a.of[merchant]+n > a.share {
@@ -114,7 +114,7 @@ func (a *admission) enterWith(merchant string, n int) (leave func(), err error) 
 	return func() { a.leave(merchant, n) }, nil
 }
 
-func (a *admission) leave(merchant string, n int) {
+func (a *capacity) leave(merchant string, n int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.all -= n
@@ -179,7 +179,7 @@ func (a *API) limitWork(next echo.HandlerFunc) echo.HandlerFunc {
 // readUnsigned reads the body of a provider event whose sender is not known yet: soon, and few
 // at a time from one network, so that slow senders do not keep the provider out.
 func (a *API) readUnsigned(c echo.Context) error {
-	leave, err := a.limits.unsigned.enter(guess.Network(c.RealIP()))
+	leave, err := a.limits.unsigned.enter(clientaddr.Network(c.RealIP()))
 	if err != nil {
 		hangUp(c)
 		return err

@@ -13,7 +13,7 @@ import (
 func TestAdmission_keepsItsBoundsAndReturnsEverySlot(t *testing.T) {
 	t.Parallel()
 	const most, share, merchants = 12, 5, 4
-	a := newAdmission(most, share)
+	a := newCapacity(most, share)
 	var ended, refused atomic.Int64
 	request := func(merchant string) {
 		defer func() {
@@ -29,7 +29,7 @@ func TestAdmission_keepsItsBoundsAndReturnsEverySlot(t *testing.T) {
 		defer leave()
 		a.mu.Lock()
 		if a.all > most || a.of[merchant] > share {
-			t.Errorf("%d are admitted, %d of one merchant", a.all, a.of[merchant])
+			t.Errorf("%d are in flight, %d of one merchant", a.all, a.of[merchant])
 		}
 		a.mu.Unlock()
 		runtime.Gosched()

@@ -1,8 +1,6 @@
 package httpapi_test
 
 import (
-	"bufio"
-	"io"
 	"net/http"
 	"strconv"
 	"strings"
@@ -152,7 +150,7 @@ func TestInFlight(t *testing.T) {
 	wantBusy(t, w.send(t, charge("3").as(strangerKey)))
 	wantBusy(t, w.send(t, to("/v1/webhooks/stripe", "", "{}")))
 
-	// What takes no place is served.
+	// What takes no request slot is served.
 	wantProblem(t, w.send(t, charge("5").as("nobody")), "/problems/unauthorized")
 	w.read(t, get("/healthz"))
 	w.becomesReady(t)
@@ -231,54 +229,6 @@ func TestSlowBody_usesNoSlot(t *testing.T) {
 	wantRows(t, w.db, before, ofCharges(good))
 }
 
-// TestEvents_fewUnsignedBodiesAreReadAtATime: of the senders of an event without its end, as
-// many are read as requests may be in flight. The others are refused before they have sent
-// all.
-func TestEvents_fewUnsignedBodiesAreReadAtATime(t *testing.T) {
-	t.Parallel()
-	const sockets, places = 20, 4
-	w := serveBare(t, func(*http.Server) {}, func(api *httpapi.Config) {
-		api.Limits = httpapi.Limits{InFlight: places, PerMerchant: places, Authenticating: 2}
-	})
-	event := "POST /v1/webhooks/stripe HTTP/1.1\r\nHost: payonce\r\nContent-Length: 65536\r\n\r\n" +
-		strings.Repeat("x", 65535)
-	type answered struct{ socket, status int }
-	answers := make(chan answered, sockets)
-	conns := map[int]io.Writer{}
-	for i := range sockets {
-		conn := w.dial(t, event)
-		conns[i] = conn
-		go func() {
-			response, err := http.ReadResponse(bufio.NewReader(conn), nil)
-			if err != nil {
-				answers <- answered{i, 0}
-				return
-			}
-			defer response.Body.Close()
-			answers <- answered{i, response.StatusCode}
-		}()
-	}
-	for range sockets - places {
-		a := <-answers
-		if a.status != http.StatusServiceUnavailable {
-			t.Errorf("before its end an event is answered by %d", a.status)
-		}
-		delete(conns, a.socket)
-	}
-	w.accept(t, "key-1", body()) // the others hold no place of a merchant
-	for _, conn := range conns {
-		if _, err := io.WriteString(conn, "x"); err != nil {
-			t.Error(err)
-		}
-	}
-	for range places {
-		if a := <-answers; a.status != http.StatusBadRequest {
-			t.Errorf("at its end an event is answered by %d", a.status)
-		}
-	}
-	wantProblem(t, w.send(t, to("/v1/webhooks/stripe", "", "{}")), "/problems/webhook-signature")
-}
-
 // TestAuthentication_floodsDelayNoOtherCaller: requests that are refused cost no read, and
 // the reads of one flood delay no other caller's. A lock on the API keys shows which reads
 // are in flight.
@@ -347,33 +297,4 @@ func TestAuthentication_floodsDelayNoOtherCaller(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestAuthentication_readsEachKeyAgain: that a key was valid lately changes nothing.
-func TestAuthentication_readsEachKeyAgain(t *testing.T) {
-	t.Parallel()
-	for name, end := range map[string]string{
-		"once it is revoked":   `update api_keys set revoked_at = clock_timestamp() where merchant_id = 'acme'`,
-		"once it has expired":  `update api_keys set created_at = created_at - interval '2 hours', expires_at = created_at - interval '1 hour' where merchant_id = 'acme'`,
-		"once it is not there": `delete from api_keys where merchant_id = 'acme'`,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w, _ := rated(t, 2)
-			w.read(t, get("/v1/balances"))
-			exec(t, w.db, end)
-			for range 5 { // and it uses no rate of its merchant's up
-				wantProblem(t, w.send(t, get("/v1/balances")), "/problems/unauthorized")
-			}
-		})
-	}
-	t.Run("which merchant has it now", func(t *testing.T) {
-		t.Parallel()
-		w := serve(t)
-		w.accept(t, "key-1", body())
-		exec(t, w.db, `update api_keys set merchant_id = 'globex' where merchant_id = 'acme'`)
-		if a := w.accept(t, "key-1", body()); a.header.Get("Idempotent-Replayed") != "" {
-			t.Error("it is a replay of the other merchant's")
-		}
-	})
 }

@@ -90,22 +90,6 @@ func TestAccessLog_holdsHashesOfKeys(t *testing.T) {
 	wantNoneOf(t, w, secret, apiKey)
 }
 
-// A method is the caller's text, as a path is.
-func TestAccessLog_holdsKnownMethodsOnly(t *testing.T) {
-	t.Parallel()
-	w := serve(t)
-	for _, method := range []string{"4242424242424242", apiKey, "BREW"} {
-		wantProblem(t, w.send(t, call{method: method, path: "/v1/balances", header: get("").header}), "/problems/method-not-allowed")
-		wantProblem(t, w.send(t, call{method: method, path: "/nowhere", header: get("").header}), "/problems/not-found")
-	}
-	for _, line := range lines(t, w) {
-		if line["method"] != "other" {
-			t.Errorf("a method is logged as %v", line["method"])
-		}
-	}
-	wantNoneOf(t, w, "4242424242424242", apiKey, "BREW")
-}
-
 // What the provider sends is its customers' business: an event leaves a line with
 // its route and status, whatever becomes of it.
 func TestAccessLog_holdsNothingOfEvents(t *testing.T) {

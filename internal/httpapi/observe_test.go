@@ -59,7 +59,7 @@ func TestObserve_seesWhatAKeyLedTo(t *testing.T) {
 	w := serveOn(t, db, seen.watch)
 	w.accept(t, "old", body())
 	exec(t, w.db, `update idempotency_keys set expires_at = clock_timestamp() - interval '1 second'`)
-	hold(t, w.db, "held")
+	holdAt(t, w.db, "POST /v1/charges", "held")
 	pending := serveOn(t, db, seen.watch, func(api *httpapi.Config) { api.InFlight = http.StatusAccepted })
 	refund := to("/v1/charges/ch_1/refunds", "refund", "{}")
 	const charges, refunds = "/v1/charges", "/v1/charges/:id/refunds"

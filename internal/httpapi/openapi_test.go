@@ -142,7 +142,7 @@ func isHTTPS(value any) error {
 // the manual, with the scopes that they need.
 func TestContract_hasEveryRoute(t *testing.T) {
 	t.Parallel()
-	server, ok := made(t, newAPI(t, nil, io.Discard)).Handler().(*echo.Echo)
+	server, ok := httpapi.New(*newAPI(t, nil, io.Discard)).Handler().(*echo.Echo)
 	if !ok {
 		t.Fatal("the handler is no router")
 	}
@@ -259,6 +259,30 @@ func TestContract_catchesWrongAnswers(t *testing.T) {
 				t.Errorf("found %v, want %q", err, test.want)
 			}
 		})
+	}
+}
+
+// TestContract_catchesWrongWebhooks plants what the tests of fulfillment would not let pass.
+func TestContract_catchesWrongWebhooks(t *testing.T) {
+	t.Parallel()
+	c := theContract(t)
+	header := http.Header{
+		"Content-Type": {"application/json"}, "Webhook-Id": {"01a1fd1a-0d2e-7b0b-8c55-4a36c2a6a1f0"}, "Webhook-Timestamp": {"1"}, "Webhook-Signature": {"v1,a"},
+	}
+	example := c.Model.Webhooks.GetOrZero("charge").Post.RequestBody.Content.GetOrZero("application/json").Example
+	var value any
+	testdb.Must(t, example.Decode(&value))
+	body, err := json.Marshal(value)
+	testdb.Must(t, errors.Join(err, c.CheckWebhook("charge", header, body)))
+	unsigned := header.Clone()
+	unsigned.Del("Webhook-Signature")
+	for name, err := range map[string]error{
+		"another webhook": c.CheckWebhook("bought", header, body), "no signature": c.CheckWebhook("charge", unsigned, body),
+		"a member less": c.CheckWebhook("charge", header, []byte(strings.Replace(string(body), `"amount":1000,`, "", 1))),
+	} {
+		if err == nil {
+			t.Errorf("%s is no error", name)
+		}
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/intake"
-	"github.com/payonce/payonce/internal/guess"
+	"github.com/payonce/payonce/internal/keylimit"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/ledger"
 )
@@ -114,10 +114,10 @@ var refusals = slices.Concat(ofCharges, []refusal{
 	{merchants.ErrUnauthorized, errUnauthorized},
 	{domain.ErrNoRefund, errNotFound.because("the charge has no refund with this id")},
 	{errUnknownKey, errNotFound.because("no request of yours was answered under this key")},
-	{intake.ErrStep, invalid(fieldError{Pointer: "/amount", Detail: badStep})},
+	{intake.ErrIncrement, invalid(fieldError{Pointer: "/amount", Detail: badIncrement})},
 	{intake.ErrExpired, invalid(fieldError{Pointer: "/expires_at", Detail: "is not in the future"})},
-	{ledger.ErrNoCursor, invalid(fieldError{Pointer: "/starting_after", Detail: "is no charge of yours"})},
-	{ledger.ErrNoPlace, invalid(fieldError{Pointer: "/after", Detail: "is no place in your events as they are now: begin without it, and drop the events that you have"})},
+	{ledger.ErrUnknownStartingAfter, invalid(fieldError{Pointer: "/starting_after", Detail: "is no charge of yours"})},
+	{ledger.ErrUnknownCursor, invalid(fieldError{Pointer: "/after", Detail: "is no place in your events as they are now: begin without it, and drop the events that you have"})},
 	{inbox.ErrNoMessage, errNotFound.because("no message has this id")},
 	{inbox.ErrNotDeadLetter, errNotDeadLetter},
 	{echo.ErrNotFound, errNotFound.because("nothing is served at this path")},
@@ -208,7 +208,7 @@ func (a *API) problem(err error, c echo.Context) {
 		}
 	}
 	if errors.Is(err, errGuessing) {
-		h.Set(headerRetryAfter, strconv.Itoa(int(guess.Interval.Seconds())))
+		h.Set(headerRetryAfter, strconv.Itoa(int(keylimit.Interval.Seconds())))
 		c.Set(deniedKey, DeniedGuessing)
 		hangUp(c)
 	}

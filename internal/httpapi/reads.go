@@ -50,7 +50,7 @@ func limitSending(c echo.Context) {
 	_ = http.NewResponseController(c.Response()).SetWriteDeadline(time.Now().Add(sendTimeout)) //nolint:forbidigo // a socket knows no other clock
 }
 
-// getBalances is GET /v1/balances: the caller's books.
+// getBalances is GET /v1/balances: the caller's balances.
 func (a *API) getBalances(c echo.Context) (any, error) {
 	return a.fromReplica(c, replicaTime, func(ctx context.Context, db *postgres.DB) (any, error) {
 		return ledger.ReadBalances(ctx, db, merchantOf(c).ID)

@@ -12,12 +12,9 @@ package httpapi
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"net/netip"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -27,7 +24,8 @@ import (
 
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/intake"
-	"github.com/payonce/payonce/internal/guess"
+	"github.com/payonce/payonce/internal/clientaddr"
+	"github.com/payonce/payonce/internal/keylimit"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/ledger"
@@ -91,19 +89,6 @@ type Config struct {
 	Metrics http.Handler
 }
 
-func (c Config) check() error {
-	if c.DB == nil || c.Intake == nil || c.Ready == nil || c.Now == nil || c.Log == nil {
-		return errors.New("DB, Intake, Ready, Now and Log must be set")
-	}
-	if !slices.Contains([]int{http.StatusConflict, http.StatusTooEarly, http.StatusAccepted}, c.InFlight) {
-		return fmt.Errorf("InFlight is %d: it must be 409, 425 or 202", c.InFlight)
-	}
-	if l := c.Limits; min(l.PerSecond, l.InFlight, l.PerMerchant, l.Authenticating, l.Auditing, l.Assets, l.Waiting, l.AnswerBytes, l.Unsigned, l.Guesses) < 0 {
-		return fmt.Errorf("a limit is negative: %+v", l)
-	}
-	return nil
-}
-
 // API serves the routes of payonce.
 type API struct {
 	Config
@@ -111,12 +96,12 @@ type API struct {
 	limits  *limits
 	assets  map[string]asset                // by path
 	recent  *lru.Cache[[32]byte, recentKey] // API keys that were valid lately, by hash
-	guesses *guess.Limiter                  // addresses that sent API keys that were not valid lately
+	guesses *keylimit.Limiter               // addresses that sent API keys that were not valid lately
 	uses    chan [32]byte                   // API keys whose uses are not recorded yet, by hash
 
 	// Reads of API keys: of those that were not valid lately; of requests without an
 	// idempotency key; and of those with one, since a lock on keys delays no others.
-	unknownSessions, sessions, keyedSessions *postgres.Reads[credentials, session]
+	notRecentSessions, sessions, keyedSessions *postgres.Reads[credentials, session]
 
 	versions *postgres.Reads[ledger.Owner, int] // of charges that requests wait for
 
@@ -127,10 +112,7 @@ type API struct {
 }
 
 // New makes an API.
-func New(c Config) (*API, error) {
-	if err := c.check(); err != nil {
-		return nil, fmt.Errorf("configure the HTTP API: %w", err)
-	}
+func New(c Config) *API {
 	if c.Carry == nil {
 		c.Carry = func(context.Context) map[string]string { return nil }
 	}
@@ -138,18 +120,14 @@ func New(c Config) (*API, error) {
 		c.Observe = func(next echo.HandlerFunc) echo.HandlerFunc { return next }
 	}
 	recent, _ := lru.New[[32]byte, recentKey](recentKeys) // it refuses a size below one alone
-	assets, err := newAssets()
-	if err != nil {
-		return nil, err
-	}
 	closing, shutDown := context.WithCancel(context.Background())
 	return &API{
-		Config: c, limits: newLimits(c.Limits), recent: recent, guesses: guess.New(c.Limits.Guesses), uses: make(chan [32]byte, mostUses), assets: assets,
-		unknownSessions: newSessions(c.DB, c.Limits.Authenticating),
-		sessions:        newSessions(c.DB, c.Limits.Authenticating),
-		keyedSessions:   newSessions(c.DB, (c.Limits.Authenticating+1)/2),
-		versions:        ledger.NewVersions(c.DB), closing: closing, shutDown: shutDown,
-	}, nil
+		Config: c, limits: newLimits(c.Limits), recent: recent, guesses: keylimit.New(c.Limits.Guesses), uses: make(chan [32]byte, mostUses), assets: newAssets(),
+		notRecentSessions: newSessions(c.DB, c.Limits.Authenticating),
+		sessions:          newSessions(c.DB, c.Limits.Authenticating),
+		keyedSessions:     newSessions(c.DB, (c.Limits.Authenticating+1)/2),
+		versions:          ledger.NewVersions(c.DB), closing: closing, shutDown: shutDown,
+	}
 }
 
 // Server is an HTTP server for the API with every time-out set. It is not started. Its shutdown
@@ -220,7 +198,7 @@ func (a *API) Handler() http.Handler {
 	e := echo.New()
 	e.HideBanner, e.HidePort = true, true
 	e.HTTPErrorHandler = a.problem
-	e.IPExtractor = guess.Client(a.TrustedProxies)
+	e.IPExtractor = clientaddr.Client(a.TrustedProxies)
 	e.Use(
 		identify,
 		a.Observe,

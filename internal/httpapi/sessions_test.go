@@ -65,7 +65,7 @@ func countingReads(t *testing.T, changes ...func(*httpapi.Config)) (*world, *cou
 	w := serve(t, append(changes, func(api *httpapi.Config) {
 		c.DB, _ = api.DB.(*postgres.DB)
 		api.DB, api.Now = c, c.now
-		api.Intake.Keys.Reading = func() func() { c.keys.Add(1); return func() {} }
+		api.Intake.Receiver.Reading = func() func() { c.keys.Add(1); return func() {} }
 	})...)
 	return w, c
 }
@@ -112,7 +112,7 @@ func TestAuthentication_leavesKeysToACacheAndToNaturalKeys(t *testing.T) {
 		replay reads
 	}{
 		"of a cache": {func(api *httpapi.Config) {
-			api.Intake.Keys.Cache = &memory{records: map[string]idempotency.Record{}}
+			api.Intake.Receiver.Cache = &memory{records: map[string]idempotency.Record{}}
 		}, authenticated()},
 		"of natural keys": {func(api *httpapi.Config) { api.NaturalKeys = true }, keyLater()},
 	} {
@@ -146,7 +146,7 @@ func TestAuthentication_aLockOnKeysDelaysKeyedRequestsAlone(t *testing.T) {
 			var keyReads atomic.Int64
 			w := serveOn(t, openWith(t, postgres.Options{LockTimeout: test.timeout}), func(api *httpapi.Config) {
 				api.Limits.Authenticating = 1
-				api.Intake.Keys.Reading = func() func() { keyReads.Add(1); return func() {} }
+				api.Intake.Receiver.Reading = func() func() { keyReads.Add(1); return func() {} }
 			})
 			for _, key := range []string{apiKey, strangerKey} {
 				w.send(t, get("/v1/balances").as(key))
@@ -206,11 +206,11 @@ update idempotency_keys
 func TestReceive_readsTheKeyAgainAfterAWait(t *testing.T) {
 	t.Parallel()
 	db := openWith(t, postgres.Options{LockTimeout: 50 * time.Millisecond})
-	var commits []idempotency.Commit
+	var commits []idempotency.CommitResult
 	var rival pgx.Tx
 	w := serveOn(t, db, func(api *httpapi.Config) {
-		api.Intake.Keys.Waiters = make(chan struct{}, 1)
-		api.Intake.Keys.Committed = func(kind idempotency.Commit) {
+		api.Intake.Receiver.Waiters = make(chan struct{}, 1)
+		api.Intake.Receiver.OnCommit = func(kind idempotency.CommitResult) {
 			commits = append(commits, kind)
 			if kind == idempotency.CommitInFlight {
 				if err := rival.Commit(t.Context()); err != nil {
@@ -220,9 +220,9 @@ func TestReceive_readsTheKeyAgainAfterAWait(t *testing.T) {
 		}
 	})
 	w.send(t, get("/v1/balances"))
-	rival = hold(t, w.db, "k")
+	rival = holdAt(t, w.db, "POST /v1/charges", "k")
 	wantProblem(t, w.send(t, post("k", body()).with("Prefer", "wait=5")), "/problems/idempotency-key-reused")
-	if want := []idempotency.Commit{idempotency.CommitInFlight}; !slices.Equal(commits, want) {
+	if want := []idempotency.CommitResult{idempotency.CommitInFlight}; !slices.Equal(commits, want) {
 		t.Errorf("commits were %v, want %v", commits, want)
 	}
 }

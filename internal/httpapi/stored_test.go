@@ -93,9 +93,9 @@ func TestExpiredKey_isGone(t *testing.T) {
 	answers := w.firsts(t, all)
 	exec(t, w.db, `update idempotency_keys set expires_at = clock_timestamp()`)
 	before := rows(t, w.db)
-	for _, swept := range []bool{false, true} {
-		if swept {
-			if _, err := idempotency.Sweep(t.Context(), w.db, 100); err != nil {
+	for _, deleted := range []bool{false, true} {
+		if deleted {
+			if _, err := idempotency.ExpireKeys(t.Context(), w.db, 100); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -114,7 +114,7 @@ func TestExpiredKey_isGone(t *testing.T) {
 		wantPointers(t, wantProblem(t, w.send(t, post("a", body("amount", "1"))), "/problems/idempotency-key-reused"))
 		location := answers[0].header.Get("Location")
 		if uses := data(t, w.send(t, get("/v1/idempotency-keys/a"))); len(uses) != 1 || uses[0]["location"] != location {
-			t.Errorf("deleted %t: the key led to %v, want %s", swept, uses, location)
+			t.Errorf("deleted %t: the key led to %v, want %s", deleted, uses, location)
 		}
 		wantRows(t, w.db, before, nil)
 	}
@@ -132,12 +132,12 @@ type memory struct {
 	records map[string]idempotency.Record
 }
 
-func (m *memory) Find(_ context.Context, key idempotency.Key, _ []byte) idempotency.Cached {
+func (m *memory) Find(_ context.Context, key idempotency.Key, _ []byte) idempotency.CacheEntry {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	place := fmt.Sprintf("%q", key)
 	record, found := m.records[place]
-	return idempotency.Cached{Record: record, Found: found, Keep: func(record idempotency.Record) {
+	return idempotency.CacheEntry{Record: record, Found: found, Keep: func(record idempotency.Record) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.records[place] = record

@@ -26,7 +26,7 @@ import (
 const (
 	stripePath = "/v1/webhooks/stripe" // has no API key: a signature stands for it
 
-	// Events go to the receiver that carries charges, under these types.
+	// Events go to the receiver fulfillment, under these types.
 	chargeReceiver  = "fulfillment"
 	stripeEventType = "stripe."
 
@@ -136,16 +136,14 @@ func readEvent(body []byte) (stripeEvent, stripeObject, error) {
 	var o stripeObject
 	if thin {
 		o.Object, o.ID = e.Related.Type, e.Related.ID
-		if o.Object == "payment_intent" {
-			o.PaymentIntent = o.ID
-		}
-		if !isReference(o.ID, maxReference) || !isReference(o.Object, maxReference) {
-			return stripeEvent{}, stripeObject{}, unreadable
-		}
-		return *e, o, nil
-	}
-	if err := json.Unmarshal(e.Data.Object, &o); err != nil || !isReference(o.ID, maxReference) {
+	} else if err := json.Unmarshal(e.Data.Object, &o); err != nil {
 		return stripeEvent{}, stripeObject{}, unreadable
+	}
+	if !isReference(o.ID, maxReference) || thin && !isReference(o.Object, maxReference) {
+		return stripeEvent{}, stripeObject{}, unreadable
+	}
+	if o.Object == "payment_intent" {
+		o.PaymentIntent = o.ID
 	}
 	return *e, o, nil
 }
@@ -206,8 +204,8 @@ func (a *API) store(c echo.Context, e stripeEvent, o stripeObject) error {
 	return nil
 }
 
-// chargeOf finds our charge: an intent has its id, and so has what was made from the
-// intent; a refund and a dispute have only the intent. ErrNotFound if the object is of no charge of ours.
+// chargeOf finds our charge by the intent that an object is, or names. The intent of a charge
+// without a reference has the charge's id, and so has what was made from it. ErrNotFound if the object is of no charge of ours.
 func (a *API) chargeOf(ctx context.Context, o stripeObject) (ledger.Owner, error) {
 	if id := o.Metadata.ChargeID; isReference(id, maxReference) {
 		charge, err := ledger.Find(ctx, a.DB, id)

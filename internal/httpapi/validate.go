@@ -64,7 +64,7 @@ func (a *API) validate(r intake.Charge) error {
 	k.id("/order_id", r.OrderID, true, maxString)
 	k.text("/payment_method", r.PaymentMethod, true, maxString)
 	k.text("/description", r.Description, false, maxString)
-	k.amount(r.Amount, domain.Currency(r.Currency).Step())
+	k.amount(r.Amount, domain.Currency(r.Currency).Increment())
 	k.nul = k.nul || hasNUL(r.Currency)
 	if r.Currency == "" || !currency.IsValid(r.Currency) { // the library takes "" for valid
 		k.refuse("/currency", "is not an ISO 4217 code in upper case")
@@ -80,8 +80,8 @@ func (a *API) validate(r intake.Charge) error {
 	return k.verdict()
 }
 
-// badStep is what is wrong with an amount that the provider cannot move.
-const badStep = "is not a multiple of the least amount that can be moved: 10 minor units of BHD, JOD, KWD, OMR and TND, 100 of MGA"
+// badIncrement is what is wrong with an amount that the provider cannot move.
+const badIncrement = "is not a multiple of the least amount that can be moved: 10 minor units of BHD, JOD, KWD, OMR and TND, 100 of MGA"
 
 // validateRefund checks a refund request. Whether so much is left, and can be moved in
 // the charge's currency, is decided on the charge.
@@ -109,7 +109,7 @@ func (k *checker) amount(minorUnits, step int64) {
 	case minorUnits < domain.MinAmount || minorUnits > domain.MaxAmount:
 		k.refuse("/amount", "is not between 1 and 1000000000000 minor units")
 	case minorUnits%step != 0:
-		k.refuse("/amount", badStep)
+		k.refuse("/amount", badIncrement)
 	}
 }
 

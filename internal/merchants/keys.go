@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -249,9 +248,5 @@ func hashOf(secret string) []byte {
 }
 
 func readMerchant(row pgx.CollectableRow) (m Merchant, err error) {
-	var fixed []byte
-	if err := row.Scan(&m.ID, &m.FeeBasisPoints, &fixed, &m.OneChargePerOrder, &m.HasWebhook, &m.Scopes, &m.Addresses); err != nil {
-		return m, err
-	}
-	return m, json.Unmarshal(fixed, &m.FeeFixed)
+	return m, row.Scan(&m.ID, &m.FeeBasisPoints, &m.FeeFixed, &m.OneChargePerOrder, &m.HasWebhook, &m.Scopes, &m.Addresses)
 }

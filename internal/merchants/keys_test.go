@@ -265,7 +265,7 @@ func TestListKeys(t *testing.T) {
 	globex := merchants.Key{Prefix: "the key ", Merchant: "globex", Scopes: merchants.Scopes()}
 	newKey := merchants.Key{Prefix: "sk_test_reads_of", Merchant: "acme", Scopes: []merchants.Scope{merchants.ChargesRead}}
 	for merchant, want := range map[string][]merchants.Key{
-		"": {oldKey, globex, newKey}, "acme": {oldKey, newKey}, "globex": {globex}, "nobody": nil,
+		"": {oldKey, globex, newKey}, "acme": {oldKey, newKey}, "globex": {globex}, "unknown": nil,
 	} {
 		got, err := merchants.ListKeys(t.Context(), db, merchant)
 		diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.IgnoreUnexported(merchants.Key{}), cmpopts.IgnoreTypes(time.Time{}, (*time.Time)(nil)))

@@ -21,7 +21,6 @@ package merchants
 
 import (
 	_ "embed"
-	"encoding/json"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -118,19 +117,14 @@ on conflict (merchant_id, generation) do nothing`
 // and its webhook secret (RotateSecret replaces that), and takes the endpoint's URL if one is
 // given. A URL for an account without any secret is refused with the batch, by
 // merchants_webhook_secret_exists.
-func Register(b *pgx.Batch, m Merchant, w Webhook) error {
+func Register(b *pgx.Batch, m Merchant, w Webhook) {
 	if m.FeeFixed == nil {
 		m.FeeFixed = map[string]int64{}
 	}
-	fixed, err := json.Marshal(m.FeeFixed)
-	if err != nil {
-		return fmt.Errorf("encode the fees of %s: %w", m.ID, err)
-	}
-	b.Queue(upsertMerchant, m.ID, m.FeeBasisPoints, fixed, w.URL)
+	b.Queue(upsertMerchant, m.ID, m.FeeBasisPoints, m.FeeFixed, w.URL)
 	if w.Secret != "" {
 		b.Queue(insertFirstSecret, m.ID, w.Secret, hashOf(w.Secret))
 	}
-	return nil
 }
 
 const updateOneChargePerOrder = `

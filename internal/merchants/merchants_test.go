@@ -30,7 +30,7 @@ func shop() merchants.Webhook {
 func register(t *testing.T, db *postgres.DB, m merchants.Merchant, w merchants.Webhook, keys ...string) {
 	t.Helper()
 	commit(t, db, func(b *pgx.Batch) {
-		testdb.Must(t, merchants.Register(b, m, w))
+		merchants.Register(b, m, w)
 		for _, key := range keys {
 			merchants.AddKey(b, m.ID, key)
 		}
@@ -61,7 +61,7 @@ func TestRegister(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
 		register(t, db, acme(), merchants.Webhook{}, key)
-		if _, err := merchants.ReadWebhook(t.Context(), db, "acme"); !errors.Is(err, merchants.ErrNoWebhook) {
+		if _, err := merchants.NewEndpoints(db, 1)(t.Context(), "acme"); !errors.Is(err, merchants.ErrNoWebhook) {
 			t.Errorf("the error is %v, want ErrNoWebhook", err)
 		}
 		register(t, db, acme(), shop())
@@ -80,7 +80,7 @@ func TestRegister(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
 		b := &pgx.Batch{}
-		testdb.Must(t, merchants.Register(b, acme(), merchants.Webhook{URL: "https://shop.example"}))
+		merchants.Register(b, acme(), merchants.Webhook{URL: "https://shop.example"})
 		merchants.AddKey(b, "acme", key)
 		if err := db.Commit(t.Context(), b); groupcommit.Constraint(err) != "merchants_webhook_secret_exists" {
 			t.Errorf("the error is %v", err)
@@ -98,7 +98,7 @@ func TestRegister(t *testing.T) {
 		if got, err := merchants.Authenticate(t.Context(), db, key); got.ID != "acme" || err != nil {
 			t.Errorf("it opens %q: %v", got.ID, err)
 		}
-		if _, err := merchants.ReadWebhook(t.Context(), db, "nobody"); !errors.Is(err, merchants.ErrNoWebhook) {
+		if _, err := merchants.NewEndpoints(db, 1)(t.Context(), "unknown"); !errors.Is(err, merchants.ErrNoWebhook) {
 			t.Errorf("the error is %v, want ErrNoWebhook", err)
 		}
 	})
@@ -107,7 +107,7 @@ func TestRegister(t *testing.T) {
 // wantWebhook wants a delivery to go there, signed by these secrets.
 func wantWebhook(t *testing.T, db *postgres.DB, url string, secrets ...string) {
 	t.Helper()
-	got, err := merchants.ReadWebhook(t.Context(), db, "acme")
+	got, err := merchants.NewEndpoints(db, 1)(t.Context(), "acme")
 	if diff := cmp.Diff(merchants.Endpoint{URL: url, Secrets: secrets}, got); diff != "" || err != nil {
 		t.Errorf("%v, endpoint (-want +got):\n%s", err, diff)
 	}

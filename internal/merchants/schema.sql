@@ -44,7 +44,7 @@ create table api_keys (
   revoked_at   timestamptz,
   last_used_at timestamptz,
 
-  -- A key opens one account.
+  -- A key belongs to one merchant.
   constraint api_keys_pkey primary key (key_hash),
 
   -- A SHA-256, never the key itself.
@@ -120,8 +120,8 @@ create index webhook_secrets_to_forget
  where secret is not null;
 
 -- Authentication asks before the merchant is known, so this function sees all rows. The
--- offsets keep the plan at two index probes: a plan that was made while the tables were
--- small joined all keys with all merchants (40 ms a request with 50,000 keys).
+-- offsets keep the plan at two index probes: without them the planner may join all keys with
+-- all merchants.
 create function api_keys_by_prefix(prefixes text[])
 returns table (
   key_hash             bytea,

@@ -46,38 +46,28 @@ select asked.n,
 // ErrNoWebhook is returned for a merchant without an endpoint.
 var ErrNoWebhook = errors.New("the merchant has no webhook endpoint")
 
-// ReadWebhook returns a merchant's endpoint, in database time, or ErrNoWebhook.
-func ReadWebhook(ctx context.Context, q postgres.Querier, merchant string) (Endpoint, error) {
-	return NewEndpoints(q, 1).Read(ctx, merchant)
-}
-
-// Endpoints read endpoints in batches (postgres.Reads). None is cached.
-type Endpoints struct {
-	reads *postgres.Reads[string, Endpoint]
-}
-
-// NewEndpoints makes Endpoints with so many round trips in flight at a time, at most.
-func NewEndpoints(q postgres.Querier, most int) *Endpoints {
-	return &Endpoints{postgres.NewReads(most, func(ctx context.Context, merchants []string) ([]Endpoint, error) {
+// NewEndpoints returns a reader of merchants' endpoints, in database time; ErrNoWebhook where there
+// is none. Calls at the same moment share a round trip (postgres.Reads), of which so many are in
+// flight at most. Nothing is cached.
+func NewEndpoints(q postgres.Querier, most int) func(ctx context.Context, merchant string) (Endpoint, error) {
+	reads := postgres.NewReads(most, func(ctx context.Context, merchants []string) ([]Endpoint, error) {
 		rows, _ := q.Query(ctx, selectEndpoints, merchants) // rows have its error too
 		all := make([]Endpoint, len(merchants))
 		var n int
 		var e Endpoint
 		_, err := pgx.ForEachRow(rows, []any{&n, &e.URL, &e.Secrets}, func() error { all[n-1] = e; return nil })
 		return all, err
-	})}
-}
-
-// Read is ReadWebhook, batched with others.
-func (e *Endpoints) Read(ctx context.Context, merchant string) (Endpoint, error) {
-	endpoint, err := e.reads.Ask(ctx, merchant)
-	switch {
-	case err != nil:
-		return Endpoint{}, fmt.Errorf("read the webhook of %s: %w", merchant, err)
-	case endpoint.URL == "":
-		return Endpoint{}, ErrNoWebhook
+	})
+	return func(ctx context.Context, merchant string) (Endpoint, error) {
+		endpoint, err := reads.Lookup(ctx, merchant)
+		switch {
+		case err != nil:
+			return Endpoint{}, fmt.Errorf("read the webhook of %s: %w", merchant, err)
+		case endpoint.URL == "":
+			return Endpoint{}, ErrNoWebhook
+		}
+		return endpoint, nil
 	}
-	return endpoint, nil
 }
 
 // Secret is a webhook secret as its operators see it, without what it signs with.
@@ -154,9 +144,9 @@ update webhook_secrets
    and ends_at <= clock_timestamp()
    and secret is not null`
 
-// sweepSecrets does the same for all merchants. A row that is locked keeps its ctid. Joined by
+// deleteSecrets does the same for all merchants. A row that is locked keeps its ctid. Joined by
 // generation, the plan of a small table would compare each row with all others.
-const sweepSecrets = `
+const deleteSecrets = `
 with over as (
   select ctid
     from webhook_secrets
@@ -171,20 +161,20 @@ update webhook_secrets
  where ctid = any (array(select ctid from over))
 returning 1`
 
-// SweepSecrets deletes up to limit secrets that are past their end, by the database's clock,
-// and returns their number. Their hashes stay. It changes no signature. Several processes may
-// sweep at once: each skips the rows that another holds.
+// DeleteExpiredSecrets deletes up to limit secrets that are past their end, by the database's
+// clock, and returns their number. Their hashes stay. It changes no signature. Several processes
+// may call it at once: each skips the rows that another holds.
 //
-// If we die here: the statement is a transaction of its own, and the next sweep finds what is
+// If we die here: the statement is a transaction of its own, and the next call finds what is
 // left.
 // Test: TestJob/the_next_continues_where_one_died in internal/retention.
-func SweepSecrets(ctx context.Context, q postgres.Querier, limit int) (int, error) {
-	rows, _ := q.Query(ctx, sweepSecrets, limit) // rows have its error too
-	swept, err := pgx.CollectRows(rows, pgx.RowTo[int])
+func DeleteExpiredSecrets(ctx context.Context, q postgres.Querier, limit int) (int, error) {
+	rows, _ := q.Query(ctx, deleteSecrets, limit) // rows have its error too
+	deleted, err := pgx.CollectRows(rows, pgx.RowTo[int])
 	if err != nil {
-		return 0, fmt.Errorf("sweep webhook secrets: %w", err)
+		return 0, fmt.Errorf("delete expired webhook secrets: %w", err)
 	}
-	return len(swept), nil
+	return len(deleted), nil
 }
 
 const insertSecret = `

@@ -111,16 +111,16 @@ func TestRotateSecret(t *testing.T) {
 		}
 	})
 
-	t.Run("or at a sweep, and its hash stays", func(t *testing.T) {
+	t.Run("or by DeleteExpiredSecrets, and its hash stays", func(t *testing.T) {
 		t.Parallel()
 		db := withWebhook(t)
 		rotate(t, db, second, 2*time.Hour)
 		rotate(t, db, third, time.Hour)
 		before := secretsOf(t, db)
 		for _, want := range []int{0, 1, 1, 0} { // both end in an hour
-			n, err := merchants.SweepSecrets(t.Context(), db, 1)
+			n, err := merchants.DeleteExpiredSecrets(t.Context(), db, 1)
 			if err != nil || n != want {
-				t.Errorf("swept %d, %v, want %d", n, err, want)
+				t.Errorf("deleted %d, %v, want %d", n, err, want)
 			}
 			if want == 0 {
 				pass(t, db, "1 hour")
@@ -233,19 +233,19 @@ func TestEndpoints_answerEachCaller(t *testing.T) {
 		for range 16 {
 			for merchant, signing := range map[string]int{"acme": secrets, "globex": 1} {
 				all.Go(func() {
-					want, err := merchants.ReadWebhook(t.Context(), db, merchant)
+					want, err := merchants.NewEndpoints(db, 1)(t.Context(), merchant)
 					if err != nil || len(want.Secrets) != signing || want.URL == "" {
 						t.Errorf("%s alone: %d secrets, want %d, %v", merchant, len(want.Secrets), signing, err)
 					}
-					got, err := endpoints.Read(t.Context(), merchant)
+					got, err := endpoints(t.Context(), merchant)
 					if diff := cmp.Diff(want, got); err != nil || diff != "" {
 						t.Errorf("%s: %v (-want +got):\n%s", merchant, err, diff)
 					}
 				})
 			}
-			for _, merchant := range []string{"silent", "nobody"} {
+			for _, merchant := range []string{"silent", "unknown"} {
 				all.Go(func() {
-					if e, err := endpoints.Read(t.Context(), merchant); !errors.Is(err, merchants.ErrNoWebhook) {
+					if e, err := endpoints(t.Context(), merchant); !errors.Is(err, merchants.ErrNoWebhook) {
 						t.Errorf("%s: %+v, %v", merchant, e, err)
 					}
 				})

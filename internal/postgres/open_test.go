@@ -30,6 +30,7 @@ func wantOpened(t *testing.T, ctx context.Context, address string, o postgres.Op
 func TestOpen_refusesAnUnsafeServer(t *testing.T) {
 	t.Parallel()
 	plain, unsafe := postgres.Options{AllowPlaintext: true}, postgres.Options{AllowPlaintext: true, AllowUnsafeDurability: true}
+	expecting := postgres.Options{AllowPlaintext: true, ExpectReplication: true}
 	unsynchronized := postgres.Options{AllowPlaintext: true, Settings: map[string]string{"synchronous_commit": "off"}}
 	for _, test := range []struct {
 		setting, value string
@@ -48,6 +49,9 @@ func TestOpen_refusesAnUnsafeServer(t *testing.T) {
 		{"synchronous_commit", "local", plain, "synchronous_commit is local"},
 		{"synchronous_commit", "remote_write", plain, ""},
 		{"synchronous_commit", "remote_apply", plain, ""},
+		{"synchronous_standby_names", "", plain, ""},
+		{"synchronous_standby_names", "", expecting, "synchronous_standby_names is empty"},
+		{"synchronous_standby_names", "ANY 1 (a, b)", expecting, ""},
 	} {
 		t.Run(test.setting+" "+test.value, func(t *testing.T) {
 			t.Parallel()
@@ -65,7 +69,7 @@ func pretend(t *testing.T, setting, value string) (address string) {
 	testdb.Must(t, err)
 	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
 	claims := map[string]string{
-		"fsync": "on", "full_page_writes": "on", "synchronous_commit": "on", "server_version_num": "150000",
+		"fsync": "on", "full_page_writes": "on", "synchronous_commit": "on", "synchronous_standby_names": "", "server_version_num": "150000",
 	}
 	claims[setting] = value
 	var sql strings.Builder

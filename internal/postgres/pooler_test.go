@@ -34,7 +34,7 @@ func TestOpen_refusesAPoolerThatDropsSettings(t *testing.T) {
 			_, err := postgres.Open(t.Context(), pooler(t, testdb.URL(t), c.passes), postgres.Options{
 				Application: "api", Role: postgres.RoleAPI, AllowUnsafeDurability: true,
 			})
-			want := "the database's sessions have not heard their " + c.missed + ": a pooler leaves it out, so let DATABASE_URL name the server itself"
+			want := "the session setting " + c.missed + " was not applied: a pooler dropped it, so let DATABASE_URL name the server itself"
 			if err == nil || err.Error() != want {
 				t.Errorf("opened with %v, want %s", err, want)
 			}

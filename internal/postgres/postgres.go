@@ -54,7 +54,7 @@ type Options struct {
 	StatementTimeout time.Duration
 	// Writes are the statements that may share a transaction with other batches that are
 	// committed at the same moment; where nil, each batch has its own transaction.
-	Writes *groupcommit.Order
+	Writes *groupcommit.Statements
 	// WholeTables plans every statement for whole tables, as ReadWholeTables does for those of one
 	// transaction.
 	WholeTables bool
@@ -74,15 +74,17 @@ type Options struct {
 	// AllowPlaintext permits a database over a network without TLS, or with TLS that does not
 	// verify the server.
 	AllowPlaintext bool
+	// ExpectReplication refuses a server whose commits wait for no standby.
+	ExpectReplication bool
 	// AllowUnsafeDurability permits a server that may lose commits. Tests only.
 	AllowUnsafeDurability bool
 }
 
 const (
 	defaultConns = 20
-	// maxSharedLockTimeout is how long a group commit waits for a lock where the pool has a
-	// longer LockTimeout: groupcommit's default.
-	maxSharedLockTimeout = 200 * time.Millisecond
+	// sharedLockTimeout is how long a group commit waits for a lock, unless LockTimeout is
+	// shorter: groupcommit's default.
+	sharedLockTimeout = 200 * time.Millisecond
 
 	pingAfter = 1500 * time.Millisecond // that a session was idle; longer than a poll
 )
@@ -120,13 +122,10 @@ func Open(ctx context.Context, url string, o Options) (*DB, error) {
 		pool.Close()
 		return nil, cmp.Or(o.Role.refusal(err, config.ConnConfig.User), err)
 	}
-	commit := groupcommit.Options{
-		Writes: o.Writes, Timeout: o.CommitTimeout, SetTenant: QueueTenant, Confirm: replicated, Committed: o.Committed,
-	}
-	if lock := o.lockTimeout(); lock > 0 && lock < maxSharedLockTimeout {
-		commit.LockTimeout = lock
-	}
-	return &DB{pool: pool, committer: groupcommit.New(pool, commit), servers: known}, nil
+	return &DB{pool: pool, servers: known, committer: groupcommit.New(pool, groupcommit.Options{
+		Writes: o.Writes, Timeout: o.CommitTimeout, LockTimeout: min(o.lockTimeout(), sharedLockTimeout),
+		SetTenant: QueueTenant, Confirm: replicated, Committed: o.Committed,
+	})}, nil
 }
 
 func poolConfig(url string, o Options, known *servers) (*pgxpool.Config, error) {
@@ -185,13 +184,14 @@ select current_setting('server_version_num')::int,
        array(select name
                from unnest(array['fsync', 'full_page_writes', 'synchronous_commit']) as s(name)
               where current_setting(name) = 'off'),
-       current_setting('synchronous_commit') = 'local'`
+       current_setting('synchronous_commit') = 'local',
+       current_setting('synchronous_standby_names') = ''`
 
 func checkServer(ctx context.Context, q Querier, o Options) error {
 	var version int
 	var off []string
-	var local bool
-	if err := q.QueryRow(ctx, serverSettings).Scan(&version, &off, &local); err != nil {
+	var local, alone bool
+	if err := q.QueryRow(ctx, serverSettings).Scan(&version, &off, &local, &alone); err != nil {
 		return fmt.Errorf("%w: %w", ErrUnreachable, err)
 	}
 	if version < Oldest*10000 {
@@ -205,6 +205,9 @@ func checkServer(ctx context.Context, q Querier, o Options) error {
 	}
 	if local && !o.AllowUnsafeDurability {
 		return errors.New("synchronous_commit is local on the server: a failover could lose an acknowledged charge, so set it to on")
+	}
+	if alone && o.ExpectReplication {
+		return errors.New("synchronous_standby_names is empty on the server: a failover could lose an acknowledged charge, so name the standby that commits wait for, or unset EXPECT_REPLICATION")
 	}
 	return nil
 }

@@ -5,67 +5,75 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/payonce/payonce/groupcommit"
 )
 
-// Reads batches questions: those that are asked while a read is in flight share the next
-// round trip. A question is sent after it was asked, so its answer has everything that was
+// Reads batches lookups: those that callers make while a read is in flight share the next
+// round trip. A lookup is sent after it was made, so its result has everything that was
 // committed until then. Nothing is cached.
 type Reads[Q, A any] struct {
 	batcher *groupcommit.Batcher[Q, A]
-	read    func(ctx context.Context, questions []Q) (answers []A, err error)
+	read    func(ctx context.Context, lookups []Q) (results []A, err error)
 }
 
 const (
-	maxQuestions = 64 // of one read
+	maxLookups = 64 // of one read
 
 	// readTimeout bounds a read, which no caller may cancel, since others wait for it too.
 	readTimeout = 15 * time.Second
 )
 
-// NewReads batches the calls of a function that answers 1 to 64 questions, in their order.
-// Its context has the values of one of the callers, and a deadline of its own. At most so
-// many reads are in flight at a time; 20 where most is zero.
-func NewReads[Q, A any](most int, read func(ctx context.Context, questions []Q) (answers []A, err error)) *Reads[Q, A] {
+// NewReads batches the lookups of a function that takes 1 to 64 of them and returns their results,
+// in their order. Its context has the values of one of the callers, and a deadline of its own. At
+// most so many reads are in flight at a time; 20 where most is zero.
+func NewReads[Q, A any](most int, read func(ctx context.Context, lookups []Q) (results []A, err error)) *Reads[Q, A] {
 	r := &Reads[Q, A]{read: read}
 	r.batcher = &groupcommit.Batcher[Q, A]{
 		MaxInFlight: cmp.Or(most, defaultConns), Cancelable: true, Call: r.call,
-		Fit: func(queue []Q) int { return min(len(queue), maxQuestions) },
+		Fit: func(queue []Q) int { return min(len(queue), maxLookups) },
 	}
 	return r
 }
 
-// Ask returns the answer to a question, or the error of the read. If ctx ends, also while
-// the read is in flight, Ask returns its error, which is ErrNoConnection too if the deadline
-// has passed. When a read of several questions fails for another reason than
-// ErrNoConnection, each is asked again individually.
-func (r *Reads[Q, A]) Ask(ctx context.Context, question Q) (answer A, err error) {
+// Lookup returns the result of a lookup, or the error of the read. If ctx ends, also while
+// the read is in flight, Lookup returns its error, which is ErrNoConnection too if the deadline
+// has passed. When a read of several lookups fails for another reason than
+// ErrNoConnection, each is read again individually.
+func (r *Reads[Q, A]) Lookup(ctx context.Context, lookup Q) (result A, err error) {
 	if ctx.Err() == nil {
-		answer, err = r.batcher.Do(ctx, question)
+		result, err = r.batcher.Do(ctx, lookup)
+	}
+	if errors.Is(err, errOfSeveral) && ctx.Err() == nil {
+		its := r.call(ctx, []Q{lookup})[0]
+		result, err = its.Value, its.Err
 	}
 	if ended := ctx.Err(); ended != nil {
 		return *new(A), connectionError(nil, ended)
 	}
-	return answer, err
+	return result, err
 }
 
-func (r *Reads[Q, A]) call(ctx context.Context, questions []Q) []groupcommit.Result[A] {
+var errOfSeveral = errors.New("a read of several lookups failed")
+
+func (r *Reads[Q, A]) call(ctx context.Context, lookups []Q) []groupcommit.Result[A] {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	answers, err := r.read(ctx, questions)
-	if err == nil && len(answers) != len(questions) {
-		err = fmt.Errorf("%d questions have %d answers", len(questions), len(answers))
+	found, err := r.read(ctx, lookups)
+	if err == nil && len(found) != len(lookups) {
+		err = fmt.Errorf("%d lookups have %d results", len(lookups), len(found))
 	}
-	outcomes := make([]groupcommit.Result[A], len(questions))
-	for i := range outcomes {
-		if err == nil {
-			outcomes[i].Value = answers[i]
-			continue
+	if err != nil {
+		if len(lookups) > 1 && ctx.Err() == nil && !errors.Is(err, ErrNoConnection) {
+			err = errOfSeveral
 		}
-		outcomes[i].Err = err
-		outcomes[i].Individually = ctx.Err() == nil && !errors.Is(err, ErrNoConnection)
+		return slices.Repeat([]groupcommit.Result[A]{{Err: err}}, len(lookups))
 	}
-	return outcomes
+	results := make([]groupcommit.Result[A], len(lookups))
+	for i := range results {
+		results[i].Value = found[i]
+	}
+	return results
 }

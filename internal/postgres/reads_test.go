@@ -15,29 +15,29 @@ import (
 	"github.com/payonce/payonce/internal/testrun"
 )
 
-// reader answers numbers with their text. Its reads wait until letGo is closed.
+// reader reads the text of numbers. Its reads wait until letGo is closed.
 type reader struct {
 	*postgres.Reads[int, string]
 
 	letGo  chan struct{}
-	fails  error // the error of a read with question 3
+	fails  error // the error of a read with lookup 3
 	mu     sync.Mutex
 	reads  [][]int
-	missed bool // a read returns too few answers
+	missed bool // a read returns too few results
 }
 
 func newReader(fails error) *reader {
 	r := &reader{letGo: make(chan struct{}), fails: fails}
-	r.Reads = postgres.NewReads(1, func(_ context.Context, questions []int) ([]string, error) {
+	r.Reads = postgres.NewReads(1, func(_ context.Context, lookups []int) ([]string, error) {
 		r.mu.Lock()
-		r.reads = append(r.reads, slices.Clone(questions))
+		r.reads = append(r.reads, slices.Clone(lookups))
 		r.mu.Unlock()
 		<-r.letGo
-		if r.fails != nil && slices.Contains(questions, 3) {
+		if r.fails != nil && slices.Contains(lookups, 3) {
 			return nil, r.fails
 		}
-		answers := make([]string, len(questions))
-		for i, q := range questions {
+		answers := make([]string, len(lookups))
+		for i, q := range lookups {
 			answers[i] = strconv.Itoa(q)
 		}
 		if r.missed {
@@ -53,13 +53,13 @@ type answer struct {
 	Err  error
 }
 
-// ask asks in the background, each question when the one before is queued.
-func (r *reader) ask(ctx context.Context, questions ...int) []chan answer {
-	answers := make([]chan answer, len(questions))
-	for i, q := range questions {
+// ask asks in the background, each lookup when the one before is queued.
+func (r *reader) ask(ctx context.Context, lookups ...int) []chan answer {
+	answers := make([]chan answer, len(lookups))
+	for i, q := range lookups {
 		answers[i] = make(chan answer, 1)
 		go func() {
-			text, err := r.Ask(ctx, q)
+			text, err := r.Lookup(ctx, q)
 			answers[i] <- answer{text, err}
 		}()
 		synctest.Wait()
@@ -68,13 +68,13 @@ func (r *reader) ask(ctx context.Context, questions ...int) []chan answer {
 }
 
 // How reads are batched is tested in groupcommit.
-func TestReads_failedReadsAreRepeatedForEachQuestion(t *testing.T) {
+func TestReads_failedReadsAreRepeatedForEachLookup(t *testing.T) {
 	t.Parallel()
 	refused, planted := &pgconn.PgError{SeverityUnlocalized: "ERROR", Code: "22P02"}, errors.New("planted")
 	for _, test := range []struct {
 		name   string
 		fails  error
-		failed []int   // questions that have the error
+		failed []int   // lookups that have the error
 		more   [][]int // reads after the first two
 	}{
 		{"none", nil, nil, nil},
@@ -108,7 +108,7 @@ func TestReads_refuseAReadWithTooFewAnswers(t *testing.T) {
 	r := newReader(nil)
 	r.missed = true
 	close(r.letGo)
-	if text, err := r.Ask(t.Context(), 1); err == nil {
+	if text, err := r.Lookup(t.Context(), 1); err == nil {
 		t.Errorf("the answer is %q", text)
 	}
 }
@@ -143,8 +143,8 @@ func TestReads_haveSixtyFourQuestionsAtMost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newReader(nil)
-		questions := make([]int, 100)
-		answers := r.ask(t.Context(), questions...)
+		lookups := make([]int, 100)
+		answers := r.ask(t.Context(), lookups...)
 		close(r.letGo)
 		for _, c := range answers {
 			<-c

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/local"
@@ -79,15 +78,13 @@ func TestServers_leaveAnOldPrimaryThatStillAnswers(t *testing.T) {
 	held, err := db.Pool().Acquire(t.Context())
 	testdb.Must(t, err)
 	defer held.Release()
-	probe, err := pgxpool.NewWithConfig(t.Context(), db.Probe())
-	testdb.Must(t, err)
-	t.Cleanup(probe.Close)
+	db.Look(t.Context()) // the standby is refused
 
 	promoter, err := pgx.Connect(t.Context(), standby.URL("postgres"))
 	testdb.Must(t, err)
 	defer func() { _ = promoter.Close(context.WithoutCancel(t.Context())) }()
 	testdb.Exec(t, promoter, `select pg_promote()`)
-	testdb.Must(t, probe.Ping(t.Context()))
+	db.Look(t.Context())
 	if err := held.Ping(t.Context()); err == nil || db.Timeline() != 2 {
 		t.Errorf("a session of the old primary answers: %v; the timeline is %d", err, db.Timeline())
 	}

@@ -179,9 +179,22 @@ func (db *DB) Probe() *pgxpool.Config {
 	return config
 }
 
+// Look connects to a server once, to the hosts first that are not the newest session's. So a
+// failover is found also while the old primary answers.
+func (db *DB) Look(ctx context.Context) {
+	config := db.pool.Config().ConnConfig
+	if len(config.Fallbacks) == 0 {
+		return
+	}
+	_ = db.servers.beforeConnect(true)(ctx, config)
+	if conn, err := pgx.ConnectConfig(ctx, config); err == nil { // else no other host takes writes
+		_ = conn.Close(ctx)
+	}
+}
+
 const (
 	connectTimeout = 3 * time.Second // of one host, where the URL has no connect_timeout
-	probeTimeout   = time.Second     // of an answer of the probe's session
+	probeTimeout   = time.Second / 4 // of an answer of the probe's session
 	// silence is how long a network may acknowledge nothing that was sent.
 	silence = 10 * time.Second
 	// tcpUserTimeout is TCP_USER_TIMEOUT of Linux, in milliseconds.

@@ -102,7 +102,7 @@ func checkSession(ctx context.Context, q Querier, settings map[string]string) er
 	case err != nil:
 		return fmt.Errorf("%w: %w", ErrUnreachable, err)
 	}
-	return fmt.Errorf("the database's sessions have not heard their %s: a pooler leaves it out, so let DATABASE_URL name the server itself", name)
+	return fmt.Errorf("the session setting %s was not applied: a pooler dropped it, so let DATABASE_URL name the server itself", name)
 }
 
 // ErrReadOnly is returned, wrapped, for a server that refuses writes: a hot standby,

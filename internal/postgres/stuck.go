@@ -10,7 +10,8 @@ const (
 	// HalfSent is how long a session may stand in the middle of a transaction and
 	// wait for the rest of what its program sends.
 	HalfSent = 20 * time.Second
-	// Held is how long a transaction of the api may be open. A request lasts 20 s at most.
+	// Held is how long a transaction of the api or the console may be open. A request lasts 20 s
+	// at most.
 	Held = time.Minute
 )
 
@@ -20,9 +21,10 @@ const (
 //   - Sessions of programs whose application name begins with prefix, and that have stood in
 //     the middle of a batch for longer than halfSent. Before PostgreSQL 17 no time-out ends
 //     such a session, and readers of the outbox stay below its transaction.
-//   - Sessions of the api's database users whose transaction is older than held, or that hold
-//     an advisory lock: the api takes none. An attacker who has the password chooses the
-//     application name and all time limits.
+//   - Sessions of the api's and the console's database users whose transaction is older than
+//     held, or that hold an advisory lock: these programs take none. An attacker who has the
+//     password chooses the application name and all time limits. Such a user is a member of
+//     payonce_api or payonce_console that is no member of payonce_worker.
 //
 // A session that waits for its standby is spared: to end it would show its commit.
 //

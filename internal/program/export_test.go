@@ -29,4 +29,15 @@ var (
 		return err
 	}
 	Bounded = bounded
+	Uses    = uses
 )
+
+// Pings returns how many of so many probes ping, or try to.
+func (r *Readiness) Pings(ctx context.Context, probes int, used bool) int64 {
+	tried := func() int64 { return r.pool.Stat().AcquireCount() + r.pool.Stat().CanceledAcquireCount() }
+	before, probe := tried(), r.probes(func() bool { return used })
+	for range probes {
+		probe(ctx)
+	}
+	return tried() - before
+}

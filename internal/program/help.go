@@ -51,9 +51,9 @@ const (
 // alike are names that others use and that differ little from a setting.
 var alike = []string{"RELEASE", "API_URL", "APP_KEY", "APIKEY", "API_KEYS", "LOGLEVEL", "REDIS_URI", "REDIS_URLS"}
 
-// misspelled refuses a variable that differs by a character, or from a long name by two, from one
-// of the names that is not set, and is no setting of any program. Names of OpenTelemetry are left
-// to its libraries.
+// misspelled refuses a variable that differs by a character or by a swap of two, or from a long
+// name by two characters, from one of the names that is not set, and is no setting of any program.
+// Names of OpenTelemetry are left to its libraries.
 func misspelled(environ map[string]string, names []string) error {
 	known := slices.Concat(alike, names)
 	for _, s := range settingsOf("") {
@@ -68,7 +68,7 @@ func misspelled(environ map[string]string, names []string) error {
 			if len(name) >= longName {
 				edits = 2
 			}
-			if _, isSet := environ[name]; name != "" && !isSet && within(edits, name, given) {
+			if _, isSet := environ[name]; name != "" && !isSet && (within(edits, name, given) || swapped(name, given)) {
 				return fmt.Errorf("%s is not a setting, and %s is: correct the name, or remove the variable", given, name)
 			}
 		}
@@ -97,4 +97,12 @@ func within(edits int, a, b string) bool {
 		return len(a)+len(b) <= edits
 	}
 	return edits > 0 && (within(edits-1, a[1:], b) || within(edits-1, a, b[1:]) || within(edits-1, a[1:], b[1:]))
+}
+
+// swapped reports whether the texts differ in two bytes side by side that changed places.
+func swapped(a, b string) bool {
+	for a != "" && b != "" && a[0] == b[0] {
+		a, b = a[1:], b[1:]
+	}
+	return len(a) > 1 && len(b) > 1 && a[:2] == b[1:2]+b[:1] && a[2:] == b[2:]
 }

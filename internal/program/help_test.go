@@ -65,7 +65,7 @@ func TestLoad_refusesMisspelledSettings(t *testing.T) {
 	}
 	for name, means := range map[string]string{
 		"HTTP_ADR": "HTTP_ADDR", "WORKER_CONCURENCY": "WORKER_CONCURRENCY", "MAX_ATTEMPT": "MAX_ATTEMPTS", "LEASES": "LEASE",
-		"RATELIMIT": "RATE_LIMIT", "LOG_LEVL": "LOG_LEVEL", "STRIPE_SECRT_KEYS": "STRIPE_SECRET_KEY",
+		"RATELIMIT": "RATE_LIMIT", "LOG_LEVL": "LOG_LEVEL", "HTPT_ADDR": "HTTP_ADDR", "STRIPE_SECRT_KEYS": "STRIPE_SECRET_KEY",
 	} {
 		environ[name] = hidden
 		if err := program.Misspelled(environ); err == nil || !strings.HasPrefix(err.Error(), name+" is not a setting, and "+means+" is: ") || strings.Contains(err.Error(), hidden) {

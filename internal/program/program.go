@@ -96,19 +96,50 @@ func bounded(ctx context.Context, log *slog.Logger, limit time.Duration, run Run
 	}
 }
 
-// Connections are the settings of a program's pool.
-type Connections struct {
+// Service is the part of its settings that an api and a worker have in common.
+type Service struct {
+	// Address to listen on: metrics, and profiles of Go's pprof. Empty: metrics are on HTTP_ADDR,
+	// and there are no profiles.
+	MetricsAddr string `env:"METRICS_ADDR"`
+	// Permits a database over a network without TLS that verifies the server; in an api also a cache
+	// and CORS origins without TLS.
+	AllowPlaintext bool `env:"ALLOW_PLAINTEXT"`
+	// Permits a database user that is a superuser, owns the tables or may act as another role than
+	// this program's. For a server of your own, such as the demo's.
+	AllowPrivilegedDatabaseUser bool `env:"ALLOW_PRIVILEGED_DATABASE_USER"`
+	// Lowest level of the log lines: debug, info, warn or error. At info there is a line for each
+	// request, and for each attempt to handle a message.
+	LogLevel slog.Level `env:"LOG_LEVEL" envDefault:"info"`
 	// Connections to the database that the pool opens at most, as it needs them. Idle ones are
 	// closed after five minutes. The program has a few beside the pool. From 5 to 1000.
 	DatabaseConnections int32 `env:"DATABASE_CONNECTIONS" envDefault:"20"`
+	// Refuses at start a server whose synchronous_standby_names is empty: a failover would lose
+	// charges that were accepted.
+	ExpectReplication bool `env:"EXPECT_REPLICATION"`
 }
 
 // Check refuses a pool with which the program cannot work.
-func (c Connections) Check() error {
-	if c.DatabaseConnections < 5 || c.DatabaseConnections > 1000 {
-		return fmt.Errorf("DATABASE_CONNECTIONS is %d: set it between 5 and 1000", c.DatabaseConnections)
+func (s Service) Check() error {
+	if s.DatabaseConnections < 5 || s.DatabaseConnections > 1000 {
+		return fmt.Errorf("DATABASE_CONNECTIONS is %d: set it between 5 and 1000", s.DatabaseConnections)
 	}
 	return nil
+}
+
+// Pool returns the options of the program's pool. application begins the names of its sessions.
+func (s Service) Pool(application string, role postgres.Role) postgres.Options {
+	return postgres.Options{
+		Application: application + " " + Instance(), Role: role, RefusePrivileged: !s.AllowPrivilegedDatabaseUser,
+		MaxConns: s.DatabaseConnections, AllowPlaintext: s.AllowPlaintext, ExpectReplication: s.ExpectReplication,
+	}
+}
+
+// Beside returns the metrics that HTTP_ADDR serves: nil where METRICS_ADDR is set.
+func (s Service) Beside(metrics http.Handler) http.Handler {
+	if s.MetricsAddr != "" {
+		return nil
+	}
+	return metrics
 }
 
 // Open opens the database. It waits at most 30 s for one that is out of reach, and

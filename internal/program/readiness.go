@@ -21,7 +21,10 @@ type Check func(ctx context.Context, q postgres.Querier) (why string, err error)
 const (
 	readyAge      = time.Second     // how long an answer is valid
 	readyTimeout  = 2 * time.Second // of all checks
-	probeInterval = time.Second
+	probeInterval = 400 * time.Millisecond
+	idleProbes    = 12 // while the program hardly uses the database, one of so many probes pings
+	idleUses      = 2  // so many uses of the pool between two probes are polls
+	lookInterval  = 10 * time.Second
 )
 
 // Readiness checks whether a program can do its work: the database answers, accepts
@@ -47,21 +50,23 @@ type Readiness struct {
 }
 
 // NewReadiness does not connect yet. Its connection has the settings of db's. Until ctx ends
-// it is used once a second.
+// it is used every 0.4 s, or every five seconds while db is hardly used, and the other hosts of
+// the URL are tried every ten seconds.
 func NewReadiness(ctx context.Context, db *postgres.DB, now func() time.Time, checks ...Check) *Readiness {
 	pool, err := pgxpool.NewWithConfig(ctx, db.Probe())
 	if err != nil {
 		panic(err) // only a pool of no connection is refused
 	}
 	r := &Readiness{pool: pool, now: now, checks: append([]Check{writable, Migrated}, checks...)}
-	go r.probe(ctx)
+	go every(ctx, probeInterval, r.probes(uses(db.Pool().Stat)))
+	go every(ctx, lookInterval, db.Look) // an old primary that still answers is left for the new one
 	return r
 }
 
-// probe pings the server once a second until ctx ends. Where the server does not answer, it
-// connects, and finds the new primary of a failover for all connections of the program.
-func (r *Readiness) probe(ctx context.Context) {
-	ticks := time.NewTicker(probeInterval)
+// every calls do once in an interval until ctx ends, and gives it two seconds. A connection that
+// a pool has begun to make goes on after that.
+func every(ctx context.Context, interval time.Duration, do func(context.Context)) {
+	ticks := time.NewTicker(interval)
 	defer ticks.Stop()
 	for {
 		select {
@@ -70,10 +75,38 @@ func (r *Readiness) probe(ctx context.Context) {
 		case <-ticks.C:
 		}
 		within, cancel := context.WithTimeout(ctx, readyTimeout)
-		if conn, err := r.pool.Acquire(within); err == nil {
-			conn.Release()
-		}
+		do(within)
 		cancel()
+	}
+}
+
+// uses returns what reports whether a pool is used, by more than polls: a connection of it is in
+// use or is made, or several were used since the last call.
+func uses(stat func() *pgxpool.Stat) func() bool {
+	var last int64
+	return func() bool {
+		s := stat()
+		before := last
+		last = s.AcquireCount()
+		return s.AcquiredConns() > 0 || s.ConstructingConns() > 0 || last-before > idleUses
+	}
+}
+
+// probes returns what pings the server. Where that does not answer, it connects, and finds the
+// new primary of a failover for all connections of the program. After a probe that failed, none
+// is left out.
+func (r *Readiness) probes(used func() bool) func(context.Context) {
+	skipped := 0
+	return func(ctx context.Context) {
+		if !used() && skipped < idleProbes-1 {
+			skipped++
+			return
+		}
+		skipped = idleProbes
+		if conn, err := r.pool.Acquire(ctx); err == nil {
+			conn.Release()
+			skipped = 0
+		}
 	}
 }
 

@@ -144,18 +144,18 @@ func Open(ctx context.Context, db *postgres.DB, url string, o Options) (*Cache, 
 func (c *Cache) Close() { c.close() }
 
 // Find implements idempotency.Cache.
-func (c *Cache) Find(ctx context.Context, key idempotency.Key, fingerprint []byte) idempotency.Cached {
+func (c *Cache) Find(ctx context.Context, key idempotency.Key, fingerprint []byte) idempotency.CacheEntry {
 	found, cached := c.find(ctx, key, fingerprint)
 	c.Counted(found)
 	return cached
 }
 
-func (c *Cache) find(ctx context.Context, key idempotency.Key, fingerprint []byte) (Found, idempotency.Cached) {
+func (c *Cache) find(ctx context.Context, key idempotency.Key, fingerprint []byte) (Found, idempotency.CacheEntry) {
 	s := c.state.Load()
 	if !s.isFresh(c.Clock()) {
-		return Failed, idempotency.Cached{}
+		return Failed, idempotency.CacheEntry{}
 	}
-	cached := idempotency.Cached{Keep: func(record idempotency.Record) { c.keep(ctx, s, key, record) }}
+	cached := idempotency.CacheEntry{Keep: func(record idempotency.Record) { c.keep(ctx, s, key, record) }}
 	value, err := c.do(ctx, "GETRANGE", s.name(key), 0, largest)
 	switch {
 	case err != nil:

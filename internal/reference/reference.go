@@ -3,9 +3,7 @@
 package reference
 
 import (
-	"errors"
 	"flag"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -22,7 +20,7 @@ var update = flag.Bool("update-docs", false, "write the generated sections of do
 // a page is written by hand.
 func Section(tb testing.TB, page, title, text string) {
 	tb.Helper()
-	file := filepath.Join(root(tb), "docs", "reference", page)
+	file := filepath.Join(folder(), page)
 	content, err := os.ReadFile(file)
 	if err != nil {
 		tb.Fatal(err)
@@ -52,24 +50,12 @@ func replaced(page, title, text string) (written, wanted string) {
 	return page, strings.Join(sections, heading)
 }
 
-// root is the folder of the module.
-func root(tb testing.TB) string {
-	tb.Helper()
-	dir, err := os.Getwd()
-	if err != nil {
-		tb.Fatal(err)
+// folder is docs/reference, seen from a package one or two folders below the module's.
+func folder() string {
+	if _, err := os.Stat("../../docs/reference"); err == nil {
+		return "../../docs/reference"
 	}
-	for {
-		_, err := os.Stat(filepath.Join(dir, "go.mod"))
-		if parent := filepath.Dir(dir); errors.Is(err, fs.ErrNotExist) && parent != dir {
-			dir = parent
-			continue
-		}
-		if err != nil {
-			tb.Fatal(err)
-		}
-		return dir
-	}
+	return "../docs/reference"
 }
 
 // Table returns a table of Markdown and a blank line, or nothing if it has no rows.

@@ -28,7 +28,7 @@ func TestRepair(t *testing.T) {
 	t.Run("what was restored and what came since is read and folded, once and in order", func(t *testing.T) {
 		t.Parallel()
 		f := newFixture(t)
-		swept := f.capture(f.open("ch_swept"))
+		deleted := f.capture(f.open("ch_deleted"))
 		f.exec(`delete from outbox`)
 		half := f.open("ch_half")
 		f.project(6)
@@ -55,8 +55,8 @@ func TestRepair(t *testing.T) {
 		}
 
 		testrun.Same(t, "repaired", restore.Repaired{Events: 10, Messages: 6, Received: 1}, f.repair())
-		r.wantNext(t, ids(half, since)...)       // the reader has waited
-		f.follow(followed, ledger.ErrNoPlace, 0) // the order is another one
+		r.wantNext(t, ids(half, since)...)             // the reader has waited
+		f.follow(followed, ledger.ErrUnknownCursor, 0) // the order is another one
 		f.follow("", nil, 2)
 		f.wantProjected(4)
 
@@ -64,8 +64,8 @@ func TestRepair(t *testing.T) {
 		r.wantNext(t, later.Head().ID.String())
 		f.wantProjected(1)
 		r.wantNone(t)
-		if s, err := ledger.Load(t.Context(), f.db, swept.ID); err != nil || s.Charge.Version != 4 {
-			t.Errorf("%s is at version %d: %v", swept.ID, s.Charge.Version, err)
+		if s, err := ledger.Load(t.Context(), f.db, deleted.ID); err != nil || s.Charge.Version != 4 {
+			t.Errorf("%s is at version %d: %v", deleted.ID, s.Charge.Version, err)
 		}
 	})
 
@@ -110,7 +110,7 @@ func TestRepair(t *testing.T) {
 		f.restore(muchHigher)
 		f.exec(`alter table inbox add constraint broken check (received_in <> '3')`)
 		f.exec(insertReceived)
-		if _, err := restore.Repair(t.Context(), f.db); err == nil || !f.foreign() {
+		if _, err := restore.Repair(t.Context(), f.db, time.Time{}); err == nil || !f.foreign() {
 			t.Errorf("the error is %v, foreign still: %t", err, f.foreign())
 		}
 		f.wantGuarded()
@@ -165,8 +165,8 @@ values ('r', 'old', 'k', 't', '', '{}', '', 'done', 0, '-infinity', '3')`)
 			r.wantNone(t)
 			r.stop()
 			for what, count := range map[string]func() (int, error){
-				"deleted from the outbox": func() (int, error) { return outbox.Sweep(t.Context(), f.db, 0, 100) },
-				"deleted from the inbox":  func() (int, error) { return inbox.Sweep(t.Context(), f.db, 0, 100) },
+				"deleted from the outbox": func() (int, error) { return outbox.DeleteExpired(t.Context(), f.db, 0, 100) },
+				"deleted from the inbox":  func() (int, error) { return inbox.DeleteExpired(t.Context(), f.db, 0, 100) },
 				"folded":                  func() (int, error) { return ledger.Project(t.Context(), f.db) },
 			} {
 				if n, err := count(); n != 0 || err != nil {
@@ -175,7 +175,7 @@ values ('r', 'old', 'k', 't', '', '{}', '', 'done', 0, '-infinity', '3')`)
 			}
 
 			f.repair()
-			if n, err := outbox.Sweep(t.Context(), f.db, 0, 100); n != 0 || err != nil {
+			if n, err := outbox.DeleteExpired(t.Context(), f.db, 0, 100); n != 0 || err != nil {
 				t.Errorf("%d messages were deleted before they were read: %v", n, err)
 			}
 			r = f.read()
@@ -186,12 +186,12 @@ values ('r', 'old', 'k', 't', '', '{}', '', 'done', 0, '-infinity', '3')`)
 			testrun.Same(t, "messages", want, got)
 			r.wantNone(t)
 			f.wantProjected(6)
-			swept := 0
+			deleted := 0
 			await.True(t, "all of them are deleted", func() bool {
-				n, err := outbox.Sweep(t.Context(), f.db, 0, 100)
+				n, err := outbox.DeleteExpired(t.Context(), f.db, 0, 100)
 				testdb.Must(t, err)
-				swept += n
-				return swept == len(want)
+				deleted += n
+				return deleted == len(want)
 			})
 		})
 	}
@@ -242,7 +242,7 @@ begin
   return null;
 end $$;
 create trigger die after update on %s for each statement execute function die()`, table))
-			if _, err := restore.Repair(t.Context(), f.db); err == nil {
+			if _, err := restore.Repair(t.Context(), f.db, time.Time{}); err == nil {
 				t.Fatal("it passed")
 			}
 			f.exec(`drop trigger die on ` + table)
@@ -291,7 +291,7 @@ func TestRepairBesideTraffic(t *testing.T) {
 		}()
 	}
 	for range 5 {
-		if _, err := restore.Repair(t.Context(), f.db); err != nil {
+		if _, err := restore.Repair(t.Context(), f.db, time.Time{}); err != nil {
 			t.Errorf("repair beside traffic: %v", err)
 		}
 	}
@@ -333,7 +333,7 @@ func TestRepairIsRefusedByALongReader(t *testing.T) {
 	defer cancel()
 	ended := make(chan error, 1)
 	go func() {
-		_, err := restore.Repair(ctx, f.db)
+		_, err := restore.Repair(ctx, f.db, time.Time{})
 		ended <- err
 	}()
 	for n := range 3 {
@@ -367,7 +367,7 @@ select 'r', n::text, 'k', 't', decode(repeat(md5(n::text), 100), 'hex'), '{}', '
 	ctx, cancel := context.WithTimeout(t.Context(), await.Stall)
 	defer cancel()
 	began := time.Now()
-	if done, err := restore.Repair(ctx, f.db); err != nil || done.Received != 5000 || f.foreign() {
+	if done, err := restore.Repair(ctx, f.db, time.Time{}); err != nil || done.Received != 5000 || f.foreign() {
 		t.Errorf("after %v: repaired %+v, foreign still: %t: %v", time.Since(began), done, f.foreign(), err)
 	}
 }

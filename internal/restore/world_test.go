@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -129,7 +130,7 @@ func (f fixture) foreign() bool {
 
 func (f fixture) repair() restore.Repaired {
 	f.t.Helper()
-	done, err := restore.Repair(f.t.Context(), f.db)
+	done, err := restore.Repair(f.t.Context(), f.db, time.Time{})
 	if err != nil || f.foreign() {
 		f.t.Fatalf("repair: %v, foreign still: %t", err, f.foreign())
 	}

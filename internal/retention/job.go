@@ -4,7 +4,7 @@
 // transaction waits for its locks for long and no reader of the outbox for its end; after
 // each comes a pause.
 //
-// Tables: janitor_lease, retention_windows.
+// Tables: retention_lease, retention_windows.
 package retention
 
 import (
@@ -73,18 +73,18 @@ func (j *Job) round(ctx context.Context) (more bool) {
 		name   string
 		delete func() (rows int, err error) // at most commitRows
 	}{
-		{"idempotency_keys", func() (int, error) { return idempotency.Sweep(ctx, j.DB, commitRows) }},
-		{"outbox", func() (int, error) { return outbox.Sweep(ctx, j.DB, j.longest.Outbox, commitRows) }},
-		{"inbox", func() (int, error) { return inbox.Sweep(ctx, j.DB, j.longest.Inbox, commitRows) }},
-		{"inbox_quarantine", func() (int, error) { return inbox.SweepQuarantine(ctx, j.DB, j.QuarantineWindow, commitRows) }},
-		{"webhook_secrets", func() (int, error) { return merchants.SweepSecrets(ctx, j.DB, commitRows) }},
+		{"idempotency_keys", func() (int, error) { return idempotency.ExpireKeys(ctx, j.DB, commitRows) }},
+		{"outbox", func() (int, error) { return outbox.DeleteExpired(ctx, j.DB, j.longest.Outbox, commitRows) }},
+		{"inbox", func() (int, error) { return inbox.DeleteExpired(ctx, j.DB, j.longest.Inbox, commitRows) }},
+		{"inbox_quarantine", func() (int, error) { return inbox.DeleteExpiredQuarantine(ctx, j.DB, j.QuarantineWindow, commitRows) }},
+		{"webhook_secrets", func() (int, error) { return merchants.DeleteExpiredSecrets(ctx, j.DB, commitRows) }},
 	} {
 		rows, full, err := empty(ctx, t.delete)
 		if rows > 0 {
-			j.Log.InfoContext(ctx, "swept", "table", t.name, "rows", rows)
+			j.Log.InfoContext(ctx, "expired rows deleted", "table", t.name, "rows", rows)
 		}
 		if err != nil && ctx.Err() == nil {
-			j.Log.WarnContext(ctx, "sweep failed", "table", t.name, "error", err)
+			j.Log.WarnContext(ctx, "deleting expired rows failed", "table", t.name, "error", err)
 		}
 		more = more || full
 	}

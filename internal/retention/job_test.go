@@ -58,16 +58,16 @@ func (k *keeper) start(t *testing.T) (stop func()) {
 	return stop
 }
 
-var sweptLine = regexp.MustCompile(`level=INFO msg=swept table=(\w+) rows=(\d+)\n`)
+var deletedLine = regexp.MustCompile(`level=INFO msg="expired rows deleted" table=(\w+) rows=(\d+)\n`)
 
 // counts are the deleted rows by table.
 func (k *keeper) counts() map[string]int {
-	swept := map[string]int{}
-	for _, line := range sweptLine.FindAllStringSubmatch(k.log.String(), -1) {
+	deleted := map[string]int{}
+	for _, line := range deletedLine.FindAllStringSubmatch(k.log.String(), -1) {
 		rows, _ := strconv.Atoi(line[2]) // digits
-		swept[line[1]] += rows
+		deleted[line[1]] += rows
 	}
-	return swept
+	return deleted
 }
 
 func exec(t *testing.T, db *postgres.DB, statements ...string) {
@@ -83,7 +83,7 @@ const expired = 1200
 
 // fill writes 1,200 rows that have expired into every table, and one that has not,
 // nor will while the test runs: some keep messages of the outbox for a second only,
-// and a sweep may come later than that.
+// and a deletion may come later than that.
 func fill(t *testing.T, db *postgres.DB) {
 	t.Helper()
 	exec(
@@ -125,7 +125,7 @@ func wantCounts(t *testing.T, want map[string]int, of ...*keeper) {
 			got[table] += rows
 		}
 	}
-	testrun.Same(t, "rows swept", want, got)
+	testrun.Same(t, "rows deleted", want, got)
 }
 
 func TestJob(t *testing.T) {
@@ -168,14 +168,14 @@ func TestJob(t *testing.T) {
 		first, second := newKeeper(db, "a"), newKeeper(db, "b")
 		first.OutboxWindow, second.OutboxWindow = time.Second, time.Second
 		stop := first.start(t)
-		await.Row(t, db, `select count(*) = 1 from janitor_lease where holder = 'a' and until > clock_timestamp()`)
+		await.Row(t, db, `select count(*) = 1 from retention_lease where holder = 'a' and until > clock_timestamp()`)
 		second.start(t)
 		await.Row(t, db, `select count(*) = 2 from retention_windows`)
 		fill(t, db)
 		await.Row(t, db, clean)
 		wantCounts(t, map[string]int{}, second)
 		stop()
-		await.Row(t, db, `select holder = 'b' from janitor_lease`)
+		await.Row(t, db, `select holder = 'b' from retention_lease`)
 	})
 
 	t.Run("the next continues where one died", func(t *testing.T) {
@@ -183,7 +183,7 @@ func TestJob(t *testing.T) {
 		db := testdb.Reused(t)
 		fill(t, db)
 		exec(t, db, `create function keep_the_lease() returns trigger language plpgsql as 'begin return null; end'`,
-			`create trigger keep_the_lease before update of until on janitor_lease for each row when (new.until = '-infinity') execute function keep_the_lease()`)
+			`create trigger keep_the_lease before update of until on retention_lease for each row when (new.until = '-infinity') execute function keep_the_lease()`)
 		died := newKeeper(db, "died")
 		ctx, die := context.WithCancel(t.Context())
 		died.each = sync.OnceFunc(die)
@@ -195,7 +195,7 @@ func TestJob(t *testing.T) {
 		stop := heir.start(t)
 		await.Row(t, db, `select count(*) = 2 from retention_windows`)
 		wantCounts(t, map[string]int{}, heir) // the lease has not ended
-		exec(t, db, `update janitor_lease set until = clock_timestamp()`)
+		exec(t, db, `update retention_lease set until = clock_timestamp()`)
 		await.Row(t, db, clean)
 		stop()
 		wantCounts(t, all(), died, heir)
@@ -204,10 +204,10 @@ func TestJob(t *testing.T) {
 	t.Run("a lease of a database clock that was ahead is over", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
-		exec(t, db, `insert into janitor_lease (holder, until) values ('died', clock_timestamp() + interval '1 day')`)
+		exec(t, db, `insert into retention_lease (holder, until) values ('died', clock_timestamp() + interval '1 day')`)
 		heir := newKeeper(db, "heir")
 		heir.start(t)
-		await.Row(t, db, `select holder = 'heir' from janitor_lease`)
+		await.Row(t, db, `select holder = 'heir' from retention_lease`)
 	})
 
 	t.Run("two at once do each row once, without an error", func(t *testing.T) {
@@ -225,7 +225,7 @@ func TestJob(t *testing.T) {
 		}
 	})
 
-	t.Run("a table that cannot be swept holds up no other, and is tried again", func(t *testing.T) {
+	t.Run("a table whose rows cannot be deleted holds up no other, and is tried again", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
 		fill(t, db)
@@ -233,7 +233,7 @@ func TestJob(t *testing.T) {
 		k := newKeeper(db, "a")
 		k.start(t)
 		await.Row(t, db, `select (select count(*) = 1 from idempotency_keys where body is not null) and (select count(*) = 1 from inbox_quarantine)`)
-		if !strings.Contains(k.log.String(), `level=WARN msg="sweep failed" table=outbox error="sweep received messages of the outbox: `) {
+		if !strings.Contains(k.log.String(), `level=WARN msg="deleting expired rows failed" table=outbox error="delete received messages of the outbox: `) {
 			t.Errorf("it says\n%s", &k.log)
 		}
 		exec(t, db, `alter table elsewhere rename to outbox_offsets`)
@@ -246,7 +246,7 @@ func TestJob(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
 		fill(t, db)
-		exec(t, db, `alter table janitor_lease rename to elsewhere`)
+		exec(t, db, `alter table retention_lease rename to elsewhere`)
 		k := newKeeper(db, "a")
 		k.OutboxWindow = time.Second
 		k.start(t)
@@ -254,7 +254,7 @@ func TestJob(t *testing.T) {
 			return strings.Contains(k.log.String(), "the lease of the retention job cannot be taken")
 		})
 		await.Row(t, db, untouched)
-		exec(t, db, `alter table elsewhere rename to janitor_lease`)
+		exec(t, db, `alter table elsewhere rename to retention_lease`)
 		await.Row(t, db, clean)
 	})
 
@@ -283,7 +283,7 @@ func TestJob_waitsForADatabaseThatIsAway(t *testing.T) {
 	k := newKeeper(db, "a")
 	k.OutboxWindow = time.Second
 	stop := k.start(t)
-	await.Row(t, db, `select count(*) = 1 from janitor_lease`)
+	await.Row(t, db, `select count(*) = 1 from retention_lease`)
 	testdb.Must(t, server.Crash(t.Context()))
 	db = testdb.Connect(t, url)
 	fill(t, db)
@@ -306,7 +306,7 @@ func TestJob_deletesSecretsThatEnded(t *testing.T) {
 	)
 	k := newKeeper(testdb.As(t, db, postgres.RoleWorker), "a")
 	stop := k.start(t)
-	await.True(t, "secrets are swept", func() bool { return k.counts()["webhook_secrets"] > 0 })
+	await.True(t, "secrets are deleted", func() bool { return k.counts()["webhook_secrets"] > 0 })
 	stop()
 	wantCounts(t, map[string]int{"webhook_secrets": 4}, k)
 	var left string

@@ -25,7 +25,7 @@ type windows struct{ Outbox, Inbox time.Duration }
 // is gone count for an hour.
 //
 // The windows only decide how long rows are kept. That the inbox forgets no message that
-// the outbox can deliver depends on the rows themselves, see inbox.Sweep.
+// the outbox can deliver depends on the rows themselves, see inbox.DeleteExpired.
 //
 // The lease is a row, and its time the database's. If a holder stands still and continues
 // beside its successor, each deletes rows that the other has not locked. A lease that ends
@@ -45,15 +45,15 @@ with announced as (
    where worker <> $1
      and seen_at < now() - interval '1 day'
 ), held as (
-  insert into janitor_lease
+  insert into retention_lease
          (holder, until)
   values ($1, clock_timestamp() + $4::interval)
   on conflict (only_one) do update
      set holder = excluded.holder,
          until  = excluded.until
-   where janitor_lease.holder = excluded.holder
-      or janitor_lease.until < clock_timestamp()
-      or janitor_lease.until > clock_timestamp() + $5::interval
+   where retention_lease.holder = excluded.holder
+      or retention_lease.until < clock_timestamp()
+      or retention_lease.until > clock_timestamp() + $5::interval
   returning 1
 )
 select exists (select from held),
@@ -82,7 +82,7 @@ func (j *Job) hold(ctx context.Context) (held bool, err error) {
 }
 
 const releaseLease = `
-update janitor_lease
+update retention_lease
    set until = '-infinity'
  where holder = $1`
 

@@ -74,20 +74,18 @@ func (s *Sandbox) act(ctx context.Context, tx pgx.Tx, id, outcome string) (*url.
 	if err != nil {
 		return nil, fmt.Errorf("read the return_url: %w", err)
 	}
-	b := &pgx.Batch{}
 	switch outcome {
 	case "succeeded":
 		i.Status = statusSucceeded
-		b.Queue(insertCapture, *i.LatestCharge, i.ID, i.Amount, i.Currency)
-		s.emit(b, nil, "payment_intent.succeeded", i)
 	case "failed":
 		i.Status, i.PaymentMethod = statusRequiresMethod, nil
 		i.LastPaymentError = invalid("payment_intent_authentication_failure", "", "The provided PaymentMethod has failed authentication.")
-		s.emit(b, nil, "payment_intent.payment_failed", i)
 	default:
 		return nil, refused(http.StatusBadRequest, "outcome is %q: give succeeded or failed", outcome)
 	}
-	b.Queue(updateAttempted, i.ID, i.Status, i.PaymentMethod, i.LatestCharge, i.LastPaymentError, s.options.ProcessingTime, nil)
+	i.NextAction = nil
+	b := &pgx.Batch{}
+	s.become(b, nil, i)
 	query := back.Query()
 	query.Set("payment_intent", i.ID)
 	query.Set("redirect_status", outcome)

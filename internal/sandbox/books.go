@@ -12,16 +12,15 @@ const selectBooks = `
 select json_build_object(
   'intents', coalesce((
     select json_agg(json_build_object(
-      'reference', coalesce(i.metadata ->> 'charge_id', ''), 'id', i.id, 'status', i.status,
-      'amount', i.amount, 'currency', i.currency, 'captures', coalesce(c.captures, 0)) order by i.position)
-    from payment_intents i
-    left join (
-      select payment_intent, count(*) as captures
-      from captures
-      group by payment_intent) c on c.payment_intent = i.id), '[]'),
+      'reference', coalesce(i.metadata ->> 'charge_id', i.charge_id),
+      'charge_reference', coalesce(i.metadata ->> 'charge_reference', ''), 'id', i.id, 'status', i.status,
+      'amount', i.amount, 'currency', i.currency,
+      'captures', (select count(*) from captures c where c.payment_intent = i.id)) order by i.position)
+    from payment_intents i), '[]'),
   'captures', coalesce((
     select json_agg(json_build_object(
-      'reference', coalesce(i.metadata ->> 'charge_id', ''), 'payment_intent', c.payment_intent,
+      'reference', coalesce(i.metadata ->> 'charge_id', i.charge_id),
+      'charge_reference', coalesce(i.metadata ->> 'charge_reference', ''), 'payment_intent', c.payment_intent,
       'amount', c.amount, 'currency', c.currency) order by i.position, c.captured_at, c.id)
     from captures c
     join payment_intents i on i.id = c.payment_intent), '[]'),
@@ -38,14 +37,11 @@ select json_build_object(
   'notifications', coalesce((
     select json_agg(json_build_object(
       'webhook_id', e.webhook_id, 'reference', e.reference, 'type', e.type,
-      'deliveries', d.deliveries, 'effects', e.effects) order by e.position)
+      'deliveries', (select count(*) from shop_deliveries d where d.webhook_id = e.webhook_id),
+      'effects', e.effects) order by e.position)
     from (
       select position, webhook_id, reference, type, count(*) over (partition by webhook_id) as effects
-      from shop_effects) e
-    join (
-      select webhook_id, count(*) as deliveries
-      from shop_deliveries
-      group by webhook_id) d on d.webhook_id = e.webhook_id), '[]'),
+      from shop_effects) e), '[]'),
   'requests', (select count(*) from requests),
   'duplicates_suppressed', (select count(replay_of) from requests))`
 

@@ -33,10 +33,10 @@ func TestBooks(t *testing.T) {
 		}
 		want := map[string]any{
 			"intents": []any{
-				map[string]any{"reference": "ch_1", "id": id, "status": "succeeded", "amount": 1000.0, "currency": "eur", "captures": 1.0},
-				map[string]any{"reference": "", "id": open, "status": "requires_payment_method", "amount": 500.0, "currency": "usd", "captures": 0.0},
+				map[string]any{"reference": "ch_1", "charge_reference": "", "id": id, "status": "succeeded", "amount": 1000.0, "currency": "eur", "captures": 1.0},
+				map[string]any{"reference": "", "charge_reference": "", "id": open, "status": "requires_payment_method", "amount": 500.0, "currency": "usd", "captures": 0.0},
 			},
-			"captures": []any{map[string]any{"reference": "ch_1", "payment_intent": id, "amount": 1000.0, "currency": "eur"}},
+			"captures": []any{map[string]any{"reference": "ch_1", "charge_reference": "", "payment_intent": id, "amount": 1000.0, "currency": "eur"}},
 			"refunds":  []any{map[string]any{"reference": "re_1", "payment_intent": id, "amount": 400.0}},
 			"disputes": []any{},
 			"notifications": []any{map[string]any{

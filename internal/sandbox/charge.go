@@ -1,12 +1,8 @@
 package sandbox
 
 import (
-	"context"
 	"encoding/json"
-	"net/http"
 	"strings"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // shaped adds null for those of the other members of Stripe's object that are not set.
@@ -77,11 +73,6 @@ type shownCharge struct{ intent }
 // MarshalJSON writes Stripe's charge.
 func (c *shownCharge) MarshalJSON() ([]byte, error) { return json.Marshal(c.charge()) }
 
-func (s *Sandbox) retrieveCharge(ctx context.Context, tx pgx.Tx, _ *pgx.Batch, c *call) (answer, error) {
-	missing := noSuch(http.StatusNotFound, "charge", "id", c.target)
-	return retrieve[shownCharge](ctx, tx, c, "ch_", selectIntent+`where latest_charge = $1`, missing)
-}
-
 // storedEvent is a row of events.
 type storedEvent struct{ Body string }
 
@@ -99,10 +90,4 @@ where position < $1
 order by position desc
 limit $2`
 
-func (s *Sandbox) retrieveEvent(ctx context.Context, tx pgx.Tx, _ *pgx.Batch, c *call) (answer, error) {
-	return retrieve[storedEvent](ctx, tx, c, "evt_", selectEvents+`where id = $1`, noSuch(http.StatusNotFound, "event", "id", c.target))
-}
-
-func (s *Sandbox) listEvents(ctx context.Context, tx pgx.Tx, _ *pgx.Batch, c *call) (answer, error) {
-	return list[storedEvent](ctx, tx, c, "event", "evt_", selectEvents+pageOfEvents, c.params.text("type"))
-}
+func filterEvents(p *params) []any { return []any{p.text("type")} }

@@ -154,11 +154,3 @@ func (s *Sandbox) outside(
 	}
 	return a, err
 }
-
-func (s *Sandbox) retrieveDispute(ctx context.Context, tx pgx.Tx, _ *pgx.Batch, c *call) (answer, error) {
-	return retrieve[disputed](ctx, tx, c, "du_", selectDispute+`where id = $1`, noSuch(http.StatusNotFound, "dispute", "id", c.target))
-}
-
-func (s *Sandbox) listDisputes(ctx context.Context, tx pgx.Tx, _ *pgx.Batch, c *call) (answer, error) {
-	return list[disputed](ctx, tx, c, "dispute", "du_", selectDispute+pageOfRefunds, c.params.text("charge"), c.params.text("payment_intent"))
-}

@@ -12,9 +12,9 @@ import (
 	"github.com/payonce/payonce/internal/testrun"
 )
 
-// TestOutside: disputes and refunds of the dashboard are in the lists, in `GET /books` and in
+// TestDashboardRefundsAndDisputes_areListedAndSent: disputes and refunds of the dashboard are in the lists, in `GET /books` and in
 // signed events.
-func TestOutside(t *testing.T) {
+func TestDashboardRefundsAndDisputes_areListedAndSent(t *testing.T) {
 	t.Parallel()
 	r := receive(t)
 	f := start(t, sandbox.Options{WebhookURL: r.URL, WebhookSecret: eventSecret})

@@ -59,23 +59,13 @@ func (p plan) check() error {
 	return nil
 }
 
-// side says where a 500 happens.
-type side int
-
-const (
-	never side = iota
-	before
-	after
-)
-
-// draw is what one request meets.
+// draw is what one request meets, before its effect or after it.
 type draw struct {
-	slow       time.Duration
-	dropBefore bool
-	dropAfter  bool
-	error500   side
-	shopDown   bool
-	keepKeys   time.Duration
+	slow                    time.Duration
+	dropBefore, dropAfter   bool
+	errorBefore, errorAfter bool
+	shopDown                bool
+	keepKeys                time.Duration
 }
 
 // faults is the plan in force. It lives in memory: a restarted sandbox has no
@@ -103,18 +93,15 @@ func (f *faults) draw() draw {
 	for i := range n {
 		n[i] = f.random.Float64()
 	}
+	fails := n[2] < f.plan.Error500
 	d := draw{
-		dropBefore: n[0] < f.plan.DropBefore,
-		dropAfter:  n[1] < f.plan.DropAfter,
-		shopDown:   f.plan.ShopDown,
+		dropBefore:  n[0] < f.plan.DropBefore,
+		dropAfter:   n[1] < f.plan.DropAfter,
+		errorBefore: fails && n[3] >= 0.5,
+		errorAfter:  fails && n[3] < 0.5,
+		shopDown:    f.plan.ShopDown,
 	}
 	d.keepKeys, _ = f.plan.retention() // checked when it was set
-	if n[2] < f.plan.Error500 {
-		d.error500 = before
-		if n[3] < 0.5 {
-			d.error500 = after
-		}
-	}
 	if n[4] < f.plan.Slow.P {
 		d.slow = time.Duration(f.plan.Slow.MS) * time.Millisecond
 	}

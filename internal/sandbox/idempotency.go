@@ -106,11 +106,11 @@ func (s *Sandbox) execute(ctx context.Context, c *call, run endpoint) (answer, e
 	if err != nil {
 		return answer{}, err
 	}
-	if c.fault.error500 != never {
-		a = injected().answer()
-	}
-	if c.fault.error500 == before {
+	if c.fault.errorBefore {
 		b = &pgx.Batch{}
+	}
+	if c.fault.errorBefore || c.fault.errorAfter {
+		a = injected().answer()
 	}
 	if c.key != "" {
 		b.Queue(deleteForgotten, c.key, c.fault.keepKeys)

@@ -112,20 +112,18 @@ func noIntentAt(id string) *apiError {
 	return noSuch(http.StatusNotFound, "payment_intent", "intent", id)
 }
 
-func (s *Sandbox) retrieveIntent(ctx context.Context, tx pgx.Tx, _ *pgx.Batch, c *call) (answer, error) {
-	return retrieve[intent](ctx, tx, c, "pi_", selectIntent+`where id = $1`, noIntentAt(c.target))
-}
-
-// retrieve answers the object that the path names.
-func retrieve[T any](ctx context.Context, tx pgx.Tx, c *call, prefix, query string, missing *apiError) (answer, error) {
-	if err := c.params.done(); err != nil {
-		return answer{}, err
+// retrieve answers the object that the path names. query takes its id.
+func retrieve[T any](noun, param, prefix, query string) endpoint {
+	return func(ctx context.Context, tx pgx.Tx, _ *pgx.Batch, c *call) (answer, error) {
+		if err := c.params.done(); err != nil {
+			return answer{}, err
+		}
+		found, err := one[T](ctx, tx, query, prefix, c.target, noSuch(http.StatusNotFound, noun, param, c.target))
+		if err != nil {
+			return answer{}, err
+		}
+		return object(http.StatusOK, found), nil
 	}
-	found, err := one[T](ctx, tx, query, prefix, c.target, missing)
-	if err != nil {
-		return answer{}, err
-	}
-	return object(http.StatusOK, found), nil
 }
 
 const pageOfIntents = `
@@ -134,31 +132,31 @@ where position < $1
 order by position desc
 limit $2`
 
-func (s *Sandbox) listIntents(ctx context.Context, tx pgx.Tx, _ *pgx.Batch, c *call) (answer, error) {
-	return list[intent](ctx, tx, c, "payment_intent", "pi_", selectIntent+pageOfIntents, c.params.since())
-}
+func filterIntents(p *params) []any { return []any{p.since()} }
 
 // list answers a page of the objects in noun's table, newest first. query takes the position
-// before which the page begins, the number of rows, and args.
-func list[T any](ctx context.Context, q postgres.Querier, c *call, noun, prefix, query string, args ...any) (answer, error) {
-	limit, cursor := c.params.limit(), c.params.text("starting_after")
-	if err := c.params.done(); err != nil {
-		return answer{}, err
-	}
-	first := &struct{ Position int64 }{math.MaxInt64}
-	if cursor != "" {
-		var err error
-		missing := noSuch(http.StatusBadRequest, noun, "starting_after", cursor)
-		first, err = one[struct{ Position int64 }](ctx, q, `select position from `+noun+`s where id = $1`, prefix, cursor, missing)
+// before which the page begins, the number of rows, and the filter's values.
+func list[T any](noun, prefix, query string, filter func(*params) []any) endpoint {
+	return func(ctx context.Context, tx pgx.Tx, _ *pgx.Batch, c *call) (answer, error) {
+		values, limit, cursor := filter(c.params), c.params.limit(), c.params.text("starting_after")
+		if err := c.params.done(); err != nil {
+			return answer{}, err
+		}
+		first := &struct{ Position int64 }{math.MaxInt64}
+		if cursor != "" {
+			var err error
+			missing := noSuch(http.StatusBadRequest, noun, "starting_after", cursor)
+			first, err = one[struct{ Position int64 }](ctx, tx, `select position from `+noun+`s where id = $1`, prefix, cursor, missing)
+			if err != nil {
+				return answer{}, err
+			}
+		}
+		rows, err := collect[T](ctx, tx, query, append([]any{first.Position, limit + 1}, values...)...)
 		if err != nil {
 			return answer{}, err
 		}
+		return object(http.StatusOK, map[string]any{
+			"object": "list", "url": c.path, "has_more": len(rows) > limit, "data": rows[:min(len(rows), limit)],
+		}), nil
 	}
-	rows, err := collect[T](ctx, q, query, append([]any{first.Position, limit + 1}, args...)...)
-	if err != nil {
-		return answer{}, err
-	}
-	return object(http.StatusOK, map[string]any{
-		"object": "list", "url": c.path, "has_more": len(rows) > limit, "data": rows[:min(len(rows), limit)],
-	}), nil
 }

@@ -12,8 +12,8 @@ import (
 
 const insertIntent = `
 insert into payment_intents (
-  id, amount, currency, status, payment_method, description, metadata, created_at)
-values ($1, $2, $3, $4, $5, $6, $7, to_timestamp($8))`
+  id, amount, currency, status, payment_method, description, metadata, created_at, charge_id)
+values ($1, $2, $3, $4, $5, $6, $7, to_timestamp($8), $9)`
 
 // createIntent creates an intent and, with confirm=true, attempts it at once.
 func (s *Sandbox) createIntent(_ context.Context, _ pgx.Tx, b *pgx.Batch, c *call) (answer, error) {
@@ -48,7 +48,7 @@ func (s *Sandbox) createIntent(_ context.Context, _ pgx.Tx, b *pgx.Batch, c *cal
 	if description != "" {
 		i.Description = &description
 	}
-	b.Queue(insertIntent, i.ID, i.Amount, i.Currency, i.Status, i.PaymentMethod, i.Description, i.Metadata, i.Created)
+	b.Queue(insertIntent, i.ID, i.Amount, i.Currency, i.Status, i.PaymentMethod, i.Description, i.Metadata, i.Created, c.charge)
 	s.emit(b, c, "payment_intent.created", i)
 	if confirm {
 		return s.attempt(b, c, i, unattended, returnURL), nil
@@ -108,19 +108,41 @@ func unexpected(i *intent, verb, advice string) answer {
 	return e.answer()
 }
 
-const updateAttempted = `
+const updateIntent = `
 update payment_intents
-set status = $2,
-    payment_method = $3,
-    latest_charge = $4,
-    last_payment_error = $5,
-    settle_at = case when $2 = 'processing' then clock_timestamp() + $6::interval end,
-    next_action = $7
+set amount_refunded = $2,
+    status = $3,
+    payment_method = $4,
+    latest_charge = $5,
+    last_payment_error = $6,
+    next_action = $7,
+    cancellation_reason = $8,
+    canceled_at = to_timestamp($9),
+    settle_at = case when $3 = 'processing' then clock_timestamp() + $10::interval end
 where id = $1`
+
+// save queues what a locked intent has become.
+func (s *Sandbox) save(b *pgx.Batch, i *intent) {
+	b.Queue(updateIntent, i.ID, i.AmountRefunded, i.Status, i.PaymentMethod, i.LatestCharge, i.LastPaymentError,
+		i.NextAction, i.CancellationReason, i.CanceledAt, s.options.ProcessingTime)
+}
 
 const insertCapture = `
 insert into captures (id, payment_intent, amount, currency)
 values ($1, $2, $3, $4)`
+
+// become queues what a locked intent has become, with its capture and its event.
+func (s *Sandbox) become(b *pgx.Batch, c *call, i *intent) {
+	s.save(b, i)
+	event := i.Status
+	switch i.Status {
+	case statusSucceeded:
+		b.Queue(insertCapture, *i.LatestCharge, i.ID, i.Amount, i.Currency)
+	case statusRequiresMethod:
+		event = "payment_failed"
+	}
+	s.emit(b, c, "payment_intent."+event, i)
+}
 
 // attempt charges the locked intent's payment method and queues the consequences.
 func (s *Sandbox) attempt(b *pgx.Batch, c *call, i *intent, unattended bool, returnURL string) answer {
@@ -135,26 +157,13 @@ func (s *Sandbox) attempt(b *pgx.Batch, c *call, i *intent, unattended bool, ret
 		kept := *failure
 		i.LastPaymentError, i.PaymentMethod = &kept, nil
 	}
-	b.Queue(updateAttempted, i.ID, i.Status, i.PaymentMethod, i.LatestCharge, i.LastPaymentError, s.options.ProcessingTime, i.NextAction)
-	if status == statusSucceeded {
-		b.Queue(insertCapture, charge, i.ID, i.Amount, i.Currency)
-	}
+	s.become(b, c, i)
 	if failure == nil {
-		s.emit(b, c, "payment_intent."+status, i)
 		return object(http.StatusOK, i)
 	}
-	s.emit(b, c, "payment_intent.payment_failed", i)
 	failure.PaymentIntent = i
 	return failure.answer()
 }
-
-const updateCanceled = `
-update payment_intents
-set status = 'canceled',
-    next_action = null,
-    cancellation_reason = nullif($2, ''),
-    canceled_at = to_timestamp($3)
-where id = $1`
 
 // cancelIntent cancels an intent: nothing can be captured by it afterwards.
 func (s *Sandbox) cancelIntent(ctx context.Context, tx pgx.Tx, b *pgx.Batch, c *call) (answer, error) {
@@ -171,12 +180,11 @@ func (s *Sandbox) cancelIntent(ctx context.Context, tx pgx.Tx, b *pgx.Batch, c *
 		return unexpected(i, "cancel", ""), nil
 	}
 	now := s.options.Now().Unix()
-	i.Status, i.CanceledAt = statusCanceled, &now
+	i.Status, i.CanceledAt, i.NextAction = statusCanceled, &now, nil
 	if reason != "" {
 		i.CancellationReason = &reason
 	}
-	b.Queue(updateCanceled, i.ID, reason, now)
-	s.emit(b, c, "payment_intent.canceled", i)
+	s.become(b, c, i)
 	return object(http.StatusOK, i), nil
 }
 
@@ -185,12 +193,6 @@ where settle_at <= clock_timestamp()
 order by settle_at
 limit 100
 for update skip locked`
-
-const updateSettled = `
-update payment_intents
-set status = 'succeeded',
-    settle_at = null
-where id = $1`
 
 // settle lets the intents succeed whose processing time is over. It skips intents
 // that another transaction settles.
@@ -203,9 +205,7 @@ func (s *Sandbox) settle(ctx context.Context) error {
 		b := &pgx.Batch{}
 		for _, i := range due {
 			i.Status = statusSucceeded
-			b.Queue(updateSettled, i.ID)
-			b.Queue(insertCapture, *i.LatestCharge, i.ID, i.Amount, i.Currency)
-			s.emit(b, nil, "payment_intent.succeeded", i)
+			s.become(b, nil, i)
 		}
 		defer s.nudge()
 		return tx.SendBatch(ctx, b).Close()

@@ -27,6 +27,7 @@ type call struct {
 	target string
 	key    string
 	origin string // of the sandbox, as the client has it
+	charge string // the header Payonce-Charge
 	secret string // the secret key
 	params *params
 	fault  draw
@@ -145,6 +146,7 @@ func readCall(r *http.Request) (*call, *apiError) {
 		path:   strings.ToValidUTF8(strings.ReplaceAll(r.URL.Path, "\x00", ""), ""),
 		target: r.PathValue("id"),
 		origin: "http://" + r.Host,
+		charge: r.Header.Get("Payonce-Charge"),
 	}
 	if c.secret = secretOf(r); len(c.secret) <= len(testKey) || !strings.HasPrefix(c.secret, testKey) {
 		return c, newError(http.StatusUnauthorized, typeInvalid, "",

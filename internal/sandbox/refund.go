@@ -42,11 +42,6 @@ select id, payment_intent, charge, amount, currency, status, failure_reason,
 from refunds
 `
 
-const updateRefunded = `
-update payment_intents
-set amount_refunded = amount_refunded + $2
-where id = $1`
-
 const insertRefund = `
 insert into refunds (
   id, payment_intent, charge, amount, currency, status, failure_reason, reason, metadata, created_at)
@@ -94,7 +89,7 @@ func (s *Sandbox) refundIntent(b *pgx.Batch, c *call, i *intent, r *refund) answ
 	b.Queue(insertRefund, r.ID, r.PaymentIntent, r.Charge, r.Amount, r.Currency, r.Status, r.FailureReason, r.Reason, r.Metadata, r.Created)
 	if r.Status == statusSucceeded {
 		i.AmountRefunded += r.Amount
-		b.Queue(updateRefunded, i.ID, r.Amount)
+		s.save(b, i)
 		s.emit(b, c, "charge.refunded", i.charge())
 	}
 	return object(http.StatusOK, r)
@@ -121,10 +116,6 @@ func lockRefunded(ctx context.Context, tx pgx.Tx, target, charge string) (*inten
 	return one[intent](ctx, tx, selectIntent+`where latest_charge = $1 for update`, "ch_", charge, noSuch(http.StatusBadRequest, "charge", "charge", charge))
 }
 
-func (s *Sandbox) retrieveRefund(ctx context.Context, tx pgx.Tx, _ *pgx.Batch, c *call) (answer, error) {
-	return retrieve[refund](ctx, tx, c, "re_", selectRefund+`where id = $1`, noSuch(http.StatusNotFound, "refund", "id", c.target))
-}
-
 const pageOfRefunds = `
 where position < $1
   and ($3 = '' or charge = $3)
@@ -132,6 +123,4 @@ where position < $1
 order by position desc
 limit $2`
 
-func (s *Sandbox) listRefunds(ctx context.Context, tx pgx.Tx, _ *pgx.Batch, c *call) (answer, error) {
-	return list[refund](ctx, tx, c, "refund", "re_", selectRefund+pageOfRefunds, c.params.text("charge"), c.params.text("payment_intent"))
-}
+func filterRefunds(p *params) []any { return []any{p.text("charge"), p.text("payment_intent")} }

@@ -45,12 +45,14 @@ create table payment_intents (
   canceled_at timestamptz,
   settle_at timestamptz,
   created_at timestamptz not null,
+  charge_id text not null,
   check ((status = 'processing') = (settle_at is not null)),
   check ((status = 'requires_action') = (next_action is not null)),
   check ((status = 'canceled') = (canceled_at is not null)),
   check (amount_refunded = 0 or status = 'succeeded')
 );
 comment on column payment_intents.position is 'order of lists';
+comment on column payment_intents.charge_id is 'of payonce''s charge, for the records alone; empty if the request did not name it';
 comment on column payment_intents.latest_charge is 'null until a confirmation was attempted';
 comment on column payment_intents.settle_at is 'when a processing intent succeeds';
 create index payment_intents_settle on payment_intents (settle_at)
@@ -123,6 +125,7 @@ create table shop_deliveries (
   received_at timestamptz not null default clock_timestamp()
 );
 comment on table shop_deliveries is 'one row per arrival whose signature was right';
+create index shop_deliveries_webhook_id on shop_deliveries (webhook_id);
 
 create table shop_effects (
   position bigint generated always as identity unique,

@@ -47,7 +47,7 @@ func (s *Sandbox) receiveNotification(r *http.Request) (answer, error) {
 		return answer{}, refused(http.StatusServiceUnavailable, "the shop is down (shop_down)")
 	case fault.dropBefore:
 		return answer{}, errCut
-	case fault.error500 == before:
+	case fault.errorBefore:
 		return answer{}, refused(http.StatusInternalServerError, "the shop failed before its effect (error_500)")
 	case s.shop == nil:
 		return answer{}, refused(http.StatusServiceUnavailable, "the shop cannot verify anything: SHOP_WEBHOOK_SECRET is not set")
@@ -72,7 +72,7 @@ func (s *Sandbox) receiveNotification(r *http.Request) (answer, error) {
 	switch {
 	case fault.dropAfter:
 		return answer{}, errCut
-	case fault.error500 == after:
+	case fault.errorAfter:
 		return answer{}, refused(http.StatusInternalServerError, "the shop failed after its effect (error_500)")
 	}
 	return object(http.StatusOK, struct{}{}), nil

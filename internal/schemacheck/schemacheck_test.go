@@ -7,7 +7,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
@@ -115,15 +114,9 @@ func TestCheck_namesWhatIsWrong(t *testing.T) {
 		},
 		"a column is missing": {`alter table inbox drop column last_error`, []string{"", inboxBegins + "column inbox.last_error is missing, want text", ""}},
 		"a type":              {`alter table inbox alter waits type bigint`, []string{"", inboxBegins + "column inbox.waits is bigint not null default 0, want integer not null default 0", ""}},
-		"a collation":         {`alter table inbox_quarantine alter receiver type text collate "default"`, []string{"", inboxBegins + `column inbox_quarantine.receiver is text not null, want text collate "C" not null`, ""}},
 		"not null":            {`alter table inbox alter payload drop not null`, []string{"", inboxBegins + "column inbox.payload is bytea, want bytea not null", ""}},
 		"a default":           {`alter table inbox alter received_in drop default`, []string{"", inboxBegins + "column inbox.received_in is xid8 not null, want xid8 not null default pg_current_xact_id()", ""}},
-		"an identity":         {`alter table inbox alter id drop identity`, []string{"", inboxBegins + "column inbox.id is bigint not null, want bigint not null generated always as identity", ""}},
 		"a constraint":        {`alter table idempotency_keys drop constraint idempotency_keys_once`, []string{"the schema of idempotency does not fit: constraint idempotency_keys.idempotency_keys_once is missing, want PRIMARY KEY (scope, operation, key)", "", ""}},
-		"a constraint of other columns": {
-			`alter table inbox drop constraint inbox_message_once, add constraint inbox_message_once unique (message_id, receiver, partition_key)`,
-			[]string{"", inboxBegins + "constraint inbox.inbox_message_once is UNIQUE (message_id, receiver, partition_key), want UNIQUE (message_id, receiver)", ""},
-		},
 		"a constraint that old rows may break": {
 			`alter table inbox drop constraint inbox_done_by_holder, add constraint inbox_done_by_holder check (done_fence = fence) not valid`,
 			[]string{"", inboxBegins + "constraint inbox.inbox_done_by_holder is CHECK ((done_fence = fence)) NOT VALID, want CHECK ((done_fence = fence))", ""},
@@ -132,19 +125,11 @@ func TestCheck_namesWhatIsWrong(t *testing.T) {
 			`drop index inbox_one_running_per_key; create index inbox_one_running_per_key on inbox (receiver, ordering_key) where status = 'running'`,
 			[]string{"", inboxBegins + "unique index inbox.inbox_one_running_per_key is missing, want btree (receiver, ordering_key) WHERE (status = 'running'::text)", ""},
 		},
-		"a unique index of another predicate": {
-			`drop index inbox_one_running_per_key; create unique index inbox_one_running_per_key on inbox (receiver, ordering_key) where status = 'pending'`,
-			[]string{"", inboxBegins + "unique index inbox.inbox_one_running_per_key is btree (receiver, ordering_key) WHERE (status = 'pending'::text), want btree", ""},
-		},
 		"a unique index that could not be built": {
 			`update pg_index set indisvalid = false where indexrelid = 'inbox_one_running_per_key'::regclass`,
 			[]string{"", inboxBegins + "unique index inbox.inbox_one_running_per_key is btree (receiver, ordering_key) WHERE (status = 'running'::text) INVALID, want btree", ""},
 		},
 		"a table that a crash empties": {`alter table inbox set unlogged`, []string{"", inboxBegins + "table inbox is unlogged, want permanent", ""}},
-		"a view is a table": {
-			`drop view numbering; create table numbering (own boolean)`,
-			[]string{"", "", "the schema of outbox does not fit: view numbering is missing"},
-		},
 		"two faults": {
 			`alter table inbox drop column last_error; drop table inbox_quarantine`,
 			[]string{"", inboxBegins + "column inbox.last_error is missing, want text; table inbox_quarantine is missing", ""},
@@ -180,21 +165,10 @@ func TestCheck_withoutADatabase_returnsItsError(t *testing.T) {
 	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
 	away := open(t, "postgres://nobody@127.0.0.1:1/none?connect_timeout=5")
-	exec(t, pool, `create table inbox ()`)
-	locked, err := pool.Begin(t.Context())
-	must(t, err)
-	defer func() { _ = locked.Rollback(t.Context()) }()
-	_, err = locked.Exec(t.Context(), `lock table pg_class`)
-	must(t, err)
-	stalled, end := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer end()
 	for _, p := range patterns {
 		wantError(t, p.check(t.Context(), nil), "check the schema of "+p.name+": the pool is nil")
 		if err := p.check(canceled, pool); !errors.Is(err, context.Canceled) {
 			t.Errorf("%s with a cancelled context: %v", p.name, err)
-		}
-		if err := p.check(stalled, pool); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("%s of a database that stalls: %v", p.name, err)
 		}
 		if _, ok := errors.AsType[*pgconn.ConnectError](p.check(t.Context(), away)); !ok {
 			t.Errorf("%s of a database that is away: %v", p.name, p.check(t.Context(), away))

@@ -84,7 +84,7 @@ func TestClient_reportsEachRequestToItsObserver(t *testing.T) {
 
 	ctx := context.WithValue(t.Context(), callers{}, true)
 	made := calls(c)
-	for _, call := range []string{"create", "confirm", "retrieve", "create refund", "refunds", "intents", "retrieve refund", "disputes", "retrieve dispute", "intent of a charge"} {
+	for _, call := range []string{"create", "confirm", "retrieve", "create refund", "refunds", "intents", "intent of a refund", "disputes", "intent of a dispute", "intent of a charge"} {
 		if call == "create refund" {
 			status, replayed = http.StatusInternalServerError, ""
 		}
@@ -182,13 +182,12 @@ func TestCall_withAnUnusableKeyOrIDIsNotSent(t *testing.T) {
 			_, err := c.ConfirmIntent(ctx, strings.Repeat("k", 256), "pi_1", "")
 			return err
 		},
-		"an intent without an id":  func(ctx context.Context) error { _, err := c.RetrieveIntent(ctx, ""); return err },
-		"an id that climbs":        func(ctx context.Context) error { _, err := c.RetrieveIntent(ctx, "../refunds"); return err },
-		"a confirmation of none":   func(ctx context.Context) error { _, err := c.ConfirmIntent(ctx, "key_1", "", ""); return err },
-		"a cancellation of none":   func(ctx context.Context) error { _, err := c.CancelIntent(ctx, ""); return err },
-		"a refund of no intent":    func(ctx context.Context) error { _, err := c.CreateRefund(ctx, "key_1", refundParams("")); return err },
-		"a refund without a key":   func(ctx context.Context) error { _, err := c.CreateRefund(ctx, "", refundParams("pi_1")); return err },
-		"the refunds of no intent": func(ctx context.Context) error { _, err := collect(c.RefundsOf(ctx, "")); return err },
+		"an intent without an id": func(ctx context.Context) error { _, err := c.RetrieveIntent(ctx, ""); return err },
+		"an id that climbs":       func(ctx context.Context) error { _, err := c.RetrieveIntent(ctx, "../refunds"); return err },
+		"a confirmation of none":  func(ctx context.Context) error { _, err := c.ConfirmIntent(ctx, "key_1", "", ""); return err },
+		"a cancellation of none":  func(ctx context.Context) error { _, err := c.CancelIntent(ctx, ""); return err },
+		"a refund of no intent":   func(ctx context.Context) error { _, err := c.CreateRefund(ctx, "key_1", refundParams("")); return err },
+		"a refund without a key":  func(ctx context.Context) error { _, err := c.CreateRefund(ctx, "", refundParams("pi_1")); return err },
 	} {
 		if err := call(t.Context()); kinds(err) != "rejected" {
 			t.Errorf("%s: %v, want a rejection", name, err)

@@ -31,60 +31,46 @@ type Dispute struct {
 	Reinstated, ReinstatedFee int64
 }
 
-// disputesOfIntent is more disputes than any intent has.
-const disputesOfIntent = 1000
-
-// DisputesOf returns every dispute of the intent, newest first. An error ends the sequence; a
-// list of more than 1000, or one that has a dispute twice, is [UnavailableError].
-func (c *Client) DisputesOf(ctx context.Context, intent string) iter.Seq2[Dispute, error] {
-	if err := checkID(intent); err != nil {
-		return func(yield func(Dispute, error) bool) {
-			yield(Dispute{}, fmt.Errorf("list disputes of %s: %w", intent, err))
-		}
-	}
-	return pages(ctx, c, "list disputes of "+intent, disputesOfIntent, disputeOf,
-		func(ctx context.Context, p stripego.ListParams) *stripego.V1List[*stripego.Dispute] {
-			return c.api.V1Disputes.List(ctx, &stripego.DisputeListParams{ListParams: p, PaymentIntent: &intent})
+// Disputes returns every dispute of an intent, or of the account if intent is "", newest first.
+// An error ends the sequence; a list that has a dispute twice is [UnavailableError].
+func (c *Client) Disputes(ctx context.Context, intent string) iter.Seq2[Dispute, error] {
+	return pages(ctx, c, "list disputes of", intent, disputeOf,
+		func(ctx context.Context, p stripego.ListParams, of *string) *stripego.V1List[*stripego.Dispute] {
+			return c.api.V1Disputes.List(ctx, &stripego.DisputeListParams{ListParams: p, PaymentIntent: of})
 		})
 }
 
-// RetrieveDispute returns the dispute as it is now.
-func (c *Client) RetrieveDispute(ctx context.Context, id string) (d Dispute, err error) {
-	defer wrap(&err, "retrieve dispute", id)
-	if err := checkID(id); err != nil {
-		return Dispute{}, err
-	}
-	return request(ctx, c, func(ctx context.Context) (*stripego.Dispute, error) {
-		return c.api.V1Disputes.Retrieve(ctx, id, &stripego.DisputeRetrieveParams{})
-	}, only(id, disputeOf))
-}
-
-// IntentOfCharge returns the payment intent of one of the provider's charges; "" if it has none.
-func (c *Client) IntentOfCharge(ctx context.Context, id string) (intent string, err error) {
-	defer wrap(&err, "retrieve charge", id)
+// IntentOf returns the payment intent of an object, "" if it has none. The object is in one of the
+// provider's collections: disputes, refunds, charges.
+func (c *Client) IntentOf(ctx context.Context, collection, id string) (intent string, err error) {
+	defer wrap(&err, "retrieve of "+collection, id)
 	if err := checkID(id); err != nil {
 		return "", err
 	}
-	return request(ctx, c, func(ctx context.Context) (*stripego.Charge, error) {
-		return c.api.V1Charges.Retrieve(ctx, id, &stripego.ChargeRetrieveParams{})
-	}, func(sent *stripego.Charge) (string, error) {
+	var found string
+	var of *stripego.PaymentIntent
+	return request(ctx, c, func(ctx context.Context) (_ struct{}, err error) {
+		switch collection {
+		case "disputes":
+			object, sent := c.api.V1Disputes.Retrieve(ctx, id, nil)
+			found, of, err = object.ID, object.PaymentIntent, sent
+		case "refunds":
+			object, sent := c.api.V1Refunds.Retrieve(ctx, id, nil)
+			found, of, err = object.ID, object.PaymentIntent, sent
+		default:
+			object, sent := c.api.V1Charges.Retrieve(ctx, id, nil)
+			found, of, err = object.ID, object.PaymentIntent, sent
+		}
+		return struct{}{}, err
+	}, func(struct{}) (string, error) {
 		switch {
-		case sent.Object != "charge" || sent.ID != id:
-			return "", errors.New("the answer does not hold the charge")
-		case sent.PaymentIntent == nil:
+		case found != id:
+			return "", errors.New("the answer does not hold it")
+		case of == nil:
 			return "", nil
 		}
-		return sent.PaymentIntent.ID, nil
+		return of.ID, nil
 	})
-}
-
-// Disputes returns every dispute of the account, newest first, in pages of a hundred. An
-// error ends the sequence; a list that has a dispute twice is [UnavailableError].
-func (c *Client) Disputes(ctx context.Context) iter.Seq2[Dispute, error] {
-	return pages(ctx, c, "list disputes", 0, disputeOf,
-		func(ctx context.Context, p stripego.ListParams) *stripego.V1List[*stripego.Dispute] {
-			return c.api.V1Disputes.List(ctx, &stripego.DisputeListParams{ListParams: p})
-		})
 }
 
 func (d Dispute) id() string { return d.ID }

@@ -55,7 +55,7 @@ func FuzzAnswer(f *testing.F) {
 		check("confirm", in.ID == "pi_1" && in.Currency != "", err)
 		r, err := c.CreateRefund(t.Context(), "key", stripe.RefundParams{Reference: "re_ours", PaymentIntent: "pi_1", Amount: 1, Currency: "EUR"})
 		check("refund", r.ID != "" && r.Currency != "", err)
-		for r, err := range c.RefundsOf(t.Context(), "pi_1") {
+		for r, err := range c.Refunds(t.Context(), "pi_1") {
 			check("list", r.ID != "" && r.Currency != "", err)
 		}
 	})

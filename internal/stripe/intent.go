@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"iter"
 	"math"
+	"net/http"
 	"net/url"
 	"strings"
 	"time"
@@ -34,11 +35,16 @@ const (
 	Canceled             Status = "canceled"
 )
 
-// The metadata keys under which the provider keeps our ids.
+// The metadata keys under which the provider keeps our names.
 const (
-	metadataCharge = "charge_id"
-	metadataRefund = "refund_id"
+	metadataReference = "charge_reference"
+	metadataCharge    = "charge_id" // of charges without a reference
+	metadataRefund    = "refund_id"
 )
+
+// headerCharge names the charge in the records of the sandbox. It is no parameter: the provider
+// ignores it, and a request under the same key has another one where the charge was lost.
+const headerCharge = "Payonce-Charge"
 
 // Intent is a payment intent: the provider's object for one charge.
 type Intent struct {
@@ -49,8 +55,8 @@ type Intent struct {
 	AmountReceived int64
 	// Currency is upper case.
 	Currency string
-	// Reference is the id of our charge (metadata charge_id), empty on an intent
-	// of other origin.
+	// Reference names our charge (metadata charge_reference, of a charge without one
+	// charge_id), empty on an intent of other origin.
 	Reference string
 	// Attempted is true once a confirmation has been attempted. It tells a
 	// declined intent from one that never was confirmed.
@@ -97,8 +103,8 @@ func (d Decline) String() string {
 
 // CreateParams describe the intent of one charge.
 type CreateParams struct {
-	// Reference is the id of our charge.
-	Reference string
+	// Reference names our charge; ChargeID does where it is empty.
+	Reference, ChargeID string
 	// Amount in ISO 4217 minor units of Currency, which may be in any case.
 	Amount        int64
 	Currency      string
@@ -115,7 +121,7 @@ type CreateParams struct {
 // A [RejectedError] means that the provider does not accept the payment method,
 // the amount or the currency.
 func (c *Client) CreateIntent(ctx context.Context, key string, p CreateParams) (in Intent, err error) {
-	defer wrap(&err, "create payment intent for", p.Reference)
+	defer wrap(&err, "create payment intent for", cmp.Or(p.Reference, p.ChargeID))
 	amount, err := sentAmount(p.Amount, p.Currency)
 	if err := cmp.Or(checkKey(key), err); err != nil {
 		return Intent{}, err
@@ -132,8 +138,12 @@ func (c *Client) CreateIntent(ctx context.Context, key string, p CreateParams) (
 			Enabled:        new(true),
 			AllowRedirects: stripego.String(redirects),
 		},
-		Metadata: map[string]string{metadataCharge: p.Reference},
+		Metadata: map[string]string{metadataReference: p.Reference},
 	}
+	if p.Reference == "" {
+		params.Metadata = map[string]string{metadataCharge: p.ChargeID}
+	}
+	params.Headers = http.Header{headerCharge: {p.ChargeID}}
 	if p.Description != "" {
 		params.Description = stripego.String(p.Description)
 	}
@@ -224,19 +234,32 @@ func (c *Client) intent(ctx context.Context, id string, send func(context.Contex
 // Intents returns every intent of the account that was created at since or later, by
 // the provider's clock, or every one if since is zero; newest first, in pages of a
 // hundred. An error ends the sequence; a list that has an intent twice is
-// [UnavailableError].
+// [UnavailableError]. Of an intent of other origin that cannot be read it has the ID alone.
 func (c *Client) Intents(ctx context.Context, since time.Time) iter.Seq2[Intent, error] {
 	var created *stripego.RangeQueryParams
 	if !since.IsZero() {
 		created = &stripego.RangeQueryParams{GreaterThanOrEqual: since.Unix()}
 	}
-	return pages(ctx, c, "list payment intents", 0, intentOf,
-		func(ctx context.Context, p stripego.ListParams) *stripego.V1List[*stripego.PaymentIntent] {
+	return pages(ctx, c, "list payment intents of", "", listedIntentOf,
+		func(ctx context.Context, p stripego.ListParams, _ *string) *stripego.V1List[*stripego.PaymentIntent] {
 			return c.api.V1PaymentIntents.List(ctx, &stripego.PaymentIntentListParams{ListParams: p, CreatedRange: created})
 		})
 }
 
 func (in Intent) id() string { return in.ID }
+
+// listedIntentOf keeps what others make in the account from ending a list.
+func listedIntentOf(pi *stripego.PaymentIntent) (Intent, error) {
+	in, err := intentOf(pi)
+	if err != nil && referenceOf(pi) == "" && pi.Object == "payment_intent" && checkID(pi.ID) == nil {
+		return Intent{ID: pi.ID}, nil
+	}
+	return in, err
+}
+
+func referenceOf(pi *stripego.PaymentIntent) string {
+	return cmp.Or(pi.Metadata[metadataReference], pi.Metadata[metadataCharge])
+}
 
 // intentOf reads an intent and checks that it is one: stripe-go parses every JSON
 // object into it.
@@ -245,7 +268,7 @@ func intentOf(pi *stripego.PaymentIntent) (Intent, error) {
 		ID:        pi.ID,
 		Status:    Status(pi.Status),
 		Currency:  strings.ToUpper(string(pi.Currency)),
-		Reference: pi.Metadata[metadataCharge],
+		Reference: referenceOf(pi),
 		Attempted: pi.LastPaymentError != nil || pi.LatestCharge != nil,
 		Created:   time.Unix(pi.Created, 0).UTC(),
 	}
@@ -295,7 +318,7 @@ func declineOf(e *stripego.Error) Decline {
 // cases": ISK and UGX have no decimals, but are sent with two that are 0; MGA is
 // zero-decimal. HUF and TWD are special in payouts alone, which payonce does not
 // make. BHD, JOD, KWD, OMR and TND have three, as in ISO 4217, the last of them 0:
-// domain.Currency.Step keeps others out.
+// domain.Currency.Increment keeps others out.
 var stripeUnits = map[string]unit{"ISK": {sent: 100}, "UGX": {sent: 100}, "MGA": {iso: 100}}
 
 // unit says how many minor units of Stripe (sent) are how many of ISO 4217 (iso);

@@ -145,23 +145,23 @@ func calls(c *stripe.Client) map[string]func(context.Context) (zero bool, err er
 			r, err := c.CreateRefund(ctx, "key_1", refundParams("pi_1"))
 			return r == stripe.Refund{}, err
 		},
-		"retrieve refund": func(ctx context.Context) (bool, error) {
-			r, err := c.RetrieveRefund(ctx, "re_1")
-			return r == stripe.Refund{}, err
+		"intent of a dispute": func(ctx context.Context) (bool, error) {
+			intent, err := c.IntentOf(ctx, "disputes", "du_1")
+			return intent == "" && err != nil, err // one may have none
 		},
-		"retrieve dispute": func(ctx context.Context) (bool, error) {
-			d, err := c.RetrieveDispute(ctx, "du_1")
-			return d == stripe.Dispute{}, err
+		"intent of a refund": func(ctx context.Context) (bool, error) {
+			intent, err := c.IntentOf(ctx, "refunds", "re_1")
+			return intent == "" && err != nil, err
 		},
 		"intent of a charge": func(ctx context.Context) (bool, error) {
-			intent, err := c.IntentOfCharge(ctx, "ch_1")
-			return intent == "" && err != nil, err // a charge may have none
+			intent, err := c.IntentOf(ctx, "charges", "ch_1")
+			return intent == "" && err != nil, err
 		},
 		"intents":               func(ctx context.Context) (bool, error) { return first(c.Intents(ctx, time.Time{})) },
-		"refunds":               func(ctx context.Context) (bool, error) { return first(c.Refunds(ctx)) },
-		"disputes":              func(ctx context.Context) (bool, error) { return first(c.Disputes(ctx)) },
-		"disputes of an intent": func(ctx context.Context) (bool, error) { return first(c.DisputesOf(ctx, "pi_1")) },
-		"refunds of an intent":  func(ctx context.Context) (bool, error) { return first(c.RefundsOf(ctx, "pi_1")) },
+		"refunds":               func(ctx context.Context) (bool, error) { return first(c.Refunds(ctx, "")) },
+		"disputes":              func(ctx context.Context) (bool, error) { return first(c.Disputes(ctx, "")) },
+		"disputes of an intent": func(ctx context.Context) (bool, error) { return first(c.Disputes(ctx, "pi_1")) },
+		"refunds of an intent":  func(ctx context.Context) (bool, error) { return first(c.Refunds(ctx, "pi_1")) },
 	}
 }
 

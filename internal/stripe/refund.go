@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math/rand/v2"
 	"strings"
+	"time"
 
 	stripego "github.com/stripe/stripe-go/v85"
 )
@@ -53,7 +55,7 @@ type RefundParams struct {
 // there is no error.
 //
 // A refund has no object of its own before it is sent, so after an attempt
-// whose outcome is open the caller looks for its Reference among RefundsOf
+// whose outcome is open the caller looks for its Reference among Refunds
 // first.
 func (c *Client) CreateRefund(ctx context.Context, key string, p RefundParams) (r Refund, err error) {
 	defer wrap(&err, "create refund "+p.Reference+" of", p.PaymentIntent)
@@ -72,51 +74,13 @@ func (c *Client) CreateRefund(ctx context.Context, key string, p RefundParams) (
 	}, refundOf)
 }
 
-// RetrieveRefund returns the refund as it is now.
-func (c *Client) RetrieveRefund(ctx context.Context, id string) (r Refund, err error) {
-	defer wrap(&err, "retrieve refund", id)
-	if err := checkID(id); err != nil {
-		return Refund{}, err
-	}
-	return request(ctx, c, func(ctx context.Context) (*stripego.Refund, error) {
-		return c.api.V1Refunds.Retrieve(ctx, id, &stripego.RefundRetrieveParams{})
-	}, only(id, refundOf))
-}
-
-// only reads an answer that must be about the object id.
-func only[S any, T listed](id string, read func(S) (T, error)) func(S) (T, error) {
-	return func(sent S) (T, error) {
-		object, err := read(sent)
-		if err == nil && object.id() != id {
-			err = fmt.Errorf("the answer is about %s", object.id())
-		}
-		return object, err
-	}
-}
-
-// RefundsOf returns every refund of the intent, whatever its state, newest
-// first. An error ends the sequence; a list of more than 5000, or one that has a
-// refund twice, is [UnavailableError].
-func (c *Client) RefundsOf(ctx context.Context, intent string) iter.Seq2[Refund, error] {
-	if err := checkID(intent); err != nil {
-		// Without an intent the provider would list all refunds of the account.
-		return func(yield func(Refund, error) bool) {
-			yield(Refund{}, fmt.Errorf("list refunds of %s: %w", intent, err))
-		}
-	}
-	return pages(ctx, c, "list refunds of "+intent, refundsOfIntent, refundOf,
-		func(ctx context.Context, p stripego.ListParams) *stripego.V1List[*stripego.Refund] {
-			return c.api.V1Refunds.List(ctx, &stripego.RefundListParams{ListParams: p, PaymentIntent: &intent})
-		})
-}
-
-// Refunds returns every refund of the account, newest first, in pages of a
-// hundred. An error ends the sequence; a list that has a refund twice is
+// Refunds returns every refund of an intent, or of the account if intent is "", whatever its
+// state, newest first. An error ends the sequence; a list that has a refund twice is
 // [UnavailableError].
-func (c *Client) Refunds(ctx context.Context) iter.Seq2[Refund, error] {
-	return pages(ctx, c, "list refunds", 0, refundOf,
-		func(ctx context.Context, p stripego.ListParams) *stripego.V1List[*stripego.Refund] {
-			return c.api.V1Refunds.List(ctx, &stripego.RefundListParams{ListParams: p})
+func (c *Client) Refunds(ctx context.Context, intent string) iter.Seq2[Refund, error] {
+	return pages(ctx, c, "list refunds of", intent, refundOf,
+		func(ctx context.Context, p stripego.ListParams, of *string) *stripego.V1List[*stripego.Refund] {
+			return c.api.V1Refunds.List(ctx, &stripego.RefundListParams{ListParams: p, PaymentIntent: of})
 		})
 }
 
@@ -146,38 +110,47 @@ func refundOf(sent *stripego.Refund) (Refund, error) {
 // pageSize is the largest that Stripe allows.
 const pageSize = 100
 
-// refundsOfIntent is more refunds than any intent has: payonce makes a hundred at
-// most, and some are made by hand.
-const refundsOfIntent = 5000
-
 type listed interface{ id() string }
 
-// pages reads a list page by page. A list of more than most objects is refused; 0
-// means any number. stripe-go's own iterator takes any JSON object for an empty
-// list, and does not end if an empty page says that there is more or if a cache
-// returns one page for every cursor.
+// A later page that has no answer is asked for again, so that what was read before is not lost.
+const (
+	pageRetries    = 6
+	pageFirstPause = 250 * time.Millisecond
+)
+
+// pages reads a list of an intent, or of the account if intent is "", page by page. stripe-go's
+// own iterator takes any JSON object for an empty list, and does not end if an empty page says
+// that there is more or if a cache returns one page for every cursor.
 func pages[S any, T listed](
 	ctx context.Context,
 	c *Client,
-	call string,
-	most int,
+	call, intent string,
 	read func(S) (T, error),
-	list func(context.Context, stripego.ListParams) *stripego.V1List[S],
+	list func(ctx context.Context, p stripego.ListParams, of *string) *stripego.V1List[S],
 ) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
+		var of *string
+		if intent != "" {
+			of = &intent
+		}
 		seen := make(map[string]bool)
 		params := stripego.ListParams{Limit: stripego.Int64(pageSize), Single: true}
-		for more := true; more; {
+		for more, retries := true, 0; more; {
+			answered := false
 			items, err := request(ctx, c, func(ctx context.Context) (*stripego.V1List[S], error) {
-				l := list(ctx, params)
+				l := list(ctx, params, of)
 				return l, l.Err()
 			}, func(l *stripego.V1List[S]) ([]T, error) {
-				more = l.Meta().HasMore
-				return page(l, seen, most, read)
+				answered, more = true, l.Meta().HasMore
+				return page(l, seen, read)
 			})
+			if err != nil && !answered && retries > 0 && awaitPage(ctx, pageRetries-retries, err) {
+				retries--
+				continue
+			}
 			if err != nil {
 				var none T
-				yield(none, fmt.Errorf("%s: %w", call, err))
+				yield(none, fmt.Errorf("%s %s: %w", call, cmp.Or(intent, "the account"), err))
 				return
 			}
 			for _, item := range items {
@@ -186,15 +159,35 @@ func pages[S any, T listed](
 				}
 			}
 			if more {
-				params.StartingAfter = stripego.String(items[len(items)-1].id())
+				params.StartingAfter, retries = stripego.String(items[len(items)-1].id()), pageRetries
 			}
 		}
 	}
 }
 
+// awaitPage pauses before a page is asked for again, for as long as the provider asks at least. It
+// returns false if that changes nothing.
+func awaitPage(ctx context.Context, retry int, err error) bool {
+	pause := pageFirstPause << retry
+	pause = pause/2 + rand.N(pause) //nolint:gosec // jitter
+	away, isAway := errors.AsType[*UnavailableError](err)
+	_, failed := errors.AsType[*FailedError](err)
+	switch {
+	case isAway && !away.NeedsOperator:
+		pause = max(pause, away.RetryAfter)
+	case !failed:
+		return false
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(pause):
+	}
+	return ctx.Err() == nil
+}
+
 // page returns the objects of a page and adds them to seen. It refuses a page that
 // brings the end of the list no nearer.
-func page[S any, T listed](l *stripego.V1List[S], seen map[string]bool, most int, read func(S) (T, error)) ([]T, error) {
+func page[S any, T listed](l *stripego.V1List[S], seen map[string]bool, read func(S) (T, error)) ([]T, error) {
 	if l.Data() == nil {
 		return nil, errors.New("the answer holds no list")
 	}
@@ -212,9 +205,6 @@ func page[S any, T listed](l *stripego.V1List[S], seen map[string]bool, most int
 		}
 		seen[item.id()] = true
 		items = append(items, item)
-	}
-	if most > 0 && len(seen) > most {
-		return nil, fmt.Errorf("the list does not end after %d", most)
 	}
 	return items, nil
 }

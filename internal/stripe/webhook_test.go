@@ -31,15 +31,12 @@ type verifier struct {
 func newVerifier(tb testing.TB) *verifier {
 	tb.Helper()
 	v := &verifier{}
-	api, err := httpapi.New(httpapi.Config{
+	v.api = httpapi.New(httpapi.Config{
 		DB: (*postgres.DB)(nil), Intake: &intake.Intake{}, InFlight: http.StatusConflict,
 		Ready: func(context.Context) (string, error) { return "", nil },
 		Now:   func() time.Time { return v.now }, Log: slog.New(slog.DiscardHandler),
 	})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	v.api, v.handler = api, api.Handler()
+	v.handler = v.api.Handler()
 	return v
 }
 

@@ -35,7 +35,7 @@ const (
 
 var allFigures = []figure{
 	{figuresUp, "1 if the gauges below could be read from the database, else 0.", nil},
-	{"payonce_inbox_messages", "Messages in the inbox that are not finished. pending: due. waiting: due later, such as after an outage of the provider. dead: a dead letter. 100000 means at least so many.", []string{"receiver", "status"}},
+	{"payonce_inbox_messages", "Messages in the inbox that are not finished. pending: due. waiting: due later, such as after an outage of the provider. running: a worker has claimed it. dead: a dead letter. 100000 means at least so many.", []string{"receiver", "status"}},
 	{"payonce_inbox_oldest_age_seconds", "Time since the oldest pending or running message was received, or since it is due again after a wait for a service that said that it takes long.", []string{"receiver"}},
 	{"payonce_outbox_unread_messages", "Messages that a consumer group has not received. 100000 means at least so many.", []string{"topic", "consumer_group"}},
 	{"payonce_outbox_unread_age_seconds", "Time since the oldest message that a consumer group has not received was committed.", []string{"topic", "consumer_group"}},
@@ -46,6 +46,7 @@ var allFigures = []figure{
 	{"payonce_replication_slot_retained_bytes", "Write-ahead log that the server keeps for a replication slot.", []string{"slot"}},
 	{"payonce_replication_slot_held_transactions", "Transactions since the oldest one whose dead rows a replication slot keeps from vacuum.", []string{"slot"}},
 	{"payonce_paused", "What operators have paused: a receiver, 1, or merchants, how many.", []string{"what"}},
+	{"payonce_recovery_pending", "1 after a promotion or a restore, until the provider's list of payments is read for what the database has lost, else 0. Meanwhile no payment is created.", nil},
 	{restored, "1 after a restore from a dump, until payonce outbox repair has run, else 0.", nil},
 	{"payonce_audit_violations", "Violations that the last audit found. scope: tables, provider, or recent: what the workers found since the last audit of the tables began.", []string{"scope"}},
 	{"payonce_audit_checked", "Cases that the last audit checked; recent: all that the workers have checked.", []string{"scope"}},
@@ -136,6 +137,7 @@ func (f *figures) readLocked(ctx context.Context) error {
 		{"old transactions", selectHeld, nil},
 		{"what is paused", selectPaused, []any{f.receivers}},
 		{"replication slots", selectSlots, nil},
+		{"the recovery", selectRecovery, nil},
 	} {
 		var name string
 		var labels []string
@@ -160,7 +162,7 @@ func (f *figures) readLocked(ctx context.Context) error {
 // selectBacklog reads the queues of the inbox. Partial indexes lead to open and dead messages,
 // so finished ones cost nothing. Of a longer queue it reads the lowest keys: a charge's ID
 // begins with the time of its request, so the oldest messages are among them. A message that
-// waits patiently (inbox.WaitError), and those behind it, are as old as its wait is overdue.
+// whose wait has NoDeadline (inbox.WaitError), and those behind it, are as old as its wait is overdue.
 const selectBacklog = `
 with found as (
   select r.receiver,
@@ -242,7 +244,7 @@ select g.name, array[a.scope], g.value::float8
   from (select scope, checked, violated, finished_at
           from audit_results
          union all
-        select 'recent', checked, violated - judged, audited_until
+        select 'recent', checked, violated - superseded, audited_until
           from audit_progress) a
  cross join lateral (values
        ('payonce_audit_checked', a.checked),
@@ -267,7 +269,7 @@ select 'payonce_horizon_held_seconds', '{}'::text[], horizon_held()
 select 'payonce_snapshot_held_seconds', '{}', snapshot_held()`
 
 // selectSlots reads replication slots. A slot that never reserved log, or that lost it,
-// retains none. On a standby the end of the log is what it received.
+// retains none. On a standby the end of the WAL is what it received.
 const selectSlots = `
 select g.name, array[s.slot_name::text], coalesce(g.value, 0)::float8
   from pg_replication_slots s
@@ -278,3 +280,7 @@ select g.name, array[s.slot_name::text], coalesce(g.value, 0)::float8
                           else pg_current_wal_lsn()
                         end, s.restart_lsn)),
        ('payonce_replication_slot_held_transactions', greatest(age(s.xmin), age(s.catalog_xmin)))) as g (name, value)`
+
+// selectRecovery reads nothing on a standby, which has no history of its own.
+const selectRecovery = `
+select 'payonce_recovery_pending', '{}'::text[], case when pg_is_in_recovery() then 0 else recovery_pending()::int end::float8`

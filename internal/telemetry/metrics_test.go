@@ -30,7 +30,7 @@ func TestRegistry(t *testing.T) {
 	lookup := m.StatementTimes("payonce_lookup_seconds", "Look-ups.")
 	calling := m.CallTimes("payonce_call_seconds", "Calls.", telemetry.Label{Name: "call", Values: []string{"GET"}})
 	m.Pool("main", db.Pool())
-	m.Shared(func() groupcommit.Shared { return groupcommit.Shared{Commits: 2, Units: 7, Refusals: 1} })
+	m.CommitStats(func() groupcommit.Stats { return groupcommit.Stats{Commits: 2, Batches: 7, Refusals: 1} })
 	listening := false
 	m.Doorbell(func() bool { return listening })
 	want(t, scrape(t, m.Handler()), map[string]float64{

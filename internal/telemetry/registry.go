@@ -207,13 +207,20 @@ func (r *Registry) Pool(name string, pool *pgxpool.Pool) {
 		func() float64 { return pool.Stat().AcquireDuration().Seconds() })
 }
 
-// Shared adds the program's group commits. It is called at most once.
-func (r *Registry) Shared(of func() groupcommit.Shared) {
+// Timeline adds the newest timeline of the database's servers that the program has seen. It is
+// called at most once.
+func (r *Registry) Timeline(of func() uint64) {
+	r.gauge("payonce_db_timeline", "Newest timeline of the database's servers that the program has seen. A promotion begins a new one.", nil,
+		func() float64 { return float64(of()) })
+}
+
+// CommitStats adds the program's group commits. It is called at most once.
+func (r *Registry) CommitStats(of func() groupcommit.Stats) {
 	r.total("payonce_shared_commits_total", "Group commits of several decisions.", nil,
 		func() float64 { return float64(of().Commits) })
 	r.total("payonce_shared_commit_decisions_total", "Decisions that were committed in group commits.", nil,
-		func() float64 { return float64(of().Units) })
-	r.total("payonce_shared_commit_refusals_total", "Group commits that were refused and retried in smaller ones.", nil,
+		func() float64 { return float64(of().Batches) })
+	r.total("payonce_shared_commit_refusals_total", "Group commits that were refused: each of their batches was then committed individually.", nil,
 		func() float64 { return float64(of().Refusals) })
 }
 

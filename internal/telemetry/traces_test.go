@@ -94,15 +94,11 @@ func TestServing(t *testing.T) {
 		traces, recorded := record(t, "", "")
 		for _, parents := range [][]string{
 			nil,
-			{""},
 			{"nonsense"},
 			{sampled, sampled},
 			{sampled + "-more"},
 			{strings.ToUpper(sampled)},
-			{"ff" + sampled[2:]},
 			{strings.Replace(sampled, callerTrace, strings.Repeat("0", 32), 1)},
-			{strings.Replace(sampled, callerSpan, strings.Repeat("0", 16), 1)},
-			{strings.Repeat("0", 16<<10)},
 			{sampled + "\x00"},
 		} {
 			if carried := serve(t, traces, parents...); len(carried) != len(sampled) || strings.Contains(carried, callerTrace) {
@@ -138,7 +134,6 @@ func TestSampling(t *testing.T) {
 		least, most          int
 	}{
 		{"", "", "", requests, requests},
-		{"", "", sampled, requests, requests},
 		{"", "", unsampled, 0, 0},
 		{"always_on", "", unsampled, requests, requests},
 		{"always_off", "", sampled, 0, 0},
@@ -146,10 +141,8 @@ func TestSampling(t *testing.T) {
 		{"parentbased_traceidratio", "0", sampled, 0, 0},
 		// All requests have the same trace ID, so the sampler decides by another one.
 		{"parentbased_traceidratio", "0.1", sampled, 1, requests / 2},
-		{"traceidratio", "0.1", sampled, 1, requests / 2},
 		{"traceidratio", "0.1", unsampled, 1, requests / 2},
 		{"parentbased_traceidratio", "0.1", unsampled, 0, 0},
-		{"parentbased_traceidratio", "", sampled, requests, requests},
 	} {
 		t.Run(fmt.Sprintf("%s %s, %s", c.sampler, c.arg, c.parent), func(t *testing.T) {
 			t.Parallel()
@@ -171,9 +164,7 @@ func TestSampling(t *testing.T) {
 	}{
 		{"parentbased_always_off", "", unsampled, 0},
 		{"parentbased_always_off", "", sampled, 1},
-		{"parentbased_always_on", "", unsampled, 0},
 		{"parentbased_traceidratio", "0", sampled, 1},
-		{"traceidratio", "0", sampled, 1}, // the sender has decided
 		{"traceidratio", "1", unsampled, 0},
 		{"always_off", "", sampled, 0},
 		{"always_on", "", unsampled, 1},
@@ -293,11 +284,10 @@ func TestStatements_holdNoValues(t *testing.T) {
 func TestOpenTraces_off(t *testing.T) {
 	t.Parallel()
 	for name, s := range map[string]telemetry.TraceSettings{
-		"by default":                    {},
-		"by the name of the exporter":   {Exporter: "none", Endpoint: "http://127.0.0.1:4318"},
-		"by the switch of the whole":    {Disabled: "TRUE", Exporter: "otlp"},
-		"although a sampler is set":     {Sampler: "always_on"},
-		"although a protocol is chosen": {Protocol: "grpc"},
+		"by default":                  {},
+		"by the name of the exporter": {Exporter: "none", Endpoint: "http://127.0.0.1:4318"},
+		"by the switch of the whole":  {Disabled: "TRUE", Exporter: "otlp"},
+		"although a sampler is set":   {Sampler: "always_on"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -1,9 +1,9 @@
 // Package tempdir makes temporary folders that do not outlive their process, however it
 // ends.
 //
-// A shell, the guard, waits on a pipe from the process. When the pipe ends, the guard
-// stops the PostgreSQL server in the folder, if there is one, and removes the folder. If
-// the guard is killed too, the next New removes the folder, whose lock no process holds any
+// A shell runs a cleanup script, which waits on a pipe from the process. When the pipe ends,
+// the script stops the PostgreSQL server in the folder, if there is one, and removes the
+// folder. If the script is killed too, the next New removes the folder, whose lock no process holds any
 // more; a server in it ends within a minute, when it finds its data gone.
 package tempdir
 
@@ -20,8 +20,8 @@ import (
 // Data is the name of a PostgreSQL server's data below a folder.
 const Data = "data"
 
-// guard is the script that removes the folder. Programs that end at the same moment may still
-// write to the folder, so the guard tries to remove it for some seconds.
+// guard is the cleanup script, which removes the folder. Programs that end at the same moment
+// may still write to the folder, so the script tries to remove it for some seconds.
 const guard = `trap '' HUP INT TERM
 read -r end
 for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
@@ -34,7 +34,7 @@ done 2>/dev/null`
 type Dir struct {
 	Path string
 
-	lock  *os.File // held by this process and the guard
+	lock  *os.File // held by this process and the cleanup script
 	guard *exec.Cmd
 	pipe  io.Closer
 }
@@ -72,7 +72,7 @@ func New(parent, prefix string) (*Dir, error) {
 	}
 }
 
-// startGuard starts the guard in a session of its own, which Ctrl-C in the terminal does
+// startGuard starts the cleanup script in a session of its own, which Ctrl-C in the terminal does
 // not reach.
 func (d *Dir) startGuard() (err error) {
 	d.guard = exec.Command("/bin/sh", "-c", guard, "sh", d.Path) //nolint:noctx // it outlives every context

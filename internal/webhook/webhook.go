@@ -102,8 +102,8 @@ func newSender(cfg Config, dialer *net.Dialer) *Sender {
 	}
 	return &Sender{
 		cfg:    cfg,
-		secure: transport(dialer, httpsGuard(cfg.AllowCIDRs), "the target leads to an address that is neither public nor in the operator's allowed networks"),
-		plain:  transport(dialer, httpGuard(cfg.AllowCIDRs), "the target is neither https nor in the operator's allowed networks"),
+		secure: transport(dialer, httpsGuard(cfg.AllowCIDRs), "the target leads to an address that is neither public nor in WEBHOOK_ALLOW_CIDRS"),
+		plain:  transport(dialer, httpGuard(cfg.AllowCIDRs), "the target is neither https nor in WEBHOOK_ALLOW_CIDRS"),
 	}
 }
 

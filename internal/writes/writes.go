@@ -10,7 +10,7 @@ import (
 	"github.com/payonce/payonce/outbox"
 )
 
-// Order is the statements of a program that may share a commit, and so the order in
+// Statements is the statements of a program that may share a commit, and so the order in
 // which rows are locked: keys, events, postings, messages, and behind them those of the
 // worker, which are reservations, stock, and the messages of the inbox that end. A batch
 // with any other statement commits in a transaction of its own:
@@ -23,6 +23,6 @@ import (
 //	merchants, API keys, secrets        rare
 //	projections                         thousands of rows, by one program at a time
 //	retention and the lease of its job  no caller waits for them
-func Order(worker ...groupcommit.Statement) *groupcommit.Order {
-	return groupcommit.NewOrder(slices.Concat(idempotency.Writes(), ledger.Writes(), outbox.Writes(), worker)...)
+func Statements(worker ...groupcommit.Statement) *groupcommit.Statements {
+	return groupcommit.NewStatements(slices.Concat(idempotency.Writes(), ledger.Writes(), outbox.Writes(), worker)...)
 }

@@ -122,10 +122,13 @@ select event('ch_1', 2, 'charge.failed.v1');
 select event('ch_1', 1, 'charge.failed.v1');
 select event('ch_1', 2, 'charge.succeeded.v2');
 
+-- ledger_events_by_payment_intent: a payment intent is one charge's
+select event('ch_1', 1, 'payment.started.v1', '{"provider":"stripe","payment_intent":"pi_1"}');
+select event('ch_2', 1, 'payment.started.v1', '{"provider":"stripe","payment_intent":"pi_1"}');
+
 -- ledger_events_one_capture_per_reference: one payment intent pays for one charge
 select event('ch_1', 1, 'payment.captured.v1', '{"provider":"stripe","payment_intent":"pi_1"}');
-select event('ch_2', 1, 'payment.started.v1', '{"provider":"stripe","payment_intent":"pi_1"}');
-select event('ch_2', 2, 'payment.captured.v1', '{"provider":"stripe","payment_intent":"pi_1"}');
+select event('ch_2', 1, 'payment.captured.v1', '{"provider":"stripe","payment_intent":"pi_1"}');
 
 -- ledger_events_one_refund_outcome: a refund that succeeded does not fail
 select event('ch_1', 1, 'refund.succeeded.v1', '{"refund_id":"re_1"}');
@@ -254,18 +257,18 @@ update inbox set due_at = null where message_id = 'm1';
 -- inbox_status_check: a message is in a known state
 select received('m1', 'k', 'lost');
 
--- inbox_discarded_by_somebody: no message is discarded without a name
+-- inbox_discarded_has_actor: no message is discarded without a name
 select received('m1', 'k', 'discarded');
 
--- inbox_decided_by_somebody: a name is not empty
+-- inbox_decision_has_actor: a name is not empty
 select received('m1', 'k', 'dead');
 update inbox set decided_by = '', decided_at = now();
 
--- inbox_decided_by_somebody: a decision has its time
+-- inbox_decision_has_actor: a decision has its time
 select received('m1', 'k', 'dead');
 update inbox set decided_by = 'ada';
 
--- inbox_decided_by_somebody: a time has its decision
+-- inbox_decision_has_actor: a time has its decision
 select received('m1', 'k', 'dead');
 update inbox set decided_at = now();
 
@@ -294,19 +297,19 @@ select answer('l', 500);
 -- idempotency_keys_status_code_check: nor is what only informs
 select answer('k', 103);
 
--- idempotency_keys_kept_or_swept: an answer keeps its type
+-- idempotency_keys_kept_or_expired: an answer keeps its type
 select answer('k', 202);
 update idempotency_keys set content_type = null;
 
--- idempotency_keys_kept_or_swept: a type goes with its answer
+-- idempotency_keys_kept_or_expired: a type goes with its answer
 select answer('k', 202);
 update idempotency_keys set body = null;
 
--- idempotency_keys_kept_or_swept: and so does the request
+-- idempotency_keys_kept_or_expired: and so does the request
 select answer('k', 202);
 update idempotency_keys set body = null, content_type = null, request = '{}';
 
--- idempotency_keys_kept_or_swept: and so do its headers
+-- idempotency_keys_kept_or_expired: and so do its headers
 select answer('k', 202);
 update idempotency_keys set body = null, content_type = null, headers = '{}';
 
@@ -436,12 +439,35 @@ insert into provider_account (only_one, account, live) values (false, 'acct_1', 
 -- provider_account_account_check: it has a name
 insert into provider_account (account, live) values ('', false);
 
--- janitor_lease_pkey: there is one lease
-insert into janitor_lease (holder, until) values ('w', now());
-insert into janitor_lease (holder, until) values ('w', now());
+-- recoveries_pkey: a recovery is recorded once
+insert into recoveries (id, history, since, reason) values (2, 'h', now(), 'history');
+insert into recoveries (id, history, since, reason) values (2, 'h', now(), 'history');
 
--- janitor_lease_only_one_check: nor is there another beside it
-insert into janitor_lease (only_one, holder, until) values (false, 'w', now());
+-- recoveries_reason_check: there are four reasons
+insert into recoveries (id, history, since, reason) values (2, 'h', now(), 'mood');
+
+-- lost_payments_pkey: a payment is lost once
+insert into lost_payments values ('pi_1', 'ref_1', 1, 'EUR', now());
+insert into lost_payments values ('pi_1', 'ref_1', 1, 'EUR', now());
+
+-- adoptions_pkey: a charge and an operator do not both have a payment
+insert into lost_payments values ('pi_1', 'ref_1', 1, 'EUR', now());
+insert into adoptions (payment_intent, charge_id) values ('pi_1', 'ch_1');
+insert into adoptions (payment_intent) values ('pi_1');
+
+-- adoptions_payment_lost: only what was lost is adopted
+insert into adoptions (payment_intent) values ('pi_1');
+
+-- adoptions_end_check: the payment of a charge is refunded through the charge
+insert into lost_payments values ('pi_1', 'ref_1', 1, 'EUR', now());
+insert into adoptions (payment_intent, charge_id, refund) values ('pi_1', 'ch_1', 're_1');
+
+-- retention_lease_pkey: there is one lease
+insert into retention_lease (holder, until) values ('w', now());
+insert into retention_lease (holder, until) values ('w', now());
+
+-- retention_lease_only_one_check: nor is there another beside it
+insert into retention_lease (only_one, holder, until) values (false, 'w', now());
 
 -- audit_results_once: a scope has one result
 insert into audit_results (scope, checked, violated) values ('tables', 2, 1);

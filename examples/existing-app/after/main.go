@@ -8,10 +8,7 @@ package main
 
 import (
 	"context"
-	"database/sql"
-	"embed"
 	"encoding/json"
-	"io/fs"
 	"log/slog"
 	"net/http"
 	"os"
@@ -20,18 +17,13 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/outbox"
-	"github.com/pressly/goose/v3"
 
 	"github.com/payonce/payonce/examples/existing-app/customers"
 )
-
-//go:embed migrations/*.sql
-var migrations embed.FS
 
 type shop struct {
 	pool *pgxpool.Pool
@@ -47,7 +39,7 @@ type order struct {
 func main() { customers.Main("shop_after", start) }
 
 func start(ctx context.Context, pool *pgxpool.Pool, broker *customers.Broker) (http.Handler, error) {
-	if err := migrate(ctx, pool); err != nil {
+	if err := addPackages(ctx, pool); err != nil {
 		return nil, err
 	}
 	s := &shop{pool, slog.New(slog.NewTextHandler(os.Stderr, nil))}
@@ -76,24 +68,8 @@ func (s *shop) run(what string, do func() error) {
 }
 
 // (1) The tables of the packages are a migration like any other.
-func addPackages(ctx context.Context, tx *sql.Tx) error {
-	_, err := tx.ExecContext(ctx, idempotency.Schema()+outbox.Schema()+inbox.Schema())
-	return err
-}
-
-func migrate(ctx context.Context, pool *pgxpool.Pool) error {
-	files, err := fs.Sub(migrations, "migrations")
-	if err != nil {
-		return err
-	}
-	db := stdlib.OpenDBFromPool(pool)
-	defer func() { _ = db.Close() }()
-	provider, err := goose.NewProvider(goose.DialectPostgres, db, files,
-		goose.WithGoMigrations(goose.NewGoMigration(2, &goose.GoFunc{RunTx: addPackages}, nil)))
-	if err != nil {
-		return err
-	}
-	_, err = provider.Up(ctx)
+func addPackages(ctx context.Context, pool *pgxpool.Pool) error {
+	_, err := pool.Exec(ctx, idempotency.Schema()+outbox.Schema()+inbox.Schema())
 	return err
 }
 

@@ -11,9 +11,7 @@ package main
 
 import (
 	"context"
-	"embed"
 	"encoding/json"
-	"io/fs"
 	"log/slog"
 	"net/http"
 	"os"
@@ -22,14 +20,9 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/jackc/pgx/v5/stdlib"
-	"github.com/pressly/goose/v3"
 
 	"github.com/payonce/payonce/examples/existing-app/customers"
 )
-
-//go:embed migrations/*.sql
-var migrations embed.FS
 
 type shop struct {
 	pool   *pgxpool.Pool
@@ -46,9 +39,6 @@ type order struct {
 func main() { customers.Main("shop_before", start) }
 
 func start(ctx context.Context, pool *pgxpool.Pool, broker *customers.Broker) (http.Handler, error) {
-	if err := migrate(ctx, pool); err != nil {
-		return nil, err
-	}
 	s := &shop{pool, broker, slog.New(slog.NewTextHandler(os.Stderr, nil))}
 	placed, err := broker.Subscribe(ctx, "order.placed")
 	if err != nil {
@@ -58,21 +48,6 @@ func start(ctx context.Context, pool *pgxpool.Pool, broker *customers.Broker) (h
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /orders", s.postOrder)
 	return mux, nil
-}
-
-func migrate(ctx context.Context, pool *pgxpool.Pool) error {
-	files, err := fs.Sub(migrations, "migrations")
-	if err != nil {
-		return err
-	}
-	db := stdlib.OpenDBFromPool(pool)
-	defer func() { _ = db.Close() }()
-	provider, err := goose.NewProvider(goose.DialectPostgres, db, files)
-	if err != nil {
-		return err
-	}
-	_, err = provider.Up(ctx)
-	return err
 }
 
 func (s *shop) postOrder(w http.ResponseWriter, r *http.Request) {

@@ -1,5 +1,5 @@
-// Package customers is the world around the shop, the same before and after: a fresh
-// schema, customers who send each order three times, and a broker that refuses every fourth
+// Package customers is the world around the shop, the same before and after: its tables,
+// customers who send each order three times, and a broker that refuses every fourth
 // message and delivers each of the others twice.
 package customers
 
@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -21,9 +20,16 @@ import (
 	"github.com/payonce/payonce/examples/scaffold"
 )
 
-const orders = 12
+const (
+	orders = 12
+	tables = `
+		create table items (sku text primary key, stock integer not null check (stock >= 0));
+		insert into items values ('lamp', 100);
+		create table orders (id uuid primary key, customer text not null, sku text not null references items);
+		create table shipments (id bigint generated always as identity primary key, order_id uuid not null references orders);`
+)
 
-// Shop starts a shop: its migrations, its receivers of messages, and its routes.
+// Shop starts a shop on its tables: its receivers of messages, and its routes.
 type Shop func(context.Context, *pgxpool.Pool, *Broker) (http.Handler, error)
 
 // Main lets customers order at a shop, prints what became of it, and exits with 1 if that
@@ -35,6 +41,9 @@ func Main(schema string, start Shop) {
 func run(ctx context.Context, pool *pgxpool.Pool, start Shop) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
+	if _, err := pool.Exec(ctx, tables); err != nil {
+		return err
+	}
 	broker := &Broker{GoChannel: gochannel.NewGoChannel(gochannel.Config{BlockPublishUntilSubscriberAck: true}, watermill.NopLogger{})}
 	handler, err := start(ctx, pool, broker)
 	if err != nil {
@@ -71,23 +80,12 @@ func run(ctx context.Context, pool *pgxpool.Pool, start Shop) error {
 // order sends an order, and repeats it under its key while the shop answers with an error.
 func order(ctx context.Context, url string, n int) error {
 	for {
-		body := fmt.Sprintf(`{"customer":"customer-%d","sku":"lamp"}`, n)
-		r, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/orders", strings.NewReader(body))
-		if err != nil {
-			return err
-		}
-		r.Header.Set("Content-Type", "application/json")
-		r.Header.Set("Idempotency-Key", fmt.Sprintf(`"order-%d"`, n))
-		response, err := http.DefaultClient.Do(r)
-		if err != nil {
-			return err
-		}
-		_ = response.Body.Close()
+		a, err := scaffold.Post(ctx, url, fmt.Sprintf(`"order-%d"`, n), fmt.Sprintf(`{"customer":"customer-%d","sku":"lamp"}`, n))
 		switch {
-		case response.StatusCode == http.StatusCreated:
-			return nil
-		case response.StatusCode < 500:
-			return fmt.Errorf("order %d: %s", n, response.Status)
+		case err != nil || a.Status == http.StatusCreated:
+			return err
+		case a.Status < 500:
+			return fmt.Errorf("order %d: %d", n, a.Status)
 		}
 	}
 }

@@ -42,7 +42,7 @@ func TestStart_whoseProcessIsKilled_leavesNeitherProcessNorFolder(t *testing.T) 
 	}
 }
 
-// Whatever the process was doing when it was killed, its guard or the next start removes it.
+// Whatever the process was doing when it was killed, its cleanup script or the next start removes it.
 func TestStart_killedBeforeItsEnd_isRemovedByTheNextStart(t *testing.T) {
 	long(t)
 	t.Parallel()
@@ -79,10 +79,10 @@ func TestStart_removesAServerWithoutGuardAndKeepsTheOthers(t *testing.T) {
 	}
 	killed.kill(t, killed.itself(), syscall.SIGKILL)
 	if err := orphan.Ping(t.Context()); err != nil {
-		t.Fatalf("the server ended with its guard, so there is nothing to remove: %v", err)
+		t.Fatalf("the server ended with its cleanup script, so there is nothing to remove: %v", err)
 	}
 
-	await.True(t, "one folder is left", func() bool { // the lock is released when the guard has ended
+	await.True(t, "one folder is left", func() bool { // the lock is released when the cleanup script has ended
 		startNothing(t, temp)
 		return len(entries(t, temp)) == 1
 	})
@@ -188,7 +188,7 @@ func runningStarter(t *testing.T, temp, mode string) *starter {
 func (s *starter) itself() int { return s.command.Process.Pid }
 func (s *starter) group() int  { return -s.command.Process.Pid }
 
-// guard is the shell that the starter has started.
+// guard is the shell of the cleanup script that the starter has started.
 func (s *starter) guard(t *testing.T) int {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "ps", "-eo", "ppid=,pid=,comm=").Output()
@@ -204,7 +204,7 @@ func (s *starter) guard(t *testing.T) int {
 			return pid
 		}
 	}
-	t.Fatalf("the starter %d has no guard:\n%s", s.itself(), out)
+	t.Fatalf("the starter %d has no cleanup script:\n%s", s.itself(), out)
 	return 0
 }
 

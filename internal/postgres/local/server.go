@@ -35,7 +35,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/payonce/payonce/internal/loop"
 	"github.com/payonce/payonce/internal/tempdir"
@@ -44,13 +43,6 @@ import (
 // The port is only a part of the socket's name. It is always given, since PGPORT would
 // change it for the server and for clients.
 const port = "5432"
-
-// Codes with which PostgreSQL refuses to create a database that exists already, or since
-// a moment ago.
-const (
-	duplicateDatabase = "42P04"
-	uniqueViolation   = "23505"
-)
 
 const (
 	prefix = "payonce-pg-"
@@ -199,22 +191,17 @@ func (o Options) settings() map[string]string {
 // whole life.
 func (s *Server) URL(database string) string {
 	host := strings.ReplaceAll(url.QueryEscape(s.dir.Path), "%2F", "/")
-	return "postgres://postgres@/" + url.PathEscape(database) + "?host=" + host + "&port=" + port
+	return "postgres://postgres@/" + url.PathEscape(database) + "?host=" + host + "&port=" + port + "&connect_timeout=30" // it listens: only a busy machine is slow
 }
 
-// CreateDatabase creates an empty database; one that exists is left as it is.
+// CreateDatabase creates an empty database.
 func (s *Server) CreateDatabase(ctx context.Context, name string) error {
 	conn, err := s.connect(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	_, err = conn.Exec(ctx, "create database "+pgx.Identifier{name}.Sanitize())
-	var refused *pgconn.PgError
-	if errors.As(err, &refused) && (refused.Code == duplicateDatabase || refused.Code == uniqueViolation) {
-		return nil
-	}
-	if err != nil {
+	if _, err := conn.Exec(ctx, "create database "+pgx.Identifier{name}.Sanitize()); err != nil {
 		return fmt.Errorf("create database %s: %w", name, err)
 	}
 	return nil

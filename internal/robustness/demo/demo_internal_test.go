@@ -31,7 +31,7 @@ func TestInDatabase(t *testing.T) {
 	}
 }
 
-func TestStrikes_breakEnoughWhileChargesFlow(t *testing.T) {
+func TestStrikes_coverEveryKindWithinTheRun(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{1, 5, 200, 2000} {
 		length := traffic.NewPlan(11, n, "run").Length

@@ -65,8 +65,20 @@ select key
 	return strings.Join(keys, ""), err
 }
 
-// rivalRefunds lets both apis decide on the same events: they wait for one lock before either
-// commits. The workers go on when all refunds are stored, and read them at once.
+// rivals sends 8 requests with keys of their own while both apis decide on the same events: they
+// wait for one lock before either commits.
+func (s *scene) rivals(ctx context.Context, path, key, body string) error {
+	var sent sync.WaitGroup
+	defer sent.Wait()
+	return s.hold(ctx, "outbox", nil, nil, func(pgx.Tx) error {
+		for n := range 8 {
+			sent.Go(func() { s.traffic.PostAll(ctx, 1, path, fmt.Sprintf("%s-%d", key, n), []byte(body)) })
+		}
+		return errors.Join(s.wait(ctx, selectWaiting, 2), traffic.Wait(ctx, 300*time.Millisecond)) // an api may wait for the use of its key
+	})
+}
+
+// rivalRefunds lets the workers go on when all refunds are stored, so that they read them at once.
 func rivalRefunds(ctx context.Context, s *scene) (string, error) {
 	id, err := s.endedCharge(ctx, "lab-refunds")
 	if err == nil {
@@ -75,33 +87,16 @@ func rivalRefunds(ctx context.Context, s *scene) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	var sent sync.WaitGroup
-	err = s.whileLocked(ctx, "outbox", nil, func() error { return nil }, func() error {
-		for n := range 8 {
-			sent.Go(func() {
-				s.traffic.PostAll(ctx, 1, "/v1/charges/"+id+"/refunds", fmt.Sprintf("lab-refund-%d", n), []byte(`{"amount": 700}`))
-			})
-		}
-		return errors.Join(s.wait(ctx, selectWaiting, 2), traffic.Wait(ctx, 300*time.Millisecond)) // an api may wait for the use of its key
-	})
-	sent.Wait()
+	err = s.rivals(ctx, "/v1/charges/"+id+"/refunds", "lab-refund", `{"amount": 700}`)
 	return id, errors.Join(err, each(s.Workers, (*fleet.Process).Resume))
 }
 
 // rivalKeys asks for one order under several keys, of a merchant who wants one charge.
 func rivalKeys(ctx context.Context, s *scene) (string, error) {
-	const order = `{"order_id": "lab-order", "amount": 1000, "currency": "EUR", "payment_method": "pm_card_visa"}`
 	if err := s.exec(ctx, `update merchants set one_charge_per_order = true`); err != nil {
 		return "", err
 	}
-	var sent sync.WaitGroup
-	err := s.whileLocked(ctx, "outbox", nil, func() error { return nil }, func() error {
-		for n := range 8 {
-			sent.Go(func() { s.traffic.PostAll(ctx, 1, "/v1/charges", fmt.Sprintf("lab-order-%d", n), []byte(order)) })
-		}
-		return errors.Join(s.wait(ctx, selectWaiting, 2), traffic.Wait(ctx, 300*time.Millisecond))
-	})
-	sent.Wait()
+	err := s.rivals(ctx, "/v1/charges", "lab-order", `{"order_id": "lab-order", "amount": 1000, "currency": "EUR", "payment_method": "pm_card_visa"}`)
 	ids, found := s.texts(ctx, `select stream_id from ledger_events where version = 1 and data ->> 'order_id' = 'lab-order' order by position`)
 	if err = errors.Join(err, found, s.exec(ctx, `update merchants set one_charge_per_order = false`)); err != nil || len(ids) == 0 {
 		return "", err
@@ -153,10 +148,10 @@ func pausedHolder(ctx context.Context, s *scene) (id string, err error) {
 	if err := rival.Pause(); err != nil {
 		return "", err
 	}
-	err = s.whileLocked(ctx, "outbox", s.Workers[:1], func() error {
+	err = s.hold(ctx, "outbox", s.Workers[:1], func() error {
 		id, err = s.charge(ctx, 1, "lab-paused", "")
 		return err
-	}, func() error {
+	}, func(pgx.Tx) error {
 		if err := s.wait(ctx, selectWaiting, 1); err != nil {
 			return err
 		}
@@ -190,14 +185,14 @@ func (s *scene) whileConfirmed(ctx context.Context, key string, strike func(id s
 }
 
 func lastPiece(ctx context.Context, s *scene) (id string, err error) {
-	err = s.whileLocked(ctx, "stock", s.Workers, func() error {
+	err = s.hold(ctx, "stock", s.Workers, func() error {
 		for n := range 10 {
 			if id, err = s.charge(ctx, 1, fmt.Sprintf("lab-last-%d", n), "last"); err != nil {
 				return err
 			}
 		}
 		return nil
-	}, func() error {
+	}, func(pgx.Tx) error {
 		return errors.Join(s.wait(ctx, selectWaiting, 1), traffic.Wait(ctx, 300*time.Millisecond)) // the others have read the stock
 	})
 	return id, errors.Join(err, s.ended(ctx, id))
@@ -226,10 +221,10 @@ func deletedArticle(ctx context.Context, s *scene) (id string, err error) {
 }
 
 func foldedTwice(ctx context.Context, s *scene) (id string, err error) {
-	err = s.whileLocked(ctx, "projections", s.Workers, func() error {
+	err = s.hold(ctx, "projections", s.Workers, func() error {
 		id, err = s.charge(ctx, 1, "lab-fold", "")
 		return err
-	}, func() error { return s.wait(ctx, selectWaiting, 2) })
+	}, func(pgx.Tx) error { return s.wait(ctx, selectWaiting, 2) })
 	return id, errors.Join(err, s.ended(ctx, id))
 }
 
@@ -344,16 +339,15 @@ select count(*) >= $1
    and held.granted
    and not waits.granted`
 
-// whileLocked is hold for what needs no transaction.
-func (s *scene) whileLocked(ctx context.Context, table string, paused []*fleet.Process, send, locked func() error) error {
-	return s.hold(ctx, table, paused, send, func(pgx.Tx) error { return locked() })
-}
-
-// hold sends requests while programs are paused, then locks a table against writers, lets the
+// hold sends requests, unless send is nil, while programs are paused, then locks a table against writers, lets the
 // programs go on, and unlocks the table when locked has returned. The lock has no transaction id,
 // so it does not hold back the readers of the outbox.
 func (s *scene) hold(ctx context.Context, table string, paused []*fleet.Process, send func() error, locked func(pgx.Tx) error) error {
-	if err := errors.Join(each(paused, (*fleet.Process).Pause), send()); err != nil {
+	err := each(paused, (*fleet.Process).Pause)
+	if err == nil && send != nil {
+		err = send()
+	}
+	if err != nil {
 		return errors.Join(err, each(paused, (*fleet.Process).Resume))
 	}
 	return s.on(ctx, func(conn *pgx.Conn) error {

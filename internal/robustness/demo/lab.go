@@ -13,6 +13,8 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/payonce/payonce/internal/robustness/traffic"
 	"github.com/payonce/payonce/internal/robustness/validate"
 	"github.com/payonce/payonce/internal/tempdir"
@@ -78,20 +80,19 @@ func Break(ctx context.Context, o Options, name string) error {
 		quiet.Stderr = io.Discard
 	}
 	findings, errs := make([]Finding, len(guards)), make([]error, len(guards))
-	slots := make(chan struct{}, labAtOnce)
-	var all sync.WaitGroup
+	var all errgroup.Group
+	all.SetLimit(labAtOnce)
 	for i, g := range guards {
-		all.Go(func() {
-			slots <- struct{}{}
-			defer func() { <-slots }()
+		all.Go(func() error {
 			if findings[i], errs[i] = quiet.without(ctx, g); errs[i] != nil {
 				errs[i] = fmt.Errorf("without %s: %w", g.Name, errs[i])
-				return
+			} else {
+				o.say("%s", findings[i].verdict())
 			}
-			o.say("%s", findings[i].verdict())
+			return nil
 		})
 	}
-	all.Wait()
+	_ = all.Wait()
 	return reportFindings(o, findings, errs)
 }
 

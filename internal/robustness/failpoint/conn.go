@@ -17,7 +17,8 @@ import (
 // conn is one connection through the proxy.
 type conn struct {
 	proxy    *Proxy
-	plan     *Plan
+	hook     Hook
+	session  *Session
 	client   net.Conn
 	server   net.Conn
 	backend  *pgproto3.Backend  // reads the client
@@ -25,9 +26,6 @@ type conn struct {
 
 	requests  <-chan request // of the client; closed with its connection
 	responses <-chan message // of the server; closed with its connection
-
-	kind  int    // of session
-	group *group // the open transaction; nil if none
 }
 
 // message is what the server sends: one message, or all of an answer.
@@ -72,7 +70,7 @@ func (c *conn) serve(ctx context.Context) {
 	}
 	done := make(chan struct{})
 	defer close(done)
-	collector := &collector{names: c.proxy.name, statements: map[string]string{}, portals: map[string]string{}}
+	collector := &collector{session: c.session, statements: map[string]string{}, portals: map[string]string{}}
 	c.requests = read(c, done, func() (request, error) { return collector.next(c.backend) })
 	c.responses = read(c, done, c.receive)
 	for {
@@ -158,15 +156,13 @@ func (c *conn) forwardCancel(ctx context.Context, m *pgproto3.CancelRequest) err
 // connect is the round trip that begins the session. An exchange of passwords is
 // part of it.
 func (c *conn) connect(startup *pgproto3.StartupMessage) bool {
-	t := &trip{kind: Connect}
 	var settings []string // in one order: drivers send them in any order
 	for _, name := range slices.Sorted(maps.Keys(startup.Parameters)) {
 		settings = append(settings, name+"="+startup.Parameters[name])
 	}
-	var first bool
-	c.kind, first = c.plan.session(strings.Join(settings, "\n"))
-	t.name, t.minor = "connect"+c.sessionSuffix(), !first
-	if c.plan.before(t) == drop || !c.toServer(encoded(nil, startup)) {
+	c.session = &Session{Settings: strings.Join(settings, "\n")}
+	t := &Trip{Session: c.session, Connects: true}
+	if c.hook.Before(t) != None || !c.toServer(encoded(nil, startup)) {
 		return false
 	}
 	var answer []byte
@@ -178,7 +174,8 @@ func (c *conn) connect(startup *pgproto3.StartupMessage) bool {
 		}
 		answer = append(answer, m.text...)
 		if m.ready {
-			return c.plan.after(t, 0) != drop && c.toClient(answer)
+			t.Idle = true
+			return c.hook.After(t) == None && c.toClient(answer)
 		}
 		if kind, asks := asksForPassword(m.text); asks {
 			if !c.toClient(answer) || c.backend.SetAuthType(kind) != nil {
@@ -201,14 +198,6 @@ func asksForPassword(text []byte) (kind uint32, asks bool) {
 	return kind, kind != pgproto3.AuthTypeOk && kind != pgproto3.AuthTypeSASLFinal
 }
 
-// sessionSuffix distinguishes the further kinds of sessions from the first.
-func (c *conn) sessionSuffix() string {
-	if c.kind <= 1 {
-		return ""
-	}
-	return fmt.Sprintf(" (session %d)", c.kind)
-}
-
 func (c *conn) toServer(m []byte) bool { _, err := c.server.Write(m); return err == nil }
 func (c *conn) toClient(m []byte) bool { _, err := c.client.Write(m); return err == nil }
 
@@ -227,34 +216,30 @@ func (c *conn) next() (request, bool) {
 	}
 }
 
-// roundTrip forwards one, unless the plan fires. It reports whether the connection
+// roundTrip forwards one, unless the hook returns a fault. It reports whether the connection
 // is still open.
 func (c *conn) roundTrip(r request) bool {
-	t := r.trip(c)
-	switch c.plan.before(t) {
-	case drop:
+	switch fault := c.hook.Before(r.trip); fault {
+	case None:
+	case Cut:
 		return false
-	case refuse:
-		return c.refuse(t)
-	case pass:
+	default:
+		return c.refuse(r.trip, fault)
 	}
 	a, whole := c.exchange(r.unsent)
 	if !whole {
 		c.toClient(a.text) // the server has ended the session, and may have reported why
 		return false
 	}
-	if a.idle {
-		c.group = nil
-	}
-	switch c.plan.after(t, a.rows) {
-	case drop:
-		return false
-	case refuse:
+	r.trip.Rows, r.trip.Idle = a.rows, a.idle
+	switch c.hook.After(r.trip) {
+	case None:
+		return c.toClient(a.text)
+	case Shutdown:
 		c.toClient(shutdown())
-		return false
-	case pass:
+	case Cut:
 	}
-	return c.toClient(a.text)
+	return false
 }
 
 // exchange sends the server a request and reads the whole answer. It is not whole if a
@@ -277,18 +262,17 @@ func (c *conn) exchange(request []byte) (answer message, whole bool) {
 
 // refuse lets the server fail in place of the request, so the state of the
 // transaction is what the client is answered. A commit that fails leaves none behind.
-func (c *conn) refuse(t *trip) bool {
-	if t.fault == Shutdown {
+func (c *conn) refuse(t *Trip, fault Fault) bool {
+	if fault == Shutdown {
 		c.toClient(shutdown())
 		return false
 	}
-	if t.closes {
+	if t.Closes {
 		if _, whole := c.query("rollback"); !whole {
 			return false
 		}
-		c.group = nil
 	}
-	a, whole := c.query("do $$ begin raise exception using errcode = '" + string(t.fault) + "', message = 'planted between program and server'; end $$")
+	a, whole := c.query("do $$ begin raise exception using errcode = '" + string(fault) + "', message = 'planted between program and server'; end $$")
 	return whole && c.toClient(a.text)
 }
 

@@ -1,7 +1,7 @@
 package failpoint
 
 import (
-	"sync/atomic"
+	"sync"
 	"testing"
 )
 
@@ -12,25 +12,23 @@ import (
 // once, at the first batch that fits. Nothing is left open when the test ends.
 type Cutter struct {
 	*Proxy
-	plan *Plan
-	last atomic.Bool
-	cuts atomic.Int64
+
+	mu         sync.Mutex
+	armed      bool
+	side       Side
+	statements int
+	last       bool
+	aimed      *Trip // that fits
+	cuts       int
 }
 
 // StartCutter starts a cutter before the server of a connection string. It ends
 // with the test.
 func StartCutter(tb testing.TB, server string) *Cutter {
 	tb.Helper()
-	c, watch := &Cutter{}, NewWatch()
-	c.plan = NewPlan(Aim{}, Known{}, func(Fault) {
-		c.cuts.Add(1)
-		if c.last.Load() {
-			_ = c.listener.Close() // Close closes it a second time and ignores the error
-		}
-	})
-	watch.Set(c.plan)
+	c := &Cutter{}
 	var err error
-	if c.Proxy, err = NewProxy(tb.Context(), server, watch); err != nil {
+	if c.Proxy, err = NewProxy(tb.Context(), server, func() Hook { return c }); err != nil {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(c.Close)
@@ -42,17 +40,53 @@ func StartCutter(tb testing.TB, server string) *Cutter {
 // connection's first queries are preceded by a batch without a statement, which
 // prepares them.
 func (c *Cutter) Arm(side Side, statements int) {
-	c.plan.mu.Lock()
-	defer c.plan.mu.Unlock()
-	c.plan.aim, c.plan.fired = Aim{Side: side, Fault: Cut, Batch: &statements}, false
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.armed, c.side, c.statements = true, side, statements
 }
 
 // ArmLast is Arm for a server that is lost with the connection: new connections
 // are refused from then on.
 func (c *Cutter) ArmLast(side Side, statements int) {
-	c.last.Store(true)
 	c.Arm(side, statements)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.last = true
 }
 
 // Cuts is how many connections were cut at a batch.
-func (c *Cutter) Cuts() int { return int(c.cuts.Load()) }
+func (c *Cutter) Cuts() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.cuts
+}
+
+// Before cuts a batch that fits, if that is the side, or remembers it for After.
+func (c *Cutter) Before(t *Trip) Fault {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.armed || t.Statements < c.statements {
+		return None
+	}
+	c.armed, c.aimed = false, t
+	return c.cut(t, Before)
+}
+
+// After cuts the batch that Before has remembered.
+func (c *Cutter) After(t *Trip) Fault {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.cut(t, After)
+}
+
+func (c *Cutter) cut(t *Trip, side Side) Fault {
+	if t != c.aimed || side != c.side {
+		return None
+	}
+	c.aimed = nil
+	c.cuts++
+	if c.last {
+		_ = c.listener.Close() // Close closes it a second time and ignores the error
+	}
+	return Cut
+}

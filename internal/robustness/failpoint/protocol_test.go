@@ -1,11 +1,11 @@
 package failpoint_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testdb"
 )
 
@@ -14,8 +14,8 @@ func TestProtocol(t *testing.T) {
 
 	t.Run("a client that insists on TLS is refused it", func(t *testing.T) {
 		t.Parallel()
-		s := newScene(t)
-		config, err := pgx.ParseConfig(s.proxy.URL()[:len(s.proxy.URL())-len("disable")] + "require")
+		s := newScene(t, &aim{})
+		config, err := pgx.ParseConfig(strings.Replace(s.proxy.URL(), "=disable", "=require", 1))
 		testdb.Must(t, err)
 		if conn, err := pgx.ConnectConfig(s.ctx, config); err == nil {
 			_ = conn.Close(s.ctx)
@@ -25,8 +25,8 @@ func TestProtocol(t *testing.T) {
 
 	t.Run("a cancel request reaches the server", func(t *testing.T) {
 		t.Parallel()
-		s := newScene(t)
-		conn, _ := s.through(failpoint.Aim{}, nil)
+		s := newScene(t, &aim{})
+		conn := s.through()
 		var pid uint32
 		testdb.Must(t, conn.QueryRow(s.ctx, `select pg_backend_pid()`).Scan(&pid))
 		ended := make(chan error, 1)
@@ -44,8 +44,8 @@ func TestProtocol(t *testing.T) {
 
 	t.Run("what the server sends unasked is forwarded", func(t *testing.T) {
 		t.Parallel()
-		s := newScene(t)
-		conn, _ := s.through(failpoint.Aim{}, nil)
+		s := newScene(t, &aim{})
+		conn := s.through()
 		s.exec(conn, `listen news`)
 		s.exec(s.direct, `notify news, 'good'`)
 		news, err := conn.WaitForNotification(s.ctx)
@@ -56,8 +56,8 @@ func TestProtocol(t *testing.T) {
 
 	t.Run("rows are copied in and out", func(t *testing.T) {
 		t.Parallel()
-		s := newScene(t)
-		conn, _ := s.through(failpoint.Aim{}, nil)
+		s := newScene(t, &aim{})
+		conn := s.through()
 		n, err := conn.CopyFrom(s.ctx, pgx.Identifier{"effects"}, []string{"id"}, pgx.CopyFromRows([][]any{{1}, {2}}))
 		if err != nil || n != 2 {
 			t.Errorf("%d rows, %v", n, err)
@@ -67,8 +67,8 @@ func TestProtocol(t *testing.T) {
 
 	t.Run("a victim that hangs up takes its session with it", func(t *testing.T) {
 		t.Parallel()
-		s := newScene(t)
-		conn, _ := s.through(failpoint.Aim{}, nil)
+		s := newScene(t, &aim{})
+		conn := s.through()
 		s.exec(conn, "begin")
 		s.exec(conn, insert, 1)
 		s.proxy.CutAll()

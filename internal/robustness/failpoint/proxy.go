@@ -12,7 +12,7 @@ import (
 
 // Proxy stands before a PostgreSQL server.
 type Proxy struct {
-	watch    *Watch
+	begin    func() Hook
 	url      string
 	network  string
 	address  string
@@ -22,12 +22,11 @@ type Proxy struct {
 	mu     sync.Mutex
 	open   map[net.Conn]bool // both ends of every connection
 	closed bool
-	names  map[string]string // of statements, by SQL
 }
 
-// NewProxy starts a proxy before the server of a connection string. The plan of
-// watch decides about its round trips. Close ends it.
-func NewProxy(ctx context.Context, server string, watch *Watch) (*Proxy, error) {
+// NewProxy starts a proxy before the server of a connection string. begin is called for each
+// connection, and returns the hook that decides about its round trips. Close ends the proxy.
+func NewProxy(ctx context.Context, server string, begin func() Hook) (*Proxy, error) {
 	config, err := pgconn.ParseConfig(server)
 	if err != nil {
 		return nil, fmt.Errorf("read the server's address: %w", err)
@@ -36,11 +35,11 @@ func NewProxy(ctx context.Context, server string, watch *Watch) (*Proxy, error) 
 	if err != nil {
 		return nil, fmt.Errorf("listen before the server: %w", err)
 	}
-	p := &Proxy{watch: watch, listener: listener, open: map[net.Conn]bool{}, names: map[string]string{}}
+	p := &Proxy{begin: begin, listener: listener, open: map[net.Conn]bool{}}
 	p.network, p.address = pgconn.NetworkAddress(config.Host, config.Port)
 	through := url.URL{
 		Scheme: "postgres", User: url.UserPassword(config.User, config.Password),
-		Host: listener.Addr().String(), Path: "/" + config.Database, RawQuery: "sslmode=disable",
+		Host: listener.Addr().String(), Path: "/" + config.Database, RawQuery: "sslmode=disable&connect_timeout=30", // as long as local.Server.URL
 	}
 	p.url = through.String()
 	p.serving.Go(func() { p.accept(context.WithoutCancel(ctx)) })
@@ -76,7 +75,7 @@ func (p *Proxy) accept(ctx context.Context) {
 			return // closed
 		}
 		p.track(client)
-		c := &conn{proxy: p, plan: p.watch.plan.Load(), client: client}
+		c := &conn{proxy: p, hook: p.begin(), client: client}
 		p.serving.Go(func() {
 			defer p.drop(client)
 			c.serve(ctx)
@@ -91,18 +90,6 @@ func (p *Proxy) dial(ctx context.Context) (net.Conn, error) {
 	}
 	p.track(server)
 	return server, nil
-}
-
-// name names a statement.
-func (p *Proxy) name(sql string) string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	name, known := p.names[sql]
-	if !known {
-		name = statementName(sql)
-		p.names[sql] = name
-	}
-	return name
 }
 
 // track keeps a connection for CutAll, and closes it if the proxy is closed.

@@ -1,5 +1,5 @@
 // Package fleet builds the real programs and runs them as child processes, for the
-// demo, the benchmarks and the tests that kill them. A World is one payonce of them.
+// demo, the benchmarks and the tests that kill them. A World is one deployment of them.
 //
 // The process that it signals is the program itself. A program has exactly the
 // environment that it was given, and keeps its address through restarts. No program
@@ -63,20 +63,8 @@ func Start(ctx context.Context, program Program) (*Process, error) {
 	return p, nil
 }
 
-// startReady is Start and WaitReady. A program that does not become ready is killed.
-func startReady(ctx context.Context, program Program) (*Process, error) {
-	p, err := Start(ctx, program)
-	if err != nil {
-		return nil, err
-	}
-	if err := p.WaitReady(ctx); err != nil {
-		return nil, errors.Join(err, p.Kill())
-	}
-	return p, nil
-}
-
-// errPortTaken says that a program could not listen on its address.
-var errPortTaken = errors.New("port taken")
+// ErrPortTaken says that a program could not listen on its address.
+var ErrPortTaken = errors.New("port taken")
 
 // startPoll lies between two looks into the log of a program that starts.
 const startPoll = 5 * time.Millisecond
@@ -104,7 +92,7 @@ func (p *Process) start(ctx context.Context, addr string) (*life, string, error)
 		}
 		switch {
 		case ended && bytes.Contains(text, []byte("address already in use")):
-			return nil, "", errPortTaken
+			return nil, "", ErrPortTaken
 		case ended:
 			return nil, "", fmt.Errorf("ended before it listened: %w", l.end())
 		case !loop.Pause(ctx, startPoll, nil):
@@ -237,7 +225,7 @@ func (p *Process) Restart(ctx context.Context) error {
 			p.life = life
 			return nil
 		}
-		if !errors.Is(err, errPortTaken) || !loop.Pause(ctx, restartPause, nil) {
+		if !errors.Is(err, ErrPortTaken) || !loop.Pause(ctx, restartPause, nil) {
 			return fmt.Errorf("start %s: %w\n%s", p.program.Name, err, p.Tail())
 		}
 	}

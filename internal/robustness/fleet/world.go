@@ -11,7 +11,7 @@ import (
 	"sync"
 )
 
-// World is one payonce: a sandbox, apis and workers on two databases, with the
+// World is one deployment: a sandbox, apis and workers on two databases, with the
 // settings by which they find one another. Its maker sets the exported fields and
 // starts the programs; Stop stops them.
 type World struct {
@@ -35,14 +35,17 @@ type Secrets struct {
 	Shop     string // signs the merchant's webhooks
 }
 
-// Start starts a program of the world and waits until it is ready. It passes on
-// what the user has decided about plain text.
+// Start starts a program of the world and waits until it is ready. One that does not become
+// ready is killed. Start passes on what the user has decided about plain text.
 func (w *World) Start(ctx context.Context, name, path string, env map[string]string) (*Process, error) {
-	program := Program{Name: name, Path: path, Env: plaintext(env), Log: w.Log}
-	if path == w.Binaries.Sandbox {
-		program.Ready = "/books"
+	p, err := Start(ctx, Program{Name: name, Path: path, Env: plaintext(env), Log: w.Log})
+	if err != nil {
+		return nil, err
 	}
-	return startReady(ctx, program)
+	if err := p.WaitReady(ctx); err != nil {
+		return nil, errors.Join(err, p.Kill())
+	}
+	return p, nil
 }
 
 func plaintext(env map[string]string) map[string]string {

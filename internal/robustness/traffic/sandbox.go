@@ -21,16 +21,18 @@ type Books struct {
 
 // Intent is a payment intent.
 type Intent struct {
-	Reference string `json:"reference"`
-	ID        string `json:"id"`
-	Status    string `json:"status"`
+	Reference       string `json:"reference"`
+	ChargeReference string `json:"charge_reference"`
+	ID              string `json:"id"`
+	Status          string `json:"status"`
 }
 
 // Money is a captured payment, or a refund that was paid, which has no currency.
 type Money struct {
-	Reference string `json:"reference"`
-	Amount    int64  `json:"amount"`
-	Currency  string `json:"currency"`
+	Reference       string `json:"reference"`
+	ChargeReference string `json:"charge_reference"` // of a captured payment
+	Amount          int64  `json:"amount"`
+	Currency        string `json:"currency"`
 }
 
 // Notification is a webhook as the merchant received it.

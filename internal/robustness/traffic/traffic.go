@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // maxInFlight is how many charges may be in flight.
@@ -57,6 +59,7 @@ type Event struct {
 	Type    string `json:"type"`
 	Data    struct {
 		PaymentIntent string `json:"payment_intent"`
+		Reference     string `json:"reference"`
 	} `json:"data"`
 }
 
@@ -143,19 +146,14 @@ func (t *Traffic) Run(ctx context.Context, plan Plan) []Record {
 // each calls do for every record, for maxInFlight of them at a time, unless start
 // returns false.
 func each(records []Record, start func(i int) bool, do func(*Record)) {
-	slots := make(chan struct{}, maxInFlight)
-	var all sync.WaitGroup
+	var all errgroup.Group
+	all.SetLimit(maxInFlight)
 	for i := range records {
-		if !start(i) {
-			continue
+		if start(i) {
+			all.Go(func() error { do(&records[i]); return nil })
 		}
-		slots <- struct{}{}
-		all.Go(func() {
-			defer func() { <-slots }()
-			do(&records[i])
-		})
 	}
-	all.Wait()
+	_ = all.Wait()
 }
 
 // process sends one charge: some of its requests at once, the others when it has

@@ -4,6 +4,7 @@
 package validate
 
 import (
+	"cmp"
 	"net/http"
 	"slices"
 	"strings"
@@ -60,6 +61,7 @@ type judge struct {
 	Evidence
 
 	checks   []*Check                          // in the order of the report
+	names    map[string]string                 // charges, by their references at the provider
 	captures map[string][]traffic.Money        // by charge
 	paid     map[string][]traffic.Money        // by refund
 	notified map[string][]traffic.Notification // by charge or refund
@@ -77,18 +79,30 @@ func by[T any](all []T, key func(T) string) map[string][]T {
 
 func reference(m traffic.Money) string { return m.Reference }
 
+// chargeOf is the charge that money was captured for.
+func (j *judge) chargeOf(m traffic.Money) string {
+	return cmp.Or(j.names[m.ChargeReference], m.Reference)
+}
+
 // Judge checks every promise of a run. A check of fewer cases than the plan has proves
 // nothing and is violated.
 func Judge(e Evidence) []Check {
 	j := &judge{
 		Evidence: e,
-		captures: by(e.Books.Captures, reference),
+		names:    map[string]string{},
 		paid:     by(e.Books.Refunds, reference),
 		notified: by(e.Books.Notifications, func(n traffic.Notification) string { return n.Reference }),
 		listed:   by(e.Listed, func(c traffic.Shown) string { return c.ID }),
 		owners:   by(e.Records, func(r traffic.Record) string { return r.ID }),
 	}
 	delete(j.owners, "") // of charges that were never accepted
+	for _, r := range e.Records {
+		for _, event := range r.Events {
+			j.names[event.Data.Reference] = r.ID
+		}
+	}
+	delete(j.names, "")
+	j.captures = by(e.Books.Captures, j.chargeOf)
 	for _, name := range []string{
 		oneAnswer, oneCharge, reusedKey, endsAsPlanned, streams, oneCapture, capturedInFull, neverCaptured, onlyCharges, notifiedOnce,
 		webhooksAgain, listedOnce, newestFirst, cancellation, refundAnswer, refundEnds, paidOnce, onlyRefunds, showsRefunded, showsDisputes,
@@ -282,9 +296,9 @@ func (j *judge) judgeRefunded(r traffic.Record) {
 // judgeBooks finds captures and refunds at the provider that belong to no charge and
 // to no refund of the run.
 func (j *judge) judgeBooks() {
-	captured, paid := by(j.Before.Captures, reference), by(j.Before.Refunds, reference)
+	captured, paid := by(j.Before.Captures, j.chargeOf), by(j.Before.Refunds, reference)
 	for _, c := range j.Books.Captures {
-		j.expect(onlyCharges, j.owners[c.Reference] != nil || captured[c.Reference] != nil, "%d %s captured for %q", c.Amount, c.Currency, c.Reference)
+		j.expect(onlyCharges, j.owners[j.chargeOf(c)] != nil || captured[j.chargeOf(c)] != nil, "%d %s captured for %q", c.Amount, c.Currency, c.Reference)
 	}
 	for _, r := range j.Records {
 		for _, refund := range r.Refunds {

@@ -80,7 +80,7 @@ func TestWait_endsAtOnceIfAMessageOfItsKeyWasReceivedMeanwhile(t *testing.T) {
 		})
 	}
 
-	t.Run("also when its commit and the wait cross", func(t *testing.T) {
+	t.Run("when the commit of the message and that of the wait overlap", func(t *testing.T) {
 		db := fresh(t, "m1@k")
 		begun, wait := make(chan struct{}), make(chan struct{})
 		start(t, processor(db, func(_ context.Context, d *inbox.Delivery) error {

@@ -1,10 +1,71 @@
-package failpoint
+package e2e_test
 
 import (
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/payonce/payonce/internal/robustness/failpoint"
 )
+
+// prepares begins the names of round trips that only prepare statements.
+const prepares = "prepare "
+
+// trip names a round trip with the database.
+func (p *crashPlan) trip(t *failpoint.Trip) *roundTrip {
+	named := &roundTrip{kind: sqlTrip, opens: t.Opens, closes: t.Closes}
+	kind := slices.Index(p.settings, t.Session.Settings)
+	switch {
+	case t.Connects:
+		named.kind, named.minor = connectTrip, kind >= 0
+		if kind < 0 {
+			kind = len(p.settings)
+			p.settings = append(p.settings, t.Session.Settings)
+		}
+		named.name = "connect"
+	case len(t.Executed) > 0:
+		named.name = batchName(names(t.Executed))
+		// Every connection of a pool may begin with it.
+		named.minor = len(t.Executed) == 1 && strings.HasPrefix(named.name, "set ") && len(p.fresh(t.Executed)) == 0
+	case len(t.Prepared) > 0:
+		named.name, named.minor = p.preparation(t.Prepared)
+	case t.Forgets:
+		named.name = "close"
+	default:
+		named.name = "sync"
+	}
+	if kind > 0 && (t.Connects || t.Opens || t.Closes) {
+		named.name += " (session " + strconv.Itoa(kind+1) + ")"
+	}
+	return named
+}
+
+// preparation names a round trip that only prepares statements, by those that no
+// connection of this life has prepared before: which connection does so first is
+// chance. Which batch is the first to set something is chance too, so a query that
+// sets something is no name.
+func (p *crashPlan) preparation(statements []string) (name string, minor bool) {
+	stable := func(statements []string) []string {
+		return slices.DeleteFunc(names(statements), func(name string) bool { return name == "select set_config" })
+	}
+	fresh := stable(p.fresh(statements))
+	if len(fresh) == 0 {
+		return prepares + batchName(stable(statements)), true
+	}
+	return prepares + batchName(fresh), false
+}
+
+// fresh returns those of the texts that this life has not sent before.
+func (p *crashPlan) fresh(texts []string) (unseen []string) {
+	for _, text := range texts {
+		if !p.sent[text] {
+			p.sent[text] = true
+			unseen = append(unseen, text)
+		}
+	}
+	return unseen
+}
 
 var (
 	unnamed = regexp.MustCompile(`(?s)--[^\n]*|/\*.*?\*/|'[^']*'|"`) // comments, strings, quotes
@@ -73,6 +134,13 @@ func mainName(sql, top string) string {
 		return word
 	}
 	return "ping"
+}
+
+func names(statements []string) (names []string) {
+	for _, sql := range statements {
+		names = append(names, statementName(sql))
+	}
+	return names
 }
 
 // batchName joins the names of statements, with the number of equal neighbours.

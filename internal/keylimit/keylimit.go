@@ -1,13 +1,14 @@
-// Package guess bounds how many wrong keys a client may try. It is in memory: each process
+// Package keylimit bounds how many wrong keys a client may try. It is in memory: each process
 // allows its own number.
-package guess
+package keylimit
 
 import (
-	"net/netip"
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
 	"golang.org/x/time/rate"
+
+	"github.com/payonce/payonce/internal/clientaddr"
 )
 
 // Interval is the time after which a network may try one more wrong key.
@@ -40,17 +41,8 @@ func (l *Limiter) Count(client string, now time.Time) { l.of(client).AllowN(now,
 
 func (l *Limiter) of(client string) *rate.Limiter {
 	fresh := rate.NewLimiter(rate.Every(Interval), l.burst)
-	if known, ok, _ := l.known.PeekOrAdd(Network(client), fresh); ok {
+	if known, ok, _ := l.known.PeekOrAdd(clientaddr.Network(client), fresh); ok {
 		return known
 	}
 	return fresh
-}
-
-// Network returns an IPv4 address as it is, and of an IPv6 address the /64 that one client has.
-func Network(address string) string {
-	if ip, err := netip.ParseAddr(address); err == nil && ip.Is6() && !ip.Is4In6() {
-		network, _ := ip.WithZone("").Prefix(64)
-		return network.String()
-	}
-	return address
 }

@@ -39,7 +39,7 @@ func TestProcessor_claimsAsHandlerSlotsBecomeFree(t *testing.T) {
 		var mu sync.Mutex
 		var claims []int
 		p := processor(db, done)
-		p.Poll = time.Hour // the test does not wait for it
+		p.MinClaimInterval = time.Hour // the test does not wait for it
 		p.OnClaim = func(n, _ int) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -79,7 +79,7 @@ func TestProcessor_claimsAsHandlerSlotsBecomeFree(t *testing.T) {
 		db := fresh(t)
 		bell := make(chan struct{}, 1)
 		p := processor(db, done)
-		p.Poll, p.Wake = poll, bell
+		p.MinClaimInterval, p.Wake = poll, bell
 		start(t, p)
 		soonOnce(t, 5*poll, func(try int) { // else it is six
 			for i := range 2 {

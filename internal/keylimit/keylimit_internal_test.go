@@ -1,4 +1,4 @@
-package guess
+package keylimit
 
 import (
 	"net/netip"

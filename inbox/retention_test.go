@@ -22,16 +22,16 @@ func publish(t *testing.T, db *postgres.DB, topic, id string) {
 	write(t, db, `insert into outbox (topic, message_id, payload, metadata) values ($1, $2, '', '{}')`, topic, id)
 }
 
-func wantSwept(t *testing.T, db *postgres.DB, retention time.Duration, want int) {
+func wantDeleted(t *testing.T, db *postgres.DB, retention time.Duration, want int) {
 	t.Helper()
-	if n, err := inbox.Sweep(t.Context(), db, retention, 1000); err != nil || n != want {
-		t.Errorf("%d swept, want %d: %v", n, want, err)
+	if n, err := inbox.DeleteExpired(t.Context(), db, retention, 1000); err != nil || n != want {
+		t.Errorf("%d deleted, want %d: %v", n, want, err)
 	}
 }
 
 // Whatever the windows are, the inbox does not forget what the outbox can still
 // deliver.
-func TestSweep_keepsMessagesThatTheOutboxCanDeliver(t *testing.T) {
+func TestDeleteExpired_keepsMessagesThatTheOutboxCanDeliver(t *testing.T) {
 	t.Parallel()
 
 	t.Run("a message goes when its message in the outbox has gone", func(t *testing.T) {
@@ -40,14 +40,14 @@ func TestSweep_keepsMessagesThatTheOutboxCanDeliver(t *testing.T) {
 			publish(t, db, "t", id)
 			finished(t, db, "1 year", id)
 		}
-		wantSwept(t, db, 0, 0)
+		wantDeleted(t, db, 0, 0)
 		write(t, db, `delete from outbox where message_id = 'm1'`)
-		wantSwept(t, db, 0, 1)
+		wantDeleted(t, db, 0, 1)
 		await.Row(t, db, `select array_agg(message_id order by id) = '{m2,m3}' from inbox`)
 		write(t, db, `delete from outbox where message_id = 'm3'`) // m2 is still there
-		wantSwept(t, db, 0, 0)
+		wantDeleted(t, db, 0, 0)
 		write(t, db, `delete from outbox`)
-		wantSwept(t, db, 0, 2)
+		wantDeleted(t, db, 0, 2)
 	})
 
 	t.Run("whatever the topic is", func(t *testing.T) {
@@ -56,38 +56,38 @@ func TestSweep_keepsMessagesThatTheOutboxCanDeliver(t *testing.T) {
 		finished(t, db, "1 year", "m1")
 		publish(t, db, "a", "m2")
 		publish(t, db, "c", "m3")
-		wantSwept(t, db, 0, 0)
+		wantDeleted(t, db, 0, 0)
 		write(t, db, `delete from outbox where topic = 'b'`)
-		wantSwept(t, db, 0, 1)
+		wantDeleted(t, db, 0, 1)
 	})
 
 	t.Run("what the outbox has gained since holds up nothing", func(t *testing.T) {
 		db := fresh(t)
 		finished(t, db, "1 year", "m1")
 		publish(t, db, "t", "m2")
-		wantSwept(t, db, 0, 1)
+		wantDeleted(t, db, 0, 1)
 	})
 }
 
-func TestSweep_keepsTheLongestRetention(t *testing.T) {
+func TestDeleteExpired_keepsTheLongestRetention(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
 	finished(t, db, "3 days", "m1")
 	write(t, db, `insert into retention_windows values ('a', '1 hour', '2 hours'), ('b', '1 day', '1 week')`)
-	wantSwept(t, db, 2*time.Hour, 0)
+	wantDeleted(t, db, 2*time.Hour, 0)
 	write(t, db, `update retention_windows set seen_at = seen_at - interval '61 minutes' where worker = 'b'`)
-	wantSwept(t, db, 4*24*time.Hour, 0) // its own is longer
-	wantSwept(t, db, 2*time.Hour, 1)
+	wantDeleted(t, db, 4*24*time.Hour, 0) // its own is longer
+	wantDeleted(t, db, 2*time.Hour, 1)
 }
 
-func TestSweepQuarantine(t *testing.T) {
+func TestDeleteExpiredQuarantine(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
 	write(t, db, `insert into inbox_quarantine (receiver, message_id, payload, metadata, payload_hash, received_at)
 		select 'r', n, '', '{}', '', clock_timestamp() - n * interval '1 day' from generate_series(1, 10) n`)
 	for _, want := range []int{4, 1, 0} {
-		if n, err := inbox.SweepQuarantine(t.Context(), db, 132*time.Hour, 4); err != nil || n != want {
-			t.Errorf("%d swept, want %d: %v", n, want, err)
+		if n, err := inbox.DeleteExpiredQuarantine(t.Context(), db, 132*time.Hour, 4); err != nil || n != want {
+			t.Errorf("%d deleted, want %d: %v", n, want, err)
 		}
 	}
 	await.Row(t, db, `select count(*) = 5 and max(message_id::int) = 5 from inbox_quarantine`)

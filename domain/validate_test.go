@@ -13,8 +13,8 @@ import (
 	"github.com/payonce/payonce/domain"
 )
 
-// candidates are events that Replay meets after every state: one of each type, and some with
-// other values.
+// candidates are events that ValidateStream meets after every state: one of each type, and some
+// with other values.
 func candidates() map[string]domain.Event {
 	all := map[string]domain.Event{
 		"charge.requested.v1 of the largest amount":        with(charge(), func(e *domain.ChargeRequested) { e.Amount = domain.MaxAmount }),
@@ -55,16 +55,16 @@ func candidates() map[string]domain.Event {
 	return all
 }
 
-// TestReplay compares the states that each event may follow with testdata/replay.txt. What
-// no line names is refused.
-func TestReplay(t *testing.T) {
+// TestValidateStream compares the states that each event may follow with testdata/validate.txt.
+// What no line names is refused.
+func TestValidateStream(t *testing.T) {
 	t.Parallel()
 	var lines []string
 	for name, e := range candidates() {
 		var after []string
 		for _, s := range states {
 			stream := history(s.name)
-			c, err := domain.Replay(append(slices.Clone(stream), e))
+			c, err := domain.ValidateStream(append(slices.Clone(stream), e))
 			if err == nil {
 				after = append(after, s.name)
 				continue
@@ -81,5 +81,5 @@ func TestReplay(t *testing.T) {
 		}
 	}
 	slices.Sort(lines)
-	golden(t, "replay.txt", lines)
+	golden(t, "validate.txt", lines)
 }

@@ -43,10 +43,10 @@ select topic, $1, transaction_id, "offset"
        "offset" = excluded."offset"`, group, id)
 }
 
-func wantSwept(t *testing.T, db *postgres.DB, retention time.Duration, limit, want int) {
+func wantDeleted(t *testing.T, db *postgres.DB, retention time.Duration, limit, want int) {
 	t.Helper()
-	if n, err := outbox.Sweep(t.Context(), db, retention, limit); err != nil || n != want {
-		t.Errorf("%d swept, want %d: %v", n, want, err)
+	if n, err := outbox.DeleteExpired(t.Context(), db, retention, limit); err != nil || n != want {
+		t.Errorf("%d deleted, want %d: %v", n, want, err)
 	}
 }
 
@@ -57,17 +57,17 @@ func wantOldest(t *testing.T, db *postgres.DB, want string) {
 	}
 }
 
-func TestSweep(t *testing.T) {
+func TestDeleteExpired(t *testing.T) {
 	t.Parallel()
 
 	t.Run("what all groups have received and is old enough goes, a few at a time", func(t *testing.T) {
 		t.Parallel()
 		db := fill(t)
 		received(t, db, "g", "m0008")
-		wantSwept(t, db, day, 3, 3)
+		wantDeleted(t, db, day, 3, 3)
 		wantOldest(t, db, "m0004")
-		wantSwept(t, db, day, 3, 2)
-		wantSwept(t, db, day, 3, 0)
+		wantDeleted(t, db, day, 3, 2)
+		wantDeleted(t, db, day, 3, 0)
 		wantOldest(t, db, "m0006")
 	})
 
@@ -76,7 +76,7 @@ func TestSweep(t *testing.T) {
 		db := fill(t)
 		received(t, db, "ahead", "m0010")
 		received(t, db, "behind", "m0002")
-		wantSwept(t, db, 0, 100, 2)
+		wantDeleted(t, db, 0, 100, 2)
 		wantOldest(t, db, "m0003")
 	})
 
@@ -84,16 +84,16 @@ func TestSweep(t *testing.T) {
 		db := fresh(t)
 		publish(t, db, numbered(5)...)
 		received(t, db, "g", "m0003")
-		wantSwept(t, db, 0, 100, 3)
+		wantDeleted(t, db, 0, 100, 3)
 		read(t, db, "g").wantNext(t, "m0004", "m0005")
 	})
 
 	t.Run("without a reader everything stays", func(t *testing.T) {
 		t.Parallel()
 		db := fill(t)
-		wantSwept(t, db, 0, 100, 0)
+		wantDeleted(t, db, 0, 100, 0)
 		write(t, db, `insert into outbox_offsets values ($1, 'new', '0', 0), ('other', 'g', '18446744073709551615', 1)`, topic)
-		wantSwept(t, db, 0, 100, 0)
+		wantDeleted(t, db, 0, 100, 0)
 	})
 
 	t.Run("each topic goes by its own readers", func(t *testing.T) {
@@ -102,7 +102,7 @@ func TestSweep(t *testing.T) {
 		write(t, db, `insert into outbox (topic, message_id, payload, metadata) select 'other', 'o' || n, '', '{}' from generate_series(1, 3) n`)
 		received(t, db, "g", "m0010")
 		received(t, db, "g", "o2")
-		wantSwept(t, db, 0, 100, 12)
+		wantDeleted(t, db, 0, 100, 12)
 		wantOldest(t, db, "o3")
 	})
 
@@ -112,7 +112,7 @@ func TestSweep(t *testing.T) {
 		r := read(t, db, "g")
 		r.wantNext(t, "m1", "m2")
 		await.True(t, "what was received goes", func() bool {
-			n, err := outbox.Sweep(t.Context(), db, 0, 10)
+			n, err := outbox.DeleteExpired(t.Context(), db, 0, 10)
 			return err == nil && n > 0
 		})
 		publish(t, db, "m3")
@@ -125,62 +125,62 @@ func TestSweep(t *testing.T) {
 		const messages = 300
 		publish(t, db, numbered(messages)...)
 		received(t, db, "g", "m0300")
-		var swept atomic.Int64
-		var sweepers errgroup.Group
+		var deleted atomic.Int64
+		var callers errgroup.Group
 		for range 6 {
-			sweepers.Go(func() error {
+			callers.Go(func() error {
 				for {
-					n, err := outbox.Sweep(t.Context(), db, 0, 7)
+					n, err := outbox.DeleteExpired(t.Context(), db, 0, 7)
 					if n == 0 || err != nil {
 						return err
 					}
-					swept.Add(int64(n))
+					deleted.Add(int64(n))
 				}
 			})
 		}
-		if err := sweepers.Wait(); err != nil {
+		if err := callers.Wait(); err != nil {
 			t.Error(err)
 		}
-		// Who came second to all of its rows has gone home early, and the first swept them.
-		if swept.Load() != messages {
-			t.Errorf("%d swept, want %d", swept.Load(), messages)
+		// Who came second to all of its rows has gone home early, and the first deleted them.
+		if deleted.Load() != messages {
+			t.Errorf("%d deleted, want %d", deleted.Load(), messages)
 		}
 		wantOldest(t, db, "")
 	})
 
-	t.Run("what a dead sweeper held is swept by the next", func(t *testing.T) {
+	t.Run("what a dead process held is deleted by the next", func(t *testing.T) {
 		t.Parallel()
 		db := fill(t)
 		received(t, db, "g", "m0010")
 		dead := begin(t, db)
 		run(t, dead, `delete from outbox where message_id <= 'm0002'`)
-		swept := make(chan int, 1)
+		deleted := make(chan int, 1)
 		go func() {
-			n, err := outbox.Sweep(t.Context(), db, day, 100)
+			n, err := outbox.DeleteExpired(t.Context(), db, day, 100)
 			if err != nil {
 				t.Error(err)
 			}
-			swept <- n
+			deleted <- n
 		}()
 		await.Blocked(t, db, 1)
 		must(t, dead.Rollback(t.Context()))
-		if n := await.Receive(t, "a sweep", swept); n != 5 {
-			t.Errorf("%d swept, want 5", n)
+		if n := await.Receive(t, "the deletion", deleted); n != 5 {
+			t.Errorf("%d deleted, want 5", n)
 		}
 	})
 
 	t.Run("it says that it could not", func(t *testing.T) {
 		db := fresh(t)
 		db.Close()
-		n, err := outbox.Sweep(t.Context(), db, 0, 1)
-		if n != 0 || !errors.Is(err, groupcommit.ErrNotCommitted) || !strings.HasPrefix(err.Error(), "sweep received messages of the outbox: ") {
+		n, err := outbox.DeleteExpired(t.Context(), db, 0, 1)
+		if n != 0 || !errors.Is(err, groupcommit.ErrNotCommitted) || !strings.HasPrefix(err.Error(), "delete received messages of the outbox: ") {
 			t.Errorf("%d, %v", n, err)
 		}
 	})
 }
 
 // Statements are planned while the tables are small, and the plans are kept.
-func TestSweep_readsAlmostNothingIfNothingHasExpired(t *testing.T) {
+func TestDeleteExpired_readsAlmostNothingIfNothingHasExpired(t *testing.T) {
 	t.Parallel()
 	testdb.Long(t, "it writes thousands of messages")
 	const live, limit = 10_000, 500
@@ -191,16 +191,16 @@ func TestSweep_readsAlmostNothingIfNothingHasExpired(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			db := fresh(t)
 			for range 10 {
-				wantSwept(t, db, day, limit, 0)
+				wantDeleted(t, db, day, limit, 0)
 			}
 			write(t, db, `insert into outbox (topic, message_id, payload, metadata) select $1, 'm' || n, '', '{}' from generate_series(1, $2::int) n`, topic, live)
 			received(t, db, "g", test.offset)
 			before := rowsRead(t, db)
 			for range 10 {
-				wantSwept(t, db, day, limit, 0)
+				wantDeleted(t, db, day, limit, 0)
 			}
 			if read := rowsRead(t, db) - before; read > 10*limit {
-				t.Errorf("%d rows were read by ten sweeps, want at most %d", read, 10*limit)
+				t.Errorf("%d rows were read by ten calls, want at most %d", read, 10*limit)
 			}
 		})
 	}

@@ -1,4 +1,6 @@
-package guess
+// Package clientaddr finds the addresses of a request: those of its client and the host that it
+// asked for.
+package clientaddr
 
 import (
 	"net"
@@ -40,4 +42,13 @@ func Host(r *http.Request) string {
 		host = r.Host
 	}
 	return strings.ToLower(strings.Trim(host, "[]"))
+}
+
+// Network returns an IPv4 address as it is, and of an IPv6 address the /64 that one client has.
+func Network(address string) string {
+	if ip, err := netip.ParseAddr(address); err == nil && ip.Is6() && !ip.Is4In6() {
+		network, _ := ip.WithZone("").Prefix(64)
+		return network.String()
+	}
+	return address
 }

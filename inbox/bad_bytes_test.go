@@ -46,20 +46,3 @@ func TestProcessor_unreadableMetadataOfOneMessageDelaysNoOther(t *testing.T) {
 	start(t, processor(db, answer(nil)))
 	await.Row(t, db, `select bool_and(status = 'done' and attempts = 1) from inbox`)
 }
-
-// One message that ends every process which takes it must not make dead letters of those that
-// happen to be held beside it: after a silent end they are taken again apart.
-func TestClaim_takesOverMessagesOfASilentHolderInSeparateClaims(t *testing.T) {
-	t.Parallel()
-	db := testdb.Reused(t)
-	write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, attempts, fence, due_at)
-		select 'r', n, n, 't', '', '{}', '', 'running', 1, 1, clock_timestamp() - interval '30 minutes' from generate_series(1, 64) n`)
-	p := processor(db, answer(nil))
-	p.Policy.BackoffCap = time.Hour
-	start(t, p)
-	// Half of the backoff has passed, so about half of them are due.
-	await.Row(t, db, `select count(*) between 16 and 48 from inbox where status = 'done'`)
-	put(t, db, "after", "after")
-	await.Row(t, db, `select status = 'done' from inbox where message_id = 'after'`)
-	await.Row(t, db, `select count(*) between 16 and 48 from inbox where status = 'running'`)
-}

@@ -1,0 +1,234 @@
+package failover_test
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/postgres/local"
+	"github.com/payonce/payonce/internal/robustness/fleet"
+)
+
+// TestPatroni_losesNoCharge kills Patroni and the primary that it runs, and starts them again.
+func TestPatroni_losesNoCharge(t *testing.T) {
+	if *failovers == 0 {
+		t.Skip("not run without -failovers: a failover takes half a minute")
+	}
+	for _, program := range []string{"patroni", "etcd", "setpriv"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skipf("%v: apt-get install patroni etcd-server", err)
+		}
+	}
+	t.Parallel()
+	p := newPatroni(t)
+	w := newWorld(t, build(t), &p.cluster)
+	w.lose(t, *failovers, func() { p.failOver(t) }, func() { p.follow(t) })
+	t.Log(w.judge(t) + " mode=patroni fault=kill")
+}
+
+// patroni is a cluster of two servers that Patroni runs with the configuration in
+// deploy/patroni, on three etcd.
+type patroni struct {
+	cluster
+
+	dir     string
+	account []string // what runs a command as the user of the servers
+	bin     string   // folder of PostgreSQL's programs
+	members map[*node]*member
+}
+
+// member is a server, and the Patroni that runs it.
+type member struct {
+	*fleet.Process
+
+	data, address, api string
+}
+
+func newPatroni(t *testing.T) *patroni {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "patroni-") //nolint:usetesting // other accounts do not enter t.TempDir
+	must(t, err)
+	p := &patroni{dir: dir, members: map[*node]*member{}}
+	t.Cleanup(func() {
+		for _, m := range p.members {
+			m.end(t)
+		}
+		await.True(t, "the folder of the servers is removed", func() bool { return os.RemoveAll(dir) == nil })
+	})
+	p.findPostgreSQL(t)
+	at := addresses(t, 10)
+	etcd := p.startEtcd(t, at[:6])
+	p.user, p.hosts, p.synchronous = "postgres:change-me-superuser", at[6]+","+at[7], true
+	p.strict = true
+	p.primary, p.standby = &node{}, &node{}
+	for i, n := range []*node{p.primary, p.standby} {
+		p.start(t, n, fmt.Sprintf("db%d", i+1), at[6+i], at[8+i], etcd)
+		await.True(t, "there is a primary", func() bool { return answer(t, at[8]+"/primary") != "" })
+	}
+	p.primary.connect(t, p.admin(p.primary))
+	p.follow(t)
+	return p
+}
+
+// findPostgreSQL asks a server for its programs and its user, and owns the folder by the user.
+func (p *patroni) findPostgreSQL(t *testing.T) {
+	t.Helper()
+	server, err := local.Start(t.Context(), local.Options{InMemory: true})
+	must(t, err)
+	defer func() { must(t, server.Close()) }()
+	n := &node{server: server}
+	n.connect(t, server.URL("postgres"))
+	var folder string
+	must(t, n.admin.QueryRow(t.Context(), `select setting, current_setting('data_directory') from pg_config() where name = 'BINDIR'`).Scan(&p.bin, &folder))
+	if _, err := os.Stat(p.bin + "/pg_rewind"); err != nil {
+		t.Skipf("Patroni needs all programs of PostgreSQL: %v", err)
+	}
+	info, err := os.Stat(folder)
+	must(t, err)
+	owner := info.Sys().(*syscall.Stat_t) //nolint:forcetypeassert // of every Unix
+	must(t, os.Chown(p.dir, int(owner.Uid), int(owner.Gid)))
+	if os.Getuid() == 0 {
+		p.account = []string{"setpriv", "--clear-groups", fmt.Sprintf("--reuid=%d", owner.Uid), fmt.Sprintf("--regid=%d", owner.Gid)}
+	}
+}
+
+// addresses are free at this moment.
+func addresses(t *testing.T, n int) (all []string) {
+	t.Helper()
+	for range n {
+		listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+		must(t, err)
+		defer func() { _ = listener.Close() }()
+		all = append(all, listener.Addr().String())
+	}
+	return all
+}
+
+// run starts a command that serves at an address, as fleet wants a program.
+func (p *patroni) run(t *testing.T, name, address string, command ...string) *fleet.Process {
+	t.Helper()
+	const script = `printf '{"msg":"listening","addr":"%s"}\n' "$HTTP_ADDR" >&2; exec "$@"`
+	process, err := fleet.Start(bounded(t), fleet.Program{
+		Name: name, Path: "/bin/sh", Args: append([]string{"-c", script, "sh"}, command...),
+		Env: map[string]string{"HTTP_ADDR": address}, Log: p.dir,
+	})
+	must(t, err)
+	t.Cleanup(func() {
+		_ = process.Kill()
+		if t.Failed() {
+			t.Logf("%s:\n%s", name, process.Tail())
+		}
+	})
+	return process
+}
+
+// startEtcd starts three etcd, and returns where they serve.
+func (p *patroni) startEtcd(t *testing.T, at []string) (clients string) {
+	t.Helper()
+	peers := fmt.Sprintf("e0=http://%s,e1=http://%s,e2=http://%s", at[3], at[4], at[5])
+	for i := range 3 {
+		client, peer, name := "http://"+at[i], "http://"+at[3+i], fmt.Sprintf("e%d", i)
+		p.run(t, name, at[i], "etcd", "--name", name, "--data-dir", filepath.Join(p.dir, name), "--initial-cluster", peers,
+			"--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer)
+	}
+	return strings.Join(at[:3], ", ")
+}
+
+// start starts a Patroni. Its configuration is the documented one but for what belongs to a
+// machine.
+func (p *patroni) start(t *testing.T, n *node, name, address, api, etcd string) {
+	t.Helper()
+	text, err := os.ReadFile("../../deploy/patroni/patroni.yml")
+	must(t, err)
+	folder := filepath.Join(p.dir, name)
+	config := string(text)
+	for _, change := range [][2]string{
+		{"name: db1", "name: " + name},
+		{"10.0.0.1:8008", api},
+		{"10.0.0.1:5432", address},
+		{"10.0.0.11:2379, 10.0.0.12:2379, 10.0.0.13:2379", etcd},
+		{"10.0.0.0/24", "127.0.0.1/32"},
+		{"/usr/lib/postgresql/17/bin", p.bin},
+		{"/var/lib/postgresql/payonce", folder},
+		{"ssl: 'on'", "ssl: 'off'"},
+		{"hostssl", "host"},
+		{"mode: required", "mode: 'off'"},
+	} {
+		if !strings.Contains(config, change[0]) {
+			t.Fatalf("patroni.yml does not have %q", change[0])
+		}
+		config = strings.ReplaceAll(config, change[0], change[1])
+	}
+	path := folder + ".yml"
+	must(t, os.WriteFile(path, []byte(config), 0o644)) //nolint:gosec // another user reads it
+	m := &member{data: filepath.Join(folder, "data"), address: address, api: api}
+	p.members[n] = m
+	m.Process = p.run(t, name, api, append(p.account, "/bin/sh", "-c", `mkdir -p "$1" && exec patroni "$2"`, "sh", folder, path)...)
+}
+
+func (p *patroni) admin(n *node) string {
+	return "postgres://" + p.user + "@" + p.members[n].address + "/postgres?sslmode=disable"
+}
+
+// failOver kills the primary and its Patroni, waits for the promotion of the standby, and
+// starts what was killed.
+func (p *patroni) failOver(t *testing.T) {
+	t.Helper()
+	killed := p.primary
+	must(t, p.members[killed].Kill())
+	p.signal(t, syscall.SIGKILL)
+	await.Row(t, p.standby.admin, `select not pg_is_in_recovery()`)
+	p.primary, p.standby = p.standby, killed
+	must(t, p.members[killed].Restart(bounded(t)))
+}
+
+// follow waits until Patroni may promote the standby.
+func (p *patroni) follow(t *testing.T) {
+	t.Helper()
+	await.True(t, "the standby is synchronous", func() bool {
+		return strings.Contains(answer(t, p.members[p.primary].api+"/cluster"), `"sync_standby"`)
+	})
+	p.standby.connect(t, p.admin(p.standby))
+}
+
+// answer is "" unless the status is 200.
+func answer(t *testing.T, url string) string {
+	t.Helper()
+	request, err := http.NewRequestWithContext(bounded(t), http.MethodGet, "http://"+url, http.NoBody)
+	must(t, err)
+	request.Close = true
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode != http.StatusOK {
+		return ""
+	}
+	return string(body)
+}
+
+// end ends the server of a Patroni that was killed.
+func (m *member) end(t *testing.T) {
+	t.Helper()
+	await.True(t, "the server has ended", func() bool {
+		file, _ := os.ReadFile(filepath.Join(m.data, "postmaster.pid"))
+		first, _, _ := strings.Cut(string(file), "\n")
+		at, err := os.Readlink("/proc/" + first + "/cwd")
+		if pid, bad := strconv.Atoi(first); bad == nil && err == nil && at == m.data {
+			_ = syscall.Kill(pid, syscall.SIGQUIT)
+			return false
+		}
+		return true
+	})
+}

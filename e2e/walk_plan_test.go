@@ -1,0 +1,320 @@
+package e2e_test
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/payonce/payonce/internal/robustness/failpoint"
+)
+
+// crashPoint is a round trip of the victim, by its name and by its number among those
+// of the same name.
+type crashPoint struct {
+	name       string
+	occurrence int // from 1
+}
+
+// String is the name, and from the second occurrence on its number: "commit#2".
+func (p crashPoint) String() string {
+	if p.occurrence <= 1 {
+		return p.name
+	}
+	return p.name + "#" + strconv.Itoa(p.occurrence)
+}
+
+// tripKind is what a round trip is made of.
+type tripKind string
+
+const (
+	connectTrip tripKind = "connect" // a session with the database begins
+	sqlTrip     tripKind = "sql"
+	httpTrip    tripKind = "http"
+)
+
+// The faults at a point, beside those of failpoint. Those that are named by a number are
+// errors that the server answers: an SQLSTATE or an HTTP status.
+const (
+	faultKill  failpoint.Fault = "kill"  // the victim is killed
+	faultPause failpoint.Fault = "pause" // the victim is stopped for a while and then continues
+
+	faultSerialization failpoint.Fault = "40001" // in place of the request
+	faultDeadlock      failpoint.Fault = "40P01" // in place of the request
+
+	faultBroken      failpoint.Fault = "500" // by an HTTP server, before or after its work
+	faultUnavailable failpoint.Fault = "503" // by a proxy before the HTTP server, after its work
+)
+
+// faultsAt are all that can happen at a round trip of a kind on a side. The first
+// three are faultKill, failpoint.Cut and faultPause.
+func faultsAt(kind tripKind, side failpoint.Side) []failpoint.Fault {
+	all := []failpoint.Fault{faultKill, failpoint.Cut, faultPause}
+	switch {
+	case kind == sqlTrip && side == failpoint.Before:
+		return append(all, faultSerialization, faultDeadlock, failpoint.Shutdown)
+	case kind == sqlTrip:
+		return append(all, failpoint.Shutdown)
+	case kind == httpTrip && side == failpoint.Before:
+		return append(all, faultBroken)
+	case kind == httpTrip:
+		return append(all, faultBroken, faultUnavailable)
+	}
+	return all
+}
+
+// crashAim is where a plan fires, and how. The zero crashAim never fires.
+type crashAim struct {
+	point crashPoint
+	side  failpoint.Side
+	fault failpoint.Fault
+
+	// behind is the point that came before in the recording. A poll looks the same
+	// whether or not it will find something, so the plan fires before the first
+	// poll that begins after behind has ended.
+	behind crashPoint
+
+	// nth fires after the n-th point of any name, from 1, in place of point and
+	// side.
+	nth int
+}
+
+// knownTrips says what is known of a program's round trips.
+type knownTrips struct {
+	// polls are names of requests that a program repeats all the time. They are
+	// points only when they find something.
+	polls map[string]bool
+	// never are names that are no points: work of a timer, which comes at any time.
+	never map[string]bool
+}
+
+// watch holds the plan for the present life of one victim. A connection keeps the
+// plan under which it began, so requests of a killed process are not counted for
+// its successor.
+type watch struct{ plan atomic.Pointer[crashPlan] }
+
+func (w *watch) hook() failpoint.Hook { return w.plan.Load() }
+
+func (w *watch) gateHook() gateHook { return w.plan.Load().call }
+
+// roundTrip is one round trip, as the plan knows it.
+type roundTrip struct {
+	name   string
+	kind   tripKind
+	group  *tripGroup // the transaction that an earlier round trip began; nil if none
+	opens  bool       // begins its group
+	closes bool       // ends its group
+	minor  bool       // repeats what another connection of the pool did: no point
+	rows   int        // that the answer's last statement returned or changed
+
+	number int  // occurrence as a point; 0 while it is none
+	polls  bool // is a point only if it finds something
+}
+
+// tripGroup is a transaction from begin to commit. It is idle until it finds something.
+type tripGroup struct {
+	begin *roundTrip
+	found bool
+}
+
+// crashPlan records one life of a victim, numbers its points and fires at most once.
+type crashPlan struct {
+	aim    crashAim
+	known  knownTrips
+	inject func(failpoint.Fault)
+
+	mu     sync.Mutex
+	trips  []*roundTrip
+	begun  map[string]int // points, by name
+	done   map[string]int // that have ended
+	points int            // that have ended
+	hit    bool
+
+	sent     map[string]bool // texts that may be sent once or again
+	settings []string        // of the kinds of sessions
+	groups   map[*failpoint.Session]*tripGroup
+	open     map[*failpoint.Trip]*roundTrip
+}
+
+// newCrashPlan returns a plan. At its aim it calls inject once, while it holds the
+// connection: for faultKill, inject kills the victim; for faultPause, it stops the victim and
+// returns when the victim continues. inject may be nil.
+func newCrashPlan(aim crashAim, known knownTrips, inject func(failpoint.Fault)) *crashPlan {
+	return &crashPlan{
+		aim: aim, known: known, inject: inject, begun: map[string]int{}, done: map[string]int{}, sent: map[string]bool{},
+		groups: map[*failpoint.Session]*tripGroup{}, open: map[*failpoint.Trip]*roundTrip{},
+	}
+}
+
+// Before is called when a request is whole and nothing of it was forwarded.
+func (p *crashPlan) Before(t *failpoint.Trip) failpoint.Fault {
+	p.mu.Lock()
+	known := p.trip(t)
+	p.open[t] = known
+	if known.opens {
+		p.groups[t.Session] = &tripGroup{begin: known}
+	}
+	known.group = p.groups[t.Session]
+	p.mu.Unlock()
+	fault := p.before(known)
+	if fault != failpoint.None && known.closes {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.groups, t.Session) // what is refused is rolled back
+	}
+	return fault
+}
+
+// After is called when the whole answer is here and nothing of it was delivered.
+func (p *crashPlan) After(t *failpoint.Trip) failpoint.Fault {
+	p.mu.Lock()
+	known := p.open[t]
+	delete(p.open, t)
+	if t.Idle {
+		delete(p.groups, t.Session)
+	}
+	p.mu.Unlock()
+	return p.after(known, t.Rows)
+}
+
+// call is the hook of a gate.
+func (p *crashPlan) call(c *gateCall) failpoint.Fault {
+	if c.side == failpoint.Before {
+		c.trip = &roundTrip{name: requestName(c.request.Method, c.request.URL.Path), kind: httpTrip}
+		return p.before(c.trip)
+	}
+	return p.after(c.trip, 1)
+}
+
+func (p *crashPlan) before(t *roundTrip) failpoint.Fault {
+	p.mu.Lock()
+	p.trips = append(p.trips, t)
+	found := t.group != nil && t.group.found
+	t.polls = !found && (t.opens || p.known.polls[t.name])
+	idle := t.closes && !found
+	if !t.polls && !idle && !p.never(t) {
+		p.count(t)
+	}
+	return p.decide(p.armed(t, failpoint.Before) && (t.polls && p.behind() || !t.polls && t.number == p.aim.point.occurrence))
+}
+
+func (p *crashPlan) after(t *roundTrip, rows int) failpoint.Fault {
+	p.mu.Lock()
+	t.rows = rows
+	if t.rows > 0 && !p.never(t) {
+		if t.group != nil && !t.group.found {
+			t.group.found = true
+			if b := t.group.begin; b != t {
+				p.found(b)
+				p.end(b)
+			}
+		}
+		if t.polls && !t.opens {
+			p.found(t)
+		}
+	}
+	if t.number > 0 {
+		p.end(t)
+	}
+	return p.decide(p.armed(t, failpoint.After) && (t.opens && t.polls && p.behind() || t.number > 0 && t.number == p.aim.point.occurrence) ||
+		!p.hit && t.number > 0 && p.aim.nth > 0 && p.points >= p.aim.nth)
+}
+
+func (p *crashPlan) never(t *roundTrip) bool {
+	return t.minor || p.known.never[strings.TrimPrefix(t.name, prepares)]
+}
+
+func (p *crashPlan) count(t *roundTrip) {
+	p.begun[t.name]++
+	t.number = p.begun[t.name]
+}
+
+// found counts a poll that has found something. It is listed after what it found,
+// which may have come while the poll was in flight.
+func (p *crashPlan) found(t *roundTrip) {
+	p.count(t)
+	p.trips = append(slices.DeleteFunc(p.trips, func(other *roundTrip) bool { return other == t }), t)
+}
+
+func (p *crashPlan) end(t *roundTrip) {
+	p.done[t.name]++
+	p.points++
+}
+
+func (p *crashPlan) armed(t *roundTrip, side failpoint.Side) bool {
+	return !p.hit && p.aim.nth == 0 && t.name == p.aim.point.name && !p.never(t) && side == p.aim.side
+}
+
+func (p *crashPlan) behind() bool {
+	return p.aim.behind.name == "" || p.done[p.aim.behind.name] >= p.aim.behind.occurrence
+}
+
+// decide unlocks the plan and, where it was hit, fires.
+func (p *crashPlan) decide(hit bool) failpoint.Fault {
+	p.hit = p.hit || hit
+	p.mu.Unlock()
+	if !hit {
+		return failpoint.None
+	}
+	if p.inject != nil {
+		p.inject(p.aim.fault)
+	}
+	switch p.aim.fault {
+	case faultKill:
+		return failpoint.Cut
+	case faultPause:
+		return failpoint.None
+	default:
+		return p.aim.fault
+	}
+}
+
+// fired reports whether the plan has fired.
+func (p *crashPlan) fired() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.hit
+}
+
+// ended is how many points of the life have ended.
+func (p *crashPlan) ended() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.points
+}
+
+// seenPoint is a point of a recording.
+type seenPoint struct {
+	crashPoint
+
+	kind          tripKind
+	inTransaction bool // is a part of a transaction of several round trips
+}
+
+// seen are the points of the life so far, in the order in which they began; polls in
+// the order in which they ended.
+func (p *crashPlan) seen() (seen []seenPoint) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, t := range p.trips {
+		if t.number > 0 {
+			seen = append(seen, seenPoint{crashPoint{t.name, t.number}, t.kind, t.group != nil})
+		}
+	}
+	return seen
+}
+
+// idle counts the round trips by name, and those of them that returned no row.
+func (p *crashPlan) idle() (all, empty map[string]int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	all, empty = map[string]int{}, map[string]int{}
+	for _, t := range p.trips {
+		all[t.name]++
+		if t.rows == 0 {
+			empty[t.name]++
+		}
+	}
+	return all, empty
+}
