@@ -8,12 +8,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/payonce/payonce/fulfillment"
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/testdb"
 )
 
@@ -23,6 +21,7 @@ import (
 func TestFaults(t *testing.T) {
 	testdb.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
+	const effectAfterCut = "an effect after the worker stopped waiting"
 	constant := func(answer http.HandlerFunc) func(*fixture) http.HandlerFunc {
 		return func(*fixture) http.HandlerFunc { return answer }
 	}
@@ -37,7 +36,7 @@ func TestFaults(t *testing.T) {
 		"an error of the provider's after the effect":            {func(f *fixture) http.HandlerFunc { return f.provider.breaksAfter }, "waits"},
 		"a saved error that was not received, before the effect": {func(f *fixture) http.HandlerFunc { return f.provider.under(failsBefore, f.provider.cutAfter) }, "waits"},
 		"a saved error that was not received, after the effect":  {func(f *fixture) http.HandlerFunc { return f.provider.under(failsAfter, f.provider.cutAfter) }, "waits"},
-		"an effect after the time-out":                           {func(f *fixture) http.HandlerFunc { return f.provider.afterHangUp }, "waits"},
+		effectAfterCut: {func(f *fixture) http.HandlerFunc { return f.provider.cutBefore }, "waits"},
 	} {
 		for memory, faults := range map[string]string{"": noFault, ", and the keys are forgotten": forgetsKeys} {
 			for _, op := range []string{"create", "confirm", "refund", "refunds"} {
@@ -56,13 +55,9 @@ func TestFaults(t *testing.T) {
 					}
 					f.provider.control(t, http.MethodPut, "/faults", faults)
 					f.provider.on(op, fault.answer(f))
-					handle := f.charge
-					if way == "an effect after the time-out" { // otherwise it is long, since the machine may be slow
-						handle = f.handler(fulfillment.Services{Provider: newClient(t, f.provider.URL, 300*time.Millisecond)}, fulfillment.ChargeReceiver)
-					}
-					f.expectEnd(f.deliverAll(fulfillment.ChargeReceiver, handle, 1)[0], fault.end)
-					if way == "an effect after the time-out" { // an effect after the list was read needs the key
-						await.Receive(t, "the late effect", f.provider.late)
+					f.expectEnd(f.deliver(), fault.end)
+					if way == effectAfterCut {
+						f.provider.executeLate(t)
 					}
 					f.deliverUntilDone()
 					f.expectMoved(refunds...)

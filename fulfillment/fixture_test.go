@@ -2,7 +2,6 @@ package fulfillment_test
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -40,7 +39,7 @@ func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	f := &fixture{t: t, db: testdb.Reused(t), provider: newProvider(t), log: &transcript{}}
 	f.worker = testdb.As(t, f.db, postgres.RoleWorker)
-	f.client = newClient(t, f.provider.URL, 0)
+	f.client = newClient(t, f.provider.URL)
 	f.charge = f.handler(fulfillment.Services{Provider: f.client, ActionTimeout: time.Hour}, fulfillment.ChargeReceiver)
 	f.exec(`insert into merchants (merchant_id) values ('acme')`)
 	f.supply("mug", 5)
@@ -50,9 +49,9 @@ func newFixture(t *testing.T) *fixture {
 
 // newClient waits so long for an answer of the provider, or longer than in production: a busy
 // machine is late.
-func newClient(t *testing.T, base string, timeout time.Duration) *stripe.Client {
+func newClient(t *testing.T, base string) *stripe.Client {
 	t.Helper()
-	client, err := stripe.New(stripe.Config{SecretKey: "sk_test_1", Base: base, Timeout: cmp.Or(timeout, time.Minute)})
+	client, err := stripe.New(stripe.Config{SecretKey: "sk_test_1", Base: base, Timeout: time.Minute})
 	testdb.Must(t, err)
 	t.Cleanup(client.Close)
 	return client

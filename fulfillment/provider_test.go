@@ -15,6 +15,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/sandbox"
 	"github.com/payonce/payonce/internal/testdb"
 )
@@ -31,7 +32,7 @@ type provider struct {
 	taken  int // of the calls
 	fault  fault
 
-	late chan struct{} // receives when a call had its effect after its client stopped waiting
+	late chan *http.Request // a call that is executed after its client stopped waiting
 }
 
 type call struct{ op, intent, key string }
@@ -44,7 +45,7 @@ type fault struct {
 
 func newProvider(t *testing.T) *provider {
 	t.Helper()
-	p := &provider{script: script{}, late: make(chan struct{}, 1)}
+	p := &provider{script: script{}, late: make(chan *http.Request, 1)}
 	p.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := callOf(r)
 		answer := p.answer(c)
@@ -187,17 +188,22 @@ func meanwhile(happens func(), answer http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// afterHangUp executes the call at the sandbox once the client has stopped waiting.
-func (p *provider) afterHangUp(_ http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(r.Body) // and so the server notices the hang-up
+// cutBefore closes the connection and keeps the call for executeLate.
+func (p *provider) cutBefore(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		panic(err)
 	}
-	<-r.Context().Done()
 	late := r.Clone(context.WithoutCancel(r.Context()))
 	late.Body = io.NopCloser(bytes.NewReader(body))
-	p.sandbox.ServeHTTP(httptest.NewRecorder(), late)
-	p.late <- struct{}{}
+	p.late <- late
+	cut(w, r)
+}
+
+// executeLate executes the call that cutBefore kept at the sandbox.
+func (p *provider) executeLate(t *testing.T) {
+	t.Helper()
+	p.sandbox.ServeHTTP(httptest.NewRecorder(), await.Receive(t, "the call whose connection was cut", p.late))
 }
 
 // intent is the payment intent pi_1 of the charge ch_1, changed by the pairs.

@@ -58,7 +58,7 @@ func TestStore(t *testing.T) {
 				t.Parallel()
 				s := &store{t: t, db: testdb.Reused(t), provider: newProvider(t), count: &count}
 				s.sandbox = s.provider.useSandbox(t)
-				services := fulfillment.Services{Provider: newClient(t, s.provider.URL, 0)}
+				services := fulfillment.Services{Provider: newClient(t, s.provider.URL)}
 				s.handle = handlerOf(fulfillment.New(s.db, services, slog.New(slog.DiscardHandler)), fulfillment.ChargeReceiver)
 				rapid.Check(t, func(r *rapid.T) {
 					if !s.isLate() {
