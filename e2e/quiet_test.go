@@ -29,34 +29,41 @@ with wanted as (
 )
 select (select count(*)
           from inbox
-         where status not in ('done', 'discarded'))
-     + (select count(*)
+         where status not in ('done', 'discarded')) as open,
+       (select count(*)
           from outbox o
          where not exists (
                  select
                    from outbox_offsets f
                   where f.topic = o.topic
-                    and (f.transaction_id, f."offset") >= (o.transaction_id, o."offset")))
-     + (select count(*)
+                    and (f.transaction_id, f."offset") >= (o.transaction_id, o."offset"))) as unread,
+       (select count(*)
           from wanted w
          where not exists (
                  select
                    from notified t
                   where t.stream_id = w.stream_id
-                    and t.refund is not distinct from w.refund))
-     + (select count(*)
+                    and t.refund is not distinct from w.refund)) as unnotified,
+       (select count(*)
           from projections p
          where p.state = 'live'
            and exists (
                  select
                    from ledger_events e
-                  where (e.txid, e.position) > (p.txid, p.position)))`
+                  where (e.txid, e.position) > (p.txid, p.position))) as unprojected`
 
 const stuck = `
-select coalesce(string_agg(concat_ws(' ', receiver, type, status, 'attempts', attempts, 'deaths', deaths, 'waits', waits,
-                                     'due in', date_trunc('milliseconds', due_at - clock_timestamp()), last_error), '; '), 'no message')
-  from inbox
- where status not in ('done', 'discarded')`
+select (select concat_ws(', ', open || ' open messages', unread || ' unread', unnotified || ' unnotified', unprojected || ' unprojected')
+          from (` + undone + `) u)
+    || (select coalesce(string_agg(concat_ws(' ', '; open is', receiver, type, status, 'attempts', attempts, 'deaths', deaths, 'waits', waits,
+                                             'due in', date_trunc('milliseconds', due_at - clock_timestamp()), last_error), ''), '')
+          from inbox
+         where status not in ('done', 'discarded'))
+    || (select coalesce(string_agg(concat_ws(' ', '; in a transaction since', date_trunc('milliseconds', clock_timestamp() - xact_start), 'is', application_name,
+                                             'of', datname, state, wait_event, regexp_replace(left(query, 200), '\s+', ' ', 'g')), ''), '')
+          from pg_stat_activity
+         where backend_xid is not null
+           and pid <> pg_backend_pid())`
 
 // behind are the messages of the outbox that a reader of their topic has not read.
 const behind = `
@@ -85,7 +92,7 @@ func (w *world) quiet(ctx context.Context, stall time.Duration) error {
 	for last = "nothing"; last != seen; {
 		last = seen
 		if !await.Within(stall, func() bool {
-			if err = w.tables.QueryRow(ctx, undone).Scan(&left); err == nil && left > 0 {
+			if err = w.tables.QueryRow(ctx, `select open + unread + unnotified + unprojected from (`+undone+`) u`).Scan(&left); err == nil && left > 0 {
 				err = w.tables.QueryRow(ctx, progress).Scan(&seen)
 			}
 			return err == nil && (left == 0 || seen != last) || ctx.Err() != nil
@@ -97,5 +104,5 @@ func (w *world) quiet(ctx context.Context, stall time.Duration) error {
 		}
 	}
 	err = errors.Join(err, w.tables.QueryRow(ctx, stuck).Scan(&what))
-	return errors.Join(fmt.Errorf("%w, and nothing changed for %s: %d things, of them %s", errNotQuiet, stall, left, what), err)
+	return errors.Join(fmt.Errorf("%w, and nothing changed for %s: %s", errNotQuiet, stall, what), err)
 }

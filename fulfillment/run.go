@@ -359,7 +359,7 @@ func (r *deliveryRun) announce(b *pgx.Batch, to subscriber, s ledger.Stream, e l
 		}
 	}
 	return outbox.Append(b, outbox.Message{
-		Topic: to.topic, ID: e.ID.String(), Type: e.Type, OrderingKey: s.ID, Partition: s.Charge.MerchantID,
+		Topic: to.name, ID: e.ID.String(), Type: e.Type, OrderingKey: s.ID, Partition: s.Charge.MerchantID,
 		Payload: s.EncodeEnvelope(e), Metadata: metadata,
 	})
 }

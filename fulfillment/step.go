@@ -37,7 +37,7 @@ func (f *Fulfillment) steps(now time.Time) []step {
 // a receiver of its own, so none of them holds up another or a charge.
 func (f *Fulfillment) subscribers() []subscriber {
 	return []subscriber{
-		{domain.Notification, ledger.Outcomes, inbox.Block, f.notification}, // merchants are notified in order
+		{domain.Notification, inbox.Block, f.notification}, // merchants are notified in order
 	}
 }
 
@@ -79,13 +79,13 @@ type decision struct {
 
 // subscriber runs after a webhook event.
 type subscriber struct {
-	name        string // in domain, and that of the receiver
-	topic       string // in the outbox
+	name        string // in domain, of the receiver, and of the topic in the outbox
 	deadLetters inbox.DeadLetters
 	step        func(d *inbox.Delivery, version int) act // version is that of the event
 }
 
-// Receiver handles the messages of one topic.
+// Receiver handles the messages of one topic. A topic has one receiver, so a page of it brings
+// no more than the receiver has slots for.
 type Receiver struct {
 	Name        string
 	Topic       string // empty: its messages do not come from the outbox
@@ -100,11 +100,11 @@ func (f *Fulfillment) Receivers() []Receiver {
 	receivers := []Receiver{{
 		// Every message of a charge reads the same stream, so a dead letter must not keep a
 		// cancellation or an event of the provider from being seen.
-		Name: ChargeReceiver, Topic: ledger.Topic, Takes: func(t domain.EventType) bool { return t.Request },
+		Name: ChargeReceiver, Topic: domain.Topic, Takes: func(t domain.EventType) bool { return t.Request },
 		DeadLetters: inbox.Pass, Handle: f.charge,
 	}}
 	for _, s := range f.subscribers() {
-		receivers = append(receivers, Receiver{Name: s.name, Topic: s.topic, Takes: outcome, DeadLetters: s.deadLetters, Handle: f.subscriberHandler(s)})
+		receivers = append(receivers, Receiver{Name: s.name, Topic: s.name, Takes: outcome, DeadLetters: s.deadLetters, Handle: f.subscriberHandler(s)})
 	}
 	return append(receivers, Receiver{
 		Name: ResendReceiver, Takes: func(domain.EventType) bool { return false },

@@ -117,7 +117,7 @@ select count(distinct xid)
 		envelope, err := ledger.DecodeEnvelope(payload)
 		testdb.Must(t, err)
 		e := s.Head()
-		if topic != ledger.Topic || messageID != e.ID.String() || envelope.ID != messageID || envelope.ChargeID != s.ID || envelope.Version != 1 {
+		if topic != domain.Topic || messageID != e.ID.String() || envelope.ID != messageID || envelope.ChargeID != s.ID || envelope.Version != 1 {
 			t.Errorf("topic %s, message %s, envelope %+v, event %s of %s", topic, messageID, envelope, e.ID, s.ID)
 		}
 		want := map[string]string{

@@ -124,7 +124,7 @@ func (r Request) write(b *pgx.Batch, s ledger.Stream, command domain.Command, no
 	metadata[outbox.MetadataCorrelationID] = r.ID
 	metadata[outbox.MetadataCausationID] = last.ID.String()
 	return s, outbox.Append(b, outbox.Message{
-		Topic: ledger.Topic, ID: last.ID.String(), Type: last.Type, OrderingKey: s.ID, Partition: s.Charge.MerchantID,
+		Topic: domain.Topic, ID: last.ID.String(), Type: last.Type, OrderingKey: s.ID, Partition: s.Charge.MerchantID,
 		Payload: s.EncodeEnvelope(last), Metadata: metadata,
 	})
 }

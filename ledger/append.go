@@ -147,13 +147,6 @@ func HasEvents(b *pgx.Batch) bool {
 	return slices.ContainsFunc(b.QueuedQueries, func(q *pgx.QueuedQuery) bool { return q.SQL == insertEvent })
 }
 
-// The outbox topics of the ledger's events. Each has one receiver, so a page of the topic
-// brings no more than the receiver has slots for.
-const (
-	Topic    = "charges"  // what is requested: charges, cancellations, refunds
-	Outcomes = "outcomes" // webhook events
-)
-
 // Envelope names an event: the payload of an outbox message. It only wakes the receiver,
 // which reads the event itself from the stream.
 type Envelope struct {

@@ -184,7 +184,7 @@ func inserts() map[string]struct{ caused, forged map[string]row } {
 		"outbox": {
 			map[string]row{"about a request": wake},
 			map[string]row{
-				"on the topic of outcomes":   wake.but("topic", "'outcomes'"),
+				"on the topic of webhooks":   wake.but("topic", "'notification'"),
 				"on a topic without readers": wake.but("topic", "'more'"),
 				"about no event":             wake.but("message_id", "'11111111-1111-8111-8111-111111111111'"),
 				"with an id that is none":    wake.but("message_id", "'1'"),

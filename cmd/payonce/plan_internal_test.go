@@ -34,7 +34,7 @@ func TestPlan_findsNothingInWhatThisVersionWrites(t *testing.T) {
 	b := &pgx.Batch{}
 	for _, s := range []ledger.Stream{open, refunded} {
 		payload := s.EncodeEnvelope(s.Head())
-		testdb.Must(t, outbox.Append(b, outbox.Message{Topic: ledger.Topic, ID: s.Head().ID.String(), Type: s.Head().Type, OrderingKey: s.ID, Payload: payload}))
+		testdb.Must(t, outbox.Append(b, outbox.Message{Topic: domain.Topic, ID: s.Head().ID.String(), Type: s.Head().Type, OrderingKey: s.ID, Payload: payload}))
 	}
 	fulfillment.Reread(b, "ch_refunded")
 	for i, notified := range []bool{true, false} {
@@ -42,7 +42,7 @@ func TestPlan_findsNothingInWhatThisVersionWrites(t *testing.T) {
 	}
 	testdb.Must(t, db.Commit(t.Context(), b))
 	put(t, db, "ch_done", "done", "{}")
-	testdb.Exec(t, db.Pool(), `insert into outbox_offsets values ('outcomes', 'inbox', '3', 7)`)
+	testdb.Exec(t, db.Pool(), `insert into outbox_offsets values ('notification', 'inbox', '3', 7)`)
 	want := plan{
 		OK: true, Events: 11, Charges: 3, Open: 2, Messages: 6, Findings: []finding{},
 		DatabaseSchema: version.Latest, ProgramSchema: version.Latest,
@@ -86,7 +86,7 @@ select gen_random_uuid(), 'ch_0' || lpad(n::text, 4, '0'), 1, 'charge.exploded.v
 		`insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status) values
 		 ('fulfillment', 'm5', 'ch_1', 'adyen.refund', '', '{}', '', 'pending'), ('parcels', 'm6', 'ch_1', 'charge.requested.v1', '', '{}', '', 'dead'),
 		 ('notification', 'm7', 'ch_1', 'stripe.refund.updated', '', '{}', '', 'pending')`,
-		`insert into outbox_offsets values ('outcomes', 'kafka', '3', 7)`,
+		`insert into outbox_offsets values ('notification', 'kafka', '3', 7)`,
 		`insert into payonce_migrations (version_id, is_applied) values (99, true)`,
 	} {
 		testdb.Exec(t, db.Pool(), sql)
@@ -94,7 +94,7 @@ select gen_random_uuid(), 'ch_0' || lpad(n::text, 4, '0'), 1, 'charge.exploded.v
 	want := []finding{
 		{"charge", "payment.started.v1", 1, "ch_1: illegal event: domain.PaymentStarted at version 3"},
 		{"charge", "without a next step", 1, "ch_2 version 3: it has no outcome after its last step"},
-		{"consumer group", "kafka", 1, "of the topic outcomes: no worker reads as this group"},
+		{"consumer group", "kafka", 1, "of the topic notification: no worker reads as this group"},
 		{"event", "charge.exploded.v9", 1000, `ch_00001 version 1: decode "charge.exploded.v9": unknown event type`},
 		{"event", "charge.requested.v1", 2, "ch_3 version 1: decode charge.requested.v1: json: cannot unmarshal string into Go struct field ChargeRequested.amount of type int64"},
 		{"message", "", 1, "m4: fulfillment does not know the type"},

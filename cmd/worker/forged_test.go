@@ -42,7 +42,7 @@ insert into outbox (topic, message_id, payload, metadata)
 values ('charges',  'forged 1', '\xff', '{"type":7,"ordering_key":{},"partition_key":[]}'),
        ('charges',  'forged 2', '{"version":-1}', '{"type":"charge.requested.v1","ordering_key":"ch_none"}'),
        ('charges',  'forged 3', '', jsonb_build_object('type', 'refund.requested.v1', 'ordering_key', repeat('x', 99999))),
-       ('outcomes', 'forged 4', 'null', '{"type":"charge.succeeded.v1","ordering_key":"ch_forged"}');
+       ('notification', 'forged 4', 'null', '{"type":"charge.succeeded.v1","ordering_key":"ch_forged"}');
 insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, due_at, attempts, fence, done_fence, holder)
 values ('fulfillment',  'forged 5', 'ch_none', 'charge.requested.v1', '\xff', '{}', '', 'running', 'infinity', 1, 1, null, 'unknown'),
        ('fulfillment',  'forged 6', 'ch_exploded', 'charge.requested.v1', '', '"x"', '', 'pending', now(), 0, 0, null, null),
@@ -73,7 +73,7 @@ func TestRun_passesForgedRows(t *testing.T) {
 	})
 	testdb.Must(t, err)
 	payload := s.EncodeEnvelope(s.Head())
-	testdb.Must(t, outbox.Append(b, outbox.Message{Topic: ledger.Topic, ID: s.Head().ID.String(), Type: s.Head().Type, OrderingKey: s.ID, Payload: payload}))
+	testdb.Must(t, outbox.Append(b, outbox.Message{Topic: domain.Topic, ID: s.Head().ID.String(), Type: s.Head().Type, OrderingKey: s.ID, Payload: payload}))
 	b.Queue(`
 insert into idempotency_keys (scope, operation, key, fingerprint, status_code, content_type, body, expires_at)
 values ('acme', 'POST /v1/charges', 'good', '', 202, 'application/json', '{}', now())`)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/postgres"
@@ -64,7 +65,7 @@ func addDatabaseGauges(m *metrics, db *postgres.DB, bell *outbox.Doorbell, provi
 	m.Pool("main", db.Pool())
 	m.Timeline(db.Timeline)
 	m.CommitStats(db.Committer().Stats)
-	m.Figures(db, receiverNames(), func(ctx context.Context, q postgres.Querier) (bool, error) {
+	m.Figures(db, domain.Topics(), receiverNames(), func(ctx context.Context, q postgres.Querier) (bool, error) {
 		why, err := restored(ctx, q)
 		return why != "", err
 	})

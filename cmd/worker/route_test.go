@@ -10,11 +10,11 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/doorbell"
 	"github.com/payonce/payonce/internal/testrun"
-	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/outbox"
 )
 
@@ -132,7 +132,7 @@ func TestTopics(t *testing.T) {
 		topics[r.Name] = r.Topic
 	}
 	want := map[string]string{
-		fulfillment.ChargeReceiver: ledger.Topic, fulfillment.NotificationReceiver: ledger.Outcomes, fulfillment.ResendReceiver: "",
+		fulfillment.ChargeReceiver: domain.Topic, fulfillment.NotificationReceiver: domain.Notification, fulfillment.ResendReceiver: "",
 	}
 	testrun.Same(t, "topics", want, topics)
 }

@@ -37,6 +37,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/postgres"
 )
 
@@ -149,7 +150,7 @@ func (s source) queue(b *pgx.Batch, sql string, args ...any) *pgx.QueuedQuery {
 	if len(s.charges) == 0 {
 		return b.Queue("with "+facts+sql, args...)
 	}
-	b.Queue(setCharges, s.charges)
+	b.Queue(setCharges, s.charges, domain.Topics())
 	return b.Queue("with "+rowsOfCharges+facts+sql, args...)
 }
 

@@ -8,8 +8,8 @@ var invariantsOfMessages = []invariant{
        ledger_events e
   join charges c using (stream_id)
   join (values ('charges',  (select min(transaction_id) from public.outbox where topic = 'charges')),
-               ('outcomes', (select min(transaction_id) from public.outbox where topic = 'outcomes'))) oldest (topic, txid)
-    on oldest.topic = case when e.type like '%requested.v%' then 'charges' else 'outcomes' end
+               ('notification', (select min(transaction_id) from public.outbox where topic = 'notification'))) oldest (topic, txid)
+    on oldest.topic = case when e.type like '%requested.v%' then 'charges' else 'notification' end
   left join refunds r
     on r.stream_id = e.stream_id
    and r.refund_id = e.data ->> 'refund_id'
@@ -31,7 +31,7 @@ then format('%s version %s (%s): no message', e.stream_id, e.version, e.type)`},
 	// The inbox also takes messages that are not the ledger's, such as the provider's events
 	// (stripe.…); the ledger's are known by the version in their type.
 	{"every message is an event of the ledger", eachCharge, `(
-       select message_id, type, stream_id, txid from sent where topic in ('charges', 'outcomes')
+       select message_id, type, stream_id, txid from sent
         union all
        select message_id, type, ordering_key, null from inbox where type ~ '\.v[0-9]+$') m
   left join ledger_events e

@@ -270,7 +270,7 @@ func (f *fixture) decide(name string, cmd domain.Command) int {
 			continue
 		}
 		payload := next.EncodeEnvelope(e)
-		m := outbox.Message{Topic: ledger.Outcomes, ID: e.ID.String(), Type: e.Type, OrderingKey: s.ID, Payload: payload}
+		m := outbox.Message{Topic: domain.Notification, ID: e.ID.String(), Type: e.Type, OrderingKey: s.ID, Payload: payload}
 		if err := outbox.Append(b, m); err != nil {
 			f.t.Fatal(err)
 		}

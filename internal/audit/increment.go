@@ -16,9 +16,11 @@ import (
 //go:embed increment.sql
 var rowsOfCharges string
 
-// setCharges names the charges of the statement that follows it in a batch.
+// setCharges names the charges of the statement that follows it in a batch, and the topics of
+// their messages.
 const setCharges = `
-select set_config('payonce.charges', ($1::text[])::text, true)`
+select set_config('payonce.charges', ($1::text[])::text, true),
+       set_config('payonce.topics', ($2::text[])::text, true)`
 
 // checkCharges makes every check that the rows of one charge can show, in two statements and
 // the more the more events the charges have.

@@ -45,7 +45,7 @@ wanted as (
    cross join lateral (
          select topic, transaction_id, "offset", message_id, metadata, created_at
            from outbox
-          where topic in ('charges', 'outcomes')
+          where topic = any (current_setting('payonce.topics')::text[])
             and transaction_id = e.txid
          offset 0) o
    where o.message_id in (select event_id::text from ledger_events)

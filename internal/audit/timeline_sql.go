@@ -60,7 +60,7 @@ select o.created_at as at,
          'passed_by',   f.passed_by) as detail
   from ledger_events e
   join outbox o
-    on o.topic in ('charges', 'outcomes')
+    on o.topic = any($2)
    and o.transaction_id = e.txid
    and o.message_id = e.event_id::text
  cross join lateral (

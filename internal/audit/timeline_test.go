@@ -91,7 +91,7 @@ func TestReadTimeline(t *testing.T) {
 		"event | payment.attempt_failed.v1 | worker",
 		"event | payment.captured.v1 | worker",
 		"event | charge.succeeded.v1 | worker",
-		"outbox | passed | outcomes",
+		"outbox | passed | notification",
 		"inbox | done | fulfillment",
 		"inbox | received | notification",
 		"webhook | merchant.notified.v1 | worker",

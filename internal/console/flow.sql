@@ -1,6 +1,6 @@
 -- What live pages show, in one row: counts of what is open, by partial indexes and up to a bound,
 -- and what the newest events say. A later event of a stream is never read without those between,
--- so these are the end of each stream. $1 are the receivers, $2 messages that were leased, or taken
+-- so these are the end of each stream. $1 are the receivers, $3 the topics, $2 messages that were leased, or taken
 -- over, when this was read last: they may have ended since.
 with recent as (
   select stream_id, version, type, recorded_at, regexp_replace(type, '\.v[0-9]+$', '') as name,
@@ -42,7 +42,7 @@ with recent as (
    limit 12
 ), unread as (
   select o.created_at
-    from unnest(array['charges', 'outcomes']) as t (topic)
+    from unnest($3::text[]) as t (topic)
     left join outbox_offsets f
       on f.topic = t.topic
      and f.consumer_group = 'inbox'

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/doorbell"
 	"github.com/payonce/payonce/internal/loop"
@@ -30,7 +31,7 @@ const (
 )
 
 // receivers are those of fulfillment, which the console does not link.
-var receivers = []string{"fulfillment", "notification", "resend"}
+var receivers = slices.Concat([]string{"fulfillment"}, domain.Subscribers(), []string{"resend"})
 
 // tick is what live pages show at one moment.
 type tick struct {
@@ -99,7 +100,7 @@ func (c *Console) tick(ctx context.Context, db *postgres.DB, seen map[string]tim
 	var text []byte
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	err := db.QueryRow(ctx, selectFlow, receivers, last.Followed).Scan(&text)
+	err := db.QueryRow(ctx, selectFlow, receivers, last.Followed, domain.Topics()).Scan(&text)
 	if err == nil {
 		err = json.Unmarshal(text, &t.facts)
 	}

@@ -60,6 +60,7 @@ type figures struct {
 	*Registry
 
 	db         postgres.Querier
+	topics     []string
 	receivers  []string
 	isRestored func(context.Context, postgres.Querier) (bool, error)
 	described  map[string]*prometheus.Desc
@@ -70,11 +71,11 @@ type figures struct {
 	failed bool // the first failure of several is logged
 }
 
-// Figures adds what the database alone knows, of these receivers of messages. isRestored
+// Figures adds what the database alone knows, of these topics of the outbox and receivers of messages. isRestored
 // reports whether the tables came through a dump and were not repaired since. Figures is
 // called at most once.
-func (r *Registry) Figures(db postgres.Querier, receivers []string, isRestored func(context.Context, postgres.Querier) (bool, error)) {
-	f := &figures{Registry: r, db: db, receivers: receivers, isRestored: isRestored, described: map[string]*prometheus.Desc{}}
+func (r *Registry) Figures(db postgres.Querier, topics, receivers []string, isRestored func(context.Context, postgres.Querier) (bool, error)) {
+	f := &figures{Registry: r, db: db, topics: topics, receivers: receivers, isRestored: isRestored, described: map[string]*prometheus.Desc{}}
 	for _, one := range allFigures {
 		f.described[one.name] = prometheus.NewDesc(one.name, one.help, one.labels, nil)
 		r.describe("gauge", one.name, one.help, named(one.labels))
@@ -130,7 +131,7 @@ func (f *figures) readLocked(ctx context.Context) error {
 		args    []any
 	}{
 		{"the inbox", selectBacklog, []any{f.receivers, f.countedAtMost}},
-		{"the outbox", selectUnread, []any{f.countedAtMost}},
+		{"the outbox", selectUnread, []any{f.countedAtMost, f.topics}},
 		{"the sizes of tables", selectSizes, nil},
 		{"the last audits", selectAudits, nil},
 		{"charges that are set aside", selectAside, nil},
@@ -208,7 +209,7 @@ with readers as (
     from outbox_offsets
    union all
   select t.topic, 'inbox', '0'::xid8, 0
-    from unnest(array['charges', 'outcomes']) as t (topic)
+    from unnest($2::text[]) as t (topic)
    where not exists (
            select
              from outbox_offsets f

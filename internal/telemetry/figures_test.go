@@ -35,7 +35,7 @@ func (c *counting) Query(ctx context.Context, sql string, args ...any) (pgx.Rows
 func figures(q postgres.Querier) (*telemetry.Registry, *clock, *await.Log) {
 	m, clock, log := registry()
 	m.Patient(await.Stall)
-	m.Figures(q, []string{"fulfillment", "notification"}, func(ctx context.Context, q postgres.Querier) (bool, error) {
+	m.Figures(q, []string{"charges", "notification"}, []string{"fulfillment", "notification"}, func(ctx context.Context, q postgres.Querier) (bool, error) {
 		n, err := restore.ReadNumbering(ctx, q)
 		return n.Foreign(), err
 	})
