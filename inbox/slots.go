@@ -16,6 +16,7 @@ type slots struct {
 
 	mu          sync.Mutex
 	used        int                        // by handlers, pages and the claim in progress
+	claiming    int                        // by that claim, which may find nothing
 	byPartition map[string]int             // used slots whose message is known
 	heldBack    map[string]partitionCursor // partitions of which messages are held back
 	dueFirst    bool                       // due messages wait for slots, or nothing runs: pages get none
@@ -95,7 +96,7 @@ func (s *slots) takeForClaim(ctx context.Context, poll time.Duration) (taken int
 		if !s.dueFirst {
 			taken = min((taken+1)/2, s.minSlots())
 		}
-		s.used += taken
+		s.used, s.claiming = s.used+taken, taken
 		s.mu.Unlock()
 	}
 	return taken
@@ -114,7 +115,7 @@ func (s *slots) assign(messages []*Delivery) {
 func (s *slots) releaseUnused(unused int, dueFirst bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.used -= unused
+	s.used, s.claiming = s.used-unused, 0
 	s.dueFirst = dueFirst
 	s.changedLocked()
 }
@@ -239,9 +240,15 @@ func (s *slots) minSlots() int { return max(1, s.size/4) }
 
 // wait waits until minSlots slots are free, or until one has been free for so long. A page also
 // waits until no due message waits for slots, and a claim for a single slot only while none
-// does. wait returns false when ctx has ended.
+// does. A page does not wait for a claim: claims may follow each other without a gap. wait
+// returns false when ctx has ended.
 func (s *slots) wait(ctx context.Context, atMost time.Duration, page bool) bool {
-	usable := func() bool { return s.used < s.size && !s.paused && (!page || !s.dueFirst) }
+	usable := func() bool {
+		if page {
+			return s.used-s.claiming < s.size && !s.paused && !s.dueFirst
+		}
+		return s.used < s.size && !s.paused
+	}
 	if s.until(ctx.Done(), nil, usable) {
 		s.until(ctx.Done(), time.After(atMost), func() bool {
 			return usable() && (s.size-s.used >= s.minSlots() || !page && !s.dueFirst)
