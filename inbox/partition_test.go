@@ -114,8 +114,8 @@ func TestPartition_aSlowAndLargeOneDelaysNoOther(t *testing.T) {
 	}
 }
 
-// Each of several slow partitions leaves slots to the next one.
-func TestPartition_severalSlowOnesLeaveSlots(t *testing.T) {
+// Two slow partitions leave a slot to the next one.
+func TestPartition_twoSlowOnesLeaveASlot(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)
 	g := newGate(db, "a", "b")

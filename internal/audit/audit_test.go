@@ -125,6 +125,17 @@ update outbox_offsets
 		name, statements string
 		want             []string
 	}{
+		{"another subscriber has ended its message, the notification has not", `
+insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, fence, done_fence, finished_at)
+select 'points', message_id, ordering_key, type, '', '{}', '', 'done', 1, 1, now()
+  from inbox
+ where ordering_key = '{undelivered}'
+   and type = 'charge.succeeded.v1';
+delete from inbox
+ where ordering_key = '{undelivered}'
+   and type = 'charge.succeeded.v1'
+   and receiver = 'notification';
+delete from outbox_offsets where topic = 'notification'`, nil},
 		{"a message behind one that waits is not stuck", `
 insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, waits, due_at)
 select receiver, message_id || ' waits', ordering_key, 'stripe.waits', '', '{}', '', 1, now() + interval '1 hour'

@@ -7,16 +7,17 @@ var invariantsOfMessages = []invariant{
 	{"every request and outcome has its message", eachCharge, `
        ledger_events e
   join charges c using (stream_id)
-  join (values ('charges',  (select min(transaction_id) from public.outbox where topic = 'charges')),
-               ('notification', (select min(transaction_id) from public.outbox where topic = 'notification'))) oldest (topic, txid)
-    on oldest.topic = case when e.type like '%requested.v%' then 'charges' else 'notification' end
+  join (values ('fulfillment',  (select min(transaction_id) from public.outbox where topic = 'charges')),
+               ('notification', (select min(transaction_id) from public.outbox where topic = 'notification'))) oldest (receiver, txid)
+    on oldest.receiver = case when e.type like '%requested.v%' then 'fulfillment' else 'notification' end
   left join refunds r
     on r.stream_id = e.stream_id
    and r.refund_id = e.data ->> 'refund_id'
   left join notified n
     on n.event_id = e.event_id::text
-  left join (select message_id from outbox union select message_id from inbox) kept
+  left join (select receiver, message_id from sent union select receiver, message_id from inbox) kept
     on kept.message_id = e.event_id::text
+   and kept.receiver = oldest.receiver
  where e.type like any (array['charge.requested.v%', 'charge.cancel\_requested.v%', 'charge.succeeded.v%', 'charge.failed.v%', 'charge.dispute%',
                                'payment.action\_required.v%', 'refund.requested.v%', 'refund.succeeded.v%', 'refund.failed.v%', 'refund.reversed.v%', 'refund.observed.v%'])`, `
 when kept.message_id is null
@@ -45,9 +46,9 @@ then format('message %s: committed apart from its event', m.message_id)`},
 	// The consumer group stores a message before it moves its offset.
 	{"every message below the offset was received", eachCharge, `
        sent
-  left join (select distinct message_id from inbox) i using (message_id)
+  left join inbox i using (receiver, message_id)
  where passed`, `
-when i.message_id is null
+when i.status is null
 then format('message %s: passed by the reader and never received', message_id)`},
 	// A message is overdue after a minute: leases and polls are seconds. No lease and no wait is
 	// longer than six hours: what is due later was written while the database's clock was ahead.
@@ -114,8 +115,10 @@ then format('%s message %s: %s payloads beside the first', receiver, message_id,
 	{"the merchant was notified once of every outcome", eachCharge, `
        (select stream_id, event_id from outcomes where notify) o
   full join notified n using (stream_id, event_id)
-  left join (select message_id from inbox group by message_id having bool_and(status = 'done')) finished
-    on finished.message_id = event_id`, `
+  left join inbox finished
+    on finished.message_id = event_id
+   and finished.receiver = 'notification'
+   and finished.status = 'done'`, `
 when o.event_id is null
 then format('%s: notified of %s, which is no outcome with a webhook', stream_id, event_id)
 when n.times > 1

@@ -108,7 +108,7 @@ charges as (
    group by r.kind, r.stream_id, r.id, r.version
 ), sent as ( -- Only the offset of the consumer group that feeds the inbox says what it has read.
   select o.message_id,
-         o.topic,
+         case o.topic when 'charges' then 'fulfillment' else o.topic end as receiver,
          o.transaction_id              as txid,
          o.metadata ->> 'type'         as type,
          o.metadata ->> 'ordering_key' as stream_id,

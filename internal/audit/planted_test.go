@@ -153,6 +153,9 @@ update stock set reserved = reserved + 2, available = available - 2 where sku = 
 	{messages, "an outcome without a message", `
 delete from outbox where message_id in (select event_id::text from ledger_events where stream_id = '{refunded}' and type = 'charge.succeeded.v1');
 delete from inbox where ordering_key = '{refunded}' and type = 'charge.succeeded.v1'`, nil},
+	{messages, "an outcome whose message only another subscriber has", `
+delete from outbox where message_id in (select event_id::text from ledger_events where stream_id = '{refunded}' and type = 'charge.succeeded.v1');
+update inbox set receiver = 'points' where ordering_key = '{refunded}' and type = 'charge.succeeded.v1'`, nil},
 	{messages, "an outcome whose message went before its time", `
 delete from outbox;
 delete from inbox where ordering_key = '{undelivered}' and type = 'charge.succeeded.v1'`, []string{charges}},
@@ -168,6 +171,7 @@ values ('fulfillment', 'nothing', 'ch_none', 'charge.requested.v1', '', '{}', ''
 	{"every message is an event of the ledger", "a message of another charge", `update inbox set ordering_key = '{bought}' where ordering_key = '{sold}' and type = 'charge.succeeded.v1'`, nil},
 	{"every message is an event of the ledger", "a message committed apart", `update outbox set transaction_id = '3' where message_id in (select event_id::text from ledger_events where stream_id = '{sold}')`, nil},
 	{"every message below the offset was received", "a message acked and not received", `delete from inbox where ordering_key = '{sold}' and type = 'charge.succeeded.v1'`, nil},
+	{"every message below the offset was received", "a message that only another subscriber has received", `update inbox set receiver = 'points' where ordering_key = '{sold}' and type = 'charge.succeeded.v1'`, nil},
 	{"no message is overdue or a dead letter", "a dead letter", `update inbox set status = 'dead' where ordering_key = '{paying}'`, nil},
 	{"no message is overdue or a dead letter", "a due message that is not claimed", `update inbox set status = 'pending', due_at = now() - interval '2 minutes' where ordering_key = '{paying}'`, nil},
 	{"no message is overdue or a dead letter", "a lease that is not taken over", `update inbox set due_at = now() - interval '2 minutes' where ordering_key = '{paying}'`, nil},

@@ -116,7 +116,8 @@ select jsonb_build_object(
   'takeovers', (select coalesce(jsonb_agg(takeovers order by at desc), '[]') from takeovers),
   'followed',  (select coalesce(jsonb_agg(id), '[]') from (select id from leases union select id from takeovers) f),
   'at_step',   (select coalesce(jsonb_object_agg(step, n), '{}')
-                  from (select case when receiver <> $1[1] then 'notification' when last like 'charge.requested.%' then 'inventory' else 'payment' end as step, count(*) as n
+                  from (select case when receiver = 'resend' then 'notification' when receiver <> $1[1] then receiver
+                                   when last like 'charge.requested.%' then 'inventory' else 'payment' end as step, count(*) as n
                           from open
                          group by step) s),
   'open',      (select count(*) from open),
