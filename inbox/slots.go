@@ -8,10 +8,9 @@ import (
 )
 
 // slots bounds the handlers that run at a time, and how many of them one partition may
-// have: it takes another slot only while it would hold at most seven times as many as stay
-// free, and the last free slot only if it has none. Of 64 slots a partition holds 56, beside it a
-// second one 7, and a third one the last. So a partition that is slow, or sends very many
-// messages, leaves slots to others.
+// have: seven eighths of the slots that no other partition has, and at least one that is free. Of
+// 64 slots a partition holds 56, beside it a second one 7, and a third one the last. So a
+// partition that is slow, or sends very many messages, leaves slots to others.
 type slots struct {
 	size int
 
