@@ -84,8 +84,8 @@ type subscriber struct {
 	step        func(d *inbox.Delivery, version int) act // version is that of the event
 }
 
-// Receiver handles the messages of one topic. A topic has one receiver, so a page of it brings
-// no more than the receiver has slots for.
+// Receiver handles the messages of one topic. A topic has one receiver, whose
+// free slots limit its pages, see inbox.Processor.Capacity.
 type Receiver struct {
 	Name        string
 	Topic       string // empty: its messages do not come from the outbox
