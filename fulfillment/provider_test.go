@@ -206,6 +206,14 @@ func (p *provider) executeLate(t *testing.T) {
 	p.sandbox.ServeHTTP(httptest.NewRecorder(), await.Receive(t, "the call whose connection was cut", p.late))
 }
 
+// beforeEffect answers, and then executes the call that cutBefore kept.
+func (p *provider) beforeEffect(t *testing.T) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		p.sandbox.ServeHTTP(w, r)
+		p.executeLate(t)
+	}
+}
+
 // intent is the payment intent pi_1 of the charge ch_1, changed by the pairs.
 func intent(status string, pairs ...any) string {
 	o := map[string]any{

@@ -65,7 +65,7 @@ const (
 // and takes half as many. If they cannot be stored because Schema is not applied, it returns
 // the error of Check. A nil message is passed over.
 //
-// While Run runs, Consume takes messages only as far as handler slots are free. Before, it
+// While Run runs, Consume takes messages only as far as Capacity says. Before, it
 // stores what comes, and after it takes nothing. It has no goroutine of its own, and leaves
 // the subscriber open.
 //

@@ -8,15 +8,16 @@ import (
 )
 
 // slots bounds the handlers that run at a time, and how many of them one partition may
-// have: seven eighths of the slots that no other partition has, and at least one that is free. Of
-// 64 slots a partition holds 56, beside it a second one 7, and a third one the last. So a
-// partition that is slow, or sends very many messages, leaves slots to others.
+// have: it takes another slot only while it then has at most seven eighths of those that no other
+// partition has, but the first one always. Of 64 slots a partition takes 56, beside it a second
+// one 7, and a third one the last. So a partition that is slow, or sends very many messages,
+// leaves slots to others.
 type slots struct {
 	size int
 
 	mu          sync.Mutex
 	used        int                        // by handlers, pages and the claim in progress
-	claiming    int                        // by that claim, which may find nothing
+	claiming    int                        // by that claim, for messages that it may not find
 	byPartition map[string]int             // used slots whose message is known
 	heldBack    map[string]partitionCursor // partitions of which messages are held back
 	dueFirst    bool                       // due messages wait for slots, or nothing runs: pages get none
@@ -106,6 +107,7 @@ func (s *slots) takeForClaim(ctx context.Context, poll time.Duration) (taken int
 func (s *slots) assign(messages []*Delivery) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.claiming -= len(messages)
 	for _, d := range messages {
 		s.byPartition[d.Partition]++
 	}
@@ -240,8 +242,8 @@ func (s *slots) minSlots() int { return max(1, s.size/4) }
 
 // wait waits until minSlots slots are free, or until one has been free for so long. A page also
 // waits until no due message waits for slots, and a claim for a single slot only while none
-// does. A page does not wait for a claim: claims may follow each other without a gap. wait
-// returns false when ctx has ended.
+// does. For a page the slots that the claim in progress has not used count as free: claims may
+// follow each other without a gap. wait returns false when ctx has ended.
 func (s *slots) wait(ctx context.Context, atMost time.Duration, page bool) bool {
 	usable := func() bool {
 		if page {
@@ -290,7 +292,7 @@ const (
 // page may bring: they can start at once. It is meant for outbox.Options. It returns 0 when
 // ctx has ended, and waits while due messages need the slots. While messages of a partition
 // are held back, a page may bring more messages, since many of them may stand before those
-// of other partitions.
+// of other partitions. Beside a claim that has the last slots it returns 1.
 func (p *Processor) Capacity(ctx context.Context) int {
 	r, _ := p.state() // Run and Consume report what is wrong
 	s := r.slots
@@ -299,7 +301,7 @@ func (p *Processor) Capacity(ctx context.Context) int {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.heldBack) > 0 {
+	if len(s.heldBack) > 0 && s.used < s.size {
 		return max(s.size-s.used, heldBackPage)
 	}
 	return max(1, s.size-s.used)

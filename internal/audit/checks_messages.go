@@ -30,7 +30,8 @@ when kept.message_id is null
              end)
 then format('%s version %s (%s): no message', e.stream_id, e.version, e.type)`},
 	// The inbox also takes messages that are not the ledger's, such as the provider's events
-	// (stripe.…); the ledger's are known by the version in their type.
+	// (stripe.…); the ledger's are known by the version in their type. The outbox has no topics
+	// but those of the ledger.
 	{"every message is an event of the ledger", eachCharge, `(
        select message_id, type, stream_id, txid from sent
         union all
