@@ -208,6 +208,7 @@ func (p *provider) executeLate(t *testing.T) {
 
 // beforeEffect answers, and then executes the call that cutBefore kept.
 func (p *provider) beforeEffect(t *testing.T) http.HandlerFunc {
+	t.Helper()
 	return func(w http.ResponseWriter, r *http.Request) {
 		p.sandbox.ServeHTTP(w, r)
 		p.executeLate(t)

@@ -11,6 +11,7 @@ import (
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // slowClaims is a database in which claims do not end until end, but for the first.
@@ -33,7 +34,8 @@ func (d *slowClaims) Commit(ctx context.Context, b *pgx.Batch) error {
 // Claims may follow each other without a gap. A page is stored beside one that has the only
 // slot.
 func TestConsume_doesNotWaitForAClaim(t *testing.T) {
-	db, b, handled := &slowClaims{DB: fresh(t), end: make(chan struct{})}, &broker{log: logOf("a", "b"), one: true}, &diary{}
+	t.Parallel()
+	db, b, handled := &slowClaims{DB: testdb.Reused(t), end: make(chan struct{})}, &broker{log: logOf("a", "b"), one: true}, &diary{}
 	p := processor(db.DB, noting(handled))
 	p.DB, p.Concurrency = db, 1
 	start(t, p)

@@ -8,9 +8,9 @@ import (
 )
 
 // slots bounds the handlers that run at a time, and how many of them one partition may
-// have: it takes another slot only while it then has at most seven eighths of those that no other
-// partition has, but the first one always. Of 64 slots a partition takes 56, beside it a second
-// one 7, and a third one the last. So a partition that is slow, or sends very many messages,
+// have: it takes slots up to seven eighths of those that the other partitions leave at that
+// moment, and always a first one if one is free. Of 64 slots a partition takes 56, beside it a
+// second one 7, and a third one the last. So a partition that is slow, or sends very many messages,
 // leaves slots to others.
 type slots struct {
 	size int
