@@ -178,6 +178,6 @@ func lookups() []lookup {
 			in: "internal/audit", words: "order by q.id", args: "'{ch_7}'",
 			ways: streamOnce + ", inbox_quarantine_pkey, " + messageOnce,
 		},
-		{in: "internal/telemetry", words: "with readers", args: "100000", ways: outboxRange + ", outbox_offsets_pkey consumer_group"},
+		{in: "internal/telemetry", words: "with readers", args: "100000, '{charges,notification}'", ways: outboxRange + ", outbox_offsets_pkey consumer_group"},
 	}
 }
