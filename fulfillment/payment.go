@@ -189,7 +189,7 @@ func (p *payment) requireAction(ctx context.Context, s ledger.Stream) (decision,
 // before it, and the provider decides which of the two was first. A recorded intent is
 // canceled at the provider before the charge fails: the provider refuses confirmations in
 // flight. An intent that was created but not recorded is never confirmed, except after a
-// restore or a failover: before finds it for the new charge with the same reference.
+// restore or a failover: take finds it for the new charge with the same reference.
 //
 // If we die here: the cancellation is recorded; the next worker cancels the intent, or
 // finds it canceled, and commits the failure.
