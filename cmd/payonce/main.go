@@ -10,10 +10,12 @@ import (
 	"os"
 	"os/signal"
 	"reflect"
+	"slices"
 	"syscall"
 	"time"
 
 	"github.com/alecthomas/kong"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/mattn/go-isatty"
 
 	"github.com/payonce/payonce/internal/postgres"
@@ -130,9 +132,19 @@ func onDatabase(ctx context.Context, command databaseCommand) error {
 	}
 	defer db.Close()
 	c := newConsole(os.Stdout, os.Stderr)
-	err = command.run(ctx, c, db)
+	err = explained(command.run(ctx, c, db))
 	if c.stdout.err != nil {
 		return fmt.Errorf("print the result: %w", c.stdout.err)
+	}
+	return err
+}
+
+// explained names the command that brings what the database lacks: a schema, table, column or
+// function.
+func explained(err error) error {
+	var refusal *pgconn.PgError
+	if errors.As(err, &refusal) && slices.Contains([]string{"3F000", "42P01", "42703", "42883"}, refusal.Code) {
+		return fmt.Errorf("%w: payonce migrate brings the schema", err)
 	}
 	return err
 }

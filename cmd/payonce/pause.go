@@ -83,6 +83,7 @@ func (p pauseCmd) set(ctx context.Context, c *console, db *postgres.DB, change, 
 		if changed.RowsAffected() == 0 {
 			return errors.New(unknown)
 		}
+		c.stderr.printf("the workers follow within 2 s, and finish what they handle\n")
 	}
 	rows, _ := db.Query(ctx, `select what, merchant_id as merchant from pauses where paused order by what, merchant_id`) // CollectRows returns its error
 	all, err := pgx.CollectRows(rows, pgx.RowToStructByName[pause])

@@ -40,9 +40,12 @@ func TestPause(t *testing.T) {
 			if strings.HasPrefix(test.args, "resume") {
 				command = cli.Resume
 			}
-			var out string
-			if out, _, err = execute(t, db, command); err == nil {
+			var out, said string
+			if out, said, err = execute(t, db, command); err == nil {
 				got = dataOf[pause](t, out)
+				if changes := test.args != "pause"; changes != strings.Contains(said, "within 2 s") {
+					t.Errorf("%s said %q", test.args, said)
+				}
 			}
 		}
 		if diff := cmp.Diff(test.want, got); diff != "" || (err != nil) != (test.want == nil) {
