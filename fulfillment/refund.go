@@ -276,7 +276,7 @@ func waitsForBank(stuck map[string]error) bool {
 // mostUrgent joins the errors of several refunds, waits and dead letters, into the one that
 // decides what the inbox does next: a wait until the earliest time that any refund asks
 // for, without a deadline only if all are. Only if none waits, the message becomes a dead letter:
-// that stops every refund of the charge.
+// after that only another message of the charge, or an operator, continues its refunds.
 func mostUrgent(stuck map[string]error) error {
 	var texts []string
 	var first *inbox.WaitError
