@@ -158,8 +158,9 @@ const selectUntil = selectStored + `
  order by stream_id, version`
 
 // foldCharges folds whole streams up to a checkpoint, so the row of a charge that can be read does
-// not depend on how the ledger is cut into pages. Several streams that are longer than maxBytes together are errLong. A
-// charge that cannot be read is set aside: it depends on no other, and no other on it.
+// not depend on how the ledger is cut into pages. Several streams that are longer than maxBytes
+// together are errLong. A charge that cannot be read is set aside: it depends on no other, and no
+// other on it.
 func foldCharges(ctx context.Context, db *postgres.DB, streams []string, until checkpoint) ([]listedCharge, []setAside, error) {
 	stored, err := collectStreams(db.Query(ctx, selectUntil, streams, until.Txid, until.Position))
 	if errors.Is(err, errLong) && len(slices.Compact(slices.Sorted(slices.Values(streams)))) == 1 {

@@ -1,7 +1,7 @@
 -- What live pages show, in one row: counts of what is open, by partial indexes and up to a bound,
 -- and what the newest events say. A later event of a stream is never read without those between,
--- so these are the end of each stream. $1 are the receivers, $3 the topics, $2 messages that were leased, or taken
--- over, when this was read last: they may have ended since.
+-- so these are the end of each stream. $1 are the receivers. $2 are messages that were
+-- leased, or taken over, when this was read last: they may have ended since. $3 are the topics.
 with recent as (
   select stream_id, version, type, recorded_at, regexp_replace(type, '\.v[0-9]+$', '') as name,
          data ->> 'payment_intent' as intent, coalesce(data ->> 'refund_id', data ->> 'event_id') as about

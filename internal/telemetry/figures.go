@@ -71,9 +71,9 @@ type figures struct {
 	failed bool // the first failure of several is logged
 }
 
-// Figures adds what the database alone knows, of these topics of the outbox and receivers of messages. isRestored
-// reports whether the tables came through a dump and were not repaired since. Figures is
-// called at most once.
+// Figures adds what the database alone knows, of these topics of the outbox and receivers of
+// messages. isRestored reports whether the tables came through a dump and were not repaired
+// since. Figures is called at most once.
 func (r *Registry) Figures(db postgres.Querier, topics, receivers []string, isRestored func(context.Context, postgres.Querier) (bool, error)) {
 	f := &figures{Registry: r, db: db, topics: topics, receivers: receivers, isRestored: isRestored, described: map[string]*prometheus.Desc{}}
 	for _, one := range allFigures {
