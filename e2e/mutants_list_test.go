@@ -197,7 +197,7 @@ func mutants() []mutant {
 		{
 			"two holders that end one delivery in the same statement both succeed",
 			[]edit{{"inbox/finish.go", " where (id, fence, message_id) not in (select id, done_fence, message_id from ended)`", " where id not in (select id from ended)`"}},
-			byTest("./groupcommit", "TestDeliveries_endTogether/and only the one is refused whose message its new holder ends beside it", "it has the error <nil>"),
+			byTest("./groupcommit", "TestDeliveries_endTogether/refuses only the delivery whose message its new holder ends beside it", "it has the error <nil>"),
 		},
 		{
 			"deliveries that end in one group commit are locked in the order of the table",
