@@ -115,7 +115,8 @@ create index inbox_dead_letters_by_key
     on inbox (receiver, ordering_key, id)
  where status = 'dead';
 
--- Messages whose holders died more than once: suspected poison messages.
+-- Messages whose holders died twice in a row, or more often. When such a lease expires, that is
+-- the third death, and the message is a suspected poison message.
 create index inbox_suspected_poison
     on inbox (receiver, due_at)
  where status = 'running'
