@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/robustness/fleet"
@@ -182,7 +183,7 @@ func TestPrograms_serveWhatTheRulesQuery(t *testing.T) {
 		}
 		most := 2 // for readiness, and for the doorbell
 		if p == d.Workers[0] {
-			most += 3 // which a worker listens to, and for two subscribers
+			most += 1 + len(domain.Topics()) // which a worker listens to, and for each subscriber
 		}
 		for _, bound := range matches(t, body, `(?m)^payonce_db_connections_max(\{.*\} \d+)`) {
 			n, err := strconv.Atoi(bound[strings.LastIndex(bound, " ")+1:])
