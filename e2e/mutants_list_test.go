@@ -348,11 +348,6 @@ func notAcquired`,
 			byTest("./intake", "TestBatchedRead", "found false"),
 		},
 		{
-			"the state that was read of one key answers another key",
-			[]edit{{"idempotency/store.go", "{ return s.Key == key && !s.Now.IsZero() }", "{ return !s.Now.IsZero() }"}},
-			byTest("./idempotency", "TestReceive_usesAKnownStateOfItsKeyAlone", "replayed true, want false"),
-		},
-		{
 			"a key that is taken is claimed by another call",
 			[]edit{{"idempotency/transaction.go", "		case claimed[s.Key.Value]:\n", "		case claimed[s.Key.Value], true:\n"}},
 			byTest("./idempotency", "TestOnce/the function is called once, and its result is returned each time", "4 calls"),

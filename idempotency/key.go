@@ -74,9 +74,6 @@ type Request struct {
 	// Canonical is the request as JSON. It is kept as long as the answer, to name the
 	// members in which another request differs; nil if it is not kept.
 	Canonical []byte
-	// Known is the state of the key if the caller has just read it. A Receiver uses it
-	// in place of its first read, and of its cache.
-	Known KeyState
 }
 
 // Record is a stored answer with the request that it answers.

@@ -14,7 +14,7 @@ import (
 // Options of Once. The zero value is usable.
 type Options struct {
 	// Request is what the key stands for. Another request under the key is ErrReused.
-	// Calls with the zero value are one request. Request.Known is not used.
+	// Calls with the zero value are one request.
 	Request Request
 	// Also are values of further keys, in the same scope and operation, that are claimed
 	// with the key. The first that is taken answers. See Window.

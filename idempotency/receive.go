@@ -59,7 +59,7 @@ func (r Receiver) carryOut(ctx context.Context, key Key, request Request, cached
 		waits   = r.Waiters == nil
 	)
 	for try, failures := 0, 0; try < maxTries && failures < maxFailures; try++ {
-		state, err := r.read(ctx, try, key, request)
+		state, err := r.read(ctx, try, key)
 		switch {
 		case errors.Is(err, ErrUnknown):
 			return Result{}, err
@@ -109,10 +109,10 @@ func (r Receiver) carryOut(ctx context.Context, key Key, request Request, cached
 	return Result{}, unknownOutcome(last)
 }
 
-// find asks the cache, unless the state of the key is known. It drops a record of another
+// find asks the cache. It drops a record of another
 // request and an expired one: the database answers those.
 func (r Receiver) find(ctx context.Context, key Key, request Request) (cached CacheEntry) {
-	if r.Cache == nil || request.Known.isOf(key) {
+	if r.Cache == nil {
 		return cached
 	}
 	cached = r.Cache.Find(ctx, key, request.Fingerprint)
@@ -134,25 +134,20 @@ func replay(record Record, request Request) (Result, error) {
 
 // read returns the state of the key. Before another try it pauses, so that rivals do not
 // meet again. A record that it returns survives a failover.
-func (r Receiver) read(ctx context.Context, try int, key Key, request Request) (state KeyState, err error) {
+func (r Receiver) read(ctx context.Context, try int, key Key) (state KeyState, err error) {
 	if try > 0 {
-		request.Known = KeyState{} // a rival may have committed
 		longest := time.Duration(min(try, 5)) * 20 * time.Millisecond
 		loop.Pause(ctx, rand.N(longest), nil) //nolint:gosec // jitter
 	}
 	if ctx.Err() != nil {
 		return KeyState{}, unknownOutcome(context.Cause(ctx))
 	}
-	known := request.Known.isOf(key)
-	if r.Reading != nil && !known {
+	if r.Reading != nil {
 		defer r.Reading()()
 	}
-	switch {
-	case known:
-		state = request.Known
-	case r.Read != nil:
+	if r.Read != nil {
 		state, err = r.Read(ctx, key)
-	default:
+	} else {
 		state, err = ReadKey(ctx, r.DB, key)
 	}
 	if err != nil {

@@ -112,16 +112,12 @@ type KeyState struct {
 	replicates bool // commits of the server wait for a standby
 }
 
-// isOf reports whether the state is that of the key, and was read.
-func (s KeyState) isOf(key Key) bool { return s.Key == key && !s.Now.IsZero() }
-
 // selectKeys reads taken keys and free ones in one statement, so that a free key comes with
 // the database's time. A tombstone stays expired if the server's clock steps back.
 //
 // offset 0: an index probe for each key. Without it the planner may read the whole scope.
 const selectKeys = `
 select asked.n,
-       asked.scope,
        c.now,
        k.key is not null                            as found,
        coalesce(k.fingerprint, '')                  as fingerprint,
@@ -137,9 +133,7 @@ select asked.n,
                 or k.body is null, false)           as expired,
        current_setting('synchronous_standby_names') <> '' as replicates
   from (select clock_timestamp() as now) as c
- cross join (
-       select n, coalesce(nullif(scope, ''), current_setting(nullif($4, ''), true), '') as scope, operation, value
-         from unnest($1::text[], $2::text[], $3::text[]) with ordinality as u(scope, operation, value, n)) as asked
+ cross join unnest($1::text[], $2::text[], $3::text[]) with ordinality as asked(scope, operation, value, n)
   left join lateral (
             select key, fingerprint, request, status_code, content_type, location, headers, body, created_at, expires_at
               from idempotency_keys
@@ -156,7 +150,7 @@ func ReadKey(ctx context.Context, q groupcommit.Querier, key Key) (KeyState, err
 
 func readKey(ctx context.Context, q groupcommit.Querier, sql string, key Key) (KeyState, error) {
 	state := KeyState{Key: key}
-	args, scan := keysQuery([]*KeyState{&state}, "")
+	args, scan := keysQuery([]*KeyState{&state})
 	rows, _ := q.Query(ctx, sql, args...) // they have the error too
 	if err := scan(rows); err != nil {
 		return state, fmt.Errorf("read an idempotency key: %w", err)
@@ -164,29 +158,27 @@ func readKey(ctx context.Context, q groupcommit.Querier, sql string, key Key) (K
 	return state, nil
 }
 
-// QueueKeys queues the read of the states of keys. A key without a scope gets the value of
-// a setting of the transaction, for a batch that finds out the scope itself; scopeSetting is
-// its name, empty if there is none.
-func QueueKeys(b *pgx.Batch, states []*KeyState, scopeSetting string) {
-	args, scan := keysQuery(states, scopeSetting)
+// QueueKeys queues the read of the states of keys.
+func QueueKeys(b *pgx.Batch, states []*KeyState) {
+	args, scan := keysQuery(states)
 	b.Queue(selectKeys, args...).Query(scan)
 }
 
 // keysQuery returns the arguments of selectKeys, and what scans its rows into states.
-func keysQuery(states []*KeyState, scopeSetting string) (args []any, scan func(pgx.Rows) error) {
+func keysQuery(states []*KeyState) (args []any, scan func(pgx.Rows) error) {
 	scopes, operations, values := make([]string, len(states)), make([]string, len(states)), make([]string, len(states))
 	for i, s := range states {
 		scopes[i], operations[i], values[i] = s.Key.Scope, s.Key.Operation, s.Key.Value
 	}
-	return []any{scopes, operations, values, scopeSetting}, func(rows pgx.Rows) error {
+	return []any{scopes, operations, values}, func(rows pgx.Rows) error {
 		var n int
 		var s KeyState
 		_, err := pgx.ForEachRow(rows, []any{
-			&n, &s.Key.Scope, &s.Now, &s.Found, &s.Record.Fingerprint, &s.Record.Canonical,
+			&n, &s.Now, &s.Found, &s.Record.Fingerprint, &s.Record.Canonical,
 			&s.Record.StatusCode, &s.Record.ContentType, &s.Record.Location, &s.Record.Header, &s.Record.Body,
 			&s.FirstSeen, &s.Record.ExpiresAt, &s.Record.Expired, &s.replicates,
 		}, func() error {
-			s.Key.Operation, s.Key.Value = operations[n-1], values[n-1]
+			s.Key = states[n-1].Key
 			*states[n-1] = s
 			s.Record.Header = nil // that of the next row is another map
 			return nil

@@ -187,7 +187,7 @@ func claim(ctx context.Context, tx pgx.Tx, key Key, o Options) (taken *KeyState,
 		})
 		return err
 	})
-	QueueKeys(b, states, "")
+	QueueKeys(b, states)
 	b.Queue(restoreTimeouts)
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		return nil, expires, claimError(err)

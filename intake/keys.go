@@ -24,7 +24,7 @@ func BatchedRead(db *postgres.DB, most int) func(ctx context.Context, key idempo
 		b := &pgx.Batch{}
 		for scope, states := range scopes {
 			postgres.QueueTenant(b, scope)
-			idempotency.QueueKeys(b, states, "")
+			idempotency.QueueKeys(b, states)
 		}
 		if err := db.Read(ctx, b); err != nil {
 			return nil, fmt.Errorf("read idempotency keys: %w", err)

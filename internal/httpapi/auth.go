@@ -7,33 +7,23 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/labstack/echo/v4"
 
-	"github.com/payonce/payonce/groupcommit"
-	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
 )
 
 // Database is what the API uses of the database. It has no commit: a write is a
 // tenant's. A read outside a tenant concerns no merchant, calls a function that is made
-// for it, or runs as the merchant of an API key (readSessions).
+// for it.
 type Database interface {
 	postgres.Querier
 	Tenant(merchant string) *postgres.DB
 	Read(ctx context.Context, b *pgx.Batch) error
-}
-
-// credentials are the API key of a request, where it comes from, and its idempotency key.
-type credentials struct {
-	apiKey string
-	from   netip.Addr
-	key    idempotency.Key // without its scope, which is not known yet; zero if there is none
 }
 
 // recentKey is what is remembered of an API key that was valid lately.
@@ -42,13 +32,10 @@ type recentKey struct {
 	noted    time.Time // the last use that uses holds, or that was recorded
 }
 
-// session is what was read for credentials. The merchant has no ID if the API key is not
-// valid.
+// session is the merchant of a request and the API key that it came with.
 type session struct {
 	merchant merchants.Merchant
 	keyID    string // of the API key: its prefix, which is not secret
-	key      idempotency.KeyState
-	readAt   time.Time
 }
 
 const (
@@ -56,10 +43,6 @@ const (
 
 	// recentKeys bounds the memory for API keys to about two megabytes.
 	recentKeys = 10_000
-
-	// maxKeyAge bounds for how long the state of an idempotency key counts: a body may
-	// arrive late, and the answer may have expired by then.
-	maxKeyAge = time.Second
 )
 
 // authenticate adds the session of the API key to requests under /v1, whether the route
@@ -78,7 +61,7 @@ func (a *API) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 		if !strings.EqualFold(scheme, "Bearer") || key == "" {
 			return merchants.ErrUnauthorized
 		}
-		s, err := a.authenticateKey(c.Request().Context(), c.Response().Header(), credentials{apiKey: strings.TrimSpace(key), from: clientOf(c), key: a.headerKeyOf(c)})
+		s, err := a.authenticateKey(c.Request().Context(), c.Response().Header(), strings.TrimSpace(key), clientOf(c))
 		if err != nil {
 			return err
 		}
@@ -87,124 +70,77 @@ func (a *API) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// authenticateKey reads the session of credentials and counts it against the merchant's rate. An API
+// authenticateKey reads the session of an API key and counts it against the merchant's rate. An API
 // key that was valid lately is refused beyond that rate before it is read, so a flood of
 // requests with one key costs no reads. Every other read is of the database: a key that
 // is revoked or has expired is refused from the next request on.
 //
 // An address that has sent too many wrong keys is refused with errGuessing. That holds for no
 // key that was valid lately: a guessing neighbour behind the same proxy locks no other caller out.
-func (a *API) authenticateKey(ctx context.Context, answer http.Header, k credentials) (session, error) {
-	id := sha256.Sum256([]byte(k.apiKey))
+func (a *API) authenticateKey(ctx context.Context, answer http.Header, apiKey string, from netip.Addr) (session, error) {
+	id := sha256.Sum256([]byte(apiKey))
 	known, recent := a.recent.Get(id)
 	switch {
 	case recent && !a.limits.rates.allow(answer, known.merchant, a.Now()):
 		return session{}, errRate
-	case !recent && a.guesses.Refuses(k.from.String(), a.Now()):
+	case !recent && a.guesses.Refuses(from.String(), a.Now()):
 		return session{}, errGuessing
 	}
-	s, err := a.read(ctx, k, known.merchant, recent)
+	m, err := a.readMerchant(ctx, apiKey, from, known.merchant, recent)
 	if errors.Is(err, merchants.ErrUnauthorized) {
 		a.recent.Remove(id)
-		a.guesses.Count(k.from.String(), a.Now())
+		a.guesses.Count(from.String(), a.Now())
 	}
 	if err != nil {
 		return session{}, err
 	}
-	a.recent.Add(id, recentKey{s.merchant.ID, a.noteUse(id, known.noted)})
-	if !recent && !a.limits.rates.allow(answer, s.merchant.ID, a.Now()) {
+	a.recent.Add(id, recentKey{m.ID, a.noteUse(id, known.noted)})
+	if !recent && !a.limits.rates.allow(answer, m.ID, a.Now()) {
 		return session{}, errRate
 	}
-	return s, nil
+	return session{merchant: m, keyID: merchants.Prefix(apiKey)}, nil
 }
 
-// read reads the session of an API key, in a batch with others. Keys that were not valid
-// lately have a queue of their own, which asks for no idempotency key.
-func (a *API) read(ctx context.Context, k credentials, merchant string, recent bool) (session, error) {
-	queue, sessions := a.limits.recent, a.sessions
-	switch {
-	case !recent:
-		queue, sessions, k.key = a.limits.notRecent, a.notRecentSessions, idempotency.Key{}
-	case k.key.Value != "":
-		sessions = a.keyedSessions
-		if reading := a.Intake.Receiver.Reading; reading != nil {
-			defer reading()()
-		}
+// readMerchant reads the merchant of an API key, in a batch with others. Keys that were not
+// valid lately have a queue of their own.
+func (a *API) readMerchant(ctx context.Context, apiKey string, from netip.Addr, known string, recent bool) (merchants.Merchant, error) {
+	queue, callers := a.limits.recent, a.callers
+	if !recent {
+		queue, callers = a.limits.notRecent, a.notRecentCallers
 	}
-	leave, err := queue.enter(merchant)
+	leave, err := queue.enter(known)
 	if err != nil {
-		return session{}, err
+		return merchants.Merchant{}, err
 	}
 	defer leave()
-	s, err := sessions.Lookup(ctx, k)
+	m, err := callers.Lookup(ctx, apiKey)
 	switch {
 	case err != nil:
-		return session{}, fmt.Errorf("authenticate: %w", err)
-	case s.merchant.ID == "" || !s.merchant.Accepts(k.from):
-		return session{}, merchants.ErrUnauthorized
+		return m, fmt.Errorf("authenticate: %w", err)
+	case m.ID == "" || !m.Accepts(from):
+		return m, merchants.ErrUnauthorized
 	}
-	s.keyID, s.readAt = merchants.Prefix(k.apiKey), a.Now()
-	return s, nil
+	return m, nil
 }
 
-// newSessions batches reads of sessions, most batches at a time. Nothing is cached. If a
-// lock on idempotency keys holds a batch up, it is read without them: their requests then
-// read them individually, and wait there.
-func newSessions(db Database, most int) *postgres.Reads[credentials, session] {
-	return postgres.NewReads(most, func(ctx context.Context, batch []credentials) ([]session, error) {
-		all, err := readSessions(ctx, db, batch)
-		if groupcommit.OutcomeOf(err) != groupcommit.Locked || batch[0].key == (idempotency.Key{}) {
-			return all, err
-		}
-		for i := range batch {
-			batch[i].key = idempotency.Key{}
-		}
-		return readSessions(ctx, db, batch)
-	})
-}
-
-// readSessions reads in one round trip, for each API key, its merchant and, as that
-// merchant, the idempotency keys that come with it.
-func readSessions(ctx context.Context, db Database, batch []credentials) ([]session, error) {
-	all := make([]session, len(batch))
-	byKey := map[string][]*session{}
-	for i, k := range batch {
-		all[i].key.Key = k.key
-		byKey[k.apiKey] = append(byKey[k.apiKey], &all[i])
-	}
-	b := &pgx.Batch{}
-	for apiKey, same := range byKey {
-		merchants.QueueMerchant(b, apiKey, &same[0].merchant)
-		var keys []*idempotency.KeyState
-		for _, s := range same {
-			if s.key.Key != (idempotency.Key{}) {
-				keys = append(keys, &s.key)
+// newCallers batches reads of the merchants of API keys, most batches at a time. Nothing is
+// cached.
+func newCallers(db Database, most int) *postgres.Reads[string, merchants.Merchant] {
+	return postgres.NewReads(most, func(ctx context.Context, apiKeys []string) ([]merchants.Merchant, error) {
+		all, b := make([]merchants.Merchant, len(apiKeys)), &pgx.Batch{}
+		first := map[string]int{}
+		for i, key := range apiKeys {
+			if _, queued := first[key]; !queued {
+				first[key] = i
+				merchants.QueueMerchant(b, key, &all[i])
 			}
 		}
-		if len(keys) > 0 {
-			idempotency.QueueKeys(b, keys, postgres.TenantSetting)
+		err := db.Read(ctx, b)
+		for i, key := range apiKeys {
+			all[i] = all[first[key]]
 		}
-	}
-	err := db.Read(ctx, b)
-	for _, same := range byKey {
-		for _, s := range same[1:] {
-			s.merchant = same[0].merchant
-		}
-	}
-	return all, err
-}
-
-// headerKeyOf is the idempotency key of a request whose handler will find the same one,
-// else zero. It decides only when the key is read.
-func (a *API) headerKeyOf(c echo.Context) idempotency.Key {
-	if c.Request().Method != http.MethodPost || !slices.Contains(keyedPaths, c.Path()) || a.NaturalKeys || a.Intake.Receiver.Cache != nil {
-		return idempotency.Key{}
-	}
-	key, err := idempotency.ParseKey(c.Request().Header.Values(headerKey))
-	if err != nil {
-		return idempotency.Key{}
-	}
-	return idempotency.Key{Operation: operation(c), Value: storedKey(key)}
+		return all, err
+	})
 }
 
 func sessionOf(c echo.Context) session {
@@ -213,14 +149,6 @@ func sessionOf(c echo.Context) session {
 }
 
 func merchantOf(c echo.Context) merchants.Merchant { return sessionOf(c).merchant }
-
-// knownKeyOf is the state of a request's idempotency key if it was read a moment ago.
-func (a *API) knownKeyOf(c echo.Context) idempotency.KeyState {
-	if s := sessionOf(c); a.Now().Sub(s.readAt) <= maxKeyAge {
-		return s.key
-	}
-	return idempotency.KeyState{}
-}
 
 // tenant is the database as the caller's merchant sees it.
 func (a *API) tenant(c echo.Context) *postgres.DB { return a.DB.Tenant(merchantOf(c).ID) }

@@ -90,7 +90,6 @@ func (a *API) request(c echo.Context, operation, key string, canonical []byte) i
 			Fingerprint: idempotency.Fingerprint([]byte("v1"), []byte(c.Request().Method),
 				[]byte(c.Request().URL.Path), []byte(m), canonical),
 			Canonical: canonical,
-			Known:     a.knownKeyOf(c),
 		},
 		ID:       c.Response().Header().Get(echo.HeaderXRequestID),
 		APIKey:   sessionOf(c).keyID,

@@ -99,9 +99,8 @@ type API struct {
 	guesses *keylimit.Limiter               // addresses that sent API keys that were not valid lately
 	uses    chan [32]byte                   // API keys whose uses are not recorded yet, by hash
 
-	// Reads of API keys: of those that were not valid lately; of requests without an
-	// idempotency key; and of those with one, since a lock on keys delays no others.
-	notRecentSessions, sessions, keyedSessions *postgres.Reads[credentials, session]
+	// Reads of the merchants of API keys: of keys that were valid lately, and of others.
+	callers, notRecentCallers *postgres.Reads[string, merchants.Merchant]
 
 	versions *postgres.Reads[ledger.Owner, int] // of charges that requests wait for
 
@@ -123,10 +122,8 @@ func New(c Config) *API {
 	closing, shutDown := context.WithCancel(context.Background())
 	return &API{
 		Config: c, limits: newLimits(c.Limits), recent: recent, guesses: keylimit.New(c.Limits.Guesses), uses: make(chan [32]byte, mostUses), assets: newAssets(),
-		notRecentSessions: newSessions(c.DB, c.Limits.Authenticating),
-		sessions:          newSessions(c.DB, c.Limits.Authenticating),
-		keyedSessions:     newSessions(c.DB, (c.Limits.Authenticating+1)/2),
-		versions:          ledger.NewVersions(c.DB), closing: closing, shutDown: shutDown,
+		callers: newCallers(c.DB, c.Limits.Authenticating), notRecentCallers: newCallers(c.DB, c.Limits.Authenticating),
+		versions: ledger.NewVersions(c.DB), closing: closing, shutDown: shutDown,
 	}
 }
 

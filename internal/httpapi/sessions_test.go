@@ -1,14 +1,10 @@
 package httpapi_test
 
 import (
-	"bufio"
 	"context"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
-	"strconv"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -16,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/merchants"
@@ -23,9 +20,9 @@ import (
 	"github.com/payonce/payonce/internal/testdb"
 )
 
-// counted counts the round trips that read sessions, their statements, and the reads of
-// keys. With hold, a read of sessions waits until hold is closed. By the clock, a request
-// takes no time, however busy the machine is.
+// counted counts the round trips that read the merchants of API keys, their statements, and the
+// reads of idempotency keys. With hold, a read of merchants waits until hold is closed. By the
+// clock, a request takes no time, however busy the machine is.
 type counted struct {
 	*postgres.DB
 	clock
@@ -43,13 +40,11 @@ func (c *counted) Read(ctx context.Context, b *pgx.Batch) error {
 	return c.DB.Read(ctx, b)
 }
 
-// reads are round trips that read sessions, their statements, and reads of keys.
+// reads are round trips that read merchants, their statements, and reads of idempotency keys.
 type reads struct{ rounds, statements, keys int64 }
 
-// An API key takes one statement, an idempotency key one more.
 func authenticated() reads { return reads{rounds: 1, statements: 1} }
-func withKey() reads       { return reads{rounds: 1, statements: 2, keys: 1} }
-func keyLater() reads      { return reads{rounds: 1, statements: 1, keys: 1} }
+func withKey() reads       { return reads{rounds: 1, statements: 1, keys: 1} }
 
 func (c *counted) want(t *testing.T, want reads) {
 	t.Helper()
@@ -70,13 +65,12 @@ func countingReads(t *testing.T, changes ...func(*httpapi.Config)) (*world, *cou
 	return w, c
 }
 
-// TestAuthentication_isOneReadBeforeTheCommit: a recent API key and the idempotency
-// key take one read.
-func TestAuthentication_isOneReadBeforeTheCommit(t *testing.T) {
+// TestKeyedRequest_readsItsKeyOnce: the API key takes one read, and the idempotency key another.
+func TestKeyedRequest_readsItsKeyOnce(t *testing.T) {
 	t.Parallel()
 	w, c := countingReads(t)
 	first := w.accept(t, "first", body("order_id", `"1"`))
-	c.want(t, keyLater()) // of a new API key
+	c.want(t, withKey())
 	charge := w.accept(t, "k", body("order_id", `"2"`)).header.Get("Location")
 	c.want(t, withKey())
 	wantReplay(t, first, w.send(t, post("first", body("order_id", `"1"`))))
@@ -103,103 +97,42 @@ func TestAuthentication_isOneReadBeforeTheCommit(t *testing.T) {
 	}
 }
 
-// TestAuthentication_leavesKeysToACacheAndToNaturalKeys: where a cache is asked first, and
-// where the key depends on the body, the handler reads it.
-func TestAuthentication_leavesKeysToACacheAndToNaturalKeys(t *testing.T) {
+// TestKeyedRequest_asksItsCacheFirst: a response that the cache has needs no read of its key.
+func TestKeyedRequest_asksItsCacheFirst(t *testing.T) {
 	t.Parallel()
-	for name, test := range map[string]struct {
-		change func(*httpapi.Config)
-		replay reads
-	}{
-		"of a cache": {func(api *httpapi.Config) {
-			api.Intake.Receiver.Cache = &memory{records: map[string]idempotency.Record{}}
-		}, authenticated()},
-		"of natural keys": {func(api *httpapi.Config) { api.NaturalKeys = true }, keyLater()},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w, c := countingReads(t, test.change)
-			w.send(t, get("/v1/balances"))
-			c.want(t, authenticated())
-			first := w.accept(t, "k", body())
-			c.want(t, keyLater())
-			wantReplay(t, first, w.send(t, post("k", body())))
-			c.want(t, test.replay)
-		})
-	}
+	w, c := countingReads(t, func(api *httpapi.Config) {
+		api.Intake.Receiver.Cache = &memory{records: map[string]idempotency.Record{}}
+	})
+	first := w.accept(t, "k", body())
+	c.want(t, withKey())
+	wantReplay(t, first, w.send(t, post("k", body())))
+	c.want(t, authenticated())
 }
 
-// TestAuthentication_aLockOnKeysDelaysKeyedRequestsAlone: a lock on the table of keys delays
-// requests that have one, at their authentication and then in the handler.
-func TestAuthentication_aLockOnKeysDelaysKeyedRequestsAlone(t *testing.T) {
+// TestKeyedRequest_aLockOnKeysDelaysNoOthers: a lock on the table of keys delays requests that
+// have one, on few connections, and no authentication.
+func TestKeyedRequest_aLockOnKeysDelaysNoOthers(t *testing.T) {
 	t.Parallel()
 	const many = 8
-	for name, test := range map[string]struct {
-		timeout  time.Duration
-		keyReads int64 // more than so many are made before the lock is gone
-	}{
-		"at authentication": {patience, 0},
-		"in the handler":    {300 * time.Millisecond, many},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			var keyReads atomic.Int64
-			w := serveOn(t, openWith(t, postgres.Options{LockTimeout: test.timeout}), func(api *httpapi.Config) {
-				api.Limits.Authenticating = 1
-				api.Intake.Receiver.Reading = func() func() { keyReads.Add(1); return func() {} }
-			})
-			for _, key := range []string{apiKey, strangerKey} {
-				w.send(t, get("/v1/balances").as(key))
-			}
-			held := begin(t, w.db)
-			exec(t, held, `lock table idempotency_keys in access exclusive mode`)
-			var calls []call
-			for i := range many {
-				calls = append(calls, post(fmt.Sprint("k", i), body("order_id", fmt.Sprintf(`"%d"`, i))))
-			}
-			stuck := w.sendAll(t, calls...)
-			waitingBetween(t, w.db, 1, many)
-			for _, free := range []call{get("/v1/balances"), get("/v1/balances").as(strangerKey)} {
-				w.read(t, free)
-			}
-			await.Progress(t, fmt.Sprintf("there are more than %d reads of keys", test.keyReads), func() (seen string, done bool) {
-				return strconv.FormatInt(keyReads.Load(), 10), keyReads.Load() > test.keyReads
-			})
-			testdb.Must(t, held.Rollback(t.Context()))
-			for range many {
-				if a := <-stuck; a.status != http.StatusAccepted {
-					t.Errorf("status %d: %s", a.status, a.body)
-				}
-			}
-		})
+	db := openWith(t, postgres.Options{LockTimeout: patience})
+	w := serveOn(t, db, func(api *httpapi.Config) { api.Intake.Receiver.Read = intake.BatchedRead(db, 2) })
+	held := begin(t, w.db)
+	exec(t, held, `lock table idempotency_keys in access exclusive mode`)
+	var calls []call
+	for i := range many {
+		calls = append(calls, post(fmt.Sprint("k", i), body("order_id", fmt.Sprintf(`"%d"`, i))))
 	}
-}
-
-// TestAuthentication_aLateBodyReadsItsKeyAgain: what was read with the header of a request is
-// old when its body arrives later.
-func TestAuthentication_aLateBodyReadsItsKeyAgain(t *testing.T) {
-	testdb.Long(t, "it waits for bodies")
-	t.Parallel()
-	w, c := countingReads(t)
-	w.accept(t, "k", body())
-	c.want(t, keyLater())
-	request := post("k", body())
-	var head strings.Builder
-	fmt.Fprintf(&head, "POST %s HTTP/1.1\r\nHost: payonce\r\nContent-Length: %d\r\n", request.path, len(request.body))
-	testdb.Must(t, request.header.Write(&head))
-	conn := w.dial(t, head.String()+"\r\n")
-	await.True(t, "the API key is read", func() bool { return c.rounds.Load() == 1 })
-	exec(t, w.db, `
-update idempotency_keys
-   set body = null, content_type = null, request = null, expires_at = clock_timestamp()`)
-	await.Row(t, w.db, `select clock_timestamp() > expires_at + interval '2 s' from idempotency_keys`)
-	c.pass(2 * time.Second)
-	if _, err := io.WriteString(conn, request.body); err != nil {
-		t.Fatal(err)
+	stuck := w.sendAll(t, calls...)
+	waitingBetween(t, w.db, 1, 2)
+	for _, free := range []call{get("/v1/balances"), get("/v1/balances").as(strangerKey)} {
+		w.read(t, free)
 	}
-	a := readAnswer(t, bufio.NewReader(conn))
-	wantProblem(t, a, "/problems/idempotency-key-expired")
-	c.want(t, reads{rounds: 1, statements: 2, keys: 2})
+	testdb.Must(t, held.Rollback(t.Context()))
+	for range many {
+		if a := <-stuck; a.status != http.StatusAccepted {
+			t.Errorf("status %d: %s", a.status, a.body)
+		}
+	}
 }
 
 // TestReceive_readsTheKeyAgainAfterAWait: what was read before a wait does not count after it.

@@ -28,12 +28,10 @@ func (noConnectionError) SafeToRetry() bool { return false }
 // Querier reads. A *DB is one, and so are a pgx connection and transaction.
 type Querier = groupcommit.Querier
 
-// TenantSetting is the setting that names the merchant of a transaction.
-const TenantSetting = "payonce.merchant"
-
-// setMerchant ends with the transaction, and so with the batch.
+// setMerchant names the merchant of a transaction. The setting ends with it, and so with the
+// batch.
 const setMerchant = `
-select set_config('` + TenantSetting + `', $1, true)`
+select set_config('payonce.merchant', $1, true)`
 
 // Tenant is the database as one merchant has it. Each of its reads and commits is a
 // transaction that names the merchant, and the policies of the tables
