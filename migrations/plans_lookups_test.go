@@ -86,8 +86,8 @@ func lookups() []lookup {
 			ways: "outbox_pkey, inbox_open_by_key, inbox_dead_letters_by_key",
 		},
 
-		{in: "idempotency", words: "as asked", api: true, args: "'{m1}', '{POST /v1/charges}', '{key-7}', ''", ways: keyOnce},
-		{in: "idempotency", words: "as asked", args: "'{m1,m1}', '{POST /v1/charges,POST /v1/charges}', '{key-7,key-8}', ''", ways: keyOnce},
+		{in: "idempotency", words: "as asked", api: true, args: "'{m1}', '{POST /v1/charges}', '{key-7}'", ways: keyOnce},
+		{in: "idempotency", words: "as asked", args: "'{m1,m1}', '{POST /v1/charges,POST /v1/charges}', '{key-7,key-8}'", ways: keyOnce},
 		{
 			in: "idempotency", words: "with due", args: "500",
 			ways: "idempotency_keys_kept expires_at",
