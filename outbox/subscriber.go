@@ -22,14 +22,12 @@ import (
 
 // Timing of a subscriber. A poll that finds nothing reads one index entry and writes nothing.
 const (
-	slowPoll        = 10 * time.Second       // while the bell receives
-	fastPoll        = 50 * time.Millisecond  // while it does not
-	minRetryRead    = time.Millisecond       // after a message was committed that cannot be read yet
-	maxRetryRead    = 100 * time.Millisecond // the same, after several reads
-	pausePerMessage = 4 * time.Millisecond   // between two pages, for each message of the first but one
-	longestPause    = 20 * time.Millisecond  // between two pages
-	retryInterval   = 100 * time.Millisecond
-	ackDeadline     = 30 * time.Second
+	slowPoll      = 10 * time.Second       // while the bell receives
+	fastPoll      = 50 * time.Millisecond  // while it does not
+	minRetryRead  = time.Millisecond       // after a message was committed that cannot be read yet
+	maxRetryRead  = 100 * time.Millisecond // the same, after several reads
+	retryInterval = 100 * time.Millisecond
+	ackDeadline   = 30 * time.Second
 )
 
 // Options of a subscriber or forwarder. The zero value reads every 50 ms.
@@ -198,13 +196,11 @@ type reader struct {
 
 	done     context.Context // of the subscriber; Watermill passes none
 	caller   context.Context // of Subscribe; done ends a little later
-	now      func() time.Time
 	log      *slog.Logger
 	failures failures
 
 	limit, maxPage       int           // messages of the next page; of any page, see HandleError
 	read                 int           // messages of the last page
-	began, next          time.Time     // of the last poll; of the next one, not before
 	more                 bool          // there are more that can be read
 	refused              atomic.Bool   // the last page was
 	blockedByTransaction bool          // there are more, which cannot be read before an older transaction ends
@@ -214,7 +210,7 @@ type reader struct {
 
 func newReader(group string, o Options, retry time.Duration, now func() time.Time) *reader {
 	r := &reader{
-		Options: o, caller: context.Background(), now: now, retry: retry, limit: pageMessages, maxPage: pageMessages, retryReadAfter: minRetryRead,
+		Options: o, caller: context.Background(), retry: retry, limit: pageMessages, maxPage: pageMessages, retryReadAfter: minRetryRead,
 		log: logged(o.Log).With("consumer_group", group), failures: failures{now: now},
 	}
 	if o.Capacity == nil {
@@ -244,9 +240,6 @@ func (*reader) SubscribeIsolationLevel() sql.IsolationLevel { return sql.LevelRe
 
 // HandleError implements Watermill's BackoffManager. It is called after each poll, when its
 // transaction has ended. It waits until the next poll is due, and returns 0.
-//
-// A page costs two transactions, whatever it holds. So the more messages one brought, the
-// longer the next poll waits for more: not at all after a single one.
 func (r *reader) HandleError(log watermill.LoggerAdapter, nothing bool, err error) time.Duration {
 	read, more, refused := r.read, r.more, r.refused.Swap(false)
 	r.read, r.more = 0, false
@@ -265,13 +258,10 @@ func (r *reader) HandleError(log watermill.LoggerAdapter, nothing bool, err erro
 	default:
 		if read > 0 {
 			r.maxPage, r.retryReadAfter = min(pageMessages, 2*r.maxPage), minRetryRead
-			r.next = r.began.Add(min(longestPause, pausePerMessage*time.Duration(read-1)))
 		}
 		loop.Pause(r.done, r.pause(), r.Bell)
-		loop.Pause(r.done, r.next.Sub(r.now()), nil)
 	}
 	r.limit = min(r.maxPage, r.Capacity(r.done))
-	r.began = r.now()
 	return 0
 }
 
