@@ -13,7 +13,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/robustness/fleet"
@@ -183,7 +182,7 @@ func TestPrograms_serveWhatTheRulesQuery(t *testing.T) {
 		}
 		most := 2 // for readiness, and for the doorbell
 		if p == d.Workers[0] {
-			most += 1 + len(domain.Topics()) // which a worker listens to, and for each subscriber
+			most += 3 // which a worker listens to, and for two subscribers
 		}
 		for _, bound := range matches(t, body, `(?m)^payonce_db_connections_max(\{.*\} \d+)`) {
 			n, err := strconv.Atoi(bound[strings.LastIndex(bound, " ")+1:])
