@@ -109,8 +109,8 @@ func (r Receiver) carryOut(ctx context.Context, key Key, request Request, cached
 	return Result{}, unknownOutcome(last)
 }
 
-// find asks the cache. It drops a record of another
-// request and an expired one: the database answers those.
+// find asks the cache. It drops a record of another request and an expired one: the database
+// answers those.
 func (r Receiver) find(ctx context.Context, key Key, request Request) (cached CacheEntry) {
 	if r.Cache == nil {
 		return cached

@@ -38,9 +38,9 @@ type OrderTakenError struct {
 func (e *OrderTakenError) Error() string { return "the order has the charge " + e.Charge.ID }
 
 // AcceptCharge accepts a charge: one read if the key has its answer, one read and one
-// commit if it is new; without the read if the state of the key is known. With
-// OneChargePerOrder it reads the order too. Errors: domain.ErrInvalid, ErrExpired, those of
-// idempotency.Receiver, and *OrderTakenError where r.Refuse has no answer to it.
+// commit if it is new. With OneChargePerOrder it reads the order too. Errors: domain.ErrInvalid,
+// ErrExpired, those of idempotency.Receiver, and *OrderTakenError where r.Refuse has no answer
+// to it.
 func (in *Intake) AcceptCharge(ctx context.Context, account Account, r Request, c Charge) (idempotency.Result, error) {
 	id := newID()
 	command, err := c.command(account)

@@ -316,12 +316,14 @@ func wantPending(t *testing.T, a answer) {
 // waitingBetween waits until least to most statements wait for a lock.
 func waitingBetween(t *testing.T, db *postgres.DB, least, most int) {
 	t.Helper()
-	await.Row(t, db, `
-select count(*) between $1 and $2
+	await.Row(t, db, `select (`+selectWaiting+`) between $1 and $2`, least, most)
+}
+
+const selectWaiting = `
+select count(*)
   from pg_stat_activity
  where datname = current_database()
-   and wait_event_type = 'Lock'`, least, most)
-}
+   and wait_event_type = 'Lock'`
 
 // waitingFor waits until n statements have waited for a lock for that long, by
 // the database's clock.

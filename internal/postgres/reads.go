@@ -40,8 +40,8 @@ func NewReads[Q, A any](most int, read func(ctx context.Context, lookups []Q) (r
 
 // Lookup returns the result of a lookup, or the error of the read. If ctx ends, also while
 // the read is in flight, Lookup returns its error, which is ErrNoConnection too if the deadline
-// has passed. When a read of several lookups fails for another reason than
-// ErrNoConnection, each is read again individually.
+// has passed. When a read of several lookups fails, each is read again individually, except after
+// ErrNoConnection and after a lock, which would delay each of them alike.
 func (r *Reads[Q, A]) Lookup(ctx context.Context, lookup Q) (result A, err error) {
 	if ctx.Err() == nil {
 		result, err = r.batcher.Do(ctx, lookup)
@@ -66,7 +66,7 @@ func (r *Reads[Q, A]) call(ctx context.Context, lookups []Q) []groupcommit.Resul
 		err = fmt.Errorf("%d lookups have %d results", len(lookups), len(found))
 	}
 	if err != nil {
-		if len(lookups) > 1 && ctx.Err() == nil && !errors.Is(err, ErrNoConnection) {
+		if len(lookups) > 1 && ctx.Err() == nil && !errors.Is(err, ErrNoConnection) && groupcommit.OutcomeOf(err) != groupcommit.Locked {
 			err = errOfSeveral
 		}
 		return slices.Repeat([]groupcommit.Result[A]{{Err: err}}, len(lookups))

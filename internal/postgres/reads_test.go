@@ -81,6 +81,7 @@ func TestReads_failedReadsAreRepeatedForEachLookup(t *testing.T) {
 		{"a refusal", refused, []int{3}, [][]int{{2}, {3}, {4}}},
 		{"an answer that cannot be scanned", planted, []int{3}, [][]int{{2}, {3}, {4}}},
 		{"no connection", postgres.ErrNoConnection, []int{2, 3, 4}, nil},
+		{"a lock", &pgconn.PgError{SeverityUnlocalized: "ERROR", Code: "55P03"}, []int{2, 3, 4}, nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
