@@ -18,9 +18,22 @@ import (
 // The faults of the guard lab. Each leaves payonce sound as long as all guards are there.
 // It returns what `payonce timeline` shows of it: a charge or a key.
 
-func sameKey(ctx context.Context, s *scene) (string, error) {
-	const key = "lab-same-key"
-	_, err := s.charge(ctx, 10, key, "")
+// sameKey sends 10 requests with one key, which both apis claim before either commits. An api
+// waits for a lock for milliseconds at a time, so several keys may be needed.
+func sameKey(ctx context.Context, s *scene) (key string, err error) {
+	for n := range 5 {
+		key = fmt.Sprintf("lab-same-key-%d", n)
+		var sent sync.WaitGroup
+		err = s.hold(ctx, "idempotency_keys", nil, nil, func(pgx.Tx) error {
+			sent.Go(func() { s.traffic.PostAll(ctx, 10, "/v1/charges", key, chargeBody(key, "")) })
+			return s.wait(ctx, selectWaiting, 2)
+		})
+		sent.Wait()
+		stored, found := s.texts(ctx, `select key from idempotency_keys where key = $1`, key)
+		if err = errors.Join(err, found); err != nil || len(stored) > 1 {
+			break
+		}
+	}
 	return key, err
 }
 
@@ -30,7 +43,7 @@ func newCollation(ctx context.Context, s *scene) (string, error) {
 	const requests = 40
 	send := func() error {
 		for n := range requests {
-			if _, err := s.charge(ctx, 1, fmt.Sprintf("lab-%d", n), ""); err != nil {
+			if _, err := s.charge(ctx, fmt.Sprintf("lab-%d", n), ""); err != nil {
 				return err
 			}
 		}
@@ -142,26 +155,32 @@ func updateByHand(ctx context.Context, s *scene) (string, error) {
 }
 
 // pausedHolder pauses a worker whose last commit of a charge is at the database, and lets another
-// one take the message over and die.
+// one take the message over and die. If that took so long that the commit has stopped waiting for
+// its lock, it is another charge's turn.
 func pausedHolder(ctx context.Context, s *scene) (id string, err error) {
 	victim, rival := s.Workers[0], s.Workers[1]
-	if err := rival.Pause(); err != nil {
-		return "", err
+	for n, waits := 0, false; !waits && err == nil; n++ {
+		if err := rival.Pause(); err != nil {
+			return "", err
+		}
+		err = s.hold(ctx, "outbox", s.Workers[:1], func() error {
+			id, err = s.charge(ctx, fmt.Sprintf("lab-paused-%d", n), "")
+			return err
+		}, func(tx pgx.Tx) error {
+			if err := s.wait(ctx, selectWaiting, 1); err != nil {
+				return err
+			}
+			var session int
+			err := tx.QueryRow(ctx, `select pid from pg_locks where relation = 'outbox'::regclass and not granted`).Scan(&session)
+			if err = errors.Join(err, victim.Pause(), rival.Resume()); err != nil {
+				return err
+			}
+			err = s.wait(ctx, `select exists (select from inbox where ordering_key = $1 and fence = 2)`, id)
+			return errors.Join(err, rival.Kill(), tx.QueryRow(ctx, `select exists (select from pg_locks where pid = $1 and not granted)`, session).Scan(&waits))
+		})
+		err = errors.Join(err, victim.Resume(), rival.Restart(ctx), s.ended(ctx, id))
 	}
-	err = s.hold(ctx, "outbox", s.Workers[:1], func() error {
-		id, err = s.charge(ctx, 1, "lab-paused", "")
-		return err
-	}, func(pgx.Tx) error {
-		if err := s.wait(ctx, selectWaiting, 1); err != nil {
-			return err
-		}
-		if err := errors.Join(victim.Pause(), rival.Resume()); err != nil {
-			return err
-		}
-		err := s.wait(ctx, `select exists (select from inbox where ordering_key = $1 and fence = 2)`, id)
-		return errors.Join(err, rival.Kill())
-	})
-	return id, errors.Join(err, victim.Resume(), rival.Restart(ctx), s.ended(ctx, id))
+	return id, err
 }
 
 // whileConfirmed sends a charge and calls strike while its worker waits for the provider's
@@ -171,7 +190,7 @@ func (s *scene) whileConfirmed(ctx context.Context, key string, strike func(id s
 		return "", err
 	}
 	for n := 0; ; n++ {
-		id, err := s.charge(ctx, 1, fmt.Sprintf("%s-%d", key, n), "")
+		id, err := s.charge(ctx, fmt.Sprintf("%s-%d", key, n), "")
 		if err == nil {
 			err = s.wait(ctx, `select exists (select from ledger_events where stream_id = $1 and type like 'payment.started.v%')`, id)
 		}
@@ -187,7 +206,7 @@ func (s *scene) whileConfirmed(ctx context.Context, key string, strike func(id s
 func lastPiece(ctx context.Context, s *scene) (id string, err error) {
 	err = s.hold(ctx, "stock", s.Workers, func() error {
 		for n := range 10 {
-			if id, err = s.charge(ctx, 1, fmt.Sprintf("lab-last-%d", n), "last"); err != nil {
+			if id, err = s.charge(ctx, fmt.Sprintf("lab-last-%d", n), "last"); err != nil {
 				return err
 			}
 		}
@@ -208,7 +227,7 @@ func restockByHand(ctx context.Context, s *scene) (string, error) {
 
 func deletedArticle(ctx context.Context, s *scene) (id string, err error) {
 	err = s.hold(ctx, "stock", s.Workers, func() error {
-		id, err = s.charge(ctx, 1, "lab-gone", "gone")
+		id, err = s.charge(ctx, "lab-gone", "gone")
 		return err
 	}, func(tx pgx.Tx) error {
 		err := s.wait(ctx, selectWaiting, 1)
@@ -222,21 +241,15 @@ func deletedArticle(ctx context.Context, s *scene) (id string, err error) {
 
 func foldedTwice(ctx context.Context, s *scene) (id string, err error) {
 	err = s.hold(ctx, "projections", s.Workers, func() error {
-		id, err = s.charge(ctx, 1, "lab-fold", "")
+		id, err = s.charge(ctx, "lab-fold", "")
 		return err
 	}, func(pgx.Tx) error { return s.wait(ctx, selectWaiting, 2) })
 	return id, errors.Join(err, s.ended(ctx, id))
 }
 
-// charge sends the request for a charge of 10.00 n times at once and returns the charge of
-// the first answer.
-func (s *scene) charge(ctx context.Context, n int, key, sku string) (string, error) {
-	items := ""
-	if sku != "" {
-		items = fmt.Sprintf(`, "items": [{"sku": %q, "quantity": 1}]`, sku)
-	}
-	body := fmt.Sprintf(`{"order_id": %q, "amount": 1000, "currency": "EUR", "payment_method": "pm_card_visa"%s}`, key, items)
-	answers := s.traffic.PostAll(ctx, n, "/v1/charges", key, []byte(body))
+// charge sends the request for a charge of 10.00, and returns the charge of the answer.
+func (s *scene) charge(ctx context.Context, key, sku string) (string, error) {
+	answers := s.traffic.PostAll(ctx, 1, "/v1/charges", key, chargeBody(key, sku))
 	if len(answers) == 0 {
 		return "", context.Cause(ctx)
 	}
@@ -247,9 +260,17 @@ func (s *scene) charge(ctx context.Context, n int, key, sku string) (string, err
 	return id, nil
 }
 
+func chargeBody(order, sku string) []byte {
+	items := ""
+	if sku != "" {
+		items = fmt.Sprintf(`, "items": [{"sku": %q, "quantity": 1}]`, sku)
+	}
+	return fmt.Appendf(nil, `{"order_id": %q, "amount": 1000, "currency": "EUR", "payment_method": "pm_card_visa"%s}`, order, items)
+}
+
 // endedCharge is a charge that has succeeded and has no work left.
 func (s *scene) endedCharge(ctx context.Context, key string) (string, error) {
-	id, err := s.charge(ctx, 1, key, "")
+	id, err := s.charge(ctx, key, "")
 	if err == nil {
 		err = s.ended(ctx, id)
 	}

@@ -30,7 +30,7 @@ func Guards() []Guard {
 			`alter table idempotency_keys drop constraint idempotency_keys_once`,
 			"10 requests with one key at the same instant",
 			[]string{oneAnswer},
-			"each request made a charge of its own; one of them has the payment, and the others failed", sameKey,
+			"several requests made a charge of their own; one of these has the payment, and the others failed", sameKey,
 		},
 		{
 			"idempotency_keys.key", "collation",
