@@ -18,7 +18,7 @@ import (
 )
 
 // Database is what the API uses of the database. It has no commit: a write is a
-// tenant's. A read outside a tenant concerns no merchant, calls a function that is made
+// tenant's. A read outside a tenant concerns no merchant, or calls a function that is made
 // for it.
 type Database interface {
 	postgres.Querier

@@ -111,6 +111,7 @@ func TestKeyedRequest_asksItsCacheFirst(t *testing.T) {
 
 // TestKeyedRequest_aLockOnKeysDelaysNoOthers: a lock on the table of keys delays requests that
 // have one. Few of their reads are in flight, also after the lock time-out, so others are served.
+// The delayed ones have effects once, if they are sent again.
 func TestKeyedRequest_aLockOnKeysDelaysNoOthers(t *testing.T) {
 	t.Parallel()
 	const many, few = 24, 2
@@ -126,8 +127,9 @@ func TestKeyedRequest_aLockOnKeysDelaysNoOthers(t *testing.T) {
 	waitingBetween(t, w.db, 1, few)
 	for answered := 0; answered < many; {
 		select {
-		case <-stuck:
+		case a := <-stuck:
 			answered++
+			wantProblem(t, a, "/problems/unavailable")
 		default:
 			w.read(t, get("/v1/balances"))
 			if n := testdb.One[int](t, w.db, selectWaiting); n > few {
@@ -136,7 +138,13 @@ func TestKeyedRequest_aLockOnKeysDelaysNoOthers(t *testing.T) {
 		}
 	}
 	testdb.Must(t, held.Rollback(t.Context()))
-	w.accept(t, "k1", body("order_id", `"1"`))
+	await.Row(t, w.db, `select not exists (select from idempotency_keys)`)
+	again := w.sendAll(t, calls...)
+	for range many {
+		if a := <-again; a.status != http.StatusAccepted {
+			t.Errorf("status %d: %s", a.status, a.body)
+		}
+	}
 }
 
 // TestReceive_readsTheKeyAgainAfterAWait: what was read before a wait does not count after it.
