@@ -97,7 +97,7 @@ func (s *stocked) Query(ctx context.Context, sql string, args ...any) (pgx.Rows,
 
 // TestInventory_underContention processes many charges at once, in pairs over the same
 // articles, of which one names them the other way round. A deadlock would have its loser
-// wait.
+// wait. In group commits, each statement is one that may share.
 func TestInventory_underContention(t *testing.T) {
 	testdb.Long(t, "it races many against each other")
 	t.Parallel()
@@ -122,9 +122,16 @@ func TestInventory_underContention(t *testing.T) {
 				}
 			}
 			if share {
+				declared := slices.Concat(ledger.Writes(), outbox.Writes(), fulfillment.Writes(), inbox.Writes())
 				db := testdb.OpenAt(t, f.db.Pool().Config().ConnString(), postgres.Options{
-					Role:   postgres.RoleWorker,
-					Writes: groupcommit.NewStatements(slices.Concat(ledger.Writes(), outbox.Writes(), fulfillment.Writes(), inbox.Writes())...),
+					Role: postgres.RoleWorker, Writes: groupcommit.NewStatements(declared...),
+					Committed: func(b *pgx.Batch) {
+						for _, q := range b.QueuedQueries {
+							if !slices.ContainsFunc(declared, func(s groupcommit.Statement) bool { return s.SQL == q.SQL }) {
+								t.Errorf("a step has a commit of its own: %s is not declared", q.SQL)
+							}
+						}
+					},
 				})
 				f.charge = handlerOf(fulfillment.New(db, fulfillment.Services{Provider: f.client}, slog.New(slog.DiscardHandler)), fulfillment.ChargeReceiver)
 				defer func() {

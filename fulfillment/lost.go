@@ -34,7 +34,7 @@ type lostPayment struct {
 const (
 	selectLost = `
 select asked.reference,
-       recovery_pending() as unscanned,
+       (select recovery_pending()) as unscanned,
        exists (
          select
            from recoveries
@@ -56,6 +56,13 @@ insert into adoptions (payment_intent, charge_id)
 select payment_intent, $2
   from lost_payments
  where payment_intent = $1`
+
+	insertAdoptions = `
+insert into adoptions (payment_intent, charge_id)
+select l.payment_intent, started.charge_id
+  from unnest($1::text[], $2::text[]) as started(payment_intent, charge_id)
+  join lost_payments l
+    on l.payment_intent = started.payment_intent`
 
 	// insertCreationFailed makes a worker read the provider's list before the charge uses its
 	// next key, because a charge that the database has lost may have used the failed key.

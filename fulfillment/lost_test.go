@@ -6,11 +6,16 @@ import (
 	"iter"
 	"log/slog"
 	"net/http"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/restore"
 	"github.com/payonce/payonce/internal/testdb"
 )
@@ -158,4 +163,22 @@ func (f *fixture) outside(path string, amount int64) {
 	f.t.Helper()
 	intent := f.load("ch_1").Charge.PaymentIntent
 	f.provider.control(f.t, http.MethodPost, path, fmt.Sprintf(`{"payment_intent":%q,"amount":%d}`, intent, amount))
+}
+
+// TestLostPayment_inAGroupCommit: charges that start together take the payments that are lost, and no
+// other; of those that an operator has, none.
+func TestLostPayment_inAGroupCommit(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.exec(`insert into lost_payments select 'pi_' || n, 'ref', 1999, 'EUR', now() from generate_series(1, 3) as n`)
+	f.exec(`insert into adoptions (payment_intent) values ('pi_3')`)
+	writes := fulfillment.Writes()
+	adopt := writes[slices.IndexFunc(writes, func(s groupcommit.Statement) bool { return strings.Contains(s.SQL, "adoptions") })].ManyRows
+	testdb.Exec(t, f.worker.Pool(), adopt, []string{"pi_9", "pi_2", "pi_1"}, []string{"ch_9", "ch_2", "ch_1"})
+	f.expectText("pi_1 ch_1, pi_2 ch_2, pi_3 ", `select string_agg(concat(payment_intent, ' ', charge_id), ', ' order by payment_intent) from adoptions`)
+	b := &pgx.Batch{}
+	b.Queue(adopt, []string{"pi_3"}, []string{"ch_3"})
+	if err := f.worker.Commit(t.Context(), b); groupcommit.Constraint(err) != "adoptions_pkey" {
+		t.Errorf("a charge took the payment of an operator: %v", err)
+	}
 }
