@@ -87,6 +87,9 @@ type posted struct {
 
 // run exports with one statement, which has one snapshot, and holds one event at a time.
 func (e exportCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
+	if err := requireMerchant(ctx, db, e.Merchant); err != nil {
+		return err
+	}
 	tx, err := db.Snapshot(ctx)
 	if err != nil {
 		return err

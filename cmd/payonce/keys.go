@@ -59,6 +59,28 @@ func (k createKeyCmd) check() error {
 	return checkGiven(k.APIKey)
 }
 
+const selectMerchantExists = `
+select exists (select from merchants where merchant_id = $1)`
+
+// requireMerchant refuses to search what belongs to a merchant that there is not; "" is everyone.
+func requireMerchant(ctx context.Context, db *postgres.DB, id string) error {
+	var exists bool
+	if id == "" {
+		return nil
+	}
+	if err := db.QueryRow(ctx, selectMerchantExists, id).Scan(&exists); err != nil {
+		return fmt.Errorf("look for merchant %q: %w", id, err)
+	}
+	if !exists {
+		return unknownMerchant(id)
+	}
+	return nil
+}
+
+func unknownMerchant(id string) error {
+	return fmt.Errorf("there is no merchant %q: payonce seed registers one", id)
+}
+
 func checkLife(expires *model.Duration) error {
 	if expires != nil && time.Duration(*expires) < shortestLife {
 		return fmt.Errorf("--expires is %s: give a life of at least %s, or leave it out", time.Duration(*expires), shortestLife)
@@ -86,7 +108,7 @@ func (k createKeyCmd) run(ctx context.Context, c *console, db *postgres.DB) erro
 	merchants.IssueKey(b, key, merchants.Grant{Merchant: k.Merchant, Scopes: scopes, Addresses: k.Addresses, Life: (*time.Duration)(k.Expires)})
 	err = db.Commit(ctx, b)
 	if groupcommit.Constraint(err) == "api_keys_merchant_id_fkey" {
-		return fmt.Errorf("there is no merchant %q: payonce seed registers one", k.Merchant)
+		return unknownMerchant(k.Merchant)
 	}
 	if err != nil {
 		return fmt.Errorf("create a key of %s: %w", k.Merchant, err)
@@ -119,6 +141,9 @@ type listKeysCmd struct {
 }
 
 func (k listKeysCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
+	if err := requireMerchant(ctx, db, k.Merchant); err != nil {
+		return err
+	}
 	keys, err := merchants.ListKeys(ctx, db, k.Merchant)
 	if err == nil {
 		printKeys(&c.stdout, keys, k.JSON)

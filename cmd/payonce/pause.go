@@ -28,7 +28,7 @@ func (p pauseCmd) check() error {
 }
 
 func (p pauseCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
-	return p.set(ctx, c, db, setPause, fmt.Sprintf("there is no merchant %q: payonce seed registers one", p.Merchant))
+	return p.set(ctx, c, db, setPause, unknownMerchant(p.Merchant))
 }
 
 // resumeCmd ends a pause.
@@ -42,7 +42,7 @@ func (r resumeCmd) check() error {
 }
 
 func (r resumeCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
-	return r.set(ctx, c, db, endPause, strings.TrimSpace(r.What+" "+r.Merchant)+" was never paused: payonce pause lists what is")
+	return r.set(ctx, c, db, endPause, fmt.Errorf("%s was never paused: payonce pause lists what is", strings.TrimSpace(r.What+" "+r.Merchant)))
 }
 
 // pause is what stands still.
@@ -70,7 +70,7 @@ update pauses
 // error if no row is changed.
 //
 // If we die here: the pause and its record are one transaction.
-func (p pauseCmd) set(ctx context.Context, c *console, db *postgres.DB, change, unknown string) error {
+func (p pauseCmd) set(ctx context.Context, c *console, db *postgres.DB, change string, unknown error) error {
 	if p.What != "" {
 		what := []string{p.What}
 		if p.What == fulfillment.NotificationReceiver {
@@ -81,7 +81,7 @@ func (p pauseCmd) set(ctx context.Context, c *console, db *postgres.DB, change, 
 			return fmt.Errorf("change what is paused: %w", err)
 		}
 		if changed.RowsAffected() == 0 {
-			return errors.New(unknown)
+			return unknown
 		}
 		c.stderr.printf("the workers follow within 2 s, and finish what they handle\n")
 	}

@@ -31,6 +31,9 @@ type stockListCmd struct {
 }
 
 func (l stockListCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
+	if err := requireMerchant(ctx, db, l.Merchant); err != nil {
+		return err
+	}
 	stock, err := fulfillment.ListStock(ctx, db, l.Merchant, "")
 	if err == nil {
 		printStock(c, l.JSON, stock)
