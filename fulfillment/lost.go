@@ -61,8 +61,11 @@ select payment_intent, $2
 insert into adoptions (payment_intent, charge_id)
 select l.payment_intent, started.charge_id
   from unnest($1::text[], $2::text[]) as started(payment_intent, charge_id)
-  join lost_payments l
-    on l.payment_intent = started.payment_intent`
+ cross join lateral (
+       select payment_intent
+         from lost_payments
+        where payment_intent = started.payment_intent
+       offset 0) l`
 
 	// insertCreationFailed makes a worker read the provider's list before the charge uses its
 	// next key, because a charge that the database has lost may have used the failed key.
