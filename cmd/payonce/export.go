@@ -87,9 +87,6 @@ type posted struct {
 
 // run exports with one statement, which has one snapshot, and holds one event at a time.
 func (e exportCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
-	if err := requireMerchant(ctx, db, e.Merchant); err != nil {
-		return err
-	}
 	tx, err := db.Snapshot(ctx)
 	if err != nil {
 		return err
@@ -108,6 +105,11 @@ func (e exportCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
 	})
 	if err != nil {
 		return fmt.Errorf("export event %d: %w", events.Load(), err)
+	}
+	if events.Load() == 0 {
+		if err := requireMerchant(ctx, db, e.Merchant); err != nil {
+			return err
+		}
 	}
 	return out.Flush()
 }

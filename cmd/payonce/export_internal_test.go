@@ -21,7 +21,6 @@ import (
 func post(t *testing.T) *postgres.DB {
 	t.Helper()
 	db := testdb.Open(t)
-	testdb.Exec(t, db.Pool(), `insert into merchants (merchant_id) values ('acme'), ('my_2nd-shop')`)
 	for i, order := range []string{"=1+1", "a;=1+1", "-1", "@SUM(1)", "\uff1d1", "\t=1", "a,\"b\"\n2026-11-01 open Assets:Evil", "x, date:never ; y"} {
 		first := requested(order)
 		first.MerchantID = []string{"acme", "my_2nd-shop"}[i%2]

@@ -62,7 +62,8 @@ func (k createKeyCmd) check() error {
 const selectMerchantExists = `
 select exists (select from merchants where merchant_id = $1)`
 
-// requireMerchant refuses to search what belongs to a merchant that there is not; "" is everyone.
+// requireMerchant refuses a merchant that there is not, of whom a search has found nothing; "" is
+// everyone.
 func requireMerchant(ctx context.Context, db *postgres.DB, id string) error {
 	var exists bool
 	if id == "" {
@@ -141,10 +142,10 @@ type listKeysCmd struct {
 }
 
 func (k listKeysCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
-	if err := requireMerchant(ctx, db, k.Merchant); err != nil {
-		return err
-	}
 	keys, err := merchants.ListKeys(ctx, db, k.Merchant)
+	if len(keys) == 0 && err == nil {
+		err = requireMerchant(ctx, db, k.Merchant)
+	}
 	if err == nil {
 		printKeys(&c.stdout, keys, k.JSON)
 	}
