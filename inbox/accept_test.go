@@ -2,16 +2,16 @@ package inbox_test
 
 import (
 	"crypto/rand"
+	"crypto/sha256"
+	"fmt"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // random is text that does not compress, which an index would hide.
@@ -32,6 +32,17 @@ func TestAccept(t *testing.T) {
 		await.Row(t, db, `select length(message_id) = 255 and ordering_key = message_id and payload = '' and metadata = '{}' from inbox`)
 	})
 
+	t.Run("a key that no index can hold stays one key", func(t *testing.T) {
+		db := fresh(t)
+		long := random(6000)
+		for i, key := range []string{long, long + "x", long} {
+			accept(t, db, inbox.Message{ID: strconv.Itoa(i), OrderingKey: key})
+		}
+		keys := testdb.One[[]string](t, db, `select array_agg(ordering_key order by message_id) from inbox`)
+		hash := func(key string) string { return fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(key))) }
+		testrun.Same(t, "keys", []string{hash(long), hash(long + "x"), hash(long)}, keys)
+	})
+
 	t.Run("a repetition is counted, and another payload is quarantined", func(t *testing.T) {
 		db := fresh(t)
 		isNew, duplicate, aside := inbox.Reception{New: 1}, inbox.Reception{Duplicates: 1}, inbox.Reception{Quarantined: 1}
@@ -43,56 +54,4 @@ func TestAccept(t *testing.T) {
 		wantReceived(t, db, map[string]int{"r m1": 2})
 		wantAside(t, db, "r m1=y")
 	})
-
-	t.Run("the same message as one that came by the outbox is the same", func(t *testing.T) {
-		db := fresh(t)
-		post(t, db, letter("m1", "x"))
-		receive(t, db, "r")
-		awaitReceived(t, db)
-		accept(t, db, note("m1", "x"))
-		accept(t, db, note("m2", "x"))
-		post(t, db, letter("m2", "x"))
-		awaitReceived(t, db)
-		wantReceived(t, db, map[string]int{"r m1": 1, "r m2": 1})
-	})
-
-	t.Run("a batch that rolls back has received nothing", func(t *testing.T) {
-		db := fresh(t)
-		b := &pgx.Batch{}
-		inbox.Accept(b, "r", note("m1", "x"))
-		b.Queue(`select 1 / 0`)
-		if err := db.Commit(t.Context(), b); err == nil {
-			t.Fatal("it was committed")
-		}
-		wantReceived(t, db, map[string]int{})
-	})
-}
-
-// TestAccept_besideRivals accepts the same messages in several goroutines at once: none
-// is refused, and each delivery is counted once.
-func TestAccept_besideRivals(t *testing.T) {
-	t.Parallel()
-	db := testdb.Reused(t)
-	const rivals, messages = 8, 30
-	var all sync.WaitGroup
-	for range rivals {
-		all.Go(func() {
-			for i := range messages {
-				b := &pgx.Batch{}
-				inbox.Accept(b, "r", note("m"+strconv.Itoa(i), "x"))
-				if err := db.Commit(t.Context(), b); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	all.Wait()
-	want := map[string]int{}
-	for i := range messages {
-		want["r m"+strconv.Itoa(i)] = rivals - 1
-	}
-	wantReceived(t, db, want)
-	if n := quarantined(t, db); n != 0 {
-		t.Errorf("%d quarantined", n)
-	}
 }

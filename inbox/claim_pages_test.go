@@ -46,3 +46,17 @@ func TestConsume_doesNotWaitForAClaim(t *testing.T) {
 	await.Row(t, db.DB, `select count(*) = 2 from inbox where status = 'pending'`)
 	handled.want(t, "")
 }
+
+func TestClaim_startsWithTheOldest(t *testing.T) {
+	t.Parallel()
+	db := testdb.Reused(t)
+	for _, id := range []string{"c", "a", "d", "b"} { // each under a key of its own
+		put(t, db, id, id)
+	}
+	var order diary
+	p := processor(db, noting(&order))
+	p.Concurrency = 1
+	start(t, p)
+	await.Row(t, db, `select bool_and(status = 'done') from inbox`)
+	order.want(t, "c a d b")
+}

@@ -143,7 +143,7 @@ func TestConsume_besideADyingProcess(t *testing.T) {
 	const messages = 100
 	url := testdb.URL(t)
 	db, u := testdb.Connect(t, url), &unruly{left: map[string]int{}}
-	run(t, db.Pool(), `create table effects (id text)`)
+	testdb.Exec(t, db.Pool(), `create table effects (id text)`)
 	for n := range messages {
 		u.left[strconv.Itoa(n)] = 1 + rand.IntN(2)
 	}
@@ -158,9 +158,9 @@ func TestConsume_besideADyingProcess(t *testing.T) {
 	}
 	await.Progress(t, "all is done", func() (string, bool) {
 		if u.nacks.Load() < 20 {
-			run(t, db.Pool(), `select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'victim' and datname = current_database() and random() < 0.15`)
+			testdb.Exec(t, db.Pool(), `select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'victim' and datname = current_database() and random() < 0.15`)
 		}
-		done := one[int](t, db, `select count(*) from inbox where status = 'done'`)
+		done := testdb.One[int](t, db, `select count(*) from inbox where status = 'done'`)
 		return strconv.Itoa(done), done == messages && u.next() == ""
 	})
 	end()

@@ -192,17 +192,14 @@ func TestConsume_keepsWhatItsSourceSays(t *testing.T) {
 		t.Error("it is another")
 	}
 	await.Row(t, db, `select count(*) = 2 and bool_and(status = 'done') and sum(duplicates) = 1 and max(ordering_key) filter (where type = 't') = 'k' and max(ordering_key) filter (where type = 'order') = 'o' from inbox`)
-	if n := quarantined(t, db); n != 0 {
-		t.Errorf("%d spellings are quarantined", n)
-	}
+	wantAside(t, db)
 }
 
 // A commit that has begun is not interrupted, and what it stores is acknowledged.
 func TestConsume_completesACommitInFlight(t *testing.T) {
 	t.Parallel()
 	db, b := testdb.Reused(t), &broker{log: logOf("m1")}
-	lock := begin(t, db)
-	run(t, lock, `lock table inbox in exclusive mode`)
+	lock := testdb.Begin(t, db.Pool(), `lock table inbox in exclusive mode`)
 	stop := consume(t, storing(db, "r"), inbox.Source{Subscriber: b})
 	await.Blocked(t, db, 1)
 	stopped := make(chan error, 1)
@@ -210,13 +207,16 @@ func TestConsume_completesACommitInFlight(t *testing.T) {
 	if acked, _ := b.seen(); acked > 0 {
 		t.Error("it is acknowledged before it is stored")
 	}
-	run(t, lock, `rollback`)
-	must(t, await.Receive(t, "the end", stopped))
+	testdb.Exec(t, lock, `rollback`)
+	testdb.Must(t, await.Receive(t, "the end", stopped))
 	await.Row(t, db, `select count(*) = 1 and bool_and(status = 'pending') from inbox`)
 	ended := make(chan *message.Message)
 	close(ended)
 	if err := storing(db, "r").Consume(t.Context(), inbox.Source{Subscriber: pipe(ended), Topic: "orders"}); !errors.Is(err, inbox.ErrClosed) {
 		t.Errorf("after the end of a subscription: %v", err)
+	}
+	if err := storing(db, "r").Consume(t.Context(), inbox.Source{}); err == nil || err.Error() != "inbox: the source has no Subscriber" {
+		t.Errorf("without a subscriber: %v", err)
 	}
 	if err := storing(db, "r").Consume(t.Context(), inbox.Source{Subscriber: unreachable{}, Topic: "orders"}); err == nil || err.Error() != "subscribe to orders: no route" {
 		t.Errorf("without a broker: %v", err)
@@ -298,7 +298,7 @@ func TestDone_isDurableWithTheHandlersTransaction(t *testing.T) {
 	t.Run("a holder that was taken over is refused", func(t *testing.T) {
 		db, lost := fresh(t, "m1@k"), make(chan error, 1)
 		start(t, processor(db, func(ctx context.Context, d *inbox.Delivery) error {
-			run(t, db.Pool(), `update inbox set fence = fence + 1`)
+			testdb.Exec(t, db.Pool(), `update inbox set fence = fence + 1`)
 			err := affecting(db)(ctx, d)
 			lost <- err
 			return err

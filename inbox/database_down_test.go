@@ -26,39 +26,36 @@ import (
 func TestProcessor_countsNoAttemptWhileTheDatabaseIsAway(t *testing.T) {
 	t.Parallel()
 	const waited, counted = "pending 0 1", "pending 1 0" // status, attempts, waits
-	refusal := func(code string) error { return fmt.Errorf("load: %w", &pgconn.PgError{Code: code}) }
 	unsendable := func(ctx context.Context, db *postgres.DB) error {
 		b := &pgx.Batch{}
 		b.Queue(`select $1::int`, "no number")
 		return db.Commit(ctx, b)
 	}
-	cases := map[string]struct {
-		fail func(ctx context.Context, db *postgres.DB) error
+	type failing func(ctx context.Context, db *postgres.DB) error
+	returning := func(err error) failing { return func(context.Context, *postgres.DB) error { return err } }
+	type test struct {
+		fail failing
 		want string
-	}{
-		"a commit that nobody knows of":  {func(context.Context, *postgres.DB) error { return fmt.Errorf("save: %w", groupcommit.ErrUnknown) }, waited},
-		"a commit that could not begin":  {func(context.Context, *postgres.DB) error { return groupcommit.ErrNotCommitted }, waited},
-		"a server that stops":            {func(context.Context, *postgres.DB) error { return refusal("57P01") }, waited},
-		"a server that crashed":          {func(context.Context, *postgres.DB) error { return refusal("57P02") }, waited},
-		"a server that starts":           {func(context.Context, *postgres.DB) error { return refusal("57P03") }, waited},
-		"a server without connections":   {func(context.Context, *postgres.DB) error { return refusal("53300") }, waited},
-		"a server without space":         {func(context.Context, *postgres.DB) error { return refusal("53100") }, waited},
-		"a standby":                      {func(context.Context, *postgres.DB) error { return refusal("25006") }, waited},
-		"a connection that was cut":      {func(ctx context.Context, _ *postgres.DB) error { return readOverACutConnection(ctx, t) }, waited},
-		"a server out of reach":          {func(ctx context.Context, _ *postgres.DB) error { return connectToNobody(ctx) }, waited},
-		"a lock that did not come":       {func(context.Context, *postgres.DB) error { return refusal("55P03") }, waited},
-		"a deadlock":                     {func(context.Context, *postgres.DB) error { return refusal("40P01") }, waited},
-		"a lost race":                    {func(context.Context, *postgres.DB) error { return refusal("40001") }, waited},
-		"a pool whose connections hang":  {readFromAPoolInUse, waited},
-		"a refused statement":            {func(context.Context, *postgres.DB) error { return refusal("23505") }, counted},
-		"a statement that took too long": {func(context.Context, *postgres.DB) error { return refusal("57014") }, counted},
-		"a statement that is wrong":      {func(context.Context, *postgres.DB) error { return refusal("42601") }, counted},
-		"an argument that does not fit":  {unsendable, counted},
-		"a text that was cut": {func(context.Context, *postgres.DB) error {
-			return json.NewDecoder(strings.NewReader(`{"a":`)).Decode(new(any))
-		}, counted},
-		"a connection to another": {func(context.Context, *postgres.DB) error { return &net.OpError{Op: "dial", Err: io.ErrClosedPipe} }, counted},
-		"another host's outage":   {func(context.Context, *postgres.DB) error { return &url.Error{Op: "Get", Err: io.ErrUnexpectedEOF} }, counted},
+	}
+	cases := map[string]test{
+		"a commit that nobody knows of": {returning(fmt.Errorf("save: %w", groupcommit.ErrUnknown)), waited},
+		"a commit that could not begin": {returning(groupcommit.ErrNotCommitted), waited},
+		"a connection that was cut":     {func(ctx context.Context, _ *postgres.DB) error { return readOverACutConnection(ctx, t) }, waited},
+		"a server out of reach":         {func(ctx context.Context, _ *postgres.DB) error { return connectToNobody(ctx) }, waited},
+		"a pool whose connections hang": {returning(postgres.ErrNoConnection), waited},
+		"an argument that does not fit": {unsendable, counted},
+		"a text that was cut":           {returning(json.NewDecoder(strings.NewReader(`{"a":`)).Decode(new(any))), counted},
+		"a connection to another":       {returning(&net.OpError{Op: "dial", Err: io.ErrClosedPipe}), counted},
+		"another host's outage":         {returning(&url.Error{Op: "Get", Err: io.ErrUnexpectedEOF}), counted},
+	}
+	for want, codes := range map[string]string{
+		// The server stops, has crashed, starts, lacks connections or space, is a standby; a lock, a deadlock, a lost race.
+		waited:  "57P01 57P02 57P03 53300 53100 25006 55P03 40P01 40001",
+		counted: "23505 57014 42601", // a guard, a statement that took too long or is wrong
+	} {
+		for code := range strings.FieldsSeq(codes) {
+			cases[code] = test{returning(fmt.Errorf("load: %w", &pgconn.PgError{Code: code})), want}
+		}
 	}
 	db := testdb.Reused(t)
 	for name := range cases {
@@ -87,25 +84,6 @@ func readOverACutConnection(ctx context.Context, t *testing.T) error {
 	return db.QueryRow(ctx, `select 1`).Scan(&one)
 }
 
-// readFromAPoolInUse waits for a connection until its time is over.
-func readFromAPoolInUse(ctx context.Context, db *postgres.DB) error {
-	limited, err := postgres.Open(ctx, db.Pool().Config().ConnString(),
-		postgres.Options{MaxConns: 1, AllowPlaintext: true, AllowUnsafeDurability: true})
-	if err != nil {
-		return err
-	}
-	defer limited.Close()
-	conn, err := limited.Pool().Acquire(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Release()
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
-	defer cancel()
-	var one int
-	return limited.QueryRow(ctx, `select 1`).Scan(&one)
-}
-
 func connectToNobody(ctx context.Context) error {
 	_, err := pgx.Connect(ctx, "postgres://nobody@127.0.0.1:1/nothing?sslmode=disable")
 	return err
@@ -119,7 +97,7 @@ func TestProcessor_countsNoAttemptAndNoDeathForARestartOfTheDatabase(t *testing.
 	address := testdb.URL(t)
 	db := testdb.OpenAt(t, address, postgres.Options{})
 	clock, err := pgx.Connect(t.Context(), address) // it outlives the others
-	must(t, err)
+	testdb.Must(t, err)
 	t.Cleanup(func() { _ = clock.Close(context.WithoutCancel(t.Context())) })
 	putMany(t, db, `'m' || n`, `'k' || n`, 4)
 	begun, failed, restart := make(chan struct{}, 8), make(chan struct{}, 8), make(chan struct{})
@@ -143,15 +121,15 @@ func TestProcessor_countsNoAttemptAndNoDeathForARestartOfTheDatabase(t *testing.
 
 	admin := adminOf(t, address)
 	name := db.Pool().Config().ConnConfig.Database
-	run(t, admin, `alter database `+name+` allow_connections false`)
-	run(t, admin, fmt.Sprintf(`select pg_terminate_backend(pid) from pg_stat_activity where datname = '%s' and pid <> %d`, name, clock.PgConn().PID()))
+	testdb.Exec(t, admin, `alter database `+name+` allow_connections false`)
+	testdb.Exec(t, admin, fmt.Sprintf(`select pg_terminate_backend(pid) from pg_stat_activity where datname = '%s' and pid <> %d`, name, clock.PgConn().PID()))
 	close(restart)
 	for range 4 {
 		await.Receive(t, "the failure of a handler", failed)
 	}
 	unrenewed.await(t, "leases not renewed")
-	run(t, clock, `update inbox set due_at = clock_timestamp() - interval '1 minute'`) // every lease has ended
-	run(t, admin, `alter database `+name+` allow_connections true`)
+	testdb.Exec(t, clock, `update inbox set due_at = clock_timestamp() - interval '1 minute'`) // every lease has ended
+	testdb.Exec(t, admin, `alter database `+name+` allow_connections true`)
 
 	again := testdb.OpenAt(t, address, postgres.Options{})
 	await.Row(t, again, `select bool_and(status = 'done' and attempts = 1 and waits = 1 and deaths = 0 and fence = 2) from inbox`)
@@ -161,10 +139,10 @@ func TestProcessor_countsNoAttemptAndNoDeathForARestartOfTheDatabase(t *testing.
 func adminOf(t *testing.T, address string) *pgx.Conn {
 	t.Helper()
 	config, err := pgx.ParseConfig(address)
-	must(t, err)
+	testdb.Must(t, err)
 	config.Database = "postgres"
 	conn, err := pgx.ConnectConfig(t.Context(), config)
-	must(t, err)
+	testdb.Must(t, err)
 	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
 	return conn
 }

@@ -43,11 +43,10 @@ func TestProcessor_storesTheResultOfAHandlerDespiteALock(t *testing.T) {
 				p.Log = slog.New(slog.NewTextHandler(refused, nil))
 				start(t, p)
 				await.Receive(t, "the handler", handled)
-				locked := begin(t, db)
-				run(t, locked, `select from inbox for no key update`)
+				locked := testdb.Begin(t, db.Pool(), `select from inbox for no key update`)
 				close(end)
 				refused.await(t, "the end of the claim could not be stored")
-				run(t, locked, `commit`)
+				testdb.Exec(t, locked, `commit`)
 				await.Row(t, db, test.want)
 				if len(handled) > 0 {
 					t.Error("it was handled again")
@@ -92,12 +91,11 @@ func TestWait_endsAtOnceIfAMessageOfItsKeyWasReceivedMeanwhile(t *testing.T) {
 			return nil
 		}))
 		await.Receive(t, "the handler", begun)
-		tx := begin(t, db) // as receiving does it
-		run(t, tx, `select from inbox where message_id = 'm1' for no key update`)
-		run(t, tx, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash) values ('r', 'm2', 'k', 't', '', '{}', '')`)
+		tx := testdb.Begin(t, db.Pool(), `select from inbox where message_id = 'm1' for no key update`) // as receiving does it
+		testdb.Exec(t, tx, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash) values ('r', 'm2', 'k', 't', '', '{}', '')`)
 		close(wait)
 		await.Blocked(t, db, 1)
-		run(t, tx, `commit`)
+		testdb.Exec(t, tx, `commit`)
 		await.Row(t, db, `select bool_and(status = 'done') from inbox`)
 	})
 }

@@ -145,7 +145,7 @@ func entriesRead(t *testing.T, db *postgres.DB) int64 {
 	t.Helper()
 	db.Pool().Reset()
 	testdb.Alone(t, db)
-	return one[int64](t, db, `
+	return testdb.One[int64](t, db, `
 select (select seq_tup_read from pg_stat_user_tables where relname = 'inbox')
      + (select sum(idx_tup_read)::bigint from pg_stat_user_indexes where relname = 'inbox')`)
 }
@@ -216,7 +216,7 @@ select (select seq_tup_read from pg_stat_user_tables where relname = 'inbox'),
        (select idx_tup_read from pg_stat_user_indexes where indexrelname = 'inbox_open_by_key'),
        (select idx_tup_read from pg_stat_user_indexes where indexrelname = 'inbox_pkey')`).
 		Scan(&inSequence, &alongKeys, &byID)
-	must(t, err)
+	testdb.Must(t, err)
 	// Of four times as many, a quarter is new to the key of the one that waits, which has
 	// been written three times: while an older snapshot is held, as that of an analyze, its
 	// dead entries are read as well.

@@ -24,7 +24,7 @@ const renewedLease = 6 * time.Second
 // awaitRenewal waits until the lease of a message has been renewed.
 func awaitRenewal(t *testing.T, db *postgres.DB, id string) {
 	t.Helper()
-	end := one[time.Time](t, db, `select due_at from inbox where message_id = $1`, id)
+	end := testdb.One[time.Time](t, db, `select due_at from inbox where message_id = $1`, id)
 	await.Row(t, db, `select due_at > $2 from inbox where message_id = $1`, id, end)
 }
 
@@ -95,7 +95,7 @@ func TestHeartbeat(t *testing.T) {
 		t.Errorf("what was taken over is %+v", r)
 	}
 
-	run(t, page, `commit`)
+	testdb.Exec(t, page, `commit`)
 	await.Row(t, db, renewed+`'locked'`)
 	close(finish)
 	await.Row(t, db, `select bool_and(status = 'done' and attempts = 1 and fence = 1) from inbox where message_id <> 'taken'`)
@@ -110,11 +110,10 @@ func lockLapsed(t *testing.T, db *postgres.DB, id string) (page pgx.Tx) {
 	t.Helper()
 	await.True(t, "a lease has ended and its row is locked", func() (lapsed bool) {
 		write(t, db, `update inbox set due_at = clock_timestamp() - interval '2 days' where message_id = $1`, id)
-		page = begin(t, db)
-		err := page.QueryRow(t.Context(), `select due_at < clock_timestamp() from inbox where message_id = $1 for no key update`, id).Scan(&lapsed)
-		must(t, err)
+		page = testdb.Begin(t, db.Pool(), `select from inbox where message_id = $1 for no key update`, id)
+		lapsed = testdb.One[bool](t, page, `select due_at < clock_timestamp() from inbox where message_id = $1`, id)
 		if !lapsed { // a heartbeat came in between
-			run(t, page, `rollback`)
+			testdb.Exec(t, page, `rollback`)
 		}
 		return lapsed
 	})

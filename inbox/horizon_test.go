@@ -23,9 +23,8 @@ func TestClaim_readsNoDeadEntriesBehindAnOldSnapshot(t *testing.T) {
 	sent := &statements{}
 	db, its := testdb.OpenAt(t, url, postgres.Options{}), testdb.OpenAt(t, url, postgres.Options{MaxConns: 1, Tracer: sent})
 	write(t, db, `alter table inbox set (autovacuum_enabled = off)`)
-	snapshot := begin(t, db)
-	run(t, snapshot, `set transaction isolation level repeatable read`)
-	run(t, snapshot, `select count(*) from inbox`)
+	snapshot := testdb.Begin(t, db.Pool(), `set transaction isolation level repeatable read`)
+	testdb.Exec(t, snapshot, `select count(*) from inbox`)
 	const dead = 3000
 	write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
 		select 'r', n, n, 't', '', '{}', '' from generate_series(1, $1::int) n`, dead)
@@ -40,7 +39,7 @@ func TestClaim_readsNoDeadEntriesBehindAnOldSnapshot(t *testing.T) {
 	await.True(t, "it claims", func() bool { return sent.claims.Load() >= claims })
 	stop()
 	its.Close()
-	must(t, snapshot.Rollback(t.Context()))
+	testdb.Must(t, snapshot.Rollback(t.Context()))
 	read, made := entriesRead(t, db), sent.claims.Load()
 	// The first claim reads them, and the updates above did.
 	if most := 15*dead + 20*made; read > most {
@@ -54,17 +53,15 @@ func TestClaim_findsMessagesThatAreCommittedLate(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
 	start(t, processor(db, noting(&diary{})))
-	late, err := db.Pool().Begin(t.Context())
-	must(t, err)
-	t.Cleanup(func() { _ = late.Rollback(t.Context()) })
+	late := testdb.Begin(t, db.Pool(), `select 1`)
 	b := &pgx.Batch{}
 	inbox.Accept(b, "r", inbox.Message{ID: "late"})
-	must(t, late.SendBatch(t.Context(), b).Close())
+	testdb.Must(t, late.SendBatch(t.Context(), b).Close())
 	for _, id := range []string{"a", "b", "c", "d", "e"} { // claims find younger ones
 		put(t, db, id, id)
 		await.Row(t, db, `select status = 'done' and pg_sleep(0.1) is not null from inbox where message_id = $1`, id)
 	}
-	run(t, late, `commit`)
+	testdb.Exec(t, late, `commit`)
 	await.Row(t, db, `select bool_and(status = 'done') and count(*) = 6 from inbox`)
 }
 
@@ -106,7 +103,7 @@ func TestClaim_findsMessagesThatAPageHeldBackAfterAPause(t *testing.T) {
 		page = append(page, inbox.Message{ID: strconv.Itoa(n), Partition: "slow"})
 	}
 	_, err := p.Receive(t.Context(), page...)
-	must(t, err)
+	testdb.Must(t, err)
 	claims := sent.claims.Load()
 	bell <- struct{}{}
 	await.True(t, "it claims again", func() bool { return sent.claims.Load() > claims && !inbox.Claims(p) })

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
@@ -63,7 +62,7 @@ func silenced(t *testing.T, db *postgres.DB) (zombie, heir *hung) {
 func (h *hung) finishes(t *testing.T) {
 	t.Helper()
 	close(h.finish)
-	must(t, await.Receive(t, "the commit "+h.name, h.ended))
+	testdb.Must(t, await.Receive(t, "the commit "+h.name, h.ended))
 }
 
 // loses lets it commit, which is refused.
@@ -87,25 +86,6 @@ func TestLease(t *testing.T) {
 		if r := stored(t, db, "m1"); r.Status != "done" || r.Fence != 2 || *r.DoneFence != 2 || r.Holder != "heir" {
 			t.Errorf("the message is %+v", r)
 		}
-	})
-
-	t.Run("the holder loses its commit while its successor still runs", func(t *testing.T) {
-		db := fresh(t)
-		zombie, heir := silenced(t, db)
-		zombie.loses(t)
-		wantEffects(t, db)
-		heir.finishes(t)
-		wantEffects(t, db, "of-the-heir")
-	})
-
-	t.Run("the holder loses also when the message was deleted, and no row can refuse it", func(t *testing.T) {
-		db := fresh(t)
-		zombie, heir := silenced(t, db)
-		heir.finishes(t)
-		wantDeleted(t, db, 0, 1)
-		zombie.loses(t)
-		wantEffects(t, db, "of-the-heir")
-		await.Row(t, db, `select not exists (select from inbox)`)
 	})
 
 	t.Run("a holder that fails after it was taken over changes nothing", func(t *testing.T) {
@@ -219,7 +199,7 @@ func TestLease(t *testing.T) {
 			t.Errorf("the commit of the lost message is answered %v", err)
 		}
 		close(proceed["new"])
-		must(t, await.Receive(t, "the second commit", ended))
+		testdb.Must(t, await.Receive(t, "the second commit", ended))
 		mustDeliver(t, p, "later=1@l")
 		await.Row(t, db, `select bool_and(status = 'done') from inbox`)
 		wantEffects(t, db, "of-the-new")
@@ -235,19 +215,10 @@ func TestLease(t *testing.T) {
 			return nil
 		}))
 		for range 2 {
-			must(t, await.Receive(t, "a commit", errs))
+			testdb.Must(t, await.Receive(t, "a commit", errs))
 		}
 		await.Row(t, db, `select status = 'done' and done_fence = 1 from inbox`)
 	})
-}
-
-func TestIsLeaseLost(t *testing.T) {
-	t.Parallel()
-	for _, err := range []error{nil, errors.New("something"), groupcommit.ErrUnknown} {
-		if inbox.IsLeaseLost(err) {
-			t.Errorf("%v is taken for a lost lease", err)
-		}
-	}
 }
 
 func TestDrain(t *testing.T) {
@@ -300,13 +271,6 @@ func TestDrain(t *testing.T) {
 			return nil
 		}))
 		await.Row(t, db, `select status = 'done' and attempts = 1 from inbox`)
-	})
-
-	t.Run("a processor that has nothing to do ends at once", func(t *testing.T) {
-		db := fresh(t)
-		p := processor(db, answer(nil))
-		p.MinClaimInterval = time.Hour
-		start(t, p)()
 	})
 }
 

@@ -31,24 +31,19 @@ func TestConsume_acknowledgesNothingThatSplitCannotRead(t *testing.T) {
 			from <- message.NewMessage("m1", []byte("first"))
 			first := <-from
 			from <- first
-			stop := make(chan error, 1)
-			ctx, cancel := context.WithCancel(t.Context())
-			go func() {
-				stop <- storing(db, "r").Consume(ctx, inbox.Source{Subscriber: from, Split: func(m *message.Message) ([]*message.Message, error) {
-					if !failed {
-						failed = true
-						return fail(), nil
-					}
-					return []*message.Message{m}, nil
-				}})
-			}()
+			stop := consume(t, storing(db, "r"), inbox.Source{Subscriber: from, Split: func(m *message.Message) ([]*message.Message, error) {
+				if !failed {
+					failed = true
+					return fail(), nil
+				}
+				return []*message.Message{m}, nil
+			}})
 			await.Receive(t, "a refusal", first.Nacked())
 			again := first.Copy()
 			from <- again
 			await.Receive(t, "an acknowledgment", again.Acked())
 			wantReceived(t, db, map[string]int{"r m1": 0})
-			cancel()
-			must(t, await.Receive(t, "the end", stop))
+			testdb.Must(t, stop())
 		})
 	}
 }
@@ -63,7 +58,7 @@ func TestConsume_passesOverANilMessage(t *testing.T) {
 	stop := consume(t, storing(db, "r"), inbox.Source{Subscriber: from})
 	await.Receive(t, "an acknowledgment", last.Acked())
 	await.True(t, "all are read", func() bool { return len(from) == 0 })
-	must(t, stop())
+	testdb.Must(t, stop())
 	wantReceived(t, db, map[string]int{"r m1": 0})
 }
 
@@ -79,13 +74,6 @@ func TestProcessor_runsOnce(t *testing.T) {
 			t.Errorf("a second Run says %v", err)
 		}
 		stop()
-	}
-}
-
-func TestConsume_withoutASubscriber(t *testing.T) {
-	t.Parallel()
-	if err := storing(testdb.Reused(t), "r").Consume(t.Context(), inbox.Source{}); err == nil || err.Error() != "inbox: the source has no Subscriber" {
-		t.Errorf("it says %v", err)
 	}
 }
 

@@ -74,7 +74,7 @@ func TestShow(t *testing.T) {
 	write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
 		values ('r', 'm1', 'k', 'letter', '\x00ff', '{"a": 1}', '')`)
 	got, err := inbox.Show(t.Context(), db, number(t, db, "m1"))
-	must(t, err)
+	testdb.Must(t, err)
 	if got.Status != inbox.StatusPending || string(got.Payload) != "\x00\xff" || string(got.Metadata) != `{"a": 1}` || got.ReceivedAt.IsZero() {
 		t.Errorf("the message is %+v", got)
 	}
@@ -89,7 +89,7 @@ func TestRetry(t *testing.T) {
 	t.Run("begins anew, in the order of its key", func(t *testing.T) {
 		db := fresh(t)
 		putDeadLetters(t, db)
-		must(t, inbox.Retry(t.Context(), db, number(t, db, "m1"), "ada"))
+		testdb.Must(t, inbox.Retry(t.Context(), db, number(t, db, "m1"), "ada"))
 		await.Row(t, db, `select status = 'pending' and attempts = 0 and deaths = 0 and waits = 0 and waiting_since is null
 			and due_at <= clock_timestamp() and decided_by = 'ada' and decided_at <= clock_timestamp() from inbox where message_id = 'm1'`)
 		var order diary
@@ -100,15 +100,6 @@ func TestRetry(t *testing.T) {
 			t.Errorf("when it is done, who retried it is %+v, %v", got, err)
 		}
 	})
-
-	t.Run("has waited for nothing yet", func(t *testing.T) {
-		db := fresh(t)
-		putDeadLetters(t, db)
-		write(t, db, `update inbox set waiting_since = clock_timestamp() - interval '1 year'`)
-		must(t, inbox.Retry(t.Context(), db, number(t, db, "m1"), "ada"))
-		start(t, processor(db, answer(&inbox.WaitError{AtLeast: time.Hour, Err: errors.New("closed")})))
-		await.Row(t, db, `select status = 'pending' and waits = 1 from inbox where message_id = 'm1'`)
-	})
 }
 
 func TestDiscard(t *testing.T) {
@@ -117,7 +108,7 @@ func TestDiscard(t *testing.T) {
 	t.Run("ends a message and lets its key continue", func(t *testing.T) {
 		db := fresh(t)
 		putDeadLetters(t, db)
-		must(t, inbox.Discard(t.Context(), db, number(t, db, "m1"), "ada"))
+		testdb.Must(t, inbox.Discard(t.Context(), db, number(t, db, "m1"), "ada"))
 		var order diary
 		start(t, processor(db, noting(&order)))
 		await.Row(t, db, `select bool_and(status = 'done') from inbox where message_id in ('m2', 'm3')`)
@@ -137,7 +128,7 @@ func TestDiscard(t *testing.T) {
 		start(t, processor(db, h.handle))
 		await.Receive(t, "the holder", h.begun)
 		write(t, db, `update inbox set status = 'dead'`) // its fence is still the newest
-		must(t, inbox.Discard(t.Context(), db, number(t, db, "m1"), "ada"))
+		testdb.Must(t, inbox.Discard(t.Context(), db, number(t, db, "m1"), "ada"))
 		h.loses(t)
 		wantEffects(t, db)
 		await.Row(t, db, `select status = 'discarded' from inbox`)
@@ -209,7 +200,7 @@ func TestDeleteExpired(t *testing.T) {
 	t.Run("keeps what was discarded", func(t *testing.T) {
 		t.Parallel()
 		db := fill(t)
-		must(t, inbox.Discard(t.Context(), db, number(t, db, "m1"), "ada"))
+		testdb.Must(t, inbox.Discard(t.Context(), db, number(t, db, "m1"), "ada"))
 		write(t, db, `update inbox set finished_at = clock_timestamp() - interval '1 year' where status = 'discarded'`)
 		deletes(t, db, 100, 10)
 		await.Row(t, db, `select count(*) = 1 from inbox where status = 'discarded'`)
@@ -218,8 +209,7 @@ func TestDeleteExpired(t *testing.T) {
 	t.Run("what a dead process held is deleted by the next", func(t *testing.T) {
 		t.Parallel()
 		db := fill(t)
-		tx := begin(t, db)
-		run(t, tx, `delete from inbox where finished_at < clock_timestamp() - interval '11 days'`)
+		tx := testdb.Begin(t, db.Pool(), `delete from inbox where finished_at < clock_timestamp() - interval '11 days'`)
 		deletes(t, db, 100, 4) // beside it: what it does not hold
 		if err := tx.Rollback(t.Context()); err != nil && !errors.Is(err, pgx.ErrTxClosed) {
 			t.Fatal(err)

@@ -52,6 +52,7 @@ func TestReceive_givesTheSameResultForPagesOfAnySize(t *testing.T) {
 	testdb.Long(t, "it repeats pages in many sizes")
 	t.Parallel()
 	db := testdb.Reused(t)
+	worker := testdb.As(t, db, postgres.RoleWorker)
 	draws := 0
 	rapid.Check(t, func(r *rapid.T) {
 		if draws++; draws > 30 {
@@ -64,7 +65,7 @@ func TestReceive_givesTheSameResultForPagesOfAnySize(t *testing.T) {
 					draws, rapid.SampledFrom([]string{"k", "l"}).Draw(r, "key"))
 			}), 1, 12).Draw(r, "messages")
 			messages := of(texts...)
-			got, want := receivePage(r, db, "paged", delivered(texts...)), inbox.Reception{}
+			got, want := receivePage(r, worker, "paged", delivered(texts...)), inbox.Reception{}
 			for _, m := range messages {
 				its := inbox.Message{
 					ID: m.ID, Type: m.Type, OrderingKey: m.OrderingKey, Payload: m.Payload,

@@ -15,6 +15,7 @@ import (
 
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 func TestProcess(t *testing.T) {
@@ -162,8 +163,8 @@ func TestFailure(t *testing.T) {
 		p.Policy.MaxAttempts, p.Policy.BackoffBase, p.Policy.BackoffCap = 100, time.Hour, 8*time.Hour
 		start(t, p)
 		await.Row(t, db, `select bool_and(attempts = 41 and status = 'pending') from inbox`)
-		longest := one[time.Duration](t, db, `select max(due_at - clock_timestamp()) from inbox`)
-		shortest := one[time.Duration](t, db, `select min(due_at - clock_timestamp()) from inbox`)
+		longest := testdb.One[time.Duration](t, db, `select max(due_at - clock_timestamp()) from inbox`)
+		shortest := testdb.One[time.Duration](t, db, `select min(due_at - clock_timestamp()) from inbox`)
 		// Of sixty draws, that all lie in one half is as good as impossible.
 		if longest > 8*time.Hour || longest < 4*time.Hour || shortest > 4*time.Hour {
 			t.Errorf("due between %v and %v", shortest, longest)

@@ -2,12 +2,10 @@ package inbox_test
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
-	"fmt"
 	"log/slog"
-	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -32,9 +30,9 @@ func post(t fataler, db *postgres.DB, messages ...outbox.Message) {
 	b := &pgx.Batch{}
 	for _, m := range messages {
 		m.Topic = topic
-		must(t, outbox.Append(b, m))
+		testdb.Must(t, outbox.Append(b, m))
 	}
-	must(t, db.Commit(t.Context(), b))
+	testdb.Must(t, db.Commit(t.Context(), b))
 }
 
 func letter(id, payload string) outbox.Message {
@@ -46,17 +44,12 @@ func storing(db *postgres.DB, receiver string) *inbox.Processor {
 	return &inbox.Processor{DB: db, Receiver: receiver, Log: slog.New(slog.DiscardHandler)}
 }
 
-// asSent reads a message as it was sent.
-func asSent(m *message.Message) (inbox.Message, error) {
-	return inbox.Message{Type: m.Metadata.Get(outbox.MetadataType), OrderingKey: m.Metadata.Get(outbox.MetadataOrderingKey), Partition: m.Metadata.Get(outbox.MetadataPartition)}, nil
-}
-
-// receive takes messages from the outbox into the inbox of a receiver until stop, or
+// receive takes messages from the outbox into the inbox of the receiver r until stop, or
 // until the test ends, and returns what it logs.
-func receive(t *testing.T, db *postgres.DB, receiver string) (lines *diary, stop func()) {
+func receive(t *testing.T, db *postgres.DB) (lines *diary, stop func()) {
 	t.Helper()
-	lines, stop = receiveWith(t, db, storing(db, receiver), asSent, nil)
-	await.Row(t, db, `select exists (select from outbox_offsets where consumer_group = $1)`, receiver)
+	lines, stop = receiveWith(t, db, storing(db, "r"), nil, nil)
+	await.Row(t, db, `select exists (select from outbox_offsets where consumer_group = 'r')`)
 	return lines, stop
 }
 
@@ -64,7 +57,7 @@ func receive(t *testing.T, db *postgres.DB, receiver string) (lines *diary, stop
 // for.
 func receiveFor(t *testing.T, db *postgres.DB, p *inbox.Processor) {
 	t.Helper()
-	receiveWith(t, db, p, asSent, p.Capacity)
+	receiveWith(t, db, p, nil, p.Capacity)
 }
 
 func receiveWith(t *testing.T, db *postgres.DB, p *inbox.Processor, read func(*message.Message) (inbox.Message, error), room func(context.Context) int) (lines *diary, stop func()) {
@@ -72,21 +65,12 @@ func receiveWith(t *testing.T, db *postgres.DB, p *inbox.Processor, read func(*m
 	lines = &diary{}
 	p.Log = slog.New(slog.NewTextHandler(lines, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	subscriber := outbox.NewSubscriber(db.Pool(), p.Receiver, outbox.Options{Capacity: room})
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		if err := p.Consume(ctx, inbox.Source{Subscriber: subscriber, Topic: topic, Split: outbox.Messages, Require: outbox.SameTimeline, Read: read}); err != nil {
-			t.Error(err)
-		}
-	}()
-	stop = func() {
-		cancel()
-		if err := subscriber.Close(); err != nil {
-			t.Error(err)
-		}
-		await.Receive(t, "the receiver's end", ended)
-	}
+	source := inbox.Source{Subscriber: subscriber, Topic: topic, Split: outbox.Messages, Require: outbox.SameTimeline, Read: read}
+	stopConsuming := consume(t, p, source)
+	stop = sync.OnceFunc(func() {
+		testdb.Must(t, stopConsuming())
+		testdb.Must(t, subscriber.Close())
+	})
 	t.Cleanup(stop)
 	return lines, stop
 }
@@ -94,7 +78,7 @@ func receiveWith(t *testing.T, db *postgres.DB, p *inbox.Processor, read func(*m
 // wantReceived wants these messages in the inbox, by receiver and id, with their duplicates.
 func wantReceived(t *testing.T, db *postgres.DB, want map[string]int) {
 	t.Helper()
-	got := one[map[string]int](t, db, `select coalesce(jsonb_object_agg(receiver || ' ' || message_id, duplicates), '{}') from inbox`)
+	got := testdb.One[map[string]int](t, db, `select coalesce(jsonb_object_agg(receiver || ' ' || message_id, duplicates), '{}') from inbox`)
 	testrun.Same(t, "messages and their duplicates", want, got)
 }
 
@@ -119,7 +103,7 @@ func TestReceive(t *testing.T) {
 			ID: "m1", Type: "letter", OrderingKey: "naïve 🔑", Payload: []byte("\x00\xff"),
 			Metadata: map[string]string{"correlation_id": "req_1"},
 		})
-		receive(t, db, "r")
+		receive(t, db)
 		awaitReceived(t, db)
 		await.Row(t, db, `
 select ordering_key = 'naïve 🔑'
@@ -136,7 +120,7 @@ select ordering_key = 'naïve 🔑'
 		post(t, db, letter("m1", "x"))
 		post(t, db, letter("m2", "x"))
 		post(t, db, letter("m1", "x"))
-		receive(t, db, "r")
+		receive(t, db)
 		awaitReceived(t, db)
 		wantReceived(t, db, map[string]int{"r m1": 1, "r m2": 0})
 		write(t, db, `update outbox_offsets set transaction_id = '0', "offset" = 0`)
@@ -147,45 +131,6 @@ select ordering_key = 'naïve 🔑'
 		awaitReceived(t, db)
 		wantReceived(t, db, map[string]int{"r m1": 4, "r m2": 1})
 		await.Row(t, db, `select bool_and(status = 'done') from inbox`)
-	})
-
-	t.Run("each of several receivers takes it", func(t *testing.T) {
-		db := fresh(t)
-		post(t, db, letter("m1", "x"))
-		post(t, db, letter("m1", "x"))
-		receive(t, db, "charges")
-		receive(t, db, "notifications")
-		awaitReceived(t, db)
-		wantReceived(t, db, map[string]int{"charges m1": 1, "notifications m1": 1})
-	})
-
-	t.Run("whatever the outbox holds can be received", func(t *testing.T) {
-		db := fresh(t)
-		for i, metadata := range []string{`{}`, `{"type": 1}`, `{"type": null}`, `{"type": ["\ud83d\ude00"]}`, `{"": ""}`} {
-			write(t, db, `insert into outbox (topic, message_id, payload, metadata) values ($1, $2, '', $3)`, topic, strconv.Itoa(i), metadata)
-		}
-		post(t, db, letter("last", "x"))
-		receive(t, db, "r")
-		awaitReceived(t, db)
-		wantReceived(t, db, map[string]int{"r 0": 0, "r 1": 0, "r 2": 0, "r 3": 0, "r 4": 0, "r last": 0})
-		await.Row(t, db, `select bool_and(ordering_key = message_id) from inbox where message_id <> 'last'`)
-	})
-
-	t.Run("also a key that no index can hold, which stays one key", func(t *testing.T) {
-		db := fresh(t)
-		long := random(6000)
-		post(t, db, letter("m1", "x"))
-		for i, key := range []string{long, long + "x", long} { // as others may write
-			write(t, db, `insert into outbox (topic, message_id, payload, metadata) values ($1, $2, '', jsonb_build_object('type', 't', 'ordering_key', $3::text))`,
-				topic, fmt.Sprint("m", i+2), key)
-		}
-		post(t, db, letter("m5", "x"))
-		receive(t, db, "r")
-		awaitReceived(t, db)
-		wantReceived(t, db, map[string]int{"r m1": 0, "r m2": 0, "r m3": 0, "r m4": 0, "r m5": 0})
-		keys := one[[]string](t, db, `select array_agg(ordering_key order by message_id) from inbox`)
-		hash := func(key string) string { return fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(key))) }
-		testrun.Same(t, "keys", []string{"k", hash(long), hash(long + "x"), hash(long), "k"}, keys)
 	})
 
 	t.Run("what a process stored and did not start is taken over", func(t *testing.T) {
@@ -231,7 +176,7 @@ func TestReceive_continuesAfterAnError(t *testing.T) {
 	write(t, db, `create sequence refusals`)
 	write(t, db, `alter table inbox add constraint planted check (message_id <> 'poison' or nextval('refusals') = 0)`)
 	post(t, db, of("a=1", "b=1", "poison=1", "c=1")...)
-	lines, stop := receive(t, db, "r")
+	lines, stop := receive(t, db)
 	// Individually it is refused several times: what is behind it had its chance to pass.
 	await.Row(t, db, `select last_value >= 8 from refusals`)
 	wantReceived(t, db, map[string]int{"r a": 0, "r b": 0})
@@ -242,26 +187,7 @@ func TestReceive_continuesAfterAnError(t *testing.T) {
 		}
 	}
 	write(t, db, `alter table inbox drop constraint planted`)
-	receive(t, db, "r")
+	receive(t, db)
 	awaitReceived(t, db)
 	wantReceived(t, db, map[string]int{"r a": 0, "r b": 0, "r poison": 0, "r c": 0})
-}
-
-// TestReceive_besideRunningHandlers receives again and again what is claimed, renewed and
-// finished at the same moment: neither side sees an error or waits for ever.
-func TestReceive_besideRunningHandlers(t *testing.T) {
-	t.Parallel()
-	db := testdb.Reused(t)
-	const messages = 200
-	for i := range messages {
-		post(t, db, letter(strconv.Itoa(i), "x"))
-		post(t, db, letter(strconv.Itoa(i), "x"))
-	}
-	write(t, db, `update outbox set metadata = metadata || jsonb_build_object('ordering_key', message_id)`)
-	lines, stop := receive(t, db, "r")
-	start(t, processor(db, answer(nil)))
-	awaitReceived(t, db)
-	await.Row(t, db, `select count(*) = 200 and bool_and(status = 'done' and attempts = 1 and duplicates = 1) from inbox`)
-	stop()
-	lines.want(t, "")
 }

@@ -34,7 +34,7 @@ func TestProcessor_namesWhatIsMissingOfItsTables(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db, b := testdb.Open(t), &broker{log: logOf("m1", "m2")}
-			run(t, db.Pool(), test.change)
+			testdb.Exec(t, db.Pool(), test.change)
 			p, source := processor(db, affecting(db)), inbox.Source{Subscriber: b, Topic: "orders"}
 			ctx, end := context.WithCancel(t.Context())
 			_, received := p.Receive(ctx, note("m1", "m1"))
@@ -51,13 +51,13 @@ func TestProcessor_namesWhatIsMissingOfItsTables(t *testing.T) {
 			if acked, _ := b.seen(); acked > 0 {
 				t.Errorf("%d messages are acknowledged", acked)
 			}
-			run(t, db.Pool(), test.undo)
+			testdb.Exec(t, db.Pool(), test.undo)
 			next, again := processor(db, affecting(db)), &broker{log: b.log}
 			start(t, next)
 			stop := consume(t, next, inbox.Source{Subscriber: again, Topic: "orders"})
 			again.awaitAcks(t, 2)
 			await.Row(t, db, `select count(*) = 2 and bool_and(status = 'done') from inbox`)
-			must(t, stop())
+			testdb.Must(t, stop())
 			wantEffects(t, db, "m1", "m2")
 		})
 	}
@@ -67,7 +67,7 @@ func TestProcessor_namesWhatIsMissingOfItsTables(t *testing.T) {
 func TestProcessor_triesOnWithoutARight(t *testing.T) {
 	t.Parallel()
 	db, lines, b := testdb.Open(t), &diary{}, &broker{log: logOf("m1")}
-	run(t, db.Pool(), `revoke all on inbox from payonce_worker`)
+	testdb.Exec(t, db.Pool(), `revoke all on inbox from payonce_worker`)
 	worker := testdb.As(t, db, postgres.RoleWorker)
 	p := processor(worker, answer(nil))
 	p.Log = slog.New(slog.NewTextHandler(lines, nil))
@@ -76,8 +76,8 @@ func TestProcessor_triesOnWithoutARight(t *testing.T) {
 	await.True(t, "it is refused several times", func() bool { _, nacks := b.seen(); return nacks > 2 })
 	start(t, p)
 	lines.await(t, "claim failed, it is retried until it succeeds")
-	run(t, db.Pool(), `grant select, insert, update on inbox to payonce_worker`)
+	testdb.Exec(t, db.Pool(), `grant select, insert, update on inbox to payonce_worker`)
 	b.awaitAcks(t, 1)
 	await.Row(t, db, `select count(*) = 1 and bool_and(status = 'done') from inbox`)
-	must(t, stop())
+	testdb.Must(t, stop())
 }

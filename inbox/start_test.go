@@ -39,7 +39,7 @@ func deliver(t *testing.T, p *inbox.Processor, texts ...string) error {
 
 func mustDeliver(t *testing.T, p *inbox.Processor, texts ...string) {
 	t.Helper()
-	must(t, deliver(t, p, texts...))
+	testdb.Must(t, deliver(t, p, texts...))
 }
 
 // unpolled makes a processor that claims once, and then not before an hour has
@@ -64,15 +64,14 @@ func startWithFreeSlots(t *testing.T, db *postgres.DB, p *inbox.Processor) (stop
 // until release.
 func deliverHeld(t *testing.T, db *postgres.DB, p *inbox.Processor, texts ...string) (release func()) {
 	t.Helper()
-	tx := begin(t, db)
-	run(t, tx, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
+	tx := testdb.Begin(t, db.Pool(), `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
 		values ('r', 'held', 'l', 't', '', '{}', '')`)
 	ended := make(chan error, 1)
 	go func() { ended <- deliver(t, p, append([]string{"held=x@l"}, texts...)...) }()
 	await.Blocked(t, db, 1)
 	return func() {
-		run(t, tx, `rollback`)
-		must(t, await.Receive(t, "the end of the page", ended))
+		testdb.Exec(t, tx, `rollback`)
+		testdb.Must(t, await.Receive(t, "the end of the page", ended))
 	}
 }
 
@@ -112,7 +111,7 @@ func TestReceive_claimsOnReceipt(t *testing.T) {
 		for _, m := range page {
 			for _, p := range []*inbox.Processor{p, storing(db, "s")} {
 				_, err := p.Receive(t.Context(), m)
-				must(t, err)
+				testdb.Must(t, err)
 			}
 			want, got := await.Receive(t, "what is claimed", claimed), await.Receive(t, "what is started", started)
 			if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(inbox.Delivery{}), cmpopts.IgnoreFields(inbox.Delivery{}, "ClaimedAt")); diff != "" {

@@ -13,54 +13,40 @@ import (
 	"github.com/payonce/payonce/internal/testdb"
 )
 
-// mortal starts the processor that p describes in a process of its own, as far as
-// the database can tell: when it dies, all its connections break at once, and it
-// settles nothing. The channel closes when nothing of it is left.
-func mortal(t *testing.T, url string, like *inbox.Processor, handle func(ctx context.Context, d *inbox.Delivery, die func()) error) (die func(), ended <-chan struct{}) {
-	t.Helper()
-	proxy := failpoint.StartCutter(t, url)
-	db := testdb.OpenAt(t, proxy.URL(), postgres.Options{})
-	ctx, cancel := context.WithCancel(t.Context())
-	die = func() { proxy.Close(); cancel() }
-	p := &inbox.Processor{
-		DB: db, Receiver: like.Receiver, Holder: like.Holder, Concurrency: like.Concurrency, Policy: like.Policy,
-		MinClaimInterval: like.MinClaimInterval, Drain: time.Nanosecond, Log: like.Log,
-	}
-	p.Handle = func(ctx context.Context, d *inbox.Delivery) error { return handle(ctx, d, die) }
-	end := make(chan struct{})
-	go func() { _ = p.Run(ctx); close(end) }()
-	return die, end
-}
-
 func TestProcessor_aMessageThatEndsItsProcessBecomesADeadLetterAndNoOtherDoes(t *testing.T) {
 	testdb.Long(t, "it kills processes")
 	t.Parallel()
 	url := testdb.URL(t)
 	db := testdb.OpenAt(t, url, postgres.Options{})
 	putMany(t, db, `case n when 20 then 'poison' else n::text end`, `n`, 40)
-	p := processor(nil, nil)
-	p.Concurrency = 16
-	p.Policy.MaxDeaths = 14
-	handle := func(ctx context.Context, d *inbox.Delivery, die func()) error {
-		if d.ID == "poison" {
-			die()
-			<-ctx.Done()
-			return context.Cause(ctx)
-		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(50 * time.Millisecond): // its work
-			return nil
-		}
-	}
-	processes := 0
+	const maxDeaths = 14
+	processes, holder := 0, ""
 	var die func()
-	var ended <-chan struct{}
+	var ended chan struct{}
+	// A process of its own, as far as the database can tell: when it dies, all its connections
+	// break at once, and it settles nothing.
 	born := func() {
 		processes++
-		p.Holder = fmt.Sprint("process ", processes)
-		die, ended = mortal(t, url, p, handle)
+		proxy := failpoint.StartCutter(t, url)
+		ctx, cancel := context.WithCancel(t.Context())
+		kill := func() { proxy.Close(); cancel() }
+		die, ended = kill, make(chan struct{})
+		p := processor(testdb.OpenAt(t, proxy.URL(), postgres.Options{}), func(ctx context.Context, d *inbox.Delivery) error {
+			if d.ID == "poison" {
+				kill()
+				<-ctx.Done()
+				return context.Cause(ctx)
+			}
+			select {
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			case <-time.After(50 * time.Millisecond): // its work
+				return nil
+			}
+		})
+		holder = fmt.Sprint("process ", processes)
+		p.Holder, p.Concurrency, p.Policy.MaxDeaths, p.Drain = holder, 16, maxDeaths, time.Nanosecond
+		go func(ended chan struct{}) { _ = p.Run(ctx); close(ended) }(ended)
 	}
 	born()
 	look := func(done string) func() (string, bool) {
@@ -72,14 +58,14 @@ func TestProcessor_aMessageThatEndsItsProcessBecomesADeadLetterAndNoOtherDoes(t 
 			}
 			// What the dead have held, or claim by what they had sent, is due as after its
 			// lease and every backoff.
-			write(t, db, `update inbox set due_at = clock_timestamp() - interval '2 days' where status = 'running' and holder <> $1`, p.Holder)
-			yes := one[bool](t, db, done)
+			write(t, db, `update inbox set due_at = clock_timestamp() - interval '2 days' where status = 'running' and holder <> $1`, holder)
+			yes := testdb.One[bool](t, db, done)
 			return fmt.Sprintf("%d processes, the message %+v", processes, stored(t, db, "poison")), yes
 		}
 	}
 	await.Progress(t, "the message is a dead letter", look(`select status = 'dead' from inbox where message_id = 'poison'`))
 	await.Progress(t, "all others are done", look(`select bool_and(status = 'done' or message_id = 'poison') from inbox`))
-	if most := p.Policy.MaxDeaths + 1; processes > most {
+	if most := maxDeaths + 1; processes > most {
 		t.Errorf("%d processes, want at most %d", processes, most)
 	}
 	die()

@@ -33,16 +33,6 @@ func isDue(t *testing.T, db postgres.Querier, id string) bool {
 func TestReceive_aNewMessageWakesItsKey(t *testing.T) {
 	t.Parallel()
 
-	t.Run("the message that waits for the provider is due at once", func(t *testing.T) {
-		db := fresh(t)
-		waits(t, db, "waiting")
-		accept(t, db, note("new", "x"))
-		got := stored(t, db, "waiting")
-		if got.DueIn > 0 || got.Status != "pending" || got.Waits != 3 || got.Attempts != 0 {
-			t.Errorf("it is %+v", got)
-		}
-	})
-
 	db := testdb.Reused(t)
 	for name, change := range map[string]string{
 		"after an error":                 `attempts = 1`,
@@ -134,7 +124,7 @@ func TestWait_completesMessagesOfItsType(t *testing.T) {
 		}
 		b := &pgx.Batch{} // which makes the head due at once
 		inbox.Accept(b, "r", inbox.Message{ID: "late", Type: "event.x", OrderingKey: "k"})
-		must(t, db.Commit(ctx, b))
+		testdb.Must(t, db.Commit(ctx, b))
 		return &inbox.WaitError{AtLeast: time.Hour, NoDeadline: true, CompletesType: "event."}
 	}))
 	await.Row(t, db, `select waits = 2 and status = 'pending' from inbox where message_id = 'head'`)
@@ -166,13 +156,12 @@ func TestReceive_wakesAWaitThatIsStoredAtTheSameMoment(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			db := fresh(t, "m1@k")
 			write(t, db, lease)
-			tx := begin(t, db)
-			run(t, tx, test.first)
+			tx := testdb.Begin(t, db.Pool(), test.first)
 			accepted := acceptAside(t, db, note("m2", "x"))
 			await.Blocked(t, db, 1)
-			run(t, tx, test.then)
-			must(t, await.Receive(t, "the message", accepted))
-			if !one[bool](t, db, `select `+test.want+` from inbox where message_id = 'm1'`) || !isDue(t, db, "m2") {
+			testdb.Exec(t, tx, test.then)
+			testdb.Must(t, await.Receive(t, "the message", accepted))
+			if !testdb.One[bool](t, db, `select `+test.want+` from inbox where message_id = 'm1'`) || !isDue(t, db, "m2") {
 				t.Errorf("the old one is %+v, the new one %+v", stored(t, db, "m1"), stored(t, db, "m2"))
 			}
 		})

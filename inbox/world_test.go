@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
@@ -21,17 +20,8 @@ import (
 
 // fataler is a test, or a draw of one.
 type fataler interface {
-	Helper()
+	await.TB
 	Context() context.Context
-	Fatal(args ...any)
-}
-
-// must ends the test if there is an error.
-func must(t fataler, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // fresh returns a database for a subtest, which runs beside others. It holds messages of
@@ -51,41 +41,17 @@ func write(t *testing.T, db *postgres.DB, sql string, args ...any) {
 	t.Helper()
 	b := &pgx.Batch{}
 	b.Queue(sql, args...)
-	must(t, db.Commit(t.Context(), b))
+	testdb.Must(t, db.Commit(t.Context(), b))
 }
 
 // all returns the rows of a query.
 func all[T any](t fataler, db postgres.Querier, to pgx.RowToFunc[T], sql string, args ...any) []T {
 	t.Helper()
 	rows, err := db.Query(t.Context(), sql, args...)
-	must(t, err)
+	testdb.Must(t, err)
 	values, err := pgx.CollectRows(rows, to)
-	must(t, err)
+	testdb.Must(t, err)
 	return values
-}
-
-// one returns the value of a query of one row and one column.
-func one[T any](t fataler, db postgres.Querier, sql string, args ...any) T {
-	t.Helper()
-	return all(t, db, pgx.RowTo[T], sql, args...)[0]
-}
-
-// begin opens a transaction that may rest: a busy machine comes back late to what it locks.
-func begin(t *testing.T, db *postgres.DB) pgx.Tx {
-	t.Helper()
-	tx, err := db.Pool().Begin(t.Context())
-	must(t, err)
-	run(t, tx, `set local idle_in_transaction_session_timeout = 0`)
-	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }) // ended already where the test came to its end
-	return tx
-}
-
-func run(t *testing.T, tx interface {
-	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
-}, sql string,
-) {
-	t.Helper()
-	testdb.Exec(t, tx, sql)
 }
 
 // accept commits a message to the inbox of the receiver r, and returns what became of it.
@@ -98,7 +64,7 @@ func acceptFor(t fataler, db *postgres.DB, receiver string, m inbox.Message) inb
 	t.Helper()
 	b := &pgx.Batch{}
 	became := inbox.Accept(b, receiver, m)
-	must(t, db.Commit(t.Context(), b))
+	testdb.Must(t, db.Commit(t.Context(), b))
 	return *became
 }
 
@@ -209,11 +175,12 @@ func answer(err error) inbox.Handler {
 	return func(context.Context, *inbox.Delivery) error { return err }
 }
 
-// finish is the end of a handler: it commits effects together with the end of the delivery.
+// finish is the end of a handler: it commits effects, which happen at most once by no guard but
+// the fence of the delivery, together with the end of the delivery.
 func finish(ctx context.Context, db *postgres.DB, d *inbox.Delivery, effects ...string) error {
 	b := &pgx.Batch{}
 	for _, name := range effects {
-		effect(b, name)
+		b.Queue(`insert into merchants (merchant_id) values ($1)`, name)
 	}
 	return d.Commit(ctx, db, b)
 }
@@ -228,7 +195,6 @@ type row struct {
 	Holder    string
 	LastError string
 	DueIn     time.Duration
-	Finished  bool
 }
 
 func stored(t *testing.T, db postgres.Querier, id string) row {
@@ -241,8 +207,7 @@ select status,
        done_fence,
        coalesce(holder, '')            as holder,
        coalesce(last_error, '')        as last_error,
-       due_at - clock_timestamp()      as due_in,
-       finished_at is not null         as finished
+       due_at - clock_timestamp()      as due_in
   from inbox
  where message_id = $1`, id)[0]
 }
@@ -253,12 +218,6 @@ select status,
 func silence(t *testing.T, db *postgres.DB) {
 	t.Helper()
 	write(t, db, `update inbox set due_at = clock_timestamp() - interval '2 days' where message_id = 'm1'`)
-}
-
-// effect queues what happens at most once in these tests, by no guard but the
-// fence of the delivery beside it.
-func effect(b *pgx.Batch, name string) {
-	b.Queue(`insert into merchants (merchant_id) values ($1)`, name)
 }
 
 func wantEffects(t *testing.T, db *postgres.DB, want ...string) {
@@ -272,11 +231,5 @@ func wantEffects(t *testing.T, db *postgres.DB, want ...string) {
 // number is the id by which operators name a message.
 func number(t *testing.T, db *postgres.DB, id string) int64 {
 	t.Helper()
-	return one[int64](t, db, `select id from inbox where message_id = $1`, id)
-}
-
-// quarantined counts the messages in quarantine.
-func quarantined(t *testing.T, db *postgres.DB) int {
-	t.Helper()
-	return one[int](t, db, `select count(*) from inbox_quarantine`)
+	return testdb.One[int64](t, db, `select id from inbox where message_id = $1`, id)
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/await"
@@ -30,6 +31,18 @@ func Exec(tb testing.TB, to Execer, sql string, args ...any) {
 	tb.Helper()
 	_, err := to.Exec(tb.Context(), sql, args...)
 	Must(tb, err)
+}
+
+// Begin opens a transaction that may rest, since a busy machine comes back late to what it
+// locks, and runs a statement in it. What is open when the test ends is rolled back.
+func Begin(tb testing.TB, pool *pgxpool.Pool, sql string, args ...any) pgx.Tx {
+	tb.Helper()
+	tx, err := pool.Begin(tb.Context())
+	Must(tb, err)
+	tb.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(tb.Context())) })
+	Exec(tb, tx, `set local idle_in_transaction_session_timeout = 0`)
+	Exec(tb, tx, sql, args...)
+	return tx
 }
 
 // All are the values of a query with one column.
