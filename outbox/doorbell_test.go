@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net/url"
 	"strings"
 	"testing"
 
@@ -27,7 +26,7 @@ const (
 func start(t *testing.T, database string, log *await.Log, o outbox.DoorbellOptions) *outbox.Doorbell {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), database)
-	must(t, err)
+	testdb.Must(t, err)
 	t.Cleanup(pool.Close)
 	o.Log, o.Local = slog.New(slog.NewTextHandler(log, nil)), kindLocal
 	d := outbox.NewDoorbell(o)
@@ -115,7 +114,7 @@ func TestRing_sendsOneNotificationForSeveralCalls(t *testing.T) {
 	database := testdb.URL(t)
 	near := hearing(t, database, &await.Log{})
 	conn, err := pgx.Connect(t.Context(), database)
-	must(t, err)
+	testdb.Must(t, err)
 	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
 	testdb.Exec(t, conn, "listen outbox")
 	const rings = 10_000
@@ -126,7 +125,7 @@ func TestRing_sendsOneNotificationForSeveralCalls(t *testing.T) {
 	heard := 0
 	for kinds := ""; kinds != "2" && kinds != "3"; heard++ {
 		n, err := conn.WaitForNotification(t.Context())
-		must(t, err)
+		testdb.Must(t, err)
 		kinds = strings.Fields(n.Payload)[1]
 	}
 	if heard > rings/100 {
@@ -139,14 +138,11 @@ func TestRing_sendsOneNotificationForSeveralCalls(t *testing.T) {
 func TestListening(t *testing.T) {
 	t.Parallel()
 	database := testdb.URL(t)
-	db, err := pgx.Connect(t.Context(), database)
-	must(t, err)
-	defer func() { _ = db.Close(context.WithoutCancel(t.Context())) }()
-	log := &await.Log{}
+	db, log := testdb.Connect(t, database), &await.Log{}
 	d := hearing(t, database, log)
 	bell := d.Bell(kindMessages)
 	for lost := 1; lost <= 2; lost++ {
-		testdb.Exec(t, db, `select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and query like 'listen%'`)
+		testdb.Exec(t, db.Pool(), `select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and query like 'listen%'`)
 		await.True(t, "a waiter is woken for rings that were lost", func() bool { return rung(bell) })
 		await.True(t, "it listens again", d.Listening)
 		await.Progress(t, "the loss is logged", func() (string, bool) {
@@ -196,21 +192,11 @@ func TestListening_notBehindAPoolerThatDeliversNothing(t *testing.T) {
 	testdb.Long(t, "it waits for what does not come")
 	t.Parallel()
 	database := testdb.URL(t)
-	conn, err := pgx.Connect(t.Context(), database)
-	must(t, err)
-	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
-	if _, err := conn.Exec(t.Context(), `
-create schema deaf;
-create function deaf.pg_notify(text, text) returns void language sql as ''`); err != nil {
-		t.Fatal(err)
-	}
-	address, err := url.Parse(database)
-	must(t, err)
-	query := address.Query()
-	query.Set("search_path", "deaf,pg_catalog")
-	address.RawQuery = query.Encode()
+	db := testdb.Connect(t, database)
+	testdb.Exec(t, db.Pool(), `create schema deaf`)
+	testdb.Exec(t, db.Pool(), `create function deaf.pg_notify(text, text) returns void language sql as ''`)
 	log := &await.Log{}
-	d := start(t, address.String(), log, outbox.DoorbellOptions{})
+	d := start(t, database+"&search_path=deaf,pg_catalog", log, outbox.DoorbellOptions{})
 	await.Progress(t, "it says that it does not hear", func() (string, bool) {
 		return log.String(), strings.Contains(log.String(), "LISTEN receives nothing")
 	})

@@ -6,7 +6,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"time"
 
 	wsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -34,7 +33,7 @@ import (
 // share sessions. The order and the offset do not depend on the lock: to lose it costs
 // repetitions. A group is read by Forward or by subscribers, not by both.
 func Forward(ctx context.Context, pool *pgxpool.Pool, group, topic string, to message.Publisher, o Options) error {
-	f := &forwarder{reader: newReader(group, o, retryInterval, time.Now), pool: pool, group: group, topic: topic, to: to} //nolint:forbidigo // it decides when the outbox is read and which failure is logged
+	f := &forwarder{reader: newReader(group, o), pool: pool, group: group, topic: topic, to: to}
 	f.done, f.log = ctx, f.log.With("topic", topic)
 	defer func() { f.hangUp(ctx) }()
 	err := errNoPool

@@ -225,7 +225,7 @@ func TestForward_faults(t *testing.T) {
 			endLockHolder(t, db)
 			die()
 		})
-		must(t, outbox.Forward(ctx, db.Pool(), "g", topic, died, outbox.Options{}))
+		testdb.Must(t, outbox.Forward(ctx, db.Pool(), "g", topic, died, outbox.Options{}))
 		if ids, _ := died.firsts(); !slices.Equal(ids, numbered(3)) {
 			t.Fatalf("published are %v", ids)
 		}
@@ -242,7 +242,7 @@ func TestForward_faults(t *testing.T) {
 		db := fresh(t)
 		publish(t, db, numbered(3)...)
 		ctx, end := context.WithCancel(t.Context())
-		must(t, outbox.Forward(ctx, db.Pool(), "g", topic, at("m0002", func(context.Context) { end() }), outbox.Options{}))
+		testdb.Must(t, outbox.Forward(ctx, db.Pool(), "g", topic, at("m0002", func(context.Context) { end() }), outbox.Options{}))
 		awaitForwarded(t, db)
 		await.Row(t, db, `select not exists (select from pg_locks where locktype = 'advisory' and database = (select oid from pg_database where datname = current_database()))`)
 	})
@@ -298,7 +298,7 @@ func TestForward_faults(t *testing.T) {
 			db := testdb.Connect(t, database)
 			cutter := failpoint.StartCutter(t, database)
 			pool, err := pgxpool.New(t.Context(), cutter.URL())
-			must(t, err)
+			testdb.Must(t, err)
 			publish(t, db, numbered(3)...)
 			to := at("m0003", func(context.Context) { cutter.Arm(side, 1) })
 			stop := forward(t, pool, to, outbox.Options{})
@@ -316,7 +316,7 @@ func TestForward_faults(t *testing.T) {
 		config := db.Pool().Config()
 		config.ConnConfig.RuntimeParams["search_path"] = "elsewhere"
 		elsewhere, err := pgxpool.NewWithConfig(t.Context(), config)
-		must(t, err)
+		testdb.Must(t, err)
 		defer elsewhere.Close()
 		renamed := testdb.Open(t)
 		write(t, renamed, `alter table outbox rename payload to body`)
@@ -337,7 +337,10 @@ func TestForward_faults(t *testing.T) {
 					t.Errorf("%s: %s says %v", test.what, of, err)
 				}
 			}
-			must(t, subscriber.Close())
+			testdb.Must(t, subscriber.Close())
+		}
+		if err := outbox.Forward(t.Context(), renamed.Pool(), "g", topic, nil, outbox.Options{}); err == nil || err.Error() != "forward letters: the publisher is nil" {
+			t.Errorf("without a publisher: %v", err)
 		}
 		err = pgx.BeginFunc(t.Context(), elsewhere, func(tx pgx.Tx) error {
 			return outbox.Send(t.Context(), tx, outbox.Message{Topic: topic, ID: "m1"})

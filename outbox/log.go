@@ -46,7 +46,6 @@ const logEvery = time.Minute
 // failures bounds the log of work that is retried until it succeeds: the first failure is
 // logged, then one line a minute, and one line when the work succeeds.
 type failures struct {
-	now    func() time.Time
 	count  int // since the work last succeeded
 	logged time.Time
 	recent bool // something failed since the last attempt ended
@@ -57,7 +56,7 @@ type failures struct {
 func (f *failures) failed() int {
 	f.recent = true
 	f.count++
-	now := f.now()
+	now := time.Now() //nolint:forbidigo // it decides only what is logged
 	if f.count > 1 && now.Sub(f.logged) < logEvery {
 		return 0
 	}

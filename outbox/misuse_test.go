@@ -61,14 +61,6 @@ func TestSubscriber_withoutFreeSlotsAsksAgainAfterAPoll(t *testing.T) {
 	}
 }
 
-func TestForward_refusesANilPublisher(t *testing.T) {
-	t.Parallel()
-	err := outbox.Forward(t.Context(), testdb.Open(t).Pool(), "g", topic, nil, outbox.Options{})
-	if err == nil || err.Error() != "forward letters: the publisher is nil" {
-		t.Errorf("it says %v", err)
-	}
-}
-
 // The context ends in the middle of a poll, many times.
 func TestSubscriber_logsNoErrorOfItsEnd(t *testing.T) {
 	t.Parallel()
@@ -80,9 +72,9 @@ func TestSubscriber_logsNoErrorOfItsEnd(t *testing.T) {
 			return false
 		}})
 		pages, err := subscriber.Subscribe(ctx, topic)
-		must(t, err)
+		testdb.Must(t, err)
 		await.Receive(t, "the end", pages)
-		must(t, subscriber.Close())
+		testdb.Must(t, subscriber.Close())
 	}
 	if log.String() != "" {
 		t.Errorf("it logs %s", log)

@@ -25,7 +25,7 @@ func TestPages_areOrderedByTransactionIDsAsNumbers(t *testing.T) {
 				topic, strconv.Itoa(xid), id)
 		}
 	}
-	must(t, db.Commit(t.Context(), b))
+	testdb.Must(t, db.Commit(t.Context(), b))
 	r := read(t, db, "g")
 	for xid := oldest; xid <= newest; xid++ {
 		want := []string{strconv.Itoa(xid), strconv.Itoa(xid) + " again"}
@@ -50,7 +50,7 @@ func TestRepair_makesARestoredOutboxReadable(t *testing.T) {
 	r.wantNone(t)
 	_, repair, _ := strings.Cut(outbox.Schema(), "--   begin;\n")
 	repair, _, _ = strings.Cut(repair, "--   commit;\n")
-	must(t, pgx.BeginFunc(t.Context(), db.Pool(), func(tx pgx.Tx) error {
+	testdb.Must(t, pgx.BeginFunc(t.Context(), db.Pool(), func(tx pgx.Tx) error {
 		_, err := tx.Exec(t.Context(), strings.ReplaceAll(repair, "--   ", ""), pgx.QueryExecModeSimpleProtocol)
 		return err
 	}))

@@ -98,7 +98,7 @@ func TestAppend(t *testing.T) {
 		db := fresh(t)
 		b := letters(t, "m1")
 		err := outbox.Append(b, outbox.Message{Topic: topic, ID: "m2", Metadata: map[string]string{"k": "\x00"}})
-		must(t, err)
+		testdb.Must(t, err)
 		if err := db.Commit(t.Context(), b); err == nil {
 			t.Error("it was stored")
 		}
@@ -129,12 +129,6 @@ func TestSend(t *testing.T) {
 	if err := send(nil, "m2", strings.Repeat("x", 37)); err == nil {
 		t.Errorf("an id that is too long: %v", err)
 	}
-	err := pgx.BeginFunc(t.Context(), db.Pool(), func(tx pgx.Tx) error {
-		return outbox.Send(t.Context(), tx, outbox.Message{Topic: topic, ID: "m3", OrderingKey: strings.Repeat("x", 256)})
-	})
-	if err == nil || !strings.HasPrefix(err.Error(), "append message m3: the ordering key has more") {
-		t.Errorf("a key that is too long: %v", err)
-	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := pgx.BeginFunc(t.Context(), db.Pool(), func(tx pgx.Tx) error {
@@ -142,8 +136,8 @@ func TestSend(t *testing.T) {
 	}); !errors.Is(err, context.Canceled) {
 		t.Errorf("a context that has ended: %v", err)
 	}
-	must(t, send(nil, "m5", "m6"))
-	must(t, send(nil))
+	testdb.Must(t, send(nil, "m5", "m6"))
+	testdb.Must(t, send(nil))
 	r := read(t, db, "g")
 	r.wantNext(t, "m5", "m6")
 	r.wantNone(t)

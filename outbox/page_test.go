@@ -2,8 +2,6 @@ package outbox_test
 
 import (
 	"bytes"
-	"fmt"
-	"maps"
 	"strconv"
 	"strings"
 	"testing"
@@ -25,32 +23,6 @@ const (
 func TestPages(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
-
-	t.Run("messages of several commits come in one page, each with its own metadata", func(t *testing.T) {
-		db := fresh(t)
-		want := map[string]message.Metadata{}
-		for i := range 3 {
-			id := "m" + strconv.Itoa(i)
-			sent := outbox.Message{
-				Topic: topic, ID: id, Type: "type " + id, OrderingKey: "key of " + id, Payload: []byte("payload of " + id),
-				Metadata: map[string]string{
-					outbox.MetadataCorrelationID: "correlation of " + id, outbox.MetadataCausationID: "cause of " + id,
-					outbox.MetadataTraceparent: fmt.Sprintf("00-%032d-%016d-01", i+1, i+1),
-				},
-			}
-			want[id] = message.Metadata{outbox.MetadataType: sent.Type, outbox.MetadataOrderingKey: sent.OrderingKey}
-			maps.Copy(want[id], sent.Metadata)
-			post(t, db, sent)
-		}
-		settled(t, db)
-		page := messages(t, read(t, db, "g").nextPage(t))
-		testrun.Same(t, "messages of the page", []string{"m0", "m1", "m2"}, named(page))
-		for _, m := range page {
-			if diff := cmp.Diff(want[m.UUID], m.Metadata); diff != "" || string(m.Payload) != "payload of "+m.UUID {
-				t.Errorf("%s %q, metadata (-want +got):\n%s", m.UUID, m.Payload, diff)
-			}
-		}
-	})
 
 	t.Run("a page has at most 500 messages", func(t *testing.T) {
 		db := fresh(t)
@@ -136,15 +108,6 @@ select $1, n::text, '', jsonb_build_object('k', repeat('x', 400000)) from genera
 		lengths(false, 16, 8)
 		lengths(true, 4, 8, 16, 32, 64, 128, 256, 477) // all of them
 	})
-
-	t.Run("and a new one is not taken for a redelivered one", func(t *testing.T) {
-		db := fresh(t)
-		r := read(t, db, "g")
-		for _, page := range [][]string{numbered(3), numbered(2), numbered(4)} {
-			publish(t, db, page...)
-			r.wantNext(t, page...)
-		}
-	})
 }
 
 // A failover may come between the read of a page and the commit of its receiver.
@@ -168,7 +131,7 @@ func TestSameTimeline_refusesAPageOfAnotherServer(t *testing.T) {
 		t.Error("what stands behind it has an effect")
 	}
 	page.Metadata["timeline"] = own
-	must(t, store())
+	testdb.Must(t, store())
 }
 
 func TestMessages_refusesWhatIsNoPage(t *testing.T) {

@@ -9,7 +9,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 )
 
@@ -39,29 +38,22 @@ func (o *overheard) count() int {
 
 func (o *overheard) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// poll is the query of a subscriber of the group g that has polled.
-func poll(t *testing.T, db *postgres.DB) (query string, args []any) {
-	t.Helper()
-	r := read(t, db, "g")
-	await.True(t, "the subscriber polls", func() bool { return r.polls.count() > 2 })
-	r.stop()
-	return r.polls.query, r.polls.args
-}
-
 func TestPoll_writesNothingWhileIdle(t *testing.T) {
 	testdb.Long(t, "it polls for a while")
 	t.Parallel()
 	db := testdb.Open(t)
-	query, args := poll(t, db)
+	r := read(t, db, "g")
+	await.True(t, "the subscriber polls", func() bool { return r.polls.count() > 2 })
+	r.stop()
 	took := func() (id *uint64) {
 		tx, err := db.Pool().Begin(t.Context())
-		must(t, err)
+		testdb.Must(t, err)
 		defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
-		rows, err := tx.Query(t.Context(), query, args...)
-		must(t, err)
+		rows, err := tx.Query(t.Context(), r.polls.query, r.polls.args...)
+		testdb.Must(t, err)
 		rows.Close()
-		must(t, rows.Err())
-		must(t, tx.QueryRow(t.Context(), `select pg_current_xact_id_if_assigned()`).Scan(&id))
+		testdb.Must(t, rows.Err())
+		testdb.Must(t, tx.QueryRow(t.Context(), `select pg_current_xact_id_if_assigned()`).Scan(&id))
 		return id
 	}
 	if id := took(); id != nil {

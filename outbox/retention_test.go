@@ -1,15 +1,12 @@
 package outbox_test
 
 import (
-	"errors"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
@@ -106,20 +103,6 @@ func TestDeleteExpired(t *testing.T) {
 		wantOldest(t, db, "o3")
 	})
 
-	t.Run("a page that was read is not received again, and the next one is", func(t *testing.T) {
-		db := fresh(t)
-		publish(t, db, "m1", "m2")
-		r := read(t, db, "g")
-		r.wantNext(t, "m1", "m2")
-		await.True(t, "what was received goes", func() bool {
-			n, err := outbox.DeleteExpired(t.Context(), db, 0, 10)
-			return err == nil && n > 0
-		})
-		publish(t, db, "m3")
-		r.wantNext(t, "m3")
-		r.wantNone(t)
-	})
-
 	t.Run("several at once share the work", func(t *testing.T) {
 		db := fresh(t)
 		const messages = 300
@@ -152,8 +135,7 @@ func TestDeleteExpired(t *testing.T) {
 		t.Parallel()
 		db := fill(t)
 		received(t, db, "g", "m0010")
-		dead := begin(t, db)
-		run(t, dead, `delete from outbox where message_id <= 'm0002'`)
+		dead := testdb.Begin(t, db.Pool(), `delete from outbox where message_id <= 'm0002'`)
 		deleted := make(chan int, 1)
 		go func() {
 			n, err := outbox.DeleteExpired(t.Context(), db, day, 100)
@@ -163,18 +145,9 @@ func TestDeleteExpired(t *testing.T) {
 			deleted <- n
 		}()
 		await.Blocked(t, db, 1)
-		must(t, dead.Rollback(t.Context()))
+		testdb.Must(t, dead.Rollback(t.Context()))
 		if n := await.Receive(t, "the deletion", deleted); n != 5 {
 			t.Errorf("%d deleted, want 5", n)
-		}
-	})
-
-	t.Run("it says that it could not", func(t *testing.T) {
-		db := fresh(t)
-		db.Close()
-		n, err := outbox.DeleteExpired(t.Context(), db, 0, 1)
-		if n != 0 || !errors.Is(err, groupcommit.ErrNotCommitted) || !strings.HasPrefix(err.Error(), "delete received messages of the outbox: ") {
-			t.Errorf("%d, %v", n, err)
 		}
 	})
 }

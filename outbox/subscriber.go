@@ -64,8 +64,15 @@ type Options struct {
 //
 // If we die here: the offset has not moved, and the page is redelivered.
 func NewSubscriber(pool *pgxpool.Pool, group string, o Options) message.Subscriber {
-	s := newSubscriber(sessions(pool), group, o, retryInterval, time.Now) //nolint:forbidigo // it decides when the outbox is read and which failure is logged
-	if s.pool = pool; pool == nil {
+	db, deadline := sessions(pool), ackDeadline
+	s := &subscriber{pool: pool, db: db, reader: newReader(group, o)}
+	s.reader.done, s.close = context.WithCancel(context.Background())
+	// All that it checks is constant.
+	s.Subscriber, s.refused = wsql.NewSubscriber(db, wsql.SubscriberConfig{
+		ConsumerGroup: group, AckDeadline: &deadline, ResendInterval: retryInterval,
+		BackoffManager: s.reader, SchemaAdapter: s.reader, OffsetsAdapter: s.reader,
+	}, bounded{Logger(o.Log), s.reader})
+	if pool == nil {
 		s.refused = errNoPool
 	}
 	return s
@@ -100,18 +107,6 @@ func sessions(pool *pgxpool.Pool) *sql.DB {
 	db := stdlib.OpenDB(*c.ConnConfig, options...)
 	db.SetMaxOpenConns(1)
 	return db
-}
-
-func newSubscriber(db *sql.DB, group string, o Options, retry time.Duration, now func() time.Time) *subscriber {
-	s := &subscriber{db: db, reader: newReader(group, o, retry, now)}
-	s.reader.done, s.close = context.WithCancel(context.Background())
-	deadline := ackDeadline
-	// All that it checks is constant.
-	s.Subscriber, s.refused = wsql.NewSubscriber(db, wsql.SubscriberConfig{
-		ConsumerGroup: group, AckDeadline: &deadline, ResendInterval: retryInterval,
-		BackoffManager: s.reader, SchemaAdapter: s.reader, OffsetsAdapter: s.reader,
-	}, bounded{Logger(o.Log), s.reader})
-	return s
 }
 
 // subscriber is Watermill's, which ends while its reader waits too.
@@ -205,13 +200,12 @@ type reader struct {
 	refused              atomic.Bool   // the last page was
 	blockedByTransaction bool          // there are more, which cannot be read before an older transaction ends
 	retryReadAfter       time.Duration // until the next poll for them
-	retry                time.Duration // after a failure
 }
 
-func newReader(group string, o Options, retry time.Duration, now func() time.Time) *reader {
+func newReader(group string, o Options) *reader {
 	r := &reader{
-		Options: o, caller: context.Background(), retry: retry, limit: pageMessages, maxPage: pageMessages, retryReadAfter: minRetryRead,
-		log: logged(o.Log).With("consumer_group", group), failures: failures{now: now},
+		Options: o, caller: context.Background(), limit: pageMessages, maxPage: pageMessages, retryReadAfter: minRetryRead,
+		log: logged(o.Log).With("consumer_group", group),
 	}
 	if o.Capacity == nil {
 		r.Capacity = func(context.Context) int { return pageMessages }
@@ -252,7 +246,7 @@ func (r *reader) HandleError(log watermill.LoggerAdapter, nothing bool, err erro
 	switch {
 	case err != nil || refused || read > 0 && nothing:
 		r.maxPage = max(1, read/2)
-		loop.Pause(r.done, r.retry, nil)
+		loop.Pause(r.done, retryInterval, nil)
 	case more && read > 0: // else Capacity has returned 0
 		r.maxPage = min(pageMessages, 2*r.maxPage)
 	default:

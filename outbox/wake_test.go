@@ -76,13 +76,13 @@ func TestSubscriber_readsSoonWhatAnOpenTransactionHid(t *testing.T) {
 	r := readWhen(t, db, "g", outbox.Options{Bell: bell, Listening: listening})
 	once(t, late, func() {
 		for range 3 { // else three slow polls
-			older := begin(t, db)
+			older := testdb.Begin(t, db.Pool(), `select pg_current_xact_id()`)
 			publish(t, db, "young")
 			bell <- struct{}{}
 			before := r.polls.count()
 			await.True(t, "the subscriber has looked for it", func() bool { return r.polls.count() > before+1 })
 			r.wantNoneNow(t)
-			must(t, older.Rollback(t.Context()))
+			testdb.Must(t, older.Rollback(t.Context()))
 			r.wantNext(t, "young")
 		}
 	})
@@ -150,12 +150,12 @@ func TestSubscriber_ends(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				pages, err := subscriber.Subscribe(ctx, topic)
-				must(t, err)
-				must(t, stop(subscriber, cancel))
+				testdb.Must(t, err)
+				testdb.Must(t, stop(subscriber, cancel))
 				if page := await.Receive(t, "the end", pages); page != nil {
 					t.Error("a page has come")
 				}
-				must(t, subscriber.Close())
+				testdb.Must(t, subscriber.Close())
 				if _, err := subscriber.Subscribe(t.Context(), topic); err == nil {
 					t.Error("a closed subscriber subscribes")
 				}
@@ -169,10 +169,9 @@ func TestSubscriber_closesBesideASubscriptionThatWaits(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db, err := postgres.Open(t.Context(), testdb.URL(t), postgres.Options{LockTimeout: -1, StatementTimeout: await.Stall, AllowUnsafeDurability: true})
-	must(t, err)
+	testdb.Must(t, err)
 	defer db.Close()
-	lock := begin(t, db)
-	run(t, lock, `lock table outbox_offsets in exclusive mode`)
+	lock := testdb.Begin(t, db.Pool(), `lock table outbox_offsets in exclusive mode`)
 	subscriber := outbox.NewSubscriber(db.Pool(), "g", outbox.Options{})
 	subscribed := make(chan error, 1)
 	go func() {
@@ -182,8 +181,8 @@ func TestSubscriber_closesBesideASubscriptionThatWaits(t *testing.T) {
 	await.Blocked(t, db, 1)
 	closed := make(chan error, 1)
 	go func() { closed <- subscriber.Close() }()
-	must(t, await.Receive(t, "the subscriber's end", closed))
+	testdb.Must(t, await.Receive(t, "the subscriber's end", closed))
 	await.Blocked(t, db, 1) // the caller of Subscribe still waits
-	must(t, lock.Rollback(t.Context()))
-	must(t, await.Receive(t, "the subscription", subscribed))
+	testdb.Must(t, lock.Rollback(t.Context()))
+	testdb.Must(t, await.Receive(t, "the subscription", subscribed))
 }

@@ -21,14 +21,14 @@ const topic = "letters"
 // publish commits one message per id, all in one commit.
 func publish(t *testing.T, db *postgres.DB, ids ...string) {
 	t.Helper()
-	must(t, db.Commit(t.Context(), letters(t, ids...)))
+	testdb.Must(t, db.Commit(t.Context(), letters(t, ids...)))
 }
 
 func letters(t *testing.T, ids ...string) *pgx.Batch {
 	t.Helper()
 	b := &pgx.Batch{}
 	for _, id := range ids {
-		must(t, outbox.Append(b, outbox.Message{Topic: topic, ID: id, Type: "letter", OrderingKey: "k", Payload: []byte(id)}))
+		testdb.Must(t, outbox.Append(b, outbox.Message{Topic: topic, ID: id, Type: "letter", OrderingKey: "k", Payload: []byte(id)}))
 	}
 	return b
 }
@@ -60,10 +60,10 @@ func readWhen(t *testing.T, db *postgres.DB, group string, o outbox.Options) rea
 	config := db.Pool().Config()
 	config.ConnConfig.Tracer = polls
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	must(t, err)
+	testdb.Must(t, err)
 	subscriber := outbox.NewSubscriber(pool, group, o)
 	pages, err := subscriber.Subscribe(t.Context(), topic)
-	must(t, err)
+	testdb.Must(t, err)
 	stop := func() {
 		if err := subscriber.Close(); err != nil {
 			t.Error(err)
@@ -116,7 +116,7 @@ func (r reader) take(t *testing.T, n int) []string {
 func messages(t *testing.T, page *message.Message) []*message.Message {
 	t.Helper()
 	all, err := outbox.Messages(page)
-	must(t, err)
+	testdb.Must(t, err)
 	if len(all) == 0 {
 		t.Fatal("a page came that holds nothing")
 	}
@@ -161,16 +161,6 @@ func (r reader) wantNoneNow(t *testing.T) {
 	}
 }
 
-// begin opens a transaction that has written, so that it has an id.
-func begin(t *testing.T, db *postgres.DB) pgx.Tx {
-	t.Helper()
-	tx, err := db.Pool().Begin(t.Context())
-	must(t, err)
-	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
-	run(t, tx, `select pg_current_xact_id()`)
-	return tx
-}
-
 // settled waits until one page may hold all that was published: a page ends at the
 // oldest transaction in progress, and that may be of another test's database.
 func settled(t *testing.T, db *postgres.DB) {
@@ -191,21 +181,7 @@ func write(t *testing.T, db *postgres.DB, sql string, args ...any) {
 	t.Helper()
 	b := &pgx.Batch{}
 	b.Queue(sql, args...)
-	must(t, db.Commit(t.Context(), b))
-}
-
-func run(t *testing.T, tx pgx.Tx, sql string) {
-	t.Helper()
-	_, err := tx.Exec(t.Context(), sql)
-	must(t, err)
-}
-
-// must ends the test if there is an error.
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, db.Commit(t.Context(), b))
 }
 
 // fresh returns an empty database for a subtest, which runs beside others.
@@ -219,8 +195,8 @@ func fresh(t *testing.T) *postgres.DB {
 func post(t *testing.T, db *postgres.DB, m outbox.Message) {
 	t.Helper()
 	b := &pgx.Batch{}
-	must(t, outbox.Append(b, m))
-	must(t, db.Commit(t.Context(), b))
+	testdb.Must(t, outbox.Append(b, m))
+	testdb.Must(t, db.Commit(t.Context(), b))
 }
 
 // openPool is a pool for an example. In the schema of its search_path are the tables of
