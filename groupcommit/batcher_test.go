@@ -84,18 +84,6 @@ func wantAnswers(t *testing.T, told []chan answer, want ...string) {
 	}
 }
 
-func TestBatcher_batchesQueuedCalls(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		c := standing(&groupcommit.Batcher[int, string]{NextAfter: time.Hour})
-		told := c.do(t.Context(), 1, 2, 3, 4)
-		c.want(t, []int{1})
-		close(c.letGo)
-		wantAnswers(t, told, "1", "2", "3", "4")
-		c.want(t, []int{1}, []int{2, 3, 4})
-	})
-}
-
 // A call holds up the next one no longer than NextAfter, and there are MaxInFlight of them.
 func TestBatcher_startsTheNextBatchAfterItsBound(t *testing.T) {
 	t.Parallel()

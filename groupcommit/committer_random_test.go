@@ -150,7 +150,7 @@ func TestGroupCommit_equalsIndividualCommits(t *testing.T) {
 				return err
 			})
 		}
-		errs := together(t, db, units...)
+		errs := together(t, db.Committer(), units...)
 
 		b := books{IDs: map[int]bool{}, Twins: map[int]bool{}, Fences: fences, Done: map[int64]bool{}, Waits: map[int64]int{}}
 		for i, w := range all {
@@ -370,7 +370,7 @@ func TestGroupCommit_leavesALockCycleBeforeTheDeadlock(t *testing.T) {
 	t.Parallel()
 	one, address := effects(t, postgres.Options{Writes: declared()})
 	other := testdb.OpenAt(t, address, postgres.Options{})
-	tx := begin(t, other, insert, 2, 2)
+	tx := testdb.Begin(t, other.Pool(), insert, 2, 2)
 	result := make(chan error, 1)
 	go func() {
 		await.Blocked(t, other, 1) // the units wait for 2, and have 1
@@ -380,7 +380,7 @@ func TestGroupCommit_leavesALockCycleBeforeTheDeadlock(t *testing.T) {
 		}
 		result <- err
 	}()
-	errs := together(t, one, committing(one, batch(1), batch(2), batch(3))...)
+	errs := together(t, one.Committer(), committing(one, batch(1), batch(2), batch(3))...)
 	if errs[0] != nil && groupcommit.Constraint(errs[0]) == "" || errs[1] != nil || errs[2] != nil {
 		t.Errorf("the errors are %v", errs)
 	}

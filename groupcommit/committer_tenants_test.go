@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 )
@@ -103,7 +102,7 @@ func TestGroupCommit_writesEachBatchAsItsTenant(t *testing.T) {
 					want = append(want, diary{i, u.tenant, wait, false})
 				}
 			}
-			for i, err := range together(t, api, committed...) {
+			for i, err := range together(t, api.Committer(), committed...) {
 				if units[i].refused && testdb.Code(err) != "42501" || !units[i].refused && err != nil {
 					t.Errorf("unit %d has the error %v", i, err)
 				}
@@ -133,15 +132,10 @@ func TestGroupCommit_keepsSettingsApart(t *testing.T) {
 			setting.QueuedQueries = append(setting.QueuedQueries, note("acme", 3).QueuedQueries...)
 			reading := note("acme", 4)
 			reading.QueuedQueries[0].Exec(func(pgconn.CommandTag) error { return nil })
-			release := db.Committer().HoldCommit()
-			queued := make(chan error, 2)
-			for i := range 2 {
-				go func() { queued <- acme.Commit(t.Context(), note("acme", i+1)) }()
-				await.True(t, "it is queued", func() bool { return db.Committer().Pending() == i+1 })
-			}
+			results, release := queueUnits(t, db.Committer(), committing(acme, note("acme", 1), note("acme", 2))...)
 			wantNoErrors(t, []error{acme.Commit(t.Context(), setting), acme.Commit(t.Context(), reading)}) // they need no slot
 			release()
-			wantNoErrors(t, []error{<-queued, <-queued, acme.Commit(t.Context(), note("acme", 5))})
+			wantNoErrors(t, []error{<-results[0], <-results[1], acme.Commit(t.Context(), note("acme", 5))})
 			wantDiaries(t, owner, db, []diary{
 				{1, "acme", test.shared, false},
 				{2, "acme", test.shared, false},
@@ -194,7 +188,7 @@ create table records (
 		}
 	}
 	const read = `select records::text from records order by id`
-	wantNoErrors(t, together(t, db, committing(db, batches...)...))
+	wantNoErrors(t, together(t, db.Committer(), committing(db, batches...)...))
 	merged := testdb.All[string](t, db, read)
 	testdb.Exec(t, db.Pool(), `delete from records`)
 	for _, b := range batches {

@@ -20,33 +20,40 @@ import (
 	"github.com/payonce/payonce/internal/testrun"
 )
 
-// together commits units on a pool of one slot and returns the error of each. They queue
-// in their order while the slot is held, so that one group commit takes them all.
-func together(t *testing.T, db *postgres.DB, units ...func(context.Context) error) []error {
+// queueUnits returns the results of units that queue in their order until release, so that one group
+// commit takes them all.
+func queueUnits(t *testing.T, c *groupcommit.Committer, units ...func(context.Context) error) (results []chan error, release func()) {
 	t.Helper()
-	release := db.Committer().HoldCommit()
-	results := make([]chan error, len(units))
+	release = c.HoldCommit()
 	for i, unit := range units {
-		results[i] = make(chan error, 1)
-		go func() { results[i] <- unit(t.Context()) }()
-		for db.Committer().Pending() <= i { // soon
+		result := make(chan error, 1)
+		results = append(results, result)
+		go func() { result <- unit(t.Context()) }()
+		for c.Pending() <= i { // soon
 			runtime.Gosched()
 		}
 	}
+	return results, release
+}
+
+// together commits units in one group commit, and returns the error of each.
+func together(t *testing.T, c *groupcommit.Committer, units ...func(context.Context) error) []error {
+	t.Helper()
+	results, release := queueUnits(t, c, units...)
 	release()
 	errs := make([]error, len(units))
 	for i := range results {
 		errs[i] = <-results[i]
 	}
-	if n := db.Committer().Pending(); n != 0 {
+	if n := c.Pending(); n != 0 {
 		t.Errorf("%d are still queued", n)
 	}
-	await.True(t, "no group commit is in flight", func() bool { return db.Committer().Idle() })
+	await.True(t, "no group commit is in flight", c.Idle)
 	return errs
 }
 
 // committing are units of one batch each.
-func committing(db *postgres.DB, batches ...*pgx.Batch) []func(context.Context) error {
+func committing(db groupcommit.DB, batches ...*pgx.Batch) []func(context.Context) error {
 	units := make([]func(context.Context) error, len(batches))
 	for i, b := range batches {
 		units[i] = func(ctx context.Context) error { return db.Commit(ctx, b) }
@@ -100,7 +107,7 @@ func slot(t *testing.T) *postgres.DB {
 func TestGroupCommit_sendsQueuedBatchesAsOneTransaction(t *testing.T) {
 	t.Parallel()
 	db := slot(t)
-	wantNoErrors(t, together(t, db, committing(db, numbered(70)...)...))
+	wantNoErrors(t, together(t, db.Committer(), committing(db, numbered(70)...)...))
 	all := make([]int, 70)
 	for i := range all {
 		all[i] = i + 1
@@ -154,7 +161,7 @@ func TestGroupCommit_refusesOnlyTheBatchAtFault(t *testing.T) {
 				testdb.Must(t, db.Commit(t.Context(), batch(100)))
 				before, batches := db.Committer().Stats(), numbered(8)
 				fault.queue(batches[position])
-				errs := together(t, db, committing(db, batches...)...)
+				errs := together(t, db.Committer(), committing(db, batches...)...)
 				if err := errs[position]; !fault.refuse(err) || errors.Is(err, groupcommit.ErrUnknown) {
 					t.Errorf("at position %d it has the error %v", position+1, err)
 				}
@@ -167,22 +174,6 @@ func TestGroupCommit_refusesOnlyTheBatchAtFault(t *testing.T) {
 			}
 		})
 	}
-
-	t.Run("several of them", func(t *testing.T) {
-		t.Parallel()
-		db := slot(t)
-		testdb.Must(t, db.Commit(t.Context(), batch(100)))
-		batches := numbered(8)
-		for i := range 5 {
-			taken(batches[i+1])
-		}
-		for i, err := range together(t, db, committing(db, batches...)...) {
-			if fault := i >= 1 && i <= 5; fault != (groupcommit.Constraint(err) == "effects_once") || !fault && err != nil {
-				t.Errorf("unit %d has the error %v", i+1, err)
-			}
-		}
-		wantStored(t, db, 1, 7, 8, 100)
-	})
 }
 
 // A batch that waits for a lock delays the others for less than PostgreSQL takes to look
@@ -196,7 +187,7 @@ func TestGroupCommit_aLockDelaysNoOtherBatch(t *testing.T) {
 	batches := numbered(8)
 	batches[3] = batch(500)
 	units := committing(db, batches...)
-	var others sync.WaitGroup
+	var others, releasing sync.WaitGroup
 	for i, unit := range units {
 		if i == 3 {
 			continue
@@ -207,33 +198,25 @@ func TestGroupCommit_aLockDelaysNoOtherBatch(t *testing.T) {
 			return unit(ctx)
 		}
 	}
-	go func() {
+	releasing.Go(func() {
 		others.Wait()
 		release()
-	}()
-	wantNoErrors(t, together(t, db, units...))
+	})
+	wantNoErrors(t, together(t, db.Committer(), units...))
+	releasing.Wait()
 	wantTransactions(t, db, []int{1}, []int{2}, []int{3}, []int{5}, []int{6}, []int{7}, []int{8}, []int{500})
 }
 
 // A commit that waits for a lock lets the next one start long before it ends.
 func TestGroupCommit_startsTheNextOneWhileOneWaitsForALock(t *testing.T) {
-	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db, _ := effects(t, postgres.Options{Writes: declared(), LockTimeout: -1})
 	release := hold(t, db, 500)
 	waits := commit(t.Context(), db, batch(500))
 	await.Blocked(t, db, 1)
-	for i := range 3 {
-		if err := db.Commit(t.Context(), batch(i)); err != nil {
-			t.Error(err)
-		}
-	}
-	wantStored(t, db, 0, 1, 2)
+	testdb.Must(t, db.Commit(t.Context(), batch(1)))
 	release()
-	if err := <-waits; err != nil {
-		t.Error(err)
-	}
-	await.True(t, "no group commit is in flight", func() bool { return db.Committer().Idle() })
+	testdb.Must(t, <-waits)
 }
 
 // Each unit has an effect and ends a delivery: all of both are durable, or nothing is, and
@@ -268,16 +251,11 @@ select (select count(*) from effects) || ' and '
 				}
 				return all
 			}
-			release := db.Committer().HoldCommit()
-			results := make(chan error, units)
-			for i, unit := range committing(db, batches()...) {
-				go func() { results <- unit(t.Context()) }()
-				await.True(t, "it is queued", func() bool { return db.Committer().Pending() == i+1 })
-			}
+			results, release := queueUnits(t, db.Committer(), committing(db, batches()...)...)
 			proxy.Arm(test.side, test.executes)
 			release()
-			for range units {
-				if err := <-results; groupcommit.OutcomeOf(err) != test.want {
+			for _, result := range results {
+				if err := <-result; groupcommit.OutcomeOf(err) != test.want {
 					t.Errorf("the error is %v, want outcome %d", err, test.want)
 				}
 			}
@@ -319,12 +297,10 @@ func TestGroupCommit_aQueuedBatchIsNotSent(t *testing.T) {
 		t.Parallel()
 		other, address := effects(t, postgres.Options{})
 		db := testdb.OpenAt(t, address, postgres.Options{Writes: declared()})
-		release := db.Committer().HoldCommit()
-		waits := commit(t.Context(), db, batch(1))
-		await.True(t, "it is queued", func() bool { return db.Committer().Pending() == 1 })
+		results, release := queueUnits(t, db.Committer(), committing(db, batch(1))...)
 		db.Close()
 		release()
-		if err := <-waits; groupcommit.OutcomeOf(err) != groupcommit.NotCommitted {
+		if err := <-results[0]; groupcommit.OutcomeOf(err) != groupcommit.NotCommitted {
 			t.Errorf("the error is %v", err)
 		}
 		wantStored(t, other)
@@ -343,7 +319,7 @@ func TestGroupCommit_aPanicIsAnUnknownOutcome(t *testing.T) {
 	db := slot(t)
 	batches := numbered(8)
 	batches[4].Queue(insert, panics{}, 1)
-	for i, err := range together(t, db, committing(db, batches...)...) {
+	for i, err := range together(t, db.Committer(), committing(db, batches...)...) {
 		if groupcommit.OutcomeOf(err) != groupcommit.Unknown {
 			t.Errorf("batch %d has the error %v", i+1, err)
 		}
@@ -421,7 +397,7 @@ func TestGroupCommit_tracesEachBatchForItsCaller(t *testing.T) {
 			return db.Commit(context.WithValue(ctx, caller{}, name), b)
 		}
 	}
-	errs := together(t, db, as("one", batch(1)), as("three", batch(2, 3, 4)), as("refused", batch(5, 100)), as("beside", batch(6)))
+	errs := together(t, db.Committer(), as("one", batch(1)), as("three", batch(2, 3, 4)), as("refused", batch(5, 100)), as("beside", batch(6)))
 	if errs[0] != nil || errs[1] != nil || groupcommit.Constraint(errs[2]) != "effects_once" || errs[3] != nil {
 		t.Fatalf("the errors are %v", errs)
 	}

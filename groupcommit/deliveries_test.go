@@ -89,54 +89,24 @@ func TestDeliveries_endTogether(t *testing.T) {
 		for _, i := range rand.Perm(30) {
 			batches = append(batches, ending(i, int64(i+1), 3))
 		}
-		wantNoErrors(t, together(t, db, committing(db, batches...)...))
+		wantNoErrors(t, together(t, db.Committer(), committing(db, batches...)...))
 		want(t, db, statementsOf, "inbox 1")
 		want(t, db, doneOf, "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30")
 		want(t, db, runningOf, "31")
 	})
 
-	t.Run("ends a delivery once that two batches end", func(t *testing.T) {
+	t.Run("refuses only the delivery whose message its new holder ends beside it", func(t *testing.T) {
 		t.Parallel()
-		db := held(t, postgres.Options{}, 2, 2)
-		wantNoErrors(t, together(t, db, committing(db, ending(1, 1, 2), ending(2, 1, 2), ending(3, 2, 2))...))
-		want(t, db, doneOf, "1 2")
+		db := held(t, postgres.Options{}, 2, 2, 2)
+		errs := together(t, db.Committer(), committing(db, ending(1, 1, 2), ending(99, 2, 1), ending(2, 2, 2), ending(3, 3, 2))...)
+		if err := errs[1]; groupcommit.Constraint(err) != "inbox_done_by_holder" || !inbox.IsLeaseLost(err) {
+			t.Errorf("it has the error %v", err)
+		}
+		wantNoErrors(t, slices.Delete(errs, 1, 2))
 		wantStored(t, db, 1, 2, 3)
-		wantStats(t, db, groupcommit.Stats{Commits: 1, Batches: 3})
+		want(t, db, doneOf, "1 2 3")
+		wantStats(t, db, groupcommit.Stats{Refusals: 1})
 	})
-
-	for name, lost := range map[string]struct{ id, fence int64 }{
-		"whose message was taken over":                 {6, 1},
-		"whose message was deleted":                    {7, 1},
-		"with a fence that no holder has":              {6, 3},
-		"whose message its new holder ends beside it":  {3, 1},
-		"with a greater fence than the holder's fence": {3, 3},
-	} {
-		t.Run("refuses only the delivery "+name, func(t *testing.T) {
-			t.Parallel()
-			db := held(t, postgres.Options{})
-			for position := range 6 {
-				testdb.Exec(t, db.Pool(), `delete from effects; delete from inbox`)
-				claimedUnder(t, db, 2, 2, 2, 2, 2, 2)
-				before := db.Committer().Stats()
-				var batches []*pgx.Batch
-				for i := range 5 {
-					batches = append(batches, ending(i, int64(i+1), 2))
-				}
-				batches = slices.Insert(batches, position, ending(99, lost.id, lost.fence))
-				errs := together(t, db, committing(db, batches...)...)
-				if err := errs[position]; groupcommit.Constraint(err) != "inbox_done_by_holder" || !inbox.IsLeaseLost(err) {
-					t.Errorf("at position %d it has the error %v", position+1, err)
-				}
-				wantNoErrors(t, slices.Delete(errs, position, position+1))
-				wantStored(t, db, 0, 1, 2, 3, 4)
-				want(t, db, doneOf, "1 2 3 4 5")
-				want(t, db, runningOf, "6")
-				if db.Committer().Stats().Refusals == before.Refusals {
-					t.Error("no group commit was refused")
-				}
-			}
-		})
-	}
 }
 
 // A delivery ends, or is refused, as the transaction leaves its message that holds it.
@@ -154,13 +124,13 @@ func TestDeliveries_endWhileTheirMessageChanges(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := held(t, postgres.Options{}, 1, 1, 1)
-			tx := begin(t, db, test.sql)
+			tx := testdb.Begin(t, db.Pool(), test.sql)
 			committed := make(chan error, 1)
 			go func() {
 				await.Blocked(t, db, 1)
 				committed <- tx.Commit(t.Context())
 			}()
-			errs := together(t, db, committing(db, ending(1, 1, 1), ending(2, 2, 1), ending(3, 3, 1))...)
+			errs := together(t, db.Committer(), committing(db, ending(1, 1, 1), ending(2, 2, 1), ending(3, 3, 1))...)
 			if err := await.Receive(t, "the end of the other transaction", committed); err != nil {
 				t.Error(err)
 			}
@@ -184,7 +154,7 @@ func TestDeliveries_lockInOrder(t *testing.T) {
 		Settings: map[string]string{"enable_indexscan": "off"}, LockTimeout: -1, StatementTimeout: time.Hour,
 	}, 1, 1, 1, 1, 1, 1, 1, 1)
 	db.Committer().WaitForLocks()
-	tx := begin(t, db, `select from inbox where id = 4 for no key update`)
+	tx := testdb.Begin(t, db.Pool(), `select from inbox where id = 4 for no key update`)
 	free := make(chan string, 1)
 	go func() {
 		defer close(free)
@@ -195,16 +165,16 @@ select string_agg(id::text, ' ')
   from (select id from inbox order by id for no key update skip locked) as unlocked`).Scan(&ids); err != nil {
 			t.Error(err)
 		}
-		free <- ids
 		if err := tx.Commit(t.Context()); err != nil {
 			t.Error(err)
 		}
+		free <- ids
 	}()
 	var batches []*pgx.Batch
 	for i := range 8 {
 		batches = append(batches, ending(i, int64(i+1), 1))
 	}
-	wantNoErrors(t, together(t, db, committing(db, batches...)...))
+	wantNoErrors(t, together(t, db.Committer(), committing(db, batches...)...))
 	if got := <-free; got != "5 6 7 8" {
 		t.Errorf("while the fourth was waited for, %q were free", got)
 	}

@@ -63,9 +63,6 @@ func (c *Committer) CommitWithin(ctx context.Context, b *pgx.Batch) error {
 	return c.commitQueued(&queuedBatch{ctx: ctx, batch: b})
 }
 
-// Shares reports whether a batch may share a transaction.
-func (o *Statements) Shares(b *pgx.Batch) bool { return o.shares(b) }
-
 // TenantBatch is a batch of a tenant.
 type TenantBatch struct {
 	Tenant string

@@ -38,25 +38,6 @@ func queued(queue ...[]any) *pgx.Batch {
 	return b
 }
 
-func TestStatements_shares(t *testing.T) {
-	t.Parallel()
-	called := queued([]any{insertA, 1})
-	called.QueuedQueries[0].Exec(nil)
-	for name, test := range map[string]struct {
-		b    *pgx.Batch
-		want bool
-	}{
-		"declared statements":     {queued([]any{insertA, 1}, []any{endRow, int64(1)}), true},
-		"another statement":       {queued([]any{insertA, 1}, []any{"commit"}), false},
-		"one in another spelling": {queued([]any{insertA + " ", 1}), false},
-		"one with a callback":     {called, false},
-	} {
-		if got := order().Shares(test.b); got != test.want {
-			t.Errorf("%s share: %v", name, got)
-		}
-	}
-}
-
 // joined is what is sent for batches, a line for each statement.
 func joined(batches ...groupcommit.TenantBatch) string {
 	b := &pgx.Batch{}
