@@ -5,12 +5,10 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
@@ -138,13 +136,6 @@ func TestOpen_hidesThePasswordOfAnAddressThatItCannotRead(t *testing.T) {
 	}
 }
 
-func TestOpen_saysThatTheServerIsOutOfReach(t *testing.T) {
-	t.Parallel()
-	proxy := failpoint.StartCutter(t, testdb.Empty(t))
-	proxy.Close()
-	wantOpened(t, t.Context(), proxy.URL(), postgres.Options{}, "the database cannot be reached: ")
-}
-
 func TestSessions(t *testing.T) {
 	t.Parallel()
 	address := testdb.Empty(t)
@@ -192,17 +183,6 @@ select name,
 		testrun.Same(t, "settings", want, settings(t, address, postgres.Options{Application: "api"}))
 	})
 
-	t.Run("have the bounds that are asked for", func(t *testing.T) {
-		t.Parallel()
-		got := settings(t, address, postgres.Options{LockTimeout: 250 * time.Millisecond, StatementTimeout: time.Minute})
-		if got["lock_timeout"] != "250" || got["statement_timeout"] != "60000" {
-			t.Errorf("settings: %v", got)
-		}
-		if got := settings(t, address, postgres.Options{LockTimeout: -1}); got["lock_timeout"] != "0" {
-			t.Errorf("settings without a lock time-out: %v", got)
-		}
-	})
-
 	t.Run("plan a statement once, however long its arrays are", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.OpenAt(t, testdb.URL(t), postgres.Options{MaxConns: 1})
@@ -214,7 +194,6 @@ select name,
 		}
 		want(t, db, `select generic_plans || ' of ' || generic_plans + custom_plans from pg_prepared_statements where statement like 'select stream_id%'`, "20 of 20")
 	})
-
 	t.Run("are as many as asked for", func(t *testing.T) {
 		t.Parallel()
 		for asked, want := range map[int32]int32{0: 20, 3: 3} {

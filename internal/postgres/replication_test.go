@@ -15,12 +15,7 @@ import (
 func TestOpen_refusesAStandby(t *testing.T) {
 	t.Parallel()
 	testdb.Long(t, "it starts two servers")
-	primary, err := local.Start(t.Context(), local.Options{InMemory: true})
-	testdb.Must(t, err)
-	t.Cleanup(func() { mustClose(t, primary) })
-	standby, err := primary.Standby(t.Context())
-	testdb.Must(t, err)
-	t.Cleanup(func() { mustClose(t, standby) })
+	_, standby := replicated(t)
 	o := postgres.Options{AllowUnsafeDurability: true}
 
 	db, err := postgres.Open(t.Context(), standby.URL("postgres"), o)
@@ -35,11 +30,14 @@ func TestOpen_refusesAStandby(t *testing.T) {
 	db.Close()
 }
 
-func mustClose(t *testing.T, s *local.Server) {
+// replicated starts a server and its standby.
+func replicated(t *testing.T) (primary, standby *local.Server) {
 	t.Helper()
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
+	primary = testdb.Server(t, local.Options{InMemory: true})
+	standby, err := primary.Standby(t.Context())
+	testdb.Must(t, err)
+	t.Cleanup(func() { testdb.Must(t, standby.Close()) })
+	return primary, standby
 }
 
 func TestCommit_closesASessionThatRefusesWrites(t *testing.T) {
@@ -65,12 +63,7 @@ func TestCommit_closesASessionThatRefusesWrites(t *testing.T) {
 func TestServers_leaveAnOldPrimaryThatStillAnswers(t *testing.T) {
 	t.Parallel()
 	testdb.Long(t, "it starts two servers")
-	primary, err := local.Start(t.Context(), local.Options{InMemory: true})
-	testdb.Must(t, err)
-	t.Cleanup(func() { mustClose(t, primary) })
-	standby, err := primary.Standby(t.Context())
-	testdb.Must(t, err)
-	t.Cleanup(func() { mustClose(t, standby) })
+	primary, standby := replicated(t)
 	hosts := folder(t, primary) + "," + folder(t, standby)
 	db, err := postgres.Open(t.Context(), "postgres://postgres@/postgres?port=5432,5432&host="+hosts, postgres.Options{AllowUnsafeDurability: true})
 	testdb.Must(t, err)

@@ -10,7 +10,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 )
@@ -57,52 +56,6 @@ func TestTenant(t *testing.T) {
 		wantThings(t, db.Tenant("globex"), 3)
 		wantThings(t, db.Tenant("initech"))
 		wantThings(t, db.Tenant(""))
-	})
-
-	t.Run("reads one row", func(t *testing.T) {
-		t.Parallel()
-		db := things(t)
-		acme := db.Tenant("acme")
-		var id int
-		const last = `select id from things order by id desc limit 1`
-		if err := acme.QueryRow(t.Context(), last).Scan(&id); err != nil || id != 2 {
-			t.Errorf("it is %d, %v", id, err)
-		}
-		if err := db.Tenant("initech").QueryRow(t.Context(), last).Scan(&id); !errors.Is(err, pgx.ErrNoRows) {
-			t.Errorf("the error is %v, want no rows", err)
-		}
-		if err := acme.QueryRow(t.Context(), selectThings).Scan(&id); err != nil || id != 1 {
-			t.Errorf("the first of several is %d, %v", id, err)
-		}
-		if err := acme.QueryRow(t.Context(), `select 1 / 0`).Scan(&id); testdb.Code(err) != "22012" {
-			t.Errorf("the error is %v, want a division by zero", err)
-		}
-		wantThings(t, db)
-	})
-
-	t.Run("writes rows of its merchant alone, and a refusal takes the whole batch", func(t *testing.T) {
-		t.Parallel()
-		db := things(t)
-		b := thing("acme", 5)
-		b.QueuedQueries = append(b.QueuedQueries, thing("globex", 6).QueuedQueries...)
-		if err := db.Tenant("acme").Commit(t.Context(), b); testdb.Code(err) != "42501" || groupcommit.OutcomeOf(err) != groupcommit.Refused {
-			t.Errorf("the error is %v, want 42501", err)
-		}
-		wantThings(t, db.Tenant("acme"), 1, 2)
-		wantThings(t, db.Tenant("globex"), 3)
-		if err := db.Commit(t.Context(), thing("acme", 7)); testdb.Code(err) != "42501" {
-			t.Errorf("without a merchant the error is %v, want 42501", err)
-		}
-	})
-
-	t.Run("sees the constraint that refuses a row, also beside another merchant's", func(t *testing.T) {
-		t.Parallel()
-		db := things(t)
-		for _, id := range []int{1, 3} {
-			if err := db.Tenant("acme").Commit(t.Context(), thing("acme", id)); groupcommit.Constraint(err) != "things_once" {
-				t.Errorf("refused by %q (%v), want things_once", groupcommit.Constraint(err), err)
-			}
-		}
 	})
 
 	t.Run("has snapshots that do not move and do not write", func(t *testing.T) {
