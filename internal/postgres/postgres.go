@@ -52,23 +52,18 @@ type Options struct {
 	LockTimeout time.Duration
 	// StatementTimeout ends a statement that runs longer (57014); 10 s unless set.
 	StatementTimeout time.Duration
-	// Writes are the statements that may share a transaction with other batches that are
-	// committed at the same moment; where nil, each batch has its own transaction.
-	Writes *groupcommit.Statements
+	// Writes, CommitTimeout and Committed are Writes, Timeout and Committed of groupcommit.Options.
+	Writes        *groupcommit.Statements
+	CommitTimeout time.Duration
+	Committed     func(*pgx.Batch)
 	// WholeTables plans every statement for whole tables, as ReadWholeTables does for those of one
 	// transaction.
 	WholeTables bool
 	// Settings are further settings of the sessions.
 	Settings map[string]string
-	// CommitTimeout bounds one commit; 15 s unless set. The outcome of a commit that
-	// takes longer is unknown.
-	CommitTimeout time.Duration
 	// AllowReadOnly permits a server that refuses writes, such as a hot standby. It is
 	// for programs that only read.
 	AllowReadOnly bool
-	// Committed, where set, is called with each batch that was committed. It must return
-	// at once.
-	Committed func(*pgx.Batch)
 	// Tracer, where set, is called for each statement and batch.
 	Tracer pgx.QueryTracer
 	// AllowPlaintext permits a database over a network without TLS, or with TLS that does not
