@@ -1,9 +1,7 @@
 package fulfillment_test
 
 import (
-	"context"
 	"fmt"
-	"iter"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -23,15 +21,7 @@ import (
 // scan reads the provider's list, as a worker's loop does.
 func (f *fixture) scan() {
 	f.t.Helper()
-	testdb.Must(f.t, restore.Recover(f.t.Context(), slog.New(slog.DiscardHandler), f.worker, func(ctx context.Context, since time.Time) iter.Seq2[restore.Payment, error] {
-		return func(yield func(restore.Payment, error) bool) {
-			for in, err := range f.client.Intents(ctx, since) {
-				if !yield(restore.Payment{Intent: in.ID, Reference: in.Reference, Amount: in.Amount, Currency: in.Currency, Created: in.Created}, err) {
-					return
-				}
-			}
-		}
-	}))
+	testdb.Must(f.t, restore.Recover(f.t.Context(), slog.New(slog.DiscardHandler), f.worker, f.client.Intents))
 	f.provider.take()
 }
 

@@ -59,10 +59,8 @@ func (a adoptCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
 func rescan(ctx context.Context, c *console, db *postgres.DB, client *stripe.Client) error {
 	listed, end := c.progress("reading the provider's payments")
 	defer end()
-	return restore.Rescan(ctx, slog.New(slog.DiscardHandler), db, func(ctx context.Context, since time.Time) iter.Seq2[restore.Payment, error] {
-		return translate(listed, client.Intents(ctx, since), func(in stripe.Intent) restore.Payment {
-			return restore.Payment{Intent: in.ID, Reference: in.Reference, Amount: in.Amount, Currency: in.Currency, Created: in.Created}
-		})
+	return restore.Rescan(ctx, slog.New(slog.DiscardHandler), db, func(ctx context.Context, since time.Time) iter.Seq2[stripe.Intent, error] {
+		return translate(listed, client.Intents(ctx, since), func(in stripe.Intent) stripe.Intent { return in })
 	})
 }
 

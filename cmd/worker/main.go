@@ -7,7 +7,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"iter"
 	"log/slog"
 	mathrand "math/rand/v2"
 	"os"
@@ -216,25 +215,12 @@ func recoverPayments(ctx context.Context, log *slog.Logger, db *postgres.DB, pro
 	const failed = "looking for lost payments failed, no payment is created until they are known"
 	loop.Run(ctx, log, failed, func(ctx context.Context) (time.Duration, error) {
 		timeline := db.Timeline()
-		err := restore.Recover(ctx, log, db, payments(provider))
+		err := restore.Recover(ctx, log, db, provider.Intents)
 		for n := 0; err == nil && n < recoverSeconds && timeline == db.Timeline(); n++ {
 			loop.Pause(ctx, time.Second, nil)
 		}
 		return 0, err
 	})
-}
-
-// payments lists the provider's payment intents.
-func payments(provider *stripe.Client) restore.List {
-	return func(ctx context.Context, since time.Time) iter.Seq2[restore.Payment, error] {
-		return func(yield func(restore.Payment, error) bool) {
-			for in, err := range provider.Intents(ctx, since) {
-				if !yield(restore.Payment{Intent: in.ID, Reference: in.Reference, Amount: in.Amount, Currency: in.Currency, Created: in.Created}, err) {
-					return
-				}
-			}
-		}
-	}
 }
 
 // keyRefusal returns why the provider does not accept the secret key, as its last answer said.

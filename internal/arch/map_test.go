@@ -60,7 +60,7 @@ var rules = []rule{
 	{"internal/merchants", "internal/postgres", "accounts and keys, whatever they are used for"},
 	{"internal/stripe", "", "the provider's client knows the provider, and nothing of this module"},
 	{"internal/webhook", "", "signs and sends what it is given"},
-	{"internal/restore", "internal/postgres", "binds the database to the provider's account, renumbers the rows of all packages after a restore, and calls none of their code"},
+	{"internal/restore", "internal/postgres internal/stripe", "binds the database to the provider's account, renumbers the rows of all packages after a restore, and calls none of their code"},
 	{"internal/telemetry", "groupcommit internal/postgres", "counts plain values, so that no package depends on how they are counted"},
 	{"internal/rediscache", "idempotency internal/loop internal/postgres", "keeps answers beside the database, and no package trusts what it says"},
 	{"internal/audit", "domain internal/postgres", "reads the tables and replays the streams; it may not ask the code that it audits"},

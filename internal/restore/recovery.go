@@ -12,16 +12,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/stripe"
 )
-
-// Payment is a payment intent of the provider's.
-type Payment struct {
-	Intent    string
-	Reference string // of the charge; empty if the intent is not payonce's
-	Amount    int64  // minor units
-	Currency  string
-	Created   time.Time // by the provider's clock
-}
 
 const (
 	// insertRecovery goes by a row that no standby and no backup of an earlier history has.
@@ -71,7 +63,7 @@ const scanJitter = 2 * time.Second
 
 // List lists the provider's payment intents that were created at since or later. Those of other
 // origin have no Reference.
-type List func(ctx context.Context, since time.Time) iter.Seq2[Payment, error]
+type List func(ctx context.Context, since time.Time) iter.Seq2[stripe.Intent, error]
 
 // Recover records whether the database has another history than before, through a promotion or a
 // restore. Then it stores which payments the provider lists and the ledger does not have, since
@@ -112,7 +104,7 @@ func scan(ctx context.Context, log *slog.Logger, db *postgres.DB, list List, aga
 		return err
 	}
 	log.InfoContext(ctx, "the scan for lost payments begins", "since", due.since)
-	var page []Payment
+	var page []stripe.Intent
 	var listed int
 	var found int64
 	store := func() error {
@@ -154,12 +146,12 @@ func readDue(ctx context.Context, db *postgres.DB, again bool) (d due, err error
 }
 
 // storeLost returns how many of a page were lost and not stored before.
-func storeLost(ctx context.Context, db *postgres.DB, page []Payment) (found int64, err error) {
+func storeLost(ctx context.Context, db *postgres.DB, page []stripe.Intent) (found int64, err error) {
 	var intents, references, currencies []string
 	var amounts []int64
 	var created []time.Time
 	for _, p := range page {
-		intents, references, currencies = append(intents, p.Intent), append(references, p.Reference), append(currencies, p.Currency)
+		intents, references, currencies = append(intents, p.ID), append(references, p.Reference), append(currencies, p.Currency)
 		amounts, created = append(amounts, p.Amount), append(created, p.Created)
 	}
 	b := &pgx.Batch{}

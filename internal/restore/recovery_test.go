@@ -15,6 +15,7 @@ import (
 
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/restore"
+	"github.com/payonce/payonce/internal/stripe"
 	"github.com/payonce/payonce/internal/testdb"
 )
 
@@ -32,16 +33,16 @@ values (gen_random_uuid(), 'ch_1', 1, 'payment.started.v1', 1, 'acme', '{"paymen
 	const listed = 150
 	killed := errors.New("killed")
 	var asked []time.Time
-	list := func(ends int) func(context.Context, time.Time) iter.Seq2[restore.Payment, error] {
-		return func(_ context.Context, since time.Time) iter.Seq2[restore.Payment, error] {
+	list := func(ends int) func(context.Context, time.Time) iter.Seq2[stripe.Intent, error] {
+		return func(_ context.Context, since time.Time) iter.Seq2[stripe.Intent, error] {
 			asked = append(asked, since.UTC())
-			return func(yield func(restore.Payment, error) bool) {
+			return func(yield func(stripe.Intent, error) bool) {
 				for i := range listed {
 					if i == ends {
-						yield(restore.Payment{}, killed)
+						yield(stripe.Intent{}, killed)
 						return
 					}
-					if !yield(restore.Payment{Intent: "foreign", Created: time.Now()}, nil) || !yield(restore.Payment{Intent: fmt.Sprintf("pi_%03d", i), Reference: "ref", Amount: 1, Currency: "EUR", Created: time.Now()}, nil) {
+					if !yield(stripe.Intent{ID: "foreign", Created: time.Now()}, nil) || !yield(stripe.Intent{ID: fmt.Sprintf("pi_%03d", i), Reference: "ref", Amount: 1, Currency: "EUR", Created: time.Now()}, nil) {
 						return
 					}
 				}
@@ -143,15 +144,15 @@ func TestRecover_besideAWorkerThatHangs(t *testing.T) {
 	hangs, finish := make(chan struct{}), make(chan struct{})
 	var g errgroup.Group
 	g.Go(func() error {
-		return restore.Recover(t.Context(), log, db, func(context.Context, time.Time) iter.Seq2[restore.Payment, error] {
+		return restore.Recover(t.Context(), log, db, func(context.Context, time.Time) iter.Seq2[stripe.Intent, error] {
 			close(hangs)
 			<-finish
-			return func(func(restore.Payment, error) bool) {}
+			return func(func(stripe.Intent, error) bool) {}
 		})
 	})
 	<-hangs
-	testdb.Must(t, restore.Recover(t.Context(), log, db, func(context.Context, time.Time) iter.Seq2[restore.Payment, error] {
-		return func(func(restore.Payment, error) bool) {}
+	testdb.Must(t, restore.Recover(t.Context(), log, db, func(context.Context, time.Time) iter.Seq2[stripe.Intent, error] {
+		return func(func(stripe.Intent, error) bool) {}
 	}))
 	if n := testdb.One[int](t, db.Pool(), `select count(*)::int from recoveries where scanned_at is not null`); n != 2 {
 		t.Errorf("%d recoveries are recorded and scanned", n)
