@@ -1,19 +1,16 @@
 package main
 
 import (
-	"errors"
 	"net/http"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/program/programtest"
 	"github.com/payonce/payonce/internal/testdb"
-	"github.com/payonce/payonce/ledger"
 )
 
 // environ is the environment of a worker: a database, a provider that is away, any port,
@@ -53,15 +50,6 @@ select 'acme', 'POST /v1/charges', n::text, '', 202, 'application/json', '{}', c
 		testdb.Must(t, db.Commit(t.Context(), b))
 		programtest.Start(t, run, environ(url))
 		await.Row(t, db, `select count(*) = 0 from idempotency_keys where body is not null`)
-	})
-	t.Run("a charge comes into the list", func(t *testing.T) {
-		b := &pgx.Batch{}
-		_, err := ledger.Append(b, ledger.New("ch_1"), ledger.Cause{}, domain.ChargeRequested{
-			MerchantID: "acme", OrderID: "17", Amount: 1000, Currency: "EUR", PaymentMethod: "pm_card_visa",
-		})
-		testdb.Must(t, errors.Join(err, db.Commit(t.Context(), b)))
-		programtest.Start(t, run, environ(url))
-		await.Row(t, db, `select count(*) = 1 from charge_list where charge_id = 'ch_1'`)
 	})
 	t.Run("what is paused waits, and is shown", func(t *testing.T) {
 		set := func(paused string) {

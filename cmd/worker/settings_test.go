@@ -16,12 +16,10 @@ func TestSettings_refusesUnsafeValues(t *testing.T) {
 		{"no database", "DATABASE_URL", ""},
 		{"a database over a network in plain text", "DATABASE_URL", remote},
 		{"no key of the provider's", "STRIPE_SECRET_KEY", ""},
-		{"a key with a line end", "STRIPE_SECRET_KEY", "sk_test_hunter2\n"},
 		{"a provider with a path", "STRIPE_API_BASE", "https://api.example/v1"},
 		{"no concurrency", "WORKER_CONCURRENCY", "0"},
 		{"more concurrency than the bound", "WORKER_CONCURRENCY", "10001"},
 		{"a lease too short to be renewed", "LEASE", "99ms"},
-		{"a lease without a unit", "LEASE", "3"},
 		{"no attempt", "MAX_ATTEMPTS", "0"},
 		{"giving up at once", "GIVE_UP_AFTER", "0s"},
 		{"no pause between attempts", "BACKOFF_BASE", "0s"},
@@ -32,8 +30,6 @@ func TestSettings_refusesUnsafeValues(t *testing.T) {
 		{"a quarantine that is not kept", "QUARANTINE_RETENTION", "0s"},
 		{"too few connections", "DATABASE_CONNECTIONS", "0"},
 		{"a network that is none", "WEBHOOK_ALLOW_CIDRS", "localhost"},
-		{"a network among others that is none", "WEBHOOK_ALLOW_CIDRS", "10.0.0.0/8,10.0.0.1"},
-		{"plain text, neither true nor false", "ALLOW_PLAINTEXT", "perhaps"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -63,10 +59,4 @@ func TestSettings_arePrintedWithSecretsHidden(t *testing.T) {
 func TestSettings_aLiveKeyIsNotSentInPlainText(t *testing.T) {
 	t.Parallel()
 	programtest.Refusal(t, run, environ(remote, "STRIPE_SECRET_KEY", "sk_live_hunter2", "STRIPE_API_BASE", "http://api.example"), "set STRIPE_API_BASE to an https:// origin")
-}
-
-func TestRun_needsADatabaseAndAKeyOfTheProvider(t *testing.T) {
-	t.Parallel()
-	programtest.Refusal(t, run, map[string]string{"STRIPE_SECRET_KEY": "sk_test_hunter2"}, "DATABASE_URL is not set")
-	programtest.Refusal(t, run, map[string]string{"DATABASE_URL": remote}, "STRIPE_SECRET_KEY is not set")
 }
