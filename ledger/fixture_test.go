@@ -101,9 +101,7 @@ func load(t *testing.T, q postgres.Querier) ledger.Stream {
 // exec runs statements as the owner of the tables.
 func exec(t *testing.T, db *postgres.DB, sql string) {
 	t.Helper()
-	if _, err := db.Pool().Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Exec(t, db.Pool(), sql, pgx.QueryExecModeSimpleProtocol)
 }
 
 // oneSession opens a database with one session, which keeps its plans. No table is analyzed

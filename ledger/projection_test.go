@@ -2,10 +2,8 @@ package ledger_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -24,28 +22,6 @@ import (
 
 func TestProject(t *testing.T) {
 	t.Parallel()
-
-	t.Run("lists a charge as it is shown", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		s := ledger.New("ch_1")
-		for i, e := range paid("acme", "pi_1") {
-			appended(t, db, s, cause(strconv.Itoa(i)), e)
-			if n := project(t, db); n != 1 {
-				t.Errorf("%d events were folded, want 1", n)
-			}
-			s = load(t, db)
-			want, err := json.Marshal(s.View())
-			testdb.Must(t, err)
-			page, err := ledger.ListCharges(t.Context(), db, ledger.ListQuery{MerchantID: "acme", Limit: 10})
-			if err != nil || len(page.Data) != 1 {
-				t.Fatalf("%+v, %v", page, err)
-			}
-			if diff := cmp.Diff(string(want), string(page.Data[0])); diff != "" {
-				t.Errorf("after %d events (-shown +listed):\n%s", i+1, diff)
-			}
-		}
-	})
 
 	t.Run("writes nothing where nothing is to be folded", func(t *testing.T) {
 		t.Parallel()
