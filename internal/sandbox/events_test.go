@@ -170,16 +170,6 @@ func TestEvents(t *testing.T) {
 		r.setDown(false)
 		r.await(1)
 	})
-
-	t.Run("what a killed sandbox had not sent is sent by the next", func(t *testing.T) {
-		testdb.Long(t, "it waits for pauses")
-		t.Parallel()
-		r := receive(t)
-		f := start(t, sandbox.Options{WebhookURL: r.URL, WebhookSecret: eventSecret})
-		f.exec(`insert into events (id, type, body) values ('evt_left', 'a', '{"id":"evt_left"}')`)
-		f.exec(`insert into event_deliveries (event_id, attempts, due_at) values ('evt_left', 1, clock_timestamp() + interval '300 milliseconds')`)
-		r.await(1)
-	})
 }
 
 func TestDuplicateWebhooks(t *testing.T) {

@@ -131,9 +131,7 @@ func (f *fixture) do(method, path, body string, header http.Header) (answered, e
 
 func (f *fixture) must(a answered, err error) answered {
 	f.t.Helper()
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	testdb.Must(f.t, err)
 	return a
 }
 
@@ -242,11 +240,7 @@ func (f *fixture) books() books {
 // count returns the number that a query selects.
 func (f *fixture) count(sql string) int {
 	f.t.Helper()
-	var n int
-	if err := f.db.QueryRow(f.t.Context(), sql).Scan(&n); err != nil {
-		f.t.Fatal(err)
-	}
-	return n
+	return testdb.One[int](f.t, f.db, sql)
 }
 
 // concurrently sends n requests at the same time and returns their answers.
@@ -279,7 +273,5 @@ func statuses(all []answered) map[int]int {
 // exec changes the database directly.
 func (f *fixture) exec(sql string, args ...any) {
 	f.t.Helper()
-	if _, err := f.db.Exec(f.t.Context(), sql, args...); err != nil {
-		f.t.Fatal(err)
-	}
+	testdb.Exec(f.t, f.db, sql, args...)
 }

@@ -84,7 +84,6 @@ func TestIntent(t *testing.T) {
 		steps  []step
 	}{
 		"pm_card_visa is captured":                                  {"pm_card_visa", []step{{"confirm", unattended, 200, captured}, {"", nil, 200, captured}}},
-		"pm_card_refundFail is captured":                            {"pm_card_refundFail", []step{{"confirm", unattended, 200, captured}}},
 		"pm_card_chargeDeclined is declined":                        {"pm_card_chargeDeclined", declined("card_declined", "generic_decline")},
 		"pm_card_chargeDeclinedInsufficientFunds is declined":       {"pm_card_chargeDeclinedInsufficientFunds", declined("card_declined", "insufficient_funds")},
 		"pm_card_authenticationRequired is declined":                {"pm_card_authenticationRequired", declined("authentication_required", "authentication_required")},

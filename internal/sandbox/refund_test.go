@@ -107,10 +107,4 @@ func TestLists(t *testing.T) {
 			testrun.Same(t, "ids", tc.all, seen)
 		})
 	}
-
-	t.Run("an empty list has no entries", func(t *testing.T) {
-		t.Parallel()
-		f.get("/v1/refunds?payment_intent="+unrefunded).
-			want(t, http.StatusOK, map[string]any{"data": []any{}, "has_more": false})
-	})
 }

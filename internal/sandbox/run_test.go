@@ -3,13 +3,11 @@ package sandbox_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -99,57 +97,6 @@ func TestRun(t *testing.T) {
 		}
 		if a := <-delayed; a.status != http.StatusOK || time.Since(signaled) >= delay {
 			t.Errorf("answered %d %s, want 200 before the delay of %v is over", a.status, a.raw, delay)
-		}
-	})
-
-	t.Run("its records survive SIGKILL, and every key still means one effect", func(t *testing.T) {
-		testdb.Long(t, "it starts programs")
-		t.Parallel()
-		p := serve(t, testdb.Empty(t))
-		const charges = 60
-		pay := func(n int) (answered, error) {
-			return p.tryPost("/v1/payment_intents", fmt.Sprint("key ", n), "amount", "700", "currency", "eur",
-				"payment_method", "pm_card_visa", "confirm", "true", "metadata[charge_id]", fmt.Sprint("ch_", n))
-		}
-		var mu sync.Mutex
-		acknowledged := make(map[int]answered)
-		enough := make(chan struct{}, charges)
-		var senders sync.WaitGroup
-		for n := range charges {
-			senders.Go(func() {
-				if a, err := pay(n); err == nil {
-					mu.Lock()
-					defer mu.Unlock()
-					acknowledged[n] = a
-					enough <- struct{}{}
-				}
-			})
-		}
-		for range charges / 4 {
-			<-enough
-		}
-		testdb.Must(t, p.Kill())
-		senders.Wait()
-		testdb.Must(t, p.Restart(t.Context()))
-		if before := len(p.books().Captures); before < len(acknowledged) {
-			t.Errorf("%d of %d acknowledged captures are in the books", before, len(acknowledged))
-		}
-		for n := range charges {
-			a := p.must(pay(n))
-			if first, known := acknowledged[n]; a.status != http.StatusOK || (known && !replayed(first, a)) {
-				t.Errorf("charge %d: %d %v", n, a.status, a.header)
-			}
-		}
-		seen := make(map[string]bool)
-		b := p.books()
-		for _, i := range b.Intents {
-			if i.Captures != 1 || seen[i.Reference] {
-				t.Errorf("%s has %d captures, or two intents", i.Reference, i.Captures)
-			}
-			seen[i.Reference] = true
-		}
-		if len(b.Captures) != charges || len(seen) != charges {
-			t.Errorf("%d captures for %d of %d charges", len(b.Captures), len(seen), charges)
 		}
 	})
 }

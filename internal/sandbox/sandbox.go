@@ -16,37 +16,23 @@
 //   - An intent captures at most once, and refunds never exceed the capture.
 //   - Every event is kept and sent, signed, until the receiver answers 2xx.
 //
-// It does not promise:
+// docs/reference/sandbox.md has what it imitates, where it departs from Stripe, and the
+// control calls. It does not promise:
 //
-//   - More of Stripe's API than the account, payment intents (create, confirm, retrieve,
-//     cancel, list), refunds (create, retrieve, list), disputes (retrieve, list) and
-//     charges that captured (retrieve). Unknown parameters are refused;
-//     automatic_payment_methods, payment_method_types and use_stripe_sdk are accepted
-//     and change nothing. Objects are not expanded.
-//   - Accounts: every sk_test_ key reaches the same books. A key sk_test_acct_NAME_… says
-//     that it is of the account acct_NAME, and every other that it is of acct_sandbox.
+//   - One account: a key sk_test_acct_NAME_… says that it is of the account acct_NAME, and
+//     every other that it is of acct_sandbox, and all reach the same books.
 //   - Two processes on one database: the keys in flight and the faults live in
 //     memory, and a crash clears them. (The unique constraint of a key still
 //     refuses a rival's execution.)
 //
-// What customers and the merchant do outside payonce are control calls: POST /dispute opens a
-// dispute of an intent or, with an outcome, ends it; POST /refund refunds as the provider's
-// dashboard does.
-//
-// Faults (PUT /faults) apply to requests to the provider and to the shop, not to
-// control calls and not to the events that it sends. The n-th request of a plan
-// meets the n-th draw of its seed. A connection is cut before anything was decided
+// Faults apply to requests to the provider and to the shop, not to control calls and not to
+// the events that it sends. A connection is cut before anything was decided
 // or after everything was committed. A drawn 500 happens before the effect or after
 // it, half and half, and is saved under the key; a replayed answer does not become
 // a 500. A delayed request has its key in flight and is executed even if its client
 // has gone.
 //
 // Amounts, in the records too, are in the minor units of Stripe: 5 ISK are 500.
-//
-// It departs from Stripe in three places. A refund of pm_card_refundFail is
-// answered as failed at once instead of failing later. An intent holds up to
-// 10^12 minor units instead of 99,999,999. Events are retried about every minute
-// for about an hour and a half instead of for days.
 //
 // Its tables are those of schema.sql, in a database of its own.
 package sandbox
