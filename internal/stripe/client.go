@@ -20,9 +20,7 @@
 //
 // It does not promise that a call takes effect once. The caller repeats a call
 // whose outcome is open under the same idempotency key, and retrieves the payment
-// intent first. The parameters of a call belong to its key: other parameters under
-// a used key are answered 400 by the provider, which is a [FailedError], because the
-// earlier request may have had its effect.
+// intent first.
 //
 // Amounts are in minor units of ISO 4217 on our side and of Stripe on the wire: see
 // stripeUnits. Currencies are upper case on our side and lower case on the wire.

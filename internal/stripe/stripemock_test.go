@@ -1,10 +1,6 @@
-//go:build unix
-
 package stripe_test
 
 import (
-	"bufio"
-	"context"
 	"debug/buildinfo"
 	"net/http"
 	"net/url"
@@ -12,9 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/testdb"
@@ -84,40 +78,18 @@ func mockBinary(t *testing.T) string {
 
 // startMock runs stripe-mock on free loopback ports until the test ends, and
 // returns its origin.
-func startMock(t *testing.T, binary string) string {
+func startMock(t *testing.T, binary string) (origin string) {
 	t.Helper()
-	// Not bound to the test's context: that ends before the group is killed.
-	mock := exec.CommandContext(context.WithoutCancel(t.Context()), binary, "-http-addr", "127.0.0.1:0", "-https-addr", "127.0.0.1:0")
-	mock.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	stdout, err := mock.StdoutPipe()
-	testdb.Must(t, err)
-	if err := mock.Start(); err != nil {
-		t.Fatalf("start stripe-mock: %v", err)
-	}
-	origin := make(chan string, 1)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for lines := bufio.NewScanner(stdout); lines.Scan(); {
-			if address, ok := strings.CutPrefix(lines.Text(), "Listening for HTTP at address: "); ok {
-				origin <- "http://" + address
-			}
-		}
-	}()
-	t.Cleanup(func() {
-		if err := syscall.Kill(-mock.Process.Pid, syscall.SIGKILL); err != nil {
-			t.Errorf("kill stripe-mock: %v", err)
-		}
-		<-done
-		_ = mock.Wait()
+	said := &await.Log{}
+	mock := exec.CommandContext(t.Context(), binary, "-http-addr", "127.0.0.1:0", "-https-addr", "127.0.0.1:0")
+	mock.Stdout = said
+	testdb.Must(t, mock.Start())
+	t.Cleanup(func() { _ = mock.Wait() }) // it is killed
+	await.Progress(t, "stripe-mock listens", func() (string, bool) {
+		_, after, _ := strings.Cut(said.String(), "Listening for HTTP at address: ")
+		address, _, whole := strings.Cut(after, "\n")
+		origin = "http://" + address
+		return said.String(), whole
 	})
-	select {
-	case o := <-origin:
-		return o
-	case <-done:
-		t.Fatal("stripe-mock ended before it listened")
-	case <-time.After(await.Stall):
-		t.Fatalf("stripe-mock does not listen after %v", await.Stall)
-	}
-	return ""
+	return origin
 }
