@@ -94,13 +94,6 @@ select ((e.data ->> 'expires_at')::timestamptz between e.recorded_at + interval 
 			begin: func(f *fixture) { isActing(f, time.Millisecond); f.authenticate("succeeded") },
 			want:  announced(succeeded(toActing)), calls: "cancel", check: func(f *fixture) { f.expectCaptures(1) },
 		},
-		"a worker that dies between the time-out's cancel and commit is taken over": {
-			begin: func(f *fixture) {
-				isActing(f, time.Millisecond)
-				f.provider.on("cancel", f.takeOver(f.provider.sandbox.ServeHTTP))
-			},
-			ends: "lost done", want: timedOut, calls: "cancel cancel",
-		},
 		"a worker that dies after the confirmation is taken over": {
 			begin: func(f *fixture) {
 				f.useSandbox()
@@ -142,13 +135,6 @@ func TestDeadline(t *testing.T) {
 		"if the money is on its way the charge waits for it": {
 			begin: isLate, script: script{"cancel": {unexpected("processing"), unexpected("succeeded")}},
 			ends: "waits done", want: succeeded(toStarted), calls: "cancel cancel",
-		},
-		"a holder that dies between cancel and commit is taken over": {
-			begin: func(f *fixture) {
-				isLate(f)
-				f.provider.on("cancel", f.takeOver(shows("canceled")), unexpected("canceled"))
-			},
-			ends: "lost done", want: failed(toStarted+declined, domain.Expired), calls: "cancel cancel",
 		},
 		"a charge whose deadline has not come is charged": {
 			begin: func(f *fixture) {

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/payonce/payonce/domain"
-	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/internal/stripe"
 	"github.com/payonce/payonce/internal/testdb"
 )
@@ -53,15 +52,6 @@ func TestCancel(t *testing.T) {
 			},
 			want: canceledLate(), calls: "cancel",
 		},
-		"the request's own message processes it too": {
-			begin: func(f *fixture) {
-				isCanceling(f)
-				f.exec(`delete from inbox`)
-				s := f.load("ch_1")
-				f.put(fulfillment.ChargeReceiver, s, s.Charge.Version, s.Head().ID.String())
-			},
-			script: script{"cancel": {shows("canceled")}}, want: canceledLate(), calls: "cancel",
-		},
 		"if the money was taken the cancel has lost": {
 			begin: isCanceling, script: script{"cancel": {unexpected("succeeded")}}, want: succeeded(toStarted + cancelAsk), calls: "cancel",
 		},
@@ -83,9 +73,7 @@ func TestCancel(t *testing.T) {
 	}
 	for name, answer := range map[string]http.HandlerFunc{
 		"a cut":                    cut,
-		"a 503":                    refuses(http.StatusServiceUnavailable, "api_error", ""),
 		"a 500":                    breaks(),
-		"a lock held by another":   refuses(http.StatusTooManyRequests, "invalid_request_error", "lock_timeout"),
 		"an intent that is open":   shows("requires_action"),
 		"an answer of another one": shows("canceled", "id", "pi_2"),
 	} {

@@ -1,12 +1,10 @@
 package fulfillment_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
 	"net/http"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -32,12 +30,12 @@ type fixture struct {
 	provider *provider
 	client   *stripe.Client
 	charge   inbox.Handler
-	log      *transcript
+	log      *await.Log
 }
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	f := &fixture{t: t, db: testdb.Reused(t), provider: newProvider(t), log: &transcript{}}
+	f := &fixture{t: t, db: testdb.Reused(t), provider: newProvider(t), log: &await.Log{}}
 	f.worker = testdb.As(t, f.db, postgres.RoleWorker)
 	f.client = newClient(t, f.provider.URL)
 	f.charge = f.handler(fulfillment.Services{Provider: f.client, ActionTimeout: time.Hour}, fulfillment.ChargeReceiver)
@@ -71,43 +69,23 @@ func handlerOf(f *fulfillment.Fulfillment, receiver string) inbox.Handler {
 	return nil
 }
 
-// transcript is what was logged.
-type transcript struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *transcript) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
 func (f *fixture) exec(sql string, args ...any) {
 	f.t.Helper()
-	b := &pgx.Batch{}
-	b.Queue(sql, args...)
-	f.commit(b)
+	testdb.Exec(f.t, f.db.Pool(), sql, args...)
 }
 
 func (f *fixture) commit(b *pgx.Batch) {
 	f.t.Helper()
-	if err := f.db.Commit(f.t.Context(), b); err != nil {
-		f.t.Fatal(err)
-	}
+	testdb.Must(f.t, f.db.Commit(f.t.Context(), b))
 }
 
 // text is the one text that a query finds, "" for null.
 func (f *fixture) text(sql string) string {
 	f.t.Helper()
-	var found *string
-	if err := f.db.QueryRow(f.t.Context(), sql).Scan(&found); err != nil {
-		f.t.Fatal(err)
+	if found := testdb.One[*string](f.t, f.db, sql); found != nil {
+		return *found
 	}
-	if found == nil {
-		return ""
-	}
-	return *found
+	return ""
 }
 
 func (f *fixture) supply(sku string, quantity int64) {
@@ -174,9 +152,7 @@ func (f *fixture) append(s ledger.Stream, events ...domain.Event) ledger.Stream 
 	f.t.Helper()
 	b := &pgx.Batch{}
 	next, err := ledger.Append(b, s, ledger.Cause{CorrelationID: "req_1", CausationID: "rival", Actor: "test"}, events...)
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	testdb.Must(f.t, err)
 	f.commit(b)
 	return next
 }
@@ -184,9 +160,7 @@ func (f *fixture) append(s ledger.Stream, events ...domain.Event) ledger.Stream 
 func (f *fixture) load(id string) ledger.Stream {
 	f.t.Helper()
 	s, err := ledger.Load(f.t.Context(), f.db, id)
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	testdb.Must(f.t, err)
 	return s
 }
 

@@ -17,22 +17,6 @@ func TestForgedRequest(t *testing.T) {
 		"a refund of more than was captured": {
 			begin: func(f *fixture) { f.request(f.capture(order()), "re_1", 2000) }, ends: "dead", want: back(asked, "", "dead"),
 		},
-		"a refund that exists": {
-			begin: func(f *fixture) {
-				f.request(f.append(f.capture(order()), domain.RefundRequested{RefundID: "re_1", Amount: 1}), "re_1", 1)
-			},
-			ends: "dead", want: back(asked+asked, "", "dead"),
-		},
-		"a refund of a charge that has no outcome": {
-			begin: func(f *fixture) {
-				f.append(f.start(), domain.RefundRequested{RefundID: "re_1", Amount: 1})
-			},
-			ends: "dead", want: open(toStarted+asked, "dead"),
-		},
-		"a second cancellation": {
-			begin: func(f *fixture) { f.start(); f.cancel(); f.cancel() },
-			ends:  "dead", want: open(toStarted+cancelAsk+cancelAsk, "dead"),
-		},
 		"a cancellation after the outcome": {
 			begin: func(f *fixture) {
 				s := f.append(f.capture(order()), domain.ChargeCancelRequested{})

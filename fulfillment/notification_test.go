@@ -177,7 +177,11 @@ func TestNotify_refusals(t *testing.T) {
 	}
 	unnotified := order()
 	unnotified.Notify = false
-	notices := map[string]notice{
+	runNotices(t, map[string]notice{
+		"after a failure the merchant is notified again": {
+			begin: func(s *shop) { s.succeed(order()); s.answer(says(http.StatusInternalServerError, "")) },
+			ends:  "waits done", received: 2, events: paid + notified,
+		},
 		"a shop that asks for time gets it, and no attempt is counted": {
 			begin: func(s *shop) {
 				s.succeed(order())
@@ -194,18 +198,7 @@ func TestNotify_refusals(t *testing.T) {
 		"a merchant that wanted no webhook gets none":         {begin: func(s *shop) { s.succeed(unnotified) }, events: paid},
 		"a message whose event cannot be read yet waits":      {begin: renumbered("9"), ends: "waits", events: paid, message: "pending"},
 		"a message that names no event becomes a dead letter": {begin: renumbered("0"), ends: "dead", events: paid, message: "dead"},
-	}
-	for name, answer := range map[string]http.HandlerFunc{
-		"a cut":      cut,
-		"a 500":      says(http.StatusInternalServerError, ""),
-		"a 404":      says(http.StatusNotFound, ""),
-		"a redirect": says(http.StatusFound, "", "Location", "/elsewhere"),
-	} {
-		notices["after "+name+" the merchant is notified again"] = notice{
-			begin: func(s *shop) { s.succeed(order()); s.answer(answer) }, ends: "waits done", received: 2, events: paid + notified,
-		}
-	}
-	runNotices(t, notices)
+	})
 
 	t.Run("a webhook to a forbidden target becomes a dead letter", func(t *testing.T) {
 		t.Parallel()

@@ -107,11 +107,6 @@ func TestAttempt_confirm(t *testing.T) {
 				f.expectRecorded(4, domain.PaymentAttemptFailed{Stage: domain.StageConfirm, StatusCode: 500, RequestID: "req_provider"})
 			},
 		},
-		"an error of the provider that took the money is not tried again": {
-			begin:  isStarted,
-			script: script{"retrieve": {shows("requires_confirmation"), shows("succeeded")}, "confirm": {breaks()}},
-			ends:   "waits done", want: succeeded(attemptFailed), calls: "retrieve confirm retrieve",
-		},
 		"an error of a look records no attempt": {
 			begin: isStarted, script: script{"retrieve": {breaks()}}, ends: "waits", want: open(toStarted, "pending"), calls: "retrieve",
 		},
@@ -240,7 +235,6 @@ func TestResume(t *testing.T) {
 		"an intent of another amount makes a dead letter":              {"succeeded", []any{"amount", 2000, "amount_received", 2000}, nil, "", "dead", dead},
 		"an intent of another currency makes a dead letter":            {"succeeded", []any{"currency", "usd"}, nil, "", "dead", dead},
 		"an intent of another charge makes a dead letter":              {"succeeded", []any{"metadata", map[string]any{"charge_id": "ch_2"}}, nil, "", "dead", dead},
-		"an intent that names no charge makes a dead letter":           {"succeeded", []any{"metadata", map[string]any{}}, nil, "", "dead", dead},
 		"an intent that took less than its amount makes a dead letter": {"succeeded", []any{"amount_received", 1998}, nil, "", "dead", dead},
 		"an intent that waits to be captured makes a dead letter":      {"requires_capture", nil, nil, "", "dead", dead},
 	} {
@@ -325,35 +319,5 @@ func TestDecline(t *testing.T) {
 			script: script{"retrieve": {shows("requires_confirmation"), shows("succeeded")}, "confirm": {unexpected("succeeded")}},
 			want:   succeeded(toStarted), calls: "retrieve confirm retrieve",
 		},
-	})
-}
-
-func TestCharge(t *testing.T) {
-	t.Parallel()
-	card := func(method string, captures int, want snapshot, calls string) scenario {
-		return scenario{
-			begin: func(f *fixture) {
-				f.useSandbox()
-				first := order()
-				first.PaymentMethod = method
-				f.accept("ch_1", first)
-			},
-			want: want, calls: calls, check: func(f *fixture) { f.expectCaptures(captures) },
-		}
-	}
-	slow := card("pm_card_processing", 1, open(toStarted, "pending"), "create confirm")
-	slow.ends, slow.check = "waits", func(f *fixture) {
-		f.deliverUntilDone()
-		f.provider.take()
-		f.expect(succeeded(toStarted), "")
-		f.expectCaptures(1)
-	}
-	runAll(t, map[string]scenario{
-		"a good card is charged":      card("pm_card_visa", 1, succeeded(toStarted), "create confirm"),
-		"a bad card fails the charge": card("pm_card_chargeDeclined", 0, failed(toStarted+declined, domain.CardDeclined), "create confirm cancel"),
-		"a card that wants the customer fails the charge": card(
-			"pm_card_authenticationRequired", 0, failed(toStarted+declined, domain.AuthenticationRequired), "create confirm cancel"),
-		"an unknown payment method fails the charge": card("pm_card_nobody", 0, failed(toReserved+declined, domain.ProviderRefused), "create"),
-		"a payment that takes its time is waited on": slow,
 	})
 }

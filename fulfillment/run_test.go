@@ -9,8 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
@@ -97,7 +95,7 @@ func TestProviderEvent(t *testing.T) {
 			begin: func(f *fixture) { woken(f); f.exec(`update inbox set ordering_key = 'ch_2'`) },
 			want:  open(toStarted, "done"),
 			check: func(f *fixture) {
-				if log := f.log.b.String(); strings.Count(log, "\n") != 1 || !strings.Contains(log, "charge_id=ch_2") || !strings.Contains(log, "message_id=evt_1") {
+				if log := f.log.String(); strings.Count(log, "\n") != 1 || !strings.Contains(log, "charge_id=ch_2") || !strings.Contains(log, "message_id=evt_1") {
 					f.t.Errorf("the log is:\n%s", log)
 				}
 			},
@@ -168,9 +166,7 @@ func TestRetry_ofADeadLetterWhoseWorkIsDone(t *testing.T) {
 			if err != nil || len(dead) != 1 {
 				f.t.Fatalf("%d messages are dead letters: %v", len(dead), err)
 			}
-			if err := inbox.Retry(f.t.Context(), f.db, dead[0].Number, "ann"); err != nil {
-				f.t.Fatal(err)
-			}
+			testdb.Must(f.t, inbox.Retry(f.t.Context(), f.db, dead[0].Number, "ann"))
 			f.expectEnd(f.deliver(), "done")
 			want.Message = "done done"
 			f.expect(want, "")
@@ -203,10 +199,7 @@ func TestOutcome_continuesTheTrace(t *testing.T) {
 			f.exec(`update inbox set metadata = $1`, received)
 			f.provider.on("retrieve", shows("succeeded"))
 			f.expectEnd(f.deliver(), "done")
-			rows, err := f.db.Query(t.Context(), `select metadata from outbox`)
-			testdb.Must(t, err)
-			got, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[map[string]string])
-			testdb.Must(t, err)
+			got := testdb.One[map[string]string](t, f.db, `select metadata from outbox`)
 			want := map[string]string{
 				"correlation_id": "req_1", "causation_id": s.At(1).ID.String(), "ordering_key": "ch_1", "type": "charge.succeeded.v1", "partition_key": "acme",
 			}
