@@ -331,9 +331,7 @@ func TestRetention(t *testing.T) {
 func (f *fixture) audit() audit.Report {
 	f.t.Helper()
 	report, err := audit.Run(f.t.Context(), f.db)
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	testdb.Must(f.t, err)
 	agrees(f.t, f.db, f.db, report)
 	return report
 }

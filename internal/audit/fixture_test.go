@@ -115,12 +115,9 @@ func (f *fixture) exec(statements string) {
 	}
 }
 
-func number(f *fixture, query string) (n int64) {
+func number(f *fixture, query string) int64 {
 	f.t.Helper()
-	if err := f.db.QueryRow(f.t.Context(), query).Scan(&n); err != nil {
-		f.t.Fatal(err)
-	}
-	return n
+	return testdb.One[int64](f.t, f.db, query)
 }
 
 func (f *fixture) intake() *intake.Intake {
@@ -142,9 +139,7 @@ func request(merchant, operation, name string) intake.Request {
 // accept accepts a charge under the key "key-NAME", without " of MERCHANT" in the name.
 func (f *fixture) accept(merchant, name string, notify bool) {
 	f.t.Helper()
-	if err := f.tryAccept(f.t.Context(), merchant, name, notify); err != nil {
-		f.t.Fatal(err)
-	}
+	testdb.Must(f.t, f.tryAccept(f.t.Context(), merchant, name, notify))
 }
 
 func (f *fixture) tryAccept(ctx context.Context, merchant, name string, notify bool) error {
@@ -163,9 +158,7 @@ func (f *fixture) refund(name string, amount int64) {
 	f.t.Helper()
 	accepted, err := f.intake().RequestRefund(f.t.Context(), account("acme", true), request("acme", "POST /v1/charges/:id/refunds", name),
 		f.ids["refunded"], intake.Refund{Amount: &amount, Reason: "a secret"})
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	testdb.Must(f.t, err)
 	f.ids[name] = path.Base(accepted.Location)
 	f.receive()
 }
@@ -245,9 +238,7 @@ update inbox
 func (f *fixture) load(name string) ledger.Stream {
 	f.t.Helper()
 	s, err := ledger.Load(f.t.Context(), f.db, f.ids[name])
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	testdb.Must(f.t, err)
 	return s
 }
 
@@ -256,14 +247,10 @@ func (f *fixture) decide(name string, cmd domain.Command) int {
 	f.t.Helper()
 	s := f.load(name)
 	events, err := domain.Decide(s.Charge, cmd)
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	testdb.Must(f.t, err)
 	b := &pgx.Batch{}
 	next, err := ledger.Append(b, s, ledger.Cause{CorrelationID: name, CausationID: name, Actor: "worker"}, events...)
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	testdb.Must(f.t, err)
 	for version := s.Charge.Version + 1; version <= next.Charge.Version; version++ {
 		e := next.At(version)
 		if domain.EventTypeNamed(e.Type).Webhook == "" {
@@ -271,13 +258,9 @@ func (f *fixture) decide(name string, cmd domain.Command) int {
 		}
 		payload := next.EncodeEnvelope(e)
 		m := outbox.Message{Topic: domain.Notification, ID: e.ID.String(), Type: e.Type, OrderingKey: s.ID, Payload: payload}
-		if err := outbox.Append(b, m); err != nil {
-			f.t.Fatal(err)
-		}
+		testdb.Must(f.t, outbox.Append(b, m))
 	}
-	if err := f.db.Commit(f.t.Context(), b); err != nil {
-		f.t.Fatal(err)
-	}
+	testdb.Must(f.t, f.db.Commit(f.t.Context(), b))
 	return next.Charge.Version
 }
 

@@ -69,9 +69,7 @@ func list(items []audit.Listed) iter.Seq2[audit.Listed, error] {
 func (f *fixture) reconcile(t *testing.T, payments, refunds iter.Seq2[audit.Listed, error]) []audit.Check {
 	t.Helper()
 	checks, _, err := audit.Reconcile(t.Context(), f.db, payments, refunds, list(disputes()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	return checks
 }
 
@@ -123,9 +121,7 @@ func TestReconcile(t *testing.T) {
 	same := func(all []audit.Listed) []audit.Listed { return all }
 	referring := func(all []audit.Listed) []audit.Listed { // as intents name the charges of keys
 		for i, l := range all {
-			if err := f.db.QueryRow(t.Context(), `select data ->> 'reference' from ledger_events where version = 1 and stream_id = $1`, l.Reference).Scan(&all[i].Reference); err != nil {
-				t.Fatal(err)
-			}
+			testdb.Must(t, f.db.QueryRow(t.Context(), `select data ->> 'reference' from ledger_events where version = 1 and stream_id = $1`, l.Reference).Scan(&all[i].Reference))
 		}
 		return all
 	}

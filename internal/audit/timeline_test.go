@@ -23,9 +23,7 @@ import (
 func (f *fixture) timeline(t *testing.T, name, merchant string) audit.Timeline {
 	t.Helper()
 	tl, err := audit.ReadTimeline(t.Context(), f.db, f.named(name), merchant)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	return tl
 }
 
@@ -240,12 +238,8 @@ func TestReadTimeline_showsTheStateOfMessages(t *testing.T) {
 	message := func(name string) int64 {
 		return number(f, f.named(`select id from inbox where ordering_key = '{`+name+`}'`))
 	}
-	if err := inbox.Retry(t.Context(), f.db, message("retry"), "cli:ada"); err != nil {
-		t.Fatal(err)
-	}
-	if err := inbox.Discard(t.Context(), f.db, message("end"), "cli:bob"); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, inbox.Retry(t.Context(), f.db, message("retry"), "cli:ada"))
+	testdb.Must(t, inbox.Discard(t.Context(), f.db, message("end"), "cli:bob"))
 	f.exec(`
 insert into inbox_quarantine (receiver, message_id, payload, metadata, payload_hash)
 select receiver, message_id, 'another', '{}', sha256('another')

@@ -257,17 +257,13 @@ create trigger die after update on %s for each statement execute function die()`
 }
 
 // numbers are all transactions that are stored.
-func (f fixture) numbers() (all string) {
+func (f fixture) numbers() string {
 	f.t.Helper()
-	err := f.db.QueryRow(f.t.Context(), `
+	return testdb.One[string](f.t, f.db, `
 select concat_ws(' ',
          (select string_agg(txid::text, ',' order by position) from ledger_events),
          (select string_agg(transaction_id::text, ',' order by "offset") from outbox),
-         (select string_agg(txid::text, ',' order by generation) from projections))`).Scan(&all)
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	return all
+         (select string_agg(txid::text, ',' order by generation) from projections))`)
 }
 
 // TestRepairBesideTraffic: programs lock the tables in another order than a repair, which

@@ -40,9 +40,7 @@ func newFixture(t *testing.T) fixture {
 
 func (f fixture) exec(sql string) {
 	f.t.Helper()
-	if _, err := f.db.Pool().Exec(f.t.Context(), sql); err != nil {
-		f.t.Fatal(err)
-	}
+	testdb.Exec(f.t, f.db.Pool(), sql)
 }
 
 // commit appends events of one charge with a message about each.
@@ -50,21 +48,15 @@ func (f fixture) commit(s ledger.Stream, events ...domain.Event) ledger.Stream {
 	f.t.Helper()
 	b := &pgx.Batch{}
 	next, err := ledger.Append(b, s, ledger.Cause{Actor: "test"}, events...)
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	testdb.Must(f.t, err)
 	for _, e := range next.Events[s.Charge.Version:] {
-		if err := outbox.Append(b, outbox.Message{Topic: topic, ID: e.ID.String(), Type: e.Type, OrderingKey: next.ID}); err != nil {
-			f.t.Fatal(err)
-		}
+		testdb.Must(f.t, outbox.Append(b, outbox.Message{Topic: topic, ID: e.ID.String(), Type: e.Type, OrderingKey: next.ID}))
 	}
 	err = f.db.Commit(f.t.Context(), b)
 	for groupcommit.OutcomeOf(err).Retryable() { // beside a repair
 		err = f.db.Commit(f.t.Context(), b)
 	}
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	testdb.Must(f.t, err)
 	return next
 }
 
@@ -122,9 +114,7 @@ const muchHigher = "1000000000"
 func (f fixture) foreign() bool {
 	f.t.Helper()
 	n, err := restore.ReadNumbering(f.t.Context(), f.db)
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	testdb.Must(f.t, err)
 	return n.Foreign()
 }
 
@@ -144,9 +134,7 @@ func (f fixture) project(want int) {
 	folded := 0
 	await.True(f.t, fmt.Sprintf("%d events are folded", want), func() bool {
 		n, err := ledger.Project(f.t.Context(), f.db)
-		if err != nil {
-			f.t.Fatal(err)
-		}
+		testdb.Must(f.t, err)
 		folded += n
 		return folded >= want
 	})
@@ -194,9 +182,7 @@ func (f fixture) read() *reader {
 		Capacity: func(context.Context) int { r.polls.Add(1); return 500 }, // it is asked for after each poll
 	})
 	pages, err := subscriber.Subscribe(f.t.Context(), topic)
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	testdb.Must(f.t, err)
 	var reading sync.WaitGroup
 	reading.Go(func() {
 		for page := range pages {
