@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -57,24 +56,6 @@ func TestProjector(t *testing.T) {
 			appendTo(t, db, newStreams(fmt.Sprintf("ch_%d_", i), 10), requested("acme"))
 			await.Row(t, db, charges, 10*(i+1))
 			stop()
-		}
-	})
-
-	t.Run("logs the first of several failures and retries", func(t *testing.T) {
-		testdb.Long(t, "it waits for pauses")
-		t.Parallel()
-		db := testdb.Reused(t)
-		log := &await.Log{}
-		exec(t, db, `alter table account_balances add constraint refused check (merchant_id <> 'acme')`)
-		appended(t, db, ledger.New("ch_1"), cause("a"), requested("acme"))
-		background(t, (&ledger.Projector{DB: db, Log: slog.New(slog.NewJSONHandler(log, nil))}).Run)
-		await.Progress(t, "the failure is logged", func() (string, bool) {
-			return log.String(), strings.Contains(log.String(), "refused")
-		})
-		exec(t, db, `alter table account_balances drop constraint refused`)
-		await.Row(t, db, charges, 1)
-		if n := strings.Count(log.String(), "projecting failed"); n != 1 {
-			t.Errorf("it was logged %d times:\n%s", n, log)
 		}
 	})
 

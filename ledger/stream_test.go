@@ -34,78 +34,49 @@ func sameJSON() cmp.Option {
 
 func TestLoad(t *testing.T) {
 	t.Parallel()
-
-	t.Run("returns what was appended", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		c := cause("msg_1")
-		c.At = time.Date(2026, 3, 1, 12, 0, 0, 123_000_000, time.UTC)
-		events := paid("acme", "pi_1")
-		appended(t, db, ledger.New("ch_1"), c, events[0])
-		s := appended(t, db, load(t, db), c, events[1:]...)
-		got := load(t, db)
-		if diff := cmp.Diff(s, got, sameJSON(), cmpopts.IgnoreFields(ledger.StoredEvent{}, "RecordedAt"), cmpopts.EquateApproxTime(0)); diff != "" {
-			t.Errorf("stream (-appended +loaded):\n%s", diff)
+	db := testdb.Reused(t)
+	c := cause("msg_1")
+	c.At = time.Date(2026, 3, 1, 12, 0, 0, 123_000_000, time.UTC)
+	events := paid("acme", "pi_1")
+	appended(t, db, ledger.New("ch_1"), c, events[0])
+	s := appended(t, db, load(t, db), c, events[1:]...)
+	got := load(t, db)
+	if diff := cmp.Diff(s, got, sameJSON(), cmpopts.IgnoreFields(ledger.StoredEvent{}, "RecordedAt"), cmpopts.EquateApproxTime(0)); diff != "" {
+		t.Errorf("stream (-appended +loaded):\n%s", diff)
+	}
+	for i, e := range got.Events {
+		if e.Version != i+1 || e.RecordedAt.IsZero() {
+			t.Errorf("event %d has version %d and was recorded at %v", i+1, e.Version, e.RecordedAt)
 		}
-		for i, e := range got.Events {
-			if e.Version != i+1 || e.RecordedAt.IsZero() {
-				t.Errorf("event %d has version %d and was recorded at %v", i+1, e.Version, e.RecordedAt)
-			}
-		}
-		if v := got.View(); !v.CreatedAt.Equal(c.At) || v.Status != domain.Succeeded || v.ID != "ch_1" {
-			t.Errorf("the view is %+v", v)
-		}
-	})
-
-	t.Run("returns ErrNotFound for a charge that was not requested", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		appended(t, db, ledger.New("ch_1"), cause("a"), requested("acme"))
-		for _, id := range []string{"ch_2", "", "CH_1", "ch_"} {
-			if s, err := ledger.Load(t.Context(), db, id); !errors.Is(err, ledger.ErrNotFound) {
-				t.Errorf("%q: %v, %v", id, s, err)
-			}
-		}
-	})
+	}
+	if v := got.View(); !v.CreatedAt.Equal(c.At) || v.Status != domain.Succeeded || v.ID != "ch_1" {
+		t.Errorf("the view is %+v", v)
+	}
 }
 
+// TestStream: a stream is not changed by what is appended to it or to its past. Append grows the
+// events one by one, so the last array has room behind its end.
 func TestStream(t *testing.T) {
 	t.Parallel()
 	s, err := ledger.Append(&pgx.Batch{}, ledger.New("ch_1"), cause("a"), paid("acme", "pi_1")...)
 	testdb.Must(t, err)
 
-	t.Run("until a version is what it was", func(t *testing.T) {
-		t.Parallel()
-		for version := range len(s.Events) + 1 {
-			past := s.Until(version)
-			want := domain.Fold(domain.Charge{ID: "ch_1"}, paid("acme", "pi_1")[:version]...)
-			if diff := cmp.Diff(want, past.Charge); diff != "" || len(past.Events) != version {
-				t.Errorf("version %d: %d events (-want +got):\n%s", version, len(past.Events), diff)
-			}
+	grown := ledger.New("ch_1")
+	for _, e := range paid("acme", "pi_1")[:3] {
+		grown, err = ledger.Append(&pgx.Batch{}, grown, cause("a"), e)
+		testdb.Must(t, err)
+	}
+	for _, past := range []ledger.Stream{grown, s.Until(2)} {
+		n := len(past.Events)
+		left, errLeft := ledger.Append(&pgx.Batch{}, past, cause("b"), attempt(500))
+		right, errRight := ledger.Append(&pgx.Batch{}, past, cause("c"), attempt(502))
+		if err := errors.Join(errLeft, errRight); err != nil || len(past.Events) != n || left.Head().Event != attempt(500) || right.Head().Event != attempt(502) {
+			t.Errorf("%d events, it has %d, its futures end with %v and %v: %v", n, len(past.Events), left.Head().Event, right.Head().Event, err)
 		}
-	})
-
-	// Append grows the events one by one, so the last array has room behind its end.
-	t.Run("is not changed by what is appended to it or to its past", func(t *testing.T) {
-		t.Parallel()
-		grown := ledger.New("ch_1")
-		for _, e := range paid("acme", "pi_1")[:3] {
-			if grown, err = ledger.Append(&pgx.Batch{}, grown, cause("a"), e); err != nil {
-				t.Fatal(err)
-			}
-		}
-		for _, past := range []ledger.Stream{grown, s.Until(2)} {
-			n := len(past.Events)
-			left, errLeft := ledger.Append(&pgx.Batch{}, past, cause("b"), attempt(500))
-			right, errRight := ledger.Append(&pgx.Batch{}, past, cause("c"), attempt(502))
-			if err := errors.Join(errLeft, errRight); err != nil || len(past.Events) != n || left.Head().Event != attempt(500) || right.Head().Event != attempt(502) {
-				t.Errorf("%d events, it has %d, its futures end with %v and %v: %v", n, len(past.Events), left.Head().Event, right.Head().Event, err)
-			}
-		}
-		if s.At(3).Type != "payment.captured.v1" || s.Head().Version != 4 {
-			t.Errorf("the third event is %s, the head %d", s.At(3).Type, s.Head().Version)
-		}
-	})
+	}
+	if s.At(3).Type != "payment.captured.v1" || s.Head().Version != 4 {
+		t.Errorf("the third event is %s, the head %d", s.At(3).Type, s.Head().Version)
+	}
 }
 
 // counted counts the statements that read.

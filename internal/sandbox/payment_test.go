@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/sandbox"
 )
 
@@ -142,16 +141,6 @@ func TestIntent_customerAuthenticates(t *testing.T) {
 		f.control(http.MethodPost, page+"?outcome="+outcome, "").want(t, http.StatusConflict, nil)
 	}
 	f.control(http.MethodPost, "/authenticate/pi_none?outcome=failed", "").want(t, http.StatusNotFound, nil)
-}
-
-func TestIntent_processingSucceedsAfterAWhile(t *testing.T) {
-	t.Parallel()
-	f := start(t, sandbox.Options{ProcessingTime: 300 * time.Millisecond})
-	id := f.create("pm_card_processing")
-	f.post("/v1/payment_intents/"+id+"/confirm", "").want(t, http.StatusOK, map[string]any{"status": "processing"})
-	await.True(t, "the intent succeeds", func() bool {
-		return f.get("/v1/payment_intents/"+id).text("status") == "succeeded"
-	})
 }
 
 func TestConcurrentConfirmations(t *testing.T) {

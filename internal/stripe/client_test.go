@@ -26,7 +26,6 @@ func TestNew_refusesUnusableSettings(t *testing.T) {
 		"Stripe itself":              {stripe.Config{SecretKey: "sk_live_x"}, ""},
 		"an origin":                  {stripe.Config{SecretKey: "sk_live_x", Base: "https://api.stripe.com"}, ""},
 		"an origin with a slash":     {stripe.Config{SecretKey: "sk_test_x", Base: "http://127.0.0.1:8090/"}, ""},
-		"an IPv6 origin":             {stripe.Config{SecretKey: "sk_test_x", Base: "http://[::1]:8090"}, ""},
 		"a host of the same network": {stripe.Config{SecretKey: "sk_test_x", Base: "http://sandbox:8090", Timeout: time.Second}, ""},
 
 		"no secret key":            {stripe.Config{}, "STRIPE_SECRET_KEY"},
@@ -35,7 +34,6 @@ func TestNew_refusesUnusableSettings(t *testing.T) {
 		"a query in the address":   {stripe.Config{SecretKey: "sk_test_hush", Base: "https://api.stripe.com?a=b"}, "STRIPE_API_BASE"},
 		"a fragment":               {stripe.Config{SecretKey: "sk_test_hush", Base: "https://api.stripe.com/#v1"}, "STRIPE_API_BASE"},
 		"no scheme":                {stripe.Config{SecretKey: "sk_test_hush", Base: "api.stripe.com"}, "STRIPE_API_BASE"},
-		"a host and port alone":    {stripe.Config{SecretKey: "sk_test_hush", Base: "localhost:8090"}, "STRIPE_API_BASE"},
 		"another scheme":           {stripe.Config{SecretKey: "sk_test_hush", Base: "ftp://api.stripe.com"}, "STRIPE_API_BASE"},
 		"no host":                  {stripe.Config{SecretKey: "sk_test_hush", Base: "https://:443"}, "STRIPE_API_BASE"},
 		"no URL":                   {stripe.Config{SecretKey: "sk_test_hush", Base: "http://%zz"}, "STRIPE_API_BASE"},
@@ -176,8 +174,6 @@ func TestCall_withAnUnusableKeyOrIDIsNotSent(t *testing.T) {
 	for name, call := range map[string]func(context.Context) error{
 		"no key":             func(ctx context.Context) error { _, err := c.ConfirmIntent(ctx, "", "pi_1", ""); return err },
 		"a key with a space": func(ctx context.Context) error { _, err := c.ConfirmIntent(ctx, " key", "pi_1", ""); return err },
-		"a key with a line":  func(ctx context.Context) error { _, err := c.ConfirmIntent(ctx, "key\r\nX: y", "pi_1", ""); return err },
-		"a key beyond ASCII": func(ctx context.Context) error { _, err := c.ConfirmIntent(ctx, "ключ", "pi_1", ""); return err },
 		"a key of 256 characters": func(ctx context.Context) error {
 			_, err := c.ConfirmIntent(ctx, strings.Repeat("k", 256), "pi_1", "")
 			return err
