@@ -6,10 +6,8 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
-	"strconv"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -23,55 +21,37 @@ import (
 	"github.com/payonce/payonce/ledger"
 )
 
-var soak = flag.Bool("soak", false, "TestStore in its long form: 10,000 sequences of 100 steps, some hours")
-
 // TestStore drives the real store, handlers and inbox by any sequence of requests,
 // deliveries, provider faults, deaths and lost leases, and compares the streams after every step
 // with the stock and with the provider's records (store_check_test.go).
 //
-// The long form stops early, and says so, when the time of the test binary ends:
+// The long form takes hours, and rapid ends it early when the time of the test binary ends:
 //
-//	go test ./fulfillment -run TestStore -soak -timeout 2h -v
+//	go test ./fulfillment -run TestStore -rapid.checks=5000 -rapid.steps=100 -timeout 2h -v
 func TestStore(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	const shards = 2 // a database each, in which the sequences run one after another
-	checks, steps := 10, 30
-	if *soak {
-		checks, steps = 10_000/shards, 100
-	} else {
-		t.Logf("not run: the long form, with 10000 sequences of 100 steps instead of %d of %d (-soak)", shards*checks, steps)
-	}
-	if testing.Short() {
-		checks, steps = 3, 20
-	}
-	for name, value := range map[string]int{"rapid.checks": checks, "rapid.steps": steps} {
-		if err := flag.Set(name, strconv.Itoa(value)); err != nil { // as if they were given: rapid has no other way
-			t.Fatal(err)
-		}
+	bounds := map[string]string{"rapid.checks": "10", "rapid.steps": "30"}
+	flag.Visit(func(given *flag.Flag) { delete(bounds, given.Name) })
+	for name, value := range bounds {
+		testdb.Must(t, flag.Set(name, value)) // as if they were given: rapid has no other way
 	}
 	var count tally
-	t.Run("any sequence", func(t *testing.T) {
-		t.Parallel()
-		for shard := range shards {
-			t.Run(fmt.Sprint("in database ", shard), func(t *testing.T) {
-				t.Parallel()
-				s := &store{t: t, db: testdb.Reused(t), provider: newProvider(t), count: &count}
-				s.sandbox = s.provider.useSandbox(t)
-				services := fulfillment.Services{Provider: newClient(t, s.provider.URL)}
-				s.handle = handlerOf(fulfillment.New(s.db, services, slog.New(slog.DiscardHandler)), fulfillment.ChargeReceiver)
-				rapid.Check(t, func(r *rapid.T) {
-					if !s.isLate() {
-						newMachine(r, s).run(r)
-					}
-				})
-			})
-		}
-	})
+	for shard := range shards {
+		t.Run(fmt.Sprint("in database ", shard), func(t *testing.T) {
+			t.Parallel()
+			s := &store{t: t, db: testdb.Reused(t), provider: newProvider(t), count: &count}
+			s.sandbox = s.provider.useSandbox(t)
+			services := fulfillment.Services{Provider: newClient(t, s.provider.URL)}
+			s.handle = handlerOf(fulfillment.New(s.db, services, slog.New(slog.DiscardHandler)), fulfillment.ChargeReceiver)
+			rapid.Check(t, func(r *rapid.T) { newMachine(r, s).run(r) })
+		})
+	}
 	t.Cleanup(func() {
-		n, planned := count.sequences.Load(), int64(shards*checks)
-		t.Logf("%d sequences, %d steps, %d charges, %d deliveries, %d of these with a fault of the provider, %d deaths, %d zombies; not run: %d of %d sequences",
-			n, count.steps.Load(), count.charges.Load(), count.handled.Load(), count.disturbed.Load(), count.deaths.Load(), count.zombies.Load(), max(planned-n, 0), planned)
+		n := count.sequences.Load()
+		t.Logf("%d sequences, %d steps, %d charges, %d deliveries, %d of these with a fault of the provider, %d deaths, %d zombies",
+			n, count.steps.Load(), count.charges.Load(), count.handled.Load(), count.disturbed.Load(), count.deaths.Load(), count.zombies.Load())
 		if !t.Failed() {
 			t.Logf("0 violations in %d sequences, a bound of 3/n = %.1e", n, 3/float64(cmp.Or(n, 1)))
 		}
@@ -91,12 +71,6 @@ type store struct {
 	handle   inbox.Handler
 	count    *tally
 	next     int // number of the next sequence
-}
-
-// isLate reports whether the test binary is about to run out of time.
-func (s *store) isLate() bool {
-	end, bounded := s.t.Deadline()
-	return bounded && time.Until(end) < time.Minute && *soak
 }
 
 // machine is one sequence: the system under test, and the state of its messages.
