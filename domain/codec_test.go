@@ -77,35 +77,29 @@ func TestStoredEvents(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				isStored(t, name, golden, want)
+				e, err := domain.Decode(name, golden)
+				if err != nil {
+					t.Fatalf("a stored event is no longer read: %v", err)
+				}
+				if diff := cmp.Diff(want, e); diff != "" {
+					t.Errorf("a stored event is read as something else (-want +got):\n%s", diff)
+				}
+				if got := domain.TypeOf(e); got != name {
+					t.Errorf("its name is now %q", got)
+				}
+				data, err := domain.Encode(e)
+				if err != nil {
+					t.Fatal(err)
+				}
+				var compact bytes.Buffer
+				if err := json.Compact(&compact, golden); err != nil {
+					t.Fatal(err)
+				}
+				if diff := cmp.Diff(compact.String(), string(data)); diff != "" {
+					t.Errorf("it is written differently (-golden +now):\n%s", diff)
+				}
 			})
 		}
-	}
-}
-
-// isStored holds an event against its stored form, in both directions.
-func isStored(t *testing.T, name string, golden []byte, want domain.Event) {
-	t.Helper()
-	e, err := domain.Decode(name, golden)
-	if err != nil {
-		t.Fatalf("a stored event is no longer read: %v", err)
-	}
-	if diff := cmp.Diff(want, e); diff != "" {
-		t.Errorf("a stored event is read as something else (-want +got):\n%s", diff)
-	}
-	if got := domain.TypeOf(e); got != name {
-		t.Errorf("its name is now %q", got)
-	}
-	data, err := domain.Encode(e)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var compact bytes.Buffer
-	if err := json.Compact(&compact, golden); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(compact.String(), string(data)); diff != "" {
-		t.Errorf("it is written differently (-golden +now):\n%s", diff)
 	}
 }
 

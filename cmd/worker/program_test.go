@@ -5,8 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/program/programtest"
@@ -39,17 +37,6 @@ func TestRun(t *testing.T) {
 			t.Errorf("healthz: %v", got)
 		}
 		await.True(t, "it is ready", func() bool { return p.Get(t, "/readyz").Status == http.StatusOK })
-	})
-	t.Run("an expired key becomes a tombstone", func(t *testing.T) {
-		b := &pgx.Batch{}
-		b.Queue(`delete from retention_lease`) // the worker before this one may have ended without releasing it
-		b.Queue(`
-insert into idempotency_keys (scope, operation, key, fingerprint, status_code, content_type, body, expires_at)
-select 'acme', 'POST /v1/charges', n::text, '', 202, 'application/json', '{}', clock_timestamp() - interval '1 second'
-  from generate_series(1, 1200) as n`)
-		testdb.Must(t, db.Commit(t.Context(), b))
-		programtest.Start(t, run, environ(url))
-		await.Row(t, db, `select count(*) = 0 from idempotency_keys where body is not null`)
 	})
 	t.Run("what is paused waits, and is shown", func(t *testing.T) {
 		set := func(paused string) {
