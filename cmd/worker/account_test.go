@@ -21,11 +21,6 @@ func TestRun_isOfOneAccount(t *testing.T) {
 	t.Parallel()
 	url := testdb.Migrated(t, testdb.Server(t, local.Options{Fsync: true, InMemory: true}), "service")
 	db := testdb.Connect(t, url)
-	exec := func(sql string) {
-		t.Helper()
-		_, err := db.Pool().Exec(t.Context(), sql)
-		testdb.Must(t, err)
-	}
 	var status atomic.Int64
 	var asked atomic.Int64
 	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -62,8 +57,8 @@ func TestRun_isOfOneAccount(t *testing.T) {
 		await.Row(t, db, open)
 	}
 
-	exec(strings.Replace(message, "%", "1", 1))
-	exec(`update numbering_mark set written_in = written_in`)
+	testdb.Exec(t, db.Pool(), strings.Replace(message, "%", "1", 1))
+	testdb.Exec(t, db.Pool(), `update numbering_mark set written_in = written_in`)
 	status.Store(http.StatusOK)
 	p := programtest.Start(t, run, of("acct_1"))
 	unready(p, "payonce outbox repair")
@@ -73,7 +68,7 @@ func TestRun_isOfOneAccount(t *testing.T) {
 	p.Stop()
 
 	status.Store(http.StatusUnauthorized)
-	exec(`update numbering_mark set written_in = pg_current_xact_id()`)
+	testdb.Exec(t, db.Pool(), `update numbering_mark set written_in = pg_current_xact_id()`)
 	p = programtest.Start(t, run, of("acct_1"))
 	unready(p, "STRIPE_SECRET_KEY")
 	status.Store(http.StatusOK)
@@ -81,7 +76,7 @@ func TestRun_isOfOneAccount(t *testing.T) {
 	await.True(t, "it is ready", func() bool { return p.Get(t, "/readyz").Status == http.StatusOK })
 	p.Stop()
 
-	exec(strings.Replace(message, "%", "2", 1))
+	testdb.Exec(t, db.Pool(), strings.Replace(message, "%", "2", 1))
 	programtest.Refusal(t, run, of("acct_2"), "belongs to another account")
 	await.Row(t, db, open)
 }

@@ -64,8 +64,7 @@ func TestRun_passesForgedRows(t *testing.T) {
 	testdb.Exec(t, db.Pool(), `insert into merchants (merchant_id) values ('acme')`)
 	testdb.Exec(t, db.Pool(), `insert into webhook_resends (resend_id, event_id, charge_id, merchant_id, requested_by) values (gen_random_uuid(), gen_random_uuid(), 'ch_none', 'acme', 'ann')`)
 	for role, rows := range forged {
-		_, err := db.Pool().Exec(t.Context(), `begin; set local role `+role+`; set local payonce.merchant = 'acme'; `+rows+`; commit`, pgx.QueryExecModeSimpleProtocol)
-		testdb.Must(t, err)
+		testdb.Exec(t, db.Pool(), `begin; set local role `+role+`; set local payonce.merchant = 'acme'; `+rows+`; commit`, pgx.QueryExecModeSimpleProtocol)
 	}
 	b := &pgx.Batch{}
 	s, err := ledger.Append(b, ledger.New("ch_good"), ledger.Cause{CausationID: "1"}, domain.ChargeRequested{

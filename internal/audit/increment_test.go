@@ -94,8 +94,7 @@ func TestContinue_countsAnIncrementOnce(t *testing.T) {
 	f.exec(`delete from ledger_postings where stream_id = '{sold}'`)
 	locked, err := f.db.Pool().Begin(t.Context())
 	testdb.Must(t, err)
-	_, err = locked.Exec(t.Context(), `lock table reservations`)
-	testdb.Must(t, err)
+	testdb.Exec(t, locked, `lock table reservations`)
 	ended := make(chan []audit.Check, 2)
 	for fence := range 2 {
 		f.exec(due)
