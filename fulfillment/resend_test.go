@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -14,7 +13,6 @@ import (
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 )
@@ -47,29 +45,6 @@ func (s *shop) expectResends(delivered ...bool) {
 	s.expectText(strings.Join(want, ", "), `
 select string_agg(concat_ws(' ', event_id, charge_id, merchant_id, requested_by, delivered_at is not null), ', ' order by requested_at)
   from webhook_resends`)
-}
-
-// rotate replaces the merchant's webhook secret.
-func (s *shop) rotate(overlap time.Duration) {
-	s.t.Helper()
-	secrets, err := merchants.ListSecrets(s.t.Context(), s.db, "acme")
-	if err != nil || len(secrets) == 0 {
-		s.t.Fatalf("the secrets are %+v: %v", secrets, err)
-	}
-	b := &pgx.Batch{}
-	merchants.RotateSecret(b, secrets[0], nextSecret, overlap, "cli:test")
-	s.commit(b)
-}
-
-func (s *shop) endOldSecret() {
-	s.t.Helper()
-	s.exec(`update webhook_secrets set ends_at = now() where ends_at is not null`)
-}
-
-func (s *shop) learn(secret string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.knows = secret
 }
 
 // repeat handles the message about a webhook that the merchant has received before.
@@ -143,25 +118,6 @@ func TestResend(t *testing.T) {
 		s.resend()
 		s.expectEnd(s.repeat(), "done")
 		s.expectReceived(2, told, "discarded done done")
-	})
-
-	t.Run("it goes to the present endpoint, signed by the present secrets", func(t *testing.T) {
-		t.Parallel()
-		s := notifiedShop(t)
-		s.rotate(time.Hour)
-		s.resend()
-		s.expectEnd(s.repeat(), "done") // verified by the old secret
-		s.learn(nextSecret)
-		s.resend()
-		s.expectEnd(s.repeat(), "done") // and by the new one
-		s.endOldSecret()
-		s.resend()
-		s.expectEnd(s.repeat(), "done")
-		s.expectReceived(4, told, "done done done done")
-		s.resend()
-		s.removeEndpoint()
-		s.expectEnd(s.repeat(), "dead")
-		s.expectResends(true, true, true, false)
 	})
 }
 

@@ -37,7 +37,6 @@ var contract = sync.OnceValues(func() (*openapi.Contract, error) {
 
 const (
 	shopSecret = "whsec_MDEyMzQ1Njc4OWFiY2RlZmdoaWprbG1u"
-	nextSecret = "whsec_dGhlLW5leHQtc2VjcmV0LW9mLXRoZS1zaG9w"
 
 	notified = " merchant.notified"
 )
@@ -50,7 +49,6 @@ type shop struct {
 	outcome ledger.StoredEvent
 
 	mu       sync.Mutex
-	knows    string             // the secret by which it verifies
 	answers  []http.HandlerFunc // 204 when there are no more
 	received []receivedWebhook
 }
@@ -60,7 +58,7 @@ type receivedWebhook struct{ ID, Body string }
 // newShop allows targets beyond public ones.
 func newShop(t *testing.T, allow ...netip.Prefix) *shop {
 	t.Helper()
-	s := &shop{fixture: newFixture(t), knows: shopSecret}
+	s := &shop{fixture: newFixture(t)}
 	server := httptest.NewServer(http.HandlerFunc(s.receive))
 	t.Cleanup(server.Close)
 	sender := webhook.New(webhook.Config{AllowCIDRs: allow, Now: time.Now, Timeout: time.Minute})
@@ -126,7 +124,7 @@ func (s *shop) receive(w http.ResponseWriter, r *http.Request) {
 		s.t.Errorf("read the webhook: %v", err)
 	}
 	s.mu.Lock()
-	verifier, err := standardwebhooks.NewWebhook(s.knows)
+	verifier, err := standardwebhooks.NewWebhook(shopSecret)
 	if err == nil {
 		err = verifier.Verify(body, r.Header)
 	}
