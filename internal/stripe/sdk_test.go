@@ -7,8 +7,8 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,28 +18,21 @@ import (
 	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
-	"github.com/jackc/pgx/v5/pgxpool"
 	stripego "github.com/stripe/stripe-go/v85"
 
+	"github.com/payonce/payonce/internal/program/programtest"
 	"github.com/payonce/payonce/internal/sandbox"
 	"github.com/payonce/payonce/internal/testdb"
 )
 
 var node = flag.String("node", "", "the version of Stripe's SDK for Node that TestSDK installs and runs; none where empty")
 
-// newSandbox serves a sandbox on a database of its own, and returns its origin.
+// newSandbox runs a sandbox on a database of its own, and returns its origin.
 func newSandbox(t *testing.T) string {
 	t.Helper()
-	database := testdb.Empty(t)
-	testdb.Must(t, sandbox.Migrate(t.Context(), database))
-	pool, err := pgxpool.New(t.Context(), database)
-	testdb.Must(t, err)
-	t.Cleanup(pool.Close)
-	s, err := sandbox.New(pool, sandbox.Options{Now: time.Now})
-	testdb.Must(t, err)
-	server := httptest.NewServer(s)
-	t.Cleanup(server.Close)
-	return server.URL
+	return programtest.Start(t, func(ctx context.Context, log *slog.Logger, environ map[string]string) error {
+		return sandbox.Run(ctx, log, environ, time.Now)
+	}, map[string]string{"DATABASE_URL": testdb.Empty(t), "HTTP_ADDR": "127.0.0.1:0"}).URL
 }
 
 // TestSDK: Stripe's own SDKs find in the sandbox what they find at Stripe. Both run the same
