@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/testdb"
 )
@@ -28,21 +27,6 @@ func TestCancelCharge(t *testing.T) {
 			t.Errorf("the stream has %d events and ends with %s", len(s.Events), s.Head().Type)
 		}
 		if got := tables(t, db); got["outbox"] != 2 || got["idempotency_keys"] != 3 {
-			t.Errorf("rows: %v", got)
-		}
-	})
-
-	t.Run("a charge with an outcome is not, and the refusal is the key's answer", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		in, charge := keeping(t, db), captured(t, db, "charge")
-		for range 2 {
-			got, err := in.CancelCharge(t.Context(), acme(), to("cancel", "k1"), charge)
-			if err != nil || got.StatusCode != http.StatusConflict || !strings.Contains(string(got.Body), domain.ErrFinished.Error()) {
-				t.Errorf("%v: %+v", err, got)
-			}
-		}
-		if got := tables(t, db); got["outbox"] != 1 {
 			t.Errorf("rows: %v", got)
 		}
 	})

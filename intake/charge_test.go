@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/idempotency"
@@ -27,8 +25,7 @@ func TestAcceptCharge(t *testing.T) {
 		db := testdb.Reused(t)
 		accept(t, keeping(t, db), request("k1", "f"))
 		wantCharges(t, db, 1)
-		var commits int
-		err := db.QueryRow(t.Context(), `
+		commits := testdb.One[int](t, db, `
 select count(distinct xid)
   from (select xmin::text as xid from idempotency_keys
          union all
@@ -36,9 +33,9 @@ select count(distinct xid)
          union all
         select xmin::text from ledger_postings
          union all
-        select xmin::text from outbox) as written`).Scan(&commits)
-		if err != nil || commits != 1 {
-			t.Errorf("%d commits: %v", commits, err)
+        select xmin::text from outbox) as written`)
+		if commits != 1 {
+			t.Errorf("%d commits", commits)
 		}
 	})
 
@@ -57,9 +54,7 @@ select count(distinct xid)
 		s := load(t, db, id)
 		var view domain.View
 		testdb.Must(t, json.Unmarshal(got.Body, &view))
-		if diff := cmp.Diff(s.View(), view); diff != "" {
-			t.Errorf("the answer differs from the stream (-stream +answer):\n%s", diff)
-		}
+		testrun.Same(t, "the answer, beside the stream", s.View(), view)
 		want := domain.ChargeRequested{
 			MerchantID: "acme", OrderID: "order 1", Amount: 1000, Currency: "EUR", Fee: 30, PaymentMethod: "pm_card_visa",
 			Items: []domain.Item{{SKU: "mug", Quantity: 2}}, Description: "two mugs",
@@ -143,7 +138,7 @@ select count(distinct xid)
 	t.Run("what the database refuses is an error, and nothing of it is stored", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
-		exec(t, db, `alter table outbox add constraint planted check (topic <> 'charges')`)
+		testdb.Exec(t, db.Pool(), `alter table outbox add constraint planted check (topic <> 'charges')`)
 		_, err := keeping(t, db).AcceptCharge(t.Context(), acme(), request("k1", "f"), mug())
 		if groupcommit.Constraint(err) != "planted" || errors.Is(err, idempotency.ErrUnknown) {
 			t.Errorf("the error is %v", err)

@@ -16,6 +16,7 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/outbox"
 )
@@ -82,9 +83,8 @@ func TestLostAnswers(t *testing.T) {
 					t.Errorf("%v: replayed %v after %d cuts", err, got.Replayed, proxy.Cuts())
 				}
 				again, err := send(keeping(t, direct), charge)
-				if diff := cmp.Diff(got.Answer, again.Answer); err != nil || diff != "" {
-					t.Errorf("%v, answer (-first +again):\n%s", err, diff)
-				}
+				testdb.Must(t, err)
+				testrun.Same(t, "the answer", got.Answer, again.Answer)
 				for table, rows := range tables(t, direct) {
 					if rows != before[table]+1 {
 						t.Errorf("%s grew from %d to %d rows", table, before[table], rows)
@@ -109,7 +109,7 @@ func TestCommit_repeatsALostRaceABoundedNumberOfTimes(t *testing.T) {
 		t.Run(fmt.Sprintf("after %d commits that lost a race by %s there are %d charges", test.lost, test.code, test.charges), func(t *testing.T) {
 			t.Parallel()
 			db := testdb.Reused(t)
-			if _, err := db.Pool().Exec(t.Context(), fmt.Sprintf(`
+			testdb.Exec(t, db.Pool(), fmt.Sprintf(`
 create sequence storms;
 create function storm() returns trigger language plpgsql security definer as $$
 begin
@@ -119,16 +119,13 @@ begin
   return new;
 end
 $$;
-create trigger storm before insert on ledger_events for each row execute function storm()`, test.lost, test.code)); err != nil {
-				t.Fatal(err)
-			}
+create trigger storm before insert on ledger_events for each row execute function storm()`, test.lost, test.code))
 			_, err := keeping(t, db).AcceptCharge(t.Context(), acme(), request("k1", "f"), mug())
 			if (err == nil) != (test.charges == 1) || err != nil && !errors.Is(err, idempotency.ErrUnknown) {
 				t.Errorf("the error is %v", err)
 			}
-			var tries int
-			if err := db.QueryRow(t.Context(), `select last_value from storms`).Scan(&tries); err != nil || tries != test.tries {
-				t.Errorf("%d tries: %v", tries, err)
+			if tries := testdb.One[int](t, db, `select last_value from storms`); tries != test.tries {
+				t.Errorf("%d tries", tries)
 			}
 			wantCharges(t, db, test.charges)
 		})
@@ -174,17 +171,16 @@ func TestGroupCommit_ofSeveralRequests(t *testing.T) {
 		}
 	}
 	wantCharges(t, owner, keys)
-	var strays int
-	err := owner.QueryRow(t.Context(), `
+	strays := testdb.One[int](t, owner, `
 select count(*)
   from idempotency_keys k
   left join ledger_events e
     on e.merchant_id = k.scope
    and k.location like '%' || e.stream_id
  where e.stream_id is null
-    or e.txid::text <> k.xmin::text`).Scan(&strays)
-	if err != nil || strays != 0 {
-		t.Errorf("%d keys without a charge of their merchant and their commit, %v", strays, err)
+    or e.txid::text <> k.xmin::text`)
+	if strays != 0 {
+		t.Errorf("%d keys without a charge of their merchant and their commit", strays)
 	}
 }
 

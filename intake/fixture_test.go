@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/intake"
@@ -89,25 +87,14 @@ func keeping(t *testing.T, db *postgres.DB) *intake.Intake {
 // leave there.
 func tables(t *testing.T, db postgres.Querier) map[string]int {
 	t.Helper()
-	rows, err := db.Query(t.Context(), `
-select c.relname::text,
-       (xpath('/row/count/text()', query_to_xml('select count(*) from ' || c.oid::regclass, false, true, '')))[1]::text::int
-  from pg_class c
- where c.relnamespace = 'public'::regnamespace
-   and c.relkind = 'r'
-   and c.relname not in ('payonce_migrations', 'cache_secret', 'projections', 'numbering_mark', 'audit_progress', 'recoveries')`)
-	testdb.Must(t, err)
-	counts := map[string]int{}
-	var name string
-	var count int
-	_, err = pgx.ForEachRow(rows, []any{&name, &count}, func() error {
-		if count > 0 {
-			counts[name] = count
-		}
-		return nil
-	})
-	testdb.Must(t, err)
-	return counts
+	return testdb.One[map[string]int](t, db, `
+select coalesce(json_object_agg(relname, n) filter (where n > 0), '{}')
+  from (select c.relname,
+               (xpath('/row/count/text()', query_to_xml('select count(*) from ' || c.oid::regclass, false, true, '')))[1]::text::int as n
+          from pg_class c
+         where c.relnamespace = 'public'::regnamespace
+           and c.relkind = 'r'
+           and c.relname not in ('payonce_migrations', 'cache_secret', 'projections', 'numbering_mark', 'audit_progress', 'recoveries')) as counted`)
 }
 
 // wantCharges checks that so many charges were accepted, each of them whole.
@@ -118,11 +105,4 @@ func wantCharges(t *testing.T, db postgres.Querier, n int) {
 		want = map[string]int{}
 	}
 	testrun.Same(t, "rows", want, tables(t, db))
-}
-
-func exec(t *testing.T, db *postgres.DB, sql string) {
-	t.Helper()
-	b := &pgx.Batch{}
-	b.Queue(sql)
-	testdb.Must(t, db.Commit(t.Context(), b))
 }

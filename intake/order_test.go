@@ -7,12 +7,9 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/testdb"
-	"github.com/payonce/payonce/ledger"
 )
 
 // TestAcceptCharge_onceForEachOrder: whatever its keys are, an order of an account with
@@ -58,27 +55,15 @@ func TestAcceptCharge_onceForEachOrder(t *testing.T) {
 		}
 		return id
 	}
-	end := func(id string, commands ...domain.Command) {
-		for _, command := range commands {
-			s := load(t, db, id)
-			events, err := domain.Decide(s.Charge, command)
-			testdb.Must(t, err)
-			b := &pgx.Batch{}
-			_, err = ledger.Append(b, s, ledger.Cause{CausationID: "m", Actor: "worker"}, events...)
-			testdb.Must(t, err)
-			testdb.Must(t, db.Commit(t.Context(), b))
-		}
-	}
-
 	failed := rivals(0)
-	end(failed, domain.RejectInventory{Code: domain.OutOfStock})
+	decide(t, db, failed, domain.RejectInventory{Code: domain.OutOfStock})
 	succeeded := rivals(100)
 	if again := ask(0); !again.Replayed {
 		t.Errorf("the first key has another answer after its charge failed: %s", again.Body)
 	}
-	paid := domain.CapturePayment{Provider: "stripe", PaymentIntent: "pi_1", Amount: domain.Money{Amount: 1000, Currency: "EUR"}}
-	end(succeeded, domain.ReserveInventory{}, domain.StartPayment{Provider: "stripe", PaymentIntent: "pi_1"}, paid,
-		domain.RequestRefund{RefundID: "re_1"}, domain.ResolveRefund{RefundID: "re_1", ProviderRefund: "re_x", Amount: paid.Amount})
+	capture(t, db, succeeded)
+	decide(t, db, succeeded, domain.RequestRefund{RefundID: "re_1"},
+		domain.ResolveRefund{RefundID: "re_1", ProviderRefund: "re_x", Amount: domain.Money{Amount: 1000, Currency: "EUR"}})
 	if late := ask(200); string(late.Body) != succeeded {
 		t.Errorf("a refunded charge has lost its order: %s", late.Body)
 	}
