@@ -4,13 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/payonce/payonce/internal/merchants"
-	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 )
 
@@ -44,30 +40,24 @@ select sha256(convert_to(key, 'UTF8')), left(key, 16), 'm' || n, '{admin}'
 			conn, err := db.Pool().Acquire(t.Context())
 			testdb.Must(t, err)
 			defer conn.Release()
-			write := func(sql string) {
-				t.Helper()
-				testdb.Exec(t, db.Pool(), sql)
-			}
 			for _, sql := range before {
-				write(sql)
+				testdb.Exec(t, db.Pool(), sql)
 			}
 			for range 10 {
 				if _, err := merchants.Authenticate(t.Context(), conn, "sk_test_00000001xxxxxxxxxxxxxxxxxxxxxxxx"); err != nil && !errors.Is(err, merchants.ErrUnauthorized) {
 					t.Fatal(err)
 				}
 			}
-			write(fmt.Sprintf(add, many))
+			testdb.Exec(t, db.Pool(), fmt.Sprintf(add, many))
 			tx, err := conn.Begin(t.Context())
 			testdb.Must(t, err)
 			defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }() // it only reads
-			read := func() (rows int) {
+			read := func() int {
 				t.Helper()
-				err := tx.QueryRow(t.Context(), `
+				return testdb.One[int](t, tx, `
 select sum(seq_tup_read + coalesce(idx_tup_fetch, 0))::int
   from pg_stat_xact_user_tables
- where relname in ('api_keys', 'merchants')`).Scan(&rows)
-				testdb.Must(t, err)
-				return rows
+ where relname in ('api_keys', 'merchants')`)
 			}
 			earlier := read()
 			m, err := merchants.Authenticate(t.Context(), tx, "sk_test_00005000xxxxxxxxxxxxxxxxxxxxxxxx")
@@ -78,26 +68,5 @@ select sum(seq_tup_read + coalesce(idx_tup_fetch, 0))::int
 				t.Errorf("%d rows are read, want the key and its merchant", rows)
 			}
 		})
-	}
-}
-
-// TestQueueMerchant: reads of one batch return each the merchant of their own key, or none.
-func TestQueueMerchant(t *testing.T) {
-	t.Parallel()
-	db := testdb.Reused(t)
-	register(t, db, merchants.Merchant{ID: "acme"}, merchants.Webhook{}, "a key of acme")
-	register(t, db, merchants.Merchant{ID: "globex"}, merchants.Webhook{}, "a key of globex")
-	keys := []string{"a key of acme", "a key of nobody", "a key of globex", "a key of nobody"}
-	found, b := make([]merchants.Merchant, len(keys)), &pgx.Batch{}
-	for i, key := range keys {
-		merchants.QueueMerchant(b, key, &found[i])
-	}
-	testdb.Must(t, testdb.As(t, db, postgres.RoleAPI).Read(t.Context(), b))
-	var ids []string
-	for _, m := range found {
-		ids = append(ids, m.ID)
-	}
-	if want := []string{"acme", "", "globex", ""}; !slices.Equal(ids, want) {
-		t.Errorf("the keys are those of %q, want %q", ids, want)
 	}
 }

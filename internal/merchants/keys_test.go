@@ -10,7 +10,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/jackc/pgx/v5"
 
@@ -18,6 +17,7 @@ import (
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 func TestAuthenticate(t *testing.T) {
@@ -32,14 +32,12 @@ func TestAuthenticate(t *testing.T) {
 		want.HasWebhook = true
 		for _, key := range []string{key, "another key of acme"} {
 			got, err := merchants.Authenticate(t.Context(), db, key)
-			if diff := cmp.Diff(want, got); diff != "" || err != nil {
-				t.Errorf("%v (-want +got):\n%s", err, diff)
-			}
+			testdb.Must(t, err)
+			testrun.Same(t, "the merchant of "+key, want, got)
 		}
 		got, err := merchants.Authenticate(t.Context(), db, "the key of globex")
-		if diff := cmp.Diff(merchants.Merchant{ID: "globex", FeeFixed: map[string]int64{}, Scopes: merchants.Scopes()}, got); diff != "" || err != nil {
-			t.Errorf("%v (-want +got):\n%s", err, diff)
-		}
+		testdb.Must(t, err)
+		testrun.Same(t, "globex", merchants.Merchant{ID: "globex", FeeFixed: map[string]int64{}, Scopes: merchants.Scopes()}, got)
 	})
 
 	t.Run("anything else opens nothing, and is refused in the same way", func(t *testing.T) {
@@ -113,35 +111,6 @@ func pass(t *testing.T, db *postgres.DB, interval string) {
 	})
 }
 
-func TestScopes(t *testing.T) {
-	t.Parallel()
-	db := testdb.Reused(t)
-	register(t, db, acme(), merchants.Webhook{})
-	for _, scopes := range [][]merchants.Scope{
-		{merchants.ChargesWrite},
-		{merchants.ChargesRead},
-		{merchants.RefundsWrite},
-		{merchants.Admin},
-		{merchants.ChargesWrite, merchants.RefundsWrite},
-		merchants.Scopes(),
-	} {
-		key := merchants.NewKey()
-		issue(t, db, "acme", key, scopes, 0)
-		m, err := merchants.Authenticate(t.Context(), db, key)
-		if diff := cmp.Diff(scopes, m.Scopes); diff != "" || err != nil {
-			t.Errorf("%v (-want +got):\n%s", err, diff)
-		}
-		for _, s := range merchants.Scopes() {
-			if got, want := m.May(s), strings.Contains(" "+join(scopes)+" ", " "+string(s)+" "); got != want {
-				t.Errorf("a key for %s may %s: %t", join(scopes), s, got)
-			}
-		}
-	}
-	if (merchants.Merchant{}).May(merchants.ChargesRead) {
-		t.Error("an account without scopes may read")
-	}
-}
-
 func join(scopes []merchants.Scope) string { return strings.Trim(fmt.Sprint(scopes), "[]") }
 
 func TestParseScopes(t *testing.T) {
@@ -197,28 +166,6 @@ func TestExpiry(t *testing.T) {
 	}
 }
 
-func TestRevokeKey(t *testing.T) {
-	t.Parallel()
-	db := testdb.Reused(t)
-	register(t, db, acme(), merchants.Webhook{}, key)
-	other := merchants.NewKey()
-	issue(t, db, "acme", other, merchants.Scopes(), 0)
-	wantOpen(t, db, key, true)
-	revoke(t, db, key)
-	wantOpen(t, db, key, false)
-	wantOpen(t, db, other, true)
-
-	first := find(t, db, "", key, 1) // the first revocation counts
-	revoke(t, db, key)
-	if diff := cmp.Diff(first, find(t, db, "", key, 1), cmpopts.IgnoreUnexported(merchants.Key{})); diff != "" || first[0].RevokedAt == nil {
-		t.Errorf("revoked at %v (-first +second):\n%s", first[0].RevokedAt, diff)
-	}
-	register(t, db, acme(), merchants.Webhook{}, key) // adding it again revives nothing
-	wantOpen(t, db, key, false)
-	revoke(t, db, merchants.Prefix(other))
-	wantOpen(t, db, other, false)
-}
-
 func TestFindKeys(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
@@ -268,10 +215,8 @@ func TestListKeys(t *testing.T) {
 		"": {oldKey, globex, newKey}, "acme": {oldKey, newKey}, "globex": {globex}, "unknown": nil,
 	} {
 		got, err := merchants.ListKeys(t.Context(), db, merchant)
-		diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.IgnoreUnexported(merchants.Key{}), cmpopts.IgnoreTypes(time.Time{}, (*time.Time)(nil)))
-		if diff != "" || err != nil {
-			t.Errorf("the keys of %q: %v (-want +got):\n%s", merchant, err, diff)
-		}
+		testdb.Must(t, err)
+		testrun.Same(t, "the keys of "+merchant, want, got, cmpopts.EquateEmpty(), cmpopts.IgnoreUnexported(merchants.Key{}), cmpopts.IgnoreTypes(time.Time{}, (*time.Time)(nil)))
 	}
 }
 

@@ -4,13 +4,13 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 const (
@@ -51,9 +51,8 @@ func TestRegister(t *testing.T) {
 		got, err := merchants.Authenticate(t.Context(), db, key)
 		want := acme()
 		want.HasWebhook = true
-		if diff := cmp.Diff(want, got); diff != "" || err != nil {
-			t.Errorf("%v (-want +got):\n%s", err, diff)
-		}
+		testdb.Must(t, err)
+		testrun.Same(t, "the account", want, got)
 		wantWebhook(t, db, shop().URL, secret)
 	})
 
@@ -98,6 +97,9 @@ func TestRegister(t *testing.T) {
 		if got, err := merchants.Authenticate(t.Context(), db, key); got.ID != "acme" || err != nil {
 			t.Errorf("it opens %q: %v", got.ID, err)
 		}
+		revoke(t, db, key)
+		register(t, db, acme(), merchants.Webhook{}, key) // revives nothing
+		wantOpen(t, db, key, false)
 		if _, err := merchants.NewEndpoints(db, 1)(t.Context(), "unknown"); !errors.Is(err, merchants.ErrNoWebhook) {
 			t.Errorf("the error is %v, want ErrNoWebhook", err)
 		}
@@ -108,7 +110,6 @@ func TestRegister(t *testing.T) {
 func wantWebhook(t *testing.T, db *postgres.DB, url string, secrets ...string) {
 	t.Helper()
 	got, err := merchants.NewEndpoints(db, 1)(t.Context(), "acme")
-	if diff := cmp.Diff(merchants.Endpoint{URL: url, Secrets: secrets}, got); diff != "" || err != nil {
-		t.Errorf("%v, endpoint (-want +got):\n%s", err, diff)
-	}
+	testdb.Must(t, err)
+	testrun.Same(t, "endpoint", merchants.Endpoint{URL: url, Secrets: secrets}, got)
 }

@@ -96,9 +96,8 @@ func TestRotateSecret(t *testing.T) {
 	t.Run("a secret that has ended is deleted at the next rotation, and others are kept", func(t *testing.T) {
 		t.Parallel()
 		db := withWebhook(t)
-		kept := func() (texts string) {
-			testdb.Must(t, db.QueryRow(t.Context(), `select string_agg(coalesce(secret, '-'), ' ' order by generation) from webhook_secrets`).Scan(&texts))
-			return texts
+		kept := func() string {
+			return testdb.One[string](t, db, `select string_agg(coalesce(secret, '-'), ' ' order by generation) from webhook_secrets`)
 		}
 		rotate(t, db, second, time.Hour)
 		if got := kept(); got != secret+" "+second {
