@@ -307,9 +307,6 @@ func (e *DeliveryError) Error() string {
 	return fmt.Sprintf("webhook answered %d: %s", e.StatusCode, e.Err)
 }
 
-// Unwrap returns the cause.
-func (e *DeliveryError) Unwrap() error { return e.Err }
-
 func refusal(status int) error {
 	if status/100 == 3 {
 		return errors.New("redirects are not followed")
