@@ -72,11 +72,11 @@ func Findings() []Found { return []Found{Hit, Miss, Failed} }
 type Options struct {
 	// AllowPlaintext permits a Redis over a network without TLS.
 	AllowPlaintext bool
-	// Longest is how long an entry is kept at most; an hour unless set. Retries come soon.
+	// Longest is how long an entry is kept at most. Retries come soon.
 	Longest time.Duration
 	Log     *slog.Logger
 	Clock   func() time.Time
-	// Counted, where set, is called with what each look-up found.
+	// Counted is called with what each look-up found.
 	Counted func(Found)
 
 	interval time.Duration // the constant unless a test sets it
@@ -112,10 +112,7 @@ func Open(ctx context.Context, db *postgres.DB, url string, o Options) (*Cache, 
 	if err != nil {
 		return nil, fmt.Errorf("prepare the connection of the cache: %w", err)
 	}
-	o.interval, o.Longest = cmp.Or(o.interval, interval), cmp.Or(o.Longest, time.Hour)
-	if o.Counted == nil {
-		o.Counted = func(Found) {}
-	}
+	o.interval = cmp.Or(o.interval, interval)
 	c := &Cache{Options: o, redis: pool}
 	ctx, stop := context.WithCancel(ctx)
 	stopped := make(chan struct{})

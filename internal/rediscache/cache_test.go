@@ -59,23 +59,6 @@ func TestFind(t *testing.T) {
 		counted(rediscache.Failed)
 	})
 
-	t.Run("Redis keeps an entry for Longest at most", func(t *testing.T) {
-		f := newFixture(t)
-		f.keep(t, keyOf("key"), recordOf("ch_1")) // the state of the database is known
-		f.Longest = 90 * time.Second
-		var life string
-		f.redis.answers(func(command []string) string {
-			if command[0] == "SET" {
-				life = command[len(command)-1]
-			}
-			return ""
-		})
-		f.Find(t.Context(), keyOf("key"), nil).Keep(recordOf("ch_1"))
-		if life != "90000" {
-			t.Errorf("it is kept for %s ms", life)
-		}
-	})
-
 	t.Run("an expired answer is not found, though Redis keeps it", func(t *testing.T) {
 		f := newFixture(t)
 		living := f.keep(t, numbered(1), recordOf("ch_1"))

@@ -64,6 +64,7 @@ func newFixtureOn(t *testing.T, db *postgres.DB, url string) *fixture {
 	f := &fixture{db: db, api: testdb.As(t, db, postgres.RoleAPI)}
 	var err error
 	f.Cache, err = rediscache.OpenReadingOften(t.Context(), f.api, url, rediscache.Options{
+		Longest: time.Hour,
 		Log:     slog.New(slog.NewTextHandler(&f.log, nil)),
 		Counted: func(found rediscache.Found) { f.last.Store(found) },
 		Clock:   func() time.Time { return time.Now().Add(time.Duration(f.ahead.Load())) },
