@@ -7,12 +7,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // keyFor makes a key of acme that lives for a day.
@@ -75,9 +75,7 @@ func TestUnauthorized_isTheSameForEveryReason(t *testing.T) {
 				header.Del("Date")
 				header.Del("X-Request-Id")
 			}
-			if diff := cmp.Diff([]any{missing.status, missing.header, missing.body}, []any{a.status, a.header, a.body}); diff != "" {
-				t.Errorf("%s %s, %s, differs (-missing +this):\n%s", c.method, c.path, name, diff)
-			}
+			testrun.Same(t, c.method+" "+c.path+" with "+name+", beside one without a key", []any{missing.status, missing.header, missing.body}, []any{a.status, a.header, a.body})
 		}
 	}
 	wantRows(t, w.db, before, nil)

@@ -153,7 +153,6 @@ type route struct {
 	operation string
 	path      string
 	body      string
-	adds      map[string]int64 // rows, when it is accepted
 }
 
 func (r route) under(key string) call { return to(r.path, key, r.body) }
@@ -164,12 +163,9 @@ func (w *world) routes(t *testing.T) []route {
 	open := w.accept(t, "an-open-charge", body("order_id", `"open"`)).header.Get("Location")
 	paid := w.captured(t, "a-captured-charge")
 	return []route{
-		{"a charge", "POST /v1/charges", "/v1/charges", body(), ofCharges(1)},
-		{
-			"a cancellation", "POST /v1/charges/:id/cancel", open + "/cancel", "{}",
-			map[string]int64{"idempotency_keys": 1, "ledger_events": 1, "outbox": 1},
-		},
-		{"a refund", "POST /v1/charges/:id/refunds", paid + "/refunds", `{"amount":1}`, ofCharges(1)},
+		{"a charge", "POST /v1/charges", "/v1/charges", body()},
+		{"a cancellation", "POST /v1/charges/:id/cancel", open + "/cancel", "{}"},
+		{"a refund", "POST /v1/charges/:id/refunds", paid + "/refunds", `{"amount":1}`},
 	}
 }
 

@@ -3,32 +3,12 @@ package httpapi_test
 import (
 	"bufio"
 	"net/http"
-	"strconv"
 	"strings"
 	"testing"
-
-	"github.com/swaggest/swgui/v5/static"
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/httpapi"
 )
-
-func TestDocs_sendTheCompressedBytesOfTheProgram(t *testing.T) {
-	t.Parallel()
-	packed, err := static.FS.ReadFile("swagger-ui-bundle.js.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := serve(t)
-	bundle := get("/docs/swagger-ui-bundle.js").with("Accept-Encoding", "gzip")
-	a := w.send(t, bundle)
-	if a.body != string(packed) || a.header.Get("Content-Length") != strconv.Itoa(len(packed)) || a.header.Get("Vary") != "Accept-Encoding" {
-		t.Errorf("%d bytes are sent, the program holds %d compressed ones: %v", len(a.body), len(packed), a.header)
-	}
-	if again := w.send(t, bundle.with("If-None-Match", a.header.Get("Etag"))); again.status != http.StatusNotModified || again.body != "" {
-		t.Errorf("a file that the caller has: status %d, %d bytes", again.status, len(again.body))
-	}
-}
 
 // A browser that was led here by another site's name asks for that site's host.
 func TestDocs_areServedUnderTheirHostsAlone(t *testing.T) {

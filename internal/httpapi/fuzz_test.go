@@ -30,14 +30,8 @@ func FuzzCreateCharge(f *testing.F) {
 		f.Add(key, body())
 	}
 	for _, request := range []string{
-		"", "null", "{", "[]", body() + "x",
-		body("amount", "1.0"), body("amount", "1e3"), body("amount", "9223372036854775808"), body("amount", "-1"),
-		body("amount", "1000000000000"), body("Amount", "1"), body("amount", "1,\"amount\":2"),
-		body("currency", `""`), body("currency", `"JPY"`), body("currency", `"\u0000"`),
-		body("description", `"\ud800"`), body("description", "\"\xff\""), body("description", `"\u0041\uffff"`),
-		body("items", items(3)), body("items", "[null]"), body("items", `[{"sku":"a","quantity":1},{"sku":"a","quantity":1}]`),
-		body("metadata", pairs(21)), body("metadata", `{"":"","a":null}`), body("metadata", `{"\u0000":"a"}`),
-		body("order_id", `"4242 4242 4242 4242"`), body("order_id", text(256)),
+		"", body("amount", "1000000000000"), body("amount", "1,\"amount\":2"), body("currency", `"JPY"`),
+		body("description", `"\u0041\uffff"`), body("items", items(3)), body("metadata", `{"":"","a":null}`),
 	} {
 		f.Add("key-2", request)
 	}

@@ -1,31 +1,12 @@
 package httpapi_test
 
 import (
-	"fmt"
 	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/payonce/payonce/internal/await"
 )
-
-// TestKey_isRequired: what is a key is judged by idempotency.ParseKey.
-func TestKey_isRequired(t *testing.T) {
-	t.Parallel()
-	w := serve(t)
-	const missing, invalid = "/problems/idempotency-key-missing", "/problems/idempotency-key-invalid"
-	for _, r := range w.routes(t) {
-		with := func(values ...string) call { return r.under("").with("Idempotency-Key", values...) }
-		t.Run(r.name, func(t *testing.T) {
-			w.refuses(t, []faulty{
-				{"no key", with(), missing},
-				{"an empty one", with(""), invalid},
-				{"a space inside", with("a b"), invalid},
-				{"two keys", with("a", "b"), invalid},
-			})
-		})
-	}
-}
 
 func TestKey_isOneQuotedAndBare(t *testing.T) {
 	t.Parallel()
@@ -52,24 +33,6 @@ func TestKey_isOneQuotedAndBare(t *testing.T) {
 	}
 }
 
-func TestKey_isIgnoredWithEvents(t *testing.T) {
-	t.Parallel()
-	w := serve(t, takesEvents)
-	charge := idOf(w.captured(t, "key-1"))
-	before := rows(t, w.db)
-	for name, values := range map[string][]string{"no key": nil, "a used key": {"key-1"}, "one that is none": {`"`}, "two": {"a", "b"}} {
-		t.Run(name, func(t *testing.T) {
-			e := signed(event("evt_1", "payment_intent.succeeded", intentOf(charge)))
-			a := w.send(t, e.with("Idempotency-Key", values...))
-			wantReceived(t, a)
-			if a.header.Get("Idempotency-Key") != "" || a.header.Get("Idempotent-Replayed") != "" {
-				t.Errorf("headers: %v", a.header)
-			}
-			wantRows(t, w.db, before, map[string]int64{"inbox": 1})
-		})
-	}
-}
-
 func TestKey_belongsToItsMerchantAndOperation(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
@@ -87,18 +50,9 @@ func TestKey_belongsToItsMerchantAndOperation(t *testing.T) {
 
 	// To another merchant the same paths are charges that do not exist.
 	for _, r := range routes {
-		a := w.send(t, r.under("one").with("Authorization", "Bearer "+strangerKey))
+		a := w.send(t, r.under("one").as(strangerKey))
 		if a.header.Get("Idempotent-Replayed") != "" {
 			t.Errorf("%s: another merchant's answer is given away: %s", r.name, a.body)
-		}
-	}
-	for key, want := range map[string]string{apiKey: "[202 202 202]", strangerKey: "[202 404 404]"} {
-		var got []any
-		for _, use := range data(t, w.send(t, get("/v1/idempotency-keys/one").with("Authorization", "Bearer "+key))) {
-			got = append(got, use["status_code"])
-		}
-		if fmt.Sprint(got) != want {
-			t.Errorf("the key led to %v, want %s", got, want)
 		}
 	}
 }

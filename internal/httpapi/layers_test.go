@@ -98,6 +98,10 @@ func (r route) faults() []faulty {
 		{"an unknown member", to(r.path, "key", `{"tip":1}`), "/problems/malformed"},
 		{"an unknown member and no key", to(r.path, "", `{"tip":1}`).with("Idempotency-Key"), "/problems/malformed"},
 		{"another method", r.under("key").like(http.MethodPut), "/problems/method-not-allowed"},
+		{"no key", r.under("").with("Idempotency-Key"), "/problems/idempotency-key-missing"}, // idempotency.ParseKey judges what is one
+		{"an empty key", r.under(""), "/problems/idempotency-key-invalid"},
+		{"a key with a space inside", r.under("a b"), "/problems/idempotency-key-invalid"},
+		{"two keys", r.under("").with("Idempotency-Key", "a", "b"), "/problems/idempotency-key-invalid"},
 	}
 	if r.operation != "POST /v1/charges" {
 		nowhere := strings.Replace(r.path, "/v1/charges/", "/v1/charges/%00", 1)

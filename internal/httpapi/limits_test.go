@@ -92,7 +92,7 @@ func TestRateLimit(t *testing.T) {
 		w, _ := rated(t, 1)
 		for range 5 {
 			w.read(t, get("/healthz"))
-			w.becomesReady(t)
+			w.insist(t, get("/readyz"))
 			wantProblem(t, w.send(t, get("/v1/balances").as("nobody")), "/problems/unauthorized")
 			wantProblem(t, w.send(t, to("/v1/webhooks/stripe", "", "{}")), "/problems/webhook-signature")
 		}
@@ -153,7 +153,7 @@ func TestInFlight(t *testing.T) {
 	// What takes no request slot is served.
 	wantProblem(t, w.send(t, charge("5").as("nobody")), "/problems/unauthorized")
 	w.read(t, get("/healthz"))
-	w.becomesReady(t)
+	w.insist(t, get("/readyz"))
 
 	testdb.Must(t, held.Rollback(t.Context()))
 	for _, answers := range []<-chan answer{ours, theirs} {

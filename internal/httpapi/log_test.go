@@ -1,8 +1,8 @@
 package httpapi_test
 
 import (
-	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -66,7 +66,7 @@ func TestAccessLog_holdsHashesOfKeys(t *testing.T) {
 	send(get("/v1/idempotency-keys/"+key), http.StatusOK, logged{Route: "/v1/idempotency-keys/:key"})
 	send(get("/v1/idempotency-keys/"+key+"?q="+secret), http.StatusOK, logged{Route: "/v1/idempotency-keys/:key"})
 	send(get("/v1/idempotency-keys/"+secret), http.StatusNotFound, logged{Route: "/v1/idempotency-keys/:key"})
-	plantIn(t, w, `alter table idempotency_keys add constraint planted check (key = '') not valid`)
+	exec(t, w.db, `alter table idempotency_keys add constraint planted check (key = '') not valid`)
 	for _, r := range routes {
 		send(r.under(key+"-new"), http.StatusServiceUnavailable,
 			logged{Route: strings.TrimPrefix(r.operation, "POST "), Hash: idempotency.Hash(key + "-new"), Replayed: false})
@@ -115,7 +115,7 @@ func TestAccessLog_holdsNothingOfEvents(t *testing.T) {
 	c := signed(e)
 	c.path += "?q=" + secret
 	send(c)
-	plantIn(t, w, `alter table inbox add constraint planted check (message_id = '') not valid`)
+	exec(t, w.db, `alter table inbox add constraint planted check (message_id = '') not valid`)
 	send(signed(strings.Replace(e, "evt_", "evt_new_", 1)))
 	w.api.Close()
 	send(signed(e))
@@ -123,17 +123,14 @@ func TestAccessLog_holdsNothingOfEvents(t *testing.T) {
 		http.StatusOK: 8, http.StatusBadRequest: 4, http.StatusRequestEntityTooLarge: 1, http.StatusServiceUnavailable: 2,
 	}
 	testrun.Same(t, "statuses", want, statuses)
-	wantNoneOf(t, w, secret, "evt_", stripeSecret, olderSecret, "private-4711", "billing_details", mac(stripeSecret, unix(0), e))
-	known := map[string]bool{
-		"time": true, "level": true, "msg": true, "method": true, "route": true, "status": true, "milliseconds": true,
-		"request_id": true, "error": true, "bytes": true, "client": true,
-	}
+	wantNoneOf(t, w, secret, "evt_", stripeSecret, olderSecret, "qwx7", "billing_details", mac(stripeSecret, unix(0), e))
+	known := strings.Fields("time level msg method route status milliseconds request_id error bytes client")
 	for _, line := range lines(t, w) {
 		if line["route"] != "/v1/webhooks/stripe" {
 			continue
 		}
 		for name := range line {
-			if !known[name] {
+			if !slices.Contains(known, name) {
 				t.Errorf("a line says %s: %v", name, line)
 			}
 		}
@@ -149,14 +146,9 @@ func wantNoneOf(t *testing.T, w *world, secrets ...string) {
 			t.Errorf("the log holds %s: …%s", secret, log[max(at-300, 0):at+len(secret)])
 		}
 	}
-	for line := range strings.Lines(log) {
-		if !json.Valid([]byte(line)) {
-			t.Errorf("a line is not JSON: %s", line)
-		}
-	}
 }
 
-// lines are the access log's.
+// lines are the access log's. A line that is not JSON ends the test.
 func lines(t *testing.T, w *world) []map[string]any {
 	t.Helper()
 	var all []map[string]any

@@ -8,13 +8,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-	"github.com/jackc/pgx/v5"
 	"github.com/labstack/echo/v4"
 
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
@@ -83,9 +82,7 @@ func TestObserve_seesWhatAKeyLedTo(t *testing.T) {
 		{"an odd method", w, get("/v1/charges").like("BREW"), httpapi.Answer{Method: "other", Route: charges, Status: 405}},
 	} {
 		a := test.w.send(t, test.call)
-		if diff := cmp.Diff(test.want, seen.last()); diff != "" {
-			t.Errorf("%s, answered %s (-want +got):\n%s", test.name, a.body, diff)
-		}
+		testrun.Same(t, test.name+", answered "+a.body, test.want, seen.last())
 	}
 	w.api.Close()
 	w.send(t, post("key", body()))
@@ -122,14 +119,8 @@ func TestMessages_carryTheTraceOfTheirRequest(t *testing.T) {
 	for table, want := range map[string][]string{
 		`outbox order by "offset"`: {parent + "/ours", "one+two/ours", "/ours"}, "inbox order by id": {parent + "/ours"},
 	} {
-		found, err := w.db.Query(t.Context(), `select metadata ->> 'traceparent' from `+table)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, err := pgx.CollectRows(found, pgx.RowTo[string])
-		if diff := cmp.Diff(want, got); diff != "" || err != nil {
-			t.Errorf("traces of %s: %v (-want +got):\n%s", table, err, diff)
-		}
+		got := testdb.All[string](t, w.db, `select metadata ->> 'traceparent' from `+table)
+		testrun.Same(t, "traces of "+table, want, got)
 	}
 }
 

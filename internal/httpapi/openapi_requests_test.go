@@ -125,7 +125,8 @@ func objectOf(s *base.Schema, name, value string) string {
 }
 
 // TestContract_acceptsTheSameParameters does the same with parameters of paths,
-// queries and headers. What is found by an id that fits is another question.
+// queries and headers. What is found by an id that fits is another question. A refusal names the
+// parameter of the query.
 func TestContract_acceptsTheSameParameters(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
@@ -160,6 +161,10 @@ func TestContract_acceptsTheSameParameters(t *testing.T) {
 				found := p.In == "path" || p.Name == "starting_after" || p.Name == "after"
 				if want != nil && !refused && e.Status != http.StatusNotFound || want == nil && refused && !found {
 					t.Errorf("%s %s with %q is answered %d %s, by the contract: %v", method, call.path, value, e.Status, e.Body, want)
+				}
+				if refused && p.In == "query" {
+					answer := answer{e.Status, e.Header, string(e.Body)}
+					wantPointers(t, readProblem(t, answer), "/"+p.Name)
 				}
 				verdicts[name][want != nil]++
 			}

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/pb33f/libopenapi/datamodel/high/base"
 	"go.yaml.in/yaml/v3"
 
@@ -19,6 +18,7 @@ import (
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/openapi"
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -74,9 +74,7 @@ func TestContract_hasTheMembersOfTheGoTypes(t *testing.T) {
 		for property := range schema.Properties.FromOldest() {
 			listed[property] = slices.Contains(schema.Required, property)
 		}
-		if diff := cmp.Diff(membersOf(goType), listed); diff != "" {
-			t.Errorf("members of %s that are always there (-Go +contract):\n%s", name, diff)
-		}
+		testrun.Same(t, "members of "+name+" that are always there", membersOf(goType), listed)
 	}
 }
 
@@ -109,9 +107,7 @@ func TestContract_hasEveryEvent(t *testing.T) {
 			t.Errorf("%s requires %v", choice.GetReference(), of.Required)
 		}
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("events (-Go +contract):\n%s", diff)
-	}
+	testrun.Same(t, "events", want, got)
 }
 
 // constants are the values that a schema allows for a member that it requires: of two parts, a base
@@ -164,9 +160,7 @@ func TestContract_unionsHaveDiscriminators(t *testing.T) {
 					want[value] = ref
 				}
 			}
-			if diff := cmp.Diff(want, union.Discriminator.Mapping); diff != "" {
-				t.Errorf("line %d (-alternatives +mapping):\n%s", node.Line, diff)
-			}
+			testrun.Same(t, fmt.Sprint("the mapping of line ", node.Line), want, union.Discriminator.Mapping)
 		}
 		for _, child := range node.Content {
 			walk(child)
@@ -212,9 +206,7 @@ func TestContract_hasTheValuesOfTheCode(t *testing.T) {
 		for _, value := range schemaAt(t, name).Enum {
 			got = append(got, value.Value)
 		}
-		if diff := cmp.Diff(strings.Fields(strings.Trim(fmt.Sprint(want), "[]")), got); diff != "" {
-			t.Errorf("%s (-Go +contract):\n%s", name, diff)
-		}
+		testrun.Same(t, name, strings.Fields(strings.Trim(fmt.Sprint(want), "[]")), got)
 	}
 	bounds := schemaAt(t, "Amount")
 	if *bounds.Minimum != float64(domain.MinAmount) || *bounds.Maximum != float64(domain.MaxAmount) {
@@ -235,7 +227,5 @@ func TestContract_hasTheValuesOfTheCode(t *testing.T) {
 		}
 	}
 	slices.Sort(kinds)
-	if diff := cmp.Diff(slices.Sorted(maps.Keys(advices())), kinds); diff != "" {
-		t.Errorf("problems (-tests +contract):\n%s", diff)
-	}
+	testrun.Same(t, "problems", slices.Sorted(maps.Keys(advices())), kinds)
 }

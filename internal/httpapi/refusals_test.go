@@ -22,8 +22,8 @@ func (w *world) wantRefused(t *testing.T, path, kind string, all []refusal) {
 		t.Run(test.name, func(t *testing.T) {
 			a := w.send(t, to(path, "key-1", test.body))
 			wantPointers(t, wantProblem(t, a, kind), strings.Fields(test.pointers)...)
-			if strings.Contains(a.body, "4242") {
-				t.Errorf("a card number is echoed: %s", a.body)
+			if strings.Contains(a.body, "4242") || strings.Contains(a.body, "hunter2") {
+				t.Errorf("the request is echoed: %s", a.body)
 			}
 		})
 	}
@@ -35,7 +35,7 @@ func TestMalformedBody(t *testing.T) {
 	t.Parallel()
 	serve(t).wantRefused(t, "/v1/charges", "/problems/malformed", []refusal{
 		{"nothing", "", ""},
-		{"not JSON", "order_id=order-1&amount=2000", ""},
+		{"not JSON", "hunter2", ""},
 		{"trailing data", body() + "x", ""},
 		{"null", "null", ""},
 
@@ -44,9 +44,10 @@ func TestMalformedBody(t *testing.T) {
 		{"a repeated metadata name", body("metadata", `{"a":"b","a":"b"}`), ""},
 		{"an unknown member", body("tip", "1"), "/tip"},
 		{"an unknown member of an item", body("items", `[{"sku":"mug","quantity":1,"size":1}]`), "/items/0/size"},
-		{"an unknown member that may be data", body("737", "1"), ""},
+		{"an unknown member that may be data", body("hunter2-hunter2", "1"), ""},
 		{"a member folded onto another", body("Amount", "1"), "/Amount"},
 
+		{"amount a text", body("amount", `"hunter2"`), "/amount"},
 		{"amount 1.0", body("amount", "1.0"), "/amount"},
 		{"amount 1e3", body("amount", "1e3"), "/amount"},
 		{"amount with a leading zero", body("amount", "01"), ""},
@@ -55,6 +56,7 @@ func TestMalformedBody(t *testing.T) {
 		{"deep nesting", body("metadata", strings.Repeat(`{"a":`, 5000)+"1"+strings.Repeat("}", 5000)), "/metadata/a"},
 		{"deep nesting from the start", strings.Repeat("[", 60000), ""},
 
+		{"an escape that is none", body("description", `"hunter2\x"`), ""},
 		{"invalid UTF-8 in a value", body("description", "\"\xff\""), ""},
 		{"half a surrogate pair", body("description", `"\ud800"`), ""},
 		{"a raw NUL", body("description", "\"a\x00b\""), ""},
@@ -66,7 +68,7 @@ func TestMalformedBody(t *testing.T) {
 func TestInvalidValues(t *testing.T) {
 	testdb.Long(t, "it sends many bodies")
 	t.Parallel()
-	item := func(sku, quantity string) string { return `[{"sku":` + sku + `,"quantity":` + quantity + `}]` }
+	const card = "4242424242424242" // the provider's test number
 	serve(t).wantRefused(t, "/v1/charges", "/problems/validation", []refusal{
 		{"nothing given", "{}", "/order_id /payment_method /amount /currency"},
 		{"currency that is no more", body("currency", `"ANG"`), "/currency"},
@@ -74,20 +76,15 @@ func TestInvalidValues(t *testing.T) {
 		{"an item null", body("items", "[null]"), "/items/0/sku /items/0/quantity"},
 		{"a metadata name of 501 characters", body("metadata", `{`+text(501)+`:"a"}`), "/metadata"},
 		{"a metadata name with a slash and a tilde", body("metadata", `{"a/b~c":`+text(501)+`}`), "/metadata/a~1b~0c"},
-		{"several members", body("amount", "0", "currency", `"usd"`, "items", item(`""`, "0")), "/amount /currency /items/0/sku /items/0/quantity"},
-	})
-}
-
-func TestCardNumber_isRefused(t *testing.T) {
-	testdb.Long(t, "it sends many bodies")
-	t.Parallel()
-	const card = "4242424242424242" // the provider's test number
-	serve(t).wantRefused(t, "/v1/charges", "/problems/validation", []refusal{
-		{"as a payment method", body("payment_method", `"`+card+`"`), "/payment_method"},
-		{"in a description", body("description", `"card `+card+`, 12/30"`), "/description"},
-		{"with spaces that do not break, and a tab", body("description", `"\u00a04242\u00a04242\t4242\u20074242\u00a0"`), "/description"},
-		{"as a metadata value", body("metadata", `{"card":"`+card+`"}`), "/metadata/card"},
-		{"as a metadata name", body("metadata", `{"`+card+`":"card"}`), "/metadata"},
+		{
+			"several members", body("amount", "0", "currency", `"hunter2"`, "items", `[{"sku":"","quantity":0}]`),
+			"/amount /currency /items/0/sku /items/0/quantity",
+		},
+		{"a card number as a payment method", body("payment_method", `"`+card+`"`), "/payment_method"},
+		{"a card number in a description", body("description", `"card `+card+`, 12/30"`), "/description"},
+		{"a card number with spaces that do not break, and a tab", body("description", `"\u00a04242\u00a04242\t4242\u20074242\u00a0"`), "/description"},
+		{"a card number as a metadata value", body("metadata", `{"card":"`+card+`"}`), "/metadata/card"},
+		{"a card number as a metadata name", body("metadata", `{"`+card+`":"card"}`), "/metadata"},
 	})
 }
 
@@ -133,25 +130,6 @@ func TestTexts_areKeptAsSent(t *testing.T) {
 				t.Errorf("accepted and read differ:\n%s%s", accepted.body, read.body)
 			}
 		})
-	}
-}
-
-func TestProblem_doesNotRepeatTheRequest(t *testing.T) {
-	t.Parallel()
-	w := serve(t)
-	const secret = "hunter2-hunter2"
-	for _, request := range []string{
-		body(secret, "1"),
-		body("amount", `"`+secret+`"`),
-		body("currency", `"`+secret+`"`),
-		body("amount", "0", "order_id", `"`+secret+`"`),
-		body("description", `"`+secret+`\x"`),
-		secret,
-	} {
-		a := w.send(t, post("key-1", request))
-		if a.status < 400 || a.status > 499 || strings.Contains(a.body, secret) {
-			t.Errorf("status %d for %s: %s", a.status, request, a.body)
-		}
 	}
 }
 

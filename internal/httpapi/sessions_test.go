@@ -4,14 +4,12 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/httpapi"
@@ -97,18 +95,6 @@ func TestKeyedRequest_readsItsKeyOnce(t *testing.T) {
 	}
 }
 
-// TestKeyedRequest_asksItsCacheFirst: a response that the cache has needs no read of its key.
-func TestKeyedRequest_asksItsCacheFirst(t *testing.T) {
-	t.Parallel()
-	w, c := countingReads(t, func(api *httpapi.Config) {
-		api.Intake.Receiver.Cache = &memory{records: map[string]idempotency.Record{}}
-	})
-	first := w.accept(t, "k", body())
-	c.want(t, withKey())
-	wantReplay(t, first, w.send(t, post("k", body())))
-	c.want(t, authenticated())
-}
-
 // TestKeyedRequest_aLockOnKeysDelaysNoOthers: a lock on the table of keys delays requests that
 // have one. Few of their reads are in flight, also after the lock time-out, so others are served.
 // The delayed ones have effects once, if they are sent again.
@@ -144,31 +130,6 @@ func TestKeyedRequest_aLockOnKeysDelaysNoOthers(t *testing.T) {
 		if a := <-again; a.status != http.StatusAccepted {
 			t.Errorf("status %d: %s", a.status, a.body)
 		}
-	}
-}
-
-// TestReceive_readsTheKeyAgainAfterAWait: what was read before a wait does not count after it.
-func TestReceive_readsTheKeyAgainAfterAWait(t *testing.T) {
-	t.Parallel()
-	db := openWith(t, postgres.Options{LockTimeout: 50 * time.Millisecond})
-	var commits []idempotency.CommitResult
-	var rival pgx.Tx
-	w := serveOn(t, db, func(api *httpapi.Config) {
-		api.Intake.Receiver.Waiters = make(chan struct{}, 1)
-		api.Intake.Receiver.OnCommit = func(kind idempotency.CommitResult) {
-			commits = append(commits, kind)
-			if kind == idempotency.CommitInFlight {
-				if err := rival.Commit(t.Context()); err != nil {
-					t.Error(err)
-				}
-			}
-		}
-	})
-	w.send(t, get("/v1/balances"))
-	rival = holdAt(t, w.db, "POST /v1/charges", "k")
-	wantProblem(t, w.send(t, post("k", body()).with("Prefer", "wait=5")), "/problems/idempotency-key-reused")
-	if want := []idempotency.CommitResult{idempotency.CommitInFlight}; !slices.Equal(commits, want) {
-		t.Errorf("commits were %v, want %v", commits, want)
 	}
 }
 

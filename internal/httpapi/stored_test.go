@@ -1,11 +1,9 @@
 package httpapi_test
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/payonce/payonce/domain"
@@ -118,30 +116,6 @@ func TestExpiredKey_isGone(t *testing.T) {
 		}
 		wantRows(t, w.db, before, nil)
 	}
-}
-
-// plantIn runs statements that change the schema.
-func plantIn(t *testing.T, w *world, statements string) {
-	t.Helper()
-	testdb.Exec(t, w.db.Pool(), statements)
-}
-
-// memory is a cache that keeps everything, and does not look which request it answers.
-type memory struct {
-	mu      sync.Mutex
-	records map[string]idempotency.Record
-}
-
-func (m *memory) Find(_ context.Context, key idempotency.Key, _ []byte) idempotency.CacheEntry {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	place := fmt.Sprintf("%q", key)
-	record, found := m.records[place]
-	return idempotency.CacheEntry{Record: record, Found: found, Keep: func(record idempotency.Record) {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		m.records[place] = record
-	}}
 }
 
 // TestOneChargePerOrder: a second key of an order is answered 409 with the order's charge as it

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/await"
@@ -172,9 +171,7 @@ func TestStripeEvent_withAnIDOfAnotherMerchantIsRefused(t *testing.T) {
 		}
 	}
 	wantRows(t, w.db, before, nil)
-	if diff := cmp.Diff(kept, inInbox(t, w.db)); diff != "" {
-		t.Errorf("inbox (-before +after):\n%s", diff)
-	}
+	testrun.Same(t, "inbox", kept, inInbox(t, w.db))
 	if log := w.log.String(); !strings.Contains(log, "row-level security") || strings.Contains(log, "evt_1") {
 		t.Errorf("the log says: %s", log)
 	}
@@ -245,6 +242,13 @@ func TestStripeEvent_needsASignatureAlone(t *testing.T) {
 	})
 	wantReceived(t, w.send(t, right.with("Authorization", "Bearer nobody")))
 	wantReceived(t, w.send(t, right.with("Content-Type")))
+	for _, keys := range [][]string{{"key-1"}, {`"`}, {"a", "b"}} {
+		a := w.send(t, right.with("Idempotency-Key", keys...))
+		wantReceived(t, a)
+		if a.header.Get("Idempotency-Key") != "" || a.header.Get("Idempotent-Replayed") != "" {
+			t.Errorf("headers: %v", a.header)
+		}
+	}
 }
 
 // TestStripeEvent_isReceivedOnce delivers one event hundreds of times, many at once and each

@@ -68,14 +68,6 @@ func elsewhere(t *testing.T, other, statement string, db *postgres.DB) {
 
 func TestStoreDown(t *testing.T) {
 	t.Parallel()
-	t.Run("its database is dropped", func(t *testing.T) {
-		t.Parallel()
-		w := serve(t)
-		calls := w.calls(t)
-		elsewhere(t, testdb.Empty(t), `drop database {database} with (force)`, w.db)
-		wantUnavailable(t, w, calls)
-		wantNotReady(t, w)
-	})
 	t.Run("its server is out of reach", func(t *testing.T) {
 		t.Parallel()
 		proxy := failpoint.StartCutter(t, testdb.URL(t))
@@ -101,34 +93,7 @@ func TestStoreDown(t *testing.T) {
 		if again := w.accept(t, "key-1", body()); again.body != first.body {
 			t.Errorf("not the first answer:\n%s%s", first.body, again.body)
 		}
-		w.becomesReady(t)
-	})
-}
-
-func TestReady(t *testing.T) {
-	t.Parallel()
-	ready := func(t *testing.T, w *world) answer {
-		t.Helper()
-		w.read(t, get("/healthz"))
-		return w.send(t, get("/readyz").with("Authorization"))
-	}
-	t.Run("with every migration", func(t *testing.T) {
-		t.Parallel()
-		w := serve(t)
-		w.becomesReady(t)
-		if a := ready(t, w); a.status != http.StatusOK || a.header.Get("Content-Type") != "application/json" {
-			t.Errorf("status %d: %s", a.status, a.body)
-		}
-	})
-	t.Run("not without a schema", func(t *testing.T) {
-		t.Parallel()
-		w := serve(t)
-		w.becomesReady(t)
-		exec(t, w.db, `drop table payonce_migrations`)
-		p := wantProblem(t, ready(t, w), "/problems/unavailable")
-		if !strings.Contains(p.Detail, "payonce migrate") {
-			t.Errorf("the detail does not say what to do: %s", p.Detail)
-		}
+		w.insist(t, get("/readyz"))
 	})
 }
 

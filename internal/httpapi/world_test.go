@@ -201,8 +201,8 @@ func (w *world) sendAll(t *testing.T, calls ...call) <-chan answer {
 }
 
 const countRows = `
-select relname::text as name,
-       (xpath('/row/n/text()', query_to_xml(format('select count(*) as n from %I', relname), false, true, '')))[1]::text::bigint as n
+select json_object_agg(relname,
+         (xpath('/row/n/text()', query_to_xml(format('select count(*) as n from %I', relname), false, true, '')))[1]::text::bigint)
   from pg_class
  where relkind = 'r'
    and relnamespace = 'public'::regnamespace`
@@ -210,15 +210,7 @@ select relname::text as name,
 // rows counts the rows of every table.
 func rows(tb testing.TB, db *postgres.DB) map[string]int64 {
 	tb.Helper()
-	found, err := db.Query(tb.Context(), countRows)
-	testdb.Must(tb, err)
-	n := map[string]int64{}
-	var table string
-	var count int64
-	if _, err := pgx.ForEachRow(found, []any{&table, &count}, func() error { n[table] = count; return nil }); err != nil {
-		tb.Fatal(err)
-	}
-	return n
+	return testdb.One[map[string]int64](tb, db, countRows)
 }
 
 // wantRows compares the rows of every table with what they were, and what was
@@ -285,17 +277,9 @@ func begin(t *testing.T, db *postgres.DB) pgx.Tx {
 	return tx
 }
 
-func exec(t *testing.T, tx interface {
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-}, sql string, args ...any,
-) {
+func exec(t *testing.T, q postgres.Querier, sql string, args ...any) {
 	t.Helper()
-	r, err := tx.Query(t.Context(), sql, args...)
-	if err == nil {
-		r.Close()
-		err = r.Err()
-	}
-	testdb.Must(t, err)
+	testdb.All[any](t, q, sql, args...)
 }
 
 func wantPending(t *testing.T, a answer) {
@@ -346,14 +330,4 @@ func (w *world) insist(t *testing.T, c call) (a answer) {
 		return a.body, a.status != http.StatusServiceUnavailable
 	})
 	return a
-}
-
-// becomesReady waits until the API says that it is ready: on a busy machine it
-// may give a look at the database up.
-func (w *world) becomesReady(t *testing.T) {
-	t.Helper()
-	await.Progress(t, "GET /readyz answers 200", func() (seen string, done bool) {
-		a := w.send(t, get("/readyz"))
-		return a.body, a.status == http.StatusOK
-	})
 }
