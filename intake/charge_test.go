@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/domain"
-	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/internal/testdb"
@@ -119,31 +118,6 @@ select count(distinct xid)
 			"traceparent": "t1", "type": "charge.requested.v1", "ordering_key": s.ID, "partition_key": "acme", "correlation_id": "req_1", "causation_id": e.ID.String(),
 		}
 		testrun.Same(t, "metadata", want, metadata)
-	})
-
-	t.Run("what no charge can be is refused and leaves the key free", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		in := keeping(t, db)
-		c := mug()
-		c.Amount = 0
-		if _, err := in.AcceptCharge(t.Context(), acme(), request("k1", "f"), c); !errors.Is(err, domain.ErrInvalid) {
-			t.Errorf("the error is %v, want ErrInvalid", err)
-		}
-		wantCharges(t, db, 0)
-		accept(t, in, request("k1", "g"))
-		wantCharges(t, db, 1)
-	})
-
-	t.Run("what the database refuses is an error, and nothing of it is stored", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		testdb.Exec(t, db.Pool(), `alter table outbox add constraint planted check (topic <> 'charges')`)
-		_, err := keeping(t, db).AcceptCharge(t.Context(), acme(), request("k1", "f"), mug())
-		if groupcommit.Constraint(err) != "planted" || errors.Is(err, idempotency.ErrUnknown) {
-			t.Errorf("the error is %v", err)
-		}
-		wantCharges(t, db, 0)
 	})
 }
 
