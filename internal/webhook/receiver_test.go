@@ -98,28 +98,17 @@ func loopback() []netip.Prefix {
 
 // kinds names every kind that the error is of. There must be exactly one.
 func kinds(err error) string {
-	var (
-		target   *webhook.TargetError
-		delivery *webhook.DeliveryError
-		all      []string
-	)
-	if errors.As(err, &target) {
+	var all []string
+	if _, ok := errors.AsType[*webhook.TargetError](err); ok {
 		all = append(all, "target")
 	}
-	if errors.As(err, &delivery) {
+	if _, ok := errors.AsType[*webhook.DeliveryError](err); ok {
 		all = append(all, "delivery")
 	}
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		all = append(all, "context")
 	}
 	return strings.Join(all, " and ")
-}
-
-func deliveryError(err error) *webhook.DeliveryError {
-	if d, ok := errors.AsType[*webhook.DeliveryError](err); ok {
-		return d
-	}
-	return nil
 }
 
 // zone is a name server in memory: for each name the addresses it answers, one

@@ -3,6 +3,7 @@ package webhook_test
 import (
 	"context"
 	"crypto/x509"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -75,7 +76,7 @@ func TestDeliver_succeedsOnA2xxStatusAlone(t *testing.T) {
 		if kinds(err) != want {
 			t.Errorf("%d: error is %v, want kind %q", status, err, want)
 		}
-		if d := deliveryError(err); d != nil && d.StatusCode != status {
+		if d, ok := errors.AsType[*webhook.DeliveryError](err); ok && d.StatusCode != status {
 			t.Errorf("%d: status code is %d", status, d.StatusCode)
 		}
 		if len(r.got()) != 1 || elsewhere.dialed.Load() != 0 {
@@ -102,8 +103,8 @@ func TestDeliver_reportsRetryAfter(t *testing.T) {
 			w.WriteHeader(http.StatusTooManyRequests)
 		})
 		err := newSender(t, webhook.Config{AllowCIDRs: loopback(), Now: func() time.Time { return now }}).Deliver(t.Context(), messageTo(r.URL))
-		d := deliveryError(err)
-		if d == nil || d.RetryAfter != want {
+		d, ok := errors.AsType[*webhook.DeliveryError](err)
+		if !ok || d.RetryAfter != want {
 			t.Errorf("%q: %v, want to wait %s", value, err, want)
 		}
 	}
