@@ -130,17 +130,15 @@ func TestRun(t *testing.T) {
 		}
 	})
 
-	for check, want := range map[string]int{"on": http.StatusUnprocessableEntity, "off": http.StatusAccepted} {
-		t.Run("CARD_NUMBER_CHECK="+check, func(t *testing.T) {
-			p := programtest.Start(t, run, environ(url, "CARD_NUMBER_CHECK", check))
-			for member, text := range map[string]string{"metadata": `{"4242424242424242":""}`, "description": `"4242424242424242"`} {
-				got := sendBody(t, p, "card-"+check+"-"+member, strings.TrimSuffix(charge, "}")+`,"`+member+`":`+text+`}`)
-				if got.Status != want {
-					t.Errorf("%s: %v, want %d", member, got, want)
-				}
+	t.Run("CARD_NUMBER_CHECK=off", func(t *testing.T) {
+		p := programtest.Start(t, run, environ(url, "CARD_NUMBER_CHECK", "off"))
+		for member, text := range map[string]string{"metadata": `{"4242424242424242":""}`, "description": `"4242424242424242"`} {
+			got := sendBody(t, p, "card-"+member, strings.TrimSuffix(charge, "}")+`,"`+member+`":`+text+`}`)
+			if got.Status != http.StatusAccepted {
+				t.Errorf("%s: %v", member, got)
 			}
-		})
-	}
+		}
+	})
 
 	t.Run("STRIPE_WEBHOOK_SECRET may hold two secrets", func(t *testing.T) {
 		p := programtest.Start(t, run, environ(url, "STRIPE_WEBHOOK_SECRET", "whsec_new, whsec_old"))
