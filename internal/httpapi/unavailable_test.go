@@ -44,15 +44,11 @@ func wantUnavailable(t *testing.T, w *world, calls []call) {
 	if a := w.send(t, get("/healthz")); a.status != http.StatusOK {
 		t.Errorf("the process lives, and yet its health is %d: %s", a.status, a.body)
 	}
+	wantProblem(t, w.send(t, get("/readyz")), "/problems/unavailable")
 	wantProblem(t, w.send(t, get("/v1/balances").with("Authorization")), "/problems/unauthorized")
 	if !strings.Contains(w.log.String(), `"error":`) {
 		t.Error("the log does not say why")
 	}
-}
-
-func wantNotReady(t *testing.T, w *world) {
-	t.Helper()
-	wantProblem(t, w.send(t, get("/readyz")), "/problems/unavailable")
 }
 
 // elsewhere runs a statement about the database of db in another one.
@@ -75,7 +71,6 @@ func TestStoreDown(t *testing.T) {
 		calls := w.calls(t)
 		proxy.Close()
 		wantUnavailable(t, w, calls)
-		wantNotReady(t, w)
 	})
 	t.Run("it comes back, and the same request under the same key is answered", func(t *testing.T) {
 		t.Parallel()
@@ -88,7 +83,6 @@ func TestStoreDown(t *testing.T) {
 		elsewhere(t, other, `select pg_terminate_backend(pid) from pg_stat_activity where '"' || datname || '"' = '{database}'`, w.db)
 		w.api.Pool().Reset()
 		wantUnavailable(t, w, []call{post("key-1", body()), get("/v1/nothing")})
-		wantNotReady(t, w)
 		allow()
 		if again := w.accept(t, "key-1", body()); again.body != first.body {
 			t.Errorf("not the first answer:\n%s%s", first.body, again.body)
