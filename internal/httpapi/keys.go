@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"regexp"
 	"slices"
@@ -46,10 +45,7 @@ func (a *API) keyed(
 	}
 	h := c.Response().Header()
 	h.Set(headerKey, value)
-	canonical, err := json.Marshal(body)
-	if err != nil {
-		return fmt.Errorf("encode a request: %w", err)
-	}
+	canonical, _ := json.Marshal(body) // it was decoded from JSON: it cannot fail
 	wait, asked := preferredWait(c.Request().Header.Values(headerPrefer))
 	if asked {
 		applied(c, wait)

@@ -197,15 +197,13 @@ func (a *API) problem(err error, c echo.Context) {
 		c.Set(causeKey, err)
 	}
 	h := c.Response().Header()
-	switch p.Status {
-	case http.StatusUnauthorized:
+	if p.Status == http.StatusUnauthorized {
 		h.Set(echo.HeaderWWWAuthenticate, "Bearer")
 		hangUp(c)
 		c.Set(deniedKey, DeniedInvalid)
-	case http.StatusConflict, http.StatusTooEarly, http.StatusTooManyRequests, http.StatusServiceUnavailable:
-		if p.Retryable {
-			h.Set(headerRetryAfter, "1")
-		}
+	}
+	if p.Retryable {
+		h.Set(headerRetryAfter, "1")
 	}
 	if errors.Is(err, errGuessing) {
 		h.Set(headerRetryAfter, strconv.Itoa(int(keylimit.Interval.Seconds())))
