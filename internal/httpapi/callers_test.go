@@ -1,7 +1,6 @@
 package httpapi_test
 
 import (
-	"crypto/sha256"
 	"net/http"
 	"net/netip"
 	"strings"
@@ -156,7 +155,7 @@ func TestRecordUses_onceInAnHour(t *testing.T) {
 	config.Now = c.now
 	api := httpapi.New(*config)
 	used := func() []string {
-		return testdb.All[string](t, db, `select coalesce(last_used_at::text, 'never') from api_keys where key_hash = $1`, hash(apiKey))
+		return testdb.All[string](t, db, `select coalesce(last_used_at::text, 'never') from api_keys where prefix = $1`, merchants.Prefix(apiKey))
 	}
 	use := func() (recorded []string) {
 		for range 2 {
@@ -209,7 +208,7 @@ func TestRecordUses_cutInItsCommit(t *testing.T) {
 				return err
 			}
 			used := func() bool {
-				return testdb.All[bool](t, db, `select last_used_at is not null from api_keys where key_hash = $1`, hash(apiKey))[0]
+				return testdb.All[bool](t, db, `select last_used_at is not null from api_keys where prefix = $1`, merchants.Prefix(apiKey))[0]
 			}
 			err := use(testdb.OpenAt(t, proxy.URL(), postgres.Options{MaxConns: 1}), func() { proxy.ArmLast(side, 1) })
 			if err == nil || proxy.Cuts() != 1 || used() != recorded {
@@ -220,9 +219,4 @@ func TestRecordUses_cutInItsCommit(t *testing.T) {
 			}
 		})
 	}
-}
-
-func hash(key string) []byte {
-	h := sha256.Sum256([]byte(key))
-	return h[:]
 }

@@ -1,8 +1,8 @@
 package httpapi_test
 
 import (
+	"bufio"
 	"fmt"
-	"io"
 	"net/http"
 	"regexp"
 	"slices"
@@ -31,16 +31,8 @@ func TestBody_sizeAndMediaType(t *testing.T) {
 	}
 	before := rows(t, w.db)
 	t.Run("a body that does not say its size", func(t *testing.T) {
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.url+"/v1/charges",
-			io.MultiReader(strings.NewReader(padded(maxBody+1))))
-		testdb.Must(t, err)
-		request.Header = post("key-3", "").header
-		response, err := (&http.Client{Timeout: patience}).Do(request)
-		testdb.Must(t, err)
-		defer response.Body.Close()
-		raw, err := io.ReadAll(response.Body)
-		testdb.Must(t, err)
-		wantProblem(t, answer{response.StatusCode, response.Header, string(raw)}, "/problems/too-large")
+		a := readAnswer(t, bufio.NewReader(w.dial(t, inChunks("key-3", padded(maxBody+1)))))
+		wantProblem(t, a, "/problems/too-large")
 	})
 	faults := []faulty{
 		{"a body of 1 MB", post("key-3", padded(1<<20)), "/problems/too-large"},

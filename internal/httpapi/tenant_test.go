@@ -7,7 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
@@ -146,16 +148,8 @@ select 'fulfillment', 'ch_of_acme 0', '', '{}', ''`)
 	report := func(c call) (ok bool, checked, violated map[string]int64) {
 		t.Helper()
 		a := w.insist(t, c)
-		var r struct {
-			OK     bool
-			Checks []struct {
-				Name              string
-				Checked, Violated int64
-			}
-		}
-		if err := json.Unmarshal([]byte(a.body), &r); err != nil || a.status != http.StatusOK {
-			t.Fatalf("status %d, %v: %s", a.status, err, a.body)
-		}
+		var r audit.Report
+		testdb.Must(t, json.Unmarshal([]byte(a.body), &r))
 		checked, violated = map[string]int64{}, map[string]int64{}
 		for _, c := range r.Checks {
 			checked[c.Name] = c.Checked
