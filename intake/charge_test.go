@@ -22,7 +22,7 @@ func TestAcceptCharge(t *testing.T) {
 	t.Run("a charge is accepted in one commit of key, event, posting and message", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
-		accept(t, keeping(t, db), request("k1", "f"))
+		accept(t, keeping(t, db), request("k1"))
 		wantCharges(t, db, 1)
 		commits := testdb.One[int](t, db, `
 select count(distinct xid)
@@ -42,7 +42,7 @@ select count(distinct xid)
 		t.Parallel()
 		db := testdb.Reused(t)
 		before := time.Now().Add(-time.Minute)
-		got := accept(t, keeping(t, db), request("k1", "f"))
+		got := accept(t, keeping(t, db), request("k1"))
 		id, ok := strings.CutPrefix(got.Location, "/v1/charges/")
 		if !ok || got.StatusCode != http.StatusAccepted || got.ContentType != "application/json" || got.Replayed {
 			t.Errorf("the answer is %+v", got)
@@ -77,12 +77,12 @@ select count(distinct xid)
 			c.ExpiresAt = new(time.Now().Add(d).Format(time.RFC3339Nano))
 			return c
 		}
-		if _, err := in.AcceptCharge(t.Context(), acme(), request("k1", "f"), until(-time.Second)); !errors.Is(err, intake.ErrExpired) {
+		if _, err := in.AcceptCharge(t.Context(), acme(), request("k1"), until(-time.Second)); !errors.Is(err, intake.ErrExpired) {
 			t.Errorf("accepted: %v", err)
 		}
-		first, err := in.AcceptCharge(t.Context(), acme(), request("k1", "f"), until(time.Hour)) // the key is free
+		first, err := in.AcceptCharge(t.Context(), acme(), request("k1"), until(time.Hour)) // the key is free
 		testdb.Must(t, err)
-		again, err := in.AcceptCharge(t.Context(), acme(), request("k1", "f"), until(-time.Second))
+		again, err := in.AcceptCharge(t.Context(), acme(), request("k1"), until(-time.Second))
 		testdb.Must(t, err)
 		if !again.Replayed || again.Location != first.Location {
 			t.Errorf("the replay is %+v", again)
@@ -93,7 +93,7 @@ select count(distinct xid)
 	t.Run("the message names the event and has the request's metadata, which is no part of the request", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
-		in, r := keeping(t, db), request("k1", "f")
+		in, r := keeping(t, db), request("k1")
 		r.Metadata = map[string]string{
 			"traceparent": "t1", "type": "forged", "ordering_key": "forged", "correlation_id": "forged", "causation_id": "forged",
 		}
@@ -129,9 +129,9 @@ func TestAcceptCharge_refusesAnExpiredKey(t *testing.T) {
 		db := testdb.Reused(t)
 		in := keeping(t, db)
 		in.Receiver.Retention = time.Nanosecond
-		accept(t, in, request("k1", "f"))
+		accept(t, in, request("k1"))
 		for range 2 {
-			if _, err := in.AcceptCharge(t.Context(), acme(), request("k1", "f"), mug()); !errors.Is(err, idempotency.ErrExpired) {
+			if _, err := in.AcceptCharge(t.Context(), acme(), request("k1"), mug()); !errors.Is(err, idempotency.ErrExpired) {
 				t.Errorf("the error is %v, want ErrExpired", err)
 			}
 		}

@@ -31,7 +31,7 @@ func TestRivals(t *testing.T) {
 		in := keeping(t, db)
 		answers := make([]idempotency.Result, clients)
 		rivals(t, clients, func(i int) (answer idempotency.Result, err error) {
-			answers[i], err = in.AcceptCharge(t.Context(), acme(), request("k1", "f"), mug())
+			answers[i], err = in.AcceptCharge(t.Context(), acme(), request("k1"), mug())
 			return answers[i], err
 		})
 		first := 0
@@ -56,7 +56,7 @@ func TestLostAnswers(t *testing.T) {
 	t.Parallel()
 	for name, send := range map[string]func(in *intake.Intake, charge string) (idempotency.Result, error){
 		"a charge": func(in *intake.Intake, _ string) (idempotency.Result, error) {
-			return in.AcceptCharge(t.Context(), acme(), request("k1", "f"), mug())
+			return in.AcceptCharge(t.Context(), acme(), request("k1"), mug())
 		},
 		"a refund": func(in *intake.Intake, charge string) (idempotency.Result, error) {
 			return in.RequestRefund(t.Context(), acme(), to("refunds", "k1"), charge, some(400))
@@ -120,7 +120,7 @@ begin
 end
 $$;
 create trigger storm before insert on ledger_events for each row execute function storm()`, test.lost, test.code))
-			_, err := keeping(t, db).AcceptCharge(t.Context(), acme(), request("k1", "f"), mug())
+			_, err := keeping(t, db).AcceptCharge(t.Context(), acme(), request("k1"), mug())
 			if (err == nil) != (test.charges == 1) || err != nil && !errors.Is(err, idempotency.ErrUnknown) {
 				t.Errorf("the error is %v", err)
 			}
@@ -152,7 +152,7 @@ func TestGroupCommit_ofSeveralRequests(t *testing.T) {
 		for i := range times {
 			for key := from; key < to; key++ {
 				work.Go(func() error {
-					accepted, err := in.AcceptCharge(t.Context(), merchant(key), request(fmt.Sprint("k", key/2), "f"), mug())
+					accepted, err := in.AcceptCharge(t.Context(), merchant(key), request(fmt.Sprint("k", key/2)), mug())
 					answers[key][i] = string(accepted.Body)
 					return err
 				})

@@ -20,11 +20,11 @@ func acme() intake.Account {
 	return intake.Account{MerchantID: "acme", FeeBasisPoints: 250, FeeFixed: map[string]int64{"EUR": 5}, Notify: true}
 }
 
-// request is one under a key. The fingerprint stands for all that it asks for.
-func request(key, fingerprint string) intake.Request {
+// request is one under a key.
+func request(key string) intake.Request {
 	r := intake.Request{
 		Key:     idempotency.Key{Scope: "acme", Operation: "POST /v1/charges", Value: key},
-		Request: idempotency.Request{Fingerprint: []byte(fingerprint)},
+		Request: idempotency.Request{Fingerprint: []byte("f")},
 		ID:      "req_1",
 	}
 	r.Refuse = func(err error) (idempotency.Answer, bool) {
@@ -43,7 +43,7 @@ func request(key, fingerprint string) intake.Request {
 
 // to is a request under a key for what is done with a charge.
 func to(operation, key string) intake.Request {
-	r := request(key, "f")
+	r := request(key)
 	r.Key.Operation = "POST /v1/charges/:id/" + operation
 	return r
 }
@@ -66,7 +66,7 @@ func accept(t *testing.T, in *intake.Intake, r intake.Request) idempotency.Resul
 // charge accepts a charge and returns its id.
 func charge(t *testing.T, in *intake.Intake, key string) (id string) {
 	t.Helper()
-	return strings.TrimPrefix(accept(t, in, request(key, "f")).Location, "/v1/charges/")
+	return strings.TrimPrefix(accept(t, in, request(key)).Location, "/v1/charges/")
 }
 
 func load(t *testing.T, db *postgres.DB, id string) ledger.Stream {

@@ -21,7 +21,7 @@ func TestAcceptCharge_onceForEachOrder(t *testing.T) {
 	account.OneChargePerOrder = true
 	const keys = 6
 	ask := func(n int) idempotency.Result {
-		answer, err := in.AcceptCharge(t.Context(), account, request("k"+strconv.Itoa(n), "f"), mug())
+		answer, err := in.AcceptCharge(t.Context(), account, request("k"+strconv.Itoa(n)), mug())
 		if err != nil {
 			t.Error(err)
 		}
@@ -67,7 +67,7 @@ func TestAcceptCharge_onceForEachOrder(t *testing.T) {
 	if late := ask(200); string(late.Body) != succeeded {
 		t.Errorf("a refunded charge has lost its order: %s", late.Body)
 	}
-	if other, err := in.AcceptCharge(t.Context(), acme(), request("other", "f"), mug()); err != nil || other.StatusCode != http.StatusAccepted {
+	if other, err := in.AcceptCharge(t.Context(), acme(), request("other"), mug()); err != nil || other.StatusCode != http.StatusAccepted {
 		t.Errorf("an account without the wish: %d, %v", other.StatusCode, err)
 	}
 }
