@@ -167,8 +167,10 @@ func TestKeys_thatLedToNothingAreNotFound(t *testing.T) {
 		wantProblem(t, w.send(t, get(path)), "/problems/not-found")
 	}
 	wantProblem(t, w.send(t, get(used).as(strangerKey)), "/problems/not-found")
-	card := w.send(t, get("/v1/idempotency-keys/4242424242424242"))
-	if p := readProblem(t, card); p.Type != "/problems/not-found" || strings.Contains(card.body, "4242") || p.Instance != "" {
-		t.Errorf("the card number is repeated: %s", card.body)
+	for _, path := range []string{"/v1/idempotency-keys/4242424242424242", "/v1/charges/4242424242424242/refunds"} {
+		card := w.send(t, get(path))
+		if p := readProblem(t, card); p.Type != "/problems/not-found" || strings.Contains(card.body, "4242") || p.Instance != "" {
+			t.Errorf("the card number is repeated: %s", card.body)
+		}
 	}
 }

@@ -51,7 +51,7 @@ func TestReusedKey_isRefused(t *testing.T) {
 	first := w.accepted(t, to(paid+"/refunds", "refund", `{"amount":321,"reason":"broken"}`))
 	w.accepted(t, to(open+"/cancel", "cancel", ""))
 	before := rows(t, w.db)
-	charge := func(old, new string) call { return post("charge", strings.Replace(original, old, new, 1)) }
+	charge := func(from, to string) call { return post("charge", strings.Replace(original, from, to, 1)) }
 	refund := func(charge, body string) call { return to(charge+"/refunds", "refund", body) }
 	for _, test := range []struct {
 		name     string

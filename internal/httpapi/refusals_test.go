@@ -88,29 +88,6 @@ func TestInvalidValues(t *testing.T) {
 	})
 }
 
-// TestRefund_refusesBodies: 400 is what cannot be read, 422 what can be read and
-// has no meaning. The reader is that of charges (TestMalformedBody).
-func TestRefund_refusesBodies(t *testing.T) {
-	t.Parallel()
-	w := serve(t)
-	paid := w.captured(t, "paid")
-	w.wantRefused(t, paid+"/refunds", "/problems/malformed", []refusal{
-		{"nothing", "", ""},
-		{"a fraction", `{"amount":1.0}`, "/amount"},
-		{"NUL beside a wrong value", `{"amount":0,"reason":"\u0000"}`, ""},
-	})
-	w.wantRefused(t, paid+"/refunds", "/problems/validation", []refusal{
-		{"nothing to refund", `{"amount":0}`, "/amount"},
-	})
-	w.wantRefused(t, paid+"/cancel", "/problems/malformed", []refusal{{"a cancellation with a list", "[]", ""}})
-	a := w.send(t, to("/v1/charges/4242424242424242/refunds", "key", `{"amount":1}`))
-	if p := readProblem(t, a); p.Type != "/problems/not-found" || strings.Contains(a.body, "4242") {
-		t.Errorf("a charge that could be a card number: status %d: %s", a.status, a.body)
-	}
-	first := w.accepted(t, to(paid+"/refunds", "key-1", `{"amount":5,"reason":"broken"}`))
-	wantReplay(t, first, w.send(t, to(paid+"/refunds", "key-1", "\r\n{ \"reason\" :\t\"\\u0062roken\",\n\"amount\": 5 }\n")))
-}
-
 // TestTexts_areKeptAsSent, and other texts that only look dangerous are kept as they are.
 func TestTexts_areKeptAsSent(t *testing.T) {
 	testdb.Long(t, "it sends many bodies")
