@@ -258,12 +258,10 @@ func TestDeliver_refusesWhatItCannotSign(t *testing.T) {
 	r := startReceiver(t, nil)
 	s := newSender(t, webhook.Config{AllowCIDRs: loopback()})
 	for name, w := range map[string]webhook.Message{
-		"no secret":                {URL: r.URL, ID: "evt_1"},
-		"an empty secret":          {URL: r.URL, ID: "evt_1", Secrets: []string{"whsec_"}},
-		"a secret not in base64":   {URL: r.URL, ID: "evt_1", Secrets: []string{"whsec_hush!"}},
-		"no id":                    {URL: r.URL, Secrets: []string{secret}},
-		"an id with a line break":  {URL: r.URL, Secrets: []string{secret}, ID: "evt\r\nX: y"},
-		"an id with a blank in it": {URL: r.URL, Secrets: []string{secret}, ID: "evt 1"},
+		"no secret":               {URL: r.URL, ID: "evt_1"},
+		"a secret not in base64":  {URL: r.URL, ID: "evt_1", Secrets: []string{"whsec_hush!"}},
+		"no id":                   {URL: r.URL, Secrets: []string{secret}},
+		"an id with a line break": {URL: r.URL, Secrets: []string{secret}, ID: "evt\r\nX: y"},
 	} {
 		if err := s.Deliver(t.Context(), w); kinds(err) != "target" || strings.Contains(err.Error(), "hush") {
 			t.Errorf("%s: %v, want it refused without the secret in the text", name, err)
