@@ -123,21 +123,3 @@ func TestMessages_carryTheTraceOfTheirRequest(t *testing.T) {
 		testrun.Same(t, "traces of "+table, want, got)
 	}
 }
-
-func TestMetrics(t *testing.T) {
-	t.Parallel()
-	w := serve(t, func(api *httpapi.Config) {
-		api.Limits = httpapi.Limits{PerSecond: 1, InFlight: 1}
-		api.Now = new(clock).now
-		api.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Content-Type", "text/plain; version=0.0.4")
-			_, _ = w.Write([]byte("metrics"))
-		})
-	})
-	for range 3 {
-		if a := w.send(t, get("/metrics").with("Authorization")); a.status != http.StatusOK || a.body != "metrics" {
-			t.Errorf("status %d: %s", a.status, a.body)
-		}
-	}
-	wantProblem(t, serve(t).send(t, get("/metrics")), "/problems/not-found")
-}
