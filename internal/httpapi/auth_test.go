@@ -97,8 +97,6 @@ func TestRevocation_countsFromTheNextRequest(t *testing.T) {
 	wantProblem(t, w.send(t, get("/v1/balances").as(key)), "/problems/unauthorized")
 	wantProblem(t, w.send(t, post("key-1", body()).as(key)), "/problems/unauthorized") // not even a replay
 	testdb.Must(t, held.Rollback(context.WithoutCancel(t.Context())))
-	if a := <-under; a.status != http.StatusAccepted {
-		t.Errorf("the request in flight: status %d: %s", a.status, a.body)
-	}
+	wantStatus(t, <-under, http.StatusAccepted) // it was in flight
 	wantReplay(t, first, w.send(t, post("key-1", body()).as(other)))
 }

@@ -178,9 +178,7 @@ func TestNaturalKeys(t *testing.T) {
 		wantReplay(t, first, w.send(t, under(refunds, `{"amount":1}`)))
 		wantProblem(t, w.send(t, under(refunds, `{"amount":2}`)), "/problems/idempotency-key-reused")
 		for _, own := range []string{"second", "v2", "v3"} {
-			if a := w.accepted(t, under(refunds, `{"amount":1}`, own)); a.header.Get("Idempotent-Replayed") != "" {
-				t.Errorf("%s is no key of its own: %s", own, a.body)
-			}
+			w.first(t, under(refunds, `{"amount":1}`, own))
 		}
 	})
 

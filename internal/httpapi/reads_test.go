@@ -213,9 +213,7 @@ func TestReplica_thatHangsIsLeftAlone(t *testing.T) {
 		c.Replica = func() httpapi.Database { asked.Add(1); return replica }
 	})
 	for range 2 {
-		if got := w.send(t, get("/v1/balances")); got.status != http.StatusOK {
-			t.Errorf("answered %d %s", got.status, got.body)
-		}
+		w.read(t, get("/v1/balances"))
 	}
 	if asked.Load() != 1 || !strings.Contains(w.log.String(), "the replica does not answer") {
 		t.Errorf("the replica was asked %d times:\n%s", asked.Load(), w.log)

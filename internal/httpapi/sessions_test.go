@@ -122,9 +122,7 @@ func TestKeyedRequest_aLockOnKeysDelaysNoOthers(t *testing.T) {
 	await.Row(t, w.db, `select not exists (select from idempotency_keys)`)
 	again := w.sendAll(t, calls...)
 	for range many {
-		if a := <-again; a.status != http.StatusAccepted {
-			t.Errorf("status %d: %s", a.status, a.body)
-		}
+		wantStatus(t, <-again, http.StatusAccepted)
 	}
 }
 

@@ -170,6 +170,14 @@ func (w *world) accepted(t *testing.T, c call) answer {
 	return a
 }
 
+// first sends a request that must be accepted, and be no replay.
+func (w *world) first(t *testing.T, c call) {
+	t.Helper()
+	if a := w.accepted(t, c); a.header.Get("Idempotent-Replayed") != "" {
+		t.Errorf("%s is a replay: %s", c.path, a.body)
+	}
+}
+
 // accept asks for a charge that must be accepted.
 func (w *world) accept(t *testing.T, key, body string) answer {
 	t.Helper()
@@ -179,8 +187,13 @@ func (w *world) accept(t *testing.T, key, body string) answer {
 // read sends a request that must be answered 200.
 func (w *world) read(t *testing.T, c call) {
 	t.Helper()
-	if a := w.send(t, c); a.status != http.StatusOK {
-		t.Errorf("%s: status %d, want 200: %s", c.path, a.status, a.body)
+	wantStatus(t, w.send(t, c), http.StatusOK)
+}
+
+func wantStatus(t *testing.T, a answer, want int) {
+	t.Helper()
+	if a.status != want {
+		t.Errorf("status %d, want %d: %s", a.status, want, a.body)
 	}
 }
 
