@@ -61,6 +61,11 @@ func sendBody(t *testing.T, p *programtest.Running, key, body string) programtes
 	})
 }
 
+func read(t *testing.T, p *programtest.Running, path string) programtest.Response {
+	t.Helper()
+	return p.Do(t, http.MethodGet, path, "", map[string]string{"Authorization": "Bearer " + apiKey})
+}
+
 func TestRun(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
@@ -200,7 +205,7 @@ func TestRun(t *testing.T) {
 		p := programtest.Start(t, run, environ(url, "READ_DATABASE_URL", server.URL("old")))
 		await.Row(t, db, `select exists (select from pg_stat_activity where datname = 'old')`)
 		for range 3 {
-			if got := p.Do(t, http.MethodGet, "/v1/balances", "", map[string]string{"Authorization": "Bearer " + apiKey}); got.Status != http.StatusOK {
+			if got := read(t, p, "/v1/balances"); got.Status != http.StatusOK {
 				t.Errorf("%v", got)
 			}
 		}
@@ -252,24 +257,18 @@ func TestRun_readsFromAStandby(t *testing.T) {
 	t.Cleanup(func() { testdb.Must(t, standby.Close()) })
 	name := db.Pool().Config().ConnConfig.Database
 	p := programtest.Start(t, run, environ(primary.URL(name), "READ_DATABASE_URL", standby.URL(name)))
-	get := func(path string) programtest.Response {
-		return p.Do(t, http.MethodGet, path, "", map[string]string{"Authorization": "Bearer " + apiKey})
-	}
+	get := func(path string) programtest.Response { return read(t, p, path) }
 	before := get("/v1/balances").Body
 	admin, err := pgx.Connect(t.Context(), standby.URL(name))
 	testdb.Must(t, err)
 	t.Cleanup(func() { _ = admin.Close(context.WithoutCancel(t.Context())) })
-	do := func(sql string) {
-		_, err := admin.Exec(t.Context(), sql)
-		testdb.Must(t, err)
-	}
-	do(`select pg_wal_replay_pause()`)
+	testdb.Exec(t, admin, `select pg_wal_replay_pause()`)
 	accepted := send(t, p, "key")
 	if charge := get(accepted.Header.Get("Location")); charge.Status != http.StatusOK {
 		t.Errorf("the charge that was accepted is answered %v", charge)
 	}
 	await.True(t, "the standby answers", func() bool { return get("/v1/balances").Body == before })
-	do(`select pg_wal_replay_resume()`)
+	testdb.Exec(t, admin, `select pg_wal_replay_resume()`)
 	await.True(t, "the standby shows the charge", func() bool { return get("/v1/balances").Body != before })
 	after := get("/v1/balances").Body
 	testdb.Must(t, standby.Close())
@@ -284,10 +283,9 @@ func hold(t *testing.T, db *postgres.DB, key string) {
 	tx, err := db.Pool().Begin(t.Context())
 	testdb.Must(t, err)
 	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
-	_, err = tx.Exec(t.Context(), `
+	testdb.Exec(t, tx, `
 insert into idempotency_keys (scope, operation, key, fingerprint, status_code, content_type, body, expires_at)
 values ('acme', 'POST /v1/charges', $1, 'another', 202, 'application/json', '{}', clock_timestamp() + interval '1 hour')`, key)
-	testdb.Must(t, err)
 }
 
 func TestRun_refusesAServer(t *testing.T) {

@@ -1,7 +1,6 @@
 package httpapi_test
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -202,10 +201,7 @@ func TestReplica_thatHangsIsLeftAlone(t *testing.T) {
 	testdb.Long(t, "it waits for a time-out")
 	t.Parallel()
 	stuck := testdb.Reused(t)
-	tx, err := stuck.Pool().Begin(t.Context())
-	testdb.Must(t, err)
-	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
-	testdb.Exec(t, tx, `lock table ledger_events, ledger_postings, account_balances`)
+	exec(t, begin(t, stuck), `lock table ledger_events, ledger_postings, account_balances`)
 	replica := testdb.As(t, stuck, postgres.RoleAPI)
 	var asked atomic.Int64
 	w := serve(t, func(c *httpapi.Config) {
