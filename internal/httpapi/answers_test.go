@@ -7,15 +7,13 @@ import (
 	"net/url"
 	"os"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 var record = flag.Bool("record", false, "write testdata/answers.txt anew")
@@ -78,9 +76,8 @@ func (r *transcript) compare(t *testing.T, file string) {
 		testdb.Must(t, os.WriteFile("testdata/"+file, []byte(r.String()), 0o600))
 	}
 	want, err := os.ReadFile("testdata/" + file)
-	if diff := cmp.Diff(string(want), r.String()); diff != "" || err != nil {
-		t.Errorf("%v (-recorded +now):\n%s", err, diff)
-	}
+	testdb.Must(t, err)
+	testrun.Same(t, "answers", string(want), r.String())
 }
 
 // TestAnswers_areAsRecorded sends requests in this order and compares every answer with its
@@ -148,9 +145,7 @@ func TestKeys_listTheirUsesOldestFirst(t *testing.T) {
 		}
 	}
 	want := []string{"POST /v1/charges/:id/cancel 202", "POST /v1/charges 202", "POST /v1/charges/:id/refunds 409"}
-	if !slices.Equal(got, want) {
-		t.Errorf("the uses are %q, want %q", got, want)
-	}
+	testrun.Same(t, "the uses", want, got)
 }
 
 func TestKeys_thatLedToNothingAreNotFound(t *testing.T) {
