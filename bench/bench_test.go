@@ -5,11 +5,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // The tests' binary starts itself as a child.
@@ -28,9 +29,7 @@ func TestMeasure_findsThatEverythingIsDoneOnce(t *testing.T) {
 	t.Parallel()
 	profiles := t.TempDir()
 	b, err := open(t.Context(), io.Discard, runCmd{Quick: true, Profile: profiles})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testrun.Must(t, err)
 	t.Cleanup(func() {
 		if err := b.close(); err != nil {
 			t.Error(err)
@@ -50,22 +49,16 @@ func TestMeasure_findsThatEverythingIsDoneOnce(t *testing.T) {
 func planOf(t *testing.T, c runCmd) []planned {
 	t.Helper()
 	plan, err := c.plan()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testrun.Must(t, err)
 	return plan
 }
 
 func measureAll(t *testing.T, b *bench, plan []planned) {
 	t.Helper()
 	var r Report
-	if err := b.measure(t.Context(), &r, plan, 1); err != nil {
-		t.Fatal(err)
-	}
+	testrun.Must(t, b.measure(t.Context(), &r, plan, 1))
 	var table strings.Builder
-	if err := r.writeTables(&table); err != nil {
-		t.Fatal(err)
-	}
+	testrun.Must(t, r.writeTables(&table))
 	for _, p := range plan {
 		f := r.figure(p.subject.name, p.setting)
 		if f == nil || len(f.Samples) != 1 || !strings.Contains(table.String(), f.String()) {
@@ -79,9 +72,7 @@ func measureAll(t *testing.T, b *bench, plan []planned) {
 func TestPage_namesTheServersSettings(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join("..", "docs", "explanation", "performance.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testrun.Must(t, err)
 	for name, value := range settings {
 		if part := "`" + name + "` " + value; !strings.Contains(string(text), part) {
 			t.Errorf("docs/explanation/performance.md lacks %s", part)
@@ -89,17 +80,10 @@ func TestPage_namesTheServersSettings(t *testing.T) {
 	}
 }
 
-func TestSubjects_haveNamesOfTheirOwnAndRivalsThatAreMeasured(t *testing.T) {
+func TestSubjects_haveRivalsThatAreMeasured(t *testing.T) {
 	t.Parallel()
-	known := map[string]bool{"": true}
 	for _, s := range subjects {
-		if known[s.name] {
-			t.Errorf("%s is there twice", s.name)
-		}
-		known[s.name] = true
-	}
-	for _, s := range subjects {
-		if !known[s.rival] {
+		if s.rival != "" && !slices.ContainsFunc(subjects, func(rival subject) bool { return rival.name == s.rival }) {
 			t.Errorf("%s is compared with %s, which is not measured", s.name, s.rival)
 		}
 	}
@@ -117,9 +101,7 @@ func TestPlan_combinesTheSettingsAndPutsTheBaseBeforeOurs(t *testing.T) {
 		"accept/payonce merchants=1000 apis=4 base", "accept/payonce merchants=1000 apis=4",
 		"few/river-64", "few/river-64 apis=4", "few/river-64 merchants=1000", "few/river-64 merchants=1000 apis=4",
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("plan (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "plan", want, got)
 }
 
 func TestLoop_check(t *testing.T) {
@@ -197,9 +179,7 @@ func TestComparedWith_dividesRoundByRound(t *testing.T) {
 		}
 	}
 	want := map[string]float64{"us to rival": 2, "us base to rival": 4, "us to us base": 0.5, "us merchants=1000 to us": 0.25}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("ratios (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "ratios", want, got)
 }
 
 func TestNewSample_dividesWhatWasUsed(t *testing.T) {
@@ -212,9 +192,7 @@ func TestNewSample_dividesWhatWasUsed(t *testing.T) {
 		Done: 100, Total: 200, PerSecond: 50, P50: 5, ProgramCPU: 10, DatabaseCPU: 20,
 		Writes: 2, Transactions: 4, Flushes: 0.1, LogBytes: 10, Statements: 3,
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("sample (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "sample", want, got)
 }
 
 func TestTPS_readsPgbenchsRate(t *testing.T) {

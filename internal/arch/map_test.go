@@ -73,7 +73,7 @@ var rules = []rule{
 
 	// The programs.
 	{"docs/reference", "", "the page of the settings, for the programs"},
-	{"internal/program", "docs/reference migrations/version internal/postgres internal/telemetry", "what both services do at start and at the end"},
+	{"internal/program", "docs/reference migrations/version internal/loop internal/postgres internal/telemetry", "what both services do at start and at the end"},
 	{"internal/clientaddr", "", "reads the addresses of a request, whatever it asks for"},
 	{"internal/keylimit", "internal/clientaddr", "counts wrong keys by the client that sends them, whichever they are"},
 	{
@@ -123,7 +123,7 @@ var rules = []rule{
 	},
 	{"internal/tempdir", "", "makes folders that end with their process, whatever is in them"},
 	{"internal/testrun", "internal/tempdir", "runs the tests of a package, whatever they test"},
-	{"internal/program/programtest", "internal/await internal/program", "runs a program in a test's process, whichever it is"},
+	{"internal/program/programtest", "internal/await internal/program internal/testrun", "runs a program in a test's process, whichever it is"},
 	{"internal/robustness/failpoint", "", "stands between a program and its servers, whichever they are"},
 	{"internal/robustness/fleet", "internal/loop", "runs programs, whichever they are"},
 	{"internal/robustness/traffic", "", "sees the service as a client does, so it shares no code with it"},

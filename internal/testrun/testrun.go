@@ -99,6 +99,14 @@ func makeFolder() (*tempdir.Dir, error) {
 	return folder, errors.Join(os.Chmod(folder.Path, 0o777|os.ModeSticky), os.Setenv("TMPDIR", folder.Path))
 }
 
+// Must ends the test if there is an error.
+func Must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
+}
+
 // Same reports how got differs from want. What names them.
 func Same(tb interface {
 	Helper()

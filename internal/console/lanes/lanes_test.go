@@ -10,10 +10,9 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/console/lanes"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // node is an element of a drawing.
@@ -37,9 +36,7 @@ func (n node) attr(name string) string {
 func (n node) number(t *testing.T, name string) int {
 	t.Helper()
 	value, err := strconv.Atoi(n.attr(name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testrun.Must(t, err)
 	return value
 }
 
@@ -76,9 +73,7 @@ func drawn(t *testing.T, tl audit.Timeline) (drawing node) {
 	t.Helper()
 	first, err := lanes.Draw(tl)
 	second, secondErr := lanes.Draw(tl)
-	if err := errors.Join(err, secondErr, xml.Unmarshal([]byte(first), &drawing)); err != nil {
-		t.Fatal(err)
-	}
+	testrun.Must(t, errors.Join(err, secondErr, xml.Unmarshal([]byte(first), &drawing)))
 	if first != second {
 		t.Error("the same timeline is drawn in two ways")
 	}
@@ -183,9 +178,7 @@ func TestDraw_drawsCallsThatFailed(t *testing.T) {
 		"waits, tries again: the provider has not d…",
 		"attempt failed: inventory: a bug", "released: it stops", "message 1 dead letter: inventory: a bug",
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "texts", want, got)
 }
 
 // Long times are torn out, so a charge that waited for hours is as readable as a fast one.

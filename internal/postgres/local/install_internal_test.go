@@ -15,6 +15,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 func TestFind_takesTheFirstUsableServer(t *testing.T) {
@@ -55,9 +57,7 @@ func TestFind_takesTheFirstUsableServer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			got, err := test.m.find(t.Context(), theAccount(t))
-			if err != nil {
-				t.Fatal(err)
-			}
+			testrun.Must(t, err)
 			if got.bin != in(test.want) {
 				t.Errorf("found %s, want %s", got.bin, in(test.want))
 			}
@@ -128,9 +128,7 @@ func TestFind_downloadsOnceAndRemovesWhatAKilledDownloadLeft(t *testing.T) {
 		answer(archive)(w, r)
 	}))
 	m := machine{repository: repository.URL, archiveSum: sum(archive), cache: publicFolder(t)}
-	if err := os.MkdirAll(filepath.Join(m.cache, "new", "bin", "postgres"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testrun.Must(t, os.MkdirAll(filepath.Join(m.cache, "new", "bin", "postgres"), 0o755))
 	var wg sync.WaitGroup
 	for range 2 {
 		wg.Go(func() {
@@ -160,9 +158,7 @@ func TestThisMachine_readsTheEnvironment(t *testing.T) {
 // could not be run, as a child that was forked meanwhile may hold it open.
 func fake(t *testing.T, folder, name, script string) {
 	t.Helper()
-	if err := os.MkdirAll(folder, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testrun.Must(t, os.MkdirAll(folder, 0o755))
 	write := exec.CommandContext(t.Context(), "/bin/sh", "-c", `printf '#!/bin/sh\n%s\n' "$2" > "$1" && chmod 755 "$1"`,
 		"sh", filepath.Join(folder, name), script)
 	if out, err := write.CombinedOutput(); err != nil {
@@ -222,8 +218,6 @@ func zipped(t *testing.T, name string, content []byte) []byte {
 	if err == nil {
 		_, err = file.Write(content)
 	}
-	if err := errors.Join(err, out.Close()); err != nil {
-		t.Fatal(err)
-	}
+	testrun.Must(t, errors.Join(err, out.Close()))
 	return archive.Bytes()
 }

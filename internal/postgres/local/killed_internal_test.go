@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 func TestStart_whoseProcessIsKilled_leavesNeitherProcessNorFolder(t *testing.T) {
@@ -23,21 +24,20 @@ func TestStart_whoseProcessIsKilled_leavesNeitherProcessNorFolder(t *testing.T) 
 	t.Parallel()
 	for name, kill := range map[string]struct {
 		mode   string
-		target func(*starter) int
+		target int // times the process's id
 		signal syscall.Signal
 	}{
-		"SIGKILL after a restart and a crash": {"restart and crash", (*starter).itself, syscall.SIGKILL},
-		"SIGTERM":                             {"start", (*starter).itself, syscall.SIGTERM},
-		"Ctrl-C, sent to the process group":   {"start", (*starter).group, syscall.SIGINT},
+		"SIGKILL after a restart and a crash": {"restart and crash", 1, syscall.SIGKILL},
+		"Ctrl-C, sent to the process group":   {"start", -1, syscall.SIGINT},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			temp := publicFolder(t)
 			s := runningStarter(t, temp, kill.mode)
-			client := s.connect(t)
-			s.kill(t, kill.target(s), kill.signal)
+			client := connectTo(t, s.url)
+			s.kill(t, kill.target*s.pid(), kill.signal)
 			awaitEnd(t, client)
-			awaitEmpty(t, temp)
+			await.True(t, temp+" is empty", func() bool { return len(entries(t, temp)) == 0 })
 		})
 	}
 }
@@ -59,7 +59,7 @@ func TestStart_killedBeforeItsEnd_isRemovedByTheNextStart(t *testing.T) {
 				found, err := filepath.Glob(filepath.Join(temp, prefix+"*", made))
 				return err == nil && len(found) > 0
 			})
-			s.kill(t, s.itself(), syscall.SIGKILL)
+			s.kill(t, s.pid(), syscall.SIGKILL)
 			await.True(t, "nothing is left in "+temp, func() bool {
 				startNothing(t, temp)
 				return len(entries(t, temp)) == 0
@@ -73,11 +73,9 @@ func TestStart_removesAServerWithoutGuardAndKeepsTheOthers(t *testing.T) {
 	t.Parallel()
 	temp := publicFolder(t)
 	killed, living := runningStarter(t, temp, "start"), runningStarter(t, temp, "start")
-	orphan, other := killed.connect(t), living.connect(t)
-	if err := syscall.Kill(killed.guard(t), syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-	killed.kill(t, killed.itself(), syscall.SIGKILL)
+	orphan, other := connectTo(t, killed.url), connectTo(t, living.url)
+	testrun.Must(t, syscall.Kill(killed.guard(t), syscall.SIGKILL))
+	killed.kill(t, killed.pid(), syscall.SIGKILL)
 	if err := orphan.Ping(t.Context()); err != nil {
 		t.Fatalf("the server ended with its cleanup script, so there is nothing to remove: %v", err)
 	}
@@ -151,21 +149,15 @@ type starter struct {
 func launchStarter(t *testing.T, temp, mode string) *starter {
 	t.Helper()
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testrun.Must(t, err)
 	s := &starter{command: exec.CommandContext(t.Context(), self)}
 	s.command.Env = append(os.Environ(), starterVariable+"="+mode, "TMPDIR="+temp)
 	s.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if s.stdin, err = s.command.StdinPipe(); err != nil {
-		t.Fatal(err)
-	}
-	if s.stdout, err = s.command.StdoutPipe(); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.command.Start(); err != nil {
-		t.Fatal(err)
-	}
+	s.stdin, err = s.command.StdinPipe()
+	testrun.Must(t, err)
+	s.stdout, err = s.command.StdoutPipe()
+	testrun.Must(t, err)
+	testrun.Must(t, s.command.Start())
 	return s
 }
 
@@ -185,8 +177,7 @@ func runningStarter(t *testing.T, temp, mode string) *starter {
 	return nil
 }
 
-func (s *starter) itself() int { return s.command.Process.Pid }
-func (s *starter) group() int  { return -s.command.Process.Pid }
+func (s *starter) pid() int { return s.command.Process.Pid }
 
 // guard is the shell of the cleanup script that the starter has started.
 func (s *starter) guard(t *testing.T) int {
@@ -196,29 +187,19 @@ func (s *starter) guard(t *testing.T) int {
 		t.Skipf("not run: ps: %v", err)
 	}
 	for line := range strings.Lines(string(out)) {
-		if fields := strings.Fields(line); fields[0] == strconv.Itoa(s.itself()) && strings.HasSuffix(fields[2], "sh") {
+		if fields := strings.Fields(line); fields[0] == strconv.Itoa(s.pid()) && strings.HasSuffix(fields[2], "sh") {
 			pid, err := strconv.Atoi(fields[1])
-			if err != nil {
-				t.Fatal(err)
-			}
+			testrun.Must(t, err)
 			return pid
 		}
 	}
-	t.Fatalf("the starter %d has no cleanup script:\n%s", s.itself(), out)
+	t.Fatalf("the starter %d has no cleanup script:\n%s", s.pid(), out)
 	return 0
-}
-
-// connect is a client of the starter's server, which ends with it.
-func (s *starter) connect(t *testing.T) *pgx.Conn {
-	t.Helper()
-	return connectTo(t, s.url)
 }
 
 func (s *starter) kill(t *testing.T, pid int, signal syscall.Signal) {
 	t.Helper()
-	if err := syscall.Kill(pid, signal); err != nil {
-		t.Fatal(err)
-	}
+	testrun.Must(t, syscall.Kill(pid, signal))
 	if err := s.command.Wait(); err == nil {
 		t.Fatalf("the starter survived %v", signal)
 	}
@@ -227,9 +208,7 @@ func (s *starter) kill(t *testing.T, pid int, signal syscall.Signal) {
 // end lets the starter close its server.
 func (s *starter) end(t *testing.T) {
 	t.Helper()
-	if err := s.stdin.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testrun.Must(t, s.stdin.Close())
 	if err := s.command.Wait(); err != nil {
 		t.Fatalf("the starter ended with %v", err)
 	}
@@ -239,9 +218,4 @@ func (s *starter) end(t *testing.T) {
 func awaitEnd(t *testing.T, client *pgx.Conn) {
 	t.Helper()
 	await.True(t, "the server ends", func() bool { return client.Ping(t.Context()) != nil })
-}
-
-func awaitEmpty(t *testing.T, folder string) {
-	t.Helper()
-	await.True(t, folder+" is empty", func() bool { return len(entries(t, folder)) == 0 })
 }

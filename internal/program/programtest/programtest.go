@@ -11,6 +11,7 @@ import (
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/program"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // Running is a program that was started.
@@ -87,22 +88,16 @@ func (r *Running) Get(t *testing.T, path string) Response {
 func (r *Running) Do(t *testing.T, method, path, body string, header map[string]string) Response {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), method, r.URL+path, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testrun.Must(t, err)
 	request.GetBody = nil // whether a request is sent twice is the test's decision
 	for name, value := range header {
 		request.Header.Set(name, value)
 	}
 	client := &http.Client{Timeout: await.Stall, Transport: &http.Transport{DisableKeepAlives: true}}
 	response, err := client.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testrun.Must(t, err)
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testrun.Must(t, err)
 	return Response{response.StatusCode, response.Header, string(text)}
 }
