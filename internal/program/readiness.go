@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/payonce/payonce/internal/loop"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/migrations/version"
 )
@@ -63,17 +64,10 @@ func NewReadiness(ctx context.Context, db *postgres.DB, now func() time.Time, ch
 	return r
 }
 
-// every calls do once in an interval until ctx ends, and gives it two seconds. A connection that
+// every calls do after each pause until ctx ends, and gives it two seconds. A connection that
 // a pool has begun to make goes on after that.
-func every(ctx context.Context, interval time.Duration, do func(context.Context)) {
-	ticks := time.NewTicker(interval)
-	defer ticks.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticks.C:
-		}
+func every(ctx context.Context, pause time.Duration, do func(context.Context)) {
+	for loop.Pause(ctx, pause, nil) {
 		within, cancel := context.WithTimeout(ctx, readyTimeout)
 		do(within)
 		cancel()
