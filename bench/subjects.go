@@ -39,7 +39,6 @@ var subjects = []subject{
 	{"few/river-64", "charges by River with 64 in flight, 64 workers", "", setting{InFlight: 64, Slots: 64}, processByRiver.measure},
 	{"idle/payonce", "one charge at a time through the idle system, request to webhook", "idle/river-64", setting{InFlight: 1}, processCharges.measure},
 	{"idle/river-64", "the same as River jobs", "", setting{InFlight: 1, Slots: 64}, processByRiver.measure},
-	{"rest/payonce", "one second of a worker that has nothing to do", "", setting{}, restWorker},
 	{"backlog/payonce", "charges that were accepted while no worker ran", "charges/payonce", setting{}, processBacklog.measure},
 	{"retention/without", "accepting beside rows that have expired", "", setting{InFlight: retentionSenders}, besideExpired.measure},
 	{"retention/job", "the same while the retention job deletes them", "retention/without", setting{InFlight: retentionSenders}, besideRetention.measure},
@@ -50,7 +49,6 @@ type sizes struct {
 	warm     time.Duration
 	measured time.Duration
 	unit     time.Duration // of pgbench, each time; 0: it is not measured
-	rest     time.Duration // of a worker that has nothing to do
 	messages int           // to receive
 	replayed int           // charges whose responses are asked for again
 	waiting  int           // charges that wait for a worker
@@ -59,13 +57,13 @@ type sizes struct {
 
 func full(measured time.Duration) sizes {
 	return sizes{
-		warm: max(2*time.Second, measured/5), measured: measured, unit: 2 * time.Second, rest: 20 * time.Second,
+		warm: max(2*time.Second, measured/5), measured: measured, unit: 2 * time.Second,
 		messages: 30_000, replayed: 2_000, waiting: 5_000, expired: 20_000,
 	}
 }
 
 // quick sizes are for checking that everything is done once.
 var quick = sizes{
-	measured: 400 * time.Millisecond, rest: 100 * time.Millisecond,
+	measured: 400 * time.Millisecond,
 	messages: 500, replayed: 100, waiting: 40, expired: 50,
 }
