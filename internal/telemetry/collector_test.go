@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	coltracepb "go.opentelemetry.io/proto/otlp/collector/trace/v1"
@@ -16,6 +17,7 @@ import (
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/telemetry"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // through opens traces to a collector, records spans, closes, and returns the log. It sets
@@ -32,8 +34,8 @@ func through(t *testing.T, settings telemetry.TraceSettings, spans int) string {
 	return log.String()
 }
 
-// A refusal is logged once, however often it is repeated, in a short line without the
-// collector's path.
+// Of refusals one after the other the first is logged, in a short line without the collector's
+// path, and so is their end.
 func TestOpenTraces_logsARefusalOnce(t *testing.T) {
 	partly, err := proto.Marshal(&coltracepb.ExportTraceServiceResponse{PartialSuccess: &coltracepb.ExportTracePartialSuccess{
 		RejectedSpans: 1, ErrorMessage: "too many" + strings.Repeat(" and more", 1<<10),
@@ -49,8 +51,12 @@ func TestOpenTraces_logsARefusalOnce(t *testing.T) {
 		"some": {http.StatusOK, "application/x-protobuf", partly, "OTLP partial success: too many"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			var requests atomic.Int64
 			collector := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				_, _ = io.Copy(io.Discard, r.Body)
+				if n := requests.Add(1); n == 3 || n == 4 {
+					return // it takes the spans
+				}
 				w.Header().Set("Content-Type", c.kind)
 				w.WriteHeader(c.status)
 				_, _ = w.Write(c.body)
@@ -59,7 +65,15 @@ func TestOpenTraces_logsARefusalOnce(t *testing.T) {
 			t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.URL+"/private/otlp")
 			t.Setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "1") // each span is a request
 			text := through(t, telemetry.TraceSettings{Endpoint: collector.URL}, 5)
-			if strings.Count(text, "\n") != 2 || len(text) > 1000 || strings.Contains(text, "private") || !strings.Contains(text, c.says) {
+			var got []string
+			for line := range strings.Lines(text) {
+				_, line, _ = strings.Cut(line, `"msg":"`)
+				message, _, _ := strings.Cut(line, `"`)
+				got = append(got, message)
+			}
+			const lost = "spans are lost until the collector takes them"
+			testrun.Same(t, "lines", []string{"traces are exported", lost, "the collector takes spans again", lost}, got)
+			if len(text) > 1500 || strings.Contains(text, "private") || strings.Count(text, c.says) != 2 {
 				t.Errorf("logged %.2000s", text)
 			}
 		})

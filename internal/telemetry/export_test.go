@@ -2,7 +2,6 @@ package telemetry
 
 import (
 	"context"
-	"log/slog"
 	"time"
 
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -26,9 +25,4 @@ func TracesTo(ctx context.Context, p sdktrace.SpanProcessor, sampler, arg string
 		return nil, err
 	}
 	return newTraces(ctx, "payonce-test", s, p), nil
-}
-
-// Exporting is an exporter as the programs have it.
-func Exporting(to sdktrace.SpanExporter, log *slog.Logger) sdktrace.SpanExporter {
-	return &exporting{SpanExporter: to, log: log}
 }

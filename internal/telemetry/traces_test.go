@@ -10,7 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"go.opentelemetry.io/otel/codes"
@@ -18,8 +17,8 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/telemetry"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
@@ -35,9 +34,7 @@ func record(t *testing.T, sampler, arg string) (*telemetry.Traces, *tracetest.Sp
 	t.Helper()
 	r := tracetest.NewSpanRecorder()
 	traces, err := telemetry.TracesTo(t.Context(), r, sampler, arg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	t.Cleanup(func() { traces.Close(t.Context()) })
 	return traces, r
 }
@@ -203,8 +200,9 @@ func TestAttempting(t *testing.T) {
 
 	spans := recorded.Ended()
 	want := []string{"GET refunds", "refund", "POST payment_intents", "payment", "POST webhook", "process fulfillment"}
-	if diff := cmp.Diff(want, names(spans)); diff != "" {
-		t.Fatalf("spans (-want +got):\n%s", diff)
+	testrun.Same(t, "spans", want, names(spans))
+	if len(spans) != len(want) {
+		t.FailNow()
 	}
 	attempt, payment := spans[5], spans[3]
 	if attempt.SpanContext().TraceID().String() != callerTrace || attempt.Parent().SpanID().String() != callerSpan || attempt.SpanKind() != trace.SpanKindConsumer {
@@ -229,9 +227,7 @@ func TestAttempting(t *testing.T) {
 		},
 	}
 	for i, span := range spans {
-		if diff := cmp.Diff(wantAttributes[i], attributes(span)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", span.Name(), diff)
-		}
+		testrun.Same(t, span.Name(), wantAttributes[i], attributes(span))
 		if text := fmt.Sprint(span.Status(), span.Events(), span.SpanContext().TraceState()); strings.Contains(text, "private") {
 			t.Errorf("%s has %s", span.Name(), text)
 		}
@@ -343,34 +339,3 @@ func TestLog_namesARecordedTrace(t *testing.T) {
 		}
 	}
 }
-
-// A collector that is away is logged once, not for each batch.
-func TestExporting_logsAnOutageOnce(t *testing.T) {
-	t.Parallel()
-	log := &await.Log{}
-	collector := &stub{err: errors.New("away")}
-	exporter := telemetry.Exporting(collector, slog.New(slog.NewTextHandler(log, nil)))
-	for _, err := range []error{collector.err, collector.err, nil, nil, collector.err} {
-		collector.err = err
-		if err := exporter.ExportSpans(t.Context(), nil); err != nil {
-			t.Errorf("the error is reported twice: %v", err)
-		}
-	}
-	var got []string
-	for line := range strings.Lines(log.String()) {
-		_, message, _ := strings.Cut(line, "level=")
-		got = append(got, strings.TrimSpace(message))
-	}
-	want := []string{
-		`WARN msg="spans are lost until the collector takes them" error=away`,
-		`INFO msg="the collector takes spans again"`,
-		`WARN msg="spans are lost until the collector takes them" error=away`,
-	}
-	testrun.Same(t, "lines", want, got)
-}
-
-type stub struct{ err error }
-
-func (s *stub) ExportSpans(context.Context, []sdktrace.ReadOnlySpan) error { return s.err }
-
-func (s *stub) Shutdown(context.Context) error { return nil }
