@@ -1,11 +1,6 @@
 package program
 
-import (
-	"context"
-	"log/slog"
-	"net/http"
-	"time"
-)
+import "context"
 
 // MaxWaiting is how many connections may be without a request.
 const MaxWaiting = maxWaiting
@@ -20,16 +15,9 @@ var (
 		}
 		return misspelled(environ, names)
 	}
-	ServeWithin = func(ctx context.Context, log *slog.Logger, addr string, server *http.Server, drain time.Duration) error {
-		listener, err := Listen(ctx, "HTTP_ADDR", addr)
-		if err == nil {
-			log.InfoContext(ctx, "listening", "addr", listener.Addr().String())
-			err = serve(ctx, log, listener, server, drain)
-		}
-		return err
-	}
-	Bounded = bounded
-	Uses    = uses
+	ServeWithin = serve
+	Bounded     = bounded
+	Uses        = uses
 )
 
 // Pings returns how many of so many probes ping, or try to.

@@ -82,7 +82,7 @@ func TestTLS_readsItsFilesAgain(t *testing.T) {
 	first := writeCertificate(t, certFile, keyFile)
 	config, err := files.TLS(log)
 	testdb.Must(t, err)
-	addr := listening(t, &http.Server{TLSConfig: config, ReadHeaderTimeout: patience})
+	addr := serve(t, patience, &http.Server{TLSConfig: config, ReadHeaderTimeout: patience}).addr
 	if got := handshake(t, addr); got.Cmp(first) != 0 {
 		t.Errorf("the certificate is %d, want %d", got, first)
 	}
@@ -92,22 +92,6 @@ func TestTLS_readsItsFilesAgain(t *testing.T) {
 	await.True(t, "the failure is logged", func() bool {
 		return handshake(t, addr).Cmp(second) == 0 && strings.Contains(lines.String(), "the last one stays in use")
 	})
-}
-
-// listening serves until the test ends, and returns its address.
-func listening(t *testing.T, server *http.Server) (addr string) {
-	t.Helper()
-	log, lines := logger()
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- program.ServeWithin(ctx, log, "127.0.0.1:0", server, patience) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
-	return lines.Field(t, "listening", "addr")
 }
 
 func TestServeMetrics(t *testing.T) {
@@ -147,7 +131,7 @@ func body(t *testing.T, url string) string {
 func TestServe_closesTheOldestOfTooManyIdleConnections(t *testing.T) {
 	t.Parallel()
 	begun, release := make(chan struct{}), make(chan struct{})
-	addr := listening(t, &http.Server{ReadHeaderTimeout: time.Hour, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s := serve(t, patience, &http.Server{ReadHeaderTimeout: time.Hour, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/slow" {
 			close(begun)
 			<-release
@@ -155,11 +139,11 @@ func TestServe_closesTheOldestOfTooManyIdleConnections(t *testing.T) {
 		_, _ = io.WriteString(w, "served")
 	})})
 	answer := make(chan string, 1)
-	go func() { answer <- body(t, "http://"+addr+"/slow") }()
+	go func() { answer <- body(t, s.url+"/slow") }()
 	<-begun
 	var idle []net.Conn
 	for range program.MaxWaiting + 20 {
-		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", addr)
+		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", s.addr)
 		testdb.Must(t, err)
 		defer func() { _ = conn.Close() }()
 		idle = append(idle, conn)
@@ -170,7 +154,7 @@ func TestServe_closesTheOldestOfTooManyIdleConnections(t *testing.T) {
 			t.Errorf("idle connection %d is not closed: %v", i, err)
 		}
 	}
-	if got := body(t, "http://"+addr); got != "served" {
+	if got := body(t, s.url); got != "served" {
 		t.Errorf("a request beside them: %q", got)
 	}
 	close(release)

@@ -9,16 +9,17 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"runtime/debug"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/program"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 const patience = time.Minute // bounds every wait for a condition
@@ -84,24 +85,35 @@ func TestMain_returnsTheExitCode(t *testing.T) {
 	})
 }
 
-// served is a server that serves until stop.
+// served is a server that serves until stop. end waits for its end, as the test's end does.
 type served struct {
-	url   string
-	log   *await.Log
-	stop  context.CancelFunc
-	ended chan error
+	addr, url string
+	log       *await.Log
+	stop, end func()
 }
 
-func serve(t *testing.T, drain time.Duration, handler http.Handler) *served {
+func serve(t *testing.T, drain time.Duration, server *http.Server) *served {
 	t.Helper()
 	log, lines := logger()
 	ctx, stop := context.WithCancel(t.Context())
-	t.Cleanup(stop)
-	s := &served{log: lines, stop: stop, ended: make(chan error, 1)}
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: patience}
-	go func() { s.ended <- program.ServeWithin(ctx, log, "127.0.0.1:0", server, drain) }()
-	s.url = "http://" + lines.Field(t, "listening", "addr")
-	return s
+	listener, err := program.Listen(ctx, "HTTP_ADDR", "127.0.0.1:0")
+	testdb.Must(t, err)
+	ended := make(chan error, 1)
+	go func() { ended <- program.ServeWithin(ctx, log, listener, server, drain) }()
+	end := sync.OnceFunc(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("Serve: %v", err)
+		}
+	})
+	t.Cleanup(end)
+	addr := listener.Addr().String()
+	return &served{addr, "http://" + addr, lines, stop, end}
+}
+
+// handling is a server with a handler.
+func handling(handler http.HandlerFunc) *http.Server {
+	return &http.Server{Handler: handler, ReadHeaderTimeout: patience}
 }
 
 func (s *served) get(ctx context.Context) (string, error) {
@@ -124,7 +136,7 @@ func TestServe(t *testing.T) {
 	t.Run("a request in flight is finished, and no other begins", func(t *testing.T) {
 		t.Parallel()
 		begun, release := make(chan struct{}), make(chan struct{})
-		s := serve(t, patience, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		s := serve(t, patience, handling(func(w http.ResponseWriter, _ *http.Request) {
 			close(begun)
 			<-release
 			_, _ = io.WriteString(w, "done")
@@ -144,14 +156,12 @@ func TestServe(t *testing.T) {
 		if got := <-answers; got != "done" {
 			t.Errorf("the request in flight was answered %q", got)
 		}
-		if err := <-s.ended; err != nil {
-			t.Errorf("Serve: %v", err)
-		}
+		s.end()
 	})
 	t.Run("a request that does not end in time is cut, which is no failure", func(t *testing.T) {
 		t.Parallel()
 		begun := make(chan struct{})
-		s := serve(t, 50*time.Millisecond, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		s := serve(t, 50*time.Millisecond, handling(func(_ http.ResponseWriter, r *http.Request) {
 			close(begun)
 			<-r.Context().Done()
 		}))
@@ -161,10 +171,7 @@ func TestServe(t *testing.T) {
 			cut <- err
 		}()
 		<-begun
-		s.stop()
-		if err := <-s.ended; err != nil {
-			t.Errorf("Serve: %v", err)
-		}
+		s.end()
 		if err := <-cut; err == nil {
 			t.Error("the request was answered")
 		}
@@ -172,43 +179,22 @@ func TestServe(t *testing.T) {
 	})
 	t.Run("the server itself complains in JSON lines", func(t *testing.T) {
 		t.Parallel()
-		s := serve(t, patience, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("odd") }))
+		s := serve(t, patience, handling(func(http.ResponseWriter, *http.Request) { panic("odd") }))
 		if _, err := s.get(t.Context()); err == nil {
 			t.Error("the request was answered")
 		}
-		s.stop()
-		if err := <-s.ended; err != nil {
-			t.Errorf("Serve: %v", err)
-		}
+		s.end()
 		if !strings.Contains(s.log.String(), "odd") {
 			t.Errorf("the panic is not in the log:\n%s", s.log)
 		}
 	})
-	for name, addr := range map[string]string{
-		"an address in use is refused with its variable": "",
-		"no address is refused with its variable":        "nonsense",
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			if addr == "" {
-				taken := httptest.NewServer(http.NotFoundHandler())
-				t.Cleanup(taken.Close)
-				addr = taken.Listener.Addr().String()
-			}
-			log, _ := logger()
-			err := program.Serve(t.Context(), log, addr, &http.Server{ReadHeaderTimeout: patience})
-			if err == nil || !strings.HasPrefix(err.Error(), "HTTP_ADDR "+addr) {
-				t.Errorf("Serve: %v", err)
-			}
-		})
-	}
 }
 
 // refused returns when the server accepts no connection any more.
 func refused(t *testing.T, s *served) {
 	t.Helper()
 	await.True(t, "the server refuses connections", func() bool {
-		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", strings.TrimPrefix(s.url, "http://"))
+		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", s.addr)
 		if err == nil {
 			_ = conn.Close()
 		}

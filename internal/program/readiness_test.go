@@ -206,29 +206,3 @@ func TestReadiness_pingsSeldomWhileTheDatabaseIsHardlyUsed(t *testing.T) {
 		t.Error("a pool that was used three times is not used")
 	}
 }
-
-func TestReadiness_refusesAReadOnlyServer(t *testing.T) {
-	testdb.Long(t, "it takes a large part of the time")
-	t.Parallel()
-	other, db := testdb.Empty(t), testdb.Open(t)
-	name := db.Pool().Config().ConnConfig.Database
-	alter := func(to string) { // for new sessions
-		t.Helper()
-		elsewhere(t, other, "alter database "+pgx.Identifier{name}.Sanitize()+" set default_transaction_read_only = "+to)
-	}
-	clock := &clock{}
-	r := readiness(t, db, clock.now)
-	wantReady(t, r, clock)
-	alter("on")
-	elsewhere(t, other, `select pg_terminate_backend(pid) from pg_stat_activity where datname = '`+name+`'`)
-	clock.pass(2 * time.Second)
-	if why, err := answered(t, r, clock); !strings.Contains(why, "read-only") || err != nil {
-		t.Errorf("%q, %v, want that the server is read-only", why, err)
-	}
-	alter("off")
-	await.True(t, "it is ready", func() bool {
-		clock.pass(2 * time.Second)
-		why, err := r.Ask(t.Context())
-		return why == "" && err == nil
-	})
-}

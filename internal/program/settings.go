@@ -29,10 +29,7 @@ func (s Secret) String() string {
 	return "(hidden)"
 }
 
-// LogValue hides the secret from slog.
-func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
-
-// MarshalText hides the secret from encoding/json.
+// MarshalText hides the secret from encoding/json and log/slog.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // Format hides the secret from every verb of package fmt.

@@ -86,9 +86,7 @@ func TestLoad(t *testing.T) {
 func TestLoad_readsSecretsFromFiles(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "url")
-	if err := os.WriteFile(file, []byte(hidden+"\r\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testrun.Must(t, os.WriteFile(file, []byte(hidden+"\r\n"), 0o600))
 	got, err := program.Load[settings](map[string]string{"CONFIG_URL_FILE": file, "CONFIG_TOKEN_FILE": ""})
 	if err != nil || got.URL.Reveal() != hidden || got.Token != "" {
 		t.Errorf("the secrets are %q and %q: %v", got.URL.Reveal(), got.Token.Reveal(), err)

@@ -90,7 +90,6 @@ func TestHealth(t *testing.T) {
 		says  string
 	}{
 		{"with every migration it is ready", func(t *testing.T) *postgres.DB { t.Helper(); return testdb.Open(t) }, 200, "ready"},
-		{"without the schema it is not", empty, 503, "migration"},
 		{"without the store it is not", dropped, 503, "database"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -123,14 +122,6 @@ func wantHealth(t *testing.T, address string, status int, says string) {
 			t.Errorf("%s: %s", address, body)
 		}
 	}
-}
-
-func empty(t *testing.T) *postgres.DB {
-	t.Helper()
-	db, err := postgres.Open(t.Context(), testdb.Empty(t), options())
-	testdb.Must(t, err)
-	t.Cleanup(db.Close)
-	return db
 }
 
 func dropped(t *testing.T) *postgres.DB {
