@@ -1,7 +1,7 @@
 package schemacheck_test
 
 import (
-	osexec "os/exec"
+	"os/exec"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -21,13 +21,13 @@ func TestSchema_isAppliedInTheSchemaOfTheSearchPath(t *testing.T) {
 		"by psql":  psql,
 		"by the simple protocol": func(t *testing.T, url string, p pattern) {
 			t.Helper()
-			exec(t, open(t, url), p.schema)
+			testdb.Exec(t, open(t, url), p.schema)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url := testdb.Empty(t)
-			exec(t, open(t, url), `create schema app; create table schema_migrations (version bigint, dirty boolean)`)
+			testdb.Exec(t, open(t, url), `create schema app; create table schema_migrations (version bigint, dirty boolean)`)
 			for _, p := range patterns {
 				apply(t, url+"&search_path=app", p)
 				wantError(t, p.check(t.Context(), open(t, url+"&search_path=app")), "")
@@ -46,7 +46,7 @@ func gooseUp(t *testing.T, url string, p pattern) {
 	t.Cleanup(func() { _ = db.Close() })
 	files := fstest.MapFS{"00001_" + p.name + ".sql": {Data: []byte(p.schema)}}
 	provider, err := goose.NewProvider(goose.DialectPostgres, db, files, goose.WithTableName("shop_versions_"+p.name))
-	must(t, err)
+	testdb.Must(t, err)
 	for want := 1; want >= 0; want-- {
 		applied, err := provider.Up(t.Context())
 		if err != nil || len(applied) != want {
@@ -57,11 +57,11 @@ func gooseUp(t *testing.T, url string, p pattern) {
 
 func psql(t *testing.T, url string, p pattern) {
 	t.Helper()
-	if _, err := osexec.LookPath("psql"); err != nil {
+	if _, err := exec.LookPath("psql"); err != nil {
 		t.Skip("not run: there is no psql")
 	}
 	path, rest := "../../"+p.name+"/schema.sql", strings.Replace(url, "&search_path=", "&options=-csearch_path%3D", 1)
-	out, err := osexec.CommandContext(t.Context(), "psql", "-X", "-q", "-1", "-v", "ON_ERROR_STOP=1", "-f", path, rest).CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), "psql", "-X", "-q", "-1", "-v", "ON_ERROR_STOP=1", "-f", path, rest).CombinedOutput()
 	if err != nil || len(out) > 0 {
 		t.Fatalf("psql: %v\n%s", err, out)
 	}
