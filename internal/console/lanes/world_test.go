@@ -56,13 +56,7 @@ func quick() audit.Timeline {
 func crashed() audit.Timeline {
 	const dead, heir = "vm:13276:ZK4QDA7B", "vm:13290:P2W7XH3C"
 	const away = 3*time.Hour + 2*time.Minute
-	entries := []audit.TimelineEntry{
-		entry(0, "key", "POST /v1/charges", "acme", 0, "key", "key-48cb6565ce6b8275", "status_code", 202),
-		entry(100*us, "event", "charge.requested.v1", "api", 1, "event_id", "e1", "order_id", "order-1"),
-		entry(200*us, "outbox", "passed", "charges", 0, "message_id", "e1"),
-		entry(4*ms, "inbox", "received", "fulfillment", 0, "message", 1, "message_id", "e1", "duplicates", 2, "type", "charge.requested.v1"),
-		entry(9*ms, "event", "inventory.reserved.v1", "worker", 2, "cause", "e1", "items", []string{"1 tshirt"}),
-		entry(14*ms, "event", "payment.started.v1", "worker", 3, "cause", "e1", "payment_intent", "pi_2MUSLBDBMHZ", "provider_key", "886d6009-d933-5200-9373-3158a7795b6d"),
+	entries := append(quick().Entries[:6], // up to the start of the payment
 		entry(1500*ms, "inbox", "duplicate", "fulfillment", 0, "message", 1, "duplicates", 2, "dropped_by", "inbox_message_once"),
 		entry(3100*ms, "inbox", "taken over", "fulfillment", 0, "message", 1, "fence", 1, "holder", dead, "claimed_at", at(4*ms),
 			"lease_ended_at", at(3004*ms), "taken_over_by", heir),
@@ -70,7 +64,7 @@ func crashed() audit.Timeline {
 		entry(3121*ms+20*us, "event", "charge.succeeded.v1", "worker", 5, "cause", "e1"),
 		entry(3121*ms+60*us, "inbox", "done", "fulfillment", 0, "message", 1, "claims", 2, "holder", heir, "claimed_at", at(3100*ms)),
 		entry(3123*ms, "inbox", "received", "notification", 0, "message", 2, "message_id", "e5", "type", "charge.succeeded.v1"),
-	}
+	)
 	claimed := 3123 * ms
 	for n := range 3 {
 		failed := claimed + 40*ms
