@@ -29,21 +29,11 @@ const limit = 3 * time.Minute
 func TestPrograms_printWhatTheirCommentsShow(t *testing.T) {
 	t.Parallel()
 	bin := build(t)
-	server, err := local.Start(t.Context(), local.Options{Fsync: true, InMemory: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := server.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	server := startServer(t, local.Options{Fsync: true, InMemory: true})
 	for _, folder := range programs(t) {
 		t.Run(folder, func(t *testing.T) {
 			source, err := os.ReadFile(filepath.Join(folder, "main.go"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			testrun.Must(t, err)
 			said := prints.FindSubmatch(source)
 			if said == nil {
 				t.Fatal("the package comment does not end with what the program prints")
@@ -52,9 +42,7 @@ func TestPrograms_printWhatTheirCommentsShow(t *testing.T) {
 				t.Errorf("an example has at most 150 lines, not %d", lines)
 			}
 			name := strings.ReplaceAll(folder, "/", "-")
-			if err := server.CreateDatabase(t.Context(), name); err != nil {
-				t.Fatal(err)
-			}
+			testrun.Must(t, server.CreateDatabase(t.Context(), name))
 			ctx, cancel := context.WithTimeout(t.Context(), limit)
 			defer cancel()
 			var stderr strings.Builder
@@ -73,6 +61,19 @@ func TestPrograms_printWhatTheirCommentsShow(t *testing.T) {
 	}
 }
 
+// startServer starts a server that ends with the test.
+func startServer(t *testing.T, o local.Options) *local.Server {
+	t.Helper()
+	server, err := local.Start(t.Context(), o)
+	testrun.Must(t, err)
+	t.Cleanup(func() {
+		if err := server.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return server
+}
+
 // guideLine is a line of the guide's diffs, or of its output.
 var guideLine = regexp.MustCompile(`(?m)^(?:([-+])\t+(.+)|12 orders sent.+)$`)
 
@@ -81,9 +82,7 @@ func TestGuide_showsLinesOfBothShops(t *testing.T) {
 	t.Parallel()
 	read := func(name string) string {
 		text, err := os.ReadFile(filepath.Join("existing-app", name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testrun.Must(t, err)
 		return string(text)
 	}
 	before, after := read("before/main.go"), read("after/main.go")
@@ -132,9 +131,7 @@ func find(t *testing.T, name string) (folders []string) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testrun.Must(t, err)
 	if len(folders) == 0 {
 		t.Fatalf("no folder holds %s", name)
 	}
