@@ -81,28 +81,18 @@ func elsewhere(t *testing.T, address, statement string) {
 	testdb.Exec(t, conn, statement)
 }
 
-func TestHealth(t *testing.T) {
+// With a database it is ready: cmd/worker.TestRun.
+func TestHealth_withoutTheStore(t *testing.T) {
 	t.Parallel()
-	for _, test := range []struct {
-		name  string
-		store func(t *testing.T) *postgres.DB
-		ready int
-		says  string
-	}{
-		{"with every migration it is ready", func(t *testing.T) *postgres.DB { t.Helper(); return testdb.Open(t) }, 200, "ready"},
-		{"without the store it is not", dropped, 503, "database"},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			c := &clock{}
-			ready := readiness(t, test.store(t), c.now)
-			_, _ = answered(t, ready, c) // which is repeated below
-			server := httptest.NewServer(program.Health(ready, http.NotFoundHandler()).Handler)
-			t.Cleanup(server.Close)
-			wantHealth(t, server.URL+"/healthz", http.StatusOK, "ok")
-			wantHealth(t, server.URL+"/readyz", test.ready, test.says)
-		})
-	}
+	other, db, c := testdb.Empty(t), testdb.Open(t), &clock{}
+	name := pgx.Identifier{db.Pool().Config().ConnConfig.Database}.Sanitize()
+	elsewhere(t, other, "drop database "+name+" with (force)")
+	ready := readiness(t, db, c.now)
+	_, _ = answered(t, ready, c) // which is repeated below
+	server := httptest.NewServer(program.Health(ready, http.NotFoundHandler()).Handler)
+	t.Cleanup(server.Close)
+	wantHealth(t, server.URL+"/healthz", http.StatusOK, "ok")
+	wantHealth(t, server.URL+"/readyz", http.StatusServiceUnavailable, "database")
 }
 
 func wantHealth(t *testing.T, address string, status int, says string) {
@@ -122,12 +112,4 @@ func wantHealth(t *testing.T, address string, status int, says string) {
 			t.Errorf("%s: %s", address, body)
 		}
 	}
-}
-
-func dropped(t *testing.T) *postgres.DB {
-	t.Helper()
-	other, db := testdb.Empty(t), testdb.Open(t)
-	name := pgx.Identifier{db.Pool().Config().ConnConfig.Database}.Sanitize()
-	elsewhere(t, other, "drop database "+name+" with (force)")
-	return db
 }

@@ -15,9 +15,8 @@ func TestTraces(t *testing.T) {
 		environ map[string]string
 		on      bool
 	}{
-		"nothing asks for traces":        {nil, false},
-		"none is asked for, in capitals": {map[string]string{"OTEL_TRACES_EXPORTER": "None", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}, false},
-		"an address is enough":           {map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}, true},
+		"nothing asks for traces": {nil, false},
+		"an address is enough":    {map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}, true},
 		"OpenTelemetry's own words, and in capitals": {map[string]string{
 			"OTEL_TRACES_EXPORTER": "OTLP", "OTEL_EXPORTER_OTLP_PROTOCOL": "GRPC", "OTEL_TRACES_SAMPLER": "ParentBased_Always_On",
 		}, true},

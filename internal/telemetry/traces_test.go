@@ -281,7 +281,7 @@ func TestOpenTraces_off(t *testing.T) {
 	t.Parallel()
 	for name, s := range map[string]telemetry.TraceSettings{
 		"by default":                  {},
-		"by the name of the exporter": {Exporter: "none", Endpoint: "http://127.0.0.1:4318"},
+		"by the name of the exporter": {Exporter: "None", Endpoint: "http://127.0.0.1:4318"},
 		"by the switch of the whole":  {Disabled: "TRUE", Exporter: "otlp"},
 		"although a sampler is set":   {Sampler: "always_on"},
 	} {
