@@ -106,46 +106,26 @@ func TestDraw_isAnImageWithLanesAndRows(t *testing.T) {
 func TestDraw_drawsATakeoverAndADroppedDuplicate(t *testing.T) {
 	t.Parallel()
 	d := drawn(t, crashed())
-	var lost, takeover, dropped node
+	rows := map[string]node{}
 	for _, r := range d.all("row") {
-		switch class := strings.Fields(r.attr("class")); {
-		case slices.Contains(class, "dark"):
-			lost = r
-		case slices.Contains(class, "takeover"):
-			takeover = r
-		case slices.Contains(class, "dropped"):
-			dropped = r
+		for class := range strings.FieldsSeq(r.attr("class")) {
+			rows[class] = r
 		}
 	}
-	if got := dropped.texts("gone"); !slices.Equal(got, []string{"message 1 again, 2 times"}) {
-		t.Errorf("struck out is %q", got)
-	}
-	if got := dropped.texts("guard"); !slices.Equal(got, []string{"inbox_message_once"}) || len(dropped.all("strike")) != 1 {
-		t.Errorf("it was dropped by %q", got)
-	}
-	if got := lost.texts("middle"); !slices.Equal(got, []string{"lease ended, no sign", "inbox_done_by_holder"}) {
-		t.Errorf("the lease ends as %q", got)
-	}
-	if got := takeover.texts("middle"); !slices.Equal(got, []string{"takes over", "message 1, claim 2"}) {
-		t.Errorf("the takeover is %q", got)
-	}
-	from, to, night := lost.box(t), takeover.box(t), d.all("night")
-	arrow := takeover.all("arrow")
-	if len(night) != 1 || len(arrow) != 1 {
-		t.Fatalf("%d dark lanes, %d arrows", len(night), len(arrow))
-	}
-	if night[0].number(t, "x") != from.number(t, "x") || night[0].number(t, "y") != from.number(t, "y") || night[0].number(t, "height") < 500 {
+	lost, takeover, dropped, nights := rows["dark"], rows["takeover"], rows["dropped"], d.all("night")
+	testrun.Same(t, "texts", []string{
+		"message 1 again, 2 times", "inbox_message_once", "lease ended, no sign", "inbox_done_by_holder", "takes over", "message 1, claim 2",
+	}, slices.Concat(dropped.texts("gone"), dropped.texts("guard"), lost.texts("middle"), takeover.texts("middle")))
+	failed, arrows := strings.Count(strings.Join(d.texts("middle"), "\n"), "webhook failed"), takeover.all("arrow")
+	testrun.Same(t, "strikes, dark lanes, arrows, leases and failed webhooks", []int{1, 1, 1, 6, 3},
+		[]int{len(dropped.all("strike")), len(nights), len(arrows), len(d.all("lease")), failed})
+	from, to, night := lost.box(t), takeover.box(t), nights[0]
+	if night.number(t, "x") != from.number(t, "x") || night.number(t, "y") != from.number(t, "y") || night.number(t, "height") < 500 {
 		t.Errorf("the lane is dark at %+v, its lease ends at %+v", night, from)
 	}
 	start := "M" + strconv.Itoa(from.number(t, "x")+from.number(t, "width")/2) + " "
-	if end := "H" + strconv.Itoa(to.number(t, "x")-7); !strings.HasPrefix(arrow[0].attr("d"), start) || !strings.HasSuffix(arrow[0].attr("d"), end) {
-		t.Errorf("the arrow is %q, want %s…%s", arrow[0].attr("d"), start, end)
-	}
-	if leases := d.all("lease"); len(leases) != 6 {
-		t.Errorf("%d leases", len(leases))
-	}
-	if failed := strings.Count(strings.Join(d.texts("middle"), "\n"), "webhook failed"); failed != 3 {
-		t.Errorf("%d webhooks failed", failed)
+	if end := "H" + strconv.Itoa(to.number(t, "x")-7); !strings.HasPrefix(arrows[0].attr("d"), start) || !strings.HasSuffix(arrows[0].attr("d"), end) {
+		t.Errorf("the arrow is %q, want %s…%s", arrows[0].attr("d"), start, end)
 	}
 }
 
