@@ -74,9 +74,7 @@ values ('acme', 'POST /v1/charges', $1, '', 202, 'application/json', '/v1/charge
 		"/learn?charge=" + id:                    {"What if it dies here?", "charge.requested.v1"},
 	} {
 		p := w.get(t, path)
-		if p.status != http.StatusOK {
-			t.Errorf("%s: %d", path, p.status)
-		}
+		p.is(t, path, http.StatusOK)
 		for _, text := range holds {
 			if !strings.Contains(p.body, text) {
 				t.Errorf("%s does not show %q\n%s", path, text, p.body)
@@ -91,9 +89,7 @@ values ('acme', 'POST /v1/charges', $1, '', 202, 'application/json', '/v1/charge
 			t.Errorf("%s has the headers %v", path, p.header)
 		}
 	}
-	if p := w.post(t, "/dead-letters", "/lab", url.Values{"action": {"kill-worker"}}); p.status != http.StatusForbidden {
-		t.Errorf("an action without a lab: %d", p.status)
-	}
+	w.post(t, "/dead-letters", "/lab", url.Values{"action": {"kill-worker"}}).is(t, "an action without a lab", http.StatusForbidden)
 	for path, status := range map[string]int{
 		"/nowhere": 404, "/charges/ch_unknown": 404, "/dead-letters/999999": 404, "/dead-letters/x": 404, "/charges?q=%00": 400,
 		"/charges/%00": 400, "/charges/%ff": 400, "/charges?q=%ff": 400, "/charges?q=%zz": 400, "/learn?charge=%fe": 400,
@@ -148,19 +144,13 @@ func TestDeadLetters(t *testing.T) {
 	w.dead(t, id, "the shop does not answer")
 	n := w.deadNumber(t)
 	w.post(t, "/login", "/login", url.Values{"key": {key}})
-	if p := w.post(t, "/dead-letters", "/dead-letters/"+n+"/discard", url.Values{"reason": {"  "}}); p.status != http.StatusUnprocessableEntity {
-		t.Errorf("discarded without a reason: %d", p.status)
-	}
+	w.post(t, "/dead-letters", "/dead-letters/"+n+"/discard", url.Values{"reason": {"  "}}).is(t, "discarded without a reason", http.StatusUnprocessableEntity)
 	if p := w.post(t, "/dead-letters", "/dead-letters/"+n+"/retry", url.Values{}); p.url != "/dead-letters/"+n || !strings.Contains(p.body, "console:"+merchants.Prefix(key)+" decided") {
 		t.Errorf("retried: %d %s", p.status, p.body)
 	}
-	if p := w.post(t, "/dead-letters", "/dead-letters/"+n+"/retry", url.Values{}); p.status != http.StatusConflict {
-		t.Errorf("retried twice: %d", p.status)
-	}
+	w.post(t, "/dead-letters", "/dead-letters/"+n+"/retry", url.Values{}).is(t, "retried twice", http.StatusConflict)
 	testdb.Exec(t, w.db.Pool(), `update inbox set status = 'dead' where message_id = 'd-1'`)
-	if p := w.post(t, "/dead-letters/"+n, "/dead-letters/"+n+"/discard", url.Values{"reason": {"paid by hand"}}); p.status != http.StatusOK {
-		t.Errorf("discarded: %d %s", p.status, p.body)
-	}
+	w.post(t, "/dead-letters/"+n, "/dead-letters/"+n+"/discard", url.Values{"reason": {"paid by hand"}}).is(t, "discarded", http.StatusOK)
 	got := testdb.All[string](t, w.db, `
 select concat_ws(' ', action, actor, after ->> 'status', after ->> 'reason')
   from operator_actions
@@ -199,9 +189,7 @@ func TestLogin(t *testing.T) {
 			t.Errorf("%s without a key: %d %s", path, p.status, p.url)
 		}
 	}
-	if p := w.post(t, "/login", "/login", url.Values{"key": {w.key(t, "acme", merchants.Scopes()...)}}); p.status != http.StatusForbidden {
-		t.Errorf("a merchant's key of every scope: %d", p.status)
-	}
+	w.post(t, "/login", "/login", url.Values{"key": {w.key(t, "acme", merchants.Scopes()...)}}).is(t, "a merchant's key of every scope", http.StatusForbidden)
 	before, err := url.Parse(w.server.URL)
 	testdb.Must(t, err)
 	anonymous := w.browser.Jar.Cookies(before)[0].Value
@@ -219,9 +207,7 @@ func TestLogin(t *testing.T) {
 		t.Errorf("signed out, and the page is %s", p.url)
 	}
 	for _, want := range []int{http.StatusForbidden, http.StatusForbidden, http.StatusTooManyRequests, http.StatusTooManyRequests} {
-		if p := w.post(t, "/login", "/login", url.Values{"key": {operator}}); p.status != want {
-			t.Errorf("a revoked key: %d, want %d", p.status, want)
-		}
+		w.post(t, "/login", "/login", url.Values{"key": {operator}}).is(t, "a revoked key", want)
 	}
 }
 
@@ -234,9 +220,7 @@ func TestLogin_behindAProxy(t *testing.T) {
 		want int
 	}{{"203.0.113.1", http.StatusForbidden}, {"203.0.113.1", http.StatusTooManyRequests}, {"203.0.113.2", http.StatusForbidden}} {
 		w.from = c.from
-		if p := w.post(t, "/login", "/login", url.Values{"key": {"sk_wrong"}}); p.status != c.want {
-			t.Errorf("a wrong key of %s: %d, want %d", c.from, p.status, c.want)
-		}
+		w.post(t, "/login", "/login", url.Values{"key": {"sk_wrong"}}).is(t, "a wrong key of "+c.from, c.want)
 	}
 }
 
@@ -275,9 +259,7 @@ func TestRequests_ofOtherSitesAreRefused(t *testing.T) {
 	w.browser, other = other, w.browser
 	token := tokenIn.FindStringSubmatch(w.get(t, "/dead-letters").body)[1]
 	w.browser = other
-	if p := w.post(t, "/dead-letters", path, url.Values{"reason": {"\xff"}}); p.status != http.StatusBadRequest {
-		t.Errorf("a reason that is no text: %d", p.status)
-	}
+	w.post(t, "/dead-letters", path, url.Values{"reason": {"\xff"}}).is(t, "a reason that is no text", http.StatusBadRequest)
 	for name, c := range map[string]struct {
 		token, host, origin string
 		status              int
@@ -299,9 +281,7 @@ func TestRequests_ofOtherSitesAreRefused(t *testing.T) {
 		if c.origin != "" {
 			request.Header.Set("Origin", c.origin)
 		}
-		if p := w.do(t, request); p.status != c.status {
-			t.Errorf("%s: %d, want %d", name, p.status, c.status)
-		}
+		w.do(t, request).is(t, name, c.status)
 	}
 	if left := testdb.All[string](t, w.db, `select status from inbox where message_id = 'd-1'`); left[0] != "dead" {
 		t.Errorf("the message is %s", left[0])

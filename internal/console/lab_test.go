@@ -41,17 +41,13 @@ func TestLab(t *testing.T) {
 	for _, action := range []string{"once", "kill"} {
 		for form, want := range map[string]int{"token=x&action=" + action: http.StatusForbidden, "action=nothing": http.StatusNotFound} {
 			values, _ := url.ParseQuery(form)
-			if p := w.post(t, "/lab", "/lab", values); p.status != want {
-				t.Errorf("%s: %d, want %d", form, p.status, want)
-			}
+			w.post(t, "/lab", "/lab", values).is(t, form, want)
 		}
 		if p := w.post(t, "/lab", "/lab", url.Values{"action": {action}}); p.status != http.StatusOK || !strings.Contains(p.body, "in progress") {
 			t.Errorf("%s: %d %s", action, p.status, p.body)
 		}
 		awaitLine(t, sent, "storm &#34;&gt;&lt;script&gt;")
-		if p := w.post(t, "/lab", "/lab", url.Values{"action": {"kill"}}); p.status != http.StatusConflict {
-			t.Errorf("another action meanwhile: %d", p.status)
-		}
+		w.post(t, "/lab", "/lab", url.Values{"action": {"kill"}}).is(t, "another action meanwhile", http.StatusConflict)
 		l.end <- struct{}{}
 	}
 	awaitLine(t, sent, `data-version="2"`)

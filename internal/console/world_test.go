@@ -81,6 +81,14 @@ type page struct {
 	body   string
 }
 
+// is checks the status of what an answer answers.
+func (p page) is(t *testing.T, what string, status int) {
+	t.Helper()
+	if p.status != status {
+		t.Errorf("%s: %d, want %d\n%s", what, p.status, status, p.body)
+	}
+}
+
 func (w *world) do(t *testing.T, request *http.Request) page {
 	t.Helper()
 	request.Header.Set("X-Forwarded-For", w.from)
