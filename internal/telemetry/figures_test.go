@@ -42,13 +42,6 @@ func figures(q postgres.Querier) (*telemetry.Registry, *clock, *await.Log) {
 	return m, clock, log
 }
 
-func write(t *testing.T, db *postgres.DB, sql string, args ...any) {
-	t.Helper()
-	b := &pgx.Batch{}
-	b.Queue(sql, args...)
-	testdb.Must(t, db.Commit(t.Context(), b))
-}
-
 const insertMessages = `
 insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, received_at, fence, done_fence)
 select 'fulfillment', $1 || n, $1 || n, 't', '', '{}', '', $1, clock_timestamp() - $3::interval, 1, case $1 when 'done' then 1 end
@@ -92,17 +85,17 @@ func TestFigures(t *testing.T) {
 		n      int
 		age    time.Duration
 	}{{"pending", 3, time.Minute}, {"running", 2, time.Hour}, {"dead", 1, 24 * time.Hour}, {"done", 5, 48 * time.Hour}} {
-		write(t, db, insertMessages, messages.status, messages.n, messages.age)
+		testdb.Exec(t, db.Pool(), insertMessages, messages.status, messages.n, messages.age)
 	}
-	write(t, db, `
+	testdb.Exec(t, db.Pool(), `
 insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, waits, due_at, received_at)
 select 'fulfillment', 'waits' || n, 'waits', 't', '', '{}', '', 1 - n, clock_timestamp() + interval '1 hour' * (1 - n), clock_timestamp() - interval '72 hours'
   from generate_series(0, 1) as n`) // one waits patiently for three days, the other is behind it
-	write(t, db, `
+	testdb.Exec(t, db.Pool(), `
 insert into outbox (topic, message_id, payload, metadata, created_at)
 select 'charges', 'm' || n, '', '{}', clock_timestamp() - interval '90 seconds'
   from generate_series(1, 4) as n`)
-	write(t, db, `
+	testdb.Exec(t, db.Pool(), `
 insert into outbox_offsets (topic, consumer_group, transaction_id, "offset")
 select topic, 'analytics', max(transaction_id), max("offset") from outbox group by topic`)
 	results := &pgx.Batch{}
@@ -110,7 +103,7 @@ select topic, 'analytics', max(transaction_id), max("offset") from outbox group 
 	audit.Record(results, audit.ScopeProvider, audit.Check{Checked: 1})
 	results.Queue(`update audit_progress set checked = 20, violated = 5, superseded = 3, audited_until = now() - interval '1 hour'`)
 	testdb.Must(t, db.Commit(t.Context(), results))
-	write(t, db, `update recoveries set history = 'of the old primary'`)
+	testdb.Exec(t, db.Pool(), `update recoveries set history = 'of the old primary'`)
 	clock.pass(time.Minute)
 	got := scrape(t, m.Handler())
 	want(t, got, map[string]float64{
@@ -150,9 +143,9 @@ func TestFigures_countABacklogUpToABound(t *testing.T) {
 	db := testdb.Open(t)
 	m, _, _ := figures(db)
 	m.CountAtMost(most)
-	write(t, db, insertMessages, "pending", most+20, time.Minute)
-	write(t, db, `update inbox set ordering_key = 'a', received_at = clock_timestamp() - interval '1 hour' where id = (select max(id) from inbox)`)
-	write(t, db, `insert into outbox (topic, message_id, payload, metadata) select 'charges', 'm' || n, '', '{}' from generate_series(1, $1::int) as n`, most+20)
+	testdb.Exec(t, db.Pool(), insertMessages, "pending", most+20, time.Minute)
+	testdb.Exec(t, db.Pool(), `update inbox set ordering_key = 'a', received_at = clock_timestamp() - interval '1 hour' where id = (select max(id) from inbox)`)
+	testdb.Exec(t, db.Pool(), `insert into outbox (topic, message_id, payload, metadata) select 'charges', 'm' || n, '', '{}' from generate_series(1, $1::int) as n`, most+20)
 	got := scrape(t, m.Handler())
 	want(t, got, map[string]float64{
 		`payonce_figures_up`: 1,
@@ -167,7 +160,7 @@ func TestFigures_showARestore(t *testing.T) {
 	db := testdb.Open(t)
 	m, clock, _ := figures(testdb.As(t, db, postgres.RoleWorker))
 	want(t, scrape(t, m.Handler()), map[string]float64{`payonce_restored_unrepaired`: 0})
-	write(t, db, `update numbering_mark set written_in = written_in`)
+	testdb.Exec(t, db.Pool(), `update numbering_mark set written_in = written_in`)
 	clock.pass(time.Minute)
 	want(t, scrape(t, m.Handler()), map[string]float64{`payonce_figures_up`: 1, `payonce_restored_unrepaired`: 1})
 }
@@ -229,12 +222,12 @@ func TestFigures_showWhatHoldsReadersVacuumAndTheLogBack(t *testing.T) {
 	name := func(metric, slot string) string {
 		return `payonce_replication_slot_` + metric + `{slot="` + slot + `"}`
 	}
-	write(t, db, `select pg_create_physical_replication_slot('standby', true), pg_create_physical_replication_slot('unused')`)
-	write(t, db, `select pg_create_logical_replication_slot('subscriber', 'pgoutput')`)
+	testdb.Exec(t, db.Pool(), `select pg_create_physical_replication_slot('standby', true), pg_create_physical_replication_slot('unused')`)
+	testdb.Exec(t, db.Pool(), `select pg_create_logical_replication_slot('subscriber', 'pgoutput')`)
 	before := read()
 	for range 3 {
-		write(t, db, insertMessages, "pending", 100, time.Minute)
-		write(t, db, `truncate inbox`)
+		testdb.Exec(t, db.Pool(), insertMessages, "pending", 100, time.Minute)
+		testdb.Exec(t, db.Pool(), `truncate inbox`)
 	}
 	got := read()
 	for _, slot := range []string{"standby", "subscriber"} {
@@ -287,7 +280,7 @@ func TestFigures_doNotFailAScrapeWithTheDatabase(t *testing.T) {
 	t.Parallel()
 	for name, trouble := range map[string]func(t *testing.T, db *postgres.DB){
 		"its pool is closed": func(_ *testing.T, db *postgres.DB) { db.Close() },
-		"a table is gone":    func(t *testing.T, db *postgres.DB) { t.Helper(); write(t, db, `drop table audit_results`) },
+		"a table is gone":    func(t *testing.T, db *postgres.DB) { t.Helper(); testdb.Exec(t, db.Pool(), `drop table audit_results`) },
 		"a table is locked": func(t *testing.T, db *postgres.DB) {
 			t.Helper()
 			tx, err := db.Pool().Begin(t.Context())
