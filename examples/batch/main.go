@@ -72,12 +72,9 @@ func payAll(ctx context.Context, pool *pgxpool.Pool, list []payout) []result {
 	return results
 }
 
-func main() { scaffold.Main("example_batch", run) }
+func main() { scaffold.Main("example_batch", tables+idempotency.Schema(), run) }
 
 func run(ctx context.Context, pool *pgxpool.Pool) error {
-	if _, err := pool.Exec(ctx, tables+idempotency.Schema()); err != nil {
-		return err
-	}
 	list := make([]payout, 12)
 	for i := range list {
 		list[i] = payout{ID: fmt.Sprintf("payout-%d", i+1), Account: "acme", Cents: int64(i + 1)}

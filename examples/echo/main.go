@@ -71,12 +71,9 @@ func serve(ctx context.Context, pool *pgxpool.Pool) error {
 	return nil
 }
 
-func main() { scaffold.Main("example_echo", run, serve) }
+func main() { scaffold.Main("example_echo", tables+idempotency.Schema(), run, serve) }
 
 func run(ctx context.Context, pool *pgxpool.Pool) error {
-	if _, err := pool.Exec(ctx, tables+idempotency.Schema()); err != nil {
-		return err
-	}
 	victim, url, err := startServer(ctx, "victim")
 	if err != nil {
 		return err

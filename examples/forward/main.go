@@ -75,12 +75,9 @@ func (v victim) Publish(topic string, messages ...*message.Message) error {
 	select {}
 }
 
-func main() { scaffold.Main("example_forward", run, forward) }
+func main() { scaffold.Main("example_forward", tables+outbox.Schema(), run, forward) }
 
 func run(ctx context.Context, pool *pgxpool.Pool) error {
-	if _, err := pool.Exec(ctx, tables+outbox.Schema()); err != nil {
-		return err
-	}
 	for n := range 12 {
 		if err := order(ctx, pool, n); err != nil && !errors.Is(err, errNoMoney) {
 			return err

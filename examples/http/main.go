@@ -69,12 +69,9 @@ func handler(pool *pgxpool.Pool) http.Handler {
 	return idempotency.Middleware(pool, tenant, idempotency.HTTPOptions{})(mux)
 }
 
-func main() { scaffold.Main("example_http", run) }
+func main() { scaffold.Main("example_http", tables+idempotency.Schema(), run) }
 
 func run(ctx context.Context, pool *pgxpool.Pool) error {
-	if _, err := pool.Exec(ctx, tables+idempotency.Schema()); err != nil {
-		return err
-	}
 	server := httptest.NewServer(handler(pool))
 	defer server.Close()
 	shop := strings.Replace(server.URL, "//", "//customer:secret@", 1)

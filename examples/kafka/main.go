@@ -35,7 +35,7 @@ const (
 	tables = `create table shipments (order_id text not null);`
 )
 
-func main() { scaffold.Main("example_kafka", run, consume) }
+func main() { scaffold.Main("example_kafka", tables+inbox.Schema(), run, consume) }
 
 // newSubscriber returns a member of a consumer group.
 func newSubscriber(brokers []string, group string) (message.Subscriber, error) {
@@ -79,9 +79,6 @@ func consume(ctx context.Context, pool *pgxpool.Pool) error {
 }
 
 func run(ctx context.Context, pool *pgxpool.Pool) error {
-	if _, err := pool.Exec(ctx, tables+inbox.Schema()); err != nil {
-		return err
-	}
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(3), kfake.SeedTopics(3, "orders"), kfake.GroupMinSessionTimeout(time.Second))
 	if err != nil {
 		return err

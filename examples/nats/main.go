@@ -72,12 +72,9 @@ func newWarehouse(pool *pgxpool.Pool, received *atomic.Int64) *inbox.Processor {
 	}
 }
 
-func main() { scaffold.Main("example_nats", run, node) }
+func main() { scaffold.Main("example_nats", tables+inbox.Schema(), run, node) }
 
 func run(ctx context.Context, pool *pgxpool.Pool) error {
-	if _, err := pool.Exec(ctx, tables+inbox.Schema()); err != nil {
-		return err
-	}
 	c := &cluster{}
 	defer c.stop()
 	if err := c.start(ctx); err != nil {

@@ -47,7 +47,7 @@ func order(ctx context.Context, pool *pgxpool.Pool, customer string, halfDone fu
 	return r, err
 }
 
-func main() { scaffold.Main("example_once", check, work) }
+func main() { scaffold.Main("example_once", tables+idempotency.Schema(), check, work) }
 
 // work orders for each customer and prints the receipts. The victim stops in the middle of
 // its sixth order.
@@ -68,9 +68,6 @@ func work(ctx context.Context, pool *pgxpool.Pool) error {
 }
 
 func check(ctx context.Context, pool *pgxpool.Pool) error {
-	if _, err := pool.Exec(ctx, tables+idempotency.Schema()); err != nil {
-		return err
-	}
 	victim, err := scaffold.Start(ctx, "victim")
 	if err != nil {
 		return err

@@ -19,14 +19,14 @@ import (
 const limit = 2 * time.Minute // of an example
 
 // Main calls run with a pool on a schema of this name in the database of DATABASE_URL, and
-// exits with 1 after an error. The schema is made, and emptied if it was there. In a process of
-// Start it calls inRole instead.
-func Main(schema string, run func(context.Context, *pgxpool.Pool) error, inRole ...func(context.Context, *pgxpool.Pool) error) {
+// exits with 1 after an error. The schema is made, and emptied if it was there; then it has the
+// tables. In a process of Start Main makes nothing, and calls inRole instead.
+func Main(schema, tables string, run func(context.Context, *pgxpool.Pool) error, inRole ...func(context.Context, *pgxpool.Pool) error) {
 	if Role() != "" {
 		run = inRole[0]
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	err := withPool(ctx, schema, run)
+	err := withPool(ctx, schema, tables, run)
 	cancel()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -34,7 +34,7 @@ func Main(schema string, run func(context.Context, *pgxpool.Pool) error, inRole 
 	}
 }
 
-func withPool(ctx context.Context, schema string, run func(context.Context, *pgxpool.Pool) error) error {
+func withPool(ctx context.Context, schema, tables string, run func(context.Context, *pgxpool.Pool) error) error {
 	url := os.Getenv("DATABASE_URL")
 	if url == "" {
 		return errors.New("set DATABASE_URL, or start this program by: go run ./postgres go run ./EXAMPLE")
@@ -50,7 +50,7 @@ func withPool(ctx context.Context, schema string, run func(context.Context, *pgx
 	}
 	defer pool.Close()
 	if Role() == "" {
-		if _, err := pool.Exec(ctx, fmt.Sprintf("drop schema if exists %[1]s cascade; create schema %[1]s", schema)); err != nil {
+		if _, err := pool.Exec(ctx, fmt.Sprintf("drop schema if exists %[1]s cascade; create schema %[1]s;", schema)+tables); err != nil {
 			return err
 		}
 	}

@@ -79,12 +79,9 @@ func (rc *receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func main() { scaffold.Main("example_webhook", run) }
+func main() { scaffold.Main("example_webhook", tables+idempotency.Schema(), run) }
 
 func run(ctx context.Context, pool *pgxpool.Pool) error {
-	if _, err := pool.Exec(ctx, tables+idempotency.Schema()); err != nil {
-		return err
-	}
 	payonce, err := webhooks.NewWebhook(secret)
 	if err != nil {
 		return err

@@ -35,15 +35,12 @@ type Shop func(context.Context, *pgxpool.Pool, *Broker) (http.Handler, error)
 // Main lets customers order at a shop, prints what became of it, and exits with 1 if that
 // is not what the customers wanted.
 func Main(schema string, start Shop) {
-	scaffold.Main(schema, func(ctx context.Context, pool *pgxpool.Pool) error { return run(ctx, pool, start) })
+	scaffold.Main(schema, tables, func(ctx context.Context, pool *pgxpool.Pool) error { return run(ctx, pool, start) })
 }
 
 func run(ctx context.Context, pool *pgxpool.Pool, start Shop) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	if _, err := pool.Exec(ctx, tables); err != nil {
-		return err
-	}
 	broker := &Broker{GoChannel: gochannel.NewGoChannel(gochannel.Config{BlockPublishUntilSubscriberAck: true}, watermill.NopLogger{})}
 	handler, err := start(ctx, pool, broker)
 	if err != nil {
