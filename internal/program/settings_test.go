@@ -134,22 +134,3 @@ func TestSecret(t *testing.T) {
 		t.Errorf("whether there is one shows as %q", got)
 	}
 }
-
-func TestSettings_areLoggedUnderTheirVariables(t *testing.T) {
-	t.Parallel()
-	var line bytes.Buffer
-	if _, err := program.Settings[settings](program.Logger(&line, "api", nil), map[string]string{"CONFIG_URL": hidden, "CONFIG_CIDRS": "10.0.0.0/8"}); err != nil {
-		t.Fatal(err)
-	}
-	var got map[string]string
-	if err := json.Unmarshal(line.Bytes(), &got); err != nil {
-		t.Fatalf("%s: %v", &line, err)
-	}
-	delete(got, "time")
-	want := map[string]string{
-		"level": "INFO", "msg": "settings", "program": "api",
-		"CONFIG_ADDRESS": "127.0.0.1:8080", "CONFIG_URL": "(hidden)", "CONFIG_TOKEN": "", "CONFIG_MODE": "wait",
-		"CONFIG_LEASE": "3s", "CONFIG_TRIES": "12", "CONFIG_CIDRS": "[10.0.0.0/8]", "CONFIG_DRY": "false", "CONFIG_LEVEL": "INFO",
-	}
-	testrun.Same(t, "line", want, got)
-}
