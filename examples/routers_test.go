@@ -29,8 +29,8 @@ func order(w http.ResponseWriter, r *http.Request, path string) {
 	_, _ = fmt.Fprint(w, number, " of ", path)
 }
 
-// The middleware is put around a router, and around one route. The examples http and echo do it
-// with net/http, and with one route of Echo.
+// The middleware is put around a router, and around one route. The examples http and echo put
+// it around net/http's, and around a route of Echo.
 func TestMiddleware_worksWithEachRouter(t *testing.T) {
 	t.Parallel()
 	server := startServer(t, local.Options{InMemory: true})
@@ -46,7 +46,13 @@ func TestMiddleware_worksWithEachRouter(t *testing.T) {
 		return nil
 	}
 	onChi := func(w http.ResponseWriter, r *http.Request) { order(w, r, chi.URLParam(r, "shop")) }
+	onMux := func(w http.ResponseWriter, r *http.Request) { order(w, r, r.PathValue("shop")) }
 	for name, router := range map[string]func(middleware) http.Handler{
+		"net/http, around a route": func(once middleware) http.Handler {
+			mux := http.NewServeMux()
+			mux.Handle("POST /{shop}/orders", once(http.HandlerFunc(onMux)))
+			return mux
+		},
 		"chi, Use": func(once middleware) http.Handler {
 			r := chi.NewRouter()
 			r.Use(once)
@@ -92,7 +98,7 @@ func TestMiddleware_worksWithEachRouter(t *testing.T) {
 		})
 	}
 	var orders, routers int
-	if err := pool.QueryRow(t.Context(), `select (select count(*) from orders), (select count(*) from idempotency_keys)`).Scan(&orders, &routers); err != nil || orders != 3 || routers != 3 {
+	if err := pool.QueryRow(t.Context(), `select (select count(*) from orders), (select count(*) from idempotency_keys)`).Scan(&orders, &routers); err != nil || orders != 4 || routers != 4 {
 		t.Errorf("%d orders, %d keys, %v", orders, routers, err)
 	}
 }
