@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/payonce/payonce/internal/postgres"
@@ -50,16 +51,14 @@ func driveBesideRetention(ctx context.Context, d *deployment, of *running) (w wi
 	defer db.Close()
 	working, stop := context.WithCancel(ctx)
 	defer stop()
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		(&retention.Job{
-			DB: db, Log: quiet(), Name: "bench", OutboxWindow: 24 * time.Hour, InboxWindow: 7 * 24 * time.Hour, QuarantineWindow: 90 * 24 * time.Hour, // as a worker's
-		}).Run(working)
-	}()
+	job := &retention.Job{
+		DB: db, Log: quiet(), Name: "bench", OutboxWindow: 24 * time.Hour, InboxWindow: 7 * 24 * time.Hour, QuarantineWindow: 90 * 24 * time.Hour, // as a worker's
+	}
+	var deleting sync.WaitGroup
+	deleting.Go(func() { job.Run(working) })
 	w, err = driveAccepting(ctx, d, of)
 	stop()
-	<-ended
+	deleting.Wait()
 	var kept int
 	err = errors.Join(err, read(ctx, d.database, "select count(*) from idempotency_keys where body is not null and expires_at < now()", nil, &kept))
 	if kept > d.copied {
