@@ -14,7 +14,6 @@ import (
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/retention"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
@@ -97,6 +96,9 @@ func fill(t *testing.T, db *postgres.DB) {
 			select 'r', n, n, 't', '', '{}', '', 'done', 0, clock_timestamp() + (n - 1202) * interval '1 hour', '3' from generate_series(1, 1201) n`,
 		`insert into inbox_quarantine (receiver, message_id, payload, metadata, payload_hash, received_at)
 			select 'r', n, '', '{}', '', clock_timestamp() + (n - 1290) * interval '1 day' from generate_series(1, 1201) n`,
+		`insert into merchants (merchant_id) values ('acme')`,
+		`insert into webhook_secrets (merchant_id, generation, secret, secret_hash, created_by, ends_at)
+			select 'acme', n, 'whsec_' || n, sha256('s'), 'test', case when n < 1201 then clock_timestamp() + (n - 1201) * interval '1 hour' end from generate_series(1, 1201) n`,
 	)
 }
 
@@ -105,16 +107,18 @@ const (
 select (select count(*) from idempotency_keys where body is not null) = 1201
    and (select count(*) from outbox) = 1201
    and (select count(*) from inbox) = 1201
-   and (select count(*) from inbox_quarantine) = 1201`
+   and (select count(*) from inbox_quarantine) = 1201
+   and (select count(*) from webhook_secrets where secret is not null) = 1201`
 	clean = `
 select (select count(*) from idempotency_keys where body is not null) = 1
    and (select count(*) from outbox) = 1
    and (select count(*) from inbox) = 1
-   and (select count(*) from inbox_quarantine) = 1`
+   and (select count(*) from inbox_quarantine) = 1
+   and (select count(*) from webhook_secrets where secret is not null) = 1`
 )
 
 func all() map[string]int {
-	return map[string]int{"idempotency_keys": expired, "outbox": expired, "inbox": expired, "inbox_quarantine": expired}
+	return map[string]int{"idempotency_keys": expired, "outbox": expired, "inbox": expired, "inbox_quarantine": expired, "webhook_secrets": expired}
 }
 
 func wantCounts(t *testing.T, want map[string]int, of ...*keeper) {
@@ -272,46 +276,4 @@ func TestJob(t *testing.T) {
 			t.Errorf("said %d times:\n%s", n, &k.log)
 		}
 	})
-}
-
-func TestJob_waitsForADatabaseThatIsAway(t *testing.T) {
-	testdb.Long(t, "it waits for a database")
-	t.Parallel()
-	server := testdb.Server(t, local.Options{Fsync: true, InMemory: true})
-	url := testdb.Migrated(t, server, "migrated")
-	db := testdb.Connect(t, url)
-	k := newKeeper(db, "a")
-	k.OutboxWindow = time.Second
-	stop := k.start(t)
-	await.Row(t, db, `select count(*) = 1 from retention_lease`)
-	testdb.Must(t, server.Crash(t.Context()))
-	db = testdb.Connect(t, url)
-	fill(t, db)
-	await.Row(t, db, clean)
-	stop() // rows are gone a moment before they are counted
-	wantCounts(t, all(), k)
-}
-
-// A secret that has ended is deleted in the next round, whether or not its merchant ever
-// rotates one again.
-func TestJob_deletesSecretsThatEnded(t *testing.T) {
-	t.Parallel()
-	db := testdb.Reused(t)
-	exec(
-		t, db,
-		`insert into merchants (merchant_id) values ('acme'), ('globex')`,
-		`insert into webhook_secrets (merchant_id, generation, secret, secret_hash, created_by, ends_at)
-			select m, n, 'whsec_' || n, sha256('s'), 'test', (array[now() - interval '1 day', now(), now() + interval '1 day', null])[n]
-			  from unnest(array['acme', 'globex']) m, generate_series(1, 4) n`,
-	)
-	k := newKeeper(testdb.As(t, db, postgres.RoleWorker), "a")
-	stop := k.start(t)
-	await.True(t, "secrets are deleted", func() bool { return k.counts()["webhook_secrets"] > 0 })
-	stop()
-	wantCounts(t, map[string]int{"webhook_secrets": 4}, k)
-	var left string
-	testdb.Must(t, db.QueryRow(t.Context(), `select string_agg(merchant_id || generation, ' ' order by merchant_id, generation) from webhook_secrets where secret is not null`).Scan(&left))
-	if left != "acme3 acme4 globex3 globex4" {
-		t.Errorf("kept are %s", left)
-	}
 }
