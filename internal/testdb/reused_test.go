@@ -4,7 +4,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
@@ -38,22 +37,11 @@ func TestEmptied_looksLikeAFreshDatabase(t *testing.T) { //nolint:paralleltest /
 	}
 }
 
-// TestEmptied_returnsADatabaseThatNoOtherTestUses holds two at the same time.
-func TestEmptied_returnsADatabaseThatNoOtherTestUses(t *testing.T) {
-	t.Parallel()
-	one, other := testdb.Reused(t), testdb.Reused(t)
-	if a, b := database(one), database(other); a == b {
-		t.Errorf("both are %s", a)
-	}
-}
-
-func database(db *postgres.DB) string { return db.Pool().Config().ConnConfig.Database }
-
 // content is what the tables, sequences, constraints and triggers of a database
 // hold, as far as it is the same in every fresh one.
 func content(t *testing.T, db *postgres.DB) []string {
 	t.Helper()
-	rows, err := db.Query(t.Context(), `
+	return testdb.All[string](t, db, `
 select format('table %s: %s', relname, (xpath('//c/text()', query_to_xml(format('select count(*) as c from %I', relname), false, true, '')))[1])
   from pg_class where relkind = 'r' and relnamespace = 'public'::regnamespace
 union all
@@ -71,8 +59,4 @@ select format('numbering %s', own) from numbering
 union all
 select format('projection %s', projections::text) from projections
 order by 1`)
-	testdb.Must(t, err)
-	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	testdb.Must(t, err)
-	return lines
 }
