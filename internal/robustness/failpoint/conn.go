@@ -112,8 +112,6 @@ func (c *conn) receive() (message, error) {
 	switch m := m.(type) {
 	case *pgproto3.CommandComplete:
 		read.rows = int(pgconn.NewCommandTag(string(m.CommandTag)).RowsAffected())
-	case *pgproto3.CopyInResponse:
-		read.ready = true
 	case *pgproto3.ReadyForQuery:
 		read.ready, read.idle = true, m.TxStatus == 'I'
 	}
@@ -122,22 +120,17 @@ func (c *conn) receive() (message, error) {
 
 // startup returns the client's startup message, or nil for a cancel request.
 func (c *conn) startup(ctx context.Context) (*pgproto3.StartupMessage, error) {
-	for {
-		m, err := c.backend.ReceiveStartupMessage()
-		if err != nil {
-			return nil, err
-		}
-		switch m := m.(type) {
-		case *pgproto3.StartupMessage:
-			return m, nil
-		case *pgproto3.CancelRequest:
-			return nil, c.forwardCancel(ctx, m)
-		}
-		// A client that asks for encryption is refused it.
-		if !c.toClient([]byte{'N'}) {
-			return nil, net.ErrClosed
-		}
+	m, err := c.backend.ReceiveStartupMessage()
+	if err != nil {
+		return nil, err
 	}
+	switch m := m.(type) {
+	case *pgproto3.StartupMessage:
+		return m, nil
+	case *pgproto3.CancelRequest:
+		return nil, c.forwardCancel(ctx, m)
+	}
+	return nil, net.ErrClosed // a client that asks for encryption is cut off
 }
 
 func (c *conn) forwardCancel(ctx context.Context, m *pgproto3.CancelRequest) error {

@@ -14,8 +14,8 @@
 // # Limits
 //
 // The package does not see what the victim does between two round trips. Connections are
-// plain text: a client that asks for TLS is refused it. A client must not ask for a part of
-// an answer (Flush), nor call functions by the protocol's own message.
+// plain text: a client that asks for TLS is cut off. A client must not ask for a part of
+// an answer (Flush), copy rows in, nor call functions by the protocol's own message.
 package failpoint
 
 // Side says on which side of the server's work a fault happens.

@@ -46,8 +46,6 @@ func (c *collector) next(client *pgproto3.Backend) (request, error) {
 			t.Forgets = true
 		case *pgproto3.Sync:
 			t.Statements, whole = executes, true
-		case *pgproto3.CopyDone, *pgproto3.CopyFail:
-			whole = true
 		case *pgproto3.Terminate:
 			return request{}, io.EOF
 		}
