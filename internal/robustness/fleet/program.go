@@ -16,8 +16,8 @@ type Program struct {
 	Name string
 	Path string
 	Args []string
-	// Env is the whole environment, but for PATH, HOME and TMPDIR, which the
-	// program inherits. Without HTTP_ADDR it gets a free port of the loopback
+	// Env is the whole environment, but for what a program inherits: PATH, HOME,
+	// TMPDIR, and what the user has decided about plain text. Without HTTP_ADDR it gets a free port of the loopback
 	// interface.
 	Env map[string]string
 	// Log is the folder of the log files, which are appended to: NAME.log has
@@ -36,7 +36,7 @@ func (p Program) file(suffix string) string { return filepath.Join(p.Log, p.Name
 // environ is a whole environment, as a process has it.
 func environ(given map[string]string) []string {
 	var env []string
-	for _, name := range []string{"PATH", "HOME", "TMPDIR"} {
+	for _, name := range []string{"PATH", "HOME", "TMPDIR", "ALLOW_PLAINTEXT"} {
 		if value, set := os.LookupEnv(name); set {
 			env = append(env, name+"="+value)
 		}
@@ -47,8 +47,8 @@ func environ(given map[string]string) []string {
 	return env
 }
 
-// Run runs a command to its end, with exactly the environment given
-// and PATH, HOME and TMPDIR, and returns what it wrote to stdout. Where it
+// Run runs a command to its end, with the environment given and what a program
+// inherits, and returns what it wrote to stdout. Where it
 // exits with another code than 0 the output is returned too, and the error is
 // an *exec.ExitError with the end of its stderr. Unlike a started program it
 // is not ended by the death of this process, only by ctx.

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"os"
 	"slices"
 	"strconv"
 	"sync"
@@ -36,9 +34,9 @@ type Secrets struct {
 }
 
 // Start starts a program of the world and waits until it is ready. One that does not become
-// ready is killed. Start passes on what the user has decided about plain text.
+// ready is killed.
 func (w *World) Start(ctx context.Context, name, path string, env map[string]string) (*Process, error) {
-	p, err := Start(ctx, Program{Name: name, Path: path, Env: plaintext(env), Log: w.Log})
+	p, err := Start(ctx, Program{Name: name, Path: path, Env: env, Log: w.Log})
 	if err != nil {
 		return nil, err
 	}
@@ -46,15 +44,6 @@ func (w *World) Start(ctx context.Context, name, path string, env map[string]str
 		return nil, errors.Join(err, p.Kill())
 	}
 	return p, nil
-}
-
-func plaintext(env map[string]string) map[string]string {
-	const name = "ALLOW_PLAINTEXT"
-	env = maps.Clone(env)
-	if value, set := os.LookupEnv(name); set {
-		env[name] = value
-	}
-	return env
 }
 
 // StartSandbox starts the sandbox. Where events is not empty, the provider sends its
@@ -113,7 +102,7 @@ func (w *World) Run(ctx context.Context, args ...string) ([]byte, error) {
 	if w.Sandbox != nil {
 		env["STRIPE_SECRET_KEY"], env["STRIPE_API_BASE"] = w.Secrets.Provider, w.Sandbox.URL()
 	}
-	return Run(ctx, plaintext(env), w.Payonce, args...)
+	return Run(ctx, env, w.Payonce, args...)
 }
 
 // Processes are all that were started, those first that have to stop first.
