@@ -223,7 +223,7 @@ func (w *world) kill(t *testing.T) {
 	const taken = `[...document.querySelectorAll("#takeovers tbody tr")].some((r) => r.cells[1]?.textContent === "%" && r.cells[2].querySelector("code"))`
 	b.until(strings.ReplaceAll(taken, "%", victim))
 	b.keep("flow", "body", 1000)
-	must(t, w.faults.ClearFaults(t.Context()))
+	must(t, w.faults.SetFaults(t.Context(), traffic.Faults{}))
 	for _, charge := range charges {
 		w.mustSucceed(t, charge)
 	}
@@ -246,7 +246,7 @@ func (w *world) deadLetters(t *testing.T) {
 			return tag.RowsAffected() == 1
 		})
 	}
-	must(t, w.faults.ClearFaults(t.Context()))
+	must(t, w.faults.SetFaults(t.Context(), traffic.Faults{}))
 	b := w.tab(t, w.guarded(t), look{1280, "light"})
 	b.open("/")
 	b.until(`location.pathname === "/login" && document.activeElement.id === "key"`)

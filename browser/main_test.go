@@ -140,7 +140,7 @@ func (w *world) mustSucceed(t *testing.T, charge string) {
 func (w *world) setFaults(t *testing.T, f traffic.Faults) {
 	t.Helper()
 	must(t, w.faults.SetFaults(t.Context(), f))
-	t.Cleanup(func() { must(t, w.faults.ClearFaults(context.WithoutCancel(t.Context()))) })
+	t.Cleanup(func() { must(t, w.faults.SetFaults(context.WithoutCancel(t.Context()), traffic.Faults{})) })
 }
 
 // payonce runs the operator's tool.

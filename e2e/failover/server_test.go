@@ -134,7 +134,7 @@ func TestClock_aDayAheadAndBackStrandsNothing(t *testing.T) { //nolint:parallelt
 		w.load.flow(t, 40)
 		await.Row(t, c.primary.admin, `select exists (select from inbox where status = 'pending' and due_at > now())`)
 		set("+0d")
-		must(t, provider.ClearFaults(bounded(t)))
+		must(t, provider.SetFaults(bounded(t), traffic.Faults{}))
 	}, nil)
 	t.Log(w.judge(t) + " mode=alone fault=clock")
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/payonce/payonce/internal/human"
 	"github.com/payonce/payonce/internal/robustness/traffic"
-	"github.com/payonce/payonce/internal/robustness/validate"
 )
 
 // strike is something that breaks at a time, counted from the start. The provider's
@@ -64,12 +63,6 @@ func (r *run) broken() string {
 	return text
 }
 
-func (r *run) note(change func(*validate.Chaos)) {
-	r.breaking.Lock()
-	defer r.breaking.Unlock()
-	change(&r.Chaos)
-}
-
 // strikeAll breaks things while charges flow: the provider's answers first, then
 // the strikes in turn. It ends early, without an error, when the time is up.
 func (r *run) strikeAll(ctx context.Context) error {
@@ -106,21 +99,21 @@ func (r *run) carryOut(ctx context.Context, next strike) error {
 	if err != nil && !errors.Is(err, errNotRun) {
 		return fmt.Errorf("strike %s: %w", next.kind, err)
 	}
-	r.note(func(c *validate.Chaos) {
-		switch {
-		case next.kind == killAPI:
-			c.APIKills++
-		case next.kind == killWorker:
-			c.WorkerKills++
-			if inFlight {
-				c.KillsInFlight++
-			}
-		case err != nil:
-			c.NotRun = true
-		default:
-			c.Restarted = max(time.Millisecond, r.Now().Sub(began))
+	r.breaking.Lock()
+	defer r.breaking.Unlock()
+	switch {
+	case next.kind == killAPI:
+		r.Chaos.APIKills++
+	case next.kind == killWorker:
+		r.Chaos.WorkerKills++
+		if inFlight {
+			r.Chaos.KillsInFlight++
 		}
-	})
+	case err != nil:
+		r.Chaos.NotRun = true
+	default:
+		r.Chaos.Restarted = max(time.Millisecond, r.Now().Sub(began))
+	}
 	return nil
 }
 

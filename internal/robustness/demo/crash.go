@@ -147,16 +147,12 @@ func sendTen(ctx context.Context, r *run) (string, error) {
 	if len(record.Answers) < charge.Together {
 		return "", fmt.Errorf("%d of %d requests with the key %s were answered", len(record.Answers), charge.Together, charge.Key)
 	}
-	return fmt.Sprintf("%d requests with the key %s had %s; %s %s",
-		len(record.Answers), charge.Key, human.Plural(len(by(record.Answers)), "different answer"), record.ID, record.Final.Outcome()), nil
-}
-
-func by(answers []traffic.Answer) map[traffic.Answer]int {
-	counts := map[traffic.Answer]int{}
-	for _, a := range answers {
-		counts[a]++
+	different := map[traffic.Answer]bool{}
+	for _, a := range record.Answers {
+		different[a] = true
 	}
-	return counts
+	return fmt.Sprintf("%d requests with the key %s had %s; %s %s",
+		len(record.Answers), charge.Key, human.Plural(len(different), "different answer"), record.ID, record.Final.Outcome()), nil
 }
 
 func killOne(program string) func(context.Context, *run) (string, error) {

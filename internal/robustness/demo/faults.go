@@ -117,15 +117,24 @@ func rivalKeys(ctx context.Context, s *scene) (string, error) {
 	return ids[0], s.ended(ctx, ids[0])
 }
 
-// lostCommit plays a failover to a standby that does not have the latest commit.
+// lostCommit plays a failover to a standby that does not have the latest commit, while a worker
+// waits for the provider's answer to a confirmation. Where it comes too late, another charge is sent.
 func lostCommit(ctx context.Context, s *scene) (string, error) {
-	return s.whileConfirmed(ctx, "lab-lost-commit", func(id string) (bool, error) {
-		lost, err := s.lose(ctx, id)
-		if err != nil || lost == 0 {
-			return false, err
+	if err := s.sandbox.SetFaults(ctx, traffic.Faults{Slow: traffic.Slow{P: 1, Milliseconds: 1000}}); err != nil {
+		return "", err
+	}
+	for n := 0; ; n++ {
+		id, err := s.charge(ctx, fmt.Sprintf("lab-lost-commit-%d", n), "")
+		if err == nil {
+			err = s.wait(ctx, `select exists (select from ledger_events where stream_id = $1 and type like 'payment.started.v%')`, id)
 		}
-		return true, errors.Join(s.sandbox.ClearFaults(ctx), s.ended(ctx, id))
-	})
+		if err != nil {
+			return "", err
+		}
+		if lost, err := s.lose(ctx, id); lost > 0 || err != nil {
+			return id, errors.Join(err, s.sandbox.SetFaults(ctx, traffic.Faults{}), s.ended(ctx, id))
+		}
+	}
 }
 
 const deleteStarted = `
@@ -146,12 +155,23 @@ func (s *scene) lose(ctx context.Context, id string) (events int64, err error) {
 	})
 }
 
-func updateByHand(ctx context.Context, s *scene) (string, error) {
-	id, err := s.endedCharge(ctx, "lab-by-hand")
-	if err != nil {
-		return "", err
+var (
+	updateByHand  = byHand("lab-by-hand", `update ledger_events set data = jsonb_set(data, '{amount}', '2000') where stream_id = '$charge' and version = 1`)
+	restockByHand = byHand("lab-restock", `update stock set available = available + 5 where sku = 'mug'`)
+)
+
+// byHand runs a statement that a guard may refuse, after a charge.
+func byHand(key, sql string) func(context.Context, *scene) (string, error) {
+	return func(ctx context.Context, s *scene) (string, error) {
+		id, err := s.endedCharge(ctx, key)
+		if err == nil {
+			err = s.exec(ctx, strings.ReplaceAll(sql, "$charge", id))
+		}
+		if refused, ok := errors.AsType[*pgconn.PgError](err); ok && strings.HasPrefix(refused.Code, "23") {
+			err = nil
+		}
+		return id, err
 	}
-	return id, s.refusable(ctx, `update ledger_events set data = jsonb_set(data, '{amount}', '2000') where stream_id = $1 and version = 1`, id)
 }
 
 // pausedHolder pauses a worker whose last commit of a charge is at the database, and lets another
@@ -183,26 +203,6 @@ func pausedHolder(ctx context.Context, s *scene) (id string, err error) {
 	return id, err
 }
 
-// whileConfirmed sends a charge and calls strike while its worker waits for the provider's
-// answer to a confirmation. Where strike came too late, another charge is sent.
-func (s *scene) whileConfirmed(ctx context.Context, key string, strike func(id string) (bool, error)) (string, error) {
-	if err := s.sandbox.SetFaults(ctx, traffic.Faults{Slow: traffic.Slow{P: 1, Milliseconds: 1000}}); err != nil {
-		return "", err
-	}
-	for n := 0; ; n++ {
-		id, err := s.charge(ctx, fmt.Sprintf("%s-%d", key, n), "")
-		if err == nil {
-			err = s.wait(ctx, `select exists (select from ledger_events where stream_id = $1 and type like 'payment.started.v%')`, id)
-		}
-		if err != nil {
-			return "", err
-		}
-		if struck, err := strike(id); struck || err != nil {
-			return id, err
-		}
-	}
-}
-
 func lastPiece(ctx context.Context, s *scene) (id string, err error) {
 	err = s.hold(ctx, "stock", s.Workers, func() error {
 		for n := range 10 {
@@ -215,14 +215,6 @@ func lastPiece(ctx context.Context, s *scene) (id string, err error) {
 		return errors.Join(s.wait(ctx, selectWaiting, 1), traffic.Wait(ctx, 300*time.Millisecond)) // the others have read the stock
 	})
 	return id, errors.Join(err, s.ended(ctx, id))
-}
-
-func restockByHand(ctx context.Context, s *scene) (string, error) {
-	id, err := s.endedCharge(ctx, "lab-restock")
-	if err != nil {
-		return "", err
-	}
-	return id, s.refusable(ctx, `update stock set available = available + 5 where sku = 'mug'`)
 }
 
 func deletedArticle(ctx context.Context, s *scene) (id string, err error) {
@@ -310,21 +302,12 @@ func (s *scene) on(ctx context.Context, do func(*pgx.Conn) error) error {
 	return onDatabase(ctx, s.Service, do)
 }
 
-// exec runs one statement, or several without arguments.
-func (s *scene) exec(ctx context.Context, sql string, args ...any) error {
+// exec runs statements.
+func (s *scene) exec(ctx context.Context, sql string) error {
 	return s.on(ctx, func(conn *pgx.Conn) error {
-		_, err := conn.Exec(ctx, sql, args...)
+		_, err := conn.Exec(ctx, sql)
 		return err
 	})
-}
-
-// refusable runs a statement that a guard may refuse.
-func (s *scene) refusable(ctx context.Context, sql string, args ...any) error {
-	err := s.exec(ctx, sql, args...)
-	if refused, ok := errors.AsType[*pgconn.PgError](err); ok && strings.HasPrefix(refused.Code, "23") {
-		return nil
-	}
-	return err
 }
 
 // texts returns the rows of a query.

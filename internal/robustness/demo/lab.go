@@ -236,7 +236,7 @@ func (s *scene) storm(ctx context.Context, seed uint64, plan traffic.Plan) error
 	s.traffic.Run(ctx, plan)
 	striking.Wait()
 	if err == nil {
-		err = s.sandbox.ClearFaults(ctx)
+		err = s.sandbox.SetFaults(ctx, traffic.Faults{})
 	}
 	if err == nil {
 		err = s.quiet(ctx)

@@ -98,14 +98,9 @@ func (s Sandbox) Refund(ctx context.Context, intent string, amount int64) error 
 	return s.call(ctx, requestTimeout, http.MethodPost, "/refund", map[string]any{"payment_intent": intent, "amount": amount}, nil)
 }
 
-// SetFaults replaces the faults.
+// SetFaults replaces the faults; the zero value is none.
 func (s Sandbox) SetFaults(ctx context.Context, f Faults) error {
 	return s.call(ctx, requestTimeout, http.MethodPut, "/faults", f, nil)
-}
-
-// ClearFaults ends all faults.
-func (s Sandbox) ClearFaults(ctx context.Context) error {
-	return s.call(ctx, requestTimeout, http.MethodDelete, "/faults", nil, nil)
 }
 
 // RepeatWebhooks makes the provider send every event that it has sent so often once

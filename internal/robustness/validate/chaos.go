@@ -35,7 +35,7 @@ func (j *judge) judgeChaos() {
 		j.check(database).NotRun = true
 		j.check(database).Examples = append(j.check(database).Examples, "not run")
 	} else {
-		j.count(database, number(c.Restarted > 0), 1)
+		j.expect(database, c.Restarted > 0, "it was not restarted")
 	}
 	// Only faults cause these: requests that the provider had carried out before,
 	// and webhooks that the shop had accepted before.
@@ -53,11 +53,4 @@ func (j *judge) judgeChaos() {
 	for _, loss := range c.Losses {
 		j.check(ended).violate("%s", loss)
 	}
-}
-
-func number(yes bool) int {
-	if yes {
-		return 1
-	}
-	return 0
 }
