@@ -23,11 +23,9 @@ type link struct {
 // line is a link until it leads to another server.
 type line struct {
 	socket string
-	cut    chan struct{} // closed when the line is cut
-	ended  chan struct{} // closed when the line is replaced
-
-	mu    sync.Mutex
-	conns []net.Conn
+	cut    chan struct{}   // closed when the line is cut
+	ended  context.Context //nolint:containedctx // ends when the line is replaced, and ends the connections
+	end    context.CancelFunc
 }
 
 func newLink(t *testing.T, to *local.Server) *link {
@@ -35,7 +33,7 @@ func newLink(t *testing.T, to *local.Server) *link {
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	must(t, err)
 	l := &link{listener: listener, line: newLine(t, to)}
-	l.serving.Go(func() { l.accept(context.WithoutCancel(t.Context())) })
+	l.serving.Go(l.accept)
 	t.Cleanup(func() {
 		_ = listener.Close()
 		l.now().end()
@@ -48,8 +46,9 @@ func newLine(t *testing.T, to *local.Server) *line {
 	t.Helper()
 	u, err := url.Parse(to.URL("postgres"))
 	must(t, err)
-	socket := u.Query().Get("host") + "/.s.PGSQL." + u.Query().Get("port")
-	return &line{socket: socket, cut: make(chan struct{}), ended: make(chan struct{})}
+	l := &line{socket: u.Query().Get("host") + "/.s.PGSQL." + u.Query().Get("port"), cut: make(chan struct{})}
+	l.ended, l.end = context.WithCancel(context.WithoutCancel(t.Context()))
+	return l
 }
 
 func (l *link) address() string { return l.listener.Addr().String() }
@@ -74,31 +73,30 @@ func (l *link) lead(t *testing.T, to *local.Server) {
 	before.end()
 }
 
-func (l *link) accept(ctx context.Context) {
+func (l *link) accept() {
 	for {
 		client, err := l.listener.Accept()
 		if err != nil {
 			return // closed
 		}
-		l.serving.Go(func() { l.now().serve(ctx, client) })
+		l.serving.Go(func() { l.now().serve(client) })
 	}
 }
 
 // serve moves the bytes of one connection.
-func (l *line) serve(ctx context.Context, client net.Conn) {
-	l.keep(client)
+func (l *line) serve(client net.Conn) {
+	context.AfterFunc(l.ended, func() { _ = client.Close() })
 	select {
 	case <-l.cut:
-		<-l.ended
 		return
 	default:
 	}
-	server, err := (&net.Dialer{}).DialContext(ctx, "unix", l.socket)
+	server, err := (&net.Dialer{}).DialContext(l.ended, "unix", l.socket)
 	if err != nil {
 		_ = client.Close()
 		return
 	}
-	l.keep(server)
+	context.AfterFunc(l.ended, func() { _ = server.Close() })
 	var back sync.WaitGroup
 	back.Go(func() { l.pump(client, server) })
 	l.pump(server, client)
@@ -111,7 +109,6 @@ func (l *line) pump(to, from net.Conn) {
 		n, err := from.Read(buffer)
 		select {
 		case <-l.cut:
-			<-l.ended
 			return
 		default:
 		}
@@ -120,25 +117,5 @@ func (l *line) pump(to, from net.Conn) {
 			_ = from.Close()
 			return
 		}
-	}
-}
-
-func (l *line) keep(c net.Conn) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.conns = append(l.conns, c)
-	select {
-	case <-l.ended:
-		_ = c.Close()
-	default:
-	}
-}
-
-func (l *line) end() {
-	close(l.ended)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, c := range l.conns {
-		_ = c.Close()
 	}
 }
