@@ -1,12 +1,10 @@
 package defects_test
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -205,51 +203,19 @@ func read(t *testing.T, document string) string {
 	return string(text)
 }
 
-// numbered are the cells of the table whose first column has the numbers 1 to n, each once.
+// numbered are the cells of the table whose first column has the numbers 1 to n.
 func numbered(t *testing.T, document string, n int) (rows [][]string) {
 	t.Helper()
-	lines := strings.Split(read(t, document), "\n")
-	header := slices.IndexFunc(lines, func(line string) bool { return strings.HasPrefix(line, "| no. |") })
-	var found []int
-	for _, line := range lines[max(header, 0):] {
-		cells, ok := strings.CutPrefix(line, "| ")
-		if !ok && !strings.HasPrefix(line, "|-") {
-			break
+	_, table, _ := strings.Cut(read(t, document), "\n| no. |")
+	table, _, _ = strings.Cut(table, "\n\n")
+	for _, line := range strings.Split(strings.TrimSpace(table), "\n")[2:] {
+		row := strings.Split(strings.TrimSuffix(strings.TrimPrefix(line, "| "), " |"), " | ")
+		if rows = append(rows, row); row[0] != strconv.Itoa(len(rows)) {
+			t.Errorf("%s: row %d has the number %s", document, len(rows), row[0])
 		}
-		if !ok || strings.HasPrefix(line, "| no. |") {
-			continue
-		}
-		row := strings.Split(strings.TrimSuffix(cells, " |"), " | ")
-		numbers, err := numbersOf(row[0])
-		if err != nil {
-			t.Errorf("%s: %v", row[0], err)
-		}
-		found, rows = append(found, numbers...), append(rows, row)
 	}
-	slices.Sort(found)
-	for i := range max(n, len(found)) {
-		if i >= len(found) || found[i] != i+1 {
-			t.Fatalf("the numbers are %d, want 1 to %d, each once", found, n)
-		}
+	if len(rows) != n {
+		t.Fatalf("%s has %d rows, want %d", document, len(rows), n)
 	}
 	return rows
-}
-
-// numbersOf reads "3", "3, 5" and "3–5".
-func numbersOf(cell string) (numbers []int, err error) {
-	for part := range strings.SplitSeq(cell, ", ") {
-		first, last, isRange := strings.Cut(part, "–")
-		if !isRange {
-			last = first
-		}
-		from, err := strconv.Atoi(first)
-		to, err2 := strconv.Atoi(last)
-		if err != nil || err2 != nil {
-			return nil, errors.Join(err, err2)
-		}
-		for n := from; n <= to; n++ {
-			numbers = append(numbers, n)
-		}
-	}
-	return numbers, nil
 }
