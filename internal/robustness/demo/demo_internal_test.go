@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/payonce/payonce/internal/robustness/traffic"
 	"github.com/payonce/payonce/internal/robustness/validate"
 	"github.com/payonce/payonce/internal/testrun"
 )
@@ -28,24 +27,6 @@ func TestInDatabase(t *testing.T) {
 				t.Errorf("got %q, %v, want %q", got, err, want)
 			}
 		})
-	}
-}
-
-func TestStrikes_coverEveryKindWithinTheRun(t *testing.T) {
-	t.Parallel()
-	for _, n := range []int{1, 5, 200, 2000} {
-		length := traffic.NewPlan(11, n, "run").Length
-		counts, last := map[strikeKind]int{}, time.Duration(0)
-		for _, s := range newStrikes(11, length) {
-			counts[s.kind]++
-			if s.at < last || s.at > length {
-				t.Errorf("%s at %s, after %s, in a run of %s", s.kind, s.at, last, length)
-			}
-			last = s.at
-		}
-		if counts[killWorker] < validate.LeastWorkerKills || counts[killAPI] != 1 || counts[restartDatabase] != 1 {
-			t.Errorf("strikes: %v", counts)
-		}
 	}
 }
 

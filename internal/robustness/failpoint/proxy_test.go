@@ -181,28 +181,6 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-func TestCutter_cutsOnceAtTheFirstBatchThatFits(t *testing.T) {
-	t.Parallel()
-	for side, stored := range map[failpoint.Side][]int{failpoint.Before: nil, failpoint.After: {1, 2}} {
-		t.Run(string(side), func(t *testing.T) {
-			t.Parallel()
-			s := newScene(t, nil)
-			cutter := failpoint.StartCutter(t, s.address)
-			conn := s.connect(cutter.URL())
-			cutter.Arm(side, 2)
-			s.exec(conn, insert, 9)
-			if err := conn.SendBatch(s.ctx, effects(1, 2)).Close(); err == nil || cutter.Cuts() != 1 {
-				t.Errorf("the batch ended with %v after %d cuts", err, cutter.Cuts())
-			}
-			s.wantStored(append(stored, 9)...)
-			conn = s.connect(cutter.URL())
-			if err := conn.SendBatch(s.ctx, effects(3, 4)).Close(); err != nil {
-				t.Errorf("another batch was cut too: %v", err)
-			}
-		})
-	}
-}
-
 func wantCode(t *testing.T, err error, code, severity string) {
 	t.Helper()
 	var refusal *pgconn.PgError

@@ -115,26 +115,6 @@ func TestProcess(t *testing.T) {
 		}
 	})
 
-	t.Run("comes back on the same address after kill and after stop", func(t *testing.T) {
-		t.Parallel()
-		p := start(t, "server")
-		url, pid := p.URL(), p.PID()
-		for i := range 5 {
-			if i%2 == 0 {
-				if err := p.Kill(); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if err := errors.Join(p.Restart(bounded(t)), p.WaitReady(bounded(t))); err != nil {
-				t.Fatal(err)
-			}
-			if p.URL() != url || p.PID() == pid || !answers(t, url) {
-				t.Fatalf("restart %d: %s pid %d, was %s pid %d", i, p.URL(), p.PID(), url, pid)
-			}
-			pid = p.PID()
-		}
-	})
-
 	t.Run("waits for its port when another process has it", func(t *testing.T) {
 		t.Parallel()
 		p := start(t, "server")
