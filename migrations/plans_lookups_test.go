@@ -39,7 +39,7 @@ func lookups() []lookup {
 		deadLetters = "inbox_dead_or_discarded status id"
 		ownNumbers  = "pg_attribute_relid_attnum_index attrelid attnum"
 	)
-	return []lookup{
+	all := []lookup{
 		{in: "ledger", words: "order by stream_id, version", api: true, args: "'{ch_7}'", ways: streamOnce},
 		{in: "ledger", words: "coalesce((txid, position)", args: page + ", '999999', 99", ways: streamOnce},
 		{in: "ledger", words: "occurred_at", args: "'ch_7', 'm7'", ways: streamOnce + " version merchant_id"},
@@ -100,30 +100,6 @@ func lookups() []lookup {
 		{in: "internal/restore", words: "as newest", ways: "ledger_events_pkey, " + ownNumbers},
 
 		{
-			in: "inbox", words: "d (ordering_key)))", args: "'r', " + filled("'m'::text", 1) + ", " + filled("'ch_7'::text", 1),
-			ways: messageOnce + ", " + openByKey + ", " + byNumber,
-		},
-		{
-			in: "inbox", words: "with incoming", args: incoming(1),
-			ways: messageOnce + ", " + openByKey + ", " + deadByKey,
-		},
-		{
-			in: "inbox", words: "pg_current_xact_id()", args: "'r', " + filled("'m'::text", 1) + ", " + filled("'ch_7'::text", 1),
-			ways: messageOnce + ", " + openByKey + ", " + byNumber,
-		},
-		{
-			in: "inbox", words: "d (ordering_key)))", args: "'r', " + filled("'m'::text", 500) + ", " + filled("'ch_7'::text", 500),
-			ways: messageOnce + ", " + openByKey + ", " + byNumber,
-		},
-		{
-			in: "inbox", words: "with incoming", args: incoming(500),
-			ways: messageOnce + ", " + openByKey + ", " + deadByKey,
-		},
-		{
-			in: "inbox", words: "pg_current_xact_id()", args: "'r', " + filled("'m'::text", 500) + ", " + filled("'ch_7'::text", 500),
-			ways: messageOnce + ", " + openByKey + ", " + byNumber,
-		},
-		{
 			in: "inbox", words: "(due_at, id) > ($9", args: "'r', 10, 'h', '30 s', '{}', 1, 10, false, '-infinity', 500, '{a,b}', '{0,7}', 9, 0, null",
 			ways: "inbox_due receiver due_at, inbox_one_running_per_key receiver ordering_key, " + openByKey + " id, " + deadByKey + " id, " + byNumber,
 		},
@@ -180,4 +156,14 @@ func lookups() []lookup {
 		},
 		{in: "internal/telemetry", words: "with readers", args: "100000, '{charges,notification}'", ways: outboxRange + ", outbox_offsets_pkey consumer_group"},
 	}
+	for _, n := range []int{1, 500} { // messages
+		some := "'r', " + filled("'m'::text", n) + ", " + filled("'ch_7'::text", n)
+		all = append(
+			all,
+			lookup{in: "inbox", words: "d (ordering_key)))", args: some, ways: messageOnce + ", " + openByKey + ", " + byNumber},
+			lookup{in: "inbox", words: "with incoming", args: incoming(n), ways: messageOnce + ", " + openByKey + ", " + deadByKey},
+			lookup{in: "inbox", words: "pg_current_xact_id()", args: some, ways: messageOnce + ", " + openByKey + ", " + byNumber},
+		)
+	}
+	return all
 }
