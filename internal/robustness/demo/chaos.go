@@ -63,15 +63,18 @@ func (r *run) broken() string {
 	return text
 }
 
+// someFaults are those that last while charges flow.
+func someFaults(seed uint64) traffic.Faults {
+	return traffic.Faults{Seed: seed, DropBefore: 0.05, DropAfter: 0.05, Error500: 0.03, Slow: traffic.Slow{P: 0.1, Milliseconds: 300}}
+}
+
 // strikeAll breaks things while charges flow: the provider's answers first, then
 // the strikes in turn. It ends early, without an error, when the time is up.
 func (r *run) strikeAll(ctx context.Context) error {
 	began := r.Now()
 	err := r.outage(ctx)
 	if err == nil {
-		err = r.setFaults(ctx, traffic.Faults{
-			Seed: r.Seed, DropBefore: 0.05, DropAfter: 0.05, Error500: 0.03, Slow: traffic.Slow{P: 0.1, Milliseconds: 300},
-		})
+		err = r.setFaults(ctx, someFaults(r.Seed))
 	}
 	for _, next := range newStrikes(r.Seed, r.Plan.Length) {
 		if err == nil {

@@ -218,9 +218,7 @@ func (s *scene) storm(ctx context.Context, seed uint64, plan traffic.Plan) error
 	var err error
 	var striking sync.WaitGroup
 	striking.Go(func() {
-		err = s.sandbox.SetFaults(ctx, traffic.Faults{
-			Seed: seed, DropBefore: 0.05, DropAfter: 0.05, Error500: 0.03, Slow: traffic.Slow{P: 0.1, Milliseconds: 300},
-		})
+		err = s.sandbox.SetFaults(ctx, someFaults(seed))
 		for _, victim := range []struct {
 			program string
 			which   int

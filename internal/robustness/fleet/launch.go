@@ -3,7 +3,6 @@ package fleet
 import (
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"os/exec"
 	"syscall"
@@ -27,11 +26,8 @@ func launch(program Program, addr string) (*life, error) {
 	}
 	// The context of a start bounds the start, not the life of the program.
 	args := append([]string{"-c", leash, "sh", path}, program.Args...)
-	command := exec.Command("/bin/sh", args...) //nolint:noctx // see above
-	env := map[string]string{}
-	maps.Copy(env, program.Env)
-	env["HTTP_ADDR"] = addr
-	command.Env = environ(env)
+	command := exec.Command("/bin/sh", args...)                   //nolint:noctx // see above
+	command.Env = append(environ(program.Env), "HTTP_ADDR="+addr) // the last one counts
 	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	for suffix, stream := range map[string]*io.Writer{".log": &command.Stderr, ".stdout": &command.Stdout} {
 		file, err := os.OpenFile(program.file(suffix), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)

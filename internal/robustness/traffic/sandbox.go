@@ -72,10 +72,9 @@ type Slow struct {
 
 // Repeated counts the provider's webhooks that were sent once more.
 type Repeated struct {
-	Events     int `json:"events"`
-	Deliveries int `json:"deliveries"`
-	Sent       int `json:"sent"`
-	Delivered  int `json:"delivered"`
+	Events    int `json:"events"`
+	Sent      int `json:"sent"`
+	Delivered int `json:"delivered"`
 }
 
 // Sandbox calls the controls of the sandbox at a URL, which no fault touches. While

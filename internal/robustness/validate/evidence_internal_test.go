@@ -16,7 +16,7 @@ func flawless() *Evidence {
 		Plan:     traffic.NewPlan(7, 80, "test"),
 		Before:   traffic.Books{DuplicatesSuppressed: 3},
 		Books:    traffic.Books{DuplicatesSuppressed: 20, Requests: 500},
-		Repeated: traffic.Repeated{Events: 100, Deliveries: 200, Sent: 200, Delivered: 200},
+		Repeated: traffic.Repeated{Events: 100, Sent: 200, Delivered: 200},
 		Chaos:    Chaos{Killed: "killed", WorkerKills: 12, KillsInFlight: 12, APIKills: 1, Restarted: time.Second, Programs: 5},
 	}
 	left := e.Plan.Stock[traffic.ScarceSKU]
