@@ -38,7 +38,9 @@ func startShared() (*server, error) {
 		return s, err
 	}
 	// It may download PostgreSQL first, and bounds that itself.
-	started, err := local.Start(context.Background(), local.Options{Fsync: true, InMemory: true})
+	// Each program may have dozens of connections, and many run at a time.
+	o := local.Options{Fsync: true, InMemory: true, Settings: map[string]string{"max_connections": "800"}}
+	started, err := local.Start(context.Background(), o)
 	if err != nil {
 		return nil, err
 	}
