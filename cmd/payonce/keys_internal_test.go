@@ -85,8 +85,12 @@ func TestKeysCreate(t *testing.T) {
 		const nobody = "nobody"
 		today, tomorrow := instant{time.Now()}, instant{time.Now().Add(day)}
 		for _, command := range []databaseCommand{
-			createKeyCmd{Merchant: nobody, Scopes: []string{"admin"}}, listKeysCmd{Merchant: nobody}, stockListCmd{Merchant: nobody},
-			actionsCmd{Merchant: nobody, Limit: 1}, webhooksListCmd{Merchant: nobody}, exportCmd{Merchant: nobody, From: today, To: tomorrow, Format: "csv"},
+			createKeyCmd{Merchant: nobody, Scopes: []string{"admin"}},
+			listKeysCmd{Merchant: nobody},
+			stockListCmd{Merchant: nobody},
+			actionsCmd{Merchant: nobody, Limit: 1},
+			webhooksListCmd{Merchant: nobody},
+			exportCmd{Merchant: nobody, From: today, To: tomorrow, Format: "csv"},
 		} {
 			wantRefused(t, db, command, `there is no merchant "nobody": payonce seed registers one`)
 		}
