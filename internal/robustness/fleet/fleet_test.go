@@ -41,6 +41,8 @@ func TestMain(m *testing.M) {
 	case "broken":
 		fmt.Fprintln(os.Stderr, "no database: set DATABASE_URL")
 		os.Exit(3)
+	case "parent":
+		os.Exit(parent())
 	}
 }
 
@@ -73,6 +75,19 @@ func environment() {
 		names = append(names, name)
 	}
 	_ = json.NewEncoder(os.Stdout).Encode(names)
+}
+
+// parent starts a server, says where it listens, and waits to be killed.
+func parent() int {
+	p, err := fleet.Start(context.Background(), fleet.Program{
+		Name: "child", Path: os.Args[0], Log: os.Getenv("LOGS"), Env: map[string]string{"ROLE": "server"},
+	})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	fmt.Println(p.URL())
+	select {}
 }
 
 func start(t *testing.T, role string) *fleet.Process {
@@ -234,4 +249,23 @@ func self(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return path
+}
+
+// TestStart_whoseParentIsKilled_endsWithIt kills a process that has started a program.
+func TestStart_whoseParentIsKilled_endsWithIt(t *testing.T) {
+	t.Parallel()
+	command := exec.CommandContext(t.Context(), self(t))
+	command.Env = []string{"ROLE=parent", "LOGS=" + t.TempDir(), "PATH=" + os.Getenv("PATH")}
+	command.Stderr = t.Output()
+	stdout, err := command.StdoutPipe()
+	testrun.Must(t, errors.Join(err, command.Start()))
+	var url string
+	_, err = fmt.Fscan(stdout, &url)
+	testrun.Must(t, err)
+	if !answers(t, url) {
+		t.Errorf("the child does not answer on %s", url)
+	}
+	testrun.Must(t, command.Process.Kill())
+	_ = command.Wait()
+	await.True(t, "the child is gone", func() bool { return !answers(t, url) })
 }
