@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"math"
-	"runtime"
-	"strings"
 	"testing"
 	"time"
 
@@ -20,32 +17,6 @@ import (
 	"github.com/payonce/payonce/internal/testdb"
 )
 
-// loses is a pool whose COMMIT takes effect, and whose answer is lost.
-type loses struct {
-	*pgxpool.Pool
-
-	then func()
-}
-
-func (l loses) Begin(ctx context.Context) (pgx.Tx, error) {
-	tx, err := l.Pool.Begin(ctx)
-	return losesTx{tx, l.then}, err
-}
-
-type losesTx struct {
-	pgx.Tx
-
-	then func()
-}
-
-func (l losesTx) Commit(ctx context.Context) error {
-	if err := l.Tx.Commit(ctx); err != nil {
-		return err
-	}
-	l.then()
-	return io.ErrUnexpectedEOF
-}
-
 func TestOnce_whoseKeyCannotBeReadAfterALostCommitIsUnknown(t *testing.T) {
 	t.Parallel()
 	url := testdb.URL(t)
@@ -53,9 +24,11 @@ func TestOnce_whoseKeyCannotBeReadAfterALostCommitIsUnknown(t *testing.T) {
 	lock, err := direct.Pool().Begin(t.Context())
 	testdb.Must(t, err)
 	limited := testdb.OpenAt(t, url, postgres.Options{StatementTimeout: time.Second})
-	got := once(t.Context(), loses{limited.Pool(), func() {
+	got := once(t.Context(), ends{limited.Pool(), func(ctx context.Context, tx pgx.Tx) error {
+		testdb.Must(t, tx.Commit(ctx))
 		testdb.Exec(t, lock, `set idle_in_transaction_session_timeout = 0`) // it is held for as long as is asked
 		testdb.Exec(t, lock, `lock table idempotency_keys`)
+		return io.ErrUnexpectedEOF
 	}}, order{ID: "o-1"}, w.do)
 	if !errors.Is(got.Err, idempotency.ErrUnknown) {
 		t.Errorf("%+v", got)
@@ -118,88 +91,6 @@ func TestOnce_reportsAnInterruptedWait(t *testing.T) {
 	}
 }
 
-func TestOnce_refusesWhatIsNoFaultOfTheDatabase(t *testing.T) {
-	t.Parallel()
-	db, w := testdb.Reused(t), &work{}
-	aborted, err := db.Pool().Begin(t.Context())
-	testdb.Must(t, err)
-	_, _ = aborted.Exec(t.Context(), `select 1/0`)
-	ended, err := db.Pool().Begin(t.Context())
-	testdb.Must(t, err)
-	testdb.Must(t, ended.Rollback(t.Context()))
-	defer func() { _ = aborted.Rollback(context.WithoutCancel(t.Context())) }()
-	for name, test := range map[string]struct {
-		db    idempotency.Beginner
-		scope string
-		want  error
-	}{
-		"an aborted transaction":      {aborted, "acme", nil},
-		"an ended transaction":        {ended, "acme", pgx.ErrTxClosed},
-		"a scope that is not UTF-8":   {db.Pool(), "\xff", idempotency.ErrInvalid},
-		"a scope with a zero byte":    {db.Pool(), "a\x00", idempotency.ErrInvalid},
-		"a wait longer than a server": {db.Pool(), "acme", nil},
-	} {
-		_, _, err := idempotency.Once(t.Context(), test.db, idempotency.Key{Scope: test.scope, Value: "k"}, idempotency.Options{Wait: math.MaxInt64}, w.do)
-		if test.want != nil && !errors.Is(err, test.want) || errors.Is(err, idempotency.ErrUnknown) || (err == nil) != strings.HasPrefix(name, "a wait") {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-}
-
-func TestOnce_ofAFunctionThatMisusesTheTransaction(t *testing.T) {
-	t.Parallel()
-	for name, misuse := range map[string]func(ctx context.Context, tx pgx.Tx) error{
-		"rows left open": func(ctx context.Context, tx pgx.Tx) error {
-			_, err := tx.Query(ctx, insertEffect+` returning 1`) //nolint:sqlclosecheck // the fault
-			return err
-		},
-		"a rollback in SQL": func(ctx context.Context, tx pgx.Tx) error {
-			_, err := tx.Exec(ctx, `rollback`)
-			return err
-		},
-		"a goroutine that ends": func(context.Context, pgx.Tx) error {
-			runtime.Goexit()
-			return nil
-		},
-	} {
-		t.Run(name+" undoes the writes and leaves the key free", func(t *testing.T) {
-			t.Parallel()
-			db, w, done := testdb.Reused(t), &work{}, make(chan struct{})
-			go func() {
-				defer close(done)
-				got := once(t.Context(), db.Pool(), order{ID: "o-1"}, func(ctx context.Context, tx pgx.Tx) (receipt, error) {
-					r, err := w.do(ctx, tx)
-					return r, errors.Join(err, misuse(ctx, tx))
-				})
-				if got.Err == nil || errors.Is(got.Err, idempotency.ErrUnknown) {
-					t.Errorf("%+v", got)
-				}
-			}()
-			await.Receive(t, "the call", done)
-			wantEffects(t, db, 0)
-			if got := once(t.Context(), db.Pool(), order{ID: "o-1"}, w.do); got.Err != nil || got.Replayed {
-				t.Errorf("then %+v", got)
-			}
-		})
-	}
-
-	t.Run("a commit in SQL makes the effect once, and later calls say that it expired", func(t *testing.T) {
-		t.Parallel()
-		db, w := testdb.Reused(t), &work{}
-		for range 2 {
-			got := once(t.Context(), db.Pool(), order{ID: "o-1"}, func(ctx context.Context, tx pgx.Tx) (receipt, error) {
-				r, err := w.do(ctx, tx)
-				_, ended := tx.Exec(ctx, `commit`)
-				return r, errors.Join(err, ended)
-			})
-			if got.Err == nil || w.calls.Load() > 1 && !errors.Is(got.Err, idempotency.ErrExpired) {
-				t.Errorf("%+v", got)
-			}
-		}
-		wantEffects(t, db, 1)
-	})
-}
-
 func TestOnce_inEachModeOfPgx(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
@@ -247,33 +138,4 @@ func TestOnce_whoseKeyIsDeletedBeforeTheStandbyConfirmsIt(t *testing.T) {
 		}
 	}
 	wantEffects(t, db, 1)
-}
-
-// bounded is a pool that refuses to end a transaction or a savepoint without a deadline.
-type bounded struct{ *pgxpool.Pool }
-
-func (b bounded) Begin(ctx context.Context) (pgx.Tx, error) {
-	tx, err := b.Pool.Begin(ctx)
-	return boundedTx{tx}, err
-}
-
-type boundedTx struct{ pgx.Tx }
-
-func (b boundedTx) Begin(ctx context.Context) (pgx.Tx, error) {
-	tx, err := b.Tx.Begin(ctx)
-	return boundedTx{tx}, err
-}
-
-func (b boundedTx) Commit(ctx context.Context) error {
-	if _, ok := ctx.Deadline(); !ok {
-		return errors.New("without a deadline")
-	}
-	return b.Tx.Commit(ctx)
-}
-
-func TestOnce_boundsTheEndOfItsTransaction(t *testing.T) {
-	t.Parallel()
-	if got := once(t.Context(), bounded{testdb.Reused(t).Pool()}, order{ID: "o-1"}, new(work).do); got.Err != nil {
-		t.Error(got.Err)
-	}
 }

@@ -314,7 +314,7 @@ func TestMiddleware_faults(t *testing.T) {
 		t.Parallel()
 		url := testdb.URL(t)
 		direct, proxy := testdb.OpenAt(t, url, postgres.Options{}), failpoint.StartCutter(t, url)
-		h := serve(armed{testdb.OpenAt(t, proxy.URL(), postgres.Options{MaxConns: 1}).Pool(), func() { proxy.ArmLast(failpoint.After, -1) }}, options{}, handle)
+		h := serve(armed(testdb.OpenAt(t, proxy.URL(), postgres.Options{MaxConns: 1}).Pool(), func() { proxy.ArmLast(failpoint.After, -1) }), options{}, handle)
 		w := post(t, h, "/orders", "a mug", withKey)
 		wantProblem(t, w, http.StatusServiceUnavailable, idempotency.ErrUnknown.Error())
 		if w.Header().Get("Retry-After") != "1" {

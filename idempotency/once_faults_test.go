@@ -24,27 +24,43 @@ import (
 	"github.com/payonce/payonce/internal/testdb"
 )
 
-// armed arms a cutter when a transaction commits.
-type armed struct {
+// ends is a pool whose transactions a function commits. It refuses to end one, or a savepoint,
+// without a deadline.
+type ends struct {
 	*pgxpool.Pool
 
-	arm func()
+	commit func(ctx context.Context, tx pgx.Tx) error
 }
 
-func (a armed) Begin(ctx context.Context) (pgx.Tx, error) {
-	tx, err := a.Pool.Begin(ctx)
-	return armedTx{tx, a.arm}, err
+func (e ends) Begin(ctx context.Context) (pgx.Tx, error) {
+	tx, err := e.Pool.Begin(ctx)
+	return endsTx{tx, e.commit}, err
 }
 
-type armedTx struct {
+type endsTx struct {
 	pgx.Tx
 
-	arm func()
+	commit func(ctx context.Context, tx pgx.Tx) error
 }
 
-func (a armedTx) Commit(ctx context.Context) error {
-	a.arm()
-	return a.Tx.Commit(ctx)
+func (e endsTx) Begin(ctx context.Context) (pgx.Tx, error) {
+	tx, err := e.Tx.Begin(ctx)
+	return endsTx{tx, func(ctx context.Context, tx pgx.Tx) error { return tx.Commit(ctx) }}, err
+}
+
+func (e endsTx) Commit(ctx context.Context) error {
+	if _, ok := ctx.Deadline(); !ok {
+		return errors.New("without a deadline")
+	}
+	return e.commit(ctx, e.Tx)
+}
+
+// armed is a pool that arms a cutter before it commits.
+func armed(pool *pgxpool.Pool, arm func()) ends {
+	return ends{pool, func(ctx context.Context, tx pgx.Tx) error {
+		arm()
+		return tx.Commit(ctx)
+	}}
 }
 
 func TestOnce_cutInCommit(t *testing.T) {
@@ -69,7 +85,7 @@ func TestOnce_cutInCommit(t *testing.T) {
 			if test.last {
 				arm = proxy.ArmLast
 			}
-			db := armed{testdb.OpenAt(t, proxy.URL(), postgres.Options{MaxConns: 1}).Pool(), func() { arm(test.side, -1) }}
+			db := armed(testdb.OpenAt(t, proxy.URL(), postgres.Options{MaxConns: 1}).Pool(), func() { arm(test.side, -1) })
 			got := once(t.Context(), db, order{ID: "o-1"}, w.do)
 			if !errors.Is(got.Err, test.err) || got.Err == nil && (got.Value.Number != 1 || !got.Replayed) || proxy.Cuts() != 1 {
 				t.Errorf("after %d cuts: %+v", proxy.Cuts(), got)

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/idempotency"
@@ -18,25 +17,16 @@ import (
 	"github.com/payonce/payonce/internal/testdb"
 )
 
-// shaky is a pool whose connections break before, in and after COMMIT.
-type shaky struct{ *pgxpool.Pool }
-
-func (s shaky) Begin(ctx context.Context) (pgx.Tx, error) {
-	tx, err := s.Pool.Begin(ctx)
-	return shakyTx{tx}, err
-}
-
-type shakyTx struct{ pgx.Tx }
-
-func (s shakyTx) Commit(ctx context.Context) error {
+// shaky commits over a connection that breaks before, in and after COMMIT.
+func shaky(ctx context.Context, tx pgx.Tx) error {
 	switch rand.N(6) {
 	case 0:
-		return errors.Join(s.Tx.Commit(ctx), errPlanted)
+		return errors.Join(tx.Commit(ctx), errPlanted)
 	case 1:
-		socket := s.Conn().PgConn().Conn()
+		socket := tx.Conn().PgConn().Conn()
 		time.AfterFunc(rand.N(2*time.Millisecond), func() { _ = socket.Close() })
 	}
-	return s.Tx.Commit(ctx)
+	return tx.Commit(ctx)
 }
 
 var errPlanted = errors.New("planted")
@@ -72,7 +62,7 @@ func TestOnce_underFaults(t *testing.T) {
 	results := map[string]int64{}
 	var group errgroup.Group
 	for _, level := range levels {
-		pool := shaky{testdb.OpenAt(t, url, postgres.Options{MaxConns: 3, Settings: map[string]string{"default_transaction_isolation": level}}).Pool()}
+		pool := ends{testdb.OpenAt(t, url, postgres.Options{MaxConns: 3, Settings: map[string]string{"default_transaction_isolation": level}}).Pool(), shaky}
 		for range 3 {
 			group.Go(func() error {
 				for call := range 90 {

@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/idempotency"
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 )
@@ -39,21 +38,6 @@ func TestOnce_besideRivals(t *testing.T) {
 		wantEffects(t, db, 1)
 	})
 
-	t.Run("a call that does not wait is refused while a rival is in flight", func(t *testing.T) {
-		t.Parallel()
-		db, w := testdb.Reused(t), &work{}
-		rival := rivalInFlight(t, db)
-		o := idempotency.Options{Request: theRequest(), Wait: idempotency.NoWait}
-		if _, _, err := idempotency.Once(t.Context(), db.Pool(), theKey(), o, w.do); !errors.Is(err, idempotency.ErrInFlight) {
-			t.Errorf("the error is %v, want ErrInFlight", err)
-		}
-		testdb.Must(t, rival.Rollback(t.Context()))
-		if _, replayed, err := idempotency.Once(t.Context(), db.Pool(), theKey(), o, w.do); replayed || err != nil {
-			t.Errorf("then: %v", err)
-		}
-		wantEffects(t, db, 1)
-	})
-
 	t.Run("the wait bounds the claim alone, and may be longer than a statement", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.OpenAt(t, testdb.URL(t), postgres.Options{LockTimeout: time.Minute, StatementTimeout: 2 * time.Second})
@@ -69,26 +53,6 @@ func TestOnce_besideRivals(t *testing.T) {
 		if _, _, err := idempotency.Once(t.Context(), db.Pool(), theKey(), o, show); !errors.Is(err, idempotency.ErrInFlight) {
 			t.Errorf("the error is %v, want ErrInFlight", err)
 		}
-	})
-
-	t.Run("a call waits for a rival that rolls back, and then calls the function", func(t *testing.T) {
-		t.Parallel()
-		db, w := testdb.Reused(t), &work{}
-		rival := rivalInFlight(t, db)
-		var waiting errgroup.Group
-		waiting.Go(func() error {
-			_, replayed, err := idempotency.Once(t.Context(), db.Pool(), theKey(), idempotency.Options{Request: theRequest()}, w.do)
-			if replayed {
-				t.Error("it is replayed")
-			}
-			return err
-		})
-		await.Blocked(t, db, 1)
-		testdb.Must(t, rival.Rollback(t.Context()))
-		if err := waiting.Wait(); err != nil {
-			t.Error(err)
-		}
-		wantEffects(t, db, 1)
 	})
 }
 

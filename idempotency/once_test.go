@@ -5,16 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
@@ -89,43 +90,15 @@ func TestOnce(t *testing.T) {
 		wantEffects(t, db, 1)
 	})
 
-	t.Run("an id that the database makes is the stored result", func(t *testing.T) {
+	t.Run("a key in another scope or operation is another key", func(t *testing.T) {
 		t.Parallel()
-		db := testdb.Reused(t)
-		insert := func(ctx context.Context, tx pgx.Tx) (offset int64, err error) {
-			err = tx.QueryRow(ctx, insertEffect+` returning "offset"`).Scan(&offset)
-			return offset, err
-		}
-		first, again := once(t.Context(), db.Pool(), order{ID: "o-1"}, insert), once(t.Context(), db.Pool(), order{ID: "o-1"}, insert)
-		if first.Err != nil || first.Value == 0 || again.Value != first.Value || !again.Replayed {
-			t.Errorf("%+v, then %+v", first, again)
+		db, w := testdb.Reused(t), &work{}
+		for _, key := range []idempotency.Key{{Value: "k"}, {Scope: "a", Value: "k"}, {Operation: "a", Value: "k"}} {
+			if _, replayed, err := idempotency.Once(t.Context(), db.Pool(), key, idempotency.Options{}, w.do); replayed || err != nil {
+				t.Errorf("%+v: replayed %v, %v", key, replayed, err)
+			}
 		}
 	})
-
-	for _, test := range []struct {
-		name     string
-		keys     [2]idempotency.Key
-		inputs   [2]string
-		replayed bool
-		err      error
-	}{
-		{"another operation has keys of its own", [2]idempotency.Key{{Operation: "a", Value: "k"}, {Operation: "b", Value: "k"}}, [2]string{}, false, nil},
-		{"another scope has keys of its own", [2]idempotency.Key{{Scope: "a", Value: "k"}, {Scope: "b", Value: "k"}}, [2]string{}, false, nil},
-		{"calls without a request are the same call", [2]idempotency.Key{{Value: "k"}, {Value: "k"}}, [2]string{}, true, nil},
-		{"another request under the key is refused", [2]idempotency.Key{{Value: "k"}, {Value: "k"}}, [2]string{"a", "b"}, false, idempotency.ErrReused},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			db, w := testdb.Reused(t), &work{}
-			for i, key := range test.keys {
-				o := idempotency.Options{Request: idempotency.Request{Fingerprint: []byte(test.inputs[i])}}
-				_, replayed, err := idempotency.Once(t.Context(), db.Pool(), key, o, w.do)
-				if i > 0 && (replayed != test.replayed || !errors.Is(err, test.err)) || i == 0 && err != nil {
-					t.Errorf("call %d: replayed %v, %v", i+1, replayed, err)
-				}
-			}
-		})
-	}
 
 	t.Run("another request is refused with the members that differ", func(t *testing.T) {
 		t.Parallel()
@@ -161,20 +134,6 @@ func TestOnce(t *testing.T) {
 		wantEffects(t, db, 0)
 	})
 
-	t.Run("the result expires, and the function is not called again", func(t *testing.T) {
-		t.Parallel()
-		db, w := testdb.Reused(t), &work{}
-		key, o := byID(order{ID: "o-1"})
-		o.Retention = time.Nanosecond
-		for i := range 2 {
-			_, _, err := idempotency.Once(t.Context(), db.Pool(), key, o, w.do)
-			if want := map[bool]error{true: idempotency.ErrExpired}[i > 0]; !errors.Is(err, want) {
-				t.Errorf("call %d: %v, want %v", i+1, err, want)
-			}
-		}
-		wantEffects(t, db, 1)
-	})
-
 	t.Run("each call reports its result", func(t *testing.T) {
 		t.Parallel()
 		db, got := testdb.Reused(t), []idempotency.CommitResult{}
@@ -194,37 +153,50 @@ func TestOnce(t *testing.T) {
 	})
 }
 
+func leaveRowsOpen(ctx context.Context, tx pgx.Tx) error {
+	_, err := tx.Query(ctx, insertEffect+` returning 1`) //nolint:sqlclosecheck // the fault
+	return err
+}
+
 func TestOnce_failures(t *testing.T) {
 	t.Parallel()
 	planted := errors.New("planted")
-	for name, fail := range map[string]func(ctx context.Context, tx pgx.Tx) error{
-		"an error":                 func(context.Context, pgx.Tx) error { return planted },
-		"a panic":                  func(context.Context, pgx.Tx) error { panic(planted) },
-		"a refused statement":      func(ctx context.Context, tx pgx.Tx) error { _, err := tx.Exec(ctx, `select 1/0`); return err },
-		"an ignored refusal":       func(ctx context.Context, tx pgx.Tx) error { _, _ = tx.Exec(ctx, `select 1/0`); return nil },
-		"a rollback of its own":    func(ctx context.Context, tx pgx.Tx) error { return tx.Rollback(ctx) },
-		"a commit of its own":      func(ctx context.Context, tx pgx.Tx) error { return tx.Commit(ctx) },
-		"a lost connection":        func(ctx context.Context, tx pgx.Tx) error { return tx.Conn().Close(ctx) },
-		"a result that is no JSON": nil,
+	for name, test := range map[string]struct {
+		fail    func(ctx context.Context, tx pgx.Tx) error
+		unknown bool
+	}{
+		"an error":                 {func(context.Context, pgx.Tx) error { return planted }, false},
+		"a panic":                  {func(context.Context, pgx.Tx) error { panic(planted) }, false},
+		"a goroutine that ends":    {func(context.Context, pgx.Tx) error { runtime.Goexit(); return nil }, false},
+		"a refused statement":      {func(ctx context.Context, tx pgx.Tx) error { _, err := tx.Exec(ctx, `select 1/0`); return err }, false},
+		"an ignored refusal":       {func(ctx context.Context, tx pgx.Tx) error { _, _ = tx.Exec(ctx, `select 1/0`); return nil }, false},
+		"a rollback of its own":    {func(ctx context.Context, tx pgx.Tx) error { return tx.Rollback(ctx) }, false},
+		"a rollback in SQL":        {func(ctx context.Context, tx pgx.Tx) error { _, err := tx.Exec(ctx, `rollback`); return err }, false},
+		"a commit of its own":      {func(ctx context.Context, tx pgx.Tx) error { return tx.Commit(ctx) }, false},
+		"rows left open":           {leaveRowsOpen, false},
+		"a lost connection":        {func(ctx context.Context, tx pgx.Tx) error { return tx.Conn().Close(ctx) }, true},
+		"a result that is no JSON": {nil, false},
 	} {
 		t.Run(name+" undoes the writes and leaves the key free", func(t *testing.T) {
 			t.Parallel()
-			db, w := testdb.Reused(t), &work{}
-			func() {
+			db, w, done := testdb.Reused(t), &work{}, make(chan struct{})
+			go func() {
+				defer close(done)
 				defer func() { _ = recover() }()
 				got := once(t.Context(), db.Pool(), order{ID: "o-1"}, func(ctx context.Context, tx pgx.Tx) (any, error) {
 					if _, err := w.do(ctx, tx); err != nil {
 						return nil, err
 					}
-					if fail == nil {
+					if test.fail == nil {
 						return math.Inf(1), nil
 					}
-					return nil, fail(ctx, tx)
+					return nil, test.fail(ctx, tx)
 				})
-				if got.Err == nil {
+				if got.Err == nil || errors.Is(got.Err, idempotency.ErrUnknown) != test.unknown {
 					t.Errorf("%+v", got)
 				}
 			}()
+			await.Receive(t, "the call", done)
 			wantEffects(t, db, 0)
 			if got := once(t.Context(), db.Pool(), order{ID: "o-1"}, w.do); got.Err != nil || got.Replayed {
 				t.Errorf("then %+v", got)
@@ -277,6 +249,22 @@ func TestOnce_failures(t *testing.T) {
 		}
 		wantEffects(t, db, 0)
 	})
+
+	t.Run("a commit in SQL makes the effect once, and later calls say that it expired", func(t *testing.T) {
+		t.Parallel()
+		db, w := testdb.Reused(t), &work{}
+		for range 2 {
+			got := once(t.Context(), db.Pool(), order{ID: "o-1"}, func(ctx context.Context, tx pgx.Tx) (receipt, error) {
+				r, err := w.do(ctx, tx)
+				_, ended := tx.Exec(ctx, `commit`)
+				return r, errors.Join(err, ended)
+			})
+			if got.Err == nil || w.calls.Load() > 1 && !errors.Is(got.Err, idempotency.ErrExpired) {
+				t.Errorf("%+v", got)
+			}
+		}
+		wantEffects(t, db, 1)
+	})
 }
 
 func TestOnce_refusesWhatItCannotUse(t *testing.T) {
@@ -289,6 +277,9 @@ func TestOnce_refusesWhatItCannotUse(t *testing.T) {
 	testdb.Must(t, err)
 	t.Cleanup(wrong.Close)
 	testdb.Exec(t, wrong, `create table idempotency_keys (scope text, operation text, key text primary key)`)
+	aborted, ended := testdb.Begin(t, other, `select 1`), testdb.Begin(t, other, `select 1`)
+	_, _ = aborted.Exec(t.Context(), `select 1/0`)
+	testdb.Must(t, ended.Rollback(t.Context()))
 	for _, test := range []struct {
 		name string
 		db   idempotency.Beginner
@@ -300,6 +291,10 @@ func TestOnce_refusesWhatItCannotUse(t *testing.T) {
 		{"no key", other, idempotency.Key{}, idempotency.ErrInvalid.Error()},
 		{"a long key", other, idempotency.Key{Value: long}, idempotency.ErrInvalid.Error()},
 		{"a long scope", other, idempotency.Key{Value: "k", Scope: long}, idempotency.ErrInvalid.Error()},
+		{"a scope that is not UTF-8", other, idempotency.Key{Value: "k", Scope: "\xff"}, idempotency.ErrInvalid.Error()},
+		{"a scope with a zero byte", other, idempotency.Key{Value: "k", Scope: "a\x00"}, idempotency.ErrInvalid.Error()},
+		{"an aborted transaction", aborted, idempotency.Key{Value: "k"}, "current transaction is aborted"},
+		{"an ended transaction", ended, idempotency.Key{Value: "k"}, pgx.ErrTxClosed.Error()},
 		{"a missing table", bare, idempotency.Key{Value: "k"}, `apply idempotency.Schema: the schema of idempotency does not fit: table idempotency_keys is missing: `},
 		{"another table of the name", wrong, idempotency.Key{Value: "k"}, `apply idempotency.Schema: the schema of idempotency does not fit: column idempotency_keys.body is missing`},
 	} {
