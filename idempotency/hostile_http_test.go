@@ -193,33 +193,3 @@ func TestMiddleware_ofAClientThatLeavesInTheMiddleCommits(t *testing.T) {
 	}
 	wantEffects(t, db, 1)
 }
-
-func TestMiddleware_refusesAHeaderThatCannotBeStored(t *testing.T) {
-	t.Parallel()
-	for _, header := range []string{"Location", "X-Name"} {
-		for _, value := range []string{"\xe4", "a\x00"} {
-			db := testdb.Reused(t)
-			h := serve(db.Pool(), options{Headers: []string{header}}, func(w http.ResponseWriter, r *http.Request) {
-				if _, err := idempotency.Tx(r.Context()).Exec(r.Context(), insertEffect); err != nil {
-					t.Error(err)
-				}
-				w.Header().Set(header, value)
-				w.WriteHeader(http.StatusCreated)
-			})
-			wantProblem(t, post(t, h, "/", "", withKey), http.StatusInternalServerError, idempotency.ErrNotStorable.Error())
-			wantEffects(t, db, 0)
-		}
-	}
-}
-
-func TestMiddleware_takesARequestThatNoServerHasRead(t *testing.T) {
-	t.Parallel()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "/", nil) // its Body is nil
-	testdb.Must(t, err)
-	r.Header.Set("Idempotency-Key", "k1")
-	w := httptest.NewRecorder()
-	serve(testdb.Reused(t).Pool(), options{}, handle).ServeHTTP(w, r)
-	if w.Code != http.StatusCreated {
-		t.Errorf("%+v", w)
-	}
-}

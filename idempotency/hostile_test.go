@@ -21,12 +21,10 @@ func TestOnce_whoseKeyCannotBeReadAfterALostCommitIsUnknown(t *testing.T) {
 	t.Parallel()
 	url := testdb.URL(t)
 	direct, w := testdb.OpenAt(t, url, postgres.Options{}), &work{}
-	lock, err := direct.Pool().Begin(t.Context())
-	testdb.Must(t, err)
+	lock := testdb.Begin(t, direct.Pool(), `select 1`)
 	limited := testdb.OpenAt(t, url, postgres.Options{StatementTimeout: time.Second})
 	got := once(t.Context(), ends{limited.Pool(), func(ctx context.Context, tx pgx.Tx) error {
 		testdb.Must(t, tx.Commit(ctx))
-		testdb.Exec(t, lock, `set idle_in_transaction_session_timeout = 0`) // it is held for as long as is asked
 		testdb.Exec(t, lock, `lock table idempotency_keys`)
 		return io.ErrUnexpectedEOF
 	}}, order{ID: "o-1"}, w.do)

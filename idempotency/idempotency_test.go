@@ -114,6 +114,25 @@ func TestReceive(t *testing.T) {
 			wantEffects(t, db, calls-test.lost)
 		})
 	}
+
+	t.Run("a taken key that the work itself claims is a refusal", func(t *testing.T) {
+		t.Parallel()
+		db := testdb.Reused(t)
+		testdb.Must(t, claim(t, db, keyOf("foreign"), theAnswer(), inAnHour()))
+		calls := 0
+		_, err := idempotency.Receiver{DB: db}.Receive(t.Context(), theKey(), theRequest(), func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
+			calls++
+			idempotency.Claim(b, keyOf("foreign"), theRequest(), theAnswer(), now.Add(time.Hour))
+			return effect(ctx, b, now)
+		})
+		if !idempotency.IsTaken(err) || errors.Is(err, idempotency.ErrUnknown) || calls != 1 {
+			t.Errorf("%d calls, %v", calls, err)
+		}
+		wantEffects(t, db, 1)
+		if _, found := readKey(t, db, theKey()); found {
+			t.Error("the key is taken")
+		}
+	})
 }
 
 func TestReceive_besideARivalInFlight(t *testing.T) {
@@ -191,14 +210,11 @@ func TestReceive_besideARivalInFlight(t *testing.T) {
 	t.Run("a lock that the work waits for is not a rival", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
-		rival, err := db.Pool().Begin(t.Context())
-		testdb.Must(t, err)
-		defer func() { _ = rival.Rollback(context.WithoutCancel(t.Context())) }()
 		const register = `insert into merchants (merchant_id) values ('acme')`
-		testdb.Exec(t, rival, register)
+		testdb.Begin(t, db.Pool(), register)
 		r := idempotency.Receiver{DB: db, Wait: 20 * time.Millisecond}
 		calls := 0
-		_, err = r.Receive(t.Context(), theKey(), theRequest(), func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
+		_, err := r.Receive(t.Context(), theKey(), theRequest(), func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
 			calls++
 			b.Queue(register)
 			return effect(ctx, b, now)
@@ -217,40 +233,33 @@ func TestReceive_overACutConnection(t *testing.T) {
 	for _, test := range []struct {
 		name     string
 		side     failpoint.Side
+		last     bool // no connection can be acquired afterwards
+		err      error
 		replayed bool
 	}{
-		{"a commit whose result is lost is found by its key", failpoint.After, true},
-		{"a commit that never reached the server is sent again", failpoint.Before, false},
+		{"a commit whose result is lost is found by its key", failpoint.After, false, nil, true},
+		{"a commit that never reached the server is sent again", failpoint.Before, false, nil, false},
+		{"without a server the outcome stays unknown", failpoint.After, true, idempotency.ErrUnknown, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			url := testdb.URL(t)
-			direct := testdb.OpenAt(t, url, postgres.Options{})
-			proxy := failpoint.StartCutter(t, url)
-			r := idempotency.Receiver{DB: testdb.OpenAt(t, proxy.URL(), postgres.Options{})}
-			proxy.Arm(test.side, 2)
-			if got := receive(t, r, effect); got.Replayed != test.replayed || proxy.Cuts() != 1 {
-				t.Errorf("replayed %v after %d cuts", got.Replayed, proxy.Cuts())
+			direct, proxy := testdb.OpenAt(t, url, postgres.Options{}), failpoint.StartCutter(t, url)
+			r, arm := idempotency.Receiver{DB: testdb.OpenAt(t, proxy.URL(), postgres.Options{MaxConns: 1})}, proxy.Arm
+			if test.last {
+				arm = proxy.ArmLast
+			}
+			arm(test.side, 2)
+			got, err := r.Receive(t.Context(), theKey(), theRequest(), effect)
+			if !errors.Is(err, test.err) || got.Replayed != test.replayed || proxy.Cuts() != 1 {
+				t.Errorf("replayed %v after %d cuts: %v", got.Replayed, proxy.Cuts(), err)
+			}
+			if got := receive(t, idempotency.Receiver{DB: direct}, effect); !got.Replayed {
+				t.Error("the same request is done again")
 			}
 			wantEffects(t, direct, 1)
 		})
 	}
-
-	t.Run("without a server the outcome stays unknown", func(t *testing.T) {
-		t.Parallel()
-		url := testdb.URL(t)
-		direct := testdb.OpenAt(t, url, postgres.Options{})
-		proxy := failpoint.StartCutter(t, url)
-		r := idempotency.Receiver{DB: testdb.OpenAt(t, proxy.URL(), postgres.Options{MaxConns: 1})}
-		proxy.ArmLast(failpoint.After, 2)
-		if _, err := r.Receive(t.Context(), theKey(), theRequest(), effect); !errors.Is(err, idempotency.ErrUnknown) {
-			t.Errorf("the error is %v, want ErrUnknown", err)
-		}
-		if got := receive(t, idempotency.Receiver{DB: direct}, effect); !got.Replayed {
-			t.Error("the same request is done again")
-		}
-		wantEffects(t, direct, 1)
-	})
 
 	t.Run("an error after an unknown commit is unavailable", func(t *testing.T) {
 		t.Parallel()

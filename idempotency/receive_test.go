@@ -16,47 +16,22 @@ import (
 	"github.com/payonce/payonce/internal/testrun"
 )
 
-func TestReceive_ofWorkThatClaimsKeys(t *testing.T) {
+func TestReceive_refusesWhatItCannotUse(t *testing.T) {
 	t.Parallel()
-
-	t.Run("a taken key that the work itself claims is a refusal", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		testdb.Must(t, claim(t, db, keyOf("foreign"), theAnswer(), inAnHour()))
-		calls := 0
-		_, err := idempotency.Receiver{DB: db}.Receive(t.Context(), theKey(), theRequest(), func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
-			calls++
-			idempotency.Claim(b, keyOf("foreign"), theRequest(), theAnswer(), now.Add(time.Hour))
-			return effect(ctx, b, now)
-		})
-		if !idempotency.IsTaken(err) || errors.Is(err, idempotency.ErrUnknown) || calls != 1 {
-			t.Errorf("%d calls, %v", calls, err)
+	db := testdb.Reused(t)
+	for _, key := range []idempotency.Key{{}, keyOf(strings.Repeat("k", 256)), keyOf(" a"), {Scope: "\xff", Value: "k"}} {
+		if _, err := (idempotency.Receiver{DB: db}).Receive(t.Context(), key, theRequest(), effect); !errors.Is(err, idempotency.ErrInvalid) {
+			t.Errorf("%q: %v", key, err)
 		}
-		wantEffects(t, db, 1)
-		if _, found := readKey(t, db, theKey()); found {
-			t.Error("the key is taken")
-		}
-	})
-}
-
-// counts are what the hooks of a Receiver receive of one request.
-type counts struct {
-	reading, read int
-	commits       map[idempotency.CommitResult]int
-}
-
-func (c *counts) observe(r *idempotency.Receiver) {
-	c.commits = map[idempotency.CommitResult]int{}
-	r.Reading = func() func() { c.reading++; return func() { c.read++ } }
-	r.OnCommit = func(kind idempotency.CommitResult) { c.commits[kind]++ }
-}
-
-func (c *counts) want(t *testing.T, reads int, commits map[idempotency.CommitResult]int) {
-	t.Helper()
-	if c.reading != reads || c.read != reads {
-		t.Errorf("%d reads of which %d ended, want %d", c.reading, c.read, reads)
 	}
-	testrun.Same(t, "commits", commits, c.commits)
+	if _, err := (idempotency.Receiver{}).Receive(t.Context(), theKey(), theRequest(), effect); err == nil {
+		t.Error("a nil store")
+	}
+	_, err := (idempotency.Receiver{DB: testdb.Connect(t, testdb.Empty(t))}).Receive(t.Context(), theKey(), theRequest(), effect)
+	if err == nil || errors.Is(err, idempotency.ErrUnknown) || !strings.Contains(err.Error(), "idempotency_keys") {
+		t.Errorf("a missing table: %v", err)
+	}
+	wantEffects(t, db, 0)
 }
 
 func TestReceiver_reportsReadsAndCommits(t *testing.T) {
@@ -75,12 +50,16 @@ func TestReceiver_reportsReadsAndCommits(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			db, counted, calls := testdb.OpenAt(t, testdb.URL(t), postgres.Options{LockTimeout: 20 * time.Millisecond}), &counts{}, 0
+			db := testdb.OpenAt(t, testdb.URL(t), postgres.Options{LockTimeout: 20 * time.Millisecond})
+			begun, read, calls, commits := 0, 0, 0, map[idempotency.CommitResult]int{}
 			if test.rival {
 				rivalInFlight(t, db)
 			}
-			r := idempotency.Receiver{DB: db, IsConflict: func(error) bool { return test.lost }}
-			counted.observe(&r)
+			r := idempotency.Receiver{
+				DB: db, IsConflict: func(error) bool { return test.lost },
+				Reading:  func() func() { begun++; return func() { read++ } },
+				OnCommit: func(result idempotency.CommitResult) { commits[result]++ },
+			}
 			_, err := r.Receive(t.Context(), theKey(), theRequest(), func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
 				if calls++; calls == 1 {
 					b.Queue(`insert into outbox (topic, message_id, payload, metadata) values (null, 'effect', '', '{}')`)
@@ -90,7 +69,10 @@ func TestReceiver_reportsReadsAndCommits(t *testing.T) {
 			if got := fmt.Sprint(err); (err == nil) != (test.want == "") || !strings.Contains(got, test.want) || errors.Is(err, idempotency.ErrUnknown) {
 				t.Errorf("the error is %s", got)
 			}
-			counted.want(t, test.reads, test.commits)
+			if begun != test.reads || read != test.reads {
+				t.Errorf("%d reads of which %d ended, want %d", begun, read, test.reads)
+			}
+			testrun.Same(t, "commits", test.commits, commits)
 		})
 	}
 }

@@ -1,7 +1,6 @@
 package idempotency_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -52,9 +51,7 @@ func row(t *testing.T, q postgres.Querier, value string) map[string]any {
 // expireOpen expires keys in a transaction that stays open.
 func expireOpen(t *testing.T, db *postgres.DB, limit, want int) pgx.Tx {
 	t.Helper()
-	tx, err := db.Pool().Begin(t.Context())
-	testdb.Must(t, err)
-	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
+	tx := testdb.Begin(t, db.Pool(), `select 1`)
 	if n, err := idempotency.ExpireKeys(t.Context(), tx, limit); n != want || err != nil {
 		t.Fatalf("%d expired, want %d: %v", n, want, err)
 	}

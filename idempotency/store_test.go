@@ -1,7 +1,6 @@
 package idempotency_test
 
 import (
-	"context"
 	"errors"
 	"math"
 	"net/http"
@@ -54,9 +53,8 @@ func readKey(t *testing.T, q postgres.Querier, key idempotency.Key) (idempotency
 
 func wantEffects(t *testing.T, db *postgres.DB, want int) {
 	t.Helper()
-	var got int
-	if err := db.QueryRow(t.Context(), `select count(*) from outbox`).Scan(&got); err != nil || got != want {
-		t.Errorf("%d effects, want %d: %v", got, want, err)
+	if got := testdb.One[int](t, db, `select count(*) from outbox`); got != want {
+		t.Errorf("%d effects, want %d", got, want)
 	}
 }
 
@@ -110,23 +108,10 @@ func TestClaim(t *testing.T) {
 // rivalInFlight claims the key in a transaction that stays open.
 func rivalInFlight(t *testing.T, db *postgres.DB) pgx.Tx {
 	t.Helper()
-	tx, err := db.Pool().Begin(t.Context())
-	testdb.Must(t, err)
-	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
-	b := &pgx.Batch{}
-	b.Queue(`set local idle_in_transaction_session_timeout = 0`) // a busy machine comes back late
+	tx, b := testdb.Begin(t, db.Pool(), `select 1`), &pgx.Batch{}
 	idempotency.Claim(b, theKey(), theRequest(), theAnswer(), inAnHour())
 	testdb.Must(t, tx.SendBatch(t.Context(), b).Close())
 	return tx
-}
-
-func TestReadKey_writesNothing(t *testing.T) {
-	t.Parallel()
-	db := testdb.Reused(t)
-	tx, err := db.Pool().BeginTx(t.Context(), pgx.TxOptions{AccessMode: pgx.ReadOnly})
-	testdb.Must(t, err)
-	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
-	readKey(t, tx, theKey())
 }
 
 func TestWait(t *testing.T) {
@@ -161,12 +146,15 @@ func TestWait(t *testing.T) {
 	}
 }
 
+func TestReadKey_writesNothing(t *testing.T) {
+	t.Parallel()
+	readKey(t, testdb.Begin(t, testdb.Reused(t).Pool(), `set transaction read only`), theKey())
+}
+
 // fromNow is a time by the database's clock.
 func fromNow(t *testing.T, q postgres.Querier, d time.Duration) time.Time {
 	t.Helper()
-	var at time.Time
-	testdb.Must(t, q.QueryRow(t.Context(), `select clock_timestamp() + $1::interval`, d).Scan(&at))
-	return at
+	return testdb.One[time.Time](t, q, `select clock_timestamp() + $1::interval`, d)
 }
 
 func TestReplay(t *testing.T) {
