@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
@@ -182,11 +183,9 @@ func wantReplay(t *testing.T, first, again answer) {
 // holdAt takes acme's key of an operation in a transaction that does not end.
 func holdAt(t *testing.T, db *postgres.DB, operation, key string) pgx.Tx {
 	t.Helper()
-	tx := begin(t, db)
-	exec(t, tx, `
+	return testdb.Begin(t, db.Pool(), `
 insert into idempotency_keys (scope, operation, key, fingerprint, status_code, content_type, body, expires_at)
 values ('acme', $1, $2, 'another', 202, 'application/json', '{}', clock_timestamp() + interval '1 hour')`, operation, key)
-	return tx
 }
 
 // reads are all paths that are read, some of nothing.

@@ -127,8 +127,7 @@ func TestInFlight(t *testing.T) {
 		api.Limits = httpapi.Limits{InFlight: 6, PerMerchant: 4, Authenticating: 2}
 	})
 	before := rows(t, db)
-	held := begin(t, db)
-	exec(t, held, `lock table ledger_events in access exclusive mode`)
+	held := testdb.Begin(t, db.Pool(), `lock table ledger_events in access exclusive mode`)
 	charge := func(key string) call { return post(key, body()) }
 
 	ours := w.sendAll(t, charge("1"), charge("2"), charge("3"), charge("4"))
@@ -169,8 +168,7 @@ func TestAudits_oneOfAMerchantInFlight(t *testing.T) {
 	t.Parallel()
 	db := openWith(t, postgres.Options{MaxConns: 6, LockTimeout: patience})
 	w := serveOn(t, db, func(api *httpapi.Config) { api.Limits = httpapi.Limits{InFlight: 12, PerMerchant: 8, Auditing: 2} })
-	held := begin(t, db)
-	exec(t, held, `lock table ledger_events in access exclusive mode`)
+	held := testdb.Begin(t, db.Pool(), `lock table ledger_events in access exclusive mode`)
 	ours := w.sendAll(t, get("/v1/audit"))
 	await.Blocked(t, db, 1)
 	for range 3 {
@@ -257,8 +255,7 @@ func TestAuthentication_floodsDelayNoOtherCaller(t *testing.T) {
 			for _, key := range test.known {
 				w.read(t, get("/v1/balances").as(key))
 			}
-			held := begin(t, db)
-			exec(t, held, `lock table api_keys in access exclusive mode`)
+			held := testdb.Begin(t, db.Pool(), `lock table api_keys in access exclusive mode`)
 			var calls []call
 			for i := range many {
 				calls = append(calls, test.flood(i))

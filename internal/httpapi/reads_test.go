@@ -188,7 +188,7 @@ func TestReplica_thatHangsIsLeftAlone(t *testing.T) {
 	testdb.Long(t, "it waits for a time-out")
 	t.Parallel()
 	stuck := testdb.Reused(t)
-	exec(t, begin(t, stuck), `lock table ledger_events, ledger_postings, account_balances`)
+	testdb.Begin(t, stuck.Pool(), `lock table ledger_events, ledger_postings, account_balances`)
 	replica := testdb.As(t, stuck, postgres.RoleAPI)
 	var asked atomic.Int64
 	w := serve(t, func(c *httpapi.Config) {

@@ -98,8 +98,7 @@ func TestKeyedRequest_aLockOnKeysDelaysNoOthers(t *testing.T) {
 	const many, few = 24, 2
 	db := openWith(t, postgres.Options{LockTimeout: 200 * time.Millisecond, MaxConns: few + 3})
 	w := serveOn(t, db, func(api *httpapi.Config) { api.Intake.Receiver.Read = intake.BatchedRead(db, few) })
-	held := begin(t, w.db)
-	exec(t, held, `lock table idempotency_keys in access exclusive mode`)
+	held := testdb.Begin(t, w.db.Pool(), `lock table idempotency_keys in access exclusive mode`)
 	var calls []call
 	for i := range many {
 		calls = append(calls, post(fmt.Sprint("k", i), body("order_id", fmt.Sprintf(`"%d"`, i))))

@@ -6,10 +6,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"testing"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/postgres"
@@ -49,44 +47,31 @@ func wantUnavailable(t *testing.T, w *world, calls []call) {
 	}
 }
 
-// elsewhere runs a statement about the database of db in another one.
-func elsewhere(t *testing.T, other, statement string, db *postgres.DB) {
-	t.Helper()
-	name := db.Pool().Config().ConnConfig.Database
-	conn, err := pgx.Connect(t.Context(), other)
-	testdb.Must(t, err)
-	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
-	statement = strings.ReplaceAll(statement, "{database}", pgx.Identifier{name}.Sanitize())
-	testdb.Exec(t, conn, statement)
+// outage cuts every round trip to the database while it lasts.
+type outage struct{ atomic.Bool }
+
+func (o *outage) Before(*failpoint.Trip) failpoint.Fault {
+	return map[bool]failpoint.Fault{true: failpoint.Cut, false: failpoint.None}[o.Load()]
 }
 
+func (*outage) After(*failpoint.Trip) failpoint.Fault { return failpoint.None }
+
+// TestStoreDown: it comes back, and the same request under the same key is answered.
 func TestStoreDown(t *testing.T) {
 	t.Parallel()
-	t.Run("its server is out of reach", func(t *testing.T) {
-		t.Parallel()
-		proxy := failpoint.StartCutter(t, testdb.URL(t))
-		w := serveOn(t, testdb.OpenAt(t, proxy.URL(), postgres.Options{}))
-		calls := w.calls(t)
-		proxy.Close()
-		wantUnavailable(t, w, calls)
-	})
-	t.Run("it comes back, and the same request under the same key is answered", func(t *testing.T) {
-		t.Parallel()
-		other := testdb.Empty(t)
-		w := serve(t)
-		first := w.accept(t, "key-1", body())
-		allow := sync.OnceFunc(func() { elsewhere(t, other, `alter database {database} with allow_connections true`, w.db) })
-		defer allow() // for the tests that get this database next
-		elsewhere(t, other, `alter database {database} with allow_connections false`, w.db)
-		elsewhere(t, other, `select pg_terminate_backend(pid) from pg_stat_activity where '"' || datname || '"' = '{database}'`, w.db)
-		w.api.Pool().Reset()
-		wantUnavailable(t, w, []call{post("key-1", body()), get("/v1/nothing")})
-		allow()
-		if again := w.accept(t, "key-1", body()); again.body != first.body {
-			t.Errorf("not the first answer:\n%s%s", first.body, again.body)
-		}
-		w.insist(t, get("/readyz"))
-	})
+	down := &outage{}
+	proxy, err := failpoint.NewProxy(t.Context(), testdb.URL(t), func() failpoint.Hook { return down })
+	testdb.Must(t, err)
+	t.Cleanup(proxy.Close)
+	w := serveOn(t, testdb.OpenAt(t, proxy.URL(), postgres.Options{}))
+	calls, first := w.calls(t), w.accept(t, "key-1", body())
+	down.Store(true)
+	wantUnavailable(t, w, append(calls, post("key-1", body())))
+	down.Store(false)
+	if again := w.insist(t, post("key-1", body())); again.body != first.body {
+		t.Errorf("not the first answer:\n%s%s", first.body, again.body)
+	}
+	w.insist(t, get("/readyz"))
 }
 
 // broken is a body whose sender makes the reader panic.

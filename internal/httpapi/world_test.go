@@ -279,35 +279,9 @@ func openWith(t *testing.T, o postgres.Options) *postgres.DB {
 // addressOf is the connection string of a database.
 func addressOf(db *postgres.DB) string { return db.Pool().Config().ConnString() }
 
-// begin opens a transaction, which is rolled back at the latest when the test
-// ends.
-func begin(t *testing.T, db *postgres.DB) pgx.Tx {
-	t.Helper()
-	tx, err := db.Pool().Begin(t.Context())
-	testdb.Must(t, err)
-	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
-	exec(t, tx, `set local idle_in_transaction_session_timeout = 0`) // a busy machine comes back late
-	return tx
-}
-
 func exec(t *testing.T, q postgres.Querier, sql string, args ...any) {
 	t.Helper()
 	testdb.All[any](t, q, sql, args...)
-}
-
-func wantPending(t *testing.T, a answer) {
-	t.Helper()
-	if a.status != http.StatusAccepted || a.body != "{}" || a.header.Get("Content-Type") != "application/json" {
-		t.Errorf("status %d, %s: %s", a.status, a.header.Get("Content-Type"), a.body)
-	}
-	if a.header.Get("Retry-After") != "1" {
-		t.Errorf("Retry-After is %q", a.header.Get("Retry-After"))
-	}
-	for _, name := range []string{"Location", "Idempotent-Replayed", "Idempotency-Expires"} {
-		if a.header.Get(name) != "" {
-			t.Errorf("%s is %q", name, a.header.Get(name))
-		}
-	}
 }
 
 // waitingBetween waits until least to most statements wait for a lock.
