@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -133,29 +132,4 @@ func TestBatcher_callersCancel(t *testing.T) {
 			})
 		})
 	}
-}
-
-// A panic is the error of every item of the call, and the slot is free afterwards.
-func TestBatcher_panics(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		fail := true
-		c := standing(&groupcommit.Batcher[int, string]{NextAfter: time.Hour, Call: func(_ context.Context, items []int) []groupcommit.Result[string] {
-			if len(items) > 1 && fail {
-				panic("planted")
-			}
-			return make([]groupcommit.Result[string], len(items))
-		}})
-		first := c.do(t.Context(), 1)
-		others := c.do(t.Context(), 2, 3, 4)
-		close(c.letGo)
-		<-first[0]
-		for _, told := range others {
-			if a := <-told; !errors.Is(a.err, groupcommit.ErrNotReturned) || !strings.Contains(a.err.Error(), "panic: planted") {
-				t.Errorf("an item of the call has the error %v", a.err)
-			}
-		}
-		fail = false
-		wantAnswers(t, c.do(t.Context(), 5), "")
-	})
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -320,7 +321,7 @@ func TestGroupCommit_aPanicIsAnUnknownOutcome(t *testing.T) {
 	batches := numbered(8)
 	batches[4].Queue(insert, panics{}, 1)
 	for i, err := range together(t, db.Committer(), committing(db, batches...)...) {
-		if groupcommit.OutcomeOf(err) != groupcommit.Unknown {
+		if groupcommit.OutcomeOf(err) != groupcommit.Unknown || !strings.Contains(err.Error(), "panic: planted") {
 			t.Errorf("batch %d has the error %v", i+1, err)
 		}
 	}

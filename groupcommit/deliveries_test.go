@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/groupcommit"
@@ -16,6 +15,7 @@ import (
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // The ends of several deliveries are one statement. It is of the inbox, and is tested here
@@ -67,9 +67,7 @@ func ending(effect int, id, fence int64) *pgx.Batch {
 
 func want(t *testing.T, db *postgres.DB, sql string, want ...string) {
 	t.Helper()
-	if diff := cmp.Diff(want, testdb.All[string](t, db, sql)); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", sql, diff)
-	}
+	testrun.Same(t, sql, want, testdb.All[string](t, db, sql))
 }
 
 const (

@@ -29,12 +29,20 @@ func TestCommitter_onAPlainPool(t *testing.T) {
 	}
 }
 
-func TestNew_panicsWithoutAPool(t *testing.T) {
+func TestNew_panicsForWhatItCannotUse(t *testing.T) {
 	t.Parallel()
-	defer func() {
-		if recover() == nil {
-			t.Error("New has returned")
-		}
-	}()
-	groupcommit.New(nil, groupcommit.Options{})
+	one := groupcommit.Statement{SQL: insertA}
+	for name, makes := range map[string]func(){
+		"no pool":           func() { groupcommit.New(nil, groupcommit.Options{}) },
+		"a statement twice": func() { groupcommit.NewStatements(one, one) },
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s is accepted", name)
+				}
+			}()
+			makes()
+		}()
+	}
 }

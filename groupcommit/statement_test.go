@@ -94,13 +94,3 @@ end [2 3]
 		})
 	}
 }
-
-func TestNewStatements_refusesAStatementTwice(t *testing.T) {
-	t.Parallel()
-	defer func() {
-		if recover() == nil {
-			t.Error("it is accepted")
-		}
-	}()
-	groupcommit.NewStatements(groupcommit.Statement{SQL: insertA}, groupcommit.Statement{SQL: insertA})
-}

@@ -179,8 +179,6 @@ func Pointers(a, b []byte) []string {
 	return []string{""}
 }
 
-var escape = strings.NewReplacer("~", "~0", "/", "~1")
-
 // differences are the pointers to what differs at and below a pointer, in any order.
 func differences(at string, a, b any) (found []string) {
 	membersA, isArray := membersOf(a)
@@ -196,7 +194,7 @@ func differences(at string, a, b any) (found []string) {
 	for name := range all {
 		valueA, inA := membersA[name]
 		valueB, inB := membersB[name]
-		switch below := at + "/" + escape.Replace(name); {
+		switch below := string(jsontext.Pointer(at).AppendToken(name)); {
 		case len(below) > maxPointerLength:
 			if inA != inB || !reflect.DeepEqual(valueA, valueB) {
 				found = append(found, at)

@@ -13,6 +13,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/labstack/echo/v4"
 
@@ -147,7 +148,7 @@ func pointerTo(name string) string {
 	if !utf8.ValidString(name) || hasNUL(name) || holdsCard(name) {
 		return ""
 	}
-	return "/" + escape(name)
+	return string(jsontext.Pointer("").AppendToken(name))
 }
 
 // Bounds of a page of messages.

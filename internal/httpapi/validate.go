@@ -6,12 +6,12 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/bojanz/currency"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/intake"
@@ -161,14 +161,9 @@ func (k *checker) metadata(pairs map[string]string) {
 		case !k.keepsCards && holdsCard(name):
 			k.refuse("/metadata", "has a name that looks like a card number")
 		default:
-			k.text("/metadata/"+escape(name), pairs[name], false, maxMetadataValue)
+			k.text(string(jsontext.Pointer("/metadata").AppendToken(name)), pairs[name], false, maxMetadataValue)
 		}
 	}
-}
-
-// escape writes a name as a token of a JSON Pointer.
-func escape(name string) string {
-	return strings.ReplaceAll(strings.ReplaceAll(name, "~", "~0"), "/", "~1")
 }
 
 // networks are those of cards in use: the prefixes of their numbers, from first to last, and

@@ -3,11 +3,11 @@ package postgres_test
 import (
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // effects is a database with one table: an id once, and a twin that is checked
@@ -33,7 +33,5 @@ func effect(id int) *pgx.Batch {
 
 func want[T any](t *testing.T, db *postgres.DB, sql string, want ...T) {
 	t.Helper()
-	if diff := cmp.Diff(want, testdb.All[T](t, db, sql)); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", sql, diff)
-	}
+	testrun.Same(t, sql, want, testdb.All[T](t, db, sql))
 }

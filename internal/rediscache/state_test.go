@@ -1,7 +1,6 @@
 package rediscache_test
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"testing"
@@ -96,10 +95,7 @@ func TestFind_findsNothingWhileTheStateIsUnknown(t *testing.T) {
 	f.exec(t, `grant select on cache_secret to payonce_api`)
 	f.wantFound(t, keyOf("key"), record)
 
-	held, err := f.db.Pool().Begin(t.Context())
-	testdb.Must(t, err)
-	defer func() { _ = held.Rollback(context.WithoutCancel(t.Context())) }()
-	testdb.Exec(t, held, `lock table cache_secret in access exclusive mode`)
+	held := testdb.Begin(t, f.db.Pool(), `lock table cache_secret in access exclusive mode`)
 	f.redis.answers(func(command []string) string {
 		if command[0] == "GETRANGE" {
 			f.ahead.Add(int64(3 * time.Second))
