@@ -36,42 +36,25 @@ func TestCanonical(t *testing.T) {
 		{"40 zeros are not written out", `1e40`, []string{"1" + strings.Repeat("0", 40)}},
 		{"39 zeros are written out", "1" + strings.Repeat("0", 39), []string{`1e39`, "1" + strings.Repeat("0", 39)}},
 		{"words and empty values stay", `[true,false,null,{},[],""]`, []string{`[ true, false, null, { }, [ ], "" ]`}},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			for _, text := range test.texts {
-				if got, err := idempotency.Canonical([]byte(text)); string(got) != test.want || err != nil {
-					t.Errorf("%s is %s, %v, want %s", text, got, err, test.want)
-				}
-			}
-		})
-	}
 
-	for _, test := range []struct{ name, text string }{ // each is refused
-		{"an empty text", ""},
-		{"a text that is cut", `{"a":`},
-		{"two texts", `{} {}`},
-		{"a number with a leading zero", `01`},
-		{"a repeated member", `{"amount":1,"amount":100}`},
-		{"a repeated member in another spelling", `{"a":1,"\u0061":2}`},
-		{"a repeated member within other values", `[{"a":{"b":1,"b":1}}]`},
-		{"half of a surrogate pair", `"\ud800"`},
-		{"half of a surrogate pair before a character", `"\ud800\u0041"`},
-		{"the second half of a surrogate pair", `"\uDC00"`},
-		{"two first halves of a surrogate pair", `"\uD83D\uD83D\uDE00"`},
-		{"bytes that are not UTF-8", "\"\xff\""},
-		{"an exponent of a million digits", "1e" + strings.Repeat("9", 1_000_000)},
-		{"an exponent of 11 digits of zero", "0e" + strings.Repeat("9", 11)},
-		{"an exponent that grows beyond 10 digits", "10e" + strings.Repeat("9", 10)},
-		{"an exponent that shrinks beyond 10 characters", "0.1e-999999999"},
-		{"nesting deeper than 10,000", strings.Repeat("[", 10001) + strings.Repeat("]", 10001)},
+		// Refused:
+		{"an empty text", "", []string{""}},
+		{"a text that is cut", "", []string{`{"a":`}},
+		{"two texts", "", []string{`{} {}`}},
+		{"a number with a leading zero", "", []string{`01`}},
+		{"a repeated member", "", []string{`{"amount":1,"amount":100}`, `{"a":1,"\u0061":2}`, `[{"a":{"b":1,"b":1}}]`}},
+		{"half of a surrogate pair", "", []string{`"\ud800"`, `"\ud800\u0041"`, `"\uDC00"`, `"\uD83D\uD83D\uDE00"`}},
+		{"bytes that are not UTF-8", "", []string{"\"\xff\""}},
+		{"an exponent of a million digits", "", []string{"1e" + strings.Repeat("9", 1_000_000)}},
+		{"an exponent of more than 10 characters", "", []string{"0e" + strings.Repeat("9", 11), "10e" + strings.Repeat("9", 10), "0.1e-999999999"}},
+		{"nesting deeper than 10,000", "", []string{strings.Repeat("[", 10001) + strings.Repeat("]", 10001)}},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			if got, err := idempotency.Canonical([]byte(test.text)); got != nil || !errors.Is(err, idempotency.ErrNotJSON) {
-				t.Errorf("%s, %v", got, err)
+		for _, text := range test.texts {
+			got, err := idempotency.Canonical([]byte(text))
+			if string(got) != test.want || (test.want == "") != errors.Is(err, idempotency.ErrNotJSON) {
+				t.Errorf("%s: %.100s is %s, %v, want %s", test.name, text, got, err, test.want)
 			}
-		})
+		}
 	}
 }
 
@@ -119,12 +102,9 @@ func TestPointers(t *testing.T) {
 		{"a text that is not JSON differs as a whole", `{"a":1}`, `{"a":`, []string{""}},
 		{"equal texts that are not JSON have no pointer", `{"a":`, `{"a":`, nil},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			for _, got := range [][]string{idempotency.Pointers([]byte(test.a), []byte(test.b)), idempotency.Pointers([]byte(test.b), []byte(test.a))} {
-				testrun.Same(t, "pointers", test.want, got)
-			}
-		})
+		for _, got := range [][]string{idempotency.Pointers([]byte(test.a), []byte(test.b)), idempotency.Pointers([]byte(test.b), []byte(test.a))} {
+			testrun.Same(t, test.name, test.want, got)
+		}
 	}
 }
 
