@@ -112,7 +112,6 @@ func TestMiddleware(t *testing.T) {
 		{"another media type is refused", "/orders?b=1&a=2", `{"a":2,"b":1}`, []string{withKey}, http.StatusUnprocessableEntity, idempotency.ErrReused.Error(), 0},
 		{"no key is refused", "/orders", ``, nil, http.StatusBadRequest, idempotency.ErrMissing.Error(), 0},
 		{"two keys are refused", "/orders", ``, []string{withKey, "Idempotency-Key: k2"}, http.StatusBadRequest, idempotency.ErrInvalid.Error(), 0},
-		{"a long key is refused", "/orders", ``, []string{"Idempotency-Key: " + strings.Repeat("k", 256)}, http.StatusBadRequest, idempotency.ErrInvalid.Error(), 0},
 		{"a large body is refused", "/orders", strings.Repeat("x", 1<<20+1), []string{withKey}, http.StatusRequestEntityTooLarge, idempotency.ErrBodyTooLarge.Error(), 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -151,19 +150,15 @@ func TestMiddleware(t *testing.T) {
 		wantEffects(t, db, 1)
 	})
 
-	t.Run("a method is known in any case of its letters", func(t *testing.T) {
+	t.Run("a method is known in any case of its letters, and others pass through without a transaction", func(t *testing.T) {
 		t.Parallel()
-		db := testdb.Reused(t)
-		wantProblem(t, post(t, serve(db.Pool(), options{Methods: []string{"post"}}, handle), "/orders", ""), http.StatusBadRequest, idempotency.ErrMissing.Error())
-		wantEffects(t, db, 0)
-	})
-
-	t.Run("a method that needs no key passes through, without a transaction", func(t *testing.T) {
-		t.Parallel()
-		h := serve(testdb.Reused(t).Pool(), options{Methods: []string{http.MethodPut}}, func(w http.ResponseWriter, r *http.Request) {
+		h := serve(testdb.Reused(t).Pool(), options{Methods: []string{"put", "post"}}, func(w http.ResponseWriter, r *http.Request) {
 			_, _ = fmt.Fprint(w, idempotency.Tx(r.Context()))
 		})
-		if w := post(t, h, "/orders", ""); w.Code != http.StatusOK || w.Body.String() != "<nil>" {
+		wantProblem(t, post(t, h, "/orders", ""), http.StatusBadRequest, idempotency.ErrMissing.Error())
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPatch, "/orders", nil))
+		if w.Code != http.StatusOK || w.Body.String() != "<nil>" {
 			t.Errorf("%+v", w)
 		}
 	})

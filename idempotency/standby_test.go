@@ -90,6 +90,14 @@ func (p *replicatedPair) keysOnStandby(t *testing.T) (n int) {
 	return n
 }
 
+// endWaits ends the waits for the standby as an operator does.
+func (p *replicatedPair) endWaits(how string) func(t *testing.T) {
+	return func(t *testing.T) {
+		t.Helper()
+		execute(t, p.admin, `select `+how+`(pid) from pg_stat_activity where wait_event = 'SyncRep'`)
+	}
+}
+
 // TestReceive_withoutItsStandbyAnswersNothingThatAFailoverLoses sends a request while
 // the standby is away, and lets its commit end in each way in which PostgreSQL makes
 // it visible on the primary alone.
@@ -102,14 +110,8 @@ func TestReceive_withoutItsStandbyAnswersNothingThatAFailoverLoses(t *testing.T)
 		visible bool               // on the primary afterwards
 	}{
 		{"a commit that times out", func(*testing.T) {}, false},
-		{"a wait that an operator cancels", func(t *testing.T) {
-			t.Helper()
-			execute(t, p.admin, `select pg_cancel_backend(pid) from pg_stat_activity where wait_event = 'SyncRep'`)
-		}, true},
-		{"a wait that an operator terminates", func(t *testing.T) {
-			t.Helper()
-			execute(t, p.admin, `select pg_terminate_backend(pid) from pg_stat_activity where wait_event = 'SyncRep'`)
-		}, true},
+		{"a wait that an operator cancels", p.endWaits("pg_cancel_backend"), true},
+		{"a wait that an operator terminates", p.endWaits("pg_terminate_backend"), true},
 		{"a primary that restarts", func(t *testing.T) {
 			t.Helper()
 			testdb.Must(t, p.primary.Crash(t.Context()))
@@ -149,5 +151,29 @@ func (p *replicatedPair) mustNotAnswer(t *testing.T, key idempotency.Key) {
 		t.Errorf("answered %+v, and the standby has %d keys", got, p.keysOnStandby(t))
 	} else if !errors.Is(err, idempotency.ErrUnknown) && !errors.Is(err, idempotency.ErrInFlight) {
 		t.Errorf("the error is %v, want ErrUnknown or ErrInFlight", err)
+	}
+}
+
+func TestOnce_withoutItsStandbyReplaysNothingThatAFailoverLoses(t *testing.T) {
+	t.Parallel()
+	p := newReplicatedPair(t)
+	for _, how := range []string{"pg_cancel_backend", "pg_terminate_backend"} {
+		t.Run(how, func(t *testing.T) {
+			w, o := &work{}, order{ID: how}
+			p.detach(t)
+			ended := make(chan result[receipt], 1)
+			go func() { ended <- once(t.Context(), p.db.Pool(), o, w.do) }()
+			await.Row(t, p.admin, `select exists (select from pg_stat_activity where wait_event = 'SyncRep')`)
+			p.endWaits(how)(t)
+			first := await.Receive(t, "the call", ended)
+			t.Logf("%+v", first)
+			if got := once(t.Context(), p.db.Pool(), o, w.do); !errors.Is(got.Err, idempotency.ErrUnknown) {
+				t.Errorf("%+v", got)
+			}
+			p.attach(t)
+			if got := once(t.Context(), p.db.Pool(), o, w.do); got.Err != nil || !got.Replayed || w.calls.Load() != 1 {
+				t.Errorf("then %+v", got)
+			}
+		})
 	}
 }
