@@ -231,8 +231,8 @@ func TestMiddleware_refusesToStore(t *testing.T) {
 		"no response":              {func(http.ResponseWriter) {}, "the handler wrote none"},
 		"an informational one":     {func(w http.ResponseWriter) { w.WriteHeader(http.StatusEarlyHints) }, "the handler wrote none"},
 		"a panic":                  {func(http.ResponseWriter) { panic("planted") }, ""},
-		"a name in Latin-1":        {func(w http.ResponseWriter) { w.Header().Set("X-Name", "\xe4"); w.WriteHeader(201) }, "its X-Name is not UTF-8"},
-		"a place with a zero byte": {func(w http.ResponseWriter) { w.Header().Set("Location", "a\x00"); w.WriteHeader(201) }, "its Location is not UTF-8"},
+		"a name in Latin-1":        {func(w http.ResponseWriter) { w.Header().Set("X-Name", "\xe4"); w.WriteHeader(http.StatusCreated) }, "its X-Name is not UTF-8"},
+		"a place with a zero byte": {func(w http.ResponseWriter) { w.Header().Set("Location", "a\x00"); w.WriteHeader(http.StatusCreated) }, "its Location is not UTF-8"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
