@@ -114,10 +114,8 @@ func commit(t *testing.T, db *postgres.DB, statements ...string) error {
 // wantNothing checks that the witness of this test was rolled back with its batch.
 func wantNothing(t *testing.T, db postgres.Querier) {
 	t.Helper()
-	var left bool
-	err := db.QueryRow(t.Context(), `select exists (select from outbox_offsets where topic = $1)`, t.Name()).Scan(&left)
-	if err != nil || left {
-		t.Errorf("the rest of the refused batch is there: %v, %v", left, err)
+	if testdb.One[bool](t, db, `select exists (select from outbox_offsets where topic = $1)`, t.Name()) {
+		t.Error("the rest of the refused batch is there")
 	}
 }
 
@@ -131,9 +129,7 @@ func accepts(t *testing.T, db *postgres.DB, statements []string) {
 			t.Errorf("%s: %v", sql, err)
 		}
 	}
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Error(err)
-	}
+	testdb.Must(t, tx.Rollback(t.Context()))
 }
 
 // constraints are all that the schema has, with unique indexes and without not

@@ -21,7 +21,7 @@ func TestUp_appliesEachMigrationOnce(t *testing.T) {
 	address := testdb.Empty(t)
 	conn := connect(t, address)
 	// Another application's versions, as golang-migrate writes them, are not touched.
-	mustRun(t, conn, `create table schema_migrations as select 7 as version, false as dirty`)
+	testdb.Exec(t, conn, `create table schema_migrations as select 7 as version, false as dirty`)
 	wantPending(t, conn, true)
 	for range 2 {
 		var programs errgroup.Group
@@ -40,7 +40,7 @@ func TestUp_appliesEachMigrationOnce(t *testing.T) {
 		testrun.Same(t, "applied", want, got)
 	}
 	// A newer program has added a migration: an old one runs on through the upgrade.
-	mustRun(t, conn, `insert into payonce_migrations (version_id, is_applied) values (99999, true)`)
+	testdb.Exec(t, conn, `insert into payonce_migrations (version_id, is_applied) values (99999, true)`)
 	wantPending(t, conn, false)
 }
 
@@ -58,10 +58,10 @@ func TestUp_thatFails_leavesNothingOfTheMigration(t *testing.T) {
 			t.Parallel()
 			address := testdb.Empty(t)
 			conn := connect(t, address)
-			mustRun(t, conn, `begin`)
-			mustRun(t, conn, test.before)
+			testdb.Exec(t, conn, `begin`)
+			testdb.Exec(t, conn, test.before)
 			if test.options == "" {
-				mustRun(t, conn, `commit`)
+				testdb.Exec(t, conn, `commit`)
 			}
 			if err := migrations.Up(t.Context(), address+test.options); err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("Up: %v, want an error that names %q", err, test.want)
@@ -84,16 +84,6 @@ func TestAll_numbersFollowOneAnother(t *testing.T) {
 	}
 	if latest := int64(version.Latest); latest != all[len(all)-1].Version {
 		t.Errorf("the latest is %d, want that of %s", latest, all[len(all)-1].Name)
-	}
-}
-
-func TestSchema_opensWithItsPromise(t *testing.T) {
-	t.Parallel()
-	opening := regexp.MustCompile(`^-- Promise: [a-zA-Z]`)
-	for _, m := range migrations.All() {
-		if !opening.MatchString(m.SQL) {
-			t.Errorf("the schema of %s does not open with its promise", m.Name)
-		}
 	}
 }
 

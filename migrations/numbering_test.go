@@ -9,8 +9,6 @@ import (
 	"github.com/payonce/payonce/outbox"
 )
 
-const selectOwn = `select own from numbering`
-
 // TestNumbering: the mark stays with the files, and with nothing that is dumped
 // and restored. TestRestore_intoAnotherServer_losesNothing in e2e has true dumps.
 func TestNumbering(t *testing.T) {
@@ -33,10 +31,8 @@ func TestNumbering(t *testing.T) {
 			for _, sql := range test.statements {
 				testdb.Exec(t, db.Pool(), sql)
 			}
-			var own bool
-			err := testdb.As(t, db, postgres.RoleWorker).QueryRow(t.Context(), selectOwn).Scan(&own)
-			if err != nil || own != test.own {
-				t.Errorf("its own: %t, want %t: %v", own, test.own, err)
+			if own := testdb.One[bool](t, testdb.As(t, db, postgres.RoleWorker), `select own from numbering`); own != test.own {
+				t.Errorf("its own: %t, want %t", own, test.own)
 			}
 		})
 	}

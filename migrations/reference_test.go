@@ -29,7 +29,7 @@ func TestReference_tables(t *testing.T) {
 	rights := rightsOf(testdb.All[string](t, db, read(t, "rights.sql")))
 	for _, m := range migrations.All() {
 		var text strings.Builder
-		text.WriteString(promise(m.SQL))
+		text.WriteString(promise(t, m))
 		_, order := objects(m.SQL)
 		for _, o := range order {
 			kind, name, _ := strings.Cut(o, " ")
@@ -54,8 +54,13 @@ func TestReference_tables(t *testing.T) {
 }
 
 // promise is the paragraph with which a package's SQL begins.
-func promise(sql string) string {
-	text, _, _ := strings.Cut(strings.TrimPrefix(sql, "-- Promise: "), "\n\n")
+func promise(t *testing.T, m migrations.Migration) string {
+	t.Helper()
+	text, opens := strings.CutPrefix(m.SQL, "-- Promise: ")
+	if !opens {
+		t.Fatalf("the schema of %s does not open with its promise", m.Name)
+	}
+	text, _, _ = strings.Cut(text, "\n\n")
 	text, _, _ = strings.Cut(text, "\n--\n")
 	text = strings.ReplaceAll(text, "\n-- ", " ")
 	return strings.ToUpper(text[:1]) + text[1:] + "\n\n"

@@ -26,20 +26,17 @@ func TestRoles(t *testing.T) {
 	t.Parallel()
 	server := testdb.Server(t, local.Options{InMemory: true})
 	admin := connect(t, server.URL("postgres"))
-	run := func(conn *pgx.Conn, statements ...string) {
+	run := func(statements ...string) {
 		t.Helper()
 		for _, sql := range statements {
-			if _, err := conn.Exec(t.Context(), sql); err != nil {
-				t.Fatalf("%s: %v", sql, err)
-			}
+			testdb.Exec(t, admin, sql)
 		}
 	}
 	roles := func() []string {
 		return testdb.All[string](t, admin, `select rolname::text from pg_roles where rolname in ('payonce_api', 'payonce_worker', 'payonce_console') order by 1`)
 	}
 
-	run(admin,
-		"create role humble login",
+	run("create role humble login",
 		"create role maker login createrole",
 		"create database of_humble owner humble",
 		"create database of_maker owner maker")
@@ -57,7 +54,7 @@ func TestRoles(t *testing.T) {
 	var all errgroup.Group
 	for i := range 8 {
 		name := "db_" + strconv.Itoa(i)
-		run(admin, "create database "+name)
+		run("create database " + name)
 		all.Go(func() error { return migrations.Up(t.Context(), server.URL(name)) })
 	}
 	testdb.Must(t, all.Wait())
@@ -69,14 +66,14 @@ func TestRoles(t *testing.T) {
 	if err := migrations.Up(t.Context(), user(t, server.URL("of_humble"), "humble")); err == nil || !strings.Contains(err.Error(), "not granted to humble") {
 		t.Fatalf("the refusal is %v", err)
 	}
-	run(admin, "grant payonce_api, payonce_worker, payonce_console to humble")
+	run("grant payonce_api, payonce_worker, payonce_console to humble")
 	mayAct(t, user(t, server.URL("of_humble"), "humble"))
 
 	// A user who may create roles creates the missing ones, and may act as them.
 	for i := range 8 {
-		run(admin, "drop database db_"+strconv.Itoa(i))
+		run("drop database db_" + strconv.Itoa(i))
 	}
-	run(admin, "drop database of_humble", "drop role payonce_api", "drop role payonce_worker", "drop role payonce_console")
+	run("drop database of_humble", "drop role payonce_api", "drop role payonce_worker", "drop role payonce_console")
 	mayAct(t, user(t, server.URL("of_maker"), "maker"))
 }
 
@@ -87,9 +84,7 @@ func TestUpAfterARestoreWithoutRoles(t *testing.T) {
 		t.Run(role, func(t *testing.T) {
 			t.Parallel()
 			address := testdb.URL(t)
-			if _, err := connect(t, address).Exec(t.Context(), "drop owned by "+role); err != nil {
-				t.Fatal(err)
-			}
+			testdb.Exec(t, connect(t, address), "drop owned by "+role)
 			if err := migrations.Up(t.Context(), address); err == nil || !strings.Contains(err.Error(), "make them and restore again") {
 				t.Errorf("migrated with %v", err)
 			}
@@ -110,9 +105,7 @@ func composeServer(t *testing.T) (server *local.Server, admin *pgx.Conn) {
 	}
 	admin = connect(t, server.URL("postgres"))
 	for _, sql := range append([]string{"create database payonce"}, strings.Split(strings.TrimSpace(logins), ";\n")...) {
-		if _, err := admin.Exec(t.Context(), sql); err != nil {
-			t.Fatalf("%s: %v", sql, err)
-		}
+		testdb.Exec(t, admin, sql)
 	}
 	testdb.Must(t, migrations.Up(t.Context(), user(t, server.URL("payonce"), "payonce")))
 	return server, admin
@@ -132,8 +125,7 @@ func TestComposeLogins(t *testing.T) {
 			t.Errorf("the owner as %s: %v", role, err)
 		}
 	}
-	var limit int
-	testdb.Must(t, admin.QueryRow(t.Context(), `select rolconnlimit from pg_roles where rolname = 'payonce_compose_api'`).Scan(&limit))
+	limit := testdb.One[int](t, admin, `select rolconnlimit from pg_roles where rolname = 'payonce_compose_api'`)
 	if limit < 1 || limit > 100 { // of the 200 of docker-compose.yml
 		t.Errorf("the api may have %d connections", limit)
 	}
