@@ -48,9 +48,7 @@ func execute(t *testing.T, db *postgres.DB, command databaseCommand) (stdout, st
 func mustExecute(t *testing.T, db *postgres.DB, command databaseCommand) string {
 	t.Helper()
 	stdout, _, err := execute(t, db, command)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	return stdout
 }
 
@@ -89,9 +87,7 @@ func record(t *testing.T, db *postgres.DB, s ledger.Stream, events ...domain.Eve
 	if err == nil {
 		err = db.Commit(t.Context(), b)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	return s
 }
 
@@ -111,38 +107,21 @@ func TestCommandLine(t *testing.T) {
 	t.Parallel()
 	since, until := time.Date(2026, 11, 21, 8, 0, 0, 0, time.UTC), time.Date(2026, 11, 21, 9, 0, 0, 0, time.UTC)
 	for line, set := range map[string]func(*commands){
-		"audit --quiet --no-provider":          func(c *commands) { c.Audit = auditCmd{Quiet: true, NoProvider: true} },
 		"timeline ch_1 --merchant acme --json": func(c *commands) { c.Timeline = timelineCmd{Name: "ch_1", Merchant: "acme", JSON: true} },
 		"inbox list":                           func(*commands) {},
 		"inbox list --status discarded --charge ch_1 --limit 2 --json": func(c *commands) {
 			c.Inbox.List = inboxListCmd{inboxFilter: inboxFilter{Charge: "ch_1"}, Status: "discarded", Limit: new(2), JSON: true}
 		},
-		"inbox show 7 --json":    func(c *commands) { c.Inbox.Show = inboxShowCmd{ID: 7, JSON: true} },
 		"inbox retry 7 8 --json": func(c *commands) { c.Inbox.Retry = inboxRetryCmd{IDs: []int64{7, 8}, JSON: true} },
-		"inbox discard 7":        func(c *commands) { c.Inbox.Discard.IDs = []int64{7} },
 		"inbox discard --type t --receiver r --older 1d --limit-per-second 5 --dry-run --reason why": func(c *commands) {
 			c.Inbox.Discard.inboxFilter = inboxFilter{Type: "t", Receiver: "r", Older: model.Duration(24 * time.Hour)}
 			c.Inbox.Discard.LimitPerSecond, c.Inbox.Discard.DryRun, c.Inbox.Discard.Reason = 5, true, "why"
 		},
-		"inbox retry --all":            func(c *commands) { c.Inbox.Retry.All = true },
-		"outbox repair --force --json": func(c *commands) { c.Outbox.Repair = outboxRepairCmd{Force: true, JSON: true} },
-		"webhooks list --merchant acme --json": func(c *commands) {
-			c.Webhooks.List = webhooksListCmd{Merchant: "acme", JSON: true}
-		},
-		"stock list --merchant acme --json":    func(c *commands) { c.Stock.List = stockListCmd{Merchant: "acme", JSON: true} },
-		"stock show --merchant acme --sku mug": func(c *commands) { c.Stock.Show.ArticleFlags = mug },
 		"stock add --merchant acme --sku mug --quantity=-3 --reason broken --id 4711": func(c *commands) {
 			c.Stock.Add = stockAddCmd{ArticleFlags: mug, Quantity: -3, Reason: "broken", ID: "4711"}
 		},
-		"stock set --merchant acme --sku mug --quantity 0 --reason counted": func(c *commands) {
-			c.Stock.Set = stockSetCmd{ArticleFlags: mug, Reason: "counted"}
-		},
-		"webhooks rotate --merchant acme": func(c *commands) { c.Webhooks.Rotate.Merchant = "acme" },
 		"webhooks rotate --merchant acme --overlap 1m --json": func(c *commands) {
 			c.Webhooks.Rotate = webhooksRotateCmd{Merchant: "acme", Overlap: time.Minute, JSON: true}
-		},
-		"webhooks resend ch_1 ch_2 --json": func(c *commands) {
-			c.Webhooks.Resend = webhooksResendCmd{Names: []string{"ch_1", "ch_2"}, JSON: true}
 		},
 		"webhooks resend --merchant acme --since 2026-11-21T08:00:00Z --until 2026-11-21T09:00:00Z": func(c *commands) {
 			c.Webhooks.Resend = webhooksResendCmd{Merchant: "acme", Since: since, Until: until}
@@ -204,8 +183,6 @@ func TestCheck(t *testing.T) {
 		"a live key of an operator":      createKeyCmd{Merchant: "acme", Scopes: []string{"admin"}, APIKey: "sk_live_hush0123456789abcdef"},
 		"an overlap of a key below zero": rotateKeyCmd{Overlap: model.Duration(-time.Hour)},
 		"a key without a scope":          createKeyCmd{Merchant: "acme", Expires: new(model.Duration(time.Hour))},
-		"a key with an unknown scope":    createKeyCmd{Merchant: "acme", Scopes: []string{"charges"}},
-		"a key without a life":           createKeyCmd{Merchant: "acme", Scopes: []string{"admin"}, Expires: new(model.Duration(0))},
 		"a key with hardly a life":       createKeyCmd{Merchant: "acme", Scopes: []string{"admin"}, Expires: new(model.Duration(time.Millisecond))},
 	} {
 		if err := c.check(); err == nil || strings.Contains(err.Error(), "hush") || strings.Contains(err.Error(), firstSecret[6:]) {
@@ -215,7 +192,6 @@ func TestCheck(t *testing.T) {
 	for name, c := range map[string]checkedCommand{
 		"fees and stock":     seedCmd{Merchant: "acme", FeeFixed: map[string]int64{"EUR": 0, "XCG": domain.MaxAmount}, SKU: map[string]int64{"mug": 0}},
 		"no secret":          webhooksRotateCmd{Overlap: 24 * time.Hour},
-		"a secret":           webhooksRotateCmd{WebhookSecret: firstSecret, Overlap: 24 * time.Hour},
 		"a generated secret": webhooksRotateCmd{WebhookSecret: merchants.NewWebhookSecret(), Overlap: 24 * time.Hour},
 	} {
 		if err := c.check(); err != nil {
@@ -232,27 +208,18 @@ func TestAudit_refusesAUserWhomPoliciesHideRowsFrom(t *testing.T) {
 	db := testdb.Open(t)
 	put(t, db, "ch_1", "dead", "{}")
 	name := "payonce_test_" + strings.ToLower(rand.Text())
-	exec := func(ctx context.Context, sql string) {
-		t.Helper()
-		if _, err := db.Pool().Exec(ctx, sql); err != nil {
-			t.Fatal(err)
-		}
-	}
-	exec(t.Context(), fmt.Sprintf(`create role %[1]s login password 'p'; grant select on all tables in schema public to %[1]s`, name))
+	testdb.Exec(t, db.Pool(), fmt.Sprintf(`create role %[1]s login password 'p'; grant select on all tables in schema public to %[1]s`, name))
 	t.Cleanup(func() {
-		exec(context.WithoutCancel(t.Context()), fmt.Sprintf(`drop owned by %[1]s; drop role %[1]s`, name))
+		_, err := db.Pool().Exec(context.WithoutCancel(t.Context()), fmt.Sprintf(`drop owned by %[1]s; drop role %[1]s`, name))
+		testdb.Must(t, err)
 	})
 	owner := db.Pool().Config().ConnString()
 	other, err := url.Parse(owner)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	other.User = url.UserPassword(name, "p")
 	for address, sees := range map[string]bool{owner: true, other.String(): false} {
 		opened, err := environment{DatabaseURL: program.Secret(address), AllowPlaintext: true}.open(t.Context(), postgres.Options{AllowUnsafeDurability: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, err)
 		t.Cleanup(opened.Close)
 		for _, command := range []databaseCommand{auditCmd{NoProvider: true, Quiet: true}, inboxListCmd{Status: "dead"}} {
 			_, _, err := execute(t, opened, command)

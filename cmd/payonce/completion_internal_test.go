@@ -9,6 +9,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
@@ -45,9 +46,7 @@ func TestComplete_printsWhatMayFollow(t *testing.T) {
 func TestCommands_printJSON(t *testing.T) {
 	t.Parallel()
 	parser, err := kong.New(new(commands))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	var without []string
 	for _, command := range parser.Model.Leaves(true) {
 		if !slices.ContainsFunc(command.Flags, func(f *kong.Flag) bool { return f.Name == "json" }) {

@@ -26,7 +26,6 @@ func TestConsole_settings(t *testing.T) {
 		"a certificate without a key": {map[string]string{"TLS_CERT_FILE": "c"}, "set both, or none"},
 		"a proxy that is no network":  {map[string]string{"TRUSTED_PROXIES": "10.0.0.1"}, "TRUSTED_PROXIES cannot be read"},
 		"an unknown access":           {map[string]string{"CONSOLE_ACCESS": "opn"}, "key, open"},
-		"a number that is none":       {map[string]string{"CONSOLE_AUTHENTICATION_FAILURES": "x"}, "CONSOLE_AUTHENTICATION_FAILURES cannot be read"},
 	} {
 		environ := map[string]string{"DATABASE_URL": "postgres://u:secret@h/d"}
 		maps.Copy(environ, c.environ)

@@ -25,19 +25,14 @@ import (
 // put puts a message with a status into the inbox and returns its number.
 func put(t *testing.T, db *postgres.DB, charge, status, payload string) int64 {
 	t.Helper()
-	var number int64
-	err := db.QueryRow(t.Context(), `
+	return testdb.One[int64](t, db, `
 insert into inbox
        (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, fence, done_fence,
         attempts, last_error, decided_by, decided_at)
 values ('fulfillment', gen_random_uuid()::text, $1, 'charge.requested.v1', $3, '{"correlation_id":"req-1"}', '\x00', $2, 12,
         case when $2 = 'done' then 12 end, 12, E'no way\n\x1b[2J',
         case when $2 = 'discarded' then 'cli:ada' end, case when $2 = 'discarded' then now() end)
-returning id`, charge, status, []byte(payload)).Scan(&number)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return number
+returning id`, charge, status, []byte(payload))
 }
 
 // listed are the numbers of a list of messages.
@@ -45,9 +40,7 @@ func listed(t *testing.T, db *postgres.DB, c inboxListCmd) (numbers []int64, mor
 	t.Helper()
 	c.JSON = true
 	out, said, err := execute(t, db, c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	for _, m := range dataOf[map[string]any](t, out) {
 		number, _ := m["id"].(float64)
 		numbers = append(numbers, int64(number))
@@ -110,9 +103,7 @@ func TestInboxList_readsEveryPage(t *testing.T) {
 insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status)
 select 'r', i::text, 'ch_' || i % 2, 't', '', '{}', '', 'dead'
   from generate_series(1, $1::int) i`, n)
-	if err := db.Commit(t.Context(), b); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, db.Commit(t.Context(), b))
 	for charge, want := range map[string]int{"": n, "ch_1": inboxPage + 1} {
 		if got, more := listed(t, db, inboxListCmd{inboxFilter: inboxFilter{Charge: charge}, Status: "dead"}); len(got) != want || more {
 			t.Errorf("%d messages of %q, more %t, want %d", len(got), charge, more, want)

@@ -41,9 +41,7 @@ func TestKeysCreate(t *testing.T) {
 	t.Run("the whole key is alone on stdout and nowhere else", func(t *testing.T) {
 		t.Parallel()
 		out, said, err := execute(t, db, createKeyCmd{Merchant: "acme", Scopes: []string{"refunds:write", "charges:read"}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, err)
 		key := strings.TrimSuffix(out, "\n")
 		m, err := merchants.Authenticate(t.Context(), db, key)
 		if err != nil || m.ID != "acme" || len(m.Scopes) != 2 || !m.May(merchants.RefundsWrite) || !m.May(merchants.ChargesRead) {
@@ -175,16 +173,6 @@ func TestKeysRotate(t *testing.T) {
 			wantOpens(t, db, made.Whole, true)
 		}
 		wantOpens(t, db, old, true)
-	})
-
-	t.Run("the new key is alone on stdout", func(t *testing.T) {
-		t.Parallel()
-		out, said, err := execute(t, db, rotateKeyCmd{Prefix: created(t), Overlap: model.Duration(time.Hour)})
-		key := strings.TrimSuffix(out, "\n")
-		wantOpens(t, db, key, true)
-		if err != nil || strings.Contains(said, key) || !strings.Contains(said, merchants.Prefix(key)) {
-			t.Errorf("%v: it says %q", err, said)
-		}
 	})
 
 	t.Run("an unknown key is refused", func(t *testing.T) {
@@ -370,9 +358,8 @@ func TestSeed(t *testing.T) {
 		wantRefused(t, db, seedCmd{Merchant: "acme", APIKey: fewer}, "fewer scopes")
 		wantRefused(t, db, seedCmd{Merchant: "acme", APIKey: "sk_test_over"}, "revoked or has expired")
 		wantRefused(t, db, seedCmd{Merchant: "globex", APIKey: "sk_test_demo"}, "another merchant")
-		var others int
-		if err := db.QueryRow(t.Context(), `select count(*) from merchants where merchant_id <> 'acme'`).Scan(&others); err != nil || others != 0 {
-			t.Errorf("a refused seed has left %d merchants: %v", others, err)
+		if others := testdb.One[int](t, db, `select count(*)::int from merchants where merchant_id <> 'acme'`); others != 0 {
+			t.Errorf("a refused seed has left %d merchants", others)
 		}
 		wantOpens(t, db, "sk_test_over", false)
 	})

@@ -29,49 +29,33 @@ func booked(t *testing.T, charges int) (db *postgres.DB, url string) {
 		if _, err := ledger.Project(t.Context(), db); err != nil {
 			t.Fatal(err)
 		}
-		return inTheList(t, db) == charges
+		return testdb.One[int](t, db, `select count(*)::int from charge_list join projections using (generation) where state = 'live'`) == charges
 	})
 	return db, url
-}
-
-func inTheList(t *testing.T, db *postgres.DB) (n int) {
-	t.Helper()
-	err := db.QueryRow(t.Context(), `select count(*) from charge_list join projections using (generation) where state = 'live'`).Scan(&n)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
 }
 
 func TestRebuildPrints(t *testing.T) {
 	t.Parallel()
 	db, _ := booked(t, 3)
+	plant := func() {
+		testdb.Exec(t, db.Pool(), `update charge_list set status = 'failed' where charge_id = 'ch_0001'`)
+	}
 	const head = "3 events folded, up to position 3\n3 charges and 2 balances compared with the live ones: "
 	want := head + "0 differed\nthe new ones are live\n"
 	if diff := cmp.Diff(want, mustExecute(t, db, rebuildCmd{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	plant(t, db)
+	plant()
 	want = head + "1 differed\n  charge ch_0001: live says failed, 1 events; the ledger says pending, 1 events\nthe new ones are live\n"
 	out, _, err := execute(t, db, rebuildCmd{})
 	if diff := cmp.Diff(want, out); diff != "" || !errors.Is(err, errFound) {
 		t.Errorf("a charge differs: %v (-want +got):\n%s", err, diff)
 	}
-	plant(t, db)
+	plant()
 	out, _, err = execute(t, db, rebuildCmd{JSON: true})
 	got := decoded[ledger.RebuildResult](t, out)
 	if !errors.Is(err, errFound) || got.Different != 1 || len(got.Examples) != 1 || !got.Live || got.Charges != 3 || got.AsOfPosition != 3 {
 		t.Errorf("a charge differs: %v, as JSON: %s", err, out)
-	}
-}
-
-// plant makes the list wrong.
-func plant(t *testing.T, db *postgres.DB) {
-	t.Helper()
-	b := &pgx.Batch{}
-	b.Queue(`update charge_list set status = 'failed' where charge_id = 'ch_0001'`)
-	if err := db.Commit(t.Context(), b); err != nil {
-		t.Fatal(err)
 	}
 }
 
@@ -82,7 +66,7 @@ func TestRebuildInDoubt(t *testing.T) {
 	t.Parallel()
 	db, url := booked(t, 3)
 	// The commit hides what the next read needs.
-	_, err := db.Pool().Exec(t.Context(), `
+	testdb.Exec(t, db.Pool(), `
 create function hide() returns trigger language plpgsql as $$
 begin
   alter table ledger_events rename to hidden;
@@ -94,9 +78,6 @@ create trigger hide
    for each row
   when (old.state = 'building' and new.state = 'live')
 execute function hide()`, pgx.QueryExecModeSimpleProtocol)
-	if err != nil {
-		t.Fatal(err)
-	}
 	proxy := failpoint.StartCutter(t, url)
 	proxied := testdb.Connect(t, proxy.URL())
 	proxy.Arm(failpoint.After, 5) // nothing else has as many statements
@@ -104,9 +85,8 @@ execute function hide()`, pgx.QueryExecModeSimpleProtocol)
 	if err == nil || proxy.Cuts() != 1 || out != "" {
 		t.Fatalf("%d cuts, %v, and it prints %q", proxy.Cuts(), err, out)
 	}
-	var live int
-	if err := db.QueryRow(t.Context(), `select generation from projections where state = 'live'`).Scan(&live); err != nil || live != 2 {
-		t.Fatalf("generation %d is live: %v", live, err)
+	if live := testdb.One[int](t, db, `select generation from projections where state = 'live'`); live != 2 {
+		t.Fatalf("generation %d is live", live)
 	}
 	if text := err.Error(); strings.Contains(text, "nothing was changed") || !strings.Contains(text, "not known") {
 		t.Errorf("the error is %q", text)
@@ -127,23 +107,18 @@ func TestOutboxRepair_asCopy(t *testing.T) {
 		`insert into lost_payments values ('pi_1', 'ref_1', 1999, 'EUR', now())`,
 		`insert into adoptions (payment_intent) values ('pi_1')`,
 	} {
-		if _, err := db.Pool().Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		testdb.Exec(t, db.Pool(), sql)
 	}
 	wantRefused(t, db, outboxRepairCmd{AsCopy: true}, "nothing to repair")
-	if _, err := db.Pool().Exec(t.Context(), `update numbering_mark set written_in = written_in`); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Exec(t, db.Pool(), `update numbering_mark set written_in = written_in`)
 	if got := decoded[repairReport](t, mustExecute(t, db, outboxRepairCmd{AsCopy: true, JSON: true})); got.Discarded != 3 {
 		t.Errorf("%d messages are discarded, want 3", got.Discarded)
 	}
-	var left string
-	err := db.QueryRow(t.Context(), `
+	left := testdb.One[string](t, db, `
 select concat_ws(' ', (select count(*) from provider_account), (select count(*) from outbox), (select count(*) from inbox where status <> 'discarded'),
-                 (select count(*) from merchants where webhook_url is not null), (select count(*) from lost_payments), (select own from numbering))`).Scan(&left)
-	if err != nil || left != "0 0 0 0 0 t" {
-		t.Errorf("accounts, sent and open messages, addresses, lost payments, repaired: %s, %v", left, err)
+                 (select count(*) from merchants where webhook_url is not null), (select count(*) from lost_payments), (select own from numbering))`)
+	if left != "0 0 0 0 0 t" {
+		t.Errorf("accounts, sent and open messages, addresses, lost payments, repaired: %s", left)
 	}
 }
 
@@ -151,23 +126,17 @@ func TestOutboxRepair(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)
 	deliver(t, db, "ch_1")
-	write := func(sql string) {
-		t.Helper()
-		if _, err := db.Pool().Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
-	}
 	wantRefused(t, db, outboxRepairCmd{}, "nothing to repair")
 	got := decoded[repairReport](t, mustExecute(t, db, outboxRepairCmd{Force: true, JSON: true}))
 	if diff := cmp.Diff(restore.Repaired{Events: 5}, got.Repaired); diff != "" || got.Before.Foreign() || got.Before.Newest == 0 {
 		t.Errorf("before %+v, repaired (-want +got):\n%s", got.Before, diff)
 	}
 	// A checkpoint of a server that counts higher.
-	write(`update projections set txid = '1000000000000', batch = batch + 1, after = batch`)
+	testdb.Exec(t, db.Pool(), `update projections set txid = '1000000000000', batch = batch + 1, after = batch`)
 	if out := mustExecute(t, db, outboxRepairCmd{}); !strings.HasPrefix(out, "transactions up to 1000000000000 were stored") || strings.Count(out, "\n") != 2 {
 		t.Errorf("it prints %s", out)
 	}
-	write(`update numbering_mark set written_in = written_in`)
+	testdb.Exec(t, db.Pool(), `update numbering_mark set written_in = written_in`)
 	mustExecute(t, db, outboxRepairCmd{})
 	wantRefused(t, db, outboxRepairCmd{}, "nothing to repair")
 }

@@ -10,14 +10,13 @@ import (
 
 	"github.com/payonce/payonce/internal/reference"
 	"github.com/payonce/payonce/internal/robustness/demo"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 func TestReference_commands(t *testing.T) {
 	t.Parallel()
 	parser, err := kong.New(new(commands), kong.Name("payonce"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	var text strings.Builder
 	for _, command := range parser.Model.Leaves(true) {
 		fmt.Fprintf(&text, "### %s\n\n%s\n\n```\npayonce %s\n```\n\n", command.Path(), command.Help, command.Summary())

@@ -51,9 +51,7 @@ func stripeWith(t *testing.T, bodies map[string]string) *stripe.Client {
 	}))
 	t.Cleanup(server.Close)
 	client, err := stripe.New(stripe.Config{SecretKey: "sk_test_of_a_test", Base: server.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	t.Cleanup(client.Close)
 	return client
 }
@@ -70,9 +68,7 @@ func TestTimeline_showsWhatTheProviderHolds(t *testing.T) {
 	db := begun(t)
 	client := stripeWith(t, map[string]string{"/v1/payment_intents/pi_1": heldIntent, "/v1/refunds": heldRefunds})
 	var out strings.Builder
-	if err := (timelineCmd{Name: "ch_1", JSON: true}).show(t.Context(), newConsole(&out, io.Discard), db, client); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, (timelineCmd{Name: "ch_1", JSON: true}).show(t.Context(), newConsole(&out, io.Discard), db, client))
 	var held []audit.Detail
 	for _, e := range decoded[audit.Timeline](t, out.String()).Entries {
 		if e.Kind == "provider" {

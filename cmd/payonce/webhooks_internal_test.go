@@ -7,7 +7,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/audit"
@@ -90,9 +89,7 @@ func TestWebhooksRotate(t *testing.T) {
 		t.Parallel()
 		db := shopDB(t)
 		out, said, err := execute(t, db, webhooksRotateCmd{Merchant: "acme", Overlap: time.Hour})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, err)
 		made := strings.TrimSuffix(out, "\n")
 		wantSigned(t, db, url, made, firstSecret)
 		if strings.Contains(said, "whsec_") || strings.Contains(said, "hush") || strings.Count(said, "\n") != 4 {
@@ -200,16 +197,11 @@ func succeed(t *testing.T, db *postgres.DB, charge string) ledger.Stream {
 // messages are the resends that wait in the inbox, in their order.
 func messages(t *testing.T, db *postgres.DB) string {
 	t.Helper()
-	var list string
-	err := db.QueryRow(t.Context(), `
+	return testdb.One[string](t, db, `
 select coalesce(string_agg(concat_ws(' ', i.ordering_key, i.receiver, i.type, i.status, i.message_id = 'resend:' || r.resend_id, i.metadata ->> 'requested_by' = r.requested_by), ', ' order by i.id), '')
   from inbox i
   full join webhook_resends r
-    on i.message_id = 'resend:' || r.resend_id`).Scan(&list)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return list
+    on i.message_id = 'resend:' || r.resend_id`)
 }
 
 func TestWebhooksResend(t *testing.T) {
@@ -229,9 +221,7 @@ func TestWebhooksResend(t *testing.T) {
 			t.Errorf("the messages are %s", got)
 		}
 		tl, err := audit.ReadTimeline(t.Context(), db, "ch_1", "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testdb.Must(t, err)
 		var shown []string
 		for _, e := range tl.Entries {
 			if e.Kind == "webhook" {
@@ -292,8 +282,7 @@ values ('notification', $1, 'ch_2', 't', '', '{}', '')`, s.Head().ID.String())
 	t.Run("all outcomes of a merchant are read page by page", func(t *testing.T) {
 		t.Parallel()
 		db := shopDB(t)
-		b := &pgx.Batch{}
-		b.Queue(`
+		testdb.Exec(t, db.Pool(), `
 insert into ledger_events
        (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
 select md5(n || k)::uuid, 'ch_' || n, case k when 'a' then 1 else 2 end, case k when 'a' then 'charge.failed.v1' else 'merchant.notified.v1' end,
@@ -301,9 +290,6 @@ select md5(n || k)::uuid, 'ch_' || n, case k when 'a' then 1 else 2 end, case k 
   from generate_series(1, $1::int) n,
        unnest(array['a', 'b']) k
  order by n, k`, 2*resendPage+1)
-		if err := db.Commit(t.Context(), b); err != nil {
-			t.Fatal(err)
-		}
 		out, said, err := execute(t, db, webhooksResendCmd{Merchant: "acme", Since: time.Unix(0, 0), JSON: true})
 		if got := dataOf[resend](t, out); err != nil || said != "" || len(got) != 2*resendPage+1 {
 			t.Fatalf("%v, said %q, %d resends", err, said, len(got))
@@ -331,9 +317,7 @@ select md5(n || k)::uuid, 'ch_' || n, case k when 'a' then 1 else 2 end, case k 
 		db := shopDB(t)
 		deliver(t, db, "ch_1")
 		for range 2 {
-			if _, _, err := execute(t, db, webhooksResendCmd{Names: []string{"ch_1"}}); err != nil {
-				t.Fatal(err)
-			}
+			mustExecute(t, db, webhooksResendCmd{Names: []string{"ch_1"}})
 		}
 		if got := messages(t, db); got != "ch_1"+waits+", ch_1"+waits {
 			t.Errorf("the messages are %s", got)
