@@ -285,13 +285,11 @@ func TestReconcile_endsWithAListThatBreaksOff(t *testing.T) {
 	f := newFixture(t)
 	down := errors.New("down")
 	broken := func(yield func(audit.Listed, error) bool) { yield(audit.Listed{}, down) }
-	if _, _, err := audit.Reconcile(t.Context(), f.db, broken, list(f.refunds()), list(disputes())); !errors.Is(err, down) {
-		t.Errorf("of payments: %v", err)
-	}
-	if _, _, err := audit.Reconcile(t.Context(), f.db, list(f.payments()), broken, list(disputes())); !errors.Is(err, down) {
-		t.Errorf("of refunds: %v", err)
-	}
-	if _, _, err := audit.Reconcile(t.Context(), f.db, list(f.payments()), list(f.refunds()), broken); !errors.Is(err, down) {
-		t.Errorf("of disputes: %v", err)
+	for i := range 3 {
+		lists := []iter.Seq2[audit.Listed, error]{list(f.payments()), list(f.refunds()), list(disputes())}
+		lists[i] = broken
+		if _, _, err := audit.Reconcile(t.Context(), f.db, lists[0], lists[1], lists[2]); !errors.Is(err, down) {
+			t.Errorf("list %d: %v", i, err)
+		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	stripego "github.com/stripe/stripe-go/v85"
 
 	"github.com/payonce/payonce/internal/stripe"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
@@ -75,9 +76,7 @@ func TestClient_reportsEachRequestToItsObserver(t *testing.T) {
 		names = append(names, call)
 		return func(a stripe.Answered) { answers = append(answers, a) }
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	defer c.Close()
 
 	ctx := context.WithValue(t.Context(), callers{}, true)

@@ -214,7 +214,7 @@ func TestUnavailableError_carriesTheProvidersRetryAfter(t *testing.T) {
 	}
 }
 
-func TestCall_returnsItsContextsErrorAndNoOtherTimeout(t *testing.T) {
+func TestCall_returnsItsContextsError(t *testing.T) {
 	t.Parallel()
 	t.Run("a call that is given up returns the context's own error", func(t *testing.T) {
 		t.Parallel()
@@ -249,13 +249,6 @@ func TestCall_returnsItsContextsErrorAndNoOtherTimeout(t *testing.T) {
 			if _, err := run(t.Context()); kinds(err) != "unavailable" {
 				t.Errorf("%s: %v, want unavailable", call, err)
 			}
-		}
-	})
-	t.Run("the client's own time-out is not mistaken for the context's", func(t *testing.T) {
-		t.Parallel()
-		_, err := newClient(t, newProvider(t, stall("")).URL, 20*time.Millisecond).RetrieveIntent(t.Context(), "pi_1")
-		if kinds(err) != "unavailable" {
-			t.Errorf("%v, want unavailable alone", err)
 		}
 	})
 }
