@@ -3,9 +3,8 @@ package migrations_test
 import (
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // TestSchema_guardsCompareBytes: the order of "C" is that of the bytes and never changes.
@@ -34,7 +33,5 @@ create index forgotten_predicate on forgotten (g) where d = 'x'`)
 		"key 2 of index forgotten_column has collation default",
 		"key 3 of index forgotten_column has collation default",
 	}
-	if diff := cmp.Diff(want, testdb.All[string](t, db, read(t, "collated.sql"))); diff != "" {
-		t.Errorf("of the table that forgot it (-want +found):\n%s", diff)
-	}
+	testrun.Same(t, "of the table that forgot it", want, testdb.All[string](t, db, read(t, "collated.sql")))
 }

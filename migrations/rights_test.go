@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
@@ -31,9 +29,7 @@ func TestRights_areAsDecided(t *testing.T) {
 	found := testdb.All[string](t, testdb.Reused(t), read(t, "rights.sql"))
 	slices.Sort(decided)
 	slices.Sort(found)
-	if diff := cmp.Diff(decided, found); diff != "" {
-		t.Errorf("rights (-decided +found):\n%s", diff)
-	}
+	testrun.Same(t, "rights", decided, found)
 }
 
 type seed struct{ table, insert string }
@@ -160,9 +156,7 @@ select 'fulfillment', status, 'ch_1', 'a', '', '{}', '', status from unnest('{de
 	testdb.Exec(t, console.Pool(), `update inbox set due_at = 'infinity' where message_id = 'pending'`) // hidden from an update
 	testdb.Exec(t, console.Pool(), `update inbox set status = 'pending', due_at = clock_timestamp(), decided_by = 'me', decided_at = clock_timestamp() where message_id = 'dead'`)
 	got := testdb.All[string](t, db, `select message_id || ' ' || status from inbox where due_at < 'infinity' order by 1`)
-	if diff := cmp.Diff([]string{"dead pending", "pending pending"}, got); diff != "" {
-		t.Errorf("messages (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "messages", []string{"dead pending", "pending pending"}, got)
 }
 
 // TestRoles_cannotAvoidGrantsAndPolicies tries the ways around grants and policies that PostgreSQL has.

@@ -6,13 +6,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // TestActions_areRecordedWithTheirActor carries out each action of operators, through the
@@ -55,9 +54,7 @@ func TestActions_areRecordedWithTheirActor(t *testing.T) {
 		"inbox retry " + strconv.FormatInt(retried, 10), "inbox discard " + strconv.FormatInt(discarded, 10),
 	}
 	sorted := func(lines []string) []string { return slices.Sorted(slices.Values(lines)) }
-	if diff := cmp.Diff(sorted(want), sorted(got[:len(got)-1])); diff != "" {
-		t.Errorf("actions (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "actions", sorted(want), sorted(got[:len(got)-1]))
 	if last := got[len(got)-1]; !strings.HasPrefix(last, "outbox repair ") {
 		t.Errorf("the last action is %s", last)
 	}
@@ -86,9 +83,7 @@ func TestActions_areRecordedForAnySession(t *testing.T) {
 select concat_ws(' ', action, actor = session_user, login = session_user, subject, before ->> 'inbox_window', after ->> 'inbox_window')
   from operator_actions
  order by action_id`)
-	if diff := cmp.Diff([]string{"merchant set t t acme", "retention set f t w1 2 days", "retention set f t w3 2 days 3 days"}, got); diff != "" {
-		t.Errorf("actions (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "actions", []string{"merchant set t t acme", "retention set f t w1 2 days", "retention set f t w3 2 days 3 days"}, got)
 }
 
 // asOperator opens the database as the command line does.

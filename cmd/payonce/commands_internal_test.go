@@ -23,6 +23,7 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/migrations/version"
 )
@@ -240,7 +241,5 @@ func TestMigrate(t *testing.T) {
 		t.Errorf("printed %q, %q, want %q, %v", out, said, want, err)
 	}
 	want := migrated{From: version.Latest, Version: version.Latest, Applied: []string{}}
-	if diff := cmp.Diff(want, decoded[migrated](t, mustExecute(t, db, migrateCmd{JSON: true}))); diff != "" {
-		t.Errorf("the second time (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "the second time", want, decoded[migrated](t, mustExecute(t, db, migrateCmd{JSON: true})))
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -157,9 +158,7 @@ func TestExport_isOfASpanAndInOrder(t *testing.T) {
 	for _, a := range at[1 : len(at)-1] {
 		want = append(want, a.UTC().Format(time.RFC3339Nano))
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "exported times", want, got)
 	for _, line := range []string{"export", "export --from 2026-11-01", "export --from 2026-11-01 --to 2026-11-01", "export --from 2026-11-02 --to soon", "export --from 2026-11-01 --to 2026-11-02 --format xls", "plan now"} {
 		if _, err := parse(t, line); err == nil || line == "export" && !strings.Contains(err.Error(), "missing flags") {
 			t.Errorf("%s: %v", line, err)

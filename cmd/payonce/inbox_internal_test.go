@@ -121,9 +121,7 @@ func TestInboxShow(t *testing.T) {
 	document, text := put(t, db, "ch_1", "dead", `{"version":1}`), put(t, db, "ch_2", "done", "no JSON")
 	for number, payload := range map[int64]any{document: map[string]any{"version": 1.0}, text: "bm8gSlNPTg=="} {
 		whole := decoded[map[string]any](t, mustExecute(t, db, inboxShowCmd{ID: number, JSON: true}))
-		if diff := cmp.Diff([]any{payload, map[string]any{"correlation_id": "req-1"}}, []any{whole["payload"], whole["metadata"]}); diff != "" {
-			t.Errorf("payload and metadata (-want +got):\n%s", diff)
-		}
+		testrun.Same(t, "payload and metadata", []any{payload, map[string]any{"correlation_id": "req-1"}}, []any{whole["payload"], whole["metadata"]})
 	}
 	shown := mustExecute(t, db, inboxShowCmd{ID: document})
 	for _, want := range []string{"status      dead\n", "charge      ch_1\n", "reason      no way��[2J\n", "\"version\": 1"} {

@@ -14,6 +14,7 @@ import (
 	"github.com/payonce/payonce/internal/restore"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -42,9 +43,7 @@ func TestRebuildPrints(t *testing.T) {
 	}
 	const head = "3 events folded, up to position 3\n3 charges and 2 balances compared with the live ones: "
 	want := head + "0 differed\nthe new ones are live\n"
-	if diff := cmp.Diff(want, mustExecute(t, db, rebuildCmd{})); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "printed", want, mustExecute(t, db, rebuildCmd{}))
 	plant()
 	want = head + "1 differed\n  charge ch_0001: live says failed, 1 events; the ledger says pending, 1 events\nthe new ones are live\n"
 	out, _, err := execute(t, db, rebuildCmd{})

@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 func TestPause(t *testing.T) {
@@ -60,7 +61,5 @@ select concat_ws(' ', actor = current_setting('payonce.actor'), subject, nullif(
  where action = 'pause set'
  order by action_id`)
 	want := []string{"t fulfillment true", "t merchant acme true", "t fulfillment true false", "t merchant acme true false", "t notification true", "t resend true"}
-	if diff := cmp.Diff(want, actions); diff != "" {
-		t.Errorf("actions (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "actions", want, actions)
 }

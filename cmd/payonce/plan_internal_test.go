@@ -13,6 +13,7 @@ import (
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/migrations/version"
 	"github.com/payonce/payonce/outbox"
@@ -48,16 +49,12 @@ func TestPlan_findsNothingInWhatThisVersionWrites(t *testing.T) {
 		DatabaseSchema: version.Latest, ProgramSchema: version.Latest,
 	}
 	unread := cmpopts.IgnoreUnexported(plan{})
-	if diff := cmp.Diff(want, decoded[plan](t, mustExecute(t, db, planCmd{JSON: true})), unread); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "the plan", want, decoded[plan](t, mustExecute(t, db, planCmd{JSON: true})), unread)
 	// An older database is migrated first, a message that was received waits no more.
 	testdb.Exec(t, db.Pool(), `delete from payonce_migrations where version_id = $1`, version.Latest)
 	testdb.Exec(t, db.Pool(), `insert into outbox_offsets values ('charges', 'inbox', '9000000000', 7)`)
 	const text = "11 events of 3 charges, 2 of them open, and 4 waiting messages: 0 findings\nthe schema has version 27, this program needs 28: run payonce migrate first\n"
-	if diff := cmp.Diff(text, mustExecute(t, db, planCmd{})); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "the plan for people", text, mustExecute(t, db, planCmd{}))
 }
 
 func TestPlan_countsWhatItDoesNotUnderstand(t *testing.T) {

@@ -8,8 +8,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/testrun"
@@ -90,9 +88,7 @@ WHEN (UTC)               CHARGE  KIND  WHAT              WHO   DETAIL
 			t.Parallel()
 			var out strings.Builder
 			test.print(&printer{w: &out})
-			if diff := cmp.Diff(test.want, out.String()); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			testrun.Same(t, "printed", test.want, out.String())
 			full := &printer{w: fullDisk{}}
 			if test.print(full); !errors.Is(full.err, errFull) {
 				t.Errorf("on a full disk: %v", full.err)

@@ -6,13 +6,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 var mug = ArticleFlags{Merchant: "acme", SKU: "mug"}
@@ -56,9 +56,7 @@ func TestStock_everyUnitIsExplained(t *testing.T) {
 		{Change: -3, Supplied: 12, Reason: "counted"},
 		{Change: -2, Supplied: 10, Reason: "broken"},
 	}}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("the stock (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "the stock", want, got)
 	if text := mustExecute(t, db, stockShowCmd{mug}); !strings.Contains(text, "-3") || !strings.Contains(text, "4711  delivery") {
 		t.Errorf("for people it shows\n%s", text)
 	}

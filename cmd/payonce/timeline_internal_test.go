@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
@@ -22,6 +21,7 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/stripe"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -86,9 +86,7 @@ func TestTimeline_showsWhatTheProviderHolds(t *testing.T) {
 			"failure_reason": "lost_or_stolen_card",
 		},
 	}
-	if diff := cmp.Diff(want, held); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "what the provider holds", want, held)
 }
 
 func TestTimeline_isPrintedWithoutTheProvider(t *testing.T) {

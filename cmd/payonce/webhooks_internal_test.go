@@ -13,6 +13,7 @@ import (
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -219,9 +220,7 @@ func TestWebhooksResend(t *testing.T) {
 				t.Errorf("shown: %+v", e)
 			}
 		}
-		if diff := cmp.Diff([]string{"merchant.notified.v1", "resend wanted"}, shown); diff != "" {
-			t.Errorf("the timeline (-want +got):\n%s", diff)
-		}
+		testrun.Same(t, "the timeline", []string{"merchant.notified.v1", "resend wanted"}, shown)
 	})
 
 	t.Run("an event without a webhook is refused, and the others are not", func(t *testing.T) {

@@ -200,9 +200,7 @@ var hidden = []string{"a_message_committed_apart", "a_message_about_nothing", "a
 // agrees makes an increment of all charges, which finds what the report has of its checks.
 func agrees(t *testing.T, db audit.Database, q postgres.Querier, report audit.Report) {
 	t.Helper()
-	rows, _ := q.Query(t.Context(), `select distinct stream_id from ledger_events`) // CollectRows returns its error
-	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	testdb.Must(t, err)
+	all := testdb.All[string](t, q, `select distinct stream_id from ledger_events`)
 	if len(all) == 0 {
 		return
 	}

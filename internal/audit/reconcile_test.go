@@ -12,6 +12,7 @@ import (
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 func (f *fixture) payment(name, status string, captured int64) audit.Listed {
@@ -275,9 +276,7 @@ func TestReconcile_findsWhatTheLedgerLacks(t *testing.T) {
 delete from ledger_postings where stream_id = '{sold}' and debit like 'psp_receivable:%';
 delete from ledger_postings where stream_id = '{refunded}' and credit like 'psp_receivable:%' and amount = 400`)
 	want := []string{"provider: captured sums equal the ledger's", "provider: refunded sums equal the ledger's"}
-	if diff := cmp.Diff(sorted(want), violated(f.reconcile(t, list(f.payments()), list(f.refunds())))); diff != "" {
-		t.Errorf("violated (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "violated", sorted(want), violated(f.reconcile(t, list(f.payments()), list(f.refunds()))))
 }
 
 func TestReconcile_endsWithAListThatBreaksOff(t *testing.T) {

@@ -10,14 +10,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-	"github.com/jackc/pgx/v5"
-
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 func (f *fixture) timeline(t *testing.T, name, merchant string) audit.Timeline {
@@ -95,9 +93,7 @@ func TestReadTimeline(t *testing.T) {
 		"webhook | merchant.notified.v1 | worker",
 		"inbox | done | notification",
 	}
-	if diff := cmp.Diff(want, chain(tl)); diff != "" {
-		t.Errorf("the chain (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "the chain", want, chain(tl))
 	for i, e := range tl.Entries {
 		if e.At.IsZero() || e.At.After(tl.AsOf) || e.At.Location() != time.UTC || e.ChargeID != id {
 			t.Errorf("entry %d is %+v as of %v", i, e, tl.AsOf)
@@ -110,9 +106,7 @@ func TestReadTimeline(t *testing.T) {
 		ID: id, MerchantID: "acme", OrderID: "paid", Amount: 1000, Currency: "USD", Status: domain.Succeeded, PaymentIntent: "pi_paid", Version: 7,
 		Steps: []domain.StepState{{Name: "inventory", Status: domain.StepDone}, {Name: "payment", Status: domain.StepDone}, {Name: "notification", Status: domain.StepDone}},
 	}
-	if diff := cmp.Diff([]audit.TimelineCharge{charge}, tl.Charges); diff != "" {
-		t.Errorf("the charge (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "the charge", []audit.TimelineCharge{charge}, tl.Charges)
 
 	requested, succeeded := only(t, tl, want[1]), only(t, tl, want[8])
 	if requested.Version != 1 || succeeded.Version != 6 {
@@ -202,9 +196,7 @@ func TestReadTimeline_findsByName(t *testing.T) {
 					got = append(got, strings.Join([]string{e.Who, e.What, key, e.ChargeID}, " "))
 				}
 			}
-			if diff := cmp.Diff(sorted(want), sorted(got)); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			testrun.Same(t, "charges and keys", sorted(want), sorted(got))
 		})
 	}
 	for name, merchant := range map[string]string{
@@ -270,9 +262,7 @@ select receiver, message_id, 'another', '{}', sha256('another')
 			for _, line := range test.want {
 				want = append(want, "inbox | "+line)
 			}
-			if diff := cmp.Diff(want, chain(tl, "inbox")); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			testrun.Same(t, "the chain of the message", want, chain(tl, "inbox"))
 			shows(t, only(t, tl, want[test.line+1]), test.show)
 		})
 	}
@@ -335,9 +325,7 @@ insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, 
 select 'fulfillment', m.id, stream_id, m.type, '', '{}', '', 'done', 1, 1
   from ledger_events e, lateral (values (event_id::text, e.type), ('evt_' || position, 'stripe.refund.updated'), ('resend:' || event_id, 'webhook.resend')) m (id, type)`)
 	testdb.Exec(t, db.Pool(), `analyze ledger_events, inbox`)
-	rows, _ := db.Query(t.Context(), "explain (analyze, costs off) "+sql, []string{"ch_1"}, time.Now()) // CollectRows returns its error
-	plan, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	testdb.Must(t, err)
+	plan := testdb.All[string](t, db, "explain (analyze, costs off) "+sql, []string{"ch_1"}, time.Now())
 	text := strings.Join(plan, "\n")
 	if many := regexp.MustCompile(`(Removed by Filter: |rows=)\d{3,}`).FindString(text); many != "" || !strings.Contains(plan[0], " rows=6") {
 		t.Errorf("%s\n%s", many, text)

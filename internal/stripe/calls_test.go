@@ -15,7 +15,6 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/stripe"
-	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
@@ -151,7 +150,7 @@ func TestRetrieveIntent_tellsADeclinedIntentFromANewOne(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			got, err := newClient(t, newProvider(t, answer(200, tc.body)).URL, 0).RetrieveIntent(t.Context(), "pi_1")
-			testdb.Must(t, err)
+			testrun.Must(t, err)
 			if got.Attempted != tc.attempted {
 				t.Errorf("attempted is %t, want %t", got.Attempted, tc.attempted)
 			}

@@ -14,7 +14,6 @@ import (
 	stripego "github.com/stripe/stripe-go/v85"
 
 	"github.com/payonce/payonce/internal/stripe"
-	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
@@ -76,7 +75,7 @@ func TestClient_reportsEachRequestToItsObserver(t *testing.T) {
 		names = append(names, call)
 		return func(a stripe.Answered) { answers = append(answers, a) }
 	}})
-	testdb.Must(t, err)
+	testrun.Must(t, err)
 	defer c.Close()
 
 	ctx := context.WithValue(t.Context(), callers{}, true)

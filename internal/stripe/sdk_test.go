@@ -17,12 +17,12 @@ import (
 	"testing"
 	"time"
 
-	gocmp "github.com/google/go-cmp/cmp"
 	stripego "github.com/stripe/stripe-go/v85"
 
 	"github.com/payonce/payonce/internal/program/programtest"
 	"github.com/payonce/payonce/internal/sandbox"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 var node = flag.String("node", "", "the version of Stripe's SDK for Node that TestSDK installs and runs; none where empty")
@@ -44,9 +44,7 @@ func TestSDK(t *testing.T) {
 	for name, run := range map[string]func(*testing.T, string) string{"Go": runGo, "Node": runNode} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if diff := gocmp.Diff(string(want), run(t, newSandbox(t))); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			testrun.Same(t, "the transcript", string(want), run(t, newSandbox(t)))
 		})
 	}
 }
