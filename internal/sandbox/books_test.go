@@ -51,7 +51,7 @@ func TestBooks(t *testing.T) {
 		t.Parallel()
 		f := start(t, sandbox.Options{})
 		id := f.captured("pm_card_visa")
-		f.exec(`insert into captures (id, payment_intent, amount, currency) values ('ch_second', $1, 1000, 'eur')`, id)
+		testdb.Exec(t, f.db, `insert into captures (id, payment_intent, amount, currency) values ('ch_second', $1, 1000, 'eur')`, id)
 		if b := f.books(); len(b.Captures) != 2 || b.Intents[0].Captures != 2 {
 			t.Errorf("books %+v", b)
 		}
@@ -64,7 +64,7 @@ func TestBooks(t *testing.T) {
 		if b := f.books(); b.Intents[0].Status != "processing" || len(b.Captures) != 0 {
 			t.Errorf("early: %+v", b)
 		}
-		f.exec(`update payment_intents set settle_at = clock_timestamp()`)
+		testdb.Exec(t, f.db, `update payment_intents set settle_at = clock_timestamp()`)
 		if b := f.books(); b.Intents[0].Status != "succeeded" || len(b.Captures) != 1 {
 			t.Errorf("due: %+v", b)
 		}
@@ -88,7 +88,7 @@ func TestReadyz_needsTheTables(t *testing.T) {
 	t.Parallel()
 	f := start(t, sandbox.Options{})
 	f.control(http.MethodGet, "/readyz", "").want(t, http.StatusOK, nil)
-	f.exec(`alter table payment_intents rename to gone`)
+	testdb.Exec(t, f.db, `alter table payment_intents rename to gone`)
 	f.control(http.MethodGet, "/readyz", "").want(t, http.StatusServiceUnavailable, nil)
 	f.control(http.MethodGet, "/healthz", "").want(t, http.StatusOK, nil)
 }

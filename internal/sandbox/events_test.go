@@ -152,7 +152,7 @@ func TestEvents(t *testing.T) {
 		}
 		f.post("/v1/payment_intents", "", "amount", "200", "currency", "eur")
 		r.await(2)
-		if events := f.count(`select count(*) from events`); events != 2 {
+		if events := testdb.One[int](t, f.db, `select count(*) from events`); events != 2 {
 			t.Errorf("%d events", events)
 		}
 	})
@@ -165,7 +165,7 @@ func TestEvents(t *testing.T) {
 		f := start(t, sandbox.Options{WebhookURL: r.URL, WebhookSecret: eventSecret})
 		f.create("")
 		await.True(t, "it was tried twice", func() bool {
-			return f.count(`select coalesce(max(attempts), 0) from event_deliveries where outcome like '500%'`) >= 2
+			return testdb.One[int](t, f.db, `select coalesce(max(attempts), 0) from event_deliveries where outcome like '500%'`) >= 2
 		})
 		r.setDown(false)
 		r.await(1)

@@ -127,11 +127,11 @@ func TestKey_isForgotten(t *testing.T) {
 		t.Parallel()
 		f := start(t, sandbox.Options{})
 		first := f.post("/v1/payment_intents", "old", pairs...)
-		f.exec(`update idempotency_keys set created_at = created_at - interval '23 hours 59 minutes'`)
+		testdb.Exec(t, f.db, `update idempotency_keys set created_at = created_at - interval '23 hours 59 minutes'`)
 		if second := f.post("/v1/payment_intents", "old", pairs...); !replayed(first, second) {
 			t.Errorf("before: %d %s", second.status, second.raw)
 		}
-		f.exec(`update idempotency_keys set created_at = created_at - interval '2 minutes'`)
+		testdb.Exec(t, f.db, `update idempotency_keys set created_at = created_at - interval '2 minutes'`)
 		third := f.post("/v1/payment_intents", "old", "amount", "800", "currency", "eur")
 		third.want(t, http.StatusOK, map[string]any{"amount": 800.0})
 		if fourth := f.post("/v1/payment_intents", "old", "amount", "800", "currency", "eur"); !replayed(third, fourth) {
@@ -161,17 +161,17 @@ func TestWrite_isOneCommit(t *testing.T) {
 			t.Parallel()
 			f := start(t, sandbox.Options{})
 			id := f.create("pm_card_visa")
-			f.exec(`create function refuse() returns trigger language plpgsql as $$ begin raise exception 'refused'; end $$`)
-			f.exec(`create constraint trigger refuse after insert or update on ` + table +
+			testdb.Exec(t, f.db, `create function refuse() returns trigger language plpgsql as $$ begin raise exception 'refused'; end $$`)
+			testdb.Exec(t, f.db, `create constraint trigger refuse after insert or update on `+table+
 				` deferrable initially deferred for each row execute function refuse()`)
 			f.post("/v1/payment_intents/"+id+"/confirm", "key").want(t, http.StatusServiceUnavailable, map[string]any{"error.type": "api_error"})
-			if rows := f.count(`
+			if rows := testdb.One[int](t, f.db, `
 				select (select count(*) from idempotency_keys) + (select count(*) from captures)
 				     + (select count(*) from events where type <> 'payment_intent.created')
 				     + (select count(*) from payment_intents where status <> 'requires_confirmation')`); rows != 0 {
 				t.Fatalf("%d rows of a refused commit remain", rows)
 			}
-			f.exec(`drop trigger refuse on ` + table)
+			testdb.Exec(t, f.db, `drop trigger refuse on `+table)
 			a := f.post("/v1/payment_intents/"+id+"/confirm", "key")
 			a.want(t, http.StatusOK, map[string]any{"status": "succeeded"})
 			if b := f.books(); a.header.Get("Idempotent-Replayed") != "" || len(b.Captures) != 1 {
@@ -203,7 +203,7 @@ func TestWrite_replaysWhatARivalProcessSaved(t *testing.T) {
 		loser <- a
 	}()
 	await.True(t, "the loser waits for the winner's commit", func() bool {
-		return f.count(`select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`) > 0
+		return testdb.One[int](t, f.db, `select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`) > 0
 	})
 	testdb.Must(t, tx.Commit(t.Context()))
 	if second := <-loser; !replayed(first, second) || len(f.books().Intents) != 1 {
@@ -220,7 +220,7 @@ func TestConfirm_answers429WhileTheIntentIsLocked(t *testing.T) {
 	testdb.Must(t, err)
 	defer func() { _ = tx.Rollback(t.Context()) }()
 	testdb.Exec(t, tx, `select id from payment_intents for update`)
-	f.exec(`do $$ begin execute format('alter database %I set lock_timeout = ''100ms''', current_database()); end $$`)
+	testdb.Exec(t, f.db, `do $$ begin execute format('alter database %I set lock_timeout = ''100ms''', current_database()); end $$`)
 	f.db.Reset() // new connections have the new setting
 	f.post("/v1/payment_intents/"+id+"/confirm", "held").
 		want(t, http.StatusTooManyRequests, map[string]any{"error.code": "lock_timeout"})

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/internal/sandbox"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 const (
@@ -84,7 +85,7 @@ func TestShop(t *testing.T) {
 				t.Errorf("%s: answered %d %s, want %d", name, a.status, a.raw, tc.status)
 			}
 		}
-		if rows := f.count(`select (select count(*) from shop_deliveries) + (select count(*) from shop_effects)`); rows != 0 {
+		if rows := testdb.One[int](t, f.db, `select (select count(*) from shop_deliveries) + (select count(*) from shop_effects)`); rows != 0 {
 			t.Errorf("%d rows", rows)
 		}
 	})
@@ -92,11 +93,11 @@ func TestShop(t *testing.T) {
 	t.Run("the count and the effect are one commit", func(t *testing.T) {
 		t.Parallel()
 		f := start(t, sandbox.Options{ShopSecret: shopSecret})
-		f.exec(`alter table shop_effects add constraint refuse check (reference <> 'ch_1')`)
+		testdb.Exec(t, f.db, `alter table shop_effects add constraint refuse check (reference <> 'ch_1')`)
 		if a := f.must(f.notify("msg_1", notice("ch_1"))); a.status != http.StatusServiceUnavailable {
 			t.Errorf("answered %d", a.status)
 		}
-		if rows := f.count(`select count(*) from shop_deliveries`); rows != 0 {
+		if rows := testdb.One[int](t, f.db, `select count(*) from shop_deliveries`); rows != 0 {
 			t.Errorf("%d rows", rows)
 		}
 	})

@@ -156,11 +156,8 @@ func TestErrors_carryWhatTheProviderSays(t *testing.T) {
 		"first failure": {answer(500, failure), &stripe.FailedError{StatusCode: 500, RequestID: "req_1"}},
 		"saved failure": {answer(500, failure, "Idempotent-Replayed", "true"), &stripe.FailedError{StatusCode: 500, RequestID: "req_1", Replayed: true}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			_, err := newClient(t, newProvider(t, tc.answer).URL, 0).ConfirmIntent(t.Context(), "key_1", "pi_1", "")
-			testrun.Same(t, "error", tc.want, errors.Unwrap(err))
-		})
+		_, err := newClient(t, newProvider(t, tc.answer).URL, 0).ConfirmIntent(t.Context(), "key_1", "pi_1", "")
+		testrun.Same(t, name, tc.want, errors.Unwrap(err))
 	}
 }
 
@@ -200,17 +197,10 @@ func TestUnavailableError_carriesTheProvidersRetryAfter(t *testing.T) {
 		"on a strange answer": {answer(200, `{}`, "Retry-After", "2"), 0},
 		"on a redirect":       {answer(302, ``, "Retry-After", "2"), 0},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			_, err := newClient(t, newProvider(t, tc.answer).URL, 0).ConfirmIntent(t.Context(), "key_1", "pi_1", "")
-			var unavailable *stripe.UnavailableError
-			if !errors.As(err, &unavailable) {
-				t.Fatalf("confirm: %v, want unavailable", err)
-			}
-			if unavailable.RetryAfter != tc.want {
-				t.Errorf("retry after %s, want %s", unavailable.RetryAfter, tc.want)
-			}
-		})
+		_, err := newClient(t, newProvider(t, tc.answer).URL, 0).ConfirmIntent(t.Context(), "key_1", "pi_1", "")
+		if unavailable, ok := errors.AsType[*stripe.UnavailableError](err); !ok || unavailable.RetryAfter != tc.want {
+			t.Errorf("%s: %v, want it unavailable, for %s", name, err, tc.want)
+		}
 	}
 }
 
@@ -259,8 +249,8 @@ func TestDecline_canBeStored(t *testing.T) {
 	t.Parallel()
 	body := `{"error":{"type":"card_error","code":"card_declined","decline_code":"a\u0000b","message":"\u0000` + strings.Repeat("é", 400) + `"}}`
 	_, err := newClient(t, newProvider(t, answer(402, body)).URL, 0).ConfirmIntent(t.Context(), "key", "pi_1", "")
-	var declined *stripe.DeclinedError
-	if !errors.As(err, &declined) {
+	declined, ok := errors.AsType[*stripe.DeclinedError](err)
+	if !ok {
 		t.Fatalf("ConfirmIntent: %v", err)
 	}
 	if d := declined.Decline; d.DeclineCode != "ab" || len(d.Message) > 500 || !utf8.ValidString(d.Message) || !strings.HasPrefix(d.Message, "éé") {
