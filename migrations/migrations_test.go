@@ -3,6 +3,7 @@ package migrations_test
 import (
 	"context"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -123,17 +124,12 @@ func TestSchema_commentsEveryConstraint(t *testing.T) {
 func TestSchema_coreAppliesByItself(t *testing.T) {
 	t.Parallel()
 	for _, m := range migrations.All() {
-		switch m.Name {
-		case "idempotency", "inbox", "outbox", "ledger":
-		default:
-			continue
+		if slices.Contains([]string{"idempotency", "inbox", "outbox", "ledger"}, m.Name) {
+			t.Run(m.Name, func(t *testing.T) {
+				t.Parallel()
+				testdb.Exec(t, connect(t, testdb.Empty(t)), m.SQL)
+			})
 		}
-		t.Run(m.Name, func(t *testing.T) {
-			t.Parallel()
-			if _, err := connect(t, testdb.Empty(t)).Exec(t.Context(), m.SQL); err != nil {
-				t.Error(err)
-			}
-		})
 	}
 }
 

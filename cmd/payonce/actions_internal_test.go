@@ -9,7 +9,6 @@ import (
 	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
@@ -18,7 +17,7 @@ import (
 // session that the command line opens. Repeated commands that change nothing leave no row.
 func TestActions_areRecordedWithTheirActor(t *testing.T) {
 	t.Parallel()
-	db := asOperator(t, testdb.Open(t))
+	db := opened(t, testdb.URL(t), postgres.Options{})
 	seed := seedCmd{
 		Merchant: "acme", APIKey: "sk_test_demo", WebhookURL: "https://shop.example/planted?token=planted",
 		WebhookSecret: "whsec_cGxhbnRlZCBwbGFudGVkIHBsYW50ZWQh",
@@ -84,15 +83,4 @@ select concat_ws(' ', action, actor = session_user, login = session_user, subjec
   from operator_actions
  order by action_id`)
 	testrun.Same(t, "actions", []string{"merchant set t t acme", "retention set f t w1 2 days", "retention set f t w3 2 days 3 days"}, got)
-}
-
-// asOperator opens the database as the command line does.
-func asOperator(t *testing.T, db *postgres.DB) *postgres.DB {
-	t.Helper()
-	url := program.Secret(db.Pool().Config().ConnString())
-	opened, err := environment{DatabaseURL: url, AllowPlaintext: true}.
-		open(t.Context(), postgres.Options{AllowUnsafeDurability: true})
-	testdb.Must(t, err)
-	t.Cleanup(opened.Close)
-	return opened
 }

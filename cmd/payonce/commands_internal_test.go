@@ -28,6 +28,16 @@ import (
 	"github.com/payonce/payonce/migrations/version"
 )
 
+// opened is a database as the command line opens it.
+func opened(t *testing.T, url string, o postgres.Options) *postgres.DB {
+	t.Helper()
+	o.AllowUnsafeDurability = true
+	db, err := environment{DatabaseURL: program.Secret(url), AllowPlaintext: true}.open(t.Context(), o)
+	testdb.Must(t, err)
+	t.Cleanup(db.Close)
+	return db
+}
+
 // execute checks and runs a command on a database.
 func execute(t *testing.T, db *postgres.DB, command databaseCommand) (stdout, stderr string, err error) {
 	t.Helper()
@@ -219,11 +229,9 @@ func TestAudit_refusesAUserWhomPoliciesHideRowsFrom(t *testing.T) {
 	testdb.Must(t, err)
 	other.User = url.UserPassword(name, "p")
 	for address, sees := range map[string]bool{owner: true, other.String(): false} {
-		opened, err := environment{DatabaseURL: program.Secret(address), AllowPlaintext: true}.open(t.Context(), postgres.Options{AllowUnsafeDurability: true})
-		testdb.Must(t, err)
-		t.Cleanup(opened.Close)
+		database := opened(t, address, postgres.Options{})
 		for _, command := range []databaseCommand{auditCmd{NoProvider: true, Quiet: true}, inboxListCmd{Status: "dead"}} {
-			_, _, err := execute(t, opened, command)
+			_, _, err := execute(t, database, command)
 			if hidden := err != nil && strings.Contains(err.Error(), "row-level security"); hidden == sees {
 				t.Errorf("%T where it sees rows is %t: %v", command, sees, err)
 			}

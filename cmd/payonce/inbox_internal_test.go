@@ -17,7 +17,6 @@ import (
 
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
@@ -183,14 +182,9 @@ func (w *interrupted) Write(text []byte) (int, error) {
 // single one's is, or not made.
 func TestInboxDecisions_ofManyMessages(t *testing.T) {
 	t.Parallel()
-	url := testdb.URL(t)
 	var all []int64
 	command := inboxRetryCmd{reasonFlag: reasonFlag{"the shop is back"}, JSON: true}
-	options := command.options()
-	options.AllowUnsafeDurability = true
-	db, err := environment{DatabaseURL: program.Secret(url), AllowPlaintext: true}.open(t.Context(), options)
-	testdb.Must(t, err)
-	t.Cleanup(db.Close)
+	db := opened(t, testdb.URL(t), command.options())
 	for _, receiver := range []string{"notification", "notification", "fulfillment", "notification"} {
 		all = append(all, put(t, db, "ch_1", "dead", "{}"))
 		testdb.All[int64](t, db, `update inbox set receiver = $2, received_at = now() - interval '2h' where id = $1 returning id`, all[len(all)-1], receiver)

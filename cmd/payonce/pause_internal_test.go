@@ -6,13 +6,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
 func TestPause(t *testing.T) {
 	t.Parallel()
-	db := asOperator(t, testdb.Open(t))
+	db := opened(t, testdb.URL(t), postgres.Options{})
 	testdb.Exec(t, db.Pool(), `insert into merchants (merchant_id) values ('acme')`)
 	for _, test := range []struct {
 		args string

@@ -20,7 +20,7 @@ var mug = ArticleFlags{Merchant: "acme", SKU: "mug"}
 // stocked has five mugs of acme, of which charges have reserved some.
 func stocked(t *testing.T, reserved int) *postgres.DB {
 	t.Helper()
-	db := asOperator(t, testdb.Open(t))
+	db := opened(t, testdb.URL(t), postgres.Options{})
 	mustExecute(t, db, seedCmd{Merchant: "acme", APIKey: "sk_test_demo", SKU: map[string]int64{"mug": 5, "cap": 1}})
 	testdb.Exec(t, db.Pool(), `update stock set available = available - $1, reserved = reserved + $1 where sku = 'mug'`, reserved)
 	return db

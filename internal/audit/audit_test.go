@@ -389,11 +389,6 @@ func named(t *testing.T, report audit.Report, name string) audit.Check {
 func TestReport(t *testing.T) {
 	t.Parallel()
 	var r audit.Report
-	r.Add(audit.Check{Name: "one", Checked: 3})
-	if !r.OK {
-		t.Error("a report without violations is not OK")
-	}
-	r = audit.Report{}
 	r.Add(audit.Check{Name: "streams are legal", Checked: 2, Violated: 1, Examples: []string{"ch_1: why"}})
 	r.Add(audit.Check{Name: "two", Checked: 1, Examples: []string{}})
 	got, err := json.Marshal(r)

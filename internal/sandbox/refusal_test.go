@@ -1,7 +1,6 @@
 package sandbox_test
 
 import (
-	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -131,16 +130,9 @@ func TestAccount_isNamedByTheKey(t *testing.T) {
 		"sk_test_acct_other_1":  `"id": "acct_other"`,
 		"sk_live_acct_other_12": `"type": "invalid_request_error"`,
 	} {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, f.url+"/v1/account", nil)
-		testdb.Must(t, err)
-		r.SetBasicAuth(key, "")
-		response, err := f.client.Do(r)
-		testdb.Must(t, err)
-		body, err := io.ReadAll(response.Body)
-		testdb.Must(t, err)
-		_ = response.Body.Close()
-		if !strings.Contains(string(body), want) {
-			t.Errorf("%s: %s, want %s", key, body, want)
+		a := f.must(f.do(http.MethodGet, "/v1/account", "", http.Header{"Authorization": {"Bearer " + key}}))
+		if !strings.Contains(a.raw, want) {
+			t.Errorf("%s: %s, want %s", key, a.raw, want)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -96,27 +97,22 @@ func answer(status int, body string, header ...string) http.HandlerFunc {
 }
 
 // cut is a handler that sends raw bytes, if any, and closes the connection.
-func cut(raw string) http.HandlerFunc {
-	return func(w http.ResponseWriter, _ *http.Request) {
-		conn, _, err := http.NewResponseController(w).Hijack()
-		if err != nil {
-			panic(err)
-		}
-		_, _ = conn.Write([]byte(raw))
-		_ = conn.Close()
-	}
-}
+func cut(raw string) http.HandlerFunc { return sends(raw, func(net.Conn) {}) }
 
 // stall is a handler that sends raw bytes, if any, and then nothing more until
 // the client has gone.
 func stall(raw string) http.HandlerFunc {
+	return sends(raw, func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
+}
+
+func sends(raw string, wait func(net.Conn)) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		conn, _, err := http.NewResponseController(w).Hijack()
 		if err != nil {
 			panic(err)
 		}
 		_, _ = conn.Write([]byte(raw))
-		_, _ = io.Copy(io.Discard, conn)
+		wait(conn)
 		_ = conn.Close()
 	}
 }
