@@ -89,8 +89,8 @@ select event_id, stream_id, version, type, 1, merchant_id, data, metadata, now()
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			err := commit(t, db, test.statement)
-			var refusal *pgconn.PgError
-			if !errors.As(err, &refusal) || refusal.Code != "23001" || refusal.Message != test.says || refusal.ConstraintName != "" {
+			refusal, is := errors.AsType[*pgconn.PgError](err)
+			if !is || refusal.Code != "23001" || refusal.Message != test.says || refusal.ConstraintName != "" {
 				t.Errorf("the error is %v, want 23001 and %q", err, test.says)
 			}
 			wantNothing(t, db)

@@ -29,9 +29,7 @@ func TestUp_appliesEachMigrationOnce(t *testing.T) {
 		for range 4 {
 			programs.Go(func() error { return migrations.Up(t.Context(), address) })
 		}
-		if err := programs.Wait(); err != nil {
-			t.Error(err)
-		}
+		testdb.Must(t, programs.Wait())
 		wantPending(t, conn, false)
 		var want []string
 		for _, m := range migrations.All() {

@@ -232,9 +232,7 @@ func mayAct(t *testing.T, address string) {
 	testdb.Must(t, err)
 	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
 	for _, role := range []string{"payonce_api", "payonce_worker", "payonce_console"} {
-		if _, err := conn.Exec(t.Context(), "set role "+role); err != nil {
-			t.Error(err)
-		}
+		testdb.Exec(t, conn, "set role "+role)
 	}
 }
 

@@ -27,9 +27,8 @@ func booked(t *testing.T, charges int) (db *postgres.DB, url string) {
 		record(t, db, ledger.New(fmt.Sprintf("ch_%04d", i)), requested("order"))
 	}
 	await.True(t, "all charges are listed", func() bool {
-		if _, err := ledger.Project(t.Context(), db); err != nil {
-			t.Fatal(err)
-		}
+		_, err := ledger.Project(t.Context(), db)
+		testdb.Must(t, err)
 		return testdb.One[int](t, db, `select count(*)::int from charge_list join projections using (generation) where state = 'live'`) == charges
 	})
 	return db, url

@@ -314,9 +314,8 @@ func TestRetention(t *testing.T) {
 			f.exec(`update idempotency_keys set expires_at = now()`)
 			before := number(f, messages)
 			for _, name := range test.order {
-				if _, err := deletions[name](t.Context(), f.db); err != nil {
-					t.Fatal(err)
-				}
+				_, err := deletions[name](t.Context(), f.db)
+				testdb.Must(t, err)
 				if got := violated(f.audit().Checks); len(got) != 0 {
 					t.Fatalf("after a deletion from %s: violated: %v", name, got)
 				}
@@ -342,9 +341,7 @@ func (f *fixture) auditWith(t *testing.T, statements string) audit.Report {
 	tx, err := f.db.Pool().Begin(t.Context())
 	testdb.Must(t, err)
 	defer func() {
-		if err := tx.Rollback(context.WithoutCancel(t.Context())); err != nil {
-			t.Error(err)
-		}
+		testdb.Must(t, tx.Rollback(context.WithoutCancel(t.Context())))
 	}()
 	if _, err := tx.Exec(t.Context(), f.named(statements), pgx.QueryExecModeSimpleProtocol); err != nil {
 		t.Fatalf("%v\nin %s", err, statements)

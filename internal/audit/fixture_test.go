@@ -332,9 +332,8 @@ select count(*)
     on (e.txid, e.position) > (p.txid, p.position)
  where p.state = 'live'`
 	await.Progress(f.t, "every event is folded", func() (string, bool) {
-		if _, err := ledger.Project(f.t.Context(), f.db); err != nil {
-			f.t.Fatal(err)
-		}
+		_, err := ledger.Project(f.t.Context(), f.db)
+		testdb.Must(f.t, err)
 		left := number(f, unfolded)
 		return fmt.Sprintf("%d events are not folded", left), left == 0
 	})

@@ -79,9 +79,7 @@ func TestMigrate(t *testing.T) {
 	for range 5 {
 		starts.Go(func() error { return sandbox.Migrate(t.Context(), database) })
 	}
-	if err := starts.Wait(); err != nil {
-		t.Error(err)
-	}
+	testdb.Must(t, starts.Wait())
 }
 
 func TestReadyz_needsTheTables(t *testing.T) {

@@ -130,9 +130,7 @@ func TestEvents(t *testing.T) {
 		testrun.Same(t, "types", want, r.types, cmpopts.SortSlices(strings.Compare))
 		for _, bodies := range r.bodies {
 			var e event
-			if err := json.Unmarshal([]byte(bodies[0]), &e); err != nil {
-				t.Error(err)
-			}
+			testdb.Must(t, json.Unmarshal([]byte(bodies[0]), &e))
 			if !strings.HasPrefix(e.ID, "evt_") || e.Object != "event" || e.APIVersion == "" || e.Livemode {
 				t.Errorf("event %s", bodies[0])
 			}

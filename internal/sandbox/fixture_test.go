@@ -156,6 +156,19 @@ func (f *fixture) tryPost(path, key string, pairs ...string) (answered, error) {
 	return f.do(http.MethodPost, path, form(pairs...), header)
 }
 
+// meanwhile posts a form beside the test.
+func (f *fixture) meanwhile(path, key string, pairs ...string) <-chan answered {
+	done := make(chan answered)
+	go func() {
+		a, err := f.tryPost(path, key, pairs...)
+		if err != nil {
+			f.t.Error(err)
+		}
+		done <- a
+	}()
+	return done
+}
+
 func (f *fixture) post(path, key string, pairs ...string) answered {
 	f.t.Helper()
 	return f.must(f.tryPost(path, key, pairs...))

@@ -95,14 +95,7 @@ func TestKey_inFlightIsRefused(t *testing.T) {
 	f := start(t, sandbox.Options{})
 	id := f.create("pm_card_visa")
 	f.faults(`{"slow":{"p":1,"ms":60000}}`)
-	first := make(chan answered)
-	go func() {
-		a, err := f.tryPost("/v1/payment_intents/"+id+"/confirm", "slow")
-		if err != nil {
-			t.Error(err)
-		}
-		first <- a
-	}()
+	first := f.meanwhile("/v1/payment_intents/"+id+"/confirm", "slow")
 	await.True(t, "the first request is seen", func() bool { return f.books().Requests == 2 })
 	f.faults(`{}`)
 	want := map[string]any{"error.type": "idempotency_error", "error.code": "idempotency_key_in_use"}
@@ -194,14 +187,7 @@ func TestWrite_replaysWhatARivalProcessSaved(t *testing.T) {
 		insert into idempotency_keys (key, fingerprint, request_id, status, body)
 		select 'rival', fingerprint, request_id, status, body
 		from idempotency_keys`)
-	loser := make(chan answered)
-	go func() {
-		a, err := f.tryPost("/v1/payment_intents", "rival", "amount", "700", "currency", "eur")
-		if err != nil {
-			t.Error(err)
-		}
-		loser <- a
-	}()
+	loser := f.meanwhile("/v1/payment_intents", "rival", "amount", "700", "currency", "eur")
 	await.True(t, "the loser waits for the winner's commit", func() bool {
 		return testdb.One[int](t, f.db, `select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`) > 0
 	})

@@ -51,14 +51,7 @@ func TestRun(t *testing.T) {
 		f.client.Timeout = 0
 		const delay = time.Minute
 		f.faults(`{"slow":{"p":1,"ms":60000}}`)
-		delayed := make(chan answered)
-		go func() {
-			a, err := f.tryPost("/v1/payment_intents", "k", "amount", "700", "currency", "eur")
-			if err != nil {
-				t.Error(err)
-			}
-			delayed <- a
-		}()
+		delayed := f.meanwhile("/v1/payment_intents", "k", "amount", "700", "currency", "eur")
 		await.True(t, "the request is in flight", func() bool { return f.books().Requests == 1 })
 		ends := time.Now()
 		p.Stop()

@@ -217,9 +217,8 @@ func TestCancelIntent(t *testing.T) {
 		var rec recorder
 		c := newClient(t, newProvider(t, rec.answers(200, intentJSON("status", "canceled"))).URL, 0)
 		for range 2 {
-			if _, err := c.CancelIntent(t.Context(), "pi_1"); err != nil {
-				t.Fatal(err)
-			}
+			_, err := c.CancelIntent(t.Context(), "pi_1")
+			testrun.Must(t, err)
 		}
 		if s := rec.all(); s[0].Key == s[1].Key || len(s[0].Key) < 26 {
 			t.Errorf("keys are %q and %q", s[0].Key, s[1].Key)

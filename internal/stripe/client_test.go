@@ -151,9 +151,8 @@ func TestCall_sendsItsKeyAndNoTelemetry(t *testing.T) {
 	})
 	c := newClient(t, p.URL, 0)
 	for range 3 {
-		if _, err := c.RetrieveIntent(t.Context(), "pi_1"); err != nil {
-			t.Fatal(err)
-		}
+		_, err := c.RetrieveIntent(t.Context(), "pi_1")
+		testrun.Must(t, err)
 	}
 	if telemetry.Load() != 0 || keys.Load() != 3 {
 		t.Errorf("%d requests with telemetry, %d with the key; want 0 and 3", telemetry.Load(), keys.Load())

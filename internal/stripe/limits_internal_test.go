@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 func TestLimiter_probesAProviderThatIsAway(t *testing.T) {
@@ -16,9 +18,7 @@ func TestLimiter_probesAProviderThatIsAway(t *testing.T) {
 		enter := func() func(int) {
 			t.Helper()
 			leave, err := l.enter(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			testrun.Must(t, err)
 			return leave
 		}
 		refused := func(what string) {
@@ -31,9 +31,7 @@ func TestLimiter_probesAProviderThatIsAway(t *testing.T) {
 		for range openAfter { // callers that give up say nothing about the provider
 			gone, cancel := context.WithCancel(t.Context())
 			leave, err := l.enter(gone)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testrun.Must(t, err)
 			cancel()
 			leave(0)
 		}

@@ -48,9 +48,7 @@ func TestStripeMock(t *testing.T) {
 			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 			res, err := http.DefaultClient.Do(r)
 			testdb.Must(t, err)
-			if err := res.Body.Close(); err != nil {
-				t.Error(err)
-			}
+			testdb.Must(t, res.Body.Close())
 			if res.StatusCode != http.StatusBadRequest {
 				t.Errorf("%s: answered %d, want 400: this mock checks nothing", form.Encode(), res.StatusCode)
 			}
