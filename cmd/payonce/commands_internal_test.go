@@ -29,10 +29,10 @@ import (
 )
 
 // opened is a database as the command line opens it.
-func opened(t *testing.T, url string, o postgres.Options) *postgres.DB {
+func opened(t *testing.T, address string, o postgres.Options) *postgres.DB {
 	t.Helper()
 	o.AllowUnsafeDurability = true
-	db, err := environment{DatabaseURL: program.Secret(url), AllowPlaintext: true}.open(t.Context(), o)
+	db, err := environment{DatabaseURL: program.Secret(address), AllowPlaintext: true}.open(t.Context(), o)
 	testdb.Must(t, err)
 	t.Cleanup(db.Close)
 	return db
