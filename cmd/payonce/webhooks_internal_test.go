@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
 	"github.com/payonce/payonce/domain"
@@ -38,9 +37,8 @@ func seedShop(url, secret string) seedCmd {
 func wantSigned(t *testing.T, db *postgres.DB, url string, secrets ...string) {
 	t.Helper()
 	got, err := merchants.NewEndpoints(db, 1)(t.Context(), "acme")
-	if diff := cmp.Diff(merchants.Endpoint{URL: url, Secrets: secrets}, got); diff != "" || err != nil {
-		t.Errorf("%v (-want +got):\n%s", err, diff)
-	}
+	testdb.Must(t, err)
+	testrun.Same(t, "the endpoint", merchants.Endpoint{URL: url, Secrets: secrets}, got)
 }
 
 func TestSeedWebhook(t *testing.T) {
