@@ -71,6 +71,19 @@ func Within(d time.Duration, holds func() bool) bool {
 	return within(d, func() (string, bool) { return "", holds() })
 }
 
+// Soon does something, again and again until it takes less than d: a busy machine is late at
+// times, and what has to wait for its timer always is.
+func Soon(tb TB, d time.Duration, do func(try int)) {
+	tb.Helper()
+	try := 0
+	True(tb, "it takes less than "+d.String()+" once", func() bool {
+		began := time.Now() //nolint:forbidigo // what is measured
+		do(try)
+		try++
+		return time.Since(began) < d //nolint:forbidigo // as above
+	})
+}
+
 // Receive returns the next value of a channel, or the zero value once it is
 // closed. It ends the test if there is neither.
 func Receive[T any](tb TB, what string, from <-chan T) (value T) {
