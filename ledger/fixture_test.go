@@ -66,9 +66,8 @@ func appended(t *testing.T, db *postgres.DB, s ledger.Stream, c ledger.Cause, ev
 	return s
 }
 
-// appendTo appends an event to each of the streams in one commit, and returns the id of
-// the transaction.
-func appendTo(t *testing.T, db *postgres.DB, streams []ledger.Stream, e domain.Event) (txid string) {
+// appendTo appends an event to each of the streams in one commit.
+func appendTo(t *testing.T, db *postgres.DB, streams []ledger.Stream, e domain.Event) {
 	t.Helper()
 	b := &pgx.Batch{}
 	for i, s := range streams {
@@ -76,9 +75,7 @@ func appendTo(t *testing.T, db *postgres.DB, streams []ledger.Stream, e domain.E
 		testdb.Must(t, err)
 		streams[i] = next
 	}
-	b.Queue(`select pg_current_xact_id()::text`).QueryRow(func(row pgx.Row) error { return row.Scan(&txid) })
 	testdb.Must(t, db.Commit(t.Context(), b))
-	return txid
 }
 
 // newStreams returns n streams without events.

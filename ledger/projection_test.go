@@ -12,10 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/groupcommit"
-	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/ledger"
 )
@@ -136,21 +133,6 @@ func TestProject_foldsAnEventOnce(t *testing.T) {
 	if refused.Load() == 0 {
 		t.Error("no projector was refused: the rivals never met")
 	}
-}
-
-// foldCost appends an event to each of the streams and folds them. It returns how many rows
-// and index entries that reads.
-func foldCost(t *testing.T, db *postgres.DB, streams []ledger.Stream, e domain.Event) (rows int64) {
-	t.Helper()
-	txid := appendTo(t, db, streams, e)
-	// While a session of the server has an older transaction there is nothing to fold.
-	// Polling with Project would be counted with the rest.
-	await.Row(t, db, `select $1::text::xid8 < pg_snapshot_xmin(pg_current_snapshot())`, txid)
-	before := rowsRead(t, db)
-	if n, err := ledger.Project(t.Context(), db); n != len(streams) || err != nil {
-		t.Fatalf("%d events were folded, want %d: %v", n, len(streams), err)
-	}
-	return rowsRead(t, db) - before
 }
 
 // TestProject_boundsTheBytesOfAPage: the list would stand still before a page that takes
