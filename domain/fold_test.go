@@ -49,19 +49,6 @@ func TestFold(t *testing.T) {
 			c = soon
 		}
 	})
-
-	t.Run("counts an event about an unknown refund and changes nothing else", func(t *testing.T) {
-		t.Parallel()
-		want := in("succeeded")
-		want.Version++
-		for _, e := range []domain.Event{
-			gone("re_9", "rp_9", 1), domain.RefundAttemptFailed{RefundID: "re_9"}, notGone("re_9", ""), domain.RefundReversed{RefundID: "re_9"},
-		} {
-			if diff := cmp.Diff(want, domain.Fold(in("succeeded"), e)); diff != "" {
-				t.Errorf("%T (-want +got):\n%s", e, diff)
-			}
-		}
-	})
 }
 
 func TestView(t *testing.T) {

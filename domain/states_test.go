@@ -2,7 +2,6 @@ package domain_test
 
 import (
 	"slices"
-	"testing"
 	"time"
 
 	"github.com/payonce/payonce/domain"
@@ -116,16 +115,6 @@ func history(name string) []domain.Event {
 
 // in returns a charge in a state.
 func in(name string) domain.Charge { return domain.Fold(domain.Charge{ID: "ch_1"}, history(name)...) }
-
-// TestValidateStream_acceptsEveryState: the streams of the states are legal.
-func TestValidateStream_acceptsEveryState(t *testing.T) {
-	t.Parallel()
-	for _, s := range states {
-		if _, err := domain.ValidateStream(history(s.name)); err != nil {
-			t.Errorf("%s: %v", s.name, err)
-		}
-	}
-}
 
 func charge() domain.ChargeRequested {
 	return domain.ChargeRequested{
