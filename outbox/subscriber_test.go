@@ -66,19 +66,6 @@ func TestGroups(t *testing.T) {
 		}
 	})
 
-	t.Run("a group continues where it stopped", func(t *testing.T) {
-		db := fresh(t)
-		publish(t, db, "m1")
-		first := read(t, db, "g")
-		first.wantNext(t, "m1")
-		await.Row(t, db, `select "offset" > 0 from outbox_offsets where consumer_group = 'g'`)
-		first.stop()
-		publish(t, db, "m2")
-		second := read(t, db, "g")
-		second.wantNext(t, "m2")
-		second.wantNone(t)
-	})
-
 	t.Run("a topic shows nothing of another", func(t *testing.T) {
 		db := fresh(t)
 		post(t, db, outbox.Message{Topic: "parcels", ID: "p1", Payload: []byte("p1")})

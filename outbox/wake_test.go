@@ -2,10 +2,13 @@ package outbox_test
 
 import (
 	"context"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
@@ -18,17 +21,6 @@ const late = time.Second
 
 func listening() bool { return true }
 
-// once waits until do took less than a time once: a busy machine is late at times, and a
-// subscriber that is not woken always is.
-func once(t *testing.T, soon time.Duration, do func()) {
-	t.Helper()
-	await.True(t, "it takes less than "+soon.String()+" once", func() bool {
-		began := time.Now()
-		do()
-		return time.Since(began) < soon
-	})
-}
-
 func TestDoorbell(t *testing.T) {
 	t.Parallel()
 
@@ -36,7 +28,7 @@ func TestDoorbell(t *testing.T) {
 		db := fresh(t)
 		bell := make(chan struct{}, 1)
 		r := readWhen(t, db, "g", outbox.Options{Bell: bell, Listening: listening})
-		once(t, late, func() {
+		await.Soon(t, late, func(int) {
 			for range 3 { // without it, three slow polls
 				publish(t, db, "m1")
 				bell <- struct{}{}
@@ -59,7 +51,7 @@ func TestDoorbell(t *testing.T) {
 		db := fresh(t)
 		bell := make(chan struct{}, 1)
 		r := readWhen(t, db, "g", outbox.Options{Bell: bell, Listening: listening, Capacity: func(context.Context) int { return 1 }})
-		once(t, 5*late, func() { // else two hundred
+		await.Soon(t, 5*late, func(int) { // else two hundred
 			publish(t, db, numbered(20)...)
 			bell <- struct{}{}
 			r.wantNext(t, numbered(20)...)
@@ -74,7 +66,7 @@ func TestSubscriber_readsSoonWhatAnOpenTransactionHid(t *testing.T) {
 	db := testdb.Open(t)
 	bell := make(chan struct{}, 1)
 	r := readWhen(t, db, "g", outbox.Options{Bell: bell, Listening: listening})
-	once(t, late, func() {
+	await.Soon(t, late, func(int) {
 		for range 3 { // else three slow polls
 			older := testdb.Begin(t, db.Pool(), `select pg_current_xact_id()`)
 			publish(t, db, "young")
@@ -185,4 +177,57 @@ func TestSubscriber_closesBesideASubscriptionThatWaits(t *testing.T) {
 	await.Blocked(t, db, 1) // the caller of Subscribe still waits
 	testdb.Must(t, lock.Rollback(t.Context()))
 	testdb.Must(t, await.Receive(t, "the subscription", subscribed))
+}
+
+// overheard keeps the query by which a subscriber reads a page.
+type overheard struct {
+	mu    sync.Mutex
+	query string
+	args  []any
+	polls int
+}
+
+func (o *overheard) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
+	if strings.Contains(q.SQL, "from outbox_offsets") {
+		o.mu.Lock()
+		o.query, o.args = q.SQL, q.Args
+		o.polls++
+		o.mu.Unlock()
+	}
+	return ctx
+}
+
+func (o *overheard) count() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.polls
+}
+
+func (o *overheard) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+func TestPoll_writesNothingWhileIdle(t *testing.T) {
+	testdb.Long(t, "it polls for a while")
+	t.Parallel()
+	db := testdb.Open(t)
+	r := read(t, db, "g")
+	await.True(t, "the subscriber polls", func() bool { return r.polls.count() > 2 })
+	r.stop()
+	took := func() (id *uint64) {
+		tx, err := db.Pool().Begin(t.Context())
+		testdb.Must(t, err)
+		defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+		rows, err := tx.Query(t.Context(), r.polls.query, r.polls.args...)
+		testdb.Must(t, err)
+		rows.Close()
+		testdb.Must(t, rows.Err())
+		testdb.Must(t, tx.QueryRow(t.Context(), `select pg_current_xact_id_if_assigned()`).Scan(&id))
+		return id
+	}
+	if id := took(); id != nil {
+		t.Errorf("a poll of an empty outbox took the transaction id %d", *id)
+	}
+	publish(t, db, "m1")
+	await.True(t, "a poll that finds a message locks the offset, and so takes a transaction id", func() bool { return took() != nil })
+	read(t, db, "g").wantNext(t, "m1")
+	await.True(t, "once it is read, polls take none again", func() bool { return took() == nil })
 }

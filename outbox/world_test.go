@@ -16,6 +16,8 @@ import (
 	"github.com/payonce/payonce/outbox"
 )
 
+func TestMain(m *testing.M) { testrun.Main(m) }
+
 const topic = "letters"
 
 // publish commits one message per id, all in one commit.
