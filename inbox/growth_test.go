@@ -150,36 +150,6 @@ select (select seq_tup_read from pg_stat_user_tables where relname = 'inbox')
      + (select sum(idx_tup_read)::bigint from pg_stat_user_indexes where relname = 'inbox')`)
 }
 
-// TestList_readsNoMoreBehindABacklog: what waits behind a dead letter is counted
-// among the messages of its key, and not among all of its receiver.
-func TestList_readsNoMoreBehindABacklog(t *testing.T) {
-	testdb.Long(t, "it takes a large part of the time")
-	t.Parallel()
-	db := testdb.Open(t)
-	write(t, db, `alter table inbox set (autovacuum_enabled = off)`)
-	put(t, db, "first", "k")
-	write(t, db, `analyze inbox`)
-	const dead = 20
-	write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status)
-		select 'r', n, 'k' || n, 't', '', '{}', '', case when n <= $1 then 'dead' else 'pending' end from generate_series(1, 3000) n`, dead)
-	putMany(t, db, `'behind' || n`, `'k1'`, 3)
-	before := entriesRead(t, db)
-	entries, err := inbox.List(t.Context(), db, inbox.StatusDead, 0, 100)
-	if err != nil || len(entries) != dead || entries[0].Behind != 3 || entries[1].Behind != 0 {
-		t.Fatalf("%d are dead letters, %v", len(entries), err)
-	}
-	if read := entriesRead(t, db) - before; read > 3*dead {
-		t.Errorf("listing %d dead letters read %d rows", dead, read)
-	}
-	before = entriesRead(t, db)
-	if e, err := inbox.Show(t.Context(), db, entries[0].Number); err != nil || e.Behind != 3 {
-		t.Fatalf("%d are behind it, %v", e.Behind, err)
-	}
-	if read := entriesRead(t, db) - before; read > 10 {
-		t.Errorf("showing a message read %d rows", read)
-	}
-}
-
 // A message reads an entry along its key and one by number, to lock the oldest that is
 // open and the message itself; one that is new to a key reads another one along it, to
 // wake the oldest. That holds whatever lies in the inbox and however many wait behind the same

@@ -73,7 +73,7 @@ func TestClaim_pollsSoonAfterABoundedRead(t *testing.T) {
 	bell := make(chan struct{}, 1)
 	p.Wake, p.Listening = bell, func() bool { return true }
 	start(t, p)
-	soonOnce(t, 3*time.Second, func(try int) { // else it is ten
+	await.Soon(t, 3*time.Second, func(try int) { // else it is ten
 		put(t, db, fmt.Sprint("first", try), "first")
 		bell <- struct{}{}
 		await.Row(t, db, `select bool_and(status = 'done') from inbox`)

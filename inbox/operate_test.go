@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/inbox"
@@ -165,55 +163,4 @@ func TestRetryAndDiscard_refuseWhatIsNoDeadLetter(t *testing.T) {
 			await.Row(t, db, `select count(*) = 1 from inbox where decided_by is not null`)
 		})
 	}
-}
-
-func TestDeleteExpired(t *testing.T) {
-	t.Parallel()
-	const week = 7 * 24 * time.Hour
-	// Ten old and two young ones that are done, and old ones that are not.
-	fill := func(t *testing.T) *postgres.DB {
-		t.Helper()
-		db := testdb.Reused(t)
-		write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, done_fence, finished_at)
-			select 'r', 'done' || n, n, 't', '', '{}', '', 'done', 0, clock_timestamp() - n * interval '1 day' from generate_series(5, 16) n`)
-		putDeadLetters(t, db)
-		write(t, db, `update inbox set received_at = clock_timestamp() - interval '1 year'`)
-		return db
-	}
-	deletes := func(t *testing.T, db *postgres.DB, limit, want int) {
-		t.Helper()
-		if n, err := inbox.DeleteExpired(t.Context(), db, week, limit); err != nil || n != want {
-			t.Errorf("deleted %d, %v, want %d", n, err, want)
-		}
-	}
-
-	t.Run("takes the oldest that are done, a few at a time", func(t *testing.T) {
-		t.Parallel()
-		db := fill(t)
-		deletes(t, db, 6, 6)
-		await.Row(t, db, `select min(finished_at) > clock_timestamp() - interval '11 days' from inbox where status = 'done'`)
-		deletes(t, db, 6, 4)
-		deletes(t, db, 6, 0)
-		await.Row(t, db, `select count(*) filter (where status = 'done') = 2 and count(*) filter (where status <> 'done') = 4 from inbox`)
-	})
-
-	t.Run("keeps what was discarded", func(t *testing.T) {
-		t.Parallel()
-		db := fill(t)
-		testdb.Must(t, inbox.Discard(t.Context(), db, number(t, db, "m1"), "ada"))
-		write(t, db, `update inbox set finished_at = clock_timestamp() - interval '1 year' where status = 'discarded'`)
-		deletes(t, db, 100, 10)
-		await.Row(t, db, `select count(*) = 1 from inbox where status = 'discarded'`)
-	})
-
-	t.Run("what a dead process held is deleted by the next", func(t *testing.T) {
-		t.Parallel()
-		db := fill(t)
-		tx := testdb.Begin(t, db.Pool(), `delete from inbox where finished_at < clock_timestamp() - interval '11 days'`)
-		deletes(t, db, 100, 4) // beside it: what it does not hold
-		if err := tx.Rollback(t.Context()); err != nil && !errors.Is(err, pgx.ErrTxClosed) {
-			t.Fatal(err)
-		}
-		deletes(t, db, 100, 6)
-	})
 }

@@ -221,7 +221,7 @@ func TestReceive_claimsOnReceipt(t *testing.T) {
 		p.Wake, p.Listening = make(chan struct{}), func() bool { return true }
 		startWithFreeSlots(t, db, p)
 		const slowPoll = time.Second
-		soonOnce(t, 2*slowPoll, func(try int) { // else it is four
+		await.Soon(t, 2*slowPoll, func(try int) { // else it is four
 			texts := make([]string, 5)
 			for i := range texts {
 				texts[i] = fmt.Sprintf("m%d-%d=1@k", try, i)

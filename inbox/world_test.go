@@ -11,12 +11,25 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
+
+func TestMain(m *testing.M) { testrun.Main(m) }
+
+// openPool is a pool on a database of its own for an example.
+func openPool() (pool *pgxpool.Pool, end func()) {
+	db, end := testdb.Example()
+	if _, err := db.Pool().Exec(context.Background(), `create table sales (item text)`); err != nil {
+		panic(err)
+	}
+	return db.Pool(), end
+}
 
 // fataler is a test, or a draw of one.
 type fataler interface {

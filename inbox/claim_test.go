@@ -4,29 +4,21 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 const poll = 100 * time.Millisecond
-
-// soonOnce wants something to be soon done once in several tries: a busy machine is late at
-// times, and a processor that is not woken always is, since its timers are never early.
-func soonOnce(t *testing.T, soon time.Duration, do func(try int)) {
-	t.Helper()
-	for try, first := 0, time.Now(); time.Since(first) < await.Stall; try++ {
-		began := time.Now()
-		do(try)
-		if time.Since(began) < soon {
-			return
-		}
-	}
-	t.Errorf("it takes %v or more each time", soon)
-}
 
 func TestProcessor_claimsAsHandlerSlotsBecomeFree(t *testing.T) {
 	t.Parallel()
@@ -81,7 +73,7 @@ func TestProcessor_claimsAsHandlerSlotsBecomeFree(t *testing.T) {
 		p := processor(db, done)
 		p.MinClaimInterval, p.Wake = poll, bell
 		start(t, p)
-		soonOnce(t, 5*poll, func(try int) { // else it is six
+		await.Soon(t, 5*poll, func(try int) { // else it is six
 			for i := range 2 {
 				put(t, db, fmt.Sprint("m", try, i), "k")
 				bell <- struct{}{}
@@ -89,4 +81,51 @@ func TestProcessor_claimsAsHandlerSlotsBecomeFree(t *testing.T) {
 			}
 		})
 	})
+}
+
+// slowClaims is a database in which claims do not end until end, but for the first.
+type slowClaims struct {
+	*postgres.DB
+
+	begun atomic.Int64
+	end   chan struct{}
+}
+
+func (d *slowClaims) Commit(ctx context.Context, b *pgx.Batch) error {
+	for _, q := range b.QueuedQueries {
+		if strings.Contains(q.SQL, "), claimed as (") && d.begun.Add(1) > 4 {
+			<-d.end
+		}
+	}
+	return d.DB.Commit(ctx, b)
+}
+
+// Claims may follow each other without a gap. A page is stored beside one that has the only
+// slot.
+func TestConsume_doesNotWaitForAClaim(t *testing.T) {
+	t.Parallel()
+	db, b, handled := &slowClaims{DB: testdb.Reused(t), end: make(chan struct{})}, &broker{log: logOf("a", "b"), one: true}, &diary{}
+	p := processor(db.DB, noting(handled))
+	p.DB, p.Concurrency = db, 1
+	start(t, p)
+	defer close(db.end)
+	await.True(t, "a claim does not end", func() bool { return db.begun.Load() > 4 })
+	consume(t, p, inbox.Source{Subscriber: b})
+	b.awaitAcks(t, 2)
+	await.Row(t, db.DB, `select count(*) = 2 from inbox where status = 'pending'`)
+	handled.want(t, "")
+}
+
+func TestClaim_startsWithTheOldest(t *testing.T) {
+	t.Parallel()
+	db := testdb.Reused(t)
+	for _, id := range []string{"c", "a", "d", "b"} { // each under a key of its own
+		put(t, db, id, id)
+	}
+	var order diary
+	p := processor(db, noting(&order))
+	p.Concurrency = 1
+	start(t, p)
+	await.Row(t, db, `select bool_and(status = 'done') from inbox`)
+	order.want(t, "c a d b")
 }
