@@ -18,9 +18,12 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/stripe"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/outbox"
 )
+
+func TestMain(m *testing.M) { testrun.Main(m) }
 
 // fixture is a database with one merchant, its stock, and a provider.
 type fixture struct {

@@ -34,11 +34,6 @@ func TestLostRace(t *testing.T) {
 		return func(f *fixture) { begin(f); f.provider.on(op, f.rival(answer, events...)) }
 	}
 	runAll(t, map[string]scenario{
-		"the stock moves once with a capture that was decided again": {
-			begin:  rival(isStarted, "confirm", shows("succeeded"), unrelated),
-			script: script{"retrieve": {shows("requires_confirmation")}},
-			want:   succeeded(toStarted + " refund.attempt_failed"), calls: "retrieve confirm",
-		},
 		"a capture whose attempt a rival has ended is recorded with the answer in hand": {
 			begin:  rival(isStarted, "confirm", shows("succeeded"), confirmAttempt),
 			script: script{"retrieve": {shows("requires_confirmation")}},

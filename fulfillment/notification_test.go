@@ -178,10 +178,6 @@ func TestNotify_refusals(t *testing.T) {
 	unnotified := order()
 	unnotified.Notify = false
 	runNotices(t, map[string]notice{
-		"after a failure the merchant is notified again": {
-			begin: func(s *shop) { s.succeed(order()); s.answer(says(http.StatusInternalServerError, "")) },
-			ends:  "waits done", received: 2, events: paid + notified,
-		},
 		"a shop that asks for time gets it, and no attempt is counted": {
 			begin: func(s *shop) {
 				s.succeed(order())

@@ -258,27 +258,15 @@ func TestResume(t *testing.T) {
 func TestDecline(t *testing.T) {
 	testdb.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
-	toCancel := script{"retrieve": {shows("requires_confirmation")}, "confirm": {declines()}}
-	with := func(more script) script {
-		all := script{}
-		for _, s := range []script{toCancel, more} {
-			for op, answers := range s {
-				all[op] = append(all[op], answers...)
-			}
-		}
-		return all
+	isDeclined := func(f *fixture) {
+		f.start()
+		f.provider.on("retrieve", shows("requires_confirmation"))
+		f.provider.on("confirm", declines())
 	}
 	cardDeclined := failed(toStarted+declined, domain.CardDeclined)
 	runAll(t, map[string]scenario{
 		"the intent is canceled before the charge fails": {
-			begin: func(f *fixture) {
-				f.accept("ch_1", order())
-				f.provider.on("cancel", meanwhile(func() {
-					if f.load("ch_1").Charge.Terminal() {
-						f.t.Error("the charge failed before its intent was canceled")
-					}
-				}, shows("canceled")))
-			},
+			begin:  func(f *fixture) { f.accept("ch_1", order()); f.cancelsFirst() },
 			script: script{"create": {shows("requires_confirmation")}, "confirm": {declines()}},
 			want:   cardDeclined, calls: "create confirm cancel",
 			check: func(f *fixture) {
@@ -291,19 +279,19 @@ func TestDecline(t *testing.T) {
 			want:   failed(toStarted+declined, domain.AuthenticationRequired), calls: "retrieve confirm cancel",
 		},
 		"if the money was taken after all the charge succeeds": {
-			begin: isStarted, script: with(script{"cancel": {unexpected("succeeded")}}),
+			begin: isDeclined, script: script{"cancel": {unexpected("succeeded")}},
 			want: succeeded(toStarted), calls: "retrieve confirm cancel",
 		},
 		"if the money is on its way the charge waits": {
-			begin: isStarted, script: with(script{"cancel": {unexpected("processing")}, "retrieve": {shows("succeeded")}}),
+			begin: isDeclined, script: script{"cancel": {unexpected("processing")}, "retrieve": {shows("succeeded")}},
 			ends: "waits done", want: succeeded(toStarted), calls: "retrieve confirm cancel retrieve",
 		},
 		"a cancel that has no answer does not fail the charge": {
-			begin: isStarted,
-			script: with(script{
+			begin: isDeclined,
+			script: script{
 				"cancel":   {cut, shows("canceled")},
 				"retrieve": {shows("requires_payment_method", attempted("card_declined", "insufficient_funds")...)},
-			}),
+			},
 			ends: "waits done", want: cardDeclined, calls: "retrieve confirm cancel retrieve cancel",
 		},
 		"a refused confirmation of an intent that stays open is canceled": {

@@ -47,13 +47,6 @@ select string_agg(format('%s→%s %s', split_part(debit, ':', 1), split_part(cre
 				}
 			},
 		},
-		"a message of another refund processes it": {
-			begin: func(f *fixture) {
-				f.request(f.append(f.capture(order()), domain.RefundRequested{RefundID: "re_1", Amount: 600}), "re_2", 100)
-			},
-			script: script{"refunds": {lists(refundOf("succeeded")), lists(refundOf("succeeded"))}, "refund": {gives("succeeded", second()...)}},
-			want:   back(refundedTwice, twoOutcomes, "done"), calls: "refunds refunds refund",
-		},
 	})
 }
 

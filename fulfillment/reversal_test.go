@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/payonce/payonce/domain"
-	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/ledger"
 )
@@ -53,13 +52,6 @@ func TestReversal(t *testing.T) {
 				f.expectEnd(f.deliver(), "done")
 				f.expect(back(reversed, "refund.reversed", "done done"), "refunds")
 			},
-		},
-		"a message about something else calls no provider": {
-			begin: func(f *fixture) { f.put(fulfillment.ChargeReceiver, f.isRefunded(), 5, "again") }, want: back(refunded, "", "done"),
-		},
-		"a read that was interrupted is repeated": {
-			begin: withEvent("refund.failed"), script: script{"refunds": {cut, lists(refundOf("failed"))}},
-			ends: "waits done", want: back(reversed, "refund.reversed", "done"), calls: "refunds refunds",
 		},
 		"a list that was read for a pending refund also decides the others": {
 			begin:  func(f *fixture) { f.request(f.isRefunded(), "re_2", 100) },

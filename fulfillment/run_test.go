@@ -139,19 +139,6 @@ func TestWait_longerThanGiveUpAfter(t *testing.T) {
 			f.expectText(tc.status, `select status from inbox`)
 		})
 	}
-
-	t.Run("an outage counts from its own beginning", func(t *testing.T) {
-		t.Parallel()
-		f := newFixture(t)
-		isOlder(f)
-		f.provider.on("refunds", cut, lists(refundOf("pending")), cut)
-		f.provider.on("disputes", lists())
-		for range 3 {
-			f.expectEnd(f.deliver(), "waits")
-			f.exec(`update inbox set waiting_since = waiting_since - interval '59 minutes'`)
-		}
-		f.expect(back(asked, "", "pending"), "refunds refunds disputes refunds")
-	})
 }
 
 // TestRetry_ofADeadLetterWhoseWorkIsDone: another message has done the work since.
@@ -209,4 +196,28 @@ func TestOutcome_continuesTheTrace(t *testing.T) {
 			testrun.Same(t, "metadata", want, got)
 		})
 	}
+}
+
+// TestForgedRequest is about requests that no api would have accepted. The charge's message
+// becomes a dead letter before anything is called.
+func TestForgedRequest(t *testing.T) {
+	t.Parallel()
+	dear := order()
+	dear.Items, dear.Amount = nil, domain.MaxAmount+1
+	runAll(t, map[string]scenario{
+		"a refund of more than was captured": {
+			begin: func(f *fixture) { f.request(f.capture(order()), "re_1", 2000) }, ends: "dead", want: back(asked, "", "dead"),
+		},
+		"a cancellation after the outcome": {
+			begin: func(f *fixture) {
+				s := f.append(f.capture(order()), domain.ChargeCancelRequested{})
+				f.put("fulfillment", s, s.Charge.Version, s.Head().ID.String())
+			},
+			ends: "dead", want: back(cancelAsk, "", "dead"),
+		},
+		"a charge of more than may be charged": {
+			begin: func(f *fixture) { f.accept("ch_1", dear) },
+			ends:  "dead", want: snapshot{Events: "charge.requested", Stock: untouched, Message: "dead"},
+		},
+	})
 }

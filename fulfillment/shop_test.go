@@ -64,18 +64,13 @@ func newShop(t *testing.T, allow ...netip.Prefix) *shop {
 	sender := webhook.New(webhook.Config{AllowCIDRs: allow, Now: time.Now, Timeout: time.Minute})
 	t.Cleanup(sender.Close)
 	s.notify = s.handler(fulfillment.Services{Webhooks: sender}, fulfillment.NotificationReceiver)
-	s.register("acme", server.URL+"/hooks")
+	b := &pgx.Batch{}
+	merchants.Register(b, merchants.Merchant{ID: "acme"}, merchants.Webhook{URL: server.URL + "/hooks", Secret: shopSecret})
+	s.commit(b)
 	return s
 }
 
 func loopback() netip.Prefix { return netip.MustParsePrefix("127.0.0.0/8") }
-
-func (s *shop) register(merchant, url string) {
-	s.t.Helper()
-	b := &pgx.Batch{}
-	merchants.Register(b, merchants.Merchant{ID: merchant}, merchants.Webhook{URL: url, Secret: shopSecret})
-	s.commit(b)
-}
 
 // removeEndpoint is what a merchant does that wants no webhooks any more.
 func (s *shop) removeEndpoint() {
