@@ -79,7 +79,7 @@ var states = []state{
 	then("refund pending", "refunds of all kinds", back("re_2", 100), gone("re_2", "rp_2", 100), back("re_3", 50), notGone("re_3", "rp_3")),
 	then("notified", "refunded and notified", back("re_1", 400), gone("re_1", "rp_1", 400),
 		domain.MerchantNotified{EventID: "e", Type: "refund.succeeded", Version: 8}),
-	then("succeeded", "refunded silent", silentBack(), gone("re_1", "rp_1", 400)),
+	then("succeeded", "refunded silent", with(back("re_1", 400), func(e *domain.RefundRequested) { e.Notify = false }), gone("re_1", "rp_1", 400)),
 	then("succeeded silent", "silent but refunded", back("re_1", 400), gone("re_1", "rp_1", 400)),
 	then("refunded in part", "notified of the refund", domain.MerchantNotified{EventID: "e", Type: "refund.succeeded", Version: 7}),
 	then("succeeded", "refund observed", seen(400)),
@@ -169,10 +169,6 @@ func taken() domain.PaymentCaptured {
 // back is a request to refund. gone is its success, notGone its failure.
 func back(id string, amount int64) domain.RefundRequested {
 	return domain.RefundRequested{RefundID: id, Amount: amount, Reason: "a broken mug", Notify: true}
-}
-
-func silentBack() domain.RefundRequested {
-	return with(back("re_1", 400), func(e *domain.RefundRequested) { e.Notify = false })
 }
 
 func gone(id, object string, amount int64) domain.RefundSucceeded {

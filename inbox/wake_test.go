@@ -45,7 +45,7 @@ func TestReceive_aNewMessageWakesItsKey(t *testing.T) {
 		"of a receiver that sorts after": `receiver = 's'`,
 	} {
 		t.Run("does not wake a message "+name, func(t *testing.T) {
-			empty(t, db)
+			write(t, db, `truncate inbox`)
 			waits(t, db, "other")
 			write(t, db, `update inbox set `+change)
 			accept(t, db, note("new", "x"))

@@ -52,9 +52,7 @@ func fresh(t *testing.T, messages ...string) *postgres.DB {
 
 func write(t *testing.T, db *postgres.DB, sql string, args ...any) {
 	t.Helper()
-	b := &pgx.Batch{}
-	b.Queue(sql, args...)
-	testdb.Must(t, db.Commit(t.Context(), b))
+	testdb.Exec(t, db.Pool(), sql, args...)
 }
 
 // all returns the rows of a query.
@@ -97,12 +95,6 @@ func putMany(t *testing.T, db *postgres.DB, id, key string, messages int) {
 	t.Helper()
 	write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
 		select 'r', `+id+`, `+key+`, 't', '', '{}', '' from generate_series(1, $1::int) n`, messages)
-}
-
-// empty removes all messages for the next case of a test whose cases share a database.
-func empty(t *testing.T, db *postgres.DB) {
-	t.Helper()
-	write(t, db, `truncate inbox, inbox_quarantine`)
 }
 
 // processor is one with a policy that a test can shorten: leases and backoffs

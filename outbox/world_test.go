@@ -181,9 +181,7 @@ func numbered(n int) []string {
 // write commits a statement.
 func write(t *testing.T, db *postgres.DB, sql string, args ...any) {
 	t.Helper()
-	b := &pgx.Batch{}
-	b.Queue(sql, args...)
-	testdb.Must(t, db.Commit(t.Context(), b))
+	testdb.Exec(t, db.Pool(), sql, args...)
 }
 
 // fresh returns an empty database for a subtest, which runs beside others.
