@@ -22,17 +22,14 @@ func TestFaults(t *testing.T) {
 	testdb.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
 	const effectAfterCut = "an effect after the worker stopped waiting"
-	constant := func(answer http.HandlerFunc) func(*fixture) http.HandlerFunc {
-		return func(*fixture) http.HandlerFunc { return answer }
-	}
 	for way, fault := range map[string]struct {
 		answer func(*fixture) http.HandlerFunc
 		end    string
 	}{
-		"a cut before the effect":                                {constant(cut), "waits"},
+		"a cut before the effect":                                {func(*fixture) http.HandlerFunc { return cut }, "waits"},
 		"a cut after the effect":                                 {func(f *fixture) http.HandlerFunc { return f.provider.cutAfter }, "waits"},
 		"a worker that dies with the answer in hand":             {func(f *fixture) http.HandlerFunc { return f.takeOver(f.provider.sandbox.ServeHTTP) }, "lost"},
-		"an error of the provider's before the effect":           {constant(breaks()), "waits"},
+		"an error of the provider's before the effect":           {func(*fixture) http.HandlerFunc { return breaks() }, "waits"},
 		"an error of the provider's after the effect":            {func(f *fixture) http.HandlerFunc { return f.provider.breaksAfter }, "waits"},
 		"a saved error that was not received, before the effect": {func(f *fixture) http.HandlerFunc { return f.provider.under(failsBefore, f.provider.cutAfter) }, "waits"},
 		"a saved error that was not received, after the effect":  {func(f *fixture) http.HandlerFunc { return f.provider.under(failsAfter, f.provider.cutAfter) }, "waits"},

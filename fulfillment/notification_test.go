@@ -15,8 +15,6 @@ import (
 	"github.com/payonce/payonce/ledger"
 )
 
-func hasSucceeded(s *shop) { s.succeed(order()) }
-
 // refundedBy is the success of re_1.
 func refundedBy() domain.RefundSucceeded {
 	return domain.RefundSucceeded{RefundID: "re_1", Provider: domain.Provider, ProviderRefund: "rp_1", Amount: 600}
@@ -65,7 +63,8 @@ func TestNotify(t *testing.T) {
 	}
 	runNotices(t, map[string]notice{
 		"the merchant is notified once about the outcome": {
-			begin: hasSucceeded, received: 1, events: paid + notified, check: hasBody("charge.succeeded", charge("succeeded", nil)),
+			begin:    func(s *shop) { s.succeed(order()) },
+			received: 1, events: paid + notified, check: hasBody("charge.succeeded", charge("succeeded", nil)),
 		},
 		"the merchant is notified about a failure": {
 			begin: func(s *shop) {

@@ -83,14 +83,6 @@ func TestProviderEvent(t *testing.T) {
 		"what an event says is not believed": {
 			begin: woken, script: script{"retrieve": {shows("processing")}}, ends: "waits", want: open(toStarted, "pending"), calls: "retrieve",
 		},
-		"an event wakes a pending refund up": {
-			begin: func(f *fixture) {
-				f.append(f.capture(order()), domain.RefundRequested{RefundID: "re_1", Amount: 600})
-				f.event("evt_1", "refund.updated")
-			},
-			script: script{"refunds": {lists(refundOf("succeeded"))}},
-			want:   back(refunded, "refund.succeeded", "done"), calls: "refunds",
-		},
 		"an event of a charge that is not ours is done with one line in the log": {
 			begin: func(f *fixture) { woken(f); f.exec(`update inbox set ordering_key = 'ch_2'`) },
 			want:  open(toStarted, "done"),
