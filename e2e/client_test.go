@@ -10,7 +10,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,7 +18,6 @@ import (
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/openapi"
-	"github.com/payonce/payonce/internal/robustness/traffic"
 )
 
 // client sends requests for one merchant, or for several in turn. It records the
@@ -182,24 +180,6 @@ func (c *client) get(ctx context.Context, path string, into any) error {
 		return fmt.Errorf("%s is answered %d %s: %w", path, got.Status, got.Body, err)
 	}
 	return nil
-}
-
-// adopt records what other traffic of the merchant was answered, for the checks at
-// the end.
-func (c *client) adopt(records []traffic.Record) {
-	for _, r := range records {
-		c.keys = append(c.keys, r.Charge.Key)
-		answers := slices.Clone(r.Answers)
-		for _, refund := range r.Refunds {
-			c.keys = append(c.keys, refund.Refund.Key)
-			answers = append(answers, refund.Answers...)
-		}
-		for _, a := range answers {
-			if a.Status == http.StatusAccepted {
-				c.accepted[a.Location] = answer{Body: []byte(a.Body)}
-			}
-		}
-	}
 }
 
 // do sends a request once.

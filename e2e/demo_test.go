@@ -16,14 +16,15 @@ import (
 	"github.com/payonce/payonce/internal/robustness/validate"
 )
 
-// TestDemo runs `payonce demo` as a visitor does.
+// TestDemo runs `payonce demo` as a visitor does. Its checks judge the outcome of every charge
+// and refund, while workers are killed and the provider and the shop have faults.
 func TestDemo(t *testing.T) {
 	t.Parallel()
 	startsPrograms(t)
 	t.Run("it ends with 0 and a sound audit, and leaves nothing", func(t *testing.T) {
 		t.Parallel()
 		s := newStage(t)
-		stdout, err := s.demo(t, "--json").Output()
+		stdout, err := s.demo(t, "--json", "--charges", "30").Output()
 		if err != nil {
 			t.Errorf("the demo ended with %v and said\n%s", err, s.said(t))
 		}

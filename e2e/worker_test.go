@@ -1,9 +1,7 @@
 package e2e_test
 
 import (
-	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -12,7 +10,6 @@ import (
 	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/robustness/fleet"
 	"github.com/payonce/payonce/internal/robustness/traffic"
-	"github.com/payonce/payonce/internal/robustness/validate"
 )
 
 // TestWorker_killedAfterCapture_chargesOnce kills the worker when the provider has
@@ -115,57 +112,6 @@ func TestWorker_SIGTERM_releasesItsMessages(t *testing.T) {
 	d.gates.open()
 	restart(t, d.Workers[0])
 	d.mustSucceedOnce(t, id)
-}
-
-// TestWorker_randomKillsAndFaults_changeNoOutcome injects every fault of the sandbox
-// and kills workers at random while the planned traffic of the demo flows. Its checks
-// judge the outcomes.
-func TestWorker_randomKillsAndFaults_changeNoOutcome(t *testing.T) {
-	t.Parallel()
-	startsPrograms(t)
-	const seed, charges, kills = 7, 30, 3
-	plan := traffic.NewPlan(seed, charges, unique())
-	d := deploy(t, setup{apis: 1, workers: 2, oneMerchant: true, providerEvents: true, stock: plan.Stock})
-	var tally traffic.Tally
-	sender := traffic.New(traffic.Target{APIs: d.client.apis, Sandbox: d.Sandbox.URL(), APIKey: d.Secrets.API}, &tally)
-	e := validate.Evidence{Plan: plan, Before: d.records(t)}
-
-	// When everything fails now and then, and workers are killed.
-	d.setFaults(t, traffic.Faults{Seed: seed, DropBefore: 0.1, DropAfter: 0.15, Error500: 0.1, Slow: traffic.Slow{P: 0.3, Milliseconds: 100}})
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		e.Records = sender.Run(t.Context(), plan)
-	}()
-	r := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // the kills must repeat
-	for i := range kills {
-		await.True(t, "charges have ended", func() bool { return tally.Ended.Load() >= int64((i+1)*charges/(kills+1)) })
-		victim := d.Workers[r.IntN(len(d.Workers))]
-		kill(t, victim)
-		restart(t, victim)
-	}
-	await.Receive(t, "all charges end", done)
-	d.setFaults(t, traffic.Faults{})
-	d.drain(t)
-
-	// Then every charge and refund has the outcome that its card stands for.
-	var err error
-	if e.Repeated, err = d.sandbox().RepeatWebhooks(bounded(t), 2); err != nil {
-		t.Fatal(err)
-	}
-	sender.Reread(t.Context(), e.Records)
-	e.Listed, e.Books = sender.List(t.Context(), e.Records), d.records(t)
-	for _, check := range validate.Judge(e) {
-		if check.Violated > 0 && strings.HasPrefix(check.Name, "observed: ") {
-			t.Errorf("%s: %d of %d: %q", check.Name, check.Violated, check.Checked, check.Examples)
-		}
-	}
-	retried := row[int64](t, d, `select count(*) from inbox where attempts > 1 or waits > 0`)
-	if retried == 0 {
-		t.Error("no message met a fault or lost its holder: the test showed nothing")
-	}
-	t.Logf("fault seed %d: %d charges, %d refunds, %d kills, %d messages were retried", seed, charges, plan.Refunds(), kills, retried)
-	d.client.adopt(e.Records)
 }
 
 // A day passes for everything that goes by the database's clock in a message that
