@@ -27,12 +27,7 @@ import (
 
 func TestMain(m *testing.M) { testrun.Main(m) }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testrun.Must
 
 // world is a demo that stays up.
 type world struct {

@@ -2,7 +2,6 @@ package failover_test
 
 import (
 	"cmp"
-	"context"
 	"flag"
 	"fmt"
 	"os"
@@ -26,12 +25,10 @@ var failovers = flag.Int("failovers", 0, "how many failovers each scenario has; 
 
 func TestMain(m *testing.M) { testrun.Main(m) }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var (
+	must    = testrun.Must
+	bounded = await.Bounded
+)
 
 // short are the scenarios that are run without -failovers.
 var short = []string{"synchronous kill", "synchronous hang", "asynchronous kill", "synchronous none"}
@@ -110,14 +107,6 @@ func newWorld(t *testing.T, b fleet.Binaries, c *cluster) *world {
 	}
 	w.load = &load{merchant: traffic.New(target, &traffic.Tally{})}
 	return w
-}
-
-// bounded is the context of something that a test waits for, also at its end.
-func bounded(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), await.Stall)
-	t.Cleanup(cancel)
-	return ctx
 }
 
 func (w *world) run(t *testing.T, args ...string) {

@@ -102,6 +102,14 @@ func Receive[T any](tb TB, what string, from <-chan T) (value T) {
 	return value
 }
 
+// Bounded is the context of something that a test waits for, also at its end.
+func Bounded(tb testing.TB) context.Context {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), Stall)
+	tb.Cleanup(cancel)
+	return ctx
+}
+
 func within(d time.Duration, look func() (seen string, done bool)) bool {
 	for last, spent := "", time.Duration(0); ; {
 		began := time.Now() //nolint:forbidigo // the one clock of waiting tests

@@ -234,13 +234,7 @@ func answers(t *testing.T, url string) bool {
 	return response.StatusCode == http.StatusOK
 }
 
-// bounded is the context of calls that a test waits for.
-func bounded(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), await.Stall)
-	t.Cleanup(cancel)
-	return ctx
-}
+var bounded = await.Bounded
 
 func self(t *testing.T) string {
 	t.Helper()
