@@ -29,8 +29,6 @@ const (
 	apiModules = "github.com/jackc/pgx/v5 github.com/ThreeDotsLabs/watermill"
 	// leaves are packages that public packages link and never show.
 	leaves = "internal/loop internal/schemacheck"
-	// pending are public packages of which none of this is checked yet.
-	pending = ""
 )
 
 var rules = []rule{
