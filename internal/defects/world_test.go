@@ -17,8 +17,11 @@ import (
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/outbox"
 )
+
+func TestMain(m *testing.M) { testrun.Main(m) }
 
 // payments is the effect that must happen once. Nothing about the table makes it
 // so: what guards it is what is tested.
@@ -63,13 +66,7 @@ func exec(t *testing.T, db *pgxpool.Pool, sql string, args ...any) int64 {
 	return tag.RowsAffected()
 }
 
-// must ends the test if there is an error.
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = testrun.Must
 
 // wantError checks with which error something ends, nil for none.
 func wantError(t *testing.T, what string, want, err error) {

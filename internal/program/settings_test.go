@@ -19,6 +19,8 @@ import (
 	"github.com/payonce/payonce/internal/testrun"
 )
 
+func TestMain(m *testing.M) { testrun.Main(m) }
+
 const hidden = "hunter2"
 
 type settings struct {

@@ -20,6 +20,8 @@ import (
 	"github.com/payonce/payonce/internal/testrun"
 )
 
+func TestMain(m *testing.M) { testrun.Main(m) }
+
 // through opens traces to a collector, records spans, closes, and returns the log. It sets
 // the process's log of OpenTelemetry, so its callers do not run in parallel.
 func through(t *testing.T, settings telemetry.TraceSettings, spans int) string {

@@ -19,6 +19,8 @@ import (
 	"github.com/payonce/payonce/internal/testrun"
 )
 
+func TestMain(m *testing.M) { testrun.Main(m) }
+
 // childVariable makes TestProcess the process that it watches.
 const childVariable = "PAYONCE_TESTDB_CHILD"
 
