@@ -18,6 +18,7 @@ import (
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/openapi"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // client sends requests for one merchant, or for several in turn. It records the
@@ -266,10 +267,7 @@ func (d *deployment) checkContract(t *testing.T) {
 	}
 }
 
-// must ends the test if there is an error.
-func must(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
-	}
-}
+var (
+	must    = testrun.Must
+	bounded = await.Bounded
+)

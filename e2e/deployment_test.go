@@ -25,15 +25,12 @@ type setup struct {
 	apis           int
 	workers        int
 	oneMerchant    bool
-	gated          bool           // gates stand between the workers and the provider, and before the shop
-	providerEvents bool           // the provider sends its events to the apis
-	on             *server        // the shared one where nil
-	stock          map[string]int // of the first merchant, beside 10,000 of tshirt and mug
+	gated          bool    // gates stand between the workers and the provider, and before the shop
+	providerEvents bool    // the provider sends its events to the apis
+	on             *server // the shared one where nil
 
 	apiEnv    map[string]string
 	workerEnv map[string]string
-	// apiDatabase replaces the URL by which the apis reach the database.
-	apiDatabase func(url string) string
 }
 
 // deployment is a payonce of its own: databases, a sandbox, apis and workers, all
@@ -80,7 +77,6 @@ func deploy(t *testing.T, s setup) *deployment {
 	})
 	must(t, err)
 	t.Cleanup(func() { d.end(t) })
-	d.supply(t)
 	d.startAPIs(t)
 	events := ""
 	if s.providerEvents {
@@ -89,37 +85,18 @@ func deploy(t *testing.T, s setup) *deployment {
 	must(t, d.StartSandbox(bounded(t), events))
 	shop := d.Sandbox.URL()
 	if s.gated {
-		d.gates = newGates(t, d.Sandbox.URL(), s.workers)
-		shop = d.gates.shop
+		d.gates = newGates(t, d.Sandbox.URL())
+		shop = d.gates.url
 	}
 	d.exec(t, `update merchants set webhook_url = $1`, shop+"/shop/webhooks")
 	d.startWorkers(t)
 	return d
 }
 
-// supply sets the first merchant's stock. The other merchant has none of a SKU that
-// only this test has.
-func (d *deployment) supply(t *testing.T) {
-	t.Helper()
-	const stock = `
-insert into stock (merchant_id, sku, supplied, available)
-values ($1, $3, $4, $4), ($2, $3, case when $3 in ('tshirt', 'mug') then $4 else 0 end, case when $3 in ('tshirt', 'mug') then $4 else 0 end)
-    on conflict (merchant_id, sku) do update
-   set supplied = excluded.supplied,
-       available = excluded.available`
-	for sku, quantity := range d.stock {
-		d.exec(t, stock, merchant, neighbour, sku, int64(quantity))
-	}
-}
-
 func (d *deployment) startAPIs(t *testing.T) {
 	t.Helper()
 	env := d.APIEnv()
-	if d.apiDatabase != nil {
-		env["DATABASE_URL"] = d.apiDatabase(d.Service)
-	} else {
-		d.server.unprivileged(env, "api")
-	}
+	d.server.unprivileged(env, "api")
 	maps.Copy(env, d.apiEnv)
 	var err error
 	if d.APIs, err = d.StartAll(bounded(t), "api", d.API, d.apis, func(int) map[string]string { return env }); err != nil {
@@ -144,22 +121,14 @@ func (d *deployment) startWorkers(t *testing.T) {
 	}
 }
 
-// bounded is the context of something that a test waits for, also at its end.
-func bounded(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), await.Stall)
-	t.Cleanup(cancel)
-	return ctx
-}
-
 // longLease is for tests that count attempts: a machine that stalls for longer than
 // the usual second would make a worker lose its lease.
 func longLease() map[string]string { return map[string]string{"LEASE": "2m"} }
 
-func (d *deployment) workerSettings(i int) map[string]string {
+func (d *deployment) workerSettings(int) map[string]string {
 	provider := d.Sandbox.URL()
 	if d.gates != nil {
-		provider = d.gates.providers[i]
+		provider = d.gates.url
 	}
 	env := d.WorkerEnv(provider)
 	d.server.unprivileged(env, "worker")

@@ -2,9 +2,9 @@ package e2e_test
 
 import (
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
-	"io/fs"
 	"net/http"
 	"os"
 	"os/exec"
@@ -27,7 +27,7 @@ type example struct{ command, answer string }
 func TestManual_examples_areAnsweredAsShown(t *testing.T) {
 	t.Parallel()
 	startsPrograms(t)
-	d := deploy(t, setup{apis: 1, workers: 1, stock: map[string]int{"mug": 10}})
+	d := deploy(t, setup{apis: 1, workers: 1})
 	variables := map[string]string{"$API": d.APIs[0].URL(), "$KEY": d.Secrets.API}
 	examples := readExamples(t)
 	if len(examples) < 6 {
@@ -209,25 +209,7 @@ func runIn(t *testing.T, tree string, command ...string) {
 func copyOfTree(t *testing.T) string {
 	t.Helper()
 	tree := t.TempDir()
-	root := os.DirFS("..")
-	err := fs.WalkDir(root, ".", func(path string, entry fs.DirEntry, err error) error {
-		switch {
-		case err != nil || path == ".":
-			return err
-		case entry.IsDir() && entry.Name() == ".git":
-			return fs.SkipDir
-		case entry.IsDir():
-			return os.MkdirAll(filepath.Join(tree, path), 0o755)
-		case !entry.Type().IsRegular():
-			return nil
-		}
-		data, err := fs.ReadFile(root, path)
-		if err != nil {
-			return err
-		}
-		return os.WriteFile(filepath.Join(tree, path), data, 0o600)
-	})
-	must(t, err)
+	must(t, errors.Join(os.CopyFS(tree, os.DirFS("..")), os.RemoveAll(filepath.Join(tree, ".git"))))
 	return tree
 }
 

@@ -134,19 +134,15 @@ func refuseRequest(fault failpoint.Fault) (*http.Response, error) {
 
 // passage is one request at one side of a gate.
 type passage struct {
-	call   string // create, confirm, cancel, retrieve, webhook
-	side   failpoint.Side
-	worker int    // that sent it; -1 at the gate of the shop
-	path   string // of the request
-	answer []byte // of the server, on the side after
+	call string // create, confirm, cancel, retrieve, webhook
+	side failpoint.Side
+	body []byte // of the request
 }
 
-// gates stand between the workers and their servers: one before the provider for
-// each worker, one before the shop. They show every request on both sides to the
-// guard, and cut off those that it does not let pass.
+// gates stand between the workers and the provider, and before the shop. They show every
+// request on both sides to the guard, and cut off those that it does not let pass.
 type gates struct {
-	providers []string // base URLs, by worker
-	shop      string
+	url string
 
 	mu     sync.Mutex
 	guard  func(passage) bool
@@ -154,24 +150,14 @@ type gates struct {
 	traces []string // the Traceparent headers of these calls
 }
 
-func newGates(t *testing.T, upstream string, workers int) *gates {
+func newGates(t *testing.T, upstream string) *gates {
 	t.Helper()
 	g := &gates{}
 	g.open()
-	before := func(worker int) string {
-		gate, err := newGate(t.Context(), upstream, func() gateHook {
-			return func(c *gateCall) failpoint.Fault {
-				return g.pass(c.request, passage{call: nameOf(c.request), side: c.side, worker: worker, path: c.request.URL.Path, answer: c.answer})
-			}
-		})
-		must(t, err)
-		t.Cleanup(gate.close)
-		return gate.url()
-	}
-	for worker := range workers {
-		g.providers = append(g.providers, before(worker))
-	}
-	g.shop = before(-1)
+	gate, err := newGate(t.Context(), upstream, func() gateHook { return g.pass })
+	must(t, err)
+	t.Cleanup(gate.close)
+	g.url = gate.url()
 	return g
 }
 
@@ -206,18 +192,19 @@ func (g *gates) forwarded() (calls, traces []string) {
 	return slices.Clone(g.calls), slices.Clone(g.traces)
 }
 
-func (g *gates) pass(r *http.Request, p passage) failpoint.Fault {
+func (g *gates) pass(c *gateCall) failpoint.Fault {
 	g.mu.Lock()
 	guard := g.guard
 	g.mu.Unlock()
-	if !guard(p) {
+	call := nameOf(c.request)
+	if !guard(passage{call, c.side, c.body}) {
 		return failpoint.Cut
 	}
-	if p.side == failpoint.Before {
+	if c.side == failpoint.Before {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		g.calls = append(g.calls, p.call)
-		g.traces = append(g.traces, r.Header.Values("Traceparent")...)
+		g.calls = append(g.calls, call)
+		g.traces = append(g.traces, c.request.Header.Values("Traceparent")...)
 	}
 	return failpoint.None
 }

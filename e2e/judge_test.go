@@ -246,26 +246,6 @@ type entry struct {
 	notified []traffic.Notification
 }
 
-func recordedOf(b traffic.Books, id string) entry {
-	var e entry
-	for _, in := range b.Intents {
-		if in.Reference == id {
-			e.intents = append(e.intents, in.Status)
-		}
-	}
-	for _, c := range b.Captures {
-		if c.Reference == id {
-			e.captures++
-		}
-	}
-	for _, n := range b.Notifications {
-		if n.Reference == id {
-			e.notified = append(e.notified, n)
-		}
-	}
-	return e
-}
-
 // sandbox is the sandbox's own API, which the service does not use.
 func (w *world) sandbox() traffic.Sandbox { return traffic.Sandbox(w.Sandbox.URL()) }
 
@@ -299,9 +279,26 @@ func (d *deployment) records(t *testing.T) traffic.Books {
 	return b
 }
 
-func (d *deployment) recordsOf(t *testing.T, id string) entry {
+// recordsOf are those of one charge.
+func (d *deployment) recordsOf(t *testing.T, id string) (e entry) {
 	t.Helper()
-	return recordedOf(d.records(t), id)
+	b := d.records(t)
+	for _, in := range b.Intents {
+		if in.Reference == id {
+			e.intents = append(e.intents, in.Status)
+		}
+	}
+	for _, c := range b.Captures {
+		if c.Reference == id {
+			e.captures++
+		}
+	}
+	for _, n := range b.Notifications {
+		if n.Reference == id {
+			e.notified = append(e.notified, n)
+		}
+	}
+	return e
 }
 
 // setFaults replaces the faults of the provider and the shop; the zero value is none.

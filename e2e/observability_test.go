@@ -101,18 +101,29 @@ func named(t *testing.T, text string) []string {
 	return matches(t, text, `\b(payonce_\w+)\b`)
 }
 
+// dashboard is what the tests read of Grafana's.
+type dashboard struct {
+	Templating struct {
+		List []struct{ Name, Type, Query string }
+	}
+	Panels []struct {
+		Title      string
+		Datasource struct{ Type, UID string }
+		Targets    []struct{ Expr string }
+	}
+}
+
+func readDashboard(t *testing.T) (d dashboard) {
+	t.Helper()
+	must(t, json.Unmarshal([]byte(readFile(t, observability+"grafana/dashboards/payonce.json")), &d))
+	return d
+}
+
 // queries are those of the dashboard.
 func queries(t *testing.T) string {
 	t.Helper()
-	var dashboard struct {
-		Panels []struct {
-			Title   string
-			Targets []struct{ Expr string }
-		}
-	}
-	must(t, json.Unmarshal([]byte(readFile(t, observability+"grafana/dashboards/payonce.json")), &dashboard))
 	var text strings.Builder
-	for _, p := range dashboard.Panels {
+	for _, p := range readDashboard(t).Panels {
 		if len(p.Targets) == 0 {
 			t.Errorf("%s shows nothing", p.Title)
 		}
@@ -137,16 +148,7 @@ func TestDashboard_usesRulesThatExist(t *testing.T) {
 // source has any name.
 func TestDashboard_asksTheChosenDataSource(t *testing.T) {
 	t.Parallel()
-	var dashboard struct {
-		Templating struct {
-			List []struct{ Name, Type, Query string }
-		}
-		Panels []struct {
-			Title      string
-			Datasource struct{ Type, UID string }
-		}
-	}
-	must(t, json.Unmarshal([]byte(readFile(t, observability+"grafana/dashboards/payonce.json")), &dashboard))
+	dashboard := readDashboard(t)
 	if v := dashboard.Templating.List; len(v) != 1 || v[0].Name != "datasource" || v[0].Type != "datasource" || v[0].Query != "prometheus" {
 		t.Errorf("variables: %+v", v)
 	}

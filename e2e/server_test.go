@@ -94,7 +94,7 @@ func (s *server) templates(ctx context.Context, b fleet.Binaries) (service, prov
 	secrets, neighbourKey := processSecrets()
 	for name, apiKey := range map[string]string{merchant: secrets.API, neighbour: neighbourKey} {
 		if _, err := w.Run(ctx, "seed", "--merchant", name, "--api-key", apiKey, "--webhook-url", "http://127.0.0.1:1",
-			"--webhook-secret", secrets.Shop, "--sku", "tshirt=10000", "--sku", "mug=10000"); err != nil {
+			"--webhook-secret", secrets.Shop, "--sku", "tshirt=100000", "--sku", "mug=100000"); err != nil {
 			return "", "", err
 		}
 	}
@@ -195,19 +195,6 @@ func (s *server) database(t *testing.T, name string) string {
 func (s *server) url(database string) string {
 	u := *s.at
 	u.Path, u.RawPath = "/"+database, ""
-	return u.String()
-}
-
-// withParameters adds parameters to a database's URL.
-func withParameters(t *testing.T, database string, parameters map[string]string) string {
-	t.Helper()
-	u, err := url.Parse(database)
-	must(t, err)
-	query := u.Query()
-	for name, value := range parameters {
-		query.Set(name, value)
-	}
-	u.RawQuery = query.Encode()
 	return u.String()
 }
 

@@ -4,7 +4,6 @@ import (
 	"flag"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -23,23 +22,19 @@ func soakDatabase(t *testing.T) {
 	t.Helper()
 	server, at := ownServer(t, local.Options{Fsync: true})
 	n, stops := soaked(t, "charges", 10_000, 60), soaked(t, "stops", 60, 2)
-	d := deploy(t, setup{apis: 2, workers: 2, on: at, stock: map[string]int{"tshirt": 2 * n}})
+	d := deploy(t, setup{apis: 2, workers: 2, on: at})
 	mustRead(t, d, "on on on", `select concat_ws(' ', current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit'))`)
 	f := d.flowing(t, n, 16, visa, cardDeclined, visa)
-	var downs, recoveries []time.Duration
 	for i := range stops {
 		f.awaitAnswered(t, (i+1)*n/(stops+1))
 		stopServer, how := server.Restart, "immediate shutdown"
 		if i%2 == 1 {
 			stopServer, how = server.Crash, "SIGKILL"
 		}
-		began := time.Now()
 		if err := stopServer(t.Context()); err != nil {
 			t.Fatalf("%s: %v", how, err)
 		}
-		up := time.Now()
 		d.recovered(t, how)
-		downs, recoveries = append(downs, up.Sub(began)), append(recoveries, time.Since(up))
 	}
 	f.finish(t, d)
 	d.drain(t)
@@ -52,7 +47,6 @@ select concat_ws(' ', count(*), count(distinct data ->> 'order_id')) from ledger
 	}
 	d.sampleKeys(t, 1000)
 	t.Logf("%d charges, %d stops (every other one a SIGKILL), %d sendings without a definitive answer", accepted, stops, retries)
-	t.Logf("from the stop until the server accepts connections: %s; from then until both apis accept a charge: %s", spread(downs), spread(recoveries))
 	if !t.Failed() {
 		t.Logf("none lost, none doubled: %s; %s", none(accepted, "charges"), none(stops, "stops"))
 	}
@@ -84,18 +78,6 @@ func (d *deployment) sampleKeys(t *testing.T, n int) {
 		t.Logf("not run: the search for %d of %d keys in the logs", len(d.client.keys)-n, len(d.client.keys))
 		d.client.keys = d.client.keys[:n]
 	}
-}
-
-// spread is the middle and the ends of some measured times.
-func spread(times []time.Duration) string {
-	slices.Sort(times)
-	if len(times) == 0 {
-		return "nothing measured"
-	}
-	at := func(q float64) time.Duration { return times[int(q*float64(len(times)-1))].Round(time.Millisecond) }
-	return strings.Join([]string{
-		fmt.Sprintf("n %d", len(times)), "median " + at(0.5).String(), "p99 " + at(0.99).String(), "most " + at(1).String(),
-	}, ", ")
 }
 
 var soak = flag.Bool("soak", false, "TestSoak in its long form, which takes minutes")

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/anishathalye/porcupine"
-	"github.com/jackc/pgx/v5"
 )
 
 // soakSameKey has many clients use the same few keys, for one of two orders each,
@@ -31,9 +30,8 @@ func soakSameKey(t *testing.T) {
 	if !*soak {
 		every = 300 * time.Millisecond
 	}
-	d := deploy(t, setup{apis: 2, workers: 2, apiEnv: map[string]string{"IN_FLIGHT": "409"}, apiDatabase: func(database string) string {
-		return slowCommits(t, database)
-	}})
+	d := deploy(t, setup{apis: 2, workers: 2, apiEnv: map[string]string{"IN_FLIGHT": "409"}})
+	d.slowCommits(t)
 	r := newKeyring(t, d, n)
 	var all sync.WaitGroup
 	for client := range clients {
@@ -59,18 +57,16 @@ func soakSameKey(t *testing.T) {
 
 // slowCommits gives each commit of the apis the time in which others can find its
 // key in flight, and in which it can be killed: longer than they wait for a lock.
-func slowCommits(t *testing.T, database string) string {
+func (d *deployment) slowCommits(t *testing.T) {
 	t.Helper()
-	conn, err := pgx.Connect(t.Context(), database)
-	must(t, err)
-	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
-	var superuser bool
-	must(t, conn.QueryRow(t.Context(), `select current_setting('is_superuser')::boolean`).Scan(&superuser))
-	if !superuser {
+	if !row[bool](t, d, `select current_setting('is_superuser')::boolean`) {
 		t.Log("not run: commits that take long, which only a superuser may ask for")
-		return database
+		return
 	}
-	return withParameters(t, database, map[string]string{"commit_delay": "40000", "commit_siblings": "0"}) // microseconds
+	api := "alter role " + quoted(d.server.logins+"api") + " in database " + quoted(row[string](t, d, `select current_database()`))
+	d.exec(t, api+" set commit_delay = 40000") // microseconds
+	d.exec(t, api+" set commit_siblings = 0")
+	restart(t, d.APIs...)
 }
 
 // killing kills one program after another, again and again, until the traffic is over.
