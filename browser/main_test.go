@@ -4,9 +4,7 @@
 package browser_test
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
@@ -35,14 +33,13 @@ type world struct {
 
 	browser context.Context
 
-	folder string
-	url    string // of the console
-	api    string
-	key    string
-	data   string // URL of the database
-	db     *pgx.Conn
-	faults traffic.Sandbox
-	orders int
+	folder   string
+	url      string // of the console
+	merchant *traffic.Traffic
+	data     string // URL of the database
+	db       *pgx.Conn
+	faults   traffic.Sandbox
+	orders   int
 }
 
 func newWorld(t *testing.T) *world {
@@ -86,7 +83,8 @@ func newWorld(t *testing.T) *world {
 		}
 		return found[1]
 	}
-	w.url, w.api, w.key, w.data, w.faults = find("console"), find("api-1"), find("API key"), find("database"), traffic.Sandbox(find("sandbox"))
+	w.url, w.data, w.faults = find("console"), find("database"), traffic.Sandbox(find("sandbox"))
+	w.merchant = traffic.New(traffic.Target{APIs: []string{find("api-1")}, APIKey: find("API key")}, &traffic.Tally{})
 	w.db, err = pgx.Connect(t.Context(), w.data)
 	must(t, err)
 	t.Cleanup(func() { _ = w.db.Close(context.WithoutCancel(t.Context())) })
@@ -99,36 +97,16 @@ func (w *world) charge(t *testing.T) string {
 	w.orders++
 	order := fmt.Sprintf("browser-%d", w.orders)
 	body := fmt.Sprintf(`{"order_id":%q,"amount":1250,"currency":"EUR","payment_method":"pm_card_visa","items":[{"sku":"mug","quantity":1}]}`, order)
-	status, answer := w.call(t, http.MethodPost, "/v1/charges", order, body)
-	if status != http.StatusAccepted {
-		t.Fatalf("the charge was answered %d %s", status, answer)
+	answer := w.merchant.PostAll(t.Context(), 1, "/v1/charges", order, []byte(body))[0]
+	if answer.Status != http.StatusAccepted {
+		t.Fatalf("the charge was answered %d %s", answer.Status, answer.Body)
 	}
-	var accepted struct{ ID string }
-	must(t, json.Unmarshal(answer, &accepted))
-	return accepted.ID
-}
-
-func (w *world) call(t *testing.T, method, path, key, body string) (int, []byte) {
-	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), method, w.api+path, strings.NewReader(body))
-	must(t, err)
-	request.Header = http.Header{"Authorization": {"Bearer " + w.key}, "Idempotency-Key": {key}, "Content-Type": {"application/json"}}
-	request.Close = true
-	response, err := http.DefaultClient.Do(request)
-	must(t, err)
-	defer func() { _ = response.Body.Close() }()
-	var text bytes.Buffer
-	_, err = text.ReadFrom(response.Body)
-	must(t, err)
-	return response.StatusCode, text.Bytes()
+	return strings.TrimPrefix(answer.Location, "/v1/charges/")
 }
 
 func (w *world) mustSucceed(t *testing.T, charge string) {
 	t.Helper()
-	await.Progress(t, charge+" succeeds", func() (string, bool) {
-		_, answer := w.call(t, http.MethodGet, "/v1/charges/"+charge, "", "")
-		return string(answer), strings.Contains(string(answer), `"status":"succeeded"`)
-	})
+	await.Row(t, w.db, `select exists (select from charge_list where charge_id = $1 and status = 'succeeded')`, charge)
 }
 
 // setFaults breaks the provider until the subtest ends.
