@@ -1,6 +1,7 @@
 package defects_test
 
 import (
+	"maps"
 	"path"
 	"regexp"
 	"slices"
@@ -103,22 +104,12 @@ func missingTests(tree sources, text string) (missing []string) {
 		}
 	}
 	for _, match := range command.FindAllStringSubmatch(text, -1) {
-		if at := tree.packages[strings.TrimPrefix(match[1], "./")]; !startsOne(at.tests, match[2]) {
+		tests := slices.Collect(maps.Keys(tree.packages[strings.TrimPrefix(match[1], "./")].tests))
+		if !slices.ContainsFunc(tests, func(test string) bool { return strings.Contains(test, match[2]) }) {
 			missing = append(missing, match[1]+" "+match[2])
 		}
 	}
 	return missing
-}
-
-// startsOne reports whether go test would find a test by this expression, which is
-// a part of a name.
-func startsOne(tests map[string]bool, part string) bool {
-	for test := range tests {
-		if strings.Contains(test, part) {
-			return true
-		}
-	}
-	return false
 }
 
 // missingNames are the code, the files and the folders that a document names and

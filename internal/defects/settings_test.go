@@ -4,6 +4,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"go/types"
 	"io/fs"
 	"os"
 	"path"
@@ -93,18 +94,16 @@ const boolean = "true or false"
 // typeOfSetting names the type of a setting for an operator.
 func typeOfSetting(t *testing.T, e ast.Expr) string {
 	t.Helper()
-	switch e := e.(type) {
-	case *ast.ArrayType:
-		return typeOfSetting(t, e.Elt) + ", several"
-	case *ast.Ident:
-		if name, ok := map[string]string{"string": "text", "int": "number", "int32": "number", "bool": boolean}[e.Name]; ok {
-			return name
-		}
-	case *ast.SelectorExpr:
-		if name, ok := map[string]string{"Duration": "duration", "Secret": "secret", "Prefix": "network", "Level": "level"}[e.Sel.Name]; ok {
-			return name
-		}
+	name, several := strings.CutPrefix(types.ExprString(e), "[]")
+	kind := map[string]string{
+		"string": "text", "int": "number", "int32": "number", "bool": boolean,
+		"Duration": "duration", "Secret": "secret", "Prefix": "network", "Level": "level",
+	}[name[strings.LastIndex(name, ".")+1:]]
+	if kind == "" {
+		t.Errorf("a setting has the type %s, which has no name here", name)
 	}
-	t.Errorf("a setting has the type %v, which has no name here", e)
-	return ""
+	if several {
+		kind += ", several"
+	}
+	return kind
 }

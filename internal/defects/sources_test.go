@@ -4,6 +4,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"go/types"
 	"io/fs"
 	"os"
 	"path"
@@ -119,17 +120,8 @@ func (s *source) readCode(n ast.Node) {
 
 // typeName is the name of a receiver's type, without pointer and parameters.
 func typeName(e ast.Expr) string {
-	switch e := e.(type) {
-	case *ast.StarExpr:
-		return typeName(e.X)
-	case *ast.IndexExpr:
-		return typeName(e.X)
-	case *ast.IndexListExpr:
-		return typeName(e.X)
-	case *ast.Ident:
-		return e.Name
-	}
-	return ""
+	name, _, _ := strings.Cut(types.ExprString(e), "[")
+	return strings.TrimPrefix(name, "*")
 }
 
 // has reports whether the package has a test by that name. A name may leave parts

@@ -28,19 +28,25 @@ type service struct {
 
 const ourImage = "payonce:compose"
 
-func TestCompose_containersAreConfined(t *testing.T) {
-	t.Parallel()
+func readServices(t *testing.T) map[string]service {
+	t.Helper()
 	var compose struct{ Services map[string]service }
 	must(t, yaml.Unmarshal([]byte(read(t, "docker-compose.yml")), &compose))
 	if len(compose.Services) < 8 {
 		t.Fatalf("it has %d services", len(compose.Services))
 	}
+	return compose.Services
+}
+
+func TestCompose_containersAreConfined(t *testing.T) {
+	t.Parallel()
+	services := readServices(t)
 	// The image's own user is the last that the Dockerfile names.
 	users := regexp.MustCompile(`(?m)^USER (\S+)$`).FindAllStringSubmatch(read(t, "Dockerfile"), -1)
 	if len(users) == 0 {
 		t.Fatal("the Dockerfile names no user")
 	}
-	for name, s := range compose.Services {
+	for name, s := range services {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			user := s.User
@@ -71,11 +77,9 @@ func TestCompose_containersAreConfined(t *testing.T) {
 // setting of that program.
 func TestCompose_setsSettingsOfItsPrograms(t *testing.T) {
 	t.Parallel()
-	var compose struct{ Services map[string]service }
-	must(t, yaml.Unmarshal([]byte(read(t, "docker-compose.yml")), &compose))
 	sections := strings.Split(read(t, "docs/reference/settings.md"), "\n## ")[1:]
 	programs := make(map[string]bool)
-	for name, s := range compose.Services {
+	for name, s := range readServices(t) {
 		if s.Image != ourImage {
 			continue
 		}
