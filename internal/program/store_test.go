@@ -3,7 +3,6 @@ package program_test
 import (
 	"context"
 	"errors"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/program"
+	"github.com/payonce/payonce/internal/program/programtest"
 	"github.com/payonce/payonce/internal/testdb"
 )
 
@@ -83,25 +83,19 @@ func TestHealth_withoutTheStore(t *testing.T) {
 	_, _ = answered(t, ready, c) // which is repeated below
 	server := httptest.NewServer(program.Health(ready, http.NotFoundHandler()).Handler)
 	t.Cleanup(server.Close)
-	wantHealth(t, server.URL+"/healthz", http.StatusOK, "ok")
-	wantHealth(t, server.URL+"/readyz", http.StatusServiceUnavailable, "database")
+	wantHealth(t, server.URL, "/healthz", http.StatusOK, "ok")
+	wantHealth(t, server.URL, "/readyz", http.StatusServiceUnavailable, "database")
 }
 
-func wantHealth(t *testing.T, address string, status int, says string) {
+func wantHealth(t *testing.T, address, path string, status int, says string) {
 	t.Helper()
 	for _, method := range []string{http.MethodGet, http.MethodHead} {
-		request, err := http.NewRequestWithContext(t.Context(), method, address, nil)
-		testdb.Must(t, err)
-		response, err := http.DefaultClient.Do(request)
-		testdb.Must(t, err)
-		defer response.Body.Close()
-		body, err := io.ReadAll(response.Body)
-		testdb.Must(t, err)
-		if response.StatusCode != status || response.Header.Get("Content-Type") != "application/json" {
-			t.Errorf("%s %s: status %d, want %d: %s", method, address, response.StatusCode, status, body)
+		got := (&programtest.Running{URL: address}).Do(t, method, path, "", nil)
+		if got.Status != status || got.Header.Get("Content-Type") != "application/json" {
+			t.Errorf("%s %s: status %d, want %d: %s", method, path, got.Status, status, got.Body)
 		}
-		if method == http.MethodGet && !strings.Contains(string(body), says) {
-			t.Errorf("%s: %s", address, body)
+		if method == http.MethodGet && !strings.Contains(got.Body, says) {
+			t.Errorf("%s: %s", path, got.Body)
 		}
 	}
 }
