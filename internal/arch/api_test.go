@@ -17,6 +17,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 var updateAPI = flag.Bool("update-api", false, "write the exported API of the public packages to api/")
@@ -36,20 +38,14 @@ func TestAPI_isWrittenDown(t *testing.T) {
 	})
 	for name := range strings.FieldsSeq(public) {
 		p, err := load.Import(module + "/" + name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testrun.Must(t, err)
 		api, named := describe(p)
 		file := filepath.Join(root, "api", name+".txt")
 		if *updateAPI {
-			if err := os.WriteFile(file, []byte(strings.Join(api, "\n")+"\n"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			testrun.Must(t, os.WriteFile(file, []byte(strings.Join(api, "\n")+"\n"), 0o600))
 		}
 		written, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testrun.Must(t, err)
 		if diff := cmp.Diff(strings.Split(strings.TrimSpace(string(written)), "\n"), api); diff != "" {
 			t.Errorf("%s differs (-file +package). Say in CHANGELOG.md what changes, and run\n\tgo test ./internal/arch -run API -update-api\n%s", file, diff)
 		}
@@ -105,22 +101,16 @@ type u struct { X hidden.T }
 		"type T struct",
 		"var V http.T",
 	}
-	if diff := cmp.Diff(want, api); diff != "" {
-		t.Errorf("the API (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "the API", want, api)
 	want = []string{
 		"the exported API of inbox must not name example.org/hidden",
 		"the exported API of inbox must not name github.com/labstack/echo",
 		"the exported API of inbox must not name ledger",
 	}
-	if diff := cmp.Diff(want, checkNamed("inbox", named)); diff != "" {
-		t.Errorf("what it names (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "what it names", want, checkNamed("inbox", named))
 	want = []string{"inbox must not link internal/postgres: it is neither public nor a leaf that no signature names"}
 	links := []string{"errors", module + "/groupcommit", module + "/internal/loop", module + "/internal/postgres"}
-	if diff := cmp.Diff(want, checkLeaves("inbox", links)); diff != "" {
-		t.Errorf("what it links (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "what it links", want, checkLeaves("inbox", links))
 }
 
 // check type-checks the source of a package whose imports each have one type, T.
@@ -128,9 +118,7 @@ func check(tb testing.TB, source string) *types.Package {
 	tb.Helper()
 	files := token.NewFileSet()
 	file, err := parser.ParseFile(files, "planted.go", source, 0)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testrun.Must(tb, err)
 	config := types.Config{Importer: importing(func(from string) *types.Package {
 		p := types.NewPackage(from, path.Base(from))
 		t := types.NewTypeName(token.NoPos, p, "T", nil)
@@ -140,9 +128,7 @@ func check(tb testing.TB, source string) *types.Package {
 		return p
 	})}
 	p, err := config.Check(module+"/inbox", files, []*ast.File{file}, nil)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testrun.Must(tb, err)
 	return p
 }
 

@@ -42,9 +42,7 @@ func TestPrograms_linkNothingThatIsBanned(t *testing.T) {
 func TestArchitecture_drawsTheChargePath(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../ARCHITECTURE.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testrun.Must(t, err)
 	commit := []string{"internal/postgres", "groupcommit"}
 	for _, way := range []struct {
 		heading  string

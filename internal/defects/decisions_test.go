@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 const (
@@ -42,9 +42,7 @@ func TestDecisions(t *testing.T) {
 			lines = append(lines, strings.TrimSpace(line))
 		}
 	}
-	if diff := cmp.Diff(listed, lines); diff != "" {
-		t.Errorf("the index (-records +index):\n%s", diff)
-	}
+	testrun.Same(t, "the index, with the records as wanted", listed, lines)
 }
 
 // recordFault is what is wrong with the form of a record; empty if nothing is.

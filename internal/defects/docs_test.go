@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 const (
@@ -122,9 +122,7 @@ func TestDocsThatNameNothing(t *testing.T) {
 		t.Run(want, func(t *testing.T) {
 			t.Parallel()
 			got := append(missingTests(tree, text), missingNames(tree, "docs/planted.md", text)...)
-			if diff := cmp.Diff([]string{want}, got); diff != "" {
-				t.Errorf("missing in %s (-want +got):\n%s", text, diff)
-			}
+			testrun.Same(t, "missing in "+text, []string{want}, got)
 		})
 	}
 }

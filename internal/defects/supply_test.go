@@ -1,11 +1,11 @@
 package defects_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -65,8 +65,8 @@ func TestCompose_containersAreConfined(t *testing.T) {
 			if strings.Join(s.SecurityOpt, "") != "no-new-privileges:true" {
 				t.Errorf("its security options are %q", s.SecurityOpt)
 			}
-			limit := mebibytes(t, s.MemLimit, "m", "g")
-			if s.Image == ourImage && mebibytes(t, s.Environment["GOMEMLIMIT"], "MiB", "GiB") >= limit {
+			limit := mebibytes(t, s.MemLimit)
+			if s.Image == ourImage && mebibytes(t, s.Environment["GOMEMLIMIT"]) >= limit {
 				t.Errorf("GOMEMLIMIT=%s is not below its limit, %s", s.Environment["GOMEMLIMIT"], s.MemLimit)
 			}
 		})
@@ -99,20 +99,16 @@ func TestCompose_setsSettingsOfItsPrograms(t *testing.T) {
 	}
 }
 
-// mebibytes reads an amount of memory in one of two units.
-func mebibytes(t *testing.T, amount, mebi, gibi string) int {
+// mebibytes reads an amount of memory.
+func mebibytes(t *testing.T, amount string) (n int) {
 	t.Helper()
-	factor := 1
-	number, ok := strings.CutSuffix(amount, mebi)
-	if !ok {
-		number, ok = strings.CutSuffix(amount, gibi)
-		factor = 1024
+	unit := ""
+	_, err := fmt.Sscanf(amount, "%d%s", &n, &unit)
+	n *= map[string]int{"m": 1, "MiB": 1, "g": 1024, "GiB": 1024}[unit]
+	if err != nil || n == 0 {
+		t.Fatalf("%q is no amount of memory: %v", amount, err)
 	}
-	n, err := strconv.Atoi(number)
-	if !ok || err != nil || n == 0 {
-		t.Fatalf("%q is no amount of memory", amount)
-	}
-	return n * factor
+	return n
 }
 
 var (

@@ -3,10 +3,9 @@ package testdb_test
 import (
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // TestEmptied_looksLikeAFreshDatabase lets tests use databases one after the
@@ -29,9 +28,7 @@ func TestEmptied_looksLikeAFreshDatabase(t *testing.T) { //nolint:paralleltest /
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			db := testdb.Reused(t)
-			if diff := cmp.Diff(fresh, content(t, db)); diff != "" {
-				t.Errorf("the database (-fresh +emptied):\n%s", diff)
-			}
+			testrun.Same(t, "the database, with a fresh one as wanted", fresh, content(t, db))
 			testdb.Exec(t, db.Pool(), test.statement)
 		})
 	}

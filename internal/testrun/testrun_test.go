@@ -29,9 +29,7 @@ func TestProcess(t *testing.T) { //nolint:paralleltest // it is alone in its pro
 	if role == "" {
 		t.Skip("not run: it is the body of the processes that the other tests start")
 	}
-	if err := os.WriteFile(filepath.Join(t.TempDir(), "content"), []byte("content"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testrun.Must(t, os.WriteFile(filepath.Join(t.TempDir(), "content"), []byte("content"), 0o600))
 	switch role {
 	case "passes":
 	case "fails":
@@ -84,9 +82,7 @@ func TestMain_leavesNothingBehind(t *testing.T) {
 			parent := t.TempDir()
 			c := child(parent, "hangs")
 			awaitHanging(t, c)
-			if err := c.Process.Signal(signal); err != nil {
-				t.Fatal(err)
-			}
+			testrun.Must(t, c.Process.Signal(signal))
 			_ = c.Wait() // killed
 			isEmptied(t, parent)
 		})
@@ -101,9 +97,7 @@ func TestMain_endsWhenItsParentDies(t *testing.T) {
 	hanging := child(parent, "hangs")
 	shell.Env = hanging.Env
 	awaitHanging(t, shell)
-	if err := shell.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	testrun.Must(t, shell.Process.Kill())
 	_ = shell.Wait() // killed
 	isEmptied(t, parent)
 }
@@ -119,9 +113,7 @@ func child(parent, role string, args ...string) *exec.Cmd {
 func self(t *testing.T) string {
 	t.Helper()
 	path, err := filepath.Abs(os.Args[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	testrun.Must(t, err)
 	return path
 }
 
@@ -129,12 +121,8 @@ func self(t *testing.T) string {
 func awaitHanging(t *testing.T, c *exec.Cmd) {
 	t.Helper()
 	out, err := c.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testrun.Must(t, err)
+	testrun.Must(t, c.Start())
 	t.Cleanup(func() { _, _ = c.Process.Kill(), c.Wait() })
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil || line != "hangs\n" {

@@ -6,13 +6,13 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 func TestNewPlan_isDrawnFromItsSeed(t *testing.T) {
 	t.Parallel()
-	if diff := cmp.Diff(NewPlan(42, 200, "run"), NewPlan(42, 200, "run")); diff != "" {
-		t.Errorf("the same seed gives another plan:\n%s", diff)
-	}
+	testrun.Same(t, "another plan of the same seed", NewPlan(42, 200, "run"), NewPlan(42, 200, "run"))
 	if cmp.Equal(NewPlan(42, 200, "run").Charges, NewPlan(43, 200, "run").Charges) {
 		t.Error("another seed gives the same charges")
 	}
