@@ -58,28 +58,29 @@ func TestTraces_followACharge(t *testing.T) {
 	}
 	d.await(t, accepted.ID)
 
-	served := c.await(t, from.trace, "span of the request", func(s span) bool { return s.name == "POST /v1/charges" })
-	if served.parent != from.span || served.kind != otlp.Span_SPAN_KIND_SERVER || served.service != "payonce-api" {
+	served := c.await(t, from.trace, "span of the request", func(s span) bool { return s.GetName() == "POST /v1/charges" })
+	if served.parent() != from.span || served.GetKind() != otlp.Span_SPAN_KIND_SERVER || served.service != "payonce-api" {
 		t.Errorf("the request's span is %+v, want one under %s", served, from.span)
 	}
 	c.under(t, served, "batch start") // the commit
 	carried := c.under(t, served, "process fulfillment")
-	if carried.kind != otlp.Span_SPAN_KIND_CONSUMER || carried.service != "payonce-worker" ||
-		carried.attributes["payonce.charge.id"] != `"`+accepted.ID+`"` || carried.attributes["payonce.end"] != `"done"` {
+	attributes := attributesOf(carried.GetAttributes())
+	if carried.GetKind() != otlp.Span_SPAN_KIND_CONSUMER || carried.service != "payonce-worker" ||
+		attributes["payonce.charge.id"] != `"`+accepted.ID+`"` || attributes["payonce.end"] != `"done"` {
 		t.Errorf("the message's span is %+v", carried)
 	}
 	c.under(t, carried, "inventory")
 	payment := c.await(t, from.trace, "start of the payment", func(s span) bool {
-		return s.parent == carried.id && s.name == "payment"
+		return s.parent() == carried.id() && s.GetName() == "payment"
 	})
-	called := c.await(t, from.trace, "call of the provider", func(s span) bool { return s.name == "POST payment_intents" })
-	if called.parent != payment.id || called.kind != otlp.Span_SPAN_KIND_CLIENT || called.failed {
+	called := c.await(t, from.trace, "call of the provider", func(s span) bool { return s.GetName() == "POST payment_intents" })
+	if called.parent() != payment.id() || called.GetKind() != otlp.Span_SPAN_KIND_CLIENT || called.GetStatus().GetCode() == otlp.Status_STATUS_CODE_ERROR {
 		t.Errorf("the provider's span is %+v, want one under %+v", called, payment)
 	}
-	c.await(t, from.trace, "confirmation", func(s span) bool { return s.name == "POST payment_intents/id/confirm" })
+	c.await(t, from.trace, "confirmation", func(s span) bool { return s.GetName() == "POST payment_intents/id/confirm" })
 	notified := c.under(t, c.under(t, carried, "process notification"), "POST webhook")
 
-	want := []string{"00-" + from.trace + "-" + notified.id + "-01"}
+	want := []string{"00-" + from.trace + "-" + notified.id() + "-01"}
 	_, traces := d.gates.forwarded()
 	testrun.Same(t, "traces sent to the provider and the shop", want, traces)
 
@@ -88,8 +89,8 @@ func TestTraces_followACharge(t *testing.T) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return slices.ContainsFunc(c.spans, func(s span) bool {
-			return s.name == "POST /v1/webhooks/stripe" && slices.ContainsFunc(c.spans, func(under span) bool {
-				return under.name == "process fulfillment" && under.parent == s.id
+			return s.GetName() == "POST /v1/webhooks/stripe" && slices.ContainsFunc(c.spans, func(under span) bool {
+				return under.GetName() == "process fulfillment" && under.parent() == s.id()
 			})
 		})
 	})
@@ -109,7 +110,7 @@ func (c *traceCollector) pollsAreUntraced(t *testing.T) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, s := range c.spans {
-		if s.parent == "" && s.name != "GET account" && s.kind != otlp.Span_SPAN_KIND_SERVER && s.kind != otlp.Span_SPAN_KIND_CONSUMER {
+		if s.parent() == "" && s.GetName() != "GET account" && s.GetKind() != otlp.Span_SPAN_KIND_SERVER && s.GetKind() != otlp.Span_SPAN_KIND_CONSUMER {
 			t.Errorf("a poll leaves a span: %+v", s)
 		}
 		if !strings.HasPrefix(s.service, "payonce-") {
@@ -146,17 +147,15 @@ type traceCollector struct {
 	text  strings.Builder // all that came, as text
 }
 
-// span is what a test looks at.
+// span is one of a program.
 type span struct {
-	service    string
-	trace      string
-	id         string
-	parent     string
-	name       string
-	kind       otlp.Span_SpanKind
-	failed     bool
-	attributes map[string]string // as text
+	*otlp.Span
+	service string
 }
+
+func (s span) trace() string  { return hex.EncodeToString(s.GetTraceId()) }
+func (s span) id() string     { return hex.EncodeToString(s.GetSpanId()) }
+func (s span) parent() string { return hex.EncodeToString(s.GetParentSpanId()) }
 
 func newTraceCollector(t *testing.T) *traceCollector {
 	t.Helper()
@@ -196,16 +195,7 @@ func (c *traceCollector) take(r *http.Request) error {
 		service := strings.Trim(attributesOf(program.GetResource().GetAttributes())["service.name"], `"`)
 		for _, scope := range program.GetScopeSpans() {
 			for _, s := range scope.GetSpans() {
-				c.spans = append(c.spans, span{
-					service:    service,
-					trace:      hex.EncodeToString(s.GetTraceId()),
-					id:         hex.EncodeToString(s.GetSpanId()),
-					parent:     hex.EncodeToString(s.GetParentSpanId()),
-					name:       s.GetName(),
-					kind:       s.GetKind(),
-					failed:     s.GetStatus().GetCode() == otlp.Status_STATUS_CODE_ERROR,
-					attributes: attributesOf(s.GetAttributes()),
-				})
+				c.spans = append(c.spans, span{s, service})
 			}
 		}
 	}
@@ -224,7 +214,7 @@ func attributesOf(list []*common.KeyValue) map[string]string {
 func (c *traceCollector) of(trace string) []span {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(c.spans), func(s span) bool { return s.trace != trace })
+	return slices.DeleteFunc(slices.Clone(c.spans), func(s span) bool { return s.trace() != trace })
 }
 
 // all is everything that came, as text.
@@ -254,5 +244,5 @@ func (c *traceCollector) await(t *testing.T, trace, what string, is func(span) b
 // under waits for a span of this name under another.
 func (c *traceCollector) under(t *testing.T, parent span, name string) span {
 	t.Helper()
-	return c.await(t, parent.trace, name+" under "+parent.name, func(s span) bool { return s.name == name && s.parent == parent.id })
+	return c.await(t, parent.trace(), name+" under "+parent.GetName(), func(s span) bool { return s.GetName() == name && s.parent() == parent.id() })
 }
