@@ -119,11 +119,15 @@ func outside(event, status string, moves func(context.Context, *testbed, string)
 			return job{}, err
 		}
 		intent := intentIn(books, id)
-		body := outsideEvent(event, intent)
-		return job{
-			request: eventRequest(signed(p.Secrets.Events, time.Now(), body), body),
-			answer:  http.StatusOK, path: "/v1/charges/" + id, status: status,
-		}, moves(ctx, p, intent)
+		return p.told(outsideEvent(event, intent), id, status), moves(ctx, p, intent)
+	}
+}
+
+// told is an event of the provider about a charge that comes to a status.
+func (p *testbed) told(event, id, status string) job {
+	return job{
+		request: eventRequest(signed(p.Secrets.Events, time.Now(), event), event),
+		answer:  http.StatusOK, path: "/v1/charges/" + id, status: status,
 	}
 }
 
@@ -180,11 +184,7 @@ func redeliveredCharge(_ context.Context, _ *testbed) (job, error) {
 // processed. The event only wakes the worker.
 func chargeWithAnEvent(ctx context.Context, p *testbed) (job, error) {
 	c, err := p.client.accept(ctx, newOrder(visa))
-	event := intentEvent("payment_intent.succeeded", c.ID)
-	return job{
-		request: eventRequest(signed(p.Secrets.Events, time.Now(), event), event),
-		answer:  http.StatusOK, path: "/v1/charges/" + c.ID, status: "succeeded",
-	}, err
+	return p.told(intentEvent("payment_intent.succeeded", c.ID), c.ID, "succeeded"), err
 }
 
 // isActing reports whether a charge waits for its customer, and nothing else is left to do.
@@ -218,11 +218,7 @@ func authenticatedCharge(ctx context.Context, p *testbed) (job, error) {
 	if err == nil {
 		err = authenticate(ctx, c, "succeeded")
 	}
-	event := intentEvent("payment_intent.succeeded", c.ID)
-	return job{
-		request: eventRequest(signed(p.Secrets.Events, time.Now(), event), event),
-		answer:  http.StatusOK, path: "/v1/charges/" + c.ID, status: "succeeded",
-	}, err
+	return p.told(intentEvent("payment_intent.succeeded", c.ID), c.ID, "succeeded"), err
 }
 
 // authenticate does what the customer of a charge does on the provider's page.
