@@ -4,10 +4,9 @@ import (
 	"net/http"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/robustness/traffic"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // TestCancel_wakesAWaitingCharge, and so does an event of the provider: both charges
@@ -34,11 +33,9 @@ func TestCancel_wakesAWaitingCharge(t *testing.T) {
 	if want := "canceled: inventory compensated, payment skipped, notification done"; got.outcome()+": "+got.steps() != want {
 		t.Errorf("the canceled charge is %s: %s, want %s", got.outcome(), got.steps(), want)
 	}
-	if diff := cmp.Diff([]string{
+	testrun.Same(t, "its events", []string{
 		"charge.requested", "inventory.reserved", "charge.cancel_requested", "inventory.released", "charge.failed", "merchant.notified",
-	}, d.story(t, canceled.ID)); diff != "" {
-		t.Errorf("its events (-want +got):\n%s", diff)
-	}
+	}, d.story(t, canceled.ID))
 	mustBeProblem(t, d.cancel(t, canceled.ID), http.StatusConflict, "conflict")
 }
 

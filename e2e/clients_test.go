@@ -76,18 +76,32 @@ func TestClientExample_killedAndCutOff_paysOnce(t *testing.T) {
 	if output, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build the example: %v\n%s", err, output)
 	}
-	l := &line{}
-	between, err := newGate(t.Context(), d.APIs[0].URL(), func() gateHook { return l.pass })
-	must(t, err)
-	t.Cleanup(between.close)
+	between := newGates(t, d.APIs[0].URL())
+	var lock sync.Mutex
+	var requests []request // that the api has answered
+	between.set(func(p passage) bool {
+		lock.Lock()
+		defer lock.Unlock()
+		key := p.request.Header.Get("Idempotency-Key")
+		if key != "" && p.side == failpoint.After {
+			requests = append(requests, request{key: key, body: p.body})
+			return len(requests) > 2
+		}
+		return true
+	})
+	sent := func() []request {
+		lock.Lock()
+		defer lock.Unlock()
+		return slices.Clone(requests)
+	}
 	pay := func() *exec.Cmd {
-		c := exec.CommandContext(t.Context(), filepath.Join(folder, "example"), "--api", between.url(), "--requests", filepath.Join(folder, "requests"), "17", "1000")
+		c := exec.CommandContext(t.Context(), filepath.Join(folder, "example"), "--api", between.url, "--requests", filepath.Join(folder, "requests"), "17", "1000")
 		c.Env = append(os.Environ(), "PAYONCE_KEY="+d.Secrets.API)
 		return c
 	}
 	killed := pay()
 	must(t, killed.Start())
-	await.True(t, "the api answers", func() bool { return len(l.sent()) > 0 })
+	await.True(t, "the api answers", func() bool { return len(sent()) > 0 })
 	must(t, killed.Process.Kill())
 	_ = killed.Wait() // it was killed
 
@@ -100,40 +114,15 @@ func TestClientExample_killedAndCutOff_paysOnce(t *testing.T) {
 		paid = append(paid, string(output))
 	}
 
-	sent := l.sent()
-	if len(sent) < 4 || slices.ContainsFunc(sent, func(r request) bool {
-		return r.key != sent[0].key || !bytes.Equal(r.body, sent[0].body)
+	all := sent()
+	if len(all) < 4 || slices.ContainsFunc(all, func(r request) bool {
+		return r.key != all[0].key || !bytes.Equal(r.body, all[0].body)
 	}) {
-		t.Errorf("it sent %d requests, want the same one four times", len(sent))
+		t.Errorf("it sent %d requests, want the same one four times", len(all))
 	}
 	// The judge learns of the charge.
 	var c charge
-	must(t, json.Unmarshal(d.insist(t, request{key: sent[0].key, body: sent[0].body}).Body, &c))
+	must(t, json.Unmarshal(d.insist(t, all[0]).Body, &c))
 	want := c.ID + "\nsucceeded\n"
 	testrun.Same(t, "", []string{want, want}, paid)
-}
-
-// line delivers no answer to the first two requests that have a key.
-type line struct {
-	mu       sync.Mutex
-	requests []request // that the api has answered
-}
-
-func (l *line) pass(c *gateCall) failpoint.Fault {
-	key := c.request.Header.Get("Idempotency-Key")
-	if key == "" || c.side == failpoint.Before {
-		return failpoint.None
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.requests = append(l.requests, request{key: key, body: c.body}); len(l.requests) <= 2 {
-		return failpoint.Cut
-	}
-	return failpoint.None
-}
-
-func (l *line) sent() []request {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.Clone(l.requests)
 }

@@ -20,12 +20,8 @@ func TestCrashLab(t *testing.T) {
 	s := newStage(t)
 	command := s.demo(t, "--keep")
 	commands, err := command.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, command.Start())
 	find := func(pattern string) string {
 		found := regexp.MustCompile(pattern).FindStringSubmatch(s.said(t))
 		if found == nil {
@@ -68,8 +64,6 @@ func TestCrashLab(t *testing.T) {
 		t.Fatal(err)
 	}
 	await.True(t, "the guard lab runs", func() bool { return find(`(?m)^`+guard+`: (without .+)$`) != "" })
-	if err := command.Process.Signal(syscall.SIGINT); err != nil {
-		t.Fatal(err)
-	}
+	must(t, command.Process.Signal(syscall.SIGINT))
 	s.mustBeEmpty(t)
 }

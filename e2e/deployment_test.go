@@ -99,9 +99,8 @@ func (d *deployment) startAPIs(t *testing.T) {
 	d.server.unprivileged(env, "api")
 	maps.Copy(env, d.apiEnv)
 	var err error
-	if d.APIs, err = d.StartAll(bounded(t), "api", d.API, d.apis, func(int) map[string]string { return env }); err != nil {
-		t.Fatal(err)
-	}
+	d.APIs, err = d.StartAll(bounded(t), "api", d.API, d.apis, func(int) map[string]string { return env })
+	must(t, err)
 	var urls []string
 	for _, api := range d.APIs {
 		urls = append(urls, api.URL())
@@ -116,9 +115,8 @@ func (d *deployment) startAPIs(t *testing.T) {
 func (d *deployment) startWorkers(t *testing.T) {
 	t.Helper()
 	var err error
-	if d.Workers, err = d.StartAll(bounded(t), "worker", d.Worker, d.workers, d.workerSettings); err != nil {
-		t.Fatal(err)
-	}
+	d.Workers, err = d.StartAll(bounded(t), "worker", d.Worker, d.workers, d.workerSettings)
+	must(t, err)
 }
 
 // longLease is for tests that count attempts: a machine that stalls for longer than

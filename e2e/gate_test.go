@@ -134,9 +134,8 @@ func refuseRequest(fault failpoint.Fault) (*http.Response, error) {
 
 // passage is one request at one side of a gate.
 type passage struct {
-	call string // create, confirm, cancel, retrieve, webhook
-	side failpoint.Side
-	body []byte // of the request
+	*gateCall
+	name string // create, confirm, cancel, retrieve, webhook
 }
 
 // gates stand between the workers and the provider, and before the shop. They show every
@@ -174,7 +173,7 @@ func (g *gates) once(call string, side failpoint.Side, do func() (passes bool)) 
 	var once sync.Once
 	g.set(func(p passage) (passes bool) {
 		passes = true
-		if p.call == call && p.side == side {
+		if p.name == call && p.side == side {
 			once.Do(func() { passes = do() })
 		}
 		return passes
@@ -196,14 +195,14 @@ func (g *gates) pass(c *gateCall) failpoint.Fault {
 	g.mu.Lock()
 	guard := g.guard
 	g.mu.Unlock()
-	call := nameOf(c.request)
-	if !guard(passage{call, c.side, c.body}) {
+	name := nameOf(c.request)
+	if !guard(passage{c, name}) {
 		return failpoint.Cut
 	}
 	if c.side == failpoint.Before {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		g.calls = append(g.calls, call)
+		g.calls = append(g.calls, name)
 		g.traces = append(g.traces, c.request.Header.Values("Traceparent")...)
 	}
 	return failpoint.None

@@ -19,6 +19,7 @@ import (
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/robustness/traffic"
 	"github.com/payonce/payonce/internal/robustness/validate"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // end checks every invariant of a deployment and stops it.
@@ -99,9 +100,7 @@ select coalesce(data ->> 'refund_id', stream_id)
 	}
 	slices.Sort(answered)
 	answered = slices.Compact(answered) // a cancellation is answered with its charge
-	if diff := cmp.Diff(answered, rows[string](t, d, accepted)); diff != "" {
-		t.Errorf("charges and refunds that answers named (-) and the ledger has (+):\n%s", diff)
-	}
+	testrun.Same(t, "charges and refunds of the ledger, with those that answers named as wanted", answered, rows[string](t, d, accepted))
 }
 
 // verdict are the violations of what holds when all is quiet, as seen from outside: by
@@ -239,13 +238,6 @@ func mustBeLog(t *testing.T, name string, line []byte) logEntry {
 	return e
 }
 
-// entry is what the provider and the shop have recorded of one charge.
-type entry struct {
-	intents  []string // statuses
-	captures int
-	notified []traffic.Notification
-}
-
 // sandbox is the sandbox's own API, which the service does not use.
 func (w *world) sandbox() traffic.Sandbox { return traffic.Sandbox(w.Sandbox.URL()) }
 
@@ -280,25 +272,13 @@ func (d *deployment) records(t *testing.T) traffic.Books {
 }
 
 // recordsOf are those of one charge.
-func (d *deployment) recordsOf(t *testing.T, id string) (e entry) {
+func (d *deployment) recordsOf(t *testing.T, id string) traffic.Books {
 	t.Helper()
 	b := d.records(t)
-	for _, in := range b.Intents {
-		if in.Reference == id {
-			e.intents = append(e.intents, in.Status)
-		}
-	}
-	for _, c := range b.Captures {
-		if c.Reference == id {
-			e.captures++
-		}
-	}
-	for _, n := range b.Notifications {
-		if n.Reference == id {
-			e.notified = append(e.notified, n)
-		}
-	}
-	return e
+	b.Intents = slices.DeleteFunc(b.Intents, func(i traffic.Intent) bool { return i.Reference != id })
+	b.Captures = slices.DeleteFunc(b.Captures, func(c traffic.Money) bool { return c.Reference != id })
+	b.Notifications = slices.DeleteFunc(b.Notifications, func(n traffic.Notification) bool { return n.Reference != id })
+	return b
 }
 
 // setFaults replaces the faults of the provider and the shop; the zero value is none.

@@ -4,9 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"fmt"
 	"os"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -88,6 +86,3 @@ func unique() string {
 	_, _ = rand.Read(b[:]) // it never fails
 	return "u" + hex.EncodeToString(b[:]) + "q"
 }
-
-// spaced joins words with spaces.
-func spaced(words ...any) string { return strings.TrimSuffix(fmt.Sprintln(words...), "\n") }

@@ -17,9 +17,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/payonce/payonce/internal/robustness/fleet"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // A mutant is payonce with one bug planted. The bug is laid over the sources of
@@ -206,7 +205,5 @@ func TestMutants_tableInProof_isComplete(t *testing.T) {
 	for _, m := range mutants() {
 		planted = append(planted, m.name)
 	}
-	if diff := cmp.Diff(planted, listed); diff != "" {
-		t.Errorf("mutants that are planted (-) and listed in docs/explanation/proof.md (+):\n%s", diff)
-	}
+	testrun.Same(t, "mutants in docs/explanation/proof.md, with those that are planted as wanted", planted, listed)
 }

@@ -95,12 +95,6 @@ func TestEveryAlertFires(t *testing.T) {
 	}
 }
 
-// named are the metrics that a text of queries names.
-func named(t *testing.T, text string) []string {
-	t.Helper()
-	return matches(t, text, `\b(payonce_\w+)\b`)
-}
-
 // dashboard is what the tests read of Grafana's.
 type dashboard struct {
 	Templating struct {
@@ -198,7 +192,7 @@ func TestPrograms_serveWhatTheRulesQuery(t *testing.T) {
 	text := all.String()
 	served := matches(t, text, `(?m)^(payonce_\w+)`)
 	rules := readFile(t, observability+"rules.yml")
-	for _, name := range named(t, rules+queries(t)) {
+	for _, name := range matches(t, rules+queries(t), `\b(payonce_\w+)\b`) {
 		if !slices.Contains(served, name) {
 			t.Errorf("no program serves %s", name)
 		}

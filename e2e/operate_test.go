@@ -12,11 +12,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/robustness/traffic"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // deadLetter is what operators see of a message.
@@ -106,9 +106,7 @@ func (d *deployment) deadLetters(t *testing.T) map[string]deadLetter {
 	}
 	d.get(t, "/v1/inbox?status=dead", &lists[0])
 	must(t, json.Unmarshal(d.payonce(t, "inbox", "list", "--json"), &lists[1]))
-	if diff := cmp.Diff(lists[0].Data, lists[1].Data, cmpopts.EquateEmpty()); diff != "" {
-		t.Errorf("dead letters, by the API (-) and by the tool (+):\n%s", diff)
-	}
+	testrun.Same(t, "dead letters by the tool, with those by the API as wanted", lists[0].Data, lists[1].Data, cmpopts.EquateEmpty())
 	messages := map[string]deadLetter{}
 	for _, m := range lists[0].Data {
 		messages[m.OrderingKey] = m
@@ -182,7 +180,7 @@ func TestWebhooks_rotationAndResend_haveOneEffect(t *testing.T) {
 
 	// A shop that was down receives what was resent meanwhile.
 	d.setFaults(t, traffic.Faults{ShopDown: true})
-	d.payonce(t, "webhooks", "resend", d.webhookID(t, during.ID))
+	d.payonce(t, "webhooks", "resend", d.recordsOf(t, during.ID).Notifications[0].WebhookID)
 	await.Row(t, d.tables, `select exists (select from inbox where type = 'webhook.resend' and status = 'pending' and waits > 0)`)
 	d.setFaults(t, traffic.Faults{})
 	d.mustBeDelivered(t, during.ID, 2)
@@ -211,7 +209,7 @@ func (d *deployment) mustBeDelivered(t *testing.T, id string, times int) {
 	t.Helper()
 	var seen []traffic.Notification
 	if !await.Within(await.Stall, func() bool {
-		seen = d.recordsOf(t, id).notified
+		seen = d.recordsOf(t, id).Notifications
 		return len(seen) == 1 && seen[0].Deliveries >= times && row[bool](t, d, `
 select not exists (
          select
@@ -226,12 +224,6 @@ select not exists (
 	}
 }
 
-// webhookID is the id of the webhook about a charge.
-func (d *deployment) webhookID(t *testing.T, id string) string {
-	t.Helper()
-	return d.recordsOf(t, id).notified[0].WebhookID
-}
-
 // shopLearns gives the shop another secret; it knows no other from then on.
 func (d *deployment) shopLearns(t *testing.T, secret string) {
 	t.Helper()
@@ -240,7 +232,6 @@ func (d *deployment) shopLearns(t *testing.T, secret string) {
 	env := d.SandboxEnv("")
 	env["HTTP_ADDR"] = strings.TrimPrefix(d.Sandbox.URL(), "http://")
 	var err error
-	if d.Sandbox, err = d.Start(t.Context(), "sandbox", d.Binaries.Sandbox, env); err != nil {
-		t.Fatal(err)
-	}
+	d.Sandbox, err = d.Start(t.Context(), "sandbox", d.Binaries.Sandbox, env)
+	must(t, err)
 }

@@ -137,9 +137,8 @@ func (d *deployment) useDatabase(t *testing.T, url string) {
 	d.Service = url
 	d.tables.Close()
 	var err error
-	if d.tables, err = pgxpool.New(t.Context(), url); err != nil {
-		t.Fatal(err)
-	}
+	d.tables, err = pgxpool.New(t.Context(), url)
+	must(t, err)
 }
 
 // dump writes a database into a file, as of now.
@@ -223,7 +222,7 @@ func TestRestore_ofAnOlderDump_capturesNothingTwice(t *testing.T) {
 		charges, kept = append(charges, id), "0s"
 	}
 	for _, id := range charges {
-		if n := d.recordsOf(t, id).captures; n != 1 {
+		if n := len(d.recordsOf(t, id).Captures); n != 1 {
 			t.Errorf("%s was captured %d times", id, n)
 		}
 	}

@@ -39,7 +39,7 @@ func soakDatabase(t *testing.T) {
 	f.finish(t, d)
 	d.drain(t)
 	accepted := n + stops*len(d.APIs)
-	mustRead(t, d, spaced(accepted, accepted), `
+	mustRead(t, d, fmt.Sprint(accepted, accepted), `
 select concat_ws(' ', count(*), count(distinct data ->> 'order_id')) from ledger_events where type = 'charge.requested.v1'`)
 	retries := d.client.retries.Load()
 	if retries == 0 {

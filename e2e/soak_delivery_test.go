@@ -5,9 +5,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // soakDelivery processes the same orders in two deployments. In the first every
@@ -31,9 +30,7 @@ func soakDelivery(t *testing.T) {
 		t.FailNow()
 	}
 	once, often := plain.ledger(t), wild.ledger(t)
-	if diff := cmp.Diff(once, often); diff != "" {
-		t.Errorf("the ledgers of single delivery (-) and of many (+):\n%s", diff)
-	}
+	testrun.Same(t, "ledger of many deliveries, with that of one as wanted", once, often)
 	if len(once) == 0 || wild.deliveries <= wild.messages || wild.inversions == 0 {
 		t.Errorf("%d lines, %d deliveries of %d messages, %d out of order: this showed nothing",
 			len(once), wild.deliveries, wild.messages, wild.inversions)

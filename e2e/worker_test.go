@@ -4,11 +4,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
-	"github.com/payonce/payonce/internal/robustness/fleet"
 	"github.com/payonce/payonce/internal/robustness/traffic"
 )
 
@@ -20,7 +17,11 @@ func TestWorker_killedAfterCapture_chargesOnce(t *testing.T) {
 	// Given one running worker, and another one to take over.
 	d := deploy(t, setup{apis: 1, workers: 2, gated: true})
 	stop(t, d.Workers[1])
-	killed := d.killAtConfirm(d.Workers[0])
+	killed := make(chan error, 1)
+	d.gates.once("confirm", failpoint.After, func() bool {
+		killed <- d.Workers[0].Kill()
+		return false
+	})
 
 	// When it is killed after the capture.
 	id := d.send(t, newOrder(visa)).ID
@@ -34,18 +35,8 @@ func TestWorker_killedAfterCapture_chargesOnce(t *testing.T) {
 	if confirms := slices.DeleteFunc(slices.Clone(calls), func(call string) bool { return call != "confirm" }); len(confirms) != 1 || !slices.Contains(calls, "retrieve") {
 		t.Errorf("the workers called %q, want one confirm and a retrieve", calls)
 	}
-	d.mustBeDoneBySecondHolder(t, id)
-}
-
-// killAtConfirm kills a worker when the provider has confirmed a payment, before it
-// has the answer. The channel receives the result.
-func (d *deployment) killAtConfirm(victim *fleet.Process) <-chan error {
-	killed := make(chan error, 1)
-	d.gates.once("confirm", failpoint.After, func() bool {
-		killed <- victim.Kill()
-		return false
-	})
-	return killed
+	mustRead(t, d, true, `select status = 'done' and attempts >= 2 and fence >= 2 and done_fence = fence
+  from inbox where ordering_key = $1 and receiver = 'fulfillment'`, id)
 }
 
 // mustSucceedOnce waits for a charge's outcome and compares it with the provider's
@@ -56,27 +47,12 @@ func (d *deployment) mustSucceedOnce(t *testing.T, id string) {
 	if c.Status != "succeeded" || c.steps() != allDone {
 		t.Errorf("charge %s is %s with %q, want succeeded with %q", id, c.Status, c.steps(), allDone)
 	}
-	e := d.recordsOf(t, id)
-	if e.captures != 1 || !cmp.Equal(e.intents, []string{"succeeded"}) {
-		t.Errorf("the provider has %d captures and intents %q of %s, want 1 capture of 1 intent", e.captures, e.intents, id)
+	b := d.recordsOf(t, id)
+	if len(b.Captures) != 1 || len(b.Intents) != 1 || b.Intents[0].Status != "succeeded" {
+		t.Errorf("the provider has %+v and %+v of %s, want 1 capture of 1 intent", b.Captures, b.Intents, id)
 	}
-	if len(e.notified) != 1 || e.notified[0].Effects != 1 || e.notified[0].Type != "charge.succeeded" {
-		t.Errorf("the shop was notified %+v of %s, want charge.succeeded once", e.notified, id)
-	}
-}
-
-func (d *deployment) mustBeDoneBySecondHolder(t *testing.T, id string) {
-	t.Helper()
-	mustRead(t, d, true, `select status = 'done' and attempts >= 2 and fence >= 2 and done_fence = fence
-  from inbox where ordering_key = $1 and receiver = 'fulfillment'`, id)
-}
-
-// hold keeps a request at a gate until it is released or the test ends.
-func hold(t *testing.T, release <-chan struct{}) {
-	t.Helper()
-	select {
-	case <-release:
-	case <-t.Context().Done():
+	if n := b.Notifications; len(n) != 1 || n[0].Effects != 1 || n[0].Type != "charge.succeeded" {
+		t.Errorf("the shop was notified %+v of %s, want charge.succeeded once", n, id)
 	}
 }
 
@@ -89,14 +65,14 @@ func TestWorker_SIGTERM_releasesItsMessages(t *testing.T) {
 	d := deploy(t, setup{apis: 1, workers: 1, gated: true, workerEnv: longLease()})
 	hanging := make(chan struct{})
 	d.gates.set(func(p passage) bool {
-		if p.call == "confirm" && p.side == failpoint.Before {
+		if p.name == "confirm" && p.side == failpoint.Before {
 			select {
 			case hanging <- struct{}{}:
-				hold(t, nil)
+				<-t.Context().Done()
 			case <-t.Context().Done():
 			}
 		}
-		return p.call != "confirm"
+		return p.name != "confirm"
 	})
 	id := d.send(t, newOrder(visa)).ID
 	const timeOuts = 3
