@@ -19,7 +19,6 @@ import (
 // acceptance is a charge whose requests were answered 202.
 type acceptance struct {
 	key      string
-	order    string
 	body     []byte
 	ids      []string // of each answer
 	sent, at time.Time
@@ -62,8 +61,8 @@ func (l *load) run(ctx context.Context, stop <-chan struct{}) {
 }
 
 func (l *load) send(ctx context.Context) {
-	a := acceptance{key: "key-" + rand.Text(), order: "order-" + rand.Text(), sent: now()}
-	a.body = fmt.Appendf(nil, `{"order_id": %q, "amount": 1000, "currency": "USD", "payment_method": "pm_card_visa", "items": [{"sku": "tshirt", "quantity": 1}]}`, a.order)
+	a := acceptance{key: "key-" + rand.Text(), sent: now()}
+	a.body = fmt.Appendf(nil, `{"order_id": %q, "amount": 1000, "currency": "USD", "payment_method": "pm_card_visa", "items": [{"sku": "tshirt", "quantity": 1}]}`, "order-"+rand.Text())
 	answers := l.merchant.PostAll(ctx, duplicates, "/v1/charges", a.key, a.body)
 	a.at = now()
 	l.mu.Lock()
