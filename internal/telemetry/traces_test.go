@@ -166,15 +166,12 @@ func TestSampling(t *testing.T) {
 		{"always_off", "", sampled, 0},
 		{"always_on", "", unsampled, 1},
 	} {
-		t.Run(fmt.Sprintf("a message: %s %s, %s", c.sampler, c.arg, c.parent), func(t *testing.T) {
-			t.Parallel()
-			worker, recorded := record(t, c.sampler, c.arg)
-			_, attempted := worker.Attempting(t.Context(), telemetry.Attempt{Metadata: map[string]string{"traceparent": c.parent}})
-			attempted("done", false)
-			if n := len(recorded.Ended()); n != c.want {
-				t.Errorf("%d spans, want %d", n, c.want)
-			}
-		})
+		worker, recorded := record(t, c.sampler, c.arg)
+		_, attempted := worker.Attempting(t.Context(), telemetry.Attempt{Metadata: map[string]string{"traceparent": c.parent}})
+		attempted("done", false)
+		if n := len(recorded.Ended()); n != c.want {
+			t.Errorf("a message: %s %s, %s: %d spans, want %d", c.sampler, c.arg, c.parent, n, c.want)
+		}
 	}
 }
 
