@@ -86,7 +86,7 @@ func parent() int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	fmt.Println(p.URL())
+	fmt.Fprintln(os.Stdout, p.URL())
 	select {}
 }
 
