@@ -53,6 +53,10 @@ func TestReversal(t *testing.T) {
 				f.expect(back(reversed, "refund.reversed", "done done"), "refunds")
 			},
 		},
+		"a read that was interrupted is repeated": {
+			begin: withEvent("refund.failed"), script: script{"refunds": {cut, lists(refundOf("failed"))}},
+			ends: "waits done", want: back(reversed, "refund.reversed", "done"), calls: "refunds refunds",
+		},
 		"a list that was read for a pending refund also decides the others": {
 			begin:  func(f *fixture) { f.request(f.isRefunded(), "re_2", 100) },
 			script: script{"refunds": {lists(refundOf("pending", second()...), refundOf("failed"))}},

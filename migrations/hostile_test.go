@@ -220,6 +220,13 @@ select relname::text
 			t.Errorf("the api inserts into %s: say here what a request causes there, and what it does not", table)
 		}
 	}
+	for table, cases := range all { // in sessions that have named no merchant yet
+		for name, r := range cases.caused {
+			if code := h.try(t, before[table], r.insert(table)); code != refused {
+				t.Errorf("%s %s, as nobody: %q, want %s", table, name, code, refused)
+			}
+		}
+	}
 	for table, cases := range all {
 		for name, r := range cases.caused {
 			if code := h.try(t, `set local payonce.merchant = 'acme'`, before[table], r.insert(table)); code != "" {
