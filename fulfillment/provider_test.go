@@ -304,7 +304,7 @@ func (p *provider) useSandbox(t *testing.T) *pgxpool.Pool {
 	pool, err := pgxpool.New(t.Context(), database)
 	testdb.Must(t, err)
 	t.Cleanup(pool.Close)
-	sb, err := sandbox.New(pool, sandbox.Options{Now: time.Now, ProcessingTime: time.Millisecond})
+	sb, err := sandbox.New(pool, sandbox.Options{Now: time.Now, ProcessingTime: time.Millisecond, WorkTime: time.Minute}) // a busy machine is late
 	testdb.Must(t, err)
 	t.Cleanup(sb.Drain)
 	p.sandbox = sb

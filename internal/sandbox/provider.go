@@ -75,7 +75,7 @@ func (s *Sandbox) process(ctx context.Context, c *call, refusal *apiError, run e
 			defer s.inFlight.Delete(c.key)
 		}
 	}
-	arrival, arrived := context.WithTimeout(ctx, workDeadline)
+	arrival, arrived := context.WithTimeout(ctx, s.options.WorkTime)
 	defer arrived()
 	if _, err := s.pool.Exec(arrival, insertRequest, c.id, c.method, c.path, c.key); err != nil {
 		return answer{}, fmt.Errorf("count a request: %w", err)
@@ -91,7 +91,7 @@ func (s *Sandbox) process(ctx context.Context, c *call, refusal *apiError, run e
 	case refusal != nil:
 		return answer{}, refusal
 	}
-	ctx, cancel := context.WithTimeout(ctx, workDeadline)
+	ctx, cancel := context.WithTimeout(ctx, s.options.WorkTime)
 	defer cancel()
 	return s.once(ctx, c, run)
 }

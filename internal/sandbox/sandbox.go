@@ -38,6 +38,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -55,10 +56,8 @@ import (
 )
 
 const (
-	// workDeadline bounds what one request does in the database: once for its
-	// arrival, once for its execution. It applies after the client has gone, too,
-	// and ends within the time that a program has to drain.
-	workDeadline = 4 * time.Second
+	// defaultWorkTime ends within the time that a program has to drain.
+	defaultWorkTime = 4 * time.Second
 	// bodyLimit bounds the body of any request, in bytes.
 	bodyLimit = 64 << 10
 )
@@ -79,6 +78,9 @@ type Options struct {
 	ShopSecret string
 	// ProcessingTime is how long pm_card_processing stays processing; 2 s when 0.
 	ProcessingTime time.Duration
+	// WorkTime bounds what one request does in the database: once for its arrival, once for
+	// its execution. It applies after the client has gone, too. 4 s when 0.
+	WorkTime time.Duration
 }
 
 // Sandbox is the provider, the shop and their control calls as one http.Handler.
@@ -108,6 +110,7 @@ func New(pool *pgxpool.Pool, o Options) (*Sandbox, error) {
 	if o.ProcessingTime <= 0 {
 		o.ProcessingTime = 2 * time.Second
 	}
+	o.WorkTime = cmp.Or(o.WorkTime, defaultWorkTime)
 	s := &Sandbox{pool: pool, options: o, wake: make(chan struct{}, 1)}
 	s.client = &http.Client{
 		Timeout:       sendDeadline,

@@ -61,7 +61,7 @@ func (s *Sandbox) receiveNotification(r *http.Request) (answer, error) {
 		return answer{}, err
 	}
 	// The arrival and its effect are one commit.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), workDeadline)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), s.options.WorkTime)
 	defer cancel()
 	b := &pgx.Batch{}
 	b.Queue(insertShopDelivery, n.webhookID)
