@@ -38,15 +38,15 @@ func TestProcessor_countsNoAttemptWhileTheDatabaseIsAway(t *testing.T) {
 		want string
 	}
 	cases := map[string]test{
-		"a commit that nobody knows of": {returning(fmt.Errorf("save: %w", groupcommit.ErrUnknown)), waited},
-		"a commit that could not begin": {returning(groupcommit.ErrNotCommitted), waited},
-		"a connection that was cut":     {func(ctx context.Context, _ *postgres.DB) error { return readOverACutConnection(ctx, t) }, waited},
-		"a server out of reach":         {func(ctx context.Context, _ *postgres.DB) error { return connectToNobody(ctx) }, waited},
-		"a pool whose connections hang": {returning(postgres.ErrNoConnection), waited},
-		"an argument that does not fit": {unsendable, counted},
-		"a text that was cut":           {returning(json.NewDecoder(strings.NewReader(`{"a":`)).Decode(new(any))), counted},
-		"a connection to another":       {returning(&net.OpError{Op: "dial", Err: io.ErrClosedPipe}), counted},
-		"another host's outage":         {returning(&url.Error{Op: "Get", Err: io.ErrUnexpectedEOF}), counted},
+		"a commit whose outcome is unknown": {returning(fmt.Errorf("save: %w", groupcommit.ErrUnknown)), waited},
+		"a commit that could not begin":     {returning(groupcommit.ErrNotCommitted), waited},
+		"a connection that was cut":         {func(ctx context.Context, _ *postgres.DB) error { return readOverACutConnection(ctx, t) }, waited},
+		"a server out of reach":             {func(ctx context.Context, _ *postgres.DB) error { return connectToNobody(ctx) }, waited},
+		"a pool whose connections hang":     {returning(postgres.ErrNoConnection), waited},
+		"an argument that does not fit":     {unsendable, counted},
+		"a text that was cut":               {returning(json.NewDecoder(strings.NewReader(`{"a":`)).Decode(new(any))), counted},
+		"a connection to another":           {returning(&net.OpError{Op: "dial", Err: io.ErrClosedPipe}), counted},
+		"another host's outage":             {returning(&url.Error{Op: "Get", Err: io.ErrUnexpectedEOF}), counted},
 	}
 	for want, codes := range map[string]string{
 		// The server stops, has crashed, starts, lacks connections or space, is a standby; a lock, a deadlock, a lost race.

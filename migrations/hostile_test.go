@@ -223,7 +223,7 @@ select relname::text
 	for table, cases := range all { // in sessions that have named no merchant yet
 		for name, r := range cases.caused {
 			if code := h.try(t, before[table], r.insert(table)); code != refused {
-				t.Errorf("%s %s, as nobody: %q, want %s", table, name, code, refused)
+				t.Errorf("%s %s, without a merchant: %q, want %s", table, name, code, refused)
 			}
 		}
 	}

@@ -80,17 +80,17 @@ func TestKeysCreate(t *testing.T) {
 
 	t.Run("an unknown merchant is refused, and by each list", func(t *testing.T) {
 		t.Parallel()
-		const nobody = "nobody"
+		const unknown = "unknown"
 		today, tomorrow := instant{time.Now()}, instant{time.Now().Add(day)}
 		for _, command := range []databaseCommand{
-			createKeyCmd{Merchant: nobody, Scopes: []string{"admin"}},
-			listKeysCmd{Merchant: nobody},
-			stockListCmd{Merchant: nobody},
-			actionsCmd{Merchant: nobody, Limit: 1},
-			webhooksListCmd{Merchant: nobody},
-			exportCmd{Merchant: nobody, From: today, To: tomorrow, Format: "csv"},
+			createKeyCmd{Merchant: unknown, Scopes: []string{"admin"}},
+			listKeysCmd{Merchant: unknown},
+			stockListCmd{Merchant: unknown},
+			actionsCmd{Merchant: unknown, Limit: 1},
+			webhooksListCmd{Merchant: unknown},
+			exportCmd{Merchant: unknown, From: today, To: tomorrow, Format: "csv"},
 		} {
-			wantRefused(t, db, command, `there is no merchant "nobody": payonce seed registers one`)
+			wantRefused(t, db, command, `there is no merchant "unknown": payonce seed registers one`)
 		}
 	})
 }
