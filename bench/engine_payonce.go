@@ -19,7 +19,7 @@ const (
 // payonceCarrier is payonce's engine as the programs wire it: accept, outbox, Watermill,
 // inbox, handler, with pools of the programs' sizes.
 func payonceCarrier(ctx context.Context, c *carrier) (accepting, error) {
-	bell := doorbell.New(quiet(), doorbell.Leads)
+	bell := doorbell.New(quiet())
 	accepts, err := postgres.Open(ctx, c.Database, postgres.Options{Application: "bench-accept", Writes: writes(), Committed: doorbell.Committed(bell)})
 	if err != nil {
 		return nil, err
@@ -36,16 +36,17 @@ func payonceCarrier(ctx context.Context, c *carrier) (accepting, error) {
 			return processes.Commit(ctx, b)
 		})
 	}
-	processor := &inbox.Processor{
-		DB: processes, Receiver: receiver, Handle: handle, Concurrency: c.InFlight, Log: quiet(),
-		Wake: bell.Bell(doorbell.Inbox), Listening: bell.Listening,
+	processor, err := inbox.New(inbox.Options{
+		DB: processes, Receiver: receiver, Handle: handle, Concurrency: c.InFlight, Log: quiet(), Wake: bell.Bell(receiver),
+	})
+	if err != nil {
+		return nil, err
 	}
+	rung := bell.Bell(topic)
 	c.background.Go(func() error { bell.Run(ctx, accepts.Pool()); return nil })
 	c.background.Go(func() error { return processor.Run(ctx) })
 	c.background.Go(func() error {
-		return receiving(ctx, c.Database, processor, outbox.Options{
-			Bell: bell.Bell(doorbell.Outbox), Listening: bell.Listening, Capacity: processor.Capacity,
-		})
+		return receiving(ctx, c.Database, processor, outbox.Options{Bell: rung})
 	})
 	return func(ctx context.Context, b *pgx.Batch, id string) error {
 		if err := outbox.Append(b, outbox.Message{Topic: topic, ID: id, Type: "work", OrderingKey: id, Payload: []byte(id)}); err != nil {
@@ -63,7 +64,7 @@ func receiving(ctx context.Context, url string, processor *inbox.Processor, opti
 	}
 	defer db.Close()
 	options.Log = quiet()
-	subscriber := outbox.NewSubscriber(db.Pool(), "inbox", options)
+	subscriber := outbox.NewSubscriber(db.Pool(), options)
 	defer func() { _ = subscriber.Close() }() // it says what Consume says
-	return processor.Consume(ctx, inbox.Source{Subscriber: subscriber, Topic: topic, Split: outbox.Messages, Require: outbox.SameTimeline})
+	return processor.Consume(ctx, subscriber, topic, nil)
 }

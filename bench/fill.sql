@@ -133,14 +133,6 @@ begin
            order by txid desc, position desc
            limit 1) as last
    where state = 'live';
-  update outbox_offsets
-     set transaction_id = last.transaction_id,
-         "offset"       = last."offset"
-    from (select transaction_id,
-                 "offset"
-            from outbox
-           order by transaction_id desc, "offset" desc
-           limit 1) as last;
   drop table fill_rows, fill_names;
 end
 $$;

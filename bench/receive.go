@@ -45,12 +45,15 @@ func receiveByPayonce(ctx context.Context, t task) (w window, err error) {
 		return w, err
 	}
 	defer db.Close()
-	processor := &inbox.Processor{DB: db, Receiver: receiver, Log: quiet()} // it stores, and starts nothing
-	processor.OnReceive = func(r inbox.Reception) {
+	processor, err := inbox.New(inbox.Options{DB: db, Receiver: receiver, Log: quiet(), Handle: func(context.Context, *inbox.Delivery) error { return nil }, OnReceive: func(r inbox.Reception) {
 		if received += r.New; received == t.Messages {
 			w = window{Done: t.Messages, Total: t.Messages, Seconds: time.Since(began).Seconds(), Used: use().minus(before)}
 			stop()
 		}
+	}})
+	if err != nil {
+		return w, err
 	}
+	processor.Pause(true) // it stores, and starts nothing
 	return w, receiving(ctx, t.Database, processor, outbox.Options{})
 }

@@ -8,13 +8,12 @@ import (
 	"time"
 )
 
-// TestIdle_workersCostTheDatabaseLittle: of idle workers one is the leader, and the others hardly
-// use the database.
+// TestIdle_workersCostTheDatabaseLittle: an idle worker polls, and no worker leads.
 func TestIdle_workersCostTheDatabaseLittle(t *testing.T) {
 	t.Parallel()
 	startsPrograms(t)
 	const workers = 10
-	d := deploy(t, setup{workers: workers})
+	d := deploy(t, setup{workers: workers, workerEnv: map[string]string{"LEASE": "3s"}})
 	const measured = 20 * time.Second
 	<-time.After(measured / 2) // each has looked at everything once
 	transactions, used := d.databaseCost(t)
@@ -23,7 +22,7 @@ func TestIdle_workersCostTheDatabaseLittle(t *testing.T) {
 	each := float64(now-transactions) / measured.Seconds() / workers
 	share := (usedNow - used).Seconds() / measured.Seconds()
 	t.Logf("%d idle workers: %.1f transactions a second each, together %.1f %% of a core", workers, each, 100*share)
-	if each > 4 {
+	if each > 5 {
 		t.Errorf("an idle worker runs %.1f transactions a second", each)
 	}
 }

@@ -31,12 +31,7 @@ select (select count(*)
           from inbox
          where status not in ('done', 'discarded')) as open,
        (select count(*)
-          from outbox o
-         where not exists (
-                 select
-                   from outbox_offsets f
-                  where f.topic = o.topic
-                    and (f.transaction_id, f."offset") >= (o.transaction_id, o."offset"))) as unread,
+          from outbox o) as unread,
        (select count(*)
           from wanted w
          where not exists (
@@ -68,10 +63,7 @@ select (select concat_ws(', ', open || ' open messages', unread || ' unread', un
 // behind are the messages of the outbox that a reader of their topic has not read.
 const behind = `
 select
-  from outbox o
-  join outbox_offsets f
-    on f.topic = o.topic
- where (o.transaction_id, o."offset") > (f.transaction_id, f."offset")`
+  from outbox`
 
 var errNotQuiet = errors.New("work is left")
 

@@ -26,7 +26,7 @@ func TestRetention_redeliveryAfterExpiry_changesNothing(t *testing.T) {
 	d := deploy(t, setup{
 		apis: 2, workers: 2, providerEvents: true,
 		apiEnv:    map[string]string{"IDEMPOTENCY_RETENTION": "2s"},
-		workerEnv: map[string]string{"OUTBOX_RETENTION": "1s", "INBOX_RETENTION": "2s"},
+		workerEnv: map[string]string{"INBOX_RETENTION": "2s"},
 	})
 	// What leaves the outbox is copied here, as a backup would have it.
 	d.exec(t, `

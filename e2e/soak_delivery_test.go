@@ -5,6 +5,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/testrun"
 )
@@ -76,6 +78,7 @@ func deliveryOrders(n int) []deliveryOrder {
 type post struct {
 	wild bool
 	d    *deployment
+	lock *pgxpool.Conn // of the topic
 
 	messages   int
 	deliveries int
@@ -87,8 +90,10 @@ type post struct {
 func (p *post) process(t *testing.T, orders []deliveryOrder) {
 	t.Helper()
 	d := p.d
-	await.Row(t, d.tables, `select count(*) = 2 from outbox_offsets`) // each reader has its row
-	d.exec(t, `create table held as select topic, transaction_id, "offset" from outbox_offsets with no data`)
+	lock, err := d.tables.Acquire(t.Context())
+	must(t, err)
+	defer lock.Release()
+	p.lock = lock
 	p.hold(t)
 	charges := make([]string, len(orders))
 	for i, o := range orders {
@@ -124,29 +129,23 @@ func (p *post) rounds(t *testing.T, outcomes int) {
 	}
 }
 
-// hold puts the readers to a place that nothing comes after.
+// topicLock is the lock of a topic's reader.
+const topicLock = `hashtextextended('outbox:' || 'outbox'::regclass::oid || ':charges', 0)`
+
+// hold takes the readers' lock, for the session.
 func (p *post) hold(t *testing.T) {
 	t.Helper()
-	p.d.exec(t, `
-delete from held;
-insert into held select topic, transaction_id, "offset" from outbox_offsets for update;
-update outbox_offsets set transaction_id = '9223372036854775807'`)
+	_, err := p.lock.Exec(t.Context(), `select pg_advisory_lock(`+topicLock+`)`)
+	must(t, err)
 }
 
-// letThrough puts the readers back. In a wild post they come after all that has
-// piled up, and before copies of it, which this commit makes: one to five of each,
-// shuffled. What others are about to commit keeps its place and comes as it is.
+// letThrough gives the lock back. In a wild post copies take the place of what has piled up, which
+// this commit makes: one to five of each, shuffled.
 func (p *post) letThrough(t *testing.T) {
 	t.Helper()
 	const back = `
-with piled as (
-  select o.*,
-         row_number() over (order by o.transaction_id, o."offset") as number
-    from outbox o
-    join held h
-      on h.topic = o.topic
-   where (o.transaction_id, o."offset") > (h.transaction_id, h."offset")
-     and o.transaction_id < pg_snapshot_xmin(pg_current_snapshot())
+with piled as materialized (
+  select *, row_number() over (order by id) as number from outbox
 ), delivered as materialized (
   select piled.*,
          row_number() over (order by case when $1 then random() end, number) as turn
@@ -156,15 +155,8 @@ with piled as (
 ), copied as (
   insert into outbox (topic, message_id, payload, metadata)
   select topic, message_id, payload, metadata from delivered where $1 order by turn
-), moved as (
-  update outbox_offsets f
-     set transaction_id = at.transaction_id,
-         "offset" = at."offset"
-    from (
-          select distinct on (topic) *
-            from (table held union all select topic, transaction_id, "offset" from piled where $1) places
-           order by topic, transaction_id desc, "offset" desc) at
-   where at.topic = f.topic
+), gone as (
+  delete from outbox where $1 and id in (select id from piled)
 )
 select (select count(*) from piled),
        count(*),
@@ -173,13 +165,13 @@ select (select count(*) from piled),
 	var messages, deliveries, inversions int
 	must(t, p.d.tables.QueryRow(t.Context(), back, p.wild).Scan(&messages, &deliveries, &inversions))
 	p.messages, p.deliveries, p.inversions = p.messages+messages, p.deliveries+deliveries, p.inversions+inversions
+	_, err := p.lock.Exec(t.Context(), `select pg_advisory_unlock(`+topicLock+`)`)
+	must(t, err)
 }
 
-// ledger is all that was recorded about each order, in its words: no ids, no
-// times. It takes the copies out of the outbox, of which the audit knows nothing.
+// ledger is all that was recorded about each order, in its words: no ids, no times.
 func (p *post) ledger(t *testing.T) []string {
 	t.Helper()
-	p.d.exec(t, `delete from outbox o using ledger_events e where e.event_id::text = o.message_id and e.txid <> o.transaction_id`)
 	const recorded = `
 select concat_ws(' ', r.data ->> 'order_id', e.version, e.type,
                  e.data - array['reference', 'payment_intent', 'refund_id', 'provider_refund', 'event_id', 'request_id'],

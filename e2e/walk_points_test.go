@@ -25,9 +25,7 @@ var noPoints = map[string]string{
 	"held: select id from held":    "the heartbeat renews leases every third of one",
 	"select end_stuck_sessions":    "every 5 s a worker looks for sessions that hold up others",
 	"due: update idempotency_keys": "the retention job deletes what has expired",
-	"passed: delete outbox":        "the same",
 	"delete inbox":                 "the same",
-	"delete inbox_quarantine":      "the same",
 }
 
 // onceOnly are round trips of which only the first in a life is a point: how many
@@ -36,7 +34,6 @@ var noPoints = map[string]string{
 // are coalesced, and so are reads of streams. A pool asks each new connection whether its
 // server accepts writes.
 var onceOnly = []string{
-	"seen: select from from claimed, select now from inbox",
 	"select txid from ledger_events",
 	"select stream_id from ledger_events",
 	"update projections, insert charge_list, insert account_balances",

@@ -70,7 +70,7 @@ func TestAction(t *testing.T) {
 select ((e.data ->> 'expires_at')::timestamptz between e.recorded_at + interval '59 minutes' and e.recorded_at + interval '1 hour'
        and i.due_at < clock_timestamp() + interval '1 minute' and i.waiting_since is null)::text
   from ledger_events e, inbox i
- where e.type = 'payment.action_required.v1'`)
+ where e.type = 'payment.action_required.v1' and i.receiver = 'fulfillment'`)
 			},
 		},
 		"a customer who authenticates is charged": {

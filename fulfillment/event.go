@@ -72,7 +72,7 @@ func (f *Fulfillment) resolve(ctx context.Context, d *inbox.Delivery) error {
 		return err
 	}
 	b := &pgx.Batch{}
-	inbox.Accept(b, ChargeReceiver, inbox.Message{
+	inbox.Append(b, ChargeReceiver, inbox.Message{
 		ID: d.ID + "/" + charge.StreamID, Type: d.Type, OrderingKey: charge.StreamID, Partition: charge.MerchantID,
 		Payload: d.Payload, Metadata: d.Metadata,
 	})
@@ -83,6 +83,6 @@ func (f *Fulfillment) resolve(ctx context.Context, d *inbox.Delivery) error {
 // provider.
 func Reread(b *pgx.Batch, charge string) {
 	for _, name := range []string{"refund.updated", "charge.dispute.updated"} {
-		inbox.Accept(b, ChargeReceiver, inbox.Message{ID: "reread_" + uuid.NewString(), Type: ProviderEvent + name, OrderingKey: charge, Payload: []byte("{}")})
+		inbox.Append(b, ChargeReceiver, inbox.Message{ID: "reread_" + uuid.NewString(), Type: ProviderEvent + name, OrderingKey: charge, Payload: []byte("{}")})
 	}
 }

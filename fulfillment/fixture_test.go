@@ -172,7 +172,7 @@ func (f *fixture) put(receiver string, s ledger.Stream, version int, id string) 
 	f.t.Helper()
 	payload := s.EncodeEnvelope(s.At(version))
 	b := &pgx.Batch{}
-	inbox.Accept(b, receiver, inbox.Message{
+	inbox.Append(b, receiver, inbox.Message{
 		ID: id, Type: s.At(version).Type, OrderingKey: s.ID, Partition: s.Charge.MerchantID, Payload: payload,
 		Metadata: map[string]string{outbox.MetadataCorrelationID: "req_1"},
 	})
@@ -183,7 +183,7 @@ func (f *fixture) put(receiver string, s ledger.Stream, version int, id string) 
 func (f *fixture) event(id, name string) {
 	f.t.Helper()
 	b := &pgx.Batch{}
-	inbox.Accept(b, fulfillment.ChargeReceiver, inbox.Message{
+	inbox.Append(b, fulfillment.ChargeReceiver, inbox.Message{
 		ID: id, Type: "stripe." + name, OrderingKey: "ch_1",
 		Payload: []byte(`{"id":"` + id + `","type":"` + name + `","charge_id":"ch_1","object":"pi_1"}`),
 	})
@@ -203,7 +203,8 @@ func (f *fixture) deliverAll(receiver string, handle inbox.Handler, n int) []err
 	f.t.Helper()
 	f.exec(`
 update inbox
-   set due_at = clock_timestamp() - interval '2 days'
+   set due_at = now() - interval '2 days',
+       status = 'pending'
  where receiver = $1
    and status in ('pending', 'running')`, receiver)
 	ctx, cancel := context.WithCancel(f.t.Context())
@@ -216,8 +217,7 @@ update inbox
 		}
 		returned <- err
 		return err
-	})
-	p.Concurrency = min(n, 16)
+	}, func(o *inbox.Options) { o.Concurrency = min(n, 16) })
 	ended := make(chan struct{})
 	go func() { _ = p.Run(ctx); close(ended) }()
 	defer func() { cancel(); <-ended }()
@@ -229,19 +229,25 @@ update inbox
 }
 
 // processor has the worker's policy for dead letters. What waits does not become due during a test.
-func processor(db *postgres.DB, receiver string, handle inbox.Handler) *inbox.Processor {
+func processor(db *postgres.DB, receiver string, handle inbox.Handler, change func(*inbox.Options)) *inbox.Processor {
 	deadLetters := inbox.Block
 	if receiver == fulfillment.ChargeReceiver {
 		deadLetters = inbox.Pass
 	}
-	return &inbox.Processor{
+	o := inbox.Options{
 		DB: db, Receiver: receiver, Holder: "test", Concurrency: 1, Handle: handle,
 		Policy: inbox.Policy{
 			Lease: time.Hour, MaxAttempts: 12, GiveUpAfter: time.Hour,
 			BackoffBase: time.Hour, BackoffCap: 24 * time.Hour, DeadLetters: deadLetters,
 		},
-		MinClaimInterval: 5 * time.Millisecond, Drain: await.Stall, Log: slog.New(slog.DiscardHandler),
+		Drain: await.Stall, Log: slog.New(slog.DiscardHandler),
 	}
+	change(&o)
+	p, err := inbox.New(o)
+	if err != nil {
+		panic(err)
+	}
+	return p
 }
 
 // deliverUntilDone delivers the message for as long as it waits.

@@ -49,7 +49,7 @@ func Resend(b *pgx.Batch, o Outcome, id uuid.UUID, actor string) {
 		receiver = ResendReceiver
 	}
 	b.Queue(insertResend, id, o.EventID, o.ChargeID, o.MerchantID, actor)
-	inbox.Accept(b, receiver, inbox.Message{
+	inbox.Append(b, receiver, inbox.Message{
 		ID: resendPrefix + id.String(), Type: TypeResend, OrderingKey: o.ChargeID, Partition: o.MerchantID,
 		Payload:  ledger.Envelope{ID: o.EventID.String(), Type: o.Stored, ChargeID: o.ChargeID, Version: o.Version}.Encode(),
 		Metadata: map[string]string{"requested_by": actor},

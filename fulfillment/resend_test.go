@@ -110,7 +110,7 @@ func TestResend(t *testing.T) {
 		t.Parallel()
 		s := newShop(t, loopback())
 		s.succeed(order())
-		s.exec(`update inbox set status = 'discarded', decided_by = 'cli:test', decided_at = now(), finished_at = now()`)
+		s.exec(`update inbox set status = 'discarded', first = false, decided_by = 'cli:test', decided_at = now(), finished_at = now()`)
 		s.resend()
 		s.expectEnd(s.deliver(), "done") // in its turn
 		s.expectReceived(1, told, "discarded done")

@@ -112,14 +112,7 @@ func (f *Fulfillment) charge(ctx context.Context, d *inbox.Delivery) error {
 	if err != nil {
 		return err
 	}
-	err = r.process(ctx)
-	// From the second wait on, the intent or both lists were read, so a wait with NoDeadline also
-	// completes the provider's events that were received before the claim. At the first one the
-	// disputes may be unread.
-	if wait, waits := errors.AsType[*inbox.WaitError](err); waits && wait.NoDeadline && d.Waits > 0 {
-		wait.CompletesType = ProviderEvent
-	}
-	return err
+	return r.process(ctx)
 }
 
 // nextStep is the step that is due; a cancellation on request or by a deadline comes before it,
@@ -340,26 +333,27 @@ func (r *deliveryRun) queue(b *pgx.Batch, events []domain.Event) (ledger.Stream,
 		names := next.Charge.SubscribersOf(e.Event, e.Version)
 		for _, to := range r.subscribers() {
 			if slices.Contains(names, to.name) {
-				if err := r.announce(b, to, next, e); err != nil {
-					return next, err
-				}
+				r.announce(b, to, next, e)
 			}
 		}
 	}
 	return next, nil
 }
 
-// announce queues the message to a subscriber. A subscriber that the charge does not have
-// costs no message.
-func (r *deliveryRun) announce(b *pgx.Batch, to subscriber, s ledger.Stream, e ledger.StoredEvent) error {
-	metadata := map[string]string{outbox.MetadataCausationID: r.delivery.ID}
+// announce queues the message to a subscriber, into its inbox. A subscriber that the charge does
+// not have costs no message.
+func (r *deliveryRun) announce(b *pgx.Batch, to subscriber, s ledger.Stream, e ledger.StoredEvent) {
+	metadata := map[string]string{
+		outbox.MetadataType: e.Type, outbox.MetadataOrderingKey: s.ID, outbox.MetadataPartition: s.Charge.MerchantID,
+		outbox.MetadataCausationID: r.delivery.ID,
+	}
 	for _, name := range []string{outbox.MetadataCorrelationID, outbox.MetadataTraceparent} {
 		if value := r.delivery.Metadata[name]; value != "" {
 			metadata[name] = value
 		}
 	}
-	return outbox.Append(b, outbox.Message{
-		Topic: to.name, ID: e.ID.String(), Type: e.Type, OrderingKey: s.ID, Partition: s.Charge.MerchantID,
+	inbox.Append(b, to.name, inbox.Message{
+		ID: e.ID.String(), Type: e.Type, OrderingKey: s.ID, Partition: s.Charge.MerchantID,
 		Payload: s.EncodeEnvelope(e), Metadata: metadata,
 	})
 }

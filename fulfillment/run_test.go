@@ -178,7 +178,7 @@ func TestOutcome_continuesTheTrace(t *testing.T) {
 			f.exec(`update inbox set metadata = $1`, received)
 			f.provider.on("retrieve", shows("succeeded"))
 			f.expectEnd(f.deliver(), "done")
-			got := testdb.One[map[string]string](t, f.db, `select metadata from outbox`)
+			got := testdb.One[map[string]string](t, f.db, `select metadata from inbox where receiver = 'notification'`)
 			want := map[string]string{
 				"correlation_id": "req_1", "causation_id": s.At(1).ID.String(), "ordering_key": "ch_1", "type": "charge.succeeded.v1", "partition_key": "acme",
 			}

@@ -22,7 +22,7 @@ func endOf(err error) string {
 	switch {
 	case err == nil:
 		return "done"
-	case inbox.IsLeaseLost(err):
+	case inbox.IsLost(err):
 		return "lost"
 	case dead:
 		return "dead"
@@ -58,8 +58,8 @@ func (f *fixture) snapshot() snapshot {
 		Events:  f.text(`select string_agg(replace(type, '.v1', ''), ' ' order by version) from ledger_events where stream_id = 'ch_1'`),
 		Stock:   f.text(`select string_agg(format('%s %s %s %s', sku, available, reserved, sold), ', ' order by sku) from stock`),
 		Holds:   f.text(`select string_agg(status, ' ' order by sku) from reservations where charge_id = 'ch_1'`),
-		Outbox:  f.text(`select string_agg(replace(metadata ->> 'type', '.v1', ''), ' ' order by transaction_id, "offset") from outbox`),
-		Message: f.text(`select string_agg(status, ' ' order by id) from inbox`),
+		Outbox:  f.text(`select string_agg(replace(type, '.v1', ''), ' ' order by id) from inbox where receiver = 'notification' and metadata ? 'causation_id'`),
+		Message: f.text(`select string_agg(status, ' ' order by id) from inbox where not metadata ? 'causation_id'`),
 	}
 	if failure := f.load("ch_1").Charge.Failure; failure != nil {
 		seen.Failure = failure.Code

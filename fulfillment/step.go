@@ -79,13 +79,12 @@ type decision struct {
 
 // subscriber runs after a webhook event.
 type subscriber struct {
-	name        string // in domain, of the receiver, and of the topic in the outbox
+	name        string // in domain, and of the receiver
 	deadLetters inbox.DeadLetters
 	step        func(d *inbox.Delivery, version int) act // version is that of the event
 }
 
-// Receiver handles the messages of one topic. A topic has one receiver, whose
-// free slots limit its pages, see inbox.Processor.Capacity.
+// Receiver handles messages, of a topic of the outbox or of other transactions' own.
 type Receiver struct {
 	Name        string
 	Topic       string // empty: its messages do not come from the outbox
@@ -104,7 +103,7 @@ func (f *Fulfillment) Receivers() []Receiver {
 		DeadLetters: inbox.Pass, Handle: f.charge,
 	}}
 	for _, s := range f.subscribers() {
-		receivers = append(receivers, Receiver{Name: s.name, Topic: s.name, Takes: outcome, DeadLetters: s.deadLetters, Handle: f.subscriberHandler(s)})
+		receivers = append(receivers, Receiver{Name: s.name, Takes: outcome, DeadLetters: s.deadLetters, Handle: f.subscriberHandler(s)})
 	}
 	return append(receivers, Receiver{
 		Name: ResendReceiver, Takes: func(domain.EventType) bool { return false },

@@ -158,7 +158,7 @@ func (m *machine) request(t *rapid.T, s ledger.Stream, cmd domain.Command) {
 	testdb.Must(t, err)
 	payload := next.EncodeEnvelope(next.Head())
 	p := &message{id: next.Head().ID.String(), charge: s.ID}
-	inbox.Accept(b, m.receiver, inbox.Message{ID: p.id, Type: next.Head().Type, OrderingKey: s.ID, Payload: payload})
+	inbox.Append(b, m.receiver, inbox.Message{ID: p.id, Type: next.Head().Type, OrderingKey: s.ID, Payload: payload})
 	m.commit(t, b)
 	m.messages = append(m.messages, p)
 }
@@ -205,7 +205,9 @@ func (m *machine) endLeases(t *rapid.T) {
 	b := &pgx.Batch{}
 	b.Queue(`
 update inbox
-   set due_at = clock_timestamp() - interval '1 day'
+   set status = 'pending',
+       deaths = deaths + 1,
+       due_at = clock_timestamp() - interval '1 day'
  where receiver = $1
    and status = 'running'`, m.receiver)
 	m.commit(t, b)

@@ -64,10 +64,11 @@ func (m *machine) start(next fault, end death) *holder {
 		default:
 		}
 		return err
+	}, func(o *inbox.Options) {
+		o.Policy.DeadLetters = inbox.Pass
+		o.Policy.MaxAttempts, o.Policy.GiveUpAfter = 1000, 100*time.Hour
+		o.Policy.BackoffBase, o.Policy.BackoffCap = time.Microsecond, 2*time.Microsecond
 	})
-	p.MinClaimInterval, p.Policy.DeadLetters = time.Millisecond, inbox.Pass
-	p.Policy.MaxAttempts, p.Policy.GiveUpAfter = 1000, 100*time.Hour
-	p.Policy.BackoffBase, p.Policy.BackoffCap = time.Microsecond, 2*time.Microsecond
 	go func() {
 		defer close(h.ended)
 		defer cancel()

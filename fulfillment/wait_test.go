@@ -70,14 +70,14 @@ func TestProcessingWait_endsWithTheProvidersEvent(t *testing.T) {
 	f.provider.on("retrieve", shows("processing"), shows("processing"), shows("succeeded"))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
-	go func() { _ = processor(f.db, fulfillment.ChargeReceiver, f.charge).Run(ctx); close(ended) }()
+	go func() { _ = processor(f.db, fulfillment.ChargeReceiver, f.charge, func(*inbox.Options) {}).Run(ctx); close(ended) }()
 	defer func() { cancel(); <-ended }()
 	await.Row(t, f.db, `select waits = 1 and status = 'pending' from inbox`)
 	f.exec(`update inbox set due_at = clock_timestamp() + interval '4 hours'`)
 	f.event("evt_1", "payment_intent.processing")
-	await.Row(t, f.db, `select string_agg(status, ' ' order by id) = 'pending done' and max(waits) = 2 from inbox`) // the read covers it
+	await.Row(t, f.db, `select string_agg(status, ' ' order by id) = 'pending pending' and max(waits) = 2 from inbox`)
 	f.event("evt_2", "payment_intent.succeeded")
-	await.Row(t, f.db, `select bool_and(status = 'done') and count(*) = 3 from inbox`)
+	await.Row(t, f.db, `select bool_and(status = 'done') and count(*) = 3 from inbox where receiver = 'fulfillment'`)
 	want := succeeded(toStarted)
 	want.Message = "done done done"
 	f.expect(want, "retrieve retrieve retrieve")

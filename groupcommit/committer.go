@@ -81,7 +81,9 @@ func New(pool *pgxpool.Pool, o Options) *Committer {
 		panic("groupcommit: the pool is nil")
 	}
 	o.Timeout, o.LockTimeout = cmp.Or(o.Timeout, defaultTimeout), cmp.Or(o.LockTimeout, defaultLockTimeout)
-	c := &Committer{pool: pool, options: o, batcher: Batcher[*queuedBatch, bool]{Fit: fit}}
+	c := &Committer{pool: pool, options: o, batcher: Batcher[*queuedBatch, bool]{
+		Fit: fit, MaxInFlight: int(max(1, pool.Config().MaxConns/2)), // commits that hang leave connections to reads
+	}}
 	c.tracer, _ = pool.Config().ConnConfig.Tracer.(pgx.BatchTracer)
 	c.batcher.Call = c.commitAll
 	return c
@@ -156,11 +158,12 @@ func (c *Committer) commitIndividually(q *queuedBatch) error {
 		return notAcquired(err)
 	}
 	defer conn.Release()
-	b := q.batch
+	b := &pgx.Batch{} // pgx sends a batch once: it notes in each query on which connection it is prepared
 	if q.tenant != "" {
-		b = &pgx.Batch{}
 		c.options.SetTenant(b, q.tenant)
-		b.QueuedQueries = append(b.QueuedQueries, q.batch.QueuedQueries...)
+	}
+	for _, query := range q.batch.QueuedQueries {
+		b.Queue(query.SQL, query.Arguments...).Fn = query.Fn
 	}
 	return c.closeCommit(q.ctx, conn, conn.SendBatch(q.ctx, b))
 }
@@ -171,11 +174,16 @@ func notAcquired(err error) error {
 
 // closeCommit ends a batch that commits, and returns the error of the commit.
 func (c *Committer) closeCommit(ctx context.Context, conn *pgxpool.Conn, results pgx.BatchResults) error {
-	err := results.Close() // a deferred constraint refuses here, after the last Exec
-	if err == nil && c.options.Confirm != nil {
-		err = c.options.Confirm(ctx, conn)
+	if err := results.Close(); err != nil { // a deferred constraint refuses here, after the last Exec
+		return Classify(err)
 	}
-	return Classify(err)
+	if c.options.Confirm == nil {
+		return nil
+	}
+	if err := c.options.Confirm(ctx, conn); err != nil {
+		return fmt.Errorf("%w: %w", ErrUnknown, err)
+	}
+	return nil
 }
 
 // commitQueued queues a batch, and commits it with the others in the queue.

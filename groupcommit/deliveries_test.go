@@ -44,9 +44,9 @@ func claimedUnder(t *testing.T, db *postgres.DB, fences ...int64) {
 	t.Helper()
 	if _, err := db.Pool().Exec(context.WithoutCancel(t.Context()), `
 insert into inbox
-       (id, receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, fence)
+       (id, receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, fence, first)
 overriding system value
-select n, 'r', n, n, 't', '', '{}', '', 'running', fence
+select n, 'r', n, n, 't', '', '{}', '', 'running', fence, true
   from unnest($1::bigint[]) with ordinality as f (fence, n)
  order by n desc`, fences); err != nil {
 		t.Fatal(err)
@@ -55,7 +55,7 @@ select n, 'r', n, n, 't', '', '{}', '', 'running', fence
 
 // end queues the end of a delivery as the inbox does; only the inbox can make a delivery.
 func end(b *pgx.Batch, id, fence int64) {
-	b.Queue(inbox.Writes()[0].SQL, id, fence, strconv.FormatInt(id, 10))
+	b.Queue(inbox.Writes()[1].SQL, id, fence, strconv.FormatInt(id, 10))
 }
 
 // ending has an effect and ends a delivery.
@@ -97,7 +97,7 @@ func TestDeliveries_endTogether(t *testing.T) {
 		t.Parallel()
 		db := held(t, postgres.Options{}, 2, 2, 2)
 		errs := together(t, db.Committer(), committing(db, ending(1, 1, 2), ending(99, 2, 1), ending(2, 2, 2), ending(3, 3, 2))...)
-		if err := errs[1]; groupcommit.Constraint(err) != "inbox_done_by_holder" || !inbox.IsLeaseLost(err) {
+		if err := errs[1]; groupcommit.Constraint(err) != "inbox_done_by_holder" || !inbox.IsLost(err) {
 			t.Errorf("it has the error %v", err)
 		}
 		wantNoErrors(t, slices.Delete(errs, 1, 2))
@@ -132,7 +132,7 @@ func TestDeliveries_endWhileTheirMessageChanges(t *testing.T) {
 			if err := await.Receive(t, "the end of the other transaction", committed); err != nil {
 				t.Error(err)
 			}
-			if err := errs[1]; test.passes && err != nil || !test.passes && !inbox.IsLeaseLost(err) {
+			if err := errs[1]; test.passes && err != nil || !test.passes && !inbox.IsLost(err) {
 				t.Errorf("its holder has the error %v", err)
 			}
 			wantNoErrors(t, []error{errs[0], errs[2]})

@@ -4,236 +4,238 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 )
 
-const (
-	// minDeathsOfSuspected is how many deaths in a row make a suspected poison message: one that
-	// kills its process dies with every holder, one that runs beside it with some. With every
-	// further death half as many suspected ones are tried at a time, from the eighth on a single
-	// one, so a poison message takes no other message with it more than eight times. Claims
-	// and the index inbox_suspected_poison see a row before its next claim, hence one less.
-	minDeathsOfSuspected = 3
-	// maxWeight bounds the weights of the suspected poison messages that one process tries at a time.
-	maxWeight = 32
+// claimDue claims the oldest messages that are first and due, none of the partitions $5, and at
+// most $6 of another one. Before $4 lie only the remains of messages that were claimed, which
+// an old snapshot may keep.
+const claimDue = `
+with due as (
+  select id, partition_key
+    from inbox
+   where receiver = $1
+     and status = 'pending'
+     and first
+     and due_at <= now()
+     and due_at >= $4
+     and partition_key <> all ($5::text[])
+   order by due_at, id
+   limit $3
+     for update skip locked
 )
+update inbox
+   set status     = 'running',
+       fence      = fence + 1,
+       attempts   = attempts + 1,
+       holder     = $2,
+       nudged     = false,
+       claimed_at = clock_timestamp()
+ where id = any (array(
+         select id
+           from (select *, row_number() over (partition by partition_key order by id) as place from due) d
+          where place <= $6
+             or partition_key = ''))
+returning id, fence, attempts, deaths, waits, message_id, type, ordering_key, partition_key, payload, metadata, claimed_at,
+          (select b.id
+             from inbox b
+            where b.receiver = inbox.receiver
+              and b.ordering_key = inbox.ordering_key
+              and b.status = 'pending'
+              and not b.first
+            order by b.id
+            limit 1) is not null`
 
-// weight is 0 if the message is not suspected, 1 once it is, and doubles with each
-// death.
-func (d *Delivery) weight() int {
-	if d.deaths < minDeathsOfSuspected {
-		return 0
-	}
-	return min(maxWeight, 1<<min(d.deaths-minDeathsOfSuspected, 16))
-}
+// readNext reads the present and the next due time to come.
+const readNext = `
+select now(),
+       (select min(due_at) from inbox where receiver = $1 and status = 'pending' and first and due_at > now())`
 
-// A message may be committed later than its due time, so the bound of a claim stays
-// claimOverlap before the present. Once every fullScanEvery a claim scans in full, without a
-// bound.
-const (
-	claimOverlap  = 100 * time.Millisecond
-	fullScanEvery = time.Second
-	minClaimTime  = 3 * time.Second // that a claim has, also where the lease is shorter
-)
-
-// claim claims messages for free slots, starts their handlers, and returns how many slots
-// are left and how long the next claim can wait: not at all if more may be due. A claim
-// counts the attempt and commits before the handler starts. It is not canceled with ctx:
-// a claim that commits unseen would keep its messages until their leases expire.
+// claim commits a batch that ends with a claim for the free slots, and starts what it has
+// claimed. committed is called before. It returns whether more may be due.
 //
-// If we die here: the rows are claimed again when their leases expire. Test:
-// TestLease/a_message_of_a_silent_holder_is_taken_over,_and_the_holder_loses_its_whole_commit.
-func (r *run) claim(ctx context.Context, slots int) (left int, next time.Duration, err error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(r.Policy.Lease, minClaimTime))
-	defer cancel()
-	full := time.Since(r.scannedAt) >= fullScanEvery //nolint:forbidigo // it decides only how much is read
-	if full {
-		if slots, err = r.claimSuspected(ctx, slots); err != nil {
-			return slots, 0, fmt.Errorf("claim suspected poison messages: %w", err)
-		}
+// If we die here: what was claimed is taken over.
+func (p *Processor) claim(ctx context.Context, b *pgx.Batch, committed func()) (more bool, err error) {
+	n, share, full, crowded := p.slots.take(p.Concurrency)
+	var claimed []*Delivery
+	defer func() { p.slots.give(n, claimed); p.start(ctx, claimed) }()
+	if n > 0 {
+		p.mu.Lock()
+		from := p.dueFrom
+		p.mu.Unlock()
+		b.Queue(claimDue, p.Receiver, p.Holder, n, from, full, share).Query(func(rows pgx.Rows) (err error) {
+			claimed, err = pgx.CollectRows(rows, p.scan)
+			return err
+		})
 	}
-	if slots, err = r.claimHeldBack(ctx, slots); err != nil {
-		return slots, 0, fmt.Errorf("claim messages that are held back: %w", err)
+	if err := p.DB.Commit(ctx, b); err != nil {
+		claimed = nil
+		return false, fmt.Errorf("commit a claim for %s: %w", p.Receiver, err)
 	}
-	if slots, next, err = r.claimDue(ctx, slots, full); err != nil {
-		return slots, 0, fmt.Errorf("claim due messages: %w", err)
-	}
-	return slots, next, nil
+	committed()
+	return n == 0 || crowded || len(claimed) >= min(n, share), nil
 }
 
-// claimSuspected corrects due times and claims suspected poison messages.
-func (r *run) claimSuspected(ctx context.Context, slots int) (left int, err error) {
-	rows, weight := r.runningRows()
-	p := r.Policy
-	b := &pgx.Batch{}
-	b.Queue(correctDueTimes, r.Receiver, p.longest(), p.Lease, correctAtMost)
-	found := r.queueClaim(b, claimPoison, slots, rows, p.BackoffBase.Seconds(), p.BackoffCap.Seconds(), maxWeight-weight)
-	if err := r.DB.Commit(ctx, b); err != nil {
-		return slots, err
+func scanTimes(row pgx.Row) (now, coming time.Time, err error) {
+	var next *time.Time
+	err = row.Scan(&now, &next)
+	coming = now.Add(time.Hour)
+	if next != nil {
+		coming = *next
 	}
-	return slots - r.startClaimed(ctx, found), nil
+	return now, coming, err
 }
 
-// claimHeldBack leaves one slot to what is due. With a single slot they take turns.
-func (r *run) claimHeldBack(ctx context.Context, slots int) (left int, err error) {
-	n := slots - 1
-	if slots == 1 {
-		n = rand.IntN(2) //nolint:gosec // it is no secret
-	}
-	partitions, above, shares := r.slots.heldBackShares(n)
-	if len(partitions) == 0 {
-		return slots, nil
-	}
-	b := &pgx.Batch{}
-	found := r.queueClaim(b, claimHeldBack, n, partitions, above, shares, r.Policy.DeadLetters == Pass)
-	if err := r.DB.Commit(ctx, b); err != nil {
-		return slots, err
-	}
-	for _, d := range found.claimed {
-		r.slots.holdBack(d.Partition, d.row)
-	}
-	for _, d := range found.skipped {
-		r.slots.advance(d.Partition, d.row)
-	}
-	return slots - r.startClaimed(ctx, found), nil
-}
-
-// claimDue claims what is due at or after dueFrom, in a full scan what is due at any time,
-// and while the cursor is active what is due behind the last claim's window.
-func (r *run) claimDue(ctx context.Context, slots int, full bool) (left int, next time.Duration, err error) {
-	from := r.dueFrom
-	if full {
-		from = time.Time{}
-	}
-	behind := r.cursor
-	if !r.cursor.active() {
-		behind = scanCursor{dueAt: from}
-	}
-	rows, _ := r.runningRows()
-	p := r.Policy
-	partitions, shares, others := r.slots.shares(slots)
-	read := slots
-	if slots > 0 && r.slots.holdsBack() { // many of a partition may stand before the others
-		read = max(slots, heldBackPage)
-	}
-	var now time.Time
-	var nextDue, firstDue *time.Time
-	var heldBack []string
-	b := &pgx.Batch{}
-	found := r.queueClaim(b, claimDue, slots, rows, p.BackoffBase.Seconds(), p.BackoffCap.Seconds(), p.DeadLetters == Pass,
-		behind.dueAt, read, partitions, shares, others, behind.row, behind.until)
-	b.Queue(readDueTimes, r.Receiver, from, full).QueryRow(func(row pgx.Row) error {
-		return row.Scan(&now, &nextDue, &firstDue, &heldBack)
-	})
-	if err := r.DB.Commit(ctx, b); err != nil {
-		return slots, 0, err
-	}
-	r.dueFrom = now.Add(-claimOverlap)
-	if firstDue != nil && firstDue.Before(r.dueFrom) {
-		r.dueFrom = *firstDue
-	}
-	next = quietPoll
-	if full {
-		r.scannedAt = time.Now() //nolint:forbidigo // it decides only how much is read
-		r.slots.setHeldBack(heldBack)
-	}
-	for _, p := range found.skipped {
-		r.cursor = r.cursor.advance(p, now)
-	}
-	left = slots - r.startClaimed(ctx, found)
-	switch {
-	case len(found.claimed)+len(found.heldBack) >= slots:
-		return left, 0, nil // more may be due
-	case full && len(heldBack) > 0 || r.cursor.active() || r.slots.isScanning():
-		next = r.MinClaimInterval
-	case !full || r.slots.holdsBack() || firstDue != nil && !firstDue.After(now):
-		// A message may be due that waits for something else than its time, or that a scan
-		// with a bound has missed.
-		next = slowPoll
-	}
-	if nextDue != nil {
-		next = min(next, nextDue.Sub(now))
-	}
-	return left, next, nil
-}
-
-// scanCursor is the position behind which the next claim reads, after a window held fewer
-// messages than the claim could take. The scan ends with what was due when it began, so that
-// the messages before the cursor are soon read again.
-type scanCursor struct {
-	dueAt time.Time
-	row   int64
-	until *time.Time // nil: no scan has begun
-}
-
-func (c scanCursor) active() bool { return c.until != nil }
-
-// advance is the cursor after a claim at a time that has skipped messages.
-func (c scanCursor) advance(skipped *Delivery, now time.Time) scanCursor {
-	switch {
-	case skipped.row == 0:
-		return scanCursor{}
-	case !c.active():
-		c.until = &now
-	}
-	c.dueAt, c.row = skipped.ClaimedAt, skipped.row
-	return c
-}
-
-// found is what a claim has found. What it has skipped is no message: row is the position, or 0
-// at the end.
-type found struct {
-	claimed, heldBack, skipped []*Delivery
-}
-
-// queueClaim queues a claim of at most n messages. Once the batch is committed, it returns
-// what the claim has found.
-func (r *run) queueClaim(b *pgx.Batch, claim string, n int, args ...any) *found {
-	f := &found{}
-	b.Queue(claim, append([]any{r.Receiver, n, r.Holder, r.Policy.Lease}, args...)...).Query(func(rows pgx.Rows) error {
-		*f = found{}
-		for rows.Next() {
-			if err := f.scan(rows); err != nil {
-				return err
-			}
-		}
-		return rows.Err()
-	})
-	return f
-}
-
-// startClaimed starts the handlers of what was claimed, notes what was held back, and
-// returns how many slots are used.
-func (r *run) startClaimed(ctx context.Context, f *found) int {
-	for _, d := range f.heldBack {
-		r.slots.holdBack(d.Partition, 0)
-	}
-	r.slots.assign(f.claimed)
-	r.start(ctx, f.claimed)
-	return len(f.claimed)
-}
-
-func (f *found) scan(row pgx.Row) error {
-	d := &Delivery{}
-	var what string
+func (p *Processor) scan(row pgx.CollectableRow) (*Delivery, error) {
+	d := &Delivery{receiver: p.Receiver}
 	var metadata []byte
-	err := row.Scan(&what, &d.row, &d.fence, &d.Attempt, &d.deaths, &d.Waits, &d.ID, &d.Type, &d.OrderingKey, &d.Partition,
-		&d.Payload, &metadata, &d.ClaimedAt)
-	if json.Unmarshal(metadata, &d.Metadata) != nil {
-		// Another program's, or not strings. The claim commits for all of its rows, so the
-		// content of one row must not lose the others.
-		d.Metadata = nil
+	err := row.Scan(&d.row, &d.fence, &d.Attempt, &d.deaths, &d.Waits, &d.ID, &d.Type, &d.OrderingKey, &d.Partition, &d.Payload, &metadata, &d.ClaimedAt, &d.followed)
+	_ = json.Unmarshal(metadata, &d.Metadata) // another program's may not be strings
+	return d, err
+}
+
+// A holder registers itself with each beat. If it is registered anew, others have taken over
+// what it held.
+const (
+	beat = `
+insert into inbox_holders as h (receiver, holder, alive_until)
+values ($1, $2, clock_timestamp() + $3::interval)
+    on conflict (receiver, holder) do update
+   set alive_until = excluded.alive_until
+returning xmax = '0'`
+
+	forget = `
+delete from inbox_holders
+ where receiver = $1
+   and alive_until < clock_timestamp()`
+
+	// takeOver makes the messages of holders that are gone due after a random part of a backoff
+	// that grows with the deaths in a row, so that a message which kills its process soon runs
+	// without those that ran beside it.
+	takeOver = `
+update inbox i
+   set status     = case when deaths + 1 >= $2 then 'dead' else 'pending' end,
+       first      = deaths + 1 < $2 or not $3,
+       deaths     = deaths + 1,
+       due_at     = clock_timestamp() + random() * least($5::interval, $4::interval * power(2, least(deaths, 30))),
+       last_error = case when deaths + 1 >= $2 then 'its holders died or went silent' else last_error end,
+       history    = ` + history + ` 'lease_ended_at', clock_timestamp())
+ where id = any (array(
+         select id
+           from inbox
+          where receiver = $1
+            and status = 'running'
+            and holder not in (select holder from inbox_holders where receiver = $1)
+          order by id
+            for update skip locked))`
+
+	// recoverOwn makes due what this holder has claimed and does not handle: its commit had an
+	// unknown outcome, or its end could not be stored.
+	recoverOwn = `
+update inbox
+   set status = 'pending',
+       due_at = clock_timestamp()
+ where id = any (array(
+         select id
+           from inbox
+          where receiver = $1
+            and status = 'running'
+            and holder = $2
+            and id <> all ($3::bigint[])
+            and claimed_at < clock_timestamp() - $4::interval
+          order by id
+            for update skip locked))`
+
+	// correctDueTimes makes due what was written while the database's clock was ahead.
+	correctDueTimes = `
+update inbox
+   set due_at = clock_timestamp()
+ where id = any (array(
+         select id
+           from inbox
+          where receiver = $1
+            and status = 'pending'
+            and first
+            and due_at > now() + $2::interval
+          order by id
+          limit 1000
+            for update skip locked))`
+)
+
+const (
+	pollEvery    = 2 * time.Second
+	repairEvery  = time.Second
+	claimOverlap = 2 * time.Second // a message may be committed later than its due time
+	repairShare  = 20              // of the time, at most one part is for repairs
+)
+
+// tick claims. Once in a third of the lease, or two while nothing runs, it also says that the holder lives, and, less often
+// where that takes long, repairs what others left. It returns when the next message is due; 0 if
+// more may be due now.
+func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(p.Policy.Lease, minTickTime))
+	defer cancel()
+	began, b := time.Now(), &pgx.Batch{} //nolint:forbidigo // it decides only what is read
+	beaten := func() {}
+	if began.Sub(p.beaten) >= p.heartbeat() {
+		beaten = p.queueBeat(b)
 	}
-	switch what {
-	case "held back":
-		f.heldBack = append(f.heldBack, d)
-	case "skipped":
-		f.skipped = append(f.skipped, d)
-	default:
-		f.claimed = append(f.claimed, d)
+	repairs := began.Sub(p.repaired) >= max(repairEvery, repairShare*p.repairTook)
+	if repairs {
+		p.setDueFrom(time.Time{})
+		b.Queue(correctDueTimes, p.Receiver, max(LongestWait, p.Policy.BackoffCap))
+		b.Queue(promoteAll, p.Receiver)
 	}
-	return err
+	now, coming := time.Time{}, time.Time{}
+	b.Queue(readNext, p.Receiver).QueryRow(func(row pgx.Row) (err error) {
+		now, coming, err = scanTimes(row)
+		return err
+	})
+	more, err := p.claim(ctx, b, beaten)
+	p.crowded.Store(more) // pages leave the slots to what is due
+	if err != nil {
+		return 0, err
+	}
+	if repairs {
+		p.repaired, p.repairTook = time.Now(), time.Since(began) //nolint:forbidigo // as above
+	}
+	if more {
+		return 0, nil
+	}
+	p.setDueFrom(now.Add(-claimOverlap))
+	next = p.heartbeat()
+	if len(p.rowsHeld()) == 0 {
+		next *= 2 // within the lease
+	}
+	return max(time.Nanosecond, min(pollEvery, next, coming.Sub(now))), nil
+}
+
+// heartbeat is the time between two beats.
+func (p *Processor) heartbeat() time.Duration { return p.Policy.Lease / 3 }
+
+// queueBeat says that the holder lives, and takes over from those that do not, unless its own
+// beat was late: then the database was away for all of them. beaten is called after the commit.
+func (p *Processor) queueBeat(b *pgx.Batch) (beaten func()) {
+	began, anew := time.Now(), false //nolint:forbidigo // it decides only who may be taken over
+	b.Queue(beat, p.Receiver, p.Holder, p.Policy.Lease).QueryRow(func(row pgx.Row) error { return row.Scan(&anew) })
+	if began.Sub(p.beaten) < p.Policy.Lease {
+		q := p.Policy
+		b.Queue(forget, p.Receiver)
+		b.Queue(takeOver, p.Receiver, q.MaxDeaths, q.DeadLetters == Pass, q.BackoffBase, q.BackoffCap)
+		b.Queue(recoverOwn, p.Receiver, p.Holder, p.rowsHeld(), 2*q.Lease)
+	}
+	return func() {
+		p.beaten = began
+		if anew {
+			p.cancelAll(errLost)
+		}
+	}
+}
+
+func (p *Processor) setDueFrom(t time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.dueFrom = t
 }

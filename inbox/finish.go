@@ -2,26 +2,27 @@ package inbox
 
 import (
 	"context"
+	"errors"
+	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/groupcommit"
+	"github.com/payonce/payonce/internal/loop"
 )
 
-// endDelivery ends one delivery, endDeliveries several of one group commit, which are refused
-// together and then retried individually. It writes the holder's fence where a constraint
-// compares it with the row's: counting updated rows instead would let the rest of a stale
-// holder's batch through. Of two holders of one row the greater fence is written, and the
-// other holder is refused. So is one whose row retention has deleted: a row is inserted
-// that the constraint refuses. After a failover that lost rows their numbers are given again,
-// under the same fences, so the message's id is compared too.
+// endDelivery ends one delivery, endDeliveries several of one group commit. It writes the
+// holder's fence where a constraint compares it with the row's: counting updated rows instead
+// would let the rest of a stale holder's batch through. Of two holders of one row the greater
+// fence is written, and the other holder is refused; so is one whose row is gone: a row is
+// inserted that the constraint refuses. After a failover that lost rows their numbers are given
+// again, under the same fences, so the message's id is compared too.
 //
-// Rows are locked first, by number, as other statements lock them (see lockOldest). The
-// rows to lock and to end are arrays: for a join the planner may read the whole table.
+// Rows are locked first, by number, as other statements lock them.
 //
-// If we die here: all of them have ended, each with its effects, or none has. Test:
-// TestDeliveries_endTogether.
+// If we die here: all of them have ended, each with its effects, or none has.
 const (
 	endDelivery   = `with ending (id, fence, message_id) as (values ($1::bigint, $2::bigint, $3::text))` + endAll
 	endDeliveries = `with ending (id, fence, message_id) as (select * from unnest($1::bigint[], $2::bigint[], $3::text[]))` + endAll
@@ -35,6 +36,7 @@ const (
 ), ended as (
   update inbox
      set status      = 'done',
+         first       = false,
          done_fence  = (select max(fence) from ending where ending.id = inbox.id),
          finished_at = clock_timestamp(),
          last_error  = null
@@ -47,11 +49,34 @@ insert into inbox
 select '', '', '', '', '', '{}', '', fence, fence + 1
   from ending
  where (id, fence, message_id) not in (select id, done_fence, message_id from ended)`
+
+	// endClaim ends a claim without finishing the message. Only the newest holder has an effect.
+	// A message that waits is due at once if another one of its key came since the claim.
+	endClaim = `
+update inbox i
+   set status        = case when e.dead then 'dead' else 'pending' end,
+       first         = not (e.dead and $11),
+       attempts      = $4,
+       deaths        = 0,
+       waits         = $5,
+       waiting_since = case when $7 then coalesce(waiting_since, clock_timestamp()) when $7 is null then waiting_since end,
+       due_at        = clock_timestamp() + case when nudged and $5 > waits then interval '0' else $6::interval end,
+       last_error    = coalesce($9, last_error),
+       history       = ` + history + ` 'error', left($9, 200))
+  from (select coalesce($3 or $7 and waiting_since < clock_timestamp() - $8::interval, false) as dead from inbox where id = $1) e
+ where id = $1
+   and fence = $2
+   and coalesce(message_id = $10, false)
+   and coalesce(status = 'running', false)`
+
+	// history is the column of a message i with one more entry, for the claim that ends.
+	history = `case when jsonb_array_length(i.history) >= 16 then i.history - 8 else coalesce(i.history, '[]') end ||
+                   jsonb_build_object('fence', i.fence, 'holder', i.holder, 'claimed_at', i.claimed_at, 'at', clock_timestamp(),`
 )
 
 // Commit commits a batch that holds the handler's last effect, together with the end of the
-// delivery. If the lease was taken over, or another holder finished the message and
-// retention deleted it, the constraint refuses the whole batch, and IsLeaseLost reports it.
+// delivery. If the message was taken over, the constraint refuses the whole batch, and IsLost
+// reports it.
 func (d *Delivery) Commit(ctx context.Context, db groupcommit.DB, b *pgx.Batch) error {
 	d.queueEnd(b)
 	err := db.Commit(ctx, b)
@@ -59,126 +84,147 @@ func (d *Delivery) Commit(ctx context.Context, db groupcommit.DB, b *pgx.Batch) 
 	return err
 }
 
-func (d *Delivery) queueEnd(b *pgx.Batch) { b.Queue(endDelivery, d.row, d.fence, d.ID) }
+func (d *Delivery) queueEnd(b *pgx.Batch) {
+	b.Queue(endDelivery, d.row, d.fence, d.ID)
+	b.Queue(promote, d.receiver, d.OrderingKey)
+}
 
 // Done ends the delivery in the transaction that holds the handler's last effect, and is its
-// last statement. It refuses as Commit does, and the handler rolls back. When Done has
-// returned nil, the commit of the transaction alone decides: if it is rolled back, the
-// message is handled again after its lease has expired, though the handler returns nil.
+// last statement. It refuses as Commit does. If the transaction is rolled back after it, though
+// the handler returns nil, the message is handled again after two leases.
 func (d *Delivery) Done(ctx context.Context, tx pgx.Tx) error {
-	_, err := tx.Exec(ctx, endDelivery, d.row, d.fence, d.ID)
+	b := &pgx.Batch{}
+	d.queueEnd(b)
+	err := tx.SendBatch(ctx, b).Close()
 	d.endedByHandler = err == nil
 	return err
 }
 
-// IsLeaseLost reports whether a transaction was refused because another holder has claimed or
+// IsLost reports whether a transaction was refused because another holder has claimed or
 // finished the delivery. The handler stops: the other holder continues.
-func IsLeaseLost(err error) bool { return groupcommit.Constraint(err) == "inbox_done_by_holder" }
+func IsLost(err error) bool { return groupcommit.Constraint(err) == "inbox_done_by_holder" }
 
-// endClaim ends a claim without finishing the message. Only the holder of the newest fence has
-// an effect. No other transaction changes the message meanwhile, so the holder knows what to
-// write. COALESCE keeps the planner from using any index except the primary key: the indexes
-// of open messages hold the number too and would be read whole.
-const endClaim = `
-update inbox i
-   set status        = case when $3 or $8 and waiting_since < clock_timestamp() - $10::interval then 'dead' else 'pending' end,
-       attempts      = $4,
-       deaths        = $5,
-       waits         = $6,
-       waiting_since = case when $8 then coalesce(waiting_since, clock_timestamp()) when not $9 then waiting_since end,
-       due_at        = clock_timestamp() + $7::interval,
-       last_error    = coalesce($11, last_error),
-       history       = ` + history + ` 'error', left($11, 200))
- where id = $1
-   and fence = $2
-   and coalesce(message_id = $12, false)
-   and coalesce(status = 'running', false)`
-
-// history is the column of a message i with one more entry, for the claim that ends, whose
-// last members follow.
-const history = `case when jsonb_array_length(i.history) >= 16 then i.history - 8 else coalesce(i.history, '[]') end ||
-                   jsonb_build_object('fence', i.fence, 'holder', i.holder, 'claimed_at', i.claimed_at, 'at', clock_timestamp(),`
-
-// endClaimPause is the place of the pause among the arguments of endClaim.
-const endClaimPause = 6
-
-// ending is how a claim leaves a message that it did not finish.
-type ending struct {
-	dead                    bool
-	attempts, deaths, waits int
-	pause                   time.Duration
-	waiting, noDeadline     bool          // for a service that does not answer, or that does
-	giveUpAfter             time.Duration // while waiting
-	reason                  error         // nil keeps the last one
-}
-
-func (e ending) of(d *Delivery) func(*pgx.Batch) {
-	var reason *string
-	if e.reason != nil {
-		text := storable(e.reason.Error())
-		reason = &text
-	}
-	return func(b *pgx.Batch) {
-		b.Queue(endClaim, d.row, d.fence, e.dead, e.attempts, e.deaths, e.waits, e.pause, e.waiting, e.noDeadline, e.giveUpAfter, reason, d.ID)
-	}
-}
-
-// wake makes a message that waits due if a message of its key was received after the claim
-// ($3): that may be what it waits for. A page that brings one locks this row first: either
-// it finds the wait and ends it, or this statement finds the message, since it sees what
-// was committed while endClaim was waiting for the lock. What came before the claim, the
-// handler has seen. The key is compared as a range, as in oldestOpen.
-const wake = `
-update inbox i
-   set due_at = clock_timestamp()
- where i.id = $1
-   and i.fence = $2
-   and coalesce(i.status = 'pending', false)
-   and exists (
-         select from inbox newer
-          where newer.receiver = i.receiver and newer.ordering_key >= i.ordering_key and newer.ordering_key <= i.ordering_key
-            and newer.status in ('pending', 'running') and newer.id <> i.id and newer.received_at > $3
-          order by newer.ordering_key, newer.id
-         offset 0)`
-
-// completeType ends the younger messages of a key that WaitError.CompletesType names. They have
-// no holder, since the one that waits is open, and whose row is locked first, as lockOldest does.
-// The key is compared as a range, as in oldestOpen.
-//
-// If we die here: they are done together with the wait, or stay behind the message, which is
-// claimed again.
-// Test: TestWait_completesMessagesOfItsType.
-const completeType = `
-update inbox
-   set status      = 'done',
-       done_fence  = fence,
-       due_at      = coalesce(due_at, clock_timestamp()),
-       finished_at = clock_timestamp()
- where id = any (array(
-         select younger.id
-           from (select receiver, ordering_key
-                   from inbox
-                  where id = $1
-                    and fence = $2
-                    and coalesce(message_id = $5, false)
-                    and coalesce(status = 'pending', false)) i
-          cross join lateral (
-                select id
-                  from inbox
-                 where receiver = i.receiver and ordering_key >= i.ordering_key and ordering_key <= i.ordering_key
-                   and status in ('pending', 'running') and id > $1
-                   and coalesce(status = 'pending', false)
-                   and received_at <= $3
-                   and starts_with(type, $4)
-                 order by ordering_key, id
-                offset 0) younger))`
-
-// Writes are the statements of this package that may share a group commit: the ends of
-// claims.
+// Writes are the statements of this package that may share a group commit.
 func Writes() []groupcommit.Statement {
 	return []groupcommit.Statement{
+		{SQL: store, ManyRows: storeMany},
 		{SQL: endDelivery, ManyRows: endDeliveries, Table: "inbox", Key: 1},
 		{SQL: endClaim, Table: "inbox", Key: 1},
-		{SQL: wake, Table: "inbox", Key: 1},
+		{SQL: promote, ManyRows: promoteMany, Table: "the keys of the inbox", Key: 2},
 	}
+}
+
+// outcome is how an attempt ended: how the claim is stored, if it is, and the log line.
+type outcome struct {
+	end    End
+	queue  func(*pgx.Batch)
+	level  slog.Level
+	log    string
+	reason error
+}
+
+// process runs the handler and ends the claim.
+func (p *Processor) process(ctx context.Context, d *Delivery) End {
+	ended := func(End) {}
+	if p.OnAttempt != nil {
+		ctx, ended = p.OnAttempt(ctx, d)
+	}
+	own, err := *d, context.Cause(ctx) // which the handler may change
+	if err == nil {
+		err = loop.Safely(func() error { return p.Handle(ctx, &own) })
+	}
+	d.endedByHandler = own.endedByHandler
+	o := p.outcomeOf(ctx, d, err)
+	log := p.Log.With("receiver", p.Receiver, "message_id", d.ID, "ordering_key", d.OrderingKey, "attempt", d.Attempt)
+	if o.queue != nil && !p.finish(ctx, log, o.queue) {
+		o.end = EndNotStored
+	} else if o.log != "" {
+		log.Log(ctx, o.level, o.log, "reason", o.reason) //nolint:sloglint // the outcomes below are the messages
+	}
+	ended(o.end)
+	return o.end
+}
+
+func (p *Processor) outcomeOf(ctx context.Context, d *Delivery, err error) outcome {
+	var waiting *WaitError
+	var dead *DeadLetterError
+	attempts := d.Attempt - d.deaths // a handler that returned did not cause the deaths before it
+	cause := context.Cause(ctx)
+	switch {
+	case err == nil && d.endedByHandler:
+		return outcome{end: EndDone}
+	case err == nil:
+		return outcome{end: EndDone, queue: d.queueEnd}
+	case errors.Is(cause, errLost) || IsLost(err):
+		return outcome{EndLost, nil, slog.LevelWarn, "message lost, the new holder continues", err}
+	case errors.Is(cause, errDraining):
+		return outcome{EndReleased, p.ending(d, false, attempts-1, d.Waits, 0, nil, nil), slog.LevelInfo, "message released", err}
+	case errors.As(err, &dead):
+		return outcome{EndDeadLetter, p.ending(d, true, attempts, d.Waits, 0, nil, err), slog.LevelError, "dead letter", err}
+	case errors.As(err, &waiting):
+		o := outcome{EndWaiting, p.wait(d, *waiting, err), slog.LevelInfo, "message waits", err}
+		if waiting.NeedsOperator {
+			o.end, o.level, o.log = EndBlocked, slog.LevelError, "message waits for an operator"
+		}
+		return o
+	}
+	return outcome{
+		EndFailed, p.ending(d, attempts >= p.Policy.MaxAttempts, attempts, d.Waits, p.Policy.backoff(attempts-1), nil, err),
+		slog.LevelWarn, "attempt failed", err,
+	}
+}
+
+// wait forgets earlier errors, since the handler got as far as the service.
+func (p *Processor) wait(d *Delivery, w WaitError, reason error) func(*pgx.Batch) {
+	pause, limited, q := min(max(w.AtLeast, 0), max(LongestWait, p.Policy.BackoffCap)), !w.NoDeadline, p.Policy
+	if limited {
+		if w.AtMost > 0 {
+			q.BackoffCap = min(q.BackoffCap, w.AtMost)
+		}
+		pause = max(pause, q.backoff(d.Waits))
+	}
+	return p.ending(d, false, 0, d.Waits+1, pause, &limited, reason)
+}
+
+// ending queues the end of a claim. limited says whether the message waits for a service, with a
+// deadline or without one; nil if it does not.
+func (p *Processor) ending(d *Delivery, dead bool, attempts, waits int, pause time.Duration, limited *bool, reason error) func(*pgx.Batch) {
+	var text *string
+	if reason != nil {
+		cut := storable(reason.Error())
+		text = &cut
+	}
+	return func(b *pgx.Batch) {
+		b.Queue(endClaim, d.row, d.fence, dead, attempts, waits, pause, limited, p.Policy.GiveUpAfter, text, d.ID, p.Policy.DeadLetters == Pass)
+		b.Queue(promote, p.Receiver, d.OrderingKey)
+	}
+}
+
+const afterFailure = 250 * time.Millisecond
+
+// finish commits the end of a claim, and retries while the database is out of reach: a handler
+// that returned must not look like one that died. Each statement checks the fence, so it may be
+// repeated. It returns false when the message is lost or the program stops.
+func (p *Processor) finish(ctx context.Context, log *slog.Logger, queue func(*pgx.Batch)) bool {
+	for first := true; ; first = false {
+		b := &pgx.Batch{}
+		queue(b)
+		err := p.DB.Commit(ctx, b)
+		if err == nil {
+			return true
+		}
+		if first {
+			log.WarnContext(ctx, "the end of the claim could not be stored", "error", err)
+		}
+		outcome := groupcommit.OutcomeOf(err)
+		again := outcome == groupcommit.Unknown || outcome.Retryable() || groupcommit.Constraint(err) == onePerKey
+		if !again || !loop.Pause(ctx, afterFailure, nil) {
+			return false
+		}
+	}
+}
+
+// storable cuts the text of an error, and removes what PostgreSQL refuses.
+func storable(reason string) string {
+	return strings.ToValidUTF8(strings.ReplaceAll(reason[:min(len(reason), 2000)], "\x00", ""), "\uFFFD")
 }

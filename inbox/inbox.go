@@ -6,32 +6,37 @@
 // acknowledges loses the message. The inbox stores the message, acknowledges after that
 // commit, and ends it in the transaction that holds the handler's effect.
 //
-//	p := &inbox.Processor{DB: groupcommit.New(pool, groupcommit.Options{}), Receiver: "shop", Handle: handle}
+//	p, err := inbox.New(inbox.Options{DB: groupcommit.New(pool, groupcommit.Options{}), Receiver: "shop", Handle: handle})
 //	go p.Run(ctx)
-//	err := p.Consume(ctx, inbox.Source{Subscriber: subscriber, Topic: "orders"})
+//	err = p.Consume(ctx, subscriber, "orders", nil)
 //
 // A handler ends its message by Delivery.Done in its transaction, or by Delivery.Commit with
-// its batch. Apply Schema, and ask Check at start.
+// its batch. A transaction of the same database sends a message by Append, without a broker.
+//
+// # One life
+//
+//	stored    first of its key, or behind another one
+//	first     the end of the one before makes the next one first, in the same transaction
+//	claimed   what is first and due, by the page that brings it or by a later claim
+//	ended     done, due again, or a dead letter
 //
 // # Guarantees and what they rest on
 //
-//	a message is stored once for each receiver       unique inbox_message_once
-//	another payload under a known id is quarantined  payload_hash, unique inbox_quarantine_once
-//	one message of an ordering key runs at a time    unique index inbox_one_running_per_key
-//	only the newest holder ends a message            check inbox_done_by_holder, in the handler's transaction
-//	a message is not done without a holder           check inbox_done_has_fence
-//	an operator's decision has a name                check inbox_decision_has_actor
+//	a message is stored once for each receiver     unique inbox_message_once
+//	one message of an ordering key at a time       unique index inbox_one_first_per_key, check inbox_running_is_first
+//	only the newest holder ends a message          check inbox_done_by_holder, in the handler's transaction
+//	a message is not done without a holder         check inbox_done_has_fence
+//	an operator's decision has a name              check inbox_decision_has_actor
 //
 // # Failures
 //
-//   - The process dies: the lease expires, and another process handles the message again.
+//   - The process dies: its heartbeat stops, and another process handles its messages again,
+//     each after a random pause that grows with the deaths, so that a message which kills
+//     its process soon runs alone.
 //   - The outcome of a commit is unknown: the message is delivered or handled again.
-//   - A handler fails or panics: it is retried with backoff and full jitter, a bounded number
-//     of times. One that waits for an external service (WaitError) or for the database is
-//     retried for a bounded time. Then, or by a DeadLetterError, the message becomes a dead letter,
-//     which blocks the younger messages of its key or lets them pass (DeadLetters).
-//   - A poison message, whose holders die, is tried beside fewer and fewer others.
-//   - A receiver or a partition that is slow leaves handler slots to the others.
+//   - A handler fails or panics: it is retried with backoff and full jitter. One that waits
+//     for an external service (WaitError) is retried for a bounded time. Then, or by a
+//     DeadLetterError, the message becomes a dead letter (DeadLetters).
 //
 // # What this does not give you
 //
@@ -39,12 +44,7 @@
 // own. The order of a key is that of reception, not of sending. A message that is delivered
 // again after DeleteExpired has deleted it is new.
 //
-// # How to expire
-//
-// Call DeleteExpired and DeleteExpiredQuarantine from time to time, with a retention longer than
-// the transport can deliver a message again. Dead letters stay: see List, Retry and Discard.
-//
-// Tables: inbox, inbox_quarantine.
+// Tables: inbox, inbox_holders.
 package inbox
 
 import (
@@ -53,43 +53,23 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
-
-	"github.com/jackc/pgx/v5/pgxpool"
-
-	"github.com/payonce/payonce/internal/schemacheck"
 )
 
-var (
-	//go:embed schema.sql
-	schema string
-	//go:embed schema.txt
-	tables string // for Check: go test ./internal/schemacheck -update
-)
+//go:embed schema.sql
+var schema string
 
-// Schema returns the SQL that creates inbox and inbox_quarantine in the first schema of
-// the search_path. goose and psql apply it as it is, once, in a transaction. It has no way down.
+// Schema returns the SQL that creates the tables in the first schema of the search_path.
 func Schema() string { return schema }
-
-// Check returns nil if the search_path of the pool finds what Schema creates. Otherwise its one
-// error names everything that is missing or different, and what is in a schema that the
-// search_path leaves out. It reads catalogs alone, so it needs no rights and checks none.
-// Further columns, constraints and indexes are accepted.
-func Check(ctx context.Context, pool *pgxpool.Pool) error {
-	return schemacheck.Check(ctx, pool, "inbox", tables)
-}
 
 // Message is what was received.
 type Message struct {
 	ID          string // unique for each receiver; the sender's, or derived, see Source.Read
 	Type        string
 	OrderingKey string // messages of one key are handled one at a time; the id where empty
-	Partition   string // messages of one partition leave handler slots to the others; may be empty
+	Partition   string // a partition leaves handler slots to the others; may be empty
 
-	// Payload belongs to the id byte for byte. Another payload under a known id is
-	// quarantined, even if it differs only in spelling. With an id of idempotency.Content
-	// goes the canonical payload, which Content returns too.
-	Payload []byte
-
+	// Payload belongs to the id byte for byte. Another payload under a known id is a dead letter.
+	Payload  []byte
 	Metadata map[string]string
 }
 
@@ -105,10 +85,10 @@ type Delivery struct {
 	// is due at a time: a message that waited until then is claimed no earlier.
 	ClaimedAt time.Time
 
-	row            int64
-	fence          int64
+	receiver       string
+	row, fence     int64
 	deaths         int  // holders in a row that died before this one
-	onReceipt      bool // claimed by the page that brought it
+	followed       bool // others of its key waited behind it when it was claimed
 	endedByHandler bool // by its handler's transaction
 }
 
@@ -135,11 +115,6 @@ type WaitError struct {
 	// is processing. Such a wait has no backoff and never makes a dead letter, and
 	// GiveUpAfter starts anew with the next wait that has a deadline.
 	NoDeadline bool
-
-	// CompletesType is a prefix of types: younger messages of this key whose type has it, and
-	// that were received before the claim, are marked done in the commit that ends the claim.
-	// Empty: none.
-	CompletesType string
 
 	// NeedsOperator says that only an operator can end the wait, as where the service
 	// refuses a secret. The claim ends with EndBlocked.
@@ -185,16 +160,13 @@ type Policy struct {
 // due later was written while the database's clock was ahead.
 const LongestWait = 6 * time.Hour
 
-// longest is LongestWait, or what the policy itself sets beyond it.
-func (p Policy) longest() time.Duration { return max(LongestWait, p.Lease, p.BackoffCap) }
-
 // backoff is a random part of min(BackoffCap, BackoffBase × 2ⁿ).
 func (p Policy) backoff(n int) time.Duration {
 	longest := p.BackoffBase
 	for ; n > 0 && 0 < longest && longest < p.BackoffCap; n-- {
 		longest *= 2
 	}
-	return time.Duration(rand.Int64N(int64(min(longest, p.BackoffCap)) + 1)) //nolint:gosec // it is no secret
+	return rand.N(max(0, min(longest, p.BackoffCap)) + 1) //nolint:gosec // it is no secret
 }
 
 // DeadLetters is what a dead letter does to the younger messages of its ordering key. It
@@ -222,11 +194,11 @@ const (
 	EndBlocked    End = "blocked"     // it waits for an operator
 	EndDeadLetter End = "dead_letter" // a dead letter: by a DeadLetterError, or because its holders died
 	EndReleased   End = "released"    // the program stops
-	EndLeaseLost  End = "lost"        // another holder has claimed or finished it
+	EndLost       End = "lost"        // another holder has claimed or finished it
 	EndNotStored  End = "left"        // the end could not be stored; the lease expires
 )
 
 // Ends are all ends of claims.
 func Ends() []End {
-	return []End{EndDone, EndFailed, EndWaiting, EndBlocked, EndDeadLetter, EndReleased, EndLeaseLost, EndNotStored}
+	return []End{EndDone, EndFailed, EndWaiting, EndBlocked, EndDeadLetter, EndReleased, EndLost, EndNotStored}
 }

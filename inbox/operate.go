@@ -66,13 +66,13 @@ type Entry struct {
 const entryColumns = `i.id as number, i.receiver, i.message_id, i.type, i.ordering_key, i.status,
        i.attempts, i.deaths, i.waits, i.duplicates,
        coalesce(i.holder, '') as holder, coalesce(i.last_error, '') as last_error, coalesce(i.decided_by, '') as decided_by,
-       i.received_at, coalesce(i.due_at, i.received_at) as due_at, i.finished_at, i.decided_at,
+       i.received_at, i.due_at, i.finished_at, i.decided_at,
        (select count(*)
           from (
             select from inbox younger
              where younger.receiver = i.receiver
                and (younger.ordering_key, younger.id) > (i.ordering_key, i.id) and younger.ordering_key <= i.ordering_key
-               and younger.status in ('pending', 'running')
+               and younger.status = 'pending' and not younger.first
              order by younger.ordering_key, younger.id
           ) open) as behind`
 
@@ -136,6 +136,7 @@ update inbox
        waits         = 0,
        waiting_since = null,
        due_at        = clock_timestamp(),
+       first         = first or not exists (select from inbox f where f.receiver = inbox.receiver and f.ordering_key = inbox.ordering_key and f.first),
        decided_by    = $2,
        decided_at    = clock_timestamp()
  where id = $1
@@ -154,6 +155,7 @@ func Retry(ctx context.Context, q groupcommit.Querier, number int64, actor strin
 const discardDeadLetter = `
 update inbox
    set status      = 'discarded',
+       first       = false,
        fence       = fence + 1,
        finished_at = clock_timestamp(),
        decided_by  = $2,
@@ -163,7 +165,7 @@ update inbox
 returning id`
 
 // Discard ends a dead letter undone, for ever, and lets the younger messages of its key
-// continue. It stays visible, with its actor. Errors are those of Retry.
+// continue, within a second. It stays visible, with its actor. Errors are those of Retry.
 func Discard(ctx context.Context, q groupcommit.Querier, number int64, actor string) error {
 	return decide(ctx, q, "discard", discardDeadLetter, number, actor)
 }

@@ -17,90 +17,110 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/payonce/payonce/groupcommit"
-	"github.com/payonce/payonce/internal/schemacheck"
 )
 
 // Reception is what became of messages that were received.
-type Reception struct {
-	New         int // stored, those that cannot be read among them
-	Duplicates  int // known, with the same payload: counted
-	Quarantined int // known, with another payload: quarantined
-}
+type Reception struct{ New, Duplicates, DeadLetters int }
 
-// MaxLength is the length of the longest receiver, and of the longest id, ordering key and
-// partition that are stored as they are, in bytes. Indexes hold them, and cannot hold texts
-// of any length.
+// MaxLength is the longest receiver, id, type, ordering key and partition, in bytes: indexes
+// hold them.
 const MaxLength = 255
 
-var errNoID = errors.New("the message has no id")
+var (
+	errNotStorable  = errors.New("the message has no id, or its id, type, key or partition is longer than 255 bytes or no text")
+	errOtherPayload = errors.New("the id is known with another payload")
+)
 
-// Receive stores messages in a transaction of its own. When it returns nil they are durable,
-// and the caller acknowledges them to their transport. After an error none is stored, or the
-// outcome is unknown: the transport delivers them again, which changes nothing but the count
-// of duplicates. Consume does so for a subscriber of Watermill.
+// store inserts a first delivery, as the first of its key where the key has none, and counts a
+// repeated one. Another payload under a known id is not returned. None of this raises an error
+// when another transaction commits the same message. An exists would be hashed: the planner would
+// read all that is first. Keys are inserted in their order, so that
+// pages which meet in several keys do not deadlock.
 //
-// While p runs, a message for which it has a free slot is stored as claimed, and its
-// handler starts as soon as the commit is confirmed. A message for which only its
-// partition has no slot is held back. The others wait for a claim.
+// Where a new message came behind another one, that one is told: it is due now if it waits for
+// an external service, since that may be what it waits for, and is not delayed when its holder
+// ends it with a wait. The lock keeps it from ending before this transaction: its end then sees
+// what came behind it. A repeated delivery tells nothing.
 //
-// Receive accepts whatever a transport can hold, since what could not be stored would block
-// it for ever. An id, an ordering key or a partition that is longer than MaxLength or no
-// text is stored as "sha256:" and its hexadecimal hash, so equal ones stay equal. Of other
-// texts it leaves out what PostgreSQL cannot hold. A message without an id is stored as a
-// dead letter, as are those that Consume cannot read.
-//
-// If we die here: before the commit nothing is stored, and after it nothing is
-// acknowledged; the transport delivers the messages again. A message that was stored as
-// claimed and did not start is claimed again when its lease expires. Tests:
-// TestReceive_storesAPageOnceAfterACutConnection, TestReceive/what_a_process_stored_and_did_not_start_is_taken_over.
-func (p *Processor) Receive(ctx context.Context, messages ...Message) (Reception, error) {
-	r, err := p.state()
-	if err != nil {
-		return Reception{}, err
-	}
-	page := make([]*incoming, len(messages))
-	for n, m := range messages {
-		page[n] = received(m, nil)
-	}
-	return r.receive(ctx, page)
+// storePage also claims for holder $10 at most $11 messages that are first, none of the
+// partitions $12, and at most $13 of another one: they are stored as a claim would leave them.
+var (
+	store     = storeSQL(`(values ($1::text, $2::text, $3::text, $4::text, $5::text, $6::bytea, $7::text, $8::bytea, $9::text, 1))`, `false`, `null::text`)
+	storeMany = storeSQL(storeArrays, `false`, `null::text`)
+	storePage = storeSQL(storeArrays, `
+         d.first
+         and d.partition_key <> all ($12::text[])
+         and count(*) filter (where d.first and d.partition_key <> all ($12::text[])) over (order by d.place) <= $11
+         and (d.partition_key = '' or count(*) filter (where d.first) over (partition by d.partition_key order by d.place) <= $13)`, `$10::text`)
+)
+
+const storeArrays = `unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bytea[], $7::text[], $8::bytea[], $9::text[]) with ordinality`
+
+func storeSQL(source, starts, holder string) string {
+	return `
+with incoming as (
+  select d.*,
+         d.unreadable = ''
+         and row_number() over (partition by d.receiver, d.ordering_key order by d.place) = 1
+         and (select f.id from inbox f where f.receiver = d.receiver and f.ordering_key = d.ordering_key and f.first) is null as first
+    from ` + source + ` as d (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, unreadable, place)
+), kept as (
+  insert into inbox
+         (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, last_error, first,
+          status, fence, attempts, holder, claimed_at)
+  select receiver, message_id, ordering_key, partition_key, type, payload, metadata::jsonb, payload_hash, nullif(unreadable, ''), first,
+         case when unreadable <> '' then 'dead' when starts then 'running' else 'pending' end,
+         starts::int, starts::int, case when starts then ` + holder + ` end, case when starts then clock_timestamp() end
+    from (select d.*, ` + starts + ` as starts from incoming d) d
+   order by ordering_key, place
+  on conflict (message_id, receiver) do update
+     set duplicates    = inbox.duplicates + 1,
+         duplicated_at = clock_timestamp()
+   where inbox.payload_hash = excluded.payload_hash
+  returning id, receiver, message_id, ordering_key, first, status, duplicates = 0 as new, claimed_at
+), heads as (
+  select id
+    from inbox
+   where id = any (array(
+           select (select id from inbox where receiver = kept.receiver and ordering_key = kept.ordering_key and first)
+             from kept
+            where new and not first and status = 'pending'))
+   order by id
+     for no key update
+), nudge as (
+  update inbox
+     set nudged = true,
+         due_at = case when status = 'pending' and attempts = 0 and waits > 0 then least(due_at, clock_timestamp()) else due_at end
+   where id = any (array(select id from heads))
+     and first
+)
+select id, message_id, new, new and not first and status = 'pending' as behind, new and status = 'running' as started, coalesce(claimed_at, now())
+  from kept`
 }
 
-func (r *run) receive(ctx context.Context, page []*incoming, required ...*pgx.QueuedQuery) (Reception, error) {
-	if len(page) == 0 {
-		return Reception{}, nil
-	}
-	r.reserve(page)
-	err := r.store(ctx, page, required)
-	if groupcommit.Constraint(err) == "inbox_one_running_per_key" {
-		// A message of one of the keys started elsewhere at the same moment.
-		err = r.store(ctx, page, required)
-	}
-	if err != nil {
-		return Reception{}, err
-	}
-	became := receptionOf(page)
-	if r.OnReceive != nil {
-		r.OnReceive(became)
-	}
-	return became, nil
-}
+// promote makes the oldest message of a key first if the key has none. Each transaction that
+// stores or ends messages runs it last, and a processor from time to time for its whole
+// receiver: two such transactions that did not see each other may leave a key without one.
+const (
+	promote     = promoteKeys + `(values ($1::text, $2::text)) as k (receiver, ordering_key)` + keysWithoutFirst
+	promoteMany = promoteKeys + `unnest($1::text[], $2::text[]) as k (receiver, ordering_key)` + keysWithoutFirst
+	promoteAll  = promoteKeys + `(select distinct receiver, ordering_key from inbox where receiver = $1 and status = 'pending' and not first) as k` + keysWithoutFirst
 
-// Accept queues the reception of a message, by the rules of Receive, into a batch that its
-// caller commits, and returns what becomes of it, which is filled in by the commit. It does
-// no I/O. A batch that rolls back has received nothing, and the sender has to repeat it.
-func Accept(b *pgx.Batch, receiver string, m Message) *Reception {
-	became, page := &Reception{}, []*incoming{received(m, nil)}
-	queueStore(b, receiver, "", Policy{}, page).Exec(func(pgconn.CommandTag) error { *became = receptionOf(page); return nil })
-	return became
-}
-
-// MakesMessagesDue reports whether a batch makes a message due for which this process may have no
-// slot: one that was accepted, or one that a stopping processor released.
-func MakesMessagesDue(b *pgx.Batch) bool {
-	return slices.ContainsFunc(b.QueuedQueries, func(q *pgx.QueuedQuery) bool {
-		return q.SQL == endClaim && q.Arguments[endClaimPause] == time.Duration(0) || q.SQL == store && q.Arguments[storeHolder] == ""
-	})
-}
+	promoteKeys = `
+update inbox
+   set first  = true,
+       due_at = greatest(due_at, now())
+ where id = any (array(
+         select (select b.id from inbox b
+                  where b.receiver = k.receiver and b.ordering_key = k.ordering_key and b.status = 'pending' and not b.first
+                  order by b.id
+                  limit 1)
+           from `
+	keysWithoutFirst = `
+          where (select f.id from inbox f where f.receiver = k.receiver and f.ordering_key = k.ordering_key and f.first) is null))
+   and status = 'pending'
+   and not first`
+)
 
 // incoming is a message that is received.
 type incoming struct {
@@ -109,115 +129,217 @@ type incoming struct {
 	metadata   string
 	hash       []byte
 	unreadable string // why it is stored as a dead letter
-	reserved   bool   // a slot, to start in
-	heldBack   bool   // only its partition's share refused a slot
-	stored     storedRow
+	kept, new  bool   // once it is stored
 }
 
-// received returns a message in a form that can be stored, as a dead letter where there is
-// an error or no id. A dead letter is named by its payload, so that a transport that repeats
-// it leaves one, and so that it is not taken for a message that can be read.
+// received returns a message in a form that can be stored: as a dead letter, named by its
+// payload, where there is an error.
 func received(m Message, err error) *incoming {
-	if m.Payload == nil {
-		m.Payload = []byte{} // an empty message, not a missing one
-	}
 	hash := sha256.Sum256(m.Payload)
-	d := &incoming{hash: hash[:]}
-	if err == nil && m.ID == "" {
-		err = errNoID
+	for _, text := range []string{m.ID, m.OrderingKey, m.Partition, m.Type} {
+		if m.ID == "" || len(text) > MaxLength || !utf8.ValidString(text) || strings.Contains(text, "\x00") {
+			err = cmp.Or(err, errNotStorable)
+		}
 	}
+	d := &incoming{Message: m, hash: hash[:]}
 	if err != nil {
-		d.unreadable = storable(err.Error())
-		m.ID, m.OrderingKey, m.Partition = "unreadable:"+hex.EncodeToString(d.hash), "", ""
+		d.unreadable = cmp.Or(storable(err.Error()), "unreadable")
+		d.ID = "unreadable:" + hex.EncodeToString(d.hash)
+		d.OrderingKey, d.Partition, d.Type = "", "", ""
 	}
-	d.Message = Message{
-		ID: indexable(m.ID), Type: asText(m.Type), OrderingKey: indexable(cmp.Or(m.OrderingKey, m.ID)), Partition: indexable(m.Partition),
-		Payload: m.Payload, Metadata: make(map[string]string, len(m.Metadata)),
+	d.OrderingKey = cmp.Or(d.OrderingKey, d.ID)
+	d.Payload = append([]byte{}, m.Payload...) // an empty message, not a missing one
+	metadata, _ := json.Marshal(m.Metadata)    // texts have no error
+	d.metadata = strings.ReplaceAll(string(metadata), `\u0000`, "")
+	if m.Metadata == nil {
+		d.metadata = "{}"
 	}
-	for name, value := range m.Metadata {
-		d.Metadata[asText(name)] = asText(value)
-	}
-	metadata, _ := json.Marshal(d.Metadata) // texts have no error
-	d.metadata = string(metadata)
 	return d
 }
 
-// indexable returns the key, or its hash where the inbox cannot hold it.
-func indexable(key string) string {
-	if len(key) <= MaxLength && isText(key) {
-		return key
-	}
-	hash := sha256.Sum256([]byte(key))
-	return "sha256:" + hex.EncodeToString(hash[:])
+// Append queues a message into the batch that causes it, in the database of the inbox: it is
+// received exactly if the batch is committed, and once, however often. It does no I/O.
+//
+// A processor claims it when it is woken (Receivers says which), or within a second.
+func Append(b *pgx.Batch, receiver string, m Message) {
+	d := received(m, nil)
+	b.Queue(store, receiver, d.ID, d.OrderingKey, d.Partition, d.Type, d.Payload, d.metadata, d.hash, d.unreadable)
+	b.Queue(promote, receiver, d.OrderingKey)
 }
 
-// isText reports whether PostgreSQL can hold s as text.
-func isText(s string) bool { return !strings.ContainsRune(s, 0) && utf8.ValidString(s) }
+// Receivers returns the receivers of what was appended to a batch: once it is committed, they
+// have work.
+func Receivers(b *pgx.Batch) (receivers []string) {
+	for _, q := range b.QueuedQueries {
+		if q.SQL != store {
+			continue
+		}
+		if receiver, _ := q.Arguments[0].(string); !slices.Contains(receivers, receiver) {
+			receivers = append(receivers, receiver)
+		}
+	}
+	return receivers
+}
 
-// asText returns the part of s that PostgreSQL can hold as text.
-func asText(s string) string { return strings.ToValidUTF8(strings.ReplaceAll(s, "\x00", ""), "\uFFFD") }
+// Receive stores messages in a transaction of its own, and claims for the free slots in it.
+// When it returns nil they are durable, and the caller acknowledges them to their transport.
+// After an error none is stored, or the outcome is unknown: the transport delivers them again.
+//
+// A message that cannot be stored as it is, or that has another payload than the one under
+// its id, is stored as a dead letter.
+//
+// If we die here: before the commit nothing is stored, and after it nothing is acknowledged.
+// What was claimed and did not start is taken over.
+func (p *Processor) Receive(ctx context.Context, messages ...Message) (Reception, error) {
+	page := make([]*incoming, len(messages))
+	for n, m := range messages {
+		page[n] = received(m, nil)
+	}
+	return p.receive(ctx, page)
+}
 
-// receptionOf counts what became of a page that was stored.
-func receptionOf(page []*incoming) (r Reception) {
+// receive stores a page: each id once, then what repeats an id of the page, or has another payload.
+func (p *Processor) receive(ctx context.Context, page []*incoming) (r Reception, err error) {
+	for err == nil && len(page) > 0 {
+		page, err = p.storeOnce(ctx, page, &r)
+	}
+	if p.OnReceive != nil && err == nil {
+		p.OnReceive(r)
+	}
+	return r, err
+}
+
+const maxTries = 3
+
+// storeOnce stores the first message of each id, and returns what is left to store.
+func (p *Processor) storeOnce(ctx context.Context, page []*incoming, r *Reception) (rest []*incoming, err error) {
+	byID, once := map[string]*incoming{}, page[:0:0]
 	for _, d := range page {
+		if byID[d.ID] != nil {
+			rest = append(rest, d)
+			continue
+		}
+		byID[d.ID], once = d, append(once, d)
+	}
+	for range maxTries {
+		if err = p.storeStart(ctx, once, byID); groupcommit.Constraint(err) != onePerKey && !groupcommit.OutcomeOf(err).Retryable() {
+			break // else another transaction was first
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("receive %d messages for %s: %w", len(page), p.Receiver, err)
+	}
+	for _, d := range once {
 		switch {
-		case d.stored.ID == 0:
-			r.Quarantined++
-		case d.stored.New:
-			r.New++
-		default:
+		case !d.kept:
+			rest = append(rest, received(d.Message, errOtherPayload))
+		case !d.new:
 			r.Duplicates++
+		case d.unreadable != "":
+			r.DeadLetters++
+			p.Log.ErrorContext(ctx, "message cannot be read: it is a dead letter", "receiver", p.Receiver, "message_id", d.ID, "reason", d.unreadable)
+		default:
+			r.New++
 		}
 	}
-	return r
+	return rest, nil
 }
 
-// reserve takes slots for messages of a page: of each key for the first.
-func (r *run) reserve(page []*incoming) {
-	keys, ids := make(map[string]bool, len(page)), make(map[string]bool, len(page))
-	for _, d := range page {
-		if !ids[d.ID] && !keys[d.OrderingKey] && d.unreadable == "" {
-			keys[d.OrderingKey] = true
-			d.reserved, d.heldBack = r.slots.reserve(d.Partition)
-		}
-		ids[d.ID] = true
-	}
-}
+const onePerKey = "inbox_one_first_per_key"
 
-// store commits a page, starts what was stored as running, and returns the other slots.
-func (r *run) store(ctx context.Context, page []*incoming, required []*pgx.QueuedQuery) error {
-	defer func() {
-		for _, d := range page {
-			if d.reserved {
-				d.reserved = false
-				r.slots.release(d.Partition)
-			}
-		}
-	}()
-	b := &pgx.Batch{}
-	for _, q := range required { // again for each try: pgx notes in a query on which connection it is prepared
-		b.Queue(q.SQL, q.Arguments...)
-	}
-	queueStore(b, r.Receiver, r.Holder, r.Policy, page)
-	if err := r.DB.Commit(ctx, b); err != nil {
-		err = schemacheck.Explain(ctx, r.DB, "inbox", tables, err)
-		return fmt.Errorf("receive %d messages for %s: %w", len(page), r.Receiver, err)
+// storeStart is one transaction: it stores a page, and claims for the free slots, unless older
+// messages wait for them.
+func (p *Processor) storeStart(ctx context.Context, page []*incoming, byID map[string]*incoming) error {
+	n, share, full := 0, 0, []string{}
+	if !p.crowded.Load() {
+		n, share, full, _ = p.slots.take(len(page))
 	}
 	var started []*Delivery
+	defer func() { p.slots.give(n, started); p.start(ctx, started) }()
+	var behind []string // keys
 	waits := false
-	for _, d := range page {
-		if d.stored.Started {
-			d.reserved = false // the handler has its slot
-			started = append(started, &Delivery{Message: d.Message, Attempt: 1, row: d.stored.ID, fence: 1, ClaimedAt: d.stored.At, onReceipt: true})
-		}
-		waits = waits || d.stored.New && !d.stored.Started
-		if d.unreadable != "" && d.stored.New {
-			r.Log.ErrorContext(ctx, "message cannot be read: it is a dead letter", "receiver", r.Receiver, "message_id", d.ID, "reason", d.unreadable)
-		}
+	b := &pgx.Batch{}
+	b.Queue(storePage, column(page, func(*incoming) string { return p.Receiver }),
+		column(page, func(d *incoming) string { return d.ID }),
+		column(page, func(d *incoming) string { return d.OrderingKey }),
+		column(page, func(d *incoming) string { return d.Partition }),
+		column(page, func(d *incoming) string { return d.Type }),
+		column(page, func(d *incoming) []byte { return d.Payload }),
+		column(page, func(d *incoming) string { return d.metadata }),
+		column(page, func(d *incoming) []byte { return d.hash }),
+		column(page, func(d *incoming) string { return d.unreadable }),
+		p.Holder, n, append([]string{}, full...), share,
+	).Query(func(rows pgx.Rows) error {
+		var id string
+		var isNew, isBehind, starts bool
+		d := Delivery{receiver: p.Receiver, fence: 1, Attempt: 1}
+		started, behind = nil, nil
+		_, err := pgx.ForEachRow(rows, []any{&d.row, &id, &isNew, &isBehind, &starts, &d.ClaimedAt}, func() error {
+			m := byID[id]
+			m.kept, m.new = true, isNew
+			switch {
+			case starts:
+				own := d
+				own.Message = m.Message
+				started = append(started, &own)
+			case isBehind:
+				behind = append(behind, m.OrderingKey)
+			default:
+				waits = waits || isNew
+			}
+			return nil
+		})
+		return err
+	})
+	if err := p.DB.Commit(ctx, b); err != nil {
+		started = nil
+		return err
 	}
-	r.start(ctx, started)
 	if waits {
-		r.notifyDeferred()
+		p.wake()
+	}
+	if len(behind) > 0 { // the one before may have ended without seeing what came behind it
+		p.behind.Add(1)
+		b = &pgx.Batch{}
+		b.Queue(promoteMany, slices.Repeat([]string{p.Receiver}, len(behind)), behind)
+		if err := p.DB.Commit(ctx, b); err != nil {
+			p.Log.DebugContext(ctx, "the next messages of some keys are found later", "receiver", p.Receiver, "error", err)
+		}
+		p.wake()
 	}
 	return nil
+}
+
+func column[T any](page []*incoming, of func(*incoming) T) []T {
+	values := make([]T, len(page))
+	for i, d := range page {
+		values[i] = of(d)
+	}
+	return values
+}
+
+// DeleteExpired deletes up to limit messages that were done longer than retention ago, in
+// database time, and returns how many; below limit, nothing was left. Retention is longer than
+// the transport can redeliver. Dead letters and discarded messages stay. Several callers may
+// call it concurrently.
+func DeleteExpired(ctx context.Context, db groupcommit.DB, retention time.Duration, limit int) (int, error) {
+	var deleted int64
+	b := &pgx.Batch{}
+	b.Queue(`
+delete from inbox
+ where ctid = any (array(
+         select ctid
+           from inbox
+          where status = 'done'
+            and finished_at < now() - $1::interval
+          order by finished_at
+          limit $2
+            for update skip locked))`, retention, limit).Exec(func(tag pgconn.CommandTag) error {
+		deleted = tag.RowsAffected()
+		return nil
+	})
+	if err := db.Commit(ctx, b); err != nil {
+		return 0, fmt.Errorf("delete done messages: %w", err)
+	}
+	return int(deleted), nil
 }

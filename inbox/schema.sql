@@ -1,9 +1,5 @@
--- Promise: a receiver handles a message once, however often it is delivered; at
--- most one holder at a time may finish it; and messages of one ordering key never
--- run at the same time.
---
--- The columns accept whatever an outbox can hold: a row that could not be inserted
--- here would block its topic for ever.
+-- Promise: a receiver handles a message once, however often it is delivered; at most one holder
+-- at a time may finish it; and messages of one ordering key never run at the same time.
 --
 -- This file needs no other table and can be applied by itself.
 
@@ -19,14 +15,16 @@ create table inbox (
   metadata      jsonb       not null,
   payload_hash  bytea       not null,
   status        text        collate "C" not null default 'pending',
-  due_at        timestamptz default clock_timestamp(),
+  first         boolean     not null default false,
+  nudged        boolean     not null default false,
+  due_at        timestamptz not null default now(), -- so that the transaction that stores it can claim it
   attempts      int         not null default 0,
   deaths        int         not null default 0,
   waits         int         not null default 0,
   waiting_since timestamptz,
   fence         bigint      not null default 0,
   done_fence    bigint,
-  holder        text,
+  holder        text        collate "C",
   claimed_at    timestamptz,
   history       jsonb,
   duplicates    int         not null default 0,
@@ -35,28 +33,27 @@ create table inbox (
   decided_by    text        collate "C",
   decided_at    timestamptz,
   received_at   timestamptz not null default clock_timestamp(),
-  received_in   xid8        not null default pg_current_xact_id(),
   finished_at   timestamptz,
 
   -- Each row has its own number.
   constraint inbox_pkey primary key (id),
 
-  -- A message is stored once for each receiver. A second delivery is a duplicate. The
-  -- receiver comes last: an index that began with it could be read, whole, for the
-  -- messages of a key.
+  -- A message is stored once for each receiver. A second delivery is a duplicate.
   constraint inbox_message_once unique (message_id, receiver),
 
-  -- pending: waits for due_at. running: claimed until due_at. done: finished. dead:
-  -- a dead letter, until an operator decides. discarded: an operator ended it without
-  -- handling it.
+  -- pending: waits for due_at. running: claimed by its holder. done: finished. dead: a dead
+  -- letter, until an operator decides. discarded: an operator ended it without handling it.
   constraint inbox_status_check
        check (status in ('pending', 'running', 'done', 'dead', 'discarded')),
 
-  -- Only a message without a holder is held back.
-  constraint inbox_held_back_is_pending check (due_at is not null or status = 'pending'),
+  -- Only the message that is first of its key runs.
+  constraint inbox_running_is_first check (status <> 'running' or first),
 
-  -- Only the newest holder finishes a message. A claim raises fence; a holder that
-  -- was taken over writes an older done_fence and is refused, with all of its commit.
+  -- What has ended keeps no other message from being next.
+  constraint inbox_first_is_open check (not first or status in ('pending', 'running', 'dead')),
+
+  -- Only the newest holder finishes a message. A claim raises fence; a holder that was taken
+  -- over writes an older done_fence and is refused, with all of its commit.
   constraint inbox_done_by_holder check (done_fence = fence),
 
   -- A message is not finished without a fence.
@@ -71,92 +68,42 @@ create table inbox (
        check (status <> 'discarded' or decided_by is not null)
 ) with (fillfactor = 80);
 comment on column inbox.partition_key is 'messages of one partition share its slots; empty: of none';
-comment on column inbox.due_at is 'pending: not before this time, or null: held back until its partition has a slot; running: the end of the lease. Database time';
+comment on column inbox.first is 'it is the next of its ordering key: only it can be claimed. A dead letter that blocks its key keeps it';
+comment on column inbox.nudged is 'a message of its key was received since it was claimed';
+comment on column inbox.due_at is 'not before this time, in database time';
 comment on column inbox.attempts is 'errors and panics since the last wait, deaths, and the claim in progress';
 comment on column inbox.deaths is 'holders in a row that died or went silent with it, since one returned';
 comment on column inbox.waits is 'how often an external service was not available; these do not count towards MaxAttempts';
 comment on column inbox.fence is 'fencing token: each claim raises it';
 comment on column inbox.done_fence is 'the fencing token of the holder that finished it';
-comment on column inbox.claimed_at is 'when the newest claim began, in database time; null: on receipt';
-comment on column inbox.history is 'claims that ended without finishing it, oldest first: an array of objects with fence, holder, claimed_at, at and error, or with lease_ended_at if another holder took over. Of more than 16 the oldest and the newest stay. null: none';
+comment on column inbox.history is 'claims that ended without finishing it, oldest first; of more than 16 the oldest and the newest stay. null: none';
 comment on column inbox.duplicates is 'deliveries after the first';
-comment on column inbox.duplicated_at is 'when the newest of them was dropped, in database time';
-comment on column inbox.decided_by is 'the operator who last retried or discarded it';
-comment on column inbox.decided_at is 'when, in database time';
-comment on column inbox.received_in is 'the transaction that received it, later than that of its outbox row. After a restore into another server it is set anew, together with the outbox''s';
 
--- One running message for each ordering key. A second claim of the key is refused.
-create unique index inbox_one_running_per_key
-    on inbox (receiver, ordering_key)
- where status = 'running';
+-- One message of each ordering key is first, so one at a time runs.
+create unique index inbox_one_first_per_key on inbox (receiver, ordering_key) where first;
 
--- The messages that a claim reads, in order of time, and of id where it is the same. What is
--- held back is not among them, however much of it there is. Only a statement that states the
--- condition on due_at may use this index: without it the planner also searched here for the
--- oldest message of a key while the table had no statistics.
-create index inbox_due
-    on inbox (receiver, due_at, id)
- where status in ('pending', 'running')
-   and due_at is not null;
+-- The messages that a claim reads. None of them waits for another one.
+create index inbox_due on inbox (receiver, due_at, id) where status = 'pending' and first;
 
--- What is held back, each partition in the order of arrival.
-create index inbox_held_back
-    on inbox (receiver, partition_key, id)
- where status = 'pending'
-   and due_at is null;
+-- Those behind another one of their key.
+create index inbox_behind on inbox (receiver, ordering_key, id) where status = 'pending' and not first;
 
--- The oldest open message of a key.
-create index inbox_open_by_key
-    on inbox (receiver, ordering_key, id)
- where status in ('pending', 'running');
-
--- The dead letters of a key, which block the messages behind them.
-create index inbox_dead_letters_by_key
-    on inbox (receiver, ordering_key, id)
- where status = 'dead';
-
--- Messages whose holders died twice in a row, or more often. When such a lease expires, that is
--- the third death, and the message is a suspected poison message.
-create index inbox_suspected_poison
-    on inbox (receiver, due_at)
- where status = 'running'
-   and deaths >= 2;
+-- Those that a holder has.
+create index inbox_running on inbox (receiver, holder) where status = 'running';
 
 -- The dead letters, and those that were discarded, as pages for an operator.
-create index inbox_dead_or_discarded
-    on inbox (status, id)
- where status in ('dead', 'discarded');
-
--- The rows that retention may delete, and those that it may not delete yet.
-create index inbox_finished
-    on inbox (finished_at, received_in)
- where status = 'done';
-
-create table inbox_quarantine (
-  id           bigint      generated always as identity,
-  receiver     text        collate "C" not null,
-  message_id   text        collate "C" not null,
-  payload      bytea       not null,
-  metadata     jsonb       not null,
-  payload_hash bytea       not null,
-  received_at  timestamptz not null default clock_timestamp(),
-
-  -- Each row has its own number.
-  constraint inbox_quarantine_pkey primary key (id),
-
-  -- The same foreign payload is stored once.
-  constraint inbox_quarantine_once unique (receiver, message_id, payload_hash)
-);
-comment on table inbox_quarantine is 'messages that carry a known id and another payload: kept for an operator, never handled, never merged';
+create index inbox_dead_or_discarded on inbox (status, id) where status in ('dead', 'discarded');
 
 -- The rows that retention deletes.
-create index inbox_quarantine_received
-    on inbox_quarantine (received_at);
+create index inbox_finished on inbox (finished_at) where status = 'done';
 
--- What DeleteExpired may delete: no message that was done within the interval, nor one that was
--- received in the transaction or a later one. An application whose transport can deliver
--- a message again while it says so replaces the view, with the same columns.
-create view inbox_retention as
-select interval '0'                  as kept_for,
-       '18446744073709551615'::xid8  as received_before;
-comment on view inbox_retention is 'what every deletion from the inbox keeps, whatever retention it is called with';
+-- The processors that live. A message of a holder that is not here is taken over.
+create table inbox_holders (
+  receiver    text        collate "C" not null,
+  holder      text        collate "C" not null,
+  alive_until timestamptz not null,
+
+  -- A processor is registered once.
+  constraint inbox_holders_pkey primary key (receiver, holder)
+);
+comment on column inbox_holders.alive_until is 'database time';

@@ -18,12 +18,9 @@ import (
 type Projector struct {
 	DB *postgres.DB
 	// Bell, where set, receives when events were committed. It is a hint: a lost one costs
-	// a poll of ten seconds.
+	// a poll of two seconds. Without it the projector polls every 50 ms.
 	Bell <-chan struct{}
-	// Listening reports whether Bell receives for the commits of all processes. While it
-	// does not, the projector polls every 50 ms. Where nil, it does not.
-	Listening func() bool
-	Log       *slog.Logger
+	Log  *slog.Logger
 
 	// last is the checkpoint as this projector has left it, or has seen it while events
 	// waited.
@@ -36,8 +33,8 @@ const (
 	batchingDelayLong = 2 * batchingDelay      // after a large page: under load a charge is folded once or twice
 	largePage         = 250                    // events
 	standbyPoll       = 3 * batchingDelayLong  // longer than the active projector pauses; jitter adds up to half of it
-	fastPoll          = 50 * time.Millisecond  // while Bell does not receive, and while events cannot be folded yet
-	slowPoll          = 10 * time.Second       // while it does
+	fastPoll          = 50 * time.Millisecond  // without Bell, and while events cannot be folded yet
+	slowPoll          = 2 * time.Second        // with it
 )
 
 // Run folds until ctx ends, and completes the commit in flight. It logs the first of
@@ -59,7 +56,7 @@ func (p *Projector) step(ctx context.Context) (time.Duration, error) {
 		return 0, err
 	case !at.Behind:
 		longest := fastPoll
-		if p.Listening != nil && p.Listening() {
+		if p.Bell != nil {
 			longest = slowPoll
 		}
 		loop.Pause(ctx, longest, p.Bell)

@@ -64,7 +64,7 @@ func TestProjector(t *testing.T) {
 		db := testdb.Reused(t)
 		bell := make(chan struct{}, 1)
 		background(t, (&ledger.Projector{
-			DB: db, Bell: bell, Listening: func() bool { return true }, Log: slog.New(slog.DiscardHandler),
+			DB: db, Bell: bell, Log: slog.New(slog.DiscardHandler),
 		}).Run)
 		n := 0
 		await.Soon(t, 3*time.Second+2*time.Second, func(int) { // else three slow polls

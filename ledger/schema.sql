@@ -3,8 +3,7 @@
 -- decision that was made on another state of the stream is refused by one of these
 -- constraints, together with everything else in its commit.
 --
--- This file needs no other table and can be applied by itself. The projector and the feed
--- also read the view numbering of the outbox.
+-- This file needs no other table and can be applied by itself.
 
 create table ledger_events (
   position         bigint      generated always as identity,
@@ -332,3 +331,46 @@ create table account_balances (
 comment on table account_balances is 'projection: the sums of a merchant''s postings on each account';
 comment on column account_balances.account is 'kind:owner:currency';
 comment on column account_balances.debits is 'minor units; numeric, so that no sum is too large for the projector';
+
+-- Tables that were restored from a dump are told from those that were not, whatever
+-- transaction the server counts. Checkpoints and the order of the events
+-- are transaction ids of the server that wrote them, and another server gives the
+-- same ids to other transactions.
+--
+-- A dump does not carry the transaction that really wrote a row, nor the columns
+-- that a table once had. A copy of the files carries both, and so do a standby, a
+-- database made from a template, pg_upgrade, VACUUM FULL and CLUSTER. The server's
+-- identifier would not do: a server and its snapshot share one, and pg_upgrade,
+-- which keeps transactions, makes a new one.
+create table numbering_mark (
+  dropped    boolean,
+  only_one   boolean not null default true,
+  written_in xid8    not null,
+
+  -- One mark.
+  constraint numbering_mark_pkey primary key (only_one),
+
+  -- No second one beside it.
+  constraint numbering_mark_only_one_check check (only_one)
+);
+alter table numbering_mark
+ drop column dropped;
+comment on table numbering_mark is 'whether the stored transaction ids are this server''s; payonce outbox repair makes them so. Do not change the row by hand';
+comment on column numbering_mark.written_in is 'the transaction that wrote this row; its xmin is the same unless the row was copied';
+
+insert into numbering_mark (written_in) values (pg_current_xact_id());
+
+-- False if the row is missing: a projector that cannot know folds nothing.
+create view numbering as
+select exists (
+         select
+           from numbering_mark
+          where only_one
+            and xmin = written_in::xid)
+   and exists (
+         select
+           from pg_catalog.pg_attribute
+          where attrelid = 'numbering_mark'::regclass
+            and attnum > 0
+            and attisdropped) as own;
+comment on view numbering is 'whether the stored transaction ids are this server''s own';

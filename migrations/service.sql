@@ -58,47 +58,6 @@ create index inbox_not_of_events
 
 -- Retention -------------------------------------------------------------------
 
--- What is deleted is not needed again. The inbox remembers a message for as long as the
--- outbox keeps it, whatever the settings of a single worker are: of all running workers
--- the longest windows count.
-create table retention_windows (
-  worker        text        collate "C" not null,
-  outbox_window interval    not null,
-  inbox_window  interval    not null,
-  seen_at       timestamptz not null default clock_timestamp(),
-
-  -- A worker states its windows once.
-  constraint retention_windows_pkey primary key (worker),
-
-  -- The outbox keeps messages for some time.
-  constraint retention_windows_outbox_window_check check (outbox_window > interval '0'),
-
-  -- The inbox remembers for longer than the outbox keeps: otherwise a message that is
-  -- delivered again would be handled again.
-  constraint retention_windows_inbox_longer check (inbox_window > outbox_window)
-);
-comment on table retention_windows is 'how long each running worker is configured to keep messages';
-comment on column retention_windows.worker is 'one process; the process that replaces it has another name';
-
--- The worker with the longest outbox window has an inbox window that is longer still, so
--- this inbox window is longer than this outbox window too.
-create view retention as
-select max(outbox_window) as outbox_window,
-       max(inbox_window)  as inbox_window
-  from retention_windows
- where seen_at > now() - interval '1 hour';
-comment on view retention is 'the windows that count; null if no worker was seen for an hour';
-
--- What was received in a transaction at or above the oldest that is left in the outbox may
--- still be there and be redelivered. Where transaction ids are another server's, they say
--- nothing, and nothing is deleted.
-create or replace view inbox_retention as
-select coalesce((select inbox_window from retention), interval '0') as kept_for,
-       case when (select own from numbering)
-            then coalesce((select transaction_id from outbox_oldest), '18446744073709551615'::xid8)
-            else '0'::xid8
-       end as received_before;
-
 -- One worker at a time runs the retention job. Two would do no harm: each takes rows that
 -- no other has locked.
 create table retention_lease (
@@ -453,33 +412,7 @@ create trigger numbering_mark_written
    for each row
        execute function record_action('outbox repair', written_in, '', '', '{written_in}');
 
--- A worker states other windows than the last one did.
-create trigger retention_windows_set
- after insert or update of outbox_window, inbox_window on retention_windows
-   for each row
-       execute function record_action('retention set', worker, '', worker, '{outbox_window,inbox_window}');
-
 -- Sessions of the server ------------------------------------------------------
-
--- Readers of the outbox stay below the oldest transaction that writes, in any database of
--- the server. The function reports how old that transaction is and not whose it is.
-create function horizon_held()
-returns double precision
-language sql volatile security definer
-set search_path = pg_catalog, pg_temp
-as $$
-select coalesce(max(extract(epoch from clock_timestamp() - began)), 0)
-  from (select xact_start
-          from pg_stat_activity
-         where backend_xid is not null
-           and pid <> pg_backend_pid()
-         union all
-        select prepared
-          from pg_prepared_xacts) as writing(began)
-$$;
-comment on function horizon_held is 'seconds since the oldest writing transaction began, of those whose sessions the owner of the function may see; 0 if there is none';
-revoke execute on function horizon_held from public;
-grant execute on function horizon_held to payonce_worker;
 
 -- Vacuum keeps every row version that the oldest snapshot of this database may still see,
 -- and so does a prepared transaction, which has no session. Vacuum's own snapshot holds
@@ -512,7 +445,7 @@ grant execute on function snapshot_held to payonce_worker;
 -- its end.
 --
 -- Those of the api and the console are known by their database user, who alone is not chosen
--- by the session. A transaction number holds back the readers of the outbox in every database
+-- by the session. A transaction number holds back the projections in every database
 -- of the server, a snapshot vacuum, and a lock of a table migrations. An advisory lock outlives
 -- its transaction, and these programs take none. Who may also act as the worker, as a
 -- superuser may, is no user of theirs. A commit that waits for its standby would become visible.
@@ -598,33 +531,24 @@ grant select,
       update (body, content_type, request, headers)
    on idempotency_keys to payonce_worker;
 
--- Both programs send messages. The worker receives and handles them. The api stores the
--- provider's events, lets an operator decide about dead letters, and reads the rest for
--- the audit. A receiver may insert a message as claimed; one statement serves both
--- programs, so both may name the columns.
+-- Both programs send messages. The worker receives and handles them. The api lets an operator
+-- decide about dead letters, and reads the rest for the audit.
 grant select, insert (topic, message_id, payload, metadata) on outbox to payonce_api, payonce_worker;
 grant delete on outbox to payonce_worker;
-grant select on outbox_offsets to payonce_api;
-grant select, insert, update (transaction_id, "offset") on outbox_offsets to payonce_worker;
-grant select on outbox_oldest, numbering to payonce_worker;
-grant select on numbering to payonce_api;
+grant select on numbering to payonce_api, payonce_worker;
 grant select (written_in) on numbering_mark to payonce_api;
 grant select,
-      insert (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, status, due_at, attempts, fence, holder, last_error),
-      update (status, due_at, attempts, deaths, waits, waiting_since, fence, duplicates, duplicated_at, finished_at, decided_by, decided_at)
+      update (status, first, due_at, attempts, deaths, waits, waiting_since, fence, finished_at, decided_by, decided_at)
    on inbox to payonce_api;
 grant select,
-      insert (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, status, due_at, attempts, fence, done_fence, holder, last_error),
-      update (status, due_at, attempts, deaths, waits, waiting_since, fence, done_fence, holder, claimed_at, history, duplicates, duplicated_at, last_error, finished_at),
+      insert (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, status, first, fence, done_fence, attempts, holder, claimed_at, last_error),
+      update (status, first, nudged, due_at, attempts, deaths, waits, waiting_since, fence, done_fence, holder, claimed_at, history, duplicates, duplicated_at, last_error, finished_at),
       delete
    on inbox to payonce_worker;
-grant select, insert (receiver, message_id, payload, metadata, payload_hash)
-   on inbox_quarantine to payonce_api, payonce_worker;
-grant delete on inbox_quarantine to payonce_worker;
+grant select, insert, update (alive_until), delete on inbox_holders to payonce_worker;
+grant select on inbox_holders to payonce_api, payonce_console;
 
 -- The retention job is the worker's.
-grant select, insert, update (outbox_window, inbox_window, seen_at), delete on retention_windows to payonce_worker;
-grant select on retention, inbox_retention to payonce_worker;
 grant select, insert, update (holder, until) on retention_lease to payonce_worker;
 
 -- The worker moves stock and the api reads it for the audit.
@@ -645,12 +569,11 @@ grant execute on function api_keys_by_prefix, api_keys_used to payonce_api;
 -- no API key. Of an operator it stores what is decided about a dead letter.
 grant select
    on ledger_events, ledger_postings, held_orders, projections, charge_list, account_balances, charges_set_aside,
-      outbox, outbox_offsets, inbox, stock, reservations, webhook_resends, operator_actions
+      outbox, inbox, stock, reservations, webhook_resends, operator_actions
    to payonce_console;
 grant select (scope, operation, key, status_code, location, body, created_at, expires_at) on idempotency_keys to payonce_console;
-grant select (id, receiver, message_id, payload_hash, received_at) on inbox_quarantine to payonce_console;
 grant select (merchant_id) on merchants to payonce_console;
-grant update (status, due_at, attempts, deaths, waits, waiting_since, fence, finished_at, decided_by, decided_at)
+grant update (status, first, due_at, attempts, deaths, waits, waiting_since, fence, finished_at, decided_by, decided_at)
    on inbox to payonce_console;
 grant execute on function api_keys_by_prefix, api_keys_used to payonce_console;
 
@@ -686,7 +609,6 @@ alter table account_balances enable row level security;
 alter table idempotency_keys enable row level security;
 alter table outbox           enable row level security;
 alter table inbox            enable row level security;
-alter table inbox_quarantine enable row level security;
 alter table stock            enable row level security;
 alter table reservations     enable row level security;
 alter table merchants        enable row level security;
@@ -704,7 +626,6 @@ create policy worker on account_balances to payonce_worker using (true) with che
 create policy worker on idempotency_keys to payonce_worker using (true) with check (true);
 create policy worker on outbox           to payonce_worker using (true) with check (true);
 create policy worker on inbox            to payonce_worker using (true) with check (true);
-create policy worker on inbox_quarantine to payonce_worker using (true) with check (true);
 create policy worker on stock            to payonce_worker using (true) with check (true);
 create policy worker on reservations     to payonce_worker using (true) with check (true);
 create policy worker on merchants        to payonce_worker using (true) with check (true);
@@ -720,7 +641,6 @@ create policy console on account_balances for select to payonce_console using (t
 create policy console on idempotency_keys for select to payonce_console using (true);
 create policy console on outbox           for select to payonce_console using (true);
 create policy console on inbox            for select to payonce_console using (true);
-create policy console on inbox_quarantine for select to payonce_console using (true);
 create policy console on stock            for select to payonce_console using (true);
 create policy console on reservations     for select to payonce_console using (true);
 create policy console on merchants        for select to payonce_console using (true);
@@ -768,11 +688,6 @@ create policy tenant on inbox for select to payonce_api
           where stream_id = inbox.ordering_key
             and version = 1) = current_setting('payonce.merchant', true)
         or ordering_key like 'stripe:%' and partition_key = '' and coalesce(current_setting('payonce.merchant', true), '') = '');
-create policy tenant on inbox_quarantine for select to payonce_api
- using ((select receiver
-           from inbox
-          where inbox.receiver = inbox_quarantine.receiver
-            and inbox.message_id = inbox_quarantine.message_id) is not null);
 create policy tenant on outbox for select to payonce_api
  using ((select merchant_id
            from ledger_events
@@ -851,21 +766,38 @@ create policy request on held_orders for insert to payonce_api
                     where e.stream_id = held_orders.stream_id
                       and e.version = 1));
 
--- A message of the api wakes the worker for a request that is in the ledger, and says what
--- the ledger says: the payload is that of ledger.Stream.EncodeEnvelope, to the byte. Other topics
--- are the worker's; a message on a topic without a reader would keep rows of the inbox from being
--- deleted.
+-- A message of the api is an event of the provider, of a bounded size and under an id that no
+-- other message has, or wakes the worker for a request that is in the ledger, and says what
+-- the ledger says: the payload is that of ledger.Stream.EncodeEnvelope, to the byte. A topic without
+-- a reader would keep its messages for ever.
 create policy request on outbox for insert to payonce_api
   with check (topic = 'charges'
-              and (select outbox.message_id = e.event_id::text
-                      and outbox.metadata ->> 'type' = e.type
-                      and e.type like '%requested.v1'
-                      and outbox.metadata ->> 'ordering_key' = e.stream_id
-                      and outbox.metadata ->> 'partition_key' = e.merchant_id
-                      and outbox.payload = convert_to(format('{"id":"%s","type":"%s","charge_id":"%s","version":%s}',
-                                                      outbox.message_id, e.type, e.stream_id, e.version), 'UTF8')
-                     from ledger_events e
-                    where e.event_id = outbox.message_id::uuid));
+              and case
+                    when metadata ->> 'type' like 'stripe.%'
+                    then message_id !~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'
+                     and length(metadata ->> 'type') <= 255
+                     and octet_length(payload) <= 4096
+                     and pg_column_size(metadata || '{}') <= 4096
+                     and case
+                           when metadata ->> 'ordering_key' like 'stripe:%'
+                           then coalesce(metadata ->> 'partition_key', '') = ''
+                            and coalesce(current_setting('payonce.merchant', true), '') = ''
+                           else metadata ->> 'partition_key' = current_setting('payonce.merchant', true)
+                            and (select merchant_id
+                                   from ledger_events
+                                  where stream_id = outbox.metadata ->> 'ordering_key'
+                                    and version = 1) = current_setting('payonce.merchant', true)
+                         end
+                    else (select outbox.message_id = e.event_id::text
+                             and outbox.metadata ->> 'type' = e.type
+                             and e.type like '%requested.v1'
+                             and outbox.metadata ->> 'ordering_key' = e.stream_id
+                             and outbox.metadata ->> 'partition_key' = e.merchant_id
+                             and outbox.payload = convert_to(format('{"id":"%s","type":"%s","charge_id":"%s","version":%s}',
+                                                             outbox.message_id, e.type, e.stream_id, e.version), 'UTF8')
+                            from ledger_events e
+                           where e.event_id = outbox.message_id::uuid)
+                  end);
 
 -- A key is answered for its merchant, expires at a time that a reader can show, and is no
 -- longer than a reader can hold. A concatenation is not compressed.
@@ -879,35 +811,6 @@ create policy request on idempotency_keys for insert to payonce_api
               and length(key) <= 255
               and length(location) <= 1024);
 
--- An event of the provider waits for the worker, which asks the provider itself. The api
--- claims no message and makes no attempt. A worker has many messages in memory at a time, so
--- their sizes are bounded. An id that a message of the outbox may have is refused: it would
--- keep that message from being received.
-create policy provider on inbox for insert to payonce_api
-  with check (receiver = 'fulfillment'
-              and type like 'stripe.%'
-              and message_id !~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'
-              and status = 'pending'
-              and due_at between now() and clock_timestamp()
-              and attempts = 0
-              and fence = 0
-              and holder is null
-              and last_error is null
-              and length(type) <= 255
-              and octet_length(payload) <= 4096
-              and pg_column_size(metadata || '{}') <= 4096
-              and (ordering_key like 'stripe:%' and partition_key = '' and coalesce(current_setting('payonce.merchant', true), '') = ''
-                   or partition_key = current_setting('payonce.merchant', true)
-                  and (select merchant_id
-                         from ledger_events
-                        where stream_id = inbox.ordering_key
-                          and version = 1) = current_setting('payonce.merchant', true)));
-create policy provider on inbox_quarantine for insert to payonce_api
-  with check ((select inbox.type
-                 from inbox
-                where inbox.receiver = inbox_quarantine.receiver
-                  and inbox.message_id = inbox_quarantine.message_id) like 'stripe.%');
-
 -- A policy does not compare a row with what it was, so the trigger below says which changes
 -- the api makes.
 create policy tenant_changes on inbox for update to payonce_api
@@ -917,9 +820,8 @@ create policy tenant_changes on inbox for update to payonce_api
             and version = 1) = current_setting('payonce.merchant', true)
         or ordering_key like 'stripe:%' and partition_key = '' and coalesce(current_setting('payonce.merchant', true), '') = '');
 
--- The api counts a repeated delivery, wakes a message that waits for an external service,
--- and stores what an operator decides about a dead letter, as the console does. It ends, holds
--- and delays none.
+-- The api and the console store what an operator decides about a dead letter. They end, hold and
+-- delay none.
 create function refuse_foreign_change() returns trigger
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -936,15 +838,12 @@ begin
       allowed.waits         := 0;
       allowed.waiting_since := null;
       allowed.due_at        := greatest(least(new.due_at, clock_timestamp()), now());
+      allowed.first         := old.first or new.first;
     when old.status = 'dead' and new.status = 'discarded' then
       allowed.status      := 'discarded';
+      allowed.first       := false;
       allowed.fence       := old.fence + 1;
       allowed.finished_at := greatest(least(new.finished_at, clock_timestamp()), now());
-    when new.duplicates <> old.duplicates then
-      allowed.duplicates    := old.duplicates + 1;
-      allowed.duplicated_at := greatest(least(new.duplicated_at, clock_timestamp()), now());
-    when old.status = 'pending' and old.attempts = 0 and old.waits > 0 then
-      allowed.due_at := greatest(least(new.due_at, clock_timestamp()), now());
     else
       null;
   end case;

@@ -1,261 +1,129 @@
 package outbox
 
 import (
-	"cmp"
 	"context"
-	"crypto/rand"
-	"errors"
 	"log/slog"
-	"strconv"
-	"strings"
+	"maps"
+	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/internal/loop"
 )
 
-// Kind says what a ring is for. Kinds are combined by |. All but KindMessages are the
-// application's.
-type Kind uint32
+// ringEvery is the time between two notifications. Rings between them go with the second.
+const ringEvery = 10 * time.Millisecond
 
-// KindMessages is rung for when messages were committed to the outbox.
-const KindMessages Kind = 1
-
-const (
-	ringEvery        = 10 * time.Millisecond  // at most; rings between two notifications go with the second
-	checkEvery       = 5 * time.Second        // a process that listens rings if it received nothing from the leader, and reconnects if it receives nothing for three times as long
-	connectTimeout   = 5 * time.Second        // of a connection or a notification
-	retryPause       = 250 * time.Millisecond // after a failure
-	leaderRingsEvery = time.Second            // of the leader
-)
-
-// Doorbell wakes subscribers when messages were committed, so that they need not poll fast. Each
-// process has one and rings it after its commits. The rings go to other processes by NOTIFY,
-// in a transaction of its own: commits with a NOTIFY inside would pass one at a time.
-//
-// A ring is a hint, and is lost when its process dies. So one of the processes that listen is the
-// leader: all its bells ring once a second. It holds an advisory lock, which another process
-// takes within ten seconds of its end.
+// Doorbell wakes those who wait for work that was committed, so that they need not poll fast. A
+// process rings its doorbell after a commit, with a name of the work; the ring goes to the other
+// processes by NOTIFY, in a transaction of its own, since commits with a NOTIFY inside would
+// pass one at a time. A ring is a hint: one that is lost costs a poll.
 type Doorbell struct {
-	o    DoorbellOptions
-	self string // in the rings of this process
-
-	kinds      atomic.Uint32 // of the next notification
-	due        chan struct{} // a notification is due
-	listening  atomic.Bool
-	leading    atomic.Bool // this process is the leader
-	leaderRang atomic.Bool // a ring of another process, the leader, was received
+	channel string
+	log     *slog.Logger
+	due     chan struct{}
 
 	mu    sync.Mutex
-	bells map[chan struct{}]Kind
+	rung  map[string]bool // that goes with the next notification
+	bells map[string][]chan struct{}
 }
 
-// DoorbellOptions are of a doorbell. The zero value is for a process that rings and listens.
-type DoorbellOptions struct {
-	Log         *slog.Logger // of connections that are lost; slog.Default() where nil
-	Channel     string       // of NOTIFY, the same in all processes; "outbox" unless set
-	Local       Kind         // kinds whose rings stay in this process
-	RingOnly    bool         // it receives from no other process
-	NeverLeader bool         // it never becomes the leader, since its bells wake no subscriber
+// NewDoorbell makes a doorbell for a channel of NOTIFY, the same in all processes.
+func NewDoorbell(channel string, log *slog.Logger) *Doorbell {
+	return &Doorbell{channel: channel, log: log, due: make(chan struct{}, 1), rung: map[string]bool{}, bells: map[string][]chan struct{}{}}
 }
 
-// NewDoorbell makes a doorbell. Run does its work.
-func NewDoorbell(o DoorbellOptions) *Doorbell {
-	o.Log, o.Channel = logged(o.Log), cmp.Or(o.Channel, "outbox")
-	return &Doorbell{o: o, self: rand.Text(), due: make(chan struct{}, 1), bells: map[chan struct{}]Kind{}}
-}
-
-// Bell returns a channel that receives when one of these kinds was rung for, in any process.
-func (d *Doorbell) Bell(kinds Kind) <-chan struct{} {
+// Bell returns a channel that receives when any process has rung for one of these names. It is
+// called before Run.
+func (d *Doorbell) Bell(names ...string) <-chan struct{} {
 	bell := make(chan struct{}, 1)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.bells[bell] = kinds
+	for _, name := range names {
+		d.bells[name] = append(d.bells[name], bell)
+	}
 	return bell
 }
 
-// Listening reports whether the rings of other processes are received.
-func (d *Doorbell) Listening() bool { return d.listening.Load() }
-
-// Ring wakes what waits in this process and, soon, in the others. It does not block. For
-// KindMessages it wakes at most once in 10 ms, since each page costs two transactions.
-func (d *Doorbell) Ring(kinds Kind) {
-	d.wake(kinds &^ KindMessages)
-	if others := kinds &^ d.o.Local; others != 0 {
-		d.notify(others)
-	}
-}
-
-func (d *Doorbell) notify(kinds Kind) {
-	d.kinds.Or(uint32(kinds))
-	select {
-	case d.due <- struct{}{}:
-	default: // it goes with the one that is due
-	}
-}
-
-func (d *Doorbell) wake(kinds Kind) {
+// Wake wakes what waits for a name in this process. It does not block.
+func (d *Doorbell) Wake(name string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for bell, of := range d.bells {
-		if of&kinds == 0 {
-			continue
-		}
-		select {
-		case bell <- struct{}{}:
-		default: // it rings already
-		}
+	for _, bell := range d.bells[name] {
+		ring(bell)
 	}
 }
 
-// Run notifies and listens until ctx ends, each by a connection that it takes out of the pool. It
-// waits for a database that is away.
+// Ring wakes what waits for a name, in this process at once. It does not block.
+func (d *Doorbell) Ring(name string) {
+	d.Wake(name)
+	d.mu.Lock()
+	d.rung[name] = true
+	d.mu.Unlock()
+	ring(d.due)
+}
+
+func ring(bell chan struct{}) {
+	select {
+	case bell <- struct{}{}:
+	default: // it rings already
+	}
+}
+
+// Run notifies, and listens if there are bells, until ctx ends.
 func (d *Doorbell) Run(ctx context.Context, pool *pgxpool.Pool) {
 	var both sync.WaitGroup
 	defer both.Wait()
-	if !d.o.RingOnly {
-		both.Go(func() { d.listenAlways(ctx, pool) })
-		both.Go(func() { d.ringAsLeader(ctx) })
-	}
-	d.notifyAlways(ctx, pool)
-}
-
-// ringAsLeader rings while the process is the leader.
-func (d *Doorbell) ringAsLeader(ctx context.Context) {
-	for loop.Pause(ctx, leaderRingsEvery, nil) {
-		if d.leading.Load() {
-			d.wake(^Kind(0))
-		}
+	both.Go(func() { d.notify(ctx, pool) })
+	if len(d.bells) > 0 {
+		loop.Run(ctx, d.log, "LISTEN failed, what waits for work polls until it succeeds", func(ctx context.Context) (time.Duration, error) { return 0, d.listen(ctx, pool) })
 	}
 }
 
-// notify rings, and reports whether the session became the leader's. A ring need not be durable.
-// The setting ends with the statement's transaction, the lock with the session.
-const notify = `
-select pg_notify($1, $2),
-       set_config('synchronous_commit', 'off', true),
-       $3 and pg_try_advisory_lock(hashtextextended('leader of ' || $1, 0))`
+// ringAll need not be durable.
+const ringAll = `
+select pg_notify($1, name),
+       set_config('synchronous_commit', 'off', true)
+  from unnest($2::text[]) as rung (name)`
 
-// notifyAlways notifies the other processes: at once after a silence, else once in
-// ringEvery. A process that listens hears itself, so it rings in a silence too, unless it has
-// received a ring of the leader.
-func (d *Doorbell) notifyAlways(ctx context.Context, pool *pgxpool.Pool) {
-	var conn *pgx.Conn
-	defer func() { hangUp(ctx, conn) }()
-	for ctx.Err() == nil {
-		loop.Pause(ctx, checkEvery, d.due)
-		kinds := Kind(d.kinds.Swap(0))
-		if kinds == 0 && (d.o.RingOnly || d.leaderRang.Swap(false)) {
-			continue
-		}
-		d.wake(kinds & KindMessages)
-		within, cancel := context.WithTimeout(ctx, connectTimeout)
-		var err error
-		if conn == nil || conn.IsClosed() {
-			d.leading.Store(false)
-			conn, err = session(within, pool)
-		}
-		if err == nil {
-			err = d.sendRing(within, conn, kinds)
-		}
+// notify rings until ctx ends, and then once more.
+func (d *Doorbell) notify(ctx context.Context, pool *pgxpool.Pool) {
+	for loop.Pause(ctx, time.Hour, d.due) || len(d.due) > 0 {
+		d.mu.Lock()
+		names := slices.Collect(maps.Keys(d.rung))
+		clear(d.rung)
+		d.mu.Unlock()
+		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		_, err := pool.Exec(within, ringAll, d.channel, names)
 		cancel()
-		pause := ringEvery
 		if err != nil {
-			d.notify(kinds)
-			pause = retryPause
+			d.log.DebugContext(ctx, "NOTIFY failed, readers find the work by their next poll", "error", err)
 		}
-		loop.Pause(ctx, pause, nil)
+		loop.Pause(ctx, ringEvery, nil)
 	}
 }
 
-// fromLeader ends the rings of the leader.
-const fromLeader = " leader"
-
-// sendRing notifies, and makes this process the leader if no process is.
-func (d *Doorbell) sendRing(ctx context.Context, conn *pgx.Conn, kinds Kind) error {
-	ring, leading := d.self+" "+strconv.FormatUint(uint64(kinds), 10), d.leading.Load()
-	if leading {
-		ring += fromLeader
+// listen listens on a connection of its own until that fails.
+func (d *Doorbell) listen(ctx context.Context, pool *pgxpool.Pool) error {
+	acquired, err := pool.Acquire(ctx)
+	if err != nil {
+		return err
 	}
-	var taken bool
-	err := conn.QueryRow(ctx, notify, d.o.Channel, ring, !leading && !d.o.RingOnly && !d.o.NeverLeader).Scan(nil, nil, &taken)
-	d.leading.Store(leading || taken)
+	conn := acquired.Hijack()
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	_, err = conn.Exec(ctx, "listen "+pgx.Identifier{d.channel}.Sanitize())
+	for name := range d.bells {
+		d.Wake(name) // for what was rung before
+	}
+	for err == nil {
+		var n *pgconn.Notification
+		if n, err = conn.WaitForNotification(ctx); err == nil {
+			d.Wake(n.Payload)
+		}
+	}
 	return err
-}
-
-// listenAlways counts as listening when it has received a ring, be it of this process's other
-// connection: a pooler that shares sessions accepts LISTEN and delivers nothing.
-func (d *Doorbell) listenAlways(ctx context.Context, pool *pgxpool.Pool) {
-	var conn *pgx.Conn
-	loop.Run(ctx, d.o.Log, "LISTEN receives nothing, the database is polled until it does", func(ctx context.Context) (_ time.Duration, err error) {
-		if conn == nil {
-			if conn, err = d.listen(ctx, pool); err != nil {
-				return 0, err
-			}
-		}
-		within, cancel := context.WithTimeout(ctx, 3*checkEvery)
-		defer cancel()
-		n, err := conn.WaitForNotification(within)
-		if d.listening.Swap(err == nil) != (err == nil) {
-			d.wake(^Kind(0)) // for what was rung before, or will not be received
-		}
-		if err != nil {
-			hangUp(ctx, conn)
-			conn = nil
-			return 0, err
-		}
-		ring, leader := strings.CutSuffix(n.Payload, fromLeader)
-		from, kinds, _ := strings.Cut(ring, " ")
-		if leader && from != d.self {
-			d.leaderRang.Store(true)
-		}
-		if what, err := strconv.ParseUint(kinds, 10, 32); err == nil && from != d.self {
-			d.wake(Kind(what))
-		}
-		return 0, nil
-	})
-	hangUp(ctx, conn)
-}
-
-// listen begins to listen, and notifies itself.
-func (d *Doorbell) listen(ctx context.Context, pool *pgxpool.Pool) (*pgx.Conn, error) {
-	within, cancel := context.WithTimeout(ctx, connectTimeout)
-	defer cancel()
-	conn, err := session(within, pool)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := conn.Exec(within, "listen "+pgx.Identifier{d.o.Channel}.Sanitize()); err != nil {
-		hangUp(ctx, conn)
-		return nil, err
-	}
-	d.notify(0)
-	return conn, nil
-}
-
-var errNoPool = errors.New("the pool is nil")
-
-// session takes a connection out of the pool, for work that needs a session of its own.
-func session(ctx context.Context, pool *pgxpool.Pool) (*pgx.Conn, error) {
-	if pool == nil {
-		return nil, errNoPool
-	}
-	conn, err := pool.Acquire(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return conn.Hijack(), nil
-}
-
-func hangUp(ctx context.Context, conn *pgx.Conn) {
-	if conn == nil {
-		return
-	}
-	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-	defer cancel()
-	_ = conn.Close(within) // no statement is in flight
 }

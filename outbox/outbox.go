@@ -3,55 +3,36 @@
 // publishes loses messages when it dies in between, and one that publishes first sends
 // messages of transactions that roll back. Here a message is a row of the transaction.
 //
-// # Usage
-//
-//	_, err := pool.Exec(ctx, outbox.Schema()) // once, or goose or psql does it
-//
 //	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 //		// … what the transaction decides
 //		return outbox.Send(ctx, tx, outbox.Message{Topic: "orders", ID: id, Payload: body})
 //	})
 //
-//	err = outbox.Forward(ctx, pool, "kafka", "orders", publisher, outbox.Options{})
+//	err = outbox.Forward(ctx, outbox.NewSubscriber(pool, outbox.Options{}), "orders", kafka)
+//
+// It is read by Watermill's own SQL subscriber (watermill-sql).
 //
 // # Guarantees
 //
-//	a message exists exactly if its transaction does    one row of that transaction
-//	messages have one order, that of transaction ids    primary key outbox_pkey
-//	none is passed over, however late it is committed   pg_snapshot_xmin: no page reaches the oldest transaction in flight
-//	each group receives each message at least once      primary key outbox_offsets_pkey; the offset moves only from where a page was read
-//	none is deleted that a group has not received       DeleteExpired compares with outbox_offsets
-//	transaction ids of another server mislead no reader view numbering: after a dump is restored, nothing is read
+//	a message exists exactly if its transaction does   one row of that transaction
+//	it is delivered until it is acknowledged           only the acknowledgment deletes the row
+//	what depends on a message comes after it           ids grow along what a transaction has seen
 //
-// # Failures
-//
-//   - A process dies, or a connection is cut, before the offset has moved: the page is
-//     redelivered.
-//   - A connection is cut in COMMIT: the transaction and its messages exist or do not. Repeat
-//     it under the same key, as package idempotency does; groupcommit leaves that to its caller.
-//   - A receiver or broker refuses a message: it holds up those behind it, in its group alone.
-//     There are no dead letters: an inbox has them, and a Publisher may store what it cannot send.
-//   - A transaction stays open, in any database of the server: no younger message is read, of
-//     any topic.
-//   - A dump is restored: nothing is read until the SQL at numbering_mark in Schema was run.
-//     Readers log it, as they do if the offset of their group is deleted.
+// No open transaction of others keeps a message from delivery.
 //
 // # Limits
 //
-// Delivery is not exactly once: the receiver drops repetitions by the message's id, as package
-// inbox does. There is no delay and no priority. A topic has one reader for each group, whose
-// offset moves once for each page.
+// Delivery is at least once: the receiver drops repetitions by the message's id, as package
+// inbox does. A topic has one reader; a message for two readers is sent to two topics. A
+// message that its receiver refuses holds up those behind it in its topic: an inbox has dead
+// letters, and so may a publisher.
 //
-// # Expiry
-//
-// Call DeleteExpired every minute or so. It deletes what all groups have received. A group that
-// reads no more holds up its topic until its row in outbox_offsets is deleted.
-//
-// Tables: outbox, outbox_offsets, numbering_mark.
+// Table: outbox.
 package outbox
 
 import (
 	"context"
+	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -63,6 +44,12 @@ import (
 
 	"github.com/payonce/payonce/groupcommit"
 )
+
+//go:embed schema.sql
+var schema string
+
+// Schema returns the SQL that creates the outbox in the first schema of the search_path.
+func Schema() string { return schema }
 
 // Names of the metadata that every message carries.
 const (
@@ -77,27 +64,19 @@ const (
 // Message is what waits in the outbox.
 type Message struct {
 	Topic       string
-	ID          string // 1 to 36 characters, unique per message; Watermill's UUID
+	ID          string // 1 to 255 characters, unique per message; Watermill's UUID
 	Type        string
-	OrderingKey string            // an inbox handles messages of one key one at a time; at most MaxOrderingKey bytes
+	OrderingKey string            // an inbox handles messages of one key one at a time; at most 255 bytes
 	Partition   string            // an inbox lets one partition use a part of its slots; may be empty
 	Payload     []byte            // at most MaxPayload bytes
 	Metadata    map[string]string // beyond the type and the ordering key; no NUL; at most 1 MiB as jsonb
 }
 
-// The longest ordering key and payload, in bytes. A receiver finds the messages of a key by an
-// index, and a page is one value of JSON: neither can have any length.
-const (
-	MaxOrderingKey = 255
-	MaxPayload     = 64 << 20
-)
+// MaxPayload is the longest payload, in bytes.
+const MaxPayload = 64 << 20
 
-var (
-	errKeyTooLong     = fmt.Errorf("the ordering key has more than %d bytes", MaxOrderingKey)
-	errPayloadTooLong = fmt.Errorf("the payload has more than %d bytes", MaxPayload)
-	errNoTopic        = errors.New("it has no topic")
-	errBadID          = errors.New("the id does not have 1 to 36 characters")
-)
+// ErrInvalid is returned, wrapped, for a message that no outbox can hold.
+var ErrInvalid = errors.New("a message needs a topic, an id of 1 to 255 characters, an ordering key of at most 255 bytes and a payload of at most 64 MiB")
 
 const insertMessage = `
 insert into outbox
@@ -110,19 +89,12 @@ insert into outbox
 select *
   from unnest($1::text[], $2::text[], $3::bytea[], $4::jsonb[])`
 
-// Append queues a message into the batch that causes it, which is committed as one
-// transaction. A message without a topic or an id, with a longer ordering key than
-// MaxOrderingKey, or a longer payload than MaxPayload, is refused, and nothing is queued.
+// Append queues a message into the batch that causes it. A message that cannot be held is
+// ErrInvalid, and nothing is queued.
 func Append(b *pgx.Batch, m Message) error {
-	switch n := utf8.RuneCountInString(m.ID); {
-	case m.Topic == "":
-		return fmt.Errorf("append message %s: %w", m.ID, errNoTopic)
-	case n < 1 || n > 36:
-		return fmt.Errorf("append message %q: %w", m.ID, errBadID)
-	case len(m.OrderingKey) > MaxOrderingKey:
-		return fmt.Errorf("append message %s: %w", m.ID, errKeyTooLong)
-	case len(m.Payload) > MaxPayload:
-		return fmt.Errorf("append message %s: %w", m.ID, errPayloadTooLong)
+	n := utf8.RuneCountInString(m.ID)
+	if m.Topic == "" || n < 1 || n > 255 || len(m.OrderingKey) > 255 || len(m.Payload) > MaxPayload {
+		return fmt.Errorf("append message %q: %w", m.ID, ErrInvalid)
 	}
 	metadata := make(map[string]string, len(m.Metadata)+3)
 	maps.Copy(metadata, m.Metadata)
@@ -132,18 +104,13 @@ func Append(b *pgx.Batch, m Message) error {
 	}
 	encoded, err := json.Marshal(metadata)
 	if err != nil {
-		return fmt.Errorf("encode the metadata of message %s: %w", m.ID, err)
+		return fmt.Errorf("append message %q: %w", m.ID, err)
 	}
-	payload := m.Payload
-	if payload == nil {
-		payload = []byte{} // an empty message, not a missing one
-	}
-	b.Queue(insertMessage, m.Topic, m.ID, payload, encoded)
+	b.Queue(insertMessage, m.Topic, m.ID, append([]byte{}, m.Payload...), encoded)
 	return nil
 }
 
-// Send is Append for a transaction: it inserts the messages in their order. Nothing is durable
-// until tx is committed. After an error tx can only be rolled back.
+// Send is Append for a transaction. Nothing is durable until tx is committed.
 func Send(ctx context.Context, tx pgx.Tx, messages ...Message) error {
 	b := &pgx.Batch{}
 	for _, m := range messages {
@@ -157,10 +124,18 @@ func Send(ctx context.Context, tx pgx.Tx, messages ...Message) error {
 	return nil
 }
 
-// HasMessages reports whether a batch holds a message: once it is committed, subscribers have
-// something to read.
-func HasMessages(b *pgx.Batch) bool {
-	return slices.ContainsFunc(b.QueuedQueries, func(q *pgx.QueuedQuery) bool { return q.SQL == insertMessage })
+// Topics returns the topics of the messages in a batch: once it is committed, their readers have
+// work.
+func Topics(b *pgx.Batch) (topics []string) {
+	for _, q := range b.QueuedQueries {
+		if q.SQL != insertMessage {
+			continue
+		}
+		if topic, _ := q.Arguments[0].(string); !slices.Contains(topics, topic) {
+			topics = append(topics, topic)
+		}
+	}
+	return topics
 }
 
 // Writes are the statements of this package that may share a commit.

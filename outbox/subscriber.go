@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -12,95 +13,70 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	wsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/payonce/payonce/internal/loop"
-	"github.com/payonce/payonce/internal/schemacheck"
 )
 
-// Timing of a subscriber. A poll that finds nothing reads one index entry and writes nothing.
 const (
-	slowPoll      = 10 * time.Second       // while the bell receives
-	fastPoll      = 50 * time.Millisecond  // while it does not
-	minRetryRead  = time.Millisecond       // after a message was committed that cannot be read yet
-	maxRetryRead  = 100 * time.Millisecond // the same, after several reads
-	retryInterval = 100 * time.Millisecond
-	ackDeadline   = 30 * time.Second
+	pageMessages = 500
+	pageBytes    = 1 << 20 // of payloads; a longer message is a page of its own
+	ackDeadline  = 30 * time.Second
+	afterFailure = 100 * time.Millisecond
+	logEvery     = time.Minute
+
+	fullScan      = time.Second // between two pages that are read from the beginning
+	fullScanShare = 20          // of the time, at most one part is for them
 )
 
-// Options of a subscriber or forwarder. The zero value reads every 50 ms.
+// Options of a subscriber. The zero value reads every 100 ms.
 type Options struct {
-	// Bell receives when messages were committed, see Doorbell.Bell. The outbox is read when it
-	// does, and every ten seconds.
-	Bell <-chan struct{}
-	// Listening reports whether Bell rings for the commits of all processes, see
-	// Doorbell.Listening. While it does not, the outbox is read every 50 ms.
-	Listening func() bool
-	// Capacity waits until messages can be taken, and returns how many; 0 when ctx
-	// has ended. 500 where it is nil, which is also the most that a page holds.
-	Capacity func(ctx context.Context) int
-	// Log receives the first failure of several, one line a minute while they go on, and
-	// one when they have ended. slog.Default() where nil.
-	Log *slog.Logger
+	Bell <-chan struct{} // receives when messages were committed, see Doorbell
+	Poll time.Duration   // between two reads of an empty topic; 100 ms, or 2 s with a Bell
+	Log  *slog.Logger    // slog.Default() where nil
 }
 
-// NewSubscriber is Watermill's SQL subscriber over this package's tables, for one topic. Each
-// message that it delivers is a page of the outbox, see Messages: the receiver acknowledges
-// it when all that it holds is durable. A page that is refused (Nack), or not acknowledged in
-// 30 seconds, is redelivered with half of its messages, down to one: so a message that cannot
-// be received holds up those behind it and none before it. Of a topic and group one
-// subscriber reads at a time: the others wait on the group's offset row, and go on when it dies.
+// NewSubscriber is Watermill's SQL subscriber over the outbox, for one topic.
 //
-// The subscriber's transaction is open while the page is handled, and commits the group's
-// offset when it is acknowledged. Meanwhile no reader of any topic sees newer messages, so a
-// receiver stores the page in this database and does nothing else, in a transaction that begins
-// with SameTimeline. Where it needs the network, use Forward. A subscriber has a connection of
-// its own, made as the pool makes them: the receiver needs connections of the pool meanwhile.
+// It delivers the messages of a page, at most 500 or 1 MiB, without waiting for each other's
+// acknowledgment, and deletes those that were acknowledged within 30 seconds, up to the first
+// that was not. That one and those behind it are delivered again.
 //
-// Subscribe returns the error of Check if it finds that Schema is not applied. It fails while
-// the database is away; a subscriber that reads retries until it is back.
+// Of a topic one subscriber reads at a time: it holds an advisory lock in the transaction that
+// is open while a page is handled, in a connection of its own, made as the pool makes them. Two
+// readers, as after a network fault, cost repetitions.
 //
-// If we die here: the offset has not moved, and the page is redelivered.
-func NewSubscriber(pool *pgxpool.Pool, group string, o Options) message.Subscriber {
-	db, deadline := sessions(pool), ackDeadline
-	s := &subscriber{pool: pool, db: db, reader: newReader(group, o)}
-	s.reader.done, s.close = context.WithCancel(context.Background())
-	// All that it checks is constant.
-	s.Subscriber, s.refused = wsql.NewSubscriber(db, wsql.SubscriberConfig{
-		ConsumerGroup: group, AckDeadline: &deadline, ResendInterval: retryInterval,
-		BackoffManager: s.reader, SchemaAdapter: s.reader, OffsetsAdapter: s.reader,
-	}, bounded{Logger(o.Log), s.reader})
-	if pool == nil {
-		s.refused = errNoPool
+// If we die here: what was not deleted is delivered again.
+func NewSubscriber(pool *pgxpool.Pool, o Options) message.Subscriber {
+	if o.Poll == 0 {
+		o.Poll = 100 * time.Millisecond
+		if o.Bell != nil {
+			o.Poll = 2 * time.Second
+		}
 	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	r := &reader{Options: o}
+	s := &subscriber{reader: r, db: sessions(pool)}
+	r.done, s.close = context.WithCancel(context.Background())
+	deadline := 2 * ackDeadline // deliver has its own, which is shorter
+	s.Subscriber, _ = wsql.NewSubscriber(s.db, wsql.SubscriberConfig{
+		AckDeadline: &deadline, BackoffManager: r, SchemaAdapter: r, OffsetsAdapter: r,
+	}, watermill.NopLogger{}) // HandleError logs; all that is checked is constant
 	return s
 }
 
-// setTimeouts prepares a session. One subscriber of a group waits for the lock of another, for
-// as long as that reads. It asks anew after a minute, so a connection that is gone is noticed.
-const setTimeouts = `
-select set_config('lock_timeout', '0', false),
-       set_config('statement_timeout', '60000', false)`
-
 // sessions connects as the pool does.
 func sessions(pool *pgxpool.Pool) *sql.DB {
-	if pool == nil {
-		return stdlib.OpenDB(pgx.ConnConfig{}) // which nothing uses
-	}
 	c := pool.Config()
-	options := []stdlib.OptionOpenDB{stdlib.OptionAfterConnect(func(ctx context.Context, conn *pgx.Conn) error {
-		if c.AfterConnect != nil {
-			if err := c.AfterConnect(ctx, conn); err != nil {
-				return err
-			}
-		}
-		_, err := conn.Exec(ctx, setTimeouts)
-		return err
-	}), stdlib.OptionShouldPing(func(context.Context, stdlib.ShouldPingParams) bool { // a ping would be a transaction for each poll
+	options := []stdlib.OptionOpenDB{stdlib.OptionShouldPing(func(context.Context, stdlib.ShouldPingParams) bool { // a ping would be a transaction for each poll
 		return false
 	})}
+	if c.AfterConnect != nil {
+		options = append(options, stdlib.OptionAfterConnect(c.AfterConnect))
+	}
 	if c.BeforeConnect != nil {
 		options = append(options, stdlib.OptionBeforeConnect(c.BeforeConnect))
 	}
@@ -109,66 +85,40 @@ func sessions(pool *pgxpool.Pool) *sql.DB {
 	return db
 }
 
-// subscriber is Watermill's, which ends while its reader waits too.
+// subscriber is Watermill's, which ends while its reader waits too, and gives the messages of
+// a page one by one.
 type subscriber struct {
 	*wsql.Subscriber
 
-	pool       *pgxpool.Pool
-	db         *sql.DB // its own sessions
 	reader     *reader
+	db         *sql.DB // its own sessions
 	close      context.CancelFunc
-	refused    error // of Subscribe
 	subscribed atomic.Bool
 }
 
 var errSubscribed = errors.New("a subscriber has one topic")
 
-// Subscribe implements message.Subscriber.
+// Subscribe implements message.Subscriber. It fails if the table cannot be read.
 func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	if s.subscribed.Swap(true) {
 		return nil, errSubscribed
 	}
-	s.reader.caller, s.reader.log = ctx, s.reader.log.With("topic", topic)
 	context.AfterFunc(ctx, s.end)
-	read, err := (<-chan *message.Message)(nil), s.refused
-	if err == nil {
-		read, err = s.Subscriber.Subscribe(ctx, topic)
-	}
+	s.reader.Log = s.reader.Log.With("topic", topic)
+	pages, err := s.Subscriber.Subscribe(ctx, topic)
 	if err != nil {
-		err = schemacheck.Explain(ctx, s.pool, "outbox", tables, err)
 		s.end()
 		return nil, fmt.Errorf("subscribe to %s: %w", topic, err)
 	}
-	delivered := make(chan *message.Message)
+	to := make(chan *message.Message, pageMessages)
 	go func() { //nolint:contextcheck // a message carries its own context
-		defer close(delivered)
-		for page := range read {
-			s.reader.deliver(page, delivered)
+		defer close(to)
+		for page := range pages {
+			s.reader.deliver(page.Context(), to)
+			page.Ack()
 		}
 	}()
-	return delivered, nil
-}
-
-// deliver sends a page to the receiver and waits until it is acknowledged or refused. Watermill
-// would redeliver a refused page inside its open transaction, which holds back the readers
-// of all topics, until the deadline. So it gets an acknowledgment that moves no offset.
-func (r *reader) deliver(page *message.Message, to chan<- *message.Message) {
-	ctx := page.Context()
-	delivery := page.Copy()
-	delivery.SetContext(ctx)
-	select {
-	case to <- delivery:
-	case <-ctx.Done():
-		return
-	}
-	select {
-	case <-delivery.Acked():
-	case <-delivery.Nacked():
-		r.refused.Store(true)
-	case <-ctx.Done():
-		return
-	}
-	page.Ack()
+	return to, nil
 }
 
 // end lets the reader read no more. The reader itself ends its transaction.
@@ -177,45 +127,167 @@ func (s *subscriber) end() {
 	_ = s.db.Close()
 }
 
-// Close implements message.Subscriber. It returns when what was subscribed before
-// reads no more. The pool stays open.
+// Close implements message.Subscriber. It returns when what was subscribed before reads no
+// more. The pool stays open.
 func (s *subscriber) Close() error {
 	s.end()
 	return s.Subscriber.Close()
 }
 
-// reader lets Watermill read the outbox table, says when, and keeps all groups of all topics
-// in outbox_offsets. Append alone inserts messages, Schema alone makes tables.
+// reader lets Watermill read the outbox table, and says when.
 type reader struct {
 	Options
 
-	done     context.Context // of the subscriber; Watermill passes none
-	caller   context.Context // of Subscribe; done ends a little later
-	log      *slog.Logger
-	failures failures
+	done   context.Context // of the subscriber; Watermill passes none
+	logged time.Time       // when the failure was that lasts; zero if none does
 
-	limit, maxPage       int           // messages of the next page; of any page, see HandleError
-	read                 int           // messages of the last page
-	more                 bool          // there are more that can be read
-	refused              atomic.Bool   // the last page was
-	blockedByTransaction bool          // there are more, which cannot be read before an older transaction ends
-	retryReadAfter       time.Duration // until the next poll for them
+	page  []row   // that is read
+	more  bool    // there is more than the page
+	acked []int64 // of it
+
+	// Between two full scans a page is read behind what was read a while ago, so that the reader
+	// does not read over the remains of what was deleted. A message that commits later than
+	// that, with a smaller id, is found by the next full scan.
+	after, last  int64
+	began        time.Time // when the page was asked for
+	scanned      time.Time // when the last full scan was
+	scan         bool      // this page is one
+	scanInterval time.Duration
 }
 
-func newReader(group string, o Options) *reader {
-	r := &reader{
-		Options: o, caller: context.Background(), limit: pageMessages, maxPage: pageMessages, retryReadAfter: minRetryRead,
-		log: logged(o.Log).With("consumer_group", group),
+type row struct {
+	ID        int64          `json:"id"`
+	MessageID string         `json:"message_id"`
+	Payload   []byte         `json:"payload"`
+	Metadata  map[string]any `json:"metadata"`
+}
+
+// deliver sends the messages of the page, and notes those that are acknowledged up to the first
+// that is not. That one and those behind it come again.
+func (r *reader) deliver(ctx context.Context, to chan *message.Message) {
+	ctx, cancel := context.WithTimeout(ctx, ackDeadline)
+	defer cancel()
+	sent := make([]*message.Message, len(r.page))
+	for i, row := range r.page {
+		m := message.NewMessage(row.MessageID, row.Payload)
+		for name, value := range row.Metadata {
+			m.Metadata[name], _ = value.(string) // another program's may not be strings: an error would block the topic
+		}
+		m.SetContext(ctx)
+		select {
+		case to <- m:
+			sent[i] = m
+		case <-ctx.Done():
+			return
+		}
 	}
-	if o.Capacity == nil {
-		r.Capacity = func(context.Context) int { return pageMessages }
-	} else {
-		r.limit = 1 // what Capacity allows is asked for when no transaction is open
+	for i, m := range sent {
+		select {
+		case <-m.Acked():
+			r.acked = append(r.acked, r.page[i].ID)
+			continue
+		case <-m.Nacked():
+		case <-ctx.Done():
+		}
+		break
 	}
-	if o.Listening == nil {
-		r.Listening = func() bool { return false }
+	for len(r.acked) < len(r.page) { // what was not taken comes again behind what was refused
+		select {
+		case <-to:
+			continue
+		default:
+		}
+		break
 	}
-	return r
+}
+
+// selectPage reads the oldest messages behind $2, if no other reader of the topic is at work. A
+// page is one row, as Watermill reads one message from each.
+const selectPage = `
+with alone as materialized (
+  select pg_try_advisory_xact_lock(hashtextextended('outbox:' || 'outbox'::regclass::oid || ':' || $1::text, 0)) as mine
+)
+select json_agg(json_build_object('id', id, 'message_id', message_id, 'payload', encode(payload, 'base64'), 'metadata', metadata) order by id)
+  from (select *, sum(octet_length(payload)) over (order by id) - octet_length(payload) as before
+          from (select id, message_id, payload, metadata
+                  from outbox
+                 where topic = $1
+                   and id > $2
+                   and (select mine from alone)
+                 order by id
+                 limit $3) next) measured
+ where before < $4`
+
+// SelectQuery implements Watermill's SchemaAdapter.
+func (r *reader) SelectQuery(topic, _ string, _ wsql.OffsetsAdapter) wsql.Query {
+	r.page, r.more, r.acked, r.began = nil, false, nil, time.Now() //nolint:forbidigo // it decides only how much is read
+	if r.scan = r.began.Sub(r.scanned) >= r.scanInterval; r.scan { //nolint:forbidigo // as above
+		r.after = 0
+	}
+	return wsql.Query{Query: selectPage, Args: []any{topic, r.after, pageMessages, pageBytes}}
+}
+
+// UnmarshalMessage makes one message of a page.
+func (r *reader) UnmarshalMessage(from wsql.Scanner) (wsql.Row, error) {
+	var text []byte
+	if err := from.Scan(&text); err != nil {
+		return wsql.Row{}, fmt.Errorf("read a page of the outbox: %w", err)
+	}
+	if r.scan { // from the next page on, what the pages before this one read is behind
+		took := time.Since(r.began) //nolint:forbidigo // as above
+		r.scanned, r.scanInterval, r.after = r.began, max(fullScan, fullScanShare*took), r.last
+	}
+	if text == nil {
+		return wsql.Row{}, sql.ErrNoRows
+	}
+	if err := json.Unmarshal(text, &r.page); err != nil {
+		return wsql.Row{}, fmt.Errorf("read a page of the outbox: %w", err)
+	}
+	r.last, r.more = r.page[len(r.page)-1].ID, len(r.page) == pageMessages || len(text) > pageBytes
+	return wsql.Row{Offset: r.last, Msg: message.NewMessage("", nil)}, nil
+}
+
+// HandleError implements Watermill's BackoffManager. It is called after each poll, when its
+// transaction has ended. It waits until the next poll is due, and returns 0.
+func (r *reader) HandleError(_ watermill.LoggerAdapter, _ bool, err error) time.Duration {
+	failed := err != nil || len(r.acked) < len(r.page)
+	switch now := time.Now(); { //nolint:forbidigo // it decides only what is logged
+	case r.done.Err() != nil:
+	case failed:
+		if now.Sub(r.logged) >= logEvery {
+			r.logged = now
+			r.Log.Error("delivery from the outbox failed and is retried", "refused", len(r.page)-len(r.acked), "error", err)
+		}
+		r.scanInterval = 0
+		loop.Pause(r.done, afterFailure, nil)
+	case !r.more:
+		loop.Pause(r.done, r.Poll, r.Bell)
+	}
+	if !failed && len(r.page) > 0 && !r.logged.IsZero() {
+		r.logged = time.Time{}
+		r.Log.Info("delivery from the outbox works again")
+	}
+	return 0
+}
+
+// deleteAcked need not be durable: a crash that loses it costs a redelivery.
+const deleteAcked = `
+delete from outbox
+ where topic = $1
+   and id = any ($2)
+   and set_config('synchronous_commit', 'off', true) = 'off'`
+
+// AckMessageQuery deletes what was acknowledged.
+func (r *reader) AckMessageQuery(topic string, _ wsql.Row, _ string) wsql.Query {
+	return wsql.Query{Query: deleteAcked, Args: []any{topic, append([]int64{}, r.acked...)}}
+}
+
+// SubscribeIsolationLevel implements Watermill's SchemaAdapter.
+func (*reader) SubscribeIsolationLevel() sql.IsolationLevel { return sql.LevelReadCommitted }
+
+// BeforeSubscribingQueries fail where the table cannot be read.
+func (*reader) BeforeSubscribingQueries(string, string) []wsql.Query {
+	return []wsql.Query{{Query: "select from outbox where false"}}
 }
 
 var errReadOnly = errors.New("messages enter the outbox by outbox.Append, in the batch that causes them")
@@ -225,100 +297,41 @@ func (*reader) InsertQuery(string, message.Messages) (wsql.Query, error) {
 	return wsql.Query{}, errReadOnly
 }
 
-// SchemaInitializingQueries are none.
+// What Watermill asks beyond that is empty: Schema makes the table, and nothing is stored between
+// a page and its acknowledgment.
 func (*reader) SchemaInitializingQueries(string) []wsql.Query { return nil }
-
-// SubscribeIsolationLevel: under Watermill's default, repeatable read, a subscriber that
-// waited for the offset row would be refused instead of reading the newer offset.
-func (*reader) SubscribeIsolationLevel() sql.IsolationLevel { return sql.LevelReadCommitted }
-
-// HandleError implements Watermill's BackoffManager. It is called after each poll, when its
-// transaction has ended. It waits until the next poll is due, and returns 0.
-func (r *reader) HandleError(log watermill.LoggerAdapter, nothing bool, err error) time.Duration {
-	read, more, refused := r.read, r.more, r.refused.Swap(false)
-	r.read, r.more = 0, false
-	if err != nil {
-		log.Error("delivery from the outbox failed and is retried", err, nil)
-	}
-	if n := r.failures.ended(err == nil && !refused); n > 0 {
-		r.log.Info("delivery from the outbox works again", "failures", n)
-	}
-	switch {
-	case err != nil || refused || read > 0 && nothing:
-		r.maxPage = max(1, read/2)
-		loop.Pause(r.done, retryInterval, nil)
-	case more && read > 0: // else Capacity has returned 0
-		r.maxPage = min(pageMessages, 2*r.maxPage)
-	default:
-		if read > 0 {
-			r.maxPage, r.retryReadAfter = min(pageMessages, 2*r.maxPage), minRetryRead
-		}
-		loop.Pause(r.done, r.pause(), r.Bell)
-	}
-	r.limit = min(r.maxPage, r.Capacity(r.done))
-	return 0
-}
-
-// pause is how long to wait for the bell.
-func (r *reader) pause() time.Duration {
-	if r.blockedByTransaction {
-		wait := r.retryReadAfter
-		r.retryReadAfter = min(2*wait, maxRetryRead)
-		return wait
-	}
-	r.retryReadAfter = minRetryRead
-	if r.Listening() {
-		return slowPoll
-	}
-	return fastPoll
-}
-
-const insertOffset = `
-insert into outbox_offsets
-       (topic, consumer_group, transaction_id, "offset")
-values ($1, $2, '0', 0)
-on conflict do nothing`
-
-// refuseMisfit fails where a page cannot be read, and reads none.
-const refuseMisfit = `select from (` + selectPage + `) page where false`
-
-// BeforeSubscribingQueries makes the row that the active subscriber locks.
-func (r *reader) BeforeSubscribingQueries(topic, group string) []wsql.Query {
-	return []wsql.Query{
-		{Query: refuseMisfit, Args: r.SelectQuery(topic, group, nil).Args},
-		{Query: insertOffset, Args: []any{topic, group}},
-	}
-}
-
-// updateOffset moves the offset of a group. The commit is not flushed: a crash of the server
-// that loses it costs a redelivery. Nothing is deleted above an offset that is not durable:
-// DeleteExpired's commit is flushed, and all before it.
-const updateOffset = `
-update outbox_offsets
-   set transaction_id = $3::text::xid8,
-       "offset" = $4
- where topic = $1
-   and consumer_group = $2
-   and (transaction_id, "offset")::text = $5
-   and set_config('synchronous_commit', 'off', true) = 'off'`
-
-// leaveOffset is what a refused page runs in place of updateOffset: its commit is not waited
-// for either.
-const leaveOffset = `
-select set_config('synchronous_commit', 'off', true)`
-
-// AckMessageQuery moves the offset behind a page that was acknowledged.
-func (r *reader) AckMessageQuery(topic string, row wsql.Row, group string) wsql.Query {
-	if r.refused.Load() {
-		return wsql.Query{Query: leaveOffset}
-	}
-	return wsql.Query{Query: updateOffset, Args: []any{topic, group, row.ExtraData[transactionID], row.Offset, row.ExtraData[previousPosition]}}
-}
-
-// NextOffsetQuery is empty: the page's own query reads the offset.
-func (*reader) NextOffsetQuery(string, string) wsql.Query { return wsql.Query{} }
-
-// ConsumedMessageQuery is empty: nothing is written between a message and its ack.
+func (*reader) NextOffsetQuery(string, string) wsql.Query     { return wsql.Query{} }
 func (*reader) ConsumedMessageQuery(string, wsql.Row, string, []byte) wsql.Query {
 	return wsql.Query{}
+}
+
+// Forward publishes the messages of a topic, in their order and each under its own id, until
+// ctx ends; then it returns nil. It acknowledges a message when Publish has returned nil for
+// it, so a broker receives each at least once. from may be any subscriber.
+func Forward(ctx context.Context, from message.Subscriber, topic string, to message.Publisher) error {
+	messages, err := from.Subscribe(ctx, topic)
+	if err != nil {
+		return err
+	}
+	for first := range messages {
+		page := []*message.Message{first}
+		for len(messages) > 0 {
+			page = append(page, <-messages)
+		}
+		err := loop.Safely(func() error { return to.Publish(topic, page...) })
+		for _, m := range page {
+			if err == nil {
+				m.Ack()
+			} else {
+				m.Nack()
+			}
+		}
+		if err != nil {
+			loop.Pause(ctx, afterFailure, nil)
+		}
+	}
+	if ctx.Err() == nil {
+		return errors.New("the subscription ended")
+	}
+	return nil
 }

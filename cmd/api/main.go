@@ -48,7 +48,7 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 		return err
 	}
 	defer traces.Close(ctx)
-	bell := doorbell.New(log, doorbell.Rings)
+	bell := doorbell.New(log)
 	db, err := program.Open(ctx, log, s.DatabaseURL.Reveal(), s.database(traces, doorbell.Committed(bell)))
 	if err != nil {
 		return err

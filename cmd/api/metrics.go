@@ -24,7 +24,7 @@ type metrics struct {
 	requests, denials, keys, commits telemetry.Counter
 	ignored, cache                   telemetry.Counter
 	took, lookup                     telemetry.Histogram
-	events                           func(kept, duplicates, quarantined int)
+	events                           func(kept, duplicates, deadLetters int)
 }
 
 func meter(log *slog.Logger, db *postgres.DB) *metrics {
@@ -45,7 +45,7 @@ func meter(log *slog.Logger, db *postgres.DB) *metrics {
 		commits: r.Counter("payonce_idempotency_commits_total",
 			"Commits of requests; a request may need several. made: committed. taken: another request stored the key first. in_flight: another request with the key did not end in time. locked: a lock timed out, or a deadlock. lost: another writer took the stream's version. failed: any other error.", telemetry.LabelOf("result", idempotency.CommitResults())),
 		events: r.Receptions("payonce_webhook_events_total",
-			"Events of the provider about our payments. quarantined: a known id with another payload."),
+			"Events of the provider about our payments."),
 		ignored: r.Counter("payonce_webhook_events_ignored_total",
 			"Signed events of the provider that are about no payment of ours, or of a type that payonce does not use. other: a type that is not listed.", telemetry.LabelOf("type", httpapi.EventTypes())),
 		cache: r.Counter("payonce_replay_cache_total",
@@ -88,5 +88,5 @@ func (m *metrics) answered(a httpapi.Answer, took time.Duration) {
 	if a.Ignored != "" {
 		m.ignored.Add(1, a.Ignored)
 	}
-	m.events(a.Event.New, a.Event.Duplicates, a.Event.Quarantined)
+	m.events(a.Event, 0, 0) // the inbox counts duplicates
 }

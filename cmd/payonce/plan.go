@@ -184,25 +184,16 @@ func (p *plan) endStream() {
 	}
 }
 
-// consumerGroup is the one by which workers read the outbox.
-const consumerGroup = "inbox"
-
 // selectWaiting counts what is to be received, by topics, what is to be handled, by receivers, and
 // the offsets, by consumer groups. A dead letter may be retried.
 const selectWaiting = `
 with waiting as (
   select 'topic' as kind, o.topic as name, o.metadata ->> 'type' as type, o.metadata ->> 'ordering_key' as charge_id, o.message_id
     from outbox o
-    left join outbox_offsets f
-      on f.topic = o.topic
-     and f.consumer_group = $1
-   where (o.transaction_id, o."offset") > (coalesce(f.transaction_id, '0'), coalesce(f."offset", 0))
    union all
   select 'receiver', receiver, type, ordering_key, message_id from inbox where status in ('pending', 'running')
    union all
   select 'receiver', receiver, type, ordering_key, message_id from inbox where status = 'dead'
-   union all
-  select 'consumer group', consumer_group, '', topic, null from outbox_offsets
 )
 select kind,
        name,
@@ -216,21 +207,15 @@ func (p *plan) readWaiting(ctx context.Context, tx pgx.Tx) error {
 	receivers := fulfillment.New(nil, fulfillment.Services{}, slog.New(slog.DiscardHandler)).Receivers()
 	var kind, name, of, example string
 	var count int64
-	rows, _ := tx.Query(ctx, selectWaiting, consumerGroup) // ForEachRow returns its error
+	rows, _ := tx.Query(ctx, selectWaiting) // ForEachRow returns its error
 	_, err := pgx.ForEachRow(rows, []any{&kind, &name, &of, &count, &example}, func() error {
-		if kind == "consumer group" {
-			if name != consumerGroup {
-				p.find(kind, name, count, "of the topic %s: no worker reads as this group", example)
-			}
-			return nil
-		}
 		p.Messages += count
 		i := slices.IndexFunc(receivers, func(r fulfillment.Receiver) bool {
 			return kind == "topic" && r.Topic == name || kind == "receiver" && r.Name == name
 		})
 		if i < 0 {
 			p.find(kind, name, count, "%s: no worker has this %s", example, kind)
-		} else if r := receivers[i]; !r.Takes(domain.EventTypeNamed(of)) && (kind == "topic" || !isForeign(r.Name, of)) {
+		} else if r := receivers[i]; !r.Takes(domain.EventTypeNamed(of)) && !isForeign(r.Name, of) {
 			p.find("message", of, count, "%s: %s does not know the type", example, r.Name)
 		}
 		return nil

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/audit"
@@ -61,16 +62,19 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	if err != nil {
 		return err
 	}
-	bell := doorbell.New(log, doorbell.Leads)
+	bell := doorbell.New(log)
 	db, err := open(ctx, log, s, traces, bell)
 	if err != nil {
 		return err
 	}
 	defer db.Close()
-	addDatabaseGauges(metrics, db, bell, services.Provider)
+	addDatabaseGauges(metrics, db, services.Provider)
 	ready := program.NewReadiness(ctx, db, time.Now, restored, keyRefusal(services.Provider))
 	defer ready.Close()
-	receivers := processors(log, db, services, bell, metrics, traces, s)
+	receivers, err := processors(log, db, services, bell, metrics, traces, s)
+	if err != nil {
+		return err
+	}
 	paused := &pauses{db: db, receivers: receivers}
 	ready.Paused = paused.shown
 
@@ -85,9 +89,9 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	background(func(ctx context.Context) { bell.Run(ctx, db.Pool()) })
 	background((&retention.Job{
 		DB: db, Log: log, Name: program.Instance() + "/" + rand.Text(),
-		OutboxWindow: s.OutboxRetention, InboxWindow: s.InboxRetention, QuarantineWindow: s.QuarantineRetention,
+		InboxWindow: s.InboxRetention,
 	}).Run)
-	background((&ledger.Projector{DB: db, Bell: bell.Bell(doorbell.Outbox | doorbell.Ledger), Listening: bell.Listening, Log: log}).Run)
+	background((&ledger.Projector{DB: db, Bell: bell.Bell(domain.Topic, doorbell.Ledger), Log: log}).Run)
 	each := func(interval time.Duration, failed string, work func(ctx context.Context) error) {
 		background(func(ctx context.Context) {
 			loop.Run(ctx, log, failed, func(ctx context.Context) (time.Duration, error) { return interval, work(ctx) })
@@ -99,13 +103,13 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	if s.AuditInterval > 0 {
 		background(func(ctx context.Context) { auditIncrements(ctx, log, db, s.AuditInterval) })
 	}
-	g.Go(func() error { return handle(ctx, log, db, services.Provider, bell, receivers) })
+	g.Go(func() error { return handle(ctx, log, db, services.Provider, receivers) })
 	return g.Wait()
 }
 
 // handle receives and handles messages once the tables need no repair, and calls the provider once
 // its account is known.
-func handle(ctx context.Context, log *slog.Logger, db *postgres.DB, provider *stripe.Client, bell *outbox.Doorbell, receivers []receiver) error {
+func handle(ctx context.Context, log *slog.Logger, db *postgres.DB, provider *stripe.Client, receivers []receiver) error {
 	if !awaitRepair(ctx, log, db) {
 		return nil
 	}
@@ -116,7 +120,7 @@ func handle(ctx context.Context, log *slog.Logger, db *postgres.DB, provider *st
 	g.Go(func() error { recoverPayments(ctx, log, db, provider); return nil })
 	g.Go(func() error {
 		loop.Run(ctx, log, "receiving stopped and begins anew", func(ctx context.Context) (time.Duration, error) {
-			return 0, receive(ctx, log, db, bell.Listening, receivers)
+			return 0, receive(ctx, log, db, receivers)
 		})
 		return nil
 	})
@@ -178,7 +182,7 @@ func releaseProvider(ctx context.Context, log *slog.Logger, db *postgres.DB, pro
 func open(ctx context.Context, log *slog.Logger, s settings, traces *telemetry.Traces, bell *outbox.Doorbell) (*postgres.DB, error) {
 	o := s.Pool(application, postgres.RoleWorker)
 	o.Writes = writes.Statements(slices.Concat(fulfillment.Writes(), inbox.Writes())...)
-	o.Tracer, o.Committed = traces.Statements(), doorbell.Committed(bell)
+	o.Tracer, o.Committed = traces.Statements(), doorbell.Committed(bell, receiverNames()...)
 	db, err := program.Open(ctx, log, s.DatabaseURL.Reveal(), o)
 	if err != nil {
 		return nil, err

@@ -13,14 +13,13 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/stripe"
 	"github.com/payonce/payonce/internal/telemetry"
-	"github.com/payonce/payonce/outbox"
 )
 
 // metrics are those of a worker.
 type metrics struct {
 	*telemetry.Registry
 
-	received                                   func(kept, duplicates, quarantined int)
+	received                                   func(kept, duplicates, deadLetters int)
 	claimed, deaths, ended, requests, replayed telemetry.Counter
 	handling, stepping, calling                telemetry.Histogram
 }
@@ -32,7 +31,7 @@ func meter(log *slog.Logger) *metrics {
 	return &metrics{
 		Registry: r,
 		received: r.Receptions("payonce_outbox_deliveries_total",
-			"Messages that the inbox received from the outbox. quarantined: a known id with another payload."),
+			"Messages that the inbox received from the outbox. dead_letter: it cannot be read, or has another payload than the one under its id."),
 		claimed: r.Counter("payonce_inbox_attempts_total", "Messages that were claimed: attempts that began.", receiver),
 		deaths: r.Counter("payonce_inbox_holder_deaths_total",
 			"Messages that were claimed after the lease of another holder had expired.", receiver),
@@ -58,10 +57,9 @@ func receiverNames() (names []string) {
 	return names
 }
 
-// addDatabaseGauges adds what is read of the database, the provider and the doorbell.
-func addDatabaseGauges(m *metrics, db *postgres.DB, bell *outbox.Doorbell, provider *stripe.Client) {
+// addDatabaseGauges adds what is read of the database and the provider.
+func addDatabaseGauges(m *metrics, db *postgres.DB, provider *stripe.Client) {
 	m.Circuit(stripe.Circuits(), provider.Circuit)
-	m.Doorbell(bell.Listening)
 	m.Pool("main", db.Pool())
 	m.Timeline(db.Timeline)
 	m.CommitStats(db.Committer().Stats)
@@ -76,28 +74,29 @@ type attemptSteps struct{}
 
 // observe adds metrics, traces and a log line for each attempt to a processor. The messages that its handler causes go
 // on with the handler's own span.
-func observe(p *inbox.Processor, m *metrics, traces *telemetry.Traces) {
-	p.OnReceive = func(r inbox.Reception) { m.received(r.New, r.Duplicates, r.Quarantined) }
+func observe(p *inbox.Options, m *metrics, traces *telemetry.Traces) {
+	receiver, log := p.Receiver, p.Log
+	p.OnReceive = func(r inbox.Reception) { m.received(r.New, r.Duplicates, r.DeadLetters) }
 	p.OnClaim = func(messages, deaths int) {
-		m.claimed.Add(messages, p.Receiver)
-		m.deaths.Add(deaths, p.Receiver)
+		m.claimed.Add(messages, receiver)
+		m.deaths.Add(deaths, receiver)
 	}
 	p.OnAttempt = func(ctx context.Context, d *inbox.Delivery) (context.Context, func(inbox.End)) {
 		ctx, attempted := traces.Attempting(ctx, telemetry.Attempt{
-			Receiver: p.Receiver, MessageID: d.ID, Type: d.Type, Charge: d.OrderingKey,
+			Receiver: receiver, MessageID: d.ID, Type: d.Type, Charge: d.OrderingKey,
 			Number: d.Attempt, Waits: d.Waits, Metadata: d.Metadata,
 		})
 		began, steps := time.Now(), &[]string{}
 		return context.WithValue(ctx, attemptSteps{}, steps), func(end inbox.End) {
-			p.Log.InfoContext(ctx, "attempt", "receiver", p.Receiver, "message_id", d.ID, "type", d.Type, "ordering_key", d.OrderingKey,
+			log.InfoContext(ctx, "attempt", "receiver", receiver, "message_id", d.ID, "type", d.Type, "ordering_key", d.OrderingKey,
 				"attempt", d.Attempt, "steps", *steps, "result", end, "milliseconds", time.Since(began).Milliseconds())
 			attempted(string(end), end == inbox.EndFailed || end == inbox.EndDeadLetter)
-			m.ended.Add(1, p.Receiver, string(end))
+			m.ended.Add(1, receiver, string(end))
 		}
 	}
 	handle := p.Handle
 	p.Handle = func(ctx context.Context, d *inbox.Delivery) error {
-		defer m.handling.Time(p.Receiver)()
+		defer m.handling.Time(receiver)()
 		if carried := traces.Carry(ctx); carried != nil {
 			metadata := map[string]string{}
 			maps.Copy(metadata, d.Metadata)

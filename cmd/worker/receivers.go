@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync/atomic"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"golang.org/x/sync/errgroup"
@@ -14,32 +14,26 @@ import (
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/doorbell"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/internal/telemetry"
 	"github.com/payonce/payonce/outbox"
 )
 
-const (
-	group            = "inbox" // the consumer group of the outbox
-	minClaimInterval = 20 * time.Millisecond
-)
-
 // receiver is a receiver of messages and its processor, which has claims of its own.
 type receiver struct {
 	fulfillment.Receiver
 
-	bell      <-chan struct{} // rings for messages of the outbox
+	bell      <-chan struct{} // rings for messages of its topic
 	processor *inbox.Processor
 }
 
-func processors(log *slog.Logger, db *postgres.DB, services fulfillment.Services, bell *outbox.Doorbell, m *metrics, traces *telemetry.Traces, s settings) []receiver {
+func processors(log *slog.Logger, db *postgres.DB, services fulfillment.Services, bell *outbox.Doorbell, m *metrics, traces *telemetry.Traces, s settings) ([]receiver, error) {
 	f := fulfillment.New(db, services, log)
 	f.OnStep = observeSteps(m, traces)
 	var receivers []receiver
 	for _, r := range f.Receivers() {
-		p := &inbox.Processor{
+		o := inbox.Options{
 			DB:          db,
 			Receiver:    r.Name,
 			Holder:      program.Instance(),
@@ -49,18 +43,19 @@ func processors(log *slog.Logger, db *postgres.DB, services fulfillment.Services
 				Lease: s.Lease, MaxAttempts: s.MaxAttempts, GiveUpAfter: s.GiveUpAfter,
 				BackoffBase: s.BackoffBase, BackoffCap: s.BackoffCap, DeadLetters: r.DeadLetters,
 			},
-			MinClaimInterval: minClaimInterval,
-			Wake:             bell.Bell(doorbell.Inbox),
-			Listening:        bell.Listening,
-			OnDeferred:       func() { bell.Ring(doorbell.Inbox) },
-			Drain:            program.DrainTime,
-			Log:              log,
+			Wake:  bell.Bell(r.Name),
+			Drain: program.DrainTime,
+			Log:   log,
+		}
+		observe(&o, m, traces)
+		p, err := inbox.New(o)
+		if err != nil {
+			return nil, err
 		}
 		p.Pause(true) // until pauses.read has read what is paused
-		observe(p, m, traces)
-		receivers = append(receivers, receiver{r, bell.Bell(doorbell.Outbox), p})
+		receivers = append(receivers, receiver{r, bell.Bell(r.Topic), p})
 	}
-	return receivers
+	return receivers, nil
 }
 
 const selectPauses = `
@@ -102,21 +97,15 @@ func (p *pauses) shown() []string {
 // receive takes messages from the outbox into the inbox, each topic by a subscription of its
 // receiver, until ctx ends or a subscription fails. The end may interrupt a page, which is
 // then read again.
-func receive(ctx context.Context, log *slog.Logger, db *postgres.DB, listening func() bool, receivers []receiver) error {
+func receive(ctx context.Context, log *slog.Logger, db *postgres.DB, receivers []receiver) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, r := range receivers {
 		if r.Topic == "" {
 			continue
 		}
-		subscriber := outbox.NewSubscriber(db.Pool(), group, outbox.Options{
-			Bell: r.bell, Listening: listening, Capacity: r.processor.Capacity, Log: log,
-		})
+		subscriber := outbox.NewSubscriber(db.Pool(), outbox.Options{Bell: r.bell, Log: log})
 		defer func() { _ = subscriber.Close() }() // it says what Consume says
-		g.Go(func() error {
-			return r.processor.Consume(ctx, inbox.Source{
-				Subscriber: subscriber, Topic: r.Topic, Split: outbox.Messages, Require: outbox.SameTimeline, Read: routing(log, r.Receiver),
-			})
-		})
+		g.Go(func() error { return r.processor.Consume(ctx, subscriber, r.Topic, routing(log, r.Receiver)) })
 	}
 	return g.Wait()
 }
@@ -130,7 +119,7 @@ func routing(log *slog.Logger, receiver fulfillment.Receiver) func(*message.Mess
 			OrderingKey: m.Metadata.Get(outbox.MetadataOrderingKey),
 			Partition:   m.Metadata.Get(outbox.MetadataPartition),
 		}
-		if receiver.Takes(domain.EventTypeNamed(read.Type)) {
+		if receiver.Takes(domain.EventTypeNamed(read.Type)) || strings.HasPrefix(read.Type, fulfillment.ProviderEvent) {
 			return read, nil
 		}
 		log.Warn("message skipped, its receiver does not know its type", "message_id", m.UUID, "receiver", receiver.Name, "type", read.Type, "ordering_key", read.OrderingKey)

@@ -13,6 +13,6 @@ func TestReference_metrics(t *testing.T) {
 	t.Parallel()
 	log, db := slog.New(slog.DiscardHandler), testdb.Reused(t)
 	m := meter(log)
-	addDatabaseGauges(m, db, doorbell.New(log, doorbell.Leads), nil)
+	addDatabaseGauges(m, db, nil)
 	reference.Metrics(t, "worker", m.Registry)
 }

@@ -67,7 +67,7 @@ func TestProcessors_onlyNotificationsWaitBehindADeadLetter(t *testing.T) {
 		fulfillment.ResendReceiver: inbox.Pass,
 	}
 	got := map[string]inbox.DeadLetters{}
-	for _, r := range processors(nil, nil, fulfillment.Services{}, doorbell.New(nil, doorbell.Leads), nil, nil, settings{}) {
+	for _, r := range processors(nil, nil, fulfillment.Services{}, doorbell.New(nil), nil, nil, settings{}) {
 		got[r.Name] = r.processor.Policy.DeadLetters
 	}
 	testrun.Same(t, "policies", want, got)

@@ -50,14 +50,9 @@ type settings struct {
 	// How long a payment that needs its customer waits. Then the charge fails, unless it was
 	// captured first. More than 0.
 	ActionTimeout time.Duration `env:"ACTION_TIMEOUT" envDefault:"1h"`
-	// How long the inbox keeps a finished message, by which it recognizes a duplicate. Longer than
-	// OUTBOX_RETENTION.
+	// How long the inbox keeps a finished message, by which it recognizes a duplicate. More
+	// than 0.
 	InboxRetention time.Duration `env:"INBOX_RETENTION" envDefault:"168h"`
-	// How long the outbox keeps a message that its consumer groups have received. More than 0.
-	OutboxRetention time.Duration `env:"OUTBOX_RETENTION" envDefault:"24h"`
-	// How long a message with a known id and another payload is kept in quarantine. Until then it
-	// is a violation in the audit. More than 0.
-	QuarantineRetention time.Duration `env:"QUARANTINE_RETENTION" envDefault:"2160h"`
 	// Pause between two increments of the workers' audit, once it has caught up. 0: the workers do
 	// not audit.
 	AuditInterval time.Duration `env:"AUDIT_INTERVAL" envDefault:"1m"`
@@ -92,15 +87,10 @@ func (s settings) Check() error {
 		return fmt.Errorf("BACKOFF_BASE is %s and BACKOFF_CAP is %s: the base must be positive and the cap not below it", s.BackoffBase, s.BackoffCap)
 	case s.ActionTimeout <= 0:
 		return fmt.Errorf("ACTION_TIMEOUT is %s: set it to how long a customer may take", s.ActionTimeout)
-	case s.OutboxRetention <= 0:
-		return errors.New("OUTBOX_RETENTION is not positive: messages would be removed before they are received")
+	case s.InboxRetention <= 0:
+		return errors.New("INBOX_RETENTION is not positive: a message that is redelivered would be received as a new one")
 	case s.AuditInterval < 0:
 		return fmt.Errorf("AUDIT_INTERVAL is %s: set it to 0 for no audit, or to more", s.AuditInterval)
-	case s.InboxRetention <= s.OutboxRetention:
-		return fmt.Errorf("INBOX_RETENTION (%s) is not longer than OUTBOX_RETENTION (%s): a message that is redelivered late would be received as a new one",
-			s.InboxRetention, s.OutboxRetention)
-	case s.QuarantineRetention <= 0:
-		return fmt.Errorf("QUARANTINE_RETENTION is %s: set it to how long a person may take to look at a message in quarantine", s.QuarantineRetention)
 	}
 	return s.Service.Check()
 }

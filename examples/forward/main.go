@@ -61,9 +61,9 @@ func forward(ctx context.Context, pool *pgxpool.Pool) error {
 		return err
 	}
 	if role[0] == "victim" {
-		return outbox.Forward(ctx, pool, "kafka", "orders", victim{publisher}, outbox.Options{})
+		return outbox.Forward(ctx, outbox.NewSubscriber(pool, outbox.Options{}), "orders", victim{publisher})
 	}
-	return outbox.Forward(ctx, pool, "kafka", "orders", publisher, outbox.Options{})
+	return outbox.Forward(ctx, outbox.NewSubscriber(pool, outbox.Options{}), "orders", publisher)
 }
 
 // victim stops after it has published five messages.

@@ -59,8 +59,8 @@ func consume(ctx context.Context, pool *pgxpool.Pool) error {
 	}
 	db := groupcommit.New(pool, groupcommit.Options{})
 	var shipping, received atomic.Int64
-	warehouse := &inbox.Processor{DB: db, Receiver: "warehouse"}
-	warehouse.Handle = func(ctx context.Context, d *inbox.Delivery) error {
+	o := inbox.Options{DB: db, Receiver: "warehouse"}
+	o.Handle = func(ctx context.Context, d *inbox.Delivery) error {
 		b := &pgx.Batch{}
 		b.Queue(`insert into shipments (order_id) values ($1)`, d.ID)
 		if shipping.Add(1) > 4 && role[0] == "victim" {
@@ -69,11 +69,15 @@ func consume(ctx context.Context, pool *pgxpool.Pool) error {
 		defer fmt.Println("shipped")
 		return d.Commit(ctx, db, b)
 	}
-	warehouse.OnReceive = func(r inbox.Reception) { fmt.Println("received", received.Add(int64(r.New+r.Duplicates))) }
+	o.OnReceive = func(r inbox.Reception) { fmt.Println("received", received.Add(int64(r.New+r.Duplicates))) }
+	warehouse, err := inbox.New(o)
+	if err != nil {
+		return err
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return warehouse.Run(ctx) })
 	group.Go(func() error {
-		return warehouse.Consume(ctx, inbox.Source{Subscriber: subscriber, Topic: "orders"})
+		return warehouse.Consume(ctx, subscriber, "orders", nil)
 	})
 	return group.Wait()
 }

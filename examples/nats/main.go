@@ -59,9 +59,9 @@ func (l lasting) Subscribe(ctx context.Context, topic string) (<-chan *message.M
 }
 
 // newWarehouse ships an order once, however often it is delivered.
-func newWarehouse(pool *pgxpool.Pool, received *atomic.Int64) *inbox.Processor {
+func newWarehouse(pool *pgxpool.Pool, received *atomic.Int64) (*inbox.Processor, error) {
 	db := groupcommit.New(pool, groupcommit.Options{})
-	return &inbox.Processor{
+	return inbox.New(inbox.Options{
 		DB: db, Receiver: "warehouse",
 		Handle: func(ctx context.Context, d *inbox.Delivery) error {
 			b := &pgx.Batch{}
@@ -69,7 +69,7 @@ func newWarehouse(pool *pgxpool.Pool, received *atomic.Int64) *inbox.Processor {
 			return d.Commit(ctx, db, b)
 		},
 		OnReceive: func(r inbox.Reception) { received.Add(int64(r.New + r.Duplicates)) },
-	}
+	})
 }
 
 func main() { scaffold.Main("example_nats", tables+inbox.Schema(), run, node) }
@@ -81,7 +81,10 @@ func run(ctx context.Context, pool *pgxpool.Pool) error {
 		return err
 	}
 	var received atomic.Int64
-	warehouse := newWarehouse(pool, &received)
+	warehouse, err := newWarehouse(pool, &received)
+	if err != nil {
+		return err
+	}
 	ctx, end := context.WithCancel(ctx)
 	defer end()
 	group, working := errgroup.WithContext(ctx)
@@ -90,7 +93,7 @@ func run(ctx context.Context, pool *pgxpool.Pool) error {
 		subscriber, err := newSubscriber(working, c, consumer)
 		if err == nil {
 			group.Go(func() error {
-				return warehouse.Consume(working, inbox.Source{Subscriber: lasting{subscriber}, Topic: "orders"})
+				return warehouse.Consume(working, lasting{subscriber}, "orders", nil)
 			})
 		}
 		return err

@@ -106,19 +106,14 @@ charges as (
     from requests r
     left join keys k using (kind, location)
    group by r.kind, r.stream_id, r.id, r.version
-), sent as ( -- Only the offset of the consumer group that feeds the inbox says what it has read.
+), sent as ( -- what is left in the outbox was not received, or is about to be deleted
   select o.message_id,
          case o.topic when 'charges' then 'fulfillment' else o.topic end as receiver,
-         o.transaction_id              as txid,
          o.metadata ->> 'type'         as type,
          o.metadata ->> 'ordering_key' as stream_id,
-         o.created_at,
-         f.topic is not null           as passed
+         o.created_at
     from outbox o
-    left join outbox_offsets f
-      on f.topic = o.topic
-     and f.consumer_group = 'inbox'
-     and (f.transaction_id, f."offset") >= (o.transaction_id, o."offset")
+   where o.metadata ->> 'type' ~ '\.v[0-9]+$'
 ), waiting as ( -- charges with a message that can still bring an outcome; a dead letter waits for an operator
   select ordering_key as stream_id
     from inbox
@@ -128,7 +123,6 @@ charges as (
   select stream_id
     from sent
    where type like '%requested.v%'
-     and not passed
 ), legs as ( -- each posting on both of its accounts
   select stream_id,
          version,

@@ -39,16 +39,11 @@ wanted as (
            from reservations
           where charge_id = w.stream_id
          offset 0) r
-), outbox as ( -- a message is committed with its event
-  select o.*
-    from (select distinct txid from ledger_events) e
-   cross join lateral (
-         select topic, transaction_id, "offset", message_id, metadata, created_at
-           from outbox
-          where topic = any (current_setting('payonce.topics')::text[])
-            and transaction_id = e.txid
-         offset 0) o
-   where o.message_id in (select event_id::text from ledger_events)
+), outbox as (
+  select topic, id, message_id, metadata, created_at
+    from outbox
+   where topic = any (current_setting('payonce.topics')::text[])
+     and metadata ->> 'ordering_key' in (select stream_id from wanted)
 ), inbox as (
   select i.*
     from ledger_events e

@@ -145,7 +145,6 @@ func (t *Timeline) read(ctx context.Context, tx pgx.Tx, name, merchant string) e
 		{"the keys", selectKeyUses, []any{key, merchant, ids}},
 		{"the outbox", selectOutbox, []any{ids, domain.Topics()}},
 		{"the inbox", selectInbox, []any{ids, t.AsOf}},
-		{"the quarantine", selectQuarantine, []any{ids}},
 		{"the resends", selectResends, []any{ids}},
 	} {
 		entries, err := collect[TimelineEntry](ctx, tx, link.what, link.sql, link.args...)

@@ -42,36 +42,22 @@ select created_at as at,
         or location like '/v1/charges/%' and split_part(location, '/', 4) = any($3))
  order by created_at, scope, operation, key`
 
-// selectOutbox reads the messages of events. A message is committed with its event, so the
-// event's transaction leads to it by the outbox's primary key. Only the consumer group of the
-// inbox takes a charge further.
+// selectOutbox reads the messages that were not received.
 const selectOutbox = `
 select o.created_at as at,
        'outbox'     as kind,
-       e.stream_id  as charge_id,
+       o.metadata ->> 'ordering_key' as charge_id,
        0            as version,
-       case when 'inbox' = any(f.passed_by) then 'passed' else 'waiting' end as what,
+       'waiting'    as what,
        o.topic      as who,
        jsonb_build_object(
          'message_id',  o.message_id,
          'type',        coalesce(o.metadata ->> 'type', ''),
-         'transaction', o.transaction_id::text,
-         'offset',      o."offset",
-         'passed_by',   f.passed_by) as detail
-  from ledger_events e
-  join outbox o
-    on o.topic = any($2)
-   and o.transaction_id = e.txid
-   and o.message_id = e.event_id::text
- cross join lateral (
-       select array(
-              select consumer_group
-                from outbox_offsets
-               where topic = o.topic
-                 and (transaction_id, "offset") >= (o.transaction_id, o."offset")
-               order by consumer_group) as passed_by) f
- where e.stream_id = any($1)
- order by o.transaction_id, o."offset"`
+         'id',          o.id) as detail
+  from outbox o
+ where o.topic = any($2)
+   and o.metadata ->> 'ordering_key' = any($1)
+ order by o.id`
 
 // selectInbox reads, of each message, when it was received, the last delivery that was
 // dropped, the claims that did not finish it, the last decision of an operator, and its
@@ -122,9 +108,9 @@ select e.at,
           'holder',        nullif(i.holder, ''),
           'claimed_at',    case when i.status in ('done', 'running') and i.fence > 0 then to_char(coalesce(i.claimed_at, i.received_at) at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') end,
           'receiver',      case i.status when 'discarded' then i.receiver end,
-          'held_back',     case when i.status = 'pending' and i.due_at is null then true end,
+          'behind',        case when i.status = 'pending' and not i.first then true end,
           'due_at',        case i.status when 'pending' then to_char(i.due_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') end,
-          'lease_ends_at', case i.status when 'running' then to_char(i.due_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') end)))
+          'lease_ends_at', case i.status when 'running' then to_char((select alive_until from inbox_holders h where h.receiver = i.receiver and h.holder = i.holder) at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') end)))
        as e
  where i.ordering_key = any($1)
    and i.id = any(array(
@@ -142,29 +128,6 @@ select e.at,
    and e.at is not null
    and (e.what <> 'retried' or i.status <> 'discarded')
  order by i.id, e.step`
-
-// selectQuarantine reads messages that came under a known ID with another payload.
-const selectQuarantine = `
-select q.received_at as at,
-       'inbox'       as kind,
-       k.charge_id,
-       0             as version,
-       'quarantined' as what,
-       q.receiver    as who,
-       jsonb_build_object('message_id', q.message_id, 'payload_sha256', encode(q.payload_hash, 'hex')) as detail
-  from inbox_quarantine q
- cross join lateral (
-       select ordering_key as charge_id
-         from inbox
-        where message_id = q.message_id
-          and receiver = q.receiver
-        union
-       select stream_id
-         from ledger_events
-        where stream_id = any($1)
-          and event_id::text = q.message_id) k
- where k.charge_id = any($1)
- order by q.id`
 
 // selectResends reads webhooks that were requested once more, which are kept longer than their
 // messages.

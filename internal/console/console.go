@@ -122,7 +122,7 @@ func dict(pairs ...any) map[string]any {
 func New(o Options) *Console {
 	sessions, _ := lru.New[string, *session](mostLogins) // it refuses a size below one alone
 	c := &Console{
-		Options: o, secret: []byte(rand.Text()), bell: doorbell.New(o.Log, doorbell.Listens), client: clientaddr.Client(o.TrustedProxies),
+		Options: o, secret: []byte(rand.Text()), bell: doorbell.New(o.Log), client: clientaddr.Client(o.TrustedProxies),
 		guesses: keylimit.New(o.AuthenticationFailures), sessions: sessions, pages: map[string]*template.Template{}, closing: make(chan struct{}),
 		budget: rate.NewLimiter(perSecond, 1),
 	}

@@ -12,11 +12,13 @@ with recent as (
   select m.*, (select type from ledger_events where stream_id = m.ordering_key order by version desc limit 1) as last
     from unnest($1::text[]) as r (receiver)
    cross join lateral (
-         select id, receiver, ordering_key, type, status, holder, waits, due_at
+         select id, receiver, ordering_key, type, status, split_part(holder, '/', 1) as holder, waits,
+                case status when 'running' then (select alive_until from inbox_holders h where h.receiver = r.receiver and h.holder = inbox.holder) else due_at end as due_at
            from inbox
           where receiver = r.receiver
+            and first
             and status in ('pending', 'running')
-          order by ordering_key, id
+          order by ordering_key
           limit 500) m
 ), sessions as (
   select application_name as name, count(*) as n
@@ -31,8 +33,8 @@ with recent as (
     from open
    where status = 'running'
 ), takeovers as (
-  select i.id, i.ordering_key as charge, h.claim ->> 'holder' as holder, (h.claim ->> 'at')::timestamptz as at,
-         coalesce(i.history -> h.n::int ->> 'holder', i.holder, '') as next
+  select i.id, i.ordering_key as charge, split_part(h.claim ->> 'holder', '/', 1) as holder, (h.claim ->> 'at')::timestamptz as at,
+         split_part(coalesce(i.history -> h.n::int ->> 'holder', i.holder, ''), '/', 1) as next
     from inbox i
    cross join jsonb_array_elements(i.history) with ordinality as h (claim, n)
    where i.id = any ($2::bigint[] || array(select id from open))
@@ -43,15 +45,11 @@ with recent as (
 ), unread as (
   select o.created_at
     from unnest($3::text[]) as t (topic)
-    left join outbox_offsets f
-      on f.topic = t.topic
-     and f.consumer_group = 'inbox'
    cross join lateral (
          select created_at
            from outbox
           where topic = t.topic
-            and (transaction_id, "offset") > (coalesce(f.transaction_id, '0'), coalesce(f."offset", 0))
-          order by transaction_id, "offset"
+          order by id
           limit 1000) o
 ), spans (span, began, ends) as (
   values ('inbox',        array['charge.requested'],                  array['charge.succeeded', 'charge.failed']),
@@ -104,9 +102,6 @@ with recent as (
    union all
   select 8, 'no message is a dead letter', count(*), count(*), array_agg(id::text)
     from (select id from inbox where status = 'dead' and id > 0 order by status, id limit 1000) d
-   union all
-  select 9, 'nothing is in quarantine', count(*), count(*), array_agg(id::text)
-    from (select id from inbox_quarantine order by id limit 1000) q
 )
 select jsonb_build_object(
   'at',        clock_timestamp(),

@@ -61,7 +61,7 @@ func (c *Console) note(change func(*laboratory)) {
 	l.Taken = slices.Clone(l.Taken)
 	change(&l)
 	c.labbed.Store(&l)
-	c.bell.Ring(doorbell.Page)
+	c.bell.Wake(doorbell.Page)
 }
 
 // act begins an action of the lab. A client that goes away does not leave it half done.

@@ -69,7 +69,10 @@ func (c *Console) decide(decision func(context.Context, groupcommit.Querier, int
 			}
 			return decision(ctx, tx, number(r.PathValue("n")), r.actor)
 		})
-		c.bell.Ring(doorbell.Inbox | doorbell.Page)
+		for _, receiver := range receivers {
+			c.bell.Ring(receiver)
+		}
+		c.bell.Wake(doorbell.Page)
 		return "/dead-letters/" + r.PathValue("n"), err
 	}
 }

@@ -58,7 +58,7 @@ type audited struct {
 // open lets the loop read until leave is called.
 func (c *Console) open() (leave func()) {
 	if c.readers.Add(1) == 1 {
-		c.bell.Ring(doorbell.Page)
+		c.bell.Wake(doorbell.Page)
 	}
 	return func() { c.readers.Add(-1) }
 }
@@ -74,7 +74,7 @@ func (c *Console) flow(r request) (any, error) {
 
 // read reads until ctx ends.
 func (c *Console) read(ctx context.Context, db, whole *postgres.DB) {
-	rung, wake := c.bell.Bell(doorbell.Outbox|doorbell.Inbox), c.bell.Bell(doorbell.Page)
+	rung, wake := c.bell.Bell(append(receivers, domain.Topics()...)...), c.bell.Bell(doorbell.Page)
 	var all sync.WaitGroup
 	defer all.Wait()
 	all.Go(func() { c.bell.Run(ctx, db.Pool()) })

@@ -1,8 +1,10 @@
-// Package doorbell decides which kinds of the outbox's doorbell a committed batch rings.
+// Package doorbell says for what a committed batch rings the outbox's doorbell: the topics of its
+// messages, the receivers of the inbox, and the ledger.
 package doorbell
 
 import (
 	"log/slog"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -11,46 +13,31 @@ import (
 	"github.com/payonce/payonce/outbox"
 )
 
-// The kinds of work.
+// Names that are rung for in one process alone.
 const (
-	Outbox = outbox.KindMessages // a message was committed to the outbox
-	Inbox  = Outbox << 1         // a message of the inbox became due
-	Ledger = Inbox << 1          // events were committed; it goes to no other process
-	Page   = Ledger << 1         // a page of the console waits for what is new; it goes to no other process
-)
-
-// Use is what a program does with its doorbell.
-type Use int
-
-// The uses.
-const (
-	Rings   Use = iota // it receives from no other process
-	Listens            // it receives from them, and its bells wake nothing that has to run
-	Leads              // it may be the leader too
+	Ledger = "ledger" // events were committed
+	Page   = "page"   // a page of the console waits for what is new
 )
 
 // New makes the doorbell of a program.
-func New(log *slog.Logger, use Use) *outbox.Doorbell {
-	return outbox.NewDoorbell(outbox.DoorbellOptions{
-		Log: log, Channel: "payonce_due", Local: Ledger | Page, RingOnly: use == Rings, NeverLeader: use == Listens,
-	})
-}
+func New(log *slog.Logger) *outbox.Doorbell { return outbox.NewDoorbell("payonce_due", log) }
 
-// Committed returns what rings for what a commit leaves to be done.
-func Committed(d *outbox.Doorbell) func(*pgx.Batch) {
-	return func(b *pgx.Batch) { d.Ring(Of(b)) }
-}
-
-// Of returns what a batch leaves to be done once it is committed.
-func Of(b *pgx.Batch) (kinds outbox.Kind) {
-	if outbox.HasMessages(b) {
-		kinds |= Outbox
+// Committed returns what rings for what a commit leaves to be done. The program handles the
+// messages of these receivers itself.
+func Committed(d *outbox.Doorbell, handles ...string) func(*pgx.Batch) {
+	return func(b *pgx.Batch) {
+		for _, topic := range outbox.Topics(b) {
+			d.Ring(topic)
+		}
+		for _, receiver := range inbox.Receivers(b) {
+			if slices.Contains(handles, receiver) {
+				d.Wake(receiver)
+			} else {
+				d.Ring(receiver)
+			}
+		}
+		if ledger.HasEvents(b) {
+			d.Wake(Ledger)
+		}
 	}
-	if inbox.MakesMessagesDue(b) {
-		kinds |= Inbox
-	}
-	if ledger.HasEvents(b) {
-		kinds |= Ledger
-	}
-	return kinds
 }

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/labstack/echo/v4"
-	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
 
 	"github.com/payonce/payonce/internal/clientaddr"
@@ -59,15 +58,14 @@ var (
 // limits are Limits in use.
 type limits struct {
 	rates     rates
-	work      *capacity           // requests, by merchant
-	unsigned  *capacity           // provider events whose bodies are being read, by client network
-	notRecent *capacity           // requests whose API keys were not valid lately, while these are read
-	recent    *capacity           // requests whose API keys were valid lately, by merchant
-	audits    *capacity           // by merchant
-	assets    *capacity           // files of the documentation that are being sent
-	waits     *capacity           // requests that wait for a charge, by merchant
-	answers   *capacity           // bytes of answers that are being sent, by merchant
-	events    *semaphore.Weighted // commits of provider events
+	work      *capacity // requests, by merchant
+	unsigned  *capacity // provider events whose bodies are being read, by client network
+	notRecent *capacity // requests whose API keys were not valid lately, while these are read
+	recent    *capacity // requests whose API keys were valid lately, by merchant
+	audits    *capacity // by merchant
+	assets    *capacity // files of the documentation that are being sent
+	waits     *capacity // requests that wait for a charge, by merchant
+	answers   *capacity // bytes of answers that are being sent, by merchant
 }
 
 func newLimits(l Limits) *limits {
@@ -81,7 +79,6 @@ func newLimits(l Limits) *limits {
 		assets:    newCapacity(l.Assets, 0),
 		waits:     newCapacity(l.Waiting, l.Waiting/2),
 		answers:   newCapacity(l.AnswerBytes, l.AnswerBytes/2),
-		events:    semaphore.NewWeighted(eventCommits),
 	}
 }
 

@@ -11,7 +11,6 @@ import (
 	"github.com/labstack/echo/v4/middleware"
 
 	"github.com/payonce/payonce/idempotency"
-	"github.com/payonce/payonce/inbox"
 )
 
 const corsAge = 3600 // seconds for which a browser may keep the answer to a preflight
@@ -135,8 +134,8 @@ type Answer struct {
 	Status int
 	// Key is what the request's idempotency key led to, "" where none was read.
 	Key KeyResult
-	// Event is what became of a provider event about one of our charges.
-	Event inbox.Reception
+	// Event is how many provider events about one of our charges were accepted.
+	Event int
 	// Ignored is the type, one of EventTypes, of a provider event that is about no charge of ours
 	// or of no use; "" of every other request.
 	Ignored string
@@ -189,7 +188,7 @@ func AnswerOf(c echo.Context) Answer {
 	case "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS":
 		answer.Method = method
 	}
-	answer.Event, _ = c.Get(eventKey).(inbox.Reception)
+	answer.Event, _ = c.Get(eventKey).(int)
 	answer.Ignored, _ = c.Get(ignoredKey).(string)
 	answer.Denied, _ = c.Get(deniedKey).(Denied)
 	return answer

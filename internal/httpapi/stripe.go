@@ -17,16 +17,14 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/payonce/payonce/domain"
-	"github.com/payonce/payonce/idempotency"
-	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/ledger"
+	"github.com/payonce/payonce/outbox"
 )
 
 const (
 	stripePath = "/v1/webhooks/stripe" // has no API key: a signature stands for it
 
 	// Events go to the receiver fulfillment, under these types.
-	chargeReceiver  = "fulfillment"
 	stripeEventType = "stripe."
 
 	// unresolved and the id of the provider's object take the place of the charge where only
@@ -36,11 +34,6 @@ const (
 	maxEventType = 100 // characters
 	maxReference = 255 // characters of an id
 
-	// Deliveries of one event wait for each other at its row, each with a connection: so
-	// not for long, and few at a time. The others wait without one, since a refused sender
-	// retries only after minutes.
-	eventLockTimeout = time.Second
-	eventCommits     = 4
 )
 
 // stripeEvent is what is read of an event. The rest belongs to the provider and its
@@ -86,8 +79,8 @@ type providerEvent struct {
 	Object   string `json:"object"`
 }
 
-// receiveStripe is POST /v1/webhooks/stripe: it puts a signed event about one of our charges
-// into the inbox, once per event id. The event decides nothing. It wakes the charge, whose
+// receiveStripe is POST /v1/webhooks/stripe: it sends a signed event about one of our charges
+// to the worker, whose inbox keeps it once per event id. The event decides nothing. It wakes the charge, whose
 // worker then asks the provider itself.
 //
 // An event that is of no use here is answered 200 too: the provider sends a refused one again.
@@ -162,11 +155,11 @@ func isReference(s string, longest int) bool {
 	return s != "" && len(s) <= longest && strings.IndexFunc(s, func(r rune) bool { return r < '!' || r > '~' }) < 0
 }
 
-// store commits the event to the inbox if it is about a charge of ours, or may be. It has no
+// store commits the event to the outbox if it is about a charge of ours, or may be. It has no
 // API key and so no merchant: it acts as the merchant of that charge.
 //
 // If we die here: the provider has no answer and sends the event again. After the commit that
-// is a repeated delivery, which is counted and has no effect. Without the event, the worker
+// is a repeated delivery, which the inbox counts and which has no effect. Without the event, the worker
 // finds what became of a payment or refund that it waits for by asking the provider, only
 // later; a dispute or a refund made outside is then found by the audit alone.
 // Test: TestStripeEvent_isReceivedOnce.
@@ -183,19 +176,17 @@ func (a *API) store(c echo.Context, e stripeEvent, o stripeObject) error {
 	}
 	payload, _ := json.Marshal(providerEvent{ID: e.ID, Type: e.Type, ChargeID: charge.StreamID, Object: o.ID}) // ASCII: it cannot fail
 	b := &pgx.Batch{}
-	idempotency.Wait(b, eventLockTimeout)
-	reception := inbox.Accept(b, chargeReceiver, inbox.Message{
-		ID: e.ID, Type: stripeEventType + e.Type, OrderingKey: charge.StreamID, Partition: charge.MerchantID,
+	err = outbox.Append(b, outbox.Message{
+		Topic: domain.Topic, ID: e.ID, Type: stripeEventType + e.Type, OrderingKey: charge.StreamID, Partition: charge.MerchantID,
 		Payload: payload, Metadata: a.Carry(ctx),
 	})
-	if err := a.limits.events.Acquire(ctx, 1); err != nil {
+	if err != nil {
 		return err
 	}
-	defer a.limits.events.Release(1)
 	if err := a.DB.Tenant(charge.MerchantID).Commit(ctx, b); err != nil {
 		return err
 	}
-	c.Set(eventKey, *reception)
+	c.Set(eventKey, 1)
 	c.Set(ignoredKey, "")
 	return nil
 }

@@ -37,10 +37,6 @@ func (n Numbering) Foreign() bool { return !n.Own || n.Newest >= n.Next }
 // projections are a handful of rows.
 const selectNumbering = `
 select greatest(
-         (select transaction_id
-            from outbox_offsets
-           order by transaction_id desc
-           limit 1),
          (select txid
             from ledger_events
            order by txid desc, position desc
@@ -96,8 +92,7 @@ select set_config('lock_timeout',
                   select
                     from pg_locks
                    where database = (select oid from pg_database where datname = current_database())
-                     and relation in ('ledger_events'::regclass, 'outbox_offsets'::regclass, 'outbox'::regclass,
-                                      'inbox'::regclass, 'projections'::regclass, 'numbering_mark'::regclass)
+                     and relation in ('ledger_events'::regclass, 'projections'::regclass, 'numbering_mark'::regclass)
                      and mode = 'ShareUpdateExclusiveLock'
                      and granted)
            then (select (setting::int + 500)::text from pg_settings where name = 'deadlock_timeout')
@@ -112,8 +107,8 @@ var numberAnew string
 // countNumbered counts what was numbered: all rows are written.
 const countNumbered = `
 select (select count(*) from ledger_events) as events,
-       (select count(*) from outbox)        as messages,
-       (select count(*) from inbox)         as received`
+       0::bigint                            as messages,
+       0::bigint                            as received`
 
 // Repair numbers the rows of a restore anew, as if they had been committed here before all
 // else: the events of the ledger, the messages of the outbox and the inbox, and the

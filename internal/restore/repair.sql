@@ -10,7 +10,7 @@
 -- A reader waits for the lock before it reads, so no reader continues with numbers that are
 -- gone. The order is that of most programs; a repair that meets another order, or another
 -- repair, gives up its try.
-lock table ledger_events, outbox_offsets, outbox, inbox, projections, numbering_mark
+lock table ledger_events, projections, numbering_mark
   in access exclusive mode;
 
 -- An event was folded if the live list has its version, not if it lies below the
@@ -19,23 +19,10 @@ lock table ledger_events, outbox_offsets, outbox, inbox, projections, numbering_
 alter table ledger_events
 disable trigger ledger_events_append_only;
 
-with kept as (
-  select e.stream_id,
-         min(e.version) as version
-    from outbox o
-    join ledger_events e
-      on e.event_id::text = o.message_id
-   group by e.stream_id
-), numbered as (
+with numbered as (
   select e.position,
-         (case
-            when e.version > coalesce(l.version, 0) then '3'
-            when e.version >= k.version             then '2'
-            else '1'
-          end)::xid8 as txid
+         (case when e.version > coalesce(l.version, 0) then '3' else '1' end)::xid8 as txid
     from ledger_events e
-    left join kept k
-      on k.stream_id = e.stream_id
     left join charge_list l
       on l.charge_id = e.stream_id
      and l.generation = (select generation from projections where state = 'live')
@@ -47,26 +34,6 @@ update ledger_events e
 
 alter table ledger_events
  enable trigger ledger_events_append_only;
-
--- A message and its event are of one transaction.
-update outbox
-   set transaction_id = coalesce(
-         (select e.txid
-            from ledger_events e
-           where e.event_id = case
-                                when outbox.message_id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'
-                                then outbox.message_id::uuid
-                              end),
-         '2');
-
-update outbox_offsets
-   set transaction_id = '0',
-       "offset"       = 0;
-
--- As new as the newest messages of the dump, so that the inbox forgets none of them while
--- it may be delivered.
-update inbox
-   set received_in = '3';
 
 -- A generation that is being built is given up, and a projector that folds meanwhile is
 -- refused. The checkpoint is that of an event, or zero: a rebuild that has folded as much

@@ -4,7 +4,7 @@
 // transaction waits for its locks for long and no reader of the outbox for its end; after
 // each comes a pause.
 //
-// Tables: retention_lease, retention_windows.
+// Table: retention_lease.
 package retention
 
 import (
@@ -17,7 +17,6 @@ import (
 	"github.com/payonce/payonce/internal/loop"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/outbox"
 )
 
 const (
@@ -35,13 +34,7 @@ type Job struct {
 	Log  *slog.Logger
 	Name string // of this process and no other, also not one that is started in its place
 
-	OutboxWindow time.Duration
-	InboxWindow  time.Duration // longer than OutboxWindow
-
-	QuarantineWindow time.Duration // for a person to look at what is in quarantine
-
-	longest windows // of all workers, when the lease was last taken or renewed
-	warned  windows // the last that were not its own
+	InboxWindow time.Duration
 }
 
 // Run deletes what has expired until ctx ends. It waits for a database that is away.
@@ -62,7 +55,7 @@ func (j *Job) Run(ctx context.Context) {
 
 // interval is the time between rounds: a fourth of the shortest window, within bounds.
 func (j *Job) interval() time.Duration {
-	return min(max(j.OutboxWindow/4, shortestInterval), longestInterval)
+	return min(max(j.InboxWindow/8, shortestInterval), longestInterval)
 }
 
 // round deletes from every table, and returns whether there is more to delete. The tables
@@ -74,9 +67,7 @@ func (j *Job) round(ctx context.Context) (more bool) {
 		delete func() (rows int, err error) // at most commitRows
 	}{
 		{"idempotency_keys", func() (int, error) { return idempotency.ExpireKeys(ctx, j.DB, commitRows) }},
-		{"outbox", func() (int, error) { return outbox.DeleteExpired(ctx, j.DB, j.longest.Outbox, commitRows) }},
-		{"inbox", func() (int, error) { return inbox.DeleteExpired(ctx, j.DB, j.longest.Inbox, commitRows) }},
-		{"inbox_quarantine", func() (int, error) { return inbox.DeleteExpiredQuarantine(ctx, j.DB, j.QuarantineWindow, commitRows) }},
+		{"inbox", func() (int, error) { return inbox.DeleteExpired(ctx, j.DB, j.InboxWindow, commitRows) }},
 		{"webhook_secrets", func() (int, error) { return merchants.DeleteExpiredSecrets(ctx, j.DB, commitRows) }},
 	} {
 		rows, full, err := empty(ctx, t.delete)

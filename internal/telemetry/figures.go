@@ -41,7 +41,6 @@ var allFigures = []figure{
 	{"payonce_outbox_unread_age_seconds", "Time since the oldest message that a consumer group has not received was committed.", []string{"topic", "consumer_group"}},
 	{"payonce_store_bytes", "Size of a table with its indexes.", []string{"table"}},
 	{"payonce_charges_set_aside", "Charges that the list leaves out or shows as they were, because the worker cannot read an event of theirs.", nil},
-	{"payonce_horizon_held_seconds", "Age of the oldest writing transaction: consumer groups do not receive what was committed after it began.", nil},
 	{"payonce_snapshot_held_seconds", "Age of the oldest transaction that keeps vacuum from removing dead rows of this database, prepared transactions included.", nil},
 	{"payonce_replication_slot_retained_bytes", "Write-ahead log that the server keeps for a replication slot.", []string{"slot"}},
 	{"payonce_replication_slot_held_transactions", "Transactions since the oldest one whose dead rows a replication slot keeps from vacuum.", []string{"slot"}},
@@ -201,38 +200,20 @@ select 'payonce_inbox_oldest_age_seconds', array[r.receiver], coalesce(greatest(
    and f.status <> 'dead'
  group by r.receiver`
 
-// selectUnread counts what each consumer group has not read. The group that feeds the inbox is
-// always among them: before its first read, all is unread.
+// selectUnread counts what was not received of each topic.
 const selectUnread = `
-with readers as (
-  select topic, consumer_group, transaction_id, "offset"
-    from outbox_offsets
-   union all
-  select t.topic, 'inbox', '0'::xid8, 0
-    from unnest($2::text[]) as t (topic)
-   where not exists (
-           select
-             from outbox_offsets f
-            where f.topic = t.topic
-              and f.consumer_group = 'inbox')
-)
-select 'payonce_outbox_unread_messages', array[topic, consumer_group], (
+select 'payonce_outbox_unread_messages', array[topic, 'inbox'], (
          select count(*)
-           from (select
-                   from outbox m
-                  where m.topic = o.topic
-                    and (m.transaction_id, m."offset") > (o.transaction_id, o."offset")
-                  limit $1) unread)::float8
-  from readers o
+           from (select from outbox m where m.topic = t.topic limit $1) unread)::float8
+  from unnest($2::text[]) as t (topic)
  union all
-select 'payonce_outbox_unread_age_seconds', array[topic, consumer_group], coalesce((
+select 'payonce_outbox_unread_age_seconds', array[topic, 'inbox'], coalesce((
          select extract(epoch from clock_timestamp() - m.created_at)
            from outbox m
-          where m.topic = o.topic
-            and (m.transaction_id, m."offset") > (o.transaction_id, o."offset")
-          order by m.transaction_id, m."offset"
+          where m.topic = t.topic
+          order by m.id
           limit 1), 0)::float8
-  from readers o`
+  from unnest($2::text[]) as t (topic)`
 
 const selectSizes = `
 select 'payonce_store_bytes', array[relname::text], pg_total_relation_size(oid)::float8
@@ -265,9 +246,7 @@ select 'payonce_paused', array[what], count(p.what) filter (where p.paused)::flo
  group by what`
 
 const selectHeld = `
-select 'payonce_horizon_held_seconds', '{}'::text[], horizon_held()
- union all
-select 'payonce_snapshot_held_seconds', '{}', snapshot_held()`
+select 'payonce_snapshot_held_seconds', '{}'::text[], snapshot_held()`
 
 // selectSlots reads replication slots. A slot that never reserved log, or that lost it,
 // retains none. On a standby the end of the WAL is what it received.

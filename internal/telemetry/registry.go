@@ -136,12 +136,12 @@ func (r *Registry) Counter(name, help string, labels ...Label) Counter {
 func (c Counter) Add(n int, values ...string) { c.vec.WithLabelValues(values...).Add(float64(n)) }
 
 // Receptions registers a counter of received messages and returns what adds to it: of the
-// received messages some are new, some duplicates, and some are quarantined.
-func (r *Registry) Receptions(name, help string) (count func(kept, duplicates, quarantined int)) {
-	results := []string{"first", "duplicate", "quarantined"}
+// received messages some are new, some duplicates, and some dead letters.
+func (r *Registry) Receptions(name, help string) (count func(kept, duplicates, deadLetters int)) {
+	results := []string{"first", "duplicate", "dead_letter"}
 	c := r.Counter(name, help, Label{"result", results})
-	return func(kept, duplicates, quarantined int) {
-		for i, n := range []int{kept, duplicates, quarantined} {
+	return func(kept, duplicates, deadLetters int) {
+		for i, n := range []int{kept, duplicates, deadLetters} {
 			c.Add(n, results[i])
 		}
 	}

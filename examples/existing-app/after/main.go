@@ -46,13 +46,16 @@ func start(ctx context.Context, pool *pgxpool.Pool, broker *customers.Broker) (h
 
 	// (4) What is in the outbox goes to the broker, whenever that is there.
 	go s.run("forward", func() error {
-		return outbox.Forward(ctx, pool, "broker", "order.placed", broker, outbox.Options{Log: s.log})
+		return outbox.Forward(ctx, outbox.NewSubscriber(pool, outbox.Options{Log: s.log}), "order.placed", broker)
 	})
 	// (5) What comes from the broker goes into the inbox, and from there to the handler.
-	warehouse := &inbox.Processor{DB: groupcommit.New(pool, groupcommit.Options{}), Receiver: "warehouse", Handle: s.ship, Log: s.log}
+	warehouse, err := inbox.New(inbox.Options{DB: groupcommit.New(pool, groupcommit.Options{}), Receiver: "warehouse", Handle: s.ship, Log: s.log})
+	if err != nil {
+		return nil, err
+	}
 	go s.run("warehouse", func() error { return warehouse.Run(ctx) })
 	go s.run("receive", func() error {
-		return warehouse.Consume(ctx, inbox.Source{Subscriber: broker, Topic: "order.placed", Read: inCustomersOrder})
+		return warehouse.Consume(ctx, broker, "order.placed", inCustomersOrder)
 	})
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /orders", s.postOrder)

@@ -119,9 +119,6 @@ func (d *drawing) addInbox(e audit.TimelineEntry, r row) {
 		if n > 1 {
 			r.Text += fmt.Sprintf(", %d times", n)
 		}
-	case "quarantined":
-		d.dropped++
-		r.Text, r.Note, r.Dropped = "same id, other payload", "inbox_quarantine_once", true
 	case "taken over":
 		d.addTakeover(c, r)
 		return

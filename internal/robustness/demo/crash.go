@@ -196,42 +196,39 @@ func outage(name, title, did, shows string, faults traffic.Faults) Action {
 	}
 }
 
-const moveOffsets = `
-with moved as (
-  update outbox_offsets
-     set transaction_id = '0',
-         "offset" = 0
+const repeatMessages = `
+with again as (
+  insert into outbox (topic, message_id, payload, metadata)
+  select 'charges', message_id, payload, metadata
+    from inbox
+   where receiver = 'fulfillment'
+   order by id
+  returning id
 )
 select count(*),
-       clock_timestamp()
-  from outbox`
+       coalesce(max(id), 0)
+  from again`
 
 const selectReceived = `
-select not exists (
-         select
-           from outbox o
-           join outbox_offsets f using (topic)
-          where o.created_at < $1
-            and (o.transaction_id, o."offset") > (f.transaction_id, f."offset"))`
+select not exists (select from outbox where id <= $1)`
 
-// redeliver returns when the messages were received: until then the audit reports old ones that
-// no consumer group has received.
+// redeliver returns when the messages were received once more.
 func redeliver(ctx context.Context, r *run) (said string, err error) {
 	return said, onDatabase(ctx, r.stage.database(), func(conn *pgx.Conn) error {
 		var messages int
-		var moved time.Time
-		if err := conn.QueryRow(ctx, moveOffsets).Scan(&messages, &moved); err != nil {
+		var last int64
+		if err := conn.QueryRow(ctx, repeatMessages).Scan(&messages, &last); err != nil {
 			return err
 		}
 		for received := false; !received; {
 			if err := traffic.Wait(ctx, 50*time.Millisecond); err != nil {
 				return err
 			}
-			if err := conn.QueryRow(ctx, selectReceived, moved).Scan(&received); err != nil {
+			if err := conn.QueryRow(ctx, selectReceived, last).Scan(&received); err != nil {
 				return err
 			}
 		}
-		said = human.Plural(messages, "message") + " of the outbox had a second delivery"
+		said = human.Plural(messages, "message") + " had a second delivery"
 		return nil
 	})
 }

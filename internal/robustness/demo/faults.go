@@ -282,13 +282,7 @@ func (s *scene) quiet(ctx context.Context) error {
 select not exists (select from inbox where status in ('pending', 'running') and waits = 0)
    and not exists (
          select
-           from outbox o
-          where not exists (
-                  select
-                    from outbox_offsets f
-                   where f.topic = o.topic
-                     and f.consumer_group = 'inbox'
-                     and (f.transaction_id, f."offset") >= (o.transaction_id, o."offset")))
+           from outbox o)
    and not exists (
          select
            from ledger_events e
