@@ -9,5 +9,5 @@
 //
 // The tests show that a defect can happen, not how often. They say nothing about the
 // documents' advice, most of which payonce follows. The tests of the documents are here
-// too: what README.md and docs/ name exists.
+// too: what README.md and docs/ name exists. So are those of the image and of docker-compose.yml.
 package defects

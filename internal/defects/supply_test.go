@@ -24,6 +24,7 @@ type service struct {
 	Privileged  bool
 	Environment map[string]string
 	Command     []string
+	Volumes     []string
 }
 
 const ourImage = "payonce:compose"
@@ -96,6 +97,28 @@ func TestCompose_setsSettingsOfItsPrograms(t *testing.T) {
 	}
 	if len(programs) != 4 {
 		t.Errorf("it runs %v", programs)
+	}
+}
+
+// TestCompose_mountsWhatTheTreeHas: where a file is missing, Docker makes an empty folder of its
+// name, and the container starts with that.
+func TestCompose_mountsWhatTheTreeHas(t *testing.T) {
+	t.Parallel()
+	mounts := 0
+	for name, s := range readServices(t) {
+		for _, volume := range s.Volumes {
+			source, _, _ := strings.Cut(volume, ":")
+			if !strings.HasPrefix(source, ".") {
+				continue // a volume of Docker's
+			}
+			mounts++
+			if _, err := os.Stat(filepath.Join(root, source)); err != nil {
+				t.Errorf("%s mounts %s: %v", name, source, err)
+			}
+		}
+	}
+	if mounts < 4 {
+		t.Errorf("it mounts %d files and folders", mounts)
 	}
 }
 
