@@ -80,9 +80,12 @@ func (f *Fulfillment) resolve(ctx context.Context, d *inbox.Delivery) error {
 }
 
 // Reread queues inbox messages that make a worker read the charge's refunds and disputes from the
-// provider.
-func Reread(b *pgx.Batch, charge string) {
+// provider. They wait while the charge's merchant is paused.
+func Reread(b *pgx.Batch, charge ledger.Owner) {
 	for _, name := range []string{"refund.updated", "charge.dispute.updated"} {
-		inbox.Accept(b, ChargeReceiver, inbox.Message{ID: "reread_" + uuid.NewString(), Type: ProviderEvent + name, OrderingKey: charge, Payload: []byte("{}")})
+		inbox.Accept(b, ChargeReceiver, inbox.Message{
+			ID: "reread_" + uuid.NewString(), Type: ProviderEvent + name,
+			OrderingKey: charge.StreamID, Partition: charge.MerchantID, Payload: []byte("{}"),
+		})
 	}
 }
