@@ -31,7 +31,7 @@ func TestParseKey(t *testing.T) {
 		"what a gateway makes of two header lines is not a key": {
 			"k1,k1": "", "k1, k1": "", "k1,k2": "", "k1,": "", ",k1": "", ",": "", `"k1","k1"`: "", `"k1", "k1"`: "", `k1, "k1"`: "", `"k1",k1`: "",
 		},
-		"parameters are not part of a key": {"k1;v=1": "", "k1;": "", ";": "", "k1;v=1,k1;v=1": "", `"k1";v=1`: ""},
+		"parameters are not part of a key":       {"k1;v=1": "", "k1;": "", ";": "", "k1;v=1,k1;v=1": "", `"k1";v=1`: ""},
 		"more than 255 characters are not a key": {long + "k": "", `"` + long + `k"`: ""},
 		"other characters are not a key": {
 			"a b": "", `" ab"`: "", `"ab "`: "", `" "`: "", "a\tb": "", "a\x00b": "", "a\r\nb": "", "a\x7f": "", "schlüssel": "", `"ключ"`: "",
