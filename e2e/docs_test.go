@@ -253,7 +253,7 @@ func TestAddAStep_pageShowsTheDiffs(t *testing.T) {
 // sizeOf counts the files of a diff, those of the product, and the lines that it adds to these.
 func sizeOf(t *testing.T, diff string) (files, product, lines int) {
 	t.Helper()
-	for _, file := range strings.Split(readFile(t, diff), "\ndiff --git ") {
+	for file := range strings.SplitSeq(readFile(t, diff), "\ndiff --git ") {
 		files++
 		_, name, _ := strings.Cut(file, "\n+++ b/")
 		name, change, _ := strings.Cut(name, "\n")

@@ -51,7 +51,7 @@ var (
 func undeclaredIn(declared map[string][]string, text string) (found int, undeclared []string) {
 	for _, match := range inFile.FindAllStringSubmatch(text, -1) {
 		for _, name := range quoted.FindAllStringSubmatch(match[1], -1) {
-			if found++; !slices.Contains(declared[match[2]], path.Ext("."+name[1])[1:]) {
+			if found++; !slices.Contains(declared[match[2]], path.Ext("." + name[1])[1:]) {
 				undeclared = append(undeclared, fmt.Sprintf("%s is not in %s", name[0], match[2]))
 			}
 		}
