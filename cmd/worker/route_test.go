@@ -23,6 +23,11 @@ func TestRoute(t *testing.T) {
 				t.Errorf("%s takes %s: %t", r.Name, kind.Name, takes)
 			}
 		}
+		for _, name := range []string{"payment_intent.succeeded", "refund.created", "charge.dispute.created", "charge.refunded", "charge.refund.updated"} {
+			if takes := r.Takes(fulfillment.ProviderEvent + name); takes != (r.Name == fulfillment.ChargeReceiver) {
+				t.Errorf("%s takes the provider's %s: %t", r.Name, name, takes)
+			}
+		}
 		for _, name := range []string{"", "charge.reviewed.v1", "adyen.refund", "stripe.payout.paid", "stripe."} {
 			if r.Takes(name) {
 				t.Errorf("%s takes %q", r.Name, name)
