@@ -225,6 +225,19 @@ func TestAddAStep_pageShowsTheDiffs(t *testing.T) {
 		all.WriteString(readFile(t, h.diff))
 	}
 	diffs := all.String()
+	page := readFile(t, howToPage)
+	for _, h := range howTos {
+		files, product, lines := sizeOf(t, h.diff)
+		if row := fmt.Sprintf("](%s)", filepath.Base(h.diff)); !regexp.MustCompile(regexp.QuoteMeta(row) + fmt.Sprintf(`.*\| %d \| %d \| %d \|\n`, files, product, lines)).MatchString(page) {
+			t.Errorf("%s has %d files, %d of the product with %d new lines: the page says otherwise", h.diff, files, product, lines)
+		}
+	}
+	fields := regexp.MustCompile(`(?s)\ntype step struct \{(.*?)\n\}`).FindStringSubmatch(readFile(t, "../fulfillment/step.go"))
+	for _, field := range regexp.MustCompile(`(?m)^\t(\w+) `).FindAllStringSubmatch(fields[1], -1) {
+		if !strings.Contains(page, "`"+field[1]+"`") && !strings.Contains(page, field[1]+":") {
+			t.Errorf("the page does not say what step.%s is for", field[1])
+		}
+	}
 	blocks := strings.Split(readFile(t, howToPage), "```diff\n")[1:]
 	if len(blocks) == 0 {
 		t.Fatal("the page shows no part of a diff")
@@ -235,4 +248,20 @@ func TestAddAStep_pageShowsTheDiffs(t *testing.T) {
 			t.Errorf("this part is in no diff:\n%s", part)
 		}
 	}
+}
+
+// sizeOf counts the files of a diff, those of the product, and the lines that it adds to these.
+func sizeOf(t *testing.T, diff string) (files, product, lines int) {
+	t.Helper()
+	for file := range strings.SplitSeq(readFile(t, diff), "\ndiff --git ") {
+		files++
+		_, name, _ := strings.Cut(file, "\n+++ b/")
+		name, change, _ := strings.Cut(name, "\n")
+		if !regexp.MustCompile(`^(domain|fulfillment|internal/audit|cmd)/`).MatchString(name) || !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		product++
+		lines += strings.Count(change, "\n+")
+	}
+	return files, product, lines
 }

@@ -24,16 +24,23 @@ const (
 	unresolved = "stripe:"
 )
 
-// isAboutRefunds reports whether the message is an event of the provider about a refund.
+// isAboutRefunds reports whether messages of a type are events of the provider about a refund.
 // The provider has had several names for it.
-func isAboutRefunds(d *inbox.Delivery) bool {
-	name, ok := strings.CutPrefix(d.Type, ProviderEvent)
+func isAboutRefunds(messageType string) bool {
+	name, ok := strings.CutPrefix(messageType, ProviderEvent)
 	return ok && (strings.HasPrefix(name, "refund.") || name == "charge.refund.updated" || name == "charge.refunded")
 }
 
-// isAboutDisputes reports whether the message is an event of the provider about a dispute.
-func isAboutDisputes(d *inbox.Delivery) bool {
-	return strings.HasPrefix(d.Type, ProviderEvent+"charge.dispute.")
+// isAboutDisputes reports whether messages of a type are events of the provider about a dispute.
+func isAboutDisputes(messageType string) bool {
+	return strings.HasPrefix(messageType, ProviderEvent+"charge.dispute.")
+}
+
+// isAboutCharge reports whether messages of a type are about a charge: a request, or an event of
+// the provider about a payment, a refund or a dispute.
+func isAboutCharge(messageType string) bool {
+	return domain.EventTypeNamed(messageType).Request ||
+		strings.HasPrefix(messageType, ProviderEvent+"payment_intent.") || isAboutRefunds(messageType) || isAboutDisputes(messageType)
 }
 
 // resolve handles an event whose ordering key names no charge. It reads the object from the
@@ -48,7 +55,7 @@ func (f *Fulfillment) resolve(ctx context.Context, d *inbox.Delivery) error {
 	if thin {
 		collection := "refunds"
 		switch {
-		case isAboutDisputes(d):
+		case isAboutDisputes(d.Type):
 			collection = "disputes"
 		case d.Type == ProviderEvent+"charge.refunded":
 			collection = "charges"
@@ -80,9 +87,12 @@ func (f *Fulfillment) resolve(ctx context.Context, d *inbox.Delivery) error {
 }
 
 // Reread queues inbox messages that make a worker read the charge's refunds and disputes from the
-// provider.
-func Reread(b *pgx.Batch, charge string) {
+// provider. They wait while the charge's merchant is paused.
+func Reread(b *pgx.Batch, charge ledger.Owner) {
 	for _, name := range []string{"refund.updated", "charge.dispute.updated"} {
-		inbox.Accept(b, ChargeReceiver, inbox.Message{ID: "reread_" + uuid.NewString(), Type: ProviderEvent + name, OrderingKey: charge, Payload: []byte("{}")})
+		inbox.Accept(b, ChargeReceiver, inbox.Message{
+			ID: "reread_" + uuid.NewString(), Type: ProviderEvent + name,
+			OrderingKey: charge.StreamID, Partition: charge.MerchantID, Payload: []byte("{}"),
+		})
 	}
 }

@@ -185,7 +185,7 @@ func (p *payment) take(ctx context.Context, s ledger.Stream) (decision, error) {
 		command: domain.StartPayment{Provider: domain.Provider, PaymentIntent: intent, Lost: true},
 		rows: func(b *pgx.Batch) {
 			b.Queue(insertAdoption, intent, s.ID)
-			Reread(b, s.ID)
+			Reread(b, ledger.Owner{StreamID: s.ID, MerchantID: s.Charge.MerchantID})
 		},
 	}, nil
 }

@@ -91,8 +91,8 @@ type work struct {
 // provider's list says which are new, and what became of the others.
 func (f *Fulfillment) charge(ctx context.Context, d *inbox.Delivery) error {
 	r := &deliveryRun{Fulfillment: f, delivery: d, steps: f.steps(d.ClaimedAt), stuck: map[string]error{}}
-	refunds := &refunds{provider: f.services.Provider, now: d.ClaimedAt, unread: isAboutRefunds(d)}
-	disputes := &disputes{provider: f.services.Provider, unread: isAboutDisputes(d), waited: d.Waits > 0}
+	refunds := &refunds{provider: f.services.Provider, now: d.ClaimedAt, unread: isAboutRefunds(d.Type)}
+	disputes := &disputes{provider: f.services.Provider, unread: isAboutDisputes(d.Type), waited: d.Waits > 0}
 	r.next = func(c domain.Charge) work {
 		if !c.Terminal() {
 			return r.nextStep(c)

@@ -468,8 +468,8 @@ type ListChargesParams struct {
 
 // CreateChargeParams defines parameters for CreateCharge.
 type CreateChargeParams struct {
-	// IdempotencyKey 1 to 255 printable ASCII characters of your choice, bare or as a quoted string: a key with a space, `"` or `\` in it has to
-	// be quoted, and `\` stands before both. It belongs to you and to the operation. Make it from what you mean to do, and store it before you send. Where the server derives keys from
+	// IdempotencyKey 1 to 255 printable ASCII characters of your choice, bare or as a quoted string. A key with a space, `,`, `;`, `"` or `\`
+	// in it has to be quoted, and `\` stands before `"` and `\`. It belongs to you and to the operation. Make it from what you mean to do, and store it before you send. Where the server derives keys from
 	// orders (`IDEMPOTENCY_KEY_MODE=natural`) it may be left out.
 	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
 
@@ -488,8 +488,8 @@ type GetChargeParams struct {
 
 // CancelChargeParams defines parameters for CancelCharge.
 type CancelChargeParams struct {
-	// IdempotencyKey 1 to 255 printable ASCII characters of your choice, bare or as a quoted string: a key with a space, `"` or `\` in it has to
-	// be quoted, and `\` stands before both. It belongs to you and to the operation. Make it from what you mean to do, and store it before you send. Where the server derives keys from
+	// IdempotencyKey 1 to 255 printable ASCII characters of your choice, bare or as a quoted string. A key with a space, `,`, `;`, `"` or `\`
+	// in it has to be quoted, and `\` stands before `"` and `\`. It belongs to you and to the operation. Make it from what you mean to do, and store it before you send. Where the server derives keys from
 	// orders (`IDEMPOTENCY_KEY_MODE=natural`) it may be left out.
 	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
 
@@ -502,8 +502,8 @@ type CancelChargeParams struct {
 
 // CreateRefundParams defines parameters for CreateRefund.
 type CreateRefundParams struct {
-	// IdempotencyKey 1 to 255 printable ASCII characters of your choice, bare or as a quoted string: a key with a space, `"` or `\` in it has to
-	// be quoted, and `\` stands before both. It belongs to you and to the operation. Make it from what you mean to do, and store it before you send. Where the server derives keys from
+	// IdempotencyKey 1 to 255 printable ASCII characters of your choice, bare or as a quoted string. A key with a space, `,`, `;`, `"` or `\`
+	// in it has to be quoted, and `\` stands before `"` and `\`. It belongs to you and to the operation. Make it from what you mean to do, and store it before you send. Where the server derives keys from
 	// orders (`IDEMPOTENCY_KEY_MODE=natural`) it may be left out.
 	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
 

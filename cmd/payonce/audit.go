@@ -19,6 +19,7 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/restore"
 	"github.com/payonce/payonce/internal/stripe"
+	"github.com/payonce/payonce/ledger"
 )
 
 type auditCmd struct {
@@ -138,8 +139,12 @@ func printViolations(p *printer, report audit.Report) {
 // Test: e2e TestRestore_ofAnOlderDump_capturesNothingTwice.
 func reread(ctx context.Context, c *console, db *postgres.DB, charges []string) error {
 	for _, id := range charges {
+		charge, err := ledger.Find(ctx, db, id)
+		if err != nil {
+			return err
+		}
 		b := &pgx.Batch{}
-		fulfillment.Reread(b, id)
+		fulfillment.Reread(b, charge)
 		if err := db.Commit(ctx, b); err != nil {
 			return fmt.Errorf("queue the reads of charge %s: %w", id, err)
 		}

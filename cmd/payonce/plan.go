@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -230,20 +229,12 @@ func (p *plan) readWaiting(ctx context.Context, tx pgx.Tx) error {
 		})
 		if i < 0 {
 			p.find(kind, name, count, "%s: no worker has this %s", example, kind)
-		} else if r := receivers[i]; !r.Takes(domain.EventTypeNamed(of)) && (kind == "topic" || !isForeign(r.Name, of)) {
+		} else if r := receivers[i]; !r.Takes(of) {
 			p.find("message", of, count, "%s: %s does not know the type", example, r.Name)
 		}
 		return nil
 	})
 	return err
-}
-
-// isForeign reports whether a receiver takes messages of a type that is no event's.
-func isForeign(receiver, name string) bool {
-	if receiver == fulfillment.ChargeReceiver {
-		return strings.HasPrefix(name, fulfillment.ProviderEvent)
-	}
-	return name == fulfillment.TypeResend
 }
 
 // print prints a line for each finding, and what was read.

@@ -37,7 +37,7 @@ func TestPlan_findsNothingInWhatThisVersionWrites(t *testing.T) {
 		payload := s.EncodeEnvelope(s.Head())
 		testdb.Must(t, outbox.Append(b, outbox.Message{Topic: domain.Topic, ID: s.Head().ID.String(), Type: s.Head().Type, OrderingKey: s.ID, Payload: payload}))
 	}
-	fulfillment.Reread(b, "ch_refunded")
+	fulfillment.Reread(b, ledger.Owner{StreamID: "ch_refunded", MerchantID: "acme"})
 	for i, notified := range []bool{true, false} {
 		fulfillment.Resend(b, fulfillment.Outcome{EventID: done.At(4).ID, ChargeID: done.ID, Notified: notified, Version: 4}, uuid.UUID{byte(i + 1)}, "ann")
 	}

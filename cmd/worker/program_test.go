@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/program/programtest"
@@ -71,6 +73,25 @@ select 'charges', '4', '{}', '{"type": "charge.requested.v1", "ordering_key": "c
 			metrics := p.Get(t, "/metrics").Body
 			return strings.Contains(metrics, `payonce_outbox_deliveries_total{result="first"} 1`) && strings.Contains(metrics, `payonce_outbox_deliveries_total{result="duplicate"} 1`)
 		})
+	})
+	const newer = `
+select count(*) = 4 and bool_and(waits > 0 and last_error like '%unknown type of message%')
+  from inbox
+ where message_id like 'newer %' and status = `
+	t.Run("a message of an unknown type waits for a newer worker", func(t *testing.T) {
+		testdb.Exec(t, db.Pool(), `
+insert into outbox (topic, message_id, payload, metadata)
+values ('charges',      'newer 1', '{}', '{"type": "charge.reviewed.v1", "ordering_key": "ch_newer", "partition_key": "acme"}'),
+       ('notification', 'newer 2', '{}', '{"type": "charge.reviewed.v1", "ordering_key": "ch_newer", "partition_key": "acme"}');
+insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, due_at)
+values ('fulfillment', 'newer 3', 'ch_other', 'adyen.refund', '{}', '{}', '', clock_timestamp()),
+       ('resend',      'newer 4', 'ch_other', 'webhook.digest', '{}', '{}', '', clock_timestamp())`, pgx.QueryExecModeSimpleProtocol)
+		programtest.Start(t, run, environ(url))
+		await.Row(t, db, newer+`'pending'`)
+	})
+	t.Run("a message of an unknown type becomes a dead letter after GIVE_UP_AFTER", func(t *testing.T) {
+		programtest.Start(t, run, environ(url, "GIVE_UP_AFTER", "1s", "BACKOFF_BASE", "10ms", "BACKOFF_CAP", "50ms"))
+		await.Row(t, db, newer+`'dead'`)
 	})
 	t.Run("a database without the schema is refused", func(t *testing.T) {
 		testdb.Must(t, server.CreateDatabase(t.Context(), "bare"))

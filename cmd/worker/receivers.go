@@ -8,10 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill/message"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/doorbell"
@@ -114,26 +112,9 @@ func receive(ctx context.Context, log *slog.Logger, db *postgres.DB, listening f
 		defer func() { _ = subscriber.Close() }() // it says what Consume says
 		g.Go(func() error {
 			return r.processor.Consume(ctx, inbox.Source{
-				Subscriber: subscriber, Topic: r.Topic, Split: outbox.Messages, Require: outbox.SameTimeline, Read: routing(log, r.Receiver),
+				Subscriber: subscriber, Topic: r.Topic, Split: outbox.Messages, Require: outbox.SameTimeline,
 			})
 		})
 	}
 	return g.Wait()
-}
-
-// routing reads what a receiver takes of its topic, and logs what it does not: a message of
-// a newer program, or one that payonce did not send.
-func routing(log *slog.Logger, receiver fulfillment.Receiver) func(*message.Message) (inbox.Message, error) {
-	return func(m *message.Message) (inbox.Message, error) {
-		read := inbox.Message{
-			Type:        m.Metadata.Get(outbox.MetadataType),
-			OrderingKey: m.Metadata.Get(outbox.MetadataOrderingKey),
-			Partition:   m.Metadata.Get(outbox.MetadataPartition),
-		}
-		if receiver.Takes(domain.EventTypeNamed(read.Type)) {
-			return read, nil
-		}
-		log.Warn("message skipped, its receiver does not know its type", "message_id", m.UUID, "receiver", receiver.Name, "type", read.Type, "ordering_key", read.OrderingKey)
-		return read, inbox.ErrSkip
-	}
 }

@@ -75,6 +75,7 @@ const (
 	oneKey    = "every refund was accepted under one key"
 	canceled  = "every cancellation was accepted under a key"
 	balances  = "projected balances are the sums of the postings"
+	trial     = "trial balance: debits equal credits in every currency"
 	oneCharge = "one charge per order, where that is wanted"
 	recorded  = "supplied stock is what operators recorded"
 )
@@ -127,7 +128,7 @@ delete from held_orders where stream_id = '{bought}'`, nil},
 	{charges, "a request without a message", `delete from outbox where metadata ->> 'ordering_key' = '{fresh}'`, []string{messages}},
 	{charges, "a request that the reader passed over", `update outbox_offsets set transaction_id = (select max(transaction_id) from outbox), "offset" = (select max("offset") from outbox)`, []string{"every message below the offset was received"}},
 	{"every posting belongs to an event", "a posting without an event", `insert into ledger_postings values ('{sold}', 99, 1, 'acme', 'psp_receivable:stripe:USD', 'merchant_payable:acme:USD', 1, 'USD')`, nil},
-	{"debits equal credits in every currency", "a posting across currencies", `update ledger_postings set credit = 'fee_revenue:payonce:EUR' where stream_id = '{sold}' and leg = 3`, []string{chart, posted}},
+	{chart, "a posting across currencies", `update ledger_postings set credit = 'fee_revenue:payonce:EUR' where stream_id = '{sold}' and leg = 3`, []string{posted}},
 	{chart, "an account of another owner", `update ledger_postings set credit = 'fee_revenue:globex:USD' where stream_id = '{sold}' and leg = 3`, []string{posted}},
 	{"clearing accounts are empty after the outcome", "a receivable that stays open", `delete from ledger_postings where stream_id = '{sold}' and debit like 'psp_receivable:%'`, []string{posted}},
 	{"clearing accounts are empty after the outcome", "a refund whose money never left", `delete from ledger_postings where stream_id = '{refunded}' and credit like 'psp_receivable:%' and amount = 400`, []string{posted}},
@@ -239,14 +240,19 @@ var plantedInProjections = []plant{
 	{"the list shows each charge as its events say", "a checkpoint beyond what was folded", `
 delete from charge_list where charge_id = '{fresh}';
 delete from account_balances;
-update projections set position = position + 100`, []string{balances}},
+update projections set position = position + 100`, []string{balances, trial}},
 	{"every charge of the list has events", "a charge without an event", `
 insert into charge_list (generation, charge_id, merchant_id, order_id, status, created_at, version, view)
 select generation, 'ch_none', merchant_id, order_id, status, created_at, version, view
   from charge_list
  where charge_id = '{sold}'`, nil},
-	{"every charge of the list has events", "a charge listed before it was folded", `update projections set txid = '0', position = 0`, []string{balances}},
-	{balances, "money that was never posted", `update account_balances set debits = debits + 1 where account = 'psp_receivable:stripe:USD'`, nil},
-	{balances, "an account that was left out", `delete from account_balances where account = 'fee_revenue:payonce:USD'`, nil},
-	{balances, "an account without postings", `insert into account_balances select generation, 'globex', 'merchant_payable:globex:USD', 1, 1 from projections where state = 'live'`, nil},
+	{"every charge of the list has events", "a charge listed before it was folded", `update projections set txid = '0', position = 0`, []string{balances, trial}},
+	{balances, "money that was never posted", `update account_balances set debits = debits + 1 where account = 'psp_receivable:stripe:USD'`, []string{trial}},
+	{balances, "an account that was left out", `delete from account_balances where account = 'fee_revenue:payonce:USD'`, []string{trial}},
+	{balances, "an account without postings", `insert into account_balances select generation, 'globex', 'merchant_payable:globex:USD', 1, 1 from projections where state = 'live'`, []string{trial}},
+	{trial, "a credit without its debit", `update account_balances set credits = credits + 1 where account = 'fee_revenue:payonce:USD'`, []string{balances}},
+	{trial, "a debit and a credit that were never posted", `
+update account_balances set debits = debits + 1 where account = 'psp_receivable:stripe:USD';
+update account_balances set credits = credits + 1 where account = 'fee_revenue:payonce:USD'`, []string{balances}},
+	{trial, "a posting in another currency than its accounts", `update ledger_postings set currency = 'EUR' where stream_id = '{sold}' and leg = 3`, []string{chart, posted}},
 }

@@ -151,9 +151,9 @@ func TestKeys_listTheirUsesOldestFirst(t *testing.T) {
 func TestKeys_thatLedToNothingAreNotFound(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
-	w.accept(t, `"a/ \\?c"`, body())
-	used := "/v1/idempotency-keys/" + url.PathEscape(`a/ \?c`)
-	for _, path := range []string{used, "/v1/idempotency-keys/" + url.PathEscape(`"a/ \\?c"`)} {
+	w.accept(t, `"a/ \\?,;c"`, body())
+	used := "/v1/idempotency-keys/" + url.PathEscape(`a/ \?,;c`)
+	for _, path := range []string{used, "/v1/idempotency-keys/" + url.PathEscape(`"a/ \\?,;c"`)} {
 		if a := w.send(t, get(path)); a.status != http.StatusOK || len(data(t, a)) != 1 {
 			t.Errorf("%s led to %s", path, a.body)
 		}

@@ -172,13 +172,14 @@ func TestRequestID_isInAnswerAndLog(t *testing.T) {
 	}
 	for id, kept := range map[string]bool{
 		"req-1_A.b": true, "4242-4242-4242-4242": true, strings.Repeat("r", 128): true,
-		"": false, "req-1/A": false, strings.Repeat("r", 129): false, "req 1": false, "réq": false, "req\xff": false,
+		"": false, "req-1/A": false, "req-1,req-2": false, strings.Repeat("r", 129): false, "req 1": false, "réq": false, "req\xff": false,
 	} {
 		wantLogged(t, w, get("/v1/balances").with("X-Request-Id", id), kept, http.StatusOK)
 		if !kept && id != "" && strings.Contains(w.log.String(), id) {
 			t.Errorf("%q was refused, and is logged", id)
 		}
 	}
+	wantLogged(t, w, get("/v1/balances").with("X-Request-Id", "req-1", "req-2"), false, http.StatusOK)
 	w.api.Close()
 	wantLogged(t, w, get("/v1/balances").with("X-Request-Id", "req-of-mine"), true, http.StatusServiceUnavailable)
 }

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"regexp"
 	"slices"
+	"strings"
 
 	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
@@ -24,7 +25,7 @@ var isRequestID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`).MatchString
 // a card number.
 func identify(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		id := c.Request().Header.Get(echo.HeaderXRequestID)
+		id := strings.Join(c.Request().Header.Values(echo.HeaderXRequestID), ",") // two are none
 		if !isRequestID(id) {
 			id = uuid.NewString()
 		}

@@ -67,7 +67,7 @@ var (
 	errKeyMissing = newProblem("idempotency-key-missing", http.StatusBadRequest, newKey, "The Idempotency-Key header is missing",
 		"send a key of your own that is unique to this operation, and the same one with each retry")
 	errKeyInvalid = newProblem("idempotency-key-invalid", http.StatusBadRequest, newKey, "The Idempotency-Key header is not a key",
-		"a key is 1 to 255 printable ASCII characters, once, bare or quoted, with spaces only inside quotes")
+		"a key is 1 to 255 printable ASCII characters, once; a bare one has no space, comma, semicolon, quote or backslash, and a quoted one may")
 	errKeyReused = newProblem("idempotency-key-reused", http.StatusUnprocessableEntity, newKey, "The key was used for another request",
 		"the first request under this key differs from this one; nothing was done")
 	errKeyExpired = newProblem("idempotency-key-expired", http.StatusGone, newKey, "The key's answer is no longer kept",

@@ -148,7 +148,8 @@ func readEvent(body []byte) (stripeEvent, stripeObject, error) {
 }
 
 // concernsPayments reports whether an event of this type may be about a payment, a refund or
-// a dispute of ours.
+// a dispute of ours. The receiver fulfillment takes the same ones: an event of another type would
+// wait there for a newer worker.
 func concernsPayments(eventType string) bool {
 	return strings.HasPrefix(eventType, "payment_intent.") ||
 		strings.HasPrefix(eventType, "refund.") ||
