@@ -115,12 +115,16 @@ func TestDecode(t *testing.T) {
 		}
 	})
 
-	t.Run("what is no JSON object is refused and named", func(t *testing.T) {
+	t.Run("what is no JSON object is refused and named, or an unreadable request", func(t *testing.T) {
 		t.Parallel()
 		for name := range stored() {
 			for _, data := range []string{``, `{`, `[]`, `"x"`, `1`, `{}{}`} {
-				_, err := domain.Decode(name, []byte(data))
-				if err == nil || !strings.Contains(err.Error(), name) {
+				e, err := domain.Decode(name, []byte(data))
+				if domain.EventTypeNamed(name).Request {
+					if diff := cmp.Diff(domain.Event(domain.Unreadable{Name: name}), e); diff != "" || err != nil {
+						t.Errorf("%s of %q: %v (-want +got):\n%s", name, data, err, diff)
+					}
+				} else if err == nil || !strings.Contains(err.Error(), name) {
 					t.Errorf("%s of %q: %v", name, data, err)
 				}
 			}

@@ -221,6 +221,33 @@ func decide(t *testing.T, state string, cmd domain.Command) string {
 	return strings.Join(texts, ", ")
 }
 
+// TestFailAttempt_isBounded: after MaxKeys keys nothing is recorded, so the last key stays.
+func TestFailAttempt_isBounded(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		state string
+		cmd   domain.Command
+	}{
+		{"reserved", domain.FailAttempt{Stage: domain.StageCreate, StatusCode: 500}},
+		{"started", domain.FailAttempt{Stage: domain.StageConfirm, StatusCode: 500}},
+		{"refund pending", domain.FailRefundAttempt{RefundID: "re_1", StatusCode: 500}},
+	} {
+		c := in(test.state)
+		recorded := 0
+		for range domain.MaxKeys + 3 {
+			events, err := domain.Decide(c, test.cmd)
+			if err != nil {
+				t.Fatal(err)
+			}
+			recorded += len(events)
+			c = domain.Fold(c, events...)
+		}
+		if recorded != domain.MaxKeys-1 {
+			t.Errorf("%#v opened %d keys after the first, want %d in all", test.cmd, recorded, domain.MaxKeys)
+		}
+	}
+}
+
 // isAttempt tells the commands that are another attempt each time.
 func isAttempt(cmd domain.Command) bool {
 	_, payment := cmd.(domain.FailAttempt)

@@ -11,8 +11,8 @@ type Posting struct {
 	Currency      Currency
 }
 
-// Postings are the legs that e posts to the accounts of c, the charge before or after e:
-// what they depend on is frozen in the first event. Legs of zero are left out.
+// Postings are the legs that e posts to the accounts of c, the charge before e. Legs of zero are
+// left out, and a void request has none.
 //
 // The chart: what the customer owes (customer_receivable) balances what the merchant may
 // expect (merchant_pending) until the outcome. A capture turns the first into money at
@@ -24,8 +24,8 @@ type Posting struct {
 // a dispute is in disputes until it is reinstated, or lost: then the merchant bears it.
 func Postings(c Charge, e Event) []Posting {
 	book := chart{merchant: c.MerchantID, currency: c.Amount.Currency}
-	if e, posts := e.(poster); posts {
-		e.post(&book, c)
+	if p, posts := e.(poster); posts && !c.Voids(e) {
+		p.post(&book, c)
 	}
 	return book.legs
 }

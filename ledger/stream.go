@@ -81,15 +81,6 @@ func (s Stream) At(version int) StoredEvent { return s.Events[version-1] }
 // Head returns the newest event.
 func (s Stream) Head() StoredEvent { return s.Events[len(s.Events)-1] }
 
-// CheckRequests returns domain.ErrIllegal for a stream with a request that the charge did not
-// allow.
-func (s Stream) CheckRequests() error {
-	if err := domain.CheckRequests(eventsOf(s.Events)); err != nil {
-		return fmt.Errorf("stream %s: %w", s.ID, err)
-	}
-	return nil
-}
-
 // Until returns the stream as it was at a version.
 func (s Stream) Until(version int) Stream { return folded(s.ID, s.Events[:version:version]) }
 
