@@ -43,10 +43,11 @@ func stored() map[string]domain.Event {
 			RefundID: "re_1", ProviderRefund: "rp_1", Amount: 400, Message: "the account is closed",
 		},
 		"refund.observed.v1":           seen(400),
-		"charge.disputed.v1":           disputed(),
-		"charge.dispute_withdrawn.v1":  withheld(),
-		"charge.dispute_reinstated.v1": paidBack(),
-		"charge.dispute_closed.v1":     domain.DisputeClosed{DisputeID: "du_1", Status: "lost", Amount: 1000},
+		"charge.dispute_opened.v1":     disputed(),
+		"charge.dispute_withdrawn.v2":  withheld(),
+		"charge.dispute_reinstated.v2": paidBack(),
+		"charge.dispute_updated.v1":    domain.DisputeUpdated{DisputeID: "du_1", Amount: 1000, Reason: "duplicate", Status: "open"},
+		"charge.dispute_closed.v2":     domain.DisputeClosed{DisputeID: "du_1", Status: "lost"},
 	}
 }
 

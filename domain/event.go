@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -83,8 +84,12 @@ func EventTypeNamed(name string) EventType { return registry[name] }
 // TypeOf is the stored name of an event.
 func TypeOf(e Event) string { return e.stored() }
 
-// SchemaVersion is the version in every stored name.
-const SchemaVersion = 1
+// SchemaVersion is the version in a stored name: 1 in "charge.requested.v1".
+func SchemaVersion(name string) int {
+	_, text, _ := strings.Cut(name, ".v")
+	version, _ := strconv.Atoi(text) // registered names end in a number
+	return version
+}
 
 // ErrUnknownType is returned by Decode for an event or a step that this program does
 // not know: a newer program wrote it.

@@ -112,7 +112,7 @@ select event_id,
    and txid < pg_snapshot_xmin(pg_current_snapshot())
    and type in ('charge.succeeded.v1', 'charge.failed.v1', 'payment.action_required.v1',
                 'refund.succeeded.v1', 'refund.failed.v1', 'refund.observed.v1', 'refund.reversed.v1',
-                'charge.disputed.v1', 'charge.dispute_withdrawn.v1', 'charge.dispute_reinstated.v1', 'charge.dispute_closed.v1')
+                'charge.dispute_opened.v1', 'charge.dispute_withdrawn.v2', 'charge.dispute_reinstated.v2', 'charge.dispute_updated.v1', 'charge.dispute_closed.v2')
  order by merchant_id, txid, position
  limit $4`
 
