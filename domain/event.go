@@ -172,7 +172,7 @@ func ValidateStream(events []Event) (Charge, error) {
 	for i, e := range events {
 		switch {
 		case c.Voids(e):
-			return c, fmt.Errorf("%w: %T at version %d, which is void", ErrIllegal, e, i+1)
+			return c, fmt.Errorf("%w: the %s at version %d is void", ErrIllegal, e.stored(), i+1)
 		case !c.allows(e):
 			return c, fmt.Errorf("%w: %T at version %d", ErrIllegal, e, i+1)
 		}

@@ -28,7 +28,7 @@ const (
 
 // MaxKeys is how many Idempotency-Keys the creation of a payment, its confirmation, or a refund may
 // use. Each key that fails is an event, and every read of a charge folds its stream: at this bound a
-// charge with MaxRefunds refunds has less than 1 MiB of them. The last key is kept: the provider
+// charge with MaxRefunds refunds has some 0.5 MB of them. The last key is kept: the provider
 // forgets what it saved under a key, after 24 hours at Stripe.
 const MaxKeys = 50
 

@@ -15,6 +15,7 @@
 //   - A decision on an older state of a stream is refused, together with everything else
 //     in its batch.
 //   - Among its charges with OneChargePerOrder, an order has at most one that has not failed.
+//   - A void request (domain.Charge.Voids) posts nothing and changes nothing.
 //   - The Projector folds each event once into the list of charges and the balances. A charge
 //     that it cannot read is set aside and holds up no other.
 //   - Rebuild makes both anew from the events, byte for byte.

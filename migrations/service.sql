@@ -808,8 +808,9 @@ create policy request on ledger_events for insert to payonce_api
                      and length(data ->> 'order_id') <= 255
                      and coalesce(data ->> 'reference' like 'ref_' || left(encode(sha256(convert_to(merchant_id, 'UTF8')), 'hex'), 16) || '%', true)
                      and coalesce(length(data ->> 'return_url') <= 2048 and data ->> 'return_url' like 'https://%', true)
-                     and coalesce((data ->> 'expires_at')::timestamptz between now() - interval '24 hours' and '9999-01-01 00:00+00'
-                                  and data ->> 'expires_at' ~ '^\d{4}-\d\d-\d\dT([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d+)?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)$', true)
+                     and coalesce((data ->> 'expires_at')::timestamptz
+                                  between now() - interval '24 hours' and '9999-01-01 00:00+00', true)
+                     and coalesce(data ->> 'expires_at' ~ '^\d{4}-\d\d-\d\dT([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d+)?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)$', true)
                      and not exists (
                            select
                              from jsonb_array_elements(data -> 'items') item
@@ -818,7 +819,7 @@ create policy request on ledger_events for insert to payonce_api
                      and not exists (
                            select
                              from jsonb_array_elements(data -> 'items') item
-                            where (item ->> 'quantity')::bigint not between 1 and 1000000)
+                            where coalesce((item ->> 'quantity')::bigint, 0) not between 1 and 1000000)
                      and not exists (
                            select
                              from jsonb_each(data -> 'metadata') m
@@ -843,11 +844,11 @@ create policy request on ledger_events for insert to payonce_api
                              then '{"merchant_id": "string", "order_id": "string", "amount": "number", "currency": "string",
                                     "fee": "number", "payment_method": "string", "items": "array", "description": "string",
                                     "metadata": "object", "return_url": "string", "expires_at": "string", "notify": "boolean",
-                                    "one_charge_per_order": "boolean", "reference": "string", "steps": "array", "skipped": "array"}'
+                                    "one_charge_per_order": "boolean", "reference": "string", "steps": "array", "skipped": "array"}'::jsonb
                              when 'refund.requested.v1'
-                             then '{"refund_id": "string", "amount": "number", "reason": "string", "notify": "boolean"}'
-                             else '{}'
-                           end::jsonb ->> m.key)
+                             then '{"refund_id": "string", "amount": "number", "reason": "string", "notify": "boolean"}'::jsonb
+                             else '{}'::jsonb
+                           end ->> m.key)
               and octet_length(data::text) + octet_length(metadata::text) <= case version when 1 then 1048576 else 4096 end
               and length(stream_id) <= 64
               and length(merchant_id) between 1 and 255
