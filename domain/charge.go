@@ -67,8 +67,9 @@ type Charge struct {
 	// lost. It is recorded before the steps before the payment.
 	LostIntent bool
 
-	// CreateFailures is how many calls to create the payment intent failed at the provider.
-	CreateFailures int
+	// CreateFailures and ConfirmFailures are how many keys of calls to create the payment intent, and
+	// to confirm it, failed at the provider.
+	CreateFailures, ConfirmFailures int
 
 	// Refunds are in the order in which they were requested.
 	Refunds []Refund
@@ -92,7 +93,8 @@ type Charge struct {
 	OutcomeVersion int
 }
 
-// Exists reports whether the stream has an event.
+// Exists reports whether the stream has an event. A void first event leaves a charge that has
+// neither a merchant nor steps.
 func (c Charge) Exists() bool { return c.Version > 0 }
 
 // Terminal reports whether the charge has its outcome.
@@ -105,16 +107,34 @@ func (c Charge) Started() bool { return c.PaymentIntent != "" }
 // event at a version.
 func (c Charge) NeedsWebhook(version int) bool { return slices.Contains(c.Unnotified, version) }
 
-// Fold folds events into a charge, in their order. It never fails: what is stored has
-// happened. The argument is not changed.
+// Fold folds events into a charge, in their order. It never fails: what is stored has happened. A
+// void request (Voids) changes nothing but the version. The argument is not changed.
 func Fold(c Charge, events ...Event) Charge {
 	c.Steps, c.Unnotified = slices.Clone(c.Steps), slices.Clone(c.Unnotified)
 	c.Refunds, c.Disputes = slices.Clone(c.Refunds), slices.Clone(c.Disputes)
 	for _, e := range events {
-		c.Version++
-		e.apply(&c)
+		c.fold(e)
 	}
 	return c
+}
+
+// fold folds one event into a charge whose slices are its own.
+func (c *Charge) fold(e Event) {
+	void := c.Voids(e)
+	if c.Version++; !void {
+		e.apply(c)
+	}
+}
+
+// Voids reports whether e, as the next event of c, is a void request: one that the charge does not
+// allow, or whose data cannot be read. Requests come from outside, and an append-only ledger keeps a
+// forged one for ever, so it must neither have an effect nor stop the charge.
+func (c Charge) Voids(e Event) bool { return registry[e.stored()].Request && !c.allows(e) }
+
+// allows reports whether e may be the next event of c.
+func (c Charge) allows(e Event) bool {
+	_, opens := e.(ChargeRequested)
+	return opens != c.Exists() && e.allowedIn(c)
 }
 
 // notify says that the merchant has yet to receive the webhook about the present version.

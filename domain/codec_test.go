@@ -43,10 +43,11 @@ func stored() map[string]domain.Event {
 			RefundID: "re_1", ProviderRefund: "rp_1", Amount: 400, Message: "the account is closed",
 		},
 		"refund.observed.v1":           seen(400),
-		"charge.disputed.v1":           disputed(),
-		"charge.dispute_withdrawn.v1":  withheld(),
-		"charge.dispute_reinstated.v1": paidBack(),
-		"charge.dispute_closed.v1":     domain.DisputeClosed{DisputeID: "du_1", Status: "lost", Amount: 1000},
+		"charge.dispute_opened.v1":     disputed(),
+		"charge.dispute_withdrawn.v2":  withheld(),
+		"charge.dispute_reinstated.v2": paidBack(),
+		"charge.dispute_updated.v1":    domain.DisputeUpdated{DisputeID: "du_1", Amount: 1000, Reason: "duplicate", Status: "open"},
+		"charge.dispute_closed.v2":     domain.DisputeClosed{DisputeID: "du_1", Status: "lost"},
 	}
 }
 
@@ -115,12 +116,16 @@ func TestDecode(t *testing.T) {
 		}
 	})
 
-	t.Run("what is no JSON object is refused and named", func(t *testing.T) {
+	t.Run("what is no JSON object is refused and named, or an unreadable request", func(t *testing.T) {
 		t.Parallel()
 		for name := range stored() {
 			for _, data := range []string{``, `{`, `[]`, `"x"`, `1`, `{}{}`} {
-				_, err := domain.Decode(name, []byte(data))
-				if err == nil || !strings.Contains(err.Error(), name) {
+				e, err := domain.Decode(name, []byte(data))
+				if domain.EventTypeNamed(name).Request {
+					if diff := cmp.Diff(domain.Event(domain.Unreadable{Name: name}), e); diff != "" || err != nil {
+						t.Errorf("%s of %q: %v (-want +got):\n%s", name, data, err, diff)
+					}
+				} else if err == nil || !strings.Contains(err.Error(), name) {
 					t.Errorf("%s of %q: %v", name, data, err)
 				}
 			}

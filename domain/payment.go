@@ -26,6 +26,12 @@ const (
 	StageConfirm Stage = "confirm"
 )
 
+// MaxKeys is how many Idempotency-Keys the creation of a payment, its confirmation, or a refund may
+// use. Each key that fails is an event, and every read of a charge folds its stream: at this bound a
+// charge with MaxRefunds refunds has some 0.5 MB of them. The last key is kept: the provider
+// forgets what it saved under a key, after 24 hours at Stripe.
+const MaxKeys = 50
+
 // PaymentStarted names the provider's object of the payment.
 type PaymentStarted struct {
 	Provider      string `json:"provider" detail:"provider"`
@@ -55,8 +61,11 @@ type PaymentAttemptFailed struct {
 func (PaymentAttemptFailed) stored() string { return "payment.attempt_failed.v1" }
 func (e PaymentAttemptFailed) apply(c *Charge) {
 	c.AttemptVersion = c.Version
-	if e.Stage == StageCreate {
+	switch e.Stage {
+	case StageCreate:
 		c.CreateFailures++
+	case StageConfirm:
+		c.ConfirmFailures++
 	}
 }
 func (PaymentAttemptFailed) allowedIn(c Charge) bool { return c.due(Payment) }
@@ -115,7 +124,17 @@ func (s StartPayment) decide(c Charge) ([]Event, error) {
 	return []Event{PaymentStarted(s)}, nil
 }
 
-// FailAttempt records that the provider answered with an error of its own.
+// IsLastKey reports whether the calls of a stage have come to their last key (MaxKeys).
+func (c Charge) IsLastKey(s Stage) bool {
+	failures := c.ConfirmFailures
+	if s == StageCreate {
+		failures = c.CreateFailures
+	}
+	return failures >= MaxKeys-1
+}
+
+// FailAttempt records that the provider answered with an error of its own, which opens the next key.
+// It records nothing if there is none (MaxKeys).
 type FailAttempt PaymentAttemptFailed
 
 func (f FailAttempt) decide(c Charge) ([]Event, error) {
@@ -124,6 +143,8 @@ func (f FailAttempt) decide(c Charge) ([]Event, error) {
 		return nil, nil // the payment has its outcome: the failed attempt no longer matters
 	case !c.due(Payment):
 		return nil, fmt.Errorf("fail an attempt before the steps before it are done: %w", ErrOutOfOrder)
+	case c.IsLastKey(f.Stage):
+		return nil, nil
 	}
 	return []Event{PaymentAttemptFailed(f)}, nil
 }

@@ -88,10 +88,12 @@ var states = []state{
 	then("succeeded silent", "silent but refund observed", with(seen(400), func(e *domain.RefundObserved) { e.Notify = false })),
 	then("succeeded", "disputed", disputed()),
 	then("disputed", "dispute withdrawn", withheld()),
-	then("dispute withdrawn", "dispute lost", domain.DisputeClosed{DisputeID: "du_1", Status: "lost", Amount: 1000}),
+	then("dispute withdrawn", "dispute lost", domain.DisputeClosed{DisputeID: "du_1", Status: "lost"}),
 	then("dispute lost", "dispute lost and reinstated", paidBack()),
 	then("dispute withdrawn", "dispute won", domain.DisputeClosed{DisputeID: "du_1", Status: "won"}),
 	then("dispute won", "dispute reinstated", paidBack()),
+	then("dispute lost", "dispute lost and won", domain.DisputeClosed{DisputeID: "du_1", Status: "won"}),
+	then("dispute lost", "dispute lost and open", domain.DisputeUpdated{DisputeID: "du_1", Amount: 1000, Reason: "fraudulent", Status: "open"}),
 	then("succeeded silent", "silent but disputed", disputed()),
 	then("refunded in part", "notified late", domain.MerchantNotified{EventID: "e", Type: "charge.succeeded", Version: 5}),
 }
@@ -184,16 +186,16 @@ func seen(amount int64) domain.RefundObserved {
 	return domain.RefundObserved{RefundID: "rp_9", Provider: "stripe", ProviderRefund: "rp_9", Amount: amount, Notify: true}
 }
 
-func disputed() domain.ChargeDisputed {
-	return domain.ChargeDisputed{DisputeID: "du_1", Provider: "stripe", Amount: 1000, Reason: "fraudulent"}
+func disputed() domain.DisputeOpened {
+	return domain.DisputeOpened{DisputeID: "du_1", Provider: "stripe", Amount: 1000, Reason: "fraudulent"}
 }
 
 func withheld() domain.DisputeWithdrawn {
-	return domain.DisputeWithdrawn{DisputeID: "du_1", Amount: 1000, Fee: 15}
+	return domain.DisputeWithdrawn{DisputeMoved: domain.DisputeMoved{DisputeID: "du_1", Transaction: "txn_1", Amount: 1000, Fee: 15}}
 }
 
 func paidBack() domain.DisputeReinstated {
-	return domain.DisputeReinstated{DisputeID: "du_1", Amount: 1000, Fee: 15}
+	return domain.DisputeReinstated{DisputeMoved: domain.DisputeMoved{DisputeID: "du_1", Transaction: "txn_2", Amount: 1000, Fee: 15}}
 }
 
 func outOfStock() domain.Failure {

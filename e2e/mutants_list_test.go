@@ -368,8 +368,8 @@ func notAcquired`,
 			byWalk("dashboard refund/worker/GET /v1/refunds/after/kill", "every refund is one of the ledger's"),
 		},
 		{
-			"a dispute is recorded without what the provider withholds for it",
-			[]edit{{"fulfillment/dispute.go", "Withdrawn: d.Withdrawn, WithdrawnFee: d.WithdrawnFee,", "WithdrawnFee: d.WithdrawnFee,"}},
+			"a dispute is recorded without its movements",
+			[]edit{{"fulfillment/dispute.go", "range d.Moved {", "range d.Moved[:0] {"}},
 			byWalk("dispute/worker/GET /v1/disputes/after/kill", "withheld sums equal the ledger's"),
 		},
 		{

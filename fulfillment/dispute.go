@@ -47,9 +47,14 @@ func (r *disputes) list(ctx context.Context, s ledger.Stream) (decision, error) 
 }
 
 func observe(d stripe.Dispute) domain.ObserveDispute {
-	return domain.ObserveDispute{
+	o := domain.ObserveDispute{
 		ID: d.ID, Reason: d.Reason, Status: cmp.Or(domain.DisputeStatus(d.Closed), domain.DisputeOpen),
-		Amount:    domain.Money{Amount: d.Amount, Currency: domain.Currency(d.Currency)},
-		Withdrawn: d.Withdrawn, WithdrawnFee: d.WithdrawnFee, Reinstated: d.Reinstated, ReturnFee: d.ReinstatedFee,
+		Amount: domain.Money{Amount: d.Amount, Currency: domain.Currency(d.Currency)},
 	}
+	for _, m := range d.Moved {
+		o.Moved = append(o.Moved, domain.DisputeMovement{
+			Transaction: m.ID, Amount: m.Amount, Fee: m.Fee, Currency: domain.Currency(m.Currency),
+		})
+	}
+	return o
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
@@ -158,6 +159,22 @@ func (f *fixture) append(s ledger.Stream, events ...domain.Event) ledger.Stream 
 	testdb.Must(f.t, err)
 	f.commit(b)
 	return next
+}
+
+// forge stores a request that no api would have accepted, as the owner of the tables, and puts the
+// message about it into the inbox. No policy and no trigger applies.
+func (f *fixture) forge(s ledger.Stream, name, data string) {
+	f.t.Helper()
+	id, version := uuid.NewString(), s.Charge.Version+1
+	f.exec(`
+insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
+values ($1, $2, $3, $4, 1, 'acme', $5, '{"actor":"api"}', now())`, id, s.ID, version, name, data)
+	b := &pgx.Batch{}
+	inbox.Accept(b, fulfillment.ChargeReceiver, inbox.Message{
+		ID: id, Type: name, OrderingKey: s.ID, Partition: "acme",
+		Payload: ledger.Envelope{ID: id, Type: name, ChargeID: s.ID, Version: version}.Encode(),
+	})
+	f.commit(b)
 }
 
 func (f *fixture) load(id string) ledger.Stream {

@@ -59,7 +59,7 @@ func (p *payment) run(ctx context.Context, s ledger.Stream) (decision, error) {
 	}
 	why, refused := refusal(err, "the provider refused the payment")
 	if !refused {
-		return callFailed(ctx, err, failedAt(domain.StageConfirm))
+		return callFailed(ctx, err, failedAt(s.Charge, domain.StageConfirm))
 	}
 	if _, declined := errors.AsType[*stripe.DeclinedError](err); !declined {
 		// Another worker's confirmation changed the intent, or no confirmation ever will.
@@ -99,7 +99,7 @@ func (p *payment) start(ctx context.Context, s ledger.Stream) (decision, error) 
 		case refused: // the provider will not make this payment, and there is no intent to cancel
 			return decision{command: domain.DeclinePayment{Failure: why}}, nil
 		case err != nil:
-			d, err := callFailed(ctx, err, failedAt(domain.StageCreate))
+			d, err := callFailed(ctx, err, failedAt(c, domain.StageCreate))
 			if failed, isFailure := d.command.(domain.FailAttempt); isFailure {
 				d.rows = func(b *pgx.Batch) { b.Queue(insertCreationFailed, failed.StatusCode == stripe.OtherParameters) }
 			}
@@ -222,8 +222,12 @@ func (p *payment) stop(ctx context.Context, s ledger.Stream, failing domain.Comm
 	}
 }
 
-// failedAt is the command that records an error of the provider's own.
-func failedAt(stage domain.Stage) func(*stripe.FailedError) domain.Command {
+// failedAt is the command that records an error of the provider's own; nil if the charge has used
+// its last key.
+func failedAt(c domain.Charge, stage domain.Stage) func(*stripe.FailedError) domain.Command {
+	if c.IsLastKey(stage) {
+		return nil
+	}
 	return func(e *stripe.FailedError) domain.Command {
 		return domain.FailAttempt{Stage: stage, StatusCode: e.StatusCode, RequestID: e.RequestID}
 	}
@@ -232,7 +236,8 @@ func failedAt(stage domain.Stage) func(*stripe.FailedError) domain.Command {
 // callFailed is the decision after an error of a provider call. An answer that is an error
 // of the provider's own may be saved under the call's key, so attempt records it, which
 // opens the next key; every other error keeps the key. The message waits either way, and
-// the next run begins with a read. attempt is nil for calls that carry no key of ours.
+// the next run begins with a read. attempt is nil for calls that carry no key of ours, and for those
+// that carry the last one (domain.MaxKeys).
 func callFailed(ctx context.Context, err error, attempt func(*stripe.FailedError) domain.Command) (decision, error) {
 	if ctx.Err() != nil {
 		return decision{}, context.Cause(ctx)

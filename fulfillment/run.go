@@ -180,8 +180,8 @@ func (f *Fulfillment) subscriberHandler(to subscriber) inbox.Handler {
 // load reads the stream. The message was committed with the event that it names; a
 // server that shows less than this version is behind, such as a standby, and the message
 // waits. It also waits if a newer program wrote an event, since a newer worker is being
-// deployed. A request that the charge did not allow was forged: the message becomes a dead
-// letter. ErrNotFound if the message names no version and there is no charge.
+// deployed. A charge whose first request is void has nothing to do and no merchant: the message
+// becomes a dead letter. ErrNotFound if the message names no version and there is no charge.
 func (r *deliveryRun) load(ctx context.Context, charge string) error {
 	s, err := r.streams(ctx, charge)
 	switch {
@@ -191,9 +191,8 @@ func (r *deliveryRun) load(ctx context.Context, charge string) error {
 		return err
 	case s.Charge.Version < r.version:
 		return &inbox.WaitError{Err: fmt.Errorf("stream %s is read up to version %d, the message names version %d", charge, s.Charge.Version, r.version)}
-	}
-	if err := s.CheckRequests(); err != nil {
-		return &inbox.DeadLetterError{Err: err}
+	case s.Charge.MerchantID == "":
+		return &inbox.DeadLetterError{Err: fmt.Errorf("stream %s: %w: its first event is void", charge, domain.ErrIllegal)}
 	}
 	r.stream = s
 	return nil

@@ -55,10 +55,10 @@ type snapshot struct {
 func (f *fixture) snapshot() snapshot {
 	f.t.Helper()
 	seen := snapshot{
-		Events:  f.text(`select string_agg(replace(type, '.v1', ''), ' ' order by version) from ledger_events where stream_id = 'ch_1'`),
+		Events:  f.text(`select string_agg(split_part(type, '.v', 1), ' ' order by version) from ledger_events where stream_id = 'ch_1'`),
 		Stock:   f.text(`select string_agg(format('%s %s %s %s', sku, available, reserved, sold), ', ' order by sku) from stock`),
 		Holds:   f.text(`select string_agg(status, ' ' order by sku) from reservations where charge_id = 'ch_1'`),
-		Outbox:  f.text(`select string_agg(replace(metadata ->> 'type', '.v1', ''), ' ' order by transaction_id, "offset") from outbox`),
+		Outbox:  f.text(`select string_agg(split_part(metadata ->> 'type', '.v', 1), ' ' order by transaction_id, "offset") from outbox`),
 		Message: f.text(`select string_agg(status, ' ' order by id) from inbox`),
 	}
 	if failure := f.load("ch_1").Charge.Failure; failure != nil {

@@ -106,10 +106,13 @@ create unique index ledger_events_one_refund_per_reference
  where type like 'refund.succeeded.v%'
     or type like 'refund.observed.v%';
 
--- A dispute at the provider is opened, withdrawn, reinstated and closed once each.
+-- A dispute at the provider is opened once, and each movement for it is recorded once: a balance
+-- transaction, by its id. Only an opening has no transaction.
 create unique index ledger_events_one_dispute
-    on ledger_events ((data ->> 'dispute_id') collate "C", split_part(type, '.v', 1) collate "C")
- where type like 'charge.dispute%';
+    on ledger_events ((data ->> 'dispute_id') collate "C", coalesce(data ->> 'transaction', '') collate "C")
+ where type like 'charge.dispute\_opened.v%'
+    or type like 'charge.dispute\_withdrawn.v%'
+    or type like 'charge.dispute\_reinstated.v%';
 
 -- A payment intent is one charge's. The provider's events name it, and may arrive before its
 -- capture is recorded.
@@ -122,7 +125,7 @@ create index ledger_events_feed
     on ledger_events (merchant_id, txid, position)
  where type in ('charge.succeeded.v1', 'charge.failed.v1', 'payment.action_required.v1',
                 'refund.succeeded.v1', 'refund.failed.v1', 'refund.observed.v1', 'refund.reversed.v1',
-                'charge.disputed.v1', 'charge.dispute_withdrawn.v1', 'charge.dispute_reinstated.v1', 'charge.dispute_closed.v1');
+                'charge.dispute_opened.v1', 'charge.dispute_withdrawn.v2', 'charge.dispute_reinstated.v2', 'charge.dispute_updated.v1', 'charge.dispute_closed.v2');
 
 create table ledger_postings (
   stream_id   text     collate "C" not null,

@@ -15,6 +15,7 @@
 //   - A decision on an older state of a stream is refused, together with everything else
 //     in its batch.
 //   - Among its charges with OneChargePerOrder, an order has at most one that has not failed.
+//   - A void request (domain.Charge.Voids) posts nothing and changes nothing.
 //   - The Projector folds each event once into the list of charges and the balances. A charge
 //     that it cannot read is set aside and holds up no other.
 //   - Rebuild makes both anew from the events, byte for byte.
@@ -80,15 +81,6 @@ func (s Stream) At(version int) StoredEvent { return s.Events[version-1] }
 
 // Head returns the newest event.
 func (s Stream) Head() StoredEvent { return s.Events[len(s.Events)-1] }
-
-// CheckRequests returns domain.ErrIllegal for a stream with a request that the charge did not
-// allow.
-func (s Stream) CheckRequests() error {
-	if err := domain.CheckRequests(eventsOf(s.Events)); err != nil {
-		return fmt.Errorf("stream %s: %w", s.ID, err)
-	}
-	return nil
-}
 
 // Until returns the stream as it was at a version.
 func (s Stream) Until(version int) Stream { return folded(s.ID, s.Events[:version:version]) }

@@ -789,33 +789,141 @@ create policy tenant on outbox for select to payonce_api
 -- the charge, and its data names the merchant whose stream it is: the worker believes it.
 -- The api's events say that the api caused them. Their ids have version 8, and those of the
 -- worker version 5, so no request takes the id of an event that the worker is going to
--- append. A time far from now is one that no reader could show, an amount that is no number
--- would end the audit, and a long text fits in no index of the list.
+-- append. A time far from now is one that no reader could show, and a long text fits in no index
+-- of the list.
+--
+-- A request that the program cannot read, or whose amounts no charge may have, is void there
+-- (domain.Charge.Voids), but its posting would stay in the balances. So each member is one of the
+-- event's and has its type, and each number its range. A text of JSON may be much longer than its
+-- stored form, such as that of 1e9999, and readers hold the text: with 100 refunds
+-- (refuse_void_request) the api writes less than 2 MiB to a charge, of which programs read 16 MiB.
 create policy request on ledger_events for insert to payonce_api
   with check (merchant_id = current_setting('payonce.merchant', true)
               and case type
                     when 'charge.requested.v1'
                     then version = 1
                      and data ->> 'merchant_id' = merchant_id
-                     and (data ->> 'amount')::bigint between 1 and 999999999999999999
+                     and (data ->> 'amount')::bigint between 1 and 1000000000000
+                     and coalesce((data ->> 'fee')::bigint, 0) between 0 and (data ->> 'amount')::bigint
                      and length(data ->> 'order_id') <= 255
                      and coalesce(data ->> 'reference' like 'ref_' || left(encode(sha256(convert_to(merchant_id, 'UTF8')), 'hex'), 16) || '%', true)
                      and coalesce(length(data ->> 'return_url') <= 2048 and data ->> 'return_url' like 'https://%', true)
-                     and coalesce((data ->> 'expires_at')::timestamptz between now() - interval '24 hours' and '9999-01-01 00:00+00', true)
+                     and coalesce((data ->> 'expires_at')::timestamptz
+                                  between now() - interval '24 hours' and '9999-01-01 00:00+00', true)
+                     and coalesce(data ->> 'expires_at' ~ '^\d{4}-\d\d-\d\dT([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d+)?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)$', true)
+                     and not exists (
+                           select
+                             from jsonb_array_elements(data -> 'items') item
+                            cross join jsonb_each(item) m
+                            where jsonb_typeof(m.value) is distinct from '{"sku": "string", "quantity": "number"}'::jsonb ->> m.key)
+                     and not exists (
+                           select
+                             from jsonb_array_elements(data -> 'items') item
+                            where coalesce((item ->> 'quantity')::bigint, 0) not between 1 and 1000000)
+                     and not exists (
+                           select
+                             from jsonb_each(data -> 'metadata') m
+                            where jsonb_typeof(m.value) <> 'string')
+                     and not exists (
+                           select
+                             from jsonb_array_elements(coalesce(data -> 'steps', '[]') || coalesce(data -> 'skipped', '[]')) name
+                            where jsonb_typeof(name) <> 'string')
                     when 'charge.cancel_requested.v1'
                     then version > 1
                     when 'refund.requested.v1'
                     then version > 1
-                     and (data ->> 'amount')::bigint between 1 and 999999999999999999
+                     and (data ->> 'amount')::bigint between 1 and 1000000000000
+                     and length(data ->> 'refund_id') between 1 and 255
                     else false
                   end
+              and not exists (
+                    select
+                      from jsonb_each(data) m
+                     where jsonb_typeof(m.value) is distinct from case type
+                             when 'charge.requested.v1'
+                             then '{"merchant_id": "string", "order_id": "string", "amount": "number", "currency": "string",
+                                    "fee": "number", "payment_method": "string", "items": "array", "description": "string",
+                                    "metadata": "object", "return_url": "string", "expires_at": "string", "notify": "boolean",
+                                    "one_charge_per_order": "boolean", "reference": "string", "steps": "array", "skipped": "array"}'::jsonb
+                             when 'refund.requested.v1'
+                             then '{"refund_id": "string", "amount": "number", "reason": "string", "notify": "boolean"}'::jsonb
+                             else '{}'::jsonb
+                           end ->> m.key)
+              and octet_length(data::text) + octet_length(metadata::text) <= case version when 1 then 1048576 else 4096 end
               and length(stream_id) <= 64
-              and length(merchant_id) <= 255
-              and pg_column_size(data) + pg_column_size(metadata) <= 1048576
+              and length(merchant_id) between 1 and 255
               and schema_version = 1
               and metadata ->> 'actor' = 'api'
               and get_byte(uuid_send(event_id), 6) >> 4 = 8
               and occurred_at between now() - interval '24 hours' and now() + interval '24 hours');
+
+-- What a policy cannot say, since it depends on the events before: a charge is canceled once, before
+-- its outcome, and refunded up to what is left of it, in at most domain.MaxRefunds requests. These are
+-- the conditions of the program's own decision, in which a refund that failed or was reversed is
+-- returned to what is left.
+--
+-- The function counts the versions that it sees. If it sees all up to the new one, then also each
+-- refund that another transaction has committed: none can be appended later at a lower version. If it
+-- does not, it refuses, whatever the isolation level, and however long the statement ran before its
+-- insert. Test: migrations.TestHostileAPI_refundsNoMoreThanIsLeft.
+create function refuse_void_request() returns trigger
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  allowed boolean;
+begin
+  with events as (
+    select type,
+           data
+      from public.ledger_events
+     where stream_id = new.stream_id
+       and version <= new.version
+  ), charge as (
+    select count(*) = new.version                                             as seen,
+           count(*) filter (where type like 'charge.cancel_requested.v%') = 1 as canceled_once,
+           bool_or(type like 'charge.succeeded.v%')                           as succeeded,
+           bool_or(type like 'charge.failed.v%')                              as failed,
+           max((data ->> 'amount')::bigint)
+               filter (where type like 'payment.captured.v%')                 as captured
+      from events
+  ), refunds as (
+    select data ->> 'refund_id'              as id,
+           count(*)                          as events,
+           max((data ->> 'amount')::bigint)  as amount,
+           bool_or(type like 'refund.failed.v%' or type like 'refund.reversed.v%') as returned
+      from events
+     where type like 'refund.%'
+     group by 1
+  )
+  select seen
+     and case new.type
+           when 'refund.requested.v1'
+           then succeeded
+            and (select count(*) <= 100
+                    and sum(amount) filter (where not returned) <= captured
+                    and bool_or(id = new.data ->> 'refund_id' and events = 1)
+                   from refunds)
+           else canceled_once and captured is null and not succeeded and not failed
+         end
+    into allowed
+    from charge;
+  if allowed is not true then
+    raise exception 'charge % does not allow a % as version %', new.stream_id, new.type, new.version
+      using errcode = 'insufficient_privilege';
+  end if;
+  return null;
+end
+$$;
+comment on function refuse_void_request is 'the trigger of ledger_events for users that are not the worker';
+revoke execute on function refuse_void_request from public;
+
+-- After the insert, when the other rows of the statement are there too.
+create trigger ledger_events_of_the_api
+ after insert on ledger_events
+   for each row
+  when (new.version > 1 and not pg_has_role('payonce_worker', 'member'))
+  execute function refuse_void_request();
 
 -- A request has one posting, and its event says which: what the customer owes for a charge,
 -- what is to be returned for a refund. The key of the table allows it once.

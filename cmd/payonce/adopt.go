@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/restore"
 	"github.com/payonce/payonce/internal/stripe"
@@ -115,7 +116,6 @@ func (a adoptCmd) adopt(ctx context.Context, db *postgres.DB, client *stripe.Cli
 // from the intent's, and the provider refunds no more than was captured. A key whose saved answer
 // is a failure is followed by the next one.
 func refund(ctx context.Context, client *stripe.Client, in stripe.Intent) (id string, err error) {
-	const keys = 50
 	for key := 0; ; key++ {
 		id, left, failures, err := refunded(ctx, client, in)
 		if err != nil || id != "" {
@@ -126,7 +126,7 @@ func refund(ctx context.Context, client *stripe.Client, in stripe.Intent) (id st
 			stripe.RefundParams{Reference: name, PaymentIntent: in.ID, Amount: left, Currency: in.Currency})
 		saved, isFailed := errors.AsType[*stripe.FailedError](err)
 		switch {
-		case isFailed && (saved.Replayed || saved.StatusCode == stripe.OtherParameters) && key < keys:
+		case isFailed && (saved.Replayed || saved.StatusCode == stripe.OtherParameters) && key < domain.MaxKeys-1:
 			continue
 		case err == nil && (r.Status == stripe.RefundFailed || r.Status == stripe.RefundCanceled):
 			return "", fmt.Errorf("refund %s %s: %s", r.ID, r.Status, r.FailureReason)

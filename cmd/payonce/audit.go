@@ -8,6 +8,7 @@ import (
 	"iter"
 	"math"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -172,12 +173,23 @@ func reconcile(ctx context.Context, c *console, db *postgres.DB, client *stripe.
 				Status: r.Status, Amount: r.Amount, Currency: r.Currency,
 			}
 		}),
-		translate(listed, client.Disputes(ctx, ""), func(d stripe.Dispute) audit.Listed {
-			return audit.Listed{
-				ID: d.ID, PaymentIntent: d.PaymentIntent, Currency: d.Currency, Status: cmp.Or(d.Closed, string(domain.DisputeOpen)),
-				Amount: d.Withdrawn + d.WithdrawnFee - d.Reinstated - d.ReinstatedFee,
-			}
-		}))
+		translate(listed, client.Disputes(ctx, ""), listedDispute))
+}
+
+// listedDispute sums the movements of a dispute as the ledger records them: without the fees of a
+// balance that is kept in another currency.
+func listedDispute(d stripe.Dispute) audit.Listed {
+	l := audit.Listed{ID: d.ID, PaymentIntent: d.PaymentIntent, Currency: d.Currency, Status: cmp.Or(d.Closed, string(domain.DisputeOpen))}
+	ids := make([]string, 0, len(d.Moved))
+	for _, m := range d.Moved {
+		ids = append(ids, m.ID)
+		if l.Amount -= m.Amount; m.Currency == d.Currency {
+			l.Amount += m.Fee
+		}
+	}
+	slices.Sort(ids)
+	l.Moves = strings.Join(ids, " ")
+	return l
 }
 
 // checkAccount refuses a secret key of another account than the one that the database is bound to.

@@ -31,7 +31,8 @@ func post(t *testing.T) *postgres.DB {
 			record(t, db, s, domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: "pi_" + s.ID},
 				domain.PaymentCaptured{Provider: domain.Provider, PaymentIntent: "pi_" + s.ID, Amount: first.Amount, Currency: first.Currency, Fee: 1},
 				domain.ChargeSucceeded{}, domain.RefundRequested{RefundID: "re_" + s.ID, Amount: 5},
-				domain.ChargeDisputed{DisputeID: "du_" + s.ID, Amount: 4}, domain.DisputeWithdrawn{DisputeID: "du_" + s.ID, Amount: 4, Fee: 1})
+				domain.DisputeOpened{DisputeID: "du_" + s.ID, Amount: 4},
+				domain.DisputeWithdrawn{DisputeMoved: domain.DisputeMoved{DisputeID: "du_" + s.ID, Transaction: "txn_1", Amount: 4, Fee: 1}})
 		}
 	}
 	return db

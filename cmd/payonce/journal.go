@@ -71,7 +71,6 @@ func accountName(stored string) string {
 	name, known := map[string]string{
 		"customer_receivable": "Assets:CustomerReceivable",
 		"psp_receivable":      "Assets:ProviderReceivable",
-		"disputes":            "Assets:Disputes",
 		"merchant_pending":    "Liabilities:MerchantPending",
 		"merchant_payable":    "Liabilities:MerchantPayable",
 		"refund_clearing":     "Liabilities:RefundClearing",

@@ -193,7 +193,7 @@ var thirdParties = []thirdParty{
 type ban struct{ program, path, why string }
 
 const (
-	noProvider = "the api cannot move money: no bug in a handler may reach the provider"
+	noProvider = "the api asks for movements of money and executes none: no bug in a handler may reach the provider"
 	noServer   = "a service uses a database and starts none"
 	noTests    = "a program carries no test code"
 )

@@ -195,7 +195,7 @@ then format('%s: refunds exceed the capture by %s at version %s', stream_id, -le
   left join ledger_events s
     on s.stream_id = r.stream_id
    and s.type like 'charge.succeeded.v%'
- where r.type like any (array['refund.requested.v%', 'refund.observed.v%', 'charge.disputed.v%'])`, `
+ where r.type like any (array['refund.requested.v%', 'refund.observed.v%', 'charge.dispute\_opened.v%'])`, `
 when s.version is null or s.version > r.version
 then format('%s: refund or dispute %s of a charge that had not succeeded', r.stream_id, coalesce(r.data ->> 'refund_id', r.data ->> 'dispute_id'))`},
 	{"no accepted refund is lost", eachCharge, `refunds r left join waiting w using (stream_id)`, `
@@ -215,7 +215,6 @@ then format('%s version %s leg %s: no such event', stream_id, version, p.leg)`},
               'merchant_pending:'    || p.merchant_id || ':' || p.currency,
               'merchant_payable:'    || p.merchant_id || ':' || p.currency,
               'refund_clearing:'     || p.merchant_id || ':' || p.currency,
-              'disputes:'            || p.merchant_id || ':' || p.currency,
               'psp_receivable:stripe:' || p.currency,
               'fee_revenue:payonce:'   || p.currency] as accounts) chart`, `
 when not p.debit = any (chart.accounts)
@@ -223,8 +222,8 @@ then format('%s version %s leg %s: debits %L', p.stream_id, p.version, p.leg, p.
 when not p.credit = any (chart.accounts)
 then format('%s version %s leg %s: credits %L', p.stream_id, p.version, p.leg, p.credit)`},
 	// The ledger's own proof of exactly-once: what is taken, given up or released twice, or
-	// never, leaves something on a clearing account. A pending refund has its amount there, a
-	// dispute what the provider withholds for it, and nothing else may be.
+	// never, leaves something on a clearing account. A pending refund has its amount there, and
+	// nothing else may be.
 	{"clearing accounts are empty after the outcome", eachCharge, `(
        select stream_id, string_agg(format('%s is %s', u.kind, u.amount), ', ' order by u.kind)
                          filter (where u.kind is not null) as uncleared
@@ -234,10 +233,8 @@ then format('%s version %s leg %s: credits %L', p.stream_id, p.version, p.leg, p
                 from (
                      select stream_id, split_part(account, ':', 1) as kind, debits - credits as amount from legs
                       union all
-                     select stream_id, 'refund_clearing', amount from refunds where outcomes = 0
-                      union all
-                     select stream_id, 'disputes', -withheld from disputes) sides
-               where kind in ('customer_receivable', 'merchant_pending', 'refund_clearing', 'disputes')
+                     select stream_id, 'refund_clearing', amount from refunds where outcomes = 0) sides
+               where kind in ('customer_receivable', 'merchant_pending', 'refund_clearing')
                group by stream_id, kind
               having sum(amount) <> 0) u using (stream_id)
         where c.successes + c.failures > 0

@@ -30,17 +30,6 @@ charges as (
     from ledger_events
    where type like 'refund.%'
    group by stream_id, data ->> 'refund_id'
-), disputes as ( -- and what the provider withholds for each
-  select stream_id,
-         data ->> 'dispute_id'                                                                       as dispute_id,
-         case when bool_or(type like 'charge.dispute\_closed.v%' and data ->> 'status' = 'lost') then 0
-              else coalesce(sum(case when type like 'charge.dispute\_withdrawn.v%'  then substring(data ->> 'amount' from '^[0-9]{1,18}$')::numeric
-                                     when type like 'charge.dispute\_reinstated.v%' then -substring(data ->> 'amount' from '^[0-9]{1,18}$')::numeric
-                                end), 0)
-         end                                                                                         as withheld
-    from ledger_events
-   where type like 'charge.dispute%'
-   group by stream_id, data ->> 'dispute_id'
 ), outcomes as ( -- reversals and disputes among them, each with its request
   select o.stream_id,
          o.event_id::text                           as event_id,

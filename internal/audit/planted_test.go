@@ -202,15 +202,15 @@ update ledger_events
 	{"a charge is canceled on request, before its outcome", "a second cancellation", appendEvent("canceled", "charge.cancel_requested.v1", `{}`), []string{messages, legal}},
 	{"one outcome per refund", "a refund that failed too", appendEvent("refunded", "refund.failed.v1", `{"refund_id": "{part}", "code": "provider_refused", "message": ""}`), []string{messages, posted, legal}},
 	{"a refund's outcome has the amount of its request", "an attempt at no refund", appendEvent("refunded", "refund.attempt_failed.v1", `{"refund_id": "re_none", "status_code": 500}`), []string{legal}},
-	{"a refund's outcome has the amount of its request", "a refund requested twice", appendEvent("refunded", "refund.requested.v1", `{"refund_id": "{bounced}", "amount": 200, "notify": true}`), []string{messages, posted, legal}},
+	{"a refund's outcome has the amount of its request", "a refund requested twice", appendEvent("refunded", "refund.requested.v1", `{"refund_id": "{bounced}", "amount": 200, "notify": true}`), []string{messages, legal}},
 	{"a refund's outcome has the amount of its request", "a refund of another amount", setData("amount", `401`, `stream_id = '{refunded}' and type = 'refund.succeeded.v1' and data ->> 'refund_id' = '{part}'`), []string{posted, legal}},
 	{"a refund is reversed once, after it succeeded", "a refund reversed twice", appendEvent("refunded", "refund.reversed.v1", `{"refund_id": "{reversed}", "provider_refund": "re_reversed", "amount": 100}`), []string{messages, posted, legal}},
 	{"a refund is reversed once, after it succeeded", "a reversal of a pending refund", appendEvent("refunded", "refund.reversed.v1", `{"refund_id": "{returning}", "provider_refund": "re_x", "amount": 300}`), []string{messages, posted, legal}},
 	{"a refund is reversed once, after it succeeded", "a reversal by another refund", setData("provider_refund", `"re_x"`, `stream_id = '{refunded}' and type = 'refund.reversed.v1'`), []string{legal}},
 	{"a refund of the provider ends one refund", "a provider's refund booked twice", setData("provider_refund", `"re_part"`, `stream_id = '{refunded}' and data ->> 'refund_id' = '{reversed}' and type <> 'refund.requested.v1'`), []string{legal}},
 	{"refunds never exceed the capture", "a refund of more than is left", setData("amount", `601`, `data ->> 'refund_id' = '{returning}'`) + `;
-update ledger_postings set amount = 601 where stream_id = '{refunded}' and amount = 300`, []string{"an answer names the refund that it accepted", legal}},
-	{"only a succeeded charge is refunded or disputed", "a refund of an open charge", appendEvent("paying", "refund.requested.v1", `{"refund_id": "re_early", "amount": 1, "notify": false}`), []string{"refunds never exceed the capture", messages, oneKey, posted, legal}},
+update ledger_postings set amount = 601 where stream_id = '{refunded}' and amount = 300`, []string{"an answer names the refund that it accepted", posted, legal}},
+	{"only a succeeded charge is refunded or disputed", "a refund of an open charge", appendEvent("paying", "refund.requested.v1", `{"refund_id": "re_early", "amount": 1, "notify": false}`), []string{"refunds never exceed the capture", messages, oneKey, legal}},
 	{"no accepted refund is lost", "a message done before the refund", `update inbox set status = 'done', done_fence = fence where ordering_key = '{refunded}'`, nil},
 	{"no accepted refund is lost", "a refund whose message is gone", `
 delete from outbox where metadata ->> 'type' = 'refund.requested.v1';

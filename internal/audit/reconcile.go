@@ -18,8 +18,11 @@ type Listed struct {
 	Reference     string // our charge or its reference, or our refund; empty where the provider knows none
 	PaymentIntent string // of the payment itself, or of the payment that is refunded or disputed
 	Status        string // the provider's word; of a dispute open, or how it ended
-	Amount        int64  // minor units that were captured, are refunded, or are withheld with their fee
-	Currency      string // upper case
+	// Amount is what was captured, is refunded, or was taken for a dispute with its fee and not given
+	// back, in minor units. What is taken from a balance in another currency is in units of that one.
+	Amount   int64
+	Currency string // upper case
+	Moves    string // the ids of a dispute's movements, sorted and separated by spaces
 }
 
 // The provider's words on which a check depends.
@@ -123,8 +126,9 @@ type money struct {
 	Outcome  string // succeeded (a dispute always), failed (a refund also after it succeeded), or empty
 	Intent   string // the payment intent that was started, or whose capture is refunded
 	Provider string // the intent that was captured, or the provider's refund or dispute; empty where none is known
-	Booked   int64  // minor units that the ledger has moved at the provider
+	Booked   int64  // minor units that the ledger has moved at the provider, as Listed.Amount
 	Dispute  string // open, or how the dispute ended; empty of a charge or a refund
+	Moves    string // the ids of a dispute's movements, as Listed.Moves
 }
 
 const selectMoney = `
@@ -146,7 +150,9 @@ with booked as (
 ), moved as (
   select e.*,
          case when e.data ? 'refund_id' then 'refund' when e.data ? 'dispute_id' then 'dispute' else 'charge' end as kind,
-         coalesce(e.data ->> 'refund_id', e.data ->> 'dispute_id', e.stream_id)                                  as id
+         coalesce(e.data ->> 'refund_id', e.data ->> 'dispute_id', e.stream_id)                                  as id,
+         coalesce(substring(coalesce(e.data ->> 'settled_amount', e.data ->> 'amount') from '^[0-9]{1,16}$')::bigint, 0)
+       + coalesce(substring(e.data ->> 'fee' from '^-?[0-9]{1,16}$')::bigint, 0)                                 as taken
     from ledger_events e
 )
 select m.id,
@@ -163,8 +169,15 @@ select m.id,
        end                                                                                                     as outcome,
        coalesce(max(m.data ->> 'payment_intent') filter (where m.type like 'payment.started.v%'), c.captured, '') as intent,
        coalesce(case m.kind when 'refund' then max(m.data ->> 'provider_refund') when 'dispute' then m.id else c.captured end, '') as provider,
-       coalesce(sum(case when m.kind = 'charge' then b.amount else -b.amount end), 0)::bigint                  as booked,
-       case m.kind when 'dispute' then coalesce(max(m.data ->> 'status'), 'open') else '' end                  as dispute
+       coalesce(sum(case
+                      when m.kind = 'charge'                            then b.amount
+                      when m.kind = 'refund'                            then -b.amount
+                      when m.type like 'charge.dispute\_withdrawn.v%'  then m.taken
+                      when m.type like 'charge.dispute\_reinstated.v%' then -m.taken
+                    end), 0)::bigint                                                                           as booked,
+       case m.kind when 'dispute' then coalesce((array_agg(m.data ->> 'status' order by m.version desc) filter (where m.data ? 'status'))[1], 'open')
+                   else '' end                                                                                 as dispute,
+       coalesce(string_agg(m.data ->> 'transaction', ' ' order by m.data ->> 'transaction' collate "C"), '')    as moves
   from moved m
   join charges c using (stream_id)
   left join booked b using (stream_id, version)
@@ -330,7 +343,7 @@ func (c *comparison) isRecorded(l Listed) bool {
 	if c.noun == kindRefund && l.Status != statusSucceeded {
 		return m.Booked == 0
 	}
-	return m.Booked == l.Amount && (c.noun == kindRefund || m.Dispute == l.Status)
+	return m.Booked == l.Amount && (c.noun == kindRefund || m.Dispute == l.Status && m.Moves == l.Moves)
 }
 
 // asListed compares the disputes that the ledger has and that did not change during the reads.
@@ -341,7 +354,8 @@ func (c *comparison) asListed(name string) Check {
 		if c.isRecorded(l) {
 			return ""
 		}
-		return fmt.Sprintf("%s: the provider says %s with %d withheld, the ledger says %s with %d", id, l.Status, l.Amount, m.Dispute, m.Booked)
+		return fmt.Sprintf("%s: the provider says %s with %d withheld by %q, the ledger says %s with %d by %q",
+			id, l.Status, l.Amount, l.Moves, m.Dispute, m.Booked, m.Moves)
 	})
 }
 

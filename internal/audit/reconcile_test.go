@@ -54,7 +54,7 @@ func (f *fixture) refunds() []audit.Listed {
 }
 
 func disputes() []audit.Listed {
-	return []audit.Listed{{ID: "du_1", PaymentIntent: "pi_bought", Status: "open", Amount: 1015, Currency: "USD"}}
+	return []audit.Listed{{ID: "du_1", PaymentIntent: "pi_bought", Status: "open", Amount: 1015, Currency: "USD", Moves: "txn_1"}}
 }
 
 func list(items []audit.Listed) iter.Seq2[audit.Listed, error] {
@@ -239,6 +239,7 @@ func TestReconcile_disputes(t *testing.T) {
 		"one of others in the account":           {append(disputes(), audit.Listed{ID: "du_2", PaymentIntent: "pi_foreign", Amount: 10, Currency: "USD"}), nil, ""},
 		"one that was reinstated and not booked": {changed("open", 0), []string{equal, listed}, "bought"},
 		"one that ended otherwise":               {changed("won", 1015), []string{listed}, "bought"},
+		"one with another movement":              {change("du_1", func(l *audit.Listed) { l.Moves = "txn_1 txn_2 txn_3" })(disputes()), []string{listed}, "bought"},
 	} {
 		checks, missed, err := audit.Reconcile(t.Context(), f.db, list(f.payments()), list(f.refunds()), list(test.listed))
 		if diff := cmp.Diff(sorted(test.want), violated(checks)); diff != "" || err != nil || strings.Join(missed, "") != f.ids[test.missed] {

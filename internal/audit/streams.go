@@ -139,13 +139,13 @@ func (s *streamChecks) see(stream []storedEvent) {
 	s.gapless.see(gap(stream))
 	events, err := decode(stream)
 	if err == nil {
+		s.seeListed(stream, events)
 		_, err = domain.ValidateStream(events)
 	}
 	if err != nil {
 		s.legal.see(fmt.Sprintf("%s: %v", stream[0].StreamID, err))
 	} else {
 		s.legal.see(misfiled(stream, events))
-		s.seeListed(stream, events)
 	}
 	var charge domain.Charge
 	for i, e := range events {
@@ -204,7 +204,7 @@ func misposted(e storedEvent, due string) string {
 }
 
 // seeListed compares a charge's row of the list, byte for byte, with what its events up to
-// the checkpoint say.
+// the checkpoint say. A charge whose first request is void has none.
 func (s *streamChecks) seeListed(stream []storedEvent, events []domain.Event) {
 	first, charge, folded := stream[0], domain.Charge{ID: stream[0].StreamID}, 0
 	for i, e := range stream {
@@ -220,6 +220,8 @@ func (s *streamChecks) seeListed(stream []storedEvent, events []domain.Event) {
 	due := fmt.Sprintf("%s %s %s %d %d %s", charge.MerchantID, charge.OrderID, charge.Status, charge.Version,
 		first.OccurredAt.UnixMicro(), view) // as selectStreams writes it
 	switch {
+	case charge.MerchantID == "" && first.Listed == "":
+		s.list.see("")
 	case err != nil:
 		s.list.see(fmt.Sprintf("%s: encode what is to be listed: %v", first.StreamID, err))
 	case first.Listed == "":

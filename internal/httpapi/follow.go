@@ -26,7 +26,13 @@ func (a *API) followEvents(c echo.Context) (any, error) {
 		return nil, err
 	}
 	return a.fromReplica(c, replicaTime, func(ctx context.Context, db *postgres.DB) (any, error) {
-		return ledger.ReadFeed(ctx, db, merchantOf(c).ID, after, limit)
+		page, err := ledger.ReadFeed(ctx, db, merchantOf(c).ID, after, limit)
+		if len(page.Unreadable) > 0 {
+			first := page.Unreadable[0]
+			a.Log.WarnContext(ctx, "the feed passes over events whose charges cannot be read",
+				"merchant", merchantOf(c).ID, "events", len(page.Unreadable), "charge_id", first.ChargeID, "event_id", first.ID, "error", first.Err)
+		}
+		return page, err
 	})
 }
 

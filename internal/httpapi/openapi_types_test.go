@@ -45,6 +45,7 @@ func answers() map[string]reflect.Type {
 		"Message":  reflect.TypeFor[inbox.Entry](),
 
 		"NotificationPage": reflect.TypeFor[ledger.FeedPage](),
+		"UnreadableEvent":  reflect.TypeFor[ledger.UnreadableEvent](),
 	}
 	maps.Copy(all, httpapi.Answers())
 	for _, e := range events() {

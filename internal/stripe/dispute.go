@@ -1,6 +1,7 @@
 package stripe
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,11 +25,17 @@ type Dispute struct {
 	Amount int64
 	// Currency is upper case, and that of the payment.
 	Currency string
-	// Withdrawn was taken from the account's balance, and Reinstated returned to it, each with its
-	// fee. 0 as long as it has not happened. An account that is kept in another currency does
-	// not say how much that is: then it is Amount, and the fees are 0.
-	Withdrawn, WithdrawnFee   int64
-	Reinstated, ReinstatedFee int64
+	// Moved are the movements on the account's balance, in the order in which they happened.
+	Moved []Movement
+}
+
+// Movement is a balance transaction: below zero where the provider took money. A fee that the
+// provider took is above zero.
+type Movement struct {
+	ID          string
+	Amount, Fee int64 // minor units of ISO 4217
+	// Currency is upper case, and that of the account's balance.
+	Currency string
 }
 
 // Disputes returns every dispute of an intent, or of the account if intent is "", newest first.
@@ -91,25 +98,37 @@ func disputeOf(sent *stripego.Dispute) (Dispute, error) {
 		d.Closed = string(sent.Status)
 	}
 	var err error
-	read := func(amount int64) int64 {
-		received, wrong := receivedAmount(amount, d.Currency)
-		err = errors.Join(err, wrong)
-		return received
-	}
-	d.Amount = read(sent.Amount)
-	for _, moved := range sent.BalanceTransactions {
-		amount, fee := d.Amount, int64(0)
-		if moved.Currency == sent.Currency {
-			amount, fee = read(max(moved.Amount, -moved.Amount)), read(max(moved.Fee, -moved.Fee))
-		}
-		if moved.Amount < 0 {
-			d.Withdrawn, d.WithdrawnFee = amount, fee
-		} else {
-			d.Reinstated, d.ReinstatedFee = amount, fee
-		}
-	}
-	if err != nil {
+	if d.Amount, err = receivedAmount(sent.Amount, d.Currency); err != nil {
 		return Dispute{}, fmt.Errorf("dispute %s: %w", d.ID, err)
 	}
+	transactions := slices.SortedStableFunc(slices.Values(sent.BalanceTransactions), func(a, b *stripego.BalanceTransaction) int {
+		return cmp.Compare(a.Created, b.Created)
+	})
+	for _, t := range transactions {
+		m, err := movementOf(t)
+		if err != nil {
+			return Dispute{}, fmt.Errorf("dispute %s: balance transaction %q: %w", d.ID, t.ID, err)
+		}
+		if m.Amount != 0 || m.Fee != 0 {
+			d.Moved = append(d.Moved, m)
+		}
+	}
 	return d, nil
+}
+
+func movementOf(sent *stripego.BalanceTransaction) (m Movement, err error) {
+	if checkID(sent.ID) != nil || sent.Currency == "" {
+		return m, errors.New("the answer holds no balance transaction")
+	}
+	m.ID, m.Currency = sent.ID, strings.ToUpper(string(sent.Currency))
+	signed := func(amount int64) int64 {
+		received, wrong := receivedAmount(max(amount, -amount), m.Currency)
+		err = errors.Join(err, wrong)
+		if amount < 0 {
+			return -received
+		}
+		return received
+	}
+	m.Amount, m.Fee = signed(sent.Amount), signed(sent.Fee)
+	return m, err
 }

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -169,10 +170,10 @@ func refundParams(intent string) stripe.RefundParams {
 	return stripe.RefundParams{Reference: "re_ours", PaymentIntent: intent, Amount: 500, Currency: "EUR"}
 }
 
-func first[T comparable](seq iter.Seq2[T, error]) (zero bool, err error) {
+func first[T any](seq iter.Seq2[T, error]) (zero bool, err error) {
 	var none T
 	for v, err := range seq {
-		return v == none, err
+		return reflect.DeepEqual(v, none), err
 	}
 	return true, nil
 }

@@ -146,9 +146,16 @@ select event('ch_1', 1, 'refund.observed.v1', '{"refund_id":"re_1"}');
 select event('ch_1', 2, 'refund.succeeded.v1', '{"refund_id":"re_1"}');
 
 -- ledger_events_one_dispute: a dispute is opened once, in whichever charge
-select event('ch_1', 1, 'charge.disputed.v1', '{"dispute_id":"du_1"}');
-select event('ch_1', 2, 'charge.dispute_closed.v1', '{"dispute_id":"du_1"}');
-select event('ch_2', 1, 'charge.disputed.v2', '{"dispute_id":"du_1"}');
+select event('ch_1', 1, 'charge.dispute_opened.v1', '{"dispute_id":"du_1"}');
+select event('ch_1', 2, 'charge.dispute_closed.v2', '{"dispute_id":"du_1"}');
+select event('ch_1', 3, 'charge.dispute_closed.v2', '{"dispute_id":"du_1"}');
+select event('ch_2', 1, 'charge.dispute_opened.v2', '{"dispute_id":"du_1"}');
+
+-- ledger_events_one_dispute: a movement is recorded once, in whichever direction
+select event('ch_1', 1, 'charge.dispute_opened.v1', '{"dispute_id":"du_1"}');
+select event('ch_1', 2, 'charge.dispute_withdrawn.v2', '{"dispute_id":"du_1","transaction":"txn_1"}');
+select event('ch_1', 3, 'charge.dispute_withdrawn.v2', '{"dispute_id":"du_1","transaction":"txn_2"}');
+select event('ch_1', 4, 'charge.dispute_reinstated.v2', '{"dispute_id":"du_1","transaction":"txn_1"}');
 
 -- ledger_events_one_refund_per_reference: a refund of the provider's that was booked is not observed
 select event('ch_1', 1, 'refund.succeeded.v1', '{"refund_id":"re_1","provider":"stripe","provider_refund":"re_9"}');

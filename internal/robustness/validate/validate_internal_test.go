@@ -51,7 +51,7 @@ var defects = []struct {
 	{"two endings in a stream", func(e *Evidence) { also(&e.Records[0], "charge.failed.v1") }, []string{streams}},
 	{"two notes of the same notification", func(e *Evidence) { also(&e.Records[0], "merchant.notified.v1") }, []string{streams}},
 	{"a dispute twice in a stream", func(e *Evidence) {
-		also(e.find(func(r traffic.Record) bool { return r.Charge.Disputed != "" }), "charge.dispute_closed.v1")
+		also(e.find(func(r traffic.Record) bool { return r.Charge.Disputed != "" }), "charge.dispute_closed.v2")
 	}, []string{showsDisputes}},
 	{
 		"a second capture", func(e *Evidence) { e.Books.Captures = append(e.Books.Captures, e.Books.Captures[0]) },
