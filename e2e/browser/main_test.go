@@ -1,6 +1,5 @@
 // Package browser_test drives the console's pages in a real browser, on a real demo whose workers it
-// kills. It is a module of its own, so that the browser's protocol is not among what payonce
-// depends on.
+// kills.
 package browser_test
 
 import (
