@@ -12,6 +12,7 @@ import (
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
+
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/robustness/traffic"
 )

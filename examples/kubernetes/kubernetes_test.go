@@ -61,7 +61,7 @@ func build(t *testing.T, folder string) (all []manifest) {
 
 func TestManifests_areOfKubernetesTypes(t *testing.T) {
 	t.Parallel()
-	for folder, own := range map[string][]string{manifests+"/base": nil, manifests+"/cloudnative-pg": {"postgresql.cnpg.io/v1 Cluster"}} {
+	for folder, own := range map[string][]string{manifests + "/base": nil, manifests + "/cloudnative-pg": {"postgresql.cnpg.io/v1 Cluster"}} {
 		seen := make(map[string]bool)
 		for _, m := range build(t, folder) {
 			seen[m.kind] = true
