@@ -3,7 +3,6 @@ package e2e_test
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -99,11 +98,7 @@ func overlay(t *testing.T, edits []edit) string {
 		must(t, os.WriteFile(target, []byte(strings.Replace(text, e.old, e.new, 1)), 0o600))
 		changed[path] = target
 	}
-	list, err := json.Marshal(map[string]any{"Replace": changed})
-	must(t, err)
-	file := filepath.Join(dir, "overlay.json")
-	must(t, os.WriteFile(file, list, 0o600))
-	return file
+	return overlayOf(t, changed)
 }
 
 // byTest hunts with a test of a package, "TestX" or "TestX/a part of it": under

@@ -119,6 +119,7 @@ var rules = []rule{
 		"internal/testdb", "groupcommit migrations internal/await internal/postgres internal/postgres/local internal/testrun",
 		"gives a test a migrated database, whatever it tests",
 	},
+	{"internal/testdb/serve", "internal/postgres/local", "starts a server, whichever tests use it"},
 	{"internal/tempdir", "", "makes folders that end with their process, whatever is in them"},
 	{"internal/testrun", "internal/tempdir", "runs the tests of a package, whatever they test"},
 	{"internal/program/programtest", "internal/await internal/program internal/testrun", "runs a program in a test's process, whichever it is"},
@@ -138,6 +139,10 @@ var rules = []rule{
 	{
 		"e2e/failover", "internal/postgres/local internal/robustness/fleet internal/robustness/traffic internal/robustness/validate",
 		"black-box tests, as e2e, of the loss of a primary",
+	},
+	{
+		"e2e/browser", "internal/robustness/fleet internal/robustness/traffic",
+		"black-box tests, as e2e, of the console's pages",
 	},
 }
 
@@ -186,6 +191,7 @@ var thirdParties = []thirdParty{
 	{"github.com/gomodule/redigo", "internal/rediscache", "what Redis says counts only with a seal of internal/rediscache"},
 	{"github.com/prometheus", "cmd/payonce internal/telemetry", "metrics are plain values, so that packages can be imported and read without it; payonce reads durations such as 30d by it"},
 	{"go.opentelemetry.io", "e2e internal/telemetry", "traces are plain values too; e2e reads what a collector gets"},
+	{"github.com/chromedp", "e2e/browser", "the browser's protocol belongs to the test of the console"},
 	{"github.com/exaring", "internal/telemetry", "a pool takes any tracer, so that only one package knows which"},
 }
 

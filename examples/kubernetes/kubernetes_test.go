@@ -1,6 +1,8 @@
-// Package check_test tests the manifests: kustomize builds them, and each is decoded strictly into
-// Kubernetes' own type. A resource of CloudNativePG has no type here, and is only named.
-package check_test
+// Package kubernetes_test tests the manifests: kustomize builds them, and each is decoded strictly into
+// Kubernetes' own type. A resource of CloudNativePG has no type here, and is only named. The
+// package is in the module of the examples, so that nothing of Kubernetes is among what payonce
+// depends on.
+package kubernetes_test
 
 import (
 	"os"
@@ -18,6 +20,8 @@ import (
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
 )
+
+const manifests = "../../deploy/kubernetes"
 
 // types makes a value of each kind.
 var types = map[string]func() any{
@@ -57,7 +61,7 @@ func build(t *testing.T, folder string) (all []manifest) {
 
 func TestManifests_areOfKubernetesTypes(t *testing.T) {
 	t.Parallel()
-	for folder, own := range map[string][]string{"../base": nil, "../cloudnative-pg": {"postgresql.cnpg.io/v1 Cluster"}} {
+	for folder, own := range map[string][]string{manifests + "/base": nil, manifests + "/cloudnative-pg": {"postgresql.cnpg.io/v1 Cluster"}} {
 		seen := make(map[string]bool)
 		for _, m := range build(t, folder) {
 			seen[m.kind] = true
@@ -75,7 +79,7 @@ func TestManifests_areOfKubernetesTypes(t *testing.T) {
 func pods(t *testing.T) map[string]corev1.PodTemplateSpec {
 	t.Helper()
 	found := make(map[string]corev1.PodTemplateSpec)
-	for _, m := range build(t, "../base") {
+	for _, m := range build(t, manifests+"/base") {
 		switch value := m.value.(type) {
 		case *appsv1.Deployment:
 			found[m.name] = value.Spec.Template
@@ -116,7 +120,7 @@ func TestPods_areConfined(t *testing.T) {
 // file of a secret that is mounted. No secret is in a manifest.
 func TestPods_setSettingsOfTheirPrograms(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../../docs/reference/settings.md")
+	text, err := os.ReadFile("../../docs/reference/settings.md")
 	must(t, err)
 	sections := strings.Split(string(text), "\n## ")[1:]
 	for name, pod := range pods(t) {
@@ -154,7 +158,7 @@ func TestSelectors_findTheirPods(t *testing.T) {
 		}
 		t.Errorf("%s selects no pod: %v", name, labels)
 	}
-	for _, m := range build(t, "../base") {
+	for _, m := range build(t, manifests+"/base") {
 		switch value := m.value.(type) {
 		case *appsv1.Deployment:
 			finds(m.name, value.Spec.Selector.MatchLabels)

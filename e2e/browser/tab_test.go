@@ -18,6 +18,7 @@ import (
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
+
 	"github.com/payonce/payonce/internal/await"
 )
 
@@ -28,7 +29,7 @@ var (
 	findStops string
 )
 
-// newBrowser starts a browser that knows no host but this machine. Without one, the test is not run.
+// newBrowser starts a browser that knows no host but this machine.
 func newBrowser(t *testing.T) context.Context {
 	t.Helper()
 	program := os.Getenv("BROWSER")
@@ -38,7 +39,7 @@ func newBrowser(t *testing.T) context.Context {
 		}
 	}
 	if program == "" {
-		t.Skip("not run: no Chromium is found; BROWSER names one")
+		t.Fatal("no Chromium is found; BROWSER names one")
 	}
 	home := t.TempDir()
 	options := append(chromedp.DefaultExecAllocatorOptions[:],

@@ -1,6 +1,3 @@
-// Package browser_test drives the console's pages in a real browser, on a real demo whose workers it
-// kills. It is a module of its own, so that the browser's protocol is not among what payonce
-// depends on.
 package browser_test
 
 import (
@@ -17,6 +14,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/robustness/fleet"
 	"github.com/payonce/payonce/internal/robustness/traffic"

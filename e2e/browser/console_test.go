@@ -2,6 +2,7 @@ package browser_test
 
 import (
 	"encoding/json"
+	"flag"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,16 +12,19 @@ import (
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
+
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/robustness/traffic"
 )
+
+var drive = flag.Bool("browser", false, "drive the console in Chromium; BROWSER names its program")
 
 // TestConsole drives every page of the console in a browser, on one demo. What any page writes to
 // the browser's console, and each request that leaves the machine, fails it.
 func TestConsole(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("not run with -short: it starts a demo and a browser")
+	if !*drive {
+		t.Skip("not run: it starts a demo and Chromium; -browser runs it")
 	}
 	browser := newBrowser(t)
 	w := newWorld(t)
