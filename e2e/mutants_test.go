@@ -38,6 +38,7 @@ type hunter func(t *testing.T, overlay string) string
 
 var (
 	mutantsWhat = flag.String("mutants", "", "mutants to hunt: all, or a number of them; none where empty")
+	mutantsOf   = flag.String("mutants-of", "", "files, separated by spaces: a number of mutants is drawn from those that are planted in one of them, if there are any")
 	mutantsSeed = flag.Uint64("mutants-seed", 0, "seed by which a number of mutants is drawn; a new one where 0")
 )
 
@@ -53,6 +54,9 @@ func TestMutants(t *testing.T) {
 		n, err := strconv.Atoi(*mutantsWhat)
 		if err != nil || n < 1 || n > len(hunted) {
 			t.Fatalf("-mutants=%s: neither all nor a number up to %d", *mutantsWhat, len(hunted))
+		}
+		if planted := plantedIn(hunted, strings.Fields(*mutantsOf)); len(planted) > 0 {
+			hunted, n = planted, min(n, len(planted))
 		}
 		seed := *mutantsSeed
 		if seed == 0 {
@@ -74,6 +78,13 @@ func TestMutants(t *testing.T) {
 		})
 	}
 	t.Logf("%d of %d mutants caught", caught, len(hunted))
+}
+
+// plantedIn are the mutants that change one of the files.
+func plantedIn(all []mutant, files []string) []mutant {
+	return slices.DeleteFunc(slices.Clone(all), func(m mutant) bool {
+		return !slices.ContainsFunc(m.edits, func(e edit) bool { return slices.Contains(files, e.file) })
+	})
 }
 
 // overlay writes the changed files and the JSON by which a build reads them in
