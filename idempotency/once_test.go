@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
@@ -331,4 +332,27 @@ func TestOnce_inTheCallersTransaction(t *testing.T) {
 	if got := once(t.Context(), db.Pool(), order{ID: "o-1"}, w.do); got.Err != nil || !got.Replayed {
 		t.Errorf("%+v", got)
 	}
+}
+
+func TestOnce_inNoMoreSlotsThanThereAre(t *testing.T) {
+	t.Parallel()
+	pool := testdb.Reused(t).Pool()
+	slots, begun, end := make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
+	call := func(ctx context.Context, id string, fn func()) error {
+		key, options := byID(order{ID: id})
+		options.Slots = slots
+		_, _, err := idempotency.Once(ctx, pool, key, options, func(context.Context, pgx.Tx) (int, error) { fn(); return 1, nil })
+		return err
+	}
+	first := make(chan error, 1)
+	go func() { first <- call(t.Context(), "first", func() { close(begun); <-end }) }()
+	await.Receive(t, "the first call", begun)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if err := call(ctx, "second", func() { t.Error("a second call is carried out") }); !errors.Is(err, idempotency.ErrUnknown) {
+		t.Errorf("the error is %v, want ErrUnknown", err)
+	}
+	close(end)
+	testdb.Must(t, await.Receive(t, "the end of the first call", first))
+	testdb.Must(t, call(t.Context(), "second", func() {}))
 }

@@ -96,7 +96,8 @@ func (r Receiver) carryOut(ctx context.Context, key Key, request Request, cached
 			default:
 				return Result{}, ErrCrowded
 			}
-		case result == CommitFailed && outcome != groupcommit.Unknown && !outcome.Retryable():
+		case errors.Is(err, groupcommit.ErrNotSent), // it has waited as long as it may
+			result == CommitFailed && outcome != groupcommit.Unknown && !outcome.Retryable():
 			return Result{}, errorAfter(unknown, err)
 		case result == CommitFailed || outcome == groupcommit.Contended:
 			// If the commit became durable, the key has the answer. If it is still in
@@ -153,7 +154,9 @@ func (r Receiver) read(ctx context.Context, try int, key Key) (state KeyState, e
 	if err != nil {
 		return state, schemacheck.Explain(ctx, r.DB, "idempotency", tables, err)
 	}
-	return confirmed(ctx, r.DB, state)
+	return confirmed(ctx, state, func(ctx context.Context, sql string, key Key) (KeyState, error) {
+		return commitRead(ctx, r.DB, sql, key)
+	})
 }
 
 // claimed returns the batch to commit. The claim comes first, so that a taken key

@@ -193,23 +193,35 @@ func keysQuery(states []*KeyState) (args []any, scan func(pgx.Rows) error) {
 const selectConfirmed = selectKeys + `
  where pg_logical_emit_message(true, 'payonce', '') is not null`
 
+// commitRead reads the state of a key in a commit, which is one of those that db bounds.
+func commitRead(ctx context.Context, db groupcommit.DB, sql string, key Key) (KeyState, error) {
+	state := KeyState{Key: key}
+	args, scan := keysQuery([]*KeyState{&state})
+	b := &pgx.Batch{}
+	b.Queue(sql, args...).Query(scan)
+	if err := db.Commit(ctx, b); err != nil {
+		return KeyState{}, err
+	}
+	return state, nil
+}
+
 // confirmTimeout bounds the wait of one replay for the standby. Tests shorten it.
 var confirmTimeout = 5 * time.Second
 
 // confirmed returns the state of a key that a failover cannot lose: one that was found is
 // read once more where a standby is synchronous, and it may be free since. ErrUnknown if the
-// standby did not confirm in time.
+// standby did not confirm in time. read reads a key by a statement that writes.
 //
 // A commit can be visible on the primary before its standby has it: after a restart
 // of the primary, or when an operator ended its wait. A failover would lose an answer
 // that was replayed from such a key.
-func confirmed(ctx context.Context, q groupcommit.Querier, state KeyState) (KeyState, error) {
+func confirmed(ctx context.Context, state KeyState, read func(ctx context.Context, sql string, key Key) (KeyState, error)) (KeyState, error) {
 	if !state.Found || !state.replicates {
 		return state, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
 	defer cancel()
-	state, err := readKey(ctx, q, selectConfirmed, state.Key)
+	state, err := read(ctx, selectConfirmed, state.Key)
 	if err != nil {
 		return KeyState{}, fmt.Errorf("confirm a key with the standby: %w", unknownOutcome(err))
 	}

@@ -86,6 +86,14 @@ func once(ctx context.Context, db Beginner, key Key, o Options, work txWork) (Re
 			return Result{}, err
 		}
 	}
+	if o.Slots != nil {
+		select {
+		case o.Slots <- struct{}{}:
+			defer func() { <-o.Slots }()
+		case <-ctx.Done():
+			return Result{}, unknownOutcome(context.Cause(ctx))
+		}
+	}
 	result, err := Result{}, errPanicked
 	if o.OnCommit != nil {
 		defer func() { o.OnCommit(commitOf(result, err)) }()
@@ -128,7 +136,9 @@ func attempt(ctx context.Context, db Beginner, key Key, o Options, work txWork) 
 	}
 	if taken != nil {
 		rollback(ctx, tx) // it frees the connection
-		state, err := confirmed(ctx, db, *taken)
+		state, err := confirmed(ctx, *taken, func(ctx context.Context, sql string, key Key) (KeyState, error) {
+			return readKey(ctx, db, sql, key)
+		})
 		if err == nil && !state.Found { // its row went since
 			err = ErrInFlight
 		}

@@ -36,7 +36,6 @@ func (d *Delivery) weight() int {
 const (
 	claimOverlap  = 100 * time.Millisecond
 	fullScanEvery = time.Second
-	minClaimTime  = 3 * time.Second // that a claim has, also where the lease is shorter
 )
 
 // claim claims messages for free slots, starts their handlers, and returns how many slots
@@ -47,8 +46,7 @@ const (
 // If we die here: the rows are claimed again when their leases expire. Test:
 // TestLease/a_message_of_a_silent_holder_is_taken_over,_and_the_holder_loses_its_whole_commit.
 func (r *run) claim(ctx context.Context, slots int) (left int, next time.Duration, err error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(r.Policy.Lease, minClaimTime))
-	defer cancel()
+	ctx = context.WithoutCancel(ctx)
 	full := time.Since(r.scannedAt) >= fullScanEvery //nolint:forbidigo // it decides only how much is read
 	if full {
 		if slots, err = r.claimSuspected(ctx, slots); err != nil {

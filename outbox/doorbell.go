@@ -30,6 +30,7 @@ const (
 	checkEvery       = 5 * time.Second        // a process that listens rings if it received nothing from the leader, and reconnects if it receives nothing for three times as long
 	connectTimeout   = 5 * time.Second        // of a connection or a notification
 	retryPause       = 250 * time.Millisecond // after a failure
+	lastRingTime     = time.Second            // of the notification after the end
 	leaderRingsEvery = time.Second            // of the leader
 )
 
@@ -112,8 +113,9 @@ func (d *Doorbell) wake(kinds Kind) {
 	}
 }
 
-// Run notifies and listens until ctx ends, each by a connection that it takes out of the pool. It
-// waits for a database that is away.
+// Run notifies and listens until ctx ends, each by a connection that it takes out of the pool, and
+// notifies of what was rung for until then. It waits for a database that is away. A program ends
+// ctx after its last commit.
 func (d *Doorbell) Run(ctx context.Context, pool *pgxpool.Pool) {
 	var both sync.WaitGroup
 	defer both.Wait()
@@ -146,14 +148,17 @@ select pg_notify($1, $2),
 func (d *Doorbell) notifyAlways(ctx context.Context, pool *pgxpool.Pool) {
 	var conn *pgx.Conn
 	defer func() { hangUp(ctx, conn) }()
-	for ctx.Err() == nil {
-		loop.Pause(ctx, checkEvery, d.due)
+	for goesOn := true; goesOn; {
+		goesOn = loop.Pause(ctx, checkEvery, d.due)
 		kinds := Kind(d.kinds.Swap(0))
-		if kinds == 0 && (d.o.RingOnly || d.leaderRang.Swap(false)) {
+		if kinds == 0 && (!goesOn || d.o.RingOnly || d.leaderRang.Swap(false)) {
 			continue
 		}
 		d.wake(kinds & KindMessages)
 		within, cancel := context.WithTimeout(ctx, connectTimeout)
+		if !goesOn {
+			within, cancel = context.WithTimeout(context.WithoutCancel(ctx), lastRingTime)
+		}
 		var err error
 		if conn == nil || conn.IsClosed() {
 			d.leading.Store(false)

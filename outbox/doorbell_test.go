@@ -204,3 +204,26 @@ func TestListening_notBehindAPoolerThatDeliversNothing(t *testing.T) {
 		t.Error("it says that it listens")
 	}
 }
+
+// What is rung for before the end is notified.
+func TestDoorbell_notifiesOnceMoreWhenItEnds(t *testing.T) {
+	t.Parallel()
+	pool, err := pgxpool.New(t.Context(), testdb.URL(t))
+	testdb.Must(t, err)
+	t.Cleanup(pool.Close)
+	listener, err := pool.Acquire(t.Context())
+	testdb.Must(t, err)
+	defer listener.Release()
+	testdb.Exec(t, listener, `listen outbox`)
+	d := outbox.NewDoorbell(outbox.DoorbellOptions{RingOnly: true})
+	d.Ring(kindLetters)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	d.Run(ctx, pool)
+	testdb.Exec(t, pool, `notify outbox, 'the end'`)
+	first, err := listener.Conn().WaitForNotification(t.Context())
+	testdb.Must(t, err)
+	if first.Payload == "the end" {
+		t.Error("the ring was lost")
+	}
+}

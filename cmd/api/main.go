@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -48,20 +49,24 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 		return err
 	}
 	defer traces.Close(ctx)
+	lasting, end := context.WithCancel(context.WithoutCancel(ctx)) // ends after the last commit of the drain
+	defer end()
 	bell := doorbell.New(log, doorbell.Rings)
 	db, err := program.Open(ctx, log, s.DatabaseURL.Reveal(), s.database(traces, doorbell.Committed(bell)))
 	if err != nil {
 		return err
 	}
 	defer db.Close()
-	go bell.Run(ctx, db.Pool())
+	var ringing sync.WaitGroup
+	ringing.Go(func() { bell.Run(lasting, db.Pool()) })
+	defer func() { end(); ringing.Wait() }()
 	metrics := meter(log, db)
 	keys, closeCache, err := receiver(ctx, log, s, db, metrics)
 	if err != nil {
 		return err
 	}
 	defer closeCache()
-	ready := program.NewReadiness(ctx, db, time.Now)
+	ready := program.NewReadiness(lasting, db, time.Now)
 	defer ready.Close()
 	replica := &replica{}
 	defer replica.Close()

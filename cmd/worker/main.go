@@ -11,6 +11,7 @@ import (
 	mathrand "math/rand/v2"
 	"os"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -61,14 +62,19 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	if err != nil {
 		return err
 	}
+	lasting, end := context.WithCancel(context.WithoutCancel(ctx)) // ends after the last commit of the drain
+	defer end()
 	bell := doorbell.New(log, doorbell.Leads)
 	db, err := open(ctx, log, s, traces, bell)
 	if err != nil {
 		return err
 	}
 	defer db.Close()
+	var ringing sync.WaitGroup
+	ringing.Go(func() { bell.Run(lasting, db.Pool()) })
+	defer func() { end(); ringing.Wait() }()
 	addDatabaseGauges(metrics, db, bell, services.Provider)
-	ready := program.NewReadiness(ctx, db, time.Now, restored, keyRefusal(services.Provider))
+	ready := program.NewReadiness(lasting, db, time.Now, restored, keyRefusal(services.Provider))
 	defer ready.Close()
 	receivers := processors(log, db, services, bell, metrics, traces, s)
 	paused := &pauses{db: db, receivers: receivers}
@@ -82,7 +88,6 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 		return program.Serve(ctx, log, s.HTTPAddr, program.Health(ready, s.Beside(metrics.Handler())))
 	})
 	g.Go(func() error { return program.ServeMetrics(ctx, log, s.MetricsAddr, metrics.Handler()) })
-	background(func(ctx context.Context) { bell.Run(ctx, db.Pool()) })
 	background((&retention.Job{
 		DB: db, Log: log, Name: program.Instance() + "/" + rand.Text(),
 		OutboxWindow: s.OutboxRetention, InboxWindow: s.InboxRetention, QuarantineWindow: s.QuarantineRetention,

@@ -23,7 +23,8 @@ type Limits struct {
 	// included, and after a pause as many at once.
 	PerSecond int
 	// InFlight is how many requests are in flight, most of which wait for a connection to
-	// the database. One more is refused at once: it would only wait for its time-out.
+	// the database. One more is refused at once: it would only wait for its time-out. A quarter
+	// of them is for reads alone, which go on while commits hang.
 	InFlight int
 	// PerMerchant is how many of them are of one merchant.
 	PerMerchant int
@@ -60,6 +61,7 @@ var (
 type limits struct {
 	rates     rates
 	work      *capacity           // requests, by merchant
+	writes    *capacity           // those of work that are no reads
 	unsigned  *capacity           // provider events whose bodies are being read, by client network
 	notRecent *capacity           // requests whose API keys were not valid lately, while these are read
 	recent    *capacity           // requests whose API keys were valid lately, by merchant
@@ -74,6 +76,7 @@ func newLimits(l Limits) *limits {
 	return &limits{
 		rates:     rates{perSecond: l.PerSecond},
 		work:      newCapacity(l.InFlight, l.PerMerchant),
+		writes:    newCapacity(l.InFlight-l.InFlight/4, l.PerMerchant-l.PerMerchant/4),
 		unsigned:  newCapacity(l.InFlight, l.Unsigned),
 		notRecent: newCapacity(l.InFlight, 0),
 		recent:    newCapacity(l.InFlight, l.PerMerchant),
@@ -166,6 +169,13 @@ func (a *API) limitWork(next echo.HandlerFunc) echo.HandlerFunc {
 			}
 		} else {
 			readBody(c)
+		}
+		if c.Request().Method == http.MethodPost {
+			leave, err := a.limits.writes.enter(merchant)
+			if err != nil {
+				return err
+			}
+			defer leave()
 		}
 		leave, err := a.limits.work.enter(merchant)
 		if err != nil {

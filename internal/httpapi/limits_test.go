@@ -124,7 +124,7 @@ func TestInFlight(t *testing.T) {
 	t.Parallel()
 	db := openWith(t, postgres.Options{MaxConns: 12, LockTimeout: patience})
 	w := serveOn(t, db, func(api *httpapi.Config) {
-		api.Limits = httpapi.Limits{InFlight: 6, PerMerchant: 4, Authenticating: 2}
+		api.Limits = httpapi.Limits{InFlight: 8, PerMerchant: 5, Authenticating: 2} // 6 and 4 of them for writes
 	})
 	before := rows(t, db)
 	held := testdb.Begin(t, db.Pool(), `lock table ledger_events in access exclusive mode`)
@@ -133,6 +133,7 @@ func TestInFlight(t *testing.T) {
 	ours := w.sendAll(t, charge("1"), charge("2"), charge("3"), charge("4"))
 	await.Blocked(t, db, 4)
 	wantBusy(t, w.send(t, charge("5"))) // a merchant has its share and no more
+	wantProblem(t, w.send(t, get("/v1/idempotency-keys/5")), "/problems/not-found")
 
 	theirs := w.sendAll(t, charge("1").as(strangerKey), charge("2").as(strangerKey))
 	await.Blocked(t, db, 6)

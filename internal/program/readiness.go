@@ -29,8 +29,8 @@ const (
 )
 
 // Readiness checks whether a program can do its work: the database answers, accepts
-// writes, has every migration that the program needs, and passes the program's own
-// checks.
+// writes, confirms commits, has every migration that the program needs, and passes the
+// program's own checks.
 //
 // It has one connection of its own, so a pool without a free connection does not make
 // the program unready. A lost connection, as after a restart of the server, is replaced.
@@ -58,7 +58,7 @@ func NewReadiness(ctx context.Context, db *postgres.DB, now func() time.Time, ch
 	if err != nil {
 		panic(err) // only a pool of no connection is refused
 	}
-	r := &Readiness{pool: pool, now: now, checks: append([]Check{writable, Migrated}, checks...)}
+	r := &Readiness{pool: pool, now: now, checks: append([]Check{writable, Migrated, confirming(db)}, checks...)}
 	go every(ctx, probeInterval, r.probes(uses(db.Pool().Stat)))
 	go every(ctx, lookInterval, db.Look) // an old primary that still answers is left for the new one
 	return r
@@ -112,6 +112,16 @@ func writable(ctx context.Context, q postgres.Querier) (why string, err error) {
 		why = readOnly
 	}
 	return why, err
+}
+
+// confirming checks that commits of the program end.
+func confirming(db *postgres.DB) Check {
+	return func(context.Context, postgres.Querier) (why string, err error) {
+		if db.Committer().Stalled() {
+			why = "the database confirms no commit: its synchronous standby is away, or it hangs"
+		}
+		return why, nil
+	}
 }
 
 // Migrated checks that the database has every migration that the program needs.

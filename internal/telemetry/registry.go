@@ -222,6 +222,8 @@ func (r *Registry) CommitStats(of func() groupcommit.Stats) {
 		func() float64 { return float64(of().Batches) })
 	r.total("payonce_shared_commit_refusals_total", "Group commits that were refused: each of their batches was then committed individually.", nil,
 		func() float64 { return float64(of().Refusals) })
+	r.gauge("payonce_late_commits", "Commits that the database has not answered for three seconds: its synchronous standby is away, it hangs, or they wait for a lock.", nil,
+		func() float64 { return float64(of().Late) })
 }
 
 // Doorbell adds whether the program hears the rings of other processes. It is called at
