@@ -52,7 +52,7 @@ type Readiness struct {
 
 // NewReadiness does not connect yet. Its connection has the settings of db's. Until ctx ends
 // it is used every 0.4 s, or every five seconds while db is hardly used, and the other hosts of
-// the URL are tried every ten seconds.
+// the URL are tried every ten seconds, or at once while commits hang.
 func NewReadiness(ctx context.Context, db *postgres.DB, now func() time.Time, checks ...Check) *Readiness {
 	pool, err := pgxpool.NewWithConfig(ctx, db.Probe())
 	if err != nil {
@@ -61,6 +61,11 @@ func NewReadiness(ctx context.Context, db *postgres.DB, now func() time.Time, ch
 	r := &Readiness{pool: pool, now: now, checks: append([]Check{writable, Migrated, confirming(db)}, checks...)}
 	go every(ctx, probeInterval, r.probes(uses(db.Pool().Stat)))
 	go every(ctx, lookInterval, db.Look) // an old primary that still answers is left for the new one
+	go every(ctx, probeInterval, func(ctx context.Context) {
+		if db.Committer().Stalled() { // as on an old primary whose standby was promoted
+			db.Look(ctx)
+		}
+	})
 	return r
 }
 
