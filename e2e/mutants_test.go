@@ -37,10 +37,7 @@ type edit struct{ file, old, new string }
 // the invariant. It returns "" for one that was not caught.
 type hunter func(t *testing.T, overlay string) string
 
-var (
-	mutantsWhat = flag.String("mutants", "", "mutants to hunt: all, or a number of them; none where empty")
-	mutantsSeed = flag.Uint64("mutants-seed", 0, "seed by which a number of mutants is drawn; a new one where 0")
-)
+var mutantsWhat = flag.String("mutants", "", "mutants to hunt: all, or a number of them by -seed; none where empty")
 
 // TestMutants shows that the other tests can fail: each planted bug must be caught
 // at the point and by the invariant that the table names.
@@ -55,12 +52,9 @@ func TestMutants(t *testing.T) {
 		if err != nil || n < 1 || n > len(hunted) {
 			t.Fatalf("-mutants=%s: neither all nor a number up to %d", *mutantsWhat, len(hunted))
 		}
-		seed := *mutantsSeed
-		if seed == 0 {
-			seed = rand.Uint64N(1_000_000)
-		}
+		seed := testrun.Seed(t)
 		rand.New(rand.NewPCG(seed, 0)).Shuffle(len(hunted), func(i, j int) { hunted[i], hunted[j] = hunted[j], hunted[i] })
-		t.Logf("not run: %d of %d mutants; -mutants-seed=%d", len(hunted)-n, len(hunted), seed)
+		t.Logf("not run: %d of %d mutants; -seed=%d", len(hunted)-n, len(hunted), seed)
 		hunted = hunted[:n]
 	}
 	caught := 0
