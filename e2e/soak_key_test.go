@@ -20,19 +20,25 @@ import (
 	"github.com/payonce/payonce/internal/testrun"
 )
 
-// soakSameKey has many clients use the same few keys, for one of two orders each,
-// while apis and workers are killed. Every call and what came of it is written
-// down, and of each key the whole history must have an order in which the key is
-// set once, by one order, and has one answer ever after.
 func soakSameKey(t *testing.T) {
 	t.Helper()
-	const clients = 64
 	n := soaked(t, "operations", 100_000, 800)
 	every := 2 * time.Second
 	if !*soak {
 		every = 300 * time.Millisecond
 	}
-	d := deploy(t, setup{apis: 2, workers: 2, apiEnv: map[string]string{"IN_FLIGHT": "409"}})
+	oneAnswer(t, setup{}, n, every)
+}
+
+// oneAnswer has many clients use the same few keys, for one of two orders each,
+// while apis and workers are killed. Every call and what came of it is written
+// down, and of each key the whole history must have an order in which the key is
+// set once, by one order, and has one answer ever after.
+func oneAnswer(t *testing.T, s setup, n int, every time.Duration) {
+	t.Helper()
+	const clients = 64
+	s.apis, s.workers, s.apiEnv = 2, 2, map[string]string{"IN_FLIGHT": "409"}
+	d := deploy(t, s)
 	d.slowCommits(t)
 	r := newKeyring(t, d, n)
 	var all sync.WaitGroup
