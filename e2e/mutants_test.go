@@ -37,9 +37,8 @@ type edit struct{ file, old, new string }
 type hunter func(t *testing.T, overlay string) string
 
 var (
-	mutantsWhat = flag.String("mutants", "", "mutants to hunt: all, or a number of them; none where empty")
+	mutantsWhat = flag.String("mutants", "", "mutants to hunt: all, or a number of them by -seed; none where empty")
 	mutantsOf   = flag.String("mutants-of", "", "files, separated by spaces: a number of mutants is drawn from those that are planted in one of them, if there are any")
-	mutantsSeed = flag.Uint64("mutants-seed", 0, "seed by which a number of mutants is drawn; a new one where 0")
 )
 
 // TestMutants shows that the other tests can fail: each planted bug must be caught
@@ -58,12 +57,9 @@ func TestMutants(t *testing.T) {
 		if planted := plantedIn(hunted, strings.Fields(*mutantsOf)); len(planted) > 0 {
 			hunted, n = planted, min(n, len(planted))
 		}
-		seed := *mutantsSeed
-		if seed == 0 {
-			seed = rand.Uint64N(1_000_000)
-		}
+		seed := testrun.Seed(t)
 		rand.New(rand.NewPCG(seed, 0)).Shuffle(len(hunted), func(i, j int) { hunted[i], hunted[j] = hunted[j], hunted[i] })
-		t.Logf("not run: %d of %d mutants; -mutants-seed=%d", len(hunted)-n, len(hunted), seed)
+		t.Logf("not run: %d of %d mutants; -seed=%d", len(hunted)-n, len(hunted), seed)
 		hunted = hunted[:n]
 	}
 	caught := 0

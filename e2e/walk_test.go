@@ -14,11 +14,11 @@ import (
 
 	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/robustness/fleet"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 var (
 	walkWhat  = flag.String("walk", "", "the crash walk: points, all, pairs, scenario/program, points (scenario/program/point, separated by |), or scenario/program/point/side/fault; a sample where empty")
-	walkSeed  = flag.Uint64("walk-seed", 0, "seed of the crash walk's sample; a new one where 0")
 	walkTimes = flag.Int("walk-times", 1, "how often the runs of the crash walk are done")
 )
 
@@ -36,10 +36,7 @@ func TestWalk(t *testing.T) {
 	t.Parallel()
 	startsPrograms(t)
 	begun := time.Now()
-	seed := *walkSeed
-	if seed == 0 {
-		seed = rand.Uint64N(1_000_000)
-	}
+	seed := testrun.Seed(t)
 	w := newWalker(t, binaries(t))
 	wanted := func(string, string) bool { return true }
 	if *walkWhat == "" {
@@ -63,13 +60,13 @@ func TestWalk(t *testing.T) {
 	}
 	targets, err := chosen(recordings, *walkWhat, rand.New(rand.NewPCG(seed, 0)))
 	must(t, err)
-	t.Logf("made %d recordings in %.1f s; -walk-seed=%d", len(recordings), time.Since(begun).Seconds(), seed)
+	t.Logf("made %d recordings in %.1f s; -seed=%d", len(recordings), time.Since(begun).Seconds(), seed)
 	if err := w.walk(t.Context(), recordings, targets); err != nil {
 		t.Error(err)
 	}
 	var table strings.Builder
 	w.print(&table, recordings, time.Since(begun))
-	t.Logf("the crash walk, -walk-seed=%d\n%s%s", seed, table.String(), notRun(recordings, targets))
+	t.Logf("the crash walk, -seed=%d\n%s%s", seed, table.String(), notRun(recordings, targets))
 }
 
 // show lists the points, for -v.

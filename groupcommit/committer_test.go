@@ -31,7 +31,12 @@ func queueUnits(t *testing.T, c *groupcommit.Committer, units ...func(context.Co
 		results = append(results, result)
 		go func() { result <- unit(t.Context()) }()
 		for c.Pending() <= i { // soon
-			runtime.Gosched()
+			select {
+			case err := <-result:
+				t.Fatalf("unit %d has ended before it queued: %v", i, err)
+			default:
+				runtime.Gosched()
+			}
 		}
 	}
 	return results, release

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -19,24 +21,29 @@ import (
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // unruly is a broker that delivers any of its messages at any time, several at once, until
 // each was acknowledged some times, and whose subscriptions end at random.
 type unruly struct {
-	mu    sync.Mutex
-	left  map[string]int // acknowledgments
-	nacks atomic.Int32
+	random *rand.Rand
+	nacks  atomic.Int32
+
+	mu   sync.Mutex
+	left map[string]int // acknowledgments
 }
 
-func (u *unruly) next() (id string) {
+// next returns any of the messages, or "" if none is left.
+func (u *unruly) next() string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	for id = range u.left { // any of them
-		break
+	if len(u.left) == 0 {
+		return ""
 	}
-	return id
+	return slices.Sorted(maps.Keys(u.left))[u.random.IntN(len(u.left))]
 }
 
 func (u *unruly) acked(id string) {
@@ -48,11 +55,11 @@ func (u *unruly) acked(id string) {
 }
 
 func (u *unruly) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
-	out := make(chan *message.Message, rand.IntN(5))
+	out := make(chan *message.Message, u.random.IntN(5))
 	var deliveries sync.WaitGroup
 	for range 8 {
 		deliveries.Go(func() {
-			for id := u.next(); id != "" && ctx.Err() == nil && rand.IntN(50) > 0; id = u.next() {
+			for id := u.next(); id != "" && ctx.Err() == nil && u.random.IntN(50) > 0; id = u.next() {
 				m := message.NewMessage(id, nil)
 				select {
 				case out <- m:
@@ -76,10 +83,10 @@ func (u *unruly) Subscribe(ctx context.Context, _ string) (<-chan *message.Messa
 func (*unruly) Close() error { return nil }
 
 // strange is a handler that fails in every way, and whose effects have no guard of their own.
-func strange(pool *pgxpool.Pool, db groupcommit.DB) inbox.Handler {
+func strange(random *rand.Rand, pool *pgxpool.Pool, db groupcommit.DB) inbox.Handler {
 	const effect = `insert into effects values ($1)`
 	return func(ctx context.Context, d *inbox.Delivery) error {
-		switch rand.IntN(8) {
+		switch random.IntN(8) {
 		case 0:
 			panic("odd")
 		case 1:
@@ -99,7 +106,7 @@ func strange(pool *pgxpool.Pool, db groupcommit.DB) inbox.Handler {
 		if _, err := tx.Exec(ctx, effect, d.ID); err != nil {
 			return err
 		}
-		if err := d.Done(ctx, tx); err != nil || rand.IntN(5) == 0 {
+		if err := d.Done(ctx, tx); err != nil || random.IntN(5) == 0 {
 			return err // rolled back, though it returns nil
 		}
 		return tx.Commit(ctx)
@@ -116,10 +123,10 @@ func live(ctx context.Context, t *testing.T, url string, u *unruly) {
 	defer pool.Close()
 	db := groupcommit.New(pool, groupcommit.Options{})
 	p := &inbox.Processor{
-		DB: db, Receiver: "r", Handle: strange(pool, db), Concurrency: 2, Drain: 50 * time.Millisecond, Log: slog.New(slog.DiscardHandler),
+		DB: db, Receiver: "r", Handle: strange(u.random, pool, db), Concurrency: 2, Drain: 50 * time.Millisecond, Log: slog.New(slog.DiscardHandler),
 		Policy: inbox.Policy{Lease: time.Second, BackoffBase: time.Millisecond, BackoffCap: 20 * time.Millisecond, MaxAttempts: 1000},
 	}
-	ctx, end := context.WithTimeout(ctx, time.Duration(300+rand.IntN(1500))*time.Millisecond)
+	ctx, end := context.WithTimeout(ctx, time.Duration(300+u.random.IntN(1500))*time.Millisecond)
 	defer end()
 	var running sync.WaitGroup
 	running.Go(func() {
@@ -135,6 +142,16 @@ func live(ctx context.Context, t *testing.T, url string, u *unruly) {
 	running.Wait()
 }
 
+// endSessions ends some of the sessions of the processes.
+func endSessions(t *testing.T, db *postgres.DB, random *rand.Rand) {
+	t.Helper()
+	for _, pid := range testdb.All[int](t, db, `select pid from pg_stat_activity where application_name = 'victim' and datname = current_database() order by backend_start, pid`) {
+		if random.IntN(100) < 15 {
+			testdb.Exec(t, db.Pool(), `select pg_terminate_backend($1)`, pid)
+		}
+	}
+}
+
 // Processes come and go, their sessions end in the middle of anything, and so do
 // subscriptions.
 func TestConsume_besideADyingProcess(t *testing.T) {
@@ -142,10 +159,11 @@ func TestConsume_besideADyingProcess(t *testing.T) {
 	t.Parallel()
 	const messages = 100
 	url := testdb.URL(t)
-	db, u := testdb.Connect(t, url), &unruly{left: map[string]int{}}
+	random := testrun.Rand(t)
+	db, u := testdb.Connect(t, url), &unruly{random: random, left: map[string]int{}}
 	testdb.Exec(t, db.Pool(), `create table effects (id text)`)
 	for n := range messages {
-		u.left[strconv.Itoa(n)] = 1 + rand.IntN(2)
+		u.left[strconv.Itoa(n)] = 1 + random.IntN(2)
 	}
 	ctx, end := context.WithCancel(t.Context())
 	var processes sync.WaitGroup
@@ -158,7 +176,7 @@ func TestConsume_besideADyingProcess(t *testing.T) {
 	}
 	await.Progress(t, "all is done", func() (string, bool) {
 		if u.nacks.Load() < 20 {
-			testdb.Exec(t, db.Pool(), `select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'victim' and datname = current_database() and random() < 0.15`)
+			endSessions(t, db, random)
 		}
 		done := testdb.One[int](t, db, `select count(*) from inbox where status = 'done'`)
 		return strconv.Itoa(done), done == messages && u.next() == ""

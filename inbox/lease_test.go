@@ -284,9 +284,10 @@ func TestClaim_takesOverMessagesOfASilentHolderInSeparateClaims(t *testing.T) {
 	p := processor(db, answer(nil))
 	p.Policy.BackoffCap = time.Hour
 	start(t, p)
-	// Half of the backoff has passed, so about half of them are due.
-	await.Row(t, db, `select count(*) between 16 and 48 from inbox where status = 'done'`)
+	// Half of the backoff has passed, so about half of them are due: fewer than 8 of 64 in one of
+	// 10^10 runs.
+	await.Row(t, db, `select count(*) between 8 and 56 from inbox where status = 'done'`)
 	put(t, db, "after", "after")
 	await.Row(t, db, `select status = 'done' from inbox where message_id = 'after'`)
-	await.Row(t, db, `select count(*) between 16 and 48 from inbox where status = 'running'`)
+	await.Row(t, db, `select count(*) between 8 and 56 from inbox where status = 'running'`)
 }

@@ -113,7 +113,13 @@ func processor(db *postgres.DB, handle inbox.Handler) *inbox.Processor {
 // start runs a processor until stop, or until the test ends.
 func start(t *testing.T, p *inbox.Processor) (stop func()) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
+	return startUntil(t.Context(), t, p)
+}
+
+// startUntil is start, and the processor stops when ctx ends.
+func startUntil(ctx context.Context, t *testing.T, p *inbox.Processor) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)

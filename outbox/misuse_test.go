@@ -45,19 +45,17 @@ func TestPosition_ofAnUnknownGroupIsAnError(t *testing.T) {
 func TestSubscriber_withoutFreeSlotsAsksAgainAfterAPoll(t *testing.T) {
 	testdb.Long(t, "it polls for a while")
 	t.Parallel()
-	asked := make(chan struct{})
-	readWhen(t, testdb.Open(t), "g", outbox.Options{Listening: func() bool { return true }, Capacity: func(ctx context.Context) int {
+	asked := make(chan time.Time)
+	readWhen(t, testdb.Open(t), "g", outbox.Options{Listening: listening, Capacity: func(ctx context.Context) int {
 		select {
-		case asked <- struct{}{}:
+		case asked <- time.Now():
 		case <-ctx.Done():
 		}
 		return 0
 	}})
-	await.Receive(t, "it asks for capacity", asked)
-	select {
-	case <-asked:
-		t.Error("it asks again at once")
-	case <-time.After(late):
+	first, second := await.Receive(t, "it asks for capacity", asked), await.Receive(t, "it asks again", asked)
+	if paused := second.Sub(first); paused < late {
+		t.Errorf("it asks again after %v", paused)
 	}
 }
 

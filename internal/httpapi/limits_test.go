@@ -201,10 +201,11 @@ func TestSlowBody_usesNoSlot(t *testing.T) {
 		w.dial(t, []string{head, head + body(), event}[i%3])
 	}
 	for i := range good {
-		a := w.send(t, post("good-"+strconv.Itoa(i), body()))
-		for tries := 0; a.status == http.StatusServiceUnavailable && tries < 1000; tries++ { // while the sockets are authenticated
+		var a answer
+		await.True(t, "it is answered, once the sockets are authenticated", func() bool {
 			a = w.send(t, post("good-"+strconv.Itoa(i), body()))
-		}
+			return a.status != http.StatusServiceUnavailable
+		})
 		wantStatus(t, a, http.StatusAccepted)
 	}
 	wantRows(t, w.db, before, ofCharges(good))
