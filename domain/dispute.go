@@ -261,7 +261,8 @@ func (e DisputeClosed) allowedIn(c Charge) bool {
 	return known && e.Status != "" && e.Status != DisputeOpen && e.Status != d.Status
 }
 
-// ObserveDispute records a dispute as the provider shows it: whatever of it is not recorded yet.
+// ObserveDispute records a dispute as the provider shows it: whatever of it is not recorded yet. A
+// movement that cannot be converted is refused only when all else is recorded.
 type ObserveDispute struct {
 	ID     string
 	Reason string
@@ -292,18 +293,19 @@ func (o ObserveDispute) decide(c Charge) ([]Event, error) {
 		}
 	}
 	observe(DisputeOpened{DisputeID: o.ID, Provider: Provider, Amount: o.Amount.Amount, Reason: o.Reason})
-	for _, m := range o.Moved {
+	var refused error
+	for _, m := range o.firstWithdrawalFirst() {
 		d, _ := c.Dispute(o.ID)
 		if slices.Contains(d.Transactions, m.Transaction) {
 			continue
 		}
 		moved, err := d.record(m, c.Amount.Currency)
-		if err != nil {
-			return nil, err
-		}
-		if m.withdraws() {
+		switch {
+		case err != nil:
+			refused = err
+		case m.withdraws():
 			observe(DisputeWithdrawn{moved})
-		} else {
+		default:
 			observe(DisputeReinstated{moved})
 		}
 	}
@@ -314,5 +316,19 @@ func (o ObserveDispute) decide(c Charge) ([]Event, error) {
 	}
 	observe(DisputeUpdated{DisputeID: o.ID, Amount: o.Amount.Amount, Reason: o.Reason, Status: status})
 	observe(DisputeClosed{DisputeID: o.ID, Status: o.Status})
-	return events, nil
+	if len(events) > 0 {
+		return events, nil
+	}
+	return nil, refused
+}
+
+// firstWithdrawalFirst returns the movements with the first withdrawal in front: those of one second
+// have no order at the provider, and in another currency the others are parts of it.
+func (o ObserveDispute) firstWithdrawalFirst() []DisputeMovement {
+	moved := slices.Clone(o.Moved)
+	if i := slices.IndexFunc(moved, func(m DisputeMovement) bool { return m.Amount < 0 }); i > 0 {
+		first := moved[i]
+		moved = slices.Insert(slices.Delete(moved, i, i+1), 0, first)
+	}
+	return moved
 }

@@ -1,6 +1,7 @@
 package domain_test
 
 import (
+	"errors"
 	"math"
 	"slices"
 	"testing"
@@ -98,6 +99,26 @@ func share(moved, amount, whole int64) int64 {
 	return int64(math.RoundToEven(float64(moved*amount) / float64(whole)))
 }
 
+// TestDispute_refusesOneMovement: all else of a dispute is recorded, and then the movement is refused.
+func TestDispute_refusesOneMovement(t *testing.T) {
+	t.Parallel()
+	c := in("succeeded")
+	o := domain.ObserveDispute{ID: "du_1", Amount: eur(1000), Status: "lost", Moved: []domain.DisputeMovement{
+		{Transaction: "a", Amount: -2150, Currency: "USD"}, {Transaction: "b", Amount: -1700, Currency: "GBP"}, {Transaction: "c", Amount: 20, Currency: "USD"},
+	}}
+	events, err := domain.Decide(c, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c = domain.Fold(c, events...)
+	if d := c.Disputes[0]; d.Status != "lost" || d.Withdrawn != 1000 || d.Reinstated != 9 {
+		t.Errorf("the dispute is %+v", d)
+	}
+	if events, err := domain.Decide(c, o); len(events) > 0 || !errors.Is(err, domain.ErrMismatch) {
+		t.Errorf("then it records %+v with %v, want ErrMismatch", events, err)
+	}
+}
+
 // TestDispute_settledAbroad: a movement on a balance in another currency has its share of the first
 // withdrawal, which is the amount of the dispute.
 func TestDispute_settledAbroad(t *testing.T) {
@@ -112,6 +133,7 @@ func TestDispute_settledAbroad(t *testing.T) {
 		"cents that are too small to count": {[]int64{-2150, 1, 1, 1}, []int64{-1000, 0, 1, 0}},
 		"a half goes to the even neighbour": {[]int64{-2000, 1, 2}, []int64{-1000, 0, 2}},
 		"more than was taken":               {[]int64{-2150, 4300}, []int64{-1000, 2000}},
+		"a return that is listed first":     {[]int64{20, -2150}, []int64{-1000, 9}},
 	} {
 		c := in("succeeded")
 		o := domain.ObserveDispute{ID: "du_1", Amount: eur(1000), Status: domain.DisputeOpen}

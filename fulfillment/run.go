@@ -71,6 +71,7 @@ type deliveryRun struct {
 	steps    []step
 	next     func(domain.Charge) work // what is due; the zero work if nothing is
 	once     bool                     // the first commit ends the delivery, and not only the one after which nothing is due
+	reread   func()                   // after a lost race: what was read of the provider may be older than the stream
 	stuck    map[string]error         // by refunds that wait, or that need an operator
 	idle     int                      // iterations in a row that recorded nothing
 	ended    bool                     // a commit ended the delivery
@@ -93,6 +94,7 @@ func (f *Fulfillment) charge(ctx context.Context, d *inbox.Delivery) error {
 	r := &deliveryRun{Fulfillment: f, delivery: d, steps: f.steps(d.ClaimedAt), stuck: map[string]error{}}
 	refunds := &refunds{provider: f.services.Provider, now: d.ClaimedAt, unread: isAboutRefunds(d.Type)}
 	disputes := &disputes{provider: f.services.Provider, unread: isAboutDisputes(d.Type), waited: d.Waits > 0}
+	r.reread = disputes.forget
 	r.next = func(c domain.Charge) work {
 		if !c.Terminal() {
 			return r.nextStep(c)
@@ -249,6 +251,9 @@ func (r *deliveryRun) do(ctx context.Context, act act) error {
 		}
 		if err := r.load(ctx, r.stream.ID); err != nil {
 			return err
+		}
+		if r.reread != nil {
+			r.reread()
 		}
 	}
 	if r.idle++; r.idle > maxIdle { // no attempt is counted: the message is not the reason

@@ -106,10 +106,10 @@ create unique index ledger_events_one_refund_per_reference
  where type like 'refund.succeeded.v%'
     or type like 'refund.observed.v%';
 
--- A dispute at the provider is opened once, and each movement for it is recorded once: a balance
--- transaction, by its id. Only an opening has no transaction.
+-- A dispute at the provider is opened once, and each movement of its money is recorded once: a
+-- balance transaction, by its id. Only an opening has no transaction.
 create unique index ledger_events_one_dispute
-    on ledger_events ((data ->> 'dispute_id') collate "C", coalesce(data ->> 'transaction', '') collate "C")
+    on ledger_events (coalesce(data ->> 'transaction', data ->> 'dispute_id') collate "C")
  where type like 'charge.dispute\_opened.v%'
     or type like 'charge.dispute\_withdrawn.v%'
     or type like 'charge.dispute\_reinstated.v%';

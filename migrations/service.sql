@@ -807,7 +807,7 @@ create policy request on ledger_events for insert to payonce_api
                      and coalesce((data ->> 'fee')::bigint, 0) between 0 and (data ->> 'amount')::bigint
                      and length(data ->> 'order_id') <= 255
                      and coalesce(data ->> 'reference' like 'ref_' || left(encode(sha256(convert_to(merchant_id, 'UTF8')), 'hex'), 16) || '%', true)
-                     and coalesce(length(data ->> 'return_url') <= 2048 and data ->> 'return_url' like 'https://%', true)
+                     and coalesce(length(data ->> 'return_url') <= 2048 and data ->> 'return_url' ilike 'https://%', true)
                      and coalesce((data ->> 'expires_at')::timestamptz
                                   between now() - interval '24 hours' and '9999-01-01 00:00+00', true)
                      and coalesce(data ->> 'expires_at' ~ '^\d{4}-\d\d-\d\dT([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d+)?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)$', true)
@@ -863,7 +863,8 @@ create policy request on ledger_events for insert to payonce_api
 -- returned to what is left.
 --
 -- The function counts the versions that it sees. If it sees all up to the new one, then also each
--- refund that another transaction has committed: none can be appended later at a lower version. If it
+-- refund that another transaction has committed: none can be appended later at a lower version, since
+-- an event refers to the one before it. If it
 -- does not, it refuses, whatever the isolation level, and however long the statement ran before its
 -- insert. Test: migrations.TestHostileAPI_refundsNoMoreThanIsLeft.
 create function refuse_void_request() returns trigger

@@ -176,16 +176,13 @@ func reconcile(ctx context.Context, c *console, db *postgres.DB, client *stripe.
 		translate(listed, client.Disputes(ctx, ""), listedDispute))
 }
 
-// listedDispute sums the movements of a dispute as the ledger records them: without the fees of a
-// balance that is kept in another currency.
+// listedDispute sums the movements of a dispute, each with its fee.
 func listedDispute(d stripe.Dispute) audit.Listed {
 	l := audit.Listed{ID: d.ID, PaymentIntent: d.PaymentIntent, Currency: d.Currency, Status: cmp.Or(d.Closed, string(domain.DisputeOpen))}
 	ids := make([]string, 0, len(d.Moved))
 	for _, m := range d.Moved {
 		ids = append(ids, m.ID)
-		if l.Amount -= m.Amount; m.Currency == d.Currency {
-			l.Amount += m.Fee
-		}
+		l.Amount += m.Fee - m.Amount
 	}
 	slices.Sort(ids)
 	l.Moves = strings.Join(ids, " ")

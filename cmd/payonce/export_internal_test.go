@@ -32,7 +32,7 @@ func post(t *testing.T) *postgres.DB {
 				domain.PaymentCaptured{Provider: domain.Provider, PaymentIntent: "pi_" + s.ID, Amount: first.Amount, Currency: first.Currency, Fee: 1},
 				domain.ChargeSucceeded{}, domain.RefundRequested{RefundID: "re_" + s.ID, Amount: 5},
 				domain.DisputeOpened{DisputeID: "du_" + s.ID, Amount: 4},
-				domain.DisputeWithdrawn{DisputeMoved: domain.DisputeMoved{DisputeID: "du_" + s.ID, Transaction: "txn_1", Amount: 4, Fee: 1}})
+				domain.DisputeWithdrawn{DisputeMoved: domain.DisputeMoved{DisputeID: "du_" + s.ID, Transaction: "txn_" + s.ID, Amount: 4, Fee: 1}})
 		}
 	}
 	return db

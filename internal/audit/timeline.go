@@ -258,7 +258,7 @@ func (t *Timeline) readEvents(ctx context.Context, q postgres.Querier, ids []str
 		}
 		event, err := domain.Decode(e.What, e.Data)
 		if err == nil {
-			if charge.Voids(event) {
+			if !unreadable && charge.Voids(event) {
 				e.Detail["void"] = true
 			}
 			if n := first + attemptVersion(charge, event) - 1; n >= first && n < i {

@@ -25,7 +25,8 @@ type Dispute struct {
 	Amount int64
 	// Currency is upper case, and that of the payment.
 	Currency string
-	// Moved are the movements on the account's balance, in the order in which they happened.
+	// Moved are the movements on the account's balance, in the order in which they happened. Those on
+	// a balance in another currency say no fee.
 	Moved []Movement
 }
 
@@ -108,6 +109,9 @@ func disputeOf(sent *stripego.Dispute) (Dispute, error) {
 		m, err := movementOf(t)
 		if err != nil {
 			return Dispute{}, fmt.Errorf("dispute %s: balance transaction %q: %w", d.ID, t.ID, err)
+		}
+		if m.Currency != d.Currency {
+			m.Fee = 0
 		}
 		if m.Amount != 0 || m.Fee != 0 {
 			d.Moved = append(d.Moved, m)
