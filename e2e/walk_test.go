@@ -35,6 +35,9 @@ const sampleSize = 12
 func TestWalk(t *testing.T) {
 	t.Parallel()
 	startsPrograms(t)
+	if *updatePoints && *walkWhat != "points" {
+		t.Fatal("-update needs all recordings: -walk=points")
+	}
 	begun := time.Now()
 	seed := testrun.Seed(t)
 	w := newWalker(t, binaries(t))
@@ -55,8 +58,13 @@ func TestWalk(t *testing.T) {
 	recordings, err := w.recordings(t.Context(), wanted)
 	must(t, err)
 	show(t, recordings)
+	checkPoints(t, recordings, slices.Contains([]string{"points", "all", "pairs"}, *walkWhat))
+	if *updatePoints {
+		t.Logf("wrote %s in %.1f s", pointsFile, time.Since(begun).Seconds())
+		return
+	}
 	if missing := unseen(recordings); *walkWhat == "points" && len(missing) > 0 {
-		t.Errorf("no round trip has these names of onceOnly: %q", missing)
+		t.Errorf("no round trip has these names of onceOnly and atStart: %q", missing)
 	}
 	targets, err := chosen(recordings, *walkWhat, rand.New(rand.NewPCG(seed, 0)))
 	must(t, err)

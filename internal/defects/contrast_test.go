@@ -34,6 +34,16 @@ func chargeOfD8(ctx context.Context, db *pgxpool.Pool, r request) (answer string
 	return "captured", err
 }
 
+// keysOfJava is the table of keys of the Java document.
+const keysOfJava = `
+create table idempotency_keys (
+  operation   text not null,
+  idem_key    text not null,
+  status      text not null,
+  result_code int,
+  unique (operation, idem_key)
+)`
+
 func TestD8_anyRequestUnderAKnownKeyIsADuplicate(t *testing.T) {
 	t.Parallel()
 	first := request{"acme", "k1", 100}
@@ -47,7 +57,7 @@ func TestD8_anyRequestUnderAKnownKeyIsADuplicate(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			naive := miniature(t, keysOfD1, payments)
+			naive := miniature(t, keysOfJava, payments)
 			for i, want := range []string{"captured", "duplicate accepted"} {
 				answer, err := chargeOfD8(t.Context(), naive, []request{first, test.second}[i])
 				if answer != want || err != nil {
@@ -80,7 +90,7 @@ func charge(t *testing.T, db *pgxpool.Pool, key *string, visible int) {
 
 func TestD9_aRollbackBehindTheProvidersCallChargesTwice(t *testing.T) {
 	t.Parallel()
-	naive := miniature(t, keysOfD1, payments, charges)
+	naive := miniature(t, keysOfJava, payments, charges)
 	for _, failure := range []error{errBroken, nil} {
 		wantError(t, "the document's attempt", failure, pgx.BeginFunc(t.Context(), naive, func(tx pgx.Tx) error {
 			if _, err := tx.Exec(t.Context(), `insert into idempotency_keys values ('createPayment', 'k1', 'PENDING')`); err != nil {

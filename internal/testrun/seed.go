@@ -2,6 +2,7 @@ package testrun
 
 import (
 	"flag"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -25,7 +26,7 @@ func Seed(tb testing.TB) uint64 {
 	at := packagePath()
 	tb.Cleanup(func() {
 		if tb.Failed() {
-			tb.Logf("the same choices again: go test %s -count=1 -run '%s' -seed=%d", at, pattern(tb.Name()), seed)
+			tb.Logf("the same choices again: go test %s -count=1 -run '%s'%s -seed=%d", at, pattern(tb.Name()), setFlags(), seed)
 		}
 	})
 	return seed
@@ -60,6 +61,17 @@ func pattern(test string) string {
 		parts[i] = "^" + regexp.QuoteMeta(part) + "$"
 	}
 	return strings.Join(parts, "/")
+}
+
+// setFlags are the flags of this process that the package itself defines, but for the seed.
+func setFlags() string {
+	var b strings.Builder
+	flag.Visit(func(f *flag.Flag) {
+		if f.Name != "seed" && !strings.HasPrefix(f.Name, "test.") {
+			fmt.Fprintf(&b, " -%s='%s'", f.Name, f.Value)
+		}
+	})
+	return b.String()
 }
 
 // packagePath is the package whose tests run, as go test takes it at the module's root.
