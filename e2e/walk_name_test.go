@@ -136,9 +136,12 @@ func mainName(sql, top string) string {
 	return "ping"
 }
 
+// names leaves out the empty query, which a commit sends before statements with results.
 func names(statements []string) (names []string) {
 	for _, sql := range statements {
-		names = append(names, statementName(sql))
+		if sql != "select" {
+			names = append(names, statementName(sql))
+		}
 	}
 	return names
 }

@@ -64,9 +64,9 @@ func parsePoints(text string) map[string][]string {
 }
 
 // changedPoints are a line for each point that vanished from the list or appeared, and for each
-// recording of the list that is missing, if all were made. A point has vanished if it came up
+// recording of the list that is missing. A point has vanished if it came up
 // in no run, and has appeared if it came up in both.
-func changedPoints(listed map[string][]string, recordings []recording, all bool) (lines []string) {
+func changedPoints(listed map[string][]string, recordings []recording) (lines []string) {
 	missing := maps.Clone(listed)
 	for _, c := range recordings {
 		delete(missing, c.address())
@@ -82,22 +82,20 @@ func changedPoints(listed map[string][]string, recordings []recording, all bool)
 			}
 		}
 	}
-	if all {
-		for _, address := range slices.Sorted(maps.Keys(missing)) {
-			lines = append(lines, "- "+address)
-		}
+	for _, address := range slices.Sorted(maps.Keys(missing)) {
+		lines = append(lines, "- "+address)
 	}
 	return lines
 }
 
-// checkPoints compares recordings with the file, or writes it.
-func checkPoints(t *testing.T, recordings []recording, all bool) {
+// checkPoints compares the recordings of all scenarios with the file, or writes it.
+func checkPoints(t *testing.T, recordings []recording) {
 	t.Helper()
 	if *updatePoints {
 		must(t, os.WriteFile(pointsFile, []byte(recordedPoints(recordings)), 0o600))
 		return
 	}
-	if lines := changedPoints(parsePoints(readFile(t, pointsFile)), recordings, all); len(lines) > 0 {
+	if lines := changedPoints(parsePoints(readFile(t, pointsFile)), recordings); len(lines) > 0 {
 		t.Errorf("the crash points differ from %s (- vanished, + appeared). If that is meant: %s\n%s", pointsFile, updateByHand, strings.Join(lines, "\n"))
 	}
 }
@@ -113,8 +111,7 @@ func TestPoints_aChangeIsReported(t *testing.T) {
 	}
 	before := []recording{made("one", nil, "commit", "insert a"), made("two", nil, "commit"), made("three", nil)}
 	listed := parsePoints(recordedPoints(before))
-	testrun.Same(t, "nothing changed", []string(nil), changedPoints(listed, before, true))
+	testrun.Same(t, "nothing changed", []string(nil), changedPoints(listed, before))
 	after := []recording{made("one", []string{"commit"}, "insert b", "insert a"), made("two", []string{"insert c"}), made("four", nil, "commit")}
-	testrun.Same(t, "changes", []string{"+ one/api/insert b", "- two/api/commit", "+ four/api/commit", "- three/api"}, changedPoints(listed, after, true))
-	testrun.Same(t, "changes of some", []string{"- two/api/commit"}, changedPoints(listed, after[1:2], false))
+	testrun.Same(t, "changes", []string{"+ one/api/insert b", "- two/api/commit", "+ four/api/commit", "- three/api"}, changedPoints(listed, after))
 }
