@@ -58,7 +58,9 @@ func TestWalk(t *testing.T) {
 	recordings, err := w.recordings(t.Context(), wanted)
 	must(t, err)
 	show(t, recordings)
-	checkPoints(t, recordings, slices.Contains([]string{"points", "all", "pairs"}, *walkWhat))
+	if !strings.Contains(*walkWhat, "/") { // a replay may be of a changed tree
+		checkPoints(t, recordings, *walkWhat != "")
+	}
 	if *updatePoints {
 		t.Logf("wrote %s in %.1f s", pointsFile, time.Since(begun).Seconds())
 		return
