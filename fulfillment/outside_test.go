@@ -196,6 +196,22 @@ func TestDispute(t *testing.T) {
 	})
 }
 
+// TestDispute_isReadAgainAfterALostRace: a worker whose list is older than what another one has
+// recorded does not open the dispute again.
+func TestDispute_isReadAgainAfterALostRace(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.append(f.capture(order()),
+		domain.DisputeOpened{DisputeID: "du_1", Provider: domain.Provider, Amount: 1999, Reason: "fraudulent"},
+		domain.DisputeClosed{DisputeID: "du_1", Status: "lost"})
+	f.provider.on("disputes",
+		f.rival(lists(disputeOf("under_review", "eur")), domain.DisputeClosed{DisputeID: "du_1", Status: "won"}),
+		lists(disputeOf("won", "eur")))
+	f.event("evt_1", "charge.dispute.updated")
+	f.expectEnd(f.deliver(), "done")
+	f.expect(back(" charge.dispute_opened charge.dispute_closed charge.dispute_closed", "", "done"), "disputes disputes")
+}
+
 // TestThinEvent: an event that names only an object of the provider's is passed to the
 // charge of the object, once.
 func TestThinEvent(t *testing.T) {
