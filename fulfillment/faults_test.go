@@ -144,7 +144,7 @@ func TestOtherParameters(t *testing.T) {
 		f.accept("ch_1", order())
 		f.expectEnd(f.deliver(), "waits")
 		f.expectText("true", `
-select (min(since) between min(recorded_at) - interval '20 minutes' and min(recorded_at) - interval '15 minutes')::text
+select (min(since) = least(min(recorded_at), (select min(detected_at) from recoveries)) - interval '15 minutes')::text
   from recoveries, ledger_events
  where reason = 'creation'`)
 		f.accept("ch_2", order())

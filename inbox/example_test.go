@@ -140,6 +140,6 @@ func ExampleSource() {
 	}
 	// Output:
 	// k-1 <nil>
-	//  the idempotency key is not valid: a space, " or \ needs quotes around the key
+	//  the idempotency key is not valid: a space, ",", ";", " or \ needs quotes around the key
 	// o-1:charge:v1 <nil>
 }

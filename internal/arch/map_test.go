@@ -133,8 +133,8 @@ var rules = []rule{
 	},
 	{
 		"e2e", "internal/audit internal/openapi internal/postgres/local internal/robustness/failpoint " +
-			"internal/robustness/fleet internal/robustness/traffic internal/robustness/validate",
-		"black-box tests: they see HTTP, the sandbox's books and the tables, and judge by the audit's one list",
+			"internal/robustness/fleet internal/robustness/traffic internal/robustness/validate migrations/version",
+		"black-box tests: they see HTTP, the sandbox's books and the tables, judge by the audit's one list, and upgrade from the schema before the newest",
 	},
 	{
 		"e2e/failover", "internal/postgres/local internal/robustness/fleet internal/robustness/traffic internal/robustness/validate",
