@@ -294,17 +294,14 @@ func mutants() []mutant {
 		{
 			"a commit is reported after its last statement, before Close",
 			[]edit{{
-				"groupcommit/committer.go", "	return c.closeCommit(q.ctx, conn, conn.SendBatch(q.ctx, b))\n}\n\nfunc notAcquired", `	results := conn.SendBatch(q.ctx, b)
+				"groupcommit/committer.go", "	if err := conn.SendBatch(ctx, b).Close(); err != nil {\n		return Classify(err)\n	}\n", `	results := conn.SendBatch(ctx, b)
 	defer results.Close()
 	for range b.Len() {
 		if _, err := results.Exec(); err != nil {
 			return Classify(err)
 		}
 	}
-	return nil
-}
-
-func notAcquired`,
+`,
 			}},
 			byTest("./groupcommit", "TestCommit/a constraint that is checked at commit refuses too", "want one of effects_twin_once"),
 		},
@@ -320,7 +317,7 @@ func notAcquired`,
 		{
 			"a refused group commit refuses every batch in it",
 			[]edit{{
-				"groupcommit/committer.go", "	if err == nil || OutcomeOf(err) == Unknown {\n", "	if true {\n",
+				"groupcommit/committer.go", "	case OutcomeOf(err) != Unknown:\n", "	case false:\n",
 			}},
 			byTest("./groupcommit", "TestGroupCommit_refusesOnlyTheBatchAtFault", "has the error ERROR: duplicate key"),
 		},

@@ -78,7 +78,7 @@ alter policy request on ledger_postings with check (true) -- it finds two events
 			"ledger_events_append_only", "trigger",
 			`drop trigger ledger_events_append_only on ledger_events`,
 			"an update by hand doubles the amount of a request",
-			[]string{legal, postings, "an answer names the charge that it accepted", "provider: a succeeded charge was captured in full"},
+			[]string{legal, postings, "the list shows each charge as its events say", "an answer names the charge that it accepted", "provider: a succeeded charge was captured in full"},
 			"it shows twice the amount that was captured", updateByHand,
 		},
 		{
@@ -113,7 +113,7 @@ alter policy request on ledger_postings with check (true) -- it finds two events
 			"projections_folded_once", "check",
 			`alter table projections drop constraint projections_folded_once`,
 			"both workers fold the same events at the same instant",
-			[]string{"projected balances are the sums of the postings"},
+			[]string{"projected balances are the sums of the postings", "trial balance: debits equal credits in every currency"},
 			"its amounts are twice in the merchant's balance", foldedTwice,
 		},
 		{
