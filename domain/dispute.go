@@ -16,7 +16,7 @@ type Dispute struct {
 	Status DisputeStatus
 
 	// Withdrawn and Reinstated are the sums of what the provider took from our balance for the
-	// dispute and gave back, in minor units of the charge's currency and without fees.
+	// dispute and returned, in minor units of the charge's currency and without fees.
 	Withdrawn, Reinstated int64
 
 	// Transactions are the provider's ids of the movements, in the order in which they were seen.
@@ -44,7 +44,7 @@ type Settlement struct {
 	Amount   int64    // the dispute's at the first withdrawal, in minor units of the charge's currency
 
 	// Sum is the sum of the movements, and Parts that of their parts. Below zero the provider took
-	// more than it gave back.
+	// more than it returned.
 	Sum, Parts int64
 }
 

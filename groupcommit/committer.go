@@ -66,7 +66,7 @@ const (
 //
 // At most half of the pool's connections are in commits, so reads go on while commits hang. A
 // commit keeps its connection until the server answers, also after its caller has left: the
-// server would go on with the commit in a session that nobody counts.
+// server would go on with the commit in a session that no bound counts.
 //
 // A Committer has no goroutine while nothing is queued or in flight, and nothing to close.
 type Committer struct {

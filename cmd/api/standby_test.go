@@ -40,7 +40,8 @@ func TestRun_withoutItsStandby(t *testing.T) {
 			all.Go(func() {
 				key := "key-" + strconv.Itoa(n)
 				sent.Add(1)
-				for !done(sendBody(t, p, key, strings.Replace(charge, "order-1", "order-"+key, 1))) && t.Context().Err() == nil {
+				for ended := false; !ended && t.Context().Err() == nil; {
+					ended = done(sendBody(t, p, key, strings.Replace(charge, "order-1", "order-"+key, 1)))
 				}
 			})
 		}
