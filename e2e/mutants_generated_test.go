@@ -84,8 +84,8 @@ func TestGenerated_canBePlanted(t *testing.T) {
 	}
 }
 
-// TestGenerated plants each generated mutant and runs the tests of its package. It prints
-// which survive, and with -generated=matrix which tests each of them fails: a test of
+// TestGenerated plants each generated mutant and runs the tests of its package, and of others
+// where none of them fails. It prints which survive, and with -generated=matrix which tests each of them fails: a test of
 // which every mutant has another killer may go, if it is the home of no promise.
 func TestGenerated(t *testing.T) {
 	t.Parallel()
@@ -105,7 +105,10 @@ func TestGenerated(t *testing.T) {
 			continue
 		}
 		began := time.Now()
-		m[s.name()] = hunted(t, s, server.at.String())
+		m[s.name()] = hunted(t, s, append([]string{"./" + s.pkg()}, strings.Fields(*generatedTests)...), server.at.String())
+		if len(m[s.name()]) == 0 {
+			m[s.name()] = hunted(t, s, others(s.pkg()), server.at.String())
+		}
 		t.Logf("%s: %s, %.0f s", s.name(), killedBy(m[s.name()]), time.Since(began).Seconds())
 	}
 	m.print(t)
@@ -132,8 +135,20 @@ func (s site) plant(t *testing.T) string {
 	return overlayOf(t, map[string]string{path: target})
 }
 
-// hunted are the tests that fail under the mutant, each by its innermost name.
-func hunted(t *testing.T, s site, database string) []string {
+// others are the packages whose tests hunt what those of its own package let through.
+func others(pkg string) []string {
+	packages := []string{"./internal/httpapi", "./internal/audit", "./cmd/worker"}
+	for _, other := range corePackages {
+		if other != pkg {
+			packages = append(packages, "./"+other)
+		}
+	}
+	return packages
+}
+
+// hunted are the tests of these packages that fail under the mutant, each by its innermost
+// name.
+func hunted(t *testing.T, s site, packages []string, database string) []string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), buildTimeout)
 	defer cancel()
@@ -141,8 +156,7 @@ func hunted(t *testing.T, s site, database string) []string {
 	if *generated == "hunt" {
 		args = append(args, "-failfast")
 	}
-	args = append(append(args, "./"+s.pkg()), strings.Fields(*generatedTests)...)
-	command := exec.CommandContext(ctx, "go", args...)
+	command := exec.CommandContext(ctx, "go", append(args, packages...)...)
 	command.Dir = ".."
 	// Most mutants show in a condition that never holds.
 	command.Env = append(os.Environ(), "AWAIT_STALL=10s", "TEST_DATABASE_URL="+database)
