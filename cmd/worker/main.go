@@ -179,7 +179,7 @@ func releaseProvider(ctx context.Context, log *slog.Logger, db *postgres.DB, pro
 	return refused
 }
 
-// open opens the database, which must have every migration.
+// open opens the database.
 func open(ctx context.Context, log *slog.Logger, s settings, traces *telemetry.Traces, bell *outbox.Doorbell) (*postgres.DB, error) {
 	o := s.Pool(application, postgres.RoleWorker)
 	o.Writes = writes.Statements(slices.Concat(fulfillment.Writes(), inbox.Writes())...)
@@ -190,14 +190,6 @@ func open(ctx context.Context, log *slog.Logger, s settings, traces *telemetry.T
 	}
 	once, cancel := context.WithTimeout(ctx, openTimeout) // the server may stop answering
 	defer cancel()
-	why, err := program.Migrated(once, db)
-	if err == nil && why != "" {
-		err = errors.New(why)
-	}
-	if err != nil {
-		db.Close()
-		return nil, err
-	}
 	if why, err := restored(once, db); err == nil && why != "" {
 		log.ErrorContext(ctx, "no message is handled", "reason", why)
 	}
