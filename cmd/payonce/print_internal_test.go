@@ -127,7 +127,6 @@ func TestProgress_isOfWhatTakesLong(t *testing.T) {
 	for says, command := range map[string]databaseCommand{
 		"auditing, ":                       auditCmd{NoProvider: true},
 		"events folded: 3, ":               rebuildCmd{},
-		"events read: 3, ":                 planCmd{},
 		"numbering what was restored anew": outboxRepairCmd{Force: true},
 	} {
 		var said strings.Builder

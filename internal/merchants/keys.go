@@ -49,31 +49,6 @@ func AddKey(b *pgx.Batch, merchant, key string) {
 	IssueKey(b, key, Grant{Merchant: merchant, Scopes: Scopes()})
 }
 
-// rotateKey makes a successor and ends the old key. An old key that is not valid has no
-// successor. An end that is nearer stays.
-const rotateKey = `
-with made as (
-  insert into api_keys
-         (key_hash, prefix, merchant_id, scopes, addresses, created_at, expires_at)
-  select $2, $3, merchant_id, scopes, addresses, birth, birth + coalesce($4::interval, expires_at - created_at)
-    from api_keys, clock_timestamp() as birth
-   where key_hash = $1
-     and revoked_at is null
-     and coalesce(expires_at > birth, true)
-  returning created_at
-)
-update api_keys
-   set expires_at = least(expires_at, made.created_at + $5::interval)
-  from made
- where key_hash = $1`
-
-// RotateKey queues a new key for what an old one is for, and the end of the old one after
-// overlap. The new one ends after life, or after as long a life as the old one had if life is
-// nil. For an old key that is not valid the statement does nothing.
-func RotateKey(b *pgx.Batch, old Key, key string, overlap time.Duration, life *time.Duration) {
-	b.Queue(rotateKey, old.hash, hashOf(key), Prefix(key), life, overlap)
-}
-
 // Key is an API key as its operators see it. The key itself is stored nowhere.
 type Key struct {
 	Prefix     string         `json:"prefix"`
@@ -152,9 +127,22 @@ update api_keys
  where key_hash = $1
    and revoked_at is null`
 
-// RevokeKey queues the end of a key that ListKeys or FindKeys returned. Once it is committed
-// every new request with the key is refused. A second revocation changes nothing.
-func RevokeKey(b *pgx.Batch, k Key) { b.Queue(revokeKey, k.hash) }
+const expireKey = `
+update api_keys
+   set expires_at = least(expires_at, clock_timestamp() + $2::interval)
+ where key_hash = $1
+   and revoked_at is null`
+
+// RevokeKey queues the end of a key that ListKeys or FindKeys returned: at once, or after a time
+// above zero. Once it is committed, or has passed, every new request with the key is refused. A
+// second revocation changes nothing, and an end that is nearer stays.
+func RevokeKey(b *pgx.Batch, k Key, after time.Duration) {
+	if after > 0 {
+		b.Queue(expireKey, k.hash, after)
+		return
+	}
+	b.Queue(revokeKey, k.hash)
+}
 
 const (
 	nameLength   = 8 // tells a key from all others

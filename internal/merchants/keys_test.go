@@ -82,7 +82,7 @@ func issue(t *testing.T, db *postgres.DB, merchant, key string, scopes []merchan
 // revoke commits the end of the one key that a name means.
 func revoke(t *testing.T, db *postgres.DB, name string) {
 	t.Helper()
-	commit(t, db, func(b *pgx.Batch) { merchants.RevokeKey(b, find(t, db, "", name, 1)[0]) })
+	commit(t, db, func(b *pgx.Batch) { merchants.RevokeKey(b, find(t, db, "", name, 1)[0], 0) })
 }
 
 func find(t *testing.T, db *postgres.DB, merchant, name string, want int) []merchants.Key {
