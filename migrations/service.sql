@@ -391,19 +391,19 @@ create trigger merchants_set
 create trigger api_keys_created
  after insert on api_keys
    for each row
-       execute function record_action('key create', prefix, merchant_id, '', '{scopes,addresses,expires_at,revoked_at}');
+       execute function record_action('key create', prefix, merchant_id, '', '{scopes,expires_at,revoked_at}');
 
 -- A key changes, as by a rotation.
 create trigger api_keys_changed
- after update of merchant_id, scopes, addresses, expires_at on api_keys
+ after update of merchant_id, scopes, expires_at on api_keys
    for each row
-       execute function record_action('key change', prefix, merchant_id, '', '{scopes,addresses,expires_at,revoked_at}');
+       execute function record_action('key change', prefix, merchant_id, '', '{scopes,expires_at,revoked_at}');
 
 -- A key is revoked. Its hash is not stored.
 create trigger api_keys_revoked
  after update of revoked_at on api_keys
    for each row
-       execute function record_action('key revoke', prefix, merchant_id, '', '{scopes,addresses,expires_at,revoked_at}');
+       execute function record_action('key revoke', prefix, merchant_id, '', '{scopes,expires_at,revoked_at}');
 
 -- A webhook secret is new. The secret is not stored.
 create trigger webhook_secrets_created
@@ -639,7 +639,7 @@ grant select (action_id, action, subject, merchant_id, before, after) on operato
 grant select (merchant_id, webhook_url, webhook_generation) on merchants to payonce_worker;
 grant select, update (secret) on webhook_secrets to payonce_worker;
 grant select, update (delivered_at) on webhook_resends to payonce_worker;
-grant execute on function api_keys_by_prefix, api_keys_used to payonce_api;
+grant execute on function api_keys_by_prefix to payonce_api;
 
 -- The console shows what all merchants' charges did, and no payload of a request, no secret and
 -- no API key. Of an operator it stores what is decided about a dead letter.
@@ -652,7 +652,7 @@ grant select (id, receiver, message_id, payload_hash, received_at) on inbox_quar
 grant select (merchant_id) on merchants to payonce_console;
 grant update (status, due_at, attempts, deaths, waits, waiting_since, fence, finished_at, decided_by, decided_at)
    on inbox to payonce_console;
-grant execute on function api_keys_by_prefix, api_keys_used to payonce_console;
+grant execute on function api_keys_by_prefix to payonce_console;
 
 -- The first worker binds the account, and none binds another.
 grant select (account, live, only_one), insert (account, live) on provider_account to payonce_worker;

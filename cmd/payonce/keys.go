@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -25,12 +24,11 @@ type keysCmd struct {
 }
 
 type createKeyCmd struct {
-	Merchant  string          `required:"" placeholder:"ID" help:"The merchant to whom the key belongs."`
-	Scopes    []string        `required:"" help:"Scopes of the key, separated by commas: charges:write, charges:read, refunds:write, admin, operator. A key of scope operator opens the console, for all merchants."`
-	Addresses []netip.Prefix  `placeholder:"203.0.113.0/24" help:"Networks from which the key is accepted, separated by commas. Without it from any."`
-	Expires   *model.Duration `placeholder:"30d" help:"Time until the key expires. Without it the key does not expire."`
-	APIKey    string          `placeholder:"sk_test_…" help:"A test key. Without it a live key is generated."`
-	JSON      bool            `name:"json" help:"Print the key and its scopes as JSON."`
+	Merchant string          `required:"" placeholder:"ID" help:"The merchant to whom the key belongs."`
+	Scopes   []string        `required:"" help:"Scopes of the key, separated by commas: charges:write, charges:read, refunds:write, admin, operator. A key of scope operator opens the console, for all merchants."`
+	Expires  *model.Duration `placeholder:"30d" help:"Time until the key expires. Without it the key does not expire."`
+	APIKey   string          `placeholder:"sk_test_…" help:"A test key. Without it a live key is generated."`
+	JSON     bool            `name:"json" help:"Print the key and its scopes as JSON."`
 }
 
 const (
@@ -105,7 +103,7 @@ func (k createKeyCmd) run(ctx context.Context, c *console, db *postgres.DB) erro
 	}
 	key := cmp.Or(k.APIKey, merchants.NewKey())
 	b := &pgx.Batch{}
-	merchants.IssueKey(b, key, merchants.Grant{Merchant: k.Merchant, Scopes: scopes, Addresses: k.Addresses, Life: (*time.Duration)(k.Expires)})
+	merchants.IssueKey(b, key, merchants.Grant{Merchant: k.Merchant, Scopes: scopes, Life: (*time.Duration)(k.Expires)})
 	err = db.Commit(ctx, b)
 	if groupcommit.Constraint(err) == "api_keys_merchant_id_fkey" {
 		return unknownMerchant(k.Merchant)
@@ -203,20 +201,11 @@ func (k revokeKeyCmd) run(ctx context.Context, c *console, db *postgres.DB) erro
 }
 
 func printKeys(p *printer, keys []merchants.Key, asJSON bool) {
-	printList(p, asJSON, keys, "PREFIX\tMERCHANT\tSCOPES\tFROM\tCREATED\tUSED\tEXPIRES\tREVOKED", func(k merchants.Key) []any {
-		from := "anywhere"
-		if k.Addresses != nil {
-			from = commas(k.Addresses)
-		}
-		return []any{
-			k.Prefix, k.Merchant, scopesOf(k), from, k.CreatedAt,
-			timeOr(k.LastUsedAt, "never"), timeOr(k.ExpiresAt, "never"), timeOr(k.RevokedAt, "never"),
-		}
+	printList(p, asJSON, keys, "PREFIX\tMERCHANT\tSCOPES\tCREATED\tEXPIRES\tREVOKED", func(k merchants.Key) []any {
+		return []any{k.Prefix, k.Merchant, scopesOf(k), k.CreatedAt, timeOr(k.ExpiresAt, "never"), timeOr(k.RevokedAt, "never")}
 	})
 }
 
-func scopesOf(k merchants.Key) string { return commas(k.Scopes) }
-
-func commas[T any](list []T) string {
-	return strings.ReplaceAll(strings.Trim(fmt.Sprint(list), "[]"), " ", ",")
+func scopesOf(k merchants.Key) string {
+	return strings.ReplaceAll(strings.Trim(fmt.Sprint(k.Scopes), "[]"), " ", ",")
 }

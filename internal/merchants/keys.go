@@ -8,7 +8,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -23,24 +22,23 @@ import (
 // once, so a life that PostgreSQL rounds to nothing is none, however long the statement takes.
 const insertKey = `
 insert into api_keys
-       (key_hash, prefix, merchant_id, scopes, addresses, created_at, expires_at)
-select $1, $2, $3, $4, $5, birth, birth + $6::interval
+       (key_hash, prefix, merchant_id, scopes, created_at, expires_at)
+select $1, $2, $3, $4, birth, birth + $5::interval
   from clock_timestamp() as birth
 on conflict (key_hash) do nothing`
 
 // Grant is what an API key may be used for.
 type Grant struct {
-	Merchant  string
-	Scopes    []Scope
-	Addresses []netip.Prefix // from which it is accepted; nil: from any
-	Life      *time.Duration // after which it expires; nil: never
+	Merchant string
+	Scopes   []Scope
+	Life     *time.Duration // after which it expires; nil: never
 }
 
 // IssueKey queues an API key. The batch is refused for a life below a microsecond, by
 // api_keys_expire_after_their_birth; for no scope or an unknown one, by api_keys_known_scopes;
 // and for an unknown merchant, by api_keys_merchant_id_fkey.
 func IssueKey(b *pgx.Batch, key string, g Grant) {
-	b.Queue(insertKey, hashOf(key), Prefix(key), g.Merchant, g.Scopes, g.Addresses, g.Life)
+	b.Queue(insertKey, hashOf(key), Prefix(key), g.Merchant, g.Scopes, g.Life)
 }
 
 // AddKey queues an API key of a merchant, with every scope of a merchant's own (Scopes) and
@@ -51,14 +49,12 @@ func AddKey(b *pgx.Batch, merchant, key string) {
 
 // Key is an API key as its operators see it. The key itself is stored nowhere.
 type Key struct {
-	Prefix     string         `json:"prefix"`
-	Merchant   string         `json:"merchant"`
-	Scopes     []Scope        `json:"scopes"`
-	Addresses  []netip.Prefix `json:"addresses"`    // from which it is accepted; nil: from any
-	CreatedAt  time.Time      `json:"created_at"`   // UTC in database time, as the others
-	ExpiresAt  *time.Time     `json:"expires_at"`   // nil: never
-	RevokedAt  *time.Time     `json:"revoked_at"`   // nil: not
-	LastUsedAt *time.Time     `json:"last_used_at"` // to the hour; nil: never
+	Prefix    string     `json:"prefix"`
+	Merchant  string     `json:"merchant"`
+	Scopes    []Scope    `json:"scopes"`
+	CreatedAt time.Time  `json:"created_at"` // UTC in database time, as the others
+	ExpiresAt *time.Time `json:"expires_at"` // nil: never
+	RevokedAt *time.Time `json:"revoked_at"` // nil: not
 
 	hash []byte // identifies the key
 }
@@ -72,11 +68,9 @@ const selectKeys = `
 select prefix,
        merchant_id,
        scopes,
-       addresses,
-       created_at at time zone 'UTC'   as created_at,
-       expires_at at time zone 'UTC'   as expires_at,
-       revoked_at at time zone 'UTC'   as revoked_at,
-       last_used_at at time zone 'UTC' as last_used_at,
+       created_at at time zone 'UTC' as created_at,
+       expires_at at time zone 'UTC' as expires_at,
+       revoked_at at time zone 'UTC' as revoked_at,
        key_hash
   from api_keys
  where $1 in ('', merchant_id)
@@ -113,7 +107,7 @@ func FindKeys(ctx context.Context, q postgres.Querier, merchant, name string) ([
 func readKeys(ctx context.Context, q postgres.Querier, merchant string, name *string) ([]Key, error) {
 	rows, _ := q.Query(ctx, selectKeys, merchant, name) // rows have its error too
 	keys, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (k Key, err error) {
-		return k, row.Scan(&k.Prefix, &k.Merchant, &k.Scopes, &k.Addresses, &k.CreatedAt, &k.ExpiresAt, &k.RevokedAt, &k.LastUsedAt, &k.hash)
+		return k, row.Scan(&k.Prefix, &k.Merchant, &k.Scopes, &k.CreatedAt, &k.ExpiresAt, &k.RevokedAt, &k.hash)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read API keys: %w", err)
@@ -176,7 +170,7 @@ var ErrUnauthorized = errors.New("the API key is not valid")
 // the api sees nothing else of the keys. The digests that are compared are salted for this one
 // time, so the time of the comparison tells nothing of a hash.
 const selectByKey = `
-select merchant_id, fee_basis_points, fee_fixed, one_charge_per_order, has_webhook, scopes, addresses
+select merchant_id, fee_basis_points, fee_fixed, one_charge_per_order, has_webhook, scopes
   from api_keys_by_prefix($1)
  where sha256(key_hash || $3) = sha256($2 || $3)`
 
@@ -207,17 +201,6 @@ func QueueMerchant(b *pgx.Batch, key string, m *Merchant) {
 	})
 }
 
-// RecordUses records that API keys were used, given the SHA-256 of each. What is recorded of a
-// key stays for an hour.
-func RecordUses(ctx context.Context, q postgres.Querier, hashes [][]byte) error {
-	rows, _ := q.Query(ctx, "select api_keys_used($1)", hashes) // rows have its error too
-	rows.Close()
-	if err := rows.Err(); err != nil {
-		return fmt.Errorf("record the use of %d API keys: %w", len(hashes), err)
-	}
-	return nil
-}
-
 func selectors(key string) []any {
 	return []any{[]string{Prefix(key)}, hashOf(key), []byte(rand.Text())}
 }
@@ -228,5 +211,5 @@ func hashOf(secret string) []byte {
 }
 
 func readMerchant(row pgx.CollectableRow) (m Merchant, err error) {
-	return m, row.Scan(&m.ID, &m.FeeBasisPoints, &m.FeeFixed, &m.OneChargePerOrder, &m.HasWebhook, &m.Scopes, &m.Addresses)
+	return m, row.Scan(&m.ID, &m.FeeBasisPoints, &m.FeeFixed, &m.OneChargePerOrder, &m.HasWebhook, &m.Scopes)
 }
