@@ -112,7 +112,7 @@ func lookups() []lookup {
 		{in: "inbox", words: "from inbox newer", args: "7, 1, now()", ways: byNumber + ", " + openByKey},
 		{
 			// Of the outbox one entry for each topic.
-			in: "inbox", words: "kept_for from inbox_retention", args: "'1 hour', 500",
+			in: "inbox", words: "received_before from inbox_retention", args: "'1 hour', 500",
 			ways: "inbox_finished finished_at received_in, outbox_pkey, outbox_pkey topic, " + ownNumbers,
 		},
 		{in: "inbox", words: "inbox_quarantine", args: "'1 hour', 500", ways: "inbox_quarantine_received received_at"},

@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -89,7 +88,7 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	})
 	g.Go(func() error { return program.ServeMetrics(ctx, log, s.MetricsAddr, metrics.Handler()) })
 	background((&retention.Job{
-		DB: db, Log: log, Name: program.Instance() + "/" + rand.Text(),
+		DB: db, Log: log,
 		OutboxWindow: s.OutboxRetention, InboxWindow: s.InboxRetention, QuarantineWindow: s.QuarantineRetention,
 	}).Run)
 	background((&ledger.Projector{DB: db, Bell: bell.Bell(doorbell.Outbox | doorbell.Ledger), Listening: bell.Listening, Log: log}).Run)
