@@ -124,9 +124,9 @@ func TestCommandLine(t *testing.T) {
 			c.Inbox.List = inboxListCmd{inboxFilter: inboxFilter{Charge: "ch_1"}, Status: "discarded", Limit: new(2), JSON: true}
 		},
 		"inbox retry 7 8 --json": func(c *commands) { c.Inbox.Retry = inboxRetryCmd{IDs: []int64{7, 8}, JSON: true} },
-		"inbox discard --type t --receiver r --older 1d --limit-per-second 5 --dry-run --reason why": func(c *commands) {
+		"inbox discard --type t --receiver r --older 1d --reason why": func(c *commands) {
 			c.Inbox.Discard.inboxFilter = inboxFilter{Type: "t", Receiver: "r", Older: model.Duration(24 * time.Hour)}
-			c.Inbox.Discard.LimitPerSecond, c.Inbox.Discard.DryRun, c.Inbox.Discard.Reason = 5, true, "why"
+			c.Inbox.Discard.Reason = "why"
 		},
 		"stock add --merchant acme --sku mug --quantity=-3 --reason broken --id 4711": func(c *commands) {
 			c.Stock.Add = stockAddCmd{Merchant: "acme", SKU: "mug", Quantity: -3, Reason: "broken", ID: "4711"}
@@ -151,9 +151,9 @@ func TestCommandLine(t *testing.T) {
 	}
 	for _, line := range []string{
 		"audit --quiet --json", "timeline", "inbox", "inbox list --status done", "inbox list --limit=0", "inbox list --limit=-1",
-		"inbox show", "inbox show x", "inbox retry", "inbox discard", "inbox discard --dry-run",
-		"inbox retry 7 --all", "inbox retry 7 --charge ch_1", "inbox retry 7 --dry-run", "inbox retry --all --charge ch_1",
-		"inbox retry --all --limit-per-second=-1", "inbox retry --all --reason " + strings.Repeat("r", longestReason+1),
+		"inbox show", "inbox show x", "inbox retry", "inbox discard",
+		"inbox retry 7 --all", "inbox retry 7 --charge ch_1", "inbox retry --all --charge ch_1",
+		"inbox retry --older=-1h", "inbox retry --all --reason " + strings.Repeat("r", longestReason+1),
 		"webhooks rotate", "webhooks resend", "demo --break=list --keep", "webhooks rotate --merchant acme --overlap long", "webhooks resend --since yesterday",
 		"stock add --merchant acme --sku mug --quantity 1", "stock add --merchant acme --sku mug --reason r",
 		"stock add --merchant acme --sku mug --quantity 0 --reason r", "stock add --merchant acme --sku mug --quantity 1 --reason=",

@@ -149,24 +149,8 @@ func (k listKeysCmd) run(ctx context.Context, c *console, db *postgres.DB) error
 	return err
 }
 
-// meant are the keys that a name means, one unless all may be meant. It does not print the
-// name, which may be a whole key.
-func meant(ctx context.Context, c *console, db *postgres.DB, merchant, name string, all bool) ([]merchants.Key, error) {
-	keys, err := merchants.FindKeys(ctx, db, merchant, name)
-	switch {
-	case err != nil:
-		return nil, err
-	case len(keys) == 0:
-		return nil, errors.New("no key is named so: payonce keys list shows the prefixes")
-	case len(keys) > 1 && !all:
-		printKeys(&c.stderr, keys, false)
-		return nil, fmt.Errorf("%d keys may be meant: give more of the key, or --merchant; keys revoke also takes --all", len(keys))
-	}
-	return keys, nil
-}
-
 type revokeKeyCmd struct {
-	Prefix   string         `arg:"" help:"Prefix of the key, as listed, or more of the key. A whole key names exactly one."`
+	Prefix   string         `arg:"" help:"Prefix of the key, as listed, or the whole key, which names exactly one."`
 	Merchant string         `placeholder:"ID" help:"Search only the keys of this merchant."`
 	All      bool           `help:"Revoke every key with the prefix, if there are several."`
 	In       model.Duration `default:"0s" help:"How long the key is still valid, while its clients move to a new one."`
@@ -181,10 +165,17 @@ func (k revokeKeyCmd) check() error {
 }
 
 // run may be repeated: a key stays revoked since its first time, and an end that is nearer stays.
+// It does not print the name, which may be a whole key.
 func (k revokeKeyCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
-	keys, err := meant(ctx, c, db, k.Merchant, k.Prefix, k.All)
-	if err != nil {
+	keys, err := merchants.FindKeys(ctx, db, k.Merchant, k.Prefix)
+	switch {
+	case err != nil:
 		return err
+	case len(keys) == 0:
+		return errors.New("no key is named so: payonce keys list shows the prefixes")
+	case len(keys) > 1 && !k.All:
+		printKeys(&c.stderr, keys, false)
+		return fmt.Errorf("%d keys may be meant: give the whole key, --merchant or --all", len(keys))
 	}
 	b := &pgx.Batch{}
 	for _, key := range keys {

@@ -62,8 +62,6 @@ type Key struct {
 // Is reports whether this is the whole key, in constant time.
 func (k Key) Is(key string) bool { return subtle.ConstantTimeCompare(k.hash, hashOf(key)) == 1 }
 
-// selectKeys lists keys by the beginning of a name. A name that is not longer than the
-// beginning of all keys names none of them.
 const selectKeys = `
 select prefix,
        merchant_id,
@@ -74,38 +72,27 @@ select prefix,
        key_hash
   from api_keys
  where $1 in ('', merchant_id)
-   and ($2::text is null
-        or starts_with($2, prefix)
-        or starts_with(prefix, $2) and length($2) > length('sk_live_'))
+   and ($2::text is null or prefix = $2 or key_hash = $3)
  order by created_at, key_hash`
 
 // ListKeys returns the keys of a merchant, or of all if it is "", the oldest first.
 func ListKeys(ctx context.Context, q postgres.Querier, merchant string) ([]Key, error) {
-	return readKeys(ctx, q, merchant, nil)
+	return readKeys(ctx, q, merchant, nil, nil)
 }
 
-// FindKeys returns the keys of a merchant, or of all if it is "", that a name may mean, the
-// oldest first. A whole key means itself alone. Other names are a prefix as ListKeys has it,
-// a longer part of a key, or a shorter part of its prefix that is more than sk_live_.
+// FindKeys returns the keys of a merchant, or of all if it is "", that a name means, the oldest
+// first: a whole key means itself alone, and a prefix every key that has it.
 func FindKeys(ctx context.Context, q postgres.Querier, merchant, name string) ([]Key, error) {
-	storableName := storable(name)
-	keys, err := readKeys(ctx, q, merchant, &storableName)
-	if err != nil {
-		return nil, err
+	prefix := storable(name)
+	keys, err := readKeys(ctx, q, merchant, &prefix, hashOf(name))
+	if i := slices.IndexFunc(keys, func(k Key) bool { return k.Is(name) }); i >= 0 {
+		return keys[i : i+1], nil
 	}
-	for _, means := range []func(Key) bool{
-		func(k Key) bool { return k.Is(name) },
-		func(k Key) bool { return k.Prefix == name },
-	} {
-		if meant := slices.DeleteFunc(slices.Clone(keys), func(k Key) bool { return !means(k) }); len(meant) > 0 {
-			return meant, nil
-		}
-	}
-	return keys, nil
+	return keys, err
 }
 
-func readKeys(ctx context.Context, q postgres.Querier, merchant string, name *string) ([]Key, error) {
-	rows, _ := q.Query(ctx, selectKeys, merchant, name) // rows have its error too
+func readKeys(ctx context.Context, q postgres.Querier, merchant string, prefix *string, hash []byte) ([]Key, error) {
+	rows, _ := q.Query(ctx, selectKeys, merchant, prefix, hash) // rows have its error too
 	keys, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (k Key, err error) {
 		return k, row.Scan(&k.Prefix, &k.Merchant, &k.Scopes, &k.CreatedAt, &k.ExpiresAt, &k.RevokedAt, &k.hash)
 	})
