@@ -52,7 +52,7 @@ func driveBesideRetention(ctx context.Context, d *deployment, of *running) (w wi
 	working, stop := context.WithCancel(ctx)
 	defer stop()
 	job := &retention.Job{
-		DB: db, Log: quiet(), Name: "bench", OutboxWindow: 24 * time.Hour, InboxWindow: 7 * 24 * time.Hour, QuarantineWindow: 90 * 24 * time.Hour, // as a worker's
+		DB: db, Log: quiet(), OutboxWindow: 24 * time.Hour, InboxWindow: 7 * 24 * time.Hour, QuarantineWindow: 90 * 24 * time.Hour, // as a worker's
 	}
 	var deleting sync.WaitGroup
 	deleting.Go(func() { job.Run(working) })

@@ -17,7 +17,6 @@ import (
 // run could be planned for it.
 var noPoints = map[string]string{
 	"select generation from projections":      "the projector looks for events to fold",
-	"announced: select exists from retention": "a worker announces how long it keeps messages and asks for the lease of the retention job, all the time",
 	"position: select json_agg from measured": "a subscriber reads the outbox all the time, and each read returns a row",
 	"ping":                         "a pool asks whether a connection lives that was idle for a second",
 	"close":                        "a driver forgets statements after an error",

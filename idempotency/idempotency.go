@@ -12,7 +12,7 @@
 //     key, writes and answer reach the database in one round trip. The work cannot use what
 //     its statements return.
 //
-// Apply Schema in a schema of the pool's search_path; Check says whether it fits. For a
+// Apply Schema in a schema of the pool's search_path. For a
 // sender that gives no key, NaturalKey, Window and Content derive one.
 //
 // # What happens

@@ -296,8 +296,8 @@ func TestOnce_refusesWhatItCannotUse(t *testing.T) {
 		{"a scope with a zero byte", other, idempotency.Key{Value: "k", Scope: "a\x00"}, idempotency.ErrInvalid.Error()},
 		{"an aborted transaction", aborted, idempotency.Key{Value: "k"}, "current transaction is aborted"},
 		{"an ended transaction", ended, idempotency.Key{Value: "k"}, pgx.ErrTxClosed.Error()},
-		{"a missing table", bare, idempotency.Key{Value: "k"}, `apply idempotency.Schema: the schema of idempotency does not fit: table idempotency_keys is missing: `},
-		{"another table of the name", wrong, idempotency.Key{Value: "k"}, `apply idempotency.Schema: the schema of idempotency does not fit: column idempotency_keys.body is missing`},
+		{"a missing table", bare, idempotency.Key{Value: "k"}, `relation "idempotency_keys" does not exist`},
+		{"another table of the name", wrong, idempotency.Key{Value: "k"}, `does not exist (SQLSTATE 42703)`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

@@ -6,13 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/loop"
-	"github.com/payonce/payonce/internal/schemacheck"
 )
 
 const (
@@ -63,7 +64,7 @@ func (r Receiver) carryOut(ctx context.Context, key Key, request Request, cached
 		switch {
 		case errors.Is(err, ErrUnknown):
 			return Result{}, err
-		case errors.Is(err, schemacheck.ErrMisfit):
+		case isMisfit(err):
 			return Result{}, errorAfter(unknown, err)
 		case err != nil:
 			last, failures = err, failures+1
@@ -152,11 +153,18 @@ func (r Receiver) read(ctx context.Context, try int, key Key) (state KeyState, e
 		state, err = ReadKey(ctx, r.DB, key)
 	}
 	if err != nil {
-		return state, schemacheck.Explain(ctx, r.DB, "idempotency", tables, err)
+		return state, err
 	}
 	return confirmed(ctx, state, func(ctx context.Context, sql string, key Key) (KeyState, error) {
 		return commitRead(ctx, r.DB, sql, key)
 	})
+}
+
+// isMisfit reports whether the server refused a statement because a table, a column or a right
+// is missing, which no repetition brings.
+func isMisfit(err error) bool {
+	refused, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && strings.HasPrefix(refused.Code, "42")
 }
 
 // claimed returns the batch to commit. The claim comes first, so that a taken key

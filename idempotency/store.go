@@ -11,30 +11,16 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/groupcommit"
-	"github.com/payonce/payonce/internal/schemacheck"
 )
 
-var (
-	//go:embed schema.sql
-	schema string
-	//go:embed schema.txt
-	tables string // for Check: go test ./internal/schemacheck -update
-)
+//go:embed schema.sql
+var schema string
 
 // Schema returns the SQL that creates idempotency_keys in the first schema of
 // the search_path. goose and psql apply it as it is, once, in a transaction. It has no way down.
 func Schema() string { return schema }
-
-// Check returns nil if the search_path of the pool finds what Schema creates. Otherwise its one
-// error names everything that is missing or different, and what is in a schema that the
-// search_path leaves out. It reads catalogs alone, so it needs no rights and checks none.
-// Further columns, constraints and indexes are accepted.
-func Check(ctx context.Context, pool *pgxpool.Pool) error {
-	return schemacheck.Check(ctx, pool, "idempotency", tables)
-}
 
 // onceConstraint refuses the second answer of a key.
 const onceConstraint = "idempotency_keys_once"

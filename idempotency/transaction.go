@@ -12,7 +12,6 @@ import (
 
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/loop"
-	"github.com/payonce/payonce/internal/schemacheck"
 )
 
 // Beginner begins a transaction: a *pgxpool.Pool, a *pgx.Conn, or the caller's own pgx.Tx,
@@ -102,7 +101,7 @@ func once(ctx context.Context, db Beginner, key Key, o Options, work txWork) (Re
 	if cause, ok := errors.AsType[*lostCommitError](err); ok {
 		result, err = resolve(ctx, db, key, o, cause.error)
 	}
-	return result, schemacheck.Explain(ctx, db, "idempotency", tables, err)
+	return result, err
 }
 
 func commitOf(result Result, err error) CommitResult {

@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/loop"
-	"github.com/payonce/payonce/internal/schemacheck"
 )
 
 // ErrSkip is returned by Source.Read for a message that is none of the receiver's: it is
@@ -62,8 +61,7 @@ const (
 // with it those that are ready behind it: it never waits for a second one, so a transport
 // may deliver one at a time. It stores them as Receive does, and only then acknowledges
 // them. If they cannot be stored it refuses them (Nack), so that they are redelivered,
-// and takes half as many. If they cannot be stored because Schema is not applied, it returns
-// the error of Check. A nil message is passed over.
+// and takes half as many. A nil message is passed over.
 //
 // While Run runs, Consume takes messages only as far as Capacity says. Before, it
 // stores what comes, and after it takes nothing. It has no goroutine of its own, and leaves
@@ -102,9 +100,6 @@ func (p *Processor) Consume(ctx context.Context, from Source) error {
 			}
 			logged, most = time.Time{}, min(pageMessages, 2*most)
 			continue
-		}
-		if errors.Is(err, schemacheck.ErrMisfit) {
-			return fmt.Errorf("consume %s: %w", from.Topic, err)
 		}
 		if now := time.Now(); now.Sub(logged) >= logEvery { //nolint:forbidigo // it decides only what is logged
 			logged = now

@@ -13,7 +13,6 @@ import (
 
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/loop"
-	"github.com/payonce/payonce/internal/schemacheck"
 )
 
 // Processor receives messages for one receiver and runs its handler on them. DB, Receiver
@@ -107,9 +106,8 @@ const (
 // Run claims and handles messages until ctx ends. Then it claims no more, lets the running
 // handlers continue for at most Drain, releases what they could not finish, and returns nil:
 // later where a handler ignores the end of its context.
-// It returns an error at once if a field of the processor cannot be, and the error of Check
-// when a claim finds that Schema is not applied. While the database is away it logs so and
-// tries again. A processor runs once.
+// It returns an error at once if a field of the processor cannot be. While the database is
+// away, or lacks the tables, it logs so and tries again. A processor runs once.
 //
 // What Receive stores needs no claim where a slot is free. A claim is for the rest:
 // retries, messages of holders that died, messages behind another one of their key,
@@ -137,7 +135,7 @@ func (p *Processor) Run(ctx context.Context) error {
 	r.drain()
 	stop()
 	renewal.Wait()
-	return r.misfit
+	return nil
 }
 
 // Pause stops the start of messages: of all, or of those partitions. It replaces what was
@@ -176,7 +174,6 @@ type run struct {
 
 	// Used by the claim loop alone.
 	away      bool      // the last claim failed
-	misfit    error     // of the tables
 	dueFrom   time.Time // no open message is due before, see readDueTimes
 	scannedAt time.Time // when the last full scan was
 	cursor    scanCursor
@@ -211,10 +208,6 @@ func (r *run) claimOnce(ctx context.Context) bool {
 	left, next, err := r.claim(ctx, slots)
 	more := err == nil && next == 0
 	r.slots.releaseUnused(left, more || err != nil)
-	if err = schemacheck.Explain(ctx, r.DB, "inbox", tables, err); errors.Is(err, schemacheck.ErrMisfit) {
-		r.misfit = fmt.Errorf("claim for %s: %w", r.Receiver, err)
-		return false
-	}
 	if err != nil && !r.away {
 		r.Log.WarnContext(ctx, "claim failed, it is retried until it succeeds", "receiver", r.Receiver, "error", err)
 	}

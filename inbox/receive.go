@@ -17,7 +17,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/payonce/payonce/groupcommit"
-	"github.com/payonce/payonce/internal/schemacheck"
 )
 
 // Reception is what became of messages that were received.
@@ -200,7 +199,6 @@ func (r *run) store(ctx context.Context, page []*incoming, required []*pgx.Queue
 	}
 	queueStore(b, r.Receiver, r.Holder, r.Policy, page)
 	if err := r.DB.Commit(ctx, b); err != nil {
-		err = schemacheck.Explain(ctx, r.DB, "inbox", tables, err)
 		return fmt.Errorf("receive %d messages for %s: %w", len(page), r.Receiver, err)
 	}
 	var started []*Delivery

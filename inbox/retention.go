@@ -12,7 +12,7 @@ import (
 )
 
 // deleteDone deletes messages that are done. Plans do not know how many rows the view lets
-// go, so its values are read first. A locked row keeps its ctid; a join by number could be
+// go, so its value is read first. A locked row keeps its ctid; a join by number could be
 // planned to read the table.
 const deleteDone = `
 delete from inbox
@@ -20,7 +20,7 @@ delete from inbox
          select ctid
            from inbox
           where status = 'done'
-            and finished_at < now() - greatest($1::interval, (select kept_for from inbox_retention))
+            and finished_at < now() - $1::interval
             and received_in < (select received_before from inbox_retention)
           order by finished_at
           limit $2

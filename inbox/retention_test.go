@@ -105,17 +105,6 @@ func TestDeleteExpired_keepsMessagesThatTheOutboxCanDeliver(t *testing.T) {
 	})
 }
 
-func TestDeleteExpired_keepsTheLongestRetention(t *testing.T) {
-	t.Parallel()
-	db := testdb.Reused(t)
-	finished(t, db, "3 days", "m1")
-	write(t, db, `insert into retention_windows values ('a', '1 hour', '2 hours'), ('b', '1 day', '1 week')`)
-	wantDeleted(t, db, 2*time.Hour, 1000, 0)
-	write(t, db, `update retention_windows set seen_at = seen_at - interval '61 minutes' where worker = 'b'`)
-	wantDeleted(t, db, 4*24*time.Hour, 1000, 0) // its own is longer
-	wantDeleted(t, db, 2*time.Hour, 1000, 1)
-}
-
 func TestDeleteExpiredQuarantine(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)

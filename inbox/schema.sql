@@ -153,10 +153,9 @@ comment on table inbox_quarantine is 'messages that carry a known id and another
 create index inbox_quarantine_received
     on inbox_quarantine (received_at);
 
--- What DeleteExpired may delete: no message that was done within the interval, nor one that was
--- received in the transaction or a later one. An application whose transport can deliver
--- a message again while it says so replaces the view, with the same columns.
+-- What DeleteExpired may delete: no message that was received in the transaction or a later
+-- one. An application whose transport can deliver
+-- a message again while it says so replaces the view, with the same column.
 create view inbox_retention as
-select interval '0'                  as kept_for,
-       '18446744073709551615'::xid8  as received_before;
+select '18446744073709551615'::xid8 as received_before;
 comment on view inbox_retention is 'what every deletion from the inbox keeps, whatever retention it is called with';

@@ -157,6 +157,36 @@ comment on table ledger_postings is 'double entry: each row moves an amount from
 comment on column ledger_postings.amount is 'minor units';
 comment on column ledger_postings.debit is 'kind:owner:currency';
 
+-- For bookkeeping and reports. The view reads with its owner's rights, past row-level security,
+-- so no program may read it. A role that only reads this view sees the postings of all merchants
+-- and no other table.
+create view ledger_export as
+select e.event_id,
+       e.stream_id as charge_id,
+       e.version,
+       p.leg,
+       e.recorded_at,
+       e.type,
+       e.merchant_id,
+       (select data ->> 'order_id'
+          from ledger_events
+         where stream_id = e.stream_id
+           and version = 1) as order_id,
+       p.debit,
+       p.credit,
+       round(p.amount / 10::numeric ^ digits, digits) as amount,
+       p.currency
+  from ledger_postings p
+  join ledger_events e using (stream_id, version)
+ cross join lateral (
+         select case
+                  when p.currency in ('BIF', 'CLP', 'DJF', 'GNF', 'ISK', 'JPY', 'KMF', 'KRW', 'PYG', 'RWF', 'UGX', 'UYI', 'VND', 'VUV', 'XAF', 'XOF', 'XPF') then 0
+                  when p.currency in ('BHD', 'IQD', 'JOD', 'KWD', 'LYD', 'OMR', 'TND') then 3
+                  when p.currency in ('CLF', 'UYW') then 4
+                  else 2
+                end as digits) d;
+comment on view ledger_export is 'every posting with its event and order, in units of its currency';
+
 -- The order of a charge that wants to be the only one: held from the commit that accepts the
 -- charge to the commit that fails it, and for ever if the charge succeeds.
 create table held_orders (

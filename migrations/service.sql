@@ -58,61 +58,14 @@ create index inbox_not_of_events
 
 -- Retention -------------------------------------------------------------------
 
--- What is deleted is not needed again. The inbox remembers a message for as long as the
--- outbox keeps it, whatever the settings of a single worker are: of all running workers
--- the longest windows count.
-create table retention_windows (
-  worker        text        collate "C" not null,
-  outbox_window interval    not null,
-  inbox_window  interval    not null,
-  seen_at       timestamptz not null default clock_timestamp(),
-
-  -- A worker states its windows once.
-  constraint retention_windows_pkey primary key (worker),
-
-  -- The outbox keeps messages for some time.
-  constraint retention_windows_outbox_window_check check (outbox_window > interval '0'),
-
-  -- The inbox remembers for longer than the outbox keeps: otherwise a message that is
-  -- delivered again would be handled again.
-  constraint retention_windows_inbox_longer check (inbox_window > outbox_window)
-);
-comment on table retention_windows is 'how long each running worker is configured to keep messages';
-comment on column retention_windows.worker is 'one process; the process that replaces it has another name';
-
--- The worker with the longest outbox window has an inbox window that is longer still, so
--- this inbox window is longer than this outbox window too.
-create view retention as
-select max(outbox_window) as outbox_window,
-       max(inbox_window)  as inbox_window
-  from retention_windows
- where seen_at > now() - interval '1 hour';
-comment on view retention is 'the windows that count; null if no worker was seen for an hour';
-
 -- What was received in a transaction at or above the oldest that is left in the outbox may
 -- still be there and be redelivered. Where transaction ids are another server's, they say
 -- nothing, and nothing is deleted.
 create or replace view inbox_retention as
-select coalesce((select inbox_window from retention), interval '0') as kept_for,
-       case when (select own from numbering)
+select case when (select own from numbering)
             then coalesce((select transaction_id from outbox_oldest), '18446744073709551615'::xid8)
             else '0'::xid8
        end as received_before;
-
--- One worker at a time runs the retention job. Two would do no harm: each takes rows that
--- no other has locked.
-create table retention_lease (
-  only_one boolean     not null default true,
-  holder   text        not null,
-  until    timestamptz not null,
-
-  -- One lease.
-  constraint retention_lease_pkey primary key (only_one),
-
-  -- No second one beside it.
-  constraint retention_lease_only_one_check check (only_one)
-);
-comment on column retention_lease.until is 'database time';
 
 -- Cached answers --------------------------------------------------------------
 
@@ -391,19 +344,19 @@ create trigger merchants_set
 create trigger api_keys_created
  after insert on api_keys
    for each row
-       execute function record_action('key create', prefix, merchant_id, '', '{scopes,addresses,expires_at,revoked_at}');
+       execute function record_action('key create', prefix, merchant_id, '', '{scopes,expires_at,revoked_at}');
 
 -- A key changes, as by a rotation.
 create trigger api_keys_changed
- after update of merchant_id, scopes, addresses, expires_at on api_keys
+ after update of merchant_id, scopes, expires_at on api_keys
    for each row
-       execute function record_action('key change', prefix, merchant_id, '', '{scopes,addresses,expires_at,revoked_at}');
+       execute function record_action('key change', prefix, merchant_id, '', '{scopes,expires_at,revoked_at}');
 
 -- A key is revoked. Its hash is not stored.
 create trigger api_keys_revoked
  after update of revoked_at on api_keys
    for each row
-       execute function record_action('key revoke', prefix, merchant_id, '', '{scopes,addresses,expires_at,revoked_at}');
+       execute function record_action('key revoke', prefix, merchant_id, '', '{scopes,expires_at,revoked_at}');
 
 -- A webhook secret is new. The secret is not stored.
 create trigger webhook_secrets_created
@@ -452,12 +405,6 @@ create trigger numbering_mark_written
  after insert or update on numbering_mark
    for each row
        execute function record_action('outbox repair', written_in, '', '', '{written_in}');
-
--- A worker states other windows than the last one did.
-create trigger retention_windows_set
- after insert or update of outbox_window, inbox_window on retention_windows
-   for each row
-       execute function record_action('retention set', worker, '', worker, '{outbox_window,inbox_window}');
 
 -- Sessions of the server ------------------------------------------------------
 
@@ -623,9 +570,7 @@ grant select, insert (receiver, message_id, payload, metadata, payload_hash)
 grant delete on inbox_quarantine to payonce_worker;
 
 -- The retention job is the worker's.
-grant select, insert, update (outbox_window, inbox_window, seen_at), delete on retention_windows to payonce_worker;
-grant select on retention, inbox_retention to payonce_worker;
-grant select, insert, update (holder, until) on retention_lease to payonce_worker;
+grant select on inbox_retention to payonce_worker;
 
 -- The worker moves stock and the api reads it for the audit.
 grant select on stock, reservations to payonce_api, payonce_worker;
@@ -639,7 +584,7 @@ grant select (action_id, action, subject, merchant_id, before, after) on operato
 grant select (merchant_id, webhook_url, webhook_generation) on merchants to payonce_worker;
 grant select, update (secret) on webhook_secrets to payonce_worker;
 grant select, update (delivered_at) on webhook_resends to payonce_worker;
-grant execute on function api_keys_by_prefix, api_keys_used to payonce_api;
+grant execute on function api_keys_by_prefix to payonce_api;
 
 -- The console shows what all merchants' charges did, and no payload of a request, no secret and
 -- no API key. Of an operator it stores what is decided about a dead letter.
@@ -652,7 +597,7 @@ grant select (id, receiver, message_id, payload_hash, received_at) on inbox_quar
 grant select (merchant_id) on merchants to payonce_console;
 grant update (status, due_at, attempts, deaths, waits, waiting_since, fence, finished_at, decided_by, decided_at)
    on inbox to payonce_console;
-grant execute on function api_keys_by_prefix, api_keys_used to payonce_console;
+grant execute on function api_keys_by_prefix to payonce_console;
 
 -- The first worker binds the account, and none binds another.
 grant select (account, live, only_one), insert (account, live) on provider_account to payonce_worker;

@@ -13,13 +13,11 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/internal/loop"
-	"github.com/payonce/payonce/internal/schemacheck"
 )
 
 // Forward publishes the messages of a topic to a broker, in their order and each under its own
 // id, until ctx ends; then it returns nil. It returns an error if it cannot make the offset of
-// its consumer group, which is the error of Check where Schema is not applied, and retries what
-// fails later.
+// its consumer group, and retries what fails later.
 //
 // It reads a page, publishes it, and moves the offset when Publish has returned nil, which means
 // that the broker has stored the page. So the broker receives each message at least once, and
@@ -49,7 +47,7 @@ func Forward(ctx context.Context, pool *pgxpool.Pool, group, topic string, to me
 		}
 	}
 	if err != nil && ctx.Err() == nil {
-		return fmt.Errorf("forward %s: %w", topic, schemacheck.Explain(ctx, pool, "outbox", tables, err))
+		return fmt.Errorf("forward %s: %w", topic, err)
 	}
 	log := bounded{Logger(f.log), f.reader}
 	for ctx.Err() == nil {

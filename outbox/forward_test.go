@@ -311,22 +311,19 @@ func TestForward_faults(t *testing.T) {
 		}
 	})
 
-	t.Run("tables that are not there are named", func(t *testing.T) {
+	t.Run("tables that are not there are an error", func(t *testing.T) {
 		db := fresh(t)
 		config := db.Pool().Config()
 		config.ConnConfig.RuntimeParams["search_path"] = "elsewhere"
 		elsewhere, err := pgxpool.NewWithConfig(t.Context(), config)
 		testdb.Must(t, err)
 		defer elsewhere.Close()
-		renamed := testdb.Open(t)
-		write(t, renamed, `alter table outbox rename payload to body`)
 		for _, test := range []struct {
 			what, want string
 			pool       *pgxpool.Pool
 		}{
 			{"no pool", "the pool is nil", nil},
-			{"another search_path", `apply outbox.Schema: the schema of outbox does not fit: table numbering_mark is missing; table outbox is missing`, elsewhere},
-			{"another column", `apply outbox.Schema: the schema of outbox does not fit: column outbox.payload is missing, want bytea not null`, renamed.Pool()},
+			{"another search_path", `relation "outbox_offsets" does not exist`, elsewhere},
 		} {
 			subscriber := outbox.NewSubscriber(test.pool, "g", outbox.Options{})
 			_, subscribed := subscriber.Subscribe(t.Context(), topic)
@@ -339,7 +336,7 @@ func TestForward_faults(t *testing.T) {
 			}
 			testdb.Must(t, subscriber.Close())
 		}
-		if err := outbox.Forward(t.Context(), renamed.Pool(), "g", topic, nil, outbox.Options{}); err == nil || err.Error() != "forward letters: the publisher is nil" {
+		if err := outbox.Forward(t.Context(), db.Pool(), "g", topic, nil, outbox.Options{}); err == nil || err.Error() != "forward letters: the publisher is nil" {
 			t.Errorf("without a publisher: %v", err)
 		}
 		err = pgx.BeginFunc(t.Context(), elsewhere, func(tx pgx.Tx) error {

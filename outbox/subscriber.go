@@ -17,7 +17,6 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/payonce/payonce/internal/loop"
-	"github.com/payonce/payonce/internal/schemacheck"
 )
 
 // Timing of a subscriber. A poll that finds nothing reads one index entry and writes nothing.
@@ -59,13 +58,13 @@ type Options struct {
 // with SameTimeline. Where it needs the network, use Forward. A subscriber has a connection of
 // its own, made as the pool makes them: the receiver needs connections of the pool meanwhile.
 //
-// Subscribe returns the error of Check if it finds that Schema is not applied. It fails while
-// the database is away; a subscriber that reads retries until it is back.
+// Subscribe fails while the database is away, or lacks the tables; a subscriber that reads
+// retries until it is back.
 //
 // If we die here: the offset has not moved, and the page is redelivered.
 func NewSubscriber(pool *pgxpool.Pool, group string, o Options) message.Subscriber {
 	db, deadline := sessions(pool), ackDeadline
-	s := &subscriber{pool: pool, db: db, reader: newReader(group, o)}
+	s := &subscriber{db: db, reader: newReader(group, o)}
 	s.reader.done, s.close = context.WithCancel(context.Background())
 	// All that it checks is constant.
 	s.Subscriber, s.refused = wsql.NewSubscriber(db, wsql.SubscriberConfig{
@@ -113,7 +112,6 @@ func sessions(pool *pgxpool.Pool) *sql.DB {
 type subscriber struct {
 	*wsql.Subscriber
 
-	pool       *pgxpool.Pool
 	db         *sql.DB // its own sessions
 	reader     *reader
 	close      context.CancelFunc
@@ -135,7 +133,6 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		read, err = s.Subscriber.Subscribe(ctx, topic)
 	}
 	if err != nil {
-		err = schemacheck.Explain(ctx, s.pool, "outbox", tables, err)
 		s.end()
 		return nil, fmt.Errorf("subscribe to %s: %w", topic, err)
 	}
@@ -279,13 +276,9 @@ insert into outbox_offsets
 values ($1, $2, '0', 0)
 on conflict do nothing`
 
-// refuseMisfit fails where a page cannot be read, and reads none.
-const refuseMisfit = `select from (` + selectPage + `) page where false`
-
 // BeforeSubscribingQueries makes the row that the active subscriber locks.
 func (r *reader) BeforeSubscribingQueries(topic, group string) []wsql.Query {
 	return []wsql.Query{
-		{Query: refuseMisfit, Args: r.SelectQuery(topic, group, nil).Args},
 		{Query: insertOffset, Args: []any{topic, group}},
 	}
 }

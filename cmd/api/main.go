@@ -15,7 +15,6 @@ import (
 	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/internal/doorbell"
 	"github.com/payonce/payonce/internal/httpapi"
-	"github.com/payonce/payonce/internal/loop"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/internal/rediscache"
@@ -83,7 +82,6 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	g.Go(func() error { return program.ServeMetrics(ctx, log, s.MetricsAddr, metrics.Handler()) })
 	g.Go(func() error { return program.Serve(ctx, log, s.HTTPAddr, public) })
 	go replica.open(ctx, log, s, traces)
-	go loop.Run(ctx, log, "the uses of API keys are not recorded", server.RecordUses)
 	return g.Wait()
 }
 

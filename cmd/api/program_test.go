@@ -91,15 +91,9 @@ func TestRun(t *testing.T) {
 		}
 	})
 
-	t.Run("without a schema it is alive and not ready", func(t *testing.T) {
+	t.Run("without a schema it does not start", func(t *testing.T) {
 		testdb.Must(t, server.CreateDatabase(t.Context(), "bare"))
-		p := programtest.Start(t, run, environ(server.URL("bare")))
-		if got := p.Get(t, "/healthz"); got.Status != http.StatusOK {
-			t.Errorf("it is not alive: %v", got)
-		}
-		if got := p.Get(t, "/readyz"); got.Status != http.StatusServiceUnavailable || !strings.Contains(got.Body, "payonce migrate") {
-			t.Errorf("it is ready, or does not say what to do: %v", got)
-		}
+		programtest.Refusal(t, run, environ(server.URL("bare")), "the database lacks a migration: run payonce migrate")
 	})
 
 	for policy, want := range map[string]struct {

@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -89,7 +88,7 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	})
 	g.Go(func() error { return program.ServeMetrics(ctx, log, s.MetricsAddr, metrics.Handler()) })
 	background((&retention.Job{
-		DB: db, Log: log, Name: program.Instance() + "/" + rand.Text(),
+		DB: db, Log: log,
 		OutboxWindow: s.OutboxRetention, InboxWindow: s.InboxRetention, QuarantineWindow: s.QuarantineRetention,
 	}).Run)
 	background((&ledger.Projector{DB: db, Bell: bell.Bell(doorbell.Outbox | doorbell.Ledger), Listening: bell.Listening, Log: log}).Run)
@@ -179,7 +178,7 @@ func releaseProvider(ctx context.Context, log *slog.Logger, db *postgres.DB, pro
 	return refused
 }
 
-// open opens the database, which must have every migration.
+// open opens the database.
 func open(ctx context.Context, log *slog.Logger, s settings, traces *telemetry.Traces, bell *outbox.Doorbell) (*postgres.DB, error) {
 	o := s.Pool(application, postgres.RoleWorker)
 	o.Writes = writes.Statements(slices.Concat(fulfillment.Writes(), inbox.Writes())...)
@@ -190,14 +189,6 @@ func open(ctx context.Context, log *slog.Logger, s settings, traces *telemetry.T
 	}
 	once, cancel := context.WithTimeout(ctx, openTimeout) // the server may stop answering
 	defer cancel()
-	why, err := program.Migrated(once, db)
-	if err == nil && why != "" {
-		err = errors.New(why)
-	}
-	if err != nil {
-		db.Close()
-		return nil, err
-	}
 	if why, err := restored(once, db); err == nil && why != "" {
 		log.ErrorContext(ctx, "no message is handled", "reason", why)
 	}

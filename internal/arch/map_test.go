@@ -28,15 +28,15 @@ const (
 	// apiModules are the third parties of that API.
 	apiModules = "github.com/jackc/pgx/v5 github.com/ThreeDotsLabs/watermill"
 	// leaves are packages that public packages link and never show.
-	leaves = "internal/loop internal/schemacheck"
+	leaves = "internal/loop"
 )
 
 var rules = []rule{
 	// The pattern, for other applications too.
 	{"groupcommit", "", "batches commits of pgx batches of any kind, so that other applications can import it"},
-	{"idempotency", "groupcommit internal/loop internal/schemacheck", "receives requests of any kind, so that other applications can import it"},
-	{"inbox", "groupcommit internal/loop internal/schemacheck", "receives messages of any kind, so that other applications can import it"},
-	{"outbox", "groupcommit internal/loop internal/schemacheck", "sends messages of any kind, so that other applications can import it"},
+	{"idempotency", "groupcommit internal/loop", "receives requests of any kind, so that other applications can import it"},
+	{"inbox", "groupcommit internal/loop", "receives messages of any kind, so that other applications can import it"},
+	{"outbox", "groupcommit internal/loop", "sends messages of any kind, so that other applications can import it"},
 
 	// The service.
 	{"domain", "", "pure rules, to be read and tested without anything else"},
@@ -82,7 +82,6 @@ var rules = []rule{
 	{"internal/writes", "groupcommit idempotency ledger outbox", "the one list of what may share a commit, in the order of its locks"},
 	{"internal/human", "", "writes plain values, whatever they are of"},
 	{"internal/loop", "", "repeats work, whichever it is"},
-	{"internal/schemacheck", "", "compares tables with a list, whichever they are"},
 	{"internal/doorbell", "inbox ledger outbox", "says what work a commit leaves; it reads and writes nothing"},
 	{
 		"internal/retention", "idempotency inbox outbox internal/loop internal/merchants internal/postgres",

@@ -1,6 +1,6 @@
 // Package audit reads all tables and reports what they say: whether every invariant of
 // payonce holds (Run, and Continue for what is new), whether the provider's lists agree (Reconcile), what happened to one
-// charge (ReadTimeline), and what operators did (ListActions, ListSupplies). It writes nothing but its own results and repairs nothing. Apart from the
+// charge (ReadTimeline), and what operators did (ListActions). It writes nothing but its own results and repairs nothing. Apart from the
 // domain's own rules it asks no code of the packages that it audits.
 //
 // # Guarantees

@@ -8,7 +8,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"net/http"
-	"net/netip"
 	"strings"
 	"sync"
 	"time"
@@ -83,7 +82,7 @@ func (c *Console) operator(r *http.Request) (string, error) {
 	if now.Sub(s.used) >= idleTime || now.Sub(s.began) >= longest {
 		err = errWrongKey
 	} else if now.Sub(s.asked) >= askAfter {
-		if err = c.ask(r.Context(), s.key, c.client(r)); err == nil {
+		if err = c.ask(r.Context(), s.key); err == nil {
 			s.asked = now
 		}
 	}
@@ -96,14 +95,13 @@ func (c *Console) operator(r *http.Request) (string, error) {
 }
 
 // ask returns errWrongKey for a key that does not open the console.
-func (c *Console) ask(ctx context.Context, key, from string) error {
+func (c *Console) ask(ctx context.Context, key string) error {
 	db := c.db.Load()
 	if db == nil {
 		return errNoDatabase
 	}
 	m, err := merchants.Authenticate(ctx, db, key)
-	addr, _ := netip.ParseAddr(from)
-	if errors.Is(err, merchants.ErrUnauthorized) || err == nil && (!m.May(merchants.Operator) || !m.Accepts(addr.Unmap().WithZone(""))) {
+	if errors.Is(err, merchants.ErrUnauthorized) || err == nil && !m.May(merchants.Operator) {
 		return errWrongKey
 	}
 	return err
@@ -115,14 +113,11 @@ func (c *Console) login(r request) (any, error) {
 	if c.guesses.Refuses(from, c.Now()) {
 		return nil, errGuessing
 	}
-	if err := c.ask(r.Context(), key, from); err != nil {
+	if err := c.ask(r.Context(), key); err != nil {
 		if errors.Is(err, errWrongKey) {
 			c.guesses.Count(from, c.Now())
 			c.Log.WarnContext(r.Context(), "a key was refused", "client", from)
 		}
-		return nil, err
-	}
-	if err := merchants.RecordUses(r.Context(), c.db.Load(), [][]byte{hashOf(key)}); err != nil {
 		return nil, err
 	}
 	now, actor := c.Now(), "console:"+merchants.Prefix(key)

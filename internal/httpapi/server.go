@@ -94,10 +94,9 @@ type API struct {
 	Config
 
 	limits  *limits
-	assets  map[string]asset                // by path
-	recent  *lru.Cache[[32]byte, recentKey] // API keys that were valid lately, by hash
-	guesses *keylimit.Limiter               // addresses that sent API keys that were not valid lately
-	uses    chan [32]byte                   // API keys whose uses are not recorded yet, by hash
+	assets  map[string]asset             // by path
+	recent  *lru.Cache[[32]byte, string] // the merchants of API keys that were valid lately, by hash
+	guesses *keylimit.Limiter            // addresses that sent API keys that were not valid lately
 
 	// Reads of the merchants of API keys: of keys that were valid lately, and of others.
 	callers, notRecentCallers *postgres.Reads[string, merchants.Merchant]
@@ -118,10 +117,10 @@ func New(c Config) *API {
 	if c.Observe == nil {
 		c.Observe = func(next echo.HandlerFunc) echo.HandlerFunc { return next }
 	}
-	recent, _ := lru.New[[32]byte, recentKey](recentKeys) // it refuses a size below one alone
+	recent, _ := lru.New[[32]byte, string](recentKeys) // it refuses a size below one alone
 	closing, shutDown := context.WithCancel(context.Background())
 	return &API{
-		Config: c, limits: newLimits(c.Limits), recent: recent, guesses: keylimit.New(c.Limits.Guesses), uses: make(chan [32]byte, mostUses), assets: newAssets(),
+		Config: c, limits: newLimits(c.Limits), recent: recent, guesses: keylimit.New(c.Limits.Guesses), assets: newAssets(),
 		callers: newCallers(c.DB, c.Limits.Authenticating), notRecentCallers: newCallers(c.DB, c.Limits.Authenticating),
 		versions: ledger.NewVersions(c.DB), closing: closing, shutDown: shutDown,
 	}

@@ -22,7 +22,6 @@ package merchants
 import (
 	_ "embed"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -48,13 +47,6 @@ type Merchant struct {
 	OneChargePerOrder bool
 
 	Scopes []Scope // of the request's API key; Register ignores them
-
-	Addresses []netip.Prefix // from which the API key of the request is accepted; nil: any
-}
-
-// Accepts reports whether the key of the request is accepted from an address.
-func (m Merchant) Accepts(from netip.Addr) bool {
-	return m.Addresses == nil || slices.ContainsFunc(m.Addresses, func(n netip.Prefix) bool { return n.Contains(from) })
 }
 
 // May reports whether the key of the request has a scope.

@@ -101,11 +101,11 @@ select s.merchant_id,
   from webhook_secrets s
   join merchants m
     on m.merchant_id = s.merchant_id
- where $1 in ('', s.merchant_id)
- order by s.merchant_id, s.generation desc`
+ where s.merchant_id = $1
+ order by s.generation desc`
 
-// ListSecrets returns the webhook secrets of a merchant, or of all if it is "", those past
-// their end too, the newest of each merchant first.
+// ListSecrets returns the webhook secrets of a merchant, those past their end too, the newest
+// first.
 func ListSecrets(ctx context.Context, q postgres.Querier, merchant string) ([]Secret, error) {
 	rows, _ := q.Query(ctx, selectSecrets, merchant) // rows have its error too
 	secrets, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s Secret, err error) {

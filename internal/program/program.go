@@ -143,7 +143,7 @@ func (s Service) Beside(metrics http.Handler) http.Handler {
 }
 
 // Open opens the database. It waits at most 30 s for one that is out of reach, and
-// refuses one that payonce must not run on at once.
+// refuses at once one that payonce must not run on, or that lacks a migration.
 func Open(ctx context.Context, log *slog.Logger, url string, o postgres.Options) (*postgres.DB, error) {
 	within, cancel := context.WithTimeout(ctx, openTime)
 	defer cancel()
@@ -151,6 +151,11 @@ func Open(ctx context.Context, log *slog.Logger, url string, o postgres.Options)
 		once, cancel := context.WithTimeout(within, openOnce)
 		defer cancel()
 		db, err := postgres.Open(once, url, o)
+		if err == nil {
+			if err = migrated(once, db); err != nil {
+				db.Close()
+			}
+		}
 		if err != nil && !errors.Is(err, postgres.ErrUnreachable) {
 			err = backoff.Permanent(err)
 		}

@@ -58,7 +58,7 @@ func NewReadiness(ctx context.Context, db *postgres.DB, now func() time.Time, ch
 	if err != nil {
 		panic(err) // only a pool of no connection is refused
 	}
-	r := &Readiness{pool: pool, now: now, checks: append([]Check{writable, Migrated, confirming(db)}, checks...)}
+	r := &Readiness{pool: pool, now: now, checks: append([]Check{writable, current, confirming(db)}, checks...)}
 	go every(ctx, probeInterval, r.probes(uses(db.Pool().Stat)))
 	go every(ctx, lookInterval, db.Look) // an old primary that still answers is left for the new one
 	go every(ctx, probeInterval, func(ctx context.Context) {
@@ -129,13 +129,22 @@ func confirming(db *postgres.DB) Check {
 	}
 }
 
-// Migrated checks that the database has every migration that the program needs.
-func Migrated(ctx context.Context, q postgres.Querier) (why string, err error) {
+// current checks that the database has every migration that the program needs.
+func current(ctx context.Context, q postgres.Querier) (why string, err error) {
 	lacks, err := version.Pending(ctx, q)
 	if lacks {
 		why = "the database lacks a migration: run payonce migrate"
 	}
 	return why, err
+}
+
+// migrated refuses a database that lacks a migration.
+func migrated(ctx context.Context, q postgres.Querier) error {
+	why, err := current(ctx, q)
+	if err == nil && why != "" {
+		err = errors.New(why)
+	}
+	return err
 }
 
 // Ask returns what keeps the program from its work, "" if nothing does. An error

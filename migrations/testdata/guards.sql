@@ -419,16 +419,6 @@ insert into webhook_resends (resend_id, event_id, charge_id, merchant_id, reques
 -- webhook_resends_requested_by_check: and names who requested it
 insert into webhook_resends (resend_id, event_id, charge_id, merchant_id, requested_by) values (md5('r')::uuid, md5('e')::uuid, 'ch_1', 'g_1', '');
 
--- retention_windows_pkey: a worker says one thing
-insert into retention_windows (worker, outbox_window, inbox_window) values ('w', '1 day', '1 week');
-insert into retention_windows (worker, outbox_window, inbox_window) values ('w', '1 day', '1 week');
-
--- retention_windows_inbox_longer: an inbox does not forget with the outbox
-insert into retention_windows (worker, outbox_window, inbox_window) values ('w', '24 hours', '1 day');
-
--- retention_windows_outbox_window_check: an outbox keeps messages for a while
-insert into retention_windows (worker, outbox_window, inbox_window) values ('w', '0', '1 day');
-
 -- pauses_pkey: a receiver is paused or not
 insert into pauses (what, paused) values ('fulfillment', true);
 insert into pauses (what, paused) values ('fulfillment', false);
@@ -468,13 +458,6 @@ insert into adoptions (payment_intent) values ('pi_1');
 -- adoptions_end_check: the payment of a charge is refunded through the charge
 insert into lost_payments values ('pi_1', 'ref_1', 1, 'EUR', now());
 insert into adoptions (payment_intent, charge_id, refund) values ('pi_1', 'ch_1', 're_1');
-
--- retention_lease_pkey: there is one lease
-insert into retention_lease (holder, until) values ('w', now());
-insert into retention_lease (holder, until) values ('w', now());
-
--- retention_lease_only_one_check: nor is there another beside it
-insert into retention_lease (only_one, holder, until) values (false, 'w', now());
 
 -- audit_results_once: a scope has one result
 insert into audit_results (scope, checked, violated) values ('tables', 2, 1);
