@@ -33,7 +33,6 @@ var noPoints = map[string]string{
 var workerNoPoints = map[string]string{
 	"select pg_notify":                   "a worker rings in every silence; an api only after it has committed",
 	"select coalesce from pauses":        "a worker reads every second what is paused",
-	"select count from pg_stat_activity": "a worker counts the workers now and then",
 }
 
 // onceOnly are round trips of which only the first in a life is a point: how many

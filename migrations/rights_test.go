@@ -134,31 +134,6 @@ values ('acme', 1, 'whsec_b2xk', sha256('s'), 'test', now()),
 	testrun.Same(t, "secrets that are left", []string{"2"}, left)
 }
 
-// TestConsole_decidesAboutDeadLettersAlone: the console's login retries and discards, and changes
-// nothing else of a message.
-func TestConsole_decidesAboutDeadLettersAlone(t *testing.T) {
-	t.Parallel()
-	db := testdb.Reused(t)
-	testdb.Exec(t, db.Pool(), `
-insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status)
-select 'fulfillment', status, 'ch_1', 'a', '', '{}', '', status from unnest('{dead,pending}'::text[]) as s (status)`)
-	console := testdb.As(t, db, postgres.RoleConsole)
-	for _, change := range []string{
-		`status = 'running', due_at = now() + interval '1 day', decided_by = 'me', decided_at = clock_timestamp()`,
-		`status = 'pending', due_at = 'infinity', decided_by = 'me', decided_at = clock_timestamp()`,
-		`status = 'pending', fence = fence + 1, decided_by = 'me', decided_at = clock_timestamp()`,
-		`payload = ''`, `last_error = ''`, `holder = 'me'`, `status = 'dead', due_at = clock_timestamp()`,
-	} {
-		if _, err := console.Pool().Exec(t.Context(), `update inbox set `+change+` where message_id = 'dead'`); testdb.Code(err) != refused {
-			t.Errorf("%s: %v, want %s", change, err, refused)
-		}
-	}
-	testdb.Exec(t, console.Pool(), `update inbox set due_at = 'infinity' where message_id = 'pending'`) // hidden from an update
-	testdb.Exec(t, console.Pool(), `update inbox set status = 'pending', due_at = clock_timestamp(), decided_by = 'me', decided_at = clock_timestamp() where message_id = 'dead'`)
-	got := testdb.All[string](t, db, `select message_id || ' ' || status from inbox where due_at < 'infinity' order by 1`)
-	testrun.Same(t, "messages", []string{"dead pending", "pending pending"}, got)
-}
-
 // TestRoles_cannotAvoidGrantsAndPolicies tries the ways around grants and policies that PostgreSQL has.
 // What it leaves to every user are temporary tables and large objects.
 func TestRoles_cannotAvoidGrantsAndPolicies(t *testing.T) {

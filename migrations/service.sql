@@ -587,7 +587,7 @@ grant select, update (delivered_at) on webhook_resends to payonce_worker;
 grant execute on function api_keys_by_prefix to payonce_api;
 
 -- The console shows what all merchants' charges did, and no payload of a request, no secret and
--- no API key. Of an operator it stores what is decided about a dead letter.
+-- no API key. It changes nothing.
 grant select
    on ledger_events, ledger_postings, held_orders, projections, charge_list, account_balances, charges_set_aside,
       outbox, outbox_offsets, inbox, stock, reservations, webhook_resends, operator_actions
@@ -595,9 +595,6 @@ grant select
 grant select (scope, operation, key, status_code, location, body, created_at, expires_at) on idempotency_keys to payonce_console;
 grant select (id, receiver, message_id, payload_hash, received_at) on inbox_quarantine to payonce_console;
 grant select (merchant_id) on merchants to payonce_console;
-grant update (status, due_at, attempts, deaths, waits, waiting_since, fence, finished_at, decided_by, decided_at)
-   on inbox to payonce_console;
-grant execute on function api_keys_by_prefix to payonce_console;
 
 -- The first worker binds the account, and none binds another.
 grant select (account, live, only_one), insert (account, live) on provider_account to payonce_worker;
@@ -656,7 +653,7 @@ create policy worker on merchants        to payonce_worker using (true) with che
 create policy worker on webhook_resends  to payonce_worker using (true) with check (true);
 create policy worker on webhook_secrets for select to payonce_worker using (true);
 
--- The console reads for all merchants, and decides about dead letters of all of them.
+-- The console reads for all merchants.
 create policy console on ledger_events    for select to payonce_console using (true);
 create policy console on ledger_postings  for select to payonce_console using (true);
 create policy console on held_orders      for select to payonce_console using (true);
@@ -671,7 +668,6 @@ create policy console on reservations     for select to payonce_console using (t
 create policy console on merchants        for select to payonce_console using (true);
 create policy console on webhook_resends  for select to payonce_console using (true);
 create policy console on operator_actions for select to payonce_console using (true);
-create policy console_decides on inbox    for update to payonce_console using (status = 'dead') with check (status in ('pending', 'discarded'));
 
 -- A secret that still signs cannot be deleted.
 create policy forget on webhook_secrets for update to payonce_worker
@@ -704,15 +700,13 @@ create policy tenant on operator_actions for select to payonce_api
 create policy tenant on ledger_events for select to payonce_api
  using (merchant_id || '' = current_setting('payonce.merchant', true));
 
--- A message belongs to the merchant whose charge it is about. An event of the provider that
--- names only an object of the provider's belongs to none yet, and is read under no name. The policy of ledger_events
+-- A message belongs to the merchant whose charge it is about. The policy of ledger_events
 -- applies to the subquery, which is one index probe for each message.
 create policy tenant on inbox for select to payonce_api
  using ((select merchant_id
            from ledger_events
           where stream_id = inbox.ordering_key
-            and version = 1) = current_setting('payonce.merchant', true)
-        or ordering_key like 'stripe:%' and partition_key = '' and coalesce(current_setting('payonce.merchant', true), '') = '');
+            and version = 1) = current_setting('payonce.merchant', true));
 create policy tenant on inbox_quarantine for select to payonce_api
  using ((select receiver
            from inbox
@@ -950,12 +944,11 @@ create policy provider on inbox for insert to payonce_api
               and length(type) <= 255
               and octet_length(payload) <= 4096
               and pg_column_size(metadata || '{}') <= 4096
-              and (ordering_key like 'stripe:%' and partition_key = '' and coalesce(current_setting('payonce.merchant', true), '') = ''
-                   or partition_key = current_setting('payonce.merchant', true)
-                  and (select merchant_id
-                         from ledger_events
-                        where stream_id = inbox.ordering_key
-                          and version = 1) = current_setting('payonce.merchant', true)));
+              and partition_key = current_setting('payonce.merchant', true)
+              and (select merchant_id
+                     from ledger_events
+                    where stream_id = inbox.ordering_key
+                      and version = 1) = current_setting('payonce.merchant', true));
 create policy provider on inbox_quarantine for insert to payonce_api
   with check ((select inbox.type
                  from inbox
@@ -968,12 +961,10 @@ create policy tenant_changes on inbox for update to payonce_api
  using ((select merchant_id
            from ledger_events
           where stream_id = inbox.ordering_key
-            and version = 1) = current_setting('payonce.merchant', true)
-        or ordering_key like 'stripe:%' and partition_key = '' and coalesce(current_setting('payonce.merchant', true), '') = '');
+            and version = 1) = current_setting('payonce.merchant', true));
 
 -- The api counts a repeated delivery, wakes a message that waits for an external service,
--- and stores what an operator decides about a dead letter, as the console does. It ends, holds
--- and delays none.
+-- and stores what an operator decides about a dead letter. It ends, holds and delays none.
 create function refuse_foreign_change() returns trigger
 language plpgsql
 set search_path = pg_catalog, pg_temp

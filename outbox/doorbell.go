@@ -57,11 +57,10 @@ type Doorbell struct {
 
 // DoorbellOptions are of a doorbell. The zero value is for a process that rings and listens.
 type DoorbellOptions struct {
-	Log         *slog.Logger // of connections that are lost; slog.Default() where nil
-	Channel     string       // of NOTIFY, the same in all processes; "outbox" unless set
-	Local       Kind         // kinds whose rings stay in this process
-	RingOnly    bool         // it receives from no other process
-	NeverLeader bool         // it never becomes the leader, since its bells wake no subscriber
+	Log      *slog.Logger // of connections that are lost; slog.Default() where nil
+	Channel  string       // of NOTIFY, the same in all processes; "outbox" unless set
+	Local    Kind         // kinds whose rings stay in this process
+	RingOnly bool         // it receives from no other process
 }
 
 // NewDoorbell makes a doorbell. Run does its work.
@@ -187,7 +186,7 @@ func (d *Doorbell) sendRing(ctx context.Context, conn *pgx.Conn, kinds Kind) err
 		ring += fromLeader
 	}
 	var taken bool
-	err := conn.QueryRow(ctx, notify, d.o.Channel, ring, !leading && !d.o.RingOnly && !d.o.NeverLeader).Scan(nil, nil, &taken)
+	err := conn.QueryRow(ctx, notify, d.o.Channel, ring, !leading && !d.o.RingOnly).Scan(nil, nil, &taken)
 	d.leading.Store(leading || taken)
 	return err
 }

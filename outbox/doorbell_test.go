@@ -159,20 +159,18 @@ func TestListening(t *testing.T) {
 }
 
 // Of several processes one is the leader: its bells ring without a ring. When it ends, another
-// one is. One that only rings, or that NeverLeader keeps from it, is never.
+// one is. One that only rings is never.
 func TestDoorbell_ofTheLeaderRingsOnceASecond(t *testing.T) {
 	testdb.Long(t, "a lock is looked for every five seconds")
 	t.Parallel()
 	database := testdb.URL(t)
 	start(t, database, &await.Log{}, outbox.DoorbellOptions{RingOnly: true}).Ring(kindLetters)
-	never := start(t, database, &await.Log{}, outbox.DoorbellOptions{NeverLeader: true})
-	await.True(t, "it listens", never.Listening)
-	var second, unused <-chan struct{}
+	var second <-chan struct{}
 	until := t
 	t.Run("the first", func(t *testing.T) {
 		first := hearing(t, database, &await.Log{}).Bell(kindMessages)
 		await.True(t, "it is the leader", func() bool { return rung(first) })
-		second, unused = hearing(until, database, &await.Log{}).Bell(kindMessages), never.Bell(kindMessages)
+		second = hearing(until, database, &await.Log{}).Bell(kindMessages)
 		for range 3 {
 			await.True(t, "it is still the leader", func() bool { return rung(first) })
 		}
@@ -181,9 +179,6 @@ func TestDoorbell_ofTheLeaderRingsOnceASecond(t *testing.T) {
 		}
 	})
 	await.True(t, "the second is the leader", func() bool { return rung(second) })
-	if rung(unused) {
-		t.Error("NeverLeader is the leader")
-	}
 }
 
 // A pooler that shares sessions accepts LISTEN and delivers nothing. So does this database:

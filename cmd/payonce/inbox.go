@@ -170,7 +170,7 @@ type inboxRetryCmd struct {
 	JSON bool `name:"json" help:"Print the messages as JSON."`
 }
 
-const longestReason = 500 // runes, as in the console
+const longestReason = 500 // runes
 
 func (r inboxRetryCmd) check() error {
 	filtered := r.inboxFilter != inboxFilter{}

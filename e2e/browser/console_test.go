@@ -1,7 +1,6 @@
 package browser_test
 
 import (
-	"encoding/json"
 	"flag"
 	"slices"
 	"strconv"
@@ -58,7 +57,6 @@ func (w *world) pages(t *testing.T) {
 			b.open(path)
 			b.until(`document.querySelector("h1")?.innerText.startsWith("` + heading + `")`)
 			b.until(`document.querySelector("[data-live]")?.textContent === "live"`)
-			eval[int](b, `document.querySelectorAll("details").forEach((e) => e.open = true), 0`)
 			wide := strconv.FormatBool(l.width > 2000)
 			for _, what := range eval[[]string](b, "("+inspectPage+")("+wide+")") {
 				t.Errorf("%s, %d wide, %s: %s", path, l.width, l.scheme, what)
@@ -174,8 +172,8 @@ new MutationObserver(() => {
 
 // kill sees a worker go dark and its messages move. The console learns of a death from the
 // database, whose session ends with the process: the first answer after it shows the worker dark.
-// The answers are less than a second apart, so the death is seen within a second, unless the machine
-// kept the console from reading: then its own stamps say so.
+// The page asks every second and gets an answer that is a second old at most, so the death is seen
+// within 2.5 s, unless the machine kept the console from reading: then its own stamps say so.
 func (w *world) kill(t *testing.T) {
 	t.Helper()
 	w.setFaults(t, traffic.Faults{Slow: traffic.Slow{P: 1, Milliseconds: 4000}})
@@ -211,11 +209,11 @@ func (w *world) kill(t *testing.T) {
 		}
 	}
 	after := sights[first].At - float64(killed.Sub(killed.Truncate(24*time.Hour)).Milliseconds())
-	if last := pauses[len(pauses)-1]; after > 1000 && last < 900 {
+	if last := pauses[len(pauses)-1]; after > 2500 && last < 1400 {
 		t.Errorf("the page showed the death after %.0f ms, and the console reads every %.0f", after, last)
 	}
 	slices.Sort(pauses)
-	if pauses[0] > 900 {
+	if pauses[0] > 1400 {
 		t.Errorf("the console reads every %.0f ms", pauses[0])
 	}
 	for _, s := range sights[:first] {
@@ -237,8 +235,8 @@ func (w *world) kill(t *testing.T) {
 	b.keep("charge", "body", 1100)
 }
 
-// deadLetters signs in, retries one dead letter and discards another, all by keyboard, and finds
-// both in the operators' audit log.
+// deadLetters finds two dead letters, types the commands that their pages show, and sees what was
+// decided on the open page.
 func (w *world) deadLetters(t *testing.T) {
 	t.Helper()
 	w.setFaults(t, traffic.Faults{DropBefore: 1})
@@ -251,16 +249,8 @@ func (w *world) deadLetters(t *testing.T) {
 		})
 	}
 	must(t, w.faults.SetFaults(t.Context(), traffic.Faults{}))
-	b := w.tab(t, w.guarded(t), look{1280, "light"})
+	b := w.tab(t, w.url, look{1280, "light"})
 	b.open("/")
-	b.until(`location.pathname === "/login" && document.activeElement.id === "key"`)
-	key := w.payonce(t, "keys", "create", "--merchant", "demo", "--scopes", "operator", "--json")
-	var made struct {
-		Key string `json:"key"`
-	}
-	must(t, json.Unmarshal([]byte(key), &made))
-	b.press(made.Key + "\r")
-	b.until(`location.pathname === "/"`)
 	b.tabTo(`e.textContent === "Dead letters"`)
 	b.press("\r")
 	b.until(`document.querySelectorAll(".letter").length === 2`)
@@ -268,27 +258,24 @@ func (w *world) deadLetters(t *testing.T) {
 		t.Errorf("two dead letters: %s", what)
 	}
 	b.keep("dead-letters", "body", 1200)
-	of := func(charge string) string { return ` && e.closest(".letter").innerText.includes("` + charge + `")` }
-	b.tabTo(`e.textContent === "Retry"` + of(retried))
-	b.press("\r")
-	b.until(`location.pathname !== "/dead-letters" && document.querySelector("[role=status]")?.textContent.includes("decided about it")`)
+	decide := func(charge, name string) {
+		b.open("/dead-letters")
+		b.tabTo(`e.textContent.startsWith("Message ") && e.closest(".letter").innerText.includes("` + charge + `")`)
+		b.press("\r")
+		b.until(`location.pathname !== "/dead-letters" && !!document.querySelector(".letter .status.dead")`)
+		command := eval[string](b, `window.same = true, [...document.querySelectorAll(".letter dd code")].map((e) => e.textContent).find((text) => text.startsWith("payonce inbox `+name+` "))`)
+		args := strings.Fields(strings.TrimSuffix(strings.TrimPrefix(command, "payonce "), ` --reason "…"`))
+		w.payonce(t, append(args, "--reason", "paid by hand")...)
+		b.until(`same && document.querySelector(".decided")?.textContent.startsWith("cli:")`)
+	}
+	decide(retried, "retry")
 	w.mustSucceed(t, retried)
-	b.open("/dead-letters")
-	b.tabTo(`e.tagName === "SUMMARY"` + of(discarded))
-	b.press("\r")
-	b.tabTo(`e.name === "reason"`)
-	b.press("paid by hand\r")
-	b.until(`document.querySelector("[role=status]")?.textContent.includes("decided about it") && !!document.querySelector(".status.discarded")`)
+	decide(discarded, "discard")
+	b.until(`!!document.querySelector(".status.discarded")`)
 	log := w.payonce(t, "actions")
-	for _, want := range []string{"inbox retry", "inbox discard", "paid by hand", "console:" + made.Key[:12]} {
+	for _, want := range []string{"inbox retry", "inbox discard", "paid by hand"} {
 		if !strings.Contains(log, want) {
 			t.Errorf("payonce actions does not show %q:\n%s", want, log)
 		}
 	}
-	b.open("/")
-	b.tabTo(`e.textContent === "Sign out"`)
-	b.press("\r")
-	b.until(`location.pathname === "/login"`)
-	b.open("/charges")
-	b.until(`location.pathname === "/login"`)
 }

@@ -31,7 +31,6 @@ type world struct {
 
 	browser context.Context
 
-	folder   string
 	url      string // of the console
 	merchant *traffic.Traffic
 	data     string // URL of the database
@@ -46,7 +45,7 @@ func newWorld(t *testing.T) *world {
 	must(t, os.Chmod(folder, 0o755)) // PostgreSQL may run as another user
 	built, err := fleet.Build(t.Context(), folder)
 	must(t, err)
-	w := &world{Binaries: built, folder: folder}
+	w := &world{Binaries: built}
 	stderr, err := os.Create(filepath.Join(folder, "stderr"))
 	must(t, err)
 	demo := exec.CommandContext(context.WithoutCancel(t.Context()), built.Payonce, "demo", "--keep", "--charges", "12", "--seed", "7")
@@ -120,17 +119,4 @@ func (w *world) payonce(t *testing.T, args ...string) string {
 	out, err := fleet.Run(t.Context(), map[string]string{"DATABASE_URL": w.data}, w.Payonce, args...)
 	must(t, err)
 	return string(out)
-}
-
-// guarded starts a second console, which asks for a key.
-func (w *world) guarded(t *testing.T) string {
-	t.Helper()
-	p, err := fleet.Start(t.Context(), fleet.Program{
-		Name: "console", Path: w.Payonce, Log: w.folder, Ready: "/login", Args: []string{"console"},
-		Env: map[string]string{"DATABASE_URL": w.data, "ALLOW_PRIVILEGED_DATABASE_USER": "1", "CONSOLE_ADDR": "127.0.0.1:0"},
-	})
-	must(t, err)
-	t.Cleanup(func() { must(t, p.Stop(context.WithoutCancel(t.Context()))) })
-	must(t, p.WaitReady(t.Context()))
-	return p.URL()
 }

@@ -75,9 +75,9 @@ var rules = []rule{
 	{"internal/clientaddr", "", "reads the addresses of a request, whatever it asks for"},
 	{"internal/keylimit", "internal/clientaddr", "counts wrong keys by the client that sends them, whichever they are"},
 	{
-		"internal/console", "domain groupcommit inbox outbox internal/audit internal/clientaddr internal/console/lanes internal/doorbell internal/human " +
-			"internal/keylimit internal/loop internal/merchants internal/postgres internal/program",
-		"shows what is stored, and decides about dead letters by the functions of inbox; it accepts and carries out nothing",
+		"internal/console", "domain inbox internal/audit internal/clientaddr internal/console/lanes internal/human " +
+			"internal/loop internal/postgres internal/program",
+		"shows what is stored; it accepts and carries out nothing",
 	},
 	{"internal/writes", "groupcommit idempotency ledger outbox", "the one list of what may share a commit, in the order of its locks"},
 	{"internal/human", "", "writes plain values, whatever they are of"},

@@ -84,7 +84,7 @@ before update or delete or truncate on operator_actions
 -- The arguments are the action, the columns of subject, merchant and actor ('' for none), and
 -- the columns whose values are stored. Of a URL only the origin is stored: its path may hold a
 -- token. The setting payonce.reason adds the operator's reason, of which 2,000 characters stay:
--- the logins of the api and the console may set it. The setting payonce.action_id adds the
+-- the login of the api may set it. The setting payonce.action_id adds the
 -- operator's name of the action, in the same way. An action that changes none of
 -- the stored values is not recorded.
 create function record_action() returns trigger

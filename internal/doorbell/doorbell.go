@@ -16,7 +16,6 @@ const (
 	Outbox = outbox.KindMessages // a message was committed to the outbox
 	Inbox  = Outbox << 1         // a message of the inbox became due
 	Ledger = Inbox << 1          // events were committed; it goes to no other process
-	Page   = Ledger << 1         // a page of the console waits for what is new; it goes to no other process
 )
 
 // Use is what a program does with its doorbell.
@@ -24,15 +23,14 @@ type Use int
 
 // The uses.
 const (
-	Rings   Use = iota // it receives from no other process
-	Listens            // it receives from them, and its bells wake nothing that has to run
-	Leads              // it may be the leader too
+	Rings Use = iota // it receives from no other process
+	Leads            // it receives from them, and may be the leader
 )
 
 // New makes the doorbell of a program.
 func New(log *slog.Logger, use Use) *outbox.Doorbell {
 	return outbox.NewDoorbell(outbox.DoorbellOptions{
-		Log: log, Channel: "payonce_due", Local: Ledger | Page, RingOnly: use == Rings, NeverLeader: use == Listens,
+		Log: log, Channel: "payonce_due", Local: Ledger, RingOnly: use == Rings,
 	})
 }
 

@@ -61,16 +61,15 @@ const (
 	ChargesRead  Scope = "charges:read"  // read charges, refunds, idempotency keys and balances
 	RefundsWrite Scope = "refunds:write" // request refunds
 	Admin        Scope = "admin"         // the operators' routes, over what is the merchant's
-	Operator     Scope = "operator"      // the console, over what is any merchant's; no route of the API
 )
 
-// Scopes are those of a merchant's own: all but Operator.
+// Scopes are all scopes.
 func Scopes() []Scope { return []Scope{ChargesWrite, ChargesRead, RefundsWrite, Admin} }
 
 // ParseScopes reads names of scopes and returns each once, in the order of Scopes. An unknown
 // name is an error, and so is no name.
 func ParseScopes(names []string) ([]Scope, error) {
-	known := append(Scopes(), Operator)
+	known := Scopes()
 	all := strings.Trim(strings.ReplaceAll(fmt.Sprint(known), " ", ", "), "[]")
 	for _, name := range names {
 		if !slices.Contains(known, Scope(name)) {
