@@ -68,11 +68,19 @@ func TestActions_areRecordedWithTheirActor(t *testing.T) {
 }
 
 // TestActions_areRecordedForAnySession: a session that names no actor is recorded by its
-// database user.
+// database user, and of long texts the beginning.
 func TestActions_areRecordedForAnySession(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)
 	testdb.Exec(t, db.Pool(), `insert into merchants (merchant_id) values ('acme')`)
 	got := testdb.All[string](t, db, `select concat_ws(' ', action, actor = session_user, login = session_user, subject) from operator_actions`)
 	testrun.Same(t, "actions", []string{"merchant set t t acme"}, got)
+	testdb.Exec(t, db.Pool(), `
+do $$ begin
+  perform set_config('payonce.actor', repeat('a', 5000), true), set_config('payonce.reason', repeat('r', 5000), true);
+  insert into merchants (merchant_id) values ('globex');
+end $$`)
+	if long := testdb.One[string](t, db, `select length(actor) || ' ' || length(after ->> 'reason') from operator_actions order by action_id desc limit 1`); long != "255 2000" {
+		t.Errorf("of long texts the audit log keeps %s characters", long)
+	}
 }
