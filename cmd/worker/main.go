@@ -6,7 +6,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"log/slog"
 	mathrand "math/rand/v2"
 	"os"
@@ -37,7 +36,7 @@ const (
 	application = programs + "worker"
 
 	openTimeout           = 10 * time.Second // of what is read at start
-	superviseInterval     = 5 * time.Second
+	stuckInterval         = 5 * time.Second  // between reads of the other sessions, on average
 	retrySetAsideInterval = time.Minute
 	startCheckInterval    = time.Second // between reads of what the worker waits for at start
 	pauseInterval         = 2 * time.Second
@@ -98,7 +97,7 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 			loop.Run(ctx, log, failed, func(ctx context.Context) (time.Duration, error) { return interval, work(ctx) })
 		})
 	}
-	background(func(ctx context.Context) { superviseSessions(ctx, log, db, services.Provider) })
+	background(func(ctx context.Context) { endStuckSessions(ctx, log, db) })
 	each(retrySetAsideInterval, "reading charges that were set aside failed", func(ctx context.Context) error { return ledger.RetrySetAside(ctx, db) })
 	each(pauseInterval, "reading what is paused failed, nothing changes until it is read", paused.read)
 	if s.AuditInterval > 0 {
@@ -108,11 +107,14 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	return g.Wait()
 }
 
-// handle receives and handles messages once the tables need no repair, and calls the provider once
-// its account is known.
+// handle receives and handles messages once the tables need no repair and the provider's account is
+// the one that the database is bound to.
 func handle(ctx context.Context, log *slog.Logger, db *postgres.DB, provider *stripe.Client, bell *outbox.Doorbell, receivers []receiver) error {
 	if !awaitRepair(ctx, log, db) {
 		return nil
+	}
+	if err := awaitAccount(ctx, log, db, provider); err != nil || ctx.Err() != nil {
+		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	for _, r := range receivers {
@@ -125,7 +127,6 @@ func handle(ctx context.Context, log *slog.Logger, db *postgres.DB, provider *st
 		})
 		return nil
 	})
-	g.Go(func() error { return releaseProvider(ctx, log, db, provider) })
 	return g.Wait()
 }
 
@@ -155,23 +156,20 @@ func awaitRepair(ctx context.Context, log *slog.Logger, db *postgres.DB) bool {
 	return ctx.Err() == nil
 }
 
-// releaseProvider releases the requests to the provider once it has said that the secret key is of the
-// account that the database is bound to, and returns nil then, or when ctx ends. Another
-// account is an error, by which the program ends.
-func releaseProvider(ctx context.Context, log *slog.Logger, db *postgres.DB, provider *stripe.Client) (refused error) {
+// awaitAccount returns nil once the provider has said that the secret key is of the account that the
+// database is bound to, or when ctx ends. Another account is an error, by which the program ends.
+func awaitAccount(ctx context.Context, log *slog.Logger, db *postgres.DB, provider *stripe.Client) (refused error) {
 	waiting, done := context.WithCancel(ctx)
 	defer done()
-	loop.Run(waiting, log, "nothing is sent to the provider before it has said whose key STRIPE_SECRET_KEY is", func(ctx context.Context) (time.Duration, error) {
+	loop.Run(waiting, log, "no message is handled before the provider has said whose key STRIPE_SECRET_KEY is", func(ctx context.Context) (time.Duration, error) {
 		account, err := provider.Account(ctx)
 		if err == nil {
 			err = restore.Bind(ctx, db, account.ID, account.Live)
 		}
-		switch {
-		case errors.Is(err, restore.ErrOtherAccount):
+		if errors.Is(err, restore.ErrOtherAccount) {
 			refused = err
-			done()
-		case err == nil:
-			provider.Release()
+		}
+		if err == nil || refused != nil {
 			done()
 		}
 		return startCheckInterval, err
@@ -233,35 +231,14 @@ func keyRefusal(provider *stripe.Client) program.Check {
 	return func(context.Context, postgres.Querier) (string, error) { return provider.Blocked(), nil }
 }
 
-// countWorkers counts the workers that run. Every worker has open sessions, whose names say
-// which process has them. Only those of the workers' users count: another login can choose the
-// names of its sessions too.
-const countWorkers = `
-select count(distinct application_name)
-  from pg_stat_activity
- where datname = current_database()
-   and application_name like $1
-   and pg_has_role(usesysid, 'payonce_worker', 'member')`
-
-// superviseSessions reads the other sessions of the database every 5 s times the number of
-// workers, at most a minute, with jitter.
-//
-//   - It divides the limits of requests to the provider by the living workers. A worker that has
-//     just started has all of them until the others count it.
-//   - It ends sessions that stopped in the middle of a transaction, and those of the api that
-//     are older than a request: while one is open, no later message is received.
-func superviseSessions(ctx context.Context, log *slog.Logger, db *postgres.DB, provider *stripe.Client) {
+// endStuckSessions ends sessions that stopped in the middle of a transaction, and those of the api
+// that are older than a request: while one is open, no later message is received.
+func endStuckSessions(ctx context.Context, log *slog.Logger, db *postgres.DB) {
 	loop.Run(ctx, log, "looking at the other sessions of the database failed", func(ctx context.Context) (time.Duration, error) {
-		var workers int
-		if err := db.QueryRow(ctx, countWorkers, application+" %").Scan(&workers); err != nil {
-			return 0, fmt.Errorf("count the workers: %w", err)
-		}
-		provider.Share(workers)
 		n, err := postgres.EndStuck(ctx, db, programs, postgres.HalfSent, postgres.Held)
 		if n > 0 {
 			log.ErrorContext(ctx, "ended sessions that held up others: a program or its network stands still, or an attacker has the api's password", "sessions", n)
 		}
-		pause := superviseInterval * time.Duration(min(max(workers, 1), 12))
-		return pause/2 + mathrand.N(pause), err //nolint:gosec // workers that start together do not stay in phase
+		return stuckInterval/2 + mathrand.N(stuckInterval), err //nolint:gosec // workers that start together do not stay in phase
 	})
 }

@@ -57,7 +57,7 @@ func (c *Client) IntentOf(ctx context.Context, collection, id string) (intent st
 	}
 	var found string
 	var of *stripego.PaymentIntent
-	return request(ctx, c, func(ctx context.Context) (_ struct{}, err error) {
+	return ask(ctx, c, func(ctx context.Context) (_ struct{}, err error) {
 		switch collection {
 		case "disputes":
 			object, sent := c.api.V1Disputes.Retrieve(ctx, id, nil)

@@ -148,7 +148,7 @@ func (c *Client) CreateIntent(ctx context.Context, key string, p CreateParams) (
 		params.Description = stripego.String(p.Description)
 	}
 	params.SetIdempotencyKey(key)
-	return request(ctx, c, func(ctx context.Context) (*stripego.PaymentIntent, error) {
+	return ask(ctx, c, func(ctx context.Context) (*stripego.PaymentIntent, error) {
 		return c.api.V1PaymentIntents.Create(ctx, params)
 	}, intentOf)
 }
@@ -220,7 +220,7 @@ func (c *Client) intent(ctx context.Context, id string, send func(context.Contex
 	if err := checkID(id); err != nil {
 		return Intent{}, err
 	}
-	in, err := request(ctx, c, send, intentOf)
+	in, err := ask(ctx, c, send, intentOf)
 	answered := in.ID
 	if declined, ok := errors.AsType[*DeclinedError](err); ok {
 		answered = declined.Intent.ID
