@@ -3,7 +3,6 @@ package fulfillment_test
 import (
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"slices"
 	"testing"
 
@@ -210,48 +209,4 @@ func TestDispute_isReadAgainAfterALostRace(t *testing.T) {
 	f.event("evt_1", "charge.dispute.updated")
 	f.expectEnd(f.deliver(), "done")
 	f.expect(back(" charge.dispute_opened charge.dispute_closed charge.dispute_closed", "", "done"), "disputes disputes")
-}
-
-// TestThinEvent: an event that names only an object of the provider's is passed to the
-// charge of the object, once.
-func TestThinEvent(t *testing.T) {
-	testdb.Long(t, "it makes a database for each of many cases")
-	t.Parallel()
-	thin := func(name, object string) func(*fixture) {
-		return func(f *fixture) {
-			f.capture(order())
-			f.event("evt_1", name)
-			f.exec(`update inbox set ordering_key = 'stripe:' || $1`, object)
-		}
-	}
-	scenarios := map[string]scenario{
-		"of an object that the provider does not have is done": {
-			begin: thin("charge.dispute.created", "du_2"), script: script{"disputes/id": {refuses(404, "invalid_request_error", "resource_missing")}},
-			want: back("", "", "done"), calls: "disputes/id",
-		},
-		"of another shop's object is done": {
-			begin: thin("refund.updated", "rp_1"), script: script{"refunds/id": {gives("succeeded", "payment_intent", "pi_of_another_shop")}},
-			want: back("", "", "done"), calls: "refunds/id",
-		},
-		"waits for the provider": {
-			begin: thin("refund.updated", "rp_1"), script: script{"refunds/id": {cut}}, ends: "waits", want: back("", "", "pending"), calls: "refunds/id",
-		},
-	}
-	for name, of := range map[string]struct {
-		object, op string
-		found      http.HandlerFunc
-		list       string
-		listed     json.RawMessage
-		history    string
-	}{
-		"charge.dispute.created": {"du_1", "disputes/id", says(200, string(disputeOf("lost", "eur"))), "disputes", disputeOf("warning_closed", "eur"), " charge.dispute_opened charge.dispute_closed"},
-		"refund.updated":         {"rp_9", "refunds/id", says(200, string(foreign("pending"))), "refunds", foreign("succeeded"), " refund.observed"},
-		"charge.refunded":        {"py_1", "charges/id", says(200, `{"id":"py_1","object":"charge","payment_intent":"pi_1"}`), "refunds", foreign("succeeded"), " refund.observed"},
-	} {
-		scenarios["of "+name+" wakes the charge, whose list is believed"] = scenario{
-			begin: thin(name, of.object), script: script{of.op: {of.found}, of.list: {lists(of.listed)}},
-			ends: "done done", want: back(of.history, of.history[1:], "done done"), calls: of.op + " " + of.list,
-		}
-	}
-	runAll(t, scenarios)
 }

@@ -109,7 +109,8 @@ func (f *Fulfillment) charge(ctx context.Context, d *inbox.Delivery) error {
 	}
 	err := r.load(ctx, d.OrderingKey)
 	if errors.Is(err, ledger.ErrNotFound) && strings.HasPrefix(d.Type, ProviderEvent) {
-		return f.resolve(ctx, d)
+		f.log.InfoContext(ctx, "provider event of an unknown charge", "message_id", d.ID, "charge_id", d.OrderingKey, "type", d.Type)
+		return nil
 	}
 	if err != nil {
 		return err

@@ -755,15 +755,13 @@ create policy tenant on operator_actions for select to payonce_api
 create policy tenant on ledger_events for select to payonce_api
  using (merchant_id || '' = current_setting('payonce.merchant', true));
 
--- A message belongs to the merchant whose charge it is about. An event of the provider that
--- names only an object of the provider's belongs to none yet, and is read under no name. The policy of ledger_events
+-- A message belongs to the merchant whose charge it is about. The policy of ledger_events
 -- applies to the subquery, which is one index probe for each message.
 create policy tenant on inbox for select to payonce_api
  using ((select merchant_id
            from ledger_events
           where stream_id = inbox.ordering_key
-            and version = 1) = current_setting('payonce.merchant', true)
-        or ordering_key like 'stripe:%' and partition_key = '' and coalesce(current_setting('payonce.merchant', true), '') = '');
+            and version = 1) = current_setting('payonce.merchant', true));
 create policy tenant on inbox_quarantine for select to payonce_api
  using ((select receiver
            from inbox
@@ -1001,12 +999,11 @@ create policy provider on inbox for insert to payonce_api
               and length(type) <= 255
               and octet_length(payload) <= 4096
               and pg_column_size(metadata || '{}') <= 4096
-              and (ordering_key like 'stripe:%' and partition_key = '' and coalesce(current_setting('payonce.merchant', true), '') = ''
-                   or partition_key = current_setting('payonce.merchant', true)
-                  and (select merchant_id
-                         from ledger_events
-                        where stream_id = inbox.ordering_key
-                          and version = 1) = current_setting('payonce.merchant', true)));
+              and partition_key = current_setting('payonce.merchant', true)
+              and (select merchant_id
+                     from ledger_events
+                    where stream_id = inbox.ordering_key
+                      and version = 1) = current_setting('payonce.merchant', true));
 create policy provider on inbox_quarantine for insert to payonce_api
   with check ((select inbox.type
                  from inbox
@@ -1019,8 +1016,7 @@ create policy tenant_changes on inbox for update to payonce_api
  using ((select merchant_id
            from ledger_events
           where stream_id = inbox.ordering_key
-            and version = 1) = current_setting('payonce.merchant', true)
-        or ordering_key like 'stripe:%' and partition_key = '' and coalesce(current_setting('payonce.merchant', true), '') = '');
+            and version = 1) = current_setting('payonce.merchant', true));
 
 -- The api counts a repeated delivery, wakes a message that waits for an external service,
 -- and stores what an operator decides about a dead letter. It ends, holds and delays none.

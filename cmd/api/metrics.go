@@ -47,7 +47,7 @@ func meter(log *slog.Logger, db *postgres.DB) *metrics {
 		events: r.Receptions("payonce_webhook_events_total",
 			"Events of the provider about our payments. quarantined: a known id with another payload."),
 		ignored: r.Counter("payonce_webhook_events_ignored_total",
-			"Signed events of the provider that are about no payment of ours, or of a type that payonce does not use. other: a type that is not listed.", telemetry.LabelOf("type", httpapi.EventTypes())),
+			"Signed events of the provider that are about no payment of ours, or of a type that payonce does not use."),
 		cache: r.Counter("payonce_replay_cache_total",
 			"Look-ups in the cache of REDIS_URL, none without it. hit: the stored response. miss: none. failed: Redis did not answer, or gave what is not authentic, or the state of the database was unknown.", telemetry.LabelOf("result", rediscache.Findings())),
 		lookup: r.StatementTimes("payonce_idempotency_lookup_duration_seconds",
@@ -85,8 +85,8 @@ func (m *metrics) answered(a httpapi.Answer, took time.Duration) {
 	if a.Key != "" {
 		m.keys.Add(1, string(a.Key))
 	}
-	if a.Ignored != "" {
-		m.ignored.Add(1, a.Ignored)
+	if a.Ignored {
+		m.ignored.Add(1)
 	}
 	m.events(a.Event.New, a.Event.Duplicates, a.Event.Quarantined)
 }

@@ -138,9 +138,8 @@ type Answer struct {
 	Key KeyResult
 	// Event is what became of a provider event about one of our charges.
 	Event inbox.Reception
-	// Ignored is the type, one of EventTypes, of a provider event that is about no charge of ours
-	// or of no use; "" of every other request.
-	Ignored string
+	// Ignored is whether it is a provider event that is about no charge of ours, or of no use.
+	Ignored bool
 	// Denied is how the API key was refused, "" if it was not.
 	Denied Denied
 }
@@ -178,7 +177,7 @@ func KeyResults() []KeyResult {
 const (
 	problemKey = "problem" // in echo's context: the type of a refusal
 	eventKey   = "event"   // what became of a provider event
-	ignoredKey = "ignored" // the type of one that is not kept
+	ignoredKey = "ignored" // whether one is not kept
 	deniedKey  = "denied"  // how the API key was refused
 )
 
@@ -191,7 +190,7 @@ func AnswerOf(c echo.Context) Answer {
 		answer.Method = method
 	}
 	answer.Event, _ = c.Get(eventKey).(inbox.Reception)
-	answer.Ignored, _ = c.Get(ignoredKey).(string)
+	answer.Ignored, _ = c.Get(ignoredKey).(bool)
 	answer.Denied, _ = c.Get(deniedKey).(Denied)
 	return answer
 }

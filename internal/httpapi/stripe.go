@@ -29,10 +29,6 @@ const (
 	chargeReceiver  = "fulfillment"
 	stripeEventType = "stripe."
 
-	// unresolved and the id of the provider's object take the place of the charge where only
-	// the worker can find the charge, since a thin event names no intent.
-	unresolved = "stripe:"
-
 	maxEventType = 100 // characters
 	maxReference = 255 // characters of an id
 
@@ -46,25 +42,12 @@ const (
 // stripeEvent is what is read of an event. The rest belongs to the provider and its
 // customers: it is neither kept nor logged.
 type stripeEvent struct {
-	ID     string `json:"id"`
-	Object string `json:"object"`
-	Type   string `json:"type"`
-	Data   struct {
+	ID   string `json:"id"`
+	Type string `json:"type"`
+	Data struct {
 		Object jsontext.Value `json:"object"`
 	} `json:"data"`
-
-	// Related is the object of a thin event, which carries no more than its id.
-	Related struct {
-		ID   string `json:"id"`
-		Type string `json:"type"`
-	} `json:"related_object"`
 }
-
-// A thin event about an object of the API v1 has the type of a snapshot event, after a prefix.
-const (
-	thinEvent  = "v2.core.event"
-	thinPrefix = "v1."
-)
 
 // stripeObject is what an event is about: a payment intent, a charge, a refund or a dispute
 // as the provider has it.
@@ -103,7 +86,7 @@ func (a *API) receiveStripe(c echo.Context) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.Set(ignoredKey, labelOf(e.Type))
+	c.Set(ignoredKey, true)
 	if concernsPayments(e.Type) {
 		err = a.store(c, e, o)
 	}
@@ -125,20 +108,11 @@ func readEvent(body []byte) (stripeEvent, stripeObject, error) {
 	if !isReference(e.ID, maxReference) || !isReference(e.Type, maxEventType) {
 		return stripeEvent{}, stripeObject{}, unreadable
 	}
-	thin := e.Object == thinEvent
-	if thin {
-		e.Type = strings.TrimPrefix(e.Type, thinPrefix)
-	}
 	if !concernsPayments(e.Type) {
 		return *e, stripeObject{}, nil
 	}
 	var o stripeObject
-	if thin {
-		o.Object, o.ID = e.Related.Type, e.Related.ID
-	} else if err := json.Unmarshal(e.Data.Object, &o); err != nil {
-		return stripeEvent{}, stripeObject{}, unreadable
-	}
-	if !isReference(o.ID, maxReference) || thin && !isReference(o.Object, maxReference) {
+	if err := json.Unmarshal(e.Data.Object, &o); err != nil || !isReference(o.ID, maxReference) {
 		return stripeEvent{}, stripeObject{}, unreadable
 	}
 	if o.Object == "payment_intent" {
@@ -163,7 +137,7 @@ func isReference(s string, longest int) bool {
 	return s != "" && len(s) <= longest && strings.IndexFunc(s, func(r rune) bool { return r < '!' || r > '~' }) < 0
 }
 
-// store commits the event to the inbox if it is about a charge of ours, or may be. It has no
+// store commits the event to the inbox if it is about a charge of ours. It has no
 // API key and so no merchant: it acts as the merchant of that charge.
 //
 // If we die here: the provider has no answer and sends the event again. After the commit that
@@ -174,12 +148,10 @@ func isReference(s string, longest int) bool {
 func (a *API) store(c echo.Context, e stripeEvent, o stripeObject) error {
 	ctx := c.Request().Context()
 	charge, err := a.chargeOf(ctx, o)
-	switch {
-	case errors.Is(err, ledger.ErrNotFound) && e.Object == thinEvent && o.PaymentIntent == "":
-		charge.StreamID = unresolved + o.ID
-	case errors.Is(err, ledger.ErrNotFound):
+	if errors.Is(err, ledger.ErrNotFound) {
 		return nil
-	case err != nil:
+	}
+	if err != nil {
 		return err
 	}
 	payload, _ := json.Marshal(providerEvent{ID: e.ID, Type: e.Type, ChargeID: charge.StreamID, Object: o.ID}) // ASCII: it cannot fail
@@ -197,7 +169,7 @@ func (a *API) store(c echo.Context, e stripeEvent, o stripeObject) error {
 		return err
 	}
 	c.Set(eventKey, *reception)
-	c.Set(ignoredKey, "")
+	c.Set(ignoredKey, false)
 	return nil
 }
 

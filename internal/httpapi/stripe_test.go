@@ -108,45 +108,6 @@ func TestStripeEvent(t *testing.T) {
 	}
 }
 
-// thin is an event that carries no more than the id of its object.
-func thin(id, kind, object, objectID string) string {
-	return fmt.Sprintf(`{"id":%q,"object":"v2.core.event","type":%q,"livemode":false,"created":"2026-03-01T12:00:00.000Z","related_object":{"id":%q,"type":%q,"url":"/v1/x"}}`,
-		id, kind, objectID, object)
-}
-
-// TestStripeEvent_thin: the worker finds the charge of an object that only the provider knows.
-func TestStripeEvent_thin(t *testing.T) {
-	t.Parallel()
-	w := serve(t, takesEvents)
-	charge := idOf(w.captured(t, "key-1"))
-	unresolved := func(id, kind, object string) kept { return news(id, kind, "stripe:"+object, object) }
-	want := []kept{
-		news("evt_1", "payment_intent.succeeded", charge, "pi_"+charge),
-		unresolved("evt_2", "charge.dispute.created", "du_1"),
-		unresolved("evt_3", "refund.updated", "re_1"),
-		unresolved("evt_4", "charge.refunded", "ch_provider"),
-	}
-	want[1].Duplicates = 1
-	for _, e := range []string{
-		thin("evt_1", "v1.payment_intent.succeeded", "payment_intent", "pi_"+charge),
-		thin("evt_2", "v1.charge.dispute.created", "dispute", "du_1"),
-		thin("evt_2", "v1.charge.dispute.created", "dispute", "du_1"),
-		thin("evt_3", "v1.refund.updated", "refund", "re_1"),
-		thin("evt_4", "v1.charge.refunded", "charge", "ch_provider"),
-		thin("evt_5", "v1.payment_intent.succeeded", "payment_intent", "pi_of_another_shop"),
-		thin("evt_6", "v1.customer.created", "customer", "cus_1"),
-		thin("evt_7", "v2.core.account.updated", "account", "acct_1"),
-	} {
-		wantReceived(t, w.send(t, signed(e)))
-	}
-	testrun.Same(t, "inbox", want, inInbox(t, w.db))
-	exec(t, w.db, `update inbox set status = 'dead'`)
-	if a := w.send(t, get("/v1/inbox")); strings.Contains(a.body, "stripe:") || !strings.Contains(a.body, charge) {
-		t.Errorf("a merchant sees %s", a.body)
-	}
-	w.refuses(t, []faulty{{"a thin event without an object", signed(`{"id":"evt_1","object":"v2.core.event","type":"v1.refund.updated"}`), "/problems/malformed"}})
-}
-
 // TestStripeEvent_withAnIDOfAnotherMerchantIsRefused: the id of an event that was received for
 // one merchant is received about another one's charge. To the latter's transaction
 // the former does not exist, so it can neither be counted there nor quarantined:

@@ -302,7 +302,7 @@ func Calls() []string {
 	return []string{
 		"GET account", "GET payment_intents", "POST payment_intents", "GET payment_intents/id",
 		"POST payment_intents/id/confirm", "POST payment_intents/id/cancel",
-		"GET refunds", "POST refunds", "GET refunds/id", "GET disputes", "GET disputes/id", "GET charges/id",
+		"GET refunds", "POST refunds", "GET disputes",
 	}
 }
 

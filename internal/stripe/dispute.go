@@ -48,39 +48,6 @@ func (c *Client) Disputes(ctx context.Context, intent string) iter.Seq2[Dispute,
 		})
 }
 
-// IntentOf returns the payment intent of an object, "" if it has none. The object is in one of the
-// provider's collections: disputes, refunds, charges.
-func (c *Client) IntentOf(ctx context.Context, collection, id string) (intent string, err error) {
-	defer wrap(&err, "retrieve of "+collection, id)
-	if err := checkID(id); err != nil {
-		return "", err
-	}
-	var found string
-	var of *stripego.PaymentIntent
-	return ask(ctx, c, func(ctx context.Context) (_ struct{}, err error) {
-		switch collection {
-		case "disputes":
-			object, sent := c.api.V1Disputes.Retrieve(ctx, id, nil)
-			found, of, err = object.ID, object.PaymentIntent, sent
-		case "refunds":
-			object, sent := c.api.V1Refunds.Retrieve(ctx, id, nil)
-			found, of, err = object.ID, object.PaymentIntent, sent
-		default:
-			object, sent := c.api.V1Charges.Retrieve(ctx, id, nil)
-			found, of, err = object.ID, object.PaymentIntent, sent
-		}
-		return struct{}{}, err
-	}, func(struct{}) (string, error) {
-		switch {
-		case found != id:
-			return "", errors.New("the answer does not hold it")
-		case of == nil:
-			return "", nil
-		}
-		return of.ID, nil
-	})
-}
-
 func (d Dispute) id() string { return d.ID }
 
 var disputeEnds = []stripego.DisputeStatus{

@@ -142,18 +142,6 @@ func calls(c *stripe.Client) map[string]func(context.Context) (zero bool, err er
 			r, err := c.CreateRefund(ctx, "key_1", refundParams("pi_1"))
 			return r == stripe.Refund{}, err
 		},
-		"intent of a dispute": func(ctx context.Context) (bool, error) {
-			intent, err := c.IntentOf(ctx, "disputes", "du_1")
-			return intent == "" && err != nil, err // one may have none
-		},
-		"intent of a refund": func(ctx context.Context) (bool, error) {
-			intent, err := c.IntentOf(ctx, "refunds", "re_1")
-			return intent == "" && err != nil, err
-		},
-		"intent of a charge": func(ctx context.Context) (bool, error) {
-			intent, err := c.IntentOf(ctx, "charges", "ch_1")
-			return intent == "" && err != nil, err
-		},
 		"intents":               func(ctx context.Context) (bool, error) { return first(c.Intents(ctx, time.Time{})) },
 		"refunds":               func(ctx context.Context) (bool, error) { return first(c.Refunds(ctx, "")) },
 		"disputes":              func(ctx context.Context) (bool, error) { return first(c.Disputes(ctx, "")) },
