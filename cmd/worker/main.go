@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -72,7 +73,8 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	ringing.Go(func() { bell.Run(lasting, db.Pool()) })
 	defer func() { end(); ringing.Wait() }()
 	addDatabaseGauges(metrics, db, bell, services.Provider)
-	ready := program.NewReadiness(lasting, db, time.Now, restored, keyRefusal(services.Provider))
+	named := make(chan struct{}) // closed when the provider has named the account
+	ready := program.NewReadiness(lasting, db, time.Now, restored, accountRefusal(services.Provider, named))
 	defer ready.Close()
 	receivers := processors(log, db, services, bell, metrics, traces, s)
 	paused := &pauses{db: db, receivers: receivers}
@@ -102,19 +104,22 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	if s.AuditInterval > 0 {
 		background(func(ctx context.Context) { auditIncrements(ctx, log, db, s.AuditInterval) })
 	}
-	g.Go(func() error { return handle(ctx, log, db, services.Provider, bell, receivers) })
+	g.Go(func() error { return handle(ctx, log, db, services.Provider, named, bell, receivers) })
 	return g.Wait()
 }
 
 // handle receives and handles messages once the tables need no repair and the provider's account is
 // the one that the database is bound to.
-func handle(ctx context.Context, log *slog.Logger, db *postgres.DB, provider *stripe.Client, bell *outbox.Doorbell, receivers []receiver) error {
+func handle(
+	ctx context.Context, log *slog.Logger, db *postgres.DB, provider *stripe.Client, named chan struct{}, bell *outbox.Doorbell, receivers []receiver,
+) error {
 	if !awaitRepair(ctx, log, db) {
 		return nil
 	}
 	if err := awaitAccount(ctx, log, db, provider); err != nil || ctx.Err() != nil {
 		return err
 	}
+	close(named)
 	g, ctx := errgroup.WithContext(ctx)
 	for _, r := range receivers {
 		g.Go(func() error { return r.processor.Run(ctx) })
@@ -217,9 +222,18 @@ func recoverPayments(ctx context.Context, log *slog.Logger, db *postgres.DB, pro
 	})
 }
 
-// keyRefusal returns why the provider does not accept the secret key, as its last answer said.
-func keyRefusal(provider *stripe.Client) program.Check {
-	return func(context.Context, postgres.Querier) (string, error) { return provider.Blocked(), nil }
+// accountRefusal returns why the provider does not accept the secret key, as its last answer said, or
+// that it has not named the account. A worker that has just started gets a moment for that.
+func accountRefusal(provider *stripe.Client, named <-chan struct{}) program.Check {
+	return func(ctx context.Context, _ postgres.Querier) (string, error) {
+		select {
+		case <-named:
+			return provider.Blocked(), nil
+		case <-ctx.Done():
+		case <-time.After(startCheckInterval):
+		}
+		return cmp.Or(provider.Blocked(), "the provider has not said whose key STRIPE_SECRET_KEY is"), nil
+	}
 }
 
 // endStuckSessions ends sessions that stopped in the middle of a transaction, and those of the api
