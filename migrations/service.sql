@@ -114,32 +114,6 @@ create table retention_lease (
 );
 comment on column retention_lease.until is 'database time';
 
--- Cached answers --------------------------------------------------------------
-
--- The cache is outside the database and may be wrong; an answer from it counts only with
--- a seal made with this secret. A new secret makes everything that is cached unknown:
---   update cache_secret set secret = sha256(…)
--- internal/rediscache uses it. The table stands here so that a program which migrates does
--- not link the Redis client.
-create table cache_secret (
-  only_row boolean not null default true,
-  secret   bytea   not null,
-
-  -- One secret.
-  constraint cache_secret_pkey primary key (only_row),
-
-  -- No second one beside it.
-  constraint cache_secret_only_row_check check (only_row),
-
-  -- 256 bits.
-  constraint cache_secret_secret_check check (length(secret) = 32)
-);
-comment on column cache_secret.secret is 'key of the seals on cached answers; with it and with write access to the cache answers can be forged';
-
--- A random UUID has 122 random bits: three fill the 256 bits of the key.
-insert into cache_secret (secret)
-select sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()));
-
 -- The provider's account ------------------------------------------------------
 
 -- The database works for one account of the provider, in one mode: the ledger's payments
@@ -670,7 +644,6 @@ grant select on pauses to payonce_worker;
 grant execute on function is_paused to payonce_api, payonce_worker, payonce_console;
 
 -- One program's own.
-grant select (secret) on cache_secret to payonce_api;
 grant select on audit_results to payonce_worker;
 
 -- The worker audits what is new, and operators all of it.

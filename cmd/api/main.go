@@ -18,7 +18,6 @@ import (
 	"github.com/payonce/payonce/internal/loop"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/program"
-	"github.com/payonce/payonce/internal/rediscache"
 	"github.com/payonce/payonce/internal/telemetry"
 	"github.com/payonce/payonce/internal/writes"
 )
@@ -61,17 +60,12 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	ringing.Go(func() { bell.Run(lasting, db.Pool()) })
 	defer func() { end(); ringing.Wait() }()
 	metrics := meter(log, db)
-	keys, closeCache, err := receiver(ctx, log, s, db, metrics)
-	if err != nil {
-		return err
-	}
-	defer closeCache()
 	ready := program.NewReadiness(lasting, db, time.Now)
 	defer ready.Close()
 	replica := &replica{}
 	defer replica.Close()
 	config := s.config()
-	config.DB, config.Replica, config.Intake = db, replica.database, &intake.Intake{DB: db, Receiver: keys}
+	config.DB, config.Replica, config.Intake = db, replica.database, &intake.Intake{DB: db, Receiver: s.receiver(db, metrics)}
 	config.Observe, config.Carry = observe(metrics, traces), traces.Carry //nolint:contextcheck // a request carries its own context
 	config.Ready, config.Log, config.Metrics = ready.Ask, log, s.Beside(metrics.Handler())
 	server := httpapi.New(config)
@@ -122,22 +116,12 @@ func (s settings) limits() httpapi.Limits {
 	}
 }
 
-// receiver makes the receiver of keyed requests, with the cache of REDIS_URL if that is set.
-func receiver(ctx context.Context, log *slog.Logger, s settings, db *postgres.DB, m *metrics) (r idempotency.Receiver, closeCache func(), err error) {
+// receiver makes the receiver of keyed requests.
+func (s settings) receiver(db *postgres.DB, m *metrics) idempotency.Receiver {
 	few := int(s.DatabaseConnections) / 4
-	r = idempotency.Receiver{
+	return idempotency.Receiver{
 		Read: intake.BatchedRead(db, few), Retention: s.IdempotencyRetention,
 		Wait: s.wait(), Waiters: make(chan struct{}, few),
 		Reading: func() (read func()) { return m.lookup.Time() }, OnCommit: func(c idempotency.CommitResult) { m.commits.Add(1, string(c)) },
 	}
-	url := s.RedisURL.Reveal()
-	if url == "" {
-		return r, func() {}, nil
-	}
-	cache, err := rediscache.Open(ctx, db, url, rediscache.Options{
-		AllowPlaintext: s.AllowPlaintext, Longest: s.RedisTTL, Log: log, Clock: time.Now,
-		Counted: func(f rediscache.Found) { m.cache.Add(1, string(f)) },
-	})
-	r.Cache = cache
-	return r, func() { cache.Close() }, err
 }

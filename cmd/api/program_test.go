@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"net/http"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -189,17 +188,6 @@ func TestRun(t *testing.T) {
 		})
 	})
 
-	t.Run("REDIS_URL of a server that is away changes nothing", func(t *testing.T) {
-		p := programtest.Start(t, run, environ(url, "REDIS_URL", "redis://127.0.0.1:1"))
-		first := send(t, p, "key-cached")
-		if again := send(t, p, "key-cached"); again.Body != first.Body || again.Header.Get("Idempotent-Replayed") != "true" {
-			t.Errorf("not the first answer: %v", again)
-		}
-		if metrics := p.Get(t, "/metrics").Body; !regexp.MustCompile(`(?m)^payonce_replay_cache_total\{result="failed"\} [1-9]`).MatchString(metrics) {
-			t.Error("no metric says that the cache fails")
-		}
-	})
-
 	t.Run("READ_DATABASE_URL of an older schema changes nothing", func(t *testing.T) {
 		testdb.Must(t, server.CreateDatabase(t.Context(), "old"))
 		p := programtest.Start(t, run, environ(url, "READ_DATABASE_URL", server.URL("old")))
@@ -239,7 +227,7 @@ func TestRun(t *testing.T) {
 		}
 	})
 
-	for variable, value := range map[string]string{"REDIS_URL": "localhost:6379", "HTTP_ADDR": "nonsense", "EXPECT_REPLICATION": "1"} {
+	for variable, value := range map[string]string{"HTTP_ADDR": "nonsense", "EXPECT_REPLICATION": "1"} {
 		t.Run(variable+" is refused", func(t *testing.T) {
 			programtest.Refusal(t, run, environ(url, variable, value), variable)
 		})

@@ -56,10 +56,6 @@ type settings struct {
 	InFlight string `env:"IN_FLIGHT" envDefault:"wait"`
 	// How long such a request waits. From 1ms to 10s.
 	InFlightWait time.Duration `env:"IN_FLIGHT_WAIT" envDefault:"250ms"`
-	// URL of a Redis server that caches stored responses. Empty: no cache.
-	RedisURL program.Secret `env:"REDIS_URL"`
-	// How long the cache keeps a response, and never longer than its key. More than 0.
-	RedisTTL time.Duration `env:"REDIS_TTL" envDefault:"1h"`
 	// Secret by which Stripe signs its webhooks. Two, separated by a comma, while one replaces the
 	// other. Empty: webhooks of Stripe are refused.
 	StripeWebhookSecret program.Secret `env:"STRIPE_WEBHOOK_SECRET"`
@@ -95,8 +91,6 @@ func (s settings) Check() error {
 		return fmt.Errorf("AUTHENTICATION_FAILURES is %d: set it to the wrong API keys that an address may send at once, or to 0 for any number", s.AuthenticationFailures)
 	case inFlightStatus[s.InFlight] == 0:
 		return fmt.Errorf("IN_FLIGHT is %q: set it to one of wait, 409, 425, 202", s.InFlight)
-	case s.RedisTTL <= 0:
-		return fmt.Errorf("REDIS_TTL is %s: set it to how long the cache keeps a response", s.RedisTTL)
 	case s.InFlightWait < shortestWait || s.InFlightWait > longestWait:
 		return fmt.Errorf("IN_FLIGHT_WAIT is %s: set it between %s and %s", s.InFlightWait, shortestWait, longestWait)
 	}

@@ -364,16 +364,6 @@ insert into merchants (merchant_id) values ('g_s');
 insert into stock (merchant_id, sku, supplied, available, reserved) values ('g_s', 'mug', 3, 3, 0);
 insert into reservations values ('ch_1', 'g_s', 'mug', 1, 'lost');
 
--- cache_secret_pkey: there is one secret
-insert into cache_secret (secret) values (sha256('s'));
-
--- cache_secret_only_row_check: nor is there another beside it
-insert into cache_secret values (false, sha256('s'));
-
--- cache_secret_secret_check: a secret has 256 bits
-update cache_secret set secret = sha256('s');
-update cache_secret set secret = 'short';
-
 -- webhook_secrets_pkey: one of two replacements of a secret wins
 insert into merchants (merchant_id) values ('g_1');
 insert into webhook_secrets (merchant_id, generation, secret, secret_hash, created_by, ends_at) values ('g_1', 1, 'whsec_', sha256('s'), 'cli:me', null);

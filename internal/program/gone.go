@@ -1,0 +1,25 @@
+package program
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// gone are the settings that a service refuses: each had a meaning in an earlier version, and its
+// sentence says what takes its place. A service with such a setting would run without what the
+// setting asks for.
+var gone = map[string]string{
+	"REDIS_URL": "PostgreSQL alone answers replays; examples/redis is a cache for programs of your own",
+	"REDIS_TTL": "PostgreSQL alone answers replays; examples/redis is a cache for programs of your own",
+}
+
+// refuseGone refuses a setting that went, unless it is empty.
+func refuseGone(environ map[string]string) error {
+	for _, name := range slices.Sorted(maps.Keys(gone)) {
+		if environ[name] != "" {
+			return fmt.Errorf("%s is no setting, remove the variable: %s", name, gone[name])
+		}
+	}
+	return nil
+}
