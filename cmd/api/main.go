@@ -62,10 +62,8 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	metrics := meter(log, db)
 	ready := program.NewReadiness(lasting, db, time.Now)
 	defer ready.Close()
-	replica := &replica{}
-	defer replica.Close()
 	config := s.config()
-	config.DB, config.Replica, config.Intake = db, replica.database, &intake.Intake{DB: db, Receiver: s.receiver(db, metrics)}
+	config.DB, config.Intake = db, &intake.Intake{DB: db, Receiver: s.receiver(db, metrics)}
 	config.Observe, config.Carry = observe(metrics, traces), traces.Carry //nolint:contextcheck // a request carries its own context
 	config.Ready, config.Log, config.Metrics = ready.Ask, log, s.Beside(metrics.Handler())
 	server := httpapi.New(config)
@@ -76,7 +74,6 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return program.ServeMetrics(ctx, log, s.MetricsAddr, metrics.Handler()) })
 	g.Go(func() error { return program.Serve(ctx, log, s.HTTPAddr, public) })
-	go replica.open(ctx, log, s, traces)
 	go loop.Run(ctx, log, "the uses of API keys are not recorded", server.RecordUses)
 	return g.Wait()
 }

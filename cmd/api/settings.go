@@ -19,9 +19,6 @@ type settings struct {
 	// Connection string of payonce's PostgreSQL database. The user acts as the role
 	// payonce_api, so it must be a member of it.
 	DatabaseURL program.Secret `env:"DATABASE_URL,required,notEmpty"`
-	// Connection string of a hot standby of it, which answers lists, balances, the feed of events and
-	// audits. While it does not answer, the database does. Empty: always the database.
-	ReadDatabaseURL program.Secret `env:"READ_DATABASE_URL"`
 	// Address to listen on: the API, its documentation and health checks.
 	HTTPAddr string `env:"HTTP_ADDR" envDefault:"127.0.0.1:8080"`
 	// How long an idempotency key replays its stored response. Then the key is a tombstone and is

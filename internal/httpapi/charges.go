@@ -14,7 +14,6 @@ import (
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/intake"
-	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -110,7 +109,7 @@ func (a *API) listCharges(c echo.Context) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return a.fromReplica(c, replicaTime, func(ctx context.Context, db *postgres.DB) (any, error) { return ledger.ListCharges(ctx, db, q) })
+	return ledger.ListCharges(c.Request().Context(), a.tenant(c), q)
 }
 
 // ofCharge answers with what view makes of the charge of the path, if it is the caller's.

@@ -3,7 +3,6 @@ package httpapi
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -14,7 +13,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/labstack/echo/v4"
 
 	"github.com/payonce/payonce/inbox"
@@ -53,43 +51,7 @@ func limitSending(c echo.Context) {
 
 // getBalances is GET /v1/balances: the caller's balances.
 func (a *API) getBalances(c echo.Context) (any, error) {
-	return a.fromReplica(c, replicaTime, func(ctx context.Context, db *postgres.DB) (any, error) {
-		return ledger.ReadBalances(ctx, db, merchantOf(c).ID)
-	})
-}
-
-const (
-	replicaTime = 2 * time.Second // in which a replica answers
-	auditTime   = requestTimeout / 2
-	replicaRest = 5 * time.Second // in which one that did not is left alone
-)
-
-// fromReplica reads from the replica. Where there is none, it is late or it fails, it reads from
-// DB. A replica that is late is not asked for some seconds: requests that wait for it would take
-// the place of those that need none.
-func (a *API) fromReplica(c echo.Context, limit time.Duration, read func(ctx context.Context, db *postgres.DB) (any, error)) (any, error) {
-	ctx, now := c.Request().Context(), a.Now()
-	if replica := a.replica(now); replica != nil {
-		within, cancel := context.WithTimeout(ctx, limit)
-		defer cancel()
-		view, err := read(within, replica.Tenant(merchantOf(c).ID))
-		if err == nil {
-			return view, nil
-		}
-		if _, connecting := errors.AsType[*pgconn.ConnectError](err); connecting || within.Err() != nil && ctx.Err() == nil {
-			a.replicaRestsUntil.Store(now.Add(replicaRest).UnixNano())
-			a.Log.WarnContext(ctx, "the replica does not answer, and the database answers in its place", "error", err)
-		}
-	}
-	return read(ctx, a.tenant(c))
-}
-
-// replica is the replica that is asked now, nil if none is.
-func (a *API) replica(now time.Time) Database {
-	if a.Replica == nil || now.UnixNano() < a.replicaRestsUntil.Load() {
-		return nil
-	}
-	return a.Replica()
+	return ledger.ReadBalances(c.Request().Context(), a.tenant(c), merchantOf(c).ID)
 }
 
 // getAudit is GET /v1/audit: every promise that our own tables can show, over what is the
@@ -100,7 +62,7 @@ func (a *API) getAudit(c echo.Context) (any, error) {
 		return nil, err
 	}
 	defer leave()
-	return a.fromReplica(c, auditTime, func(ctx context.Context, db *postgres.DB) (any, error) { return audit.Run(ctx, db) })
+	return audit.Run(c.Request().Context(), a.tenant(c))
 }
 
 // readQuery reads the parameters of a list. A parameter that is unknown, or there twice, is

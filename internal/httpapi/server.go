@@ -15,7 +15,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
-	"sync/atomic"
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
@@ -48,10 +47,6 @@ const (
 type Config struct {
 	DB     Database
 	Intake *intake.Intake
-	// Replica, where set, is asked for the database that answers lists, balances, the feed of
-	// events and audits: a standby of DB, or nil while there is none. Where its answer is an error,
-	// DB is asked.
-	Replica func() Database
 	// InFlight is the status that answers a key whose first request is still being
 	// committed: 409, 425 or 202.
 	InFlight int
@@ -103,8 +98,6 @@ type API struct {
 	callers, notRecentCallers *postgres.Reads[string, merchants.Merchant]
 
 	versions *postgres.Reads[ledger.Owner, int] // of charges that requests wait for
-
-	replicaRestsUntil atomic.Int64 // in nanoseconds since 1970; see fromReplica
 
 	closing  context.Context //nolint:containedctx // ends when a server shuts down, and with it every wait
 	shutDown context.CancelFunc

@@ -10,8 +10,9 @@ import (
 // sentence says what takes its place. A service with such a setting would run without what the
 // setting asks for.
 var gone = map[string]string{
-	"REDIS_URL": "PostgreSQL alone answers replays; examples/redis is a cache for programs of your own",
-	"REDIS_TTL": "PostgreSQL alone answers replays; examples/redis is a cache for programs of your own",
+	"READ_DATABASE_URL": "the api reads the server of DATABASE_URL alone",
+	"REDIS_TTL":         "PostgreSQL alone answers replays; examples/redis is a cache for programs of your own",
+	"REDIS_URL":         "PostgreSQL alone answers replays; examples/redis is a cache for programs of your own",
 }
 
 // refuseGone refuses a setting that went, unless it is empty.
