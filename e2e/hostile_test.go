@@ -60,7 +60,7 @@ func attacks(t *testing.T, apiKey string) []attack {
 		{"idle connections", 10_000, "", "", time.Hour},
 	}
 	for _, path := range []string{
-		"/docs/swagger-ui-bundle.js", "/docs", "/openapi.json", "/openapi.yaml", "/metrics", "/healthz", "/readyz", "/v1/balances", "/none",
+		"/openapi.yaml", "/metrics", "/healthz", "/readyz", "/v1/balances", "/none",
 	} {
 		request := fmt.Sprintf(get, path, host+"Accept-Encoding: gzip\r\n")
 		all = append(all, attack{"unread " + path, 200, "", strings.Repeat(request, 32), 10 * time.Millisecond})

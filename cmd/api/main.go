@@ -29,7 +29,6 @@ const (
 	// others. Few at a time may wait for longer.
 	lockTimeout = 25 * time.Millisecond
 
-	assets      = 64       // files of the documentation that are being sent
 	answerBytes = 32 << 20 // of answers that are being sent
 
 	unsignedTime = 3 * time.Second // to read the body of a provider event
@@ -92,8 +91,6 @@ func (s settings) config() httpapi.Config {
 		OneChargePerOrder: s.OneChargePerOrder,
 		StripeSecrets:     split(s.StripeWebhookSecret.Reveal()), // two while one replaces the other
 		Limits:            s.limits(),
-		Origins:           split(s.CORSOrigins),
-		DocsHosts:         s.docsHosts(),
 		KeepsCardNumbers:  s.CardNumberCheck == "off",
 		TrustedProxies:    s.TrustedProxies,
 		Now:               time.Now,
@@ -107,7 +104,7 @@ func (s settings) limits() httpapi.Limits {
 	inFlight := 32 * connections
 	return httpapi.Limits{
 		PerSecond: s.RateLimit, InFlight: inFlight, PerMerchant: inFlight / 2,
-		Authenticating: connections / 2, Auditing: connections / 5, Assets: assets, AnswerBytes: answerBytes,
+		Authenticating: connections / 2, Auditing: connections / 5, AnswerBytes: answerBytes,
 		Waiting: inFlight / 4, Unsigned: inFlight / 20, UnsignedTime: unsignedTime,
 		Guesses: s.AuthenticationFailures,
 	}

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
-	"net/url"
 	"strings"
 	"time"
 
@@ -19,7 +18,7 @@ type settings struct {
 	// Connection string of payonce's PostgreSQL database. The user acts as the role
 	// payonce_api, so it must be a member of it.
 	DatabaseURL program.Secret `env:"DATABASE_URL,required,notEmpty"`
-	// Address to listen on: the API, its documentation and health checks.
+	// Address to listen on: the API and health checks.
 	HTTPAddr string `env:"HTTP_ADDR" envDefault:"127.0.0.1:8080"`
 	// How long an idempotency key replays its stored response. Then the key is a tombstone and is
 	// refused. More than 0.
@@ -42,12 +41,6 @@ type settings struct {
 	// is the last address in X-Forwarded-For that is in none of them. Empty: the address of the
 	// connection.
 	TrustedProxies []netip.Prefix `env:"TRUSTED_PROXIES"`
-	// Origins of the web pages that may call the API from a browser, separated by commas. Empty:
-	// none.
-	CORSOrigins string `env:"CORS_ORIGINS"`
-	// Hosts under which browsers may read /docs, separated by commas, without a port. none: it is
-	// not served.
-	DocsHosts string `env:"DOCS_HOSTS" envDefault:"localhost,127.0.0.1,::1"`
 	// Response to a request whose key another request is using at that moment. wait: wait for the
 	// other's response, for IN_FLIGHT_WAIT at most, then 409. 409, 425, 202: that status at once.
 	InFlight string `env:"IN_FLIGHT" envDefault:"wait"`
@@ -91,7 +84,7 @@ func (s settings) Check() error {
 	case s.InFlightWait < shortestWait || s.InFlightWait > longestWait:
 		return fmt.Errorf("IN_FLIGHT_WAIT is %s: set it between %s and %s", s.InFlightWait, shortestWait, longestWait)
 	}
-	return cmp.Or(s.checkOrigins(), s.Service.Check(), s.Certificate.Check())
+	return cmp.Or(s.Service.Check(), s.Certificate.Check())
 }
 
 // wait is how long a request waits for another one with its key.
@@ -110,14 +103,6 @@ func (s settings) protect(server *http.Server, log *slog.Logger) (err error) {
 	return err
 }
 
-// docsHosts are the hosts of DOCS_HOSTS, none for "none".
-func (s settings) docsHosts() []string {
-	if s.DocsHosts == "none" {
-		return nil
-	}
-	return split(strings.ToLower(s.DocsHosts))
-}
-
 // split returns the parts of a list with commas, without blanks.
 func split(list string) (parts []string) {
 	for part := range strings.SplitSeq(list, ",") {
@@ -126,30 +111,4 @@ func split(list string) (parts []string) {
 		}
 	}
 	return parts
-}
-
-// checkOrigins refuses an origin that no browser sends, since it would only look as if it were
-// allowed. A browser writes a scheme, a host, a port where it is not the scheme's own, and nothing
-// else.
-func (s settings) checkOrigins() error {
-	for _, origin := range split(s.CORSOrigins) {
-		if strings.Contains(origin, "*") {
-			return errors.New("CORS_ORIGINS holds a *: name each origin whose pages may use an API key")
-		}
-		u, err := url.Parse(origin)
-		if err != nil || !isOrigin(u, origin) {
-			return fmt.Errorf("CORS_ORIGINS holds %q: write an origin as browsers do, such as https://shop.example or https://shop.example:8443", origin)
-		}
-		if u.Scheme == "http" && !program.Local(u.Hostname()) && !s.AllowPlaintext {
-			return fmt.Errorf("CORS_ORIGINS holds %s, whose pages can be changed on the way: use https, or set ALLOW_PLAINTEXT=1 where the network is your own", origin)
-		}
-	}
-	return nil
-}
-
-func isOrigin(u *url.URL, written string) bool {
-	port, known := map[string]string{"http": "80", "https": "443"}[u.Scheme]
-	return known && u.Hostname() != "" && u.Port() != port &&
-		!strings.HasSuffix(u.Host, ":") && !strings.ContainsAny(u.Host, " %") &&
-		written == u.Scheme+"://"+strings.ToLower(u.Host)
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"log/slog"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -27,15 +26,6 @@ func TestSettings_refusesUnsafeValues(t *testing.T) {
 		{"no retention", "IDEMPOTENCY_RETENTION", "0s"},
 		{"a negative limit of rates", "RATE_LIMIT", "-1"},
 		{"a negative limit of failures", "AUTHENTICATION_FAILURES", "-1"},
-		{"any origin", "CORS_ORIGINS", "*"},
-		{"a pattern of origins", "CORS_ORIGINS", "https://*.shop.example"},
-		{"an origin without a scheme", "CORS_ORIGINS", "shop.example"},
-		{"an origin that ends in a slash", "CORS_ORIGINS", "https://shop.example/"},
-		{"an origin with a user", "CORS_ORIGINS", "https://me@shop.example"},
-		{"an origin in another case", "CORS_ORIGINS", "https://Shop.example"},
-		{"an origin with its scheme's own port", "CORS_ORIGINS", "https://shop.example:443"},
-		{"an origin over a network in plain text", "CORS_ORIGINS", "http://shop.example"},
-		{"two origins without a comma", "CORS_ORIGINS", "https://shop.example https://mug.example"},
 		{"a certificate without its key", "TLS_CERT_FILE", "tls.crt"},
 		{"a key without its certificate", "TLS_KEY_FILE", "tls.key"},
 		{"too few connections", "DATABASE_CONNECTIONS", "4"},
@@ -58,7 +48,7 @@ func TestSettings_arePrintedWithSecretsHidden(t *testing.T) {
 	for _, want := range []string{
 		`"DATABASE_URL":"(hidden)"`, `"HTTP_ADDR":"127.0.0.1:8080"`, `"IDEMPOTENCY_RETENTION":"168h0m0s"`,
 		`"IDEMPOTENCY_KEY_MODE":"required"`, `"IN_FLIGHT":"425"`, `"IN_FLIGHT_WAIT":"250ms"`, `"ALLOW_PLAINTEXT":"false"`,
-		`"RATE_LIMIT":"0"`, `"CARD_NUMBER_CHECK":"on"`, `"CORS_ORIGINS":""`, `"STRIPE_WEBHOOK_SECRET":"(hidden)"`,
+		`"RATE_LIMIT":"0"`, `"CARD_NUMBER_CHECK":"on"`, `"STRIPE_WEBHOOK_SECRET":"(hidden)"`,
 	} {
 		if !strings.Contains(log, want) {
 			t.Errorf("%s is not printed:\n%s", want, log)
@@ -69,33 +59,6 @@ func TestSettings_arePrintedWithSecretsHidden(t *testing.T) {
 func TestRun_needsADatabase(t *testing.T) {
 	t.Parallel()
 	programtest.Refusal(t, run, nil, "DATABASE_URL is not set")
-}
-
-func TestOrigins(t *testing.T) {
-	t.Parallel()
-	for setting, want := range map[string][]string{
-		"":                     nil,
-		"https://shop.example": {"https://shop.example"},
-		" https://shop.example:8443,http://localhost:3000 ,http://[::1]:3000,": {"https://shop.example:8443", "http://localhost:3000", "http://[::1]:3000"},
-	} {
-		s := settings{CORSOrigins: setting}
-		if got, err := s.config().Origins, s.checkOrigins(); err != nil || !slices.Equal(got, want) {
-			t.Errorf("%q: %q, %v", setting, got, err)
-		}
-	}
-	plain := settings{CORSOrigins: "http://shop.example", Service: program.Service{AllowPlaintext: true}}
-	if err := plain.checkOrigins(); err != nil {
-		t.Errorf("an origin in plain text, where that is allowed: %v", err)
-	}
-}
-
-func TestDocsHosts(t *testing.T) {
-	t.Parallel()
-	for setting, want := range map[string][]string{"none": nil, "localhost, Pay.Example": {"localhost", "pay.example"}} {
-		if got := (settings{DocsHosts: setting}).docsHosts(); !slices.Equal(got, want) {
-			t.Errorf("%q: %q", setting, got)
-		}
-	}
 }
 
 func TestProtect(t *testing.T) {

@@ -35,8 +35,6 @@ type Limits struct {
 	// Auditing is how many audits are in flight, one of each merchant. Each holds a
 	// connection while it reads its merchant's tables.
 	Auditing int
-	// Assets is how many files of the documentation are being sent.
-	Assets int
 	// Waiting is how many requests wait for a charge, of one merchant half of them.
 	Waiting int
 	// AnswerBytes is how many bytes of answers are being sent, of one merchant half of them.
@@ -66,7 +64,6 @@ type limits struct {
 	notRecent *capacity           // requests whose API keys were not valid lately, while these are read
 	recent    *capacity           // requests whose API keys were valid lately, by merchant
 	audits    *capacity           // by merchant
-	assets    *capacity           // files of the documentation that are being sent
 	waits     *capacity           // requests that wait for a charge, by merchant
 	answers   *capacity           // bytes of answers that are being sent, by merchant
 	events    *semaphore.Weighted // commits of provider events
@@ -81,7 +78,6 @@ func newLimits(l Limits) *limits {
 		notRecent: newCapacity(l.InFlight, 0),
 		recent:    newCapacity(l.InFlight, l.PerMerchant),
 		audits:    newCapacity(l.Auditing, min(l.Auditing, 1)),
-		assets:    newCapacity(l.Assets, 0),
 		waits:     newCapacity(l.Waiting, l.Waiting/2),
 		answers:   newCapacity(l.AnswerBytes, l.AnswerBytes/2),
 		events:    semaphore.NewWeighted(eventCommits),

@@ -211,7 +211,7 @@ func (a *API) problem(err error, c echo.Context) {
 		hangUp(c)
 	}
 	if errors.Is(err, idempotency.ErrMissing) {
-		h.Set(headerLink, `</docs>; rel="describedby"`)
+		h.Set(headerLink, `<`+contractPath+`>; rel="describedby"`)
 	}
 	_ = c.Blob(p.Status, problemType, p.document(c)) // the client may be gone
 }
