@@ -87,7 +87,6 @@ func (s settings) database(traces *telemetry.Traces, committed func(*pgx.Batch))
 func (s settings) config() httpapi.Config {
 	return httpapi.Config{
 		InFlight:          inFlightStatus[s.InFlight],
-		NaturalKeys:       s.IdempotencyKeyMode == "natural",
 		OneChargePerOrder: s.OneChargePerOrder,
 		StripeSecrets:     split(s.StripeWebhookSecret.Reveal()), // two while one replaces the other
 		Limits:            s.limits(),

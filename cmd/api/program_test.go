@@ -127,13 +127,6 @@ func TestRun(t *testing.T) {
 		})
 	}
 
-	t.Run("IDEMPOTENCY_KEY_MODE=natural", func(t *testing.T) {
-		got := send(t, programtest.Start(t, run, environ(url, "IDEMPOTENCY_KEY_MODE", "natural")), "key-natural")
-		if got.Status != http.StatusAccepted || got.Header.Get("Idempotency-Key") != "order-1:charge:v1" {
-			t.Errorf("%v", got)
-		}
-	})
-
 	t.Run("CARD_NUMBER_CHECK=off", func(t *testing.T) {
 		p := programtest.Start(t, run, environ(url, "CARD_NUMBER_CHECK", "off"))
 		for member, text := range map[string]string{"metadata": `{"4242424242424242":""}`, "description": `"4242424242424242"`} {

@@ -23,9 +23,6 @@ type settings struct {
 	// How long an idempotency key replays its stored response. Then the key is a tombstone and is
 	// refused. More than 0.
 	IdempotencyRetention time.Duration `env:"IDEMPOTENCY_RETENTION" envDefault:"168h"`
-	// required: a request without the header Idempotency-Key is refused. natural: the key of a
-	// charge is derived from its order.
-	IdempotencyKeyMode string `env:"IDEMPOTENCY_KEY_MODE" envDefault:"required"`
 	// An order has at most one charge that is pending or has succeeded: a further one is refused.
 	// false: only those of merchants that are seeded with --one-charge-per-order.
 	OneChargePerOrder bool `env:"ONE_CHARGE_PER_ORDER"`
@@ -71,8 +68,6 @@ func (s settings) Check() error {
 	switch {
 	case s.IdempotencyRetention <= 0:
 		return errors.New("IDEMPOTENCY_RETENTION is not positive: keys would expire before a client could retry")
-	case s.IdempotencyKeyMode != "required" && s.IdempotencyKeyMode != "natural":
-		return fmt.Errorf("IDEMPOTENCY_KEY_MODE is %q: set it to one of required, natural", s.IdempotencyKeyMode)
 	case s.CardNumberCheck != "on" && s.CardNumberCheck != "off":
 		return fmt.Errorf("CARD_NUMBER_CHECK is %q: set it to one of on, off", s.CardNumberCheck)
 	case s.RateLimit < 0:

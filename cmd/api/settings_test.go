@@ -29,7 +29,6 @@ func TestSettings_refusesUnsafeValues(t *testing.T) {
 		{"a certificate without its key", "TLS_CERT_FILE", "tls.crt"},
 		{"a key without its certificate", "TLS_KEY_FILE", "tls.key"},
 		{"too few connections", "DATABASE_CONNECTIONS", "4"},
-		{"an unknown key mode", "IDEMPOTENCY_KEY_MODE", "optional"},
 		{"a check of card numbers, neither on nor off", "CARD_NUMBER_CHECK", "false"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -47,7 +46,7 @@ func TestSettings_arePrintedWithSecretsHidden(t *testing.T) {
 	}, "DATABASE_URL")
 	for _, want := range []string{
 		`"DATABASE_URL":"(hidden)"`, `"HTTP_ADDR":"127.0.0.1:8080"`, `"IDEMPOTENCY_RETENTION":"168h0m0s"`,
-		`"IDEMPOTENCY_KEY_MODE":"required"`, `"IN_FLIGHT":"425"`, `"IN_FLIGHT_WAIT":"250ms"`, `"ALLOW_PLAINTEXT":"false"`,
+		`"IN_FLIGHT":"425"`, `"IN_FLIGHT_WAIT":"250ms"`, `"ALLOW_PLAINTEXT":"false"`,
 		`"RATE_LIMIT":"0"`, `"CARD_NUMBER_CHECK":"on"`, `"STRIPE_WEBHOOK_SECRET":"(hidden)"`,
 	} {
 		if !strings.Contains(log, want) {

@@ -24,7 +24,7 @@ func (a *API) createCharge(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return a.keyed(c, body, naturalCharge, body.OrderID, func(ctx context.Context, account intake.Account, r intake.Request) (idempotency.Result, error) {
+	return a.keyed(c, body, func(ctx context.Context, account intake.Account, r intake.Request) (idempotency.Result, error) {
 		return a.Intake.AcceptCharge(ctx, account, r, body)
 	})
 }
@@ -39,7 +39,7 @@ func (a *API) cancelCharge(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return a.keyed(c, body, naturalCancel, id, func(ctx context.Context, account intake.Account, r intake.Request) (idempotency.Result, error) {
+	return a.keyed(c, body, func(ctx context.Context, account intake.Account, r intake.Request) (idempotency.Result, error) {
 		return a.Intake.CancelCharge(ctx, account, r, id)
 	})
 }
@@ -54,7 +54,7 @@ func (a *API) createRefund(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return a.keyed(c, body, naturalRefund, id, func(ctx context.Context, account intake.Account, r intake.Request) (idempotency.Result, error) {
+	return a.keyed(c, body, func(ctx context.Context, account intake.Account, r intake.Request) (idempotency.Result, error) {
 		return a.Intake.RequestRefund(ctx, account, r, id, body)
 	})
 }

@@ -48,16 +48,11 @@ func theContract(tb testing.TB) *openapi.Contract {
 }
 
 // judged is a handler whose exchanges must be those of the contract: the answer is
-// listed, and a request that the contract refuses is not accepted. With natural keys a
-// header that is no key is accepted.
-func judged(tb testing.TB, handler http.Handler, naturalKeys bool) http.Handler {
+// listed, and a request that the contract refuses is not accepted.
+func judged(tb testing.TB, handler http.Handler) http.Handler {
 	tb.Helper()
 	return recorded(handler, func(e openapi.Exchange) {
-		err := theContract(tb).Check(e)
-		if !naturalKeys {
-			err = errors.Join(err, wronglyAccepted(theContract(tb), e))
-		}
-		if err != nil {
+		if err := errors.Join(theContract(tb).Check(e), wronglyAccepted(theContract(tb), e)); err != nil {
 			tb.Error(err)
 		}
 	})

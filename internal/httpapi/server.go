@@ -51,8 +51,6 @@ type Config struct {
 	// InFlight is the status that answers a key whose first request is still being
 	// committed: 409, 425 or 202.
 	InFlight int
-	// NaturalKeys derives the idempotency key of a request from what the request is about.
-	NaturalKeys bool
 	// OneChargePerOrder refuses, for every merchant, a charge for an order that has one which
 	// is pending or has succeeded.
 	OneChargePerOrder bool

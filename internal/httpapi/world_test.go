@@ -76,7 +76,7 @@ func newWorld(t *testing.T, db *postgres.DB, changes ...func(*httpapi.Config)) (
 		change(config)
 	}
 	server := httpapi.New(*config).Server()
-	w.handler = judged(t, server.Handler, config.NaturalKeys)
+	w.handler = judged(t, server.Handler)
 	return w, server
 }
 
