@@ -67,9 +67,6 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	config.Ready, config.Log, config.Metrics = ready.Ask, log, s.Beside(metrics.Handler())
 	server := httpapi.New(config)
 	public := server.Server() //nolint:contextcheck // a request carries its own context
-	if err := s.protect(public, log); err != nil {
-		return err
-	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return program.ServeMetrics(ctx, log, s.MetricsAddr, metrics.Handler()) })
 	g.Go(func() error { return program.Serve(ctx, log, s.HTTPAddr, public) })

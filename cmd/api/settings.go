@@ -1,10 +1,8 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"net/netip"
 	"strings"
@@ -18,7 +16,8 @@ type settings struct {
 	// Connection string of payonce's PostgreSQL database. The user acts as the role
 	// payonce_api, so it must be a member of it.
 	DatabaseURL program.Secret `env:"DATABASE_URL,required,notEmpty"`
-	// Address to listen on: the API and health checks.
+	// Address to listen on: the API and health checks, without TLS. From a
+	// network only a proxy that ends TLS may reach it.
 	HTTPAddr string `env:"HTTP_ADDR" envDefault:"127.0.0.1:8080"`
 	// How long an idempotency key replays its stored response. Then the key is a tombstone and is
 	// refused. More than 0.
@@ -48,7 +47,6 @@ type settings struct {
 	StripeWebhookSecret program.Secret `env:"STRIPE_WEBHOOK_SECRET"`
 
 	program.Service
-	program.Certificate
 }
 
 // Bounds of IN_FLIGHT_WAIT: a request must end before its own time-out.
@@ -79,7 +77,7 @@ func (s settings) Check() error {
 	case s.InFlightWait < shortestWait || s.InFlightWait > longestWait:
 		return fmt.Errorf("IN_FLIGHT_WAIT is %s: set it between %s and %s", s.InFlightWait, shortestWait, longestWait)
 	}
-	return cmp.Or(s.Service.Check(), s.Certificate.Check())
+	return s.Service.Check()
 }
 
 // wait is how long a request waits for another one with its key.
@@ -88,14 +86,6 @@ func (s settings) wait() time.Duration {
 		return s.InFlightWait
 	}
 	return 0
-}
-
-// protect sets the server's TLS. Without TLS it warns where others may read API keys.
-func (s settings) protect(server *http.Server, log *slog.Logger) (err error) {
-	if server.TLSConfig, err = s.TLS(log); s.TLSCertFile == "" && !program.Local(s.HTTPAddr) {
-		log.Warn("HTTP_ADDR is reachable over a network without TLS, so API keys can be read on the way: set TLS_CERT_FILE and TLS_KEY_FILE, or let only a proxy reach it")
-	}
-	return err
 }
 
 // split returns the parts of a list with commas, without blanks.

@@ -1,14 +1,9 @@
 package main
 
 import (
-	"log/slog"
-	"net/http"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/internal/program/programtest"
 )
 
@@ -26,8 +21,6 @@ func TestSettings_refusesUnsafeValues(t *testing.T) {
 		{"no retention", "IDEMPOTENCY_RETENTION", "0s"},
 		{"a negative limit of rates", "RATE_LIMIT", "-1"},
 		{"a negative limit of failures", "AUTHENTICATION_FAILURES", "-1"},
-		{"a certificate without its key", "TLS_CERT_FILE", "tls.crt"},
-		{"a key without its certificate", "TLS_KEY_FILE", "tls.key"},
 		{"too few connections", "DATABASE_CONNECTIONS", "4"},
 		{"a check of card numbers, neither on nor off", "CARD_NUMBER_CHECK", "false"},
 	} {
@@ -58,24 +51,4 @@ func TestSettings_arePrintedWithSecretsHidden(t *testing.T) {
 func TestRun_needsADatabase(t *testing.T) {
 	t.Parallel()
 	programtest.Refusal(t, run, nil, "DATABASE_URL is not set")
-}
-
-func TestProtect(t *testing.T) {
-	t.Parallel()
-	for addr, warns := range map[string]bool{
-		"127.0.0.1:8080": false, "[::1]:8080": false, "localhost:8080": false, "0.0.0.0:8080": true, ":8080": true, "192.0.2.1:8080": true,
-	} {
-		log := &await.Log{}
-		server := &http.Server{ReadHeaderTimeout: time.Second}
-		if err := (settings{HTTPAddr: addr}).protect(server, program.Logger(log, "test", nil)); err != nil || server.TLSConfig != nil {
-			t.Errorf("%s: %v", addr, err)
-		}
-		if strings.Contains(log.String(), "without TLS") != warns {
-			t.Errorf("%s: the log is %q", addr, log)
-		}
-	}
-	absent := settings{HTTPAddr: ":8080", Certificate: program.Certificate{TLSCertFile: "absent.crt", TLSKeyFile: "absent.key"}}
-	if err := absent.protect(&http.Server{ReadHeaderTimeout: time.Second}, slog.New(slog.DiscardHandler)); err == nil {
-		t.Error("a certificate that is absent is accepted")
-	}
 }

@@ -65,7 +65,7 @@ func serveDemo(ctx context.Context, o *demo.Options) error {
 			return err
 		}
 	}
-	s.Access, s.TrustedProxies, s.Certificate = "open", nil, program.Certificate{}
+	s.Access, s.TrustedProxies = "open", nil
 	var actions []web.Action
 	for _, a := range o.Lab.Actions() {
 		actions = append(actions, web.Action{Name: a.Name, Group: a.Group, Title: a.Title, What: a.What, Shows: a.Shows})

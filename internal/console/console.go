@@ -169,13 +169,9 @@ func (c *Console) Run(ctx context.Context, url string, o postgres.Options) error
 
 // Serve serves the pages on a listener until ctx ends.
 func (c *Console) Serve(ctx context.Context, listener net.Listener) error {
-	config, err := c.TLS(c.Log)
-	if err != nil {
-		return err
-	}
 	s := &http.Server{
-		Handler:   c.Handler(), //nolint:contextcheck // a request has a context of its own
-		TLSConfig: config, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second,
+		Handler:           c.Handler(), //nolint:contextcheck // a request has a context of its own
+		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second,
 		WriteTimeout: time.Minute, IdleTimeout: time.Minute, MaxHeaderBytes: 32 << 10,
 	}
 	s.RegisterOnShutdown(func() { close(c.closing) })

@@ -16,7 +16,6 @@ import (
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/console"
 	"github.com/payonce/payonce/internal/merchants"
-	"github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/internal/testdb"
 )
 
@@ -241,7 +240,7 @@ func TestLogin_ends(t *testing.T) {
 			t.Errorf("%s shows %s", path, p.body)
 		}
 	}
-	w = newWorld(t, console.Options{Settings: console.Settings{Certificate: program.Certificate{TLSCertFile: "c"}}}, nil)
+	w = newWorld(t, console.Options{Settings: console.Settings{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}}, nil)
 	w.browser = newBrowser(t)
 	if set := w.get(t, "/login").header.Get("Set-Cookie"); !strings.HasPrefix(set, "__Host-") || !strings.Contains(set, "; Path=/; HttpOnly; Secure; SameSite=Strict") {
 		t.Errorf("the cookie is %s", set)

@@ -26,8 +26,6 @@ type Settings struct {
 	AuthenticationFailures int `env:"CONSOLE_AUTHENTICATION_FAILURES" envDefault:"10"`
 	// Permits the console on an address of a network without TLS, and a database over one.
 	AllowPlaintext bool `env:"ALLOW_PLAINTEXT"`
-
-	program.Certificate
 }
 
 // Check refuses settings by which keys could be read on the way.
@@ -37,11 +35,11 @@ func (s Settings) Check() error {
 		return fmt.Errorf("CONSOLE_ACCESS is %q: set it to one of key, open", s.Access)
 	case s.AuthenticationFailures < 0:
 		return fmt.Errorf("CONSOLE_AUTHENTICATION_FAILURES is %d: set it to a number of wrong keys, or to 0 for any number", s.AuthenticationFailures)
-	case !program.Local(s.Addr) && !s.AllowPlaintext && (s.TLSCertFile == "" || s.Access == "open"):
-		return fmt.Errorf("CONSOLE_ADDR %s is reachable over a network without TLS, or without a key: set TLS_CERT_FILE and TLS_KEY_FILE, or ALLOW_PLAINTEXT=1 where the network is your own", s.Addr)
+	case !program.Local(s.Addr) && !s.AllowPlaintext:
+		return fmt.Errorf("CONSOLE_ADDR %s is reachable over a network without TLS: set a loopback address, or ALLOW_PLAINTEXT=1 where the network is your own", s.Addr)
 	}
-	return s.Certificate.Check()
+	return nil
 }
 
-// tls reports whether browsers reach the console by TLS alone, whether or not a proxy ends it.
-func (s Settings) tls() bool { return s.TLSCertFile != "" || len(s.TrustedProxies) > 0 }
+// tls reports whether browsers reach the console by TLS alone, which a proxy ends.
+func (s Settings) tls() bool { return len(s.TrustedProxies) > 0 }

@@ -2,9 +2,6 @@ package program
 
 import "context"
 
-// MaxWaiting is how many connections may be without a request.
-const MaxWaiting = maxWaiting
-
 // What tests reach past its constants.
 var (
 	LimitMemory = limitMemory

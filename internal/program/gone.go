@@ -16,6 +16,8 @@ var gone = map[string]string{
 	"READ_DATABASE_URL":    "the api reads the server of DATABASE_URL alone",
 	"REDIS_TTL":            "PostgreSQL alone answers replays; examples/redis is a cache for programs of your own",
 	"REDIS_URL":            "PostgreSQL alone answers replays; examples/redis is a cache for programs of your own",
+	"TLS_CERT_FILE":        "a proxy before the program ends TLS",
+	"TLS_KEY_FILE":         "a proxy before the program ends TLS",
 }
 
 // refuseGone refuses a setting that went, unless it is empty.

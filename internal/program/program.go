@@ -162,8 +162,7 @@ func Open(ctx context.Context, log *slog.Logger, url string, o postgres.Options)
 		}))
 }
 
-// Serve listens on addr, logs the address, and serves until ctx ends, with TLS where the
-// server has a configuration for it. Requests in flight may finish within DrainTime; then
+// Serve listens on addr, logs the address, and serves until ctx ends. Requests in flight may finish within DrainTime; then
 // they are cut off. The number of connections is bounded.
 func Serve(ctx context.Context, log *slog.Logger, addr string, server *http.Server) error {
 	listener, err := Listen(ctx, "HTTP_ADDR", addr)
@@ -192,16 +191,9 @@ func serve(ctx context.Context, log *slog.Logger, listener net.Listener, server 
 	if server.ErrorLog == nil { // else net/http writes lines that are no JSON
 		server.ErrorLog = slog.NewLogLogger(log.Handler(), slog.LevelWarn)
 	}
-	server.ConnState = closeOldest(maxWaiting)
-	run := func() error { return server.Serve(listener) }
-	if server.TLSConfig != nil {
-		server.Protocols = &http.Protocols{}
-		server.Protocols.SetHTTP1(true) // the limits count connections, of which HTTP/2 makes many
-		run = func() error { return server.ServeTLS(listener, "", "") }
-	}
 	addr := listener.Addr().String()
 	failed := make(chan error, 1)
-	go func() { failed <- run() }()
+	go func() { failed <- server.Serve(listener) }()
 	select {
 	case err := <-failed:
 		return fmt.Errorf("serve %s: %w", addr, err)
