@@ -573,19 +573,17 @@ grant select,
    on idempotency_keys to payonce_worker;
 
 -- Both programs send messages. The worker receives and handles them. The api stores the
--- provider's events, lets an operator decide about dead letters, and reads the rest for
--- the audit. A receiver may insert a message as claimed; one statement serves both
+-- provider's events. A receiver may insert a message as claimed; one statement serves both
 -- programs, so both may name the columns.
-grant select, insert (topic, message_id, payload, metadata) on outbox to payonce_api, payonce_worker;
-grant delete on outbox to payonce_worker;
-grant select on outbox_offsets to payonce_api;
+grant insert (topic, message_id, payload, metadata) on outbox to payonce_api;
+grant select, insert (topic, message_id, payload, metadata), delete on outbox to payonce_worker;
 grant select, insert, update (transaction_id, "offset") on outbox_offsets to payonce_worker;
 grant select on outbox_oldest, numbering to payonce_worker;
 grant select on numbering to payonce_api;
 grant select (written_in) on numbering_mark to payonce_api;
 grant select,
       insert (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, status, due_at, attempts, fence, holder, last_error),
-      update (status, due_at, attempts, deaths, waits, waiting_since, fence, duplicates, duplicated_at, finished_at, decided_by, decided_at)
+      update (due_at, duplicates, duplicated_at)
    on inbox to payonce_api;
 grant select,
       insert (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, status, due_at, attempts, fence, done_fence, holder, last_error),
@@ -601,11 +599,10 @@ grant select, insert, update (outbox_window, inbox_window, seen_at), delete on r
 grant select on retention, inbox_retention to payonce_worker;
 grant select, insert, update (holder, until) on retention_lease to payonce_worker;
 
--- The worker moves stock and the api reads it for the audit.
-grant select on stock, reservations to payonce_api, payonce_worker;
+-- The worker moves stock.
+grant select on stock, reservations to payonce_worker;
 grant update (available, reserved, sold) on stock to payonce_worker;
 grant insert, update (status) on reservations to payonce_worker;
-grant select (action_id, action, subject, merchant_id, before, after) on operator_actions to payonce_api;
 
 -- The worker reads where a merchant's webhooks go, signs them, and deletes secrets that
 -- have ended. Operators register, replace and resend. API keys are read only through
@@ -641,7 +638,7 @@ grant execute on function lost_payment to payonce_api;
 
 -- Operators pause, the worker reads what is paused, and every audit asks.
 grant select on pauses to payonce_worker;
-grant execute on function is_paused to payonce_api, payonce_worker, payonce_console;
+grant execute on function is_paused to payonce_worker, payonce_console;
 
 -- One program's own.
 grant select on audit_results to payonce_worker;
@@ -719,12 +716,6 @@ create policy tenant on account_balances for select to payonce_api
  using (merchant_id = current_setting('payonce.merchant', true));
 create policy tenant on idempotency_keys for select to payonce_api
  using (scope = current_setting('payonce.merchant', true));
-create policy tenant on stock for select to payonce_api
- using (merchant_id = current_setting('payonce.merchant', true));
-create policy tenant on reservations for select to payonce_api
- using (merchant_id = current_setting('payonce.merchant', true));
-create policy tenant on operator_actions for select to payonce_api
- using (merchant_id = current_setting('payonce.merchant', true) and action = 'stock supply');
 
 -- The empty text keeps this condition out of indexes. merchant_id is the last column of
 -- ledger_events_version_once; with a bare column the planner may read all of that index in
@@ -746,11 +737,6 @@ create policy tenant on inbox_quarantine for select to payonce_api
            from inbox
           where inbox.receiver = inbox_quarantine.receiver
             and inbox.message_id = inbox_quarantine.message_id) is not null);
-create policy tenant on outbox for select to payonce_api
- using ((select merchant_id
-           from ledger_events
-          where stream_id = outbox.metadata ->> 'ordering_key'
-            and version = 1) = current_setting('payonce.merchant', true));
 
 -- What the api writes ---------------------------------------------------------
 
@@ -999,9 +985,9 @@ create policy tenant_changes on inbox for update to payonce_api
             and version = 1) = current_setting('payonce.merchant', true)
         or ordering_key like 'stripe:%' and partition_key = '' and coalesce(current_setting('payonce.merchant', true), '') = '');
 
--- The api counts a repeated delivery, wakes a message that waits for an external service,
--- and stores what an operator decides about a dead letter, as the console does. It ends, holds
--- and delays none.
+-- The api counts a repeated delivery and wakes a message that waits for an external service.
+-- The console stores what an operator decides about a dead letter. Neither ends, holds or delays
+-- another one.
 create function refuse_foreign_change() returns trigger
 language plpgsql
 set search_path = pg_catalog, pg_temp

@@ -100,7 +100,7 @@ func (s settings) limits() httpapi.Limits {
 	inFlight := 32 * connections
 	return httpapi.Limits{
 		PerSecond: s.RateLimit, InFlight: inFlight, PerMerchant: inFlight / 2,
-		Authenticating: connections / 2, Auditing: connections / 5, AnswerBytes: answerBytes,
+		Authenticating: connections / 2, AnswerBytes: answerBytes,
 		Waiting: inFlight / 4, Unsigned: inFlight / 20, UnsignedTime: unsignedTime,
 		Guesses: s.AuthenticationFailures,
 	}

@@ -27,7 +27,7 @@ type keysCmd struct {
 
 type createKeyCmd struct {
 	Merchant  string          `required:"" placeholder:"ID" help:"The merchant to whom the key belongs."`
-	Scopes    []string        `required:"" help:"Scopes of the key, separated by commas: charges:write, charges:read, refunds:write, admin, operator. A key of scope operator opens the console, for all merchants."`
+	Scopes    []string        `required:"" help:"Scopes of the key, separated by commas: charges:write, charges:read, refunds:write, operator. A key of scope operator opens the console, for all merchants."`
 	Addresses []netip.Prefix  `placeholder:"203.0.113.0/24" help:"Networks from which the key is accepted, separated by commas. Without it from any."`
 	Expires   *model.Duration `placeholder:"30d" help:"Time until the key expires. Without it the key does not expire."`
 	APIKey    string          `placeholder:"sk_test_…" help:"A test key. Without it a live key is generated."`

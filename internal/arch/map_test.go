@@ -62,7 +62,7 @@ var rules = []rule{
 	{"internal/telemetry", "groupcommit internal/postgres", "counts plain values, so that no package depends on how they are counted"},
 	{"internal/audit", "domain internal/postgres", "reads the tables and replays the streams; it may not ask the code that it audits"},
 	{
-		"internal/httpapi", "domain groupcommit idempotency inbox intake ledger internal/audit internal/clientaddr internal/keylimit internal/loop internal/merchants internal/postgres",
+		"internal/httpapi", "domain groupcommit idempotency inbox intake ledger internal/clientaddr internal/keylimit internal/loop internal/merchants internal/postgres",
 		"turns HTTP into a use case and its result into HTTP; it carries out nothing",
 	},
 

@@ -46,7 +46,7 @@ func (w *world) deadNumber(t *testing.T) string {
 func TestPages(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, open, nil)
-	w.key(t, "acme", merchants.Admin)
+	w.key(t, "acme", merchants.RefundsWrite)
 	request := requested()
 	request.OrderID, request.Metadata = hostile, map[string]string{hostile: hostile}
 	request.Items = []domain.Item{{SKU: hostile, Quantity: 2}}

@@ -58,7 +58,7 @@ func TestHostileRequest_isRefused(t *testing.T) {
 		{"a tunnel", "CONNECT other.example:443 HTTP/1.1\r\n" + mine + "\r\n", "/problems/not-found"},
 		{"a method in lower case", "get /v1/balances HTTP/1.1\r\n" + mine + "\r\n", "/problems/method-not-allowed"},
 		{"the provider's path, encoded, without a key", "POST /v1/webhooks%2Fstripe HTTP/1.1\r\nHost: payonce\r\nContent-Length: 0\r\n\r\n", "/problems/unauthorized"},
-		{"a query that cannot be read", reading("/v1/inbox?limit=%zz"), "/problems/validation"},
+		{"a query that cannot be read", reading("/v1/charges?limit=%zz"), "/problems/validation"},
 		{"an expectation before too large a body", "POST /v1/charges HTTP/1.1\r\n" + mine + isJSON + "\r\nExpect: 100-continue\r\nContent-Length: 65537\r\n\r\n", "/problems/too-large"},
 		{"an expectation before a body, without an API key", "POST /v1/charges HTTP/1.1\r\nHost: payonce\r\n" + isJSON + "\r\nExpect: 100-continue\r\nContent-Length: 10\r\n\r\n", "/problems/unauthorized"},
 	} {

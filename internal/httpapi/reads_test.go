@@ -134,7 +134,7 @@ func TestReads_areAnsweredAlike(t *testing.T) {
 			}
 			for _, values := range [][]string{{"a-charge-to-read"}, {`"`}, {"a", "b"}, {"4242424242424242"}} {
 				a := w.insist(t, get(path).with("Idempotency-Key", values...))
-				if a.status != read.status || a.body != read.body && path != "/v1/audit" { // whose figures change with time
+				if a.status != read.status || a.body != read.body {
 					t.Errorf("key %q: %d %s, without it %d %s", values, a.status, a.body, read.status, read.body)
 				}
 				if a.header.Get("Idempotency-Key") != "" || a.header.Get("Idempotent-Replayed") != "" || a.header.Get("Idempotency-Expires") != "" {

@@ -22,7 +22,6 @@ import (
 	"github.com/labstack/echo/v4"
 	"github.com/labstack/echo/v4/middleware"
 
-	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/internal/clientaddr"
 	"github.com/payonce/payonce/internal/keylimit"
@@ -165,10 +164,6 @@ func (a *API) routes() []route {
 		{http.MethodGet, "/v1/idempotency-keys/:key", merchants.ChargesRead, a.answer(a.getKey)},
 		{http.MethodPost, abandonPath, merchants.ChargesWrite, a.answer(a.abandonKey)},
 		{http.MethodGet, "/v1/balances", merchants.ChargesRead, a.answer(a.getBalances)},
-		{http.MethodGet, "/v1/audit", merchants.Admin, a.answer(a.getAudit)},
-		{http.MethodGet, "/v1/inbox", merchants.Admin, a.answer(a.getInbox)},
-		{http.MethodPost, "/v1/inbox/:id/retry", merchants.Admin, a.decide(inbox.Retry)},
-		{http.MethodPost, "/v1/inbox/:id/discard", merchants.Admin, a.decide(inbox.Discard)},
 		{http.MethodPost, stripePath, "", a.answer(a.receiveStripe)},
 	}
 }
