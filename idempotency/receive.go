@@ -41,18 +41,14 @@ func (r Receiver) Receive(ctx context.Context, key Key, request Request, work Wo
 	if err := key.validate(); err != nil {
 		return Result{}, err
 	}
-	cached := r.find(ctx, key, request)
-	if cached.Found {
-		return replay(cached.Record, request)
-	}
 	if r.DB == nil {
 		return Result{}, errNilDatabase
 	}
-	return r.carryOut(ctx, key, request, cached, work)
+	return r.carryOut(ctx, key, request, work)
 }
 
 // carryOut commits the work, until the key has an answer or no further try may help.
-func (r Receiver) carryOut(ctx context.Context, key Key, request Request, cached CacheEntry, work Work) (Result, error) {
+func (r Receiver) carryOut(ctx context.Context, key Key, request Request, work Work) (Result, error) {
 	var (
 		now     time.Time // the same for all tries, so that each writes the same
 		last    error     // of the last try
@@ -70,7 +66,6 @@ func (r Receiver) carryOut(ctx context.Context, key Key, request Request, cached
 			last, failures = err, failures+1
 			continue
 		case state.Found:
-			cached.keep(state.Record, request)
 			return replay(state.Record, request)
 		case IsTaken(last): // by another key, which the work claims
 			return Result{}, errorAfter(unknown, last)
@@ -85,7 +80,6 @@ func (r Receiver) carryOut(ctx context.Context, key Key, request Request, cached
 		err = r.DB.Commit(ctx, r.claimed(b, key, request, record, waits))
 		switch result, outcome := r.observe(err), groupcommit.OutcomeOf(err); {
 		case result == CommitMade:
-			cached.keep(record, request)
 			return Result{Answer: answer, ExpiresAt: record.ExpiresAt}, nil
 		case result == CommitInFlight && (waits || r.Wait == 0):
 			return Result{}, ErrInFlight
@@ -109,24 +103,6 @@ func (r Receiver) carryOut(ctx context.Context, key Key, request Request, cached
 		last = err
 	}
 	return Result{}, unknownOutcome(last)
-}
-
-// find asks the cache. It drops a record of another request and an expired one: the database
-// answers those.
-func (r Receiver) find(ctx context.Context, key Key, request Request) (cached CacheEntry) {
-	if r.Cache == nil {
-		return cached
-	}
-	cached = r.Cache.Find(ctx, key, request.Fingerprint)
-	_, err := cached.Record.Replay(request)
-	cached.Found = cached.Found && err == nil
-	return cached
-}
-
-func (c CacheEntry) keep(record Record, request Request) {
-	if _, err := record.Replay(request); err == nil && c.Keep != nil {
-		c.Keep(record)
-	}
 }
 
 func replay(record Record, request Request) (Result, error) {

@@ -95,7 +95,9 @@ type KeyState struct {
 	Found     bool
 	Now       time.Time // zero if nothing was read
 
-	replicates bool // commits of the server wait for a standby
+	// Replicates reports that commits of the server wait for a standby. What is read of such a
+	// server is confirmed before it is replayed.
+	Replicates bool
 }
 
 // selectKeys reads taken keys and free ones in one statement, so that a free key comes with
@@ -162,7 +164,7 @@ func keysQuery(states []*KeyState) (args []any, scan func(pgx.Rows) error) {
 		_, err := pgx.ForEachRow(rows, []any{
 			&n, &s.Now, &s.Found, &s.Record.Fingerprint, &s.Record.Canonical,
 			&s.Record.StatusCode, &s.Record.ContentType, &s.Record.Location, &s.Record.Header, &s.Record.Body,
-			&s.FirstSeen, &s.Record.ExpiresAt, &s.Record.Expired, &s.replicates,
+			&s.FirstSeen, &s.Record.ExpiresAt, &s.Record.Expired, &s.Replicates,
 		}, func() error {
 			s.Key = states[n-1].Key
 			*states[n-1] = s
@@ -202,7 +204,7 @@ var confirmTimeout = 5 * time.Second
 // of the primary, or when an operator ended its wait. A failover would lose an answer
 // that was replayed from such a key.
 func confirmed(ctx context.Context, state KeyState, read func(ctx context.Context, sql string, key Key) (KeyState, error)) (KeyState, error) {
-	if !state.Found || !state.replicates {
+	if !state.Found || !state.Replicates {
 		return state, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)

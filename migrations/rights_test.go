@@ -46,18 +46,12 @@ values ('ch_%[1]s', 1, 1, '%[1]s', 'a:USD', 'b:USD', 1, 'USD')`},
 	{"idempotency_keys", `
 insert into idempotency_keys (scope, operation, key, fingerprint, status_code, content_type, location, body, expires_at)
 values ('%[1]s', 'POST /v1/charges', 'the-same', '', 202, 'application/json', '', '{}', now())`},
-	{"outbox", `
-insert into outbox (topic, message_id, payload, metadata)
-values ('events', '%[1]s', '', '{"ordering_key":"ch_%[1]s"}')`},
 	{"inbox", `
 insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
 values ('fulfillment', '%[1]s', 'ch_%[1]s', 'stripe.refund.created', '', '{}', '')`},
 	{"inbox_quarantine", `
 insert into inbox_quarantine (receiver, message_id, payload, metadata, payload_hash)
 values ('fulfillment', '%[1]s', '', '{}', '')`},
-	{"stock", `insert into stock (merchant_id, sku, supplied, available) values ('%[1]s', 'mug', 1, 1)`},
-	{"reservations", `insert into reservations (charge_id, merchant_id, sku, quantity) values ('ch_%[1]s', '%[1]s', 'mug', 1)`},
-	{"operator_actions", `insert into operator_actions (actor, login, action, subject, merchant_id, after) values ('a', 'a', 'key create', 'k', '%[1]s', '{}')`}, // beside that of the stock
 	{"held_orders", `insert into held_orders values ('%[1]s', '17', 'ch_%[1]s')`},
 	{"charge_list", `
 insert into charge_list (generation, charge_id, merchant_id, order_id, status, created_at, version, view)

@@ -67,32 +67,6 @@ select case when (select own from numbering)
             else '0'::xid8
        end as received_before;
 
--- Cached answers --------------------------------------------------------------
-
--- The cache is outside the database and may be wrong; an answer from it counts only with
--- a seal made with this secret. A new secret makes everything that is cached unknown:
---   update cache_secret set secret = sha256(…)
--- internal/rediscache uses it. The table stands here so that a program which migrates does
--- not link the Redis client.
-create table cache_secret (
-  only_row boolean not null default true,
-  secret   bytea   not null,
-
-  -- One secret.
-  constraint cache_secret_pkey primary key (only_row),
-
-  -- No second one beside it.
-  constraint cache_secret_only_row_check check (only_row),
-
-  -- 256 bits.
-  constraint cache_secret_secret_check check (length(secret) = 32)
-);
-comment on column cache_secret.secret is 'key of the seals on cached answers; with it and with write access to the cache answers can be forged';
-
--- A random UUID has 122 random bits: three fill the 256 bits of the key.
-insert into cache_secret (secret)
-select sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()));
-
 -- The provider's account ------------------------------------------------------
 
 -- The database works for one account of the provider, in one mode: the ledger's payments
@@ -546,19 +520,17 @@ grant select,
    on idempotency_keys to payonce_worker;
 
 -- Both programs send messages. The worker receives and handles them. The api stores the
--- provider's events, lets an operator decide about dead letters, and reads the rest for
--- the audit. A receiver may insert a message as claimed; one statement serves both
+-- provider's events. A receiver may insert a message as claimed; one statement serves both
 -- programs, so both may name the columns.
-grant select, insert (topic, message_id, payload, metadata) on outbox to payonce_api, payonce_worker;
-grant delete on outbox to payonce_worker;
-grant select on outbox_offsets to payonce_api;
+grant insert (topic, message_id, payload, metadata) on outbox to payonce_api;
+grant select, insert (topic, message_id, payload, metadata), delete on outbox to payonce_worker;
 grant select, insert, update (transaction_id, "offset") on outbox_offsets to payonce_worker;
 grant select on outbox_oldest, numbering to payonce_worker;
 grant select on numbering to payonce_api;
 grant select (written_in) on numbering_mark to payonce_api;
 grant select,
       insert (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, status, due_at, attempts, fence, holder, last_error),
-      update (status, due_at, attempts, deaths, waits, waiting_since, fence, duplicates, duplicated_at, finished_at, decided_by, decided_at)
+      update (due_at, duplicates, duplicated_at)
    on inbox to payonce_api;
 grant select,
       insert (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, status, due_at, attempts, fence, done_fence, holder, last_error),
@@ -572,11 +544,10 @@ grant delete on inbox_quarantine to payonce_worker;
 -- The retention job is the worker's.
 grant select on inbox_retention to payonce_worker;
 
--- The worker moves stock and the api reads it for the audit.
-grant select on stock, reservations to payonce_api, payonce_worker;
+-- The worker moves stock.
+grant select on stock, reservations to payonce_worker;
 grant update (available, reserved, sold) on stock to payonce_worker;
 grant insert, update (status) on reservations to payonce_worker;
-grant select (action_id, action, subject, merchant_id, before, after) on operator_actions to payonce_api;
 
 -- The worker reads where a merchant's webhooks go, signs them, and deletes secrets that
 -- have ended. Operators register, replace and resend. API keys are read only through
@@ -609,10 +580,9 @@ grant execute on function lost_payment to payonce_api;
 
 -- Operators pause, the worker reads what is paused, and every audit asks.
 grant select on pauses to payonce_worker;
-grant execute on function is_paused to payonce_api, payonce_worker, payonce_console;
+grant execute on function is_paused to payonce_worker, payonce_console;
 
 -- One program's own.
-grant select (secret) on cache_secret to payonce_api;
 grant select on audit_results to payonce_worker;
 
 -- The worker audits what is new, and operators all of it.
@@ -687,12 +657,6 @@ create policy tenant on account_balances for select to payonce_api
  using (merchant_id = current_setting('payonce.merchant', true));
 create policy tenant on idempotency_keys for select to payonce_api
  using (scope = current_setting('payonce.merchant', true));
-create policy tenant on stock for select to payonce_api
- using (merchant_id = current_setting('payonce.merchant', true));
-create policy tenant on reservations for select to payonce_api
- using (merchant_id = current_setting('payonce.merchant', true));
-create policy tenant on operator_actions for select to payonce_api
- using (merchant_id = current_setting('payonce.merchant', true) and action = 'stock supply');
 
 -- The empty text keeps this condition out of indexes. merchant_id is the last column of
 -- ledger_events_version_once; with a bare column the planner may read all of that index in
@@ -712,11 +676,6 @@ create policy tenant on inbox_quarantine for select to payonce_api
            from inbox
           where inbox.receiver = inbox_quarantine.receiver
             and inbox.message_id = inbox_quarantine.message_id) is not null);
-create policy tenant on outbox for select to payonce_api
- using ((select merchant_id
-           from ledger_events
-          where stream_id = outbox.metadata ->> 'ordering_key'
-            and version = 1) = current_setting('payonce.merchant', true));
 
 -- What the api writes ---------------------------------------------------------
 
@@ -963,8 +922,8 @@ create policy tenant_changes on inbox for update to payonce_api
           where stream_id = inbox.ordering_key
             and version = 1) = current_setting('payonce.merchant', true));
 
--- The api counts a repeated delivery, wakes a message that waits for an external service,
--- and stores what an operator decides about a dead letter. It ends, holds and delays none.
+-- The api counts a repeated delivery and wakes a message that waits for an external service. It
+-- ends, holds and delays none.
 create function refuse_foreign_change() returns trigger
 language plpgsql
 set search_path = pg_catalog, pg_temp

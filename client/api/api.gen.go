@@ -469,8 +469,7 @@ type ListChargesParams struct {
 // CreateChargeParams defines parameters for CreateCharge.
 type CreateChargeParams struct {
 	// IdempotencyKey 1 to 255 printable ASCII characters of your choice, bare or as a quoted string. A key with a space, `,`, `;`, `"` or `\`
-	// in it has to be quoted, and `\` stands before `"` and `\`. It belongs to you and to the operation. Make it from what you mean to do, and store it before you send. Where the server derives keys from
-	// orders (`IDEMPOTENCY_KEY_MODE=natural`) it may be left out.
+	// in it has to be quoted, and `\` stands before `"` and `\`. It belongs to you and to the operation. Make it from what you mean to do, and store it before you send.
 	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
 
 	// Prefer `wait=N` waits up to N seconds, 10 at most, for a request under the same key that is in flight.
@@ -489,8 +488,7 @@ type GetChargeParams struct {
 // CancelChargeParams defines parameters for CancelCharge.
 type CancelChargeParams struct {
 	// IdempotencyKey 1 to 255 printable ASCII characters of your choice, bare or as a quoted string. A key with a space, `,`, `;`, `"` or `\`
-	// in it has to be quoted, and `\` stands before `"` and `\`. It belongs to you and to the operation. Make it from what you mean to do, and store it before you send. Where the server derives keys from
-	// orders (`IDEMPOTENCY_KEY_MODE=natural`) it may be left out.
+	// in it has to be quoted, and `\` stands before `"` and `\`. It belongs to you and to the operation. Make it from what you mean to do, and store it before you send.
 	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
 
 	// Prefer `wait=N` waits up to N seconds, 10 at most, for a request under the same key that is in flight.
@@ -503,8 +501,7 @@ type CancelChargeParams struct {
 // CreateRefundParams defines parameters for CreateRefund.
 type CreateRefundParams struct {
 	// IdempotencyKey 1 to 255 printable ASCII characters of your choice, bare or as a quoted string. A key with a space, `,`, `;`, `"` or `\`
-	// in it has to be quoted, and `\` stands before `"` and `\`. It belongs to you and to the operation. Make it from what you mean to do, and store it before you send. Where the server derives keys from
-	// orders (`IDEMPOTENCY_KEY_MODE=natural`) it may be left out.
+	// in it has to be quoted, and `\` stands before `"` and `\`. It belongs to you and to the operation. Make it from what you mean to do, and store it before you send.
 	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
 
 	// Prefer `wait=N` waits up to N seconds, 10 at most, for a request under the same key that is in flight.

@@ -13,7 +13,6 @@ import (
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/rediscache"
 	"github.com/payonce/payonce/internal/telemetry"
 )
 
@@ -21,10 +20,9 @@ import (
 type metrics struct {
 	*telemetry.Registry
 
-	requests, denials, keys, commits telemetry.Counter
-	ignored, cache                   telemetry.Counter
-	took, lookup                     telemetry.Histogram
-	events                           func(kept, duplicates, quarantined int)
+	requests, denials, keys, commits, ignored telemetry.Counter
+	took, lookup                              telemetry.Histogram
+	events                                    func(kept, duplicates, quarantined int)
 }
 
 func meter(log *slog.Logger, db *postgres.DB) *metrics {
@@ -48,8 +46,6 @@ func meter(log *slog.Logger, db *postgres.DB) *metrics {
 			"Events of the provider about our payments. quarantined: a known id with another payload."),
 		ignored: r.Counter("payonce_webhook_events_ignored_total",
 			"Signed events of the provider that are about no payment of ours, or of a type that payonce does not use."),
-		cache: r.Counter("payonce_replay_cache_total",
-			"Look-ups in the cache of REDIS_URL, none without it. hit: the stored response. miss: none. failed: Redis did not answer, or gave what is not authentic, or the state of the database was unknown.", telemetry.LabelOf("result", rediscache.Findings())),
 		lookup: r.StatementTimes("payonce_idempotency_lookup_duration_seconds",
 			"Time to read an idempotency key: the most that idempotency adds to a request."),
 	}

@@ -190,10 +190,10 @@ func TestCheck(t *testing.T) {
 		"a seed with a short secret":    seedCmd{Merchant: "acme", WebhookURL: "https://shop.example", WebhookSecret: "whsec_aHVzaA=="},
 		"a live key that was chosen":    seedCmd{Merchant: "acme", APIKey: "sk_live_hush0123456789abcdef"},
 		"a short key":                   seedCmd{Merchant: "acme", APIKey: "sk_test_hus"},
-		"a live key of an operator":     createKeyCmd{Merchant: "acme", Scopes: []string{"admin"}, APIKey: "sk_live_hush0123456789abcdef"},
+		"a live key of an operator":     createKeyCmd{Merchant: "acme", Scopes: []string{"refunds:write"}, APIKey: "sk_live_hush0123456789abcdef"},
 		"an end of a key in months":     revokeKeyCmd{In: model.Duration(longestOverlap + time.Hour)},
 		"a key without a scope":         createKeyCmd{Merchant: "acme", Expires: new(model.Duration(time.Hour))},
-		"a key with hardly a life":      createKeyCmd{Merchant: "acme", Scopes: []string{"admin"}, Expires: new(model.Duration(time.Millisecond))},
+		"a key with hardly a life":      createKeyCmd{Merchant: "acme", Scopes: []string{"refunds:write"}, Expires: new(model.Duration(time.Millisecond))},
 	} {
 		if err := c.check(); err == nil || strings.Contains(err.Error(), "hush") || strings.Contains(err.Error(), firstSecret[6:]) {
 			t.Errorf("%s: %v, want it refused without the secret in the text", name, err)

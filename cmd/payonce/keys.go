@@ -25,7 +25,7 @@ type keysCmd struct {
 
 type createKeyCmd struct {
 	Merchant string          `required:"" placeholder:"ID" help:"The merchant to whom the key belongs."`
-	Scopes   []string        `required:"" help:"Scopes of the key, separated by commas: charges:write, charges:read, refunds:write, admin."`
+	Scopes   []string        `required:"" help:"Scopes of the key, separated by commas: charges:write, charges:read, refunds:write."`
 	Expires  *model.Duration `placeholder:"30d" help:"Time until the key expires. Without it the key does not expire."`
 	APIKey   string          `placeholder:"sk_test_…" help:"A test key. Without it a live key is generated."`
 	JSON     bool            `name:"json" help:"Print the key and its scopes as JSON."`

@@ -60,10 +60,9 @@ var rules = []rule{
 	{"internal/webhook", "", "signs and sends what it is given"},
 	{"internal/restore", "internal/postgres internal/stripe", "binds the database to the provider's account, renumbers the rows of all packages after a restore, and calls none of their code"},
 	{"internal/telemetry", "groupcommit internal/postgres", "counts plain values, so that no package depends on how they are counted"},
-	{"internal/rediscache", "idempotency internal/loop internal/postgres", "keeps answers beside the database, and no package trusts what it says"},
 	{"internal/audit", "domain internal/postgres", "reads the tables and replays the streams; it may not ask the code that it audits"},
 	{
-		"internal/httpapi", "domain groupcommit idempotency inbox intake ledger internal/audit internal/clientaddr internal/keylimit internal/loop internal/merchants internal/postgres",
+		"internal/httpapi", "domain groupcommit idempotency inbox intake ledger internal/clientaddr internal/keylimit internal/loop internal/merchants internal/postgres",
 		"turns HTTP into a use case and its result into HTTP; it carries out nothing",
 	},
 
@@ -89,7 +88,7 @@ var rules = []rule{
 	},
 	{
 		"cmd/api", "idempotency inbox intake internal/doorbell internal/httpapi " +
-			"internal/loop internal/postgres internal/program internal/rediscache internal/telemetry internal/writes",
+			"internal/loop internal/postgres internal/program internal/telemetry internal/writes",
 		"wires up what accepts; the provider is out of its reach",
 	},
 	{
@@ -187,7 +186,6 @@ var thirdParties = []thirdParty{
 		"the contract judges tests; no program reads it at run time",
 	},
 	{"github.com/stripe", "internal/stripe", "stripe-go hides retries and sleeps that internal/stripe switches off"},
-	{"github.com/gomodule/redigo", "internal/rediscache", "what Redis says counts only with a seal of internal/rediscache"},
 	{"github.com/prometheus", "cmd/payonce internal/telemetry", "metrics are plain values, so that packages can be imported and read without it; payonce reads durations such as 30d by it"},
 	{"go.opentelemetry.io", "e2e internal/telemetry", "traces are plain values too; e2e reads what a collector gets"},
 	{"github.com/chromedp", "e2e/browser", "the browser's protocol belongs to the test of the console"},

@@ -35,9 +35,6 @@ func (a *API) abandonKey(c echo.Context) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if natural, err := idempotency.ParseNaturalKey(given); a.NaturalKeys && (err != nil || natural.Operation != naturalCharge) {
-		return nil, errKeyInvalid.because("the charge of order 17 has the key 17:charge:v1 here: give the Idempotency-Key that its answer had")
-	}
 	ctx, account := c.Request().Context(), a.account(c)
 	p := errKeyAbandoned
 	p.Instance = chargesPath

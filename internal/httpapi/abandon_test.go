@@ -10,7 +10,6 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/audit"
-	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/testdb"
 )
 
@@ -103,15 +102,6 @@ func TestAbandon(t *testing.T) {
 				t.Errorf("%d requests were accepted, and then %s", accepted, a.body)
 			}
 		}
-	})
-	t.Run("of natural keys, that of a charge alone", func(t *testing.T) {
-		w := serve(t, func(c *httpapi.Config) { c.NaturalKeys = true })
-		key := w.accept(t, "mine", body()).header.Get("Idempotency-Key")
-		for _, other := range []string{"mine", "v2", "order-1:cancel:v1"} {
-			wantProblem(t, w.send(t, abandon(other)), "/problems/idempotency-key-invalid")
-		}
-		w.wantAbandoned(t, key, "pending")
-		w.wantAbandoned(t, "order-2:charge:v1", "")
 	})
 	t.Run("a key whose charge is lost", func(t *testing.T) {
 		w := serve(t)

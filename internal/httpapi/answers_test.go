@@ -118,8 +118,6 @@ func TestAnswers_areAsRecorded(t *testing.T) {
 	w.projected(t)
 	send(get("/v1/charges?limit=1"))
 	send(get("/v1/balances"))
-	w.setAside(t, "ch_1", "dead")
-	send(get("/v1/inbox"))
 	r.compare(t, "answers.txt")
 }
 

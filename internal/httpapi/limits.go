@@ -32,11 +32,6 @@ type Limits struct {
 	// valid lately and of the others each: what a caller without a key can use of the
 	// database.
 	Authenticating int
-	// Auditing is how many audits are in flight, one of each merchant. Each holds a
-	// connection while it reads its merchant's tables.
-	Auditing int
-	// Assets is how many files of the documentation are being sent.
-	Assets int
 	// Waiting is how many requests wait for a charge, of one merchant half of them.
 	Waiting int
 	// AnswerBytes is how many bytes of answers are being sent, of one merchant half of them.
@@ -65,8 +60,6 @@ type limits struct {
 	unsigned  *capacity           // provider events whose bodies are being read, by client network
 	notRecent *capacity           // requests whose API keys were not valid lately, while these are read
 	recent    *capacity           // requests whose API keys were valid lately, by merchant
-	audits    *capacity           // by merchant
-	assets    *capacity           // files of the documentation that are being sent
 	waits     *capacity           // requests that wait for a charge, by merchant
 	answers   *capacity           // bytes of answers that are being sent, by merchant
 	events    *semaphore.Weighted // commits of provider events
@@ -80,8 +73,6 @@ func newLimits(l Limits) *limits {
 		unsigned:  newCapacity(l.InFlight, l.Unsigned),
 		notRecent: newCapacity(l.InFlight, 0),
 		recent:    newCapacity(l.InFlight, l.PerMerchant),
-		audits:    newCapacity(l.Auditing, min(l.Auditing, 1)),
-		assets:    newCapacity(l.Assets, 0),
 		waits:     newCapacity(l.Waiting, l.Waiting/2),
 		answers:   newCapacity(l.AnswerBytes, l.AnswerBytes/2),
 		events:    semaphore.NewWeighted(eventCommits),

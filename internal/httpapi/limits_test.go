@@ -162,30 +162,6 @@ func TestInFlight(t *testing.T) {
 	}
 }
 
-// TestAudits_oneOfAMerchantInFlight: an audit holds a connection for as long as it reads. A merchant has one
-// at a time, and leaves the others their connections.
-func TestAudits_oneOfAMerchantInFlight(t *testing.T) {
-	testdb.Long(t, "it takes a large part of the time")
-	t.Parallel()
-	db := openWith(t, postgres.Options{MaxConns: 6, LockTimeout: patience})
-	w := serveOn(t, db, func(api *httpapi.Config) { api.Limits = httpapi.Limits{InFlight: 12, PerMerchant: 8, Auditing: 2} })
-	held := testdb.Begin(t, db.Pool(), `lock table ledger_events in access exclusive mode`)
-	ours := w.sendAll(t, get("/v1/audit"))
-	await.Blocked(t, db, 1)
-	for range 3 {
-		wantBusy(t, w.send(t, get("/v1/audit")))
-	}
-	theirs := w.sendAll(t, get("/v1/audit").as(strangerKey))
-	await.Blocked(t, db, 2)
-	for _, key := range []string{apiKey, strangerKey} {
-		wantProblem(t, w.send(t, get("/v1/idempotency-keys/none").as(key)), "/problems/not-found")
-	}
-	testdb.Must(t, held.Rollback(t.Context()))
-	for _, a := range []answer{<-ours, <-theirs, w.insist(t, get("/v1/audit"))} {
-		wantStatus(t, a, http.StatusOK)
-	}
-}
-
 // TestSlowBody_usesNoSlot: a request counts as in flight when all of it is here.
 func TestSlowBody_usesNoSlot(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")

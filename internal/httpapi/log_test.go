@@ -152,7 +152,6 @@ func lines(t *testing.T, w *world) []map[string]any {
 func TestRequestID_isInAnswerAndLog(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
-	browsers := serve(t, origins(shop))
 	for name, test := range map[string]struct {
 		w      *world
 		call   call
@@ -163,7 +162,6 @@ func TestRequestID_isInAnswerAndLog(t *testing.T) {
 		"no API key":                       {w, get("/v1/balances").with("Authorization"), http.StatusUnauthorized},
 		"no such path":                     {w, get("/nowhere"), http.StatusNotFound},
 		"a large body":                     {w, post("key-2", padded(maxBody+1)), http.StatusRequestEntityTooLarge},
-		"a preflight":                      {browsers, preflight(shop), http.StatusNoContent},
 	} {
 		t.Run(name, func(t *testing.T) {
 			wantLogged(t, test.w, test.call.with("X-Request-Id", "req-"+strings.NewReplacer(" ", "_", ",", "").Replace(name)), true, test.status)

@@ -15,8 +15,6 @@ import (
 	"github.com/payonce/payonce/inbox"
 )
 
-const corsAge = 3600 // seconds for which a browser may keep the answer to a preflight
-
 // isRequestID matches the X-Request-Id that is kept.
 var isRequestID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`).MatchString
 
@@ -66,34 +64,6 @@ func limitBody(next echo.HandlerFunc) echo.HandlerFunc {
 		r.Body = http.MaxBytesReader(c.Response(), r.Body, maxBody)
 		return next(c)
 	}
-}
-
-// cors lets the pages of a.Origins call the API from a browser and read the headers of its
-// answers. It sends no Access-Control-Allow-Credentials: the API knows no cookies, and a
-// page sends its API key itself.
-//
-// It comes before authentication, since a preflight carries no key, and so that a page can
-// read why it was refused.
-func (a *API) cors() echo.MiddlewareFunc {
-	return middleware.CORSWithConfig(middleware.CORSConfig{
-		Skipper: func(c echo.Context) bool { return len(a.Origins) == 0 || isOrdinaryOptions(c.Request()) },
-		// Not AllowOrigins: there * and ? would be patterns.
-		AllowOriginFunc: func(origin string) (bool, error) { return slices.Contains(a.Origins, origin), nil },
-		AllowHeaders: []string{
-			echo.HeaderAuthorization, echo.HeaderContentType, headerKey, headerPrefer, echo.HeaderXRequestID,
-		},
-		ExposeHeaders: []string{
-			headerKey, headerExpires, headerReplayed, headerRetryAfter, headerApplied, echo.HeaderLocation,
-			echo.HeaderXRequestID, echo.HeaderWWWAuthenticate, echo.HeaderAllow, headerLink, headerRate, headerRatePolicy,
-		},
-		MaxAge: corsAge,
-	})
-}
-
-// isOrdinaryOptions reports whether an OPTIONS request is not a browser's preflight.
-func isOrdinaryOptions(r *http.Request) bool {
-	return r.Method == http.MethodOptions &&
-		(r.Header.Get(echo.HeaderOrigin) == "" || r.Header.Get(echo.HeaderAccessControlRequestMethod) == "")
 }
 
 // accessLog writes one line per request: what was asked and answered, by whom, and from where.

@@ -60,11 +60,10 @@ const (
 	ChargesWrite Scope = "charges:write" // request charges and cancel them
 	ChargesRead  Scope = "charges:read"  // read charges, refunds, idempotency keys and balances
 	RefundsWrite Scope = "refunds:write" // request refunds
-	Admin        Scope = "admin"         // the operators' routes, over what is the merchant's
 )
 
 // Scopes are all scopes.
-func Scopes() []Scope { return []Scope{ChargesWrite, ChargesRead, RefundsWrite, Admin} }
+func Scopes() []Scope { return []Scope{ChargesWrite, ChargesRead, RefundsWrite} }
 
 // ParseScopes reads names of scopes and returns each once, in the order of Scopes. An unknown
 // name is an error, and so is no name.

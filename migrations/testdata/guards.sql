@@ -48,15 +48,15 @@ insert into merchants (merchant_id, fee_fixed) values ('g_1', '[30]');
 -- api_keys_pkey: a key opens one account
 insert into merchants (merchant_id) values ('g_2');
 insert into merchants (merchant_id) values ('g_3');
-insert into api_keys (key_hash, prefix, merchant_id, scopes) values (sha256('k'), 'sk', 'g_2', '{admin}');
-insert into api_keys (key_hash, prefix, merchant_id, scopes) values (sha256('k'), 'sk', 'g_3', '{admin}');
+insert into api_keys (key_hash, prefix, merchant_id, scopes) values (sha256('k'), 'sk', 'g_2', '{charges:read}');
+insert into api_keys (key_hash, prefix, merchant_id, scopes) values (sha256('k'), 'sk', 'g_3', '{charges:read}');
 
 -- api_keys_key_hash_check: a raw key is not kept
 insert into merchants (merchant_id) values ('g_4');
-insert into api_keys (key_hash, prefix, merchant_id, scopes) values ('sk_live_raw', 'sk', 'g_4', '{admin}');
+insert into api_keys (key_hash, prefix, merchant_id, scopes) values ('sk_live_raw', 'sk', 'g_4', '{charges:read}');
 
 -- api_keys_merchant_id_fkey: a key has a merchant
-insert into api_keys (key_hash, prefix, merchant_id, scopes) values (sha256('k'), 'sk', 'nobody', '{admin}');
+insert into api_keys (key_hash, prefix, merchant_id, scopes) values (sha256('k'), 'sk', 'nobody', '{charges:read}');
 
 -- api_keys_known_scopes: a key is for something
 insert into merchants (merchant_id) values ('g_5');
@@ -64,15 +64,15 @@ insert into api_keys (key_hash, prefix, merchant_id, scopes, expires_at) values 
 
 -- api_keys_known_scopes: for nothing unheard of
 insert into merchants (merchant_id) values ('g_5');
-insert into api_keys (key_hash, prefix, merchant_id, scopes, expires_at) values (sha256('k'), 'sk', 'g_5', '{admin,charges:delete}', clock_timestamp() + interval '1 day');
+insert into api_keys (key_hash, prefix, merchant_id, scopes, expires_at) values (sha256('k'), 'sk', 'g_5', '{charges:read,charges:delete}', clock_timestamp() + interval '1 day');
 
 -- api_keys_known_scopes: and for nothing unsaid
 insert into merchants (merchant_id) values ('g_5');
-insert into api_keys (key_hash, prefix, merchant_id, scopes, expires_at) values (sha256('k'), 'sk', 'g_5', '{admin,null}', clock_timestamp() + interval '1 day');
+insert into api_keys (key_hash, prefix, merchant_id, scopes, expires_at) values (sha256('k'), 'sk', 'g_5', '{charges:read,null}', clock_timestamp() + interval '1 day');
 
 -- api_keys_expire_after_their_birth: a key is not born expired
 insert into merchants (merchant_id) values ('g_5');
-insert into api_keys (key_hash, prefix, merchant_id, scopes, expires_at) values (sha256('k'), 'sk', 'g_5', '{admin}', clock_timestamp() + interval '-1 second');
+insert into api_keys (key_hash, prefix, merchant_id, scopes, expires_at) values (sha256('k'), 'sk', 'g_5', '{charges:read}', clock_timestamp() + interval '-1 second');
 
 -- ledger_events_event_once: an event happens once, whatever its version
 select event('ch_1', 1, 'a');
@@ -363,16 +363,6 @@ insert into reservations values ('ch_1', 'g_s', 'mug', 0, 'open');
 insert into merchants (merchant_id) values ('g_s');
 insert into stock (merchant_id, sku, supplied, available, reserved) values ('g_s', 'mug', 3, 3, 0);
 insert into reservations values ('ch_1', 'g_s', 'mug', 1, 'lost');
-
--- cache_secret_pkey: there is one secret
-insert into cache_secret (secret) values (sha256('s'));
-
--- cache_secret_only_row_check: nor is there another beside it
-insert into cache_secret values (false, sha256('s'));
-
--- cache_secret_secret_check: a secret has 256 bits
-update cache_secret set secret = sha256('s');
-update cache_secret set secret = 'short';
 
 -- webhook_secrets_pkey: one of two replacements of a secret wins
 insert into merchants (merchant_id) values ('g_1');
