@@ -283,34 +283,6 @@ select relname::text
 	}
 }
 
-// TestHostileConsole_decidesAboutDeadLetters: of the inbox the console stores decisions alone.
-func TestHostileConsole_decidesAboutDeadLetters(t *testing.T) {
-	t.Parallel()
-	h := newHostile(t)
-	testdb.Exec(t, h.owner.Pool(), history)
-	h.Conn = connect(t, h.owner.Pool().Config().ConnString())
-	const (
-		decided = ", decided_by = 'admin', decided_at = clock_timestamp()"
-		retry   = "status = 'pending', attempts = 0, deaths = 0, waits = 0, waiting_since = null, due_at = clock_timestamp()" + decided
-		discard = "status = 'discarded', fence = fence + 1, finished_at = clock_timestamp()" + decided
-	)
-	for _, c := range []change{
-		{"dead", retry, ""},
-		{"dead", discard, ""},
-		{"dead", strings.Replace(retry, "due_at = clock_timestamp()", "due_at = 'infinity'", 1), refused},
-		{"dead", strings.Replace(retry, "due_at = clock_timestamp()", "due_at = '-infinity'", 1), refused},
-		{"dead", strings.Replace(retry, "due_at = clock_timestamp()", "due_at = null", 1), refused},
-		{"dead", strings.Replace(retry, "decided_at = clock_timestamp()", "decided_at = '-infinity'", 1), refused},
-		{"dead", strings.Replace(retry, "attempts = 0", "attempts = 11", 1), refused},
-		{"dead", strings.Replace(retry, "'admin'", "repeat('x', 9999)", 1), refused},
-		{"dead", strings.Replace(discard, "fence + 1", "fence + 2", 1), refused},
-		{"dead", "status = 'running', due_at = 'infinity'", refused},
-		{"dead", "status = 'done'", refused},
-	} {
-		h.change(t, `set local role payonce_console`, c)
-	}
-}
-
 // change is an update of a message of acme's, and the error that refuses it.
 type change struct{ message, set, want string }
 

@@ -933,17 +933,6 @@ declare
 begin
   allowed := old;
   case
-    when old.status = 'dead' and new.status = 'pending' then
-      allowed.status        := 'pending';
-      allowed.attempts      := 0;
-      allowed.deaths        := 0;
-      allowed.waits         := 0;
-      allowed.waiting_since := null;
-      allowed.due_at        := greatest(least(new.due_at, clock_timestamp()), now());
-    when old.status = 'dead' and new.status = 'discarded' then
-      allowed.status      := 'discarded';
-      allowed.fence       := old.fence + 1;
-      allowed.finished_at := greatest(least(new.finished_at, clock_timestamp()), now());
     when new.duplicates <> old.duplicates then
       allowed.duplicates    := old.duplicates + 1;
       allowed.duplicated_at := greatest(least(new.duplicated_at, clock_timestamp()), now());
@@ -952,12 +941,8 @@ begin
     else
       null;
   end case;
-  if allowed.status <> old.status then
-    allowed.decided_by := left(new.decided_by, 255);
-    allowed.decided_at := greatest(least(new.decided_at, clock_timestamp()), now());
-  end if;
   if new is distinct from allowed then
-    raise exception 'message % of the inbox is changed by its receiver and by operators only', old.id
+    raise exception 'message % of the inbox is changed by its receiver only', old.id
       using errcode = 'insufficient_privilege';
   end if;
   return null;

@@ -167,7 +167,7 @@ func TestKeysRevoke(t *testing.T) {
 
 	t.Run("a key may end later, and a nearer end stays", func(t *testing.T) {
 		t.Parallel()
-		key := strings.TrimSuffix(mustExecute(t, db, createKeyCmd{Merchant: "acme", Scopes: []string{"admin"}}), "\n")
+		key := strings.TrimSuffix(mustExecute(t, db, createKeyCmd{Merchant: "acme", Scopes: []string{"refunds:write"}}), "\n")
 		for _, test := range []struct{ in, left time.Duration }{{2 * day, 2 * day}, {day, day}, {3 * day, day}} {
 			keys := dataOf[merchants.Key](t, mustExecute(t, db, revokeKeyCmd{Prefix: key, In: model.Duration(test.in), JSON: true}))
 			if len(keys) != 1 || keys[0].RevokedAt != nil || keys[0].ExpiresAt == nil || keys[0].ExpiresAt.Sub(keys[0].CreatedAt).Round(time.Minute) != test.left {

@@ -54,7 +54,7 @@ create table api_keys (
   -- A key has at least one scope, and only known ones.
   constraint api_keys_known_scopes
        check (cardinality(scopes) > 0
-              and scopes <@ '{charges:write,charges:read,refunds:write,}'),
+              and scopes <@ '{charges:write,charges:read,refunds:write}'),
 
   -- A key is not expired when it is created.
   constraint api_keys_expire_after_their_birth check (expires_at > created_at)
