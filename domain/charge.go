@@ -63,10 +63,6 @@ type Charge struct {
 	// database that has lost the charge. Empty in old streams, where ID takes its place.
 	Reference string
 
-	// LostIntent: PaymentIntent was made for a charge of the same Reference that the database has
-	// lost. It is recorded before the steps before the payment.
-	LostIntent bool
-
 	// CreateFailures and ConfirmFailures are how many keys of calls to create the payment intent, and
 	// to confirm it, failed at the provider.
 	CreateFailures, ConfirmFailures int
@@ -226,12 +222,8 @@ func (ChargeCancelRequested) allowedIn(c Charge) bool {
 // ChargeSucceeded ends the charge with the money taken.
 type ChargeSucceeded struct{}
 
-func (ChargeSucceeded) stored() string { return "charge.succeeded.v1" }
-func (ChargeSucceeded) apply(c *Charge) {
-	c.skipSteps() // before the payment, if its intent was lost
-	c.end(Succeeded)
-}
-
+func (ChargeSucceeded) stored() string  { return "charge.succeeded.v1" }
+func (ChargeSucceeded) apply(c *Charge) { c.end(Succeeded) }
 func (ChargeSucceeded) allowedIn(c Charge) bool {
 	return !c.Terminal() && c.StepStatus(Payment) == StepDone
 }

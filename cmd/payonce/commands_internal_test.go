@@ -169,6 +169,15 @@ func TestCommandLine(t *testing.T) {
 	}
 }
 
+func TestCommandLine_saysWhatReplacesACommand(t *testing.T) {
+	t.Parallel()
+	for line := range replaced {
+		if _, err := parse(t, line+" --json"); err == nil || err.Error() != replaced[line] {
+			t.Errorf("%s: %v", line, err)
+		}
+	}
+}
+
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	now := time.Now()

@@ -32,7 +32,6 @@ type commands struct {
 	Stock       stockCmd       `cmd:"" help:"List what is in stock, add to it and correct it."`
 	Keys        keysCmd        `cmd:"" help:"Make, list and revoke API keys."`
 	Audit       auditCmd       `cmd:"" help:"Check every invariant against the tables, and the ledger against the provider."`
-	Adopt       adoptCmd       `cmd:"" help:"List the provider's payments whose charges the database has lost, and refund them."`
 	Plan        planCmd        `cmd:"" help:"Say what this version would not understand of the database, before it is deployed: events, charges, messages, the schema."`
 	Export      exportCmd      `cmd:"" help:"Print the postings of a time as CSV, or as plain-text accounting for beancount or hledger."`
 	Inbox       inboxCmd       `cmd:"" help:"List, retry and discard dead letters."`
@@ -90,6 +89,9 @@ func main() {
 
 // commandLine reads a command line. Its errors are the caller's mistakes.
 func commandLine(cli *commands, args []string, options ...kong.Option) (*kong.Context, error) {
+	if err := checkReplaced(args); err != nil {
+		return nil, err
+	}
 	parsed, err := kong.Must(cli, append(options,
 		kong.Name("payonce"),
 		kong.Description("An event-sourced payment service in which every charge takes effect exactly once."),

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/restore"
@@ -59,10 +58,9 @@ type outboxCmd struct {
 }
 
 type outboxRepairCmd struct {
-	Force  bool      `help:"Repair even if the tables were not restored from a dump."`
-	Since  time.Time `placeholder:"2026-11-21T08:00:00Z" help:"When the oldest charge was made that may be lost (RFC 3339), if a worker has already run on what was restored: the provider's payments are read since then. Without it, since 15 minutes before the newest payment here."`
-	AsCopy bool      `help:"The tables are a copy, such as one for staging: discard what the original has still to do, forget the merchants' webhook addresses and the provider's account."`
-	JSON   bool      `name:"json" help:"Print what was done as JSON."`
+	Force  bool `help:"Repair even if the tables were not restored from a dump."`
+	AsCopy bool `help:"The tables are a copy, such as one for staging: discard what the original has still to do, forget the merchants' webhook addresses and the provider's account."`
+	JSON   bool `name:"json" help:"Print what was done as JSON."`
 }
 
 // repairReport is what programs get.
@@ -89,7 +87,7 @@ func (r outboxRepairCmd) run(ctx context.Context, c *console, db *postgres.DB) e
 		}
 	}
 	_, end := c.progress("numbering what was restored anew")
-	done, err := restore.Repair(ctx, db, r.Since)
+	done, err := restore.Repair(ctx, db)
 	end()
 	if err != nil {
 		return err

@@ -73,12 +73,11 @@ update inbox
 	deleteSent    = `delete from outbox`
 	forgetAddress = `update merchants set webhook_url = null, webhook_generation = null where webhook_url is not null`
 	forgetAccount = `delete from provider_account`
-	forgetLost    = `truncate adoptions, lost_payments`
 )
 
 // AsCopy makes the database a copy, such as one for staging, that carries nothing of its
 // original: the open messages are discarded by the operator actor, no merchant has an address
-// for webhooks, no payment is lost, and the next worker binds the database to its own account. Charges that were
+// for webhooks, and the next worker binds the database to its own account. Charges that were
 // open stay open. It returns how many messages were received and not handled. db must be the
 // owner's, and no worker may run.
 //
@@ -88,7 +87,7 @@ func AsCopy(ctx context.Context, db *postgres.DB, actor string) (discarded int64
 	err = pgx.BeginFunc(ctx, db.Pool(), func(tx pgx.Tx) error {
 		open, err := tx.Exec(ctx, discardOpen, actor)
 		discarded = open.RowsAffected()
-		for _, sql := range []string{deleteSent, forgetAddress, forgetAccount, forgetLost} {
+		for _, sql := range []string{deleteSent, forgetAddress, forgetAccount} {
 			if err == nil {
 				_, err = tx.Exec(ctx, sql)
 			}

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -120,7 +119,7 @@ func (f fixture) foreign() bool {
 
 func (f fixture) repair() restore.Repaired {
 	f.t.Helper()
-	done, err := restore.Repair(f.t.Context(), f.db, time.Time{})
+	done, err := restore.Repair(f.t.Context(), f.db)
 	if err != nil || f.foreign() {
 		f.t.Fatalf("repair: %v, foreign still: %t", err, f.foreign())
 	}

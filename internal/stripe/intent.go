@@ -231,18 +231,13 @@ func (c *Client) intent(ctx context.Context, id string, send func(context.Contex
 	return in, err
 }
 
-// Intents returns every intent of the account that was created at since or later, by
-// the provider's clock, or every one if since is zero; newest first, in pages of a
-// hundred. An error ends the sequence; a list that has an intent twice is
-// [UnavailableError]. Of an intent of other origin that cannot be read it has the ID alone.
-func (c *Client) Intents(ctx context.Context, since time.Time) iter.Seq2[Intent, error] {
-	var created *stripego.RangeQueryParams
-	if !since.IsZero() {
-		created = &stripego.RangeQueryParams{GreaterThanOrEqual: since.Unix()}
-	}
+// Intents returns every intent of the account, newest first, in pages of a hundred. An error ends
+// the sequence; a list that has an intent twice is [UnavailableError]. Of an intent of other origin
+// that cannot be read it has the ID alone.
+func (c *Client) Intents(ctx context.Context) iter.Seq2[Intent, error] {
 	return pages(ctx, c, "list payment intents of", "", listedIntentOf,
 		func(ctx context.Context, p stripego.ListParams, _ *string) *stripego.V1List[*stripego.PaymentIntent] {
-			return c.api.V1PaymentIntents.List(ctx, &stripego.PaymentIntentListParams{ListParams: p, CreatedRange: created})
+			return c.api.V1PaymentIntents.List(ctx, &stripego.PaymentIntentListParams{ListParams: p})
 		})
 }
 

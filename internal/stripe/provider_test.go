@@ -154,7 +154,7 @@ func calls(c *stripe.Client) map[string]func(context.Context) (zero bool, err er
 			intent, err := c.IntentOf(ctx, "charges", "ch_1")
 			return intent == "" && err != nil, err
 		},
-		"intents":               func(ctx context.Context) (bool, error) { return first(c.Intents(ctx, time.Time{})) },
+		"intents":               func(ctx context.Context) (bool, error) { return first(c.Intents(ctx)) },
 		"refunds":               func(ctx context.Context) (bool, error) { return first(c.Refunds(ctx, "")) },
 		"disputes":              func(ctx context.Context) (bool, error) { return first(c.Disputes(ctx, "")) },
 		"disputes of an intent": func(ctx context.Context) (bool, error) { return first(c.Disputes(ctx, "pi_1")) },
