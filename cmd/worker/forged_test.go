@@ -104,7 +104,7 @@ select count(*) filter (where status = 'dead') = 5
 		t.Errorf("the audit finds %+v: %v", report, err)
 	}
 	for _, c := range report.Checks {
-		if c.Name == "a charge succeeded exactly if it was captured" && c.Violated != 1 {
+		if c.Name == "one outcome per charge, and one capture if it succeeded" && c.Violated != 1 {
 			t.Errorf("%+v", c)
 		}
 	}
