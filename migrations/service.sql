@@ -396,7 +396,6 @@ grant select,
       insert (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
    on ledger_events to payonce_api, payonce_worker;
 grant select, insert on ledger_postings to payonce_api, payonce_worker;
-grant execute on function charge_by_id to payonce_api;
 grant execute on function charge_by_payment_intent to payonce_api, payonce_worker;
 
 -- The api holds an order in the commit that accepts its charge. The worker frees it in the
@@ -619,7 +618,8 @@ create policy request on ledger_events for insert to payonce_api
                      and (data ->> 'amount')::bigint between 1 and 1000000000000
                      and coalesce((data ->> 'fee')::bigint, 0) between 0 and (data ->> 'amount')::bigint
                      and length(data ->> 'order_id') <= 255
-                     and coalesce(data ->> 'reference' like 'ref_' || left(encode(sha256(convert_to(merchant_id, 'UTF8')), 'hex'), 16) || '%', true)
+                     and data -> 'steps' ? 'payment'
+                     and data ->> 'reference' like 'ref_' || left(encode(sha256(convert_to(merchant_id, 'UTF8')), 'hex'), 16) || '%'
                      and coalesce(length(data ->> 'return_url') <= 2048 and data ->> 'return_url' ilike 'https://%', true)
                      and coalesce((data ->> 'expires_at')::timestamptz
                                   between now() - interval '24 hours' and '9999-01-01 00:00+00', true)
