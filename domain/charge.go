@@ -60,12 +60,8 @@ type Charge struct {
 
 	// Reference is the charge's name at the provider: it follows from the merchant, the
 	// operation and the client's key, so a key that is sent again has the same one, even to a
-	// database that has lost the charge. Empty in old streams, where ID takes its place.
+	// database that has lost the charge.
 	Reference string
-
-	// LostIntent: PaymentIntent was made for a charge of the same Reference that the database has
-	// lost. It is recorded before the steps before the payment.
-	LostIntent bool
 
 	// CreateFailures and ConfirmFailures are how many keys of calls to create the payment intent, and
 	// to confirm it, failed at the provider.
@@ -179,17 +175,14 @@ type ChargeRequested struct {
 	// pending or has succeeded.
 	OneChargePerOrder bool `json:"one_charge_per_order,omitempty" detail:"one_charge_per_order"`
 
-	Reference string `json:"reference,omitempty" detail:"reference"` // see Charge
+	Reference string `json:"reference" detail:"reference"` // see Charge
 
-	Steps   []string `json:"steps,omitempty"`   // absent in old streams: inventory, payment, notification
+	Steps   []string `json:"steps"`
 	Skipped []string `json:"skipped,omitempty"` // of Steps, those that do not apply
 }
 
 func (ChargeRequested) stored() string { return "charge.requested.v1" }
 func (e ChargeRequested) apply(c *Charge) {
-	if e.Steps == nil {
-		e = e.frozen([]Step{inventory, payment, notification})
-	}
 	c.MerchantID, c.OrderID, c.PaymentMethod, c.Items = e.MerchantID, e.OrderID, e.PaymentMethod, e.Items
 	c.Amount, c.Fee = Money{Amount: e.Amount, Currency: e.Currency}, e.Fee
 	c.Description, c.Metadata, c.OneChargePerOrder = e.Description, e.Metadata, e.OneChargePerOrder
@@ -205,7 +198,7 @@ func (e ChargeRequested) apply(c *Charge) {
 }
 
 func (e ChargeRequested) allowedIn(Charge) bool {
-	return e.Amount >= MinAmount && e.Amount <= MaxAmount && e.Fee >= 0 && e.Fee <= e.Amount
+	return e.Amount >= MinAmount && e.Amount <= MaxAmount && e.Fee >= 0 && e.Fee <= e.Amount && slices.Contains(e.Steps, Payment)
 }
 
 func (e ChargeRequested) post(b *chart, _ Charge) {
@@ -226,12 +219,8 @@ func (ChargeCancelRequested) allowedIn(c Charge) bool {
 // ChargeSucceeded ends the charge with the money taken.
 type ChargeSucceeded struct{}
 
-func (ChargeSucceeded) stored() string { return "charge.succeeded.v1" }
-func (ChargeSucceeded) apply(c *Charge) {
-	c.skipSteps() // before the payment, if its intent was lost
-	c.end(Succeeded)
-}
-
+func (ChargeSucceeded) stored() string  { return "charge.succeeded.v1" }
+func (ChargeSucceeded) apply(c *Charge) { c.end(Succeeded) }
 func (ChargeSucceeded) allowedIn(c Charge) bool {
 	return !c.Terminal() && c.StepStatus(Payment) == StepDone
 }

@@ -148,7 +148,7 @@ func commands() map[string]domain.Command {
 	for _, amount := range []int64{-1, 1, 500, 501, 600, 601, 1000, 1001} {
 		all[fmt.Sprint("refund ", amount)] = with(refund, func(r *domain.RequestRefund) { r.Amount = amount })
 	}
-	for version := -1; version <= 9; version++ { // 0: that of the charge
+	for version := -1; version <= 9; version++ {
 		all[fmt.Sprint("notify ", version)] = domain.NotifyMerchant{EventID: "e", Type: "charge.succeeded", Version: version}
 	}
 	return all

@@ -104,9 +104,7 @@ func Encode(e Event) ([]byte, error) {
 	return data, nil
 }
 
-// Decode reads a stored event. Every name that a published version stored stays readable here; an old
-// version is turned into the present type at this place and nowhere else. A request whose data
-// cannot be read is Unreadable, and no error.
+// Decode reads a stored event. A request whose data cannot be read is Unreadable, and no error.
 func Decode(name string, data []byte) (Event, error) {
 	t, known := registry[name]
 	if !known {

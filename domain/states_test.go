@@ -32,7 +32,7 @@ var states = []state{
 	partly("declining", "declined and released", released()),
 	then("declined and released", "declined", domain.ChargeFailed{Failure: stolen()}),
 	then("reserved", "declined before the start", domain.PaymentDeclined{Failure: stolen()}, released(), domain.ChargeFailed{Failure: stolen()}),
-	then("declined", "declined and notified", domain.MerchantNotified{EventID: "e", Type: "charge.failed"}),
+	then("declined", "declined and notified", domain.MerchantNotified{EventID: "e", Type: "charge.failed", Version: 6}),
 
 	then("requested", "canceling", domain.ChargeCancelRequested{}),
 	then("requested bare", "canceling bare", domain.ChargeCancelRequested{}),
@@ -63,7 +63,7 @@ var states = []state{
 	partly("started", "captured", taken()),
 	then("captured", "succeeded", domain.ChargeSucceeded{}),
 	then("absent", "succeeded silent", silent(), held(), begun(), taken(), domain.ChargeSucceeded{}), // without webhook
-	then("succeeded", "notified", domain.MerchantNotified{EventID: "e", Type: "charge.succeeded"}),
+	then("succeeded", "notified", domain.MerchantNotified{EventID: "e", Type: "charge.succeeded", Version: 5}),
 
 	then("succeeded", "refund pending", back("re_1", 400)),
 	then("refund pending", "refund attempted", domain.RefundAttemptFailed{RefundID: "re_1", StatusCode: 500}),
@@ -118,12 +118,21 @@ func history(name string) []domain.Event {
 // in returns a charge in a state.
 func in(name string) domain.Charge { return domain.Fold(domain.Charge{ID: "ch_1"}, history(name)...) }
 
+// opened is a first event with the steps that the program gives it.
+func opened(e domain.ChargeRequested) domain.ChargeRequested {
+	events, err := domain.Decide(domain.Charge{}, domain.RequestCharge(e))
+	if err != nil {
+		panic(err)
+	}
+	return events[0].(domain.ChargeRequested)
+}
+
 func charge() domain.ChargeRequested {
-	return domain.ChargeRequested{
-		MerchantID: "acme", OrderID: "order 1", Amount: 1000, Currency: "EUR", Fee: 30,
+	return opened(domain.ChargeRequested{
+		MerchantID: "acme", OrderID: "order 1", Amount: 1000, Currency: "EUR", Fee: 30, Reference: "ref_1",
 		PaymentMethod: "pm_card_visa", Items: []domain.Item{{SKU: "mug", Quantity: 2}},
 		Description: "a mug", Metadata: map[string]string{"basket": "7"}, Notify: true,
-	}
+	})
 }
 
 // with returns a changed copy of an event or a command.
@@ -133,11 +142,11 @@ func with[T any](v T, change func(*T)) T {
 }
 
 func bare() domain.ChargeRequested {
-	return with(charge(), func(e *domain.ChargeRequested) { e.Items = nil })
+	return opened(with(charge(), func(e *domain.ChargeRequested) { e.Items = nil }))
 }
 
 func silent() domain.ChargeRequested {
-	return with(charge(), func(e *domain.ChargeRequested) { e.Notify = false })
+	return opened(with(charge(), func(e *domain.ChargeRequested) { e.Notify = false }))
 }
 
 // The deadlines of a charge that has them.

@@ -51,6 +51,7 @@ func candidates() map[string]domain.Event {
 	for version := -1; version <= 9; version++ {
 		all[fmt.Sprint("merchant.notified.v1 about ", version)] = domain.MerchantNotified{EventID: "e", Version: version}
 	}
+	all["charge.requested.v1 without a payment"] = with(charge(), func(e *domain.ChargeRequested) { e.Steps = []string{domain.Inventory} })
 	maps.Copy(all, stored())
 	return all
 }

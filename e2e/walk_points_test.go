@@ -51,8 +51,6 @@ var onceOnly = []string{
 // come at any time. A claim returns a row whether or not it finds a message.
 var atStart = []string{
 	"seen: select from from claimed, select now from inbox",
-	"insert recoveries",
-	"select coalesce from recoveries",
 }
 
 // unseen returns what of onceOnly and atStart is the name of no round trip.

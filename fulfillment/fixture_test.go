@@ -1,6 +1,7 @@
 package fulfillment_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -151,9 +152,16 @@ func (f *fixture) capture(first domain.ChargeRequested) ledger.Stream {
 		domain.ChargeSucceeded{})
 }
 
-// append commits events of a stream, as another writer would.
+// append commits events of a stream, as another writer would. A first event gets the steps of this
+// program, and a reference where it has none.
 func (f *fixture) append(s ledger.Stream, events ...domain.Event) ledger.Stream {
 	f.t.Helper()
+	if first, opens := events[0].(domain.ChargeRequested); opens {
+		first.Reference = cmp.Or(first.Reference, "ref_"+s.ID)
+		opened, err := domain.Decide(s.Charge, domain.RequestCharge(first))
+		testdb.Must(f.t, err)
+		events = append(opened, events[1:]...)
+	}
 	b := &pgx.Batch{}
 	next, err := ledger.Append(b, s, ledger.Cause{CorrelationID: "req_1", CausationID: "rival", Actor: "test"}, events...)
 	testdb.Must(f.t, err)

@@ -89,7 +89,7 @@ func TestNotify(t *testing.T) {
 		"the loser of the race to record records nothing": {
 			begin: func(s *shop) {
 				s.succeed(order())
-				s.rival(domain.MerchantNotified{EventID: s.outcome.ID.String(), Type: "charge.succeeded"})
+				s.rival(domain.MerchantNotified{EventID: s.outcome.ID.String(), Type: "charge.succeeded", Version: s.outcome.Version})
 			},
 			received: 1, events: paid + notified,
 		},

@@ -43,7 +43,6 @@ type Fulfillment struct {
 	streams   func(ctx context.Context, charge string) (ledger.Stream, error)
 	endpoints func(ctx context.Context, merchant string) (merchants.Endpoint, error)
 	stock     *postgres.Reads[[]article, map[article]int64]
-	lost      *postgres.Reads[string, lost]
 }
 
 // maxReadsInFlight bounds how many reads of one kind are in flight, so that slow reads leave
@@ -54,7 +53,7 @@ const maxReadsInFlight = 4
 func New(db *postgres.DB, services Services, log *slog.Logger) *Fulfillment {
 	return &Fulfillment{
 		db: db, services: services, log: log,
-		streams: ledger.NewLoader(db, maxReadsInFlight), endpoints: merchants.NewEndpoints(db, maxReadsInFlight), stock: newStock(db), lost: newLost(db),
+		streams: ledger.NewLoader(db, maxReadsInFlight), endpoints: merchants.NewEndpoints(db, maxReadsInFlight), stock: newStock(db),
 	}
 }
 
@@ -125,19 +124,8 @@ func (f *Fulfillment) charge(ctx context.Context, d *inbox.Delivery) error {
 	return err
 }
 
-// nextStep is the step that is due; a cancellation on request or by a deadline comes before it,
-// and what a step has to do before both.
+// nextStep is the step that is due; a cancellation on request or by a deadline comes before it.
 func (r *deliveryRun) nextStep(c domain.Charge) work {
-	w := r.dueStep(c)
-	for _, s := range r.steps {
-		if s.intercept != nil {
-			w.act = s.intercept(c, w.act)
-		}
-	}
-	return w
-}
-
-func (r *deliveryRun) dueStep(c domain.Charge) work {
 	i := slices.IndexFunc(r.steps, func(s step) bool { return s.name == c.Next() })
 	switch {
 	case i < 0: // no message of such a charge may end as done
@@ -247,7 +235,7 @@ func (r *deliveryRun) do(ctx context.Context, act act) error {
 			r.idle = 0
 			return err
 		}
-		if !ledger.IsConflict(commitErr) && !isOutOfStock(commitErr) && !isAdopted(commitErr) {
+		if !ledger.IsConflict(commitErr) && !isOutOfStock(commitErr) {
 			return commitErr
 		}
 		if err := r.load(ctx, r.stream.ID); err != nil {

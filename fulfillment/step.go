@@ -28,10 +28,10 @@ type Services struct {
 // delivery, which was claimed at a time, has its own, so a step may remember what a service
 // answered.
 func (f *Fulfillment) steps(now time.Time) []step {
-	pay := &payment{provider: f.services.Provider, lost: f.lost, now: now, timeout: f.services.ActionTimeout}
+	pay := &payment{provider: f.services.Provider, now: now, timeout: f.services.ActionTimeout}
 	return []step{
 		{name: domain.Inventory, run: f.reserve, queueRows: queueStock},
-		{name: domain.Payment, run: pay.run, cancel: pay.cancel, intercept: pay.intercept},
+		{name: domain.Payment, run: pay.run, cancel: pay.cancel},
 	}
 }
 
@@ -57,10 +57,6 @@ type step struct {
 	// cancel stops what must be stopped at an external service before the charge may fail
 	// as canceled; nil if there is nothing.
 	cancel act
-
-	// intercept, where set, is called first whichever step is due: it returns the act that runs
-	// in place of due, or due itself.
-	intercept func(c domain.Charge, due act) act
 
 	// queueRows, where set, queues the rows of the step beside the ledger. What an event of any
 	// step changes in them is committed with the event; so the rejection of a later step

@@ -67,7 +67,7 @@ func TestProject_setsAsideWhatItCannotRead(t *testing.T) {
 
 	// A newer program reads what this one could not.
 	exec(t, db, `alter table ledger_events disable trigger ledger_events_append_only`)
-	exec(t, db, `update ledger_events set type = 'charge.requested.v1', data = '{"merchant_id":"acme","amount":1}' where stream_id = 'ch_schema'`)
+	exec(t, db, `update ledger_events set type = 'charge.requested.v1', data = '{"merchant_id":"acme","amount":1,"steps":["payment"]}' where stream_id = 'ch_schema'`)
 	exec(t, db, `update ledger_events set data = '{"payment_intent":"pi_7"}' where stream_id = 'ch_later' and version = 2`)
 	testdb.Must(t, ledger.RetrySetAside(t.Context(), db))
 	wantListed(t, db, "readable", []string{"ch_1", "ch_2", "ch_later", "ch_schema"}, []string{"ch_step", "ch_type"})

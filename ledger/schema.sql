@@ -219,27 +219,8 @@ create trigger ledger_postings_append_only
 before update or delete or truncate on ledger_postings
    for each statement execute function refuse_change();
 
--- These two functions find a charge before its merchant is known. They see the
--- charges of all merchants and return no more than the owner.
-
-create function charge_by_id(id text)
-returns table (stream_id text, merchant_id text)
-language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp
-as $$
-#variable_conflict use_column
-begin
-  return query
-  select e.stream_id,
-         e.merchant_id
-    from public.ledger_events e
-   where e.stream_id = id
-     and e.version = 1;
-end
-$$;
-comment on function charge_by_id is 'the owner of the charge that an event of the provider names';
-revoke execute on function charge_by_id from public;
-
+-- The function finds a charge before its merchant is known. It sees the charges of all merchants
+-- and returns no more than the owner.
 create function charge_by_payment_intent(provider text, payment_intent text)
 returns table (stream_id text, merchant_id text)
 language plpgsql stable security definer

@@ -251,14 +251,15 @@ type Owner struct {
 	MerchantID string
 }
 
-// The functions that find a charge before its merchant is known are in schema.sql. They
-// see the charges of all merchants and return no more than the owner.
 const (
 	selectByID = `
 select stream_id,
        merchant_id
-  from charge_by_id($1)`
+  from ledger_events
+ where stream_id = $1
+   and version = 1`
 
+	// charge_by_payment_intent, in schema.sql, also finds a charge before its merchant is known.
 	selectByPaymentIntent = `
 select stream_id,
        merchant_id
@@ -267,22 +268,22 @@ select stream_id,
 
 // Find returns the owner of a stream. ErrNotFound if the stream has no event.
 func Find(ctx context.Context, q postgres.Querier, id string) (Owner, error) {
-	return find(ctx, q, selectByID, id)
+	return find(ctx, q, "charge "+id, selectByID, id)
 }
 
 // FindByPaymentIntent returns the owner of the charge whose payment was started under a
 // payment intent, also before its capture. ErrNotFound if no charge has it.
 func FindByPaymentIntent(ctx context.Context, q postgres.Querier, provider, intent string) (Owner, error) {
-	return find(ctx, q, selectByPaymentIntent, provider, intent)
+	return find(ctx, q, "the charge of a payment intent", selectByPaymentIntent, provider, intent)
 }
 
-func find(ctx context.Context, q postgres.Querier, sql string, args ...any) (Owner, error) {
+func find(ctx context.Context, q postgres.Querier, what, sql string, args ...any) (Owner, error) {
 	owners, err := collect[Owner](q.Query(ctx, sql, args...))
 	switch {
 	case err != nil:
-		return Owner{}, fmt.Errorf("find the charge of %v: %w", args, err)
+		return Owner{}, fmt.Errorf("find %s: %w", what, err)
 	case len(owners) == 0:
-		return Owner{}, fmt.Errorf("find the charge of %v: %w", args, ErrNotFound)
+		return Owner{}, fmt.Errorf("find %s: %w", what, ErrNotFound)
 	}
 	return owners[0], nil
 }

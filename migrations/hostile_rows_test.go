@@ -64,7 +64,7 @@ select 'fulfillment', 'evt_' || s || '_' || m, 'ch_' || m, 'stripe.refund.update
 var (
 	requested = row{
 		"event_id": "'11111111-1111-8111-8111-111111111111'", "stream_id": "'ch_new'", "version": "1", "type": "'charge.requested.v1'",
-		"schema_version": "1", "merchant_id": "'acme'", "data": `'{"merchant_id":"acme","order_id":"1","amount":500,"currency":"USD"}'`,
+		"schema_version": "1", "merchant_id": "'acme'", "data": `'{"merchant_id":"acme","order_id":"1","amount":500,"currency":"USD","reference":"ref_822b33ad87c148a00","steps":["payment"]}'`,
 		"metadata": `'{"actor":"api"}'`, "occurred_at": "now()",
 	}
 	canceled = requested.but("stream_id", "'ch_pending'", "version", "2", "type", "'charge.cancel_requested.v1'", "data", "'{}'")
@@ -74,7 +74,7 @@ var (
 		"credit": "'merchant_pending:acme:USD'", "amount": "1000", "currency": "'USD'",
 	}
 	held     = row{"merchant_id": "'acme'", "order_id": "'1'", "stream_id": "'ch_new'"}
-	alone    = requested.but("data", `'{"merchant_id":"acme","order_id":"1","amount":500,"currency":"USD","one_charge_per_order":true}'`)
+	alone    = requested.but("data", `'{"merchant_id":"acme","order_id":"1","amount":500,"currency":"USD","reference":"ref_822b33ad87c148a00","steps":["payment"],"one_charge_per_order":true}'`)
 	returned = owed.but("version", "4", "debit", "'merchant_payable:acme:USD'", "credit", "'refund_clearing:acme:USD'", "amount", "400")
 	wake     = row{
 		"topic": "'charges'", "message_id": eventID("acme", 4), "payload": sealed("acme", 4, "refund.requested.v1"),
@@ -115,7 +115,7 @@ func sealed(merchant string, version int, kind string) string {
 
 // limited is a charge with a return_url and an expires_at.
 func limited(returnURL, expiresAt string) row {
-	return requested.but("data", `'{"merchant_id":"acme","order_id":"1","amount":500,"currency":"USD","return_url":`+returnURL+`,"expires_at":`+expiresAt+`}'`)
+	return requested.but("data", `'{"merchant_id":"acme","order_id":"1","amount":500,"currency":"USD","reference":"ref_822b33ad87c148a00","steps":["payment"],"return_url":`+returnURL+`,"expires_at":`+expiresAt+`}'`)
 }
 
 // charge and returning are requests that the program writes with every member.
@@ -201,7 +201,7 @@ func inserts() map[string]struct{ caused, forged map[string]row } {
 			"a charge in the middle":                 requested.but("stream_id", "'ch_acme'", "version", "6"),
 			"a refund of nothing":                    refund.but("stream_id", "'ch_new'", "version", "1"),
 			"for another merchant":                   requested.but("merchant_id", "'globex'"),
-			"a charge whose data is another's":       requested.but("data", `'{"merchant_id":"globex","order_id":"1","amount":500,"currency":"USD"}'`),
+			"a charge whose data is another's":       requested.but("data", `'{"merchant_id":"globex","order_id":"1","amount":500,"currency":"USD","reference":"ref_822b33ad87c148a00","steps":["payment"]}'`),
 			"a charge whose data names no merchant":  requested.but("data", `'{}'`),
 			"a charge of no number":                  requested.but("data", `'{"merchant_id":"acme","order_id":"1","amount":"much","currency":"USD"}'`),
 			"a charge of too large a number":         requested.but("data", `'{"merchant_id":"acme","order_id":"1","amount":1e30,"currency":"USD"}'`),
@@ -221,6 +221,8 @@ func inserts() map[string]struct{ caused, forged map[string]row } {
 			"a charge of a number of many digits":    requested.but("data", changed(charge(), `{"items":[{"sku":"mug","quantity":1e99999}]}`)),
 			"a charge whose metadata is no text":     requested.but("data", changed(charge(), `{"metadata":{"basket":7}}`)),
 			"a charge whose steps are no names":      requested.but("data", changed(charge(), `{"steps":[5]}`)),
+			"a charge without a payment":             requested.but("data", changed(charge(), `{"steps":["inventory"]}`)),
+			"a charge without a reference":           requested.but("data", `'{"merchant_id":"acme","order_id":"1","amount":500,"currency":"USD","steps":["payment"]}'`),
 			"a charge whose steps are no names now":  requested.but("data", changed(charge(), `{"skipped":[{}]}`)),
 			"a deadline in words":                    limited(`"https://shop.example"`, `"tomorrow"`),
 			"a deadline at an hour that is none":     limited(`"https://shop.example"`, `"2999-11-26T24:00:00Z"`),

@@ -89,173 +89,6 @@ create table provider_account (
 comment on table provider_account is 'the account of the provider that the ledger''s payments are in';
 comment on column provider_account.live is 'live mode, which moves money, or test mode';
 
--- Recoveries ------------------------------------------------------------------
-
--- The server's identifier changes with initdb, and the timeline, the first part of a WAL
--- file's name, with a promotion and with a recovery to a point in time. A standby refuses to
--- say its place in the WAL.
-create function database_history()
-returns text
-language sql volatile
-set search_path = pg_catalog, pg_temp
-as $$
-select concat_ws(' ', system_identifier, left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))
-  from pg_control_system()
-$$;
-comment on function database_history is 'the server''s identifier and its timeline';
-revoke execute on function database_history from public;
-
--- While the provider's list is not read for one of these rows, no payment is created. A row of
--- reason creation holds up only charges whose own creation failed.
-create table recoveries (
-  id          bigint      not null,
-  history     text        collate "C" not null,
-  since       timestamptz not null,
-  reason      text        collate "C" not null,
-  detected_at timestamptz not null default clock_timestamp(),
-  scanned_at  timestamptz,
-
-  -- Of two workers that detect the same recovery one records it.
-  constraint recoveries_pkey primary key (id),
-
-  -- Migration and history name what a database may have lost, and so does repair. Creation
-  -- is a key of the provider's that may belong to a lost charge.
-  constraint recoveries_reason_check check (reason in ('migration', 'history', 'repair', 'creation'))
-);
-comment on table recoveries is 'when the database may have lost charges: after a promotion or a restore';
-comment on column recoveries.history is 'the server''s identifier and its timeline';
-comment on column recoveries.since is 'the provider''s payment intents are read that were created since then';
-comment on column recoveries.scanned_at is 'when they were read';
-
--- What has not been read yet. A provider that is out of order leaves many rows.
-create index recoveries_unscanned
-    on recoveries (reason)
- where scanned_at is null;
-
-insert into recoveries (id, history, since, reason, scanned_at)
-values (1, database_history(), clock_timestamp(), 'migration', clock_timestamp());
-
--- What the provider has made since this time may be unknown here: every payment has an event
--- before its money moves, and only a worker that has read the provider's list starts payments.
--- The intent of an open charge may be older than that: its creation was not answered, or the
--- commit of its event is lost. Before its first row a database knew no payment. The clocks of
--- the database and the provider differ by less than 15 minutes.
-create function lost_since()
-returns timestamptz
-language sql stable
-set search_path = pg_catalog, pg_temp
-as $$
-select least(
-         coalesce(
-           (select recorded_at
-              from public.ledger_events
-             where type like 'payment.started.v%'
-             order by txid desc, position desc
-             limit 1),
-           (select min(detected_at)
-              from public.recoveries)),
-         (select min(requested.recorded_at)
-            from (select ordering_key
-                    from public.inbox
-                   where receiver = 'fulfillment'
-                     and status in ('pending', 'running')
-                   union all
-                  select ordering_key
-                    from public.inbox
-                   where receiver = 'fulfillment'
-                     and status = 'dead') as unfinished
-            join public.ledger_events requested
-              on requested.stream_id = unfinished.ordering_key
-             and requested.version = 1
-           where not exists (
-                   select
-                     from public.ledger_events known
-                    where known.stream_id = requested.stream_id
-                      and (known.type like 'payment.started.v%' or known.type like 'charge.failed.v%'))),
-         clock_timestamp()) - interval '15 minutes'
-$$;
-comment on function lost_since is 'when the oldest payment was made that the database may have lost';
-revoke execute on function lost_since from public;
-
--- Payment intents that the provider has and the ledger has not.
-create table lost_payments (
-  payment_intent text        collate "C" not null,
-  reference      text        collate "C" not null,
-  amount         bigint      not null,
-  currency       text        collate "C" not null,
-  created_at     timestamptz not null,
-
-  -- A payment is lost once.
-  constraint lost_payments_pkey primary key (payment_intent)
-);
-comment on table lost_payments is 'payment intents that the provider has and the ledger does not know, after a recovery';
-comment on column lost_payments.reference is 'of the charge, in the provider''s metadata';
-comment on column lost_payments.amount is 'minor units';
-
--- A worker looks for the reference of a charge.
-create index lost_payments_by_reference
-    on lost_payments (reference);
-
--- What became of a lost payment: a charge took it, or an operator gives it back.
-create table adoptions (
-  payment_intent text        collate "C" not null,
-  charge_id      text        collate "C",
-  refund         text        collate "C",
-  adopted_at     timestamptz not null default clock_timestamp(),
-
-  -- A charge and an operator, or two operators, do not both have a payment.
-  constraint adoptions_pkey primary key (payment_intent),
-
-  -- It was lost.
-  constraint adoptions_payment_lost foreign key (payment_intent) references lost_payments (payment_intent),
-
-  -- The payment of a charge is refunded through the charge.
-  constraint adoptions_end_check check (charge_id is null or refund is null)
-);
-comment on table adoptions is 'what became of lost payments';
-comment on column adoptions.charge_id is 'the charge that took the payment; null if an operator gives it back';
-comment on column adoptions.refund is 'the provider''s refund, once the money was refunded';
-
-create function recovery_pending()
-returns boolean
-language sql stable security definer
-set search_path = pg_catalog, pg_temp
-as $$
-select public.database_history() is distinct from (
-         select history
-           from public.recoveries
-          order by id desc
-          limit 1)
-       or exists (
-            select
-              from public.recoveries
-             where reason <> 'creation'
-               and scanned_at is null)
-$$;
-comment on function recovery_pending is 'whether the database may have lost charges, and the provider''s list is not read yet';
-revoke execute on function recovery_pending from public;
-
--- The api asks about one reference, and sees no other payment.
-create function lost_payment(reference text)
-returns table (payment_intent text, amount bigint, currency text, refunded boolean)
-language sql stable security definer
-set search_path = pg_catalog, pg_temp
-as $$
-select l.payment_intent,
-       l.amount,
-       l.currency,
-       a.refund is not null
-  from public.lost_payments l
-  left join public.adoptions a
-    on a.payment_intent = l.payment_intent
- where l.reference = lost_payment.reference
-   and a.charge_id is null
- order by l.created_at desc
- limit 1
-$$;
-comment on function lost_payment is 'the payment of a reference that no charge has';
-revoke execute on function lost_payment from public;
-
 -- Pauses ----------------------------------------------------------------------
 
 -- An operator pauses a receiver of the worker, or everything of a merchant. A worker reads
@@ -361,18 +194,6 @@ create trigger stock_supplied
  after insert or delete or update of supplied on stock
    for each row
        execute function record_action('stock supply', sku, merchant_id, '', '{supplied}');
-
--- A lost payment is refunded. A charge that takes one is no operator.
-create trigger adoptions_set
- after insert or update of refund on adoptions
-   for each row when (new.charge_id is null)
-       execute function record_action('adopt', payment_intent, '', '', '{payment_intent,refund}');
-
--- An operator takes the decision to refund it back.
-create trigger adoptions_released
- after delete on adoptions
-   for each row
-       execute function record_action('adopt release', payment_intent, '', '', '{payment_intent,refund}');
 
 -- A restore is repaired.
 create trigger numbering_mark_written
@@ -496,7 +317,6 @@ grant select,
       insert (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
    on ledger_events to payonce_api, payonce_worker;
 grant select, insert on ledger_postings to payonce_api, payonce_worker;
-grant execute on function charge_by_id to payonce_api;
 grant execute on function charge_by_payment_intent to payonce_api, payonce_worker;
 
 -- The api holds an order in the commit that accepts its charge. The worker frees it in the
@@ -569,14 +389,6 @@ grant select (merchant_id) on merchants to payonce_console;
 
 -- The first worker binds the account, and none binds another.
 grant select (account, live, only_one), insert (account, live) on provider_account to payonce_worker;
-
--- The worker records a recovery and what it has lost, and charges take their payments.
-grant select, insert (id, history, since, reason), update (scanned_at) on recoveries to payonce_worker;
-grant select, insert on lost_payments to payonce_worker;
-grant select, insert (payment_intent, charge_id) on adoptions to payonce_worker;
-grant execute on function database_history, lost_since to payonce_worker;
-grant execute on function recovery_pending to payonce_api, payonce_worker;
-grant execute on function lost_payment to payonce_api;
 
 -- Operators pause, the worker reads what is paused, and every audit asks.
 grant select on pauses to payonce_worker;
@@ -704,7 +516,8 @@ create policy request on ledger_events for insert to payonce_api
                      and (data ->> 'amount')::bigint between 1 and 1000000000000
                      and coalesce((data ->> 'fee')::bigint, 0) between 0 and (data ->> 'amount')::bigint
                      and length(data ->> 'order_id') <= 255
-                     and coalesce(data ->> 'reference' like 'ref_' || left(encode(sha256(convert_to(merchant_id, 'UTF8')), 'hex'), 16) || '%', true)
+                     and data -> 'steps' ? 'payment'
+                     and data ->> 'reference' like 'ref_' || left(encode(sha256(convert_to(merchant_id, 'UTF8')), 'hex'), 16) || '%'
                      and coalesce(length(data ->> 'return_url') <= 2048 and data ->> 'return_url' ilike 'https://%', true)
                      and coalesce((data ->> 'expires_at')::timestamptz
                                   between now() - interval '24 hours' and '9999-01-01 00:00+00', true)

@@ -160,9 +160,6 @@ type Abandonment struct {
 	Abandoned bool    `json:"abandoned"`
 	Charge    *Charge `json:"charge,omitempty"`
 
-	// LostPayment A payment under the key, whose charge was lost with a database server. Its money may have been taken, and an operator gives it back. The key is abandoned for all that.
-	LostPayment *LostPayment `json:"lost_payment,omitempty"`
-
 	// StatusCode Of the answer under the key.
 	StatusCode int `json:"status_code"`
 }
@@ -326,26 +323,6 @@ type Key struct {
 // KeyList defines model for KeyList.
 type KeyList struct {
 	Data []Key `json:"data"`
-}
-
-// LostPayment A payment under the key, whose charge was lost with a database server. Its money may have been taken, and an operator gives it back. The key is abandoned for all that.
-type LostPayment struct {
-	// Amount In minor units of ISO 4217, such as cents, whichever minor units the provider has.
-	// In BHD, JOD, KWD, OMR and TND a
-	// multiple of 10, in MGA of 100: the provider moves no other amount, and the answer is 422.
-	//
-	//
-	// Examples: 1000
-	Amount Amount `json:"amount"`
-
-	// Currency An ISO 4217 code.
-	Currency Currency `json:"currency"`
-
-	// PaymentIntent The provider's id.
-	PaymentIntent string `json:"payment_intent"`
-
-	// Refunded The money was refunded.
-	Refunded bool `json:"refunded"`
 }
 
 // NextAction Send the customer to the URL. The payment continues when the customer has acted, and fails with `authentication_timeout` when that takes too long.

@@ -161,7 +161,7 @@ func reconcile(ctx context.Context, c *console, db *postgres.DB, client *stripe.
 		return nil, nil, err
 	}
 	return audit.Reconcile(ctx, db,
-		translate(listed, client.Intents(ctx, time.Time{}), func(in stripe.Intent) audit.Listed {
+		translate(listed, client.Intents(ctx), func(in stripe.Intent) audit.Listed {
 			return audit.Listed{
 				ID: in.ID, Reference: in.Reference, PaymentIntent: in.ID,
 				Status: string(in.Status), Amount: in.AmountReceived, Currency: in.Currency,

@@ -44,7 +44,7 @@ func TestAudit_repairLeavesAPausedMerchantAlone(t *testing.T) {
 	testdb.Must(t, err)
 	t.Cleanup(client.Close)
 
-	in, err := client.CreateIntent(t.Context(), "create", stripe.CreateParams{ChargeID: "ch_1", Amount: 1000, Currency: "USD", PaymentMethod: "pm_card_visa"})
+	in, err := client.CreateIntent(t.Context(), "create", stripe.CreateParams{Reference: "ch_1", Amount: 1000, Currency: "USD", PaymentMethod: "pm_card_visa"})
 	testdb.Must(t, err)
 	_, err = client.ConfirmIntent(t.Context(), "confirm", in.ID, "")
 	testdb.Must(t, err)

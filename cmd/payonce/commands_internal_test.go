@@ -103,7 +103,7 @@ func record(t *testing.T, db *postgres.DB, s ledger.Stream, events ...domain.Eve
 }
 
 func requested(order string) domain.ChargeRequested {
-	return domain.ChargeRequested{MerchantID: "acme", OrderID: order, Amount: 1000, Currency: "USD", PaymentMethod: "pm_card_visa"}
+	return domain.ChargeRequested{MerchantID: "acme", OrderID: order, Amount: 1000, Currency: "USD", PaymentMethod: "pm_card_visa", Steps: []string{domain.Payment}}
 }
 
 // parse reads a command line into the commands.

@@ -33,7 +33,6 @@ type commands struct {
 	Stock       stockCmd       `cmd:"" help:"List what is in stock, and add to it."`
 	Keys        keysCmd        `cmd:"" help:"Make, list and revoke API keys."`
 	Audit       auditCmd       `cmd:"" help:"Check every invariant against the tables, and the ledger against the provider."`
-	Adopt       adoptCmd       `cmd:"" help:"List the provider's payments whose charges the database has lost, and refund them."`
 	Inbox       inboxCmd       `cmd:"" help:"List, retry and discard dead letters."`
 	Outbox      outboxCmd      `cmd:"" help:"Make the outbox readable after a restore from a dump."`
 	Pause       pauseCmd       `cmd:"" help:"Stop carrying out charges, sending webhooks, or all work for a merchant, until resume. What is accepted waits. Without arguments, list what is paused."`

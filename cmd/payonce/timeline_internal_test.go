@@ -58,7 +58,7 @@ func stripeWith(t *testing.T, bodies map[string]string) *stripe.Client {
 
 const (
 	heldIntent = `{"id":"pi_1","object":"payment_intent","status":"succeeded","amount":1000,"amount_received":1000,"currency":"usd",
-"created":1700000000,"metadata":{"charge_id":"ch_1"}}`
+"created":1700000000,"metadata":{"charge_reference":"ch_1"}}`
 	heldRefunds = `{"object":"list","has_more":false,"data":[{"id":"re_at_stripe","object":"refund","status":"failed","amount":400,
 "currency":"usd","payment_intent":"pi_1","failure_reason":"lost_or_stolen_card","metadata":{"refund_id":"re_1"}}]}`
 )

@@ -40,7 +40,6 @@ const (
 	retrySetAsideInterval = time.Minute
 	startCheckInterval    = time.Second // between reads of what the worker waits for at start
 	pauseInterval         = 2 * time.Second
-	recoverSeconds        = 10
 )
 
 func main() { os.Exit(program.Main(os.Args[1:], os.Stdout, os.Stderr, "worker", run)) }
@@ -124,7 +123,6 @@ func handle(
 	for _, r := range receivers {
 		g.Go(func() error { return r.processor.Run(ctx) })
 	}
-	g.Go(func() error { recoverPayments(ctx, log, db, provider); return nil })
 	g.Go(func() error {
 		loop.Run(ctx, log, "receiving stopped and begins anew", func(ctx context.Context) (time.Duration, error) {
 			return 0, receive(ctx, log, db, bell.Listening, receivers)
@@ -206,20 +204,6 @@ func restored(ctx context.Context, q postgres.Querier) (why string, err error) {
 		return "", err
 	}
 	return "the tables were restored from a dump: run payonce outbox repair", nil
-}
-
-// recoverPayments looks for lost payments every ten seconds, and as soon as a session shows another
-// timeline.
-func recoverPayments(ctx context.Context, log *slog.Logger, db *postgres.DB, provider *stripe.Client) {
-	const failed = "looking for lost payments failed, no payment is created until they are known"
-	loop.Run(ctx, log, failed, func(ctx context.Context) (time.Duration, error) {
-		timeline := db.Timeline()
-		err := restore.Recover(ctx, log, db, provider.Intents)
-		for n := 0; err == nil && n < recoverSeconds && timeline == db.Timeline(); n++ {
-			loop.Pause(ctx, time.Second, nil)
-		}
-		return 0, err
-	})
 }
 
 // accountRefusal returns why the provider does not accept the secret key, as its last answer said, or

@@ -96,21 +96,16 @@ then format('message %s: passed by the reader and never received', message_id)`}
                    then 'no consumer group receives it' end,
               format('message %s', message_id)
          from sent
-        where not passed) m`, `
+        where not passed
+        union all
+       select 'in quarantine, with another payload', format('%s message %s', receiver, message_id)
+         from inbox_quarantine) m`, `
 when state is not null
 then message || ': ' || state`},
 	{"a finished message was finished by its holder", eachCharge, `inbox where status = 'done'`, `
 when done_fence is distinct from fence
 then format('%s message %s: done under fence %s, its holder has %s',
             receiver, message_id, coalesce(done_fence::text, 'none'), fence)`},
-	{"nothing is in quarantine", wholeTables, `
-       inbox i
-  full join (
-       select receiver, message_id, count(*) as payloads
-         from inbox_quarantine
-        group by receiver, message_id) q using (receiver, message_id)`, `
-when q.payloads > 0
-then format('%s message %s: %s payloads beside the first', receiver, message_id, q.payloads)`},
 	// Between the outcome and the end of its message, an outcome that is not delivered yet is in
 	// order.
 	{"the merchant was notified once of every outcome", eachCharge, `

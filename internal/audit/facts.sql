@@ -6,10 +6,6 @@ charges as (
          count(*) filter (where type like 'payment.captured.v%')                                     as captures,
          count(*) filter (where type like 'charge.succeeded.v%')                                     as successes,
          count(*) filter (where type like 'charge.failed.v%')                                        as failures,
-         count(*) filter (where type like 'charge.cancel_requested.v%')                              as cancellations,
-         min(version) filter (where type like 'charge.cancel_requested.v%')                          as cancel_requested_at,
-         min(version) filter (where type like 'charge.succeeded.v%' or type like 'charge.failed.v%') as ended_at,
-         bool_or(type like 'charge.failed.v%' and data ->> 'code' = 'canceled')                      as canceled,
          bool_or(type like 'charge.requested.v%' and data ->> 'notify' = 'true')                     as notify
     from ledger_events
    group by stream_id
@@ -60,6 +56,7 @@ charges as (
    where type like any (array['charge.requested.v%', 'charge.cancel\_requested.v%', 'refund.requested.v%'])
 ), keys as (
   select scope,
+         operation,
          key,
          location,
          body,
@@ -74,11 +71,13 @@ charges as (
 ), answers as ( -- An answer outlives its body: an expired one keeps its location.
   select k.kind,
          k.scope,
+         k.operation,
+         k.accepted,
          k.location,
          r.stream_id,
          r.id,
          r.merchant_id,
-         k.body <> ''
+         k.accepted and k.body <> ''
            and (position(convert_to(format('"id":"%s"', r.id), 'UTF8') in k.body) = 0
                 or r.amount is not null
                 and position(convert_to(format('"amount":%s,', r.amount), 'UTF8') in k.body) = 0
@@ -86,7 +85,6 @@ charges as (
                 or encode(k.body, 'escape') !~ '"currency":"[A-Z]{3}","status":"pending"') as about_another
     from keys k
     left join requests r using (kind, location)
-   where k.accepted
 ), acceptances as (
   select r.kind,
          r.stream_id,

@@ -49,7 +49,7 @@ const (
 // charge records what can be recorded.
 func Reconcile(ctx context.Context, q postgres.Querier, payments, refunds, disputes iter.Seq2[Listed, error]) (checks []Check, missed []string, err error) {
 	charges := &comparison{
-		noun: kindCharge, took: "took", taken: "captured", remedy: ": payonce adopt lists and refunds what is lost",
+		noun: kindCharge, took: "took", taken: "captured", remedy: ": refund it at the provider",
 		moved: func(l Listed) bool { return l.Status == statusSucceeded || l.Amount > 0 },
 	}
 	returns := &comparison{
@@ -74,13 +74,10 @@ func Reconcile(ctx context.Context, q postgres.Querier, payments, refunds, dispu
 	if err != nil {
 		return nil, nil, err
 	}
-	adopted, err := collect[adoption](ctx, q, "adopted payments", selectAdopted)
-	if err != nil {
-		return nil, nil, err
-	}
+	returned := returnedWithoutCharge(charges.listed, returns.listed, after[kindCharge])
 	for kind, c := range compared {
 		c.before, c.after = before[kind], after[kind]
-		maps.DeleteFunc(c.listed, func(_ string, l Listed) bool { return slices.Contains(adopted, adoption{l.PaymentIntent}) })
+		maps.DeleteFunc(c.listed, func(_ string, l Listed) bool { return returned[l.PaymentIntent] })
 		c.attribute()
 	}
 	return []Check{
@@ -104,10 +101,28 @@ func Reconcile(ctx context.Context, q postgres.Querier, payments, refunds, dispu
 	}, unrecorded(charges, returns, withheld), nil
 }
 
-// adoption is a payment of no charge that an operator refunded.
-type adoption struct{ PaymentIntent string }
-
-const selectAdopted = `select payment_intent from adoptions where refund is not null`
+// returnedWithoutCharge are the payments that no charge has and that were refunded in full, by an
+// operator at the provider.
+func returnedWithoutCharge(payments, refunds map[string]Listed, charges map[string]money) map[string]bool {
+	left := map[string]int64{}
+	for id, l := range payments {
+		left[id] = l.Amount
+	}
+	for _, r := range refunds {
+		if r.Status == statusSucceeded {
+			left[r.PaymentIntent] -= r.Amount
+		}
+	}
+	for _, m := range charges {
+		delete(left, m.Intent)
+	}
+	maps.DeleteFunc(left, func(id string, amount int64) bool { return payments[id].Amount == 0 || amount > 0 })
+	returned := map[string]bool{}
+	for id := range left {
+		returned[id] = true
+	}
+	return returned
+}
 
 // comparison is the ledger beside one of the provider's lists.
 type comparison struct {

@@ -117,8 +117,6 @@ func TestReconcile(t *testing.T) {
 		refundKnown   = "provider: every refund is one of the ledger's"
 		refundEqual   = "provider: refunded sums equal the ledger's"
 	)
-	testdb.Exec(t, f.db.Pool(), `insert into lost_payments values ('pi_adopted', 'ref_lost', 1000, 'USD', now())`)
-	testdb.Exec(t, f.db.Pool(), `insert into adoptions (payment_intent, refund) values ('pi_adopted', 're_1')`)
 	same := func(all []audit.Listed) []audit.Listed { return all }
 	referring := func(all []audit.Listed) []audit.Listed { // as intents name the charges of keys
 		for i, l := range all {
@@ -146,7 +144,10 @@ func TestReconcile(t *testing.T) {
 		{"money taken by a failed charge's orphan", status("pi_orphan", "succeeded", 1000), same, []string{nothing, equal}},
 		{"a failed charge that could still be paid", status("pi_declined", "requires_payment_method", 0), same, []string{canceled}},
 		{"money for an unknown charge", took("pi_stray", "ch_none"), same, []string{known}},
-		{"a lost payment whose money was returned", took("pi_adopted", "ref_lost"), more("re_1", "adopt_pi_adopted", "pi_adopted", "succeeded", 1000), nil},
+		{"an unknown charge's money that was returned", took("pi_stray", "ref_lost"), more("re_1", "", "pi_stray", "succeeded", 1000), nil},
+		{"an unknown charge's money that was returned in part", took("pi_stray", "ref_lost"), more("re_1", "", "pi_stray", "succeeded", 999), []string{known, refundKnown}},
+		{"an unknown charge's money whose return is pending", took("pi_stray", "ref_lost"), more("re_1", "", "pi_stray", "pending", 1000), []string{known}},
+		{"a second capture that was returned", took("pi_second", f.ids["sold"]), more("re_1", "", "pi_second", "succeeded", 1000), nil},
 		{"money of others in the account", took("pi_foreign", ""), more("re_1", "", "pi_foreign", "succeeded", 300), nil},
 		{"money taken by an open charge's orphan", took("pi_stray", f.ids["paying"]), same, []string{known}},
 		{

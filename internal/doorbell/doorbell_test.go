@@ -26,7 +26,7 @@ func TestCommitted(t *testing.T) {
 	}
 	event := func(b *pgx.Batch) error {
 		_, err := ledger.Append(b, ledger.New("ch_1"), ledger.Cause{CorrelationID: "a", CausationID: "a", Actor: "a"}, domain.ChargeRequested{
-			MerchantID: "acme", Amount: 1000, Currency: "EUR",
+			MerchantID: "acme", Amount: 1000, Currency: "EUR", Steps: domain.Steps(),
 		})
 		return err
 	}

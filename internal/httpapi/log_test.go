@@ -83,12 +83,12 @@ func TestAccessLog_holdsNothingOfEvents(t *testing.T) {
 	w := serve(t, takesEvents)
 	charge := idOf(w.captured(t, "key-1"))
 	const secret = "secret-5e1a"
-	e := event("evt_"+secret, "payment_intent.succeeded", strings.Replace(intentOf(charge), `"pi_`, `"pi_`+secret, 1))
+	e := event("evt_"+secret, "payment_intent.succeeded", strings.Replace(intentOf(charge), `"ref_1"`, `"`+secret+`"`, 1))
 	statuses := map[int]int{}
 	send := func(c call) { statuses[w.send(t, c).status]++ }
 	send(signed(e))
 	send(signed(e))
-	send(signed(strings.Replace(e, "pi_"+secret, "pi_other_"+secret, 1))) // the same id with another content
+	send(signed(strings.Replace(e, ".succeeded", ".canceled", 1))) // the same id with another content
 	send(signed(event("evt_1", "customer.created", `{"name":"`+secret+`"}`)))
 	send(signed(event("evt_2", "payment_intent.succeeded", intentOf("ch_"+secret))))
 	send(signed(event("evt_3", "payment_intent."+secret, intentOf(charge))))

@@ -55,9 +55,6 @@ type stripeObject struct {
 	Object        string `json:"object"`
 	ID            string `json:"id"`
 	PaymentIntent string `json:"payment_intent"`
-	Metadata      struct {
-		ChargeID string `json:"charge_id"` // ours
-	} `json:"metadata"`
 }
 
 // providerEvent is what the inbox keeps of an event. It is the same at each delivery, which
@@ -173,15 +170,9 @@ func (a *API) store(c echo.Context, e stripeEvent, o stripeObject) error {
 	return nil
 }
 
-// chargeOf finds our charge by the intent that an object is, or names. The intent of a charge
-// without a reference has the charge's id, and so has what was made from it. ErrNotFound if the object is of no charge of ours.
+// chargeOf finds our charge by the intent that an object is, or names. ErrNotFound if the object is
+// of no charge of ours.
 func (a *API) chargeOf(ctx context.Context, o stripeObject) (ledger.Owner, error) {
-	if id := o.Metadata.ChargeID; isReference(id, maxReference) {
-		charge, err := ledger.Find(ctx, a.DB, id)
-		if !errors.Is(err, ledger.ErrNotFound) {
-			return charge, err
-		}
-	}
 	if !isReference(o.PaymentIntent, maxReference) {
 		return ledger.Owner{}, ledger.ErrNotFound
 	}

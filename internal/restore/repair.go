@@ -1,11 +1,10 @@
 // Package restore decides whose database this is: it binds the database to an account of the
-// provider, numbers rows anew that came from another server by a dump, and remembers when the
-// database may have lost charges.
+// provider, and numbers rows anew that came from another server by a dump.
 //
 // Rows name the transactions that wrote them, and readers of the outbox and the ledger go by
 // these numbers. On another server they mean other transactions, or none.
 //
-// Tables: provider_account, recoveries, lost_payments, adoptions. It also writes those of the ledger, the outbox and the inbox.
+// Table: provider_account. It also writes those of the ledger, the outbox and the inbox.
 package restore
 
 import (

@@ -97,10 +97,3 @@ insert into numbering_mark (written_in)
 values (pg_current_xact_id())
     on conflict (only_one) do update
    set written_in = excluded.written_in;
-
--- The database may have lost charges, even if it is on the same server as before.
-lock table recoveries in share row exclusive mode;
-
-insert into recoveries (id, history, since, reason)
-select coalesce(max(id), 0) + 1, database_history(), lost_since(), 'repair'
-  from recoveries;

@@ -63,7 +63,7 @@ func (f fixture) commit(s ledger.Stream, events ...domain.Event) ledger.Stream {
 func (f fixture) open(id string) ledger.Stream {
 	f.t.Helper()
 	return f.commit(ledger.New(id),
-		domain.ChargeRequested{MerchantID: "acme", OrderID: id, Amount: 1000, Currency: "USD", PaymentMethod: "pm_card_visa"},
+		domain.ChargeRequested{MerchantID: "acme", OrderID: id, Amount: 1000, Currency: "USD", PaymentMethod: "pm_card_visa", Steps: []string{domain.Payment}},
 		domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: "pi_" + id})
 }
 

@@ -54,7 +54,7 @@ func intentJSON(pairs ...any) string {
 	return object(map[string]any{
 		"id": "pi_1", "object": "payment_intent", "status": "requires_confirmation",
 		"amount": 1999, "amount_received": 0, "currency": "eur", "created": 1700000000,
-		"metadata": map[string]any{"charge_id": "ch_1"}, "client_secret": "pi_1_secret_neverprinted",
+		"metadata": map[string]any{"charge_reference": "ch_1"}, "client_secret": "pi_1_secret_neverprinted",
 		"last_payment_error": nil, "latest_charge": nil,
 	}, pairs...)
 }
@@ -142,7 +142,7 @@ func calls(c *stripe.Client) map[string]func(context.Context) (zero bool, err er
 			r, err := c.CreateRefund(ctx, "key_1", refundParams("pi_1"))
 			return r == stripe.Refund{}, err
 		},
-		"intents":               func(ctx context.Context) (bool, error) { return first(c.Intents(ctx, time.Time{})) },
+		"intents":               func(ctx context.Context) (bool, error) { return first(c.Intents(ctx)) },
 		"refunds":               func(ctx context.Context) (bool, error) { return first(c.Refunds(ctx, "")) },
 		"disputes":              func(ctx context.Context) (bool, error) { return first(c.Disputes(ctx, "")) },
 		"disputes of an intent": func(ctx context.Context) (bool, error) { return first(c.Disputes(ctx, "pi_1")) },

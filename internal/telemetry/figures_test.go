@@ -67,8 +67,7 @@ func TestFigures(t *testing.T) {
 	m, clock, log := figures(testdb.As(t, db, postgres.RoleWorker))
 	empty := scrape(t, m.Handler())
 	want(t, empty, map[string]float64{
-		`payonce_figures_up`:       1,
-		`payonce_recovery_pending`: 0,
+		`payonce_figures_up`: 1,
 		`payonce_inbox_messages{receiver="fulfillment",status="dead"}`:     0,
 		`payonce_inbox_messages{receiver="notification",status="pending"}`: 0,
 		`payonce_inbox_oldest_age_seconds{receiver="notification"}`:        0,
@@ -103,12 +102,10 @@ select topic, 'analytics', max(transaction_id), max("offset") from outbox group 
 	audit.Record(results, audit.ScopeProvider, audit.Check{Checked: 1})
 	results.Queue(`update audit_progress set checked = 20, violated = 5, superseded = 3, audited_until = now() - interval '1 hour'`)
 	testdb.Must(t, db.Commit(t.Context(), results))
-	testdb.Exec(t, db.Pool(), `update recoveries set history = 'of the old primary'`)
 	clock.pass(time.Minute)
 	got := scrape(t, m.Handler())
 	want(t, got, map[string]float64{
-		`payonce_figures_up`:       1,
-		`payonce_recovery_pending`: 1,
+		`payonce_figures_up`: 1,
 		`payonce_inbox_messages{receiver="fulfillment",status="pending"}`: 4,
 		`payonce_inbox_messages{receiver="fulfillment",status="waiting"}`: 1,
 		`payonce_inbox_messages{receiver="fulfillment",status="running"}`: 2,

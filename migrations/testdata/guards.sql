@@ -426,29 +426,6 @@ insert into provider_account (only_one, account, live) values (false, 'acct_1', 
 -- provider_account_account_check: it has a name
 insert into provider_account (account, live) values ('', false);
 
--- recoveries_pkey: a recovery is recorded once
-insert into recoveries (id, history, since, reason) values (2, 'h', now(), 'history');
-insert into recoveries (id, history, since, reason) values (2, 'h', now(), 'history');
-
--- recoveries_reason_check: there are four reasons
-insert into recoveries (id, history, since, reason) values (2, 'h', now(), 'mood');
-
--- lost_payments_pkey: a payment is lost once
-insert into lost_payments values ('pi_1', 'ref_1', 1, 'EUR', now());
-insert into lost_payments values ('pi_1', 'ref_1', 1, 'EUR', now());
-
--- adoptions_pkey: a charge and an operator do not both have a payment
-insert into lost_payments values ('pi_1', 'ref_1', 1, 'EUR', now());
-insert into adoptions (payment_intent, charge_id) values ('pi_1', 'ch_1');
-insert into adoptions (payment_intent) values ('pi_1');
-
--- adoptions_payment_lost: only what was lost is adopted
-insert into adoptions (payment_intent) values ('pi_1');
-
--- adoptions_end_check: the payment of a charge is refunded through the charge
-insert into lost_payments values ('pi_1', 'ref_1', 1, 'EUR', now());
-insert into adoptions (payment_intent, charge_id, refund) values ('pi_1', 'ch_1', 're_1');
-
 -- audit_results_once: a scope has one result
 insert into audit_results (scope, checked, violated) values ('tables', 2, 1);
 insert into audit_results (scope, checked, violated) values ('tables', 3, 0);
