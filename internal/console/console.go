@@ -150,7 +150,7 @@ func (c *Console) Handler() http.Handler {
 		"GET /dead-letters": {"Dead letters", c.letters}, "GET /dead-letters/{n}": {"Dead letters", c.letter},
 		"GET /lab": {"Crash lab", c.lab}, "GET /learn": {"Learn", c.learn},
 	} {
-		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { c.serve(w, r, p.name, p.read) })
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { c.serve(w, r, p.name, p.read) }) //nolint:contextcheck // other requests wait for the page too
 	}
 	mux.HandleFunc("POST /lab", func(w http.ResponseWriter, r *http.Request) {
 		if err := c.act(r); err != nil {

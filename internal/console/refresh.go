@@ -24,7 +24,7 @@ const (
 	auditShare = 10               // the audit uses one part in so many of the time
 )
 
-// kept is a value that is read again when it is a second old, whoever asks for it.
+// kept is a value that is read again when it is a second old.
 type kept[T any] struct {
 	mu    sync.Mutex // while it is read
 	at    time.Time
