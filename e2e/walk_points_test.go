@@ -27,6 +27,7 @@ var noPoints = map[string]string{
 	"passed: delete outbox":        "the same",
 	"delete inbox":                 "the same",
 	"delete inbox_quarantine":      "the same",
+	"over: update webhook_secrets": "the same",
 }
 
 // workerNoPoints are noPoints of a worker alone.

@@ -48,7 +48,7 @@ func execute(t *testing.T, db *postgres.DB, command databaseCommand) (stdout, st
 	}
 	var out, errs bytes.Buffer
 	c := newConsole(&out, &errs)
-	err = explained(command.run(t.Context(), c, db))
+	err = runOn(t.Context(), c, db, command)
 	if c.stdout.err != nil {
 		t.Error(c.stdout.err)
 	}
@@ -242,7 +242,7 @@ func TestMigrate(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db := testdb.Connect(t, testdb.Empty(t))
-	wantRefused(t, db, pauseCmd{}, `read what is paused: ERROR: relation "pauses" does not exist (SQLSTATE 42P01): payonce migrate brings the schema`)
+	wantRefused(t, db, pauseCmd{}, "the database lacks a migration: run payonce migrate")
 	out, said, err := execute(t, db, migrateCmd{})
 	if want := fmt.Sprintf("the schema was migrated from version 0 to %d: idempotency, inbox, ", version.Latest); out != "" || !strings.HasPrefix(said, want) || err != nil {
 		t.Errorf("printed %q, %q, want %q, %v", out, said, want, err)

@@ -11,12 +11,10 @@ import (
 	"os"
 	"os/signal"
 	"reflect"
-	"slices"
 	"syscall"
 	"time"
 
 	"github.com/alecthomas/kong"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/mattn/go-isatty"
 
 	"github.com/payonce/payonce/internal/postgres"
@@ -128,21 +126,23 @@ func onDatabase(ctx context.Context, command databaseCommand) error {
 	}
 	defer db.Close()
 	c := newConsole(os.Stdout, os.Stderr)
-	err = explained(command.run(ctx, c, db))
+	err = runOn(ctx, c, db, command)
 	if c.stdout.err != nil {
 		return fmt.Errorf("print the result: %w", c.stdout.err)
 	}
 	return err
 }
 
-// explained names the command that brings what the database lacks: a schema, table, column or
-// function.
-func explained(err error) error {
-	var refusal *pgconn.PgError
-	if errors.As(err, &refusal) && slices.Contains([]string{"3F000", "42P01", "42703", "42883"}, refusal.Code) {
-		return fmt.Errorf("%w: payonce migrate brings the schema", err)
+// runOn runs a command on a database that has every migration, unless it is the one that brings them.
+func runOn(ctx context.Context, c *console, db *postgres.DB, command databaseCommand) error {
+	switch command.(type) {
+	case migrateCmd, *migrateCmd:
+	default:
+		if err := program.Migrated(ctx, db); err != nil {
+			return err
+		}
 	}
-	return err
+	return command.run(ctx, c, db)
 }
 
 // open opens the database as the owner of the tables. Row security hides rows from another

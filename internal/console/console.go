@@ -61,17 +61,15 @@ type Console struct {
 
 	db      atomic.Pointer[postgres.DB]
 	pages   map[string]*template.Template
-	answers *lru.Cache[string, *answer] // of the last second, by the address of their page
-
-	ticking sync.Mutex // while newest and seen are read
-	newest  *tick
-	seen    map[string]time.Time // when each program was last seen
+	recent  *lru.Cache[string, *kept[page]] // by their addresses
+	newest  kept[*tick]
+	seen    map[string]time.Time // when newest last had each program
 	viewed  chan struct{}        // holds one value after a page was read
 	audited atomic.Pointer[audited]
 
 	acting  sync.Mutex // while an action of the lab is in flight
-	labbing sync.Mutex // while labbed is changed
-	labbed  atomic.Pointer[laboratory]
+	labbing sync.Mutex // of labbed
+	labbed  laboratory
 }
 
 //go:embed assets
@@ -103,14 +101,16 @@ func dict(pairs ...any) map[string]any {
 
 // New makes a console. Its pages say that the database is not there until Run has one.
 func New(o Options) *Console {
-	answers, _ := lru.New[string, *answer](mostAnswers) // it refuses a size below one alone
-	c := &Console{Options: o, pages: map[string]*template.Template{}, answers: answers, newest: &tick{}, seen: map[string]time.Time{}, viewed: make(chan struct{}, 1)}
+	recent, _ := lru.New[string, *kept[page]](mostPages) // it refuses a size below one alone
+	c := &Console{
+		Options: o, pages: map[string]*template.Template{}, recent: recent, seen: map[string]time.Time{},
+		viewed: make(chan struct{}, 1), labbed: laboratory{Actions: o.Actions},
+	}
 	layout := template.Must(template.New("layout.html").Funcs(functions).ParseFS(assets, "assets/layout.html", "assets/parts.html"))
-	for _, page := range []string{"Flow", "Charges", "Charge", "Dead letters", "Crash lab", "Learn", "Error"} {
-		c.pages[page] = template.Must(template.Must(layout.Clone()).ParseFS(assets, "assets/"+strings.ReplaceAll(strings.ToLower(page), " ", "-")+".html"))
+	for _, name := range []string{"Flow", "Charges", "Charge", "Dead letters", "Crash lab", "Learn", "Error"} {
+		c.pages[name] = template.Must(template.Must(layout.Clone()).ParseFS(assets, "assets/"+strings.ReplaceAll(strings.ToLower(name), " ", "-")+".html"))
 	}
 	c.audited.Store(&audited{})
-	c.labbed.Store(&laboratory{Actions: o.Actions})
 	return c
 }
 
@@ -150,7 +150,7 @@ func (c *Console) Handler() http.Handler {
 		"GET /dead-letters": {"Dead letters", c.letters}, "GET /dead-letters/{n}": {"Dead letters", c.letter},
 		"GET /lab": {"Crash lab", c.lab}, "GET /learn": {"Learn", c.learn},
 	} {
-		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { c.serve(w, r, p.name, p.read) })
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { c.serve(w, r, p.name, p.read) }) //nolint:contextcheck // other requests wait for the page too
 	}
 	mux.HandleFunc("POST /lab", func(w http.ResponseWriter, r *http.Request) {
 		if err := c.act(r); err != nil {
@@ -230,32 +230,22 @@ type view struct {
 }
 
 // render is a page that shows data, or in its place what an error says.
-func (c *Console) render(r *http.Request, page string, data any, err error) (status int, text []byte) {
-	status = http.StatusOK
+func (c *Console) render(r *http.Request, name string, data any, err error) page {
+	status := http.StatusOK
 	if err != nil {
 		p := c.problemOf(err)
-		page, data, status = "Error", p, p.Status
+		name, data, status = "Error", p, p.Status
 	}
 	var b bytes.Buffer
-	v := view{Page: page, Section: "/" + strings.SplitN(r.URL.Path+"/", "/", 3)[1], Tick: c.tick(r.Context()), Data: data}
-	if err := c.pages[page].ExecuteTemplate(&b, "layout.html", v); err != nil {
-		c.Log.Error("a page is not rendered", "page", page, "error", err)
-		return http.StatusInternalServerError, nil
+	v := view{Page: name, Section: "/" + strings.SplitN(r.URL.Path+"/", "/", 3)[1], Tick: c.tick(r.Context()), Data: data}
+	if err := c.pages[name].ExecuteTemplate(&b, "layout.html", v); err != nil {
+		c.Log.Error("a page is not rendered", "page", name, "error", err)
+		return page{status: http.StatusInternalServerError}
 	}
-	return status, b.Bytes()
+	return page{status, b.Bytes()}
 }
 
 // refuse answers with a page that shows an error.
 func (c *Console) refuse(w http.ResponseWriter, r *http.Request, err error) {
-	status, text := c.render(r, "", nil, err)
-	write(w, status, text)
-}
-
-func write(w http.ResponseWriter, status int, text []byte) {
-	if status == http.StatusServiceUnavailable {
-		w.Header().Set("Refresh", "2")
-	}
-	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	w.WriteHeader(status)
-	_, _ = w.Write(text) // to a browser that may have gone
+	c.render(r, "", nil, err).send(w)
 }

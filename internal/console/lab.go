@@ -49,17 +49,20 @@ type laboratory struct {
 	Found   *finding // the newest
 }
 
-func (c *Console) lab(*http.Request) (any, error) { return c.labbed.Load(), nil }
+func (c *Console) lab(*http.Request) (any, error) {
+	c.labbing.Lock()
+	defer c.labbing.Unlock()
+	shown := c.labbed
+	shown.Taken = slices.Clone(shown.Taken)
+	return shown, nil
+}
 
 // note changes what the page of the lab shows from now on.
 func (c *Console) note(change func(*laboratory)) {
 	c.labbing.Lock()
 	defer c.labbing.Unlock()
-	l := *c.labbed.Load()
-	l.Taken = slices.Clone(l.Taken)
-	change(&l)
-	c.labbed.Store(&l)
-	c.answers.Purge()
+	change(&c.labbed)
+	c.recent.Purge()
 }
 
 // act begins an action of the lab. A client that goes away does not leave it half done.

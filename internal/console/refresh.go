@@ -16,43 +16,63 @@ import (
 )
 
 const (
-	answerAge   = time.Second // for which an answer is sent again before the database is read again
-	mostAnswers = 100         // that are kept
-	readTime    = 30 * time.Second
-
+	keptFor    = time.Second
+	mostPages  = 100 // that are kept
+	pageTime   = 30 * time.Second
+	tickTime   = 5 * time.Second
 	auditEvery = 30 * time.Second // from the end of an audit to the begin of the next
 	auditShare = 10               // the audit uses one part in so many of the time
 )
 
-// answer is a page as it was sent last.
-type answer struct {
-	sync.Mutex // while the page is read
+// kept is a value that is read again when it is a second old.
+type kept[T any] struct {
+	mu    sync.Mutex // while it is read
+	at    time.Time
+	value T
+}
 
-	at     time.Time
+func (k *kept[T]) get(now func() time.Time, read func(last T) T) T {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if now().Sub(k.at) >= keptFor {
+		k.value = read(k.value)
+		k.at = now()
+	}
+	return k.value
+}
+
+// page is what is sent to browsers.
+type page struct {
 	status int
 	text   []byte
 }
 
-// serve sends a page. All requests for one address get one answer for a second.
-func (c *Console) serve(w http.ResponseWriter, r *http.Request, page string, read func(*http.Request) (any, error)) {
-	a := &answer{}
-	if known, ok, _ := c.answers.PeekOrAdd(r.URL.RequestURI(), a); ok {
-		a = known
+// serve sends a page. All requests for one address get one answer for a second, so what the first
+// of them reads does not end with its browser.
+func (c *Console) serve(w http.ResponseWriter, r *http.Request, name string, read func(*http.Request) (any, error)) {
+	k := &kept[page]{}
+	if known, ok, _ := c.recent.PeekOrAdd(r.URL.RequestURI(), k); ok {
+		k = known
 	}
-	a.Lock()
-	defer a.Unlock()
-	if c.Now().Sub(a.at) >= answerAge {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), readTime) // others wait for the answer too
+	k.get(c.Now, func(page) page {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), pageTime)
 		defer cancel()
 		r = r.WithContext(ctx)
 		data, err := any(nil), error(errNoDatabase)
 		if c.db.Load() != nil {
 			data, err = read(r)
 		}
-		a.status, a.text = c.render(r, page, data, err)
-		a.at = c.Now()
+		return c.render(r, name, data, err)
+	}).send(w)
+}
+
+func (p page) send(w http.ResponseWriter) {
+	if p.status == http.StatusServiceUnavailable {
+		w.Header().Set("Refresh", "2")
 	}
-	write(w, a.status, a.text)
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(p.status)
+	_, _ = w.Write(p.text) // to a browser that may have gone
 }
 
 // receivers are those of fulfillment, which the console does not link.
@@ -68,8 +88,6 @@ type tick struct {
 	Wrong    map[string]wrong // by the part of the diagram
 	Broken   int              // violations of both
 	Err      string           // the database does not answer; the rest is what it said last
-
-	read time.Time
 }
 
 // audited is the last whole audit.
@@ -79,38 +97,35 @@ type audited struct {
 	AuditErr string
 }
 
-// tick reads one statement, or returns what it read within the last second.
+// tick is read by one statement.
 func (c *Console) tick(ctx context.Context) *tick {
-	c.ticking.Lock()
-	defer c.ticking.Unlock()
 	select {
 	case c.viewed <- struct{}{}:
 	default:
 	}
-	last := c.newest
-	if c.Now().Sub(last.read) < answerAge {
-		return last
-	}
-	t := &tick{}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second) // others read the tick too
-	defer cancel()
-	err := c.readFacts(ctx, last.Followed, &t.facts)
-	if err == nil {
-		t.Programs = programsOf(t.facts, c.seen)
-		t.Alive, t.Wrong = judge(t.facts, t.Programs)
-	} else {
-		if last.Err == "" {
-			c.Log.WarnContext(ctx, "the database is not read", "error", err)
+	return c.newest.get(c.Now, func(last *tick) *tick {
+		if last == nil {
+			last = &tick{}
 		}
-		*t = *last
-		t.Err = "The database does not answer. The page shows what it said last."
-	}
-	t.read, t.audited, t.Broken = c.Now(), c.audited.Load(), 0
-	for _, m := range slices.Concat(t.Quick, t.Audit) {
-		t.Broken += int(m.Violated)
-	}
-	c.newest = t
-	return t
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tickTime)
+		defer cancel()
+		t := &tick{}
+		if err := c.readFacts(ctx, last.Followed, &t.facts); err != nil {
+			if last.Err == "" {
+				c.Log.WarnContext(ctx, "the database is not read", "error", err)
+			}
+			*t = *last
+			t.Err = "The database does not answer. The page shows what it said last."
+		} else {
+			t.Programs = programsOf(t.facts, c.seen)
+			t.Alive, t.Wrong = judge(t.facts, t.Programs)
+		}
+		t.audited, t.Broken = c.audited.Load(), 0
+		for _, m := range slices.Concat(t.Quick, t.Audit) {
+			t.Broken += int(m.Violated)
+		}
+		return t
+	})
 }
 
 func (c *Console) readFacts(ctx context.Context, followed []int64, f *facts) error {

@@ -151,7 +151,7 @@ func Open(ctx context.Context, log *slog.Logger, url string, o postgres.Options)
 		defer cancel()
 		db, err := postgres.Open(once, url, o)
 		if err == nil {
-			if err = migrated(once, db); err != nil {
+			if err = Migrated(once, db); err != nil {
 				db.Close()
 			}
 		}

@@ -138,8 +138,8 @@ func current(ctx context.Context, q postgres.Querier) (why string, err error) {
 	return why, err
 }
 
-// migrated refuses a database that lacks a migration.
-func migrated(ctx context.Context, q postgres.Querier) error {
+// Migrated refuses a database that lacks a migration.
+func Migrated(ctx context.Context, q postgres.Querier) error {
 	why, err := current(ctx, q)
 	if err == nil && why != "" {
 		err = errors.New(why)
