@@ -104,7 +104,7 @@ func (a *API) listCharges(c echo.Context) (any, error) {
 				k.refuse("/status", fmt.Sprintf("is none of %v", statuses))
 			}
 		},
-		"limit": func(k *checker, value string) { q.Limit = k.limit(value, maxCharges) },
+		"limit": func(k *checker, value string) { q.Limit = k.limit(value) },
 	})
 	if err != nil {
 		return nil, err

@@ -19,7 +19,7 @@ func (a *API) followEvents(c echo.Context) (any, error) {
 			after = value
 			k.id("/after", value, false, maxString)
 		},
-		"limit": func(k *checker, value string) { limit = k.limit(value, maxCharges) },
+		"limit": func(k *checker, value string) { limit = k.limit(value) },
 	})
 	if err != nil {
 		return nil, err

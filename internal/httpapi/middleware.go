@@ -35,8 +35,7 @@ func identify(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// guardAnswer keeps answers from caches, unless a handler allows it, and from browsers that
-// guess at their type.
+// guardAnswer keeps answers from caches, and from browsers that guess at their type.
 //
 // The server has dropped the Content-Length of a chunked body. A proxy may go by that
 // length and take for one request what are two here: so nothing is read after a chunked

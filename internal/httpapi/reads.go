@@ -75,19 +75,13 @@ func readQuery(c echo.Context, parameters map[string]func(k *checker, value stri
 	return k.verdict()
 }
 
-// limit is the size of a page.
-func (k *checker) limit(value string, most int) int {
-	n, ok := whole(value)
-	if !ok || n < 1 || n > int64(most) {
-		k.refuse("/limit", "is not between 1 and "+strconv.Itoa(most))
+// limit is the size of a page, written in one way: 5, and neither +5 nor 05.
+func (k *checker) limit(value string) int {
+	n, err := strconv.Atoi(value)
+	if err != nil || n < 1 || n > maxCharges || strconv.Itoa(n) != value {
+		k.refuse("/limit", "is not between 1 and "+strconv.Itoa(maxCharges))
 	}
-	return int(n)
-}
-
-// whole reads a number as it is written in one way: 5, and neither +5 nor 05.
-func whole(text string) (int64, bool) {
-	n, err := strconv.ParseInt(text, 10, 64)
-	return n, err == nil && strconv.FormatInt(n, 10) == text
+	return n
 }
 
 // pointerTo names a parameter as a client wrote it, unless that must not be repeated.
