@@ -33,7 +33,7 @@ var noPoints = map[string]string{
 // workerNoPoints are noPoints of a worker alone.
 var workerNoPoints = map[string]string{
 	"select pg_notify":                   "a worker rings in every silence; an api only after it has committed",
-	"select coalesce from pauses":        "a worker reads every second what is paused",
+	"select what from pauses":            "a worker reads every second what is paused",
 	"select count from pg_stat_activity": "a worker counts the workers now and then",
 }
 
