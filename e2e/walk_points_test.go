@@ -32,8 +32,8 @@ var noPoints = map[string]string{
 
 // workerNoPoints are noPoints of a worker alone.
 var workerNoPoints = map[string]string{
-	"select pg_notify":            "a worker rings in every silence; an api only after it has committed",
-	"select coalesce from pauses": "a worker reads every second what is paused",
+	"select pg_notify":        "a worker rings in every silence; an api only after it has committed",
+	"select what from pauses": "a worker reads every second what is paused",
 }
 
 // onceOnly are round trips of which only the first in a life is a point: how many

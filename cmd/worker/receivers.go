@@ -61,12 +61,6 @@ func processors(log *slog.Logger, db *postgres.DB, services fulfillment.Services
 	return receivers
 }
 
-const selectPauses = `
-select coalesce(array_agg(what) filter (where what <> 'merchant'), '{}'),
-       coalesce(array_agg(merchant_id) filter (where what = 'merchant'), '{}')
-  from pauses
- where paused`
-
 // pauses are what operators have paused, as the last reading found it.
 type pauses struct {
 	db        *postgres.DB
@@ -76,9 +70,17 @@ type pauses struct {
 
 // read pauses the receivers and merchants that operators have paused, and resumes the others.
 func (p *pauses) read(ctx context.Context) error {
-	var paused, merchants []string
-	if err := p.db.QueryRow(ctx, selectPauses).Scan(&paused, &merchants); err != nil {
-		return fmt.Errorf("read what is paused: %w", err)
+	all, err := fulfillment.ListPauses(ctx, p.db)
+	if err != nil {
+		return err
+	}
+	paused, merchants := []string{}, []string{}
+	for _, pause := range all {
+		if pause.What == fulfillment.PausedMerchant {
+			merchants = append(merchants, pause.Merchant)
+		} else {
+			paused = append(paused, pause.What)
+		}
 	}
 	for _, r := range p.receivers {
 		r.processor.Pause(slices.Contains(paused, r.Name), merchants...)
