@@ -100,7 +100,7 @@ func mutants() []mutant {
 			"each attempt creates a payment intent under a new key",
 			[]edit{
 				{
-					"fulfillment/payment.go", "CreateIntent(ctx, createKey(s),",
+					"fulfillment/payment.go", "CreateIntent(ctx, createKey(c),",
 					"CreateIntent(ctx, fmt.Sprint(time.Now().UnixNano()),",
 				},
 			},
