@@ -121,10 +121,11 @@ func in(name string) domain.Charge { return domain.Fold(domain.Charge{ID: "ch_1"
 // opened is a first event with the steps that the program gives it.
 func opened(e domain.ChargeRequested) domain.ChargeRequested {
 	events, err := domain.Decide(domain.Charge{}, domain.RequestCharge(e))
-	if err != nil {
+	first, opens := events[0].(domain.ChargeRequested)
+	if err != nil || !opens {
 		panic(err)
 	}
-	return events[0].(domain.ChargeRequested)
+	return first
 }
 
 func charge() domain.ChargeRequested {
