@@ -35,10 +35,12 @@ func TestReference_tables(t *testing.T) {
 			switch kind {
 			case "table", "view":
 				text.WriteString("### " + o + "\n\n" + relation(t, db, name, comments))
+				for _, columns := range testdb.All[string](t, db, selectColumnsOfView, name) {
+					text.WriteString("Columns: " + columns + ".\n\n")
+				}
 			case "function":
-				text.WriteString("### " + o + "\n\n")
 				for _, f := range testdb.All[[]string](t, db, selectFunction, name) {
-					text.WriteString(reference.Code(f[0]) + ": " + f[1] + ".\n\n")
+					text.WriteString("### " + o + "\n\n" + reference.Code(f[0]) + ": " + f[1] + ".\n\n")
 				}
 			}
 		}
@@ -91,12 +93,19 @@ const (
 	selectComment = `select obj_description(to_regclass($1), 'pg_class')`
 
 	selectColumns = `
-select array[attname::text, coalesce(col_description(attrelid, attnum), '')]
+select array[attname::text, col_description(attrelid, attnum)]
   from pg_attribute
  where attrelid = to_regclass($1)
    and attnum > 0
-   and not attisdropped
+   and col_description(attrelid, attnum) is not null
  order by attnum`
+
+	selectColumnsOfView = `
+select string_agg(chr(96) || column_name || chr(96), ', ' order by ordinal_position)
+  from information_schema.columns
+  join information_schema.views using (table_schema, table_name)
+ where table_name = $1
+having count(*) > 0`
 
 	// PostgreSQL 18 lists "not null" too, which the columns show.
 	selectGuards = `
@@ -126,6 +135,7 @@ select array[format('%s(%s) returns %s', proname, pg_get_function_arguments(oid)
              coalesce(obj_description(oid, 'pg_proc'), '')]
   from pg_proc
  where pronamespace = 'public'::regnamespace
+   and prorettype <> 'trigger'::regtype
    and proname = $1`
 )
 
@@ -139,23 +149,11 @@ func relation(t *testing.T, db groupcommit.Querier, name string, comments map[st
 			text.WriteString(strings.ToUpper((*comment)[:1]) + (*comment)[1:] + ".\n\n")
 		}
 	}
-	var described [][]string
-	var others []string
-	for _, column := range testdb.All[[]string](t, db, selectColumns, name) {
-		if column[0] = reference.Code(column[0]); column[1] == "" {
-			others = append(others, column[0])
-		} else {
-			described = append(described, column)
-		}
+	columns := testdb.All[[]string](t, db, selectColumns, name)
+	for _, column := range columns {
+		column[0] = reference.Code(column[0])
 	}
-	text.WriteString(reference.Table([]string{"column", "meaning"}, described))
-	if len(others) > 0 {
-		title := "Other columns: "
-		if len(described) == 0 {
-			title = "Columns: "
-		}
-		text.WriteString(title + strings.Join(others, ", ") + ".\n\n")
-	}
+	text.WriteString(reference.Table([]string{"column", "meaning"}, columns))
 	guards := testdb.All[[]string](t, db, selectGuards, name)
 	slices.SortFunc(guards, func(a, b []string) int { return strings.Compare(a[0], b[0]) })
 	for i, guard := range guards {
