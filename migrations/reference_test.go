@@ -153,14 +153,16 @@ func relation(t *testing.T, db groupcommit.Querier, name string, comments map[st
 	for _, column := range columns {
 		column[0] = reference.Code(column[0])
 	}
-	text.WriteString(reference.Table([]string{"column", "meaning"}, columns))
+	text.WriteString(reference.List(columns))
 	guards := testdb.All[[]string](t, db, selectGuards, name)
 	slices.SortFunc(guards, func(a, b []string) int { return strings.Compare(a[0], b[0]) })
 	for i, guard := range guards {
 		mustHaveComment(t, comments, name, guard[0])
-		guards[i] = []string{reference.Code(guard[0]), reference.Code(casts.ReplaceAllString(guard[1], "")), comments[guard[0]]}
+		guards[i] = []string{reference.Code(guard[0]), reference.Code(casts.ReplaceAllString(guard[1], "")) + ".", comments[guard[0]]}
 	}
-	text.WriteString(reference.Table([]string{"constraint", "definition", "why"}, guards))
+	if len(guards) > 0 {
+		text.WriteString("Constraints:\n\n" + reference.List(guards))
+	}
 	for _, index := range testdb.All[string](t, db, selectIndexes, name) {
 		mustHaveComment(t, comments, name, index)
 	}

@@ -50,12 +50,12 @@ func TestReference_commands(t *testing.T) {
 				value = "=" + flag.FormatPlaceHolder()
 			}
 			help := flag.Help
-			if flag.HasDefault && !strings.Contains(value, flag.Default) {
+			if flag.HasDefault {
 				help += " Default: " + reference.Code(flag.Default) + "."
 			}
 			add("--"+flag.Name+value, help)
 		}
-		text.WriteString(reference.Table([]string{"argument or flag", "meaning"}, rows) + asIn(repeated))
+		text.WriteString(reference.List(rows) + asIn(repeated))
 	}
 	reference.Section(t, "cli.md", "Commands", text.String())
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/payonce/payonce/internal/reference"
 )
 
-// TestReference_events writes the page of events: the types of the registry in domain, the
-// members of each as the contract has them, and the stored example of each.
+// TestReference_events writes the page of events: the types of the registry in domain, the stored
+// example of each, and what the contract says of members that no section above describes.
 func TestReference_events(t *testing.T) {
 	t.Parallel()
 	var text strings.Builder
@@ -45,7 +45,7 @@ func TestReference_events(t *testing.T) {
 				rows = append(rows, []string{reference.Code(name), meaning})
 			}
 		}
-		text.WriteString(reference.Table([]string{"member", "meaning"}, rows))
+		text.WriteString(reference.List(rows))
 		if len(optional) > 0 {
 			text.WriteString("Optional: " + strings.Join(optional, ", ") + ".\n\n")
 		}
