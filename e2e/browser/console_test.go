@@ -152,7 +152,7 @@ func (w *world) lab(t *testing.T) {
 	b.open("/")
 	ended := eval[string](b, auditEnded)
 	b.until(`document.querySelector("#programs .dark")?.innerText.startsWith("worker")`)
-	b.until(auditEnded + ` !== "` + ended + `" && document.querySelectorAll("#audit li").length > 30 && !document.querySelector("#audit .bad, #quick .bad")`)
+	b.until(auditEnded + ` !== "` + ended + `" && document.querySelectorAll("#audit li").length > 20 && !document.querySelector("#audit .bad, #quick .bad")`)
 	b.until(`document.querySelector("#s-inv").textContent === "every invariant holds"`)
 }
 
