@@ -200,7 +200,7 @@ func TestScope_precedesTheBody(t *testing.T) {
 	w.accept(t, "used", body())
 	reader := w.keyFor(t, merchants.ChargesRead)
 	w.refuses(t, []faulty{
-		{"authentication beats the scope", get("/v1/balances").as("nobody"), "/problems/unauthorized"},
+		{"authentication beats the scope", get("/v1/balances").as("unknown-key"), "/problems/unauthorized"},
 		{"the method beats the scope", get("/v1/charges").like(http.MethodDelete).as(reader), "/problems/method-not-allowed"},
 		{"the scope beats the media type", post("key-1", body()).with("Content-Type").as(reader), "/problems/forbidden"},
 		{"the scope beats a malformed body", post("key-1", "{").as(reader), "/problems/forbidden"},
