@@ -2,7 +2,8 @@
 # or payonce. They share nearly all their layers' bytes, and a release is one
 # name, so an api never meets a worker of another version.
 #
-#   docker build --build-arg VERSION=v0.1.0 --build-arg COMMIT="$(git rev-parse HEAD)" .
+#   docker build --build-arg COMMIT="$(git rev-parse HEAD)" \
+#     --build-arg VERSION="$(sed -n 's/^## \[\([0-9.]*\)\].*/v\1/p' CHANGELOG.md | head -n 1)" .
 
 FROM golang:1.26.8 AS build
 WORKDIR /src

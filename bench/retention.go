@@ -52,7 +52,7 @@ func driveBesideRetention(ctx context.Context, d *deployment, of *running) (w wi
 	working, stop := context.WithCancel(ctx)
 	defer stop()
 	job := &retention.Job{
-		DB: db, Log: quiet(), Name: "bench", InboxWindow: 7 * 24 * time.Hour, // as a worker's
+		DB: db, Log: quiet(), InboxWindow: 7 * 24 * time.Hour, // as a worker's
 	}
 	var deleting sync.WaitGroup
 	deleting.Go(func() { job.Run(working) })

@@ -60,15 +60,12 @@ type Charge struct {
 
 	// Reference is the charge's name at the provider: it follows from the merchant, the
 	// operation and the client's key, so a key that is sent again has the same one, even to a
-	// database that has lost the charge. Empty in old streams, where ID takes its place.
+	// database that has lost the charge.
 	Reference string
 
-	// LostIntent: PaymentIntent was made for a charge of the same Reference that the database has
-	// lost. It is recorded before the steps before the payment.
-	LostIntent bool
-
-	// CreateFailures is how many calls to create the payment intent failed at the provider.
-	CreateFailures int
+	// CreateFailures and ConfirmFailures are how many keys of calls to create the payment intent, and
+	// to confirm it, failed at the provider.
+	CreateFailures, ConfirmFailures int
 
 	// Refunds are in the order in which they were requested.
 	Refunds []Refund
@@ -92,7 +89,8 @@ type Charge struct {
 	OutcomeVersion int
 }
 
-// Exists reports whether the stream has an event.
+// Exists reports whether the stream has an event. A void first event leaves a charge that has
+// neither a merchant nor steps.
 func (c Charge) Exists() bool { return c.Version > 0 }
 
 // Terminal reports whether the charge has its outcome.
@@ -105,16 +103,34 @@ func (c Charge) Started() bool { return c.PaymentIntent != "" }
 // event at a version.
 func (c Charge) NeedsWebhook(version int) bool { return slices.Contains(c.Unnotified, version) }
 
-// Fold folds events into a charge, in their order. It never fails: what is stored has
-// happened. The argument is not changed.
+// Fold folds events into a charge, in their order. It never fails: what is stored has happened. A
+// void request (Voids) changes nothing but the version. The argument is not changed.
 func Fold(c Charge, events ...Event) Charge {
 	c.Steps, c.Unnotified = slices.Clone(c.Steps), slices.Clone(c.Unnotified)
 	c.Refunds, c.Disputes = slices.Clone(c.Refunds), slices.Clone(c.Disputes)
 	for _, e := range events {
-		c.Version++
-		e.apply(&c)
+		c.fold(e)
 	}
 	return c
+}
+
+// fold folds one event into a charge whose slices are its own.
+func (c *Charge) fold(e Event) {
+	void := c.Voids(e)
+	if c.Version++; !void {
+		e.apply(c)
+	}
+}
+
+// Voids reports whether e, as the next event of c, is a void request: one that the charge does not
+// allow, or whose data cannot be read. Requests come from outside, and an append-only ledger keeps a
+// forged one for ever, so it must neither have an effect nor stop the charge.
+func (c Charge) Voids(e Event) bool { return registry[e.stored()].Request && !c.allows(e) }
+
+// allows reports whether e may be the next event of c.
+func (c Charge) allows(e Event) bool {
+	_, opens := e.(ChargeRequested)
+	return opens != c.Exists() && e.allowedIn(c)
 }
 
 // notify says that the merchant has yet to receive the webhook about the present version.
@@ -159,17 +175,14 @@ type ChargeRequested struct {
 	// pending or has succeeded.
 	OneChargePerOrder bool `json:"one_charge_per_order,omitempty" detail:"one_charge_per_order"`
 
-	Reference string `json:"reference,omitempty" detail:"reference"` // see Charge
+	Reference string `json:"reference" detail:"reference"` // see Charge
 
-	Steps   []string `json:"steps,omitempty"`   // absent in old streams: inventory, payment, notification
+	Steps   []string `json:"steps"`
 	Skipped []string `json:"skipped,omitempty"` // of Steps, those that do not apply
 }
 
 func (ChargeRequested) stored() string { return "charge.requested.v1" }
 func (e ChargeRequested) apply(c *Charge) {
-	if e.Steps == nil {
-		e = e.frozen([]Step{inventory, payment, notification})
-	}
 	c.MerchantID, c.OrderID, c.PaymentMethod, c.Items = e.MerchantID, e.OrderID, e.PaymentMethod, e.Items
 	c.Amount, c.Fee = Money{Amount: e.Amount, Currency: e.Currency}, e.Fee
 	c.Description, c.Metadata, c.OneChargePerOrder = e.Description, e.Metadata, e.OneChargePerOrder
@@ -185,7 +198,7 @@ func (e ChargeRequested) apply(c *Charge) {
 }
 
 func (e ChargeRequested) allowedIn(Charge) bool {
-	return e.Amount >= MinAmount && e.Amount <= MaxAmount && e.Fee >= 0 && e.Fee <= e.Amount
+	return e.Amount >= MinAmount && e.Amount <= MaxAmount && e.Fee >= 0 && e.Fee <= e.Amount && slices.Contains(e.Steps, Payment)
 }
 
 func (e ChargeRequested) post(b *chart, _ Charge) {
@@ -206,12 +219,8 @@ func (ChargeCancelRequested) allowedIn(c Charge) bool {
 // ChargeSucceeded ends the charge with the money taken.
 type ChargeSucceeded struct{}
 
-func (ChargeSucceeded) stored() string { return "charge.succeeded.v1" }
-func (ChargeSucceeded) apply(c *Charge) {
-	c.skipSteps() // before the payment, if its intent was lost
-	c.end(Succeeded)
-}
-
+func (ChargeSucceeded) stored() string  { return "charge.succeeded.v1" }
+func (ChargeSucceeded) apply(c *Charge) { c.end(Succeeded) }
 func (ChargeSucceeded) allowedIn(c Charge) bool {
 	return !c.Terminal() && c.StepStatus(Payment) == StepDone
 }

@@ -15,7 +15,7 @@ var (
 	// ErrOutOfOrder refuses a command of a step that is not due.
 	ErrOutOfOrder = errors.New("the step is not due")
 	// ErrMismatch refuses a capture of another amount, currency or payment intent than
-	// the charge's own.
+	// the charge's own, and a dispute or a movement whose money is no part of the charge.
 	ErrMismatch = errors.New("the provider's object is not the charge's")
 	// ErrInvalid refuses a request whose values no charge can have.
 	ErrInvalid = errors.New("the request is not valid")

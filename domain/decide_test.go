@@ -131,17 +131,24 @@ func commands() map[string]domain.Command {
 	all["observe refund: another currency"] = with(observed, func(o *domain.ObserveRefund) { o.Amount.Currency = "USD" })
 	all["observe refund: no object"] = with(observed, func(o *domain.ObserveRefund) { o.ProviderRefund = "" })
 	dispute := domain.ObserveDispute{ID: "du_1", Reason: "fraudulent", Amount: eur(1000), Status: domain.DisputeOpen}
-	taken := with(dispute, func(o *domain.ObserveDispute) { o.Withdrawn, o.WithdrawnFee = 1000, 15 })
+	moved := func(o domain.ObserveDispute, m ...domain.DisputeMovement) domain.ObserveDispute {
+		o.Moved = append(slices.Clone(o.Moved), m...)
+		return o
+	}
+	taken := moved(dispute, domain.DisputeMovement{Transaction: "txn_1", Amount: -1000, Fee: 15, Currency: "EUR"})
+	returned := moved(taken, domain.DisputeMovement{Transaction: "txn_2", Amount: 1000, Fee: -15, Currency: "EUR"})
 	all["observe dispute"] = dispute
 	all["observe dispute: withdrawn"] = taken
-	all["observe dispute: lost"] = with(taken, func(o *domain.ObserveDispute) { o.Status = domain.DisputeLost })
-	all["observe dispute: won"] = with(taken, func(o *domain.ObserveDispute) { o.Status, o.Reinstated, o.ReturnFee = "won", 1000, 15 })
-	all["observe dispute: more reinstated"] = with(taken, func(o *domain.ObserveDispute) { o.Reinstated = 1001 })
+	all["observe dispute: lost"] = with(taken, func(o *domain.ObserveDispute) { o.Status = "lost" })
+	all["observe dispute: won"] = with(returned, func(o *domain.ObserveDispute) { o.Status = "won" })
+	all["observe dispute: of another amount"] = with(taken, func(o *domain.ObserveDispute) { o.Amount.Amount = 900 })
+	all["observe dispute: a fee alone"] = moved(dispute, domain.DisputeMovement{Transaction: "txn_3", Fee: 15, Currency: "EUR"})
+	all["observe dispute: settled in dollars"] = moved(dispute, domain.DisputeMovement{Transaction: "txn_1", Amount: -2150, Fee: 15, Currency: "USD"})
 	all["observe dispute: another currency"] = with(dispute, func(o *domain.ObserveDispute) { o.Amount.Currency = "USD" })
 	for _, amount := range []int64{-1, 1, 500, 501, 600, 601, 1000, 1001} {
 		all[fmt.Sprint("refund ", amount)] = with(refund, func(r *domain.RequestRefund) { r.Amount = amount })
 	}
-	for version := -1; version <= 9; version++ { // 0: that of the charge
+	for version := -1; version <= 9; version++ {
 		all[fmt.Sprint("notify ", version)] = domain.NotifyMerchant{EventID: "e", Type: "charge.succeeded", Version: version}
 	}
 	return all
@@ -219,6 +226,33 @@ func decide(t *testing.T, state string, cmd domain.Command) string {
 		return "nothing"
 	}
 	return strings.Join(texts, ", ")
+}
+
+// TestFailAttempt_isBounded: after MaxKeys keys nothing is recorded, so the last key stays.
+func TestFailAttempt_isBounded(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		state string
+		cmd   domain.Command
+	}{
+		{"reserved", domain.FailAttempt{Stage: domain.StageCreate, StatusCode: 500}},
+		{"started", domain.FailAttempt{Stage: domain.StageConfirm, StatusCode: 500}},
+		{"refund pending", domain.FailRefundAttempt{RefundID: "re_1", StatusCode: 500}},
+	} {
+		c := in(test.state)
+		recorded := 0
+		for range domain.MaxKeys + 3 {
+			events, err := domain.Decide(c, test.cmd)
+			if err != nil {
+				t.Fatal(err)
+			}
+			recorded += len(events)
+			c = domain.Fold(c, events...)
+		}
+		if recorded != domain.MaxKeys-1 {
+			t.Errorf("%#v opened %d keys after the first, want %d in all", test.cmd, recorded, domain.MaxKeys)
+		}
+	}
 }
 
 // isAttempt tells the commands that are another attempt each time.

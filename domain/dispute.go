@@ -2,20 +2,28 @@ package domain
 
 import (
 	"fmt"
+	"math/big"
 	"slices"
 )
 
 // Dispute is a complaint of the customer at the bank about a captured charge, as the provider
-// last showed it. While it is open the provider may hold its money back.
+// last showed it. Its status says nothing about money: its movements do, and both may change
+// after it closed.
 type Dispute struct {
 	ID     string // the provider's
 	Amount int64  // minor units of the charge's currency
 	Reason string
 	Status DisputeStatus
 
-	// Withdrawn is what the provider took from our balance for it, Reinstated what it gave
-	// back, in minor units and without fees.
+	// Withdrawn and Reinstated are the sums of what the provider took from our balance for the
+	// dispute and returned, in minor units of the charge's currency and without fees.
 	Withdrawn, Reinstated int64
+
+	// Transactions are the provider's ids of the movements, in the order in which they were seen.
+	Transactions []string
+
+	// Settled sums the movements of a balance that is kept in another currency.
+	Settled Settlement
 
 	// Versions are those of its events.
 	Versions []int
@@ -24,11 +32,36 @@ type Dispute struct {
 // DisputeStatus is the state of a dispute: open, or the provider's word for how it ended.
 type DisputeStatus string
 
-// The states of a dispute that decide about money. Every other end moves none.
-const (
-	DisputeOpen DisputeStatus = "open"
-	DisputeLost DisputeStatus = "lost"
-)
+// DisputeOpen is the state of a dispute that has not ended, or goes on.
+const DisputeOpen DisputeStatus = "open"
+
+// Settlement converts movements of another currency to that of the charge: the first withdrawal is
+// the amount of the dispute, and every movement has its part of that. The parts are rounded so that
+// they always sum to the rounded part of the sum: half a unit goes to the even neighbour.
+type Settlement struct {
+	Currency Currency // empty before the first withdrawal
+	First    int64    // the first withdrawal, in minor units of Currency
+	Amount   int64    // the dispute's at the first withdrawal, in minor units of the charge's currency
+
+	// Sum is the sum of the movements, and Parts that of their parts. Below zero the provider took
+	// more than it returned.
+	Sum, Parts int64
+}
+
+// part returns the part of the next movement. It fails where a movement has none.
+func (s Settlement) part(moved int64) (int64, error) {
+	sum := new(big.Int).Add(big.NewInt(s.Sum), big.NewInt(moved))
+	whole, rest := sum.Mul(sum, big.NewInt(s.Amount)).DivMod(sum, big.NewInt(s.First), new(big.Int))
+	half := rest.Lsh(rest, 1).Cmp(big.NewInt(s.First))
+	if half > 0 || half == 0 && whole.Bit(0) == 1 {
+		whole.Add(whole, big.NewInt(1))
+	}
+	part := whole.Sub(whole, big.NewInt(s.Parts))
+	if !part.IsInt64() || max(part.Int64(), -part.Int64()) > MaxAmount {
+		return 0, fmt.Errorf("the part of %d in a withdrawal of %d %s is no amount: %w", moved, s.First, s.Currency, ErrMismatch)
+	}
+	return part.Int64(), nil
+}
 
 // Dispute returns the dispute with an id of the provider.
 func (c Charge) Dispute(id string) (d Dispute, found bool) {
@@ -52,137 +85,250 @@ func (c *Charge) changeDispute(id string, change func(*Dispute)) {
 }
 
 var disputeEvents = []EventType{
-	outcome[ChargeDisputed]("charge.disputed"), outcome[DisputeWithdrawn]("charge.dispute_withdrawn"),
-	outcome[DisputeReinstated]("charge.dispute_reinstated"), outcome[DisputeClosed]("charge.dispute_closed"),
+	outcome[DisputeOpened]("charge.dispute_opened"), outcome[DisputeWithdrawn]("charge.dispute_withdrawn"),
+	outcome[DisputeReinstated]("charge.dispute_reinstated"), outcome[DisputeUpdated]("charge.dispute_updated"),
+	outcome[DisputeClosed]("charge.dispute_closed"),
 }
 
-// ChargeDisputed says that the provider has a dispute about the charge. No money moves yet: an
+// DisputeOpened says that the provider has a dispute about the charge. No money moves yet: an
 // inquiry of the bank may never move any.
-type ChargeDisputed struct {
+type DisputeOpened struct {
 	DisputeID string `json:"dispute_id" detail:"dispute_id"`
 	Provider  string `json:"provider" detail:"provider"`
 	Amount    int64  `json:"amount" detail:"amount"`
 	Reason    string `json:"reason,omitempty" detail:"reason"`
 }
 
-func (ChargeDisputed) stored() string { return "charge.disputed.v1" }
-func (e ChargeDisputed) apply(c *Charge) {
+func (DisputeOpened) stored() string { return "charge.dispute_opened.v1" }
+func (e DisputeOpened) apply(c *Charge) {
 	c.Disputes = append(c.Disputes, Dispute{ID: e.DisputeID, Amount: e.Amount, Reason: e.Reason, Status: DisputeOpen})
 	c.changeDispute(e.DisputeID, func(*Dispute) {})
 }
 
-func (e ChargeDisputed) allowedIn(c Charge) bool {
+func (e DisputeOpened) allowedIn(c Charge) bool {
 	_, known := c.Dispute(e.DisputeID)
 	return !known && e.DisputeID != "" && e.Amount >= MinAmount && c.Terminal() && c.StepStatus(Payment) == StepDone
 }
 
-// DisputeWithdrawn says that the provider took the disputed money, and its fee, from our balance.
-type DisputeWithdrawn struct {
+// DisputeMoved is what is stored of a movement on our balance at the provider.
+type DisputeMoved struct {
 	DisputeID string `json:"dispute_id" detail:"dispute_id"`
-	Amount    int64  `json:"amount" detail:"amount"`
-	Fee       int64  `json:"fee,omitempty" detail:"fee"`
+
+	// Transaction is the provider's id of the movement, which is recorded once.
+	Transaction string `json:"transaction" detail:"transaction"`
+
+	// Amount is in minor units of the charge's currency, zero or more. Fee has the sign of the
+	// amount: below zero it moved the other way.
+	Amount int64 `json:"amount" detail:"amount"`
+	Fee    int64 `json:"fee,omitempty" detail:"fee"`
+
+	// SettledAmount is what moved on a balance in another currency, in minor units of
+	// SettledCurrency. Such a movement says no fee.
+	SettledAmount   int64    `json:"settled_amount,omitempty" detail:"settled_amount"`
+	SettledCurrency Currency `json:"settled_currency,omitempty" detail:"settled_currency"`
 }
 
-func (DisputeWithdrawn) stored() string { return "charge.dispute_withdrawn.v1" }
-func (e DisputeWithdrawn) apply(c *Charge) {
-	c.changeDispute(e.DisputeID, func(d *Dispute) { d.Withdrawn = e.Amount })
+// moved returns the movement of a dispute with signs: below zero for a withdrawal.
+func (e DisputeMoved) moved(sign int64) DisputeMovement {
+	m := DisputeMovement{Transaction: e.Transaction, Amount: sign * e.Amount, Fee: -sign * e.Fee}
+	if e.SettledCurrency != "" {
+		m.Amount, m.Currency = sign*e.SettledAmount, e.SettledCurrency
+	}
+	return m
 }
 
-func (e DisputeWithdrawn) allowedIn(c Charge) bool {
+func (e DisputeMoved) allowedAs(sign int64, c Charge) bool {
 	d, known := c.Dispute(e.DisputeID)
-	return known && d.Withdrawn == 0 && e.Amount >= MinAmount && e.Fee >= 0
+	m := e.moved(sign)
+	if m.Currency == "" {
+		m.Currency = c.Amount.Currency
+	}
+	want, err := d.record(m, c.Amount.Currency)
+	return known && e.Transaction != "" && !slices.Contains(d.Transactions, e.Transaction) &&
+		(m.Amount != 0 || m.Fee != 0) && m.withdraws() == (sign < 0) && err == nil && want == e
 }
 
-func (e DisputeWithdrawn) post(b *chart, c Charge) {
-	b.move(b.disputed(c, e.DisputeID), b.providerReceivable(), e.Amount)
+// maxMovement is above every movement of a balance, in whichever currency.
+const maxMovement = 1_000_000_000_000_000
+
+// record returns what is stored of a movement, as the next one of the dispute.
+func (d Dispute) record(m DisputeMovement, of Currency) (DisputeMoved, error) {
+	for _, amount := range []int64{m.Amount, m.Fee} {
+		if amount > maxMovement || amount < -maxMovement {
+			return DisputeMoved{}, fmt.Errorf("movement %s of dispute %s is of %d: %w", m.Transaction, d.ID, amount, ErrMismatch)
+		}
+	}
+	e := DisputeMoved{DisputeID: d.ID, Transaction: m.Transaction, Amount: m.Amount, Fee: m.Fee}
+	if !m.withdraws() {
+		e.Fee = -m.Fee
+	}
+	if m.Currency != of {
+		s, err := d.Settled.with(m, d.Amount)
+		if err != nil {
+			return e, fmt.Errorf("movement %s of dispute %s: %w", m.Transaction, d.ID, err)
+		}
+		e.Amount, e.Fee = s.Parts-d.Settled.Parts, 0
+		e.SettledAmount, e.SettledCurrency = max(m.Amount, -m.Amount), m.Currency
+	}
+	e.Amount = max(e.Amount, -e.Amount)
+	return e, nil
+}
+
+// with returns the settlement with one more movement, of a dispute of an amount.
+func (s Settlement) with(m DisputeMovement, amount int64) (Settlement, error) {
+	switch {
+	case s.Currency == "" && m.Amount < 0:
+		s = Settlement{Currency: m.Currency, First: -m.Amount, Amount: amount}
+	case s.Currency != m.Currency:
+		return s, fmt.Errorf("%d %s is no part of a first withdrawal of %d %s: %w", m.Amount, m.Currency, s.First, s.Currency, ErrMismatch)
+	}
+	part, err := s.part(m.Amount)
+	s.Sum, s.Parts = s.Sum+m.Amount, s.Parts+part
+	return s, err
+}
+
+// apply adds a movement that is allowed.
+func (e DisputeMoved) apply(sign int64, c *Charge) {
+	c.changeDispute(e.DisputeID, func(d *Dispute) {
+		d.Transactions = append(slices.Clip(d.Transactions), e.Transaction)
+		if e.SettledCurrency != "" {
+			d.Settled, _ = d.Settled.with(e.moved(sign), d.Amount)
+		}
+		if sign < 0 {
+			d.Withdrawn += e.Amount
+		} else {
+			d.Reinstated += e.Amount
+		}
+	})
+}
+
+// DisputeWithdrawn says that the provider took money for a dispute, or its fee, from our balance.
+// The merchant bears both at once.
+type DisputeWithdrawn struct{ DisputeMoved }
+
+func (DisputeWithdrawn) stored() string            { return "charge.dispute_withdrawn.v2" }
+func (e DisputeWithdrawn) apply(c *Charge)         { e.DisputeMoved.apply(-1, c) }
+func (e DisputeWithdrawn) allowedIn(c Charge) bool { return e.allowedAs(-1, c) }
+func (e DisputeWithdrawn) post(b *chart, _ Charge) {
+	b.move(b.merchantPayable(), b.providerReceivable(), e.Amount)
 	b.move(b.merchantPayable(), b.providerReceivable(), e.Fee)
 }
 
-// DisputeReinstated says that the provider gave withdrawn money, and maybe its fee, back.
-type DisputeReinstated struct {
-	DisputeID string `json:"dispute_id" detail:"dispute_id"`
-	Amount    int64  `json:"amount" detail:"amount"`
-	Fee       int64  `json:"fee,omitempty" detail:"fee"`
-}
+// DisputeReinstated says that the provider gave money, or a fee, back.
+type DisputeReinstated struct{ DisputeMoved }
 
-func (DisputeReinstated) stored() string { return "charge.dispute_reinstated.v1" }
-func (e DisputeReinstated) apply(c *Charge) {
-	c.changeDispute(e.DisputeID, func(d *Dispute) { d.Reinstated = e.Amount })
-}
-
-func (e DisputeReinstated) allowedIn(c Charge) bool {
-	d, _ := c.Dispute(e.DisputeID)
-	return d.Reinstated == 0 && e.Amount >= MinAmount && e.Amount <= d.Withdrawn && e.Fee >= 0
-}
-
-func (e DisputeReinstated) post(b *chart, c Charge) {
-	b.move(b.providerReceivable(), b.disputed(c, e.DisputeID), e.Amount)
+func (DisputeReinstated) stored() string            { return "charge.dispute_reinstated.v2" }
+func (e DisputeReinstated) apply(c *Charge)         { e.DisputeMoved.apply(1, c) }
+func (e DisputeReinstated) allowedIn(c Charge) bool { return e.allowedAs(1, c) }
+func (e DisputeReinstated) post(b *chart, _ Charge) {
+	b.move(b.providerReceivable(), b.merchantPayable(), e.Amount)
 	b.move(b.providerReceivable(), b.merchantPayable(), e.Fee)
 }
 
-// DisputeClosed says how a dispute ended. Amount is what the merchant loses by it.
+// DisputeUpdated says that a dispute is otherwise than it was, but for its money and its end: it has
+// another amount or reason, or it is open again after an end.
+type DisputeUpdated struct {
+	DisputeID string        `json:"dispute_id" detail:"dispute_id"`
+	Amount    int64         `json:"amount" detail:"amount"`
+	Reason    string        `json:"reason,omitempty" detail:"reason"`
+	Status    DisputeStatus `json:"status" detail:"status"`
+}
+
+func (DisputeUpdated) stored() string { return "charge.dispute_updated.v1" }
+func (e DisputeUpdated) apply(c *Charge) {
+	c.changeDispute(e.DisputeID, func(d *Dispute) { d.Amount, d.Reason, d.Status = e.Amount, e.Reason, e.Status })
+}
+
+func (e DisputeUpdated) allowedIn(c Charge) bool {
+	d, known := c.Dispute(e.DisputeID)
+	return known && e.Amount >= MinAmount && (e.Status == d.Status || e.Status == DisputeOpen) &&
+		(e.Amount != d.Amount || e.Reason != d.Reason || e.Status != d.Status)
+}
+
+// DisputeClosed says how a dispute ended. A dispute that goes on may end again, in another way.
 type DisputeClosed struct {
 	DisputeID string        `json:"dispute_id" detail:"dispute_id"`
 	Status    DisputeStatus `json:"status" detail:"status"`
-	Amount    int64         `json:"amount,omitempty" detail:"amount"`
 }
 
-func (DisputeClosed) stored() string { return "charge.dispute_closed.v1" }
+func (DisputeClosed) stored() string { return "charge.dispute_closed.v2" }
 func (e DisputeClosed) apply(c *Charge) {
 	c.changeDispute(e.DisputeID, func(d *Dispute) { d.Status = e.Status })
 }
 
 func (e DisputeClosed) allowedIn(c Charge) bool {
-	d, _ := c.Dispute(e.DisputeID)
-	return d.Status == DisputeOpen && e.Status != "" && e.Status != DisputeOpen && e.Amount == d.lostBy(e.Status)
+	d, known := c.Dispute(e.DisputeID)
+	return known && e.Status != "" && e.Status != DisputeOpen && e.Status != d.Status
 }
 
-func (e DisputeClosed) post(b *chart, _ Charge) { b.move(b.merchantPayable(), b.disputes(), e.Amount) }
-
-// lostBy is what the merchant loses if the dispute ends like this.
-func (d Dispute) lostBy(end DisputeStatus) int64 {
-	if end != DisputeLost {
-		return 0
-	}
-	return d.Withdrawn - d.Reinstated
-}
-
-// disputed is the account that bears the money of a dispute: the merchant's once it is lost.
-func (b *chart) disputed(c Charge, id string) string {
-	if d, _ := c.Dispute(id); d.Status == DisputeLost {
-		return b.merchantPayable()
-	}
-	return b.disputes()
-}
-
-// ObserveDispute records a dispute as the provider shows it: whatever of it is not recorded
-// yet, in the order in which it happens.
+// ObserveDispute records a dispute as the provider shows it: whatever of it is not recorded yet. A
+// movement that cannot be converted is refused only when all else is recorded.
 type ObserveDispute struct {
 	ID     string
 	Reason string
 	Amount Money
 	Status DisputeStatus // DisputeOpen, or how it ended
-
-	// In minor units of Amount's currency; 0 as long as it has not happened.
-	Withdrawn, Reinstated   int64
-	WithdrawnFee, ReturnFee int64
+	Moved  []DisputeMovement
 }
 
+// DisputeMovement is a balance transaction of the provider: below zero where the provider took
+// money, in minor units of Currency. A fee that the provider took is above zero.
+type DisputeMovement struct {
+	Transaction string
+	Amount, Fee int64
+	Currency    Currency
+}
+
+// withdraws reports whether the provider took money: an amount or, where none moved, a fee.
+func (m DisputeMovement) withdraws() bool { return m.Amount < 0 || m.Amount == 0 && m.Fee > 0 }
+
 func (o ObserveDispute) decide(c Charge) ([]Event, error) {
-	if o.ID == "" || o.Amount.Currency != c.Amount.Currency || o.Reinstated > o.Withdrawn || c.StepStatus(Payment) != StepDone {
-		return nil, fmt.Errorf("dispute %q of %d %s, %d reinstated of %d: %w",
-			o.ID, o.Amount.Amount, o.Amount.Currency, o.Reinstated, o.Withdrawn, ErrMismatch)
+	if o.ID == "" || o.Amount.Currency != c.Amount.Currency || c.StepStatus(Payment) != StepDone {
+		return nil, fmt.Errorf("dispute %q of %d %s: %w", o.ID, o.Amount.Amount, o.Amount.Currency, ErrMismatch)
 	}
 	var events []Event
-	observe := func(happened bool, e Event) {
-		if happened && e.allowedIn(c) {
+	observe := func(e Event) {
+		if e.allowedIn(c) {
 			events, c = append(events, e), Fold(c, e)
 		}
 	}
-	observe(true, ChargeDisputed{DisputeID: o.ID, Provider: Provider, Amount: o.Amount.Amount, Reason: o.Reason})
-	observe(o.Withdrawn > 0, DisputeWithdrawn{DisputeID: o.ID, Amount: o.Withdrawn, Fee: o.WithdrawnFee})
-	observe(o.Reinstated > 0, DisputeReinstated{DisputeID: o.ID, Amount: o.Reinstated, Fee: o.ReturnFee})
+	observe(DisputeOpened{DisputeID: o.ID, Provider: Provider, Amount: o.Amount.Amount, Reason: o.Reason})
+	var refused error
+	for _, m := range o.firstWithdrawalFirst() {
+		d, _ := c.Dispute(o.ID)
+		if slices.Contains(d.Transactions, m.Transaction) {
+			continue
+		}
+		moved, err := d.record(m, c.Amount.Currency)
+		switch {
+		case err != nil:
+			refused = err
+		case m.withdraws():
+			observe(DisputeWithdrawn{moved})
+		default:
+			observe(DisputeReinstated{moved})
+		}
+	}
 	d, _ := c.Dispute(o.ID)
-	observe(o.Status != DisputeOpen, DisputeClosed{DisputeID: o.ID, Status: o.Status, Amount: d.lostBy(o.Status)})
-	return events, nil
+	status := d.Status
+	if o.Status == DisputeOpen {
+		status = DisputeOpen
+	}
+	observe(DisputeUpdated{DisputeID: o.ID, Amount: o.Amount.Amount, Reason: o.Reason, Status: status})
+	observe(DisputeClosed{DisputeID: o.ID, Status: o.Status})
+	if len(events) > 0 {
+		return events, nil
+	}
+	return nil, refused
+}
+
+// firstWithdrawalFirst returns the movements with the first withdrawal in front: those of one second
+// have no order at the provider, and in another currency the others are parts of it.
+func (o ObserveDispute) firstWithdrawalFirst() []DisputeMovement {
+	moved := slices.Clone(o.Moved)
+	if i := slices.IndexFunc(moved, func(m DisputeMovement) bool { return m.Amount < 0 }); i > 0 {
+		first := moved[i]
+		moved = slices.Insert(slices.Delete(moved, i, i+1), 0, first)
+	}
+	return moved
 }

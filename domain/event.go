@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -83,8 +84,12 @@ func EventTypeNamed(name string) EventType { return registry[name] }
 // TypeOf is the stored name of an event.
 func TypeOf(e Event) string { return e.stored() }
 
-// SchemaVersion is the version in every stored name.
-const SchemaVersion = 1
+// SchemaVersion is the version in a stored name: 1 in "charge.requested.v1".
+func SchemaVersion(name string) int {
+	_, text, _ := strings.Cut(name, ".v")
+	version, _ := strconv.Atoi(text) // registered names end in a number
+	return version
+}
 
 // ErrUnknownType is returned by Decode for an event or a step that this program does
 // not know: a newer program wrote it.
@@ -99,15 +104,17 @@ func Encode(e Event) ([]byte, error) {
 	return data, nil
 }
 
-// Decode reads a stored event. Every name ever stored stays readable here; an old
-// version is turned into the present type at this place and nowhere else.
+// Decode reads a stored event. A request whose data cannot be read is Unreadable, and no error.
 func Decode(name string, data []byte) (Event, error) {
 	t, known := registry[name]
 	if !known {
 		return nil, fmt.Errorf("decode %q: %w", name, ErrUnknownType)
 	}
 	e, err := t.decode(data)
-	if err != nil {
+	switch {
+	case err != nil && t.Request:
+		return Unreadable{Name: name}, nil
+	case err != nil:
 		return nil, fmt.Errorf("decode %s: %w", name, err)
 	}
 	if first, opens := e.(ChargeRequested); opens {
@@ -119,6 +126,13 @@ func Decode(name string, data []byte) (Event, error) {
 	}
 	return e, nil
 }
+
+// Unreadable is a request whose data is not that of its type. It is void, see Charge.Voids.
+type Unreadable struct{ Name string }
+
+func (e Unreadable) stored() string      { return e.Name }
+func (Unreadable) apply(*Charge)         {}
+func (Unreadable) allowedIn(Charge) bool { return false }
 
 // Details are the members of an event that an operator may see, under the names of the
 // timeline. A member without a detail tag stays hidden: the merchant may have written
@@ -148,28 +162,19 @@ func Details(e Event) map[string]any {
 // could have made.
 var ErrIllegal = errors.New("illegal event")
 
-// ValidateStream folds a whole stream and checks each event against the charge before it. It is
-// the auditor's fold; decisions use Fold, because what is stored has happened.
+// ValidateStream folds a whole stream and checks each event against the charge before it; a void
+// request is illegal too. It is the auditor's fold; decisions use Fold, because what is stored has
+// happened.
 func ValidateStream(events []Event) (Charge, error) {
-	return validate(events, func(Event) bool { return true })
-}
-
-// CheckRequests returns ErrIllegal, wrapped, for a stream with a request that its charge did
-// not allow. Requests come from outside: a worker that carries them out checks them itself.
-func CheckRequests(events []Event) error {
-	_, err := validate(events, func(e Event) bool { return registry[e.stored()].Request })
-	return err
-}
-
-func validate(events []Event, checked func(Event) bool) (Charge, error) {
 	var c Charge
 	for i, e := range events {
-		_, opens := e.(ChargeRequested)
-		if checked(e) && (opens == c.Exists() || !e.allowedIn(c)) {
+		switch {
+		case c.Voids(e):
+			return c, fmt.Errorf("%w: the %s at version %d is void", ErrIllegal, e.stored(), i+1)
+		case !c.allows(e):
 			return c, fmt.Errorf("%w: %T at version %d", ErrIllegal, e, i+1)
 		}
-		c.Version++
-		e.apply(&c)
+		c.fold(e)
 	}
 	return c, nil
 }

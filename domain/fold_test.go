@@ -2,6 +2,8 @@ package domain_test
 
 import (
 	"encoding/json"
+	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -49,6 +51,47 @@ func TestFold(t *testing.T) {
 			c = soon
 		}
 	})
+}
+
+// TestFold_ofAVoidRequest: a request that a charge does not allow changes its version, and posts
+// nothing.
+func TestFold_ofAVoidRequest(t *testing.T) {
+	t.Parallel()
+	requests := candidates()
+	maps.DeleteFunc(requests, func(_ string, e domain.Event) bool { return !domain.EventTypeNamed(domain.TypeOf(e)).Request })
+	for _, kind := range domain.EventTypes() {
+		if kind.Request {
+			requests[kind.Name+" that cannot be read"] = domain.Unreadable{Name: kind.Name}
+		}
+	}
+	voids := 0
+	for _, s := range states {
+		for name, e := range requests {
+			before := in(s.name)
+			_, err := domain.ValidateStream(append(slices.Clone(history(s.name)), e))
+			if before.Voids(e) != (err != nil) {
+				t.Errorf("%s after %s is void: %t, and legal: %v", name, s.name, before.Voids(e), err)
+			}
+			if err == nil {
+				continue
+			}
+			voids++
+			after := domain.Fold(before, e)
+			before.Version++
+			if diff := cmp.Diff(before, after); diff != "" {
+				t.Errorf("%s after %s (-before +after):\n%s", name, s.name, diff)
+			}
+			if legs := domain.Postings(in(s.name), e); legs != nil {
+				t.Errorf("%s after %s posts %+v", name, s.name, legs)
+			}
+		}
+	}
+	if voids == 0 {
+		t.Error("no request is void")
+	}
+	if c := in("succeeded"); c.Voids(gone("re_9", "rp_9", 1)) {
+		t.Error("an event of the worker is void")
+	}
 }
 
 func TestView(t *testing.T) {

@@ -21,42 +21,30 @@ func (c Charge) notifies() bool {
 }
 
 // MerchantNotified says that the merchant's endpoint accepted the webhook about the event EventID,
-// which is at Version of this stream. Old streams have no version: there it is the
-// outcome of the charge.
+// which is at Version of this stream.
 type MerchantNotified struct {
 	EventID string `json:"event_id" detail:"webhook_id"`
 	Type    string `json:"type" detail:"type"`
-	Version int    `json:"version,omitempty" detail:"about_version"`
+	Version int    `json:"version" detail:"about_version"`
 }
 
 func (MerchantNotified) stored() string            { return "merchant.notified.v1" }
-func (e MerchantNotified) allowedIn(c Charge) bool { return c.NeedsWebhook(e.about(c)) }
+func (e MerchantNotified) allowedIn(c Charge) bool { return c.NeedsWebhook(e.Version) }
 func (e MerchantNotified) apply(c *Charge) {
-	version := e.about(*c)
-	c.Unnotified = slices.DeleteFunc(c.Unnotified, func(v int) bool { return v == version })
-	if version == c.OutcomeVersion {
+	c.Unnotified = slices.DeleteFunc(c.Unnotified, func(v int) bool { return v == e.Version })
+	if e.Version == c.OutcomeVersion {
 		c.setStep(Notification, StepDone)
 	}
 }
 
-// about is the version of the event that the webhook was about.
-func (e MerchantNotified) about(c Charge) int {
-	if e.Version == 0 {
-		return c.OutcomeVersion
-	}
-	return e.Version
-}
-
-// NotifyMerchant records that the merchant accepted the webhook about the event at
-// Version, 0 for the charge's outcome.
+// NotifyMerchant records that the merchant accepted the webhook about the event at Version.
 type NotifyMerchant MerchantNotified
 
 func (n NotifyMerchant) decide(c Charge) ([]Event, error) {
-	event := MerchantNotified(n)
-	switch version := event.about(c); {
-	case c.NeedsWebhook(version):
-		return []Event{event}, nil
-	case version < 1 || version > c.Version:
+	switch {
+	case c.NeedsWebhook(n.Version):
+		return []Event{MerchantNotified(n)}, nil
+	case n.Version < 1 || n.Version > c.Version:
 		return nil, fmt.Errorf("notify before the outcome: %w", ErrOutOfOrder)
 	}
 	return nil, nil // it was notified, or has no webhook

@@ -26,20 +26,25 @@ const (
 	StageConfirm Stage = "confirm"
 )
 
+// MaxKeys is how many Idempotency-Keys the creation of a payment, its confirmation, or a refund may
+// use. Each key that fails is an event, and every read of a charge folds its stream: at this bound a
+// charge with MaxRefunds refunds has some 0.5 MB of them. The last key is kept: the provider
+// forgets what it saved under a key, after 24 hours at Stripe.
+const MaxKeys = 50
+
 // PaymentStarted names the provider's object of the payment.
 type PaymentStarted struct {
 	Provider      string `json:"provider" detail:"provider"`
 	PaymentIntent string `json:"payment_intent" detail:"payment_intent"`
-	Lost          bool   `json:"lost,omitempty" detail:"lost"` // see Charge.LostIntent
 }
 
 func (PaymentStarted) stored() string { return "payment.started.v1" }
 func (e PaymentStarted) apply(c *Charge) {
-	c.PaymentIntent, c.LostIntent, c.AttemptVersion = e.PaymentIntent, e.Lost, c.Version
+	c.PaymentIntent, c.AttemptVersion = e.PaymentIntent, c.Version
 }
 
 func (e PaymentStarted) allowedIn(c Charge) bool {
-	return (c.due(Payment) || e.Lost && c.StepStatus(Payment) == StepPending) && !c.Started() && e.PaymentIntent != ""
+	return c.due(Payment) && !c.Started() && e.PaymentIntent != ""
 }
 
 // PaymentAttemptFailed says that the key of a call will never answer it: the provider saved an
@@ -55,8 +60,11 @@ type PaymentAttemptFailed struct {
 func (PaymentAttemptFailed) stored() string { return "payment.attempt_failed.v1" }
 func (e PaymentAttemptFailed) apply(c *Charge) {
 	c.AttemptVersion = c.Version
-	if e.Stage == StageCreate {
+	switch e.Stage {
+	case StageCreate:
 		c.CreateFailures++
+	case StageConfirm:
+		c.ConfirmFailures++
 	}
 }
 func (PaymentAttemptFailed) allowedIn(c Charge) bool { return c.due(Payment) }
@@ -73,7 +81,7 @@ type PaymentCaptured struct {
 func (PaymentCaptured) stored() string  { return "payment.captured.v1" }
 func (PaymentCaptured) apply(c *Charge) { c.setStep(Payment, StepDone) }
 func (e PaymentCaptured) allowedIn(c Charge) bool {
-	return c.mayEndPayment() && c.Started() && e.PaymentIntent == c.PaymentIntent &&
+	return c.due(Payment) && c.Started() && e.PaymentIntent == c.PaymentIntent &&
 		e.Amount == c.Amount.Amount && e.Currency == c.Amount.Currency && e.Fee == c.Fee
 }
 
@@ -90,13 +98,7 @@ type PaymentDeclined struct{ Failure }
 
 func (PaymentDeclined) stored() string            { return "payment.declined.v1" }
 func (PaymentDeclined) apply(c *Charge)           { c.failStep(Payment) }
-func (e PaymentDeclined) allowedIn(c Charge) bool { return c.mayEndPayment() && c.mayFailFor(e.Code) }
-
-// mayEndPayment reports whether the provider may have ended the payment: it is due, or its intent
-// was lost, so the steps before it may have run for the lost charge.
-func (c Charge) mayEndPayment() bool {
-	return c.due(Payment) || c.LostIntent && c.StepStatus(Payment) == StepPending
-}
+func (e PaymentDeclined) allowedIn(c Charge) bool { return c.due(Payment) && c.mayFailFor(e.Code) }
 
 // StartPayment records the provider's object before any money moves.
 type StartPayment PaymentStarted
@@ -107,7 +109,7 @@ func (s StartPayment) decide(c Charge) ([]Event, error) {
 		return nil, nil // another worker was first: its intent is the charge's, ours is an orphan
 	case c.StepStatus(Payment) != StepPending:
 		return nil, fmt.Errorf("start a payment that is %s: %w", c.StepStatus(Payment), ErrFinished)
-	case !c.due(Payment) && !s.Lost:
+	case !c.due(Payment):
 		return nil, fmt.Errorf("start a payment before the steps before it are done: %w", ErrOutOfOrder)
 	case s.PaymentIntent == "":
 		return nil, fmt.Errorf("start a payment without a payment intent: %w", ErrInvalid)
@@ -115,7 +117,17 @@ func (s StartPayment) decide(c Charge) ([]Event, error) {
 	return []Event{PaymentStarted(s)}, nil
 }
 
-// FailAttempt records that the provider answered with an error of its own.
+// IsLastKey reports whether the calls of a stage have come to their last key (MaxKeys).
+func (c Charge) IsLastKey(s Stage) bool {
+	failures := c.ConfirmFailures
+	if s == StageCreate {
+		failures = c.CreateFailures
+	}
+	return failures >= MaxKeys-1
+}
+
+// FailAttempt records that the provider answered with an error of its own, which opens the next key.
+// It records nothing if there is none (MaxKeys).
 type FailAttempt PaymentAttemptFailed
 
 func (f FailAttempt) decide(c Charge) ([]Event, error) {
@@ -124,6 +136,8 @@ func (f FailAttempt) decide(c Charge) ([]Event, error) {
 		return nil, nil // the payment has its outcome: the failed attempt no longer matters
 	case !c.due(Payment):
 		return nil, fmt.Errorf("fail an attempt before the steps before it are done: %w", ErrOutOfOrder)
+	case c.IsLastKey(f.Stage):
+		return nil, nil
 	}
 	return []Event{PaymentAttemptFailed(f)}, nil
 }

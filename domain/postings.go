@@ -11,8 +11,8 @@ type Posting struct {
 	Currency      Currency
 }
 
-// Postings are the legs that e posts to the accounts of c, the charge before or after e:
-// what they depend on is frozen in the first event. Legs of zero are left out.
+// Postings are the legs that e posts to the accounts of c, the charge before e. Legs of zero are
+// left out, and a void request has none.
 //
 // The chart: what the customer owes (customer_receivable) balances what the merchant may
 // expect (merchant_pending) until the outcome. A capture turns the first into money at
@@ -20,12 +20,12 @@ type Posting struct {
 // (merchant_payable) and our fee (fee_revenue); a failure reverses both. So both are zero
 // for every charge that has an outcome, and that is the ledger's own proof of
 // exactly-once. A refund moves its amount from our debt to the merchant to
-// refund_clearing until its own outcome; the fee stays ours. What the provider withholds for
-// a dispute is in disputes until it is reinstated, or lost: then the merchant bears it.
+// refund_clearing until its own outcome; the fee stays ours. What the provider takes for a
+// dispute the merchant bears at once, until it comes back.
 func Postings(c Charge, e Event) []Posting {
 	book := chart{merchant: c.MerchantID, currency: c.Amount.Currency}
-	if e, posts := e.(poster); posts {
-		e.post(&book, c)
+	if p, posts := e.(poster); posts && !c.Voids(e) {
+		p.post(&book, c)
 	}
 	return book.legs
 }
@@ -37,9 +37,13 @@ type chart struct {
 	legs     []Posting
 }
 
+// move moves an amount from credit to debit; below zero, the other way.
 func (b *chart) move(debit, credit string, amount int64) {
-	if amount == 0 {
+	switch {
+	case amount == 0:
 		return
+	case amount < 0:
+		debit, credit, amount = credit, debit, -amount
 	}
 	b.legs = append(b.legs, Posting{Debit: debit, Credit: credit, Amount: amount, Currency: b.currency})
 }
@@ -53,5 +57,4 @@ func (b *chart) merchantPending() string    { return b.account("merchant_pending
 func (b *chart) merchantPayable() string    { return b.account("merchant_payable", b.merchant) }
 func (b *chart) providerReceivable() string { return b.account("psp_receivable", Provider) }
 func (b *chart) refundClearing() string     { return b.account("refund_clearing", b.merchant) }
-func (b *chart) disputes() string           { return b.account("disputes", b.merchant) }
 func (b *chart) feeRevenue() string         { return b.account("fee_revenue", "payonce") }

@@ -45,13 +45,16 @@ type Refund struct {
 	// ProviderRefund is the provider's object; empty until it is known.
 	ProviderRefund string
 
-	// Failures is how many calls to create it failed at the provider.
+	// Failures is how many keys of calls to create it failed at the provider.
 	Failures int
 
 	// The versions of the events that opened its present attempt, ended it, and reversed it after it
 	// had succeeded; 0 where there is none.
 	AttemptVersion, OutcomeVersion, ReversalVersion int
 }
+
+// IsLastKey reports whether the calls to create the refund have come to their last key (MaxKeys).
+func (r Refund) IsLastKey() bool { return r.Failures >= MaxKeys-1 }
 
 // Refund returns the refund with an id.
 func (c Charge) Refund(id string) (r Refund, found bool) {
@@ -307,7 +310,7 @@ func (r RequestRefund) decide(c Charge) ([]Event, error) {
 	return []Event{event}, nil
 }
 
-// FailRefundAttempt records that the provider answered with an error of its own.
+// FailRefundAttempt is to a refund what FailAttempt is to a payment.
 type FailRefundAttempt RefundAttemptFailed
 
 func (f FailRefundAttempt) decide(c Charge) ([]Event, error) {
@@ -317,6 +320,8 @@ func (f FailRefundAttempt) decide(c Charge) ([]Event, error) {
 		return nil, ErrNoRefund
 	case r.Status != RefundStatusPending:
 		return nil, nil // the refund has its outcome: the failed attempt no longer matters
+	case r.IsLastKey():
+		return nil, nil
 	}
 	return []Event{RefundAttemptFailed(f)}, nil
 }

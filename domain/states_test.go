@@ -32,7 +32,7 @@ var states = []state{
 	partly("declining", "declined and released", released()),
 	then("declined and released", "declined", domain.ChargeFailed{Failure: stolen()}),
 	then("reserved", "declined before the start", domain.PaymentDeclined{Failure: stolen()}, released(), domain.ChargeFailed{Failure: stolen()}),
-	then("declined", "declined and notified", domain.MerchantNotified{EventID: "e", Type: "charge.failed"}),
+	then("declined", "declined and notified", domain.MerchantNotified{EventID: "e", Type: "charge.failed", Version: 6}),
 
 	then("requested", "canceling", domain.ChargeCancelRequested{}),
 	then("requested bare", "canceling bare", domain.ChargeCancelRequested{}),
@@ -63,7 +63,7 @@ var states = []state{
 	partly("started", "captured", taken()),
 	then("captured", "succeeded", domain.ChargeSucceeded{}),
 	then("absent", "succeeded silent", silent(), held(), begun(), taken(), domain.ChargeSucceeded{}), // without webhook
-	then("succeeded", "notified", domain.MerchantNotified{EventID: "e", Type: "charge.succeeded"}),
+	then("succeeded", "notified", domain.MerchantNotified{EventID: "e", Type: "charge.succeeded", Version: 5}),
 
 	then("succeeded", "refund pending", back("re_1", 400)),
 	then("refund pending", "refund attempted", domain.RefundAttemptFailed{RefundID: "re_1", StatusCode: 500}),
@@ -88,10 +88,12 @@ var states = []state{
 	then("succeeded silent", "silent but refund observed", with(seen(400), func(e *domain.RefundObserved) { e.Notify = false })),
 	then("succeeded", "disputed", disputed()),
 	then("disputed", "dispute withdrawn", withheld()),
-	then("dispute withdrawn", "dispute lost", domain.DisputeClosed{DisputeID: "du_1", Status: "lost", Amount: 1000}),
+	then("dispute withdrawn", "dispute lost", domain.DisputeClosed{DisputeID: "du_1", Status: "lost"}),
 	then("dispute lost", "dispute lost and reinstated", paidBack()),
 	then("dispute withdrawn", "dispute won", domain.DisputeClosed{DisputeID: "du_1", Status: "won"}),
 	then("dispute won", "dispute reinstated", paidBack()),
+	then("dispute lost", "dispute lost and won", domain.DisputeClosed{DisputeID: "du_1", Status: "won"}),
+	then("dispute lost", "dispute lost and open", domain.DisputeUpdated{DisputeID: "du_1", Amount: 1000, Reason: "fraudulent", Status: "open"}),
 	then("succeeded silent", "silent but disputed", disputed()),
 	then("refunded in part", "notified late", domain.MerchantNotified{EventID: "e", Type: "charge.succeeded", Version: 5}),
 }
@@ -116,12 +118,22 @@ func history(name string) []domain.Event {
 // in returns a charge in a state.
 func in(name string) domain.Charge { return domain.Fold(domain.Charge{ID: "ch_1"}, history(name)...) }
 
+// opened is a first event with the steps that the program gives it.
+func opened(e domain.ChargeRequested) domain.ChargeRequested {
+	events, err := domain.Decide(domain.Charge{}, domain.RequestCharge(e))
+	first, opens := events[0].(domain.ChargeRequested)
+	if err != nil || !opens {
+		panic(err)
+	}
+	return first
+}
+
 func charge() domain.ChargeRequested {
-	return domain.ChargeRequested{
-		MerchantID: "acme", OrderID: "order 1", Amount: 1000, Currency: "EUR", Fee: 30,
+	return opened(domain.ChargeRequested{
+		MerchantID: "acme", OrderID: "order 1", Amount: 1000, Currency: "EUR", Fee: 30, Reference: "ref_1",
 		PaymentMethod: "pm_card_visa", Items: []domain.Item{{SKU: "mug", Quantity: 2}},
 		Description: "a mug", Metadata: map[string]string{"basket": "7"}, Notify: true,
-	}
+	})
 }
 
 // with returns a changed copy of an event or a command.
@@ -131,11 +143,11 @@ func with[T any](v T, change func(*T)) T {
 }
 
 func bare() domain.ChargeRequested {
-	return with(charge(), func(e *domain.ChargeRequested) { e.Items = nil })
+	return opened(with(charge(), func(e *domain.ChargeRequested) { e.Items = nil }))
 }
 
 func silent() domain.ChargeRequested {
-	return with(charge(), func(e *domain.ChargeRequested) { e.Notify = false })
+	return opened(with(charge(), func(e *domain.ChargeRequested) { e.Notify = false }))
 }
 
 // The deadlines of a charge that has them.
@@ -184,16 +196,16 @@ func seen(amount int64) domain.RefundObserved {
 	return domain.RefundObserved{RefundID: "rp_9", Provider: "stripe", ProviderRefund: "rp_9", Amount: amount, Notify: true}
 }
 
-func disputed() domain.ChargeDisputed {
-	return domain.ChargeDisputed{DisputeID: "du_1", Provider: "stripe", Amount: 1000, Reason: "fraudulent"}
+func disputed() domain.DisputeOpened {
+	return domain.DisputeOpened{DisputeID: "du_1", Provider: "stripe", Amount: 1000, Reason: "fraudulent"}
 }
 
 func withheld() domain.DisputeWithdrawn {
-	return domain.DisputeWithdrawn{DisputeID: "du_1", Amount: 1000, Fee: 15}
+	return domain.DisputeWithdrawn{DisputeMoved: domain.DisputeMoved{DisputeID: "du_1", Transaction: "txn_1", Amount: 1000, Fee: 15}}
 }
 
 func paidBack() domain.DisputeReinstated {
-	return domain.DisputeReinstated{DisputeID: "du_1", Amount: 1000, Fee: 15}
+	return domain.DisputeReinstated{DisputeMoved: domain.DisputeMoved{DisputeID: "du_1", Transaction: "txn_2", Amount: 1000, Fee: 15}}
 }
 
 func outOfStock() domain.Failure {

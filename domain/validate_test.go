@@ -51,6 +51,7 @@ func candidates() map[string]domain.Event {
 	for version := -1; version <= 9; version++ {
 		all[fmt.Sprint("merchant.notified.v1 about ", version)] = domain.MerchantNotified{EventID: "e", Version: version}
 	}
+	all["charge.requested.v1 without a payment"] = with(charge(), func(e *domain.ChargeRequested) { e.Steps = []string{domain.Inventory} })
 	maps.Copy(all, stored())
 	return all
 }
@@ -72,7 +73,11 @@ func TestValidateStream(t *testing.T) {
 			if diff := cmp.Diff(domain.Fold(domain.Charge{}, stream...), c); diff != "" {
 				t.Errorf("%s after %s: the fold stops before the illegal event (-want +got):\n%s", name, s.name, diff)
 			}
-			if want := fmt.Sprintf("%T at version %d", e, len(stream)+1); !errors.Is(err, domain.ErrIllegal) || !strings.Contains(err.Error(), want) {
+			want := fmt.Sprintf("%T at version %d", e, len(stream)+1)
+			if kind := domain.TypeOf(e); domain.EventTypeNamed(kind).Request {
+				want = fmt.Sprintf("the %s at version %d is void", kind, len(stream)+1)
+			}
+			if !errors.Is(err, domain.ErrIllegal) || !strings.Contains(err.Error(), want) {
 				t.Errorf("%s after %s: the error is %v, want ErrIllegal: %s", name, s.name, err, want)
 			}
 		}

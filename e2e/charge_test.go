@@ -204,8 +204,8 @@ func (d *deployment) story(t *testing.T, id string) []string {
 		if e.Version != i+1 {
 			t.Errorf("%s: version %d stands where %d should", id, e.Version, i+1)
 		}
-		name, versioned := strings.CutSuffix(e.Type, ".v1")
-		if !versioned || e.ID == "" || e.RecordedAt.IsZero() {
+		name, version, _ := strings.Cut(e.Type, ".v")
+		if version == "" || e.ID == "" || e.RecordedAt.IsZero() {
 			t.Errorf("%s: event %+v lacks something", id, e)
 		}
 		story = append(story, name)

@@ -37,7 +37,7 @@ func TestClients_generatedFromTheServedContract_callTheAPI(t *testing.T) {
 	for _, command := range []string{
 		"mod init clients",
 		"run " + oapiCodegen + " -package oapi -o oapi/client.go " + api + "/openapi.yaml",
-		"run " + ogen + " -package ogen -target ogen " + api + "/openapi.json",
+		"run " + ogen + " -package ogen -target ogen " + api + "/openapi.yaml",
 		"get " + ogen, // its package is imported by what it generates
 		"mod tidy",
 		"vet ./...",

@@ -27,6 +27,7 @@ type setup struct {
 	oneMerchant    bool
 	gated          bool    // gates stand between the workers and the provider, and before the shop
 	providerEvents bool    // the provider sends its events to the apis
+	detectRaces    bool    // the apis and the workers report data races in their logs
 	on             *server // the shared one where nil
 
 	apiEnv    map[string]string
@@ -68,8 +69,13 @@ func deploy(t *testing.T, s setup) *deployment {
 		s.on = sharedServer(t)
 	}
 	d := &deployment{setup: s}
+	run := binaries(t)
 	var err error
-	d.world, err = s.on.openWorld(t.Context(), binaries(t), binaries(t), t.TempDir())
+	if s.detectRaces {
+		run, err = raceDetecting()
+		must(t, err)
+	}
+	d.world, err = s.on.openWorld(t.Context(), binaries(t), run, t.TempDir())
 	t.Cleanup(func() {
 		if err := d.close(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)

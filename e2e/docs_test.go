@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"os"
 	"os/exec"
@@ -165,7 +166,51 @@ var howTos = []struct{ diff, tests, points string }{
 	{"../docs/how-to/loyalty_points.diff", "CreditPoints|TestRun_reportsEachViolation/a_success_without_its_points", "loyalty points/worker/POST /v1/loyalty_points"},
 }
 
-var howTo = flag.Bool("how-to", false, "apply the diffs of docs/how-to to a copy of the tree, and test them")
+var howTo = flag.String("how-to", "", "what is done with the diffs of docs/how-to: build with each, or all: their tests, in a copy of the tree")
+
+// TestAddAStep_diffsBuild lays the files that a diff changes over the tree, and compiles every package.
+func TestAddAStep_diffsBuild(t *testing.T) {
+	t.Parallel()
+	if *howTo != "build" {
+		t.Skip("not run: it compiles a changed tree; -how-to=build runs it")
+	}
+	for _, h := range howTos {
+		runIn(t, "..", "go", "build", "-overlay="+patched(t, h.diff), "./...")
+	}
+}
+
+// patched applies a diff to copies of the files that it names, and returns the overlay of them.
+func patched(t *testing.T, diff string) string {
+	t.Helper()
+	diff, err := filepath.Abs(diff)
+	must(t, err)
+	root, err := filepath.Abs("..")
+	must(t, err)
+	copies, changed := t.TempDir(), map[string]string{}
+	for _, match := range regexp.MustCompile(`(?m)^diff --git a/(\S+) b/`).FindAllStringSubmatch(readFile(t, diff), -1) {
+		name := match[1]
+		file := filepath.Join(copies, name)
+		changed[filepath.Join(root, name)] = file
+		must(t, os.MkdirAll(filepath.Dir(file), 0o700))
+		text, err := os.ReadFile(filepath.Join(root, name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // the diff makes it
+		}
+		must(t, errors.Join(err, os.WriteFile(file, text, 0o600)))
+	}
+	runIn(t, copies, "git", "apply", diff)
+	return overlayOf(t, changed)
+}
+
+// overlayOf writes the JSON by which a build reads each file in place of another one.
+func overlayOf(t *testing.T, changed map[string]string) string {
+	t.Helper()
+	list, err := json.Marshal(map[string]any{"Replace": changed})
+	must(t, err)
+	file := filepath.Join(t.TempDir(), "overlay.json")
+	must(t, os.WriteFile(file, list, 0o600))
+	return file
+}
 
 // TestAddAStep applies each diff of the how-to to a copy of the tree, builds it, runs its
 // tests and injects faults at its crash points. A charge that the step rejects never
@@ -173,8 +218,8 @@ var howTo = flag.Bool("how-to", false, "apply the diffs of docs/how-to to a copy
 // calls have one key: TestCreditPoints.
 func TestAddAStep(t *testing.T) {
 	t.Parallel()
-	if !*howTo {
-		t.Skip("not run: it builds the programs of a changed tree; -how-to runs it")
+	if *howTo != "all" {
+		t.Skip("not run: it builds the programs of a changed tree; -how-to=all runs it")
 	}
 	tree := copyOfTree(t)
 	for _, h := range howTos {
@@ -225,6 +270,19 @@ func TestAddAStep_pageShowsTheDiffs(t *testing.T) {
 		all.WriteString(readFile(t, h.diff))
 	}
 	diffs := all.String()
+	page := readFile(t, howToPage)
+	for _, h := range howTos {
+		files, product, lines := sizeOf(t, h.diff)
+		if row := fmt.Sprintf("](%s)", filepath.Base(h.diff)); !regexp.MustCompile(regexp.QuoteMeta(row) + fmt.Sprintf(`.*\| %d \| %d \| %d \|\n`, files, product, lines)).MatchString(page) {
+			t.Errorf("%s has %d files, %d of the product with %d new lines: the page says otherwise", h.diff, files, product, lines)
+		}
+	}
+	fields := regexp.MustCompile(`(?s)\ntype step struct \{(.*?)\n\}`).FindStringSubmatch(readFile(t, "../fulfillment/step.go"))
+	for _, field := range regexp.MustCompile(`(?m)^\t(\w+) `).FindAllStringSubmatch(fields[1], -1) {
+		if !strings.Contains(page, "`"+field[1]+"`") && !strings.Contains(page, field[1]+":") {
+			t.Errorf("the page does not say what step.%s is for", field[1])
+		}
+	}
 	blocks := strings.Split(readFile(t, howToPage), "```diff\n")[1:]
 	if len(blocks) == 0 {
 		t.Fatal("the page shows no part of a diff")
@@ -235,4 +293,20 @@ func TestAddAStep_pageShowsTheDiffs(t *testing.T) {
 			t.Errorf("this part is in no diff:\n%s", part)
 		}
 	}
+}
+
+// sizeOf counts the files of a diff, those of the product, and the lines that it adds to these.
+func sizeOf(t *testing.T, diff string) (files, product, lines int) {
+	t.Helper()
+	for file := range strings.SplitSeq(readFile(t, diff), "\ndiff --git ") {
+		files++
+		_, name, _ := strings.Cut(file, "\n+++ b/")
+		name, change, _ := strings.Cut(name, "\n")
+		if !regexp.MustCompile(`^(domain|fulfillment|internal/audit|cmd)/`).MatchString(name) || !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		product++
+		lines += strings.Count(change, "\n+")
+	}
+	return files, product, lines
 }

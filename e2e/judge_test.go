@@ -190,7 +190,12 @@ func (d *deployment) checkLogs(t *testing.T) {
 		if out, err := os.ReadFile(filepath.Join(d.Log, p.Name()+".stdout")); err != nil || len(out) > 0 {
 			t.Errorf("%s printed on stdout: %q, %v", p.Name(), out, err)
 		}
-		for line := range bytes.Lines(d.log(t, p.Name())) {
+		log := d.log(t, p.Name())
+		if report := raceIn(log); report != "" {
+			t.Errorf("%s has a data race:\n%s", p.Name(), report)
+			continue // a report is no JSON
+		}
+		for line := range bytes.Lines(log) {
 			if hidden := hide.Replace(string(line)); hidden != string(line) {
 				t.Errorf("%s logs secrets: %s", p.Name(), hidden)
 			}

@@ -100,7 +100,7 @@ func mutants() []mutant {
 			"each attempt creates a payment intent under a new key",
 			[]edit{
 				{
-					"fulfillment/payment.go", "CreateIntent(ctx, createKey(s),",
+					"fulfillment/payment.go", "CreateIntent(ctx, createKey(c),",
 					"CreateIntent(ctx, fmt.Sprint(time.Now().UnixNano()),",
 				},
 			},
@@ -294,17 +294,14 @@ func mutants() []mutant {
 		{
 			"a commit is reported after its last statement, before Close",
 			[]edit{{
-				"groupcommit/committer.go", "	return c.closeCommit(q.ctx, conn, conn.SendBatch(q.ctx, b))\n}\n\nfunc notAcquired", `	results := conn.SendBatch(q.ctx, b)
+				"groupcommit/committer.go", "	if err := conn.SendBatch(ctx, b).Close(); err != nil {\n		return Classify(err)\n	}\n", `	results := conn.SendBatch(ctx, b)
 	defer results.Close()
 	for range b.Len() {
 		if _, err := results.Exec(); err != nil {
 			return Classify(err)
 		}
 	}
-	return nil
-}
-
-func notAcquired`,
+`,
 			}},
 			byTest("./groupcommit", "TestCommit/a constraint that is checked at commit refuses too", "want one of effects_twin_once"),
 		},
@@ -320,7 +317,7 @@ func notAcquired`,
 		{
 			"a refused group commit refuses every batch in it",
 			[]edit{{
-				"groupcommit/committer.go", "	if err == nil || OutcomeOf(err) == Unknown {\n", "	if true {\n",
+				"groupcommit/committer.go", "	case OutcomeOf(err) != Unknown:\n", "	case false:\n",
 			}},
 			byTest("./groupcommit", "TestGroupCommit_refusesOnlyTheBatchAtFault", "has the error ERROR: duplicate key"),
 		},
@@ -368,8 +365,8 @@ func notAcquired`,
 			byWalk("dashboard refund/worker/GET /v1/refunds/after/kill", "every refund is one of the ledger's"),
 		},
 		{
-			"a dispute is recorded without what the provider withholds for it",
-			[]edit{{"fulfillment/dispute.go", "Withdrawn: d.Withdrawn, WithdrawnFee: d.WithdrawnFee,", "WithdrawnFee: d.WithdrawnFee,"}},
+			"a dispute is recorded without its movements",
+			[]edit{{"fulfillment/dispute.go", "range d.Moved {", "range d.Moved[:0] {"}},
 			byWalk("dispute/worker/GET /v1/disputes/after/kill", "withheld sums equal the ledger's"),
 		},
 		{

@@ -3,7 +3,6 @@ package e2e_test
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -38,8 +37,8 @@ type edit struct{ file, old, new string }
 type hunter func(t *testing.T, overlay string) string
 
 var (
-	mutantsWhat = flag.String("mutants", "", "mutants to hunt: all, or a number of them; none where empty")
-	mutantsSeed = flag.Uint64("mutants-seed", 0, "seed by which a number of mutants is drawn; a new one where 0")
+	mutantsWhat = flag.String("mutants", "", "mutants to hunt: all, or a number of them by -seed; none where empty")
+	mutantsOf   = flag.String("mutants-of", "", "files, separated by spaces: a number of mutants is drawn from those that are planted in one of them, if there are any")
 )
 
 // TestMutants shows that the other tests can fail: each planted bug must be caught
@@ -55,12 +54,12 @@ func TestMutants(t *testing.T) {
 		if err != nil || n < 1 || n > len(hunted) {
 			t.Fatalf("-mutants=%s: neither all nor a number up to %d", *mutantsWhat, len(hunted))
 		}
-		seed := *mutantsSeed
-		if seed == 0 {
-			seed = rand.Uint64N(1_000_000)
+		if planted := plantedIn(hunted, strings.Fields(*mutantsOf)); len(planted) > 0 {
+			hunted, n = planted, min(n, len(planted))
 		}
+		seed := testrun.Seed(t)
 		rand.New(rand.NewPCG(seed, 0)).Shuffle(len(hunted), func(i, j int) { hunted[i], hunted[j] = hunted[j], hunted[i] })
-		t.Logf("not run: %d of %d mutants; -mutants-seed=%d", len(hunted)-n, len(hunted), seed)
+		t.Logf("not run: %d of %d mutants; -seed=%d", len(hunted)-n, len(hunted), seed)
 		hunted = hunted[:n]
 	}
 	caught := 0
@@ -75,6 +74,13 @@ func TestMutants(t *testing.T) {
 		})
 	}
 	t.Logf("%d of %d mutants caught", caught, len(hunted))
+}
+
+// plantedIn are the mutants that change one of the files.
+func plantedIn(all []mutant, files []string) []mutant {
+	return slices.DeleteFunc(slices.Clone(all), func(m mutant) bool {
+		return !slices.ContainsFunc(m.edits, func(e edit) bool { return slices.Contains(files, e.file) })
+	})
 }
 
 // overlay writes the changed files and the JSON by which a build reads them in
@@ -99,11 +105,7 @@ func overlay(t *testing.T, edits []edit) string {
 		must(t, os.WriteFile(target, []byte(strings.Replace(text, e.old, e.new, 1)), 0o600))
 		changed[path] = target
 	}
-	list, err := json.Marshal(map[string]any{"Replace": changed})
-	must(t, err)
-	file := filepath.Join(dir, "overlay.json")
-	must(t, os.WriteFile(file, list, 0o600))
-	return file
+	return overlayOf(t, changed)
 }
 
 // byTest hunts with a test of a package, "TestX" or "TestX/a part of it": under

@@ -89,7 +89,7 @@ func TestOutput_holdsNoSecrets(t *testing.T) {
 	cli("keys", "revoke", "sk_live_"+plantedWord)
 	cli("keys", "rotate", "sk_live_"+plantedWord)
 	cli("webhooks", "rotate", "--merchant=planted", "--webhook-secret=whsec_"+plantedWord)
-	for _, list := range []string{"keys list", "webhooks list", "actions", "inbox list", "audit"} {
+	for _, list := range []string{"keys list", "stock list", "actions", "inbox list", "audit"} {
 		cli(append(strings.Fields(list), "--json")...)
 		cli(strings.Fields(list)...)
 	}

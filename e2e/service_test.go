@@ -179,7 +179,8 @@ func repeatedProviderEvent(t *testing.T, d *deployment) {
 	c := d.process(t, newOrder(visa))
 	await.Row(t, d.tables, `select exists (select from inbox where type like 'stripe.%')`) // the provider sends events
 	before := d.story(t, c.ID)
-	event := intentEvent("payment_intent.succeeded", c.ID)
+	intent := intentIn(d.records(t), c.ID)
+	event := eventAbout("payment_intent.created", intent)
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
@@ -189,7 +190,7 @@ func repeatedProviderEvent(t *testing.T, d *deployment) {
 		})
 	}
 	all.Wait()
-	mustRead(t, d, fmt.Sprint(1, n-1), `select concat_ws(' ', count(*), sum(duplicates)) from inbox where message_id = 'evt_' || $1`, c.ID)
+	mustRead(t, d, fmt.Sprint(1, n-1), `select concat_ws(' ', count(*), sum(duplicates)) from inbox where message_id = 'evt_' || $1`, intent)
 	await.Row(t, d.tables, `select bool_and(status = 'done') from inbox where type like 'stripe.%' and ordering_key = $1`, c.ID)
 	testrun.Same(t, "its events afterwards", before, d.story(t, c.ID))
 }
@@ -211,14 +212,8 @@ func customersAct(t *testing.T, d *deployment) {
 	}
 }
 
-// intentEvent is an event about a charge, as the provider sends it.
-func intentEvent(kind, chargeID string) string {
-	return fmt.Sprintf(`{"id":"evt_%s","object":"event","type":%q,"pending_webhooks":1,"data":{"object":{"object":"payment_intent","id":"pi_1","metadata":{"charge_id":%q}}}}`,
-		chargeID, kind, chargeID)
-}
-
-// outsideEvent is an event about what was done to a payment intent outside the service.
-func outsideEvent(kind, intent string) string {
+// eventAbout is an event of the provider about a payment intent.
+func eventAbout(kind, intent string) string {
 	return fmt.Sprintf(`{"id":"evt_%s","object":"event","type":%q,"data":{"object":{"id":"obj_1","payment_intent":%q}}}`, intent, kind, intent)
 }
 

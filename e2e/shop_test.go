@@ -37,20 +37,22 @@ func TestShopsDay(t *testing.T) {
 	d.happens(t, "order 4 of 10.00 USD is declined", d.send(t, newOrder(cardDeclined)).ID,
 		"charge.requested, inventory.reserved, payment.started, payment.declined, inventory.released, charge.failed, merchant.notified")
 	must(t, d.sandbox().Dispute(t.Context(), d.intentOf(t, disputed), ""))
-	d.happens(t, "the bank disputes order 1", disputed, "charge.disputed, charge.dispute_withdrawn, merchant.notified, merchant.notified")
+	d.happens(t, "the bank disputes order 1", disputed, "charge.dispute_opened, charge.dispute_withdrawn, merchant.notified, merchant.notified")
 	must(t, d.sandbox().Refund(t.Context(), d.intentOf(t, returned), 400))
 	d.happens(t, "4.00 of order 2 are refunded in the provider's dashboard", returned, "refund.observed, merchant.notified")
 
 	// Three captures of 1000 with a fee of 30 each. The dispute takes 1000 and a fee of 1500,
 	// the refund 400.
 	d.hasBalances(t, "while the dispute is open", map[string]int64{
-		"psp_receivable:stripe": 3000 - 2500 - 400, "disputes:acme": 1000,
-		"merchant_payable:acme": -(3*970 - 1500 - 400), "fee_revenue:payonce": -90,
+		"psp_receivable:stripe": 3000 - 2500 - 400, "merchant_payable:acme": 2500 + 400 - 3*970, "fee_revenue:payonce": -90,
 	})
 	must(t, d.sandbox().Dispute(t.Context(), d.intentOf(t, disputed), "lost"))
 	d.happens(t, "the dispute of order 1 is lost", disputed, "charge.dispute_closed, merchant.notified")
+	must(t, d.sandbox().Dispute(t.Context(), d.intentOf(t, disputed), "won"))
+	d.happens(t, "the bank decides again, and the dispute of order 1 is won", disputed,
+		"charge.dispute_reinstated, charge.dispute_closed, merchant.notified, merchant.notified")
 	d.hasBalances(t, "in the end", map[string]int64{
-		"psp_receivable:stripe": 100, "merchant_payable:acme": 1000 - 1010, "fee_revenue:payonce": -90,
+		"psp_receivable:stripe": 3000 - 400, "merchant_payable:acme": 400 - 3*970, "fee_revenue:payonce": -90,
 	})
 	d.drain(t)
 	audit, err := validate.ReadAudit(d.payonce(t, "audit", "--json")) // which exits with 1 if it finds something

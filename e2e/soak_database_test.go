@@ -12,8 +12,8 @@ import (
 )
 
 // recoveryPatience is how long a server that accepts connections again may leave
-// the apis without an answer.
-const recoveryPatience = 5 * time.Second
+// the apis without an answer, also on a busy machine.
+const recoveryPatience = 30 * time.Second
 
 // soakDatabase stops the server again and again while charges flow: at once,
 // without a checkpoint, and by SIGKILL of its first process. What was acknowledged

@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"math/rand/v2"
 	"net/http"
 	"sync"
 	"testing"
@@ -19,7 +20,7 @@ func soakDelivery(t *testing.T) {
 	t.Helper()
 	n := soaked(t, "orders", 2_000, 16)
 	orders := deliveryOrders(n)
-	plain, wild := &post{}, &post{wild: true}
+	plain, wild := &post{}, &post{wild: true, random: testrun.Rand(t)}
 	var all sync.WaitGroup
 	for _, p := range []*post{plain, wild} {
 		p.d = deploy(t, setup{apis: 1, workers: 2})
@@ -79,6 +80,9 @@ type post struct {
 	wild bool
 	d    *deployment
 	lock *pgxpool.Conn // of the topic
+	wild   bool
+	random *rand.Rand // of a wild post
+	d      *deployment
 
 	messages   int
 	deliveries int
@@ -143,15 +147,16 @@ func (p *post) hold(t *testing.T) {
 // this commit makes: one to five of each, shuffled.
 func (p *post) letThrough(t *testing.T) {
 	t.Helper()
+	// The random number draws the copies and their order.
 	const back = `
 with piled as materialized (
   select *, row_number() over (order by id) as number from outbox
 ), delivered as materialized (
   select piled.*,
-         row_number() over (order by case when $1 then random() end, number) as turn
+         row_number() over (order by case when $1 then hashint8extended(10 * number + copy, $2) end, number) as turn
     from piled,
          generate_series(1, 5) as copy
-   where copy = 1 or $1 and random() < 0.5
+   where copy = 1 or $1 and hashint8extended(10 * number + copy, $2 + 1) % 2 = 0
 ), copied as (
   insert into outbox (topic, message_id, payload, metadata)
   select topic, message_id, payload, metadata from delivered where $1 order by turn
@@ -163,7 +168,11 @@ select (select count(*) from piled),
        count(*) filter (where number < before)
   from (select number, lag(number) over (order by turn) as before from delivered) d`
 	var messages, deliveries, inversions int
-	must(t, p.d.tables.QueryRow(t.Context(), back, p.wild).Scan(&messages, &deliveries, &inversions))
+	var draw int64
+	if p.wild {
+		draw = int64(p.random.IntN(1_000_000))
+	}
+	must(t, p.d.tables.QueryRow(t.Context(), back, p.wild, draw).Scan(&messages, &deliveries, &inversions))
 	p.messages, p.deliveries, p.inversions = p.messages+messages, p.deliveries+deliveries, p.inversions+inversions
 	_, err := p.lock.Exec(t.Context(), `select pg_advisory_unlock(`+topicLock+`)`)
 	must(t, err)

@@ -16,21 +16,29 @@ import (
 	"time"
 
 	"github.com/anishathalye/porcupine"
+
+	"github.com/payonce/payonce/internal/testrun"
 )
 
-// soakSameKey has many clients use the same few keys, for one of two orders each,
-// while apis and workers are killed. Every call and what came of it is written
-// down, and of each key the whole history must have an order in which the key is
-// set once, by one order, and has one answer ever after.
 func soakSameKey(t *testing.T) {
 	t.Helper()
-	const clients = 64
 	n := soaked(t, "operations", 100_000, 800)
 	every := 2 * time.Second
 	if !*soak {
 		every = 300 * time.Millisecond
 	}
-	d := deploy(t, setup{apis: 2, workers: 2, apiEnv: map[string]string{"IN_FLIGHT": "409"}})
+	oneAnswer(t, setup{}, n, every)
+}
+
+// oneAnswer has many clients use the same few keys, for one of two orders each,
+// while apis and workers are killed. Every call and what came of it is written
+// down, and of each key the whole history must have an order in which the key is
+// set once, by one order, and has one answer ever after.
+func oneAnswer(t *testing.T, s setup, n int, every time.Duration) {
+	t.Helper()
+	const clients = 64
+	s.apis, s.workers, s.apiEnv = 2, 2, map[string]string{"IN_FLIGHT": "409"}
+	d := deploy(t, s)
 	d.slowCommits(t)
 	r := newKeyring(t, d, n)
 	var all sync.WaitGroup
@@ -92,6 +100,7 @@ func (d *deployment) killing(t *testing.T, every time.Duration, over <-chan stru
 // them.
 type keyring struct {
 	d       *deployment
+	random  *rand.Rand
 	began   time.Time
 	left    atomic.Int64
 	kills   atomic.Int64
@@ -117,7 +126,7 @@ const (
 
 func newKeyring(t *testing.T, d *deployment, operations int) *keyring {
 	t.Helper()
-	r := &keyring{d: d, began: time.Now(), tally: map[keyKind]int{}}
+	r := &keyring{d: d, random: testrun.Rand(t), began: time.Now(), tally: map[keyKind]int{}}
 	r.left.Store(int64(operations))
 	for range operations/usesOfAKey + keysInUse {
 		r.keys = append(r.keys, orders{key: "key-" + unique(), a: newOrder(visa).body(t), b: newOrder(cardDeclined).body(t)})
@@ -133,20 +142,21 @@ func (r *keyring) pick() int {
 	for first < len(r.keys)-keysInUse && r.keys[first].uses >= usesOfAKey {
 		first++
 	}
-	i := first + rand.IntN(keysInUse) //nolint:gosec // traffic
-	if first > 0 && rand.IntN(20) == 0 {
-		i = rand.IntN(first) //nolint:gosec // traffic
+	i := first + r.random.IntN(keysInUse)
+	if first > 0 && r.random.IntN(20) == 0 {
+		i = r.random.IntN(first)
 	}
 	r.keys[i].uses++
 	return i
 }
 
-// use is one client. However fast the traffic is, it lasts for some kills.
+// use is one client. However fast the traffic is, it lasts for some kills, and for
+// as many more as it takes until one leaves a call without a certain answer.
 func (r *keyring) use(t *testing.T, client int) {
 	t.Helper()
 	ctx := t.Context()
-	for (r.left.Add(-1) >= 0 || r.kills.Load() < 4) && ctx.Err() == nil {
-		in := keyInput{key: r.pick(), call: []keyCall{orderA, orderA, orderB, readKey}[rand.IntN(4)]} //nolint:gosec // traffic
+	for (r.left.Add(-1) >= 0 || r.wantsKills()) && ctx.Err() == nil {
+		in := keyInput{key: r.pick(), call: []keyCall{orderA, orderA, orderB, readKey}[r.random.IntN(4)]}
 		for err := r.operate(ctx, client, in); err != nil; err = r.operate(ctx, client, in) {
 			if !isRefused(err) {
 				t.Error(err)
@@ -156,6 +166,15 @@ func (r *keyring) use(t *testing.T, client int) {
 			pause(ctx, 5*time.Millisecond)
 		}
 	}
+}
+
+// wantsKills reports whether the kills so far may have shown nothing. A few hundred
+// of them that cut no call off are no luck any more.
+func (r *keyring) wantsKills() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	kills := r.kills.Load()
+	return kills < 4 || r.tally[keyUnknown] == 0 && kills < 300
 }
 
 // isRefused reports whether a call was never sent: no api listened.

@@ -2,9 +2,11 @@ package e2e_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	"github.com/payonce/payonce/internal/robustness/fleet"
+	"github.com/payonce/payonce/migrations/version"
 )
 
 // TestUpgrade_oldAndNewProgramsWorkSideBySide rolls a version out that has one more migration,
@@ -57,12 +59,11 @@ func nextVersion(t *testing.T) fleet.Binaries {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), buildTimeout)
 	defer cancel()
+	last := fmt.Sprintf(`{%d, "service", service},`, version.Latest)
+	added := fmt.Sprintf(` {%d, "next", "alter table charge_list add column note text; create index charge_list_note on charge_list (note)"},`, version.Latest+1)
 	next, err := fleet.Build(ctx, t.TempDir(), "-overlay="+overlay(t, []edit{
-		{"migrations/version/version.go", "const Latest = 28", "const Latest = 29"},
-		{
-			"migrations/migrations.go", `{28, "service", service},`,
-			`{28, "service", service}, {29, "next", "alter table charge_list add column note text; create index charge_list_note on charge_list (note)"},`,
-		},
+		{"migrations/version/version.go", fmt.Sprint("const Latest = ", version.Latest), fmt.Sprint("const Latest = ", version.Latest+1)},
+		{"migrations/migrations.go", last, last + added},
 	}))
 	must(t, err)
 	return next

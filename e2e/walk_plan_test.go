@@ -87,6 +87,8 @@ type knownTrips struct {
 	polls map[string]bool
 	// never are names that are no points: work of a timer, which comes at any time.
 	never map[string]bool
+	// once are names of which only the first in a life is a point.
+	once []string
 }
 
 // watch holds the plan for the present life of one victim. A connection keeps the
@@ -207,7 +209,9 @@ func (p *crashPlan) after(t *roundTrip, rows int) failpoint.Fault {
 			t.group.found = true
 			if b := t.group.begin; b != t {
 				p.found(b)
-				p.end(b)
+				if b.number > 0 {
+					p.end(b)
+				}
 			}
 		}
 		if t.polls && !t.opens {
@@ -226,6 +230,9 @@ func (p *crashPlan) never(t *roundTrip) bool {
 }
 
 func (p *crashPlan) count(t *roundTrip) {
+	if p.begun[t.name] > 0 && slices.Contains(p.known.once, t.name) {
+		return
+	}
 	p.begun[t.name]++
 	t.number = p.begun[t.name]
 }
@@ -234,6 +241,9 @@ func (p *crashPlan) count(t *roundTrip) {
 // which may have come while the poll was in flight.
 func (p *crashPlan) found(t *roundTrip) {
 	p.count(t)
+	if t.number == 0 {
+		return
+	}
 	p.trips = append(slices.DeleteFunc(p.trips, func(other *roundTrip) bool { return other == t }), t)
 }
 

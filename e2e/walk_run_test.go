@@ -168,10 +168,11 @@ func (r *running) send(ctx context.Context, to address) error {
 
 // How long a program does nothing but poll before it counts as done: so long that
 // each poll has come, which a plan may wait for, and longer for one that was stopped
-// and has to find its feet.
+// and has to continue.
 const (
-	calm           = 100 * time.Millisecond
-	calmAfterPause = 150 * time.Millisecond
+	calm            = 100 * time.Millisecond
+	calmAfterPause  = 150 * time.Millisecond
+	calmOfRecording = 500 * time.Millisecond // it ends when all points have come, also on a busy machine
 )
 
 // settle waits until the fault is over and the victim has come to rest. What it
@@ -179,11 +180,14 @@ const (
 // happen.
 func (r *running) settle(ctx context.Context) {
 	rest := calm
+	if r.aim.fault == failpoint.None {
+		rest = calmOfRecording
+	}
 	if r.aim.fault == faultPause {
 		rest = calmAfterPause
 	}
 	_ = await.Within(walkStall, func() bool { return r.injecting.Load() == 0 || ctx.Err() != nil })
-	_ = await.Within(time.Second, func() bool {
+	_ = await.Within(10*rest, func() bool {
 		before := r.ended()
 		pause(ctx, rest)
 		return before == r.ended()

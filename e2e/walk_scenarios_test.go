@@ -119,7 +119,7 @@ func outside(event, status string, moves func(context.Context, *testbed, string)
 			return job{}, err
 		}
 		intent := intentIn(books, id)
-		return p.told(outsideEvent(event, intent), id, status), moves(ctx, p, intent)
+		return p.told(eventAbout(event, intent), id, status), moves(ctx, p, intent)
 	}
 }
 
@@ -177,11 +177,23 @@ func redeliveredCharge(_ context.Context, _ *testbed) (job, error) {
 	return j, err
 }
 
-// chargeWithAnEvent is a charge about which the provider sends an event before it was
-// processed. The event only wakes the worker.
+// chargeWithAnEvent is a paid charge about which the provider sends an event. The event only wakes
+// the worker.
 func chargeWithAnEvent(ctx context.Context, p *testbed) (job, error) {
-	c, err := p.client.accept(ctx, newOrder(visa))
-	return p.told(intentEvent("payment_intent.succeeded", c.ID), c.ID, "succeeded"), err
+	id, err := p.takePaid(ctx)
+	if err != nil {
+		return job{}, err
+	}
+	return p.toldOfIntent(ctx, id)
+}
+
+// toldOfIntent is an event about the payment intent of a charge.
+func (p *testbed) toldOfIntent(ctx context.Context, id string) (job, error) {
+	books, err := p.books(ctx)
+	if err != nil {
+		return job{}, err
+	}
+	return p.told(eventAbout("payment_intent.succeeded", intentIn(books, id)), id, "succeeded"), nil
 }
 
 // isActing reports whether a charge waits for its customer, and nothing else is left to do.
@@ -215,7 +227,10 @@ func authenticatedCharge(ctx context.Context, p *testbed) (job, error) {
 	if err == nil {
 		err = authenticate(ctx, c, "succeeded")
 	}
-	return p.told(intentEvent("payment_intent.succeeded", c.ID), c.ID, "succeeded"), err
+	if err != nil {
+		return job{}, err
+	}
+	return p.toldOfIntent(ctx, c.ID)
 }
 
 // authenticate does what the customer of a charge does on the provider's page.

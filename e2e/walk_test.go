@@ -14,11 +14,11 @@ import (
 
 	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/robustness/fleet"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 var (
-	walkWhat  = flag.String("walk", "", "the crash walk: points, all, pairs, scenario/program, points (scenario/program/point, separated by |), or scenario/program/point/side/fault; a sample where empty")
-	walkSeed  = flag.Uint64("walk-seed", 0, "seed of the crash walk's sample; a new one where 0")
+	walkWhat  = flag.String("walk", "", "the crash walk: distinct, points, all, pairs, scenario/program, points (scenario/program/point, separated by |), or scenario/program/point/side/fault; a sample where empty")
 	walkTimes = flag.Int("walk-times", 1, "how often the runs of the crash walk are done")
 )
 
@@ -35,11 +35,11 @@ const sampleSize = 12
 func TestWalk(t *testing.T) {
 	t.Parallel()
 	startsPrograms(t)
-	begun := time.Now()
-	seed := *walkSeed
-	if seed == 0 {
-		seed = rand.Uint64N(1_000_000)
+	if *updatePoints && *walkWhat != "points" {
+		t.Fatal("-update needs all recordings: -walk=points")
 	}
+	begun := time.Now()
+	seed := testrun.Seed(t)
 	w := newWalker(t, binaries(t))
 	wanted := func(string, string) bool { return true }
 	if *walkWhat == "" {
@@ -58,18 +58,25 @@ func TestWalk(t *testing.T) {
 	recordings, err := w.recordings(t.Context(), wanted)
 	must(t, err)
 	show(t, recordings)
+	if everyScenario := []string{"distinct", "points", "all", "pairs"}; slices.Contains(everyScenario, *walkWhat) {
+		checkPoints(t, recordings)
+	}
+	if *updatePoints {
+		t.Logf("wrote %s in %.1f s", pointsFile, time.Since(begun).Seconds())
+		return
+	}
 	if missing := unseen(recordings); *walkWhat == "points" && len(missing) > 0 {
-		t.Errorf("no round trip has these names of onceOnly: %q", missing)
+		t.Errorf("no round trip has these names of onceOnly and atStart: %q", missing)
 	}
 	targets, err := chosen(recordings, *walkWhat, rand.New(rand.NewPCG(seed, 0)))
 	must(t, err)
-	t.Logf("made %d recordings in %.1f s; -walk-seed=%d", len(recordings), time.Since(begun).Seconds(), seed)
+	t.Logf("made %d recordings in %.1f s; -seed=%d", len(recordings), time.Since(begun).Seconds(), seed)
 	if err := w.walk(t.Context(), recordings, targets); err != nil {
 		t.Error(err)
 	}
 	var table strings.Builder
 	w.print(&table, recordings, time.Since(begun))
-	t.Logf("the crash walk, -walk-seed=%d\n%s%s", seed, table.String(), notRun(recordings, targets))
+	t.Logf("the crash walk, -seed=%d\n%s%s", seed, table.String(), notRun(recordings, targets))
 }
 
 // show lists the points, for -v.
@@ -90,6 +97,7 @@ func show(t *testing.T, recordings []recording) {
 // chosen are the targets of a walk.
 func chosen(recordings []recording, what string, rng *rand.Rand) ([]target, error) {
 	var targets []target
+	seen := map[string]bool{}
 	for _, c := range recordings {
 		switch what {
 		case "all":
@@ -100,6 +108,8 @@ func chosen(recordings []recording, what string, rng *rand.Rand) ([]target, erro
 			targets = append(targets, sampleOf(c, rng, max(1, pointsOf(recordings)/sampleSize))...)
 		case "points":
 			targets = append(targets, sampleOf(c, rng, 1)...)
+		case "distinct":
+			targets = append(targets, sampleOf(c.without(seen), rng, 1)...)
 		default:
 			for address := range strings.SplitSeq(what, "|") {
 				targets = append(targets, slices.DeleteFunc(append(everything(c), pairsOf(c)...), func(t target) bool {
@@ -110,7 +120,7 @@ func chosen(recordings []recording, what string, rng *rand.Rand) ([]target, erro
 	}
 	for address := range strings.SplitSeq(what, "|") {
 		if len(targets) == 0 || strings.Contains(address, "/") && !slices.ContainsFunc(targets, func(t target) bool { return t.isAt(address) }) {
-			return nil, fmt.Errorf("-walk=%s: neither points, all, pairs nor a run", address)
+			return nil, fmt.Errorf("-walk=%s: neither distinct, points, all, pairs nor a run", address)
 		}
 	}
 	once := slices.Clone(targets)
@@ -120,6 +130,18 @@ func chosen(recordings []recording, what string, rng *rand.Rand) ([]target, erro
 	// Those that take long, or stand in each other's way, are apart from each other.
 	rng.Shuffle(len(targets), func(i, j int) { targets[i], targets[j] = targets[j], targets[i] })
 	return targets, nil
+}
+
+// without leaves out the points whose round trip the program was seen to make, and adds the others to
+// what was seen.
+func (c recording) without(seen map[string]bool) recording {
+	c.points = slices.DeleteFunc(slices.Clone(c.points), func(p planned) bool {
+		trip := c.program + "/" + p.name
+		was := seen[trip]
+		seen[trip] = true
+		return was
+	})
+	return c
 }
 
 func pointsOf(recordings []recording) (n int) {

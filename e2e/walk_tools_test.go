@@ -40,6 +40,7 @@ func TestPointNames(t *testing.T) {
 	}
 	testrun.Same(t, "batch", "a, b ×3, a", batchName([]string{"a", "b", "b", "b", "a"}))
 	testrun.Same(t, "request", "POST /v1/payment_intents/:id/confirm", requestName("POST", "/v1/payment_intents/pi_3Mt/confirm"))
+	testrun.Same(t, "request", "POST /v1/payment_intents/:id/confirm", requestName("POST", "/v1/payment_intents/pi_KJNLSUNBGIG/confirm"))
 	testrun.Same(t, "request", "POST /v1/payment_intents", requestName("POST", "/v1/payment_intents"))
 }
 

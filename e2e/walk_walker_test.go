@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"sync"
 	"text/tabwriter"
 	"time"
@@ -23,10 +22,10 @@ const (
 	// freshAfter is after how many runs a testbed is closed and a new one is made: an audit
 	// reads all that ever happened in it.
 	freshAfter = 20
-	// absences is how often a run is done again whose point did not come up. It came
-	// up in both recordings, and what a race decides may do so by chance. One such point
-	// and one in a hundred are not walked; more fail the walk.
-	absences = 31
+	// attempts is how often a run is done whose point does not come up. The point came up in
+	// both recordings, and a race may decide whether it does. A point that no attempt reaches
+	// fails the walk.
+	attempts = 32
 )
 
 // walker runs targets in parallel, each in its own testbed.
@@ -34,9 +33,8 @@ type walker struct {
 	environment *environment
 	report      func(format string, args ...any)
 
-	mu     sync.Mutex
-	done   []walked
-	absent []string // what did not come up
+	mu   sync.Mutex
+	done []walked
 }
 
 // walked is a run that was done, with the number of those before it in which its
@@ -108,7 +106,7 @@ func (w *walker) recordings(ctx context.Context, wanted func(scenario, program s
 // walk does the targets and reports what is violated, with the address by which
 // it is replayed.
 func (w *walker) walk(ctx context.Context, recordings []recording, targets []target) error {
-	err := each(ctx, w.environment, targets, func(ctx context.Context, p *testbed, t target) error {
+	return each(ctx, w.environment, targets, func(ctx context.Context, p *testbed, t target) error {
 		i := slices.IndexFunc(recordings, func(c recording) bool { return c.scenario.name == t.scenario && c.program == t.program })
 		if i < 0 {
 			return fmt.Errorf("%s: there is no such scenario", t)
@@ -122,17 +120,13 @@ func (w *walker) walk(ctx context.Context, recordings []recording, targets []tar
 		w.done = append(w.done, result)
 		replay := fmt.Sprintf("repeat: go test ./e2e -run 'TestWalk$' -walk='%s'", t)
 		if !result.fired {
-			w.absent = append(w.absent, fmt.Sprintf("%s did not come up in %d runs; %s", t, result.repeated+1, replay))
+			w.report("%s: not walked: its point did not come up in %d runs; %s", t, result.repeated+1, replay)
 		}
 		for _, violation := range result.violations {
 			w.report("%s: %s; %s", t, violation, replay)
 		}
 		return nil
 	})
-	if n := len(w.absent); n > 0 && (n == len(w.done) || n > 1+len(w.done)/100) {
-		w.report("%d points of %d:\n%s", n, len(w.done), strings.Join(w.absent, "\n"))
-	}
-	return err
 }
 
 // walkTo does one run, again where its point did not come up.
@@ -153,7 +147,7 @@ func (p *testbed) walkTo(ctx context.Context, c recording, t target) (walked, er
 	for repeated := 0; ; repeated++ {
 		result, err := p.run(ctx, c, aim, t.second)
 		p.spoiled = p.spoiled || len(result.violations) > 0 || err != nil
-		if err != nil || result.fired || p.spoiled || repeated == absences {
+		if err != nil || result.fired || p.spoiled || repeated+1 == attempts {
 			return walked{t, result, repeated}, err
 		}
 	}
@@ -185,9 +179,6 @@ func (w *walker) print(to io.Writer, recordings []recording, took time.Duration)
 	row("all", "", pointsOf(recordings))
 	_ = table.Flush()
 	fmt.Fprintf(to, "%d violations in %.1f s, %d runs at a time\n", violations, took.Seconds(), w.environment.parallelRuns)
-	for _, absent := range w.absent {
-		fmt.Fprintln(to, "not walked:", absent)
-	}
 	if runs := len(w.done); violations == 0 && runs > 0 {
 		fmt.Fprintf(to, "no violation in %d runs: the rate is below %.2f%% with 95%% confidence, for runs drawn like these\n",
 			runs, 300/float64(runs))

@@ -46,10 +46,21 @@ func (r *disputes) list(ctx context.Context, s ledger.Stream) (decision, error) 
 	return decision{}, nil
 }
 
+// forget drops what was read, and asks for another read of it: another worker may have recorded
+// what the provider has shown since, and a dispute's status is the last one.
+func (r *disputes) forget() {
+	r.unread, r.seen = r.unread || r.seen != nil, nil
+}
+
 func observe(d stripe.Dispute) domain.ObserveDispute {
-	return domain.ObserveDispute{
+	o := domain.ObserveDispute{
 		ID: d.ID, Reason: d.Reason, Status: cmp.Or(domain.DisputeStatus(d.Closed), domain.DisputeOpen),
-		Amount:    domain.Money{Amount: d.Amount, Currency: domain.Currency(d.Currency)},
-		Withdrawn: d.Withdrawn, WithdrawnFee: d.WithdrawnFee, Reinstated: d.Reinstated, ReturnFee: d.ReinstatedFee,
+		Amount: domain.Money{Amount: d.Amount, Currency: domain.Currency(d.Currency)},
 	}
+	for _, m := range d.Moved {
+		o.Moved = append(o.Moved, domain.DisputeMovement{
+			Transaction: m.ID, Amount: m.Amount, Fee: m.Fee, Currency: domain.Currency(m.Currency),
+		})
+	}
+	return o
 }

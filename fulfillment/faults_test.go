@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/payonce/payonce/fulfillment"
+	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/testdb"
 )
 
@@ -100,14 +100,13 @@ func (p *provider) afterAnother(parameters string) http.HandlerFunc {
 }
 
 // TestOtherParameters: the key of an attempt belongs to a request with other parameters, which
-// had its effect. The worker looks for that effect before it uses the next key.
+// had its effect. The worker looks for that effect before it uses the next key. A charge whose
+// first creation is answered so fails instead, with an intent that nothing confirms.
 func TestOtherParameters(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ op, parameters, calls string }{
-		"create":                        {"create", "description=old", "create retrieve confirm"},
-		"create, which takes the money": {"create", "confirm=true", "create retrieve"},
-		"confirm":                       {"confirm", "use_stripe_sdk=true", "create confirm retrieve"},
-		"refund":                        {"refund", "reason=duplicate", "create confirm refunds refund refunds"},
+		"confirm": {"confirm", "use_stripe_sdk=true", "create confirm retrieve"},
+		"refund":  {"refund", "reason=duplicate", "create confirm refunds refund refunds"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -122,43 +121,37 @@ func TestOtherParameters(t *testing.T) {
 				refunds = []movement{{"re_1", 600}}
 			}
 			f.expectEnd(f.deliver(), "waits")
-			calls := f.provider.take()
-			f.scan()
 			f.expectEnd(f.deliver(), "done")
-			calls += " " + f.provider.take()
 			f.expectMoved(refunds...)
-			if calls != test.calls {
-				t.Errorf("the provider was called to %q, want %q", calls, test.calls)
-			}
+			f.expectCalls(test.calls)
 			if intents := f.provider.records(t).Intents; len(intents) != 1 {
 				t.Errorf("the provider's intents are %+v, want one", intents)
 			}
 		})
 	}
 
-	t.Run("create, which holds up no other charge", func(t *testing.T) {
+	t.Run("create", func(t *testing.T) {
 		t.Parallel()
 		f := newFixture(t)
 		f.useSandbox()
-		f.provider.on("create", refuses(http.StatusBadRequest, "idempotency_error", ""))
+		f.provider.on("create", f.provider.afterAnother("description=old"))
+		f.accept("ch_1", order())
+		f.expectEnd(f.deliver(), "done")
+		f.expectCalls("create")
+		f.expectFailure(domain.Failure{Code: domain.ProviderRefused, Message: "this key was used for another payment"})
+		f.expectCaptures(0)
+	})
+	t.Run("a later key of create", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t)
+		f.useSandbox()
+		f.provider.on("create", breaks(), f.provider.afterAnother("description=old"))
 		f.accept("ch_1", order())
 		f.expectEnd(f.deliver(), "waits")
-		f.expectText("true", `
-select (min(since) between min(recorded_at) - interval '20 minutes' and min(recorded_at) - interval '15 minutes')::text
-  from recoveries, ledger_events
- where reason = 'creation'`)
-		f.accept("ch_2", order())
-		f.expectText("false", `select recovery_pending()::text`)
-		ends := f.deliverAll(fulfillment.ChargeReceiver, f.charge, 2)
-		if got := []string{endOf(ends[0]), endOf(ends[1])}; !slices.Contains(got, "done") || !slices.Contains(got, "waits") {
-			t.Errorf("the charges ended as %q, want one that waits for the provider's list", got)
-		}
-		f.expectCaptures(1)
-		f.exec(`insert into recoveries (id, history, since, reason, scanned_at) values (3, database_history(), '2026-01-01', 'history', now())`)
-		f.scan()
-		f.provider.on("create", breaks())
 		f.expectEnd(f.deliver(), "waits")
-		f.expectText("creation 2026-01-01", `select reason || ' ' || since::date from recoveries where scanned_at is null`)
+		f.expectEnd(f.deliver(), "done")
+		f.expectMoved()
+		f.expectCalls("create create create confirm")
 	})
 	t.Run("refund, which is in flight", func(t *testing.T) {
 		t.Parallel()

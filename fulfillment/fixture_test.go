@@ -1,6 +1,7 @@
 package fulfillment_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -9,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
@@ -150,14 +152,37 @@ func (f *fixture) capture(first domain.ChargeRequested) ledger.Stream {
 		domain.ChargeSucceeded{})
 }
 
-// append commits events of a stream, as another writer would.
+// append commits events of a stream, as another writer would. A first event gets the steps of this
+// program, and a reference where it has none.
 func (f *fixture) append(s ledger.Stream, events ...domain.Event) ledger.Stream {
 	f.t.Helper()
+	if first, opens := events[0].(domain.ChargeRequested); opens {
+		first.Reference = cmp.Or(first.Reference, "ref_"+s.ID)
+		opened, err := domain.Decide(s.Charge, domain.RequestCharge(first))
+		testdb.Must(f.t, err)
+		events = append(opened, events[1:]...)
+	}
 	b := &pgx.Batch{}
 	next, err := ledger.Append(b, s, ledger.Cause{CorrelationID: "req_1", CausationID: "rival", Actor: "test"}, events...)
 	testdb.Must(f.t, err)
 	f.commit(b)
 	return next
+}
+
+// forge stores a request that no api would have accepted, as the owner of the tables, and puts the
+// message about it into the inbox. No policy and no trigger applies.
+func (f *fixture) forge(s ledger.Stream, name, data string) {
+	f.t.Helper()
+	id, version := uuid.NewString(), s.Charge.Version+1
+	f.exec(`
+insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
+values ($1, $2, $3, $4, 1, 'acme', $5, '{"actor":"api"}', now())`, id, s.ID, version, name, data)
+	b := &pgx.Batch{}
+	inbox.Accept(b, fulfillment.ChargeReceiver, inbox.Message{
+		ID: id, Type: name, OrderingKey: s.ID, Partition: "acme",
+		Payload: ledger.Envelope{ID: id, Type: name, ChargeID: s.ID, Version: version}.Encode(),
+	})
+	f.commit(b)
 }
 
 func (f *fixture) load(id string) ledger.Stream {

@@ -143,7 +143,6 @@ func ordered(items []domain.Item) []domain.Item {
 func Writes() []groupcommit.Statement {
 	return []groupcommit.Statement{
 		{SQL: insertReservation, ManyRows: insertReservations},
-		{SQL: insertAdoption, ManyRows: insertAdoptions},
 		{SQL: endReservations, Table: "reservations", Key: 1},
 		{SQL: moveStock, Table: "stock", Key: 2},
 	}

@@ -289,7 +289,7 @@ func TestCharge_waitsForAStreamThatIsReadTooEarly(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	s := f.capture(order())
-	behind, err := f.db.Snapshot(t.Context())
+	behind, err := f.db.Pool().BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 	testdb.Must(t, err)
 	defer func() { _ = behind.Rollback(context.WithoutCancel(t.Context())) }()
 	var events int // the snapshot is taken by the first statement

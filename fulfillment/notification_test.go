@@ -89,7 +89,7 @@ func TestNotify(t *testing.T) {
 		"the loser of the race to record records nothing": {
 			begin: func(s *shop) {
 				s.succeed(order())
-				s.rival(domain.MerchantNotified{EventID: s.outcome.ID.String(), Type: "charge.succeeded"})
+				s.rival(domain.MerchantNotified{EventID: s.outcome.ID.String(), Type: "charge.succeeded", Version: s.outcome.Version})
 			},
 			received: 1, events: paid + notified,
 		},
@@ -120,7 +120,14 @@ func TestNotify_refund(t *testing.T) {
 			begin: func(s *shop) { s.announce(s.requestRefund(false, refundedBy())) }, events: paid + refunded,
 		},
 		"a message that names no webhook event becomes a dead letter": {
-			begin: func(s *shop) { s.announce(s.requestRefund(true)) }, ends: "dead", events: paid + asked, message: "dead",
+			begin: func(s *shop) {
+				s.announce(s.requestRefund(true))
+				s.exec(`update inbox set type = 'refund.succeeded.v1'`)
+			},
+			ends: "dead", events: paid + asked, message: "dead",
+		},
+		"a message of a type that is no webhook event's waits for a newer worker": {
+			begin: func(s *shop) { s.announce(s.requestRefund(true)) }, ends: "waits", events: paid + asked, message: "pending",
 		},
 	}
 	for name, tc := range map[string]struct {

@@ -2,7 +2,8 @@ package fulfillment_test
 
 import (
 	"encoding/json"
-	"net/http"
+	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/payonce/payonce/domain"
@@ -17,14 +18,24 @@ func foreign(status string, pairs ...any) json.RawMessage {
 // disputeOf is the provider's dispute du_1 of all of ch_1, with what it moved in the account's
 // currency, each time with a fee of 15.
 func disputeOf(status, currency string, moved ...int64) json.RawMessage {
-	transactions := []any{}
+	pairs := []int64{}
 	for _, amount := range moved {
-		fee := 15
+		fee := int64(15)
 		if amount > 0 {
 			fee = -15
 		}
+		pairs = append(pairs, amount, fee)
+	}
+	return movedBy(status, currency, pairs...)
+}
+
+// movedBy is the dispute with pairs of an amount and a fee.
+func movedBy(status, currency string, pairs ...int64) json.RawMessage {
+	transactions := []any{}
+	for pair := range slices.Chunk(pairs, 2) {
 		transactions = append(transactions, map[string]any{
-			"id": "txn_1", "object": "balance_transaction", "amount": amount, "fee": fee, "currency": currency,
+			"id": fmt.Sprintf("txn_%d", len(transactions)+1), "object": "balance_transaction",
+			"amount": pair[0], "fee": pair[1], "currency": currency,
 		})
 	}
 	return json.RawMessage(object(map[string]any{
@@ -40,7 +51,7 @@ func (f *fixture) expectPosted(want string) {
 select string_agg(format('%s %s', account, balance), ', ' order by account)
   from (select split_part(account, ':', 1) as account, sum(amount) as balance
           from (select debit as account, amount from ledger_postings union all select credit, -amount from ledger_postings) legs
-         where split_part(account, ':', 1) in ('psp_receivable', 'disputes', 'merchant_payable', 'refund_clearing')
+         where split_part(account, ':', 1) in ('psp_receivable', 'merchant_payable', 'refund_clearing')
          group by 1
         having sum(amount) <> 0) balances`)
 }
@@ -109,12 +120,12 @@ func TestDispute(t *testing.T) {
 	testdb.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
 	const (
-		opened     = " charge.disputed"
+		opened     = " charge.dispute_opened"
 		withdrawn  = opened + " charge.dispute_withdrawn"
 		reinstated = withdrawn + " charge.dispute_reinstated"
 		closed     = " charge.dispute_closed"
 		whole      = "merchant_payable -1909, psp_receivable 1999"
-		withheld   = "disputes 1999, merchant_payable -1894, psp_receivable -15"
+		taken      = "merchant_payable 105, psp_receivable -15"
 	)
 	// seen is a charge about which an event says that there is something new.
 	seen := func(dispute json.RawMessage, history, posted string) scenario {
@@ -124,7 +135,7 @@ func TestDispute(t *testing.T) {
 			check: func(f *fixture) { f.expectPosted(posted) },
 		}
 	}
-	interrupted := seen(disputeOf("needs_response", "eur", -1999), withdrawn, withheld)
+	interrupted := seen(disputeOf("needs_response", "eur", -1999), withdrawn, taken)
 	interrupted.script = script{"disputes": {cut, lists(disputeOf("needs_response", "eur", -1999))}}
 	interrupted.ends, interrupted.calls = "waits done", "disputes disputes"
 
@@ -136,15 +147,38 @@ func TestDispute(t *testing.T) {
 		f.expect(back(reinstated+closed, (reinstated + closed)[1:], "done done"), "disputes")
 		f.expectPosted(whole)
 	}
+	// later is a charge whose dispute is seen twice: as it was, and as it became.
+	later := func(before, after json.RawMessage, history, more, posted string) scenario {
+		s := seen(before, history, "")
+		s.script = script{"disputes": {lists(before), lists(after)}}
+		s.check = func(f *fixture) {
+			f.event("evt_2", "charge.dispute.updated")
+			f.expectEnd(f.deliver(), "done")
+			f.expect(back(history+more, (history + more)[1:], "done done"), "disputes")
+			f.expectPosted(posted)
+		}
+		return s
+	}
+	const updated = " charge.dispute_updated"
 	runAll(t, map[string]scenario{
 		"an inquiry moves nothing":                             seen(disputeOf("warning_needs_response", "eur"), opened, whole),
 		"an inquiry that ends moves nothing":                   seen(disputeOf("warning_closed", "eur"), opened+closed, whole),
-		"what is withdrawn is withheld, and its fee is due":    seen(disputeOf("needs_response", "eur", -1999), withdrawn, withheld),
-		"a lost one is the merchant's":                         seen(disputeOf("lost", "eur", -1999), withdrawn+closed, "merchant_payable 105, psp_receivable -15"),
-		"a won one that is not reinstated yet stays withheld":  seen(disputeOf("won", "eur", -1999), withdrawn+closed, withheld),
+		"what is withdrawn is the merchant's, and its fee":     seen(disputeOf("needs_response", "eur", -1999), withdrawn, taken),
+		"a lost one moves no more":                             seen(disputeOf("lost", "eur", -1999), withdrawn+closed, taken),
+		"a won one that is not reinstated yet moves no more":   seen(disputeOf("won", "eur", -1999), withdrawn+closed, taken),
 		"a won one is given back, however late its events are": late,
-		"an account in another currency says no amount":        seen(disputeOf("needs_response", "usd", -2150), withdrawn, "disputes 1999, merchant_payable -1909"),
+		"an account in another currency says no fee":           seen(disputeOf("needs_response", "usd", -2150), withdrawn, "merchant_payable 90"),
 		"a read that was interrupted is repeated":              interrupted,
+		"each of many movements counts once": seen(movedBy("needs_response", "eur", -1999, 15, -30, 0, 5, 0),
+			withdrawn+" charge.dispute_withdrawn charge.dispute_reinstated", "merchant_payable 130, psp_receivable -40"),
+		"each has its share of an account in another currency": seen(movedBy("lost", "usd", -2150, 0, 20, 0), reinstated+closed, "merchant_payable 71, psp_receivable 19"),
+		"a lost one is won": later(disputeOf("lost", "eur", -1999), disputeOf("won", "eur", -1999, 1999),
+			withdrawn+closed, " charge.dispute_reinstated"+closed, whole),
+		"a won one is lost": later(disputeOf("won", "eur", -1999, 1999), disputeOf("lost", "eur", -1999, 1999, -1999),
+			reinstated+closed, " charge.dispute_withdrawn"+closed, taken),
+		"an inquiry that ended becomes a dispute": later(disputeOf("warning_closed", "eur"), disputeOf("needs_response", "eur", -1999),
+			opened+closed, " charge.dispute_withdrawn"+updated, taken),
+		"a closed one goes on": later(disputeOf("lost", "eur", -1999), disputeOf("under_review", "eur", -1999), withdrawn+closed, updated, taken),
 		"a dispute in another currency becomes a dead letter": {
 			begin:  func(f *fixture) { f.capture(order()); f.event("evt_1", "charge.dispute.created") },
 			script: script{"disputes": {lists(json.RawMessage(object(map[string]any{"id": "du_1", "object": "dispute", "amount": 1, "currency": "usd"})))}},
@@ -161,46 +195,18 @@ func TestDispute(t *testing.T) {
 	})
 }
 
-// TestThinEvent: an event that names only an object of the provider's is passed to the
-// charge of the object, once.
-func TestThinEvent(t *testing.T) {
-	testdb.Long(t, "it makes a database for each of many cases")
+// TestDispute_isReadAgainAfterALostRace: a worker whose list is older than what another one has
+// recorded does not open the dispute again.
+func TestDispute_isReadAgainAfterALostRace(t *testing.T) {
 	t.Parallel()
-	thin := func(name, object string) func(*fixture) {
-		return func(f *fixture) {
-			f.capture(order())
-			f.event("evt_1", name)
-			f.exec(`update inbox set ordering_key = 'stripe:' || $1`, object)
-		}
-	}
-	scenarios := map[string]scenario{
-		"of an object that the provider does not have is done": {
-			begin: thin("charge.dispute.created", "du_2"), script: script{"disputes/id": {refuses(404, "invalid_request_error", "resource_missing")}},
-			want: back("", "", "done"), calls: "disputes/id",
-		},
-		"of another shop's object is done": {
-			begin: thin("refund.updated", "rp_1"), script: script{"refunds/id": {gives("succeeded", "payment_intent", "pi_of_another_shop")}},
-			want: back("", "", "done"), calls: "refunds/id",
-		},
-		"waits for the provider": {
-			begin: thin("refund.updated", "rp_1"), script: script{"refunds/id": {cut}}, ends: "waits", want: back("", "", "pending"), calls: "refunds/id",
-		},
-	}
-	for name, of := range map[string]struct {
-		object, op string
-		found      http.HandlerFunc
-		list       string
-		listed     json.RawMessage
-		history    string
-	}{
-		"charge.dispute.created": {"du_1", "disputes/id", says(200, string(disputeOf("lost", "eur"))), "disputes", disputeOf("warning_closed", "eur"), " charge.disputed charge.dispute_closed"},
-		"refund.updated":         {"rp_9", "refunds/id", says(200, string(foreign("pending"))), "refunds", foreign("succeeded"), " refund.observed"},
-		"charge.refunded":        {"py_1", "charges/id", says(200, `{"id":"py_1","object":"charge","payment_intent":"pi_1"}`), "refunds", foreign("succeeded"), " refund.observed"},
-	} {
-		scenarios["of "+name+" wakes the charge, whose list is believed"] = scenario{
-			begin: thin(name, of.object), script: script{of.op: {of.found}, of.list: {lists(of.listed)}},
-			ends: "done done", want: back(of.history, of.history[1:], "done done"), calls: of.op + " " + of.list,
-		}
-	}
-	runAll(t, scenarios)
+	f := newFixture(t)
+	f.append(f.capture(order()),
+		domain.DisputeOpened{DisputeID: "du_1", Provider: domain.Provider, Amount: 1999, Reason: "fraudulent"},
+		domain.DisputeClosed{DisputeID: "du_1", Status: "lost"})
+	f.provider.on("disputes",
+		f.rival(lists(disputeOf("under_review", "eur")), domain.DisputeClosed{DisputeID: "du_1", Status: "won"}),
+		lists(disputeOf("won", "eur")))
+	f.event("evt_1", "charge.dispute.updated")
+	f.expectEnd(f.deliver(), "done")
+	f.expect(back(" charge.dispute_opened charge.dispute_closed charge.dispute_closed", "", "done"), "disputes disputes")
 }

@@ -8,11 +8,8 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/stripe"
 	"github.com/payonce/payonce/ledger"
 )
@@ -26,14 +23,10 @@ import (
 // request in flight.
 type payment struct {
 	provider *stripe.Client
-	lost     *postgres.Reads[string, lost]
-	refused  *domain.Failure // why the charge may neither take a lost payment nor make one
-	now      time.Time       // when the delivery was claimed, in database time
-	timeout  time.Duration   // of the customer's action
-	intent   *stripe.Intent  // the last answer in this delivery; nil where the state is not known
-	failing  domain.Command  // what this delivery cancels the intent for
-
-	lostPaymentChecked bool // the charge has no lost payment, or may not take it
+	now      time.Time      // when the delivery was claimed, in database time
+	timeout  time.Duration  // of the customer's action
+	intent   *stripe.Intent // the last answer in this delivery; nil where the state is not known
+	failing  domain.Command // what this delivery cancels the intent for
 }
 
 // run creates the intent, or brings it to its end.
@@ -59,7 +52,7 @@ func (p *payment) run(ctx context.Context, s ledger.Stream) (decision, error) {
 	}
 	why, refused := refusal(err, "the provider refused the payment")
 	if !refused {
-		return callFailed(ctx, err, failedAt(domain.StageConfirm))
+		return callFailed(ctx, err, failedAt(s.Charge, domain.StageConfirm))
 	}
 	if _, declined := errors.AsType[*stripe.DeclinedError](err); !declined {
 		// Another worker's confirmation changed the intent, or no confirmation ever will.
@@ -75,7 +68,9 @@ func (p *payment) run(ctx context.Context, s ledger.Stream) (decision, error) {
 
 // start creates the intent and records it. What it sends follows from the merchant, the client's
 // key and the request. So a client that sends its key again, to a database that has lost the
-// charge, gets the intent of the first time.
+// charge, gets the intent of the first time while the provider remembers the key. If the first
+// request under the key had other parameters, the charge fails: a payment that nothing here
+// knows of may have been made for it.
 //
 // If we die here: no intent is recorded; the next worker sends the same key and receives
 // the same intent. If the provider has forgotten the key, the first intent stays an orphan
@@ -83,36 +78,35 @@ func (p *payment) run(ctx context.Context, s ledger.Stream) (decision, error) {
 // Test: TestWalk in e2e.
 func (p *payment) start(ctx context.Context, s ledger.Stream) (decision, error) {
 	c := s.Charge
-	if p.refused != nil {
-		return decision{command: domain.DeclinePayment{Failure: *p.refused}}, nil
-	}
 	if p.intent == nil {
-		intent, err := p.provider.CreateIntent(ctx, createKey(s), stripe.CreateParams{
+		intent, err := p.provider.CreateIntent(ctx, createKey(c), stripe.CreateParams{
 			Reference: c.Reference, ChargeID: c.ID, Amount: c.Amount.Amount, Currency: string(c.Amount.Currency),
 			PaymentMethod: c.PaymentMethod, Description: c.Description, Redirects: c.ReturnURL != "",
 		})
 		declined, _ := errors.AsType[*stripe.DeclinedError](err)
+		failed, _ := errors.AsType[*stripe.FailedError](err)
 		why, refused := refusal(err, "the provider refused the payment")
 		switch {
 		case declined != nil && declined.Intent.ID != "":
 			intent = declined.Intent // it exists, so it is recorded; run ends it
 		case refused: // the provider will not make this payment, and there is no intent to cancel
 			return decision{command: domain.DeclinePayment{Failure: why}}, nil
+		case failed != nil && failed.StatusCode == stripe.OtherParameters && c.CreateFailures == 0:
+			return decision{command: domain.DeclinePayment{Failure: usedFailure}}, nil
 		case err != nil:
-			d, err := callFailed(ctx, err, failedAt(domain.StageCreate))
-			if failed, isFailure := d.command.(domain.FailAttempt); isFailure {
-				d.rows = func(b *pgx.Batch) { b.Queue(insertCreationFailed, failed.StatusCode == stripe.OtherParameters) }
-			}
-			return d, err
+			return callFailed(ctx, err, failedAt(c, domain.StageCreate))
 		}
 		p.intent = &intent
 	}
-	p.lostPaymentChecked = false // an operator may have adopted the intent, which refuses the commit
-	return decision{
-		command: domain.StartPayment{Provider: domain.Provider, PaymentIntent: p.intent.ID},
-		rows:    func(b *pgx.Batch) { b.Queue(insertAdoption, p.intent.ID, s.ID) }, // none but for a lost payment
-	}, nil
+	return decision{command: domain.StartPayment{Provider: domain.Provider, PaymentIntent: p.intent.ID}}, nil
 }
+
+// createKey is the Idempotency-Key of the creation. It follows from the client's key and from
+// how often the creation failed, so each database comes to the same keys.
+func createKey(c domain.Charge) string { return fmt.Sprintf("%s-%d", c.Reference, c.CreateFailures) }
+
+// usedFailure is why a charge fails whose first key belongs to another request.
+var usedFailure = domain.Failure{Code: domain.ProviderRefused, Message: "this key was used for another payment"}
 
 // retrieve asks for the charge's intent, unless this delivery knows its state.
 func (p *payment) retrieve(ctx context.Context, s ledger.Stream) error {
@@ -135,8 +129,7 @@ func isConfirmable(i stripe.Intent) bool {
 func (p *payment) recordIntent(ctx context.Context, s ledger.Stream) (decision, error) {
 	switch i := *p.intent; i.Status {
 	case stripe.Succeeded:
-		// A program of before references may have made the intent.
-		if i.Reference != reference(s.Charge) && i.Reference != s.ID || i.AmountReceived != i.Amount {
+		if i.Reference != s.Charge.Reference || i.AmountReceived != i.Amount {
 			return decision{}, &inbox.DeadLetterError{Err: fmt.Errorf("payment intent %s took %d of %d for %q: %w",
 				i.ID, i.AmountReceived, i.Amount, i.Reference, domain.ErrMismatch)}
 		}
@@ -188,8 +181,7 @@ func (p *payment) requireAction(ctx context.Context, s ledger.Stream) (decision,
 // is refused, and cancel is what it does next. A run in progress at a deadline has begun
 // before it, and the provider decides which of the two was first. A recorded intent is
 // canceled at the provider before the charge fails: the provider refuses confirmations in
-// flight. An intent that was created but not recorded is never confirmed, except after a
-// restore or a failover: take finds it for the new charge with the same reference.
+// flight. An intent that was created but not recorded is never confirmed for this charge.
 //
 // If we die here: the cancellation is recorded; the next worker cancels the intent, or
 // finds it canceled, and commits the failure.
@@ -222,8 +214,12 @@ func (p *payment) stop(ctx context.Context, s ledger.Stream, failing domain.Comm
 	}
 }
 
-// failedAt is the command that records an error of the provider's own.
-func failedAt(stage domain.Stage) func(*stripe.FailedError) domain.Command {
+// failedAt is the command that records an error of the provider's own; nil if the charge has used
+// its last key.
+func failedAt(c domain.Charge, stage domain.Stage) func(*stripe.FailedError) domain.Command {
+	if c.IsLastKey(stage) {
+		return nil
+	}
 	return func(e *stripe.FailedError) domain.Command {
 		return domain.FailAttempt{Stage: stage, StatusCode: e.StatusCode, RequestID: e.RequestID}
 	}
@@ -232,7 +228,8 @@ func failedAt(stage domain.Stage) func(*stripe.FailedError) domain.Command {
 // callFailed is the decision after an error of a provider call. An answer that is an error
 // of the provider's own may be saved under the call's key, so attempt records it, which
 // opens the next key; every other error keeps the key. The message waits either way, and
-// the next run begins with a read. attempt is nil for calls that carry no key of ours.
+// the next run begins with a read. attempt is nil for calls that carry no key of ours, and for those
+// that carry the last one (domain.MaxKeys).
 func callFailed(ctx context.Context, err error, attempt func(*stripe.FailedError) domain.Command) (decision, error) {
 	if ctx.Err() != nil {
 		return decision{}, context.Cause(ctx)
@@ -254,7 +251,7 @@ func callFailed(ctx context.Context, err error, attempt func(*stripe.FailedError
 }
 
 // attemptKey is the Idempotency-Key of a confirmation: the id of the event that opened the
-// present attempt, the same for every worker. A creation has it if the charge has no reference.
+// present attempt, the same for every worker.
 func attemptKey(s ledger.Stream) string { return s.At(s.Charge.AttemptVersion).ID.String() }
 
 // declineOf is the reason that the intent itself holds.

@@ -220,7 +220,7 @@ func intent(status string, pairs ...any) string {
 	o := map[string]any{
 		"id": "pi_1", "object": "payment_intent", "status": status,
 		"amount": 1999, "amount_received": 0, "currency": "eur", "created": 1700000000,
-		"metadata": map[string]any{"charge_id": "ch_1"}, "last_payment_error": nil, "latest_charge": nil,
+		"metadata": map[string]any{"charge_reference": "ref_ch_1"}, "last_payment_error": nil, "latest_charge": nil,
 	}
 	if status == "succeeded" {
 		o["amount_received"], o["latest_charge"] = 1999, "py_1"

@@ -204,6 +204,9 @@ func (r *refunds) send(ctx context.Context, s ledger.Stream, refund domain.Refun
 	}
 	why, refused := refusal(err, "the provider refused the refund")
 	if !refused {
+		if refund.IsLastKey() {
+			return callFailed(ctx, err, nil)
+		}
 		return callFailed(ctx, err, func(e *stripe.FailedError) domain.Command {
 			return domain.FailRefundAttempt{RefundID: refund.ID, StatusCode: e.StatusCode, RequestID: e.RequestID}
 		})

@@ -43,7 +43,6 @@ type Fulfillment struct {
 	streams   func(ctx context.Context, charge string) (ledger.Stream, error)
 	endpoints func(ctx context.Context, merchant string) (merchants.Endpoint, error)
 	stock     *postgres.Reads[[]article, map[article]int64]
-	lost      *postgres.Reads[string, lost]
 }
 
 // maxReadsInFlight bounds how many reads of one kind are in flight, so that slow reads leave
@@ -54,7 +53,7 @@ const maxReadsInFlight = 4
 func New(db *postgres.DB, services Services, log *slog.Logger) *Fulfillment {
 	return &Fulfillment{
 		db: db, services: services, log: log,
-		streams: ledger.NewLoader(db, maxReadsInFlight), endpoints: merchants.NewEndpoints(db, maxReadsInFlight), stock: newStock(db), lost: newLost(db),
+		streams: ledger.NewLoader(db, maxReadsInFlight), endpoints: merchants.NewEndpoints(db, maxReadsInFlight), stock: newStock(db),
 	}
 }
 
@@ -71,6 +70,7 @@ type deliveryRun struct {
 	steps    []step
 	next     func(domain.Charge) work // what is due; the zero work if nothing is
 	once     bool                     // the first commit ends the delivery, and not only the one after which nothing is due
+	reread   func()                   // after a lost race: what was read of the provider may be older than the stream
 	stuck    map[string]error         // by refunds that wait, or that need an operator
 	idle     int                      // iterations in a row that recorded nothing
 	ended    bool                     // a commit ended the delivery
@@ -91,8 +91,9 @@ type work struct {
 // provider's list says which are new, and what became of the others.
 func (f *Fulfillment) charge(ctx context.Context, d *inbox.Delivery) error {
 	r := &deliveryRun{Fulfillment: f, delivery: d, steps: f.steps(d.ClaimedAt), stuck: map[string]error{}}
-	refunds := &refunds{provider: f.services.Provider, now: d.ClaimedAt, unread: isAboutRefunds(d)}
-	disputes := &disputes{provider: f.services.Provider, unread: isAboutDisputes(d), waited: d.Waits > 0}
+	refunds := &refunds{provider: f.services.Provider, now: d.ClaimedAt, unread: isAboutRefunds(d.Type)}
+	disputes := &disputes{provider: f.services.Provider, unread: isAboutDisputes(d.Type), waited: d.Waits > 0}
+	r.reread = disputes.forget
 	r.next = func(c domain.Charge) work {
 		if !c.Terminal() {
 			return r.nextStep(c)
@@ -107,7 +108,8 @@ func (f *Fulfillment) charge(ctx context.Context, d *inbox.Delivery) error {
 	}
 	err := r.load(ctx, d.OrderingKey)
 	if errors.Is(err, ledger.ErrNotFound) && strings.HasPrefix(d.Type, ProviderEvent) {
-		return f.resolve(ctx, d)
+		f.log.InfoContext(ctx, "provider event of an unknown charge", "message_id", d.ID, "charge_id", d.OrderingKey, "type", d.Type)
+		return nil
 	}
 	if err != nil {
 		return err
@@ -115,19 +117,8 @@ func (f *Fulfillment) charge(ctx context.Context, d *inbox.Delivery) error {
 	return r.process(ctx)
 }
 
-// nextStep is the step that is due; a cancellation on request or by a deadline comes before it,
-// and what a step has to do before both.
+// nextStep is the step that is due; a cancellation on request or by a deadline comes before it.
 func (r *deliveryRun) nextStep(c domain.Charge) work {
-	w := r.dueStep(c)
-	for _, s := range r.steps {
-		if s.intercept != nil {
-			w.act = s.intercept(c, w.act)
-		}
-	}
-	return w
-}
-
-func (r *deliveryRun) dueStep(c domain.Charge) work {
 	i := slices.IndexFunc(r.steps, func(s step) bool { return s.name == c.Next() })
 	switch {
 	case i < 0: // no message of such a charge may end as done
@@ -173,8 +164,8 @@ func (f *Fulfillment) subscriberHandler(to subscriber) inbox.Handler {
 // load reads the stream. The message was committed with the event that it names; a
 // server that shows less than this version is behind, such as a standby, and the message
 // waits. It also waits if a newer program wrote an event, since a newer worker is being
-// deployed. A request that the charge did not allow was forged: the message becomes a dead
-// letter. ErrNotFound if the message names no version and there is no charge.
+// deployed. A charge whose first request is void has nothing to do and no merchant: the message
+// becomes a dead letter. ErrNotFound if the message names no version and there is no charge.
 func (r *deliveryRun) load(ctx context.Context, charge string) error {
 	s, err := r.streams(ctx, charge)
 	switch {
@@ -184,9 +175,8 @@ func (r *deliveryRun) load(ctx context.Context, charge string) error {
 		return err
 	case s.Charge.Version < r.version:
 		return &inbox.WaitError{Err: fmt.Errorf("stream %s is read up to version %d, the message names version %d", charge, s.Charge.Version, r.version)}
-	}
-	if err := s.CheckRequests(); err != nil {
-		return &inbox.DeadLetterError{Err: err}
+	case s.Charge.MerchantID == "":
+		return &inbox.DeadLetterError{Err: fmt.Errorf("stream %s: %w: its first event is void", charge, domain.ErrIllegal)}
 	}
 	r.stream = s
 	return nil
@@ -238,11 +228,14 @@ func (r *deliveryRun) do(ctx context.Context, act act) error {
 			r.idle = 0
 			return err
 		}
-		if !ledger.IsConflict(commitErr) && !isOutOfStock(commitErr) && !isAdopted(commitErr) {
+		if !ledger.IsConflict(commitErr) && !isOutOfStock(commitErr) {
 			return commitErr
 		}
 		if err := r.load(ctx, r.stream.ID); err != nil {
 			return err
+		}
+		if r.reread != nil {
+			r.reread()
 		}
 	}
 	if r.idle++; r.idle > maxIdle { // no attempt is counted: the message is not the reason

@@ -14,6 +14,7 @@ import (
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
+	"github.com/payonce/payonce/ledger"
 )
 
 // A step or a subscriber that only one of the two packages lists would never run.
@@ -190,26 +191,82 @@ func TestOutcome_continuesTheTrace(t *testing.T) {
 	}
 }
 
-// TestForgedRequest is about requests that no api would have accepted. The charge's message
-// becomes a dead letter before anything is called.
+// TestForgedRequest is about requests that no api would have accepted, and that its database
+// refuses. They are void: they change nothing, and keep nothing from its outcome.
 func TestForgedRequest(t *testing.T) {
 	t.Parallel()
-	dear := order()
-	dear.Items, dear.Amount = nil, domain.MaxAmount+1
+	const (
+		huge       = `{"refund_id":"re_1","amount":100000000000000000,"notify":true}`
+		unreadable = `{"refund_id":"re_1","amount":1,"reason":5}`
+	)
+	whole := func(f *fixture) {
+		f.expectPosted("merchant_payable -1909, psp_receivable 1999")
+		if c := f.load("ch_1").Charge; c.Left() != 1999 || len(c.Refunds) != 0 {
+			f.t.Errorf("%d left, refunds %+v", c.Left(), c.Refunds)
+		}
+	}
+	pending := func(name, data, events string) scenario {
+		want := succeeded(toStarted + events)
+		want.Message = "done done"
+		return scenario{
+			begin: func(f *fixture) { f.forge(f.start(), name, data) }, script: script{"retrieve": {shows("succeeded")}},
+			ends: "done done", want: want, calls: "retrieve", check: whole,
+		}
+	}
+	captured := func(name, data, events string) scenario {
+		return scenario{
+			begin: func(f *fixture) { f.forge(f.capture(order()), name, data) }, want: back(events, "", "done"), check: whole,
+		}
+	}
 	runAll(t, map[string]scenario{
-		"a refund of more than was captured": {
-			begin: func(f *fixture) { f.request(f.capture(order()), "re_1", 2000) }, ends: "dead", want: back(asked, "", "dead"),
-		},
-		"a cancellation after the outcome": {
+		"a refund of 10^17 of a pending charge":             pending("refund.requested.v1", huge, asked),
+		"a refund of a pending charge that cannot be read":  pending("refund.requested.v1", unreadable, asked),
+		"a refund of more than was captured":                captured("refund.requested.v1", huge, asked),
+		"a refund of a captured charge that cannot be read": captured("refund.requested.v1", unreadable, asked),
+		"a cancellation after the outcome":                  captured("charge.cancel_requested.v1", `{}`, cancelAsk),
+		"a second first event":                              captured("charge.requested.v1", `{"merchant_id":"acme","amount":1,"currency":"EUR"}`, " charge.requested"),
+		"a second cancellation": {
 			begin: func(f *fixture) {
-				s := f.append(f.capture(order()), domain.ChargeCancelRequested{})
-				f.put("fulfillment", s, s.Charge.Version, s.Head().ID.String())
+				f.accept("ch_1", order())
+				f.cancel()
+				f.forge(f.load("ch_1"), "charge.cancel_requested.v1", `{}`)
 			},
-			ends: "dead", want: back(cancelAsk, "", "dead"),
+			ends: "done done",
+			want: snapshot{
+				Events: "charge.requested" + cancelAsk + cancelAsk + " charge.failed", Failure: domain.Canceled,
+				Stock: untouched, Outbox: "charge.failed", Message: "done done",
+			},
 		},
-		"a charge of more than may be charged": {
-			begin: func(f *fixture) { f.accept("ch_1", dear) },
-			ends:  "dead", want: snapshot{Events: "charge.requested", Stock: untouched, Message: "dead"},
+		"a refund after a void one is paid": {
+			begin: func(f *fixture) {
+				f.forge(f.capture(order()), "refund.requested.v1", huge)
+				f.request(f.load("ch_1"), "re_2", 600)
+			},
+			script: script{"refunds": {lists()}, "refund": {gives("succeeded", "id", "rp_2", "metadata", map[string]any{"refund_id": "re_2"})}},
+			ends:   "done done", want: back(asked+refunded, "refund.succeeded", "done done"), calls: "refunds refund",
+			check: func(f *fixture) { f.expectPosted("merchant_payable -1309, psp_receivable 1399") },
 		},
 	})
+}
+
+// TestForgedRequest_thatOpensACharge: no merchant has such a charge. Its message becomes a dead
+// letter, and that of another charge is done.
+func TestForgedRequest_thatOpensACharge(t *testing.T) {
+	t.Parallel()
+	for name, data := range map[string]string{
+		"of more than may be charged": `{"merchant_id":"acme","order_id":"1","amount":1000000000001,"currency":"EUR"}`,
+		"that cannot be read":         `{"merchant_id":"acme","order_id":"1","amount":"much","currency":"EUR"}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			f.forge(ledger.New("ch_forged"), "charge.requested.v1", data)
+			f.expectEnd(f.deliver(), "dead")
+			f.start()
+			f.provider.on("retrieve", shows("succeeded"))
+			f.expectEnd(f.deliver(), "done")
+			f.expectText("dead done", `select string_agg(status, ' ' order by id) from inbox`)
+			f.expectCalls("retrieve")
+		})
+	}
 }

@@ -55,7 +55,7 @@ type snapshot struct {
 func (f *fixture) snapshot() snapshot {
 	f.t.Helper()
 	seen := snapshot{
-		Events:  f.text(`select string_agg(replace(type, '.v1', ''), ' ' order by version) from ledger_events where stream_id = 'ch_1'`),
+		Events:  f.text(`select string_agg(split_part(type, '.v', 1), ' ' order by version) from ledger_events where stream_id = 'ch_1'`),
 		Stock:   f.text(`select string_agg(format('%s %s %s %s', sku, available, reserved, sold), ', ' order by sku) from stock`),
 		Holds:   f.text(`select string_agg(status, ' ' order by sku) from reservations where charge_id = 'ch_1'`),
 		Outbox:  f.text(`select string_agg(replace(type, '.v1', ''), ' ' order by id) from inbox where receiver = 'notification' and metadata ? 'causation_id'`),
@@ -118,16 +118,19 @@ func (f *fixture) expectCalls(want string) {
 }
 
 // expectKeys checks that the calls of an operation had the ids of the events at these
-// versions as their idempotency keys, or those of a refund its id and these counts of failures.
+// versions as their idempotency keys, or those of a creation or a refund these counts of failures.
 func (f *fixture) expectKeys(op string, versions ...int) {
 	f.t.Helper()
 	s, want := f.load("ch_1"), []string{}
 	for _, v := range versions {
-		if op == "refund" {
+		switch op {
+		case "create":
+			want = append(want, fmt.Sprintf("%s-%d", s.Charge.Reference, v))
+		case "refund":
 			want = append(want, fmt.Sprintf("re_1-%d", v))
-			continue
+		default:
+			want = append(want, s.At(v).ID.String())
 		}
-		want = append(want, s.At(v).ID.String())
 	}
 	if diff := cmp.Diff(want, f.provider.keys(op)); diff != "" {
 		f.t.Errorf("the keys of %s are not the ids of the events %v (-want +got):\n%s", op, versions, diff)

@@ -2,6 +2,8 @@ package fulfillment
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -26,10 +28,10 @@ type Services struct {
 // delivery, which was claimed at a time, has its own, so a step may remember what a service
 // answered.
 func (f *Fulfillment) steps(now time.Time) []step {
-	pay := &payment{provider: f.services.Provider, lost: f.lost, now: now, timeout: f.services.ActionTimeout}
+	pay := &payment{provider: f.services.Provider, now: now, timeout: f.services.ActionTimeout}
 	return []step{
 		{name: domain.Inventory, run: f.reserve, queueRows: queueStock},
-		{name: domain.Payment, run: pay.run, cancel: pay.cancel, intercept: pay.intercept},
+		{name: domain.Payment, run: pay.run, cancel: pay.cancel},
 	}
 }
 
@@ -55,10 +57,6 @@ type step struct {
 	// cancel stops what must be stopped at an external service before the charge may fail
 	// as canceled; nil if there is nothing.
 	cancel act
-
-	// intercept, where set, is called first whichever step is due: it returns the act that runs
-	// in place of due, or due itself.
-	intercept func(c domain.Charge, due act) act
 
 	// queueRows, where set, queues the rows of the step beside the ledger. What an event of any
 	// step changes in them is committed with the event; so the rejection of a later step
@@ -87,28 +85,44 @@ type subscriber struct {
 // Receiver handles messages, of a topic of the outbox or of other transactions' own.
 type Receiver struct {
 	Name        string
-	Topic       string // empty: its messages do not come from the outbox
-	Takes       func(domain.EventType) bool
-	DeadLetters inbox.DeadLetters // what its dead letters do to the younger messages of their charge
+	Topic       string                        // empty: its messages do not come from the outbox
+	Takes       func(messageType string) bool // a message of another type waits for a newer worker
+	DeadLetters inbox.DeadLetters             // what its dead letters do to the younger messages of their charge
 	Handle      inbox.Handler
 }
 
 // Receivers are all receivers of the worker.
 func (f *Fulfillment) Receivers() []Receiver {
-	outcome := func(t domain.EventType) bool { return t.Webhook != "" }
 	receivers := []Receiver{{
 		// Every message of a charge reads the same stream, so a dead letter must not keep a
 		// cancellation or an event of the provider from being seen.
-		Name: ChargeReceiver, Topic: domain.Topic, Takes: func(t domain.EventType) bool { return t.Request },
+		Name: ChargeReceiver, Topic: domain.Topic, Takes: isAboutCharge,
 		DeadLetters: inbox.Pass, Handle: f.charge,
 	}}
+	resend := func(name string) bool { return name == TypeResend }
+	outcome := func(name string) bool { return domain.EventTypeNamed(name).Webhook != "" || resend(name) }
 	for _, s := range f.subscribers() {
 		receivers = append(receivers, Receiver{Name: s.name, Takes: outcome, DeadLetters: s.deadLetters, Handle: f.subscriberHandler(s)})
 	}
-	return append(receivers, Receiver{
-		Name: ResendReceiver, Takes: func(domain.EventType) bool { return false },
+	receivers = append(receivers, Receiver{
+		Name: ResendReceiver, Takes: resend,
 		DeadLetters: inbox.Pass, Handle: f.subscriberHandler(subscriber{name: domain.Notification, step: f.notification}),
 	})
+	for i, r := range receivers {
+		receivers[i].Handle = r.handle
+	}
+	return receivers
+}
+
+var errUnknownMessage = errors.New("unknown type of message")
+
+// handle hands a message to Handle if its type is known. Another one was written by a newer
+// program, so it waits for a newer worker.
+func (r Receiver) handle(ctx context.Context, d *inbox.Delivery) error {
+	if !r.Takes(d.Type) {
+		return &inbox.WaitError{Err: fmt.Errorf("%w: %q", errUnknownMessage, d.Type)}
+	}
+	return r.Handle(ctx, d)
 }
 
 // ObservedSteps are the names that OnStep is called with.

@@ -58,12 +58,7 @@ func Supply(b *pgx.Batch, merchant, sku string, quantity int64) *pgx.QueuedQuery
 	return b.Queue(insertStock, merchant, sku, quantity)
 }
 
-// StockChange is a statement that changes what is on hand of an article.
-type StockChange string
-
-// AddStock adds to what is on hand, and below zero takes away. SetStock sets it.
-const (
-	AddStock StockChange = `
+const addStock = `
 update stock
    set supplied  = supplied + $3,
        available = available + $3
@@ -71,20 +66,11 @@ update stock
    and sku = $2
 returning` + stockColumns
 
-	SetStock StockChange = `
-update stock
-   set supplied  = sold + $3,
-       available = $3 - reserved
- where merchant_id = $1
-   and sku = $2
-returning` + stockColumns
-)
-
-// ChangeStock queues a change. The commit writes the article to changed, or nothing if there
-// is no such article. The constraint stock_available_not_negative refuses to take what charges
-// have reserved.
-func ChangeStock(b *pgx.Batch, how StockChange, merchant, sku string, quantity int64, changed *[]Stock) {
-	b.Queue(string(how), merchant, sku, quantity).Query(func(rows pgx.Rows) (err error) {
+// AddStock queues an addition to what is on hand of an article; below zero it takes away. The
+// commit writes the article to changed, or nothing if there is no such article. The constraint
+// stock_available_not_negative refuses to take what charges have reserved.
+func AddStock(b *pgx.Batch, merchant, sku string, quantity int64, changed *[]Stock) {
+	b.Queue(addStock, merchant, sku, quantity).Query(func(rows pgx.Rows) (err error) {
 		*changed, err = pgx.CollectRows(rows, pgx.RowToStructByName[Stock])
 		return err
 	})

@@ -166,7 +166,7 @@ func (m *machine) request(t *rapid.T, s ledger.Stream, cmd domain.Command) {
 func (m *machine) accept(t *rapid.T) {
 	id := fmt.Sprintf("ch_%s_%d", m.merchant, len(m.charges))
 	request := domain.RequestCharge{
-		MerchantID: m.merchant, OrderID: "order", Amount: rapid.Int64Range(50, 1000).Draw(t, "amount"), Currency: "EUR", Notify: true,
+		MerchantID: m.merchant, OrderID: "order", Reference: "ref_" + id, Amount: rapid.Int64Range(50, 1000).Draw(t, "amount"), Currency: "EUR", Notify: true,
 		PaymentMethod: rapid.SampledFrom([]string{
 			"pm_card_visa", "pm_card_visa", "pm_card_chargeDeclined", "pm_card_nobody", "pm_card_refundFail",
 		}).Draw(t, "method"),

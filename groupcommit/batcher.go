@@ -37,9 +37,10 @@ type Batcher[Q, A any] struct {
 	// NextAfter is how long a call delays the next one, at most, when it waits for a lock or for
 	// the network. 50 ms where 0.
 	NextAfter time.Duration
-	// MaxInFlight is how many calls are in flight at a time, those longer than NextAfter included;
-	// unbounded where 0.
-	MaxInFlight int
+	// Slots bounds the calls in flight, those longer than NextAfter included: each occupies a
+	// place of the channel, before it takes its items. Others may occupy places too. Unbounded
+	// where nil.
+	Slots chan struct{}
 	// Fit is how many items of the queue one call takes, at least one; all where nil.
 	Fit func(queue []Q) int
 	// Cancelable lets a caller whose context ends return while its item is carried out. The
@@ -48,7 +49,6 @@ type Batcher[Q, A any] struct {
 
 	mu    sync.Mutex
 	busy  bool // a call delays the next one
-	calls int  // in flight
 	queue []*item[Q, A]
 }
 
@@ -88,11 +88,10 @@ func (b *Batcher[Q, A]) Do(ctx context.Context, value Q) (A, error) {
 // dispatch starts a call if there are items and none holds it up; b.mu is held. A call takes
 // its items when its goroutine runs, so callers that are about to queue an item join it.
 func (b *Batcher[Q, A]) dispatch() {
-	if len(b.queue) == 0 || b.busy || b.MaxInFlight > 0 && b.calls >= b.MaxInFlight {
+	if len(b.queue) == 0 || b.busy {
 		return
 	}
 	b.busy = true
-	b.calls++
 	go b.call()
 }
 
@@ -118,33 +117,40 @@ func (b *Batcher[Q, A]) call() {
 	for range yields {
 		runtime.Gosched()
 	}
-	late := time.AfterFunc(cmp.Or(b.NextAfter, defaultNextAfter), func() { b.release(true, 0) })
+	if b.Slots != nil {
+		b.Slots <- struct{}{}
+		defer func() { <-b.Slots }()
+	}
+	late := time.AfterFunc(cmp.Or(b.NextAfter, defaultNextAfter), b.release)
 	items := b.take()
 	if len(items) > 0 {
 		for n, r := range b.carryOut(items) {
 			items[n].result <- r
 		}
 	}
-	b.release(late.Stop(), 1)
+	if late.Stop() {
+		b.release()
+	}
 }
 
 func (b *Batcher[Q, A]) carryOut(items []*item[Q, A]) (results []Result[A]) {
 	defer func() {
 		if cause := recover(); cause != nil {
-			results = slices.Repeat([]Result[A]{{Err: fmt.Errorf("%w: panic: %v\n%s", ErrNotReturned, cause, debug.Stack())}}, len(items))
+			results = slices.Repeat([]Result[A]{{Err: panicked(cause)}}, len(items))
 		}
 	}()
 	return b.Call(context.WithoutCancel(items[0].ctx), values(items))
 }
 
-// release ends the time for which a call holds up the next one, or calls, or both.
-func (b *Batcher[Q, A]) release(held bool, calls int) {
+func panicked(cause any) error {
+	return fmt.Errorf("%w: panic: %v\n%s", ErrNotReturned, cause, debug.Stack())
+}
+
+// release ends the time for which a call holds up the next one.
+func (b *Batcher[Q, A]) release() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if held {
-		b.busy = false
-	}
-	b.calls -= calls
+	b.busy = false
 	b.dispatch()
 }
 

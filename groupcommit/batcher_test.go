@@ -83,11 +83,11 @@ func wantAnswers(t *testing.T, told []chan answer, want ...string) {
 	}
 }
 
-// A call holds up the next one no longer than NextAfter, and there are MaxInFlight of them.
+// A call holds up the next one no longer than NextAfter, and there are as many as Slots has places.
 func TestBatcher_startsTheNextBatchAfterItsBound(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c := standing(&groupcommit.Batcher[int, string]{MaxInFlight: 2})
+		c := standing(&groupcommit.Batcher[int, string]{Slots: make(chan struct{}, 2)})
 		told := c.do(t.Context(), 1, 2, 3)
 		c.want(t, []int{1})
 		<-time.After(50 * time.Millisecond)

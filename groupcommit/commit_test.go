@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/inbox"
@@ -252,4 +253,55 @@ func commit(ctx context.Context, db *postgres.DB, b *pgx.Batch) <-chan error {
 	committed := make(chan error, 1)
 	go func() { committed <- db.Commit(ctx, b) }()
 	return committed
+}
+
+// A batch is the caller's: it may be committed again as it is, also where its statements are
+// prepared on no connection any more.
+func TestCommit_ofTheSameBatchAgainAfterACut(t *testing.T) {
+	t.Parallel()
+	for name, o := range map[string]postgres.Options{"individually": {MaxConns: 1}, "as a declared one": {MaxConns: 1, Writes: declared()}} {
+		for side, constraint := range map[failpoint.Side]string{failpoint.Before: "", failpoint.After: "effects_once"} {
+			t.Run(fmt.Sprintf("%s, %v", name, side), func(t *testing.T) {
+				t.Parallel()
+				direct, address := effects(t, postgres.Options{})
+				proxy := failpoint.StartCutter(t, address)
+				db := testdb.OpenAt(t, proxy.URL(), o)
+				proxy.Arm(side, 2)
+				b := batch(1, 2)
+				if err := db.Commit(t.Context(), b); groupcommit.OutcomeOf(err) != groupcommit.Unknown || proxy.Cuts() != 1 {
+					t.Fatalf("the error is %v after %d cuts, want an unknown outcome", err, proxy.Cuts())
+				}
+				err := db.Commit(t.Context(), b)
+				if groupcommit.Constraint(err) != constraint || constraint == "" && err != nil {
+					t.Errorf("the same batch again has the error %v, want one of %q", err, constraint)
+				}
+				wantStored(t, direct, 1, 2)
+			})
+		}
+	}
+}
+
+// What Confirm returns is about a commit that the server has acknowledged, whatever it looks like.
+func TestCommit_thatIsNotConfirmedIsUnknown(t *testing.T) {
+	t.Parallel()
+	for name, refusal := range map[string]error{
+		"an error of the server": &pgconn.PgError{SeverityUnlocalized: "ERROR", Code: "55000"},
+		"not committed":          groupcommit.ErrNotCommitted,
+		"a lock":                 &pgconn.PgError{SeverityUnlocalized: "ERROR", Code: "55P03"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db, _ := effects(t, postgres.Options{})
+			c := groupcommit.New(db.Pool(), groupcommit.Options{
+				Writes: declared(), Confirm: func(context.Context, *pgxpool.Conn) error { return refusal },
+			})
+			errs := together(t, c, committing(c, numbered(8)...)...)
+			for i, err := range append(errs, c.Commit(t.Context(), batch(9))) {
+				if groupcommit.OutcomeOf(err) != groupcommit.Unknown || !errors.Is(err, refusal) {
+					t.Errorf("batch %d has the error %v, want an unknown outcome", i+1, err)
+				}
+			}
+			wantStored(t, db, 1, 2, 3, 4, 5, 6, 7, 8, 9)
+		})
+	}
 }

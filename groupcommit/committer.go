@@ -31,9 +31,9 @@ type Options struct {
 	// Writes are the statements that may share a transaction with other batches that are
 	// committed at the same moment; where nil, each batch has its own transaction.
 	Writes *Statements
-	// Timeout bounds one commit; 15 s unless set. The outcome of a commit that takes longer
-	// is unknown. The pool's statement_timeout should be shorter, so that this is rare. A
-	// batch may have been queued for as long before.
+	// Timeout bounds one call of Commit; 15 s unless set. The pool's statement_timeout should
+	// be shorter, so that a commit without an answer by then waits for a standby or for a
+	// server that hangs.
 	Timeout time.Duration
 	// LockTimeout bounds the wait for one lock in a group commit; 200 ms unless set. It
 	// should be below PostgreSQL's deadlock_timeout, which is a second.
@@ -42,10 +42,10 @@ type Options struct {
 	// the transaction, see CommitAs.
 	SetTenant func(b *pgx.Batch, tenant string)
 	// Confirm, where set, is called after a commit that the server has acknowledged, with
-	// its connection. If it returns an error, the outcome is unknown.
+	// its connection. If it returns an error, of whatever kind, the outcome is unknown.
 	Confirm func(ctx context.Context, conn *pgxpool.Conn) error
-	// Committed, where set, is called with each batch that was committed. It must return
-	// at once.
+	// Committed, where set, is called with a copy of each batch that was committed, before its
+	// Commit returns, and also where that has returned ErrUnknown already. It must return at once.
 	Committed func(b *pgx.Batch)
 }
 
@@ -64,12 +64,18 @@ const (
 // arrive at the same moment and consist of declared statements share the transaction. A
 // caller of Commit cannot tell the difference; the package lists what that rests on.
 //
+// At most half of the pool's connections are in commits, so reads go on while commits hang. A
+// commit keeps its connection until the server answers, also after its caller has left: the
+// server would go on with the commit in a session that no bound counts.
+//
 // A Committer has no goroutine while nothing is queued or in flight, and nothing to close.
 type Committer struct {
 	pool    *pgxpool.Pool
 	tracer  pgx.BatchTracer // of the pool; nil for none
 	options Options
+	slots   chan struct{} // of commits in flight
 	batcher Batcher[*queuedBatch, bool]
+	flights flights
 
 	commits, batches, refusals atomic.Int64
 }
@@ -81,11 +87,9 @@ func New(pool *pgxpool.Pool, o Options) *Committer {
 		panic("groupcommit: the pool is nil")
 	}
 	o.Timeout, o.LockTimeout = cmp.Or(o.Timeout, defaultTimeout), cmp.Or(o.LockTimeout, defaultLockTimeout)
-	c := &Committer{pool: pool, options: o, batcher: Batcher[*queuedBatch, bool]{
-		Fit: fit, MaxInFlight: int(max(1, pool.Config().MaxConns/2)), // commits that hang leave connections to reads
-	}}
+	c := &Committer{pool: pool, options: o, slots: make(chan struct{}, max(1, pool.Config().MaxConns/2))}
 	c.tracer, _ = pool.Config().ConnConfig.Tracer.(pgx.BatchTracer)
-	c.batcher.Call = c.commitAll
+	c.batcher = Batcher[*queuedBatch, bool]{Fit: fit, Slots: c.slots, Cancelable: true, Call: c.commitAll}
 	return c
 }
 
@@ -104,19 +108,17 @@ type Stats struct {
 	Commits  int64 // with several batches
 	Batches  int64 // in them
 	Refusals int64 // group commits that were refused
+	Late     int64 // commits, of any kind, that the server has not answered for 3 s
 }
 
-// Stats returns the counts of group commits since New.
+// Stats returns the counts of group commits since New, and how many commits are late now.
 func (c *Committer) Stats() Stats {
-	return Stats{c.commits.Load(), c.batches.Load(), c.refusals.Load()}
+	return Stats{c.commits.Load(), c.batches.Load(), c.refusals.Load(), c.flights.late.Load()}
 }
 
-// queuedBatch is the batch of one caller.
-type queuedBatch struct {
-	ctx    context.Context // the caller's, with its trace and a deadline
-	tenant string          // whose rows its statements may write; "" for none
-	batch  *pgx.Batch
-}
+// Stalled reports whether commits are in flight of which the server has confirmed none for 3 s:
+// its synchronous standby is away, or the server hangs.
+func (c *Committer) Stalled() bool { return c.flights.areStalled() }
 
 // result is that of a batch in a group commit. Its value is true where the group was refused,
 // and left nothing: another batch may be the reason, so this one commits individually.
@@ -124,12 +126,14 @@ type result = Result[bool]
 
 var errNothingToCommit = errors.New("the batch is empty: nothing to commit")
 
-// Commit sends the whole batch as one implicit transaction in one round trip:
+// Commit sends a copy of the batch as one implicit transaction in one round trip:
 // all of it is durable, or none of it is. OutcomeOf says which. A batch holds no
 // statement of transaction control: a commit inside it would make half of it durable.
 //
-// The context's cancellation does not reach it: a client that hangs up must not
-// turn a commit into an unknown one.
+// The context's cancellation does not reach it: a client that hangs up must not turn a commit
+// into an unknown one. Its deadline does, and so does Options.Timeout: a batch that was not sent
+// until then never is, and the error is ErrNotSent. One that was sent goes on, and the error is
+// ErrUnknown; its callbacks are not called any more, and its arguments must not be changed.
 func (c *Committer) Commit(ctx context.Context, b *pgx.Batch) error { return c.CommitAs(ctx, "", b) }
 
 // CommitAs is Commit for a tenant, which Options.SetTenant names first; "" for none.
@@ -137,44 +141,108 @@ func (c *Committer) CommitAs(ctx context.Context, tenant string, b *pgx.Batch) e
 	if b.Len() == 0 {
 		return errNothingToCommit
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.options.Timeout)
+	timeout := c.options.Timeout
+	if deadline, ok := ctx.Deadline(); ok {
+		timeout = min(timeout, time.Until(deadline)) //nolint:forbidigo // a context knows no other clock
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	defer cancel()
-	q := &queuedBatch{ctx, tenant, b}
-	commit := c.commitIndividually
+	q := newQueuedBatch(ctx, tenant, b)
 	if c.options.Writes != nil && c.options.Writes.shares(b) {
-		commit = c.commitQueued
+		return c.commitQueued(q)
 	}
-	err := commit(q)
-	if err == nil && c.options.Committed != nil {
-		c.options.Committed(b)
-	}
-	return err
+	return c.commitIndividually(q)
 }
 
-// commitIndividually commits a batch in its own transaction.
+// commitIndividually commits a batch in its own transaction, in a slot of its own.
 func (c *Committer) commitIndividually(q *queuedBatch) error {
+	select {
+	case c.slots <- struct{}{}:
+	case <-q.ctx.Done():
+		return q.leave(q.ctx.Err())
+	}
+	answer := make(chan error, 1)
+	go func() {
+		defer c.release(q)
+		answer <- c.sendAlone(q)
+	}()
+	select {
+	case err := <-answer:
+		return err
+	case <-q.ctx.Done():
+		return q.leave(q.ctx.Err())
+	}
+}
+
+// abandonedTime is how long a commit whose connection was closed without an answer keeps its
+// slot: the server may go on with it.
+const abandonedTime = time.Minute
+
+// release frees the slot of a batch that was sent individually.
+func (c *Committer) release(q *queuedBatch) {
+	if q.isAbandoned() {
+		time.AfterFunc(abandonedTime, func() { <-c.slots })
+		return
+	}
+	q.abandon()
+	<-c.slots
+}
+
+// sendAlone acquires a connection and sends a batch that is not in the queue of the batcher.
+func (c *Committer) sendAlone(q *queuedBatch) (err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = fmt.Errorf("%w: %w", ErrUnknown, panicked(cause))
+		}
+	}()
 	conn, err := c.pool.Acquire(q.ctx)
 	if err != nil {
 		return notAcquired(err)
 	}
 	defer conn.Release()
-	b := &pgx.Batch{} // pgx sends a batch once: it notes in each query on which connection it is prepared
-	if q.tenant != "" {
+	if !q.take() {
+		return errLeft
+	}
+	return c.sendOne(conn, q)
+}
+
+// awaitAnswer has no callback, so pgx waits for the answer in none of them. The server sends the
+// results of a transaction when it has ended, unless they have more than 8 kB.
+const awaitAnswer = `select`
+
+// sendOne sends a batch in its own transaction.
+func (c *Committer) sendOne(conn *pgxpool.Conn, q *queuedBatch) error {
+	b := &pgx.Batch{}
+	switch {
+	case q.tenant != "":
 		c.options.SetTenant(b, q.tenant)
+	case q.batch.QueuedQueries[0].Fn != nil:
+		b.Queue(awaitAnswer)
 	}
-	for _, query := range q.batch.QueuedQueries {
-		b.Queue(query.SQL, query.Arguments...).Fn = query.Fn
+	b.QueuedQueries = append(b.QueuedQueries, q.batch.QueuedQueries...)
+	err := c.send(q.sending, conn, b)
+	if err == nil {
+		c.committed(q)
 	}
-	return c.closeCommit(q.ctx, conn, conn.SendBatch(q.ctx, b))
+	return err
 }
 
 func notAcquired(err error) error {
 	return fmt.Errorf("%w: acquire a connection: %w", ErrNotCommitted, err)
 }
 
-// closeCommit ends a batch that commits, and returns the error of the commit.
-func (c *Committer) closeCommit(ctx context.Context, conn *pgxpool.Conn, results pgx.BatchResults) error {
-	if err := results.Close(); err != nil { // a deferred constraint refuses here, after the last Exec
+func (c *Committer) committed(q *queuedBatch) {
+	if c.options.Committed != nil {
+		c.options.Committed(q.batch)
+	}
+}
+
+// send sends a transaction, and returns when the server has answered or the connection has ended.
+func (c *Committer) send(ctx context.Context, conn *pgxpool.Conn, b *pgx.Batch) (err error) {
+	answered := c.flights.begin()
+	defer func() { answered(err == nil) }()
+	// A deferred constraint refuses in Close, after the last Exec.
+	if err := conn.SendBatch(ctx, b).Close(); err != nil {
 		return Classify(err)
 	}
 	if c.options.Confirm == nil {
@@ -194,11 +262,11 @@ func (c *Committer) commitQueued(q *queuedBatch) error {
 	refused, err := c.batcher.Do(q.ctx, q)
 	switch {
 	case refused:
+		q.taken.Store(false)
 		return c.commitIndividually(q)
-	case errors.Is(err, ErrNotReturned):
-		return fmt.Errorf("%w: %w", ErrUnknown, err)
-	case err != nil && err == q.ctx.Err(): //nolint:errorlint // the batcher returns it unwrapped where the batch was still queued
-		return fmt.Errorf("%w: wait for other commits: %w", ErrNotCommitted, err)
+	case errors.Is(err, ErrNotReturned),
+		err != nil && err == q.ctx.Err(): //nolint:errorlint // the batcher returns it unwrapped where it has no result
+		return q.leave(err)
 	}
 	return err
 }
@@ -215,50 +283,66 @@ func fit(batches []*queuedBatch) int {
 	return len(batches)
 }
 
+// commitAll commits batches in one transaction, without those whose callers have left. All have
+// the same result.
 func (c *Committer) commitAll(_ context.Context, batches []*queuedBatch) []result {
-	if len(batches) == 1 {
-		return []result{{Err: c.commitIndividually(batches[0])}}
-	}
-	return c.commitGroup(batches) //nolint:contextcheck // it ends with none of its callers
+	return slices.Repeat([]result{c.commitTogether(batches)}, len(batches)) //nolint:contextcheck // it ends with none of its callers
 }
 
-// commitGroup commits batches in one transaction. Only a transaction of its own refuses a batch.
-func (c *Committer) commitGroup(batches []*queuedBatch) (results []result) {
-	ctx, cancel := context.WithTimeout(context.Background(), c.options.Timeout)
-	defer cancel()
+func (c *Committer) commitTogether(batches []*queuedBatch) result {
+	ctx := batches[0].ctx
+	if len(batches) > 1 { // a group commit is in the trace of none of its batches
+		bounded, cancel := context.WithTimeout(context.Background(), c.options.Timeout)
+		defer cancel()
+		ctx = bounded
+	}
 	conn, err := c.pool.Acquire(ctx)
 	if err != nil {
-		return slices.Repeat([]result{{Err: notAcquired(err)}}, len(batches))
+		return result{Err: notAcquired(err)}
 	}
 	defer conn.Release()
-	// A group commit is in the trace of none of its batches. Each is in the
-	// trace of its caller, for as long as the group commit takes.
-	if c.tracer != nil {
-		for i, q := range batches {
-			traced := c.tracer.TraceBatchStart(q.ctx, conn.Conn(), pgx.TraceBatchStartData{Batch: q.batch})
-			defer func() { c.tracer.TraceBatchEnd(traced, conn.Conn(), pgx.TraceBatchEndData{Err: results[i].Err}) }()
+	var all []*queuedBatch
+	for _, q := range batches {
+		if q.take() {
+			all = append(all, q)
 		}
 	}
-	err = c.send(ctx, conn, batches)
-	if err == nil || OutcomeOf(err) == Unknown {
-		if err == nil {
-			c.commits.Add(1)
-			c.batches.Add(int64(len(batches)))
-		}
-		return slices.Repeat([]result{{Err: err}}, len(batches))
+	switch len(all) {
+	case 0:
+		return result{Err: errLeft}
+	case 1:
+		return result{Err: c.sendOne(conn, all[0])}
 	}
-	c.refusals.Add(1)
-	return slices.Repeat([]result{{Value: true}}, len(batches))
+	return c.sendGroup(conn, all)
 }
 
 // setLockTimeout ends with the transaction.
 const setLockTimeout = `
 select set_config('lock_timeout', $1, true)`
 
-// send commits batches in one transaction.
-func (c *Committer) send(ctx context.Context, conn *pgxpool.Conn, batches []*queuedBatch) error {
+// sendGroup sends batches in one transaction. Only a transaction of its own refuses a batch.
+func (c *Committer) sendGroup(conn *pgxpool.Conn, batches []*queuedBatch) (r result) {
+	// Each batch is in the trace of its caller, for as long as the group commit takes.
+	if c.tracer != nil {
+		for _, q := range batches {
+			traced := c.tracer.TraceBatchStart(q.ctx, conn.Conn(), pgx.TraceBatchStartData{Batch: q.batch})
+			defer func() { c.tracer.TraceBatchEnd(traced, conn.Conn(), pgx.TraceBatchEndData{Err: r.Err}) }()
+		}
+	}
 	b := &pgx.Batch{}
 	b.Queue(setLockTimeout, strconv.FormatInt(c.options.LockTimeout.Milliseconds(), 10))
 	c.options.Writes.queueGroup(b, batches, c.options.SetTenant)
-	return c.closeCommit(ctx, conn, conn.SendBatch(ctx, b))
+	err := c.send(context.Background(), conn, b)
+	switch {
+	case err == nil:
+		c.commits.Add(1)
+		c.batches.Add(int64(len(batches)))
+		for _, q := range batches {
+			c.committed(q)
+		}
+	case OutcomeOf(err) != Unknown:
+		c.refusals.Add(1)
+		return result{Value: true}
+	}
+	return result{Err: err}
 }

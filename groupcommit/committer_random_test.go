@@ -20,6 +20,7 @@ import (
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // work is what a unit writes: rows of effects, and the ends of deliveries.
@@ -183,17 +184,18 @@ func TestGroupCommit_equalsIndividualCommits(t *testing.T) {
 	}
 }
 
-// faults go on while units are committed.
+// faults go on while units are committed. The number in cutSession chooses the session.
 var faults = []string{cutSession, `alter table effects add column if not exists more text`, cutSession, `alter table effects drop column if exists more`}
 
 const cutSession = `
 select pg_terminate_backend(pid)
-  from (select pid
+  from (select pid,
+               row_number() over (order by backend_start, pid) - 1 as turn,
+               count(*) over () as sessions
           from pg_stat_activity
          where datname = current_database()
-           and application_name = 'faults'
-         order by random()
-         limit 1) as victim`
+           and application_name = 'faults') as candidates
+ where turn = %d %% sessions`
 
 // While sessions are ended, the table is altered, and some units exclude others at once or
 // at commit: of a unit that is committed all is there, of one that is refused nothing is,
@@ -211,10 +213,16 @@ func TestGroupCommit_reportsOutcomesThatAreTrueUnderFaults(t *testing.T) {
 	const sessions, units, unitsPerFault = 64, 15, 16
 	var faulting, working sync.WaitGroup
 	due := make(chan struct{}, sessions*units)
+	seed := testrun.Seed(t)
 	faulting.Go(func() {
+		random := rand.New(rand.NewPCG(seed, sessions))
 		n := 0
 		for range due {
-			if _, err := owner.Pool().Exec(t.Context(), faults[n%len(faults)]); err != nil {
+			fault := faults[n%len(faults)]
+			if fault == cutSession {
+				fault = fmt.Sprintf(fault, random.IntN(1000))
+			}
+			if _, err := owner.Pool().Exec(t.Context(), fault); err != nil {
 				t.Error(err)
 			}
 			n++
@@ -224,7 +232,7 @@ func TestGroupCommit_reportsOutcomesThatAreTrueUnderFaults(t *testing.T) {
 	var mu sync.Mutex
 	results := map[int]error{} // by the first of a unit's ids
 	for i := range sessions {
-		random := rand.New(rand.NewPCG(7, uint64(i))) //nolint:gosec // what is done should be the same each time
+		random := rand.New(rand.NewPCG(seed, uint64(i)))
 		working.Go(func() {
 			for range units {
 				n := int(ids.Add(1))
@@ -315,9 +323,10 @@ do $$ begin execute format('alter database %I set deadlock_timeout to %L', curre
 	for i := range pools {
 		pools[i] = testdb.OpenAt(t, address, postgres.Options{Writes: declared(), MaxConns: 4})
 	}
+	seed := testrun.Seed(t)
 	var working sync.WaitGroup
 	for i := range 48 {
-		random := rand.New(rand.NewPCG(1, uint64(i))) //nolint:gosec // what is done should be the same each time
+		random := rand.New(rand.NewPCG(seed, uint64(i)))
 		working.Go(func() {
 			for range 50 {
 				if err := pools[i%2].Commit(t.Context(), sale(random)); err != nil {

@@ -2,7 +2,6 @@ package groupcommit_test
 
 import (
 	"context"
-	"math/rand/v2"
 	"slices"
 	"strconv"
 	"testing"
@@ -84,7 +83,7 @@ func TestDeliveries_endTogether(t *testing.T) {
 		t.Parallel()
 		db := held(t, postgres.Options{}, slices.Repeat([]int64{3}, 31)...)
 		var batches []*pgx.Batch
-		for _, i := range rand.Perm(30) {
+		for _, i := range testrun.Rand(t).Perm(30) {
 			batches = append(batches, ending(i, int64(i+1), 3))
 		}
 		wantNoErrors(t, together(t, db.Committer(), committing(db, batches...)...))

@@ -29,6 +29,9 @@
 //   - A lost answer is ErrUnknown for each batch of the group, and none is repeated.
 //   - Rows are locked by table and key in one order, so groups do not deadlock. A group waits
 //     for a lock no longer than Options.LockTimeout, and then its batches commit individually.
+//   - At most half of the pool's connections are in commits, at least one, so reads go on while
+//     commits hang, as for a synchronous standby that is away. A commit keeps its slot until the
+//     server answers. A batch that gets none until the deadline of its context is ErrNotSent.
 //   - There is no batching delay: a batch that comes while no commit is in flight is sent at
 //     once. A commit delays the next group by 50 ms at most. A group has at most 64 batches
 //     and 500 statements.

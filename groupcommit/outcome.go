@@ -15,6 +15,10 @@ var ErrUnknown = errors.New("commit outcome unknown")
 // ErrNotCommitted is in the chain of a commit's error whose Outcome is NotCommitted.
 var ErrNotCommitted = errors.New("not committed")
 
+// ErrNotSent is in the chain, beside ErrNotCommitted, of the error of a batch that waited for other
+// commits, or for a connection, until its time was over. The same batch may be committed again.
+var ErrNotSent = errors.New("not sent")
+
 // Outcome says what became of a commit, and with it what the caller may do next.
 type Outcome int
 

@@ -12,7 +12,7 @@
 //     key, writes and answer reach the database in one round trip. The work cannot use what
 //     its statements return.
 //
-// Apply Schema in a schema of the pool's search_path; Check says whether it fits. For a
+// Apply Schema in a schema of the pool's search_path. For a
 // sender that gives no key, NaturalKey, Window and Content derive one.
 //
 // # What happens
@@ -88,8 +88,8 @@ const DefaultRetention = 24 * time.Hour
 type Receiver struct {
 	DB groupcommit.DB
 
-	// Read reads the state of a key, for instance several in one round trip; ReadKey from DB
-	// if nil.
+	// Read reads the state of a key; ReadKey from DB if nil. One may read several keys in one
+	// round trip, or return a stored answer from a cache. That a key is free may only be read from DB.
 	Read func(ctx context.Context, key Key) (KeyState, error)
 
 	// Retention is how long an answer is kept; DefaultRetention if zero.
@@ -103,9 +103,6 @@ type Receiver struct {
 	// capacity is their number, and one more is refused as ErrCrowded. Each holds a
 	// connection, so it should be a part of the pool. There is no bound if nil.
 	Waiters chan struct{}
-
-	// Cache may answer replays; nil if there is none.
-	Cache Cache
 
 	// IsConflict reports whether a commit was refused because the work lost a race of its
 	// own, such as one for a version. The work then runs again.
@@ -132,28 +129,6 @@ type Result struct {
 // the same now, which is the database's time. One of these calls is committed, or
 // none. An error commits nothing and leaves the key free.
 type Work func(ctx context.Context, b *pgx.Batch, now time.Time) (Answer, error)
-
-// Cache may answer replays in place of the database. It is never asked whether a key
-// is free: a miss and a failure mean nothing, so it returns no error.
-type Cache interface {
-	// Find returns the record under the key if the cache has it for a request with
-	// this fingerprint and it has not expired by the database's clock. It takes tens
-	// of milliseconds at most.
-	Find(ctx context.Context, key Key, fingerprint []byte) CacheEntry
-}
-
-// CacheEntry is what a Cache has of a key.
-type CacheEntry struct {
-	Record Record
-	Found  bool
-
-	// Keep gives the cache what the database has stored under the key since Find: a
-	// record that was read, or that a confirmed commit claimed. It takes as long as Find
-	// and may do nothing; nil if nothing is kept. It is bound to the state of the database
-	// that the cache knew at Find, so an answer that a failover loses between commit and
-	// Keep is not kept for the database after it.
-	Keep func(Record)
-}
 
 // CommitResult is the result of one commit of a request.
 type CommitResult string

@@ -16,7 +16,6 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testdb"
-	"github.com/payonce/payonce/internal/testrun"
 )
 
 const insertEffect = `insert into outbox (topic, message_id, payload, metadata) values ('t', 'effect', '', '{}')`
@@ -296,65 +295,6 @@ func TestReceive_overACutConnection(t *testing.T) {
 		_, err = r.Receive(ctx, theKey(), theRequest(), effect)
 		if !errors.Is(err, idempotency.ErrUnknown) || !errors.Is(err, context.Canceled) {
 			t.Errorf("the error is %v", err)
-		}
-	})
-}
-
-// cacheStub is a cache that knows one record, and what it was counted to keep.
-type cacheStub struct {
-	record idempotency.Record
-	known  bool
-	kept   []idempotency.Record
-}
-
-func (c *cacheStub) Find(context.Context, idempotency.Key, []byte) idempotency.CacheEntry {
-	return idempotency.CacheEntry{Record: c.record, Found: c.known, Keep: func(r idempotency.Record) { c.kept = append(c.kept, r) }}
-}
-
-func TestReceive_asksItsCache(t *testing.T) {
-	t.Parallel()
-
-	t.Run("a cached answer is replayed without the database", func(t *testing.T) {
-		t.Parallel()
-		expires := inAnHour()
-		cache := &cacheStub{known: true, record: idempotency.Record{Answer: theAnswer(), Fingerprint: theRequest().Fingerprint, ExpiresAt: expires}}
-		got := receive(t, idempotency.Receiver{Cache: cache}, effect) // no database is asked
-		testrun.Same(t, "outcome", idempotency.Result{Answer: theAnswer(), ExpiresAt: expires, Replayed: true}, got)
-	})
-
-	t.Run("the cache keeps what was committed, and what was read", func(t *testing.T) {
-		t.Parallel()
-		cache := &cacheStub{}
-		r := idempotency.Receiver{DB: testdb.Reused(t), Cache: cache}
-		first := receive(t, r, effect)
-		receive(t, r, effect)
-		want := idempotency.Record{Answer: theAnswer(), Fingerprint: theRequest().Fingerprint, Canonical: theRequest().Canonical, ExpiresAt: first.ExpiresAt}
-		testrun.Same(t, "kept", []idempotency.Record{want, want}, cache.kept)
-	})
-
-	t.Run("a hit of another request, or an expired one, is not used", func(t *testing.T) {
-		t.Parallel()
-		another := idempotency.Record{Answer: theAnswer(), Fingerprint: []byte("another")}
-		expired := idempotency.Record{Answer: theAnswer(), Fingerprint: theRequest().Fingerprint, Expired: true}
-		db := testdb.Reused(t)
-		for i, record := range []idempotency.Record{another, expired} {
-			got := receive(t, idempotency.Receiver{DB: db, Cache: &cacheStub{known: true, record: record}}, effect)
-			if got.Replayed != (i > 0) { // by the database
-				t.Errorf("%+v: replayed %v", record, got.Replayed)
-			}
-		}
-		wantEffects(t, db, 1)
-	})
-
-	t.Run("the cache keeps nothing that was refused", func(t *testing.T) {
-		t.Parallel()
-		cache := &cacheStub{}
-		r := idempotency.Receiver{DB: testdb.Reused(t), Cache: cache}
-		_, err := r.Receive(t.Context(), theKey(), theRequest(), func(context.Context, *pgx.Batch, time.Time) (idempotency.Answer, error) {
-			return idempotency.Answer{StatusCode: 500}, nil
-		})
-		if groupcommit.Constraint(err) != "idempotency_keys_status_code_check" || len(cache.kept) > 0 {
-			t.Errorf("kept %v after %v", cache.kept, err)
 		}
 	})
 }

@@ -116,7 +116,9 @@ func (e *ReusedError) Unwrap() error { return ErrReused }
 
 // ParseKey reads the values of the Idempotency-Key header. A structured-field
 // string "abc" (RFC 8941, as the IETF draft asks for) and the bare abc that most
-// clients send are the same key. Only the string may have spaces, and none at its ends.
+// clients send are the same key. Only the string may have spaces, none of them at its ends, and
+// commas and semicolons: a gateway joins two header lines by a comma, and a semicolon begins
+// parameters.
 func ParseKey(values []string) (string, error) {
 	if len(values) == 0 {
 		return "", ErrMissing
@@ -127,8 +129,8 @@ func ParseKey(values []string) (string, error) {
 	key := strings.Trim(values[0], " \t")
 	if quoted := quotedKey.FindStringSubmatch(key); quoted != nil {
 		key = strings.NewReplacer(`\"`, `"`, `\\`, `\`).Replace(quoted[1])
-	} else if strings.ContainsAny(key, `"\ `) {
-		return "", fmt.Errorf(`%w: a space, " or \ needs quotes around the key`, ErrInvalid)
+	} else if strings.ContainsAny(key, `"\ ,;`) {
+		return "", fmt.Errorf(`%w: a space, ",", ";", " or \ needs quotes around the key`, ErrInvalid)
 	}
 	if err := Validate(key); err != nil {
 		return "", err

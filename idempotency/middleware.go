@@ -51,9 +51,10 @@ type HTTPOptions struct {
 	Stores func(status int) bool
 	// MaxBody and MaxResponse bound what is held in memory, in bytes; 1 MiB each if zero.
 	MaxBody, MaxResponse int
-	// Retention, Wait and OnCommit are those of Options.
+	// Retention, Wait, Slots and OnCommit are those of Options.
 	Retention time.Duration
 	Wait      time.Duration
+	Slots     chan struct{}
 	OnCommit  func(CommitResult)
 	// InFlight is the status if another request under the key is in flight after Wait: 409 if
 	// zero; 425 and 202 are usual too.
@@ -152,7 +153,7 @@ func (o HTTPOptions) serve(db Beginner, key Key, w http.ResponseWriter, r *http.
 	}
 	if err == nil {
 		outcome, err = once(r.Context(), db, key, Options{
-			Request: Request{Fingerprint: fingerprintOf(r, body)}, Retention: o.Retention, Wait: o.Wait, OnCommit: o.OnCommit,
+			Request: Request{Fingerprint: fingerprintOf(r, body)}, Retention: o.Retention, Wait: o.Wait, Slots: o.Slots, OnCommit: o.OnCommit,
 		}, func(ctx context.Context, tx pgx.Tx) (Answer, error) {
 			first = &recorder{header: w.Header().Clone(), most: o.MaxResponse}
 			inner := r.WithContext(context.WithValue(ctx, txKey{}, tx))

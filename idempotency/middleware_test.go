@@ -330,7 +330,7 @@ func TestMiddleware_faults(t *testing.T) {
 	t.Run("a missing table and a nil pool are 500 with a cause in the log alone", func(t *testing.T) {
 		t.Parallel()
 		bare := testdb.Connect(t, testdb.Empty(t)).Pool()
-		for says, db := range map[string]*pgxpool.Pool{"apply idempotency.Schema": bare, "database is nil": nil} {
+		for says, db := range map[string]*pgxpool.Pool{"idempotency_keys": bare, "database is nil": nil} {
 			log := &await.Log{}
 			w := post(t, serve(db, options{Log: slog.New(slog.NewJSONHandler(log, nil))}, handle), "/orders", "", withKey)
 			wantProblem(t, w, http.StatusInternalServerError, "Internal Server Error")

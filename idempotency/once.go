@@ -25,6 +25,10 @@ type Options struct {
 	// ErrInFlight: at most MaxWait, DefaultWait if zero, NoWait for not at all. It holds a
 	// connection.
 	Wait time.Duration
+	// Slots, if set, bounds the calls that use db: each occupies a place of the channel, or is
+	// ErrUnknown when its context ends before. Half of the pool's connections leaves the others
+	// to reads while commits hang, as for a synchronous standby that is away.
+	Slots chan struct{}
 	// OnCommit, if set, receives the result of each call that reached the key, for
 	// metrics: CommitMade, CommitTaken for a replay, CommitInFlight, or CommitFailed, also
 	// after a panic.

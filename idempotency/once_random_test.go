@@ -15,27 +15,31 @@ import (
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // shaky commits over a connection that breaks before, in and after COMMIT.
-func shaky(ctx context.Context, tx pgx.Tx) error {
-	switch rand.N(6) {
-	case 0:
-		return errors.Join(tx.Commit(ctx), errPlanted)
-	case 1:
-		socket := tx.Conn().PgConn().Conn()
-		time.AfterFunc(rand.N(2*time.Millisecond), func() { _ = socket.Close() })
+func shaky(random *rand.Rand) func(context.Context, pgx.Tx) error {
+	return func(ctx context.Context, tx pgx.Tx) error {
+		switch random.IntN(6) {
+		case 0:
+			return errors.Join(tx.Commit(ctx), errPlanted)
+		case 1:
+			socket := tx.Conn().PgConn().Conn()
+			time.AfterFunc(time.Duration(random.Int64N(int64(2*time.Millisecond))), func() { _ = socket.Close() })
+		}
+		return tx.Commit(ctx)
 	}
-	return tx.Commit(ctx)
 }
 
 var errPlanted = errors.New("planted")
 
 // failing has one effect, and fails in one of many ways.
-func failing(cancel func(), key string, value int64) func(context.Context, pgx.Tx) (int64, error) {
+func failing(random *rand.Rand, cancel func(), key string) func(context.Context, pgx.Tx) (int64, error) {
+	value := random.Int64()
 	return func(ctx context.Context, tx pgx.Tx) (int64, error) {
 		_, err := tx.Exec(ctx, `insert into effects values ($1, $2)`, key, value)
-		switch rand.N(10) {
+		switch random.IntN(10) {
 		case 0:
 			return 0, errPlanted
 		case 1:
@@ -61,18 +65,23 @@ func TestOnce_underFaults(t *testing.T) {
 	var mu sync.Mutex
 	results := map[string]int64{}
 	var group errgroup.Group
+	seeded := testrun.Rand(t)
 	for _, level := range levels {
-		pool := ends{testdb.OpenAt(t, url, postgres.Options{MaxConns: 3, Settings: map[string]string{"default_transaction_isolation": level}}).Pool(), shaky}
+		settings := map[string]string{"default_transaction_isolation": level}
+		opened := testdb.OpenAt(t, url, postgres.Options{MaxConns: 3, Settings: settings}).Pool()
 		for range 3 {
+			random := testrun.Fork(seeded)
+			pool := ends{opened, shaky(random)}
 			group.Go(func() error {
 				for call := range 90 {
-					ctx, cancel := context.WithTimeout(t.Context(), time.Duration(1+rand.N(200))*time.Millisecond)
+					ctx, cancel := context.WithTimeout(t.Context(), time.Duration(1+random.IntN(200))*time.Millisecond)
 					key := fmt.Sprint("k", call/3)
 					var value int64
 					err := errPlanted
 					func() {
 						defer func() { _ = recover() }()
-						value, _, err = idempotency.Once(ctx, pool, idempotency.Key{Value: key}, idempotency.Options{Wait: waits[rand.N(3)]}, failing(cancel, key, rand.Int64()))
+						options := idempotency.Options{Wait: waits[random.IntN(3)]}
+						value, _, err = idempotency.Once(ctx, pool, idempotency.Key{Value: key}, options, failing(random, cancel, key))
 					}()
 					cancel()
 					mu.Lock()

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
@@ -295,8 +296,8 @@ func TestOnce_refusesWhatItCannotUse(t *testing.T) {
 		{"a scope with a zero byte", other, idempotency.Key{Value: "k", Scope: "a\x00"}, idempotency.ErrInvalid.Error()},
 		{"an aborted transaction", aborted, idempotency.Key{Value: "k"}, "current transaction is aborted"},
 		{"an ended transaction", ended, idempotency.Key{Value: "k"}, pgx.ErrTxClosed.Error()},
-		{"a missing table", bare, idempotency.Key{Value: "k"}, `apply idempotency.Schema: the schema of idempotency does not fit: table idempotency_keys is missing: `},
-		{"another table of the name", wrong, idempotency.Key{Value: "k"}, `apply idempotency.Schema: the schema of idempotency does not fit: column idempotency_keys.body is missing`},
+		{"a missing table", bare, idempotency.Key{Value: "k"}, `relation "idempotency_keys" does not exist`},
+		{"another table of the name", wrong, idempotency.Key{Value: "k"}, `does not exist (SQLSTATE 42703)`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -331,4 +332,27 @@ func TestOnce_inTheCallersTransaction(t *testing.T) {
 	if got := once(t.Context(), db.Pool(), order{ID: "o-1"}, w.do); got.Err != nil || !got.Replayed {
 		t.Errorf("%+v", got)
 	}
+}
+
+func TestOnce_inNoMoreSlotsThanThereAre(t *testing.T) {
+	t.Parallel()
+	pool := testdb.Reused(t).Pool()
+	slots, begun, end := make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
+	call := func(ctx context.Context, id string, fn func()) error {
+		key, options := byID(order{ID: id})
+		options.Slots = slots
+		_, _, err := idempotency.Once(ctx, pool, key, options, func(context.Context, pgx.Tx) (int, error) { fn(); return 1, nil })
+		return err
+	}
+	first := make(chan error, 1)
+	go func() { first <- call(t.Context(), "first", func() { close(begun); <-end }) }()
+	await.Receive(t, "the first call", begun)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if err := call(ctx, "second", func() { t.Error("a second call is carried out") }); !errors.Is(err, idempotency.ErrUnknown) {
+		t.Errorf("the error is %v, want ErrUnknown", err)
+	}
+	close(end)
+	testdb.Must(t, await.Receive(t, "the end of the first call", first))
+	testdb.Must(t, call(t.Context(), "second", func() {}))
 }

@@ -6,13 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/loop"
-	"github.com/payonce/payonce/internal/schemacheck"
 )
 
 const (
@@ -40,18 +41,14 @@ func (r Receiver) Receive(ctx context.Context, key Key, request Request, work Wo
 	if err := key.validate(); err != nil {
 		return Result{}, err
 	}
-	cached := r.find(ctx, key, request)
-	if cached.Found {
-		return replay(cached.Record, request)
-	}
 	if r.DB == nil {
 		return Result{}, errNilDatabase
 	}
-	return r.carryOut(ctx, key, request, cached, work)
+	return r.carryOut(ctx, key, request, work)
 }
 
 // carryOut commits the work, until the key has an answer or no further try may help.
-func (r Receiver) carryOut(ctx context.Context, key Key, request Request, cached CacheEntry, work Work) (Result, error) {
+func (r Receiver) carryOut(ctx context.Context, key Key, request Request, work Work) (Result, error) {
 	var (
 		now     time.Time // the same for all tries, so that each writes the same
 		last    error     // of the last try
@@ -63,13 +60,12 @@ func (r Receiver) carryOut(ctx context.Context, key Key, request Request, cached
 		switch {
 		case errors.Is(err, ErrUnknown):
 			return Result{}, err
-		case errors.Is(err, schemacheck.ErrMisfit):
+		case isMisfit(err):
 			return Result{}, errorAfter(unknown, err)
 		case err != nil:
 			last, failures = err, failures+1
 			continue
 		case state.Found:
-			cached.keep(state.Record, request)
 			return replay(state.Record, request)
 		case IsTaken(last): // by another key, which the work claims
 			return Result{}, errorAfter(unknown, last)
@@ -84,7 +80,6 @@ func (r Receiver) carryOut(ctx context.Context, key Key, request Request, cached
 		err = r.DB.Commit(ctx, r.claimed(b, key, request, record, waits))
 		switch result, outcome := r.observe(err), groupcommit.OutcomeOf(err); {
 		case result == CommitMade:
-			cached.keep(record, request)
 			return Result{Answer: answer, ExpiresAt: record.ExpiresAt}, nil
 		case result == CommitInFlight && (waits || r.Wait == 0):
 			return Result{}, ErrInFlight
@@ -96,7 +91,8 @@ func (r Receiver) carryOut(ctx context.Context, key Key, request Request, cached
 			default:
 				return Result{}, ErrCrowded
 			}
-		case result == CommitFailed && outcome != groupcommit.Unknown && !outcome.Retryable():
+		case errors.Is(err, groupcommit.ErrNotSent), // it has waited as long as it may
+			result == CommitFailed && outcome != groupcommit.Unknown && !outcome.Retryable():
 			return Result{}, errorAfter(unknown, err)
 		case result == CommitFailed || outcome == groupcommit.Contended:
 			// If the commit became durable, the key has the answer. If it is still in
@@ -107,24 +103,6 @@ func (r Receiver) carryOut(ctx context.Context, key Key, request Request, cached
 		last = err
 	}
 	return Result{}, unknownOutcome(last)
-}
-
-// find asks the cache. It drops a record of another request and an expired one: the database
-// answers those.
-func (r Receiver) find(ctx context.Context, key Key, request Request) (cached CacheEntry) {
-	if r.Cache == nil {
-		return cached
-	}
-	cached = r.Cache.Find(ctx, key, request.Fingerprint)
-	_, err := cached.Record.Replay(request)
-	cached.Found = cached.Found && err == nil
-	return cached
-}
-
-func (c CacheEntry) keep(record Record, request Request) {
-	if _, err := record.Replay(request); err == nil && c.Keep != nil {
-		c.Keep(record)
-	}
 }
 
 func replay(record Record, request Request) (Result, error) {
@@ -151,9 +129,18 @@ func (r Receiver) read(ctx context.Context, try int, key Key) (state KeyState, e
 		state, err = ReadKey(ctx, r.DB, key)
 	}
 	if err != nil {
-		return state, schemacheck.Explain(ctx, r.DB, "idempotency", tables, err)
+		return state, err
 	}
-	return confirmed(ctx, r.DB, state)
+	return confirmed(ctx, state, func(ctx context.Context, sql string, key Key) (KeyState, error) {
+		return commitRead(ctx, r.DB, sql, key)
+	})
+}
+
+// isMisfit reports whether the server refused a statement because a table, a column or a right
+// is missing, which no repetition brings.
+func isMisfit(err error) bool {
+	refused, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && strings.HasPrefix(refused.Code, "42")
 }
 
 // claimed returns the batch to commit. The claim comes first, so that a taken key

@@ -84,7 +84,7 @@ var problems = []struct {
 	detail string
 }{
 	{ErrMissing, "ErrMissing", http.StatusBadRequest, "send an Idempotency-Key of your own, and the same one with each retry"},
-	{ErrInvalid, "ErrInvalid", http.StatusBadRequest, "a key is 1 to 255 printable ASCII characters, once, bare or quoted, with spaces only inside quotes"},
+	{ErrInvalid, "ErrInvalid", http.StatusBadRequest, "a key is 1 to 255 printable ASCII characters, once; a bare one has no space, comma, semicolon, quote or backslash, and a quoted one may"},
 	{errUnreadable, "Middleware", http.StatusBadRequest, "send the whole body"},
 	{ErrInFlight, "ErrInFlight", 0, "send the same request with the same key later"},
 	{ErrExpired, "ErrExpired", http.StatusGone, "the request was carried out; it is not carried out again"},

@@ -11,30 +11,16 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/groupcommit"
-	"github.com/payonce/payonce/internal/schemacheck"
 )
 
-var (
-	//go:embed schema.sql
-	schema string
-	//go:embed schema.txt
-	tables string // for Check: go test ./internal/schemacheck -update
-)
+//go:embed schema.sql
+var schema string
 
 // Schema returns the SQL that creates idempotency_keys in the first schema of
 // the search_path. goose and psql apply it as it is, once, in a transaction. It has no way down.
 func Schema() string { return schema }
-
-// Check returns nil if the search_path of the pool finds what Schema creates. Otherwise its one
-// error names everything that is missing or different, and what is in a schema that the
-// search_path leaves out. It reads catalogs alone, so it needs no rights and checks none.
-// Further columns, constraints and indexes are accepted.
-func Check(ctx context.Context, pool *pgxpool.Pool) error {
-	return schemacheck.Check(ctx, pool, "idempotency", tables)
-}
 
 // onceConstraint refuses the second answer of a key.
 const onceConstraint = "idempotency_keys_once"
@@ -109,7 +95,9 @@ type KeyState struct {
 	Found     bool
 	Now       time.Time // zero if nothing was read
 
-	replicates bool // commits of the server wait for a standby
+	// Replicates reports that commits of the server wait for a standby. What is read of such a
+	// server is confirmed before it is replayed.
+	Replicates bool
 }
 
 // selectKeys reads taken keys and free ones in one statement, so that a free key comes with
@@ -176,7 +164,7 @@ func keysQuery(states []*KeyState) (args []any, scan func(pgx.Rows) error) {
 		_, err := pgx.ForEachRow(rows, []any{
 			&n, &s.Now, &s.Found, &s.Record.Fingerprint, &s.Record.Canonical,
 			&s.Record.StatusCode, &s.Record.ContentType, &s.Record.Location, &s.Record.Header, &s.Record.Body,
-			&s.FirstSeen, &s.Record.ExpiresAt, &s.Record.Expired, &s.replicates,
+			&s.FirstSeen, &s.Record.ExpiresAt, &s.Record.Expired, &s.Replicates,
 		}, func() error {
 			s.Key = states[n-1].Key
 			*states[n-1] = s
@@ -193,23 +181,35 @@ func keysQuery(states []*KeyState) (args []any, scan func(pgx.Rows) error) {
 const selectConfirmed = selectKeys + `
  where pg_logical_emit_message(true, 'payonce', '') is not null`
 
+// commitRead reads the state of a key in a commit, which is one of those that db bounds.
+func commitRead(ctx context.Context, db groupcommit.DB, sql string, key Key) (KeyState, error) {
+	state := KeyState{Key: key}
+	args, scan := keysQuery([]*KeyState{&state})
+	b := &pgx.Batch{}
+	b.Queue(sql, args...).Query(scan)
+	if err := db.Commit(ctx, b); err != nil {
+		return KeyState{}, err
+	}
+	return state, nil
+}
+
 // confirmTimeout bounds the wait of one replay for the standby. Tests shorten it.
 var confirmTimeout = 5 * time.Second
 
 // confirmed returns the state of a key that a failover cannot lose: one that was found is
 // read once more where a standby is synchronous, and it may be free since. ErrUnknown if the
-// standby did not confirm in time.
+// standby did not confirm in time. read reads a key by a statement that writes.
 //
 // A commit can be visible on the primary before its standby has it: after a restart
 // of the primary, or when an operator ended its wait. A failover would lose an answer
 // that was replayed from such a key.
-func confirmed(ctx context.Context, q groupcommit.Querier, state KeyState) (KeyState, error) {
-	if !state.Found || !state.replicates {
+func confirmed(ctx context.Context, state KeyState, read func(ctx context.Context, sql string, key Key) (KeyState, error)) (KeyState, error) {
+	if !state.Found || !state.Replicates {
 		return state, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
 	defer cancel()
-	state, err := readKey(ctx, q, selectConfirmed, state.Key)
+	state, err := read(ctx, selectConfirmed, state.Key)
 	if err != nil {
 		return KeyState{}, fmt.Errorf("confirm a key with the standby: %w", unknownOutcome(err))
 	}

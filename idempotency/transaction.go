@@ -12,7 +12,6 @@ import (
 
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/loop"
-	"github.com/payonce/payonce/internal/schemacheck"
 )
 
 // Beginner begins a transaction: a *pgxpool.Pool, a *pgx.Conn, or the caller's own pgx.Tx,
@@ -86,6 +85,14 @@ func once(ctx context.Context, db Beginner, key Key, o Options, work txWork) (Re
 			return Result{}, err
 		}
 	}
+	if o.Slots != nil {
+		select {
+		case o.Slots <- struct{}{}:
+			defer func() { <-o.Slots }()
+		case <-ctx.Done():
+			return Result{}, unknownOutcome(context.Cause(ctx))
+		}
+	}
 	result, err := Result{}, errPanicked
 	if o.OnCommit != nil {
 		defer func() { o.OnCommit(commitOf(result, err)) }()
@@ -94,7 +101,7 @@ func once(ctx context.Context, db Beginner, key Key, o Options, work txWork) (Re
 	if cause, ok := errors.AsType[*lostCommitError](err); ok {
 		result, err = resolve(ctx, db, key, o, cause.error)
 	}
-	return result, schemacheck.Explain(ctx, db, "idempotency", tables, err)
+	return result, err
 }
 
 func commitOf(result Result, err error) CommitResult {
@@ -128,7 +135,9 @@ func attempt(ctx context.Context, db Beginner, key Key, o Options, work txWork) 
 	}
 	if taken != nil {
 		rollback(ctx, tx) // it frees the connection
-		state, err := confirmed(ctx, db, *taken)
+		state, err := confirmed(ctx, *taken, func(ctx context.Context, sql string, key Key) (KeyState, error) {
+			return readKey(ctx, db, sql, key)
+		})
 		if err == nil && !state.Found { // its row went since
 			err = ErrInFlight
 		}

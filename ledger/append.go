@@ -94,7 +94,7 @@ func Append(b *pgx.Batch, s Stream, cause Cause, events ...domain.Event) (Stream
 			ID: id, Version: version, Type: name, Data: data, Event: e, OccurredAt: cause.At,
 		})
 		merchant := next.Charge.MerchantID
-		b.Queue(insertEvent, [16]byte(id), s.ID, version, name, domain.SchemaVersion, merchant, data, metadata, at)
+		b.Queue(insertEvent, [16]byte(id), s.ID, version, name, domain.SchemaVersion(name), merchant, data, metadata, at)
 		for leg, p := range postings {
 			b.Queue(insertPosting, s.ID, version, leg+1, merchant, p.Debit, p.Credit, p.Amount, p.Currency)
 		}

@@ -194,7 +194,12 @@ func TestAppend_continuesItsStream(t *testing.T) {
 insert into ledger_events
        (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
 values (overlay(gen_random_uuid()::text placing '8' from 15)::uuid, 'ch_1', $1::int, case $1::int when 1 then 'charge.requested.v1' else 'refund.requested.v1' end, 1, $2::text,
-        jsonb_build_object('merchant_id', $2::text, 'order_id', '1', 'refund_id', 're_1', 'amount', 1000), '{"actor":"api"}', now())`, version, owner)
+        case $1::int when 1
+                     then jsonb_build_object('merchant_id', $2::text, 'order_id', '1', 'amount', 1000, 'steps', '["payment"]'::jsonb,
+                                             'reference', 'ref_' || left(encode(sha256(convert_to($2::text, 'UTF8')), 'hex'), 16))
+                     else '{"refund_id":"re_1","amount":1000}'
+         end,
+        '{"actor":"api"}', now())`, version, owner)
 			return api.Tenant(merchant).Commit(t.Context(), b)
 		}
 		for version, want := range map[int]string{1: "ledger_events_one_beginning", 4: previousExists, 5: previousExists, 6: previousExists} {

@@ -16,13 +16,15 @@ import (
 	"github.com/payonce/payonce/ledger"
 )
 
-// unreadable are events that a program cannot read, each in a charge of its own.
+// unreadable are events that a program cannot read, each in a charge of its own, and void requests
+// that open a charge.
 const unreadable = `
 insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
 values (gen_random_uuid(), 'ch_type',   1, 'charge.exploded.v1',   1, 'acme', '{}', '{}', now()),
        (gen_random_uuid(), 'ch_schema', 1, 'charge.requested.v2',  1, 'acme', '{}', '{}', now()),
        (gen_random_uuid(), 'ch_step',   1, 'charge.requested.v1',  1, 'acme', '{"steps":["magic"]}', '{}', now()),
        (gen_random_uuid(), 'ch_amount', 1, 'charge.requested.v1',  1, 'acme', '{"amount":1e30}', '{}', now()),
+       (gen_random_uuid(), 'ch_none',   1, 'charge.requested.v1',  1, 'acme', '{"amount":0}', '{}', now()),
        (gen_random_uuid(), 'ch_later',  2, 'payment.captured.v1',  1, 'acme', '{"payment_intent":7}', '{}', now())`
 
 // wantListed checks the charges of the live list, and those that are set aside.
@@ -43,7 +45,7 @@ func TestProject_setsAsideWhatItCannotRead(t *testing.T) {
 	exec(t, db, unreadable)
 	appended(t, db, ledger.New("ch_2"), cause("a"), requested("acme"))
 
-	all := []string{"ch_amount", "ch_later", "ch_schema", "ch_step", "ch_type"}
+	all := []string{"ch_later", "ch_schema", "ch_step", "ch_type"}
 	project(t, db)
 	wantListed(t, db, "projected", []string{"ch_1", "ch_2", "ch_later"}, all)
 	if reasons := testdb.All[string](t, db, `select reason from charges_set_aside where charge_id = 'ch_type'`); !strings.Contains(reasons[0], `unknown event type`) {
@@ -65,10 +67,10 @@ func TestProject_setsAsideWhatItCannotRead(t *testing.T) {
 
 	// A newer program reads what this one could not.
 	exec(t, db, `alter table ledger_events disable trigger ledger_events_append_only`)
-	exec(t, db, `update ledger_events set type = 'charge.requested.v1' where stream_id = 'ch_schema'`)
+	exec(t, db, `update ledger_events set type = 'charge.requested.v1', data = '{"merchant_id":"acme","amount":1,"steps":["payment"]}' where stream_id = 'ch_schema'`)
 	exec(t, db, `update ledger_events set data = '{"payment_intent":"pi_7"}' where stream_id = 'ch_later' and version = 2`)
 	testdb.Must(t, ledger.RetrySetAside(t.Context(), db))
-	wantListed(t, db, "readable", []string{"ch_1", "ch_2", "ch_later", "ch_schema"}, []string{"ch_amount", "ch_step", "ch_type"})
+	wantListed(t, db, "readable", []string{"ch_1", "ch_2", "ch_later", "ch_schema"}, []string{"ch_step", "ch_type"})
 }
 
 // TestProject_setsAsideWhatTheDatabaseRefuses: a row that no type, constraint or index can

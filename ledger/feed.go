@@ -58,11 +58,23 @@ func subject(past Stream) any {
 }
 
 // FeedPage is a page of a merchant's feed. Each entry is what Stream.Webhook returns. Next is
-// the cursor behind the page.
+// the cursor behind the page, also behind what is Unreadable.
 type FeedPage struct {
 	Page
 
 	Next string `json:"next"`
+	// Unreadable are the webhook events of the page whose charges this program cannot read, such as
+	// one that a newer program wrote to.
+	Unreadable []UnreadableEvent `json:"unreadable,omitempty"`
+}
+
+// UnreadableEvent is what the row of an event says without its charge.
+type UnreadableEvent struct {
+	ID       string `json:"id"`
+	Type     string `json:"type"` // of the webhook
+	ChargeID string `json:"charge_id"`
+	Version  int    `json:"version"`
+	Err      error  `json:"-"`
 }
 
 // place is where a cursor points.
@@ -92,14 +104,15 @@ select n.own,
 const selectFeed = `
 select event_id,
        stream_id,
-       version
+       version,
+       type
   from ledger_events
  where (merchant_id, txid, position) > ($1, $2, $3)
    and merchant_id <= $1
    and txid < pg_snapshot_xmin(pg_current_snapshot())
    and type in ('charge.succeeded.v1', 'charge.failed.v1', 'payment.action_required.v1',
                 'refund.succeeded.v1', 'refund.failed.v1', 'refund.observed.v1', 'refund.reversed.v1',
-                'charge.disputed.v1', 'charge.dispute_withdrawn.v1', 'charge.dispute_reinstated.v1', 'charge.dispute_closed.v1')
+                'charge.dispute_opened.v1', 'charge.dispute_withdrawn.v2', 'charge.dispute_reinstated.v2', 'charge.dispute_updated.v1', 'charge.dispute_closed.v2')
  order by merchant_id, txid, position
  limit $4`
 
@@ -108,12 +121,14 @@ type outcome struct {
 	EventID  uuid.UUID
 	StreamID string
 	Version  int
+	Type     string
 }
 
 // ReadFeed reads a page of a merchant's webhook events in the order of their transactions,
 // also those that no webhook was sent about, limit entries or MaxPage bytes. after is the Next of the page
 // before, empty for the first page. A client that follows the pages gets every one, also one
-// that commits late: the feed ends below the oldest open transaction.
+// that commits late: the feed ends below the oldest open transaction. A charge that cannot be read
+// holds up no other: its events are in Unreadable.
 //
 // ErrUnknownCursor for a cursor whose event is none of the merchant's, such as one that a
 // failover has lost, or that is older than the repair of a restored dump, which orders the feed
@@ -135,54 +150,63 @@ func ReadFeed(ctx context.Context, r postgres.Querier, merchant, after string, l
 	if err != nil {
 		return FeedPage{}, fmt.Errorf("read the feed: %w", err)
 	}
-	page := FeedPage{newPage(limit), after}
 	for n := len(outcomes); ; n = max(1, n/4) {
-		err := eachWebhook(ctx, r, outcomes[:min(n, limit)], func(body []byte, event uuid.UUID) bool {
-			added := page.add(body)
-			if added {
-				page.Next = cursor(at.Mark, event)
-			}
-			return added
-		})
+		page, err := readWebhooks(ctx, r, outcomes[:min(n, limit)], limit)
 		if errors.Is(err, errLong) && n > 1 {
 			continue
 		}
 		if err != nil {
 			return FeedPage{}, err
 		}
-		page.HasMore = len(page.Data) < len(outcomes)
+		page.Next = after
+		read := len(page.Data) + len(page.Unreadable)
+		if page.HasMore = read < len(outcomes); read > 0 {
+			page.Next = cursor(at.Mark, outcomes[read-1].EventID)
+		}
 		return page, nil
 	}
 }
 
 func cursor(mark uint64, event uuid.UUID) string { return fmt.Sprintf("%d_%s", mark, event) }
 
-// eachWebhook calls add with the webhook about each event, until it returns false. It reads no
-// event behind it.
-func eachWebhook(ctx context.Context, r postgres.Querier, outcomes []outcome, add func(body []byte, event uuid.UUID) bool) error {
+// readWebhooks returns a page of the webhooks about events, in their order, until the page is full.
+// Several streams that are longer than maxBytes together are errLong.
+func readWebhooks(ctx context.Context, r postgres.Querier, outcomes []outcome, limit int) (FeedPage, error) {
+	page := FeedPage{Page: newPage(limit)}
 	ids := make([]string, len(outcomes))
 	for i, o := range outcomes {
 		ids[i] = o.StreamID
 	}
 	streams, err := readStreams(ctx, r, ids)
+	if errors.Is(err, errLong) && len(outcomes) == 1 {
+		page.Unreadable = []UnreadableEvent{outcomes[0].unreadable(err)}
+		return page, nil
+	}
 	if err != nil {
-		return fmt.Errorf("read the streams of the feed: %w", err)
+		return page, fmt.Errorf("read the streams of the feed: %w", err)
 	}
 	for i, o := range outcomes {
 		if len(streams[i]) < o.Version { // another server, which is behind, has answered this statement
-			return fmt.Errorf("read the feed: version %d of stream %s is not there yet", o.Version, o.StreamID)
+			return page, fmt.Errorf("read the feed: version %d of stream %s is not there yet", o.Version, o.StreamID)
 		}
 		s, err := decode(o.StreamID, streams[i][:o.Version])
 		if err != nil {
-			return err
+			page.Unreadable = append(page.Unreadable, o.unreadable(err))
+			continue
 		}
 		body, err := s.Webhook(o.Version)
 		if err != nil {
-			return err
+			return page, err
 		}
-		if !add(body, o.EventID) {
-			return nil
+		if !page.add(body) {
+			break
 		}
 	}
-	return nil
+	return page, nil
+}
+
+func (o outcome) unreadable(err error) UnreadableEvent {
+	return UnreadableEvent{
+		ID: o.EventID.String(), Type: domain.EventTypeNamed(o.Type).Webhook, ChargeID: o.StreamID, Version: o.Version, Err: err,
+	}
 }

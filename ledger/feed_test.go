@@ -139,3 +139,50 @@ func TestReadFeed_hasEveryOutcome(t *testing.T) {
 	slices.Sort(want)
 	testrun.Same(t, "types of the feed", want, named)
 }
+
+// unreadableOutcomes are failures of charges that no program of this version can read: one with an
+// event of a newer program, and one that is too long to hold.
+const unreadableOutcomes = `
+insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
+select coalesce(id, gen_random_uuid()), stream_id, version, type, 1, 'acme', data::jsonb, '{}', now()
+  from (values ('ch_newer', 1, 'charge.requested.v1', '{"merchant_id":"acme","amount":1}', null::uuid),
+               ('ch_newer', 2, 'charge.exploded.v1', '{}', null),
+               ('ch_newer', 3, 'charge.failed.v1', '{}', '00000000-0000-4000-8000-000000000001'),
+               ('ch_long', 1, 'charge.requested.v1', '{"merchant_id":"acme","amount":1}', null)) e(stream_id, version, type, data, id);
+insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
+select gen_random_uuid(), 'ch_long', v, 'payment.attempt_failed.v1', 1, 'acme', jsonb_build_object('x', repeat('x', 1048000)), '{}', now()
+  from generate_series(2, 18) v;
+insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
+values ('00000000-0000-4000-8000-000000000002', 'ch_long', 19, 'charge.failed.v1', 1, 'acme', '{}', '{}', now())`
+
+// TestReadFeed_passesOverWhatItCannotRead: a charge that cannot be read holds up no other, and its
+// events are named as far as their rows tell.
+func TestReadFeed_passesOverWhatItCannotRead(t *testing.T) {
+	t.Parallel()
+	db := testdb.Reused(t)
+	appended(t, db, ledger.New("ch_1"), cause("a"), paid("acme", "pi_1")...)
+	exec(t, db, unreadableOutcomes)
+	appended(t, db, ledger.New("ch_2"), cause("a"), paid("acme", "pi_2")...)
+	for _, limit := range []int{1, 2, 3, 100} {
+		next, entries, unreadable := "", 0, []ledger.UnreadableEvent{}
+		await.Progress(t, "the feed has its entries", func() (string, bool) { // it waits for open transactions of other tests
+			page, err := ledger.ReadFeed(t.Context(), db, "acme", next, limit)
+			testdb.Must(t, err)
+			if passed := len(page.Data) + len(page.Unreadable); passed > limit || page.HasMore && passed == 0 {
+				t.Fatalf("a page of %d passes over %d events, more: %t", limit, passed, page.HasMore)
+			}
+			next, entries, unreadable = page.Next, entries+len(page.Data), append(unreadable, page.Unreadable...)
+			return fmt.Sprintf("%d entries, and unreadable %+v", entries, unreadable), entries == 2
+		})
+		for i := range unreadable {
+			if unreadable[i].Err == nil {
+				t.Errorf("%s is unreadable without a reason", unreadable[i].ChargeID)
+			}
+			unreadable[i].Err = nil
+		}
+		testrun.Same(t, fmt.Sprintf("unreadable, in pages of %d", limit), []ledger.UnreadableEvent{
+			{ID: "00000000-0000-4000-8000-000000000001", Type: "charge.failed", ChargeID: "ch_newer", Version: 3},
+			{ID: "00000000-0000-4000-8000-000000000002", Type: "charge.failed", ChargeID: "ch_long", Version: 19},
+		}, unreadable)
+	}
+}

@@ -26,6 +26,7 @@ func requested(merchant string) domain.ChargeRequested {
 	return domain.ChargeRequested{
 		MerchantID: merchant, OrderID: "order 1", Amount: 1000, Currency: "EUR", Fee: 30,
 		PaymentMethod: "pm_card_visa", Metadata: map[string]string{"basket": "7"}, Notify: true,
+		Steps: append(domain.Steps(), domain.Notification), Skipped: []string{domain.Inventory},
 	}
 }
 

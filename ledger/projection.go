@@ -160,7 +160,7 @@ const selectUntil = selectStored + `
 // foldCharges folds whole streams up to a checkpoint, so the row of a charge that can be read does
 // not depend on how the ledger is cut into pages. Several streams that are longer than maxBytes
 // together are errLong. A charge that cannot be read is set aside: it depends on no other, and no
-// other on it.
+// other on it. A charge whose first request is void has no merchant, so it is in no list.
 func foldCharges(ctx context.Context, db *postgres.DB, streams []string, until checkpoint) ([]listedCharge, []setAside, error) {
 	stored, err := collectStreams(db.Query(ctx, selectUntil, streams, until.Txid, until.Position))
 	if errors.Is(err, errLong) && len(slices.Compact(slices.Sorted(slices.Values(streams)))) == 1 {
@@ -174,6 +174,9 @@ func foldCharges(ctx context.Context, db *postgres.DB, streams []string, until c
 		s, err := decode(id, stored[id])
 		if err != nil {
 			aside = append(aside, newSetAside(id, err))
+			continue
+		}
+		if s.Charge.MerchantID == "" {
 			continue
 		}
 		v := s.View()

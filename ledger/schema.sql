@@ -105,10 +105,13 @@ create unique index ledger_events_one_refund_per_reference
  where type like 'refund.succeeded.v%'
     or type like 'refund.observed.v%';
 
--- A dispute at the provider is opened, withdrawn, reinstated and closed once each.
+-- A dispute at the provider is opened once, and each movement of its money is recorded once: a
+-- balance transaction, by its id. Only an opening has no transaction.
 create unique index ledger_events_one_dispute
-    on ledger_events ((data ->> 'dispute_id') collate "C", split_part(type, '.v', 1) collate "C")
- where type like 'charge.dispute%';
+    on ledger_events (coalesce(data ->> 'transaction', data ->> 'dispute_id') collate "C")
+ where type like 'charge.dispute\_opened.v%'
+    or type like 'charge.dispute\_withdrawn.v%'
+    or type like 'charge.dispute\_reinstated.v%';
 
 -- A payment intent is one charge's. The provider's events name it, and may arrive before its
 -- capture is recorded.
@@ -121,7 +124,7 @@ create index ledger_events_feed
     on ledger_events (merchant_id, txid, position)
  where type in ('charge.succeeded.v1', 'charge.failed.v1', 'payment.action_required.v1',
                 'refund.succeeded.v1', 'refund.failed.v1', 'refund.observed.v1', 'refund.reversed.v1',
-                'charge.disputed.v1', 'charge.dispute_withdrawn.v1', 'charge.dispute_reinstated.v1', 'charge.dispute_closed.v1');
+                'charge.dispute_opened.v1', 'charge.dispute_withdrawn.v2', 'charge.dispute_reinstated.v2', 'charge.dispute_updated.v1', 'charge.dispute_closed.v2');
 
 create table ledger_postings (
   stream_id   text     collate "C" not null,
@@ -152,6 +155,36 @@ create table ledger_postings (
 comment on table ledger_postings is 'double entry: each row moves an amount from one account to another, so the sum of all accounts is zero';
 comment on column ledger_postings.amount is 'minor units';
 comment on column ledger_postings.debit is 'kind:owner:currency';
+
+-- For bookkeeping and reports. The view reads with its owner's rights, past row-level security,
+-- so no program may read it. A role that only reads this view sees the postings of all merchants
+-- and no other table.
+create view ledger_export as
+select e.event_id,
+       e.stream_id as charge_id,
+       e.version,
+       p.leg,
+       e.recorded_at,
+       e.type,
+       e.merchant_id,
+       (select data ->> 'order_id'
+          from ledger_events
+         where stream_id = e.stream_id
+           and version = 1) as order_id,
+       p.debit,
+       p.credit,
+       round(p.amount / 10::numeric ^ digits, digits) as amount,
+       p.currency
+  from ledger_postings p
+  join ledger_events e using (stream_id, version)
+ cross join lateral (
+         select case
+                  when p.currency in ('BIF', 'CLP', 'DJF', 'GNF', 'ISK', 'JPY', 'KMF', 'KRW', 'PYG', 'RWF', 'UGX', 'UYI', 'VND', 'VUV', 'XAF', 'XOF', 'XPF') then 0
+                  when p.currency in ('BHD', 'IQD', 'JOD', 'KWD', 'LYD', 'OMR', 'TND') then 3
+                  when p.currency in ('CLF', 'UYW') then 4
+                  else 2
+                end as digits) d;
+comment on view ledger_export is 'every posting with its event and order, in units of its currency';
 
 -- The order of a charge that wants to be the only one: held from the commit that accepts the
 -- charge to the commit that fails it, and for ever if the charge succeeds.
@@ -185,27 +218,8 @@ create trigger ledger_postings_append_only
 before update or delete or truncate on ledger_postings
    for each statement execute function refuse_change();
 
--- These two functions find a charge before its merchant is known. They see the
--- charges of all merchants and return no more than the owner.
-
-create function charge_by_id(id text)
-returns table (stream_id text, merchant_id text)
-language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp
-as $$
-#variable_conflict use_column
-begin
-  return query
-  select e.stream_id,
-         e.merchant_id
-    from public.ledger_events e
-   where e.stream_id = id
-     and e.version = 1;
-end
-$$;
-comment on function charge_by_id is 'the owner of the charge that an event of the provider names';
-revoke execute on function charge_by_id from public;
-
+-- The function finds a charge before its merchant is known. It sees the charges of all merchants
+-- and returns no more than the owner.
 create function charge_by_payment_intent(provider text, payment_intent text)
 returns table (stream_id text, merchant_id text)
 language plpgsql stable security definer

@@ -15,6 +15,7 @@
 //   - A decision on an older state of a stream is refused, together with everything else
 //     in its batch.
 //   - Among its charges with OneChargePerOrder, an order has at most one that has not failed.
+//   - A void request (domain.Charge.Voids) posts nothing and changes nothing.
 //   - The Projector folds each event once into the list of charges and the balances. A charge
 //     that it cannot read is set aside and holds up no other.
 //   - Rebuild makes both anew from the events, byte for byte.
@@ -80,15 +81,6 @@ func (s Stream) At(version int) StoredEvent { return s.Events[version-1] }
 
 // Head returns the newest event.
 func (s Stream) Head() StoredEvent { return s.Events[len(s.Events)-1] }
-
-// CheckRequests returns domain.ErrIllegal for a stream with a request that the charge did not
-// allow.
-func (s Stream) CheckRequests() error {
-	if err := domain.CheckRequests(eventsOf(s.Events)); err != nil {
-		return fmt.Errorf("stream %s: %w", s.ID, err)
-	}
-	return nil
-}
 
 // Until returns the stream as it was at a version.
 func (s Stream) Until(version int) Stream { return folded(s.ID, s.Events[:version:version]) }
@@ -259,14 +251,15 @@ type Owner struct {
 	MerchantID string
 }
 
-// The functions that find a charge before its merchant is known are in schema.sql. They
-// see the charges of all merchants and return no more than the owner.
 const (
 	selectByID = `
 select stream_id,
        merchant_id
-  from charge_by_id($1)`
+  from ledger_events
+ where stream_id = $1
+   and version = 1`
 
+	// charge_by_payment_intent, in schema.sql, also finds a charge before its merchant is known.
 	selectByPaymentIntent = `
 select stream_id,
        merchant_id
@@ -275,22 +268,22 @@ select stream_id,
 
 // Find returns the owner of a stream. ErrNotFound if the stream has no event.
 func Find(ctx context.Context, q postgres.Querier, id string) (Owner, error) {
-	return find(ctx, q, selectByID, id)
+	return find(ctx, q, "charge "+id, selectByID, id)
 }
 
 // FindByPaymentIntent returns the owner of the charge whose payment was started under a
 // payment intent, also before its capture. ErrNotFound if no charge has it.
 func FindByPaymentIntent(ctx context.Context, q postgres.Querier, provider, intent string) (Owner, error) {
-	return find(ctx, q, selectByPaymentIntent, provider, intent)
+	return find(ctx, q, "the charge of a payment intent", selectByPaymentIntent, provider, intent)
 }
 
-func find(ctx context.Context, q postgres.Querier, sql string, args ...any) (Owner, error) {
+func find(ctx context.Context, q postgres.Querier, what, sql string, args ...any) (Owner, error) {
 	owners, err := collect[Owner](q.Query(ctx, sql, args...))
 	switch {
 	case err != nil:
-		return Owner{}, fmt.Errorf("find the charge of %v: %w", args, err)
+		return Owner{}, fmt.Errorf("find %s: %w", what, err)
 	case len(owners) == 0:
-		return Owner{}, fmt.Errorf("find the charge of %v: %w", args, ErrNotFound)
+		return Owner{}, fmt.Errorf("find %s: %w", what, ErrNotFound)
 	}
 	return owners[0], nil
 }

@@ -1,10 +1,15 @@
 package migrations_test
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/payonce/payonce/domain"
 )
@@ -31,18 +36,23 @@ func (r row) insert(table string) string {
 }
 
 // history is what the worker and earlier requests have left: a charge that succeeded, of
-// each of two merchants, with a refund that is requested, and messages in each state.
+// each of two merchants, with a refund that is requested, one that is pending, and messages in each
+// state.
 const history = `
 insert into merchants (merchant_id) values ('acme'), ('globex');
 insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
 select overlay(md5(m || v)::uuid::text placing '8' from 15)::uuid, 'ch_' || m, v, type, 1, m, data::jsonb || jsonb_build_object('merchant_id', m), '{}', now()
   from unnest(array['acme', 'globex']) m
  cross join (values (1, 'charge.requested.v1', '{"amount":1000,"currency":"USD"}'),
-                    (2, 'charge.succeeded.v1', '{}'),
-                    (3, 'refund.requested.v1', '{"refund_id":"re_1","amount":400}'),
-                    (4, 'charge.cancel_requested.v1', '{}')) e(v, type, data);
+                    (2, 'payment.captured.v1', '{"amount":1000}'),
+                    (3, 'charge.succeeded.v1', '{}'),
+                    (4, 'refund.requested.v1', '{"refund_id":"re_1","amount":400}'),
+                    (5, 'charge.cancel_requested.v1', '{}')) e(v, type, data);
 insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
-values (gen_random_uuid(), 'ch_earlier', 1, 'charge.requested.v1', 1, 'acme', '{"order_id":"1","one_charge_per_order":true}', '{}', now());
+values (gen_random_uuid(), 'ch_pending', 1, 'charge.requested.v1', 1, 'acme', '{"merchant_id":"acme","amount":1000,"currency":"USD"}', '{}', now()),
+       (gen_random_uuid(), 'ch_canceling', 1, 'charge.requested.v1', 1, 'acme', '{"merchant_id":"acme","amount":1000,"currency":"USD"}', '{}', now()),
+       (gen_random_uuid(), 'ch_canceling', 2, 'charge.cancel_requested.v1', 1, 'acme', '{}', '{}', now()),
+       (gen_random_uuid(), 'ch_earlier', 1, 'charge.requested.v1', 1, 'acme', '{"order_id":"1","one_charge_per_order":true}', '{}', now());
 insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, due_at, waits, attempts, holder, fence, done_fence)
 select 'fulfillment', 'evt_' || s || '_' || m, 'ch_' || m, 'stripe.refund.updated', '', '{}', '', case s when 'waiting' then 'pending' else s end,
        now() + interval '1 hour', case s when 'waiting' then 1 else 0 end, 0, null, 1, case s when 'done' then 1 end
@@ -54,20 +64,20 @@ select 'fulfillment', 'evt_' || s || '_' || m, 'ch_' || m, 'stripe.refund.update
 var (
 	requested = row{
 		"event_id": "'11111111-1111-8111-8111-111111111111'", "stream_id": "'ch_new'", "version": "1", "type": "'charge.requested.v1'",
-		"schema_version": "1", "merchant_id": "'acme'", "data": `'{"merchant_id":"acme","order_id":"1","amount":500,"currency":"USD"}'`,
+		"schema_version": "1", "merchant_id": "'acme'", "data": `'{"merchant_id":"acme","order_id":"1","amount":500,"currency":"USD","reference":"ref_822b33ad87c148a00","steps":["payment"]}'`,
 		"metadata": `'{"actor":"api"}'`, "occurred_at": "now()",
 	}
-	canceled = requested.but("stream_id", "'ch_acme'", "version", "5", "type", "'charge.cancel_requested.v1'", "data", "'{}'")
-	refund   = canceled.but("type", "'refund.requested.v1'", "data", `'{"refund_id":"re_2","amount":1}'`)
+	canceled = requested.but("stream_id", "'ch_pending'", "version", "2", "type", "'charge.cancel_requested.v1'", "data", "'{}'")
+	refund   = requested.but("stream_id", "'ch_acme'", "version", "6", "type", "'refund.requested.v1'", "data", back("re_2", 600))
 	owed     = row{
 		"stream_id": "'ch_acme'", "version": "1", "leg": "1", "merchant_id": "'acme'", "debit": "'customer_receivable:acme:USD'",
 		"credit": "'merchant_pending:acme:USD'", "amount": "1000", "currency": "'USD'",
 	}
 	held     = row{"merchant_id": "'acme'", "order_id": "'1'", "stream_id": "'ch_new'"}
-	alone    = requested.but("data", `'{"merchant_id":"acme","order_id":"1","amount":500,"currency":"USD","one_charge_per_order":true}'`)
-	returned = owed.but("version", "3", "debit", "'merchant_payable:acme:USD'", "credit", "'refund_clearing:acme:USD'", "amount", "400")
+	alone    = requested.but("data", `'{"merchant_id":"acme","order_id":"1","amount":500,"currency":"USD","reference":"ref_822b33ad87c148a00","steps":["payment"],"one_charge_per_order":true}'`)
+	returned = owed.but("version", "4", "debit", "'merchant_payable:acme:USD'", "credit", "'refund_clearing:acme:USD'", "amount", "400")
 	wake     = row{
-		"topic": "'charges'", "message_id": eventID("acme", 3), "payload": sealed("acme", 3, "refund.requested.v1"),
+		"topic": "'charges'", "message_id": eventID("acme", 4), "payload": sealed("acme", 4, "refund.requested.v1"),
 		"metadata": `'{"type":"refund.requested.v1","ordering_key":"ch_acme","partition_key":"acme"}'`,
 	}
 	answered = row{
@@ -89,6 +99,12 @@ const (
 	compressThem = `create temporary table large as select ` + megabytes + ` as packed`
 )
 
+// The longest texts that a program writes with a refund: 255 characters that JSON escapes, and ids.
+const (
+	longest      = `jsonb_build_object('refund_id', repeat('x', 64), 'amount', 1, 'notify', true, 'reason', repeat(e'\x01', 255))`
+	longestCause = `jsonb_build_object('actor', 'api', 'correlation_id', repeat('x', 128), 'causation_id', repeat('x', 128), 'api_key', repeat('x', 64), 'client', repeat('x', 64))`
+)
+
 func eventID(merchant string, version int) string {
 	return fmt.Sprintf("overlay(md5('%s%d')::uuid::text placing '8' from 15)", merchant, version)
 }
@@ -99,7 +115,65 @@ func sealed(merchant string, version int, kind string) string {
 
 // limited is a charge with a return_url and an expires_at.
 func limited(returnURL, expiresAt string) row {
-	return requested.but("data", `'{"merchant_id":"acme","order_id":"1","amount":500,"currency":"USD","return_url":`+returnURL+`,"expires_at":`+expiresAt+`}'`)
+	return requested.but("data", `'{"merchant_id":"acme","order_id":"1","amount":500,"currency":"USD","reference":"ref_822b33ad87c148a00","steps":["payment"],"return_url":`+returnURL+`,"expires_at":`+expiresAt+`}'`)
+}
+
+// charge and returning are requests that the program writes with every member.
+func charge() domain.ChargeRequested {
+	owner := sha256.Sum256([]byte("acme"))
+	return domain.ChargeRequested{
+		MerchantID: "acme", OrderID: "1", Amount: 500, Currency: "USD", Fee: 500, PaymentMethod: "pm_card_visa",
+		Items:       []domain.Item{{SKU: "mug", Quantity: 2}, {SKU: "tshirt", Quantity: 1000000}},
+		Description: "a mug", Metadata: map[string]string{"basket": "7"},
+		ReturnURL: "https://shop.example", ExpiresAt: time.Date(2999, 11, 26, 16, 40, 0, 5e8, time.FixedZone("", 3600)),
+		Notify: true, OneChargePerOrder: true, Reference: "ref_" + hex.EncodeToString(owner[:])[:16] + "0",
+		Steps: []string{"inventory", "payment"}, Skipped: []string{"inventory"},
+	}
+}
+
+func returning() domain.RefundRequested {
+	return domain.RefundRequested{RefundID: "re_2", Amount: 600, Reason: "broken", Notify: true}
+}
+
+// encoded is the data of an event, which must have all of its members.
+func encoded(e domain.Event) string {
+	for field, value := range reflect.ValueOf(e).Fields() {
+		if value.IsZero() {
+			panic("say what a request writes as " + field.Name)
+		}
+	}
+	data, err := domain.Encode(e)
+	if err != nil {
+		panic(err)
+	}
+	return "'" + string(data) + "'::jsonb"
+}
+
+func changed(e domain.Event, members string) string { return encoded(e) + " || '" + members + "'" }
+
+func back(id string, amount int64) string {
+	return fmt.Sprintf(`'{"refund_id":"%s","amount":%d}'`, id, amount)
+}
+
+// mistyped are the requests with one member of another type each, or with one more member.
+func mistyped(name string, r row, e domain.Event) map[string]row {
+	rows := map[string]row{}
+	var members map[string]any
+	data, _ := domain.Encode(e)
+	if err := json.Unmarshal(data, &members); err != nil {
+		panic(err)
+	}
+	members["x"] = nil
+	for member, is := range members {
+		for value, other := range map[string]any{
+			"null": nil, `"x"`: "", "1": 1.0, "true": true, "[]": []any{}, "{}": map[string]any{},
+		} {
+			if member == "x" || reflect.TypeOf(is) != reflect.TypeOf(other) {
+				rows[name+" whose "+member+" is "+value] = r.but("data", changed(e, fmt.Sprintf(`{"%s":%s}`, member, value)))
+			}
+		}
+	}
+	return rows
 }
 
 // before is what a request inserts before its row of a table.
@@ -111,19 +185,61 @@ func inserts() map[string]struct{ caused, forged map[string]row } {
 	capitals := strings.NewReplacer(wake["message_id"], "upper("+wake["message_id"]+")")
 	type cases = struct{ caused, forged map[string]row }
 	events := cases{
-		map[string]row{"a charge": requested, "a charge with a page and a deadline": limited(`"https://shop.example"`, `"2999-11-26T16:40:00.5Z"`), "a cancellation": canceled, "a refund": refund},
+		map[string]row{
+			"a charge":                            requested,
+			"a charge with every member":          requested.but("data", encoded(charge())),
+			"a charge with a page and a deadline": limited(`"https://shop.example"`, `"2999-11-26T16:40:00.5Z"`),
+			"a cancellation":                      canceled,
+			"a refund":                            refund,
+			"a refund with every member":          refund.but("data", encoded(returning())),
+			"a refund of the longest texts":       refund.but("data", longest, "metadata", longestCause),
+		},
 		map[string]row{
 			"of an unknown type":                     canceled.but("type", "'charge.exploded.v1'"),
 			"of a newer version":                     canceled.but("type", "'charge.cancel_requested.v2'"),
 			"of a newer schema":                      canceled.but("schema_version", "2"),
-			"a charge in the middle":                 requested.but("stream_id", "'ch_acme'", "version", "5"),
+			"a charge in the middle":                 requested.but("stream_id", "'ch_acme'", "version", "6"),
 			"a refund of nothing":                    refund.but("stream_id", "'ch_new'", "version", "1"),
 			"for another merchant":                   requested.but("merchant_id", "'globex'"),
-			"a charge whose data is another's":       requested.but("data", `'{"merchant_id":"globex","order_id":"1","amount":500,"currency":"USD"}'`),
+			"a charge whose data is another's":       requested.but("data", `'{"merchant_id":"globex","order_id":"1","amount":500,"currency":"USD","reference":"ref_822b33ad87c148a00","steps":["payment"]}'`),
 			"a charge whose data names no merchant":  requested.but("data", `'{}'`),
 			"a charge of no number":                  requested.but("data", `'{"merchant_id":"acme","order_id":"1","amount":"much","currency":"USD"}'`),
 			"a charge of too large a number":         requested.but("data", `'{"merchant_id":"acme","order_id":"1","amount":1e30,"currency":"USD"}'`),
+			"a charge of more than may be charged":   requested.but("data", changed(charge(), `{"amount":1000000000001}`)),
+			"a charge of nothing":                    requested.but("data", changed(charge(), `{"amount":0}`)),
+			"a charge of half a cent":                requested.but("data", changed(charge(), `{"amount":500.5}`)),
+			"a charge whose fee is more":             requested.but("data", changed(charge(), `{"fee":501}`)),
+			"a charge whose fee is below zero":       requested.but("data", changed(charge(), `{"fee":-1}`)),
+			"a charge that names a member otherwise": requested.but("data", changed(charge(), `{"Amount":1}`)),
+			"a charge of an item that is none":       requested.but("data", changed(charge(), `{"items":[5]}`)),
+			"a charge of a list in a list":           requested.but("data", changed(charge(), `{"items":[[{"sku":"mug","quantity":1}]]}`)),
+			"a charge of an item without a name":     requested.but("data", changed(charge(), `{"items":[{"sku":null,"quantity":1}]}`)),
+			"a charge of an item with more":          requested.but("data", changed(charge(), `{"items":[{"sku":"mug","quantity":1,"x":1}]}`)),
+			"a charge of half an item":               requested.but("data", changed(charge(), `{"items":[{"sku":"mug","quantity":0.5}]}`)),
+			"a charge of no item":                    requested.but("data", changed(charge(), `{"items":[{"sku":"mug","quantity":0}]}`)),
+			"a charge of an item without a quantity": requested.but("data", changed(charge(), `{"items":[{"sku":"mug"}]}`)),
+			"a charge of a number of many digits":    requested.but("data", changed(charge(), `{"items":[{"sku":"mug","quantity":1e99999}]}`)),
+			"a charge whose metadata is no text":     requested.but("data", changed(charge(), `{"metadata":{"basket":7}}`)),
+			"a charge whose steps are no names":      requested.but("data", changed(charge(), `{"steps":[5]}`)),
+			"a charge without a payment":             requested.but("data", changed(charge(), `{"steps":["inventory"]}`)),
+			"a charge without a reference":           requested.but("data", `'{"merchant_id":"acme","order_id":"1","amount":500,"currency":"USD","steps":["payment"]}'`),
+			"a charge whose steps are no names now":  requested.but("data", changed(charge(), `{"skipped":[{}]}`)),
+			"a deadline in words":                    limited(`"https://shop.example"`, `"tomorrow"`),
+			"a deadline at an hour that is none":     limited(`"https://shop.example"`, `"2999-11-26T24:00:00Z"`),
+			"a cancellation with a member":           canceled.but("data", `'{"x":1}'`),
+			"a cancellation of a captured charge":    canceled.but("stream_id", "'ch_acme'", "version", "6"),
+			"a second cancellation":                  canceled.but("stream_id", "'ch_canceling'", "version", "3"),
+			"a cancellation of several kilobytes":    canceled.but("metadata", `jsonb_build_object('actor', 'api', 'x', repeat('x', 4096))`),
 			"a refund of no number":                  refund.but("data", `'{"refund_id":"re_2","amount":null}'`),
+			"a refund of a pending charge":           refund.but("stream_id", "'ch_pending'", "version", "2", "data", back("re_2", 1)),
+			"a refund of more than was captured":     refund.but("data", back("re_2", 1001)),
+			"a refund of more than is left":          refund.but("data", back("re_2", 601)),
+			"a refund of 10^17":                      refund.but("data", back("re_2", 1e17)),
+			"a refund that is requested already":     refund.but("data", back("re_1", 1)),
+			"a refund without a name":                refund.but("data", back("", 1)),
+			"a refund that names a member otherwise": refund.but("data", changed(returning(), `{"AMOUNT":1}`)),
+			"a refund with a long reason":            refund.but("data", `jsonb_build_object('refund_id', 're_2', 'amount', 1, 'reason', repeat('x', 4096))`),
+			"a refund of a long cause":               refund.but("metadata", `jsonb_build_object('actor', 'api', 'x', repeat('x', 4096))`),
 			"an order that fits in no index":         requested.but("data", `jsonb_build_object('merchant_id', 'acme', 'amount', 500, 'order_id', repeat('x', 9999))`),
 			"a page of another scheme":               limited(`"javascript:alert(1)"`, `null`),
 			"a page of many letters":                 requested.but("data", `jsonb_build_object('merchant_id', 'acme', 'amount', 500, 'order_id', '1', 'return_url', 'https://' || repeat('x', 9999))`),
@@ -142,6 +258,8 @@ func inserts() map[string]struct{ caused, forged map[string]row } {
 			"of next year":                           canceled.but("occurred_at", "now() + interval '1 year'"),
 		},
 	}
+	maps.Copy(events.forged, mistyped("a charge", requested, charge()))
+	maps.Copy(events.forged, mistyped("a refund", refund, returning()))
 	for _, kind := range domain.EventTypes() {
 		if !kind.Request {
 			events.forged["a "+kind.Name] = canceled.but("type", "'"+kind.Name+"'")
@@ -162,11 +280,11 @@ func inserts() map[string]struct{ caused, forged map[string]row } {
 				"to another merchant":       owed.but("credit", "'merchant_pending:globex:USD'"),
 				"for another merchant":      owed.but("merchant_id", "'globex'"),
 				"on another's charge":       owed.but("stream_id", "'ch_globex'"),
-				"of an outcome":             owed.but("version", "2"),
-				"of a cancellation":         owed.but("version", "4"),
+				"of an outcome":             owed.but("version", "3"),
+				"of a cancellation":         owed.but("version", "5"),
 				"of a version to come":      owed.but("version", "9"),
 				"of a charge that is none":  owed.but("stream_id", "'ch_none'"),
-				"a refund by its charge":    owed.but("version", "3", "amount", "400"),
+				"a refund by its charge":    owed.but("version", "4", "amount", "400"),
 				"a charge by its refund":    returned.but("version", "1", "amount", "1000"),
 				"a refund of another's sum": returned.but("amount", "401"),
 			},
@@ -189,8 +307,8 @@ func inserts() map[string]struct{ caused, forged map[string]row } {
 				"about no event":             wake.but("message_id", "'11111111-1111-8111-8111-111111111111'"),
 				"with an id that is none":    wake.but("message_id", "'1'"),
 				"with its id in capitals":    wake.but("message_id", capitals.Replace(wake["message_id"]), "payload", capitals.Replace(wake["payload"])),
-				"about another's event":      wake.but("message_id", eventID("globex", 3)),
-				"about an outcome": wake.but("message_id", eventID("acme", 2), "payload", sealed("acme", 2, "charge.succeeded.v1"),
+				"about another's event":      wake.but("message_id", eventID("globex", 4)),
+				"about an outcome": wake.but("message_id", eventID("acme", 3), "payload", sealed("acme", 3, "charge.succeeded.v1"),
 					"metadata", `'{"type":"charge.succeeded.v1","ordering_key":"ch_acme","partition_key":"acme"}'`),
 				"of another type":        wake.but("metadata", `'{"type":"charge.requested.v1","ordering_key":"ch_acme","partition_key":"acme"}'`),
 				"for another charge":     wake.but("metadata", `'{"type":"refund.requested.v1","ordering_key":"ch_globex","partition_key":"acme"}'`),
@@ -218,27 +336,26 @@ func inserts() map[string]struct{ caused, forged map[string]row } {
 		"inbox": {
 			map[string]row{"an event of the provider": provided, "one that was received": provided.but("message_id", "'evt_2'")},
 			map[string]row{
-				"for the merchant's webhooks":  provided.but("receiver", "'notification'"),
-				"to send a webhook again":      provided.but("receiver", "'resend'", "type", "'webhook.resend'"),
-				"in the name of the ledger":    provided.but("type", "'charge.requested.v1'"),
-				"under an event's id":          provided.but("message_id", "'11111111-1111-8111-8111-111111111111'"),
-				"that runs":                    provided.but("status", "'running'"),
-				"that runs for ever":           provided.but("status", "'running'", "due_at", "'infinity'", "fence", "1", "holder", "'me'"),
-				"that is dead":                 provided.but("status", "'dead'"),
-				"that waits for ever":          provided.but("due_at", "'infinity'"),
-				"that waited for ever":         provided.but("due_at", "'-infinity'"),
-				"that is held back":            provided.but("due_at", "null"),
-				"that was tried":               provided.but("attempts", "11"),
-				"that was claimed":             provided.but("fence", "1"),
-				"that a worker already holds":  provided.but("holder", "'me'"),
-				"that failed":                  provided.but("last_error", "'mine'"),
-				"about another's charge":       provided.but("ordering_key", "'ch_globex'"),
-				"about an object, in its name": provided.but("ordering_key", "'stripe:du_1'", "partition_key", "''"),
-				"about no charge":              provided.but("ordering_key", "'ch_none'"),
-				"in another's partition":       provided.but("partition_key", "'globex'"),
-				"of a long type":               provided.but("type", "'stripe.' || repeat('x', 9999)"),
-				"of many megabytes":            provided.but("payload", "convert_to(repeat('x', 9999999), 'UTF8')"),
-				"with long metadata":           provided.but("metadata", compressed),
+				"for the merchant's webhooks": provided.but("receiver", "'notification'"),
+				"to send a webhook again":     provided.but("receiver", "'resend'", "type", "'webhook.resend'"),
+				"in the name of the ledger":   provided.but("type", "'charge.requested.v1'"),
+				"under an event's id":         provided.but("message_id", "'11111111-1111-8111-8111-111111111111'"),
+				"that runs":                   provided.but("status", "'running'"),
+				"that runs for ever":          provided.but("status", "'running'", "due_at", "'infinity'", "fence", "1", "holder", "'me'"),
+				"that is dead":                provided.but("status", "'dead'"),
+				"that waits for ever":         provided.but("due_at", "'infinity'"),
+				"that waited for ever":        provided.but("due_at", "'-infinity'"),
+				"that is held back":           provided.but("due_at", "null"),
+				"that was tried":              provided.but("attempts", "11"),
+				"that was claimed":            provided.but("fence", "1"),
+				"that a worker already holds": provided.but("holder", "'me'"),
+				"that failed":                 provided.but("last_error", "'mine'"),
+				"about another's charge":      provided.but("ordering_key", "'ch_globex'"),
+				"about no charge":             provided.but("ordering_key", "'ch_none'"),
+				"in another's partition":      provided.but("partition_key", "'globex'"),
+				"of a long type":              provided.but("type", "'stripe.' || repeat('x', 9999)"),
+				"of many megabytes":           provided.but("payload", "convert_to(repeat('x', 9999999), 'UTF8')"),
+				"with long metadata":          provided.but("metadata", compressed),
 			},
 		},
 		"inbox_quarantine": {

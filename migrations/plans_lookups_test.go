@@ -75,17 +75,6 @@ func lookups() []lookup {
 				"charge_list_by_status generation, account_balances_once generation",
 		},
 
-		// The whole log, in order and without a sort.
-		{in: "cmd/payonce", words: "(stream_id, version) > ($1, $2)", args: "'ch_7', 1, 1000", ways: streamOnce},
-		{
-			in: "cmd/payonce", words: "jsonb_agg", args: "'-infinity', 'infinity', 'm1'",
-			ways: "ledger_events_pkey, " + streamOnce + " version, " + postingOnce,
-		},
-		{
-			in: "cmd/payonce", words: "with waiting", args: "'inbox'",
-			ways: "outbox_pkey, inbox_open_by_key, inbox_dead_letters_by_key",
-		},
-
 		{in: "idempotency", words: "as asked", api: true, args: "'{m1}', '{POST /v1/charges}', '{key-7}'", ways: keyOnce},
 		{in: "idempotency", words: "as asked", args: "'{m1,m1}', '{POST /v1/charges,POST /v1/charges}', '{key-7,key-8}'", ways: keyOnce},
 		{
@@ -123,7 +112,7 @@ func lookups() []lookup {
 		{in: "inbox", words: "from inbox newer", args: "7, 1, now()", ways: byNumber + ", " + openByKey},
 		{
 			// Of the outbox one entry for each topic.
-			in: "inbox", words: "kept_for from inbox_retention", args: "'1 hour', 500",
+			in: "inbox", words: "received_before from inbox_retention", args: "'1 hour', 500",
 			ways: "inbox_finished finished_at received_in, outbox_pkey, outbox_pkey topic, " + ownNumbers,
 		},
 		{in: "inbox", words: "inbox_quarantine", args: "'1 hour', 500", ways: "inbox_quarantine_received received_at"},

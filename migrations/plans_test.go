@@ -73,7 +73,7 @@ type lookup struct {
 }
 
 // small are tables that may be read whole.
-var small = regexp.MustCompile(`\bon (projections|outbox_offsets|retention_windows|retention_lease|numbering_mark|audit_progress)\b`)
+var small = regexp.MustCompile(`\bon (projections|outbox_offsets|numbering_mark|audit_progress)\b`)
 
 // TestPlans_doNotDependOnStatistics: a plan that depends on when a table was analyzed is wrong some
 // day. A policy filters what the plan of the statement finds, and changes no plan.

@@ -16,9 +16,9 @@ import (
 // created matches a line of SQL that names what it creates.
 var created = regexp.MustCompile(`^(?:add )?(?:(constraint)|create (?:unique )?(table|view|index|function)) (\w+)`)
 
-// TestReference_tables writes a section for each package that owns tables. Tables, columns,
-// constraints and rights are those of the database. Why a constraint is there says the
-// comment above it in the SQL, which each must have.
+// TestReference_tables writes a section for each package that owns tables. Tables, columns and
+// constraints are those of the database. The comment above a constraint or an index in the SQL,
+// which each must have, says why it is there.
 func TestReference_tables(t *testing.T) {
 	t.Parallel()
 	db, comments := testdb.Reused(t), make(map[string]string)
@@ -26,7 +26,6 @@ func TestReference_tables(t *testing.T) {
 		found, _ := objects(m.SQL)
 		maps.Copy(comments, found)
 	}
-	rights := rightsOf(testdb.All[string](t, db, read(t, "rights.sql")))
 	for _, m := range migrations.All() {
 		var text strings.Builder
 		text.WriteString(promise(t, m))
@@ -36,18 +35,14 @@ func TestReference_tables(t *testing.T) {
 			switch kind {
 			case "table", "view":
 				text.WriteString("### " + o + "\n\n" + relation(t, db, name, comments))
-			case "function":
-				text.WriteString("### " + o + "\n\n")
-				for _, f := range testdb.All[[]string](t, db, selectFunction, name) {
-					text.WriteString(reference.Code(f[0]) + ": " + f[1] + ".\n\n")
+				for _, columns := range testdb.All[string](t, db, selectColumnsOfView, name) {
+					text.WriteString("Columns: " + columns + ".\n\n")
 				}
-			default:
-				continue
+			case "function":
+				for _, f := range testdb.All[[]string](t, db, selectFunction, name) {
+					text.WriteString("### " + o + "\n\n" + reference.Code(f[0]) + ": " + f[1] + ".\n\n")
+				}
 			}
-			for _, right := range rights[name] {
-				text.WriteString("- " + right + "\n")
-			}
-			text.WriteString("\n")
 		}
 		reference.Section(t, "tables.md", m.Name, text.String())
 	}
@@ -91,49 +86,35 @@ func objects(sql string) (comments map[string]string, order []string) {
 	return comments, order
 }
 
-// rightsOf are the lines of testdata/rights.sql by what they are about, without the names of
-// columns.
-func rightsOf(lines []string) map[string][]string {
-	columns := regexp.MustCompile(` \([^)]*\)`)
-	rights := make(map[string][]string)
-	slices.Sort(lines)
-	for _, line := range lines {
-		if name, right, ok := strings.Cut(line, ": "); ok {
-			name = strings.TrimSuffix(name, "()")
-			rights[name] = append(rights[name], columns.ReplaceAllString(right, " (some columns)"))
-		}
-	}
-	return rights
-}
+// casts are those that PostgreSQL shows in each expression.
+var casts = regexp.MustCompile(`::(?:text|integer|timestamp with time zone)(?:\[\])?`)
 
 const (
 	selectComment = `select obj_description(to_regclass($1), 'pg_class')`
 
 	selectColumns = `
-select array[attname::text,
-             format_type(atttypid, atttypmod),
-             case when attnotnull then '' else 'yes' end,
-             case when attidentity <> '' then 'identity'
-                  else case when attgenerated <> '' then 'generated: ' else '' end || coalesce(pg_get_expr(adbin, adrelid), '')
-             end,
-             coalesce(col_description(attrelid, attnum), '')]
-  from pg_attribute a
-  left join pg_attrdef d
-    on d.adrelid = a.attrelid
-   and d.adnum = a.attnum
+select array[attname::text, col_description(attrelid, attnum)]
+  from pg_attribute
  where attrelid = to_regclass($1)
    and attnum > 0
-   and not attisdropped
+   and col_description(attrelid, attnum) is not null
  order by attnum`
+
+	selectColumnsOfView = `
+select string_agg(chr(96) || column_name || chr(96), ', ' order by ordinal_position)
+  from information_schema.columns
+  join information_schema.views using (table_schema, table_name)
+ where table_name = $1
+having count(*) > 0`
 
 	// PostgreSQL 18 lists "not null" too, which the columns show.
 	selectGuards = `
-select array[conname::text, pg_get_constraintdef(oid)]
+select array[conname::text, pg_get_constraintdef(oid, true)]
   from pg_constraint
  where conrelid = to_regclass($1)
    and contype <> 'n'
  union all
-select array[c.relname::text, 'UNIQUE INDEX ' || substring(pg_get_indexdef(indexrelid) from ' USING btree (.*)')]
+select array[c.relname::text, 'UNIQUE INDEX ' || substring(pg_get_indexdef(indexrelid, 0, true) from ' USING btree (.*)')]
   from pg_index
   join pg_class c
     on c.oid = indexrelid
@@ -142,7 +123,7 @@ select array[c.relname::text, 'UNIQUE INDEX ' || substring(pg_get_indexdef(index
    and not exists (select from pg_constraint where conindid = indexrelid and contype in ('p', 'u', 'x'))`
 
 	selectIndexes = `
-select array[c.relname::text, substring(pg_get_indexdef(indexrelid) from ' USING btree (.*)')]
+select c.relname::text
   from pg_index
   join pg_class c
     on c.oid = indexrelid
@@ -154,6 +135,7 @@ select array[format('%s(%s) returns %s', proname, pg_get_function_arguments(oid)
              coalesce(obj_description(oid, 'pg_proc'), '')]
   from pg_proc
  where pronamespace = 'public'::regnamespace
+   and prorettype <> 'trigger'::regtype
    and proname = $1`
 )
 
@@ -168,20 +150,28 @@ func relation(t *testing.T, db groupcommit.Querier, name string, comments map[st
 		}
 	}
 	columns := testdb.All[[]string](t, db, selectColumns, name)
-	for _, c := range columns {
-		c[0], c[3] = reference.Code(c[0]), reference.Code(c[3])
+	for _, column := range columns {
+		column[0] = reference.Code(column[0])
 	}
-	text.WriteString(reference.Table([]string{"column", "type", "null", "default", "meaning"}, columns))
-	for _, list := range []struct{ kind, sql string }{{"constraint", selectGuards}, {"index", selectIndexes}} {
-		rows := testdb.All[[]string](t, db, list.sql, name)
-		slices.SortFunc(rows, func(a, b []string) int { return strings.Compare(a[0], b[0]) })
-		for i, row := range rows {
-			if comments[row[0]] == "" {
-				t.Errorf("table %s: no comment in the SQL says why it has %s", name, row[0])
-			}
-			rows[i] = []string{reference.Code(row[0]), reference.Code(row[1]), comments[row[0]]}
-		}
-		text.WriteString(reference.Table([]string{list.kind, "definition", "why"}, rows))
+	text.WriteString(reference.List(columns))
+	guards := testdb.All[[]string](t, db, selectGuards, name)
+	slices.SortFunc(guards, func(a, b []string) int { return strings.Compare(a[0], b[0]) })
+	for i, guard := range guards {
+		mustHaveComment(t, comments, name, guard[0])
+		guards[i] = []string{reference.Code(guard[0]), reference.Code(casts.ReplaceAllString(guard[1], "")) + ".", comments[guard[0]]}
+	}
+	if len(guards) > 0 {
+		text.WriteString("Constraints:\n\n" + reference.List(guards))
+	}
+	for _, index := range testdb.All[string](t, db, selectIndexes, name) {
+		mustHaveComment(t, comments, name, index)
 	}
 	return text.String()
+}
+
+func mustHaveComment(t *testing.T, comments map[string]string, table, name string) {
+	t.Helper()
+	if comments[name] == "" {
+		t.Errorf("table %s: no comment in the SQL says why it has %s", table, name)
+	}
 }

@@ -46,18 +46,12 @@ values ('ch_%[1]s', 1, 1, '%[1]s', 'a:USD', 'b:USD', 1, 'USD')`},
 	{"idempotency_keys", `
 insert into idempotency_keys (scope, operation, key, fingerprint, status_code, content_type, location, body, expires_at)
 values ('%[1]s', 'POST /v1/charges', 'the-same', '', 202, 'application/json', '', '{}', now())`},
-	{"outbox", `
-insert into outbox (topic, message_id, payload, metadata)
-values ('events', '%[1]s', '', '{"ordering_key":"ch_%[1]s"}')`},
 	{"inbox", `
 insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
 values ('fulfillment', '%[1]s', 'ch_%[1]s', 'stripe.refund.created', '', '{}', '')`},
 	{"inbox_quarantine", `
 insert into inbox_quarantine (receiver, message_id, payload, metadata, payload_hash)
 values ('fulfillment', '%[1]s', '', '{}', '')`},
-	{"stock", `insert into stock (merchant_id, sku, supplied, available) values ('%[1]s', 'mug', 1, 1)`},
-	{"reservations", `insert into reservations (charge_id, merchant_id, sku, quantity) values ('ch_%[1]s', '%[1]s', 'mug', 1)`},
-	{"operator_actions", `insert into operator_actions (actor, login, action, subject, merchant_id, after) values ('a', 'a', 'key create', 'k', '%[1]s', '{}')`}, // beside that of the stock
 	{"held_orders", `insert into held_orders values ('%[1]s', '17', 'ch_%[1]s')`},
 	{"charge_list", `
 insert into charge_list (generation, charge_id, merchant_id, order_id, status, created_at, version, view)
@@ -132,31 +126,6 @@ values ('acme', 1, 'whsec_b2xk', sha256('s'), 'test', now()),
 	testdb.Exec(t, worker.Pool(), `update webhook_secrets set secret = null`)
 	left := testdb.All[string](t, db, `select generation::text from webhook_secrets where secret is not null`)
 	testrun.Same(t, "secrets that are left", []string{"2"}, left)
-}
-
-// TestConsole_decidesAboutDeadLettersAlone: the console's login retries and discards, and changes
-// nothing else of a message.
-func TestConsole_decidesAboutDeadLettersAlone(t *testing.T) {
-	t.Parallel()
-	db := testdb.Reused(t)
-	testdb.Exec(t, db.Pool(), `
-insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status)
-select 'fulfillment', status, 'ch_1', 'a', '', '{}', '', status from unnest('{dead,pending}'::text[]) as s (status)`)
-	console := testdb.As(t, db, postgres.RoleConsole)
-	for _, change := range []string{
-		`status = 'running', due_at = now() + interval '1 day', decided_by = 'me', decided_at = clock_timestamp()`,
-		`status = 'pending', due_at = 'infinity', decided_by = 'me', decided_at = clock_timestamp()`,
-		`status = 'pending', fence = fence + 1, decided_by = 'me', decided_at = clock_timestamp()`,
-		`payload = ''`, `last_error = ''`, `holder = 'me'`, `status = 'dead', due_at = clock_timestamp()`,
-	} {
-		if _, err := console.Pool().Exec(t.Context(), `update inbox set `+change+` where message_id = 'dead'`); testdb.Code(err) != refused {
-			t.Errorf("%s: %v, want %s", change, err, refused)
-		}
-	}
-	testdb.Exec(t, console.Pool(), `update inbox set due_at = 'infinity' where message_id = 'pending'`) // hidden from an update
-	testdb.Exec(t, console.Pool(), `update inbox set status = 'pending', due_at = clock_timestamp(), decided_by = 'me', decided_at = clock_timestamp() where message_id = 'dead'`)
-	got := testdb.All[string](t, db, `select message_id || ' ' || status from inbox where due_at < 'infinity' order by 1`)
-	testrun.Same(t, "messages", []string{"dead pending", "pending pending"}, got)
 }
 
 // TestRoles_cannotAvoidGrantsAndPolicies tries the ways around grants and policies that PostgreSQL has.

@@ -168,9 +168,9 @@ func TestHostileAPI_holdsUpOthersForABoundedTime(t *testing.T) {
 		"a transaction that writes":               {"payonce", []string{`begin`, write}, 0, ""},
 		"one that writes beside our database":     {"postgres", []string{`begin`, write}, 0, ""},
 		"one under another role and without name": {"payonce", []string{`set role payonce_api`, `set application_name = ''`, `begin`, write}, 0, ""},
-		"a snapshot":                {"payonce", []string{`begin isolation level repeatable read`, `select from outbox`}, 0, ""},
+		"a snapshot":                {"payonce", []string{`begin isolation level repeatable read`, `select from ledger_events`}, 0, ""},
 		"a snapshot of the console": {"payonce", []string{`begin isolation level repeatable read`, `select from outbox`}, 0, "payonce_compose_console"},
-		"a lock of a table":         {"payonce", []string{`begin`, `lock table outbox in access share mode`}, 0, ""},
+		"a lock of a table":         {"payonce", []string{`begin`, `lock table ledger_events in access share mode`}, 0, ""},
 		"an advisory lock":          {"payonce", []string{`select pg_advisory_lock(1)`}, time.Hour, ""},
 	} {
 		hostile := session(cmp.Or(c.login, api), c.database, c.statements...)

@@ -56,49 +56,6 @@ create index inbox_not_of_events
     on inbox (ordering_key)
  where message_id not like '________-____-____-____-____________';
 
--- Retention -------------------------------------------------------------------
-
--- One worker at a time runs the retention job. Two would do no harm: each takes rows that
--- no other has locked.
-create table retention_lease (
-  only_one boolean     not null default true,
-  holder   text        not null,
-  until    timestamptz not null,
-
-  -- One lease.
-  constraint retention_lease_pkey primary key (only_one),
-
-  -- No second one beside it.
-  constraint retention_lease_only_one_check check (only_one)
-);
-comment on column retention_lease.until is 'database time';
-
--- Cached answers --------------------------------------------------------------
-
--- The cache is outside the database and may be wrong; an answer from it counts only with
--- a seal made with this secret. A new secret makes everything that is cached unknown:
---   update cache_secret set secret = sha256(…)
--- internal/rediscache uses it. The table stands here so that a program which migrates does
--- not link the Redis client.
-create table cache_secret (
-  only_row boolean not null default true,
-  secret   bytea   not null,
-
-  -- One secret.
-  constraint cache_secret_pkey primary key (only_row),
-
-  -- No second one beside it.
-  constraint cache_secret_only_row_check check (only_row),
-
-  -- 256 bits.
-  constraint cache_secret_secret_check check (length(secret) = 32)
-);
-comment on column cache_secret.secret is 'key of the seals on cached answers; with it and with write access to the cache answers can be forged';
-
--- A random UUID has 122 random bits: three fill the 256 bits of the key.
-insert into cache_secret (secret)
-select sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()));
-
 -- The provider's account ------------------------------------------------------
 
 -- The database works for one account of the provider, in one mode: the ledger's payments
@@ -120,173 +77,6 @@ create table provider_account (
 );
 comment on table provider_account is 'the account of the provider that the ledger''s payments are in';
 comment on column provider_account.live is 'live mode, which moves money, or test mode';
-
--- Recoveries ------------------------------------------------------------------
-
--- The server's identifier changes with initdb, and the timeline, the first part of a WAL
--- file's name, with a promotion and with a recovery to a point in time. A standby refuses to
--- say its place in the WAL.
-create function database_history()
-returns text
-language sql volatile
-set search_path = pg_catalog, pg_temp
-as $$
-select concat_ws(' ', system_identifier, left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))
-  from pg_control_system()
-$$;
-comment on function database_history is 'the server''s identifier and its timeline';
-revoke execute on function database_history from public;
-
--- While the provider's list is not read for one of these rows, no payment is created. A row of
--- reason creation holds up only charges whose own creation failed.
-create table recoveries (
-  id          bigint      not null,
-  history     text        collate "C" not null,
-  since       timestamptz not null,
-  reason      text        collate "C" not null,
-  detected_at timestamptz not null default clock_timestamp(),
-  scanned_at  timestamptz,
-
-  -- Of two workers that detect the same recovery one records it.
-  constraint recoveries_pkey primary key (id),
-
-  -- Migration and history name what a database may have lost, and so does repair. Creation
-  -- is a key of the provider's that may belong to a lost charge.
-  constraint recoveries_reason_check check (reason in ('migration', 'history', 'repair', 'creation'))
-);
-comment on table recoveries is 'when the database may have lost charges: after a promotion or a restore';
-comment on column recoveries.history is 'the server''s identifier and its timeline';
-comment on column recoveries.since is 'the provider''s payment intents are read that were created since then';
-comment on column recoveries.scanned_at is 'when they were read';
-
--- What has not been read yet. A provider that is out of order leaves many rows.
-create index recoveries_unscanned
-    on recoveries (reason)
- where scanned_at is null;
-
-insert into recoveries (id, history, since, reason, scanned_at)
-values (1, database_history(), clock_timestamp(), 'migration', clock_timestamp());
-
--- What the provider has made since this time may be unknown here: every payment has an event
--- before its money moves, and only a worker that has read the provider's list starts payments.
--- The intent of an open charge may be older than that: its creation was not answered, or the
--- commit of its event is lost. Before its first row a database knew no payment. The clocks of
--- the database and the provider differ by less than 15 minutes.
-create function lost_since()
-returns timestamptz
-language sql stable
-set search_path = pg_catalog, pg_temp
-as $$
-select least(
-         coalesce(
-           (select recorded_at
-              from public.ledger_events
-             where type like 'payment.started.v%'
-             order by txid desc, position desc
-             limit 1),
-           (select min(detected_at)
-              from public.recoveries)),
-         (select min(requested.recorded_at)
-            from (select ordering_key
-                    from public.inbox
-                   where receiver = 'fulfillment'
-                     and status in ('pending', 'running')
-                   union all
-                  select ordering_key
-                    from public.inbox
-                   where receiver = 'fulfillment'
-                     and status = 'dead') as unfinished
-            join public.ledger_events requested
-              on requested.stream_id = unfinished.ordering_key
-             and requested.version = 1
-           where not exists (
-                   select
-                     from public.ledger_events known
-                    where known.stream_id = requested.stream_id
-                      and (known.type like 'payment.started.v%' or known.type like 'charge.failed.v%'))),
-         clock_timestamp()) - interval '15 minutes'
-$$;
-comment on function lost_since is 'when the oldest payment was made that the database may have lost';
-revoke execute on function lost_since from public;
-
--- Payment intents that the provider has and the ledger has not.
-create table lost_payments (
-  payment_intent text        collate "C" not null,
-  reference      text        collate "C" not null,
-  amount         bigint      not null,
-  currency       text        collate "C" not null,
-  created_at     timestamptz not null,
-
-  -- A payment is lost once.
-  constraint lost_payments_pkey primary key (payment_intent)
-);
-comment on table lost_payments is 'payment intents that the provider has and the ledger does not know, after a recovery';
-comment on column lost_payments.reference is 'of the charge, in the provider''s metadata';
-comment on column lost_payments.amount is 'minor units';
-
--- A worker looks for the reference of a charge.
-create index lost_payments_by_reference
-    on lost_payments (reference);
-
--- What became of a lost payment: a charge took it, or an operator gives it back.
-create table adoptions (
-  payment_intent text        collate "C" not null,
-  charge_id      text        collate "C",
-  refund         text        collate "C",
-  adopted_at     timestamptz not null default clock_timestamp(),
-
-  -- A charge and an operator, or two operators, do not both have a payment.
-  constraint adoptions_pkey primary key (payment_intent),
-
-  -- It was lost.
-  constraint adoptions_payment_lost foreign key (payment_intent) references lost_payments (payment_intent),
-
-  -- The payment of a charge is refunded through the charge.
-  constraint adoptions_end_check check (charge_id is null or refund is null)
-);
-comment on table adoptions is 'what became of lost payments';
-comment on column adoptions.charge_id is 'the charge that took the payment; null if an operator gives it back';
-comment on column adoptions.refund is 'the provider''s refund, once the money was refunded';
-
-create function recovery_pending()
-returns boolean
-language sql stable security definer
-set search_path = pg_catalog, pg_temp
-as $$
-select public.database_history() is distinct from (
-         select history
-           from public.recoveries
-          order by id desc
-          limit 1)
-       or exists (
-            select
-              from public.recoveries
-             where reason <> 'creation'
-               and scanned_at is null)
-$$;
-comment on function recovery_pending is 'whether the database may have lost charges, and the provider''s list is not read yet';
-revoke execute on function recovery_pending from public;
-
--- The api asks about one reference, and sees no other payment.
-create function lost_payment(reference text)
-returns table (payment_intent text, amount bigint, currency text, refunded boolean)
-language sql stable security definer
-set search_path = pg_catalog, pg_temp
-as $$
-select l.payment_intent,
-       l.amount,
-       l.currency,
-       a.refund is not null
-  from public.lost_payments l
-  left join public.adoptions a
-    on a.payment_intent = l.payment_intent
- where l.reference = lost_payment.reference
-   and a.charge_id is null
- order by l.created_at desc
- limit 1
-$$;
-comment on function lost_payment is 'the payment of a reference that no charge has';
-revoke execute on function lost_payment from public;
 
 -- Pauses ----------------------------------------------------------------------
 
@@ -350,19 +140,19 @@ create trigger merchants_set
 create trigger api_keys_created
  after insert on api_keys
    for each row
-       execute function record_action('key create', prefix, merchant_id, '', '{scopes,addresses,expires_at,revoked_at}');
+       execute function record_action('key create', prefix, merchant_id, '', '{scopes,expires_at,revoked_at}');
 
 -- A key changes, as by a rotation.
 create trigger api_keys_changed
- after update of merchant_id, scopes, addresses, expires_at on api_keys
+ after update of merchant_id, scopes, expires_at on api_keys
    for each row
-       execute function record_action('key change', prefix, merchant_id, '', '{scopes,addresses,expires_at,revoked_at}');
+       execute function record_action('key change', prefix, merchant_id, '', '{scopes,expires_at,revoked_at}');
 
 -- A key is revoked. Its hash is not stored.
 create trigger api_keys_revoked
  after update of revoked_at on api_keys
    for each row
-       execute function record_action('key revoke', prefix, merchant_id, '', '{scopes,addresses,expires_at,revoked_at}');
+       execute function record_action('key revoke', prefix, merchant_id, '', '{scopes,expires_at,revoked_at}');
 
 -- A webhook secret is new. The secret is not stored.
 create trigger webhook_secrets_created
@@ -393,18 +183,6 @@ create trigger stock_supplied
  after insert or delete or update of supplied on stock
    for each row
        execute function record_action('stock supply', sku, merchant_id, '', '{supplied}');
-
--- A lost payment is refunded. A charge that takes one is no operator.
-create trigger adoptions_set
- after insert or update of refund on adoptions
-   for each row when (new.charge_id is null)
-       execute function record_action('adopt', payment_intent, '', '', '{payment_intent,refund}');
-
--- An operator takes the decision to refund it back.
-create trigger adoptions_released
- after delete on adoptions
-   for each row
-       execute function record_action('adopt release', payment_intent, '', '', '{payment_intent,refund}');
 
 -- A restore is repaired.
 create trigger numbering_mark_written
@@ -508,7 +286,6 @@ grant select,
       insert (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
    on ledger_events to payonce_api, payonce_worker;
 grant select, insert on ledger_postings to payonce_api, payonce_worker;
-grant execute on function charge_by_id to payonce_api;
 grant execute on function charge_by_payment_intent to payonce_api, payonce_worker;
 
 -- The api holds an order in the commit that accepts its charge. The worker frees it in the
@@ -531,31 +308,23 @@ grant select,
       update (body, content_type, request, headers)
    on idempotency_keys to payonce_worker;
 
--- Both programs send messages. The worker receives and handles them. The api lets an operator
--- decide about dead letters, and reads the rest for the audit.
-grant select, insert (topic, message_id, payload, metadata) on outbox to payonce_api, payonce_worker;
-grant delete on outbox to payonce_worker;
+-- The api sends messages. The worker sends, receives and handles them.
+grant insert (topic, message_id, payload, metadata) on outbox to payonce_api;
+grant select, insert (topic, message_id, payload, metadata), delete on outbox to payonce_worker;
 grant select on numbering to payonce_api, payonce_worker;
 grant select (written_in) on numbering_mark to payonce_api;
-grant select,
-      update (status, first, due_at, attempts, deaths, waits, waiting_since, fence, finished_at, decided_by, decided_at)
-   on inbox to payonce_api;
 grant select,
       insert (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, status, first, fence, done_fence, attempts, holder, claimed_at, last_error),
       update (status, first, nudged, due_at, attempts, deaths, waits, waiting_since, fence, done_fence, holder, claimed_at, history, duplicates, duplicated_at, last_error, finished_at),
       delete
    on inbox to payonce_worker;
 grant select, insert, update (alive_until), delete on inbox_holders to payonce_worker;
-grant select on inbox_holders to payonce_api, payonce_console;
+grant select on inbox_holders to payonce_console;
 
--- The retention job is the worker's.
-grant select, insert, update (holder, until) on retention_lease to payonce_worker;
-
--- The worker moves stock and the api reads it for the audit.
-grant select on stock, reservations to payonce_api, payonce_worker;
+-- The worker moves stock.
+grant select on stock, reservations to payonce_worker;
 grant update (available, reserved, sold) on stock to payonce_worker;
 grant insert, update (status) on reservations to payonce_worker;
-grant select (action_id, action, subject, merchant_id, before, after) on operator_actions to payonce_api;
 
 -- The worker reads where a merchant's webhooks go, signs them, and deletes secrets that
 -- have ended. Operators register, replace and resend. API keys are read only through
@@ -563,37 +332,25 @@ grant select (action_id, action, subject, merchant_id, before, after) on operato
 grant select (merchant_id, webhook_url, webhook_generation) on merchants to payonce_worker;
 grant select, update (secret) on webhook_secrets to payonce_worker;
 grant select, update (delivered_at) on webhook_resends to payonce_worker;
-grant execute on function api_keys_by_prefix, api_keys_used to payonce_api;
+grant execute on function api_keys_by_prefix to payonce_api;
 
 -- The console shows what all merchants' charges did, and no payload of a request, no secret and
--- no API key. Of an operator it stores what is decided about a dead letter.
+-- no API key. It changes nothing.
 grant select
    on ledger_events, ledger_postings, held_orders, projections, charge_list, account_balances, charges_set_aside,
       outbox, inbox, stock, reservations, webhook_resends, operator_actions
    to payonce_console;
 grant select (scope, operation, key, status_code, location, body, created_at, expires_at) on idempotency_keys to payonce_console;
 grant select (merchant_id) on merchants to payonce_console;
-grant update (status, first, due_at, attempts, deaths, waits, waiting_since, fence, finished_at, decided_by, decided_at)
-   on inbox to payonce_console;
-grant execute on function api_keys_by_prefix, api_keys_used to payonce_console;
 
 -- The first worker binds the account, and none binds another.
 grant select (account, live, only_one), insert (account, live) on provider_account to payonce_worker;
 
--- The worker records a recovery and what it has lost, and charges take their payments.
-grant select, insert (id, history, since, reason), update (scanned_at) on recoveries to payonce_worker;
-grant select, insert on lost_payments to payonce_worker;
-grant select, insert (payment_intent, charge_id) on adoptions to payonce_worker;
-grant execute on function database_history, lost_since to payonce_worker;
-grant execute on function recovery_pending to payonce_api, payonce_worker;
-grant execute on function lost_payment to payonce_api;
-
 -- Operators pause, the worker reads what is paused, and every audit asks.
 grant select on pauses to payonce_worker;
-grant execute on function is_paused to payonce_api, payonce_worker, payonce_console;
+grant execute on function is_paused to payonce_worker, payonce_console;
 
 -- One program's own.
-grant select (secret) on cache_secret to payonce_api;
 grant select on audit_results to payonce_worker;
 
 -- The worker audits what is new, and operators all of it.
@@ -632,7 +389,7 @@ create policy worker on merchants        to payonce_worker using (true) with che
 create policy worker on webhook_resends  to payonce_worker using (true) with check (true);
 create policy worker on webhook_secrets for select to payonce_worker using (true);
 
--- The console reads for all merchants, and decides about dead letters of all of them.
+-- The console reads for all merchants.
 create policy console on ledger_events    for select to payonce_console using (true);
 create policy console on ledger_postings  for select to payonce_console using (true);
 create policy console on held_orders      for select to payonce_console using (true);
@@ -646,7 +403,6 @@ create policy console on reservations     for select to payonce_console using (t
 create policy console on merchants        for select to payonce_console using (true);
 create policy console on webhook_resends  for select to payonce_console using (true);
 create policy console on operator_actions for select to payonce_console using (true);
-create policy console_decides on inbox    for update to payonce_console using (status = 'dead') with check (status in ('pending', 'discarded'));
 
 -- A secret that still signs cannot be deleted.
 create policy forget on webhook_secrets for update to payonce_worker
@@ -666,33 +422,12 @@ create policy tenant on account_balances for select to payonce_api
  using (merchant_id = current_setting('payonce.merchant', true));
 create policy tenant on idempotency_keys for select to payonce_api
  using (scope = current_setting('payonce.merchant', true));
-create policy tenant on stock for select to payonce_api
- using (merchant_id = current_setting('payonce.merchant', true));
-create policy tenant on reservations for select to payonce_api
- using (merchant_id = current_setting('payonce.merchant', true));
-create policy tenant on operator_actions for select to payonce_api
- using (merchant_id = current_setting('payonce.merchant', true) and action = 'stock supply');
 
 -- The empty text keeps this condition out of indexes. merchant_id is the last column of
 -- ledger_events_version_once; with a bare column the planner may read all of that index in
 -- place of the end of ledger_events_pkey. Test: TestReads_doNotGrowWithHistory.
 create policy tenant on ledger_events for select to payonce_api
  using (merchant_id || '' = current_setting('payonce.merchant', true));
-
--- A message belongs to the merchant whose charge it is about. An event of the provider that
--- names only an object of the provider's belongs to none yet, and is read under no name. The policy of ledger_events
--- applies to the subquery, which is one index probe for each message.
-create policy tenant on inbox for select to payonce_api
- using ((select merchant_id
-           from ledger_events
-          where stream_id = inbox.ordering_key
-            and version = 1) = current_setting('payonce.merchant', true)
-        or ordering_key like 'stripe:%' and partition_key = '' and coalesce(current_setting('payonce.merchant', true), '') = '');
-create policy tenant on outbox for select to payonce_api
- using ((select merchant_id
-           from ledger_events
-          where stream_id = outbox.metadata ->> 'ordering_key'
-            and version = 1) = current_setting('payonce.merchant', true));
 
 -- What the api writes ---------------------------------------------------------
 
@@ -704,33 +439,143 @@ create policy tenant on outbox for select to payonce_api
 -- the charge, and its data names the merchant whose stream it is: the worker believes it.
 -- The api's events say that the api caused them. Their ids have version 8, and those of the
 -- worker version 5, so no request takes the id of an event that the worker is going to
--- append. A time far from now is one that no reader could show, an amount that is no number
--- would end the audit, and a long text fits in no index of the list.
+-- append. A time far from now is one that no reader could show, and a long text fits in no index
+-- of the list.
+--
+-- A request that the program cannot read, or whose amounts no charge may have, is void there
+-- (domain.Charge.Voids), but its posting would stay in the balances. So each member is one of the
+-- event's and has its type, and each number its range. A text of JSON may be much longer than its
+-- stored form, such as that of 1e9999, and readers hold the text: with 100 refunds
+-- (refuse_void_request) the api writes less than 2 MiB to a charge, of which programs read 16 MiB.
 create policy request on ledger_events for insert to payonce_api
   with check (merchant_id = current_setting('payonce.merchant', true)
               and case type
                     when 'charge.requested.v1'
                     then version = 1
                      and data ->> 'merchant_id' = merchant_id
-                     and (data ->> 'amount')::bigint between 1 and 999999999999999999
+                     and (data ->> 'amount')::bigint between 1 and 1000000000000
+                     and coalesce((data ->> 'fee')::bigint, 0) between 0 and (data ->> 'amount')::bigint
                      and length(data ->> 'order_id') <= 255
-                     and coalesce(data ->> 'reference' like 'ref_' || left(encode(sha256(convert_to(merchant_id, 'UTF8')), 'hex'), 16) || '%', true)
-                     and coalesce(length(data ->> 'return_url') <= 2048 and data ->> 'return_url' like 'https://%', true)
-                     and coalesce((data ->> 'expires_at')::timestamptz between now() - interval '24 hours' and '9999-01-01 00:00+00', true)
+                     and data -> 'steps' ? 'payment'
+                     and data ->> 'reference' like 'ref_' || left(encode(sha256(convert_to(merchant_id, 'UTF8')), 'hex'), 16) || '%'
+                     and coalesce(length(data ->> 'return_url') <= 2048 and data ->> 'return_url' ilike 'https://%', true)
+                     and coalesce((data ->> 'expires_at')::timestamptz
+                                  between now() - interval '24 hours' and '9999-01-01 00:00+00', true)
+                     and coalesce(data ->> 'expires_at' ~ '^\d{4}-\d\d-\d\dT([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d+)?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)$', true)
+                     and not exists (
+                           select
+                             from jsonb_array_elements(data -> 'items') item
+                            cross join jsonb_each(item) m
+                            where jsonb_typeof(m.value) is distinct from '{"sku": "string", "quantity": "number"}'::jsonb ->> m.key)
+                     and not exists (
+                           select
+                             from jsonb_array_elements(data -> 'items') item
+                            where coalesce((item ->> 'quantity')::bigint, 0) not between 1 and 1000000)
+                     and not exists (
+                           select
+                             from jsonb_each(data -> 'metadata') m
+                            where jsonb_typeof(m.value) <> 'string')
+                     and not exists (
+                           select
+                             from jsonb_array_elements(coalesce(data -> 'steps', '[]') || coalesce(data -> 'skipped', '[]')) name
+                            where jsonb_typeof(name) <> 'string')
                     when 'charge.cancel_requested.v1'
                     then version > 1
                     when 'refund.requested.v1'
                     then version > 1
-                     and (data ->> 'amount')::bigint between 1 and 999999999999999999
+                     and (data ->> 'amount')::bigint between 1 and 1000000000000
+                     and length(data ->> 'refund_id') between 1 and 255
                     else false
                   end
+              and not exists (
+                    select
+                      from jsonb_each(data) m
+                     where jsonb_typeof(m.value) is distinct from case type
+                             when 'charge.requested.v1'
+                             then '{"merchant_id": "string", "order_id": "string", "amount": "number", "currency": "string",
+                                    "fee": "number", "payment_method": "string", "items": "array", "description": "string",
+                                    "metadata": "object", "return_url": "string", "expires_at": "string", "notify": "boolean",
+                                    "one_charge_per_order": "boolean", "reference": "string", "steps": "array", "skipped": "array"}'::jsonb
+                             when 'refund.requested.v1'
+                             then '{"refund_id": "string", "amount": "number", "reason": "string", "notify": "boolean"}'::jsonb
+                             else '{}'::jsonb
+                           end ->> m.key)
+              and octet_length(data::text) + octet_length(metadata::text) <= case version when 1 then 1048576 else 4096 end
               and length(stream_id) <= 64
-              and length(merchant_id) <= 255
-              and pg_column_size(data) + pg_column_size(metadata) <= 1048576
+              and length(merchant_id) between 1 and 255
               and schema_version = 1
               and metadata ->> 'actor' = 'api'
               and get_byte(uuid_send(event_id), 6) >> 4 = 8
               and occurred_at between now() - interval '24 hours' and now() + interval '24 hours');
+
+-- What a policy cannot say, since it depends on the events before: a charge is canceled once, before
+-- its outcome, and refunded up to what is left of it, in at most domain.MaxRefunds requests. These are
+-- the conditions of the program's own decision, in which a refund that failed or was reversed is
+-- returned to what is left.
+--
+-- The function counts the versions that it sees. If it sees all up to the new one, then also each
+-- refund that another transaction has committed: none can be appended later at a lower version, since
+-- an event refers to the one before it. If it
+-- does not, it refuses, whatever the isolation level, and however long the statement ran before its
+-- insert. Test: migrations.TestHostileAPI_refundsNoMoreThanIsLeft.
+create function refuse_void_request() returns trigger
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  allowed boolean;
+begin
+  with events as (
+    select type,
+           data
+      from public.ledger_events
+     where stream_id = new.stream_id
+       and version <= new.version
+  ), charge as (
+    select count(*) = new.version                                             as seen,
+           count(*) filter (where type like 'charge.cancel_requested.v%') = 1 as canceled_once,
+           bool_or(type like 'charge.succeeded.v%')                           as succeeded,
+           bool_or(type like 'charge.failed.v%')                              as failed,
+           max((data ->> 'amount')::bigint)
+               filter (where type like 'payment.captured.v%')                 as captured
+      from events
+  ), refunds as (
+    select data ->> 'refund_id'              as id,
+           count(*)                          as events,
+           max((data ->> 'amount')::bigint)  as amount,
+           bool_or(type like 'refund.failed.v%' or type like 'refund.reversed.v%') as returned
+      from events
+     where type like 'refund.%'
+     group by 1
+  )
+  select seen
+     and case new.type
+           when 'refund.requested.v1'
+           then succeeded
+            and (select count(*) <= 100
+                    and sum(amount) filter (where not returned) <= captured
+                    and bool_or(id = new.data ->> 'refund_id' and events = 1)
+                   from refunds)
+           else canceled_once and captured is null and not succeeded and not failed
+         end
+    into allowed
+    from charge;
+  if allowed is not true then
+    raise exception 'charge % does not allow a % as version %', new.stream_id, new.type, new.version
+      using errcode = 'insufficient_privilege';
+  end if;
+  return null;
+end
+$$;
+comment on function refuse_void_request is 'the trigger of ledger_events for users that are not the worker';
+revoke execute on function refuse_void_request from public;
+
+-- After the insert, when the other rows of the statement are there too.
+create trigger ledger_events_of_the_api
+ after insert on ledger_events
+   for each row
+  when (new.version > 1 and not pg_has_role('payonce_worker', 'member'))
+  execute function refuse_void_request();
 
 -- A request has one posting, and its event says which: what the customer owes for a charge,
 -- what is to be returned for a refund. The key of the table allows it once.
@@ -778,16 +623,11 @@ create policy request on outbox for insert to payonce_api
                      and length(metadata ->> 'type') <= 255
                      and octet_length(payload) <= 4096
                      and pg_column_size(metadata || '{}') <= 4096
-                     and case
-                           when metadata ->> 'ordering_key' like 'stripe:%'
-                           then coalesce(metadata ->> 'partition_key', '') = ''
-                            and coalesce(current_setting('payonce.merchant', true), '') = ''
-                           else metadata ->> 'partition_key' = current_setting('payonce.merchant', true)
-                            and (select merchant_id
-                                   from ledger_events
-                                  where stream_id = outbox.metadata ->> 'ordering_key'
-                                    and version = 1) = current_setting('payonce.merchant', true)
-                         end
+                     and metadata ->> 'partition_key' = current_setting('payonce.merchant', true)
+                     and (select merchant_id
+                            from ledger_events
+                           where stream_id = outbox.metadata ->> 'ordering_key'
+                             and version = 1) = current_setting('payonce.merchant', true)
                     else (select outbox.message_id = e.event_id::text
                              and outbox.metadata ->> 'type' = e.type
                              and e.type like '%requested.v1'
@@ -811,59 +651,3 @@ create policy request on idempotency_keys for insert to payonce_api
               and length(key) <= 255
               and length(location) <= 1024);
 
--- A policy does not compare a row with what it was, so the trigger below says which changes
--- the api makes.
-create policy tenant_changes on inbox for update to payonce_api
- using ((select merchant_id
-           from ledger_events
-          where stream_id = inbox.ordering_key
-            and version = 1) = current_setting('payonce.merchant', true)
-        or ordering_key like 'stripe:%' and partition_key = '' and coalesce(current_setting('payonce.merchant', true), '') = '');
-
--- The api and the console store what an operator decides about a dead letter. They end, hold and
--- delay none.
-create function refuse_foreign_change() returns trigger
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-  allowed record;
-begin
-  allowed := old;
-  case
-    when old.status = 'dead' and new.status = 'pending' then
-      allowed.status        := 'pending';
-      allowed.attempts      := 0;
-      allowed.deaths        := 0;
-      allowed.waits         := 0;
-      allowed.waiting_since := null;
-      allowed.due_at        := greatest(least(new.due_at, clock_timestamp()), now());
-      allowed.first         := old.first or new.first;
-    when old.status = 'dead' and new.status = 'discarded' then
-      allowed.status      := 'discarded';
-      allowed.first       := false;
-      allowed.fence       := old.fence + 1;
-      allowed.finished_at := greatest(least(new.finished_at, clock_timestamp()), now());
-    else
-      null;
-  end case;
-  if allowed.status <> old.status then
-    allowed.decided_by := left(new.decided_by, 255);
-    allowed.decided_at := greatest(least(new.decided_at, clock_timestamp()), now());
-  end if;
-  if new is distinct from allowed then
-    raise exception 'message % of the inbox is changed by its receiver and by operators only', old.id
-      using errcode = 'insufficient_privilege';
-  end if;
-  return null;
-end
-$$;
-comment on function refuse_foreign_change is 'the trigger of inbox for users that are not the worker';
-revoke execute on function refuse_foreign_change from public;
-
--- Before the update it would lock each row once more, also for the worker.
-create trigger inbox_changes_of_the_api
- after update on inbox
-   for each row
-  when (not pg_has_role('payonce_worker', 'member'))
-  execute function refuse_foreign_change();

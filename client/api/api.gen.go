@@ -160,9 +160,6 @@ type Abandonment struct {
 	Abandoned bool    `json:"abandoned"`
 	Charge    *Charge `json:"charge,omitempty"`
 
-	// LostPayment A payment under the key, whose charge was lost with a database server. Its money may have been taken, and an operator gives it back. The key is abandoned for all that.
-	LostPayment *LostPayment `json:"lost_payment,omitempty"`
-
 	// StatusCode Of the answer under the key.
 	StatusCode int `json:"status_code"`
 }
@@ -328,26 +325,6 @@ type KeyList struct {
 	Data []Key `json:"data"`
 }
 
-// LostPayment A payment under the key, whose charge was lost with a database server. Its money may have been taken, and an operator gives it back. The key is abandoned for all that.
-type LostPayment struct {
-	// Amount In minor units of ISO 4217, such as cents, whichever minor units the provider has.
-	// In BHD, JOD, KWD, OMR and TND a
-	// multiple of 10, in MGA of 100: the provider moves no other amount, and the answer is 422.
-	//
-	//
-	// Examples: 1000
-	Amount Amount `json:"amount"`
-
-	// Currency An ISO 4217 code.
-	Currency Currency `json:"currency"`
-
-	// PaymentIntent The provider's id.
-	PaymentIntent string `json:"payment_intent"`
-
-	// Refunded The money was refunded.
-	Refunded bool `json:"refunded"`
-}
-
 // NextAction Send the customer to the URL. The payment continues when the customer has acted, and fails with `authentication_timeout` when that takes too long.
 type NextAction struct {
 	Type NextActionType `json:"type"`
@@ -468,9 +445,8 @@ type ListChargesParams struct {
 
 // CreateChargeParams defines parameters for CreateCharge.
 type CreateChargeParams struct {
-	// IdempotencyKey 1 to 255 printable ASCII characters of your choice, bare or as a quoted string: a key with a space, `"` or `\` in it has to
-	// be quoted, and `\` stands before both. It belongs to you and to the operation. Make it from what you mean to do, and store it before you send. Where the server derives keys from
-	// orders (`IDEMPOTENCY_KEY_MODE=natural`) it may be left out.
+	// IdempotencyKey 1 to 255 printable ASCII characters of your choice, bare or as a quoted string. A key with a space, `,`, `;`, `"` or `\`
+	// in it has to be quoted, and `\` stands before `"` and `\`. It belongs to you and to the operation. Make it from what you mean to do, and store it before you send.
 	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
 
 	// Prefer `wait=N` waits up to N seconds, 10 at most, for a request under the same key that is in flight.
@@ -488,9 +464,8 @@ type GetChargeParams struct {
 
 // CancelChargeParams defines parameters for CancelCharge.
 type CancelChargeParams struct {
-	// IdempotencyKey 1 to 255 printable ASCII characters of your choice, bare or as a quoted string: a key with a space, `"` or `\` in it has to
-	// be quoted, and `\` stands before both. It belongs to you and to the operation. Make it from what you mean to do, and store it before you send. Where the server derives keys from
-	// orders (`IDEMPOTENCY_KEY_MODE=natural`) it may be left out.
+	// IdempotencyKey 1 to 255 printable ASCII characters of your choice, bare or as a quoted string. A key with a space, `,`, `;`, `"` or `\`
+	// in it has to be quoted, and `\` stands before `"` and `\`. It belongs to you and to the operation. Make it from what you mean to do, and store it before you send.
 	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
 
 	// Prefer `wait=N` waits up to N seconds, 10 at most, for a request under the same key that is in flight.
@@ -502,9 +477,8 @@ type CancelChargeParams struct {
 
 // CreateRefundParams defines parameters for CreateRefund.
 type CreateRefundParams struct {
-	// IdempotencyKey 1 to 255 printable ASCII characters of your choice, bare or as a quoted string: a key with a space, `"` or `\` in it has to
-	// be quoted, and `\` stands before both. It belongs to you and to the operation. Make it from what you mean to do, and store it before you send. Where the server derives keys from
-	// orders (`IDEMPOTENCY_KEY_MODE=natural`) it may be left out.
+	// IdempotencyKey 1 to 255 printable ASCII characters of your choice, bare or as a quoted string. A key with a space, `,`, `;`, `"` or `\`
+	// in it has to be quoted, and `\` stands before `"` and `\`. It belongs to you and to the operation. Make it from what you mean to do, and store it before you send.
 	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
 
 	// Prefer `wait=N` waits up to N seconds, 10 at most, for a request under the same key that is in flight.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -14,10 +15,8 @@ import (
 	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/internal/doorbell"
 	"github.com/payonce/payonce/internal/httpapi"
-	"github.com/payonce/payonce/internal/loop"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/program"
-	"github.com/payonce/payonce/internal/rediscache"
 	"github.com/payonce/payonce/internal/telemetry"
 	"github.com/payonce/payonce/internal/writes"
 )
@@ -29,7 +28,6 @@ const (
 	// others. Few at a time may wait for longer.
 	lockTimeout = 25 * time.Millisecond
 
-	assets      = 64       // files of the documentation that are being sent
 	answerBytes = 32 << 20 // of answers that are being sent
 
 	unsignedTime = 3 * time.Second // to read the body of a provider event
@@ -49,36 +47,28 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	}
 	defer traces.Close(ctx)
 	bell := doorbell.New(log)
+	lasting, end := context.WithCancel(context.WithoutCancel(ctx)) // ends after the last commit of the drain
+	defer end()
 	db, err := program.Open(ctx, log, s.DatabaseURL.Reveal(), s.database(traces, doorbell.Committed(bell)))
 	if err != nil {
 		return err
 	}
 	defer db.Close()
-	go bell.Run(ctx, db.Pool())
+	var ringing sync.WaitGroup
+	ringing.Go(func() { bell.Run(lasting, db.Pool()) })
+	defer func() { end(); ringing.Wait() }()
 	metrics := meter(log, db)
-	keys, closeCache, err := receiver(ctx, log, s, db, metrics)
-	if err != nil {
-		return err
-	}
-	defer closeCache()
-	ready := program.NewReadiness(ctx, db, time.Now)
+	ready := program.NewReadiness(lasting, db, time.Now)
 	defer ready.Close()
-	replica := &replica{}
-	defer replica.Close()
 	config := s.config()
-	config.DB, config.Replica, config.Intake = db, replica.database, &intake.Intake{DB: db, Receiver: keys}
+	config.DB, config.Intake = db, &intake.Intake{DB: db, Receiver: s.receiver(db, metrics)}
 	config.Observe, config.Carry = observe(metrics, traces), traces.Carry //nolint:contextcheck // a request carries its own context
 	config.Ready, config.Log, config.Metrics = ready.Ask, log, s.Beside(metrics.Handler())
 	server := httpapi.New(config)
 	public := server.Server() //nolint:contextcheck // a request carries its own context
-	if err := s.protect(public, log); err != nil {
-		return err
-	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return program.ServeMetrics(ctx, log, s.MetricsAddr, metrics.Handler()) })
 	g.Go(func() error { return program.Serve(ctx, log, s.HTTPAddr, public) })
-	go replica.open(ctx, log, s, traces)
-	go loop.Run(ctx, log, "the uses of API keys are not recorded", server.RecordUses)
 	return g.Wait()
 }
 
@@ -92,12 +82,9 @@ func (s settings) database(traces *telemetry.Traces, committed func(*pgx.Batch))
 func (s settings) config() httpapi.Config {
 	return httpapi.Config{
 		InFlight:          inFlightStatus[s.InFlight],
-		NaturalKeys:       s.IdempotencyKeyMode == "natural",
 		OneChargePerOrder: s.OneChargePerOrder,
 		StripeSecrets:     split(s.StripeWebhookSecret.Reveal()), // two while one replaces the other
 		Limits:            s.limits(),
-		Origins:           split(s.CORSOrigins),
-		DocsHosts:         s.docsHosts(),
 		KeepsCardNumbers:  s.CardNumberCheck == "off",
 		TrustedProxies:    s.TrustedProxies,
 		Now:               time.Now,
@@ -111,28 +98,18 @@ func (s settings) limits() httpapi.Limits {
 	inFlight := 32 * connections
 	return httpapi.Limits{
 		PerSecond: s.RateLimit, InFlight: inFlight, PerMerchant: inFlight / 2,
-		Authenticating: connections / 2, Auditing: connections / 5, Assets: assets, AnswerBytes: answerBytes,
+		Authenticating: connections / 2, AnswerBytes: answerBytes,
 		Waiting: inFlight / 4, Unsigned: inFlight / 20, UnsignedTime: unsignedTime,
 		Guesses: s.AuthenticationFailures,
 	}
 }
 
-// receiver makes the receiver of keyed requests, with the cache of REDIS_URL if that is set.
-func receiver(ctx context.Context, log *slog.Logger, s settings, db *postgres.DB, m *metrics) (r idempotency.Receiver, closeCache func(), err error) {
+// receiver makes the receiver of keyed requests.
+func (s settings) receiver(db *postgres.DB, m *metrics) idempotency.Receiver {
 	few := int(s.DatabaseConnections) / 4
-	r = idempotency.Receiver{
+	return idempotency.Receiver{
 		Read: intake.BatchedRead(db, few), Retention: s.IdempotencyRetention,
 		Wait: s.wait(), Waiters: make(chan struct{}, few),
 		Reading: func() (read func()) { return m.lookup.Time() }, OnCommit: func(c idempotency.CommitResult) { m.commits.Add(1, string(c)) },
 	}
-	url := s.RedisURL.Reveal()
-	if url == "" {
-		return r, func() {}, nil
-	}
-	cache, err := rediscache.Open(ctx, db, url, rediscache.Options{
-		AllowPlaintext: s.AllowPlaintext, Longest: s.RedisTTL, Log: log, Clock: time.Now,
-		Counted: func(f rediscache.Found) { m.cache.Add(1, string(f)) },
-	})
-	r.Cache = cache
-	return r, func() { cache.Close() }, err
 }

@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"net/http"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -91,15 +90,9 @@ func TestRun(t *testing.T) {
 		}
 	})
 
-	t.Run("without a schema it is alive and not ready", func(t *testing.T) {
+	t.Run("without a schema it does not start", func(t *testing.T) {
 		testdb.Must(t, server.CreateDatabase(t.Context(), "bare"))
-		p := programtest.Start(t, run, environ(server.URL("bare")))
-		if got := p.Get(t, "/healthz"); got.Status != http.StatusOK {
-			t.Errorf("it is not alive: %v", got)
-		}
-		if got := p.Get(t, "/readyz"); got.Status != http.StatusServiceUnavailable || !strings.Contains(got.Body, "payonce migrate") {
-			t.Errorf("it is ready, or does not say what to do: %v", got)
-		}
+		programtest.Refusal(t, run, environ(server.URL("bare")), "the database lacks a migration: run payonce migrate")
 	})
 
 	for policy, want := range map[string]struct {
@@ -127,13 +120,6 @@ func TestRun(t *testing.T) {
 			}
 		})
 	}
-
-	t.Run("IDEMPOTENCY_KEY_MODE=natural", func(t *testing.T) {
-		got := send(t, programtest.Start(t, run, environ(url, "IDEMPOTENCY_KEY_MODE", "natural")), "key-natural")
-		if got.Status != http.StatusAccepted || got.Header.Get("Idempotency-Key") != "order-1:charge:v1" {
-			t.Errorf("%v", got)
-		}
-	})
 
 	t.Run("CARD_NUMBER_CHECK=off", func(t *testing.T) {
 		p := programtest.Start(t, run, environ(url, "CARD_NUMBER_CHECK", "off"))
@@ -189,28 +175,6 @@ func TestRun(t *testing.T) {
 		})
 	})
 
-	t.Run("REDIS_URL of a server that is away changes nothing", func(t *testing.T) {
-		p := programtest.Start(t, run, environ(url, "REDIS_URL", "redis://127.0.0.1:1"))
-		first := send(t, p, "key-cached")
-		if again := send(t, p, "key-cached"); again.Body != first.Body || again.Header.Get("Idempotent-Replayed") != "true" {
-			t.Errorf("not the first answer: %v", again)
-		}
-		if metrics := p.Get(t, "/metrics").Body; !regexp.MustCompile(`(?m)^payonce_replay_cache_total\{result="failed"\} [1-9]`).MatchString(metrics) {
-			t.Error("no metric says that the cache fails")
-		}
-	})
-
-	t.Run("READ_DATABASE_URL of an older schema changes nothing", func(t *testing.T) {
-		testdb.Must(t, server.CreateDatabase(t.Context(), "old"))
-		p := programtest.Start(t, run, environ(url, "READ_DATABASE_URL", server.URL("old")))
-		await.Row(t, db, `select exists (select from pg_stat_activity where datname = 'old')`)
-		for range 3 {
-			if got := read(t, p, "/v1/balances"); got.Status != http.StatusOK {
-				t.Errorf("%v", got)
-			}
-		}
-	})
-
 	t.Run("while no server takes writes it answers 503", func(t *testing.T) {
 		p := programtest.Start(t, run, environ(url))
 		admin, err := pgx.Connect(t.Context(), server.URL("postgres"))
@@ -239,41 +203,10 @@ func TestRun(t *testing.T) {
 		}
 	})
 
-	for variable, value := range map[string]string{"REDIS_URL": "localhost:6379", "HTTP_ADDR": "nonsense", "EXPECT_REPLICATION": "1"} {
+	for variable, value := range map[string]string{"HTTP_ADDR": "nonsense", "EXPECT_REPLICATION": "1"} {
 		t.Run(variable+" is refused", func(t *testing.T) {
 			programtest.Refusal(t, run, environ(url, variable, value), variable)
 		})
-	}
-}
-
-// TestRun_readsFromAStandby stops the standby's replay, so that its answers differ from
-// those of the primary.
-func TestRun_readsFromAStandby(t *testing.T) {
-	t.Parallel()
-	testdb.Long(t, "it starts two servers")
-	db, primary := database(t)
-	standby, err := primary.Standby(t.Context())
-	testdb.Must(t, err)
-	t.Cleanup(func() { testdb.Must(t, standby.Close()) })
-	name := db.Pool().Config().ConnConfig.Database
-	p := programtest.Start(t, run, environ(primary.URL(name), "READ_DATABASE_URL", standby.URL(name)))
-	get := func(path string) programtest.Response { return read(t, p, path) }
-	before := get("/v1/balances").Body
-	admin, err := pgx.Connect(t.Context(), standby.URL(name))
-	testdb.Must(t, err)
-	t.Cleanup(func() { _ = admin.Close(context.WithoutCancel(t.Context())) })
-	testdb.Exec(t, admin, `select pg_wal_replay_pause()`)
-	accepted := send(t, p, "key")
-	if charge := get(accepted.Header.Get("Location")); charge.Status != http.StatusOK {
-		t.Errorf("the charge that was accepted is answered %v", charge)
-	}
-	await.True(t, "the standby answers", func() bool { return get("/v1/balances").Body == before })
-	testdb.Exec(t, admin, `select pg_wal_replay_resume()`)
-	await.True(t, "the standby shows the charge", func() bool { return get("/v1/balances").Body != before })
-	after := get("/v1/balances").Body
-	testdb.Must(t, standby.Close())
-	if got := get("/v1/balances"); got.Body != after {
-		t.Errorf("without its standby it answers %v, want %s", got, after)
 	}
 }
 

@@ -1,15 +1,9 @@
 package main
 
 import (
-	"log/slog"
-	"net/http"
-	"slices"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/internal/program/programtest"
 )
 
@@ -27,20 +21,7 @@ func TestSettings_refusesUnsafeValues(t *testing.T) {
 		{"no retention", "IDEMPOTENCY_RETENTION", "0s"},
 		{"a negative limit of rates", "RATE_LIMIT", "-1"},
 		{"a negative limit of failures", "AUTHENTICATION_FAILURES", "-1"},
-		{"any origin", "CORS_ORIGINS", "*"},
-		{"a pattern of origins", "CORS_ORIGINS", "https://*.shop.example"},
-		{"an origin without a scheme", "CORS_ORIGINS", "shop.example"},
-		{"an origin that ends in a slash", "CORS_ORIGINS", "https://shop.example/"},
-		{"an origin with a user", "CORS_ORIGINS", "https://me@shop.example"},
-		{"an origin in another case", "CORS_ORIGINS", "https://Shop.example"},
-		{"an origin with its scheme's own port", "CORS_ORIGINS", "https://shop.example:443"},
-		{"an origin over a network in plain text", "CORS_ORIGINS", "http://shop.example"},
-		{"two origins without a comma", "CORS_ORIGINS", "https://shop.example https://mug.example"},
-		{"a certificate without its key", "TLS_CERT_FILE", "tls.crt"},
-		{"a key without its certificate", "TLS_KEY_FILE", "tls.key"},
 		{"too few connections", "DATABASE_CONNECTIONS", "4"},
-		{"a cache that keeps nothing", "REDIS_TTL", "0s"},
-		{"an unknown key mode", "IDEMPOTENCY_KEY_MODE", "optional"},
 		{"a check of card numbers, neither on nor off", "CARD_NUMBER_CHECK", "false"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -54,12 +35,12 @@ func TestSettings_arePrintedWithSecretsHidden(t *testing.T) {
 	t.Parallel()
 	log := programtest.Refusal(t, run, map[string]string{
 		"DATABASE_URL": remote, "IN_FLIGHT": "425",
-		"REDIS_URL": "redis://payonce:hunter2@127.0.0.1", "STRIPE_WEBHOOK_SECRET": "whsec_hunter2",
+		"STRIPE_WEBHOOK_SECRET": "whsec_hunter2",
 	}, "DATABASE_URL")
 	for _, want := range []string{
 		`"DATABASE_URL":"(hidden)"`, `"HTTP_ADDR":"127.0.0.1:8080"`, `"IDEMPOTENCY_RETENTION":"168h0m0s"`,
-		`"IDEMPOTENCY_KEY_MODE":"required"`, `"IN_FLIGHT":"425"`, `"IN_FLIGHT_WAIT":"250ms"`, `"ALLOW_PLAINTEXT":"false"`,
-		`"RATE_LIMIT":"0"`, `"CARD_NUMBER_CHECK":"on"`, `"CORS_ORIGINS":""`, `"REDIS_URL":"(hidden)"`, `"STRIPE_WEBHOOK_SECRET":"(hidden)"`,
+		`"IN_FLIGHT":"425"`, `"IN_FLIGHT_WAIT":"250ms"`, `"ALLOW_PLAINTEXT":"false"`,
+		`"RATE_LIMIT":"0"`, `"CARD_NUMBER_CHECK":"on"`, `"STRIPE_WEBHOOK_SECRET":"(hidden)"`,
 	} {
 		if !strings.Contains(log, want) {
 			t.Errorf("%s is not printed:\n%s", want, log)
@@ -70,51 +51,4 @@ func TestSettings_arePrintedWithSecretsHidden(t *testing.T) {
 func TestRun_needsADatabase(t *testing.T) {
 	t.Parallel()
 	programtest.Refusal(t, run, nil, "DATABASE_URL is not set")
-}
-
-func TestOrigins(t *testing.T) {
-	t.Parallel()
-	for setting, want := range map[string][]string{
-		"":                     nil,
-		"https://shop.example": {"https://shop.example"},
-		" https://shop.example:8443,http://localhost:3000 ,http://[::1]:3000,": {"https://shop.example:8443", "http://localhost:3000", "http://[::1]:3000"},
-	} {
-		s := settings{CORSOrigins: setting}
-		if got, err := s.config().Origins, s.checkOrigins(); err != nil || !slices.Equal(got, want) {
-			t.Errorf("%q: %q, %v", setting, got, err)
-		}
-	}
-	plain := settings{CORSOrigins: "http://shop.example", Service: program.Service{AllowPlaintext: true}}
-	if err := plain.checkOrigins(); err != nil {
-		t.Errorf("an origin in plain text, where that is allowed: %v", err)
-	}
-}
-
-func TestDocsHosts(t *testing.T) {
-	t.Parallel()
-	for setting, want := range map[string][]string{"none": nil, "localhost, Pay.Example": {"localhost", "pay.example"}} {
-		if got := (settings{DocsHosts: setting}).docsHosts(); !slices.Equal(got, want) {
-			t.Errorf("%q: %q", setting, got)
-		}
-	}
-}
-
-func TestProtect(t *testing.T) {
-	t.Parallel()
-	for addr, warns := range map[string]bool{
-		"127.0.0.1:8080": false, "[::1]:8080": false, "localhost:8080": false, "0.0.0.0:8080": true, ":8080": true, "192.0.2.1:8080": true,
-	} {
-		log := &await.Log{}
-		server := &http.Server{ReadHeaderTimeout: time.Second}
-		if err := (settings{HTTPAddr: addr}).protect(server, program.Logger(log, "test", nil)); err != nil || server.TLSConfig != nil {
-			t.Errorf("%s: %v", addr, err)
-		}
-		if strings.Contains(log.String(), "without TLS") != warns {
-			t.Errorf("%s: the log is %q", addr, log)
-		}
-	}
-	absent := settings{HTTPAddr: ":8080", Certificate: program.Certificate{TLSCertFile: "absent.crt", TLSKeyFile: "absent.key"}}
-	if err := absent.protect(&http.Server{ReadHeaderTimeout: time.Second}, slog.New(slog.DiscardHandler)); err == nil {
-		t.Error("a certificate that is absent is accepted")
-	}
 }

@@ -8,6 +8,7 @@ import (
 	"iter"
 	"math"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/restore"
 	"github.com/payonce/payonce/internal/stripe"
+	"github.com/payonce/payonce/ledger"
 )
 
 type auditCmd struct {
@@ -138,8 +140,12 @@ func printViolations(p *printer, report audit.Report) {
 // Test: e2e TestRestore_ofAnOlderDump_capturesNothingTwice.
 func reread(ctx context.Context, c *console, db *postgres.DB, charges []string) error {
 	for _, id := range charges {
+		charge, err := ledger.Find(ctx, db, id)
+		if err != nil {
+			return err
+		}
 		b := &pgx.Batch{}
-		fulfillment.Reread(b, id)
+		fulfillment.Reread(b, charge)
 		if err := db.Commit(ctx, b); err != nil {
 			return fmt.Errorf("queue the reads of charge %s: %w", id, err)
 		}
@@ -155,7 +161,7 @@ func reconcile(ctx context.Context, c *console, db *postgres.DB, client *stripe.
 		return nil, nil, err
 	}
 	return audit.Reconcile(ctx, db,
-		translate(listed, client.Intents(ctx, time.Time{}), func(in stripe.Intent) audit.Listed {
+		translate(listed, client.Intents(ctx), func(in stripe.Intent) audit.Listed {
 			return audit.Listed{
 				ID: in.ID, Reference: in.Reference, PaymentIntent: in.ID,
 				Status: string(in.Status), Amount: in.AmountReceived, Currency: in.Currency,
@@ -167,12 +173,20 @@ func reconcile(ctx context.Context, c *console, db *postgres.DB, client *stripe.
 				Status: r.Status, Amount: r.Amount, Currency: r.Currency,
 			}
 		}),
-		translate(listed, client.Disputes(ctx, ""), func(d stripe.Dispute) audit.Listed {
-			return audit.Listed{
-				ID: d.ID, PaymentIntent: d.PaymentIntent, Currency: d.Currency, Status: cmp.Or(d.Closed, string(domain.DisputeOpen)),
-				Amount: d.Withdrawn + d.WithdrawnFee - d.Reinstated - d.ReinstatedFee,
-			}
-		}))
+		translate(listed, client.Disputes(ctx, ""), listedDispute))
+}
+
+// listedDispute sums the movements of a dispute, each with its fee.
+func listedDispute(d stripe.Dispute) audit.Listed {
+	l := audit.Listed{ID: d.ID, PaymentIntent: d.PaymentIntent, Currency: d.Currency, Status: cmp.Or(d.Closed, string(domain.DisputeOpen))}
+	ids := make([]string, 0, len(d.Moved))
+	for _, m := range d.Moved {
+		ids = append(ids, m.ID)
+		l.Amount += m.Fee - m.Amount
+	}
+	slices.Sort(ids)
+	l.Moves = strings.Join(ids, " ")
+	return l
 }
 
 // checkAccount refuses a secret key of another account than the one that the database is bound to.

@@ -48,7 +48,7 @@ func execute(t *testing.T, db *postgres.DB, command databaseCommand) (stdout, st
 	}
 	var out, errs bytes.Buffer
 	c := newConsole(&out, &errs)
-	err = explained(command.run(t.Context(), c, db))
+	err = runOn(t.Context(), c, db, command)
 	if c.stdout.err != nil {
 		t.Error(c.stdout.err)
 	}
@@ -103,7 +103,7 @@ func record(t *testing.T, db *postgres.DB, s ledger.Stream, events ...domain.Eve
 }
 
 func requested(order string) domain.ChargeRequested {
-	return domain.ChargeRequested{MerchantID: "acme", OrderID: order, Amount: 1000, Currency: "USD", PaymentMethod: "pm_card_visa"}
+	return domain.ChargeRequested{MerchantID: "acme", OrderID: order, Amount: 1000, Currency: "USD", PaymentMethod: "pm_card_visa", Steps: []string{domain.Payment}}
 }
 
 // parse reads a command line into the commands.
@@ -124,12 +124,12 @@ func TestCommandLine(t *testing.T) {
 			c.Inbox.List = inboxListCmd{inboxFilter: inboxFilter{Charge: "ch_1"}, Status: "discarded", Limit: new(2), JSON: true}
 		},
 		"inbox retry 7 8 --json": func(c *commands) { c.Inbox.Retry = inboxRetryCmd{IDs: []int64{7, 8}, JSON: true} },
-		"inbox discard --type t --receiver r --older 1d --limit-per-second 5 --dry-run --reason why": func(c *commands) {
+		"inbox discard --type t --receiver r --older 1d --reason why": func(c *commands) {
 			c.Inbox.Discard.inboxFilter = inboxFilter{Type: "t", Receiver: "r", Older: model.Duration(24 * time.Hour)}
-			c.Inbox.Discard.LimitPerSecond, c.Inbox.Discard.DryRun, c.Inbox.Discard.Reason = 5, true, "why"
+			c.Inbox.Discard.Reason = "why"
 		},
 		"stock add --merchant acme --sku mug --quantity=-3 --reason broken --id 4711": func(c *commands) {
-			c.Stock.Add = stockAddCmd{ArticleFlags: mug, Quantity: -3, Reason: "broken", ID: "4711"}
+			c.Stock.Add = stockAddCmd{Merchant: "acme", SKU: "mug", Quantity: -3, Reason: "broken", ID: "4711"}
 		},
 		"webhooks rotate --merchant acme --overlap 1m --json": func(c *commands) {
 			c.Webhooks.Rotate = webhooksRotateCmd{Merchant: "acme", Overlap: time.Minute, JSON: true}
@@ -141,9 +141,8 @@ func TestCommandLine(t *testing.T) {
 		// Defaults are set for every command.
 		var want commands
 		want.Demo.Charges, want.Seed.FeeBasisPoints = 200, 300
-		want.Export.Format = "csv"
 		want.Inbox.List.Status, want.Webhooks.Rotate.Overlap = "dead", 24*time.Hour
-		want.Actions.Limit, want.Keys.Rotate.Overlap = 100, model.Duration(24*time.Hour)
+		want.Actions.Limit = 100
 		set(&want)
 		got, err := parse(t, line)
 		if diff := cmp.Diff(want, got, cmp.Exporter(func(reflect.Type) bool { return true })); diff != "" || err != nil {
@@ -152,15 +151,15 @@ func TestCommandLine(t *testing.T) {
 	}
 	for _, line := range []string{
 		"audit --quiet --json", "timeline", "inbox", "inbox list --status done", "inbox list --limit=0", "inbox list --limit=-1",
-		"inbox show", "inbox show x", "inbox retry", "inbox discard", "inbox discard --dry-run",
-		"inbox retry 7 --all", "inbox retry 7 --charge ch_1", "inbox retry 7 --dry-run", "inbox retry --all --charge ch_1",
-		"inbox retry --all --limit-per-second=-1", "inbox retry --all --reason " + strings.Repeat("r", longestReason+1),
+		"inbox show", "inbox show x", "inbox retry", "inbox discard",
+		"inbox retry 7 --all", "inbox retry 7 --charge ch_1", "inbox retry --all --charge ch_1",
+		"inbox retry --older=-1h", "inbox retry --all --reason " + strings.Repeat("r", longestReason+1),
 		"webhooks rotate", "webhooks resend", "demo --break=list --keep", "webhooks rotate --merchant acme --overlap long", "webhooks resend --since yesterday",
-		"stock show --merchant acme", "stock add --merchant acme --sku mug --quantity 1", "stock set --merchant acme --sku mug --reason r",
+		"stock add --merchant acme --sku mug --quantity 1", "stock add --merchant acme --sku mug --reason r",
 		"stock add --merchant acme --sku mug --quantity 0 --reason r", "stock add --merchant acme --sku mug --quantity 1 --reason=",
 		"stock add --merchant acme --sku mug --quantity=-1000000000001 --reason r", "stock add --merchant acme --sku mug --quantity 1.5 --reason r",
-		"stock set --merchant acme --sku mug --quantity=-1 --reason r", "stock set --merchant acme --sku mug --quantity 1000000000001 --reason r",
-		"stock set --merchant acme --sku mug --quantity 1 --reason " + strings.Repeat("r", longestReason+1),
+		"stock add --merchant acme --sku mug --quantity 1000000000001 --reason r",
+		"stock add --merchant acme --sku mug --quantity 1 --reason " + strings.Repeat("r", longestReason+1),
 		"stock add --merchant acme --sku mug --quantity 1 --reason r --id " + strings.Repeat("i", longestID+1),
 	} {
 		if _, err := parse(t, line); err == nil {
@@ -173,28 +172,28 @@ func TestCheck(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	for name, c := range map[string]checkedCommand{
-		"a secret that is no base64":     webhooksRotateCmd{WebhookSecret: "whsec_hush!"},
-		"one with a line break":          webhooksRotateCmd{WebhookSecret: firstSecret + "\n"},
-		"an overlap below nothing":       webhooksRotateCmd{Overlap: -time.Second},
-		"an overlap of years":            webhooksRotateCmd{Overlap: 100_000 * time.Hour},
-		"a resend of nothing":            webhooksResendCmd{},
-		"a merchant's, ever":             webhooksResendCmd{Merchant: "acme"},
-		"ids and a merchant's":           webhooksResendCmd{Names: []string{"ch_1"}, Merchant: "acme", Since: now},
-		"ids within a time":              webhooksResendCmd{Names: []string{"ch_1"}, Since: now},
-		"a time that ends at its begin":  webhooksResendCmd{Merchant: "acme", Since: now, Until: now},
-		"a fee without a currency":       seedCmd{Merchant: "acme", FeeFixed: map[string]int64{"": 5}},
-		"a fee below nothing":            seedCmd{Merchant: "acme", FeeFixed: map[string]int64{"EUR": -5}},
-		"a fee beyond any amount":        seedCmd{Merchant: "acme", FeeFixed: map[string]int64{"EUR": domain.MaxAmount + 1}},
-		"an article without a name":      seedCmd{Merchant: "acme", SKU: map[string]int64{"": 5}},
-		"articles beyond any number":     seedCmd{Merchant: "acme", SKU: map[string]int64{"mug": mostUnits + 1}},
-		"a seed with a secret alone":     seedCmd{Merchant: "acme", WebhookSecret: firstSecret},
-		"a seed with a short secret":     seedCmd{Merchant: "acme", WebhookURL: "https://shop.example", WebhookSecret: "whsec_aHVzaA=="},
-		"a live key that was chosen":     seedCmd{Merchant: "acme", APIKey: "sk_live_hush0123456789abcdef"},
-		"a short key":                    seedCmd{Merchant: "acme", APIKey: "sk_test_hus"},
-		"a live key of an operator":      createKeyCmd{Merchant: "acme", Scopes: []string{"admin"}, APIKey: "sk_live_hush0123456789abcdef"},
-		"an overlap of a key below zero": rotateKeyCmd{Overlap: model.Duration(-time.Hour)},
-		"a key without a scope":          createKeyCmd{Merchant: "acme", Expires: new(model.Duration(time.Hour))},
-		"a key with hardly a life":       createKeyCmd{Merchant: "acme", Scopes: []string{"admin"}, Expires: new(model.Duration(time.Millisecond))},
+		"a secret that is no base64":    webhooksRotateCmd{WebhookSecret: "whsec_hush!"},
+		"one with a line break":         webhooksRotateCmd{WebhookSecret: firstSecret + "\n"},
+		"an overlap below nothing":      webhooksRotateCmd{Overlap: -time.Second},
+		"an overlap of years":           webhooksRotateCmd{Overlap: 100_000 * time.Hour},
+		"a resend of nothing":           webhooksResendCmd{},
+		"a merchant's, ever":            webhooksResendCmd{Merchant: "acme"},
+		"ids and a merchant's":          webhooksResendCmd{Names: []string{"ch_1"}, Merchant: "acme", Since: now},
+		"ids within a time":             webhooksResendCmd{Names: []string{"ch_1"}, Since: now},
+		"a time that ends at its begin": webhooksResendCmd{Merchant: "acme", Since: now, Until: now},
+		"a fee without a currency":      seedCmd{Merchant: "acme", FeeFixed: map[string]int64{"": 5}},
+		"a fee below nothing":           seedCmd{Merchant: "acme", FeeFixed: map[string]int64{"EUR": -5}},
+		"a fee beyond any amount":       seedCmd{Merchant: "acme", FeeFixed: map[string]int64{"EUR": domain.MaxAmount + 1}},
+		"an article without a name":     seedCmd{Merchant: "acme", SKU: map[string]int64{"": 5}},
+		"articles beyond any number":    seedCmd{Merchant: "acme", SKU: map[string]int64{"mug": mostUnits + 1}},
+		"a seed with a secret alone":    seedCmd{Merchant: "acme", WebhookSecret: firstSecret},
+		"a seed with a short secret":    seedCmd{Merchant: "acme", WebhookURL: "https://shop.example", WebhookSecret: "whsec_aHVzaA=="},
+		"a live key that was chosen":    seedCmd{Merchant: "acme", APIKey: "sk_live_hush0123456789abcdef"},
+		"a short key":                   seedCmd{Merchant: "acme", APIKey: "sk_test_hus"},
+		"a live key of an operator":     createKeyCmd{Merchant: "acme", Scopes: []string{"refunds:write"}, APIKey: "sk_live_hush0123456789abcdef"},
+		"an end of a key in months":     revokeKeyCmd{In: model.Duration(longestOverlap + time.Hour)},
+		"a key without a scope":         createKeyCmd{Merchant: "acme", Expires: new(model.Duration(time.Hour))},
+		"a key with hardly a life":      createKeyCmd{Merchant: "acme", Scopes: []string{"refunds:write"}, Expires: new(model.Duration(time.Millisecond))},
 	} {
 		if err := c.check(); err == nil || strings.Contains(err.Error(), "hush") || strings.Contains(err.Error(), firstSecret[6:]) {
 			t.Errorf("%s: %v, want it refused without the secret in the text", name, err)
@@ -243,9 +242,9 @@ func TestMigrate(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db := testdb.Connect(t, testdb.Empty(t))
-	wantRefused(t, db, pauseCmd{}, `read what is paused: ERROR: relation "pauses" does not exist (SQLSTATE 42P01): payonce migrate brings the schema`)
+	wantRefused(t, db, pauseCmd{}, "the database lacks a migration: run payonce migrate")
 	out, said, err := execute(t, db, migrateCmd{})
-	if want := "the schema was migrated from version 0 to 28: idempotency, inbox, "; out != "" || !strings.HasPrefix(said, want) || err != nil {
+	if want := fmt.Sprintf("the schema was migrated from version 0 to %d: idempotency, inbox, ", version.Latest); out != "" || !strings.HasPrefix(said, want) || err != nil {
 		t.Errorf("printed %q, %q, want %q, %v", out, said, want, err)
 	}
 	want := migrated{From: version.Latest, Version: version.Latest, Applied: []string{}}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"os"
 	"time"
@@ -25,6 +24,8 @@ type consoleSettings struct {
 	// For payonce console: permits a database user that is a superuser, owns the tables or may act
 	// as another role than payonce_console.
 	AllowPrivilegedDatabaseUser bool `env:"ALLOW_PRIVILEGED_DATABASE_USER"`
+	// For payonce console: permits a database over a network without TLS that verifies the server.
+	AllowPlaintext bool `env:"ALLOW_PLAINTEXT"`
 
 	web.Settings
 }
@@ -40,7 +41,7 @@ func (consoleCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c := web.New(web.Options{Settings: s.Settings, Log: log, Now: time.Now})
+	c := web.New(web.Options{Log: log, Now: time.Now})
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return c.Serve(ctx, listener) })
 	g.Go(func() error {
@@ -49,15 +50,12 @@ func (consoleCmd) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// serveDemo serves the console of a demo: it asks for no key and logs nothing. It listens on
-// CONSOLE_ADDR, or on another port where that one is in use.
+// serveDemo serves the console of a demo, which logs nothing. It listens on CONSOLE_ADDR, or on
+// another port where that one is in use.
 func serveDemo(ctx context.Context, o *demo.Options) error {
 	s, err := program.Load[web.Settings](program.Environ())
 	if err != nil {
 		return err
-	}
-	if !program.Local(s.Addr) {
-		return fmt.Errorf("CONSOLE_ADDR is %s: the demo's console asks for no key, so it listens on a loopback address alone", s.Addr)
 	}
 	listener, err := program.Listen(ctx, "CONSOLE_ADDR", s.Addr)
 	if err != nil {
@@ -65,12 +63,11 @@ func serveDemo(ctx context.Context, o *demo.Options) error {
 			return err
 		}
 	}
-	s.Access, s.TrustedProxies, s.Certificate = "open", nil, program.Certificate{}
 	var actions []web.Action
 	for _, a := range o.Lab.Actions() {
 		actions = append(actions, web.Action{Name: a.Name, Group: a.Group, Title: a.Title, What: a.What, Shows: a.Shows})
 	}
-	c := web.New(web.Options{Settings: s, Actions: actions, Do: o.Lab.Do, Log: slog.New(slog.DiscardHandler), Now: time.Now})
+	c := web.New(web.Options{Actions: actions, Do: o.Lab.Do, Log: slog.New(slog.DiscardHandler), Now: time.Now})
 	go func() { _ = c.Serve(ctx, listener) }() // it ends with the program
 	o.ConsoleURL = "http://" + listener.Addr().String()
 	o.Show = func(ctx context.Context, url string) error {

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/prometheus/common/model"
-	"golang.org/x/time/rate"
 
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/postgres"
@@ -167,23 +166,19 @@ type inboxRetryCmd struct {
 	inboxFilter
 	reasonFlag
 
-	All            bool `help:"All dead letters."`
-	DryRun         bool `help:"Print the dead letters, and change nothing."`
-	LimitPerSecond int  `placeholder:"N" help:"Decide on at most so many in a second. Without it as fast as the database stores the decisions."`
-	JSON           bool `name:"json" help:"Print the messages as JSON."`
+	All  bool `help:"All dead letters."`
+	JSON bool `name:"json" help:"Print the messages as JSON."`
 }
 
-const longestReason = 500 // runes, as in the console
+const longestReason = 500 // runes
 
 func (r inboxRetryCmd) check() error {
 	filtered := r.inboxFilter != inboxFilter{}
 	switch {
 	case len(r.IDs) == 0 && !filtered && !r.All:
 		return errors.New("say which: numbers, --charge, --type, --receiver, --older, or --all")
-	case len(r.IDs) > 0 && (filtered || r.All || r.DryRun), filtered && r.All:
-		return errors.New("numbers, flags that select, or --all, but only one of them; --dry-run is for the flags")
-	case r.Older < 0 || r.LimitPerSecond < 0:
-		return errors.New("--older and --limit-per-second must not be negative")
+	case len(r.IDs) > 0 && (filtered || r.All), filtered && r.All:
+		return errors.New("numbers, flags that select, or --all, but only one of them")
 	}
 	return r.checkLength()
 }
@@ -219,18 +214,11 @@ func (r inboxRetryCmd) each(
 			numbers = append(numbers, e.Number)
 		}
 	}
-	pace := rate.NewLimiter(rate.Inf, 1)
-	if r.LimitPerSecond > 0 {
-		pace.SetLimit(rate.Limit(r.LimitPerSecond))
-	}
 	decided := []inbox.Entry{}
 	var refused []error
 	for _, number := range numbers {
-		err := pace.Wait(ctx)
-		if err == nil && !r.DryRun {
-			err = decide(ctx, db, number, operator())
-		}
 		var e inbox.Entry
+		err := decide(ctx, db, number, operator())
 		if err == nil {
 			e, err = inbox.Show(ctx, db, number)
 		}
@@ -249,10 +237,7 @@ func (r inboxRetryCmd) each(
 	if r.JSON {
 		c.stdout.json(map[string]any{"data": decided})
 	}
-	switch {
-	case r.DryRun:
-		c.stderr.printf("%d dead letters are selected, nothing was changed\n", len(decided))
-	case len(r.IDs) == 0:
+	if len(r.IDs) == 0 {
 		c.stderr.printf("%d of %d dead letters are decided on\n", len(decided), len(numbers))
 	}
 	return errors.Join(refused...)

@@ -2,6 +2,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,12 +11,10 @@ import (
 	"os"
 	"os/signal"
 	"reflect"
-	"slices"
 	"syscall"
 	"time"
 
 	"github.com/alecthomas/kong"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/mattn/go-isatty"
 
 	"github.com/payonce/payonce/internal/postgres"
@@ -29,23 +28,18 @@ type commands struct {
 	Console     consoleCmd     `cmd:"" help:"Serve the web console: the running service, the history of each charge, dead letters. Its settings are in the environment."`
 	Migrate     migrateCmd     `cmd:"" help:"Apply the migrations that the database does not have yet. May be repeated."`
 	Seed        seedCmd        `cmd:"" help:"Register a merchant, its API key and its stock. May be repeated."`
-	Stock       stockCmd       `cmd:"" help:"List what is in stock, add to it and correct it."`
+	Stock       stockCmd       `cmd:"" help:"List what is in stock, and add to it."`
 	Keys        keysCmd        `cmd:"" help:"Make, list and revoke API keys."`
 	Audit       auditCmd       `cmd:"" help:"Check every invariant against the tables, and the ledger against the provider."`
-	Adopt       adoptCmd       `cmd:"" help:"List the provider's payments whose charges the database has lost, and refund them."`
-	Plan        planCmd        `cmd:"" help:"Say what this version would not understand of the database, before it is deployed: events, charges, messages, the schema."`
-	Export      exportCmd      `cmd:"" help:"Print the postings of a time as CSV, or as plain-text accounting for beancount or hledger."`
 	Inbox       inboxCmd       `cmd:"" help:"List, retry and discard dead letters."`
 	Outbox      outboxCmd      `cmd:"" help:"Make the outbox readable after a restore from a dump."`
 	Pause       pauseCmd       `cmd:"" help:"Stop carrying out charges, sending webhooks, or all work for a merchant, until resume. What is accepted waits. Without arguments, list what is paused."`
 	Resume      resumeCmd      `cmd:"" help:"End a pause."`
-	Webhooks    webhooksCmd    `cmd:"" help:"List and rotate webhook secrets, and resend webhooks."`
+	Webhooks    webhooksCmd    `cmd:"" help:"Rotate webhook secrets, and resend webhooks."`
 	Actions     actionsCmd     `cmd:"" help:"List what operators did: who, what, when, and the values before and after. The newest first."`
 	Rebuild     rebuildCmd     `cmd:"" help:"Rebuild the projections (the list of charges and the balances) from the ledger, under traffic."`
 	Timeline    timelineCmd    `cmd:"" help:"Print everything that is recorded about a charge, in order of time."`
 	Healthcheck healthcheckCmd `cmd:"" help:"Exit with 0 if a URL answers 200."`
-	Completion  completionCmd  `cmd:"" help:"Print the script by which a shell completes commands and flags."`
-	Complete    completeCmd    `cmd:"" hidden:""`
 
 	Version kong.VersionFlag `help:"Print the version and the commit, and exit."`
 }
@@ -95,7 +89,7 @@ func commandLine(cli *commands, args []string, options ...kong.Option) (*kong.Co
 		kong.Description("An event-sourced payment service in which every charge takes effect exactly once."),
 		kong.Vars{"version": program.Version("payonce")})...).Parse(args)
 	if err != nil {
-		return nil, err
+		return nil, cmp.Or(refuseGone(args), err)
 	}
 	if c, ok := reflect.TypeAssert[checkedCommand](parsed.Selected().Target.Addr()); ok {
 		err = c.check()
@@ -132,21 +126,23 @@ func onDatabase(ctx context.Context, command databaseCommand) error {
 	}
 	defer db.Close()
 	c := newConsole(os.Stdout, os.Stderr)
-	err = explained(command.run(ctx, c, db))
+	err = runOn(ctx, c, db, command)
 	if c.stdout.err != nil {
 		return fmt.Errorf("print the result: %w", c.stdout.err)
 	}
 	return err
 }
 
-// explained names the command that brings what the database lacks: a schema, table, column or
-// function.
-func explained(err error) error {
-	var refusal *pgconn.PgError
-	if errors.As(err, &refusal) && slices.Contains([]string{"3F000", "42P01", "42703", "42883"}, refusal.Code) {
-		return fmt.Errorf("%w: payonce migrate brings the schema", err)
+// runOn runs a command on a database that has every migration, unless it is the one that brings them.
+func runOn(ctx context.Context, c *console, db *postgres.DB, command databaseCommand) error {
+	switch command.(type) {
+	case migrateCmd, *migrateCmd:
+	default:
+		if err := program.Migrated(ctx, db); err != nil {
+			return err
+		}
 	}
-	return err
+	return command.run(ctx, c, db)
 }
 
 // open opens the database as the owner of the tables. Row security hides rows from another

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/restore"
@@ -59,18 +58,14 @@ type outboxCmd struct {
 }
 
 type outboxRepairCmd struct {
-	Force  bool      `help:"Repair even if the tables were not restored from a dump."`
-	Since  time.Time `placeholder:"2026-11-21T08:00:00Z" help:"When the oldest charge was made that may be lost (RFC 3339), if a worker has already run on what was restored: the provider's payments are read since then. Without it, since 15 minutes before the newest payment here."`
-	AsCopy bool      `help:"The tables are a copy, such as one for staging: discard what the original has still to do, forget the merchants' webhook addresses and the provider's account."`
-	JSON   bool      `name:"json" help:"Print what was done as JSON."`
+	Force bool `help:"Repair even if the tables were not restored from a dump."`
+	JSON  bool `name:"json" help:"Print what was done as JSON."`
 }
 
 // repairReport is what programs get.
 type repairReport struct {
 	Before   restore.Numbering `json:"before"`
 	Repaired restore.Repaired  `json:"repaired"`
-
-	Discarded int64 `json:"discarded"` // open messages of the original
 }
 
 // run refuses where there is nothing to do, so that the operator looks elsewhere.
@@ -82,27 +77,18 @@ func (r outboxRepairCmd) run(ctx context.Context, c *console, db *postgres.DB) e
 	if !before.Foreign() && !r.Force {
 		return errors.New("nothing to repair: the tables did not come through a dump since they were made or repaired (--force repairs all the same)")
 	}
-	discarded := int64(0)
-	if r.AsCopy { // before the repair, which lets workers begin
-		if discarded, err = restore.AsCopy(ctx, db, operator()); err != nil {
-			return err
-		}
-	}
 	_, end := c.progress("numbering what was restored anew")
-	done, err := restore.Repair(ctx, db, r.Since)
+	done, err := restore.Repair(ctx, db)
 	end()
 	if err != nil {
 		return err
 	}
 	if r.JSON {
-		c.stdout.json(repairReport{Before: before, Repaired: done, Discarded: discarded})
+		c.stdout.json(repairReport{Before: before, Repaired: done})
 		return nil
 	}
 	c.stdout.printf("transactions up to %d were stored, the server's next one is %d\n%d events and %d received messages numbered anew, %d messages will be redelivered\n",
 		before.Newest, before.Next, done.Events, done.Received, done.Messages)
-	if r.AsCopy {
-		c.stdout.printf("this is a copy: %d open messages discarded, no merchant has a webhook address, and the next worker binds the account of its key\n", discarded)
-	}
 	return nil
 }
 

@@ -91,35 +91,6 @@ execute function hide()`, pgx.QueryExecModeSimpleProtocol)
 	}
 }
 
-// A copy of production has nothing left to do, and no merchant or account that it could reach.
-func TestOutboxRepair_asCopy(t *testing.T) {
-	t.Parallel()
-	db := testdb.Open(t)
-	deliver(t, db, "ch_1")
-	for _, sql := range []string{
-		`insert into provider_account (account, live) values ('acct_production', true)`,
-		`update merchants set webhook_url = 'https://shop.example', webhook_generation = 1`,
-		`insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status)
-		 select 'r', s, s, 't', '', '{}', '', s from unnest('{pending,running,dead}'::text[]) s`,
-		`insert into outbox (topic, message_id, payload, metadata) values ('charges', 'm', '{}', '{}')`,
-		`insert into lost_payments values ('pi_1', 'ref_1', 1999, 'EUR', now())`,
-		`insert into adoptions (payment_intent) values ('pi_1')`,
-	} {
-		testdb.Exec(t, db.Pool(), sql)
-	}
-	wantRefused(t, db, outboxRepairCmd{AsCopy: true}, "nothing to repair")
-	testdb.Exec(t, db.Pool(), `update numbering_mark set written_in = written_in`)
-	if got := decoded[repairReport](t, mustExecute(t, db, outboxRepairCmd{AsCopy: true, JSON: true})); got.Discarded != 3 {
-		t.Errorf("%d messages are discarded, want 3", got.Discarded)
-	}
-	left := testdb.One[string](t, db, `
-select concat_ws(' ', (select count(*) from provider_account), (select count(*) from outbox), (select count(*) from inbox where status <> 'discarded'),
-                 (select count(*) from merchants where webhook_url is not null), (select count(*) from lost_payments), (select own from numbering))`)
-	if left != "0 0 0 0 0 t" {
-		t.Errorf("accounts, sent and open messages, addresses, lost payments, repaired: %s", left)
-	}
-}
-
 func TestOutboxRepair(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)

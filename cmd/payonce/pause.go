@@ -21,14 +21,14 @@ type pauseCmd struct {
 }
 
 func (p pauseCmd) check() error {
-	if (p.What == "merchant") != (p.Merchant != "") {
+	if (p.What == fulfillment.PausedMerchant) != (p.Merchant != "") {
 		return errors.New("name the merchant after the word merchant, and nowhere else")
 	}
 	return p.checkLength()
 }
 
 func (p pauseCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
-	return p.set(ctx, c, db, setPause, unknownMerchant(p.Merchant))
+	return p.set(ctx, c, db, true, unknownMerchant(p.Merchant))
 }
 
 // resumeCmd ends a pause.
@@ -42,54 +42,28 @@ func (r resumeCmd) check() error {
 }
 
 func (r resumeCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
-	return r.set(ctx, c, db, endPause, fmt.Errorf("%s was never paused: payonce pause lists what is", strings.TrimSpace(r.What+" "+r.Merchant)))
+	return r.set(ctx, c, db, false, fmt.Errorf("%s was never paused: payonce pause lists what is", strings.TrimSpace(r.What+" "+r.Merchant)))
 }
 
-// pause is what stands still.
-type pause struct {
-	What     string `json:"what"`
-	Merchant string `json:"merchant,omitempty"`
-}
-
-const (
-	setPause = `
-insert into pauses (what, merchant_id, paused)
-select what, $2, true
-  from unnest($1::text[]) as u(what)
- where $2 = '' or exists (select from merchants where merchant_id = $2)
-    on conflict (what, merchant_id) do update
-   set paused = true`
-	endPause = `
-update pauses
-   set paused = false
- where what = any ($1)
-   and merchant_id = $2`
-)
-
-// set pauses or resumes, and prints what is paused then. Both may be repeated. unknown is the
-// error if no row is changed.
+// set pauses or resumes, and prints what is paused then. unknown is the error if there is nothing
+// to pause or resume.
 //
 // If we die here: the pause and its record are one transaction.
-func (p pauseCmd) set(ctx context.Context, c *console, db *postgres.DB, change string, unknown error) error {
+func (p pauseCmd) set(ctx context.Context, c *console, db *postgres.DB, paused bool, unknown error) error {
 	if p.What != "" {
-		what := []string{p.What}
-		if p.What == fulfillment.NotificationReceiver {
-			what = append(what, fulfillment.ResendReceiver)
-		}
-		changed, err := db.Pool().Exec(ctx, change, what, p.Merchant)
-		if err != nil {
+		b, known := &pgx.Batch{}, false
+		fulfillment.SetPause(b, fulfillment.Pause{What: p.What, Merchant: p.Merchant}, paused, &known)
+		if err := db.Commit(ctx, b); err != nil {
 			return fmt.Errorf("change what is paused: %w", err)
 		}
-		if changed.RowsAffected() == 0 {
+		if !known {
 			return unknown
 		}
 		c.stderr.printf("the workers follow within 2 s, and finish what they handle\n")
 	}
-	rows, _ := db.Query(ctx, `select what, merchant_id as merchant from pauses where paused order by what, merchant_id`) // CollectRows returns its error
-	all, err := pgx.CollectRows(rows, pgx.RowToStructByName[pause])
-	if err != nil {
-		return fmt.Errorf("read what is paused: %w", err)
+	all, err := fulfillment.ListPauses(ctx, db)
+	if err == nil {
+		printList(&c.stdout, p.JSON, all, "PAUSED\tMERCHANT", func(p fulfillment.Pause) []any { return []any{p.What, p.Merchant} })
 	}
-	printList(&c.stdout, p.JSON, all, "PAUSED\tMERCHANT", func(p pause) []any { return []any{p.What, p.Merchant} })
-	return nil
+	return err
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
@@ -17,25 +18,25 @@ func TestPause(t *testing.T) {
 	testdb.Exec(t, db.Pool(), `insert into merchants (merchant_id) values ('acme')`)
 	for _, test := range []struct {
 		args string
-		want []pause // nil: refused
+		want []fulfillment.Pause // nil: refused
 	}{
-		{"pause fulfillment", []pause{{What: "fulfillment"}}},
-		{"pause fulfillment", []pause{{What: "fulfillment"}}},
-		{"pause merchant acme", []pause{{What: "fulfillment"}, {"merchant", "acme"}}},
+		{"pause fulfillment", []fulfillment.Pause{{What: "fulfillment"}}},
+		{"pause fulfillment", []fulfillment.Pause{{What: "fulfillment"}}},
+		{"pause merchant acme", []fulfillment.Pause{{What: "fulfillment"}, {What: "merchant", Merchant: "acme"}}},
 		{"pause merchant unknown", nil},
 		{"pause merchant", nil},
 		{"pause notification acme", nil},
 		{"pause everything", nil},
 		{"resume", nil},
 		{"resume notification", nil},
-		{"resume fulfillment", []pause{{"merchant", "acme"}}},
-		{"resume fulfillment", []pause{{"merchant", "acme"}}},
-		{"pause", []pause{{"merchant", "acme"}}},
-		{"resume merchant acme", []pause{}},
-		{"pause notification", []pause{{What: "notification"}, {What: "resend"}}},
+		{"resume fulfillment", []fulfillment.Pause{{What: "merchant", Merchant: "acme"}}},
+		{"resume fulfillment", []fulfillment.Pause{{What: "merchant", Merchant: "acme"}}},
+		{"pause", []fulfillment.Pause{{What: "merchant", Merchant: "acme"}}},
+		{"resume merchant acme", []fulfillment.Pause{}},
+		{"pause notification", []fulfillment.Pause{{What: "notification"}, {What: "resend"}}},
 	} {
 		var cli commands
-		got := []pause(nil)
+		got := []fulfillment.Pause(nil)
 		_, err := commandLine(&cli, append(strings.Fields(test.args), "--json"))
 		if err == nil {
 			command := databaseCommand(cli.Pause)
@@ -44,7 +45,7 @@ func TestPause(t *testing.T) {
 			}
 			var out, said string
 			if out, said, err = execute(t, db, command); err == nil {
-				got = dataOf[pause](t, out)
+				got = dataOf[fulfillment.Pause](t, out)
 				if changes := test.args != "pause"; changes != strings.Contains(said, "within 2 s") {
 					t.Errorf("%s said %q", test.args, said)
 				}

@@ -4,44 +4,29 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"sync/atomic"
 	"text/tabwriter"
 	"time"
 	"unicode"
-
-	"github.com/mattn/go-isatty"
 )
-
-const eachLine = 10 * time.Second // of progress, where it is not written anew
 
 // console is what a command prints on: results on stdout, remarks on stderr.
 type console struct {
 	stdout, stderr printer
 
-	live  bool          // stderr is a terminal
 	every time.Duration // between two lines of progress
 }
 
 func newConsole(stdout, stderr io.Writer) *console {
-	c := &console{stdout: printer{w: stdout}, stderr: printer{w: stderr}, every: eachLine}
-	if file, ok := stderr.(*os.File); ok && isatty.IsTerminal(file.Fd()) {
-		c.live, c.every = true, time.Second
-	}
-	return c
+	return &console{stdout: printer{w: stdout}, stderr: printer{w: stderr}, every: 10 * time.Second}
 }
 
-// progress prints on stderr what a long command does, until end is called: how long, and what the
-// command counts in done. On a terminal it is one line, written anew each second; else a line
-// each ten seconds. Until the end nothing else is printed on stderr.
+// progress prints a line on stderr each ten seconds until end is called: what a long command does,
+// what it counts in done, and for how long. Until the end nothing else is printed on stderr.
 func (c *console) progress(what string) (done *atomic.Int64, end func()) {
 	done = &atomic.Int64{}
 	stop, stopped := make(chan struct{}), make(chan struct{})
-	format, last := "%s%s, %s\n", ""
-	if c.live {
-		format, last = "\r\x1b[K%s%s, %s", "\r\x1b[K"
-	}
 	go func() {
 		defer close(stopped)
 		tick := time.NewTicker(c.every)
@@ -49,7 +34,6 @@ func (c *console) progress(what string) (done *atomic.Int64, end func()) {
 		for spent := c.every; ; spent += c.every {
 			select {
 			case <-stop:
-				c.stderr.printf("%s", last)
 				return
 			case <-tick.C:
 			}
@@ -57,7 +41,7 @@ func (c *console) progress(what string) (done *atomic.Int64, end func()) {
 			if n := done.Load(); n > 0 {
 				number = fmt.Sprintf(": %d", n)
 			}
-			c.stderr.printf(format, what, number, spent)
+			c.stderr.printf("%s%s, %s\n", what, number, spent)
 		}
 	}()
 	return done, func() { close(stop); <-stopped }

@@ -31,7 +31,7 @@ type seedCmd struct {
 
 	FeeBasisPoints int64            `default:"300" help:"Fee in hundredths of a percent of a captured amount."`
 	FeeFixed       map[string]int64 `help:"Fee per captured charge, as CURRENCY=minor units." placeholder:"USD=30"`
-	SKU            map[string]int64 `help:"An article and how many there are, as sku=quantity. Repeatable. One that exists stays as it is: payonce stock changes it." placeholder:"tshirt=1000"`
+	SKU            map[string]int64 `help:"An article and how many there are, as sku=quantity. Repeatable. One that exists stays as it is: payonce stock add changes it." placeholder:"tshirt=1000"`
 
 	OneChargePerOrder *bool `negatable:"" help:"Whether an order has at most one charge that is pending or has succeeded: a further one is refused. It counts for charges that are accepted from then on."`
 
@@ -77,7 +77,7 @@ func (s seedCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
 		return fmt.Errorf("seed %s: %w", s.Merchant, err)
 	}
 	for _, sku := range kept {
-		c.stderr.printf("%s has %s already, and it stays as it is: payonce stock add and set change it\n", s.Merchant, oneLine(sku))
+		c.stderr.printf("%s has %s already, and it stays as it is: payonce stock add changes it\n", s.Merchant, oneLine(sku))
 	}
 	if key != "" {
 		registered, err := s.opens(ctx, db, key)
@@ -138,7 +138,7 @@ type seeded struct {
 	MadeKey  string `json:"key,omitempty"`
 }
 
-var errOtherSecret = errors.New("another command set another webhook secret at this moment, and yours was not taken: look at payonce webhooks list")
+var errOtherSecret = errors.New("another command set another webhook secret at this moment, and yours was not taken: payonce actions shows it")
 
 // rotates queues the replacement of the merchant's webhook secret by one that it
 // never had, which then signs beside the old one for a while. So a merchant whose

@@ -8,7 +8,6 @@ import (
 	"strconv"
 
 	"github.com/payonce/payonce/internal/audit"
-	"github.com/payonce/payonce/internal/console/lanes"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/stripe"
 )
@@ -18,8 +17,7 @@ type timelineCmd struct {
 
 	Name     string `arg:"" help:"A charge (ch_…), a refund (re_…) or an idempotency key."`
 	Merchant string `placeholder:"ID" help:"Search only the records of this merchant."`
-	JSON     bool   `name:"json" xor:"form" help:"Print the timeline as JSON."`
-	SVG      bool   `name:"svg" xor:"form" help:"Print the timeline as a drawing with swim lanes, in SVG."`
+	JSON     bool   `name:"json" help:"Print the timeline as JSON."`
 }
 
 func (t timelineCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
@@ -41,10 +39,6 @@ func (t timelineCmd) show(ctx context.Context, c *console, db *postgres.DB, clie
 	switch {
 	case t.JSON:
 		c.stdout.json(timeline)
-	case t.SVG:
-		drawing, err := lanes.Draw(timeline)
-		c.stdout.printf("%s", drawing)
-		silent = errors.Join(silent, err)
 	default:
 		printTimeline(&c.stdout, timeline)
 	}

@@ -19,30 +19,13 @@ import (
 )
 
 type webhooksCmd struct {
-	List   webhooksListCmd   `cmd:"" help:"List webhook secrets by their fingerprints, ended ones included."`
 	Rotate webhooksRotateCmd `cmd:"" help:"Replace a merchant's webhook secret. Deliveries are signed by both until the overlap is over."`
 	Resend webhooksResendCmd `cmd:"" help:"Resend webhooks, with the webhook-ids that they had."`
 }
 
-type webhooksListCmd struct {
-	Merchant string `placeholder:"ID" help:"List only the secrets of this merchant."`
-	JSON     bool   `name:"json" help:"Print the secrets as JSON."`
-}
-
-// run shows no secret, nor where an endpoint has its token.
-func (l webhooksListCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
-	secrets, err := merchants.ListSecrets(ctx, db, l.Merchant)
-	if len(secrets) == 0 && err == nil {
-		err = requireMerchant(ctx, db, l.Merchant)
-	}
-	if err == nil {
-		printSecrets(&c.stdout, secrets, l.JSON)
-	}
-	return err
-}
-
-func printSecrets(p *printer, secrets []merchants.Secret, asJSON bool) {
-	printList(p, asJSON, secrets, "MERCHANT\tENDPOINT\tFINGERPRINT\tSIGNS\tCREATED\tENDS\tBY", func(s merchants.Secret) []any {
+// printSecrets shows no secret, nor where an endpoint has its token.
+func printSecrets(p *printer, secrets []merchants.Secret) {
+	printList(p, false, secrets, "MERCHANT\tENDPOINT\tFINGERPRINT\tSIGNS\tCREATED\tENDS\tBY", func(s merchants.Secret) []any {
 		signs := "no"
 		if s.Valid {
 			signs = "yes"
@@ -143,7 +126,7 @@ func (r webhooksRotateCmd) run(ctx context.Context, c *console, db *postgres.DB)
 	// The answer of the commit was lost, and the list shows that it happened.
 	case groupcommit.OutcomeOf(failed) == groupcommit.Unknown && secrets[0].Is(r.WebhookSecret):
 	case groupcommit.Constraint(failed) == "webhook_secrets_pkey":
-		return fmt.Errorf("another command replaced the webhook secret of %s at this moment, and yours was not taken: look at payonce webhooks list", r.Merchant)
+		return fmt.Errorf("another command replaced the webhook secret of %s at this moment, and yours was not taken: payonce actions shows it", r.Merchant)
 	case failed != nil:
 		return fmt.Errorf("rotate the webhook secret of %s: %w", r.Merchant, failed)
 	}
@@ -151,7 +134,7 @@ func (r webhooksRotateCmd) run(ctx context.Context, c *console, db *postgres.DB)
 		c.stdout.json(rotated{Whole: made, Data: secrets})
 		return nil
 	}
-	printSecrets(&c.stderr, secrets, false)
+	printSecrets(&c.stderr, secrets)
 	if made != "" {
 		c.stderr.printf("the new secret is shown this once; no command shows it again\n")
 		c.stdout.printf("%s\n", made)

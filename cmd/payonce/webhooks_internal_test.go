@@ -91,13 +91,9 @@ func TestWebhooksRotate(t *testing.T) {
 		testdb.Must(t, err)
 		made := strings.TrimSuffix(out, "\n")
 		wantSigned(t, db, url, made, firstSecret)
-		if strings.Contains(said, "whsec_") || strings.Contains(said, "hush") || strings.Count(said, "\n") != 4 {
-			t.Errorf("said:\n%s", said)
-		}
-		listed := mustExecute(t, db, webhooksListCmd{}) + mustExecute(t, db, webhooksListCmd{Merchant: "acme", JSON: true})
 		for _, secret := range []string{"hush", "hooks", "whsec_", firstSecret[6:], made[6:]} {
-			if strings.Contains(listed, secret) || strings.Count(listed, "https://shop.example") != 4 {
-				t.Errorf("%q may be listed:\n%s", secret, listed)
+			if strings.Contains(said, secret) || strings.Count(said, "https://shop.example") != 2 || strings.Count(said, "\n") != 4 {
+				t.Errorf("%q may be listed:\n%s", secret, said)
 			}
 		}
 	})

@@ -3,20 +3,18 @@ package main
 import (
 	"net/http"
 	"net/http/httptest"
-	neturl "net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
 
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/program/programtest"
 	"github.com/payonce/payonce/internal/testdb"
 )
 
 // TestRun_isOfOneAccount starts workers of several accounts, one after another. The message is
-// about a refund that the provider does not have, so it is done once the provider is asked.
+// an event of an unknown charge, so it is done once the worker handles messages.
 func TestRun_isOfOneAccount(t *testing.T) {
 	t.Parallel()
 	url := testdb.Migrated(t, testdb.Server(t, local.Options{Fsync: true, InMemory: true}), "service")
@@ -44,7 +42,7 @@ func TestRun_isOfOneAccount(t *testing.T) {
 		return environ(url, "STRIPE_API_BASE", provider.URL, "STRIPE_SECRET_KEY", "sk_test_"+account)
 	}
 	const (
-		message = `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash) values ('fulfillment', '%', 'stripe:re_1', 'stripe.refund.updated', '{}', '{}', '')`
+		message = `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash) values ('fulfillment', '%', 'ch_1', 'stripe.refund.updated', '{}', '{}', '')`
 		open    = `select count(*) = 1 from inbox where status = 'pending' and attempts = 0`
 		done    = `select count(*) = 0 from inbox where status <> 'done'`
 	)
@@ -79,35 +77,4 @@ func TestRun_isOfOneAccount(t *testing.T) {
 	testdb.Exec(t, db.Pool(), strings.Replace(message, "%", "2", 1))
 	programtest.Refusal(t, run, of("acct_2"), "belongs to another account")
 	await.Row(t, db, open)
-}
-
-func TestShare_countsTheLivingWorkers(t *testing.T) {
-	t.Parallel()
-	url := testdb.Migrated(t, testdb.Server(t, local.Options{Fsync: true, InMemory: true}), "service")
-	count := func(db *postgres.DB, want int) {
-		t.Helper()
-		await.True(t, "the workers are counted", func() bool {
-			var workers int
-			testdb.Must(t, db.QueryRow(t.Context(), countWorkers, application+" %").Scan(&workers))
-			return workers == want
-		})
-	}
-	var all []*postgres.DB
-	testdb.Exec(t, testdb.Connect(t, url).Pool(), `create role client login in role payonce_api`)
-	address, err := neturl.Parse(url)
-	testdb.Must(t, err)
-	address.User = neturl.User("client")
-	client, err := postgres.Open(t.Context(), address.String(), postgres.Options{Application: application + " c:1", Role: postgres.RoleAPI})
-	testdb.Must(t, err)
-	t.Cleanup(client.Close)
-	testdb.Must(t, client.QueryRow(t.Context(), `select`).Scan())
-	for i, host := range []string{"a:1", "b:1"} {
-		db, err := postgres.Open(t.Context(), url, postgres.Options{Application: application + " " + host, Role: postgres.RoleWorker})
-		testdb.Must(t, err)
-		t.Cleanup(db.Close)
-		all = append(all, db)
-		count(db, i+1)
-	}
-	all[0].Close()
-	count(all[1], 1)
 }

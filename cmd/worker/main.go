@@ -3,14 +3,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
-	"fmt"
 	"log/slog"
 	mathrand "math/rand/v2"
 	"os"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -37,11 +37,10 @@ const (
 	application = programs + "worker"
 
 	openTimeout           = 10 * time.Second // of what is read at start
-	superviseInterval     = 5 * time.Second
+	stuckInterval         = 5 * time.Second  // between reads of the other sessions, on average
 	retrySetAsideInterval = time.Minute
 	startCheckInterval    = time.Second // between reads of what the worker waits for at start
 	pauseInterval         = 2 * time.Second
-	recoverSeconds        = 10
 )
 
 func main() { os.Exit(program.Main(os.Args[1:], os.Stdout, os.Stderr, "worker", run)) }
@@ -63,13 +62,19 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 		return err
 	}
 	bell := doorbell.New(log)
+	lasting, end := context.WithCancel(context.WithoutCancel(ctx)) // ends after the last commit of the drain
+	defer end()
 	db, err := open(ctx, log, s, traces, bell)
 	if err != nil {
 		return err
 	}
 	defer db.Close()
+	var ringing sync.WaitGroup
+	ringing.Go(func() { bell.Run(lasting, db.Pool()) })
+	defer func() { end(); ringing.Wait() }()
 	addDatabaseGauges(metrics, db, services.Provider)
-	ready := program.NewReadiness(ctx, db, time.Now, restored, keyRefusal(services.Provider))
+	named := make(chan struct{}) // closed when the provider has named the account
+	ready := program.NewReadiness(lasting, db, time.Now, restored, accountRefusal(services.Provider, named))
 	defer ready.Close()
 	receivers, err := processors(log, db, services, bell, metrics, traces, s)
 	if err != nil {
@@ -86,45 +91,45 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 		return program.Serve(ctx, log, s.HTTPAddr, program.Health(ready, s.Beside(metrics.Handler())))
 	})
 	g.Go(func() error { return program.ServeMetrics(ctx, log, s.MetricsAddr, metrics.Handler()) })
-	background(func(ctx context.Context) { bell.Run(ctx, db.Pool()) })
-	background((&retention.Job{
-		DB: db, Log: log, Name: program.Instance() + "/" + rand.Text(),
-		InboxWindow: s.InboxRetention,
-	}).Run)
+	background((&retention.Job{DB: db, Log: log, InboxWindow: s.InboxRetention}).Run)
 	background((&ledger.Projector{DB: db, Bell: bell.Bell(domain.Topic, doorbell.Ledger), Log: log}).Run)
 	each := func(interval time.Duration, failed string, work func(ctx context.Context) error) {
 		background(func(ctx context.Context) {
 			loop.Run(ctx, log, failed, func(ctx context.Context) (time.Duration, error) { return interval, work(ctx) })
 		})
 	}
-	background(func(ctx context.Context) { superviseSessions(ctx, log, db, services.Provider) })
+	background(func(ctx context.Context) { endStuckSessions(ctx, log, db) })
 	each(retrySetAsideInterval, "reading charges that were set aside failed", func(ctx context.Context) error { return ledger.RetrySetAside(ctx, db) })
 	each(pauseInterval, "reading what is paused failed, nothing changes until it is read", paused.read)
 	if s.AuditInterval > 0 {
 		background(func(ctx context.Context) { auditIncrements(ctx, log, db, s.AuditInterval) })
 	}
-	g.Go(func() error { return handle(ctx, log, db, services.Provider, receivers) })
+	g.Go(func() error { return handle(ctx, log, db, services.Provider, named, receivers) })
 	return g.Wait()
 }
 
-// handle receives and handles messages once the tables need no repair, and calls the provider once
-// its account is known.
-func handle(ctx context.Context, log *slog.Logger, db *postgres.DB, provider *stripe.Client, receivers []receiver) error {
+// handle receives and handles messages once the tables need no repair and the provider's account is
+// the one that the database is bound to.
+func handle(
+	ctx context.Context, log *slog.Logger, db *postgres.DB, provider *stripe.Client, named chan struct{}, receivers []receiver,
+) error {
 	if !awaitRepair(ctx, log, db) {
 		return nil
 	}
+	if err := awaitAccount(ctx, log, db, provider); err != nil || ctx.Err() != nil {
+		return err
+	}
+	close(named)
 	g, ctx := errgroup.WithContext(ctx)
 	for _, r := range receivers {
 		g.Go(func() error { return r.processor.Run(ctx) })
 	}
-	g.Go(func() error { recoverPayments(ctx, log, db, provider); return nil })
 	g.Go(func() error {
 		loop.Run(ctx, log, "receiving stopped and begins anew", func(ctx context.Context) (time.Duration, error) {
 			return 0, receive(ctx, log, db, receivers)
 		})
 		return nil
 	})
-	g.Go(func() error { return releaseProvider(ctx, log, db, provider) })
 	return g.Wait()
 }
 
@@ -154,23 +159,20 @@ func awaitRepair(ctx context.Context, log *slog.Logger, db *postgres.DB) bool {
 	return ctx.Err() == nil
 }
 
-// releaseProvider releases the requests to the provider once it has said that the secret key is of the
-// account that the database is bound to, and returns nil then, or when ctx ends. Another
-// account is an error, by which the program ends.
-func releaseProvider(ctx context.Context, log *slog.Logger, db *postgres.DB, provider *stripe.Client) (refused error) {
+// awaitAccount returns nil once the provider has said that the secret key is of the account that the
+// database is bound to, or when ctx ends. Another account is an error, by which the program ends.
+func awaitAccount(ctx context.Context, log *slog.Logger, db *postgres.DB, provider *stripe.Client) (refused error) {
 	waiting, done := context.WithCancel(ctx)
 	defer done()
-	loop.Run(waiting, log, "nothing is sent to the provider before it has said whose key STRIPE_SECRET_KEY is", func(ctx context.Context) (time.Duration, error) {
+	loop.Run(waiting, log, "no message is handled before the provider has said whose key STRIPE_SECRET_KEY is", func(ctx context.Context) (time.Duration, error) {
 		account, err := provider.Account(ctx)
 		if err == nil {
 			err = restore.Bind(ctx, db, account.ID, account.Live)
 		}
-		switch {
-		case errors.Is(err, restore.ErrOtherAccount):
+		if errors.Is(err, restore.ErrOtherAccount) {
 			refused = err
-			done()
-		case err == nil:
-			provider.Release()
+		}
+		if err == nil || refused != nil {
 			done()
 		}
 		return startCheckInterval, err
@@ -178,7 +180,7 @@ func releaseProvider(ctx context.Context, log *slog.Logger, db *postgres.DB, pro
 	return refused
 }
 
-// open opens the database, which must have every migration.
+// open opens the database.
 func open(ctx context.Context, log *slog.Logger, s settings, traces *telemetry.Traces, bell *outbox.Doorbell) (*postgres.DB, error) {
 	o := s.Pool(application, postgres.RoleWorker)
 	o.Writes = writes.Statements(slices.Concat(fulfillment.Writes(), inbox.Writes())...)
@@ -189,14 +191,6 @@ func open(ctx context.Context, log *slog.Logger, s settings, traces *telemetry.T
 	}
 	once, cancel := context.WithTimeout(ctx, openTimeout) // the server may stop answering
 	defer cancel()
-	why, err := program.Migrated(once, db)
-	if err == nil && why != "" {
-		err = errors.New(why)
-	}
-	if err != nil {
-		db.Close()
-		return nil, err
-	}
 	if why, err := restored(once, db); err == nil && why != "" {
 		log.ErrorContext(ctx, "no message is handled", "reason", why)
 	}
@@ -213,54 +207,28 @@ func restored(ctx context.Context, q postgres.Querier) (why string, err error) {
 	return "the tables were restored from a dump: run payonce outbox repair", nil
 }
 
-// recoverPayments looks for lost payments every ten seconds, and as soon as a session shows another
-// timeline.
-func recoverPayments(ctx context.Context, log *slog.Logger, db *postgres.DB, provider *stripe.Client) {
-	const failed = "looking for lost payments failed, no payment is created until they are known"
-	loop.Run(ctx, log, failed, func(ctx context.Context) (time.Duration, error) {
-		timeline := db.Timeline()
-		err := restore.Recover(ctx, log, db, provider.Intents)
-		for n := 0; err == nil && n < recoverSeconds && timeline == db.Timeline(); n++ {
-			loop.Pause(ctx, time.Second, nil)
+// accountRefusal returns why the provider does not accept the secret key, as its last answer said, or
+// that it has not named the account. A worker that has just started gets a moment for that.
+func accountRefusal(provider *stripe.Client, named <-chan struct{}) program.Check {
+	return func(ctx context.Context, _ postgres.Querier) (string, error) {
+		select {
+		case <-named:
+			return provider.Blocked(), nil
+		case <-ctx.Done():
+		case <-time.After(startCheckInterval):
 		}
-		return 0, err
-	})
+		return cmp.Or(provider.Blocked(), "the provider has not said whose key STRIPE_SECRET_KEY is"), nil
+	}
 }
 
-// keyRefusal returns why the provider does not accept the secret key, as its last answer said.
-func keyRefusal(provider *stripe.Client) program.Check {
-	return func(context.Context, postgres.Querier) (string, error) { return provider.Blocked(), nil }
-}
-
-// countWorkers counts the workers that run. Every worker has open sessions, whose names say
-// which process has them. Only those of the workers' users count: another login can choose the
-// names of its sessions too.
-const countWorkers = `
-select count(distinct application_name)
-  from pg_stat_activity
- where datname = current_database()
-   and application_name like $1
-   and pg_has_role(usesysid, 'payonce_worker', 'member')`
-
-// superviseSessions reads the other sessions of the database every 5 s times the number of
-// workers, at most a minute, with jitter.
-//
-//   - It divides the limits of requests to the provider by the living workers. A worker that has
-//     just started has all of them until the others count it.
-//   - It ends sessions that stopped in the middle of a transaction, and those of the api that
-//     are older than a request: while one is open, no later message is received.
-func superviseSessions(ctx context.Context, log *slog.Logger, db *postgres.DB, provider *stripe.Client) {
+// endStuckSessions ends sessions that stopped in the middle of a transaction, and those of the api
+// that are older than a request: while one is open, no later message is received.
+func endStuckSessions(ctx context.Context, log *slog.Logger, db *postgres.DB) {
 	loop.Run(ctx, log, "looking at the other sessions of the database failed", func(ctx context.Context) (time.Duration, error) {
-		var workers int
-		if err := db.QueryRow(ctx, countWorkers, application+" %").Scan(&workers); err != nil {
-			return 0, fmt.Errorf("count the workers: %w", err)
-		}
-		provider.Share(workers)
 		n, err := postgres.EndStuck(ctx, db, programs, postgres.HalfSent, postgres.Held)
 		if n > 0 {
 			log.ErrorContext(ctx, "ended sessions that held up others: a program or its network stands still, or an attacker has the api's password", "sessions", n)
 		}
-		pause := superviseInterval * time.Duration(min(max(workers, 1), 12))
-		return pause/2 + mathrand.N(pause), err //nolint:gosec // workers that start together do not stay in phase
+		return stuckInterval/2 + mathrand.N(stuckInterval), err //nolint:gosec // workers that start together do not stay in phase
 	})
 }

@@ -19,9 +19,8 @@ import (
 type metrics struct {
 	*telemetry.Registry
 
-	received                                   func(kept, duplicates, deadLetters int)
-	claimed, deaths, ended, requests, replayed telemetry.Counter
-	handling, stepping, calling                telemetry.Histogram
+	received, claimed, deaths, ended, requests, replayed telemetry.Counter
+	handling, stepping, calling                          telemetry.Histogram
 }
 
 // meter makes the program's metrics, which addDatabaseGauges adds the database to.
@@ -30,8 +29,8 @@ func meter(log *slog.Logger) *metrics {
 	receiver, call := telemetry.LabelOf("receiver", receiverNames()), telemetry.LabelOf("call", stripe.Calls())
 	return &metrics{
 		Registry: r,
-		received: r.Receptions("payonce_outbox_deliveries_total",
-			"Messages that the inbox received from the outbox. dead_letter: it cannot be read, or has another payload than the one under its id."),
+		received: r.Counter("payonce_outbox_deliveries_total",
+			"Messages that the inbox received from the outbox. dead_letter: it cannot be read, or has another payload than the one under its id.", telemetry.Label{"result", []string{"first", "duplicate", "dead_letter"}}),
 		claimed: r.Counter("payonce_inbox_attempts_total", "Messages that were claimed: attempts that began.", receiver),
 		deaths: r.Counter("payonce_inbox_holder_deaths_total",
 			"Messages that were claimed after the lease of another holder had expired.", receiver),
@@ -76,7 +75,11 @@ type attemptSteps struct{}
 // on with the handler's own span.
 func observe(p *inbox.Options, m *metrics, traces *telemetry.Traces) {
 	receiver, log := p.Receiver, p.Log
-	p.OnReceive = func(r inbox.Reception) { m.received(r.New, r.Duplicates, r.DeadLetters) }
+	p.OnReceive = func(r inbox.Reception) {
+		m.received.Add(r.New, "first")
+		m.received.Add(r.Duplicates, "duplicate")
+		m.received.Add(r.DeadLetters, "dead_letter")
+	}
 	p.OnClaim = func(messages, deaths int) {
 		m.claimed.Add(messages, receiver)
 		m.deaths.Add(deaths, receiver)

@@ -2,8 +2,11 @@ package main
 
 import (
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres/local"
@@ -24,6 +27,20 @@ func environ(url string, pairs ...string) map[string]string {
 	return variables
 }
 
+// working is environ with a provider that names its account, and is away then.
+func working(t *testing.T, url string, pairs ...string) map[string]string {
+	t.Helper()
+	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/v1/account" {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = w.Write([]byte(`{"object":"account","id":"acct_1"}`))
+	}))
+	t.Cleanup(provider.Close)
+	return environ(url, append(pairs, "STRIPE_API_BASE", provider.URL)...)
+}
+
 func TestRun(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
@@ -32,7 +49,7 @@ func TestRun(t *testing.T) {
 	db := testdb.Connect(t, url)
 
 	t.Run("it is ready until SIGTERM", func(t *testing.T) {
-		p := programtest.Start(t, run, environ(url))
+		p := programtest.Start(t, run, working(t, url))
 		if got := p.Get(t, "/healthz"); got.Status != http.StatusOK {
 			t.Errorf("healthz: %v", got)
 		}
@@ -51,7 +68,7 @@ insert into inbox (receiver, message_id, ordering_key, partition_key, type, payl
 values ('notification', '1', 'ch_0', '', 'charge.succeeded.v1', '{}', '{}', ''),
        ('fulfillment',  '2', 'ch_0', 'acme', 'charge.requested.v1', '{}', '{}', ''),
        ('fulfillment',  '3', 'ch_0', '', 'charge.requested.v1', '{}', '{}', '')`)
-		p := programtest.Start(t, run, environ(url, "MAX_ATTEMPTS", "1"))
+		p := programtest.Start(t, run, working(t, url, "MAX_ATTEMPTS", "1"))
 		await.True(t, "it says so", func() bool {
 			ready, metrics := p.Get(t, "/readyz"), p.Get(t, "/metrics").Body
 			return ready.Status == http.StatusOK && strings.Contains(ready.Body, `"paused":["notification","merchants: 1"]`) &&
@@ -63,7 +80,7 @@ values ('notification', '1', 'ch_0', '', 'charge.succeeded.v1', '{}', '{}', ''),
 		await.Row(t, db, `select count(*) = 0 from inbox where status = 'pending' and attempts + waits = 0`)
 	})
 	t.Run("a message that arrives twice is counted as a duplicate", func(t *testing.T) {
-		p := programtest.Start(t, run, environ(url))
+		p := programtest.Start(t, run, working(t, url))
 		testdb.Exec(t, db.Pool(), `
 insert into outbox (topic, message_id, payload, metadata)
 select 'charges', '4', '{}', '{"type": "charge.requested.v1", "ordering_key": "ch_9"}' from generate_series(1, 2)`)
@@ -71,6 +88,25 @@ select 'charges', '4', '{}', '{"type": "charge.requested.v1", "ordering_key": "c
 			metrics := p.Get(t, "/metrics").Body
 			return strings.Contains(metrics, `payonce_outbox_deliveries_total{result="first"} 1`) && strings.Contains(metrics, `payonce_outbox_deliveries_total{result="duplicate"} 1`)
 		})
+	})
+	const newer = `
+select count(*) = 4 and bool_and(waits > 0 and last_error like '%unknown type of message%')
+  from inbox
+ where message_id like 'newer %' and status = `
+	t.Run("a message of an unknown type waits for a newer worker", func(t *testing.T) {
+		testdb.Exec(t, db.Pool(), `
+insert into outbox (topic, message_id, payload, metadata)
+values ('charges',      'newer 1', '{}', '{"type": "charge.reviewed.v1", "ordering_key": "ch_newer", "partition_key": "acme"}'),
+       ('notification', 'newer 2', '{}', '{"type": "charge.reviewed.v1", "ordering_key": "ch_newer", "partition_key": "acme"}');
+insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, due_at)
+values ('fulfillment', 'newer 3', 'ch_other', 'adyen.refund', '{}', '{}', '', clock_timestamp()),
+       ('resend',      'newer 4', 'ch_other', 'webhook.digest', '{}', '{}', '', clock_timestamp())`, pgx.QueryExecModeSimpleProtocol)
+		programtest.Start(t, run, working(t, url))
+		await.Row(t, db, newer+`'pending'`)
+	})
+	t.Run("a message of an unknown type becomes a dead letter after GIVE_UP_AFTER", func(t *testing.T) {
+		programtest.Start(t, run, working(t, url, "GIVE_UP_AFTER", "1s", "BACKOFF_BASE", "10ms", "BACKOFF_CAP", "50ms"))
+		await.Row(t, db, newer+`'dead'`)
 	})
 	t.Run("a database without the schema is refused", func(t *testing.T) {
 		testdb.Must(t, server.CreateDatabase(t.Context(), "bare"))

@@ -5,13 +5,10 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync/atomic"
 
-	"github.com/ThreeDotsLabs/watermill/message"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/postgres"
@@ -58,12 +55,6 @@ func processors(log *slog.Logger, db *postgres.DB, services fulfillment.Services
 	return receivers, nil
 }
 
-const selectPauses = `
-select coalesce(array_agg(what) filter (where what <> 'merchant'), '{}'),
-       coalesce(array_agg(merchant_id) filter (where what = 'merchant'), '{}')
-  from pauses
- where paused`
-
 // pauses are what operators have paused, as the last reading found it.
 type pauses struct {
 	db        *postgres.DB
@@ -73,9 +64,17 @@ type pauses struct {
 
 // read pauses the receivers and merchants that operators have paused, and resumes the others.
 func (p *pauses) read(ctx context.Context) error {
-	var paused, merchants []string
-	if err := p.db.QueryRow(ctx, selectPauses).Scan(&paused, &merchants); err != nil {
-		return fmt.Errorf("read what is paused: %w", err)
+	all, err := fulfillment.ListPauses(ctx, p.db)
+	if err != nil {
+		return err
+	}
+	paused, merchants := []string{}, []string{}
+	for _, pause := range all {
+		if pause.What == fulfillment.PausedMerchant {
+			merchants = append(merchants, pause.Merchant)
+		} else {
+			paused = append(paused, pause.What)
+		}
 	}
 	for _, r := range p.receivers {
 		r.processor.Pause(slices.Contains(paused, r.Name), merchants...)
@@ -105,24 +104,7 @@ func receive(ctx context.Context, log *slog.Logger, db *postgres.DB, receivers [
 		}
 		subscriber := outbox.NewSubscriber(db.Pool(), outbox.Options{Bell: r.bell, Log: log})
 		defer func() { _ = subscriber.Close() }() // it says what Consume says
-		g.Go(func() error { return r.processor.Consume(ctx, subscriber, r.Topic, routing(log, r.Receiver)) })
+		g.Go(func() error { return r.processor.Consume(ctx, subscriber, r.Topic, nil) })
 	}
 	return g.Wait()
-}
-
-// routing reads what a receiver takes of its topic, and logs what it does not: a message of
-// a newer program, or one that payonce did not send.
-func routing(log *slog.Logger, receiver fulfillment.Receiver) func(*message.Message) (inbox.Message, error) {
-	return func(m *message.Message) (inbox.Message, error) {
-		read := inbox.Message{
-			Type:        m.Metadata.Get(outbox.MetadataType),
-			OrderingKey: m.Metadata.Get(outbox.MetadataOrderingKey),
-			Partition:   m.Metadata.Get(outbox.MetadataPartition),
-		}
-		if receiver.Takes(domain.EventTypeNamed(read.Type)) || strings.HasPrefix(read.Type, fulfillment.ProviderEvent) {
-			return read, nil
-		}
-		log.Warn("message skipped, its receiver does not know its type", "message_id", m.UUID, "receiver", receiver.Name, "type", read.Type, "ordering_key", read.OrderingKey)
-		return read, inbox.ErrSkip
-	}
 }

@@ -1,61 +1,37 @@
 package main
 
 import (
-	"bytes"
-	"log/slog"
 	"slices"
-	"strings"
 	"testing"
-
-	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/doorbell"
 	"github.com/payonce/payonce/internal/testrun"
-	"github.com/payonce/payonce/outbox"
 )
 
 // TestRoute: a request goes to the receiver of charges, a webhook event to each subscriber, and
-// every other event to none.
+// every other event to none. A type that this program does not know is a newer program's, or
+// foreign.
 func TestRoute(t *testing.T) {
 	t.Parallel()
-	for _, kind := range domain.EventTypes() {
-		m := message.NewMessage("id", nil)
-		m.Metadata.Set(outbox.MetadataType, kind.Name)
-		m.Metadata.Set(outbox.MetadataOrderingKey, "ch_1")
-		for _, r := range (&fulfillment.Fulfillment{}).Receivers() {
-			e, err := routing(slog.New(slog.DiscardHandler), r)(m)
-			takes := err == nil
+	for _, r := range (&fulfillment.Fulfillment{}).Receivers() {
+		for _, kind := range domain.EventTypes() {
 			want := kind.Request && r.Topic == domain.Topic || kind.Webhook != "" && slices.Contains(domain.Subscribers(), r.Topic)
-			if takes != want || e.Type != kind.Name || e.OrderingKey != "ch_1" {
-				t.Errorf("%s takes %s: %t, as %q in the order of %q", r.Name, kind.Name, takes, e.Type, e.OrderingKey)
+			if takes := r.Takes(kind.Name); takes != want {
+				t.Errorf("%s takes %s: %t", r.Name, kind.Name, takes)
 			}
 		}
-	}
-}
-
-// A type that this program does not know is logged: it is a newer program's, or foreign.
-func TestRoute_logsAMessageThatItsReceiverDoesNotTake(t *testing.T) {
-	t.Parallel()
-	var lines bytes.Buffer
-	route := routing(slog.New(slog.NewTextHandler(&lines, nil)), (&fulfillment.Fulfillment{}).Receivers()[0])
-	for id, name := range map[string]string{"known": "charge.requested.v1", "newer": "charge.reviewed.v1", "nameless": ""} {
-		m := message.NewMessage(id, nil)
-		m.Metadata.Set(outbox.MetadataType, name)
-		m.Metadata.Set(outbox.MetadataOrderingKey, "ch_1")
-		if _, err := route(m); (err != nil) != (id != "known") {
-			t.Errorf("%s: %v", id, err)
+		for _, name := range []string{"payment_intent.succeeded", "refund.created", "charge.dispute.created", "charge.refunded", "charge.refund.updated"} {
+			if takes := r.Takes(fulfillment.ProviderEvent + name); takes != (r.Name == fulfillment.ChargeReceiver) {
+				t.Errorf("%s takes the provider's %s: %t", r.Name, name, takes)
+			}
 		}
-	}
-	logged := lines.String()
-	if n := strings.Count(logged, "message skipped"); n != 2 {
-		t.Errorf("%d lines, want 2:\n%s", n, logged)
-	}
-	for _, said := range []string{"message_id=newer receiver=fulfillment type=charge.reviewed.v1 ordering_key=ch_1", `message_id=nameless receiver=fulfillment type="" ordering_key=ch_1`} {
-		if !strings.Contains(logged, said) {
-			t.Errorf("nothing is said of %s:\n%s", said, logged)
+		for _, name := range []string{"", "charge.reviewed.v1", "adyen.refund", "stripe.payout.paid", "stripe."} {
+			if r.Takes(name) {
+				t.Errorf("%s takes %q", r.Name, name)
+			}
 		}
 	}
 }

@@ -28,10 +28,11 @@ type settings struct {
 	// Handler slots of each receiver of messages: how many messages it handles at a time. From 1
 	// to 10000.
 	WorkerConcurrency int `env:"WORKER_CONCURRENCY" envDefault:"256"`
-	// Requests to the provider per second, of all workers together. 0: 80 at Stripe in live mode and
-	// 20 in test mode, four fifths of what Stripe permits; no limit at another STRIPE_API_BASE.
+	// Requests to the provider per second, of this worker: of n workers each has an n-th of what the
+	// account may send. 0: 80 at Stripe in live mode and 20 in test mode, four fifths of what Stripe
+	// permits an account; no limit at another STRIPE_API_BASE.
 	ProviderCallsPerSecond int `env:"PROVIDER_CALLS_PER_SECOND" envDefault:"0"`
-	// Requests to the provider at a time, of all workers together. At least 1.
+	// Requests to the provider at a time, of this worker. At least 1.
 	ProviderCallsInFlight int `env:"PROVIDER_CALLS_IN_FLIGHT" envDefault:"256"`
 	// How long a claimed message stays with a worker that no longer renews its lease. At least
 	// 500ms. Keep it below six hours.
@@ -115,7 +116,6 @@ func (s settings) limits() stripe.Limits {
 // services are the clients of the external services that steps call.
 func (s settings) services(metrics *metrics, traces *telemetry.Traces) (fulfillment.Services, error) {
 	provider, err := stripe.New(stripe.Config{
-		Held:      true,
 		SecretKey: s.StripeSecretKey.Reveal(), Base: s.StripeAPIBase, Timeout: callTimeout, Limits: s.limits(),
 		Observe: observeProvider(metrics, traces, s.providerHost()),
 	})

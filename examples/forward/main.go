@@ -19,9 +19,10 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/payonce/payonce/examples/scaffold"
 	"github.com/payonce/payonce/outbox"
 	"github.com/twmb/franz-go/pkg/kfake"
+
+	"github.com/payonce/payonce/examples/scaffold"
 )
 
 const tables = `create table orders (number integer primary key, customer text not null);`

@@ -21,10 +21,11 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go"
-	"github.com/payonce/payonce/examples/scaffold"
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/inbox"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/payonce/payonce/examples/scaffold"
 )
 
 const (

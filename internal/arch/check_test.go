@@ -20,13 +20,14 @@ type pkg struct {
 	Imports, TestImports, XTestImports []string
 	Deps                               []string
 	Export                             string // a file, with -export
+	Module                             struct{ Path string }
 }
 
 // list runs go list at the module's root.
 func list(tb testing.TB, args ...string) (pkgs []pkg) {
 	tb.Helper()
 	watch(tb)
-	cmd := exec.CommandContext(tb.Context(), "go", append([]string{"list", "-json=ImportPath,Name,Doc,Imports,TestImports,XTestImports,Deps,Export"}, args...)...)
+	cmd := exec.CommandContext(tb.Context(), "go", append([]string{"list", "-json=ImportPath,Name,Doc,Imports,TestImports,XTestImports,Deps,Export,Module"}, args...)...)
 	cmd.Dir = root
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr

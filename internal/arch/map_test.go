@@ -28,15 +28,15 @@ const (
 	// apiModules are the third parties of that API.
 	apiModules = "github.com/jackc/pgx/v5 github.com/ThreeDotsLabs/watermill"
 	// leaves are packages that public packages link and never show.
-	leaves = "internal/loop internal/schemacheck"
+	leaves = "internal/loop"
 )
 
 var rules = []rule{
 	// The pattern, for other applications too.
 	{"groupcommit", "", "batches commits of pgx batches of any kind, so that other applications can import it"},
-	{"idempotency", "groupcommit internal/loop internal/schemacheck", "receives requests of any kind, so that other applications can import it"},
-	{"inbox", "groupcommit internal/loop internal/schemacheck", "receives messages of any kind, so that other applications can import it"},
-	{"outbox", "groupcommit internal/loop internal/schemacheck", "sends messages of any kind, so that other applications can import it"},
+	{"idempotency", "groupcommit internal/loop", "receives requests of any kind, so that other applications can import it"},
+	{"inbox", "groupcommit internal/loop", "receives messages of any kind, so that other applications can import it"},
+	{"outbox", "groupcommit internal/loop", "sends messages of any kind, so that other applications can import it"},
 
 	// The service.
 	{"domain", "", "pure rules, to be read and tested without anything else"},
@@ -60,10 +60,9 @@ var rules = []rule{
 	{"internal/webhook", "", "signs and sends what it is given"},
 	{"internal/restore", "internal/postgres internal/stripe", "binds the database to the provider's account, renumbers the rows of all packages after a restore, and calls none of their code"},
 	{"internal/telemetry", "groupcommit internal/postgres", "counts plain values, so that no package depends on how they are counted"},
-	{"internal/rediscache", "idempotency internal/loop internal/postgres", "keeps answers beside the database, and no package trusts what it says"},
 	{"internal/audit", "domain internal/postgres", "reads the tables and replays the streams; it may not ask the code that it audits"},
 	{
-		"internal/httpapi", "domain groupcommit idempotency inbox intake ledger internal/audit internal/clientaddr internal/keylimit internal/loop internal/merchants internal/postgres",
+		"internal/httpapi", "domain groupcommit idempotency inbox intake ledger internal/clientaddr internal/keylimit internal/loop internal/merchants internal/postgres",
 		"turns HTTP into a use case and its result into HTTP; it carries out nothing",
 	},
 
@@ -75,14 +74,13 @@ var rules = []rule{
 	{"internal/clientaddr", "", "reads the addresses of a request, whatever it asks for"},
 	{"internal/keylimit", "internal/clientaddr", "counts wrong keys by the client that sends them, whichever they are"},
 	{
-		"internal/console", "domain groupcommit inbox outbox internal/audit internal/clientaddr internal/console/lanes internal/doorbell internal/human " +
-			"internal/keylimit internal/loop internal/merchants internal/postgres internal/program",
-		"shows what is stored, and decides about dead letters by the functions of inbox; it accepts and carries out nothing",
+		"internal/console", "domain inbox internal/audit internal/clientaddr internal/console/lanes internal/human " +
+			"internal/loop internal/postgres internal/program",
+		"shows what is stored; it accepts and carries out nothing",
 	},
 	{"internal/writes", "groupcommit idempotency ledger outbox", "the one list of what may share a commit, in the order of its locks"},
 	{"internal/human", "", "writes plain values, whatever they are of"},
 	{"internal/loop", "", "repeats work, whichever it is"},
-	{"internal/schemacheck", "", "compares tables with a list, whichever they are"},
 	{"internal/doorbell", "inbox ledger outbox", "says what work a commit leaves; it reads and writes nothing"},
 	{
 		"internal/retention", "idempotency inbox outbox internal/loop internal/merchants internal/postgres",
@@ -90,7 +88,7 @@ var rules = []rule{
 	},
 	{
 		"cmd/api", "idempotency inbox intake internal/doorbell internal/httpapi " +
-			"internal/loop internal/postgres internal/program internal/rediscache internal/telemetry internal/writes",
+			"internal/loop internal/postgres internal/program internal/telemetry internal/writes",
 		"wires up what accepts; the provider is out of its reach",
 	},
 	{
@@ -119,6 +117,7 @@ var rules = []rule{
 		"internal/testdb", "groupcommit migrations internal/await internal/postgres internal/postgres/local internal/testrun",
 		"gives a test a migrated database, whatever it tests",
 	},
+	{"internal/testdb/serve", "internal/postgres/local", "starts a server, whichever tests use it"},
 	{"internal/tempdir", "", "makes folders that end with their process, whatever is in them"},
 	{"internal/testrun", "internal/tempdir", "runs the tests of a package, whatever they test"},
 	{"internal/program/programtest", "internal/await internal/program internal/testrun", "runs a program in a test's process, whichever it is"},
@@ -132,12 +131,16 @@ var rules = []rule{
 	},
 	{
 		"e2e", "internal/audit internal/openapi internal/postgres/local internal/robustness/failpoint " +
-			"internal/robustness/fleet internal/robustness/traffic internal/robustness/validate",
-		"black-box tests: they see HTTP, the sandbox's books and the tables, and judge by the audit's one list",
+			"internal/robustness/fleet internal/robustness/traffic internal/robustness/validate migrations/version",
+		"black-box tests: they see HTTP, the sandbox's books and the tables, judge by the audit's one list, and upgrade from the schema before the newest",
 	},
 	{
 		"e2e/failover", "internal/postgres/local internal/robustness/fleet internal/robustness/traffic internal/robustness/validate",
 		"black-box tests, as e2e, of the loss of a primary",
+	},
+	{
+		"e2e/browser", "internal/robustness/fleet internal/robustness/traffic",
+		"black-box tests, as e2e, of the console's pages",
 	},
 }
 
@@ -183,9 +186,9 @@ var thirdParties = []thirdParty{
 		"the contract judges tests; no program reads it at run time",
 	},
 	{"github.com/stripe", "internal/stripe", "stripe-go hides retries and sleeps that internal/stripe switches off"},
-	{"github.com/gomodule/redigo", "internal/rediscache", "what Redis says counts only with a seal of internal/rediscache"},
 	{"github.com/prometheus", "cmd/payonce internal/telemetry", "metrics are plain values, so that packages can be imported and read without it; payonce reads durations such as 30d by it"},
 	{"go.opentelemetry.io", "e2e internal/telemetry", "traces are plain values too; e2e reads what a collector gets"},
+	{"github.com/chromedp", "e2e/browser", "the browser's protocol belongs to the test of the console"},
 	{"github.com/exaring", "internal/telemetry", "a pool takes any tracer, so that only one package knows which"},
 }
 
@@ -193,7 +196,7 @@ var thirdParties = []thirdParty{
 type ban struct{ program, path, why string }
 
 const (
-	noProvider = "the api cannot move money: no bug in a handler may reach the provider"
+	noProvider = "the api asks for movements of money and executes none: no bug in a handler may reach the provider"
 	noServer   = "a service uses a database and starts none"
 	noTests    = "a program carries no test code"
 )

@@ -3,6 +3,7 @@ package audit
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -56,32 +57,18 @@ select set_config('payonce.reason', $1, true),
 // and no check would notice, so a repeated command would add twice.
 func Explain(b *pgx.Batch, reason, id string) { b.Queue(setReason, reason, id) }
 
-// Supply is a change of what was supplied of an article.
-type Supply struct {
-	At       time.Time `json:"at"` // UTC in database time
-	Actor    string    `json:"actor"`
-	Login    string    `json:"login"`
-	Change   int64     `json:"change"`
-	Supplied int64     `json:"supplied"` // after the change
-	Reason   string    `json:"reason"`
-	ID       string    `json:"id"` // "" if the operator gave none
-}
-
-const selectSupplies = `
-select acted_at at time zone 'UTC'        as at,
-       actor,
-       login,
-       coalesce((after ->> 'supplied')::bigint, 0) - coalesce((before ->> 'supplied')::bigint, 0) as change,
-       coalesce((after ->> 'supplied')::bigint, 0) as supplied,
-       coalesce(after ->> 'reason', '')   as reason,
-       coalesce(after ->> 'id', '')       as id
+const selectSupply = `
+select (after ->> 'supplied')::bigint - (before ->> 'supplied')::bigint
   from operator_actions
  where action = 'stock supply'
    and merchant_id = $1
    and subject = $2
- order by action_id`
+   and (after ->> 'id') collate "C" = $3`
 
-// ListSupplies returns the changes of what was supplied of an article, oldest first.
-func ListSupplies(ctx context.Context, q postgres.Querier, merchant, sku string) ([]Supply, error) {
-	return collect[Supply](ctx, q, "what was supplied", selectSupplies, merchant, sku)
+// FindSupply returns by how much the supply of an article that has an id changed what was supplied.
+func FindSupply(ctx context.Context, q postgres.Querier, merchant, sku, id string) (change int64, err error) {
+	if err := q.QueryRow(ctx, selectSupply, merchant, sku, id).Scan(&change); err != nil {
+		return 0, fmt.Errorf("read the supply %q of %s: %w", id, sku, err)
+	}
+	return change, nil
 }

@@ -1,6 +1,6 @@
 // Package audit reads all tables and reports what they say: whether every invariant of
 // payonce holds (Run, and Continue for what is new), whether the provider's lists agree (Reconcile), what happened to one
-// charge (ReadTimeline), and what operators did (ListActions, ListSupplies). It writes nothing but its own results and repairs nothing. Apart from the
+// charge (ReadTimeline), and what operators did (ListActions). It writes nothing but its own results and repairs nothing. Apart from the
 // domain's own rules it asks no code of the packages that it audits.
 //
 // # Guarantees
@@ -96,8 +96,7 @@ func checkEach[T any](name string, cases []T, complain func(T) string) Check {
 	return check
 }
 
-// Database is what Run reads: a *postgres.DB as the owner of the tables or as the console for
-// an audit of everything, its Tenant for an audit of one merchant.
+// Database is what Run reads: a *postgres.DB as the owner of the tables or as the console.
 type Database interface {
 	// Read sends a batch of settings and one statement that reads. Of an audit of all rows the
 	// only setting is postgres.ReadWholeTables, for a check that compares whole tables.
@@ -109,9 +108,6 @@ type Database interface {
 // written most become slow: so each check, and each page of streams, is one statement with a
 // snapshot of its own. An error means that the audit could not be finished; violations are in
 // the report.
-//
-// An audit of one merchant cannot see what happens between merchants: that two of them
-// captured one payment intent, or that a message is about no charge at all.
 func Run(ctx context.Context, db Database) (Report, error) {
 	var report Report
 	checks, err := checkStreams(ctx, source{Database: db})

@@ -6,10 +6,6 @@ charges as (
          count(*) filter (where type like 'payment.captured.v%')                                     as captures,
          count(*) filter (where type like 'charge.succeeded.v%')                                     as successes,
          count(*) filter (where type like 'charge.failed.v%')                                        as failures,
-         count(*) filter (where type like 'charge.cancel_requested.v%')                              as cancellations,
-         min(version) filter (where type like 'charge.cancel_requested.v%')                          as cancel_requested_at,
-         min(version) filter (where type like 'charge.succeeded.v%' or type like 'charge.failed.v%') as ended_at,
-         bool_or(type like 'charge.failed.v%' and data ->> 'code' = 'canceled')                      as canceled,
          bool_or(type like 'charge.requested.v%' and data ->> 'notify' = 'true')                     as notify
     from ledger_events
    group by stream_id
@@ -30,17 +26,6 @@ charges as (
     from ledger_events
    where type like 'refund.%'
    group by stream_id, data ->> 'refund_id'
-), disputes as ( -- and what the provider withholds for each
-  select stream_id,
-         data ->> 'dispute_id'                                                                       as dispute_id,
-         case when bool_or(type like 'charge.dispute\_closed.v%' and data ->> 'status' = 'lost') then 0
-              else coalesce(sum(case when type like 'charge.dispute\_withdrawn.v%'  then substring(data ->> 'amount' from '^[0-9]{1,18}$')::numeric
-                                     when type like 'charge.dispute\_reinstated.v%' then -substring(data ->> 'amount' from '^[0-9]{1,18}$')::numeric
-                                end), 0)
-         end                                                                                         as withheld
-    from ledger_events
-   where type like 'charge.dispute%'
-   group by stream_id, data ->> 'dispute_id'
 ), outcomes as ( -- reversals and disputes among them, each with its request
   select o.stream_id,
          o.event_id::text                           as event_id,
@@ -71,6 +56,7 @@ charges as (
    where type like any (array['charge.requested.v%', 'charge.cancel\_requested.v%', 'refund.requested.v%'])
 ), keys as (
   select scope,
+         operation,
          key,
          location,
          body,
@@ -85,11 +71,13 @@ charges as (
 ), answers as ( -- An answer outlives its body: an expired one keeps its location.
   select k.kind,
          k.scope,
+         k.operation,
+         k.accepted,
          k.location,
          r.stream_id,
          r.id,
          r.merchant_id,
-         k.body <> ''
+         k.accepted and k.body <> ''
            and (position(convert_to(format('"id":"%s"', r.id), 'UTF8') in k.body) = 0
                 or r.amount is not null
                 and position(convert_to(format('"amount":%s,', r.amount), 'UTF8') in k.body) = 0
@@ -97,7 +85,6 @@ charges as (
                 or encode(k.body, 'escape') !~ '"currency":"[A-Z]{3}","status":"pending"') as about_another
     from keys k
     left join requests r using (kind, location)
-   where k.accepted
 ), acceptances as (
   select r.kind,
          r.stream_id,

@@ -92,8 +92,8 @@ insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, 
 values ('fulfillment', 'evt_1', '{refunded}', 'stripe.charge.refunded', '{}', '{}', sha256('{}'), 'done', 1, 1)`)
 
 	f.observe("bought", domain.ObserveRefund{ProviderRefund: "re_outside", Amount: domain.Money{Amount: 100, Currency: "USD"}})
-	f.observe("bought", dispute(0))
-	f.observe("bought", dispute(1000))
+	f.observe("bought", dispute())
+	f.observe("bought", dispute(-1000))
 
 	f.accept("acme", "fresh", true) // is not received yet
 	f.refuse("key-too-much")
@@ -178,11 +178,13 @@ func (f *fixture) endRefund(cmd domain.Command) {
 	f.notifyAt("refunded", version)
 }
 
-// dispute is du_1 of all of a charge, of which so much is withdrawn.
-func dispute(withdrawn int64) domain.ObserveDispute {
-	return domain.ObserveDispute{
-		ID: "du_1", Amount: domain.Money{Amount: 1000, Currency: "USD"}, Status: domain.DisputeOpen, Withdrawn: withdrawn, WithdrawnFee: 15,
+// dispute is du_1 of all of a charge, with the movements of these amounts and a fee of 15 each.
+func dispute(moved ...int64) domain.ObserveDispute {
+	d := domain.ObserveDispute{ID: "du_1", Amount: domain.Money{Amount: 1000, Currency: "USD"}, Status: domain.DisputeOpen}
+	for i, amount := range moved {
+		d.Moved = append(d.Moved, domain.DisputeMovement{Transaction: fmt.Sprintf("txn_%d", i+1), Amount: amount, Fee: 15, Currency: "USD"})
 	}
+	return d
 }
 
 // observe decides one event about what was done outside, and delivers its webhook.

@@ -18,8 +18,11 @@ type Listed struct {
 	Reference     string // our charge or its reference, or our refund; empty where the provider knows none
 	PaymentIntent string // of the payment itself, or of the payment that is refunded or disputed
 	Status        string // the provider's word; of a dispute open, or how it ended
-	Amount        int64  // minor units that were captured, are refunded, or are withheld with their fee
-	Currency      string // upper case
+	// Amount is what was captured, is refunded, or was taken for a dispute with its fee and not given
+	// back, in minor units. What is taken from a balance in another currency is in units of that one.
+	Amount   int64
+	Currency string // upper case
+	Moves    string // the ids of a dispute's movements, sorted and separated by spaces
 }
 
 // The provider's words on which a check depends.
@@ -46,7 +49,7 @@ const (
 // charge records what can be recorded.
 func Reconcile(ctx context.Context, q postgres.Querier, payments, refunds, disputes iter.Seq2[Listed, error]) (checks []Check, missed []string, err error) {
 	charges := &comparison{
-		noun: kindCharge, took: "took", taken: "captured", remedy: ": payonce adopt lists and refunds what is lost",
+		noun: kindCharge, took: "took", taken: "captured", remedy: ": refund it at the provider",
 		moved: func(l Listed) bool { return l.Status == statusSucceeded || l.Amount > 0 },
 	}
 	returns := &comparison{
@@ -71,13 +74,10 @@ func Reconcile(ctx context.Context, q postgres.Querier, payments, refunds, dispu
 	if err != nil {
 		return nil, nil, err
 	}
-	adopted, err := collect[adoption](ctx, q, "adopted payments", selectAdopted)
-	if err != nil {
-		return nil, nil, err
-	}
+	returned := returnedWithoutCharge(charges.listed, returns.listed, after[kindCharge])
 	for kind, c := range compared {
 		c.before, c.after = before[kind], after[kind]
-		maps.DeleteFunc(c.listed, func(_ string, l Listed) bool { return slices.Contains(adopted, adoption{l.PaymentIntent}) })
+		maps.DeleteFunc(c.listed, func(_ string, l Listed) bool { return returned[l.PaymentIntent] })
 		c.attribute()
 	}
 	return []Check{
@@ -101,83 +101,27 @@ func Reconcile(ctx context.Context, q postgres.Querier, payments, refunds, dispu
 	}, unrecorded(charges, returns, withheld), nil
 }
 
-// adoption is a payment of no charge that an operator refunded.
-type adoption struct{ PaymentIntent string }
-
-const selectAdopted = `select payment_intent from adoptions where refund is not null`
-
-// What money is about.
-const (
-	kindCharge  = "charge"
-	kindRefund  = "refund"
-	kindDispute = "dispute"
-)
-
-// money is what the ledger says of a charge, a refund or a dispute.
-type money struct {
-	ID       string
-	Kind     string
-	Name     string // the charge's reference at the provider, or empty
-	Amount   int64
-	Currency string
-	Outcome  string // succeeded (a dispute always), failed (a refund also after it succeeded), or empty
-	Intent   string // the payment intent that was started, or whose capture is refunded
-	Provider string // the intent that was captured, or the provider's refund or dispute; empty where none is known
-	Booked   int64  // minor units that the ledger has moved at the provider
-	Dispute  string // open, or how the dispute ended; empty of a charge or a refund
-}
-
-const selectMoney = `
-with booked as (
-  select stream_id,
-         version,
-         sum(case when debit like 'psp\_receivable:%' then amount else -amount end)::bigint as amount
-    from ledger_postings
-   where credit like 'psp\_receivable:%'
-      or debit like 'psp\_receivable:%'
-   group by stream_id, version
-), charges as (
-  select stream_id,
-         max(data ->> 'currency')       filter (where type like 'charge.requested.v%') as currency,
-         max(data ->> 'reference')      filter (where type like 'charge.requested.v%') as name,
-         max(data ->> 'payment_intent') filter (where type like 'payment.captured.v%') as captured
-    from ledger_events
-   group by stream_id
-), moved as (
-  select e.*,
-         case when e.data ? 'refund_id' then 'refund' when e.data ? 'dispute_id' then 'dispute' else 'charge' end as kind,
-         coalesce(e.data ->> 'refund_id', e.data ->> 'dispute_id', e.stream_id)                                  as id
-    from ledger_events e
-)
-select m.id,
-       m.kind,
-       case m.kind when 'charge' then coalesce(c.name, '') else '' end                                         as name,
-       coalesce(max(substring(m.data ->> 'amount' from '^[0-9]{1,18}$')::bigint) filter (where m.type ~ '^((charge|refund)\.requested|refund\.observed)\.v'), 0) as amount,
-       coalesce(c.currency, '')                                                                                as currency,
-       case
-         when bool_or(m.type ~ '^refund\.(failed|reversed)\.v')    then 'failed'
-         when bool_or(m.type ~ '^((charge|refund)\.succeeded|refund\.observed)\.v') then 'succeeded'
-         when bool_or(m.type like 'charge.failed.v%')              then 'failed'
-         when m.kind = 'dispute'                                   then 'succeeded'
-         else ''
-       end                                                                                                     as outcome,
-       coalesce(max(m.data ->> 'payment_intent') filter (where m.type like 'payment.started.v%'), c.captured, '') as intent,
-       coalesce(case m.kind when 'refund' then max(m.data ->> 'provider_refund') when 'dispute' then m.id else c.captured end, '') as provider,
-       coalesce(sum(case when m.kind = 'charge' then b.amount else -b.amount end), 0)::bigint                  as booked,
-       case m.kind when 'dispute' then coalesce(max(m.data ->> 'status'), 'open') else '' end                  as dispute
-  from moved m
-  join charges c using (stream_id)
-  left join booked b using (stream_id, version)
- group by m.id, m.kind, m.stream_id, c.currency, c.name, c.captured`
-
-// readMoney returns the ledger's money of each kind, by its ID.
-func readMoney(ctx context.Context, q postgres.Querier) (map[string]map[string]money, error) {
-	all, err := collect[money](ctx, q, "the ledger's money", selectMoney)
-	byKind := map[string]map[string]money{kindCharge: {}, kindRefund: {}, kindDispute: {}}
-	for _, m := range all {
-		byKind[m.Kind][m.ID] = m
+// returnedWithoutCharge are the payments that no charge has and that were refunded in full, by an
+// operator at the provider.
+func returnedWithoutCharge(payments, refunds map[string]Listed, charges map[string]money) map[string]bool {
+	left := map[string]int64{}
+	for id, l := range payments {
+		left[id] = l.Amount
 	}
-	return byKind, err
+	for _, r := range refunds {
+		if r.Status == statusSucceeded {
+			left[r.PaymentIntent] -= r.Amount
+		}
+	}
+	for _, m := range charges {
+		delete(left, m.Intent)
+	}
+	maps.DeleteFunc(left, func(id string, amount int64) bool { return payments[id].Amount == 0 || amount > 0 })
+	returned := map[string]bool{}
+	for id := range left {
+		returned[id] = true
+	}
+	return returned
 }
 
 // comparison is the ledger beside one of the provider's lists.
@@ -330,7 +274,7 @@ func (c *comparison) isRecorded(l Listed) bool {
 	if c.noun == kindRefund && l.Status != statusSucceeded {
 		return m.Booked == 0
 	}
-	return m.Booked == l.Amount && (c.noun == kindRefund || m.Dispute == l.Status)
+	return m.Booked == l.Amount && (c.noun == kindRefund || m.Dispute == l.Status && m.Moves == l.Moves)
 }
 
 // asListed compares the disputes that the ledger has and that did not change during the reads.
@@ -341,7 +285,8 @@ func (c *comparison) asListed(name string) Check {
 		if c.isRecorded(l) {
 			return ""
 		}
-		return fmt.Sprintf("%s: the provider says %s with %d withheld, the ledger says %s with %d", id, l.Status, l.Amount, m.Dispute, m.Booked)
+		return fmt.Sprintf("%s: the provider says %s with %d withheld by %q, the ledger says %s with %d by %q",
+			id, l.Status, l.Amount, l.Moves, m.Dispute, m.Booked, m.Moves)
 	})
 }
 

@@ -67,7 +67,7 @@ create table operator_actions (
 comment on table operator_actions is 'what operators did; append-only';
 comment on column operator_actions.actor is 'the operator as the program names it, in the setting payonce.actor or in a column of the row; else the database user';
 comment on column operator_actions.login is 'the database user of the session, which no program chooses';
-comment on column operator_actions.subject is 'what was changed: the number of a message, the prefix of a key, the generation of a secret, the name of an article, the transaction of a repair, the id of a merchant, an event or a worker';
+comment on column operator_actions.subject is 'what was changed: the number of a message, the prefix of a key, the generation of a secret, the name of an article, the transaction of a repair, the id of a merchant or an event';
 comment on column operator_actions.before is 'the stored values that changed; null: the row is new';
 comment on column operator_actions.after is 'the stored values, without keys, hashes and secrets, none if the row was deleted, and the operator''s reason and id where they were given';
 
@@ -84,10 +84,9 @@ before update or delete or truncate on operator_actions
 -- The arguments are the action, the columns of subject, merchant and actor ('' for none), and
 -- the columns whose values are stored. Of a URL only the origin is stored: its path may hold a
 -- token. The setting payonce.reason adds the operator's reason, of which 2,000 characters stay:
--- the logins of the api and the console may set it. The setting payonce.action_id adds the
+-- the login of the api may set it. The setting payonce.action_id adds the
 -- operator's name of the action, in the same way. An action that changes none of
--- the stored values is not recorded. A worker states its retention under a new name at each
--- start, so it is compared with the last one recorded.
+-- the stored values is not recorded.
 create function record_action() returns trigger
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
@@ -107,12 +106,6 @@ begin
   elsif tg_op = 'DELETE' then
     earlier := shown;
     shown   := '{}';
-  elsif tg_argv[0] = 'retention set' then
-    select a.after into earlier
-      from public.operator_actions a
-     where a.action = tg_argv[0]
-     order by a.action_id desc
-     limit 1;
   end if;
   if earlier is not distinct from shown then
     return null;

@@ -257,6 +257,9 @@ func (t *Timeline) readEvents(ctx context.Context, q postgres.Querier, ids []str
 		}
 		event, err := domain.Decode(e.What, e.Data)
 		if err == nil {
+			if !unreadable && charge.Voids(event) {
+				e.Detail["void"] = true
+			}
 			if n := first + attemptVersion(charge, event) - 1; n >= first && n < i {
 				e.Detail["provider_key"] = events[n].Detail["event_id"]
 			}

@@ -10,7 +10,7 @@ select stream_id
 const selectChargeOfRefund = `
 select stream_id
   from ledger_events
- where type ~ '^(refund\.(requested|observed)|charge\.disputed)\.v'
+ where type ~ '^(refund\.(requested|observed)|charge\.dispute_opened)\.v'
    and coalesce(data ->> 'refund_id', data ->> 'dispute_id') = $1
    and (merchant_id = $2 or $2 = '')`
 

@@ -298,6 +298,29 @@ func TestReadTimeline_showsAnEventThatItCannotRead(t *testing.T) {
 	only(t, tl, "event | charge.succeeded.v1 | worker")
 }
 
+func TestReadTimeline_saysThatARequestIsVoid(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.exec(appendEvent("sold", "refund.requested.v1", `{"refund_id": "re_forged", "amount": 100000000000000000, "notify": false}`))
+	f.exec(appendEvent("sold", "refund.requested.v1", `{"refund_id": "re_forged", "amount": 1, "reason": 5}`))
+	tl := f.timeline(t, "{sold}", "")
+	if c := tl.Charges[0]; c.Status != domain.Succeeded {
+		t.Errorf("the charge is %+v", c)
+	}
+	void := 0
+	for _, e := range tl.Entries {
+		if e.Detail["void"] == true {
+			void++
+			if e.What != "refund.requested.v1" {
+				t.Errorf("%+v is void", e)
+			}
+		}
+	}
+	if void != 2 {
+		t.Errorf("%d events are void, want 2", void)
+	}
+}
+
 func TestTimeline_AddHeld(t *testing.T) {
 	t.Parallel()
 	now := time.Now()

@@ -3,6 +3,7 @@ package console
 import (
 	_ "embed"
 	"encoding/json"
+	"net/http"
 	"slices"
 	"strings"
 
@@ -35,7 +36,7 @@ type search struct {
 	Next string // the charge before the next page; "" if there is none
 }
 
-func (c *Console) charges(r request) (any, error) {
+func (c *Console) charges(r *http.Request) (any, error) {
 	q := r.URL.Query()
 	s := search{
 		Name: strings.TrimSpace(q.Get("q")), Status: q.Get("status"), Amount: strings.TrimSpace(q.Get("amount")),
@@ -45,7 +46,7 @@ func (c *Console) charges(r request) (any, error) {
 }
 
 // find reads a page of a search.
-func (c *Console) find(r request, s *search, after string, rows int) error {
+func (c *Console) find(r *http.Request, s *search, after string, rows int) error {
 	sql, args := selectNamed, []any{s.Name, rows}
 	if s.Name == "" {
 		read := searchRows
@@ -68,25 +69,18 @@ type history struct {
 	Name string
 }
 
-func (c *Console) charge(r request) (any, error) {
-	if r.Header.Get("X-Redraw") != "" {
-		for range redrawCost {
-			if err := c.budget.Wait(r.Context()); err != nil {
-				return nil, err
-			}
-		}
-	}
+func (c *Console) charge(r *http.Request) (any, error) {
 	return c.history(r, r.PathValue("id"))
 }
 
-func (c *Console) history(r request, name string) (history, error) {
+func (c *Console) history(r *http.Request, name string) (history, error) {
 	t, err := audit.ReadTimeline(r.Context(), c.db.Load(), name, "")
 	return history{t, name}, err
 }
 
 // learn is the tour over a charge, by default the newest that succeeded, of which no refund was
 // asked.
-func (c *Console) learn(r request) (any, error) {
+func (c *Console) learn(r *http.Request) (any, error) {
 	name, newest := r.URL.Query().Get("charge"), search{Status: "succeeded"}
 	if name == "" {
 		if err := c.find(r, &newest, "", 1); err != nil || len(newest.Rows) == 0 {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	_ "embed"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -111,3 +112,6 @@ func judge(f facts, programs []process) (alive map[string]int, all map[string]wr
 	}
 	return alive, all
 }
+
+// flow is the page of the tick, which every page has.
+func (c *Console) flow(*http.Request) (any, error) { return nil, nil }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/internal/audit"
-	"github.com/payonce/payonce/internal/doorbell"
 	"github.com/payonce/payonce/internal/loop"
 )
 
@@ -47,39 +46,41 @@ const (
 type laboratory struct {
 	Actions []Action
 	Taken   []taken  // newest first, which may be in flight
-	Ended   int      // actions
 	Found   *finding // the newest
 }
 
-func (c *Console) lab(request) (any, error) { return c.labbed.Load(), nil }
+func (c *Console) lab(*http.Request) (any, error) {
+	c.labbing.Lock()
+	defer c.labbing.Unlock()
+	shown := c.labbed
+	shown.Taken = slices.Clone(shown.Taken)
+	return shown, nil
+}
 
-// note changes what the page of the lab shows.
+// note changes what the page of the lab shows from now on.
 func (c *Console) note(change func(*laboratory)) {
 	c.labbing.Lock()
 	defer c.labbing.Unlock()
-	l := *c.labbed.Load()
-	l.Taken = slices.Clone(l.Taken)
-	change(&l)
-	c.labbed.Store(&l)
-	c.bell.Wake(doorbell.Page)
+	change(&c.labbed)
+	c.recent.Purge()
 }
 
 // act begins an action of the lab. A client that goes away does not leave it half done.
-func (c *Console) act(r request) (any, error) {
+func (c *Console) act(r *http.Request) error {
 	i := slices.IndexFunc(c.Actions, func(a Action) bool { return a.Name == r.PostForm.Get("action") })
 	switch {
 	case c.Do == nil:
-		return nil, problem{http.StatusForbidden, "There is no lab here: it breaks things, and only payonce demo has one."}
+		return problem{http.StatusForbidden, "There is no lab here: it breaks things, and only payonce demo has one."}
 	case i < 0:
-		return nil, problem{http.StatusNotFound, "There is no such action."}
+		return problem{http.StatusNotFound, "There is no such action."}
 	case !c.acting.TryLock():
-		return nil, problem{http.StatusConflict, "One action is taken at a time: wait until the last one has ended."}
+		return problem{http.StatusConflict, "One action is taken at a time: wait until the last one has ended."}
 	}
 	c.note(func(l *laboratory) {
 		l.Taken = slices.Insert(l.Taken[:min(len(l.Taken), mostTaken-1)], 0, taken{At: c.Now(), Title: c.Actions[i].Title, InFlight: true})
 	})
 	go c.take(context.WithoutCancel(r.Context()), c.Actions[i].Name)
-	return "/lab", nil
+	return nil
 }
 
 // take takes an action that is noted as in flight. Then another one may begin.
@@ -103,6 +104,5 @@ func (c *Console) take(ctx context.Context, name string) {
 			t.Said = err.Error()
 		}
 		l.Found = cmp.Or(found, l.Found)
-		l.Ended++
 	})
 }

@@ -2,46 +2,22 @@ package console
 
 import (
 	"fmt"
-	"net/netip"
 
 	"github.com/payonce/payonce/internal/program"
 )
 
 // Settings are read from the environment.
 type Settings struct {
-	// Address on which the console listens. payonce demo takes another port where this one is in
-	// use.
+	// Loopback address on which the console listens. payonce demo takes another port where this one
+	// is in use.
 	Addr string `env:"CONSOLE_ADDR" envDefault:"127.0.0.1:8088"`
-	// Hosts under which browsers may read the console, separated by commas, without a port.
-	Hosts []string `env:"CONSOLE_HOSTS" envDefault:"localhost,127.0.0.1,::1"`
-	// key: an operator signs in with a key of scope operator. open: it asks for no key, as in a demo
-	// on a machine of your own.
-	Access string `env:"CONSOLE_ACCESS" envDefault:"key"`
-	// Networks of the proxies before the console, which end TLS, separated by commas. The client is
-	// the last address in X-Forwarded-For that is in none of them, and the cookie is Secure. Empty:
-	// the address of the connection.
-	TrustedProxies []netip.Prefix `env:"TRUSTED_PROXIES"`
-	// How many wrong keys one address may send to the console at once. Then it may send ten in a
-	// minute. 0: any number.
-	AuthenticationFailures int `env:"CONSOLE_AUTHENTICATION_FAILURES" envDefault:"10"`
-	// Permits the console on an address of a network without TLS, and a database over one.
-	AllowPlaintext bool `env:"ALLOW_PLAINTEXT"`
-
-	program.Certificate
 }
 
-// Check refuses settings by which keys could be read on the way.
+// Check refuses an address that other machines reach.
 func (s Settings) Check() error {
-	switch {
-	case s.Access != "key" && s.Access != "open":
-		return fmt.Errorf("CONSOLE_ACCESS is %q: set it to one of key, open", s.Access)
-	case s.AuthenticationFailures < 0:
-		return fmt.Errorf("CONSOLE_AUTHENTICATION_FAILURES is %d: set it to a number of wrong keys, or to 0 for any number", s.AuthenticationFailures)
-	case !program.Local(s.Addr) && !s.AllowPlaintext && (s.TLSCertFile == "" || s.Access == "open"):
-		return fmt.Errorf("CONSOLE_ADDR %s is reachable over a network without TLS, or without a key: set TLS_CERT_FILE and TLS_KEY_FILE, or ALLOW_PLAINTEXT=1 where the network is your own", s.Addr)
+	if program.Local(s.Addr) {
+		return nil
 	}
-	return s.Certificate.Check()
+	return fmt.Errorf("CONSOLE_ADDR is %s, but the console asks for no key, so it listens on a loopback address alone: "+
+		"leave it at 127.0.0.1:8088, and forward that port with ssh -L 8088:127.0.0.1:8088 HOST or kubectl port-forward POD 8088", s.Addr)
 }
-
-// tls reports whether browsers reach the console by TLS alone, whether or not a proxy ends it.
-func (s Settings) tls() bool { return s.TLSCertFile != "" || len(s.TrustedProxies) > 0 }

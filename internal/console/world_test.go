@@ -5,10 +5,8 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"net/http/cookiejar"
 	"net/http/httptest"
 	"net/url"
-	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -26,26 +24,18 @@ import (
 	"github.com/payonce/payonce/outbox"
 )
 
-// world is a console on a database of its own, and a browser.
+// world is a console on a database of its own.
 type world struct {
-	db      *postgres.DB // as the owner
-	server  *httptest.Server
-	browser *http.Client
-	from    string // of X-Forwarded-For
+	db     *postgres.DB // as the owner
+	server *httptest.Server
 }
-
-// open is a console that asks for no key.
-var open = console.Options{Settings: console.Settings{Access: "open"}}
 
 // newWorld serves a console with options. The database's user is that of the tests.
 func newWorld(t *testing.T, o console.Options, tracer pgx.QueryTracer) *world {
 	t.Helper()
 	address := testdb.URL(t)
-	w := &world{db: testdb.Connect(t, address), browser: newBrowser(t)}
-	o.Hosts, o.Log = []string{"Shop.example", " 127.0.0.1"}, slog.New(slog.NewTextHandler(t.Output(), nil))
-	if o.Now == nil {
-		o.Now = time.Now
-	}
+	w := &world{db: testdb.Connect(t, address)}
+	o.Log, o.Now = slog.New(slog.NewTextHandler(t.Output(), nil)), time.Now
 	c := console.New(o)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
@@ -55,29 +45,18 @@ func newWorld(t *testing.T, o console.Options, tracer pgx.QueryTracer) *world {
 	}()
 	w.server = httptest.NewServer(c.Handler())
 	t.Cleanup(func() {
-		w.server.CloseClientConnections()
 		w.server.Close()
 		cancel()
 		<-ended
 	})
-	await.True(t, "the console has its database", func() bool {
-		return w.post(t, "/login", "/logout", url.Values{}).status != http.StatusServiceUnavailable
-	})
+	await.True(t, "the console has its database", func() bool { return w.get(t, "/learn").status == http.StatusOK })
 	return w
-}
-
-func newBrowser(t *testing.T) *http.Client {
-	t.Helper()
-	jar, err := cookiejar.New(nil)
-	testdb.Must(t, err)
-	return &http.Client{Jar: jar}
 }
 
 // page is an answer.
 type page struct {
 	status int
 	header http.Header
-	url    string // after redirects
 	body   string
 }
 
@@ -91,13 +70,12 @@ func (p page) is(t *testing.T, what string, status int) {
 
 func (w *world) do(t *testing.T, request *http.Request) page {
 	t.Helper()
-	request.Header.Set("X-Forwarded-For", w.from)
-	response, err := w.browser.Do(request)
+	response, err := w.server.Client().Do(request)
 	testdb.Must(t, err)
 	defer func() { _ = response.Body.Close() }()
 	body, err := io.ReadAll(response.Body)
 	testdb.Must(t, err)
-	return page{response.StatusCode, response.Header, response.Request.URL.RequestURI(), string(body)}
+	return page{response.StatusCode, response.Header, string(body)}
 }
 
 func (w *world) get(t *testing.T, path string) page {
@@ -107,28 +85,21 @@ func (w *world) get(t *testing.T, path string) page {
 	return w.do(t, request)
 }
 
-var tokenIn = regexp.MustCompile(`name="token" value="([0-9a-f]{64})"`)
-
-// post sends a form of a page with the token that is on it.
-func (w *world) post(t *testing.T, from, path string, form url.Values) page {
+// post sends a form, after which the page is that to which the answer leads.
+func (w *world) post(t *testing.T, path string, form url.Values) page {
 	t.Helper()
-	if found := tokenIn.FindStringSubmatch(w.get(t, from).body); found != nil && !form.Has("token") {
-		form.Set("token", found[1])
-	}
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.server.URL+path, strings.NewReader(form.Encode()))
 	testdb.Must(t, err)
 	request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	return w.do(t, request)
 }
 
-// key makes a key of a new merchant.
-func (w *world) key(t *testing.T, merchant string, scopes ...merchants.Scope) string {
+// merchant registers the merchant of the charges.
+func (w *world) merchant(t *testing.T) {
 	t.Helper()
-	key, b := merchants.NewKey(), &pgx.Batch{}
-	merchants.Register(b, merchants.Merchant{ID: merchant}, merchants.Webhook{})
-	merchants.IssueKey(b, key, merchants.Grant{Merchant: merchant, Scopes: scopes})
+	b := &pgx.Batch{}
+	merchants.Register(b, merchants.Merchant{ID: "acme"}, merchants.Webhook{})
 	testdb.Must(t, w.db.Commit(t.Context(), b))
-	return key
 }
 
 // charge stores a charge with its message and its row of the list.

@@ -21,7 +21,7 @@ import (
 var readers = []struct{ dir, title string }{
 	{"cmd/api", "api"},
 	{"cmd/worker", "worker"},
-	{"internal/program", "api, worker: connections, metrics, log, TLS; payonce console: TLS"},
+	{"internal/program", "api and worker: connections, metrics, log"},
 	{"internal/telemetry", "api and worker: traces"},
 	{"cmd/payonce", "payonce"},
 	{"internal/console", "payonce console and payonce demo"},

@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"runtime"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/idempotency"
@@ -90,24 +88,6 @@ func wantPayments(t *testing.T, q postgres.Querier, want int) {
 	wantCount(t, q, "payments", want, `select count(*) from payments`)
 }
 
-// isNew is the documents' guard: it marks a key, unless the key is marked.
-func isNew(t *testing.T, db *pgxpool.Pool, key string) bool {
-	t.Helper()
-	return exec(t, db, `insert into processed_messages values ($1, 'processing') on conflict do nothing`, key) == 1
-}
-
-// wantPaymentsFor delivers messages that have these keys, and pays for each that is new.
-func wantPaymentsFor(t *testing.T, want int, keys ...string) {
-	t.Helper()
-	db := miniature(t, processed, payments)
-	for _, key := range keys {
-		if isNew(t, db, key) {
-			exec(t, db, pay, key)
-		}
-	}
-	wantPayments(t, db, want)
-}
-
 // hold has a receiver take a message, and returns when its handler runs. finish lets the
 // handler go on to its end, which may be its death, and waits until the receiver ends.
 func hold(t *testing.T, receive func(handle func() error) error, end func() error) (finish func()) {
@@ -125,26 +105,6 @@ func process(run func()) (ended <-chan struct{}) {
 	done := make(chan struct{})
 	go func() { defer close(done); run() }()
 	return done
-}
-
-// die ends a process where it stands: nothing behind it runs.
-func die() { runtime.Goexit() }
-
-// sqlState is the SQLSTATE of an error, "" if it has none.
-func sqlState(err error) string {
-	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
-		return pg.Code
-	}
-	return ""
-}
-
-// begin opens a transaction that ends with the test, if not earlier.
-func begin(t *testing.T, db *pgxpool.Pool) pgx.Tx {
-	t.Helper()
-	tx, err := db.Begin(t.Context())
-	must(t, err)
-	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
-	return tx
 }
 
 // What follows is how the tests from D8 on use payonce's packages.

@@ -9,7 +9,6 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/idempotency"
-	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -20,8 +19,6 @@ type abandonment struct {
 	Abandoned  bool         `json:"abandoned"`        // no request under the key took effect, and none will
 	StatusCode int          `json:"status_code"`      // of the answer under the key
 	Charge     *domain.View `json:"charge,omitempty"` // that was accepted before
-
-	LostPayment *intake.LostPayment `json:"lost_payment,omitempty"` // of a charge that the database has lost
 }
 
 // abandonKey is POST /v1/idempotency-keys/{key}/abandon. A key that no charge was requested
@@ -35,16 +32,13 @@ func (a *API) abandonKey(c echo.Context) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if natural, err := idempotency.ParseNaturalKey(given); a.NaturalKeys && (err != nil || natural.Operation != naturalCharge) {
-		return nil, errKeyInvalid.because("the charge of order 17 has the key 17:charge:v1 here: give the Idempotency-Key that its answer had")
-	}
 	ctx, account := c.Request().Context(), a.account(c)
 	p := errKeyAbandoned
 	p.Instance = chargesPath
 	r := a.request(c, http.MethodPost+" "+chargesPath, storedKey(given), nil)
 	err = a.Intake.Abandon(ctx, account, r, idempotency.Answer{StatusCode: p.Status, ContentType: problemType, Body: p.encoded()})
 	if err == nil {
-		return a.abandoned(c, r, abandonment{StatusCode: p.Status})
+		return abandonment{Abandoned: true, StatusCode: p.Status}, nil
 	}
 	if !errors.Is(err, idempotency.ErrReused) && !errors.Is(err, idempotency.ErrExpired) {
 		return nil, err
@@ -56,9 +50,7 @@ func (a *API) abandonKey(c echo.Context) (any, error) {
 	known := abandonment{StatusCode: state.Record.StatusCode}
 	id, isCharge := strings.CutPrefix(state.Record.Location, chargesPath+"/")
 	if !isCharge {
-		if known.StatusCode == p.Status { // long ago
-			return a.abandoned(c, r, known)
-		}
+		known.Abandoned = known.StatusCode == p.Status // long ago
 		return known, nil
 	}
 	cancel := a.request(c, operation(c), storedKey(given), nil)
@@ -73,11 +65,4 @@ func (a *API) abandonKey(c echo.Context) (any, error) {
 	view := s.View()
 	known.Charge = &view
 	return known, nil
-}
-
-// abandoned completes the answer about a key that is taken and has no charge.
-func (a *API) abandoned(c echo.Context, r intake.Request, k abandonment) (_ any, err error) {
-	k.LostPayment, err = a.Intake.FindLostPayment(c.Request().Context(), a.account(c), r)
-	k.Abandoned = k.LostPayment == nil
-	return k, err
 }

@@ -2,7 +2,6 @@ package httpapi_test
 
 import (
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
@@ -10,7 +9,6 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/audit"
-	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/testdb"
 )
 
@@ -102,40 +100,6 @@ func TestAbandon(t *testing.T) {
 			if a := w.insist(t, abandon(key)); abandonedBy(t, a).Abandoned != (accepted == 0) {
 				t.Errorf("%d requests were accepted, and then %s", accepted, a.body)
 			}
-		}
-	})
-	t.Run("of natural keys, that of a charge alone", func(t *testing.T) {
-		w := serve(t, func(c *httpapi.Config) { c.NaturalKeys = true })
-		key := w.accept(t, "mine", body()).header.Get("Idempotency-Key")
-		for _, other := range []string{"mine", "v2", "order-1:cancel:v1"} {
-			wantProblem(t, w.send(t, abandon(other)), "/problems/idempotency-key-invalid")
-		}
-		w.wantAbandoned(t, key, "pending")
-		w.wantAbandoned(t, "order-2:charge:v1", "")
-	})
-	t.Run("a key whose charge is lost", func(t *testing.T) {
-		w := serve(t)
-		w.accept(t, "known", body())
-		reference := testdb.One[string](t, w.db.Pool(), `select data ->> 'reference' from ledger_events`)
-		exec(t, w.db, `insert into recoveries (id, history, since, reason) values (2, database_history(), 'epoch', 'history')`)
-		before := rows(t, w.db)
-		a := w.send(t, abandon("lost"))
-		wantProblem(t, a, "/problems/unavailable")
-		if a.header.Get("Retry-After") == "" {
-			t.Errorf("headers: %v", a.header)
-		}
-		wantRows(t, w.db, before, map[string]int64{"idempotency_keys": 1})
-		exec(t, w.db, `update recoveries set scanned_at = now()`)
-		w.wantAbandoned(t, "lost", "")
-		w.wantAbandoned(t, "free", "")
-		exec(t, w.db, `delete from idempotency_keys where key = 'known'`)
-		exec(t, w.db, fmt.Sprintf(`insert into lost_payments values ('pi_1', '%s', 2000, 'USD', now())`, reference))
-		for _, back := range []string{"false", "true"} {
-			want := `{"abandoned":false,"status_code":410,"lost_payment":{"payment_intent":"pi_1","amount":2000,"currency":"USD","refunded":` + back + `}}`
-			if a := w.send(t, abandon("known")); strings.TrimSpace(a.body) != want {
-				t.Errorf("answered %d %s, want %s", a.status, a.body, want)
-			}
-			exec(t, w.db, `insert into adoptions (payment_intent, refund) values ('pi_1', 're_1') on conflict do nothing`)
 		}
 	})
 	t.Run("what is no key is refused", func(t *testing.T) {

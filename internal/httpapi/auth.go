@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/labstack/echo/v4"
@@ -26,12 +25,6 @@ type Database interface {
 	Read(ctx context.Context, b *pgx.Batch) error
 }
 
-// recentKey is what is remembered of an API key that was valid lately.
-type recentKey struct {
-	merchant string
-	noted    time.Time // the last use that uses holds, or that was recorded
-}
-
 // session is the merchant of a request and the API key that it came with.
 type session struct {
 	merchant merchants.Merchant
@@ -46,8 +39,8 @@ const (
 )
 
 // authenticate adds the session of the API key to requests under /v1, whether the route
-// exists or not. A missing, malformed, unknown, expired or revoked key has the same answer,
-// and so has one that is not accepted from the client's address. Scopes are the route's concern (needs).
+// exists or not. A missing, malformed, unknown, expired or revoked key has the same answer.
+// Scopes are the route's concern (needs).
 func (a *API) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		if !strings.HasPrefix(c.Request().URL.Path, "/v1/") || isEvent(c) {
@@ -81,12 +74,12 @@ func (a *API) authenticateKey(ctx context.Context, answer http.Header, apiKey st
 	id := sha256.Sum256([]byte(apiKey))
 	known, recent := a.recent.Get(id)
 	switch {
-	case recent && !a.limits.rates.allow(answer, known.merchant, a.Now()):
+	case recent && !a.limits.rates.allow(answer, known, a.Now()):
 		return session{}, errRate
 	case !recent && a.guesses.Refuses(from.String(), a.Now()):
 		return session{}, errGuessing
 	}
-	m, err := a.readMerchant(ctx, apiKey, from, known.merchant, recent)
+	m, err := a.readMerchant(ctx, apiKey, known, recent)
 	if errors.Is(err, merchants.ErrUnauthorized) {
 		a.recent.Remove(id)
 		a.guesses.Count(from.String(), a.Now())
@@ -94,7 +87,7 @@ func (a *API) authenticateKey(ctx context.Context, answer http.Header, apiKey st
 	if err != nil {
 		return session{}, err
 	}
-	a.recent.Add(id, recentKey{m.ID, a.noteUse(id, known.noted)})
+	a.recent.Add(id, m.ID)
 	if !recent && !a.limits.rates.allow(answer, m.ID, a.Now()) {
 		return session{}, errRate
 	}
@@ -103,7 +96,7 @@ func (a *API) authenticateKey(ctx context.Context, answer http.Header, apiKey st
 
 // readMerchant reads the merchant of an API key, in a batch with others. Keys that were not
 // valid lately have a queue of their own.
-func (a *API) readMerchant(ctx context.Context, apiKey string, from netip.Addr, known string, recent bool) (merchants.Merchant, error) {
+func (a *API) readMerchant(ctx context.Context, apiKey, known string, recent bool) (merchants.Merchant, error) {
 	queue, callers := a.limits.recent, a.callers
 	if !recent {
 		queue, callers = a.limits.notRecent, a.notRecentCallers
@@ -117,7 +110,7 @@ func (a *API) readMerchant(ctx context.Context, apiKey string, from netip.Addr, 
 	switch {
 	case err != nil:
 		return m, fmt.Errorf("authenticate: %w", err)
-	case m.ID == "" || !m.Accepts(from):
+	case m.ID == "":
 		return m, merchants.ErrUnauthorized
 	}
 	return m, nil

@@ -66,7 +66,7 @@ func TestUnauthorized_isTheSameForEveryReason(t *testing.T) {
 		"a revoked key":                  {"Bearer " + revoked},
 	}
 	before := rows(t, w.db)
-	for _, c := range []call{post("key-1", body()), post("used", body()), post("", "{"), get("/v1/audit"), get("/v1/nothing")} {
+	for _, c := range []call{post("key-1", body()), post("used", body()), post("", "{"), get("/v1/balances"), get("/v1/nothing")} {
 		missing := w.send(t, c.with("Authorization"))
 		wantProblem(t, missing, "/problems/unauthorized")
 		for name, values := range reasons {

@@ -7,14 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/merchants"
-	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/robustness/failpoint"
-	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
@@ -119,104 +114,4 @@ func TestGuesses_areBackedOff(t *testing.T) {
 		401, 429,
 	}
 	testrun.Same(t, "statuses", want, got)
-}
-
-func TestKeys_areAcceptedFromTheirAddresses(t *testing.T) {
-	t.Parallel()
-	w := serve(t, behindProxy)
-	key, b := merchants.NewKey(), &pgx.Batch{}
-	merchants.IssueKey(b, key, merchants.Grant{
-		Merchant: "acme", Scopes: merchants.Scopes(),
-		Addresses: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("2001:db8::/32")},
-	})
-	testdb.Must(t, w.db.Commit(t.Context(), b))
-	for range 2 { // unknown, and then known
-		for address, status := range map[string]int{
-			"203.0.113.9": 200, "2001:db8::9": 200, "::ffff:203.0.113.9": 200, "203.0.114.9": 401, "2001:db9::9": 401, "": 401,
-		} {
-			a := w.send(t, get("/v1/balances").as(key).from(address))
-			if a.status != status {
-				t.Errorf("from %q it is answered %d, want %d", address, a.status, status)
-			}
-			if status == http.StatusUnauthorized && strings.Contains(a.body, "address") {
-				t.Errorf("the answer says why: %s", a.body)
-			}
-		}
-	}
-}
-
-// TestRecordUses_onceInAnHour: nothing is written by the request itself.
-func TestRecordUses_onceInAnHour(t *testing.T) {
-	t.Parallel()
-	db := testdb.Reused(t)
-	register(t, db)
-	config := newAPI(t, testdb.As(t, db, postgres.RoleAPI), &await.Log{})
-	c := &clock{}
-	config.Now = c.now
-	api := httpapi.New(*config)
-	used := func() []string {
-		return testdb.All[string](t, db, `select coalesce(last_used_at::text, 'never') from api_keys where prefix = $1`, merchants.Prefix(apiKey))
-	}
-	use := func() (recorded []string) {
-		for range 2 {
-			if a := direct(t, api.Handler(), get("/v1/balances")); a.status != http.StatusOK {
-				t.Fatalf("status %d", a.status)
-			}
-		}
-		before := used()
-		if _, err := api.RecordUses(t.Context()); err != nil {
-			t.Error(err)
-		}
-		return append(before, used()...)
-	}
-	first := use()
-	if first[0] != "never" || first[1] == "never" {
-		t.Errorf("before and after the first uses: %v", first)
-	}
-	if second := use(); second[0] != first[1] || second[1] != first[1] {
-		t.Errorf("a use within the hour is recorded: %v", second)
-	}
-	exec(t, db, `update api_keys set last_used_at = last_used_at - interval '61 minutes'`)
-	c.pass(61 * time.Minute)
-	if later := use(); later[0] == later[1] {
-		t.Errorf("a use after an hour is not recorded: %v", later)
-	}
-	exec(t, db, `revoke execute on function api_keys_used from payonce_api`)
-	c.pass(61 * time.Minute)
-	direct(t, api.Handler(), get("/v1/balances"))
-	if _, err := api.RecordUses(t.Context()); err == nil {
-		t.Error("a use that cannot be recorded is no error")
-	}
-}
-
-// TestRecordUses_cutInItsCommit: a use is recorded or not, and the next process records its own.
-func TestRecordUses_cutInItsCommit(t *testing.T) {
-	t.Parallel()
-	for side, recorded := range map[failpoint.Side]bool{failpoint.Before: false, failpoint.After: true} {
-		t.Run(string(side), func(t *testing.T) {
-			t.Parallel()
-			address := testdb.URL(t)
-			db, proxy := testdb.OpenAt(t, address, postgres.Options{}), failpoint.StartCutter(t, address)
-			register(t, db)
-			use := func(db *postgres.DB, cut func()) error {
-				api := httpapi.New(*newAPI(t, db, &await.Log{}))
-				if a := direct(t, api.Handler(), get("/v1/balances")); a.status != http.StatusOK {
-					t.Fatalf("status %d", a.status)
-				}
-				cut()
-				_, err := api.RecordUses(t.Context())
-				return err
-			}
-			used := func() bool {
-				return testdb.All[bool](t, db, `select last_used_at is not null from api_keys where prefix = $1`, merchants.Prefix(apiKey))[0]
-			}
-			err := use(testdb.OpenAt(t, proxy.URL(), postgres.Options{MaxConns: 1}), func() { proxy.ArmLast(side, 1) })
-			if err == nil || proxy.Cuts() != 1 || used() != recorded {
-				t.Errorf("after %d cuts (%v) the use is recorded: %t", proxy.Cuts(), err, used())
-			}
-			if err := use(db, func() {}); err != nil || !used() {
-				t.Errorf("the use by another process is recorded: %t (%v)", used(), err)
-			}
-		})
-	}
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/intake"
-	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -25,7 +24,7 @@ func (a *API) createCharge(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return a.keyed(c, body, naturalCharge, body.OrderID, func(ctx context.Context, account intake.Account, r intake.Request) (idempotency.Result, error) {
+	return a.keyed(c, body, func(ctx context.Context, account intake.Account, r intake.Request) (idempotency.Result, error) {
 		return a.Intake.AcceptCharge(ctx, account, r, body)
 	})
 }
@@ -40,7 +39,7 @@ func (a *API) cancelCharge(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return a.keyed(c, body, naturalCancel, id, func(ctx context.Context, account intake.Account, r intake.Request) (idempotency.Result, error) {
+	return a.keyed(c, body, func(ctx context.Context, account intake.Account, r intake.Request) (idempotency.Result, error) {
 		return a.Intake.CancelCharge(ctx, account, r, id)
 	})
 }
@@ -55,7 +54,7 @@ func (a *API) createRefund(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return a.keyed(c, body, naturalRefund, id, func(ctx context.Context, account intake.Account, r intake.Request) (idempotency.Result, error) {
+	return a.keyed(c, body, func(ctx context.Context, account intake.Account, r intake.Request) (idempotency.Result, error) {
 		return a.Intake.RequestRefund(ctx, account, r, id, body)
 	})
 }
@@ -105,12 +104,12 @@ func (a *API) listCharges(c echo.Context) (any, error) {
 				k.refuse("/status", fmt.Sprintf("is none of %v", statuses))
 			}
 		},
-		"limit": func(k *checker, value string) { q.Limit = k.limit(value, maxCharges) },
+		"limit": func(k *checker, value string) { q.Limit = k.limit(value) },
 	})
 	if err != nil {
 		return nil, err
 	}
-	return a.fromReplica(c, replicaTime, func(ctx context.Context, db *postgres.DB) (any, error) { return ledger.ListCharges(ctx, db, q) })
+	return ledger.ListCharges(c.Request().Context(), a.tenant(c), q)
 }
 
 // ofCharge answers with what view makes of the charge of the path, if it is the caller's.

@@ -8,7 +8,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/payonce/payonce/idempotency"
-	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
@@ -120,80 +119,4 @@ select fingerprint,
 			}
 		})
 	}
-}
-
-func TestNaturalKeys(t *testing.T) {
-	t.Parallel()
-	natural := func(t *testing.T) *world {
-		t.Helper()
-		return serve(t, func(api *httpapi.Config) { api.NaturalKeys = true })
-	}
-	// under is a request with these values of the header, or without it.
-	under := func(path, body string, values ...string) call {
-		return to(path, "", body).with("Idempotency-Key", values...)
-	}
-	headers := map[string][]string{"no header": nil, "another header": {"mine"}, "no key": {`"`}, "two keys": {"a", "b"}}
-	wantKey := func(t *testing.T, a answer, want string) {
-		t.Helper()
-		if got := a.header.Get("Idempotency-Key"); got != want {
-			t.Errorf("the key is %q, want %q", got, want)
-		}
-	}
-
-	t.Run("a charge has its order's, whatever header comes with it", func(t *testing.T) {
-		t.Parallel()
-		w := natural(t)
-		order := body("order_id", `"order 7"`)
-		first := w.accept(t, "", order)
-		wantKey(t, first, "order%207:charge:v1")
-		before := rows(t, w.db)
-		for _, values := range headers {
-			wantReplay(t, first, w.send(t, under("/v1/charges", order, values...)))
-		}
-		other := w.send(t, under("/v1/charges", body("order_id", `"order 7"`, "amount", "1")))
-		wantPointers(t, wantProblem(t, other, "/problems/idempotency-key-reused"), "/amount")
-		wantRows(t, w.db, before, nil)
-	})
-
-	t.Run("a cancellation has its charge's", func(t *testing.T) {
-		t.Parallel()
-		w := natural(t)
-		open := w.accept(t, "", body()).header.Get("Location")
-		first := w.accepted(t, under(open+"/cancel", ""))
-		wantKey(t, first, idOf(open)+":cancel:v1")
-		for _, values := range headers {
-			wantReplay(t, first, w.send(t, under(open+"/cancel", "{}", values...)))
-		}
-	})
-
-	t.Run("a refund has the client's own, and its charge's where none is given", func(t *testing.T) {
-		t.Parallel()
-		w := natural(t)
-		refunds := w.captured(t, "") + "/refunds"
-		for _, values := range [][]string{{""}, {`"`}, {"a", "b"}} {
-			wantProblem(t, w.send(t, under(refunds, `{"amount":1}`, values...)), "/problems/idempotency-key-invalid")
-		}
-		first := w.accepted(t, under(refunds, `{"amount":1}`))
-		wantKey(t, first, idOf(strings.TrimSuffix(refunds, "/refunds"))+":refund:v1")
-		wantReplay(t, first, w.send(t, under(refunds, `{"amount":1}`)))
-		wantProblem(t, w.send(t, under(refunds, `{"amount":2}`)), "/problems/idempotency-key-reused")
-		for _, own := range []string{"second", "v2", "v3"} {
-			w.first(t, under(refunds, `{"amount":1}`, own))
-		}
-	})
-
-	t.Run("another version is the same work once more", func(t *testing.T) {
-		t.Parallel()
-		w := natural(t)
-		first := w.accept(t, "", body())
-		for _, header := range []string{"v1", `"v1"`} {
-			wantReplay(t, first, w.send(t, post(header, body())))
-		}
-		second := w.accept(t, "v2", body("payment_method", `"pm_card_mastercard"`))
-		wantKey(t, second, "order-1:charge:v2")
-		for _, header := range []string{"v0", "v01", "v1000", "v-1", "V2", "v", "2"} { // name none
-			a := w.send(t, post(header, body("payment_method", `"pm_card_mastercard"`)))
-			wantProblem(t, a, "/problems/idempotency-key-reused")
-		}
-	})
 }

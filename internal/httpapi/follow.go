@@ -7,7 +7,6 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/payonce/payonce/internal/loop"
-	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -20,14 +19,19 @@ func (a *API) followEvents(c echo.Context) (any, error) {
 			after = value
 			k.id("/after", value, false, maxString)
 		},
-		"limit": func(k *checker, value string) { limit = k.limit(value, maxCharges) },
+		"limit": func(k *checker, value string) { limit = k.limit(value) },
 	})
 	if err != nil {
 		return nil, err
 	}
-	return a.fromReplica(c, replicaTime, func(ctx context.Context, db *postgres.DB) (any, error) {
-		return ledger.ReadFeed(ctx, db, merchantOf(c).ID, after, limit)
-	})
+	ctx, merchant := c.Request().Context(), merchantOf(c).ID
+	page, err := ledger.ReadFeed(ctx, a.tenant(c), merchant, after, limit)
+	if len(page.Unreadable) > 0 {
+		first := page.Unreadable[0]
+		a.Log.WarnContext(ctx, "the feed passes over events whose charges cannot be read",
+			"merchant", merchant, "events", len(page.Unreadable), "charge_id", first.ChargeID, "event_id", first.ID, "error", first.Err)
+	}
+	return page, err
 }
 
 // waitPoll lies between two reads of a charge that a request waits for. No notification is

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -39,6 +40,37 @@ func TestEvents_areFollowedPageByPage(t *testing.T) {
 		t.Errorf("another merchant gets %s", a.body)
 	}
 	wantPointers(t, wantProblem(t, w.send(t, get("/v1/events?after="+next).as(strangerKey)), "/problems/validation"), "/after")
+}
+
+// TestEvents_nameWhatCannotBeRead: a charge to which a newer program wrote holds up no other. The page
+// names its event, and the log says why.
+func TestEvents_nameWhatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	w := serve(t)
+	newer, other := idOf(w.captured(t, "newer")), idOf(w.captured(t, "other"))
+	testdb.Exec(t, w.db.Pool(), `alter table ledger_events disable trigger ledger_events_append_only`)
+	testdb.Exec(t, w.db.Pool(), `update ledger_events set type = 'charge.exploded.v1' where stream_id = $1 and version = 2`, newer)
+	var a answer
+	await.Progress(t, "the feed has both events", func() (string, bool) { // it waits for open transactions of other tests
+		a = w.send(t, get("/v1/events"))
+		unreadable, _ := members(t, a.body)["unreadable"].([]any)
+		return a.body, len(data(t, a)) == 1 && len(unreadable) == 1
+	})
+	if of, _ := data(t, a)[0]["data"].(map[string]any); of["id"] != other {
+		t.Errorf("the page is %s", a.body)
+	}
+	unreadable, _ := members(t, a.body)["unreadable"].([]any)
+	named, _ := unreadable[0].(map[string]any)
+	if named["charge_id"] != newer || named["type"] != "charge.succeeded" {
+		t.Errorf("unreadable is %v, want %s", named, newer)
+	}
+	more := w.send(t, get("/v1/events?after="+fmt.Sprint(members(t, a.body)["next"])))
+	if more.status != http.StatusOK || members(t, more.body)["unreadable"] != nil || len(data(t, more)) > 0 {
+		t.Errorf("behind the page are %s", more.body)
+	}
+	if log := w.log.String(); !strings.Contains(log, `"level":"WARN"`) || !strings.Contains(log, newer) || !strings.Contains(log, "unknown event type") {
+		t.Errorf("the log is\n%s", log)
+	}
 }
 
 // waits sends a request, and returns when the api polls for it.

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"net/http"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,13 +32,12 @@ const (
 
 // keyed answers a request under its idempotency key by what accept makes of it. The request
 // is fingerprinted by method, path, merchant and typed body, so that white space, the order
-// of members and escapes do not count. naturalOperation and subject are what it is about,
-// for a natural key.
+// of members and escapes do not count.
 func (a *API) keyed(
-	c echo.Context, body any, naturalOperation, subject string,
+	c echo.Context, body any,
 	accept func(context.Context, intake.Account, intake.Request) (idempotency.Result, error),
 ) error {
-	value, err := a.key(c, naturalOperation, subject)
+	value, err := idempotency.ParseKey(c.Request().Header.Values(headerKey))
 	if err != nil {
 		return err
 	}
@@ -177,37 +175,6 @@ func keyOfPath(c echo.Context) (string, error) {
 		return key, nil
 	}
 	return given, idempotency.Validate(given)
-}
-
-// The operations of natural keys.
-const (
-	naturalCharge = "charge"
-	naturalCancel = "cancel"
-
-	// naturalRefund may be meant twice: a charge can be refunded in parts, and only the client can
-	// tell a second part from a repetition.
-	naturalRefund = "refund"
-)
-
-// version is an Idempotency-Key that names a version of a natural key.
-var version = regexp.MustCompile(`^v([1-9][0-9]{0,2})$`)
-
-// key is the client's key or, in the mode of natural keys, that of the request itself: an
-// order is then charged once, whatever header comes with it. Only a header that names a
-// version, v2, means the same operation once more, on purpose: the order whose card was declined.
-func (a *API) key(c echo.Context, naturalOperation, subject string) (string, error) {
-	given := c.Request().Header.Values(headerKey)
-	if !a.NaturalKeys {
-		return idempotency.ParseKey(given)
-	}
-	natural := idempotency.NaturalKey{Parts: []string{subject}, Operation: naturalOperation, Version: 1}
-	named, _ := idempotency.ParseKey(given) // "" if it is not a key
-	if number := version.FindStringSubmatch(named); number != nil {
-		natural.Version, _ = strconv.Atoi(number[1]) // one to three digits
-	} else if naturalOperation == naturalRefund && len(given) > 0 {
-		return idempotency.ParseKey(given)
-	}
-	return natural.String(), nil // made of what was checked already
 }
 
 // storedKey is what is stored of a key: of one that may be a card number its hash.

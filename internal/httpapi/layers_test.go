@@ -43,6 +43,8 @@ func TestBody_sizeAndMediaType(t *testing.T) {
 		"a form":                       {"application/x-www-form-urlencoded"},
 		"JSON with a broken parameter": {"application/json; charset"},
 		"two types at once":            {"application/json, text/plain"},
+		"a type twice, joined":         {"application/json, application/json"},
+		"a type twice":                 {"application/json", "application/json"},
 		"JSON in another charset":      {"application/json; charset=utf-16"},
 	} {
 		faults = append(faults, faulty{name, post("key-3", body()).with("Content-Type", types...), "/problems/unsupported-media-type"})
@@ -94,6 +96,8 @@ func (r route) faults() []faulty {
 		{"an empty key", r.under(""), "/problems/idempotency-key-invalid"},
 		{"a key with a space inside", r.under("a b"), "/problems/idempotency-key-invalid"},
 		{"two keys", r.under("").with("Idempotency-Key", "a", "b"), "/problems/idempotency-key-invalid"},
+		{"two keys that a gateway joined", r.under("").with("Idempotency-Key", "a,a"), "/problems/idempotency-key-invalid"},
+		{"a key with a parameter", r.under("").with("Idempotency-Key", "a;v=1"), "/problems/idempotency-key-invalid"},
 	}
 	if r.operation != "POST /v1/charges" {
 		nowhere := strings.Replace(r.path, "/v1/charges/", "/v1/charges/%00", 1)
@@ -196,7 +200,7 @@ func TestScope_precedesTheBody(t *testing.T) {
 	w.accept(t, "used", body())
 	reader := w.keyFor(t, merchants.ChargesRead)
 	w.refuses(t, []faulty{
-		{"authentication beats the scope", get("/v1/audit").as("nobody"), "/problems/unauthorized"},
+		{"authentication beats the scope", get("/v1/balances").as("unknown-key"), "/problems/unauthorized"},
 		{"the method beats the scope", get("/v1/charges").like(http.MethodDelete).as(reader), "/problems/method-not-allowed"},
 		{"the scope beats the media type", post("key-1", body()).with("Content-Type").as(reader), "/problems/forbidden"},
 		{"the scope beats a malformed body", post("key-1", "{").as(reader), "/problems/forbidden"},

@@ -22,7 +22,8 @@ type Limits struct {
 	// included, and after a pause as many at once.
 	PerSecond int
 	// InFlight is how many requests are in flight, most of which wait for a connection to
-	// the database. One more is refused at once: it would only wait for its time-out.
+	// the database. One more is refused at once: it would only wait for its time-out. A quarter
+	// of them is for reads alone, which go on while commits hang.
 	InFlight int
 	// PerMerchant is how many of them are of one merchant.
 	PerMerchant int
@@ -30,11 +31,6 @@ type Limits struct {
 	// valid lately and of the others each: what a caller without a key can use of the
 	// database.
 	Authenticating int
-	// Auditing is how many audits are in flight, one of each merchant. Each holds a
-	// connection while it reads its merchant's tables.
-	Auditing int
-	// Assets is how many files of the documentation are being sent.
-	Assets int
 	// Waiting is how many requests wait for a charge, of one merchant half of them.
 	Waiting int
 	// AnswerBytes is how many bytes of answers are being sent, of one merchant half of them.
@@ -59,11 +55,10 @@ var (
 type limits struct {
 	rates     rates
 	work      *capacity // requests, by merchant
+	writes    *capacity // those of work that are no reads
 	unsigned  *capacity // provider events whose bodies are being read, by client network
 	notRecent *capacity // requests whose API keys were not valid lately, while these are read
 	recent    *capacity // requests whose API keys were valid lately, by merchant
-	audits    *capacity // by merchant
-	assets    *capacity // files of the documentation that are being sent
 	waits     *capacity // requests that wait for a charge, by merchant
 	answers   *capacity // bytes of answers that are being sent, by merchant
 }
@@ -72,11 +67,10 @@ func newLimits(l Limits) *limits {
 	return &limits{
 		rates:     rates{perSecond: l.PerSecond},
 		work:      newCapacity(l.InFlight, l.PerMerchant),
+		writes:    newCapacity(l.InFlight-l.InFlight/4, l.PerMerchant-l.PerMerchant/4),
 		unsigned:  newCapacity(l.InFlight, l.Unsigned),
 		notRecent: newCapacity(l.InFlight, 0),
 		recent:    newCapacity(l.InFlight, l.PerMerchant),
-		audits:    newCapacity(l.Auditing, min(l.Auditing, 1)),
-		assets:    newCapacity(l.Assets, 0),
 		waits:     newCapacity(l.Waiting, l.Waiting/2),
 		answers:   newCapacity(l.AnswerBytes, l.AnswerBytes/2),
 	}
@@ -163,6 +157,13 @@ func (a *API) limitWork(next echo.HandlerFunc) echo.HandlerFunc {
 			}
 		} else {
 			readBody(c)
+		}
+		if c.Request().Method == http.MethodPost {
+			leave, err := a.limits.writes.enter(merchant)
+			if err != nil {
+				return err
+			}
+			defer leave()
 		}
 		leave, err := a.limits.work.enter(merchant)
 		if err != nil {

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"regexp"
 	"slices"
+	"strings"
 
 	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
@@ -12,8 +13,6 @@ import (
 
 	"github.com/payonce/payonce/idempotency"
 )
-
-const corsAge = 3600 // seconds for which a browser may keep the answer to a preflight
 
 // isRequestID matches the X-Request-Id that is kept.
 var isRequestID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`).MatchString
@@ -23,7 +22,7 @@ var isRequestID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`).MatchString
 // a card number.
 func identify(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		id := c.Request().Header.Get(echo.HeaderXRequestID)
+		id := strings.Join(c.Request().Header.Values(echo.HeaderXRequestID), ",") // two are none
 		if !isRequestID(id) {
 			id = uuid.NewString()
 		}
@@ -35,8 +34,7 @@ func identify(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// guardAnswer keeps answers from caches, unless a handler allows it, and from browsers that
-// guess at their type.
+// guardAnswer keeps answers from caches, and from browsers that guess at their type.
 //
 // The server has dropped the Content-Length of a chunked body. A proxy may go by that
 // length and take for one request what are two here: so nothing is read after a chunked
@@ -64,34 +62,6 @@ func limitBody(next echo.HandlerFunc) echo.HandlerFunc {
 		r.Body = http.MaxBytesReader(c.Response(), r.Body, maxBody)
 		return next(c)
 	}
-}
-
-// cors lets the pages of a.Origins call the API from a browser and read the headers of its
-// answers. It sends no Access-Control-Allow-Credentials: the API knows no cookies, and a
-// page sends its API key itself.
-//
-// It comes before authentication, since a preflight carries no key, and so that a page can
-// read why it was refused.
-func (a *API) cors() echo.MiddlewareFunc {
-	return middleware.CORSWithConfig(middleware.CORSConfig{
-		Skipper: func(c echo.Context) bool { return len(a.Origins) == 0 || isOrdinaryOptions(c.Request()) },
-		// Not AllowOrigins: there * and ? would be patterns.
-		AllowOriginFunc: func(origin string) (bool, error) { return slices.Contains(a.Origins, origin), nil },
-		AllowHeaders: []string{
-			echo.HeaderAuthorization, echo.HeaderContentType, headerKey, headerPrefer, echo.HeaderXRequestID,
-		},
-		ExposeHeaders: []string{
-			headerKey, headerExpires, headerReplayed, headerRetryAfter, headerApplied, echo.HeaderLocation,
-			echo.HeaderXRequestID, echo.HeaderWWWAuthenticate, echo.HeaderAllow, headerLink, headerRate, headerRatePolicy,
-		},
-		MaxAge: corsAge,
-	})
-}
-
-// isOrdinaryOptions reports whether an OPTIONS request is not a browser's preflight.
-func isOrdinaryOptions(r *http.Request) bool {
-	return r.Method == http.MethodOptions &&
-		(r.Header.Get(echo.HeaderOrigin) == "" || r.Header.Get(echo.HeaderAccessControlRequestMethod) == "")
 }
 
 // accessLog writes one line per request: what was asked and answered, by whom, and from where.
@@ -134,11 +104,10 @@ type Answer struct {
 	Status int
 	// Key is what the request's idempotency key led to, "" where none was read.
 	Key KeyResult
-	// Event is how many provider events about one of our charges were accepted.
-	Event int
-	// Ignored is the type, one of EventTypes, of a provider event that is about no charge of ours
-	// or of no use; "" of every other request.
-	Ignored string
+	// Event is whether it is a provider event about one of our charges, which was sent to the worker.
+	Event bool
+	// Ignored is whether it is a provider event that is about no charge of ours, or of no use.
+	Ignored bool
 	// Denied is how the API key was refused, "" if it was not.
 	Denied Denied
 }
@@ -176,7 +145,7 @@ func KeyResults() []KeyResult {
 const (
 	problemKey = "problem" // in echo's context: the type of a refusal
 	eventKey   = "event"   // what became of a provider event
-	ignoredKey = "ignored" // the type of one that is not kept
+	ignoredKey = "ignored" // whether one is not kept
 	deniedKey  = "denied"  // how the API key was refused
 )
 
@@ -188,8 +157,8 @@ func AnswerOf(c echo.Context) Answer {
 	case "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS":
 		answer.Method = method
 	}
-	answer.Event, _ = c.Get(eventKey).(int)
-	answer.Ignored, _ = c.Get(ignoredKey).(string)
+	answer.Event, _ = c.Get(eventKey).(bool)
+	answer.Ignored, _ = c.Get(ignoredKey).(bool)
 	answer.Denied, _ = c.Get(deniedKey).(Denied)
 	return answer
 }

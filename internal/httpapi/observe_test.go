@@ -10,6 +10,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/postgres"
@@ -102,6 +103,7 @@ func TestMessages_carryTheTraceOfTheirRequest(t *testing.T) {
 	w.accepted(t, post("key", body()).with("Traceparent", "another"))
 	w.accepted(t, post("key-2", body()).with("Traceparent", "one", "two"))
 	w.accepted(t, post("key-3", body()).with("Traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-4242424242424242-01"))
+	w.happen(t, charge, domain.StartPayment{Provider: domain.Provider, PaymentIntent: "pi_" + charge})
 	var events inbox.Reception
 	for _, e := range []string{
 		event("evt_1", "payment_intent.succeeded", intentOf(charge)),

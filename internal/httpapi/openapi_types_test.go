@@ -12,9 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/payonce/payonce/domain"
-	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/intake"
-	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/openapi"
@@ -40,11 +38,9 @@ func answers() map[string]reflect.Type {
 		"Refund":   reflect.TypeFor[domain.RefundView](),
 		"Balances": reflect.TypeFor[ledger.Balances](),
 		"Balance":  reflect.TypeFor[ledger.Balance](),
-		"Audit":    reflect.TypeFor[audit.Report](),
-		"Check":    reflect.TypeFor[audit.Check](),
-		"Message":  reflect.TypeFor[inbox.Entry](),
 
 		"NotificationPage": reflect.TypeFor[ledger.FeedPage](),
+		"UnreadableEvent":  reflect.TypeFor[ledger.UnreadableEvent](),
 	}
 	maps.Copy(all, httpapi.Answers())
 	for _, e := range events() {
@@ -196,9 +192,6 @@ func TestContract_hasTheValuesOfTheCode(t *testing.T) {
 		},
 		"Refund/status": []domain.RefundStatus{
 			domain.RefundStatusPending, domain.RefundStatusSucceeded, domain.RefundStatusFailed,
-		},
-		"Message/status": []inbox.Status{
-			inbox.StatusPending, inbox.StatusRunning, inbox.StatusDone, inbox.StatusDead, inbox.StatusDiscarded,
 		},
 		"PaymentAttemptFailed/stage": []domain.Stage{domain.StageCreate, domain.StageConfirm},
 	} {

@@ -12,7 +12,6 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/idempotency"
-	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/internal/keylimit"
 	"github.com/payonce/payonce/internal/merchants"
@@ -61,13 +60,12 @@ var (
 		"send JSON in UTF-8, not packed, and Content-Type: application/json")
 	errConflict      = newProblem("conflict", http.StatusConflict, newKey, "The charge is not in a state for this", "")
 	errOrderTaken    = newProblem("order-taken", http.StatusConflict, newKey, "The order has a charge", "its charge is pending or has succeeded; if it fails, send the request with a new key")
-	errNotDeadLetter = newProblem("conflict", http.StatusConflict, newKey, "The message is not a dead letter", "another request has decided about it, or it was never a dead letter")
 	errRefundExceeds = newProblem("refund-exceeds-captured", http.StatusUnprocessableEntity, newKey, "The refund is more than is left",
 		"what was captured, less the refunds that succeeded or are on their way, does not cover it")
 	errKeyMissing = newProblem("idempotency-key-missing", http.StatusBadRequest, newKey, "The Idempotency-Key header is missing",
 		"send a key of your own that is unique to this operation, and the same one with each retry")
 	errKeyInvalid = newProblem("idempotency-key-invalid", http.StatusBadRequest, newKey, "The Idempotency-Key header is not a key",
-		"a key is 1 to 255 printable ASCII characters, once, bare or quoted, with spaces only inside quotes")
+		"a key is 1 to 255 printable ASCII characters, once; a bare one has no space, comma, semicolon, quote or backslash, and a quoted one may")
 	errKeyReused = newProblem("idempotency-key-reused", http.StatusUnprocessableEntity, newKey, "The key was used for another request",
 		"the first request under this key differs from this one; nothing was done")
 	errKeyExpired = newProblem("idempotency-key-expired", http.StatusGone, newKey, "The key's answer is no longer kept",
@@ -118,8 +116,6 @@ var refusals = slices.Concat(ofCharges, []refusal{
 	{intake.ErrExpired, invalid(fieldError{Pointer: "/expires_at", Detail: "is not in the future"})},
 	{ledger.ErrUnknownStartingAfter, invalid(fieldError{Pointer: "/starting_after", Detail: "is no charge of yours"})},
 	{ledger.ErrUnknownCursor, invalid(fieldError{Pointer: "/after", Detail: "is no place in your events as they are now: begin without it, and drop the events that you have"})},
-	{inbox.ErrNoMessage, errNotFound.because("no message has this id")},
-	{inbox.ErrNotDeadLetter, errNotDeadLetter},
 	{echo.ErrNotFound, errNotFound.because("nothing is served at this path")},
 	{echo.ErrMethodNotAllowed, errMethodNotAllowed},
 	{idempotency.ErrMissing, errKeyMissing},
@@ -211,7 +207,7 @@ func (a *API) problem(err error, c echo.Context) {
 		hangUp(c)
 	}
 	if errors.Is(err, idempotency.ErrMissing) {
-		h.Set(headerLink, `</docs>; rel="describedby"`)
+		h.Set(headerLink, `<`+contractPath+`>; rel="describedby"`)
 	}
 	_ = c.Blob(p.Status, problemType, p.document(c)) // the client may be gone
 }

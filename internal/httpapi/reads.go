@@ -1,9 +1,7 @@
 package httpapi
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -14,12 +12,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/labstack/echo/v4"
 
-	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/audit"
-	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -53,54 +47,7 @@ func limitSending(c echo.Context) {
 
 // getBalances is GET /v1/balances: the caller's balances.
 func (a *API) getBalances(c echo.Context) (any, error) {
-	return a.fromReplica(c, replicaTime, func(ctx context.Context, db *postgres.DB) (any, error) {
-		return ledger.ReadBalances(ctx, db, merchantOf(c).ID)
-	})
-}
-
-const (
-	replicaTime = 2 * time.Second // in which a replica answers
-	auditTime   = requestTimeout / 2
-	replicaRest = 5 * time.Second // in which one that did not is left alone
-)
-
-// fromReplica reads from the replica. Where there is none, it is late or it fails, it reads from
-// DB. A replica that is late is not asked for some seconds: requests that wait for it would take
-// the place of those that need none.
-func (a *API) fromReplica(c echo.Context, limit time.Duration, read func(ctx context.Context, db *postgres.DB) (any, error)) (any, error) {
-	ctx, now := c.Request().Context(), a.Now()
-	if replica := a.replica(now); replica != nil {
-		within, cancel := context.WithTimeout(ctx, limit)
-		defer cancel()
-		view, err := read(within, replica.Tenant(merchantOf(c).ID))
-		if err == nil {
-			return view, nil
-		}
-		if _, connecting := errors.AsType[*pgconn.ConnectError](err); connecting || within.Err() != nil && ctx.Err() == nil {
-			a.replicaRestsUntil.Store(now.Add(replicaRest).UnixNano())
-			a.Log.WarnContext(ctx, "the replica does not answer, and the database answers in its place", "error", err)
-		}
-	}
-	return read(ctx, a.tenant(c))
-}
-
-// replica is the replica that is asked now, nil if none is.
-func (a *API) replica(now time.Time) Database {
-	if a.Replica == nil || now.UnixNano() < a.replicaRestsUntil.Load() {
-		return nil
-	}
-	return a.Replica()
-}
-
-// getAudit is GET /v1/audit: every promise that our own tables can show, over what is the
-// caller's. It reads whole tables, so few are in flight at a time.
-func (a *API) getAudit(c echo.Context) (any, error) {
-	leave, err := a.limits.audits.enter(merchantOf(c).ID)
-	if err != nil {
-		return nil, err
-	}
-	defer leave()
-	return a.fromReplica(c, auditTime, func(ctx context.Context, db *postgres.DB) (any, error) { return audit.Run(ctx, db) })
+	return ledger.ReadBalances(c.Request().Context(), a.tenant(c), merchantOf(c).ID)
 }
 
 // readQuery reads the parameters of a list. A parameter that is unknown, or there twice, is
@@ -128,19 +75,13 @@ func readQuery(c echo.Context, parameters map[string]func(k *checker, value stri
 	return k.verdict()
 }
 
-// limit is the size of a page.
-func (k *checker) limit(value string, most int) int {
-	n, ok := whole(value)
-	if !ok || n < 1 || n > int64(most) {
-		k.refuse("/limit", "is not between 1 and "+strconv.Itoa(most))
+// limit is the size of a page, written in one way: 5, and neither +5 nor 05.
+func (k *checker) limit(value string) int {
+	n, err := strconv.Atoi(value)
+	if err != nil || n < 1 || n > maxCharges || strconv.Itoa(n) != value {
+		k.refuse("/limit", "is not between 1 and "+strconv.Itoa(maxCharges))
 	}
-	return int(n)
-}
-
-// whole reads a number as it is written in one way: 5, and neither +5 nor 05.
-func whole(text string) (int64, bool) {
-	n, err := strconv.ParseInt(text, 10, 64)
-	return n, err == nil && strconv.FormatInt(n, 10) == text
+	return n
 }
 
 // pointerTo names a parameter as a client wrote it, unless that must not be repeated.
@@ -149,74 +90,4 @@ func pointerTo(name string) string {
 		return ""
 	}
 	return string(jsontext.Pointer("").AppendToken(name))
-}
-
-// Bounds of a page of messages.
-const (
-	defaultMessages = 100
-	maxMessages     = 1000
-)
-
-// getInbox is GET /v1/inbox: the dead letters about the caller's charges, oldest first.
-func (a *API) getInbox(c echo.Context) (any, error) {
-	status, after, limit := inbox.StatusDead, int64(0), defaultMessages
-	err := readQuery(c, map[string]func(*checker, string){
-		"status": func(k *checker, value string) {
-			if status = inbox.Status(value); status != inbox.StatusDead && status != inbox.StatusDiscarded {
-				k.refuse("/status", "is neither dead nor discarded")
-			}
-		},
-		"starting_after": func(k *checker, value string) {
-			n, ok := whole(value)
-			if after = n; !ok || n < 0 {
-				k.refuse("/starting_after", "is not the id of a message")
-			}
-		},
-		"limit": func(k *checker, value string) { limit = k.limit(value, maxMessages) },
-	})
-	if err != nil {
-		return nil, err
-	}
-	entries, err := inbox.List(c.Request().Context(), a.tenant(c), status, after, limit+1)
-	if err != nil {
-		return nil, err
-	}
-	return pageOf(entries, limit)
-}
-
-// pageOf is a page of at most limit entries and about ledger.MaxPage bytes, and of one entry at
-// least.
-func pageOf[T any](entries []T, limit int) (any, error) {
-	data, size := []json.RawMessage{}, 0
-	for _, e := range entries[:min(len(entries), limit)] {
-		text, err := json.Marshal(e)
-		if err != nil {
-			return nil, fmt.Errorf("encode an entry: %w", err)
-		}
-		if size += len(text); size > ledger.MaxPage && len(data) > 0 {
-			break
-		}
-		data = append(data, text)
-	}
-	return map[string]any{"data": data, "has_more": len(entries) > len(data)}, nil
-}
-
-// decide carries out an operator's decision about a dead letter of the caller's, once: a
-// second decision finds that it is none any more. So it needs no idempotency key. The
-// answer is the message after the decision. Another merchant's message does not exist.
-func (a *API) decide(decision func(ctx context.Context, q postgres.Querier, number int64, actor string) error) echo.HandlerFunc {
-	return a.answer(func(c echo.Context) (any, error) {
-		if _, err := decode[struct{}](c, true, nil); err != nil {
-			return nil, err
-		}
-		number, ok := whole(param(c, "id"))
-		if !ok {
-			return nil, inbox.ErrNoMessage
-		}
-		ctx, tenant := c.Request().Context(), a.tenant(c)
-		if err := decision(ctx, tenant, number, "api:"+sessionOf(c).keyID); err != nil {
-			return nil, err
-		}
-		return inbox.Show(ctx, tenant, number)
-	})
 }

@@ -7,15 +7,11 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/httpapi"
-	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
@@ -138,7 +134,7 @@ func TestReads_areAnsweredAlike(t *testing.T) {
 			}
 			for _, values := range [][]string{{"a-charge-to-read"}, {`"`}, {"a", "b"}, {"4242424242424242"}} {
 				a := w.insist(t, get(path).with("Idempotency-Key", values...))
-				if a.status != read.status || a.body != read.body && path != "/v1/audit" { // whose figures change with time
+				if a.status != read.status || a.body != read.body {
 					t.Errorf("key %q: %d %s, without it %d %s", values, a.status, a.body, read.status, read.body)
 				}
 				if a.header.Get("Idempotency-Key") != "" || a.header.Get("Idempotent-Replayed") != "" || a.header.Get("Idempotency-Expires") != "" {
@@ -180,25 +176,4 @@ func TestMethod_thatARouteDoesNotHave(t *testing.T) {
 		}
 	}
 	wantRows(t, w.db, before, nil)
-}
-
-// TestReplica_thatHangsIsLeftAlone: a replica that does not answer costs one request its time,
-// not all of them.
-func TestReplica_thatHangsIsLeftAlone(t *testing.T) {
-	testdb.Long(t, "it waits for a time-out")
-	t.Parallel()
-	stuck := testdb.Reused(t)
-	testdb.Begin(t, stuck.Pool(), `lock table ledger_events, ledger_postings, account_balances`)
-	replica := testdb.As(t, stuck, postgres.RoleAPI)
-	var asked atomic.Int64
-	w := serve(t, func(c *httpapi.Config) {
-		c.Now = func() time.Time { return time.Unix(1_800_000_000, 0) }
-		c.Replica = func() httpapi.Database { asked.Add(1); return replica }
-	})
-	for range 2 {
-		w.read(t, get("/v1/balances"))
-	}
-	if asked.Load() != 1 || !strings.Contains(w.log.String(), "the replica does not answer") {
-		t.Errorf("the replica was asked %d times:\n%s", asked.Load(), w.log)
-	}
 }

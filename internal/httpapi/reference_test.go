@@ -17,11 +17,12 @@ import (
 	"github.com/payonce/payonce/internal/reference"
 )
 
-// TestReference_events writes the page of events: the types of the registry in domain, the
-// members of each as the contract has them, and the stored example of each.
+// TestReference_events writes the page of events: the types of the registry in domain, the stored
+// example of each, and what the contract says of members that no section above describes.
 func TestReference_events(t *testing.T) {
 	t.Parallel()
 	var text strings.Builder
+	described := make(map[string]bool)
 	for _, event := range domain.EventTypes() {
 		schema := schemaAt(t, reflect.TypeOf(event.Zero).Name())
 		golden, err := os.ReadFile("../../domain/testdata/events/" + event.Name + ".json")
@@ -29,50 +30,54 @@ func TestReference_events(t *testing.T) {
 		if err := errors.Join(err, json.Compact(&example, golden)); err != nil {
 			t.Fatal(err)
 		}
-		fmt.Fprintf(&text, "### %s\n\n%s\n\n%s\n\n", event.Name, schema.Description, effectsOf(event))
+		fmt.Fprintf(&text, "### %s\n\n%s%s\n\n", event.Name, schema.Description, effectsOf(event))
 		var rows [][]string
+		var optional []string
 		for name, proxy := range schema.Properties.FromOldest() {
 			member := proxy.Schema()
-			presence := "optional"
-			if slices.Contains(schema.Required, name) {
-				presence = "always"
+			if !slices.Contains(schema.Required, name) {
+				optional = append(optional, reference.Code(name))
 			}
 			meaning, _, _ := strings.Cut(member.Description, "\n")
-			rows = append(rows, []string{reference.Code(name), typeOf(member), presence, meaning})
+			meaning = strings.TrimSpace(meaning + valuesOf(member))
+			if key := name + meaning; meaning != "" && !described[key] {
+				described[key] = true
+				rows = append(rows, []string{reference.Code(name), meaning})
+			}
 		}
-		text.WriteString(reference.Table([]string{"member", "type", "present", "meaning"}, rows))
-		fmt.Fprintf(&text, "```json\n%s\n```\n\n", example.String())
+		text.WriteString(reference.List(rows))
+		if len(optional) > 0 {
+			text.WriteString("Optional: " + strings.Join(optional, ", ") + ".\n\n")
+		}
+		if len(example.String()) > len("{}") {
+			fmt.Fprintf(&text, "```json\n%s\n```\n\n", example.String())
+		}
 	}
 	reference.Section(t, "events.md", "Types", text.String())
 }
 
-// effectsOf says which program appends an event, and what follows from it.
-func effectsOf(event domain.EventType) string {
-	effects := "Appended by the worker."
+// effectsOf says what follows from an event, and whether the api appends it.
+func effectsOf(event domain.EventType) (effects string) {
 	if event.Request {
-		effects = "Appended by the api; the worker then processes the charge."
+		effects = " The api appends it."
 	}
 	if event.Posts {
 		effects += " It has postings."
 	}
 	if event.Webhook != "" {
-		effects += " The merchant gets the webhook " + reference.Code(event.Webhook) + "."
+		effects += " Webhook: " + reference.Code(event.Webhook) + "."
 	}
 	return effects
 }
 
-// typeOf is the JSON type of a member, with the values that it is limited to.
-func typeOf(s *base.Schema) string {
-	text := strings.Join(s.Type, " or ")
-	if s.Items != nil {
-		text += " of " + typeOf(s.Items.A.Schema()) + "s"
-	}
+// valuesOf are the values that a member is limited to.
+func valuesOf(s *base.Schema) string {
 	var values []string
 	for _, value := range s.Enum {
 		values = append(values, reference.Code(value.Value))
 	}
-	if len(values) > 0 {
-		text += ": " + strings.Join(values, ", ")
+	if len(values) == 0 {
+		return ""
 	}
-	return text
+	return " One of " + strings.Join(values, ", ") + "."
 }

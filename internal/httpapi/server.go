@@ -12,17 +12,16 @@ package httpapi
 
 import (
 	"context"
+	_ "embed"
 	"log/slog"
 	"net/http"
 	"net/netip"
-	"sync/atomic"
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/labstack/echo/v4"
 	"github.com/labstack/echo/v4/middleware"
 
-	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/internal/clientaddr"
 	"github.com/payonce/payonce/internal/keylimit"
@@ -48,15 +47,9 @@ const (
 type Config struct {
 	DB     Database
 	Intake *intake.Intake
-	// Replica, where set, is asked for the database that answers lists, balances, the feed of
-	// events and audits: a standby of DB, or nil while there is none. Where its answer is an error,
-	// DB is asked.
-	Replica func() Database
 	// InFlight is the status that answers a key whose first request is still being
 	// committed: 409, 425 or 202.
 	InFlight int
-	// NaturalKeys derives the idempotency key of a request from what the request is about.
-	NaturalKeys bool
 	// OneChargePerOrder refuses, for every merchant, a charge for an order that has one which
 	// is pending or has succeeded.
 	OneChargePerOrder bool
@@ -70,11 +63,6 @@ type Config struct {
 	// TrustedProxies are networks whose X-Forwarded-For says where a client is. Without any it
 	// is where its connection comes from.
 	TrustedProxies []netip.Prefix
-	// Origins are the origins of web pages that may call from a browser.
-	Origins []string
-	// DocsHosts are the hosts under which browsers are served /docs, in lower case and without
-	// a port. Without any, it is not served.
-	DocsHosts []string
 	// KeepsCardNumbers ends the search for card numbers in the texts of a request.
 	KeepsCardNumbers bool
 	// Now is the clock for rates and for the age of signatures and of what was read.
@@ -94,17 +82,13 @@ type API struct {
 	Config
 
 	limits  *limits
-	assets  map[string]asset                // by path
-	recent  *lru.Cache[[32]byte, recentKey] // API keys that were valid lately, by hash
-	guesses *keylimit.Limiter               // addresses that sent API keys that were not valid lately
-	uses    chan [32]byte                   // API keys whose uses are not recorded yet, by hash
+	recent  *lru.Cache[[32]byte, string] // the merchants of API keys that were valid lately, by hash
+	guesses *keylimit.Limiter            // addresses that sent API keys that were not valid lately
 
 	// Reads of the merchants of API keys: of keys that were valid lately, and of others.
 	callers, notRecentCallers *postgres.Reads[string, merchants.Merchant]
 
 	versions *postgres.Reads[ledger.Owner, int] // of charges that requests wait for
-
-	replicaRestsUntil atomic.Int64 // in nanoseconds since 1970; see fromReplica
 
 	closing  context.Context //nolint:containedctx // ends when a server shuts down, and with it every wait
 	shutDown context.CancelFunc
@@ -118,10 +102,10 @@ func New(c Config) *API {
 	if c.Observe == nil {
 		c.Observe = func(next echo.HandlerFunc) echo.HandlerFunc { return next }
 	}
-	recent, _ := lru.New[[32]byte, recentKey](recentKeys) // it refuses a size below one alone
+	recent, _ := lru.New[[32]byte, string](recentKeys) // it refuses a size below one alone
 	closing, shutDown := context.WithCancel(context.Background())
 	return &API{
-		Config: c, limits: newLimits(c.Limits), recent: recent, guesses: keylimit.New(c.Limits.Guesses), uses: make(chan [32]byte, mostUses), assets: newAssets(),
+		Config: c, limits: newLimits(c.Limits), recent: recent, guesses: keylimit.New(c.Limits.Guesses),
 		callers: newCallers(c.DB, c.Limits.Authenticating), notRecentCallers: newCallers(c.DB, c.Limits.Authenticating),
 		versions: ledger.NewVersions(c.DB), closing: closing, shutDown: shutDown,
 	}
@@ -166,10 +150,7 @@ func (a *API) routes() []route {
 		{http.MethodGet, "/healthz", "", a.answer(getHealth)},
 		{http.MethodGet, "/readyz", "", a.answer(a.getReadiness)},
 		{http.MethodGet, "/metrics", "", a.getMetrics},
-		{http.MethodGet, "/openapi.yaml", "", a.getAsset},
-		{http.MethodGet, "/openapi.json", "", a.getAsset},
-		{http.MethodGet, "/docs", "", a.getAsset},
-		{http.MethodGet, "/docs/:file", "", a.getAsset},
+		{http.MethodGet, contractPath, "", getContract},
 		{http.MethodPost, chargesPath, merchants.ChargesWrite, a.createCharge},
 		{http.MethodGet, chargesPath, merchants.ChargesRead, a.answer(a.listCharges)},
 		{http.MethodGet, "/v1/charges/:id", merchants.ChargesRead, a.ofCharge(a.getCharge)},
@@ -182,10 +163,6 @@ func (a *API) routes() []route {
 		{http.MethodGet, "/v1/idempotency-keys/:key", merchants.ChargesRead, a.answer(a.getKey)},
 		{http.MethodPost, abandonPath, merchants.ChargesWrite, a.answer(a.abandonKey)},
 		{http.MethodGet, "/v1/balances", merchants.ChargesRead, a.answer(a.getBalances)},
-		{http.MethodGet, "/v1/audit", merchants.Admin, a.answer(a.getAudit)},
-		{http.MethodGet, "/v1/inbox", merchants.Admin, a.answer(a.getInbox)},
-		{http.MethodPost, "/v1/inbox/:id/retry", merchants.Admin, a.decide(inbox.Retry)},
-		{http.MethodPost, "/v1/inbox/:id/discard", merchants.Admin, a.decide(inbox.Discard)},
 		{http.MethodPost, stripePath, "", a.answer(a.receiveStripe)},
 	}
 }
@@ -204,7 +181,6 @@ func (a *API) Handler() http.Handler {
 		middleware.SecureWithConfig(middleware.SecureConfig{HSTSMaxAge: hstsAge, HSTSExcludeSubdomains: true}), // over TLS
 		middleware.RecoverWithConfig(middleware.RecoverConfig{LogErrorFunc: a.panicked}),
 		middleware.ContextTimeout(requestTimeout),
-		a.cors(),
 		limitBody,
 		a.authenticate, // and the rate
 		a.limitWork,
@@ -217,6 +193,19 @@ func (a *API) Handler() http.Handler {
 		e.Match(methods, r.path, r.handle, needs(r.scope))
 	}
 	return e
+}
+
+// contract is the API as callers may rely on it. Tests compare every answer with it.
+//
+//go:embed openapi.yaml
+var contract []byte
+
+const contractPath = "/openapi.yaml"
+
+// getContract is GET /openapi.yaml.
+func getContract(c echo.Context) error {
+	limitSending(c)
+	return c.Blob(http.StatusOK, "application/yaml", contract)
 }
 
 // getHealth is GET /healthz: the process lives.

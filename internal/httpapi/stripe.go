@@ -27,10 +27,6 @@ const (
 	// Events go to the receiver fulfillment, under these types.
 	stripeEventType = "stripe."
 
-	// unresolved and the id of the provider's object take the place of the charge where only
-	// the worker can find the charge, since a thin event names no intent.
-	unresolved = "stripe:"
-
 	maxEventType = 100 // characters
 	maxReference = 255 // characters of an id
 
@@ -39,25 +35,12 @@ const (
 // stripeEvent is what is read of an event. The rest belongs to the provider and its
 // customers: it is neither kept nor logged.
 type stripeEvent struct {
-	ID     string `json:"id"`
-	Object string `json:"object"`
-	Type   string `json:"type"`
-	Data   struct {
+	ID   string `json:"id"`
+	Type string `json:"type"`
+	Data struct {
 		Object jsontext.Value `json:"object"`
 	} `json:"data"`
-
-	// Related is the object of a thin event, which carries no more than its id.
-	Related struct {
-		ID   string `json:"id"`
-		Type string `json:"type"`
-	} `json:"related_object"`
 }
-
-// A thin event about an object of the API v1 has the type of a snapshot event, after a prefix.
-const (
-	thinEvent  = "v2.core.event"
-	thinPrefix = "v1."
-)
 
 // stripeObject is what an event is about: a payment intent, a charge, a refund or a dispute
 // as the provider has it.
@@ -65,9 +48,6 @@ type stripeObject struct {
 	Object        string `json:"object"`
 	ID            string `json:"id"`
 	PaymentIntent string `json:"payment_intent"`
-	Metadata      struct {
-		ChargeID string `json:"charge_id"` // ours
-	} `json:"metadata"`
 }
 
 // providerEvent is what the inbox keeps of an event. It is the same at each delivery, which
@@ -96,7 +76,7 @@ func (a *API) receiveStripe(c echo.Context) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.Set(ignoredKey, labelOf(e.Type))
+	c.Set(ignoredKey, true)
 	if concernsPayments(e.Type) {
 		err = a.store(c, e, o)
 	}
@@ -118,20 +98,11 @@ func readEvent(body []byte) (stripeEvent, stripeObject, error) {
 	if !isReference(e.ID, maxReference) || !isReference(e.Type, maxEventType) {
 		return stripeEvent{}, stripeObject{}, unreadable
 	}
-	thin := e.Object == thinEvent
-	if thin {
-		e.Type = strings.TrimPrefix(e.Type, thinPrefix)
-	}
 	if !concernsPayments(e.Type) {
 		return *e, stripeObject{}, nil
 	}
 	var o stripeObject
-	if thin {
-		o.Object, o.ID = e.Related.Type, e.Related.ID
-	} else if err := json.Unmarshal(e.Data.Object, &o); err != nil {
-		return stripeEvent{}, stripeObject{}, unreadable
-	}
-	if !isReference(o.ID, maxReference) || thin && !isReference(o.Object, maxReference) {
+	if err := json.Unmarshal(e.Data.Object, &o); err != nil || !isReference(o.ID, maxReference) {
 		return stripeEvent{}, stripeObject{}, unreadable
 	}
 	if o.Object == "payment_intent" {
@@ -141,7 +112,8 @@ func readEvent(body []byte) (stripeEvent, stripeObject, error) {
 }
 
 // concernsPayments reports whether an event of this type may be about a payment, a refund or
-// a dispute of ours.
+// a dispute of ours. The receiver fulfillment takes the same ones: an event of another type would
+// wait there for a newer worker.
 func concernsPayments(eventType string) bool {
 	return strings.HasPrefix(eventType, "payment_intent.") ||
 		strings.HasPrefix(eventType, "refund.") ||
@@ -166,12 +138,10 @@ func isReference(s string, longest int) bool {
 func (a *API) store(c echo.Context, e stripeEvent, o stripeObject) error {
 	ctx := c.Request().Context()
 	charge, err := a.chargeOf(ctx, o)
-	switch {
-	case errors.Is(err, ledger.ErrNotFound) && e.Object == thinEvent && o.PaymentIntent == "":
-		charge.StreamID = unresolved + o.ID
-	case errors.Is(err, ledger.ErrNotFound):
+	if errors.Is(err, ledger.ErrNotFound) {
 		return nil
-	case err != nil:
+	}
+	if err != nil {
 		return err
 	}
 	payload, _ := json.Marshal(providerEvent{ID: e.ID, Type: e.Type, ChargeID: charge.StreamID, Object: o.ID}) // ASCII: it cannot fail
@@ -186,20 +156,14 @@ func (a *API) store(c echo.Context, e stripeEvent, o stripeObject) error {
 	if err := a.DB.Tenant(charge.MerchantID).Commit(ctx, b); err != nil {
 		return err
 	}
-	c.Set(eventKey, 1)
-	c.Set(ignoredKey, "")
+	c.Set(eventKey, true)
+	c.Set(ignoredKey, false)
 	return nil
 }
 
-// chargeOf finds our charge by the intent that an object is, or names. The intent of a charge
-// without a reference has the charge's id, and so has what was made from it. ErrNotFound if the object is of no charge of ours.
+// chargeOf finds our charge by the intent that an object is, or names. ErrNotFound if the object is
+// of no charge of ours.
 func (a *API) chargeOf(ctx context.Context, o stripeObject) (ledger.Owner, error) {
-	if id := o.Metadata.ChargeID; isReference(id, maxReference) {
-		charge, err := ledger.Find(ctx, a.DB, id)
-		if !errors.Is(err, ledger.ErrNotFound) {
-			return charge, err
-		}
-	}
 	if !isReference(o.PaymentIntent, maxReference) {
 		return ledger.Owner{}, ledger.ErrNotFound
 	}

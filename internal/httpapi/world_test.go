@@ -76,7 +76,7 @@ func newWorld(t *testing.T, db *postgres.DB, changes ...func(*httpapi.Config)) (
 		change(config)
 	}
 	server := httpapi.New(*config).Server()
-	w.handler = judged(t, server.Handler, config.NaturalKeys)
+	w.handler = judged(t, server.Handler)
 	return w, server
 }
 
@@ -95,13 +95,12 @@ func (w *world) listen(t *testing.T, server *http.Server) {
 func newAPI(tb testing.TB, db *postgres.DB, log io.Writer) *httpapi.Config {
 	tb.Helper()
 	api := &httpapi.Config{
-		DB:        db,
-		Intake:    &intake.Intake{DB: db, Receiver: idempotency.Receiver{Retention: retention}},
-		InFlight:  http.StatusConflict,
-		Ready:     func(context.Context) (string, error) { return "", nil },
-		Now:       time.Now,
-		DocsHosts: []string{"127.0.0.1"},
-		Log:       slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		DB:       db,
+		Intake:   &intake.Intake{DB: db, Receiver: idempotency.Receiver{Retention: retention}},
+		InFlight: http.StatusConflict,
+		Ready:    func(context.Context) (string, error) { return "", nil },
+		Now:      time.Now,
+		Log:      slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 	if db != nil {
 		api.Intake.Receiver.Read = intake.BatchedRead(db, 0)

@@ -25,7 +25,7 @@ with n as (%s), m as (
     from n
 )
 insert into api_keys (key_hash, prefix, merchant_id, scopes)
-select sha256(convert_to(key, 'UTF8')), left(key, 16), 'm' || n, '{admin}'
+select sha256(convert_to(key, 'UTF8')), left(key, 16), 'm' || n, '{charges:read}'
   from n,
        lateral (select 'sk_test_' || lpad(n::text, 8, '0') || repeat('x', 24) as key) k`
 	)

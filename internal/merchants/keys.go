@@ -8,7 +8,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -23,24 +22,23 @@ import (
 // once, so a life that PostgreSQL rounds to nothing is none, however long the statement takes.
 const insertKey = `
 insert into api_keys
-       (key_hash, prefix, merchant_id, scopes, addresses, created_at, expires_at)
-select $1, $2, $3, $4, $5, birth, birth + $6::interval
+       (key_hash, prefix, merchant_id, scopes, created_at, expires_at)
+select $1, $2, $3, $4, birth, birth + $5::interval
   from clock_timestamp() as birth
 on conflict (key_hash) do nothing`
 
 // Grant is what an API key may be used for.
 type Grant struct {
-	Merchant  string
-	Scopes    []Scope
-	Addresses []netip.Prefix // from which it is accepted; nil: from any
-	Life      *time.Duration // after which it expires; nil: never
+	Merchant string
+	Scopes   []Scope
+	Life     *time.Duration // after which it expires; nil: never
 }
 
 // IssueKey queues an API key. The batch is refused for a life below a microsecond, by
 // api_keys_expire_after_their_birth; for no scope or an unknown one, by api_keys_known_scopes;
 // and for an unknown merchant, by api_keys_merchant_id_fkey.
 func IssueKey(b *pgx.Batch, key string, g Grant) {
-	b.Queue(insertKey, hashOf(key), Prefix(key), g.Merchant, g.Scopes, g.Addresses, g.Life)
+	b.Queue(insertKey, hashOf(key), Prefix(key), g.Merchant, g.Scopes, g.Life)
 }
 
 // AddKey queues an API key of a merchant, with every scope of a merchant's own (Scopes) and
@@ -49,41 +47,14 @@ func AddKey(b *pgx.Batch, merchant, key string) {
 	IssueKey(b, key, Grant{Merchant: merchant, Scopes: Scopes()})
 }
 
-// rotateKey makes a successor and ends the old key. An old key that is not valid has no
-// successor. An end that is nearer stays.
-const rotateKey = `
-with made as (
-  insert into api_keys
-         (key_hash, prefix, merchant_id, scopes, addresses, created_at, expires_at)
-  select $2, $3, merchant_id, scopes, addresses, birth, birth + coalesce($4::interval, expires_at - created_at)
-    from api_keys, clock_timestamp() as birth
-   where key_hash = $1
-     and revoked_at is null
-     and coalesce(expires_at > birth, true)
-  returning created_at
-)
-update api_keys
-   set expires_at = least(expires_at, made.created_at + $5::interval)
-  from made
- where key_hash = $1`
-
-// RotateKey queues a new key for what an old one is for, and the end of the old one after
-// overlap. The new one ends after life, or after as long a life as the old one had if life is
-// nil. For an old key that is not valid the statement does nothing.
-func RotateKey(b *pgx.Batch, old Key, key string, overlap time.Duration, life *time.Duration) {
-	b.Queue(rotateKey, old.hash, hashOf(key), Prefix(key), life, overlap)
-}
-
 // Key is an API key as its operators see it. The key itself is stored nowhere.
 type Key struct {
-	Prefix     string         `json:"prefix"`
-	Merchant   string         `json:"merchant"`
-	Scopes     []Scope        `json:"scopes"`
-	Addresses  []netip.Prefix `json:"addresses"`    // from which it is accepted; nil: from any
-	CreatedAt  time.Time      `json:"created_at"`   // UTC in database time, as the others
-	ExpiresAt  *time.Time     `json:"expires_at"`   // nil: never
-	RevokedAt  *time.Time     `json:"revoked_at"`   // nil: not
-	LastUsedAt *time.Time     `json:"last_used_at"` // to the hour; nil: never
+	Prefix    string     `json:"prefix"`
+	Merchant  string     `json:"merchant"`
+	Scopes    []Scope    `json:"scopes"`
+	CreatedAt time.Time  `json:"created_at"` // UTC in database time, as the others
+	ExpiresAt *time.Time `json:"expires_at"` // nil: never
+	RevokedAt *time.Time `json:"revoked_at"` // nil: not
 
 	hash []byte // identifies the key
 }
@@ -91,54 +62,39 @@ type Key struct {
 // Is reports whether this is the whole key, in constant time.
 func (k Key) Is(key string) bool { return subtle.ConstantTimeCompare(k.hash, hashOf(key)) == 1 }
 
-// selectKeys lists keys by the beginning of a name. A name that is not longer than the
-// beginning of all keys names none of them.
 const selectKeys = `
 select prefix,
        merchant_id,
        scopes,
-       addresses,
-       created_at at time zone 'UTC'   as created_at,
-       expires_at at time zone 'UTC'   as expires_at,
-       revoked_at at time zone 'UTC'   as revoked_at,
-       last_used_at at time zone 'UTC' as last_used_at,
+       created_at at time zone 'UTC' as created_at,
+       expires_at at time zone 'UTC' as expires_at,
+       revoked_at at time zone 'UTC' as revoked_at,
        key_hash
   from api_keys
  where $1 in ('', merchant_id)
-   and ($2::text is null
-        or starts_with($2, prefix)
-        or starts_with(prefix, $2) and length($2) > length('sk_live_'))
+   and ($2::text is null or prefix = $2 or key_hash = $3)
  order by created_at, key_hash`
 
 // ListKeys returns the keys of a merchant, or of all if it is "", the oldest first.
 func ListKeys(ctx context.Context, q postgres.Querier, merchant string) ([]Key, error) {
-	return readKeys(ctx, q, merchant, nil)
+	return readKeys(ctx, q, merchant, nil, nil)
 }
 
-// FindKeys returns the keys of a merchant, or of all if it is "", that a name may mean, the
-// oldest first. A whole key means itself alone. Other names are a prefix as ListKeys has it,
-// a longer part of a key, or a shorter part of its prefix that is more than sk_live_.
+// FindKeys returns the keys of a merchant, or of all if it is "", that a name means, the oldest
+// first: a whole key means itself alone, and a prefix every key that has it.
 func FindKeys(ctx context.Context, q postgres.Querier, merchant, name string) ([]Key, error) {
-	storableName := storable(name)
-	keys, err := readKeys(ctx, q, merchant, &storableName)
-	if err != nil {
-		return nil, err
+	prefix := storable(name)
+	keys, err := readKeys(ctx, q, merchant, &prefix, hashOf(name))
+	if i := slices.IndexFunc(keys, func(k Key) bool { return k.Is(name) }); i >= 0 {
+		return keys[i : i+1], nil
 	}
-	for _, means := range []func(Key) bool{
-		func(k Key) bool { return k.Is(name) },
-		func(k Key) bool { return k.Prefix == name },
-	} {
-		if meant := slices.DeleteFunc(slices.Clone(keys), func(k Key) bool { return !means(k) }); len(meant) > 0 {
-			return meant, nil
-		}
-	}
-	return keys, nil
+	return keys, err
 }
 
-func readKeys(ctx context.Context, q postgres.Querier, merchant string, name *string) ([]Key, error) {
-	rows, _ := q.Query(ctx, selectKeys, merchant, name) // rows have its error too
+func readKeys(ctx context.Context, q postgres.Querier, merchant string, prefix *string, hash []byte) ([]Key, error) {
+	rows, _ := q.Query(ctx, selectKeys, merchant, prefix, hash) // rows have its error too
 	keys, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (k Key, err error) {
-		return k, row.Scan(&k.Prefix, &k.Merchant, &k.Scopes, &k.Addresses, &k.CreatedAt, &k.ExpiresAt, &k.RevokedAt, &k.LastUsedAt, &k.hash)
+		return k, row.Scan(&k.Prefix, &k.Merchant, &k.Scopes, &k.CreatedAt, &k.ExpiresAt, &k.RevokedAt, &k.hash)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read API keys: %w", err)
@@ -152,9 +108,22 @@ update api_keys
  where key_hash = $1
    and revoked_at is null`
 
-// RevokeKey queues the end of a key that ListKeys or FindKeys returned. Once it is committed
-// every new request with the key is refused. A second revocation changes nothing.
-func RevokeKey(b *pgx.Batch, k Key) { b.Queue(revokeKey, k.hash) }
+const expireKey = `
+update api_keys
+   set expires_at = least(expires_at, clock_timestamp() + $2::interval)
+ where key_hash = $1
+   and revoked_at is null`
+
+// RevokeKey queues the end of a key that ListKeys or FindKeys returned: at once, or after a time
+// above zero. Once it is committed, or has passed, every new request with the key is refused. A
+// second revocation changes nothing, and an end that is nearer stays.
+func RevokeKey(b *pgx.Batch, k Key, after time.Duration) {
+	if after > 0 {
+		b.Queue(expireKey, k.hash, after)
+		return
+	}
+	b.Queue(revokeKey, k.hash)
+}
 
 const (
 	nameLength   = 8 // tells a key from all others
@@ -188,7 +157,7 @@ var ErrUnauthorized = errors.New("the API key is not valid")
 // the api sees nothing else of the keys. The digests that are compared are salted for this one
 // time, so the time of the comparison tells nothing of a hash.
 const selectByKey = `
-select merchant_id, fee_basis_points, fee_fixed, one_charge_per_order, has_webhook, scopes, addresses
+select merchant_id, fee_basis_points, fee_fixed, one_charge_per_order, has_webhook, scopes
   from api_keys_by_prefix($1)
  where sha256(key_hash || $3) = sha256($2 || $3)`
 
@@ -219,17 +188,6 @@ func QueueMerchant(b *pgx.Batch, key string, m *Merchant) {
 	})
 }
 
-// RecordUses records that API keys were used, given the SHA-256 of each. What is recorded of a
-// key stays for an hour.
-func RecordUses(ctx context.Context, q postgres.Querier, hashes [][]byte) error {
-	rows, _ := q.Query(ctx, "select api_keys_used($1)", hashes) // rows have its error too
-	rows.Close()
-	if err := rows.Err(); err != nil {
-		return fmt.Errorf("record the use of %d API keys: %w", len(hashes), err)
-	}
-	return nil
-}
-
 func selectors(key string) []any {
 	return []any{[]string{Prefix(key)}, hashOf(key), []byte(rand.Text())}
 }
@@ -240,5 +198,5 @@ func hashOf(secret string) []byte {
 }
 
 func readMerchant(row pgx.CollectableRow) (m Merchant, err error) {
-	return m, row.Scan(&m.ID, &m.FeeBasisPoints, &m.FeeFixed, &m.OneChargePerOrder, &m.HasWebhook, &m.Scopes, &m.Addresses)
+	return m, row.Scan(&m.ID, &m.FeeBasisPoints, &m.FeeFixed, &m.OneChargePerOrder, &m.HasWebhook, &m.Scopes)
 }

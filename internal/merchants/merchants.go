@@ -22,7 +22,6 @@ package merchants
 import (
 	_ "embed"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -48,13 +47,6 @@ type Merchant struct {
 	OneChargePerOrder bool
 
 	Scopes []Scope // of the request's API key; Register ignores them
-
-	Addresses []netip.Prefix // from which the API key of the request is accepted; nil: any
-}
-
-// Accepts reports whether the key of the request is accepted from an address.
-func (m Merchant) Accepts(from netip.Addr) bool {
-	return m.Addresses == nil || slices.ContainsFunc(m.Addresses, func(n netip.Prefix) bool { return n.Contains(from) })
 }
 
 // May reports whether the key of the request has a scope.
@@ -68,17 +60,15 @@ const (
 	ChargesWrite Scope = "charges:write" // request charges and cancel them
 	ChargesRead  Scope = "charges:read"  // read charges, refunds, idempotency keys and balances
 	RefundsWrite Scope = "refunds:write" // request refunds
-	Admin        Scope = "admin"         // the operators' routes, over what is the merchant's
-	Operator     Scope = "operator"      // the console, over what is any merchant's; no route of the API
 )
 
-// Scopes are those of a merchant's own: all but Operator.
-func Scopes() []Scope { return []Scope{ChargesWrite, ChargesRead, RefundsWrite, Admin} }
+// Scopes are all scopes.
+func Scopes() []Scope { return []Scope{ChargesWrite, ChargesRead, RefundsWrite} }
 
 // ParseScopes reads names of scopes and returns each once, in the order of Scopes. An unknown
 // name is an error, and so is no name.
 func ParseScopes(names []string) ([]Scope, error) {
-	known := append(Scopes(), Operator)
+	known := Scopes()
 	all := strings.Trim(strings.ReplaceAll(fmt.Sprint(known), " ", ", "), "[]")
 	for _, name := range names {
 		if !slices.Contains(known, Scope(name)) {

@@ -38,11 +38,9 @@ create table api_keys (
   prefix       text        collate "C" not null,
   merchant_id  text        collate "C" not null,
   scopes       text[]      collate "C" not null,
-  addresses    cidr[],
   created_at   timestamptz not null default clock_timestamp(),
   expires_at   timestamptz,
   revoked_at   timestamptz,
-  last_used_at timestamptz,
 
   -- A key belongs to one merchant.
   constraint api_keys_pkey primary key (key_hash),
@@ -56,7 +54,7 @@ create table api_keys (
   -- A key has at least one scope, and only known ones.
   constraint api_keys_known_scopes
        check (cardinality(scopes) > 0
-              and scopes <@ '{charges:write,charges:read,refunds:write,admin,operator}'),
+              and scopes <@ '{charges:write,charges:read,refunds:write}'),
 
   -- A key is not expired when it is created.
   constraint api_keys_expire_after_their_birth check (expires_at > created_at)
@@ -64,9 +62,7 @@ create table api_keys (
 comment on column api_keys.key_hash is 'SHA-256 of the whole key';
 comment on column api_keys.prefix is 'the beginning of the key, by which operators name it and requests find it; not secret, and not unique';
 comment on column api_keys.scopes is 'what the key may be used for; no scope includes another';
-comment on column api_keys.addresses is 'networks from which the key is accepted; null: any';
 comment on column api_keys.expires_at is 'null: never';
-comment on column api_keys.last_used_at is 'to the hour; null: never used';
 comment on column api_keys.revoked_at is 'null: not revoked; the first revocation counts';
 
 -- The keys that a request may mean.
@@ -126,7 +122,6 @@ create function api_keys_by_prefix(prefixes text[])
 returns table (
   key_hash             bytea,
   scopes               text[],
-  addresses            cidr[],
   merchant_id          text,
   fee_basis_points     int,
   fee_fixed            jsonb,
@@ -141,7 +136,6 @@ begin
   return query
   select k.key_hash,
          k.scopes,
-         k.addresses,
          m.merchant_id,
          m.fee_basis_points,
          m.fee_fixed,
@@ -151,7 +145,6 @@ begin
    cross join lateral (
          select key_hash,
                 scopes,
-                addresses,
                 merchant_id
            from public.api_keys
           where prefix = asked.prefix
@@ -171,23 +164,3 @@ end
 $$;
 comment on function api_keys_by_prefix is 'what authenticates a request: keys that are in force, by the part that is not secret';
 revoke execute on function api_keys_by_prefix from public;
-
--- The api notes which keys were used, and changes nothing else of them. A note that is less
--- than an hour old stays. A row that another session has locked is skipped: its key is noted
--- again later.
-create function api_keys_used(hashes bytea[])
-returns void
-language sql volatile security definer
-set search_path = pg_catalog, pg_temp
-as $$
-update public.api_keys
-   set last_used_at = clock_timestamp()
- where key_hash = any (array(
-         select key_hash
-           from public.api_keys
-          where key_hash = any (hashes)
-            and coalesce(last_used_at < clock_timestamp() - interval '1 hour', true)
-            for update skip locked))
-$$;
-comment on function api_keys_used is 'notes that these keys were used';
-revoke execute on function api_keys_used from public;

@@ -101,11 +101,11 @@ select s.merchant_id,
   from webhook_secrets s
   join merchants m
     on m.merchant_id = s.merchant_id
- where $1 in ('', s.merchant_id)
- order by s.merchant_id, s.generation desc`
+ where s.merchant_id = $1
+ order by s.generation desc`
 
-// ListSecrets returns the webhook secrets of a merchant, or of all if it is "", those past
-// their end too, the newest of each merchant first.
+// ListSecrets returns the webhook secrets of a merchant, those past their end too, the newest
+// first.
 func ListSecrets(ctx context.Context, q postgres.Querier, merchant string) ([]Secret, error) {
 	rows, _ := q.Query(ctx, selectSecrets, merchant) // rows have its error too
 	secrets, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s Secret, err error) {
@@ -135,17 +135,9 @@ update webhook_secrets
  where merchant_id = $1
    and generation <= $2`
 
-// forgetSecrets removes secrets that have ended. A secret past its end signs nothing, so a
-// dump need not hold it.
-const forgetSecrets = `
-update webhook_secrets
-   set secret = null
- where merchant_id = $1
-   and ends_at <= clock_timestamp()
-   and secret is not null`
-
-// deleteSecrets does the same for all merchants. A row that is locked keeps its ctid. Joined by
-// generation, the plan of a small table would compare each row with all others.
+// deleteSecrets removes secrets that have ended. A secret past its end signs nothing, so a dump
+// need not hold it. A row that is locked keeps its ctid. Joined by generation, the plan of a small
+// table would compare each row with all others.
 const deleteSecrets = `
 with over as (
   select ctid
@@ -195,7 +187,6 @@ update merchants
 // webhook_secrets_pkey, and nothing changes.
 func RotateSecret(b *pgx.Batch, newest Secret, secret string, overlap time.Duration, actor string) {
 	b.Queue(endSecrets, newest.Merchant, newest.Generation, overlap)
-	b.Queue(forgetSecrets, newest.Merchant)
 	b.Queue(insertSecret, newest.Merchant, newest.Generation+1, secret, hashOf(secret), actor)
 	b.Queue(useSecret, newest.Merchant, newest.Generation+1)
 }

@@ -56,9 +56,6 @@ type Options struct {
 	Writes        *groupcommit.Statements
 	CommitTimeout time.Duration
 	Committed     func(*pgx.Batch)
-	// WholeTables plans every statement for whole tables, as ReadWholeTables does for those of one
-	// transaction.
-	WholeTables bool
 	// Settings are further settings of the sessions.
 	Settings map[string]string
 	// AllowReadOnly permits a server that refuses writes, such as a hot standby. It is

@@ -176,18 +176,3 @@ func (r row) Scan(dest ...any) error {
 	r.Close()
 	return cmp.Or(err, r.Err())
 }
-
-// Snapshot opens a transaction that reads, and sees at all times what was there
-// at its first statement. It holds a connection until it is rolled back.
-func (db *DB) Snapshot(ctx context.Context) (pgx.Tx, error) {
-	tx, err := db.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
-	if err != nil {
-		return nil, fmt.Errorf("open a snapshot: %w", err)
-	}
-	if db.merchant != "" {
-		if _, err := tx.Exec(ctx, setMerchant, db.merchant); err != nil {
-			return nil, errors.Join(fmt.Errorf("name the merchant of a snapshot: %w", err), tx.Rollback(context.WithoutCancel(ctx)))
-		}
-	}
-	return tx, nil
-}

@@ -42,10 +42,7 @@ func (o Options) sessionSettings() map[string]string {
 		"tcp_keepalives_count":                "3",
 	}
 	for name := range strings.SplitSeq(wholeTables, ",") {
-		settings[name] = map[bool]string{false: "off", true: "on"}[o.WholeTables]
-	}
-	if o.WholeTables {
-		settings["enable_nestloop"] = "off"
+		settings[name] = "off"
 	}
 	maps.Copy(settings, o.Settings)
 	if o.Role != "" {

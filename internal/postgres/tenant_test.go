@@ -57,21 +57,6 @@ func TestTenant(t *testing.T) {
 		wantThings(t, db.Tenant("initech"))
 		wantThings(t, db.Tenant(""))
 	})
-
-	t.Run("has snapshots that do not move and do not write", func(t *testing.T) {
-		t.Parallel()
-		db := things(t)
-		tx, err := db.Tenant("acme").Snapshot(t.Context())
-		testdb.Must(t, err)
-		wantThings(t, tx, 1, 2)
-		if _, err := tx.Exec(t.Context(), `insert into things values ('acme', 9)`); testdb.Code(err) != "25006" {
-			t.Errorf("a write ends with %v, want 25006", err)
-		}
-		if err := tx.Rollback(t.Context()); err != nil {
-			t.Error(err)
-		}
-		wantThings(t, db)
-	})
 }
 
 // One round trip reads as several merchants, and each sees its own rows.
@@ -152,13 +137,6 @@ func TestTenant_endsWithItsTransaction(t *testing.T) {
 			ctx, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 			defer cancel()
 			return read(`select pg_sleep(20)`)(ctx, acme)
-		},
-		"a snapshot that is left": func(ctx context.Context, acme *postgres.DB) error {
-			tx, err := acme.Snapshot(ctx)
-			if err != nil {
-				return err
-			}
-			return errors.Join(ended, tx.Rollback(ctx))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -2,19 +2,11 @@ package program
 
 import "context"
 
-// MaxWaiting is how many connections may be without a request.
-const MaxWaiting = maxWaiting
-
 // What tests reach past its constants.
 var (
 	LimitMemory = limitMemory
-	Misspelled  = func(environ map[string]string) error {
-		var names []string
-		for _, s := range settingsOf("") {
-			names = append(names, s.name)
-		}
-		return misspelled(environ, names)
-	}
+	Misspelled  = func(environ map[string]string) error { return misspelled(environ, Known()) }
+	Gone        = gone
 	ServeWithin = serve
 	Bounded     = bounded
 	Uses        = uses
@@ -28,4 +20,12 @@ func (r *Readiness) Pings(ctx context.Context, probes int, used bool) int64 {
 		probe(ctx)
 	}
 	return tried() - before
+}
+
+// Known are the settings of all programs.
+func Known() (names []string) {
+	for _, s := range settingsOf("") {
+		names = append(names, s.name)
+	}
+	return names
 }

@@ -49,7 +49,7 @@ const (
 )
 
 // alike are names that others use and that differ little from a setting.
-var alike = []string{"RELEASE", "API_URL", "APP_KEY", "APIKEY", "API_KEYS", "LOGLEVEL", "REDIS_URI", "REDIS_URLS"}
+var alike = []string{"RELEASE", "API_URL", "APP_KEY", "APIKEY", "API_KEYS", "LOGLEVEL"}
 
 // misspelled refuses a variable that differs by a character or by a swap of two, or from a long
 // name by two characters, from one of the names that is not set, and is no setting of any program.

@@ -101,8 +101,7 @@ type Service struct {
 	// Address to listen on: metrics, and profiles of Go's pprof. Empty: metrics are on HTTP_ADDR,
 	// and there are no profiles.
 	MetricsAddr string `env:"METRICS_ADDR"`
-	// Permits a database over a network without TLS that verifies the server; in an api also a cache
-	// and CORS origins without TLS.
+	// Permits a database over a network without TLS that verifies the server.
 	AllowPlaintext bool `env:"ALLOW_PLAINTEXT"`
 	// Permits a database user that is a superuser, owns the tables or may act as another role than
 	// this program's. For a server of your own, such as the demo's.
@@ -143,7 +142,7 @@ func (s Service) Beside(metrics http.Handler) http.Handler {
 }
 
 // Open opens the database. It waits at most 30 s for one that is out of reach, and
-// refuses one that payonce must not run on at once.
+// refuses at once one that payonce must not run on, or that lacks a migration.
 func Open(ctx context.Context, log *slog.Logger, url string, o postgres.Options) (*postgres.DB, error) {
 	within, cancel := context.WithTimeout(ctx, openTime)
 	defer cancel()
@@ -151,6 +150,11 @@ func Open(ctx context.Context, log *slog.Logger, url string, o postgres.Options)
 		once, cancel := context.WithTimeout(within, openOnce)
 		defer cancel()
 		db, err := postgres.Open(once, url, o)
+		if err == nil {
+			if err = Migrated(once, db); err != nil {
+				db.Close()
+			}
+		}
 		if err != nil && !errors.Is(err, postgres.ErrUnreachable) {
 			err = backoff.Permanent(err)
 		}
@@ -163,8 +167,7 @@ func Open(ctx context.Context, log *slog.Logger, url string, o postgres.Options)
 		}))
 }
 
-// Serve listens on addr, logs the address, and serves until ctx ends, with TLS where the
-// server has a configuration for it. Requests in flight may finish within DrainTime; then
+// Serve listens on addr, logs the address, and serves until ctx ends. Requests in flight may finish within DrainTime; then
 // they are cut off. The number of connections is bounded.
 func Serve(ctx context.Context, log *slog.Logger, addr string, server *http.Server) error {
 	listener, err := Listen(ctx, "HTTP_ADDR", addr)
@@ -193,16 +196,9 @@ func serve(ctx context.Context, log *slog.Logger, listener net.Listener, server 
 	if server.ErrorLog == nil { // else net/http writes lines that are no JSON
 		server.ErrorLog = slog.NewLogLogger(log.Handler(), slog.LevelWarn)
 	}
-	server.ConnState = closeOldest(maxWaiting)
-	run := func() error { return server.Serve(listener) }
-	if server.TLSConfig != nil {
-		server.Protocols = &http.Protocols{}
-		server.Protocols.SetHTTP1(true) // the limits count connections, of which HTTP/2 makes many
-		run = func() error { return server.ServeTLS(listener, "", "") }
-	}
 	addr := listener.Addr().String()
 	failed := make(chan error, 1)
-	go func() { failed <- run() }()
+	go func() { failed <- server.Serve(listener) }()
 	select {
 	case err := <-failed:
 		return fmt.Errorf("serve %s: %w", addr, err)

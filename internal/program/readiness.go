@@ -29,8 +29,8 @@ const (
 )
 
 // Readiness checks whether a program can do its work: the database answers, accepts
-// writes, has every migration that the program needs, and passes the program's own
-// checks.
+// writes, confirms commits, has every migration that the program needs, and passes the
+// program's own checks.
 //
 // It has one connection of its own, so a pool without a free connection does not make
 // the program unready. A lost connection, as after a restart of the server, is replaced.
@@ -52,15 +52,20 @@ type Readiness struct {
 
 // NewReadiness does not connect yet. Its connection has the settings of db's. Until ctx ends
 // it is used every 0.4 s, or every five seconds while db is hardly used, and the other hosts of
-// the URL are tried every ten seconds.
+// the URL are tried every ten seconds, or at once while commits hang.
 func NewReadiness(ctx context.Context, db *postgres.DB, now func() time.Time, checks ...Check) *Readiness {
 	pool, err := pgxpool.NewWithConfig(ctx, db.Probe())
 	if err != nil {
 		panic(err) // only a pool of no connection is refused
 	}
-	r := &Readiness{pool: pool, now: now, checks: append([]Check{writable, Migrated}, checks...)}
+	r := &Readiness{pool: pool, now: now, checks: append([]Check{writable, current, confirming(db)}, checks...)}
 	go every(ctx, probeInterval, r.probes(uses(db.Pool().Stat)))
 	go every(ctx, lookInterval, db.Look) // an old primary that still answers is left for the new one
+	go every(ctx, probeInterval, func(ctx context.Context) {
+		if db.Committer().Stalled() { // as on an old primary whose standby was promoted
+			db.Look(ctx)
+		}
+	})
 	return r
 }
 
@@ -114,13 +119,32 @@ func writable(ctx context.Context, q postgres.Querier) (why string, err error) {
 	return why, err
 }
 
-// Migrated checks that the database has every migration that the program needs.
-func Migrated(ctx context.Context, q postgres.Querier) (why string, err error) {
+// confirming checks that commits of the program end.
+func confirming(db *postgres.DB) Check {
+	return func(context.Context, postgres.Querier) (why string, err error) {
+		if db.Committer().Stalled() {
+			why = "the database confirms no commit: its synchronous standby is away, or it hangs"
+		}
+		return why, nil
+	}
+}
+
+// current checks that the database has every migration that the program needs.
+func current(ctx context.Context, q postgres.Querier) (why string, err error) {
 	lacks, err := version.Pending(ctx, q)
 	if lacks {
 		why = "the database lacks a migration: run payonce migrate"
 	}
 	return why, err
+}
+
+// Migrated refuses a database that lacks a migration.
+func Migrated(ctx context.Context, q postgres.Querier) error {
+	why, err := current(ctx, q)
+	if err == nil && why != "" {
+		err = errors.New(why)
+	}
+	return err
 }
 
 // Ask returns what keeps the program from its work, "" if nothing does. An error

@@ -80,10 +80,13 @@ func withFiles(environ map[string]string, settings reflect.Type) (map[string]str
 	return all, nil
 }
 
-// Settings is Load, and logs each setting under the name of its variable, secrets hidden.
-func Settings[T any](log *slog.Logger, environ map[string]string) (T, error) {
-	settings, err := Load[T](environ)
-	if err != nil {
+// Settings is Load for a service: it refuses settings that went, and logs each setting under the
+// name of its variable, secrets hidden.
+func Settings[T any](log *slog.Logger, environ map[string]string) (settings T, err error) {
+	if err = refuseGone(environ); err != nil {
+		return settings, err
+	}
+	if settings, err = Load[T](environ); err != nil {
 		return settings, err
 	}
 	var attrs []any

@@ -3,6 +3,7 @@ package program_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/internal/program/programtest"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/migrations/version"
 )
 
 func options() postgres.Options {
@@ -24,7 +26,7 @@ func TestOpen(t *testing.T) {
 	t.Parallel()
 	t.Run("a database that is not there yet is waited for", func(t *testing.T) {
 		t.Parallel()
-		other, address := testdb.Empty(t), testdb.Empty(t)
+		other, address := testdb.Empty(t), testdb.URL(t)
 		parsed, err := pgx.ParseConfig(address)
 		testdb.Must(t, err)
 		name := pgx.Identifier{parsed.Database}.Sanitize()
@@ -41,6 +43,20 @@ func TestOpen(t *testing.T) {
 		lines.Field(t, "waiting for the database", "error")
 		elsewhere(t, other, "alter database "+name+" with allow_connections true")
 		if err := <-opened; err != nil {
+			t.Errorf("Open: %v", err)
+		}
+	})
+	t.Run("a database that lacks a migration is refused, and a newer one is not", func(t *testing.T) {
+		t.Parallel()
+		db := testdb.Open(t)
+		address := db.Pool().Config().ConnString()
+		testdb.Exec(t, db.Pool(), `insert into payonce_migrations (version_id, is_applied) values ($1, true)`, version.Latest+1)
+		newer, err := program.Open(t.Context(), slog.New(slog.DiscardHandler), address, options())
+		testdb.Must(t, err)
+		newer.Close()
+		testdb.Exec(t, db.Pool(), `delete from payonce_migrations where version_id >= $1`, version.Latest)
+		_, err = program.Open(t.Context(), slog.New(slog.DiscardHandler), address, options())
+		if err == nil || err.Error() != "the database lacks a migration: run payonce migrate" {
 			t.Errorf("Open: %v", err)
 		}
 	})

@@ -24,7 +24,7 @@ values ($1, $2)
 
 // Bind binds the database to an account of the provider, in live or test mode, if it is
 // bound to none, and returns ErrOtherAccount if it is bound to another. The binding is
-// durable when Bind returns nil, and only AsCopy ends it.
+// durable when Bind returns nil.
 //
 // If we die here: the database is bound or not, and the next start decides.
 // Test: TestBind.
@@ -58,45 +58,4 @@ func mode(live bool) string {
 		return "live"
 	}
 	return "test"
-}
-
-const (
-	discardOpen = `
-update inbox
-   set status      = 'discarded',
-       fence       = fence + 1,
-       finished_at = clock_timestamp(),
-       decided_by  = $1,
-       decided_at  = clock_timestamp()
- where status in ('pending', 'running', 'dead')`
-
-	deleteSent    = `delete from outbox`
-	forgetAddress = `update merchants set webhook_url = null, webhook_generation = null where webhook_url is not null`
-	forgetAccount = `delete from provider_account`
-	forgetLost    = `truncate adoptions, lost_payments`
-)
-
-// AsCopy makes the database a copy, such as one for staging, that carries nothing of its
-// original: the open messages are discarded by the operator actor, no merchant has an address
-// for webhooks, no payment is lost, and the next worker binds the database to its own account. Charges that were
-// open stay open. It returns how many messages were received and not handled. db must be the
-// owner's, and no worker may run.
-//
-// If we die here: nothing was changed.
-// Test: TestOutboxRepair_asCopy in cmd/payonce.
-func AsCopy(ctx context.Context, db *postgres.DB, actor string) (discarded int64, err error) {
-	err = pgx.BeginFunc(ctx, db.Pool(), func(tx pgx.Tx) error {
-		open, err := tx.Exec(ctx, discardOpen, actor)
-		discarded = open.RowsAffected()
-		for _, sql := range []string{deleteSent, forgetAddress, forgetAccount, forgetLost} {
-			if err == nil {
-				_, err = tx.Exec(ctx, sql)
-			}
-		}
-		return err
-	})
-	if err != nil {
-		return 0, fmt.Errorf("make the database a copy: %w", err)
-	}
-	return discarded, nil
 }

@@ -1,11 +1,10 @@
 // Package restore decides whose database this is: it binds the database to an account of the
-// provider, numbers rows anew that came from another server by a dump, and remembers when the
-// database may have lost charges.
+// provider, and numbers rows anew that came from another server by a dump.
 //
 // Rows name the transactions that wrote them, and readers of the outbox and the ledger go by
 // these numbers. On another server they mean other transactions, or none.
 //
-// Tables: provider_account, recoveries, lost_payments, adoptions. It also writes those of the ledger, the outbox and the inbox.
+// Table: provider_account. It also writes those of the ledger, the outbox and the inbox.
 package restore
 
 import (
@@ -99,8 +98,6 @@ select set_config('lock_timeout',
            else $1
          end, true)`
 
-const setLostSince = `select set_config('payonce.lost_since', $1, true)`
-
 //go:embed repair.sql
 var numberAnew string
 
@@ -122,13 +119,11 @@ select (select count(*) from ledger_events) as events,
 // it changes nothing that matters. It gives up after about a minute in which other
 // transactions had locked one of the tables all the time.
 //
-// since, if it is not zero, is when the oldest charge was made that the database may have lost.
-//
 // If we die here: nothing was changed.
 // Tests: TestRepairKilled, TestRestore_intoAnotherServer_losesNothing in e2e.
-func Repair(ctx context.Context, db *postgres.DB, since time.Time) (Repaired, error) {
+func Repair(ctx context.Context, db *postgres.DB) (Repaired, error) {
 	for try := 1; ; try++ {
-		r, err := repair(ctx, db, since, try%vacuumTry == 1)
+		r, err := repair(ctx, db, try%vacuumTry == 1)
 		switch {
 		case err == nil:
 			return r, nil
@@ -152,14 +147,11 @@ func isLockLost(err error) bool {
 	return ok && (pg.Code == "55P03" || pg.Code == "40P01")
 }
 
-func repair(ctx context.Context, db *postgres.DB, since time.Time, stopVacuum bool) (r Repaired, err error) {
+func repair(ctx context.Context, db *postgres.DB, stopVacuum bool) (r Repaired, err error) {
 	err = pgx.BeginFunc(ctx, db.Pool(), func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, setLockTimeout, lockWait.String(), stopVacuum)
 		if err == nil {
 			_, err = tx.Exec(ctx, postgres.ReadWholeTables)
-		}
-		if err == nil && !since.IsZero() {
-			_, err = tx.Exec(ctx, setLostSince, since.UTC().Format(time.RFC3339))
 		}
 		if err == nil {
 			_, err = tx.Exec(ctx, numberAnew, pgx.QueryExecModeSimpleProtocol)

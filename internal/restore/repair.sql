@@ -64,11 +64,3 @@ insert into numbering_mark (written_in)
 values (pg_current_xact_id())
     on conflict (only_one) do update
    set written_in = excluded.written_in;
-
--- The database may have lost charges, even if it is on the same server as before. An operator
--- may know that they are older than the newest payment here.
-lock table recoveries in share row exclusive mode;
-
-insert into recoveries (id, history, since, reason)
-select coalesce(max(id), 0) + 1, database_history(), least(nullif(current_setting('payonce.lost_since', true), '')::timestamptz, lost_since()), 'repair'
-  from recoveries;

@@ -110,7 +110,7 @@ func TestRepair(t *testing.T) {
 		f.restore(muchHigher)
 		f.exec(`alter table inbox add constraint broken check (received_in <> '3')`)
 		f.exec(insertReceived)
-		if _, err := restore.Repair(t.Context(), f.db, time.Time{}); err == nil || !f.foreign() {
+		if _, err := restore.Repair(t.Context(), f.db); err == nil || !f.foreign() {
 			t.Errorf("the error is %v, foreign still: %t", err, f.foreign())
 		}
 		f.wantGuarded()
@@ -242,7 +242,7 @@ begin
   return null;
 end $$;
 create trigger die after update on %s for each statement execute function die()`, table))
-			if _, err := restore.Repair(t.Context(), f.db, time.Time{}); err == nil {
+			if _, err := restore.Repair(t.Context(), f.db); err == nil {
 				t.Fatal("it passed")
 			}
 			f.exec(`drop trigger die on ` + table)
@@ -287,7 +287,7 @@ func TestRepairBesideTraffic(t *testing.T) {
 		}()
 	}
 	for range 5 {
-		if _, err := restore.Repair(t.Context(), f.db, time.Time{}); err != nil {
+		if _, err := restore.Repair(t.Context(), f.db); err != nil {
 			t.Errorf("repair beside traffic: %v", err)
 		}
 	}
@@ -329,7 +329,7 @@ func TestRepairIsRefusedByALongReader(t *testing.T) {
 	defer cancel()
 	ended := make(chan error, 1)
 	go func() {
-		_, err := restore.Repair(ctx, f.db, time.Time{})
+		_, err := restore.Repair(ctx, f.db)
 		ended <- err
 	}()
 	for n := range 3 {
@@ -363,7 +363,7 @@ select 'r', n::text, 'k', 't', decode(repeat(md5(n::text), 100), 'hex'), '{}', '
 	ctx, cancel := context.WithTimeout(t.Context(), await.Stall)
 	defer cancel()
 	began := time.Now()
-	if done, err := restore.Repair(ctx, f.db, time.Time{}); err != nil || done.Received != 5000 || f.foreign() {
+	if done, err := restore.Repair(ctx, f.db); err != nil || done.Received != 5000 || f.foreign() {
 		t.Errorf("after %v: repaired %+v, foreign still: %t: %v", time.Since(began), done, f.foreign(), err)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -64,7 +63,7 @@ func (f fixture) commit(s ledger.Stream, events ...domain.Event) ledger.Stream {
 func (f fixture) open(id string) ledger.Stream {
 	f.t.Helper()
 	return f.commit(ledger.New(id),
-		domain.ChargeRequested{MerchantID: "acme", OrderID: id, Amount: 1000, Currency: "USD", PaymentMethod: "pm_card_visa"},
+		domain.ChargeRequested{MerchantID: "acme", OrderID: id, Amount: 1000, Currency: "USD", PaymentMethod: "pm_card_visa", Steps: []string{domain.Payment}},
 		domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: "pi_" + id})
 }
 
@@ -120,7 +119,7 @@ func (f fixture) foreign() bool {
 
 func (f fixture) repair() restore.Repaired {
 	f.t.Helper()
-	done, err := restore.Repair(f.t.Context(), f.db, time.Time{})
+	done, err := restore.Repair(f.t.Context(), f.db)
 	if err != nil || f.foreign() {
 		f.t.Fatalf("repair: %v, foreign still: %t", err, f.foreign())
 	}

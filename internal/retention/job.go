@@ -1,15 +1,15 @@
 // Package retention deletes the rows that have expired, of every package's tables.
 //
-// Each worker runs the job, and one at a time works. A commit deletes few rows, so that no
-// transaction waits for its locks for long and no reader of the outbox for its end; after
-// each comes a pause.
-//
-// Table: retention_lease.
+// Each worker runs the job. Jobs at the same time do no harm: a row that one deletes is skipped
+// by the others, or gone for them. A commit deletes few rows, so that no transaction waits for
+// its locks for long; after each comes a pause.
 package retention
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"math/rand/v2"
 	"time"
 
 	"github.com/payonce/payonce/idempotency"
@@ -22,7 +22,7 @@ import (
 const (
 	commitRows   = 500
 	commitPause  = 20 * time.Millisecond
-	roundCommits = 40 // of one table, before the lease is renewed
+	roundCommits = 40 // of one table, before the next table's
 
 	longestInterval  = 30 * time.Second // between rounds
 	shortestInterval = 250 * time.Millisecond
@@ -30,38 +30,38 @@ const (
 
 // Job deletes what has expired.
 type Job struct {
-	DB   *postgres.DB
-	Log  *slog.Logger
-	Name string // of this process and no other, also not one that is started in its place
+	DB  *postgres.DB
+	Log *slog.Logger
 
+	// InboxWindow is how long a done message is kept. Where workers differ, the shortest counts.
 	InboxWindow time.Duration
 }
 
 // Run deletes what has expired until ctx ends. It waits for a database that is away.
 //
-// If we die here: each commit has deleted all of its rows or none. The lease ends, and the
-// job of another worker goes on with what is left.
-// Test: TestJob/the_next_continues_where_one_died.
+// If we die here: each commit has deleted all of its rows or none. The next round of any worker
+// goes on with what is left. Test: TestJob/the_next_continues_where_one_died.
 func (j *Job) Run(ctx context.Context) {
-	defer j.release(ctx)
-	loop.Run(ctx, j.Log, "nothing is deleted: the lease of the retention job cannot be taken", func(ctx context.Context) (time.Duration, error) {
-		held, err := j.hold(ctx)
-		if held && j.round(ctx) {
-			return 0, nil
+	loop.Run(ctx, j.Log, "expired rows are not deleted", func(ctx context.Context) (time.Duration, error) {
+		more, err := j.round(ctx)
+		if more {
+			return 0, err
 		}
 		return j.interval(), err
 	})
 }
 
-// interval is the time between rounds: a fourth of the shortest window, within bounds.
+// interval is the time between rounds: about a fourth of the shortest window, within bounds.
+// Workers that start at the same time do not delete at the same time for long.
 func (j *Job) interval() time.Duration {
-	return min(max(j.InboxWindow/8, shortestInterval), longestInterval)
+	mean := min(max(j.InboxWindow/8, shortestInterval), longestInterval)
+	return mean/2 + rand.N(mean) //nolint:gosec // jitter
 }
 
 // round deletes from every table, and returns whether there is more to delete. The tables
 // are in the order in which rows can go: the inbox forgets what the outbox has let go. A
-// table that fails holds up no other, and is tried again in the next round.
-func (j *Job) round(ctx context.Context) (more bool) {
+// table that fails holds up no other.
+func (j *Job) round(ctx context.Context) (more bool, failed error) {
 	for _, t := range []struct {
 		name   string
 		delete func() (rows int, err error) // at most commitRows
@@ -74,12 +74,9 @@ func (j *Job) round(ctx context.Context) (more bool) {
 		if rows > 0 {
 			j.Log.InfoContext(ctx, "expired rows deleted", "table", t.name, "rows", rows)
 		}
-		if err != nil && ctx.Err() == nil {
-			j.Log.WarnContext(ctx, "deleting expired rows failed", "table", t.name, "error", err)
-		}
-		more = more || full
+		more, failed = more || full, errors.Join(failed, err)
 	}
-	return more
+	return more, failed
 }
 
 // empty deletes until a commit finds much fewer rows than it may take, or the round's bound

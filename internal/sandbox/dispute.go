@@ -26,20 +26,23 @@ type disputed struct {
 	Fee           int64
 	Currency      string
 	Status        string
+	Movements     int
 	Created       int64
 }
 
 // MarshalJSON writes Stripe's dispute.
 func (d *disputed) MarshalJSON() ([]byte, error) {
-	moved := func(sign int64) map[string]any {
-		return map[string]any{
-			"id": "txn_" + d.ID, "object": "balance_transaction", "type": "adjustment", "source": d.ID, "currency": d.Currency,
-			"amount": sign * d.Amount, "fee": -sign * d.Fee, "net": sign * (d.Amount + d.Fee), "created": d.Created,
+	transactions := []any{}
+	for n := range d.Movements {
+		sign := int64(-1)
+		if n%2 == 1 {
+			sign = 1
 		}
-	}
-	transactions := []any{moved(-1)}
-	if d.Status == statusWon {
-		transactions = append(transactions, moved(1))
+		transactions = append(transactions, map[string]any{
+			"id": fmt.Sprintf("txn_%s_%d", d.ID, n+1), "object": "balance_transaction", "type": "adjustment",
+			"source": d.ID, "currency": d.Currency, "amount": sign * d.Amount, "fee": -sign * d.Fee,
+			"net": sign * (d.Amount + d.Fee), "created": d.Created,
+		})
 	}
 	return json.Marshal(map[string]any{
 		"id": d.ID, "object": "dispute", "amount": d.Amount, "balance_transactions": transactions, "charge": d.Charge,
@@ -49,21 +52,21 @@ func (d *disputed) MarshalJSON() ([]byte, error) {
 }
 
 const selectDispute = `
-select id, payment_intent, charge, amount, fee, currency, status, extract(epoch from created_at)::bigint as created
+select id, payment_intent, charge, amount, fee, currency, status, movements, extract(epoch from created_at)::bigint as created
 from disputes
 `
 
 const insertDispute = `
-insert into disputes (id, payment_intent, charge, amount, fee, currency, status, created_at)
-values ($1, $2, $3, $4, $5, $6, $7, to_timestamp($8))`
+insert into disputes (id, payment_intent, charge, amount, fee, currency, status, movements, created_at)
+values ($1, $2, $3, $4, $5, $6, $7, $8, to_timestamp($9))`
 
 const updateDispute = `
 update disputes
-set status = $2
+set status = $2, movements = $3
 where id = $1`
 
 // dispute opens a dispute of all that an intent captured, once, and with an outcome, won or
-// lost, ends it. Repeating a call does nothing.
+// lost, ends it; another outcome ends it otherwise. Repeating a call does nothing.
 func (s *Sandbox) dispute(r *http.Request) (answer, error) {
 	var body struct {
 		PaymentIntent string `json:"payment_intent"`
@@ -83,24 +86,40 @@ func (s *Sandbox) dispute(r *http.Request) (answer, error) {
 		if len(known) == 0 {
 			d := &disputed{
 				ID: newID("du_"), PaymentIntent: i.ID, Charge: *i.LatestCharge, Amount: i.Amount, Fee: disputeFee,
-				Currency: i.Currency, Status: statusNeedsResponse, Created: s.options.Now().Unix(),
+				Currency: i.Currency, Status: statusNeedsResponse, Movements: 1, Created: s.options.Now().Unix(),
 			}
-			b.Queue(insertDispute, d.ID, d.PaymentIntent, d.Charge, d.Amount, d.Fee, d.Currency, d.Status, d.Created)
+			b.Queue(insertDispute, d.ID, d.PaymentIntent, d.Charge, d.Amount, d.Fee, d.Currency, d.Status, d.Movements, d.Created)
 			s.emit(b, nil, "charge.dispute.created", d)
 			s.emit(b, nil, "charge.dispute.funds_withdrawn", d)
 			known = append(known, d)
 		}
 		d := known[0]
-		if body.Outcome != "" && d.Status == statusNeedsResponse {
-			d.Status = body.Outcome
-			b.Queue(updateDispute, d.ID, d.Status)
+		if body.Outcome != "" && d.Status != body.Outcome {
+			event := d.end(body.Outcome)
+			b.Queue(updateDispute, d.ID, d.Status, d.Movements)
 			s.emit(b, nil, "charge.dispute.closed", d)
-			if d.Status == statusWon {
-				s.emit(b, nil, "charge.dispute.funds_reinstated", d)
+			if event != "" {
+				s.emit(b, nil, event, d)
 			}
 		}
 		return object(http.StatusOK, d), nil
 	})
+}
+
+// end ends a dispute, also one that has ended otherwise, and returns the event of the money that moves
+// with it, "" if none does.
+func (d *disputed) end(outcome string) (event string) {
+	taken := d.Movements%2 == 1
+	switch d.Status = outcome; {
+	case outcome == statusWon && taken:
+		event = "charge.dispute.funds_reinstated"
+	case outcome == statusLost && !taken:
+		event = "charge.dispute.funds_withdrawn"
+	default:
+		return ""
+	}
+	d.Movements++
+	return event
 }
 
 // refundOutside refunds as the provider's dashboard does: without metadata of payonce.

@@ -30,11 +30,13 @@ func TestDashboardRefundsAndDisputes_areListedAndSent(t *testing.T) {
 		t.Errorf("%d balance transactions: %s", n, won.raw)
 	}
 	outside("/dispute", lost, `,"outcome":"lost"`).want(t, http.StatusOK, map[string]any{"status": "lost"})
-	if listed := f.get("/v1/disputes?payment_intent=" + lost); strings.Count(listed.raw, `"dispute"`) != 1 {
+	outside("/dispute", lost, `,"outcome":"won"`).want(t, http.StatusOK, map[string]any{"status": "won"})
+	outside("/dispute", lost, `,"outcome":"lost"`).want(t, http.StatusOK, map[string]any{"status": "lost"})
+	if listed := f.get("/v1/disputes?payment_intent=" + lost); strings.Count(listed.raw, `"balance_transaction"`) != 3 || strings.Count(listed.raw, `"dispute"`) != 1 {
 		t.Errorf("listed: %s", listed.raw)
 	}
 
-	for _, again := range []string{"", `,"outcome":"lost"`} {
+	for _, again := range []string{"", `,"outcome":"won"`} {
 		outside("/dispute", id, again).want(t, http.StatusOK, map[string]any{"id": won.text("id"), "status": "won"})
 	}
 
@@ -62,7 +64,8 @@ func TestDashboardRefundsAndDisputes_areListedAndSent(t *testing.T) {
 	want := []string{
 		"payment_intent.created", "payment_intent.succeeded", "payment_intent.created", "payment_intent.succeeded", "payment_intent.created",
 		"charge.dispute.created", "charge.dispute.funds_withdrawn", "charge.dispute.closed", "charge.dispute.funds_reinstated",
-		"charge.dispute.created", "charge.dispute.funds_withdrawn", "charge.dispute.closed", "charge.refunded",
+		"charge.dispute.created", "charge.dispute.funds_withdrawn", "charge.dispute.closed",
+		"charge.dispute.closed", "charge.dispute.funds_reinstated", "charge.dispute.closed", "charge.dispute.funds_withdrawn", "charge.refunded",
 	}
 	r.await(len(want))
 	r.mu.Lock()

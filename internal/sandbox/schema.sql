@@ -94,9 +94,11 @@ create table disputes (
   fee bigint not null,
   currency text not null,
   status text not null check (status in ('needs_response', 'won', 'lost')),
+  movements int not null check (movements > 0),
   created_at timestamptz not null
 );
 comment on column disputes.fee is 'taken with the amount when the dispute is opened, and given back with it when it is won';
+comment on column disputes.movements is 'how often amount and fee moved: taken by the first, given back by the second, and so on';
 
 create table events (
   position bigint generated always as identity primary key,

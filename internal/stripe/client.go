@@ -56,8 +56,6 @@ type Config struct {
 	// Timeout bounds one request from dialing to the last byte of the
 	// answer. 0 means 10 seconds.
 	Timeout time.Duration
-	// Held, if set, keeps back every request but that of Account until Release is called.
-	Held bool
 	// Limits bound the requests. The circuit breaker is always on.
 	Limits Limits
 	// Observe, if set, is called with the caller's context and the name of each
@@ -73,7 +71,6 @@ type Client struct {
 	key       string
 	limiter   *limiter
 	blocked   atomic.Pointer[string] // see Blocked
-	released  chan struct{}          // closed unless requests are held
 }
 
 // New returns a client, or a sentence that names the unusable setting. It sends
@@ -102,22 +99,14 @@ func New(cfg Config) (*Client, error) {
 			Timeout:       timeout,
 		},
 	})
-	c := &Client{
+	return &Client{
 		api:       stripego.NewClient(cfg.SecretKey, stripego.WithBackends(&stripego.Backends{API: backend})),
 		transport: transport,
 		timeout:   timeout,
 		key:       cfg.SecretKey,
 		limiter:   newLimiter(cfg.Limits),
-		released:  make(chan struct{}),
-	}
-	if !cfg.Held {
-		c.Release()
-	}
-	return c, nil
+	}, nil
 }
-
-// Release lets requests pass that Config.Held keeps back. It is called once.
-func (c *Client) Release() { close(c.released) }
 
 // Blocked returns why an operator must mend the secret key, as the last answer said; "" after
 // an answer that accepted it.
@@ -153,22 +142,6 @@ func origin(base, key string) (string, error) {
 		return "", errors.New("the provider's address is plain http and the secret key is a live one: set STRIPE_API_BASE to an https:// origin")
 	}
 	return u.Scheme + "://" + u.Host, nil
-}
-
-// heldPause is how long a request that is kept back waits in its slot, and then without one.
-const heldPause = time.Second
-
-// request is ask, once the client is released.
-func request[S, T any](ctx context.Context, c *Client, send func(context.Context) (S, error), read func(S) (T, error)) (v T, err error) {
-	select {
-	case <-c.released:
-		v, err = ask(ctx, c, send, read)
-	case <-ctx.Done():
-		err = ctx.Err()
-	case <-time.After(heldPause):
-		err = &UnavailableError{RetryAfter: heldPause, Err: errors.New("the account of STRIPE_SECRET_KEY is not known yet")}
-	}
-	return v, err
 }
 
 // ask runs one call of stripe-go and classifies what came back. The error
@@ -329,7 +302,7 @@ func Calls() []string {
 	return []string{
 		"GET account", "GET payment_intents", "POST payment_intents", "GET payment_intents/id",
 		"POST payment_intents/id/confirm", "POST payment_intents/id/cancel",
-		"GET refunds", "POST refunds", "GET refunds/id", "GET disputes", "GET disputes/id", "GET charges/id",
+		"GET refunds", "POST refunds", "GET disputes",
 	}
 }
 

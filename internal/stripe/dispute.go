@@ -1,6 +1,7 @@
 package stripe
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,11 +25,18 @@ type Dispute struct {
 	Amount int64
 	// Currency is upper case, and that of the payment.
 	Currency string
-	// Withdrawn was taken from the account's balance, and Reinstated returned to it, each with its
-	// fee. 0 as long as it has not happened. An account that is kept in another currency does
-	// not say how much that is: then it is Amount, and the fees are 0.
-	Withdrawn, WithdrawnFee   int64
-	Reinstated, ReinstatedFee int64
+	// Moved are the movements on the account's balance, in the order in which they happened. Those on
+	// a balance in another currency say no fee.
+	Moved []Movement
+}
+
+// Movement is a balance transaction: below zero where the provider took money. A fee that the
+// provider took is above zero.
+type Movement struct {
+	ID          string
+	Amount, Fee int64 // minor units of ISO 4217
+	// Currency is upper case, and that of the account's balance.
+	Currency string
 }
 
 // Disputes returns every dispute of an intent, or of the account if intent is "", newest first.
@@ -38,39 +46,6 @@ func (c *Client) Disputes(ctx context.Context, intent string) iter.Seq2[Dispute,
 		func(ctx context.Context, p stripego.ListParams, of *string) *stripego.V1List[*stripego.Dispute] {
 			return c.api.V1Disputes.List(ctx, &stripego.DisputeListParams{ListParams: p, PaymentIntent: of})
 		})
-}
-
-// IntentOf returns the payment intent of an object, "" if it has none. The object is in one of the
-// provider's collections: disputes, refunds, charges.
-func (c *Client) IntentOf(ctx context.Context, collection, id string) (intent string, err error) {
-	defer wrap(&err, "retrieve of "+collection, id)
-	if err := checkID(id); err != nil {
-		return "", err
-	}
-	var found string
-	var of *stripego.PaymentIntent
-	return request(ctx, c, func(ctx context.Context) (_ struct{}, err error) {
-		switch collection {
-		case "disputes":
-			object, sent := c.api.V1Disputes.Retrieve(ctx, id, nil)
-			found, of, err = object.ID, object.PaymentIntent, sent
-		case "refunds":
-			object, sent := c.api.V1Refunds.Retrieve(ctx, id, nil)
-			found, of, err = object.ID, object.PaymentIntent, sent
-		default:
-			object, sent := c.api.V1Charges.Retrieve(ctx, id, nil)
-			found, of, err = object.ID, object.PaymentIntent, sent
-		}
-		return struct{}{}, err
-	}, func(struct{}) (string, error) {
-		switch {
-		case found != id:
-			return "", errors.New("the answer does not hold it")
-		case of == nil:
-			return "", nil
-		}
-		return of.ID, nil
-	})
 }
 
 func (d Dispute) id() string { return d.ID }
@@ -91,25 +66,40 @@ func disputeOf(sent *stripego.Dispute) (Dispute, error) {
 		d.Closed = string(sent.Status)
 	}
 	var err error
-	read := func(amount int64) int64 {
-		received, wrong := receivedAmount(amount, d.Currency)
-		err = errors.Join(err, wrong)
-		return received
-	}
-	d.Amount = read(sent.Amount)
-	for _, moved := range sent.BalanceTransactions {
-		amount, fee := d.Amount, int64(0)
-		if moved.Currency == sent.Currency {
-			amount, fee = read(max(moved.Amount, -moved.Amount)), read(max(moved.Fee, -moved.Fee))
-		}
-		if moved.Amount < 0 {
-			d.Withdrawn, d.WithdrawnFee = amount, fee
-		} else {
-			d.Reinstated, d.ReinstatedFee = amount, fee
-		}
-	}
-	if err != nil {
+	if d.Amount, err = receivedAmount(sent.Amount, d.Currency); err != nil {
 		return Dispute{}, fmt.Errorf("dispute %s: %w", d.ID, err)
 	}
+	transactions := slices.SortedStableFunc(slices.Values(sent.BalanceTransactions), func(a, b *stripego.BalanceTransaction) int {
+		return cmp.Compare(a.Created, b.Created)
+	})
+	for _, t := range transactions {
+		m, err := movementOf(t)
+		if err != nil {
+			return Dispute{}, fmt.Errorf("dispute %s: balance transaction %q: %w", d.ID, t.ID, err)
+		}
+		if m.Currency != d.Currency {
+			m.Fee = 0
+		}
+		if m.Amount != 0 || m.Fee != 0 {
+			d.Moved = append(d.Moved, m)
+		}
+	}
 	return d, nil
+}
+
+func movementOf(sent *stripego.BalanceTransaction) (m Movement, err error) {
+	if checkID(sent.ID) != nil || sent.Currency == "" {
+		return m, errors.New("the answer holds no balance transaction")
+	}
+	m.ID, m.Currency = sent.ID, strings.ToUpper(string(sent.Currency))
+	signed := func(amount int64) int64 {
+		received, wrong := receivedAmount(max(amount, -amount), m.Currency)
+		err = errors.Join(err, wrong)
+		if amount < 0 {
+			return -received
+		}
+		return received
+	}
+	m.Amount, m.Fee = signed(sent.Amount), signed(sent.Fee)
+	return m, err
 }

@@ -38,7 +38,6 @@ const (
 // The metadata keys under which the provider keeps our names.
 const (
 	metadataReference = "charge_reference"
-	metadataCharge    = "charge_id" // of charges without a reference
 	metadataRefund    = "refund_id"
 )
 
@@ -55,8 +54,7 @@ type Intent struct {
 	AmountReceived int64
 	// Currency is upper case.
 	Currency string
-	// Reference names our charge (metadata charge_reference, of a charge without one
-	// charge_id), empty on an intent of other origin.
+	// Reference names our charge (metadata charge_reference), empty on an intent of other origin.
 	Reference string
 	// Attempted is true once a confirmation has been attempted. It tells a
 	// declined intent from one that never was confirmed.
@@ -103,7 +101,7 @@ func (d Decline) String() string {
 
 // CreateParams describe the intent of one charge.
 type CreateParams struct {
-	// Reference names our charge; ChargeID does where it is empty.
+	// Reference names our charge at the provider. ChargeID is no parameter: the provider ignores it.
 	Reference, ChargeID string
 	// Amount in ISO 4217 minor units of Currency, which may be in any case.
 	Amount        int64
@@ -121,7 +119,7 @@ type CreateParams struct {
 // A [RejectedError] means that the provider does not accept the payment method,
 // the amount or the currency.
 func (c *Client) CreateIntent(ctx context.Context, key string, p CreateParams) (in Intent, err error) {
-	defer wrap(&err, "create payment intent for", cmp.Or(p.Reference, p.ChargeID))
+	defer wrap(&err, "create payment intent for", p.Reference)
 	amount, err := sentAmount(p.Amount, p.Currency)
 	if err := cmp.Or(checkKey(key), err); err != nil {
 		return Intent{}, err
@@ -140,15 +138,12 @@ func (c *Client) CreateIntent(ctx context.Context, key string, p CreateParams) (
 		},
 		Metadata: map[string]string{metadataReference: p.Reference},
 	}
-	if p.Reference == "" {
-		params.Metadata = map[string]string{metadataCharge: p.ChargeID}
-	}
 	params.Headers = http.Header{headerCharge: {p.ChargeID}}
 	if p.Description != "" {
 		params.Description = stripego.String(p.Description)
 	}
 	params.SetIdempotencyKey(key)
-	return request(ctx, c, func(ctx context.Context) (*stripego.PaymentIntent, error) {
+	return ask(ctx, c, func(ctx context.Context) (*stripego.PaymentIntent, error) {
 		return c.api.V1PaymentIntents.Create(ctx, params)
 	}, intentOf)
 }
@@ -220,7 +215,7 @@ func (c *Client) intent(ctx context.Context, id string, send func(context.Contex
 	if err := checkID(id); err != nil {
 		return Intent{}, err
 	}
-	in, err := request(ctx, c, send, intentOf)
+	in, err := ask(ctx, c, send, intentOf)
 	answered := in.ID
 	if declined, ok := errors.AsType[*DeclinedError](err); ok {
 		answered = declined.Intent.ID
@@ -231,18 +226,13 @@ func (c *Client) intent(ctx context.Context, id string, send func(context.Contex
 	return in, err
 }
 
-// Intents returns every intent of the account that was created at since or later, by
-// the provider's clock, or every one if since is zero; newest first, in pages of a
-// hundred. An error ends the sequence; a list that has an intent twice is
-// [UnavailableError]. Of an intent of other origin that cannot be read it has the ID alone.
-func (c *Client) Intents(ctx context.Context, since time.Time) iter.Seq2[Intent, error] {
-	var created *stripego.RangeQueryParams
-	if !since.IsZero() {
-		created = &stripego.RangeQueryParams{GreaterThanOrEqual: since.Unix()}
-	}
+// Intents returns every intent of the account, newest first, in pages of a hundred. An error ends
+// the sequence; a list that has an intent twice is [UnavailableError]. Of an intent of other origin
+// that cannot be read it has the ID alone.
+func (c *Client) Intents(ctx context.Context) iter.Seq2[Intent, error] {
 	return pages(ctx, c, "list payment intents of", "", listedIntentOf,
 		func(ctx context.Context, p stripego.ListParams, _ *string) *stripego.V1List[*stripego.PaymentIntent] {
-			return c.api.V1PaymentIntents.List(ctx, &stripego.PaymentIntentListParams{ListParams: p, CreatedRange: created})
+			return c.api.V1PaymentIntents.List(ctx, &stripego.PaymentIntentListParams{ListParams: p})
 		})
 }
 
@@ -258,7 +248,7 @@ func listedIntentOf(pi *stripego.PaymentIntent) (Intent, error) {
 }
 
 func referenceOf(pi *stripego.PaymentIntent) string {
-	return cmp.Or(pi.Metadata[metadataReference], pi.Metadata[metadataCharge])
+	return pi.Metadata[metadataReference]
 }
 
 // intentOf reads an intent and checks that it is one: stripe-go parses every JSON

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"math"
 	"net/http"
-	"sync/atomic"
 	"time"
 
 	"github.com/sony/gobreaker/v2"
@@ -14,7 +13,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Limits bound the requests of all workers to one account together. 0 stands for no limit.
+// Limits bound the requests of a client. 0 stands for no limit.
 type Limits struct{ PerSecond, InFlight int }
 
 // Four fifths of the requests per second that Stripe permits an account, so that its other
@@ -42,32 +41,21 @@ const (
 // limiter sends no more requests than the provider can take. A provider that is away or
 // comes back gets one probe at a time.
 type limiter struct {
-	Limits
-
-	workers atomic.Int64 // that share the limits
 	rate    *rate.Limiter
-	slots   *semaphore.Weighted // a request of one of n workers takes n
+	slots   *semaphore.Weighted
 	circuit *gobreaker.TwoStepCircuitBreaker[struct{}]
 }
 
 func newLimiter(l Limits) *limiter {
-	t := &limiter{
-		Limits: Limits{cmp.Or(l.PerSecond, math.MaxInt32), cmp.Or(l.InFlight, math.MaxInt32)},
+	return &limiter{
+		rate:  rate.NewLimiter(rate.Limit(cmp.Or(l.PerSecond, math.MaxInt32)), 1),
+		slots: semaphore.NewWeighted(int64(cmp.Or(l.InFlight, math.MaxInt32))),
 		circuit: gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
 			Timeout:     openPause,
 			ReadyToTrip: func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= openAfter },
 			IsExcluded:  func(err error) bool { return errors.Is(err, context.Canceled) },
 		}),
 	}
-	t.rate, t.slots = rate.NewLimiter(0, 1), semaphore.NewWeighted(int64(t.InFlight))
-	t.share(1)
-	return t
-}
-
-// share makes this process one of n that share the limits.
-func (t *limiter) share(n int) {
-	t.workers.Store(int64(max(n, 1)))
-	t.rate.SetLimit(rate.Limit(t.PerSecond) / rate.Limit(max(n, 1)))
 }
 
 var errOpen = errors.New("the circuit breaker is open, since requests had no answer")
@@ -80,13 +68,12 @@ func (t *limiter) enter(ctx context.Context) (leave func(status int), err error)
 	if t.circuit.State() == gobreaker.StateOpen {
 		return nil, open
 	}
-	weight := min(t.workers.Load(), int64(t.InFlight))
-	if err := t.slots.Acquire(ctx, weight); err != nil {
+	if err := t.slots.Acquire(ctx, 1); err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
-			t.slots.Release(weight)
+			t.slots.Release(1)
 		}
 	}()
 	if err := t.rate.Wait(ctx); err != nil {
@@ -97,7 +84,7 @@ func (t *limiter) enter(ctx context.Context) (leave func(status int), err error)
 		return nil, open
 	}
 	return func(status int) {
-		t.slots.Release(weight)
+		t.slots.Release(1)
 		switch {
 		case status == 0 && ctx.Err() != nil:
 			done(context.Canceled) // it says nothing about the provider
@@ -108,9 +95,6 @@ func (t *limiter) enter(ctx context.Context) (leave func(status int), err error)
 		}
 	}, nil
 }
-
-// Share makes this process one of so many that share the limits of the account.
-func (c *Client) Share(workers int) { c.limiter.share(workers) }
 
 // Circuits are the states of the circuit breaker.
 func Circuits() []string {

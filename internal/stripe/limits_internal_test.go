@@ -58,38 +58,28 @@ func TestLimiter_probesAProviderThatIsAway(t *testing.T) {
 	})
 }
 
-func TestLimiter_sharesItsLimits(t *testing.T) {
+func TestLimiter_boundsRequests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := newLimiter(Limits{PerSecond: 20, InFlight: 8})
-		for workers, want := range map[int]struct {
-			inFlight int
-			pause    time.Duration
-		}{1: {8, time.Second / 20}, 4: {2, time.Second / 5}, 100: {1, 5 * time.Second}} {
-			l.share(workers)
-			var leave []func(int)
-			var last time.Time
-			for {
-				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
-				left, err := l.enter(ctx)
-				cancel()
-				if err != nil {
-					break
-				}
-				leave = append(leave, left)
-				if n := len(leave); n == want.inFlight && n > 1 {
-					if pause := time.Since(last).Round(time.Millisecond); pause != want.pause {
-						t.Errorf("one of %d workers pauses for %s, want %s", workers, pause, want.pause)
-					}
-				}
-				last = time.Now()
-			}
-			if len(leave) != want.inFlight {
-				t.Errorf("one of %d workers has %d requests in flight, want %d", workers, len(leave), want.inFlight)
-			}
-			for _, left := range leave {
-				left(http.StatusOK)
-			}
+		const inFlight = 8
+		l := newLimiter(Limits{PerSecond: 20, InFlight: inFlight})
+		began := time.Now()
+		var leave []func(int)
+		for range inFlight {
+			left, err := l.enter(t.Context())
+			testrun.Must(t, err)
+			leave = append(leave, left)
 		}
+		if took := time.Since(began).Round(time.Millisecond); took != (inFlight-1)*time.Second/20 {
+			t.Errorf("%d requests of 20 a second took %s", inFlight, took)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		if _, err := l.enter(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("one more request in flight: %v", err)
+		}
+		leave[0](http.StatusOK)
+		_, err := l.enter(t.Context())
+		testrun.Must(t, err)
 	})
 }

@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/payonce/payonce/internal/stripe"
 )
@@ -43,7 +42,7 @@ func TestIntents_areListedOnceAndOnlyAsNeeded(t *testing.T) {
 		t.Run(strconv.Itoa(n), func(t *testing.T) {
 			t.Parallel()
 			p := newProvider(t, listing(n, func(id string) string { return intentJSON("id", "pi_"+id) }))
-			seq := newClient(t, p.URL, 0).Intents(t.Context(), time.Time{})
+			seq := newClient(t, p.URL, 0).Intents(t.Context())
 			if zero, err := first(seq); err != nil || zero != (n == 0) || p.requests.Load() != 1 {
 				t.Errorf("the first is missing: %t after %d requests, %v", zero, p.requests.Load(), err)
 			}
@@ -89,7 +88,7 @@ func TestIntents_endWithTheErrorOfAPage(t *testing.T) {
 				}
 				tc.page(w, r)
 			})
-			all, err := collect(newClient(t, p.URL, 0).Intents(t.Context(), time.Time{}))
+			all, err := collect(newClient(t, p.URL, 0).Intents(t.Context()))
 			if kinds(err) != "unavailable" || len(all) != tc.listed {
 				t.Errorf("%d listed, then %v; want %d, then unavailable", len(all), err, tc.listed)
 			}
@@ -121,7 +120,7 @@ func TestIntents_continueWhereTheyWere(t *testing.T) {
 			return intentJSON("id", "pi_"+id)
 		})(w, r)
 	})
-	all, err := collect(newClient(t, p.URL, 0).Intents(t.Context(), time.Time{}))
+	all, err := collect(newClient(t, p.URL, 0).Intents(t.Context()))
 	if err != nil || len(all) != 150 || p.requests.Load() != 5 || all[90] != (stripe.Intent{ID: "pi_60"}) {
 		t.Errorf("%d are listed in %d requests, %v; the foreign one is %+v", len(all), p.requests.Load(), err, all[min(90, len(all)-1)])
 	}

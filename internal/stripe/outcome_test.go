@@ -133,7 +133,7 @@ func TestErrors_carryWhatTheProviderSays(t *testing.T) {
 	t.Parallel()
 	intent := map[string]any{
 		"id": "pi_1", "object": "payment_intent", "status": "requires_payment_method", "amount": 1999, "currency": "eur",
-		"metadata": map[string]any{"charge_id": "ch_1"}, "latest_charge": "ch_provider", "created": 1700000000,
+		"metadata": map[string]any{"charge_reference": "ch_1"}, "latest_charge": "ch_provider", "created": 1700000000,
 		"last_payment_error": map[string]any{"type": "card_error", "code": "card_declined", "message": "for people"},
 	}
 	want := stripe.Intent{

@@ -69,7 +69,7 @@ func (c *Client) CreateRefund(ctx context.Context, key string, p RefundParams) (
 		Metadata:      map[string]string{metadataRefund: p.Reference},
 	}
 	params.SetIdempotencyKey(key)
-	return request(ctx, c, func(ctx context.Context) (*stripego.Refund, error) {
+	return ask(ctx, c, func(ctx context.Context) (*stripego.Refund, error) {
 		return c.api.V1Refunds.Create(ctx, params)
 	}, refundOf)
 }
@@ -137,7 +137,7 @@ func pages[S any, T listed](
 		params := stripego.ListParams{Limit: stripego.Int64(pageSize), Single: true}
 		for more, retries := true, 0; more; {
 			answered := false
-			items, err := request(ctx, c, func(ctx context.Context) (*stripego.V1List[S], error) {
+			items, err := ask(ctx, c, func(ctx context.Context) (*stripego.V1List[S], error) {
 				l := list(ctx, params, of)
 				return l, l.Err()
 			}, func(l *stripego.V1List[S]) ([]T, error) {

@@ -55,18 +55,19 @@ func (v *verifier) accepts(tb testing.TB, header, body, secret string, now time.
 // {v1} for the right signature at that time, and {V1} for the same in capitals.
 func (v *verifier) compare(tb testing.TB, header, body, secret string, age int64) (ours, theirs bool) {
 	tb.Helper()
-	at := time.Unix(time.Now().Unix()-age, 0)
-	right := hex.EncodeToString(webhook.ComputeSignature(at, []byte(body), secret))
-	header = strings.NewReplacer(
-		"{t}", strconv.FormatInt(at.Unix(), 10), "{v1}", right, "{V1}", strings.ToUpper(right),
-	).Replace(header)
-	// Stripe's code reads the clock itself, some time between these two.
-	before := v.accepts(tb, header, body, secret, time.Now())
-	theirs = webhook.ValidatePayload([]byte(body), header, secret) == nil
-	if after := v.accepts(tb, header, body, secret, time.Now()); after != before {
-		tb.Skip("the signature became too old meanwhile")
+	for {
+		at := time.Unix(time.Now().Unix()-age, 0)
+		right := hex.EncodeToString(webhook.ComputeSignature(at, []byte(body), secret))
+		signed := strings.NewReplacer(
+			"{t}", strconv.FormatInt(at.Unix(), 10), "{v1}", right, "{V1}", strings.ToUpper(right),
+		).Replace(header)
+		// Stripe's code reads the clock itself, some time between these two.
+		before := v.accepts(tb, signed, body, secret, time.Now())
+		theirs = webhook.ValidatePayload([]byte(body), signed, secret) == nil
+		if after := v.accepts(tb, signed, body, secret, time.Now()); after == before {
+			return before, theirs
+		} // the signature became too old meanwhile
 	}
-	return before, theirs
 }
 
 // stricter reports whether the api refuses on purpose what Stripe accepts: a

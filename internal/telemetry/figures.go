@@ -45,7 +45,6 @@ var allFigures = []figure{
 	{"payonce_replication_slot_retained_bytes", "Write-ahead log that the server keeps for a replication slot.", []string{"slot"}},
 	{"payonce_replication_slot_held_transactions", "Transactions since the oldest one whose dead rows a replication slot keeps from vacuum.", []string{"slot"}},
 	{"payonce_paused", "What operators have paused: a receiver, 1, or merchants, how many.", []string{"what"}},
-	{"payonce_recovery_pending", "1 after a promotion or a restore, until the provider's list of payments is read for what the database has lost, else 0. Meanwhile no payment is created.", nil},
 	{restored, "1 after a restore from a dump, until payonce outbox repair has run, else 0.", nil},
 	{"payonce_audit_violations", "Violations that the last audit found. scope: tables, provider, or recent: what the workers found since the last audit of the tables began.", []string{"scope"}},
 	{"payonce_audit_checked", "Cases that the last audit checked; recent: all that the workers have checked.", []string{"scope"}},
@@ -137,7 +136,6 @@ func (f *figures) readLocked(ctx context.Context) error {
 		{"old transactions", selectHeld, nil},
 		{"what is paused", selectPaused, []any{f.receivers}},
 		{"replication slots", selectSlots, nil},
-		{"the recovery", selectRecovery, nil},
 	} {
 		var name string
 		var labels []string
@@ -260,7 +258,3 @@ select g.name, array[s.slot_name::text], coalesce(g.value, 0)::float8
                           else pg_current_wal_lsn()
                         end, s.restart_lsn)),
        ('payonce_replication_slot_held_transactions', greatest(age(s.xmin), age(s.catalog_xmin)))) as g (name, value)`
-
-// selectRecovery reads nothing on a standby, which has no history of its own.
-const selectRecovery = `
-select 'payonce_recovery_pending', '{}'::text[], case when pg_is_in_recovery() then 0 else recovery_pending()::int end::float8`

@@ -135,18 +135,6 @@ func (r *Registry) Counter(name, help string, labels ...Label) Counter {
 // Add adds n, for a value of each label.
 func (c Counter) Add(n int, values ...string) { c.vec.WithLabelValues(values...).Add(float64(n)) }
 
-// Receptions registers a counter of received messages and returns what adds to it: of the
-// received messages some are new, some duplicates, and some dead letters.
-func (r *Registry) Receptions(name, help string) (count func(kept, duplicates, deadLetters int)) {
-	results := []string{"first", "duplicate", "dead_letter"}
-	c := r.Counter(name, help, Label{"result", results})
-	return func(kept, duplicates, deadLetters int) {
-		for i, n := range []int{kept, duplicates, deadLetters} {
-			c.Add(n, results[i])
-		}
-	}
-}
-
 // Histogram measures times, apart for each combination of its labels' values.
 type Histogram struct{ vec *prometheus.HistogramVec }
 
@@ -222,6 +210,8 @@ func (r *Registry) CommitStats(of func() groupcommit.Stats) {
 		func() float64 { return float64(of().Batches) })
 	r.total("payonce_shared_commit_refusals_total", "Group commits that were refused: each of their batches was then committed individually.", nil,
 		func() float64 { return float64(of().Refusals) })
+	r.gauge("payonce_late_commits", "Commits that the database has not answered for three seconds: its synchronous standby is away, it hangs, or they wait for a lock.", nil,
+		func() float64 { return float64(of().Late) })
 }
 
 // Doorbell adds whether the program hears the rings of other processes. It is called at

@@ -48,8 +48,7 @@ func connect() (*server, error) {
 			return nil, err
 		}
 		testrun.AtEnd(started.Close)
-		// Without fsync, to copy files costs half of what it costs to log them.
-		address, s.url, s.strategy = started.URL("postgres"), started.URL, " strategy file_copy"
+		address, s.url = started.URL("postgres"), started.URL
 	} else {
 		parsed, err := url.Parse(address)
 		if err != nil || parsed.Scheme != "postgres" && parsed.Scheme != "postgresql" {
@@ -65,6 +64,14 @@ func connect() (*server, error) {
 	s.admin, err = pgxpool.New(context.Background(), address)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the server for tests: %w", err)
+	}
+	var durable string
+	if err := s.admin.QueryRow(context.Background(), `show fsync`).Scan(&durable); err != nil {
+		s.admin.Close()
+		return nil, fmt.Errorf("connect to the server for tests: %w", err)
+	}
+	if durable == "off" { // then to copy files costs half of what it costs to log them
+		s.strategy = " strategy file_copy"
 	}
 	testrun.AtEnd(func() error {
 		var errs []error

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -32,6 +33,9 @@ func TestProcess(t *testing.T) { //nolint:paralleltest // it is alone in its pro
 	testrun.Must(t, os.WriteFile(filepath.Join(t.TempDir(), "content"), []byte("content"), 0o600))
 	switch role {
 	case "passes":
+	case "fails by its choices":
+		random := testrun.Rand(t)
+		t.Errorf("chosen: %d %d", random.Uint64(), testrun.Fork(random).Uint64())
 	case "fails":
 		t.Error("it fails")
 	case "panics":
@@ -86,6 +90,27 @@ func TestMain_leavesNothingBehind(t *testing.T) {
 			_ = c.Wait() // killed
 			isEmptied(t, parent)
 		})
+	}
+}
+
+// TestRand_failureIsRepeatedByTheCommandItPrints lets a child fail by its choices, and starts
+// it again with the flags that it printed.
+func TestRand_failureIsRepeatedByTheCommandItPrints(t *testing.T) {
+	t.Parallel()
+	printed := func(args ...string) (choices, command string) {
+		out, _ := child(t.TempDir(), "fails by its choices", args...).CombinedOutput() // it fails
+		command = regexp.MustCompile(`go test .*`).FindString(string(out))
+		return regexp.MustCompile(`chosen: .*`).FindString(string(out)), command
+	}
+	choices, command := printed()
+	before, seed, found := strings.Cut(command, " -seed=")
+	if before != `go test ./internal/testrun -count=1 -run '^TestProcess$'` || !found || choices == "" {
+		t.Fatalf("it printed %q and %q", choices, command)
+	}
+	again, _ := printed("-seed=" + seed)
+	testrun.Same(t, "the choices with the same seed", choices, again)
+	if other, _ := printed(); other == choices {
+		t.Errorf("another run has the same choices: %s", other)
 	}
 }
 

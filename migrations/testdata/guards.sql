@@ -48,15 +48,15 @@ insert into merchants (merchant_id, fee_fixed) values ('g_1', '[30]');
 -- api_keys_pkey: a key opens one account
 insert into merchants (merchant_id) values ('g_2');
 insert into merchants (merchant_id) values ('g_3');
-insert into api_keys (key_hash, prefix, merchant_id, scopes) values (sha256('k'), 'sk', 'g_2', '{admin}');
-insert into api_keys (key_hash, prefix, merchant_id, scopes) values (sha256('k'), 'sk', 'g_3', '{admin}');
+insert into api_keys (key_hash, prefix, merchant_id, scopes) values (sha256('k'), 'sk', 'g_2', '{charges:read}');
+insert into api_keys (key_hash, prefix, merchant_id, scopes) values (sha256('k'), 'sk', 'g_3', '{charges:read}');
 
 -- api_keys_key_hash_check: a raw key is not kept
 insert into merchants (merchant_id) values ('g_4');
-insert into api_keys (key_hash, prefix, merchant_id, scopes) values ('sk_live_raw', 'sk', 'g_4', '{admin}');
+insert into api_keys (key_hash, prefix, merchant_id, scopes) values ('sk_live_raw', 'sk', 'g_4', '{charges:read}');
 
 -- api_keys_merchant_id_fkey: a key has a merchant
-insert into api_keys (key_hash, prefix, merchant_id, scopes) values (sha256('k'), 'sk', 'nobody', '{admin}');
+insert into api_keys (key_hash, prefix, merchant_id, scopes) values (sha256('k'), 'sk', 'nobody', '{charges:read}');
 
 -- api_keys_known_scopes: a key is for something
 insert into merchants (merchant_id) values ('g_5');
@@ -64,15 +64,15 @@ insert into api_keys (key_hash, prefix, merchant_id, scopes, expires_at) values 
 
 -- api_keys_known_scopes: for nothing unheard of
 insert into merchants (merchant_id) values ('g_5');
-insert into api_keys (key_hash, prefix, merchant_id, scopes, expires_at) values (sha256('k'), 'sk', 'g_5', '{admin,charges:delete}', clock_timestamp() + interval '1 day');
+insert into api_keys (key_hash, prefix, merchant_id, scopes, expires_at) values (sha256('k'), 'sk', 'g_5', '{charges:read,charges:delete}', clock_timestamp() + interval '1 day');
 
 -- api_keys_known_scopes: and for nothing unsaid
 insert into merchants (merchant_id) values ('g_5');
-insert into api_keys (key_hash, prefix, merchant_id, scopes, expires_at) values (sha256('k'), 'sk', 'g_5', '{admin,null}', clock_timestamp() + interval '1 day');
+insert into api_keys (key_hash, prefix, merchant_id, scopes, expires_at) values (sha256('k'), 'sk', 'g_5', '{charges:read,null}', clock_timestamp() + interval '1 day');
 
 -- api_keys_expire_after_their_birth: a key is not born expired
 insert into merchants (merchant_id) values ('g_5');
-insert into api_keys (key_hash, prefix, merchant_id, scopes, expires_at) values (sha256('k'), 'sk', 'g_5', '{admin}', clock_timestamp() + interval '-1 second');
+insert into api_keys (key_hash, prefix, merchant_id, scopes, expires_at) values (sha256('k'), 'sk', 'g_5', '{charges:read}', clock_timestamp() + interval '-1 second');
 
 -- ledger_events_event_once: an event happens once, whatever its version
 select event('ch_1', 1, 'a');
@@ -146,9 +146,16 @@ select event('ch_1', 1, 'refund.observed.v1', '{"refund_id":"re_1"}');
 select event('ch_1', 2, 'refund.succeeded.v1', '{"refund_id":"re_1"}');
 
 -- ledger_events_one_dispute: a dispute is opened once, in whichever charge
-select event('ch_1', 1, 'charge.disputed.v1', '{"dispute_id":"du_1"}');
-select event('ch_1', 2, 'charge.dispute_closed.v1', '{"dispute_id":"du_1"}');
-select event('ch_2', 1, 'charge.disputed.v2', '{"dispute_id":"du_1"}');
+select event('ch_1', 1, 'charge.dispute_opened.v1', '{"dispute_id":"du_1"}');
+select event('ch_1', 2, 'charge.dispute_closed.v2', '{"dispute_id":"du_1"}');
+select event('ch_1', 3, 'charge.dispute_closed.v2', '{"dispute_id":"du_1"}');
+select event('ch_2', 1, 'charge.dispute_opened.v2', '{"dispute_id":"du_1"}');
+
+-- ledger_events_one_dispute: a movement is recorded once, in whichever direction
+select event('ch_1', 1, 'charge.dispute_opened.v1', '{"dispute_id":"du_1"}');
+select event('ch_1', 2, 'charge.dispute_withdrawn.v2', '{"dispute_id":"du_1","transaction":"txn_1"}');
+select event('ch_1', 3, 'charge.dispute_withdrawn.v2', '{"dispute_id":"du_1","transaction":"txn_2"}');
+select event('ch_1', 4, 'charge.dispute_reinstated.v2', '{"dispute_id":"du_1","transaction":"txn_1"}');
 
 -- ledger_events_one_refund_per_reference: a refund of the provider's that was booked is not observed
 select event('ch_1', 1, 'refund.succeeded.v1', '{"refund_id":"re_1","provider":"stripe","provider_refund":"re_9"}');
@@ -357,16 +364,6 @@ insert into merchants (merchant_id) values ('g_s');
 insert into stock (merchant_id, sku, supplied, available, reserved) values ('g_s', 'mug', 3, 3, 0);
 insert into reservations values ('ch_1', 'g_s', 'mug', 1, 'lost');
 
--- cache_secret_pkey: there is one secret
-insert into cache_secret (secret) values (sha256('s'));
-
--- cache_secret_only_row_check: nor is there another beside it
-insert into cache_secret values (false, sha256('s'));
-
--- cache_secret_secret_check: a secret has 256 bits
-update cache_secret set secret = sha256('s');
-update cache_secret set secret = 'short';
-
 -- webhook_secrets_pkey: one of two replacements of a secret wins
 insert into merchants (merchant_id) values ('g_1');
 insert into webhook_secrets (merchant_id, generation, secret, secret_hash, created_by, ends_at) values ('g_1', 1, 'whsec_', sha256('s'), 'cli:me', null);
@@ -412,16 +409,6 @@ insert into webhook_resends (resend_id, event_id, charge_id, merchant_id, reques
 -- webhook_resends_requested_by_check: and names who requested it
 insert into webhook_resends (resend_id, event_id, charge_id, merchant_id, requested_by) values (md5('r')::uuid, md5('e')::uuid, 'ch_1', 'g_1', '');
 
--- retention_windows_pkey: a worker says one thing
-insert into retention_windows (worker, outbox_window, inbox_window) values ('w', '1 day', '1 week');
-insert into retention_windows (worker, outbox_window, inbox_window) values ('w', '1 day', '1 week');
-
--- retention_windows_inbox_longer: an inbox does not forget with the outbox
-insert into retention_windows (worker, outbox_window, inbox_window) values ('w', '24 hours', '1 day');
-
--- retention_windows_outbox_window_check: an outbox keeps messages for a while
-insert into retention_windows (worker, outbox_window, inbox_window) values ('w', '0', '1 day');
-
 -- pauses_pkey: a receiver is paused or not
 insert into pauses (what, paused) values ('fulfillment', true);
 insert into pauses (what, paused) values ('fulfillment', false);
@@ -438,36 +425,6 @@ insert into provider_account (only_one, account, live) values (false, 'acct_1', 
 
 -- provider_account_account_check: it has a name
 insert into provider_account (account, live) values ('', false);
-
--- recoveries_pkey: a recovery is recorded once
-insert into recoveries (id, history, since, reason) values (2, 'h', now(), 'history');
-insert into recoveries (id, history, since, reason) values (2, 'h', now(), 'history');
-
--- recoveries_reason_check: there are four reasons
-insert into recoveries (id, history, since, reason) values (2, 'h', now(), 'mood');
-
--- lost_payments_pkey: a payment is lost once
-insert into lost_payments values ('pi_1', 'ref_1', 1, 'EUR', now());
-insert into lost_payments values ('pi_1', 'ref_1', 1, 'EUR', now());
-
--- adoptions_pkey: a charge and an operator do not both have a payment
-insert into lost_payments values ('pi_1', 'ref_1', 1, 'EUR', now());
-insert into adoptions (payment_intent, charge_id) values ('pi_1', 'ch_1');
-insert into adoptions (payment_intent) values ('pi_1');
-
--- adoptions_payment_lost: only what was lost is adopted
-insert into adoptions (payment_intent) values ('pi_1');
-
--- adoptions_end_check: the payment of a charge is refunded through the charge
-insert into lost_payments values ('pi_1', 'ref_1', 1, 'EUR', now());
-insert into adoptions (payment_intent, charge_id, refund) values ('pi_1', 'ch_1', 're_1');
-
--- retention_lease_pkey: there is one lease
-insert into retention_lease (holder, until) values ('w', now());
-insert into retention_lease (holder, until) values ('w', now());
-
--- retention_lease_only_one_check: nor is there another beside it
-insert into retention_lease (only_one, holder, until) values (false, 'w', now());
 
 -- audit_results_once: a scope has one result
 insert into audit_results (scope, checked, violated) values ('tables', 2, 1);

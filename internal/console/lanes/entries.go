@@ -50,7 +50,7 @@ func (r row) as(text, note string) row {
 
 // addEvent draws an event, and before it the provider's call that it is about.
 func (d *drawing) addEvent(e audit.TimelineEntry, r row) {
-	name := strings.TrimSuffix(e.What, ".v1")
+	name, _, _ := strings.Cut(e.What, ".v")
 	r.From = d.actor(e)
 	if key := text(e.Detail, "provider_key"); key != "" {
 		call := r

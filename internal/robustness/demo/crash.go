@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	mathrand "math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -157,7 +156,8 @@ func sendTen(ctx context.Context, r *run) (string, error) {
 
 func killOne(program string) func(context.Context, *run) (string, error) {
 	return func(ctx context.Context, r *run) (string, error) {
-		which := mathrand.IntN(programsOfKind) //nolint:gosec // either will do
+		which := r.kills % programsOfKind
+		r.kills++
 		if err := r.stage.kill(ctx, program, which); err != nil {
 			return "", err
 		}

@@ -203,6 +203,7 @@ type run struct {
 	sender  *traffic.Traffic
 	tally   traffic.Tally
 	took    time.Duration
+	kills   int // by actions of the lab, one at a time: they take turns in the programs
 
 	breaking sync.Mutex       // of Chaos and what follows
 	faults   traffic.Faults   // the demo's own, which an action of the lab restores

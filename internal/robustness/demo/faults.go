@@ -176,10 +176,12 @@ func byHand(key, sql string) func(context.Context, *scene) (string, error) {
 
 // pausedHolder pauses a worker whose last commit of a charge is at the database, and lets another
 // one take the message over and die. If that took so long that the commit has stopped waiting for
-// its lock, it is another charge's turn.
+// its lock, or the other worker has finished the message before it died, it is another charge's turn.
 func pausedHolder(ctx context.Context, s *scene) (id string, err error) {
+	const turns = 10
 	victim, rival := s.Workers[0], s.Workers[1]
-	for n, waits := 0, false; !waits && err == nil; n++ {
+	for n, met := 0, false; !met && err == nil && n < turns; n++ {
+		waits := false
 		if err := rival.Pause(); err != nil {
 			return "", err
 		}
@@ -199,6 +201,11 @@ func pausedHolder(ctx context.Context, s *scene) (id string, err error) {
 			return errors.Join(err, rival.Kill(), tx.QueryRow(ctx, `select exists (select from pg_locks where pid = $1 and not granted)`, session).Scan(&waits))
 		})
 		err = errors.Join(err, victim.Resume(), rival.Restart(ctx), s.ended(ctx, id))
+		if err == nil && waits {
+			err = s.on(ctx, func(conn *pgx.Conn) error {
+				return conn.QueryRow(ctx, `select exists (select from inbox where ordering_key = $1 and done_fence <> fence)`, id).Scan(&met)
+			})
+		}
 	}
 	return id, err
 }

@@ -187,7 +187,7 @@ func (s *own) introduction() string {
 	for _, p := range s.Processes() {
 		line(p.Name(), p.URL())
 	}
-	line("docs", s.APIs[0].URL()+"/docs")
+	line("contract", s.APIs[0].URL()+"/openapi.yaml")
 	line("books", s.Sandbox.URL()+"/books")
 	line("database", s.Service)
 	line("logs", s.Log)

@@ -31,6 +31,7 @@ type Intent struct {
 type Money struct {
 	Reference       string `json:"reference"`
 	ChargeReference string `json:"charge_reference"` // of a captured payment
+	PaymentIntent   string `json:"payment_intent"`
 	Amount          int64  `json:"amount"`
 	Currency        string `json:"currency"`
 }

@@ -61,7 +61,7 @@ func (e *Evidence) add(charge traffic.Charge, id, outcome string) traffic.Record
 		}
 	}
 	for _, name := range map[string][]string{
-		traffic.DisputeWon: {"disputed", "dispute_withdrawn", "dispute_reinstated", "dispute_closed"}, traffic.DisputeLost: {"disputed", "dispute_withdrawn", "dispute_closed"},
+		traffic.DisputeWon: {"dispute_opened", "dispute_withdrawn", "dispute_reinstated", "dispute_closed"}, traffic.DisputeLost: {"dispute_opened", "dispute_withdrawn", "dispute_closed"},
 	}[charge.Disputed] {
 		types = append(types, "charge."+name, "merchant.notified")
 	}

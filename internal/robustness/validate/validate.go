@@ -213,7 +213,7 @@ func (j *judge) judgeCharge(r traffic.Record) {
 	if r.Charge.Disputed != "" {
 		disputed, won = 1, map[string]int{traffic.DisputeWon: 1}[r.Charge.Disputed]
 	}
-	j.expect(showsDisputes, of("charge.disputed") == disputed && of("charge.dispute_withdrawn") == disputed &&
+	j.expect(showsDisputes, of("charge.dispute_opened") == disputed && of("charge.dispute_withdrawn") == disputed &&
 		of("charge.dispute_reinstated") == won && of("charge.dispute_closed") == disputed, "%s: dispute %q, %+v", r.ID, r.Charge.Disputed, r.Events)
 	outcome := "charge.succeeded"
 	if r.Final.Status == traffic.Failed {

@@ -39,6 +39,10 @@ var defects = []struct {
 		"a declined charge that succeeded", func(e *Evidence) { e.ended("card_declined").Final = traffic.State{Status: traffic.Succeeded} },
 		[]string{endsAsPlanned, capturedInFull, notifiedOnce},
 	},
+	{
+		"two keys that led to one charge", func(e *Evidence) { e.Records[1].ID = e.Records[0].ID },
+		[]string{oneCharge, capturedInFull, onlyCharges, listedOnce},
+	},
 	{"a charge that is not listed", func(e *Evidence) { e.Listed = e.Listed[1:] }, []string{listedOnce, newestFirst}},
 	{"a charge that is listed on two pages", func(e *Evidence) { e.Listed = append(e.Listed[:1:1], e.Listed...) }, []string{listedOnce}},
 	{"a charge that is listed as it was", func(e *Evidence) { e.Records[0].Shown.Body = "{}" }, []string{listedOnce}},
@@ -47,7 +51,7 @@ var defects = []struct {
 	{"two endings in a stream", func(e *Evidence) { also(&e.Records[0], "charge.failed.v1") }, []string{streams}},
 	{"two notes of the same notification", func(e *Evidence) { also(&e.Records[0], "merchant.notified.v1") }, []string{streams}},
 	{"a dispute twice in a stream", func(e *Evidence) {
-		also(e.find(func(r traffic.Record) bool { return r.Charge.Disputed != "" }), "charge.dispute_closed.v1")
+		also(e.find(func(r traffic.Record) bool { return r.Charge.Disputed != "" }), "charge.dispute_closed.v2")
 	}, []string{showsDisputes}},
 	{
 		"a second capture", func(e *Evidence) { e.Books.Captures = append(e.Books.Captures, e.Books.Captures[0]) },
@@ -136,6 +140,16 @@ func also(r *traffic.Record, kind string) {
 
 func TestJudge_findsEachDefect(t *testing.T) {
 	t.Parallel()
+	var checks, found []string
+	for _, check := range Judge(*flawless()) {
+		checks = append(checks, check.Name)
+	}
+	for _, defect := range defects {
+		found = append(found, defect.found...)
+	}
+	slices.Sort(checks)
+	slices.Sort(found)
+	testrun.Same(t, "checks that find a defect", checks, slices.Compact(found))
 	for _, defect := range defects {
 		t.Run(defect.name, func(t *testing.T) {
 			t.Parallel()

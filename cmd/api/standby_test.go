@@ -1,0 +1,127 @@
+package main
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/program/programtest"
+	"github.com/payonce/payonce/internal/testdb"
+)
+
+// TestRun_withoutItsStandby sends more charges than the api has connections while no standby confirms
+// a commit: reads are answered, /readyz says why charges are not, and each charge is accepted once.
+func TestRun_withoutItsStandby(t *testing.T) {
+	t.Parallel()
+	testdb.Long(t, "it lets commits time out")
+	db, server := database(t)
+	admin, err := pgx.Connect(t.Context(), server.URL("service"))
+	testdb.Must(t, err)
+	t.Cleanup(func() { _ = admin.Close(context.WithoutCancel(t.Context())) })
+	testdb.Exec(t, admin, `set synchronous_commit = local`)
+	p := programtest.Start(t, run, environ(server.URL("service"), "DATABASE_CONNECTIONS", "5"))
+	first := send(t, p, "key-first")
+	path := first.Header.Get("Location")
+
+	testdb.Exec(t, admin, `alter system set synchronous_standby_names = 'away'`)
+	testdb.Exec(t, admin, `select pg_reload_conf()`)
+	var all sync.WaitGroup
+	var sent atomic.Int32
+	const keys = 12
+	charges := func(done func(programtest.Response) bool) {
+		for n := range keys {
+			all.Go(func() {
+				key := "key-" + strconv.Itoa(n)
+				sent.Add(1)
+				for ended := false; !ended && t.Context().Err() == nil; {
+					ended = done(sendBody(t, p, key, strings.Replace(charge, "order-1", "order-"+key, 1)))
+				}
+			})
+		}
+	}
+	charges(func(r programtest.Response) bool {
+		if r.Status != http.StatusAccepted && (!strings.Contains(r.Body, `"retry_with":"same-key"`) || r.Header.Get("Retry-After") == "") {
+			t.Errorf("a charge is answered %v", r)
+		}
+		return true
+	})
+	await.True(t, "the api is not ready", func() bool { return p.Get(t, "/readyz").Status == http.StatusServiceUnavailable })
+	if got := p.Get(t, "/readyz"); !strings.Contains(got.Body, "standby") {
+		t.Errorf("/readyz does not say why: %v", got)
+	}
+	for _, path := range []string{path, "/v1/charges", "/v1/balances", "/v1/idempotency-keys/key-first"} {
+		if got := read(t, p, path); got.Status != http.StatusOK {
+			t.Errorf("%s is answered %v", path, got)
+		}
+	}
+	if got := send(t, p, "key-first"); got.Status != http.StatusServiceUnavailable || !strings.Contains(got.Body, `"retry_with":"same-key"`) {
+		t.Errorf("a replay is answered %v", got)
+	}
+	all.Wait()
+	if n := testdb.One[int](t, admin, `select count(*) from pg_stat_activity where wait_event = 'SyncRep'`); n > 2 {
+		t.Errorf("%d sessions of the server are in commits, want 2 at most", n)
+	}
+
+	testdb.Exec(t, admin, `alter system reset synchronous_standby_names`)
+	testdb.Exec(t, admin, `select pg_reload_conf()`)
+	await.True(t, "the api is ready", func() bool { return p.Get(t, "/readyz").Status == http.StatusOK })
+	charges(func(r programtest.Response) bool { return r.Status == http.StatusAccepted })
+	all.Wait()
+	if again := send(t, p, "key-first"); again.Body != first.Body {
+		t.Errorf("the replay is %v", again)
+	}
+	if n := testdb.One[int](t, db, `select count(*) from outbox`); n != 1+keys {
+		t.Errorf("%d messages were committed, want %d", n, 1+keys)
+	}
+}
+
+// insertWaitsForGate lets each insert into the outbox wait until gate has a row.
+const insertWaitsForGate = `
+create table gate (open int);
+create function wait_for_gate() returns trigger language plpgsql security definer as $$
+begin
+  while not exists (select from public.gate) loop
+    perform pg_sleep(0.01);
+  end loop;
+  return new;
+end $$;
+create trigger wait_for_gate before insert on outbox for each row execute function wait_for_gate()`
+
+// TestRun_ringsForTheLastCommit commits a charge while the api drains.
+func TestRun_ringsForTheLastCommit(t *testing.T) {
+	t.Parallel()
+	testdb.Long(t, "it starts a server")
+	db, server := database(t)
+	listener, err := pgx.Connect(t.Context(), server.URL("service"))
+	testdb.Must(t, err)
+	t.Cleanup(func() { _ = listener.Close(context.WithoutCancel(t.Context())) })
+	testdb.Exec(t, listener, `listen payonce_due`)
+	p := programtest.Start(t, run, environ(server.URL("service")))
+	testdb.Exec(t, db.Pool(), insertWaitsForGate, pgx.QueryExecModeSimpleProtocol)
+	accepted := make(chan programtest.Response, 1)
+	go func() { accepted <- sendBody(t, p, "key-last", charge) }()
+	await.Row(t, db, `select exists (select from pg_stat_activity where wait_event = 'PgSleep')`)
+	stopped := make(chan struct{})
+	go func() { defer close(stopped); p.Stop() }()
+	await.True(t, "the api drains", func() bool {
+		_, err := http.Get(p.URL + "/healthz") //nolint:noctx,bodyclose // it is refused
+		return err != nil
+	})
+	testdb.Exec(t, db.Pool(), `insert into gate values (1)`)
+	if got := await.Receive(t, "the answer", accepted); got.Status != http.StatusAccepted {
+		t.Fatalf("%v", got)
+	}
+	await.Receive(t, "the end", stopped)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Stall)
+	defer cancel()
+	if _, err := listener.WaitForNotification(ctx); err != nil {
+		t.Errorf("no worker is notified: %v", err)
+	}
+}

@@ -1,0 +1,160 @@
+package domain_test
+
+import (
+	"errors"
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/payonce/payonce/domain"
+)
+
+// TestDisputes_areSums observes growing lists of movements and changing states, and compares what is
+// recorded with a plain sum.
+func TestDisputes_areSums(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		abroad := rapid.Bool().Draw(t, "abroad")
+		d := drawDispute(t, abroad)
+		events := slices.Clone(history("succeeded"))
+		c := in("succeeded")
+		for seen := 0; seen <= len(d.Moved); {
+			now := d
+			now.Moved = d.Moved[:seen]
+			now.Status = domain.DisputeStatus(rapid.SampledFrom([]string{"open", "won", "lost", "warning_closed", "prevented"}).Draw(t, "status"))
+			now.Amount.Amount = rapid.SampledFrom([]int64{1000, 900}).Draw(t, "amount")
+			recorded := observe(t, c, now)
+			events, c = append(events, recorded...), domain.Fold(c, recorded...)
+			if again := observe(t, c, now); len(again) > 0 {
+				t.Fatalf("seen again, it records %+v", again)
+			}
+			checkDispute(t, c, events, now)
+			seen += rapid.IntRange(1, 3).Draw(t, "more")
+		}
+		if _, err := domain.ValidateStream(events); err != nil {
+			t.Fatalf("Decide made a stream that ValidateStream refuses: %v", err)
+		}
+	})
+}
+
+// drawDispute draws a dispute with its movements; abroad, the first is a withdrawal.
+func drawDispute(t *rapid.T, abroad bool) domain.ObserveDispute {
+	d := domain.ObserveDispute{ID: "du_1", Reason: "fraudulent", Amount: eur(1000)}
+	for i := range rapid.IntRange(0, 8).Draw(t, "movements") {
+		m := domain.DisputeMovement{
+			Transaction: "txn_" + string(rune('a'+i)), Currency: "EUR",
+			Amount: rapid.Int64Range(-1200, 1200).Draw(t, "moved"), Fee: rapid.Int64Range(-20, 20).Draw(t, "fee"),
+		}
+		if abroad {
+			m.Currency, m.Fee = "USD", 0
+			if i == 0 {
+				m.Amount = -rapid.Int64Range(1, 2500).Draw(t, "withdrawn")
+			}
+		}
+		d.Moved = append(d.Moved, m)
+	}
+	return d
+}
+
+func observe(t *rapid.T, c domain.Charge, o domain.ObserveDispute) []domain.Event {
+	events, err := domain.Decide(c, o)
+	if err != nil {
+		t.Fatalf("observe %+v: %v", o, err)
+	}
+	return events
+}
+
+// checkDispute compares a charge and the balances of its events with what was observed last.
+func checkDispute(t *rapid.T, c domain.Charge, events []domain.Event, seen domain.ObserveDispute) {
+	var sum, fees int64
+	for _, m := range seen.Moved {
+		sum += m.Amount
+		fees += m.Fee
+	}
+	if len(seen.Moved) > 0 && seen.Moved[0].Currency == "USD" {
+		sum = share(sum, c.Disputes[0].Settled.Amount, -seen.Moved[0].Amount)
+	}
+	d := c.Disputes[0]
+	if d.Reinstated-d.Withdrawn != sum || d.Status != seen.Status || d.Amount != seen.Amount.Amount {
+		t.Fatalf("the dispute is %+v, the movements sum to %d of %+v", d, sum, seen)
+	}
+	got := balances(events)
+	want := balances(history("succeeded"))
+	for account, moved := range map[string]int64{"psp_receivable:stripe:EUR": sum - fees, "merchant_payable:acme:EUR": fees - sum} {
+		if want[account] += moved; want[account] == 0 {
+			delete(want, account)
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Fatalf("balances (-want +got):\n%s", diff)
+	}
+}
+
+// share is moved / whole of an amount, rounded half to even. The operands are small, so floats tell
+// a half from all else.
+func share(moved, amount, whole int64) int64 {
+	return int64(math.RoundToEven(float64(moved*amount) / float64(whole)))
+}
+
+// TestDispute_refusesOneMovement: all else of a dispute is recorded, and then the movement is refused.
+func TestDispute_refusesOneMovement(t *testing.T) {
+	t.Parallel()
+	c := in("succeeded")
+	o := domain.ObserveDispute{ID: "du_1", Amount: eur(1000), Status: "lost", Moved: []domain.DisputeMovement{
+		{Transaction: "a", Amount: -2150, Currency: "USD"}, {Transaction: "b", Amount: -1700, Currency: "GBP"}, {Transaction: "c", Amount: 20, Currency: "USD"},
+	}}
+	events, err := domain.Decide(c, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c = domain.Fold(c, events...)
+	if d := c.Disputes[0]; d.Status != "lost" || d.Withdrawn != 1000 || d.Reinstated != 9 {
+		t.Errorf("the dispute is %+v", d)
+	}
+	if events, err := domain.Decide(c, o); len(events) > 0 || !errors.Is(err, domain.ErrMismatch) {
+		t.Errorf("then it records %+v with %v, want ErrMismatch", events, err)
+	}
+}
+
+// TestDispute_settledAbroad: a movement on a balance in another currency has its share of the first
+// withdrawal, which is the amount of the dispute.
+func TestDispute_settledAbroad(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		moved []int64
+		want  []int64 // the parts, below zero where the provider took money
+	}{
+		"all of it":                         {[]int64{-2150}, []int64{-1000}},
+		"and back":                          {[]int64{-2150, 2150}, []int64{-1000, 1000}},
+		"a part of it back":                 {[]int64{-2150, 20}, []int64{-1000, 9}},
+		"cents that are too small to count": {[]int64{-2150, 1, 1, 1}, []int64{-1000, 0, 1, 0}},
+		"a half goes to the even neighbour": {[]int64{-2000, 1, 2}, []int64{-1000, 0, 2}},
+		"more than was taken":               {[]int64{-2150, 4300}, []int64{-1000, 2000}},
+		"a return that is listed first":     {[]int64{20, -2150}, []int64{-1000, 9}},
+	} {
+		c := in("succeeded")
+		o := domain.ObserveDispute{ID: "du_1", Amount: eur(1000), Status: domain.DisputeOpen}
+		for i, amount := range test.moved {
+			o.Moved = append(o.Moved, domain.DisputeMovement{Transaction: string(rune('a' + i)), Amount: amount, Currency: "USD"})
+		}
+		events, err := domain.Decide(c, o)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		var got []int64
+		for _, e := range events {
+			switch e := e.(type) {
+			case domain.DisputeWithdrawn:
+				got = append(got, -e.Amount)
+			case domain.DisputeReinstated:
+				got = append(got, e.Amount)
+			}
+		}
+		if diff := cmp.Diff(test.want, got); diff != "" {
+			t.Errorf("%s: parts (-want +got):\n%s", name, diff)
+		}
+	}
+}

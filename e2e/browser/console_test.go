@@ -1,0 +1,281 @@
+package browser_test
+
+import (
+	"flag"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
+
+	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/robustness/traffic"
+)
+
+var drive = flag.Bool("browser", false, "drive the console in Chromium; BROWSER names its program")
+
+// TestConsole drives every page of the console in a browser, on one demo. What any page writes to
+// the browser's console, and each request that leaves the machine, fails it.
+func TestConsole(t *testing.T) {
+	t.Parallel()
+	if !*drive {
+		t.Skip("not run: it starts a demo and Chromium; -browser runs it")
+	}
+	browser := newBrowser(t)
+	w := newWorld(t)
+	w.browser = browser
+	t.Run("pages", w.pages)
+	t.Run("keyboard", w.keyboard)
+	t.Run("without JavaScript", w.withoutScript)
+	t.Run("a charge, live", w.live)
+	t.Run("crash lab", w.lab)
+	t.Run("a killed worker", w.kill)
+	t.Run("dead letters", w.deadLetters)
+}
+
+// paths are the pages by the heading that each begins with.
+func (w *world) paths(t *testing.T) map[string]string {
+	t.Helper()
+	var charge string
+	must(t, w.db.QueryRow(t.Context(), `select charge_id from charge_list where status = 'succeeded' limit 1`).Scan(&charge))
+	return map[string]string{
+		"/": "Flow", "/charges/" + charge: "Charge", "/charges": "Charges", "/dead-letters": "Dead letters", "/lab": "Crash lab", "/learn": "Learn",
+	}
+}
+
+// pages inspects each page in light and dark, on a phone, a laptop and a wide screen.
+func (w *world) pages(t *testing.T) {
+	t.Helper()
+	paths := w.paths(t)
+	for _, l := range []look{{360, "light"}, {1280, "dark"}, {1280, "light"}, {3840, "dark"}} {
+		b := w.tab(t, w.url, l)
+		for path, heading := range paths {
+			b.open(path)
+			b.until(`document.querySelector("h1")?.innerText.startsWith("` + heading + `")`)
+			b.until(`document.querySelector("[data-live]")?.textContent === "live"`)
+			wide := strconv.FormatBool(l.width > 2000)
+			for _, what := range eval[[]string](b, "("+inspectPage+")("+wide+")") {
+				t.Errorf("%s, %d wide, %s: %s", path, l.width, l.scheme, what)
+			}
+			b.keep(strings.ToLower(heading)+"-"+strconv.FormatInt(l.width, 10)+"-"+l.scheme, "body", 4000)
+		}
+	}
+}
+
+// keyboard reaches everything in the order in which it is read, and sees where the focus is.
+func (w *world) keyboard(t *testing.T) {
+	t.Helper()
+	b := w.tab(t, w.url, look{1280, "light"})
+	for path := range w.paths(t) {
+		b.open(path)
+		b.until(`document.querySelector("[data-live]")?.textContent === "live"`)
+		for i := range eval[int](b, "("+findStops+")()") {
+			b.press("\t")
+			at := eval[[]string](b, `((e) => [String(stops.indexOf(e)), e.outerHTML.slice(0, 120), getComputedStyle(e).outlineStyle, String(e.getBoundingClientRect().top < innerHeight && e.getBoundingClientRect().bottom > 0)])(document.activeElement)`)
+			if at[0] != strconv.Itoa(i) || at[2] == "none" || at[3] != "true" {
+				t.Errorf("%s: stop %d of the Tab key is %q", path, i, at)
+				break
+			}
+		}
+	}
+	var order string
+	must(t, w.db.QueryRow(t.Context(), `select view ->> 'order_id' from charge_list where status = 'succeeded' limit 1`).Scan(&order))
+	b.open("/")
+	b.press("\t\r")
+	b.until(`document.activeElement.id === "main"`)
+	b.open("/")
+	b.tabTo(`e.id === "find"`)
+	b.press(order + "\r")
+	b.until(`location.pathname === "/charges" && document.querySelectorAll("tbody tr").length === 1 && document.body.innerText.includes(` + strconv.Quote(order) + `)`)
+}
+
+// withoutScript shows each page, and searches.
+func (w *world) withoutScript(t *testing.T) {
+	t.Helper()
+	b := w.tab(t, w.url, look{1280, "light"})
+	_, err := chromedp.Call(b.ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
+	must(t, err)
+	for path, heading := range w.paths(t) {
+		b.open(path)
+		b.until(`document.querySelector("h1")?.innerText.startsWith("` + heading + `") && document.querySelector("main").innerText.length > 60`)
+		if eval[bool](b, `!document.querySelector("[data-live]").hidden`) {
+			t.Errorf("%s is live without a script", path)
+		}
+	}
+	b.open("/charges")
+	b.tabTo(`e.id === "amount"`)
+	b.press("1\r")
+	b.until(`location.search.includes("amount=1") && document.body.innerText.includes("No charge matches")`)
+}
+
+// live sees a charge come and end without another page: what the page holds for the test stays.
+func (w *world) live(t *testing.T) {
+	t.Helper()
+	w.setFaults(t, traffic.Faults{Slow: traffic.Slow{P: 1, Milliseconds: 3000}})
+	b := w.tab(t, w.url, look{1280, "light"})
+	b.open("/")
+	appended := eval[string](b, `window.same = true, document.querySelector("#b-events b").textContent`)
+	charge := w.charge(t)
+	b.until(`same && document.querySelector("#b-events b").textContent !== "` + appended + `"`)
+	b.open("/charges/" + charge)
+	eval[bool](b, `window.same = true`)
+	b.until(`same && document.querySelector(".amount .status").textContent === "succeeded"`)
+	b.until(`same && [...document.querySelectorAll("table.timeline td")].some((e) => e.textContent.includes("charge.succeeded"))`)
+}
+
+const auditEnded = `document.querySelector("#audit").previousElementSibling.textContent`
+
+// lab breaks things from the page. Each action says what it did, and the invariants and the whole
+// audit hold after it. Without a guard its invariant turns red, beside the swim lanes of both charges.
+func (w *world) lab(t *testing.T) {
+	t.Helper()
+	b := w.tab(t, w.url, look{1280, "light"})
+	b.open("/lab")
+	for _, title := range []string{"Send one request 10 times at once", "Redeliver every message", "Resend all webhooks of the provider", "Remove idempotency_keys_once", "Kill a worker"} {
+		b.tabTo(`e.ariaLabel === "Do it: ` + title + `"`)
+		b.press("\r")
+		b.until(`document.querySelector(".did li b")?.textContent === "` + title + `"`)
+		if said := eval[string](b, `document.querySelector(".did li").innerText`); strings.Contains(said, "failed") {
+			t.Error(said)
+		}
+	}
+	b.until(`/one stored answer per key \d+ violated/.test(document.querySelector("#found .marks .bad").innerText) && document.querySelectorAll("#found svg.lanes").length === 2`)
+	for _, what := range eval[[]string](b, "("+inspectPage+")(false)") {
+		t.Errorf("the finding of the guard lab: %s", what)
+	}
+	b.keep("lab", "body", 2000)
+	b.keep("guard-lab", "#guard-h", 1000)
+	b.open("/")
+	ended := eval[string](b, auditEnded)
+	b.until(`document.querySelector("#programs .dark")?.innerText.startsWith("worker")`)
+	b.until(auditEnded + ` !== "` + ended + `" && document.querySelectorAll("#audit li").length > 20 && !document.querySelector("#audit .bad, #quick .bad")`)
+	b.until(`document.querySelector("#s-inv").textContent === "every invariant holds"`)
+}
+
+// sight is what the Flow page showed at a moment: the time of the database's answer and of the
+// browser, in milliseconds of the day, and the programs that are dark.
+type sight struct {
+	Of, At float64
+	Dark   string
+}
+
+const recordSights = `
+window.sights = [];
+new MutationObserver(() => {
+  const [h, m, s] = document.querySelector("#s-at time").textContent.split(":").map(Number);
+  sights.push({ Of: ((h * 60 + m) * 60 + s) * 1000, At: Date.now() % 86400000, Dark: [...document.querySelectorAll("#programs .dark code")].map((e) => e.textContent).join() });
+}).observe(document.body, { subtree: true, childList: true, characterData: true, attributes: true })`
+
+// kill sees a worker go dark and its messages move. The console learns of a death from the
+// database, whose session ends with the process: the first answer after it shows the worker dark.
+// The page asks every second and gets an answer that is a second old at most, so the death is seen
+// within 2.5 s, unless the machine kept the console from reading: then its own stamps say so.
+func (w *world) kill(t *testing.T) {
+	t.Helper()
+	w.setFaults(t, traffic.Faults{Slow: traffic.Slow{P: 1, Milliseconds: 4000}})
+	b := w.tab(t, w.url, look{1280, "light"})
+	b.open("/")
+	eval[chromedp.Void](b, recordSights)
+	var charges []string
+	for range 6 {
+		charges = append(charges, w.charge(t))
+	}
+	b.until(`!!document.querySelector("#leases code")`)
+	leased := eval[[]string](b, `((row) => [row.cells[2].querySelector("code").textContent, row.querySelector("a").getAttribute("href")])(document.querySelector("#leases code").closest("tr"))`)
+	victim := leased[0]
+	pid, err := strconv.Atoi(victim[strings.LastIndex(victim, ":")+1:])
+	must(t, err)
+	killed := time.Now().UTC()
+	must(t, syscall.Kill(pid, syscall.SIGKILL))
+	var gone time.Time
+	await.True(t, "its sessions end", func() bool {
+		var left int
+		must(t, w.db.QueryRow(t.Context(), `select count(*), clock_timestamp() from pg_stat_activity where application_name = $1`, "payonce-worker "+victim).Scan(&left, &gone))
+		return left == 0
+	})
+	b.until(`[...document.querySelectorAll("#programs .dark code")].some((e) => e.textContent === "` + victim + `")`)
+	sights := eval[[]sight](b, "sights")
+	gone = gone.UTC()
+	ended := float64(gone.Sub(gone.Truncate(24 * time.Hour)).Milliseconds())
+	first := slices.IndexFunc(sights, func(s sight) bool { return strings.Contains(s.Dark, victim) })
+	var pauses []float64
+	for i, s := range sights[1 : first+1] {
+		if pause := s.Of - sights[i].Of; pause > 0 {
+			pauses = append(pauses, pause)
+		}
+	}
+	after := sights[first].At - float64(killed.Sub(killed.Truncate(24*time.Hour)).Milliseconds())
+	if last := pauses[len(pauses)-1]; after > 2500 && last < 1400 {
+		t.Errorf("the page showed the death after %.0f ms, and the console reads every %.0f", after, last)
+	}
+	slices.Sort(pauses)
+	if pauses[0] > 1400 {
+		t.Errorf("the console reads every %.0f ms", pauses[0])
+	}
+	for _, s := range sights[:first] {
+		if s.Of > ended && s.Of < sights[first].Of {
+			t.Errorf("the sessions ended at %.0f, and the answer of %.0f shows the worker alive", ended, s.Of)
+		}
+	}
+	t.Logf("dark %.0f ms after the kill; the console reads every %.0f to %.0f ms", after, pauses[0], pauses[len(pauses)-1])
+	const taken = `[...document.querySelectorAll("#takeovers tbody tr")].some((r) => r.cells[1]?.textContent === "%" && r.cells[2].querySelector("code"))`
+	b.until(strings.ReplaceAll(taken, "%", victim))
+	b.keep("flow", "body", 1000)
+	must(t, w.faults.SetFaults(t.Context(), traffic.Faults{}))
+	for _, charge := range charges {
+		w.mustSucceed(t, charge)
+	}
+	await.Row(t, w.db, `select view::text not like '%"pending"%' from charge_list where '/charges/' || charge_id = $1`, leased[1])
+	b.open(leased[1])
+	b.until(`document.querySelector(".drawing svg").textContent.includes("` + victim + `")`)
+	b.keep("charge", "body", 1100)
+}
+
+// deadLetters finds two dead letters, types the commands that their pages show, and sees what was
+// decided on the open page.
+func (w *world) deadLetters(t *testing.T) {
+	t.Helper()
+	w.setFaults(t, traffic.Faults{DropBefore: 1})
+	retried, discarded := w.charge(t), w.charge(t)
+	for _, charge := range []string{retried, discarded} {
+		await.True(t, charge+" has a dead letter", func() bool {
+			tag, err := w.db.Exec(t.Context(), `update inbox set status = 'dead', last_error = 'the provider did not answer' where ordering_key = $1 and receiver = 'fulfillment' and status = 'pending' and waits > 0`, charge)
+			must(t, err)
+			return tag.RowsAffected() == 1
+		})
+	}
+	must(t, w.faults.SetFaults(t.Context(), traffic.Faults{}))
+	b := w.tab(t, w.url, look{1280, "light"})
+	b.open("/")
+	b.tabTo(`e.textContent === "Dead letters"`)
+	b.press("\r")
+	b.until(`document.querySelectorAll(".letter").length === 2`)
+	for _, what := range eval[[]string](b, "("+inspectPage+")(false)") {
+		t.Errorf("two dead letters: %s", what)
+	}
+	b.keep("dead-letters", "body", 1200)
+	decide := func(charge, name string) {
+		b.open("/dead-letters")
+		b.tabTo(`e.textContent.startsWith("Message ") && e.closest(".letter").innerText.includes("` + charge + `")`)
+		b.press("\r")
+		b.until(`location.pathname !== "/dead-letters" && !!document.querySelector(".letter .status.dead")`)
+		command := eval[string](b, `window.same = true, [...document.querySelectorAll(".letter dd code")].map((e) => e.textContent).find((text) => text.startsWith("payonce inbox `+name+` "))`)
+		args := strings.Fields(strings.TrimSuffix(strings.TrimPrefix(command, "payonce "), ` --reason "…"`))
+		w.payonce(t, append(args, "--reason", "paid by hand")...)
+		b.until(`same && document.querySelector(".decided")?.textContent.startsWith("cli:")`)
+	}
+	decide(retried, "retry")
+	w.mustSucceed(t, retried)
+	decide(discarded, "discard")
+	b.until(`!!document.querySelector(".status.discarded")`)
+	log := w.payonce(t, "actions")
+	for _, want := range []string{"inbox retry", "inbox discard", "paid by hand"} {
+		if !strings.Contains(log, want) {
+			t.Errorf("payonce actions does not show %q:\n%s", want, log)
+		}
+	}
+}

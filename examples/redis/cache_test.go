@@ -1,0 +1,249 @@
+package rediscache_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os/exec"
+	"strconv"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/payonce/payonce/groupcommit"
+	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/internal/postgres/local"
+	"github.com/payonce/payonce/internal/testrun"
+
+	rediscache "github.com/payonce/payonce/examples/redis"
+)
+
+func TestMain(m *testing.M) { testrun.Main(m) }
+
+// shop is a receiver of orders with a cache, and without one.
+type shop struct {
+	cached, plain idempotency.Receiver
+
+	cache  *rediscache.Cache
+	found  atomic.Value // what the last look-up found
+	trips  atomic.Int64 // round trips to PostgreSQL
+	pool   *pgxpool.Pool
+	server *exec.Cmd // Redis
+	redis  redis.Conn
+}
+
+// TraceQueryStart implements pgx.QueryTracer.
+func (s *shop) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	s.trips.Add(1)
+	return ctx
+}
+
+// TraceQueryEnd implements pgx.QueryTracer.
+func (*shop) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+func open(tb testing.TB) *shop {
+	tb.Helper()
+	s := &shop{}
+	s.found.Store(rediscache.Miss)
+	database, err := local.Start(tb.Context(), local.Options{Fsync: true, InMemory: true})
+	testrun.Must(tb, err)
+	tb.Cleanup(func() { testrun.Must(tb, database.Close()) })
+	config, err := pgxpool.ParseConfig(database.URL("postgres"))
+	testrun.Must(tb, err)
+	config.ConnConfig.Tracer = s
+	s.pool, err = pgxpool.NewWithConfig(tb.Context(), config)
+	testrun.Must(tb, err)
+	tb.Cleanup(s.pool.Close)
+	_, err = s.pool.Exec(tb.Context(), idempotency.Schema()+`create table orders (key text not null)`)
+	testrun.Must(tb, err)
+	url := s.startRedis(tb)
+	s.cache = rediscache.New(url, []byte("32 random bytes of a real program"), time.Hour, func(f rediscache.Found) { s.found.Store(f) })
+	tb.Cleanup(func() { testrun.Must(tb, s.cache.Close()) })
+	db := groupcommit.New(s.pool, groupcommit.Options{Writes: groupcommit.NewStatements(idempotency.Writes()...)})
+	s.plain = idempotency.Receiver{DB: db, Retention: time.Hour}
+	s.cached = s.plain
+	s.cached.Read = s.cache.Read(func(ctx context.Context, key idempotency.Key) (idempotency.KeyState, error) {
+		return idempotency.ReadKey(ctx, db, key)
+	})
+	return s
+}
+
+// startRedis starts a server that ends with the test, and returns its URL.
+func (s *shop) startRedis(tb testing.TB) (url string) {
+	tb.Helper()
+	path, err := exec.LookPath("redis-server")
+	if err != nil {
+		tb.Skip("not run: there is no redis-server in PATH")
+	}
+	free, err := (&net.ListenConfig{}).Listen(tb.Context(), "tcp", "127.0.0.1:0")
+	testrun.Must(tb, err)
+	_, port, _ := net.SplitHostPort(free.Addr().String())
+	testrun.Must(tb, free.Close())
+	s.server = exec.CommandContext(tb.Context(), path, "--port", port, "--bind", "127.0.0.1", "--dir", tb.TempDir(), "--save", "")
+	testrun.Must(tb, s.server.Start())
+	tb.Cleanup(func() {
+		_ = s.server.Process.Kill()
+		_ = s.server.Wait() // it was killed
+	})
+	url = "redis://127.0.0.1:" + port
+	for deadline := time.Now().Add(time.Minute); s.redis == nil; {
+		conn, err := redis.DialURLContext(tb.Context(), url)
+		if err == nil {
+			s.redis = conn
+			tb.Cleanup(func() { _ = conn.Close() })
+		} else if time.Now().After(deadline) {
+			tb.Fatalf("redis-server does not answer: %v", err)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	return url
+}
+
+func (s *shop) do(tb testing.TB, command string, args ...any) any {
+	tb.Helper()
+	reply, err := s.redis.Do(command, args...)
+	testrun.Must(tb, err)
+	return reply
+}
+
+// order receives an order under a key.
+func order(ctx context.Context, r idempotency.Receiver, key, item string) (idempotency.Result, error) {
+	request := idempotency.Request{Fingerprint: idempotency.Fingerprint([]byte(item)), Canonical: fmt.Appendf(nil, `{"item":%q}`, item)}
+	return r.Receive(ctx, idempotency.Key{Scope: "acme", Operation: "order.v1", Value: key}, request,
+		func(_ context.Context, b *pgx.Batch, _ time.Time) (idempotency.Answer, error) {
+			b.Queue(`insert into orders values ($1)`, key)
+			return idempotency.Answer{StatusCode: http.StatusCreated, ContentType: "application/json", Body: []byte(`{"order":"` + key + `"}`)}, nil
+		})
+}
+
+// wantReplay orders once more and compares the answer with the first one.
+func (s *shop) wantReplay(t *testing.T, first idempotency.Result, found rediscache.Found, trips int64) {
+	t.Helper()
+	before := s.trips.Load()
+	got, err := order(t.Context(), s.cached, "k1", "lamp")
+	want := first
+	want.Replayed = true
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+	if s.found.Load() != found || s.trips.Load()-before != trips {
+		t.Errorf("found %q with %d round trips to PostgreSQL, want %q with %d", s.found.Load(), s.trips.Load()-before, found, trips)
+	}
+}
+
+// pauseOver waits until the cache asks Redis again.
+func pauseOver() { time.Sleep(1200 * time.Millisecond) }
+
+// Whatever Redis does, the answer is the first one, and the work was done once.
+func TestCache_answersReplays(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	first, err := order(t.Context(), s.cached, "k1", "lamp")
+	testrun.Must(t, err)
+	s.wantReplay(t, first, rediscache.Miss, 1)
+	s.wantReplay(t, first, rediscache.Hit, 0)
+	if _, err := order(t.Context(), s.cached, "k1", "desk"); !errors.Is(err, idempotency.ErrReused) {
+		t.Errorf("another order under the key: %v", err)
+	}
+
+	names, err := redis.Strings(s.do(t, "KEYS", "*"), nil)
+	if err != nil || len(names) != 1 {
+		t.Fatalf("Redis has %q, %v", names, err)
+	}
+	value, err := redis.Bytes(s.do(t, "GET", names[0]), nil)
+	testrun.Must(t, err)
+	if bytes.Contains(value, []byte("order")) || bytes.Contains(value, []byte("lamp")) {
+		t.Errorf("Redis can read %q", value)
+	}
+	forged := bytes.Clone(value)
+	forged[len(forged)-1] ^= 1
+	s.do(t, "SET", names[0], forged)
+	s.wantReplay(t, first, rediscache.Failed, 1) // and kept once more
+	s.wantReplay(t, first, rediscache.Hit, 0)
+
+	testrun.Must(t, s.server.Process.Signal(syscall.SIGSTOP))
+	s.wantReplay(t, first, rediscache.Failed, 1)
+	testrun.Must(t, s.server.Process.Signal(syscall.SIGCONT))
+	pauseOver()
+	s.wantReplay(t, first, rediscache.Hit, 0)
+	s.do(t, "FLUSHALL")
+	s.wantReplay(t, first, rediscache.Miss, 1)
+	testrun.Must(t, s.server.Process.Kill())
+	s.wantReplay(t, first, rediscache.Failed, 1)
+
+	var orders int
+	testrun.Must(t, s.pool.QueryRow(t.Context(), `select count(*) from orders`).Scan(&orders))
+	if orders != 1 {
+		t.Errorf("%d orders", orders)
+	}
+}
+
+// An entry that Redis keeps for too long, or moves to another key, is not an answer.
+func TestCache_refusesEntries(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	s.cached.Retention = 2 * time.Second
+	for range 2 {
+		_, err := order(t.Context(), s.cached, "k1", "lamp")
+		testrun.Must(t, err)
+	}
+	one, err := redis.Strings(s.do(t, "KEYS", "*"), nil)
+	testrun.Must(t, err)
+	s.do(t, "PERSIST", one[0])
+	for range 2 {
+		_, err = order(t.Context(), s.cached, "k2", "lamp")
+		testrun.Must(t, err)
+	}
+	both, err := redis.Strings(s.do(t, "KEYS", "*"), nil)
+	testrun.Must(t, err)
+	for _, name := range both {
+		if name != one[0] {
+			s.do(t, "COPY", one[0], name, "REPLACE")
+		}
+	}
+	got, err := order(t.Context(), s.cached, "k2", "lamp")
+	if err != nil || string(got.Body) != `{"order":"k2"}` || s.found.Load() != rediscache.Failed {
+		t.Errorf("another key's entry is answered with %s, %v, found %q", got.Body, err, s.found.Load())
+	}
+	time.Sleep(2 * time.Second)
+	if _, err := order(t.Context(), s.cached, "k1", "lamp"); !errors.Is(err, idempotency.ErrExpired) || s.found.Load() != rediscache.Miss {
+		t.Errorf("an expired entry: %v, found %q", err, s.found.Load())
+	}
+}
+
+// BenchmarkReplay measures the replay of one of 1000 answers.
+func BenchmarkReplay(b *testing.B) {
+	s := open(b)
+	const keys = 1000
+	for i := range 2 * keys {
+		if _, err := order(b.Context(), s.cached, strconv.Itoa(i%keys), "lamp"); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for name, r := range map[string]idempotency.Receiver{"postgres": s.plain, "redis": s.cached} {
+		for _, callers := range []int{1, 16} {
+			b.Run(fmt.Sprintf("%s/%d", name, callers), func(b *testing.B) {
+				var next atomic.Int64
+				before, began := s.trips.Load(), time.Now()
+				b.SetParallelism(callers) // with -cpu 1
+				b.RunParallel(func(pb *testing.PB) {
+					for pb.Next() {
+						if _, err := order(b.Context(), r, strconv.Itoa(int(next.Add(1)%keys)), "lamp"); err != nil {
+							b.Error(err)
+						}
+					}
+				})
+				b.ReportMetric(float64(b.N)/time.Since(began).Seconds(), "replays/s")
+				b.ReportMetric(float64(s.trips.Load()-before)/float64(b.N), "trips/op")
+			})
+		}
+	}
+}

@@ -1,0 +1,199 @@
+package groupcommit_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/groupcommit"
+	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/local"
+	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
+)
+
+// awayStandby is a server whose commits wait for a standby, and a session of it that waits for none.
+type awayStandby struct {
+	server *local.Server
+	admin  *pgx.Conn
+}
+
+func newAwayStandby(t *testing.T) *awayStandby {
+	t.Helper()
+	testdb.Long(t, "it starts a server")
+	s := &awayStandby{server: testdb.Server(t, local.Options{InMemory: true, Fsync: true})}
+	var err error
+	s.admin, err = pgx.Connect(t.Context(), s.server.URL("postgres"))
+	testdb.Must(t, err)
+	t.Cleanup(func() { _ = s.admin.Close(context.WithoutCancel(t.Context())) })
+	testdb.Exec(t, s.admin, `set synchronous_commit = local`)
+	return s
+}
+
+// leaves lets the commits of all sessions wait, and returns when one does.
+func (s *awayStandby) leaves(t *testing.T) {
+	t.Helper()
+	s.setStandbys(t, `set synchronous_standby_names = 'away'`, "away")
+	first, err := pgx.Connect(t.Context(), s.server.URL("postgres"))
+	testdb.Must(t, err)
+	var waited atomic.Bool
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for err == nil && !waited.Load() {
+			_, err = first.Exec(t.Context(), `select pg_logical_emit_message(true, '', '')`)
+		}
+	}()
+	await.Row(t, s.admin, `select exists (select from pg_stat_activity where wait_event = 'SyncRep')`)
+	waited.Store(true)
+	t.Cleanup(func() {
+		<-ended
+		_ = first.Close(context.WithoutCancel(t.Context()))
+	})
+}
+
+// returns ends the waits of all commits.
+func (s *awayStandby) returns(t *testing.T) {
+	t.Helper()
+	s.setStandbys(t, `reset synchronous_standby_names`, "")
+}
+
+func (s *awayStandby) setStandbys(t *testing.T, change, want string) {
+	t.Helper()
+	testdb.Exec(t, s.admin, `alter system `+change)
+	testdb.Exec(t, s.admin, `select pg_reload_conf()`)
+	await.Row(t, s.admin, `select current_setting('synchronous_standby_names') = $1`, want)
+}
+
+// waiting counts the sessions whose commits wait for the standby, those that no client has included.
+func (s *awayStandby) waiting(t *testing.T) int {
+	t.Helper()
+	return testdb.One[int](t, s.admin, `select count(*) from pg_stat_activity where wait_event = 'SyncRep' and datname like 'of_%'`)
+}
+
+// effects is a database of the server with the table effects, in a pool of so many connections.
+func (s *awayStandby) effects(t *testing.T, conns int32) *postgres.DB {
+	t.Helper()
+	name := "of_" + strconv.Itoa(int(conns))
+	testdb.Exec(t, s.admin, `create database `+name)
+	db := testdb.OpenAt(t, s.server.URL(name), postgres.Options{MaxConns: conns, Writes: declared(), CommitTimeout: 400 * time.Millisecond})
+	testdb.Exec(t, db.Pool(), `create table effects (id int constraint effects_once primary key, twin int)`)
+	return db
+}
+
+// While no standby confirms, at most half of the pool's connections, and as many sessions of the
+// server, are in commits, however often callers leave and try again. What was not sent never is,
+// and what was is committed once the standby is back.
+func TestCommit_thatHangsLeavesConnectionsToReads(t *testing.T) {
+	t.Parallel()
+	s := newAwayStandby(t)
+	for _, test := range []struct {
+		conns int32
+		want  int
+	}{{1, 1}, {2, 1}, {3, 1}, {4, 2}, {9, 4}} {
+		db := s.effects(t, test.conns)
+		s.leaves(t)
+		next, units := 0, []func(context.Context) error{}
+		for range 8 * test.want {
+			next += 3
+			undeclared, read := &pgx.Batch{}, &pgx.Batch{}
+			undeclared.Queue(`insert into effects (id) values ($1)`, next)
+			read.Queue(`insert into effects (id) values ($1) returning id`, next+1).QueryRow(func(row pgx.Row) error { return row.Scan(new(int)) })
+			units = append(units, committing(db, undeclared, read, batch(next+2))...)
+		}
+		errs := make([]error, len(units))
+		var all sync.WaitGroup
+		for i, unit := range units {
+			all.Go(func() { errs[i] = unit(t.Context()) })
+		}
+		all.Wait()
+		var sent []int
+		for i, err := range errs {
+			switch {
+			case groupcommit.OutcomeOf(err) == groupcommit.Unknown:
+				sent = append(sent, i+3)
+			case groupcommit.OutcomeOf(err) != groupcommit.NotCommitted || !errors.Is(err, groupcommit.ErrNotSent):
+				t.Errorf("%d connections: the error is %v, want an unknown outcome or ErrNotSent", test.conns, err)
+			}
+		}
+		if got := s.waiting(t); got != test.want || len(sent) < got {
+			t.Errorf("%d connections: %d sessions are in commits, and %d batches were sent, want %d sessions", test.conns, got, len(sent), test.want)
+		}
+		if test.conns > 1 {
+			ctx, cancel := context.WithTimeout(t.Context(), await.Stall)
+			testrun.Same(t, "a read", []int{1}, testdb.All[int](t, boundedReads{ctx, db}, `select 1`))
+			cancel()
+		}
+		if !await.Within(await.Stall, db.Committer().Stalled) {
+			t.Errorf("%d connections: the committer is not stalled", test.conns)
+		}
+		s.returns(t)
+		await.True(t, "what was sent is committed", func() bool { return slices.Equal(stored(t, db), sent) })
+		testdb.Must(t, db.Commit(t.Context(), batch(1)))
+		if db.Committer().Stalled() || db.Committer().Stats().Late != 0 {
+			t.Errorf("%d connections: the committer is still stalled", test.conns)
+		}
+	}
+}
+
+// boundedReads reads until its context ends, whatever that of the caller is.
+type boundedReads struct {
+	ctx context.Context //nolint:containedctx // it replaces another one
+	db  *postgres.DB
+}
+
+func (r boundedReads) Query(_ context.Context, sql string, args ...any) (pgx.Rows, error) {
+	return r.db.Query(r.ctx, sql, args...)
+}
+
+func (r boundedReads) QueryRow(_ context.Context, sql string, args ...any) pgx.Row {
+	return r.db.QueryRow(r.ctx, sql, args...)
+}
+
+// A group that is refused while others hang commits its batches in the slots of all.
+func TestCommit_ofARefusedGroupStaysWithinTheBound(t *testing.T) {
+	t.Parallel()
+	s := newAwayStandby(t)
+	db := s.effects(t, 4)
+	testdb.Must(t, db.Commit(t.Context(), batch(1)))
+	s.leaves(t)
+	errs := together(t, db.Committer(), committing(db, batch(1), batch(2), batch(3), batch(4), batch(5), batch(6))...)
+	if groupcommit.Constraint(errs[0]) != "effects_once" {
+		t.Errorf("the batch at fault has the error %v", errs[0])
+	}
+	if got := s.waiting(t); got != 2 {
+		t.Errorf("%d sessions are in commits, want 2: %v", got, errs)
+	}
+	s.returns(t)
+}
+
+// A caller leaves at the deadline of its context, and does not change what was sent.
+func TestCommit_returnsAtTheDeadlineOfItsContext(t *testing.T) {
+	t.Parallel()
+	s := newAwayStandby(t)
+	db := s.effects(t, 4)
+	c := groupcommit.New(db.Pool(), groupcommit.Options{Writes: declared()})
+	s.leaves(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	called := 0
+	b := batch(1)
+	b.Queue(`select 2`).QueryRow(func(row pgx.Row) error { called++; return row.Scan(new(int)) })
+	if err := c.Commit(ctx, b); groupcommit.OutcomeOf(err) != groupcommit.Unknown || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the error is %v, want an unknown outcome", err)
+	}
+	s.returns(t)
+	await.True(t, "it is committed", func() bool { return slices.Equal(stored(t, db), []int{1}) })
+	testdb.Must(t, c.Commit(t.Context(), batch(2)))
+	if called != 0 {
+		t.Error("a callback was called after its caller had left")
+	}
+}
