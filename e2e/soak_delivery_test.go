@@ -77,12 +77,10 @@ func deliveryOrders(n int) []deliveryOrder {
 // post holds up the messages of one deployment. While it is held the outbox
 // fills; the next reader gets what the post made of it.
 type post struct {
-	wild bool
-	d    *deployment
-	lock *pgxpool.Conn // of the topic
 	wild   bool
 	random *rand.Rand // of a wild post
 	d      *deployment
+	lock   *pgxpool.Conn // of the topic
 
 	messages   int
 	deliveries int
