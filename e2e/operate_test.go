@@ -70,9 +70,9 @@ func TestInbox_deadLetters_areRetriedOrDiscarded(t *testing.T) {
 	}
 
 	for _, name := range []string{retried.ID, key} {
-		d.mustShow(t, name, "key", "event", "outbox", "inbox", "webhook", "provider")
+		d.mustShow(t, name, "key", "event", "inbox", "webhook", "provider")
 	}
-	d.mustShow(t, discarded.ID, "key", "event", "outbox", "inbox", "webhook")
+	d.mustShow(t, discarded.ID, "key", "event", "inbox", "webhook")
 }
 
 // awaitDeadLetters waits until each of these charges has a dead letter.

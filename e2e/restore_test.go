@@ -90,7 +90,7 @@ func restoreInto(t *testing.T, target *server, behind bool) {
 			Own          bool
 			Newest, Next int64
 		}
-		Repaired struct{ Events, Messages, Received int64 }
+		Repaired struct{ Events int64 }
 	}
 	// Nothing of it is received before the repair.
 	mustRead(t, d, 0, `select count(*) from inbox i join ledger_events e on e.event_id::text = i.message_id where e.stream_id = $1`, since.ID)
@@ -98,7 +98,7 @@ func restoreInto(t *testing.T, target *server, behind bool) {
 		t.Fatalf("%v: %+v", err, report)
 	}
 	t.Logf("%+v", report)
-	if report.Repaired.Events == 0 || report.Repaired.Messages == 0 || report.Repaired.Received == 0 {
+	if report.Repaired.Events == 0 {
 		t.Errorf("repaired %+v", report.Repaired)
 	}
 	await.True(t, "the worker is ready after the repair", func() bool { return fetch(t, worker, "/readyz").Status == http.StatusOK })

@@ -139,7 +139,9 @@ with requested as (select event_id::text from ledger_events where version = 1 an
 select format('%s key, %s event, %s message',
          (select count(*) from idempotency_keys where key = $1),
          (select count(*) from requested),
-         (select count(*) from outbox where message_id in (table requested)))`, r.key, o.OrderID)
+         (select count(*)
+            from (select message_id from outbox union all select message_id from inbox where receiver = 'fulfillment') m
+           where message_id in (table requested)))`, r.key, o.OrderID)
 	}
 }
 

@@ -185,7 +185,7 @@ func pausedHolder(ctx context.Context, s *scene) (id string, err error) {
 		if err := rival.Pause(); err != nil {
 			return "", err
 		}
-		err = s.hold(ctx, "outbox", s.Workers[:1], func() error {
+		err = s.hold(ctx, "ledger_postings", s.Workers[:1], func() error {
 			id, err = s.charge(ctx, fmt.Sprintf("lab-paused-%d", n), "")
 			return err
 		}, func(tx pgx.Tx) error {
@@ -193,7 +193,7 @@ func pausedHolder(ctx context.Context, s *scene) (id string, err error) {
 				return err
 			}
 			var session int
-			err := tx.QueryRow(ctx, `select pid from pg_locks where relation = 'outbox'::regclass and not granted`).Scan(&session)
+			err := tx.QueryRow(ctx, `select pid from pg_locks where relation = 'ledger_postings'::regclass and not granted`).Scan(&session)
 			if err = errors.Join(err, victim.Pause(), rival.Resume()); err != nil {
 				return err
 			}
