@@ -1,8 +1,11 @@
 package e2e_test
 
 import (
+	"context"
 	"slices"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
@@ -37,6 +40,27 @@ func TestWorker_killedAfterCapture_chargesOnce(t *testing.T) {
 	}
 	mustRead(t, d, true, `select status = 'done' and attempts >= 2 and fence >= 2 and done_fence = fence
   from inbox where ordering_key = $1 and receiver = 'fulfillment'`, id)
+}
+
+// TestOpenTransactions_delayNoCharge: transactions that have written and stay open, one in the service's
+// database and one in another database of the server, hold up no charge.
+func TestOpenTransactions_delayNoCharge(t *testing.T) {
+	t.Parallel()
+	startsPrograms(t)
+	d := deploy(t, setup{apis: 1, workers: 1})
+	must(t, sharedServer(t).connected(t.Context(), func(elsewhere *pgx.Conn) error {
+		for _, begin := range []func(context.Context) (pgx.Tx, error){d.tables.Begin, elsewhere.Begin} {
+			tx, err := begin(t.Context())
+			must(t, err)
+			defer func() { _ = tx.Rollback(t.Context()) }()
+			_, err = tx.Exec(t.Context(), `create table written_and_open ()`)
+			must(t, err)
+		}
+		id := d.send(t, newOrder(visa)).ID
+		d.mustSucceedOnce(t, id)
+		mustRead(t, d, 2, `select count(*) from pg_stat_activity where state = 'idle in transaction' and query like '%written_and_open%'`)
+		return nil
+	}))
 }
 
 // mustSucceedOnce waits for a charge's outcome and compares it with the provider's

@@ -83,7 +83,7 @@ select key
 func (s *scene) rivals(ctx context.Context, path, key, body string) error {
 	var sent sync.WaitGroup
 	defer sent.Wait()
-	return s.hold(ctx, "outbox", nil, nil, func(pgx.Tx) error {
+	return s.hold(ctx, "ledger_events", nil, nil, func(pgx.Tx) error {
 		for n := range 8 {
 			sent.Go(func() { s.traffic.PostAll(ctx, 1, path, fmt.Sprintf("%s-%d", key, n), []byte(body)) })
 		}
