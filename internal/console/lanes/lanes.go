@@ -132,7 +132,9 @@ func (d *drawing) claimOf(message string, fence int64) *claim {
 }
 
 // worker is the swim lane of a holder. Workers have letters, in the order in which they are seen.
+// The receivers of a process are holders of their own: behind a slash each has a random text.
 func (d *drawing) worker(holder string) *lane {
+	holder, _, _ = strings.Cut(holder, "/")
 	holder = cmp.Or(holder, "not known")
 	if i := slices.IndexFunc(d.Lanes, func(l *lane) bool { return l.About == holder }); i >= 0 {
 		return d.Lanes[i]

@@ -87,7 +87,7 @@ func hostile() audit.Timeline {
 		entry(ms, "event", text, text, 1, "event_id", text, "cause", text, "order_id", text, "items", []string{text}),
 	)
 	for i, kind := range []string{"event", "webhook", "outbox", "inbox", "provider", text} {
-		for j, what := range []string{text, "received", "duplicate", "quarantined", "taken over", "failed", "released", "done", "running", "dead letter", "resent"} {
+		for j, what := range []string{text, "received", "duplicate", "taken over", "failed", "released", "done", "running", "dead letter", "resent"} {
 			t.Entries = append(t.Entries, entry(time.Duration(i*20+j)*ms, kind, what, text, j, "message", text, "holder", text+strconv.Itoa(j), "claimed_at", at(0),
 				"error", text, "last_error", text, "type", text, "status", text, "id", text, "webhook_id", text, "provider_key", text, "dropped_by", text, text, text))
 		}
