@@ -37,11 +37,6 @@ select 'r', status || n, 'ch_' || n, 't', '', '{}', '', status, nullif(status = 
   from generate_series($first, $last) n,
        unnest(array['done', 'pending']) status;
 
-insert into inbox_quarantine
-       (receiver, message_id, payload, metadata, payload_hash)
-select 'r', n, '', '{}', ''
-  from generate_series($first, $last) n;
-
 insert into merchants (merchant_id)
 select 'm' || n
   from generate_series($first, $last) n;
