@@ -172,8 +172,12 @@ func TestRestore_deliversEveryMessageOfTheDumpAgain(t *testing.T) {
 	testdb.Must(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	var programs sync.WaitGroup
-	defer programs.Wait()
-	defer stop()
+	from := outbox.NewSubscriber(f.db.Pool(), outbox.Options{})
+	defer func() {
+		stop()
+		programs.Wait()
+		testdb.Must(t, from.Close())
+	}()
 	run := func(program func() error) {
 		programs.Go(func() {
 			if err := program(); err != nil {
@@ -193,8 +197,6 @@ select (select string_agg(e::text, ',' order by position) from ledger_events e)
 
 	f.restore("")
 	before := testdb.One[string](t, f.db, stored)
-	from := outbox.NewSubscriber(f.db.Pool(), outbox.Options{})
-	defer func() { testdb.Must(t, from.Close()) }()
 	run(func() error { return p.Consume(ctx, from, topic, nil) })
 	await.Row(t, f.db, `select not exists (select from outbox) and not exists (select from inbox where status <> 'done')`)
 	all := ids(received, waiting)

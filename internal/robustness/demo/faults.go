@@ -185,7 +185,7 @@ func pausedHolder(ctx context.Context, s *scene) (id string, err error) {
 		if err := rival.Pause(); err != nil {
 			return "", err
 		}
-		err = s.hold(ctx, "outbox", s.Workers[:1], func() error {
+		err = s.hold(ctx, "ledger_postings", s.Workers[:1], func() error {
 			id, err = s.charge(ctx, fmt.Sprintf("lab-paused-%d", n), "")
 			return err
 		}, func(tx pgx.Tx) error {
@@ -193,7 +193,7 @@ func pausedHolder(ctx context.Context, s *scene) (id string, err error) {
 				return err
 			}
 			var session int
-			err := tx.QueryRow(ctx, `select pid from pg_locks where relation = 'outbox'::regclass and not granted`).Scan(&session)
+			err := tx.QueryRow(ctx, `select pid from pg_locks where relation = 'ledger_postings'::regclass and not granted`).Scan(&session)
 			if err = errors.Join(err, victim.Pause(), rival.Resume()); err != nil {
 				return err
 			}
@@ -287,9 +287,7 @@ func (s *scene) ended(ctx context.Context, id string) error {
 func (s *scene) quiet(ctx context.Context) error {
 	return s.wait(ctx, `
 select not exists (select from inbox where status in ('pending', 'running') and waits = 0)
-   and not exists (
-         select
-           from outbox o)
+   and not exists (select from outbox)
    and not exists (
          select
            from ledger_events e
@@ -346,7 +344,7 @@ select count(*) >= $1
 
 // hold sends requests, unless send is nil, while programs are paused, then locks a table against writers, lets the
 // programs go on, and unlocks the table when locked has returned. The lock has no transaction id,
-// so it does not hold back the readers of the outbox.
+// so it does not hold back the projections.
 func (s *scene) hold(ctx context.Context, table string, paused []*fleet.Process, send func() error, locked func(pgx.Tx) error) error {
 	err := each(paused, (*fleet.Process).Pause)
 	if err == nil && send != nil {

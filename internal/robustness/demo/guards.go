@@ -126,7 +126,7 @@ alter table stock drop constraint stock_reserved_not_negative;
 drop index ledger_events_one_beginning, ledger_events_one_capture, ledger_events_one_outcome,
            ledger_events_one_capture_per_reference, ledger_events_one_refund_outcome,
            ledger_events_one_refund_reversal, ledger_events_one_refund_per_reference, ledger_events_one_dispute,
-           inbox_one_running_per_key`,
+           inbox_one_first_per_key`,
 			"all faults above", nil,
 			"nothing: another guard refused the same fault", allFaults,
 		},
