@@ -91,6 +91,8 @@ func lookups() []lookup {
 
 		{in: "inbox", words: "with due as", ways: dueFirst + ", " + behind + ", " + byNumber},
 		{in: "inbox", words: "select now(),", ways: dueFirst},
+		{in: "inbox", words: "insert into inbox_holders", ways: byNumber},
+		{in: "inbox", words: "delete from inbox_holders"},
 		{in: "inbox", words: "holder not in", ways: running + ", " + byNumber},
 		{in: "inbox", words: "and holder = $2", ways: running + " holder, " + byNumber},
 		{in: "inbox", words: "due_at > now() + $2", ways: dueFirst + ", " + byNumber},

@@ -111,6 +111,22 @@ func TestPlans_doNotDependOnStatistics(t *testing.T) {
 	}
 }
 
+// TestPlans_coverTheInboxAndTheOutbox: each statement of these packages is a lookup, but for those
+// that read no table.
+func TestPlans_coverTheInboxAndTheOutbox(t *testing.T) {
+	t.Parallel()
+	all, covered := statements(t), map[string]bool{}
+	for _, l := range lookups() {
+		covered[l.find(t, all)] = true
+	}
+	reading := regexp.MustCompile(`\b(from|update) (inbox|outbox)`)
+	for at, sql := range all {
+		if in := path.Dir(at); (in == "../inbox" || in == "../outbox") && !covered[complete(sql)] && reading.MatchString(sql) {
+			t.Errorf("%s is planned by no lookup:%s", at, sql)
+		}
+	}
+}
+
 func (l lookup) find(t *testing.T, all map[string]string) (sql string) {
 	t.Helper()
 	for at, text := range all {
