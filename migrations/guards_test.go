@@ -104,7 +104,7 @@ select event_id, stream_id, version, type, 1, merchant_id, data, metadata, now()
 func commit(t *testing.T, db *postgres.DB, statements ...string) error {
 	t.Helper()
 	b := &pgx.Batch{}
-	b.Queue(`insert into outbox_offsets values ($1, 'witness', '0', 0)`, t.Name())
+	b.Queue(`insert into outbox (topic, message_id, payload, metadata) values ($1, 'witness', '', '{}')`, t.Name())
 	for _, sql := range statements {
 		b.Queue(sql)
 	}
@@ -114,7 +114,7 @@ func commit(t *testing.T, db *postgres.DB, statements ...string) error {
 // wantNothing checks that the witness of this test was rolled back with its batch.
 func wantNothing(t *testing.T, db postgres.Querier) {
 	t.Helper()
-	if testdb.One[bool](t, db, `select exists (select from outbox_offsets where topic = $1)`, t.Name()) {
+	if testdb.One[bool](t, db, `select exists (select from outbox where topic = $1)`, t.Name()) {
 		t.Error("the rest of the refused batch is there")
 	}
 }

@@ -36,8 +36,7 @@ func (r row) insert(table string) string {
 }
 
 // history is what the worker and earlier requests have left: a charge that succeeded, of
-// each of two merchants, with a refund that is requested, one that is pending, and messages in each
-// state.
+// each of two merchants, with a refund that is requested, and charges that are pending.
 const history = `
 insert into merchants (merchant_id) values ('acme'), ('globex');
 insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
@@ -53,11 +52,6 @@ values (gen_random_uuid(), 'ch_pending', 1, 'charge.requested.v1', 1, 'acme', '{
        (gen_random_uuid(), 'ch_canceling', 1, 'charge.requested.v1', 1, 'acme', '{"merchant_id":"acme","amount":1000,"currency":"USD"}', '{}', now()),
        (gen_random_uuid(), 'ch_canceling', 2, 'charge.cancel_requested.v1', 1, 'acme', '{}', '{}', now()),
        (gen_random_uuid(), 'ch_earlier', 1, 'charge.requested.v1', 1, 'acme', '{"order_id":"1","one_charge_per_order":true}', '{}', now());
-insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, due_at, waits, attempts, holder, fence, done_fence)
-select 'fulfillment', 'evt_' || s || '_' || m, 'ch_' || m, 'stripe.refund.updated', '', '{}', '', case s when 'waiting' then 'pending' else s end,
-       now() + interval '1 hour', case s when 'waiting' then 1 else 0 end, 0, null, 1, case s when 'done' then 1 end
-  from unnest(array['acme', 'globex']) m
- cross join unnest(array['pending', 'waiting', 'done', 'dead']) s
 `
 
 // The rows that requests and the provider's webhook insert, for acme.
@@ -84,12 +78,7 @@ var (
 		"scope": "'acme'", "operation": "'POST /v1/charges'", "key": "'k1'", "fingerprint": "''", "status_code": "202",
 		"content_type": "'application/json'", "location": "''", "body": "'{}'", "expires_at": "now()",
 	}
-	provided = row{
-		"receiver": "'fulfillment'", "message_id": "'evt_1'", "ordering_key": "'ch_acme'", "partition_key": "'acme'", "type": "'stripe.refund.updated'",
-		"payload": "''", "metadata": "'{}'", "payload_hash": "''", "status": "'pending'", "due_at": "clock_timestamp()", "attempts": "0", "fence": "0",
-		"holder": "null", "last_error": "null",
-	}
-	unlike = row{"receiver": "'fulfillment'", "message_id": "'evt_pending_acme'", "payload": "''", "metadata": "'{}'", "payload_hash": "'1'"}
+	provided = row{"topic": "'charges'", "message_id": "'evt_1'", "payload": "'{}'", "metadata": providers("stripe.refund.updated", "ch_acme", "acme")}
 )
 
 // Values that no reader can hold many of. What a table has compressed is smaller than it will be.
@@ -104,6 +93,11 @@ const (
 	longest      = `jsonb_build_object('refund_id', repeat('x', 64), 'amount', 1, 'notify', true, 'reason', repeat(e'\x01', 255))`
 	longestCause = `jsonb_build_object('actor', 'api', 'correlation_id', repeat('x', 128), 'causation_id', repeat('x', 128), 'api_key', repeat('x', 64), 'client', repeat('x', 64))`
 )
+
+// providers is the metadata of an event of the provider.
+func providers(kind, charge, merchant string) string {
+	return fmt.Sprintf(`'{"type":"%s","ordering_key":"%s","partition_key":"%s"}'`, kind, charge, merchant)
+}
 
 func eventID(merchant string, version int) string {
 	return fmt.Sprintf("overlay(md5('%s%d')::uuid::text placing '8' from 15)", merchant, version)
@@ -300,7 +294,12 @@ func inserts() map[string]struct{ caused, forged map[string]row } {
 			},
 		},
 		"outbox": {
-			map[string]row{"about a request": wake},
+			map[string]row{
+				"about a request":             wake,
+				"an event of the provider":    provided,
+				"one of four kilobytes":       provided.but("payload", "convert_to(repeat('x', 4096), 'UTF8')"),
+				"one of which we know no use": provided.but("metadata", providers("stripe.", "ch_acme", "acme")),
+			},
 			map[string]row{
 				"on the topic of webhooks":   wake.but("topic", "'notification'"),
 				"on a topic without readers": wake.but("topic", "'more'"),
@@ -315,8 +314,28 @@ func inserts() map[string]struct{ caused, forged map[string]row } {
 				"in another's partition": wake.but("metadata", `'{"type":"refund.requested.v1","ordering_key":"ch_acme","partition_key":"globex"}'`),
 				"without metadata":       wake.but("metadata", `'{}'`),
 				"with another payload":   wake.but("payload", "''"),
+				"with another's payload": wake.but("payload", sealed("globex", 4, "refund.requested.v1")),
 				"of a version to come":   wake.but("payload", sealed("acme", 9, "refund.requested.v1")),
 				"of many megabytes":      wake.but("metadata", compressed),
+
+				"of the provider, for the merchant's webhooks": provided.but("topic", "'notification'"),
+				"of the provider, to send a webhook again":     provided.but("topic", "'resend'", "metadata", providers("webhook.resend", "ch_acme", "acme")),
+				"of the provider, on a topic without readers":  provided.but("topic", "'more'"),
+				"of another sender":                            provided.but("metadata", providers("webhook.resend", "ch_acme", "acme")),
+				"of the provider, in the name of the ledger":   provided.but("metadata", providers("refund.requested.v1", "ch_acme", "acme")),
+				"of the provider, under the id of an event":    provided.but("message_id", eventID("acme", 4)),
+				"of the provider, under an event's id to come": provided.but("message_id", "'11111111-1111-8111-8111-111111111111'"),
+				"of the provider, under no id":                 provided.but("message_id", "''"),
+				"of the provider, under a long id":             provided.but("message_id", "repeat('x', 256)"),
+				"of the provider, about another's charge":      provided.but("metadata", providers("stripe.refund.updated", "ch_globex", "acme")),
+				"of the provider, about no charge":             provided.but("metadata", providers("stripe.refund.updated", "ch_none", "acme")),
+				"of the provider, without a charge":            provided.but("metadata", `'{"type":"stripe.refund.updated","partition_key":"acme"}'`),
+				"of the provider, in another's partition":      provided.but("metadata", providers("stripe.refund.updated", "ch_acme", "globex")),
+				"of the provider, in no partition":             provided.but("metadata", `'{"type":"stripe.refund.updated","ordering_key":"ch_acme"}'`),
+				"of the provider, of a long type":              provided.but("metadata", providers("stripe."+strings.Repeat("x", 255), "ch_acme", "acme")),
+				"of the provider, of many megabytes":           provided.but("payload", "convert_to(repeat('x', 9999999), 'UTF8')"),
+				"of the provider, of more than four kilobytes": provided.but("payload", "convert_to(repeat('x', 4097), 'UTF8')"),
+				"of the provider, with long metadata":          provided.but("metadata", compressed+` || '{"type":"stripe.refund.updated"}'`),
 			},
 		},
 		"idempotency_keys": {
@@ -331,38 +350,6 @@ func inserts() map[string]struct{ caused, forged map[string]row } {
 				"at a long place":      answered.but("location", "repeat('x', 9999)"),
 				"to a long operation":  answered.but("operation", "repeat('x', 999)"),
 				"under a long key":     answered.but("key", "repeat('x', 999)"),
-			},
-		},
-		"inbox": {
-			map[string]row{"an event of the provider": provided, "one that was received": provided.but("message_id", "'evt_2'")},
-			map[string]row{
-				"for the merchant's webhooks": provided.but("receiver", "'notification'"),
-				"to send a webhook again":     provided.but("receiver", "'resend'", "type", "'webhook.resend'"),
-				"in the name of the ledger":   provided.but("type", "'charge.requested.v1'"),
-				"under an event's id":         provided.but("message_id", "'11111111-1111-8111-8111-111111111111'"),
-				"that runs":                   provided.but("status", "'running'"),
-				"that runs for ever":          provided.but("status", "'running'", "due_at", "'infinity'", "fence", "1", "holder", "'me'"),
-				"that is dead":                provided.but("status", "'dead'"),
-				"that waits for ever":         provided.but("due_at", "'infinity'"),
-				"that waited for ever":        provided.but("due_at", "'-infinity'"),
-				"that is held back":           provided.but("due_at", "null"),
-				"that was tried":              provided.but("attempts", "11"),
-				"that was claimed":            provided.but("fence", "1"),
-				"that a worker already holds": provided.but("holder", "'me'"),
-				"that failed":                 provided.but("last_error", "'mine'"),
-				"about another's charge":      provided.but("ordering_key", "'ch_globex'"),
-				"about no charge":             provided.but("ordering_key", "'ch_none'"),
-				"in another's partition":      provided.but("partition_key", "'globex'"),
-				"of a long type":              provided.but("type", "'stripe.' || repeat('x', 9999)"),
-				"of many megabytes":           provided.but("payload", "convert_to(repeat('x', 9999999), 'UTF8')"),
-				"with long metadata":          provided.but("metadata", compressed),
-			},
-		},
-		"inbox_quarantine": {
-			map[string]row{"another payload of the provider": unlike},
-			map[string]row{
-				"of another merchant": unlike.but("message_id", "'evt_pending_globex'"),
-				"of no message":       unlike.but("message_id", "'evt_none'"),
 			},
 		},
 	}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
-	"github.com/payonce/payonce/outbox"
+	"github.com/payonce/payonce/ledger"
 )
 
 // TestNumbering: the mark stays with the files, and with nothing that is dumped
@@ -23,7 +23,7 @@ func TestNumbering(t *testing.T) {
 		"a row that another transaction wrote":           {[]string{`update numbering_mark set written_in = written_in`}, false},
 		"rows without their table":                       {[]string{`create table dump as select only_one, written_in from numbering_mark`, `truncate numbering_mark`, `insert into numbering_mark table dump`}, false},
 		"no row":                                         {[]string{`truncate numbering_mark`}, false},
-		"a table that came through a dump, by chance in the transaction of the same number": {[]string{`drop view inbox_retention; drop view numbering; drop table numbering_mark`, anew(t)}, false},
+		"a table that came through a dump, by chance in the transaction of the same number": {[]string{`drop view numbering; drop table numbering_mark`, anew(t)}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -41,14 +41,14 @@ func TestNumbering(t *testing.T) {
 // anew makes the mark as a dump does, without the column that is gone.
 func anew(t *testing.T) string {
 	t.Helper()
-	_, sql, found := strings.Cut(outbox.Schema(), "create table numbering_mark")
+	_, sql, found := strings.Cut(ledger.Schema(), "create table numbering_mark")
 	if !found {
-		t.Fatal("the schema of the outbox has no numbering_mark")
+		t.Fatal("the schema of the ledger has no numbering_mark")
 	}
 	sql = "create table numbering_mark" + sql + ";\ngrant select on numbering to payonce_worker"
 	for _, gone := range []string{"  dropped    boolean,\n", "alter table numbering_mark\n drop column dropped;\n"} {
 		if strings.Count(sql, gone) != 1 {
-			t.Fatalf("the schema of the outbox has not one %q", gone)
+			t.Fatalf("the schema of the ledger has not one %q", gone)
 		}
 		sql = strings.ReplaceAll(sql, gone, "")
 	}

@@ -5,17 +5,17 @@ import (
 	"strings"
 )
 
-// incoming are the arguments of a page of so many messages.
-func incoming(n int) string {
-	columns := []string{"'r'", "'h'", "'30 s'", "false"}
-	for _, value := range []string{"'m'::text", "'ch_7'::text", "'p'::text", "'t'::text", "''::bytea", "'{}'::text", "''::bytea", "true", "false", "''::text"} {
-		columns = append(columns, filled(value, n))
+// filled is an array of one value n times.
+func filled(value string, n int) string { return fmt.Sprintf("array_fill(%s, '{%d}')", value, n) }
+
+// page500 are the arguments of a page of 500 messages.
+func page500() string {
+	var columns []string
+	for _, value := range []string{"'r'::text", "'m'::text", "'ch_7'::text", "'p'::text", "'t'::text", "''::bytea", "'{}'::text", "''::bytea", "''::text"} {
+		columns = append(columns, filled(value, 500))
 	}
 	return strings.Join(columns, ", ")
 }
-
-// filled is an array of one value n times.
-func filled(value string, n int) string { return fmt.Sprintf("array_fill(%s, '{%d}')", value, n) }
 
 // lookups are what requests, steps, polls and deletions ask, some of it a thousand
 // times a second.
@@ -32,14 +32,16 @@ func lookups() []lookup {
 		postingOnce = "ledger_postings_leg_once stream_id version"
 		byNumber    = "inbox_pkey id"
 		messageOnce = "inbox_message_once message_id receiver"
-		openByKey   = "inbox_open_by_key receiver ordering_key"
-		deadByKey   = "inbox_dead_letters_by_key receiver ordering_key"
+		firstOfKey  = "inbox_one_first_per_key receiver ordering_key"
+		behind      = "inbox_behind receiver ordering_key"
+		dueFirst    = "inbox_due receiver due_at"
+		running     = "inbox_running receiver"
 		keyOnce     = "idempotency_keys_once scope operation key"
-		outboxRange = "outbox_pkey topic transaction_id"
+		outboxRange = "outbox_pkey topic id"
 		deadLetters = "inbox_dead_or_discarded status id"
 		ownNumbers  = "pg_attribute_relid_attnum_index attrelid attnum"
 	)
-	all := []lookup{
+	return []lookup{
 		{in: "ledger", words: "order by stream_id, version", api: true, args: "'{ch_7}'", ways: streamOnce},
 		{in: "ledger", words: "coalesce((txid, position)", args: page + ", '999999', 99", ways: streamOnce},
 		{in: "ledger", words: "occurred_at", args: "'ch_7', 'm7'", ways: streamOnce + " version merchant_id"},
@@ -82,44 +84,34 @@ func lookups() []lookup {
 			ways: "idempotency_keys_kept expires_at",
 		},
 
-		{in: "outbox", words: "with position", args: "'charges', 'g', 500, 1048576", ways: outboxRange + ", " + ownNumbers},
-		{in: "outbox", words: "update outbox_offsets", args: "'charges', 'g', '9', 9, '(0,0)'"},
-		{in: "outbox", words: "with passed", args: "'1 hour', 500", ways: outboxRange + ", " + ownNumbers},
+		{in: "outbox", words: "with alone", args: "'charges', 7, 500, 1048576", ways: outboxRange},
+		{in: "outbox", words: "delete from outbox", args: "'charges', '{7,8}'", ways: outboxRange},
 		// One entry of the log's end.
 		{in: "internal/restore", words: "as newest", ways: "ledger_events_pkey, " + ownNumbers},
 
-		{
-			in: "inbox", words: "(due_at, id) > ($9", args: "'r', 10, 'h', '30 s', '{}', 1, 10, false, '-infinity', 500, '{a,b}', '{0,7}', 9, 0, null",
-			ways: "inbox_due receiver due_at, inbox_one_running_per_key receiver ordering_key, " + openByKey + " id, " + deadByKey + " id, " + byNumber,
-		},
-		{
-			in: "inbox", words: "with suspected", args: "'r', 10, 'h', '30 s', '{}', 1, 10, 32",
-			ways: "inbox_suspected_poison receiver, " + byNumber,
-		},
-		{
-			in: "inbox", words: "p.skipped", args: "'r', 10, 'h', '30 s', '{a,b}', '{0,7}', '{3,4}', false",
-			ways: "inbox_held_back receiver partition_key id, inbox_one_running_per_key receiver ordering_key, " + openByKey + " id, " + deadByKey + " id, " + byNumber,
-		},
-		{
-			in: "inbox", words: "select now(),", args: "'r', '-infinity', true",
-			ways: "inbox_due receiver due_at, inbox_held_back receiver, inbox_held_back receiver partition_key",
-		},
-		{in: "inbox", words: "from free", args: "'{1,2,3}', '{1,1,1}', '30 s'", ways: byNumber},
+		{in: "inbox", words: "with due as", ways: dueFirst + ", " + behind + ", " + byNumber},
+		{in: "inbox", words: "select now(),", ways: dueFirst},
+		{in: "inbox", words: "insert into inbox_holders", ways: byNumber},
+		{in: "inbox", words: "delete from inbox_holders"},
+		{in: "inbox", words: "holder not in", ways: running + ", " + byNumber},
+		{in: "inbox", words: "and holder = $2", ways: running + " holder, " + byNumber},
+		{in: "inbox", words: "due_at > now() + $2", ways: dueFirst + ", " + byNumber},
+		{in: "inbox", words: "(values ($1::text, $2::text)) as k", ways: firstOfKey + ", " + behind + ", " + byNumber},
+		{in: "inbox", words: "unnest($1::text[], $2::text[]) as k", ways: firstOfKey + ", " + behind + ", " + byNumber},
+		{in: "inbox", words: "unnest($1::text[], $2::text[]) as k", args: filled("'r'::text", 500) + ", " + filled("'ch_7'::text", 500), ways: firstOfKey + ", " + behind + ", " + byNumber},
+		{in: "inbox", words: "select distinct receiver, ordering_key", ways: firstOfKey + ", inbox_behind receiver, " + behind + ", " + byNumber},
+		{in: "inbox", words: "(values ($1::text, $2::text, $3", ways: firstOfKey + ", " + messageOnce + ", " + byNumber},
+		{in: "inbox", words: "$9::text[]) with ordinality", ways: firstOfKey + ", " + messageOnce + ", " + byNumber},
+		{in: "inbox", words: "$9::text[]) with ordinality", args: page500(), ways: firstOfKey + ", " + messageOnce + ", " + byNumber},
 		{in: "inbox", words: "(values ($1::bigint", args: "7, 1, 'm'", ways: byNumber},
 		{in: "inbox", words: "(select * from unnest($1::bigint[], $2", args: "'{7}', '{1}', '{m}'", ways: byNumber},
 		{in: "inbox", words: "(select * from unnest($1::bigint[], $2", args: filled("7", 16) + ", " + filled("1", 16) + ", " + filled("'m'::text", 16), ways: byNumber},
-		{in: "inbox", words: "set status        = case when $3", args: "7, 1, false, 1, 0, 0, '1 s', true, false, '1 h', 'x', 'm'", ways: byNumber},
-		{in: "inbox", words: "from inbox newer", args: "7, 1, now()", ways: byNumber + ", " + openByKey},
-		{
-			// Of the outbox one entry for each topic.
-			in: "inbox", words: "received_before from inbox_retention", args: "'1 hour', 500",
-			ways: "inbox_finished finished_at received_in, outbox_pkey, outbox_pkey topic, " + ownNumbers,
-		},
-		{in: "inbox", words: "inbox_quarantine", args: "'1 hour', 500", ways: "inbox_quarantine_received received_at"},
-		{in: "inbox", words: "i.status <= $1", args: "'dead', 7, 100", ways: "inbox_dead_or_discarded status, " + openByKey},
-		{in: "inbox", words: "i.payload", args: "7", ways: byNumber + ", " + openByKey},
-		{in: "inbox", words: "waits         = 0", args: "7, 'x'", ways: deadLetters + ", " + byNumber},
-		{in: "inbox", words: "set status      = 'discarded'", args: "7, 'x'", ways: deadLetters + ", " + byNumber},
+		{in: "inbox", words: "coalesce($9, last_error)", ways: byNumber},
+		{in: "inbox", words: "finished_at < now()", args: "'1 hour', 500", ways: "inbox_finished finished_at"},
+		{in: "inbox", words: "i.status <= $1", args: "'dead', 7, 100", ways: "inbox_dead_or_discarded status, " + behind},
+		{in: "inbox", words: "i.payload", args: "7", ways: byNumber + ", " + behind},
+		{in: "inbox", words: "waits         = 0", args: "7, 'x'", ways: deadLetters + ", " + byNumber + ", " + firstOfKey},
+		{in: "inbox", words: "'discarded',", args: "7, 'x'", ways: deadLetters + ", " + byNumber + ", " + firstOfKey},
 
 		{in: "fulfillment", words: "reserved  = reserved", args: "'m7', 'sku', 1, -1, 0", ways: "stock_pkey merchant_id sku"},
 		{in: "fulfillment", words: "update reservations", args: "'ch_7', 'sold'", ways: "reservations_once charge_id"},
@@ -131,28 +123,15 @@ func lookups() []lookup {
 
 		// What is open or dead is counted; the plan reads no finished row.
 		{
-			in: "internal/telemetry", words: "as oldest\n    from unnest", args: "'{r}', 100000",
-			ways: "inbox_open_by_key receiver, inbox_due receiver, inbox_dead_letters_by_key receiver",
+			in: "internal/telemetry", words: "payonce_inbox_messages", args: "'{r}', 100000",
+			ways: dueFirst + ", inbox_due receiver, inbox_behind receiver, " + running + ", " + deadLetters + ", inbox_dead_or_discarded status, inbox_one_first_per_key receiver, " + firstOfKey,
 		},
-		// A timeline reads the whole quarantine, and of the inbox the messages of its charges.
+		{in: "internal/telemetry", words: "payonce_outbox_unread_messages", args: "100000, '{charges,notification}'", ways: "outbox_pkey topic, outbox_pkey topic id"},
+		// A timeline reads the queue of the outbox, and of the inbox the messages of its charges.
 		{
 			in: "internal/audit", words: "order by i.id, e.step", args: "'{ch_7}', now()",
 			ways: streamOnce + ", inbox_message_once message_id, inbox_not_of_events ordering_key, " + byNumber,
 		},
-		{
-			in: "internal/audit", words: "order by q.id", args: "'{ch_7}'",
-			ways: streamOnce + ", inbox_quarantine_pkey, " + messageOnce,
-		},
-		{in: "internal/telemetry", words: "with readers", args: "100000, '{charges,notification}'", ways: outboxRange + ", outbox_offsets_pkey consumer_group"},
+		{in: "internal/audit", words: "order by o.id", args: "'{ch_7}', '{charges}'", ways: "outbox_pkey topic"},
 	}
-	for _, n := range []int{1, 500} { // messages
-		some := "'r', " + filled("'m'::text", n) + ", " + filled("'ch_7'::text", n)
-		all = append(
-			all,
-			lookup{in: "inbox", words: "d (ordering_key)))", args: some, ways: messageOnce + ", " + openByKey + ", " + byNumber},
-			lookup{in: "inbox", words: "with incoming", args: incoming(n), ways: messageOnce + ", " + openByKey + ", " + deadByKey},
-			lookup{in: "inbox", words: "pg_current_xact_id()", args: some, ways: messageOnce + ", " + openByKey + ", " + byNumber},
-		)
-	}
-	return all
 }

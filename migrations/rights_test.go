@@ -34,8 +34,7 @@ func TestRights_areAsDecided(t *testing.T) {
 
 type seed struct{ table, insert string }
 
-// seeds are rows of every table that the api may read by merchant, which is %[1]s. A message is
-// about the charge of the merchant.
+// seeds are rows of every table that the api may read by merchant, which is %[1]s.
 var seeds = []seed{
 	{"ledger_events", `
 insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
@@ -46,12 +45,6 @@ values ('ch_%[1]s', 1, 1, '%[1]s', 'a:USD', 'b:USD', 1, 'USD')`},
 	{"idempotency_keys", `
 insert into idempotency_keys (scope, operation, key, fingerprint, status_code, content_type, location, body, expires_at)
 values ('%[1]s', 'POST /v1/charges', 'the-same', '', 202, 'application/json', '', '{}', now())`},
-	{"inbox", `
-insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
-values ('fulfillment', '%[1]s', 'ch_%[1]s', 'stripe.refund.created', '', '{}', '')`},
-	{"inbox_quarantine", `
-insert into inbox_quarantine (receiver, message_id, payload, metadata, payload_hash)
-values ('fulfillment', '%[1]s', '', '{}', '')`},
 	{"held_orders", `insert into held_orders values ('%[1]s', '17', 'ch_%[1]s')`},
 	{"charge_list", `
 insert into charge_list (generation, charge_id, merchant_id, order_id, status, created_at, version, view)
@@ -62,7 +55,7 @@ values (1, '%[1]s', 'a:USD', 1, 1)`},
 }
 
 // TestTenancy acts as the api on every table with merchants, for one of two merchants and
-// for none: it reads and changes that merchant's rows alone. What it adds is
+// for none: it reads that merchant's rows alone. What it adds is
 // TestHostileAPI_insertsWhatARequestCauses.
 func TestTenancy(t *testing.T) {
 	t.Parallel()
@@ -101,12 +94,6 @@ select relname::text
 			}
 		})
 	}
-	t.Run("changes", func(t *testing.T) {
-		t.Parallel()
-		testdb.All[string](t, api.Tenant("acme"), `update inbox set duplicates = 1, duplicated_at = clock_timestamp()`)
-		got := testdb.All[string](t, db, `select distinct ordering_key from inbox where duplicates = 1`)
-		testrun.Same(t, "acme changes messages of", []string{"ch_acme"}, got)
-	})
 }
 
 // TestSecrets_workerDeletesThoseThatHaveEnded: the policy hides a secret that still signs,

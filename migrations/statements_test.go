@@ -115,6 +115,32 @@ func (c constants) of(e ast.Expr) (text string, ok bool) {
 	return "", false
 }
 
+// parts are the constants that stand in sums alone: they are parts of statements and none
+// themselves.
+func parts(files map[string]*ast.File) map[string]bool {
+	uses, sums := map[string]int{}, map[string]int{} // by folder and name; the declaration is a use
+	for path, file := range files {
+		ast.Inspect(file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.Ident:
+				uses[filepath.Dir(path)+" "+n.Name]++
+			case *ast.BinaryExpr:
+				for _, e := range []ast.Expr{n.X, n.Y} {
+					if name, ok := e.(*ast.Ident); ok && n.Op == token.ADD {
+						sums[filepath.Dir(path)+" "+name.Name]++
+					}
+				}
+			}
+			return true
+		})
+	}
+	found := map[string]bool{}
+	for name, n := range sums {
+		found[name] = uses[name] == n+1
+	}
+	return found
+}
+
 // statements are the texts that hold SQL, by where they stand.
 func statements(t *testing.T) map[string]string {
 	t.Helper()
@@ -129,11 +155,13 @@ func statements(t *testing.T) map[string]string {
 		}
 		packages[folder].add(file)
 	}
-	found := map[string]string{}
+	found, partial := map[string]string{}, parts(files)
 	for path, file := range files {
 		ast.Inspect(file, func(n ast.Node) bool {
 			begins := whole
-			switch n.(type) {
+			switch n := n.(type) {
+			case *ast.ValueSpec:
+				return !partial[filepath.Dir(path)+" "+n.Names[0].Name]
 			case *ast.BasicLit:
 			case *ast.BinaryExpr:
 				begins = sum

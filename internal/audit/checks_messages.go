@@ -1,8 +1,8 @@
 package audit
 
 var invariantsOfMessages = []invariant{
-	// Retention takes a message away after its work is done. So an event without a message is in
-	// order only if its work is done.
+	// A message is in the outbox until the inbox has it, and retention deletes it from the inbox
+	// after its work is done.
 	{"every request and outcome has its message", eachCharge, `
        ledger_events e
   join charges c using (stream_id)
@@ -24,9 +24,8 @@ when kept.message_id is null
            else n.event_id is not null or not r.notify
          end
 then format('%s version %s (%s): no message', e.stream_id, e.version, e.type)`},
-	// The inbox also takes messages that are not the ledger's, such as the provider's events
-	// (stripe.…); the ledger's are known by the version in their type. The outbox has no topics
-	// but those of the ledger.
+	// Other messages, such as the provider's events (stripe.…), are not the ledger's: its messages
+	// are known by the version in their type.
 	{"every message is an event of the ledger", eachCharge, `(
        select message_id, type, stream_id from sent
         union all
@@ -37,43 +36,54 @@ when e.event_id is null
 then format('message %s: no such event', m.message_id)
 when e.type is distinct from m.type or e.stream_id is distinct from m.stream_id
 then format('message %s: announces %s of %s, the event is %s of %s', m.message_id, m.type, m.stream_id, e.type, e.stream_id)`},
-	// One message of each key is next, or a dead letter keeps the others: a processor finds within
-	// a second what two transactions may have left.
-	{"every key has a message that is next", wholeTables, `(
-       select receiver, ordering_key, min(received_at) as since
+	// The end of a message makes the next one of its key first. Two transactions that did not see
+	// each other may leave a key without a first message; a processor repairs that every second.
+	{"every key with an open message has one that is first", wholeTables, `(
+       select receiver,
+              ordering_key,
+              bool_or(first) as has_first,
+              greatest(min(received_at) filter (where status in ('pending', 'running')),
+                       max(greatest(finished_at, decided_at, due_at)) filter (where status not in ('pending', 'running'))) as since
          from inbox
-        where status = 'pending'
-          and not first
-        group by receiver, ordering_key) b`, `
-when since < now() - interval '1 minute'
- and not exists (select from inbox f where f.receiver = b.receiver and f.ordering_key = b.ordering_key and f.first)
- and not is_paused(b.receiver, '')
-then format('%s messages of %s: none is next', receiver, ordering_key)`},
+        group by receiver, ordering_key
+       having bool_or(status in ('pending', 'running'))) k`, `
+when not has_first
+ and since < now() - interval '10 seconds'
+ and not is_paused(receiver, '')
+then format('%s messages of %s: none is first', receiver, ordering_key)`},
+	// Processors take over what a silent holder has within seconds.
+	{"a running message has a living holder", wholeTables, `
+       inbox i
+  left join inbox_holders h using (receiver, holder)
+ where i.status = 'running'`, `
+when coalesce(h.alive_until, i.claimed_at, i.received_at) < now() - interval '1 minute'
+then format('%s message %s of %s: %s does not live', i.receiver, i.message_id, i.ordering_key, coalesce(i.holder, 'its holder'))`},
 	// A message is overdue after a minute: leases and polls are seconds. No wait is longer than six
 	// hours: what is due later was written while the database's clock was ahead. Workers correct it
 	// within seconds.
 	{"no message is overdue or a dead letter", wholeTables, `(
        select case
-                when i.status = 'dead' then 'dead letter'
-                when i.status = 'pending' and i.first
-                 and i.due_at < now() - interval '1 minute'
-                 and not is_paused(i.receiver, i.partition_key)
+                when status = 'dead'
+                then 'dead letter'
+                when first
+                 and status = 'pending'
+                 and due_at < now() - interval '1 minute'
+                 and not is_paused(receiver, partition_key)
                 then 'pending and overdue'
-                when i.status = 'running'
-                 and not exists (select from inbox_holders h where h.receiver = i.receiver and h.holder = i.holder and h.alive_until > now() - interval '1 minute')
-                then 'running and overdue'
-                when i.status = 'pending'
-                 and i.due_at > now() + interval '361 minutes'
+                when status = 'pending'
+                 and due_at > now() + interval '361 minutes'
                 then 'pending and due later than any rule allows'
               end as state,
-              format('%s message %s of %s', i.receiver, i.message_id, i.ordering_key) as message
-         from inbox i
+              format('%s message %s of %s', receiver, message_id, ordering_key) as message
+         from inbox
         union all
-       select case when created_at < now() - interval '1 minute'
-                    and not is_paused('', '')
-                   then 'no worker receives it' end,
+       select case
+                when created_at < now() - interval '1 minute'
+                 and not is_paused('', '')
+                then 'no worker receives it'
+              end,
               format('message %s', message_id)
-         from sent) m`, `
+         from outbox) m`, `
 when state is not null
 then message || ': ' || state`},
 	{"a finished message was finished by its holder", eachCharge, `inbox where status = 'done'`, `

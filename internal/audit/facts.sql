@@ -93,12 +93,11 @@ charges as (
     from requests r
     left join keys k using (kind, location)
    group by r.kind, r.stream_id, r.id, r.version
-), sent as ( -- what is left in the outbox was not received, or is about to be deleted
+), sent as ( -- events whose messages are in the outbox: they were not received, or are about to be deleted
   select o.message_id,
          case o.topic when 'charges' then 'fulfillment' else o.topic end as receiver,
          o.metadata ->> 'type'         as type,
-         o.metadata ->> 'ordering_key' as stream_id,
-         o.created_at
+         o.metadata ->> 'ordering_key' as stream_id
     from outbox o
    where o.metadata ->> 'type' ~ '\.v[0-9]+$'
 ), waiting as ( -- charges with a message that can still bring an outcome; a dead letter waits for an operator

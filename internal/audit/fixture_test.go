@@ -38,6 +38,7 @@ func fixtureIn(t *testing.T, db *postgres.DB) *fixture {
 	f := &fixture{t: t, db: db, ids: map[string]string{}}
 	f.exec(`
 insert into merchants (merchant_id) values ('acme'), ('globex');
+insert into inbox_holders select r, 'host:1', now() + interval '1 hour' from unnest(array['fulfillment', 'notification']) r;
 insert into stock (merchant_id, sku, supplied, available) values ('acme', 'tshirt', 100, 100), ('acme', 'mug', 5, 5)`)
 	return f
 }
@@ -203,38 +204,33 @@ insert into idempotency_keys (scope, operation, key, fingerprint, status_code, c
 values ('acme', 'POST /v1/charges/:id/refunds', '%s', '', 422, 'application/problem+json', '{}', now() + interval '1 hour')`, key))
 }
 
-// receive stores what waits in the outbox in the inbox and moves the offset.
+// receive moves what waits in the outbox to the inbox. What is first of its key runs.
 func (f *fixture) receive() {
 	f.t.Helper()
 	f.exec(`
-insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, fence, attempts, due_at)
-select case when metadata ->> 'type' like '%requested.v1' then 'fulfillment' else 'notification' end,
-       message_id, metadata ->> 'ordering_key', metadata ->> 'type', payload, metadata, sha256(payload),
-       case when exists (
-              select
-                from inbox
-               where ordering_key = outbox.metadata ->> 'ordering_key'
-                 and status = 'running') then 'pending' else 'running' end,
-       1, 1, clock_timestamp() + interval '1 hour'
-  from outbox
- order by transaction_id, "offset"
-    on conflict (receiver, message_id) do nothing;
-insert into outbox_offsets (topic, consumer_group, transaction_id, "offset")
-select distinct on (topic) topic, 'inbox', transaction_id, "offset"
-  from outbox
- order by topic, transaction_id desc, "offset" desc
-    on conflict (topic, consumer_group) do update
-   set transaction_id = excluded.transaction_id, "offset" = excluded."offset"`)
+insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, first, status, holder, claimed_at, fence, attempts, due_at)
+select receiver, message_id, ordering_key, metadata ->> 'type', payload, metadata, sha256(payload),
+       first, case when first then 'running' else 'pending' end, case when first then 'host:1' end, clock_timestamp(), 1, 1, clock_timestamp() + interval '1 hour'
+  from (select o.*, row_number() over (partition by receiver, ordering_key order by id) = 1
+               and not exists (select from inbox f where f.receiver = o.receiver and f.ordering_key = o.ordering_key and f.first) as first
+          from (select *, metadata ->> 'ordering_key' as ordering_key,
+                       case when metadata ->> 'type' like '%requested.v1' then 'fulfillment' else 'notification' end as receiver
+                  from outbox) o) o
+ order by id;
+delete from outbox`)
 }
 
-// finish ends the messages of a charge that announced events of a type.
+// finish ends the messages of a charge that announced events of a type. The next ones run.
 func (f *fixture) finish(name, kind string) {
 	f.t.Helper()
 	f.exec(fmt.Sprintf(`
 update inbox
-   set status = 'done', done_fence = fence, finished_at = clock_timestamp()
+   set status = 'done', first = false, done_fence = fence, finished_at = clock_timestamp()
  where ordering_key = '{%s}'
-   and type = '%s'`, name, kind))
+   and type = '%s';
+update inbox
+   set status = 'running', first = true, holder = 'host:1'
+ where id in (select min(id) from inbox where status <> 'done' group by receiver, ordering_key having not bool_or(first))`, name, kind))
 }
 
 func (f *fixture) load(name string) ledger.Stream {

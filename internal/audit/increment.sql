@@ -39,8 +39,8 @@ wanted as (
            from reservations
           where charge_id = w.stream_id
          offset 0) r
-), outbox as (
-  select topic, id, message_id, metadata, created_at
+), outbox as ( -- a queue: what was received is not there
+  select topic, message_id, metadata
     from outbox
    where topic = any (current_setting('payonce.topics')::text[])
      and metadata ->> 'ordering_key' in (select stream_id from wanted)

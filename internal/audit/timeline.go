@@ -59,7 +59,7 @@ var kinds = []string{
 	"key",      // the answer to an idempotency key
 	"event",    // of the charge's stream
 	"webhook",  // the event that the merchant took its webhook, and the requests to deliver it once more
-	"outbox",   // a message, until retention removes it
+	"outbox",   // a message that the inbox has not received
 	"inbox",    // what became of a message at its receiver
 	"provider", // what the provider holds now
 }

@@ -42,7 +42,7 @@ select created_at as at,
         or location like '/v1/charges/%' and split_part(location, '/', 4) = any($3))
  order by created_at, scope, operation, key`
 
-// selectOutbox reads the messages that were not received.
+// selectOutbox reads the messages that wait for their reader. One that was received is deleted.
 const selectOutbox = `
 select o.created_at as at,
        'outbox'     as kind,

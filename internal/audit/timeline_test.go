@@ -72,7 +72,7 @@ func TestReadTimeline(t *testing.T) {
 	f.outcome("paid", domain.CapturePayment{
 		Provider: domain.Provider, PaymentIntent: "pi_paid", Amount: domain.Money{Amount: 1000, Currency: "USD"},
 	})
-	f.exec(`update inbox set fence = 3, done_fence = 3, waits = 2, duplicates = 4, holder = 'host:1' where ordering_key = '{paid}'`)
+	f.exec(`update inbox set fence = 3, done_fence = 3, waits = 2, duplicates = 4 where ordering_key = '{paid}'`)
 	f.receive()
 	f.notify("paid")
 	tl, id := f.timeline(t, "{paid}", ""), f.ids["paid"]
@@ -80,14 +80,12 @@ func TestReadTimeline(t *testing.T) {
 	want := []string{
 		"key | POST /v1/charges | acme",
 		"event | charge.requested.v1 | api",
-		"outbox | passed | charges",
 		"inbox | received | fulfillment",
 		"event | inventory.reserved.v1 | worker",
 		"event | payment.started.v1 | worker",
 		"event | payment.attempt_failed.v1 | worker",
 		"event | payment.captured.v1 | worker",
 		"event | charge.succeeded.v1 | worker",
-		"outbox | passed | notification",
 		"inbox | done | fulfillment",
 		"inbox | received | notification",
 		"webhook | merchant.notified.v1 | worker",
@@ -108,7 +106,7 @@ func TestReadTimeline(t *testing.T) {
 	}
 	testrun.Same(t, "the charge", []audit.TimelineCharge{charge}, tl.Charges)
 
-	requested, succeeded := only(t, tl, want[1]), only(t, tl, want[8])
+	requested, succeeded := only(t, tl, want[1]), only(t, tl, want[7])
 	if requested.Version != 1 || succeeded.Version != 6 {
 		t.Errorf("the request is version %d, the outcome %d", requested.Version, succeeded.Version)
 	}
@@ -118,16 +116,15 @@ func TestReadTimeline(t *testing.T) {
 			"amount": 1000, "currency": "USD", "fee": 30, "order_id": "paid", "payment_method": "pm_card_visa", "notify": true,
 			"items": []string{"2 tshirt"}, "request": "request-paid",
 		},
-		want[2]: {"message_id": requested.Detail["event_id"], "type": "charge.requested.v1", "passed_by": []string{"inbox"}},
-		want[3]: {"message_id": requested.Detail["event_id"], "type": "charge.requested.v1", "duplicates": 4},
-		want[5]: {"provider_key": only(t, tl, want[4]).Detail["event_id"]},
-		want[6]: {"provider_key": only(t, tl, want[5]).Detail["event_id"], "provider_status": 500, "provider_request": "req_42", "stage": domain.StageConfirm, "request": "paid", "cause": nil},
-		want[7]: {"provider_key": only(t, tl, want[6]).Detail["event_id"], "payment_intent": "pi_paid", "provider": "stripe", "amount": 1000},
-		want[10]: {
+		want[2]: {"message_id": requested.Detail["event_id"], "type": "charge.requested.v1", "duplicates": 4},
+		want[4]: {"provider_key": only(t, tl, want[3]).Detail["event_id"]},
+		want[5]: {"provider_key": only(t, tl, want[4]).Detail["event_id"], "provider_status": 500, "provider_request": "req_42", "stage": domain.StageConfirm, "request": "paid", "cause": nil},
+		want[6]: {"provider_key": only(t, tl, want[5]).Detail["event_id"], "payment_intent": "pi_paid", "provider": "stripe", "amount": 1000},
+		want[8]: {
 			"claims": 3, "attempts": 1, "waits": 2, "deaths": 0, "holder": "host:1",
 			"receiver": nil, "due_at": nil, "lease_ends_at": nil, "last_error": nil,
 		},
-		want[12]: {"webhook_id": succeeded.Detail["event_id"], "about_version": succeeded.Version, "type": "charge.succeeded"},
+		want[10]: {"webhook_id": succeeded.Detail["event_id"], "about_version": succeeded.Version, "type": "charge.succeeded"},
 	} {
 		shows(t, only(t, tl, line), detail)
 	}
@@ -214,8 +211,9 @@ func TestReadTimeline_showsTheStateOfMessages(t *testing.T) {
 	const dead = `status = 'dead', fence = 4, attempts = 4, last_error = 'dead letter: no such thing'`
 	for name, set := range map[string]string{
 		"waits": `status = 'pending', waits = 2, fence = 2, last_error = 'waiting: the provider is away', due_at = '2126-01-01 00:00:00.5+00'`,
-		"runs":  `status = 'running', fence = 1, attempts = 1, holder = 'host:1', due_at = '2126-01-01 00:00:01+00'`,
-		"lost": `status = 'done', fence = 3, done_fence = 3, holder = 'host:3', claimed_at = '2126-01-01 00:00:06+00', finished_at = '2126-01-01 00:00:07+00',
+		"runs":  `status = 'running', fence = 1, attempts = 1, holder = 'host:2'`,
+		"next":  `status = 'pending', first = false, fence = 0, holder = null`,
+		"lost": `status = 'done', first = false, fence = 3, done_fence = 3, holder = 'host:3', claimed_at = '2126-01-01 00:00:06+00', finished_at = '2126-01-01 00:00:07+00',
 			duplicates = 2, duplicated_at = '2126-01-01 00:00:01+00', history = '[
 			{"fence": 1, "holder": "host:1", "claimed_at": null, "lease_ended_at": "2126-01-01T00:00:03+00:00", "at": "2126-01-01T00:00:04+00:00"},
 			{"fence": 2, "holder": "host:2", "claimed_at": "2126-01-01T00:00:04+00:00", "at": "2126-01-01T00:00:05+00:00", "error": "no"}]'`,
@@ -227,16 +225,12 @@ func TestReadTimeline_showsTheStateOfMessages(t *testing.T) {
 		f.receive()
 		f.exec(`update inbox set ` + set + ` where ordering_key = '{` + name + `}'`)
 	}
+	f.exec(`insert into inbox_holders values ('fulfillment', 'host:2', '2126-01-01 00:00:01+00')`)
 	message := func(name string) int64 {
 		return number(f, f.named(`select id from inbox where ordering_key = '{`+name+`}'`))
 	}
 	testdb.Must(t, inbox.Retry(t.Context(), f.db, message("retry"), "cli:ada"))
 	testdb.Must(t, inbox.Discard(t.Context(), f.db, message("end"), "cli:bob"))
-	f.exec(`
-insert into inbox_quarantine (receiver, message_id, payload, metadata, payload_hash)
-select receiver, message_id, 'another', '{}', sha256('another')
-  from inbox
- where ordering_key = '{dead}'`)
 	for name, test := range map[string]struct {
 		want []string
 		line int // whose detail is shown
@@ -246,12 +240,13 @@ select receiver, message_id, 'another', '{}', sha256('another')
 			"claims": 2, "waits": 2, "last_error": "waiting: the provider is away", "due_at": "2126-01-01T00:00:00.500000Z",
 		}},
 		"runs": {[]string{"running | fulfillment"}, 0, map[string]any{
-			"claims": 1, "attempts": 1, "holder": "host:1", "lease_ends_at": "2126-01-01T00:00:01.000000Z",
+			"claims": 1, "attempts": 1, "holder": "host:2", "lease_ends_at": "2126-01-01T00:00:01.000000Z",
 		}},
+		"next": {[]string{"pending | fulfillment"}, 0, map[string]any{"claims": 0, "behind": true}},
 		"lost": {[]string{"duplicate | fulfillment", "taken over | fulfillment", "failed | fulfillment", "done | fulfillment"}, 1, map[string]any{
 			"fence": 1, "holder": "host:1", "taken_over_by": "host:2", "lease_ended_at": "2126-01-01T00:00:03+00:00", "claims": nil,
 		}},
-		"dead":  {[]string{"quarantined | fulfillment", "dead letter | fulfillment"}, 1, map[string]any{"attempts": 4, "last_error": "dead letter: no such thing"}},
+		"dead":  {[]string{"dead letter | fulfillment"}, 0, map[string]any{"attempts": 4, "last_error": "dead letter: no such thing"}},
 		"retry": {[]string{"retried | cli:ada", "pending | fulfillment"}, 0, map[string]any{"receiver": "fulfillment"}},
 		"end":   {[]string{"discarded | cli:bob"}, 0, map[string]any{"receiver": "fulfillment", "claims": 4}},
 	} {
@@ -268,19 +263,15 @@ select receiver, message_id, 'another', '{}', sha256('another')
 	}
 }
 
-// A message is passed once the consumer group of the inbox has read it, whatever other
-// groups have read.
-func TestReadTimeline_showsAMessageAsWaitingUntilTheInboxHasPassedIt(t *testing.T) {
+func TestReadTimeline_showsAMessageInTheOutboxUntilItIsReceived(t *testing.T) {
 	t.Parallel()
 	f := emptyFixture(t)
 	f.accept("acme", "one", true)
-	f.exec(`
-insert into outbox_offsets (topic, consumer_group, transaction_id, "offset")
-select topic, 'analytics', transaction_id, "offset"
-  from outbox`)
-	only(t, f.timeline(t, "{one}", ""), "outbox | waiting | charges")
+	tl := f.timeline(t, "{one}", "")
+	testrun.Same(t, "the message before", []string{"outbox | waiting | charges"}, chain(tl, "outbox", "inbox"))
+	shows(t, only(t, tl, "outbox | waiting | charges"), map[string]any{"type": "charge.requested.v1"})
 	f.receive()
-	only(t, f.timeline(t, "{one}", ""), "outbox | passed | charges")
+	testrun.Same(t, "the message after", []string{"inbox | received | fulfillment", "inbox | running | fulfillment"}, chain(f.timeline(t, "{one}", ""), "outbox", "inbox"))
 }
 
 func TestReadTimeline_showsAnEventThatItCannotRead(t *testing.T) {

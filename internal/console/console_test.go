@@ -28,9 +28,9 @@ func requested() domain.ChargeRequested {
 func (w *world) dead(t *testing.T, charge, reason string) {
 	t.Helper()
 	testdb.Exec(t, w.db.Pool(), `
-insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, attempts, last_error)
-values ('notification', 'd-1', $1, 'charge.succeeded.v1', convert_to($2, 'UTF8'), jsonb_build_object('m', $2::text), '', 'dead', 12, $2),
-       ('notification', 'd-2', $1, 'refund.succeeded.v1', '{}', '{}', '', 'pending', 0, null)`, charge, reason)
+insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, first, attempts, last_error)
+values ('notification', 'd-1', $1, 'charge.succeeded.v1', convert_to($2, 'UTF8'), jsonb_build_object('m', $2::text), '', 'dead', true, 12, $2),
+       ('notification', 'd-2', $1, 'refund.succeeded.v1', '{}', '{}', '', 'pending', false, 0, null)`, charge, reason)
 }
 
 func (w *world) deadNumber(t *testing.T) string {
@@ -203,10 +203,11 @@ func TestFlow(t *testing.T) {
 	defer session("vm:2")()
 	claim := func(holder, status string, fence int) {
 		testdb.Exec(t, w.db.Pool(), `
-insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, holder, due_at, fence, done_fence)
-values ('fulfillment', 'c-1', $1, 'charge.requested.v1', '{}', '{}', '', $3, $2, now() + interval '3 s', $4, $4)
-on conflict (message_id, receiver) do update set holder = excluded.holder, status = excluded.status, fence = excluded.fence, done_fence = excluded.fence,
-            history = jsonb_build_array(jsonb_build_object('fence', 1, 'holder', 'vm:1', 'at', now(), 'lease_ended_at', now()))`, id, holder, status, fence)
+with registered as (insert into inbox_holders values ('fulfillment', $2 || '/RANDOM00', now() + interval '3 s'))
+insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, first, holder, claimed_at, fence, done_fence)
+values ('fulfillment', 'c-1', $1, 'charge.requested.v1', '{}', '{}', '', $3, $3 = 'running', $2 || '/RANDOM00', now(), $4, $4)
+on conflict (message_id, receiver) do update set holder = excluded.holder, status = excluded.status, first = excluded.first, fence = excluded.fence, done_fence = excluded.fence,
+            history = jsonb_build_array(jsonb_build_object('fence', 1, 'holder', 'vm:1/RANDOM00', 'at', now(), 'lease_ended_at', now()))`, id, holder, status, fence)
 	}
 	claim("vm:1", "running", 1)
 	w.awaitPage(t, "/", "<code>vm:1</code>")

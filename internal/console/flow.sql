@@ -13,7 +13,10 @@ with recent as (
     from unnest($1::text[]) as r (receiver)
    cross join lateral (
          select id, receiver, ordering_key, type, status, split_part(holder, '/', 1) as holder, waits,
-                case status when 'running' then (select alive_until from inbox_holders h where h.receiver = r.receiver and h.holder = inbox.holder) else due_at end as due_at
+                case status
+                  when 'running' then coalesce((select alive_until from inbox_holders h where h.receiver = r.receiver and h.holder = inbox.holder), claimed_at)
+                  else due_at
+                end as due_at
            from inbox
           where receiver = r.receiver
             and first

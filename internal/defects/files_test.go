@@ -17,7 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestDocs_filesDeclareWhatPagesFindInThem: where a page says "`claimDue` in `inbox/claim.go`",
+// TestDocs_filesDeclareWhatPagesFindInThem: where a page says "`Append` in `ledger/append.go`",
 // that file declares it. The file may be a link, and may be named without its folder.
 func TestDocs_filesDeclareWhatPagesFindInThem(t *testing.T) {
 	t.Parallel()
@@ -35,8 +35,8 @@ func TestDocs_filesDeclareWhatPagesFindInThem(t *testing.T) {
 	if found == 0 {
 		t.Error("no page says what is in a file")
 	}
-	_, planted := undeclaredIn(declared, "`claimDue` and `sleep` in [`inbox/claim.go`](inbox/claim.go), `Consume` in `processor.go`, `go` in `none.go`")
-	want := []string{"`sleep` is not in inbox/claim.go", "`Consume` is not in processor.go", "`go` is not in none.go"}
+	_, planted := undeclaredIn(declared, "`Append` and `sleep` in [`ledger/append.go`](ledger/append.go), `Consume` in `processor.go`, `go` in `none.go`")
+	want := []string{"`sleep` is not in ledger/append.go", "`Consume` is not in processor.go", "`go` is not in none.go"}
 	if diff := cmp.Diff(want, planted); diff != "" {
 		t.Errorf("planted (-want +got):\n%s", diff)
 	}

@@ -177,8 +177,8 @@ func send(t *testing.T, db *postgres.DB, ids ...string) {
 // commits the payment of the message with its end.
 func receive(t *testing.T, db *postgres.DB, handle func(d *inbox.Delivery) error) {
 	t.Helper()
-	p := &inbox.Processor{
-		DB: db, Receiver: "payments", Concurrency: 4, MinClaimInterval: time.Millisecond, Drain: await.Stall, Log: slog.New(slog.DiscardHandler),
+	p, err := inbox.New(inbox.Options{
+		DB: db, Receiver: "payments", Concurrency: 4, Drain: await.Stall, Log: slog.New(slog.DiscardHandler),
 		Policy: inbox.Policy{Lease: time.Hour, MaxAttempts: 9, GiveUpAfter: time.Hour, BackoffBase: 1, BackoffCap: 1},
 		Handle: func(ctx context.Context, d *inbox.Delivery) error {
 			if err := handle(d); err != nil {
@@ -188,8 +188,9 @@ func receive(t *testing.T, db *postgres.DB, handle func(d *inbox.Delivery) error
 			b.Queue(pay, d.ID)
 			return d.Commit(ctx, db, b)
 		},
-	}
-	subscriber := outbox.NewSubscriber(db.Pool(), "inbox", outbox.Options{})
+	})
+	must(t, err)
+	subscriber := outbox.NewSubscriber(db.Pool(), outbox.Options{})
 	t.Cleanup(func() { _ = subscriber.Close() })
 	check := func(err error) {
 		if err != nil {
@@ -197,9 +198,7 @@ func receive(t *testing.T, db *postgres.DB, handle func(d *inbox.Delivery) error
 		}
 	}
 	running := process(func() { check(p.Run(t.Context())) })
-	receiving := process(func() {
-		check(p.Consume(t.Context(), inbox.Source{Subscriber: subscriber, Topic: "payments", Split: outbox.Messages, Require: outbox.SameTimeline}))
-	})
+	receiving := process(func() { check(p.Consume(t.Context(), subscriber, "payments", nil)) })
 	t.Cleanup(func() {
 		await.Receive(t, "the end of the reception", receiving)
 		await.Receive(t, "the inbox's end", running)

@@ -1,10 +1,11 @@
 // Package restore decides whose database this is: it binds the database to an account of the
-// provider, and numbers rows anew that came from another server by a dump.
+// provider, and numbers the events of the ledger anew that came from another server by a dump.
 //
-// Rows name the transactions that wrote them, and readers of the outbox and the ledger go by
-// these numbers. On another server they mean other transactions, or none.
+// Events name the transactions that wrote them, and the readers of the ledger go by these
+// numbers. On another server they mean other transactions, or none. Messages have no such
+// numbers: those of a dump are delivered, and the inbox drops what it has received.
 //
-// Table: provider_account. It also writes those of the ledger, the outbox and the inbox.
+// Table: provider_account. It also writes those of the ledger, and where the audit is.
 package restore
 
 import (
@@ -32,8 +33,8 @@ type Numbering struct {
 // tables were dumped and restored, or name a transaction that this server has not had.
 func (n Numbering) Foreign() bool { return !n.Own || n.Newest >= n.Next }
 
-// selectNumbering reads the newest transaction ids. One index entry each; offsets and live
-// projections are a handful of rows.
+// selectNumbering reads the newest transaction ids. One index entry of the ledger; projections
+// are a handful of rows.
 const selectNumbering = `
 select greatest(
          (select txid
@@ -50,9 +51,9 @@ select greatest(
        (select own
           from numbering)                 as own`
 
-// ReadNumbering reads whether the stored transactions are this server's. Readers pass over
-// messages while they are not: what is committed from now on has lower numbers than the
-// offsets, and what came with the dump has higher ones than any reader may read.
+// ReadNumbering reads whether the stored transactions are this server's. While they are not,
+// nothing is folded: what is committed from now on may have lower numbers than the checkpoints,
+// and what came with the dump higher ones than any reader may read.
 //
 // It goes by a mark that a dump does not carry, so neither the server's count nor time
 // changes the answer. Copied files carry the mark and the count.
@@ -107,11 +108,9 @@ select (select count(*) from ledger_events) as events,
        0::bigint                            as messages,
        0::bigint                            as received`
 
-// Repair numbers the rows of a restore anew, as if they had been committed here before all
-// else: the events of the ledger, the messages of the outbox and the inbox, and the
-// checkpoints of the projections. The order of each charge is kept. All messages of the
-// outbox are redelivered, and the inbox, which remembers longer than the outbox keeps,
-// takes none of them twice. Nothing else of an event is changed.
+// Repair numbers the events of a restore and the checkpoints of the projections anew, as if
+// they had been committed here before all else. The order of each charge is kept. Nothing else
+// of an event is changed, and no message.
 //
 // It is one transaction that locks these tables and writes each of their rows. db must be
 // the owner's: the ledger's guard against changes is off until the commit. It may run

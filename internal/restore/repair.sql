@@ -1,11 +1,9 @@
--- Numbers all rows anew, in one transaction. A server's own transactions begin at 3 and are
--- in the hundreds before a table is made, so all that is committed later is newer. Within
--- each number the order is that of the position or the offset: both follow the versions of
--- a stream.
+-- Numbers the events of the ledger anew, in one transaction. A server's own transactions begin
+-- at 3 and are in the hundreds before a table is made, so all that is committed later is newer.
+-- Within each number the order is that of the position, which follows the versions of a stream.
 --
---   1  folded into the projections, and before all messages that are left
---   2  folded, and with a message of its charge left at or before it
---   3  not folded yet
+--   1  folded into the projections
+--   2  not folded yet
 
 -- A reader waits for the lock before it reads, so no reader continues with numbers that are
 -- gone. The order is that of most programs; a repair that meets another order, or another
@@ -21,7 +19,7 @@ disable trigger ledger_events_append_only;
 
 with numbered as (
   select e.position,
-         (case when e.version > coalesce(l.version, 0) then '3' else '1' end)::xid8 as txid
+         (case when e.version > coalesce(l.version, 0) then '2' else '1' end)::xid8 as txid
     from ledger_events e
     left join charge_list l
       on l.charge_id = e.stream_id
@@ -40,8 +38,8 @@ alter table ledger_events
 -- has the same one.
 update projections
    set state              = case state when 'live' then 'live' else 'retired' end,
-       txid               = coalesce((select txid from ledger_events where txid <= '2' order by txid desc limit 1), '0'),
-       position           = coalesce((select position from ledger_events where txid <= '2' order by txid desc, position desc limit 1), 0),
+       txid               = coalesce((select txid from ledger_events where txid = '1' limit 1), '0'),
+       position           = coalesce((select position from ledger_events where txid = '1' order by position desc limit 1), 0),
        took_over_txid     = '0',
        took_over_position = 0,
        batch              = batch + 1,

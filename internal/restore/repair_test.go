@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/inbox"
@@ -20,24 +23,19 @@ import (
 	"github.com/payonce/payonce/outbox"
 )
 
-const insertReceived = `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash) values ('r', 'm', 'k', 't', '', '{}', '')`
-
 func TestRepair(t *testing.T) {
 	t.Parallel()
 
-	t.Run("what was restored and what came since is read and folded, once and in order", func(t *testing.T) {
+	t.Run("what was restored and what came since is folded, once and in order", func(t *testing.T) {
 		t.Parallel()
 		f := newFixture(t)
-		deleted := f.capture(f.open("ch_deleted"))
-		f.exec(`delete from outbox`)
+		whole := f.capture(f.open("ch_whole"))
 		half := f.open("ch_half")
 		f.project(6)
-		r := f.read()
-		r.take(t, 2)
-		r.stop()
-		half = f.capture(half) // neither read nor folded
+		half = f.capture(half) // not folded
 		followed := f.follow("", nil, 2)
-		f.exec(insertReceived)
+		r := f.read()
+		r.wantNext(t, ids(whole, ledger.Stream{Events: half.Events[:2]}, ledger.Stream{Events: half.Events[2:]})...)
 		if f.foreign() {
 			t.Fatal("a server's own transactions are foreign")
 		}
@@ -47,15 +45,13 @@ func TestRepair(t *testing.T) {
 			t.Fatal("the restore is not seen")
 		}
 		since := f.open("ch_since")
-		r = f.read()
-		r.wantNone(t)
+		r.wantNext(t, ids(since)...) // a queue has no positions
 		f.follow("", ledger.ErrRestored, 0)
 		if n, err := ledger.Project(t.Context(), f.db); n != 0 || err != nil {
 			t.Errorf("%d events were folded: %v", n, err)
 		}
 
-		testrun.Same(t, "repaired", restore.Repaired{Events: 10, Messages: 6, Received: 1}, f.repair())
-		r.wantNext(t, ids(half, since)...)             // the reader has waited
+		testrun.Same(t, "repaired", restore.Repaired{Events: 10}, f.repair())
 		f.follow(followed, ledger.ErrUnknownCursor, 0) // the order is another one
 		f.follow("", nil, 2)
 		f.wantProjected(4)
@@ -64,8 +60,8 @@ func TestRepair(t *testing.T) {
 		r.wantNext(t, later.Head().ID.String())
 		f.wantProjected(1)
 		r.wantNone(t)
-		if s, err := ledger.Load(t.Context(), f.db, deleted.ID); err != nil || s.Charge.Version != 4 {
-			t.Errorf("%s is at version %d: %v", deleted.ID, s.Charge.Version, err)
+		if s, err := ledger.Load(t.Context(), f.db, whole.ID); err != nil || s.Charge.Version != 4 {
+			t.Errorf("%s is at version %d: %v", whole.ID, s.Charge.Version, err)
 		}
 	})
 
@@ -88,7 +84,7 @@ func TestRepair(t *testing.T) {
 		f.wantProjected(2)
 	})
 
-	for name, charges := range map[string]int{"nothing": 0, "what has left the outbox": 2} {
+	for name, charges := range map[string]int{"nothing": 0, "charges": 2} {
 		t.Run("projections of "+name+" are those of a rebuild", func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t)
@@ -96,7 +92,6 @@ func TestRepair(t *testing.T) {
 				f.open(fmt.Sprintf("ch_%d", i))
 			}
 			f.project(2 * charges)
-			f.exec(`delete from outbox`)
 			f.restore(muchHigher)
 			f.repair()
 			f.wantProjected(0)
@@ -108,8 +103,7 @@ func TestRepair(t *testing.T) {
 		f := newFixture(t)
 		f.open("ch_1")
 		f.restore(muchHigher)
-		f.exec(`alter table inbox add constraint broken check (received_in <> '3')`)
-		f.exec(insertReceived)
+		f.exec(`alter table audit_progress add constraint broken check (fence = 0)`)
 		if _, err := restore.Repair(t.Context(), f.db); err == nil || !f.foreign() {
 			t.Errorf("the error is %v, foreign still: %t", err, f.foreign())
 		}
@@ -131,10 +125,8 @@ func TestRepair(t *testing.T) {
 }
 
 // TestRepairOfARestoreBehind: a server that counts higher than the dump, and one that has
-// come to count as high, are not told by the numbers. Until the repair nothing is
-// delivered, deleted or folded, and after it each message is delivered once.
+// come to count as high, are not told by the numbers. Until the repair nothing is folded.
 func TestRepairOfARestoreBehind(t *testing.T) {
-	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	for name, higher := range map[string]string{
 		"a server that counts higher":      "",
@@ -145,56 +137,78 @@ func TestRepairOfARestoreBehind(t *testing.T) {
 			f := newFixture(t)
 			known := f.open("ch_1")
 			f.project(2)
-			r := f.read()
-			r.take(t, 2)
-			r.stop()
-			unread := f.open("ch_2")
 			f.restore(higher)
 			since := f.open("ch_since")
 			f.exec(`do $$ begin for i in 1..400 loop perform pg_current_xact_id(); commit; end loop; end $$`)
 			late := f.open("ch_late")
-			f.exec(`
-insert into inbox
-       (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, done_fence, finished_at, received_in)
-values ('r', 'old', 'k', 't', '', '{}', '', 'done', 0, '-infinity', '3')`)
 
 			if n, err := restore.ReadNumbering(t.Context(), f.db); err != nil || n.Own || !n.Foreign() || n.Newest >= n.Next {
 				t.Errorf("the numbers are %+v: %v", n, err)
 			}
-			r = f.read()
-			r.wantNone(t)
-			r.stop()
-			for what, count := range map[string]func() (int, error){
-				"deleted from the outbox": func() (int, error) { return outbox.DeleteExpired(t.Context(), f.db, 0, 100) },
-				"deleted from the inbox":  func() (int, error) { return inbox.DeleteExpired(t.Context(), f.db, 0, 100) },
-				"folded":                  func() (int, error) { return ledger.Project(t.Context(), f.db) },
-			} {
-				if n, err := count(); n != 0 || err != nil {
-					t.Errorf("%d were %s: %v", n, what, err)
-				}
+			if n, err := ledger.Project(t.Context(), f.db); n != 0 || err != nil {
+				t.Errorf("%d events were folded: %v", n, err)
 			}
-
 			f.repair()
-			if n, err := outbox.DeleteExpired(t.Context(), f.db, 0, 100); n != 0 || err != nil {
-				t.Errorf("%d messages were deleted before they were read: %v", n, err)
-			}
-			r = f.read()
-			want := ids(known, unread, since, late)
-			got := r.take(t, len(want))
-			slices.Sort(got)
-			slices.Sort(want)
-			testrun.Same(t, "messages", want, got)
+			f.wantProjected(4)
+			r := f.read()
+			r.wantNext(t, ids(known, since, late)...)
 			r.wantNone(t)
-			f.wantProjected(6)
-			deleted := 0
-			await.True(t, "all of them are deleted", func() bool {
-				n, err := outbox.DeleteExpired(t.Context(), f.db, 0, 100)
-				testdb.Must(t, err)
-				deleted += n
-				return deleted == len(want)
-			})
 		})
 	}
+}
+
+// TestRestore_deliversEveryMessageOfTheDumpAgain: a dump has messages in the outbox that the inbox of
+// the dump has received, and others. Each is delivered, and its handler has run once in the end.
+func TestRestore_deliversEveryMessageOfTheDumpAgain(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.exec(`create table handled (message_id text not null)`)
+	received, waiting := f.open("ch_received"), f.open("ch_waiting")
+	p, err := inbox.New(inbox.Options{DB: f.db, Receiver: "letters", Handle: func(ctx context.Context, d *inbox.Delivery) error {
+		b := &pgx.Batch{}
+		b.Queue(`insert into handled values ($1)`, d.ID)
+		return d.Commit(ctx, f.db, b)
+	}})
+	testdb.Must(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	var programs sync.WaitGroup
+	from := outbox.NewSubscriber(f.db.Pool(), outbox.Options{})
+	defer func() {
+		stop()
+		programs.Wait()
+		testdb.Must(t, from.Close())
+	}()
+	run := func(program func() error) {
+		programs.Go(func() {
+			if err := program(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	run(func() error { return p.Run(ctx) })
+	for _, e := range received.Events { // whose deletion from the outbox the dump does not have
+		_, err := p.Receive(t.Context(), inbox.Message{ID: e.ID.String(), Type: e.Type, OrderingKey: received.ID})
+		testdb.Must(t, err)
+	}
+	await.Row(t, f.db, `select count(*) = 2 from inbox where status = 'done'`)
+	const stored = `
+select (select string_agg(e::text, ',' order by position) from ledger_events e)
+    || (select string_agg(concat_ws(' ', id, status, attempts, fence, done_fence, finished_at), ',' order by id) from inbox where ordering_key = 'ch_received')`
+
+	f.restore("")
+	before := testdb.One[string](t, f.db, stored)
+	run(func() error { return p.Consume(ctx, from, topic, nil) })
+	await.Row(t, f.db, `select not exists (select from outbox) and not exists (select from inbox where status <> 'done')`)
+	all := ids(received, waiting)
+	slices.Sort(all)
+	testrun.Same(t, "handled", all, testdb.All[string](t, f.db, `select message_id from handled order by message_id collate "C"`))
+	testrun.Same(t, "delivered again", []string{"ch_received", "ch_received"}, testdb.All[string](t, f.db, `select ordering_key from inbox where duplicates = 1`))
+
+	testrun.Same(t, "what was stored", before, testdb.One[string](t, f.db, stored))
+
+	f.repair()
+	f.wantProjected(4)
+	testrun.Same(t, "handled after the repair", len(all), testdb.One[int](t, f.db, `select count(*)::int from handled`))
 }
 
 // TestRebuildBeforeARepair is refused: it would never come as far as the live projections.
@@ -228,7 +242,7 @@ func TestRebuildBeforeARepair(t *testing.T) {
 // TestRepairKilled ends the session of a repair where it has written one of the tables.
 func TestRepairKilled(t *testing.T) {
 	t.Parallel()
-	for _, table := range []string{"outbox_offsets", "ledger_events", "inbox", "projections", "numbering_mark"} {
+	for _, table := range []string{"ledger_events", "projections", "audit_progress", "numbering_mark"} {
 		t.Run(table, func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t)
@@ -262,7 +276,6 @@ func (f fixture) numbers() string {
 	return testdb.One[string](f.t, f.db, `
 select concat_ws(' ',
          (select string_agg(txid::text, ',' order by position) from ledger_events),
-         (select string_agg(transaction_id::text, ',' order by "offset") from outbox),
          (select string_agg(txid::text, ',' order by generation) from projections))`)
 }
 
@@ -324,7 +337,7 @@ func TestRepairIsRefusedByALongReader(t *testing.T) {
 	reading, err := f.db.Pool().Begin(t.Context())
 	testdb.Must(t, err)
 	defer func() { _ = reading.Rollback(context.WithoutCancel(t.Context())) }()
-	testdb.Exec(t, reading, `lock table inbox in access share mode`)
+	testdb.Exec(t, reading, `lock table projections in access share mode`)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ended := make(chan error, 1)
@@ -351,19 +364,19 @@ func TestRepairDuringAutovacuum(t *testing.T) {
 	f := fixture{t, testdb.Connect(t, testdb.Migrated(t, server, "service"))}
 	// A page takes a tenth of a second and more.
 	f.exec(`
-alter table inbox set (
+alter table ledger_events set (
   autovacuum_vacuum_insert_threshold = 0, autovacuum_vacuum_insert_scale_factor = 0,
   autovacuum_vacuum_cost_delay = 100, autovacuum_vacuum_cost_limit = 1);
-insert into inbox
-       (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
-select 'r', n::text, 'k', 't', decode(repeat(md5(n::text), 100), 'hex'), '{}', ''
+insert into ledger_events
+       (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
+select gen_random_uuid(), 'ch_' || n, 1, 'none', 1, 'acme', jsonb_build_object('x', repeat(md5(n::text), 50)), '{}', now()
   from generate_series(1, 5000) n`)
 	f.restore("")
-	await.Row(t, f.db, `select exists (select from pg_stat_progress_vacuum where relid = 'inbox'::regclass)`)
+	await.Row(t, f.db, `select exists (select from pg_stat_progress_vacuum where relid = 'ledger_events'::regclass)`)
 	ctx, cancel := context.WithTimeout(t.Context(), await.Stall)
 	defer cancel()
 	began := time.Now()
-	if done, err := restore.Repair(ctx, f.db); err != nil || done.Received != 5000 || f.foreign() {
+	if done, err := restore.Repair(ctx, f.db); err != nil || done.Events != 5000 || f.foreign() {
 		t.Errorf("after %v: repaired %+v, foreign still: %t: %v", time.Since(began), done, f.foreign(), err)
 	}
 }

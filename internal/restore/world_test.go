@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -96,7 +95,7 @@ func (f fixture) restore(higher string) {
 		return
 	}
 	for table, columns := range map[string][]string{
-		"ledger_events": {"txid"}, "outbox": {"transaction_id"}, "outbox_offsets": {"transaction_id"}, "inbox": {"received_in"}, "projections": {"txid", "took_over_txid"},
+		"ledger_events": {"txid"}, "projections": {"txid", "took_over_txid"},
 	} {
 		var set []string
 		for _, c := range columns {
@@ -167,8 +166,8 @@ func (f fixture) wantGuarded() {
 
 // reader is a subscriber whose messages are acknowledged and collected.
 type reader struct {
-	polls atomic.Int64
-	stop  func()
+	db   *postgres.DB
+	stop func()
 
 	mu    sync.Mutex
 	taken []string
@@ -176,25 +175,17 @@ type reader struct {
 
 func (f fixture) read() *reader {
 	f.t.Helper()
-	r := &reader{}
-	subscriber := outbox.NewSubscriber(f.db.Pool(), "g", outbox.Options{
-		Capacity: func(context.Context) int { r.polls.Add(1); return 500 }, // it is asked for after each poll
-	})
-	pages, err := subscriber.Subscribe(f.t.Context(), topic)
+	r := &reader{db: f.db}
+	subscriber := outbox.NewSubscriber(f.db.Pool(), outbox.Options{})
+	messages, err := subscriber.Subscribe(f.t.Context(), topic)
 	testdb.Must(f.t, err)
 	var reading sync.WaitGroup
 	reading.Go(func() {
-		for page := range pages {
-			messages, err := outbox.Messages(page)
-			if err != nil {
-				f.t.Error(err)
-			}
+		for m := range messages {
 			r.mu.Lock()
-			for _, m := range messages {
-				r.taken = append(r.taken, m.UUID)
-			}
+			r.taken = append(r.taken, m.UUID)
 			r.mu.Unlock()
-			page.Ack()
+			m.Ack()
 		}
 	})
 	r.stop = sync.OnceFunc(func() {
@@ -227,11 +218,10 @@ func (r *reader) wantNext(t *testing.T, want ...string) {
 	testrun.Same(t, "messages", want, r.take(t, len(want)))
 }
 
-// wantNone wants no message from several reads.
+// wantNone wants that nothing waits for the reader, and that no message came.
 func (r *reader) wantNone(t *testing.T) {
 	t.Helper()
-	before := r.polls.Load()
-	await.True(t, "the subscriber has read", func() bool { return r.polls.Load() >= before+3 })
+	await.Row(t, r.db, `select not exists (select from outbox)`)
 	if taken := r.take(t, 0); len(taken) > 0 {
 		t.Errorf("messages %v came", taken)
 	}

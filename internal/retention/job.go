@@ -33,7 +33,8 @@ type Job struct {
 	DB  *postgres.DB
 	Log *slog.Logger
 
-	// InboxWindow is how long a done message is kept. Where workers differ, the shortest counts.
+	// InboxWindow is how long a done message is kept, longer than the transport can redeliver it.
+	// Where workers differ, the shortest counts.
 	InboxWindow time.Duration
 }
 
@@ -51,16 +52,15 @@ func (j *Job) Run(ctx context.Context) {
 	})
 }
 
-// interval is the time between rounds: about a fourth of the shortest window, within bounds.
+// interval is the time between rounds: about an eighth of the window, within bounds.
 // Workers that start at the same time do not delete at the same time for long.
 func (j *Job) interval() time.Duration {
 	mean := min(max(j.InboxWindow/8, shortestInterval), longestInterval)
 	return mean/2 + rand.N(mean) //nolint:gosec // jitter
 }
 
-// round deletes from every table, and returns whether there is more to delete. The tables
-// are in the order in which rows can go: the inbox forgets what the outbox has let go. A
-// table that fails holds up no other.
+// round deletes from every table, and returns whether there is more to delete. A table that
+// fails holds up no other.
 func (j *Job) round(ctx context.Context) (more bool, failed error) {
 	for _, t := range []struct {
 		name   string

@@ -20,8 +20,7 @@ import (
 	"github.com/payonce/payonce/internal/testrun"
 )
 
-// keeper is a job under test: it keeps messages of the outbox for an hour and
-// those of the inbox for two.
+// keeper is a job under test: it keeps messages of the inbox for two hours.
 type keeper struct {
 	*retention.Job
 
@@ -33,7 +32,7 @@ func newKeeper(db *postgres.DB) *keeper {
 	k := &keeper{each: func() {}}
 	k.Job = &retention.Job{
 		DB: db, Log: slog.New(slog.NewTextHandler(k, nil)),
-		OutboxWindow: time.Hour, InboxWindow: 2 * time.Hour, QuarantineWindow: 90 * 24 * time.Hour,
+		InboxWindow: 2 * time.Hour,
 	}
 	return k
 }
@@ -82,21 +81,15 @@ func exec(t *testing.T, db *postgres.DB, statements ...string) {
 const expired = 1200
 
 // fill writes 1,200 rows that have expired into every table, and one that has not,
-// nor will while the test runs: some keep messages of the outbox for a second only,
-// and a deletion may come later than that.
+// nor will while the test runs.
 func fill(t *testing.T, db *postgres.DB) {
 	t.Helper()
 	exec(
 		t, db,
 		`insert into idempotency_keys (scope, operation, key, fingerprint, status_code, content_type, body, expires_at)
 			select 'acme', 'o', n::text, '', 202, 'x', '{}', clock_timestamp() + (n - 1200) * interval '1 hour' from generate_series(1, 1201) n`,
-		`insert into outbox (topic, message_id, payload, metadata, created_at)
-			select 'charges', n::text, '', '{}', clock_timestamp() + case n when 1201 then interval '1 hour' else (n - 1201) * interval '1 hour' end from generate_series(1, 1201) n`,
-		`insert into outbox_offsets select topic, 'inbox', max(transaction_id), max("offset") from outbox group by topic`,
-		`insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, done_fence, finished_at, received_in)
-			select 'r', n, n, 't', '', '{}', '', 'done', 0, clock_timestamp() + (n - 1202) * interval '1 hour', '3' from generate_series(1, 1201) n`,
-		`insert into inbox_quarantine (receiver, message_id, payload, metadata, payload_hash, received_at)
-			select 'r', n, '', '{}', '', clock_timestamp() + (n - 1290) * interval '1 day' from generate_series(1, 1201) n`,
+		`insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, done_fence, finished_at)
+			select 'r', n, n, 't', '', '{}', '', 'done', 0, clock_timestamp() + (n - 1202) * interval '1 hour' from generate_series(1, 1201) n`,
 		`insert into merchants (merchant_id) values ('acme')`,
 		`insert into webhook_secrets (merchant_id, generation, secret, secret_hash, created_by, ends_at)
 			select 'acme', n, 'whsec_' || n, sha256('s'), 'test', case when n < 1201 then clock_timestamp() + (n - 1201) * interval '1 hour' end from generate_series(1, 1201) n`,
@@ -106,20 +99,16 @@ func fill(t *testing.T, db *postgres.DB) {
 const (
 	untouched = `
 select (select count(*) from idempotency_keys where body is not null) = 1201
-   and (select count(*) from outbox) = 1201
    and (select count(*) from inbox) = 1201
-   and (select count(*) from inbox_quarantine) = 1201
    and (select count(*) from webhook_secrets where secret is not null) = 1201`
 	clean = `
 select (select count(*) from idempotency_keys where body is not null) = 1
-   and (select count(*) from outbox) = 1
    and (select count(*) from inbox) = 1
-   and (select count(*) from inbox_quarantine) = 1
    and (select count(*) from webhook_secrets where secret is not null) = 1`
 )
 
 func all() map[string]int {
-	return map[string]int{"idempotency_keys": expired, "outbox": expired, "inbox": expired, "inbox_quarantine": expired, "webhook_secrets": expired}
+	return map[string]int{"idempotency_keys": expired, "inbox": expired, "webhook_secrets": expired}
 }
 
 func countsOf(keepers []*keeper) map[string]int {
@@ -168,7 +157,7 @@ func TestJob(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
 		k := newKeeper(db)
-		k.OutboxWindow = time.Second // so that it looks four times a second
+		k.InboxWindow = time.Second // so that a round begins four times a second
 		stop := k.start(t)
 		exec(t, db, `create table first as select sum(xact_commit) as n from pg_stat_database where datname = current_database()`)
 		await.Row(t, db, `select sum(xact_commit) > (select n + 20 from first) from pg_stat_database where datname = current_database()`)
@@ -214,14 +203,14 @@ func TestJob(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
 		fill(t, db)
-		exec(t, db, `alter table outbox_offsets rename to elsewhere`)
+		exec(t, db, `alter table inbox rename to elsewhere`)
 		k := newKeeper(db)
 		k.start(t)
-		await.Row(t, db, `select (select count(*) = 1 from idempotency_keys where body is not null) and (select count(*) = 1 from inbox_quarantine)`)
+		await.Row(t, db, `select (select count(*) = 1 from idempotency_keys where body is not null) and (select count(*) = 1 from webhook_secrets where secret is not null)`)
 		await.True(t, "the failure is logged", func() bool {
-			return strings.Contains(k.log.String(), `level=WARN msg="expired rows are not deleted" error="delete received messages of the outbox: `)
+			return strings.Contains(k.log.String(), `level=WARN msg="expired rows are not deleted" error="delete done messages: `)
 		})
-		exec(t, db, `alter table elsewhere rename to outbox_offsets`)
+		exec(t, db, `alter table elsewhere rename to inbox`)
 		await.Row(t, db, clean)
 	})
 }

@@ -19,8 +19,8 @@ $$;
 
 create function received(id text, key text, status text)
 returns void language sql as $$
-insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status)
-values ('r', id, key, 't', '', '{}', '', status)
+insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, first)
+values ('r', id, key, 't', '', '{}', '', status, status = 'running')
 $$;
 
 create function answer(key text, status int)
@@ -210,9 +210,9 @@ select posting(1, 'a:EUR', 'b:USD', 5);
 -- outbox_message_id_check: a message has an id
 select message('', '{}');
 
--- outbox_message_id_check: an id has at most 36 characters
-select message('012345678901234567890123456789012345', '{}');
-select message('0123456789012345678901234567890123456', '{}');
+-- outbox_message_id_check: an id has at most 255 characters
+select message(repeat('x', 255), '{}');
+select message(repeat('x', 256), '{}');
 
 -- outbox_metadata_check: metadata is an object
 select message('m', '"x"');
@@ -221,12 +221,8 @@ select message('m', '"x"');
 select message('m', jsonb_build_object('x', repeat('x', 1048576)));
 
 -- outbox_pkey: a place in the order is taken once
-insert into outbox (topic, transaction_id, "offset", message_id, payload, metadata) overriding system value values ('t', '7', 7, 'm1', '', '{}');
-insert into outbox (topic, transaction_id, "offset", message_id, payload, metadata) overriding system value values ('t', '7', 7, 'm2', '', '{}');
-
--- outbox_offsets_pkey: a group has one offset in a topic
-insert into outbox_offsets values ('t', 'g', '0', 0), ('t', 'h', '0', 0);
-insert into outbox_offsets values ('t', 'g', '1', 1);
+insert into outbox (topic, id, message_id, payload, metadata) overriding system value values ('t', 7, 'm1', '', '{}');
+insert into outbox (topic, id, message_id, payload, metadata) overriding system value values ('t', 7, 'm2', '', '{}');
 
 -- inbox_message_once: a message is received once
 select received('m1', 'k', 'pending');
@@ -237,29 +233,46 @@ select received('m1', 'k', 'pending');
 update inbox set status = 'done', done_fence = 0 where message_id = 'm1';
 select received('m1', 'l', 'pending');
 
--- inbox_one_running_per_key: one message of a key runs
+-- inbox_one_first_per_key: one message of a key is first
 select received('m1', 'k', 'running');
 select received('m2', 'k', 'pending');
 select received('m3', 'l', 'running');
-update inbox set status = 'running' where message_id = 'm2';
+update inbox set first = true where message_id = 'm2';
+
+-- inbox_one_first_per_key: so one message of a key runs
+select received('m1', 'k', 'running');
+select received('m2', 'k', 'running');
+
+-- inbox_one_first_per_key: and none behind a dead letter that blocks its key
+select received('m1', 'k', 'dead');
+update inbox set first = true where message_id = 'm1';
+select received('m2', 'k', 'running');
+
+-- inbox_running_is_first: a message behind another one does not run
+select received('m1', 'k', 'pending');
+update inbox set status = 'running' where message_id = 'm1';
+
+-- inbox_first_is_open: a message that is done is not first
+select received('m1', 'k', 'running');
+update inbox set status = 'done', done_fence = 0 where message_id = 'm1';
+
+-- inbox_first_is_open: nor is one that was discarded
+select received('m1', 'k', 'running');
+update inbox set status = 'discarded', decided_by = 'ada', decided_at = now() where message_id = 'm1';
 
 -- inbox_done_by_holder: a holder that was taken over does not finish
 select received('m1', 'k', 'running');
 update inbox set fence = 2 where message_id = 'm1';
-update inbox set status = 'done', done_fence = 1 where message_id = 'm1';
+update inbox set status = 'done', first = false, done_fence = 1 where message_id = 'm1';
 
 -- inbox_done_by_holder: what is finished is not claimed again
 select received('m1', 'k', 'running');
-update inbox set status = 'done', done_fence = 0 where message_id = 'm1';
-update inbox set status = 'running', fence = fence + 1 where message_id = 'm1';
+update inbox set status = 'done', first = false, done_fence = 0 where message_id = 'm1';
+update inbox set status = 'running', first = true, fence = fence + 1 where message_id = 'm1';
 
 -- inbox_done_has_fence: no message is finished without a fence
 select received('m1', 'k', 'running');
-update inbox set status = 'done' where message_id = 'm1';
-
--- inbox_held_back_is_pending: only a pending message is held back
-select received('m1', 'k', 'running');
-update inbox set due_at = null where message_id = 'm1';
+update inbox set status = 'done', first = false where message_id = 'm1';
 
 -- inbox_status_check: a message is in a known state
 select received('m1', 'k', 'lost');
@@ -283,14 +296,9 @@ update inbox set decided_at = now();
 insert into inbox (id, receiver, message_id, ordering_key, type, payload, metadata, payload_hash) overriding system value values (-1, 'r', 'm1', 'k', 't', '', '{}', '');
 insert into inbox (id, receiver, message_id, ordering_key, type, payload, metadata, payload_hash) overriding system value values (-1, 'r', 'm2', 'k', 't', '', '{}', '');
 
--- inbox_quarantine_once: the same stranger is kept once
-insert into inbox_quarantine (receiver, message_id, payload, metadata, payload_hash) values ('r', 'm', '', '{}', 'a');
-insert into inbox_quarantine (receiver, message_id, payload, metadata, payload_hash) values ('r', 'm', '', '{}', 'b');
-insert into inbox_quarantine (receiver, message_id, payload, metadata, payload_hash) values ('r', 'm', '', '{}', 'a');
-
--- inbox_quarantine_pkey: a row of the quarantine has its number alone
-insert into inbox_quarantine overriding system value values (-1, 'r', 'm1', '', '{}', 'a');
-insert into inbox_quarantine overriding system value values (-1, 'r', 'm2', '', '{}', 'a');
+-- inbox_holders_pkey: a processor is registered once
+insert into inbox_holders values ('r', 'h', now()), ('r', 'i', now()), ('s', 'h', now());
+insert into inbox_holders values ('r', 'h', now());
 
 -- idempotency_keys_once: a key has one answer
 select answer('k', 202);

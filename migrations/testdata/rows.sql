@@ -28,19 +28,15 @@ select 1, 'm' || n, 'a:EUR', 1, 1
 
 insert into outbox
        (topic, message_id, payload, metadata)
-select 'charges', n, '', '{}'
+select 'charges', n, '', jsonb_build_object('ordering_key', 'ch_' || n)
   from generate_series($first, $last) n;
 
 insert into inbox
-       (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, done_fence, finished_at)
-select 'r', status || n, 'ch_' || n, 't', '', '{}', '', status, nullif(status = 'done', false)::int - 1, now()
+       (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, first, holder, done_fence, finished_at)
+select 'r', kind || n, 'ch_' || n, 't', '', '{}', '', case when kind = 'behind' then 'pending' when n % 50 = 7 and kind = 'pending' then 'running' else kind end,
+       kind = 'pending', 'h' || n % 5, nullif(kind = 'done', false)::int - 1, now()
   from generate_series($first, $last) n,
-       unnest(array['done', 'pending']) status;
-
-insert into inbox_quarantine
-       (receiver, message_id, payload, metadata, payload_hash)
-select 'r', n, '', '{}', ''
-  from generate_series($first, $last) n;
+       unnest(array['done', 'pending', 'behind']) kind;
 
 insert into merchants (merchant_id)
 select 'm' || n

@@ -9,6 +9,7 @@ package lanes
 import (
 	"cmp"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -131,9 +132,13 @@ func (d *drawing) claimOf(message string, fence int64) *claim {
 	return &claim{}
 }
 
+// endOfHolder is the random text that inbox.New puts behind the name of a process.
+var endOfHolder = regexp.MustCompile(`/[A-Z2-7]{8}$`)
+
 // worker is the swim lane of a holder. Workers have letters, in the order in which they are seen.
+// The receivers of a process are holders of their own: they differ in their ends.
 func (d *drawing) worker(holder string) *lane {
-	holder = cmp.Or(holder, "not known")
+	holder = cmp.Or(endOfHolder.ReplaceAllString(holder, ""), "not known")
 	if i := slices.IndexFunc(d.Lanes, func(l *lane) bool { return l.About == holder }); i >= 0 {
 		return d.Lanes[i]
 	}

@@ -43,10 +43,10 @@ func quick() audit.Timeline {
 		entry(21*ms, "event", "payment.captured.v1", "worker", 4, "cause", "e1", "payment_intent", "pi_2MUSLBDBMHZ", "provider_key", "99ad6009-d933-5200-9373-3158a7795b6d"),
 		entry(21*ms+20*us, "event", "charge.succeeded.v1", "worker", 5, "cause", "e1"),
 		entry(21*ms+40*us, "outbox", "passed", "notification", 0, "message_id", "e5"),
-		entry(21*ms+60*us, "inbox", "done", "fulfillment", 0, "message", 1, "claims", 1, "holder", "vm:13276", "claimed_at", at(4*ms)),
+		entry(21*ms+60*us, "inbox", "done", "fulfillment", 0, "message", 1, "claims", 1, "holder", "vm:13276/AAAAAAA2", "claimed_at", at(4*ms)),
 		entry(23*ms, "inbox", "received", "notification", 0, "message", 2, "message_id", "e5", "type", "charge.succeeded.v1"),
 		entry(30*ms, "webhook", "merchant.notified.v1", "worker", 6, "cause", "e5", "type", "charge.succeeded", "webhook_id", "886d6009-d933"),
-		entry(30*ms+10*us, "inbox", "done", "notification", 0, "message", 2, "claims", 1, "holder", "vm:13276", "claimed_at", at(23*ms)),
+		entry(30*ms+10*us, "inbox", "done", "notification", 0, "message", 2, "claims", 1, "holder", "vm:13276/BBBBBBB3", "claimed_at", at(23*ms)),
 		entry(500*ms, "provider", "payment_intent", "stripe", 0, "id", "pi_2MUSLBDBMHZ", "status", "succeeded"),
 	)
 }
@@ -87,7 +87,7 @@ func hostile() audit.Timeline {
 		entry(ms, "event", text, text, 1, "event_id", text, "cause", text, "order_id", text, "items", []string{text}),
 	)
 	for i, kind := range []string{"event", "webhook", "outbox", "inbox", "provider", text} {
-		for j, what := range []string{text, "received", "duplicate", "quarantined", "taken over", "failed", "released", "done", "running", "dead letter", "resent"} {
+		for j, what := range []string{text, "received", "duplicate", "taken over", "failed", "released", "done", "running", "dead letter", "resent"} {
 			t.Entries = append(t.Entries, entry(time.Duration(i*20+j)*ms, kind, what, text, j, "message", text, "holder", text+strconv.Itoa(j), "claimed_at", at(0),
 				"error", text, "last_error", text, "type", text, "status", text, "id", text, "webhook_id", text, "provider_key", text, "dropped_by", text, text, text))
 		}

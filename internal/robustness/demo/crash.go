@@ -77,7 +77,7 @@ func crashes() []Action {
 		outage("provider-slow", "Slow the provider down", "the provider and the merchant answered after 2 s", "Charges take longer, and leases are renewed.", traffic.Faults{Slow: traffic.Slow{P: 1, Milliseconds: 2000}}),
 		outage("provider-silent", "Lose the provider's answers", "the provider and the merchant carried out every request and answered none", refused, traffic.Faults{DropAfter: 1}),
 		{
-			"redeliver", "message", "Redeliver every message", "The offset of the consumer group goes back to the beginning of the outbox.",
+			"redeliver", "message", "Redeliver every message", "Each message that the worker has received is in the outbox once more.",
 			"inbox_message_once counts each message as a duplicate.", redeliver, nil,
 		},
 		{

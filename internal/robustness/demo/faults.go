@@ -287,9 +287,7 @@ func (s *scene) ended(ctx context.Context, id string) error {
 func (s *scene) quiet(ctx context.Context) error {
 	return s.wait(ctx, `
 select not exists (select from inbox where status in ('pending', 'running') and waits = 0)
-   and not exists (
-         select
-           from outbox o)
+   and not exists (select from outbox)
    and not exists (
          select
            from ledger_events e
@@ -346,7 +344,7 @@ select count(*) >= $1
 
 // hold sends requests, unless send is nil, while programs are paused, then locks a table against writers, lets the
 // programs go on, and unlocks the table when locked has returned. The lock has no transaction id,
-// so it does not hold back the readers of the outbox.
+// so it does not hold back the projections.
 func (s *scene) hold(ctx context.Context, table string, paused []*fleet.Process, send func() error, locked func(pgx.Tx) error) error {
 	err := each(paused, (*fleet.Process).Pause)
 	if err == nil && send != nil {
