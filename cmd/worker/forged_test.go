@@ -81,7 +81,7 @@ insert into idempotency_keys (scope, operation, key, fingerprint, status_code, c
 values ('acme', 'POST /v1/charges', 'good', '', 202, 'application/json', '{}', now())`)
 	testdb.Must(t, db.Commit(t.Context(), b))
 
-	p := programtest.Start(t, run, working(t, url, "LEASE", "500ms", "MAX_ATTEMPTS", "2", "BACKOFF_BASE", "10ms", "BACKOFF_CAP", "50ms", "OUTBOX_RETENTION", "1s", "INBOX_RETENTION", "2s"))
+	p := programtest.Start(t, run, working(t, url, "LEASE", "500ms", "MAX_ATTEMPTS", "2", "BACKOFF_BASE", "10ms", "BACKOFF_CAP", "50ms", "INBOX_RETENTION", "2s"))
 	for what, sql := range map[string]string{
 		"the good charge is carried out and listed": `select count(*) = 1 from charge_list where charge_id = 'ch_good' and status = 'failed'`,
 		"its message is forgotten":                  `select count(*) = 0 from inbox where ordering_key = 'ch_good' or message_id = 'forged 8'`,

@@ -69,9 +69,6 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 		return err
 	}
 	defer db.Close()
-	var ringing sync.WaitGroup
-	ringing.Go(func() { bell.Run(lasting, db.Pool()) })
-	defer func() { end(); ringing.Wait() }()
 	addDatabaseGauges(metrics, db, services.Provider)
 	named := make(chan struct{}) // closed when the provider has named the account
 	ready := program.NewReadiness(lasting, db, time.Now, restored, accountRefusal(services.Provider, named))
@@ -82,6 +79,10 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	}
 	paused := &pauses{db: db, receivers: receivers}
 	ready.Paused = paused.shown
+	projector := &ledger.Projector{DB: db, Bell: bell.Bell(domain.Topic, doorbell.Ledger), Log: log}
+	var ringing sync.WaitGroup
+	ringing.Go(func() { bell.Run(lasting, db.Pool()) }) // it listens for the bells above
+	defer func() { end(); ringing.Wait() }()
 
 	g, ctx := errgroup.WithContext(ctx)
 	background := func(work func(ctx context.Context)) {
@@ -92,7 +93,7 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	})
 	g.Go(func() error { return program.ServeMetrics(ctx, log, s.MetricsAddr, metrics.Handler()) })
 	background((&retention.Job{DB: db, Log: log, InboxWindow: s.InboxRetention}).Run)
-	background((&ledger.Projector{DB: db, Bell: bell.Bell(domain.Topic, doorbell.Ledger), Log: log}).Run)
+	background(projector.Run)
 	each := func(interval time.Duration, failed string, work func(ctx context.Context) error) {
 		background(func(ctx context.Context) {
 			loop.Run(ctx, log, failed, func(ctx context.Context) (time.Duration, error) { return interval, work(ctx) })
@@ -222,7 +223,7 @@ func accountRefusal(provider *stripe.Client, named <-chan struct{}) program.Chec
 }
 
 // endStuckSessions ends sessions that stopped in the middle of a transaction, and those of the api
-// that are older than a request: while one is open, no later message is received.
+// that are older than a request: while one is open, the readers of the ledger see no later event.
 func endStuckSessions(ctx context.Context, log *slog.Logger, db *postgres.DB) {
 	loop.Run(ctx, log, "looking at the other sessions of the database failed", func(ctx context.Context) (time.Duration, error) {
 		n, err := postgres.EndStuck(ctx, db, programs, postgres.HalfSent, postgres.Held)

@@ -37,8 +37,8 @@ var allFigures = []figure{
 	{figuresUp, "1 if the gauges below could be read from the database, else 0.", nil},
 	{"payonce_inbox_messages", "Messages in the inbox that are not finished. pending: due. waiting: due later, such as after an outage of the provider. running: a worker has claimed it. dead: a dead letter. 100000 means at least so many.", []string{"receiver", "status"}},
 	{"payonce_inbox_oldest_age_seconds", "Time since the oldest pending or running message was received, or since it is due again after a wait for a service that said that it takes long.", []string{"receiver"}},
-	{"payonce_outbox_unread_messages", "Messages that a consumer group has not received. 100000 means at least so many.", []string{"topic", "consumer_group"}},
-	{"payonce_outbox_unread_age_seconds", "Time since the oldest message that a consumer group has not received was committed.", []string{"topic", "consumer_group"}},
+	{"payonce_outbox_unread_messages", "Messages in the outbox, which their reader has not acknowledged. 100000 means at least so many.", []string{"topic"}},
+	{"payonce_outbox_unread_age_seconds", "Time since the oldest message in the outbox was stored.", []string{"topic"}},
 	{"payonce_store_bytes", "Size of a table with its indexes.", []string{"table"}},
 	{"payonce_charges_set_aside", "Charges that the list leaves out or shows as they were, because the worker cannot read an event of theirs.", nil},
 	{"payonce_snapshot_held_seconds", "Age of the oldest transaction that keeps vacuum from removing dead rows of this database, prepared transactions included.", nil},
@@ -198,14 +198,14 @@ select 'payonce_inbox_oldest_age_seconds', array[r.receiver], coalesce(greatest(
    and f.status <> 'dead'
  group by r.receiver`
 
-// selectUnread counts what was not received of each topic.
+// selectUnread counts the messages of each topic. One that was received is deleted.
 const selectUnread = `
-select 'payonce_outbox_unread_messages', array[topic, 'inbox'], (
+select 'payonce_outbox_unread_messages', array[topic], (
          select count(*)
            from (select from outbox m where m.topic = t.topic limit $1) unread)::float8
   from unnest($2::text[]) as t (topic)
  union all
-select 'payonce_outbox_unread_age_seconds', array[topic, 'inbox'], coalesce((
+select 'payonce_outbox_unread_age_seconds', array[topic], coalesce((
          select extract(epoch from clock_timestamp() - m.created_at)
            from outbox m
           where m.topic = t.topic
