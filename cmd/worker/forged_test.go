@@ -28,10 +28,9 @@ select 'charges', '11111111-1111-8111-8111-111111111111',
        '{"id":"11111111-1111-8111-8111-111111111111","type":"charge.requested.v1","charge_id":"ch_unreadable","version":1}',
        '{"type":"charge.requested.v1","ordering_key":"ch_unreadable","partition_key":"acme","traceparent":{"a":[7]}}'
   from generate_series(1, 3);
-insert into inbox (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, due_at)
-values ('fulfillment', 'evt_1', 'ch_unreadable', 'acme', 'stripe.refund.updated', '\xff', '[7]', '', clock_timestamp());
-insert into inbox_quarantine (receiver, message_id, payload, metadata, payload_hash)
-values ('fulfillment', 'evt_1', '\xff', '7', '');
+insert into outbox (topic, message_id, payload, metadata)
+values ('charges', 'evt_1', '\xff', '{"type":"stripe.refund.updated","ordering_key":"ch_unreadable","partition_key":"acme","traceparent":[7]}'),
+       ('charges', 'evt_1', '\xfe', '{"type":"stripe.refund.updated","ordering_key":"ch_unreadable","partition_key":"acme"}');
 insert into idempotency_keys (scope, operation, key, fingerprint, request, status_code, content_type, location, headers, body, expires_at)
 values ('acme', 'POST /v1/charges', 'forged', '', '\xff', 202, '', '/v1/charges/ch_none', '7', '\xff', now() - interval '1 hour')`,
 	"payonce_worker": `
@@ -42,14 +41,14 @@ values (gen_random_uuid(), 'ch_forged', 1, 'charge.succeeded.v1', 1, 'acme', '{}
 insert into outbox (topic, message_id, payload, metadata)
 values ('charges',  'forged 1', '\xff', '{"type":7,"ordering_key":{},"partition_key":[]}'),
        ('charges',  'forged 2', '{"version":-1}', '{"type":"charge.requested.v1","ordering_key":"ch_none"}'),
-       ('charges',  'forged 3', '', jsonb_build_object('type', 'refund.requested.v1', 'ordering_key', repeat('x', 99999))),
-       ('notification', 'forged 4', 'null', '{"type":"charge.succeeded.v1","ordering_key":"ch_forged"}');
-insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, due_at, attempts, fence, done_fence, holder)
-values ('fulfillment',  'forged 5', 'ch_none', 'charge.requested.v1', '\xff', '{}', '', 'running', 'infinity', 1, 1, null, 'unknown'),
-       ('fulfillment',  'forged 6', 'ch_exploded', 'charge.requested.v1', '', '"x"', '', 'pending', now(), 0, 0, null, null),
-       ('notification', 'forged 7', 'ch_forged', 'charge.succeeded.v1', '{}', '{}', '', 'pending', now(), 99, 0, null, null),
-       ('fulfillment',  'forged 9', 'ch_void', 'charge.requested.v1', '', '{}', '', 'pending', now(), 0, 0, null, null),
-       ('fulfillment',  'forged 8', 'ch_old', 'more', '', '{}', '', 'done', now(), 0, 1, 1, null);
+       ('charges',  'forged 3', '', jsonb_build_object('type', 'refund.requested.v1', 'ordering_key', repeat('x', 99999)));
+insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, first, due_at, attempts, fence, done_fence, holder)
+values ('fulfillment',  'forged 5', 'ch_none', 'charge.requested.v1', '\xff', '{}', '', 'running', true, 'infinity', 1, 1, null, 'unknown'),
+       ('fulfillment',  'forged 6', 'ch_exploded', 'charge.requested.v1', '', '"x"', '', 'pending', false, now(), 0, 0, null, null),
+       ('notification', 'forged 7', 'ch_forged', 'charge.succeeded.v1', '{}', '{}', '', 'pending', true, now(), 99, 0, null, null),
+       ('notification', 'forged 4', 'ch_forged', 'charge.succeeded.v1', 'null', '{}', '', 'pending', false, now(), 0, 0, null, null),
+       ('fulfillment',  'forged 9', 'ch_void', 'charge.requested.v1', '', '{}', '', 'pending', true, 'infinity', 0, 0, null, null),
+       ('fulfillment',  'forged 8', 'ch_old', 'more', '', '{}', '', 'done', false, now(), 0, 1, 1, null);
 update inbox set finished_at = '-infinity' where message_id = 'forged 8';
 insert into charges_set_aside (generation, charge_id, reason)
 select generation, 'ch_none', 'forged' from projections;

@@ -157,32 +157,55 @@ func (f *figures) readLocked(ctx context.Context) error {
 	return nil
 }
 
-// selectBacklog reads the queues of the inbox. Partial indexes lead to open and dead messages,
-// so finished ones cost nothing. Of a longer queue it reads the lowest keys: a charge's ID
-// begins with the time of its request, so the oldest messages are among them. A message that
-// whose wait has NoDeadline (inbox.WaitError), and those behind it, are as old as its wait is overdue.
+// selectBacklog reads the queues of the inbox. Each part has a partial index, so finished messages
+// cost nothing. Of a longer queue it reads those that are due first, among which the oldest are. A
+// message that is first of its key and whose wait has NoDeadline (inbox.WaitError), and those behind
+// it, are as old as its wait is overdue.
 const selectBacklog = `
 with found as (
   select r.receiver,
          m.status,
-         count(*)                                                     as messages,
-         extract(epoch from clock_timestamp() - min(m.since))            as oldest
+         least(count(*), $2)                                  as messages,
+         extract(epoch from clock_timestamp() - min(m.since)) as oldest
     from unnest($1::text[]) as r(receiver)
    cross join lateral (
-           (select case when status = 'pending' and due_at > clock_timestamp() then 'waiting' else status end as status,
-                   greatest(received_at, first_value(case when waits > 0 and waiting_since is null then due_at end)
-                                           over (partition by ordering_key order by id)) as since
+           (select case when due_at > clock_timestamp() then 'waiting' else status end as status,
+                   greatest(received_at, case when waits > 0 and waiting_since is null then due_at end) as since
               from inbox
              where receiver = r.receiver
-               and status in ('pending', 'running')
-             order by ordering_key, id
+               and status = 'pending'
+               and first
+             order by due_at, id
+             limit $2)
+           union all
+           (select b.status,
+                   greatest(b.received_at, case when f.waits > 0 and f.waiting_since is null then f.due_at end)
+              from (select status, received_at, ordering_key
+                      from inbox
+                     where receiver = r.receiver
+                       and status = 'pending'
+                       and not first
+                     order by ordering_key, id
+                     limit $2) b
+              left join inbox f
+                on f.receiver = r.receiver
+               and f.ordering_key = b.ordering_key
+               and f.first)
+           union all
+           (select status,
+                   greatest(received_at, case when waits > 0 and waiting_since is null then due_at end)
+              from inbox
+             where receiver = r.receiver
+               and status = 'running'
+             order by holder
              limit $2)
            union all
            (select status, received_at
               from inbox
              where receiver = r.receiver
+               and status in ('dead', 'discarded')
                and status = 'dead'
-             order by ordering_key, id
+             order by status, id
              limit $2)) m
    group by r.receiver, m.status
 )

@@ -137,7 +137,7 @@ func TestFigures_countABacklogUpToABound(t *testing.T) {
 	m, _, _ := figures(db)
 	m.CountAtMost(most)
 	testdb.Exec(t, db.Pool(), insertMessages, "pending", most+20, time.Minute)
-	testdb.Exec(t, db.Pool(), `update inbox set ordering_key = 'a', received_at = clock_timestamp() - interval '1 hour' where id = (select max(id) from inbox)`)
+	testdb.Exec(t, db.Pool(), `update inbox set received_at = clock_timestamp() - interval '1 hour', due_at = clock_timestamp() - interval '1 hour' where id = (select max(id) from inbox)`)
 	testdb.Exec(t, db.Pool(), `insert into outbox (topic, message_id, payload, metadata) select 'charges', 'm' || n, '', '{}' from generate_series(1, $1::int) as n`, most+20)
 	got := scrape(t, m.Handler())
 	want(t, got, map[string]float64{
