@@ -145,7 +145,7 @@ func TestTimeline_showsATakeoverAndADroppedDuplicate(t *testing.T) {
 
 	var text strings.Builder
 	testdb.Must(t, timelineCmd{Name: "ch_1"}.show(t.Context(), newConsole(&text, io.Discard), db, nil))
-	for _, want := range []string{"duplicate ", "dropped_by=inbox_message_once", "taken over ", "holder=host:1", "taken_over_by=host:2"} {
+	for _, want := range []string{"duplicate ", "dropped_by=inbox_message_once", "taken over ", "holder=host:1 ", "taken_over_by=host:2 "} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("%q is not in\n%s", want, &text)
 		}

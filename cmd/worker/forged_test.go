@@ -87,9 +87,11 @@ values ('acme', 'POST /v1/charges', 'good', '', 202, 'application/json', '{}', n
 		"its message is forgotten":                  `select count(*) = 0 from inbox where ordering_key = 'ch_good' or message_id = 'forged 8'`,
 		"the outbox is empty":                       `select count(*) = 0 from outbox`,
 		"both keys are tombstones":                  `select count(*) = 2 from idempotency_keys where body is null`,
-		// A type that only a newer program knows, and a webhook behind a dead letter, wait.
+		// A type that only a newer program knows, and a webhook behind a dead letter, wait. Another
+		// payload under a known id is a dead letter.
 		"the forged messages are dead letters or wait": `
-select count(*) filter (where status = 'dead') = 5
+select count(*) filter (where status = 'dead') = 6
+   and count(*) filter (where status = 'dead' and last_error = 'the id is known with another payload') = 1
    and count(*) filter (where status = 'pending' and (message_id in ('forged 4', 'forged 6') or ordering_key = 'ch_unreadable')) = 4
   from inbox`,
 		"each charge that cannot be read is set aside": `select count(*) = 2 from charges_set_aside where charge_id in ('ch_exploded', 'ch_unreadable')`,
