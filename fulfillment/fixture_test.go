@@ -178,7 +178,7 @@ func (f *fixture) forge(s ledger.Stream, name, data string) {
 insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
 values ($1, $2, $3, $4, 1, 'acme', $5, '{"actor":"api"}', now())`, id, s.ID, version, name, data)
 	b := &pgx.Batch{}
-	inbox.Accept(b, fulfillment.ChargeReceiver, inbox.Message{
+	inbox.Append(b, fulfillment.ChargeReceiver, inbox.Message{
 		ID: id, Type: name, OrderingKey: s.ID, Partition: "acme",
 		Payload: ledger.Envelope{ID: id, Type: name, ChargeID: s.ID, Version: version}.Encode(),
 	})

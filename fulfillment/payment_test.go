@@ -167,7 +167,9 @@ func TestResume(t *testing.T) {
 			begin:  isStarted,
 			script: script{"retrieve": {shows("processing"), shows("processing"), shows("processing"), shows("succeeded")}},
 			ends:   "waits waits waits done", want: succeeded(toStarted), calls: "retrieve retrieve retrieve retrieve",
-			check: func(f *fixture) { f.expectText("1 3", `select format('%s %s', attempts, waits) from inbox where receiver = 'fulfillment'`) },
+			check: func(f *fixture) {
+				f.expectText("1 3", `select format('%s %s', attempts, waits) from inbox where receiver = 'fulfillment'`)
+			},
 		},
 		"a message that says nothing but the charge is a wake-up too": {
 			begin:  func(f *fixture) { f.start(); f.exec(`update inbox set payload = '{}'`) },

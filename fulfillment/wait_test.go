@@ -70,7 +70,10 @@ func TestProcessingWait_endsWithTheProvidersEvent(t *testing.T) {
 	f.provider.on("retrieve", shows("processing"), shows("processing"), shows("succeeded"))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
-	go func() { _ = processor(f.db, fulfillment.ChargeReceiver, f.charge, func(*inbox.Options) {}).Run(ctx); close(ended) }()
+	go func() {
+		_ = processor(f.db, fulfillment.ChargeReceiver, f.charge, func(*inbox.Options) {}).Run(ctx)
+		close(ended)
+	}()
 	defer func() { cancel(); <-ended }()
 	await.Row(t, f.db, `select waits = 1 and status = 'pending' from inbox`)
 	f.exec(`update inbox set due_at = clock_timestamp() + interval '4 hours'`)

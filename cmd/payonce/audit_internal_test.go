@@ -61,7 +61,7 @@ func TestAudit_repairLeavesAPausedMerchantAlone(t *testing.T) {
 		t.Fatalf("the audit says %q: %v", said, err)
 	}
 	b := &pgx.Batch{}
-	inbox.Accept(b, fulfillment.ChargeReceiver, inbox.Message{ID: "last", Type: "stripe.refund.updated", OrderingKey: "ch_2", Partition: "other"})
+	inbox.Append(b, fulfillment.ChargeReceiver, inbox.Message{ID: "last", Type: "stripe.refund.updated", OrderingKey: "ch_2", Partition: "other"})
 	testdb.Must(t, db.Commit(t.Context(), b))
 
 	var charge inbox.Handler
@@ -72,7 +72,7 @@ func TestAudit_repairLeavesAPausedMerchantAlone(t *testing.T) {
 		}
 	}
 	last := make(chan struct{})
-	p := &inbox.Processor{
+	p, err := inbox.New(inbox.Options{
 		DB: db, Receiver: fulfillment.ChargeReceiver, Holder: "test", Concurrency: 1, Log: slog.New(slog.DiscardHandler),
 		Policy: inbox.Policy{
 			Lease: time.Hour, MaxAttempts: 12, GiveUpAfter: time.Hour, BackoffBase: time.Hour, BackoffCap: time.Hour, DeadLetters: inbox.Pass,
@@ -84,7 +84,8 @@ func TestAudit_repairLeavesAPausedMerchantAlone(t *testing.T) {
 			}
 			return charge(ctx, d)
 		},
-	}
+	})
+	testdb.Must(t, err)
 	p.Pause(false, "acme")
 	ended := make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())

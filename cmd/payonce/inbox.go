@@ -10,6 +10,7 @@ import (
 	"os/user"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/prometheus/common/model"
@@ -147,7 +148,7 @@ func (s inboxShowCmd) run(ctx context.Context, c *console, db *postgres.DB) erro
 		{"deaths", m.Deaths},
 		{"duplicates", m.Duplicates},
 		{"behind it", m.Behind},
-		{"holder", m.Holder},
+		{"holder", processOf(m.Holder)},
 		{"received", m.ReceivedAt},
 		{"due", m.DueAt},
 		{"finished", timeOr(m.FinishedAt, "")},
@@ -158,6 +159,12 @@ func (s inboxShowCmd) run(ctx context.Context, c *console, db *postgres.DB) erro
 	c.stdout.printf("payload\n")
 	c.stdout.json(m.Payload)
 	return nil
+}
+
+// processOf is the host and the process of a holder, without what makes its start unique.
+func processOf(holder string) string {
+	process, _, _ := strings.Cut(holder, "/")
+	return process
 }
 
 type inboxRetryCmd struct {

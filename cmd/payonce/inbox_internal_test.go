@@ -26,10 +26,10 @@ func put(t *testing.T, db *postgres.DB, charge, status, payload string) int64 {
 	t.Helper()
 	return testdb.One[int64](t, db, `
 insert into inbox
-       (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, fence, done_fence,
+       (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, fence, done_fence, holder,
         attempts, last_error, decided_by, decided_at)
 values ('fulfillment', gen_random_uuid()::text, $1, 'charge.requested.v1', $3, '{"correlation_id":"req-1"}', '\x00', $2, 12,
-        case when $2 = 'done' then 12 end, 12, E'no way\n\x1b[2J',
+        case when $2 = 'done' then 12 end, 'host:1/ABCDEFGH', 12, E'no way\n\x1b[2J',
         case when $2 = 'discarded' then 'cli:ada' end, case when $2 = 'discarded' then now() end)
 returning id`, charge, status, []byte(payload))
 }
@@ -123,7 +123,7 @@ func TestInboxShow(t *testing.T) {
 		testrun.Same(t, "payload and metadata", []any{payload, map[string]any{"correlation_id": "req-1"}}, []any{whole["payload"], whole["metadata"]})
 	}
 	shown := mustExecute(t, db, inboxShowCmd{ID: document})
-	for _, want := range []string{"status      dead\n", "charge      ch_1\n", "reason      no way��[2J\n", "\"version\": 1"} {
+	for _, want := range []string{"status      dead\n", "charge      ch_1\n", "holder      host:1\n", "reason      no way��[2J\n", "\"version\": 1"} {
 		if !strings.Contains(shown, want) {
 			t.Errorf("%q is not in\n%s", want, shown)
 		}

@@ -54,7 +54,7 @@ func (m migrateCmd) run(ctx context.Context, c *console, db *postgres.DB) error 
 }
 
 type outboxCmd struct {
-	Repair outboxRepairCmd `cmd:"" help:"Renumber messages, events and checkpoints after a restore from a dump, so that consumer groups and projections continue."`
+	Repair outboxRepairCmd `cmd:"" help:"Renumber the events of the ledger and the checkpoints of its projections after a restore from a dump, so that the programs continue. Messages need no repair."`
 }
 
 type outboxRepairCmd struct {
@@ -77,7 +77,7 @@ func (r outboxRepairCmd) run(ctx context.Context, c *console, db *postgres.DB) e
 	if !before.Foreign() && !r.Force {
 		return errors.New("nothing to repair: the tables did not come through a dump since they were made or repaired (--force repairs all the same)")
 	}
-	_, end := c.progress("numbering what was restored anew")
+	_, end := c.progress("numbering the events anew")
 	done, err := restore.Repair(ctx, db)
 	end()
 	if err != nil {
@@ -87,8 +87,7 @@ func (r outboxRepairCmd) run(ctx context.Context, c *console, db *postgres.DB) e
 		c.stdout.json(repairReport{Before: before, Repaired: done})
 		return nil
 	}
-	c.stdout.printf("transactions up to %d were stored, the server's next one is %d\n%d events and %d received messages numbered anew, %d messages will be redelivered\n",
-		before.Newest, before.Next, done.Events, done.Received, done.Messages)
+	c.stdout.printf("transactions up to %d were stored, the server's next one is %d\n%d events numbered anew\n", before.Newest, before.Next, done.Events)
 	return nil
 }
 

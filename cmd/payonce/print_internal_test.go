@@ -119,9 +119,9 @@ func TestProgress_isOfWhatTakesLong(t *testing.T) {
 	t.Parallel()
 	db, _ := booked(t, 3)
 	for says, command := range map[string]databaseCommand{
-		"auditing, ":                       auditCmd{NoProvider: true},
-		"events folded: 3, ":               rebuildCmd{},
-		"numbering what was restored anew": outboxRepairCmd{Force: true},
+		"auditing, ":                auditCmd{NoProvider: true},
+		"events folded: 3, ":        rebuildCmd{},
+		"numbering the events anew": outboxRepairCmd{Force: true},
 	} {
 		var said strings.Builder
 		c := newConsole(io.Discard, &said)

@@ -101,6 +101,11 @@ func printTimeline(p *printer, t audit.Timeline) {
 		if e.Version > 0 {
 			what = strconv.Itoa(e.Version) + " " + what
 		}
+		for _, name := range []string{"holder", "taken_over_by"} {
+			if holder, ok := e.Detail[name].(string); ok {
+				e.Detail[name] = processOf(holder)
+			}
+		}
 		row := []any{e.At.UTC().Format("2006-01-02 15:04:05.000"), e.Kind, what, e.Who, e.Detail}
 		if several {
 			row = slices.Insert(row, 1, any(e.ChargeID))

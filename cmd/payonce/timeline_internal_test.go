@@ -120,10 +120,11 @@ func TestTimeline_showsATakeoverAndADroppedDuplicate(t *testing.T) {
 	record(t, db, ledger.New("ch_1"), requested("17"))
 	held, done, end := make(chan error, 2), make(chan error, 2), make(chan struct{})
 	work := func(db *postgres.DB, holder string, handle inbox.Handler) {
-		p := &inbox.Processor{
-			DB: db, Receiver: "fulfillment", Holder: holder, Handle: handle, MinClaimInterval: 10 * time.Millisecond, Drain: time.Millisecond, Log: slog.New(slog.DiscardHandler),
+		p, err := inbox.New(inbox.Options{
+			DB: db, Receiver: "fulfillment", Holder: holder, Handle: handle, Drain: time.Millisecond, Log: slog.New(slog.DiscardHandler),
 			Policy: inbox.Policy{Lease: time.Second, BackoffBase: time.Millisecond},
-		}
+		})
+		testdb.Must(t, err)
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- p.Run(ctx) }()
@@ -133,7 +134,7 @@ func TestTimeline_showsATakeoverAndADroppedDuplicate(t *testing.T) {
 	t.Cleanup(func() { close(end) })
 	for range 2 {
 		b := &pgx.Batch{}
-		inbox.Accept(b, "fulfillment", inbox.Message{ID: "m1", OrderingKey: "ch_1", Type: "charge.requested.v1", Payload: []byte("{}")})
+		inbox.Append(b, "fulfillment", inbox.Message{ID: "m1", OrderingKey: "ch_1", Type: "charge.requested.v1", Payload: []byte("{}")})
 		testdb.Must(t, db.Commit(t.Context(), b))
 	}
 	testdb.Must(t, await.Receive(t, "the first worker", held))
@@ -144,7 +145,7 @@ func TestTimeline_showsATakeoverAndADroppedDuplicate(t *testing.T) {
 
 	var text strings.Builder
 	testdb.Must(t, timelineCmd{Name: "ch_1"}.show(t.Context(), newConsole(&text, io.Discard), db, nil))
-	for _, want := range []string{"duplicate ", "dropped_by=inbox_message_once", "taken over ", "holder=host:1", "taken_over_by=host:2"} {
+	for _, want := range []string{"duplicate ", "dropped_by=inbox_message_once", "taken over ", "holder=host:1 ", "taken_over_by=host:2 "} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("%q is not in\n%s", want, &text)
 		}

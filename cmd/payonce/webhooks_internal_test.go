@@ -253,7 +253,7 @@ func TestWebhooksResend(t *testing.T) {
 insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
 values ('notification', $1, 'ch_2', 't', '', '{}', '')`, s.Head().ID.String())
 		for status, says := range map[string]string{"pending": "on its way", "running": "on its way", "dead": "payonce inbox retry "} {
-			testdb.Exec(t, db.Pool(), `update inbox set status = $1 where ordering_key = 'ch_2'`, status)
+			testdb.Exec(t, db.Pool(), `update inbox set status = $1, first = true where ordering_key = 'ch_2'`, status)
 			refused(says)
 		}
 		testdb.Exec(t, db.Pool(), `update merchants set webhook_url = null, webhook_generation = null`)

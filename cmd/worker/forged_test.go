@@ -28,10 +28,9 @@ select 'charges', '11111111-1111-8111-8111-111111111111',
        '{"id":"11111111-1111-8111-8111-111111111111","type":"charge.requested.v1","charge_id":"ch_unreadable","version":1}',
        '{"type":"charge.requested.v1","ordering_key":"ch_unreadable","partition_key":"acme","traceparent":{"a":[7]}}'
   from generate_series(1, 3);
-insert into inbox (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, due_at)
-values ('fulfillment', 'evt_1', 'ch_unreadable', 'acme', 'stripe.refund.updated', '\xff', '[7]', '', clock_timestamp());
-insert into inbox_quarantine (receiver, message_id, payload, metadata, payload_hash)
-values ('fulfillment', 'evt_1', '\xff', '7', '');
+insert into outbox (topic, message_id, payload, metadata)
+values ('charges', 'evt_1', '\xff', '{"type":"stripe.refund.updated","ordering_key":"ch_unreadable","partition_key":"acme","traceparent":[7]}'),
+       ('charges', 'evt_1', '\xfe', '{"type":"stripe.refund.updated","ordering_key":"ch_unreadable","partition_key":"acme"}');
 insert into idempotency_keys (scope, operation, key, fingerprint, request, status_code, content_type, location, headers, body, expires_at)
 values ('acme', 'POST /v1/charges', 'forged', '', '\xff', 202, '', '/v1/charges/ch_none', '7', '\xff', now() - interval '1 hour')`,
 	"payonce_worker": `
@@ -42,14 +41,15 @@ values (gen_random_uuid(), 'ch_forged', 1, 'charge.succeeded.v1', 1, 'acme', '{}
 insert into outbox (topic, message_id, payload, metadata)
 values ('charges',  'forged 1', '\xff', '{"type":7,"ordering_key":{},"partition_key":[]}'),
        ('charges',  'forged 2', '{"version":-1}', '{"type":"charge.requested.v1","ordering_key":"ch_none"}'),
-       ('charges',  'forged 3', '', jsonb_build_object('type', 'refund.requested.v1', 'ordering_key', repeat('x', 99999))),
-       ('notification', 'forged 4', 'null', '{"type":"charge.succeeded.v1","ordering_key":"ch_forged"}');
-insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, due_at, attempts, fence, done_fence, holder)
-values ('fulfillment',  'forged 5', 'ch_none', 'charge.requested.v1', '\xff', '{}', '', 'running', 'infinity', 1, 1, null, 'unknown'),
-       ('fulfillment',  'forged 6', 'ch_exploded', 'charge.requested.v1', '', '"x"', '', 'pending', now(), 0, 0, null, null),
-       ('notification', 'forged 7', 'ch_forged', 'charge.succeeded.v1', '{}', '{}', '', 'pending', now(), 99, 0, null, null),
-       ('fulfillment',  'forged 9', 'ch_void', 'charge.requested.v1', '', '{}', '', 'pending', now(), 0, 0, null, null),
-       ('fulfillment',  'forged 8', 'ch_old', 'more', '', '{}', '', 'done', now(), 0, 1, 1, null);
+       ('charges',  'forged 3', '', jsonb_build_object('type', 'refund.requested.v1', 'ordering_key', repeat('x', 99999)));
+insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, first, attempts, fence, done_fence, holder)
+values ('fulfillment',  'forged 5', 'ch_none', 'charge.requested.v1', '\xff', '{}', '', 'running', true, 1, 1, null, 'unknown'),
+       ('fulfillment',  'forged 6', 'ch_exploded', 'charge.requested.v1', '', '"x"', '', 'pending', false, 0, 0, null, null),
+       ('notification', 'forged 7', 'ch_forged', 'charge.succeeded.v1', '{}', '{}', '', 'pending', true, 99, 0, null, null),
+       ('notification', 'forged 4', 'ch_forged', 'charge.succeeded.v1', 'null', '{}', '', 'pending', false, 0, 0, null, null),
+       ('fulfillment',  'forged 9', 'ch_void', 'charge.requested.v1', '', '{}', '', 'pending', true, 0, 0, null, null),
+       ('fulfillment',  'forged 8', 'ch_old', 'more', '', '{}', '', 'done', false, 0, 1, 1, null);
+update inbox set due_at = 'infinity' where message_id in ('forged 5', 'forged 9');
 update inbox set finished_at = '-infinity' where message_id = 'forged 8';
 insert into charges_set_aside (generation, charge_id, reason)
 select generation, 'ch_none', 'forged' from projections;
@@ -81,15 +81,17 @@ insert into idempotency_keys (scope, operation, key, fingerprint, status_code, c
 values ('acme', 'POST /v1/charges', 'good', '', 202, 'application/json', '{}', now())`)
 	testdb.Must(t, db.Commit(t.Context(), b))
 
-	p := programtest.Start(t, run, working(t, url, "LEASE", "500ms", "MAX_ATTEMPTS", "2", "BACKOFF_BASE", "10ms", "BACKOFF_CAP", "50ms", "OUTBOX_RETENTION", "1s", "INBOX_RETENTION", "2s"))
+	p := programtest.Start(t, run, working(t, url, "LEASE", "500ms", "MAX_ATTEMPTS", "2", "BACKOFF_BASE", "10ms", "BACKOFF_CAP", "50ms", "INBOX_RETENTION", "2s"))
 	for what, sql := range map[string]string{
 		"the good charge is carried out and listed": `select count(*) = 1 from charge_list where charge_id = 'ch_good' and status = 'failed'`,
 		"its message is forgotten":                  `select count(*) = 0 from inbox where ordering_key = 'ch_good' or message_id = 'forged 8'`,
 		"the outbox is empty":                       `select count(*) = 0 from outbox`,
 		"both keys are tombstones":                  `select count(*) = 2 from idempotency_keys where body is null`,
-		// A type that only a newer program knows, and a webhook behind a dead letter, wait.
+		// A type that only a newer program knows, and a webhook behind a dead letter, wait. Another
+		// payload under a known id is a dead letter.
 		"the forged messages are dead letters or wait": `
-select count(*) filter (where status = 'dead') = 5
+select count(*) filter (where status = 'dead') = 6
+   and count(*) filter (where status = 'dead' and last_error = 'the id is known with another payload') = 1
    and count(*) filter (where status = 'pending' and (message_id in ('forged 4', 'forged 6') or ordering_key = 'ch_unreadable')) = 4
   from inbox`,
 		"each charge that cannot be read is set aside": `select count(*) = 2 from charges_set_aside where charge_id in ('ch_exploded', 'ch_unreadable')`,

@@ -81,7 +81,7 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	ready.Paused = paused.shown
 	projector := &ledger.Projector{DB: db, Bell: bell.Bell(domain.Topic, doorbell.Ledger), Log: log}
 	var ringing sync.WaitGroup
-	ringing.Go(func() { bell.Run(lasting, db.Pool()) })
+	ringing.Go(func() { bell.Run(lasting, db.Pool()) }) // it listens for the bells above
 	defer func() { end(); ringing.Wait() }()
 
 	g, ctx := errgroup.WithContext(ctx)
@@ -223,7 +223,7 @@ func accountRefusal(provider *stripe.Client, named <-chan struct{}) program.Chec
 }
 
 // endStuckSessions ends sessions that stopped in the middle of a transaction, and those of the api
-// that are older than a request: while one is open, no later message is received.
+// that are older than a request: while one is open, the readers of the ledger see no later event.
 func endStuckSessions(ctx context.Context, log *slog.Logger, db *postgres.DB) {
 	loop.Run(ctx, log, "looking at the other sessions of the database failed", func(ctx context.Context) (time.Duration, error) {
 		n, err := postgres.EndStuck(ctx, db, programs, postgres.HalfSent, postgres.Held)

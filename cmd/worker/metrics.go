@@ -30,7 +30,7 @@ func meter(log *slog.Logger) *metrics {
 	return &metrics{
 		Registry: r,
 		received: r.Counter("payonce_outbox_deliveries_total",
-			"Messages that the inbox received from the outbox. dead_letter: it cannot be read, or has another payload than the one under its id.", telemetry.Label{"result", []string{"first", "duplicate", "dead_letter"}}),
+			"Messages that the inbox received from the outbox. dead_letter: it cannot be read, or has another payload than the one under its id.", telemetry.Label{Name: "result", Values: []string{"first", "duplicate", "dead_letter"}}),
 		claimed: r.Counter("payonce_inbox_attempts_total", "Messages that were claimed: attempts that began.", receiver),
 		deaths: r.Counter("payonce_inbox_holder_deaths_total",
 			"Messages that were claimed after the lease of another holder had expired.", receiver),
@@ -62,7 +62,7 @@ func addDatabaseGauges(m *metrics, db *postgres.DB, provider *stripe.Client) {
 	m.Pool("main", db.Pool())
 	m.Timeline(db.Timeline)
 	m.CommitStats(db.Committer().Stats)
-	m.Figures(db, domain.Topics(), receiverNames(), func(ctx context.Context, q postgres.Querier) (bool, error) {
+	m.Figures(db, []string{domain.Topic}, receiverNames(), func(ctx context.Context, q postgres.Querier) (bool, error) {
 		why, err := restored(ctx, q)
 		return why != "", err
 	})

@@ -54,6 +54,7 @@ func TestRun(t *testing.T) {
 			t.Errorf("healthz: %v", got)
 		}
 		await.True(t, "it is ready", func() bool { return p.Get(t, "/readyz").Status == http.StatusOK })
+		await.Row(t, db, `select count(*) = 1 from pg_stat_activity where datname = current_database() and query = 'listen "payonce_due"'`)
 	})
 	t.Run("what is paused waits, and is shown", func(t *testing.T) {
 		set := func(paused string) {
@@ -64,18 +65,18 @@ on conflict (what, merchant_id) do update set paused = excluded.paused`)
 		}
 		set("true")
 		testdb.Exec(t, db.Pool(), `
-insert into inbox (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash)
-values ('notification', '1', 'ch_0', '', 'charge.succeeded.v1', '{}', '{}', ''),
-       ('fulfillment',  '2', 'ch_0', 'acme', 'charge.requested.v1', '{}', '{}', ''),
-       ('fulfillment',  '3', 'ch_0', '', 'charge.requested.v1', '{}', '{}', '')`)
+insert into inbox (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, first)
+values ('notification', '1', 'ch_0', '', 'charge.succeeded.v1', '{}', '{}', '', true),
+       ('fulfillment',  '2', 'ch_0', 'acme', 'charge.requested.v1', '{}', '{}', '', true),
+       ('fulfillment',  '3', 'ch_1', '', 'charge.requested.v1', '{}', '{}', '', true)`)
 		p := programtest.Start(t, run, working(t, url, "MAX_ATTEMPTS", "1"))
 		await.True(t, "it says so", func() bool {
 			ready, metrics := p.Get(t, "/readyz"), p.Get(t, "/metrics").Body
 			return ready.Status == http.StatusOK && strings.Contains(ready.Body, `"paused":["notification","merchants: 1"]`) &&
 				strings.Contains(metrics, `payonce_paused{what="merchant"} 1`) && strings.Contains(metrics, `payonce_paused{what="fulfillment"} 0`)
 		})
-		await.Row(t, db, `select count(*) filter (where status = 'pending' and attempts = 0 and due_at is null) = 1 from inbox where message_id in ('1', '2')`)
-		await.Row(t, db, `select count(*) = 2 from inbox where message_id in ('1', '2') and attempts = 0`)
+		await.Row(t, db, `select count(*) = 1 from inbox where message_id = '3' and status = 'dead'`)
+		await.Row(t, db, `select count(*) = 2 from inbox where message_id in ('1', '2') and status = 'pending' and fence = 0`)
 		set("false")
 		await.Row(t, db, `select count(*) = 0 from inbox where status = 'pending' and attempts + waits = 0`)
 	})
@@ -96,11 +97,11 @@ select count(*) = 4 and bool_and(waits > 0 and last_error like '%unknown type of
 	t.Run("a message of an unknown type waits for a newer worker", func(t *testing.T) {
 		testdb.Exec(t, db.Pool(), `
 insert into outbox (topic, message_id, payload, metadata)
-values ('charges',      'newer 1', '{}', '{"type": "charge.reviewed.v1", "ordering_key": "ch_newer", "partition_key": "acme"}'),
-       ('notification', 'newer 2', '{}', '{"type": "charge.reviewed.v1", "ordering_key": "ch_newer", "partition_key": "acme"}');
-insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, due_at)
-values ('fulfillment', 'newer 3', 'ch_other', 'adyen.refund', '{}', '{}', '', clock_timestamp()),
-       ('resend',      'newer 4', 'ch_other', 'webhook.digest', '{}', '{}', '', clock_timestamp())`, pgx.QueryExecModeSimpleProtocol)
+values ('charges', 'newer 1', '{}', '{"type": "charge.reviewed.v1", "ordering_key": "ch_newer", "partition_key": "acme"}');
+insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
+values ('notification', 'newer 2', 'ch_newer', 'charge.reviewed.v1', '{}', '{}', ''),
+       ('fulfillment',  'newer 3', 'ch_other', 'adyen.refund', '{}', '{}', ''),
+       ('resend',       'newer 4', 'ch_other', 'webhook.digest', '{}', '{}', '')`, pgx.QueryExecModeSimpleProtocol)
 		programtest.Start(t, run, working(t, url))
 		await.Row(t, db, newer+`'pending'`)
 	})

@@ -4,7 +4,6 @@ import (
 	"log/slog"
 	"testing"
 
-	"github.com/payonce/payonce/internal/doorbell"
 	"github.com/payonce/payonce/internal/reference"
 	"github.com/payonce/payonce/internal/testdb"
 )

@@ -8,6 +8,8 @@ import (
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/doorbell"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
@@ -18,7 +20,7 @@ func TestRoute(t *testing.T) {
 	t.Parallel()
 	for _, r := range (&fulfillment.Fulfillment{}).Receivers() {
 		for _, kind := range domain.EventTypes() {
-			want := kind.Request && r.Topic == domain.Topic || kind.Webhook != "" && slices.Contains(domain.Subscribers(), r.Topic)
+			want := kind.Request && r.Topic == domain.Topic || kind.Webhook != "" && slices.Contains(domain.Subscribers(), r.Name)
 			if takes := r.Takes(kind.Name); takes != want {
 				t.Errorf("%s takes %s: %t", r.Name, kind.Name, takes)
 			}
@@ -43,13 +45,15 @@ func TestProcessors_onlyNotificationsWaitBehindADeadLetter(t *testing.T) {
 		fulfillment.ResendReceiver: inbox.Pass,
 	}
 	got := map[string]inbox.DeadLetters{}
-	for _, r := range processors(nil, nil, fulfillment.Services{}, doorbell.New(nil), nil, nil, settings{}) {
+	receivers, err := processors(nil, &postgres.DB{}, fulfillment.Services{}, doorbell.New(nil), nil, nil, settings{})
+	testdb.Must(t, err)
+	for _, r := range receivers {
 		got[r.Name] = r.processor.Policy.DeadLetters
 	}
 	testrun.Same(t, "policies", want, got)
 }
 
-// Each topic has one receiver, whose free slots bound its pages.
+// A topic has one reader. What follows an event of a charge passes no topic.
 func TestTopics(t *testing.T) {
 	t.Parallel()
 	topics := map[string]string{}
@@ -57,7 +61,7 @@ func TestTopics(t *testing.T) {
 		topics[r.Name] = r.Topic
 	}
 	want := map[string]string{
-		fulfillment.ChargeReceiver: domain.Topic, fulfillment.NotificationReceiver: domain.Notification, fulfillment.ResendReceiver: "",
+		fulfillment.ChargeReceiver: domain.Topic, fulfillment.NotificationReceiver: "", fulfillment.ResendReceiver: "",
 	}
 	testrun.Same(t, "topics", want, topics)
 }

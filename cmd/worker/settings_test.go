@@ -25,9 +25,9 @@ func TestSettings_refusesUnsafeValues(t *testing.T) {
 		{"no pause between attempts", "BACKOFF_BASE", "0s"},
 		{"a pause beyond its cap", "BACKOFF_CAP", "100ms"},
 		{"an audit before the last one", "AUDIT_INTERVAL", "-1s"},
-		{"messages removed before they are received", "OUTBOX_RETENTION", "0s"},
-		{"an inbox that forgets with the outbox", "INBOX_RETENTION", "24h"},
-		{"a quarantine that is not kept", "QUARANTINE_RETENTION", "0s"},
+		{"an inbox that forgets at once", "INBOX_RETENTION", "0s"},
+		{"a retention of an outbox that keeps nothing", "OUTBOX_RETENTION", "24h"},
+		{"a retention of a quarantine that is not there", "QUARANTINE_RETENTION", "2160h"},
 		{"too few connections", "DATABASE_CONNECTIONS", "0"},
 		{"a network that is none", "WEBHOOK_ALLOW_CIDRS", "localhost"},
 	} {
@@ -48,7 +48,7 @@ func TestSettings_arePrintedWithSecretsHidden(t *testing.T) {
 		`"DATABASE_URL":"(hidden)"`, `"STRIPE_SECRET_KEY":"(hidden)"`, `"STRIPE_API_BASE":"http://127.0.0.1:8090"`,
 		`"HTTP_ADDR":"127.0.0.1:8081"`, `"WORKER_CONCURRENCY":"256"`, `"LEASE":"3s"`, `"MAX_ATTEMPTS":"12"`,
 		`"GIVE_UP_AFTER":"72h0m0s"`, `"BACKOFF_BASE":"200ms"`, `"BACKOFF_CAP":"1m0s"`, `"INBOX_RETENTION":"168h0m0s"`,
-		`"OUTBOX_RETENTION":"24h0m0s"`, `"WEBHOOK_ALLOW_CIDRS":"[127.0.0.0/8 10.0.0.0/8]"`,
+		`"WEBHOOK_ALLOW_CIDRS":"[127.0.0.0/8 10.0.0.0/8]"`,
 	} {
 		if !strings.Contains(log, want) {
 			t.Errorf("%s is not printed:\n%s", want, log)

@@ -101,7 +101,7 @@ func TestAccessLog_holdsNothingOfEvents(t *testing.T) {
 	c := signed(e)
 	c.path += "?q=" + secret
 	send(c)
-	exec(t, w.db, `alter table inbox add constraint planted check (message_id = '') not valid`)
+	exec(t, w.db, `alter table outbox add constraint planted check (message_id = '') not valid`)
 	send(signed(strings.Replace(e, "evt_", "evt_new_", 1)))
 	w.api.Close()
 	send(signed(e))

@@ -29,7 +29,6 @@ const (
 
 	maxEventType = 100 // characters
 	maxReference = 255 // characters of an id
-
 )
 
 // stripeEvent is what is read of an event. The rest belongs to the provider and its
@@ -50,8 +49,8 @@ type stripeObject struct {
 	PaymentIntent string `json:"payment_intent"`
 }
 
-// providerEvent is what the inbox keeps of an event. It is the same at each delivery, which
-// the event is not.
+// providerEvent is what is sent of an event. It is the same at each delivery, by which the inbox
+// recognizes a repetition; the event is not.
 type providerEvent struct {
 	ID       string `json:"id"`
 	Type     string `json:"type"`
@@ -60,8 +59,8 @@ type providerEvent struct {
 }
 
 // receiveStripe is POST /v1/webhooks/stripe: it sends a signed event about one of our charges
-// to the worker, whose inbox keeps it once per event id. The event decides nothing. It wakes the charge, whose
-// worker then asks the provider itself.
+// to the worker, whose inbox stores it once per event id. The event decides nothing. It wakes the
+// charge, whose worker then asks the provider itself.
 //
 // An event that is of no use here is answered 200 too: the provider sends a refused one again.
 func (a *API) receiveStripe(c echo.Context) (any, error) {
@@ -127,12 +126,12 @@ func isReference(s string, longest int) bool {
 	return s != "" && len(s) <= longest && strings.IndexFunc(s, func(r rune) bool { return r < '!' || r > '~' }) < 0
 }
 
-// store commits the event to the outbox if it is about a charge of ours, or may be. It has no
-// API key and so no merchant: it acts as the merchant of that charge.
+// store commits the event to the outbox if it is about a charge of ours. It has no API key and
+// so no merchant: it acts as the merchant of that charge.
 //
 // If we die here: the provider has no answer and sends the event again. After the commit that
-// is a repeated delivery, which the inbox counts and which has no effect. Without the event, the worker
-// finds what became of a payment or refund that it waits for by asking the provider, only
+// is a second message of the same id, which the worker's inbox counts and which has no effect.
+// Without the event, the worker finds what became of a payment or refund that it waits for by asking the provider, only
 // later; a dispute or a refund made outside is then found by the audit alone.
 // Test: TestStripeEvent_isReceivedOnce.
 func (a *API) store(c echo.Context, e stripeEvent, o stripeObject) error {

@@ -1,19 +1,25 @@
 package httpapi_test
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
+	"github.com/payonce/payonce/outbox"
 )
 
 // event is one as the provider writes it, with members that payonce does not know.
@@ -42,29 +48,29 @@ func chargeOf(charge, metadata string) string {
 	return fmt.Sprintf(`{"id":"ch_provider","object":"charge","payment_intent":"pi_%s","refunded":true,%s,"metadata":%s}`, charge, private, metadata)
 }
 
-// kept is a row of the inbox.
-type kept struct {
-	Receiver, MessageID, OrderingKey, Type, Payload, Metadata, Status string
-	Duplicates                                                        int
-}
+// sent is an event in the outbox.
+type sent struct{ Topic, MessageID, Payload, Metadata string }
 
-func inInbox(t *testing.T, db *postgres.DB) []kept {
+// sentEvents are the provider's events in the outbox.
+func sentEvents(t *testing.T, db *postgres.DB) []sent {
 	t.Helper()
 	found, err := db.Query(t.Context(), `
-select receiver, message_id, ordering_key, type, convert_from(payload, 'UTF8') as payload, metadata::text, status, duplicates
-  from inbox
+select topic, message_id, convert_from(payload, 'UTF8') as payload, metadata::text
+  from outbox
+ where metadata ->> 'type' like 'stripe.%'
  order by id`)
 	testdb.Must(t, err)
-	all, err := pgx.CollectRows(found, pgx.RowToStructByName[kept])
+	all, err := pgx.CollectRows(found, pgx.RowToStructByName[sent])
 	testdb.Must(t, err)
 	return all
 }
 
-// news is a row of the inbox as an event leaves it.
-func news(id, kind, charge, object string) kept {
-	return kept{
-		Receiver: "fulfillment", MessageID: id, OrderingKey: charge, Type: "stripe." + kind, Metadata: "{}", Status: "pending",
-		Payload: fmt.Sprintf(`{"id":%q,"type":%q,"charge_id":%q,"object":%q}`, id, kind, charge, object),
+// news is an event in the outbox, about a charge of a merchant.
+func news(id, kind, merchant, charge, object string) sent {
+	return sent{
+		Topic: "charges", MessageID: id,
+		Metadata: fmt.Sprintf(`{"type": "stripe.%s", "ordering_key": %q, "partition_key": %q}`, kind, charge, merchant),
+		Payload:  fmt.Sprintf(`{"id":%q,"type":%q,"charge_id":%q,"object":%q}`, id, kind, charge, object),
 	}
 }
 
@@ -96,45 +102,26 @@ func TestStripeEvent(t *testing.T) {
 			w.captured(t, "key-2")
 			before := rows(t, w.db)
 			wantReceived(t, w.send(t, signed(event("evt_1", test.kind, test.build(charge)))))
-			want := news("evt_1", test.kind, charge, strings.Replace(test.object, "%s", charge, 1))
-			testrun.Same(t, "inbox", []kept{want}, inInbox(t, w.db))
-			wantRows(t, w.db, before, map[string]int64{"inbox": 1})
+			want := news("evt_1", test.kind, "acme", charge, strings.Replace(test.object, "%s", charge, 1))
+			testrun.Same(t, "outbox", []sent{want}, sentEvents(t, w.db))
+			wantRows(t, w.db, before, map[string]int64{"outbox": 1})
 		})
 	}
 }
 
-// TestStripeEvent_withAnIDOfAnotherMerchantIsRefused: the id of an event that was received for
-// one merchant is received about another one's charge. To the latter's transaction
-// the former does not exist, so it can neither be counted there nor quarantined:
-// the commit is refused, and the provider has to send it again.
-func TestStripeEvent_withAnIDOfAnotherMerchantIsRefused(t *testing.T) {
+// Whatever its id, an event is of the merchant of the charge that it is about.
+func TestStripeEvent_isOfTheMerchantOfItsCharge(t *testing.T) {
 	t.Parallel()
 	w := serve(t, takesEvents)
 	ours := idOf(w.accept(t, "key-1", body()).header.Get("Location"))
-	also := idOf(w.accept(t, "key-2", body()).header.Get("Location"))
 	theirs := idOf(w.accepted(t, post("key-1", body()).as(strangerKey)).header.Get("Location"))
-	for _, id := range []string{ours, also, theirs} {
-		w.happen(t, id, domain.StartPayment{Provider: domain.Provider, PaymentIntent: "pi_" + id})
+	var want []sent
+	for _, about := range []struct{ merchant, charge string }{{"acme", ours}, {"globex", theirs}} {
+		w.happen(t, about.charge, domain.StartPayment{Provider: domain.Provider, PaymentIntent: "pi_" + about.charge})
+		wantReceived(t, w.send(t, signed(event("evt_1", "payment_intent.succeeded", intentOf(about.charge)))))
+		want = append(want, news("evt_1", "payment_intent.succeeded", about.merchant, about.charge, "pi_"+about.charge))
 	}
-	wantReceived(t, w.send(t, signed(event("evt_1", "payment_intent.succeeded", intentOf(ours)))))
-	before, kept := rows(t, w.db), inInbox(t, w.db)
-
-	a := w.send(t, signed(event("evt_1", "payment_intent.succeeded", intentOf(theirs))))
-	wantProblem(t, a, "/problems/unavailable")
-	for _, id := range []string{"evt_1", ours, theirs} {
-		if strings.Contains(a.body, id) {
-			t.Errorf("the response names %s: %s", id, a.body)
-		}
-	}
-	wantRows(t, w.db, before, nil)
-	testrun.Same(t, "inbox", kept, inInbox(t, w.db))
-	if log := w.log.String(); !strings.Contains(log, "row-level security") || strings.Contains(log, "evt_1") {
-		t.Errorf("the log says: %s", log)
-	}
-
-	// About another charge of the same merchant it is quarantined.
-	wantReceived(t, w.send(t, signed(event("evt_1", "payment_intent.succeeded", intentOf(also)))))
-	wantRows(t, w.db, before, map[string]int64{"inbox_quarantine": 1})
+	testrun.Same(t, "outbox", want, sentEvents(t, w.db))
 }
 
 func TestStripeEvent_ofNoUseIsAccepted(t *testing.T) {
@@ -207,7 +194,7 @@ func TestStripeEvent_needsASignatureAlone(t *testing.T) {
 }
 
 // TestStripeEvent_isReceivedOnce delivers one event hundreds of times, many at once and each
-// with a signature and a count of its own, as the provider does. It is one message.
+// with a signature and a count of its own, as the provider does. The worker's inbox has one message.
 func TestStripeEvent_isReceivedOnce(t *testing.T) {
 	testdb.Long(t, "it does the same in many ways")
 	t.Parallel()
@@ -225,23 +212,35 @@ func TestStripeEvent_isReceivedOnce(t *testing.T) {
 	for range replays {
 		wantReceived(t, <-answers)
 	}
-	want := news("evt_1", "payment_intent.succeeded", idOf(location), "pi_"+idOf(location))
-	want.Duplicates = replays - 1
-	testrun.Same(t, "inbox", []kept{want}, inInbox(t, w.db))
-	wantRows(t, w.db, before, map[string]int64{"inbox": 1})
+	wantRows(t, w.db, before, map[string]int64{"outbox": replays})
 	if after := w.send(t, get(location+"/events")).body; after != stream {
 		t.Errorf("the charge has other events now:\n%s%s", stream, after)
 	}
+
+	var handled atomic.Int64
+	work(t, w.db, func(_ context.Context, d *inbox.Delivery) error {
+		if d.ID == "evt_1" {
+			handled.Add(1)
+		}
+		return nil
+	})
+	await.Row(t, w.db, `select count(*) = 0 from outbox`)
+	await.Row(t, w.db, `select count(*) = 1 and max(duplicates) = 299 and bool_and(status = 'done') from inbox where message_id = 'evt_1'`)
+	if n := handled.Load(); n != 1 {
+		t.Errorf("the event was handled %d times", n)
+	}
 }
 
-// An event ends the wait of its charge's message.
-func TestStripeEvent_wakesItsCharge(t *testing.T) {
-	t.Parallel()
-	w := serve(t, takesEvents)
-	charge := idOf(w.captured(t, "key-1"))
-	exec(t, w.db, `
-insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, waits, due_at)
-values ('fulfillment', 'm1', $1, 't', '', '{}', sha256(''), 1, clock_timestamp() + interval '1 hour')`, charge)
-	wantReceived(t, w.send(t, signed(event("evt_1", "payment_intent.succeeded", intentOf(charge)))))
-	await.Row(t, w.db, `select due_at <= clock_timestamp() from inbox where message_id = 'm1'`)
+// work receives the messages of the outbox and handles them, until the test ends.
+func work(t *testing.T, db *postgres.DB, handle inbox.Handler) {
+	t.Helper()
+	p, err := inbox.New(inbox.Options{DB: db, Receiver: "fulfillment", Handle: handle, Log: slog.New(slog.DiscardHandler)})
+	testdb.Must(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	var both sync.WaitGroup
+	both.Go(func() { _ = p.Run(ctx) })
+	both.Go(func() { // what the test waits for does not come if it ends early
+		_ = p.Consume(ctx, outbox.NewSubscriber(db.Pool(), outbox.Options{Log: slog.New(slog.DiscardHandler)}), domain.Topic, nil)
+	})
+	t.Cleanup(func() { cancel(); both.Wait() })
 }

@@ -16,6 +16,8 @@ var gone = map[string]string{
 	"CORS_ORIGINS":                    "an API key belongs on a server, so no web page may call the API",
 	"DOCS_HOSTS":                      "GET /openapi.yaml is the contract, for a viewer of your own",
 	"IDEMPOTENCY_KEY_MODE":            "a client sends its key, and ONE_CHARGE_PER_ORDER refuses a second charge of an order",
+	"OUTBOX_RETENTION":                "the outbox deletes a message once the inbox has stored it, and INBOX_RETENTION says how long a repetition is recognized",
+	"QUARANTINE_RETENTION":            "another payload under a known message id is a dead letter, which stays until payonce inbox retry or discard",
 	"READ_DATABASE_URL":               "the api reads the server of DATABASE_URL alone",
 	"REDIS_TTL":                       "PostgreSQL alone answers replays; examples/redis is a cache for programs of your own",
 	"REDIS_URL":                       "PostgreSQL alone answers replays; examples/redis is a cache for programs of your own",

@@ -37,8 +37,8 @@ var allFigures = []figure{
 	{figuresUp, "1 if the gauges below could be read from the database, else 0.", nil},
 	{"payonce_inbox_messages", "Messages in the inbox that are not finished. pending: due. waiting: due later, such as after an outage of the provider. running: a worker has claimed it. dead: a dead letter. 100000 means at least so many.", []string{"receiver", "status"}},
 	{"payonce_inbox_oldest_age_seconds", "Time since the oldest pending or running message was received, or since it is due again after a wait for a service that said that it takes long.", []string{"receiver"}},
-	{"payonce_outbox_unread_messages", "Messages that a consumer group has not received. 100000 means at least so many.", []string{"topic", "consumer_group"}},
-	{"payonce_outbox_unread_age_seconds", "Time since the oldest message that a consumer group has not received was committed.", []string{"topic", "consumer_group"}},
+	{"payonce_outbox_unread_messages", "Messages in the outbox, which their reader has not acknowledged. 100000 means at least so many.", []string{"topic"}},
+	{"payonce_outbox_unread_age_seconds", "Time since the oldest message in the outbox was stored.", []string{"topic"}},
 	{"payonce_store_bytes", "Size of a table with its indexes.", []string{"table"}},
 	{"payonce_charges_set_aside", "Charges that the list leaves out or shows as they were, because the worker cannot read an event of theirs.", nil},
 	{"payonce_snapshot_held_seconds", "Age of the oldest transaction that keeps vacuum from removing dead rows of this database, prepared transactions included.", nil},
@@ -157,32 +157,55 @@ func (f *figures) readLocked(ctx context.Context) error {
 	return nil
 }
 
-// selectBacklog reads the queues of the inbox. Partial indexes lead to open and dead messages,
-// so finished ones cost nothing. Of a longer queue it reads the lowest keys: a charge's ID
-// begins with the time of its request, so the oldest messages are among them. A message that
-// whose wait has NoDeadline (inbox.WaitError), and those behind it, are as old as its wait is overdue.
+// selectBacklog reads the queues of the inbox. Each part has a partial index, so finished messages
+// cost nothing. Of a longer queue it reads those that are due first, among which the oldest are. A
+// message that is first of its key and whose wait has NoDeadline (inbox.WaitError), and those behind
+// it, are as old as its wait is overdue.
 const selectBacklog = `
 with found as (
   select r.receiver,
          m.status,
-         count(*)                                                     as messages,
-         extract(epoch from clock_timestamp() - min(m.since))            as oldest
+         least(count(*), $2)                                  as messages,
+         extract(epoch from clock_timestamp() - min(m.since)) as oldest
     from unnest($1::text[]) as r(receiver)
    cross join lateral (
-           (select case when status = 'pending' and due_at > clock_timestamp() then 'waiting' else status end as status,
-                   greatest(received_at, first_value(case when waits > 0 and waiting_since is null then due_at end)
-                                           over (partition by ordering_key order by id)) as since
+           (select case when due_at > clock_timestamp() then 'waiting' else status end as status,
+                   greatest(received_at, case when waits > 0 and waiting_since is null then due_at end) as since
               from inbox
              where receiver = r.receiver
-               and status in ('pending', 'running')
-             order by ordering_key, id
+               and status = 'pending'
+               and first
+             order by due_at, id
+             limit $2)
+           union all
+           (select b.status,
+                   greatest(b.received_at, case when f.waits > 0 and f.waiting_since is null then f.due_at end)
+              from (select status, received_at, ordering_key
+                      from inbox
+                     where receiver = r.receiver
+                       and status = 'pending'
+                       and not first
+                     order by ordering_key, id
+                     limit $2) b
+              left join inbox f
+                on f.receiver = r.receiver
+               and f.ordering_key = b.ordering_key
+               and f.first)
+           union all
+           (select status,
+                   greatest(received_at, case when waits > 0 and waiting_since is null then due_at end)
+              from inbox
+             where receiver = r.receiver
+               and status = 'running'
+             order by holder
              limit $2)
            union all
            (select status, received_at
               from inbox
              where receiver = r.receiver
+               and status in ('dead', 'discarded')
                and status = 'dead'
-             order by ordering_key, id
+             order by status, id
              limit $2)) m
    group by r.receiver, m.status
 )
@@ -198,14 +221,14 @@ select 'payonce_inbox_oldest_age_seconds', array[r.receiver], coalesce(greatest(
    and f.status <> 'dead'
  group by r.receiver`
 
-// selectUnread counts what was not received of each topic.
+// selectUnread counts the messages of each topic. One that was received is deleted.
 const selectUnread = `
-select 'payonce_outbox_unread_messages', array[topic, 'inbox'], (
+select 'payonce_outbox_unread_messages', array[topic], (
          select count(*)
            from (select from outbox m where m.topic = t.topic limit $1) unread)::float8
   from unnest($2::text[]) as t (topic)
  union all
-select 'payonce_outbox_unread_age_seconds', array[topic, 'inbox'], coalesce((
+select 'payonce_outbox_unread_age_seconds', array[topic], coalesce((
          select extract(epoch from clock_timestamp() - m.created_at)
            from outbox m
           where m.topic = t.topic

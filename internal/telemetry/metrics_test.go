@@ -26,26 +26,23 @@ func TestRegistry(t *testing.T) {
 	receiver, result := telemetry.Label{Name: "receiver", Values: []string{"a", "b"}}, telemetry.Label{Name: "result", Values: []string{"done", "lost"}}
 	ended := m.Counter("payonce_ended_total", "Ends.", receiver, result)
 	requests := m.Counter("payonce_requests_total", "Requests.", telemetry.Label{Name: "route"})
-	received := m.Receptions("payonce_deliveries_total", "Deliveries.")
 	lookup := m.StatementTimes("payonce_lookup_seconds", "Look-ups.")
 	calling := m.CallTimes("payonce_call_seconds", "Calls.", telemetry.Label{Name: "call", Values: []string{"GET"}})
 	m.Pool("main", db.Pool())
 	m.CommitStats(func() groupcommit.Stats { return groupcommit.Stats{Commits: 2, Batches: 7, Refusals: 1} })
-	listening := false
-	m.Doorbell(func() bool { return listening })
+	timeline := uint64(1)
+	m.Timeline(func() uint64 { return timeline })
 	want(t, scrape(t, m.Handler()), map[string]float64{
 		`payonce_ended_total{receiver="a",result="done"}`:  0,
 		`payonce_ended_total{receiver="b",result="lost"}`:  0,
-		`payonce_deliveries_total{result="quarantined"}`:   0,
 		`payonce_lookup_seconds_count`:                     0,
 		`payonce_call_seconds_bucket{call="GET",le="0.1"}`: 0,
-		`payonce_doorbell_listening`:                       0,
+		`payonce_db_timeline`:                              1,
 	})
 
-	listening = true
+	timeline = 2
 	ended.Add(2, "b", "lost")
 	requests.Add(1, "/v1/charges")
-	received(3, 2, 1)
 	lookup.Observe(200 * time.Millisecond)
 	calling.Time("GET")()
 	conn, err := db.Pool().Acquire(t.Context())
@@ -56,13 +53,10 @@ func TestRegistry(t *testing.T) {
 		`payonce_ended_total{receiver="a",result="done"}`:    0,
 		`payonce_ended_total{receiver="b",result="lost"}`:    2,
 		`payonce_requests_total{route="/v1/charges"}`:        1,
-		`payonce_deliveries_total{result="first"}`:           3,
-		`payonce_deliveries_total{result="duplicate"}`:       2,
-		`payonce_deliveries_total{result="quarantined"}`:     1,
 		`payonce_lookup_seconds_bucket{le="0.1"}`:            0,
 		`payonce_lookup_seconds_bucket{le="0.25"}`:           1,
 		`payonce_call_seconds_count{call="GET"}`:             1,
-		`payonce_doorbell_listening`:                         1,
+		`payonce_db_timeline`:                                2,
 		`payonce_db_connections{pool="main",state="in_use"}`: 1,
 		`payonce_db_connections_max{pool="main"}`:            float64(db.Pool().Config().MaxConns),
 		`payonce_shared_commits_total`:                       2,
@@ -83,8 +77,8 @@ func TestRegistry(t *testing.T) {
 		`payonce_ended_total{receiver="b",result="lost"}`: 2,
 		`payonce_call_seconds_count{call="GET"}`:          1,
 	})
-	if n, there := scrape(t, other.Handler())[`payonce_deliveries_total{result="first"}`]; there {
-		t.Errorf("the other program counts %v deliveries", n)
+	if n, there := scrape(t, other.Handler())[`payonce_ended_total{receiver="b",result="lost"}`]; there {
+		t.Errorf("the other program counts %v ends", n)
 	}
 }
 

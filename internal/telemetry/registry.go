@@ -214,13 +214,6 @@ func (r *Registry) CommitStats(of func() groupcommit.Stats) {
 		func() float64 { return float64(of().Late) })
 }
 
-// Doorbell adds whether the program hears the rings of other processes. It is called at
-// most once.
-func (r *Registry) Doorbell(listening func() bool) {
-	r.gauge("payonce_doorbell_listening", "1 while the worker receives notifications of other processes, 0 while it polls instead.", nil,
-		func() float64 { return number(listening()) })
-}
-
 // Circuit adds the state of the circuit breaker before the provider. It is called at most once.
 func (r *Registry) Circuit(states []string, now func() string) {
 	for _, state := range states {
