@@ -106,7 +106,7 @@ func Append(b *pgx.Batch, m Message) error {
 	if err != nil {
 		return fmt.Errorf("append message %q: %w", m.ID, err)
 	}
-	b.Queue(insertMessage, m.Topic, m.ID, append([]byte{}, m.Payload...), encoded)
+	b.Queue(insertMessage, m.Topic, m.ID, append([]byte{}, m.Payload...), string(encoded)) // bytes are bytea where pgx asks for no type
 	return nil
 }
 
