@@ -44,9 +44,10 @@ type Options struct {
 	// Confirm, where set, is called after a commit that the server has acknowledged, with
 	// its connection. If it returns an error, of whatever kind, the outcome is unknown.
 	Confirm func(ctx context.Context, conn *pgxpool.Conn) error
-	// Committed, where set, is called with a copy of each batch that was committed, before its
-	// Commit returns, and also where that has returned ErrUnknown already. It must return at once.
-	Committed func(b *pgx.Batch)
+	// Committed, where set, is called with what the declared statements of a commit wake, see
+	// Statement.Wakes: before Commit returns, and also where that has returned ErrUnknown already.
+	// It must return at once.
+	Committed func(names []string)
 }
 
 const (
@@ -231,9 +232,13 @@ func notAcquired(err error) error {
 	return fmt.Errorf("%w: acquire a connection: %w", ErrNotCommitted, err)
 }
 
-func (c *Committer) committed(q *queuedBatch) {
-	if c.options.Committed != nil {
-		c.options.Committed(q.batch)
+// committed reports what the batches of a commit wake.
+func (c *Committer) committed(batches ...*queuedBatch) {
+	if c.options.Committed == nil || c.options.Writes == nil {
+		return
+	}
+	if names := c.options.Writes.wakes(batches); len(names) > 0 {
+		c.options.Committed(names)
 	}
 }
 
@@ -337,9 +342,7 @@ func (c *Committer) sendGroup(conn *pgxpool.Conn, batches []*queuedBatch) (r res
 	case err == nil:
 		c.commits.Add(1)
 		c.batches.Add(int64(len(batches)))
-		for _, q := range batches {
-			c.committed(q)
-		}
+		c.committed(batches...)
 	case OutcomeOf(err) != Unknown:
 		c.refusals.Add(1)
 		return result{Value: true}
