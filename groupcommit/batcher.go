@@ -48,7 +48,7 @@ type Batcher[Q, A any] struct {
 	Cancelable bool
 
 	mu    sync.Mutex
-	busy  bool // a call delays the next one
+	runs  bool // a goroutine begins calls
 	queue []*item[Q, A]
 }
 
@@ -71,7 +71,10 @@ func (b *Batcher[Q, A]) Do(ctx context.Context, value Q) (A, error) {
 	i := &item[Q, A]{ctx: ctx, value: value, result: make(chan Result[A], 1)}
 	b.mu.Lock()
 	b.queue = append(b.queue, i)
-	b.dispatch()
+	if !b.runs {
+		b.runs = true
+		go b.run()
+	}
 	b.mu.Unlock()
 	var r Result[A]
 	select {
@@ -85,25 +88,54 @@ func (b *Batcher[Q, A]) Do(ctx context.Context, value Q) (A, error) {
 	return r.Value, r.Err
 }
 
-// dispatch starts a call if there are items and none holds it up; b.mu is held. A call takes
-// its items when its goroutine runs, so callers that are about to queue an item join it.
-func (b *Batcher[Q, A]) dispatch() {
-	if len(b.queue) == 0 || b.busy {
-		return
+// run begins calls until nothing is queued. The next one begins when the results of the last
+// one are delivered, since what the callers do next may then join it, or after NextAfter.
+func (b *Batcher[Q, A]) run() {
+	for b.begin() {
 	}
-	b.busy = true
-	go b.call()
 }
 
-// take removes the items of the next call from the queue.
+// begin begins a call, and waits for its end, but no longer than NextAfter. It reports whether
+// anything was queued.
+func (b *Batcher[Q, A]) begin() bool {
+	for range yields {
+		runtime.Gosched()
+	}
+	if b.Slots != nil {
+		b.Slots <- struct{}{}
+	}
+	items := b.take()
+	end := func() {
+		if b.Slots != nil {
+			<-b.Slots
+		}
+	}
+	if len(items) == 0 {
+		end()
+		return false
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer end()
+		for n, r := range b.carryOut(items[0].ctx, values(items)) {
+			items[n].result <- r
+		}
+	}()
+	select {
+	case <-done:
+	case <-time.After(cmp.Or(b.NextAfter, defaultNextAfter)):
+	}
+	return true
+}
+
+// take removes the items of the next call from the queue. If there are none, run ends.
 func (b *Batcher[Q, A]) take() []*item[Q, A] {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.queue) == 0 {
-		return nil
-	}
 	n := len(b.queue)
-	if b.Fit != nil {
+	b.runs = n > 0
+	if n > 0 && b.Fit != nil {
 		n = b.Fit(values(b.queue))
 	}
 	items := slices.Clone(b.queue[:n])
@@ -111,47 +143,14 @@ func (b *Batcher[Q, A]) take() []*item[Q, A] {
 	return items
 }
 
-// call carries out what is queued, and lets the next call begin when the results are
-// delivered: what the callers do next may then join it.
-func (b *Batcher[Q, A]) call() {
-	for range yields {
-		runtime.Gosched()
-	}
-	if b.Slots != nil {
-		b.Slots <- struct{}{}
-		defer func() { <-b.Slots }()
-	}
-	late := time.AfterFunc(cmp.Or(b.NextAfter, defaultNextAfter), b.release)
-	items := b.take()
-	if len(items) > 0 {
-		for n, r := range b.carryOut(items) {
-			items[n].result <- r
-		}
-	}
-	if late.Stop() {
-		b.release()
-	}
-}
-
-func (b *Batcher[Q, A]) carryOut(items []*item[Q, A]) (results []Result[A]) {
+// carryOut calls Call, which may panic.
+func (b *Batcher[Q, A]) carryOut(ctx context.Context, items []Q) (results []Result[A]) {
 	defer func() {
 		if cause := recover(); cause != nil {
-			results = slices.Repeat([]Result[A]{{Err: panicked(cause)}}, len(items))
+			results = slices.Repeat([]Result[A]{{Err: fmt.Errorf("%w: panic: %v\n%s", ErrNotReturned, cause, debug.Stack())}}, len(items))
 		}
 	}()
-	return b.Call(context.WithoutCancel(items[0].ctx), values(items))
-}
-
-func panicked(cause any) error {
-	return fmt.Errorf("%w: panic: %v\n%s", ErrNotReturned, cause, debug.Stack())
-}
-
-// release ends the time for which a call holds up the next one.
-func (b *Batcher[Q, A]) release() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.busy = false
-	b.dispatch()
+	return b.Call(context.WithoutCancel(ctx), items)
 }
 
 // withdraw removes an item from the queue; false: a call has taken it.

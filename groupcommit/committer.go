@@ -44,9 +44,10 @@ type Options struct {
 	// Confirm, where set, is called after a commit that the server has acknowledged, with
 	// its connection. If it returns an error, of whatever kind, the outcome is unknown.
 	Confirm func(ctx context.Context, conn *pgxpool.Conn) error
-	// Committed, where set, is called with a copy of each batch that was committed, before its
-	// Commit returns, and also where that has returned ErrUnknown already. It must return at once.
-	Committed func(b *pgx.Batch)
+	// Committed, where set, is called with what the declared statements of a commit wake, see
+	// Statement.Wakes: before Commit returns, and also where that has returned ErrUnknown already.
+	// It must return at once.
+	Committed func(names []string)
 }
 
 const (
@@ -89,7 +90,10 @@ func New(pool *pgxpool.Pool, o Options) *Committer {
 	o.Timeout, o.LockTimeout = cmp.Or(o.Timeout, defaultTimeout), cmp.Or(o.LockTimeout, defaultLockTimeout)
 	c := &Committer{pool: pool, options: o, slots: make(chan struct{}, max(1, pool.Config().MaxConns/2))}
 	c.tracer, _ = pool.Config().ConnConfig.Tracer.(pgx.BatchTracer)
-	c.batcher = Batcher[*queuedBatch, bool]{Fit: fit, Slots: c.slots, Cancelable: true, Call: c.commitAll}
+	c.batcher = Batcher[*queuedBatch, bool]{Fit: fit, Slots: c.slots, Cancelable: true}
+	c.batcher.Call = func(_ context.Context, batches []*queuedBatch) []result { // it ends with none of its callers
+		return slices.Repeat([]result{c.commitTogether(batches)}, len(batches))
+	}
 	return c
 }
 
@@ -161,14 +165,17 @@ func (c *Committer) commitIndividually(q *queuedBatch) error {
 	case <-q.ctx.Done():
 		return q.leave(q.ctx.Err())
 	}
-	answer := make(chan error, 1)
+	answer := make(chan result, 1)
 	go func() {
 		defer c.release(q)
-		answer <- c.sendAlone(q)
+		answer <- c.batcher.carryOut(q.ctx, []*queuedBatch{q})[0]
 	}()
 	select {
-	case err := <-answer:
-		return err
+	case r := <-answer:
+		if errors.Is(r.Err, ErrNotReturned) {
+			return q.leave(r.Err)
+		}
+		return r.Err
 	case <-q.ctx.Done():
 		return q.leave(q.ctx.Err())
 	}
@@ -186,24 +193,6 @@ func (c *Committer) release(q *queuedBatch) {
 	}
 	q.abandon()
 	<-c.slots
-}
-
-// sendAlone acquires a connection and sends a batch that is not in the queue of the batcher.
-func (c *Committer) sendAlone(q *queuedBatch) (err error) {
-	defer func() {
-		if cause := recover(); cause != nil {
-			err = fmt.Errorf("%w: %w", ErrUnknown, panicked(cause))
-		}
-	}()
-	conn, err := c.pool.Acquire(q.ctx)
-	if err != nil {
-		return notAcquired(err)
-	}
-	defer conn.Release()
-	if !q.take() {
-		return errLeft
-	}
-	return c.sendOne(conn, q)
 }
 
 // awaitAnswer has no callback, so pgx waits for the answer in none of them. The server sends the
@@ -227,13 +216,13 @@ func (c *Committer) sendOne(conn *pgxpool.Conn, q *queuedBatch) error {
 	return err
 }
 
-func notAcquired(err error) error {
-	return fmt.Errorf("%w: acquire a connection: %w", ErrNotCommitted, err)
-}
-
-func (c *Committer) committed(q *queuedBatch) {
-	if c.options.Committed != nil {
-		c.options.Committed(q.batch)
+// committed reports what the batches of a commit wake.
+func (c *Committer) committed(batches ...*queuedBatch) {
+	if c.options.Committed == nil || c.options.Writes == nil {
+		return
+	}
+	if names := c.options.Writes.wakes(batches); len(names) > 0 {
+		c.options.Committed(names)
 	}
 }
 
@@ -283,12 +272,7 @@ func fit(batches []*queuedBatch) int {
 	return len(batches)
 }
 
-// commitAll commits batches in one transaction, without those whose callers have left. All have
-// the same result.
-func (c *Committer) commitAll(_ context.Context, batches []*queuedBatch) []result {
-	return slices.Repeat([]result{c.commitTogether(batches)}, len(batches)) //nolint:contextcheck // it ends with none of its callers
-}
-
+// commitTogether commits batches in one transaction, without those whose callers have left.
 func (c *Committer) commitTogether(batches []*queuedBatch) result {
 	ctx := batches[0].ctx
 	if len(batches) > 1 { // a group commit is in the trace of none of its batches
@@ -298,7 +282,7 @@ func (c *Committer) commitTogether(batches []*queuedBatch) result {
 	}
 	conn, err := c.pool.Acquire(ctx)
 	if err != nil {
-		return result{Err: notAcquired(err)}
+		return result{Err: fmt.Errorf("%w: acquire a connection: %w", ErrNotCommitted, err)}
 	}
 	defer conn.Release()
 	var all []*queuedBatch
@@ -337,9 +321,7 @@ func (c *Committer) sendGroup(conn *pgxpool.Conn, batches []*queuedBatch) (r res
 	case err == nil:
 		c.commits.Add(1)
 		c.batches.Add(int64(len(batches)))
-		for _, q := range batches {
-			c.committed(q)
-		}
+		c.committed(batches...)
 	case OutcomeOf(err) != Unknown:
 		c.refusals.Add(1)
 		return result{Value: true}

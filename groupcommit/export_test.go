@@ -20,7 +20,7 @@ func (c *Committer) Pending() int {
 func (c *Committer) Idle() bool {
 	c.batcher.mu.Lock()
 	defer c.batcher.mu.Unlock()
-	return !c.batcher.busy
+	return !c.batcher.runs
 }
 
 // holds are batches whose commit does not end until their channel is closed.

@@ -54,11 +54,14 @@ insert into ledger_postings
 select *
   from unnest($1::text[], $2::int[], $3::int[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::text[])`
 
+// Woken is what a commit of events wakes, see groupcommit.Statement: there is something to project.
+const Woken = "ledger"
+
 // Writes returns the statements of this package that may share a commit. An event stands
 // before its postings, which refer to it.
 func Writes() []groupcommit.Statement {
 	return []groupcommit.Statement{
-		{SQL: insertEvent, ManyRows: insertEvents},
+		{SQL: insertEvent, ManyRows: insertEvents, Wakes: func([]any) string { return Woken }},
 		{SQL: insertPosting, ManyRows: insertPostings},
 		{SQL: holdOrder, Table: "held_orders", Key: 2},
 		{SQL: freeOrder, Table: "held_orders", Key: 2},
@@ -139,12 +142,6 @@ func IsConflict(err error) bool {
 		return true
 	}
 	return false
-}
-
-// HasEvents reports whether a batch appends an event, so that its commit leaves something
-// to project.
-func HasEvents(b *pgx.Batch) bool {
-	return slices.ContainsFunc(b.QueuedQueries, func(q *pgx.QueuedQuery) bool { return q.SQL == insertEvent })
 }
 
 // Envelope names an event: the payload of an outbox message. It only wakes the receiver,

@@ -9,14 +9,15 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/internal/loop"
 )
 
-// ringEvery is the time between two notifications. Rings between them go with the second.
-const ringEvery = 10 * time.Millisecond
+const (
+	ringEvery   = 10 * time.Millisecond // between two notifications; rings between them go with the second
+	ringTimeout = time.Second           // of a notification, or of the end of a connection
+)
 
 // Doorbell wakes those who wait for work that was committed, so that they need not poll fast. A
 // process rings its doorbell after a commit, with a name of the work; the ring goes to the other
@@ -74,13 +75,16 @@ func ring(bell chan struct{}) {
 	}
 }
 
-// Run notifies, and listens if there are bells, until ctx ends.
+// Run notifies, and listens if there are bells, until ctx ends. A program ends ctx after its
+// last commit, for which Run still notifies.
 func (d *Doorbell) Run(ctx context.Context, pool *pgxpool.Pool) {
 	var both sync.WaitGroup
 	defer both.Wait()
 	both.Go(func() { d.notify(ctx, pool) })
 	if len(d.bells) > 0 {
-		loop.Run(ctx, d.log, "LISTEN failed, what waits for work polls until it succeeds", func(ctx context.Context) (time.Duration, error) { return 0, d.listen(ctx, pool) })
+		loop.Run(ctx, d.log, "LISTEN failed, what waits for work polls until it succeeds", func(ctx context.Context) (time.Duration, error) {
+			return ringEvery, d.listen(ctx, pool)
+		})
 	}
 }
 
@@ -90,14 +94,18 @@ select pg_notify($1, name),
        set_config('synchronous_commit', 'off', true)
   from unnest($2::text[]) as rung (name)`
 
-// notify rings until ctx ends, and then once more.
+// notify sends what was rung for until ctx ends, and then what was rung for until then.
 func (d *Doorbell) notify(ctx context.Context, pool *pgxpool.Pool) {
-	for loop.Pause(ctx, time.Hour, d.due) || len(d.due) > 0 {
+	for goesOn := true; goesOn; {
+		goesOn = loop.Pause(ctx, time.Hour, d.due)
 		d.mu.Lock()
 		names := slices.Collect(maps.Keys(d.rung))
 		clear(d.rung)
 		d.mu.Unlock()
-		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		if len(names) == 0 {
+			continue
+		}
+		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), ringTimeout)
 		_, err := pool.Exec(within, ringAll, d.channel, names)
 		cancel()
 		if err != nil {
@@ -107,23 +115,33 @@ func (d *Doorbell) notify(ctx context.Context, pool *pgxpool.Pool) {
 	}
 }
 
-// listen listens on a connection of its own until that fails.
+// listen listens on a connection of its own until that is lost. It returns an error if it
+// cannot listen.
 func (d *Doorbell) listen(ctx context.Context, pool *pgxpool.Pool) error {
 	acquired, err := pool.Acquire(ctx)
 	if err != nil {
 		return err
 	}
 	conn := acquired.Hijack()
-	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	_, err = conn.Exec(ctx, "listen "+pgx.Identifier{d.channel}.Sanitize())
+	defer func() {
+		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), ringTimeout)
+		defer cancel()
+		_ = conn.Close(within)
+	}()
+	if _, err = conn.Exec(ctx, "listen "+pgx.Identifier{d.channel}.Sanitize()); err != nil {
+		return err
+	}
 	for name := range d.bells {
-		d.Wake(name) // for what was rung before
+		d.Wake(name) // for what was rung while nothing listened
 	}
-	for err == nil {
-		var n *pgconn.Notification
-		if n, err = conn.WaitForNotification(ctx); err == nil {
-			d.Wake(n.Payload)
+	for {
+		n, err := conn.WaitForNotification(ctx)
+		if err != nil {
+			if ctx.Err() == nil {
+				d.log.WarnContext(ctx, "LISTEN was lost, what waits for work polls until it succeeds again", "error", err)
+			}
+			return nil
 		}
+		d.Wake(n.Payload)
 	}
-	return err
 }

@@ -37,7 +37,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
@@ -106,7 +105,7 @@ func Append(b *pgx.Batch, m Message) error {
 	if err != nil {
 		return fmt.Errorf("append message %q: %w", m.ID, err)
 	}
-	b.Queue(insertMessage, m.Topic, m.ID, append([]byte{}, m.Payload...), encoded)
+	b.Queue(insertMessage, m.Topic, m.ID, append([]byte{}, m.Payload...), string(encoded)) // bytes are bytea where pgx asks for no type
 	return nil
 }
 
@@ -124,21 +123,13 @@ func Send(ctx context.Context, tx pgx.Tx, messages ...Message) error {
 	return nil
 }
 
-// Topics returns the topics of the messages in a batch: once it is committed, their readers have
-// work.
-func Topics(b *pgx.Batch) (topics []string) {
-	for _, q := range b.QueuedQueries {
-		if q.SQL != insertMessage {
-			continue
-		}
-		if topic, _ := q.Arguments[0].(string); !slices.Contains(topics, topic) {
-			topics = append(topics, topic)
-		}
-	}
-	return topics
+// Writes are the statements of this package that may share a commit. A message wakes what
+// waits for its topic.
+func Writes() []groupcommit.Statement {
+	return []groupcommit.Statement{{SQL: insertMessage, ManyRows: insertMessages, Wakes: topicOf}}
 }
 
-// Writes are the statements of this package that may share a commit.
-func Writes() []groupcommit.Statement {
-	return []groupcommit.Statement{{SQL: insertMessage, ManyRows: insertMessages}}
+func topicOf(arguments []any) string {
+	topic, _ := arguments[0].(string)
+	return topic
 }

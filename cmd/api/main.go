@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/idempotency"
@@ -72,7 +71,7 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	return g.Wait()
 }
 
-func (s settings) database(traces *telemetry.Traces, committed func(*pgx.Batch)) postgres.Options {
+func (s settings) database(traces *telemetry.Traces, committed func(names []string)) postgres.Options {
 	o := s.Pool(application, postgres.RoleAPI)
 	o.LockTimeout, o.Writes, o.Tracer, o.Committed = lockTimeout, writes.Statements(), traces.Statements(), committed
 	return o

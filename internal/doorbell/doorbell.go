@@ -1,43 +1,31 @@
-// Package doorbell says for what a committed batch rings the outbox's doorbell: the topics of its
-// messages, the receivers of the inbox, and the ledger.
+// Package doorbell rings the outbox's doorbell for what a commit leaves to be done: messages of
+// a topic, messages of a receiver of the inbox, and events to project.
 package doorbell
 
 import (
 	"log/slog"
 	"slices"
 
-	"github.com/jackc/pgx/v5"
-
-	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/outbox"
 )
 
-// Names that are rung for in one process alone.
-const (
-	Ledger = "ledger" // events were committed
-	Page   = "page"   // a page of the console waits for what is new
-)
+// Ledger is what events wake, in the process that commits them.
+const Ledger = ledger.Woken
 
 // New makes the doorbell of a program.
 func New(log *slog.Logger) *outbox.Doorbell { return outbox.NewDoorbell("payonce_due", log) }
 
-// Committed returns what rings for what a commit leaves to be done. The program handles the
-// messages of these receivers itself.
-func Committed(d *outbox.Doorbell, handles ...string) func(*pgx.Batch) {
-	return func(b *pgx.Batch) {
-		for _, topic := range outbox.Topics(b) {
-			d.Ring(topic)
-		}
-		for _, receiver := range inbox.Receivers(b) {
-			if slices.Contains(handles, receiver) {
-				d.Wake(receiver)
+// Committed returns the Committed of groupcommit.Options that rings for what a commit wakes. The
+// program itself handles the messages of these receivers.
+func Committed(d *outbox.Doorbell, handles ...string) func(names []string) {
+	return func(names []string) {
+		for _, name := range names {
+			if name == Ledger || slices.Contains(handles, name) {
+				d.Wake(name)
 			} else {
-				d.Ring(receiver)
+				d.Ring(name)
 			}
-		}
-		if ledger.HasEvents(b) {
-			d.Wake(Ledger)
 		}
 	}
 }

@@ -55,7 +55,7 @@ type Options struct {
 	// Writes, CommitTimeout and Committed are Writes, Timeout and Committed of groupcommit.Options.
 	Writes        *groupcommit.Statements
 	CommitTimeout time.Duration
-	Committed     func(*pgx.Batch)
+	Committed     func(names []string)
 	// Settings are further settings of the sessions.
 	Settings map[string]string
 	// AllowReadOnly permits a server that refuses writes, such as a hot standby. It is

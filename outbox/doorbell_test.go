@@ -1,0 +1,195 @@
+package outbox_test
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
+	"github.com/payonce/payonce/outbox"
+)
+
+// run runs a doorbell until the test ends, and makes its bells before.
+func run(t *testing.T, database string, log *await.Log, names ...string) (d *outbox.Doorbell, bells map[string]<-chan struct{}) {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), database)
+	testdb.Must(t, err)
+	t.Cleanup(pool.Close)
+	d, bells = outbox.NewDoorbell("doorbell", slog.New(slog.NewTextHandler(log, nil))), map[string]<-chan struct{}{}
+	for _, name := range names {
+		bells[name] = d.Bell(strings.Split(name, "+")...)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { d.Run(ctx, pool); close(ended) }()
+	t.Cleanup(func() {
+		cancel()
+		await.Receive(t, "the doorbell's end", ended)
+	})
+	for _, bell := range bells {
+		await.Receive(t, "it listens, and so rings for what was missed", bell)
+	}
+	return d, bells
+}
+
+// listens is a session that listens as doorbells do.
+func listens(t *testing.T, database string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), database)
+	testdb.Must(t, err)
+	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
+	testdb.Exec(t, conn, "listen doorbell")
+	return conn
+}
+
+const terminate = `
+select count(pg_terminate_backend(pid, 10000))
+  from pg_stat_activity
+ where datname = current_database()
+   and query like 'listen%'`
+
+func TestDoorbell_wakesInEachProcessWhatWaitsForTheName(t *testing.T) {
+	t.Parallel()
+	database := testdb.URL(t)
+	names := []string{"a", "a+b", "b"}
+	near, here := run(t, database, &await.Log{}, names...)
+	_, there := run(t, database, &await.Log{}, names...)
+	for _, test := range []struct {
+		ring string
+		want []string
+	}{
+		{"a", []string{"a", "a+b"}}, {"b", []string{"a+b", "b"}}, {"c", nil},
+	} {
+		near.Ring(test.ring)
+		for where, bells := range map[string]map[string]<-chan struct{}{"this process": here, "the other": there} {
+			for _, name := range test.want {
+				await.Receive(t, "the ring of "+test.ring+" in "+where, bells[name])
+			}
+		}
+	}
+	near.Wake("b")
+	await.Receive(t, "a wake in this process", here["b"])
+	near.Ring("a") // behind it: when this has come, a notification of b would have come
+	await.Receive(t, "the ring of a", there["a"])
+	select {
+	case <-there["b"]:
+		t.Error("Wake goes to another process")
+	default:
+	}
+}
+
+// Ring does not wait, and many rings are few notifications.
+func TestDoorbell_sendsOneNotificationForManyRings(t *testing.T) {
+	t.Parallel()
+	database := testdb.URL(t)
+	d, _ := run(t, database, &await.Log{})
+	conn := listens(t, database)
+	const rings = 10_000
+	for range rings {
+		d.Ring("a")
+	}
+	d.Ring("last")
+	var heard []string
+	for !slices.Contains(heard, "last") {
+		n, err := conn.WaitForNotification(t.Context())
+		testdb.Must(t, err)
+		heard = append(heard, n.Payload)
+	}
+	if len(heard) > rings/100 {
+		t.Errorf("%d rings are %d notifications", rings, len(heard))
+	}
+}
+
+// What was rung before the end is notified, also while the program ends.
+func TestDoorbell_sendsTheLastRingsWhenItEnds(t *testing.T) {
+	t.Parallel()
+	database := testdb.URL(t)
+	conn := listens(t, database)
+	pool, err := pgxpool.New(t.Context(), database)
+	testdb.Must(t, err)
+	defer pool.Close()
+	for range 20 { // whichever of the ring and the end is seen first
+		d := outbox.NewDoorbell("doorbell", slog.New(slog.DiscardHandler))
+		ctx, cancel := context.WithCancel(t.Context())
+		var ended sync.WaitGroup
+		ended.Go(func() { d.Run(ctx, pool) })
+		d.Ring("last")
+		cancel()
+		ended.Wait()
+		testdb.Exec(t, pool, `notify doorbell, 'the end'`)
+		var heard []string
+		for !slices.Contains(heard, "the end") {
+			n, err := conn.WaitForNotification(t.Context())
+			testdb.Must(t, err)
+			heard = append(heard, n.Payload)
+		}
+		testrun.Same(t, "notifications", []string{"last", "the end"}, heard)
+	}
+}
+
+// A connection that is lost is logged, and made again. What was rung meanwhile is looked for,
+// and no session is left behind.
+func TestDoorbell_listensAgainAfterItsSessionIsLost(t *testing.T) {
+	t.Parallel()
+	database := testdb.URL(t)
+	db, log := testdb.Connect(t, database), &await.Log{}
+	_, bells := run(t, database, log, "a")
+	other, _ := run(t, database, &await.Log{})
+	for lost := 1; lost <= 2; lost++ {
+		if n := testdb.One[int](t, db, terminate); n != 1 {
+			t.Fatalf("%d sessions listen", n)
+		}
+		await.Receive(t, "a waiter is woken for rings that were lost", bells["a"])
+		if n := strings.Count(log.String(), "LISTEN was lost"); n != lost {
+			t.Errorf("%d losses are logged of %d", n, lost)
+		}
+		other.Ring("a")
+		await.Receive(t, "a ring is received", bells["a"])
+	}
+}
+
+// A pooler that shares sessions accepts LISTEN and NOTIFY and delivers nothing. So does this
+// database: a function of the same name is found before the server's own. Then polls find
+// what was committed.
+func TestDoorbell_isNotNeeded(t *testing.T) {
+	testdb.Long(t, "it waits for polls of two seconds")
+	t.Parallel()
+	database := testdb.URL(t)
+	db := testdb.Connect(t, database)
+	testdb.Exec(t, db.Pool(), `create schema deaf`)
+	testdb.Exec(t, db.Pool(), `create function deaf.pg_notify(text, text) returns void language sql as ''`)
+	_, bells := run(t, database, &await.Log{}, topic)
+	deaf, _ := run(t, database+"&search_path=deaf,pg_catalog", &await.Log{})
+	r := read(t, db, options{Options: outbox.Options{Bell: bells[topic]}})
+	await.Soon(t, 4*time.Second, func(int) {
+		publish(t, db, "m1")
+		deaf.Ring(topic)
+		r.wantNext(t, "m1")
+	})
+	wantEmpty(t, db)
+}
+
+// A ring wakes the subscriber of another process before its poll.
+func TestDoorbell_wakesASubscriber(t *testing.T) {
+	t.Parallel()
+	database := testdb.URL(t)
+	db := testdb.Connect(t, database)
+	_, bells := run(t, database, &await.Log{}, topic)
+	other, _ := run(t, database, &await.Log{})
+	r := read(t, db, options{Options: outbox.Options{Bell: bells[topic], Poll: time.Hour}})
+	for _, id := range numbered(5) {
+		publish(t, db, id)
+		other.Ring(topic)
+		r.wantNext(t, id)
+	}
+	wantEmpty(t, db)
+}

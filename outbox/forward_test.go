@@ -1,0 +1,239 @@
+package outbox_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/robustness/failpoint"
+	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
+	"github.com/payonce/payonce/outbox"
+)
+
+// broker is a publisher that keeps what it is sent.
+type broker struct {
+	before func(m *message.Message) error // of each message
+
+	mu       sync.Mutex
+	stored   []string
+	metadata message.Metadata
+}
+
+func (b *broker) Publish(_ string, messages ...*message.Message) error {
+	for _, m := range messages {
+		if b.before != nil {
+			if err := b.before(m); err != nil {
+				return err
+			}
+		}
+		b.mu.Lock()
+		b.stored, b.metadata = append(b.stored, m.UUID), m.Metadata
+		b.mu.Unlock()
+	}
+	return nil
+}
+
+func (*broker) Close() error { return nil }
+
+// await waits until the broker has the first copies of numbered messages, in their order, and
+// returns how many copies came.
+func (b *broker) await(t *testing.T, n int) (copies int) {
+	t.Helper()
+	want := numbered(n)
+	await.Progress(t, fmt.Sprintf("%d messages come", n), func() (string, bool) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		var got []string
+		for _, id := range b.stored {
+			if !slices.Contains(got, id) {
+				got = append(got, id)
+			}
+		}
+		copies = len(b.stored)
+		if len(got) > len(want) || !slices.Equal(got, want[:len(got)]) {
+			t.Fatalf("messages (-want +got):\n%s", cmp.Diff(want, got))
+		}
+		return fmt.Sprintf("%d came", len(got)), len(got) == n
+	})
+	return copies
+}
+
+// forward runs a forwarder until stop, or until the test ends.
+func forward(t *testing.T, from message.Subscriber, to message.Publisher) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- outbox.Forward(ctx, from, topic, to) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := await.Receive(t, "the forwarder's end", ended); err != nil {
+			t.Error(err)
+		}
+		testdb.Must(t, from.Close())
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+func TestForward_publishesInOrderUnderTheSameIDs(t *testing.T) {
+	db := fresh(t)
+	publish(t, db, numbered(mostMessages+1)...)
+	to := &broker{}
+	forward(t, outbox.NewSubscriber(db.Pool(), outbox.Options{}), to)
+	if copies := to.await(t, mostMessages+1); copies != mostMessages+1 {
+		t.Errorf("%d copies", copies)
+	}
+	wantEmpty(t, db)
+	testrun.Same(t, "metadata", message.Metadata{"type": "letter", "ordering_key": "k"}, to.metadata)
+}
+
+// An error or a panic of the publisher costs repetitions, and neither order nor a message.
+func TestForward_publishesAgainWhatThePublisherRefused(t *testing.T) {
+	t.Parallel()
+	for name, fail := range map[string]func() error{
+		"by an error": func() error { return errors.New("planted") },
+		"by a panic":  func() error { panic("planted") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			db := fresh(t)
+			publish(t, db, numbered(10)...)
+			failures := 0
+			to := &broker{before: func(m *message.Message) error {
+				if m.UUID == "m0004" && failures < 3 {
+					failures++
+					return fail()
+				}
+				return nil
+			}}
+			forward(t, outbox.NewSubscriber(db.Pool(), outbox.Options{}), to)
+			to.await(t, 10)
+			wantEmpty(t, db)
+		})
+	}
+}
+
+// A publisher that hangs until the context of its messages ends holds up its topic, until then.
+func TestForward_publishesAgainWhatAPublisherHungOn(t *testing.T) {
+	db := fresh(t)
+	publish(t, db, numbered(3)...)
+	hung := make(chan struct{})
+	to := &broker{before: func(m *message.Message) error {
+		select {
+		case <-hung: // once
+			return nil
+		default:
+			close(hung)
+			<-m.Context().Done()
+			return m.Context().Err()
+		}
+	}}
+	forward(t, outbox.NewSubscriber(db.Pool(), outbox.Options{}), to)
+	await.Receive(t, "the stall", hung)
+	publish(t, db, "m0004")
+	if n := testdb.One[int](t, db, `select count(*) from outbox`); n != 4 {
+		t.Errorf("%d messages are left while it hangs", n)
+	}
+	kills := testdb.One[int](t, db, `
+select count(pg_terminate_backend(pid, 10000))
+  from pg_stat_activity
+ where datname = current_database()
+   and state = 'idle in transaction'`)
+	if kills != 1 {
+		t.Errorf("%d sessions ended", kills)
+	}
+}
+
+// The deadline of acknowledgments ends the context of what a publisher hangs on.
+func TestForward_goesOnAfterTheDeadlineOfAPublisherThatHung(t *testing.T) {
+	db := fresh(t)
+	publish(t, db, numbered(3)...)
+	from := outbox.NewSubscriber(db.Pool(), outbox.Options{})
+	outbox.SetAckDeadline(from, 1e9)
+	var once sync.Once
+	to := &broker{before: func(m *message.Message) error {
+		once.Do(func() { <-m.Context().Done() })
+		return m.Context().Err()
+	}}
+	forward(t, from, to)
+	to.await(t, 3)
+	wantEmpty(t, db)
+}
+
+func TestForward_losesNothingWhereTheConnectionIsCut(t *testing.T) {
+	t.Parallel()
+	for _, side := range []failpoint.Side{failpoint.Before, failpoint.After} {
+		t.Run(fmt.Sprint(side), func(t *testing.T) {
+			t.Parallel()
+			database := testdb.URL(t)
+			db := testdb.Connect(t, database)
+			cutter := failpoint.StartCutter(t, database)
+			pool, err := pgxpool.New(t.Context(), cutter.URL())
+			testdb.Must(t, err)
+			defer pool.Close()
+			publish(t, db, numbered(3)...)
+			var once sync.Once
+			to := &broker{before: func(*message.Message) error {
+				once.Do(func() { cutter.Arm(side, 1) }) // at the deletion
+				return nil
+			}}
+			stop := forward(t, outbox.NewSubscriber(pool, outbox.Options{}), to)
+			await.True(t, "the connection is cut", func() bool { return cutter.Cuts() == 1 })
+			publish(t, db, "m0004")
+			to.await(t, 4)
+			wantEmpty(t, db)
+			stop()
+		})
+	}
+}
+
+// Any subscriber serves, also one that waits for each acknowledgment.
+func TestForward_fromAnotherSubscriber(t *testing.T) {
+	t.Parallel()
+	from := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})
+	for _, id := range numbered(20) {
+		testdb.Must(t, from.Publish(topic, message.NewMessage(id, nil)))
+	}
+	failures := 0
+	to := &broker{before: func(m *message.Message) error {
+		if m.UUID == "m0007" && failures < 2 {
+			failures++
+			return errors.New("planted")
+		}
+		return nil
+	}}
+	forward(t, from, to)
+	await.True(t, "all come", func() bool {
+		to.mu.Lock()
+		defer to.mu.Unlock()
+		got := slices.Sorted(slices.Values(to.stored))
+		return slices.Equal(slices.Compact(got), numbered(20))
+	})
+}
+
+func TestForward_returnsTheErrorOfASubscriptionAndItsEnd(t *testing.T) {
+	db := fresh(t)
+	closed := outbox.NewSubscriber(db.Pool(), outbox.Options{})
+	testdb.Must(t, closed.Close())
+	if err := outbox.Forward(t.Context(), closed, topic, &broker{}); err == nil || !strings.HasPrefix(err.Error(), "subscribe to letters: ") {
+		t.Errorf("a closed subscriber: %v", err)
+	}
+	from := outbox.NewSubscriber(db.Pool(), outbox.Options{})
+	publish(t, db, "m0001")
+	stop := sync.OnceFunc(func() { go func() { _ = from.Close() }() })
+	to := &broker{before: func(*message.Message) error { stop(); return nil }}
+	if err := outbox.Forward(t.Context(), from, topic, to); err == nil || err.Error() != "the subscription has ended" {
+		t.Errorf("a subscription that ends: %v", err)
+	}
+}

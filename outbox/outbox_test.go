@@ -1,0 +1,202 @@
+package outbox_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/payonce/payonce/groupcommit"
+	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
+	"github.com/payonce/payonce/outbox"
+)
+
+func TestAppend_isOneRowOfItsTransaction(t *testing.T) {
+	db := fresh(t)
+	b := letters(t, "m1")
+	b.Queue(`insert into merchants (merchant_id) values ('Not A Word')`)
+	if err := db.Commit(t.Context(), b); groupcommit.Constraint(err) != "merchants_merchant_id_check" {
+		t.Fatalf("the error is %v", err)
+	}
+	publish(t, db, "m2")
+	read(t, db, options{}).wantNext(t, "m2")
+	wantEmpty(t, db)
+}
+
+func TestSend_isOneRowOfItsTransaction(t *testing.T) {
+	db := fresh(t)
+	planted := errors.New("planted")
+	send := func(ctx context.Context, after error, messages ...outbox.Message) error {
+		return pgx.BeginFunc(t.Context(), db.Pool(), func(tx pgx.Tx) error {
+			return errors.Join(outbox.Send(ctx, tx, messages...), after)
+		})
+	}
+	m := func(id string) outbox.Message { return outbox.Message{Topic: topic, ID: id} }
+	if err := send(t.Context(), planted, m("m1")); !errors.Is(err, planted) {
+		t.Errorf("the transaction is rolled back: %v", err)
+	}
+	if err := send(t.Context(), nil, m("m2"), m("")); !errors.Is(err, outbox.ErrInvalid) {
+		t.Errorf("a message without an id: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := send(ctx, nil, m("m3")); !errors.Is(err, context.Canceled) {
+		t.Errorf("a context that has ended: %v", err)
+	}
+	testdb.Must(t, send(t.Context(), nil))
+	testdb.Must(t, send(t.Context(), nil, m("m4"), m("m5")))
+	read(t, db, options{}).wantNext(t, "m4", "m5")
+	wantEmpty(t, db)
+}
+
+// A message is the same on both sides in each mode of pgx, alone, in a group commit, and by Send.
+func TestMessage_arrivesAsItWasInEachModeOfPgx(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []pgx.QueryExecMode{
+		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
+	} {
+		t.Run(mode.String(), func(t *testing.T) {
+			db := fresh(t)
+			inMode := func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = mode }
+			config := db.Pool().Config()
+			inMode(config)
+			pool, err := pgxpool.NewWithConfig(t.Context(), config)
+			testdb.Must(t, err)
+			defer pool.Close()
+			sent := func(id string) outbox.Message {
+				return outbox.Message{
+					Topic: topic, ID: id, Type: "letter", OrderingKey: "naïve 🔑", Partition: `a'b\c`, Payload: []byte("\x00\xff\\x not text"),
+					Metadata: map[string]string{outbox.MetadataCorrelationID: "req_1", "": "", `"`: "\u2028"},
+				}
+			}
+			c := groupcommit.New(pool, groupcommit.Options{Writes: groupcommit.NewStatements(outbox.Writes()...)})
+			var work errgroup.Group
+			for n := range 8 {
+				work.Go(func() error {
+					b := &pgx.Batch{}
+					return errors.Join(outbox.Append(b, sent(fmt.Sprint("é", n))), c.Commit(t.Context(), b))
+				})
+			}
+			work.Go(func() error {
+				return pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return outbox.Send(t.Context(), tx, sent("é8"), sent("é9")) })
+			})
+			testdb.Must(t, work.Wait())
+			want := message.Metadata{
+				"type": "letter", "ordering_key": "naïve 🔑", "partition_key": `a'b\c`, "correlation_id": "req_1", "": "", `"`: "\u2028",
+			}
+			seen := map[string]bool{}
+			for _, m := range read(t, db, options{config: inMode}).next(t, 10) {
+				if diff := cmp.Diff(want, m.Metadata); diff != "" || string(m.Payload) != string(sent("").Payload) {
+					t.Errorf("message %s %q, metadata (-want +got):\n%s", m.UUID, m.Payload, diff)
+				}
+				seen[m.UUID] = true
+				m.Ack()
+			}
+			if len(seen) != 10 {
+				t.Errorf("the messages are %v", seen)
+			}
+			wantEmpty(t, db)
+		})
+	}
+}
+
+func TestAppend_refusesWhatNoOutboxHolds(t *testing.T) {
+	db := fresh(t)
+	x := func(n int) string { return strings.Repeat("x", n) }
+	for what, m := range map[string]outbox.Message{
+		"no topic": {ID: "m"}, "no id": {Topic: topic}, "a long id": {Topic: topic, ID: x(256)},
+		"a long key": {Topic: topic, ID: "m", OrderingKey: x(256)}, "a long payload": {Topic: topic, ID: "m", Payload: make([]byte, outbox.MaxPayload+1)},
+	} {
+		b := &pgx.Batch{}
+		if err := outbox.Append(b, m); !errors.Is(err, outbox.ErrInvalid) || b.Len() != 0 {
+			t.Errorf("%s: %v, %d queued", what, err, b.Len())
+		}
+	}
+	longest, large := strings.Repeat("é", 255), bytes.Repeat([]byte("0123456789"), 1<<20)
+	b := &pgx.Batch{}
+	testdb.Must(t, outbox.Append(b, outbox.Message{Topic: topic, ID: longest, OrderingKey: x(255), Payload: large}))
+	large[0] = 'x' // the batch has a copy
+	testdb.Must(t, outbox.Append(b, outbox.Message{Topic: topic, ID: "empty"}))
+	testdb.Must(t, db.Commit(t.Context(), b))
+	page := read(t, db, options{}).next(t, 1)
+	if m := page[0]; m.UUID != longest || len(m.Payload) != len(large) || m.Payload[0] != '0' {
+		t.Errorf("message %s with %d bytes", m.UUID, len(m.Payload))
+	}
+}
+
+// What the server refuses takes its batch with it, and blocks nothing.
+func TestMetadata_thatIsRefusedTakesItsBatchWithIt(t *testing.T) {
+	db := fresh(t)
+	for what, metadata := range map[string]map[string]string{"NUL": {"k": "\x00"}, "more than 1 MiB": {"k": strings.Repeat("x", 1<<20)}} {
+		b := letters(t, "m1")
+		testdb.Must(t, outbox.Append(b, outbox.Message{Topic: topic, ID: "m2", Metadata: metadata}))
+		if err := db.Commit(t.Context(), b); groupcommit.OutcomeOf(err) != groupcommit.Refused {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	publish(t, db, "m3")
+	read(t, db, options{}).wantNext(t, "m3")
+	wantEmpty(t, db)
+}
+
+func TestMetadata_ofOtherProgramsKeepsItsTextAndBlocksNothing(t *testing.T) {
+	db := fresh(t)
+	for id, metadata := range map[string]string{
+		"number": `{"type": 1}`, "nested": `{"type": {"a": []}}`, "null": `{"type": null}`, "empty": `{}`,
+		"letter": `{"a": 1, "type": "letter", "m": {"type": "parcel"}, "ordering_key": "letter", "z": null}`,
+	} {
+		testdb.Exec(t, db.Pool(), `insert into outbox (topic, message_id, payload, metadata) values ($1, $2, '', $3)`, topic, id, json.RawMessage(metadata))
+	}
+	for _, m := range read(t, db, options{}).next(t, 5) {
+		want := map[bool]string{true: "letter"}[m.UUID == "letter"]
+		if got := m.Metadata; got.Get(outbox.MetadataType) != want || got.Get(outbox.MetadataOrderingKey) != want || got.Get("a") != "" {
+			t.Errorf("%s has the metadata %v", m.UUID, got)
+		}
+		m.Ack()
+	}
+	wantEmpty(t, db)
+}
+
+// FuzzMetadata: whatever is queued as metadata, it is refused or reaches the reader.
+func FuzzMetadata(f *testing.F) {
+	f.Add("type", "letter", "key")
+	f.Add("type", "parcel", "key")
+	f.Add("", "\u2028", "\U0010ffff")
+	f.Add("correlation_id", "\xff\xfe", `","type":"x`)
+	f.Add("", "", strings.Repeat("é", 127)+"x")
+	f.Add("", "", strings.Repeat("k", 256))
+	f.Fuzz(func(t *testing.T, name, value, key string) {
+		b := &pgx.Batch{}
+		err := outbox.Append(b, outbox.Message{Topic: topic, ID: "m", Type: "letter", OrderingKey: key, Metadata: map[string]string{name: value}})
+		if errors.Is(err, outbox.ErrInvalid) != (len(key) > 255) {
+			t.Fatalf("a key of %d bytes: %v", len(key), err)
+		}
+		if err != nil {
+			return
+		}
+		encoded, ok := b.QueuedQueries[0].Arguments[3].(string)
+		if !ok {
+			t.Fatalf("the metadata is a %T", b.QueuedQueries[0].Arguments[3])
+		}
+		var got map[string]string
+		if err := json.Unmarshal([]byte(encoded), &got); err != nil {
+			t.Fatalf("%q is no metadata: %v", encoded, err)
+		}
+		testrun.Same(t, "type", "letter", got[outbox.MetadataType])
+		ours := name == outbox.MetadataType || name == outbox.MetadataOrderingKey
+		if !ours && utf8.ValidString(name) && utf8.ValidString(value) && got[name] != value {
+			t.Errorf("%q became %q", value, got[name])
+		}
+	})
+}

@@ -1,0 +1,409 @@
+package outbox_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/local"
+	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
+	"github.com/payonce/payonce/outbox"
+)
+
+const (
+	mostMessages = 500
+	mostBytes    = 1 << 20
+)
+
+func TestSubscriber_deliversInTheOrderOfIDsAndDeletesWhatIsAcknowledged(t *testing.T) {
+	db := fresh(t)
+	publish(t, db, numbered(2*mostMessages+1)...)
+	r := read(t, db, options{})
+	page := r.next(t, mostMessages)
+	testrun.Same(t, "a page", numbered(mostMessages), ids(page))
+	r.wantNoneNow(t)
+	if n := testdb.One[int](t, db, `select count(*) from outbox`); n != 2*mostMessages+1 {
+		t.Errorf("before the acknowledgment %d messages are left", n)
+	}
+	for _, m := range page {
+		m.Ack()
+	}
+	r.wantNext(t, numbered(2*mostMessages + 1)[mostMessages:]...)
+	wantEmpty(t, db)
+}
+
+// The messages of one key depend on each other: each is written when the one before is committed.
+func TestSubscriber_keepsTheOrderOfEachOfManyWriters(t *testing.T) {
+	db := fresh(t)
+	const writers, commits = 8, 40
+	r := read(t, db, options{})
+	var work errgroup.Group
+	for w := range writers {
+		work.Go(func() error {
+			for c := range commits {
+				b := &pgx.Batch{}
+				if err := outbox.Append(b, outbox.Message{Topic: topic, ID: fmt.Sprintf("%d-%d", w, c)}); err != nil {
+					return err
+				}
+				if err := db.Commit(t.Context(), b); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	next := make([]int, writers)
+	for _, id := range r.take(t, writers*commits) {
+		var w, c int
+		if _, err := fmt.Sscanf(id, "%d-%d", &w, &c); err != nil || c != next[w] {
+			t.Fatalf("%s comes where %d of its writer is next: %v", id, next[w], err)
+		}
+		next[w]++
+	}
+	testdb.Must(t, work.Wait())
+	wantEmpty(t, db)
+}
+
+func TestSubscriber_deliversAgainFromTheFirstThatIsRefused(t *testing.T) {
+	db := fresh(t)
+	publish(t, db, numbered(5)...)
+	r := read(t, db, options{})
+	page := r.next(t, 5)
+	page[0].Ack()
+	page[1].Ack()
+	page[2].Nack()
+	page[3].Ack() // behind the refused one: it comes again
+	again := r.next(t, 3)
+	testrun.Same(t, "messages", numbered(5)[2:], ids(again))
+	testrun.Same(t, "messages in the outbox", numbered(5)[2:], testdb.All[string](t, db, `select message_id from outbox order by id`))
+	for _, m := range again {
+		m.Ack()
+	}
+	wantEmpty(t, db)
+}
+
+func TestSubscriber_deliversAgainWhatIsNotAcknowledgedUntilTheDeadline(t *testing.T) {
+	db := fresh(t)
+	publish(t, db, numbered(3)...)
+	log := &await.Log{}
+	r := read(t, db, options{deadline: time.Second, Options: outbox.Options{Log: slog.New(slog.NewTextHandler(log, nil))}})
+	page := r.next(t, 2)
+	page[0].Ack()
+	await.Receive(t, "the end of the page's context", page[1].Context().Done())
+	r.wantNext(t, "m0002", "m0003")
+	wantEmpty(t, db)
+	await.True(t, "the end of the failure is logged", func() bool { return strings.Contains(log.String(), "works again") })
+	if line, _, _ := strings.Cut(log.String(), "\n"); !strings.Contains(line, "level=ERROR") || !strings.Contains(line, "topic=letters") || !strings.Contains(line, "refused=2") {
+		t.Errorf("the failure is logged as %s", log)
+	}
+}
+
+func TestSubscriber_anotherTakesOverWhenTheReaderIsKilled(t *testing.T) {
+	db := fresh(t)
+	publish(t, db, "m1", "m2")
+	active := read(t, db, options{})
+	held := active.next(t, 2)
+	standby := read(t, db, options{})
+	await.Row(t, db, `select count(*) >= 2 from pg_stat_activity where datname = current_database() and application_name = 'reader'`)
+	standby.wantNoneNow(t)
+	if n := kill(t, db); n != 1 {
+		t.Fatalf("%d sessions handle a page, want that of the active reader", n)
+	}
+	standby.wantNext(t, "m1", "m2")
+	held[0].Ack() // too late, and harmless
+	held[1].Ack()
+	wantEmpty(t, db)
+	active.stop()
+	publish(t, db, "m3")
+	standby.wantNext(t, "m3")
+}
+
+// A transaction that stays open, here or in another database of the server, with rows of the
+// outbox or without, delays no message of others.
+func TestSubscriber_waitsForNoTransactionThatStaysOpen(t *testing.T) {
+	db := fresh(t)
+	elsewhere := testdb.Open(t)
+	foreign := testdb.Begin(t, elsewhere.Pool(), `select pg_current_xact_id()`)
+	writing := testdb.Begin(t, db.Pool(), `select pg_current_xact_id()`)
+	testdb.Must(t, writing.SendBatch(t.Context(), letters(t, "late")).Close())
+	bell := make(chan struct{}, 1)
+	r := read(t, db, options{Options: outbox.Options{Bell: bell}})
+	await.Soon(t, time.Second, func(try int) {
+		id := fmt.Sprintf("m%d", try)
+		publish(t, db, id)
+		bell <- struct{}{}
+		r.wantNext(t, id)
+	})
+	testdb.Must(t, foreign.Rollback(t.Context()))
+	testdb.Must(t, writing.Commit(t.Context()))
+	r.wantNext(t, "late")
+	wantEmpty(t, db)
+}
+
+// A message that commits behind those with greater ids, while these keep the reader busy.
+func TestSubscriber_findsAMessageThatCommitsLateWithASmallerID(t *testing.T) {
+	db := fresh(t)
+	bell := make(chan struct{}, 1)
+	r := read(t, db, options{Options: outbox.Options{Bell: bell, Poll: time.Hour}})
+	late := testdb.Begin(t, db.Pool(), `select 1`)
+	for try := range 3 {
+		before := time.Now()
+		testdb.Must(t, late.SendBatch(t.Context(), letters(t, "late")).Close())
+		for n := 0; time.Since(before) < 1500*time.Millisecond; n++ { // longer than what a page reads again
+			publish(t, db, fmt.Sprint(try, n))
+			bell <- struct{}{}
+			r.wantNext(t, fmt.Sprint(try, n))
+		}
+		testdb.Must(t, late.Commit(t.Context()))
+		bell <- struct{}{} // one ring, which may come before the full scan is due
+		r.wantNext(t, "late")
+		late = testdb.Begin(t, db.Pool(), `select 1`)
+	}
+	testdb.Must(t, late.Rollback(t.Context()))
+	wantEmpty(t, db)
+}
+
+func TestSubscriber_aPageHasAtMostOneMebibyteOrOneMessage(t *testing.T) {
+	db := fresh(t)
+	for i, length := range []int{1, mostBytes / 2, mostBytes / 2, 2 * mostBytes, 10 * mostBytes, 1, 1} {
+		testdb.Exec(t, db.Pool(), `insert into outbox (topic, message_id, payload, metadata) values ($1, $2, $3, '{}')`,
+			topic, fmt.Sprint(i), bytes.Repeat([]byte("x"), length))
+	}
+	for i := range 3 { // metadata counts as it is sent, however well it is packed
+		testdb.Exec(t, db.Pool(), `insert into outbox (topic, message_id, payload, metadata) values ($1, $2, '', jsonb_build_object('k', repeat('x', 700000)))`,
+			topic, fmt.Sprint(7+i))
+	}
+	r := read(t, db, options{})
+	for _, want := range []string{"0 1 2", "3", "4", "5 6 7 8", "9"} {
+		page := r.next(t, len(strings.Fields(want)))
+		testrun.Same(t, "a page", strings.Fields(want), ids(page))
+		await.Row(t, db, `select exists (select from pg_stat_activity where datname = current_database() and application_name = 'reader' and state = 'idle in transaction')`)
+		r.wantNoneNow(t)
+		for _, m := range page {
+			m.Ack()
+		}
+	}
+	wantEmpty(t, db)
+}
+
+func TestSubscriber_goesOnWhenAPageCanBeReadAgain(t *testing.T) {
+	db := fresh(t)
+	log := &await.Log{}
+	r := read(t, db, options{Options: outbox.Options{Log: slog.New(slog.NewTextHandler(log, nil))}})
+	testdb.Exec(t, db.Pool(), `alter table outbox rename payload to body`)
+	await.True(t, "the failure is logged", func() bool { return strings.Contains(log.String(), `column \"payload\" does not exist`) })
+	testdb.Exec(t, db.Pool(), `alter table outbox rename body to payload`)
+	publish(t, db, "m1")
+	r.wantNext(t, "m1")
+	await.True(t, "its end too", func() bool { return strings.Contains(log.String(), "works again") })
+	if n := strings.Count(log.String(), "level=ERROR"); n != 1 {
+		t.Errorf("it is logged %d times:\n%s", n, log)
+	}
+}
+
+func TestSubscriber_survivesADatabaseThatIsAway(t *testing.T) {
+	testdb.Long(t, "it restarts a server")
+	t.Parallel()
+	server := testdb.Server(t, local.Options{Fsync: true, InMemory: true})
+	db := testdb.Connect(t, testdb.Migrated(t, server, "outbox"))
+	publish(t, db, "m1", "m2")
+	r := read(t, db, options{})
+	page := r.next(t, 2)
+	testdb.Must(t, server.Restart(t.Context()))
+	page[0].Ack()
+	page[1].Ack()
+	r.wantNext(t, "m1", "m2")
+	await.True(t, "the pool connects", func() bool { return db.Commit(t.Context(), letters(t, "m3")) == nil })
+	r.wantNext(t, "m3")
+}
+
+// The transaction of a page is idle while the page is handled, for longer than the pool allows.
+func TestSubscriber_isNotCutWhileAReceiverIsSlow(t *testing.T) {
+	db := fresh(t)
+	publish(t, db, "m1")
+	r := read(t, db, options{config: func(c *pgxpool.Config) {
+		c.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = "50"
+	}})
+	m := r.next(t, 1)[0]
+	await.Row(t, db, `
+select coalesce(bool_or(clock_timestamp() - state_change > '200 ms'), false)
+  from pg_stat_activity
+ where datname = current_database()
+   and application_name = 'reader'
+   and state = 'idle in transaction'`)
+	m.Ack()
+	wantEmpty(t, db)
+	r.wantNoneNow(t)
+}
+
+// The receiver needs connections of the pool while a page is open.
+func TestSubscriber_leavesThePoolToTheReceiver(t *testing.T) {
+	db := fresh(t)
+	var pool *pgxpool.Pool
+	publish(t, db, "m1")
+	config := db.Pool().Config()
+	config.MaxConns = 1
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	testdb.Must(t, err)
+	defer pool.Close()
+	subscriber := outbox.NewSubscriber(pool, outbox.Options{})
+	messages, err := subscriber.Subscribe(t.Context(), topic)
+	testdb.Must(t, err)
+	m := await.Receive(t, "the message", messages)
+	_, err = pool.Exec(t.Context(), `select 1`)
+	testdb.Must(t, err)
+	m.Ack()
+	testdb.Must(t, subscriber.Close())
+}
+
+// What ends leaves no session; that it leaves no goroutine is seen at the end of the process.
+func TestSubscriber_ends(t *testing.T) {
+	t.Parallel()
+	for name, stop := range map[string]func(close func() error, cancel context.CancelFunc) error{
+		"by Close":       func(close func() error, _ context.CancelFunc) error { return close() },
+		"by its context": func(_ func() error, cancel context.CancelFunc) error { cancel(); return nil },
+	} {
+		for while, waiting := range map[string]int{"while it waits for the bell": 0, "while a page is open": 2, "with messages that were not taken": 1} {
+			t.Run(name+" "+while, func(t *testing.T) {
+				db := fresh(t)
+				config := db.Pool().Config()
+				config.ConnConfig.RuntimeParams["application_name"] = "reader"
+				pool, err := pgxpool.NewWithConfig(t.Context(), config)
+				testdb.Must(t, err)
+				defer pool.Close()
+				subscriber := outbox.NewSubscriber(pool, outbox.Options{Bell: make(chan struct{})})
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				if waiting > 0 {
+					publish(t, db, "m1", "m2")
+				}
+				messages, err := subscriber.Subscribe(ctx, topic)
+				testdb.Must(t, err)
+				for range waiting {
+					await.Receive(t, "a message", messages)
+				}
+				testdb.Must(t, stop(subscriber.Close, cancel))
+				await.True(t, "the channel is closed", func() bool {
+					select {
+					case _, open := <-messages:
+						return !open
+					default:
+						return false
+					}
+				})
+				testdb.Must(t, subscriber.Close())
+				await.Row(t, db, `select not exists (select from pg_stat_activity where datname = current_database() and application_name = 'reader')`)
+				if n := testdb.One[int](t, db, `select count(*) from outbox`); n != 2 && waiting > 0 {
+					t.Errorf("%d messages are left of two that were not acknowledged", n)
+				}
+				if _, err := subscriber.Subscribe(t.Context(), topic); err == nil {
+					t.Error("a closed subscriber subscribes")
+				}
+			})
+		}
+	}
+}
+
+func TestSubscriber_closesBesideASubscriptionThatWaits(t *testing.T) {
+	t.Parallel()
+	db, err := postgres.Open(t.Context(), testdb.URL(t), postgres.Options{LockTimeout: -1, StatementTimeout: await.Stall, AllowUnsafeDurability: true})
+	testdb.Must(t, err)
+	defer db.Close()
+	lock := testdb.Begin(t, db.Pool(), `lock table outbox in access exclusive mode`)
+	subscriber := outbox.NewSubscriber(db.Pool(), outbox.Options{})
+	subscribed := make(chan error, 1)
+	go func() {
+		_, err := subscriber.Subscribe(t.Context(), topic)
+		subscribed <- err
+	}()
+	await.Blocked(t, db, 1)
+	closed := make(chan error, 1)
+	go func() { closed <- subscriber.Close() }()
+	testdb.Must(t, await.Receive(t, "the subscriber's end", closed))
+	testdb.Must(t, lock.Rollback(t.Context()))
+	await.Receive(t, "the subscription", subscribed)
+}
+
+func TestSubscribe_failsWithoutTheTableAndForASecondTopic(t *testing.T) {
+	db := fresh(t)
+	config := db.Pool().Config()
+	config.ConnConfig.RuntimeParams["search_path"] = "elsewhere"
+	elsewhere, err := pgxpool.NewWithConfig(t.Context(), config)
+	testdb.Must(t, err)
+	defer elsewhere.Close()
+	_, err = outbox.NewSubscriber(elsewhere, outbox.Options{}).Subscribe(t.Context(), topic)
+	if err == nil || !strings.HasPrefix(err.Error(), "subscribe to letters: ") || !strings.Contains(err.Error(), `relation "outbox" does not exist`) {
+		t.Errorf("without the table: %v", err)
+	}
+	subscriber := outbox.NewSubscriber(db.Pool(), outbox.Options{})
+	_, err = subscriber.Subscribe(t.Context(), topic)
+	testdb.Must(t, err)
+	if _, err = subscriber.Subscribe(t.Context(), "parcels"); err == nil {
+		t.Error("a subscriber has two topics")
+	}
+	testdb.Must(t, subscriber.Close())
+}
+
+// A poll that finds nothing takes no transaction id, so it writes nothing.
+func TestSubscriber_writesNothingWhileIdle(t *testing.T) {
+	testdb.Long(t, "nothing else may run on its server")
+	t.Parallel()
+	server := testdb.Server(t, local.Options{})
+	db := testdb.Connect(t, testdb.Migrated(t, server, "outbox"))
+	polls := `select xact_commit from pg_stat_database where datname = current_database()`
+	xid := `select pg_snapshot_xmax(pg_current_snapshot())::text`
+	read(t, db, options{Options: outbox.Options{Poll: 5 * time.Millisecond}})
+	await.True(t, "no transaction id is taken while fifty transactions run", func() bool {
+		id, n := testdb.One[string](t, db, xid), testdb.One[int](t, db, polls)
+		await.Row(t, db, `select (`+polls+`) > $1`, n+50)
+		return testdb.One[string](t, db, xid) == id
+	})
+}
+
+// A dump has the rows that were not delivered when it was made.
+func TestSubscriber_deliversEveryRowOfARestoredDump(t *testing.T) {
+	db := fresh(t)
+	publish(t, db, numbered(3)...)
+	testdb.Exec(t, db.Pool(), `create table dump as table outbox`)
+	r := read(t, db, options{})
+	r.wantNext(t, numbered(3)...)
+	publish(t, db, "younger")
+	r.wantNext(t, "younger")
+	wantEmpty(t, db)
+	testdb.Exec(t, db.Pool(), `insert into outbox (topic, id, message_id, payload, metadata, created_at) overriding system value select topic, id, message_id, payload, metadata, created_at from dump`)
+	testdb.Exec(t, db.Pool(), `select setval(pg_get_serial_sequence('outbox', 'id'), (select max(id) from dump))`)
+	r.wantNext(t, numbered(3)...)
+	publish(t, db, "next") // under an id that was given before
+	r.wantNext(t, "next")
+	wantEmpty(t, db)
+}
+
+// A topic shows nothing of another, and two are read beside each other.
+func TestSubscriber_readsItsTopicAlone(t *testing.T) {
+	db := fresh(t)
+	b := letters(t, "m1")
+	testdb.Must(t, errors.Join(outbox.Append(b, outbox.Message{Topic: "parcels", ID: "p1"}), db.Commit(t.Context(), b)))
+	r := read(t, db, options{})
+	page := r.next(t, 1)
+	parcels := outbox.NewSubscriber(db.Pool(), outbox.Options{})
+	messages, err := parcels.Subscribe(t.Context(), "parcels")
+	testdb.Must(t, err)
+	m := await.Receive(t, "the parcel, beside an open page of letters", messages)
+	m.Ack()
+	page[0].Ack()
+	testrun.Same(t, "messages", []string{"p1", "m1"}, []string{m.UUID, page[0].UUID})
+	wantEmpty(t, db)
+	testdb.Must(t, parcels.Close())
+}
