@@ -20,6 +20,13 @@ const (
 	store     = storeRows + `(values ($1::text, $2::text, $3::text, $4::text, $5::text, $6::bytea, $7::text, $8::bytea, $9::text, 1))` + storeTheRows
 	storeMany = storeRows + `unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bytea[], $7::text[], $8::bytea[], $9::text[]) with ordinality` + storeTheRows
 
+	nudgedDue = `case when inbox.status = 'pending' and inbox.attempts = 0 and inbox.waits > 0 then least(inbox.due_at, clock_timestamp()) else inbox.due_at end`
+
+	// A statement changes a row once, so a head that is itself repeated is nudged where it is counted.
+	besideAnother = `(inbox.first and exists (
+              select from incoming i
+               where i.receiver = inbox.receiver and i.ordering_key = inbox.ordering_key and i.message_id <> inbox.message_id))`
+
 	storeRows = `
 with incoming as (
   select d.*,
@@ -47,7 +54,9 @@ with incoming as (
    order by ordering_key, place
   on conflict (message_id, receiver) do update
      set duplicates    = inbox.duplicates + 1,
-         duplicated_at = clock_timestamp()
+         duplicated_at = clock_timestamp(),
+         nudged        = inbox.nudged or ` + besideAnother + `,
+         due_at        = case when ` + besideAnother + ` then ` + nudgedDue + ` else inbox.due_at end
    where inbox.payload_hash = excluded.payload_hash
   returning receiver, message_id, ordering_key, status, xmax = '0' as new
 ), odd as (
@@ -74,7 +83,7 @@ with incoming as (
 ), nudge as (
   update inbox
      set nudged = true,
-         due_at = case when status = 'pending' and attempts = 0 and waits > 0 then least(due_at, clock_timestamp()) else due_at end
+         due_at = ` + nudgedDue + `
    where id = any (array(select id from heads))
      and first
 )
