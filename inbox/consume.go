@@ -40,8 +40,8 @@ const (
 // Consume subscribes to a topic and receives its messages until ctx ends, then it returns nil,
 // or until the subscriber ends the subscription (ErrClosed). It takes one message, and with it
 // those that are ready behind it. It stores them as Receive does, and only then acknowledges
-// them. If they cannot be stored it refuses them, so that they are redelivered, and takes half
-// as many. read may be nil.
+// them. If they cannot be stored it refuses them, so that they are redelivered, and takes one,
+// then two, and so on. read may be nil.
 //
 // If we die here: what was not acknowledged is redelivered.
 func (p *Processor) Consume(ctx context.Context, from message.Subscriber, topic string, read Read) error {
@@ -87,7 +87,7 @@ func (p *Processor) Consume(ctx context.Context, from message.Subscriber, topic 
 			p.Log.WarnContext(ctx, "receive failed, the messages will be redelivered",
 				"receiver", p.Receiver, "topic", topic, "messages", len(page), "message_id", page[len(page)-1].UUID, "error", err)
 		}
-		most = max(1, len(page)/2)
+		most = 1 // so that one that cannot be stored holds up no other
 		loop.Pause(ctx, afterFailure, nil)
 	}
 }

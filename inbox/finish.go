@@ -216,8 +216,7 @@ func (p *Processor) finish(ctx context.Context, log *slog.Logger, queue func(*pg
 		if first {
 			log.WarnContext(ctx, "the end of the claim could not be stored", "error", err)
 		}
-		outcome := groupcommit.OutcomeOf(err)
-		again := outcome == groupcommit.Unknown || outcome.Retryable() || groupcommit.Constraint(err) == onePerKey
+		again := groupcommit.OutcomeOf(err) == groupcommit.Unknown || isRace(err)
 		if !again || !loop.Pause(ctx, afterFailure, nil) {
 			return false
 		}

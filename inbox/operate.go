@@ -127,7 +127,8 @@ func readEntries(ctx context.Context, q groupcommit.Querier, sql string, args ..
 	return entries, err
 }
 
-// retryDeadLetter makes a dead letter due. It keeps its place in the order of its key.
+// retryDeadLetter makes a dead letter due. It keeps its place in the order of its key: a processor
+// promotes one that others have passed.
 const retryDeadLetter = `
 update inbox
    set status        = 'pending',
@@ -136,7 +137,6 @@ update inbox
        waits         = 0,
        waiting_since = null,
        due_at        = clock_timestamp(),
-       first         = first or not exists (select from inbox f where f.receiver = inbox.receiver and f.ordering_key = inbox.ordering_key and f.first),
        decided_by    = $2,
        decided_at    = clock_timestamp()
  where id = $1

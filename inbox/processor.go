@@ -14,8 +14,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/loop"
 )
@@ -50,19 +48,21 @@ type Options struct {
 type Processor struct {
 	Options
 
-	slots   slots
-	woken   chan struct{}
-	crowded atomic.Bool  // more is due than there are slots
-	behind  atomic.Int64 // pages that brought a message behind another one
+	slots  slots
+	woken  chan struct{}
+	hungry atomic.Bool  // messages are due that found no slot
+	behind atomic.Int64 // pages that brought a message behind another one
 
 	mu      sync.Mutex
 	ctx     context.Context // of Run; nil before
-	held    map[int64]holding
+	holds   map[int64]holding
 	dueFrom time.Time // no message is due before
 
 	// Of the loop alone.
-	beaten, repaired time.Time
-	repairTook       time.Duration
+	started                         bool
+	reached, repaired, patientUntil time.Time
+	repairTook                      time.Duration
+	pause                           time.Duration // at least until the next claim
 }
 
 type holding struct {
@@ -78,8 +78,8 @@ var (
 )
 
 const (
-	minTickTime      = 3 * time.Second // that a claim has, also where the lease is shorter
 	minClaimInterval = 10 * time.Millisecond
+	releaseTime      = 5 * time.Second // that handlers have after Drain
 )
 
 // New makes a processor.
@@ -99,7 +99,7 @@ func New(o Options) (*Processor, error) {
 	q.MaxDeaths = cmp.Or(q.MaxDeaths, 4*q.MaxAttempts)
 	q.BackoffBase = cmp.Or(q.BackoffBase, 200*time.Millisecond)
 	q.BackoffCap = max(cmp.Or(q.BackoffCap, time.Minute), q.BackoffBase)
-	p := &Processor{Options: o, woken: make(chan struct{}, 1), held: map[int64]holding{}}
+	p := &Processor{Options: o, woken: make(chan struct{}, 1), holds: map[int64]holding{}}
 	p.slots.size, p.slots.byPartition = o.Concurrency, map[string]int{}
 	return p, nil
 }
@@ -113,7 +113,9 @@ func (p *Processor) Pause(all bool, partitions ...string) {
 }
 
 // Run claims and handles messages until ctx ends. Then it claims no more, lets the running
-// handlers continue for at most Drain, releases what they could not finish, and returns nil.
+// handlers continue for at most Drain, ends the context of the others, releases their messages,
+// and returns nil. Handlers that ignore their context for 5 s more are an error: others take
+// over their messages.
 //
 // It claims when the next message is due, when Wake receives, when a handler has ended behind
 // which another message waits, and once a second, but never sooner than 10 ms after the last
@@ -126,34 +128,38 @@ func (p *Processor) Run(ctx context.Context) error {
 	if started {
 		return errors.New("inbox: a processor runs once")
 	}
+	alive, die := context.WithCancel(context.WithoutCancel(ctx))
+	var keeping sync.WaitGroup
+	keeping.Go(func() { p.keepAlive(alive) })
+	defer keeping.Wait()
+	defer die()
 	p.slots.setOpen(true)
 	loop.Run(ctx, p.Log.With("receiver", p.Receiver), "claim failed, it is retried until it succeeds", func(ctx context.Context) (time.Duration, error) {
 		began := time.Now() //nolint:forbidigo // it decides only when the database is asked
 		next, err := p.tick(ctx)
-		switch took := time.Since(began); { //nolint:forbidigo // as above
+		switch {
 		case err != nil:
+			return 0, err
 		case next == 0:
-			p.awaitSlots(ctx, max(minClaimInterval, 4*took))
-		default:
-			p.rest(ctx, next)
-			return minClaimInterval - time.Since(began), nil //nolint:forbidigo // as above
+			p.awaitSlots(ctx)
+			return 0, nil
 		}
-		return 0, err
+		p.rest(ctx, next)
+		return max(minClaimInterval, p.pause) - time.Since(began), nil //nolint:forbidigo // as above
 	})
-	p.drain(ctx)
-	return nil
+	return p.drain()
 }
 
-// awaitSlots waits until a slot is free, or the next beat is due, and then a while for more slots.
-func (p *Processor) awaitSlots(ctx context.Context, while time.Duration) {
-	late := time.After(min(pollEvery, p.heartbeat()))
+// awaitSlots waits until a quarter of the slots are free, or one for a while, or a poll is due.
+func (p *Processor) awaitSlots(ctx context.Context) {
+	late := time.After(pollEvery)
 	for waits := false; ; {
 		n, few := p.slots.free()
-		if !few {
+		if !few && p.pause == 0 {
 			return
 		}
 		if n > 0 && !waits {
-			late, waits = time.After(while), true
+			late, waits = time.After(max(minClaimInterval, p.pause)), true
 		}
 		select {
 		case <-p.woken:
@@ -193,14 +199,15 @@ func (p *Processor) start(ctx context.Context, claimed []*Delivery) {
 	deaths := 0
 	for _, d := range claimed {
 		deaths += min(d.deaths, 1)
-		if before, ok := p.held[d.row]; ok {
+		if before, ok := p.holds[d.row]; ok {
 			before.cancel(errLost)
 		}
 		handling, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 		if p.ctx.Err() != nil {
 			cancel(errDraining)
 		}
-		p.held[d.row] = holding{d, cancel, p.behind.Load()}
+		p.holds[d.row] = holding{d, cancel, p.behind.Load()}
+		p.slots.handle(d.Partition)
 		go func() {
 			defer cancel(nil)
 			end := EndNotStored // if the handler ends its goroutine
@@ -216,50 +223,42 @@ func (p *Processor) start(ctx context.Context, claimed []*Delivery) {
 // ended wakes the loop if a message may be due that waited for this one.
 func (p *Processor) ended(d *Delivery, end End) {
 	p.mu.Lock()
-	mine := p.held[d.row]
+	mine := p.holds[d.row]
 	if mine.Delivery == d { // else it was taken over
-		delete(p.held, d.row)
+		delete(p.holds, d.row)
 	}
 	p.mu.Unlock()
 	p.slots.release(d.Partition)
-	if _, few := p.slots.free(); few || end != EndDone || d.followed || mine.behind != p.behind.Load() {
+	if p.hungry.Load() || end != EndDone || d.followed || mine.behind != p.behind.Load() {
 		p.wake()
 	}
 }
 
-func (p *Processor) rowsHeld() []int64 {
+// held returns what handlers have.
+func (p *Processor) held() []holding {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return slices.AppendSeq([]int64{}, maps.Keys(p.held))
+	return slices.Collect(maps.Values(p.holds))
 }
 
-func (p *Processor) cancelAll(cause error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, h := range p.held {
-		h.cancel(cause)
-	}
-}
-
-// drain waits for the handlers, cancels them after Drain, and says until then that the holder lives.
-func (p *Processor) drain(ctx context.Context) {
+// drain waits for the handlers, and cancels them after Drain.
+func (p *Processor) drain() error {
 	p.slots.setOpen(false)
-	late := time.AfterFunc(p.Drain, func() { p.cancelAll(errDraining) })
-	defer late.Stop()
 	ended := make(chan struct{})
 	go func() { p.slots.running.Wait(); close(ended) }()
-	for ctx := context.WithoutCancel(ctx); ; {
-		select {
-		case <-ended:
-			return
-		case <-time.After(p.heartbeat()):
-			b := &pgx.Batch{}
-			beaten := p.queueBeat(b)
-			if err := p.DB.Commit(ctx, b); err != nil {
-				p.Log.WarnContext(ctx, "heartbeat failed", "receiver", p.Receiver, "error", err)
-				continue
-			}
-			beaten()
-		}
+	select {
+	case <-ended:
+		return nil
+	case <-time.After(p.Drain):
+	}
+	late := p.held()
+	for _, h := range late {
+		h.cancel(errDraining)
+	}
+	select {
+	case <-ended:
+		return nil
+	case <-time.After(releaseTime):
+		return fmt.Errorf("inbox: %d handlers of %s ignore the end of their context", len(late), p.Receiver)
 	}
 }

@@ -6,13 +6,14 @@ import (
 )
 
 // slots bounds the handlers that run at a time, and how many of them one partition may have:
-// about seven eighths of those that the others leave. So a partition that is slow, or sends
-// very many messages, leaves slots to others.
+// seven eighths, rounded down, at least one. So a partition that is slow, or has very many
+// messages, leaves slots to others.
 type slots struct {
 	size int
 
 	mu          sync.Mutex
-	used        int
+	used        int // by handlers and by claims in flight
+	claiming    int // by claims in flight
 	byPartition map[string]int
 	open        bool // the processor runs
 	paused      bool
@@ -20,42 +21,83 @@ type slots struct {
 	running     sync.WaitGroup
 }
 
-// take takes free slots for a claim, at most so many. share is how many of them one partition may have, and
-// full are the partitions that get none, crowded if that is for want of slots.
-func (s *slots) take(most int) (n, share int, full []string, crowded bool) {
+// free is what a claim may take.
+type free struct {
+	slots   int
+	share   int            // how many of one partition may run
+	running map[string]int // of partitions that have less
+	full    []string       // partitions that get none: they have their share, or are paused
+	crowded bool           // a partition gets none, or less than its share, for want of slots
+}
+
+// share is how many slots one partition may have.
+func (s *slots) share() int { return max(1, 7*s.size/8) }
+
+// take takes free slots for a claim: all of them for the loop, or at most so many for a page. A
+// page gets none while partitions are left out, since the claim has to look past their messages.
+func (s *slots) take(most int) free {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n, full = s.size-s.used, append([]string{}, s.pausedIn...) // never null, which would claim nothing
-	if !s.open || s.paused || n <= 0 {
-		return 0, 0, nil, false
-	}
-	for partition, has := range s.byPartition {
-		if partition != "" && has >= 7*n {
-			full, crowded = append(full, partition), true
+	f := free{full: append([]string{}, s.pausedIn...), running: map[string]int{}} // full is never null, which would claim nothing
+	for partition, n := range s.byPartition {
+		switch {
+		case partition == "":
+		case n >= s.share():
+			f.full, f.crowded = append(f.full, partition), true
+		default:
+			f.running[partition] = n
+			f.crowded = f.crowded || n+s.claiming >= s.share()
 		}
 	}
-	share = max(1, 7*n/8)
-	n = min(n, most)
+	f.share = s.share() - s.claiming // what claims in flight take may all be of one partition
+	n := s.size - s.used
+	if most > 0 {
+		n = min(n, most)
+	}
+	if !s.open || s.paused || n <= 0 || f.share <= 0 || most > 0 && len(f.full) > 0 {
+		return free{}
+	}
+	f.slots = n
 	s.used += n
+	s.claiming += n
 	s.running.Add(1) // the claim
-	return n, share, full, crowded
+	return f
+}
+
+// isMore reports whether a claim may have left due messages that have a slot.
+func (f free) isMore(claimed []*Delivery) bool {
+	if len(claimed) == f.slots {
+		return true
+	}
+	for _, d := range claimed {
+		if f.running[d.Partition]++; d.Partition != "" && f.running[d.Partition] >= f.share {
+			return true // its messages may have filled the claim
+		}
+	}
+	return false
 }
 
 // give returns what a claim took and did not use.
-func (s *slots) give(taken int, claimed []*Delivery) {
+func (s *slots) give(taken, claimed int) {
 	if taken == 0 {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	defer s.running.Done()
-	s.used -= taken - len(claimed)
-	for _, d := range claimed {
-		s.byPartition[d.Partition]++
-		s.running.Add(1)
-	}
+	s.used -= taken - claimed
+	s.claiming -= taken
+	s.running.Done()
 }
 
+// handle counts a handler, in a slot that its claim has taken.
+func (s *slots) handle(partition string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.byPartition[partition]++
+	s.running.Add(1)
+}
+
+// release returns the slot of a handler.
 func (s *slots) release(partition string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

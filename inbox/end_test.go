@@ -1,0 +1,273 @@
+package inbox_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
+)
+
+var errClosed = errors.New("the bank is closed")
+
+// A message that is handled again and again goes through states.
+func TestEnd_statesOfAMessage(t *testing.T) {
+	t.Parallel()
+	const since = `waiting_since = waiting_since - interval `
+	for name, test := range map[string]struct {
+		handle inbox.Handler
+		states []string
+		change string // after each state, with which the message is due
+	}{
+		"an error is retried with backoff, and counted": {answer(errors.New("odd")), []string{
+			`status = 'pending' and attempts = 1 and last_error = 'odd' and due_at < clock_timestamp() + interval '1 hour'`,
+			`status = 'pending' and attempts = 2 and last_error = 'odd' and due_at < clock_timestamp() + interval '2 hours'`,
+			`status = 'dead' and first and attempts = 3 and last_error = 'odd' and jsonb_array_length(history) = 3`,
+		}, `attempts = attempts`},
+		"a panic is an error": {func(context.Context, *inbox.Delivery) error { panic("boom") }, []string{
+			`status = 'pending' and attempts = 1 and last_error like 'panic: boom%end_test.go%'`,
+		}, `attempts = attempts`},
+		"a wait is not counted": {answer(fmt.Errorf("step: %w", &inbox.WaitError{AtLeast: 5 * time.Hour, Err: errClosed})), []string{
+			`status = 'pending' and attempts = 0 and waits = 1 and due_at > clock_timestamp() + interval '4 hours'`,
+			`status = 'pending' and attempts = 0 and waits = 2 and last_error = 'step: waiting: the bank is closed'`,
+			`status = 'pending' and attempts = 0 and waits = 3`,
+			`status = 'pending' and attempts = 0 and waits = 4 and due_at > clock_timestamp() + interval '4 hours'`,
+		}, `attempts = attempts`},
+		"a wait is cut to LongestWait": {answer(&inbox.WaitError{AtLeast: 100 * time.Hour, NoDeadline: true, Err: errClosed}), []string{
+			`status = 'pending' and waits = 1 and due_at between clock_timestamp() + interval '23 hours' and clock_timestamp() + interval '24 hours'`, // the BackoffCap is longer
+		}, `attempts = attempts`},
+		"a wait may bound its backoff": {answer(&inbox.WaitError{AtMost: time.Second, Err: errClosed}), []string{
+			`status = 'pending' and waits = 1 and due_at < clock_timestamp() + interval '1 minute'`,
+			`status = 'pending' and waits = 2 and due_at < clock_timestamp() + interval '1 minute'`,
+		}, `waits = waits`},
+		"a wait that lasts too long makes a dead letter": {answer(&inbox.WaitError{Err: errClosed}), []string{
+			`status = 'pending' and waits = 1`,
+			`status = 'pending' and waits = 2`,
+			`status = 'dead'    and waits = 3 and last_error = 'waiting: the bank is closed'`,
+		}, since + `'59 minutes'`},
+		"so does one that waits and fails by turns": {func(_ context.Context, d *inbox.Delivery) error {
+			if d.Waits > 0 && d.Attempt == 1 {
+				return errors.New("odd")
+			}
+			return &inbox.WaitError{AtLeast: 5 * time.Hour, Err: errClosed}
+		}, []string{
+			`status = 'pending' and waits = 1 and attempts = 0`,
+			`status = 'pending' and waits = 1 and attempts = 1`,
+			`status = 'pending' and waits = 2 and attempts = 0`,
+			`status = 'pending' and waits = 2 and attempts = 1`,
+			`status = 'dead'    and waits = 3`,
+		}, since + `'20 minutes'`},
+		"unless the service says that it takes so long": {func(_ context.Context, d *inbox.Delivery) error {
+			return &inbox.WaitError{AtLeast: time.Minute, NoDeadline: d.Waits == 1 || d.Waits == 2, Err: errClosed}
+		}, []string{
+			`status = 'pending' and waits = 1 and waiting_since is not null`,
+			`status = 'pending' and waits = 2 and waiting_since is null and due_at < clock_timestamp() + interval '2 minutes'`,
+			`status = 'pending' and waits = 3 and waiting_since is null`,
+			`status = 'pending' and waits = 4 and waiting_since > clock_timestamp() - interval '1 minute'`,
+			`status = 'dead'    and waits = 5`,
+		}, since + `'2 hours'`},
+		"a dead letter": {answer(fmt.Errorf("step: %w", &inbox.DeadLetterError{Err: errors.New("never")})), []string{
+			`status = 'dead' and first and attempts = 1 and last_error = 'step: dead letter: never'`,
+		}, `attempts = attempts`},
+		"an error that PostgreSQL cannot store": {answer(errors.New("\x00\xff" + strings.Repeat("x", 5000))), []string{
+			`status = 'pending' and coalesce(length(last_error) between 1990 and 2000, false)`,
+		}, `attempts = attempts`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			db := fresh(t, "m1@k")
+			start(t, processor(t, db, test.handle))
+			for _, state := range test.states {
+				await.Row(t, db, `select `+state+` from inbox`)
+				write(t, db, `update inbox set due_at = clock_timestamp(), `+test.change)
+			}
+		})
+	}
+}
+
+func TestEnd_backoffIsRandomWithinItsBounds(t *testing.T) {
+	db := fresh(t)
+	for n := range 60 {
+		put(t, db, fmt.Sprint(n), "")
+	}
+	write(t, db, `update inbox set attempts = 1000`)
+	start(t, processor(t, db, answer(errors.New("no")), func(o *inbox.Options) {
+		o.Policy.MaxAttempts, o.Policy.BackoffCap = math.MaxInt32, 8*time.Hour
+	}))
+	// Of sixty draws, that all lie in one half is as good as impossible.
+	await.Row(t, db, `select bool_and(attempts = 1001 and status = 'pending' and due_at < clock_timestamp() + interval '8 hours')
+		and max(due_at) > clock_timestamp() + interval '4 hours' and min(due_at) < clock_timestamp() + interval '4 hours' from inbox`)
+}
+
+// What the holder knows of the end, and what the observers receive.
+func TestEnd_isReported(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		handle func(ctx context.Context, db *postgres.DB, d *inbox.Delivery) error
+		want   inbox.End
+		row    string
+	}{
+		"done by the inbox": {func(context.Context, *postgres.DB, *inbox.Delivery) error { return nil }, inbox.EndDone, `status = 'done' and not first and done_fence = 1`},
+		"done by the handler": {func(ctx context.Context, db *postgres.DB, d *inbox.Delivery) error {
+			return d.Commit(ctx, db, &pgx.Batch{})
+		}, inbox.EndDone, `status = 'done'`},
+		"an error": {func(context.Context, *postgres.DB, *inbox.Delivery) error { return errClosed }, inbox.EndFailed, `status = 'pending'`},
+		"a wait":   {func(context.Context, *postgres.DB, *inbox.Delivery) error { return &inbox.WaitError{Err: errClosed} }, inbox.EndWaiting, `status = 'pending'`},
+		"a wait for an operator": {func(context.Context, *postgres.DB, *inbox.Delivery) error {
+			return &inbox.WaitError{NeedsOperator: true, Err: errClosed}
+		}, inbox.EndBlocked, `status = 'pending'`},
+		"a dead letter": {func(context.Context, *postgres.DB, *inbox.Delivery) error {
+			return &inbox.DeadLetterError{Err: errClosed}
+		}, inbox.EndDeadLetter, `status = 'dead'`},
+		"a claim of another holder": {func(ctx context.Context, db *postgres.DB, d *inbox.Delivery) error {
+			if _, err := db.Pool().Exec(ctx, `update inbox set fence = fence + 1`); err != nil {
+				return err
+			}
+			return d.Commit(ctx, db, &pgx.Batch{})
+		}, inbox.EndLost, `status = 'running' and done_fence is null`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			db, seen := fresh(t, "m1@k"), make(chan inbox.End, 1)
+			claims := &diary{}
+			start(t, processor(t, db, func(ctx context.Context, d *inbox.Delivery) error {
+				if ctx.Value(claims) != d.ID {
+					return errors.New("it has another context")
+				}
+				return test.handle(ctx, db, d)
+			}, func(o *inbox.Options) {
+				o.OnClaim = func(messages, deaths int) { claims.note("%d:%d", messages, deaths) }
+				o.OnAttempt = func(ctx context.Context, d *inbox.Delivery) (context.Context, func(inbox.End)) {
+					return context.WithValue(ctx, claims, d.ID), func(end inbox.End) { seen <- end }
+				}
+			}))
+			testrun.Same(t, "the end", test.want, await.Receive(t, "the end", seen))
+			testrun.Same(t, "claims", "1:0", claims.String())
+			await.Row(t, db, `select `+test.row+` from inbox`)
+		})
+	}
+}
+
+func TestEnd_keysAreOrderedAndOneAtATime(t *testing.T) {
+	db := fresh(t)
+	const keys, each = 10, 8
+	var page []inbox.Message
+	want := make([]string, keys)
+	for n := range each {
+		for k := range keys {
+			id := fmt.Sprintf("%d-%d", k, n)
+			page, want[k] = append(page, inbox.Message{ID: id, OrderingKey: fmt.Sprint(k)}), want[k]+" "+id
+		}
+	}
+	diaries := make([]diary, keys)
+	handle := func(_ context.Context, d *inbox.Delivery) error {
+		var k int
+		_, err := fmt.Sscan(d.OrderingKey, &k)
+		diaries[k].note("%s", d.ID)
+		return err
+	}
+	first := processor(t, db, handle)
+	start(t, first)
+	start(t, processor(t, db, handle))
+	_, err := first.Receive(t.Context(), page...)
+	testdb.Must(t, err)
+	done(t, db)
+	for k := range keys {
+		testrun.Same(t, "order of a key", want[k], " "+diaries[k].String())
+	}
+}
+
+// A message that waits is due when another one of its key is received, also while its handler runs.
+func TestEnd_aWaitEndsWithTheNextMessageOfItsKey(t *testing.T) {
+	t.Parallel()
+	for name, during := range map[string]bool{"while it waits": false, "while it runs": true} {
+		t.Run(name, func(t *testing.T) {
+			db := fresh(t)
+			begun, finish := make(chan struct{}, 9), make(chan struct{}, 9)
+			p := processor(t, db, func(_ context.Context, d *inbox.Delivery) error {
+				if d.ID != "waits" || d.Waits > 0 {
+					return nil
+				}
+				begun <- struct{}{}
+				<-finish
+				return &inbox.WaitError{AtLeast: time.Hour, Err: errClosed}
+			})
+			start(t, p)
+			_, err := p.Receive(t.Context(), note("waits", ""))
+			testdb.Must(t, err)
+			await.Receive(t, "the handler", begun)
+			if !during {
+				finish <- struct{}{}
+				await.Row(t, db, `select waits = 1 and status = 'pending' from inbox`)
+			}
+			_, err = p.Receive(t.Context(), note("waits", ""), note("next", ""))
+			testdb.Must(t, err)
+			finish <- struct{}{}
+			done(t, db)
+		})
+	}
+}
+
+func TestDrain(t *testing.T) {
+	t.Parallel()
+
+	t.Run("lets handlers finish, and claims no more", func(t *testing.T) {
+		db := fresh(t, "m1@k")
+		h := newHung(db)
+		p := processor(t, db, h.handle)
+		stop := start(t, p)
+		await.Receive(t, "the handler", h.begun)
+		time.AfterFunc(50*time.Millisecond, func() { close(h.finish) })
+		stop()
+		put(t, db, "m2", "l")
+		testrun.Same(t, "messages that are done", "m1", testdb.One[string](t, db, `select string_agg(message_id, ' ') from inbox where status = 'done'`))
+		if err := p.Run(t.Context()); err == nil {
+			t.Error("a processor runs twice")
+		}
+	})
+
+	t.Run("releases what handlers cannot finish, without counting an attempt", func(t *testing.T) {
+		db := fresh(t, "m1@k")
+		begun := make(chan struct{}, 1)
+		stop := start(t, processor(t, db, func(ctx context.Context, _ *inbox.Delivery) error {
+			begun <- struct{}{}
+			<-ctx.Done()
+			return &inbox.WaitError{Err: ctx.Err()}
+		}, func(o *inbox.Options) { o.Drain = time.Millisecond }))
+		await.Receive(t, "the handler", begun)
+		stop()
+		await.Row(t, db, `select status = 'pending' and attempts = 0 and waits = 0 and due_at <= clock_timestamp() from inbox`)
+	})
+
+	t.Run("does not wait for a handler that ignores its context", func(t *testing.T) {
+		db := fresh(t, "m1@k")
+		h := newHung(db)
+		ctx, cancel := context.WithCancel(t.Context())
+		p, ended := processor(t, db, h.handle, func(o *inbox.Options) { o.Drain = time.Millisecond }), make(chan error, 1)
+		go func() { ended <- p.Run(ctx) }()
+		await.Receive(t, "the handler", h.begun)
+		cancel()
+		if err := await.Receive(t, "the end of Run", ended); err == nil {
+			t.Error("Run returned nil")
+		}
+		heir := newHung(db)
+		start(t, processor(t, db, heir.handle, shortBackoff))
+		await.Receive(t, "the next holder", heir.begun)
+		close(h.finish)
+		if err := await.Receive(t, "the first commit", h.ended); !inbox.IsLost(err) {
+			t.Errorf("the first holder's commit ended with %v", err)
+		}
+		close(heir.finish)
+		done(t, db)
+	})
+}
+
+func shortBackoff(o *inbox.Options) { o.Policy.BackoffBase, o.Policy.BackoffCap = 1, 1 }

@@ -1,0 +1,130 @@
+package inbox_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/groupcommit"
+	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/inbox"
+)
+
+// A broker delivers two messages, one of them twice. Each takes effect once: the insert and
+// the end of the message are one transaction.
+func Example() {
+	pool, end := openPool() // a *pgxpool.Pool on a database with inbox.Schema and a table sales
+	defer end()
+	ctx, stop := context.WithCancel(context.Background())
+	handled := make(chan string, 3)
+
+	shop, err := inbox.New(inbox.Options{
+		DB: groupcommit.New(pool, groupcommit.Options{}), Receiver: "shop",
+		Handle: func(ctx context.Context, d *inbox.Delivery) error {
+			err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+				if _, err := tx.Exec(ctx, `insert into sales (item) values ($1)`, string(d.Payload)); err != nil {
+					return err
+				}
+				return d.Done(ctx, tx) // refused if another process has taken over
+			})
+			if err == nil {
+				handled <- d.ID
+			}
+			return err // the message is retried later
+		},
+	})
+	if err != nil {
+		panic(err)
+	}
+	broker := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})
+	for _, order := range []string{"order-1", "order-1", "order-2"} {
+		if err := broker.Publish("orders", message.NewMessage(order, []byte("a mug for "+order))); err != nil {
+			panic(err)
+		}
+	}
+
+	ended := make(chan error, 2)
+	go func() { ended <- shop.Run(ctx) }()
+	go func() { ended <- shop.Consume(ctx, broker, "orders", nil) }()
+	fmt.Println(<-handled != "", <-handled != "")
+	stop()
+	fmt.Println(<-ended, <-ended, broker.Close())
+
+	var sales int
+	err = pool.QueryRow(context.Background(), `select count(*) from sales`).Scan(&sales)
+	fmt.Println(sales, len(handled), err)
+	// Output:
+	// true true
+	// <nil> <nil> <nil>
+	// 2 0 <nil>
+}
+
+// A transaction of the same database sends a message without a broker, and wakes the receiver
+// after its commit. Without the wake the message is found within a second.
+func ExampleAppend() {
+	pool, end := openPool()
+	defer end()
+	ctx, stop := context.WithCancel(context.Background())
+
+	wake := make(chan struct{}, 1)
+	db := groupcommit.New(pool, groupcommit.Options{Committed: func(b *pgx.Batch) {
+		for range inbox.Receivers(b) {
+			wake <- struct{}{}
+		}
+	}})
+	mails, err := inbox.New(inbox.Options{DB: db, Receiver: "mails", Wake: wake, Handle: func(_ context.Context, d *inbox.Delivery) error {
+		fmt.Println(string(d.Payload))
+		stop()
+		return nil
+	}})
+	if err != nil {
+		panic(err)
+	}
+	b := &pgx.Batch{}
+	b.Queue(`insert into sales (item) values ('a mug')`)
+	inbox.Append(b, "mails", inbox.Message{ID: "sale-1", OrderingKey: "ada", Payload: []byte("Thank you, Ada.")})
+	if err := db.Commit(ctx, b); err != nil {
+		panic(err)
+	}
+	fmt.Println(mails.Run(ctx))
+	// Output:
+	// Thank you, Ada.
+	// <nil>
+}
+
+// A transport that gives a message another UUID when it is sent again: the id is the sender's
+// key, else what the message is about. A key that is not valid is an error, never a reason for
+// the other one.
+func ExampleRead() {
+	read := inbox.Read(func(m *message.Message) (inbox.Message, error) {
+		if given, ok := m.Metadata["idempotency-key"]; ok {
+			id, err := idempotency.ParseKey([]string{given})
+			return inbox.Message{ID: id}, err
+		}
+		var order struct {
+			ID string `json:"order_id"`
+		}
+		if err := json.Unmarshal(m.Payload, &order); err != nil {
+			return inbox.Message{}, err
+		}
+		key := idempotency.NaturalKey{Parts: []string{order.ID}, Operation: "charge", Version: 1}
+		return inbox.Message{ID: key.String()}, key.Validate()
+	})
+	for _, given := range []string{`"k-1"`, "no key", ""} {
+		m := message.NewMessage(watermill.NewUUID(), []byte(`{"order_id":"o-1"}`))
+		if given != "" {
+			m.Metadata["idempotency-key"] = given
+		}
+		message, err := read(m)
+		fmt.Println(message.ID, err) // with an error it is stored as a dead letter
+	}
+	// Output:
+	// k-1 <nil>
+	//  the idempotency key is not valid: a space, ",", ";", " or \ needs quotes around the key
+	// o-1:charge:v1 <nil>
+}

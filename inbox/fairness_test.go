@@ -1,0 +1,182 @@
+package inbox_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/groupcommit"
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/testdb"
+)
+
+// counting counts commits.
+type counting struct {
+	groupcommit.DB
+
+	n atomic.Int64
+}
+
+func (c *counting) Commit(ctx context.Context, b *pgx.Batch) error {
+	c.n.Add(1)
+	return c.DB.Commit(ctx, b)
+}
+
+// putMany puts messages of a partition into the inbox of the receiver r.
+func putMany(t *testing.T, db groupcommit.DB, partition string, messages int) {
+	t.Helper()
+	b := &pgx.Batch{}
+	b.Queue(`insert into inbox (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, first)
+		select 'r', $1 || n, $1 || n, $1, 't', '', '{}', '', true from generate_series(1, $2::int) n`, partition, messages)
+	testdb.Must(t, db.Commit(t.Context(), b))
+}
+
+// partitions counts the handlers that run for each partition.
+type partitions struct {
+	mu      sync.Mutex
+	running map[string]int
+	most    map[string]int
+}
+
+func (p *partitions) handle(work time.Duration) inbox.Handler {
+	p.running, p.most = map[string]int{}, map[string]int{}
+	return func(_ context.Context, d *inbox.Delivery) error {
+		p.add(d.Partition, 1)
+		time.Sleep(work) //nolint:forbidigo // the handler's work
+		p.add(d.Partition, -1)
+		return nil
+	}
+}
+
+func (p *partitions) add(partition string, n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.running[partition] += n
+	p.most[partition] = max(p.most[partition], p.running[partition])
+}
+
+func (p *partitions) mostOf(partition string) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.most[partition]
+}
+
+func TestFairness_aCrowdLeavesSlotsToOthers(t *testing.T) {
+	testdb.Long(t, "it stores many messages")
+	t.Parallel()
+	db := testdb.Open(t)
+	putMany(t, db, "crowd", 100_000)
+	seen := &partitions{}
+	p := processor(t, db, seen.handle(20*time.Millisecond), func(o *inbox.Options) { o.Concurrency = 16 })
+	start(t, p)
+	await.True(t, "the crowd has its share", func() bool { return seen.mostOf("crowd") == 14 })
+	await.Soon(t, 2*time.Second, func(try int) { // by another process, and by a page
+		id := fmt.Sprint("other", try)
+		if m := (inbox.Message{ID: id, Partition: "other", Payload: []byte(id)}); try%2 == 0 {
+			testdb.Must(t, send(t.Context(), db, m))
+		} else {
+			_, err := p.Receive(t.Context(), m)
+			testdb.Must(t, err)
+		}
+		await.Row(t, db, `select status = 'done' from inbox where message_id = $1`, id)
+	})
+	if n := seen.mostOf("crowd"); n > 14 {
+		t.Errorf("%d messages of the crowd ran together, want at most 14", n)
+	}
+	await.Row(t, db, `select count(*) > 500 from inbox where status = 'done'`) // it goes on
+}
+
+func TestFairness_shares(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ slots, share int }{{1, 1}, {2, 1}, {3, 2}, {8, 7}, {16, 14}} {
+		t.Run(fmt.Sprint(test.slots, " slots"), func(t *testing.T) {
+			db := fresh(t)
+			putMany(t, db, "crowd", 40)
+			putMany(t, db, "other", 3)
+			putMany(t, db, "", 3)
+			seen := &partitions{}
+			p := processor(t, db, seen.handle(10*time.Millisecond), func(o *inbox.Options) { o.Concurrency = test.slots })
+			start(t, p)
+			_, err := p.Receive(t.Context(), inbox.Message{ID: "a", Partition: "crowd"}, inbox.Message{ID: "b", Partition: "crowd"})
+			testdb.Must(t, err)
+			done(t, db)
+			if n := seen.mostOf("crowd"); n > test.share {
+				t.Errorf("%d of a partition ran together, want at most %d", n, test.share)
+			}
+		})
+	}
+}
+
+// A processor with one slot takes the next message as soon as the slot is free.
+func TestFairness_oneSlotNeedsNoPoll(t *testing.T) {
+	db := fresh(t)
+	putMany(t, db, "a", 10)
+	start(t, processor(t, db, answer(nil), func(o *inbox.Options) { o.Concurrency = 1 }))
+	first := testdb.One[time.Time](t, db, `select now()`)
+	done(t, db)
+	if took := testdb.One[time.Time](t, db, `select max(finished_at) from inbox`).Sub(first); took > 5*time.Second {
+		t.Errorf("ten messages took %v", took)
+	}
+}
+
+func TestPause(t *testing.T) {
+	db := fresh(t)
+	putMany(t, db, "paused", 20)
+	write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash) values ('r', 'behind', 'paused1', 't', '', '{}', '')`)
+	putMany(t, db, "other", 20)
+	p := processor(t, db, answer(nil))
+	p.Pause(true)
+	start(t, p)
+	_, err := p.Receive(t.Context(), inbox.Message{ID: "page"})
+	testdb.Must(t, err)
+	await.Row(t, db, `select count(*) = 42 from inbox where status = 'pending'`)
+	p.Pause(false, "paused")
+	await.Row(t, db, `select bool_and((status = 'done') = (partition_key <> 'paused' and message_id <> 'behind')) from inbox`)
+	_, err = p.Receive(t.Context(), inbox.Message{ID: "later"}, inbox.Message{ID: "late", Partition: "paused"})
+	testdb.Must(t, err)
+	await.Row(t, db, `select bool_and((status = 'done') = (partition_key <> 'paused' and message_id <> 'behind')) from inbox`)
+	p.Pause(false)
+	done(t, db)
+}
+
+// A lost wake costs a second, and a wake less.
+func TestProcessor_wake(t *testing.T) {
+	t.Parallel()
+	db := testdb.Reused(t)
+	wake := make(chan struct{}, 1)
+	start(t, processor(t, db, answer(nil), func(o *inbox.Options) { o.Wake = wake }))
+	await.Soon(t, 500*time.Millisecond, func(try int) {
+		put(t, db, fmt.Sprint("woken", try), "")
+		wake <- struct{}{}
+		await.Row(t, db, `select bool_and(status = 'done') from inbox`)
+	})
+	put(t, db, "not woken", "")
+	done(t, db)
+}
+
+// Due times that were written while the clock of the database was ahead are corrected, others are kept.
+func TestProcessor_correctsDueTimes(t *testing.T) {
+	db := fresh(t, "new@1", "behind@1", "failed@2", "waited@3", "waits@4", "fails@5")
+	write(t, db, `update inbox set due_at = now() + interval '1 hour' where message_id in ('new', 'behind')`)
+	write(t, db, `update inbox set due_at = now() + interval '1 hour', attempts = 1, fence = 1 where message_id = 'failed'`)
+	write(t, db, `update inbox set due_at = now() + interval '1 day', waits = 1, fence = 1 where message_id = 'waited'`)
+	write(t, db, `update inbox set due_at = now() + interval '359 minutes', waits = 1, fence = 1 where message_id = 'waits'`)
+	write(t, db, `update inbox set due_at = now() + interval '50 seconds', attempts = 1, fence = 1 where message_id = 'fails'`)
+	start(t, processor(t, db, answer(nil), func(o *inbox.Options) { o.Policy.BackoffBase, o.Policy.BackoffCap = time.Second, time.Minute }))
+	await.Row(t, db, `select bool_and(status = 'done') from inbox where message_id not in ('waits', 'fails')`)
+	await.Row(t, db, `select bool_and(status = 'pending') from inbox where message_id in ('waits', 'fails')`)
+}
+
+// A key that two transactions left without a first message is repaired.
+func TestPromote_repairsAKeyWithoutAFirstMessage(t *testing.T) {
+	db := fresh(t, "a@k", "b@k", "c@l")
+	write(t, db, `update inbox set first = false`)
+	start(t, processor(t, db, answer(nil)))
+	done(t, db)
+}

@@ -1,0 +1,161 @@
+package inbox
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// A holder is registered by the claim and by each beat, while it holds messages. beat returns
+// which of its messages $4, claimed under the fences $5, it does not hold any more.
+const (
+	beat = `
+with registered as (
+  insert into inbox_holders
+         (receiver, holder, alive_until)
+  values ($1, $2, clock_timestamp() + $3::interval)
+  on conflict (receiver, holder) do update
+     set alive_until = excluded.alive_until
+)
+select id
+  from unnest($4::bigint[], $5::bigint[]) as held (id, fence)
+ where not exists (select from inbox i where i.id = held.id and i.fence = held.fence and i.status in ('running', 'done'))`
+
+	// forget removes holders that are silent, and those that are registered for too long: they
+	// registered while the clock of the database was ahead. One that lives registers again.
+	forget = `
+delete from inbox_holders
+ where receiver = $1
+   and (alive_until < clock_timestamp() or alive_until > clock_timestamp() + greatest(2 * $2::interval, interval '10 minutes'))`
+
+	// takeOver makes the messages of holders that are gone due after a random part of a backoff
+	// that grows with the deaths in a row, so that a message which kills its process soon runs
+	// without those that ran beside it.
+	takeOver = `
+update inbox i
+   set status     = case when deaths + 1 >= $2 then 'dead' else 'pending' end,
+       first      = deaths + 1 < $2 or not $3,
+       deaths     = deaths + 1,
+       due_at     = clock_timestamp() + random() * least($5::interval, $4::interval * power(2, least(deaths, 30))),
+       last_error = case when deaths + 1 >= $2 then 'its holders died or went silent' else last_error end,
+       history    = ` + history + ` 'lease_ended_at', clock_timestamp())
+ where id = any (array(
+         select id
+           from inbox
+          where receiver = $1
+            and status = 'running'
+            and holder not in (select holder from inbox_holders where receiver = $1)
+          order by id
+            for update skip locked))`
+
+	// recoverOwn makes due what this holder has claimed and does not handle: its commit had an
+	// unknown outcome, or its end could not be stored. A claim may be in flight for two leases.
+	recoverOwn = `
+update inbox
+   set status = 'pending',
+       due_at = clock_timestamp()
+ where id = any (array(
+         select id
+           from inbox
+          where receiver = $1
+            and status = 'running'
+            and holder = $2
+            and id <> all ($3::bigint[])
+            and claimed_at not between clock_timestamp() - $4::interval and clock_timestamp()
+          order by id
+            for update skip locked))`
+
+	// correctDueTimes makes due what was written while the clock of the database was ahead: no
+	// pause is longer than a backoff, or than LongestWait after a wait.
+	correctDueTimes = `
+update inbox
+   set due_at = clock_timestamp()
+ where id = any (array(
+         select id
+           from inbox
+          where receiver = $1
+            and status = 'pending'
+            and first
+            and due_at > now() + $2::interval
+            and (waits = 0 or due_at > now() + $3::interval)
+          order by id
+          limit 1000
+            for update skip locked))`
+)
+
+const (
+	repairEvery = time.Second
+	repairShare = 20 // of the time, at most one part is for repairs
+)
+
+// timeout is how long a tick or a beat may take, also where the lease is shorter.
+func (p *Processor) timeout() time.Duration { return max(p.Policy.Lease, 3*time.Second) }
+
+// queueRepair queues what mends the rows that others left: messages of silent holders, claims and
+// ends with an unknown outcome, due times of a wrong clock, and keys without a first message.
+func (p *Processor) queueRepair(b *pgx.Batch, takesOver bool) {
+	q := p.Policy
+	if takesOver {
+		b.Queue(forget, p.Receiver, q.Lease)
+		b.Queue(takeOver, p.Receiver, q.MaxDeaths, q.DeadLetters == Pass, q.BackoffBase, q.BackoffCap)
+	}
+	b.Queue(recoverOwn, p.Receiver, p.Holder, column(p.held(), row), 2*p.timeout())
+	b.Queue(correctDueTimes, p.Receiver, q.BackoffCap, max(LongestWait, q.BackoffCap))
+	b.Queue(promoteAll, p.Receiver)
+}
+
+// mayTakeOver reports whether a holder without a registration is dead. After an outage of the
+// database all holders are silent, so each gets the time to register again.
+func (p *Processor) mayTakeOver(now time.Time) bool {
+	if p.started && now.Sub(p.reached) > p.timeout() {
+		p.patientUntil = now.Add(2 * p.timeout())
+	}
+	p.started = true
+	return now.After(p.patientUntil)
+}
+
+// keepAlive registers the holder while it holds messages, until ctx ends, and ends the context of
+// the handlers whose messages are lost.
+//
+// If we die here: other processors take over. Test: TestTakeover.
+func (p *Processor) keepAlive(ctx context.Context) {
+	every := time.NewTicker(max(time.Millisecond, p.Policy.Lease/3))
+	defer every.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-every.C:
+		}
+		if held := p.held(); len(held) > 0 {
+			if err := p.beat(ctx, held); err != nil {
+				p.Log.WarnContext(ctx, "heartbeat failed", "receiver", p.Receiver, "error", err)
+			}
+		}
+	}
+}
+
+func (p *Processor) beat(ctx context.Context, held []holding) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.timeout())
+	defer cancel()
+	var lost []int64
+	b := &pgx.Batch{}
+	b.Queue(beat, p.Receiver, p.Holder, p.Policy.Lease, column(held, row), column(held, fence)).Query(func(rows pgx.Rows) (err error) {
+		lost, err = pgx.CollectRows(rows, pgx.RowTo[int64])
+		return err
+	})
+	if err := p.DB.Commit(ctx, b); err != nil {
+		return err
+	}
+	for _, h := range held {
+		if slices.Contains(lost, h.row) {
+			h.cancel(errLost)
+		}
+	}
+	return nil
+}
+
+func row(h holding) int64   { return h.row }
+func fence(h holding) int64 { return h.fence }

@@ -1,0 +1,193 @@
+package inbox_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/payonce/payonce/groupcommit"
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
+)
+
+// putDeadLetters puts three messages of a key and one of another into the inbox;
+// the first of the key and the other are dead letters.
+func putDeadLetters(t *testing.T, db *postgres.DB) {
+	t.Helper()
+	put(t, db, "m1", "k")
+	put(t, db, "m2", "k")
+	put(t, db, "m3", "k")
+	put(t, db, "n1", "l")
+	write(t, db, `
+update inbox
+   set status = 'dead', attempts = 3, deaths = 2, waits = 4, fence = 5, waiting_since = clock_timestamp(), holder = 'h',
+       last_error = 'a human decides', due_at = clock_timestamp() + interval '1 hour'
+ where message_id in ('m1', 'n1')`)
+}
+
+// noting is a handler that notes what it gets.
+func noting(d *diary) inbox.Handler {
+	return func(_ context.Context, m *inbox.Delivery) error {
+		d.note("%s", m.ID)
+		return nil
+	}
+}
+
+func TestList(t *testing.T) {
+	t.Parallel()
+	db := testdb.Reused(t)
+	putDeadLetters(t, db)
+	first, other := number(t, db, "m1"), number(t, db, "n1")
+	want := []inbox.Entry{
+		{
+			Number: first, Receiver: "r", MessageID: "m1", OrderingKey: "k", Status: inbox.StatusDead,
+			Attempts: 3, Deaths: 2, Waits: 4, Holder: "h", LastError: "a human decides", Behind: 2,
+		},
+		{
+			Number: other, Receiver: "r", MessageID: "n1", OrderingKey: "l", Status: inbox.StatusDead,
+			Attempts: 3, Deaths: 2, Waits: 4, Holder: "h", LastError: "a human decides",
+		},
+	}
+	times := cmpopts.IgnoreFields(inbox.Entry{}, "ReceivedAt", "DueAt")
+	for name, page := range map[string]struct {
+		status inbox.Status
+		after  int64
+		limit  int
+		want   []inbox.Entry
+	}{
+		"dead letters":    {inbox.StatusDead, 0, 10, want},
+		"the first page":  {inbox.StatusDead, 0, 1, want[:1]},
+		"the second page": {inbox.StatusDead, first, 1, want[1:]},
+		"after the last":  {inbox.StatusDead, other, 1, nil},
+		"discarded":       {inbox.StatusDiscarded, 0, 10, nil},
+		"the history":     {inbox.StatusDone, 0, 10, nil},
+	} {
+		got, err := inbox.List(t.Context(), db, page.status, page.after, page.limit)
+		if diff := cmp.Diff(page.want, got, times, cmpopts.EquateEmpty()); diff != "" || err != nil {
+			t.Errorf("%s: %v (-want +got):\n%s", name, err, diff)
+		}
+	}
+}
+
+func TestShow(t *testing.T) {
+	t.Parallel()
+	db := testdb.Reused(t)
+	write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
+		values ('r', 'm1', 'k', 'letter', '\x00ff', '{"a": 1}', '')`)
+	got, err := inbox.Show(t.Context(), db, number(t, db, "m1"))
+	testdb.Must(t, err)
+	if got.Status != inbox.StatusPending || string(got.Payload) != "\x00\xff" || string(got.Metadata) != `{"a": 1}` || got.ReceivedAt.IsZero() {
+		t.Errorf("the message is %+v", got)
+	}
+	if _, err := inbox.Show(t.Context(), db, -1); !errors.Is(err, inbox.ErrNoMessage) {
+		t.Errorf("a message that is none is shown: %v", err)
+	}
+}
+
+func TestRetry(t *testing.T) {
+	t.Parallel()
+
+	t.Run("begins anew, in the order of its key", func(t *testing.T) {
+		db := fresh(t)
+		putDeadLetters(t, db)
+		testdb.Must(t, inbox.Retry(t.Context(), db, number(t, db, "m1"), "ada"))
+		await.Row(t, db, `select status = 'pending' and attempts = 0 and deaths = 0 and waits = 0 and waiting_since is null
+			and due_at <= clock_timestamp() and decided_by = 'ada' and decided_at <= clock_timestamp() from inbox where message_id = 'm1'`)
+		var order diary
+		start(t, processor(t, db, noting(&order)))
+		await.Row(t, db, `select bool_and(status = 'done') from inbox where ordering_key = 'k'`)
+		testrun.Same(t, "order", "m1 m2 m3", order.String())
+		if got, err := inbox.Show(t.Context(), db, number(t, db, "m1")); err != nil || got.DecidedBy != "ada" || got.DecidedAt == nil {
+			t.Errorf("when it is done, who retried it is %+v, %v", got, err)
+		}
+	})
+}
+
+func TestDiscard(t *testing.T) {
+	t.Parallel()
+
+	t.Run("ends a message and lets its key continue", func(t *testing.T) {
+		db := fresh(t)
+		putDeadLetters(t, db)
+		testdb.Must(t, inbox.Discard(t.Context(), db, number(t, db, "m1"), "ada"))
+		var order diary
+		start(t, processor(t, db, noting(&order)))
+		await.Row(t, db, `select bool_and(status = 'done') from inbox where message_id in ('m2', 'm3')`)
+		testrun.Same(t, "order", "m2 m3", order.String())
+		entries, err := inbox.List(t.Context(), db, inbox.StatusDiscarded, 0, 10)
+		if err != nil || len(entries) != 1 {
+			t.Fatalf("discarded messages: %+v, %v", entries, err)
+		}
+		if e := entries[0]; e.MessageID != "m1" || e.DecidedBy != "ada" || e.FinishedAt == nil || e.LastError != "a human decides" {
+			t.Errorf("the message is %+v", e)
+		}
+	})
+
+	t.Run("what a holder of long ago still commits is refused", func(t *testing.T) {
+		db := fresh(t, "m1@k")
+		h := newHung(db)
+		start(t, processor(t, db, h.handle))
+		await.Receive(t, "the holder", h.begun)
+		write(t, db, `update inbox set status = 'dead'`) // its fence is still the newest
+		testdb.Must(t, inbox.Discard(t.Context(), db, number(t, db, "m1"), "ada"))
+		close(h.finish)
+		if err := await.Receive(t, "the commit", h.ended); !inbox.IsLost(err) {
+			t.Errorf("the holder's commit ended with %v", err)
+		}
+		await.Row(t, db, `select status = 'discarded' and not exists (select from merchants) from inbox`)
+	})
+
+	t.Run("a message that others have passed", func(t *testing.T) {
+		db := fresh(t, "m1@k", "m2@k")
+		start(t, processor(t, db, func(_ context.Context, d *inbox.Delivery) error {
+			if d.ID == "m1" {
+				return &inbox.DeadLetterError{Err: errors.New("never")}
+			}
+			return nil
+		}, func(o *inbox.Options) { o.Policy.DeadLetters = inbox.Pass }))
+		await.Row(t, db, `select string_agg(status, ' ' order by id) = 'dead done' from inbox`)
+		testdb.Must(t, inbox.Retry(t.Context(), db, number(t, db, "m1"), "ada"))
+		await.Row(t, db, `select status = 'dead' and attempts = 1 and fence = 2 from inbox where message_id = 'm1'`)
+		testdb.Must(t, inbox.Discard(t.Context(), db, number(t, db, "m1"), "ada"))
+		put(t, db, "m3", "k")
+		await.Row(t, db, `select string_agg(status, ' ' order by id) = 'discarded done done' from inbox`)
+	})
+}
+
+func TestRetryAndDiscard_refuseWhatIsNoDeadLetter(t *testing.T) {
+	t.Parallel()
+	for name, decide := range map[string]func(context.Context, postgres.Querier, int64, string) error{
+		"retry": inbox.Retry, "discard": inbox.Discard,
+	} {
+		t.Run(name, func(t *testing.T) {
+			db := fresh(t)
+			putDeadLetters(t, db)
+			write(t, db, `update inbox set status = 'done', first = false, done_fence = fence where message_id = 'm3'`)
+			for _, id := range []string{"m2", "m3"} {
+				if err := decide(t.Context(), db, number(t, db, id), "ada"); !errors.Is(err, inbox.ErrNotDeadLetter) {
+					t.Errorf("%s: %v, want ErrNotDeadLetter", id, err)
+				}
+			}
+			if err := decide(t.Context(), db, -1, "ada"); !errors.Is(err, inbox.ErrNoMessage) {
+				t.Errorf("a message that is none: %v, want ErrNoMessage", err)
+			}
+			if err := decide(t.Context(), db, number(t, db, "m1"), ""); groupcommit.Constraint(err) != "inbox_decision_has_actor" {
+				t.Errorf("nobody decided, and the error is %v", err)
+			}
+			if err := decide(t.Context(), db, number(t, db, "m1"), "ada"); err != nil {
+				t.Error(err)
+			}
+			if err := decide(t.Context(), db, number(t, db, "m1"), "bob"); !errors.Is(err, inbox.ErrNotDeadLetter) {
+				t.Errorf("the second decision: %v, want ErrNotDeadLetter", err)
+			}
+			await.Row(t, db, `select decided_by = 'ada' from inbox where message_id = 'm1'`)
+			await.Row(t, db, `select count(*) = 1 from inbox where decided_by is not null`)
+		})
+	}
+}

@@ -1,0 +1,278 @@
+package inbox_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/payonce/payonce/groupcommit"
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
+)
+
+func note(id, payload string) inbox.Message {
+	return inbox.Message{ID: id, Type: "note", OrderingKey: "k", Payload: []byte(payload)}
+}
+
+// odd is the row of a message with the payload "other" that cannot be stored under its id.
+const odd = "unreadable:d9298a10d1b0735837dc4bd85dac641b0f3cef27a47e5d53a54f2f3f5b2fcffa:" +
+	"unreadable:d9298a10d1b0735837dc4bd85dac641b0f3cef27a47e5d53a54f2f3f5b2fcffa:dead:f"
+
+func TestReceiveAndAppend_storeEachMessageOnce(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x", 256)
+	for name, test := range map[string]struct {
+		messages []inbox.Message
+		became   inbox.Reception
+		rows     string // id:key:status:first
+	}{
+		"one":                      {[]inbox.Message{note("a", "")}, inbox.Reception{New: 1}, "a:k:pending:t"},
+		"one without a key":        {[]inbox.Message{{ID: "a"}}, inbox.Reception{New: 1}, "a:a:pending:t"},
+		"two of a key":             {[]inbox.Message{note("b", ""), note("a", "")}, inbox.Reception{New: 2}, "a:k:pending:f b:k:pending:t"},
+		"one twice":                {[]inbox.Message{note("a", ""), note("a", ""), note("b", "")}, inbox.Reception{New: 2, Duplicates: 1}, "a:k:pending:t b:k:pending:f"},
+		"one that is known":        {[]inbox.Message{note("known", "as before"), note("a", "")}, inbox.Reception{New: 1, Duplicates: 1}, "a:k:pending:t"},
+		"two payloads":             {[]inbox.Message{note("a", ""), note("a", "other"), note("a", "other")}, inbox.Reception{New: 1, DeadLetters: 1, Duplicates: 1}, "a:k:pending:t " + odd},
+		"a known id":               {[]inbox.Message{note("known", "other"), note("a", "other")}, inbox.Reception{New: 1, DeadLetters: 1}, "a:k:pending:t " + odd},
+		"no id":                    {[]inbox.Message{note("", "other"), note("a", "")}, inbox.Reception{New: 1, DeadLetters: 1}, "a:k:pending:t " + odd},
+		"a long id":                {[]inbox.Message{note(long, "other")}, inbox.Reception{DeadLetters: 1}, odd},
+		"a long key":               {[]inbox.Message{{ID: "a", OrderingKey: long, Payload: []byte("other")}}, inbox.Reception{DeadLetters: 1}, odd},
+		"invalid UTF-8":            {[]inbox.Message{note("\xff", "other")}, inbox.Reception{DeadLetters: 1}, odd},
+		"NUL":                      {[]inbox.Message{note("a\x00", "other")}, inbox.Reception{DeadLetters: 1}, odd},
+		"metadata that is long":    {[]inbox.Message{{ID: "a", Payload: []byte("other"), Metadata: map[string]string{"m": strings.Repeat("x", 2<<20)}}}, inbox.Reception{DeadLetters: 1}, odd},
+		"metadata that is no text": {[]inbox.Message{{ID: "a", Metadata: map[string]string{"\x00m": "\x00\xff\\u0000"}}}, inbox.Reception{New: 1}, "a:a:pending:t"},
+	} {
+		for entry, receive := range map[string]func(t *testing.T, db groupcommit.DB) inbox.Reception{
+			"Receive": func(t *testing.T, db groupcommit.DB) inbox.Reception {
+				got, err := processor(t, db, answer(nil)).Receive(t.Context(), test.messages...)
+				testdb.Must(t, err)
+				return got
+			},
+			"Append": func(t *testing.T, db groupcommit.DB) inbox.Reception {
+				for _, m := range test.messages {
+					testdb.Must(t, send(t.Context(), db, m))
+				}
+				return inbox.Reception{}
+			},
+		} {
+			t.Run(entry+" "+name, func(t *testing.T) {
+				db := fresh(t)
+				write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, fence, done_fence)
+					values ('r', 'known', 'k', 'note', '', '{}', sha256('as before'), 'done', 1, 1)`)
+				for _, want := range []inbox.Reception{test.became, {Duplicates: len(test.messages)}} { // a repetition changes nothing
+					if got := receive(t, db); entry == "Receive" {
+						testrun.Same(t, "what became of them", want, got)
+					}
+					testrun.Same(t, "the rows", test.rows, testdb.One[string](t, db, `
+select string_agg(concat_ws(':', message_id, ordering_key, status, first), ' ' order by message_id) from inbox where message_id <> 'known'`))
+				}
+			})
+		}
+	}
+}
+
+// Each statement of the package works in each mode of pgx.
+func TestProcessor_worksInEachQueryMode(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []pgx.QueryExecMode{
+		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
+	} {
+		t.Run(mode.String(), func(t *testing.T) {
+			db := fresh(t)
+			config := db.Pool().Config()
+			config.ConnConfig.DefaultQueryExecMode = mode
+			pool, err := pgxpool.NewWithConfig(t.Context(), config)
+			testdb.Must(t, err)
+			defer pool.Close()
+			commits := groupcommit.New(pool, groupcommit.Options{})
+			write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, first, holder, fence, attempts, due_at)
+				values ('r', 'of-the-dead', 'd', '', '', '{}', '', 'running', true, 'dead', 1, 1, now())`)
+			p := processor(t, commits, func(ctx context.Context, d *inbox.Delivery) error {
+				switch {
+				case d.ID == "dead":
+					return &inbox.DeadLetterError{Err: errors.New("never")}
+				case d.ID == "waits" && d.Waits == 0:
+					return &inbox.WaitError{Err: errors.New("closed")}
+				case d.ID == "fails" && d.Attempt == 1:
+					return errors.New("odd")
+				case d.ID == "batch":
+					return d.Commit(ctx, commits, &pgx.Batch{})
+				case d.ID == "transaction":
+					return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return d.Done(ctx, tx) })
+				}
+				return nil
+			}, func(o *inbox.Options) {
+				o.Policy.BackoffBase, o.Policy.BackoffCap, o.Policy.Lease = time.Millisecond, time.Millisecond, 300*time.Millisecond
+			})
+			stop := start(t, p)
+			got, err := p.Receive(t.Context(), note("waits", ""), note("batch", ""), note("transaction", ""))
+			testrun.Same(t, "what became of them", inbox.Reception{New: 3}, got)
+			testdb.Must(t, err)
+			put(t, db, "none", "l")
+			for _, id := range []string{"fails", "dead"} {
+				testdb.Must(t, send(t.Context(), commits, inbox.Message{ID: id, OrderingKey: id, Metadata: map[string]string{"a": "b"}}))
+			}
+			await.Row(t, db, `select count(*) = 7 and bool_and(status = case message_id when 'dead' then 'dead' else 'done' end) from inbox`)
+			stop()
+			dead, err := inbox.List(t.Context(), commits, inbox.StatusDead, 0, 10)
+			if err != nil || len(dead) != 1 || dead[0].MessageID != "dead" {
+				t.Fatalf("dead letters: %+v, %v", dead, err)
+			}
+			testdb.Must(t, inbox.Retry(t.Context(), commits, dead[0].Number, "ada"))
+			write(t, db, `update inbox set status = 'dead' where message_id = 'dead'`)
+			testdb.Must(t, inbox.Discard(t.Context(), commits, dead[0].Number, "ada"))
+			n, err := inbox.DeleteExpired(t.Context(), commits, 0, 100)
+			testdb.Must(t, err)
+			testrun.Same(t, "deleted", 6, n)
+		})
+	}
+}
+
+func TestReceivers_areThoseOfWhatWasAppended(t *testing.T) {
+	t.Parallel()
+	b := &pgx.Batch{}
+	inbox.Append(b, "a", note("1", ""))
+	inbox.Append(b, "b", note("1", ""))
+	inbox.Append(b, "a", note("2", ""))
+	b.Queue(`select $1`, "c")
+	testrun.Same(t, "receivers", []string{"a", "b"}, inbox.Receivers(b))
+}
+
+// Two that store a first message of a key at the same moment do not refuse each other.
+func TestAppend_besideAnotherFirstMessageOfItsKey(t *testing.T) {
+	t.Parallel()
+	db := testdb.Reused(t)
+	b := &pgx.Batch{}
+	inbox.Append(b, "r", note("a", ""))
+	tx := testdb.Begin(t, db.Pool(), `select`)
+	testdb.Must(t, tx.SendBatch(t.Context(), b).Close())
+	second := make(chan error)
+	go func() { second <- send(t.Context(), db, note("b", "")) }()
+	await.Blocked(t, db, 1)
+	testdb.Must(t, tx.Commit(t.Context()))
+	testdb.Must(t, await.Receive(t, "the second commit", second))
+	testrun.Same(t, "first", "a", testdb.One[string](t, db, `select message_id from inbox where first`))
+}
+
+// broker delivers its messages to a subscriber, each until it is acknowledged.
+type broker struct {
+	ids []string
+
+	mu          sync.Mutex
+	acks, nacks []string
+	out         chan *message.Message
+}
+
+func (b *broker) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
+	b.out = make(chan *message.Message)
+	var all sync.WaitGroup
+	for _, id := range b.ids {
+		all.Go(func() { b.deliver(ctx, id) })
+	}
+	go func() { all.Wait(); <-ctx.Done(); close(b.out) }()
+	return b.out, nil
+}
+
+func (b *broker) deliver(ctx context.Context, id string) {
+	for ctx.Err() == nil {
+		m := message.NewMessage(id, []byte(id))
+		m.Metadata.Set("ordering_key", id)
+		select {
+		case b.out <- m:
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case <-m.Acked():
+			b.note(&b.acks, id)
+			return
+		case <-m.Nacked():
+			b.note(&b.nacks, id)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (b *broker) note(list *[]string, id string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	*list = append(*list, id)
+}
+
+func (b *broker) Close() error { return nil }
+
+func (b *broker) seen() (acks, nacks int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.acks), len(b.nacks)
+}
+
+func TestConsume(t *testing.T) {
+	t.Parallel()
+	ids := make([]string, 40)
+	for i := range ids {
+		ids[i] = fmt.Sprint("m", i)
+	}
+	read := func(m *message.Message) (inbox.Message, error) {
+		switch m.UUID {
+		case "m1":
+			return inbox.Message{}, inbox.ErrSkip
+		case "m2":
+			return inbox.Message{}, errors.New("unreadable")
+		case "m3":
+			panic("odd")
+		}
+		return inbox.Message{}, nil
+	}
+	consume := func(t *testing.T, p *inbox.Processor, b *broker) (stop func()) {
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- p.Consume(ctx, b, "topic", read) }()
+		return func() { cancel(); testdb.Must(t, await.Receive(t, "the end of Consume", ended)) }
+	}
+
+	t.Run("stores and acknowledges all that is ready", func(t *testing.T) {
+		db, b := fresh(t), &broker{ids: ids}
+		stop := consume(t, processor(t, db, answer(nil)), b)
+		await.True(t, "all are acknowledged", func() bool { acks, _ := b.seen(); return acks == len(ids) })
+		await.Row(t, db, `select count(*) filter (where status = 'pending' and ordering_key = message_id) = 37
+			and count(*) filter (where status = 'dead' and last_error ~ '^(unreadable|panic: odd)') = 2 from inbox`)
+		stop()
+	})
+
+	t.Run("refuses what cannot be stored, and stores it when it can", func(t *testing.T) {
+		db, b := fresh(t), &broker{ids: ids}
+		write(t, db, `alter table inbox rename to away`)
+		stop := consume(t, processor(t, db, answer(nil)), b)
+		await.True(t, "some are refused twice", func() bool { _, nacks := b.seen(); return nacks > len(ids) })
+		write(t, db, `alter table away rename to inbox`)
+		await.True(t, "all are acknowledged", func() bool { acks, _ := b.seen(); return acks == len(ids) })
+		testrun.Same(t, "rows", int64(39), testdb.One[int64](t, db, `select count(*) from inbox`))
+		stop()
+	})
+
+	t.Run("says that the subscription ended", func(t *testing.T) {
+		db := fresh(t)
+		closed := make(chan *message.Message)
+		close(closed)
+		if err := processor(t, db, answer(nil)).Consume(t.Context(), ended(closed), "topic", nil); !errors.Is(err, inbox.ErrClosed) {
+			t.Errorf("Consume returned %v", err)
+		}
+	})
+}
+
+// ended is a subscriber whose subscription has ended.
+type ended <-chan *message.Message
+
+func (e ended) Subscribe(context.Context, string) (<-chan *message.Message, error) { return e, nil }
+func (e ended) Close() error                                                       { return nil }

@@ -1,0 +1,174 @@
+package inbox
+
+// store stores first deliveries and counts repeated ones. It never fails because another
+// transaction stores the same message, or a first message of the same key, at the same moment.
+//
+//	firsts   messages of keys that have no first message become it
+//	kept     the other messages wait behind the first one; a message that is known is counted
+//	other    another payload under a known id is a dead letter of its own
+//	heads    the first messages behind which a new one was stored
+//
+// A head is nudged: it is due now if it waits for an external service, since the new message may
+// be what it waits for, and is not delayed if its holder ends it with a wait. The lock keeps the
+// head from ending before this transaction, so its end sees the new message. A repeated delivery
+// nudges nothing.
+//
+// "(select id …) is null" is on purpose: the planner hashes "not exists", which reads all first
+// messages. Rows are inserted in the order of their keys, so pages that meet in several keys do
+// not deadlock.
+const (
+	store     = storeRows + `(values ($1::text, $2::text, $3::text, $4::text, $5::text, $6::bytea, $7::text, $8::bytea, $9::text, 1))` + storeTheRows
+	storeMany = storeRows + `unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bytea[], $7::text[], $8::bytea[], $9::text[]) with ordinality` + storeTheRows
+
+	nudgedDue = `case when inbox.status = 'pending' and inbox.attempts = 0 and inbox.waits > 0 then least(inbox.due_at, clock_timestamp()) else inbox.due_at end`
+
+	// A statement changes a row once, so a head that is itself repeated is nudged where it is counted.
+	besideAnother = `(inbox.first and exists (
+              select from incoming i
+               where i.receiver = inbox.receiver and i.ordering_key = inbox.ordering_key and i.message_id <> inbox.message_id))`
+
+	storeRows = `
+with incoming as (
+  select d.*,
+         d.unreadable = ''
+         and row_number() over (partition by d.receiver, d.ordering_key order by d.place) = 1
+         and (select f.id from inbox f where f.receiver = d.receiver and f.ordering_key = d.ordering_key and f.first) is null as first
+    from `
+	storeTheRows = ` as d (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, unreadable, place)
+), firsts as (
+  insert into inbox
+         (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, first)
+  select receiver, message_id, ordering_key, partition_key, type, payload, metadata::jsonb, payload_hash, true
+    from incoming
+   where first
+   order by ordering_key, place
+  on conflict do nothing
+  returning receiver, message_id
+), kept as (
+  insert into inbox
+         (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, status, last_error)
+  select receiver, message_id, ordering_key, partition_key, type, payload, metadata::jsonb, payload_hash,
+         case when unreadable = '' then 'pending' else 'dead' end, nullif(unreadable, '')
+    from incoming
+   where (receiver, message_id) not in (select receiver, message_id from firsts)
+   order by ordering_key, place
+  on conflict (message_id, receiver) do update
+     set duplicates    = inbox.duplicates + 1,
+         duplicated_at = clock_timestamp(),
+         nudged        = inbox.nudged or ` + besideAnother + `,
+         due_at        = case when ` + besideAnother + ` then ` + nudgedDue + ` else inbox.due_at end
+   where inbox.payload_hash = excluded.payload_hash
+  returning receiver, message_id, ordering_key, status, xmax = '0' as new
+), odd as (
+  select *
+    from incoming
+   where (receiver, message_id) not in (select receiver, message_id from firsts union all select receiver, message_id from kept)
+), other as (
+  insert into inbox
+         (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, last_error)
+  select receiver, 'unreadable:' || encode(payload_hash, 'hex'), 'unreadable:' || encode(payload_hash, 'hex'), '', payload, metadata::jsonb, payload_hash,
+         'dead', 'the id ' || message_id || ' is known with another payload'
+    from odd
+  on conflict do nothing
+  returning receiver, payload_hash
+), heads as (
+  select id
+    from inbox
+   where id = any (array(
+           select (select id from inbox where receiver = kept.receiver and ordering_key = kept.ordering_key and first)
+             from kept
+            where new and status = 'pending'))
+   order by id
+     for no key update
+), nudge as (
+  update inbox
+     set nudged = true,
+         due_at = ` + nudgedDue + `
+   where id = any (array(select id from heads))
+     and first
+)
+select message_id, true as new, false as behind, false as other from firsts
+ union all
+select message_id, new, new and status = 'pending', false from kept
+ union all
+select odd.message_id, true, false, true from other join odd using (receiver, payload_hash)`
+)
+
+// promote makes the oldest pending message of a key first if the key has none. A transaction
+// that stores or ends messages runs it after that. Two such transactions that did not see each
+// other may leave a key without a first message: repair finds it.
+const (
+	promote     = promoteKeys + `(values ($1::text, $2::text)) as k (receiver, ordering_key)` + keysWithoutFirst
+	promoteMany = promoteKeys + `unnest($1::text[], $2::text[]) as k (receiver, ordering_key)` + keysWithoutFirst
+	promoteAll  = promoteKeys + `(select distinct receiver, ordering_key from inbox where receiver = $1 and status = 'pending' and not first) as k` + keysWithoutFirst
+
+	promoteKeys = `
+update inbox
+   set first  = true,
+       due_at = greatest(due_at, now())
+ where id = any (array(
+         select (select b.id from inbox b
+                  where b.receiver = k.receiver and b.ordering_key = k.ordering_key and b.status = 'pending' and not b.first
+                  order by b.id
+                  limit 1)
+           from `
+	keysWithoutFirst = `
+          where (select f.id from inbox f where f.receiver = k.receiver and f.ordering_key = k.ordering_key and f.first) is null))
+   and status = 'pending'
+   and not first`
+)
+
+// claimDue claims the oldest messages that are first and due, at most $3, for the holder $2. It
+// claims none of the partitions $5, and of another one as many as are missing to $7, where $6
+// says how many of each partition run. It registers the holder if its registration ends soon, so
+// an idle holder writes nothing. Before $4 lie only the remains of claimed messages, which an
+// old snapshot may keep. The last column says whether a message waits behind the claimed one.
+const claimDue = `
+with due as (
+  select id, partition_key, due_at
+    from inbox
+   where receiver = $1
+     and status = 'pending'
+     and first
+     and due_at <= now()
+     and due_at >= $4
+     and partition_key <> all ($5::text[])
+   order by due_at, id
+   limit $3
+     for update skip locked
+), claimed as (
+  update inbox
+     set status     = 'running',
+         fence      = fence + 1,
+         attempts   = attempts + 1,
+         holder     = $2,
+         nudged     = false,
+         claimed_at = clock_timestamp()
+   where id = any (array(
+           select id
+             from (select id, partition_key,
+                          row_number() over (partition by partition_key order by due_at, id) + coalesce(($6::jsonb ->> partition_key)::bigint, 0) as place
+                     from due) d
+            where partition_key = ''
+               or place <= $7))
+  returning *
+), registered as (
+  insert into inbox_holders
+         (receiver, holder, alive_until)
+  select $1, $2, clock_timestamp() + $8::interval
+   where exists (select from claimed)
+     and not exists (
+         select from inbox_holders where receiver = $1 and holder = $2 and alive_until > clock_timestamp() + $8::interval * 0.7)
+  on conflict (receiver, holder) do update
+     set alive_until = excluded.alive_until
+)
+select id, fence, attempts, deaths, waits, message_id, type, ordering_key, partition_key, payload, metadata, claimed_at,
+       (select b.id
+          from inbox b
+         where b.receiver = claimed.receiver
+           and b.ordering_key = claimed.ordering_key
+           and b.status = 'pending'
+           and not b.first
+         order by b.id
+         limit 1) is not null
+  from claimed`

@@ -1,0 +1,302 @@
+package inbox_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/robustness/failpoint"
+	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
+)
+
+// short is a policy of a test that waits for leases.
+func short(o *inbox.Options) {
+	shortBackoff(o)
+	o.Policy.Lease = 300 * time.Millisecond
+}
+
+// through returns a pool whose connections can all be cut, as if its process died.
+func through(t *testing.T) (direct, cut *postgres.DB, cutter *failpoint.Cutter) {
+	t.Helper()
+	url := testdb.URL(t)
+	cutter = failpoint.StartCutter(t, url)
+	return testdb.Connect(t, url), testdb.OpenAt(t, cutter.URL(), postgres.Options{}), cutter
+}
+
+func TestTakeover(t *testing.T) {
+	t.Parallel()
+
+	t.Run("another process continues, and the silent holder loses its whole commit", func(t *testing.T) {
+		t.Parallel()
+		db, silent, cutter := through(t)
+		put(t, db, "m1", "k")
+		zombie, heir := newHung(db), newHung(db) // the zombie's commit comes by another way
+		start(t, processor(t, silent, zombie.handle, short, func(o *inbox.Options) { o.Holder = "zombie" }))
+		await.Receive(t, "the first holder", zombie.begun)
+		cutter.Close()
+		start(t, processor(t, db, heir.handle, short, func(o *inbox.Options) { o.Holder = "heir" }))
+		d := await.Receive(t, "the second holder", heir.begun)
+		testrun.Same(t, "attempt", 2, d.Attempt)
+		close(zombie.finish)
+		if err := await.Receive(t, "the first commit", zombie.ended); !inbox.IsLost(err) {
+			t.Errorf("the first holder's commit ended with %v", err)
+		}
+		close(heir.finish)
+		testdb.Must(t, await.Receive(t, "the second commit", heir.ended))
+		testrun.Same(t, "effects", []string{"m1-2"}, testdb.All[string](t, db, `select merchant_id from merchants`))
+		await.Row(t, db, `select status = 'done' and fence = 2 and done_fence = 2 and deaths = 1 and holder like 'heir/%'
+			and jsonb_array_length(history) = 1 and history #>> '{0,holder}' like 'zombie/%' from inbox`)
+	})
+
+	t.Run("a holder that returns ends the context of handlers whose messages it lost", func(t *testing.T) {
+		db := fresh(t, "m1@k")
+		zombie, heir := newHung(db), newHung(db)
+		start(t, processor(t, db, zombie.handle, short))
+		await.Receive(t, "the first holder", zombie.begun)
+		write(t, db, `update inbox set holder = 'silent'`) // as if it had been silent
+		start(t, processor(t, db, heir.handle, short))
+		await.True(t, "another claim begins", func() bool { return len(heir.begun)+len(zombie.begun) > 0 })
+		if err := await.Receive(t, "the end of its context", zombie.lost); !strings.Contains(err.Error(), "taken over") {
+			t.Errorf("the context ended by %v", err)
+		}
+		close(zombie.finish)
+		close(heir.finish)
+		done(t, db)
+		await.Row(t, db, `select count(*) = 1 from merchants`)
+	})
+
+	t.Run("a holder that beats keeps its message for longer than a lease", func(t *testing.T) {
+		db := fresh(t, "m1@k")
+		h := newHung(db)
+		start(t, processor(t, db, h.handle, short))
+		start(t, processor(t, db, h.handle, short))
+		await.Receive(t, "the holder", h.begun)
+		registered := testdb.One[time.Time](t, db, `select alive_until from inbox_holders`)
+		await.Row(t, db, `select alive_until > $1::timestamptz + interval '2 seconds' from inbox_holders`, registered)
+		close(h.finish)
+		done(t, db)
+		await.Row(t, db, `select deaths = 0 and attempts = 1 from inbox`)
+	})
+
+	t.Run("after an outage of the database all holders keep their messages", func(t *testing.T) {
+		t.Parallel()
+		db, a, cutter := through(t)
+		b := testdb.OpenAt(t, cutter.URL(), postgres.Options{})
+		put(t, db, "m1", "k")
+		put(t, db, "m2", "l")
+		h := newHung(db)
+		one := func(o *inbox.Options) { o.Concurrency = 1 }
+		start(t, processor(t, a, h.handle, short, one))
+		start(t, processor(t, b, h.handle, short, one))
+		await.Receive(t, "a holder", h.begun)
+		await.Receive(t, "a holder", h.begun)
+		// All that the processors send is held up by a lock, for longer than they wait for it.
+		tx := testdb.Begin(t, db.Pool(), `lock inbox, inbox_holders`)
+		await.True(t, "the registrations have ended long ago", func() bool {
+			var long bool
+			testdb.Must(t, tx.QueryRow(t.Context(), `select bool_and(alive_until < clock_timestamp() - interval '4 seconds') from inbox_holders`).Scan(&long))
+			return long
+		})
+		testdb.Must(t, tx.Rollback(t.Context()))
+		await.Row(t, db, `select count(*) = 2 and bool_and(alive_until > clock_timestamp()) from inbox_holders`)
+		put(t, db, "m3", "m") // waits for a slot
+		close(h.finish)
+		done(t, db)
+		await.Row(t, db, `select bool_and(deaths = 0 and fence = 1) from inbox`)
+	})
+
+	t.Run("a registration in the future, of a clock that went back, does not protect a dead holder", func(t *testing.T) {
+		db := fresh(t, "m1@k")
+		write(t, db, `update inbox set status = 'running', fence = 1, attempts = 1, holder = 'dead', claimed_at = now() + interval '1 hour'`)
+		write(t, db, `insert into inbox_holders (receiver, holder, alive_until) values ('r', 'dead', now() + interval '1 hour')`)
+		start(t, processor(t, db, answer(nil), short))
+		done(t, db)
+	})
+
+	for name, test := range map[string]struct {
+		policy inbox.DeadLetters
+		want   string
+	}{
+		"Block": {inbox.Block, `m1:dead:t m2:pending:f`},
+		"Pass":  {inbox.Pass, `m1:dead:f m2:done:f`},
+	} {
+		t.Run("the last of MaxDeaths makes a dead letter, "+name, func(t *testing.T) {
+			db := fresh(t, "m1@k", "m2@k", "m3@l")
+			write(t, db, `update inbox set status = 'running', fence = 4, attempts = 4, deaths = 4, holder = 'dead' where message_id = 'm1'`)
+			start(t, processor(t, db, answer(nil), short, func(o *inbox.Options) { o.Policy.MaxDeaths, o.Policy.DeadLetters = 5, test.policy }))
+			await.Row(t, db, `select string_agg(concat_ws(':', message_id, status, first), ' ' order by id) = $1 from inbox where ordering_key = 'k'`, test.want)
+			await.Row(t, db, `select status = 'done' from inbox where message_id = 'm3'`)
+		})
+	}
+}
+
+// A processor that does not know whether its commit came about handles the message once.
+func TestClaim_withAnUnknownOutcome(t *testing.T) {
+	t.Parallel()
+	for name, side := range map[string]failpoint.Side{"committed": failpoint.After, "not committed": failpoint.Before} {
+		for _, what := range []string{"a claim", "a page", "the end"} {
+			t.Run(what+" "+name, func(t *testing.T) {
+				t.Parallel()
+				db, cut, cutter := through(t)
+				handled, begun, finish := &diary{}, make(chan struct{}, 9), make(chan struct{}, 9)
+				p := processor(t, cut, func(_ context.Context, d *inbox.Delivery) error {
+					handled.note("%s", d.ID)
+					begun <- struct{}{}
+					<-finish
+					return nil
+				}, short)
+				switch what {
+				case "a claim":
+					put(t, db, "m1", "k")
+					cutter.Arm(side, 3)
+					start(t, p)
+				case "a page":
+					start(t, p)
+					await.True(t, "the page is cut", func() bool {
+						cutter.Arm(side, 3)
+						_, err := p.Receive(t.Context(), note("m1", ""))
+						return err == nil || cutter.Cuts() > 0
+					})
+					_, err := p.Receive(t.Context(), note("m1", "")) // by the transport
+					testdb.Must(t, err)
+				case "the end":
+					put(t, db, "m1", "k")
+					start(t, p)
+					await.Receive(t, "the handler", begun)
+					cutter.Arm(side, 2)
+				}
+				close(finish)
+				await.True(t, "a connection was cut", func() bool { return cutter.Cuts() == 1 })
+				done(t, db)
+				testrun.Same(t, "handled", "m1", handled.String())
+			})
+		}
+	}
+}
+
+// A message that kills its process becomes a dead letter, and those beside it are handled.
+func TestPoison(t *testing.T) {
+	testdb.Long(t, "it kills processes")
+	t.Parallel()
+	url := testdb.URL(t)
+	db := testdb.Connect(t, url)
+	for n := range 40 {
+		put(t, db, fmt.Sprint("m", n), "")
+	}
+	const maxDeaths = 10
+	processes := 0
+	var ended chan struct{}
+	// A process, as far as the database can tell: when it dies, all its connections break at once,
+	// and none of its ends is stored.
+	born := func() {
+		processes++
+		cutter := failpoint.StartCutter(t, url)
+		ctx, cancel := context.WithCancel(t.Context())
+		p := processor(t, testdb.OpenAt(t, cutter.URL(), postgres.Options{}), func(ctx context.Context, d *inbox.Delivery) error {
+			if d.ID == "m20" {
+				cutter.Close()
+				cancel()
+				<-ctx.Done()
+				return context.Cause(ctx)
+			}
+			select {
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			case <-time.After(250 * time.Millisecond): // its work
+				return nil
+			}
+		}, func(o *inbox.Options) {
+			o.Policy.Lease, o.Policy.MaxDeaths, o.Concurrency, o.Drain = 200*time.Millisecond, maxDeaths, 16, time.Nanosecond
+			o.Policy.BackoffBase, o.Policy.BackoffCap = 100*time.Millisecond, 5*time.Second
+		})
+		running := make(chan struct{})
+		ended = running
+		t.Cleanup(func() { cancel(); <-running })
+		go func() { _ = p.Run(ctx); close(running) }()
+	}
+	born()
+	await.Progress(t, "the killer is a dead letter, and all others are done", func() (string, bool) {
+		select {
+		case <-ended:
+			born()
+		default:
+		}
+		seen := testdb.One[string](t, db, `select concat(sum(deaths), ' deaths, ', count(*) filter (where status = 'done'), ' done') from inbox`)
+		return seen, testdb.One[bool](t, db, `select bool_and(status = case message_id when 'm20' then 'dead' else 'done' end) from inbox`)
+	})
+	if most := maxDeaths + 1; processes > most {
+		t.Errorf("%d processes, want at most %d", processes, most)
+	}
+}
+
+// Processes that are killed every 250 ms, whatever they do, still finish what does not kill.
+func TestPoison_processesThatAreKilledFinishInnocents(t *testing.T) {
+	testdb.Long(t, "it kills processes")
+	t.Parallel()
+	url := testdb.URL(t)
+	db := testdb.Connect(t, url)
+	for n := range 20 {
+		put(t, db, fmt.Sprint("m", n), "")
+	}
+	await.Progress(t, "all others are done, and what needs longer than a process lives is dead", func() (string, bool) {
+		cutter := failpoint.StartCutter(t, url)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		p := processor(t, testdb.OpenAt(t, cutter.URL(), postgres.Options{}), func(ctx context.Context, d *inbox.Delivery) error {
+			if d.ID == "m7" {
+				<-ctx.Done()
+			}
+			return context.Cause(ctx)
+		}, func(o *inbox.Options) {
+			o.Policy.Lease, o.Policy.MaxDeaths, o.Drain = 200*time.Millisecond, 4, time.Nanosecond
+			o.Policy.BackoffBase, o.Policy.BackoffCap = time.Millisecond, 50*time.Millisecond
+		})
+		kill := time.AfterFunc(250*time.Millisecond, func() { cutter.Close(); cancel() })
+		defer kill.Stop()
+		_ = p.Run(ctx)
+		seen := testdb.One[string](t, db, `select concat(sum(deaths), ' deaths, ', count(*) filter (where status = 'done'), ' done') from inbox`)
+		return seen, testdb.One[bool](t, db, `select bool_and(status = case message_id when 'm7' then 'dead' else 'done' end) from inbox`)
+	})
+}
+
+// A transaction that stays open, here or in another database, delays no message.
+func TestProcessor_besideOpenTransactions(t *testing.T) {
+	t.Parallel()
+	db, elsewhere := testdb.Reused(t), testdb.Open(t)
+	write(t, db, `create table aside (n int)`)
+	testdb.Begin(t, elsewhere.Pool(), `create table aside as select pg_current_xact_id() as id`)
+	tx := testdb.Begin(t, db.Pool(), `insert into aside values (1)`)
+	stored := &pgx.Batch{}
+	inbox.Append(stored, "r", note("uncommitted", ""))
+	testdb.Must(t, tx.SendBatch(t.Context(), stored).Close())
+	p := processor(t, db, answer(nil))
+	start(t, p)
+	await.Soon(t, 900*time.Millisecond, func(try int) {
+		_, err := p.Receive(t.Context(), inbox.Message{ID: fmt.Sprint("page", try)}, inbox.Message{ID: fmt.Sprint("again", try), OrderingKey: fmt.Sprint("page", try)})
+		testdb.Must(t, err)
+		await.Row(t, db, `select count(*) = 2 * $1::int from inbox where status = 'done'`, try+1)
+	})
+}
+
+// A processor with nothing to do asks the database once a second, and writes nothing.
+func TestProcessor_idle(t *testing.T) {
+	t.Parallel()
+	db := testdb.Reused(t)
+	commits := &counting{DB: db}
+	start(t, processor(t, commits, answer(nil)))
+	await.True(t, "it has begun", func() bool { return commits.n.Load() > 0 })
+	before, began := commits.n.Load(), time.Now()
+	await.True(t, "five more transactions", func() bool { return commits.n.Load() >= before+5 })
+	if took := time.Since(began); took < 4*time.Second {
+		t.Errorf("five transactions in %v, want at most one a second", took)
+	}
+	testrun.Same(t, "registered holders", int64(0), testdb.One[int64](t, db, `select count(*) from inbox_holders`))
+}
