@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -95,6 +96,37 @@ func (s *stocked) Query(ctx context.Context, sql string, args ...any) (pgx.Rows,
 	return s.Querier.Query(ctx, sql, args...)
 }
 
+// undeclaredWrites reports writes that no commit may share.
+type undeclaredWrites struct {
+	t        *testing.T
+	declared []groupcommit.Statement
+}
+
+var writes = regexp.MustCompile(`(?i)\b(insert into|update|delete from)\b`)
+
+func (u *undeclaredWrites) check(sql string) {
+	if writes.MatchString(sql) && !slices.ContainsFunc(u.declared, func(s groupcommit.Statement) bool { return s.SQL == sql || s.ManyRows == sql }) {
+		u.t.Errorf("a step has a commit of its own: %s is not declared", sql)
+	}
+}
+
+func (u *undeclaredWrites) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	u.check(data.SQL)
+	return ctx
+}
+
+func (u *undeclaredWrites) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+func (u *undeclaredWrites) TraceBatchStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
+	for _, q := range data.Batch.QueuedQueries {
+		u.check(q.SQL)
+	}
+	return ctx
+}
+
+func (u *undeclaredWrites) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
+func (u *undeclaredWrites) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData)     {}
+
 // TestInventory_underContention processes many charges at once, in pairs over the same
 // articles, of which one names them the other way round. A deadlock would have its loser
 // wait. In group commits, each statement is one that may share.
@@ -125,13 +157,7 @@ func TestInventory_underContention(t *testing.T) {
 				declared := slices.Concat(ledger.Writes(), outbox.Writes(), fulfillment.Writes(), inbox.Writes())
 				db := testdb.OpenAt(t, f.db.Pool().Config().ConnString(), postgres.Options{
 					Role: postgres.RoleWorker, Writes: groupcommit.NewStatements(declared...),
-					Committed: func(b *pgx.Batch) {
-						for _, q := range b.QueuedQueries {
-							if !slices.ContainsFunc(declared, func(s groupcommit.Statement) bool { return s.SQL == q.SQL }) {
-								t.Errorf("a step has a commit of its own: %s is not declared", q.SQL)
-							}
-						}
-					},
+					Tracer: &undeclaredWrites{t: t, declared: declared},
 				})
 				f.charge = handlerOf(fulfillment.New(db, fulfillment.Services{Provider: f.client}, slog.New(slog.DiscardHandler)), fulfillment.ChargeReceiver)
 				defer func() {

@@ -72,11 +72,10 @@ func ExampleAppend() {
 	ctx, stop := context.WithCancel(context.Background())
 
 	wake := make(chan struct{}, 1)
-	db := groupcommit.New(pool, groupcommit.Options{Committed: func(b *pgx.Batch) {
-		for range inbox.Receivers(b) {
-			wake <- struct{}{}
-		}
-	}})
+	db := groupcommit.New(pool, groupcommit.Options{
+		Writes:    groupcommit.NewStatements(inbox.Writes()...),
+		Committed: func([]string) { wake <- struct{}{} }, // "mails"
+	})
 	mails, err := inbox.New(inbox.Options{DB: db, Receiver: "mails", Wake: wake, Handle: func(_ context.Context, d *inbox.Delivery) error {
 		fmt.Println(string(d.Payload))
 		stop()

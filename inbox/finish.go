@@ -107,11 +107,16 @@ func IsLost(err error) bool { return groupcommit.Constraint(err) == "inbox_done_
 // Writes are the statements of this package that may share a group commit.
 func Writes() []groupcommit.Statement {
 	return []groupcommit.Statement{
-		{SQL: store, ManyRows: storeMany},
+		{SQL: store, ManyRows: storeMany, Wakes: receiverOf},
 		{SQL: endDelivery, ManyRows: endDeliveries, Table: "inbox", Key: 1},
 		{SQL: endClaim, Table: "inbox", Key: 1},
 		{SQL: promote, ManyRows: promoteMany, Table: "the keys of the inbox", Key: 2},
 	}
+}
+
+func receiverOf(arguments []any) string {
+	receiver, _ := arguments[0].(string)
+	return receiver
 }
 
 // outcome is how an attempt ended: how the claim is stored, if it is, and the log line.

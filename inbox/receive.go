@@ -76,34 +76,16 @@ func encoded(metadata map[string]string) string {
 	return string(text)
 }
 
-// appended is the receiver of a message, as the first argument of its statement. Its type is the
-// mark by which Receivers knows what Append has queued.
-type appended string
-
 // Append queues a message into the batch that causes it, in the database of the inbox: it is
 // received exactly if the batch is committed, and once, however often. A message that cannot be
 // stored as it is, or that has another payload than the one under its id, is stored as a dead
 // letter. Append does no I/O.
 //
-// A processor claims the message when it is woken (Receivers says which), or within a second.
+// A processor claims the message when it is woken, or within a second.
 func Append(b *pgx.Batch, receiver string, m Message) {
 	d := received(m, nil)
-	b.Queue(store, appended(receiver), d.ID, d.OrderingKey, d.Partition, d.Type, d.Payload, d.metadata, d.hash, d.unreadable)
+	b.Queue(store, receiver, d.ID, d.OrderingKey, d.Partition, d.Type, d.Payload, d.metadata, d.hash, d.unreadable)
 	b.Queue(promote, receiver, d.OrderingKey)
-}
-
-// Receivers returns the receivers of what was appended to a batch: once it is committed, they
-// have work.
-func Receivers(b *pgx.Batch) (receivers []string) {
-	for _, q := range b.QueuedQueries {
-		if len(q.Arguments) == 0 {
-			continue
-		}
-		if to, ok := q.Arguments[0].(appended); ok && !slices.Contains(receivers, string(to)) {
-			receivers = append(receivers, string(to))
-		}
-	}
-	return receivers
 }
 
 // Receive stores messages in a transaction of its own, and claims for the free slots in it.

@@ -137,16 +137,6 @@ func TestProcessor_worksInEachQueryMode(t *testing.T) {
 	}
 }
 
-func TestReceivers_areThoseOfWhatWasAppended(t *testing.T) {
-	t.Parallel()
-	b := &pgx.Batch{}
-	inbox.Append(b, "a", note("1", ""))
-	inbox.Append(b, "b", note("1", ""))
-	inbox.Append(b, "a", note("2", ""))
-	b.Queue(`select $1`, "c")
-	testrun.Same(t, "receivers", []string{"a", "b"}, inbox.Receivers(b))
-}
-
 // Two that store a first message of a key at the same moment do not refuse each other.
 func TestAppend_besideAnotherFirstMessageOfItsKey(t *testing.T) {
 	t.Parallel()
