@@ -49,7 +49,7 @@ func (f *fixture) authenticate(outcome string) {
 
 // announced is an outcome after the webhook about the action.
 func announced(s snapshot) snapshot {
-	s.Outbox = "payment.action_required " + s.Outbox
+	s.Announced = "payment.action_required " + s.Announced
 	return s
 }
 
@@ -60,7 +60,7 @@ func TestAction(t *testing.T) {
 		"the webhook names where the customer acts": {
 			begin:  func(f *fixture) { f.startOf(interactive()) },
 			script: script{"retrieve": {redirects()}}, ends: "waits", calls: "retrieve",
-			want: snapshot{Events: toActing, Stock: held, Holds: "open open", Outbox: "payment.action_required", Message: "pending"},
+			want: snapshot{Events: toActing, Stock: held, Holds: "open open", Announced: "payment.action_required", Message: "pending"},
 			check: func(f *fixture) {
 				view := f.load("ch_1").View()
 				if view.Status != domain.RequiresAction || view.NextAction == nil || *view.NextAction != (domain.NextAction{Type: "redirect_to_url", URL: page}) {
@@ -84,7 +84,7 @@ select ((e.data ->> 'expires_at')::timestamptz between e.recorded_at + interval 
 		},
 		"a customer who has not acted is waited for, and announced once": {
 			begin: func(f *fixture) { isActing(f, time.Hour) }, ends: "waits waits", calls: "retrieve retrieve",
-			want: snapshot{Events: toActing, Stock: held, Holds: "open open", Outbox: "payment.action_required", Message: "pending"},
+			want: snapshot{Events: toActing, Stock: held, Holds: "open open", Announced: "payment.action_required", Message: "pending"},
 		},
 		"a customer who takes too long has the stock returned": {
 			begin: func(f *fixture) { isActing(f, time.Millisecond) },
@@ -124,7 +124,7 @@ func TestDeadline(t *testing.T) {
 	runAll(t, map[string]scenario{
 		"before the first step nothing is undone and the provider is not called": {
 			begin: func(f *fixture) { f.accept("ch_1", expired()) },
-			want:  snapshot{Events: "charge.requested charge.failed", Failure: domain.Expired, Stock: untouched, Outbox: "charge.failed", Message: "done"},
+			want:  snapshot{Events: "charge.requested charge.failed", Failure: domain.Expired, Stock: untouched, Announced: "charge.failed", Message: "done"},
 		},
 		"the intent is canceled before the charge fails": {
 			begin: isLate, script: script{"cancel": {shows("canceled")}}, want: failed(toStarted+declined, domain.Expired), calls: "cancel",

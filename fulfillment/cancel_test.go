@@ -28,7 +28,7 @@ func TestCancel(t *testing.T) {
 			begin: func(f *fixture) { f.accept("ch_1", order()); f.cancel() },
 			want: snapshot{
 				Events:  "charge.requested charge.cancel_requested charge.failed",
-				Failure: domain.Canceled, Stock: untouched, Outbox: "charge.failed", Message: "done",
+				Failure: domain.Canceled, Stock: untouched, Announced: "charge.failed", Message: "done",
 			},
 		},
 		"before the payment started the stock is released and the provider is not called": {

@@ -73,7 +73,7 @@ func TestFaults(t *testing.T) {
 func (f *fixture) expectMoved(refunds ...movement) {
 	f.t.Helper()
 	want := "charge.succeeded" + strings.Repeat(" refund.succeeded", len(refunds))
-	if got := f.snapshot(); got.Stock != sold || got.Outbox != want {
+	if got := f.snapshot(); got.Stock != sold || got.Announced != want {
 		f.t.Errorf("the charge left %+v, want the outcomes %q", got, want)
 	}
 	f.expectCaptures(1)

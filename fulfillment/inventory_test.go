@@ -72,7 +72,7 @@ func TestInventory(t *testing.T) {
 				},
 				want: snapshot{
 					Events:  "charge.requested inventory.rejected charge.failed",
-					Failure: refused.code, Stock: untouched + ", umbrella 1 0 0", Outbox: "charge.failed", Message: "done",
+					Failure: refused.code, Stock: untouched + ", umbrella 1 0 0", Announced: "charge.failed", Message: "done",
 				},
 				check: func(f *fixture) { f.expectText(strconv.FormatBool(sold), gap) },
 			}

@@ -254,7 +254,7 @@ func TestCharge_historyLostInAFailover(t *testing.T) {
 		f.expectEnd(f.deliver(), "waits")
 		f.expectCalls("retrieve confirm")
 		f.expectText("", stream)
-		f.expectText("0", `select count(*)::text from outbox where message_id not in (select event_id::text from ledger_events)`)
+		f.expectText("0", `select count(*)::text from inbox where receiver = 'notification' and message_id not in (select event_id::text from ledger_events)`)
 	})
 
 	t.Run("continues from the events that are left", func(t *testing.T) {

@@ -12,9 +12,6 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
-	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/testdb"
 )
 
 // resend requests one more delivery of the webhook about the newest outcome.
@@ -144,18 +141,4 @@ func TestResend_delaysNoOtherWebhook(t *testing.T) {
 			}
 		})
 	}
-
-	t.Run("and is shown to its merchant alone", func(t *testing.T) {
-		t.Parallel()
-		s := notifiedShop(t)
-		s.resend()
-		s.exec(`update inbox set status = 'dead' where type = 'webhook.resend'`)
-		api := testdb.As(t, s.db, postgres.RoleAPI)
-		for merchant, want := range map[string]int{"acme": 1, "globex": 0} {
-			found, err := inbox.List(t.Context(), api.Tenant(merchant), inbox.StatusDead, 0, 10)
-			if err != nil || len(found) != want || want > 0 && (found[0].OrderingKey != "ch_1" || found[0].Receiver != fulfillment.ResendReceiver) {
-				t.Errorf("%s is shown %+v, %v, want %d messages", merchant, found, err, want)
-			}
-		}
-	})
 }

@@ -234,7 +234,7 @@ func TestForgedRequest(t *testing.T) {
 			ends: "done done",
 			want: snapshot{
 				Events: "charge.requested" + cancelAsk + cancelAsk + " charge.failed", Failure: domain.Canceled,
-				Stock: untouched, Outbox: "charge.failed", Message: "done done",
+				Stock: untouched, Announced: "charge.failed", Message: "done done",
 			},
 		},
 		"a refund after a void one is paid": {
@@ -265,7 +265,7 @@ func TestForgedRequest_thatOpensACharge(t *testing.T) {
 			f.start()
 			f.provider.on("retrieve", shows("succeeded"))
 			f.expectEnd(f.deliver(), "done")
-			f.expectText("dead done", `select string_agg(status, ' ' order by id) from inbox`)
+			f.expectText("dead done", `select string_agg(status, ' ' order by id) from inbox where receiver = 'fulfillment'`)
 			f.expectCalls("retrieve")
 		})
 	}

@@ -44,22 +44,22 @@ func (f *fixture) expectEnd(err error, want string) {
 
 // snapshot is everything that a charge leaves behind.
 type snapshot struct {
-	Events  string // without versions of the schema
-	Failure domain.FailureCode
-	Stock   string // available, reserved and sold
-	Holds   string // the states of the charge's reservations
-	Outbox  string
-	Message string
+	Events    string // without versions of the schema
+	Failure   domain.FailureCode
+	Stock     string // available, reserved and sold
+	Holds     string // the states of the charge's reservations
+	Announced string // the events that a merchant is notified of, without versions
+	Message   string // the statuses of the charge's other messages
 }
 
 func (f *fixture) snapshot() snapshot {
 	f.t.Helper()
 	seen := snapshot{
-		Events:  f.text(`select string_agg(split_part(type, '.v', 1), ' ' order by version) from ledger_events where stream_id = 'ch_1'`),
-		Stock:   f.text(`select string_agg(format('%s %s %s %s', sku, available, reserved, sold), ', ' order by sku) from stock`),
-		Holds:   f.text(`select string_agg(status, ' ' order by sku) from reservations where charge_id = 'ch_1'`),
-		Outbox:  f.text(`select string_agg(replace(type, '.v1', ''), ' ' order by id) from inbox where receiver = 'notification' and metadata ? 'causation_id'`),
-		Message: f.text(`select string_agg(status, ' ' order by id) from inbox where not metadata ? 'causation_id'`),
+		Events:    f.text(`select string_agg(split_part(type, '.v', 1), ' ' order by version) from ledger_events where stream_id = 'ch_1'`),
+		Stock:     f.text(`select string_agg(format('%s %s %s %s', sku, available, reserved, sold), ', ' order by sku) from stock`),
+		Holds:     f.text(`select string_agg(status, ' ' order by sku) from reservations where charge_id = 'ch_1'`),
+		Announced: f.text(`select string_agg(split_part(type, '.v', 1), ' ' order by id) from inbox where receiver = 'notification' and metadata ? 'causation_id'`),
+		Message:   f.text(`select string_agg(status, ' ' order by id) from inbox where not metadata ? 'causation_id'`),
 	}
 	if failure := f.load("ch_1").Charge.Failure; failure != nil {
 		seen.Failure = failure.Code
@@ -83,12 +83,12 @@ const (
 )
 
 func succeeded(history string) snapshot {
-	return snapshot{Events: history + " payment.captured charge.succeeded", Stock: sold, Holds: "sold sold", Outbox: "charge.succeeded", Message: "done"}
+	return snapshot{Events: history + " payment.captured charge.succeeded", Stock: sold, Holds: "sold sold", Announced: "charge.succeeded", Message: "done"}
 }
 
 // failed is a charge that returned its stock.
 func failed(history string, code domain.FailureCode) snapshot {
-	return snapshot{Events: history, Failure: code, Stock: untouched, Holds: "released released", Outbox: "charge.failed", Message: "done"}
+	return snapshot{Events: history, Failure: code, Stock: untouched, Holds: "released released", Announced: "charge.failed", Message: "done"}
 }
 
 // open is a charge in progress whose message waits or is a dead letter.
@@ -97,8 +97,8 @@ func open(history, message string) snapshot {
 }
 
 // back is a captured charge after more has happened to it.
-func back(history, outbox, message string) snapshot {
-	return snapshot{Events: paid + history, Stock: untouched, Outbox: outbox, Message: message}
+func back(history, announced, message string) snapshot {
+	return snapshot{Events: paid + history, Stock: untouched, Announced: announced, Message: message}
 }
 
 // expect compares what is stored, and the calls of the provider since the last comparison.

@@ -35,8 +35,8 @@ func (f *Fulfillment) steps(now time.Time) []step {
 	}
 }
 
-// subscribers run the subscribers of domain's list of the same name. Each has a topic and
-// a receiver of its own, so none of them holds up another or a charge.
+// subscribers run the subscribers of domain's list of the same name. Each has a receiver of its
+// own, so none of them holds up another or a charge.
 func (f *Fulfillment) subscribers() []subscriber {
 	return []subscriber{
 		{domain.Notification, inbox.Block, f.notification}, // merchants are notified in order

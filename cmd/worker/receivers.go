@@ -21,7 +21,7 @@ import (
 type receiver struct {
 	fulfillment.Receiver
 
-	bell      <-chan struct{} // rings for messages of its topic
+	bell      <-chan struct{} // rings for messages of its topic; nil without a topic
 	processor *inbox.Processor
 }
 
@@ -50,7 +50,11 @@ func processors(log *slog.Logger, db *postgres.DB, services fulfillment.Services
 			return nil, err
 		}
 		p.Pause(true) // until pauses.read has read what is paused
-		receivers = append(receivers, receiver{r, bell.Bell(r.Topic), p})
+		one := receiver{Receiver: r, processor: p}
+		if r.Topic != "" {
+			one.bell = bell.Bell(r.Topic)
+		}
+		receivers = append(receivers, one)
 	}
 	return receivers, nil
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/payonce/payonce/domain"
@@ -9,6 +10,7 @@ import (
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/doorbell"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
@@ -51,6 +53,24 @@ func TestProcessors_onlyNotificationsWaitBehindADeadLetter(t *testing.T) {
 		got[r.Name] = r.processor.Policy.DeadLetters
 	}
 	testrun.Same(t, "policies", want, got)
+}
+
+// A restarted worker has the same host, and in a container the same process id. Its old messages are
+// those of another holder.
+func TestProcessors_haveAnotherHolderAfterEachStart(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for range 2 {
+		receivers, err := processors(nil, &postgres.DB{}, fulfillment.Services{}, doorbell.New(nil), nil, nil, settings{})
+		testdb.Must(t, err)
+		for _, r := range receivers {
+			holder := r.Name + " " + r.processor.Holder
+			if seen[holder] || !strings.HasPrefix(r.processor.Holder, program.Instance()+"/") {
+				t.Errorf("%s has the holder %s, after %v", r.Name, r.processor.Holder, seen)
+			}
+			seen[holder] = true
+		}
+	}
 }
 
 // A topic has one reader. What follows an event of a charge passes no topic.

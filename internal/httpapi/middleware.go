@@ -144,7 +144,7 @@ func KeyResults() []KeyResult {
 
 const (
 	problemKey = "problem" // in echo's context: the type of a refusal
-	eventKey   = "event"   // what became of a provider event
+	eventKey   = "event"   // whether a provider event was sent to the worker
 	ignoredKey = "ignored" // whether one is not kept
 	deniedKey  = "denied"  // how the API key was refused
 )
