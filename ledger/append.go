@@ -74,8 +74,8 @@ func Writes() []groupcommit.Statement {
 // meanwhile the stream has an event at one of these versions, or no longer has the last event
 // of s.
 //
-// Load s before the first write of the commit: then the order of transaction ids, and so
-// the order of the outbox, follows the versions of the stream.
+// Load s before the first write of the commit: then the order of transaction ids, in which the
+// projections and the feed read, follows the versions of the stream.
 func Append(b *pgx.Batch, s Stream, cause Cause, events ...domain.Event) (Stream, error) {
 	metadata, _ := json.Marshal(cause) // texts have no error
 	var at *time.Time

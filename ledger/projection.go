@@ -73,8 +73,8 @@ func readLive(ctx context.Context, db *postgres.DB) (live, error) {
 	return found, nil
 }
 
-// pageEvents bounds a page, which is one commit. While its transaction is open, it holds back
-// the readers of the outbox.
+// pageEvents bounds a page, which is one commit. While its transaction is open, the feed stays
+// below it.
 const pageEvents = 2500
 
 // page is a part of the ledger, folded.

@@ -84,8 +84,8 @@ func lookups() []lookup {
 			ways: "idempotency_keys_kept expires_at",
 		},
 
-		{in: "outbox", words: "with alone", args: "'charges', 7, 500, 1048576", ways: outboxRange},
-		{in: "outbox", words: "delete from outbox", args: "'charges', '{7,8}'", ways: outboxRange},
+		{in: "outbox", words: "with alone", ways: outboxRange},
+		{in: "outbox", words: "delete from outbox", ways: outboxRange},
 		// One entry of the log's end.
 		{in: "internal/restore", words: "as newest", ways: "ledger_events_pkey, " + ownNumbers},
 

@@ -7,8 +7,8 @@
 -- This is the second line behind the checks of the code. It does not hold for the owner
 -- of the tables and for superusers: operators read across merchants.
 --
--- The file also holds what belongs to no single package: foreign keys between packages,
--- retention, and functions that read the server's sessions.
+-- The file also holds what belongs to no single package: foreign keys between packages, and
+-- functions that read the server's sessions.
 
 -- Roles belong to the server, and several of its databases may be migrated at the same
 -- time. A user that may not create roles needs no such right if they exist and are granted.
@@ -314,7 +314,7 @@ grant select, insert (topic, message_id, payload, metadata), delete on outbox to
 grant select on numbering to payonce_api, payonce_worker;
 grant select (written_in) on numbering_mark to payonce_api;
 grant select,
-      insert (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, status, first, fence, done_fence, attempts, holder, claimed_at, last_error),
+      insert (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, status, first, fence, done_fence, last_error),
       update (status, first, nudged, due_at, attempts, deaths, waits, waiting_since, fence, done_fence, holder, claimed_at, history, duplicates, duplicated_at, last_error, finished_at),
       delete
    on inbox to payonce_worker;
@@ -650,4 +650,3 @@ create policy request on idempotency_keys for insert to payonce_api
               and length(operation) <= 255
               and length(key) <= 255
               and length(location) <= 1024);
-

@@ -16,14 +16,7 @@ import (
 // be had, or the one they had was lost before the answer: the server is out of
 // reach, or all of the pool were in use until the deadline. It is not returned for
 // a context that was canceled. For a commit see groupcommit.OutcomeOf.
-var ErrNoConnection error = noConnectionError{}
-
-// noConnectionError has the method that pgconn's errors of a connection have in common, and by
-// which package inbox knows them.
-type noConnectionError struct{}
-
-func (noConnectionError) Error() string     { return "no connection to the database" }
-func (noConnectionError) SafeToRetry() bool { return false }
+var ErrNoConnection = errors.New("no connection to the database")
 
 // Querier reads. A *DB is one, and so are a pgx connection and transaction.
 type Querier = groupcommit.Querier

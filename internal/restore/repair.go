@@ -68,9 +68,7 @@ func ReadNumbering(ctx context.Context, q postgres.Querier) (Numbering, error) {
 
 // Repaired says how many rows were numbered anew.
 type Repaired struct {
-	Events   int64 `json:"events"`   // of the ledger
-	Messages int64 `json:"messages"` // of the outbox, all of which are redelivered
-	Received int64 `json:"received"` // of the inbox
+	Events int64 `json:"events"` // of the ledger
 }
 
 // Bounds of the wait for the locks. Other transactions that want one of these tables wait
@@ -104,9 +102,8 @@ var numberAnew string
 
 // countNumbered counts what was numbered: all rows are written.
 const countNumbered = `
-select (select count(*) from ledger_events) as events,
-       0::bigint                            as messages,
-       0::bigint                            as received`
+select count(*)
+  from ledger_events`
 
 // Repair numbers the events of a restore and the checkpoints of the projections anew, as if
 // they had been committed here before all else. The order of each charge is kept. Nothing else
@@ -158,7 +155,7 @@ func repair(ctx context.Context, db *postgres.DB, stopVacuum bool) (r Repaired, 
 		if err != nil {
 			return err
 		}
-		return tx.QueryRow(ctx, countNumbered).Scan(&r.Events, &r.Messages, &r.Received)
+		return tx.QueryRow(ctx, countNumbered).Scan(&r.Events)
 	})
 	return r, err
 }
