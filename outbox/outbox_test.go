@@ -174,4 +174,3 @@ func TestMetadata_ofOtherProgramsKeepsItsTextAndBlocksNothing(t *testing.T) {
 	}
 	wantEmpty(t, db)
 }
-
