@@ -104,7 +104,10 @@ func TestCommit_reportsWhatItWakes(t *testing.T) {
 	t.Parallel()
 	direct, address := effects(t, postgres.Options{})
 	cutter := failpoint.StartCutter(t, address)
-	wakes := func(arguments []any) string { return fmt.Sprint("odd ", arguments[0].(int)%2 == 1) }
+	wakes := func(arguments []any) string {
+		id, _ := arguments[0].(int)
+		return fmt.Sprint("odd ", id%2 == 1)
+	}
 	woken := make(chan []string, 10)
 	c := groupcommit.New(testdb.OpenAt(t, cutter.URL(), postgres.Options{}).Pool(), groupcommit.Options{
 		Writes:    groupcommit.NewStatements(groupcommit.Statement{SQL: insert, Wakes: wakes}, groupcommit.Statement{SQL: insertTwin}),

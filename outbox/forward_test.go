@@ -88,7 +88,8 @@ func forward(t *testing.T, from message.Subscriber, to message.Publisher) (stop 
 }
 
 func TestForward_publishesInOrderUnderTheSameIDs(t *testing.T) {
-	db := fresh(t)
+	t.Parallel()
+	db := testdb.Open(t)
 	publish(t, db, numbered(mostMessages+1)...)
 	to := &broker{}
 	forward(t, outbox.NewSubscriber(db.Pool(), outbox.Options{}), to)
@@ -107,7 +108,8 @@ func TestForward_publishesAgainWhatThePublisherRefused(t *testing.T) {
 		"by a panic":  func() error { panic("planted") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			db := fresh(t)
+			t.Parallel()
+			db := testdb.Open(t)
 			publish(t, db, numbered(10)...)
 			failures := 0
 			to := &broker{before: func(m *message.Message) error {
@@ -124,40 +126,10 @@ func TestForward_publishesAgainWhatThePublisherRefused(t *testing.T) {
 	}
 }
 
-// A publisher that hangs until the context of its messages ends holds up its topic, until then.
-func TestForward_publishesAgainWhatAPublisherHungOn(t *testing.T) {
-	db := fresh(t)
-	publish(t, db, numbered(3)...)
-	hung := make(chan struct{})
-	to := &broker{before: func(m *message.Message) error {
-		select {
-		case <-hung: // once
-			return nil
-		default:
-			close(hung)
-			<-m.Context().Done()
-			return m.Context().Err()
-		}
-	}}
-	forward(t, outbox.NewSubscriber(db.Pool(), outbox.Options{}), to)
-	await.Receive(t, "the stall", hung)
-	publish(t, db, "m0004")
-	if n := testdb.One[int](t, db, `select count(*) from outbox`); n != 4 {
-		t.Errorf("%d messages are left while it hangs", n)
-	}
-	kills := testdb.One[int](t, db, `
-select count(pg_terminate_backend(pid, 10000))
-  from pg_stat_activity
- where datname = current_database()
-   and state = 'idle in transaction'`)
-	if kills != 1 {
-		t.Errorf("%d sessions ended", kills)
-	}
-}
-
 // The deadline of acknowledgments ends the context of what a publisher hangs on.
 func TestForward_goesOnAfterTheDeadlineOfAPublisherThatHung(t *testing.T) {
-	db := fresh(t)
+	t.Parallel()
+	db := testdb.Open(t)
 	publish(t, db, numbered(3)...)
 	from := outbox.NewSubscriber(db.Pool(), outbox.Options{})
 	outbox.SetAckDeadline(from, 1e9)
@@ -223,7 +195,8 @@ func TestForward_fromAnotherSubscriber(t *testing.T) {
 }
 
 func TestForward_returnsTheErrorOfASubscriptionAndItsEnd(t *testing.T) {
-	db := fresh(t)
+	t.Parallel()
+	db := testdb.Open(t)
 	closed := outbox.NewSubscriber(db.Pool(), outbox.Options{})
 	testdb.Must(t, closed.Close())
 	if err := outbox.Forward(t.Context(), closed, topic, &broker{}); err == nil || !strings.HasPrefix(err.Error(), "subscribe to letters: ") {

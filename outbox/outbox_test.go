@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/go-cmp/cmp"
@@ -18,12 +17,12 @@ import (
 
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/testdb"
-	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/outbox"
 )
 
 func TestAppend_isOneRowOfItsTransaction(t *testing.T) {
-	db := fresh(t)
+	t.Parallel()
+	db := testdb.Open(t)
 	b := letters(t, "m1")
 	b.Queue(`insert into merchants (merchant_id) values ('Not A Word')`)
 	if err := db.Commit(t.Context(), b); groupcommit.Constraint(err) != "merchants_merchant_id_check" {
@@ -35,7 +34,8 @@ func TestAppend_isOneRowOfItsTransaction(t *testing.T) {
 }
 
 func TestSend_isOneRowOfItsTransaction(t *testing.T) {
-	db := fresh(t)
+	t.Parallel()
+	db := testdb.Open(t)
 	planted := errors.New("planted")
 	send := func(ctx context.Context, after error, messages ...outbox.Message) error {
 		return pgx.BeginFunc(t.Context(), db.Pool(), func(tx pgx.Tx) error {
@@ -67,7 +67,8 @@ func TestMessage_arrivesAsItWasInEachModeOfPgx(t *testing.T) {
 		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
 	} {
 		t.Run(mode.String(), func(t *testing.T) {
-			db := fresh(t)
+			t.Parallel()
+			db := testdb.Open(t)
 			inMode := func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = mode }
 			config := db.Pool().Config()
 			inMode(config)
@@ -77,7 +78,9 @@ func TestMessage_arrivesAsItWasInEachModeOfPgx(t *testing.T) {
 			sent := func(id string) outbox.Message {
 				return outbox.Message{
 					Topic: topic, ID: id, Type: "letter", OrderingKey: "naïve 🔑", Partition: `a'b\c`, Payload: []byte("\x00\xff\\x not text"),
-					Metadata: map[string]string{outbox.MetadataCorrelationID: "req_1", "": "", `"`: "\u2028"},
+					Metadata: map[string]string{
+						outbox.MetadataCorrelationID: "req_1", "": "", `"`: "\u2028", `","type":"x`: "\xff\U0010ffff", outbox.MetadataType: "parcel",
+					},
 				}
 			}
 			c := groupcommit.New(pool, groupcommit.Options{Writes: groupcommit.NewStatements(outbox.Writes()...)})
@@ -94,6 +97,7 @@ func TestMessage_arrivesAsItWasInEachModeOfPgx(t *testing.T) {
 			testdb.Must(t, work.Wait())
 			want := message.Metadata{
 				"type": "letter", "ordering_key": "naïve 🔑", "partition_key": `a'b\c`, "correlation_id": "req_1", "": "", `"`: "\u2028",
+				`","type":"x`: "\ufffd\U0010ffff", // what is no text is replaced
 			}
 			seen := map[string]bool{}
 			for _, m := range read(t, db, options{config: inMode}).next(t, 10) {
@@ -112,7 +116,8 @@ func TestMessage_arrivesAsItWasInEachModeOfPgx(t *testing.T) {
 }
 
 func TestAppend_refusesWhatNoOutboxHolds(t *testing.T) {
-	db := fresh(t)
+	t.Parallel()
+	db := testdb.Open(t)
 	x := func(n int) string { return strings.Repeat("x", n) }
 	for what, m := range map[string]outbox.Message{
 		"no topic": {ID: "m"}, "no id": {Topic: topic}, "a long id": {Topic: topic, ID: x(256)},
@@ -137,7 +142,8 @@ func TestAppend_refusesWhatNoOutboxHolds(t *testing.T) {
 
 // What the server refuses takes its batch with it, and blocks nothing.
 func TestMetadata_thatIsRefusedTakesItsBatchWithIt(t *testing.T) {
-	db := fresh(t)
+	t.Parallel()
+	db := testdb.Open(t)
 	for what, metadata := range map[string]map[string]string{"NUL": {"k": "\x00"}, "more than 1 MiB": {"k": strings.Repeat("x", 1<<20)}} {
 		b := letters(t, "m1")
 		testdb.Must(t, outbox.Append(b, outbox.Message{Topic: topic, ID: "m2", Metadata: metadata}))
@@ -151,7 +157,8 @@ func TestMetadata_thatIsRefusedTakesItsBatchWithIt(t *testing.T) {
 }
 
 func TestMetadata_ofOtherProgramsKeepsItsTextAndBlocksNothing(t *testing.T) {
-	db := fresh(t)
+	t.Parallel()
+	db := testdb.Open(t)
 	for id, metadata := range map[string]string{
 		"number": `{"type": 1}`, "nested": `{"type": {"a": []}}`, "null": `{"type": null}`, "empty": `{}`,
 		"letter": `{"a": 1, "type": "letter", "m": {"type": "parcel"}, "ordering_key": "letter", "z": null}`,
@@ -166,37 +173,4 @@ func TestMetadata_ofOtherProgramsKeepsItsTextAndBlocksNothing(t *testing.T) {
 		m.Ack()
 	}
 	wantEmpty(t, db)
-}
-
-// FuzzMetadata: whatever is queued as metadata, it is refused or reaches the reader.
-func FuzzMetadata(f *testing.F) {
-	f.Add("type", "letter", "key")
-	f.Add("type", "parcel", "key")
-	f.Add("", "\u2028", "\U0010ffff")
-	f.Add("correlation_id", "\xff\xfe", `","type":"x`)
-	f.Add("", "", strings.Repeat("é", 127)+"x")
-	f.Add("", "", strings.Repeat("k", 256))
-	f.Fuzz(func(t *testing.T, name, value, key string) {
-		b := &pgx.Batch{}
-		err := outbox.Append(b, outbox.Message{Topic: topic, ID: "m", Type: "letter", OrderingKey: key, Metadata: map[string]string{name: value}})
-		if errors.Is(err, outbox.ErrInvalid) != (len(key) > 255) {
-			t.Fatalf("a key of %d bytes: %v", len(key), err)
-		}
-		if err != nil {
-			return
-		}
-		encoded, ok := b.QueuedQueries[0].Arguments[3].(string)
-		if !ok {
-			t.Fatalf("the metadata is a %T", b.QueuedQueries[0].Arguments[3])
-		}
-		var got map[string]string
-		if err := json.Unmarshal([]byte(encoded), &got); err != nil {
-			t.Fatalf("%q is no metadata: %v", encoded, err)
-		}
-		testrun.Same(t, "type", "letter", got[outbox.MetadataType])
-		ours := name == outbox.MetadataType || name == outbox.MetadataOrderingKey
-		if !ours && utf8.ValidString(name) && utf8.ValidString(value) && got[name] != value {
-			t.Errorf("%q became %q", value, got[name])
-		}
-	})
 }

@@ -198,15 +198,11 @@ func (*reader) BeforeSubscribingQueries(string, string) []wsql.Query {
 	return []wsql.Query{{Query: "select from outbox where false"}}
 }
 
-var errReadOnly = errors.New("messages enter the outbox by outbox.Append, in the batch that causes them")
-
-// InsertQuery refuses.
+// What Watermill asks beyond that is empty: messages enter the outbox by Append, Schema makes
+// the table, and nothing is stored between a page and its acknowledgment.
 func (*reader) InsertQuery(string, message.Messages) (wsql.Query, error) {
-	return wsql.Query{}, errReadOnly
+	return wsql.Query{}, errors.ErrUnsupported
 }
-
-// What Watermill asks beyond that is empty: Schema makes the table, and nothing is stored between
-// a page and its acknowledgment.
 func (*reader) SchemaInitializingQueries(string) []wsql.Query { return nil }
 func (*reader) NextOffsetQuery(string, string) wsql.Query     { return wsql.Query{} }
 func (*reader) ConsumedMessageQuery(string, wsql.Row, string, []byte) wsql.Query {

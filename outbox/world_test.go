@@ -22,13 +22,6 @@ func TestMain(m *testing.M) { testrun.Main(m) }
 
 const topic = "letters"
 
-// fresh returns an empty database for a test, which runs beside others.
-func fresh(t *testing.T) *postgres.DB {
-	t.Helper()
-	t.Parallel()
-	return testdb.Open(t)
-}
-
 // publish commits one message per id, all in one commit.
 func publish(t *testing.T, db *postgres.DB, ids ...string) {
 	t.Helper()
@@ -145,15 +138,18 @@ func wantEmpty(t *testing.T, db *postgres.DB) {
 	await.Row(t, db, `select not exists (select from outbox)`)
 }
 
-// kill ends the sessions of readers that handle a page, and returns how many these are.
-func kill(t *testing.T, db *postgres.DB) int {
+// kill ends the session of the reader that handles a page.
+func kill(t *testing.T, db *postgres.DB) {
 	t.Helper()
-	return testdb.One[int](t, db, `
+	n := testdb.One[int](t, db, `
 select count(pg_terminate_backend(pid, 10000))
-  from pg_stat_activity
- where datname = current_database()
-   and application_name = 'reader'
-   and state = 'idle in transaction'`)
+  from pg_locks
+ where locktype = 'advisory'
+   and granted
+   and database = (select oid from pg_database where datname = current_database())`)
+	if n != 1 {
+		t.Fatalf("%d sessions handle a page", n)
+	}
 }
 
 // openPool is a pool for an example. In the schema of its search_path are the tables of
