@@ -24,11 +24,12 @@ select id
  where not exists (select from inbox i where i.id = held.id and i.fence = held.fence and i.status in ('running', 'done'))`
 
 	// forget removes holders that are silent, and those that are registered for too long: they
-	// registered while the clock of the database was ahead. One that lives registers again.
+	// registered while the clock of the database was ahead. One that lives registers again. The
+	// time is that of the transaction's begin, since it may have waited for a lock as others have.
 	forget = `
 delete from inbox_holders
  where receiver = $1
-   and (alive_until < clock_timestamp() or alive_until > clock_timestamp() + greatest(2 * $2::interval, interval '10 minutes'))`
+   and (alive_until < now() or alive_until > now() + greatest(2 * $2::interval, interval '10 minutes'))`
 
 	// takeOver makes the messages of holders that are gone due after a random part of a backoff
 	// that grows with the deaths in a row, so that a message which kills its process soon runs

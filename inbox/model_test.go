@@ -172,7 +172,7 @@ select distinct ordering_key from inbox b
 		if err != nil {
 			continue
 		}
-		now, seen := time.Now(), map[string]time.Duration{} //nolint:forbidigo // as above
+		now, seen := time.Now(), map[string]time.Duration{}
 		for _, key := range keys {
 			if seen[key] = without[key] + min(now.Sub(last), 100*time.Millisecond); seen[key] > 2*time.Second {
 				m.fail("the key %s had no first message for %v", key, seen[key])
