@@ -31,7 +31,7 @@ func (p *Processor) claim(ctx context.Context, b *pgx.Batch, most int) (_ free, 
 	defer func() { p.start(ctx, claimed); p.slots.give(free.slots, len(claimed)) }()
 	if free.slots > 0 {
 		running, _ := json.Marshal(free.running) // has no error
-		b.Queue(claimDue, p.Receiver, p.Holder, free.slots, p.oldestDue(), free.full, string(running), free.share, p.Policy.Lease).Query(func(rows pgx.Rows) (err error) {
+		b.Queue(claimDue, p.Receiver, p.Holder, free.slots, time.UnixMicro(p.dueFrom.Load()), free.full, string(running), free.share, p.Policy.Lease).Query(func(rows pgx.Rows) (err error) {
 			claimed, err = pgx.CollectRows(rows, p.scan)
 			return err
 		})
@@ -61,7 +61,7 @@ func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 	began, b := time.Now(), &pgx.Batch{} //nolint:forbidigo // it decides only what is read
 	repairs := began.Sub(p.repaired) >= max(repairEvery, repairShare*p.repairTook)
 	if repairs {
-		p.setOldestDue(time.Time{})
+		p.dueFrom.Store(0)
 		p.queueRepair(b, p.mayTakeOver(began))
 	}
 	now, coming := time.Time{}, (*time.Time)(nil)
@@ -71,36 +71,24 @@ func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 		p.reached = time.Time{}
 		return 0, err
 	}
-	p.reached, p.pause = began, 0
-	if free.slots == 0 {
-		p.pause = minClaimInterval
-	} else if len(free.full) > 0 {
-		p.pause = max(minClaimInterval, claimShare*time.Since(began)) //nolint:forbidigo // as above
-	}
+	p.reached = time.Now() //nolint:forbidigo // as above
+	took := p.reached.Sub(began)
 	if repairs {
-		p.repaired, p.repairTook = time.Now(), time.Since(began) //nolint:forbidigo // as above
+		p.repaired, p.repairTook = p.reached, took
+	}
+	p.pause = 0
+	if free.slots == 0 || len(free.full) > 0 {
+		p.pause = max(minClaimInterval, min(pollEvery, claimShare*took))
 	}
 	switch {
 	case more:
 		return 0, nil
 	case len(free.full) == 0:
-		p.setOldestDue(now.Add(-claimOverlap))
+		p.dueFrom.Store(now.Add(-claimOverlap).UnixMicro())
 	}
 	next = pollEvery
 	if coming != nil {
 		next = min(next, coming.Sub(now))
 	}
 	return max(time.Nanosecond, next), nil
-}
-
-func (p *Processor) oldestDue() time.Time {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.dueFrom
-}
-
-func (p *Processor) setOldestDue(t time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.dueFrom = t
 }

@@ -56,7 +56,7 @@ func (p *Processor) Consume(ctx context.Context, from message.Subscriber, topic 
 	for most := pageMessages; ; {
 		page := take(ctx, deliveries, most)
 		if len(page) == 0 && ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // as above
 		}
 		if len(page) == 0 {
 			return fmt.Errorf("consume %s: %w", topic, ErrClosed)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -95,9 +96,10 @@ func TestEnd_statesOfAMessage(t *testing.T) {
 }
 
 func TestEnd_backoffIsRandomWithinItsBounds(t *testing.T) {
-	db := fresh(t)
+	t.Parallel()
+	db := stocked(t)
 	for n := range 60 {
-		put(t, db, fmt.Sprint(n), "")
+		put(t, db, strconv.Itoa(n), "")
 	}
 	write(t, db, `update inbox set attempts = 1000`)
 	start(t, processor(t, db, answer(errors.New("no")), func(o *inbox.Options) {
@@ -157,14 +159,15 @@ func TestEnd_isReported(t *testing.T) {
 }
 
 func TestEnd_keysAreOrderedAndOneAtATime(t *testing.T) {
-	db := fresh(t)
+	t.Parallel()
+	db := stocked(t)
 	const keys, each = 10, 8
 	var page []inbox.Message
 	want := make([]string, keys)
 	for n := range each {
 		for k := range keys {
 			id := fmt.Sprintf("%d-%d", k, n)
-			page, want[k] = append(page, inbox.Message{ID: id, OrderingKey: fmt.Sprint(k)}), want[k]+" "+id
+			page, want[k] = append(page, inbox.Message{ID: id, OrderingKey: strconv.Itoa(k)}), want[k]+" "+id
 		}
 	}
 	diaries := make([]diary, keys)

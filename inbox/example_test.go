@@ -119,8 +119,8 @@ func ExampleRead() {
 		if given != "" {
 			m.Metadata["idempotency-key"] = given
 		}
-		message, err := read(m)
-		fmt.Println(message.ID, err) // with an error it is stored as a dead letter
+		stored, err := read(m)
+		fmt.Println(stored.ID, err) // with an error it is stored as a dead letter
 	}
 	// Output:
 	// k-1 <nil>

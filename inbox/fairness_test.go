@@ -13,6 +13,7 @@ import (
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 )
 
@@ -29,12 +30,10 @@ func (c *counting) Commit(ctx context.Context, b *pgx.Batch) error {
 }
 
 // putMany puts messages of a partition into the inbox of the receiver r.
-func putMany(t *testing.T, db groupcommit.DB, partition string, messages int) {
+func putMany(t *testing.T, db *postgres.DB, partition string, messages int) {
 	t.Helper()
-	b := &pgx.Batch{}
-	b.Queue(`insert into inbox (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, first)
+	write(t, db, `insert into inbox (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, first)
 		select 'r', $1 || n, $1 || n, $1, 't', '', '{}', '', true from generate_series(1, $2::int) n`, partition, messages)
-	testdb.Must(t, db.Commit(t.Context(), b))
 }
 
 // partitions counts the handlers that run for each partition.
@@ -115,7 +114,8 @@ func TestFairness_shares(t *testing.T) {
 
 // A processor with one slot takes the next message as soon as the slot is free.
 func TestFairness_oneSlotNeedsNoPoll(t *testing.T) {
-	db := fresh(t)
+	t.Parallel()
+	db := stocked(t)
 	putMany(t, db, "a", 10)
 	start(t, processor(t, db, answer(nil), func(o *inbox.Options) { o.Concurrency = 1 }))
 	first := testdb.One[time.Time](t, db, `select now()`)
@@ -126,7 +126,8 @@ func TestFairness_oneSlotNeedsNoPoll(t *testing.T) {
 }
 
 func TestPause(t *testing.T) {
-	db := fresh(t)
+	t.Parallel()
+	db := stocked(t)
 	putMany(t, db, "paused", 20)
 	write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash) values ('r', 'behind', 'paused1', 't', '', '{}', '')`)
 	putMany(t, db, "other", 20)
@@ -162,7 +163,8 @@ func TestProcessor_wake(t *testing.T) {
 
 // Due times that were written while the clock of the database was ahead are corrected, others are kept.
 func TestProcessor_correctsDueTimes(t *testing.T) {
-	db := fresh(t, "new@1", "behind@1", "failed@2", "waited@3", "waits@4", "fails@5")
+	t.Parallel()
+	db := stocked(t, "new@1", "behind@1", "failed@2", "waited@3", "waits@4", "fails@5")
 	write(t, db, `update inbox set due_at = now() + interval '1 hour' where message_id in ('new', 'behind')`)
 	write(t, db, `update inbox set due_at = now() + interval '1 hour', attempts = 1, fence = 1 where message_id = 'failed'`)
 	write(t, db, `update inbox set due_at = now() + interval '1 day', waits = 1, fence = 1 where message_id = 'waited'`)
@@ -175,7 +177,8 @@ func TestProcessor_correctsDueTimes(t *testing.T) {
 
 // A key that two transactions left without a first message is repaired.
 func TestPromote_repairsAKeyWithoutAFirstMessage(t *testing.T) {
-	db := fresh(t, "a@k", "b@k", "c@l")
+	t.Parallel()
+	db := stocked(t, "a@k", "b@k", "c@l")
 	write(t, db, `update inbox set first = false`)
 	start(t, processor(t, db, answer(nil)))
 	done(t, db)

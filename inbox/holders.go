@@ -24,15 +24,18 @@ select id
  where not exists (select from inbox i where i.id = held.id and i.fence = held.fence and i.status in ('running', 'done'))`
 
 	// forget removes holders that are silent, and those that are registered for too long: they
-	// registered while the clock of the database was ahead. One that lives registers again.
+	// registered while the clock of the database was ahead. One that lives registers again. The
+	// time is that of the transaction's begin, since it may have waited for a lock as others have.
 	forget = `
 delete from inbox_holders
  where receiver = $1
-   and (alive_until < clock_timestamp() or alive_until > clock_timestamp() + greatest(2 * $2::interval, interval '10 minutes'))`
+   and (alive_until < now() or alive_until > now() + greatest(2 * $2::interval, interval '10 minutes'))`
 
 	// takeOver makes the messages of holders that are gone due after a random part of a backoff
 	// that grows with the deaths in a row, so that a message which kills its process soon runs
-	// without those that ran beside it.
+	// without those that ran beside it. So it does with those that this holder $6 has claimed and,
+	// by $7, does not handle: the claim had an unknown outcome, or its end could not be stored. A
+	// claim may be in flight for a time of $8.
 	takeOver = `
 update inbox i
    set status     = case when deaths + 1 >= $2 then 'dead' else 'pending' end,
@@ -46,24 +49,8 @@ update inbox i
            from inbox
           where receiver = $1
             and status = 'running'
-            and holder not in (select holder from inbox_holders where receiver = $1)
-          order by id
-            for update skip locked))`
-
-	// recoverOwn makes due what this holder has claimed and does not handle: its commit had an
-	// unknown outcome, or its end could not be stored. A claim may be in flight for two leases.
-	recoverOwn = `
-update inbox
-   set status = 'pending',
-       due_at = clock_timestamp()
- where id = any (array(
-         select id
-           from inbox
-          where receiver = $1
-            and status = 'running'
-            and holder = $2
-            and id <> all ($3::bigint[])
-            and claimed_at not between clock_timestamp() - $4::interval and clock_timestamp()
+            and (holder not in (select holder from inbox_holders where receiver = $1)
+                 or holder = $6 and id <> all ($7::bigint[]) and claimed_at not between clock_timestamp() - $8::interval and clock_timestamp())
           order by id
             for update skip locked))`
 
@@ -99,9 +86,8 @@ func (p *Processor) queueRepair(b *pgx.Batch, takesOver bool) {
 	q := p.Policy
 	if takesOver {
 		b.Queue(forget, p.Receiver, q.Lease)
-		b.Queue(takeOver, p.Receiver, q.MaxDeaths, q.DeadLetters == Pass, q.BackoffBase, q.BackoffCap)
+		b.Queue(takeOver, p.Receiver, q.MaxDeaths, q.DeadLetters == Pass, q.BackoffBase, q.BackoffCap, p.Holder, column(p.held(), row), 2*p.timeout())
 	}
-	b.Queue(recoverOwn, p.Receiver, p.Holder, column(p.held(), row), 2*p.timeout())
 	b.Queue(correctDueTimes, p.Receiver, q.BackoffCap, max(LongestWait, q.BackoffCap))
 	b.Queue(promoteAll, p.Receiver)
 }

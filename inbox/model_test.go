@@ -172,7 +172,7 @@ select distinct ordering_key from inbox b
 		if err != nil {
 			continue
 		}
-		now, seen := time.Now(), map[string]time.Duration{} //nolint:forbidigo // as above
+		now, seen := time.Now(), map[string]time.Duration{}
 		for _, key := range keys {
 			if seen[key] = without[key] + min(now.Sub(last), 100*time.Millisecond); seen[key] > 2*time.Second {
 				m.fail("the key %s had no first message for %v", key, seen[key])
@@ -271,8 +271,8 @@ func (m *model) actions() map[string]func(*rapid.T) {
 			paused := [][]string{nil, {"p0"}, {"p1"}}[rapid.IntRange(0, 2).Draw(r, "partition")]
 			m.both[rapid.IntRange(0, 1).Draw(r, "processor")].Pause(rapid.IntRange(0, 9).Draw(r, "all") == 0, paused...)
 		},
-		"retry":   func(r *rapid.T) { m.decide(inbox.Retry) },
-		"discard": func(r *rapid.T) { m.decide(inbox.Discard) },
+		"retry":   func(*rapid.T) { m.decide(inbox.Retry) },
+		"discard": func(*rapid.T) { m.decide(inbox.Discard) },
 		"expire": func(*rapid.T) {
 			if _, err := inbox.DeleteExpired(m.t.Context(), m.db, 0, 5); err != nil {
 				m.fail("expire: %v", err)

@@ -60,30 +60,27 @@ type Entry struct {
 	Metadata json.RawMessage `json:"-"`
 }
 
-// entryColumns are what List and Show read of a message i. Counting needs no order: it
-// is there because only the index of the open messages of a key has it, and the planner
-// takes any other for as good where it takes the table for empty.
+// entryColumns are what List and Show read of a message i.
 const entryColumns = `i.id as number, i.receiver, i.message_id, i.type, i.ordering_key, i.status,
        i.attempts, i.deaths, i.waits, i.duplicates,
        coalesce(i.holder, '') as holder, coalesce(i.last_error, '') as last_error, coalesce(i.decided_by, '') as decided_by,
        i.received_at, i.due_at, i.finished_at, i.decided_at,
        (select count(*)
-          from (
-            select from inbox younger
-             where younger.receiver = i.receiver
-               and (younger.ordering_key, younger.id) > (i.ordering_key, i.id) and younger.ordering_key <= i.ordering_key
-               and younger.status = 'pending' and not younger.first
-             order by younger.ordering_key, younger.id
-          ) open) as behind`
+          from inbox b
+         where b.receiver = i.receiver
+           and b.ordering_key = i.ordering_key
+           and b.status = 'pending'
+           and not b.first
+           and b.id > i.id) as behind`
 
 // selectEntries reads dead or discarded messages. The first condition is the index's, which
-// the others cannot be known to imply. As above, the order is what only this index has.
+// the others cannot be known to imply.
 const selectEntries = "select " + entryColumns + `
   from inbox i
  where i.status in ('dead', 'discarded')
-   and (i.status, i.id) > ($1, $2)
-   and i.status <= $1
- order by i.status, i.id
+   and i.status = $1
+   and i.id > $2
+ order by i.id
  limit $3`
 
 const selectEntry = "select " + entryColumns + `, i.payload, i.metadata

@@ -48,15 +48,15 @@ type Options struct {
 type Processor struct {
 	Options
 
-	slots  slots
-	woken  chan struct{}
-	hungry atomic.Bool  // messages are due that found no slot
-	behind atomic.Int64 // pages that brought a message behind another one
+	slots   slots
+	woken   chan struct{}
+	hungry  atomic.Bool  // messages are due that found no slot
+	behind  atomic.Int64 // pages that brought a message behind another one
+	dueFrom atomic.Int64 // no message is due before, in microseconds
 
-	mu      sync.Mutex
-	ctx     context.Context // of Run; nil before
-	holds   map[int64]holding
-	dueFrom time.Time // no message is due before
+	mu    sync.Mutex
+	ctx   context.Context // of Run; nil before
+	holds map[int64]holding
 
 	// Of the loop alone.
 	started                         bool

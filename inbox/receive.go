@@ -118,9 +118,9 @@ func (p *Processor) receive(ctx context.Context, page []*incoming) (r Reception,
 			byID[d.ID], once = d, append(once, d)
 		}
 	}
-	var results map[string]stored
+	var became map[string]string
 	for try := 1; len(once) > 0; try++ {
-		results, err = p.storePage(ctx, once)
+		became, err = p.storePage(ctx, once)
 		if !isRace(err) || try == maxTries {
 			break
 		}
@@ -129,14 +129,14 @@ func (p *Processor) receive(ctx context.Context, page []*incoming) (r Reception,
 		return r, fmt.Errorf("receive %d messages for %s: %w", len(page), p.Receiver, err)
 	}
 	r.Duplicates = len(page)
-	for id, s := range results {
-		switch d := byID[id]; {
-		case !s.New:
+	for id, what := range became {
+		switch what {
+		case "known":
 			continue
-		case d.unreadable != "" || s.Other:
+		case "dead":
 			r.DeadLetters++
 			p.Log.ErrorContext(ctx, "message cannot be read: it is a dead letter",
-				"receiver", p.Receiver, "message_id", d.ID, "reason", cmp.Or(d.unreadable, errOtherPayload.Error()))
+				"receiver", p.Receiver, "message_id", id, "reason", cmp.Or(byID[id].unreadable, errOtherPayload.Error()))
 		default:
 			r.New++
 		}
@@ -154,15 +154,9 @@ func isRace(err error) bool {
 	return groupcommit.Constraint(err) == "inbox_one_first_per_key" || groupcommit.OutcomeOf(err).Retryable()
 }
 
-// stored is what became of a message in a page: New where it was stored, Behind where another one
-// of its key is first, Other where it is a dead letter beside the message of its id.
-type stored struct {
-	MessageID          string
-	New, Behind, Other bool
-}
-
-// storePage is one transaction: it stores a page, promotes, and claims for the free slots.
-func (p *Processor) storePage(ctx context.Context, page []*incoming) (results map[string]stored, err error) {
+// storePage is one transaction: it stores a page, promotes, and claims for the free slots. It
+// returns what became of each id: new, behind another message of its key, dead, or known.
+func (p *Processor) storePage(ctx context.Context, page []*incoming) (became map[string]string, err error) {
 	b, behind := &pgx.Batch{}, false
 	receivers := slices.Repeat([]string{p.Receiver}, len(page))
 	keys := column(page, func(d *incoming) string { return d.OrderingKey })
@@ -175,12 +169,13 @@ func (p *Processor) storePage(ctx context.Context, page []*incoming) (results ma
 		column(page, func(d *incoming) []byte { return d.hash }),
 		column(page, func(d *incoming) string { return d.unreadable }),
 	).Query(func(rows pgx.Rows) error {
-		results = make(map[string]stored, len(page))
-		all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[stored])
-		for _, s := range all {
-			results[s.MessageID] = s
-			behind = behind || s.Behind
-		}
+		var id, what string
+		became = make(map[string]string, len(page))
+		_, err := pgx.ForEachRow(rows, []any{&id, &what}, func() error {
+			became[id] = what
+			behind = behind || what == "behind"
+			return nil
+		})
 		return err
 	})
 	b.Queue(promoteMany, receivers, keys)
@@ -194,7 +189,7 @@ func (p *Processor) storePage(ctx context.Context, page []*incoming) (results ma
 	if more || behind { // the message before may have ended meanwhile
 		p.wake()
 	}
-	return results, nil
+	return became, nil
 }
 
 func column[E, T any](all []E, of func(E) T) []T {

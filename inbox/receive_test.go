@@ -53,11 +53,13 @@ func TestReceiveAndAppend_storeEachMessageOnce(t *testing.T) {
 	} {
 		for entry, receive := range map[string]func(t *testing.T, db groupcommit.DB) inbox.Reception{
 			"Receive": func(t *testing.T, db groupcommit.DB) inbox.Reception {
+				t.Helper()
 				got, err := processor(t, db, answer(nil)).Receive(t.Context(), test.messages...)
 				testdb.Must(t, err)
 				return got
 			},
 			"Append": func(t *testing.T, db groupcommit.DB) inbox.Reception {
+				t.Helper()
 				for _, m := range test.messages {
 					testdb.Must(t, send(t.Context(), db, m))
 				}
@@ -215,6 +217,8 @@ func TestConsume(t *testing.T) {
 	}
 	read := func(m *message.Message) (inbox.Message, error) {
 		switch m.UUID {
+		case "m0":
+			return inbox.Message{ID: "m0", OrderingKey: "m0"}, nil
 		case "m1":
 			return inbox.Message{}, inbox.ErrSkip
 		case "m2":
@@ -225,6 +229,7 @@ func TestConsume(t *testing.T) {
 		return inbox.Message{}, nil
 	}
 	consume := func(t *testing.T, p *inbox.Processor, b *broker) (stop func()) {
+		t.Helper()
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- p.Consume(ctx, b, "topic", read) }()

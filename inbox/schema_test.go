@@ -2,8 +2,8 @@ package inbox_test
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -117,7 +117,7 @@ func TestDeleteExpired(t *testing.T) {
 		for age := range 4 {
 			write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, first, done_fence, decided_by, decided_at, finished_at)
 				values ('r', $1 || $2, $1 || $2, '', '', '{}', '', $1, $1 = 'running', case $1 when 'done' then 0 end,
-				        case $1 when 'discarded' then 'ada' end, case $1 when 'discarded' then now() end, now() - make_interval(hours => $2::int))`, status, fmt.Sprint(age))
+				        case $1 when 'discarded' then 'ada' end, case $1 when 'discarded' then now() end, now() - make_interval(hours => $2::int))`, status, strconv.Itoa(age))
 		}
 	}
 	locked := testdb.Begin(t, db.Pool(), `select from inbox where message_id = 'done3' for update`)

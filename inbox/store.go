@@ -87,11 +87,11 @@ with incoming as (
    where id = any (array(select id from heads))
      and first
 )
-select message_id, true as new, false as behind, false as other from firsts
+select message_id, 'new' from firsts
  union all
-select message_id, new, new and status = 'pending', false from kept
+select message_id, case when not new then 'known' when status = 'dead' then 'dead' else 'behind' end from kept
  union all
-select odd.message_id, true, false, true from other join odd using (receiver, payload_hash)`
+select odd.message_id, 'dead' from other join odd using (receiver, payload_hash)`
 )
 
 // promote makes the oldest pending message of a key first if the key has none. A transaction

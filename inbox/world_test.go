@@ -31,10 +31,16 @@ func openPool() (pool *pgxpool.Pool, end func()) {
 	return db.Pool(), end
 }
 
-// fresh returns a database for a parallel test. Its receiver r has messages of "id@key".
+// fresh returns a database for a subtest, which is parallel. Its receiver r has messages of "id@key".
 func fresh(t *testing.T, messages ...string) *postgres.DB {
 	t.Helper()
 	t.Parallel()
+	return stocked(t, messages...)
+}
+
+// stocked is fresh for a test that is parallel already.
+func stocked(t *testing.T, messages ...string) *postgres.DB {
+	t.Helper()
 	db := testdb.Reused(t)
 	for _, m := range messages {
 		id, key, _ := strings.Cut(m, "@")
