@@ -94,7 +94,6 @@ func lookups() []lookup {
 		{in: "inbox", words: "insert into inbox_holders", ways: byNumber},
 		{in: "inbox", words: "delete from inbox_holders"},
 		{in: "inbox", words: "holder not in", ways: running + ", " + byNumber},
-		{in: "inbox", words: "and holder = $2", ways: running + " holder, " + byNumber},
 		{in: "inbox", words: "due_at > now() + $2", ways: dueFirst + ", " + byNumber},
 		{in: "inbox", words: "(values ($1::text, $2::text)) as k", ways: firstOfKey + ", " + behind + ", " + byNumber},
 		{in: "inbox", words: "unnest($1::text[], $2::text[]) as k", ways: firstOfKey + ", " + behind + ", " + byNumber},
