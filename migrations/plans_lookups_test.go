@@ -94,7 +94,6 @@ func lookups() []lookup {
 		{in: "inbox", words: "insert into inbox_holders", ways: byNumber},
 		{in: "inbox", words: "delete from inbox_holders"},
 		{in: "inbox", words: "holder not in", ways: running + ", " + byNumber},
-		{in: "inbox", words: "and holder = $2", ways: running + " holder, " + byNumber},
 		{in: "inbox", words: "due_at > now() + $2", ways: dueFirst + ", " + byNumber},
 		{in: "inbox", words: "(values ($1::text, $2::text)) as k", ways: firstOfKey + ", " + behind + ", " + byNumber},
 		{in: "inbox", words: "unnest($1::text[], $2::text[]) as k", ways: firstOfKey + ", " + behind + ", " + byNumber},
@@ -108,8 +107,8 @@ func lookups() []lookup {
 		{in: "inbox", words: "(select * from unnest($1::bigint[], $2", args: filled("7", 16) + ", " + filled("1", 16) + ", " + filled("'m'::text", 16), ways: byNumber},
 		{in: "inbox", words: "coalesce($9, last_error)", ways: byNumber},
 		{in: "inbox", words: "finished_at < now()", args: "'1 hour', 500", ways: "inbox_finished finished_at"},
-		{in: "inbox", words: "i.status <= $1", args: "'dead', 7, 100", ways: "inbox_dead_or_discarded status, " + behind},
-		{in: "inbox", words: "i.payload", args: "7", ways: byNumber + ", " + behind},
+		{in: "inbox", words: "i.status in ('dead', 'discarded')", args: "'dead', 7, 100", ways: deadLetters + ", inbox_dead_or_discarded status, " + behind + ", " + behind + " id"},
+		{in: "inbox", words: "i.payload", args: "7", ways: byNumber + ", " + behind + ", " + behind + " id"},
 		{in: "inbox", words: "waits         = 0", args: "7, 'x'", ways: deadLetters + ", " + byNumber + ", " + firstOfKey},
 		{in: "inbox", words: "'discarded',", args: "7, 'x'", ways: deadLetters + ", " + byNumber + ", " + firstOfKey},
 
