@@ -43,6 +43,7 @@ func TestCommitted(t *testing.T) {
 			})
 			testdb.Must(t, err)
 		}, []string{doorbell.Ledger}},
+		"a message of the inbox":         {func(b *pgx.Batch) { inbox.Append(b, "r", inbox.Message{ID: "1"}) }, []string{"r"}},
 		"a message beside another write": {func(b *pgx.Batch) { undeclared(b); message(b, "t", "4") }, []string{"t"}},
 	} {
 		b := &pgx.Batch{}
