@@ -3,6 +3,7 @@ package inbox_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -111,6 +112,24 @@ func TestTakeover(t *testing.T) {
 		close(h.finish)
 		done(t, db)
 		await.Row(t, db, `select bool_and(deaths = 0 and fence = 1) from inbox`)
+	})
+
+	t.Run("after an outage a processor lets the others register again", func(t *testing.T) {
+		db := fresh(t, "m1@k", "m2@l")
+		write(t, db, `update inbox set status = 'running', fence = 1, attempts = 1, holder = 'other', claimed_at = now() where message_id = 'm2'`)
+		write(t, db, `insert into inbox_holders (receiver, holder, alive_until) values ('r', 'other', now() + interval '1 minute')`)
+		log := &await.Log{}
+		start(t, processor(t, db, answer(nil), func(o *inbox.Options) {
+			o.Log, o.Policy.Lease = slog.New(slog.NewTextHandler(log, nil)), 30*time.Second // it waits for two leases
+		}))
+		await.Row(t, db, `select status = 'done' from inbox where message_id = 'm1'`)
+		tx := testdb.Begin(t, db.Pool(), `lock inbox`)
+		await.True(t, "the processor notices the outage", func() bool { return strings.Contains(log.String(), "claim failed") })
+		testdb.Exec(t, tx, `update inbox_holders set alive_until = now() - interval '1 minute' where holder = 'other'`)
+		testdb.Must(t, tx.Commit(t.Context()))
+		put(t, db, "m3", "m")
+		await.Row(t, db, `select status = 'done' from inbox where message_id = 'm3'`)
+		await.Row(t, db, `select status = 'running' and deaths = 0 from inbox where message_id = 'm2'`)
 	})
 
 	t.Run("a registration in the future, of a clock that went back, does not protect a dead holder", func(t *testing.T) {
