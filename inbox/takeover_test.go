@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -256,7 +257,8 @@ func TestPoison(t *testing.T) {
 	}
 }
 
-// Processes that are killed every 250 ms, whatever they do, still finish what does not kill.
+// Processes that are killed 250 ms after they have begun to work, whatever they do, still finish
+// what does not take longer.
 func TestPoison_processesThatAreKilledFinishInnocents(t *testing.T) {
 	testdb.Long(t, "it kills processes")
 	t.Parallel()
@@ -269,17 +271,19 @@ func TestPoison_processesThatAreKilledFinishInnocents(t *testing.T) {
 		cutter := failpoint.StartCutter(t, url)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
+		kill := time.AfterFunc(2*time.Second, func() { cutter.Close(); cancel() })
+		defer kill.Stop()
+		var working sync.Once
 		p := processor(t, testdb.OpenAt(t, cutter.URL(), postgres.Options{}), func(ctx context.Context, d *inbox.Delivery) error {
+			working.Do(func() { kill.Reset(250 * time.Millisecond) })
 			if d.ID == "m7" {
 				<-ctx.Done()
 			}
 			return context.Cause(ctx)
 		}, func(o *inbox.Options) {
-			o.Policy.Lease, o.Policy.MaxDeaths, o.Drain = 200*time.Millisecond, 4, time.Nanosecond
+			o.Policy.Lease, o.Policy.MaxDeaths, o.Drain = 200*time.Millisecond, 12, time.Nanosecond
 			o.Policy.BackoffBase, o.Policy.BackoffCap = time.Millisecond, 50*time.Millisecond
 		})
-		kill := time.AfterFunc(250*time.Millisecond, func() { cutter.Close(); cancel() })
-		defer kill.Stop()
 		_ = p.Run(ctx)
 		seen := testdb.One[string](t, db, `select concat(sum(deaths), ' deaths, ', count(*) filter (where status = 'done'), ' done') from inbox`)
 		return seen, testdb.One[bool](t, db, `select bool_and(status = case message_id when 'm7' then 'dead' else 'done' end) from inbox`)
