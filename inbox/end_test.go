@@ -136,7 +136,7 @@ func TestEnd_isReported(t *testing.T) {
 			}
 			return d.Commit(ctx, db, &pgx.Batch{})
 		}, inbox.EndLost, `status = 'running' and done_fence is null`},
-		"an error beside another message under its number": {func(ctx context.Context, db *postgres.DB, d *inbox.Delivery) error {
+		"an error beside another message under its number": {func(ctx context.Context, db *postgres.DB, _ *inbox.Delivery) error {
 			_, err := db.Pool().Exec(ctx, `update inbox set message_id = 'other'`)
 			return errors.Join(err, errClosed)
 		}, inbox.EndFailed, `status = 'running' and last_error is null`},
