@@ -43,7 +43,7 @@ const (
 // them. If they cannot be stored it refuses them, so that they are redelivered, and takes one,
 // then two, and so on. read may be nil.
 //
-// If we die here: what was not acknowledged is redelivered.
+// If we die here: what was not acknowledged is redelivered. Test: TestConsume.
 func (p *Processor) Consume(ctx context.Context, from message.Subscriber, topic string, read Read) error {
 	deliveries, err := from.Subscribe(ctx, topic)
 	switch {

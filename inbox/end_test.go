@@ -130,6 +130,16 @@ func TestEnd_isReported(t *testing.T) {
 		"a dead letter": {func(context.Context, *postgres.DB, *inbox.Delivery) error {
 			return &inbox.DeadLetterError{Err: errClosed}
 		}, inbox.EndDeadLetter, `status = 'dead'`},
+		"another message under its number, of a failover": {func(ctx context.Context, db *postgres.DB, d *inbox.Delivery) error {
+			if _, err := db.Pool().Exec(ctx, `update inbox set message_id = 'other'`); err != nil {
+				return err
+			}
+			return d.Commit(ctx, db, &pgx.Batch{})
+		}, inbox.EndLost, `status = 'running' and done_fence is null`},
+		"an error beside another message under its number": {func(ctx context.Context, db *postgres.DB, _ *inbox.Delivery) error {
+			_, err := db.Pool().Exec(ctx, `update inbox set message_id = 'other'`)
+			return errors.Join(err, errClosed)
+		}, inbox.EndFailed, `status = 'running' and last_error is null`},
 		"a claim of another holder": {func(ctx context.Context, db *postgres.DB, d *inbox.Delivery) error {
 			if _, err := db.Pool().Exec(ctx, `update inbox set fence = fence + 1`); err != nil {
 				return err
@@ -191,7 +201,15 @@ func TestEnd_keysAreOrderedAndOneAtATime(t *testing.T) {
 // A message that waits is due when another one of its key is received, also while its handler runs.
 func TestEnd_aWaitEndsWithTheNextMessageOfItsKey(t *testing.T) {
 	t.Parallel()
-	for name, during := range map[string]bool{"while it waits": false, "while it runs": true} {
+	for name, test := range map[string]struct {
+		during bool
+		page   []inbox.Message
+	}{
+		"while it waits":                  {false, []inbox.Message{note("next", "")}},
+		"while it runs":                   {true, []inbox.Message{note("next", "")}},
+		"while it waits, and is repeated": {false, []inbox.Message{note("waits", ""), note("next", "")}},
+		"while it runs, and is repeated":  {true, []inbox.Message{note("waits", ""), note("next", "")}},
+	} {
 		t.Run(name, func(t *testing.T) {
 			db := fresh(t)
 			begun, finish := make(chan struct{}, 9), make(chan struct{}, 9)
@@ -207,11 +225,11 @@ func TestEnd_aWaitEndsWithTheNextMessageOfItsKey(t *testing.T) {
 			_, err := p.Receive(t.Context(), note("waits", ""))
 			testdb.Must(t, err)
 			await.Receive(t, "the handler", begun)
-			if !during {
+			if !test.during {
 				finish <- struct{}{}
 				await.Row(t, db, `select waits = 1 and status = 'pending' from inbox`)
 			}
-			_, err = p.Receive(t.Context(), note("waits", ""), note("next", ""))
+			_, err = p.Receive(t.Context(), test.page...)
 			testdb.Must(t, err)
 			finish <- struct{}{}
 			done(t, db)

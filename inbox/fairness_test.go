@@ -112,16 +112,24 @@ func TestFairness_shares(t *testing.T) {
 	}
 }
 
-// A processor with one slot takes the next message as soon as the slot is free.
-func TestFairness_oneSlotNeedsNoPoll(t *testing.T) {
+// A processor starts the next message as soon as the one before has ended.
+func TestProcessor_handOverNeedsNoPoll(t *testing.T) {
 	t.Parallel()
-	db := stocked(t)
-	putMany(t, db, "a", 10)
-	start(t, processor(t, db, answer(nil), func(o *inbox.Options) { o.Concurrency = 1 }))
-	first := testdb.One[time.Time](t, db, `select now()`)
-	done(t, db)
-	if took := testdb.One[time.Time](t, db, `select max(finished_at) from inbox`).Sub(first); took > 5*time.Second {
-		t.Errorf("ten messages took %v", took)
+	for name, test := range map[string]struct {
+		slots int
+		key   string
+	}{"one slot": {1, ""}, "one key": {8, "k"}} {
+		t.Run(name, func(t *testing.T) {
+			db := fresh(t)
+			for n := range 20 {
+				put(t, db, fmt.Sprint("m", n), test.key)
+			}
+			start(t, processor(t, db, answer(nil), func(o *inbox.Options) { o.Concurrency = test.slots }))
+			done(t, db)
+			if took := testdb.One[time.Duration](t, db, `select max(finished_at) - min(finished_at) from inbox`); took > 10*time.Second {
+				t.Errorf("twenty messages took %v, want no pause of a second before each", took)
+			}
+		})
 	}
 }
 

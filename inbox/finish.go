@@ -22,7 +22,7 @@ import (
 //
 // Rows are locked first, by number, as other statements lock them.
 //
-// If we die here: all of them have ended, each with its effects, or none has.
+// If we die here: all of them have ended, each with its effects, or none has. Test: TestModel.
 const (
 	endDelivery   = `with ending (id, fence, message_id) as (values ($1::bigint, $2::bigint, $3::text))` + endAll
 	endDeliveries = `with ending (id, fence, message_id) as (select * from unnest($1::bigint[], $2::bigint[], $3::text[]))` + endAll
@@ -91,7 +91,7 @@ func (d *Delivery) queueEnd(b *pgx.Batch) {
 
 // Done ends the delivery in the transaction that holds the handler's last effect, and is its
 // last statement. It refuses as Commit does. If the transaction is rolled back after it, though
-// the handler returns nil, the message is handled again after two leases.
+// the handler returns nil, the message is handled again after some seconds.
 func (d *Delivery) Done(ctx context.Context, tx pgx.Tx) error {
 	b := &pgx.Batch{}
 	d.queueEnd(b)

@@ -17,7 +17,7 @@
 //
 //	stored    first of its key, or behind another one
 //	first     the end of the one before makes the next one first, in the same transaction
-//	claimed   what is first and due, by the page that brings it or by a later claim
+//	claimed   the oldest that are first and due, by the transaction of a page or by a later claim
 //	ended     done, due again, or a dead letter
 //
 // # Guarantees and what they rest on
@@ -30,9 +30,10 @@
 //
 // # Failures
 //
-//   - The process dies: its heartbeat stops, and another process handles its messages again,
-//     each after a random pause that grows with the deaths, so that a message which kills
-//     its process soon runs alone.
+//   - The process dies: its registration in inbox_holders ends with the lease, and another
+//     process handles its messages again, each after a random pause that grows with the deaths,
+//     so that a message which kills its process soon runs alone. Test: TestPoison.
+//   - The database was away: a processor lets the others register again before it takes over.
 //   - The outcome of a commit is unknown: the message is delivered or handled again.
 //   - A handler fails or panics: it is retried with backoff and full jitter. One that waits
 //     for an external service (WaitError) is retried for a bounded time. Then, or by a
@@ -63,10 +64,10 @@ func Schema() string { return schema }
 
 // Message is what was received.
 type Message struct {
-	ID          string // unique for each receiver; the sender's, or derived, see Source.Read
+	ID          string // unique for each receiver; the sender's, or derived, see Read
 	Type        string
 	OrderingKey string // messages of one key are handled one at a time; the id where empty
-	Partition   string // a partition leaves handler slots to the others; may be empty
+	Partition   string // one has at most seven eighths of a processor's slots; "" is none, without a bound
 
 	// Payload belongs to the id byte for byte. Another payload under a known id is a dead letter.
 	Payload  []byte
@@ -96,7 +97,7 @@ type Delivery struct {
 // crash even while the first call still runs in another process, so it first looks at
 // what is already done.
 //
-// The context ends when the lease is lost or the program has no time left to drain. After
+// The context ends when another holder has taken over or the program has no time left to drain. After
 // nil the message is done: by the handler's Delivery.Commit or Delivery.Done, else by a
 // commit of the inbox.
 type Handler func(ctx context.Context, d *Delivery) error
@@ -135,7 +136,8 @@ func (e *DeadLetterError) Unwrap() error { return e.Err }
 
 // Policy bounds the work on a message. What is zero has the default that is named with it.
 type Policy struct {
-	// Lease is how long a silent holder keeps a message; 3 s. It is renewed every third.
+	// Lease is how long a silent holder keeps its messages; 3 s. While it holds any, one row for
+	// the processor is renewed in each third of it.
 	Lease time.Duration
 	// MaxAttempts is how many errors and panics since the last wait make a dead letter; 12.
 	MaxAttempts int
@@ -195,7 +197,7 @@ const (
 	EndDeadLetter End = "dead_letter" // a dead letter: by a DeadLetterError, or because its holders died
 	EndReleased   End = "released"    // the program stops
 	EndLost       End = "lost"        // another holder has claimed or finished it
-	EndNotStored  End = "left"        // the end could not be stored; the lease expires
+	EndNotStored  End = "left"        // the end could not be stored; the message is handled again
 )
 
 // Ends are all ends of claims.

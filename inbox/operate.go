@@ -169,7 +169,8 @@ func Discard(ctx context.Context, q groupcommit.Querier, number int64, actor str
 
 // decide runs one statement that is a transaction of its own.
 //
-// If we die here: the decision is stored with its actor, or not at all.
+// If we die here: the decision is stored with its actor, or not at all. Test:
+// TestRetryAndDiscard_refuseWhatIsNoDeadLetter.
 func decide(ctx context.Context, q groupcommit.Querier, what, decision string, number int64, actor string) error {
 	rows, _ := q.Query(ctx, decision, number, actor) // they have the error too
 	decided, err := pgx.CollectRows(rows, pgx.RowTo[int64])

@@ -81,7 +81,8 @@ func encoded(metadata map[string]string) string {
 // stored as it is, or that has another payload than the one under its id, is stored as a dead
 // letter. Append does no I/O.
 //
-// A processor claims the message when it is woken, or within a second.
+// A processor claims the message when it is woken, or within a second. A
+// commit that is refused by inbox_one_first_per_key, which is rare, lost a race and may be repeated.
 func Append(b *pgx.Batch, receiver string, m Message) {
 	d := received(m, nil)
 	b.Queue(store, receiver, d.ID, d.OrderingKey, d.Partition, d.Type, d.Payload, d.metadata, d.hash, d.unreadable)

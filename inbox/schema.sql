@@ -77,7 +77,7 @@ comment on column inbox.waits is 'how often an external service was not availabl
 comment on column inbox.fence is 'fencing token: each claim raises it';
 comment on column inbox.done_fence is 'the fencing token of the holder that finished it';
 comment on column inbox.history is 'claims that ended without finishing it, oldest first; of more than 16 the oldest and the newest stay. null: none';
-comment on column inbox.duplicates is 'deliveries after the first';
+comment on column inbox.duplicates is 'deliveries after the first, those of one page counted once';
 
 -- One message of each ordering key is first, so one at a time runs.
 create unique index inbox_one_first_per_key on inbox (receiver, ordering_key) where first;
@@ -97,7 +97,7 @@ create index inbox_dead_or_discarded on inbox (status, id) where status in ('dea
 -- The rows that retention deletes.
 create index inbox_finished on inbox (finished_at) where status = 'done';
 
--- The processors that live. A message of a holder that is not here is taken over.
+-- The processors that hold messages. A message of a holder that is not here is taken over.
 create table inbox_holders (
   receiver    text        collate "C" not null,
   holder      text        collate "C" not null,

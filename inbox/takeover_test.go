@@ -3,7 +3,9 @@ package inbox_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -111,6 +113,24 @@ func TestTakeover(t *testing.T) {
 		close(h.finish)
 		done(t, db)
 		await.Row(t, db, `select bool_and(deaths = 0 and fence = 1) from inbox`)
+	})
+
+	t.Run("after an outage a processor lets the others register again", func(t *testing.T) {
+		db := fresh(t, "m1@k", "m2@l")
+		write(t, db, `update inbox set status = 'running', fence = 1, attempts = 1, holder = 'other', claimed_at = now() where message_id = 'm2'`)
+		write(t, db, `insert into inbox_holders (receiver, holder, alive_until) values ('r', 'other', now() + interval '1 minute')`)
+		log := &await.Log{}
+		start(t, processor(t, db, answer(nil), func(o *inbox.Options) {
+			o.Log, o.Policy.Lease = slog.New(slog.NewTextHandler(log, nil)), 30*time.Second // it waits for two leases
+		}))
+		await.Row(t, db, `select status = 'done' from inbox where message_id = 'm1'`)
+		tx := testdb.Begin(t, db.Pool(), `lock inbox`)
+		await.True(t, "the processor notices the outage", func() bool { return strings.Contains(log.String(), "claim failed") })
+		testdb.Exec(t, tx, `update inbox_holders set alive_until = now() - interval '1 minute' where holder = 'other'`)
+		testdb.Must(t, tx.Commit(t.Context()))
+		put(t, db, "m3", "m")
+		await.Row(t, db, `select status = 'done' from inbox where message_id = 'm3'`)
+		await.Row(t, db, `select status = 'running' and deaths = 0 from inbox where message_id = 'm2'`)
 	})
 
 	t.Run("a registration in the future, of a clock that went back, does not protect a dead holder", func(t *testing.T) {
@@ -237,7 +257,8 @@ func TestPoison(t *testing.T) {
 	}
 }
 
-// Processes that are killed every 250 ms, whatever they do, still finish what does not kill.
+// Processes that are killed 250 ms after they have begun to work, whatever they do, still finish
+// what does not take longer.
 func TestPoison_processesThatAreKilledFinishInnocents(t *testing.T) {
 	testdb.Long(t, "it kills processes")
 	t.Parallel()
@@ -250,17 +271,19 @@ func TestPoison_processesThatAreKilledFinishInnocents(t *testing.T) {
 		cutter := failpoint.StartCutter(t, url)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
+		kill := time.AfterFunc(2*time.Second, func() { cutter.Close(); cancel() })
+		defer kill.Stop()
+		var working sync.Once
 		p := processor(t, testdb.OpenAt(t, cutter.URL(), postgres.Options{}), func(ctx context.Context, d *inbox.Delivery) error {
+			working.Do(func() { kill.Reset(250 * time.Millisecond) })
 			if d.ID == "m7" {
 				<-ctx.Done()
 			}
 			return context.Cause(ctx)
 		}, func(o *inbox.Options) {
-			o.Policy.Lease, o.Policy.MaxDeaths, o.Drain = 200*time.Millisecond, 4, time.Nanosecond
+			o.Policy.Lease, o.Policy.MaxDeaths, o.Drain = 200*time.Millisecond, 12, time.Nanosecond
 			o.Policy.BackoffBase, o.Policy.BackoffCap = time.Millisecond, 50*time.Millisecond
 		})
-		kill := time.AfterFunc(250*time.Millisecond, func() { cutter.Close(); cancel() })
-		defer kill.Stop()
 		_ = p.Run(ctx)
 		seen := testdb.One[string](t, db, `select concat(sum(deaths), ' deaths, ', count(*) filter (where status = 'done'), ' done') from inbox`)
 		return seen, testdb.One[bool](t, db, `select bool_and(status = case message_id when 'm7' then 'dead' else 'done' end) from inbox`)
