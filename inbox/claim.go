@@ -12,7 +12,7 @@ import (
 // readNext reads the present and the next due time to come.
 const readNext = `
 select now(),
-       (select min(due_at) from inbox where receiver = $1 and status = 'pending' and first and due_at > now())`
+       (select due_at from inbox where receiver = $1 and status = 'pending' and first and due_at > now() order by due_at limit 1)`
 
 const (
 	pollEvery    = time.Second

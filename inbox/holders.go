@@ -21,7 +21,7 @@ with registered as (
 )
 select id
   from unnest($4::bigint[], $5::bigint[]) as held (id, fence)
- where not exists (select from inbox i where i.id = held.id and i.fence = held.fence and i.status in ('running', 'done'))`
+ where (select i.id from inbox i where i.id = held.id and i.fence = held.fence and i.status in ('running', 'done')) is null`
 
 	// forget removes holders that are silent, and those that are registered for too long: they
 	// registered while the clock of the database was ahead. One that lives registers again. The
@@ -51,7 +51,7 @@ update inbox i
             and status = 'running'
             and (holder not in (select holder from inbox_holders where receiver = $1)
                  or holder = $6 and id <> all ($7::bigint[]) and claimed_at not between clock_timestamp() - $8::interval and clock_timestamp())
-          order by id
+          order by holder
             for update skip locked))`
 
 	// correctDueTimes makes due what was written while the clock of the database was ahead: no
@@ -67,7 +67,7 @@ update inbox
             and first
             and due_at > now() + $2::interval
             and (waits = 0 or due_at > now() + $3::interval)
-          order by id
+          order by due_at
           limit 1000
             for update skip locked))`
 )

@@ -85,7 +85,7 @@ with incoming as (
      set nudged = true,
          due_at = ` + nudgedDue + `
    where id = any (array(select id from heads))
-     and first
+     and coalesce(first, false)
 )
 select message_id, 'new' from firsts
  union all
@@ -108,14 +108,13 @@ update inbox
        due_at = greatest(due_at, now())
  where id = any (array(
          select (select b.id from inbox b
-                  where b.receiver = k.receiver and b.ordering_key = k.ordering_key and b.status = 'pending' and not b.first
-                  order by b.id
+                  where b.receiver = k.receiver and b.ordering_key >= k.ordering_key and b.ordering_key <= k.ordering_key and b.status = 'pending' and not b.first
+                  order by b.ordering_key, b.id
                   limit 1)
            from `
 	keysWithoutFirst = `
           where (select f.id from inbox f where f.receiver = k.receiver and f.ordering_key = k.ordering_key and f.first) is null))
-   and status = 'pending'
-   and not first`
+   and coalesce(status = 'pending' and not first, false)`
 )
 
 // claimDue claims the oldest messages that are first and due, at most $3, for the holder $2. It
@@ -166,9 +165,10 @@ select id, fence, attempts, deaths, waits, message_id, type, ordering_key, parti
        (select b.id
           from inbox b
          where b.receiver = claimed.receiver
-           and b.ordering_key = claimed.ordering_key
+           and b.ordering_key >= claimed.ordering_key
+           and b.ordering_key <= claimed.ordering_key
            and b.status = 'pending'
            and not b.first
-         order by b.id
+         order by b.ordering_key, b.id
          limit 1) is not null
   from claimed`

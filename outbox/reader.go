@@ -183,6 +183,8 @@ const deleteAcked = `
 delete from outbox
  where topic = $1
    and id = any ($2)
+   and id >= ($2)[1]
+   and id <= ($2)[cardinality($2)]
    and set_config('synchronous_commit', 'off', true) = 'off'`
 
 // AckMessageQuery deletes what was acknowledged.
