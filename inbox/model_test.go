@@ -278,9 +278,10 @@ func (m *model) actions() map[string]func(*rapid.T) {
 				m.fail("expire: %v", err)
 			}
 		},
-		"steal": func(*rapid.T) { // a holder that went silent
+		"steal": func(r *rapid.T) { // a holder that went silent
 			_, err := m.db.Pool().Exec(m.t.Context(), `
-update inbox set holder = 'silent' where id in (select id from inbox where receiver = $1 and status = 'running' order by random() limit 1 for update skip locked)`, m.receiver)
+update inbox set holder = 'silent' where id in (select id from inbox where receiver = $1 and status = 'running' order by hashint8extended(id, $2) limit 1 for update skip locked)`,
+				m.receiver, rapid.Int64().Draw(r, "of"))
 			testdb.Must(m.t, err)
 		},
 		"cut": func(r *rapid.T) { m.both[rapid.IntRange(0, 1).Draw(r, "processor")].cutter.CutAll() },

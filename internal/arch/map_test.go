@@ -62,7 +62,7 @@ var rules = []rule{
 	{"internal/telemetry", "groupcommit internal/postgres", "counts plain values, so that no package depends on how they are counted"},
 	{"internal/audit", "domain internal/postgres", "reads the tables and replays the streams; it may not ask the code that it audits"},
 	{
-		"internal/httpapi", "domain groupcommit idempotency inbox intake ledger internal/clientaddr internal/keylimit internal/loop internal/merchants internal/postgres",
+		"internal/httpapi", "domain groupcommit idempotency intake ledger outbox internal/clientaddr internal/keylimit internal/loop internal/merchants internal/postgres",
 		"turns HTTP into a use case and its result into HTTP; it carries out nothing",
 	},
 
@@ -81,7 +81,7 @@ var rules = []rule{
 	{"internal/writes", "groupcommit idempotency ledger outbox", "the one list of what may share a commit, in the order of its locks"},
 	{"internal/human", "", "writes plain values, whatever they are of"},
 	{"internal/loop", "", "repeats work, whichever it is"},
-	{"internal/doorbell", "inbox ledger outbox", "says what work a commit leaves; it reads and writes nothing"},
+	{"internal/doorbell", "ledger outbox", "says what work a commit leaves; it reads and writes nothing"},
 	{
 		"internal/retention", "idempotency inbox outbox internal/loop internal/merchants internal/postgres",
 		"deletes what has expired, by the statements of the packages that own the rows",
