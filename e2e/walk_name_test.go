@@ -50,7 +50,8 @@ func (p *crashPlan) preparation(statements []string) (name string, minor bool) {
 		return slices.DeleteFunc(names(statements), func(name string) bool { return name == "select set_config" })
 	}
 	fresh := stable(p.fresh(statements))
-	if len(fresh) == 0 {
+	all := names(statements)
+	if len(fresh) == 0 || slices.Equal(all, []string{looksForWork}) || slices.Equal(fresh, []string{claims}) {
 		return prepares + batchName(stable(statements)), true
 	}
 	return prepares + batchName(fresh), false
@@ -136,12 +137,25 @@ func mainName(sql, top string) string {
 	return "ping"
 }
 
-// names leaves out the empty query, which a commit sends before statements with results.
+// Names of what a processor sends by its own timetable: what goes along with it is a matter of time.
+const (
+	looksForWork = "select now from inbox" // and repairs at times, and claims where a slot is free
+	claims       = "due: select id from claimed"
+)
+
+// names leaves out the empty query, which a commit sends before statements with results, and what
+// goes along by chance.
 func names(statements []string) (names []string) {
 	for _, sql := range statements {
 		if sql != "select" {
 			names = append(names, statementName(sql))
 		}
+	}
+	if slices.Contains(names, looksForWork) {
+		return []string{looksForWork}
+	}
+	if len(names) > 1 {
+		names = slices.DeleteFunc(names, func(name string) bool { return name == claims })
 	}
 	return names
 }

@@ -16,21 +16,19 @@ import (
 // polls that find nothing: what a timer or a pool causes comes at any time, so no
 // run could be planned for it.
 var noPoints = map[string]string{
-	"select generation from projections":      "the projector looks for events to fold",
-	"position: select json_agg from measured": "a subscriber reads the outbox all the time, and each read returns a row",
-	"ping":                         "a pool asks whether a connection lives that was idle for a second",
-	"close":                        "a driver forgets statements after an error",
-	"sync":                         "a driver waits for the end of what failed",
-	"held: select id from held":    "the heartbeat renews leases every third of one",
-	"select end_stuck_sessions":    "every 5 s a worker looks for sessions that hold up others",
-	"due: update idempotency_keys": "the retention job deletes what has expired",
-	"delete inbox":                 "the same",
-	"over: update webhook_secrets": "the same",
+	"select generation from projections": "the projector looks for events to fold",
+	"ping":                               "a pool asks whether a connection lives that was idle for a second",
+	"close":                              "a driver forgets statements after an error",
+	"sync":                               "a driver waits for the end of what failed",
+	"registered: select id from inbox":   "the heartbeat says every third of a lease that the holder lives",
+	"select end_stuck_sessions":          "every 5 s a worker looks for sessions that hold up others",
+	"due: update idempotency_keys":       "the retention job deletes what has expired",
+	"delete inbox":                       "the same",
+	"over: update webhook_secrets":       "the same",
 }
 
 // workerNoPoints are noPoints of a worker alone.
 var workerNoPoints = map[string]string{
-	"select pg_notify":        "a worker rings in every silence; an api only after it has committed",
 	"select what from pauses": "a worker reads every second what is paused",
 }
 
@@ -47,10 +45,8 @@ var onceOnly = []string{
 }
 
 // atStart are polls of a worker of which the first, when it starts, is a point. The later ones
-// come at any time. A claim returns a row whether or not it finds a message.
-var atStart = []string{
-	"seen: select from from claimed, select now from inbox",
-}
+// come at any time, and return a row whether or not they find a message.
+var atStart = []string{looksForWork}
 
 // unseen returns what of onceOnly and atStart is the name of no round trip.
 func unseen(recordings []recording) []string {
