@@ -164,7 +164,7 @@ func (m *model) fail(format string, args ...any) {
 // watch looks for keys without a first message. A machine that stands still counts for little.
 func (m *model) watch(ctx context.Context) {
 	without := map[string]time.Duration{}
-	for last := time.Now(); ctx.Err() == nil; time.Sleep(20 * time.Millisecond) { //nolint:forbidigo // it looks again and again
+	for last := time.Now(); ctx.Err() == nil; time.Sleep(20 * time.Millisecond) { //nolint:forbidigo // it polls
 		keys, err := m.strings(ctx, `
 select distinct ordering_key from inbox b
  where receiver = $1 and status = 'pending' and not first

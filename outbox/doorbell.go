@@ -19,7 +19,7 @@ const (
 	ringTimeout = time.Second           // of a notification, or of the end of a connection
 )
 
-// Doorbell wakes those who wait for work that was committed, so that they need not poll fast. A
+// Doorbell wakes readers when work was committed, so that they need not poll fast. A
 // process rings its doorbell after a commit, with a name of the work; the ring goes to the other
 // processes by NOTIFY, in a transaction of its own, since commits with a NOTIFY inside would
 // pass one at a time. A ring is a hint: one that is lost costs a poll.

@@ -88,7 +88,7 @@ func TestSubscriber_deliversAgainFromTheFirstThatIsRefused(t *testing.T) {
 	page[0].Ack()
 	page[1].Ack()
 	page[2].Nack()
-	page[3].Ack() // behind the refused one: it comes again
+	page[3].Ack() // behind the refused one: it is redelivered
 	again := r.next(t, 3)
 	testrun.Same(t, "messages", numbered(5)[2:], ids(again))
 	testrun.Same(t, "messages in the outbox", numbered(5)[2:], testdb.All[string](t, db, `select message_id from outbox order by id`))
