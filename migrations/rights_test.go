@@ -44,8 +44,8 @@ values (gen_random_uuid(), 'ch_%[1]s', 1, 'charge.requested.v1', 1, '%[1]s', '{}
 insert into ledger_postings (stream_id, version, leg, merchant_id, debit, credit, amount, currency)
 values ('ch_%[1]s', 1, 1, '%[1]s', 'a:USD', 'b:USD', 1, 'USD')`},
 	{"idempotency_keys", `
-insert into idempotency_keys (scope, operation, key, fingerprint, status_code, content_type, location, body, expires_at)
-values ('%[1]s', 'POST /v1/charges', 'the-same', '', 202, 'application/json', '', '{}', now())`},
+insert into idempotency_keys (scope, operation, key, fingerprint, status_code, body, expires_at)
+values ('%[1]s', 'POST /v1/charges', 'the-same', '', 202, '{}', now())`},
 	{"inbox", `
 insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
 values ('fulfillment', '%[1]s', 'ch_%[1]s', 'stripe.refund.created', '', '{}', '')`},

@@ -164,7 +164,7 @@ delete from outbox
 delete from inbox
  where status = 'done'
    and ordering_key in ('{sold}', '{bought}', '{declined}', '{refused}', '{canceled}', '{refunded}');
-update idempotency_keys set body = null, content_type = null`, nil},
+update idempotency_keys set body = null`, nil},
 		{"a notification that an operator discarded is in order", `
 update inbox
    set status = 'discarded', decided_by = 'ann', decided_at = now(), due_at = now() - interval '1 hour'

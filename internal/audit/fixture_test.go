@@ -121,7 +121,7 @@ func number(f *fixture, query string) int64 {
 }
 
 func (f *fixture) intake() *intake.Intake {
-	return &intake.Intake{DB: f.db, Receiver: idempotency.Receiver{Retention: time.Hour}}
+	return &intake.Intake{DB: f.db, Options: idempotency.Options{Retention: time.Hour}}
 }
 
 func account(merchant string, notify bool) intake.Account {
@@ -199,8 +199,8 @@ func (f *fixture) observe(name string, cmd domain.Command) {
 func (f *fixture) refuse(key string) {
 	f.t.Helper()
 	f.exec(fmt.Sprintf(`
-insert into idempotency_keys (scope, operation, key, fingerprint, status_code, content_type, body, expires_at)
-values ('acme', 'POST /v1/charges/:id/refunds', '%s', '', 422, 'application/problem+json', '{}', now() + interval '1 hour')`, key))
+insert into idempotency_keys (scope, operation, key, fingerprint, status_code, body, expires_at)
+values ('acme', 'POST /v1/charges/:id/refunds', '%s', '', 422, '{}', now() + interval '1 hour')`, key))
 }
 
 // receive stores what waits in the outbox in the inbox and moves the offset.

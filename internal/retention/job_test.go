@@ -88,8 +88,8 @@ func fill(t *testing.T, db *postgres.DB) {
 	t.Helper()
 	exec(
 		t, db,
-		`insert into idempotency_keys (scope, operation, key, fingerprint, status_code, content_type, body, expires_at)
-			select 'acme', 'o', n::text, '', 202, 'x', '{}', clock_timestamp() + (n - 1200) * interval '1 hour' from generate_series(1, 1201) n`,
+		`insert into idempotency_keys (scope, operation, key, fingerprint, status_code, body, expires_at)
+			select 'acme', 'o', n::text, '', 202, '{}', clock_timestamp() + (n - 1200) * interval '1 hour' from generate_series(1, 1201) n`,
 		`insert into outbox (topic, message_id, payload, metadata, created_at)
 			select 'charges', n::text, '', '{}', clock_timestamp() + case n when 1201 then interval '1 hour' else (n - 1201) * interval '1 hour' end from generate_series(1, 1201) n`,
 		`insert into outbox_offsets select topic, 'inbox', max(transaction_id), max("offset") from outbox group by topic`,

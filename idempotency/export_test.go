@@ -1,5 +1,0 @@
-package idempotency
-
-import "time"
-
-func init() { confirmTimeout = 500 * time.Millisecond } //nolint:gochecknoinits // before any test runs
