@@ -12,6 +12,7 @@ import (
 	"mime/multipart"
 	"net/http"
 	"net/url"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -176,11 +177,11 @@ func differences(at jsontext.Pointer, a, b any) (found []string) {
 	for name := range all {
 		valueA, inA := membersA[name]
 		valueB, inB := membersB[name]
-		below := at.AppendToken(name)
-		if len(below) > maxPointerLength {
-			below = at
-		}
-		switch {
+		switch below := at.AppendToken(name); {
+		case len(below) > maxPointerLength:
+			if inA != inB || !reflect.DeepEqual(valueA, valueB) {
+				found = append(found, string(at))
+			}
 		case inA && inB:
 			found = append(found, differences(below, valueA, valueB)...)
 		default:

@@ -1,0 +1,7 @@
+package idempotency
+
+// What tests see of the package.
+var (
+	Canonical = canonicalOf
+	Pointers  = pointers
+)
