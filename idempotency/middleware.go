@@ -135,7 +135,7 @@ func (o HTTPOptions) serve(db Beginner, w http.ResponseWriter, r *http.Request, 
 	case err != nil:
 		status := statusOf(err, o.InFlight)
 		if status >= http.StatusInternalServerError {
-			slog.ErrorContext(r.Context(), "keyed request failed", "error", err, "key_hash", Hash(key.Value))
+			slog.ErrorContext(r.Context(), "keyed request failed", "error", err, "key_hash", Hash(key.Value)) //nolint:sloglint // the program's
 		}
 		maps.Copy(w.Header(), result.Header) // of an expired answer
 		o.Error(w, r, status, err)

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -62,7 +63,7 @@ func TestMiddleware_replaysStatusHeadersAndBody(t *testing.T) {
 	keyed := idempotency.Middleware(db.Pool(), options{})(http.HandlerFunc(handle))
 	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		n++
-		w.Header().Set("X-Request-Id", fmt.Sprint(n)) // of this request
+		w.Header().Set("X-Request-Id", strconv.Itoa(n)) // of this request
 		keyed.ServeHTTP(w, r)
 	})
 	first, replay := send(t, h, "/orders", "a mug"), send(t, h, "/orders", "a mug")
