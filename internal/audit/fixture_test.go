@@ -149,7 +149,7 @@ func (f *fixture) tryAccept(ctx context.Context, merchant, name string, notify b
 			Items:       []intake.Item{{SKU: "tshirt", Quantity: 2}},
 			Description: "a secret", Metadata: map[string]string{"note": "a secret"},
 		})
-	f.ids[name] = strings.TrimPrefix(accepted.Location, "/v1/charges/")
+	f.ids[name] = strings.TrimPrefix(accepted.Header.Get("Location"), "/v1/charges/")
 	return err
 }
 
@@ -159,7 +159,7 @@ func (f *fixture) refund(name string, amount int64) {
 	accepted, err := f.intake().RequestRefund(f.t.Context(), account("acme", true), request("acme", "POST /v1/charges/:id/refunds", name),
 		f.ids["refunded"], intake.Refund{Amount: &amount, Reason: "a secret"})
 	testdb.Must(f.t, err)
-	f.ids[name] = path.Base(accepted.Location)
+	f.ids[name] = path.Base(accepted.Header.Get("Location"))
 	f.receive()
 }
 

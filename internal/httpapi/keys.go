@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/labstack/echo/v4"
 
 	"github.com/payonce/payonce/idempotency"
@@ -142,6 +143,9 @@ type keyView struct {
 	ExpiresAt  time.Time `json:"expires_at"`
 }
 
+// withoutStandby lets a read wait for no standby: what it shows is no replay.
+const withoutStandby = `select set_config('synchronous_commit', 'local', true)`
+
 // getKey is GET /v1/idempotency-keys/{key}: what the caller's key led to, in each
 // operation under which it was used.
 func (a *API) getKey(c echo.Context) (any, error) {
@@ -149,13 +153,18 @@ func (a *API) getKey(c echo.Context) (any, error) {
 	if err != nil {
 		return nil, errUnknownKey
 	}
-	views := []keyView{}
+	var states []*idempotency.KeyState
 	for _, path := range keyedPaths {
-		state, err := idempotency.ReadKey(c.Request().Context(), a.tenant(c),
-			idempotency.Key{Scope: merchantOf(c).ID, Operation: http.MethodPost + " " + path, Value: storedKey(key)})
-		if err != nil {
-			return nil, err
-		}
+		states = append(states, &idempotency.KeyState{Key: idempotency.Key{Scope: merchantOf(c).ID, Operation: http.MethodPost + " " + path, Value: storedKey(key)}})
+	}
+	b := &pgx.Batch{}
+	b.Queue(withoutStandby)
+	idempotency.QueueKeys(b, states)
+	if err := a.tenant(c).Read(c.Request().Context(), b); err != nil {
+		return nil, err
+	}
+	views := []keyView{}
+	for _, state := range states {
 		if r := state.Record; state.Found {
 			v := keyView{Operation: state.Key.Operation, StatusCode: r.StatusCode, FirstSeen: r.CreatedAt.UTC(), ExpiresAt: r.ExpiresAt.UTC()}
 			if location := r.Header.Get(echo.HeaderLocation); location != "" {
