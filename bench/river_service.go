@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/netip"
 	"strings"
@@ -99,8 +100,7 @@ func (s *riverCharges) accept(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	w.Header().Set("Content-Type", response.ContentType)
-	w.Header().Set("Location", response.Location)
+	maps.Copy(w.Header(), response.Header)
 	w.WriteHeader(response.StatusCode)
 	_, _ = w.Write(response.Body) // the client may be gone
 }
@@ -124,14 +124,17 @@ func (s *riverCharges) once(r *http.Request) (response idempotency.Answer, err e
 	if err != nil {
 		return response, err
 	}
-	response = idempotency.Answer{StatusCode: http.StatusAccepted, ContentType: "application/json", Location: "/v1/charges/" + stream.ID}
+	response = idempotency.Answer{
+		StatusCode: http.StatusAccepted,
+		Header:     http.Header{"Content-Type": {"application/json"}, "Location": {"/v1/charges/" + stream.ID}},
+	}
 	if response.Body, err = json.Marshal(stream.Charge.View(now)); err != nil {
 		return response, fmt.Errorf("encode a response: %w", err)
 	}
 	idempotency.Claim(b,
 		idempotency.Key{Scope: merchant, Operation: "POST /v1/charges", Value: r.Header.Get("Idempotency-Key")},
 		idempotency.Request{Fingerprint: idempotency.Fingerprint([]byte(merchant), canonical), Canonical: canonical},
-		response, now.Add(idempotency.DefaultRetention))
+		response, now.Add(24*time.Hour))
 	return response, withJob(r.Context(), s.pool, s.client, b, chargeJob{ID: stream.ID})
 }
 

@@ -82,7 +82,10 @@ func accept(b *pgx.Batch, id string, now time.Time) {
 	idempotency.Claim(b,
 		idempotency.Key{Scope: "bench", Operation: "POST /v1/charges", Value: id},
 		idempotency.Request{Fingerprint: idempotency.Fingerprint(body), Canonical: body},
-		idempotency.Answer{StatusCode: http.StatusAccepted, ContentType: "application/json", Location: "/v1/charges/" + id, Body: body},
+		idempotency.Answer{
+			StatusCode: http.StatusAccepted, Body: body,
+			Header: http.Header{"Content-Type": {"application/json"}, "Location": {"/v1/charges/" + id}},
+		},
 		now.Add(24*time.Hour))
 	b.Queue(insertWork, id, body)
 }

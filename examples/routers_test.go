@@ -72,7 +72,7 @@ func TestMiddleware_worksWithEachRouter(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			handler := router(idempotency.Middleware(pool, func(*http.Request) string { return name }, idempotency.HTTPOptions{}))
+			handler := router(idempotency.Middleware(pool, idempotency.HTTPOptions{Scope: func(*http.Request) string { return name }}))
 			post := func(path, key string) (*httptest.ResponseRecorder, string) {
 				r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader("a mug"))
 				if key != "" {

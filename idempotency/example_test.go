@@ -39,7 +39,7 @@ func Example() {
 			return
 		}
 		key := idempotency.Key{Scope: "shop", Operation: "sell.v1", Value: p.OrderID}
-		result, replayed, err := idempotency.Once(ctx, pool, key, idempotency.Options{Request: request},
+		result, replayed, err := idempotency.Once(ctx, pool, key, request, idempotency.Options{},
 			func(ctx context.Context, tx pgx.Tx) (s sold, err error) {
 				err = tx.QueryRow(ctx, `insert into sales (item) values ($1) returning number`, p.Item).Scan(&s.Number)
 				return s, err
@@ -65,7 +65,7 @@ func ExampleFinalError() {
 
 	key := idempotency.Key{Scope: "shop", Operation: "sell.v1", Value: "order-17"}
 	for _, cause := range []error{errors.New("out of paper"), &idempotency.FinalError{Code: "sold_out", Message: "no mugs are left"}, nil} {
-		_, replayed, err := idempotency.Once(ctx, pool, key, idempotency.Options{}, func(context.Context, pgx.Tx) (sold, error) {
+		_, replayed, err := idempotency.Once(ctx, pool, key, idempotency.Request{}, idempotency.Options{}, func(context.Context, pgx.Tx) (sold, error) {
 			return sold{}, cause
 		})
 		fmt.Println(err, replayed)
@@ -84,7 +84,7 @@ func ExampleOnce_batch() {
 
 	sell := func(p purchase) {
 		key := idempotency.Key{Scope: "shop", Operation: "sell.v1", Value: p.OrderID}
-		result, replayed, err := idempotency.Once(ctx, pool, key, idempotency.Options{}, func(ctx context.Context, tx pgx.Tx) (s sold, err error) {
+		result, replayed, err := idempotency.Once(ctx, pool, key, idempotency.Request{}, idempotency.Options{}, func(ctx context.Context, tx pgx.Tx) (s sold, err error) {
 			if p.Item == "" {
 				return s, errors.New("nothing to sell")
 			}
@@ -121,7 +121,7 @@ func ExampleMiddleware() {
 		w.WriteHeader(http.StatusCreated)
 	})
 	tenant := func(r *http.Request) string { user, _, _ := r.BasicAuth(); return user }
-	keyed := idempotency.Middleware(pool, tenant, idempotency.HTTPOptions{})
+	keyed := idempotency.Middleware(pool, idempotency.HTTPOptions{Scope: tenant})
 
 	mux := http.NewServeMux()
 	mux.Handle("POST /sales", keyed(sell))
@@ -143,12 +143,11 @@ func ExampleMiddleware() {
 }
 
 // The batch form: key, writes and answer reach the database in one round trip.
-func ExampleReceiver() {
+func ExampleReceive() {
 	ctx := context.Background()
 	pool, end := openPool()
 	defer end()
 	db := groupcommit.New(pool, groupcommit.Options{Writes: groupcommit.NewStatements(idempotency.Writes()...)})
-	receiver := idempotency.Receiver{DB: db, Retention: 24 * time.Hour}
 
 	sell := func(header, item string) {
 		value, err := idempotency.ParseKey([]string{header})
@@ -162,9 +161,9 @@ func ExampleReceiver() {
 			Fingerprint: idempotency.Fingerprint([]byte("v1"), canonical),
 			Canonical:   canonical,
 		}
-		outcome, err := receiver.Receive(ctx, key, request, func(_ context.Context, b *pgx.Batch, _ time.Time) (idempotency.Answer, error) {
+		outcome, err := idempotency.Receive(ctx, db, key, request, idempotency.Options{}, func(_ context.Context, b *pgx.Batch, _ time.Time) (idempotency.Answer, error) {
 			b.Queue(`insert into sales (item) values ($1)`, item)
-			return idempotency.Answer{StatusCode: http.StatusCreated, ContentType: "text/plain", Body: []byte(item + " is sold")}, nil
+			return idempotency.Answer{StatusCode: http.StatusCreated, Body: []byte(item + " is sold")}, nil
 		})
 		if reused, ok := errors.AsType[*idempotency.ReusedError](err); ok {
 			fmt.Println(err, reused.Pointers)
@@ -189,7 +188,7 @@ func ExampleExpireKeys() {
 
 	key := idempotency.Key{Operation: "sell.v1", Value: "order-17"}
 	for range 2 {
-		_, _, err := idempotency.Once(ctx, pool, key, idempotency.Options{Retention: time.Nanosecond},
+		_, _, err := idempotency.Once(ctx, pool, key, idempotency.Request{}, idempotency.Options{Retention: time.Nanosecond},
 			func(context.Context, pgx.Tx) (sold, error) { return sold{Number: 1}, nil })
 		expired, _ := idempotency.ExpireKeys(ctx, pool, 500)
 		fmt.Println(err, expired)
@@ -199,16 +198,11 @@ func ExampleExpireKeys() {
 	// the key has expired 0
 }
 
-// A duplicate that straddles the boundary of a window has another key. A claim of the
-// window before recognises it.
+// A report that is meant once an hour has the hour in its key. The time is that of the message:
+// sent again in the next hour, it has the same key.
 func ExampleWindow() {
-	first := time.Date(2026, 1, 31, 10, 59, 59, 0, time.UTC)
-	again := first.Add(2 * time.Second)
-	this, _ := idempotency.Window(first, time.Hour)
-	next, previous := idempotency.Window(again, time.Hour)
-	fmt.Println(this == next, this == previous)
-	fmt.Println(idempotency.NaturalKey{Parts: []string{"acme", next}, Operation: "report", Version: 1})
+	made := time.Date(2026, 1, 31, 10, 59, 59, 0, time.UTC)
+	fmt.Println(idempotency.NaturalKey{Parts: []string{"acme", idempotency.Window(made, time.Hour)}, Operation: "report", Version: 1})
 	// Output:
-	// false true
-	// acme:20260131T110000Z-1h0m0s:report:v1
+	// acme:20260131T100000Z-1h0m0s:report:v1
 }

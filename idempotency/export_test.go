@@ -1,5 +1,7 @@
 package idempotency
 
-import "time"
-
-func init() { confirmTimeout = 500 * time.Millisecond } //nolint:gochecknoinits // before any test runs
+// What tests see of the package.
+var (
+	Canonical = canonicalOf
+	Pointers  = pointers
+)

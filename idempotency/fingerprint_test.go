@@ -29,12 +29,10 @@ func TestCanonical(t *testing.T) {
 		{"the order of elements matters", `[2,1]`, []string{`[2,1]`}},
 		{"spellings of a number are one number", `1`, []string{`1`, `1.0`, `1.00e0`, `10e-1`, `0.1E+1`, `100E-2`}},
 		{"zeros of any sign and size are one number", `0`, []string{`0`, `-0`, `0.00`, `0e99`, `-0E-5`}},
-		{"a fraction is exact", `-11e-1`, []string{`-1.1`, `-1.10`, `-110e-2`}},
-		{"a number beyond 2^53 is exact", `9007199254740993`, []string{`9007199254740993`, `9007199254740993.0`, `9.007199254740993e15`}},
-		{"a large exponent is not written out", `1e1000000000`, []string{`1e1000000000`, `0.1e1000000001`, `10E+999999999`}},
-		{"an exponent has up to 10 characters", "1e-999999999", []string{"1e-999999999", "0.1e-999999998"}},
-		{"40 zeros are not written out", `1e40`, []string{"1" + strings.Repeat("0", 40)}},
-		{"39 zeros are written out", "1" + strings.Repeat("0", 39), []string{`1e39`, "1" + strings.Repeat("0", 39)}},
+		{"a fraction is one of a float64", `-1.1`, []string{`-1.1`, `-1.10`, `-110e-2`, `-1.10000000000000000001`}},
+		{"a whole number keeps all digits", `123456789012345678901234567890`, []string{`123456789012345678901234567890`}},
+		{"a number beyond 2^53 is exact", `9007199254740993`, []string{`9007199254740993`}},
+		{"a large exponent is not written out", `1e+300`, []string{`1e300`, `0.1e301`, `10E+299`}},
 		{"words and empty values stay", `[true,false,null,{},[],""]`, []string{`[ true, false, null, { }, [ ], "" ]`}},
 
 		// Refused:
@@ -45,8 +43,6 @@ func TestCanonical(t *testing.T) {
 		{"a repeated member", "", []string{`{"amount":1,"amount":100}`, `{"a":1,"\u0061":2}`, `[{"a":{"b":1,"b":1}}]`}},
 		{"half of a surrogate pair", "", []string{`"\ud800"`, `"\ud800\u0041"`, `"\uDC00"`, `"\uD83D\uD83D\uDE00"`}},
 		{"bytes that are not UTF-8", "", []string{"\"\xff\""}},
-		{"an exponent of a million digits", "", []string{"1e" + strings.Repeat("9", 1_000_000)}},
-		{"an exponent of more than 10 characters", "", []string{"0e" + strings.Repeat("9", 11), "10e" + strings.Repeat("9", 10), "0.1e-999999999"}},
 		{"nesting deeper than 10,000", "", []string{strings.Repeat("[", 10001) + strings.Repeat("]", 10001)}},
 	} {
 		for _, text := range test.texts {
@@ -155,7 +151,6 @@ func FuzzPointers(f *testing.F) {
 		{`"\ud800"`, `"\ud801"`},
 		{`"\ud83d\ude00"`, `"😀"`},
 		{`"\\ud800"`, `"\\ud801"`},
-		{`1e9999999999`, `10e9999999998`},
 		{`-0`, `0e5`},
 		{"10e" + strings.Repeat("9", 100), "1e" + strings.Repeat("9", 101)},
 		{"\"\xff\"", "\"\xfe\""},

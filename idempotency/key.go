@@ -1,34 +1,19 @@
 package idempotency
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"net/http"
+	"net/url"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
 )
 
-var (
-	// ErrMissing is returned by ParseKey if there is no header.
-	ErrMissing = errors.New("the idempotency key is missing")
-	// ErrInvalid is returned for a header or a text that is not a key.
-	ErrInvalid = errors.New("the idempotency key is not valid")
-	// ErrReused is returned, as a *ReusedError, for a key that was used for another
-	// request.
-	ErrReused = errors.New("the key was used for another request")
-	// ErrExpired is returned for a key whose answer is no longer kept. The work was
-	// done, and is never done again.
-	ErrExpired = errors.New("the key has expired")
-)
-
-// MaxLength is the length of the longest key, in characters.
-const MaxLength = 255
+const maxLength = 255 // of a key, in characters
 
 // Key identifies a request: the same value in another scope or for another operation
 // is another key.
@@ -41,78 +26,12 @@ type Key struct {
 // validate returns ErrInvalid unless all parts of the key can be stored.
 func (k Key) validate() error {
 	for _, part := range []string{k.Scope, k.Operation} {
-		if len(part) > MaxLength || !utf8.ValidString(part) || strings.Contains(part, "\x00") {
-			return fmt.Errorf("%w: its scope or operation has more than %d bytes, or is no text", ErrInvalid, MaxLength)
+		if len(part) > maxLength || !utf8.ValidString(part) || strings.Contains(part, "\x00") {
+			return fmt.Errorf("%w: its scope or operation has more than %d bytes, or is no text", ErrInvalid, maxLength)
 		}
 	}
 	return Validate(k.Value)
 }
-
-// Answer is a finished answer, stored byte for byte.
-type Answer struct {
-	StatusCode  int
-	ContentType string
-	Location    string      // empty if none
-	Header      http.Header `json:",omitempty"` // further headers of a response, nil if none
-	Body        []byte
-}
-
-// headers is the stored form of the further headers.
-func (a Answer) headers() any {
-	if len(a.Header) == 0 {
-		return nil
-	}
-	text, _ := json.Marshal(a.Header) // text can always be encoded
-	return string(text)
-}
-
-// Request tells apart the requests under one key.
-type Request struct {
-	// Fingerprint is the same for requests that are the same, see the function of that name. An
-	// empty one matches every request: an answer that is stored with it blocks the key.
-	Fingerprint []byte
-	// Canonical is the request as JSON. It is kept as long as the answer, to name the
-	// members in which another request differs; nil if it is not kept.
-	Canonical []byte
-}
-
-// Record is a stored answer with the request that it answers.
-type Record struct {
-	Answer      // of an expired one only status code and Location are certain
-	Fingerprint []byte
-	Canonical   []byte // nil if it was not kept
-	ExpiresAt   time.Time
-	Expired     bool // by the database's clock
-}
-
-// Replay returns the stored answer if the request is the one that it answers. Else it
-// returns a *ReusedError; or ErrExpired and what is kept for ever of the answer: status
-// code and Location.
-func (r Record) Replay(request Request) (Answer, error) {
-	switch same := len(r.Fingerprint) == 0 || bytes.Equal(r.Fingerprint, request.Fingerprint); {
-	case !same && (r.Expired || r.Canonical == nil || request.Canonical == nil):
-		return Answer{}, &ReusedError{}
-	case !same:
-		return Answer{}, &ReusedError{Pointers: Pointers(r.Canonical, request.Canonical)}
-	case r.Expired:
-		return Answer{StatusCode: r.StatusCode, Location: r.Location}, ErrExpired
-	}
-	return r.Answer, nil
-}
-
-// ReusedError is ErrReused with the members in which the requests differ.
-type ReusedError struct {
-	// Pointers are JSON Pointers to the members that differ, never their values.
-	// There are none if the difference lies outside the canonical requests, or one of
-	// these was not kept.
-	Pointers []string
-}
-
-// Error is the text of ErrReused: pointers may hold names that a client chose.
-func (e *ReusedError) Error() string { return ErrReused.Error() }
-
-// Unwrap makes it an ErrReused.
-func (e *ReusedError) Unwrap() error { return ErrReused }
 
 // ParseKey reads the values of the Idempotency-Key header. A structured-field
 // string "abc" (RFC 8941, as the IETF draft asks for) and the bare abc that most
@@ -141,11 +60,11 @@ func ParseKey(values []string) (string, error) {
 // quotedKey is a structured-field string without parameters: only \" and \\ are escapes.
 var quotedKey = regexp.MustCompile(`^"((?:[^"\\]|\\["\\])*)"$`)
 
-// Validate returns ErrInvalid, wrapped with the reason, unless the key is 1 to MaxLength
-// printable ASCII characters, of which neither the first nor the last is a space.
+// Validate returns ErrInvalid, wrapped with the reason, unless the key is 1 to 255 printable
+// ASCII characters, of which neither the first nor the last is a space.
 func Validate(key string) error {
-	if len(key) < 1 || len(key) > MaxLength {
-		return fmt.Errorf("%w: it has %d characters, and 1 to %d are allowed", ErrInvalid, len(key), MaxLength)
+	if len(key) < 1 || len(key) > maxLength {
+		return fmt.Errorf("%w: it has %d characters, and 1 to %d are allowed", ErrInvalid, len(key), maxLength)
 	}
 	for i := range len(key) {
 		if key[i] < ' ' || key[i] > '~' || key[i] == ' ' && (i == 0 || i == len(key)-1) {
@@ -159,4 +78,77 @@ func Validate(key string) error {
 func Hash(key string) string {
 	sum := sha256.Sum256([]byte(key))
 	return hex.EncodeToString(sum[:6])
+}
+
+// NaturalKey is a key that the work itself has, so a sender does not have to store a
+// random one. Its parts must be the same when a message is sent again: no time of
+// sending, no attempt, no random order and no id that a broker makes anew.
+type NaturalKey struct {
+	Parts     []string // what it is about, in a fixed order: "order-17"; none is empty
+	Operation string   // what is done with it: "charge"
+	Version   int      // from 1; another version is other work, or the same work on purpose again
+}
+
+// String returns the key, such as order-17:charge:v1. Parts are percent-encoded, so no
+// two lists of parts have the same key, and case matters. A key of more than 255 characters is
+// its SHA-256 instead, which ParseNaturalKey cannot read.
+func (k NaturalKey) String() string {
+	var out strings.Builder
+	for _, part := range append(slices.Clone(k.Parts), k.Operation) {
+		out.WriteString(strings.ReplaceAll(url.QueryEscape(part), "+", "%20") + ":")
+	}
+	out.WriteString("v" + strconv.Itoa(k.Version))
+	if out.Len() > maxLength {
+		sum := sha256.Sum256([]byte(out.String()))
+		return "sha256:" + hex.EncodeToString(sum[:])
+	}
+	return out.String()
+}
+
+// ParseNaturalKey reads what String wrote, for debugging. Of each key there is one
+// spelling: ErrInvalid for all others, and for a key without parts, with an empty one, or
+// without operation or version: many requests would have it.
+func ParseNaturalKey(key string) (NaturalKey, error) {
+	fields := strings.Split(key, ":")
+	last := len(fields) - 1
+	for i, field := range fields {
+		fields[i], _ = url.PathUnescape(field) // empty for what String does not write
+	}
+	version, _ := strconv.Atoi(strings.TrimPrefix(fields[last], "v"))
+	if last >= 2 && version >= 1 && !slices.Contains(fields, "") {
+		if k := (NaturalKey{Parts: fields[:last-1], Operation: fields[last-1], Version: version}); k.String() == key {
+			return k, nil
+		}
+	}
+	return NaturalKey{}, fmt.Errorf("%w: not a natural key", ErrInvalid)
+}
+
+// Window returns the name of the time window that contains at, as a part of a natural key: for
+// work that is meant once an hour, not once for ever. Windows have the given length, at least a
+// second and in whole seconds, and begin at multiples of it in UTC.
+//
+// at must come with the message (when it was made, not when it was sent or received): else a
+// message that is sent again in the next window has another key, and runs twice.
+func Window(at time.Time, length time.Duration) string {
+	length = max(length.Truncate(time.Second), time.Second)
+	return at.UTC().Truncate(length).Format("20060102T150405Z") + "-" + length.String()
+}
+
+// Content returns a key of what a message says, SHA-256 over its canonical JSON and its
+// source, and the canonical JSON: that of RFC 8785, but whole numbers keep all digits. ErrNotJSON
+// for a text that is not JSON.
+//
+// If the key becomes the id of a message, make the canonical JSON its payload: the inbox
+// compares payloads byte for byte.
+//
+// It is the last resort, for senders that give no key. Two messages that say the
+// same become one: two intended orders of the same article are one order. And
+// a member that changes with each sending, such as a time, makes them two.
+func Content(source string, payload []byte) (key string, canonical []byte, err error) {
+	canonical, err = canonicalOf(payload)
+	if err != nil {
+		return "", nil, err
+	}
+	sum := Fingerprint([]byte("content.v2"), []byte(source), canonical)
+	return "content.v2:" + hex.EncodeToString(sum), canonical, nil
 }

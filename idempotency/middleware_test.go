@@ -1,29 +1,27 @@
 package idempotency_test
 
 import (
-	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-	"golang.org/x/sync/errgroup"
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
+
+type options = idempotency.HTTPOptions
 
 // handle makes one effect and answers with the status of the query, 201 without one.
 func handle(w http.ResponseWriter, r *http.Request) {
@@ -43,174 +41,220 @@ func handle(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(append(body, "\n\x00\xff"...))
 }
 
-func scopeOf(r *http.Request) string { return r.Header.Get("Tenant") }
-
-type options = idempotency.HTTPOptions
-
-func serve(db idempotency.Beginner, o options, handler http.HandlerFunc) http.Handler {
-	return idempotency.Middleware(db, scopeOf, o)(handler)
-}
-
-// post sends a request with headers given as "name: value". No server has read it: without a
-// body its Body is nil.
-func post(t *testing.T, h http.Handler, target, body string, headers ...string) *httptest.ResponseRecorder {
+// send sends a request with headers given as "name: value", under the key k1.
+func send(t *testing.T, h http.Handler, target, body string, headers ...string) *httptest.ResponseRecorder {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, target, nil)
-	testdb.Must(t, err)
-	if body != "" {
-		r.Body = io.NopCloser(strings.NewReader(body))
-	}
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, target, strings.NewReader(body))
+	r.Header.Set(idempotency.HeaderKey, "k1")
 	for _, header := range headers {
 		name, value, _ := strings.Cut(header, ": ")
-		r.Header.Add(name, value)
+		r.Header.Set(name, value)
 	}
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)
 	return w
 }
 
-const (
-	withKey = "Idempotency-Key: k1"
-	asJSON  = "Content-Type: application/json; charset=utf-8"
-)
+const asJSON = "Content-Type: application/json; charset=utf-8"
 
-func TestMiddleware(t *testing.T) {
+func TestMiddleware_replaysStatusHeadersAndBody(t *testing.T) {
 	t.Parallel()
-
-	t.Run("a replay has the status, body and listed headers of the first response", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		h := serve(db.Pool(), options{Headers: []string{"content-type", "location", "link", "etag"}}, handle)
-		first, replay := post(t, h, "/orders", "a mug", withKey), post(t, h, "/orders", "a mug", withKey)
-		if first.Code != http.StatusCreated || first.Body.String() != "a mug\n\x00\xff" || first.Header().Get("Set-Cookie") == "" {
-			t.Errorf("the first response is %+v", first)
-		}
-		if replay.Code != first.Code || !bytes.Equal(replay.Body.Bytes(), first.Body.Bytes()) {
-			t.Errorf("the replay is %+v", replay)
-		}
-		want := maps.Clone(first.Header())
-		want.Del("Set-Cookie")
-		want.Set("Idempotent-Replayed", "true")
-		testrun.Same(t, "headers of the replay", want, replay.Header())
-		wantEffects(t, db, 1)
+	db, n := testdb.Reused(t), 0
+	keyed := idempotency.Middleware(db.Pool(), options{})(http.HandlerFunc(handle))
+	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n++
+		w.Header().Set("X-Request-Id", strconv.Itoa(n)) // of this request
+		keyed.ServeHTTP(w, r)
 	})
+	first, replay := send(t, h, "/orders", "a mug"), send(t, h, "/orders", "a mug")
+	if first.Code != http.StatusCreated || first.Body.String() != "a mug\n\x00\xff" || first.Header().Get("Set-Cookie") == "" {
+		t.Errorf("the first response is %+v", first)
+	}
+	if replay.Code != first.Code || replay.Body.String() != first.Body.String() {
+		t.Errorf("the replay is %+v", replay)
+	}
+	want := maps.Clone(first.Header())
+	want.Del("Set-Cookie")
+	want.Set("X-Request-Id", "2")
+	want.Set(idempotency.HeaderReplayed, "true")
+	testrun.Same(t, "headers of the replay", want, replay.Header())
+	wantEffects(t, db, 1)
+}
 
+// form is a multipart body of one file, under a boundary.
+func form(boundary, name, text string) (body, header string) {
+	return "--" + boundary + "\r\nContent-Disposition: form-data; name=\"" + name + "\"; filename=\"f\"\r\nContent-Type: text/plain\r\n\r\n" + text + "\r\n--" + boundary + "--\r\n",
+		"Content-Type: multipart/form-data; boundary=" + boundary
+}
+
+func TestMiddleware_tellsRequestsApart(t *testing.T) {
+	t.Parallel()
+	const same, reused = http.StatusCreated, http.StatusUnprocessableEntity
+	type request struct{ target, body, header string }
+	multipart := func(boundary, name, text string) request {
+		body, header := form(boundary, name, text)
+		return request{"/", body, header}
+	}
+	cutForm := func(boundary string) request {
+		return request{"/", "--" + boundary + "\r\nA: b\r\n\r\ntext", "Content-Type: multipart/form-data; boundary=" + boundary}
+	}
 	for _, test := range []struct {
 		name          string
-		target, body  string
-		headers       []string
-		status        int
-		title         string
-		secondEffects int
+		first, second request
+		want          int
 	}{
-		{"the same value in other JSON is the same request", "/orders?b=1&a=2", `{"b": 1.0, "a": 2}`, []string{withKey, asJSON}, http.StatusCreated, "", 0},
-		{"another order of the query is the same request", "/orders?a=2&b=1", `{"a":2,"b":1}`, []string{withKey, asJSON}, http.StatusCreated, "", 0},
-		{"another tenant has keys of its own", "/orders?b=1&a=2", `{"a":2,"b":1}`, []string{withKey, asJSON, "Tenant: globex"}, http.StatusCreated, "", 1},
-		{"another body is refused", "/orders?b=1&a=2", `{"a":3,"b":1}`, []string{withKey, asJSON}, http.StatusUnprocessableEntity, idempotency.ErrReused.Error(), 0},
-		{"another path is refused", "/refunds?b=1&a=2", `{"a":2,"b":1}`, []string{withKey, asJSON}, http.StatusUnprocessableEntity, idempotency.ErrReused.Error(), 0},
-		{"another query is refused", "/orders?b=2&a=2", `{"a":2,"b":1}`, []string{withKey, asJSON}, http.StatusUnprocessableEntity, idempotency.ErrReused.Error(), 0},
-		{"another media type is refused", "/orders?b=1&a=2", `{"a":2,"b":1}`, []string{withKey}, http.StatusUnprocessableEntity, idempotency.ErrReused.Error(), 0},
-		{"no key is refused", "/orders", ``, nil, http.StatusBadRequest, idempotency.ErrMissing.Error(), 0},
-		{"two keys are refused", "/orders", ``, []string{withKey, "Idempotency-Key: k2"}, http.StatusBadRequest, idempotency.ErrInvalid.Error(), 0},
-		{"a large body is refused", "/orders", strings.Repeat("x", 1<<20+1), []string{withKey}, http.StatusRequestEntityTooLarge, idempotency.ErrBodyTooLarge.Error(), 0},
+		{"the same value in other JSON is the same request", request{"/?b=1&a=2", `{"a":2,"b":1}`, asJSON}, request{"/?b=1&a=2", `{"b": 1.0, "a": 2}`, asJSON}, same},
+		{"another order of the query is", request{"/?b=1&a=2", "", asJSON}, request{"/?a=2&b=1", "", asJSON}, same},
+		{"a form under another boundary is", multipart("b1", "a", "--b2"), multipart("b3", "a", "--b2"), same},
+		{"another text in a form is not", multipart("b1", "a", "1"), multipart("b2", "a", "2"), reused},
+		{"another name in a form is not", multipart("b1", "a", "1"), multipart("b2", "b", "1"), reused},
+		{"a form that is cut is compared as it is", cutForm("b1"), cutForm("b2"), reused},
+		{"another body is not", request{"/", `{"a":2}`, asJSON}, request{"/", `{"a":3}`, asJSON}, reused},
+		{"what is no JSON is compared as it is", request{"/", `{"a":2`, asJSON}, request{"/", `{"a": 2`, asJSON}, reused},
+		{"another path is not", request{"/a", "", asJSON}, request{"/b", "", asJSON}, reused},
+		{"another query is not", request{"/?a=1", "", asJSON}, request{"/?a=2", "", asJSON}, reused},
+		{"another query that is no list of values is not", request{"/?a=1;b=2", "", asJSON}, request{"/?a=2;b=2", "", asJSON}, reused},
+		{"another media type is not", request{"/", "1", asJSON}, request{"/", "1", "Content-Type: text/plain"}, reused},
+		{"another method is not", request{"/", "", asJSON}, request{"/", "", "X-Method: PATCH"}, reused},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			db := testdb.Reused(t)
-			h := serve(db.Pool(), options{}, handle)
-			post(t, h, "/orders?b=1&a=2", `{"a":2,"b":1}`, withKey, asJSON)
-			w := post(t, h, test.target, test.body, test.headers...)
-			wantProblem(t, w, test.status, test.title)
-			wantEffects(t, db, 1+test.secondEffects)
+			h := idempotency.Middleware(testdb.Reused(t).Pool(), options{})(http.HandlerFunc(handle))
+			byHeader := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if method := r.Header.Get("X-Method"); method != "" {
+					r.Method = method
+				}
+				h.ServeHTTP(w, r)
+			})
+			for i, r := range []request{test.first, test.second} {
+				if w := send(t, byHeader, r.target, r.body, r.header); w.Code != [2]int{same, test.want}[i] {
+					t.Errorf("request %d: %d %s", i+1, w.Code, w.Body)
+				}
+			}
 		})
 	}
 
-	t.Run("an expired key is gone", func(t *testing.T) {
+	t.Run("a hook may leave out what is new in each sending", func(t *testing.T) {
 		t.Parallel()
-		db := testdb.Reused(t)
-		h := serve(db.Pool(), options{Retention: time.Nanosecond}, handle)
-		post(t, h, "/orders", "", withKey)
-		w := post(t, h, "/orders", "", withKey)
-		wantProblem(t, w, http.StatusGone, idempotency.ErrExpired.Error())
-		if got := w.Header().Get("Location"); got != "/orders/1" {
-			t.Errorf("Location is %q", got)
-		}
-		wantEffects(t, db, 1)
-	})
-
-	t.Run("ten megabytes are replayed where the limits allow it", func(t *testing.T) {
-		t.Parallel()
-		db, body := testdb.Reused(t), strings.Repeat("x", 10<<20)
-		h := serve(db.Pool(), options{MaxBody: 16 << 20, MaxResponse: 16 << 20}, handle)
-		for range 2 {
-			if w := post(t, h, "/orders", body, withKey); w.Code != http.StatusCreated || w.Body.String() != body+"\n\x00\xff" {
-				t.Errorf("%d, %d bytes", w.Code, w.Body.Len())
+		o := options{Fingerprint: func(_ *http.Request, body []byte) []byte {
+			text, _, _ := strings.Cut(string(body), "|")
+			return idempotency.Fingerprint([]byte(text))
+		}}
+		h := idempotency.Middleware(testdb.Reused(t).Pool(), o)(http.HandlerFunc(handle))
+		for body, want := range map[string]int{"a mug|1": same, "a mug|2": same} {
+			if w := send(t, h, "/", body); w.Code != want {
+				t.Errorf("%s: %d %s", body, w.Code, w.Body)
 			}
 		}
-		wantEffects(t, db, 1)
+		if w := send(t, h, "/", "a pen|1"); w.Code != reused {
+			t.Errorf("another request: %d %s", w.Code, w.Body)
+		}
+	})
+}
+
+// wantProblem checks a response of the middleware itself.
+func wantProblem(t *testing.T, w *httptest.ResponseRecorder, status int, title string) {
+	t.Helper()
+	var p struct {
+		Type, Title string
+		Status      int
+	}
+	err := json.Unmarshal(w.Body.Bytes(), &p)
+	if err != nil || w.Code != status || p.Status != status || p.Type != "about:blank" || !strings.HasPrefix(p.Title, title) || w.Header().Get("Content-Type") != "application/problem+json" {
+		t.Errorf("the response is %d %v %s, want %d %s", w.Code, w.Header(), w.Body, status, title)
+	}
+	if retry := w.Header().Get("Retry-After"); (retry == "1") != (status == http.StatusServiceUnavailable || strings.HasPrefix(title, idempotency.ErrInFlight.Error())) {
+		t.Errorf("Retry-After: %q", retry)
+	}
+}
+
+func TestMiddleware_problems(t *testing.T) {
+	t.Parallel()
+	read := func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.ReadAll(r.Body)
+			h.ServeHTTP(w, r)
+		})
+	}
+	bound := func(h http.Handler) http.Handler { return http.MaxBytesHandler(h, 2) }
+	same := func(h http.Handler) http.Handler { return h }
+	for _, test := range []struct {
+		name   string
+		around func(http.Handler) http.Handler
+		key    string
+		body   string
+		status int
+		title  string
+	}{
+		{"no key", same, "", "", http.StatusBadRequest, idempotency.ErrMissing.Error()},
+		{"a header that is no key", same, "a,b", "", http.StatusBadRequest, idempotency.ErrInvalid.Error()},
+		{"a large body", same, "k1", strings.Repeat("x", 1<<20+1), http.StatusRequestEntityTooLarge, "the body is too large"},
+		{"a body beyond another bound", bound, "k1", "a=1", http.StatusRequestEntityTooLarge, "the body is too large"},
+		{"a body that was read before", read, "k1", "a=1", http.StatusInternalServerError, "Internal Server Error"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			h := test.around(idempotency.Middleware(nil, options{})(http.HandlerFunc(handle)))
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", strings.NewReader(test.body))
+			if test.key != "" {
+				r.Header.Set(idempotency.HeaderKey, test.key)
+			}
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			wantProblem(t, w, test.status, test.title)
+		})
+	}
+
+	t.Run("an expired key is gone, and its Location is kept", func(t *testing.T) {
+		t.Parallel()
+		o := options{Options: idempotency.Options{Retention: 1}}
+		h := idempotency.Middleware(testdb.Reused(t).Pool(), o)(http.HandlerFunc(handle))
+		send(t, h, "/orders", "")
+		w := send(t, h, "/orders", "")
+		wantProblem(t, w, http.StatusGone, idempotency.ErrExpired.Error())
+		if w.Header().Get("Location") != "/orders/1" || w.Header().Get("Link") != "" {
+			t.Errorf("headers %v", w.Header())
+		}
 	})
 
-	t.Run("a method is known in any case of its letters, and others pass through without a transaction", func(t *testing.T) {
+	t.Run("a rival in flight has the status of the policy", func(t *testing.T) {
 		t.Parallel()
-		h := serve(testdb.Reused(t).Pool(), options{Methods: []string{"put", "post"}}, func(w http.ResponseWriter, r *http.Request) {
-			_, _ = fmt.Fprint(w, idempotency.Tx(r.Context()))
-		})
-		wantProblem(t, post(t, h, "/orders", ""), http.StatusBadRequest, idempotency.ErrMissing.Error())
+		db := testdb.Reused(t)
+		entry{operation: "HTTP"}.rival(t, db)
+		for status, o := range map[int]options{http.StatusConflict: {}, http.StatusTooEarly: {InFlight: http.StatusTooEarly}, http.StatusAccepted: {InFlight: http.StatusAccepted}} {
+			o.Wait, o.Scope = -1, func(*http.Request) string { return "acme" }
+			wantProblem(t, send(t, idempotency.Middleware(db.Pool(), o)(http.HandlerFunc(handle)), "/", ""), status, idempotency.ErrInFlight.Error())
+		}
+	})
+
+	t.Run("other methods pass through without a transaction", func(t *testing.T) {
+		t.Parallel()
 		w := httptest.NewRecorder()
-		h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPatch, "/orders", nil))
+		idempotency.Middleware(nil, options{})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, _ = fmt.Fprint(w, idempotency.Tx(r.Context()))
+		})).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPut, "/orders", nil))
 		if w.Code != http.StatusOK || w.Body.String() != "<nil>" {
 			t.Errorf("%+v", w)
 		}
 	})
 }
 
-// wantProblem checks a response of the middleware itself; a response of the handler if the
-// title is empty.
-func wantProblem(t *testing.T, w *httptest.ResponseRecorder, status int, title string) {
-	t.Helper()
-	if w.Code != status {
-		t.Errorf("the response is %d %s, want %d", w.Code, w.Body, status)
-	}
-	if title == "" {
-		return
-	}
-	var p idempotency.Problem
-	if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || p.Title != title || p.Status != status || p.Detail == "" || p.Type == "" || w.Header().Get("Content-Type") != "application/problem+json" {
-		t.Errorf("%v: the problem is %+v, want %s", err, p, title)
-	}
-}
-
 func TestMiddleware_statuses(t *testing.T) {
 	t.Parallel()
-	none := func(int) bool { return false }
-	for _, test := range []struct {
-		status   int
-		stores   func(int) bool
+	for status, test := range map[int]struct {
 		replayed bool
 		effects  int // of two requests
 	}{
-		{200, nil, true, 1},
-		{303, nil, true, 1},
-		{401, nil, false, 0},
-		{403, nil, false, 0},
-		{404, nil, true, 0},
-		{422, nil, true, 0},
-		{408, nil, false, 0},
-		{409, nil, false, 0},
-		{425, nil, false, 0},
-		{429, nil, false, 0},
-		{500, nil, false, 0},
-		{503, func(int) bool { return true }, false, 0},
-		{201, none, false, 0},
-		{409, func(int) bool { return true }, true, 0},
+		200: {true, 1}, 303: {true, 1}, 404: {true, 0}, 422: {true, 0},
+		401: {}, 403: {}, 408: {}, 409: {}, 425: {}, 429: {}, 500: {}, 503: {},
 	} {
-		t.Run(fmt.Sprintf("%d is replayed: %v", test.status, test.replayed), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%d is replayed: %v", status, test.replayed), func(t *testing.T) {
 			t.Parallel()
 			db := testdb.Reused(t)
-			h, target := serve(db.Pool(), options{Stores: test.stores}, handle), fmt.Sprint("/orders?status=", test.status)
+			h := idempotency.Middleware(db.Pool(), options{})(http.HandlerFunc(handle))
 			for i := range 2 {
-				w := post(t, h, target, "a mug", withKey)
-				if replayed := w.Header().Get("Idempotent-Replayed") != ""; w.Code != test.status || w.Body.String() != "a mug\n\x00\xff" || replayed != (test.replayed && i > 0) {
+				w := send(t, h, fmt.Sprint("/orders?status=", status), "a mug")
+				if replayed := w.Header().Get(idempotency.HeaderReplayed) != ""; w.Code != status || w.Body.String() != "a mug\n\x00\xff" || replayed != (test.replayed && i > 0) {
 					t.Errorf("request %d: %+v", i+1, w)
 				}
 			}
@@ -221,23 +265,28 @@ func TestMiddleware_statuses(t *testing.T) {
 
 func TestMiddleware_refusesToStore(t *testing.T) {
 	t.Parallel()
-	for name, test := range map[string]struct {
-		respond func(w http.ResponseWriter)
-		says    string
-	}{
-		"a stream":                 {func(w http.ResponseWriter) { _ = http.NewResponseController(w).Flush() }, "it is a stream"},
-		"a hijack":                 {func(w http.ResponseWriter) { _, _, _ = http.NewResponseController(w).Hijack() }, "it is a stream"},
-		"a large response":         {func(w http.ResponseWriter) { _, _ = w.Write(make([]byte, 1<<20+1)) }, "it has more than 1048576 bytes"},
-		"no response":              {func(http.ResponseWriter) {}, "the handler wrote none"},
-		"an informational one":     {func(w http.ResponseWriter) { w.WriteHeader(http.StatusEarlyHints) }, "the handler wrote none"},
-		"a panic":                  {func(http.ResponseWriter) { panic("planted") }, ""},
-		"a name in Latin-1":        {func(w http.ResponseWriter) { w.Header().Set("X-Name", "\xe4"); w.WriteHeader(http.StatusCreated) }, "its X-Name is not UTF-8"},
-		"a place with a zero byte": {func(w http.ResponseWriter) { w.Header().Set("Location", "a\x00"); w.WriteHeader(http.StatusCreated) }, "its Location is not UTF-8"},
+	set := func(name, value string) func(http.ResponseWriter) {
+		return func(w http.ResponseWriter) { w.Header().Set(name, value); w.WriteHeader(http.StatusCreated) }
+	}
+	for says, respond := range map[string]func(http.ResponseWriter){
+		"it is a stream":                 func(w http.ResponseWriter) { _ = http.NewResponseController(w).Flush() },
+		"it has more than 1048576 bytes": func(w http.ResponseWriter) { _, _ = w.Write(make([]byte, 1<<20+1)) },
+		"the handler wrote none":         func(http.ResponseWriter) {},
+		"the handler wrote none ":        func(w http.ResponseWriter) { w.WriteHeader(http.StatusEarlyHints) },
+		"the handler wrote none  ":       func(w http.ResponseWriter) { _, _, _ = http.NewResponseController(w).Hijack() },
+		"it is encoded":                  set("Content-Encoding", "gzip"),
+		"its X-Name is not UTF-8":        set("X-Name", "\xe4"),
+		"its Location is not UTF-8":      set("Location", "a\x00"),
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(says, func(t *testing.T) {
 			t.Parallel()
-			db, log, plain := testdb.Reused(t), &await.Log{}, false
-			h := serve(db.Pool(), options{Log: slog.New(slog.NewJSONHandler(log, nil)), Headers: []string{"Location", "X-Name"}}, func(w http.ResponseWriter, r *http.Request) {
+			db, plain := testdb.Reused(t), false
+			var cause error
+			o := options{Error: func(w http.ResponseWriter, _ *http.Request, status int, err error) {
+				cause = err
+				w.WriteHeader(status)
+			}}
+			h := idempotency.Middleware(db.Pool(), o)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if plain {
 					handle(w, r)
 					return
@@ -245,98 +294,131 @@ func TestMiddleware_refusesToStore(t *testing.T) {
 				if _, err := idempotency.Tx(r.Context()).Exec(r.Context(), insertEffect); err != nil {
 					t.Error(err)
 				}
-				test.respond(w)
-			})
-			func() {
-				defer func() {
-					if cause := recover(); (cause != nil) != (test.says == "") {
-						t.Errorf("it panics with %v", cause)
-					}
-				}()
-				wantProblem(t, post(t, h, "/orders", "", withKey), http.StatusInternalServerError, idempotency.ErrNotStorable.Error())
-			}()
-			if !strings.Contains(log.String(), test.says) {
-				t.Errorf("the log is %s", log.String())
+				respond(w)
+			}))
+			if w := send(t, h, "/orders", ""); w.Code != http.StatusInternalServerError || cause == nil || !strings.Contains(cause.Error(), strings.TrimSpace(says)) {
+				t.Errorf("%d, %v", w.Code, cause)
 			}
 			wantEffects(t, db, 0)
 			plain = true
-			if w := post(t, h, "/orders", "", withKey); w.Code != http.StatusCreated {
+			if w := send(t, h, "/orders", ""); w.Code != http.StatusCreated {
 				t.Errorf("then %+v", w)
 			}
 		})
 	}
 }
 
-func TestMiddleware_besideARivalInFlight(t *testing.T) {
+// response is what a client sees.
+type response struct {
+	Status int
+	Header http.Header
+	Body   string
+	Err    error
+}
+
+// sendForm sends a form in chunks, under the key k1.
+func sendForm(ctx context.Context, t *testing.T, to string) response {
+	t.Helper()
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, to, io.MultiReader(strings.NewReader("a=1")))
+	testdb.Must(t, err)
+	r.Header.Set("Idempotency-Key", "k1")
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	got, err := http.DefaultTransport.RoundTrip(r) // without redirects
+	if err != nil {
+		return response{Err: err}
+	}
+	body, err := io.ReadAll(got.Body)
+	_ = got.Body.Close() // it was read
+	got.Header.Del("Date")
+	got.Header.Del("Idempotent-Replayed")
+	return response{got.StatusCode, got.Header, string(body), err}
+}
+
+func TestMiddleware_changesNothingThatAClientSees(t *testing.T) {
 	t.Parallel()
-	for status, o := range map[int]options{
-		http.StatusConflict: {Wait: idempotency.NoWait},
-		http.StatusTooEarly: {Wait: idempotency.NoWait, InFlight: http.StatusTooEarly},
-		http.StatusAccepted: {Wait: idempotency.NoWait, InFlight: http.StatusAccepted},
-		http.StatusCreated:  {},
+	write := func(w http.ResponseWriter, text string) { _, _ = io.WriteString(w, text) }
+	status := func(statuses ...int) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			for _, status := range statuses {
+				w.WriteHeader(status)
+			}
+			write(w, "x")
+		}
+	}
+	db := testdb.Reused(t)
+	for name, handler := range map[string]http.HandlerFunc{
+		"a body without a type":     func(w http.ResponseWriter, _ *http.Request) { write(w, "<html>") },
+		"a status alone":            func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusCreated) },
+		"no content, with a body":   status(http.StatusNoContent),
+		"not modified, with a body": status(http.StatusNotModified),
+		"a second status":           status(http.StatusCreated, http.StatusNotFound),
+		"an early hint":             status(http.StatusEarlyHints, http.StatusCreated),
+		"a status after the body":   func(w http.ResponseWriter, _ *http.Request) { write(w, "x"); w.WriteHeader(http.StatusNotFound) },
+		"a header after the status": func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusCreated)
+			w.Header().Set("Location", "/late")
+		},
+		"a header with a line break": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Location", "/a\r\nX-B: c")
+			w.WriteHeader(http.StatusCreated)
+		},
+		"a length of its own": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "3")
+			write(w, "abc")
+		},
+		"a large body": func(w http.ResponseWriter, _ *http.Request) {
+			for range 1 << 10 {
+				write(w, strings.Repeat("x", 1<<10))
+			}
+		},
+		"a form": func(w http.ResponseWriter, r *http.Request) { write(w, r.FormValue("a")) },
+		"a body read late": func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(http.StatusCreated)
+			_, _ = io.Copy(w, r.Body)
+		},
+		"a redirect":            func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/x", http.StatusSeeOther) },
+		"an abort after a part": func(w http.ResponseWriter, _ *http.Request) { write(w, "x"); panic(http.ErrAbortHandler) },
 	} {
-		t.Run(strconv.Itoa(status), func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			db, inHandler, goOn := testdb.Reused(t), make(chan struct{}, 2), make(chan struct{})
-			h := serve(db.Pool(), o, func(w http.ResponseWriter, r *http.Request) {
-				inHandler <- struct{}{}
-				<-goOn
-				handle(w, r)
-			})
-			var rivals errgroup.Group
-			send := func(want int, replayed string) {
-				w := post(t, h, "/orders", "", withKey)
-				if w.Code != want || w.Header().Get("Idempotent-Replayed") != replayed {
-					t.Errorf("%+v, want %d", w, want)
-				}
-				if retry := w.Header().Get("Retry-After"); (retry == "1") != (want != http.StatusCreated) {
-					t.Errorf("Retry-After: %q", retry)
+			plain := httptest.NewServer(handler)
+			t.Cleanup(plain.Close)
+			o := options{Scope: func(*http.Request) string { return name }}
+			keyed := httptest.NewServer(idempotency.Middleware(db.Pool(), o)(handler))
+			t.Cleanup(keyed.Close)
+			want := sendForm(t.Context(), t, plain.URL)
+			for range 2 {
+				if diff := cmp.Diff(want, sendForm(t.Context(), t, keyed.URL), cmp.Comparer(func(a, b error) bool { return errors.Is(a, b) })); diff != "" {
+					t.Errorf("(-plain +keyed):\n%s", diff)
 				}
 			}
-			rivals.Go(func() error { send(http.StatusCreated, ""); return nil })
-			await.Receive(t, "the first request's handler", inHandler)
-			if status == http.StatusCreated {
-				rivals.Go(func() error { send(status, "true"); return nil })
-				await.Blocked(t, db, 1)
-			} else {
-				send(status, "")
-			}
-			close(goOn)
-			_ = rivals.Wait() // no error
-			wantEffects(t, db, 1)
 		})
 	}
 }
 
-func TestMiddleware_faults(t *testing.T) {
+func TestMiddleware_ofAClientThatLeavesInTheMiddleCommits(t *testing.T) {
 	t.Parallel()
-
-	t.Run("a commit whose outcome is unknown is 503, and the next request replays it", func(t *testing.T) {
-		t.Parallel()
-		url := testdb.URL(t)
-		direct, proxy := testdb.OpenAt(t, url, postgres.Options{}), failpoint.StartCutter(t, url)
-		h := serve(armed(testdb.OpenAt(t, proxy.URL(), postgres.Options{MaxConns: 1}).Pool(), func() { proxy.ArmLast(failpoint.After, -1) }), options{}, handle)
-		w := post(t, h, "/orders", "a mug", withKey)
-		wantProblem(t, w, http.StatusServiceUnavailable, idempotency.ErrUnknown.Error())
-		if w.Header().Get("Retry-After") != "1" {
-			t.Errorf("headers: %v", w.Header())
+	db, started := testdb.Reused(t), make(chan struct{}, 1)
+	server := httptest.NewServer(idempotency.Middleware(db.Pool(), options{})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, err := idempotency.Tx(r.Context()).Exec(r.Context(), insertEffect); err != nil {
+			t.Error(err)
 		}
-		if w := post(t, serve(direct.Pool(), options{}, handle), "/orders", "a mug", withKey); w.Code != http.StatusCreated || w.Header().Get("Idempotent-Replayed") != "true" {
-			t.Errorf("then %+v", w)
-		}
-		wantEffects(t, direct, 1)
-	})
-
-	t.Run("a missing table and a nil pool are 500 with a cause in the log alone", func(t *testing.T) {
-		t.Parallel()
-		bare := testdb.Connect(t, testdb.Empty(t)).Pool()
-		for says, db := range map[string]*pgxpool.Pool{"idempotency_keys": bare, "database is nil": nil} {
-			log := &await.Log{}
-			w := post(t, serve(db, options{Log: slog.New(slog.NewJSONHandler(log, nil))}, handle), "/orders", "", withKey)
-			wantProblem(t, w, http.StatusInternalServerError, "Internal Server Error")
-			if !strings.Contains(log.String(), says) || strings.Contains(w.Body.String(), says) {
-				t.Errorf("the log is %s, the response %s", log.String(), w.Body)
-			}
-		}
-	})
+		started <- struct{}{}
+		<-r.Context().Done()
+		w.WriteHeader(http.StatusCreated)
+	})))
+	t.Cleanup(server.Close)
+	ctx, leave := context.WithCancel(t.Context())
+	go func() {
+		<-started
+		leave()
+	}()
+	if got := sendForm(ctx, t, server.URL); !errors.Is(got.Err, context.Canceled) {
+		t.Errorf("%+v", got)
+	}
+	await.True(t, "the answer is stored", func() bool { return testdb.One[int](t, db, `select count(*) from idempotency_keys`) == 1 })
+	if got := sendForm(t.Context(), t, server.URL); got.Status != http.StatusCreated {
+		t.Errorf("then %+v", got)
+	}
+	wantEffects(t, db, 1)
 }

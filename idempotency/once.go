@@ -1,45 +1,17 @@
 package idempotency
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
-	"time"
 
+	jsonv2 "github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	jsonv1 "github.com/go-json-experiment/json/v1"
 	"github.com/jackc/pgx/v5"
-)
-
-// Options of Once. The zero value is usable.
-type Options struct {
-	// Request is what the key stands for. Another request under the key is ErrReused.
-	// Calls with the zero value are one request.
-	Request Request
-	// Also are values of further keys, in the same scope and operation, that are claimed
-	// with the key. The first that is taken answers. See Window.
-	Also []string
-	// Retention is how long the result is kept; DefaultRetention if zero.
-	Retention time.Duration
-	// Wait is how long a call waits for another one in flight under its key, before
-	// ErrInFlight: at most MaxWait, DefaultWait if zero, NoWait for not at all. It holds a
-	// connection.
-	Wait time.Duration
-	// Slots, if set, bounds the calls that use db: each occupies a place of the channel, or is
-	// ErrUnknown when its context ends before. Half of the pool's connections leaves the others
-	// to reads while commits hang, as for a synchronous standby that is away.
-	Slots chan struct{}
-	// OnCommit, if set, receives the result of each call that reached the key, for
-	// metrics: CommitMade, CommitTaken for a replay, CommitInFlight, or CommitFailed, also
-	// after a panic.
-	OnCommit func(CommitResult)
-}
-
-const (
-	// DefaultWait is how long Once and Middleware wait for a rival.
-	DefaultWait = 5 * time.Second
-	// NoWait is the Wait of a call that does not wait for a rival.
-	NoWait time.Duration = -1
 )
 
 // FinalError is a failure that is the outcome of its key: such as a card that was
@@ -52,12 +24,7 @@ type FinalError struct {
 }
 
 // Error is the message, or the code if there is none.
-func (e *FinalError) Error() string {
-	if e.Message == "" {
-		return e.Code
-	}
-	return e.Message
-}
+func (e *FinalError) Error() string { return cmp.Or(e.Message, e.Code) }
 
 // Once calls fn once under a key and returns its result. Each later call under the key
 // returns the stored result, with replayed true, and does not call fn. fn's writes
@@ -66,26 +33,24 @@ func (e *FinalError) Error() string {
 // commits.
 //
 // The key is claimed first, so that of concurrent calls one calls fn and the others wait
-// (Options.Wait). A call of Once calls fn at most once. fn must not end tx, and should make
-// no network call, since a transaction is open: what belongs to another system goes
-// through an outbox, or has an idempotency key of its own there.
+// (Options.Wait). fn is called again only if its transaction is known to be rolled back. It must
+// not end tx, and should make no network call, since a transaction is open: what belongs to another
+// system goes through an outbox, or has an idempotency key of its own there.
 //
 // An error of fn, and a panic, roll everything back and leave the key free. FinalError is
 // stored. The operation of the key should hold a version ("charge.v1"): stored results are
 // read as T.
 //
-// Errors beside fn's own: ErrInvalid for the key, ErrReused, ErrExpired, ErrInFlight, and
-// ErrUnknown: call again with the same key. groupcommit.ErrNotCommitted: the connection was
-// lost in COMMIT, and the transaction is known to be rolled back. After any error but
-// ErrUnknown, fn's writes of this call are undone.
+// Errors beside fn's own are those of Receive. After any error but ErrUnknown, fn's writes of this
+// call are undone.
 //
 // If we die here: before COMMIT the server rolls back and the key is free; after it the
-// next call replays. Test: TestOnce_diesBetweenClaimAndCommit.
-func Once[T any](ctx context.Context, db Beginner, key Key, o Options, fn func(ctx context.Context, tx pgx.Tx) (T, error)) (value T, replayed bool, err error) {
-	outcome, err := once(ctx, db, key, o, func(ctx context.Context, tx pgx.Tx) (Answer, error) {
+// next call replays. Test: TestPromises.
+func Once[T any](ctx context.Context, db Beginner, key Key, request Request, o Options, fn func(ctx context.Context, tx pgx.Tx) (T, error)) (value T, replayed bool, err error) {
+	result, err := o.inTransaction(ctx, db, key, request, func(ctx context.Context, tx pgx.Tx) (Answer, error) {
 		var result any
 		result, err := fn(ctx, tx)
-		answer := Answer{StatusCode: http.StatusOK, ContentType: "application/json"}
+		answer := Answer{StatusCode: http.StatusOK}
 		if final, ok := errors.AsType[*FinalError](err); ok {
 			answer.StatusCode, result, err = http.StatusUnprocessableEntity, final, nil
 		}
@@ -104,8 +69,8 @@ func Once[T any](ctx context.Context, db Beginner, key Key, o Options, fn func(c
 	if err != nil {
 		return value, false, err
 	}
-	value, err = resultOf[T](key, outcome.Answer) // the first time too: what JSON does not keep is lost
-	return value, outcome.Replayed, err
+	value, err = resultOf[T](key, result.Answer) // the first time too: what JSON does not keep is lost
+	return value, result.Replayed, err
 }
 
 // resultOf reads a stored result, which may be a FinalError.
@@ -130,13 +95,13 @@ func resultOf[T any](key Key, a Answer) (value T, err error) {
 //
 // The input is read as encoding/json writes it. What that leaves out is not compared, such
 // as fields that are not exported. Text that is not UTF-8 is ErrNotJSON, since many inputs
-// would be written alike; a struct without any exported field is ErrUnstable.
+// would be written alike.
 func ByContent(scope, operation string, input any) (Key, Request, error) {
-	canonical, err := canonicalOf(input)
+	text, err := jsonv2.Marshal(input, jsonv1.DefaultOptionsV1(), jsontext.AllowInvalidUTF8(false))
 	if err != nil {
-		return Key{}, Request{}, fmt.Errorf("encode an input of %s: %w", operation, err)
+		return Key{}, Request{}, fmt.Errorf("encode an input of %s: %w: %w", operation, ErrNotJSON, err)
 	}
-	value, _, err := Content(operation, canonical)
+	value, canonical, err := Content(operation, text)
 	return Key{Scope: scope, Operation: operation, Value: value},
-		Request{Fingerprint: Fingerprint([]byte("once.v1"), []byte(operation), canonical), Canonical: canonical}, err
+		Request{Fingerprint: Fingerprint([]byte("once.v2"), []byte(operation), canonical), Canonical: canonical}, err
 }

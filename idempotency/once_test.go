@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -14,18 +16,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
-
-type order struct {
-	ID     string `json:"id"`
-	Amount int64  `json:"amount"`
-	SentAt string `json:"sent_at,omitempty"`
-}
 
 type receipt struct {
 	Number int64 `json:"number"`
@@ -40,83 +39,45 @@ type result[T any] struct {
 	Err      error
 }
 
-// work is a function with one effect, and counts its calls.
-type work struct{ calls atomic.Int64 }
-
-func (w *work) do(ctx context.Context, tx pgx.Tx) (receipt, error) {
-	_, err := tx.Exec(ctx, insertEffect)
-	return receipt{Number: w.calls.Add(1), Nonce: 1}, err
-}
-
-func byID(o order) (idempotency.Key, idempotency.Options) {
-	key, request, err := idempotency.ByContent("acme", "order.v1", o)
+// onceOf calls a function for the order o-1.
+func onceOf[T any](ctx context.Context, db idempotency.Beginner, fn func(context.Context, pgx.Tx) (T, error)) (r result[T]) {
+	_, request, err := idempotency.ByContent("acme", "order.v1", order{ID: "o-1"})
 	if err != nil {
-		panic(err)
+		return result[T]{Err: err}
 	}
-	key.Value = idempotency.NaturalKey{Parts: []string{o.ID}, Operation: "order", Version: 1}.String()
-	return key, idempotency.Options{Request: request}
+	r.Value, r.Replayed, r.Err = idempotency.Once(ctx, db, idempotency.Key{Scope: "acme", Operation: "order.v1", Value: "o-1"}, request, idempotency.Options{}, fn)
+	return r
 }
 
-func once[T any](ctx context.Context, db idempotency.Beginner, o order, fn func(context.Context, pgx.Tx) (T, error)) (r result[T]) {
-	key, options := byID(o)
-	r.Value, r.Replayed, r.Err = idempotency.Once(ctx, db, key, options, fn)
-	return r
+func pay(ctx context.Context, tx pgx.Tx) (receipt, error) {
+	_, err := tx.Exec(ctx, insertEffect)
+	return receipt{Number: 1, Paid: math.MaxInt64, Nonce: 1}, err
 }
 
 // unreadable is written as JSON and never read.
 type unreadable struct{}
 
-func (*unreadable) UnmarshalJSON([]byte) error { return errors.New("planted") }
+func (*unreadable) UnmarshalJSON([]byte) error { return errPlanted }
 
-func TestOnce(t *testing.T) {
+func TestOnce_results(t *testing.T) {
 	t.Parallel()
 
-	t.Run("the function is called once, and its result is returned each time", func(t *testing.T) {
+	t.Run("the first call returns the result as later ones read it", func(t *testing.T) {
 		t.Parallel()
-		db, w := testdb.Reused(t), &work{}
-		for call := range 4 {
-			got := once(t.Context(), db.Pool(), order{ID: "o-1"}, func(ctx context.Context, tx pgx.Tx) (receipt, error) {
-				r, err := w.do(ctx, tx)
-				r.Paid = math.MaxInt64
-				return r, err
-			})
-			want := result[receipt]{Value: receipt{Number: 1, Paid: math.MaxInt64}, Replayed: call > 0}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("call %d (-want +got):\n%s", call+1, diff)
+		db := testdb.Reused(t)
+		for n := range 2 {
+			want := result[receipt]{Value: receipt{Number: 1, Paid: math.MaxInt64}, Replayed: n > 0}
+			if diff := cmp.Diff(want, onceOf(t.Context(), db.Pool(), pay)); diff != "" {
+				t.Errorf("call %d (-want +got):\n%s", n+1, diff)
 			}
 		}
-		if calls := w.calls.Load(); calls != 1 {
-			t.Errorf("%d calls", calls)
-		}
-		wantEffects(t, db, 1)
-	})
-
-	t.Run("a key in another scope or operation is another key", func(t *testing.T) {
-		t.Parallel()
-		db, w := testdb.Reused(t), &work{}
-		for _, key := range []idempotency.Key{{Value: "k"}, {Scope: "a", Value: "k"}, {Operation: "a", Value: "k"}} {
-			if _, replayed, err := idempotency.Once(t.Context(), db.Pool(), key, idempotency.Options{}, w.do); replayed || err != nil {
-				t.Errorf("%+v: replayed %v, %v", key, replayed, err)
-			}
-		}
-	})
-
-	t.Run("another request is refused with the members that differ", func(t *testing.T) {
-		t.Parallel()
-		db, w := testdb.Reused(t), &work{}
-		once(t.Context(), db.Pool(), order{ID: "o-1", Amount: 1}, w.do)
-		got := once(t.Context(), db.Pool(), order{ID: "o-1", Amount: 2}, w.do)
-		if reused, ok := errors.AsType[*idempotency.ReusedError](got.Err); !ok || !cmp.Equal(reused.Pointers, []string{"/amount"}) {
-			t.Errorf("%+v", got)
-		}
-		wantEffects(t, db, 1)
 	})
 
 	t.Run("a result that another version wrote is an error, not an empty one", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
-		once(t.Context(), db.Pool(), order{ID: "o-1"}, new(work).do)
-		got := once(t.Context(), db.Pool(), order{ID: "o-1"}, func(context.Context, pgx.Tx) (string, error) { return "", nil })
+		onceOf(t.Context(), db.Pool(), pay)
+		got := onceOf(t.Context(), db.Pool(), func(context.Context, pgx.Tx) (string, error) { return "", nil })
 		if got.Err == nil || !strings.HasPrefix(got.Err.Error(), "read the stored result of order.v1: ") || !got.Replayed {
 			t.Errorf("%+v", got)
 		}
@@ -125,32 +86,35 @@ func TestOnce(t *testing.T) {
 	t.Run("a result that no call could read is not stored", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
-		got := once(t.Context(), db.Pool(), order{ID: "o-1"}, func(ctx context.Context, tx pgx.Tx) (unreadable, error) {
-			_, err := tx.Exec(ctx, insertEffect)
+		got := onceOf(t.Context(), db.Pool(), func(ctx context.Context, tx pgx.Tx) (unreadable, error) {
+			_, err := pay(ctx, tx)
 			return unreadable{}, err
 		})
-		if got.Err == nil || !strings.Contains(got.Err.Error(), "planted") {
+		if !errors.Is(got.Err, errPlanted) {
 			t.Errorf("%+v", got)
 		}
 		wantEffects(t, db, 0)
 	})
 
-	t.Run("each call reports its result", func(t *testing.T) {
+	t.Run("a final error undoes the writes, and is the outcome of the key", func(t *testing.T) {
 		t.Parallel()
-		db, got := testdb.Reused(t), []idempotency.CommitResult{}
-		key, o := byID(order{ID: "o-1"})
-		o.OnCommit = func(c idempotency.CommitResult) { got = append(got, c) }
-		planted := errors.New("planted")
-		for _, fn := range []func(context.Context, pgx.Tx) (receipt, error){
-			func(context.Context, pgx.Tx) (receipt, error) { return receipt{}, planted },
-			func(context.Context, pgx.Tx) (receipt, error) { panic(planted) }, new(work).do, new(work).do,
-		} {
-			func() {
-				defer func() { _ = recover() }()
-				_, _, _ = idempotency.Once(t.Context(), db.Pool(), key, o, fn)
-			}()
+		db, calls := testdb.Reused(t), 0
+		for n := range 2 {
+			got := onceOf(t.Context(), db.Pool(), func(ctx context.Context, tx pgx.Tx) (receipt, error) {
+				calls++
+				_, _ = pay(ctx, tx)
+				_, _ = tx.Exec(ctx, `select 1/0`) // a refusal does not hinder it
+				return receipt{Paid: 1}, fmt.Errorf("pay: %w", &idempotency.FinalError{Code: "declined", Message: "the card was declined"})
+			})
+			final, ok := errors.AsType[*idempotency.FinalError](got.Err)
+			if !ok || final.Code != "declined" || got.Err.Error() != "the card was declined" || got.Replayed != (n > 0) || got.Value != (receipt{}) {
+				t.Errorf("call %d: %+v", n+1, got)
+			}
 		}
-		testrun.Same(t, "results", []idempotency.CommitResult{idempotency.CommitFailed, idempotency.CommitFailed, idempotency.CommitMade, idempotency.CommitTaken}, got)
+		if calls != 1 {
+			t.Errorf("%d calls", calls)
+		}
+		wantEffects(t, db, 0)
 	})
 }
 
@@ -161,198 +125,226 @@ func leaveRowsOpen(ctx context.Context, tx pgx.Tx) error {
 
 func TestOnce_failures(t *testing.T) {
 	t.Parallel()
-	planted := errors.New("planted")
-	for name, test := range map[string]struct {
-		fail    func(ctx context.Context, tx pgx.Tx) error
-		unknown bool
-	}{
-		"an error":                 {func(context.Context, pgx.Tx) error { return planted }, false},
-		"a panic":                  {func(context.Context, pgx.Tx) error { panic(planted) }, false},
-		"a goroutine that ends":    {func(context.Context, pgx.Tx) error { runtime.Goexit(); return nil }, false},
-		"a refused statement":      {func(ctx context.Context, tx pgx.Tx) error { _, err := tx.Exec(ctx, `select 1/0`); return err }, false},
-		"an ignored refusal":       {func(ctx context.Context, tx pgx.Tx) error { _, _ = tx.Exec(ctx, `select 1/0`); return nil }, false},
-		"a rollback of its own":    {func(ctx context.Context, tx pgx.Tx) error { return tx.Rollback(ctx) }, false},
-		"a rollback in SQL":        {func(ctx context.Context, tx pgx.Tx) error { _, err := tx.Exec(ctx, `rollback`); return err }, false},
-		"a commit of its own":      {func(ctx context.Context, tx pgx.Tx) error { return tx.Commit(ctx) }, false},
-		"rows left open":           {leaveRowsOpen, false},
-		"a lost connection":        {func(ctx context.Context, tx pgx.Tx) error { return tx.Conn().Close(ctx) }, true},
-		"a result that is no JSON": {nil, false},
+	for name, fail := range map[string]func(ctx context.Context, tx pgx.Tx) error{
+		"a goroutine that ends": func(context.Context, pgx.Tx) error { runtime.Goexit(); return nil },
+		"a refused statement":   func(ctx context.Context, tx pgx.Tx) error { _, err := tx.Exec(ctx, `select 1/0`); return err },
+		"an ignored refusal":    func(ctx context.Context, tx pgx.Tx) error { _, _ = tx.Exec(ctx, `select 1/0`); return nil },
+		"a rollback of its own": func(ctx context.Context, tx pgx.Tx) error { return tx.Rollback(ctx) },
+		"a rollback in SQL":     func(ctx context.Context, tx pgx.Tx) error { _, err := tx.Exec(ctx, `rollback`); return err },
+		"a commit of its own":   func(ctx context.Context, tx pgx.Tx) error { return tx.Commit(ctx) },
+		"rows left open":        leaveRowsOpen,
+		"a lost connection":     func(ctx context.Context, tx pgx.Tx) error { return tx.Conn().Close(ctx) },
+		"a context that ends": func(ctx context.Context, tx pgx.Tx) error {
+			ended, end := context.WithCancel(ctx)
+			end()
+			_, err := tx.Exec(ended, insertEffect)
+			return err
+		},
+		"a result that is no JSON": nil,
 	} {
 		t.Run(name+" undoes the writes and leaves the key free", func(t *testing.T) {
 			t.Parallel()
-			db, w, done := testdb.Reused(t), &work{}, make(chan struct{})
+			db, done := testdb.Reused(t), make(chan struct{})
 			go func() {
 				defer close(done)
-				defer func() { _ = recover() }()
-				got := once(t.Context(), db.Pool(), order{ID: "o-1"}, func(ctx context.Context, tx pgx.Tx) (any, error) {
-					if _, err := w.do(ctx, tx); err != nil {
+				got := onceOf(t.Context(), db.Pool(), func(ctx context.Context, tx pgx.Tx) (any, error) {
+					if _, err := pay(ctx, tx); err != nil {
 						return nil, err
 					}
-					if test.fail == nil {
+					if fail == nil {
 						return math.Inf(1), nil
 					}
-					return nil, test.fail(ctx, tx)
+					return nil, fail(ctx, tx)
 				})
-				if got.Err == nil || errors.Is(got.Err, idempotency.ErrUnknown) != test.unknown {
+				if got.Err == nil || errors.Is(got.Err, idempotency.ErrUnknown) {
 					t.Errorf("%+v", got)
 				}
 			}()
 			await.Receive(t, "the call", done)
 			wantEffects(t, db, 0)
-			if got := once(t.Context(), db.Pool(), order{ID: "o-1"}, w.do); got.Err != nil || got.Replayed {
+			if got := onceOf(t.Context(), db.Pool(), pay); got.Err != nil || got.Replayed {
 				t.Errorf("then %+v", got)
 			}
 			wantEffects(t, db, 1)
-		})
-	}
-
-	t.Run("a context that ends in the middle undoes the writes and leaves the key free", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		ctx, cancel := context.WithCancel(t.Context())
-		got := once(ctx, db.Pool(), order{ID: "o-1"}, func(ctx context.Context, tx pgx.Tx) (receipt, error) {
-			if _, err := tx.Exec(ctx, insertEffect); err != nil {
-				return receipt{}, err
-			}
-			cancel()
-			_, err := tx.Exec(ctx, insertEffect)
-			return receipt{}, err
-		})
-		if !errors.Is(got.Err, context.Canceled) {
-			t.Errorf("%+v", got)
-		}
-		if got := once(ctx, db.Pool(), order{ID: "o-1"}, new(work).do); !errors.Is(got.Err, idempotency.ErrUnknown) || !errors.Is(got.Err, context.Canceled) {
-			t.Errorf("with a context that has ended: %+v", got)
-		}
-		if got := once(t.Context(), db.Pool(), order{ID: "o-1"}, new(work).do); got.Err != nil || got.Replayed {
-			t.Errorf("then %+v", got)
-		}
-		wantEffects(t, db, 1)
-	})
-
-	t.Run("a final error undoes the writes, and is the outcome of the key", func(t *testing.T) {
-		t.Parallel()
-		db, calls := testdb.Reused(t), 0
-		for call := range 2 {
-			got := once(t.Context(), db.Pool(), order{ID: "o-1"}, func(ctx context.Context, tx pgx.Tx) (receipt, error) {
-				calls++
-				_, _ = tx.Exec(ctx, insertEffect)
-				_, _ = tx.Exec(ctx, `select 1/0`) // a refusal does not hinder it
-				return receipt{Paid: 1}, fmt.Errorf("pay: %w", &idempotency.FinalError{Code: "declined", Message: "the card was declined"})
-			})
-			final, ok := errors.AsType[*idempotency.FinalError](got.Err)
-			if !ok || final.Code != "declined" || got.Err.Error() != "the card was declined" || got.Replayed != (call > 0) || got.Value != (receipt{}) {
-				t.Errorf("call %d: %+v", call+1, got)
-			}
-		}
-		if calls != 1 {
-			t.Errorf("%d calls", calls)
-		}
-		wantEffects(t, db, 0)
-	})
-
-	t.Run("a commit in SQL makes the effect once, and later calls say that it expired", func(t *testing.T) {
-		t.Parallel()
-		db, w := testdb.Reused(t), &work{}
-		for range 2 {
-			got := once(t.Context(), db.Pool(), order{ID: "o-1"}, func(ctx context.Context, tx pgx.Tx) (receipt, error) {
-				r, err := w.do(ctx, tx)
-				_, ended := tx.Exec(ctx, `commit`)
-				return r, errors.Join(err, ended)
-			})
-			if got.Err == nil || w.calls.Load() > 1 && !errors.Is(got.Err, idempotency.ErrExpired) {
-				t.Errorf("%+v", got)
-			}
-		}
-		wantEffects(t, db, 1)
-	})
-}
-
-func TestOnce_refusesWhatItCannotUse(t *testing.T) {
-	t.Parallel()
-	other, long := testdb.Reused(t).Pool(), strings.Repeat("k", 256)
-	bare, err := pgxpool.New(t.Context(), testdb.Empty(t))
-	testdb.Must(t, err)
-	t.Cleanup(bare.Close)
-	wrong, err := pgxpool.New(t.Context(), testdb.Empty(t))
-	testdb.Must(t, err)
-	t.Cleanup(wrong.Close)
-	testdb.Exec(t, wrong, `create table idempotency_keys (scope text, operation text, key text primary key)`)
-	aborted, ended := testdb.Begin(t, other, `select 1`), testdb.Begin(t, other, `select 1`)
-	_, _ = aborted.Exec(t.Context(), `select 1/0`)
-	testdb.Must(t, ended.Rollback(t.Context()))
-	for _, test := range []struct {
-		name string
-		db   idempotency.Beginner
-		key  idempotency.Key
-		says string
-	}{
-		{"no database", nil, idempotency.Key{Value: "k"}, "the database is nil"},
-		{"a nil pool", (*pgxpool.Pool)(nil), idempotency.Key{Value: "k"}, "the database is nil"},
-		{"no key", other, idempotency.Key{}, idempotency.ErrInvalid.Error()},
-		{"a long key", other, idempotency.Key{Value: long}, idempotency.ErrInvalid.Error()},
-		{"a long scope", other, idempotency.Key{Value: "k", Scope: long}, idempotency.ErrInvalid.Error()},
-		{"a scope that is not UTF-8", other, idempotency.Key{Value: "k", Scope: "\xff"}, idempotency.ErrInvalid.Error()},
-		{"a scope with a zero byte", other, idempotency.Key{Value: "k", Scope: "a\x00"}, idempotency.ErrInvalid.Error()},
-		{"an aborted transaction", aborted, idempotency.Key{Value: "k"}, "current transaction is aborted"},
-		{"an ended transaction", ended, idempotency.Key{Value: "k"}, pgx.ErrTxClosed.Error()},
-		{"a missing table", bare, idempotency.Key{Value: "k"}, `relation "idempotency_keys" does not exist`},
-		{"another table of the name", wrong, idempotency.Key{Value: "k"}, `does not exist (SQLSTATE 42703)`},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			w := &work{}
-			_, _, err := idempotency.Once(t.Context(), test.db, test.key, idempotency.Options{}, w.do)
-			if err == nil || !strings.Contains(err.Error(), test.says) || errors.Is(err, idempotency.ErrUnknown) || w.calls.Load() != 0 {
-				t.Errorf("%d calls, %v", w.calls.Load(), err)
-			}
 		})
 	}
 }
 
 func TestOnce_inTheCallersTransaction(t *testing.T) {
 	t.Parallel()
-	db, w := testdb.Reused(t), &work{}
+	db := testdb.Reused(t)
 	for _, commits := range []bool{false, true} {
 		tx, err := db.Pool().Begin(t.Context())
 		testdb.Must(t, err)
-		for i := range 2 {
-			if got := once(t.Context(), tx, order{ID: "o-1"}, w.do); got.Err != nil || got.Replayed != (i > 0) {
-				t.Errorf("call %d: %+v", i+1, got)
-			}
-		}
-		planted := errors.New("planted")
-		if got := once(t.Context(), tx, order{ID: "o-2"}, func(context.Context, pgx.Tx) (receipt, error) { return receipt{}, planted }); !errors.Is(got.Err, planted) {
+		failing := func(context.Context, pgx.Tx) (receipt, error) { return receipt{}, errPlanted }
+		if got := onceOf(t.Context(), tx, failing); !errors.Is(got.Err, errPlanted) {
 			t.Errorf("%+v", got)
+		}
+		for n := range 2 {
+			if got := onceOf(t.Context(), tx, pay); got.Err != nil || got.Replayed != (n > 0) {
+				t.Errorf("call %d: %+v", n+1, got)
+			}
 		}
 		end := map[bool]func(context.Context) error{true: tx.Commit, false: tx.Rollback}[commits]
 		testdb.Must(t, end(t.Context()))
 	}
 	wantEffects(t, db, 1)
-	if got := once(t.Context(), db.Pool(), order{ID: "o-1"}, w.do); got.Err != nil || !got.Replayed {
+	if got := onceOf(t.Context(), db.Pool(), pay); got.Err != nil || !got.Replayed {
 		t.Errorf("%+v", got)
 	}
 }
 
-func TestOnce_inNoMoreSlotsThanThereAre(t *testing.T) {
+func TestOnce_leavesTheSessionsLockTimeOutToTheWork(t *testing.T) {
 	t.Parallel()
-	pool := testdb.Reused(t).Pool()
-	slots, begun, end := make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
-	call := func(ctx context.Context, id string, fn func()) error {
-		key, options := byID(order{ID: id})
-		options.Slots = slots
-		_, _, err := idempotency.Once(ctx, pool, key, options, func(context.Context, pgx.Tx) (int, error) { fn(); return 1, nil })
-		return err
+	db := testdb.OpenAt(t, testdb.URL(t), postgres.Options{LockTimeout: time.Minute})
+	got := onceOf(t.Context(), db.Pool(), func(ctx context.Context, tx pgx.Tx) (timeout string, err error) {
+		err = tx.QueryRow(ctx, `select current_setting('lock_timeout')`).Scan(&timeout)
+		return timeout, err
+	})
+	if got.Err != nil || got.Value != "1min" {
+		t.Errorf("%+v", got)
 	}
-	first := make(chan error, 1)
-	go func() { first <- call(t.Context(), "first", func() { close(begun); <-end }) }()
-	await.Receive(t, "the first call", begun)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-	defer cancel()
-	if err := call(ctx, "second", func() { t.Error("a second call is carried out") }); !errors.Is(err, idempotency.ErrUnknown) {
-		t.Errorf("the error is %v, want ErrUnknown", err)
+}
+
+func TestOnce_inEachModeOfPgx(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
+		t.Run(mode.String(), func(t *testing.T) {
+			t.Parallel()
+			url := testdb.URL(t)
+			config, err := pgxpool.ParseConfig(url)
+			testdb.Must(t, err)
+			config.ConnConfig.DefaultQueryExecMode = mode
+			pool, err := pgxpool.NewWithConfig(t.Context(), config)
+			testdb.Must(t, err)
+			t.Cleanup(pool.Close)
+			for n := range 2 {
+				if got := onceOf(t.Context(), pool, pay); got.Err != nil || got.Replayed != (n > 0) || got.Value.Number != 1 {
+					t.Errorf("%+v", got)
+				}
+			}
+			wantEffects(t, testdb.OpenAt(t, url, postgres.Options{}), 1)
+		})
 	}
-	close(end)
-	testdb.Must(t, await.Receive(t, "the end of the first call", first))
-	testdb.Must(t, call(t.Context(), "second", func() {}))
+}
+
+// TestOnce_cutAnywhere cuts the connection after each of its round trips in turn. Whatever
+// the call returned, the next one finds or makes its one effect.
+func TestOnce_cutAnywhere(t *testing.T) {
+	t.Parallel()
+	url := testdb.URL(t)
+	direct := testdb.OpenAt(t, url, postgres.Options{})
+	for n, cut := 1, true; cut; n++ {
+		hook := &nth{n: int64(n)}
+		proxy, err := failpoint.NewProxy(t.Context(), url, func() failpoint.Hook { return hook })
+		testdb.Must(t, err)
+		pool, err := pgxpool.New(t.Context(), proxy.URL())
+		testdb.Must(t, err)
+		key := idempotency.Key{Value: fmt.Sprint("o-", n)}
+		_, _, first := idempotency.Once(t.Context(), pool, key, idempotency.Request{}, idempotency.Options{}, pay)
+		pool.Close()
+		proxy.Close()
+		_, replayed, err := idempotency.Once(t.Context(), direct.Pool(), key, idempotency.Request{}, idempotency.Options{}, pay)
+		if err != nil || first == nil && !replayed || replayed && first != nil && !errors.Is(first, idempotency.ErrUnknown) {
+			t.Errorf("cut after round trip %d: %v, then replayed %v, %v", n, first, replayed, err)
+		}
+		wantEffects(t, direct, n)
+		if cut = hook.trips.Load() >= hook.n; !cut && n < 8 {
+			t.Errorf("there were only %d round trips", n-1)
+		}
+	}
+}
+
+// nth cuts the connection after the n-th round trip.
+type nth struct {
+	n     int64
+	trips atomic.Int64
+}
+
+func (*nth) Before(*failpoint.Trip) failpoint.Fault { return failpoint.None }
+
+func (c *nth) After(*failpoint.Trip) failpoint.Fault {
+	if c.trips.Add(1) == c.n {
+		return failpoint.Cut
+	}
+	return failpoint.None
+}
+
+// failing has one effect, and fails in one of many ways.
+func failing(random *rand.Rand, cancel func(), key string) func(context.Context, pgx.Tx) (int64, error) {
+	value := random.Int64()
+	return func(ctx context.Context, tx pgx.Tx) (int64, error) {
+		_, err := tx.Exec(ctx, `insert into effects values ($1, $2)`, key, value)
+		switch random.IntN(10) {
+		case 0:
+			return 0, errPlanted
+		case 1:
+			panic(errPlanted)
+		case 2:
+			cancel()
+		case 3:
+			_ = tx.Conn().PgConn().Conn().Close()
+		case 4: // in, before or after COMMIT
+			socket := tx.Conn().PgConn().Conn()
+			time.AfterFunc(time.Duration(random.Int64N(int64(2*time.Millisecond))), func() { _ = socket.Close() })
+		}
+		return value, err
+	}
+}
+
+// TestOnce_underFaults calls functions that fail in each way, at each isolation level, over
+// connections that break. Each key has the effects of its one result.
+func TestOnce_underFaults(t *testing.T) {
+	t.Parallel()
+	url := testdb.URL(t)
+	db := testdb.OpenAt(t, url, postgres.Options{})
+	testdb.Exec(t, db.Pool(), `create table effects (key text, value bigint)`)
+	var mu sync.Mutex
+	results := map[string]int64{}
+	var group errgroup.Group
+	seeded := testrun.Rand(t)
+	for _, level := range []string{"read committed", "repeatable read", "serializable"} {
+		pool := testdb.OpenAt(t, url, postgres.Options{MaxConns: 3, Settings: map[string]string{"default_transaction_isolation": level}}).Pool()
+		for range 3 {
+			random := testrun.Fork(seeded)
+			group.Go(func() error {
+				for n := range 90 {
+					ctx, cancel := context.WithTimeout(t.Context(), time.Duration(1+random.IntN(200))*time.Millisecond)
+					key := fmt.Sprint("k", n/3)
+					var value int64
+					err := errPlanted
+					func() {
+						defer func() { _ = recover() }()
+						options := idempotency.Options{Wait: []time.Duration{0, -1, 5 * time.Millisecond}[random.IntN(3)]}
+						value, _, err = idempotency.Once(ctx, pool, idempotency.Key{Value: key}, idempotency.Request{}, options, failing(random, cancel, key))
+					}()
+					cancel()
+					mu.Lock()
+					if first, ok := results[key]; err == nil && ok && first != value {
+						t.Errorf("%s has the results %d and %d", key, first, value)
+					} else if err == nil {
+						results[key] = value
+					}
+					mu.Unlock()
+				}
+				return nil
+			})
+		}
+	}
+	_ = group.Wait() // no error
+	if len(results) == 0 {
+		t.Error("no call passed")
+	}
+	for key, value := range results {
+		if got := testdb.All[int64](t, db, `select value from effects where key = $1`, key); len(got) != 1 || got[0] != value {
+			t.Errorf("%s: effects %v, result %d", key, got, value)
+		}
+	}
+	if wrong := testdb.All[string](t, db, `
+select coalesce(k.key, e.key)
+  from idempotency_keys as k
+  full join effects as e on e.key = k.key and convert_from(k.body, 'UTF8') = e.value::text
+ where k.key is null or e.key is null`); len(wrong) > 0 {
+		t.Errorf("not one effect for one answer: %v", wrong)
+	}
 }

@@ -16,183 +16,168 @@ import (
 	"github.com/payonce/payonce/internal/loop"
 )
 
+// Options of Receive, Once and Middleware. The zero value is usable.
+type Options struct {
+	// Retention is how long an answer is kept; 24 h if it is not positive.
+	Retention time.Duration
+	// Wait is how long a request waits for another one in flight under its key, before
+	// ErrInFlight: 5 s if zero, for one try if negative. One try waits in the database for no
+	// longer than a lock time-out. Between tries the request holds no connection.
+	Wait time.Duration
+	// Read reads a key; ReadKey if nil. One may read several keys in one round trip, or return a
+	// stored answer from a cache. That a key is free may only be read from the database.
+	Read func(ctx context.Context, q groupcommit.Querier, key Key) (KeyState, error)
+	// IsConflict reports whether a commit was refused because the work lost a race of its own,
+	// such as one for a version. The work then runs again.
+	IsConflict func(error) bool
+}
+
 const (
+	defaultRetention = 24 * time.Hour
+	defaultWait      = 5 * time.Second
+
+	// readTimeout bounds a read, which waits for the standby where commits do.
+	readTimeout = 5 * time.Second
+
+	// rivalPause is longer than a try may wait for a lock, so that requests that wait leave most
+	// connections to others.
+	rivalPause = 100 * time.Millisecond
+
 	// maxTries bounds the commits of one request. More than one is needed only when a
 	// rival commits between the read and the claim, when the work lost its own
-	// race, when a rival is waited for, or when the outcome of a commit is unknown.
+	// race, or when the outcome of a commit is unknown.
 	maxTries = 16
 
-	// maxFailures bounds the tries that end without an answer of the store.
+	// maxFailures bounds the tries that end without an answer of the database.
 	maxFailures = 4
 )
 
-// Receive replays the answer of the key, or commits the work in one batch that begins
-// with the claim of the key.
+// Work carries out a request: it queues its writes on the batch and returns the answer, which
+// the same batch stores. It must not write elsewhere, queue transaction control, or use what
+// its statements return: that comes after the answer is stored. It is called again after each
+// lost race, with an empty batch and the same now, which is the database's time. One of these
+// calls is committed, or none. An error commits nothing and leaves the key free.
+type Work func(ctx context.Context, b *pgx.Batch, now time.Time) (Answer, error)
+
+// Receive replays the answer of the key, or commits the work in one batch that begins with the
+// claim of the key: in one round trip, which other requests may share, see package groupcommit.
+// The lock time-out of the database's sessions bounds how long one try waits for a rival.
 //
 // Errors: ErrInvalid for the key, ErrReused, ErrExpired, ErrInFlight, ErrUnknown, what work
-// returned, and what the store refused; IsTaken is true of that if work claims keys of its
-// own. After ErrInFlight and ErrUnknown the same request finds out what happened. After
-// any other error nothing has.
+// returned, and what the database refused. After ErrInFlight and ErrUnknown the same request
+// finds out what happened. After any other error nothing has.
 //
 // If we die here: before the commit nothing is stored and the same request runs from
 // the start; after it the same request is answered from the key.
-// Test: TestReceive_overACutConnection.
-func (r Receiver) Receive(ctx context.Context, key Key, request Request, work Work) (Result, error) {
-	if err := key.validate(); err != nil {
-		return Result{}, err
-	}
-	if r.DB == nil {
-		return Result{}, errNilDatabase
-	}
-	return r.carryOut(ctx, key, request, work)
-}
-
-// carryOut commits the work, until the key has an answer or no further try may help.
-func (r Receiver) carryOut(ctx context.Context, key Key, request Request, work Work) (Result, error) {
-	var (
-		now     time.Time // the same for all tries, so that each writes the same
-		last    error     // of the last try
-		unknown bool      // a commit may still become durable
-		waits   = r.Waiters == nil
-	)
-	for try, failures := 0, 0; try < maxTries && failures < maxFailures; try++ {
-		state, err := r.read(ctx, try, key)
-		switch {
-		case errors.Is(err, ErrUnknown):
-			return Result{}, err
-		case isMisfit(err):
-			return Result{}, errorAfter(unknown, err)
-		case err != nil:
-			last, failures = err, failures+1
-			continue
-		case state.Found:
-			return replay(state.Record, request)
-		case IsTaken(last): // by another key, which the work claims
-			return Result{}, errorAfter(unknown, last)
-		}
-		now = cmp.Or(now, state.Now)
-		b := &pgx.Batch{}
-		answer, err := work(ctx, b, now)
+// Test: TestPromises.
+func Receive(ctx context.Context, db groupcommit.DB, key Key, request Request, o Options, work Work) (Result, error) {
+	return o.do(ctx, db, key, request, func(now, expires time.Time) (Answer, error) {
+		written := &pgx.Batch{}
+		answer, err := work(ctx, written, now)
 		if err != nil {
-			return Result{}, errorAfter(unknown, err)
+			return Answer{}, workError{err}
 		}
-		record := r.record(request, answer, now)
-		err = r.DB.Commit(ctx, r.claimed(b, key, request, record, waits))
-		switch result, outcome := r.observe(err), groupcommit.OutcomeOf(err); {
-		case result == CommitMade:
-			return Result{Answer: answer, ExpiresAt: record.ExpiresAt}, nil
-		case result == CommitInFlight && (waits || r.Wait == 0):
-			return Result{}, ErrInFlight
-		case result == CommitInFlight: // it has taken longer than the pool's lock time-out
-			select {
-			case r.Waiters <- struct{}{}:
-				defer func() { <-r.Waiters }() // once: waits is true from now on
-				waits = true
-			default:
-				return Result{}, ErrCrowded
-			}
-		case errors.Is(err, groupcommit.ErrNotSent), // it has waited as long as it may
-			result == CommitFailed && outcome != groupcommit.Unknown && !outcome.Retryable():
-			return Result{}, errorAfter(unknown, err)
-		case result == CommitFailed || outcome == groupcommit.Contended:
-			// If the commit became durable, the key has the answer. If it is still in
-			// flight, the same batch waits for it.
-			failures++
-			unknown = unknown || outcome == groupcommit.Unknown
-		}
-		last = err
-	}
-	return Result{}, unknownOutcome(last)
-}
-
-func replay(record Record, request Request) (Result, error) {
-	answer, err := record.Replay(request)
-	return Result{Answer: answer, ExpiresAt: record.ExpiresAt, Replayed: true}, err
-}
-
-// read returns the state of the key. Before another try it pauses, so that rivals do not
-// meet again. A record that it returns survives a failover.
-func (r Receiver) read(ctx context.Context, try int, key Key) (state KeyState, err error) {
-	if try > 0 {
-		longest := time.Duration(min(try, 5)) * 20 * time.Millisecond
-		loop.Pause(ctx, rand.N(longest), nil) //nolint:gosec // jitter
-	}
-	if ctx.Err() != nil {
-		return KeyState{}, unknownOutcome(context.Cause(ctx))
-	}
-	if r.Reading != nil {
-		defer r.Reading()()
-	}
-	if r.Read != nil {
-		state, err = r.Read(ctx, key)
-	} else {
-		state, err = ReadKey(ctx, r.DB, key)
-	}
-	if err != nil {
-		return state, err
-	}
-	return confirmed(ctx, state, func(ctx context.Context, sql string, key Key) (KeyState, error) {
-		return commitRead(ctx, r.DB, sql, key)
+		// The claim comes first, so that a taken key refuses the batch before it writes anything else.
+		b := &pgx.Batch{}
+		Claim(b, key, request, answer, expires)
+		b.QueuedQueries = append(b.QueuedQueries, written.QueuedQueries...)
+		return answer, db.Commit(ctx, b)
 	})
 }
 
-// isMisfit reports whether the server refused a statement because a table, a column or a right
-// is missing, which no repetition brings.
-func isMisfit(err error) bool {
-	refused, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && strings.HasPrefix(refused.Code, "42")
+// workError is an error of the work, after which there is no other try.
+type workError struct{ error }
+
+func (e workError) Unwrap() error { return e.error }
+
+// do is the idempotent receiver: it reads the key, and replays its answer or tries the work,
+// until the key has an answer or no further try may help. try commits the work and its answer,
+// or returns why it did not.
+func (o Options) do(ctx context.Context, q groupcommit.Querier, key Key, request Request, try func(now, expires time.Time) (Answer, error)) (Result, error) {
+	if err := key.validate(); err != nil {
+		return Result{}, err
+	}
+	var now time.Time   // the same for all tries, so that each writes the same
+	var unknown bool    // an earlier commit may still become durable
+	began := time.Now() //nolint:forbidigo // it decides only how long a rival is waited for
+	for tries, failures := 1, 0; ; tries++ {
+		state, err := o.read(ctx, q, key)
+		wasRead := err == nil
+		if wasRead && state.Found {
+			return state.Record.Replay(request)
+		}
+		if wasRead {
+			now = cmp.Or(now, state.Now)
+			expires := now.Add(o.retention()).Truncate(time.Second)
+			var answer Answer
+			if answer, err = try(now, expires); err == nil {
+				return Result{Answer: answer, ExpiresAt: expires}, nil
+			}
+			unknown = unknown || groupcommit.OutcomeOf(err) == groupcommit.Unknown
+		}
+		outcome := groupcommit.OutcomeOf(err)
+		pause := rand.N(time.Duration(min(tries, 5)) * 20 * time.Millisecond) //nolint:gosec // jitter, so that rivals do not meet again
+		switch failed, ofWork := errors.AsType[workError](err); {
+		case ofWork:
+			return Result{}, errorAfter(unknown, failed.error)
+		case errors.Is(err, errUnread):
+			return Result{}, errorAfter(true, err)
+		case isInFlight(err) && time.Since(began) >= cmp.Or(o.Wait, defaultWait): //nolint:forbidigo // as above
+			return Result{}, ErrInFlight
+		case isInFlight(err): // its commit, or ours, goes on
+			tries--
+			pause += rivalPause
+		case wasRead && (isTaken(err) || o.IsConflict != nil && o.IsConflict(err) || outcome == groupcommit.Locked): // a rival was first
+		case outcome == groupcommit.Refused, errors.Is(err, groupcommit.ErrNotSent): // which has waited as long as it may
+			return Result{}, errorAfter(unknown, err)
+		default:
+			failures++
+		}
+		if tries >= maxTries || failures >= maxFailures || !loop.Pause(ctx, pause, nil) {
+			return Result{}, errorAfter(true, cmp.Or(context.Cause(ctx), err))
+		}
+	}
 }
 
-// claimed returns the batch to commit. The claim comes first, so that a taken key
-// refuses the batch before it writes anything else.
-func (r Receiver) claimed(work *pgx.Batch, key Key, request Request, record Record, waits bool) *pgx.Batch {
-	b := &pgx.Batch{}
-	if waits && r.Wait > 0 {
-		Wait(b, r.Wait)
+func (o Options) retention() time.Duration { return cmp.Or(max(o.Retention, 0), defaultRetention) }
+
+// errUnread is the error of a read that took too long.
+var errUnread = errors.New("the key was not read in time")
+
+func (o Options) read(ctx context.Context, q groupcommit.Querier, key Key) (state KeyState, err error) {
+	read := o.Read
+	if read == nil {
+		read = ReadKey
 	}
-	Claim(b, key, request, record.Answer, record.ExpiresAt)
-	b.QueuedQueries = append(b.QueuedQueries, work.QueuedQueries...)
-	return b
+	within, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	if state, err = read(within, q, key); err == nil {
+		return state, nil
+	}
+	if within.Err() != nil {
+		return state, fmt.Errorf("%w: %w", errUnread, cmp.Or(context.Cause(ctx), err))
+	}
+	return state, groupcommit.Classify(err)
 }
 
-// record is what is stored for an answer at a time.
-func (r Receiver) record(request Request, answer Answer, now time.Time) Record {
-	retention := cmp.Or(max(r.Retention, 0), DefaultRetention)
-	return Record{
-		Answer: answer, Fingerprint: request.Fingerprint, Canonical: request.Canonical,
-		ExpiresAt: now.Add(retention).Truncate(time.Second),
-	}
-}
-
-// observe classifies the error of a commit and reports it.
-func (r Receiver) observe(err error) (result CommitResult) {
-	switch outcome := groupcommit.OutcomeOf(err); {
-	case err == nil:
-		result = CommitMade
-	case isInFlight(err):
-		result = CommitInFlight
-	case IsTaken(err):
-		result = CommitTaken
-	case r.IsConflict != nil && r.IsConflict(err):
-		result = CommitLost
-	case outcome == groupcommit.Locked, outcome == groupcommit.Contended:
-		result = CommitLocked
-	default:
-		result = CommitFailed
-	}
-	if r.OnCommit != nil {
-		r.OnCommit(result)
-	}
-	return result
-}
-
-// errorAfter marks an error as ErrUnknown if an earlier commit may still become
-// durable.
+// errorAfter marks an error as ErrUnknown if an earlier commit may still become durable.
 func errorAfter(unknown bool, err error) error {
 	if unknown {
-		return unknownOutcome(err)
+		return fmt.Errorf("%w: %w", ErrUnknown, err)
 	}
 	return err
 }
 
-func unknownOutcome(err error) error { return fmt.Errorf("%w: %w", ErrUnknown, err) }
+// onceConstraint refuses the second answer of a key.
+const onceConstraint = "idempotency_keys_once"
+
+// isTaken reports whether a commit was refused because its key has an answer.
+func isTaken(err error) bool { return groupcommit.Constraint(err) == onceConstraint }
+
+// isInFlight reports whether a commit was refused because another one under the same key did
+// not end in time. The server names the index at which a commit waited, so a lock of the work
+// itself does not count.
+func isInFlight(err error) bool {
+	refusal, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && groupcommit.OutcomeOf(err) == groupcommit.Locked && strings.Contains(refusal.Where, onceConstraint)
+}

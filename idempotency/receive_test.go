@@ -3,76 +3,168 @@ package idempotency_test
 import (
 	"context"
 	"errors"
-	"fmt"
+	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testdb"
-	"github.com/payonce/payonce/internal/testrun"
 )
 
-func TestReceive_refusesWhatItCannotUse(t *testing.T) {
-	t.Parallel()
-	db := testdb.Reused(t)
-	for _, key := range []idempotency.Key{{}, keyOf(strings.Repeat("k", 256)), keyOf(" a"), {Scope: "\xff", Value: "k"}} {
-		if _, err := (idempotency.Receiver{DB: db}).Receive(t.Context(), key, theRequest(), effect); !errors.Is(err, idempotency.ErrInvalid) {
-			t.Errorf("%q: %v", key, err)
-		}
-	}
-	if _, err := (idempotency.Receiver{}).Receive(t.Context(), theKey(), theRequest(), effect); err == nil {
-		t.Error("a nil store")
-	}
-	_, err := (idempotency.Receiver{DB: testdb.Connect(t, testdb.Empty(t))}).Receive(t.Context(), theKey(), theRequest(), effect)
-	if err == nil || errors.Is(err, idempotency.ErrUnknown) || !strings.Contains(err.Error(), "idempotency_keys") {
-		t.Errorf("a missing table: %v", err)
-	}
-	wantEffects(t, db, 0)
+func keyOf(value string) idempotency.Key {
+	return idempotency.Key{Scope: "acme", Operation: "POST /v1/charges", Value: value}
 }
 
-func TestReceiver_reportsReadsAndCommits(t *testing.T) {
+func theAnswer() idempotency.Answer {
+	return idempotency.Answer{
+		StatusCode: http.StatusAccepted, Body: []byte("{\"id\": \"ch_1\"}\n\x00\xff"),
+		Header: http.Header{"Content-Type": {"application/json"}, "Location": {"/v1/charges/ch_1"}, "Link": {"</a>", "</b>"}},
+	}
+}
+
+func theRequest() idempotency.Request {
+	return idempotency.Request{Fingerprint: []byte("fingerprint"), Canonical: []byte(`{"amount":1}`)}
+}
+
+func readKey(t *testing.T, q postgres.Querier, key idempotency.Key) (idempotency.Record, bool) {
+	t.Helper()
+	state, err := idempotency.ReadKey(t.Context(), q, key)
+	testdb.Must(t, err)
+	if since := time.Since(state.Now).Abs(); since > time.Hour {
+		t.Errorf("the database's time is %v away", since)
+	}
+	return state.Record, state.Found
+}
+
+// claim commits a key together with an effect that is not unique.
+func claim(t *testing.T, db *postgres.DB, key idempotency.Key, expires time.Time) error {
+	t.Helper()
+	b := &pgx.Batch{}
+	idempotency.Claim(b, key, theRequest(), theAnswer(), expires)
+	b.Queue(insertEffect)
+	return db.Commit(t.Context(), b)
+}
+
+func TestReceive_keepsAnAnswerByteForByte(t *testing.T) {
 	t.Parallel()
+	db := testdb.Reused(t)
+	var first idempotency.Result
+	for n := range 3 {
+		got, err := idempotency.Receive(t.Context(), db, keyOf("k1"), theRequest(), idempotency.Options{}, func(context.Context, *pgx.Batch, time.Time) (idempotency.Answer, error) {
+			return theAnswer(), nil
+		})
+		testdb.Must(t, err)
+		if n == 0 {
+			first = got
+		}
+		want := idempotency.Result{Answer: theAnswer(), ExpiresAt: first.ExpiresAt, Replayed: n > 0}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("answer %d (-want +got):\n%s", n+1, diff)
+		}
+	}
+}
+
+func TestReceive_runsAgainAfterALostRace(t *testing.T) {
+	t.Parallel()
+	for lost, want := range map[int]error{3: nil, 16: idempotency.ErrUnknown} {
+		db := testdb.Reused(t)
+		var times []time.Time
+		o := idempotency.Options{IsConflict: func(err error) bool { return groupcommit.Constraint(err) == "merchants_pkey" }}
+		_, err := idempotency.Receive(t.Context(), db, keyOf("k1"), theRequest(), o, func(_ context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
+			if times = append(times, now); len(times) <= lost {
+				b.Queue(`insert into merchants (merchant_id) values ('acme'), ('acme')`)
+			}
+			b.Queue(insertEffect)
+			return theAnswer(), nil
+		})
+		calls := min(lost+1, 16)
+		if !errors.Is(err, want) || len(times) != calls || !times[0].Equal(times[calls-1]) {
+			t.Errorf("decided at %v: %v", times, err)
+		}
+		wantEffects(t, db, calls-lost)
+	}
+}
+
+// trips counts round trips.
+type trips struct{ n atomic.Int64 }
+
+func (*trips) Before(*failpoint.Trip) failpoint.Fault { return failpoint.None }
+
+func (c *trips) After(*failpoint.Trip) failpoint.Fault { c.n.Add(1); return failpoint.None }
+
+// A new request costs one round trip to read its key and one to commit, a replay the first alone.
+func TestReceive_roundTrips(t *testing.T) {
+	t.Parallel()
+	counted := &trips{}
+	proxy, err := failpoint.NewProxy(t.Context(), testdb.URL(t), func() failpoint.Hook { return counted })
+	testdb.Must(t, err)
+	t.Cleanup(proxy.Close)
+	db := testdb.OpenAt(t, proxy.URL(), postgres.Options{MaxConns: 1})
+	ask := func(key string) int64 {
+		before := counted.n.Load()
+		if got := entries[0].do(t.Context(), on(db), call{key: key}); got.Err != nil {
+			t.Error(got.Err)
+		}
+		return counted.n.Load() - before
+	}
+	ask("prepares") // the statements
+	if first, replay := ask("k"), ask("k"); first != 2 || replay != 1 {
+		t.Errorf("a new request takes %d round trips, a replay %d", first, replay)
+	}
+}
+
+func TestReplay(t *testing.T) {
+	t.Parallel()
+	kept := idempotency.Answer{StatusCode: http.StatusAccepted, Header: http.Header{"Location": theAnswer().Header["Location"]}}
 	for _, test := range []struct {
-		name    string
-		rival   bool // another request under the key is in flight
-		lost    bool // the refusal is a lost race
-		want    string
-		reads   int
-		commits map[idempotency.CommitResult]int
+		name        string
+		expired     bool
+		fingerprint string
+		canonical   string
+		answer      idempotency.Answer
+		want        error
+		pointers    []string
 	}{
-		{"a write that the database refuses", false, false, "null value", 1, map[idempotency.CommitResult]int{idempotency.CommitFailed: 1}},
-		{"a race that the work lost", false, true, "", 2, map[idempotency.CommitResult]int{idempotency.CommitLost: 1, idempotency.CommitMade: 1}},
-		{"a rival in flight", true, false, idempotency.ErrInFlight.Error(), 1, map[idempotency.CommitResult]int{idempotency.CommitInFlight: 1}},
+		{"the same request gets the answer", false, "fingerprint", `{"amount":1}`, theAnswer(), nil, nil},
+		{"the fingerprint alone decides that", false, "fingerprint", `{"amount":2}`, theAnswer(), nil, nil},
+		{"another request gets the members that differ", false, "another", `{"amount":2,"reason":"r"}`, idempotency.Answer{}, idempotency.ErrReused, []string{"/amount", "/reason"}},
+		{"a longer fingerprint is another", false, "fingerprint ", `{"amount":2}`, idempotency.Answer{}, idempotency.ErrReused, []string{"/amount"}},
+		{"no fingerprint is another", false, "", `{"amount":2}`, idempotency.Answer{}, idempotency.ErrReused, []string{"/amount"}},
+		{"a difference outside the request has no pointer", false, "another path", `{"amount":1}`, idempotency.Answer{}, idempotency.ErrReused, nil},
+		{"a request without canonical form is not compared", false, "another", "", idempotency.Answer{}, idempotency.ErrReused, nil},
+		{"an expired answer is not replayed", true, "fingerprint", `{"amount":1}`, kept, idempotency.ErrExpired, nil},
+		{"another request under an expired key has no pointers", true, "another", `{"amount":2}`, idempotency.Answer{}, idempotency.ErrReused, nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			db := testdb.OpenAt(t, testdb.URL(t), postgres.Options{LockTimeout: 20 * time.Millisecond})
-			begun, read, calls, commits := 0, 0, 0, map[idempotency.CommitResult]int{}
-			if test.rival {
-				rivalInFlight(t, db)
+			record := idempotency.Record{Answer: theAnswer(), Request: theRequest(), Expired: test.expired}
+			request := idempotency.Request{Fingerprint: []byte(test.fingerprint)}
+			if test.canonical != "" {
+				request.Canonical = []byte(test.canonical)
 			}
-			r := idempotency.Receiver{
-				DB: db, IsConflict: func(error) bool { return test.lost },
-				Reading:  func() func() { begun++; return func() { read++ } },
-				OnCommit: func(result idempotency.CommitResult) { commits[result]++ },
+			got, err := record.Replay(request)
+			if diff := cmp.Diff(test.answer, got.Answer); diff != "" || !errors.Is(err, test.want) {
+				t.Errorf("the error is %v, want %v (-want +got):\n%s", err, test.want, diff)
 			}
-			_, err := r.Receive(t.Context(), theKey(), theRequest(), func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
-				if calls++; calls == 1 {
-					b.Queue(`insert into outbox (topic, message_id, payload, metadata) values (null, 'effect', '', '{}')`)
-				}
-				return effect(ctx, b, now)
-			})
-			if got := fmt.Sprint(err); (err == nil) != (test.want == "") || !strings.Contains(got, test.want) || errors.Is(err, idempotency.ErrUnknown) {
-				t.Errorf("the error is %s", got)
+			if reused, ok := errors.AsType[*idempotency.ReusedError](err); ok && !cmp.Equal(test.pointers, reused.Pointers) {
+				t.Errorf("pointers %q, want %q", reused.Pointers, test.pointers)
 			}
-			if begun != test.reads || read != test.reads {
-				t.Errorf("%d reads of which %d ended, want %d", begun, read, test.reads)
-			}
-			testrun.Same(t, "commits", test.commits, commits)
 		})
+	}
+}
+
+func TestReusedError_holdsNoValueOfARequest(t *testing.T) {
+	t.Parallel()
+	err := &idempotency.ReusedError{Pointers: []string{"/metadata/4242424242424242"}}
+	if !errors.Is(err, idempotency.ErrReused) || strings.Contains(err.Error(), "4242") {
+		t.Errorf("it says %q", err)
 	}
 }

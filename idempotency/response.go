@@ -1,20 +1,15 @@
 package idempotency
 
 import (
-	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
-
-	"github.com/payonce/payonce/groupcommit"
-)
-
-const (
-	headerContentType = "Content-Type"
-	headerLocation    = "Location"
+	"slices"
+	"strings"
+	"unicode/utf8"
 )
 
 // recorder holds a response until its transaction has committed.
@@ -41,7 +36,7 @@ func (w *recorder) WriteHeader(status int) {
 func (w *recorder) Write(part []byte) (int, error) {
 	w.WriteHeader(http.StatusOK)
 	if w.body.Len()+len(part) > w.most {
-		w.err = fmt.Errorf("%w: it has more than %d bytes", ErrNotStorable, w.most)
+		w.err = fmt.Errorf("%w: it has more than %d bytes", errNotStorable, w.most)
 		return 0, w.err
 	}
 	return w.body.Write(part)
@@ -49,62 +44,77 @@ func (w *recorder) Write(part []byte) (int, error) {
 
 // FlushError refuses to send a part of a response, as http.ResponseController asks for.
 func (w *recorder) FlushError() error {
-	w.err = fmt.Errorf("%w: it is a stream", ErrNotStorable)
+	w.err = fmt.Errorf("%w: it is a stream", errNotStorable)
 	return w.err
 }
 
-// Hijack refuses to hand over the connection.
-func (w *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, w.FlushError() }
+var (
+	errNotStorable = errors.New("the response cannot be stored under an idempotency key")
+	errNotStored   = errors.New("the response is not stored") // see stores
+)
 
-// Problem is a response of Middleware itself, as RFC 9457 writes it.
-type Problem struct {
-	Type   string `json:"type"` // an address that explains it
-	Title  string `json:"title"`
-	Status int    `json:"status"`
-	Detail string `json:"detail"` // what to do
-	Err    error  `json:"-"`      // the cause
+// answer is what is stored of a response. Headers that others have set before the handler are
+// theirs to set on a replay too.
+func (w *recorder) answer(before http.Header) (Answer, error) {
+	a := Answer{StatusCode: w.status, Header: http.Header{}, Body: w.body.Bytes()}
+	switch {
+	case w.err != nil:
+		return a, w.err
+	case w.status == 0:
+		return a, fmt.Errorf("%w: the handler wrote none", errNotStorable)
+	case !stores(w.status):
+		return a, errNotStored
+	}
+	for name, values := range w.sent {
+		text := strings.Join(values, "")
+		switch {
+		case slices.Equal(values, before[name]), name == "Set-Cookie", name == "Date":
+		case name == "Content-Encoding":
+			return a, fmt.Errorf("%w: it is encoded, which belongs around the middleware", errNotStorable)
+		case !utf8.ValidString(text), strings.Contains(text, "\x00"):
+			return a, fmt.Errorf("%w: its %s is not UTF-8", errNotStorable, name)
+		default:
+			a.Header[name] = values
+		}
+	}
+	return a, nil
 }
 
-// Write writes the response, with Retry-After if the same request may pass in a second.
-func (p Problem) Write(w http.ResponseWriter) {
-	body, _ := json.Marshal(p) // text and a number can always be encoded
-	w.Header().Set(headerContentType, "application/problem+json")
-	if errors.Is(p.Err, ErrInFlight) || p.Status == http.StatusServiceUnavailable {
+// statuses of what the middleware itself answers; 0 is HTTPOptions.InFlight.
+var statuses = []struct {
+	err    error
+	status int
+}{
+	{ErrMissing, http.StatusBadRequest},
+	{ErrInvalid, http.StatusBadRequest},
+	{errUnreadable, http.StatusBadRequest},
+	{ErrUnknown, http.StatusServiceUnavailable},
+	{ErrInFlight, 0},
+	{ErrExpired, http.StatusGone},
+	{errTooLarge, http.StatusRequestEntityTooLarge},
+	{ErrReused, http.StatusUnprocessableEntity},
+}
+
+func statusOf(err error, inFlight int) int {
+	for _, s := range statuses {
+		if errors.Is(err, s.err) {
+			return cmp.Or(s.status, inFlight)
+		}
+	}
+	return http.StatusInternalServerError
+}
+
+// writeProblem writes an error as RFC 9457 says, with Retry-After if the same request may pass
+// in a second. Of a fault of the server it does not say more than that.
+func writeProblem(w http.ResponseWriter, _ *http.Request, status int, err error) {
+	title := http.StatusText(status)
+	if status < http.StatusInternalServerError {
+		title = err.Error()
+	}
+	if errors.Is(err, ErrInFlight) || errors.Is(err, ErrUnknown) {
 		w.Header().Set("Retry-After", "1")
 	}
-	send(w, p.Status, append(body, '\n'))
-}
-
-var errUnreadable = errors.New("the body cannot be read")
-
-var problems = []struct {
-	err    error
-	name   string // in this package's documentation
-	status int
-	detail string
-}{
-	{ErrMissing, "ErrMissing", http.StatusBadRequest, "send an Idempotency-Key of your own, and the same one with each retry"},
-	{ErrInvalid, "ErrInvalid", http.StatusBadRequest, "a key is 1 to 255 printable ASCII characters, once; a bare one has no space, comma, semicolon, quote or backslash, and a quoted one may"},
-	{errUnreadable, "Middleware", http.StatusBadRequest, "send the whole body"},
-	{ErrInFlight, "ErrInFlight", 0, "send the same request with the same key later"},
-	{ErrExpired, "ErrExpired", http.StatusGone, "the request was carried out; it is not carried out again"},
-	{ErrBodyTooLarge, "ErrBodyTooLarge", http.StatusRequestEntityTooLarge, "send a smaller body"},
-	{ErrReused, "ErrReused", http.StatusUnprocessableEntity, "send another request with a new key; nothing was done"},
-	{ErrNotStorable, "ErrNotStorable", http.StatusInternalServerError, "nothing was done"},
-	{groupcommit.ErrNotCommitted, "ErrUnknown", http.StatusServiceUnavailable, "nothing was done: send the same request with the same key"},
-	{ErrUnknown, "ErrUnknown", http.StatusServiceUnavailable, "send the same request with the same key: nothing is done twice"},
-}
-
-// problemOf is the response to an error.
-func problemOf(err error, inFlight int) Problem {
-	for _, p := range problems {
-		if !errors.Is(err, p.err) {
-			continue
-		}
-		if p.status == 0 {
-			p.status = inFlight
-		}
-		return Problem{"https://pkg.go.dev/github.com/payonce/payonce/idempotency#" + p.name, p.err.Error(), p.status, p.detail, err}
-	}
-	return Problem{"about:blank", http.StatusText(http.StatusInternalServerError), http.StatusInternalServerError, "nothing was done", err}
+	body, _ := json.Marshal(map[string]any{"type": "about:blank", "title": title, "status": status}) // it can always be encoded
+	w.Header().Set(headerContentType, "application/problem+json")
+	send(w, status, append(body, '\n'))
 }

@@ -1,45 +1,36 @@
 -- Promise: a key has one answer, and its use is remembered for ever.
 --
--- A committed row is complete: Receiver inserts it with its answer; Once inserts it,
+-- A committed row is complete: Receive inserts it with its answer; Once inserts it,
 -- and adds the answer before COMMIT. So a key is either unused or answered; there is no
--- state between the two and nothing to clean up after a crash. When a key expires, its row loses the answer and the
--- request and stays as a tombstone.
+-- state between the two and nothing to clean up after a crash. When a key expires, its row
+-- loses the answer and the request and stays as a tombstone.
 --
 -- This file needs no other table and can be applied by itself.
 
 -- +goose Up
 create table idempotency_keys (
-  scope        text        collate "C" not null,
-  operation    text        collate "C" not null,
-  key          text        collate "C" not null,
-  fingerprint  bytea       not null,
-  request      bytea,
-  status_code  smallint    not null,
-  content_type text        collate "C",
-  location     text        not null default '',
-  headers      jsonb,
-  body         bytea,
-  created_at   timestamptz not null default clock_timestamp(),
-  expires_at   timestamptz not null,
+  scope       text        collate "C" not null,
+  operation   text        collate "C" not null,
+  key         text        collate "C" not null,
+  fingerprint bytea       not null,
+  request     bytea,
+  status_code smallint    not null,
+  headers     jsonb       not null default '{}',
+  body        bytea,
+  created_at  timestamptz not null default clock_timestamp(),
+  expires_at  timestamptz not null,
 
   -- One answer for each key. A second request with the key is refused here.
   constraint idempotency_keys_once primary key (scope, operation, key),
 
   -- A server error (5xx) is not an answer: the client may retry with the same key.
-  constraint idempotency_keys_status_code_check check (status_code between 200 and 499),
-
-  -- An answer is stored completely or deleted completely. A tombstone keeps the
-  -- key, the fingerprint, the status, the Location and the times.
-  constraint idempotency_keys_kept_or_expired
-       check (body is not null and content_type is not null
-              or body is null and content_type is null and request is null and headers is null)
+  constraint idempotency_keys_status_code_check check (status_code between 200 and 499)
 );
 comment on column idempotency_keys.scope is 'the owner of the key: the merchant';
 comment on column idempotency_keys.operation is 'the route pattern';
 comment on column idempotency_keys.fingerprint is 'SHA-256 of the typed, validated request; empty: the answer is to any request';
 comment on column idempotency_keys.request is 'canonical JSON of the typed request, which shows where another request differs; null if none was stored';
-comment on column idempotency_keys.content_type is 'null in a tombstone';
-comment on column idempotency_keys.headers is 'further headers of the answer, an object of arrays; null if there are none';
+comment on column idempotency_keys.headers is 'of the answer, an object of arrays; in a tombstone Location alone';
 comment on column idempotency_keys.body is 'the answer, byte for byte; null in a tombstone';
 comment on column idempotency_keys.expires_at is 'database time; the key has expired from then on, whether or not its answer is deleted';
 

@@ -3,14 +3,11 @@ package idempotency
 import (
 	"context"
 	_ "embed"
-	"errors"
+	"encoding/json"
 	"fmt"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/payonce/payonce/groupcommit"
 )
@@ -22,40 +19,34 @@ var schema string
 // the search_path. goose and psql apply it as it is, once, in a transaction. It has no way down.
 func Schema() string { return schema }
 
-// onceConstraint refuses the second answer of a key.
-const onceConstraint = "idempotency_keys_once"
-
 // insertAnswer is a plain insert: `on conflict do nothing` would let the rest of the batch run.
 const insertAnswer = `
 insert into idempotency_keys
-       (scope, operation, key, fingerprint, request, status_code, content_type, location, body, expires_at, headers)
-values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`
+       (scope, operation, key, fingerprint, request, status_code, headers, body, expires_at)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9)`
 
 const insertAnswers = `
 insert into idempotency_keys
-       (scope, operation, key, fingerprint, request, status_code, content_type, location, body, expires_at, headers)
+       (scope, operation, key, fingerprint, request, status_code, headers, body, expires_at)
 select *
-  from unnest($1::text[], $2::text[], $3::text[], $4::bytea[], $5::bytea[], $6::int[], $7::text[], $8::text[], $9::bytea[], $10::timestamptz[], $11::jsonb[])`
+  from unnest($1::text[], $2::text[], $3::text[], $4::bytea[], $5::bytea[], $6::int[], $7::jsonb[], $8::bytea[], $9::timestamptz[])`
 
-// Claim queues the key with its finished answer as the first write of the batch that
-// does the work. A taken key refuses the whole batch (IsTaken). If a rival is claiming
-// the key, the batch waits for the rival's outcome, at most for the pool's lock
-// time-out. A rollback leaves the key free.
+// Claim queues the key with its finished answer, for a batch of the caller's own: Receive does
+// it for its work. A taken key refuses the whole batch. If a rival is claiming the key, the batch
+// waits for the rival's outcome, at most for the session's lock time-out.
 func Claim(b *pgx.Batch, key Key, r Request, a Answer, expires time.Time) {
 	empty := []byte{} // not missing
 	b.Queue(insertAnswer, key.Scope, key.Operation, key.Value, append(empty, r.Fingerprint...), r.Canonical,
-		a.StatusCode, a.ContentType, a.Location, append(empty, a.Body...), expires, a.headers())
+		a.StatusCode, a.headers(), append(empty, a.Body...), expires)
 }
 
-// IsTaken reports whether a commit was refused because its key has an answer.
-func IsTaken(err error) bool { return groupcommit.Constraint(err) == onceConstraint }
-
-// isInFlight reports whether a commit was refused because another one under the same
-// key did not end in time. The server names the constraint at which a commit waited,
-// so a lock of the work itself does not count.
-func isInFlight(err error) bool {
-	refusal, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && groupcommit.OutcomeOf(err) == groupcommit.Locked && strings.Contains(refusal.Where, onceConstraint)
+// headers is the stored form of the headers.
+func (a Answer) headers() string {
+	if len(a.Header) == 0 {
+		return "{}"
+	}
+	text, _ := json.Marshal(a.Header) // text can always be encoded
+	return string(text)
 }
 
 // Writes are the statements of this package that may share a commit.
@@ -63,90 +54,63 @@ func Writes() []groupcommit.Statement {
 	return []groupcommit.Statement{{SQL: insertAnswer, ManyRows: insertAnswers}}
 }
 
-// MaxWait is the longest that Wait waits. A commit has 15 s in all, and after a
-// wait there must be time for the rest of the batch.
-const MaxWait = 10 * time.Second
-
-// afterWait is what a statement has beside the wait, so that always the lock time-out
-// ends it: a statement time-out does not show that there was a rival.
-const afterWait = 2 * time.Second
-
-// setTimeouts sets time-outs for the rest of a batch: settings that are local end with the
-// transaction, and the batch is one.
-const setTimeouts = `
-select set_config('lock_timeout', $1, true),
-       set_config('statement_timeout', $2, true)`
-
-// Wait queues how long each statement after it in this batch may wait for a lock, such
-// as Claim for a rival under the same key: 1 ms to MaxWait. Queue it first. The pool's
-// time-outs apply again after the batch.
-func Wait(b *pgx.Batch, atMost time.Duration) {
-	atMost = min(max(atMost, time.Millisecond), MaxWait) // zero would be no limit at all
-	b.Queue(setTimeouts, milliseconds(atMost), milliseconds(max(atMost+afterWait, MaxWait)))
-}
-
-func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
-
 // KeyState is what the database has of a key. Times are by its clock.
 type KeyState struct {
-	Key       Key
-	Record    Record    // if Found
-	FirstSeen time.Time // if Found
-	Found     bool
-	Now       time.Time // zero if nothing was read
-
-	// Replicates reports that commits of the server wait for a standby. What is read of such a
-	// server is confirmed before it is replayed.
-	Replicates bool
+	Key    Key
+	Record Record // if Found
+	Found  bool
+	Now    time.Time // zero if nothing was read
 }
 
 // selectKeys reads taken keys and free ones in one statement, so that a free key comes with
 // the database's time. A tombstone stays expired if the server's clock steps back.
 //
 // offset 0: an index probe for each key. Without it the planner may read the whole scope.
+//
+// Where commits wait for a standby, a row that is found writes to the WAL, so the transaction
+// waits for the standby too, and with it for the commit of the row: after a restart of the
+// primary, or when an operator ended its wait, that may be visible before the standby has it.
+// A failover would lose an answer that was replayed from such a row.
 const selectKeys = `
 select asked.n,
        c.now,
-       k.key is not null                            as found,
-       coalesce(k.fingerprint, '')                  as fingerprint,
+       k.key is not null                     as found,
+       coalesce(k.fingerprint, '')           as fingerprint,
        k.request,
-       coalesce(k.status_code, 0)                   as status_code,
-       coalesce(k.content_type, '')                 as content_type,
-       coalesce(k.location, '')                     as location,
-       k.headers,
-       coalesce(k.body, '')                         as body,
-       coalesce(k.created_at, c.now)                as first_seen,
-       coalesce(k.expires_at, c.now)                as expires_at,
+       coalesce(k.status_code, 0)            as status_code,
+       nullif(k.headers, '{}')               as headers,
+       coalesce(k.body, '')                  as body,
+       coalesce(k.created_at, c.now)         as created_at,
+       coalesce(k.expires_at, c.now)         as expires_at,
        coalesce(k.expires_at <= c.now
-                or k.body is null, false)           as expired,
-       current_setting('synchronous_standby_names') <> '' as replicates
+                or k.body is null, false)    as expired
   from (select clock_timestamp() as now) as c
  cross join unnest($1::text[], $2::text[], $3::text[]) with ordinality as asked(scope, operation, value, n)
   left join lateral (
-            select key, fingerprint, request, status_code, content_type, location, headers, body, created_at, expires_at
+            select key, fingerprint, request, status_code, headers, body, created_at, expires_at
               from idempotency_keys
              where scope = asked.scope
                and operation = asked.operation
                and key = asked.value
+               and (current_setting('synchronous_standby_names') = ''
+                    or pg_logical_emit_message(true, 'payonce', '') is not null)
             offset 0) as k
     on true`
 
-// ReadKey reads the state of a key. It writes nothing: a replay costs one index probe.
+// ReadKey reads the state of a key: one index probe, which writes only if the key is found and
+// commits wait for a standby. What it returns survives a failover.
 func ReadKey(ctx context.Context, q groupcommit.Querier, key Key) (KeyState, error) {
-	return readKey(ctx, q, selectKeys, key)
-}
-
-func readKey(ctx context.Context, q groupcommit.Querier, sql string, key Key) (KeyState, error) {
 	state := KeyState{Key: key}
 	args, scan := keysQuery([]*KeyState{&state})
-	rows, _ := q.Query(ctx, sql, args...) // they have the error too
+	rows, _ := q.Query(ctx, selectKeys, args...) // they have the error too
 	if err := scan(rows); err != nil {
 		return state, fmt.Errorf("read an idempotency key: %w", err)
 	}
 	return state, nil
 }
 
-// QueueKeys queues the read of the states of keys.
+// QueueKeys queues the read of the states of keys. They survive a failover if the batch, which is
+// one transaction, ends without an error.
 func QueueKeys(b *pgx.Batch, states []*KeyState) {
 	args, scan := keysQuery(states)
 	b.Queue(selectKeys, args...).Query(scan)
@@ -161,57 +125,52 @@ func keysQuery(states []*KeyState) (args []any, scan func(pgx.Rows) error) {
 	return []any{scopes, operations, values}, func(rows pgx.Rows) error {
 		var n int
 		var s KeyState
+		r := &s.Record
 		_, err := pgx.ForEachRow(rows, []any{
-			&n, &s.Now, &s.Found, &s.Record.Fingerprint, &s.Record.Canonical,
-			&s.Record.StatusCode, &s.Record.ContentType, &s.Record.Location, &s.Record.Header, &s.Record.Body,
-			&s.FirstSeen, &s.Record.ExpiresAt, &s.Record.Expired, &s.Replicates,
+			&n, &s.Now, &s.Found, &r.Fingerprint, &r.Canonical, &r.StatusCode, &r.Header, &r.Body, &r.CreatedAt, &r.ExpiresAt, &r.Expired,
 		}, func() error {
 			s.Key = states[n-1].Key
 			*states[n-1] = s
-			s.Record.Header = nil // that of the next row is another map
+			r.Header = nil // that of the next row is another map
 			return nil
 		})
 		return err
 	}
 }
 
-// selectConfirmed is selectKeys in a transaction that writes to the WAL. Its commit
-// waits for the synchronous standby, as every commit does, and with it for all that the
-// same server committed before.
-const selectConfirmed = selectKeys + `
- where pg_logical_emit_message(true, 'payonce', '') is not null`
+// expireKeys makes tombstones of expired keys. now() is not later than clock_timestamp()
+// and, unlike it, can bound an index scan. A row that is locked keeps its ctid; joined by
+// key, a batch could be planned to read the whole table.
+const expireKeys = `
+with due as (
+  select ctid
+    from idempotency_keys
+   where body is not null
+     and expires_at <= now()
+   order by expires_at
+   limit $1
+     for update skip locked
+)
+update idempotency_keys
+   set body    = null,
+       request = null,
+       headers = case when headers ? 'Location' then jsonb_build_object('Location', headers -> 'Location') else '{}' end
+ where ctid = any (array(select ctid from due))
+returning 1`
 
-// commitRead reads the state of a key in a commit, which is one of those that db bounds.
-func commitRead(ctx context.Context, db groupcommit.DB, sql string, key Key) (KeyState, error) {
-	state := KeyState{Key: key}
-	args, scan := keysQuery([]*KeyState{&state})
-	b := &pgx.Batch{}
-	b.Queue(sql, args...).Query(scan)
-	if err := db.Commit(ctx, b); err != nil {
-		return KeyState{}, err
-	}
-	return state, nil
-}
-
-// confirmTimeout bounds the wait of one replay for the standby. Tests shorten it.
-var confirmTimeout = 5 * time.Second
-
-// confirmed returns the state of a key that a failover cannot lose: one that was found is
-// read once more where a standby is synchronous, and it may be free since. ErrUnknown if the
-// standby did not confirm in time. read reads a key by a statement that writes.
+// ExpireKeys turns up to limit expired keys into tombstones and returns their number: it
+// deletes answer and request, and keeps what tells a reuse apart. Since a key has expired
+// by its time, expired here or not, this changes no answer. Several processes may call it at once:
+// each skips the rows that another holds. Fewer than limit means that none were left.
 //
-// A commit can be visible on the primary before its standby has it: after a restart
-// of the primary, or when an operator ended its wait. A failover would lose an answer
-// that was replayed from such a key.
-func confirmed(ctx context.Context, state KeyState, read func(ctx context.Context, sql string, key Key) (KeyState, error)) (KeyState, error) {
-	if !state.Found || !state.Replicates {
-		return state, nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
-	defer cancel()
-	state, err := read(ctx, selectConfirmed, state.Key)
+// If we die here: the statement is a transaction of its own. Either its rows are tombstones,
+// or the next ExpireKeys finds them.
+// Test: TestExpireKeys/rows_of_a_dead_process_are_expired_by_the_next.
+func ExpireKeys(ctx context.Context, q groupcommit.Querier, limit int) (int, error) {
+	rows, _ := q.Query(ctx, expireKeys, limit) // they have the error too
+	expired, err := pgx.CollectRows(rows, pgx.RowTo[int])
 	if err != nil {
-		return KeyState{}, fmt.Errorf("confirm a key with the standby: %w", unknownOutcome(err))
+		return 0, fmt.Errorf("expire idempotency keys: %w", err)
 	}
-	return state, nil
+	return len(expired), nil
 }

@@ -11,7 +11,7 @@ import (
 // CancelCharge accepts a request to cancel a charge and answers the charge as it is.
 // Whether the cancellation or a capture in flight wins is decided later, at the provider.
 // Errors without an answer of r.Refuse: ledger.ErrNotFound, domain.ErrFinished, and those
-// of idempotency.Receiver.
+// of idempotency.Receive.
 func (in *Intake) CancelCharge(ctx context.Context, account Account, r Request, chargeID string) (idempotency.Result, error) {
 	return in.do(ctx, account, r, func(ctx context.Context, _ time.Time, write writer) (idempotency.Answer, error) {
 		stream, err := in.load(ctx, account, chargeID)

@@ -39,7 +39,7 @@ func (e *OrderTakenError) Error() string { return "the order has the charge " + 
 
 // AcceptCharge accepts a charge: one read if the key has its answer, one read and one
 // commit if it is new. With OneChargePerOrder it reads the order too. Errors: domain.ErrInvalid,
-// ErrExpired, those of idempotency.Receiver, and *OrderTakenError where r.Refuse has no answer
+// ErrExpired, those of idempotency.Receive, and *OrderTakenError where r.Refuse has no answer
 // to it.
 func (in *Intake) AcceptCharge(ctx context.Context, account Account, r Request, c Charge) (idempotency.Result, error) {
 	id := newID()

@@ -43,8 +43,8 @@ select count(distinct xid)
 		db := testdb.Reused(t)
 		before := time.Now().Add(-time.Minute)
 		got := accept(t, keeping(t, db), request("k1"))
-		id, ok := strings.CutPrefix(got.Location, "/v1/charges/")
-		if !ok || got.StatusCode != http.StatusAccepted || got.ContentType != "application/json" || got.Replayed {
+		id, ok := strings.CutPrefix(got.Header.Get("Location"), "/v1/charges/")
+		if !ok || got.StatusCode != http.StatusAccepted || got.Header.Get("Content-Type") != "application/json" || got.Replayed {
 			t.Errorf("the answer is %+v", got)
 		}
 		if digits, ok := strings.CutPrefix(id, "ch_"); !ok || len(digits) != 32 || strings.Trim(digits, "0123456789abcdef") != "" {
@@ -84,7 +84,7 @@ select count(distinct xid)
 		testdb.Must(t, err)
 		again, err := in.AcceptCharge(t.Context(), acme(), request("k1"), until(-time.Second))
 		testdb.Must(t, err)
-		if !again.Replayed || again.Location != first.Location {
+		if !again.Replayed || again.Header.Get("Location") != first.Header.Get("Location") {
 			t.Errorf("the replay is %+v", again)
 		}
 		wantCharges(t, db, 1)
@@ -102,7 +102,7 @@ select count(distinct xid)
 		if again := accept(t, in, r); !again.Replayed {
 			t.Error("a request with other metadata is another request")
 		}
-		s := load(t, db, strings.TrimPrefix(got.Location, "/v1/charges/"))
+		s := load(t, db, strings.TrimPrefix(got.Header.Get("Location"), "/v1/charges/"))
 		var topic, messageID string
 		var payload []byte
 		var metadata map[string]string
@@ -128,7 +128,7 @@ func TestAcceptCharge_refusesAnExpiredKey(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
 		in := keeping(t, db)
-		in.Receiver.Retention = time.Nanosecond
+		in.Options.Retention = time.Nanosecond
 		accept(t, in, request("k1"))
 		for range 2 {
 			if _, err := in.AcceptCharge(t.Context(), acme(), request("k1"), mug()); !errors.Is(err, idempotency.ErrExpired) {

@@ -142,8 +142,8 @@ func TestGroupCommit_ofSeveralRequests(t *testing.T) {
 	owner := testdb.OpenAt(t, address, postgres.Options{})
 	// As the api's.
 	db := testdb.OpenAt(t, address, postgres.Options{Role: postgres.RoleAPI, Writes: groupcommit.NewStatements(slices.Concat(idempotency.Writes(), ledger.Writes(), outbox.Writes())...), LockTimeout: 25 * time.Millisecond})
-	in := &intake.Intake{DB: db, Receiver: idempotency.Receiver{
-		Read: intake.BatchedRead(db, 0), Retention: time.Hour, Wait: 5 * time.Second, Waiters: make(chan struct{}, 64),
+	in := &intake.Intake{DB: db, Options: idempotency.Options{
+		Read: intake.BatchedRead(db, 0), Retention: time.Hour, Wait: 5 * time.Second,
 	}}
 	const keys, repeated, times = 80, 20, 3
 	answers := make([][times]string, keys)
@@ -176,7 +176,7 @@ select count(*)
   from idempotency_keys k
   left join ledger_events e
     on e.merchant_id = k.scope
-   and k.location like '%' || e.stream_id
+   and k.headers #>> '{Location,0}' like '%' || e.stream_id
  where e.stream_id is null
     or e.txid::text <> k.xmin::text`)
 	if strays != 0 {

@@ -29,11 +29,11 @@ func request(key string) intake.Request {
 	}
 	r.Refuse = func(err error) (idempotency.Answer, bool) {
 		if taken, ok := errors.AsType[*intake.OrderTakenError](err); ok {
-			return idempotency.Answer{StatusCode: http.StatusConflict, ContentType: "text/plain", Body: []byte(taken.Charge.ID)}, true
+			return idempotency.Answer{StatusCode: http.StatusConflict, Body: []byte(taken.Charge.ID)}, true
 		}
 		for _, known := range []error{ledger.ErrNotFound, domain.ErrFinished, domain.ErrNotCaptured, domain.ErrExceedsCaptured} {
 			if errors.Is(err, known) {
-				return idempotency.Answer{StatusCode: http.StatusConflict, ContentType: "text/plain", Body: []byte(known.Error())}, true
+				return idempotency.Answer{StatusCode: http.StatusConflict, Body: []byte(known.Error())}, true
 			}
 		}
 		return idempotency.Answer{}, false
@@ -66,7 +66,7 @@ func accept(t *testing.T, in *intake.Intake, r intake.Request) idempotency.Resul
 // charge accepts a charge and returns its id.
 func charge(t *testing.T, in *intake.Intake, key string) (id string) {
 	t.Helper()
-	return strings.TrimPrefix(accept(t, in, request(key)).Location, "/v1/charges/")
+	return strings.TrimPrefix(accept(t, in, request(key)).Header.Get("Location"), "/v1/charges/")
 }
 
 func load(t *testing.T, db *postgres.DB, id string) ledger.Stream {
@@ -80,7 +80,7 @@ func load(t *testing.T, db *postgres.DB, id string) ledger.Stream {
 func keeping(t *testing.T, db *postgres.DB) *intake.Intake {
 	t.Helper()
 	acting := testdb.As(t, db, postgres.RoleAPI)
-	return &intake.Intake{DB: acting, Receiver: idempotency.Receiver{Read: intake.BatchedRead(acting, 0), Retention: time.Hour}}
+	return &intake.Intake{DB: acting, Options: idempotency.Options{Read: intake.BatchedRead(acting, 0), Retention: time.Hour}}
 }
 
 // tables counts the rows of every table that is not empty, but for what migrations

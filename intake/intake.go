@@ -9,11 +9,11 @@
 //   - A success is answered only for what is durable. If that is unknown, the error is
 //     idempotency.ErrUnknown, and the same request finds out.
 //
-// # Why a Receiver
+// # Why idempotency.Receive
 //
 // idempotency.Once and idempotency.Middleware hold a connection from the claim to COMMIT, for
 // seven round trips. A charge is decided in memory, from at most one read, so its answer is
-// known before anything is written. A Receiver sends key, answer and writes as one batch: one
+// known before anything is written. Receive sends key, answer and writes as one batch: one
 // round trip, one row version of the key, and a transaction that other requests share. The
 // events' ids are made here, so no statement's result is needed.
 package intake
@@ -42,9 +42,11 @@ import (
 // Intake accepts requests into one database.
 type Intake struct {
 	DB *postgres.DB
-	// Receiver receives the requests. Each is read and written as its merchant, so DB and
-	// IsConflict are set for it.
-	Receiver idempotency.Receiver
+	// Options are those of each request, but for IsConflict.
+	Options idempotency.Options
+	// OnCommit, if set, is called with the error of each commit, of which a request may need
+	// several. It must return at once.
+	OnCommit func(error)
 }
 
 // Account is the caller, as far as accepting depends on it.
@@ -70,7 +72,7 @@ type Request struct {
 	Metadata map[string]string
 
 	// Wait is how long the request waits for another one under its key; the
-	// receiver's Wait if zero.
+	// Wait of Options if zero.
 	Wait time.Duration
 
 	// Refuse returns the answer to an error by which a charge refuses a request: it does
@@ -85,18 +87,17 @@ type Request struct {
 type writer func(s ledger.Stream, command domain.Command) (ledger.Stream, error)
 
 // do receives a request for work that reads and writes as the account's merchant, at a time
-// of the database's clock. The receiver claims the key, before the other writes, with the
-// answer of the work.
+// of the database's clock. The key is claimed before the other writes, with the answer of the
+// work.
 //
 // If we die here: before the commit nothing is stored and the client's retry runs from
 // the start; after it the client's retry is answered from the key.
 // Test: TestWalk in e2e.
 func (in *Intake) do(ctx context.Context, account Account, r Request, work func(ctx context.Context, now time.Time, write writer) (idempotency.Answer, error)) (idempotency.Result, error) {
-	receiver := in.Receiver
-	receiver.DB, receiver.IsConflict = in.DB.Tenant(account.MerchantID), ledger.IsConflict
-	receiver.Wait = cmp.Or(r.Wait, receiver.Wait)
+	o, db := in.Options, observedDB{in.DB.Tenant(account.MerchantID), in.OnCommit}
+	o.Wait, o.IsConflict = cmp.Or(r.Wait, o.Wait), ledger.IsConflict
 	r.Key.Scope = account.MerchantID
-	return receiver.Receive(ctx, r.Key, r.Request, func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
+	return idempotency.Receive(ctx, db, r.Key, r.Request, o, func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
 		answer, err := work(ctx, now, func(s ledger.Stream, command domain.Command) (ledger.Stream, error) {
 			return r.write(b, s, command, now.Truncate(time.Millisecond))
 		})
@@ -107,6 +108,22 @@ func (in *Intake) do(ctx context.Context, account Account, r Request, work func(
 		}
 		return answer, err
 	})
+}
+
+// observedDB reports its commits.
+type observedDB struct {
+	*postgres.DB
+
+	onCommit func(error)
+}
+
+// Commit is that of postgres.DB.
+func (db observedDB) Commit(ctx context.Context, b *pgx.Batch) error {
+	err := db.DB.Commit(ctx, b)
+	if db.onCommit != nil {
+		db.onCommit(err)
+	}
+	return err
 }
 
 func (r Request) write(b *pgx.Batch, s ledger.Stream, command domain.Command, now time.Time) (ledger.Stream, error) {
@@ -149,7 +166,8 @@ func accepted(location string, view any) (idempotency.Answer, error) {
 		return idempotency.Answer{}, fmt.Errorf("encode an answer: %w", err)
 	}
 	return idempotency.Answer{
-		StatusCode: http.StatusAccepted, ContentType: "application/json", Location: location, Body: append(body, '\n'),
+		StatusCode: http.StatusAccepted, Body: append(body, '\n'),
+		Header: http.Header{"Content-Type": {"application/json"}, "Location": {location}},
 	}, nil
 }
 

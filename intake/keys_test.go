@@ -23,7 +23,7 @@ func TestBatchedRead(t *testing.T) {
 	for _, scope := range []string{"acme", "globex"} {
 		b := &pgx.Batch{}
 		idempotency.Claim(b, idempotency.Key{Scope: scope, Value: "taken"}, idempotency.Request{},
-			idempotency.Answer{StatusCode: http.StatusOK, ContentType: "text/plain", Body: []byte(scope)}, time.Now().Add(time.Hour))
+			idempotency.Answer{StatusCode: http.StatusOK, Body: []byte(scope)}, time.Now().Add(time.Hour))
 		testdb.Must(t, owner.Commit(t.Context(), b))
 	}
 	held, err := db.Pool().Acquire(t.Context())
@@ -33,7 +33,7 @@ func TestBatchedRead(t *testing.T) {
 	for n := range 300 {
 		key := idempotency.Key{Scope: []string{"acme", "globex", "initech"}[n%3], Value: []string{"taken", "free"}[n%2]}
 		asked.Go(func() error {
-			state, err := read(t.Context(), key)
+			state, err := read(t.Context(), nil, key)
 			taken := key.Scope != "initech" && key.Value == "taken"
 			if state.Key != key || state.Found != taken || state.Now.IsZero() || taken && string(state.Record.Body) != key.Scope {
 				t.Errorf("%+v: found %v, %+v", key, state.Found, state)

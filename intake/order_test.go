@@ -42,7 +42,7 @@ func TestAcceptCharge_onceForEachOrder(t *testing.T) {
 				t.Errorf("key %d has two answers: %s and %s", n%keys, first.Body, a.Body)
 			}
 			if a.StatusCode == http.StatusAccepted {
-				accepted, id = accepted+1, strings.TrimPrefix(a.Location, "/v1/charges/")
+				accepted, id = accepted+1, strings.TrimPrefix(a.Header.Get("Location"), "/v1/charges/")
 			}
 		}
 		if accepted != 2 {

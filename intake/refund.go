@@ -26,7 +26,7 @@ type Refund struct {
 // stream and committed at its next version, so of rivals that together exceed the charge
 // only some succeed. Errors without an answer of r.Refuse: ledger.ErrNotFound,
 // domain.ErrNotCaptured, domain.ErrExceedsCaptured, domain.ErrTooManyRefunds, ErrIncrement, and
-// those of idempotency.Receiver.
+// those of idempotency.Receive.
 func (in *Intake) RequestRefund(ctx context.Context, account Account, r Request, chargeID string, refund Refund) (idempotency.Result, error) {
 	id := "re_" + nameOf(account.MerchantID, r.Key)
 	command := domain.RequestRefund{RefundID: id, Reason: refund.Reason, Notify: account.Notify}

@@ -68,7 +68,7 @@ func TestRequestRefund(t *testing.T) {
 			}
 		}
 		s := load(t, db, charge)
-		id := strings.TrimPrefix(got.Location, "/v1/charges/"+charge+"/refunds/")
+		id := strings.TrimPrefix(got.Header.Get("Location"), "/v1/charges/"+charge+"/refunds/")
 		want := domain.RefundRequested{RefundID: id, Amount: 400, Reason: "broken", Notify: true}
 		testrun.Same(t, "event", domain.Event(want), s.Head().Event)
 		var view domain.RefundView
@@ -85,14 +85,14 @@ func TestRequestRefund(t *testing.T) {
 		lost, err := keeping(t, first).RequestRefund(t.Context(), acme(), to("refunds", "k1"), captured(t, first, "charge"), some(400))
 		testdb.Must(t, err)
 		charge := captured(t, again, "charge")
-		id := lost.Location[strings.LastIndex(lost.Location, "/")+1:]
+		id := lost.Header.Get("Location")[strings.LastIndex(lost.Header.Get("Location"), "/")+1:]
 		s, b := load(t, again, charge), &pgx.Batch{}
 		s, err = ledger.Append(b, s, ledger.Cause{CausationID: "worker"}, domain.RefundObserved{RefundID: id, Provider: domain.Provider, ProviderRefund: "rp_1", Amount: 400})
 		testdb.Must(t, err)
 		testdb.Must(t, again.Commit(t.Context(), b))
 		got, err := keeping(t, again).RequestRefund(t.Context(), acme(), to("refunds", "k1"), charge, some(400))
-		if now := load(t, again, charge); err != nil || got.Location != "/v1/charges/"+charge+"/refunds/"+id || now.Charge.Version != s.Charge.Version {
-			t.Errorf("answered %s: %v, and the charge has %d events", got.Location, err, now.Charge.Version)
+		if now := load(t, again, charge); err != nil || got.Header.Get("Location") != "/v1/charges/"+charge+"/refunds/"+id || now.Charge.Version != s.Charge.Version {
+			t.Errorf("answered %s: %v, and the charge has %d events", got.Header.Get("Location"), err, now.Charge.Version)
 		}
 	})
 

@@ -43,8 +43,8 @@ values (gen_random_uuid(), 'ch_%[1]s', 1, 'charge.requested.v1', 1, '%[1]s', '{}
 insert into ledger_postings (stream_id, version, leg, merchant_id, debit, credit, amount, currency)
 values ('ch_%[1]s', 1, 1, '%[1]s', 'a:USD', 'b:USD', 1, 'USD')`},
 	{"idempotency_keys", `
-insert into idempotency_keys (scope, operation, key, fingerprint, status_code, content_type, location, body, expires_at)
-values ('%[1]s', 'POST /v1/charges', 'the-same', '', 202, 'application/json', '', '{}', now())`},
+insert into idempotency_keys (scope, operation, key, fingerprint, status_code, body, expires_at)
+values ('%[1]s', 'POST /v1/charges', 'the-same', '', 202, '{}', now())`},
 	{"held_orders", `insert into held_orders values ('%[1]s', '17', 'ch_%[1]s')`},
 	{"charge_list", `
 insert into charge_list (generation, charge_id, merchant_id, order_id, status, created_at, version, view)

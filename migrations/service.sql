@@ -302,10 +302,10 @@ grant select, insert (generation, charge_id, reason), delete on charges_set_asid
 
 -- The api claims keys, the worker deletes expired answers.
 grant select,
-      insert (scope, operation, key, fingerprint, request, status_code, content_type, location, headers, body, expires_at)
+      insert (scope, operation, key, fingerprint, request, status_code, headers, body, expires_at)
    on idempotency_keys to payonce_api;
 grant select,
-      update (body, content_type, request, headers)
+      update (body, request, headers)
    on idempotency_keys to payonce_worker;
 
 -- The api sends messages. The worker sends, receives and handles them.
@@ -340,7 +340,7 @@ grant select
    on ledger_events, ledger_postings, held_orders, projections, charge_list, account_balances, charges_set_aside,
       outbox, inbox, stock, reservations, webhook_resends, operator_actions
    to payonce_console;
-grant select (scope, operation, key, status_code, location, body, created_at, expires_at) on idempotency_keys to payonce_console;
+grant select (scope, operation, key, status_code, headers, body, created_at, expires_at) on idempotency_keys to payonce_console;
 grant select (merchant_id) on merchants to payonce_console;
 
 -- The first worker binds the account, and none binds another.
@@ -646,7 +646,8 @@ create policy request on idempotency_keys for insert to payonce_api
               and expires_at between now() - interval '24 hours' and now() + interval '1000 years'
               and octet_length(body)
                 + coalesce(octet_length(request), 0)
-                + coalesce(pg_column_size(headers || '{}'), 0) <= 1048576
+                + pg_column_size(headers || '{}') <= 1048576
               and length(operation) <= 255
               and length(key) <= 255
-              and length(location) <= 1024);
+              and coalesce(length(headers #>> '{Location,0}'), 0) <= 1024);
+

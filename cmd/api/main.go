@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/internal/doorbell"
@@ -24,7 +25,7 @@ const (
 	application = "payonce-api"
 
 	// lockTimeout is short, so that a request that waits for a lock keeps no connection from
-	// others. Few at a time may wait for longer.
+	// others.
 	lockTimeout = 25 * time.Millisecond
 
 	answerBytes = 32 << 20 // of answers that are being sent
@@ -60,7 +61,7 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	ready := program.NewReadiness(lasting, db, time.Now)
 	defer ready.Close()
 	config := s.config()
-	config.DB, config.Intake = db, &intake.Intake{DB: db, Receiver: s.receiver(db, metrics)}
+	config.DB, config.Intake = db, &intake.Intake{DB: db, Options: s.options(db, metrics), OnCommit: metrics.committed}
 	config.Observe, config.Carry = observe(metrics, traces), traces.Carry //nolint:contextcheck // a request carries its own context
 	config.Ready, config.Log, config.Metrics = ready.Ask, log, s.Beside(metrics.Handler())
 	server := httpapi.New(config)
@@ -103,12 +104,14 @@ func (s settings) limits() httpapi.Limits {
 	}
 }
 
-// receiver makes the receiver of keyed requests.
-func (s settings) receiver(db *postgres.DB, m *metrics) idempotency.Receiver {
-	few := int(s.DatabaseConnections) / 4
-	return idempotency.Receiver{
-		Read: intake.BatchedRead(db, few), Retention: s.IdempotencyRetention,
-		Wait: s.wait(), Waiters: make(chan struct{}, few),
-		Reading: func() (read func()) { return m.lookup.Time() }, OnCommit: func(c idempotency.CommitResult) { m.commits.Add(1, string(c)) },
+// options are those of keyed requests.
+func (s settings) options(db *postgres.DB, m *metrics) idempotency.Options {
+	read := intake.BatchedRead(db, int(s.DatabaseConnections)/4)
+	return idempotency.Options{
+		Retention: s.IdempotencyRetention, Wait: s.wait(),
+		Read: func(ctx context.Context, q groupcommit.Querier, key idempotency.Key) (idempotency.KeyState, error) {
+			defer m.lookup.Time()()
+			return read(ctx, q, key)
+		},
 	}
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/telemetry"
@@ -40,7 +40,8 @@ func meter(log *slog.Logger, db *postgres.DB) *metrics {
 		keys: r.Counter("payonce_idempotency_requests_total",
 			"Requests with an idempotency key. first: new. replayed: the stored response. reused: the key belongs to a different request. expired: a tombstone. in_use: another request is using the key. unavailable: the database is.", telemetry.LabelOf("result", httpapi.KeyResults())),
 		commits: r.Counter("payonce_idempotency_commits_total",
-			"Commits of requests; a request may need several. made: committed. taken: another request stored the key first. in_flight: another request with the key did not end in time. locked: a lock timed out, or a deadlock. lost: another writer took the stream's version. failed: any other error.", telemetry.LabelOf("result", idempotency.CommitResults())),
+			"Commits of requests; a request may need several. refused: by a constraint, such as idempotency_keys_once where another request stored the key first. locked: a lock, such as another request's with the key, was held too long. contended: a deadlock, or a statement that took too long. not_committed: the database was out of reach. unknown: it did not answer.",
+			telemetry.LabelOf("outcome", outcomes), telemetry.Label{Name: "constraint"}),
 		events: r.Counter("payonce_webhook_events_total",
 			"Signed events of the provider about our payments, repetitions among them."),
 		ignored: r.Counter("payonce_webhook_events_ignored_total",
@@ -48,6 +49,14 @@ func meter(log *slog.Logger, db *postgres.DB) *metrics {
 		lookup: r.StatementTimes("payonce_idempotency_lookup_duration_seconds",
 			"Time to read an idempotency key: the most that idempotency adds to a request."),
 	}
+}
+
+// outcomes are the names of groupcommit's, in their order.
+var outcomes = []string{"committed", "refused", "locked", "contended", "not_committed", "unknown"}
+
+// committed counts a commit of a request.
+func (m *metrics) committed(err error) {
+	m.commits.Add(1, outcomes[groupcommit.OutcomeOf(err)], groupcommit.Constraint(err))
 }
 
 // observe counts requests, and traces those of the API.

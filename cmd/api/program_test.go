@@ -217,8 +217,8 @@ func hold(t *testing.T, db *postgres.DB, key string) {
 	testdb.Must(t, err)
 	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
 	testdb.Exec(t, tx, `
-insert into idempotency_keys (scope, operation, key, fingerprint, status_code, content_type, body, expires_at)
-values ('acme', 'POST /v1/charges', $1, 'another', 202, 'application/json', '{}', clock_timestamp() + interval '1 hour')`, key)
+insert into idempotency_keys (scope, operation, key, fingerprint, status_code, body, expires_at)
+values ('acme', 'POST /v1/charges', $1, 'another', 202, '{}', clock_timestamp() + interval '1 hour')`, key)
 }
 
 func TestRun_refusesAServer(t *testing.T) {

@@ -85,7 +85,7 @@ func (s settings) wait() time.Duration {
 	if s.InFlight == "wait" {
 		return s.InFlightWait
 	}
-	return 0
+	return -1
 }
 
 // split returns the parts of a list with commas, without blanks.

@@ -31,8 +31,8 @@ select 'charges', '11111111-1111-8111-8111-111111111111',
 insert into outbox (topic, message_id, payload, metadata)
 values ('charges', 'evt_1', '\xff', '{"type":"stripe.refund.updated","ordering_key":"ch_unreadable","partition_key":"acme","traceparent":[7]}'),
        ('charges', 'evt_1', '\xfe', '{"type":"stripe.refund.updated","ordering_key":"ch_unreadable","partition_key":"acme"}');
-insert into idempotency_keys (scope, operation, key, fingerprint, request, status_code, content_type, location, headers, body, expires_at)
-values ('acme', 'POST /v1/charges', 'forged', '', '\xff', 202, '', '/v1/charges/ch_none', '7', '\xff', now() - interval '1 hour')`,
+insert into idempotency_keys (scope, operation, key, fingerprint, request, status_code, headers, body, expires_at)
+values ('acme', 'POST /v1/charges', 'forged', '', '\xff', 202, '7', '\xff', now() - interval '1 hour')`,
 	"payonce_worker": `
 insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
 values (gen_random_uuid(), 'ch_forged', 1, 'charge.succeeded.v1', 1, 'acme', '{}', '{}', now()),
@@ -79,8 +79,8 @@ func TestRun_passesForgedRows(t *testing.T) {
 	payload := s.EncodeEnvelope(s.Head())
 	testdb.Must(t, outbox.Append(b, outbox.Message{Topic: domain.Topic, ID: s.Head().ID.String(), Type: s.Head().Type, OrderingKey: s.ID, Payload: payload}))
 	b.Queue(`
-insert into idempotency_keys (scope, operation, key, fingerprint, status_code, content_type, body, expires_at)
-values ('acme', 'POST /v1/charges', 'good', '', 202, 'application/json', '{}', now())`)
+insert into idempotency_keys (scope, operation, key, fingerprint, status_code, body, expires_at)
+values ('acme', 'POST /v1/charges', 'good', '', 202, '{}', now())`)
 	testdb.Must(t, db.Commit(t.Context(), b))
 
 	p := programtest.Start(t, run, working(t, url, "LEASE", "500ms", "MAX_ATTEMPTS", "2", "BACKOFF_BASE", "10ms", "BACKOFF_CAP", "50ms", "INBOX_RETENTION", "2s"))

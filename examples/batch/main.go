@@ -38,7 +38,7 @@ var errNoAccount = errors.New("no account of this name")
 // pay pays a payout once. After an error it has paid nothing, and the next run pays.
 func pay(ctx context.Context, pool *pgxpool.Pool, p payout) (before bool, err error) {
 	key := idempotency.Key{Scope: "payouts of 2026-11", Operation: "pay.v1", Value: p.ID}
-	_, before, err = idempotency.Once(ctx, pool, key, idempotency.Options{}, func(ctx context.Context, tx pgx.Tx) (none struct{}, err error) {
+	_, before, err = idempotency.Once(ctx, pool, key, idempotency.Request{}, idempotency.Options{}, func(ctx context.Context, tx pgx.Tx) (none struct{}, err error) {
 		paid, err := tx.Exec(ctx, `update accounts set cents = cents + $2 where name = $1`, p.Account, p.Cents)
 		if err == nil && paid.RowsAffected() == 0 {
 			err = errNoAccount

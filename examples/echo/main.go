@@ -63,7 +63,7 @@ func writeErrors(next echo.HandlerFunc) echo.HandlerFunc {
 // serve is a server in a process of its own. It prints its URL.
 func serve(ctx context.Context, pool *pgxpool.Pool) error {
 	e := echo.New()
-	once := idempotency.Middleware(pool, nil, idempotency.HTTPOptions{})
+	once := idempotency.Middleware(pool, idempotency.HTTPOptions{})
 	e.POST("/orders", postOrder, echo.WrapMiddleware(once), writeErrors)
 	server := httptest.NewServer(e)
 	fmt.Println(server.URL)

@@ -66,7 +66,7 @@ func tenant(r *http.Request) string {
 func handler(pool *pgxpool.Pool) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /orders", postOrder)
-	return idempotency.Middleware(pool, tenant, idempotency.HTTPOptions{})(mux)
+	return idempotency.Middleware(pool, idempotency.HTTPOptions{Scope: tenant})(mux)
 }
 
 func main() { scaffold.Main("example_http", tables+idempotency.Schema(), run) }

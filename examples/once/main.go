@@ -36,7 +36,7 @@ type receipt struct {
 // returns the same receipt.
 func order(ctx context.Context, pool *pgxpool.Pool, customer string, halfDone func()) (receipt, error) {
 	key := idempotency.Key{Scope: customer, Operation: "order.v1", Value: "first-order"}
-	r, _, err := idempotency.Once(ctx, pool, key, idempotency.Options{}, func(ctx context.Context, tx pgx.Tx) (r receipt, err error) {
+	r, _, err := idempotency.Once(ctx, pool, key, idempotency.Request{}, idempotency.Options{}, func(ctx context.Context, tx pgx.Tx) (r receipt, err error) {
 		if _, err := tx.Exec(ctx, `update stock set lamps = lamps - 1`); err != nil {
 			return r, err
 		}

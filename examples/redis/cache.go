@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/gomodule/redigo/redis"
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/idempotency"
 )
 
@@ -27,8 +28,8 @@ const (
 // errPaused is returned in place of a command while Redis is not asked.
 var errPaused = errors.New("redis failed less than a second ago")
 
-// Read is the type of idempotency.Receiver.Read.
-type Read = func(ctx context.Context, key idempotency.Key) (idempotency.KeyState, error)
+// Read is the type of idempotency.Options.Read.
+type Read = func(ctx context.Context, q groupcommit.Querier, key idempotency.Key) (idempotency.KeyState, error)
 
 // Found is what a look-up finds.
 type Found string
@@ -71,14 +72,14 @@ func (c *Cache) Close() error { return c.pool.Close() }
 //
 // If we die here: the answer is in PostgreSQL, and the next replay is read and kept from there.
 func (c *Cache) Read(next Read) Read {
-	return func(ctx context.Context, key idempotency.Key) (idempotency.KeyState, error) {
+	return func(ctx context.Context, q groupcommit.Querier, key idempotency.Key) (idempotency.KeyState, error) {
 		name, seal := c.entry(key)
 		state, found := c.find(ctx, name, seal)
 		c.found(found)
 		if found == Hit {
 			return state, nil
 		}
-		state, err := next(ctx, key)
+		state, err := next(ctx, q, key)
 		if err == nil && state.Found && !state.Record.Expired {
 			c.keep(ctx, name, seal, state)
 		}

@@ -28,9 +28,10 @@ import (
 
 func TestMain(m *testing.M) { testrun.Main(m) }
 
-// shop is a receiver of orders with a cache, and without one.
+// shop receives orders with a cache, and without one.
 type shop struct {
-	cached, plain idempotency.Receiver
+	db            groupcommit.DB
+	cached, plain idempotency.Options
 
 	cache  *rediscache.Cache
 	found  atomic.Value // what the last look-up found
@@ -67,12 +68,9 @@ func open(tb testing.TB) *shop {
 	url := s.startRedis(tb)
 	s.cache = rediscache.New(url, []byte("32 random bytes of a real program"), time.Hour, func(f rediscache.Found) { s.found.Store(f) })
 	tb.Cleanup(func() { testrun.Must(tb, s.cache.Close()) })
-	db := groupcommit.New(s.pool, groupcommit.Options{Writes: groupcommit.NewStatements(idempotency.Writes()...)})
-	s.plain = idempotency.Receiver{DB: db, Retention: time.Hour}
-	s.cached = s.plain
-	s.cached.Read = s.cache.Read(func(ctx context.Context, key idempotency.Key) (idempotency.KeyState, error) {
-		return idempotency.ReadKey(ctx, db, key)
-	})
+	s.db = groupcommit.New(s.pool, groupcommit.Options{Writes: groupcommit.NewStatements(idempotency.Writes()...)})
+	s.plain.Retention, s.cached.Retention = time.Hour, time.Hour
+	s.cached.Read = s.cache.Read(idempotency.ReadKey)
 	return s
 }
 
@@ -115,12 +113,12 @@ func (s *shop) do(tb testing.TB, command string, args ...any) any {
 }
 
 // order receives an order under a key.
-func order(ctx context.Context, r idempotency.Receiver, key, item string) (idempotency.Result, error) {
+func (s *shop) order(ctx context.Context, o idempotency.Options, key, item string) (idempotency.Result, error) {
 	request := idempotency.Request{Fingerprint: idempotency.Fingerprint([]byte(item)), Canonical: fmt.Appendf(nil, `{"item":%q}`, item)}
-	return r.Receive(ctx, idempotency.Key{Scope: "acme", Operation: "order.v1", Value: key}, request,
+	return idempotency.Receive(ctx, s.db, idempotency.Key{Scope: "acme", Operation: "order.v1", Value: key}, request, o,
 		func(_ context.Context, b *pgx.Batch, _ time.Time) (idempotency.Answer, error) {
 			b.Queue(`insert into orders values ($1)`, key)
-			return idempotency.Answer{StatusCode: http.StatusCreated, ContentType: "application/json", Body: []byte(`{"order":"` + key + `"}`)}, nil
+			return idempotency.Answer{StatusCode: http.StatusCreated, Body: []byte(`{"order":"` + key + `"}`)}, nil
 		})
 }
 
@@ -128,7 +126,7 @@ func order(ctx context.Context, r idempotency.Receiver, key, item string) (idemp
 func (s *shop) wantReplay(t *testing.T, first idempotency.Result, found rediscache.Found, trips int64) {
 	t.Helper()
 	before := s.trips.Load()
-	got, err := order(t.Context(), s.cached, "k1", "lamp")
+	got, err := s.order(t.Context(), s.cached, "k1", "lamp")
 	want := first
 	want.Replayed = true
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
@@ -146,11 +144,11 @@ func pauseOver() { time.Sleep(1200 * time.Millisecond) }
 func TestCache_answersReplays(t *testing.T) {
 	t.Parallel()
 	s := open(t)
-	first, err := order(t.Context(), s.cached, "k1", "lamp")
+	first, err := s.order(t.Context(), s.cached, "k1", "lamp")
 	testrun.Must(t, err)
 	s.wantReplay(t, first, rediscache.Miss, 1)
 	s.wantReplay(t, first, rediscache.Hit, 0)
-	if _, err := order(t.Context(), s.cached, "k1", "desk"); !errors.Is(err, idempotency.ErrReused) {
+	if _, err := s.order(t.Context(), s.cached, "k1", "desk"); !errors.Is(err, idempotency.ErrReused) {
 		t.Errorf("another order under the key: %v", err)
 	}
 
@@ -192,14 +190,14 @@ func TestCache_refusesEntries(t *testing.T) {
 	s := open(t)
 	s.cached.Retention = 2 * time.Second
 	for range 2 {
-		_, err := order(t.Context(), s.cached, "k1", "lamp")
+		_, err := s.order(t.Context(), s.cached, "k1", "lamp")
 		testrun.Must(t, err)
 	}
 	one, err := redis.Strings(s.do(t, "KEYS", "*"), nil)
 	testrun.Must(t, err)
 	s.do(t, "PERSIST", one[0])
 	for range 2 {
-		_, err = order(t.Context(), s.cached, "k2", "lamp")
+		_, err = s.order(t.Context(), s.cached, "k2", "lamp")
 		testrun.Must(t, err)
 	}
 	both, err := redis.Strings(s.do(t, "KEYS", "*"), nil)
@@ -209,12 +207,12 @@ func TestCache_refusesEntries(t *testing.T) {
 			s.do(t, "COPY", one[0], name, "REPLACE")
 		}
 	}
-	got, err := order(t.Context(), s.cached, "k2", "lamp")
+	got, err := s.order(t.Context(), s.cached, "k2", "lamp")
 	if err != nil || string(got.Body) != `{"order":"k2"}` || s.found.Load() != rediscache.Failed {
 		t.Errorf("another key's entry is answered with %s, %v, found %q", got.Body, err, s.found.Load())
 	}
 	time.Sleep(2 * time.Second)
-	if _, err := order(t.Context(), s.cached, "k1", "lamp"); !errors.Is(err, idempotency.ErrExpired) || s.found.Load() != rediscache.Miss {
+	if _, err := s.order(t.Context(), s.cached, "k1", "lamp"); !errors.Is(err, idempotency.ErrExpired) || s.found.Load() != rediscache.Miss {
 		t.Errorf("an expired entry: %v, found %q", err, s.found.Load())
 	}
 }
@@ -224,11 +222,11 @@ func BenchmarkReplay(b *testing.B) {
 	s := open(b)
 	const keys = 1000
 	for i := range 2 * keys {
-		if _, err := order(b.Context(), s.cached, strconv.Itoa(i%keys), "lamp"); err != nil {
+		if _, err := s.order(b.Context(), s.cached, strconv.Itoa(i%keys), "lamp"); err != nil {
 			b.Fatal(err)
 		}
 	}
-	for name, r := range map[string]idempotency.Receiver{"postgres": s.plain, "redis": s.cached} {
+	for name, o := range map[string]idempotency.Options{"postgres": s.plain, "redis": s.cached} {
 		for _, callers := range []int{1, 16} {
 			b.Run(fmt.Sprintf("%s/%d", name, callers), func(b *testing.B) {
 				var next atomic.Int64
@@ -236,7 +234,7 @@ func BenchmarkReplay(b *testing.B) {
 				b.SetParallelism(callers) // with -cpu 1
 				b.RunParallel(func(pb *testing.PB) {
 					for pb.Next() {
-						if _, err := order(b.Context(), r, strconv.Itoa(int(next.Add(1)%keys)), "lamp"); err != nil {
+						if _, err := s.order(b.Context(), o, strconv.Itoa(int(next.Add(1)%keys)), "lamp"); err != nil {
 							b.Error(err)
 						}
 					}

@@ -60,8 +60,8 @@ func (rc *receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	// Each delivery has its own time and signature. What repeats are the id and the body.
 	key := idempotency.Key{Scope: "payonce", Operation: "book.v1", Value: r.Header.Get(webhooks.HeaderWebhookID)}
-	options := idempotency.Options{Request: idempotency.Request{Fingerprint: idempotency.Fingerprint(body)}}
-	_, _, err = idempotency.Once(r.Context(), rc.pool, key, options, func(ctx context.Context, tx pgx.Tx) (none struct{}, err error) {
+	request := idempotency.Request{Fingerprint: idempotency.Fingerprint(body)}
+	_, _, err = idempotency.Once(r.Context(), rc.pool, key, request, idempotency.Options{}, func(ctx context.Context, tx pgx.Tx) (none struct{}, err error) {
 		var e event
 		if err := json.Unmarshal(body, &e); err != nil {
 			return none, err

@@ -165,7 +165,7 @@ update inbox set status = 'pending', due_at = now() - interval '2 minutes' where
 delete from inbox
  where status = 'done'
    and ordering_key in ('{sold}', '{bought}', '{declined}', '{refused}', '{canceled}', '{refunded}');
-update idempotency_keys set body = null, content_type = null`, nil},
+update idempotency_keys set body = null`, nil},
 		{"a notification that an operator discarded is in order", `
 update inbox
    set status = 'discarded', first = false, decided_by = 'ann', decided_at = now(), due_at = now() - interval '1 hour'

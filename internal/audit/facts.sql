@@ -58,7 +58,7 @@ charges as (
   select scope,
          operation,
          key,
-         location,
+         coalesce(headers #>> '{Location,0}', '') as location,
          body,
          status_code between 200 and 299 as accepted,
          case

@@ -122,7 +122,7 @@ func number(f *fixture, query string) int64 {
 }
 
 func (f *fixture) intake() *intake.Intake {
-	return &intake.Intake{DB: f.db, Receiver: idempotency.Receiver{Retention: time.Hour}}
+	return &intake.Intake{DB: f.db, Options: idempotency.Options{Retention: time.Hour}}
 }
 
 func account(merchant string, notify bool) intake.Account {
@@ -150,7 +150,7 @@ func (f *fixture) tryAccept(ctx context.Context, merchant, name string, notify b
 			Items:       []intake.Item{{SKU: "tshirt", Quantity: 2}},
 			Description: "a secret", Metadata: map[string]string{"note": "a secret"},
 		})
-	f.ids[name] = strings.TrimPrefix(accepted.Location, "/v1/charges/")
+	f.ids[name] = strings.TrimPrefix(accepted.Header.Get("Location"), "/v1/charges/")
 	return err
 }
 
@@ -160,7 +160,7 @@ func (f *fixture) refund(name string, amount int64) {
 	accepted, err := f.intake().RequestRefund(f.t.Context(), account("acme", true), request("acme", "POST /v1/charges/:id/refunds", name),
 		f.ids["refunded"], intake.Refund{Amount: &amount, Reason: "a secret"})
 	testdb.Must(f.t, err)
-	f.ids[name] = path.Base(accepted.Location)
+	f.ids[name] = path.Base(accepted.Header.Get("Location"))
 	f.receive()
 }
 
@@ -200,8 +200,8 @@ func (f *fixture) observe(name string, cmd domain.Command) {
 func (f *fixture) refuse(key string) {
 	f.t.Helper()
 	f.exec(fmt.Sprintf(`
-insert into idempotency_keys (scope, operation, key, fingerprint, status_code, content_type, body, expires_at)
-values ('acme', 'POST /v1/charges/:id/refunds', '%s', '', 422, 'application/problem+json', '{}', now() + interval '1 hour')`, key))
+insert into idempotency_keys (scope, operation, key, fingerprint, status_code, body, expires_at)
+values ('acme', 'POST /v1/charges/:id/refunds', '%s', '', 422, '{}', now() + interval '1 hour')`, key))
 }
 
 // receive moves what waits in the outbox to the inbox. What is first of its key runs.

@@ -34,11 +34,14 @@ func setData(member, value, where string) string {
 	return `update ledger_events set data = jsonb_set(data, '{` + member + `}', '` + value + `') where ` + where
 }
 
+// storedLocation is the Location of a stored answer.
+const storedLocation = `(headers #>> '{Location,0}')`
+
 // copyKey stores the answer to a key under another key, with a location.
 func copyKey(key, location string) string {
 	return `
-insert into idempotency_keys (scope, operation, key, fingerprint, status_code, content_type, location, body, expires_at)
-select scope, operation, 'another', fingerprint, status_code, content_type, ` + location + `, body, expires_at
+insert into idempotency_keys (scope, operation, key, fingerprint, status_code, headers, body, expires_at)
+select scope, operation, 'another', fingerprint, status_code, jsonb_build_object('Location', jsonb_build_array(` + location + `)), body, expires_at
   from idempotency_keys
  where key = '` + key + `'`
 }
@@ -97,8 +100,8 @@ var planted = []plant{
 	{posted, "postings under another merchant", `update ledger_postings set merchant_id = 'globex' where stream_id = '{fresh}'`, nil},
 	{posted, "no postings at all", `delete from ledger_postings where stream_id = '{sold}'`, nil},
 	{"one stored answer per key", "two answers to one key", `
-insert into idempotency_keys (scope, operation, key, fingerprint, status_code, content_type, body, expires_at)
-select scope, operation, key, fingerprint, 422, content_type, body, expires_at
+insert into idempotency_keys (scope, operation, key, fingerprint, status_code, body, expires_at)
+select scope, operation, key, fingerprint, 422, body, expires_at
   from idempotency_keys
  where key = 'key-sold'`, nil},
 	{answers, "an answer about no charge", copyKey("key-sold", "'/v1/charges/ch_none'"), nil},
@@ -114,7 +117,7 @@ update idempotency_keys
 	{answers, "an answer that says that it is canceled", setAnswered("key-canceled-again", "failed"), nil},
 	{answers, "an answer with another charge", `update idempotency_keys set body = (select body from idempotency_keys where key = 'key-bought') where key = 'key-sold'`, nil},
 	{oneKey, "a charge under no key", `delete from idempotency_keys where key = 'key-sold'`, nil},
-	{oneKey, "a charge under two keys", copyKey("key-sold", "location"), nil},
+	{oneKey, "a charge under two keys", copyKey("key-sold", storedLocation), nil},
 	{oneKey, "all keys gone", `delete from idempotency_keys`, nil},
 	{outcome, "a second capture", appendEvent("sold", "payment.captured.v1", `{"provider": "stripe", "payment_intent": "pi_x", "amount": 1000, "currency": "USD", "fee": 30}`), []string{posted, legal}},
 	{booked, "an intent captured for two charges", setData("payment_intent", `"pi_sold"`, `stream_id = '{bought}' and type in ('payment.started.v1', 'payment.captured.v1')`), nil},
@@ -207,17 +210,17 @@ update ledger_postings set amount = 601 where stream_id = '{refunded}' and amoun
 	{charges, "a refund whose message is gone", `
 delete from outbox where metadata ->> 'type' = 'refund.requested.v1';
 delete from inbox where type = 'refund.requested.v1'`, []string{messages}},
-	{answers, "an answer about no refund", copyKey("key-part", "location || 'x'"), nil},
+	{answers, "an answer about no refund", copyKey("key-part", storedLocation+" || 'x'"), nil},
 	{answers, "a refund for another merchant", `update idempotency_keys set scope = 'globex' where key = 'key-part'`, nil},
 	{answers, "an answer with another refund", `update idempotency_keys set body = (select body from idempotency_keys where key = 'key-bounced') where key = 'key-part'`, nil},
 	{oneKey, "a refund under no key", `delete from idempotency_keys where key = 'key-part'`, nil},
-	{oneKey, "a refund under two keys", copyKey("key-part", "location"), nil},
-	{oneKey, "a refund by a refused request", `update idempotency_keys set status_code = 409, location = '', content_type = 'application/problem+json', body = '{}' where key = 'key-part'`, nil},
-	{answers, "an answer about a charge that goes on", `update idempotency_keys set location = '/v1/charges/{sold}' where key = 'key-canceled-again'`, nil},
+	{oneKey, "a refund under two keys", copyKey("key-part", storedLocation), nil},
+	{oneKey, "a refund by a refused request", `update idempotency_keys set status_code = 409, headers = '{}', body = '{}' where key = 'key-part'`, nil},
+	{answers, "an answer about a charge that goes on", `update idempotency_keys set headers = '{"Location":["/v1/charges/{sold}"]}' where key = 'key-canceled-again'`, nil},
 	{answers, "a cancellation for another merchant", `update idempotency_keys set scope = 'globex' where key = 'key-canceled-again'`, nil},
 	{answers, "an answer with another cancellation", `update idempotency_keys set body = '{}' where key = 'key-canceled-again'`, nil},
 	{oneKey, "a cancellation under no key", `delete from idempotency_keys where operation like '%/cancel'`, nil},
-	{answers, "a refusal with a location", `update idempotency_keys set location = '/v1/charges/{sold}' where key = 'key-too-much'`, nil},
+	{answers, "a refusal with a location", `update idempotency_keys set headers = '{"Location":["/v1/charges/{sold}"]}' where key = 'key-too-much'`, nil},
 }
 
 // plantedInProjections need projections that are up to date.

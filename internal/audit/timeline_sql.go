@@ -15,11 +15,11 @@ select stream_id
    and (merchant_id = $2 or $2 = '')`
 
 const selectChargesOfKey = `
-select distinct split_part(location, '/', 4)
+select distinct split_part(headers #>> '{Location,0}', '/', 4)
   from idempotency_keys
  where key = $1
    and (scope = $2 or $2 = '')
-   and location like '/v1/charges/%'`
+   and headers #>> '{Location,0}' like '/v1/charges/%'`
 
 // selectKeyUses reads idempotency keys: the keys that were asked for by name, and all keys
 // that led to one of the charges.
@@ -37,6 +37,7 @@ select created_at as at,
          'expires_at',  to_char(expires_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
          'location',    nullif(location, ''))) as detail
   from idempotency_keys
+ cross join lateral (select coalesce(headers #>> '{Location,0}', '') as location) l
  where (scope = $2 or $2 = '')
    and (key = $1
         or location like '/v1/charges/%' and split_part(location, '/', 4) = any($3))

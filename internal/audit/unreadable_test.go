@@ -26,8 +26,8 @@ values (gen_random_uuid(), 'ch_%d_%d', 1, '%s', 1, 'acme', '%s', '{}', now())`, 
 insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
 select gen_random_uuid(), 'ch_', v, 'charge.cancel_requested.v1', 1, 'acme', jsonb_build_object('x', repeat('x', 1048000)), '{}', now()
   from generate_series(1, 17) v;
-insert into idempotency_keys (scope, operation, key, fingerprint, status_code, content_type, location, body, expires_at)
-values ('acme', 'POST /v1/charges', 'long', '', 202, 'application/json', repeat('x', 9999), convert_to(repeat('x', 1000000), 'UTF8'), now())`)
+insert into idempotency_keys (scope, operation, key, fingerprint, status_code, headers, body, expires_at)
+values ('acme', 'POST /v1/charges', 'long', '', 202, jsonb_build_object('Location', jsonb_build_array(repeat('x', 9999))), convert_to(repeat('x', 1000000), 'UTF8'), now())`)
 	report := f.audit()
 	for _, name := range []string{legal, outcome, answers} {
 		c := named(t, report, name)

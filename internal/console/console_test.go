@@ -49,8 +49,8 @@ func TestPages(t *testing.T) {
 	failed := domain.Failure{Code: domain.CardDeclined, Message: hostile}
 	w.charge(t, request, domain.InventoryReserved{Items: request.Items}, domain.PaymentDeclined{Failure: failed}, domain.InventoryReleased{Items: request.Items}, domain.ChargeFailed{Failure: failed})
 	testdb.Exec(t, w.db.Pool(), `
-insert into idempotency_keys (scope, operation, key, fingerprint, status_code, content_type, location, body, expires_at)
-values ('acme', 'POST /v1/charges', $1, '', 202, 'application/json', '/v1/charges/`+id+`', '{}', now() + interval '1 day')`, hostile)
+insert into idempotency_keys (scope, operation, key, fingerprint, status_code, headers, body, expires_at)
+values ('acme', 'POST /v1/charges', $1, '', 202, '{"Location":["/v1/charges/`+id+`"]}', '{}', now() + interval '1 day')`, hostile)
 	w.dead(t, id, hostile)
 	w.awaitPage(t, "/", "1 dead letter")
 	for path, holds := range map[string][]string{

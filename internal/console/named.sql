@@ -19,7 +19,7 @@ select charge_id, merchant_id, view
                  order by created_at desc, charge_id desc
                  limit $2) o
           union all
-         select split_part(k.location, '/', 4)
+         select split_part(k.headers #>> '{Location,0}', '/', 4)
            from merchants m
           cross join (values ('POST /v1/charges'), ('POST /v1/charges/:id/refunds'), ('POST /v1/charges/:id/cancel')) as o (operation)
            join idempotency_keys k

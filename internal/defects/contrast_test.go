@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
@@ -264,8 +265,8 @@ func TestD13_aMessageThatIsDoneFailsWithTheCache(t *testing.T) {
 
 	db, given := withPackages(t), 0
 	fill := func(idempotency.KeyState) error { given++; return errBroken }
-	read := func(ctx context.Context, key idempotency.Key) (idempotency.KeyState, error) {
-		state, err := idempotency.ReadKey(ctx, db, key)
+	read := func(ctx context.Context, q groupcommit.Querier, key idempotency.Key) (idempotency.KeyState, error) {
+		state, err := idempotency.ReadKey(ctx, q, key)
 		if state.Found {
 			_ = fill(state) // a failure of the cache is no failure of the read
 		}
@@ -274,7 +275,7 @@ func TestD13_aMessageThatIsDoneFailsWithTheCache(t *testing.T) {
 	key, input, err := identify(request{"acme", "k1", 100})
 	must(t, err)
 	for range 3 {
-		_, err := idempotency.Receiver{DB: db, Read: read}.Receive(t.Context(), key, input,
+		_, err := idempotency.Receive(t.Context(), db, key, input, idempotency.Options{Read: read},
 			func(_ context.Context, b *pgx.Batch, _ time.Time) (idempotency.Answer, error) {
 				b.Queue(pay, key.Value)
 				return idempotency.Answer{StatusCode: http.StatusCreated}, nil

@@ -111,7 +111,7 @@ func TestDocsThatNameNothing(t *testing.T) {
 		"`TestAppend_storesItsCause` in `ledger`, `TestProcessor` in `outbox`":                      "outbox.TestProcessor",
 		"All tests are in `e2e/`. `TestWalk`, `TestSavedError`":                                     "e2e.TestSavedError",
 		"`idempotency.ExpireKeys`, `idempotency.Lock`":                                              "idempotency.Lock",
-		"`idempotency.Receiver.Receive`, `idempotency.Receiver.Wait`, `inbox.X.Y`":                  "inbox.X.Y",
+		"`idempotency.Options.Read`, `idempotency.Options.Wait`, `inbox.X.Y`":                       "inbox.X.Y",
 		"`internal/nowhere.Name`":                                                                   "internal/nowhere.Name",
 		"`key.go`, `lock.go`":                                                                       "lock.go",
 		"`inbox/receive.go`, `outbox/receive.go`, `migrations/`":                                    "outbox/receive.go",

@@ -137,7 +137,7 @@ func once(ctx context.Context, db *postgres.DB, r request, work func(tx pgx.Tx) 
 	if err != nil {
 		return outcome{err: err}
 	}
-	o.receipt, o.replayed, o.err = idempotency.Once(ctx, db.Pool(), key, idempotency.Options{Request: input},
+	o.receipt, o.replayed, o.err = idempotency.Once(ctx, db.Pool(), key, input, idempotency.Options{},
 		func(_ context.Context, tx pgx.Tx) (string, error) { return work(tx) })
 	return o
 }

@@ -36,7 +36,7 @@ func (a *API) abandonKey(c echo.Context) (any, error) {
 	p := errKeyAbandoned
 	p.Instance = chargesPath
 	r := a.request(c, http.MethodPost+" "+chargesPath, storedKey(given), nil)
-	err = a.Intake.Abandon(ctx, account, r, idempotency.Answer{StatusCode: p.Status, ContentType: problemType, Body: p.encoded()})
+	err = a.Intake.Abandon(ctx, account, r, problemAnswer(p.Status, p.encoded()))
 	if err == nil {
 		return abandonment{Abandoned: true, StatusCode: p.Status}, nil
 	}
@@ -48,7 +48,7 @@ func (a *API) abandonKey(c echo.Context) (any, error) {
 		return nil, err
 	}
 	known := abandonment{StatusCode: state.Record.StatusCode}
-	id, isCharge := strings.CutPrefix(state.Record.Location, chargesPath+"/")
+	id, isCharge := strings.CutPrefix(state.Record.Header.Get(echo.HeaderLocation), chargesPath+"/")
 	if !isCharge {
 		known.Abandoned = known.StatusCode == p.Status // long ago
 		return known, nil

@@ -184,8 +184,8 @@ func wantReplay(t *testing.T, first, again answer) {
 func holdAt(t *testing.T, db *postgres.DB, operation, key string) pgx.Tx {
 	t.Helper()
 	return testdb.Begin(t, db.Pool(), `
-insert into idempotency_keys (scope, operation, key, fingerprint, status_code, content_type, body, expires_at)
-values ('acme', $1, $2, 'another', 202, 'application/json', '{}', clock_timestamp() + interval '1 hour')`, operation, key)
+insert into idempotency_keys (scope, operation, key, fingerprint, status_code, body, expires_at)
+values ('acme', $1, $2, 'another', 202, '{}', clock_timestamp() + interval '1 hour')`, operation, key)
 }
 
 // reads are all paths that are read, some of nothing.

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/labstack/echo/v4"
 
 	"github.com/payonce/payonce/idempotency"
@@ -54,8 +55,8 @@ func (a *API) keyed(
 	if !outcome.ExpiresAt.IsZero() {
 		h.Set(headerExpires, outcome.ExpiresAt.UTC().Format(http.TimeFormat))
 	}
-	if outcome.Location != "" {
-		h.Set(echo.HeaderLocation, outcome.Location)
+	if location := outcome.Header.Get(echo.HeaderLocation); location != "" {
+		h.Set(echo.HeaderLocation, location)
 	}
 	if err != nil {
 		return err
@@ -63,7 +64,7 @@ func (a *API) keyed(
 	if outcome.Replayed {
 		h.Set(headerReplayed, "true")
 	}
-	return c.Blob(outcome.StatusCode, outcome.ContentType, outcome.Body)
+	return c.Blob(outcome.StatusCode, outcome.Header.Get(echo.HeaderContentType), outcome.Body)
 }
 
 // account is the merchant's, as a request needs it.
@@ -121,12 +122,16 @@ func applied(c echo.Context, wait time.Duration) {
 	c.Response().Header().Set(headerApplied, "wait="+strconv.Itoa(int(wait.Seconds())))
 }
 
+func problemAnswer(status int, document []byte) idempotency.Answer {
+	return idempotency.Answer{StatusCode: status, Header: http.Header{echo.HeaderContentType: {problemType}}, Body: document}
+}
+
 // refuseOf returns the answer to what a charge refuses, as it is stored.
 func refuseOf(c echo.Context) func(error) (idempotency.Answer, bool) {
 	return func(err error) (idempotency.Answer, bool) {
 		p, found := problemOf(err, ofCharges)
 		p.RetryWith = newKey // under this one the answer stays
-		return idempotency.Answer{StatusCode: p.Status, ContentType: problemType, Body: p.document(c)}, found
+		return problemAnswer(p.Status, p.document(c)), found
 	}
 }
 
@@ -138,6 +143,9 @@ type keyView struct {
 	ExpiresAt  time.Time `json:"expires_at"`
 }
 
+// withoutStandby lets a read wait for no standby: what it shows is no replay.
+const withoutStandby = `select set_config('synchronous_commit', 'local', true)`
+
 // getKey is GET /v1/idempotency-keys/{key}: what the caller's key led to, in each
 // operation under which it was used.
 func (a *API) getKey(c echo.Context) (any, error) {
@@ -145,17 +153,22 @@ func (a *API) getKey(c echo.Context) (any, error) {
 	if err != nil {
 		return nil, errUnknownKey
 	}
-	views := []keyView{}
+	var states []*idempotency.KeyState
 	for _, path := range keyedPaths {
-		state, err := idempotency.ReadKey(c.Request().Context(), a.tenant(c),
-			idempotency.Key{Scope: merchantOf(c).ID, Operation: http.MethodPost + " " + path, Value: storedKey(key)})
-		if err != nil {
-			return nil, err
-		}
+		states = append(states, &idempotency.KeyState{Key: idempotency.Key{Scope: merchantOf(c).ID, Operation: http.MethodPost + " " + path, Value: storedKey(key)}})
+	}
+	b := &pgx.Batch{}
+	b.Queue(withoutStandby)
+	idempotency.QueueKeys(b, states)
+	if err := a.tenant(c).Read(c.Request().Context(), b); err != nil {
+		return nil, err
+	}
+	views := []keyView{}
+	for _, state := range states {
 		if r := state.Record; state.Found {
-			v := keyView{Operation: state.Key.Operation, StatusCode: r.StatusCode, FirstSeen: state.FirstSeen.UTC(), ExpiresAt: r.ExpiresAt.UTC()}
-			if r.Location != "" {
-				v.Location = &r.Location
+			v := keyView{Operation: state.Key.Operation, StatusCode: r.StatusCode, FirstSeen: r.CreatedAt.UTC(), ExpiresAt: r.ExpiresAt.UTC()}
+			if location := r.Header.Get(echo.HeaderLocation); location != "" {
+				v.Location = &location
 			}
 			views = append(views, v)
 		}

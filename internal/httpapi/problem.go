@@ -179,9 +179,6 @@ func (a *API) problem(err error, c echo.Context) {
 	if c.Response().Committed {
 		return // the client has had its answer, or part of one
 	}
-	if errors.Is(err, idempotency.ErrCrowded) {
-		c.Response().Header().Del(headerApplied) // it could not be
-	}
 	if errors.Is(err, idempotency.ErrInFlight) && a.InFlight == http.StatusAccepted {
 		c.Response().Header().Set(headerRetryAfter, "1")
 		_ = c.JSONBlob(http.StatusAccepted, []byte("{}")) // the client may be gone

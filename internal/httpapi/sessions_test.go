@@ -10,6 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/groupcommit"
+	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/httpapi"
@@ -53,7 +55,11 @@ func countingReads(t *testing.T, changes ...func(*httpapi.Config)) (*world, *cou
 	w := serve(t, append(changes, func(api *httpapi.Config) {
 		c.DB, _ = api.DB.(*postgres.DB)
 		api.DB, api.Now = c, c.now
-		api.Intake.Receiver.Reading = func() func() { c.keys.Add(1); return func() {} }
+		read := api.Intake.Options.Read
+		api.Intake.Options.Read = func(ctx context.Context, q groupcommit.Querier, key idempotency.Key) (idempotency.KeyState, error) {
+			c.keys.Add(1)
+			return read(ctx, q, key)
+		}
 	})...)
 	return w, c
 }
@@ -97,7 +103,7 @@ func TestKeyedRequest_aLockOnKeysDelaysNoOthers(t *testing.T) {
 	t.Parallel()
 	const many, few = 24, 2
 	db := openWith(t, postgres.Options{LockTimeout: 200 * time.Millisecond, MaxConns: few + 3})
-	w := serveOn(t, db, func(api *httpapi.Config) { api.Intake.Receiver.Read = intake.BatchedRead(db, few) })
+	w := serveOn(t, db, func(api *httpapi.Config) { api.Intake.Options.Read = intake.BatchedRead(db, few) })
 	held := testdb.Begin(t, w.db.Pool(), `lock table idempotency_keys in access exclusive mode`)
 	var calls []call
 	for i := range many {

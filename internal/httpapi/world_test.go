@@ -96,14 +96,14 @@ func newAPI(tb testing.TB, db *postgres.DB, log io.Writer) *httpapi.Config {
 	tb.Helper()
 	api := &httpapi.Config{
 		DB:       db,
-		Intake:   &intake.Intake{DB: db, Receiver: idempotency.Receiver{Retention: retention}},
+		Intake:   &intake.Intake{DB: db, Options: idempotency.Options{Retention: retention, Wait: -1}},
 		InFlight: http.StatusConflict,
 		Ready:    func(context.Context) (string, error) { return "", nil },
 		Now:      time.Now,
 		Log:      slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 	if db != nil {
-		api.Intake.Receiver.Read = intake.BatchedRead(db, 0)
+		api.Intake.Options.Read = intake.BatchedRead(db, 0)
 		c := &clock{}
 		ended, cancel := context.WithCancel(tb.Context())
 		cancel() // no probe meets a fault that a test has armed
@@ -294,18 +294,6 @@ select count(*)
   from pg_stat_activity
  where datname = current_database()
    and wait_event_type = 'Lock'`
-
-// waitingFor waits until n statements have waited for a lock for that long, by
-// the database's clock.
-func waitingFor(t *testing.T, db *postgres.DB, n int, atLeast time.Duration) {
-	t.Helper()
-	await.Row(t, db, `
-select count(*) = $1
-  from pg_stat_activity
- where datname = current_database()
-   and wait_event_type = 'Lock'
-   and clock_timestamp() - state_change >= $2`, n, atLeast)
-}
 
 // insist sends a read until it is answered: on a busy machine an audit may take longer than a
 // request may, and a look at the database be given up.

@@ -55,14 +55,18 @@ func named(merchant string, b *pgx.Batch) *pgx.Batch {
 
 // Read sends a batch whose statements read, in one transaction and round trip, and passes
 // their rows to the functions that were queued with them. An error of one of these ends it,
-// as does a statement that the server refuses.
+// as does a statement that the server refuses. What a statement writes is durable when there is no error.
 func (db *DB) Read(ctx context.Context, b *pgx.Batch) error {
 	conn, err := db.acquire(ctx)
 	if err != nil {
 		return err
 	}
 	defer conn.Release()
-	return connectionError(conn, conn.SendBatch(ctx, named(db.merchant, b)).Close())
+	err = conn.SendBatch(ctx, named(db.merchant, b)).Close()
+	if err == nil {
+		err = replicated(ctx, conn)
+	}
+	return connectionError(conn, err)
 }
 
 // Query reads rows. Without a connection the error, here and of the rows, is

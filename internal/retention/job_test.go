@@ -86,8 +86,8 @@ func fill(t *testing.T, db *postgres.DB) {
 	t.Helper()
 	exec(
 		t, db,
-		`insert into idempotency_keys (scope, operation, key, fingerprint, status_code, content_type, body, expires_at)
-			select 'acme', 'o', n::text, '', 202, 'x', '{}', clock_timestamp() + (n - 1200) * interval '1 hour' from generate_series(1, 1201) n`,
+		`insert into idempotency_keys (scope, operation, key, fingerprint, status_code, body, expires_at)
+			select 'acme', 'o', n::text, '', 202, '{}', clock_timestamp() + (n - 1200) * interval '1 hour' from generate_series(1, 1201) n`,
 		`insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, done_fence, finished_at)
 			select 'r', n, n, 't', '', '{}', '', 'done', 0, clock_timestamp() + (n - 1202) * interval '1 hour' from generate_series(1, 1201) n`,
 		`insert into merchants (merchant_id) values ('acme')`,

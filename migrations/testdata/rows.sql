@@ -13,8 +13,8 @@ select 'ch_' || n, v, 1, 'm' || n % 2, 'a:EUR', 'b:EUR', 1, 'EUR'
        generate_series(1, 2) v;
 
 insert into idempotency_keys
-       (scope, operation, key, fingerprint, status_code, content_type, body, expires_at)
-select 'm' || n % 2, 'POST /v1/charges', 'key-' || n, '', 202, '', '', now() + n * interval '1 second'
+       (scope, operation, key, fingerprint, status_code, body, expires_at)
+select 'm' || n % 2, 'POST /v1/charges', 'key-' || n, '', 202, '', now() + n * interval '1 second'
   from generate_series($first, $last) n;
 
 insert into charge_list

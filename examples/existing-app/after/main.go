@@ -60,7 +60,7 @@ func start(ctx context.Context, pool *pgxpool.Pool, broker *customers.Broker) (h
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /orders", s.postOrder)
 	// (2) Each request under an Idempotency-Key is one transaction, and has one response.
-	return idempotency.Middleware(pool, nil, idempotency.HTTPOptions{Log: s.log})(mux), nil
+	return idempotency.Middleware(pool, idempotency.HTTPOptions{})(mux), nil
 }
 
 func (s *shop) run(what string, do func() error) {

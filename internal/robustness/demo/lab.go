@@ -245,6 +245,7 @@ func (s *scene) storm(ctx context.Context, seed uint64, plan traffic.Plan) error
 const selectShown = `
 select distinct split_part(location, '/', 4)
   from idempotency_keys
+ cross join lateral (select headers #>> '{Location,0}' as location) l
  where location like '/v1/charges/%'
    and (key = $1 or split_part(location, '/', 4) = $1)
  order by 1
