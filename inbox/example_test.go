@@ -111,8 +111,9 @@ func ExampleRead() {
 		if err := json.Unmarshal(m.Payload, &order); err != nil {
 			return inbox.Message{}, err
 		}
-		key := idempotency.NaturalKey{Parts: []string{order.ID}, Operation: "charge", Version: 1}
-		return inbox.Message{ID: key.String()}, key.Validate()
+		key := idempotency.NaturalKey{Parts: []string{order.ID}, Operation: "charge", Version: 1}.String()
+		_, err := idempotency.ParseNaturalKey(key) // refuses an empty part
+		return inbox.Message{ID: key}, err
 	})
 	for _, given := range []string{`"k-1"`, "no key", ""} {
 		m := message.NewMessage(watermill.NewUUID(), []byte(`{"order_id":"o-1"}`))
