@@ -26,6 +26,9 @@ func Forward(ctx context.Context, from message.Subscriber, topic string, to mess
 	for first := range messages {
 		page := ready(first, messages, most)
 		err := loop.Safely(func() error { return to.Publish(topic, page...) })
+		if refuse, ok := first.Context().Value(refusal{}).(context.CancelCauseFunc); ok && err != nil {
+			refuse(err)
+		}
 		for _, m := range page {
 			if err == nil {
 				m.Ack()

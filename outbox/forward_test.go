@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -134,7 +135,7 @@ func TestForward_publishesPagesLongerThanThePublisherTakes(t *testing.T) {
 			db := testdb.Open(t)
 			publish(t, db, numbered(40)...)
 			from := outbox.NewSubscriber(db.Pool(), outbox.Options{})
-			outbox.SetAckDeadline(from, time.Second)
+			outbox.SetAckDeadline(from, 250*time.Millisecond)
 			calls := 0
 			to := &broker{before: func(m *message.Message) error {
 				calls++
@@ -147,7 +148,7 @@ func TestForward_publishesPagesLongerThanThePublisherTakes(t *testing.T) {
 	}
 }
 
-// An error or a panic of the publisher costs repetitions, and neither order nor a message.
+// An error or a panic of the publisher is logged and costs repetitions, but neither order nor a message.
 func TestForward_publishesAgainWhatThePublisherRefused(t *testing.T) {
 	t.Parallel()
 	for name, fail := range map[string]func() error{
@@ -158,7 +159,7 @@ func TestForward_publishesAgainWhatThePublisherRefused(t *testing.T) {
 			t.Parallel()
 			db := testdb.Open(t)
 			publish(t, db, numbered(10)...)
-			failures := 0
+			failures, log := 0, &await.Log{}
 			to := &broker{before: func(m *message.Message) error {
 				if m.UUID == "m0004" && failures < 3 {
 					failures++
@@ -166,9 +167,12 @@ func TestForward_publishesAgainWhatThePublisherRefused(t *testing.T) {
 				}
 				return nil
 			}}
-			forward(t, outbox.NewSubscriber(db.Pool(), outbox.Options{}), to)
+			forward(t, outbox.NewSubscriber(db.Pool(), outbox.Options{Log: slog.New(slog.NewTextHandler(log, nil))}), to)
 			to.await(t, 10)
 			wantEmpty(t, db)
+			if line, _, _ := strings.Cut(log.String(), "\n"); !strings.Contains(line, "level=ERROR") || !strings.Contains(line, "planted") {
+				t.Errorf("the failure is logged as %s", log)
+			}
 		})
 	}
 }
