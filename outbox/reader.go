@@ -190,9 +190,9 @@ func (r *reader) HandleError(_ watermill.LoggerAdapter, _ bool, err error) time.
 const deleteAcked = `
 delete from outbox
  where topic = $1
-   and id = any ($2)
-   and id >= ($2)[1]
-   and id <= ($2)[cardinality($2)]
+   and id = any ($2::bigint[])
+   and id >= ($2::bigint[])[1]
+   and id <= ($2::bigint[])[cardinality($2::bigint[])]
    and set_config('synchronous_commit', 'off', true) = 'off'`
 
 // AckMessageQuery deletes what was acknowledged.
