@@ -26,7 +26,7 @@ func mutants() []mutant {
 		}
 `,
 			}},
-			byWalk("success/api/select set_config, insert idempotency_keys, insert ledger_events, insert ledger_postings/after/kill", "committed apart from its event"),
+			byWalk("success/api/select set_config, insert idempotency_keys, insert ledger_events, insert ledger_postings/after/kill", "liveness"),
 		},
 		{
 			"stock is taken in one commit, and its event is appended in another",
@@ -79,7 +79,7 @@ func mutants() []mutant {
 		},
 		{
 			"the messages of a worker that died are never claimed by another",
-			[]edit{{"inbox/claim_sql.go", "     and status in ('pending', 'running')\n     and (due_at, id) > ($9, $14)\n", "     and status = 'pending'\n     and (due_at, id) > ($9, $14)\n"}},
+			[]edit{{"inbox/holders.go", "and (holder not in (select holder from inbox_holders where receiver = $1)\n", "and (false\n"}},
 			byWalk("success/worker/POST /v1/payment_intents/after/kill", "liveness"),
 		},
 		{
@@ -192,7 +192,7 @@ func mutants() []mutant {
 				{"inbox/finish.go", "done_fence  = (select max(fence) from ending where ending.id = inbox.id),", "done_fence  = fence,"},
 				{"inbox/finish.go", " where (id, fence, message_id) not in (select id, done_fence, message_id from ended)`", " where id not in (select id from ended)`"},
 			},
-			byTest("./inbox", "TestLease/a message of a silent holder is taken over, and the holder loses its whole commit", "want a lost lease"),
+			byTest("./inbox", "TestTakeover/another process continues, and the silent holder loses its whole commit", "the first holder's commit ended with"),
 		},
 		{
 			"two holders that end one delivery in the same statement both succeed",
@@ -205,9 +205,19 @@ func mutants() []mutant {
 			byTest("./groupcommit", "TestDeliveries_lockInOrder", "while the fourth was waited for"),
 		},
 		{
-			"leases are not renewed",
-			[]edit{{"inbox/lease.go", "	for len(held) > 0 && ctx.Err() == nil {\n", "	for len(held) < 0 && ctx.Err() == nil {\n"}},
-			byTest("./inbox", "TestLease/a heartbeat keeps the message of a handler that works for longer than a lease", "it was taken from a holder that lives"),
+			"a holder does not renew its registration",
+			[]edit{{"inbox/holders.go", "if held := p.held(); len(held) > 0 {", "if held := p.held(); len(held) < 0 {"}},
+			byTest("./inbox", "TestTakeover/a holder that beats keeps its message for longer than a lease", "interval '2 seconds'"),
+		},
+		{
+			"a holder that lost its messages lets their handlers go on",
+			[]edit{{"inbox/holders.go", "\t\t\th.cancel(errLost)\n", ""}},
+			byTest("./inbox", "TestTakeover/a holder that returns ends the context of handlers whose messages it lost", "waiting for the end of its context"),
+		},
+		{
+			"a processor takes over at once after an outage of the database",
+			[]edit{{"inbox/holders.go", "\tif p.started && now.Sub(p.reached) > p.timeout() {\n", "\tif p.started && now.Sub(p.reached) < 0 {\n"}},
+			byTest("./inbox", "TestTakeover/after an outage a processor lets the others register again", "status = 'running' and deaths = 0"),
 		},
 		{
 			"the hold on a held order does nothing instead of refusing the batch",
@@ -239,57 +249,53 @@ func mutants() []mutant {
 		},
 		{
 			"a page that was received is not acknowledged",
-			[]edit{{"inbox/receive.go", "		r.OnReceive(became)\n	}\n	return became, nil\n", "		r.OnReceive(became)\n	}\n	return became, errors.New(\"not now\")\n"}},
+			[]edit{{"inbox/receive.go", "		p.OnReceive(r)\n	}\n	return r, nil\n", "		p.OnReceive(r)\n	}\n	return r, errors.New(\"not now\")\n"}},
 			byWalk("success/worker/POST /v1/payment_intents/after/kill", "work is left"),
 		},
 		{
-			"messages of a page that was rolled back are handled",
-			[]edit{{"inbox/receive.go", "	if err := r.DB.Commit(ctx, b); err != nil {\n", "	if err := r.DB.Commit(ctx, b); err != nil && page[0].stored.ID == 0 {\n"}},
-			byTest("./inbox", "TestReceive_claimsOnReceipt/nothing of a page that was rolled back, and its slots are free again", "the page is stored"),
+			"a page is acknowledged before it is stored",
+			[]edit{{"inbox/consume.go", "\t\t_, err := p.receive(ctx, all)\n", "\t\tfor _, m := range page {\n\t\t\tm.Ack()\n\t\t}\n\t\t_, err := p.receive(ctx, all)\n"}},
+			byTest("./inbox", "TestConsume/refuses what cannot be stored, and stores it when it can", "some are refused twice"),
 		},
 		{
-			"a message is claimed on receipt although an older one of its key is open",
-			[]edit{{"inbox/store.go", "         d.reserved\n         and ` + oldestOpen + ` is null\n", "         d.reserved\n"}},
-			byTest("./inbox", "TestReceive_claimsOnReceipt/behind a message of its key that is open", "it is {Status:"),
+			"a message is claimed although it is not first of its key",
+			[]edit{{"inbox/store.go", "     and status = 'pending'\n     and first\n     and due_at <= now()\n", "     and status = 'pending'\n     and due_at <= now()\n"}},
+			byTest("./inbox", "TestEnd_keysAreOrderedAndOneAtATime", "until all messages are done"),
 		},
 		{
-			"a message is claimed on receipt although an older one of its key is a dead letter",
-			[]edit{{"inbox/store.go", "         and ($4 or (select dead.id\n", "         and ($4 or true or (select dead.id\n"}},
-			byTest("./inbox", "TestReceive_claimsOnReceipt/behind a message of its key that is a dead letter", "it is {Status:"),
+			"the newest message of a key becomes first",
+			[]edit{{"inbox/store.go", "                  order by b.ordering_key, b.id\n                  limit 1)\n", "                  order by b.ordering_key, b.id desc\n                  limit 1)\n"}},
+			byTest("./inbox", "TestEnd_keysAreOrderedAndOneAtATime", "order of a key"),
 		},
 		{
-			"the inbox deletes rows whose messages the outbox can still deliver",
-			[]edit{{"inbox/retention.go", "            and received_in < (select received_before from inbox_retention)\n", ""}},
-			byTest("./inbox", "TestDeleteExpired_keepsMessagesThatTheOutboxCanDeliver/a message goes when its message in the outbox has gone", "3 deleted, want 0"),
+			"the end of a message makes no other one first",
+			[]edit{{"inbox/finish.go", "\tb.Queue(promote, d.receiver, d.OrderingKey)\n", ""}},
+			byTest("./inbox", "TestProcessor_handOverNeedsNoPoll/one key", "want no pause of a second before each"),
 		},
 		{
-			"the outbox is read beyond the oldest open transaction",
-			[]edit{
-				{"outbox/page.go", "     and o.transaction_id < pg_snapshot_xmin(pg_current_snapshot())\n   order by", "   order by"},
-				{"outbox/page.go", "\n              and m.transaction_id < pg_snapshot_xmin(pg_current_snapshot())", ""},
-			},
-			byTest("./outbox", "TestOrder/an older transaction that commits late is not passed over", "young"),
+			"a key without a first message is not repaired",
+			[]edit{{"inbox/holders.go", "\tb.Queue(promoteAll, p.Receiver)\n", ""}},
+			byTest("./inbox", "TestPromote_repairsAKeyWithoutAFirstMessage", "until all messages are done"),
 		},
 		{
-			"pages are ordered by the text of the transaction id",
-			[]edit{
-				{"outbox/page.go", "next as (\n  select o.transaction_id,", "next as (\n  select o.transaction_id::text,"},
-				{"outbox/page.go", "order by o.transaction_id, o", "order by transaction_id, o"},
-			},
-			byTest("./outbox", "TestPages_areOrderedByTransactionIDsAsNumbers", ""),
+			"a dead letter lets the next message of its key run",
+			[]edit{{"inbox/finish.go", "       first         = not (e.dead and $11),\n", "       first         = not (e.dead and ($11 or true)),\n"}},
+			byTest("./inbox", "TestEnd_statesOfAMessage/a dead letter", "status = 'dead' and first"),
 		},
 		{
-			"a forwarder moves its offset before the broker has the page",
-			[]edit{
-				{"outbox/forward.go", "		err = f.publish(page.Msg)", "		err = f.move(ctx, page)"},
-				{"outbox/forward.go", "		err = f.move(ctx, page)\n	}\n	return false, err", "		err = f.publish(page.Msg)\n	}\n	return false, err"},
-			},
-			byTest("./outbox", "TestForward_faults/a forwarder that dies before the offset moves costs a repetition", "its successor publishes [m0004]"),
+			"the outbox deletes a page of which a message was refused",
+			[]edit{{"outbox/reader.go", "r.ids[:r.acked]}}", "r.ids}}"}},
+			byTest("./outbox", "TestSubscriber_deliversAgainFromTheFirstThatIsRefused", "waiting for message 1 of 3"),
 		},
 		{
-			"an offset moves although it is no longer where the page was read",
-			[]edit{{"outbox/subscriber.go", "   and (transaction_id, \"offset\")::text = $5\n", "   and $5::text is not null\n"}},
-			byTest("./outbox", "TestForward_faults/an offset that is moved back while a page is published stays where it is", "want each message published again"),
+			"a message that commits late, with a smaller id, is passed over",
+			[]edit{{"outbox/reader.go", "\t\tr.after = 0\n", ""}},
+			byTest("./outbox", "TestSubscriber_findsAMessageThatCommitsLateWithASmallerID", "waiting for message 1 of 1"),
+		},
+		{
+			"a forwarder acknowledges what the broker refused",
+			[]edit{{"outbox/forward.go", "\t\t\tif err == nil {\n", "\t\t\tif err == nil || len(page) > 0 {\n"}},
+			byTest("./outbox", "TestForward_publishesAgainWhatThePublisherRefused/by an error", "until 10 messages come"),
 		},
 		{
 			"a commit is reported after its last statement, before Close",

@@ -60,7 +60,8 @@ type Entry struct {
 	Metadata json.RawMessage `json:"-"`
 }
 
-// entryColumns are what List and Show read of a message i.
+// entryColumns are what List and Show read of a message i. The sum keeps its condition out of
+// the primary key.
 const entryColumns = `i.id as number, i.receiver, i.message_id, i.type, i.ordering_key, i.status,
        i.attempts, i.deaths, i.waits, i.duplicates,
        coalesce(i.holder, '') as holder, coalesce(i.last_error, '') as last_error, coalesce(i.decided_by, '') as decided_by,
@@ -71,16 +72,16 @@ const entryColumns = `i.id as number, i.receiver, i.message_id, i.type, i.orderi
            and b.ordering_key = i.ordering_key
            and b.status = 'pending'
            and not b.first
-           and b.id > i.id) as behind`
+           and b.id + 0 > i.id) as behind`
 
 // selectEntries reads dead or discarded messages. The first condition is the index's, which
-// the others cannot be known to imply.
+// the others cannot be known to imply, and the order is what only this index has.
 const selectEntries = "select " + entryColumns + `
   from inbox i
  where i.status in ('dead', 'discarded')
-   and i.status = $1
-   and i.id > $2
- order by i.id
+   and (i.status, i.id) > ($1, $2)
+   and i.status <= $1
+ order by i.status, i.id
  limit $3`
 
 const selectEntry = "select " + entryColumns + `, i.payload, i.metadata

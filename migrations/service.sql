@@ -314,7 +314,7 @@ grant select, insert (topic, message_id, payload, metadata), delete on outbox to
 grant select on numbering to payonce_api, payonce_worker;
 grant select (written_in) on numbering_mark to payonce_api;
 grant select,
-      insert (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, status, first, fence, done_fence, last_error),
+      insert (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, status, first, fence, done_fence, duplicates, last_error),
       update (status, first, nudged, due_at, attempts, deaths, waits, waiting_since, fence, done_fence, holder, claimed_at, history, duplicates, duplicated_at, last_error, finished_at),
       delete
    on inbox to payonce_worker;

@@ -13,7 +13,8 @@ var errEnded = errors.New("the subscription has ended")
 
 // Forward publishes the messages of a topic, in their order and each under its own id, until
 // ctx ends; then it returns nil. It acknowledges a message when Publish has returned nil for
-// it, so a broker receives each at least once. from may be any subscriber.
+// it, so a broker receives each at least once. from may be any subscriber. After a failure it
+// publishes one message alone, and with each success twice as many at a time.
 //
 // Publish ends when the context of its messages does, as they are delivered again then.
 func Forward(ctx context.Context, from message.Subscriber, topic string, to message.Publisher) error {
@@ -21,15 +22,23 @@ func Forward(ctx context.Context, from message.Subscriber, topic string, to mess
 	if err != nil {
 		return err
 	}
+	most := pageMessages
 	for first := range messages {
-		page := ready(first, messages)
+		page := ready(first, messages, most)
 		err := loop.Safely(func() error { return to.Publish(topic, page...) })
+		if refuse, ok := first.Context().Value(refusal{}).(context.CancelCauseFunc); ok && err != nil {
+			refuse(err)
+		}
 		for _, m := range page {
 			if err == nil {
 				m.Ack()
 			} else {
 				m.Nack()
 			}
+		}
+		most = min(pageMessages, 2*most)
+		if err != nil || first.Context().Err() != nil { // too late: what it published is delivered again
+			most = 1
 		}
 		if err != nil {
 			loop.Pause(ctx, afterFailure, nil)
@@ -42,9 +51,9 @@ func Forward(ctx context.Context, from message.Subscriber, topic string, to mess
 }
 
 // ready returns a message and those that are ready behind it.
-func ready(first *message.Message, messages <-chan *message.Message) []*message.Message {
+func ready(first *message.Message, messages <-chan *message.Message, most int) []*message.Message {
 	page := []*message.Message{first}
-	for len(page) < pageMessages {
+	for len(page) < most {
 		select {
 		case m, open := <-messages:
 			if open {

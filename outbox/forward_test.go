@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -100,7 +102,53 @@ func TestForward_publishesInOrderUnderTheSameIDs(t *testing.T) {
 	testrun.Same(t, "metadata", message.Metadata{"type": "letter", "ordering_key": "k"}, to.metadata)
 }
 
-// An error or a panic of the publisher costs repetitions, and neither order nor a message.
+func TestForward_publishesSoon(t *testing.T) {
+	t.Parallel()
+	db := testdb.Open(t)
+	to := &broker{}
+	forward(t, outbox.NewSubscriber(db.Pool(), outbox.Options{}), to)
+	await.Soon(t, time.Second, func(try int) {
+		publish(t, db, numbered(try + 1)[try])
+		to.await(t, try+1)
+	})
+}
+
+// A page in which the publisher refuses one message each time gets through in parts.
+func TestForward_publishesPagesLongerThanThePublisherTakes(t *testing.T) {
+	t.Parallel()
+	for name, fail := range map[string]func(calls int, m *message.Message) error{
+		"since every fourth message is refused": func(calls int, _ *message.Message) error {
+			if calls%4 == 0 {
+				return errors.New("planted")
+			}
+			return nil
+		},
+		"since it is slow and ignores the context": func(calls int, m *message.Message) error {
+			if calls%10 == 0 {
+				<-m.Context().Done()
+			}
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Open(t)
+			publish(t, db, numbered(40)...)
+			from := outbox.NewSubscriber(db.Pool(), outbox.Options{})
+			outbox.SetAckDeadline(from, 250*time.Millisecond)
+			calls := 0
+			to := &broker{before: func(m *message.Message) error {
+				calls++
+				return fail(calls, m)
+			}}
+			forward(t, from, to)
+			to.await(t, 40)
+			wantEmpty(t, db)
+		})
+	}
+}
+
+// An error or a panic of the publisher is logged and costs repetitions, but neither order nor a message.
 func TestForward_publishesAgainWhatThePublisherRefused(t *testing.T) {
 	t.Parallel()
 	for name, fail := range map[string]func() error{
@@ -111,7 +159,7 @@ func TestForward_publishesAgainWhatThePublisherRefused(t *testing.T) {
 			t.Parallel()
 			db := testdb.Open(t)
 			publish(t, db, numbered(10)...)
-			failures := 0
+			failures, log := 0, &await.Log{}
 			to := &broker{before: func(m *message.Message) error {
 				if m.UUID == "m0004" && failures < 3 {
 					failures++
@@ -119,9 +167,12 @@ func TestForward_publishesAgainWhatThePublisherRefused(t *testing.T) {
 				}
 				return nil
 			}}
-			forward(t, outbox.NewSubscriber(db.Pool(), outbox.Options{}), to)
+			forward(t, outbox.NewSubscriber(db.Pool(), outbox.Options{Log: slog.New(slog.NewTextHandler(log, nil))}), to)
 			to.await(t, 10)
 			wantEmpty(t, db)
+			if line, _, _ := strings.Cut(log.String(), "\n"); !strings.Contains(line, "level=ERROR") || !strings.Contains(line, "planted") {
+				t.Errorf("the failure is logged as %s", log)
+			}
 		})
 	}
 }

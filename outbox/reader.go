@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -40,6 +41,7 @@ type reader struct {
 	ids   []int64 // of the page
 	bytes int     // in it
 	acked int     // so many of ids, from the first
+	cause error   // why Forward refused the next one, if it did
 
 	// Between two full scans a page is read behind what was read a while ago, so that the reader
 	// does not read over the remains of what was deleted. A message that commits later than
@@ -49,6 +51,9 @@ type reader struct {
 	scan        bool      // this page is one
 	nextScan    time.Time
 }
+
+// refusal is the key of a page's context under which Forward finds what ends it with a cause.
+type refusal struct{}
 
 // selectPage reads the oldest messages behind $2, if no other reader of the topic is at work.
 // The transaction is idle while they are handled, for longer than a pool may allow its own.
@@ -72,7 +77,7 @@ select id, message_id, payload, metadata
 
 // SelectQuery implements Watermill's SchemaAdapter.
 func (r *reader) SelectQuery(topic, _ string, _ wsql.OffsetsAdapter) wsql.Query {
-	r.ids, r.bytes, r.acked = nil, 0, 0
+	r.ids, r.bytes, r.acked, r.cause = nil, 0, 0, nil
 	r.began = time.Now() //nolint:forbidigo // it decides only how much is read
 	r.read = r.began
 	if r.scan = !r.began.Before(r.nextScan); r.scan {
@@ -90,8 +95,9 @@ func (r *reader) UnmarshalMessage(from wsql.Scanner) (wsql.Row, error) {
 	if !ok {
 		return wsql.Row{}, fmt.Errorf("read a page of the outbox: watermill-sql passes a %T", from)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel() // when no message of the page is ready any more
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil) // when no message of the page is ready any more
+	ctx = context.WithValue(ctx, refusal{}, cancel)
 	var page []*message.Message
 	for next := true; next; next = rows.Next() {
 		var id int64
@@ -108,7 +114,9 @@ func (r *reader) UnmarshalMessage(from wsql.Scanner) (wsql.Row, error) {
 	if err := rows.Err(); err != nil {
 		return wsql.Row{}, fmt.Errorf("read a page of the outbox: %w", err)
 	}
-	if r.deliver(page); r.acked == 0 {
+	r.deliver(page)
+	r.cause = context.Cause(ctx)
+	if r.acked == 0 {
 		return wsql.Row{}, sql.ErrNoRows
 	}
 	return wsql.Row{Offset: r.ids[r.acked-1], Msg: message.NewMessage("", nil)}, nil
@@ -160,7 +168,7 @@ func (r *reader) HandleError(_ watermill.LoggerAdapter, _ bool, err error) time.
 	case failed:
 		if now.Sub(r.logged) >= logEvery {
 			r.logged = now
-			r.Log.Error("delivery from the outbox failed and is retried", "refused", len(r.ids)-r.acked, "error", err)
+			r.Log.Error("delivery from the outbox failed and is retried", "refused", len(r.ids)-r.acked, "error", cmp.Or(err, r.cause))
 		}
 		r.nextScan = time.Time{}
 		loop.Pause(r.done, afterFailure, nil)
@@ -182,9 +190,9 @@ func (r *reader) HandleError(_ watermill.LoggerAdapter, _ bool, err error) time.
 const deleteAcked = `
 delete from outbox
  where topic = $1
-   and id = any ($2)
-   and id >= ($2)[1]
-   and id <= ($2)[cardinality($2)]
+   and id = any ($2::bigint[])
+   and id >= ($2::bigint[])[1]
+   and id <= ($2::bigint[])[cardinality($2::bigint[])]
    and set_config('synchronous_commit', 'off', true) = 'off'`
 
 // AckMessageQuery deletes what was acknowledged.

@@ -62,18 +62,29 @@ func forward(ctx context.Context, pool *pgxpool.Pool) error {
 		return err
 	}
 	if role[0] == "victim" {
-		return outbox.Forward(ctx, outbox.NewSubscriber(pool, outbox.Options{}), "orders", victim{publisher})
+		return outbox.Forward(ctx, outbox.NewSubscriber(pool, outbox.Options{}), "orders", &victim{Publisher: publisher})
 	}
 	return outbox.Forward(ctx, outbox.NewSubscriber(pool, outbox.Options{}), "orders", publisher)
 }
 
 // victim stops after it has published five messages.
-type victim struct{ message.Publisher }
+type victim struct {
+	message.Publisher
 
-func (v victim) Publish(topic string, messages ...*message.Message) error {
-	err := v.Publisher.Publish(topic, messages[:5]...)
-	fmt.Println("published", err)
-	select {}
+	published int
+}
+
+func (v *victim) Publish(topic string, messages ...*message.Message) error {
+	for _, m := range messages {
+		if err := v.Publisher.Publish(topic, m); err != nil {
+			return err
+		}
+		if v.published++; v.published == 5 {
+			fmt.Println("published")
+			select {}
+		}
+	}
+	return nil
 }
 
 func main() { scaffold.Main("example_forward", tables+outbox.Schema(), run, forward) }
@@ -120,7 +131,7 @@ func check(ctx context.Context, brokers []string) error {
 		return err
 	}
 	copies, last, all := map[string]int{}, map[string]string{}, 0
-	for len(copies) < 8 || all < 13 {
+	for ; len(copies) < 8 || all < 13; all++ {
 		m, ok := <-messages
 		if !ok {
 			return fmt.Errorf("read %v: %w", copies, context.Cause(ctx))
@@ -132,7 +143,6 @@ func check(ctx context.Context, brokers []string) error {
 			}
 			last[customer] = m.UUID
 		}
-		all++
 		m.Ack()
 	}
 	fmt.Printf("Kafka has %d messages: those of the %d orders, %d of them twice, each customer's in order\n", all, len(copies), all-len(copies))
