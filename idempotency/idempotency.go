@@ -54,7 +54,7 @@
 //
 // A key expires by the database's clock. Call ExpireKeys now and then, until it returns less than
 // its limit: it deletes answers, and leaves tombstones. To forget a key, delete its row when
-// nobody can send it again.
+// no client can send it again.
 package idempotency
 
 import (

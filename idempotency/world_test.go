@@ -32,7 +32,7 @@ func openPool() (pool *pgxpool.Pool, end func()) {
 	return db.Pool(), end
 }
 
-// database is one that each entry takes, and is told of each COMMIT before it.
+// database is one that each entry takes. It calls committing before each COMMIT.
 type database struct {
 	*postgres.DB
 
