@@ -41,7 +41,7 @@ var rules = []rule{
 	// The service.
 	{"domain", "", "pure rules, to be read and tested without anything else"},
 	{"ledger", "domain groupcommit internal/loop internal/postgres", "stores domain's events; its siblings meet it only in the batch of a use case"},
-	{"intake", "domain idempotency ledger outbox internal/postgres", "accepts; it does not import fulfillment and knows neither HTTP nor the provider"},
+	{"intake", "domain groupcommit idempotency ledger outbox internal/postgres", "accepts; it does not import fulfillment and knows neither HTTP nor the provider"},
 	{
 		"fulfillment", "domain groupcommit inbox ledger outbox internal/merchants internal/postgres internal/stripe internal/webhook",
 		"carries out what was accepted; it does not import intake and knows no HTTP API",
@@ -87,7 +87,7 @@ var rules = []rule{
 		"deletes what has expired, by the statements of the packages that own the rows",
 	},
 	{
-		"cmd/api", "idempotency inbox intake internal/doorbell internal/httpapi " +
+		"cmd/api", "groupcommit idempotency intake internal/doorbell internal/httpapi " +
 			"internal/loop internal/postgres internal/program internal/telemetry internal/writes",
 		"wires up what accepts; the provider is out of its reach",
 	},
