@@ -6,10 +6,13 @@ func mutants() []mutant {
 		{
 			"the idempotency key is stored after the charge, in a separate commit",
 			[]edit{{
-				"idempotency/receive.go", "		err = r.DB.Commit(ctx, r.claimed(b, key, request, record, waits))\n",
-				`		if err = r.DB.Commit(ctx, b); err == nil {
-			err = r.DB.Commit(ctx, r.claimed(&pgx.Batch{}, key, request, record, waits))
+				"idempotency/receive.go", "		return answer, db.Commit(ctx, b)\n",
+				`		if err := db.Commit(ctx, written); err != nil {
+			return answer, err
 		}
+		claim := &pgx.Batch{}
+		Claim(claim, key, request, answer, expires)
+		return answer, db.Commit(ctx, claim)
 `,
 			}},
 			byWalk("success/api/select set_config, insert ledger_events, insert ledger_postings, insert outbox/after/kill", "accepted under 0 keys"),
@@ -17,13 +20,14 @@ func mutants() []mutant {
 		{
 			"the outbox message is stored after the charge, in a separate commit",
 			[]edit{{
-				"idempotency/receive.go", "		err = r.DB.Commit(ctx, r.claimed(b, key, request, record, waits))\n",
+				"idempotency/receive.go", "		return answer, db.Commit(ctx, b)\n",
 				`		message := &pgx.Batch{}
 		message.QueuedQueries = b.QueuedQueries[b.Len()-1:]
 		b.QueuedQueries = b.QueuedQueries[:b.Len()-1]
-		if err = r.DB.Commit(ctx, r.claimed(b, key, request, record, waits)); err == nil {
-			err = r.DB.Commit(ctx, message)
+		if err := db.Commit(ctx, b); err != nil {
+			return answer, err
 		}
+		return answer, db.Commit(ctx, message)
 `,
 			}},
 			byWalk("success/api/select set_config, insert idempotency_keys, insert ledger_events, insert ledger_postings/after/kill", "liveness"),
@@ -231,8 +235,8 @@ func mutants() []mutant {
 		},
 		{
 			"the insert of a taken key does nothing instead of refusing the batch",
-			[]edit{{"idempotency/store.go", "values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`", "values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)\non conflict do nothing`"}},
-			byTest("./idempotency", "TestClaim/a taken key refuses the whole batch", "claim 2: taken false, <nil>"),
+			[]edit{{"idempotency/store.go", "values ($1, $2, $3, $4, $5, $6, $7, $8, $9)`", "values ($1, $2, $3, $4, $5, $6, $7, $8, $9)\non conflict do nothing`"}},
+			byTest("./idempotency", "TestPromises/Receive/of many calls at once one does the work", "effects, want 1"),
 		},
 		{
 			"an expired key is accepted as a new one",
@@ -352,13 +356,13 @@ func mutants() []mutant {
 		},
 		{
 			"a key that is taken is claimed by another call",
-			[]edit{{"idempotency/transaction.go", "		case claimed[s.Key.Value]:\n", "		case claimed[s.Key.Value], true:\n"}},
-			byTest("./idempotency", "TestOnce/the function is called once, and its result is returned each time", "4 calls"),
+			[]edit{{"idempotency/transaction.go", "values ($1, $2, $3, $4, $5, 200, $6)`", "values ($1, $2, $3, $4, $5, 200, $6)\non conflict do nothing`"}},
+			byTest("./idempotency", "TestPromises/Once/of many calls at once one does the work", "effects, want 1"),
 		},
 		{
 			"a commit whose answer was lost is treated as committed",
-			[]edit{{"idempotency/transaction.go", "		return &lostCommitError{err}\n", "		return nil\n"}},
-			byTest("./idempotency", "TestOnce_cutInCommit/a commit that never reached the server leaves the key free", "after 1 cuts"),
+			[]edit{{"idempotency/transaction.go", "	return groupcommit.Classify(tx.Commit(ctx))\n", "	_ = tx.Commit(ctx)\n	return nil\n"}},
+			byTest("./idempotency", "TestPromises/Once/a COMMIT that is cut is found or done again/a COMMIT whose answer is lost is found by its key", "want {Answer:done Replayed:true"),
 		},
 		{
 			"a response that refuses keeps the writes of its handler",
