@@ -43,6 +43,7 @@ func TestLab(t *testing.T) {
 		w.awaitPage(t, "/lab", "storm &#34;&gt;&lt;script&gt;")
 		w.post(t, "/lab", url.Values{"action": {"kill"}}).is(t, "another action meanwhile", http.StatusConflict)
 		l.end <- struct{}{}
+		await.True(t, "the action has ended", func() bool { return !strings.Contains(w.get(t, "/lab").body, "in progress") })
 	}
 	await.True(t, "the finding is shown beside the failed action", func() bool {
 		body := w.get(t, "/lab").body
