@@ -3,6 +3,7 @@ package groupcommit
 import (
 	"cmp"
 	"context"
+	"runtime"
 	"sync"
 	"time"
 
@@ -31,6 +32,9 @@ type hold struct{ begun, end chan struct{} }
 // HoldCommit keeps a group commit in flight until it is released.
 func (c *Committer) HoldCommit() (release func()) {
 	if _, prepared := holds.LoadOrStore(c, true); !prepared {
+		for !c.Idle() { // soon: what was committed before has returned
+			runtime.Gosched()
+		}
 		lead := c.batcher.Call
 		c.batcher.NextAfter = cmp.Or(c.batcher.NextAfter, time.Hour)
 		c.batcher.Call = func(ctx context.Context, batches []*queuedBatch) []result {

@@ -166,7 +166,8 @@ func TestCommit_ofARefusedGroupStaysWithinTheBound(t *testing.T) {
 	testdb.Must(t, db.Commit(t.Context(), batch(1)))
 	s.leaves(t)
 	errs := together(t, db.Committer(), committing(db, batch(1), batch(2), batch(3), batch(4), batch(5), batch(6))...)
-	if groupcommit.Constraint(errs[0]) != "effects_once" {
+	// It may be behind the others, which occupy the slots.
+	if groupcommit.Constraint(errs[0]) != "effects_once" && !errors.Is(errs[0], groupcommit.ErrNotSent) {
 		t.Errorf("the batch at fault has the error %v", errs[0])
 	}
 	if got := s.waiting(t); got != 2 {

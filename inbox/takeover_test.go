@@ -88,33 +88,6 @@ func TestTakeover(t *testing.T) {
 		await.Row(t, db, `select deaths = 0 and attempts = 1 from inbox`)
 	})
 
-	t.Run("after an outage of the database all holders keep their messages", func(t *testing.T) {
-		t.Parallel()
-		db, a, cutter := through(t)
-		b := testdb.OpenAt(t, cutter.URL(), postgres.Options{})
-		put(t, db, "m1", "k")
-		put(t, db, "m2", "l")
-		h := newHung(db)
-		one := func(o *inbox.Options) { o.Concurrency = 1 }
-		start(t, processor(t, a, h.handle, short, one))
-		start(t, processor(t, b, h.handle, short, one))
-		await.Receive(t, "a holder", h.begun)
-		await.Receive(t, "a holder", h.begun)
-		// All that the processors send is held up by a lock, for longer than they wait for it.
-		tx := testdb.Begin(t, db.Pool(), `lock inbox, inbox_holders`)
-		await.True(t, "the registrations have ended long ago", func() bool {
-			var long bool
-			testdb.Must(t, tx.QueryRow(t.Context(), `select bool_and(alive_until < clock_timestamp() - interval '4 seconds') from inbox_holders`).Scan(&long))
-			return long
-		})
-		testdb.Must(t, tx.Rollback(t.Context()))
-		await.Row(t, db, `select count(*) = 2 and bool_and(alive_until > clock_timestamp()) from inbox_holders`)
-		put(t, db, "m3", "m") // waits for a slot
-		close(h.finish)
-		done(t, db)
-		await.Row(t, db, `select bool_and(deaths = 0 and fence = 1) from inbox`)
-	})
-
 	t.Run("after an outage a processor lets the others register again", func(t *testing.T) {
 		db := fresh(t, "m1@k", "m2@l")
 		write(t, db, `update inbox set status = 'running', fence = 1, attempts = 1, holder = 'other', claimed_at = now() where message_id = 'm2'`)

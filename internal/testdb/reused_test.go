@@ -16,7 +16,7 @@ func TestEmptied_looksLikeAFreshDatabase(t *testing.T) { //nolint:paralleltest /
 		{"a row is inserted", `insert into merchants (merchant_id) values ('acme')`},
 		{"a row of the migrations is updated", `update projections set position = 7`},
 		{"a row of the migrations is deleted", `delete from projections`},
-		{"a sequence is used", `select nextval('outbox_offset_seq')`},
+		{"a sequence is used", `select nextval('outbox_id_seq')`},
 		{"a table is created", `create table kept (id int)`},
 		{"a table is dropped", `drop table payonce_migrations`},
 		{"a constraint is added", `alter table inbox add constraint planted check (message_id = '') not valid`},
