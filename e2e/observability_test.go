@@ -176,9 +176,9 @@ func TestPrograms_serveWhatTheRulesQuery(t *testing.T) {
 		if !strings.Contains(body, "\ngo_goroutines ") || !strings.Contains(body, "\nprocess_resident_memory_bytes ") {
 			t.Errorf("%s serves nothing about the process", p.Name())
 		}
-		most := 2 // for readiness, and for the doorbell
+		most := 1 // for readiness
 		if p == d.Workers[0] {
-			most += 3 // which a worker listens to, and for two subscribers
+			most += 2 // which listens, and for the subscriber
 		}
 		for _, bound := range matches(t, body, `(?m)^payonce_db_connections_max(\{.*\} \d+)`) {
 			n, err := strconv.Atoi(bound[strings.LastIndex(bound, " ")+1:])

@@ -158,6 +158,9 @@ var (
 
 // readBody reads the body, which is compared and then handed to the handler.
 func (o HTTPOptions) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	if r.Body == nil { // of a request that no server has read
+		return nil, nil
+	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, int64(o.MaxBytes)))
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return nil, errTooLarge

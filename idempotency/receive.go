@@ -123,7 +123,7 @@ func (o Options) do(ctx context.Context, q groupcommit.Querier, key Key, request
 		case errors.Is(err, errUnread):
 			return Result{}, errorAfter(true, err)
 		case isInFlight(err) && time.Since(began) >= cmp.Or(o.Wait, defaultWait): //nolint:forbidigo // as above
-			return Result{}, ErrInFlight
+			return Result{}, errorAfter(unknown, ErrInFlight)
 		case isInFlight(err): // its commit, or ours, goes on
 			tries--
 			pause += rivalPause

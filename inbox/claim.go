@@ -69,6 +69,9 @@ func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 	free, more, err := p.claim(ctx, b, 0)
 	if err != nil {
 		p.reached = time.Time{}
+		if repairs { // the next ticks claim, whatever the repair has met
+			p.repaired, p.repairTook = time.Now(), time.Since(began) //nolint:forbidigo // as above
+		}
 		return 0, err
 	}
 	p.reached = time.Now() //nolint:forbidigo // as above
@@ -83,7 +86,7 @@ func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 	switch {
 	case more:
 		return 0, nil
-	case len(free.full) == 0:
+	case len(free.full) == 0 && !free.crowded:
 		p.dueFrom.Store(now.Add(-claimOverlap).UnixMicro())
 	}
 	next = pollEvery

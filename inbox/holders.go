@@ -41,6 +41,7 @@ update inbox i
    set status     = case when deaths + 1 >= $2 then 'dead' else 'pending' end,
        first      = deaths + 1 < $2 or not $3,
        deaths     = deaths + 1,
+       fence      = fence + (deaths + 1 >= $2)::int, -- a dead letter has no holder that could end it
        due_at     = clock_timestamp() + random() * least($5::interval, $4::interval * power(2, least(deaths, 30))),
        last_error = case when deaths + 1 >= $2 then 'its holders died or went silent' else last_error end,
        history    = ` + history + ` 'lease_ended_at', clock_timestamp())
@@ -49,7 +50,7 @@ update inbox i
            from inbox
           where receiver = $1
             and status = 'running'
-            and (holder not in (select holder from inbox_holders where receiver = $1)
+            and (holder <> $6 and holder not in (select holder from inbox_holders where receiver = $1)
                  or holder = $6 and id <> all ($7::bigint[]) and claimed_at not between clock_timestamp() - $8::interval and clock_timestamp())
           order by holder
             for update skip locked))`

@@ -18,7 +18,7 @@ import (
 type Projector struct {
 	DB *postgres.DB
 	// Bell, where set, receives when events were committed. It is a hint: a lost one costs
-	// a poll of two seconds. Without it the projector polls every 50 ms.
+	// a poll of five seconds. Without it the projector polls every 50 ms.
 	Bell <-chan struct{}
 	Log  *slog.Logger
 
@@ -34,7 +34,7 @@ const (
 	largePage         = 250                    // events
 	standbyPoll       = 3 * batchingDelayLong  // longer than the active projector pauses; jitter adds up to half of it
 	fastPoll          = 50 * time.Millisecond  // without Bell, and while events cannot be folded yet
-	slowPoll          = 2 * time.Second        // with it
+	slowPoll          = 5 * time.Second        // with it
 )
 
 // Run folds until ctx ends, and completes the commit in flight. It logs the first of

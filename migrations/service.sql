@@ -618,7 +618,7 @@ create policy request on held_orders for insert to payonce_api
 create policy request on outbox for insert to payonce_api
   with check (topic = 'charges'
               and case
-                    when metadata ->> 'type' like 'stripe.%'
+                    when metadata ->> 'type' ~ '^stripe\.(payment_intent\.|refund\.|charge\.dispute\.|charge\.refunded$|charge\.refund\.updated$)'
                     then message_id !~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'
                      and length(metadata ->> 'type') <= 255
                      and octet_length(payload) <= 4096

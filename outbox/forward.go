@@ -29,6 +29,7 @@ func Forward(ctx context.Context, from message.Subscriber, topic string, to mess
 		if refuse, ok := first.Context().Value(refusal{}).(context.CancelCauseFunc); ok && err != nil {
 			refuse(err)
 		}
+		late := first.Context().Err() != nil // what it published is delivered again
 		for _, m := range page {
 			if err == nil {
 				m.Ack()
@@ -37,7 +38,7 @@ func Forward(ctx context.Context, from message.Subscriber, topic string, to mess
 			}
 		}
 		most = min(pageMessages, 2*most)
-		if err != nil || first.Context().Err() != nil { // too late: what it published is delivered again
+		if err != nil || late {
 			most = 1
 		}
 		if err != nil {

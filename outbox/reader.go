@@ -159,6 +159,9 @@ func (r *reader) HandleError(_ watermill.LoggerAdapter, _ bool, err error) time.
 			r.read = now
 		}
 		r.nextScan, r.after = r.began.Add(max(fullScan, fullScanShare*r.read.Sub(r.began))), r.last
+		if len(r.ids) > 0 {
+			r.after = min(r.last, r.ids[len(r.ids)-1]) // more of a late transaction may be behind the page
+		}
 	}
 	if len(r.ids) > 0 {
 		r.last = r.ids[len(r.ids)-1]

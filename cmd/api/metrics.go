@@ -41,7 +41,7 @@ func meter(log *slog.Logger, db *postgres.DB) *metrics {
 			"Requests with an idempotency key. first: new. replayed: the stored response. reused: the key belongs to a different request. expired: a tombstone. in_use: another request is using the key. unavailable: the database is.", telemetry.LabelOf("result", httpapi.KeyResults())),
 		commits: r.Counter("payonce_idempotency_commits_total",
 			"Commits of requests; a request may need several. refused: by a constraint, such as idempotency_keys_once where another request stored the key first. locked: a lock, such as another request's with the key, was held too long. contended: a deadlock, or a statement that took too long. not_committed: the database was out of reach. unknown: it did not answer.",
-			telemetry.LabelOf("outcome", outcomes), telemetry.Label{Name: "constraint"}),
+			telemetry.LabelOf("outcome", outcomes), telemetry.Label{Name: "constraint", Values: []string{"", "idempotency_keys_once"}}),
 		events: r.Counter("payonce_webhook_events_total",
 			"Signed events of the provider about our payments, repetitions among them."),
 		ignored: r.Counter("payonce_webhook_events_ignored_total",
