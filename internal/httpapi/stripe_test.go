@@ -225,7 +225,7 @@ func TestStripeEvent_isReceivedOnce(t *testing.T) {
 		return nil
 	})
 	await.Row(t, w.db, `select count(*) = 0 from outbox`)
-	await.Row(t, w.db, `select count(*) = 1 and max(duplicates) = 299 and bool_and(status = 'done') from inbox where message_id = 'evt_1'`)
+	await.Row(t, w.db, `select count(*) = 1 and max(duplicates) >= 299 and bool_and(status = 'done') from inbox where message_id = 'evt_1'`)
 	if n := handled.Load(); n != 1 {
 		t.Errorf("the event was handled %d times", n)
 	}
