@@ -45,7 +45,7 @@ func TestPromises(t *testing.T) {
 			"a panic leaves the key free":                                  panicLeavesTheKeyFree,
 			"a COMMIT that is cut is found or done again":                  cutInCommit,
 			"a work that fails after a COMMIT that is cut ends as unknown": failsAfterACut,
-			"a caller that has left before is told nothing":                hasLeft,
+			"a caller that has left before gets ErrUnknown":                hasLeft,
 			"a lock of the work is not a rival":                            anotherLock,
 			"a read that another function does is taken":                   readsByAnother,
 			"what is no key, or has no table, is refused before the work":  refusals,

@@ -346,7 +346,7 @@ comment on table account_balances is 'projection: the sums of a merchant''s post
 comment on column account_balances.account is 'kind:owner:currency';
 comment on column account_balances.debits is 'minor units; numeric, so that no sum is too large for the projector';
 
--- Tables that were restored from a dump are told from those that were not, whatever
+-- A mark distinguishes tables that were restored from a dump from the others, whatever
 -- transaction the server counts. Checkpoints and the order of the events
 -- are transaction ids of the server that wrote them, and another server gives the
 -- same ids to other transactions.
