@@ -11,7 +11,7 @@ import (
 )
 
 type (
-	nothing  struct{}
+	empty    struct{}
 	optional struct {
 		Name string `json:"name,omitempty"`
 	}
@@ -50,7 +50,7 @@ func TestByContent_tellsInputsApart(t *testing.T) {
 	seen := map[idempotency.Key]any{}
 	for _, in := range []any{
 		nil,
-		nothing{},
+		empty{},
 		optional{"a"},
 		"", "\uFFFD", `\ufffd`, "ÿ", []byte("\xff"), []byte("\xfe"),
 		[2]byte{1, 2},
