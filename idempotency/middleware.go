@@ -71,8 +71,8 @@ func Tx(ctx context.Context) pgx.Tx {
 // writes; it is stored unless it is a 5xx, or one that the same request may pass later (401, 403,
 // 408, 409, 425, 429): then the key is free. A panic rolls back and goes on.
 //
-// Of the headers those are stored that the handler set, but for Set-Cookie and Date, which are of
-// one client or time.
+// Of the headers those are stored that the handler set or deleted, but for Set-Cookie and Date,
+// which are of one client or time.
 //
 // Middleware itself answers 400 for a key that is missing or malformed, 409 in flight
 // (HTTPOptions.InFlight), 410 expired, 413 for a body that is too large, 422 for a key of
@@ -140,7 +140,12 @@ func (o HTTPOptions) serve(db Beginner, w http.ResponseWriter, r *http.Request, 
 		maps.Copy(w.Header(), result.Header) // of an expired answer
 		o.Error(w, r, status, err)
 	default:
-		maps.Copy(w.Header(), result.Header)
+		for name, values := range result.Header {
+			w.Header()[name] = values
+			if len(values) == 0 { // the handler deleted it
+				w.Header().Del(name)
+			}
+		}
 		w.Header().Set(HeaderReplayed, "true")
 		send(w, result.StatusCode, result.Body)
 	}
