@@ -42,12 +42,6 @@ func (w *recorder) Write(part []byte) (int, error) {
 	return w.body.Write(part)
 }
 
-// FlushError refuses to send a part of a response, as http.ResponseController asks for.
-func (w *recorder) FlushError() error {
-	w.err = fmt.Errorf("%w: it is a stream", errNotStorable)
-	return w.err
-}
-
 var (
 	errNotStorable = errors.New("the response cannot be stored under an idempotency key")
 	errNotStored   = errors.New("the response is not stored") // see stores
