@@ -71,7 +71,7 @@ type Work func(ctx context.Context, b *pgx.Batch, now time.Time) (Answer, error)
 // the start; after it the same request is answered from the key.
 // Test: TestPromises.
 func Receive(ctx context.Context, db groupcommit.DB, key Key, request Request, o Options, work Work) (Result, error) {
-	return o.do(ctx, db, key, request, func(now, expires time.Time) (Answer, error) {
+	return o.do(ctx, db, key, request, func(now, expires time.Time, again bool) (Answer, error) {
 		written := &pgx.Batch{}
 		answer, err := work(ctx, written, now)
 		if err != nil {
@@ -81,9 +81,15 @@ func Receive(ctx context.Context, db groupcommit.DB, key Key, request Request, o
 		b := &pgx.Batch{}
 		Claim(b, key, request, answer, expires)
 		b.QueuedQueries = append(b.QueuedQueries, written.QueuedQueries...)
+		if again { // it may meet a rival, by which the batches that share its transaction would be refused
+			b.Queue(unshared)
+		}
 		return answer, db.Commit(ctx, b)
 	})
 }
+
+// unshared is not one of the statements that may share a commit.
+const unshared = `select`
 
 // workError is an error of the work, after which there is no other try.
 type workError struct{ error }
@@ -92,13 +98,14 @@ func (e workError) Unwrap() error { return e.error }
 
 // do is the idempotent receiver: it reads the key, and replays its answer or tries the work,
 // until the key has an answer or no further try may help. try commits the work and its answer,
-// or returns why it did not.
-func (o Options) do(ctx context.Context, q groupcommit.Querier, key Key, request Request, try func(now, expires time.Time) (Answer, error)) (Result, error) {
+// or returns why it did not; again says that there was a try before.
+func (o Options) do(ctx context.Context, q groupcommit.Querier, key Key, request Request, try func(now, expires time.Time, again bool) (Answer, error)) (Result, error) {
 	if err := key.validate(); err != nil {
 		return Result{}, err
 	}
 	var now time.Time   // the same for all tries, so that each writes the same
 	var unknown bool    // an earlier commit may still become durable
+	var again bool
 	began := time.Now() //nolint:forbidigo // it decides only how long a rival is waited for
 	for tries, failures := 1, 0; ; tries++ {
 		state, err := o.read(ctx, q, key)
@@ -110,10 +117,10 @@ func (o Options) do(ctx context.Context, q groupcommit.Querier, key Key, request
 			now = cmp.Or(now, state.Now)
 			expires := now.Add(o.retention()).Truncate(time.Second)
 			var answer Answer
-			if answer, err = try(now, expires); err == nil {
+			if answer, err = try(now, expires, again); err == nil {
 				return Result{Answer: answer, ExpiresAt: expires}, nil
 			}
-			unknown = unknown || groupcommit.OutcomeOf(err) == groupcommit.Unknown
+			unknown, again = unknown || groupcommit.OutcomeOf(err) == groupcommit.Unknown, true
 		}
 		outcome := groupcommit.OutcomeOf(err)
 		pause := rand.N(time.Duration(min(tries, 5)) * 20 * time.Millisecond) //nolint:gosec // jitter, so that rivals do not meet again
