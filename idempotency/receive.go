@@ -103,10 +103,10 @@ func (o Options) do(ctx context.Context, q groupcommit.Querier, key Key, request
 	if err := key.validate(); err != nil {
 		return Result{}, err
 	}
-	var now time.Time   // the same for all tries, so that each writes the same
-	var unknown bool    // an earlier commit may still become durable
+	var now time.Time // the same for all tries, so that each writes the same
+	var unknown bool  // an earlier commit may still become durable
 	var again bool
-	began := time.Now() //nolint:forbidigo // it decides only how long a rival is waited for
+	began, wait := time.Now(), cmp.Or(o.Wait, defaultWait) //nolint:forbidigo // they decide only how long a rival is waited for
 	for tries, failures := 1, 0; ; tries++ {
 		state, err := o.read(ctx, q, key)
 		wasRead := err == nil
@@ -122,18 +122,18 @@ func (o Options) do(ctx context.Context, q groupcommit.Querier, key Key, request
 			}
 			unknown, again = unknown || groupcommit.OutcomeOf(err) == groupcommit.Unknown, true
 		}
-		outcome := groupcommit.OutcomeOf(err)
+		outcome, left := groupcommit.OutcomeOf(err), wait-time.Since(began)   //nolint:forbidigo // as above
 		pause := rand.N(time.Duration(min(tries, 5)) * 20 * time.Millisecond) //nolint:gosec // jitter, so that rivals do not meet again
 		switch failed, ofWork := errors.AsType[workError](err); {
 		case ofWork:
 			return Result{}, errorAfter(unknown, failed.error)
 		case errors.Is(err, errUnread):
 			return Result{}, errorAfter(true, err)
-		case isInFlight(err) && time.Since(began) >= cmp.Or(o.Wait, defaultWait): //nolint:forbidigo // as above
+		case isInFlight(err) && left <= 0:
 			return Result{}, errorAfter(unknown, ErrInFlight)
 		case isInFlight(err): // its commit, or ours, goes on
 			tries--
-			pause += rivalPause
+			pause = min(pause+rivalPause, left)
 		case wasRead && (isTaken(err) || o.IsConflict != nil && o.IsConflict(err) || outcome == groupcommit.Locked): // a rival was first
 		case outcome == groupcommit.Refused, errors.Is(err, groupcommit.ErrNotSent): // which has waited as long as it may
 			return Result{}, errorAfter(unknown, err)
