@@ -133,7 +133,6 @@ func TestOnce_failures(t *testing.T) {
 		"a rollback in SQL":     func(ctx context.Context, tx pgx.Tx) error { _, err := tx.Exec(ctx, `rollback`); return err },
 		"a commit of its own":   func(ctx context.Context, tx pgx.Tx) error { return tx.Commit(ctx) },
 		"rows left open":        leaveRowsOpen,
-		"a lost connection":     func(ctx context.Context, tx pgx.Tx) error { return tx.Conn().Close(ctx) },
 		"a context that ends": func(ctx context.Context, tx pgx.Tx) error {
 			ended, end := context.WithCancel(ctx)
 			end()
@@ -168,6 +167,22 @@ func TestOnce_failures(t *testing.T) {
 			wantEffects(t, db, 1)
 		})
 	}
+}
+
+func TestOnce_worksAgainAfterALostConnection(t *testing.T) {
+	t.Parallel()
+	db, calls := testdb.Reused(t), 0
+	got := onceOf(t.Context(), db.Pool(), func(ctx context.Context, tx pgx.Tx) (receipt, error) {
+		r, err := pay(ctx, tx)
+		if calls++; calls == 1 {
+			testdb.Must(t, tx.Conn().Close(ctx))
+		}
+		return r, err
+	})
+	if got.Err != nil || got.Replayed || calls != 2 {
+		t.Errorf("%d calls of the function: %+v", calls, got)
+	}
+	wantEffects(t, db, 1)
 }
 
 func TestOnce_inTheCallersTransaction(t *testing.T) {

@@ -127,7 +127,7 @@ func (o Options) do(ctx context.Context, q groupcommit.Querier, key Key, request
 		switch failed, ofWork := errors.AsType[workError](err); {
 		case ofWork:
 			return Result{}, errorAfter(unknown, failed.error)
-		case errors.Is(err, errUnread):
+		case !wasRead && outcome == groupcommit.Refused: // the key may have an answer
 			return Result{}, errorAfter(true, err)
 		case isInFlight(err) && left <= 0:
 			return Result{}, errorAfter(unknown, ErrInFlight)
@@ -148,9 +148,7 @@ func (o Options) do(ctx context.Context, q groupcommit.Querier, key Key, request
 
 func (o Options) retention() time.Duration { return cmp.Or(max(o.Retention, 0), defaultRetention) }
 
-// errUnread is the error of a read that took too long.
-var errUnread = errors.New("the key was not read in time")
-
+// read reads the key. An error that is not classified is one that no further read may help.
 func (o Options) read(ctx context.Context, q groupcommit.Querier, key Key) (state KeyState, err error) {
 	read := o.Read
 	if read == nil {
@@ -158,11 +156,8 @@ func (o Options) read(ctx context.Context, q groupcommit.Querier, key Key) (stat
 	}
 	within, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	if state, err = read(within, q, key); err == nil {
-		return state, nil
-	}
-	if within.Err() != nil {
-		return state, fmt.Errorf("%w: %w", errUnread, cmp.Or(context.Cause(ctx), err))
+	if state, err = read(within, q, key); within.Err() != nil {
+		return state, err
 	}
 	return state, groupcommit.Classify(err)
 }

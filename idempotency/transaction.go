@@ -93,8 +93,10 @@ func inSavepoint(ctx context.Context, tx pgx.Tx, work func(context.Context, pgx.
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	defer cancel()
-	if err := end(ctx); err != nil {
-		return Answer{}, workError{fmt.Errorf("the work ended its transaction itself, left rows open, or lost its connection: %w", err)}
+	if err := end(ctx); err != nil && tx.Conn().IsClosed() {
+		return Answer{}, notCommitted(err)
+	} else if err != nil {
+		return Answer{}, workError{fmt.Errorf("the work ended its transaction itself, or left rows open: %w", err)}
 	}
 	return answer, nil
 }
