@@ -180,24 +180,6 @@ func ExampleReceive() {
 	// the key was used for another request [/item]
 }
 
-// A job expires keys until none is left. The key stays used.
-func ExampleExpireKeys() {
-	ctx := context.Background()
-	pool, end := openPool()
-	defer end()
-
-	key := idempotency.Key{Operation: "sell.v1", Value: "order-17"}
-	for range 2 {
-		_, _, err := idempotency.Once(ctx, pool, key, idempotency.Request{}, idempotency.Options{Retention: time.Nanosecond},
-			func(context.Context, pgx.Tx) (sold, error) { return sold{Number: 1}, nil })
-		expired, _ := idempotency.ExpireKeys(ctx, pool, 500)
-		fmt.Println(err, expired)
-	}
-	// Output:
-	// <nil> 1
-	// the key has expired 0
-}
-
 // A report that is meant once an hour has the hour in its key. The time is that of the message:
 // sent again in the next hour, it has the same key.
 func ExampleWindow() {

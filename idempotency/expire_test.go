@@ -103,16 +103,6 @@ func TestExpireKeys(t *testing.T) {
 		wantExpired(t, db, 10, 2)
 	})
 
-	t.Run("a read does not wait for ExpireKeys", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		claimExpired(t, db, 1)
-		expireOpen(t, db, 2, 1)
-		if record, found := readKey(t, db, keyOf("old0")); !found || !record.Expired {
-			t.Errorf("found %v: %+v", found, record)
-		}
-	})
-
 	t.Run("a tombstone is expired even if the clock steps back", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)

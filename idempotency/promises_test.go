@@ -167,24 +167,27 @@ func rivalRollsBack(t *testing.T, e entry) {
 
 func manyAtOnce(t *testing.T, e entry) {
 	t.Helper()
-	db := testdb.OpenAt(t, testdb.URL(t), postgres.Options{MaxConns: 4})
-	var firsts atomic.Int64
-	var all errgroup.Group
-	for range 32 {
-		all.Go(func() error {
-			got := e.do(t.Context(), on(db), call{options: idempotency.Options{Wait: time.Minute}})
-			if !got.Replayed {
-				firsts.Add(1)
-			}
-			wantSeen(t, got, "done", got.Replayed)
-			return nil
-		})
+	for _, level := range []string{"read committed", "repeatable read", "serializable"} {
+		settings := map[string]string{"default_transaction_isolation": level}
+		db := testdb.OpenAt(t, testdb.URL(t), postgres.Options{MaxConns: 4, Settings: settings})
+		var firsts atomic.Int64
+		var all errgroup.Group
+		for range 32 {
+			all.Go(func() error {
+				got := e.do(t.Context(), on(db), call{options: idempotency.Options{Wait: time.Minute}})
+				if !got.Replayed {
+					firsts.Add(1)
+				}
+				wantSeen(t, got, "done", got.Replayed)
+				return nil
+			})
+		}
+		testdb.Must(t, all.Wait())
+		if firsts.Load() != 1 {
+			t.Errorf("%s: %d answers are the first", level, firsts.Load())
+		}
+		wantEffects(t, db, 1)
 	}
-	testdb.Must(t, all.Wait())
-	if firsts.Load() != 1 {
-		t.Errorf("%d answers are the first", firsts.Load())
-	}
-	wantEffects(t, db, 1)
 }
 
 func errorLeavesTheKeyFree(t *testing.T, e entry) {

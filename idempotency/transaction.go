@@ -29,12 +29,6 @@ select set_config('idempotency.lock_timeout', current_setting('lock_timeout'), t
 select set_config('lock_timeout', current_setting('idempotency.lock_timeout'), true)`
 )
 
-// claimKey inserts a row without an answer, as a tombstone is, which no other transaction sees.
-const claimKey = `
-insert into idempotency_keys
-       (scope, operation, key, fingerprint, request, status_code, expires_at)
-values ($1, $2, $3, $4, $5, 200, $6)`
-
 const storeAnswer = `
 update idempotency_keys
    set status_code = $4,
@@ -63,7 +57,8 @@ func (o Options) inTransaction(ctx context.Context, db Beginner, key Key, reques
 		}()
 		b := &pgx.Batch{}
 		b.Queue(setLockTimeout)
-		b.Queue(claimKey, key.Scope, key.Operation, key.Value, append([]byte{}, request.Fingerprint...), request.Canonical, expires)
+		// Without an answer, as a tombstone is. No other transaction sees it.
+		b.Queue(insertAnswer, key.Scope, key.Operation, key.Value, append([]byte{}, request.Fingerprint...), request.Canonical, http.StatusOK, "{}", nil, expires)
 		b.Queue(restoreLockTimeout)
 		if err := tx.SendBatch(ctx, b).Close(); err != nil {
 			return Answer{}, notCommitted(err)
