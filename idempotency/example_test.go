@@ -76,35 +76,6 @@ func ExampleFinalError() {
 	// no mugs are left true
 }
 
-// In a batch, items that are done already are skipped, and one failure stays alone.
-func ExampleOnce_batch() {
-	ctx := context.Background()
-	pool, end := openPool()
-	defer end()
-
-	sell := func(p purchase) {
-		key := idempotency.Key{Scope: "shop", Operation: "sell.v1", Value: p.OrderID}
-		result, replayed, err := idempotency.Once(ctx, pool, key, idempotency.Request{}, idempotency.Options{}, func(ctx context.Context, tx pgx.Tx) (s sold, err error) {
-			if p.Item == "" {
-				return s, errors.New("nothing to sell")
-			}
-			err = tx.QueryRow(ctx, `insert into sales (item) values ($1) returning number`, p.Item).Scan(&s.Number)
-			return s, err
-		})
-		fmt.Println(p.OrderID, result.Number, replayed, err)
-	}
-	sell(purchase{"order-2", "mug"})
-	for _, p := range []purchase{{"order-1", "mug"}, {"order-2", "mug"}, {"order-3", ""}, {"order-4", "teapot"}} {
-		sell(p)
-	}
-	// Output:
-	// order-2 1 false <nil>
-	// order-1 2 false <nil>
-	// order-2 1 true <nil>
-	// order-3 0 false nothing to sell
-	// order-4 3 false <nil>
-}
-
 // A handler of net/http is carried out once per Idempotency-Key and tenant.
 func ExampleMiddleware() {
 	pool, end := openPool()
