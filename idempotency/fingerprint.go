@@ -125,10 +125,10 @@ func differences(at jsontext.Pointer, a, b jsontext.Value) (found []string) {
 // membersOf returns the members of an object, or the elements of an array by index; nil
 // for any other value.
 func membersOf(value jsontext.Value) (members map[string]jsontext.Value) {
-	switch value.Kind() {
-	case '{':
+	if value.Kind() == '{' {
 		_ = json.Unmarshal(value, &members) // it is canonical
-	case '[':
+	}
+	if value.Kind() == '[' {
 		var elements []jsontext.Value
 		_ = json.Unmarshal(value, &elements)
 		members = make(map[string]jsontext.Value, len(elements))

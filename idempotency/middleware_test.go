@@ -152,7 +152,6 @@ func TestMiddleware_tellsRequestsApart(t *testing.T) {
 			}
 		})
 	}
-
 }
 
 // wantProblem checks a response of the middleware itself.

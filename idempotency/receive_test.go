@@ -39,14 +39,14 @@ func theRequest() idempotency.Request {
 	return idempotency.Request{Fingerprint: []byte("fingerprint"), Canonical: []byte(`{"amount":1}`)}
 }
 
-func readKey(t *testing.T, q postgres.Querier, key idempotency.Key) (idempotency.Record, bool) {
+func readKey(t *testing.T, q postgres.Querier, key idempotency.Key) idempotency.Record {
 	t.Helper()
 	state, err := idempotency.ReadKey(t.Context(), q, key)
 	testdb.Must(t, err)
 	if since := time.Since(state.Now).Abs(); since > time.Hour {
 		t.Errorf("the database's time is %v away", since)
 	}
-	return state.Record, state.Found
+	return state.Record
 }
 
 // claim commits a key together with an effect that is not unique.
