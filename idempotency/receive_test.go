@@ -181,7 +181,7 @@ func TestReceive_besideARivalForEver(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				const wait = 250 * time.Millisecond
+				const wait = time.Minute // in which there are more tries than may fail
 				o := idempotency.Options{Wait: wait, Read: func(context.Context, groupcommit.Querier, idempotency.Key) (idempotency.KeyState, error) {
 					return idempotency.KeyState{Now: time.Now()}, nil
 				}}
