@@ -205,6 +205,20 @@ func TestOnce_inTheCallersTransaction(t *testing.T) {
 	}
 }
 
+func TestOnce_withinItselfOverAnotherConnectionIsInFlight(t *testing.T) {
+	t.Parallel()
+	db, key := testdb.Reused(t), idempotency.Key{Value: "k1"}
+	o := idempotency.Options{Wait: -1}
+	_, _, err := idempotency.Once(t.Context(), db.Pool(), key, idempotency.Request{}, o, func(ctx context.Context, tx pgx.Tx) (receipt, error) {
+		if _, _, err := idempotency.Once(ctx, db.Pool(), key, idempotency.Request{}, o, pay); !errors.Is(err, idempotency.ErrInFlight) {
+			t.Errorf("the call within itself: %v", err)
+		}
+		return pay(ctx, tx)
+	})
+	testdb.Must(t, err)
+	wantEffects(t, db, 1)
+}
+
 func TestOnce_leavesTheSessionsLockTimeOutToTheWork(t *testing.T) {
 	t.Parallel()
 	db := testdb.OpenAt(t, testdb.URL(t), postgres.Options{LockTimeout: time.Minute})
