@@ -356,7 +356,7 @@ func mutants() []mutant {
 		},
 		{
 			"a key that is taken is claimed by another call",
-			[]edit{{"idempotency/transaction.go", "values ($1, $2, $3, $4, $5, 200, $6)`", "values ($1, $2, $3, $4, $5, 200, $6)\non conflict do nothing`"}},
+			[]edit{{"idempotency/transaction.go", "b.Queue(insertAnswer, ", "b.Queue(insertAnswer+` on conflict do nothing`, "}},
 			byTest("./idempotency", "TestPromises/Once/of many calls at once one does the work", "effects, want 1"),
 		},
 		{

@@ -76,35 +76,6 @@ func ExampleFinalError() {
 	// no mugs are left true
 }
 
-// In a batch, items that are done already are skipped, and one failure stays alone.
-func ExampleOnce_batch() {
-	ctx := context.Background()
-	pool, end := openPool()
-	defer end()
-
-	sell := func(p purchase) {
-		key := idempotency.Key{Scope: "shop", Operation: "sell.v1", Value: p.OrderID}
-		result, replayed, err := idempotency.Once(ctx, pool, key, idempotency.Request{}, idempotency.Options{}, func(ctx context.Context, tx pgx.Tx) (s sold, err error) {
-			if p.Item == "" {
-				return s, errors.New("nothing to sell")
-			}
-			err = tx.QueryRow(ctx, `insert into sales (item) values ($1) returning number`, p.Item).Scan(&s.Number)
-			return s, err
-		})
-		fmt.Println(p.OrderID, result.Number, replayed, err)
-	}
-	sell(purchase{"order-2", "mug"})
-	for _, p := range []purchase{{"order-1", "mug"}, {"order-2", "mug"}, {"order-3", ""}, {"order-4", "teapot"}} {
-		sell(p)
-	}
-	// Output:
-	// order-2 1 false <nil>
-	// order-1 2 false <nil>
-	// order-2 1 true <nil>
-	// order-3 0 false nothing to sell
-	// order-4 3 false <nil>
-}
-
 // A handler of net/http is carried out once per Idempotency-Key and tenant.
 func ExampleMiddleware() {
 	pool, end := openPool()
@@ -178,24 +149,6 @@ func ExampleReceive() {
 	// 201 mug is sold false <nil>
 	// 201 mug is sold true <nil>
 	// the key was used for another request [/item]
-}
-
-// A job expires keys until none is left. The key stays used.
-func ExampleExpireKeys() {
-	ctx := context.Background()
-	pool, end := openPool()
-	defer end()
-
-	key := idempotency.Key{Operation: "sell.v1", Value: "order-17"}
-	for range 2 {
-		_, _, err := idempotency.Once(ctx, pool, key, idempotency.Request{}, idempotency.Options{Retention: time.Nanosecond},
-			func(context.Context, pgx.Tx) (sold, error) { return sold{Number: 1}, nil })
-		expired, _ := idempotency.ExpireKeys(ctx, pool, 500)
-		fmt.Println(err, expired)
-	}
-	// Output:
-	// <nil> 1
-	// the key has expired 0
 }
 
 // A report that is meant once an hour has the hour in its key. The time is that of the message:

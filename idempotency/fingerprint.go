@@ -6,13 +6,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"mime"
-	"mime/multipart"
 	"net/http"
 	"net/url"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -36,48 +33,19 @@ func Fingerprint(parts ...[]byte) []byte {
 // fingerprintOf is the default of HTTPOptions.Fingerprint.
 func fingerprintOf(r *http.Request, body []byte) []byte {
 	media, parameters, _ := mime.ParseMediaType(r.Header.Get(headerContentType)) // empty if it is none
-	var sameBody []byte
-	var err error
 	switch {
 	case media == "application/json" || strings.HasSuffix(media, "+json"):
-		sameBody, err = canonicalOf(body)
-	case strings.HasPrefix(media, "multipart/"):
-		sameBody, err = fingerprintParts(body, parameters["boundary"])
-	default:
-		sameBody = body
-	}
-	if err != nil {
-		sameBody = body
+		if canonical, err := canonicalOf(body); err == nil {
+			body = canonical
+		}
+	case strings.HasPrefix(media, "multipart/"): // what lies between the boundaries, which are new in each sending
+		body = Fingerprint(bytes.Split(append([]byte("\r\n"), body...), []byte("\r\n--"+parameters["boundary"]))...)
 	}
 	query := r.URL.RawQuery
 	if values, err := url.ParseQuery(query); err == nil {
 		query = values.Encode()
 	}
-	return Fingerprint([]byte("http.v2"), []byte(r.Method), []byte(r.URL.EscapedPath()), []byte(query), []byte(media), sameBody)
-}
-
-// fingerprintParts leaves out what is new in each sending of a multipart body: the boundary.
-func fingerprintParts(body []byte, boundary string) ([]byte, error) {
-	var parts [][]byte
-	reader := multipart.NewReader(bytes.NewReader(body), boundary)
-	for {
-		part, err := reader.NextRawPart()
-		if errors.Is(err, io.EOF) && len(parts) > 0 {
-			return Fingerprint(parts...), nil
-		}
-		if err != nil {
-			return nil, fmt.Errorf("read a part: %w", err)
-		}
-		text, err := io.ReadAll(part)
-		if err != nil {
-			return nil, fmt.Errorf("read a part: %w", err)
-		}
-		header, err := json.Marshal(part.Header, json.Deterministic(true), jsontext.AllowInvalidUTF8(false))
-		if err != nil {
-			return nil, fmt.Errorf("read the header of a part: %w", err)
-		}
-		parts = append(parts, header, text)
-	}
+	return Fingerprint([]byte("http.v2"), []byte(r.Method), []byte(r.URL.EscapedPath()), []byte(query), []byte(media), body)
 }
 
 // ErrNotJSON is returned, wrapped, for a text that is not exactly one JSON value
@@ -85,47 +53,27 @@ func fingerprintParts(body []byte, boundary string) ([]byte, error) {
 // are refused, since readers disagree about them.
 var ErrNotJSON = errors.New("not one JSON value with one meaning")
 
-// canonicalOf returns the one form of all JSON texts with the same value, that of RFC 8785, but
-// whole numbers keep all digits. The order of members, white space and the spelling of a
-// character or a number do not matter.
+// maxDepth bounds how deep values lie within values. To bring members into order costs the
+// depth times the size, and the sender chooses both.
+const maxDepth = 100
+
+// canonicalOf returns the one form of all JSON texts that differ in the order of members, in white
+// space or in the spelling of a character: that of RFC 8785, but a number keeps its text, which a
+// float64 would round.
 func canonicalOf(text []byte) ([]byte, error) {
-	value, err := parse(text)
-	if err != nil {
-		return nil, err
+	for in := jsontext.NewDecoder(bytes.NewReader(text), jsontext.AllowDuplicateNames(true)); ; { // which Canonicalize refuses
+		if _, err := in.ReadToken(); err != nil {
+			break // at the end, or where Canonicalize ends too
+		}
+		if in.StackDepth() > maxDepth {
+			return nil, fmt.Errorf("%w: it is deeper than %d values within values", ErrNotJSON, maxDepth)
+		}
 	}
-	// Canonicalize takes the square of the depth to bring members within members into order:
-	// here they have their order already.
-	canonical, err := json.Marshal(value, json.Deterministic(true))
-	if err == nil {
-		err = (*jsontext.Value)(&canonical).Canonicalize(jsontext.CanonicalizeRawInts(false))
-	}
-	if err != nil {
+	canonical := jsontext.Value(bytes.Clone(text))
+	if err := canonical.Canonicalize(jsontext.CanonicalizeRawInts(false), jsontext.CanonicalizeRawFloats(false)); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNotJSON, err)
 	}
 	return canonical, nil
-}
-
-// number is the text of a number, which encoding as a float64 would round.
-type number string
-
-// MarshalJSON writes the number as it is.
-func (n number) MarshalJSON() ([]byte, error) { return []byte(n), nil }
-
-var exactNumbers = json.WithUnmarshalers(json.UnmarshalFromFunc(func(in *jsontext.Decoder, value *any) error {
-	if in.PeekKind() != '0' {
-		return errors.ErrUnsupported
-	}
-	text, err := in.ReadValue()
-	*value = number(text)
-	return err
-}))
-
-// parse reads one value.
-func parse(text []byte) (value any, err error) {
-	if err := json.Unmarshal(text, &value, exactNumbers); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrNotJSON, err)
-	}
-	return value, nil
 }
 
 const (
@@ -135,57 +83,40 @@ const (
 
 // pointers returns the JSON Pointers (RFC 6901) to the deepest members in which two
 // JSON texts differ, sorted. A member that only one of them has is pointed at itself, an element
-// of an array by its index. A text that is not JSON is compared as a whole, which is the pointer "".
+// of an array by its index. There are none if one of the texts is not JSON.
 //
 // There are no more than 100, and none is longer than 1000 bytes: what lies deeper has the
 // pointer of the last member that fits.
 func pointers(a, b []byte) []string {
-	first, errFirst := canonicalValue(a)
-	second, errSecond := canonicalValue(b)
-	switch {
-	case errFirst == nil && errSecond == nil:
-		all := differences("", first, second)
-		slices.Sort(all)
-		all = slices.Compact(all)
-		return all[:min(len(all), maxPointers)]
-	case bytes.Equal(a, b):
+	first, errFirst := canonicalOf(a)
+	second, errSecond := canonicalOf(b)
+	if errFirst != nil || errSecond != nil {
 		return nil
 	}
-	return []string{""}
-}
-
-func canonicalValue(text []byte) (any, error) {
-	canonical, err := canonicalOf(text)
-	if err != nil {
-		return nil, err
-	}
-	return parse(canonical)
+	all := differences("", first, second)
+	slices.Sort(all)
+	all = slices.Compact(all)
+	return all[:min(len(all), maxPointers)]
 }
 
 // differences are the pointers to what differs at and below a pointer, in any order.
-func differences(at jsontext.Pointer, a, b any) (found []string) {
-	membersA, isArray := membersOf(a)
-	membersB, isArrayToo := membersOf(b)
-	if membersA == nil || membersB == nil || isArray != isArrayToo {
-		if membersA != nil || membersB != nil || a != b {
-			found = append(found, string(at))
-		}
-		return found
+func differences(at jsontext.Pointer, a, b jsontext.Value) (found []string) {
+	if bytes.Equal(a, b) {
+		return nil
+	}
+	membersA, membersB := membersOf(a), membersOf(b)
+	if membersA == nil || a.Kind() != b.Kind() {
+		return []string{string(at)}
 	}
 	all := maps.Clone(membersA)
 	maps.Copy(all, membersB)
 	for name := range all {
-		valueA, inA := membersA[name]
-		valueB, inB := membersB[name]
-		switch below := at.AppendToken(name); {
-		case len(below) > maxPointerLength:
-			if inA != inB || !reflect.DeepEqual(valueA, valueB) {
-				found = append(found, string(at))
-			}
-		case inA && inB:
-			found = append(found, differences(below, valueA, valueB)...)
-		default:
-			found = append(found, string(below))
+		below := at.AppendToken(name)
+		switch {
+		case len(below) <= maxPointerLength:
+			found = append(found, differences(below, membersA[name], membersB[name])...)
+		case !bytes.Equal(membersA[name], membersB[name]):
+			found = append(found, string(at))
 		}
 	}
 	return found
@@ -193,16 +124,17 @@ func differences(at jsontext.Pointer, a, b any) (found []string) {
 
 // membersOf returns the members of an object, or the elements of an array by index; nil
 // for any other value.
-func membersOf(value any) (members map[string]any, isArray bool) {
-	switch value := value.(type) {
-	case map[string]any:
-		return value, false
-	case []any:
-		members = make(map[string]any, len(value))
-		for i, element := range value {
+func membersOf(value jsontext.Value) (members map[string]jsontext.Value) {
+	if value.Kind() == '{' {
+		_ = json.Unmarshal(value, &members) // it is canonical
+	}
+	if value.Kind() == '[' {
+		var elements []jsontext.Value
+		_ = json.Unmarshal(value, &elements)
+		members = make(map[string]jsontext.Value, len(elements))
+		for i, element := range elements {
 			members[strconv.Itoa(i)] = element
 		}
-		return members, true
 	}
-	return nil, false
+	return members
 }

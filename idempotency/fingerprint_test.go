@@ -27,12 +27,7 @@ func TestCanonical(t *testing.T) {
 		{"the spelling of a character does not matter", `{"A":"A/😀<"}`, []string{`{"\u0041":"\u0041\/\ud83d\ude00\u003c"}`, `{"A":"A/😀<"}`}},
 		{"control characters are escaped in one way", `"\n\b\u0000\"\\"`, []string{`"\n\b\u0000\"\\"`, `"\u000A\u0008\u0000\u0022\u005C"`}},
 		{"the order of elements matters", `[2,1]`, []string{`[2,1]`}},
-		{"spellings of a number are one number", `1`, []string{`1`, `1.0`, `1.00e0`, `10e-1`, `0.1E+1`, `100E-2`}},
-		{"zeros of any sign and size are one number", `0`, []string{`0`, `-0`, `0.00`, `0e99`, `-0E-5`}},
-		{"a fraction is one of a float64", `-1.1`, []string{`-1.1`, `-1.10`, `-110e-2`, `-1.10000000000000000001`}},
-		{"a whole number keeps all digits", `123456789012345678901234567890`, []string{`123456789012345678901234567890`}},
-		{"a number beyond 2^53 is exact", `9007199254740993`, []string{`9007199254740993`}},
-		{"a large exponent is not written out", `1e+300`, []string{`1e300`, `0.1e301`, `10E+299`}},
+		{"a number is its text", `[1,1.0,1.00e0,-0,0.10000000000000000001,1E400,9007199254740993]`, []string{`[1,1.0, 1.00e0, -0, 0.10000000000000000001, 1E400, 9007199254740993]`}},
 		{"words and empty values stay", `[true,false,null,{},[],""]`, []string{`[ true, false, null, { }, [ ], "" ]`}},
 
 		// Refused:
@@ -43,7 +38,7 @@ func TestCanonical(t *testing.T) {
 		{"a repeated member", "", []string{`{"amount":1,"amount":100}`, `{"a":1,"\u0061":2}`, `[{"a":{"b":1,"b":1}}]`}},
 		{"half of a surrogate pair", "", []string{`"\ud800"`, `"\ud800\u0041"`, `"\uDC00"`, `"\uD83D\uD83D\uDE00"`}},
 		{"bytes that are not UTF-8", "", []string{"\"\xff\""}},
-		{"nesting deeper than 10,000", "", []string{strings.Repeat("[", 10001) + strings.Repeat("]", 10001)}},
+		{"nesting deeper than 100", "", []string{strings.Repeat("[", 101) + strings.Repeat("]", 101)}},
 	} {
 		for _, text := range test.texts {
 			got, err := idempotency.Canonical([]byte(text))
@@ -54,25 +49,44 @@ func TestCanonical(t *testing.T) {
 	}
 }
 
-// TestCanonical_takesNoLongerForObjectsWithinObjects: a sender chooses how deep its
-// objects are. To bring their members into order must not cost the square of that.
-func TestCanonical_takesNoLongerForObjectsWithinObjects(t *testing.T) {
+// TestCanonical_ofAHostileBody: a sender chooses the names of members, their order, and how deep
+// objects are. No choice may cost more than ten times as much as an ordinary body of 256 KiB.
+func TestCanonical_ofAHostileBody(t *testing.T) {
 	t.Parallel()
-	took := func(before, after string) time.Duration {
-		const depth = 5000
-		text := strings.Repeat("{"+before+`"b":`, depth) + `"` + strings.Repeat("x", 1<<20) + `"` + strings.Repeat(after+"}", depth)
+	const size = 256 << 10
+	took := func(text string) time.Duration {
 		start := time.Now()
-		if _, err := idempotency.Canonical([]byte(text)); err != nil {
-			t.Fatal(err)
-		}
+		_, _ = idempotency.Canonical([]byte(text)) // it may be refused
 		return time.Since(start)
 	}
-	for range 5 { // a busy machine may disturb some of them; the square is a hundred times as long
-		if took("", `,"a":1`) < 20*took(`"a":1,`, "") {
-			return
+	isCheap := func(text, plain string) bool {
+		for range 5 { // a busy machine may disturb some of them
+			if took(text) <= 10*took(plain) {
+				return true
+			}
+		}
+		return false
+	}
+	nested := func(before, after string, depth int) string {
+		text := strings.Repeat("x", max(0, size-depth*len(before+after)))
+		return strings.Repeat(before, depth) + `"` + text + `"` + strings.Repeat(after, depth)
+	}
+	var members []string
+	for n := range size / 11 {
+		members = append(members, fmt.Sprintf(`"%x":1`, n*7919%65521))
+	}
+	ordinary := `[` + strings.Repeat(`{"sku":"mug","price":1.50,"quantity":1},`, size/40) + `1]`
+	for name, text := range map[string]string{
+		"objects within objects":           nested(`{"b":`, `,"a":1}`, 9000),
+		"objects as deep as they may":      nested(`{"b":`, `,"a":1}`, 100),
+		"names in another order of UTF-16": nested("{\"\ufb33\":1,\"😀\":", `}`, 9000),
+		"many members":                     "{" + strings.Join(members, ",") + "}",
+		"great numbers":                    "[" + strings.Repeat("9", size/2) + ",1e-" + strings.Repeat("9", size/2) + "]",
+	} {
+		if !isCheap(text, ordinary) {
+			t.Errorf("%s: %d bytes take %v, an ordinary body takes %v", name, len(text), took(text), took(ordinary))
 		}
 	}
-	t.Error("members out of order take far longer than members in order")
 }
 
 func TestPointers(t *testing.T) {
@@ -81,7 +95,7 @@ func TestPointers(t *testing.T) {
 		name, a, b string
 		want       []string
 	}{
-		{"two spellings of one value have no pointer", `{"a":1,"b":[2.50]}`, ` {"b" : [25e-1], "\u0061":1}`, nil},
+		{"two spellings of one value have no pointer", `{"a":1,"b":[2.50]}`, ` {"b" : [2.50], "\u0061":1}`, nil},
 		{"a member that differs has a pointer", `{"a":1,"b":2}`, `{"a":1,"b":3}`, []string{"/b"}},
 		{"pointers are sorted", `{"z":1,"a":1,"m":{"y":1,"b":1}}`, `{"z":2,"a":2,"m":{"y":2,"b":2}}`, []string{"/a", "/m/b", "/m/y", "/z"}},
 		{"a member that one text lacks", `{"a":{"b":1}}`, `{}`, []string{"/a"}},
@@ -95,8 +109,8 @@ func TestPointers(t *testing.T) {
 		{"a name may be empty", `{"":1}`, `{"":2}`, []string{"/"}},
 		{"the whole text is the empty pointer", `1`, `2`, []string{""}},
 		{"the last digit of a great number counts", `{"a":9007199254740993}`, `{"a":9007199254740992}`, []string{"/a"}},
-		{"a text that is not JSON differs as a whole", `{"a":1}`, `{"a":`, []string{""}},
-		{"equal texts that are not JSON have no pointer", `{"a":`, `{"a":`, nil},
+		{"the last digit of a fraction counts", `{"a":0.1}`, `{"a":0.10000000000000000001}`, []string{"/a"}},
+		{"a text that is not JSON has no pointer", `{"a":1}`, `{"a":`, nil},
 	} {
 		for _, got := range [][]string{idempotency.Pointers([]byte(test.a), []byte(test.b)), idempotency.Pointers([]byte(test.b), []byte(test.a))} {
 			testrun.Same(t, test.name, test.want, got)
@@ -106,10 +120,6 @@ func TestPointers(t *testing.T) {
 
 func TestPointers_areBounded(t *testing.T) {
 	t.Parallel()
-	nested := func(depth, n int, element string) []byte {
-		return []byte(strings.Repeat("[", depth) + element + strings.Repeat(","+element, n-1) + strings.Repeat("]", depth))
-	}
-
 	t.Run("pointers do not depend on which text comes first", func(t *testing.T) {
 		t.Parallel()
 		var a, b bytes.Buffer
@@ -125,12 +135,6 @@ func TestPointers_areBounded(t *testing.T) {
 		}
 	})
 
-	t.Run("a long pointer ends at the last member that fits", func(t *testing.T) {
-		t.Parallel()
-		want := []string{strings.Repeat("/0", 500)}
-		testrun.Same(t, "pointers", want, idempotency.Pointers(nested(5000, 5000, "1"), nested(5000, 5000, "2")))
-	})
-
 	t.Run("a pointer ends before a long name", func(t *testing.T) {
 		t.Parallel()
 		name := strings.Repeat("n", 2000)
@@ -139,26 +143,21 @@ func TestPointers_areBounded(t *testing.T) {
 	})
 }
 
-// FuzzPointers: whatever comes, there are no pointers exactly if the texts have
-// one canonical form, and they are the same in both directions.
+// FuzzPointers: of two JSON texts there are no pointers exactly if they have one canonical form, and
+// they are the same in both directions.
 func FuzzPointers(f *testing.F) {
 	for _, seed := range [][2]string{
-		{"", ""},
 		{`{}`, `[]`},
 		{`{"a":1}`, `{"a":1.0}`},
 		{`{"a":[1,{"b":null}]}`, `{"a":[1,{"b":""}]}`},
 		{`{"a":1,"a":2}`, `{"a":2}`},
-		{`"\ud800"`, `"\ud801"`},
 		{`"\ud83d\ude00"`, `"😀"`},
 		{`"\\ud800"`, `"\\ud801"`},
-		{`-0`, `0e5`},
 		{"10e" + strings.Repeat("9", 100), "1e" + strings.Repeat("9", 101)},
 		{"\"\xff\"", "\"\xfe\""},
 		{`{"~/":[]}`, `{"~/":{}}`},
-		{strings.Repeat("[", 9000) + strings.Repeat("]", 9000), strings.Repeat("[", 9001) + strings.Repeat("]", 9001)},
-		{strings.Repeat("[", 20000), `[`},
+		{strings.Repeat("[", 99) + strings.Repeat("]", 99), strings.Repeat("[", 100) + strings.Repeat("]", 100)},
 		{`[1] [1]`, `[1]`},
-		{`[1,]`, `[1]`},
 	} {
 		f.Add([]byte(seed[0]), []byte(seed[1]))
 	}
@@ -166,23 +165,13 @@ func FuzzPointers(f *testing.F) {
 		pointers := idempotency.Pointers(a, b)
 		first, errFirst := idempotency.Canonical(a)
 		second, errSecond := idempotency.Canonical(b)
-		equal := bytes.Equal(a, b)
-		if errFirst == nil && errSecond == nil {
-			equal = bytes.Equal(first, second)
-		}
-		if equal != (len(pointers) == 0) {
+		if equal := errFirst != nil || errSecond != nil || bytes.Equal(first, second); equal != (len(pointers) == 0) {
 			t.Errorf("%q and %q: %q", a, b, pointers)
 		}
 		if back := idempotency.Pointers(b, a); !slices.Equal(pointers, back) {
 			t.Errorf("%q and %q: %q, and back %q", a, b, pointers, back)
 		}
-		if errFirst != nil {
-			if !errors.Is(errFirst, idempotency.ErrNotJSON) {
-				t.Errorf("%q: %v", a, errFirst)
-			}
-			return
-		}
-		if again, err := idempotency.Canonical(first); err != nil || !bytes.Equal(first, again) {
+		if again, err := idempotency.Canonical(first); errFirst == nil && (err != nil || !bytes.Equal(first, again)) {
 			t.Errorf("%q becomes %q, and that %q, %v", a, first, again, err)
 		}
 	})

@@ -49,12 +49,6 @@
 //     exhaust it.
 //   - It does not know that a standby has a commit if an operator ends the commit's wait for
 //     that standby. Replays wait anew.
-//
-// # How to expire
-//
-// A key expires by the database's clock. Call ExpireKeys now and then, until it returns less than
-// its limit: it deletes answers, and leaves tombstones. To forget a key, delete its row when
-// no client can send it again.
 package idempotency
 
 import (

@@ -30,11 +30,6 @@ type HTTPOptions struct {
 	// Scope returns the owner of a request's key, such as its authenticated tenant. If nil, all
 	// clients share their keys and each other's responses.
 	Scope func(*http.Request) string
-	// Fingerprint returns the same bytes for requests that are the same. If nil, these are method,
-	// path, query, media type and body; of a body of JSON the value counts, not its spelling, and
-	// of a multipart body the parts, not the boundary. Where clients compress, or sign each
-	// sending, it can leave out what is new in a retry.
-	Fingerprint func(r *http.Request, body []byte) []byte
 	// MaxBytes bounds a request and a response, which are held in memory; 1 MiB if zero.
 	MaxBytes int
 	// InFlight is the status if another request under the key is in flight after Wait: 409 if
@@ -71,18 +66,22 @@ func Tx(ctx context.Context) pgx.Tx {
 // writes; it is stored unless it is a 5xx, or one that the same request may pass later (401, 403,
 // 408, 409, 425, 429): then the key is free. A panic rolls back and goes on.
 //
-// Of the headers those are stored that the handler set, but for Set-Cookie and Date, which are of
-// one client or time.
+// Of the headers those are stored that the handler set or deleted, but for Set-Cookie and Date,
+// which are of one client or time.
+//
+// Requests are the same if their method, path, query, media type and body are: of a body of
+// JSON as Content compares it, of a multipart body but for the boundary.
 //
 // Middleware itself answers 400 for a key that is missing or malformed, 409 in flight
 // (HTTPOptions.InFlight), 410 expired, 413 for a body that is too large, 422 for a key of
 // another request, 503 for ErrUnknown, and 500 for a response that no replay could repeat: it is
-// a stream (Flush), larger than MaxBytes, has a Content-Encoding or a header that is not UTF-8, or
-// the handler wrote none. Nothing is stored then.
+// larger than MaxBytes, has a Content-Encoding or a header that is not UTF-8, or the handler
+// wrote none. Nothing is stored then.
 //
 // Compression belongs around Middleware: a stored gzip body would be replayed to a client that
 // cannot read it. So does http.TimeoutHandler, since a handler must not use Tx after it returns.
-// Nothing may read the body before. Responses of 1xx and trailers are not sent.
+// Nothing may read the body before. Responses of 1xx and trailers are not sent, and Flush is
+// not supported.
 //
 // It is any router's middleware: net/http's, chi's, and Echo's by echo.WrapMiddleware. There,
 // let an inner middleware write the errors of handlers (c.Error): a response that Echo writes
@@ -91,9 +90,6 @@ func Middleware(db Beginner, o HTTPOptions) func(http.Handler) http.Handler {
 	o.MaxBytes, o.InFlight = cmp.Or(o.MaxBytes, 1<<20), cmp.Or(o.InFlight, http.StatusConflict)
 	if o.Scope == nil {
 		o.Scope = func(*http.Request) string { return "" }
-	}
-	if o.Fingerprint == nil {
-		o.Fingerprint = fingerprintOf
 	}
 	if o.Error == nil {
 		o.Error = writeProblem
@@ -119,7 +115,7 @@ func (o HTTPOptions) serve(db Beginner, w http.ResponseWriter, r *http.Request, 
 		body, err = o.readBody(w, r)
 	}
 	if err == nil {
-		result, err = o.inTransaction(r.Context(), db, key, Request{Fingerprint: o.Fingerprint(r, body)}, func(ctx context.Context, tx pgx.Tx) (Answer, error) {
+		result, err = o.inTransaction(r.Context(), db, key, Request{Fingerprint: fingerprintOf(r, body)}, func(ctx context.Context, tx pgx.Tx) (Answer, error) {
 			first = &recorder{header: w.Header().Clone(), most: o.MaxBytes}
 			inner := r.WithContext(context.WithValue(ctx, txKey{}, tx))
 			inner.Body = io.NopCloser(bytes.NewReader(body))
@@ -140,7 +136,12 @@ func (o HTTPOptions) serve(db Beginner, w http.ResponseWriter, r *http.Request, 
 		maps.Copy(w.Header(), result.Header) // of an expired answer
 		o.Error(w, r, status, err)
 	default:
-		maps.Copy(w.Header(), result.Header)
+		for name, values := range result.Header {
+			w.Header()[name] = values
+			if len(values) == 0 { // the handler deleted it
+				w.Header().Del(name)
+			}
+		}
 		w.Header().Set(HeaderReplayed, "true")
 		send(w, result.StatusCode, result.Body)
 	}

@@ -8,9 +8,6 @@ import (
 	"fmt"
 	"net/http"
 
-	jsonv2 "github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
-	jsonv1 "github.com/go-json-experiment/json/v1"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -33,9 +30,10 @@ func (e *FinalError) Error() string { return cmp.Or(e.Message, e.Code) }
 // commits.
 //
 // The key is claimed first, so that of concurrent calls one calls fn and the others wait
-// (Options.Wait). fn is called again only if its transaction is known to be rolled back. It must
-// not end tx, and should make no network call, since a transaction is open: what belongs to another
-// system goes through an outbox, or has an idempotency key of its own there.
+// (Options.Wait): a call that the caller itself makes over another connection, while its own
+// transaction holds the key, waits for itself and is ErrInFlight. fn is called again only if its
+// transaction is known to be rolled back. It must not end tx, and should make no network call,
+// since a transaction is open.
 //
 // An error of fn, and a panic, roll everything back and leave the key free. FinalError is
 // stored. The operation of the key should hold a version ("charge.v1"): stored results are
@@ -87,21 +85,4 @@ func resultOf[T any](key Key, a Answer) (value T, err error) {
 		return value, fmt.Errorf("read the stored result of %s: %w", key.Operation, err)
 	}
 	return value, nil
-}
-
-// ByContent returns the default key of work on an input, a hash of the operation and the
-// input, and the request. Set Key.Value where the input has a better one, such as a
-// NaturalKey: another input under that key is ErrReused.
-//
-// The input is read as encoding/json writes it. What that leaves out is not compared, such
-// as fields that are not exported. Text that is not UTF-8 is ErrNotJSON, since many inputs
-// would be written alike.
-func ByContent(scope, operation string, input any) (Key, Request, error) {
-	text, err := jsonv2.Marshal(input, jsonv1.DefaultOptionsV1(), jsontext.AllowInvalidUTF8(false))
-	if err != nil {
-		return Key{}, Request{}, fmt.Errorf("encode an input of %s: %w: %w", operation, ErrNotJSON, err)
-	}
-	value, canonical, err := Content(operation, text)
-	return Key{Scope: scope, Operation: operation, Value: value},
-		Request{Fingerprint: Fingerprint([]byte("once.v2"), []byte(operation), canonical), Canonical: canonical}, err
 }

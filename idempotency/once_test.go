@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"runtime"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -16,14 +14,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testdb"
-	"github.com/payonce/payonce/internal/testrun"
 )
 
 type receipt struct {
@@ -133,7 +129,6 @@ func TestOnce_failures(t *testing.T) {
 		"a rollback in SQL":     func(ctx context.Context, tx pgx.Tx) error { _, err := tx.Exec(ctx, `rollback`); return err },
 		"a commit of its own":   func(ctx context.Context, tx pgx.Tx) error { return tx.Commit(ctx) },
 		"rows left open":        leaveRowsOpen,
-		"a lost connection":     func(ctx context.Context, tx pgx.Tx) error { return tx.Conn().Close(ctx) },
 		"a context that ends": func(ctx context.Context, tx pgx.Tx) error {
 			ended, end := context.WithCancel(ctx)
 			end()
@@ -170,6 +165,22 @@ func TestOnce_failures(t *testing.T) {
 	}
 }
 
+func TestOnce_worksAgainAfterALostConnection(t *testing.T) {
+	t.Parallel()
+	db, calls := testdb.Reused(t), 0
+	got := onceOf(t.Context(), db.Pool(), func(ctx context.Context, tx pgx.Tx) (receipt, error) {
+		r, err := pay(ctx, tx)
+		if calls++; calls == 1 {
+			testdb.Must(t, tx.Conn().Close(ctx))
+		}
+		return r, err
+	})
+	if got.Err != nil || got.Replayed || calls != 2 {
+		t.Errorf("%d calls of the function: %+v", calls, got)
+	}
+	wantEffects(t, db, 1)
+}
+
 func TestOnce_inTheCallersTransaction(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
@@ -192,6 +203,20 @@ func TestOnce_inTheCallersTransaction(t *testing.T) {
 	if got := onceOf(t.Context(), db.Pool(), pay); got.Err != nil || !got.Replayed {
 		t.Errorf("%+v", got)
 	}
+}
+
+func TestOnce_withinItselfOverAnotherConnectionIsInFlight(t *testing.T) {
+	t.Parallel()
+	db, key := testdb.Reused(t), idempotency.Key{Value: "k1"}
+	o := idempotency.Options{Wait: -1}
+	_, _, err := idempotency.Once(t.Context(), db.Pool(), key, idempotency.Request{}, o, func(ctx context.Context, tx pgx.Tx) (receipt, error) {
+		if _, _, err := idempotency.Once(ctx, db.Pool(), key, idempotency.Request{}, o, pay); !errors.Is(err, idempotency.ErrInFlight) {
+			t.Errorf("the call within itself: %v", err)
+		}
+		return pay(ctx, tx)
+	})
+	testdb.Must(t, err)
+	wantEffects(t, db, 1)
 }
 
 func TestOnce_leavesTheSessionsLockTimeOutToTheWork(t *testing.T) {
@@ -268,83 +293,4 @@ func (c *nth) After(*failpoint.Trip) failpoint.Fault {
 		return failpoint.Cut
 	}
 	return failpoint.None
-}
-
-// failing has one effect, and fails in one of many ways.
-func failing(random *rand.Rand, cancel func(), key string) func(context.Context, pgx.Tx) (int64, error) {
-	value := random.Int64()
-	return func(ctx context.Context, tx pgx.Tx) (int64, error) {
-		_, err := tx.Exec(ctx, `insert into effects values ($1, $2)`, key, value)
-		switch random.IntN(10) {
-		case 0:
-			return 0, errPlanted
-		case 1:
-			panic(errPlanted)
-		case 2:
-			cancel()
-		case 3:
-			_ = tx.Conn().PgConn().Conn().Close()
-		case 4: // in, before or after COMMIT
-			socket := tx.Conn().PgConn().Conn()
-			time.AfterFunc(time.Duration(random.Int64N(int64(2*time.Millisecond))), func() { _ = socket.Close() })
-		}
-		return value, err
-	}
-}
-
-// TestOnce_underFaults calls functions that fail in each way, at each isolation level, over
-// connections that break. Each key has the effects of its one result.
-func TestOnce_underFaults(t *testing.T) {
-	t.Parallel()
-	url := testdb.URL(t)
-	db := testdb.OpenAt(t, url, postgres.Options{})
-	testdb.Exec(t, db.Pool(), `create table effects (key text, value bigint)`)
-	var mu sync.Mutex
-	results := map[string]int64{}
-	var group errgroup.Group
-	seeded := testrun.Rand(t)
-	for _, level := range []string{"read committed", "repeatable read", "serializable"} {
-		pool := testdb.OpenAt(t, url, postgres.Options{MaxConns: 3, Settings: map[string]string{"default_transaction_isolation": level}}).Pool()
-		for range 3 {
-			random := testrun.Fork(seeded)
-			group.Go(func() error {
-				for n := range 90 {
-					ctx, cancel := context.WithTimeout(t.Context(), time.Duration(1+random.IntN(200))*time.Millisecond)
-					key := fmt.Sprint("k", n/3)
-					var value int64
-					err := errPlanted
-					func() {
-						defer func() { _ = recover() }()
-						options := idempotency.Options{Wait: []time.Duration{0, -1, 5 * time.Millisecond}[random.IntN(3)]}
-						value, _, err = idempotency.Once(ctx, pool, idempotency.Key{Value: key}, idempotency.Request{}, options, failing(random, cancel, key))
-					}()
-					cancel()
-					mu.Lock()
-					if first, ok := results[key]; err == nil && ok && first != value {
-						t.Errorf("%s has the results %d and %d", key, first, value)
-					} else if err == nil {
-						results[key] = value
-					}
-					mu.Unlock()
-				}
-				return nil
-			})
-		}
-	}
-	_ = group.Wait() // no error
-	if len(results) == 0 {
-		t.Error("no call passed")
-	}
-	for key, value := range results {
-		if got := testdb.All[int64](t, db, `select value from effects where key = $1`, key); len(got) != 1 || got[0] != value {
-			t.Errorf("%s: effects %v, result %d", key, got, value)
-		}
-	}
-	if wrong := testdb.All[string](t, db, `
-select coalesce(k.key, e.key)
-  from idempotency_keys as k
-  full join effects as e on e.key = k.key and convert_from(k.body, 'UTF8') = e.value::text
- where k.key is null or e.key is null`); len(wrong) > 0 {
-		t.Errorf("not one effect for one answer: %v", wrong)
-	}
 }

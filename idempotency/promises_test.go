@@ -48,7 +48,8 @@ func TestPromises(t *testing.T) {
 			"a caller that has left before gets ErrUnknown":                hasLeft,
 			"a lock of the work is not a rival":                            anotherLock,
 			"a read that another function does is taken":                   readsByAnother,
-			"what is no key, or has no table, is refused before the work":  refusals,
+			"what is no key is refused before the work":                    refusals,
+			"a key that the server does not let us read is unknown":        refusedRead,
 		} {
 			t.Run(e.name+"/"+name, func(t *testing.T) {
 				t.Parallel()
@@ -166,24 +167,27 @@ func rivalRollsBack(t *testing.T, e entry) {
 
 func manyAtOnce(t *testing.T, e entry) {
 	t.Helper()
-	db := testdb.OpenAt(t, testdb.URL(t), postgres.Options{MaxConns: 4})
-	var firsts atomic.Int64
-	var all errgroup.Group
-	for range 32 {
-		all.Go(func() error {
-			got := e.do(t.Context(), on(db), call{options: idempotency.Options{Wait: time.Minute}})
-			if !got.Replayed {
-				firsts.Add(1)
-			}
-			wantSeen(t, got, "done", got.Replayed)
-			return nil
-		})
+	for _, level := range []string{"read committed", "repeatable read", "serializable"} {
+		settings := map[string]string{"default_transaction_isolation": level}
+		db := testdb.OpenAt(t, testdb.URL(t), postgres.Options{MaxConns: 4, Settings: settings})
+		var firsts atomic.Int64
+		var all errgroup.Group
+		for range 32 {
+			all.Go(func() error {
+				got := e.do(t.Context(), on(db), call{options: idempotency.Options{Wait: time.Minute}})
+				if !got.Replayed {
+					firsts.Add(1)
+				}
+				wantSeen(t, got, "done", got.Replayed)
+				return nil
+			})
+		}
+		testdb.Must(t, all.Wait())
+		if firsts.Load() != 1 {
+			t.Errorf("%s: %d answers are the first", level, firsts.Load())
+		}
+		wantEffects(t, db, 1)
 	}
-	testdb.Must(t, all.Wait())
-	if firsts.Load() != 1 {
-		t.Errorf("%d answers are the first", firsts.Load())
-	}
-	wantEffects(t, db, 1)
 }
 
 func errorLeavesTheKeyFree(t *testing.T, e entry) {
@@ -335,25 +339,24 @@ func readsByAnother(t *testing.T, e entry) {
 
 func refusals(t *testing.T, e entry) {
 	t.Helper()
-	db, bare := testdb.Reused(t), testdb.Connect(t, testdb.Empty(t))
-	calls := 0
-	for _, test := range []struct {
-		db   *postgres.DB
-		call call
-		says string
-	}{
-		{db, call{key: strings.Repeat("k", 256)}, idempotency.ErrInvalid.Error()},
-		{db, call{key: "ключ"}, idempotency.ErrInvalid.Error()},
-		{db, call{scope: strings.Repeat("s", 256)}, idempotency.ErrInvalid.Error()},
-		{db, call{scope: "\xff"}, idempotency.ErrInvalid.Error()},
-		{db, call{scope: "a\x00"}, idempotency.ErrInvalid.Error()},
-		{bare, call{}, `relation "idempotency_keys" does not exist`},
-	} {
-		test.call.work = func(func(string) error) (string, error) { calls++; return "", nil }
-		got := e.do(t.Context(), on(test.db), test.call)
-		if got.Err == nil || !strings.Contains(got.Err.Error(), test.says) || errors.Is(got.Err, idempotency.ErrUnknown) || calls > 0 {
-			t.Errorf("%d calls of the work, %+v, want %s", calls, got, test.says)
-		}
+	db, calls := testdb.Reused(t), 0
+	for _, c := range []call{{key: strings.Repeat("k", 256)}, {key: "ключ"}, {scope: strings.Repeat("s", 256)}, {scope: "\xff"}, {scope: "a\x00"}} {
+		c.work = func(func(string) error) (string, error) { calls++; return "", nil }
+		wantError(t, e.do(t.Context(), on(db), c), idempotency.ErrInvalid)
+	}
+	if calls > 0 {
+		t.Errorf("%d calls of the work", calls)
+	}
+}
+
+func refusedRead(t *testing.T, e entry) {
+	t.Helper()
+	got := e.do(t.Context(), on(testdb.Connect(t, testdb.Empty(t))), call{work: func(func(string) error) (string, error) {
+		t.Error("a call of the work")
+		return "", nil
+	}})
+	if wantError(t, got, idempotency.ErrUnknown); !strings.Contains(fmt.Sprint(got.Err), `relation "idempotency_keys" does not exist`) {
+		t.Errorf("%v", got.Err)
 	}
 }
 

@@ -71,7 +71,7 @@ type Work func(ctx context.Context, b *pgx.Batch, now time.Time) (Answer, error)
 // the start; after it the same request is answered from the key.
 // Test: TestPromises.
 func Receive(ctx context.Context, db groupcommit.DB, key Key, request Request, o Options, work Work) (Result, error) {
-	return o.do(ctx, db, key, request, func(now, expires time.Time) (Answer, error) {
+	return o.do(ctx, db, key, request, func(now, expires time.Time, again bool) (Answer, error) {
 		written := &pgx.Batch{}
 		answer, err := work(ctx, written, now)
 		if err != nil {
@@ -81,9 +81,15 @@ func Receive(ctx context.Context, db groupcommit.DB, key Key, request Request, o
 		b := &pgx.Batch{}
 		Claim(b, key, request, answer, expires)
 		b.QueuedQueries = append(b.QueuedQueries, written.QueuedQueries...)
+		if again { // it may meet a rival, by which the batches that share its transaction would be refused
+			b.Queue(unshared)
+		}
 		return answer, db.Commit(ctx, b)
 	})
 }
+
+// unshared is not one of the statements that may share a commit.
+const unshared = `select`
 
 // workError is an error of the work, after which there is no other try.
 type workError struct{ error }
@@ -92,14 +98,15 @@ func (e workError) Unwrap() error { return e.error }
 
 // do is the idempotent receiver: it reads the key, and replays its answer or tries the work,
 // until the key has an answer or no further try may help. try commits the work and its answer,
-// or returns why it did not.
-func (o Options) do(ctx context.Context, q groupcommit.Querier, key Key, request Request, try func(now, expires time.Time) (Answer, error)) (Result, error) {
+// or returns why it did not; again says that there was a try before.
+func (o Options) do(ctx context.Context, q groupcommit.Querier, key Key, request Request, try func(now, expires time.Time, again bool) (Answer, error)) (Result, error) {
 	if err := key.validate(); err != nil {
 		return Result{}, err
 	}
-	var now time.Time   // the same for all tries, so that each writes the same
-	var unknown bool    // an earlier commit may still become durable
-	began := time.Now() //nolint:forbidigo // it decides only how long a rival is waited for
+	var now time.Time // the same for all tries, so that each writes the same
+	var unknown bool  // an earlier commit may still become durable
+	var again bool
+	began, wait := time.Now(), cmp.Or(o.Wait, defaultWait) //nolint:forbidigo // they decide only how long a rival is waited for
 	for tries, failures := 1, 0; ; tries++ {
 		state, err := o.read(ctx, q, key)
 		wasRead := err == nil
@@ -110,23 +117,23 @@ func (o Options) do(ctx context.Context, q groupcommit.Querier, key Key, request
 			now = cmp.Or(now, state.Now)
 			expires := now.Add(o.retention()).Truncate(time.Second)
 			var answer Answer
-			if answer, err = try(now, expires); err == nil {
+			if answer, err = try(now, expires, again); err == nil {
 				return Result{Answer: answer, ExpiresAt: expires}, nil
 			}
-			unknown = unknown || groupcommit.OutcomeOf(err) == groupcommit.Unknown
+			unknown, again = unknown || groupcommit.OutcomeOf(err) == groupcommit.Unknown, true
 		}
-		outcome := groupcommit.OutcomeOf(err)
+		outcome, left := groupcommit.OutcomeOf(err), wait-time.Since(began)   //nolint:forbidigo // as above
 		pause := rand.N(time.Duration(min(tries, 5)) * 20 * time.Millisecond) //nolint:gosec // jitter, so that rivals do not meet again
 		switch failed, ofWork := errors.AsType[workError](err); {
 		case ofWork:
 			return Result{}, errorAfter(unknown, failed.error)
-		case errors.Is(err, errUnread):
+		case !wasRead && outcome == groupcommit.Refused: // the key may have an answer
 			return Result{}, errorAfter(true, err)
-		case isInFlight(err) && time.Since(began) >= cmp.Or(o.Wait, defaultWait): //nolint:forbidigo // as above
+		case isInFlight(err) && left <= 0:
 			return Result{}, errorAfter(unknown, ErrInFlight)
 		case isInFlight(err): // its commit, or ours, goes on
 			tries--
-			pause += rivalPause
+			pause = min(pause+rivalPause, left)
 		case wasRead && (isTaken(err) || o.IsConflict != nil && o.IsConflict(err) || outcome == groupcommit.Locked): // a rival was first
 		case outcome == groupcommit.Refused, errors.Is(err, groupcommit.ErrNotSent): // which has waited as long as it may
 			return Result{}, errorAfter(unknown, err)
@@ -141,9 +148,7 @@ func (o Options) do(ctx context.Context, q groupcommit.Querier, key Key, request
 
 func (o Options) retention() time.Duration { return cmp.Or(max(o.Retention, 0), defaultRetention) }
 
-// errUnread is the error of a read that took too long.
-var errUnread = errors.New("the key was not read in time")
-
+// read reads the key. An error that is not classified is one that no further read may help.
 func (o Options) read(ctx context.Context, q groupcommit.Querier, key Key) (state KeyState, err error) {
 	read := o.Read
 	if read == nil {
@@ -151,11 +156,8 @@ func (o Options) read(ctx context.Context, q groupcommit.Querier, key Key) (stat
 	}
 	within, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	if state, err = read(within, q, key); err == nil {
-		return state, nil
-	}
-	if within.Err() != nil {
-		return state, fmt.Errorf("%w: %w", errUnread, cmp.Or(context.Cause(ctx), err))
+	if state, err = read(within, q, key); within.Err() != nil {
+		return state, err
 	}
 	return state, groupcommit.Classify(err)
 }

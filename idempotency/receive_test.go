@@ -3,17 +3,22 @@ package idempotency_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testdb"
@@ -34,14 +39,14 @@ func theRequest() idempotency.Request {
 	return idempotency.Request{Fingerprint: []byte("fingerprint"), Canonical: []byte(`{"amount":1}`)}
 }
 
-func readKey(t *testing.T, q postgres.Querier, key idempotency.Key) (idempotency.Record, bool) {
+func readKey(t *testing.T, q postgres.Querier, key idempotency.Key) idempotency.Record {
 	t.Helper()
 	state, err := idempotency.ReadKey(t.Context(), q, key)
 	testdb.Must(t, err)
 	if since := time.Since(state.Now).Abs(); since > time.Hour {
 		t.Errorf("the database's time is %v away", since)
 	}
-	return state.Record, state.Found
+	return state.Record
 }
 
 // claim commits a key together with an effect that is not unique.
@@ -118,6 +123,76 @@ func TestReceive_roundTrips(t *testing.T) {
 	ask("prepares") // the statements
 	if first, replay := ask("k"), ask("k"); first != 2 || replay != 1 {
 		t.Errorf("a new request takes %d round trips, a replay %d", first, replay)
+	}
+}
+
+// A call that may meet a rival waits for it in a transaction of its own: a group would be refused.
+func TestReceive_ofAWaiterRefusesNoGroup(t *testing.T) {
+	t.Parallel()
+	db := testdb.OpenAt(t, testdb.URL(t), postgres.Options{LockTimeout: 20 * time.Millisecond, Writes: groupcommit.NewStatements(idempotency.Writes()...)})
+	rival := entries[0].rival(t, db)
+	var waiters, others errgroup.Group
+	for range 4 {
+		waiters.Go(func() error {
+			return entries[0].do(t.Context(), on(db), call{options: idempotency.Options{Wait: time.Minute}, work: nothing}).Err
+		})
+	}
+	await.Blocked(t, db, 1)
+	before := db.Committer().Stats().Refusals
+	for n := range 16 {
+		others.Go(func() error {
+			for m := range 100 {
+				if got := entries[0].do(t.Context(), on(db), call{key: fmt.Sprint(n, "-", m), work: nothing}); got.Err != nil {
+					return got.Err
+				}
+			}
+			return nil
+		})
+	}
+	testdb.Must(t, others.Wait())
+	if refused := db.Committer().Stats().Refusals - before; refused > 4 {
+		t.Errorf("%d group commits were refused, want one for each first try at most", refused)
+	}
+	testdb.Must(t, rival.Commit(t.Context()))
+	testdb.Must(t, waiters.Wait())
+}
+
+// inFlight is a database whose key is free to read and never to be claimed: as if a rival were in
+// flight for ever.
+type inFlight struct {
+	groupcommit.DB
+
+	first error // of the first commit, if set
+}
+
+func (db *inFlight) Commit(context.Context, *pgx.Batch) (err error) {
+	if err, db.first = db.first, nil; err != nil {
+		return err
+	}
+	return &pgconn.PgError{SeverityUnlocalized: "ERROR", Code: "55P03", Where: "idempotency_keys_once"}
+}
+
+func TestReceive_besideARivalForEver(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ first, want error }{
+		"it waits for Wait and not longer":              {nil, idempotency.ErrInFlight},
+		"after an unknown commit the rival may be ours": {groupcommit.ErrUnknown, idempotency.ErrUnknown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				const wait = time.Minute // in which there are more tries than may fail
+				o := idempotency.Options{Wait: wait, Read: func(context.Context, groupcommit.Querier, idempotency.Key) (idempotency.KeyState, error) {
+					return idempotency.KeyState{Now: time.Now()}, nil
+				}}
+				began := time.Now()
+				_, err := idempotency.Receive(t.Context(), &inFlight{first: test.first}, keyOf("k1"), theRequest(), o,
+					func(context.Context, *pgx.Batch, time.Time) (idempotency.Answer, error) { return theAnswer(), nil })
+				if took := time.Since(began); took != wait || !errors.Is(err, test.want) || !errors.Is(err, idempotency.ErrInFlight) {
+					t.Errorf("after %v: %v", took, err)
+				}
+			})
+		})
 	}
 }
 

@@ -42,19 +42,13 @@ func (w *recorder) Write(part []byte) (int, error) {
 	return w.body.Write(part)
 }
 
-// FlushError refuses to send a part of a response, as http.ResponseController asks for.
-func (w *recorder) FlushError() error {
-	w.err = fmt.Errorf("%w: it is a stream", errNotStorable)
-	return w.err
-}
-
 var (
 	errNotStorable = errors.New("the response cannot be stored under an idempotency key")
 	errNotStored   = errors.New("the response is not stored") // see stores
 )
 
 // answer is what is stored of a response. Headers that others have set before the handler are
-// theirs to set on a replay too.
+// theirs to set on a replay too. One that the handler deleted has no value.
 func (w *recorder) answer(before http.Header) (Answer, error) {
 	a := Answer{StatusCode: w.status, Header: http.Header{}, Body: w.body.Bytes()}
 	switch {
@@ -64,6 +58,11 @@ func (w *recorder) answer(before http.Header) (Answer, error) {
 		return a, fmt.Errorf("%w: the handler wrote none", errNotStorable)
 	case !stores(w.status):
 		return a, errNotStored
+	}
+	for name := range before {
+		if _, kept := w.sent[name]; !kept {
+			a.Header[name] = []string{}
+		}
 	}
 	for name, values := range w.sent {
 		text := strings.Join(values, "")

@@ -161,7 +161,8 @@ returning 1`
 // ExpireKeys turns up to limit expired keys into tombstones and returns their number: it
 // deletes answer and request, and keeps what tells a reuse apart. Since a key has expired
 // by its time, expired here or not, this changes no answer. Several processes may call it at once:
-// each skips the rows that another holds. Fewer than limit means that none were left.
+// each skips the rows that another holds. Fewer than limit means that none were left: call it now
+// and then, until then. To forget a key, delete its row when no client can send it again.
 //
 // If we die here: the statement is a transaction of its own. Either its rows are tombstones,
 // or the next ExpireKeys finds them.

@@ -29,12 +29,6 @@ select set_config('idempotency.lock_timeout', current_setting('lock_timeout'), t
 select set_config('lock_timeout', current_setting('idempotency.lock_timeout'), true)`
 )
 
-// claimKey inserts a row without an answer, as a tombstone is, which no other transaction sees.
-const claimKey = `
-insert into idempotency_keys
-       (scope, operation, key, fingerprint, request, status_code, expires_at)
-values ($1, $2, $3, $4, $5, 200, $6)`
-
 const storeAnswer = `
 update idempotency_keys
    set status_code = $4,
@@ -51,7 +45,7 @@ const endTimeout = 15 * time.Second
 // inTransaction is Receive for work that writes through a transaction, in which the key is
 // claimed first. The writes of an answer of 400 or above are undone, and the answer is stored.
 func (o Options) inTransaction(ctx context.Context, db Beginner, key Key, request Request, work func(context.Context, pgx.Tx) (Answer, error)) (Result, error) {
-	return o.do(ctx, db, key, request, func(_, expires time.Time) (Answer, error) {
+	return o.do(ctx, db, key, request, func(_, expires time.Time, _ bool) (Answer, error) {
 		tx, err := db.Begin(ctx)
 		if err != nil {
 			return Answer{}, notCommitted(err)
@@ -63,7 +57,8 @@ func (o Options) inTransaction(ctx context.Context, db Beginner, key Key, reques
 		}()
 		b := &pgx.Batch{}
 		b.Queue(setLockTimeout)
-		b.Queue(claimKey, key.Scope, key.Operation, key.Value, append([]byte{}, request.Fingerprint...), request.Canonical, expires)
+		// Without an answer, as a tombstone is. No other transaction sees it.
+		b.Queue(insertAnswer, key.Scope, key.Operation, key.Value, append([]byte{}, request.Fingerprint...), request.Canonical, http.StatusOK, "{}", nil, expires)
 		b.Queue(restoreLockTimeout)
 		if err := tx.SendBatch(ctx, b).Close(); err != nil {
 			return Answer{}, notCommitted(err)
@@ -93,8 +88,10 @@ func inSavepoint(ctx context.Context, tx pgx.Tx, work func(context.Context, pgx.
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	defer cancel()
-	if err := end(ctx); err != nil {
-		return Answer{}, workError{fmt.Errorf("the work ended its transaction itself, left rows open, or lost its connection: %w", err)}
+	if err := end(ctx); err != nil && tx.Conn().IsClosed() {
+		return Answer{}, notCommitted(err)
+	} else if err != nil {
+		return Answer{}, workError{fmt.Errorf("the work ended its transaction itself, or left rows open: %w", err)}
 	}
 	return answer, nil
 }

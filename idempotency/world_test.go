@@ -164,6 +164,9 @@ const insertEffect = `insert into outbox (topic, message_id, payload, metadata) 
 // effect is work with one effect that is not unique.
 func effect(exec func(sql string) error) (string, error) { return "done", exec(insertEffect) }
 
+// nothing is work without an effect.
+func nothing(func(sql string) error) (string, error) { return "done", nil }
+
 func wantEffects(t *testing.T, db *postgres.DB, want int) {
 	t.Helper()
 	if got := testdb.One[int](t, db, `select count(*) from outbox`); got != want {

@@ -85,6 +85,8 @@ func TestKeyedRequest_readsItsKeyOnce(t *testing.T) {
 			t.Errorf("%s: %d %s and then %d %s", path, one.status, one.body, again.status, again.body)
 		}
 	}
+	w.wantAbandoned(t, "k", "pending")
+	c.want(t, 3) // to take it, to see what it led to, and of the cancellation
 	for _, unread := range []call{
 		get("/v1/balances"),
 		get("/v1/charges").with("Idempotency-Key", "k"),

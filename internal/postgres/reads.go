@@ -15,8 +15,13 @@ import (
 // round trip. A lookup is sent after it was made, so its result has everything that was
 // committed until then. Nothing is cached.
 type Reads[Q, A any] struct {
-	batcher *groupcommit.Batcher[Q, A]
+	batcher *groupcommit.Batcher[lookup[Q], A]
 	read    func(ctx context.Context, lookups []Q) (results []A, err error)
+}
+
+type lookup[Q any] struct {
+	of    Q
+	alone bool // after a read of several has failed
 }
 
 const (
@@ -31,24 +36,31 @@ const (
 // most so many reads are in flight at a time; 20 where most is zero.
 func NewReads[Q, A any](most int, read func(ctx context.Context, lookups []Q) (results []A, err error)) *Reads[Q, A] {
 	r := &Reads[Q, A]{read: read}
-	r.batcher = &groupcommit.Batcher[Q, A]{
-		Slots: make(chan struct{}, cmp.Or(most, defaultConns)), Cancelable: true, Call: r.call,
-		Fit: func(queue []Q) int { return min(len(queue), maxLookups) },
+	r.batcher = &groupcommit.Batcher[lookup[Q], A]{
+		Slots: make(chan struct{}, cmp.Or(most, defaultConns)), Cancelable: true, Call: r.call, Fit: fit[Q],
 	}
 	return r
 }
 
+// fit is how many lookups one read takes.
+func fit[Q any](queue []lookup[Q]) int {
+	shared := slices.IndexFunc(queue, func(l lookup[Q]) bool { return l.alone })
+	if shared < 0 {
+		shared = len(queue)
+	}
+	return min(max(shared, 1), maxLookups)
+}
+
 // Lookup returns the result of a lookup, or the error of the read. If ctx ends, also while
 // the read is in flight, Lookup returns its error, which is ErrNoConnection too if the deadline
-// has passed. When a read of several lookups fails, each is read again individually, except after
+// has passed. When a read of several lookups fails, each has a further one for itself, except after
 // ErrNoConnection and after a lock, which would delay each of them alike.
-func (r *Reads[Q, A]) Lookup(ctx context.Context, lookup Q) (result A, err error) {
+func (r *Reads[Q, A]) Lookup(ctx context.Context, of Q) (result A, err error) {
 	if ctx.Err() == nil {
-		result, err = r.batcher.Do(ctx, lookup)
+		result, err = r.batcher.Do(ctx, lookup[Q]{of: of})
 	}
 	if errors.Is(err, errOfSeveral) && ctx.Err() == nil {
-		its := r.call(ctx, []Q{lookup})[0]
-		result, err = its.Value, its.Err
+		result, err = r.batcher.Do(ctx, lookup[Q]{of: of, alone: true})
 	}
 	if ended := ctx.Err(); ended != nil {
 		return *new(A), connectionError(nil, ended)
@@ -58,10 +70,14 @@ func (r *Reads[Q, A]) Lookup(ctx context.Context, lookup Q) (result A, err error
 
 var errOfSeveral = errors.New("a read of several lookups failed")
 
-func (r *Reads[Q, A]) call(ctx context.Context, lookups []Q) []groupcommit.Result[A] {
+func (r *Reads[Q, A]) call(ctx context.Context, lookups []lookup[Q]) []groupcommit.Result[A] {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	found, err := r.read(ctx, lookups)
+	of := make([]Q, len(lookups))
+	for i, l := range lookups {
+		of[i] = l.of
+	}
+	found, err := r.read(ctx, of)
 	if err == nil && len(found) != len(lookups) {
 		err = fmt.Errorf("%d lookups have %d results", len(lookups), len(found))
 	}

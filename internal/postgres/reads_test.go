@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -19,11 +20,13 @@ import (
 type reader struct {
 	*postgres.Reads[int, string]
 
-	letGo  chan struct{}
-	fails  error // the error of a read with lookup 3
-	mu     sync.Mutex
-	reads  [][]int
-	missed bool // a read returns too few results
+	letGo    chan struct{}
+	fails    error // the error of a read with lookup 3
+	mu       sync.Mutex
+	reads    [][]int
+	inFlight int
+	most     int  // of inFlight
+	missed   bool // a read returns too few results
 }
 
 func newReader(fails error) *reader {
@@ -31,8 +34,14 @@ func newReader(fails error) *reader {
 	r.Reads = postgres.NewReads(1, func(_ context.Context, lookups []int) ([]string, error) {
 		r.mu.Lock()
 		r.reads = append(r.reads, slices.Clone(lookups))
+		r.inFlight++
+		r.most = max(r.most, r.inFlight)
 		r.mu.Unlock()
 		<-r.letGo
+		<-time.After(time.Millisecond)
+		r.mu.Lock()
+		r.inFlight--
+		r.mu.Unlock()
 		if r.fails != nil && slices.Contains(lookups, 3) {
 			return nil, r.fails
 		}
@@ -99,9 +108,45 @@ func TestReads_failedReadsAreRepeatedForEachLookup(t *testing.T) {
 				want := append([][]int{{1}, {2, 3, 4}}, test.more...)
 				slices.SortFunc(want, slices.Compare)
 				testrun.Same(t, "reads", want, r.reads)
+				if r.most != 1 {
+					t.Errorf("%d reads were in flight, where one has a slot", r.most)
+				}
 			})
 		})
 	}
+}
+
+// A read that is repeated for one lookup holds its caller no longer than another.
+func TestReads_callersLeaveARepeatedRead(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		again, end := make(chan struct{}), make(chan struct{})
+		reads := postgres.NewReads(1, func(_ context.Context, lookups []int) ([]string, error) {
+			switch {
+			case len(lookups) > 1:
+				return nil, errors.New("planted")
+			case lookups[0] == 0:
+				<-again
+			default:
+				<-end
+			}
+			return []string{""}, nil
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		var asked sync.WaitGroup
+		for q := range 3 {
+			asked.Go(func() {
+				if _, err := reads.Lookup(ctx, q); q > 0 && !errors.Is(err, postgres.ErrNoConnection) {
+					t.Errorf("lookup %d: %v", q, err)
+				}
+			})
+			synctest.Wait()
+		}
+		close(again)
+		asked.Wait()
+		close(end)
+	})
 }
 
 func TestReads_refuseAReadWithTooFewAnswers(t *testing.T) {
