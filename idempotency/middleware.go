@@ -30,6 +30,9 @@ type HTTPOptions struct {
 	// Scope returns the owner of a request's key, such as its authenticated tenant. If nil, all
 	// clients share their keys and each other's responses.
 	Scope func(*http.Request) string
+	// Fingerprint returns the same bytes for requests that are the same, in place of what Middleware
+	// compares. Where clients compress, or sign each sending, it leaves out what is new in a retry.
+	Fingerprint func(r *http.Request, body []byte) []byte
 	// MaxBytes bounds a request and a response, which are held in memory; 1 MiB if zero.
 	MaxBytes int
 	// InFlight is the status if another request under the key is in flight after Wait: 409 if
@@ -69,7 +72,7 @@ func Tx(ctx context.Context) pgx.Tx {
 // Of the headers those are stored that the handler set or deleted, but for Set-Cookie and Date,
 // which are of one client or time.
 //
-// Requests are the same if their method, path, query, media type and body are: of a body of
+// Unless HTTPOptions.Fingerprint says otherwise, requests are the same if their method, path, query, media type and body are: of a body of
 // JSON as Content compares it, of a multipart body but for the boundary.
 //
 // Middleware itself answers 400 for a key that is missing or malformed, 409 in flight
@@ -90,6 +93,9 @@ func Middleware(db Beginner, o HTTPOptions) func(http.Handler) http.Handler {
 	o.MaxBytes, o.InFlight = cmp.Or(o.MaxBytes, 1<<20), cmp.Or(o.InFlight, http.StatusConflict)
 	if o.Scope == nil {
 		o.Scope = func(*http.Request) string { return "" }
+	}
+	if o.Fingerprint == nil {
+		o.Fingerprint = fingerprintOf
 	}
 	if o.Error == nil {
 		o.Error = writeProblem
@@ -115,7 +121,7 @@ func (o HTTPOptions) serve(db Beginner, w http.ResponseWriter, r *http.Request, 
 		body, err = o.readBody(w, r)
 	}
 	if err == nil {
-		result, err = o.inTransaction(r.Context(), db, key, Request{Fingerprint: fingerprintOf(r, body)}, func(ctx context.Context, tx pgx.Tx) (Answer, error) {
+		result, err = o.inTransaction(r.Context(), db, key, Request{Fingerprint: o.Fingerprint(r, body)}, func(ctx context.Context, tx pgx.Tx) (Answer, error) {
 			first = &recorder{header: w.Header().Clone(), most: o.MaxBytes}
 			inner := r.WithContext(context.WithValue(ctx, txKey{}, tx))
 			inner.Body = io.NopCloser(bytes.NewReader(body))

@@ -152,6 +152,23 @@ func TestMiddleware_tellsRequestsApart(t *testing.T) {
 			}
 		})
 	}
+
+	t.Run("a hook may leave out what is new in each sending", func(t *testing.T) {
+		t.Parallel()
+		o := options{Fingerprint: func(_ *http.Request, body []byte) []byte {
+			text, _, _ := strings.Cut(string(body), "|")
+			return idempotency.Fingerprint([]byte(text))
+		}}
+		h := idempotency.Middleware(testdb.Reused(t).Pool(), o)(http.HandlerFunc(handle))
+		for _, test := range []struct {
+			body string
+			want int
+		}{{"a mug|1", same}, {"a mug|2", same}, {"a pen|1", reused}} {
+			if w := send(t, h, "/", test.body); w.Code != test.want {
+				t.Errorf("%s: %d %s", test.body, w.Code, w.Body)
+			}
+		}
+	})
 }
 
 // wantProblem checks a response of the middleware itself.
