@@ -21,7 +21,7 @@ type metrics struct {
 	*telemetry.Registry
 
 	requests, denials, keys, commits, events, ignored, clock telemetry.Counter
-	took, lookup                                      telemetry.Histogram
+	took, lookup                                             telemetry.Histogram
 }
 
 func meter(log *slog.Logger, db *postgres.DB) *metrics {

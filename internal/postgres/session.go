@@ -169,10 +169,10 @@ func refuseCancel(c *pgx.ConnConfig) {
 	c.AfterConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
 		established.Store(true)
 		major, _, _ := strings.Cut(conn.ParameterStatus("server_version"), ".")
-		if version, err := strconv.Atoi(major); err != nil || version < boundedTransactions {
-			return nil
+		if version, err := strconv.Atoi(major); err == nil && version >= boundedTransactions {
+			return conn.Exec(ctx, "set transaction_timeout = 0").Close()
 		}
-		return conn.Exec(ctx, "set transaction_timeout = 0").Close()
+		return nil
 	}
 }
 
