@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/payonce/payonce/internal/robustness/fleet"
 	"github.com/payonce/payonce/migrations"
@@ -19,19 +20,15 @@ import (
 type bench struct {
 	runCmd
 
-	server *server
-	trees  map[bool]tree // ours, and under true that of --base
-	self   string        // this program
-	folder string        // for programs and their logs; removed at the end
-	sizes  sizes
-	say    io.Writer
-
-	measured string // the measurement in progress
-	made     int    // its databases
+	server   *server
+	programs map[string]string // the folder of the programs, by who made them
+	self     string            // this program, which is River's service too
+	folder   string            // for programs and their logs; removed at the end
+	warm     time.Duration
+	replayed int // charges whose responses are asked for again
+	made     int // databases of the measurement in progress
+	say      io.Writer
 }
-
-// tree has the paths of a work tree's programs: api, worker and payonce.
-type tree map[string]string
 
 // open builds the programs and starts the server.
 func open(ctx context.Context, say io.Writer, c runCmd) (*bench, error) {
@@ -39,9 +36,9 @@ func open(ctx context.Context, say io.Writer, c runCmd) (*bench, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a folder: %w", err)
 	}
-	b := &bench{runCmd: c, trees: map[bool]tree{}, folder: folder, sizes: full(c.For), say: say}
+	b := &bench{runCmd: c, programs: map[string]string{}, folder: folder, say: say, warm: max(2*time.Second, c.For/5), replayed: 2_000}
 	if c.Quick {
-		b.sizes = quick
+		b.Repeat, b.For, b.warm, b.replayed = 1, 400*time.Millisecond, 0, 100
 	}
 	if err := b.start(ctx); err != nil {
 		return nil, errors.Join(err, b.close()) //nolint:contextcheck // it closes whatever happens
@@ -56,50 +53,41 @@ func (b *bench) start(ctx context.Context) (err error) {
 			return fmt.Errorf("make the folder of the profiles: %w", err)
 		}
 	}
-	if b.trees[false], err = build(ctx, "..", filepath.Join(b.folder, "ours")); err != nil {
-		return err
-	}
-	if b.Base != "" {
-		if b.trees[true], err = build(ctx, b.Base, filepath.Join(b.folder, "base")); err != nil {
-			return err
+	for by, tree := range map[string]string{byPayonce: "..", byBase: b.Base} {
+		if tree == "" {
+			continue
+		}
+		b.programs[by] = filepath.Join(b.folder, by)
+		command := exec.CommandContext(ctx, "go", "build", "-o", b.programs[by]+"/", "./cmd/api", "./cmd/worker", "./cmd/payonce")
+		command.Dir = tree
+		if said, err := command.CombinedOutput(); err != nil {
+			return fmt.Errorf("build %s: %w: %s", tree, err, said)
 		}
 	}
 	if b.self, err = os.Executable(); err != nil {
 		return fmt.Errorf("find this program: %w", err)
 	}
 	fmt.Fprintln(b.say, "starting PostgreSQL, fsync on")
-	if b.server, err = startServer(ctx, b.Statements); err != nil || b.sizes.unit == 0 {
+	if b.server, err = startServer(ctx, b.Statements); err != nil || b.Quick {
 		return err
 	}
 	return b.server.fillLog(ctx, logFiles)
 }
 
-// build builds the programs of a work tree.
-func build(ctx context.Context, from, folder string) (tree, error) {
-	command := exec.CommandContext(ctx, "go", "build", "-o", folder+"/", "./cmd/api", "./cmd/worker", "./cmd/payonce")
-	command.Dir = from
-	if said, err := command.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("build %s: %w: %s", from, err, said)
-	}
-	return tree{"api": folder + "/api", "worker": folder + "/worker", "payonce": folder + "/payonce"}, nil
-}
-
-// database makes a database for the measurement in progress, migrated by the
-// programs that are measured.
-func (b *bench) database(ctx context.Context, base bool) (url string, err error) {
-	migrate := migrations.Up
-	if base {
-		migrate = func(ctx context.Context, url string) error {
-			_, err := fleet.Run(ctx, map[string]string{"DATABASE_URL": url}, b.trees[true]["payonce"], "migrate")
-			return err
-		}
-	}
+// database makes a database, migrated by the programs that are measured.
+func (b *bench) database(ctx context.Context, by string) (url string, err error) {
 	b.made++
-	url = b.server.URL(databaseName(b.made))
-	if err := b.server.CreateDatabase(ctx, databaseName(b.made)); err != nil {
+	name := databaseName(b.made)
+	url = b.server.URL(name)
+	if err := b.server.CreateDatabase(ctx, name); err != nil {
 		return "", err
 	}
-	if err := migrate(ctx, url); err != nil || !b.Statements {
+	if by == byBase {
+		_, err = fleet.Run(ctx, map[string]string{"DATABASE_URL": url}, filepath.Join(b.programs[byBase], "payonce"), "migrate")
+	} else {
+		err = migrations.Up(ctx, url)
+	}
+	if err != nil || !b.Statements {
 		return url, err
 	}
 	return url, execute(ctx, url, "create extension pg_stat_statements")

@@ -13,9 +13,9 @@ import (
 	"github.com/payonce/payonce/internal/testrun"
 )
 
-// The tests' binary starts itself as a child.
+// The tests' binary starts itself as River's service.
 func TestMain(m *testing.M) {
-	if os.Getenv(childEnv) != "" {
+	if os.Getenv(riverEnv) != "" {
 		main()
 		return
 	}
@@ -27,43 +27,33 @@ func TestMain(m *testing.M) {
 // running all of them is the test; no time is asserted.
 func TestMeasure_findsThatEverythingIsDoneOnce(t *testing.T) {
 	t.Parallel()
-	profiles := t.TempDir()
-	b, err := open(t.Context(), io.Discard, runCmd{Quick: true, Profile: profiles})
+	c := runCmd{Quick: true, Profile: t.TempDir(), InFlight: []int{8}, Merchants: []int{1}, APIs: []int{1}, Workers: []int{1}, Stored: []int{0}}
+	b, err := open(t.Context(), io.Discard, c)
 	testrun.Must(t, err)
-	t.Cleanup(func() {
-		if err := b.close(); err != nil {
-			t.Error(err)
+	t.Cleanup(func() { testrun.Must(t, b.close()) })
+	plan, err := c.plan()
+	testrun.Must(t, err)
+	plan = append(plan, setting{work: "charges", by: byPayonce, inFlight: 8, merchants: 3, apis: 2, workers: 2, stored: 50})
+	r, err := b.measure(t.Context(), plan)
+	testrun.Must(t, err)
+	var table strings.Builder
+	testrun.Must(t, r.table(&table))
+	for _, s := range plan {
+		if !strings.Contains(table.String(), s.String()+" ") {
+			t.Errorf("%s is not in the table:\n%s", s, &table)
 		}
-	})
-	measureAll(t, b, planOf(t, runCmd{}))
-	several := runCmd{Only: "^(accept|charges)/payonce$", InFlight: []int{8}, Slots: []int{16}, Merchants: []int{3}, APIs: []int{2}, Workers: []int{2}, Stored: []int{50}, Latency: []int{20}}
-	measureAll(t, b, planOf(t, several))
+	}
 	for _, program := range []string{"api-0", "worker-1"} {
-		file := filepath.Join(profiles, "charges-payonce-"+program+".pprof")
+		file := filepath.Join(c.Profile, "charges-by-payonce-in-flight-8-"+program+".pprof")
 		if out, err := exec.CommandContext(t.Context(), "go", "tool", "pprof", "-top", file).CombinedOutput(); err != nil {
 			t.Errorf("%s is no profile: %s", file, out)
 		}
 	}
-}
-
-func planOf(t *testing.T, c runCmd) []planned {
-	t.Helper()
-	plan, err := c.plan()
-	testrun.Must(t, err)
-	return plan
-}
-
-func measureAll(t *testing.T, b *bench, plan []planned) {
-	t.Helper()
-	var r Report
-	testrun.Must(t, b.measure(t.Context(), &r, plan, 1))
-	var table strings.Builder
-	testrun.Must(t, r.writeTables(&table))
-	for _, p := range plan {
-		f := r.figure(p.subject.name, p.setting)
-		if f == nil || len(f.Samples) != 1 || !strings.Contains(table.String(), f.String()) {
-			t.Errorf("%s was not measured, or is not in the table", p)
-		}
+	testrun.Must(t, b.cleanUp(t.Context()))
+	var left int
+	testrun.Must(t, read(t.Context(), b.server.URL("postgres"), "select count(*) from pg_database where datname like 'bench%'", nil, &left))
+	if left != 0 {
+		t.Errorf("%d databases are left", left)
 	}
 }
 
@@ -80,31 +70,31 @@ func TestPage_namesTheServersSettings(t *testing.T) {
 	}
 }
 
-func TestSubjects_haveRivalsThatAreMeasured(t *testing.T) {
+func TestPlan_putsTheRivalsBeforePayonce(t *testing.T) {
 	t.Parallel()
-	for _, s := range subjects {
-		if s.rival != "" && !slices.ContainsFunc(subjects, func(rival subject) bool { return rival.name == s.rival }) {
-			t.Errorf("%s is compared with %s, which is not measured", s.name, s.rival)
-		}
-	}
-}
-
-func TestPlan_combinesTheSettingsAndPutsTheBaseBeforeOurs(t *testing.T) {
-	t.Parallel()
+	plan, err := runCmd{
+		Only: "^(accept|charges|idle)/", InFlight: []int{1, 16}, Merchants: []int{1}, APIs: []int{1}, Workers: []int{1}, Stored: []int{0, 9}, Base: "other",
+	}.plan()
+	testrun.Must(t, err)
 	var got []string
-	for _, p := range planOf(t, runCmd{Only: "^accept/|^few/river", Merchants: []int{1, 1000}, APIs: []int{1, 4}, Base: "other"}) {
-		got = append(got, p.String())
+	for _, s := range plan {
+		got = append(got, s.String())
 	}
-	want := []string{
-		"accept/payonce base", "accept/payonce", "accept/payonce apis=4 base", "accept/payonce apis=4",
-		"accept/payonce merchants=1000 base", "accept/payonce merchants=1000",
-		"accept/payonce merchants=1000 apis=4 base", "accept/payonce merchants=1000 apis=4",
-		"few/river-64", "few/river-64 apis=4", "few/river-64 merchants=1000", "few/river-64 merchants=1000 apis=4",
+	var want []string
+	for _, in := range []string{"/in-flight=1", "/in-flight=1/stored=9", "/in-flight=16", "/in-flight=16/stored=9"} {
+		want = append(want, "accept/by=base"+in, "accept/by=payonce"+in)
 	}
-	testrun.Same(t, "plan", want, got)
+	for _, in := range []string{"/in-flight=1", "/in-flight=1/stored=9", "/in-flight=16", "/in-flight=16/stored=9"} {
+		want = append(want, "charges/by=base"+in, "charges/by=river"+in, "charges/by=payonce"+in)
+	}
+	want = append(want, "idle/by=base", "idle/by=river", "idle/by=payonce", "idle/by=base/stored=9", "idle/by=payonce/stored=9")
+	want = slices.DeleteFunc(want, func(name string) bool { return strings.Contains(name, "river") && strings.Contains(name, "stored") })
+	if !slices.Equal(got, want) {
+		t.Errorf("plan %q, want %q", got, want)
+	}
 }
 
-func TestLoop_check(t *testing.T) {
+func TestLoad_check(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name       string
@@ -115,7 +105,7 @@ func TestLoop_check(t *testing.T) {
 		{"one ended twice", []string{"a"}, []string{"a", "a"}, false},
 		{"one did not end", []string{"a", "b"}, []string{"a"}, false},
 	} {
-		l := newLoop(2)
+		l := newLoad(2)
 		for _, id := range c.begin {
 			l.begin(t.Context(), id)
 		}
@@ -128,80 +118,22 @@ func TestLoop_check(t *testing.T) {
 	}
 }
 
-func TestLoop_awaitEndsWithItsPatience(t *testing.T) {
+func TestReport_dividesRoundByRound(t *testing.T) {
 	t.Parallel()
-	l := newLoop(1)
-	l.patience = time.Millisecond
-	l.begin(t.Context(), "a")
-	if err := l.await(t.Context()); err == nil {
-		t.Error("await returned without an error")
+	var r report
+	ours, other := setting{work: "charges", by: byPayonce}, setting{work: "charges", by: byBase}
+	for _, rate := range []float64{100, 200, 400} {
+		r.add(other, newSample(window{done: int(rate), seconds: 1}, counters{Writes: 10}, 5))
+		r.add(ours, newSample(window{done: int(3 * rate), seconds: 2, p50: time.Millisecond}, counters{}, 0))
 	}
-	l.end("a")
-	if err := l.await(t.Context()); err != nil {
-		t.Error(err)
+	if got, want := r.over(ours, byBase, rate), "1.50 (1.50–1.50)"; got != want {
+		t.Errorf("ratio %s, want %s", got, want)
 	}
-}
-
-func TestSpreadOf_isTheMedianAndTheEnds(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		values []float64
-		want   spread
-	}{
-		{nil, spread{}},
-		{[]float64{3}, spread{3, 3, 3}},
-		{[]float64{5, 1, 2}, spread{2, 1, 5}},
-		{[]float64{4, 1, 2, 3}, spread{2.5, 1, 4}},
-	} {
-		if got := spreadOf(c.values); got != c.want {
-			t.Errorf("spread of %v: %v, want %v", c.values, got, c.want)
-		}
+	if got := r.over(other, byBase, rate); got != "" {
+		t.Errorf("the base divided by itself is %s", got)
 	}
-}
-
-func TestComparedWith_dividesRoundByRound(t *testing.T) {
-	t.Parallel()
-	var r Report
-	us, rival := planned{subject: subject{name: "us", rival: "rival"}}, planned{subject: subject{name: "rival"}}
-	us.setting, rival.setting = runCmd{}.settings()[0], runCmd{}.settings()[0]
-	slow, base := us, us
-	slow.setting.Merchants, base.setting.Base = 1000, true
-	for _, rate := range []float64{100, 200, 300} {
-		r.add(base, Sample{PerSecond: 2 * rate})
-		r.add(us, Sample{PerSecond: rate})
-		r.add(slow, Sample{PerSecond: rate / 4})
-		r.add(rival, Sample{PerSecond: rate / 2})
-	}
-	got := map[string]float64{}
-	for _, f := range r.Figures {
-		for _, other := range r.comparedWith(f) {
-			got[f.String()+" to "+other.String()] = f.over(other, perSecond).median
-		}
-	}
-	want := map[string]float64{"us to rival": 2, "us base to rival": 4, "us to us base": 0.5, "us merchants=1000 to us": 0.25}
-	testrun.Same(t, "ratios", want, got)
-}
-
-func TestNewSample_dividesWhatWasUsed(t *testing.T) {
-	t.Parallel()
-	got := newSample(
-		window{Done: 100, Total: 200, Seconds: 2, P50: 5 * time.Millisecond, Used: usage{Programs: time.Second, Database: 2 * time.Second}},
-		counters{Writes: 400, Transactions: 800, Flushes: 20, LogBytes: 2000, Statements: 600},
-	)
-	want := Sample{
-		Done: 100, Total: 200, PerSecond: 50, P50: 5, ProgramCPU: 10, DatabaseCPU: 20,
-		Writes: 2, Transactions: 4, Flushes: 0.1, LogBytes: 10, Statements: 3,
-	}
-	testrun.Same(t, "sample", want, got)
-}
-
-func TestTPS_readsPgbenchsRate(t *testing.T) {
-	t.Parallel()
-	got, err := tps([]byte("latency average = 2.1 ms\ninitial connection time = 30 ms\ntps = 15234.567 (without initial connection time)\n"))
-	if err != nil || got != 15234.567 {
-		t.Errorf("tps %v, %v", got, err)
-	}
-	if _, err := tps([]byte("pgbench: error: connection refused")); err == nil {
-		t.Error("an output without a rate is no error")
+	const line = "BenchmarkCharges/by=base 1 200 /s 0 p50-ms 0 p99-ms 2 writing/op 0 transactions/op"
+	if !strings.Contains(r.benchstat(), line) {
+		t.Errorf("benchstat reads %s, want %s", r.benchstat(), line)
 	}
 }

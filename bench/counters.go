@@ -7,38 +7,24 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/procfs"
 )
 
-// counters are what the server counts. They are complete only when the sessions that
-// did the work have ended: a session reports its work once a second at most, and when
-// it ends.
+// counters are what the server counts. A session reports its work once a second at most,
+// and when it ends.
 type counters struct {
 	Writes       int64 // transactions that wrote: ids given out
 	Transactions int64 // all that were committed in the database, reads too
 	Flushes      int64 // of the WAL, to the disk
-	LogBytes     int64
-	Statements   int64 // 0 without pg_stat_statements
+	WALBytes     int64
 }
 
 func (c counters) minus(d counters) counters {
 	return counters{
 		Writes: c.Writes - d.Writes, Transactions: c.Transactions - d.Transactions,
-		Flushes: c.Flushes - d.Flushes, LogBytes: c.LogBytes - d.LogBytes, Statements: c.Statements - d.Statements,
+		Flushes: c.Flushes - d.Flushes, WALBytes: c.WALBytes - d.WALBytes,
 	}
 }
-
-// selectServerHas says where the server counts flushes: since version 18 with all other input
-// and output.
-const selectServerHas = `
-select case
-         when current_setting('server_version_num')::int < 180000 then 'wal_sync from pg_stat_wal'
-         else 'sum(fsyncs)::bigint from pg_stat_io where object = ''wal'''
-       end,
-       case
-         when to_regclass('pg_stat_statements') is null then '0::bigint'
-         else 'coalesce(sum(calls), 0)::bigint from pg_stat_statements join pg_database d on d.oid = dbid
-                where datname = current_database()'
-       end`
 
 const selectCounters = `
 select pg_snapshot_xmax(pg_current_snapshot())::text::bigint as writes,
@@ -47,19 +33,21 @@ select pg_snapshot_xmax(pg_current_snapshot())::text::bigint as writes,
          where datname = current_database())                 as transactions,
        (select %s)                                           as flushes,
        (select wal_bytes::bigint
-          from pg_stat_wal)                                  as log_bytes,
-       (select %s)                                           as statements`
+          from pg_stat_wal)                                  as wal_bytes`
 
+// readCounters reads them. Since version 18 PostgreSQL counts flushes with all other input
+// and output.
 func readCounters(ctx context.Context, url string) (c counters, err error) {
 	err = connected(ctx, url, func(conn *pgx.Conn) error {
-		var flushes, statements string
-		if err := conn.QueryRow(ctx, selectServerHas).Scan(&flushes, &statements); err != nil {
+		var version int
+		if err := conn.QueryRow(ctx, "select current_setting('server_version_num')::int").Scan(&version); err != nil {
 			return err
 		}
-		if err := waitAlone(ctx, conn); err != nil {
-			return err
+		flushes := "wal_sync from pg_stat_wal"
+		if version >= 180_000 {
+			flushes = "sum(fsyncs)::bigint from pg_stat_io where object = 'wal'"
 		}
-		rows, _ := conn.Query(ctx, fmt.Sprintf(selectCounters, flushes, statements)) // CollectExactlyOneRow returns its error
+		rows, _ := conn.Query(ctx, fmt.Sprintf(selectCounters, flushes)) // CollectExactlyOneRow returns its error
 		c, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[counters])
 		return err
 	})
@@ -73,33 +61,22 @@ select count(*)
    and backend_type = 'client backend'
    and pid <> pg_backend_pid()`
 
-// waitAlone waits until the other sessions of the database have ended.
-func waitAlone(ctx context.Context, conn *pgx.Conn) error {
+// waitAlone waits until the sessions of a database have ended, and so have reported all
+// their work.
+func waitAlone(ctx context.Context, url string) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	for {
-		var others int
-		if err := conn.QueryRow(ctx, selectOthers).Scan(&others); err != nil || others == 0 {
-			return err
+	return connected(ctx, url, func(conn *pgx.Conn) error {
+		for {
+			var others int
+			if err := conn.QueryRow(ctx, selectOthers).Scan(&others); err != nil || others == 0 {
+				return err
+			}
+			if err := pause(ctx, 10*time.Millisecond); err != nil {
+				return fmt.Errorf("%d sessions do not end: %w", others, err)
+			}
 		}
-		if err := pause(ctx, 10*time.Millisecond); err != nil {
-			return fmt.Errorf("%d sessions of %s do not end: %w", others, conn.Config().Database, err)
-		}
-	}
-}
-
-// counted runs a measurement whose sessions end with it, and returns what the server
-// counted meanwhile.
-func counted(ctx context.Context, url string, measure func() (window, error)) (w window, c counters, err error) {
-	before, err := readCounters(ctx, url)
-	if err != nil {
-		return w, c, err
-	}
-	if w, err = measure(); err != nil {
-		return w, c, err
-	}
-	after, err := readCounters(ctx, url)
-	return w, after.minus(before), err
+	})
 }
 
 const mostExpensive = `
@@ -124,7 +101,53 @@ func (b *bench) printStatements(ctx context.Context, url string) error {
 		if err != nil {
 			return fmt.Errorf("read the most expensive statements: %w", err)
 		}
-		_, err = fmt.Fprintf(b.say, "\n%10s %10s %8s %8s %8s %10s\n%s\n", "calls", "total ms", "mean ms", "pages", "log B", "rows", strings.Join(lines, "\n"))
-		return err
+		fmt.Fprintf(b.say, "\n%10s %10s %8s %8s %8s %10s\n%s\n",
+			"calls", "total ms", "mean ms", "pages", "WAL B", "rows", strings.Join(lines, "\n"))
+		return nil
 	})
+}
+
+// usage is processor time. Where the system has no /proc it is zero.
+type usage struct{ programs, database time.Duration }
+
+func (u usage) minus(v usage) usage {
+	return usage{programs: u.programs - v.programs, database: u.database - v.database}
+}
+
+// users reads what programs and the server have used since they were started.
+func users(postmaster int, programs ...int) func() usage {
+	return func() usage { return usage{programs: own(programs...), database: family(postmaster)} }
+}
+
+// tick is the unit of /proc, which is the same on all systems that have one.
+const tick = time.Second / 100
+
+// own is what processes have used, without their children.
+func own(pids ...int) (sum time.Duration) {
+	for _, pid := range pids {
+		if process, err := procfs.NewProc(pid); err == nil {
+			stat, _ := process.Stat()                          // zero for a process that has ended
+			sum += time.Duration(stat.UTime+stat.STime) * tick //nolint:gosec // a few hours
+		}
+	}
+	return sum
+}
+
+// family is what a process, its children, and the children that it had, have used. A
+// session that ends meanwhile is counted by its parent.
+func family(pid int) time.Duration {
+	sum := own(pid)
+	processes, _ := procfs.AllProcs()
+	for _, process := range processes {
+		stat, err := process.Stat()
+		if err != nil {
+			continue
+		}
+		if stat.PPID == pid {
+			sum += own(stat.PID)
+		} else if stat.PID == pid {
+			sum += time.Duration(stat.CUTime+stat.CSTime) * tick
+		}
+	}
+	return sum
 }

@@ -1,17 +1,19 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/valyala/fasthttp"
 
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/internal/merchants"
@@ -25,20 +27,20 @@ const (
 	providerKey   = "sk_test_bench"
 )
 
-// deployment is a database with merchants and stock, the external services, and the
-// loop of charges. A charge ends when its merchant receives the webhook.
+// deployment is a database with merchants and stock, the external services, and the load.
+// A charge ends when its merchant receives the webhook.
 type deployment struct {
 	*bench
+	setting
 
-	setting  setting
 	database string
 	accounts []account
 	external *external
-	client   *client
-	loop     *loop
+	client   fasthttp.Client
+	load     *load
 	sent     atomic.Int64
 	before   []int // what the tables held before the measurement
-	earlier  int   // charges that ended before the measurement
+	filled   int   // charges that were processed before the measurement
 	copied   int   // charges that the tables hold and that were never sent
 }
 
@@ -48,66 +50,67 @@ type account struct {
 	articles int
 }
 
-// job is one measurement of programs.
-type job struct {
-	programs []string                                 // api and worker, as many as the setting says, or river
-	prepare  func(context.Context, *deployment) error // before PostgreSQL's counters are read; nil for nothing
-	drive    func(context.Context, *deployment, *running) (window, error)
-	check    func(context.Context, *deployment) error
-}
-
-// measure does the job in a deployment of its own.
-func (j job) measure(ctx context.Context, b *bench, set setting) (s Sample, err error) {
-	d, err := b.deploy(ctx, set)
+// measureOne measures a setting in a deployment of its own.
+func (b *bench) measureOne(ctx context.Context, s setting) (taken sample, err error) {
+	d, err := b.deploy(ctx, s)
 	if err != nil {
-		return s, err
+		return taken, err
 	}
 	defer d.external.close()
-	if set.Stored > 0 {
-		err = d.fill(ctx, set.Stored)
+	w := workNamed(s.work)
+	if s.stored > 0 {
+		err = d.fill(ctx, s.stored)
 	}
-	if err == nil && j.prepare != nil {
-		err = j.prepare(ctx, d)
+	if err == nil && w.prepare != nil {
+		err = w.prepare(ctx, d)
 	}
 	if err != nil {
-		return s, err
+		return taken, err
 	}
 	if d.before, err = d.holdings(ctx); err != nil {
-		return s, err
+		return taken, err
 	}
-	d.earlier = d.loop.ended
-	var api, worker Resident
-	w, c, err := counted(ctx, d.database, func() (w window, err error) {
-		err = d.while(ctx, j.programs, func(of *running) error {
-			written := d.record(ctx, of)
-			w, err = j.drive(ctx, d, of)
-			api, worker = resident(of.api), resident(of.worker)
-			return errors.Join(err, d.loop.check(), written())
-		})
-		return w, err
-	})
+	d.load = newLoad(s.inFlight)
+	if err := waitAlone(ctx, d.database); err != nil {
+		return taken, err
+	}
+	counted, err := readCounters(ctx, d.database)
 	if err != nil {
-		return s, err
+		return taken, err
 	}
-	w.Total = d.loop.ended - d.earlier
-	s = newSample(w, c)
-	s.API, s.Worker, s.Ideal = api, worker, ideal(set)
-	return s, errors.Join(b.printStatements(ctx, d.database), j.check(ctx, d))
+	var seen window
+	err = d.while(ctx, w.programs, func(of *running) error {
+		written := d.record(ctx, of)
+		seen, err = w.drive(ctx, d, of)
+		return errors.Join(err, d.load.check(), written())
+	})
+	if err = errors.Join(err, waitAlone(ctx, d.database)); err != nil {
+		return taken, err
+	}
+	after, err := readCounters(ctx, d.database)
+	if err != nil {
+		return taken, err
+	}
+	taken = newSample(seen, after.minus(counted), d.load.ended)
+	return taken, errors.Join(b.printStatements(ctx, d.database), w.check(ctx, d))
 }
 
-func (b *bench) deploy(ctx context.Context, set setting) (d *deployment, err error) {
-	d = &deployment{bench: b, setting: set, client: newClient(), loop: newLoop(set.InFlight)}
-	for n := range set.Merchants {
-		a := account{id: merchant, key: merchants.NewKey(), articles: max(articles/set.Merchants, 10)}
+func (b *bench) deploy(ctx context.Context, s setting) (d *deployment, err error) {
+	d = &deployment{bench: b, setting: s, load: newLoad(max(1, s.inFlight)), client: fasthttp.Client{
+		MaxConnsPerHost: senders, MaxIdemponentCallAttempts: 1, // a request is one request
+		ReadTimeout: 30 * time.Second, WriteTimeout: 30 * time.Second,
+	}}
+	for n := range s.merchants {
+		a := account{id: merchant, key: merchants.NewKey(), articles: max(articles/s.merchants, 10)}
 		if n > 0 {
 			a.id += "-" + strconv.Itoa(n)
 		}
 		d.accounts = append(d.accounts, a)
 	}
-	if d.database, err = b.database(ctx, set.Base); err != nil {
+	if d.database, err = b.database(ctx, s.by); err != nil {
 		return nil, err
 	}
-	if d.external, err = openExternal(time.Duration(set.Latency)*time.Millisecond, func(order string) { d.loop.end(order) }); err != nil {
+	if d.external, err = openExternal(func(order string) { d.load.end(order) }); err != nil {
 		return nil, err
 	}
 	if err := connected(ctx, d.database, func(conn *pgx.Conn) error { return d.seed(ctx, conn) }); err != nil {
@@ -135,11 +138,10 @@ func (d *deployment) seed(ctx context.Context, conn *pgx.Conn) error {
 
 // running are the programs that are measured.
 type running struct {
-	processes   []*fleet.Process
-	urls        []string // where charges are sent
-	api, worker int      // process ids, 0 for none: whose memory is measured
-	use         func() usage
-	profiles    map[string]string // addresses, by program
+	processes []*fleet.Process
+	urls      []string // where charges are sent
+	use       func() usage
+	profiles  map[string]string // addresses, by program
 }
 
 const startPatience = 30 * time.Second
@@ -154,48 +156,32 @@ func (d *deployment) while(ctx context.Context, programs []string, do func(*runn
 			err = errors.Join(err, p.Stop(within))
 		}
 	}()
+	if d.by == byRiver {
+		programs = []string{byRiver}
+	}
 	if err := d.start(ctx, of, programs); err != nil {
 		return err
 	}
 	return do(of)
 }
 
-// start starts the programs with their default settings, unless the deployment's setting
-// says otherwise.
+// start starts the programs with their default settings.
 func (d *deployment) start(ctx context.Context, of *running, programs []string) error {
 	ctx, cancel := context.WithTimeout(ctx, startPatience)
 	defer cancel()
 	var all []string
 	for _, name := range programs {
-		all = append(all, slices.Repeat([]string{name}, map[string]int{"api": d.setting.APIs, "worker": d.setting.Workers, "river": 1}[name])...)
+		all = append(all, slices.Repeat([]string{name}, map[string]int{"api": d.apis, "worker": d.workers, byRiver: 1}[name])...)
 	}
 	var pids []int
 	for n, name := range all {
-		env := map[string]string{
-			"DATABASE_URL": d.database, "ALLOW_PRIVILEGED_DATABASE_USER": "1", "STRIPE_SECRET_KEY": providerKey, "STRIPE_API_BASE": d.external.url,
-			"WEBHOOK_ALLOW_CIDRS": "127.0.0.0/8",
-		}
-		if name == "river" {
-			env[childEnv] = name
-		}
-		if d.setting.Slots > 0 {
-			env["WORKER_CONCURRENCY"] = strconv.Itoa(d.setting.Slots)
-		}
-		program := fleet.Program{
-			Name: fmt.Sprintf("%s-%d", name, n), Path: cmp.Or(d.trees[d.setting.Base][name], d.self), Log: d.folder, Env: env,
-		}
-		p, err := d.startOne(ctx, of, program, d.Profile != "" && name != "river")
+		p, err := d.startOne(ctx, of, name, n)
 		if err != nil {
 			return err
 		}
 		of.processes, pids = append(of.processes, p), append(pids, p.PID())
 		if name != "worker" {
 			of.urls = append(of.urls, p.URL())
-		}
-		if name == "api" {
-			of.api = p.PID()
-		} else {
-			of.worker = p.PID()
 		}
 		if err := p.WaitReady(ctx); err != nil {
 			return err
@@ -205,11 +191,21 @@ func (d *deployment) start(ctx context.Context, of *running, programs []string) 
 	return nil
 }
 
-// startOne starts a program, with an address for its profiles if it has any. Another connection
-// may take the port that was free, so it is chosen anew.
-func (d *deployment) startOne(ctx context.Context, of *running, program fleet.Program, profiled bool) (*fleet.Process, error) {
+// startOne starts a program, with an address for its profiles if they are wanted. Another
+// connection may take the port that was free, so it is chosen anew.
+func (d *deployment) startOne(ctx context.Context, of *running, name string, n int) (*fleet.Process, error) {
+	program := fleet.Program{
+		Name: fmt.Sprintf("%s-%d", name, n), Path: filepath.Join(d.programs[d.by], name), Log: d.folder,
+		Env: map[string]string{
+			"DATABASE_URL": d.database, "ALLOW_PRIVILEGED_DATABASE_USER": "1",
+			"STRIPE_SECRET_KEY": providerKey, "STRIPE_API_BASE": d.external.url, "WEBHOOK_ALLOW_CIDRS": "127.0.0.0/8",
+		},
+	}
+	if name == byRiver {
+		program.Path, program.Env[riverEnv] = d.self, "1"
+	}
 	for {
-		if profiled {
+		if d.Profile != "" && name != byRiver {
 			addr, err := freeAddress(ctx)
 			if err != nil {
 				return nil, err
@@ -227,26 +223,41 @@ func (d *deployment) startOne(ctx context.Context, of *running, program fleet.Pr
 func (d *deployment) send(of *running, id string) error {
 	n := int(d.sent.Add(1))
 	account := d.accounts[n/len(of.urls)%len(d.accounts)]
-	replayed, err := d.client.charge(of.urls[n%len(of.urls)], account, id, rand.N(articles)) //nolint:gosec // no secret
+	replayed, err := d.charge(of.urls[n%len(of.urls)], account, id, rand.N(articles)) //nolint:gosec // no secret
 	if err == nil && replayed {
 		err = fmt.Errorf("charge %s was accepted before", id)
 	}
 	return err
 }
 
-// drive sends charges until all have ended.
-func (d *deployment) drive(ctx context.Context, of *running, send func(id string) error) (window, error) {
-	return d.loop.drive(ctx, d.sizes.warm, d.sizes.measured, of.use, func(_ context.Context, id string) error { return send(id) })
+// charge sends a merchant's charge with the key id, which is its order too, and returns
+// whether the response was a replay.
+func (d *deployment) charge(url string, of account, id string, sku int) (replayed bool, err error) {
+	request, response := fasthttp.AcquireRequest(), fasthttp.AcquireResponse()
+	defer fasthttp.ReleaseRequest(request)
+	defer fasthttp.ReleaseResponse(response)
+	request.SetRequestURI(url + "/v1/charges")
+	request.Header.SetMethod(http.MethodPost)
+	request.Header.SetContentType("application/json")
+	request.Header.Set("Authorization", "Bearer "+of.key)
+	request.Header.Set("Idempotency-Key", id)
+	request.SetBodyString(fmt.Sprintf(`{"order_id":%q,"amount":1000,"currency":"USD","payment_method":"pm_card_visa",`+
+		`"items":[{"sku":%q,"quantity":1}]}`, id, article(sku%of.articles)))
+	if err := d.client.Do(request, response); err != nil {
+		return false, fmt.Errorf("send charge %s: %w", id, err)
+	}
+	if response.StatusCode() != http.StatusAccepted {
+		return false, fmt.Errorf("send charge %s: status %d: %s", id, response.StatusCode(), response.Body())
+	}
+	return len(response.Header.Peek("Idempotent-Replayed")) > 0, nil
 }
 
-// selectHoldings counts the charges, keys, events and messages. Messages that have expired
-// may be deleted at any time.
-const selectHoldings = `
-select array[(select count(*) from ledger_events where version = 1),
-             (select count(*) from idempotency_keys),
-             (select count(*) from ledger_events),
-             (select count(*) from outbox where created_at > now() - interval '24 hours')]`
+// articles is how many a merchant sells. A charge takes one of one.
+const articles = 1000
 
-func (d *deployment) holdings(ctx context.Context) (rows []int, err error) {
-	return rows, read(ctx, d.database, selectHoldings, nil, &rows)
+func article(n int) string { return fmt.Sprintf("sku-%03d", n%articles) }
+
+// drive sends charges until all have ended.
+func (d *deployment) drive(ctx context.Context, of *running, send func(id string) error) (window, error) {
+	return d.load.drive(ctx, d.warm, d.For, of.use, send)
 }

@@ -10,28 +10,25 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/valyala/fasthttp"
 )
 
-// external are the services that the subjects call: a Stripe-compatible provider that
-// answers at once unless a latency is set, the merchants' webhook receiver, and the
-// address that the engine's middle step posts to. They run in the process of the load
-// generator, apart from what is measured, and count how often each thing was done.
+// external are the services that the programs call: a Stripe-compatible provider that
+// answers at once, and the merchants' receiver of webhooks. They run in the process of the
+// load generator, apart from what is measured, and count how often each thing was done.
 type external struct {
 	server   *fasthttp.Server
 	url      string
 	notified func(order string) // called for every new webhook
 	failed   chan error
-	latency  time.Duration // of each answer of the provider
 
-	mu       sync.Mutex
-	posts    tally             // by charge
-	captures tally             // by charge
-	webhooks tally             // by webhook id
-	intents  map[string]intent // by id
-	keys     map[string]string // idempotency key → id
+	captures tally // by charge
+	webhooks tally // by webhook id
+
+	mu      sync.Mutex
+	intents map[string]intent // by id
+	keys    map[string]string // idempotency key → id
 }
 
 type intent struct {
@@ -40,25 +37,35 @@ type intent struct {
 }
 
 // tally counts how often something was done, by its name.
-type tally map[string]int
+type tally struct {
+	mu    sync.Mutex
+	times map[string]int
+}
 
-// sum is how many there are of a tally, and how many of them more than once.
-func (e *external) sum(t tally) (names, repeated int) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, times := range t {
+func (t *tally) add(name string) (times int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.times == nil {
+		t.times = map[string]int{}
+	}
+	t.times[name]++
+	return t.times[name]
+}
+
+// sum is how many names there are, and how many of them more than once.
+func (t *tally) sum() (names, repeated int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, times := range t.times {
 		if times > 1 {
 			repeated++
 		}
 	}
-	return len(t), repeated
+	return len(t.times), repeated
 }
 
-func openExternal(latency time.Duration, notified func(order string)) (*external, error) {
-	e := &external{
-		latency: latency, notified: notified, failed: make(chan error, 1),
-		posts: tally{}, captures: tally{}, webhooks: tally{}, intents: map[string]intent{}, keys: map[string]string{},
-	}
+func openExternal(notified func(order string)) (*external, error) {
+	e := &external{notified: notified, failed: make(chan error, 1), intents: map[string]intent{}, keys: map[string]string{}}
 	e.server = &fasthttp.Server{Handler: e.serve, NoDefaultServerHeader: true, Logger: log.New(io.Discard, "", 0)} // of connections that their clients closed
 	listener, err := net.Listen("tcp", "127.0.0.1:0")                                                              //nolint:noctx // at once
 	if err != nil {
@@ -74,15 +81,9 @@ func (e *external) close() { _ = errors.Join(e.server.Shutdown(), <-e.failed) } 
 func (e *external) serve(c *fasthttp.RequestCtx) {
 	const intents = "/v1/payment_intents"
 	path := string(c.Path())
-	if e.latency > 0 && strings.HasPrefix(path, intents) {
-		<-time.After(e.latency)
-	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch id, confirms := strings.CutSuffix(strings.TrimPrefix(path, intents+"/"), "/confirm"); {
-	case path == "/post":
-		e.posts[string(c.PostBody())]++
-		c.SetBodyString("done")
 	case path == "/v1/account":
 		c.SetContentType("application/json")
 		c.SetBodyString(`{"id":"acct_bench","object":"account"}`)
@@ -95,7 +96,7 @@ func (e *external) serve(c *fasthttp.RequestCtx) {
 		if found && confirms && !in.confirmed { // which captures it once
 			in.confirmed = true
 			e.intents[id] = in
-			e.captures[in.reference]++
+			e.captures.add(in.reference)
 		}
 		answer(c, id, in, found)
 	default:
@@ -146,7 +147,7 @@ func (e *external) shop(c *fasthttp.RequestCtx) {
 		return
 	}
 	id := string(c.Request.Header.Peek("webhook-id"))
-	if e.webhooks[id]++; e.webhooks[id] == 1 && e.notified != nil {
+	if e.webhooks.add(id) == 1 {
 		e.notified(order)
 	}
 }

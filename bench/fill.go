@@ -27,7 +27,10 @@ func (d *deployment) fill(ctx context.Context, charges int) error {
 		return err
 	}
 	err := d.while(ctx, []string{"api", "worker"}, func(of *running) error {
-		if err := errors.Join(d.begin(ctx, of), d.loop.await(ctx)); err != nil {
+		d.filled = 1
+		id := newID()
+		d.load.begin(ctx, id)
+		if err := errors.Join(d.send(of, id), d.load.await(ctx)); err != nil {
 			return err
 		}
 		within, cancel := context.WithTimeout(ctx, startPatience)

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"regexp"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -28,8 +27,7 @@ func freeAddress(ctx context.Context) (string, error) {
 
 // record records CPU profiles of the programs from now on. written returns when all are files.
 func (d *deployment) record(ctx context.Context, of *running) (written func() error) {
-	seconds := max(1, int(min(d.sizes.warm+d.sizes.measured, longestProfile).Seconds()))
-	measured := regexp.MustCompile(`[^a-z0-9]+`).ReplaceAllString(d.measured, "-")
+	seconds := max(1, int(min(d.warm+d.For, longestProfile).Seconds()))
 	var all errgroup.Group
 	for program, addr := range of.profiles {
 		all.Go(func() error {
@@ -46,7 +44,7 @@ func (d *deployment) record(ctx context.Context, of *running) (written func() er
 			if err != nil {
 				return fmt.Errorf("profile %s: %w", program, err)
 			}
-			return os.WriteFile(filepath.Join(d.Profile, measured+"-"+program+".pprof"), profile, 0o644) //nolint:gosec // profiles may be read by all
+			return os.WriteFile(filepath.Join(d.Profile, d.fileName()+"-"+program+".pprof"), profile, 0o644) //nolint:gosec // profiles may be read by all
 		})
 	}
 	return all.Wait

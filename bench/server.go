@@ -15,11 +15,11 @@ import (
 type server struct {
 	*local.Server
 
-	postmaster int    // its process id
-	programs   string // the folder of pgbench
+	postmaster int // its process id
+	version    string
 }
 
-// settings are those of a small production server, the same for all subjects: no
+// settings are those of a small production server, the same for all programs: no
 // checkpoint falls into one measurement and not into another, and the WAL's files are
 // written over.
 var settings = map[string]string{
@@ -31,9 +31,7 @@ var settings = map[string]string{
 
 const selectServer = `
 select split_part(pg_read_file('postmaster.pid'), e'\n', 1)::int,
-       (select setting
-          from pg_config
-         where name = 'BINDIR')`
+       current_setting('server_version')`
 
 func startServer(ctx context.Context, statements bool) (*server, error) {
 	with := maps.Clone(settings)
@@ -45,7 +43,7 @@ func startServer(ctx context.Context, statements bool) (*server, error) {
 		return nil, err
 	}
 	s := &server{Server: started}
-	if err := read(ctx, s.URL("postgres"), selectServer, nil, &s.postmaster, &s.programs); err != nil {
+	if err := read(ctx, s.URL("postgres"), selectServer, nil, &s.postmaster, &s.version); err != nil {
 		return nil, errors.Join(err, started.Close()) //nolint:contextcheck // it closes whatever happens
 	}
 	return s, nil

@@ -22,10 +22,9 @@ import (
 type server struct {
 	at *url.URL
 
-	mu       sync.Mutex
-	service  string // template database of the service, migrated and seeded
-	provider string // template database of the sandbox, migrated
-	logins   string // how the names of the programs' users begin
+	mu      sync.Mutex
+	service string // template database of the service, migrated and seeded
+	logins  string // how the names of the programs' users begin
 }
 
 // databasePassword is the password in every URL that has none. A server that the
@@ -72,43 +71,37 @@ func sharedServer(t *testing.T) *server {
 	return s
 }
 
-// templates returns the databases of which every deployment gets a copy. The
-// first call makes them with the programs: `payonce migrate`, `payonce seed` and a
-// start of the sandbox.
-func (s *server) templates(ctx context.Context, b fleet.Binaries) (service, provider string, err error) {
+// template returns the database of which every deployment gets a copy. The first call makes
+// it with the programs: `payonce migrate` and `payonce seed`.
+func (s *server) template(ctx context.Context, b fleet.Binaries) (service string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.service != "" {
-		return s.service, s.provider, nil
+		return s.service, nil
 	}
-	service, provider = "payonce_e2e_service_"+unique(), "payonce_e2e_provider_"+unique()
-	for _, name := range []string{service, provider} {
-		if err := s.command(ctx, "create database "+quoted(name)); err != nil {
-			return "", "", err
-		}
+	service = "payonce_e2e_service_" + unique()
+	if err := s.command(ctx, "create database "+quoted(service)); err != nil {
+		return "", err
 	}
-	w := fleet.World{Binaries: b, Log: filepath.Dir(b.Sandbox), Service: s.url(service), Books: s.url(provider)}
+	w := fleet.World{Binaries: b, Log: filepath.Dir(b.Payonce), Service: s.url(service)}
 	if _, err := w.Run(ctx, "migrate"); err != nil {
-		return "", "", err
+		return "", err
 	}
 	secrets, neighbourKey := processSecrets()
 	for name, apiKey := range map[string]string{merchant: secrets.API, neighbour: neighbourKey} {
 		if _, err := w.Run(ctx, "seed", "--merchant", name, "--api-key", apiKey, "--webhook-url", "http://127.0.0.1:1",
 			"--webhook-secret", secrets.Shop, "--sku", "tshirt=100000", "--sku", "mug=100000"); err != nil {
-			return "", "", err
+			return "", err
 		}
-	}
-	if err := errors.Join(w.StartSandbox(ctx, ""), w.Stop(ctx)); err != nil {
-		return "", "", err
 	}
 	logins := "payonce_e2e_" + unique() + "_"
 	for _, program := range []string{"api", "worker"} {
 		if err := s.command(ctx, "create role "+logins+program+" login password '"+databasePassword+"' in role payonce_"+program); err != nil {
-			return "", "", err
+			return "", err
 		}
 	}
-	s.service, s.provider, s.logins = service, provider, logins
-	return service, provider, nil
+	s.service, s.logins = service, logins
+	return service, nil
 }
 
 // unprivileged lets a program reach the database as a user that may do no more than its role.
@@ -122,48 +115,42 @@ func (s *server) unprivileged(env map[string]string, program string) {
 	env["DATABASE_URL"], env["ALLOW_PRIVILEGED_DATABASE_USER"] = u.String(), "0"
 }
 
-// world is one payonce: two databases, and the programs that a test starts.
+// world is one payonce: a database, and the programs that a test starts.
 type world struct {
 	fleet.World
 
-	server    *server
-	databases []string
-	tables    *pgxpool.Pool // of the service's database
+	server   *server
+	database string
+	tables   *pgxpool.Pool // of the database
 }
 
-// openWorld copies the databases, which sound programs make. What it returns has to be
+// openWorld copies the database, which sound programs make. What it returns has to be
 // closed, also with an error.
 func (s *server) openWorld(ctx context.Context, sound, programs fleet.Binaries, log string) (*world, error) {
 	w := &world{World: fleet.World{Binaries: programs, Log: log}, server: s}
 	w.Secrets, _ = processSecrets()
-	service, provider, err := s.templates(ctx, sound)
+	template, err := s.template(ctx, sound)
 	if err != nil {
 		return w, err
 	}
-	for _, copied := range []struct {
-		template string
-		url      *string
-	}{{service, &w.Service}, {provider, &w.Books}} {
-		name := copied.template + "_" + unique()
-		w.databases = append(w.databases, name)
-		*copied.url = s.url(name)
-		if err := s.command(ctx, "create database "+quoted(name)+" template "+quoted(copied.template)+" strategy file_copy"); err != nil {
-			return w, err
-		}
+	w.database = template + "_" + unique()
+	w.Service = s.url(w.database)
+	if err := s.command(ctx, "create database "+quoted(w.database)+" template "+quoted(template)+" strategy file_copy"); err != nil {
+		return w, err
 	}
 	w.tables, err = pgxpool.New(ctx, w.Service)
 	return w, err
 }
 
-// close removes the databases.
+// close removes the database.
 func (w *world) close(ctx context.Context) (err error) {
 	if w.tables != nil {
 		w.tables.Close()
 	}
-	for _, name := range w.databases {
-		err = errors.Join(err, w.server.drop(ctx, name))
+	if w.database == "" {
+		return nil
 	}
-	return err
+	return w.server.drop(ctx, w.database)
 }
 
 func (s *server) dropTemplates() error {
@@ -171,7 +158,7 @@ func (s *server) dropTemplates() error {
 		return nil
 	}
 	ctx := context.Background()
-	return errors.Join(s.drop(ctx, s.service), s.drop(ctx, s.provider),
+	return errors.Join(s.drop(ctx, s.service),
 		s.command(ctx, "drop role "+s.logins+"api"), s.command(ctx, "drop role "+s.logins+"worker"))
 }
 

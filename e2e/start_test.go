@@ -13,7 +13,7 @@ func TestStart_unsafeSettings_areRefused(t *testing.T) {
 	t.Parallel()
 	startsPrograms(t)
 	server, b := sharedServer(t), binaries(t)
-	if _, _, err := server.templates(t.Context(), b); err != nil { // makes the server's roles
+	if _, err := server.template(t.Context(), b); err != nil { // makes the server's roles
 		t.Fatal(err)
 	}
 	database := server.database(t, "start")

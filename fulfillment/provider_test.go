@@ -10,10 +10,9 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/sandbox"
@@ -32,7 +31,8 @@ type provider struct {
 	taken  int // of the calls
 	fault  fault
 
-	late chan *http.Request // a call that is executed after its client stopped waiting
+	ahead atomic.Int64       // of the sandbox's clock
+	late  chan *http.Request // a call that is executed after its client stopped waiting
 }
 
 type call struct{ op, intent, key string }
@@ -297,19 +297,17 @@ func (f *fixture) useSandbox() {
 	f.provider.useSandbox(f.t)
 }
 
-func (p *provider) useSandbox(t *testing.T) *pgxpool.Pool {
+func (p *provider) useSandbox(t *testing.T) {
 	t.Helper()
-	database := testdb.Empty(t)
-	testdb.Must(t, sandbox.Migrate(t.Context(), database))
-	pool, err := pgxpool.New(t.Context(), database)
-	testdb.Must(t, err)
-	t.Cleanup(pool.Close)
-	sb, err := sandbox.New(pool, sandbox.Options{Now: time.Now, ProcessingTime: time.Millisecond, WorkTime: time.Minute}) // a busy machine is late
+	now := func() time.Time { return time.Now().Add(time.Duration(p.ahead.Load())) }
+	sb, err := sandbox.New(sandbox.Options{Now: now, ProcessingTime: time.Millisecond})
 	testdb.Must(t, err)
 	t.Cleanup(sb.Drain)
 	p.sandbox = sb
-	return pool
 }
+
+// forgetKeys lets the time pass after which the provider forgets its keys.
+func (p *provider) forgetKeys() { p.ahead.Add(int64(25 * time.Hour)) }
 
 // control sends a request that is not a client's to the sandbox.
 func (p *provider) control(t interface{ Fatalf(string, ...any) }, method, path, body string) []byte {

@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"pgregory.net/rapid"
 
 	"github.com/payonce/payonce/domain"
@@ -42,7 +41,7 @@ func TestStore(t *testing.T) {
 		t.Run(fmt.Sprint("in database ", shard), func(t *testing.T) {
 			t.Parallel()
 			s := &store{t: t, db: testdb.Reused(t), provider: newProvider(t), count: &count}
-			s.sandbox = s.provider.useSandbox(t)
+			s.provider.useSandbox(t)
 			services := fulfillment.Services{Provider: newClient(t, s.provider.URL)}
 			s.handle = handlerOf(fulfillment.New(s.db, services, slog.New(slog.DiscardHandler)), fulfillment.ChargeReceiver)
 			rapid.Check(t, func(r *rapid.T) { newMachine(r, s).run(r) })
@@ -67,7 +66,6 @@ type store struct {
 	t        *testing.T
 	db       *postgres.DB
 	provider *provider
-	sandbox  *pgxpool.Pool
 	handle   inbox.Handler
 	count    *tally
 	next     int // number of the next sequence
@@ -197,7 +195,7 @@ func (m *machine) draw(t *rapid.T) ledger.Stream {
 
 // forgetKeys is what a provider does after a day: it executes a repeated call again.
 func (m *machine) forgetKeys(*rapid.T) {
-	testdb.Exec(m.t, m.sandbox, `delete from idempotency_keys`)
+	m.provider.forgetKeys()
 }
 
 // endLeases ends the leases of the dead.

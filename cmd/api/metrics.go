@@ -20,8 +20,8 @@ import (
 type metrics struct {
 	*telemetry.Registry
 
-	requests, denials, keys, commits, events, ignored telemetry.Counter
-	took, lookup                                      telemetry.Histogram
+	requests, denials, keys, commits, events, ignored, clock telemetry.Counter
+	took, lookup                                             telemetry.Histogram
 }
 
 func meter(log *slog.Logger, db *postgres.DB) *metrics {
@@ -46,6 +46,8 @@ func meter(log *slog.Logger, db *postgres.DB) *metrics {
 			"Signed events of the provider about our payments, repetitions among them."),
 		ignored: r.Counter("payonce_webhook_events_ignored_total",
 			"Signed events of the provider that are about no payment of ours, or of a type that payonce does not use."),
+		clock: r.Counter("payonce_webhook_events_outside_time_total",
+			"Events of the provider whose signature is right and more than five minutes from the program's clock. They are refused."),
 		lookup: r.StatementTimes("payonce_idempotency_lookup_duration_seconds",
 			"Time to read an idempotency key: the most that idempotency adds to a request."),
 	}
@@ -94,5 +96,8 @@ func (m *metrics) answered(a httpapi.Answer, took time.Duration) {
 	}
 	if a.Event {
 		m.events.Add(1)
+	}
+	if a.Clock {
+		m.clock.Add(1)
 	}
 }

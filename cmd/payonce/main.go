@@ -166,6 +166,8 @@ func withProvider(run func(client *stripe.Client) error) error {
 		SecretKey program.Secret `env:"STRIPE_SECRET_KEY"`
 		// Scheme, host and port of the provider's API. Empty: https://api.stripe.com.
 		APIBase string `env:"STRIPE_API_BASE"`
+		// Id of the Stripe account of STRIPE_SECRET_KEY, for a restricted key that may not read it.
+		Account string `env:"STRIPE_ACCOUNT"`
 	}](program.Environ())
 	if err != nil {
 		return err
@@ -173,7 +175,7 @@ func withProvider(run func(client *stripe.Client) error) error {
 	if account.SecretKey == "" {
 		return run(nil)
 	}
-	client, err := stripe.New(stripe.Config{SecretKey: account.SecretKey.Reveal(), Base: account.APIBase})
+	client, err := stripe.New(stripe.Config{SecretKey: account.SecretKey.Reveal(), Base: account.APIBase, Account: account.Account})
 	if err != nil {
 		return err
 	}

@@ -74,6 +74,24 @@ func TestRun_isOfOneAccount(t *testing.T) {
 	await.True(t, "it is ready", func() bool { return p.Get(t, "/readyz").Status == http.StatusOK })
 	p.Stop()
 
+	testdb.Exec(t, db.Pool(), strings.Replace(message, "%", "3", 1))
+	status.Store(http.StatusForbidden) // as for a restricted key that may not read its account
+	named := of("restricted")
+	named["STRIPE_ACCOUNT"] = "acct_1"
+	before := asked.Load()
+	p = programtest.Start(t, run, named)
+	await.Row(t, db, done)
+	await.True(t, "it is ready", func() bool { return p.Get(t, "/readyz").Status == http.StatusOK })
+	p.Stop()
+	if asked.Load() > before {
+		t.Error("a worker asked for the account that its setting names")
+	}
+	named["STRIPE_ACCOUNT"] = "acct_2"
+	programtest.Refusal(t, run, named, "belongs to another account")
+	named["STRIPE_ACCOUNT"] = "none"
+	programtest.Refusal(t, run, named, "STRIPE_ACCOUNT is no id of an account")
+	status.Store(http.StatusOK)
+
 	testdb.Exec(t, db.Pool(), strings.Replace(message, "%", "2", 1))
 	programtest.Refusal(t, run, of("acct_2"), "belongs to another account")
 	await.Row(t, db, open)

@@ -23,6 +23,9 @@ type settings struct {
 	StripeSecretKey program.Secret `env:"STRIPE_SECRET_KEY,required,notEmpty"`
 	// Scheme, host and port of the provider's API. Empty: https://api.stripe.com.
 	StripeAPIBase string `env:"STRIPE_API_BASE"`
+	// Id of the Stripe account of STRIPE_SECRET_KEY, such as acct_1MtT2tLkdIwHu7ix, for a restricted
+	// key that may not read it. Empty: the worker asks Stripe at each start.
+	StripeAccount string `env:"STRIPE_ACCOUNT"`
 	// Address to listen on: health checks and metrics.
 	HTTPAddr string `env:"HTTP_ADDR" envDefault:"127.0.0.1:8081"`
 	// Handler slots of each receiver of messages: how many messages it handles at a time. From 1
@@ -116,7 +119,7 @@ func (s settings) limits() stripe.Limits {
 // services are the clients of the external services that steps call.
 func (s settings) services(metrics *metrics, traces *telemetry.Traces) (fulfillment.Services, error) {
 	provider, err := stripe.New(stripe.Config{
-		SecretKey: s.StripeSecretKey.Reveal(), Base: s.StripeAPIBase, Timeout: callTimeout, Limits: s.limits(),
+		SecretKey: s.StripeSecretKey.Reveal(), Base: s.StripeAPIBase, Account: s.StripeAccount, Timeout: callTimeout, Limits: s.limits(),
 		Observe: observeProvider(metrics, traces, s.providerHost()),
 	})
 	return fulfillment.Services{

@@ -14,7 +14,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/robustness/fleet"
 	"github.com/payonce/payonce/internal/robustness/traffic"
 	"github.com/payonce/payonce/internal/robustness/validate"
@@ -84,11 +83,8 @@ const supplied = 1_000_000
 func newWorld(t *testing.T, b fleet.Binaries, c *cluster) *world {
 	t.Helper()
 	w := &world{cluster: c, stop: make(chan struct{})}
-	books, err := local.Start(t.Context(), local.Options{Fsync: true, InMemory: true})
-	must(t, err)
-	(&cluster{}).closeAtEnd(t, books)
 	w.World = fleet.World{
-		Binaries: b, Log: t.TempDir(), Service: w.cluster.url("postgres"), Books: books.URL("postgres"),
+		Binaries: b, Log: t.TempDir(), Service: w.cluster.url("postgres"),
 		Secrets: fleet.Secrets{API: "sk_test_merchant", Provider: "sk_test_provider", Events: "whsec_events", Shop: "whsec_c2hvcC1zZWNyZXQtb2YtdGhlLWZhaWxvdmVy"},
 	}
 	ctx := bounded(t)
@@ -97,6 +93,7 @@ func newWorld(t *testing.T, b fleet.Binaries, c *cluster) *world {
 	w.run(t, "seed", "--merchant", "acme", "--api-key", w.Secrets.API, "--webhook-url", w.Sandbox.URL()+"/shop/webhooks",
 		"--webhook-secret", w.Secrets.Shop, "--sku", fmt.Sprintf("tshirt=%d", supplied))
 	t.Cleanup(func() { must(t, w.Stop(bounded(t))) })
+	var err error
 	w.APIs, err = w.StartAll(ctx, "api", w.API, 2, func(int) map[string]string { return c.expected(w.APIEnv()) })
 	must(t, err)
 	w.Workers, err = w.StartAll(ctx, "worker", w.Worker, 2, func(int) map[string]string { return c.expected(w.WorkerEnv(w.Sandbox.URL())) })

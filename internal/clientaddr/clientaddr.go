@@ -24,7 +24,7 @@ func Client(proxies []netip.Prefix) func(*http.Request) string {
 			if !trusted(client) {
 				break
 			}
-			ip, err := netip.ParseAddr(strings.Trim(hop, " []"))
+			ip, err := address(strings.TrimSpace(hop))
 			if err != nil {
 				return direct // who wrote it is not known
 			}
@@ -32,6 +32,14 @@ func Client(proxies []netip.Prefix) func(*http.Request) string {
 		}
 		return client
 	}
+}
+
+// address reads a hop. Some proxies add the port of the connection.
+func address(hop string) (netip.Addr, error) {
+	if with, err := netip.ParseAddrPort(hop); err == nil {
+		return with.Addr(), nil
+	}
+	return netip.ParseAddr(strings.Trim(hop, "[]"))
 }
 
 // Host is the host that a browser asked for, in lower case and without its port. A page of another

@@ -39,6 +39,11 @@ func TestAccessLog_saysWhoAndFromWhere(t *testing.T) {
 		"an address before the client's": {true, []string{forged + ", 203.0.113.9"}, "203.0.113.9"},
 		"a header before the proxy's":    {true, []string{forged, "203.0.113.9"}, "203.0.113.9"},
 		"IPv6":                           {true, []string{"2001:db8::7"}, "2001:db8::7"},
+		"a hop with a port":              {true, []string{"203.0.113.9:54321"}, "203.0.113.9"},
+		"a proxy with a port":            {true, []string{"203.0.113.9, 10.1.2.3:80"}, "203.0.113.9"},
+		"IPv6 with a port":               {true, []string{"[2001:db8::7]:443"}, "2001:db8::7"},
+		"IPv6 in brackets":               {true, []string{"[2001:db8::7]"}, "2001:db8::7"},
+		"a port that is none":            {true, []string{"203.0.113.9:99999"}, "127.0.0.1"},
 		"no address":                     {true, []string{"4242424242424242"}, "127.0.0.1"},
 	} {
 		t.Run(name, func(t *testing.T) {

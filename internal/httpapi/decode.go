@@ -50,7 +50,8 @@ func saysJSON(h http.Header) bool {
 	}
 	media, parameters, err := mime.ParseMediaType(types[0])
 	charset, given := parameters["charset"]
-	return err == nil && media == echo.MIMEApplicationJSON && (!given || strings.EqualFold(charset, "utf-8"))
+	utf8 := strings.EqualFold(charset, "utf-8") || strings.EqualFold(charset, "utf8") // not registered, and widely sent
+	return err == nil && media == echo.MIMEApplicationJSON && (!given || utf8)
 }
 
 // pairs reads a map, in which null equals absent as it does everywhere: the

@@ -26,7 +26,7 @@ func TestBody_sizeAndMediaType(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
 	w.accept(t, "key-1", padded(maxBody))
-	for i, kind := range []string{"Application/JSON;charset=UTF-8", `application/json; charset="utf-8"; profile=x`} {
+	for i, kind := range []string{"Application/JSON;charset=UTF-8", `application/json; charset="utf-8"; profile=x`, "application/json; charset=utf8"} {
 		w.accepted(t, post("key-2"+strconv.Itoa(i), body()).with("Content-Type", kind).with("Content-Encoding", "identity"))
 	}
 	before := rows(t, w.db)

@@ -68,7 +68,7 @@ func newLimits(l Limits) *limits {
 		rates:     rates{perSecond: l.PerSecond},
 		work:      newCapacity(l.InFlight, l.PerMerchant),
 		writes:    newCapacity(l.InFlight-l.InFlight/4, l.PerMerchant-l.PerMerchant/4),
-		unsigned:  newCapacity(l.InFlight, l.Unsigned),
+		unsigned:  newCapacity(maxEvents, l.Unsigned),
 		notRecent: newCapacity(l.InFlight, 0),
 		recent:    newCapacity(l.InFlight, l.PerMerchant),
 		waits:     newCapacity(l.Waiting, l.Waiting/2),

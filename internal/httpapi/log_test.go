@@ -97,7 +97,7 @@ func TestAccessLog_holdsNothingOfEvents(t *testing.T) {
 	send(signed(e).with("Authorization", "Bearer "+secret).with("Idempotency-Key", secret))
 	send(signed(e[1:]))
 	send(signed(strings.Replace(e, `"evt_`, `"evt `, 1)))
-	send(signed(e + strings.Repeat(" ", maxBody)))
+	send(signed(e + strings.Repeat(" ", 1<<20)))
 	c := signed(e)
 	c.path += "?q=" + secret
 	send(c)

@@ -55,11 +55,14 @@ func guardAnswer(next echo.HandlerFunc) echo.HandlerFunc {
 // and stops reading one that does not.
 func limitBody(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		r := c.Request()
-		if r.ContentLength > maxBody {
+		r, most := c.Request(), int64(maxBody)
+		if isEvent(c) {
+			most = maxEvent
+		}
+		if r.ContentLength > most {
 			return errTooLarge
 		}
-		r.Body = http.MaxBytesReader(c.Response(), r.Body, maxBody)
+		r.Body = http.MaxBytesReader(c.Response(), r.Body, most)
 		return next(c)
 	}
 }
@@ -108,6 +111,8 @@ type Answer struct {
 	Event bool
 	// Ignored is whether it is a provider event that is about no charge of ours, or of no use.
 	Ignored bool
+	// Clock is whether it is a provider event that was refused for its time alone.
+	Clock bool
 	// Denied is how the API key was refused, "" if it was not.
 	Denied Denied
 }
@@ -146,6 +151,7 @@ const (
 	problemKey = "problem" // in echo's context: the type of a refusal
 	eventKey   = "event"   // whether a provider event was sent to the worker
 	ignoredKey = "ignored" // whether one is not kept
+	clockKey   = "clock"   // whether one was refused for its time alone
 	deniedKey  = "denied"  // how the API key was refused
 )
 
@@ -159,6 +165,7 @@ func AnswerOf(c echo.Context) Answer {
 	}
 	answer.Event, _ = c.Get(eventKey).(bool)
 	answer.Ignored, _ = c.Get(ignoredKey).(bool)
+	answer.Clock, _ = c.Get(clockKey).(bool)
 	answer.Denied, _ = c.Get(deniedKey).(Denied)
 	return answer
 }

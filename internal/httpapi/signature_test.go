@@ -82,6 +82,9 @@ func TestSignature(t *testing.T) {
 				return
 			}
 			wantProblem(t, a, "/problems/webhook-signature")
+			if says := strings.Contains(a.body, "5m1s from this server's time: the server's clock is wrong"); says != strings.HasPrefix(test.name, "301 seconds") {
+				t.Errorf("whether it names the clock: %v: %s", says, a.body)
+			}
 			if strings.Contains(a.body, right) || strings.Contains(a.body, stripeSecret) {
 				t.Errorf("the answer helps: %s", a.body)
 			}

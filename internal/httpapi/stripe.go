@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -68,8 +69,13 @@ func (a *API) receiveStripe(c echo.Context) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !isSigned(c.Request().Header.Values(headerSignature), body, a.StripeSecrets, a.Now()) {
+	signed, ahead := isSigned(c.Request().Header.Values(headerSignature), body, a.StripeSecrets, a.Now())
+	if !signed {
 		return nil, errNotSigned
+	}
+	if ahead.Abs() > signatureTolerance {
+		c.Set(clockKey, true)
+		return nil, errNotSigned.because(fmt.Sprintf("the signature is right, but made %s from this server's time: the server's clock is wrong, or the event is a replay", ahead.Abs()))
 	}
 	e, o, err := readEvent(body)
 	if err != nil {
@@ -176,26 +182,27 @@ const (
 	signatureTolerance = 5 * time.Minute // both ways: a signature is neither eternal nor made ahead
 )
 
-// isSigned reports whether the header holds a signature of the body by one of the secrets.
-// It refuses what Stripe's own library refuses, and a signature from the future, a repeated
-// header, and any header where no secret is set. Of several times the last one is signed. A
-// v1 that is no signature is ignored, and so are other schemes.
-func isSigned(headers []string, body []byte, secrets []string, now time.Time) bool {
+// isSigned reports whether the header holds a signature of the body by one of the secrets, and how
+// far ahead of now it was made: the caller refuses one that is older or newer than
+// signatureTolerance. isSigned refuses what Stripe's own library refuses, a repeated header, and
+// any header where no secret is set. Of several times the last one is signed. A v1 that is no
+// signature is ignored, and so are other schemes.
+func isSigned(headers []string, body []byte, secrets []string, now time.Time) (is bool, ahead time.Duration) {
 	if len(headers) != 1 {
-		return false
+		return false, 0
 	}
 	var signed int64
 	var signatures [][]byte
 	for part := range strings.SplitSeq(headers[0], ",") {
 		name, value, pair := strings.Cut(part, "=")
 		if !pair || strings.Contains(value, "=") {
-			return false
+			return false, 0
 		}
 		var err error
 		switch name {
 		case "t":
 			if signed, err = strconv.ParseInt(value, 10, 64); err != nil {
-				return false
+				return false, 0
 			}
 		case "v1":
 			if s, err := hex.DecodeString(value); err == nil {
@@ -203,13 +210,10 @@ func isSigned(headers []string, body []byte, secrets []string, now time.Time) bo
 			}
 		}
 	}
-	if age := now.Sub(time.Unix(signed, 0)); age > signatureTolerance || age < -signatureTolerance {
-		return false
-	}
 	return slices.ContainsFunc(secrets, func(secret string) bool {
 		want := signature(secret, signed, body)
 		return secret != "" && slices.ContainsFunc(signatures, func(s []byte) bool { return hmac.Equal(want, s) })
-	})
+	}), time.Unix(signed, 0).Sub(now)
 }
 
 func signature(secret string, at int64, body []byte) []byte {

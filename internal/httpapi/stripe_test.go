@@ -151,7 +151,9 @@ func TestStripeEvent_isRefusedIfUnreadable(t *testing.T) {
 	w := serve(t, takesEvents)
 	charge := idOf(w.captured(t, "key-1"))
 	right := event("evt_1", "payment_intent.succeeded", intentOf(charge))
-	faults := []faulty{{"more than 64 KiB", signed(right + strings.Repeat(" ", maxBody-len(right)+1)), "/problems/too-large"}}
+	large := func(bytes int) call { return signed(right + strings.Repeat(" ", bytes-len(right))) }
+	wantReceived(t, w.send(t, large(1<<20))) // with the evidence of a dispute
+	faults := []faulty{{"more than 1 MiB", large(1<<20 + 1), "/problems/too-large"}}
 	for name, e := range map[string]string{
 		"nothing":                  "",
 		"not JSON":                 right[1:],

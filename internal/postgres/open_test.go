@@ -127,6 +127,15 @@ func TestOpen_refusesPlaintextOverANetwork(t *testing.T) {
 func TestOpen_hidesThePasswordOfAnAddressThatItCannotRead(t *testing.T) {
 	t.Parallel()
 	for _, address := range []string{
+		"postgres://payonce:pw/hunter2@localhost/payonce",
+		"postgres://payonce:1/hunter2@127.0.0.1/payonce",
+		"postgres://payonce:%zzhunter2@localhost/payonce",
+		"postgres://payonce:pw hunter2@localhost/payonce",
+		"postgres//payonce:hunter2@localhost/payonce",
+		"host=payonce:hunter2@localhost user=payonce",
+		"host=localhost,payonce:hunter2@localhost user=payonce",
+		"postgres:///payonce?host=payonce:hunter2@localhost",
+		"host=localhost password=a hunter2 user=payonce",
 		"postgres://payonce:hunter2@localhost:port/payonce",
 		"postgres://payonce:hunter2@localhost/payonce?sslmode=maybe",
 		"password=hunter2 port=none",
@@ -176,9 +185,9 @@ select name,
 			"application_name": "api", "TimeZone": "UTC",
 			"default_transaction_isolation": "read committed",
 			"lock_timeout":                  "5000", "statement_timeout": "10000",
-			"idle_in_transaction_session_timeout": "10000",
-			"client_connection_check_interval":    "2000",
-			"enable_bitmapscan":                   "off", "enable_hashjoin": "off", "enable_incremental_sort": "off",
+			"idle_in_transaction_session_timeout": "10000", "idle_session_timeout": "0",
+			"client_connection_check_interval": "2000",
+			"enable_bitmapscan":                "off", "enable_hashjoin": "off", "enable_incremental_sort": "off",
 			"enable_mergejoin": "off", "enable_seqscan": "off", "enable_sort": "off", "jit": "off",
 			"plan_cache_mode": "force_generic_plan",
 		}

@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/groupcommit"
@@ -122,8 +123,8 @@ func Open(ctx context.Context, url string, o Options) (*DB, error) {
 
 func poolConfig(url string, o Options, known *servers) (*pgxpool.Config, error) {
 	config, err := pgxpool.ParseConfig(url)
-	if err != nil {
-		return nil, fmt.Errorf("DATABASE_URL cannot be read: %w", err)
+	if err != nil || isCut(&config.ConnConfig.Config) {
+		return nil, errUnreadable
 	}
 	if host := unverifiedHost(config.ConnConfig); host != "" && !o.AllowPlaintext {
 		return nil, fmt.Errorf("DATABASE_URL reaches %s without TLS, or without proof that it is that server: set sslmode=verify-full, or ALLOW_PLAINTEXT=1 where the network is your own", host)
@@ -144,6 +145,19 @@ func poolConfig(url string, o Options, known *servers) (*pgxpool.Config, error) 
 	})
 	maps.Copy(config.ConnConfig.RuntimeParams, own)
 	return config, nil
+}
+
+// errUnreadable quotes nothing: what a separator in a password cuts off may be anywhere.
+var errUnreadable = errors.New("DATABASE_URL cannot be read: write it as postgres://user:password@host:5432/database, " +
+	"with %40 for @, %2F for / and so on in the password, or as key=value pairs with the values in single quotes")
+
+// isCut reports whether a part of a password may be taken for a host or a database.
+func isCut(c *pgconn.Config) bool {
+	cut := strings.Contains(c.Database, "@")
+	for _, f := range append([]*pgconn.FallbackConfig{{Host: c.Host}}, c.Fallbacks...) {
+		cut = cut || strings.LastIndex(f.Host, "@") > 0 // a socket of Linux may begin with it
+	}
+	return cut
 }
 
 // unverifiedHost is a host that the connection may reach over a network without TLS, or

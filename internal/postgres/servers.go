@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -55,11 +56,29 @@ func (c *session) Close() error {
 // beforeConnect prepares each attempt to connect. See guard for gone.
 func (s *servers) beforeConnect(gone bool) func(context.Context, *pgx.ConnConfig) error {
 	return func(_ context.Context, c *pgx.ConnConfig) error {
+		readCertificates(c)
 		if !s.anyServer {
 			s.guard(c, gone)
 		}
 		refuseCancel(c)
 		return nil
+	}
+}
+
+// readCertificates reads the files anew that the URL names: certificates are renewed while a
+// program runs. With files that cannot be read, such as half a new one, what was read at the
+// start counts.
+func readCertificates(c *pgx.ConnConfig) {
+	if !slices.ContainsFunc(c.Fallbacks, func(f *pgconn.FallbackConfig) bool { return f.TLSConfig != nil }) && c.TLSConfig == nil {
+		return
+	}
+	read, err := pgx.ParseConfig(c.ConnString())
+	if err != nil || len(read.Fallbacks) != len(c.Fallbacks) {
+		return
+	}
+	c.TLSConfig = read.TLSConfig
+	for i, f := range read.Fallbacks {
+		c.Fallbacks[i].TLSConfig = f.TLSConfig
 	}
 }
 

@@ -19,7 +19,8 @@ import (
 
 // sessionSettings bound what one session can hold up: a stopped process loses its locks
 // (idle_in_transaction_session_timeout), a vanished client its statement
-// (client_connection_check_interval).
+// (client_connection_check_interval). No other time limit of a role or a database ends a
+// session, or a transaction that these allow: transaction_timeout is of PostgreSQL 17.
 //
 // They also keep a plan from reading a whole table where an index serves. Plans are kept,
 // and a plan that was made while the table was small would read all of it later. A plan that
@@ -34,6 +35,7 @@ func (o Options) sessionSettings() map[string]string {
 		"lock_timeout":                        milliseconds(o.lockTimeout()),
 		"statement_timeout":                   milliseconds(cmp.Or(o.StatementTimeout, 10*time.Second)),
 		"idle_in_transaction_session_timeout": "10000",
+		"idle_session_timeout":                "0",
 		"client_connection_check_interval":    "2000",
 		"jit":                                 "off",
 		"plan_cache_mode":                     "force_generic_plan",
@@ -150,8 +152,12 @@ func guardSessions(config *pgxpool.Config) {
 	}
 }
 
+// boundedTransactions is the first version with transaction_timeout, which older ones refuse in
+// the first packet.
+const boundedTransactions = 17
+
 // refuseCancel lets a connection dial until it is established: a cancel request dials
-// anew.
+// anew. It also takes the bound of a role or a database from a new session's transactions.
 func refuseCancel(c *pgx.ConnConfig) {
 	dial, established := c.DialFunc, &atomic.Bool{}
 	c.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -160,8 +166,12 @@ func refuseCancel(c *pgx.ConnConfig) {
 		}
 		return dial(ctx, network, address)
 	}
-	c.AfterConnect = func(context.Context, *pgconn.PgConn) error {
+	c.AfterConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
 		established.Store(true)
+		major, _, _ := strings.Cut(conn.ParameterStatus("server_version"), ".")
+		if version, err := strconv.Atoi(major); err == nil && version >= boundedTransactions {
+			return conn.Exec(ctx, "set transaction_timeout = 0").Close()
+		}
 		return nil
 	}
 }

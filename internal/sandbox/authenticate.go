@@ -1,14 +1,11 @@
 package sandbox
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // redirect is Stripe's next_action of an intent that waits for its customer.
@@ -46,23 +43,22 @@ func (s *Sandbox) showAuthentication(w http.ResponseWriter, _ *http.Request) {
 // does on the page. It sends the customer back to the shop's return_url, as Stripe does.
 func (s *Sandbox) authenticate(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, bodyLimit)
+	outcome := r.FormValue("outcome")
 	var back *url.URL
-	ctx := r.Context()
-	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) (err error) {
-		back, err = s.act(ctx, tx, r.PathValue("id"), r.FormValue("outcome"))
-		return err
+	_, err := s.decide(func(to *change) (_ answer, err error) {
+		back, err = s.act(to, r.PathValue("id"), outcome)
+		return answer{}, err
 	})
 	if err != nil {
-		s.reply(w, answer{}, err, refused(http.StatusServiceUnavailable, "the sandbox cannot use its database"))
+		s.reply(w, answer{}, err, refused(http.StatusServiceUnavailable, "the sandbox cannot write its journal"))
 		return
 	}
-	s.nudge()
 	http.Redirect(w, r, back.String(), http.StatusSeeOther)
 }
 
 // act carries out what the customer did with the intent, and returns where to go next.
-func (s *Sandbox) act(ctx context.Context, tx pgx.Tx, id, outcome string) (*url.URL, error) {
-	i, err := lockIntent(ctx, tx, id, noIntentAt(id))
+func (s *Sandbox) act(to *change, id, outcome string) (*url.URL, error) {
+	i, err := s.books.intentAt(id, noIntentAt(id))
 	if err != nil {
 		return nil, err
 	}
@@ -84,11 +80,10 @@ func (s *Sandbox) act(ctx context.Context, tx pgx.Tx, id, outcome string) (*url.
 		return nil, refused(http.StatusBadRequest, "outcome is %q: give succeeded or failed", outcome)
 	}
 	i.NextAction = nil
-	b := &pgx.Batch{}
-	s.become(b, nil, i)
+	s.become(to, nil, i)
 	query := back.Query()
 	query.Set("payment_intent", i.ID)
 	query.Set("redirect_status", outcome)
 	back.RawQuery = query.Encode()
-	return back, tx.SendBatch(ctx, b).Close()
+	return back, nil
 }

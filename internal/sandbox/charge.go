@@ -6,13 +6,13 @@ import (
 )
 
 // shaped adds null for those of the other members of Stripe's object that are not set.
-func shaped(members map[string]any, others string) map[string]any {
+func shaped(of members, others string) members {
 	for name := range strings.FieldsSeq(others) {
-		if _, set := members[name]; !set {
-			members[name] = nil
+		if _, set := of[name]; !set {
+			of[name] = nil
 		}
 	}
-	return members
+	return of
 }
 
 // The members of Stripe's objects that are null here, in the version that apiVersion names.
@@ -29,20 +29,20 @@ const (
 )
 
 // noBilling are the billing details of a test card.
-func noBilling() map[string]any {
-	address := shaped(map[string]any{}, "city country line1 line2 postal_code state")
-	return shaped(map[string]any{"address": address}, "email name phone tax_id")
+func noBilling() members {
+	address := shaped(members{}, "city country line1 line2 postal_code state")
+	return shaped(members{"address": address}, "email name phone tax_id")
 }
 
 // card is a test card as Stripe's objects show it.
-func card() map[string]any {
-	return shaped(map[string]any{
+func card() members {
+	return shaped(members{
 		"brand": "visa", "country": "US", "exp_month": 12, "exp_year": 2034, "funding": "credit", "last4": "4242", "network": "visa",
 	}, "checks fingerprint installments mandate three_d_secure wallet")
 }
 
 // charge is the last attempt of an intent as Stripe's charge. The earlier ones are not kept.
-func (i *intent) charge() map[string]any {
+func (i *intent) charge() members {
 	status, captured := "failed", i.Status == statusSucceeded
 	switch i.Status {
 	case statusSucceeded:
@@ -50,21 +50,21 @@ func (i *intent) charge() map[string]any {
 	case statusProcessing:
 		status = "pending"
 	}
-	members := map[string]any{
+	shown := members{
 		"id": *i.LatestCharge, "object": "charge", "amount": i.Amount, "amount_captured": 0,
 		"amount_refunded": i.AmountRefunded, "billing_details": noBilling(), "captured": captured, "created": i.Created,
 		"currency": i.Currency, "description": i.Description, "disputed": false, "fraud_details": struct{}{},
 		"livemode": false, "metadata": i.Metadata, "paid": status != "failed", "payment_intent": i.ID,
-		"payment_method": i.PaymentMethod, "payment_method_details": map[string]any{"type": "card", "card": card()},
+		"payment_method": i.PaymentMethod, "payment_method_details": members{"type": "card", "card": card()},
 		"refunded": i.AmountRefunded == i.Amount, "status": status,
 	}
 	if captured {
-		members["amount_captured"] = i.Amount
+		shown["amount_captured"] = i.Amount
 	}
 	if e := i.LastPaymentError; e != nil {
-		members["failure_code"], members["failure_message"] = e.Code, e.Message
+		shown["failure_code"], shown["failure_message"] = e.Code, e.Message
 	}
-	return shaped(members, nullOfCharge)
+	return shaped(shown, nullOfCharge)
 }
 
 // shownCharge is an intent that is shown as its charge.
@@ -73,21 +73,11 @@ type shownCharge struct{ intent }
 // MarshalJSON writes Stripe's charge.
 func (c *shownCharge) MarshalJSON() ([]byte, error) { return json.Marshal(c.charge()) }
 
-// storedEvent is a row of events.
-type storedEvent struct{ Body string }
-
-// MarshalJSON writes Stripe's event as it was sent.
-func (e *storedEvent) MarshalJSON() ([]byte, error) { return []byte(e.Body), nil }
-
-const selectEvents = `
-select body
-from events
-`
-
-const pageOfEvents = `
-where position < $1
-  and ($3 = '' or type = $3)
-order by position desc
-limit $2`
-
-func filterEvents(p *params) []any { return []any{p.text("type")} }
+// charge finds a charge by its id.
+func (b *books) charge(id string) (*shownCharge, bool) {
+	i, found := b.intents.find(func(i *intent) bool { return i.LatestCharge != nil && *i.LatestCharge == id })
+	if !found {
+		return nil, false
+	}
+	return &shownCharge{*i}, true
+}

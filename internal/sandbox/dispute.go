@@ -1,12 +1,9 @@
 package sandbox
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
-
-	"github.com/jackc/pgx/v5"
 )
 
 const (
@@ -17,7 +14,8 @@ const (
 	disputeFee = 1500 // minor units of the charge's currency
 )
 
-// disputed is a row of disputes, and Stripe's dispute.
+// disputed is a dispute of a captured intent. Amount and fee are taken by its first movement, given
+// back by the second, and so on.
 type disputed struct {
 	ID            string
 	PaymentIntent string
@@ -38,32 +36,18 @@ func (d *disputed) MarshalJSON() ([]byte, error) {
 		if n%2 == 1 {
 			sign = 1
 		}
-		transactions = append(transactions, map[string]any{
+		transactions = append(transactions, members{
 			"id": fmt.Sprintf("txn_%s_%d", d.ID, n+1), "object": "balance_transaction", "type": "adjustment",
 			"source": d.ID, "currency": d.Currency, "amount": sign * d.Amount, "fee": -sign * d.Fee,
 			"net": sign * (d.Amount + d.Fee), "created": d.Created,
 		})
 	}
-	return json.Marshal(map[string]any{
+	return json.Marshal(members{
 		"id": d.ID, "object": "dispute", "amount": d.Amount, "balance_transactions": transactions, "charge": d.Charge,
-		"created": d.Created, "currency": d.Currency, "evidence": map[string]any{}, "is_charge_refundable": true,
-		"livemode": false, "metadata": map[string]any{}, "payment_intent": d.PaymentIntent, "reason": "fraudulent", "status": d.Status,
+		"created": d.Created, "currency": d.Currency, "evidence": members{}, "is_charge_refundable": true,
+		"livemode": false, "metadata": members{}, "payment_intent": d.PaymentIntent, "reason": "fraudulent", "status": d.Status,
 	})
 }
-
-const selectDispute = `
-select id, payment_intent, charge, amount, fee, currency, status, movements, extract(epoch from created_at)::bigint as created
-from disputes
-`
-
-const insertDispute = `
-insert into disputes (id, payment_intent, charge, amount, fee, currency, status, movements, created_at)
-values ($1, $2, $3, $4, $5, $6, $7, $8, to_timestamp($9))`
-
-const updateDispute = `
-update disputes
-set status = $2, movements = $3
-where id = $1`
 
 // dispute opens a dispute of all that an intent captured, once, and with an outcome, won or
 // lost, ends it; another outcome ends it otherwise. Repeating a call does nothing.
@@ -78,31 +62,27 @@ func (s *Sandbox) dispute(r *http.Request) (answer, error) {
 	if body.Outcome != "" && body.Outcome != statusWon && body.Outcome != statusLost {
 		return answer{}, refused(http.StatusBadRequest, "outcome is %q: give won, lost or none", body.Outcome)
 	}
-	return s.outside(r.Context(), body.PaymentIntent, func(ctx context.Context, tx pgx.Tx, b *pgx.Batch, i *intent) (answer, error) {
-		known, err := collect[disputed](ctx, tx, selectDispute+`where payment_intent = $1`, i.ID)
-		if err != nil {
-			return answer{}, err
+	return s.outside(body.PaymentIntent, func(to *change, i *intent) answer {
+		known, found := s.books.disputes.find(func(d *disputed) bool { return d.PaymentIntent == i.ID })
+		d := disputed{
+			ID: newID("du_"), PaymentIntent: i.ID, Charge: *i.LatestCharge, Amount: i.Amount, Fee: disputeFee,
+			Currency: i.Currency, Status: statusNeedsResponse, Movements: 1, Created: s.options.Now().Unix(),
 		}
-		if len(known) == 0 {
-			d := &disputed{
-				ID: newID("du_"), PaymentIntent: i.ID, Charge: *i.LatestCharge, Amount: i.Amount, Fee: disputeFee,
-				Currency: i.Currency, Status: statusNeedsResponse, Movements: 1, Created: s.options.Now().Unix(),
-			}
-			b.Queue(insertDispute, d.ID, d.PaymentIntent, d.Charge, d.Amount, d.Fee, d.Currency, d.Status, d.Movements, d.Created)
-			s.emit(b, nil, "charge.dispute.created", d)
-			s.emit(b, nil, "charge.dispute.funds_withdrawn", d)
-			known = append(known, d)
+		if found {
+			d = *known
+		} else {
+			s.emit(to, nil, "charge.dispute.created", &d)
+			s.emit(to, nil, "charge.dispute.funds_withdrawn", &d)
 		}
-		d := known[0]
 		if body.Outcome != "" && d.Status != body.Outcome {
-			event := d.end(body.Outcome)
-			b.Queue(updateDispute, d.ID, d.Status, d.Movements)
-			s.emit(b, nil, "charge.dispute.closed", d)
-			if event != "" {
-				s.emit(b, nil, event, d)
+			kind := d.end(body.Outcome)
+			s.emit(to, nil, "charge.dispute.closed", &d)
+			if kind != "" {
+				s.emit(to, nil, kind, &d)
 			}
 		}
-		return object(http.StatusOK, d), nil
+		to.Disputes = append(to.Disputes, (*disputeFields)(&d))
+		return object(http.StatusOK, &d)
 	})
 }
 
@@ -135,41 +115,32 @@ func (s *Sandbox) refundOutside(r *http.Request) (answer, error) {
 	if body.Amount < 1 {
 		return answer{}, refused(http.StatusBadRequest, "amount is %d: give minor units of 1 or more", body.Amount)
 	}
-	return s.outside(r.Context(), body.PaymentIntent, func(ctx context.Context, tx pgx.Tx, b *pgx.Batch, i *intent) (answer, error) {
-		known, err := collect[refund](ctx, tx, selectRefund+`where payment_intent = $1 and amount = $2 and not metadata ? 'refund_id'`, i.ID, body.Amount)
-		if err != nil {
-			return answer{}, err
+	return s.outside(body.PaymentIntent, func(to *change, i *intent) answer {
+		known, found := s.books.refunds.find(func(r *refund) bool {
+			return r.PaymentIntent == i.ID && r.Amount == body.Amount && r.reference() == r.ID
+		})
+		if found {
+			return object(http.StatusOK, known)
 		}
-		if len(known) > 0 {
-			return object(http.StatusOK, known[0]), nil
-		}
-		return s.refundIntent(b, nil, i, &refund{Amount: body.Amount, Metadata: map[string]string{}}), nil
+		return s.refundIntent(to, nil, i, &refund{Amount: body.Amount, Metadata: map[string]string{}})
 	})
 }
 
-// outside does in one commit what no request to the provider's API asked for.
-func (s *Sandbox) outside(
-	ctx context.Context, id string, do func(context.Context, pgx.Tx, *pgx.Batch, *intent) (answer, error),
-) (a answer, err error) {
-	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		i, err := lockIntent(ctx, tx, id, noSuch(http.StatusBadRequest, "payment_intent", "payment_intent", id))
+// outside does what no request to the provider's API asked for.
+func (s *Sandbox) outside(id string, do func(*change, *intent) answer) (answer, error) {
+	return s.decide(func(to *change) (answer, error) {
+		i, err := s.books.intentAt(id, noSuch(http.StatusBadRequest, "payment_intent", "payment_intent", id))
 		if err != nil {
-			return err
+			return answer{}, err
 		}
 		if i.Status != statusSucceeded {
-			return refused(http.StatusConflict, "payment intent %s is %s: only one that succeeded has money to move", i.ID, i.Status)
+			return answer{}, refused(http.StatusConflict, "payment intent %s is %s: only one that succeeded has money to move", i.ID, i.Status)
 		}
-		b := &pgx.Batch{}
-		if a, err = do(ctx, tx, b, i); err != nil {
-			return err
-		}
-		if err := tx.SendBatch(ctx, b).Close(); err != nil {
-			return fmt.Errorf("move money: %w", err)
-		}
-		return nil
+		return do(to, i), nil
 	})
-	if err == nil {
-		s.nudge()
-	}
-	return a, err
+}
+
+func filterDisputes(p *params) func(*disputed) bool {
+	matches := p.matches()
+	return func(d *disputed) bool { return matches(d.Charge, d.PaymentIntent) }
 }

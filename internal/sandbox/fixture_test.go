@@ -9,38 +9,33 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/sandbox"
-	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
-// fixture is a sandbox on a database of its own, and a client that sends each
-// request once.
+// fixture is a sandbox, and a client that sends each request once.
 type fixture struct {
 	t      *testing.T
 	url    string
-	db     *pgxpool.Pool
 	client *http.Client
 	it     *sandbox.Sandbox
+	ahead  atomic.Int64 // of its clock, in nanoseconds
 }
 
 // start serves a sandbox; its events are delivered while the test runs.
 func start(t *testing.T, o sandbox.Options) *fixture {
 	t.Helper()
-	database := testdb.Empty(t)
-	testdb.Must(t, sandbox.Migrate(t.Context(), database))
-	pool, err := pgxpool.New(t.Context(), database)
-	testdb.Must(t, err)
-	t.Cleanup(pool.Close)
-	o.Now = time.Now
-	it, err := sandbox.New(pool, o)
-	testdb.Must(t, err)
+	f := &fixture{t: t, client: newClient()}
+	o.Now = func() time.Time { return time.Now().Add(time.Duration(f.ahead.Load())) }
+	it, err := sandbox.New(o)
+	testrun.Must(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	var delivering sync.WaitGroup
 	delivering.Go(func() { it.Deliver(ctx) })
@@ -49,9 +44,14 @@ func start(t *testing.T, o sandbox.Options) *fixture {
 		server.Close()
 		stop()
 		delivering.Wait()
+		testrun.Must(t, it.Close())
 	})
-	return &fixture{t: t, url: server.URL, db: pool, client: newClient(), it: it}
+	f.url, f.it = server.URL, it
+	return f
 }
+
+// pass lets time pass for the sandbox.
+func (f *fixture) pass(d time.Duration) { f.ahead.Add(int64(d)) }
 
 // newClient opens a connection per request: on a used one net/http would
 // silently repeat a POST that carries an Idempotency-Key.
@@ -131,7 +131,7 @@ func (f *fixture) do(method, path, body string, header http.Header) (answered, e
 
 func (f *fixture) must(a answered, err error) answered {
 	f.t.Helper()
-	testdb.Must(f.t, err)
+	testrun.Must(f.t, err)
 	return a
 }
 

@@ -3,6 +3,7 @@ package sandbox_test
 import (
 	"net/http"
 	"testing"
+	"time"
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/sandbox"
@@ -116,15 +117,15 @@ func TestKey_isForgotten(t *testing.T) {
 	t.Parallel()
 
 	pairs := []string{"amount", "700", "currency", "eur"}
-	t.Run("after 24 hours of the database's clock a key is new", func(t *testing.T) {
+	t.Run("after 24 hours a key is new", func(t *testing.T) {
 		t.Parallel()
 		f := start(t, sandbox.Options{})
 		first := f.post("/v1/payment_intents", "old", pairs...)
-		testdb.Exec(t, f.db, `update idempotency_keys set created_at = created_at - interval '23 hours 59 minutes'`)
+		f.pass(23*time.Hour + 59*time.Minute)
 		if second := f.post("/v1/payment_intents", "old", pairs...); !replayed(first, second) {
 			t.Errorf("before: %d %s", second.status, second.raw)
 		}
-		testdb.Exec(t, f.db, `update idempotency_keys set created_at = created_at - interval '2 minutes'`)
+		f.pass(2 * time.Minute)
 		third := f.post("/v1/payment_intents", "old", "amount", "800", "currency", "eur")
 		third.want(t, http.StatusOK, map[string]any{"amount": 800.0})
 		if fourth := f.post("/v1/payment_intents", "old", "amount", "800", "currency", "eur"); !replayed(third, fourth) {
@@ -143,73 +144,4 @@ func TestKey_isForgotten(t *testing.T) {
 			}
 		}
 	})
-}
-
-// An effect, its events and its saved answer are one commit: if any of the writes is
-// refused, none of the others remains.
-func TestWrite_isOneCommit(t *testing.T) {
-	t.Parallel()
-	for _, table := range []string{"idempotency_keys", "events", "captures", "payment_intents"} {
-		t.Run("when "+table+" refuses, nothing happened", func(t *testing.T) {
-			t.Parallel()
-			f := start(t, sandbox.Options{})
-			id := f.create("pm_card_visa")
-			testdb.Exec(t, f.db, `create function refuse() returns trigger language plpgsql as $$ begin raise exception 'refused'; end $$`)
-			testdb.Exec(t, f.db, `create constraint trigger refuse after insert or update on `+table+
-				` deferrable initially deferred for each row execute function refuse()`)
-			f.post("/v1/payment_intents/"+id+"/confirm", "key").want(t, http.StatusServiceUnavailable, map[string]any{"error.type": "api_error"})
-			if rows := testdb.One[int](t, f.db, `
-				select (select count(*) from idempotency_keys) + (select count(*) from captures)
-				     + (select count(*) from events where type <> 'payment_intent.created')
-				     + (select count(*) from payment_intents where status <> 'requires_confirmation')`); rows != 0 {
-				t.Fatalf("%d rows of a refused commit remain", rows)
-			}
-			testdb.Exec(t, f.db, `drop trigger refuse on `+table)
-			a := f.post("/v1/payment_intents/"+id+"/confirm", "key")
-			a.want(t, http.StatusOK, map[string]any{"status": "succeeded"})
-			if b := f.books(); a.header.Get("Idempotent-Replayed") != "" || len(b.Captures) != 1 {
-				t.Errorf("%d captures, headers %v", len(b.Captures), a.header)
-			}
-		})
-	}
-}
-
-// If another process holds the key, the unique constraint refuses the loser, which
-// rolls back and replays.
-func TestWrite_replaysWhatARivalProcessSaved(t *testing.T) {
-	t.Parallel()
-	f := start(t, sandbox.Options{})
-	first := f.post("/v1/payment_intents", "k", "amount", "700", "currency", "eur")
-	tx, err := f.db.Begin(t.Context())
-	testdb.Must(t, err)
-	defer func() { _ = tx.Rollback(t.Context()) }()
-	testdb.Exec(t, tx, `
-		insert into idempotency_keys (key, fingerprint, request_id, status, body)
-		select 'rival', fingerprint, request_id, status, body
-		from idempotency_keys`)
-	loser := f.meanwhile("/v1/payment_intents", "rival", "amount", "700", "currency", "eur")
-	await.True(t, "the loser waits for the winner's commit", func() bool {
-		return testdb.One[int](t, f.db, `select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`) > 0
-	})
-	testdb.Must(t, tx.Commit(t.Context()))
-	if second := <-loser; !replayed(first, second) || len(f.books().Intents) != 1 {
-		t.Errorf("answered %d %s; %d intents", second.status, second.raw, len(f.books().Intents))
-	}
-}
-
-func TestConfirm_answers429WhileTheIntentIsLocked(t *testing.T) {
-	testdb.Long(t, "it takes a large part of the time")
-	t.Parallel()
-	f := start(t, sandbox.Options{})
-	id := f.create("pm_card_visa")
-	tx, err := f.db.Begin(t.Context())
-	testdb.Must(t, err)
-	defer func() { _ = tx.Rollback(t.Context()) }()
-	testdb.Exec(t, tx, `select id from payment_intents for update`)
-	testdb.Exec(t, f.db, `do $$ begin execute format('alter database %I set lock_timeout = ''100ms''', current_database()); end $$`)
-	f.db.Reset() // new connections have the new setting
-	f.post("/v1/payment_intents/"+id+"/confirm", "held").
-		want(t, http.StatusTooManyRequests, map[string]any{"error.code": "lock_timeout"})
-	testdb.Must(t, tx.Rollback(t.Context()))
-	f.post("/v1/payment_intents/"+id+"/confirm", "held").want(t, http.StatusOK, map[string]any{"status": "succeeded"})
 }

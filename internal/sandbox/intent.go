@@ -1,16 +1,11 @@
 package sandbox
 
 import (
-	"context"
 	"encoding/json"
-	"fmt"
-	"math"
 	"net/http"
+	"slices"
 	"strings"
-
-	"github.com/jackc/pgx/v5"
-
-	"github.com/payonce/payonce/internal/postgres"
+	"time"
 )
 
 const (
@@ -22,7 +17,7 @@ const (
 	statusCanceled             = "canceled"
 )
 
-// intent is a row of payment_intents.
+// intent is a payment intent.
 type intent struct {
 	ID                 string
 	Amount             int64
@@ -38,6 +33,16 @@ type intent struct {
 	NextAction         json.RawMessage
 	PaymentMethod      *string
 	Status             string
+	SettleAt           time.Time // when it succeeds, if it is processing
+	ChargeID           string    // of payonce's charge, for the books alone; "" if the request did not name it
+}
+
+// reference is what the books call an intent.
+func (i *intent) reference() string {
+	if id, named := i.Metadata["charge_id"]; named {
+		return id
+	}
+	return i.ChargeID
 }
 
 // MarshalJSON writes Stripe's payment_intent.
@@ -49,9 +54,9 @@ func (i *intent) MarshalJSON() ([]byte, error) {
 	case statusRequiresAction:
 		next = i.NextAction
 	}
-	return json.Marshal(shaped(map[string]any{
+	return json.Marshal(shaped(members{
 		"id": i.ID, "object": "payment_intent", "amount": i.Amount, "amount_capturable": 0, "amount_received": received,
-		"amount_details": map[string]any{"tip": struct{}{}}, "client_secret": i.ID + "_secret_" + strings.TrimPrefix(i.ID, "pi_"),
+		"amount_details": members{"tip": struct{}{}}, "client_secret": i.ID + "_secret_" + strings.TrimPrefix(i.ID, "pi_"),
 		"canceled_at": i.CanceledAt, "cancellation_reason": i.CancellationReason, "capture_method": "automatic",
 		"confirmation_method": "automatic", "created": i.Created, "currency": i.Currency,
 		"description": i.Description, "last_payment_error": i.LastPaymentError, "latest_charge": i.LatestCharge,
@@ -60,103 +65,73 @@ func (i *intent) MarshalJSON() ([]byte, error) {
 	}, nullOfIntent))
 }
 
-const selectIntent = `
-select id, amount, amount_refunded, currency, status, payment_method,
-       description, metadata, latest_charge, last_payment_error,
-       cancellation_reason, next_action,
-       extract(epoch from canceled_at)::bigint as canceled_at,
-       extract(epoch from created_at)::bigint as created
-from payment_intents
-`
-
-// collect reads rows of one table.
-func collect[T any](ctx context.Context, q postgres.Querier, query string, args ...any) ([]*T, error) {
-	rows, _ := q.Query(ctx, query, args...) // CollectRows returns its error
-	all, err := pgx.CollectRows(rows, pgx.RowToAddrOfStructByName[T])
-	if err != nil {
-		return nil, fmt.Errorf("read the records: %w", err)
-	}
-	return all, nil
-}
-
-// one reads the row of an object, or refuses with missing where there is none.
-func one[T any](ctx context.Context, q postgres.Querier, query, prefix, id string, missing *apiError) (*T, error) {
-	if !isID(id, prefix) {
+// intentAt is a copy of an intent, which a decision may change. missing is the answer when
+// there is none.
+func (b *books) intentAt(id string, missing *apiError) (*intent, error) {
+	known, found := b.intents.get(id)
+	if !found {
 		return nil, missing
 	}
-	found, err := collect[T](ctx, q, query, id)
-	if err != nil {
-		return nil, err
-	}
-	if len(found) == 0 {
-		return nil, missing
-	}
-	return found[0], nil
-}
-
-// lockIntent locks the intent until the transaction ends, so that one request at a
-// time decides about it. missing is the answer when there is none.
-func lockIntent(ctx context.Context, tx pgx.Tx, id string, missing *apiError) (*intent, error) {
-	return one[intent](ctx, tx, selectIntent+`where id = $1 for update`, "pi_", id, missing)
-}
-
-// isID reports whether newID could have made id with the prefix: nothing else
-// reaches the database.
-func isID(id, prefix string) bool {
-	rest, ok := strings.CutPrefix(id, prefix)
-	return ok && rest != "" && len(rest) < 64 &&
-		strings.Trim(rest, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789") == ""
+	i := *known
+	return &i, nil
 }
 
 func noIntentAt(id string) *apiError {
 	return noSuch(http.StatusNotFound, "payment_intent", "intent", id)
 }
 
-// retrieve answers the object that the path names. query takes its id.
-func retrieve[T any](noun, param, prefix, query string) endpoint {
-	return func(ctx context.Context, tx pgx.Tx, _ *pgx.Batch, c *call) (answer, error) {
+// put adds what an intent has become to a change.
+func (c *change) put(i *intent) {
+	if row := (*intentFields)(i); !slices.Contains(c.Intents, row) {
+		c.Intents = append(c.Intents, row)
+	}
+}
+
+// retrieve answers the object that the path names.
+func retrieve[T any](noun, param string, get func(id string) (T, bool)) endpoint {
+	return func(c *call, _ *change) (answer, error) {
 		if err := c.params.done(); err != nil {
 			return answer{}, err
 		}
-		found, err := one[T](ctx, tx, query, prefix, c.target, noSuch(http.StatusNotFound, noun, param, c.target))
-		if err != nil {
-			return answer{}, err
+		found, ok := get(c.target)
+		if !ok {
+			return answer{}, noSuch(http.StatusNotFound, noun, param, c.target)
 		}
 		return object(http.StatusOK, found), nil
 	}
 }
 
-const pageOfIntents = `
-where position < $1
-  and created_at >= to_timestamp($3)
-order by position desc
-limit $2`
+func filterIntents(p *params) func(*intent) bool {
+	since := p.since()
+	return func(i *intent) bool { return i.Created >= since }
+}
 
-func filterIntents(p *params) []any { return []any{p.since()} }
-
-// list answers a page of the objects in noun's table, newest first. query takes the position
-// before which the page begins, the number of rows, and the filter's values.
-func list[T any](noun, prefix, query string, filter func(*params) []any) endpoint {
-	return func(ctx context.Context, tx pgx.Tx, _ *pgx.Batch, c *call) (answer, error) {
-		values, limit, cursor := filter(c.params), c.params.limit(), c.params.text("starting_after")
+// list answers a page of the objects that match a filter, newest first.
+func list[T any](noun string, from *table[T], filter func(*params) func(T) bool) endpoint {
+	return func(c *call, _ *change) (answer, error) {
+		matches, limit, cursor := filter(c.params), c.params.limit(), c.params.text("starting_after")
 		if err := c.params.done(); err != nil {
 			return answer{}, err
 		}
-		first := &struct{ Position int64 }{math.MaxInt64}
+		before := len(from.rows)
 		if cursor != "" {
-			var err error
-			missing := noSuch(http.StatusBadRequest, noun, "starting_after", cursor)
-			first, err = one[struct{ Position int64 }](ctx, tx, `select position from `+noun+`s where id = $1`, prefix, cursor, missing)
-			if err != nil {
-				return answer{}, err
+			at, known := from.index[cursor]
+			if !known {
+				return answer{}, noSuch(http.StatusBadRequest, noun, "starting_after", cursor)
+			}
+			before = at
+		}
+		page := []T{}
+		for _, row := range slices.Backward(from.rows[:before]) {
+			if matches(row) {
+				page = append(page, row)
+			}
+			if len(page) > limit {
+				break
 			}
 		}
-		rows, err := collect[T](ctx, tx, query, append([]any{first.Position, limit + 1}, values...)...)
-		if err != nil {
-			return answer{}, err
-		}
-		return object(http.StatusOK, map[string]any{
-			"object": "list", "url": c.path, "has_more": len(rows) > limit, "data": rows[:min(len(rows), limit)],
+		return object(http.StatusOK, members{
+			"object": "list", "url": c.path, "has_more": len(page) > limit, "data": page[:min(len(page), limit)],
 		}), nil
 	}
 }

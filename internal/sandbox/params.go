@@ -27,8 +27,7 @@ type params struct {
 	fault  *apiError
 }
 
-// readParams decodes an encoded form. It refuses NUL, which PostgreSQL cannot
-// hold, and invalid UTF-8.
+// readParams decodes an encoded form. It refuses NUL and invalid UTF-8.
 func readParams(encoded string) (*params, *apiError) {
 	values, err := url.ParseQuery(encoded)
 	if err != nil {

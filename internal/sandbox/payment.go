@@ -2,23 +2,14 @@ package sandbox
 
 import (
 	"cmp"
-	"context"
-	"fmt"
 	"net/http"
 	"net/url"
-
-	"github.com/jackc/pgx/v5"
 )
 
-const insertIntent = `
-insert into payment_intents (
-  id, amount, currency, status, payment_method, description, metadata, created_at, charge_id)
-values ($1, $2, $3, $4, $5, $6, $7, to_timestamp($8), $9)`
-
 // createIntent creates an intent and, with confirm=true, attempts it at once.
-func (s *Sandbox) createIntent(_ context.Context, _ pgx.Tx, b *pgx.Batch, c *call) (answer, error) {
+func (s *Sandbox) createIntent(c *call, to *change) (answer, error) {
 	p := c.params
-	i := &intent{ID: newID("pi_"), Status: statusRequiresMethod, Created: s.options.Now().Unix()}
+	i := &intent{ID: newID("pi_"), Status: statusRequiresMethod, Created: s.options.Now().Unix(), ChargeID: c.charge}
 	i.Amount = p.amount("amount")
 	i.Currency = p.currency("currency")
 	i.Metadata = p.metadata()
@@ -48,10 +39,10 @@ func (s *Sandbox) createIntent(_ context.Context, _ pgx.Tx, b *pgx.Batch, c *cal
 	if description != "" {
 		i.Description = &description
 	}
-	b.Queue(insertIntent, i.ID, i.Amount, i.Currency, i.Status, i.PaymentMethod, i.Description, i.Metadata, i.Created, c.charge)
-	s.emit(b, c, "payment_intent.created", i)
+	to.put(i)
+	s.emit(to, c, "payment_intent.created", i)
 	if confirm {
-		return s.attempt(b, c, i, unattended, returnURL), nil
+		return s.attempt(to, c, i, unattended, returnURL), nil
 	}
 	return object(http.StatusOK, i), nil
 }
@@ -73,7 +64,7 @@ func (p *params) returnURL() string {
 
 // confirmIntent attempts an intent. A declined intent has lost its payment method
 // and can be attempted again only with another.
-func (s *Sandbox) confirmIntent(ctx context.Context, tx pgx.Tx, b *pgx.Batch, c *call) (answer, error) {
+func (s *Sandbox) confirmIntent(c *call, to *change) (answer, error) {
 	p := c.params
 	method := p.method("payment_method")
 	unattended := p.unattended()
@@ -82,7 +73,7 @@ func (s *Sandbox) confirmIntent(ctx context.Context, tx pgx.Tx, b *pgx.Batch, c 
 	if err := p.done(); err != nil {
 		return answer{}, err
 	}
-	i, err := lockIntent(ctx, tx, c.target, noIntentAt(c.target))
+	i, err := s.books.intentAt(c.target, noIntentAt(c.target))
 	if err != nil {
 		return answer{}, err
 	}
@@ -98,7 +89,7 @@ func (s *Sandbox) confirmIntent(ctx context.Context, tx pgx.Tx, b *pgx.Batch, c 
 	if method != "" {
 		i.PaymentMethod = &method
 	}
-	return s.attempt(b, c, i, unattended, returnURL), nil
+	return s.attempt(to, c, i, unattended, returnURL), nil
 }
 
 // unexpected refuses what the intent's state does not allow, and shows the intent.
@@ -108,44 +99,23 @@ func unexpected(i *intent, verb, advice string) answer {
 	return e.answer()
 }
 
-const updateIntent = `
-update payment_intents
-set amount_refunded = $2,
-    status = $3,
-    payment_method = $4,
-    latest_charge = $5,
-    last_payment_error = $6,
-    next_action = $7,
-    cancellation_reason = $8,
-    canceled_at = to_timestamp($9),
-    settle_at = case when $3 = 'processing' then clock_timestamp() + $10::interval end
-where id = $1`
-
-// save queues what a locked intent has become.
-func (s *Sandbox) save(b *pgx.Batch, i *intent) {
-	b.Queue(updateIntent, i.ID, i.AmountRefunded, i.Status, i.PaymentMethod, i.LatestCharge, i.LastPaymentError,
-		i.NextAction, i.CancellationReason, i.CanceledAt, s.options.ProcessingTime)
-}
-
-const insertCapture = `
-insert into captures (id, payment_intent, amount, currency)
-values ($1, $2, $3, $4)`
-
-// become queues what a locked intent has become, with its capture and its event.
-func (s *Sandbox) become(b *pgx.Batch, c *call, i *intent) {
-	s.save(b, i)
-	event := i.Status
+// become adds what an intent has become to a change, with its capture and its event.
+func (s *Sandbox) become(to *change, c *call, i *intent) {
+	to.put(i)
+	kind := i.Status
 	switch i.Status {
+	case statusProcessing:
+		i.SettleAt = s.options.Now().Add(s.options.ProcessingTime)
 	case statusSucceeded:
-		b.Queue(insertCapture, *i.LatestCharge, i.ID, i.Amount, i.Currency)
+		to.Captures = append(to.Captures, &capture{ID: *i.LatestCharge, Intent: i.ID, Amount: i.Amount, Currency: i.Currency})
 	case statusRequiresMethod:
-		event = "payment_failed"
+		kind = "payment_failed"
 	}
-	s.emit(b, c, "payment_intent."+event, i)
+	s.emit(to, c, "payment_intent."+kind, i)
 }
 
-// attempt charges the locked intent's payment method and queues the consequences.
-func (s *Sandbox) attempt(b *pgx.Batch, c *call, i *intent, unattended bool, returnURL string) answer {
+// attempt charges an intent's payment method and adds the consequences to a change.
+func (s *Sandbox) attempt(to *change, c *call, i *intent, unattended bool, returnURL string) answer {
 	charge := newID("ch_")
 	status, failure := charged(*i.PaymentMethod, unattended)
 	i.Status, i.LatestCharge, i.LastPaymentError, i.NextAction = status, &charge, nil, nil
@@ -157,7 +127,7 @@ func (s *Sandbox) attempt(b *pgx.Batch, c *call, i *intent, unattended bool, ret
 		kept := *failure
 		i.LastPaymentError, i.PaymentMethod = &kept, nil
 	}
-	s.become(b, c, i)
+	s.become(to, c, i)
 	if failure == nil {
 		return object(http.StatusOK, i)
 	}
@@ -166,12 +136,12 @@ func (s *Sandbox) attempt(b *pgx.Batch, c *call, i *intent, unattended bool, ret
 }
 
 // cancelIntent cancels an intent: nothing can be captured by it afterwards.
-func (s *Sandbox) cancelIntent(ctx context.Context, tx pgx.Tx, b *pgx.Batch, c *call) (answer, error) {
+func (s *Sandbox) cancelIntent(c *call, to *change) (answer, error) {
 	reason := c.params.word("cancellation_reason", "", "duplicate", "fraudulent", "requested_by_customer", "abandoned")
 	if err := c.params.done(); err != nil {
 		return answer{}, err
 	}
-	i, err := lockIntent(ctx, tx, c.target, noIntentAt(c.target))
+	i, err := s.books.intentAt(c.target, noIntentAt(c.target))
 	if err != nil {
 		return answer{}, err
 	}
@@ -184,36 +154,20 @@ func (s *Sandbox) cancelIntent(ctx context.Context, tx pgx.Tx, b *pgx.Batch, c *
 	if reason != "" {
 		i.CancellationReason = &reason
 	}
-	s.become(b, c, i)
+	s.become(to, c, i)
 	return object(http.StatusOK, i), nil
 }
 
-const lockDue = `
-where settle_at <= clock_timestamp()
-order by settle_at
-limit 100
-for update skip locked`
-
-// settle lets the intents succeed whose processing time is over. It skips intents
-// that another transaction settles.
-func (s *Sandbox) settle(ctx context.Context) error {
-	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		due, err := collect[intent](ctx, tx, selectIntent+lockDue)
-		if err != nil || len(due) == 0 {
-			return err
-		}
-		b := &pgx.Batch{}
-		for _, i := range due {
+// settle lets the intents succeed whose processing time is over. The lock is held.
+func (s *Sandbox) settle() error {
+	to := &change{}
+	for _, known := range s.books.processing {
+		if i := *known; !i.SettleAt.After(s.options.Now()) {
 			i.Status = statusSucceeded
-			s.become(b, nil, i)
+			s.become(to, nil, &i)
 		}
-		defer s.nudge()
-		return tx.SendBatch(ctx, b).Close()
-	})
-	if err != nil {
-		return fmt.Errorf("settle payment intents: %w", err)
 	}
-	return nil
+	return s.record(to)
 }
 
 // outcome is what an attempt comes to: a status, or the code, the decline code and the
@@ -265,7 +219,7 @@ func charged(method string, unattended bool) (string, *apiError) {
 	}
 	e := newError(http.StatusPaymentRequired, typeCard, o.code, "%s", o.message)
 	e.DeclineCode = o.declineCode
-	e.PaymentMethod = map[string]any{
+	e.PaymentMethod = members{
 		"id": method, "object": "payment_method", "type": "card", "card": card(), "billing_details": noBilling(),
 		"created": 0, "customer": nil, "customer_account": nil, "livemode": false, "metadata": struct{}{},
 	}

@@ -2,14 +2,11 @@ package sandbox
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"net/http"
-
-	"github.com/jackc/pgx/v5"
 )
 
-// refund is a row of refunds.
+// refund is a refund of a captured intent.
 type refund struct {
 	ID            string
 	Amount        int64
@@ -25,30 +22,19 @@ type refund struct {
 
 // MarshalJSON writes Stripe's refund.
 func (r *refund) MarshalJSON() ([]byte, error) {
-	members := map[string]any{
+	shown := members{
 		"id": r.ID, "object": "refund", "amount": r.Amount, "charge": r.Charge, "created": r.Created, "currency": r.Currency,
-		"destination_details": map[string]any{"type": "card", "card": map[string]any{"type": "refund"}},
+		"destination_details": members{"type": "card", "card": members{"type": "refund"}},
 		"metadata":            r.Metadata, "payment_intent": r.PaymentIntent, "reason": r.Reason, "status": r.Status,
 	}
 	if r.FailureReason != nil {
-		members["failure_reason"] = r.FailureReason
+		shown["failure_reason"] = r.FailureReason
 	}
-	return json.Marshal(shaped(members, nullOfRefund))
+	return json.Marshal(shaped(shown, nullOfRefund))
 }
 
-const selectRefund = `
-select id, payment_intent, charge, amount, currency, status, failure_reason,
-       reason, metadata, extract(epoch from created_at)::bigint as created
-from refunds
-`
-
-const insertRefund = `
-insert into refunds (
-  id, payment_intent, charge, amount, currency, status, failure_reason, reason, metadata, created_at)
-values ($1, $2, $3, $4, $5, $6, $7, $8, $9, to_timestamp($10))`
-
 // createRefund refunds part of a capture, or all that is left of it.
-func (s *Sandbox) createRefund(ctx context.Context, tx pgx.Tx, b *pgx.Batch, c *call) (answer, error) {
+func (s *Sandbox) createRefund(c *call, to *change) (answer, error) {
 	p := c.params
 	target, charge := p.text("payment_intent"), p.text("charge")
 	amount := p.amount("amount")
@@ -63,7 +49,7 @@ func (s *Sandbox) createRefund(ctx context.Context, tx pgx.Tx, b *pgx.Batch, c *
 	if err := p.done(); err != nil {
 		return answer{}, err
 	}
-	i, err := lockRefunded(ctx, tx, target, charge)
+	i, err := s.books.refunded(target, charge)
 	if err != nil {
 		return answer{}, err
 	}
@@ -71,11 +57,11 @@ func (s *Sandbox) createRefund(ctx context.Context, tx pgx.Tx, b *pgx.Batch, c *
 	if reason != "" {
 		r.Reason = &reason
 	}
-	return s.refundIntent(b, c, i, r), nil
+	return s.refundIntent(to, c, i, r), nil
 }
 
-// refundIntent refunds r.Amount of the locked intent, or all that is left where it is 0.
-func (s *Sandbox) refundIntent(b *pgx.Batch, c *call, i *intent, r *refund) answer {
+// refundIntent refunds r.Amount of an intent, or all that is left where it is 0.
+func (s *Sandbox) refundIntent(to *change, c *call, i *intent, r *refund) answer {
 	left := i.Amount - i.AmountRefunded
 	if refusal := refundable(i, r.Amount, left); refusal != nil {
 		return refusal.answer()
@@ -86,11 +72,11 @@ func (s *Sandbox) refundIntent(b *pgx.Batch, c *call, i *intent, r *refund) answ
 		reason := "expired_or_canceled_card"
 		r.Status, r.FailureReason = "failed", &reason
 	}
-	b.Queue(insertRefund, r.ID, r.PaymentIntent, r.Charge, r.Amount, r.Currency, r.Status, r.FailureReason, r.Reason, r.Metadata, r.Created)
+	to.Refunds = append(to.Refunds, (*refundFields)(r))
 	if r.Status == statusSucceeded {
 		i.AmountRefunded += r.Amount
-		s.save(b, i)
-		s.emit(b, c, "charge.refunded", i.charge())
+		to.put(i)
+		s.emit(to, c, "charge.refunded", i.charge())
 	}
 	return object(http.StatusOK, r)
 }
@@ -108,19 +94,35 @@ func refundable(i *intent, amount, left int64) *apiError {
 	return indivisible(amount, i.Currency)
 }
 
-// lockRefunded locks the intent that a refund names, itself or by its charge.
-func lockRefunded(ctx context.Context, tx pgx.Tx, target, charge string) (*intent, error) {
+// refunded is the intent that a refund names, itself or by its charge.
+func (b *books) refunded(target, charge string) (*intent, error) {
 	if target != "" {
-		return lockIntent(ctx, tx, target, noSuch(http.StatusBadRequest, "payment_intent", "payment_intent", target))
+		return b.intentAt(target, noSuch(http.StatusBadRequest, "payment_intent", "payment_intent", target))
 	}
-	return one[intent](ctx, tx, selectIntent+`where latest_charge = $1 for update`, "ch_", charge, noSuch(http.StatusBadRequest, "charge", "charge", charge))
+	of, found := b.charge(charge)
+	if !found {
+		return nil, noSuch(http.StatusBadRequest, "charge", "charge", charge)
+	}
+	return &of.intent, nil
 }
 
-const pageOfRefunds = `
-where position < $1
-  and ($3 = '' or charge = $3)
-  and ($4 = '' or payment_intent = $4)
-order by position desc
-limit $2`
+// reference is what the books call a refund.
+func (r *refund) reference() string {
+	if id, named := r.Metadata["refund_id"]; named {
+		return id
+	}
+	return r.ID
+}
 
-func filterRefunds(p *params) []any { return []any{p.text("charge"), p.text("payment_intent")} }
+func filterRefunds(p *params) func(*refund) bool {
+	matches := p.matches()
+	return func(r *refund) bool { return matches(r.Charge, r.PaymentIntent) }
+}
+
+// matches reads the filters by charge and by payment intent.
+func (p *params) matches() func(charge, target string) bool {
+	ofCharge, ofIntent := p.text("charge"), p.text("payment_intent")
+	return func(charge, target string) bool {
+		return (ofCharge == "" || ofCharge == charge) && (ofIntent == "" || ofIntent == target)
+	}
+}

@@ -11,7 +11,6 @@ import (
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/program/programtest"
 	"github.com/payonce/payonce/internal/sandbox"
-	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
@@ -27,15 +26,14 @@ func TestRun(t *testing.T) {
 
 	t.Run("refuses what it cannot use in one sentence", func(t *testing.T) {
 		t.Parallel()
-		database := testdb.Empty(t)
 		for want, variables := range map[string][]string{
-			"DATABASE_URL is empty":            {"DATABASE_URL="},
+			"SANDBOX_FILE cannot be opened":    {"SANDBOX_FILE=/dev/null/x"},
 			"STRIPE_WEBHOOK_URL is":            {"STRIPE_WEBHOOK_URL=here", "STRIPE_WEBHOOK_SECRET=hunter2"},
 			"STRIPE_WEBHOOK_SECRET is not set": {"STRIPE_WEBHOOK_URL=http://127.0.0.1:1/"},
 			"SHOP_WEBHOOK_SECRET cannot":       {"SHOP_WEBHOOK_SECRET=whsec_!"},
 			"HTTP_ADDR 127.0.0.1:99999 cannot": {"HTTP_ADDR=127.0.0.1:99999"},
 		} {
-			env := map[string]string{"DATABASE_URL": database}
+			env := map[string]string{}
 			for _, variable := range variables {
 				name, value, _ := strings.Cut(variable, "=")
 				env[name] = value
@@ -46,7 +44,7 @@ func TestRun(t *testing.T) {
 
 	t.Run("its end finishes the requests in flight", func(t *testing.T) {
 		t.Parallel()
-		p := programtest.Start(t, run, map[string]string{"DATABASE_URL": testdb.Empty(t), "HTTP_ADDR": "127.0.0.1:0"})
+		p := programtest.Start(t, run, map[string]string{"HTTP_ADDR": "127.0.0.1:0"})
 		f := &fixture{t: t, client: newClient(), url: p.URL}
 		f.client.Timeout = 0
 		const delay = time.Minute

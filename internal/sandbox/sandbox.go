@@ -8,37 +8,32 @@
 //   - An idempotency key leads to one execution. The same key with the same
 //     parameters is answered with the saved bytes, a saved 500 included; with
 //     other parameters it is refused; while the first request is in flight it is
-//     answered 409. The effect, its events and the saved answer are one commit.
+//     answered 409. The effect, its events and the saved answer are one change.
 //   - A result is saved once execution has begun. A request that is refused
 //     before (validation, unknown objects, a key in use) is not saved.
-//   - Keys are forgotten after 24 hours (forget_keys_after) by the database's
-//     clock, and are new then.
+//   - Keys are forgotten after 24 hours (forget_keys_after), and are new then.
 //   - An intent captures at most once, and refunds never exceed the capture.
 //   - Every event is kept and sent, signed, until the receiver answers 2xx.
 //
-// docs/reference/sandbox.md has what it imitates, where it departs from Stripe, and the
-// control calls. It does not promise:
+// The records are in memory, and each change of them is a line of a file, if there is one:
+// they survive a SIGKILL with it. One sandbox at a time uses a file.
 //
-//   - One account: a key sk_test_acct_NAME_… says that it is of the account acct_NAME, and
-//     every other that it is of acct_sandbox, and all reach the same books.
-//   - Two processes on one database: the keys in flight and the faults live in
-//     memory, and a crash clears them. (The unique constraint of a key still
-//     refuses a rival's execution.)
+// docs/reference/sandbox.md has what it imitates, where it departs from Stripe, and the
+// control calls. It does not promise one account: a key sk_test_acct_NAME_… says that it is
+// of the account acct_NAME, and every other that it is of acct_sandbox, and all reach the
+// same books.
 //
 // Faults apply to requests to the provider and to the shop, not to control calls and not to
 // the events that it sends. A connection is cut before anything was decided
-// or after everything was committed. A drawn 500 happens before the effect or after
+// or after everything was recorded. A drawn 500 happens before the effect or after
 // it, half and half, and is saved under the key; a replayed answer does not become
 // a 500. A delayed request has its key in flight and is executed even if its client
-// has gone.
+// has gone. Keys in flight and faults end with the process.
 //
 // Amounts, in the records too, are in the minor units of Stripe: 5 ISK are 500.
-//
-// Its tables are those of schema.sql, in a database of its own.
 package sandbox
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -49,24 +44,20 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"github.com/payonce/payonce/internal/loop"
 )
 
-const (
-	// defaultWorkTime ends within the time that a program has to drain.
-	defaultWorkTime = 4 * time.Second
-	// bodyLimit bounds the body of any request, in bytes.
-	bodyLimit = 64 << 10
-)
+// bodyLimit bounds the body of any request, in bytes.
+const bodyLimit = 64 << 10
 
 // Options shape a sandbox.
 type Options struct {
-	// Now is the clock of what is shown and signed. Keys and deliveries age by the
-	// database's clock.
+	// Now is the sandbox's clock.
 	Now func() time.Time
+	// File keeps the records, which last as long as the process where it is "".
+	File string
 	// Logger receives what the background work logs; nil discards it.
 	Logger *slog.Logger
 	// WebhookURL receives the provider's events; "" sends none.
@@ -78,40 +69,39 @@ type Options struct {
 	ShopSecret string
 	// ProcessingTime is how long pm_card_processing stays processing; 2 s when 0.
 	ProcessingTime time.Duration
-	// WorkTime bounds what one request does in the database: once for its arrival, once for
-	// its execution. It applies after the client has gone, too. 4 s when 0.
-	WorkTime time.Duration
 }
 
 // Sandbox is the provider, the shop and their control calls as one http.Handler.
 // Deliver does the background work.
 type Sandbox struct {
-	pool     *pgxpool.Pool
 	options  Options
 	shop     *standardwebhooks.Webhook
 	client   *http.Client
 	faults   faults
 	inFlight sync.Map // the idempotency keys of requests in flight
 	handler  http.Handler
-	wake     chan struct{} // an event was committed
+	wake     chan struct{} // an event was recorded
 	draining context.Context
+
+	mu      sync.Mutex // of what follows
+	books   *books
+	journal *journal
 
 	// Drain ends all present and future delays, so that delayed requests are executed
 	// at once when the server shuts down.
 	Drain context.CancelFunc
 }
 
-// New returns a sandbox over its migrated database. Its errors are sentences
-// that name the environment variable to change.
-func New(pool *pgxpool.Pool, o Options) (*Sandbox, error) {
+// New returns a sandbox with the records of its file. Its errors are sentences
+// that name the environment variable to change. Close closes the file.
+func New(o Options) (_ *Sandbox, err error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	if o.ProcessingTime <= 0 {
 		o.ProcessingTime = 2 * time.Second
 	}
-	o.WorkTime = cmp.Or(o.WorkTime, defaultWorkTime)
-	s := &Sandbox{pool: pool, options: o, wake: make(chan struct{}, 1)}
+	s := &Sandbox{options: o, wake: make(chan struct{}, 1), books: newBooks()}
 	s.client = &http.Client{
 		Timeout:       sendDeadline,
 		Transport:     &http.Transport{MaxIdleConnsPerHost: senders, IdleConnTimeout: time.Minute},
@@ -129,8 +119,44 @@ func New(pool *pgxpool.Pool, o Options) (*Sandbox, error) {
 		}
 		s.shop = shop
 	}
+	if s.journal, err = openJournal(o.File, s.books.apply); err != nil {
+		return nil, err
+	}
 	s.handler = s.routes()
 	return s, nil
+}
+
+// Close closes the file. Nothing may be in flight.
+func (s *Sandbox) Close() error { return s.journal.close() }
+
+// decide makes one decision at a time. do reads the books and fills the change, which is
+// written, and then is what the books hold. After an error nothing has changed.
+func (s *Sandbox) decide(do func(*change) (answer, error)) (a answer, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.settle(); err != nil {
+		return a, err
+	}
+	c := &change{}
+	if a, err = do(c); err != nil {
+		return answer{}, err
+	}
+	return a, s.record(c)
+}
+
+// record writes a change and applies it. The lock is held.
+func (s *Sandbox) record(c *change) error {
+	if err := s.journal.append(c); err != nil {
+		return err
+	}
+	s.books.apply(c)
+	if len(c.Events) > 0 {
+		select {
+		case s.wake <- struct{}{}:
+		default: // Deliver is about to look
+		}
+	}
+	return nil
 }
 
 func checkWebhook(target, secret string) error {
@@ -151,18 +177,18 @@ func (s *Sandbox) routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/account", s.provider(retrieveAccount))
 	mux.HandleFunc("POST /v1/payment_intents", s.provider(s.createIntent))
-	mux.HandleFunc("GET /v1/payment_intents", s.provider(list[intent]("payment_intent", "pi_", selectIntent+pageOfIntents, filterIntents)))
-	mux.HandleFunc("GET /v1/payment_intents/{id}", s.provider(retrieve[intent]("payment_intent", "intent", "pi_", selectIntent+"where id = $1")))
+	mux.HandleFunc("GET /v1/payment_intents", s.provider(list("payment_intent", &s.books.intents, filterIntents)))
+	mux.HandleFunc("GET /v1/payment_intents/{id}", s.provider(retrieve("payment_intent", "intent", s.books.intents.get)))
 	mux.HandleFunc("POST /v1/payment_intents/{id}/confirm", s.provider(s.confirmIntent))
 	mux.HandleFunc("POST /v1/payment_intents/{id}/cancel", s.provider(s.cancelIntent))
 	mux.HandleFunc("POST /v1/refunds", s.provider(s.createRefund))
-	mux.HandleFunc("GET /v1/refunds", s.provider(list[refund]("refund", "re_", selectRefund+pageOfRefunds, filterRefunds)))
-	mux.HandleFunc("GET /v1/refunds/{id}", s.provider(retrieve[refund]("refund", "id", "re_", selectRefund+"where id = $1")))
-	mux.HandleFunc("GET /v1/charges/{id}", s.provider(retrieve[shownCharge]("charge", "id", "ch_", selectIntent+"where latest_charge = $1")))
-	mux.HandleFunc("GET /v1/disputes", s.provider(list[disputed]("dispute", "du_", selectDispute+pageOfRefunds, filterRefunds)))
-	mux.HandleFunc("GET /v1/disputes/{id}", s.provider(retrieve[disputed]("dispute", "id", "du_", selectDispute+"where id = $1")))
-	mux.HandleFunc("GET /v1/events", s.provider(list[storedEvent]("event", "evt_", selectEvents+pageOfEvents, filterEvents)))
-	mux.HandleFunc("GET /v1/events/{id}", s.provider(retrieve[storedEvent]("event", "id", "evt_", selectEvents+"where id = $1")))
+	mux.HandleFunc("GET /v1/refunds", s.provider(list("refund", &s.books.refunds, filterRefunds)))
+	mux.HandleFunc("GET /v1/refunds/{id}", s.provider(retrieve("refund", "id", s.books.refunds.get)))
+	mux.HandleFunc("GET /v1/charges/{id}", s.provider(retrieve("charge", "id", s.books.charge)))
+	mux.HandleFunc("GET /v1/disputes", s.provider(list("dispute", &s.books.disputes, filterDisputes)))
+	mux.HandleFunc("GET /v1/disputes/{id}", s.provider(retrieve("dispute", "id", s.books.disputes.get)))
+	mux.HandleFunc("GET /v1/events", s.provider(list("event", &s.books.events, filterEvents)))
+	mux.HandleFunc("GET /v1/events/{id}", s.provider(retrieve("event", "id", s.books.events.get)))
 	mux.HandleFunc("/v1/", s.provider(unrecognized))
 
 	mux.HandleFunc("GET /authenticate/{id}", s.showAuthentication)
@@ -175,8 +201,9 @@ func (s *Sandbox) routes() http.Handler {
 	mux.HandleFunc("POST /duplicate-webhooks", s.control(s.duplicateWebhooks))
 	mux.HandleFunc("POST /dispute", s.control(s.dispute))
 	mux.HandleFunc("POST /refund", s.control(s.refundOutside))
-	mux.HandleFunc("GET /healthz", s.control(func(*http.Request) (answer, error) { return object(http.StatusOK, struct{}{}), nil }))
-	mux.HandleFunc("GET /readyz", s.control(s.ready))
+	for _, path := range []string{"GET /healthz", "GET /readyz"} {
+		mux.HandleFunc(path, s.control(func(*http.Request) (answer, error) { return object(http.StatusOK, struct{}{}), nil }))
+	}
 	return mux
 }
 

@@ -1,15 +1,11 @@
 package sandbox
 
 import (
-	"context"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net/http"
-	"strings"
 	"unicode/utf8"
 
-	"github.com/jackc/pgx/v5"
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 )
 
@@ -23,18 +19,6 @@ type notification struct {
 }
 
 const shopTextMax = 255
-
-// insertShopDelivery counts an arrival.
-const insertShopDelivery = `
-insert into shop_deliveries (webhook_id)
-values ($1)`
-
-// insertShopEffect is the merchant's effect. The primary key on webhook_id makes the
-// second arrival do nothing.
-const insertShopEffect = `
-insert into shop_effects (webhook_id, reference, type)
-values ($1, $2, $3)
-on conflict (webhook_id) do nothing`
 
 // receiveNotification is the merchant's webhook receiver, as Standard Webhooks
 // advises to write one: verify, dedupe by webhook-id, take effect, answer.
@@ -60,14 +44,11 @@ func (s *Sandbox) receiveNotification(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	// The arrival and its effect are one commit.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), s.options.WorkTime)
-	defer cancel()
-	b := &pgx.Batch{}
-	b.Queue(insertShopDelivery, n.webhookID)
-	b.Queue(insertShopEffect, n.webhookID, n.Data.ID, n.Type)
-	if err := s.pool.SendBatch(ctx, b).Close(); err != nil {
-		return answer{}, fmt.Errorf("handle a notification: %w", err)
+	if _, err := s.decide(func(to *change) (answer, error) {
+		to.Webhook = &effect{ID: n.webhookID, Reference: n.Data.ID, Type: n.Type}
+		return answer{}, nil
+	}); err != nil {
+		return answer{}, err
 	}
 	switch {
 	case fault.dropAfter:
@@ -86,7 +67,7 @@ func readNotification(body []byte, header http.Header) (notification, error) {
 	for _, part := range []struct{ name, value string }{
 		{standardwebhooks.HeaderWebhookID, n.webhookID}, {"type", n.Type}, {"data.id", n.Data.ID},
 	} {
-		if part.value == "" || len(part.value) > shopTextMax || !utf8.ValidString(part.value) || strings.ContainsRune(part.value, 0) {
+		if part.value == "" || len(part.value) > shopTextMax || !utf8.ValidString(part.value) {
 			return n, refused(http.StatusBadRequest, "%s must be 1 to %d bytes of text", part.name, shopTextMax)
 		}
 	}

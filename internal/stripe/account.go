@@ -15,9 +15,12 @@ type Account struct {
 	Live bool
 }
 
-// Account retrieves the account of the secret key. The mode is the key's own: no answer
-// names it.
+// Account is Config.Account, or retrieves the account of the secret key. The mode is the key's
+// own: no answer names it.
 func (c *Client) Account(ctx context.Context) (a Account, err error) {
+	if c.account != "" {
+		return Account{ID: c.account, Live: isLive(c.key)}, nil
+	}
 	defer wrap(&err, "retrieve", "the account of STRIPE_SECRET_KEY")
 	a, err = ask(ctx, c, func(ctx context.Context) (*stripego.Account, error) {
 		return c.api.V1Accounts.Retrieve(ctx, nil)

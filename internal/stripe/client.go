@@ -53,6 +53,9 @@ type Config struct {
 	SecretKey string
 	// Base is the provider's origin, without /v1. Empty means Stripe itself.
 	Base string
+	// Account is the id of the key's account, for a restricted key that may not read it. Empty: the
+	// provider is asked.
+	Account string
 	// Timeout bounds one request from dialing to the last byte of the
 	// answer. 0 means 10 seconds.
 	Timeout time.Duration
@@ -69,6 +72,7 @@ type Client struct {
 	transport *http.Transport
 	timeout   time.Duration
 	key       string
+	account   string
 	limiter   *limiter
 	blocked   atomic.Pointer[string] // see Blocked
 }
@@ -85,6 +89,9 @@ func New(cfg Config) (*Client, error) {
 	}
 	if cfg.Timeout < 0 {
 		return nil, fmt.Errorf("the provider's time-out is %s: it must be positive, or 0 for %s", cfg.Timeout, defaultTimeout)
+	}
+	if cfg.Account != "" && (!strings.HasPrefix(cfg.Account, "acct_") || checkID(cfg.Account) != nil) {
+		return nil, errors.New("STRIPE_ACCOUNT is no id of an account: set it as Stripe's dashboard shows it, acct_ and letters or digits")
 	}
 	timeout := cmp.Or(cfg.Timeout, defaultTimeout)
 	transport := newTransport()
@@ -104,6 +111,7 @@ func New(cfg Config) (*Client, error) {
 		transport: transport,
 		timeout:   timeout,
 		key:       cfg.SecretKey,
+		account:   cfg.Account,
 		limiter:   newLimiter(cfg.Limits),
 	}, nil
 }

@@ -27,12 +27,12 @@ import (
 
 var node = flag.String("node", "", "the version of Stripe's SDK for Node that TestSDK installs and runs; none where empty")
 
-// newSandbox runs a sandbox on a database of its own, and returns its origin.
+// newSandbox runs a sandbox, and returns its origin.
 func newSandbox(t *testing.T) string {
 	t.Helper()
 	return programtest.Start(t, func(ctx context.Context, log *slog.Logger, environ map[string]string) error {
 		return sandbox.Run(ctx, log, environ, time.Now)
-	}, map[string]string{"DATABASE_URL": testdb.Empty(t), "HTTP_ADDR": "127.0.0.1:0"}).URL
+	}, map[string]string{"HTTP_ADDR": "127.0.0.1:0"}).URL
 }
 
 // TestSDK: Stripe's own SDKs find in the sandbox what they find at Stripe. Both run the same

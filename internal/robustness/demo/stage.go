@@ -102,9 +102,6 @@ func (s *own) start(ctx context.Context, plan traffic.Plan) error {
 	if s.Service, err = s.server.create(ctx, "payonce"); err != nil {
 		return err
 	}
-	if s.Books, err = s.server.create(ctx, "sandbox"); err != nil {
-		return err
-	}
 	if _, err := s.Run(ctx, "migrate"); err != nil {
 		return err
 	}

@@ -4,20 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"sync"
 )
 
-// World is one deployment: a sandbox, apis and workers on two databases, with the
+// World is one deployment: a sandbox, apis and workers on a database, with the
 // settings by which they find one another. Its maker sets the exported fields and
 // starts the programs; Stop stops them.
 type World struct {
 	Binaries
 
-	Log     string // folder of the programs' logs
+	Log     string // folder of the programs' logs, and of the sandbox's records
 	Service string // URL of the service's database
-	Books   string // URL of the sandbox's database
 	Secrets Secrets
 
 	Sandbox *Process
@@ -55,7 +55,7 @@ func (w *World) StartSandbox(ctx context.Context, events string) (err error) {
 
 // SandboxEnv are the settings of the sandbox.
 func (w *World) SandboxEnv(events string) map[string]string {
-	env := map[string]string{"DATABASE_URL": w.Books, "SHOP_WEBHOOK_SECRET": w.Secrets.Shop}
+	env := map[string]string{"SANDBOX_FILE": filepath.Join(w.Log, "sandbox.jsonl"), "SHOP_WEBHOOK_SECRET": w.Secrets.Shop}
 	if events != "" {
 		env["STRIPE_WEBHOOK_URL"], env["STRIPE_WEBHOOK_SECRET"] = events+"/v1/webhooks/stripe", w.Secrets.Events
 	}

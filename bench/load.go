@@ -8,17 +8,17 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
 )
 
-// loop is a closed loop: a fixed number of charges is in flight, and the next begins
-// when one ends. So a slow subject does not collect a backlog, and all subjects have
+// load is a closed loop: a fixed number of charges is in flight, and the next begins
+// when one ends. So a slow program does not collect a backlog, and all programs have
 // the same number in flight.
-type loop struct {
+type load struct {
 	inFlight int64
 	slots    *semaphore.Weighted
-	patience time.Duration // until everything that was begun must have ended
 
 	mu        sync.Mutex
 	began     map[string]time.Time // of what is in flight
@@ -28,17 +28,24 @@ type loop struct {
 	latencies []time.Duration
 }
 
-const drainPatience = 2 * time.Minute
-
-func newLoop(inFlight int) *loop {
-	return &loop{
-		inFlight: int64(inFlight), slots: semaphore.NewWeighted(int64(inFlight)), patience: drainPatience,
-		began: map[string]time.Time{},
-	}
+func newLoad(inFlight int) *load {
+	return &load{inFlight: int64(inFlight), slots: semaphore.NewWeighted(int64(inFlight)), began: map[string]time.Time{}}
 }
 
+// window is what was seen while it was measured.
+type window struct {
+	done     int
+	seconds  float64
+	p50, p99 time.Duration
+	used     usage
+	atRest   counters // zero unless the programs rested
+}
+
+// newID returns ids in the order of time, as real ones are.
+func newID() string { return uuid.Must(uuid.NewV7()).String() }
+
 // begin waits for a free slot. It returns false when ctx ended first.
-func (l *loop) begin(ctx context.Context, id string) bool {
+func (l *load) begin(ctx context.Context, id string) bool {
 	if l.slots.Acquire(ctx, 1) != nil {
 		return false
 	}
@@ -49,7 +56,7 @@ func (l *loop) begin(ctx context.Context, id string) bool {
 }
 
 // end ends a charge.
-func (l *loop) end(id string) {
+func (l *load) end(id string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	at, ok := l.began[id]
@@ -67,16 +74,18 @@ func (l *loop) end(id string) {
 
 // time says whether latencies are kept from now on, and returns how many charges have
 // ended.
-func (l *loop) time(timing bool) (ended int) {
+func (l *load) time(timing bool) (ended int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.timing = timing
 	return l.ended
 }
 
+const endPatience = 2 * time.Minute
+
 // await waits until nothing is in flight.
-func (l *loop) await(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, l.patience)
+func (l *load) await(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, endPatience)
 	defer cancel()
 	if err := l.slots.Acquire(ctx, l.inFlight); err != nil {
 		return errors.Join(fmt.Errorf("wait for all to end: %w", err), l.check())
@@ -86,7 +95,7 @@ func (l *loop) await(ctx context.Context) error {
 }
 
 // check returns an error unless everything ended once.
-func (l *loop) check() error {
+func (l *load) check() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.began) > 0 || l.unknown > 0 {
@@ -100,7 +109,7 @@ const senders = 64
 
 // drive sends for a while, and measures the part of it after the warm-up. It returns
 // when everything that was sent has ended, each by a call of end.
-func (l *loop) drive(ctx context.Context, warm, measured time.Duration, use func() usage, send func(ctx context.Context, id string) error) (w window, err error) {
+func (l *load) drive(ctx context.Context, warm, measured time.Duration, use func() usage, send func(id string) error) (w window, err error) {
 	until, stop := context.WithCancel(ctx)
 	defer stop()
 	all, sending := errgroup.WithContext(until)
@@ -111,7 +120,7 @@ func (l *loop) drive(ctx context.Context, warm, measured time.Duration, use func
 				if !l.begin(sending, id) {
 					return nil
 				}
-				if err := send(ctx, id); err != nil { // not interrupted: what was begun ends
+				if err := send(id); err != nil { // not interrupted: what was begun ends
 					return fmt.Errorf("send %s: %w", id, err)
 				}
 			}
@@ -120,15 +129,14 @@ func (l *loop) drive(ctx context.Context, warm, measured time.Duration, use func
 	err = pause(sending, warm)
 	before, began, from := use(), time.Now(), l.time(true)
 	err = errors.Join(err, pause(sending, measured))
-	w = window{Done: l.time(false) - from, Seconds: time.Since(began).Seconds(), Used: use().minus(before)}
+	w = window{done: l.time(false) - from, seconds: time.Since(began).Seconds(), used: use().minus(before)}
 	stop()
 	if err := errors.Join(all.Wait(), err); err != nil {
 		return w, err
 	}
 	err = l.await(ctx)
-	w.Total = l.ended
 	if slices.Sort(l.latencies); len(l.latencies) > 0 {
-		w.P50, w.P99 = l.latencies[len(l.latencies)/2], l.latencies[len(l.latencies)*99/100]
+		w.p50, w.p99 = l.latencies[len(l.latencies)/2], l.latencies[len(l.latencies)*99/100]
 	}
 	return w, err
 }

@@ -1,7 +1,8 @@
 package sandbox
 
 import (
-	"context"
+	"bytes"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,10 +11,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-
-	"github.com/jackc/pgx/v5"
-
-	"github.com/payonce/payonce/groupcommit"
 )
 
 const keyMax = 255
@@ -38,7 +35,7 @@ func (s *Sandbox) provider(run endpoint) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		c, refusal := readCall(r)
 		c.fault = s.faults.draw()
-		a, err := s.process(r.Context(), c, refusal, run)
+		a, err := s.process(c, refusal, run)
 		if c.fault.dropAfter {
 			err = errCut
 		}
@@ -46,10 +43,7 @@ func (s *Sandbox) provider(run endpoint) http.HandlerFunc {
 		if c.key != "" {
 			w.Header().Set("Idempotency-Key", c.key)
 		}
-		if groupcommit.OutcomeOf(err) == groupcommit.Locked {
-			err = newError(http.StatusTooManyRequests, typeInvalid, "lock_timeout", "Another request is using this object. Try again later.")
-		}
-		s.reply(w, a, err, newError(http.StatusServiceUnavailable, typeAPI, "", "The provider cannot reach its own books. Try again later."))
+		s.reply(w, a, err, newError(http.StatusServiceUnavailable, typeAPI, "", "The provider cannot write its own books. Try again later."))
 	}
 }
 
@@ -60,25 +54,29 @@ var errCut = errors.New("the connection is cut")
 func (s *Sandbox) control(decide func(r *http.Request) (answer, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		a, err := decide(r)
-		s.reply(w, a, err, refused(http.StatusServiceUnavailable, "the sandbox cannot use its database"))
+		s.reply(w, a, err, refused(http.StatusServiceUnavailable, "the sandbox cannot write its journal"))
 	}
 }
+
+// endpoint answers a request. It reads the books and fills the change, with which its answer
+// is saved. An *apiError is answered and not saved, and nothing is executed.
+type endpoint func(c *call, to *change) (answer, error)
 
 // process runs a request in the order of a provider. Its key is in flight from
 // before it is counted until its answer is decided. A fault may delay it. It is
 // executed even if its client has gone.
-func (s *Sandbox) process(ctx context.Context, c *call, refusal *apiError, run endpoint) (answer, error) {
-	ctx = context.WithoutCancel(ctx)
+func (s *Sandbox) process(c *call, refusal *apiError, run endpoint) (answer, error) {
 	rival := false
 	if c.key != "" && refusal == nil {
 		if _, rival = s.inFlight.LoadOrStore(c.key, true); !rival {
 			defer s.inFlight.Delete(c.key)
 		}
 	}
-	arrival, arrived := context.WithTimeout(ctx, s.options.WorkTime)
-	defer arrived()
-	if _, err := s.pool.Exec(arrival, insertRequest, c.id, c.method, c.path, c.key); err != nil {
-		return answer{}, fmt.Errorf("count a request: %w", err)
+	if _, err := s.decide(func(to *change) (answer, error) {
+		to.Arrived = true
+		return answer{}, nil
+	}); err != nil {
+		return answer{}, err
 	}
 	if rival {
 		return answer{}, newError(http.StatusConflict, typeIdempotency, "idempotency_key_in_use",
@@ -91,21 +89,50 @@ func (s *Sandbox) process(ctx context.Context, c *call, refusal *apiError, run e
 	case refusal != nil:
 		return answer{}, refusal
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.options.WorkTime)
-	defer cancel()
-	return s.once(ctx, c, run)
+	return s.decide(func(to *change) (answer, error) { return s.once(c, to, run) })
 }
 
-const insertRequest = `
-insert into requests (id, method, path, idempotency_key)
-values ($1, $2, $3, nullif($4, ''))`
+// once replays the answer under the call's key, or executes the call and saves its answer. A
+// drawn 500 replaces the answer: before, nothing is executed; after, everything is. The key
+// leads to it from then on.
+func (s *Sandbox) once(c *call, to *change, run endpoint) (answer, error) {
+	now := s.options.Now()
+	if known := s.books.keys[c.key]; known != nil && now.Sub(known.At) < c.fault.keepKeys {
+		if !bytes.Equal(known.Fingerprint, c.fingerprint()) {
+			return answer{}, newError(http.StatusBadRequest, typeIdempotency, "",
+				"The idempotency key '%s' was first used with another path or other parameters. Use another key for another request.", c.key)
+		}
+		to.Replayed = true
+		return answer{status: known.Status, body: known.Body, replayOf: known.Request}, nil
+	}
+	a, err := run(c, to)
+	if err != nil {
+		return answer{}, err
+	}
+	if c.fault.errorBefore {
+		*to = change{}
+	}
+	if c.fault.errorBefore || c.fault.errorAfter {
+		a = injected().answer()
+	}
+	if c.key != "" {
+		to.Key, to.Saved = c.key, &saved{Fingerprint: c.fingerprint(), Request: c.id, Status: a.status, Body: a.body, At: now}
+	}
+	return a, nil
+}
 
-func unrecognized(_ context.Context, _ pgx.Tx, _ *pgx.Batch, c *call) (answer, error) {
+// fingerprint covers what must be equal in a request that repeats a key.
+func (c *call) fingerprint() []byte {
+	sum := sha256.Sum256([]byte(c.method + "\x00" + c.path + "\x00" + c.params.values.Encode()))
+	return sum[:]
+}
+
+func unrecognized(c *call, _ *change) (answer, error) {
 	return answer{}, newError(http.StatusNotFound, typeInvalid, "", "Unrecognized request URL (%s: %s).", c.method, c.path)
 }
 
-// reply writes the answer, or the error as one. unavailable is the answer when the database
-// could not be used: then nothing is saved, and whether a commit in flight happened is unknown.
+// reply writes the answer, or the error as one. unavailable is the answer when nothing
+// could be written.
 func (s *Sandbox) reply(w http.ResponseWriter, a answer, err error, unavailable *apiError) {
 	if errors.Is(err, errCut) {
 		cut(w)
@@ -143,7 +170,7 @@ func readCall(r *http.Request) (*call, *apiError) {
 	c := &call{
 		id:     newID("req_"),
 		method: r.Method,
-		path:   strings.ToValidUTF8(strings.ReplaceAll(r.URL.Path, "\x00", ""), ""),
+		path:   strings.ToValidUTF8(r.URL.Path, ""),
 		target: r.PathValue("id"),
 		origin: "http://" + r.Host,
 		charge: r.Header.Get("Payonce-Charge"),
@@ -195,7 +222,7 @@ func secretOf(r *http.Request) string {
 }
 
 // retrieveAccount answers the account that the key names.
-func retrieveAccount(_ context.Context, _ pgx.Tx, _ *pgx.Batch, c *call) (answer, error) {
+func retrieveAccount(c *call, _ *change) (answer, error) {
 	if err := c.params.done(); err != nil {
 		return answer{}, err
 	}
@@ -204,7 +231,7 @@ func retrieveAccount(_ context.Context, _ pgx.Tx, _ *pgx.Batch, c *call) (answer
 		name, _, _ = strings.Cut(name, "_")
 		id = "acct_" + name
 	}
-	return object(http.StatusOK, map[string]any{
+	return object(http.StatusOK, members{
 		"id": id, "object": "account", "country": "DE", "default_currency": "eur", "type": "standard",
 		"charges_enabled": true, "payouts_enabled": true, "details_submitted": true, "metadata": map[string]string{},
 	}), nil
@@ -214,15 +241,15 @@ func retrieveAccount(_ context.Context, _ pgx.Tx, _ *pgx.Batch, c *call) (answer
 // was executed and nothing is saved. An error that was executed, such as a decline,
 // is an answer.
 type apiError struct {
-	Type          string         `json:"type,omitempty"` // empty in the answers of control calls and of the shop
-	Code          string         `json:"code,omitempty"`
-	DeclineCode   string         `json:"decline_code,omitempty"`
-	DocURL        string         `json:"doc_url,omitempty"`
-	Message       string         `json:"message"`
-	Param         string         `json:"param,omitempty"`
-	Charge        string         `json:"charge,omitempty"`
-	PaymentIntent *intent        `json:"payment_intent,omitempty"`
-	PaymentMethod map[string]any `json:"payment_method,omitempty"`
+	Type          string  `json:"type,omitempty"` // empty in the answers of control calls and of the shop
+	Code          string  `json:"code,omitempty"`
+	DeclineCode   string  `json:"decline_code,omitempty"`
+	DocURL        string  `json:"doc_url,omitempty"`
+	Message       string  `json:"message"`
+	Param         string  `json:"param,omitempty"`
+	Charge        string  `json:"charge,omitempty"`
+	PaymentIntent *intent `json:"payment_intent,omitempty"`
+	PaymentMethod members `json:"payment_method,omitempty"`
 	status        int
 }
 

@@ -1,0 +1,202 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/payonce/payonce/internal/audit"
+	"github.com/payonce/payonce/internal/postgres"
+)
+
+// work is what is measured.
+type work struct {
+	name     string
+	what     string
+	river    bool     // River does it too
+	atRest   bool     // nothing is sent, so each figure is a second's
+	programs []string // payonce's
+	prepare  func(context.Context, *deployment) error
+	drive    func(context.Context, *deployment, *running) (window, error)
+	check    func(context.Context, *deployment) error
+}
+
+// works are measured in this order.
+var works = []work{
+	{
+		name: "accept", what: "POST /v1/charges, each under a key of its own; no worker processes them",
+		programs: []string{"api"}, drive: driveAccepting, check: checkAccepted,
+	},
+	{
+		name: "replay", what: "requests under known keys, answered by what is stored",
+		programs: []string{"api"}, prepare: acceptReplayed, drive: driveReplays, check: checkNothingAccepted,
+	},
+	{
+		name: "charges", what: "request, stock, payment, signed webhook, while accepting", river: true,
+		programs: []string{"api", "worker"}, drive: driveCharges, check: checkCharges,
+	},
+	{
+		name: "idle", what: "the programs at rest: each figure is a second's", river: true, atRest: true,
+		programs: []string{"api", "worker"}, drive: driveNothing, check: checkNothingAccepted,
+	},
+}
+
+func workNamed(name string) work {
+	return works[slices.IndexFunc(works, func(w work) bool { return w.name == name })]
+}
+
+// driveAccepting drives charges that end when they are accepted.
+func driveAccepting(ctx context.Context, d *deployment, of *running) (window, error) {
+	return d.drive(ctx, of, func(id string) error {
+		defer d.load.end(id)
+		return d.send(of, id)
+	})
+}
+
+// replay sends the nth charge of those whose responses are asked for again.
+func (d *deployment) replay(of *running, n int) (replayed bool, err error) {
+	return d.charge(of.urls[0], d.accounts[n%len(d.accounts)], fmt.Sprintf("replayed-%06d", n), n)
+}
+
+func acceptReplayed(ctx context.Context, d *deployment) error {
+	return d.while(ctx, []string{"api"}, func(of *running) error {
+		g := errgroup.Group{}
+		g.SetLimit(senders)
+		for n := range d.replayed {
+			g.Go(func() error {
+				_, err := d.replay(of, n)
+				return err
+			})
+		}
+		return g.Wait()
+	})
+}
+
+func driveReplays(ctx context.Context, d *deployment, of *running) (window, error) {
+	return d.drive(ctx, of, func(id string) error {
+		defer d.load.end(id)
+		n := rand.N(d.replayed) //nolint:gosec // no secret
+		replayed, err := d.replay(of, n)
+		if err == nil && !replayed {
+			err = fmt.Errorf("charge %d was accepted twice", n)
+		}
+		return err
+	})
+}
+
+// driveCharges drives charges that end when their webhook arrives.
+func driveCharges(ctx context.Context, d *deployment, of *running) (window, error) {
+	return d.drive(ctx, of, func(id string) error { return d.send(of, id) })
+}
+
+// driveNothing lets the programs rest.
+func driveNothing(ctx context.Context, d *deployment, of *running) (w window, err error) {
+	if err := pause(ctx, d.warm); err != nil {
+		return w, err
+	}
+	counted, err := readCounters(ctx, d.database)
+	if err != nil {
+		return w, err
+	}
+	used, began := of.use(), time.Now()
+	if err := pause(ctx, d.For); err != nil {
+		return w, err
+	}
+	w = window{seconds: time.Since(began).Seconds(), used: of.use().minus(used)}
+	after, err := readCounters(ctx, d.database)
+	w.atRest = after.minus(counted)
+	return w, err
+}
+
+func checkAccepted(ctx context.Context, d *deployment) error { return d.accepted(ctx, d.load.ended) }
+
+func checkNothingAccepted(ctx context.Context, d *deployment) error { return d.accepted(ctx, 0) }
+
+// selectHoldings counts the charges and the keys.
+const selectHoldings = `
+select array[(select count(*) from ledger_events where version = 1),
+             (select count(*) from idempotency_keys)]`
+
+func (d *deployment) holdings(ctx context.Context) (rows []int, err error) {
+	return rows, read(ctx, d.database, selectHoldings, nil, &rows)
+}
+
+// accepted compares what the tables hold more than before with what was accepted.
+func (d *deployment) accepted(ctx context.Context, n int) error {
+	now, err := d.holdings(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range now {
+		if now[i]-d.before[i] != n {
+			return fmt.Errorf("%d accepted; charges and keys were %d and are %d", n, d.before, now)
+		}
+	}
+	return nil
+}
+
+// auditable is how many charges are audited; more are counted.
+const auditable = 20_000
+
+// checkCharges audits payonce's own charges, and counts everybody's.
+func checkCharges(ctx context.Context, d *deployment) (err error) {
+	if d.by == byPayonce && d.before[0]+d.load.ended <= auditable {
+		err = d.audit(ctx)
+	}
+	return errors.Join(err, countCharges(ctx, d))
+}
+
+func (d *deployment) audit(ctx context.Context) error {
+	db, err := postgres.Open(ctx, d.database, postgres.Options{Application: "bench-audit", StatementTimeout: 5 * time.Minute})
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	report, err := audit.Run(ctx, db)
+	for _, check := range report.Checks {
+		if check.Violated > 0 {
+			err = errors.Join(err, fmt.Errorf("audit: %s: %d of %d violated, as %v", check.Name, check.Violated, check.Checked, check.Examples))
+		}
+	}
+	return err
+}
+
+// What a charge that succeeded has.
+const (
+	eventsOfCharge   = 6 // requested, reserved, started, captured, succeeded, notified
+	postingsOfCharge = 4
+)
+
+// selectCharges counts the keys, what succeeded, what was notified, the events, the
+// postings, the reservations and the articles of charges.
+const selectCharges = `
+select array[(select count(*) from idempotency_keys),
+             (select count(*) from ledger_events where type = 'charge.succeeded.v1'),
+             (select count(*) from ledger_events where type = 'merchant.notified.v1'),
+             (select count(*) from ledger_events) / $1::int,
+             (select count(*) from ledger_postings) / $2::int,
+             (select count(*) from reservations where status = 'sold'),
+             (select sum(sold)::bigint from stock)]`
+
+// countCharges compares what the tables, the provider and the merchants have with what
+// was sent.
+func countCharges(ctx context.Context, d *deployment) error {
+	var stored []int
+	if err := read(ctx, d.database, selectCharges, []any{eventsOfCharge, postingsOfCharge}, &stored); err != nil {
+		return err
+	}
+	captured, twice := d.external.captures.sum()
+	webhooks, _ := d.external.webhooks.sum()
+	sent := d.load.ended + d.filled
+	if !slices.Equal(stored, slices.Repeat([]int{sent + d.copied}, len(stored))) || captured != sent || webhooks != sent || twice > 0 {
+		return fmt.Errorf("%d charges sent and %d copied: keys, succeeded, notified, events, postings, reserved, sold %v; "+
+			"the provider captured %d, %d of them twice; the merchants received %d webhooks",
+			sent, d.copied, stored, captured, twice, webhooks)
+	}
+	return nil
+}
