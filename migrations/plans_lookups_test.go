@@ -84,7 +84,7 @@ func lookups() []lookup {
 			ways: "idempotency_keys_kept expires_at",
 		},
 
-		{in: "outbox", words: "with alone", ways: outboxRange},
+		{in: "outbox", words: "with waiting", ways: outboxRange + ", " + outboxRange},
 		{in: "outbox", words: "delete from outbox", ways: outboxRange},
 		// One entry of the log's end.
 		{in: "internal/restore", words: "as newest", ways: "ledger_events_pkey, " + ownNumbers},

@@ -27,7 +27,7 @@
 // message that its receiver refuses holds up those behind it in its topic: an inbox has dead
 // letters, and so may a publisher.
 //
-// Table: outbox.
+// Tables: outbox, outbox_topics.
 package outbox
 
 import (
