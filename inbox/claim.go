@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -36,13 +37,28 @@ func (p *Processor) claim(ctx context.Context, b *pgx.Batch, most int) (_ free, 
 			return err
 		})
 	}
+	began := time.Now() //nolint:forbidigo // it decides only whether the lease is renewed
 	if err := p.DB.Commit(ctx, b); err != nil {
 		claimed = nil
 		return free, false, fmt.Errorf("commit a claim for %s: %w", p.Receiver, err)
 	}
 	more = free.isMore(claimed)
 	p.hungry.Store(more || free.crowded)
+	if len(claimed) > 0 && time.Since(began) > p.Policy.Lease/3 { //nolint:forbidigo // as above
+		claimed = p.stillHeld(ctx, claimed)
+	}
 	return free, more, nil
+}
+
+// stillHeld renews the lease of a claim whose commit was slow, and drops what others have taken
+// over meanwhile. After an error the next beat finds that.
+func (p *Processor) stillHeld(ctx context.Context, claimed []*Delivery) []*Delivery {
+	lost, err := p.register(ctx, claimed)
+	if err != nil {
+		p.Log.WarnContext(ctx, "heartbeat failed", "receiver", p.Receiver, "error", err)
+		return claimed
+	}
+	return slices.DeleteFunc(claimed, func(d *Delivery) bool { return slices.Contains(lost, d.row) })
 }
 
 func (p *Processor) scan(row pgx.CollectableRow) (*Delivery, error) {

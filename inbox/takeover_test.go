@@ -131,6 +131,84 @@ func TestTakeover(t *testing.T) {
 	}
 }
 
+// slow is a database whose commits in the context of slowly go through page.
+type slow struct {
+	*postgres.DB
+
+	page func(ctx context.Context, b *pgx.Batch) error
+}
+
+type slowly struct{}
+
+func (s *slow) Commit(ctx context.Context, b *pgx.Batch) error {
+	if ctx.Value(slowly{}) == nil {
+		return s.DB.Commit(ctx, b)
+	}
+	return s.page(ctx, b)
+}
+
+// receiveSlowly receives a page of m1 in a processor that runs and notes what it handles. Its
+// commit goes through page.
+func receiveSlowly(t *testing.T, db *postgres.DB, page func(ctx context.Context, b *pgx.Batch) error, change ...func(*inbox.Options)) (handled *diary) {
+	t.Helper()
+	handled = &diary{}
+	p := processor(t, &slow{db, page}, noting(handled), append(change, short)...)
+	start(t, p)
+	put(t, db, "m0", "")
+	done(t, db)
+	_, err := p.Receive(context.WithValue(t.Context(), slowly{}, true), note("m1", ""))
+	testdb.Must(t, err)
+	return handled
+}
+
+// A claim keeps its messages however long its commit takes.
+func TestClaim_whoseCommitIsSlow(t *testing.T) {
+	t.Parallel()
+
+	t.Run("is not taken over when it is committed after its lease", func(t *testing.T) {
+		db := fresh(t)
+		handled := receiveSlowly(t, db, func(ctx context.Context, b *pgx.Batch) error {
+			return pgx.BeginFunc(ctx, db.Pool(), func(tx pgx.Tx) error {
+				write(t, db, `update inbox_holders set alive_until = now()`) // so that the claim renews it
+				err := tx.SendBatch(ctx, b).Close()
+				<-time.After(400 * time.Millisecond) // of a lease of 300
+				start(t, processor(t, db, answer(nil), short))
+				<-time.After(200 * time.Millisecond) // of its first repair
+				return err
+			})
+		})
+		done(t, db)
+		testrun.Same(t, "handled", "m0 m1", handled.String())
+		testrun.Same(t, "deaths", int64(0), testdb.One[int64](t, db, `select sum(deaths) from inbox`))
+	})
+
+	t.Run("does not start what was taken over meanwhile", func(t *testing.T) {
+		db := fresh(t)
+		handled := receiveSlowly(t, db, func(ctx context.Context, b *pgx.Batch) error {
+			err := db.Commit(ctx, b)
+			write(t, db, `update inbox set status = 'pending', due_at = now() + interval '1 hour', fence = fence + 1 where message_id = 'm1'`)
+			<-time.After(200 * time.Millisecond) // of a lease of 300
+			return err
+		})
+		put(t, db, "m2", "")
+		await.Row(t, db, `select status = 'done' from inbox where message_id = 'm2'`)
+		testrun.Same(t, "handled", "m0 m2", handled.String())
+	})
+
+	t.Run("is not released by its own processor", func(t *testing.T) {
+		db := fresh(t)
+		handled := receiveSlowly(t, db, func(ctx context.Context, b *pgx.Batch) error {
+			err := db.Commit(ctx, b)
+			write(t, db, `update inbox set claimed_at = claimed_at - interval '1 minute' where message_id = 'm1'`)
+			<-time.After(2500 * time.Millisecond) // of two repairs
+			return err
+		}, func(o *inbox.Options) { o.Policy.BackoffBase, o.Policy.BackoffCap = time.Nanosecond, time.Nanosecond })
+		done(t, db)
+		testrun.Same(t, "handled", "m0 m1", handled.String())
+		testrun.Same(t, "deaths", int64(0), testdb.One[int64](t, db, `select sum(deaths) from inbox`))
+	})
+}
+
 // A processor that does not know whether its commit came about handles the message once.
 func TestClaim_withAnUnknownOutcome(t *testing.T) {
 	t.Parallel()
