@@ -278,7 +278,7 @@ func mutants() []mutant {
 		},
 		{
 			"a key without a first message is not repaired",
-			[]edit{{"inbox/holders.go", "\tb.Queue(promoteAll, p.Receiver)\n", ""}},
+			[]edit{{"inbox/claim.go", "\t\t\tp.promoteNext(ctx)\n", ""}},
 			byTest("./inbox", "TestPromote_repairsAKeyWithoutAFirstMessage", "until all messages are done"),
 		},
 		{

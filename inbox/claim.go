@@ -10,10 +10,11 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// readNext reads the present and the next due time to come.
+// readNext reads the present, the next due time to come, and whether messages wait behind others.
 const readNext = `
 select now(),
-       (select due_at from inbox where receiver = $1 and status = 'pending' and first and due_at > now() order by due_at limit 1)`
+       (select due_at from inbox where receiver = $1 and status = 'pending' and first and due_at > now() order by due_at limit 1),
+       (select id from inbox where receiver = $1 and status = 'pending' and not first limit 1) is not null`
 
 const (
 	pollEvery    = time.Second
@@ -80,8 +81,8 @@ func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 		p.dueFrom.Store(0)
 		p.queueRepair(b, p.mayTakeOver(began))
 	}
-	now, coming := time.Time{}, (*time.Time)(nil)
-	b.Queue(readNext, p.Receiver).QueryRow(func(row pgx.Row) error { return row.Scan(&now, &coming) })
+	now, coming, waiting := time.Time{}, (*time.Time)(nil), false
+	b.Queue(readNext, p.Receiver).QueryRow(func(row pgx.Row) error { return row.Scan(&now, &coming, &waiting) })
 	free, more, err := p.claim(ctx, b, 0)
 	if err != nil {
 		p.reached = time.Time{}
@@ -93,7 +94,10 @@ func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 	p.reached = time.Now() //nolint:forbidigo // as above
 	took := p.reached.Sub(began)
 	if repairs {
-		p.repaired, p.repairTook = p.reached, took
+		if waiting {
+			p.promoteNext(ctx)
+		}
+		p.repaired, p.repairTook = time.Now(), time.Since(began) //nolint:forbidigo // as above
 	}
 	p.pause = 0
 	if free.slots == 0 || len(free.full) > 0 {

@@ -88,7 +88,7 @@ const (
 func (p *Processor) timeout() time.Duration { return max(p.Policy.Lease, 3*time.Second) }
 
 // queueRepair queues what mends the rows that others left: messages of silent holders, claims and
-// ends with an unknown outcome, due times of a wrong clock, and keys without a first message.
+// ends with an unknown outcome, and due times of a wrong clock.
 func (p *Processor) queueRepair(b *pgx.Batch, takesOver bool) {
 	q := p.Policy
 	if takesOver {
@@ -97,7 +97,18 @@ func (p *Processor) queueRepair(b *pgx.Batch, takesOver bool) {
 		b.Queue(takeOver, p.Receiver, q.MaxDeaths, q.DeadLetters == Pass, q.BackoffBase, q.BackoffCap, p.Holder, column(p.held(), func(h holding) int64 { return h.row }), claims, 2*p.timeout())
 	}
 	b.Queue(correctDueTimes, p.Receiver, q.BackoffCap, max(LongestWait, q.BackoffCap))
-	b.Queue(promoteAll, p.Receiver)
+}
+
+const keysOfARepair = 2000
+
+// promoteNext gives keys without a first message one. Each call reads behind the keys of the call
+// before, in a transaction of its own, so the number of waiting messages holds up no claim.
+func (p *Processor) promoteNext(ctx context.Context) {
+	b := &pgx.Batch{}
+	b.Queue(promoteNext, p.Receiver, p.promoted, keysOfARepair).QueryRow(func(row pgx.Row) error { return row.Scan(&p.promoted) })
+	if err := p.DB.Commit(ctx, b); err != nil {
+		p.Log.WarnContext(ctx, "repair failed", "receiver", p.Receiver, "error", err)
+	}
 }
 
 // mayTakeOver reports whether a holder without a registration is dead. After an outage of the

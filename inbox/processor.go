@@ -62,6 +62,7 @@ type Processor struct {
 	started                         bool
 	reached, repaired, patientUntil time.Time
 	repairTook                      time.Duration
+	promoted                        string        // keys up to it were repaired
 	pause                           time.Duration // at least until the next claim
 }
 

@@ -100,7 +100,22 @@ select odd.message_id, 'dead' from other join odd using (receiver, payload_hash)
 const (
 	promote     = promoteKeys + `(values ($1::text, $2::text)) as k (receiver, ordering_key)` + keysWithoutFirst
 	promoteMany = promoteKeys + `unnest($1::text[], $2::text[]) as k (receiver, ordering_key)` + keysWithoutFirst
-	promoteAll  = promoteKeys + `(select distinct receiver, ordering_key from inbox where receiver = $1 and status = 'pending' and not first) as k` + keysWithoutFirst
+
+	// promoteNext does so for the keys of at most $3 waiting messages behind the key $2, and
+	// returns the last of them, or the empty key where none is left.
+	promoteNext = `
+with waiting as materialized (
+  select ordering_key
+    from inbox
+   where receiver = $1
+     and status = 'pending'
+     and not first
+     and ordering_key > $2
+   order by ordering_key
+   limit $3
+), promoted as (` + promoteKeys + `(select distinct $1::text as receiver, ordering_key from waiting) as k` + keysWithoutFirst + `
+)
+select case when count(*) = $3 then max(ordering_key) else '' end from waiting`
 
 	promoteKeys = `
 update inbox
