@@ -60,17 +60,18 @@ with incoming as (
    where inbox.payload_hash = excluded.payload_hash
   returning receiver, message_id, ordering_key, status, xmax = '0' as new
 ), odd as (
-  select *
+  select *,
+         'unreadable:' || encode(sha256(convert_to(message_id, 'UTF8') || payload_hash), 'hex') as name
     from incoming
    where (receiver, message_id) not in (select receiver, message_id from firsts union all select receiver, message_id from kept)
 ), other as (
   insert into inbox
          (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, last_error)
-  select receiver, 'unreadable:' || encode(payload_hash, 'hex'), 'unreadable:' || encode(payload_hash, 'hex'), '', payload, metadata::jsonb, payload_hash,
+  select receiver, name, name, '', payload, metadata::jsonb, payload_hash,
          'dead', 'the id ' || message_id || ' is known with another payload'
     from odd
   on conflict do nothing
-  returning receiver, payload_hash
+  returning receiver, message_id
 ), heads as (
   select id
     from inbox
@@ -91,7 +92,7 @@ select message_id, 'new' from firsts
  union all
 select message_id, case when not new then 'known' when status = 'dead' then 'dead' else 'behind' end from kept
  union all
-select odd.message_id, 'dead' from other join odd using (receiver, payload_hash)`
+select odd.message_id, 'dead' from other join odd on (odd.receiver, odd.name) = (other.receiver, other.message_id)`
 )
 
 // promote makes the oldest pending message of a key first if the key has none. A transaction
