@@ -114,18 +114,42 @@ func TestTakeover(t *testing.T) {
 		done(t, db)
 	})
 
+	t.Run("a processor whose registration is gone keeps what it handles", func(t *testing.T) {
+		db := fresh(t, "m1@k")
+		h := newHung(db)
+		start(t, processor(t, db, h.handle, func(o *inbox.Options) { o.Policy.Lease = time.Hour })) // so that no beat registers it
+		await.Receive(t, "the holder", h.begun)
+		write(t, db, `delete from inbox_holders`)
+		<-time.After(2500 * time.Millisecond) // of two repairs
+		await.Row(t, db, `select status = 'running' and deaths = 0 from inbox`)
+		close(h.finish)
+		done(t, db)
+	})
+
+	t.Run("a repair that fails stops no claim", func(t *testing.T) {
+		db := testdb.Open(t)
+		write(t, db, `
+create function refuse() returns trigger language plpgsql as $$ begin raise 'planted'; end $$;
+create trigger refuse before update on inbox for each row when (old.due_at > '2100-01-01') execute function refuse()`)
+		put(t, db, "m1", "")
+		put(t, db, "m2", "")
+		write(t, db, `update inbox set due_at = '2101-01-01' where message_id = 'm2'`) // which a repair corrects
+		start(t, processor(t, db, answer(nil)))
+		await.Row(t, db, `select status = 'done' from inbox where message_id = 'm1'`)
+	})
+
 	for name, test := range map[string]struct {
 		policy inbox.DeadLetters
 		want   string
 	}{
-		"Block": {inbox.Block, `m1:dead:t m2:pending:f`},
-		"Pass":  {inbox.Pass, `m1:dead:f m2:done:f`},
+		"Block": {inbox.Block, `m1:dead:t:5 m2:pending:f:0`}, // its fence refuses whom it was taken from
+		"Pass":  {inbox.Pass, `m1:dead:f:5 m2:done:f:1`},
 	} {
 		t.Run("the last of MaxDeaths makes a dead letter, "+name, func(t *testing.T) {
 			db := fresh(t, "m1@k", "m2@k", "m3@l")
 			write(t, db, `update inbox set status = 'running', fence = 4, attempts = 4, deaths = 4, holder = 'dead' where message_id = 'm1'`)
 			start(t, processor(t, db, answer(nil), short, func(o *inbox.Options) { o.Policy.MaxDeaths, o.Policy.DeadLetters = 5, test.policy }))
-			await.Row(t, db, `select string_agg(concat_ws(':', message_id, status, first), ' ' order by id) = $1 from inbox where ordering_key = 'k'`, test.want)
+			await.Row(t, db, `select string_agg(concat_ws(':', message_id, status, first, fence), ' ' order by id) = $1 from inbox where ordering_key = 'k'`, test.want)
 			await.Row(t, db, `select status = 'done' from inbox where message_id = 'm3'`)
 		})
 	}
@@ -209,7 +233,8 @@ func TestClaim_whoseCommitIsSlow(t *testing.T) {
 	})
 }
 
-// A processor that does not know whether its commit came about handles the message once.
+// A processor that does not know whether its commit came about handles the message once, also
+// while another message keeps its holder alive.
 func TestClaim_withAnUnknownOutcome(t *testing.T) {
 	t.Parallel()
 	for name, side := range map[string]failpoint.Side{"committed": failpoint.After, "not committed": failpoint.Before} {
@@ -217,20 +242,29 @@ func TestClaim_withAnUnknownOutcome(t *testing.T) {
 			t.Run(what+" "+name, func(t *testing.T) {
 				t.Parallel()
 				db, cut, cutter := through(t)
-				handled, begun, finish := &diary{}, make(chan struct{}, 9), make(chan struct{}, 9)
+				handled, begun, finish, end := &diary{}, make(chan struct{}, 9), make(chan struct{}), make(chan struct{})
 				p := processor(t, cut, func(_ context.Context, d *inbox.Delivery) error {
 					handled.note("%s", d.ID)
 					begun <- struct{}{}
+					if d.ID == "alive" {
+						<-end
+					}
 					<-finish
 					return nil
 				}, short)
+				want := "alive m1"
+				if what != "the end" { // which is as long as a beat
+					put(t, db, "alive", "")
+					start(t, p)
+					await.Receive(t, "the message that keeps the holder alive", begun)
+				}
 				switch what {
 				case "a claim":
+					p.Pause(true)
 					put(t, db, "m1", "k")
 					cutter.Arm(side, 3)
-					start(t, p)
+					p.Pause(false)
 				case "a page":
-					start(t, p)
 					await.True(t, "the page is cut", func() bool {
 						cutter.Arm(side, 3)
 						_, err := p.Receive(t.Context(), note("m1", ""))
@@ -239,6 +273,7 @@ func TestClaim_withAnUnknownOutcome(t *testing.T) {
 					_, err := p.Receive(t.Context(), note("m1", "")) // by the transport
 					testdb.Must(t, err)
 				case "the end":
+					want = "m1"
 					put(t, db, "m1", "k")
 					start(t, p)
 					await.Receive(t, "the handler", begun)
@@ -246,8 +281,10 @@ func TestClaim_withAnUnknownOutcome(t *testing.T) {
 				}
 				close(finish)
 				await.True(t, "a connection was cut", func() bool { return cutter.Cuts() == 1 })
+				await.Row(t, db, `select status = 'done' from inbox where message_id = 'm1'`)
+				close(end)
 				done(t, db)
-				testrun.Same(t, "handled", "m1", handled.String())
+				testrun.Same(t, "handled", want, handled.String())
 			})
 		}
 	}
