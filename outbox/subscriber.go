@@ -64,9 +64,7 @@ func sessions(pool *pgxpool.Pool) *sql.DB {
 	if c.BeforeConnect != nil {
 		options = append(options, stdlib.OptionBeforeConnect(c.BeforeConnect))
 	}
-	db := stdlib.OpenDB(*c.ConnConfig, options...)
-	db.SetMaxOpenConns(1)
-	return db
+	return stdlib.OpenDB(*c.ConnConfig, options...)
 }
 
 // subscriber is Watermill's, whose reader delivers the messages of a page itself.

@@ -198,6 +198,41 @@ func TestSubscriber_findsAMessageThatCommitsLateWithASmallerID(t *testing.T) {
 	wantEmpty(t, db)
 }
 
+// What is left of a late transaction behind a page is the next page, before the next full scan.
+func TestSubscriber_readsALateTransactionWithoutAPause(t *testing.T) {
+	t.Parallel()
+	db := testdb.Open(t)
+	r := read(t, db, options{})
+	const n = 2 * mostMessages
+	late := testdb.Begin(t, db.Pool(), `
+insert into outbox (topic, message_id, payload, metadata) select $1, 'late' || n, '', '{}' from generate_series(1, $2::int) n`, topic, n)
+	for range 5 { // longer than two full scans, so that the reader reads behind it
+		publish(t, db, "early")
+		r.wantNext(t, "early")
+		<-time.After(500 * time.Millisecond)
+	}
+	testdb.Must(t, late.Commit(t.Context()))
+	r.take(t, 1)
+	began := time.Now()
+	r.take(t, n-1)
+	if took := time.Since(began); took > 800*time.Millisecond {
+		t.Errorf("two pages took %v, want no second between them", took)
+	}
+	wantEmpty(t, db)
+}
+
+// The poll is slow where a bell wakes the subscriber.
+func TestNewSubscriber_polls(t *testing.T) {
+	t.Parallel()
+	db := testdb.Open(t)
+	bell := make(chan struct{})
+	for want, o := range map[time.Duration]outbox.Options{100 * time.Millisecond: {}, 2 * time.Second: {Bell: bell}, time.Hour: {Bell: bell, Poll: time.Hour}} {
+		s := outbox.NewSubscriber(db.Pool(), o)
+		testrun.Same(t, "poll", want, outbox.Poll(s))
+		testdb.Must(t, s.Close())
+	}
+}
+
 func TestSubscriber_aPageHasAtMostOneMebibyteOrOneMessage(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)
