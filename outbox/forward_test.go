@@ -102,17 +102,6 @@ func TestForward_publishesInOrderUnderTheSameIDs(t *testing.T) {
 	testrun.Same(t, "metadata", message.Metadata{"type": "letter", "ordering_key": "k"}, to.metadata)
 }
 
-func TestForward_publishesSoon(t *testing.T) {
-	t.Parallel()
-	db := testdb.Open(t)
-	to := &broker{}
-	forward(t, outbox.NewSubscriber(db.Pool(), outbox.Options{}), to)
-	await.Soon(t, time.Second, func(try int) {
-		publish(t, db, numbered(try + 1)[try])
-		to.await(t, try+1)
-	})
-}
-
 // A page in which the publisher refuses one message each time gets through in parts.
 func TestForward_publishesPagesLongerThanThePublisherTakes(t *testing.T) {
 	t.Parallel()
@@ -175,23 +164,6 @@ func TestForward_publishesAgainWhatThePublisherRefused(t *testing.T) {
 			}
 		})
 	}
-}
-
-// The deadline of acknowledgments ends the context of what a publisher hangs on.
-func TestForward_goesOnAfterTheDeadlineOfAPublisherThatHung(t *testing.T) {
-	t.Parallel()
-	db := testdb.Open(t)
-	publish(t, db, numbered(3)...)
-	from := outbox.NewSubscriber(db.Pool(), outbox.Options{})
-	outbox.SetAckDeadline(from, 1e9)
-	var once sync.Once
-	to := &broker{before: func(m *message.Message) error {
-		once.Do(func() { <-m.Context().Done() })
-		return m.Context().Err()
-	}}
-	forward(t, from, to)
-	to.await(t, 3)
-	wantEmpty(t, db)
 }
 
 func TestForward_losesNothingWhereTheConnectionIsCut(t *testing.T) {

@@ -273,22 +273,6 @@ func TestSubscriber_goesOnWhenAPageCanBeReadAgain(t *testing.T) {
 	}
 }
 
-func TestSubscriber_survivesADatabaseThatIsAway(t *testing.T) {
-	testdb.Long(t, "it restarts a server")
-	t.Parallel()
-	server := testdb.Server(t, local.Options{Fsync: true, InMemory: true})
-	db := testdb.Connect(t, testdb.Migrated(t, server, "outbox"))
-	publish(t, db, "m1", "m2")
-	r := read(t, db, options{})
-	page := r.next(t, 2)
-	testdb.Must(t, server.Restart(t.Context()))
-	page[0].Ack()
-	page[1].Ack()
-	r.wantNext(t, "m1", "m2")
-	await.True(t, "the pool connects", func() bool { return db.Commit(t.Context(), letters(t, "m3")) == nil })
-	r.wantNext(t, "m3")
-}
-
 // The transaction of a page is idle while the page is handled, for longer than the pool allows.
 func TestSubscriber_isNotCutWhileAReceiverIsSlow(t *testing.T) {
 	t.Parallel()
@@ -434,25 +418,6 @@ func TestSubscriber_writesNothingWhileIdle(t *testing.T) {
 		await.Row(t, db, `select (`+polls+`) > $1`, n+50)
 		return testdb.One[string](t, db, xid) == id
 	})
-}
-
-// A dump has the rows that were not delivered when it was made.
-func TestSubscriber_deliversEveryRowOfARestoredDump(t *testing.T) {
-	t.Parallel()
-	db := testdb.Open(t)
-	publish(t, db, numbered(3)...)
-	testdb.Exec(t, db.Pool(), `create table dump as table outbox`)
-	r := read(t, db, options{})
-	r.wantNext(t, numbered(3)...)
-	publish(t, db, "younger")
-	r.wantNext(t, "younger")
-	wantEmpty(t, db)
-	testdb.Exec(t, db.Pool(), `insert into outbox (topic, id, message_id, payload, metadata, created_at) overriding system value select topic, id, message_id, payload, metadata, created_at from dump`)
-	testdb.Exec(t, db.Pool(), `select setval(pg_get_serial_sequence('outbox', 'id'), (select max(id) from dump))`)
-	r.wantNext(t, numbered(3)...)
-	publish(t, db, "next") // under an id that was given before
-	r.wantNext(t, "next")
-	wantEmpty(t, db)
 }
 
 // A topic shows nothing of another, and two are read beside each other.

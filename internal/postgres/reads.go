@@ -32,7 +32,7 @@ const (
 func NewReads[Q, A any](most int, read func(ctx context.Context, lookups []Q) (results []A, err error)) *Reads[Q, A] {
 	r := &Reads[Q, A]{read: read}
 	r.batcher = &groupcommit.Batcher[Q, A]{
-		Slots: make(chan struct{}, cmp.Or(most, defaultConns)), Cancelable: true, Call: r.call,
+		Slots: make(chan struct{}, cmp.Or(most, defaultConns)), Call: r.call,
 		Fit: func(queue []Q) int { return min(len(queue), maxLookups) },
 	}
 	return r
