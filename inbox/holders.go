@@ -80,6 +80,8 @@ update inbox
 )
 
 const (
+	deathsPerAttempt = 4 // so many deaths count as much as an attempt
+
 	repairEvery = time.Second
 	repairShare = 20 // of the time, at most one part is for repairs
 )
@@ -94,7 +96,7 @@ func (p *Processor) queueRepair(b *pgx.Batch, takesOver bool) {
 	if takesOver {
 		claims := p.slots.isClaiming() // before what is held is read
 		b.Queue(forget, p.Receiver, q.Lease)
-		b.Queue(takeOver, p.Receiver, q.MaxDeaths, q.DeadLetters == Pass, q.BackoffBase, q.BackoffCap, p.Holder, column(p.held(), func(h holding) int64 { return h.row }), claims, 2*p.timeout())
+		b.Queue(takeOver, p.Receiver, deathsPerAttempt*q.MaxAttempts, q.DeadLetters == Pass, q.BackoffBase, q.BackoffCap, p.Holder, column(p.held(), func(h holding) int64 { return h.row }), claims, 2*p.timeout())
 	}
 	b.Queue(correctDueTimes, p.Receiver, q.BackoffCap, max(LongestWait, q.BackoffCap))
 }

@@ -145,10 +145,10 @@ create trigger refuse before update on inbox for each row when (old.due_at > '21
 		"Block": {inbox.Block, `m1:dead:t:5 m2:pending:f:0`}, // its fence refuses whom it was taken from
 		"Pass":  {inbox.Pass, `m1:dead:f:5 m2:done:f:1`},
 	} {
-		t.Run("the last of MaxDeaths makes a dead letter, "+name, func(t *testing.T) {
+		t.Run("the last of many deaths makes a dead letter, "+name, func(t *testing.T) {
 			db := fresh(t, "m1@k", "m2@k", "m3@l")
-			write(t, db, `update inbox set status = 'running', fence = 4, attempts = 4, deaths = 4, holder = 'dead' where message_id = 'm1'`)
-			start(t, processor(t, db, answer(nil), short, func(o *inbox.Options) { o.Policy.MaxDeaths, o.Policy.DeadLetters = 5, test.policy }))
+			write(t, db, `update inbox set status = 'running', fence = 4, attempts = 11, deaths = 11, holder = 'dead' where message_id = 'm1'`)
+			start(t, processor(t, db, answer(nil), short, func(o *inbox.Options) { o.Policy.DeadLetters = test.policy }))
 			await.Row(t, db, `select string_agg(concat_ws(':', message_id, status, first, fence), ' ' order by id) = $1 from inbox where ordering_key = 'k'`, test.want)
 			await.Row(t, db, `select status = 'done' from inbox where message_id = 'm3'`)
 		})
@@ -299,7 +299,7 @@ func TestPoison(t *testing.T) {
 	for n := range 40 {
 		put(t, db, fmt.Sprint("m", n), "")
 	}
-	const maxDeaths = 10
+	const maxDeaths = 12 // of three attempts
 	processes := 0
 	var ended chan struct{}
 	// A process, as far as the database can tell: when it dies, all its connections break at once,
@@ -322,7 +322,7 @@ func TestPoison(t *testing.T) {
 				return nil
 			}
 		}, func(o *inbox.Options) {
-			o.Policy.Lease, o.Policy.MaxDeaths, o.Concurrency, o.Drain = 200*time.Millisecond, maxDeaths, 16, time.Nanosecond
+			o.Policy.Lease, o.Concurrency, o.Drain = 200*time.Millisecond, 16, time.Nanosecond
 			o.Policy.BackoffBase, o.Policy.BackoffCap = 100*time.Millisecond, 5*time.Second
 		})
 		running := make(chan struct{})
@@ -369,7 +369,7 @@ func TestPoison_processesThatAreKilledFinishInnocents(t *testing.T) {
 			}
 			return context.Cause(ctx)
 		}, func(o *inbox.Options) {
-			o.Policy.Lease, o.Policy.MaxDeaths, o.Drain = 200*time.Millisecond, 12, time.Nanosecond
+			o.Policy.Lease, o.Drain = 200*time.Millisecond, time.Nanosecond
 			o.Policy.BackoffBase, o.Policy.BackoffCap = time.Millisecond, 50*time.Millisecond
 		})
 		_ = p.Run(ctx)
