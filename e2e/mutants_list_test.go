@@ -258,7 +258,7 @@ func mutants() []mutant {
 		},
 		{
 			"a page is acknowledged before it is stored",
-			[]edit{{"inbox/consume.go", "\t\t_, err := p.receive(ctx, all)\n", "\t\tfor _, m := range page {\n\t\t\tm.Ack()\n\t\t}\n\t\t_, err := p.receive(ctx, all)\n"}},
+			[]edit{{"inbox/consume.go", "\t\t_, err := p.receive(ctx, column(page,", "\t\tfor _, m := range page {\n\t\t\tm.Ack()\n\t\t}\n\t\t_, err := p.receive(ctx, column(page,"}},
 			byTest("./inbox", "TestConsume/refuses what cannot be stored, and stores it when it can", "some are refused twice"),
 		},
 		{
