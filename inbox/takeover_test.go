@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -155,17 +156,18 @@ create trigger refuse before update on inbox for each row when (old.due_at > '21
 	}
 }
 
-// slow is a database whose commits in the context of slowly go through page.
+// slow is a database whose first commit in the context of slowly goes through page.
 type slow struct {
 	*postgres.DB
 
 	page func(ctx context.Context, b *pgx.Batch) error
+	went atomic.Bool
 }
 
 type slowly struct{}
 
 func (s *slow) Commit(ctx context.Context, b *pgx.Batch) error {
-	if ctx.Value(slowly{}) == nil {
+	if ctx.Value(slowly{}) == nil || s.went.Swap(true) {
 		return s.DB.Commit(ctx, b)
 	}
 	return s.page(ctx, b)
@@ -176,7 +178,7 @@ func (s *slow) Commit(ctx context.Context, b *pgx.Batch) error {
 func receiveSlowly(t *testing.T, db *postgres.DB, page func(ctx context.Context, b *pgx.Batch) error, change ...func(*inbox.Options)) (handled *diary) {
 	t.Helper()
 	handled = &diary{}
-	p := processor(t, &slow{db, page}, noting(handled), append(change, short)...)
+	p := processor(t, &slow{DB: db, page: page}, noting(handled), append(change, short)...)
 	start(t, p)
 	put(t, db, "m0", "")
 	done(t, db)
@@ -210,7 +212,8 @@ func TestClaim_whoseCommitIsSlow(t *testing.T) {
 		db := fresh(t)
 		handled := receiveSlowly(t, db, func(ctx context.Context, b *pgx.Batch) error {
 			err := db.Commit(ctx, b)
-			write(t, db, `update inbox set status = 'pending', due_at = now() + interval '1 hour', fence = fence + 1 where message_id = 'm1'`)
+			write(t, db, `insert into inbox_holders values ('r', 'other', now() + interval '1 minute')`)
+			write(t, db, `update inbox set holder = 'other', fence = fence + 1 where message_id = 'm1'`)
 			<-time.After(200 * time.Millisecond) // of a lease of 300
 			return err
 		})
