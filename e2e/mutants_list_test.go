@@ -258,7 +258,7 @@ func mutants() []mutant {
 		},
 		{
 			"a page is acknowledged before it is stored",
-			[]edit{{"inbox/consume.go", "\t\t_, err := p.receive(ctx, all)\n", "\t\tfor _, m := range page {\n\t\t\tm.Ack()\n\t\t}\n\t\t_, err := p.receive(ctx, all)\n"}},
+			[]edit{{"inbox/consume.go", "\t\t_, err := p.receive(ctx, column(page,", "\t\tfor _, m := range page {\n\t\t\tm.Ack()\n\t\t}\n\t\t_, err := p.receive(ctx, column(page,"}},
 			byTest("./inbox", "TestConsume/refuses what cannot be stored, and stores it when it can", "some are refused twice"),
 		},
 		{
@@ -278,7 +278,7 @@ func mutants() []mutant {
 		},
 		{
 			"a key without a first message is not repaired",
-			[]edit{{"inbox/holders.go", "\tb.Queue(promoteAll, p.Receiver)\n", ""}},
+			[]edit{{"inbox/claim.go", "\t\t\tp.promoteNext(ctx)\n", ""}},
 			byTest("./inbox", "TestPromote_repairsAKeyWithoutAFirstMessage", "until all messages are done"),
 		},
 		{

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/internal/await"
@@ -131,13 +132,13 @@ func (p *post) rounds(t *testing.T, outcomes int) {
 	}
 }
 
-// topicLock is the lock of a topic's reader.
-const topicLock = `hashtextextended('outbox:' || 'outbox'::regclass::oid || ':charges', 0)`
-
-// hold takes the readers' lock, for the session.
+// hold locks the topic's row as a reader does, in a transaction.
 func (p *post) hold(t *testing.T) {
 	t.Helper()
-	_, err := p.lock.Exec(t.Context(), `select pg_advisory_lock(`+topicLock+`)`)
+	_, err := p.lock.Exec(t.Context(), `
+begin;
+insert into outbox_topics values ('charges') on conflict do nothing;
+select from outbox_topics where topic = 'charges' for update`, pgx.QueryExecModeSimpleProtocol)
 	must(t, err)
 }
 
@@ -172,7 +173,7 @@ select (select count(*) from piled),
 	}
 	must(t, p.d.tables.QueryRow(t.Context(), back, p.wild, draw).Scan(&messages, &deliveries, &inversions))
 	p.messages, p.deliveries, p.inversions = p.messages+messages, p.deliveries+deliveries, p.inversions+inversions
-	_, err := p.lock.Exec(t.Context(), `select pg_advisory_unlock(`+topicLock+`)`)
+	_, err := p.lock.Exec(t.Context(), `commit`)
 	must(t, err)
 }
 

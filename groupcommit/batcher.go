@@ -28,28 +28,22 @@ const (
 // call in flight is carried out as soon as the goroutines that are ready to run have run:
 // a batcher never waits for more items.
 //
-// The zero value with Call set is ready for use. A batcher has no goroutine while nothing
+// The zero value with Call and Slots set is ready for use. A batcher has no goroutine while nothing
 // is queued or in flight, and nothing to close.
 type Batcher[Q, A any] struct {
 	// Call carries out items and returns one result for each. ctx has the values of the
 	// first item's context, and does not end.
 	Call func(ctx context.Context, items []Q) []Result[A]
-	// NextAfter is how long a call delays the next one, at most, when it waits for a lock or for
-	// the network. 50 ms where 0.
-	NextAfter time.Duration
-	// Slots bounds the calls in flight, those longer than NextAfter included: each occupies a
-	// place of the channel, before it takes its items. Others may occupy places too. Unbounded
-	// where nil.
+	// Slots bounds the calls in flight: each occupies a place of the channel, before it takes its
+	// items. Others may occupy places too.
 	Slots chan struct{}
 	// Fit is how many items of the queue one call takes, at least one; all where nil.
 	Fit func(queue []Q) int
-	// Cancelable lets a caller whose context ends return while its item is carried out. The
-	// result is dropped.
-	Cancelable bool
 
-	mu    sync.Mutex
-	runs  bool // a goroutine begins calls
-	queue []*item[Q, A]
+	nextAfter time.Duration // how long a call delays the next one, at most; 50 ms where 0
+	mu        sync.Mutex
+	runs      bool // a goroutine begins calls
+	queue     []*item[Q, A]
 }
 
 // Result is the result of an item.
@@ -64,9 +58,9 @@ type item[Q, A any] struct {
 	result chan Result[A] // buffered
 }
 
-// Do carries out an item and returns its result. If ctx ends while the item is queued, Do
-// returns the error of ctx, and the item has no effect. If the call panics, Do returns
-// ErrNotReturned, and the effect is unknown.
+// Do carries out an item and returns its result. If ctx ends, Do returns its error: an item that
+// is still queued has no effect, and the result of another one is dropped. If the call panics, Do
+// returns ErrNotReturned, and the effect is unknown.
 func (b *Batcher[Q, A]) Do(ctx context.Context, value Q) (A, error) {
 	i := &item[Q, A]{ctx: ctx, value: value, result: make(chan Result[A], 1)}
 	b.mu.Lock()
@@ -80,53 +74,38 @@ func (b *Batcher[Q, A]) Do(ctx context.Context, value Q) (A, error) {
 	select {
 	case r = <-i.result:
 	case <-ctx.Done():
-		if b.withdraw(i) || b.Cancelable {
-			return r.Value, ctx.Err()
-		}
-		r = <-i.result
+		b.withdraw(i)
+		r.Err = ctx.Err()
 	}
 	return r.Value, r.Err
 }
 
 // run begins calls until nothing is queued. The next one begins when the results of the last
-// one are delivered, since what the callers do next may then join it, or after NextAfter.
+// one are delivered, since what the callers do next may then join it, or after nextAfter.
 func (b *Batcher[Q, A]) run() {
-	for b.begin() {
-	}
-}
-
-// begin begins a call, and waits for its end, but no longer than NextAfter. It reports whether
-// anything was queued.
-func (b *Batcher[Q, A]) begin() bool {
-	for range yields {
-		runtime.Gosched()
-	}
-	if b.Slots != nil {
+	for {
+		for range yields {
+			runtime.Gosched()
+		}
 		b.Slots <- struct{}{}
-	}
-	items := b.take()
-	end := func() {
-		if b.Slots != nil {
+		items := b.take()
+		if len(items) == 0 {
 			<-b.Slots
+			return
+		}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			defer func() { <-b.Slots }()
+			for n, r := range b.carryOut(items[0].ctx, values(items)) {
+				items[n].result <- r
+			}
+		}()
+		select {
+		case <-done:
+		case <-time.After(cmp.Or(b.nextAfter, defaultNextAfter)):
 		}
 	}
-	if len(items) == 0 {
-		end()
-		return false
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		defer end()
-		for n, r := range b.carryOut(items[0].ctx, values(items)) {
-			items[n].result <- r
-		}
-	}()
-	select {
-	case <-done:
-	case <-time.After(cmp.Or(b.NextAfter, defaultNextAfter)):
-	}
-	return true
 }
 
 // take removes the items of the next call from the queue. If there are none, run ends.
@@ -153,15 +132,11 @@ func (b *Batcher[Q, A]) carryOut(ctx context.Context, items []Q) (results []Resu
 	return b.Call(context.WithoutCancel(ctx), items)
 }
 
-// withdraw removes an item from the queue; false: a call has taken it.
-func (b *Batcher[Q, A]) withdraw(i *item[Q, A]) bool {
+// withdraw removes an item from the queue, unless a call has taken it.
+func (b *Batcher[Q, A]) withdraw(i *item[Q, A]) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	at := slices.Index(b.queue, i)
-	if at >= 0 {
-		b.queue = slices.Delete(b.queue, at, at+1)
-	}
-	return at >= 0
+	b.queue = slices.DeleteFunc(b.queue, func(other *item[Q, A]) bool { return other == i })
 }
 
 func values[Q, A any](items []*item[Q, A]) []Q {

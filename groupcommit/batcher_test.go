@@ -103,33 +103,24 @@ func TestBatcher_startsTheNextBatchAfterItsBound(t *testing.T) {
 
 func TestBatcher_callersCancel(t *testing.T) {
 	t.Parallel()
-	for name, mayLeave := range map[string]bool{"only from the queue": false, "also while their item is carried out": true} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				c := standing(&groupcommit.Batcher[int, string]{NextAfter: time.Hour, Cancelable: mayLeave})
-				first := c.do(t.Context(), 1)
-				ctx, cancel := context.WithCancel(t.Context())
-				second, leaving := c.do(t.Context(), 2), c.do(ctx, 3)
-				queuedContext, leave := context.WithCancel(t.Context())
-				queued := c.do(queuedContext, 4)
-				leave()
-				if a := <-queued[0]; !errors.Is(a.err, context.Canceled) {
-					t.Errorf("a caller that left the queue gets %v", a.err)
-				}
-				c.letGo <- struct{}{}
-				c.want(t, []int{1}, []int{2, 3})
-				cancel()
-				synctest.Wait()
-				if got := len(leaving[0]) == 1; got != mayLeave {
-					t.Errorf("a caller whose item is carried out has left: %v", got)
-				}
-				close(c.letGo)
-				wantAnswers(t, append(first, second...), "1", "2")
-				if a := <-leaving[0]; mayLeave != errors.Is(a.err, context.Canceled) {
-					t.Errorf("it gets %q, %v", a.value, a.err)
-				}
-			})
-		})
-	}
+	synctest.Test(t, func(t *testing.T) {
+		c := standing(&groupcommit.Batcher[int, string]{Slots: make(chan struct{}, 1)})
+		first := c.do(t.Context(), 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		second, leaving := c.do(t.Context(), 2), c.do(ctx, 3)
+		queuedContext, leave := context.WithCancel(t.Context())
+		queued := c.do(queuedContext, 4)
+		leave()
+		if a := <-queued[0]; !errors.Is(a.err, context.Canceled) {
+			t.Errorf("a caller that left the queue gets %v", a.err)
+		}
+		c.letGo <- struct{}{}
+		c.want(t, []int{1}, []int{2, 3})
+		cancel()
+		if a := <-leaving[0]; !errors.Is(a.err, context.Canceled) {
+			t.Errorf("a caller whose item is carried out gets %q, %v", a.value, a.err)
+		}
+		close(c.letGo)
+		wantAnswers(t, append(first, second...), "1", "2")
+	})
 }

@@ -90,7 +90,7 @@ func New(pool *pgxpool.Pool, o Options) *Committer {
 	o.Timeout, o.LockTimeout = cmp.Or(o.Timeout, defaultTimeout), cmp.Or(o.LockTimeout, defaultLockTimeout)
 	c := &Committer{pool: pool, options: o, slots: make(chan struct{}, max(1, pool.Config().MaxConns/2))}
 	c.tracer, _ = pool.Config().ConnConfig.Tracer.(pgx.BatchTracer)
-	c.batcher = Batcher[*queuedBatch, bool]{Fit: fit, Slots: c.slots, Cancelable: true}
+	c.batcher = Batcher[*queuedBatch, bool]{Fit: fit, Slots: c.slots}
 	c.batcher.Call = func(_ context.Context, batches []*queuedBatch) []result {
 		return slices.Repeat([]result{c.commitTogether(batches)}, len(batches)) //nolint:contextcheck // it ends with none of its callers
 	}

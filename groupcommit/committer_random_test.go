@@ -371,30 +371,3 @@ func sale(random *rand.Rand) *pgx.Batch {
 	}
 	return b
 }
-
-// A cycle that no order prevents, of rows under two keys that two transactions insert
-// crosswise, costs time and is no deadlock.
-func TestGroupCommit_leavesALockCycleBeforeTheDeadlock(t *testing.T) {
-	testdb.Long(t, "it takes a large part of the time")
-	t.Parallel()
-	one, address := effects(t, postgres.Options{Writes: declared()})
-	other := testdb.OpenAt(t, address, postgres.Options{})
-	tx := testdb.Begin(t, other.Pool(), insert, 2, 2)
-	result := make(chan error, 1)
-	go func() {
-		await.Blocked(t, other, 1) // the units wait for 2, and have 1
-		_, err := tx.Exec(t.Context(), insert, 1, 1)
-		if err := tx.Rollback(t.Context()); err != nil {
-			t.Error(err)
-		}
-		result <- err
-	}()
-	errs := together(t, one.Committer(), committing(one, batch(1), batch(2), batch(3))...)
-	if errs[0] != nil && groupcommit.Constraint(errs[0]) == "" || errs[1] != nil || errs[2] != nil {
-		t.Errorf("the errors are %v", errs)
-	}
-	if err := <-result; err != nil && groupcommit.Constraint(err) == "" {
-		t.Errorf("the other transaction has the error %v", err)
-	}
-	want(t, other, deadlocks, "0")
-}

@@ -36,7 +36,7 @@ func (c *Committer) HoldCommit() (release func()) {
 			runtime.Gosched()
 		}
 		lead := c.batcher.Call
-		c.batcher.NextAfter = cmp.Or(c.batcher.NextAfter, time.Hour)
+		c.batcher.nextAfter = cmp.Or(c.batcher.nextAfter, time.Hour)
 		c.batcher.Call = func(ctx context.Context, batches []*queuedBatch) []result {
 			if h, ok := holds.Load(batches[0]); ok {
 				its, _ := h.(hold)
@@ -56,7 +56,7 @@ func (c *Committer) HoldCommit() (release func()) {
 
 // SetHeld bounds how long a group commit holds up the next one. It is called before
 // HoldCommit.
-func (c *Committer) SetHeld(d time.Duration) { c.batcher.NextAfter = d }
+func (c *Committer) SetHeld(d time.Duration) { c.batcher.nextAfter = d }
 
 // WaitForLocks lets a transaction of several batches wait for a lock as long as the test
 // holds it.
@@ -65,19 +65,4 @@ func (c *Committer) WaitForLocks() { c.options.LockTimeout = time.Hour }
 // CommitWithin is Commit with the deadline of a context.
 func (c *Committer) CommitWithin(ctx context.Context, b *pgx.Batch) error {
 	return c.commitQueued(&queuedBatch{ctx: ctx, batch: b})
-}
-
-// TenantBatch is a batch of a tenant.
-type TenantBatch struct {
-	Tenant string
-	Batch  *pgx.Batch
-}
-
-// QueueGroup queues the statements of batches that share a transaction.
-func (o *Statements) QueueGroup(b *pgx.Batch, batches []TenantBatch, setTenant func(b *pgx.Batch, tenant string)) {
-	all := make([]*queuedBatch, len(batches))
-	for i, t := range batches {
-		all[i] = &queuedBatch{tenant: t.Tenant, batch: t.Batch}
-	}
-	o.queueGroup(b, all, setTenant)
 }

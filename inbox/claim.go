@@ -4,15 +4,17 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 )
 
-// readNext reads the present and the next due time to come.
+// readNext reads the present, the next due time to come, and whether messages wait behind others.
 const readNext = `
 select now(),
-       (select due_at from inbox where receiver = $1 and status = 'pending' and first and due_at > now() order by due_at limit 1)`
+       (select due_at from inbox where receiver = $1 and status = 'pending' and first and due_at > now() order by due_at limit 1),
+       (select id from inbox where receiver = $1 and status = 'pending' and not first limit 1) is not null`
 
 const (
 	pollEvery    = time.Second
@@ -36,13 +38,28 @@ func (p *Processor) claim(ctx context.Context, b *pgx.Batch, most int) (_ free, 
 			return err
 		})
 	}
+	began := time.Now() //nolint:forbidigo // it decides only whether the lease is renewed
 	if err := p.DB.Commit(ctx, b); err != nil {
 		claimed = nil
 		return free, false, fmt.Errorf("commit a claim for %s: %w", p.Receiver, err)
 	}
 	more = free.isMore(claimed)
 	p.hungry.Store(more || free.crowded)
+	if len(claimed) > 0 && time.Since(began) > p.Policy.Lease/3 { //nolint:forbidigo // as above
+		claimed = p.stillHeld(ctx, claimed)
+	}
 	return free, more, nil
+}
+
+// stillHeld renews the lease of a claim whose commit was slow, and drops what others have taken
+// over meanwhile. After an error the next beat finds that.
+func (p *Processor) stillHeld(ctx context.Context, claimed []*Delivery) []*Delivery {
+	lost, err := p.register(ctx, claimed)
+	if err != nil {
+		p.Log.WarnContext(ctx, "heartbeat failed", "receiver", p.Receiver, "error", err)
+		return claimed
+	}
+	return slices.DeleteFunc(claimed, func(d *Delivery) bool { return slices.Contains(lost, d.row) })
 }
 
 func (p *Processor) scan(row pgx.CollectableRow) (*Delivery, error) {
@@ -64,8 +81,8 @@ func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 		p.dueFrom.Store(0)
 		p.queueRepair(b, p.mayTakeOver(began))
 	}
-	now, coming := time.Time{}, (*time.Time)(nil)
-	b.Queue(readNext, p.Receiver).QueryRow(func(row pgx.Row) error { return row.Scan(&now, &coming) })
+	now, coming, waiting := time.Time{}, (*time.Time)(nil), false
+	b.Queue(readNext, p.Receiver).QueryRow(func(row pgx.Row) error { return row.Scan(&now, &coming, &waiting) })
 	free, more, err := p.claim(ctx, b, 0)
 	if err != nil {
 		p.reached = time.Time{}
@@ -77,7 +94,10 @@ func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 	p.reached = time.Now() //nolint:forbidigo // as above
 	took := p.reached.Sub(began)
 	if repairs {
-		p.repaired, p.repairTook = p.reached, took
+		if waiting {
+			p.promoteNext(ctx)
+		}
+		p.repaired, p.repairTook = time.Now(), time.Since(began) //nolint:forbidigo // as above
 	}
 	p.pause = 0
 	if free.slots == 0 || len(free.full) > 0 {

@@ -13,18 +13,11 @@ import (
 	"github.com/payonce/payonce/internal/loop"
 )
 
-var (
-	// ErrSkip is returned by a Read for a message that is none of the receiver's: it is
-	// acknowledged and not stored.
-	ErrSkip = errors.New("the message is for another receiver")
-	// ErrClosed is returned by Consume when the subscriber ends the subscription.
-	ErrClosed = errors.New("the subscription ended")
-)
+var errClosed = errors.New("the subscription ended")
 
 // Read says what the inbox stores of a message. What it leaves empty is the transport's: id,
 // payload and metadata, and the type, ordering key and partition that package outbox writes
-// into the metadata. After ErrSkip the message is passed over; after any other error, and
-// after a panic, it is stored as a dead letter.
+// into the metadata. After an error, and after a panic, the message is stored as a dead letter.
 //
 // A transport that gives a message another UUID when it is sent again needs an id of the
 // sender, of the business or of the content: idempotency.ParseKey, NaturalKey, Content.
@@ -38,10 +31,10 @@ const (
 )
 
 // Consume subscribes to a topic and receives its messages until ctx ends, then it returns nil,
-// or until the subscriber ends the subscription (ErrClosed). It takes one message, and with it
-// those that are ready behind it. It stores them as Receive does, and only then acknowledges
-// them. If they cannot be stored it refuses them, so that they are redelivered, and takes one,
-// then two, and so on. read may be nil.
+// or until the subscriber ends the subscription, which is an error. It takes one message, and
+// with it those that are ready behind it. It stores them as Receive does, and only then
+// acknowledges them. If they cannot be stored it refuses them, so that they are redelivered, and
+// takes one, then two, and so on. read may be nil.
 //
 // If we die here: what was not acknowledged is redelivered. Test: TestConsume.
 func (p *Processor) Consume(ctx context.Context, from message.Subscriber, topic string, read Read) error {
@@ -59,15 +52,9 @@ func (p *Processor) Consume(ctx context.Context, from message.Subscriber, topic 
 			return nil //nolint:nilerr // as above
 		}
 		if len(page) == 0 {
-			return fmt.Errorf("consume %s: %w", topic, ErrClosed)
+			return fmt.Errorf("consume %s: %w", topic, errClosed)
 		}
-		all := make([]*incoming, 0, len(page))
-		for _, m := range page {
-			if one, err := readOne(m, read); !errors.Is(err, ErrSkip) {
-				all = append(all, received(one, err))
-			}
-		}
-		_, err := p.receive(ctx, all)
+		_, err := p.receive(ctx, column(page, func(m *message.Message) *incoming { return received(readOne(m, read)) }))
 		for _, m := range page {
 			if err == nil {
 				m.Ack()

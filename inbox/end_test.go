@@ -47,10 +47,6 @@ func TestEnd_statesOfAMessage(t *testing.T) {
 		"a wait is cut to LongestWait": {answer(&inbox.WaitError{AtLeast: 100 * time.Hour, NoDeadline: true, Err: errClosed}), []string{
 			`status = 'pending' and waits = 1 and due_at between clock_timestamp() + interval '23 hours' and clock_timestamp() + interval '24 hours'`, // the BackoffCap is longer
 		}, `attempts = attempts`},
-		"a wait may bound its backoff": {answer(&inbox.WaitError{AtMost: time.Second, Err: errClosed}), []string{
-			`status = 'pending' and waits = 1 and due_at < clock_timestamp() + interval '1 minute'`,
-			`status = 'pending' and waits = 2 and due_at < clock_timestamp() + interval '1 minute'`,
-		}, `waits = waits`},
 		"a wait that lasts too long makes a dead letter": {answer(&inbox.WaitError{Err: errClosed}), []string{
 			`status = 'pending' and waits = 1`,
 			`status = 'pending' and waits = 2`,

@@ -191,3 +191,29 @@ func TestPromote_repairsAKeyWithoutAFirstMessage(t *testing.T) {
 	start(t, processor(t, db, answer(nil)))
 	done(t, db)
 }
+
+// A repair reads a bounded number of keys, and goes on behind them, so however many wait hold up no
+// claim and hide no key.
+func TestPromote_repairsManyKeysInParts(t *testing.T) {
+	testdb.Long(t, "it stores many messages")
+	t.Parallel()
+	db := testdb.Open(t)
+	write(t, db, `
+insert into inbox (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, first)
+select 'r', kind || n || first, kind || n, 'paused', 't', '', '{}', '', first and kind = 'whole'
+  from unnest(array['broken', 'whole']) kind, generate_series(1, 2500) n, unnest(array[true, false]) first`)
+	write(t, db, `
+create table repairs (keys int);
+create function count_keys() returns trigger language plpgsql as $$ begin insert into repairs select count(*) from changed; return null; end $$;
+create trigger count_keys after update on inbox referencing new table as changed for each statement execute function count_keys()`)
+	put(t, db, "last", "z")
+	write(t, db, `update inbox set first = false where message_id = 'last'`)
+	p := processor(t, db, answer(nil))
+	p.Pause(false, "paused")
+	start(t, p)
+	await.Row(t, db, `select status = 'done' from inbox where message_id = 'last'`)
+	await.Row(t, db, `select count(*) = 5000 from inbox where first`)
+	if most := testdb.One[int](t, db, `select max(keys) from repairs`); most > 2000 {
+		t.Errorf("%d keys were repaired in one transaction, want at most 2000", most)
+	}
+}

@@ -181,12 +181,9 @@ func (p *Processor) outcomeOf(ctx context.Context, d *Delivery, err error) outco
 
 // wait forgets earlier errors, since the handler got as far as the service.
 func (p *Processor) wait(d *Delivery, w WaitError, reason error) func(*pgx.Batch) {
-	pause, limited, q := min(max(w.AtLeast, 0), max(LongestWait, p.Policy.BackoffCap)), !w.NoDeadline, p.Policy
+	pause, limited := min(max(w.AtLeast, 0), max(LongestWait, p.Policy.BackoffCap)), !w.NoDeadline
 	if limited {
-		if w.AtMost > 0 {
-			q.BackoffCap = min(q.BackoffCap, w.AtMost)
-		}
-		pause = max(pause, q.backoff(d.Waits))
+		pause = max(pause, p.Policy.backoff(d.Waits))
 	}
 	return p.ending(d, false, 0, d.Waits+1, pause, &limited, reason)
 }

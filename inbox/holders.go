@@ -24,18 +24,24 @@ select id
  where (select i.id from inbox i where i.id = held.id and i.fence = held.fence and i.status in ('running', 'done')) is null`
 
 	// forget removes holders that are silent, and those that are registered for too long: they
-	// registered while the clock of the database was ahead. One that lives registers again. The
-	// time is that of the transaction's begin, since it may have waited for a lock as others have.
+	// registered while the clock of the database was ahead. One that lives registers again. A row
+	// that is locked is that of a holder whose claim or beat is being committed.
 	forget = `
 delete from inbox_holders
  where receiver = $1
-   and (alive_until < now() or alive_until > now() + greatest(2 * $2::interval, interval '10 minutes'))`
+   and holder = any (array(
+         select holder
+           from inbox_holders
+          where receiver = $1
+            and (alive_until < now() or alive_until > now() + greatest(2 * $2::interval, interval '10 minutes'))
+            for update skip locked))`
 
 	// takeOver makes the messages of holders that are gone due after a random part of a backoff
 	// that grows with the deaths in a row, so that a message which kills its process soon runs
 	// without those that ran beside it. So it does with those that this holder $6 has claimed and,
-	// by $7, does not handle: the claim had an unknown outcome, or its end could not be stored. A
-	// claim may be in flight for a time of $8.
+	// by $7, does not handle: the claim had an unknown outcome, or its end could not be stored. It
+	// takes none of them over while a claim of its own is in flight, by $8, nor any that was claimed
+	// within the time of $9, since a claim may have begun meanwhile.
 	takeOver = `
 update inbox i
    set status     = case when deaths + 1 >= $2 then 'dead' else 'pending' end,
@@ -51,7 +57,7 @@ update inbox i
           where receiver = $1
             and status = 'running'
             and (holder <> $6 and holder not in (select holder from inbox_holders where receiver = $1)
-                 or holder = $6 and id <> all ($7::bigint[]) and claimed_at not between clock_timestamp() - $8::interval and clock_timestamp())
+                 or holder = $6 and id <> all ($7::bigint[]) and not $8 and claimed_at not between clock_timestamp() - $9::interval and clock_timestamp())
           order by holder
             for update skip locked))`
 
@@ -74,6 +80,8 @@ update inbox
 )
 
 const (
+	deathsPerAttempt = 4 // so many deaths count as much as an attempt
+
 	repairEvery = time.Second
 	repairShare = 20 // of the time, at most one part is for repairs
 )
@@ -82,15 +90,27 @@ const (
 func (p *Processor) timeout() time.Duration { return max(p.Policy.Lease, 3*time.Second) }
 
 // queueRepair queues what mends the rows that others left: messages of silent holders, claims and
-// ends with an unknown outcome, due times of a wrong clock, and keys without a first message.
+// ends with an unknown outcome, and due times of a wrong clock.
 func (p *Processor) queueRepair(b *pgx.Batch, takesOver bool) {
 	q := p.Policy
 	if takesOver {
+		claims := p.slots.isClaiming() // before what is held is read
 		b.Queue(forget, p.Receiver, q.Lease)
-		b.Queue(takeOver, p.Receiver, q.MaxDeaths, q.DeadLetters == Pass, q.BackoffBase, q.BackoffCap, p.Holder, column(p.held(), row), 2*p.timeout())
+		b.Queue(takeOver, p.Receiver, deathsPerAttempt*q.MaxAttempts, q.DeadLetters == Pass, q.BackoffBase, q.BackoffCap, p.Holder, column(p.held(), func(h holding) int64 { return h.row }), claims, 2*p.timeout())
 	}
 	b.Queue(correctDueTimes, p.Receiver, q.BackoffCap, max(LongestWait, q.BackoffCap))
-	b.Queue(promoteAll, p.Receiver)
+}
+
+const keysOfARepair = 2000
+
+// promoteNext gives keys without a first message one. Each call reads behind the keys of the call
+// before, in a transaction of its own, so the number of waiting messages holds up no claim.
+func (p *Processor) promoteNext(ctx context.Context) {
+	b := &pgx.Batch{}
+	b.Queue(promoteNext, p.Receiver, p.promoted, keysOfARepair).QueryRow(func(row pgx.Row) error { return row.Scan(&p.promoted) })
+	if err := p.DB.Commit(ctx, b); err != nil {
+		p.Log.WarnContext(ctx, "repair failed", "receiver", p.Receiver, "error", err)
+	}
 }
 
 // mayTakeOver reports whether a holder without a registration is dead. After an outage of the
@@ -125,24 +145,24 @@ func (p *Processor) keepAlive(ctx context.Context) {
 }
 
 func (p *Processor) beat(ctx context.Context, held []holding) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.timeout())
-	defer cancel()
-	var lost []int64
-	b := &pgx.Batch{}
-	b.Queue(beat, p.Receiver, p.Holder, p.Policy.Lease, column(held, row), column(held, fence)).Query(func(rows pgx.Rows) (err error) {
-		lost, err = pgx.CollectRows(rows, pgx.RowTo[int64])
-		return err
-	})
-	if err := p.DB.Commit(ctx, b); err != nil {
-		return err
-	}
+	lost, err := p.register(ctx, column(held, func(h holding) *Delivery { return h.Delivery }))
 	for _, h := range held {
 		if slices.Contains(lost, h.row) {
 			h.cancel(errLost)
 		}
 	}
-	return nil
+	return err
 }
 
-func row(h holding) int64   { return h.row }
-func fence(h holding) int64 { return h.fence }
+// register renews the lease, and returns which of the deliveries are lost.
+func (p *Processor) register(ctx context.Context, held []*Delivery) (lost []int64, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.timeout())
+	defer cancel()
+	b := &pgx.Batch{}
+	rows, fences := column(held, func(d *Delivery) int64 { return d.row }), column(held, func(d *Delivery) int64 { return d.fence })
+	b.Queue(beat, p.Receiver, p.Holder, p.Policy.Lease, rows, fences).Query(func(rows pgx.Rows) (err error) {
+		lost, err = pgx.CollectRows(rows, pgx.RowTo[int64])
+		return err
+	})
+	return lost, p.DB.Commit(ctx, b)
+}

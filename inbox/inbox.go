@@ -109,9 +109,6 @@ type WaitError struct {
 	// longer, unless NoDeadline is set.
 	AtLeast time.Duration
 
-	// AtMost bounds the backoff, where the read is cheap. 0: Policy.BackoffCap does.
-	AtMost time.Duration
-
 	// NoDeadline says that the service answered, and that it needs this long: a payment that
 	// is processing. Such a wait has no backoff and never makes a dead letter, and
 	// GiveUpAfter starts anew with the next wait that has a deadline.
@@ -139,12 +136,10 @@ type Policy struct {
 	// Lease is how long a silent holder keeps its messages; 3 s. While it holds any, one row for
 	// the processor is renewed in each third of it.
 	Lease time.Duration
-	// MaxAttempts is how many errors and panics since the last wait make a dead letter; 12.
+	// MaxAttempts is how many errors and panics since the last wait make a dead letter; 12. So do
+	// four times as many holders in a row that died or went silent: processes that are killed from
+	// outside hit innocent messages too.
 	MaxAttempts int
-	// MaxDeaths is how many holders in a row that died or went silent make a dead letter;
-	// 4 × MaxAttempts. It is far above MaxAttempts, since processes that are
-	// killed from outside hit innocent messages too.
-	MaxDeaths int
 	// GiveUpAfter makes a dead letter of a message that has waited for so long for a
 	// service that does not answer, counted from the first wait; 72 h. An error between two
 	// waits does not restart it, or a message that waits and fails by turns would never

@@ -138,7 +138,7 @@ func (m *model) born() *life {
 	l.Processor = processor(m.t, own, func(ctx context.Context, d *inbox.Delivery) error { return m.handle(ctx, own, d) }, func(o *inbox.Options) {
 		o.Receiver, o.Concurrency, o.Drain = m.receiver, 3, time.Nanosecond
 		o.Policy = inbox.Policy{
-			Lease: time.Second, MaxAttempts: 4, MaxDeaths: 6, GiveUpAfter: 3 * time.Second, DeadLetters: m.policy,
+			Lease: time.Second, MaxAttempts: 4, GiveUpAfter: 3 * time.Second, DeadLetters: m.policy,
 			BackoffBase: 5 * time.Millisecond, BackoffCap: 50 * time.Millisecond,
 		}
 	})

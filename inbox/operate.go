@@ -163,7 +163,7 @@ update inbox
 returning id`
 
 // Discard ends a dead letter undone, for ever, and lets the younger messages of its key
-// continue, within a second. It stays visible, with its actor. Errors are those of Retry.
+// continue, within a second, or one for each 2,000 messages that wait. It stays visible, with its actor. Errors are those of Retry.
 func Discard(ctx context.Context, q groupcommit.Querier, number int64, actor string) error {
 	return decide(ctx, q, "discard", discardDeadLetter, number, actor)
 }

@@ -62,6 +62,7 @@ type Processor struct {
 	started                         bool
 	reached, repaired, patientUntil time.Time
 	repairTook                      time.Duration
+	promoted                        string        // keys up to it were repaired
 	pause                           time.Duration // at least until the next claim
 }
 
@@ -96,7 +97,6 @@ func New(o Options) (*Processor, error) {
 	q := &o.Policy
 	q.Lease, q.GiveUpAfter = cmp.Or(q.Lease, 3*time.Second), cmp.Or(q.GiveUpAfter, 72*time.Hour)
 	q.MaxAttempts = cmp.Or(q.MaxAttempts, 12)
-	q.MaxDeaths = cmp.Or(q.MaxDeaths, 4*q.MaxAttempts)
 	q.BackoffBase = cmp.Or(q.BackoffBase, 200*time.Millisecond)
 	q.BackoffCap = max(cmp.Or(q.BackoffCap, time.Minute), q.BackoffBase)
 	p := &Processor{Options: o, woken: make(chan struct{}, 1), holds: map[int64]holding{}}

@@ -26,7 +26,8 @@ type Reception struct{ New, Duplicates, DeadLetters int }
 // hold them.
 const MaxLength = 255
 
-// maxMetadata is how many bytes of JSON the metadata of a message may have.
+// maxMetadata is how many bytes the names and values of the metadata of a message may have. An
+// outbox holds no more.
 const maxMetadata = 1 << 20
 
 var (
@@ -44,22 +45,24 @@ type incoming struct {
 	copies     int64  // of it in its page, at least one
 }
 
-// received returns a message in a form that can be stored: as a dead letter, named by its
+// received returns a message in a form that can be stored: as a dead letter, named by its id and
 // payload, where there is an error.
 func received(m Message, err error) *incoming {
 	hash := sha256.Sum256(m.Payload)
-	d := &incoming{Message: m, hash: hash[:], metadata: encoded(m.Metadata), copies: 1}
+	metadata, size := encoded(m.Metadata)
+	d := &incoming{Message: m, hash: hash[:], metadata: metadata, copies: 1}
 	for _, text := range []string{m.ID, m.OrderingKey, m.Partition, m.Type} {
 		if m.ID == "" || len(text) > MaxLength || !utf8.ValidString(text) || strings.Contains(text, "\x00") {
 			err = cmp.Or(err, errNotStorable)
 		}
 	}
-	if len(d.metadata) > maxMetadata {
+	if size > maxMetadata {
 		err, d.metadata = cmp.Or(err, errNotStorable), "{}"
 	}
 	if err != nil {
 		d.unreadable = cmp.Or(storable(err.Error()), "unreadable")
-		d.ID = "unreadable:" + hex.EncodeToString(d.hash)
+		name := sha256.Sum256(append([]byte(m.ID), d.hash...))
+		d.ID = "unreadable:" + hex.EncodeToString(name[:])
 		d.OrderingKey, d.Partition, d.Type = "", "", ""
 	}
 	d.OrderingKey = cmp.Or(d.OrderingKey, d.ID)
@@ -67,14 +70,16 @@ func received(m Message, err error) *incoming {
 	return d
 }
 
-// encoded returns metadata as JSON, without NUL, which PostgreSQL refuses.
-func encoded(metadata map[string]string) string {
+// encoded returns metadata as JSON, without NUL, which PostgreSQL refuses, and the bytes of its
+// names and values.
+func encoded(metadata map[string]string) (text string, size int) {
 	storable := make(map[string]string, len(metadata))
 	for name, value := range metadata {
 		storable[strings.ReplaceAll(name, "\x00", "")] = strings.ReplaceAll(value, "\x00", "")
+		size += len(name) + len(value)
 	}
-	text, _ := json.Marshal(storable) // texts have no error
-	return string(text)
+	encoded, _ := json.Marshal(storable) // texts have no error
+	return string(encoded), size
 }
 
 // Append queues a message into the batch that causes it, in the database of the inbox: it is

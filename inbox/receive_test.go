@@ -2,8 +2,10 @@ package inbox_test
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -25,12 +27,17 @@ func note(id, payload string) inbox.Message {
 }
 
 // odd is the row of a message with the payload "other" that cannot be stored under its id.
-const odd = "unreadable:d9298a10d1b0735837dc4bd85dac641b0f3cef27a47e5d53a54f2f3f5b2fcffa:" +
-	"unreadable:d9298a10d1b0735837dc4bd85dac641b0f3cef27a47e5d53a54f2f3f5b2fcffa:dead:f"
+func odd(id string) string {
+	payload := sha256.Sum256([]byte("other"))
+	name := fmt.Sprintf("unreadable:%x", sha256.Sum256(append([]byte(id), payload[:]...)))
+	return name + ":" + name + ":dead:f"
+}
 
 func TestReceiveAndAppend_storeEachMessageOnce(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", 256)
+	two := strings.Fields(odd("\xff") + " " + odd(long))
+	slices.Sort(two)
 	for name, test := range map[string]struct {
 		messages []inbox.Message
 		became   inbox.Reception
@@ -41,14 +48,16 @@ func TestReceiveAndAppend_storeEachMessageOnce(t *testing.T) {
 		"two of a key":             {[]inbox.Message{note("b", ""), note("a", "")}, inbox.Reception{New: 2}, "a:k:pending:f b:k:pending:t"},
 		"one twice":                {[]inbox.Message{note("a", ""), note("a", ""), note("b", "")}, inbox.Reception{New: 2, Duplicates: 1}, "a:k:pending:t b:k:pending:f"},
 		"one that is known":        {[]inbox.Message{note("known", "as before"), note("a", "")}, inbox.Reception{New: 1, Duplicates: 1}, "a:k:pending:t"},
-		"two payloads":             {[]inbox.Message{note("a", ""), note("a", "other"), note("a", "other")}, inbox.Reception{New: 1, DeadLetters: 1, Duplicates: 1}, "a:k:pending:t " + odd},
-		"a known id":               {[]inbox.Message{note("known", "other"), note("a", "other")}, inbox.Reception{New: 1, DeadLetters: 1}, "a:k:pending:t " + odd},
-		"no id":                    {[]inbox.Message{note("", "other"), note("a", "")}, inbox.Reception{New: 1, DeadLetters: 1}, "a:k:pending:t " + odd},
-		"a long id":                {[]inbox.Message{note(long, "other")}, inbox.Reception{DeadLetters: 1}, odd},
-		"a long key":               {[]inbox.Message{{ID: "a", OrderingKey: long, Payload: []byte("other")}}, inbox.Reception{DeadLetters: 1}, odd},
-		"invalid UTF-8":            {[]inbox.Message{note("\xff", "other")}, inbox.Reception{DeadLetters: 1}, odd},
-		"NUL":                      {[]inbox.Message{note("a\x00", "other")}, inbox.Reception{DeadLetters: 1}, odd},
-		"metadata that is long":    {[]inbox.Message{{ID: "a", Payload: []byte("other"), Metadata: map[string]string{"m": strings.Repeat("x", 2<<20)}}}, inbox.Reception{DeadLetters: 1}, odd},
+		"two payloads":             {[]inbox.Message{note("a", ""), note("a", "other"), note("a", "other")}, inbox.Reception{New: 1, DeadLetters: 1, Duplicates: 1}, "a:k:pending:t " + odd("a")},
+		"a known id":               {[]inbox.Message{note("known", "other"), note("a", "other")}, inbox.Reception{New: 1, DeadLetters: 1}, "a:k:pending:t " + odd("known")},
+		"no id":                    {[]inbox.Message{note("", "other"), note("a", "")}, inbox.Reception{New: 1, DeadLetters: 1}, "a:k:pending:t " + odd("")},
+		"a long id":                {[]inbox.Message{note(long, "other")}, inbox.Reception{DeadLetters: 1}, odd(long)},
+		"a long key":               {[]inbox.Message{{ID: "a", OrderingKey: long, Payload: []byte("other")}}, inbox.Reception{DeadLetters: 1}, odd("a")},
+		"invalid UTF-8":            {[]inbox.Message{note("\xff", "other")}, inbox.Reception{DeadLetters: 1}, odd("\xff")},
+		"two of one payload":       {[]inbox.Message{note("\xff", "other"), note(long, "other")}, inbox.Reception{DeadLetters: 2}, strings.Join(two, " ")},
+		"NUL":                      {[]inbox.Message{note("a\x00", "other")}, inbox.Reception{DeadLetters: 1}, odd("a\x00")},
+		"metadata that is long":    {[]inbox.Message{{ID: "a", Payload: []byte("other"), Metadata: map[string]string{"m": strings.Repeat("x", 2<<20)}}}, inbox.Reception{DeadLetters: 1}, odd("a")},
+		"metadata that is escaped": {[]inbox.Message{{ID: "a", Metadata: map[string]string{"m": strings.Repeat("<\"\x01", 300_000)}}}, inbox.Reception{New: 1}, "a:a:pending:t"},
 		"metadata that is no text": {[]inbox.Message{{ID: "a", Metadata: map[string]string{"\x00m": "\x00\xff\\u0000"}}}, inbox.Reception{New: 1}, "a:a:pending:t"},
 	} {
 		for entry, receive := range map[string]func(t *testing.T, db groupcommit.DB) inbox.Reception{
@@ -219,8 +228,6 @@ func TestConsume(t *testing.T) {
 		switch m.UUID {
 		case "m0":
 			return inbox.Message{ID: "m0", OrderingKey: "m0"}, nil
-		case "m1":
-			return inbox.Message{}, inbox.ErrSkip
 		case "m2":
 			return inbox.Message{}, errors.New("unreadable")
 		case "m3":
@@ -240,7 +247,7 @@ func TestConsume(t *testing.T) {
 		db, b := fresh(t), &broker{ids: ids}
 		stop := consume(t, processor(t, db, answer(nil)), b)
 		await.True(t, "all are acknowledged", func() bool { acks, _ := b.seen(); return acks == len(ids) })
-		await.Row(t, db, `select count(*) filter (where status = 'pending' and ordering_key = message_id) = 37
+		await.Row(t, db, `select count(*) filter (where status = 'pending' and ordering_key = message_id) = 38
 			and count(*) filter (where status = 'dead' and last_error ~ '^(unreadable|panic: odd)') = 2 from inbox`)
 		stop()
 	})
@@ -252,7 +259,7 @@ func TestConsume(t *testing.T) {
 		await.True(t, "some are refused twice", func() bool { _, nacks := b.seen(); return nacks > len(ids) })
 		write(t, db, `alter table away rename to inbox`)
 		await.True(t, "all are acknowledged", func() bool { acks, _ := b.seen(); return acks == len(ids) })
-		testrun.Same(t, "rows", int64(39), testdb.One[int64](t, db, `select count(*) from inbox`))
+		testrun.Same(t, "rows", int64(40), testdb.One[int64](t, db, `select count(*) from inbox`))
 		stop()
 	})
 
@@ -260,7 +267,7 @@ func TestConsume(t *testing.T) {
 		db := fresh(t)
 		closed := make(chan *message.Message)
 		close(closed)
-		if err := processor(t, db, answer(nil)).Consume(t.Context(), ended(closed), "topic", nil); !errors.Is(err, inbox.ErrClosed) {
+		if err := processor(t, db, answer(nil)).Consume(t.Context(), ended(closed), "topic", nil); err == nil || err.Error() != "consume topic: the subscription ended" {
 			t.Errorf("Consume returned %v", err)
 		}
 	})

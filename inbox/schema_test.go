@@ -1,14 +1,11 @@
 package inbox_test
 
 import (
-	"errors"
 	"log/slog"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
@@ -16,53 +13,6 @@ import (
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
-
-// Each constraint of the schema refuses a row, and each is named here.
-func TestSchema_eachConstraintRefuses(t *testing.T) {
-	t.Parallel()
-	db := testdb.Reused(t)
-	put(t, db, "first", "k")
-	put(t, db, "second", "k")
-	write(t, db, `insert into inbox_holders (receiver, holder, alive_until) values ('r', 'h', now())`)
-	refused := map[string]string{
-		"inbox_pkey":                `update inbox set id = default where message_id = 'second'; insert into inbox overriding system value select (i).* from (select inbox as i from inbox limit 1) x`,
-		"inbox_message_once":        `update inbox set message_id = 'first'`,
-		"inbox_status_check":        `update inbox set status = 'odd', first = false`,
-		"inbox_one_first_per_key":   `update inbox set first = true`,
-		"inbox_running_is_first":    `update inbox set status = 'running' where not first`,
-		"inbox_first_is_open":       `update inbox set status = 'done', done_fence = fence where first`,
-		"inbox_done_by_holder":      `update inbox set status = 'done', first = false, done_fence = fence + 1`,
-		"inbox_done_has_fence":      `update inbox set status = 'done', first = false`,
-		"inbox_decision_has_actor":  `update inbox set decided_at = now()`,
-		"inbox_discarded_has_actor": `update inbox set status = 'discarded', first = false`,
-		"inbox_holders_pkey":        `insert into inbox_holders select * from inbox_holders`,
-	}
-	for constraint, sql := range refused {
-		_, err := db.Pool().Exec(t.Context(), sql)
-		var refusal *pgconn.PgError
-		if !errors.As(err, &refusal) || refusal.ConstraintName != constraint {
-			t.Errorf("%s: %v, want %s", sql, err, constraint)
-		}
-	}
-	for _, name := range testdb.All[string](t, db, `
-select conname from pg_constraint where conrelid in ('inbox'::regclass, 'inbox_holders'::regclass) and contype <> 'n'
- union
-select 'inbox_one_first_per_key'`) {
-		if refused[name] == "" {
-			t.Errorf("no row is refused by %s", name)
-		}
-	}
-}
-
-func TestSchema_canBeAppliedByItself(t *testing.T) {
-	t.Parallel()
-	db := testdb.OpenAt(t, testdb.Empty(t), postgres.Options{Application: "schema"})
-	up, _, _ := strings.Cut(inbox.Schema(), "-- +goose Down")
-	write(t, db, up)
-	start(t, processor(t, db, answer(nil)))
-	put(t, db, "m", "")
-	done(t, db)
-}
 
 // A processor continues as soon as the right, table or column that it lacks is there, with the
 // rights of the worker.

@@ -89,6 +89,13 @@ func (s *slots) give(taken, claimed int) {
 	s.running.Done()
 }
 
+// isClaiming reports whether claims are in flight, or have not started what they claimed.
+func (s *slots) isClaiming() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.claiming > 0
+}
+
 // handle counts a handler, in a slot that its claim has taken.
 func (s *slots) handle(partition string) {
 	s.mu.Lock()

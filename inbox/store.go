@@ -60,17 +60,18 @@ with incoming as (
    where inbox.payload_hash = excluded.payload_hash
   returning receiver, message_id, ordering_key, status, xmax = '0' as new
 ), odd as (
-  select *
+  select *,
+         'unreadable:' || encode(sha256(convert_to(message_id, 'UTF8') || payload_hash), 'hex') as name
     from incoming
    where (receiver, message_id) not in (select receiver, message_id from firsts union all select receiver, message_id from kept)
 ), other as (
   insert into inbox
          (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, last_error)
-  select receiver, 'unreadable:' || encode(payload_hash, 'hex'), 'unreadable:' || encode(payload_hash, 'hex'), '', payload, metadata::jsonb, payload_hash,
+  select receiver, name, name, '', payload, metadata::jsonb, payload_hash,
          'dead', 'the id ' || message_id || ' is known with another payload'
     from odd
   on conflict do nothing
-  returning receiver, payload_hash
+  returning receiver, message_id
 ), heads as (
   select id
     from inbox
@@ -91,7 +92,7 @@ select message_id, 'new' from firsts
  union all
 select message_id, case when not new then 'known' when status = 'dead' then 'dead' else 'behind' end from kept
  union all
-select odd.message_id, 'dead' from other join odd using (receiver, payload_hash)`
+select odd.message_id, 'dead' from other join odd on (odd.receiver, odd.name) = (other.receiver, other.message_id)`
 )
 
 // promote makes the oldest pending message of a key first if the key has none. A transaction
@@ -100,7 +101,22 @@ select odd.message_id, 'dead' from other join odd using (receiver, payload_hash)
 const (
 	promote     = promoteKeys + `(values ($1::text, $2::text)) as k (receiver, ordering_key)` + keysWithoutFirst
 	promoteMany = promoteKeys + `unnest($1::text[], $2::text[]) as k (receiver, ordering_key)` + keysWithoutFirst
-	promoteAll  = promoteKeys + `(select distinct receiver, ordering_key from inbox where receiver = $1 and status = 'pending' and not first) as k` + keysWithoutFirst
+
+	// promoteNext does so for the keys of at most $3 waiting messages behind the key $2, and
+	// returns the last of them, or the empty key where none is left.
+	promoteNext = `
+with waiting as materialized (
+  select ordering_key
+    from inbox
+   where receiver = $1
+     and status = 'pending'
+     and not first
+     and ordering_key > $2
+   order by ordering_key
+   limit $3
+), promoted as (` + promoteKeys + `(select distinct $1::text as receiver, ordering_key from waiting) as k` + keysWithoutFirst + `
+)
+select case when count(*) = $3 then max(ordering_key) else '' end from waiting`
 
 	promoteKeys = `
 update inbox

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -114,24 +115,129 @@ func TestTakeover(t *testing.T) {
 		done(t, db)
 	})
 
+	t.Run("a processor whose registration is gone keeps what it handles", func(t *testing.T) {
+		db := fresh(t, "m1@k")
+		h := newHung(db)
+		start(t, processor(t, db, h.handle, func(o *inbox.Options) { o.Policy.Lease = time.Hour })) // so that no beat registers it
+		await.Receive(t, "the holder", h.begun)
+		write(t, db, `delete from inbox_holders`)
+		<-time.After(2500 * time.Millisecond) // of two repairs
+		await.Row(t, db, `select status = 'running' and deaths = 0 from inbox`)
+		close(h.finish)
+		done(t, db)
+	})
+
+	t.Run("a repair that fails stops no claim", func(t *testing.T) {
+		db := testdb.Open(t)
+		write(t, db, `
+create function refuse() returns trigger language plpgsql as $$ begin raise 'planted'; end $$;
+create trigger refuse before update on inbox for each row when (old.due_at > '2100-01-01') execute function refuse()`)
+		put(t, db, "m1", "")
+		put(t, db, "m2", "")
+		write(t, db, `update inbox set due_at = '2101-01-01' where message_id = 'm2'`) // which a repair corrects
+		start(t, processor(t, db, answer(nil)))
+		await.Row(t, db, `select status = 'done' from inbox where message_id = 'm1'`)
+	})
+
 	for name, test := range map[string]struct {
 		policy inbox.DeadLetters
 		want   string
 	}{
-		"Block": {inbox.Block, `m1:dead:t m2:pending:f`},
-		"Pass":  {inbox.Pass, `m1:dead:f m2:done:f`},
+		"Block": {inbox.Block, `m1:dead:t:5 m2:pending:f:0`}, // its fence refuses whom it was taken from
+		"Pass":  {inbox.Pass, `m1:dead:f:5 m2:done:f:1`},
 	} {
-		t.Run("the last of MaxDeaths makes a dead letter, "+name, func(t *testing.T) {
+		t.Run("the last of many deaths makes a dead letter, "+name, func(t *testing.T) {
 			db := fresh(t, "m1@k", "m2@k", "m3@l")
-			write(t, db, `update inbox set status = 'running', fence = 4, attempts = 4, deaths = 4, holder = 'dead' where message_id = 'm1'`)
-			start(t, processor(t, db, answer(nil), short, func(o *inbox.Options) { o.Policy.MaxDeaths, o.Policy.DeadLetters = 5, test.policy }))
-			await.Row(t, db, `select string_agg(concat_ws(':', message_id, status, first), ' ' order by id) = $1 from inbox where ordering_key = 'k'`, test.want)
+			write(t, db, `update inbox set status = 'running', fence = 4, attempts = 11, deaths = 11, holder = 'dead' where message_id = 'm1'`)
+			start(t, processor(t, db, answer(nil), short, func(o *inbox.Options) { o.Policy.DeadLetters = test.policy }))
+			await.Row(t, db, `select string_agg(concat_ws(':', message_id, status, first, fence), ' ' order by id) = $1 from inbox where ordering_key = 'k'`, test.want)
 			await.Row(t, db, `select status = 'done' from inbox where message_id = 'm3'`)
 		})
 	}
 }
 
-// A processor that does not know whether its commit came about handles the message once.
+// slow is a database whose first commit in the context of slowly goes through page.
+type slow struct {
+	*postgres.DB
+
+	page func(ctx context.Context, b *pgx.Batch) error
+	went atomic.Bool
+}
+
+type slowly struct{}
+
+func (s *slow) Commit(ctx context.Context, b *pgx.Batch) error {
+	if ctx.Value(slowly{}) == nil || s.went.Swap(true) {
+		return s.DB.Commit(ctx, b)
+	}
+	return s.page(ctx, b)
+}
+
+// receiveSlowly receives a page of m1 in a processor that runs and notes what it handles. Its
+// commit goes through page.
+func receiveSlowly(t *testing.T, db *postgres.DB, page func(ctx context.Context, b *pgx.Batch) error, change ...func(*inbox.Options)) (handled *diary) {
+	t.Helper()
+	handled = &diary{}
+	p := processor(t, &slow{DB: db, page: page}, noting(handled), append(change, short)...)
+	start(t, p)
+	put(t, db, "m0", "")
+	done(t, db)
+	_, err := p.Receive(context.WithValue(t.Context(), slowly{}, true), note("m1", ""))
+	testdb.Must(t, err)
+	return handled
+}
+
+// A claim keeps its messages however long its commit takes.
+func TestClaim_whoseCommitIsSlow(t *testing.T) {
+	t.Parallel()
+
+	t.Run("is not taken over when it is committed after its lease", func(t *testing.T) {
+		db := fresh(t)
+		handled := receiveSlowly(t, db, func(ctx context.Context, b *pgx.Batch) error {
+			return pgx.BeginFunc(ctx, db.Pool(), func(tx pgx.Tx) error {
+				write(t, db, `update inbox_holders set alive_until = now()`) // so that the claim renews it
+				err := tx.SendBatch(ctx, b).Close()
+				<-time.After(400 * time.Millisecond) // of a lease of 300
+				start(t, processor(t, db, answer(nil), short))
+				<-time.After(200 * time.Millisecond) // of its first repair
+				return err
+			})
+		})
+		done(t, db)
+		testrun.Same(t, "handled", "m0 m1", handled.String())
+		testrun.Same(t, "deaths", int64(0), testdb.One[int64](t, db, `select sum(deaths) from inbox`))
+	})
+
+	t.Run("does not start what was taken over meanwhile", func(t *testing.T) {
+		db := fresh(t)
+		handled := receiveSlowly(t, db, func(ctx context.Context, b *pgx.Batch) error {
+			err := db.Commit(ctx, b)
+			write(t, db, `insert into inbox_holders values ('r', 'other', now() + interval '1 minute')`)
+			write(t, db, `update inbox set holder = 'other', fence = fence + 1 where message_id = 'm1'`)
+			<-time.After(200 * time.Millisecond) // of a lease of 300
+			return err
+		})
+		put(t, db, "m2", "")
+		await.Row(t, db, `select status = 'done' from inbox where message_id = 'm2'`)
+		testrun.Same(t, "handled", "m0 m2", handled.String())
+	})
+
+	t.Run("is not released by its own processor", func(t *testing.T) {
+		db := fresh(t)
+		handled := receiveSlowly(t, db, func(ctx context.Context, b *pgx.Batch) error {
+			err := db.Commit(ctx, b)
+			write(t, db, `update inbox set claimed_at = claimed_at - interval '1 minute' where message_id = 'm1'`)
+			<-time.After(2500 * time.Millisecond) // of two repairs
+			return err
+		}, func(o *inbox.Options) { o.Policy.BackoffBase, o.Policy.BackoffCap = time.Nanosecond, time.Nanosecond })
+		done(t, db)
+		testrun.Same(t, "handled", "m0 m1", handled.String())
+		testrun.Same(t, "deaths", int64(0), testdb.One[int64](t, db, `select sum(deaths) from inbox`))
+	})
+}
+
+// A processor that does not know whether its commit came about handles the message once, also
+// while another message keeps its holder alive.
 func TestClaim_withAnUnknownOutcome(t *testing.T) {
 	t.Parallel()
 	for name, side := range map[string]failpoint.Side{"committed": failpoint.After, "not committed": failpoint.Before} {
@@ -139,20 +245,29 @@ func TestClaim_withAnUnknownOutcome(t *testing.T) {
 			t.Run(what+" "+name, func(t *testing.T) {
 				t.Parallel()
 				db, cut, cutter := through(t)
-				handled, begun, finish := &diary{}, make(chan struct{}, 9), make(chan struct{}, 9)
+				handled, begun, finish, end := &diary{}, make(chan struct{}, 9), make(chan struct{}), make(chan struct{})
 				p := processor(t, cut, func(_ context.Context, d *inbox.Delivery) error {
 					handled.note("%s", d.ID)
 					begun <- struct{}{}
+					if d.ID == "alive" {
+						<-end
+					}
 					<-finish
 					return nil
 				}, short)
+				want := "alive m1"
+				if what != "the end" { // which is as long as a beat
+					put(t, db, "alive", "")
+					start(t, p)
+					await.Receive(t, "the message that keeps the holder alive", begun)
+				}
 				switch what {
 				case "a claim":
+					p.Pause(true)
 					put(t, db, "m1", "k")
 					cutter.Arm(side, 3)
-					start(t, p)
+					p.Pause(false)
 				case "a page":
-					start(t, p)
 					await.True(t, "the page is cut", func() bool {
 						cutter.Arm(side, 3)
 						_, err := p.Receive(t.Context(), note("m1", ""))
@@ -161,6 +276,7 @@ func TestClaim_withAnUnknownOutcome(t *testing.T) {
 					_, err := p.Receive(t.Context(), note("m1", "")) // by the transport
 					testdb.Must(t, err)
 				case "the end":
+					want = "m1"
 					put(t, db, "m1", "k")
 					start(t, p)
 					await.Receive(t, "the handler", begun)
@@ -168,8 +284,10 @@ func TestClaim_withAnUnknownOutcome(t *testing.T) {
 				}
 				close(finish)
 				await.True(t, "a connection was cut", func() bool { return cutter.Cuts() == 1 })
+				await.Row(t, db, `select status = 'done' from inbox where message_id = 'm1'`)
+				close(end)
 				done(t, db)
-				testrun.Same(t, "handled", "m1", handled.String())
+				testrun.Same(t, "handled", want, handled.String())
 			})
 		}
 	}
@@ -184,7 +302,7 @@ func TestPoison(t *testing.T) {
 	for n := range 40 {
 		put(t, db, fmt.Sprint("m", n), "")
 	}
-	const maxDeaths = 10
+	const maxDeaths = 12 // of three attempts
 	processes := 0
 	var ended chan struct{}
 	// A process, as far as the database can tell: when it dies, all its connections break at once,
@@ -207,7 +325,7 @@ func TestPoison(t *testing.T) {
 				return nil
 			}
 		}, func(o *inbox.Options) {
-			o.Policy.Lease, o.Policy.MaxDeaths, o.Concurrency, o.Drain = 200*time.Millisecond, maxDeaths, 16, time.Nanosecond
+			o.Policy.Lease, o.Concurrency, o.Drain = 200*time.Millisecond, 16, time.Nanosecond
 			o.Policy.BackoffBase, o.Policy.BackoffCap = 100*time.Millisecond, 5*time.Second
 		})
 		running := make(chan struct{})
@@ -254,7 +372,7 @@ func TestPoison_processesThatAreKilledFinishInnocents(t *testing.T) {
 			}
 			return context.Cause(ctx)
 		}, func(o *inbox.Options) {
-			o.Policy.Lease, o.Policy.MaxDeaths, o.Drain = 200*time.Millisecond, 12, time.Nanosecond
+			o.Policy.Lease, o.Drain = 200*time.Millisecond, time.Nanosecond
 			o.Policy.BackoffBase, o.Policy.BackoffCap = time.Millisecond, 50*time.Millisecond
 		})
 		_ = p.Run(ctx)

@@ -260,7 +260,8 @@ select relname::text
 	testrun.Same(t, "tables that the api changes", []string{}, updated)
 }
 
-// TestHostileAPI_hasNoRightOnTheInbox: what the api sends reaches the inbox by the outbox alone.
+// TestHostileAPI_hasNoRightOnTheInbox: what the api sends reaches the inbox by the outbox alone, and
+// the api holds up no reader of the outbox.
 func TestHostileAPI_hasNoRightOnTheInbox(t *testing.T) {
 	t.Parallel()
 	h := newHostile(t)
@@ -268,6 +269,7 @@ func TestHostileAPI_hasNoRightOnTheInbox(t *testing.T) {
 		`select from inbox`, `select count(*) from inbox_holders`, `delete from inbox`, `delete from inbox_holders`,
 		`update inbox set status = 'done'`, `update inbox_holders set alive_until = '-infinity'`,
 		`insert into inbox default values`, `insert into inbox_holders values ('fulfillment', 'mine', 'infinity')`,
+		`insert into outbox_topics values ('charges')`, `select from outbox_topics for update`, `lock outbox_topics in share mode`,
 		`select from outbox`, `delete from outbox`, `update outbox set topic = 'more'`,
 		`insert into outbox (topic, message_id, payload, metadata, id) overriding system value values ('charges', 'evt_1', '', '{}', 1)`,
 		`insert into outbox (topic, message_id, payload, metadata, created_at) values ('charges', 'evt_1', '', '{}', '-infinity')`,

@@ -84,13 +84,14 @@ func lookups() []lookup {
 			ways: "idempotency_keys_kept expires_at",
 		},
 
-		{in: "outbox", words: "with alone", ways: outboxRange},
+		{in: "outbox", words: "with waiting", ways: outboxRange + ", " + outboxRange},
 		{in: "outbox", words: "delete from outbox", ways: outboxRange},
 		// One entry of the log's end.
 		{in: "internal/restore", words: "as newest", ways: "ledger_events_pkey, " + ownNumbers},
 
 		{in: "inbox", words: "with due as", ways: dueFirst + ", " + behind + ", " + byNumber},
-		{in: "inbox", words: "select now(),", ways: dueFirst},
+		{in: "inbox", words: "select now(),", ways: dueFirst + ", inbox_behind receiver"},
+		{in: "inbox", words: "with waiting", args: "'r'::text, 'ch_7'::text, 2000::bigint", ways: behind + ", " + firstOfKey + ", " + behind + ", " + byNumber},
 		{in: "inbox", words: "insert into inbox_holders", ways: byNumber},
 		{in: "inbox", words: "delete from inbox_holders"},
 		{in: "inbox", words: "holder not in", ways: running + ", " + byNumber},
@@ -98,7 +99,6 @@ func lookups() []lookup {
 		{in: "inbox", words: "(values ($1::text, $2::text)) as k", ways: firstOfKey + ", " + behind + ", " + byNumber},
 		{in: "inbox", words: "unnest($1::text[], $2::text[]) as k", ways: firstOfKey + ", " + behind + ", " + byNumber},
 		{in: "inbox", words: "unnest($1::text[], $2::text[]) as k", args: filled("'r'::text", 500) + ", " + filled("'ch_7'::text", 500), ways: firstOfKey + ", " + behind + ", " + byNumber},
-		{in: "inbox", words: "select distinct receiver, ordering_key", ways: firstOfKey + ", inbox_behind receiver, " + behind + ", " + byNumber},
 		{in: "inbox", words: "(values ($1::text, $2::text, $3", ways: firstOfKey + ", " + messageOnce + ", " + byNumber},
 		{in: "inbox", words: "$10::bigint[]) with ordinality", ways: firstOfKey + ", " + messageOnce + ", " + byNumber},
 		{in: "inbox", words: "$10::bigint[]) with ordinality", args: page500(), ways: firstOfKey + ", " + messageOnce + ", " + byNumber},

@@ -311,6 +311,7 @@ grant select,
 -- The api sends messages. The worker sends, receives and handles them.
 grant insert (topic, message_id, payload, metadata) on outbox to payonce_api;
 grant select, insert (topic, message_id, payload, metadata), delete on outbox to payonce_worker;
+grant select, insert, update on outbox_topics to payonce_worker;
 grant select on numbering to payonce_api, payonce_worker;
 grant select (written_in) on numbering_mark to payonce_api;
 grant select,

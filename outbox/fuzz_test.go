@@ -22,8 +22,8 @@ func FuzzMetadata(f *testing.F) {
 	f.Fuzz(func(t *testing.T, name, value, key string) {
 		b := &pgx.Batch{}
 		err := outbox.Append(b, outbox.Message{Topic: topic, ID: "m", Type: "letter", OrderingKey: key, Metadata: map[string]string{name: value}})
-		if (err != nil) != (len(key) > 255) {
-			t.Fatalf("a key of %d bytes: %v", len(key), err)
+		if refused := len(key) > 255 || !utf8.ValidString(key) || strings.Contains(key, "\x00"); (err != nil) != refused {
+			t.Fatalf("the key %q: %v", key, err)
 		}
 		if err != nil {
 			return

@@ -27,7 +27,7 @@
 // message that its receiver refuses holds up those behind it in its topic: an inbox has dead
 // letters, and so may a publisher.
 //
-// Table: outbox.
+// Tables: outbox, outbox_topics.
 package outbox
 
 import (
@@ -37,6 +37,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
@@ -60,12 +61,13 @@ const (
 	MetadataTraceparent   = "traceparent" // where there is a trace, as W3C Trace Context has it
 )
 
-// Message is what waits in the outbox.
+// Message is what waits in the outbox. Topic and ID are not empty; ID, Type, OrderingKey and
+// Partition have at most 255 bytes of UTF-8 without NUL, as an inbox stores them.
 type Message struct {
 	Topic       string
-	ID          string // 1 to 255 characters, unique per message; Watermill's UUID
+	ID          string // unique per message; Watermill's UUID
 	Type        string
-	OrderingKey string            // an inbox handles messages of one key one at a time; at most 255 bytes
+	OrderingKey string            // an inbox handles messages of one key one at a time
 	Partition   string            // an inbox lets one partition use a part of its slots; may be empty
 	Payload     []byte            // at most MaxPayload bytes
 	Metadata    map[string]string // beyond the type and the ordering key; no NUL; at most 1 MiB as jsonb
@@ -74,8 +76,10 @@ type Message struct {
 // MaxPayload is the longest payload, in bytes.
 const MaxPayload = 64 << 20
 
+const maxLength = 255 // bytes, as in an inbox
+
 // ErrInvalid is returned, wrapped, for a message that no outbox can hold.
-var ErrInvalid = errors.New("a message needs a topic, an id of 1 to 255 characters, an ordering key of at most 255 bytes and a payload of at most 64 MiB")
+var ErrInvalid = errors.New("a message needs a topic, an id, at most 255 bytes of text in id, type, ordering key and partition, and a payload of at most 64 MiB")
 
 const insertMessage = `
 insert into outbox
@@ -91,8 +95,11 @@ select *
 // Append queues a message into the batch that causes it. A message that cannot be held is
 // ErrInvalid, and nothing is queued.
 func Append(b *pgx.Batch, m Message) error {
-	n := utf8.RuneCountInString(m.ID)
-	if m.Topic == "" || n < 1 || n > 255 || len(m.OrderingKey) > 255 || len(m.Payload) > MaxPayload {
+	invalid := m.Topic == "" || m.ID == "" || len(m.Payload) > MaxPayload
+	for _, text := range []string{m.ID, m.Type, m.OrderingKey, m.Partition} {
+		invalid = invalid || len(text) > maxLength || !utf8.ValidString(text) || strings.Contains(text, "\x00")
+	}
+	if invalid {
 		return fmt.Errorf("append message %q: %w", m.ID, ErrInvalid)
 	}
 	metadata := make(map[string]string, len(m.Metadata)+3)

@@ -122,17 +122,21 @@ func TestAppend_refusesWhatNoOutboxHolds(t *testing.T) {
 	for what, m := range map[string]outbox.Message{
 		"no topic": {ID: "m"}, "no id": {Topic: topic}, "a long id": {Topic: topic, ID: x(256)},
 		"a long key": {Topic: topic, ID: "m", OrderingKey: x(256)}, "a long payload": {Topic: topic, ID: "m", Payload: make([]byte, outbox.MaxPayload+1)},
+		"a long type": {Topic: topic, ID: "m", Type: x(256)}, "a long partition": {Topic: topic, ID: "m", Partition: x(256)},
+		"an id of 256 bytes": {Topic: topic, ID: strings.Repeat("é", 128)}, "a key that is no text": {Topic: topic, ID: "m", OrderingKey: "\xff"},
+		"an id with NUL": {Topic: topic, ID: "m\x00"},
 	} {
 		b := &pgx.Batch{}
 		if err := outbox.Append(b, m); !errors.Is(err, outbox.ErrInvalid) || b.Len() != 0 {
 			t.Errorf("%s: %v, %d queued", what, err, b.Len())
 		}
 	}
-	longest, large := strings.Repeat("é", 255), bytes.Repeat([]byte("0123456789"), 1<<20)
+	longest, large := strings.Repeat("é", 127)+"x", bytes.Repeat([]byte("0123456789"), 1<<20)
 	b := &pgx.Batch{}
 	testdb.Must(t, outbox.Append(b, outbox.Message{Topic: topic, ID: longest, OrderingKey: x(255), Payload: large}))
 	large[0] = 'x' // the batch has a copy
 	testdb.Must(t, outbox.Append(b, outbox.Message{Topic: topic, ID: "empty"}))
+	testdb.Must(t, outbox.Append(&pgx.Batch{}, outbox.Message{Topic: topic, ID: "m", Payload: make([]byte, outbox.MaxPayload)}))
 	testdb.Must(t, db.Commit(t.Context(), b))
 	page := read(t, db, options{}).next(t, 1)
 	if m := page[0]; m.UUID != longest || len(m.Payload) != len(large) || m.Payload[0] != '0' {

@@ -55,12 +55,29 @@ type reader struct {
 // refusal is the key of a page's context under which Forward finds what ends it with a cause.
 type refusal struct{}
 
-// selectPage reads the oldest messages behind $2, if no other reader of the topic is at work.
-// The transaction is idle while they are handled, for longer than a pool may allow its own.
+// selectPage reads the oldest messages behind $2, if no other reader of the topic is at work: a
+// reader that finds a message locks the topic's row, which the first one makes. The transaction is
+// idle while they are handled, for longer than a pool may allow its own.
 const selectPage = `
-with alone as materialized (
-  select pg_try_advisory_xact_lock(hashtextextended('outbox:' || 'outbox'::regclass::oid || ':' || $1::text, 0)) as mine,
-         set_config('idle_in_transaction_session_timeout', $5::text, true)
+with waiting as materialized (
+  select set_config('idle_in_transaction_session_timeout', $5::text, true)
+    from outbox
+   where topic = $1
+     and id > $2
+   limit 1
+), made as (
+  insert into outbox_topics (topic)
+  select $1
+    from waiting
+   where (select topic from outbox_topics where topic = $1) is null
+  on conflict do nothing
+  returning topic
+), locked as materialized (
+  select topic
+    from outbox_topics,
+         waiting
+   where topic = $1
+     for update of outbox_topics skip locked
 )
 select id, message_id, payload, metadata
   from (select *, sum(octet_length(payload) + octet_length(metadata)) over (order by id rows between unbounded preceding and 1 preceding) as before
@@ -68,7 +85,7 @@ select id, message_id, payload, metadata
                   from outbox
                  where topic = $1
                    and id > $2
-                   and (select mine from alone)
+                   and exists (select from made union all select from locked)
                  order by id
                  limit $3) next) measured
  where before is null

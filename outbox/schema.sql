@@ -29,3 +29,12 @@ create table outbox (
        check (jsonb_typeof(metadata) = 'object' and pg_column_size(metadata || '{}') <= 1048576)
 );
 comment on column outbox.message_id is 'the Watermill UUID; payonce stores the event id here';
+
+-- The topics that were read. Their reader locks the row, so only a role with the right to change it
+-- can keep messages from delivery.
+create table outbox_topics (
+  topic text collate "C" not null,
+
+  -- A topic has one row, and so one reader.
+  constraint outbox_topics_pkey primary key (topic)
+);

@@ -29,9 +29,9 @@ type Options struct {
 // each other's acknowledgment, and deletes those that were acknowledged within 30 seconds, up
 // to the first that was not. That message and those behind it are delivered again.
 //
-// One subscriber at a time reads a topic: its page holds an advisory lock in the transaction
-// that is open while the page is handled, in a connection of its own, made as the pool makes
-// them. Two readers, as after a network fault, cost repetitions.
+// One subscriber at a time reads a topic: it locks the topic's row in outbox_topics in the
+// transaction that is open while the page is handled, in a connection of its own, made as the
+// pool makes them. Two readers, as after a network fault, cost repetitions.
 //
 // If we die here: what was not deleted is delivered again.
 func NewSubscriber(pool *pgxpool.Pool, o Options) message.Subscriber {
@@ -64,9 +64,7 @@ func sessions(pool *pgxpool.Pool) *sql.DB {
 	if c.BeforeConnect != nil {
 		options = append(options, stdlib.OptionBeforeConnect(c.BeforeConnect))
 	}
-	db := stdlib.OpenDB(*c.ConnConfig, options...)
-	db.SetMaxOpenConns(1)
-	return db
+	return stdlib.OpenDB(*c.ConnConfig, options...)
 }
 
 // subscriber is Watermill's, whose reader delivers the messages of a page itself.

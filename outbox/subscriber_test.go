@@ -134,6 +134,23 @@ func TestSubscriber_anotherTakesOverWhenTheReaderIsKilled(t *testing.T) {
 	standby.wantNext(t, "m3")
 }
 
+// Any login may take any advisory lock, so a reader waits for none. It finds a topic's row that is
+// gone, as after a failover that lost it.
+func TestSubscriber_locksARowThatOtherLoginsCannotLock(t *testing.T) {
+	t.Parallel()
+	db := testdb.Open(t)
+	r := read(t, db, options{})
+	for _, id := range []string{"m1", "m2"} {
+		publish(t, db, id)
+		m := r.next(t, 1)[0]
+		testrun.Same(t, "advisory locks", 0, testdb.One[int](t, db, `
+select count(*) from pg_locks join pg_stat_activity using (pid) where locktype = 'advisory' and application_name = 'reader' and datname = current_database()`))
+		m.Ack()
+		wantEmpty(t, db)
+		testrun.Same(t, "topics", []string{topic}, testdb.All[string](t, db, `delete from outbox_topics returning topic`))
+	}
+}
+
 // A transaction that stays open, here or in another database of the server, with rows of the
 // outbox or without, delays no message of others.
 func TestSubscriber_waitsForNoTransactionThatStaysOpen(t *testing.T) {
@@ -181,6 +198,41 @@ func TestSubscriber_findsAMessageThatCommitsLateWithASmallerID(t *testing.T) {
 	wantEmpty(t, db)
 }
 
+// What is left of a late transaction behind a page is the next page, before the next full scan.
+func TestSubscriber_readsALateTransactionWithoutAPause(t *testing.T) {
+	t.Parallel()
+	db := testdb.Open(t)
+	r := read(t, db, options{})
+	const n = 2 * mostMessages
+	late := testdb.Begin(t, db.Pool(), `
+insert into outbox (topic, message_id, payload, metadata) select $1, 'late' || n, '', '{}' from generate_series(1, $2::int) n`, topic, n)
+	for range 5 { // longer than two full scans, so that the reader reads behind it
+		publish(t, db, "early")
+		r.wantNext(t, "early")
+		<-time.After(500 * time.Millisecond)
+	}
+	testdb.Must(t, late.Commit(t.Context()))
+	r.take(t, 1)
+	began := time.Now()
+	r.take(t, n-1)
+	if took := time.Since(began); took > 800*time.Millisecond {
+		t.Errorf("two pages took %v, want no second between them", took)
+	}
+	wantEmpty(t, db)
+}
+
+// The poll is slow where a bell wakes the subscriber.
+func TestNewSubscriber_polls(t *testing.T) {
+	t.Parallel()
+	db := testdb.Open(t)
+	bell := make(chan struct{})
+	for want, o := range map[time.Duration]outbox.Options{100 * time.Millisecond: {}, 2 * time.Second: {Bell: bell}, time.Hour: {Bell: bell, Poll: time.Hour}} {
+		s := outbox.NewSubscriber(db.Pool(), o)
+		testrun.Same(t, "poll", want, outbox.Poll(s))
+		testdb.Must(t, s.Close())
+	}
+}
+
 func TestSubscriber_aPageHasAtMostOneMebibyteOrOneMessage(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)
@@ -219,22 +271,6 @@ func TestSubscriber_goesOnWhenAPageCanBeReadAgain(t *testing.T) {
 	if n := strings.Count(log.String(), "level=ERROR"); n != 1 {
 		t.Errorf("it is logged %d times:\n%s", n, log)
 	}
-}
-
-func TestSubscriber_survivesADatabaseThatIsAway(t *testing.T) {
-	testdb.Long(t, "it restarts a server")
-	t.Parallel()
-	server := testdb.Server(t, local.Options{Fsync: true, InMemory: true})
-	db := testdb.Connect(t, testdb.Migrated(t, server, "outbox"))
-	publish(t, db, "m1", "m2")
-	r := read(t, db, options{})
-	page := r.next(t, 2)
-	testdb.Must(t, server.Restart(t.Context()))
-	page[0].Ack()
-	page[1].Ack()
-	r.wantNext(t, "m1", "m2")
-	await.True(t, "the pool connects", func() bool { return db.Commit(t.Context(), letters(t, "m3")) == nil })
-	r.wantNext(t, "m3")
 }
 
 // The transaction of a page is idle while the page is handled, for longer than the pool allows.
@@ -382,25 +418,6 @@ func TestSubscriber_writesNothingWhileIdle(t *testing.T) {
 		await.Row(t, db, `select (`+polls+`) > $1`, n+50)
 		return testdb.One[string](t, db, xid) == id
 	})
-}
-
-// A dump has the rows that were not delivered when it was made.
-func TestSubscriber_deliversEveryRowOfARestoredDump(t *testing.T) {
-	t.Parallel()
-	db := testdb.Open(t)
-	publish(t, db, numbered(3)...)
-	testdb.Exec(t, db.Pool(), `create table dump as table outbox`)
-	r := read(t, db, options{})
-	r.wantNext(t, numbered(3)...)
-	publish(t, db, "younger")
-	r.wantNext(t, "younger")
-	wantEmpty(t, db)
-	testdb.Exec(t, db.Pool(), `insert into outbox (topic, id, message_id, payload, metadata, created_at) overriding system value select topic, id, message_id, payload, metadata, created_at from dump`)
-	testdb.Exec(t, db.Pool(), `select setval(pg_get_serial_sequence('outbox', 'id'), (select max(id) from dump))`)
-	r.wantNext(t, numbered(3)...)
-	publish(t, db, "next") // under an id that was given before
-	r.wantNext(t, "next")
-	wantEmpty(t, db)
 }
 
 // A topic shows nothing of another, and two are read beside each other.

@@ -143,10 +143,10 @@ func kill(t *testing.T, db *postgres.DB) {
 	t.Helper()
 	n := testdb.One[int](t, db, `
 select count(pg_terminate_backend(pid, 10000))
-  from pg_locks
- where locktype = 'advisory'
-   and granted
-   and database = (select oid from pg_database where datname = current_database())`)
+  from pg_stat_activity
+ where application_name = 'reader'
+   and backend_xid is not null
+   and datname = current_database()`)
 	if n != 1 {
 		t.Fatalf("%d sessions handle a page", n)
 	}

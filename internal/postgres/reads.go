@@ -37,7 +37,7 @@ const (
 func NewReads[Q, A any](most int, read func(ctx context.Context, lookups []Q) (results []A, err error)) *Reads[Q, A] {
 	r := &Reads[Q, A]{read: read}
 	r.batcher = &groupcommit.Batcher[lookup[Q], A]{
-		Slots: make(chan struct{}, cmp.Or(most, defaultConns)), Cancelable: true, Call: r.call, Fit: fit[Q],
+		Slots: make(chan struct{}, cmp.Or(most, defaultConns)), Call: r.call, Fit: fit[Q],
 	}
 	return r
 }

@@ -224,6 +224,10 @@ select message('m', jsonb_build_object('x', repeat('x', 1048576)));
 insert into outbox (topic, id, message_id, payload, metadata) overriding system value values ('t', 7, 'm1', '', '{}');
 insert into outbox (topic, id, message_id, payload, metadata) overriding system value values ('t', 7, 'm2', '', '{}');
 
+-- outbox_topics_pkey: a topic has one reader
+insert into outbox_topics values ('t'), ('u');
+insert into outbox_topics values ('t');
+
 -- inbox_message_once: a message is received once
 select received('m1', 'k', 'pending');
 select received('m1', 'k', 'pending');
