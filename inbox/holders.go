@@ -95,8 +95,10 @@ func (p *Processor) queueRepair(b *pgx.Batch, takesOver bool) {
 	q := p.Policy
 	if takesOver {
 		claims := p.slots.isClaiming() // before what is held is read
+		held := column(p.held(), func(h holding) int64 { return h.row })
 		b.Queue(forget, p.Receiver, q.Lease)
-		b.Queue(takeOver, p.Receiver, deathsPerAttempt*q.MaxAttempts, q.DeadLetters == Pass, q.BackoffBase, q.BackoffCap, p.Holder, column(p.held(), func(h holding) int64 { return h.row }), claims, 2*p.timeout())
+		b.Queue(takeOver, p.Receiver, deathsPerAttempt*q.MaxAttempts, q.DeadLetters == Pass,
+			q.BackoffBase, q.BackoffCap, p.Holder, held, claims, 2*p.timeout())
 	}
 	b.Queue(correctDueTimes, p.Receiver, q.BackoffCap, max(LongestWait, q.BackoffCap))
 }
