@@ -178,9 +178,12 @@ func (c Charge) mayRelease(name string) bool {
 	return len(held) > 0 && held[0].Name == name && (c.stepFailed() || c.canceledUnpaid())
 }
 
-// fail are the events that end a charge without money taken: own names the step that
-// failed, if one did, and the steps before it return what they hold.
+// fail returns the events that end a charge without money taken: own names the step that
+// failed, if one did, and the steps before it return what they hold. None if the charge has failed.
 func (c Charge) fail(why Failure, own ...Event) []Event {
+	if c.Status == Failed {
+		return nil
+	}
 	for _, s := range c.held() {
 		own = append(own, s.release(c))
 	}

@@ -70,7 +70,7 @@ func Writes() []groupcommit.Statement {
 
 // Append queues events after the last event of s, with the postings that they cause and the
 // hold on an order, and returns the stream as it is once the batch has committed. It does no
-// I/O. The commit is refused as a whole, with an error for which IsConflict is true, if
+// I/O. The error is domain.ErrIllegal, wrapped, for an event that the charge does not allow. The commit is refused as a whole, with an error for which IsConflict is true, if
 // meanwhile the stream has an event at one of these versions, or no longer has the last event
 // of s.
 //
@@ -85,6 +85,10 @@ func Append(b *pgx.Batch, s Stream, cause Cause, events ...domain.Event) (Stream
 	next := s
 	next.Events = slices.Clip(s.Events) // s keeps its own events
 	for _, e := range events {
+		charge, err := next.Charge.Append(e)
+		if err != nil {
+			return s, fmt.Errorf("append to %s: %w", s.ID, err)
+		}
 		data, err := domain.Encode(e)
 		if err != nil {
 			return s, fmt.Errorf("append to %s: %w", s.ID, err)
@@ -92,7 +96,7 @@ func Append(b *pgx.Batch, s Stream, cause Cause, events ...domain.Event) (Stream
 		name, version := domain.TypeOf(e), next.Charge.Version+1
 		id := eventID(next, cause.CausationID, name)
 		postings := domain.Postings(next.Charge, e)
-		next.Charge = domain.Fold(next.Charge, e)
+		next.Charge = charge
 		next.Events = append(next.Events, StoredEvent{
 			ID: id, Version: version, Type: name, Data: data, Event: e, OccurredAt: cause.At,
 		})

@@ -471,6 +471,8 @@ create policy request on ledger_events for insert to payonce_api
                            select
                              from jsonb_array_elements(data -> 'items') item
                             where coalesce((item ->> 'quantity')::bigint, 0) not between 1 and 1000000)
+                     and (select count(*) = count(distinct coalesce(item ->> 'sku', ''))
+                            from jsonb_array_elements(data -> 'items') item)
                      and not exists (
                            select
                              from jsonb_each(data -> 'metadata') m
@@ -485,6 +487,7 @@ create policy request on ledger_events for insert to payonce_api
                     then version > 1
                      and (data ->> 'amount')::bigint between 1 and 1000000000000
                      and length(data ->> 'refund_id') between 1 and 255
+                     and data ->> 'refund_id' like 're\_%'
                     else false
                   end
               and not exists (
@@ -631,7 +634,7 @@ create policy request on outbox for insert to payonce_api
                     else (select outbox.message_id = e.event_id::text
                              and outbox.metadata ->> 'type' = e.type
                              and e.type like '%requested.v1'
-                             and outbox.metadata ->> 'ordering_key' = e.stream_id
+                             and outbox.metadata ->> 'ordering_key' = coalesce(e.data ->> 'refund_id', e.stream_id)
                              and outbox.metadata ->> 'partition_key' = e.merchant_id
                              and outbox.payload = convert_to(format('{"id":"%s","type":"%s","charge_id":"%s","version":%s}',
                                                              outbox.message_id, e.type, e.stream_id, e.version), 'UTF8')

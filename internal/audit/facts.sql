@@ -97,16 +97,16 @@ charges as (
   select o.message_id,
          case o.topic when 'charges' then 'fulfillment' else o.topic end as receiver,
          o.metadata ->> 'type'         as type,
-         o.metadata ->> 'ordering_key' as stream_id
+         o.metadata ->> 'ordering_key' as ordering_key
     from outbox o
    where o.metadata ->> 'type' ~ '\.v[0-9]+$'
-), waiting as ( -- charges with a message that can still bring an outcome; a dead letter waits for an operator
-  select ordering_key as stream_id
+), waiting as ( -- charges and refunds with a message that can still bring an outcome; a dead letter waits for an operator
+  select ordering_key
     from inbox
    where status not in ('done', 'discarded')
      and receiver = 'fulfillment'
    union
-  select stream_id
+  select ordering_key
     from sent
    where type like '%requested.v%'
 ), legs as ( -- each posting on both of its accounts

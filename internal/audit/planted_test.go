@@ -205,8 +205,9 @@ update ledger_events
 	{booked, "a provider's refund booked twice", setData("provider_refund", `"re_part"`, `stream_id = '{refunded}' and data ->> 'refund_id' = '{reversed}' and type <> 'refund.requested.v1'`), []string{legal}},
 	{exceed, "a refund of more than is left", setData("amount", `601`, `data ->> 'refund_id' = '{returning}'`) + `;
 update ledger_postings set amount = 601 where stream_id = '{refunded}' and amount = 300`, []string{answers, posted, legal}},
-	{exceed, "a refund of an open charge", appendEvent("paying", "refund.requested.v1", `{"refund_id": "re_early", "amount": 1, "notify": false}`), []string{messages, oneKey, legal}},
-	{charges, "a message done before the refund", `update inbox set status = 'done', first = false, done_fence = fence where ordering_key = '{refunded}' and receiver = 'fulfillment'`, nil},
+	{exceed, "a refund of an open charge", appendEvent("paying", "refund.requested.v1", `{"refund_id": "re_early", "amount": 1, "notify": false}`), []string{messages, oneKey, charges, legal}},
+	{charges, "a message done before the refund", `update inbox set status = 'done', first = false, done_fence = fence where ordering_key = '{returning}'`, nil},
+	{"every message is an event of the ledger", "a refund's message in the order of its charge", `update inbox set ordering_key = '{refunded}' where ordering_key = '{returning}'`, []string{charges}},
 	{charges, "a refund whose message is gone", `
 delete from outbox where metadata ->> 'type' = 'refund.requested.v1';
 delete from inbox where type = 'refund.requested.v1'`, []string{messages}},
