@@ -35,8 +35,7 @@ charges as (
       on r.stream_id = o.stream_id
      and r.data ->> 'refund_id' is not distinct from o.data ->> 'refund_id'
      and r.type like any (array['charge.requested.v%', 'refund.requested.v%', 'refund.observed.v%'])
-   where o.type like any (array['charge.succeeded.v%', 'charge.failed.v%', 'charge.dispute%', 'payment.action\_required.v%',
-                               'refund.succeeded.v%', 'refund.failed.v%', 'refund.reversed.v%', 'refund.observed.v%'])
+   where o.webhook
 ), notified as (
   select stream_id,
          data ->> 'event_id' as event_id,

@@ -8,7 +8,7 @@ wanted as (
   select e.*
     from wanted w
    cross join lateral (
-         select txid, position, event_id, stream_id, version, type, merchant_id, data, occurred_at, recorded_at
+         select txid, position, event_id, stream_id, version, type, webhook, merchant_id, data, occurred_at, recorded_at
            from ledger_events
           where stream_id = w.stream_id
          offset 0) e
