@@ -164,11 +164,6 @@ func (c *Charge) notify() {
 func (c *Charge) end(status Status) {
 	c.Status, c.OutcomeVersion, c.Action = status, c.Version, nil
 	c.notify()
-	for _, s := range subscribers {
-		if s.after != "" && s.after != status && c.StepStatus(s.Name) == StepPending {
-			c.setStep(s.Name, StepSkipped)
-		}
-	}
 }
 
 var chargeEvents = []EventType{

@@ -28,10 +28,6 @@ type Step struct {
 	// subscriber of charge.failed instead.
 	release func(Charge) Event
 
-	// after is the outcome that a subscriber follows; empty for both. The step is skipped
-	// after the other one.
-	after Status
-
 	// pending reports whether a subscriber has yet to run for the event at a version; nil
 	// where it runs once, for the outcome of the charge itself.
 	pending func(c Charge, version int) bool

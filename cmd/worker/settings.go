@@ -113,7 +113,6 @@ func (s settings) limits() stripe.Limits {
 	return l
 }
 
-// services are the clients of the external services that steps call.
 // services returns what the steps call, and the provider among it once more, for what is about its account.
 func (s settings) services(metrics *metrics, traces *telemetry.Traces) (fulfillment.Services, *stripe.Client, error) {
 	provider, err := stripe.New(stripe.Config{
