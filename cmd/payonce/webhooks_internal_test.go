@@ -170,10 +170,10 @@ func deliver(t *testing.T, db *postgres.DB, charge string) ledger.Stream {
 func succeed(t *testing.T, db *postgres.DB, charge string) ledger.Stream {
 	t.Helper()
 	wanted := requested(charge)
-	wanted.Notify = true
+	wanted.Notify, wanted.Steps = true, append(wanted.Steps, domain.Notification)
 	return record(t, db, ledger.New(charge), wanted,
 		domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: "pi_" + charge},
-		domain.PaymentCaptured{Provider: domain.Provider, PaymentIntent: "pi_" + charge, Amount: 1000, Currency: "USD", Fee: 30},
+		domain.PaymentCaptured{Provider: domain.Provider, PaymentIntent: "pi_" + charge, Amount: 1000, Currency: "USD"},
 		domain.ChargeSucceeded{})
 }
 
