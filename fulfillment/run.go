@@ -22,11 +22,11 @@ type deliveryRun struct {
 	version      int // of the event that the message names, 0 if it names none
 	stream       ledger.Stream
 	steps        []step
-	due          func(domain.Charge) task // the zero task if nothing is due; it has no effect, so record asks it about a charge that is not committed
-	isSubscriber bool                     // the first commit ends the delivery, and not only the one after which nothing is due
-	lostRace     func()                   // what was read of the provider may be older than the stream; nil if nothing was
 	idle         int                      // iterations in a row that recorded nothing
 	ended        bool                     // a commit ended the delivery
+	isSubscriber bool                     // the first commit ends the delivery, not the one after which nothing is due
+	due          func(domain.Charge) task // the zero task if nothing is; record asks about a charge that is not committed
+	lostRace     func()                   // what was read of the provider may be older than the stream; nil if nothing was
 }
 
 // task is a step that is due.

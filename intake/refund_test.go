@@ -33,7 +33,8 @@ func capture(t *testing.T, db *postgres.DB, id string) {
 	t.Helper()
 	record(t, db, id, func(c domain.Charge) []domain.Event {
 		return []domain.Event{
-			domain.InventoryReserved{Items: c.Items}, domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: "pi_" + id},
+			domain.InventoryReserved{Items: c.Items},
+			domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: "pi_" + id},
 			domain.PaymentCaptured{Provider: domain.Provider, PaymentIntent: "pi_" + id, Amount: 1000, Currency: "EUR", Fee: c.Fee},
 			domain.ChargeSucceeded{},
 		}

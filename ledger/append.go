@@ -70,9 +70,10 @@ func Writes() []groupcommit.Statement {
 
 // Append queues events after the last event of s, with the postings that they cause and the
 // hold on an order, and returns the stream as it is once the batch has committed. It does no
-// I/O. The error is domain.ErrIllegal, wrapped, for an event that the charge does not allow. The commit is refused as a whole, with an error for which IsConflict is true, if
-// meanwhile the stream has an event at one of these versions, or no longer has the last event
-// of s.
+// I/O. The error is domain.ErrIllegal, wrapped, for an event that the charge does not allow.
+//
+// The commit is refused as a whole, with an error for which IsConflict is true, if meanwhile the
+// stream has an event at one of these versions, or no longer has the last event of s.
 //
 // Load s before the first write of the commit: then the order of transaction ids, in which the
 // projections and the feed read, follows the versions of the stream.
