@@ -132,12 +132,15 @@ func (s *riverCharges) once(r *http.Request) (response idempotency.Answer, err e
 		return response, fmt.Errorf("encode a request: %w", err)
 	}
 	b, now, stream := &pgx.Batch{}, time.Now(), ledger.New("ch_"+strings.ReplaceAll(newID(), "-", ""))
-	stream, err = decide(b, stream, domain.RequestCharge{
+	events, err := domain.Open(domain.ChargeRequested{
 		MerchantID: merchant, OrderID: c.OrderID, Amount: c.Amount, Currency: domain.Currency(c.Currency),
 		Fee: domain.FeeSchedule{BasisPoints: feePoints}.Of(c.Amount), PaymentMethod: c.PaymentMethod, Items: c.Items,
 		Description: c.Description, Metadata: c.Metadata, Notify: true,
 	})
 	if err != nil {
+		return response, err
+	}
+	if stream, err = record(b, stream, events...); err != nil {
 		return response, err
 	}
 	response = idempotency.Answer{
@@ -190,7 +193,7 @@ func (s *riverCharges) process(ctx context.Context, id string) error {
 	}
 	b := &pgx.Batch{}
 	if stream.Charge.StepStatus(domain.Inventory) == domain.StepPending {
-		if stream, err = decide(b, stream, domain.ReserveInventory{}); err != nil {
+		if stream, err = record(b, stream, domain.InventoryReserved{Items: stream.Charge.Items}); err != nil {
 			return err
 		}
 		for _, item := range stream.Charge.Items {
@@ -210,10 +213,7 @@ func (s *riverCharges) process(ctx context.Context, id string) error {
 	}
 	// A payment that did not succeed has received nothing, which the domain refuses.
 	b = &pgx.Batch{}
-	stream, err = decide(b, stream, domain.CapturePayment{
-		Provider: domain.Provider, PaymentIntent: intent.ID,
-		Amount: domain.Money{Amount: intent.AmountReceived, Currency: domain.Currency(intent.Currency)},
-	})
+	stream, err = record(b, stream, stream.Charge.Capture(intent.ID, domain.Money{Amount: intent.AmountReceived, Currency: domain.Currency(intent.Currency)})...)
 	if err != nil {
 		return err
 	}
@@ -236,7 +236,7 @@ func (s *riverCharges) start(ctx context.Context, stream ledger.Stream) (ledger.
 	if err != nil {
 		return stream, err
 	}
-	if stream, err = decide(b, stream, domain.StartPayment{Provider: domain.Provider, PaymentIntent: intent.ID}); err != nil {
+	if stream, err = record(b, stream, domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: intent.ID}); err != nil {
 		return stream, err
 	}
 	return stream, s.db.Commit(ctx, b)
@@ -244,11 +244,7 @@ func (s *riverCharges) start(ctx context.Context, stream ledger.Stream) (ledger.
 
 func attemptKey(s ledger.Stream) string { return s.At(s.Charge.AttemptVersion).ID.String() }
 
-func decide(b *pgx.Batch, stream ledger.Stream, cmd domain.Command) (ledger.Stream, error) {
-	events, err := domain.Decide(stream.Charge, cmd)
-	if err != nil {
-		return stream, err
-	}
+func record(b *pgx.Batch, stream ledger.Stream, events ...domain.Event) (ledger.Stream, error) {
 	return ledger.Append(b, stream, ledger.Cause{CorrelationID: stream.ID, CausationID: stream.ID, Actor: "worker"}, events...)
 }
 
@@ -274,7 +270,7 @@ func (s *riverCharges) notify(ctx context.Context, id string) error {
 		return err
 	}
 	b := &pgx.Batch{}
-	if _, err := decide(b, stream, domain.NotifyMerchant{EventID: outcome.ID.String(), Type: kind, Version: outcome.Version}); err != nil {
+	if _, err := record(b, stream, domain.MerchantNotified{EventID: outcome.ID.String(), Type: kind, Version: outcome.Version}); err != nil {
 		return err
 	}
 	return s.db.Commit(ctx, b)

@@ -1,9 +1,6 @@
 package domain
 
-import (
-	"fmt"
-	"time"
-)
+import "time"
 
 // Action is what the customer has to do before the payment can continue, such as 3-D Secure.
 type Action struct {
@@ -27,19 +24,4 @@ func (e PaymentActionRequired) apply(c *Charge) {
 
 func (e PaymentActionRequired) allowedIn(c Charge) bool {
 	return c.due(Payment) && c.Started() && c.ReturnURL != "" && c.Action == nil && e.URL != ""
-}
-
-// RequireAction records that the provider waits for the customer.
-type RequireAction PaymentActionRequired
-
-func (r RequireAction) decide(c Charge) ([]Event, error) {
-	switch {
-	case c.Action != nil:
-		return nil, nil
-	case c.StepStatus(Payment) != StepPending:
-		return nil, fmt.Errorf("require an action for a payment that is %s: %w", c.StepStatus(Payment), ErrFinished)
-	case !PaymentActionRequired(r).allowedIn(c):
-		return nil, fmt.Errorf("require an action of a charge that cannot have one: %w", ErrInvalid)
-	}
-	return []Event{PaymentActionRequired(r)}, nil
 }

@@ -1,6 +1,8 @@
 package domain
 
 import (
+	"errors"
+	"fmt"
 	"slices"
 	"time"
 )
@@ -106,20 +108,39 @@ func (c Charge) NeedsWebhook(version int) bool { return slices.Contains(c.Unnoti
 // Fold folds events into a charge, in their order. It never fails: what is stored has happened. A
 // void request (Voids) changes nothing but the version. The argument is not changed.
 func Fold(c Charge, events ...Event) Charge {
-	c.Steps, c.Unnotified = slices.Clone(c.Steps), slices.Clone(c.Unnotified)
-	c.Refunds, c.Disputes = slices.Clone(c.Refunds), slices.Clone(c.Disputes)
+	c = c.clone()
 	for _, e := range events {
-		c.fold(e)
+		void := c.Voids(e)
+		if c.Version++; !void {
+			e.apply(&c)
+		}
 	}
 	return c
 }
 
-// fold folds one event into a charge whose slices are its own.
-func (c *Charge) fold(e Event) {
-	void := c.Voids(e)
-	if c.Version++; !void {
-		e.apply(c)
+// ErrIllegal is returned by Append, wrapped, for an event that its charge does not allow.
+var ErrIllegal = errors.New("illegal event")
+
+// Append folds events that are to be stored. It alone says what is legal: the error is ErrIllegal,
+// wrapped, for the first event that the charge does not allow, and the charge is the one before that
+// event. The argument is not changed.
+func (c Charge) Append(events ...Event) (Charge, error) {
+	c = c.clone()
+	for _, e := range events {
+		if !c.allows(e) {
+			return c, fmt.Errorf("%w: %s at version %d", ErrIllegal, e.stored(), c.Version+1)
+		}
+		c.Version++
+		e.apply(&c)
 	}
+	return c, nil
+}
+
+// clone returns the charge with slices of its own.
+func (c Charge) clone() Charge {
+	c.Steps, c.Unnotified = slices.Clone(c.Steps), slices.Clone(c.Unnotified)
+	c.Refunds, c.Disputes = slices.Clone(c.Refunds), slices.Clone(c.Disputes)
+	return c
 }
 
 // Voids reports whether e, as the next event of c, is a void request: one that the charge does not
@@ -143,11 +164,6 @@ func (c *Charge) notify() {
 func (c *Charge) end(status Status) {
 	c.Status, c.OutcomeVersion, c.Action = status, c.Version, nil
 	c.notify()
-	for _, s := range subscribers {
-		if s.after != "" && s.after != status && c.StepStatus(s.Name) == StepPending {
-			c.setStep(s.Name, StepSkipped)
-		}
-	}
 }
 
 var chargeEvents = []EventType{
@@ -198,12 +214,52 @@ func (e ChargeRequested) apply(c *Charge) {
 }
 
 func (e ChargeRequested) allowedIn(Charge) bool {
+	seen := make(map[string]bool, len(e.Items))
+	for _, item := range e.Items {
+		if item.Quantity < 1 || seen[item.SKU] {
+			return false
+		}
+		seen[item.SKU] = true
+	}
 	return e.Amount >= MinAmount && e.Amount <= MaxAmount && e.Fee >= 0 && e.Fee <= e.Amount && slices.Contains(e.Steps, Payment)
 }
 
 func (e ChargeRequested) post(b *chart, _ Charge) {
 	b.merchant, b.currency = e.MerchantID, e.Currency
 	b.move(b.customerReceivable(), b.merchantPending(), e.Amount)
+}
+
+// Refusals of requests. Each is final for the request as it is.
+var (
+	// ErrFinished refuses a cancellation that came after the outcome.
+	ErrFinished = errors.New("the charge has come to its outcome")
+	// ErrInvalid refuses a request whose values no charge can have.
+	ErrInvalid = errors.New("the request is not valid")
+)
+
+// ErrMismatch is the reason for which an object of the provider cannot be the charge's.
+var ErrMismatch = errors.New("the provider's object is not the charge's")
+
+// Open returns the event of a new charge, with the steps of this program, whatever r says. The error is
+// ErrInvalid, wrapped.
+func Open(r ChargeRequested) ([]Event, error) {
+	event := r.frozen(slices.Concat(steps, subscribers))
+	if !event.allowedIn(Charge{}) {
+		return nil, fmt.Errorf("amount %d, fee %d, %d items: %w", r.Amount, r.Fee, len(r.Items), ErrInvalid)
+	}
+	return []Event{event}, nil
+}
+
+// RequestCancel returns the event of a request to cancel the charge: none while it is being canceled.
+// The error is ErrFinished, wrapped.
+func (c Charge) RequestCancel() ([]Event, error) {
+	switch {
+	case c.Terminal():
+		return nil, fmt.Errorf("cancel a charge that is %s: %w", c.Status, ErrFinished)
+	case c.CancelRequested:
+		return nil, nil
+	}
+	return []Event{ChargeCancelRequested{}}, nil
 }
 
 // ChargeCancelRequested says that the merchant wants the charge canceled. A capture that is

@@ -1,9 +1,6 @@
 package domain
 
-import (
-	"fmt"
-	"time"
-)
+import "time"
 
 // The reasons of charges that were not captured in time.
 const (
@@ -31,19 +28,22 @@ func (c Charge) Deadlines() map[FailureCode]time.Time {
 	return deadlines
 }
 
-// CancelDue is why the charge is to be canceled now unless it is captured first: on request,
-// or because a deadline has passed. It is empty if the charge may continue.
-func (c Charge) CancelDue(now time.Time) FailureCode {
-	if c.CancelRequested {
-		return Canceled
-	}
-	deadlines := c.Deadlines()
-	for _, why := range []FailureCode{Expired, AuthenticationTimeout} {
-		if at, ok := deadlines[why]; ok && !now.Before(at) {
-			return why
+// Cancellation returns why the charge is to be canceled now unless it is captured first: on request,
+// or because a deadline has passed. It is nil if the charge may continue.
+func (c Charge) Cancellation(now time.Time) *Failure {
+	why, deadlines := FailureCode(""), c.Deadlines()
+	for _, code := range []FailureCode{AuthenticationTimeout, Expired} {
+		if at, ok := deadlines[code]; ok && !now.Before(at) {
+			why = code
 		}
 	}
-	return ""
+	if c.CancelRequested {
+		why = Canceled
+	}
+	if why == "" {
+		return nil
+	}
+	return &Failure{Code: why, Message: cancellations[why]}
 }
 
 // mayFailFor reports whether a charge may fail for a reason: as canceled only if the
@@ -56,27 +56,4 @@ func (c Charge) mayFailFor(code FailureCode) bool {
 // canceledUnpaid reports whether the charge may be canceled before there was anything to pay.
 func (c Charge) canceledUnpaid() bool {
 	return !c.Started() && (c.CancelRequested || !c.ExpiresAt.IsZero())
-}
-
-// FailCanceled ends a charge whose cancellation is due, and compensates. The payment intent,
-// if there is one, must be canceled at the provider before.
-type FailCanceled struct {
-	Now time.Time // in database time
-}
-
-func (f FailCanceled) decide(c Charge) ([]Event, error) {
-	code := c.CancelDue(f.Now)
-	switch {
-	case c.Status == Failed:
-		return nil, nil
-	case c.StepStatus(Payment) == StepDone:
-		return nil, fmt.Errorf("cancel a charge that is captured: %w", ErrFinished)
-	case code == "":
-		return nil, fmt.Errorf("cancel a charge without a request to cancel: %w", ErrOutOfOrder)
-	}
-	why := Failure{Code: code, Message: cancellations[code]}
-	if c.Started() {
-		return c.fail(why, PaymentDeclined{why}), nil
-	}
-	return c.fail(why), nil
 }

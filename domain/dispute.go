@@ -261,9 +261,8 @@ func (e DisputeClosed) allowedIn(c Charge) bool {
 	return known && e.Status != "" && e.Status != DisputeOpen && e.Status != d.Status
 }
 
-// ObserveDispute records a dispute as the provider shows it: whatever of it is not recorded yet. A
-// movement that cannot be converted is refused only when all else is recorded.
-type ObserveDispute struct {
+// ObservedDispute is a dispute as the provider shows it.
+type ObservedDispute struct {
 	ID     string
 	Reason string
 	Amount Money
@@ -282,27 +281,27 @@ type DisputeMovement struct {
 // withdraws reports whether the provider took money: an amount or, where none moved, a fee.
 func (m DisputeMovement) withdraws() bool { return m.Amount < 0 || m.Amount == 0 && m.Fee > 0 }
 
-func (o ObserveDispute) decide(c Charge) ([]Event, error) {
-	if o.ID == "" || o.Amount.Currency != c.Amount.Currency || c.StepStatus(Payment) != StepDone {
+// ObserveDispute returns the events of whatever is not recorded yet of a dispute of a captured charge.
+// Beside them the error is ErrMismatch, wrapped, if the dispute or one of its movements cannot be the
+// charge's.
+func (c Charge) ObserveDispute(o ObservedDispute) (events []Event, err error) {
+	if o.ID == "" || o.Amount.Currency != c.Amount.Currency {
 		return nil, fmt.Errorf("dispute %q of %d %s: %w", o.ID, o.Amount.Amount, o.Amount.Currency, ErrMismatch)
 	}
-	var events []Event
 	observe := func(e Event) {
 		if e.allowedIn(c) {
 			events, c = append(events, e), Fold(c, e)
 		}
 	}
 	observe(DisputeOpened{DisputeID: o.ID, Provider: Provider, Amount: o.Amount.Amount, Reason: o.Reason})
-	var refused error
 	for _, m := range o.firstWithdrawalFirst() {
 		d, _ := c.Dispute(o.ID)
 		if slices.Contains(d.Transactions, m.Transaction) {
 			continue
 		}
-		moved, err := d.record(m, c.Amount.Currency)
-		switch {
-		case err != nil:
-			refused = err
+		switch moved, wrong := d.record(m, c.Amount.Currency); {
+		case wrong != nil:
+			err = wrong
 		case m.withdraws():
 			observe(DisputeWithdrawn{moved})
 		default:
@@ -316,15 +315,12 @@ func (o ObserveDispute) decide(c Charge) ([]Event, error) {
 	}
 	observe(DisputeUpdated{DisputeID: o.ID, Amount: o.Amount.Amount, Reason: o.Reason, Status: status})
 	observe(DisputeClosed{DisputeID: o.ID, Status: o.Status})
-	if len(events) > 0 {
-		return events, nil
-	}
-	return nil, refused
+	return events, err
 }
 
 // firstWithdrawalFirst returns the movements with the first withdrawal in front: those of one second
 // have no order at the provider, and in another currency the others are parts of it.
-func (o ObserveDispute) firstWithdrawalFirst() []DisputeMovement {
+func (o ObservedDispute) firstWithdrawalFirst() []DisputeMovement {
 	moved := slices.Clone(o.Moved)
 	if i := slices.IndexFunc(moved, func(m DisputeMovement) bool { return m.Amount < 0 }); i > 0 {
 		first := moved[i]

@@ -35,14 +35,14 @@ func TestDisputes_areSums(t *testing.T) {
 			seen += rapid.IntRange(1, 3).Draw(t, "more")
 		}
 		if _, err := domain.ValidateStream(events); err != nil {
-			t.Fatalf("Decide made a stream that ValidateStream refuses: %v", err)
+			t.Fatalf("ObserveDispute made a stream that ValidateStream refuses: %v", err)
 		}
 	})
 }
 
 // drawDispute draws a dispute with its movements; abroad, the first is a withdrawal.
-func drawDispute(t *rapid.T, abroad bool) domain.ObserveDispute {
-	d := domain.ObserveDispute{ID: "du_1", Reason: "fraudulent", Amount: eur(1000)}
+func drawDispute(t *rapid.T, abroad bool) domain.ObservedDispute {
+	d := domain.ObservedDispute{ID: "du_1", Reason: "fraudulent", Amount: eur(1000)}
 	for i := range rapid.IntRange(0, 8).Draw(t, "movements") {
 		m := domain.DisputeMovement{
 			Transaction: "txn_" + string(rune('a'+i)), Currency: "EUR",
@@ -59,8 +59,8 @@ func drawDispute(t *rapid.T, abroad bool) domain.ObserveDispute {
 	return d
 }
 
-func observe(t *rapid.T, c domain.Charge, o domain.ObserveDispute) []domain.Event {
-	events, err := domain.Decide(c, o)
+func observe(t *rapid.T, c domain.Charge, o domain.ObservedDispute) []domain.Event {
+	events, err := c.ObserveDispute(o)
 	if err != nil {
 		t.Fatalf("observe %+v: %v", o, err)
 	}
@@ -68,7 +68,7 @@ func observe(t *rapid.T, c domain.Charge, o domain.ObserveDispute) []domain.Even
 }
 
 // checkDispute compares a charge and the balances of its events with what was observed last.
-func checkDispute(t *rapid.T, c domain.Charge, events []domain.Event, seen domain.ObserveDispute) {
+func checkDispute(t *rapid.T, c domain.Charge, events []domain.Event, seen domain.ObservedDispute) {
 	var sum, fees int64
 	for _, m := range seen.Moved {
 		sum += m.Amount
@@ -99,22 +99,22 @@ func share(moved, amount, whole int64) int64 {
 	return int64(math.RoundToEven(float64(moved*amount) / float64(whole)))
 }
 
-// TestDispute_refusesOneMovement: all else of a dispute is recorded, and then the movement is refused.
+// TestDispute_refusesOneMovement: all else of a dispute is recorded.
 func TestDispute_refusesOneMovement(t *testing.T) {
 	t.Parallel()
 	c := in("succeeded")
-	o := domain.ObserveDispute{ID: "du_1", Amount: eur(1000), Status: "lost", Moved: []domain.DisputeMovement{
+	o := domain.ObservedDispute{ID: "du_1", Amount: eur(1000), Status: "lost", Moved: []domain.DisputeMovement{
 		{Transaction: "a", Amount: -2150, Currency: "USD"}, {Transaction: "b", Amount: -1700, Currency: "GBP"}, {Transaction: "c", Amount: 20, Currency: "USD"},
 	}}
-	events, err := domain.Decide(c, o)
-	if err != nil {
-		t.Fatal(err)
+	events, err := c.ObserveDispute(o)
+	if !errors.Is(err, domain.ErrMismatch) {
+		t.Fatalf("the error is %v, want ErrMismatch", err)
 	}
 	c = domain.Fold(c, events...)
 	if d := c.Disputes[0]; d.Status != "lost" || d.Withdrawn != 1000 || d.Reinstated != 9 {
 		t.Errorf("the dispute is %+v", d)
 	}
-	if events, err := domain.Decide(c, o); len(events) > 0 || !errors.Is(err, domain.ErrMismatch) {
+	if events, err := c.ObserveDispute(o); len(events) > 0 || !errors.Is(err, domain.ErrMismatch) {
 		t.Errorf("then it records %+v with %v, want ErrMismatch", events, err)
 	}
 }
@@ -136,11 +136,11 @@ func TestDispute_settledAbroad(t *testing.T) {
 		"a return that is listed first":     {[]int64{20, -2150}, []int64{-1000, 9}},
 	} {
 		c := in("succeeded")
-		o := domain.ObserveDispute{ID: "du_1", Amount: eur(1000), Status: domain.DisputeOpen}
+		o := domain.ObservedDispute{ID: "du_1", Amount: eur(1000), Status: domain.DisputeOpen}
 		for i, amount := range test.moved {
 			o.Moved = append(o.Moved, domain.DisputeMovement{Transaction: string(rune('a' + i)), Amount: amount, Currency: "USD"})
 		}
-		events, err := domain.Decide(c, o)
+		events, err := c.ObserveDispute(o)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 		}

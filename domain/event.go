@@ -158,23 +158,6 @@ func Details(e Event) map[string]any {
 	return details
 }
 
-// ErrIllegal is returned by ValidateStream, wrapped, for a stream that no sequence of decisions
-// could have made.
-var ErrIllegal = errors.New("illegal event")
-
-// ValidateStream folds a whole stream and checks each event against the charge before it; a void
-// request is illegal too. It is the auditor's fold; decisions use Fold, because what is stored has
-// happened.
-func ValidateStream(events []Event) (Charge, error) {
-	var c Charge
-	for i, e := range events {
-		switch {
-		case c.Voids(e):
-			return c, fmt.Errorf("%w: the %s at version %d is void", ErrIllegal, e.stored(), i+1)
-		case !c.allows(e):
-			return c, fmt.Errorf("%w: %T at version %d", ErrIllegal, e, i+1)
-		}
-		c.fold(e)
-	}
-	return c, nil
-}
+// ValidateStream folds a whole stream by Append: it is the auditor's fold, for which a void request is
+// illegal too. Programs use Fold, because what is stored has happened.
+func ValidateStream(events []Event) (Charge, error) { return Charge{}.Append(events...) }

@@ -1,7 +1,5 @@
 package domain
 
-import "fmt"
-
 // Inventory is the step that holds stock for the items of the charge.
 const Inventory = "inventory"
 
@@ -50,34 +48,11 @@ func (InventoryReleased) stored() string          { return "inventory.released.v
 func (InventoryReleased) apply(c *Charge)         { c.setStep(Inventory, StepCompensated) }
 func (InventoryReleased) allowedIn(c Charge) bool { return c.mayRelease(Inventory) }
 
-// ReserveInventory holds stock for the items of the charge.
-type ReserveInventory struct{}
-
-func (ReserveInventory) decide(c Charge) ([]Event, error) {
-	switch {
-	case c.StepStatus(Inventory) != StepPending:
-		return nil, nil // reserved, rejected, released or nothing to reserve
-	case !c.due(Inventory):
-		return nil, fmt.Errorf("reserve inventory: %w", ErrOutOfOrder)
-	}
-	return []Event{InventoryReserved{Items: c.Items}}, nil
-}
-
-// RejectInventory fails the charge for lack of stock.
-type RejectInventory InventoryRejected
-
-func (r RejectInventory) decide(c Charge) ([]Event, error) {
-	switch {
-	case c.StepStatus(Inventory) == StepFailed:
-		return nil, nil
-	case !c.due(Inventory):
-		return nil, fmt.Errorf("reject inventory that is %s: %w", c.StepStatus(Inventory), ErrOutOfOrder)
-	case cancellations[r.Code] != "":
-		return nil, fmt.Errorf("reject inventory as %s: %w", r.Code, ErrInvalid)
-	}
+// RejectInventory returns the events that fail the charge for lack of stock; none if it has failed.
+func (c Charge) RejectInventory(code FailureCode) []Event {
 	message := "an item of the order is out of stock"
-	if r.Code == UnknownSKU {
+	if code == UnknownSKU {
 		message = "an item of the order is not an article of the merchant"
 	}
-	return c.fail(Failure{Code: r.Code, Message: message}, InventoryRejected(r)), nil
+	return c.fail(Failure{Code: code, Message: message}, InventoryRejected{code})
 }

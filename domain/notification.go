@@ -1,9 +1,6 @@
 package domain
 
-import (
-	"fmt"
-	"slices"
-)
+import "slices"
 
 // Notification is the subscriber that sends the merchant the webhook of each webhook event.
 const Notification = "notification"
@@ -35,17 +32,4 @@ func (e MerchantNotified) apply(c *Charge) {
 	if e.Version == c.OutcomeVersion {
 		c.setStep(Notification, StepDone)
 	}
-}
-
-// NotifyMerchant records that the merchant accepted the webhook about the event at Version.
-type NotifyMerchant MerchantNotified
-
-func (n NotifyMerchant) decide(c Charge) ([]Event, error) {
-	switch {
-	case c.NeedsWebhook(n.Version):
-		return []Event{MerchantNotified(n)}, nil
-	case n.Version < 1 || n.Version > c.Version:
-		return nil, fmt.Errorf("notify before the outcome: %w", ErrOutOfOrder)
-	}
-	return nil, nil // it was notified, or has no webhook
 }

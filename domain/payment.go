@@ -1,7 +1,5 @@
 package domain
 
-import "fmt"
-
 // Payment is the step that takes the money. It is the last one.
 const Payment = "payment"
 
@@ -50,7 +48,7 @@ func (e PaymentStarted) allowedIn(c Charge) bool {
 // PaymentAttemptFailed says that the key of a call will never answer it: the provider saved an
 // error of its own under the key (a 500, or a 5xx that it repeats), or the key belongs to a
 // request with other parameters (400), as a program of another version sends it. The next call
-// has another key.
+// has another key, until the last one (MaxKeys).
 type PaymentAttemptFailed struct {
 	Stage      Stage  `json:"stage" detail:"stage"`
 	StatusCode int    `json:"status_code" detail:"provider_status"`
@@ -67,7 +65,10 @@ func (e PaymentAttemptFailed) apply(c *Charge) {
 		c.ConfirmFailures++
 	}
 }
-func (PaymentAttemptFailed) allowedIn(c Charge) bool { return c.due(Payment) }
+
+func (e PaymentAttemptFailed) allowedIn(c Charge) bool {
+	return c.due(Payment) && !c.IsLastKey(e.Stage)
+}
 
 // PaymentCaptured says that the provider took the money.
 type PaymentCaptured struct {
@@ -100,23 +101,6 @@ func (PaymentDeclined) stored() string            { return "payment.declined.v1"
 func (PaymentDeclined) apply(c *Charge)           { c.failStep(Payment) }
 func (e PaymentDeclined) allowedIn(c Charge) bool { return c.due(Payment) && c.mayFailFor(e.Code) }
 
-// StartPayment records the provider's object before any money moves.
-type StartPayment PaymentStarted
-
-func (s StartPayment) decide(c Charge) ([]Event, error) {
-	switch {
-	case c.Started():
-		return nil, nil // another worker was first: its intent is the charge's, ours is an orphan
-	case c.StepStatus(Payment) != StepPending:
-		return nil, fmt.Errorf("start a payment that is %s: %w", c.StepStatus(Payment), ErrFinished)
-	case !c.due(Payment):
-		return nil, fmt.Errorf("start a payment before the steps before it are done: %w", ErrOutOfOrder)
-	case s.PaymentIntent == "":
-		return nil, fmt.Errorf("start a payment without a payment intent: %w", ErrInvalid)
-	}
-	return []Event{PaymentStarted(s)}, nil
-}
-
 // IsLastKey reports whether the calls of a stage have come to their last key (MaxKeys).
 func (c Charge) IsLastKey(s Stage) bool {
 	failures := c.ConfirmFailures
@@ -126,62 +110,22 @@ func (c Charge) IsLastKey(s Stage) bool {
 	return failures >= MaxKeys-1
 }
 
-// FailAttempt records that the provider answered with an error of its own, which opens the next key.
-// It records nothing if there is none (MaxKeys).
-type FailAttempt PaymentAttemptFailed
-
-func (f FailAttempt) decide(c Charge) ([]Event, error) {
-	switch {
-	case c.StepStatus(Payment) != StepPending:
-		return nil, nil // the payment has its outcome: the failed attempt no longer matters
-	case !c.due(Payment):
-		return nil, fmt.Errorf("fail an attempt before the steps before it are done: %w", ErrOutOfOrder)
-	case c.IsLastKey(f.Stage):
-		return nil, nil
-	}
-	return []Event{PaymentAttemptFailed(f)}, nil
-}
-
-// CapturePayment records that the provider took the money.
-type CapturePayment struct {
-	Provider      string
-	PaymentIntent string
-	Amount        Money
-}
-
-func (p CapturePayment) decide(c Charge) ([]Event, error) {
-	switch {
-	case !c.Started() || p.PaymentIntent != c.PaymentIntent || p.Amount != c.Amount:
-		return nil, fmt.Errorf("captured %d %s by %s: %w",
-			p.Amount.Amount, p.Amount.Currency, p.PaymentIntent, ErrMismatch)
-	case c.StepStatus(Payment) == StepDone:
-		return nil, nil
-	case c.StepStatus(Payment) != StepPending:
-		return nil, fmt.Errorf("capture a payment that is %s: %w", c.StepStatus(Payment), ErrFinished)
+// Capture returns the events of a payment whose money the provider took; none if that is recorded.
+func (c Charge) Capture(intent string, taken Money) []Event {
+	if c.StepStatus(Payment) == StepDone && intent == c.PaymentIntent && taken == c.Amount {
+		return nil
 	}
 	return []Event{
-		PaymentCaptured{
-			Provider: p.Provider, PaymentIntent: p.PaymentIntent,
-			Amount: p.Amount.Amount, Currency: p.Amount.Currency, Fee: c.Fee,
-		},
+		PaymentCaptured{Provider: Provider, PaymentIntent: intent, Amount: taken.Amount, Currency: taken.Currency, Fee: c.Fee},
 		ChargeSucceeded{},
-	}, nil
+	}
 }
 
-// DeclinePayment records that the provider did not take the money, and compensates. The
-// payment intent, if there is one, must be canceled at the provider before.
-type DeclinePayment struct{ Failure Failure }
-
-func (d DeclinePayment) decide(c Charge) ([]Event, error) {
-	switch {
-	case c.StepStatus(Payment) == StepFailed:
-		return nil, nil
-	case c.StepStatus(Payment) != StepPending:
-		return nil, fmt.Errorf("decline a payment that is %s: %w", c.StepStatus(Payment), ErrFinished)
-	case !c.due(Payment):
-		return nil, fmt.Errorf("decline a payment before the steps before it are done: %w", ErrOutOfOrder)
-	case !c.mayFailFor(d.Failure.Code):
-		return nil, fmt.Errorf("decline a payment as %s, for which it may not fail: %w", d.Failure.Code, ErrInvalid)
+// Fail returns the events that end a charge without money taken, and compensate; none if it has
+// failed. The payment intent, if there is one, must be canceled at the provider before.
+func (c Charge) Fail(why Failure) []Event {
+	if c.Started() || cancellations[why.Code] == "" {
+		return c.fail(why, PaymentDeclined{why})
 	}
-	return c.fail(d.Failure, PaymentDeclined{d.Failure}), nil
+	return c.fail(why) // canceled before there was anything to pay
 }

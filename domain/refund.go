@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// Refusals of commands about refunds, beside those of Decide.
+// Refusals of requests for refunds.
 var (
 	// ErrNotCaptured refuses a refund of a charge that took no money.
 	ErrNotCaptured = errors.New("the charge is not captured")
@@ -15,7 +15,7 @@ var (
 	ErrExceedsCaptured = errors.New("the refund is more than is left of the charge")
 	// ErrTooManyRefunds refuses a refund beyond MaxRefunds.
 	ErrTooManyRefunds = errors.New("the charge has had as many refunds as it may have")
-	// ErrNoRefund refuses a command about a refund that was not requested.
+	// ErrNoRefund refuses to show a refund that the charge does not have.
 	ErrNoRefund = errors.New("the refund does not exist")
 )
 
@@ -66,11 +66,6 @@ func (c Charge) Refund(id string) (r Refund, found bool) {
 
 func (c Charge) indexOfRefund(id string) int {
 	return slices.IndexFunc(c.Refunds, func(r Refund) bool { return r.ID == id })
-}
-
-// PendingRefunds returns the refunds without outcome, oldest first.
-func (c Charge) PendingRefunds() []Refund {
-	return slices.DeleteFunc(slices.Clone(c.Refunds), func(r Refund) bool { return r.Status != RefundStatusPending })
 }
 
 func (c Charge) sumOfRefunds(statuses ...RefundStatus) (sum int64) {
@@ -157,7 +152,8 @@ func (e RefundRequested) apply(c *Charge) {
 
 func (e RefundRequested) allowedIn(c Charge) bool {
 	_, requested := c.Refund(e.RefundID)
-	return !requested && e.RefundID != "" && c.Terminal() && e.Amount >= MinAmount && e.Amount <= c.Left()
+	return !requested && e.RefundID != "" && len(c.Refunds) < MaxRefunds &&
+		c.Terminal() && e.Amount >= MinAmount && e.Amount <= c.Left()
 }
 
 func (e RefundRequested) post(b *chart, _ Charge) {
@@ -181,8 +177,8 @@ func (e RefundAttemptFailed) apply(c *Charge) {
 }
 
 func (e RefundAttemptFailed) allowedIn(c Charge) bool {
-	_, pending := c.pendingRefund(e.RefundID, "")
-	return pending
+	r, pending := c.pendingRefund(e.RefundID, "")
+	return pending && !r.IsLastKey()
 }
 
 // RefundSucceeded says that the provider returned the money.
@@ -280,107 +276,77 @@ func (e RefundReversed) post(b *chart, _ Charge) {
 	b.move(b.providerReceivable(), b.merchantPayable(), e.Amount)
 }
 
-// RequestRefund asks to return money of a captured charge.
-type RequestRefund struct {
-	RefundID string
-	Amount   int64 // minor units; 0 for all that is left
-	Reason   string
-	Notify   bool
-}
-
-func (r RequestRefund) decide(c Charge) ([]Event, error) {
+// RequestRefund returns the event of a request to return money of a captured charge: none if the
+// refund was requested before. An amount of 0 is all that is left. The errors are ErrNotCaptured,
+// ErrTooManyRefunds, ErrExceedsCaptured and ErrInvalid.
+func (c Charge) RequestRefund(r RefundRequested) ([]Event, error) {
 	if _, requested := c.Refund(r.RefundID); requested {
 		return nil, nil
 	}
 	left := c.Left()
-	event := RefundRequested(r)
 	if r.Amount == 0 {
-		event.Amount = left
+		r.Amount = left
 	}
 	switch {
 	case c.StepStatus(Payment) != StepDone:
 		return nil, fmt.Errorf("refund a charge that is %s: %w", c.Status, ErrNotCaptured)
-	case r.RefundID == "" || event.Amount < 0:
-		return nil, fmt.Errorf("refund %q of %d: %w", r.RefundID, event.Amount, ErrInvalid)
 	case len(c.Refunds) >= MaxRefunds:
 		return nil, fmt.Errorf("refund number %d: %w", len(c.Refunds)+1, ErrTooManyRefunds)
-	case left == 0 || event.Amount > left:
-		return nil, fmt.Errorf("refund %d of %d left: %w", event.Amount, left, ErrExceedsCaptured)
+	case left == 0 || r.Amount > left:
+		return nil, fmt.Errorf("refund %d of %d left: %w", r.Amount, left, ErrExceedsCaptured)
+	case !r.allowedIn(c):
+		return nil, fmt.Errorf("refund %q of %d: %w", r.RefundID, r.Amount, ErrInvalid)
 	}
-	return []Event{event}, nil
+	return []Event{r}, nil
 }
 
-// FailRefundAttempt is to a refund what FailAttempt is to a payment.
-type FailRefundAttempt RefundAttemptFailed
-
-func (f FailRefundAttempt) decide(c Charge) ([]Event, error) {
-	r, requested := c.Refund(f.RefundID)
+// Resolve returns the event of what the provider's object says of the refund: it succeeded, it failed,
+// or it failed after it had succeeded. None if that is recorded. object is empty if the provider made
+// none.
+func (r Refund) Resolve(object string, failed bool, why string) []Event {
 	switch {
-	case !requested:
-		return nil, ErrNoRefund
-	case r.Status != RefundStatusPending:
-		return nil, nil // the refund has its outcome: the failed attempt no longer matters
-	case r.IsLastKey():
-		return nil, nil
+	case r.Status == RefundStatusPending && failed:
+		return []Event{RefundFailed{RefundID: r.ID, ProviderRefund: object, Code: ProviderRefused, Message: why}}
+	case r.Status == RefundStatusPending:
+		return []Event{RefundSucceeded{RefundID: r.ID, Provider: Provider, ProviderRefund: object, Amount: r.Amount}}
+	case r.Status == RefundStatusSucceeded && failed:
+		return []Event{RefundReversed{RefundID: r.ID, ProviderRefund: object, Amount: r.Amount, Message: why}}
 	}
-	return []Event{RefundAttemptFailed(f)}, nil
+	return nil
 }
 
-// ResolveRefund records what the provider has made of a refund. One that fails after it
-// had succeeded is reversed.
-type ResolveRefund struct {
-	RefundID       string
-	ProviderRefund string // the provider's object; empty if it made none
-	Amount         Money  // of the object
-	Failed         bool   // it moves no money, or no longer
-	Message        string // why it failed
-}
-
-func (v ResolveRefund) decide(c Charge) ([]Event, error) {
-	r, requested := c.Refund(v.RefundID)
-	var event Event
+// ObserveRefund returns the event of a refund that succeeded at the provider and was not requested
+// here; none if that is recorded. reference is our id, if the object has one: one that a restore has
+// lost. The error is ErrMismatch, wrapped, for another currency.
+func (c Charge) ObserveRefund(reference, object string, given Money) ([]Event, error) {
 	switch {
-	case !requested:
-		return nil, ErrNoRefund
-	case !v.Failed && (v.ProviderRefund == "" || v.Amount != Money{Amount: r.Amount, Currency: c.Amount.Currency}):
-		return nil, fmt.Errorf("returned %d %s by %q: %w", v.Amount.Amount, v.Amount.Currency, v.ProviderRefund, ErrMismatch)
-	case !v.Failed:
-		event = RefundSucceeded{RefundID: r.ID, Provider: Provider, ProviderRefund: v.ProviderRefund, Amount: r.Amount}
-	case r.Status == RefundStatusSucceeded:
-		event = RefundReversed{RefundID: r.ID, ProviderRefund: v.ProviderRefund, Amount: r.Amount, Message: v.Message}
-	default:
-		event = RefundFailed{RefundID: r.ID, ProviderRefund: v.ProviderRefund, Code: ProviderRefused, Message: v.Message}
-	}
-	switch {
-	case event.allowedIn(c):
-		return []Event{event}, nil
-	case v.Failed && r.Status == RefundStatusFailed:
+	case c.endedBy(object):
 		return nil, nil
-	case r.Status == RefundStatusPending || v.ProviderRefund != r.ProviderRefund:
-		return nil, fmt.Errorf("refund %s is %s by %q, not by %q: %w", r.ID, r.Status, r.ProviderRefund, v.ProviderRefund, ErrMismatch)
-	case r.Status == RefundStatusSucceeded || r.ReversalVersion > 0:
-		return nil, nil
+	case given.Currency != c.Amount.Currency:
+		return nil, fmt.Errorf("%d %s given back: %w", given.Amount, given.Currency, ErrMismatch)
 	}
-	return nil, fmt.Errorf("succeed a refund that is %s: %w", r.Status, ErrFinished)
+	return []Event{RefundObserved{
+		RefundID: cmp.Or(reference, object), Provider: Provider, ProviderRefund: object, Amount: given.Amount, Notify: c.notifies(),
+	}}, nil
 }
 
-// ObserveRefund records a refund that the provider made and that was not requested here.
-type ObserveRefund struct {
-	RefundID       string // ours, if the object has one; else the refund goes by the provider's id
-	ProviderRefund string
-	Amount         Money
+// RefundEndedBy returns the id of the refund that was requested here and whose outcome an event is; "" for
+// every other event.
+func RefundEndedBy(e Event) string {
+	switch e := e.(type) {
+	case RefundSucceeded:
+		return e.RefundID
+	case RefundFailed:
+		return e.RefundID
+	}
+	return ""
 }
 
-func (o ObserveRefund) decide(c Charge) ([]Event, error) {
-	event := RefundObserved{
-		RefundID: cmp.Or(o.RefundID, o.ProviderRefund), Provider: Provider, ProviderRefund: o.ProviderRefund, Amount: o.Amount.Amount, Notify: c.notifies(),
+// OrderingKey returns the key of the message that announces a request: each refund is processed by
+// itself, and what is about its charge in order.
+func OrderingKey(charge string, e Event) string {
+	if refund, ok := e.(RefundRequested); ok {
+		return refund.RefundID
 	}
-	switch {
-	case c.endedBy(o.ProviderRefund):
-		return nil, nil
-	case !event.allowedIn(c) || o.Amount.Currency != c.Amount.Currency:
-		return nil, fmt.Errorf("%d %s given back by %q, beside %d of %d %s: %w",
-			o.Amount.Amount, o.Amount.Currency, o.ProviderRefund, c.Refunded(), c.Amount.Amount, c.Amount.Currency, ErrMismatch)
-	}
-	return []Event{event}, nil
+	return charge
 }

@@ -120,7 +120,7 @@ func in(name string) domain.Charge { return domain.Fold(domain.Charge{ID: "ch_1"
 
 // opened is a first event with the steps that the program gives it.
 func opened(e domain.ChargeRequested) domain.ChargeRequested {
-	events, err := domain.Decide(domain.Charge{}, domain.RequestCharge(e))
+	events, err := domain.Open(e)
 	first, opens := events[0].(domain.ChargeRequested)
 	if err != nil || !opens {
 		panic(err)

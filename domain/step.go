@@ -28,10 +28,6 @@ type Step struct {
 	// subscriber of charge.failed instead.
 	release func(Charge) Event
 
-	// after is the outcome that a subscriber follows; empty for both. The step is skipped
-	// after the other one.
-	after Status
-
 	// pending reports whether a subscriber has yet to run for the event at a version; nil
 	// where it runs once, for the outcome of the charge itself.
 	pending func(c Charge, version int) bool
@@ -178,9 +174,12 @@ func (c Charge) mayRelease(name string) bool {
 	return len(held) > 0 && held[0].Name == name && (c.stepFailed() || c.canceledUnpaid())
 }
 
-// fail are the events that end a charge without money taken: own names the step that
-// failed, if one did, and the steps before it return what they hold.
+// fail returns the events that end a charge without money taken: own names the step that
+// failed, if one did, and the steps before it return what they hold. None if the charge has failed.
 func (c Charge) fail(why Failure, own ...Event) []Event {
+	if c.Status == Failed {
+		return nil
+	}
 	for _, s := range c.held() {
 		own = append(own, s.release(c))
 	}

@@ -16,15 +16,15 @@ import (
 // program later changes no charge that was accepted before.
 func TestChargeRequested_freezesItsSteps(t *testing.T) {
 	t.Parallel()
-	request := domain.RequestCharge{MerchantID: "acme", Amount: 1000, Notify: true, Items: charge().Items}
+	request := domain.ChargeRequested{MerchantID: "acme", Amount: 1000, Notify: true, Items: charge().Items}
 	bare := request
 	bare.Items, bare.Notify = nil, false
 	all := []string{"inventory", "payment", "notification"}
 	for _, test := range []struct {
-		request domain.RequestCharge
+		request domain.ChargeRequested
 		skipped []string
 	}{{request, nil}, {bare, []string{"inventory", "notification"}}} {
-		events, err := domain.Decide(domain.Charge{}, test.request)
+		events, err := domain.Open(test.request)
 		if err != nil {
 			t.Fatal(err)
 		}

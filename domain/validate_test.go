@@ -73,10 +73,7 @@ func TestValidateStream(t *testing.T) {
 			if diff := cmp.Diff(domain.Fold(domain.Charge{}, stream...), c); diff != "" {
 				t.Errorf("%s after %s: the fold stops before the illegal event (-want +got):\n%s", name, s.name, diff)
 			}
-			want := fmt.Sprintf("%T at version %d", e, len(stream)+1)
-			if kind := domain.TypeOf(e); domain.EventTypeNamed(kind).Request {
-				want = fmt.Sprintf("the %s at version %d is void", kind, len(stream)+1)
-			}
+			want := fmt.Sprintf("%s at version %d", domain.TypeOf(e), len(stream)+1)
 			if !errors.Is(err, domain.ErrIllegal) || !strings.Contains(err.Error(), want) {
 				t.Errorf("%s after %s: the error is %v, want ErrIllegal: %s", name, s.name, err, want)
 			}

@@ -163,7 +163,6 @@ var howTos = []struct{ diff, tests, points string }{
 	// The call of the fraud service in both cases, and the commit of a rejection.
 	{"../docs/how-to/fraud_check.diff", "FraudCheck", "fraud approved/worker/POST /v1/fraud_checks|fraud rejected/worker/POST /v1/fraud_checks|" +
 		"fraud rejected/worker/insert ledger_events ×3, insert ledger_postings, update stock, update reservations, insert outbox, ending: insert inbox"},
-	{"../docs/how-to/loyalty_points.diff", "CreditPoints|TestRun_reportsEachViolation/a_success_without_its_points", "loyalty points/worker/POST /v1/loyalty_points"},
 }
 
 var howTo = flag.String("how-to", "", "what is done with the diffs of docs/how-to: build with each, or all: their tests, in a copy of the tree")
@@ -214,8 +213,7 @@ func overlayOf(t *testing.T, changed map[string]string) string {
 
 // TestAddAStep applies each diff of the how-to to a copy of the tree, builds it, runs its
 // tests and injects faults at its crash points. A charge that the step rejects never
-// reaches the provider, and its stock returns: TestFraudCheck of the diff. A subscriber's
-// calls have one key: TestCreditPoints.
+// reaches the provider, and its stock returns: TestFraudCheck of the diff.
 func TestAddAStep(t *testing.T) {
 	t.Parallel()
 	if *howTo != "all" {

@@ -57,12 +57,12 @@ func mutants() []mutant {
 					"		if false && !delivered {",
 				},
 				{
-					"fulfillment/run.go", "			return due\n		}\n		return r.process(ctx)\n",
+					"fulfillment/subscriber.go", "			return due\n		}\n		return r.process(ctx)\n",
 					`			return due
 		}
 		err = r.process(ctx)
 		if err == nil {
-			err = f.deliver(ctx, r.stream, outcome)
+			err = f.deliver(ctx, r.stream, about)
 		}
 		return err
 `,
@@ -122,12 +122,12 @@ func mutants() []mutant {
 			"a charge fails before its intent is canceled",
 			[]edit{
 				{
-					"fulfillment/payment.go", "	p.intent, p.failing = nil, failing\n",
-					"	if _, declines := failing.(domain.DeclinePayment); declines {\n		return decision{command: failing}, nil\n	}\n	p.intent, p.failing = nil, failing\n",
+					"fulfillment/payment.go", "	p.intent, p.failing = nil, &failing\n",
+					"	if failing.Code == domain.CardDeclined {\n		return decision{events: s.Charge.Fail(failing)}, nil\n	}\n	p.intent, p.failing = nil, &failing\n",
 				},
 				{
 					"fulfillment/run.go", "			r.idle = 0\n",
-					`		if _, declined := d.command.(domain.DeclinePayment); declined && r.stream.Charge.Started() {
+					`		if r.stream.Charge.Status == domain.Failed && r.stream.Charge.Started() {
 			if _, err := r.services.Provider.CancelIntent(ctx, r.stream.Charge.PaymentIntent); err != nil {
 				return err
 			}
@@ -141,7 +141,7 @@ func mutants() []mutant {
 			"a charge fails at a deadline although its money was taken",
 			[]edit{{
 				"fulfillment/payment.go", "	case stripe.Canceled, stripe.Succeeded, stripe.Processing:\n		return p.recordIntent(ctx, s)\n",
-				"	case stripe.Canceled, stripe.Succeeded, stripe.Processing:\n		return decision{command: failing}, nil\n",
+				"	case stripe.Canceled, stripe.Succeeded, stripe.Processing:\n		return decision{events: s.Charge.Fail(failing)}, nil\n",
 			}},
 			byTest("./fulfillment", "TestDeadline/a capture before the deadline wins", "after the delivery (-want +got)"),
 		},
@@ -371,7 +371,7 @@ func mutants() []mutant {
 		},
 		{
 			"a refund made outside is looked for only after one of ours",
-			[]edit{{"fulfillment/refund.go", "r.unread && c.StepStatus(domain.Payment) == domain.StepDone", "r.unread && c.Refunded() > 0"}},
+			[]edit{{"fulfillment/refund.go", "			if known || object.Status", "			if c.Refunded() == 0 || known || object.Status"}},
 			byWalk("dashboard refund/worker/GET /v1/refunds/after/kill", "every refund is one of the ledger's"),
 		},
 		{

@@ -15,6 +15,9 @@ import (
 // brought; the provider's name of the event follows.
 const ProviderEvent = "stripe."
 
+// isOfProvider reports whether messages of a type are events of the provider.
+func isOfProvider(messageType string) bool { return strings.HasPrefix(messageType, ProviderEvent) }
+
 // isAboutRefunds reports whether messages of a type are events of the provider about a refund.
 // The provider has had several names for it.
 func isAboutRefunds(messageType string) bool {
@@ -27,10 +30,10 @@ func isAboutDisputes(messageType string) bool {
 	return strings.HasPrefix(messageType, ProviderEvent+"charge.dispute.")
 }
 
-// isAboutCharge reports whether messages of a type are about a charge: a request, or an event of
-// the provider about a payment, a refund or a dispute.
+// isAboutCharge reports whether messages of a type are about a charge: a request, the end of a refund, or
+// an event of the provider about a payment, a refund or a dispute.
 func isAboutCharge(messageType string) bool {
-	return domain.EventTypeNamed(messageType).Request ||
+	return domain.EventTypeNamed(messageType).Request || messageType == TypeRefundEnded ||
 		strings.HasPrefix(messageType, ProviderEvent+"payment_intent.") || isAboutRefunds(messageType) || isAboutDisputes(messageType)
 }
 

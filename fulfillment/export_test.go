@@ -7,9 +7,6 @@ import (
 	"github.com/payonce/payonce/ledger"
 )
 
-// MostUrgent joins the errors of several refunds.
-var MostUrgent = mostUrgent
-
 // ReadFrom reads streams and stock from another server than the one that commits.
 func (f *Fulfillment) ReadFrom(q postgres.Querier) {
 	f.streams, f.stock = ledger.NewLoader(q, maxReadsInFlight), newStock(q)

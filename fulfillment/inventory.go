@@ -61,12 +61,12 @@ func (f *Fulfillment) reserve(ctx context.Context, s ledger.Stream) (decision, e
 	for _, item := range ordered(s.Charge.Items) {
 		switch left, known := available[article{s.Charge.MerchantID, item.SKU}]; {
 		case !known:
-			return decision{command: domain.RejectInventory{Code: domain.UnknownSKU}}, nil
+			return decision{events: s.Charge.RejectInventory(domain.UnknownSKU)}, nil
 		case left < item.Quantity:
-			return decision{command: domain.RejectInventory{Code: domain.OutOfStock}}, nil
+			return decision{events: s.Charge.RejectInventory(domain.OutOfStock)}, nil
 		}
 	}
-	return decision{command: domain.ReserveInventory{}}, nil
+	return decision{events: []domain.Event{domain.InventoryReserved{Items: s.Charge.Items}}}, nil
 }
 
 // isOutOfStock reports whether the constraints refused a reservation: what was read as

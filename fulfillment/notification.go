@@ -20,7 +20,7 @@ import (
 // If we die here: nothing is recorded; the next worker sends the webhook, which may be the
 // second time, under the same webhook-id, by which the merchant recognizes it.
 // Test: TestWalk in e2e.
-func (f *Fulfillment) notification(d *inbox.Delivery, version int) act {
+func (f *Fulfillment) notification(d *inbox.Delivery, version int) stepFunc {
 	delivered := false // in this delivery
 	return func(ctx context.Context, s ledger.Stream) (decision, error) {
 		outcome := s.At(version)
@@ -31,7 +31,10 @@ func (f *Fulfillment) notification(d *inbox.Delivery, version int) act {
 			}
 			delivered = true
 		}
-		notified := decision{command: domain.NotifyMerchant{EventID: outcome.ID.String(), Type: kind, Version: version}}
+		var notified decision
+		if s.Charge.NeedsWebhook(version) {
+			notified.events = []domain.Event{domain.MerchantNotified{EventID: outcome.ID.String(), Type: kind, Version: version}}
+		}
 		if d.Type == TypeResend {
 			notified.rows = func(b *pgx.Batch) { recordResend(b, d) }
 		}

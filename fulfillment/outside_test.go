@@ -88,8 +88,7 @@ func TestObservedRefund(t *testing.T) {
 				"refunds": {lists(foreign("succeeded", "amount", 1999))},
 				"refund":  {refuses(400, "invalid_request_error", "charge_already_refunded")},
 			},
-			want: back(asked+" refund.failed"+observed, "refund.failed refund.observed", "done"), calls: "refunds refund refunds",
-			check: func(f *fixture) { f.expectPosted("merchant_payable 90") },
+			want: back(asked+" refund.failed", "refund.failed", "done"), calls: "refunds refund refunds",
 		},
 		"one that fails after it succeeded is reversed": {
 			begin:  withEvent("refund.failed"),
@@ -183,14 +182,6 @@ func TestDispute(t *testing.T) {
 			begin:  func(f *fixture) { f.capture(order()); f.event("evt_1", "charge.dispute.created") },
 			script: script{"disputes": {lists(json.RawMessage(object(map[string]any{"id": "du_1", "object": "dispute", "amount": 1, "currency": "usd"})))}},
 			ends:   "dead", want: back("", "", "dead"), calls: "disputes",
-		},
-		"it is seen although its event waits behind a refund": {
-			begin: func(f *fixture) { f.request(f.capture(order()), "re_1", 600) },
-			script: script{
-				"refunds":  {lists(refundOf("pending")), lists(refundOf("pending"))},
-				"disputes": {lists(disputeOf("needs_response", "eur", -1999))},
-			},
-			ends: "waits waits", want: back(asked+withdrawn, withdrawn[1:], "pending"), calls: "refunds refunds disputes",
 		},
 	})
 }

@@ -22,11 +22,11 @@ import (
 // fails, the step cancels its intent: a declined intent could still be confirmed by a
 // request in flight.
 type payment struct {
-	provider *stripe.Client
-	now      time.Time      // when the delivery was claimed, in database time
-	timeout  time.Duration  // of the customer's action
-	intent   *stripe.Intent // the last answer in this delivery; nil where the state is not known
-	failing  domain.Command // what this delivery cancels the intent for
+	provider Provider
+	now      time.Time       // when the delivery was claimed, in database time
+	timeout  time.Duration   // of the customer's action
+	intent   *stripe.Intent  // the last answer in this delivery; nil where the state is not known
+	failing  *domain.Failure // what this delivery cancels the intent for
 }
 
 // run creates the intent, or brings it to its end.
@@ -63,7 +63,7 @@ func (p *payment) run(ctx context.Context, s ledger.Stream) (decision, error) {
 			return p.recordIntent(ctx, s)
 		}
 	}
-	return p.stop(ctx, s, domain.DeclinePayment{Failure: why})
+	return p.stop(ctx, s, why)
 }
 
 // start creates the intent and records it. What it sends follows from the merchant, the client's
@@ -90,15 +90,15 @@ func (p *payment) start(ctx context.Context, s ledger.Stream) (decision, error) 
 		case declined != nil && declined.Intent.ID != "":
 			intent = declined.Intent // it exists, so it is recorded; run ends it
 		case refused: // the provider will not make this payment, and there is no intent to cancel
-			return decision{command: domain.DeclinePayment{Failure: why}}, nil
+			return decision{events: c.Fail(why)}, nil
 		case failed != nil && failed.StatusCode == stripe.OtherParameters && c.CreateFailures == 0:
-			return decision{command: domain.DeclinePayment{Failure: usedFailure}}, nil
+			return decision{events: c.Fail(usedFailure)}, nil
 		case err != nil:
 			return callFailed(ctx, err, failedAt(c, domain.StageCreate))
 		}
 		p.intent = &intent
 	}
-	return decision{command: domain.StartPayment{Provider: domain.Provider, PaymentIntent: p.intent.ID}}, nil
+	return decision{events: []domain.Event{domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: p.intent.ID}}}, nil
 }
 
 // createKey is the Idempotency-Key of the creation. It follows from the client's key and from
@@ -133,22 +133,19 @@ func (p *payment) recordIntent(ctx context.Context, s ledger.Stream) (decision, 
 			return decision{}, &inbox.DeadLetterError{Err: fmt.Errorf("payment intent %s took %d of %d for %q: %w",
 				i.ID, i.AmountReceived, i.Amount, i.Reference, domain.ErrMismatch)}
 		}
-		return decision{command: domain.CapturePayment{
-			Provider: domain.Provider, PaymentIntent: i.ID,
-			Amount: domain.Money{Amount: i.Amount, Currency: domain.Currency(i.Currency)},
-		}}, nil
+		return decision{events: s.Charge.Capture(i.ID, domain.Money{Amount: i.Amount, Currency: domain.Currency(i.Currency)})}, nil
 	case stripe.Canceled: // by this step, which cancels only what is about to fail
 		if p.failing != nil {
-			return decision{command: p.failing}, nil
+			return decision{events: s.Charge.Fail(*p.failing)}, nil
 		}
-		return decision{command: domain.DeclinePayment{Failure: declineOf(i)}}, nil
+		return decision{events: s.Charge.Fail(declineOf(i))}, nil
 	case stripe.RequiresAction:
 		return p.requireAction(ctx, s)
 	case stripe.RequiresPaymentMethod:
 		if i.Decline != nil && i.Decline.OfTestKey() {
 			return decision{}, &inbox.WaitError{NeedsOperator: true, Err: fmt.Errorf("payment intent %s: %s", i.ID, i.Decline)}
 		}
-		return p.stop(ctx, s, domain.DeclinePayment{Failure: declineOf(i)})
+		return p.stop(ctx, s, declineOf(i))
 	case stripe.Processing:
 		return decision{}, processingWait(p.now, s, errors.New("the provider is processing the payment"))
 	default:
@@ -166,10 +163,10 @@ func (p *payment) recordIntent(ctx context.Context, s ledger.Stream) (decision, 
 func (p *payment) requireAction(ctx context.Context, s ledger.Stream) (decision, error) {
 	switch c := s.Charge; {
 	case c.ReturnURL == "" || p.intent.RedirectURL == "":
-		return p.stop(ctx, s, domain.DeclinePayment{Failure: declineOf(*p.intent)})
+		return p.stop(ctx, s, declineOf(*p.intent))
 	case c.Action == nil:
 		until := p.now.Add(p.timeout).UTC().Truncate(time.Millisecond)
-		return decision{command: domain.RequireAction{URL: p.intent.RedirectURL, ExpiresAt: until}}, nil
+		return decision{events: []domain.Event{domain.PaymentActionRequired{URL: p.intent.RedirectURL, ExpiresAt: until}}}, nil
 	}
 	return decision{}, processingWait(p.now, s, errors.New("the payment waits for the customer"))
 }
@@ -187,10 +184,11 @@ func (p *payment) requireAction(ctx context.Context, s ledger.Stream) (decision,
 // finds it canceled, and commits the failure.
 // Test: TestCancel/a_holder_that_dies_between_cancel_and_commit_is_taken_over.
 func (p *payment) cancel(ctx context.Context, s ledger.Stream) (decision, error) {
+	why := *s.Charge.Cancellation(p.now)
 	if !s.Charge.Started() {
-		return decision{command: domain.FailCanceled{Now: p.now}}, nil
+		return decision{events: s.Charge.Fail(why)}, nil
 	}
-	return p.stop(ctx, s, domain.FailCanceled{Now: p.now})
+	return p.stop(ctx, s, why)
 }
 
 // stop cancels the intent, so that the charge may fail as failing says. If the provider
@@ -199,8 +197,8 @@ func (p *payment) cancel(ctx context.Context, s ledger.Stream) (decision, error)
 // If we die here: nothing is recorded; the next worker finds the intent as it was or
 // canceled, and fails the charge.
 // Test: TestWalk in e2e.
-func (p *payment) stop(ctx context.Context, s ledger.Stream, failing domain.Command) (decision, error) {
-	p.intent, p.failing = nil, failing
+func (p *payment) stop(ctx context.Context, s ledger.Stream, failing domain.Failure) (decision, error) {
+	p.intent, p.failing = nil, &failing
 	canceled, err := p.provider.CancelIntent(ctx, s.Charge.PaymentIntent)
 	if err != nil {
 		return callFailed(ctx, err, nil)
@@ -214,14 +212,14 @@ func (p *payment) stop(ctx context.Context, s ledger.Stream, failing domain.Comm
 	}
 }
 
-// failedAt is the command that records an error of the provider's own; nil if the charge has used
+// failedAt returns the event that records an error of the provider's own; nil if the charge has used
 // its last key.
-func failedAt(c domain.Charge, stage domain.Stage) func(*stripe.FailedError) domain.Command {
+func failedAt(c domain.Charge, stage domain.Stage) func(*stripe.FailedError) domain.Event {
 	if c.IsLastKey(stage) {
 		return nil
 	}
-	return func(e *stripe.FailedError) domain.Command {
-		return domain.FailAttempt{Stage: stage, StatusCode: e.StatusCode, RequestID: e.RequestID}
+	return func(e *stripe.FailedError) domain.Event {
+		return domain.PaymentAttemptFailed{Stage: stage, StatusCode: e.StatusCode, RequestID: e.RequestID}
 	}
 }
 
@@ -230,14 +228,14 @@ func failedAt(c domain.Charge, stage domain.Stage) func(*stripe.FailedError) dom
 // opens the next key; every other error keeps the key. The message waits either way, and
 // the next run begins with a read. attempt is nil for calls that carry no key of ours, and for those
 // that carry the last one (domain.MaxKeys).
-func callFailed(ctx context.Context, err error, attempt func(*stripe.FailedError) domain.Command) (decision, error) {
+func callFailed(ctx context.Context, err error, attempt func(*stripe.FailedError) domain.Event) (decision, error) {
 	if ctx.Err() != nil {
 		return decision{}, context.Cause(ctx)
 	}
 	if failed, ok := errors.AsType[*stripe.FailedError](err); ok {
 		d := decision{}
 		if attempt != nil {
-			d.command = attempt(failed)
+			d.events = []domain.Event{attempt(failed)}
 		}
 		return d, &inbox.WaitError{Err: err}
 	}

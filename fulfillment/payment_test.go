@@ -177,8 +177,11 @@ func TestResume(t *testing.T) {
 			want:   succeeded(toStarted), calls: "retrieve",
 		},
 		"a message about a charge that is not there waits": {
-			begin: func(f *fixture) { f.start(); f.exec(`update inbox set ordering_key = 'ch_2'`) },
-			ends:  "waits", want: open(toStarted, "pending"),
+			begin: func(f *fixture) {
+				f.start()
+				f.exec(`update inbox set payload = convert_to(replace(convert_from(payload, 'UTF8'), 'ch_1', 'ch_2'), 'UTF8')`)
+			},
+			ends: "waits", want: open(toStarted, "pending"),
 		},
 		"a second message of a finished charge calls no provider": {
 			begin: func(f *fixture) {

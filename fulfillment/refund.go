@@ -6,9 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"maps"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/payonce/payonce/domain"
@@ -17,8 +14,7 @@ import (
 	"github.com/payonce/payonce/ledger"
 )
 
-// refunds processes the refunds of one charge. It remembers what the provider answered in
-// one delivery.
+// refunds processes one refund of a charge. It remembers what the provider answered in one delivery.
 //
 // A refund has no object at the provider before it is sent, so nothing can be recorded
 // first that would make a second send harmless. Two guards together do. All sends of one
@@ -27,60 +23,18 @@ import (
 // refunds, in which it finds ours by its id, however old it is. Both the key and the id follow
 // from the client's key, so a refund that the database has lost is found too.
 type refunds struct {
-	provider *stripe.Client
+	provider Provider
 	now      time.Time       // when the delivery was claimed, in database time
-	unread   bool            // the message asks for a read of the list, whether a refund is pending or not
 	seen     []stripe.Refund // the provider's objects, as this delivery last saw them
 }
 
-// next returns what is due, in this order:
-//  1. the oldest pending refund that is not stuck;
-//  2. the read of the list that the message asks for;
-//  3. a refund to be reversed: it failed at the provider after it had succeeded, as the
-//     customer's bank sent the money back;
-//  4. a refund that only the list has, once it has succeeded there: it was made in the
-//     provider's dashboard, or lost with a restore.
-//
-// So nothing is committed between a read of the list and a send. A refund that failed here
-// stays failed, whatever the list says; reconciliation reports the difference.
-//
-// Every list that was read counts, since the provider's event about a reversal may wait
-// behind this message for as long as a pending refund takes.
-//
-// If we die here: no commit has ended the delivery; the next worker reads the list again
-// and finds reversed what was.
-// Test: TestReversal/a_read_that_was_interrupted_is_repeated.
-func (r *refunds) next(c domain.Charge, stuck map[string]error) work {
-	for _, refund := range c.PendingRefunds() {
-		if stuck[refund.ID] == nil {
-			return r.work(refund)
-		}
+// due is the refund with an id while it is pending.
+func (r *refunds) due(c domain.Charge, id string) task {
+	refund, _ := c.Refund(id)
+	if refund.Status != domain.RefundStatusPending {
+		return task{}
 	}
-	if list := "of " + c.PaymentIntent; r.unread && c.StepStatus(domain.Payment) == domain.StepDone && stuck[list] == nil {
-		return work{"refund", list, func(ctx context.Context, s ledger.Stream) (decision, error) { return decision{}, r.list(ctx, s) }}
-	}
-	for _, refund := range c.Refunds {
-		object, _, _ := r.find(refund)
-		if refund.Status == domain.RefundStatusSucceeded && isFailed(object) && stuck[refund.ID] == nil {
-			return r.work(refund)
-		}
-	}
-	for _, object := range r.seen {
-		if object.PaymentIntent != c.PaymentIntent {
-			continue
-		}
-		_, known := c.Refund(object.Reference)
-		observed := domain.ObserveRefund{RefundID: object.Reference, ProviderRefund: object.ID, Amount: amountOf(object)}
-		if events, err := domain.Decide(c, observed); !known && object.Status == stripe.RefundSucceeded &&
-			(err != nil || len(events) > 0) && stuck[object.ID] == nil {
-			return work{"refund", object.ID, func(context.Context, ledger.Stream) (decision, error) { return decision{command: observed}, nil }}
-		}
-	}
-	return work{}
-}
-
-func (r *refunds) work(refund domain.Refund) work {
-	return work{"refund", refund.ID, func(ctx context.Context, s ledger.Stream) (decision, error) { return r.run(ctx, s, refund) }}
+	return task{"refund", func(ctx context.Context, s ledger.Stream) (decision, error) { return r.run(ctx, s, refund) }}
 }
 
 // run looks for the refund at the provider, sends it if it is not there, and returns what
@@ -124,27 +78,22 @@ func (r *refunds) inFlight(s ledger.Stream, refund domain.Refund) time.Duration 
 
 // lookUp reads the provider's list for the refund.
 //
-// It runs before the first send as well: an older message of the charge may have sent the
-// refund, and may be a dead letter or discarded since.
+// It runs before the first send as well: an older delivery of the message may have sent the refund.
 //
 // If we die here: nothing has changed; the next worker reads the list again.
 // Test: TestFaults.
 func (r *refunds) lookUp(ctx context.Context, s ledger.Stream, refund domain.Refund) (object stripe.Refund, found bool, err error) {
-	if err := r.list(ctx, s); err != nil {
+	if err := r.list(ctx, s.Charge.PaymentIntent); err != nil {
+		_, err = callFailed(ctx, err, nil)
 		return stripe.Refund{}, false, err
 	}
 	return r.find(refund)
 }
 
-// list reads all refunds of the charge's intent.
-func (r *refunds) list(ctx context.Context, s ledger.Stream) error {
-	all, err := collect(r.provider.Refunds(ctx, s.Charge.PaymentIntent))
-	if err != nil {
-		_, err = callFailed(ctx, err, nil)
-		return err
-	}
-	r.seen, r.unread = all, false
-	return nil
+// list reads all refunds of an intent.
+func (r *refunds) list(ctx context.Context, intent string) (err error) {
+	r.seen, err = collect(r.provider.Refunds(ctx, intent))
+	return err
 }
 
 // collect reads a whole list of the provider's.
@@ -156,10 +105,6 @@ func collect[T any](list iter.Seq2[T, error]) (all []T, err error) {
 		all = append(all, object)
 	}
 	return all, nil
-}
-
-func amountOf(o stripe.Refund) domain.Money {
-	return domain.Money{Amount: o.Amount, Currency: domain.Currency(o.Currency)}
 }
 
 // find returns what was seen of a refund: the object that ended it, or one with our id. One
@@ -207,8 +152,8 @@ func (r *refunds) send(ctx context.Context, s ledger.Stream, refund domain.Refun
 		if refund.IsLastKey() {
 			return callFailed(ctx, err, nil)
 		}
-		return callFailed(ctx, err, func(e *stripe.FailedError) domain.Command {
-			return domain.FailRefundAttempt{RefundID: refund.ID, StatusCode: e.StatusCode, RequestID: e.RequestID}
+		return callFailed(ctx, err, func(e *stripe.FailedError) domain.Event {
+			return domain.RefundAttemptFailed{RefundID: refund.ID, StatusCode: e.StatusCode, RequestID: e.RequestID}
 		})
 	}
 	// An earlier send is the reason, and the refund is in the list, or there will be none.
@@ -219,7 +164,7 @@ func (r *refunds) send(ctx context.Context, s ledger.Stream, refund domain.Refun
 	case found:
 		return r.record(s, refund, object)
 	}
-	return decision{command: domain.ResolveRefund{RefundID: refund.ID, Failed: true, Message: why.Message}}, nil
+	return decision{events: refund.Resolve("", true, why.Message)}, nil
 }
 
 // record records the state of the provider's object.
@@ -228,24 +173,28 @@ func (r *refunds) send(ctx context.Context, s ledger.Stream, refund domain.Refun
 // sends nothing.
 // Test: TestFaults, TestWalk in e2e.
 func (r *refunds) record(s ledger.Stream, refund domain.Refund, found stripe.Refund) (decision, error) {
-	c := s.Charge
-	// A refund that was made outside goes by the provider's id.
-	if cmp.Or(found.Reference, found.ID) != refund.ID || found.PaymentIntent != c.PaymentIntent ||
-		found.Amount != refund.Amount || found.Currency != string(c.Amount.Currency) {
-		return decision{}, &inbox.DeadLetterError{Err: fmt.Errorf("%s gives %d %s of %s back for %q: %w",
-			found.ID, found.Amount, found.Currency, found.PaymentIntent, found.Reference, domain.ErrMismatch)}
+	if err := mismatch(s.Charge, refund, found); err != nil {
+		return decision{}, &inbox.DeadLetterError{Err: err}
 	}
-	resolved := domain.ResolveRefund{RefundID: refund.ID, ProviderRefund: found.ID, Amount: amountOf(found)}
 	switch found.Status {
-	case stripe.RefundSucceeded:
-	case stripe.RefundFailed, stripe.RefundCanceled:
-		resolved.Failed, resolved.Message = true, failureOf(found)
+	case stripe.RefundSucceeded, stripe.RefundFailed, stripe.RefundCanceled:
+		return decision{events: refund.Resolve(found.ID, isFailed(found), failureOf(found))}, nil
 	case stripe.RefundPending, stripe.RefundRequiresAction:
 		return decision{}, processingWait(r.now, s, fmt.Errorf("it is %s at the provider", found.Status))
 	default:
 		return decision{}, &inbox.DeadLetterError{Err: fmt.Errorf("%s is %q: payonce does not know what to do with it", found.ID, found.Status)}
 	}
-	return decision{command: resolved}, nil
+}
+
+// mismatch returns why an object of the provider cannot be that of a refund; nil if it can. A refund
+// that was made outside goes by the provider's id.
+func mismatch(c domain.Charge, refund domain.Refund, found stripe.Refund) error {
+	if cmp.Or(found.Reference, found.ID) == refund.ID && found.PaymentIntent == c.PaymentIntent &&
+		found.Amount == refund.Amount && found.Currency == string(c.Amount.Currency) {
+		return nil
+	}
+	return fmt.Errorf("%s gives %d %s of %s back for %q: %w",
+		found.ID, found.Amount, found.Currency, found.PaymentIntent, found.Reference, domain.ErrMismatch)
 }
 
 func failureOf(r stripe.Refund) string {
@@ -259,46 +208,33 @@ func failureOf(r stripe.Refund) string {
 	return why
 }
 
-// isStuck reports whether an error waits for an external service or needs an operator.
-func isStuck(err error) bool {
-	_, waits := errors.AsType[*inbox.WaitError](err)
-	_, dead := errors.AsType[*inbox.DeadLetterError](err)
-	return waits || dead
-}
-
-// waitsForBank reports whether a refund waits for as long as its bank takes.
-func waitsForBank(stuck map[string]error) bool {
-	for _, err := range stuck {
-		if wait, waits := errors.AsType[*inbox.WaitError](err); waits && wait.NoDeadline {
-			return true
+// observeRefunds records the outcome of a pending refund; a refund that failed after it had
+// succeeded, as the customer's bank sent the money back; and one that only the list has, once it has
+// succeeded there: it was made in the provider's dashboard, or lost with a restore. A refund that failed
+// here stays failed, whatever the list says; reconciliation reports the difference.
+func observeRefunds(provider Provider) *observer {
+	r := &refunds{provider: provider}
+	return &observer{step: "refund", list: r.list, changes: func(f *findings) {
+		c := f.charge
+		for _, refund := range c.Refunds {
+			object, _, twice := r.find(refund)
+			events := refund.Resolve(object.ID, isFailed(object), failureOf(object))
+			if len(events) == 0 || !isFailed(object) && object.Status != stripe.RefundSucceeded {
+				continue
+			}
+			if wrong := cmp.Or(twice, mismatch(c, refund, object)); wrong != nil {
+				events, twice = nil, wrong
+			}
+			f.add(refund.ID, events, twice)
 		}
-	}
-	return false
-}
-
-// mostUrgent joins the errors of several refunds, waits and dead letters, into the one that
-// decides what the inbox does next: a wait until the earliest time that any refund asks
-// for, without a deadline only if all are. Only if none waits, the message becomes a dead letter:
-// after that only another message of the charge, or an operator, continues its refunds.
-func mostUrgent(stuck map[string]error) error {
-	var texts []string
-	var first *inbox.WaitError
-	noDeadline, needsOperator := true, false
-	for _, id := range slices.Sorted(maps.Keys(stuck)) {
-		texts = append(texts, stuck[id].Error())
-		wait, waits := errors.AsType[*inbox.WaitError](stuck[id])
-		if waits && (first == nil || wait.AtLeast < first.AtLeast) {
-			first = wait
+		for _, object := range r.seen {
+			_, known := c.Refund(object.Reference)
+			if known || object.Status != stripe.RefundSucceeded || object.PaymentIntent != c.PaymentIntent {
+				continue
+			}
+			observed := domain.Money{Amount: object.Amount, Currency: domain.Currency(object.Currency)}
+			events, err := c.ObserveRefund(object.Reference, object.ID, observed)
+			f.add(object.ID, events, err)
 		}
-		noDeadline = noDeadline && waits && wait.NoDeadline
-		needsOperator = needsOperator || waits && wait.NeedsOperator
-	}
-	all := errors.New(strings.Join(texts, "; "))
-	switch {
-	case len(stuck) == 0:
-		return nil
-	case first == nil:
-		return &inbox.DeadLetterError{Err: all}
-	}
-	return &inbox.WaitError{AtLeast: first.AtLeast, NoDeadline: noDeadline, NeedsOperator: needsOperator, Err: all}
+	}}
 }

@@ -2,16 +2,10 @@ package fulfillment_test
 
 import (
 	"encoding/json"
-	"errors"
-	"fmt"
 	"net/http"
-	"strings"
 	"testing"
-	"time"
 
 	"github.com/payonce/payonce/domain"
-	"github.com/payonce/payonce/fulfillment"
-	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/testdb"
 )
 
@@ -22,12 +16,6 @@ func second() []any {
 
 // isOlder is a captured charge whose refund re_1 an older message was about.
 func isOlder(f *fixture) { f.request(f.capture(order()), "re_1", 600) }
-
-const (
-	askedTwice    = asked + asked
-	refundedTwice = asked + asked + " refund.succeeded refund.succeeded"
-	twoOutcomes   = "refund.succeeded refund.succeeded"
-)
 
 func TestRefund(t *testing.T) {
 	t.Parallel()
@@ -50,42 +38,17 @@ select string_agg(format('%s→%s %s', split_part(debit, ':', 1), split_part(cre
 	})
 }
 
-// TestRefund_doesNotStopOtherRefunds has several refunds of one charge.
+// TestRefund_doesNotStopOtherRefunds has two refunds of one charge, each with a message of its own.
 func TestRefund_doesNotStopOtherRefunds(t *testing.T) {
 	t.Parallel()
 	both := func(f *fixture) {
 		isRefunding(f)
-		f.append(f.load("ch_1"), domain.RefundRequested{RefundID: "re_2", Amount: 100})
+		f.request(f.load("ch_1"), "re_2", 100)
 	}
 	runAll(t, map[string]scenario{
-		"one that waits does not keep another from its outcome": {
-			begin:  both,
-			script: script{"refund": {gives("pending"), gives("succeeded", second()...)}, "refunds": {lists()}},
-			ends:   "waits", want: back(askedTwice+" refund.succeeded", "refund.succeeded", "pending"), calls: "refunds refund refunds refund",
-			check: func(f *fixture) {
-				f.provider.on("refunds", lists(refundOf("succeeded")))
-				f.expectEnd(f.deliver(), "done")
-				f.expect(back(refundedTwice, twoOutcomes, "done"), "refunds")
-			},
-		},
-		"one that needs an operator does not keep another from its outcome, and is not forgotten": {
-			begin:  both,
-			script: script{"refund": {gives("reticent"), gives("pending", second()...)}, "refunds": {lists()}},
-			ends:   "waits", want: back(askedTwice, "", "pending"), calls: "refunds refund refunds refund",
-			check: func(f *fixture) {
-				f.expectText("true", `select (last_error like '%reticent%')::text from inbox`)
-				f.provider.on("refunds", lists(refundOf("reticent")), lists(refundOf("succeeded", second()...)))
-				f.expectEnd(f.deliver(), "dead")
-				f.expect(back(askedTwice+" refund.succeeded", "refund.succeeded", "dead"), "refunds refunds")
-			},
-		},
-		"one that is requested meanwhile is processed too": {
-			begin: func(f *fixture) {
-				isRefunding(f)
-				f.provider.on("refund", meanwhile(func() { f.request(f.load("ch_1"), "re_2", 100) }, gives("succeeded")), gives("succeeded", second()...))
-			},
-			script: script{"refunds": {lists(refundOf("succeeded"))}},
-			ends:   "done done", want: back(refundedTwice, twoOutcomes, "done done"), calls: "refunds refund refunds refund",
+		"one that needs an operator does not keep another from its outcome": {
+			begin: both, script: script{"refund": {gives("reticent"), gives("succeeded", second()...)}, "refunds": {lists()}}, ends: "dead done",
+			want: back(asked+refunded, "refund.succeeded", "dead done"), calls: "refunds refund refunds refund",
 		},
 	})
 }
@@ -97,9 +60,9 @@ func TestRefund_followsTheStateAtTheProvider(t *testing.T) {
 	t.Parallel()
 	dead, pending := back(asked, "", "dead"), back(asked, "", "pending")
 	scenarios := map[string]scenario{
-		"a response about another refund makes a dead letter, and the other one is recorded": {
+		"a response about another refund makes a dead letter, and nothing is recorded": {
 			begin: isRefunding, script: script{"refund": {gives("succeeded", "metadata", map[string]any{"refund_id": "re_2"})}},
-			ends: "dead", want: back(asked+" refund.observed", "refund.observed", "dead"), calls: "refunds refund",
+			ends: "dead", want: dead, calls: "refunds refund",
 		},
 		"a response about another payment's refund makes a dead letter, and nothing is recorded": {
 			begin: isRefunding, script: script{"refund": {gives("succeeded", "metadata", map[string]any{"refund_id": "re_2"}, "payment_intent", "pi_2")}},
@@ -161,7 +124,7 @@ func TestRefund_list(t *testing.T) {
 	}{
 		"refunds of others are not ours": {
 			[]json.RawMessage{of("re_2", "rp_2", "succeeded"), refundOf("pending", "id", "rp_3", "metadata", nil)},
-			"refunds refund", "done", back(refunded+" refund.observed", "refund.succeeded refund.observed", "done"),
+			"refunds refund", "done", back(refunded, "refund.succeeded", "done"),
 		},
 		"one of ours among others is found": {
 			[]json.RawMessage{of("re_2", "rp_2", "failed"), of("re_1", "rp_1", "succeeded"), of("re_3", "rp_3", "failed")}, "refunds", "done", success,
@@ -235,8 +198,8 @@ func TestAttempt_refund(t *testing.T) {
 			},
 		},
 		"waiting for the provider counts no attempt": {
-			begin: isRefunding, script: script{"refund": {gives("pending")}, "refunds": {lists(refundOf("pending")), lists(refundOf("pending"))}, "disputes": {lists(), lists()}},
-			ends: "waits waits waits", want: back(asked, "", "pending"), calls: "refunds refund refunds disputes refunds disputes",
+			begin: isRefunding, script: script{"refund": {gives("pending")}, "refunds": {lists(refundOf("pending")), lists(refundOf("pending"))}},
+			ends: "waits waits waits", want: back(asked, "", "pending"), calls: "refunds refund refunds refunds",
 			check: func(f *fixture) { f.expectText("0 3", `select format('%s %s', attempts, waits) from inbox`) },
 		},
 	}
@@ -250,34 +213,4 @@ func TestAttempt_refund(t *testing.T) {
 		}
 	}
 	runAll(t, scenarios)
-}
-
-func TestMostUrgent(t *testing.T) {
-	t.Parallel()
-	dead := fmt.Errorf("refund re_1: %w", &inbox.DeadLetterError{Err: errors.New("an operator decides")})
-	wait := func(atLeast time.Duration, noDeadline bool) error {
-		return fmt.Errorf("refund re_2: %w", &inbox.WaitError{AtLeast: atLeast, NoDeadline: noDeadline, Err: errors.New("no answer")})
-	}
-	for name, tc := range map[string]struct {
-		one, other error
-		end        string
-		atLeast    time.Duration
-		noDeadline bool
-	}{
-		"dead letters make a dead letter":                            {dead, dead, "dead", 0, false},
-		"a wait delays a dead letter":                                {dead, wait(time.Hour, false), "waits", time.Hour, false},
-		"waits end with the earliest":                                {wait(time.Hour, false), wait(time.Minute, false), "waits", time.Minute, false},
-		"waits have no deadline if none of them has":                 {wait(0, true), wait(0, true), "waits", 0, true},
-		"waits have a deadline beside an outage":                     {wait(0, true), wait(0, false), "waits", 0, false},
-		"waits have a deadline while something else needs operators": {dead, wait(0, true), "waits", 0, false},
-	} {
-		got := fulfillment.MostUrgent(map[string]error{"one": tc.one, "other": tc.other})
-		waiting, _ := errors.AsType[*inbox.WaitError](got)
-		if endOf(got) != tc.end || waiting != nil && (waiting.AtLeast != tc.atLeast || waiting.NoDeadline != tc.noDeadline) {
-			t.Errorf("%s: the most urgent error is %v, %+v; want %s", name, got, waiting, tc.end)
-		}
-		if text := got.Error(); !strings.Contains(text, tc.one.Error()) || !strings.Contains(text, tc.other.Error()) {
-			t.Errorf("%s: %q leaves out an error", name, text)
-		}
-	}
 }

@@ -57,28 +57,6 @@ func TestReversal(t *testing.T) {
 			begin: withEvent("refund.failed"), script: script{"refunds": {cut, lists(refundOf("failed"))}},
 			ends: "waits done", want: back(reversed, "refund.reversed", "done"), calls: "refunds refunds",
 		},
-		"a list that was read for a pending refund also decides the others": {
-			begin:  func(f *fixture) { f.request(f.isRefunded(), "re_2", 100) },
-			script: script{"refunds": {lists(refundOf("pending", second()...), refundOf("failed"))}},
-			ends:   "waits", want: back(refunded+asked+" refund.reversed", "refund.reversed", "pending"), calls: "refunds",
-		},
-		"it is recorded before a refund that needs an operator stops the charge": {
-			begin: func(f *fixture) { f.request(f.isRefunded(), "re_2", 100) },
-			script: script{"refunds": {lists(refundOf("succeeded", second()...),
-				refundOf("succeeded", append(second(), "id", "rp_3")...), refundOf("failed"))}},
-			ends: "dead", want: back(refunded+asked+" refund.reversed", "refund.reversed", "dead"), calls: "refunds",
-		},
-		"a refund whose read was lost does not keep another from being reversed": {
-			begin: func(f *fixture) {
-				f.append(f.isRefunded(), domain.RefundRequested{RefundID: "re_2", Amount: 100})
-				f.event("evt_1", "refund.failed")
-			},
-			script: script{"refunds": {
-				cut, lists(refundOf("pending", second()...), refundOf("failed")), lists(refundOf("succeeded", second()...)),
-			}},
-			ends: "waits done", want: back(refunded+asked+" refund.reversed refund.succeeded", "refund.reversed refund.succeeded", "done"),
-			calls: "refunds refunds refunds",
-		},
 	}
 	for name, status := range map[string]string{
 		"refund.failed": "failed", "refund.updated": "canceled", "charge.refund.updated": "failed", "charge.refunded": "canceled",

@@ -124,7 +124,6 @@ func TestWait_longerThanGiveUpAfter(t *testing.T) {
 			f := newFixture(t)
 			tc.begin(f)
 			f.provider.on(tc.op, tc.answer, tc.answer)
-			f.provider.on("disputes", lists())
 			for range 2 {
 				f.expectEnd(f.deliver(), "waits")
 				f.exec(`update inbox set waiting_since = waiting_since - interval '1 week'`)
@@ -153,10 +152,6 @@ func TestRetry_ofADeadLetterWhoseWorkIsDone(t *testing.T) {
 		}
 	}
 	runAll(t, map[string]scenario{
-		"a refund that ended meanwhile is done at once when it is retried, without a call of the provider": {
-			begin: isOlder, script: script{"refunds": {lists(refundOf("reticent")), lists(refundOf("succeeded"))}},
-			ends: "dead", want: back(asked, "", "dead"), calls: "refunds", check: retried(back(refunded, "refund.succeeded", "")),
-		},
 		"a charge that ended meanwhile is done at once when it is retried, without a call of the provider": {
 			begin: isStarted, script: script{"retrieve": {shows("requires_capture"), shows("succeeded")}},
 			ends: "dead", want: open(toStarted, "dead"), calls: "retrieve", check: retried(succeeded(toStarted)),

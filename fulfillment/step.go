@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -20,8 +21,19 @@ type Services struct {
 	// ActionTimeout is how long a payment waits for its customer.
 	ActionTimeout time.Duration
 
-	Provider *stripe.Client
+	Provider Provider
 	Webhooks *webhook.Sender
+}
+
+// Provider is the payment provider, as far as steps need it. A stripe.Client is one.
+type Provider interface {
+	CreateIntent(ctx context.Context, key string, p stripe.CreateParams) (stripe.Intent, error)
+	RetrieveIntent(ctx context.Context, id string) (stripe.Intent, error)
+	ConfirmIntent(ctx context.Context, key, id, returnURL string) (stripe.Intent, error)
+	CancelIntent(ctx context.Context, id string) (stripe.Intent, error)
+	CreateRefund(ctx context.Context, key string, p stripe.RefundParams) (stripe.Refund, error)
+	Refunds(ctx context.Context, intent string) iter.Seq2[stripe.Refund, error]
+	Disputes(ctx context.Context, intent string) iter.Seq2[stripe.Dispute, error]
 }
 
 // steps run the steps of domain's list of the same name, which has their order. Each
@@ -35,14 +47,6 @@ func (f *Fulfillment) steps(now time.Time) []step {
 	}
 }
 
-// subscribers run the subscribers of domain's list of the same name. Each has a receiver of its
-// own, so none of them holds up another or a charge.
-func (f *Fulfillment) subscribers() []subscriber {
-	return []subscriber{
-		{domain.Notification, inbox.Block, f.notification}, // merchants are notified in order
-	}
-}
-
 // step runs one step of a charge.
 type step struct {
 	name string // in domain
@@ -52,11 +56,11 @@ type step struct {
 	// took the stream's next version: it reads the stream first, and repeats nothing that
 	// must not happen twice. An error beside a decision is returned once the decision is
 	// recorded.
-	run act
+	run stepFunc
 
 	// cancel stops what must be stopped at an external service before the charge may fail
 	// as canceled; nil if there is nothing.
-	cancel act
+	cancel stepFunc
 
 	// queueRows, where set, queues the rows of the step beside the ledger. What an event of any
 	// step changes in them is committed with the event; so the rejection of a later step
@@ -64,22 +68,13 @@ type step struct {
 	queueRows func(b *pgx.Batch, c domain.Charge, e domain.Event)
 }
 
-// act reads the stream, calls external services, and returns what is to be recorded.
-type act func(ctx context.Context, s ledger.Stream) (decision, error)
+// stepFunc reads the stream, calls external services, and returns what is to be recorded.
+type stepFunc func(ctx context.Context, s ledger.Stream) (decision, error)
 
 // decision is what one commit records; the zero decision records nothing.
 type decision struct {
-	command domain.Command
-
-	// rows queues rows that are committed even if the command has happened already.
-	rows func(*pgx.Batch)
-}
-
-// subscriber runs after a webhook event.
-type subscriber struct {
-	name        string // in domain, and of the receiver
-	deadLetters inbox.DeadLetters
-	step        func(d *inbox.Delivery, version int) act // version is that of the event
+	events []domain.Event
+	rows   func(*pgx.Batch) // queues rows that are committed beside the events
 }
 
 // Receiver handles messages, of a topic of the outbox or of other transactions' own.
@@ -95,7 +90,7 @@ type Receiver struct {
 func (f *Fulfillment) Receivers() []Receiver {
 	receivers := []Receiver{{
 		// Every message of a charge reads the same stream, so a dead letter must not keep a
-		// cancellation or an event of the provider from being seen.
+		// cancellation or an event of the provider from being seen. A refund has a key of its own.
 		Name: ChargeReceiver, Topic: domain.Topic, Takes: isAboutCharge,
 		DeadLetters: inbox.Pass, Handle: f.charge,
 	}}

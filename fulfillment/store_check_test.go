@@ -12,8 +12,8 @@ import (
 
 // message is a message and its state in the inbox.
 type message struct {
-	id, charge string
-	state      state
+	id, charge, key string
+	state           state
 }
 
 type state int
@@ -27,10 +27,11 @@ const (
 // shelf is one article of the merchant's.
 type shelf struct{ Available, Reserved, Sold int64 }
 
-// observe checks that a delivery that was not disturbed has brought everything to its end.
-func (m *machine) observe(t *rapid.T, id string, disturbed bool) {
-	if c := m.load(t, id).Charge; !disturbed && (!c.Terminal() || len(c.PendingRefunds()) > 0) {
-		t.Fatalf("%s has no outcome after an undisturbed delivery: %+v", id, c)
+// observe checks that a delivery that was not disturbed has brought what it is about to its end.
+func (m *machine) observe(t *rapid.T, p *message, disturbed bool) {
+	c := m.load(t, p.charge).Charge
+	if r, _ := c.Refund(p.key); !disturbed && (!c.Terminal() || r.Status == domain.RefundStatusPending) {
+		t.Fatalf("%s has no outcome after an undisturbed delivery: %+v", p.key, c)
 	}
 }
 

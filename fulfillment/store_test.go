@@ -118,7 +118,10 @@ func (m *machine) run(t *rapid.T) {
 		m.check(t)
 	}
 	for _, id := range m.charges {
-		m.observe(t, id, false)
+		for _, r := range m.load(t, id).Charge.Refunds {
+			m.observe(t, &message{charge: id, key: r.ID}, false)
+		}
+		m.observe(t, &message{charge: id, key: id}, false)
 		var events []domain.Event
 		for _, e := range m.load(t, id).Events {
 			events = append(events, e.Event)
@@ -141,9 +144,8 @@ func (m *machine) load(t *rapid.T, id string) ledger.Stream {
 	return s
 }
 
-// request decides a command as the api does, and commits its event and the message about it.
-func (m *machine) request(t *rapid.T, s ledger.Stream, cmd domain.Command) {
-	events, err := domain.Decide(s.Charge, cmd)
+// request commits the event of a decision and the message about it, as the api does.
+func (m *machine) request(t *rapid.T, s ledger.Stream, events []domain.Event, err error) {
 	if errors.Is(err, domain.ErrFinished) || errors.Is(err, domain.ErrExceedsCaptured) || errors.Is(err, domain.ErrNotCaptured) {
 		t.Skip(err)
 	}
@@ -155,15 +157,15 @@ func (m *machine) request(t *rapid.T, s ledger.Stream, cmd domain.Command) {
 	next, err := ledger.Append(b, s, ledger.Cause{CorrelationID: "req_1", CausationID: "req_1", Actor: "test"}, events...)
 	testdb.Must(t, err)
 	payload := next.EncodeEnvelope(next.Head())
-	p := &message{id: next.Head().ID.String(), charge: s.ID}
-	inbox.Append(b, m.receiver, inbox.Message{ID: p.id, Type: next.Head().Type, OrderingKey: s.ID, Payload: payload})
+	p := &message{id: next.Head().ID.String(), charge: s.ID, key: domain.OrderingKey(s.ID, next.Head().Event)}
+	inbox.Append(b, m.receiver, inbox.Message{ID: p.id, Type: next.Head().Type, OrderingKey: p.key, Payload: payload})
 	m.commit(t, b)
 	m.messages = append(m.messages, p)
 }
 
 func (m *machine) accept(t *rapid.T) {
 	id := fmt.Sprintf("ch_%s_%d", m.merchant, len(m.charges))
-	request := domain.RequestCharge{
+	request := domain.ChargeRequested{
 		MerchantID: m.merchant, OrderID: "order", Reference: "ref_" + id, Amount: rapid.Int64Range(50, 1000).Draw(t, "amount"), Currency: "EUR", Notify: true,
 		PaymentMethod: rapid.SampledFrom([]string{
 			"pm_card_visa", "pm_card_visa", "pm_card_chargeDeclined", "pm_card_nobody", "pm_card_refundFail",
@@ -172,18 +174,24 @@ func (m *machine) accept(t *rapid.T) {
 	if sku := rapid.SampledFrom([]string{"", "mug", "tshirt"}).Draw(t, "sku"); sku != "" {
 		request.Items = []domain.Item{{SKU: sku, Quantity: rapid.Int64Range(1, 2).Draw(t, "quantity")}}
 	}
-	m.request(t, ledger.New(id), request)
+	events, err := domain.Open(request)
+	m.request(t, ledger.New(id), events, err)
 	m.charges = append(m.charges, id)
 }
 
-func (m *machine) cancel(t *rapid.T) { m.request(t, m.draw(t), domain.CancelCharge{}) }
+func (m *machine) cancel(t *rapid.T) {
+	s := m.draw(t)
+	events, err := s.Charge.RequestCancel()
+	m.request(t, s, events, err)
+}
 
 func (m *machine) refund(t *rapid.T) {
 	s := m.draw(t)
-	m.request(t, s, domain.RequestRefund{
+	events, err := s.Charge.RequestRefund(domain.RefundRequested{
 		RefundID: fmt.Sprintf("re_%s_%d", s.ID, len(s.Charge.Refunds)), Notify: true,
 		Amount: rapid.Int64Range(1, 1+s.Charge.Amount.Amount/2).Draw(t, "amount"),
 	})
+	m.request(t, s, events, err)
 }
 
 func (m *machine) draw(t *rapid.T) ledger.Stream {

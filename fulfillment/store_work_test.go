@@ -92,7 +92,7 @@ func (m *machine) claimed(t *rapid.T, h *holder) *message {
 func (m *machine) workable() bool {
 	return slices.ContainsFunc(m.messages, func(p *message) bool {
 		return p.state == waiting && !slices.ContainsFunc(m.messages, func(other *message) bool {
-			return other.charge == p.charge && other.state == orphaned
+			return other.key == p.key && other.state == orphaned
 		})
 	})
 }
@@ -112,7 +112,7 @@ func (m *machine) work(t *rapid.T, next fault) {
 	} else if end != "waits" || next.answer == nil {
 		t.Fatalf("a handler returned %v", h.err)
 	}
-	m.observe(t, p.charge, end != "done")
+	m.observe(t, p, end != "done")
 }
 
 // drawCall is mostly one of the first calls: most deliveries make no more.
@@ -159,7 +159,7 @@ func (m *machine) die(t *rapid.T) {
 	default:
 		t.Fatalf("a handler returned %v", h.err)
 	}
-	m.observe(t, p.charge, h.died)
+	m.observe(t, p, h.died)
 }
 
 // zombie lets a holder hang in a call for longer than its lease. Another worker takes over
@@ -195,7 +195,7 @@ func (m *machine) zombie(t *rapid.T) {
 			t.Fatalf("a handler returned %v", first.err)
 		}
 		p.state = finished
-		m.observe(t, p.charge, false)
+		m.observe(t, p, false)
 		return
 	}
 	m.count.zombies.Add(1)
@@ -209,7 +209,7 @@ func (m *machine) zombie(t *rapid.T) {
 	if end := endOf(first.err); end != "done" && end != "lost" {
 		t.Fatalf("the zombie returned %v", first.err)
 	}
-	m.observe(t, p.charge, false)
+	m.observe(t, p, false)
 }
 
 func isClosed(c <-chan struct{}) bool {

@@ -68,13 +68,7 @@ func TestProcessingWait_endsWithTheProvidersEvent(t *testing.T) {
 	f := newFixture(t)
 	isStarted(f)
 	f.provider.on("retrieve", shows("processing"), shows("processing"), shows("succeeded"))
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() {
-		_ = processor(f.db, fulfillment.ChargeReceiver, f.charge, func(*inbox.Options) {}).Run(ctx)
-		close(ended)
-	}()
-	defer func() { cancel(); <-ended }()
+	defer f.process()()
 	await.Row(t, f.db, `select waits = 1 and status = 'pending' from inbox`)
 	f.exec(`update inbox set due_at = clock_timestamp() + interval '4 hours'`)
 	f.event("evt_1", "payment_intent.processing")
@@ -84,4 +78,32 @@ func TestProcessingWait_endsWithTheProvidersEvent(t *testing.T) {
 	want := succeeded(toStarted)
 	want.Message = "done done done"
 	f.expect(want, "retrieve retrieve retrieve")
+}
+
+// TestRefund_endsWithTheProvidersEvent: its own message does not wait for its next read.
+func TestRefund_endsWithTheProvidersEvent(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	isRefunding(f)
+	f.provider.on("refund", gives("pending"))
+	defer f.process()()
+	await.Row(t, f.db, `select waits = 1 and status = 'pending' from inbox`)
+	f.exec(`update inbox set due_at = clock_timestamp() + interval '4 hours'`)
+	f.provider.on("refunds", lists(refundOf("succeeded")))
+	f.event("evt_1", "refund.updated")
+	await.Row(t, f.db, `select bool_and(status = 'done') and count(*) = 3 from inbox where receiver = 'fulfillment'`)
+	f.expectText("ended:re_1 refund.ended re_1 acme",
+		`select concat_ws(' ', message_id, type, ordering_key, partition_key) from inbox where receiver = 'fulfillment' order by id desc limit 1`)
+	f.expect(back(refunded, "refund.succeeded", "done done done"), "refunds refund refunds")
+}
+
+// process handles the messages about charges until stop is called.
+func (f *fixture) process() (stop func()) {
+	ctx, cancel := context.WithCancel(f.t.Context())
+	ended := make(chan struct{})
+	go func() {
+		_ = processor(f.db, fulfillment.ChargeReceiver, f.charge, func(*inbox.Options) {}).Run(ctx)
+		close(ended)
+	}()
+	return func() { cancel(); <-ended }
 }

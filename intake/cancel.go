@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/idempotency"
 )
 
@@ -15,10 +14,11 @@ import (
 func (in *Intake) CancelCharge(ctx context.Context, account Account, r Request, chargeID string) (idempotency.Result, error) {
 	return in.do(ctx, account, r, func(ctx context.Context, _ time.Time, write writer) (idempotency.Answer, error) {
 		stream, err := in.load(ctx, account, chargeID)
-		if err == nil { // while it is being canceled, only the key is stored
-			stream, err = write(stream, domain.CancelCharge{})
-		}
 		if err != nil {
+			return idempotency.Answer{}, err
+		}
+		events, refused := stream.Charge.RequestCancel() // none while it is being canceled: only the key is stored
+		if stream, err = write(stream, events, refused); err != nil {
 			return idempotency.Answer{}, err
 		}
 		return accepted("/v1/charges/"+chargeID, stream.View())

@@ -43,19 +43,20 @@ func (e *OrderTakenError) Error() string { return "the order has the charge " + 
 // to it.
 func (in *Intake) AcceptCharge(ctx context.Context, account Account, r Request, c Charge) (idempotency.Result, error) {
 	id := newID()
-	command, err := c.command(account)
+	request, err := c.request(account)
 	if err != nil {
 		return idempotency.Result{}, err
 	}
-	command.Reference = reference(account.MerchantID, r.Key)
+	request.Reference = reference(account.MerchantID, r.Key)
 	return in.do(ctx, account, r, func(ctx context.Context, now time.Time, write writer) (idempotency.Answer, error) {
-		if at := command.ExpiresAt; !at.IsZero() && !now.Before(at) {
+		if at := request.ExpiresAt; !at.IsZero() && !now.Before(at) {
 			return idempotency.Answer{}, fmt.Errorf("accept a charge until %s: %w", at, ErrExpired)
 		}
 		if err := in.checkOrder(ctx, account, c.OrderID); err != nil {
 			return idempotency.Answer{}, err
 		}
-		stream, err := write(ledger.New(id), command)
+		events, refused := domain.Open(request)
+		stream, err := write(ledger.New(id), events, refused)
 		if err != nil {
 			return idempotency.Answer{}, err
 		}
@@ -102,23 +103,24 @@ func (in *Intake) checkOrder(ctx context.Context, account Account, order string)
 // free for a corrected request. Nor does it replace the stored answer to an accepted one.
 var ErrExpired = errors.New("the charge expires in the past")
 
-func (c Charge) command(a Account) (domain.RequestCharge, error) {
+// request is the first event of the charge, without its reference.
+func (c Charge) request(a Account) (domain.ChargeRequested, error) {
 	var expires time.Time
 	if c.ExpiresAt != nil {
 		at, err := time.Parse(time.RFC3339, *c.ExpiresAt)
 		if err != nil {
-			return domain.RequestCharge{}, fmt.Errorf("expires_at: %w: %w", domain.ErrInvalid, err)
+			return domain.ChargeRequested{}, fmt.Errorf("expires_at: %w: %w", domain.ErrInvalid, err)
 		}
 		expires = at.UTC().Truncate(time.Millisecond)
 	}
 	fees := domain.FeeSchedule{BasisPoints: a.FeeBasisPoints, Fixed: a.FeeFixed[c.Currency]}
-	command := domain.RequestCharge{
+	request := domain.ChargeRequested{
 		MerchantID: a.MerchantID, OrderID: c.OrderID, Amount: c.Amount, Currency: domain.Currency(c.Currency), Fee: fees.Of(c.Amount),
 		PaymentMethod: c.PaymentMethod, Items: c.Items, Description: c.Description, Metadata: c.Metadata, Notify: a.Notify,
 		ExpiresAt: expires, OneChargePerOrder: a.OneChargePerOrder,
 	}
 	if c.ReturnURL != nil {
-		command.ReturnURL = *c.ReturnURL
+		request.ReturnURL = *c.ReturnURL
 	}
-	return command, nil
+	return request, nil
 }

@@ -81,10 +81,10 @@ type Request struct {
 	Refuse func(error) (answer idempotency.Answer, ok bool)
 }
 
-// writer decides a command on a stream and queues its writes: the events, their postings
-// and the message that names the last event for the worker. A command that has happened
-// writes nothing.
-type writer func(s ledger.Stream, command domain.Command) (ledger.Stream, error)
+// writer queues the writes of a decision on a stream, unless it was refused: the events, their
+// postings and the message that names the last event for the worker. Without events it writes
+// nothing.
+type writer func(s ledger.Stream, events []domain.Event, refused error) (ledger.Stream, error)
 
 // do receives a request for work that reads and writes as the account's merchant, at a time
 // of the database's clock. The key is claimed before the other writes, with the answer of the
@@ -98,8 +98,11 @@ func (in *Intake) do(ctx context.Context, account Account, r Request, work func(
 	o.Wait, o.IsConflict = cmp.Or(r.Wait, o.Wait), ledger.IsConflict
 	r.Key.Scope = account.MerchantID
 	return idempotency.Receive(ctx, db, r.Key, r.Request, o, func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
-		answer, err := work(ctx, now, func(s ledger.Stream, command domain.Command) (ledger.Stream, error) {
-			return r.write(b, s, command, now.Truncate(time.Millisecond))
+		answer, err := work(ctx, now, func(s ledger.Stream, events []domain.Event, refused error) (ledger.Stream, error) {
+			if refused != nil || len(events) == 0 {
+				return s, refused
+			}
+			return r.write(b, s, events, now.Truncate(time.Millisecond))
 		})
 		if err != nil && r.Refuse != nil {
 			if refusal, ok := r.Refuse(err); ok {
@@ -126,12 +129,8 @@ func (db observedDB) Commit(ctx context.Context, b *pgx.Batch) error {
 	return err
 }
 
-func (r Request) write(b *pgx.Batch, s ledger.Stream, command domain.Command, now time.Time) (ledger.Stream, error) {
-	events, err := domain.Decide(s.Charge, command)
-	if err != nil || len(events) == 0 {
-		return s, err
-	}
-	s, err = ledger.Append(b, s, ledger.Cause{CorrelationID: r.ID, CausationID: r.ID, Actor: "api", APIKey: r.APIKey, Client: r.Client, At: now}, events...)
+func (r Request) write(b *pgx.Batch, s ledger.Stream, events []domain.Event, now time.Time) (ledger.Stream, error) {
+	s, err := ledger.Append(b, s, ledger.Cause{CorrelationID: r.ID, CausationID: r.ID, Actor: "api", APIKey: r.APIKey, Client: r.Client, At: now}, events...)
 	if err != nil {
 		return s, err
 	}
@@ -141,7 +140,7 @@ func (r Request) write(b *pgx.Batch, s ledger.Stream, command domain.Command, no
 	metadata[outbox.MetadataCorrelationID] = r.ID
 	metadata[outbox.MetadataCausationID] = last.ID.String()
 	return s, outbox.Append(b, outbox.Message{
-		Topic: domain.Topic, ID: last.ID.String(), Type: last.Type, OrderingKey: s.ID, Partition: s.Charge.MerchantID,
+		Topic: domain.Topic, ID: last.ID.String(), Type: last.Type, OrderingKey: domain.OrderingKey(s.ID, last.Event), Partition: s.Charge.MerchantID,
 		Payload: s.EncodeEnvelope(last), Metadata: metadata,
 	})
 }

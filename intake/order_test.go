@@ -56,14 +56,17 @@ func TestAcceptCharge_onceForEachOrder(t *testing.T) {
 		return id
 	}
 	failed := rivals(0)
-	decide(t, db, failed, domain.RejectInventory{Code: domain.OutOfStock})
+	record(t, db, failed, func(c domain.Charge) []domain.Event { return c.RejectInventory(domain.OutOfStock) })
 	succeeded := rivals(100)
 	if again := ask(0); !again.Replayed {
 		t.Errorf("the first key has another answer after its charge failed: %s", again.Body)
 	}
 	capture(t, db, succeeded)
-	decide(t, db, succeeded, domain.RequestRefund{RefundID: "re_1"},
-		domain.ResolveRefund{RefundID: "re_1", ProviderRefund: "re_x", Amount: domain.Money{Amount: 1000, Currency: "EUR"}})
+	record(t, db, succeeded,
+		func(domain.Charge) []domain.Event {
+			return []domain.Event{domain.RefundRequested{RefundID: "re_1", Amount: 1000}}
+		},
+		func(c domain.Charge) []domain.Event { return c.Refunds[0].Resolve("re_x", false, "") })
 	if late := ask(200); string(late.Body) != succeeded {
 		t.Errorf("a refunded charge has lost its order: %s", late.Body)
 	}

@@ -29,19 +29,20 @@ type Refund struct {
 // those of idempotency.Receive.
 func (in *Intake) RequestRefund(ctx context.Context, account Account, r Request, chargeID string, refund Refund) (idempotency.Result, error) {
 	id := "re_" + nameOf(account.MerchantID, r.Key)
-	command := domain.RequestRefund{RefundID: id, Reason: refund.Reason, Notify: account.Notify}
+	request := domain.RefundRequested{RefundID: id, Reason: refund.Reason, Notify: account.Notify}
 	if refund.Amount != nil {
-		command.Amount = *refund.Amount
+		request.Amount = *refund.Amount
 	}
 	return in.do(ctx, account, r, func(ctx context.Context, _ time.Time, write writer) (idempotency.Answer, error) {
 		stream, err := in.load(ctx, account, chargeID)
 		if err != nil {
 			return idempotency.Answer{}, err
 		}
-		if increment := stream.Charge.Amount.Currency.Increment(); command.Amount%increment != 0 {
-			return idempotency.Answer{}, fmt.Errorf("refund %d of %s, not a multiple of %d: %w", command.Amount, chargeID, increment, ErrIncrement)
+		if increment := stream.Charge.Amount.Currency.Increment(); request.Amount%increment != 0 {
+			return idempotency.Answer{}, fmt.Errorf("refund %d of %s, not a multiple of %d: %w", request.Amount, chargeID, increment, ErrIncrement)
 		}
-		if stream, err = write(stream, command); err != nil {
+		events, refused := stream.Charge.RequestRefund(request)
+		if stream, err = write(stream, events, refused); err != nil {
 			return idempotency.Answer{}, err
 		}
 		requested, _ := stream.Charge.Refund(id)

@@ -31,19 +31,23 @@ func captured(t *testing.T, db *postgres.DB, key string) (id string) {
 
 func capture(t *testing.T, db *postgres.DB, id string) {
 	t.Helper()
-	decide(t, db, id, domain.ReserveInventory{}, domain.StartPayment{Provider: domain.Provider, PaymentIntent: "pi_" + id}, domain.CapturePayment{
-		Provider: domain.Provider, PaymentIntent: "pi_" + id, Amount: domain.Money{Amount: 1000, Currency: "EUR"},
+	record(t, db, id, func(c domain.Charge) []domain.Event {
+		return []domain.Event{
+			domain.InventoryReserved{Items: c.Items},
+			domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: "pi_" + id},
+			domain.PaymentCaptured{Provider: domain.Provider, PaymentIntent: "pi_" + id, Amount: 1000, Currency: "EUR", Fee: c.Fee},
+			domain.ChargeSucceeded{},
+		}
 	})
 }
 
-// decide commits what commands cause to a charge, as a worker would.
-func decide(t *testing.T, db *postgres.DB, id string, commands ...domain.Command) {
+// record commits decisions about a charge, as a worker would.
+func record(t *testing.T, db *postgres.DB, id string, decisions ...func(domain.Charge) []domain.Event) {
 	t.Helper()
 	s, b := load(t, db, id), &pgx.Batch{}
-	for _, command := range commands {
-		events, err := domain.Decide(s.Charge, command)
-		testdb.Must(t, err)
-		s, err = ledger.Append(b, s, ledger.Cause{CausationID: "worker"}, events...)
+	for _, decide := range decisions {
+		var err error
+		s, err = ledger.Append(b, s, ledger.Cause{CausationID: "worker"}, decide(s.Charge)...)
 		testdb.Must(t, err)
 	}
 	testdb.Must(t, db.Commit(t.Context(), b))

@@ -33,15 +33,15 @@ type Cause struct {
 
 const insertEvent = `
 insert into ledger_events
-       (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
-values ($1, $2, $3, $4, $5, $6, $7, $8, coalesce($9, clock_timestamp()))`
+       (event_id, stream_id, version, type, schema_version, webhook, merchant_id, data, metadata, occurred_at)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, coalesce($10, clock_timestamp()))`
 
 const insertEvents = `
 insert into ledger_events
-       (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
-select event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, coalesce(occurred_at, clock_timestamp())
-  from unnest($1::uuid[], $2::text[], $3::int[], $4::text[], $5::int[], $6::text[], $7::jsonb[], $8::jsonb[], $9::timestamptz[])
-       as e (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)`
+       (event_id, stream_id, version, type, schema_version, webhook, merchant_id, data, metadata, occurred_at)
+select event_id, stream_id, version, type, schema_version, webhook, merchant_id, data, metadata, coalesce(occurred_at, clock_timestamp())
+  from unnest($1::uuid[], $2::text[], $3::int[], $4::text[], $5::int[], $6::boolean[], $7::text[], $8::jsonb[], $9::jsonb[], $10::timestamptz[])
+       as e (event_id, stream_id, version, type, schema_version, webhook, merchant_id, data, metadata, occurred_at)`
 
 const insertPosting = `
 insert into ledger_postings
@@ -70,9 +70,10 @@ func Writes() []groupcommit.Statement {
 
 // Append queues events after the last event of s, with the postings that they cause and the
 // hold on an order, and returns the stream as it is once the batch has committed. It does no
-// I/O. The commit is refused as a whole, with an error for which IsConflict is true, if
-// meanwhile the stream has an event at one of these versions, or no longer has the last event
-// of s.
+// I/O. The error is domain.ErrIllegal, wrapped, for an event that the charge does not allow.
+//
+// The commit is refused as a whole, with an error for which IsConflict is true, if meanwhile the
+// stream has an event at one of these versions, or no longer has the last event of s.
 //
 // Load s before the first write of the commit: then the order of transaction ids, in which the
 // projections and the feed read, follows the versions of the stream.
@@ -85,6 +86,10 @@ func Append(b *pgx.Batch, s Stream, cause Cause, events ...domain.Event) (Stream
 	next := s
 	next.Events = slices.Clip(s.Events) // s keeps its own events
 	for _, e := range events {
+		charge, err := next.Charge.Append(e)
+		if err != nil {
+			return s, fmt.Errorf("append to %s: %w", s.ID, err)
+		}
 		data, err := domain.Encode(e)
 		if err != nil {
 			return s, fmt.Errorf("append to %s: %w", s.ID, err)
@@ -92,12 +97,12 @@ func Append(b *pgx.Batch, s Stream, cause Cause, events ...domain.Event) (Stream
 		name, version := domain.TypeOf(e), next.Charge.Version+1
 		id := eventID(next, cause.CausationID, name)
 		postings := domain.Postings(next.Charge, e)
-		next.Charge = domain.Fold(next.Charge, e)
+		next.Charge = charge
 		next.Events = append(next.Events, StoredEvent{
 			ID: id, Version: version, Type: name, Data: data, Event: e, OccurredAt: cause.At,
 		})
-		merchant := next.Charge.MerchantID
-		b.Queue(insertEvent, [16]byte(id), s.ID, version, name, domain.SchemaVersion(name), merchant, data, metadata, at)
+		merchant, webhook := next.Charge.MerchantID, domain.EventTypeNamed(name).Webhook != ""
+		b.Queue(insertEvent, [16]byte(id), s.ID, version, name, domain.SchemaVersion(name), webhook, merchant, data, metadata, at)
 		for leg, p := range postings {
 			b.Queue(insertPosting, s.ID, version, leg+1, merchant, p.Debit, p.Credit, p.Amount, p.Currency)
 		}

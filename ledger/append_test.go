@@ -56,7 +56,6 @@ func TestAppend_refusesAStaleVersion(t *testing.T) {
 		}
 	})
 
-	second := domain.PaymentCaptured{Provider: domain.Provider, PaymentIntent: "pi_2", Amount: 1000, Currency: "EUR", Fee: 30}
 	for _, test := range []struct {
 		name     string
 		stream   string
@@ -65,8 +64,6 @@ func TestAppend_refusesAStaleVersion(t *testing.T) {
 		refused  string
 		conflict bool
 	}{
-		{"a second capture", "ch_1", "b", []domain.Event{second}, "ledger_events_one_capture", true},
-		{"a second outcome", "ch_1", "b", []domain.Event{domain.ChargeFailed{}}, "ledger_events_one_outcome", true},
 		{"the same decision made twice", "ch_2", "a", paid("acme", "pi_2")[:1], "ledger_events_event_once", true},
 		{"a payment of another charge", "ch_3", "b", paid("acme", "pi_1"), "ledger_events_by_payment_intent", false},
 	} {

@@ -99,8 +99,8 @@ select n.own,
    and coalesce(e.merchant_id = $2, false)`
 
 // selectFeed reads the webhook events that follow a place. It stays below the oldest open
-// transaction, so none will appear between those that it reads. The types are those of the
-// index ledger_events_feed, and the order is its own: see selectChargesByStatus.
+// transaction, so none will appear between those that it reads. The order is that of the
+// index ledger_events_feed: see selectChargesByStatus.
 const selectFeed = `
 select event_id,
        stream_id,
@@ -110,9 +110,7 @@ select event_id,
  where (merchant_id, txid, position) > ($1, $2, $3)
    and merchant_id <= $1
    and txid < pg_snapshot_xmin(pg_current_snapshot())
-   and type in ('charge.succeeded.v1', 'charge.failed.v1', 'payment.action_required.v1',
-                'refund.succeeded.v1', 'refund.failed.v1', 'refund.observed.v1', 'refund.reversed.v1',
-                'charge.dispute_opened.v1', 'charge.dispute_withdrawn.v2', 'charge.dispute_reinstated.v2', 'charge.dispute_updated.v1', 'charge.dispute_closed.v2')
+   and webhook
  order by merchant_id, txid, position
  limit $4`
 

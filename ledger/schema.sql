@@ -19,6 +19,7 @@ create table ledger_events (
   metadata         jsonb       not null,
   occurred_at      timestamptz not null,
   recorded_at      timestamptz not null default clock_timestamp(),
+  webhook          boolean     not null default false,
 
   -- Each event has its own place in the order in which the projector reads. An insert
   -- appends to the right end of the index.
@@ -62,6 +63,7 @@ comment on column ledger_events.event_id is 'UUIDv5 of stream, cause, type and o
 comment on column ledger_events.stream_id is 'the charge';
 comment on column ledger_events.previous_version is 'the version that must exist; null for the first event';
 comment on column ledger_events.occurred_at is 'for display; no decision depends on it';
+comment on column ledger_events.webhook is 'whether merchants are notified of events of the type: domain.EventType.Webhook';
 
 -- A stream begins once: two merchants cannot both have its version 1. Everything later
 -- follows from that first event. No statement asks for previous_version, so this index is
@@ -122,9 +124,7 @@ create unique index ledger_events_by_payment_intent
 -- The feed of a merchant: GET /v1/events. Few events have these types.
 create index ledger_events_feed
     on ledger_events (merchant_id, txid, position)
- where type in ('charge.succeeded.v1', 'charge.failed.v1', 'payment.action_required.v1',
-                'refund.succeeded.v1', 'refund.failed.v1', 'refund.observed.v1', 'refund.reversed.v1',
-                'charge.dispute_opened.v1', 'charge.dispute_withdrawn.v2', 'charge.dispute_reinstated.v2', 'charge.dispute_updated.v1', 'charge.dispute_closed.v2');
+ where webhook;
 
 create table ledger_postings (
   stream_id   text     collate "C" not null,
@@ -185,6 +185,27 @@ select e.event_id,
                   else 2
                 end as digits) d;
 comment on view ledger_export is 'every posting with its event and order, in units of its currency';
+
+-- What the provider withholds for disputes that are open: the merchant bears it already, so it is
+-- posted nowhere else. As ledger_export, the view reads past row-level security.
+create view disputes_withheld as
+select stream_id             as charge_id,
+       merchant_id,
+       data ->> 'dispute_id' as dispute_id,
+       (select data ->> 'currency'
+          from ledger_events
+         where stream_id = d.stream_id
+           and version = 1)  as currency,
+       sum((data ->> 'amount')::bigint * case
+             when type like 'charge.dispute\_withdrawn.v%'  then 1
+             when type like 'charge.dispute\_reinstated.v%' then -1
+             else 0
+           end)::bigint      as withheld
+  from ledger_events d
+ where type like 'charge.dispute\_%'
+ group by stream_id, merchant_id, data ->> 'dispute_id'
+having coalesce((array_agg(data ->> 'status' order by version desc) filter (where data ? 'status'))[1], 'open') = 'open';
+comment on view disputes_withheld is 'the money of open disputes, without fees, in minor units of the currency of the charge';
 
 -- The order of a charge that wants to be the only one: held from the commit that accepts the
 -- charge to the commit that fails it, and for ever if the charge succeeds.

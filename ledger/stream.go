@@ -4,7 +4,7 @@
 // # Usage
 //
 //	s, err := ledger.Load(ctx, db, chargeID)
-//	events, err := domain.Decide(s.Charge, command)
+//	events, err := s.Charge.RequestRefund(request)
 //	s, err = ledger.Append(batch, s, cause, events...)
 //	err = db.Commit(ctx, batch) // IsConflict(err): load and decide again
 //

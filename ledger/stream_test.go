@@ -62,7 +62,7 @@ func TestStream(t *testing.T) {
 	testdb.Must(t, err)
 
 	grown := ledger.New("ch_1")
-	for _, e := range paid("acme", "pi_1")[:3] {
+	for _, e := range append(paid("acme", "pi_1")[:2], attempt(429)) {
 		grown, err = ledger.Append(&pgx.Batch{}, grown, cause("a"), e)
 		testdb.Must(t, err)
 	}

@@ -72,7 +72,7 @@ var (
 	returned = owed.but("version", "4", "debit", "'merchant_payable:acme:USD'", "credit", "'refund_clearing:acme:USD'", "amount", "400")
 	wake     = row{
 		"topic": "'charges'", "message_id": eventID("acme", 4), "payload": sealed("acme", 4, "refund.requested.v1"),
-		"metadata": `'{"type":"refund.requested.v1","ordering_key":"ch_acme","partition_key":"acme"}'`,
+		"metadata": `'{"type":"refund.requested.v1","ordering_key":"re_1","partition_key":"acme"}'`,
 	}
 	answered = row{
 		"scope": "'acme'", "operation": "'POST /v1/charges'", "key": "'k1'", "fingerprint": "''", "status_code": "202",
@@ -90,7 +90,7 @@ const (
 
 // The longest texts that a program writes with a refund: 255 characters that JSON escapes, and ids.
 const (
-	longest      = `jsonb_build_object('refund_id', repeat('x', 64), 'amount', 1, 'notify', true, 'reason', repeat(e'\x01', 255))`
+	longest      = `jsonb_build_object('refund_id', 're_' || repeat('x', 61), 'amount', 1, 'notify', true, 'reason', repeat(e'\x01', 255))`
 	longestCause = `jsonb_build_object('actor', 'api', 'correlation_id', repeat('x', 128), 'causation_id', repeat('x', 128), 'api_key', repeat('x', 64), 'client', repeat('x', 64))`
 )
 
@@ -232,6 +232,9 @@ func inserts() map[string]struct{ caused, forged map[string]row } {
 			"a refund that is requested already":     refund.but("data", back("re_1", 1)),
 			"a refund without a name":                refund.but("data", back("", 1)),
 			"a refund that names a member otherwise": refund.but("data", changed(returning(), `{"AMOUNT":1}`)),
+			"a refund in the order of a charge":      refund.but("data", back("ch_globex", 1)),
+			"a charge of an article twice":           requested.but("data", changed(charge(), `{"items":[{"sku":"mug","quantity":1},{"sku":"mug","quantity":2}]}`)),
+			"an event about which a webhook is sent": requested.but("webhook", "true"),
 			"a refund with a long reason":            refund.but("data", `jsonb_build_object('refund_id', 're_2', 'amount', 1, 'reason', repeat('x', 4096))`),
 			"a refund of a long cause":               refund.but("metadata", `jsonb_build_object('actor', 'api', 'x', repeat('x', 4096))`),
 			"an order that fits in no index":         requested.but("data", `jsonb_build_object('merchant_id', 'acme', 'amount', 500, 'order_id', repeat('x', 9999))`),
@@ -308,14 +311,15 @@ func inserts() map[string]struct{ caused, forged map[string]row } {
 				"about another's event":      wake.but("message_id", eventID("globex", 4)),
 				"about an outcome": wake.but("message_id", eventID("acme", 3), "payload", sealed("acme", 3, "charge.succeeded.v1"),
 					"metadata", `'{"type":"charge.succeeded.v1","ordering_key":"ch_acme","partition_key":"acme"}'`),
-				"of another type":        wake.but("metadata", `'{"type":"charge.requested.v1","ordering_key":"ch_acme","partition_key":"acme"}'`),
-				"for another charge":     wake.but("metadata", `'{"type":"refund.requested.v1","ordering_key":"ch_globex","partition_key":"acme"}'`),
-				"in another's partition": wake.but("metadata", `'{"type":"refund.requested.v1","ordering_key":"ch_acme","partition_key":"globex"}'`),
-				"without metadata":       wake.but("metadata", `'{}'`),
-				"with another payload":   wake.but("payload", "''"),
-				"with another's payload": wake.but("payload", sealed("globex", 4, "refund.requested.v1")),
-				"of a version to come":   wake.but("payload", sealed("acme", 9, "refund.requested.v1")),
-				"of many megabytes":      wake.but("metadata", compressed),
+				"of another type":            wake.but("metadata", `'{"type":"charge.requested.v1","ordering_key":"ch_acme","partition_key":"acme"}'`),
+				"for another charge":         wake.but("metadata", `'{"type":"refund.requested.v1","ordering_key":"ch_globex","partition_key":"acme"}'`),
+				"in another's partition":     wake.but("metadata", `'{"type":"refund.requested.v1","ordering_key":"re_1","partition_key":"globex"}'`),
+				"in the order of its charge": wake.but("metadata", `'{"type":"refund.requested.v1","ordering_key":"ch_acme","partition_key":"acme"}'`),
+				"without metadata":           wake.but("metadata", `'{}'`),
+				"with another payload":       wake.but("payload", "''"),
+				"with another's payload":     wake.but("payload", sealed("globex", 4, "refund.requested.v1")),
+				"of a version to come":       wake.but("payload", sealed("acme", 9, "refund.requested.v1")),
+				"of many megabytes":          wake.but("metadata", compressed),
 
 				"of the provider, for the merchant's webhooks":   provided.but("topic", "'notification'"),
 				"of the provider, to send a webhook again":       provided.but("topic", "'resend'", "metadata", providers("webhook.resend", "ch_acme", "acme")),

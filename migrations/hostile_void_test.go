@@ -67,7 +67,7 @@ func TestHostileAPI_isRefusedWhatIsVoid(t *testing.T) {
 		return domain.RefundSucceeded{RefundID: id, Provider: "stripe", ProviderRefund: fmt.Sprint("rp_", amount), Amount: amount}
 	}
 	requests := map[string]domain.Event{
-		"a cancellation": domain.ChargeCancelRequested{}, "a refund re_1": back("re_1", 1), "a refund rp_9": back("rp_9", 1),
+		"a cancellation": domain.ChargeCancelRequested{}, "a refund re_1": back("re_1", 1), "a refund re_90": back("re_90", 1),
 	}
 	for _, amount := range []int64{1, 400, 600, 601, 1000, 1001} {
 		requests[fmt.Sprint("a refund of ", amount)] = back("re_9", amount)
@@ -87,10 +87,10 @@ func TestHostileAPI_isRefusedWhatIsVoid(t *testing.T) {
 		"refund reversed": captured("reversed", back("re_1", 300), gone("re_1", 300),
 			domain.RefundReversed{RefundID: "re_1", ProviderRefund: "rp_300", Amount: 300}),
 		"refunded elsewhere": captured("observed", domain.RefundObserved{
-			RefundID: "rp_9", Provider: "stripe", ProviderRefund: "rp_9", Amount: 400,
+			RefundID: "re_90", Provider: "stripe", ProviderRefund: "rp_9", Amount: 400,
 		}),
 		"refunded elsewhere beside a request": captured("twice", back("re_1", 600), domain.RefundObserved{
-			RefundID: "rp_9", Provider: "stripe", ProviderRefund: "rp_8", Amount: 1000,
+			RefundID: "re_90", Provider: "stripe", ProviderRefund: "rp_8", Amount: 1000,
 		}),
 	} {
 		charge := "ch " + name

@@ -47,7 +47,7 @@ func lookups() []lookup {
 		{in: "ledger", words: "occurred_at", args: "'ch_7', 'm7'", ways: streamOnce + " version merchant_id"},
 		{in: "ledger", words: "group by stream_id, merchant_id", api: true, args: "'{ch_7,ch_8}'", ways: streamOnce},
 		{in: "ledger", words: "as mark", api: true, args: "gen_random_uuid(), 'm7'", ways: "ledger_events_event_once event_id, " + ownNumbers},
-		{in: "ledger", words: "type in (", api: true, args: "'m7', '700', 5, 21", ways: "ledger_events_feed merchant_id txid"},
+		{in: "ledger", words: "and webhook", api: true, args: "'m7', '700', 5, 21", ways: "ledger_events_feed merchant_id txid"},
 		{
 			in: "ledger", words: "and (created_at, charge_id) < ($2, $3)", api: true, args: "'m1', 'infinity', '', 10",
 			ways: "charge_list_by_time generation merchant_id created_at",
@@ -131,6 +131,6 @@ func lookups() []lookup {
 			in: "internal/audit", words: "order by i.id, e.step", args: "'{ch_7}', now()",
 			ways: streamOnce + ", inbox_message_once message_id, inbox_not_of_events ordering_key, " + byNumber,
 		},
-		{in: "internal/audit", words: "order by o.id", args: "'{ch_7}', '{charges}'", ways: "outbox_pkey topic"},
+		{in: "internal/audit", words: "order by o.id", args: "'{ch_7}', '{charges}'", ways: "outbox_pkey topic, " + streamOnce},
 	}
 }

@@ -283,7 +283,7 @@ grant select on payonce_migrations to payonce_api, payonce_worker, payonce_conso
 -- The ledger is read and appended to. Position, transaction and time of an event are the
 -- database's own.
 grant select,
-      insert (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
+      insert (event_id, stream_id, version, type, schema_version, webhook, merchant_id, data, metadata, occurred_at)
    on ledger_events to payonce_api, payonce_worker;
 grant select, insert on ledger_postings to payonce_api, payonce_worker;
 grant execute on function charge_by_payment_intent to payonce_api, payonce_worker;
@@ -472,6 +472,8 @@ create policy request on ledger_events for insert to payonce_api
                            select
                              from jsonb_array_elements(data -> 'items') item
                             where coalesce((item ->> 'quantity')::bigint, 0) not between 1 and 1000000)
+                     and (select count(*) = count(distinct coalesce(item ->> 'sku', ''))
+                            from jsonb_array_elements(data -> 'items') item)
                      and not exists (
                            select
                              from jsonb_each(data -> 'metadata') m
@@ -486,6 +488,7 @@ create policy request on ledger_events for insert to payonce_api
                     then version > 1
                      and (data ->> 'amount')::bigint between 1 and 1000000000000
                      and length(data ->> 'refund_id') between 1 and 255
+                     and data ->> 'refund_id' like 're\_%'
                     else false
                   end
               and not exists (
@@ -505,6 +508,7 @@ create policy request on ledger_events for insert to payonce_api
               and length(stream_id) <= 64
               and length(merchant_id) between 1 and 255
               and schema_version = 1
+              and not webhook
               and metadata ->> 'actor' = 'api'
               and get_byte(uuid_send(event_id), 6) >> 4 = 8
               and occurred_at between now() - interval '24 hours' and now() + interval '24 hours');
@@ -632,7 +636,7 @@ create policy request on outbox for insert to payonce_api
                     else (select outbox.message_id = e.event_id::text
                              and outbox.metadata ->> 'type' = e.type
                              and e.type like '%requested.v1'
-                             and outbox.metadata ->> 'ordering_key' = e.stream_id
+                             and outbox.metadata ->> 'ordering_key' = coalesce(e.data ->> 'refund_id', e.stream_id)
                              and outbox.metadata ->> 'partition_key' = e.merchant_id
                              and outbox.payload = convert_to(format('{"id":"%s","type":"%s","charge_id":"%s","version":%s}',
                                                              outbox.message_id, e.type, e.stream_id, e.version), 'UTF8')

@@ -28,7 +28,7 @@ type inboxCmd struct {
 
 // inboxFilter selects messages.
 type inboxFilter struct {
-	Charge   string         `placeholder:"ID" help:"Only the messages of this charge."`
+	Charge   string         `placeholder:"ID" help:"Only the messages of this charge, or of this refund: each refund has its own."`
 	Type     string         `placeholder:"refund.succeeded.v1" help:"Only messages of this type."`
 	Receiver string         `placeholder:"notification" help:"Only messages for this receiver."`
 	Older    model.Duration `placeholder:"1h" help:"Only messages that were received at least so long ago."`

@@ -85,7 +85,7 @@ select e.event_id,
   left join inbox i
     on i.receiver = 'notification'
    and i.message_id = e.event_id::text
- where e.type ~ '^(charge\.(succeeded|failed|dispute.*)|payment\.action_required|refund\.(succeeded|failed|reversed|observed))\.v'`
+ where e.webhook`
 	ofNames = `
    and (e.event_id = any ($1::text[]::uuid[]) or e.stream_id = any ($2))
  order by e.position`

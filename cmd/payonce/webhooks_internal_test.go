@@ -170,10 +170,10 @@ func deliver(t *testing.T, db *postgres.DB, charge string) ledger.Stream {
 func succeed(t *testing.T, db *postgres.DB, charge string) ledger.Stream {
 	t.Helper()
 	wanted := requested(charge)
-	wanted.Notify = true
+	wanted.Notify, wanted.Steps = true, append(wanted.Steps, domain.Notification)
 	return record(t, db, ledger.New(charge), wanted,
 		domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: "pi_" + charge},
-		domain.PaymentCaptured{Provider: domain.Provider, PaymentIntent: "pi_" + charge, Amount: 1000, Currency: "USD", Fee: 30},
+		domain.PaymentCaptured{Provider: domain.Provider, PaymentIntent: "pi_" + charge, Amount: 1000, Currency: "USD"},
 		domain.ChargeSucceeded{})
 }
 
@@ -265,9 +265,9 @@ values ('notification', $1, 'ch_2', 't', '', '{}', '')`, s.Head().ID.String())
 		db := shopDB(t)
 		testdb.Exec(t, db.Pool(), `
 insert into ledger_events
-       (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
+       (event_id, stream_id, version, type, schema_version, webhook, merchant_id, data, metadata, occurred_at)
 select md5(n || k)::uuid, 'ch_' || n, case k when 'a' then 1 else 2 end, case k when 'a' then 'charge.failed.v1' else 'merchant.notified.v1' end,
-       1, 'acme', case k when 'a' then '{}' else jsonb_build_object('event_id', md5(n || 'a')::uuid) end, '{}', now()
+       1, k = 'a', 'acme', case k when 'a' then '{}' else jsonb_build_object('event_id', md5(n || 'a')::uuid) end, '{}', now()
   from generate_series(1, $1::int) n,
        unnest(array['a', 'b']) k
  order by n, k`, 2*resendPage+1)

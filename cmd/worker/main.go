@@ -57,7 +57,7 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	}
 	defer traces.Close(ctx)
 	metrics := meter(log)
-	services, err := s.services(metrics, traces)
+	services, provider, err := s.services(metrics, traces)
 	if err != nil {
 		return err
 	}
@@ -69,9 +69,9 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 		return err
 	}
 	defer db.Close()
-	addDatabaseGauges(metrics, db, services.Provider)
+	addDatabaseGauges(metrics, db, provider)
 	named := make(chan struct{}) // closed when the provider has named the account
-	ready := program.NewReadiness(lasting, db, time.Now, restored, accountRefusal(services.Provider, named))
+	ready := program.NewReadiness(lasting, db, time.Now, restored, accountRefusal(provider, named))
 	defer ready.Close()
 	receivers, err := processors(log, db, services, bell, metrics, traces, s)
 	if err != nil {
@@ -105,7 +105,7 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	if s.AuditInterval > 0 {
 		background(func(ctx context.Context) { auditIncrements(ctx, log, db, s.AuditInterval) })
 	}
-	g.Go(func() error { return handle(ctx, log, db, services.Provider, named, receivers) })
+	g.Go(func() error { return handle(ctx, log, db, provider, named, receivers) })
 	return g.Wait()
 }
 

@@ -116,8 +116,8 @@ func (s settings) limits() stripe.Limits {
 	return l
 }
 
-// services are the clients of the external services that steps call.
-func (s settings) services(metrics *metrics, traces *telemetry.Traces) (fulfillment.Services, error) {
+// services returns what the steps call, and the provider among it once more, for what is about its account.
+func (s settings) services(metrics *metrics, traces *telemetry.Traces) (fulfillment.Services, *stripe.Client, error) {
 	provider, err := stripe.New(stripe.Config{
 		SecretKey: s.StripeSecretKey.Reveal(), Base: s.StripeAPIBase, Account: s.StripeAccount, Timeout: callTimeout, Limits: s.limits(),
 		Observe: observeProvider(metrics, traces, s.providerHost()),
@@ -127,5 +127,5 @@ func (s settings) services(metrics *metrics, traces *telemetry.Traces) (fulfillm
 		Webhooks: webhook.New(webhook.Config{
 			AllowCIDRs: s.WebhookAllowCIDRs, Timeout: callTimeout, Observe: traces.Delivering, Now: time.Now,
 		}),
-	}, err
+	}, provider, err
 }

@@ -93,11 +93,11 @@ then format('%s: has not failed, and its order is free', stream_id)`},
 when f.recorded_at < (d.data ->> 'expires_at')::timestamptz - interval '1 minute'
 then format('%s: failed as %s before its deadline', f.stream_id, f.data ->> 'code')`},
 	{"no accepted charge or refund is lost", eachCharge, `(
-       select stream_id, '' as refund, successes + failures as outcomes from charges
+       select stream_id, '' as refund, successes + failures as outcomes, stream_id as ordering_key from charges
         union all
-       select stream_id, format(' refund %s', refund_id), outcomes from refunds) accepted
-  left join waiting w using (stream_id)`, `
-when outcomes = 0 and w.stream_id is null
+       select stream_id, format(' refund %s', refund_id), outcomes, refund_id from refunds where requests > 0) accepted
+  left join waiting w using (ordering_key)`, `
+when outcomes = 0 and w.ordering_key is null
 then format('%s:%s has no outcome, and no message is going to bring one', stream_id, refund)`},
 
 	// An outcome repeats the amount, except for a failure, which moves none.

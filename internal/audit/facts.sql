@@ -35,8 +35,7 @@ charges as (
       on r.stream_id = o.stream_id
      and r.data ->> 'refund_id' is not distinct from o.data ->> 'refund_id'
      and r.type like any (array['charge.requested.v%', 'refund.requested.v%', 'refund.observed.v%'])
-   where o.type like any (array['charge.succeeded.v%', 'charge.failed.v%', 'charge.dispute%', 'payment.action\_required.v%',
-                               'refund.succeeded.v%', 'refund.failed.v%', 'refund.reversed.v%', 'refund.observed.v%'])
+   where o.webhook
 ), notified as (
   select stream_id,
          data ->> 'event_id' as event_id,
@@ -97,16 +96,16 @@ charges as (
   select o.message_id,
          case o.topic when 'charges' then 'fulfillment' else o.topic end as receiver,
          o.metadata ->> 'type'         as type,
-         o.metadata ->> 'ordering_key' as stream_id
+         o.metadata ->> 'ordering_key' as ordering_key
     from outbox o
    where o.metadata ->> 'type' ~ '\.v[0-9]+$'
-), waiting as ( -- charges with a message that can still bring an outcome; a dead letter waits for an operator
-  select ordering_key as stream_id
+), waiting as ( -- charges and refunds with a message that can still bring an outcome; a dead letter waits for an operator
+  select ordering_key
     from inbox
    where status not in ('done', 'discarded')
      and receiver = 'fulfillment'
    union
-  select stream_id
+  select ordering_key
     from sent
    where type like '%requested.v%'
 ), legs as ( -- each posting on both of its accounts

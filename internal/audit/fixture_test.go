@@ -58,10 +58,12 @@ func newFixture(t *testing.T) *fixture {
 		f.receive()
 		f.reserve(name)
 	}
-	f.decide("paying", domain.StartPayment{Provider: domain.Provider, PaymentIntent: "pi_paying"})
+	f.decide("paying", recorded(domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: "pi_paying"}))
 
-	f.decide("declined", domain.StartPayment{Provider: domain.Provider, PaymentIntent: "pi_declined"})
-	f.outcome("declined", domain.DeclinePayment{Failure: domain.Failure{Code: domain.CardDeclined, Message: "no"}})
+	f.decide("declined", recorded(domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: "pi_declined"}))
+	f.outcome("declined", func(c domain.Charge) []domain.Event {
+		return c.Fail(domain.Failure{Code: domain.CardDeclined, Message: "no"})
+	})
 	f.release("declined")
 	f.notify("declined")
 
@@ -70,29 +72,29 @@ func newFixture(t *testing.T) *fixture {
 		testdb.Must(t, err)
 	}
 	f.receive()
-	f.outcome("canceled", domain.FailCanceled{})
+	f.outcome("canceled", func(c domain.Charge) []domain.Event { return c.Fail(*c.Cancellation(time.Time{})) })
 	f.release("canceled")
 	f.finish("canceled", "charge.cancel_requested.v1")
 	f.notify("canceled")
 
 	f.accept("acme", "refused", false) // out of stock, and no webhook
 	f.receive()
-	f.outcome("refused", domain.RejectInventory{Code: domain.OutOfStock})
+	f.outcome("refused", func(c domain.Charge) []domain.Event { return c.RejectInventory(domain.OutOfStock) })
 	f.finish("refused", "charge.failed.v1")
 
 	f.refund("part", 400)
-	f.endRefund(f.success("part", 400))
+	f.endRefund("part", "re_part", false)
 	f.refund("bounced", 200)
-	f.endRefund(domain.ResolveRefund{RefundID: f.ids["bounced"], ProviderRefund: "re_bounced", Failed: true, Message: "no"})
+	f.endRefund("bounced", "re_bounced", true)
 	f.refund("reversed", 100)
-	f.endRefund(f.success("reversed", 100))
-	f.endRefund(domain.ResolveRefund{RefundID: f.ids["reversed"], ProviderRefund: "re_reversed", Failed: true})
+	f.endRefund("reversed", "re_reversed", false)
+	f.endRefund("reversed", "re_reversed", true)
 	f.refund("returning", 300) // is open
 	f.exec(`
 insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, fence, done_fence)
 values ('fulfillment', 'evt_1', '{refunded}', 'stripe.charge.refunded', '{}', '{}', sha256('{}'), 'done', 1, 1)`)
 
-	f.observe("bought", domain.ObserveRefund{ProviderRefund: "re_outside", Amount: domain.Money{Amount: 100, Currency: "USD"}})
+	f.observe("bought", recorded(domain.RefundObserved{RefundID: "re_outside", Provider: domain.Provider, ProviderRefund: "re_outside", Amount: 100, Notify: true}))
 	f.observe("bought", dispute())
 	f.observe("bought", dispute(-1000))
 
@@ -164,34 +166,34 @@ func (f *fixture) refund(name string, amount int64) {
 	f.receive()
 }
 
-func (f *fixture) success(refund string, amount int64) domain.ResolveRefund {
-	return domain.ResolveRefund{
-		RefundID: f.ids[refund], ProviderRefund: "re_" + refund, Amount: domain.Money{Amount: amount, Currency: "USD"},
-	}
-}
-
-// endRefund decides an outcome of a refund and delivers its webhook.
-func (f *fixture) endRefund(cmd domain.Command) {
+// endRefund decides what the provider's object says of a refund, and delivers its webhook.
+func (f *fixture) endRefund(refund, object string, failed bool) {
 	f.t.Helper()
-	version := f.decide("refunded", cmd)
-	f.finish("refunded", "refund.requested.v1")
+	version := f.decide("refunded", func(c domain.Charge) []domain.Event {
+		r, _ := c.Refund(f.ids[refund])
+		return r.Resolve(object, failed, "no")
+	})
+	f.finish(refund, "refund.requested.v1")
 	f.receive()
 	f.notifyAt("refunded", version)
 }
 
 // dispute is du_1 of all of a charge, with the movements of these amounts and a fee of 15 each.
-func dispute(moved ...int64) domain.ObserveDispute {
-	d := domain.ObserveDispute{ID: "du_1", Amount: domain.Money{Amount: 1000, Currency: "USD"}, Status: domain.DisputeOpen}
+func dispute(moved ...int64) decision {
+	d := domain.ObservedDispute{ID: "du_1", Amount: domain.Money{Amount: 1000, Currency: "USD"}, Status: domain.DisputeOpen}
 	for i, amount := range moved {
 		d.Moved = append(d.Moved, domain.DisputeMovement{Transaction: fmt.Sprintf("txn_%d", i+1), Amount: amount, Fee: 15, Currency: "USD"})
 	}
-	return d
+	return func(c domain.Charge) []domain.Event {
+		events, _ := c.ObserveDispute(d)
+		return events
+	}
 }
 
 // observe decides one event about what was done outside, and delivers its webhook.
-func (f *fixture) observe(name string, cmd domain.Command) {
+func (f *fixture) observe(name string, decide decision) {
 	f.t.Helper()
-	version := f.decide(name, cmd)
+	version := f.decide(name, decide)
 	f.receive()
 	f.notifyAt(name, version)
 }
@@ -240,14 +242,20 @@ func (f *fixture) load(name string) ledger.Stream {
 	return s
 }
 
-// decide appends what cmd causes, announces outcomes, and returns the last version.
-func (f *fixture) decide(name string, cmd domain.Command) int {
+// decision is what a worker decides about a charge.
+type decision = func(domain.Charge) []domain.Event
+
+// recorded is the decision to record an event.
+func recorded(e domain.Event) decision {
+	return func(domain.Charge) []domain.Event { return []domain.Event{e} }
+}
+
+// decide appends what is decided, announces outcomes, and returns the last version.
+func (f *fixture) decide(name string, decide decision) int {
 	f.t.Helper()
 	s := f.load(name)
-	events, err := domain.Decide(s.Charge, cmd)
-	testdb.Must(f.t, err)
 	b := &pgx.Batch{}
-	next, err := ledger.Append(b, s, ledger.Cause{CorrelationID: name, CausationID: name, Actor: "worker"}, events...)
+	next, err := ledger.Append(b, s, ledger.Cause{CorrelationID: name, CausationID: name, Actor: "worker"}, decide(s.Charge)...)
 	testdb.Must(f.t, err)
 	for version := s.Charge.Version + 1; version <= next.Charge.Version; version++ {
 		e := next.At(version)
@@ -264,16 +272,16 @@ func (f *fixture) decide(name string, cmd domain.Command) int {
 
 // outcome decides what ends the charge, finishes the message that asked for it and receives
 // the outcome's.
-func (f *fixture) outcome(name string, cmd domain.Command) {
+func (f *fixture) outcome(name string, decide decision) {
 	f.t.Helper()
-	f.decide(name, cmd)
+	f.decide(name, decide)
 	f.finish(name, "charge.requested.v1")
 	f.receive()
 }
 
 func (f *fixture) reserve(name string) {
 	f.t.Helper()
-	f.decide(name, domain.ReserveInventory{})
+	f.decide(name, func(c domain.Charge) []domain.Event { return []domain.Event{domain.InventoryReserved{Items: c.Items}} })
 	f.exec(fmt.Sprintf(`
 insert into reservations (charge_id, merchant_id, sku, quantity) values ('{%s}', 'acme', 'tshirt', 2);
 update stock set available = available - 2, reserved = reserved + 2 where sku = 'tshirt'`, name))
@@ -290,10 +298,8 @@ func (f *fixture) pay(name string) {
 
 func (f *fixture) capture(name string) {
 	f.t.Helper()
-	f.decide(name, domain.StartPayment{Provider: domain.Provider, PaymentIntent: "pi_" + name})
-	f.outcome(name, domain.CapturePayment{
-		Provider: domain.Provider, PaymentIntent: "pi_" + name, Amount: domain.Money{Amount: 1000, Currency: "USD"},
-	})
+	f.decide(name, recorded(domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: "pi_" + name}))
+	f.outcome(name, func(c domain.Charge) []domain.Event { return c.Capture("pi_"+name, c.Amount) })
 	f.exec(fmt.Sprintf(`
 update reservations set status = 'sold' where charge_id = '{%s}';
 update stock set reserved = reserved - 2, sold = sold + 2 where sku = 'tshirt'`, name))
@@ -315,7 +321,7 @@ func (f *fixture) notify(name string) {
 func (f *fixture) notifyAt(name string, version int) {
 	f.t.Helper()
 	e := f.load(name).At(version)
-	f.decide(name, domain.NotifyMerchant{EventID: e.ID.String(), Type: strings.TrimSuffix(e.Type, ".v1"), Version: version})
+	f.decide(name, recorded(domain.MerchantNotified{EventID: e.ID.String(), Type: strings.TrimSuffix(e.Type, ".v1"), Version: version}))
 	f.finish(name, e.Type)
 }
 

@@ -8,7 +8,7 @@ wanted as (
   select e.*
     from wanted w
    cross join lateral (
-         select txid, position, event_id, stream_id, version, type, merchant_id, data, occurred_at, recorded_at
+         select txid, position, event_id, stream_id, version, type, webhook, merchant_id, data, occurred_at, recorded_at
            from ledger_events
           where stream_id = w.stream_id
          offset 0) e
@@ -39,11 +39,18 @@ wanted as (
            from reservations
           where charge_id = w.stream_id
          offset 0) r
+), ordering_keys as ( -- of messages: the charge's, and one of each refund
+  select stream_id as ordering_key
+    from wanted
+   union all
+  select data ->> 'refund_id'
+    from ledger_events
+   where type like 'refund.requested.v%'
 ), outbox as ( -- a queue: what was received is not there
   select topic, message_id, metadata
     from outbox
    where topic = any (current_setting('payonce.topics')::text[])
-     and metadata ->> 'ordering_key' in (select stream_id from wanted)
+     and metadata ->> 'ordering_key' in (select ordering_key from ordering_keys)
 ), inbox as (
   select i.*
     from ledger_events e
@@ -54,11 +61,11 @@ wanted as (
          offset 0) i
    union all
   select i.*
-    from wanted w
+    from ordering_keys k
    cross join lateral (
          select receiver, message_id, ordering_key, type, status, fence, done_fence
            from inbox
-          where ordering_key = w.stream_id
+          where ordering_key = k.ordering_key
             and message_id not like '________-____-____-____-____________'
          offset 0) i
 ),

@@ -128,8 +128,8 @@ func TestContinue_countsAnIncrementOnce(t *testing.T) {
 // copies are charges like one that was sold, 200 in a transaction, whose events follow in the order of
 // their versions: so those of a charge lie in several increments.
 const copies = `
-insert into ledger_events (txid, event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
-select (3 + n / 200)::text::xid8, md5(n || event_id::text)::uuid, 'ch_' || n, version, type, schema_version, merchant_id,
+insert into ledger_events (txid, event_id, stream_id, version, type, schema_version, webhook, merchant_id, data, metadata, occurred_at)
+select (3 + n / 200)::text::xid8, md5(n || event_id::text)::uuid, 'ch_' || n, version, type, schema_version, webhook, merchant_id,
        data || jsonb_strip_nulls(jsonb_build_object('payment_intent', data ->> 'payment_intent' || n, 'order_id', data ->> 'order_id' || n, 'event_id', md5(n || (data ->> 'event_id'))::uuid)),
        metadata, occurred_at
   from generate_series($first, $last) n,

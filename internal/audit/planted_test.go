@@ -1,5 +1,11 @@
 package audit_test
 
+import (
+	"strconv"
+
+	"github.com/payonce/payonce/domain"
+)
+
 // breakable takes the schema's own guards away, as if they had never been there.
 const breakable = `
 alter table ledger_events   disable trigger ledger_events_append_only;
@@ -22,8 +28,8 @@ drop index ledger_events_one_dispute;
 // appendEvent adds an event at the end of a stream.
 func appendEvent(charge, kind, data string) string {
 	return `
-insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
-select gen_random_uuid(), stream_id, max(version) + 1, '` + kind + `', 1, 'acme', '` + data + `', '{}', now()
+insert into ledger_events (event_id, stream_id, version, type, schema_version, webhook, merchant_id, data, metadata, occurred_at)
+select gen_random_uuid(), stream_id, max(version) + 1, '` + kind + `', 1, ` + strconv.FormatBool(domain.EventTypeNamed(kind).Webhook != "") + `, 'acme', '` + data + `', '{}', now()
   from ledger_events
  where stream_id = '{` + charge + `}'
  group by stream_id;`
@@ -94,6 +100,7 @@ var planted = []plant{
 	{legal, "a missing version", `update ledger_events set version = 9 where stream_id = '{sold}' and type = 'merchant.notified.v1'`, nil},
 	{legal, "a capture by another intent", setData("payment_intent", `"pi_x"`, `stream_id = '{sold}' and type = 'payment.started.v1'`), nil},
 	{legal, "an event under another merchant", `update ledger_events set merchant_id = 'globex' where stream_id = '{sold}' and type = 'inventory.reserved.v1'`, nil},
+	{legal, "a webhook event that is filed as none", `update ledger_events set webhook = false where stream_id = '{undelivered}' and type = 'charge.succeeded.v1'`, nil},
 	{legal, "an event of an unknown type", appendEvent("sold", "charge.praised.v1", `{}`), nil},
 	{legal, "an event that cannot be read", `update ledger_events set data = '{"payment_intent": 1}' where stream_id = '{paying}' and type = 'payment.started.v1'`, nil},
 	{posted, "a fee that was not agreed", `update ledger_postings set amount = amount + case leg when 2 then 1 else -1 end where stream_id = '{sold}' and leg > 1`, nil},
@@ -205,8 +212,9 @@ update ledger_events
 	{booked, "a provider's refund booked twice", setData("provider_refund", `"re_part"`, `stream_id = '{refunded}' and data ->> 'refund_id' = '{reversed}' and type <> 'refund.requested.v1'`), []string{legal}},
 	{exceed, "a refund of more than is left", setData("amount", `601`, `data ->> 'refund_id' = '{returning}'`) + `;
 update ledger_postings set amount = 601 where stream_id = '{refunded}' and amount = 300`, []string{answers, posted, legal}},
-	{exceed, "a refund of an open charge", appendEvent("paying", "refund.requested.v1", `{"refund_id": "re_early", "amount": 1, "notify": false}`), []string{messages, oneKey, legal}},
-	{charges, "a message done before the refund", `update inbox set status = 'done', first = false, done_fence = fence where ordering_key = '{refunded}' and receiver = 'fulfillment'`, nil},
+	{exceed, "a refund of an open charge", appendEvent("paying", "refund.requested.v1", `{"refund_id": "re_early", "amount": 1, "notify": false}`), []string{messages, oneKey, charges, legal}},
+	{charges, "a message done before the refund", `update inbox set status = 'done', first = false, done_fence = fence where ordering_key = '{returning}'`, nil},
+	{"every message is an event of the ledger", "a refund's message in the order of its charge", `update inbox set ordering_key = '{refunded}' where ordering_key = '{returning}'`, []string{charges}},
 	{charges, "a refund whose message is gone", `
 delete from outbox where metadata ->> 'type' = 'refund.requested.v1';
 delete from inbox where type = 'refund.requested.v1'`, []string{messages}},

@@ -9,7 +9,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
@@ -258,10 +257,10 @@ func TestReconcile_besideTraffic(t *testing.T) {
 		"a charge is captured before the list": {before: func(f *fixture) { f.pay("early") }},
 		"a charge is captured after the list":  {afterPayments: func(f *fixture) { f.pay("late") }},
 		"a refund succeeds after the list": {afterRefunds: func(f *fixture) {
-			f.endRefund(f.success("returning", 300))
+			f.endRefund("returning", "re_returning", false)
 		}},
 		"a refund is reversed after the list": {afterRefunds: func(f *fixture) {
-			f.endRefund(domain.ResolveRefund{RefundID: f.ids["part"], ProviderRefund: "re_part", Failed: true})
+			f.endRefund("part", "re_part", true)
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -20,6 +20,7 @@ const selectStreams = `
 select e.stream_id,
        e.version,
        e.type,
+       e.webhook,
        e.merchant_id,
        e.data,
        e.occurred_at,
@@ -71,6 +72,7 @@ type storedEvent struct {
 	StreamID   string
 	Version    int
 	Type       string
+	Webhook    bool
 	MerchantID string
 	Data       []byte
 	OccurredAt time.Time
@@ -175,12 +177,16 @@ func decode(stream []storedEvent) ([]domain.Event, error) {
 	return events, nil
 }
 
-// misfiled finds an event that is filed under another merchant than the charge's own.
+// misfiled finds an event that is filed under another merchant than the charge's own, or wrongly as a
+// webhook event or none.
 func misfiled(stream []storedEvent, events []domain.Event) string {
 	owner := domain.Fold(domain.Charge{}, events...).MerchantID
 	for _, e := range stream {
 		if e.MerchantID != owner {
 			return fmt.Sprintf("%s: version %d is filed under %s, the charge is %s's", e.StreamID, e.Version, e.MerchantID, owner)
+		}
+		if e.Webhook != (domain.EventTypeNamed(e.Type).Webhook != "") {
+			return fmt.Sprintf("%s: version %d (%s) is a webhook event: %t", e.StreamID, e.Version, e.Type, e.Webhook)
 		}
 	}
 	return ""

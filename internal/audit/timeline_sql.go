@@ -45,9 +45,18 @@ select created_at as at,
 
 // selectOutbox reads the messages that wait for their reader. One that was received is deleted.
 const selectOutbox = `
+with keys as ( -- of messages: each charge's, and one of each of its refunds
+  select charge_id, charge_id as ordering_key
+    from unnest($1::text[]) u(charge_id)
+   union all
+  select stream_id, data ->> 'refund_id'
+    from ledger_events
+   where stream_id = any($1)
+     and type like 'refund.requested.v%'
+)
 select o.created_at as at,
        'outbox'     as kind,
-       o.metadata ->> 'ordering_key' as charge_id,
+       k.charge_id,
        0            as version,
        'waiting'    as what,
        o.topic      as who,
@@ -56,8 +65,9 @@ select o.created_at as at,
          'type',        coalesce(o.metadata ->> 'type', ''),
          'id',          o.id) as detail
   from outbox o
+  join keys k
+    on k.ordering_key = o.metadata ->> 'ordering_key'
  where o.topic = any($2)
-   and o.metadata ->> 'ordering_key' = any($1)
  order by o.id`
 
 // selectInbox reads, of each message, when it was received, the last delivery that was
@@ -67,14 +77,24 @@ select o.created_at as at,
 // index has the charge of every message: events lead to theirs by their ids, and
 // inbox_not_of_events has the others.
 const selectInbox = `
+with keys as ( -- of messages: each charge's, and one of each of its refunds
+  select charge_id, charge_id as ordering_key
+    from unnest($1::text[]) u(charge_id)
+   union all
+  select stream_id, data ->> 'refund_id'
+    from ledger_events
+   where stream_id = any($1)
+     and type like 'refund.requested.v%'
+)
 select e.at,
        'inbox'        as kind,
-       i.ordering_key as charge_id,
+       k.charge_id,
        0              as version,
        e.what,
        e.who,
        jsonb_build_object('message', i.id, 'type', i.type) || jsonb_strip_nulls(e.detail) as detail
   from inbox i
+  join keys k using (ordering_key)
  cross join lateral (
        select 2 as step,
               (h.claim ->> 'at')::timestamptz as at,
@@ -113,8 +133,7 @@ select e.at,
           'due_at',        case i.status when 'pending' then to_char(i.due_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') end,
           'lease_ends_at', case i.status when 'running' then to_char((select alive_until from inbox_holders h where h.receiver = i.receiver and h.holder = i.holder) at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') end)))
        as e
- where i.ordering_key = any($1)
-   and i.id = any(array(
+ where i.id = any(array(
        select id
          from inbox
         where message_id = any(array(
@@ -124,7 +143,7 @@ select e.at,
         union all
        select id
          from inbox
-        where ordering_key = any($1)
+        where ordering_key = any(array(select ordering_key from keys))
           and message_id not like '________-____-____-____-____________'))
    and e.at is not null
    and (e.what <> 'retried' or i.status <> 'discarded')

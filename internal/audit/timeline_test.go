@@ -67,11 +67,9 @@ func TestReadTimeline(t *testing.T) {
 	f.accept("acme", "paid", true)
 	f.receive()
 	f.reserve("paid")
-	f.decide("paid", domain.StartPayment{Provider: domain.Provider, PaymentIntent: "pi_paid"})
-	f.decide("paid", domain.FailAttempt{Stage: domain.StageConfirm, StatusCode: 500, RequestID: "req_42"})
-	f.outcome("paid", domain.CapturePayment{
-		Provider: domain.Provider, PaymentIntent: "pi_paid", Amount: domain.Money{Amount: 1000, Currency: "USD"},
-	})
+	f.decide("paid", recorded(domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: "pi_paid"}))
+	f.decide("paid", recorded(domain.PaymentAttemptFailed{Stage: domain.StageConfirm, StatusCode: 500, RequestID: "req_42"}))
+	f.outcome("paid", func(c domain.Charge) []domain.Event { return c.Capture("pi_paid", c.Amount) })
 	f.exec(`update inbox set fence = 3, done_fence = 3, waits = 2, duplicates = 4 where ordering_key = '{paid}'`)
 	f.receive()
 	f.notify("paid")
@@ -134,7 +132,7 @@ func TestReadTimeline_ofRefunds(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	returning := f.ids["returning"]
-	f.decide("refunded", domain.FailRefundAttempt{RefundID: returning, StatusCode: 502, RequestID: "req_7"})
+	f.decide("refunded", recorded(domain.RefundAttemptFailed{RefundID: returning, StatusCode: 502, RequestID: "req_7"}))
 	tl := f.timeline(t, "{refunded}", "acme")
 	for what, detail := range map[string]map[string]any{
 		"refund.attempt_failed.v1": {"refund_id": returning, "provider_status": 502, "provider_request": "req_7"},

@@ -45,7 +45,7 @@ func TestPages(t *testing.T) {
 	w.merchant(t)
 	request := requested()
 	request.OrderID, request.Metadata = hostile, map[string]string{hostile: hostile}
-	request.Items = []domain.Item{{SKU: hostile, Quantity: 2}}
+	request.Items, request.Skipped = []domain.Item{{SKU: hostile, Quantity: 2}}, []string{domain.Notification}
 	failed := domain.Failure{Code: domain.CardDeclined, Message: hostile}
 	w.charge(t, request, domain.InventoryReserved{Items: request.Items}, domain.PaymentDeclined{Failure: failed}, domain.InventoryReleased{Items: request.Items}, domain.ChargeFailed{Failure: failed})
 	testdb.Exec(t, w.db.Pool(), `

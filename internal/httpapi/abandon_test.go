@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/testdb"
 )
@@ -74,7 +73,7 @@ func TestAbandon(t *testing.T) {
 				t.Errorf("%s: %v", check.Name, check.Examples)
 			}
 		}
-		w.happen(t, location, domain.FailCanceled{})
+		w.happen(t, location, isCanceled)
 		w.wantAbandoned(t, "key", "failed")
 	})
 	t.Run("a charge that has its outcome stays", func(t *testing.T) {

@@ -114,12 +114,12 @@ func TestPreferWait_onACharge(t *testing.T) {
 	w.waits(t, func() { first = w.sendAll(t, get(pending).with("Prefer", "wait=10")) })
 	is(w.send(t, get(pending).with("Prefer", "wait=10")), "pending", "") // one more than may wait
 	intent := "pi_" + idOf(pending)
-	w.happen(t, pending, domain.StartPayment{Provider: domain.Provider, PaymentIntent: intent})
-	w.happen(t, pending, domain.RequireAction{URL: "https://bank.example", ExpiresAt: time.Now().Add(time.Hour)})
+	w.happen(t, pending, happens(domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: intent}))
+	w.happen(t, pending, happens(domain.PaymentActionRequired{URL: "https://bank.example", ExpiresAt: time.Now().Add(time.Hour)}))
 	is(<-first, "requires_action", "wait=10")
 
 	second := w.sendAll(t, get(pending).with("Prefer", "wait=10"))
-	w.happen(t, pending, domain.CapturePayment{Provider: domain.Provider, PaymentIntent: intent, Amount: domain.Money{Amount: 2000, Currency: "USD"}})
+	w.happen(t, pending, func(c domain.Charge) []domain.Event { return c.Capture(intent, c.Amount) })
 	is(<-second, "succeeded", "wait=10")
 
 	pending = w.accept(t, "gone", body()).header.Get("Location")

@@ -102,7 +102,7 @@ func TestMessages_carryTheTraceOfTheirRequest(t *testing.T) {
 	w.accepted(t, post("key", body()).with("Traceparent", "another"))
 	w.accepted(t, post("key-2", body()).with("Traceparent", "one", "two"))
 	w.accepted(t, post("key-3", body()).with("Traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-4242424242424242-01"))
-	w.happen(t, charge, domain.StartPayment{Provider: domain.Provider, PaymentIntent: "pi_" + charge})
+	w.happen(t, charge, happens(domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: "pi_" + charge}))
 	for _, test := range []struct {
 		event string
 		sent  bool

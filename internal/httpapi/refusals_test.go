@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/testdb"
 )
 
@@ -131,10 +130,7 @@ func TestRefunds_ofAmountsThatTheProviderCannotMoveAreRefusedAndUseNoKey(t *test
 	t.Parallel()
 	w := serve(t)
 	charge := w.accept(t, "charge", body("amount", "2000", "currency", `"KWD"`)).header.Get("Location")
-	w.happen(t, charge,
-		domain.StartPayment{Provider: domain.Provider, PaymentIntent: "pi_1"},
-		domain.CapturePayment{Provider: domain.Provider, PaymentIntent: "pi_1", Amount: domain.Money{Amount: 2000, Currency: "KWD"}},
-	)
+	w.happen(t, charge, paid("pi_1"))
 	a := w.send(t, to(charge+"/refunds", "refund", `{"amount":1005}`))
 	wantPointers(t, wantProblem(t, a, "/problems/validation"), "/amount")
 	for key, refund := range map[string]string{"refund": `{"amount":1000}`, "rest": `{"amount":1000}`} {

@@ -59,11 +59,8 @@ func TestReplay_repeatsEveryStoredAnswer(t *testing.T) {
 	answers := w.firsts(t, all)
 	wantRows(t, w.db, none, map[string]int64{"idempotency_keys": 8, "ledger_events": 3, "ledger_postings": 2, "outbox": 3})
 	refund := answers[2].header.Get("Location")
-	w.happen(t, open, domain.FailCanceled{})
-	w.happen(t, paid, domain.ResolveRefund{
-		RefundID: strings.TrimPrefix(refund, paid+"/refunds/"), ProviderRefund: "re_9",
-		Amount: domain.Money{Amount: 300, Currency: "USD"},
-	})
+	w.happen(t, open, isCanceled)
+	w.happen(t, paid, returned(strings.TrimPrefix(refund, paid+"/refunds/")))
 	before := rows(t, w.db)
 	for i, test := range all {
 		t.Run(test.name, func(t *testing.T) {
@@ -139,7 +136,7 @@ func TestOneChargePerOrder(t *testing.T) {
 				}
 			}
 			refused("second", "pending")
-			w.happen(t, first, domain.CancelCharge{}, domain.FailCanceled{})
+			w.happen(t, first, happens(domain.ChargeCancelRequested{}), isCanceled)
 			refused("second", "pending")
 			first = w.captured(t, "third")
 			refused("fourth", "succeeded")

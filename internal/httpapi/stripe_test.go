@@ -117,7 +117,7 @@ func TestStripeEvent_isOfTheMerchantOfItsCharge(t *testing.T) {
 	theirs := idOf(w.accepted(t, post("key-1", body()).as(strangerKey)).header.Get("Location"))
 	var want []sent
 	for _, about := range []struct{ merchant, charge string }{{"acme", ours}, {"globex", theirs}} {
-		w.happen(t, about.charge, domain.StartPayment{Provider: domain.Provider, PaymentIntent: "pi_" + about.charge})
+		w.happen(t, about.charge, happens(domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: "pi_" + about.charge}))
 		wantReceived(t, w.send(t, signed(event("evt_1", "payment_intent.succeeded", intentOf(about.charge)))))
 		want = append(want, news("evt_1", "payment_intent.succeeded", about.merchant, about.charge, "pi_"+about.charge))
 	}

@@ -241,17 +241,44 @@ func ofCharges(n int64) map[string]int64 {
 	return map[string]int64{"idempotency_keys": n, "ledger_events": n, "ledger_postings": n, "outbox": n}
 }
 
-// happen commits what commands cause to the charge at a location, as a worker
-// would.
-func (w *world) happen(t *testing.T, location string, commands ...domain.Command) {
+// decision is what a worker decides about a charge.
+type decision = func(domain.Charge) []domain.Event
+
+// happens is the decision to record events.
+func happens(events ...domain.Event) decision {
+	return func(domain.Charge) []domain.Event { return events }
+}
+
+// paid is a payment that was started under an intent, and took the money.
+func paid(intent string) decision {
+	return func(c domain.Charge) []domain.Event {
+		return []domain.Event{
+			domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: intent},
+			domain.PaymentCaptured{Provider: domain.Provider, PaymentIntent: intent, Amount: c.Amount.Amount, Currency: c.Amount.Currency, Fee: c.Fee},
+			domain.ChargeSucceeded{},
+		}
+	}
+}
+
+// returned is a refund that succeeded.
+func returned(id string) decision {
+	return func(c domain.Charge) []domain.Event {
+		r, _ := c.Refund(id)
+		return r.Resolve("re_9", false, "")
+	}
+}
+
+// isCanceled is a charge whose cancellation was requested.
+func isCanceled(c domain.Charge) []domain.Event { return c.Fail(*c.Cancellation(time.Time{})) }
+
+// happen commits decisions about the charge at a location, as a worker would.
+func (w *world) happen(t *testing.T, location string, decisions ...decision) {
 	t.Helper()
 	s, err := ledger.Load(t.Context(), w.db, strings.TrimPrefix(location, "/v1/charges/"))
 	testdb.Must(t, err)
 	b := &pgx.Batch{}
-	for _, command := range commands {
-		events, err := domain.Decide(s.Charge, command)
-		testdb.Must(t, err)
-		if s, err = ledger.Append(b, s, ledger.Cause{CausationID: "worker"}, events...); err != nil {
+	for _, decide := range decisions {
+		if s, err = ledger.Append(b, s, ledger.Cause{CausationID: "worker"}, decide(s.Charge)...); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -262,10 +289,7 @@ func (w *world) happen(t *testing.T, location string, commands ...domain.Command
 func (w *world) captured(t *testing.T, key string) (location string) {
 	t.Helper()
 	location = w.accept(t, key, body()).header.Get("Location")
-	intent := "pi_" + strings.TrimPrefix(location, "/v1/charges/")
-	w.happen(t, location, domain.StartPayment{Provider: domain.Provider, PaymentIntent: intent}, domain.CapturePayment{
-		Provider: domain.Provider, PaymentIntent: intent, Amount: domain.Money{Amount: 2000, Currency: "USD"},
-	})
+	w.happen(t, location, paid("pi_"+strings.TrimPrefix(location, "/v1/charges/")))
 	return location
 }
 

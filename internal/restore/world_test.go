@@ -83,7 +83,7 @@ func (f fixture) follow(after string, want error, entries int) (next string) {
 // capture commits two more.
 func (f fixture) capture(s ledger.Stream) ledger.Stream {
 	f.t.Helper()
-	return f.commit(s, domain.PaymentCaptured{Provider: domain.Provider, PaymentIntent: "pi_" + s.ID, Amount: 1000, Currency: "USD", Fee: 30}, domain.ChargeSucceeded{})
+	return f.commit(s, domain.PaymentCaptured{Provider: domain.Provider, PaymentIntent: "pi_" + s.ID, Amount: 1000, Currency: "USD"}, domain.ChargeSucceeded{})
 }
 
 // restore makes all stored transactions those of a server that counts so much higher, or of

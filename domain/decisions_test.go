@@ -1,0 +1,299 @@
+package domain_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/payonce/payonce/domain"
+)
+
+// golden compares lines with a file in testdata, which UPDATE_GOLDEN=1 writes. Each change of
+// such a file is a change of behaviour, to be read line by line.
+func golden(t *testing.T, file string, lines []string) {
+	t.Helper()
+	got := strings.Join(lines, "\n") + "\n"
+	path := "testdata/" + file
+	if os.Getenv("UPDATE_GOLDEN") != "" {
+		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got, "\n")); diff != "" {
+		t.Errorf("%s: %v (-golden +now):\n%s", path, err, diff)
+	}
+}
+
+// TestCharge compares what a charge says of itself in each state with testdata/states.txt.
+func TestCharge(t *testing.T) {
+	t.Parallel()
+	var lines []string
+	for _, s := range states {
+		c := in(s.name)
+		says := []string{fmt.Sprintf("%s: version %d, %s", s.name, c.Version, c.Status)}
+		for _, step := range c.Steps {
+			says = append(says, fmt.Sprintf("%s %s", step.Name, step.Status))
+		}
+		says = append(says, fmt.Sprintf("next %q, attempt %d, outcome %d, left %d, refunded %d",
+			c.Next(), c.AttemptVersion, c.OutcomeVersion, c.Left(), c.Refunded()))
+		for _, answer := range []struct {
+			text string
+			yes  bool
+		}{
+			{"exists", c.Exists()},
+			{"started", c.Started()},
+			{"cancel requested", c.CancelRequested},
+			{"terminal", c.Terminal()},
+			{fmt.Sprintf("failure %v", c.Failure), c.Failure != nil},
+			{"to act", c.Action != nil},
+			{fmt.Sprintf("unnotified %v", c.Unnotified), len(c.Unnotified) > 0},
+		} {
+			if answer.yes {
+				says = append(says, answer.text)
+			}
+		}
+		for _, r := range c.Refunds {
+			versions := []int{r.AttemptVersion, r.OutcomeVersion, r.ReversalVersion}
+			says = append(says, fmt.Sprintf("%s %s by %q at %v", r.ID, r.Status, r.ProviderRefund, versions))
+		}
+		for _, d := range c.Disputes {
+			says = append(says, fmt.Sprintf("%s %s, %d of %d withdrawn, %d reinstated, at %v", d.ID, d.Status, d.Withdrawn, d.Amount, d.Reinstated, d.Versions))
+		}
+		lines = append(lines, strings.Join(says, ", "))
+	}
+	golden(t, "states.txt", lines)
+}
+
+// decision is a decision about a charge: the events that it causes, or its refusal.
+type decision func(domain.Charge) ([]domain.Event, error)
+
+// decisions are asked of a charge in every state.
+func decisions() map[string]decision {
+	all := map[string]decision{"cancel": domain.Charge.RequestCancel}
+	sure := func(name string, decide func(domain.Charge) []domain.Event) {
+		all[name] = func(c domain.Charge) ([]domain.Event, error) { return decide(c), nil }
+	}
+	capture := func(intent string, taken domain.Money) func(domain.Charge) []domain.Event {
+		return func(c domain.Charge) []domain.Event { return c.Capture(intent, taken) }
+	}
+	sure("capture", capture("pi_1", eur(1000)))
+	sure("capture: another amount", capture("pi_1", eur(1001)))
+	sure("capture: another currency", capture("pi_1", domain.Money{Amount: 1000, Currency: "USD"}))
+	sure("capture: another payment intent", capture("pi_2", eur(1000)))
+	sure("capture: no payment intent", capture("", eur(1000)))
+	for _, code := range []domain.FailureCode{domain.OutOfStock, domain.UnknownSKU, domain.Canceled, domain.Expired} {
+		sure("reject as "+string(code), func(c domain.Charge) []domain.Event { return c.RejectInventory(code) })
+	}
+	for name, why := range map[string]domain.Failure{
+		"declined": stolen(), "canceled": dropped(), "expired": failed(domain.Expired), "timed out": failed(domain.AuthenticationTimeout),
+	} {
+		sure("fail as "+name, func(c domain.Charge) []domain.Event { return c.Fail(why) })
+	}
+	for name, now := range map[string]time.Time{
+		"at any time": {}, "before the time-out": timeout.Add(-1), "at the time-out": timeout, "at the deadline": expiry,
+	} {
+		sure("fail if it is due "+name, func(c domain.Charge) []domain.Event {
+			if why := c.Cancellation(now); why != nil {
+				return c.Fail(*why)
+			}
+			return nil
+		})
+	}
+	refund := func(name, id string, amount int64) {
+		all[name] = func(c domain.Charge) ([]domain.Event, error) { return c.RequestRefund(back(id, amount)) }
+	}
+	refund("refund of a known id", "re_1", 5)
+	refund("refund without id", "", 5)
+	for _, amount := range []int64{-1, 0, 1, 500, 501, 600, 601, 1000, 1001} {
+		refund(fmt.Sprint("refund ", amount), "re_9", amount)
+	}
+	resolve := func(name, id, object string, failed bool) {
+		sure(name, func(c domain.Charge) []domain.Event {
+			r, _ := c.Refund(id)
+			return r.Resolve(object, failed, "no")
+		})
+	}
+	resolve("refund succeeded", "re_1", "rp_1", false)
+	resolve("refund succeeded: no object", "re_1", "", false)
+	resolve("refund succeeded: another's object", "re_1", "rp_2", false)
+	resolve("refund succeeded: a failed one's object", "re_1", "rp_3", false)
+	resolve("refund failed", "re_1", "rp_1", true)
+	resolve("refund failed: another's object", "re_1", "rp_2", true)
+	resolve("refund failed: a failed one's object", "re_1", "rp_3", true)
+	resolve("refund failed: no object", "re_1", "", true)
+	resolve("refund failed: the last, without object", "re_3", "", true)
+	for name, given := range map[string]domain.Money{"": eur(600), ": more": eur(601), ": another currency": {Amount: 600, Currency: "USD"}} {
+		all["observe refund"+name] = func(c domain.Charge) ([]domain.Event, error) { return c.ObserveRefund("", "rp_9", given) }
+	}
+	all["observe refund: a lost one of ours"] = func(c domain.Charge) ([]domain.Event, error) { return c.ObserveRefund("re_9", "rp_9", eur(600)) }
+	for name, o := range disputes() {
+		all["observe dispute"+name] = func(c domain.Charge) ([]domain.Event, error) { return c.ObserveDispute(o) }
+	}
+	return all
+}
+
+func disputes() map[string]domain.ObservedDispute {
+	dispute := domain.ObservedDispute{ID: "du_1", Reason: "fraudulent", Amount: eur(1000), Status: domain.DisputeOpen}
+	moved := func(o domain.ObservedDispute, m ...domain.DisputeMovement) domain.ObservedDispute {
+		o.Moved = append(slices.Clone(o.Moved), m...)
+		return o
+	}
+	taken := moved(dispute, domain.DisputeMovement{Transaction: "txn_1", Amount: -1000, Fee: 15, Currency: "EUR"})
+	returned := moved(taken, domain.DisputeMovement{Transaction: "txn_2", Amount: 1000, Fee: -15, Currency: "EUR"})
+	return map[string]domain.ObservedDispute{
+		"":                    dispute,
+		": withdrawn":         taken,
+		": lost":              with(taken, func(o *domain.ObservedDispute) { o.Status = "lost" }),
+		": won":               with(returned, func(o *domain.ObservedDispute) { o.Status = "won" }),
+		": of another amount": with(taken, func(o *domain.ObservedDispute) { o.Amount.Amount = 900 }),
+		": a fee alone":       moved(dispute, domain.DisputeMovement{Transaction: "txn_3", Fee: 15, Currency: "EUR"}),
+		": settled abroad":    moved(dispute, domain.DisputeMovement{Transaction: "txn_1", Amount: -2150, Fee: 15, Currency: "USD"}),
+		": another currency":  with(dispute, func(o *domain.ObservedDispute) { o.Amount.Currency = "USD" }),
+	}
+}
+
+// TestDecisions compares what each decision does to a charge in each state with
+// testdata/decisions.txt. The most frequent outcome of a decision comes last, for every other
+// state.
+func TestDecisions(t *testing.T) {
+	t.Parallel()
+	var lines []string
+	for name, decide := range decisions() {
+		outcomes := map[string][]string{}
+		for _, s := range states {
+			if s.partial || s.name == "absent" {
+				continue
+			}
+			outcome := outcomeOf(t, s.name, name, decide)
+			outcomes[outcome] = append(outcomes[outcome], s.name)
+		}
+		most, other := 0, ""
+		for outcome, names := range outcomes {
+			if len(names) > most || len(names) == most && outcome < other {
+				most, other = len(names), outcome
+			}
+		}
+		for outcome, names := range outcomes {
+			if outcome != other {
+				lines = append(lines, fmt.Sprintf("%s | %s | %s", name, strings.Join(names, ", "), outcome))
+			}
+		}
+		lines = append(lines, fmt.Sprintf("%s | ~ every other state | %s", name, other))
+	}
+	slices.Sort(lines)
+	golden(t, "decisions.txt", lines)
+}
+
+// outcomeOf returns the events that a decision causes, or the name of its refusal. The same decision
+// again causes none.
+func outcomeOf(t *testing.T, state, name string, decide decision) string {
+	t.Helper()
+	c := in(state)
+	events, err := decide(c)
+	next, illegal := c.Append(events...)
+	if diff := cmp.Diff(in(state), c); diff != "" {
+		t.Errorf("%s: %s changes its argument (-want +got):\n%s", state, name, diff)
+	}
+	for name, refusal := range map[string]error{
+		"ErrFinished": domain.ErrFinished, "ErrMismatch": domain.ErrMismatch, "ErrInvalid": domain.ErrInvalid,
+		"ErrNotCaptured": domain.ErrNotCaptured, "ErrExceedsCaptured": domain.ErrExceedsCaptured, "ErrIllegal": domain.ErrIllegal,
+	} {
+		if errors.Is(err, refusal) && len(events) == 0 || errors.Is(illegal, refusal) {
+			return name
+		}
+	}
+	if err != nil {
+		t.Errorf("%s: %s causes %v, %v", state, name, events, err)
+	}
+	if again, err := decide(next); len(again) > 0 || err != nil {
+		t.Errorf("%s: %s repeated returns %v and %v, want nothing", state, name, again, err)
+	}
+	texts := make([]string, len(events))
+	for i, e := range events {
+		data, err := domain.Encode(e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts[i] = domain.TypeOf(e) + " " + string(data)
+	}
+	if len(events) == 0 {
+		return "nothing"
+	}
+	return strings.Join(texts, ", ")
+}
+
+// TestAppend_boundsFailedAttempts: after MaxKeys keys no attempt fails, so the last key stays.
+func TestAppend_boundsFailedAttempts(t *testing.T) {
+	t.Parallel()
+	for state, e := range map[string]domain.Event{
+		"reserved":       domain.PaymentAttemptFailed{Stage: domain.StageCreate, StatusCode: 500},
+		"started":        domain.PaymentAttemptFailed{Stage: domain.StageConfirm, StatusCode: 500},
+		"refund pending": domain.RefundAttemptFailed{RefundID: "re_1", StatusCode: 500},
+	} {
+		c, keys := in(state), 1
+		for ; keys < 2*domain.MaxKeys; keys++ {
+			next, err := c.Append(e)
+			if err != nil {
+				break
+			}
+			c = next
+		}
+		if keys != domain.MaxKeys {
+			t.Errorf("%#v opens %d keys, want %d", e, keys, domain.MaxKeys)
+		}
+	}
+}
+
+func TestOpen_bounds(t *testing.T) {
+	t.Parallel()
+	mug := domain.Item{SKU: "mug", Quantity: 1}
+	for _, test := range []struct {
+		amount int64
+		items  []domain.Item
+		valid  bool
+	}{
+		{-1, nil, false},
+		{0, nil, false},
+		{1, nil, true},
+		{domain.MaxAmount, nil, true},
+		{domain.MaxAmount + 1, nil, false},
+		{5, []domain.Item{mug}, true},
+		{5, []domain.Item{{SKU: "mug"}}, false},
+		{5, []domain.Item{{SKU: "mug", Quantity: -1}}, false},
+		{5, []domain.Item{mug, mug}, false},
+	} {
+		events, err := domain.Open(domain.ChargeRequested{MerchantID: "acme", Amount: test.amount, Items: test.items})
+		if (err == nil) != test.valid || err != nil && !errors.Is(err, domain.ErrInvalid) || (len(events) == 1) != test.valid {
+			t.Errorf("%d, %v: events %v, error %v", test.amount, test.items, events, err)
+		}
+	}
+}
+
+func TestRequestRefund_atMostAHundred(t *testing.T) {
+	t.Parallel()
+	c := in("succeeded")
+	for i := range domain.MaxRefunds {
+		id := fmt.Sprint("re_", i)
+		events, err := c.RequestRefund(domain.RefundRequested{RefundID: id, Amount: 1})
+		if err != nil {
+			t.Fatalf("refund %d: %v", i+1, err)
+		}
+		c = domain.Fold(c, events...)
+		if i%2 == 0 { // one that failed counts too
+			c = domain.Fold(c, domain.RefundFailed{RefundID: id, Code: domain.ProviderRefused})
+		}
+	}
+	if events, err := c.RequestRefund(domain.RefundRequested{RefundID: "re_more", Amount: 1}); !errors.Is(err, domain.ErrTooManyRefunds) {
+		t.Errorf("one more: %v, %v", events, err)
+	}
+	if events, err := c.RequestRefund(domain.RefundRequested{RefundID: "re_1", Amount: 1}); err != nil || len(events) != 0 {
+		t.Errorf("one of them repeated: %v, %v", events, err)
+	}
+}

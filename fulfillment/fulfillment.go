@@ -1,0 +1,49 @@
+package fulfillment
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/internal/merchants"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/ledger"
+)
+
+// The receivers of charges and their refunds, of the merchant's webhooks, and of webhooks
+// that an operator sends again.
+const (
+	ChargeReceiver       = "fulfillment"
+	NotificationReceiver = domain.Notification
+	ResendReceiver       = "resend"
+)
+
+// Fulfillment handles the messages of Receivers.
+type Fulfillment struct {
+	// OnStep, where set, is called before a step. The step runs in the context that it
+	// returns; done is called after the step, with whether the step had work to do and its
+	// error. Both must return at once.
+	OnStep func(ctx context.Context, step string) (within context.Context, done func(worked bool, err error))
+
+	db       *postgres.DB
+	services Services
+	log      *slog.Logger
+
+	// Reads that several handlers ask for at the same moment share a round trip
+	// (postgres.Reads); nothing is cached.
+	streams   func(ctx context.Context, charge string) (ledger.Stream, error)
+	endpoints func(ctx context.Context, merchant string) (merchants.Endpoint, error)
+	stock     *postgres.Reads[[]article, map[article]int64]
+}
+
+// maxReadsInFlight bounds how many reads of one kind are in flight, so that slow reads leave
+// connections to the commits.
+const maxReadsInFlight = 4
+
+// New returns the handlers of one process.
+func New(db *postgres.DB, services Services, log *slog.Logger) *Fulfillment {
+	return &Fulfillment{
+		db: db, services: services, log: log,
+		streams: ledger.NewLoader(db, maxReadsInFlight), endpoints: merchants.NewEndpoints(db, maxReadsInFlight), stock: newStock(db),
+	}
+}

@@ -1,0 +1,72 @@
+package fulfillment
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/ledger"
+	"github.com/payonce/payonce/outbox"
+)
+
+// subscriber runs after a webhook event.
+type subscriber struct {
+	name        string // in domain, and of the receiver
+	deadLetters inbox.DeadLetters
+	step        func(d *inbox.Delivery, version int) stepFunc // version is that of the event
+}
+
+// subscribers run the subscribers of domain's list of the same name. Each has a receiver of its
+// own, so none of them holds up another or a charge.
+func (f *Fulfillment) subscribers() []subscriber {
+	return []subscriber{
+		{domain.Notification, inbox.Block, f.notification}, // merchants are notified in order
+	}
+}
+
+// subscriberHandler is the inbox handler of a subscriber.
+func (f *Fulfillment) subscriberHandler(to subscriber) inbox.Handler {
+	return func(ctx context.Context, d *inbox.Delivery) error {
+		envelope, err := ledger.DecodeEnvelope(d.Payload)
+		if err != nil {
+			return &inbox.DeadLetterError{Err: err}
+		}
+		r := &deliveryRun{Fulfillment: f, delivery: d, version: envelope.Version, isSubscriber: true}
+		if err := r.load(ctx, envelope.ChargeID); err != nil {
+			return err
+		}
+		about := r.stream.At(envelope.Version)
+		if domain.EventTypeNamed(about.Type).Webhook == "" {
+			return &inbox.DeadLetterError{Err: fmt.Errorf("message %s names a %s of %s, which is no webhook event", d.ID, about.Type, r.stream.ID)}
+		}
+		due := task{step: to.name, run: to.step(d, about.Version)}
+		r.due = func(c domain.Charge) task {
+			if d.Type != TypeResend && !c.SubscriberPending(to.name, about.Version) {
+				return task{}
+			}
+			return due
+		}
+		return r.process(ctx)
+	}
+}
+
+// announce queues the message to a subscriber, into its inbox. A subscriber that the charge does
+// not have costs no message.
+func (r *deliveryRun) announce(b *pgx.Batch, to subscriber, s ledger.Stream, e ledger.StoredEvent) {
+	metadata := map[string]string{
+		outbox.MetadataType: e.Type, outbox.MetadataOrderingKey: s.ID, outbox.MetadataPartition: s.Charge.MerchantID,
+		outbox.MetadataCausationID: r.delivery.ID,
+	}
+	for _, name := range []string{outbox.MetadataCorrelationID, outbox.MetadataTraceparent} {
+		if value := r.delivery.Metadata[name]; value != "" {
+			metadata[name] = value
+		}
+	}
+	inbox.Append(b, to.name, inbox.Message{
+		ID: e.ID.String(), Type: e.Type, OrderingKey: s.ID, Partition: s.Charge.MerchantID,
+		Payload: s.EncodeEnvelope(e), Metadata: metadata,
+	})
+}
