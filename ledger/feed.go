@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,6 +19,10 @@ import (
 // ErrUnknownCursor is returned by ReadFeed for a cursor that is no place in the merchant's feed
 // as it is numbered now.
 var ErrUnknownCursor = errors.New("no such place in the feed")
+
+// ErrRestored is returned by ReadFeed while the order of the ledger is that of another
+// server: the tables were dumped and restored, and not repaired.
+var ErrRestored = errors.New("the tables were restored from a dump: run payonce outbox repair first")
 
 // webhook is the body of a webhook, and an entry of the feed. The id is that of the event, the
 // same at every delivery, and goes into the webhook-id header too.
@@ -116,8 +121,8 @@ select event_id,
  order by merchant_id, txid, position
  limit $4`
 
-// outcome is a row of selectFeed.
-type outcome struct {
+// webhookEvent is a row of selectFeed.
+type webhookEvent struct {
 	EventID  uuid.UUID
 	StreamID string
 	Version  int
@@ -146,67 +151,58 @@ func ReadFeed(ctx context.Context, r postgres.Querier, merchant, after string, l
 		return FeedPage{}, fmt.Errorf("read the feed after %q: %w", after, ErrUnknownCursor)
 	}
 	at := places[0]
-	outcomes, err := collect[outcome](r.Query(ctx, selectFeed, merchant, at.Txid, at.Position, limit+1)) // one more than the page
+	events, err := collect[webhookEvent](r.Query(ctx, selectFeed, merchant, at.Txid, at.Position, limit+1)) // one more than the page
 	if err != nil {
 		return FeedPage{}, fmt.Errorf("read the feed: %w", err)
 	}
-	for n := len(outcomes); ; n = max(1, n/4) {
-		page, err := readWebhooks(ctx, r, outcomes[:min(n, limit)], limit)
-		if errors.Is(err, errLong) && n > 1 {
-			continue
-		}
-		if err != nil {
-			return FeedPage{}, err
-		}
-		page.Next = after
-		read := len(page.Data) + len(page.Unreadable)
-		if page.HasMore = read < len(outcomes); read > 0 {
-			page.Next = cursor(at.Mark, outcomes[read-1].EventID)
-		}
-		return page, nil
+	page, err := readWebhooks(ctx, r, events, limit)
+	if err != nil {
+		return FeedPage{}, err
 	}
+	page.Next = after
+	read := len(page.Data) + len(page.Unreadable)
+	if page.HasMore = read < len(events); read > 0 {
+		page.Next = cursor(at.Mark, events[read-1].EventID)
+	}
+	return page, nil
 }
 
 func cursor(mark uint64, event uuid.UUID) string { return fmt.Sprintf("%d_%s", mark, event) }
 
 // readWebhooks returns a page of the webhooks about events, in their order, until the page is full.
-// Several streams that are longer than maxBytes together are errLong.
-func readWebhooks(ctx context.Context, r postgres.Querier, outcomes []outcome, limit int) (FeedPage, error) {
+func readWebhooks(ctx context.Context, r postgres.Querier, events []webhookEvent, limit int) (FeedPage, error) {
 	page := FeedPage{Page: newPage(limit)}
-	ids := make([]string, len(outcomes))
-	for i, o := range outcomes {
-		ids[i] = o.StreamID
+	events = events[:min(len(events), limit)]
+	ids := make([]string, len(events))
+	for i, e := range events {
+		ids[i] = e.StreamID
 	}
-	streams, err := readStreams(ctx, r, ids)
-	if errors.Is(err, errLong) && len(outcomes) == 1 {
-		page.Unreadable = []UnreadableEvent{outcomes[0].unreadable(err)}
-		return page, nil
-	}
-	if err != nil {
+	var failed error
+	err := Each(ctx, r, ids, func(s Stream, unreadable error) bool {
+		e := events[0]
+		events = events[1:]
+		if len(s.Events) >= e.Version {
+			var body []byte
+			if body, failed = s.Webhook(e.Version); failed != nil {
+				return false
+			}
+			return page.add(body)
+		}
+		if unreadable == nil || errors.Is(unreadable, ErrNotFound) { // another server, which is behind, has answered this statement
+			failed = fmt.Errorf("version %d of stream %s is not there yet", e.Version, e.StreamID)
+			return false
+		}
+		page.Unreadable = append(page.Unreadable, e.unreadable(unreadable))
+		return true
+	})
+	if err = cmp.Or(err, failed); err != nil {
 		return page, fmt.Errorf("read the streams of the feed: %w", err)
-	}
-	for i, o := range outcomes {
-		if len(streams[i]) < o.Version { // another server, which is behind, has answered this statement
-			return page, fmt.Errorf("read the feed: version %d of stream %s is not there yet", o.Version, o.StreamID)
-		}
-		s, err := decode(o.StreamID, streams[i][:o.Version])
-		if err != nil {
-			page.Unreadable = append(page.Unreadable, o.unreadable(err))
-			continue
-		}
-		body, err := s.Webhook(o.Version)
-		if err != nil {
-			return page, err
-		}
-		if !page.add(body) {
-			break
-		}
 	}
 	return page, nil
 }
 
-func (o outcome) unreadable(err error) UnreadableEvent {
+func (e webhookEvent) unreadable(err error) UnreadableEvent {
 	return UnreadableEvent{
-		ID: o.EventID.String(), Type: domain.EventTypeNamed(o.Type).Webhook, ChargeID: o.StreamID, Version: o.Version, Err: err,
+		ID: e.EventID.String(), Type: domain.EventTypeNamed(e.Type).Webhook, ChargeID: e.StreamID, Version: e.Version, Err: err,
 	}
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 
 	"github.com/payonce/payonce/internal/postgres"
@@ -95,42 +94,32 @@ type rebuildCmd struct {
 	JSON bool `name:"json" help:"Print what was found as JSON."`
 }
 
-// options let one connection hold its lock during a rebuild.
-func (rebuildCmd) options() postgres.Options {
-	return postgres.Options{Settings: map[string]string{"idle_in_transaction_session_timeout": "0"}}
-}
-
 func (r rebuildCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
-	done, end := c.progress("events folded")
-	found, err := ledger.Rebuild(ctx, db, done.Store)
+	_, end := c.progress("counting the ledger")
+	found, err := ledger.Recount(ctx, db)
 	end()
-	switch {
-	case err != nil && found.InDoubt:
-		return fmt.Errorf("whether the new ones are live is not known, so rebuild again: %w", err)
-	case err != nil && !found.Live:
-		return fmt.Errorf("nothing was changed: %w", err)
-	case err != nil:
-		c.stderr.printf("the next rebuild cleans up: %v\n", err)
+	if err != nil {
+		return err
 	}
 	if r.JSON {
 		c.stdout.json(found)
 	} else {
-		printRebuilt(&c.stdout, found)
+		printRecounted(&c.stdout, found)
 	}
 	if found.Different > 0 {
-		return errFound // and the new ones have taken their place
+		return errFound // and they were replaced
 	}
 	return nil
 }
 
-func printRebuilt(p *printer, found ledger.RebuildResult) {
-	p.printf("%d events folded, up to position %d\n%d charges and %d balances compared with the live ones: %d differed\n",
-		found.Events, found.AsOfPosition, found.Charges, found.Balances, found.Different)
+func printRecounted(p *printer, found ledger.Recounted) {
+	p.printf("%d events of %d charges counted, up to position %d\n%d balances compared: %d differed%s\n",
+		found.Events, found.Charges, found.AsOfPosition, found.Balances, found.Different,
+		map[bool]string{true: ", and were replaced"}[found.Different > 0])
 	for _, example := range found.Examples {
 		p.printf("  %s\n", oneLine(example))
 	}
 	if more := found.Different - int64(len(found.Examples)); more > 0 {
 		p.printf("  and %d more\n", more)
 	}
-	p.printf("the new ones are live\n")
 }

@@ -1,5 +1,5 @@
 // Command worker processes accepted charges: outbox to inbox by Watermill, inbox to the steps
-// of fulfillment, and the ledger to its projections.
+// of fulfillment, and the postings of the ledger to balances.
 package main
 
 import (
@@ -36,11 +36,10 @@ const (
 	programs    = "payonce-" // how the names of our programs' sessions begin
 	application = programs + "worker"
 
-	openTimeout           = 10 * time.Second // of what is read at start
-	stuckInterval         = 5 * time.Second  // between reads of the other sessions, on average
-	retrySetAsideInterval = time.Minute
-	startCheckInterval    = time.Second // between reads of what the worker waits for at start
-	pauseInterval         = 2 * time.Second
+	openTimeout        = 10 * time.Second // of what is read at start
+	stuckInterval      = 5 * time.Second  // between reads of the other sessions, on average
+	startCheckInterval = time.Second      // between reads of what the worker waits for at start
+	pauseInterval      = 2 * time.Second
 )
 
 func main() { os.Exit(program.Main(os.Args[1:], os.Stdout, os.Stderr, "worker", run)) }
@@ -79,7 +78,7 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	}
 	paused := &pauses{db: db, receivers: receivers}
 	ready.Paused = paused.shown
-	projector := &ledger.Projector{DB: db, Bell: bell.Bell(domain.Topic, doorbell.Ledger), Log: log}
+	appended := bell.Bell(domain.Topic, doorbell.Ledger)
 	var ringing sync.WaitGroup
 	ringing.Go(func() { bell.Run(lasting, db.Pool()) }) // it listens for the bells above
 	defer func() { end(); ringing.Wait() }()
@@ -93,14 +92,13 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	})
 	g.Go(func() error { return program.ServeMetrics(ctx, log, s.MetricsAddr, metrics.Handler()) })
 	background((&retention.Job{DB: db, Log: log, InboxWindow: s.InboxRetention}).Run)
-	background(projector.Run)
+	background(func(ctx context.Context) { ledger.KeepBalances(ctx, log, db, appended) })
 	each := func(interval time.Duration, failed string, work func(ctx context.Context) error) {
 		background(func(ctx context.Context) {
 			loop.Run(ctx, log, failed, func(ctx context.Context) (time.Duration, error) { return interval, work(ctx) })
 		})
 	}
 	background(func(ctx context.Context) { endStuckSessions(ctx, log, db) })
-	each(retrySetAsideInterval, "reading charges that were set aside failed", func(ctx context.Context) error { return ledger.RetrySetAside(ctx, db) })
 	each(pauseInterval, "reading what is paused failed, nothing changes until it is read", paused.read)
 	if s.AuditInterval > 0 {
 		background(func(ctx context.Context) { auditIncrements(ctx, log, db, s.AuditInterval) })

@@ -74,7 +74,7 @@ var rules = []rule{
 	{"internal/clientaddr", "", "reads the addresses of a request, whatever it asks for"},
 	{"internal/keylimit", "internal/clientaddr", "counts wrong keys by the client that sends them, whichever they are"},
 	{
-		"internal/console", "domain inbox internal/audit internal/clientaddr internal/console/lanes internal/human " +
+		"internal/console", "domain inbox ledger internal/audit internal/clientaddr internal/console/lanes internal/human " +
 			"internal/loop internal/postgres internal/program",
 		"shows what is stored; it accepts and carries out nothing",
 	},

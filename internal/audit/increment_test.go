@@ -43,7 +43,7 @@ func (f *fixture) progress() audit.Progress {
 func TestContinue(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.project()
+	f.addUp()
 	f.exec(breakable)
 	worker := testdb.As(t, f.db, postgres.RoleWorker)
 	if got := f.keepUp(worker); len(got) > 0 || f.progress().Violated > 0 || number(f, `select checked from audit_progress`) == 0 {
@@ -138,7 +138,6 @@ select (3 + n / 200)::text::xid8, md5(n || event_id::text)::uuid, 'ch_' || n, ve
  order by n / 200, version, n;
 insert into ledger_postings select 'ch_' || n, version, leg, merchant_id, debit, credit, amount, currency from ledger_postings, generate_series($first, $last) n where stream_id = '{sold}';
 insert into held_orders select merchant_id, order_id || n, 'ch_' || n from held_orders, generate_series($first, $last) n where stream_id = '{sold}';
-insert into charge_list select generation, 'ch_' || n, 'acme', 'order', 'succeeded', now(), 1, '{}' from projections, generate_series($first, $last) n;
 insert into reservations select 'ch_' || n, merchant_id, sku, quantity, status from reservations, generate_series($first, $last) n where charge_id = '{sold}';
 insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, fence, done_fence)
 select receiver, md5(n || message_id)::uuid::text, 'ch_' || n, type, payload, metadata, payload_hash, status, fence, done_fence from inbox, generate_series($first, $last) n where ordering_key = '{sold}'`
@@ -150,7 +149,7 @@ func TestContinue_readsTheNewChargesAlone(t *testing.T) {
 	t.Parallel()
 	db := testdb.OpenAt(t, testdb.URL(t), postgres.Options{MaxConns: 1, StatementTimeout: 5 * time.Minute})
 	f := fixtureIn(t, db)
-	for _, table := range []string{"ledger_events", "ledger_postings", "held_orders", "charge_list", "reservations", "outbox", "inbox"} {
+	for _, table := range []string{"ledger_events", "ledger_postings", "held_orders", "reservations", "outbox", "inbox"} {
 		f.exec(`alter table ` + table + ` set (autovacuum_enabled = off)`)
 	}
 	f.pay("sold")

@@ -33,7 +33,7 @@ type Numbering struct {
 // tables were dumped and restored, or name a transaction that this server has not had.
 func (n Numbering) Foreign() bool { return !n.Own || n.Newest >= n.Next }
 
-// selectNumbering reads the newest transaction ids. One index entry of the ledger; projections
+// selectNumbering reads the newest transaction ids. One index entry of the ledger; followers
 // are a handful of rows.
 const selectNumbering = `
 select greatest(
@@ -42,8 +42,7 @@ select greatest(
            order by txid desc, position desc
            limit 1),
          (select txid
-            from projections
-           where state = 'live'
+            from followers
            order by txid desc
            limit 1),
          '0')                              as newest,
@@ -90,7 +89,7 @@ select set_config('lock_timeout',
                   select
                     from pg_locks
                    where database = (select oid from pg_database where datname = current_database())
-                     and relation in ('ledger_events'::regclass, 'projections'::regclass, 'numbering_mark'::regclass)
+                     and relation in ('ledger_events'::regclass, 'followers'::regclass, 'numbering_mark'::regclass)
                      and mode = 'ShareUpdateExclusiveLock'
                      and granted)
            then (select (setting::int + 500)::text from pg_settings where name = 'deadlock_timeout')

@@ -47,7 +47,7 @@ func TestRepair(t *testing.T) {
 		since := f.open("ch_since")
 		r.wantNext(t, ids(since)...) // a queue has no positions
 		f.follow("", ledger.ErrRestored, 0)
-		if n, err := ledger.Project(t.Context(), f.db); n != 0 || err != nil {
+		if n, err := ledger.AddUp(t.Context(), f.db); n != 0 || err != nil {
 			t.Errorf("%d events were folded: %v", n, err)
 		}
 
@@ -145,7 +145,7 @@ func TestRepairOfARestoreBehind(t *testing.T) {
 			if n, err := restore.ReadNumbering(t.Context(), f.db); err != nil || n.Own || !n.Foreign() || n.Newest >= n.Next {
 				t.Errorf("the numbers are %+v: %v", n, err)
 			}
-			if n, err := ledger.Project(t.Context(), f.db); n != 0 || err != nil {
+			if n, err := ledger.AddUp(t.Context(), f.db); n != 0 || err != nil {
 				t.Errorf("%d events were folded: %v", n, err)
 			}
 			f.repair()
@@ -211,38 +211,10 @@ select (select string_agg(e::text, ',' order by position) from ledger_events e)
 	testrun.Same(t, "handled after the repair", len(all), testdb.One[int](t, f.db, `select count(*)::int from handled`))
 }
 
-// TestRebuildBeforeARepair is refused: it would never come as far as the live projections.
-func TestRebuildBeforeARepair(t *testing.T) {
-	t.Parallel()
-	for name, restored := range map[string]func(fixture){
-		"of a server that counted higher": func(f fixture) { f.restore(muchHigher) },
-		"of a server that counted lower":  func(f fixture) { f.restore("") },
-		"of data without the mark": func(f fixture) {
-			f.exec(`update projections set txid = (pg_current_xact_id()::text::bigint + 1000000000)::text::xid8, batch = batch + 1, after = batch`)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			f := newFixture(t)
-			f.open("ch_1")
-			f.project(2)
-			restored(f)
-			f.open("ch_since")
-			ctx, cancel := context.WithTimeout(t.Context(), await.Stall)
-			defer cancel()
-			if found, err := ledger.Rebuild(ctx, f.db, nil); !errors.Is(err, ledger.ErrRestored) {
-				t.Errorf("it found %+v: %v", found, err)
-			}
-			f.repair()
-			f.wantProjected(2)
-		})
-	}
-}
-
 // TestRepairKilled ends the session of a repair where it has written one of the tables.
 func TestRepairKilled(t *testing.T) {
 	t.Parallel()
-	for _, table := range []string{"ledger_events", "projections", "audit_progress", "numbering_mark"} {
+	for _, table := range []string{"ledger_events", "followers", "audit_progress", "numbering_mark"} {
 		t.Run(table, func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t)
@@ -276,7 +248,7 @@ func (f fixture) numbers() string {
 	return testdb.One[string](f.t, f.db, `
 select concat_ws(' ',
          (select string_agg(txid::text, ',' order by position) from ledger_events),
-         (select string_agg(txid::text, ',' order by generation) from projections))`)
+         (select string_agg(txid::text, ',' order by name) from followers))`)
 }
 
 // TestRepairBesideTraffic: programs lock the tables in another order than a repair, which
@@ -337,7 +309,7 @@ func TestRepairIsRefusedByALongReader(t *testing.T) {
 	reading, err := f.db.Pool().Begin(t.Context())
 	testdb.Must(t, err)
 	defer func() { _ = reading.Rollback(context.WithoutCancel(t.Context())) }()
-	testdb.Exec(t, reading, `lock table projections in access share mode`)
+	testdb.Exec(t, reading, `lock table followers in access share mode`)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ended := make(chan error, 1)

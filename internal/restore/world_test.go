@@ -95,7 +95,7 @@ func (f fixture) restore(higher string) {
 		return
 	}
 	for table, columns := range map[string][]string{
-		"ledger_events": {"txid"}, "projections": {"txid", "took_over_txid"},
+		"ledger_events": {"txid"}, "followers": {"txid"},
 	} {
 		var set []string
 		for _, c := range columns {
@@ -103,7 +103,6 @@ func (f fixture) restore(higher string) {
 		}
 		f.exec(fmt.Sprintf(`alter table %[1]s disable trigger user; update %[1]s set %[2]s; alter table %[1]s enable trigger user`, table, strings.Join(set, ", ")))
 	}
-	f.exec(`update projections set batch = batch + 1, after = batch`)
 }
 
 // muchHigher is a count that the server does not reach.
@@ -131,7 +130,7 @@ func (f fixture) project(want int) {
 	f.t.Helper()
 	folded := 0
 	await.True(f.t, fmt.Sprintf("%d events are folded", want), func() bool {
-		n, err := ledger.Project(f.t.Context(), f.db)
+		n, err := ledger.AddUp(f.t.Context(), f.db)
 		testdb.Must(f.t, err)
 		folded += n
 		return folded >= want
@@ -146,12 +145,12 @@ func (f fixture) project(want int) {
 func (f fixture) wantProjected(left int) {
 	f.t.Helper()
 	f.project(left)
-	if n, err := ledger.Project(f.t.Context(), f.db); n != 0 || err != nil {
+	if n, err := ledger.AddUp(f.t.Context(), f.db); n != 0 || err != nil {
 		f.t.Errorf("%d more events were folded: %v", n, err)
 	}
 	ctx, cancel := context.WithTimeout(f.t.Context(), await.Stall)
 	defer cancel()
-	if found, err := ledger.Rebuild(ctx, f.db, nil); err != nil || found.Different != 0 {
+	if found, err := ledger.Recount(ctx, f.db); err != nil || found.Different != 0 {
 		f.t.Errorf("a rebuild found %+v: %v", found, err)
 	}
 }

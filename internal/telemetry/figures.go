@@ -40,7 +40,6 @@ var allFigures = []figure{
 	{"payonce_outbox_unread_messages", "Messages in the outbox, which their reader has not acknowledged. 100000 means at least so many.", []string{"topic"}},
 	{"payonce_outbox_unread_age_seconds", "Time since the oldest message in the outbox was stored.", []string{"topic"}},
 	{"payonce_store_bytes", "Size of a table with its indexes.", []string{"table"}},
-	{"payonce_charges_set_aside", "Charges that the list leaves out or shows as they were, because the worker cannot read an event of theirs.", nil},
 	{"payonce_snapshot_held_seconds", "Age of the oldest transaction that keeps vacuum from removing dead rows of this database, prepared transactions included.", nil},
 	{"payonce_replication_slot_retained_bytes", "Write-ahead log that the server keeps for a replication slot.", []string{"slot"}},
 	{"payonce_replication_slot_held_transactions", "Transactions since the oldest one whose dead rows a replication slot keeps from vacuum.", []string{"slot"}},
@@ -132,7 +131,6 @@ func (f *figures) readLocked(ctx context.Context) error {
 		{"the outbox", selectUnread, []any{f.countedAtMost, f.topics}},
 		{"the sizes of tables", selectSizes, nil},
 		{"the last audits", selectAudits, nil},
-		{"charges that are set aside", selectAside, nil},
 		{"old transactions", selectHeld, nil},
 		{"what is paused", selectPaused, []any{f.receivers}},
 		{"replication slots", selectSlots, nil},
@@ -253,12 +251,6 @@ select g.name, array[a.scope], g.value::float8
        ('payonce_audit_checked', a.checked),
        ('payonce_audit_violations', a.violated),
        ('payonce_audit_finished_timestamp_seconds', extract(epoch from a.finished_at))) as g (name, value)`
-
-const selectAside = `
-select 'payonce_charges_set_aside', '{}'::text[], count(*)::float8
-  from charges_set_aside a
-  join projections p using (generation)
- where p.state = 'live'`
 
 const selectPaused = `
 select 'payonce_paused', array[what], count(p.what) filter (where p.paused)::float8

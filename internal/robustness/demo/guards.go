@@ -110,13 +110,6 @@ alter policy request on ledger_postings with check (true) -- it finds two events
 			"it was captured for an article that does not exist", deletedArticle,
 		},
 		{
-			"projections_folded_once", "check",
-			`alter table projections drop constraint projections_folded_once`,
-			"both workers fold the same events at the same instant",
-			[]string{"projections have what the ledger has", "trial balance: debits equal credits in every currency"},
-			"its amounts are twice in the merchant's balance", foldedTwice,
-		},
-		{
 			"second line", "several",
 			`
 alter table ledger_events drop constraint ledger_events_event_once;
