@@ -352,7 +352,8 @@ grant execute on function is_paused to payonce_worker, payonce_console;
 grant select on audit_results to payonce_worker;
 
 -- The worker audits what is new, and operators all of it.
-grant select, update (fence, txid, position, checked, violated, audited_until, due_at) on audit_progress to payonce_worker;
+grant select on audit_recent to payonce_worker;
+grant select, update (checked, violated) on audit_progress to payonce_worker;
 
 -- Row-level security ----------------------------------------------------------
 

@@ -60,7 +60,7 @@ var rules = []rule{
 	{"internal/webhook", "", "signs and sends what it is given"},
 	{"internal/restore", "internal/postgres internal/stripe", "binds the database to the provider's account, renumbers the rows of all packages after a restore, and calls none of their code"},
 	{"internal/telemetry", "groupcommit internal/postgres", "counts plain values, so that no package depends on how they are counted"},
-	{"internal/audit", "domain internal/postgres", "reads the tables and replays the streams; it may not ask the code that it audits"},
+	{"internal/audit", "domain ledger internal/postgres", "reads the tables and replays the streams; of the code that it audits it asks the domain's rules and the readers of the ledger alone"},
 	{
 		"internal/httpapi", "domain groupcommit idempotency intake ledger outbox internal/clientaddr internal/keylimit internal/loop internal/merchants internal/postgres",
 		"turns HTTP into a use case and its result into HTTP; it carries out nothing",

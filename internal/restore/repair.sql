@@ -33,12 +33,6 @@ update followers
    set txid     = coalesce((select txid from ledger_events where txid = '1' limit 1), '0'),
        position = coalesce((select position from ledger_events where txid = '1' order by position desc limit 1), 0);
 
--- The workers audit all of it once more, and an increment in progress is refused.
-update audit_progress
-   set fence    = fence + 1,
-       txid     = '0',
-       position = 0;
-
 -- A dump carries neither the transaction that wrote a row nor a dropped column.
 alter table numbering_mark
   add column dropped boolean;

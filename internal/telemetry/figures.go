@@ -246,7 +246,7 @@ select g.name, array[a.scope], g.value::float8
           from audit_results
          union all
         select 'recent', checked, violated - superseded, audited_until
-          from audit_progress) a
+          from audit_recent) a
  cross join lateral (values
        ('payonce_audit_checked', a.checked),
        ('payonce_audit_violations', a.violated),
