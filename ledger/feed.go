@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -16,13 +15,8 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 )
 
-// ErrUnknownCursor is returned by ReadFeed for a cursor that is no place in the merchant's feed
-// as it is numbered now.
+// ErrUnknownCursor is returned by ReadFeed for a cursor that is no place in the merchant's feed.
 var ErrUnknownCursor = errors.New("no such place in the feed")
-
-// ErrRestored is returned by ReadFeed while the order of the ledger is that of another
-// server: the tables were dumped and restored, and not repaired.
-var ErrRestored = errors.New("the tables were restored from a dump: run payonce outbox repair first")
 
 // webhook is the body of a webhook, and an entry of the feed. The id is that of the event, the
 // same at every delivery, and goes into the webhook-id header too.
@@ -84,24 +78,18 @@ type UnreadableEvent struct {
 
 // place is where a cursor points.
 type place struct {
-	Own      bool   // the tables are not those of an unrepaired dump
-	Mark     uint64 // of the numbering
-	Txid     uint64 // 0 for an event that is none of the merchant's
+	Txid     uint64
 	Position int64
 }
 
-// selectPlace reads the place of an event, and the mark of the numbering, which the repair of a
-// restored dump replaces. The coalesce keeps the planner from the index of another column.
+// selectPlace reads the place of an event. The coalesce keeps the planner from the index of another
+// column.
 const selectPlace = `
-select n.own,
-       m.written_in            as mark,
-       coalesce(e.txid, '0')   as txid,
-       coalesce(e.position, 0) as position
-  from numbering n
- cross join numbering_mark m
-  left join ledger_events e
-    on e.event_id = $1
-   and coalesce(e.merchant_id = $2, false)`
+select txid,
+       position
+  from ledger_events
+ where event_id = $1
+   and coalesce(merchant_id = $2, false)`
 
 // selectFeed reads the webhook events that follow a place. It stays below the oldest open
 // transaction, so none will appear between those that it reads. The types are those of the
@@ -114,7 +102,7 @@ select event_id,
   from ledger_events
  where (merchant_id, txid, position) > ($1, $2, $3)
    and merchant_id <= $1
-   and txid < pg_snapshot_xmin(pg_current_snapshot())
+   and txid < ledger_order(pg_snapshot_xmin(pg_current_snapshot()))
    and type in ('charge.succeeded.v1', 'charge.failed.v1', 'payment.action_required.v1',
                 'refund.succeeded.v1', 'refund.failed.v1', 'refund.observed.v1', 'refund.reversed.v1',
                 'charge.dispute_opened.v1', 'charge.dispute_withdrawn.v2', 'charge.dispute_reinstated.v2', 'charge.dispute_updated.v1', 'charge.dispute_closed.v2')
@@ -135,22 +123,21 @@ type webhookEvent struct {
 // that commits late: the feed ends below the oldest open transaction. A charge that cannot be read
 // holds up no other: its events are in Unreadable.
 //
-// ErrUnknownCursor for a cursor whose event is none of the merchant's, such as one that a
-// failover has lost, or that is older than the repair of a restored dump, which orders the feed
-// anew. ErrRestored before that repair.
+// ErrUnknownCursor for a cursor whose event is none of the merchant's, such as one that a failover or a
+// restore has lost.
 func ReadFeed(ctx context.Context, r postgres.Querier, merchant, after string, limit int) (FeedPage, error) {
-	_, id, _ := strings.Cut(after, "_")
-	event, _ := uuid.Parse(id) // what is no id becomes the zero id, which is no event's
-	places, err := collect[place](r.Query(ctx, selectPlace, event, merchant))
-	switch {
-	case err != nil:
-		return FeedPage{}, fmt.Errorf("read a place in the feed: %w", err)
-	case len(places) == 0 || !places[0].Own:
-		return FeedPage{}, ErrRestored
-	case after != "" && (places[0].Txid == 0 || after != cursor(places[0].Mark, event)):
-		return FeedPage{}, fmt.Errorf("read the feed after %q: %w", after, ErrUnknownCursor)
+	var at place
+	if after != "" {
+		event, _ := uuid.Parse(after) // what is no id becomes the zero id, which is no event's
+		places, err := collect[place](r.Query(ctx, selectPlace, event, merchant))
+		if err == nil && (len(places) == 0 || after != event.String()) {
+			err = ErrUnknownCursor
+		}
+		if err != nil {
+			return FeedPage{}, fmt.Errorf("read the feed after %q: %w", after, err)
+		}
+		at = places[0]
 	}
-	at := places[0]
 	events, err := collect[webhookEvent](r.Query(ctx, selectFeed, merchant, at.Txid, at.Position, limit+1)) // one more than the page
 	if err != nil {
 		return FeedPage{}, fmt.Errorf("read the feed: %w", err)
@@ -162,12 +149,10 @@ func ReadFeed(ctx context.Context, r postgres.Querier, merchant, after string, l
 	page.Next = after
 	read := len(page.Data) + len(page.Unreadable)
 	if page.HasMore = read < len(events); read > 0 {
-		page.Next = cursor(at.Mark, events[read-1].EventID)
+		page.Next = events[read-1].EventID.String()
 	}
 	return page, nil
 }
-
-func cursor(mark uint64, event uuid.UUID) string { return fmt.Sprintf("%d_%s", mark, event) }
 
 // readWebhooks returns a page of the webhooks about events, in their order, until the page is full.
 func readWebhooks(ctx context.Context, r postgres.Querier, events []webhookEvent, limit int) (FeedPage, error) {

@@ -22,12 +22,12 @@ with follower as materialized (
          position
     from followers f
    where name = $1
-     and (select own from numbering)
+     and (select is_original from restore_guard)
      and exists (
            select
              from ledger_events e
             where (e.txid, e.position) > (f.txid, f.position)
-              and e.txid < pg_snapshot_xmin(pg_current_snapshot()))
+              and e.txid < ledger_order(pg_snapshot_xmin(pg_current_snapshot())))
      for update skip locked
 ), page as materialized (
   select e.txid,
@@ -36,7 +36,7 @@ with follower as materialized (
          e.version
     from ledger_events e
    where (e.txid, e.position) > ((select txid from follower), (select position from follower))
-     and e.txid < pg_snapshot_xmin(pg_current_snapshot())
+     and e.txid < ledger_order(pg_snapshot_xmin(pg_current_snapshot()))
    order by e.txid, e.position
    limit $2
 )`

@@ -5,9 +5,22 @@
 --
 -- This file needs no other table and can be applied by itself.
 
+-- The order numbers of events: the epoch of these tables in the upper 16 bits, and behind it the number of a
+-- transaction. Another server gives the same numbers to other transactions. So payonce outbox repair
+-- raises the epoch after a dump was restored: what came with the dump keeps its numbers, which are
+-- below all others and final. Plans inline a stable function, and are made anew when it is replaced.
+create function ledger_epoch() returns bigint language sql stable
+return 0::bigint;
+comment on function ledger_epoch is 'how often these tables came through a dump and were repaired';
+
+create function ledger_order(transaction xid8) returns xid8 language sql stable
+return ((ledger_epoch() << 48) + transaction::text::bigint)::text::xid8;
+comment on function ledger_order is 'the order number of events of a transaction of this server';
+revoke execute on function ledger_epoch, ledger_order from public;
+
 create table ledger_events (
   position         bigint      generated always as identity,
-  txid             xid8        not null default pg_current_xact_id(),
+  txid             xid8        not null default ledger_order(pg_current_xact_id()),
   event_id         uuid        not null,
   stream_id        text        collate "C" not null,
   version          int         not null,
@@ -58,7 +71,7 @@ create table ledger_events (
   constraint ledger_events_metadata_check
        check (jsonb_typeof(metadata) = 'object' and pg_column_size(metadata || '{}') <= 1048576)
 );
-comment on column ledger_events.txid is 'id of the transaction: all events are read in the order of txid and position, and only below the oldest transaction in progress';
+comment on column ledger_events.txid is 'order number: all events are read in the order of txid and position, and only below the oldest transaction in progress';
 comment on column ledger_events.event_id is 'UUIDv5 of stream, cause, type and ordinal, as version 8 for a request: the same decision made twice has the same id';
 comment on column ledger_events.stream_id is 'the charge';
 comment on column ledger_events.previous_version is 'the version that must exist; null for the first event';
@@ -289,44 +302,46 @@ comment on column account_balances.account is 'kind:owner:currency';
 comment on column account_balances.debits is 'minor units; numeric, so that no sum is too large';
 
 -- A mark distinguishes tables that were restored from a dump from the others, whatever
--- transaction the server counts. Checkpoints and the order of the events
--- are transaction ids of the server that wrote them, and another server gives the
--- same ids to other transactions.
+-- transaction the server counts.
 --
 -- A dump does not carry the transaction that really wrote a row, nor the columns
 -- that a table once had. A copy of the files carries both, and so do a standby, a
 -- database made from a template, pg_upgrade, VACUUM FULL and CLUSTER. The server's
 -- identifier would not do: a server and its snapshot share one, and pg_upgrade,
 -- which keeps transactions, makes a new one.
-create table numbering_mark (
+create table restore_mark (
   dropped    boolean,
   only_one   boolean not null default true,
   written_in xid8    not null,
 
   -- One mark.
-  constraint numbering_mark_pkey primary key (only_one),
+  constraint restore_mark_pkey primary key (only_one),
 
   -- No second one beside it.
-  constraint numbering_mark_only_one_check check (only_one)
+  constraint restore_mark_only_one_check check (only_one)
 );
-alter table numbering_mark
+alter table restore_mark
  drop column dropped;
-comment on table numbering_mark is 'whether the stored transaction ids are this server''s; payonce outbox repair makes them so. Do not change the row by hand';
-comment on column numbering_mark.written_in is 'the transaction that wrote this row; its xmin is the same unless the row was copied';
+comment on table restore_mark is 'whether these tables came through a dump since they were made or repaired. Do not change the row by hand';
+comment on column restore_mark.written_in is 'the transaction that wrote this row; its xmin is the same unless the row was copied';
 
-insert into numbering_mark (written_in) values (pg_current_xact_id());
+insert into restore_mark (written_in) values (pg_current_xact_id());
 
--- False if the row is missing: a projector that cannot know folds nothing.
-create view numbering as
+-- False if the row is missing, and if an event has a number that the server has not reached.
+create view restore_guard as
 select exists (
          select
-           from numbering_mark
+           from restore_mark
           where only_one
             and xmin = written_in::xid)
    and exists (
          select
            from pg_catalog.pg_attribute
-          where attrelid = 'numbering_mark'::regclass
+          where attrelid = 'restore_mark'::regclass
             and attnum > 0
-            and attisdropped) as own;
-comment on view numbering is 'whether the stored transaction ids are this server''s own';
+            and attisdropped)
+   and not exists (
+         select
+           from ledger_events
+          where txid >= ledger_order(pg_snapshot_xmax(pg_current_snapshot()))) as is_original;
+comment on view restore_guard is 'whether the order numbers are this server''s own; programs refuse to start while they are not';

@@ -39,7 +39,7 @@ func lookups() []lookup {
 		{in: "ledger", words: "order by stream_id, version", api: true, args: "'{ch_7}'", ways: streamOnce},
 		{in: "ledger", words: "and version = 1", args: "'ch_7'", ways: streamOnce + " version"},
 		{in: "ledger", words: "group by stream_id, merchant_id", api: true, args: "'{ch_7,ch_8}'", ways: streamOnce},
-		{in: "ledger", words: "as mark", api: true, args: "gen_random_uuid(), 'm7'", ways: "ledger_events_event_once event_id, " + ownNumbers},
+		{in: "ledger", words: "where event_id = $1", api: true, args: "gen_random_uuid(), 'm7'", ways: "ledger_events_event_once event_id"},
 		{in: "ledger", words: "merchant_id <= $1", api: true, args: "'m7', '700', 5, 21", ways: "ledger_events_feed merchant_id txid"},
 		{in: "ledger", words: " desc\n limit $3", api: true, args: "'m1', 'ch_9', 21", ways: "ledger_events_listed merchant_id"},
 		{in: "ledger", words: "offset $3", api: true, args: "'m1', 'ch_9', 4999", ways: "ledger_events_listed merchant_id"},
@@ -65,7 +65,7 @@ func lookups() []lookup {
 		{in: "outbox", words: "with alone", ways: outboxRange},
 		{in: "outbox", words: "delete from outbox", ways: outboxRange},
 		// One entry of the log's end.
-		{in: "internal/restore", words: "as newest", ways: "ledger_events_pkey, " + ownNumbers},
+		{in: "internal/restore", words: "is_original", ways: inOrder + ", " + ownNumbers},
 
 		{in: "inbox", words: "with due as", ways: dueFirst + ", " + behind + ", " + byNumber},
 		{in: "inbox", words: "select now(),", ways: dueFirst},

@@ -185,8 +185,8 @@ create trigger stock_supplied
        execute function record_action('stock supply', sku, merchant_id, '', '{supplied}');
 
 -- A restore is repaired.
-create trigger numbering_mark_written
- after insert or update on numbering_mark
+create trigger restore_mark_written
+ after insert or update on restore_mark
    for each row
        execute function record_action('outbox repair', written_in, '', '', '{written_in}');
 
@@ -286,7 +286,7 @@ grant select,
       insert (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
    on ledger_events to payonce_api, payonce_worker;
 grant select, insert on ledger_postings to payonce_api, payonce_worker;
-grant execute on function charge_by_payment_intent to payonce_api, payonce_worker;
+grant execute on function ledger_epoch, ledger_order, charge_by_payment_intent to payonce_api, payonce_worker;
 
 -- The api holds an order in the commit that accepts its charge. The worker frees it in the
 -- commit that fails the charge.
@@ -309,8 +309,7 @@ grant select,
 -- The api sends messages. The worker sends, receives and handles them.
 grant insert (topic, message_id, payload, metadata) on outbox to payonce_api;
 grant select, insert (topic, message_id, payload, metadata), delete on outbox to payonce_worker;
-grant select on numbering to payonce_api, payonce_worker;
-grant select (written_in) on numbering_mark to payonce_api;
+grant select on restore_guard to payonce_api, payonce_worker;
 grant select,
       insert (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, status, first, fence, done_fence, duplicates, last_error),
       update (status, first, nudged, due_at, attempts, deaths, waits, waiting_since, fence, done_fence, holder, claimed_at, history, duplicates, duplicated_at, last_error, finished_at),
@@ -599,7 +598,7 @@ create policy request on held_orders for insert to payonce_api
   with check (merchant_id = current_setting('payonce.merchant', true)
               and (select e.data ->> 'order_id' = held_orders.order_id
                       and e.data ->> 'one_charge_per_order' = 'true'
-                      and e.txid = pg_current_xact_id()
+                      and e.txid = ledger_order(pg_current_xact_id())
                      from ledger_events e
                     where e.stream_id = held_orders.stream_id
                       and e.version = 1));

@@ -53,7 +53,7 @@ func (m migrateCmd) run(ctx context.Context, c *console, db *postgres.DB) error 
 }
 
 type outboxCmd struct {
-	Repair outboxRepairCmd `cmd:"" help:"Renumber the events of the ledger and the checkpoints of its projections after a restore from a dump, so that the programs continue. Messages need no repair."`
+	Repair outboxRepairCmd `cmd:"" help:"Continue the order of the ledger's events after a restore from a dump. Until then the programs refuse to start. It takes milliseconds. Messages need no repair."`
 }
 
 type outboxRepairCmd struct {
@@ -61,32 +61,30 @@ type outboxRepairCmd struct {
 	JSON  bool `name:"json" help:"Print what was done as JSON."`
 }
 
-// repairReport is what programs get.
-type repairReport struct {
-	Before   restore.Numbering `json:"before"`
-	Repaired restore.Repaired  `json:"repaired"`
+// repaired is what programs get.
+type repaired struct {
+	WasOriginal bool  `json:"was_original"` // the tables had not been restored
+	Epoch       int64 `json:"epoch"`
 }
 
 // run refuses where there is nothing to do, so that the operator looks elsewhere.
 func (r outboxRepairCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
-	before, err := restore.ReadNumbering(ctx, db)
+	original, err := restore.IsOriginal(ctx, db)
 	if err != nil {
 		return err
 	}
-	if !before.Foreign() && !r.Force {
+	if original && !r.Force {
 		return errors.New("nothing to repair: the tables did not come through a dump since they were made or repaired (--force repairs all the same)")
 	}
-	_, end := c.progress("numbering the events anew")
-	done, err := restore.Repair(ctx, db)
-	end()
+	epoch, err := restore.Repair(ctx, db)
 	if err != nil {
 		return err
 	}
 	if r.JSON {
-		c.stdout.json(repairReport{Before: before, Repaired: done})
+		c.stdout.json(repaired{original, epoch})
 		return nil
 	}
-	c.stdout.printf("transactions up to %d were stored, the server's next one is %d\n%d events numbered anew\n", before.Newest, before.Next, done.Events)
+	c.stdout.printf("the ledger is in epoch %d: what was restored is older than what follows, and the programs may start\n", epoch)
 	return nil
 }
 

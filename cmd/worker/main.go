@@ -36,9 +36,8 @@ const (
 	programs    = "payonce-" // how the names of our programs' sessions begin
 	application = programs + "worker"
 
-	openTimeout        = 10 * time.Second // of what is read at start
-	stuckInterval      = 5 * time.Second  // between reads of the other sessions, on average
-	startCheckInterval = time.Second      // between reads of what the worker waits for at start
+	stuckInterval      = 5 * time.Second // between reads of the other sessions, on average
+	startCheckInterval = time.Second     // between reads of what the worker waits for at start
 	pauseInterval      = 2 * time.Second
 )
 
@@ -70,7 +69,7 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	defer db.Close()
 	addDatabaseGauges(metrics, db, services.Provider)
 	named := make(chan struct{}) // closed when the provider has named the account
-	ready := program.NewReadiness(lasting, db, time.Now, restored, accountRefusal(services.Provider, named))
+	ready := program.NewReadiness(lasting, db, time.Now, accountRefusal(services.Provider, named))
 	defer ready.Close()
 	receivers, err := processors(log, db, services, bell, metrics, traces, s)
 	if err != nil {
@@ -107,14 +106,11 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	return g.Wait()
 }
 
-// handle receives and handles messages once the tables need no repair and the provider's account is
-// the one that the database is bound to.
+// handle receives and handles messages once the provider's account is the one that the database is bound
+// to.
 func handle(
 	ctx context.Context, log *slog.Logger, db *postgres.DB, provider *stripe.Client, named chan struct{}, receivers []receiver,
 ) error {
-	if !awaitRepair(ctx, log, db) {
-		return nil
-	}
 	if err := awaitAccount(ctx, log, db, provider); err != nil || ctx.Err() != nil {
 		return err
 	}
@@ -147,21 +143,6 @@ func auditIncrements(ctx context.Context, log *slog.Logger, db *postgres.DB, int
 	})
 }
 
-// awaitRepair returns true once the tables are no unrepaired copy, or false when ctx ends.
-// Before that nothing is sent, neither to the provider nor to a merchant.
-func awaitRepair(ctx context.Context, log *slog.Logger, db *postgres.DB) bool {
-	waiting, repaired := context.WithCancel(ctx)
-	defer repaired()
-	loop.Run(waiting, log, "looking for a repair of the tables failed", func(ctx context.Context) (time.Duration, error) {
-		why, err := restored(ctx, db)
-		if why == "" && err == nil {
-			repaired()
-		}
-		return startCheckInterval, err
-	})
-	return ctx.Err() == nil
-}
-
 // awaitAccount returns nil once the provider has said that the secret key is of the account that the
 // database is bound to, or when ctx ends. Another account is an error, by which the program ends.
 func awaitAccount(ctx context.Context, log *slog.Logger, db *postgres.DB, provider *stripe.Client) (refused error) {
@@ -186,28 +167,10 @@ func awaitAccount(ctx context.Context, log *slog.Logger, db *postgres.DB, provid
 // open opens the database.
 func open(ctx context.Context, log *slog.Logger, s settings, traces *telemetry.Traces, bell *outbox.Doorbell) (*postgres.DB, error) {
 	o := s.Pool(application, postgres.RoleWorker)
+	o.CheckSession = restore.CheckSession
 	o.Writes = writes.Statements(slices.Concat(fulfillment.Writes(), inbox.Writes())...)
 	o.Tracer, o.Committed = traces.Statements(), doorbell.Committed(bell, receiverNames()...)
-	db, err := program.Open(ctx, log, s.DatabaseURL.Reveal(), o)
-	if err != nil {
-		return nil, err
-	}
-	once, cancel := context.WithTimeout(ctx, openTimeout) // the server may stop answering
-	defer cancel()
-	if why, err := restored(once, db); err == nil && why != "" {
-		log.ErrorContext(ctx, "no message is handled", "reason", why)
-	}
-	return db, nil
-}
-
-// restored returns why the worker handles no message, if the tables came through a dump and
-// were not repaired since. What is accepted meanwhile is not lost.
-func restored(ctx context.Context, q postgres.Querier) (why string, err error) {
-	n, err := restore.ReadNumbering(ctx, q)
-	if err != nil || !n.Foreign() {
-		return "", err
-	}
-	return "the tables were restored from a dump: run payonce outbox repair", nil
+	return program.Open(ctx, log, s.DatabaseURL.Reveal(), o)
 }
 
 // accountRefusal returns why the provider does not accept the secret key, as its last answer said, or

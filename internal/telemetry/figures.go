@@ -28,10 +28,7 @@ type figure struct {
 	labels     []string
 }
 
-const (
-	figuresUp = "payonce_figures_up"
-	restored  = "payonce_restored_unrepaired"
-)
+const figuresUp = "payonce_figures_up"
 
 var allFigures = []figure{
 	{figuresUp, "1 if the gauges below could be read from the database, else 0.", nil},
@@ -44,7 +41,6 @@ var allFigures = []figure{
 	{"payonce_replication_slot_retained_bytes", "Write-ahead log that the server keeps for a replication slot.", []string{"slot"}},
 	{"payonce_replication_slot_held_transactions", "Transactions since the oldest one whose dead rows a replication slot keeps from vacuum.", []string{"slot"}},
 	{"payonce_paused", "What operators have paused: a receiver, 1, or merchants, how many.", []string{"what"}},
-	{restored, "1 after a restore from a dump, until payonce outbox repair has run, else 0.", nil},
 	{"payonce_audit_violations", "Violations that the last audit found. scope: tables, provider, or recent: what the workers found since the last audit of the tables began.", []string{"scope"}},
 	{"payonce_audit_checked", "Cases that the last audit checked; recent: all that the workers have checked.", []string{"scope"}},
 	{"payonce_audit_finished_timestamp_seconds", "When the last audit ended, in seconds since 1970; recent: the workers have audited what was recorded before.", []string{"scope"}},
@@ -56,11 +52,10 @@ var allFigures = []figure{
 type figures struct {
 	*Registry
 
-	db         postgres.Querier
-	topics     []string
-	receivers  []string
-	isRestored func(context.Context, postgres.Querier) (bool, error)
-	described  map[string]*prometheus.Desc
+	db        postgres.Querier
+	topics    []string
+	receivers []string
+	described map[string]*prometheus.Desc
 
 	mu     sync.Mutex
 	readAt time.Time
@@ -69,10 +64,9 @@ type figures struct {
 }
 
 // Figures adds what the database alone knows, of these topics of the outbox and receivers of
-// messages. isRestored reports whether the tables came through a dump and were not repaired
-// since. Figures is called at most once.
-func (r *Registry) Figures(db postgres.Querier, topics, receivers []string, isRestored func(context.Context, postgres.Querier) (bool, error)) {
-	f := &figures{Registry: r, db: db, topics: topics, receivers: receivers, isRestored: isRestored, described: map[string]*prometheus.Desc{}}
+// messages. Figures is called at most once.
+func (r *Registry) Figures(db postgres.Querier, topics, receivers []string) {
+	f := &figures{Registry: r, db: db, topics: topics, receivers: receivers, described: map[string]*prometheus.Desc{}}
 	for _, one := range allFigures {
 		f.described[one.name] = prometheus.NewDesc(one.name, one.help, one.labels, nil)
 		r.describe("gauge", one.name, one.help, named(one.labels))
@@ -147,11 +141,6 @@ func (f *figures) readLocked(ctx context.Context) error {
 			return fmt.Errorf("read %s: %w", s.of, err)
 		}
 	}
-	yes, err := f.isRestored(ctx, f.db)
-	if err != nil {
-		return fmt.Errorf("read whose transactions the tables name: %w", err)
-	}
-	f.showLocked(restored, number(yes))
 	return nil
 }
 

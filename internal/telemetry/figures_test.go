@@ -16,7 +16,6 @@ import (
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/local"
-	"github.com/payonce/payonce/internal/restore"
 	"github.com/payonce/payonce/internal/telemetry"
 	"github.com/payonce/payonce/internal/testdb"
 )
@@ -35,10 +34,7 @@ func (c *counting) Query(ctx context.Context, sql string, args ...any) (pgx.Rows
 func figures(q postgres.Querier) (*telemetry.Registry, *clock, *await.Log) {
 	m, clock, log := registry()
 	m.Patient(await.Stall)
-	m.Figures(q, []string{"charges"}, []string{"fulfillment", "notification"}, func(ctx context.Context, q postgres.Querier) (bool, error) {
-		n, err := restore.ReadNumbering(ctx, q)
-		return n.Foreign(), err
-	})
+	m.Figures(q, []string{"charges"}, []string{"fulfillment", "notification"})
 	return m, clock, log
 }
 
@@ -149,16 +145,6 @@ func TestFigures_countABacklogUpToABound(t *testing.T) {
 		unread: most,
 	})
 	ages(t, got, map[string][2]float64{`payonce_inbox_oldest_age_seconds{receiver="fulfillment"}`: {3600, 3660}})
-}
-
-func TestFigures_showARestore(t *testing.T) {
-	t.Parallel()
-	db := testdb.Open(t)
-	m, clock, _ := figures(testdb.As(t, db, postgres.RoleWorker))
-	want(t, scrape(t, m.Handler()), map[string]float64{`payonce_restored_unrepaired`: 0})
-	testdb.Exec(t, db.Pool(), `update numbering_mark set written_in = written_in`)
-	clock.pass(time.Minute)
-	want(t, scrape(t, m.Handler()), map[string]float64{`payonce_figures_up`: 1, `payonce_restored_unrepaired`: 1})
 }
 
 // TestFigures_showWhatHoldsVacuumAndTheLogBack reads with the role of the worker,

@@ -434,11 +434,11 @@ insert into audit_progress default values;
 -- audit_progress_only_one_check: nor is there another beside it
 insert into audit_progress (only_one) values (false);
 
--- numbering_mark_pkey: there is one mark
-insert into numbering_mark (written_in) values ('3');
+-- restore_mark_pkey: there is one mark
+insert into restore_mark (written_in) values ('3');
 
--- numbering_mark_only_one_check: no second mark beside it
-insert into numbering_mark (only_one, written_in) values (false, '3');
+-- restore_mark_only_one_check: no second mark beside it
+insert into restore_mark (only_one, written_in) values (false, '3');
 
 -- followers_pkey: a follower is at one place
 insert into followers (name) values ('balances');
