@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -66,7 +67,7 @@ func TestFollow_storesEachEventOnce(t *testing.T) {
 		_, err := ledger.Follow(t.Context(), db, "test", 100, store)
 		testdb.Must(t, err)
 		n := testdb.One[int](t, db, `select count(*) from followed`)
-		return fmt.Sprint(n), n == 240
+		return strconv.Itoa(n), n == 240
 	})
 	testrun.Same(t, "events twice, or before the one before them", []string{}, testdb.All[string](t, db, `
 select stream_id from (select stream_id, version, row_number() over (partition by stream_id order by n) as place from followed) f where version <> place`))

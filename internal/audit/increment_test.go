@@ -95,8 +95,10 @@ func TestContinue_countsAnIncrementOnce(t *testing.T) {
 	ended := make(chan error, 1)
 	const waits = `select pid from pg_locks where relation = 'reservations'::regclass and database = (select oid from pg_database where datname = current_database()) and not granted`
 	await.True(t, "it waits for the table", func() bool { // while transactions of other tests are open it has nothing to do
-		if len(ended) == cap(ended) {
-			<-ended
+		select {
+		case err := <-ended:
+			testdb.Must(t, err)
+		default:
 		}
 		go func() {
 			_, _, err := audit.Continue(t.Context(), f.db)
