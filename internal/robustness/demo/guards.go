@@ -78,7 +78,7 @@ alter policy request on ledger_postings with check (true) -- it finds two events
 			"ledger_events_append_only", "trigger",
 			`drop trigger ledger_events_append_only on ledger_events`,
 			"an update by hand doubles the amount of a request",
-			[]string{legal, postings, "the list shows each charge as its events say", "an answer names what it accepted", "provider: a succeeded charge was captured in full"},
+			[]string{legal, postings, "an answer names what it accepted", "provider: a succeeded charge was captured in full"},
 			"it shows twice the amount that was captured", updateByHand,
 		},
 		{
