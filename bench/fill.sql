@@ -6,7 +6,8 @@
 create procedure fill_wait(events int)
 language plpgsql as $$
 begin
-  while not exists (select from charge_list where version = events)
+  while not exists (select from ledger_events where version = events)
+     or exists (select from ledger_events e, followers f where f.name = 'balances' and (e.txid, e.position) > (f.txid, f.position))
      or exists (select from inbox where status <> 'done')
   loop
     perform pg_sleep(0.01);
@@ -32,7 +33,7 @@ language plpgsql as $$
 declare
   source text;
 begin
-  foreach source in array array['ledger_events', 'ledger_postings', 'idempotency_keys', 'outbox', 'reservations', 'charge_list', 'inbox'] loop
+  foreach source in array array['ledger_events', 'ledger_postings', 'idempotency_keys', 'outbox', 'reservations', 'inbox'] loop
     execute format('insert into fill_rows (source, content) select %L, to_json(t) from %I t', source, source);
   end loop;
   insert into fill_names
@@ -123,7 +124,7 @@ begin
      set available = available - copies,
          sold      = sold + copies
    where sold > 0;
-  update projections
+  update followers
      set txid     = last.txid,
          position = last.position,
          highest  = (select max(position) from ledger_events)
@@ -132,7 +133,7 @@ begin
             from ledger_events
            order by txid desc, position desc
            limit 1) as last
-   where state = 'live';
+   where name = 'balances';
   drop table fill_rows, fill_names;
 end
 $$;

@@ -40,15 +40,15 @@ select (select count(*)
                   where t.stream_id = w.stream_id
                     and t.refund is not distinct from w.refund)) as unnotified,
        (select count(*)
-          from projections p
-         where p.state = 'live'
+          from followers p
+         where p.name = 'balances'
            and exists (
                  select
                    from ledger_events e
-                  where (e.txid, e.position) > (p.txid, p.position))) as unprojected`
+                  where (e.txid, e.position) > (p.txid, p.position))) as unadded`
 
 const stuck = `
-select (select concat_ws(', ', open || ' open messages', unread || ' unread', unnotified || ' unnotified', unprojected || ' unprojected')
+select (select concat_ws(', ', open || ' open messages', unread || ' unread', unnotified || ' unnotified', unadded || ' not in the balances')
           from (` + undone + `) u)
     || (select coalesce(string_agg(concat_ws(' ', '; open is', receiver, type, status, 'attempts', attempts, 'deaths', deaths, 'waits', waits,
                                              'due in', date_trunc('milliseconds', due_at - clock_timestamp()), last_error), ''), '')
@@ -73,7 +73,7 @@ var errNotQuiet = errors.New("work is left")
 const progress = `
 select concat_ws(' ', (select count(*) from ledger_events), (select count(*) from outbox),
                  (select sum(attempts) from inbox), (select count(*) from inbox where status in ('done', 'discarded')),
-                 (select string_agg(concat_ws(' ', txid, position), ' ' order by generation) from projections))`
+                 (select string_agg(concat_ws(' ', txid, position), ' ' order by name) from followers))`
 
 // quiet waits until nothing is left to be done, and gives up when nothing has
 // changed for stall. It waits for a server that restarts.
@@ -84,7 +84,7 @@ func (w *world) quiet(ctx context.Context, stall time.Duration) error {
 	for last = "nothing"; last != seen; {
 		last = seen
 		if !await.Within(stall, func() bool {
-			if err = w.tables.QueryRow(ctx, `select open + unread + unnotified + unprojected from (`+undone+`) u`).Scan(&left); err == nil && left > 0 {
+			if err = w.tables.QueryRow(ctx, `select open + unread + unnotified + unadded from (`+undone+`) u`).Scan(&left); err == nil && left > 0 {
 				err = w.tables.QueryRow(ctx, progress).Scan(&seen)
 			}
 			return err == nil && (left == 0 || seen != last) || ctx.Err() != nil

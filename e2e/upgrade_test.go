@@ -60,7 +60,7 @@ func nextVersion(t *testing.T) fleet.Binaries {
 	ctx, cancel := context.WithTimeout(t.Context(), buildTimeout)
 	defer cancel()
 	last := fmt.Sprintf(`{%d, "service", service},`, version.Latest)
-	added := fmt.Sprintf(` {%d, "next", "alter table charge_list add column note text; create index charge_list_note on charge_list (note)"},`, version.Latest+1)
+	added := fmt.Sprintf(` {%d, "next", "alter table account_balances add column note text; create index account_balances_note on account_balances (note)"},`, version.Latest+1)
 	next, err := fleet.Build(ctx, t.TempDir(), "-overlay="+overlay(t, []edit{
 		{"migrations/version/version.go", fmt.Sprint("const Latest = ", version.Latest), fmt.Sprint("const Latest = ", version.Latest+1)},
 		{"migrations/migrations.go", last, last + added},

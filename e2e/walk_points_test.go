@@ -16,15 +16,14 @@ import (
 // polls that find nothing: what a timer or a pool causes comes at any time, so no
 // run could be planned for it.
 var noPoints = map[string]string{
-	"select generation from projections": "the projector looks for events to fold",
-	"ping":                               "a pool asks whether a connection lives that was idle for a second",
-	"close":                              "a driver forgets statements after an error",
-	"sync":                               "a driver waits for the end of what failed",
-	"registered: select id from inbox":   "the heartbeat says every third of a lease that the holder lives",
-	"select end_stuck_sessions":          "every 5 s a worker looks for sessions that hold up others",
-	"due: update idempotency_keys":       "the retention job deletes what has expired",
-	"delete inbox":                       "the same",
-	"over: update webhook_secrets":       "the same",
+	"ping":                             "a pool asks whether a connection lives that was idle for a second",
+	"close":                            "a driver forgets statements after an error",
+	"sync":                             "a driver waits for the end of what failed",
+	"registered: select id from inbox": "the heartbeat says every third of a lease that the holder lives",
+	"select end_stuck_sessions":        "every 5 s a worker looks for sessions that hold up others",
+	"due: update idempotency_keys":     "the retention job deletes what has expired",
+	"delete inbox":                     "the same",
+	"over: update webhook_secrets":     "the same",
 }
 
 // workerNoPoints are noPoints of a worker alone.
@@ -33,15 +32,15 @@ var workerNoPoints = map[string]string{
 }
 
 // onceOnly are round trips of which only the first in a life is a point: how many
-// there are is a matter of time. The projector folds what there is, in one page or in
+// there are is a matter of time. The balances add what there is, in one page or in
 // several. Rings are coalesced, and so are reads of streams. A pool asks each new connection
 // whether its server accepts writes.
 var onceOnly = []string{
-	"select txid from ledger_events",
 	"select stream_id from ledger_events",
-	"update projections, insert charge_list, insert account_balances",
+	"follower: update followers",
 	"select pg_notify",
 	"select current_setting",
+	"select is_original from restore_guard",
 }
 
 // atStart are polls of a worker of which the first, when it starts, is a point. The later ones

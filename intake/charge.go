@@ -42,7 +42,6 @@ func (e *OrderTakenError) Error() string { return "the order has the charge " + 
 // ErrExpired, those of idempotency.Receive, and *OrderTakenError where r.Refuse has no answer
 // to it.
 func (in *Intake) AcceptCharge(ctx context.Context, account Account, r Request, c Charge) (idempotency.Result, error) {
-	id := newID()
 	request, err := c.request(account)
 	if err != nil {
 		return idempotency.Result{}, err
@@ -55,6 +54,7 @@ func (in *Intake) AcceptCharge(ctx context.Context, account Account, r Request, 
 		if err := in.checkOrder(ctx, account, c.OrderID); err != nil {
 			return idempotency.Answer{}, err
 		}
+		id := newID(now) // the order of the list is that of the ids
 		events, refused := domain.Open(request)
 		stream, err := write(ledger.New(id), events, refused)
 		if err != nil {

@@ -94,7 +94,7 @@ select coalesce(json_object_agg(relname, n) filter (where n > 0), '{}')
           from pg_class c
          where c.relnamespace = 'public'::regnamespace
            and c.relkind = 'r'
-           and c.relname not in ('payonce_migrations', 'projections', 'numbering_mark', 'audit_progress')) as counted`)
+           and c.relname not in ('payonce_migrations', 'followers', 'restore_mark', 'audit_progress')) as counted`)
 }
 
 // wantCharges checks that so many charges were accepted, each of them whole.

@@ -21,6 +21,7 @@ package intake
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -170,8 +171,11 @@ func accepted(location string, view any) (idempotency.Answer, error) {
 	}, nil
 }
 
-// newID makes an id of a charge that is time-ordered, so that new rows share index pages.
-func newID() string {
-	random := uuid.Must(uuid.NewV7()) // crypto/rand never fails
-	return "ch_" + hex.EncodeToString(random[:])
+// newID makes an id of a charge that begins with a time of the database's clock: a UUIDv7 (RFC 9562)
+// with the microseconds. Its order is that of the list of charges, and new rows share index pages.
+func newID(now time.Time) string {
+	id := uuid.New()
+	micros := now.Nanosecond() / int(time.Microsecond) % 1000
+	binary.BigEndian.PutUint64(id[:8], uint64(now.UnixMilli())<<16|7<<12|uint64(micros<<2)) //nolint:gosec // after 1970
+	return "ch_" + hex.EncodeToString(id[:])
 }

@@ -4,12 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
@@ -22,7 +28,7 @@ func balancesOf(t *testing.T, db *postgres.DB, merchant string) ledger.Balances 
 	return balances
 }
 
-// TestReadBalances reads the same balances from the tail of the ledger and from the projection.
+// TestReadBalances reads the same balances from the tail of the ledger and from the sums.
 func TestReadBalances(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
@@ -53,27 +59,27 @@ func TestReadBalances(t *testing.T) {
 		},
 		"initech": {}, // has no charge
 	}
-	for _, from := range []string{"the tail of the ledger", "the projection"} {
+	for _, from := range []string{"the tail of the ledger", "the sums"} {
 		for merchant, data := range want {
 			if diff := cmp.Diff(ledger.Balances{AsOfPosition: position, Data: data}, balancesOf(t, db, merchant)); diff != "" {
 				t.Errorf("%s from %s (-want +got):\n%s", merchant, from, diff)
 			}
 		}
-		project(t, db)
+		addUp(t, db)
 	}
 }
 
-// TestReadBalances_addsWhatIsNotFolded reads while charges are requested and folded.
-func TestReadBalances_addsWhatIsNotFolded(t *testing.T) {
+// TestReadBalances_isRightWhileOthersAddUp reads while charges are requested and added up.
+func TestReadBalances_isRightWhileOthersAddUp(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db := testdb.Reused(t)
 	const charges = 100
 	done, stop := context.WithCancel(t.Context())
-	var projector, writer errgroup.Group
-	projector.Go(func() error {
+	var adder, writer errgroup.Group
+	adder.Go(func() error {
 		for done.Err() == nil {
-			if _, err := ledger.Project(t.Context(), db); err != nil {
+			if _, err := ledger.AddUp(t.Context(), db); err != nil {
 				return err
 			}
 		}
@@ -105,5 +111,215 @@ func TestReadBalances_addsWhatIsNotFolded(t *testing.T) {
 		}
 		return nil
 	})
-	testdb.Must(t, errors.Join(writer.Wait(), projector.Wait()))
+	testdb.Must(t, errors.Join(writer.Wait(), adder.Wait()))
+}
+
+// TestAddUp_atOnce: several add up the same events while charges are paid, and each event is added once.
+func TestAddUp_atOnce(t *testing.T) {
+	t.Parallel()
+	db := testdb.Reused(t)
+	const charges, writers = 60, 3
+	done, stop := context.WithCancel(t.Context())
+	var adding, writing errgroup.Group
+	for range 4 {
+		adding.Go(func() error {
+			for done.Err() == nil {
+				if _, err := ledger.AddUp(t.Context(), db); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	for w := range writers {
+		writing.Go(func() error {
+			for i := range charges {
+				id := fmt.Sprintf("ch_%d_%d", w, i)
+				if _, err := commit(t.Context(), db, ledger.New(id), cause("a"), paid("acme", "pi_"+id)...); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	err := writing.Wait()
+	stop()
+	testdb.Must(t, errors.Join(err, adding.Wait()))
+	addUp(t, db)
+	checkBalances(t, db)
+}
+
+// TestAddUp_leavesOutWhatAnOpenTransactionMayPrecede: the transaction delays the sums, and no answer.
+func TestAddUp_leavesOutWhatAnOpenTransactionMayPrecede(t *testing.T) {
+	t.Parallel()
+	db := testdb.Reused(t)
+	for range 50 {
+		if n, err := ledger.AddUp(t.Context(), db); n != 0 || err != nil {
+			t.Fatalf("%d events of an empty ledger were added: %v", n, err)
+		}
+	}
+	older, err := db.Pool().Begin(t.Context())
+	testdb.Must(t, err)
+	b := &pgx.Batch{}
+	_, err = ledger.Append(b, ledger.New("ch_older"), cause("a"), requested("acme"))
+	testdb.Must(t, err)
+	testdb.Must(t, older.SendBatch(t.Context(), b).Close())
+	appended(t, db, ledger.New("ch_newer"), cause("b"), requested("acme"))
+	if n, err := ledger.AddUp(t.Context(), db); n != 0 || err != nil {
+		t.Errorf("%d events were added before an older transaction had ended: %v", n, err)
+	}
+	owed := func() int64 { return balancesOf(t, db, "acme").Data[0].Balance }
+	testrun.Same(t, "what the customer owes meanwhile", int64(1000), owed())
+	ids, _ := listed(t, db, ledger.ListQuery{})
+	testrun.Same(t, "listed meanwhile", []string{"ch_newer"}, ids)
+	testdb.Must(t, older.Commit(t.Context()))
+	testrun.Same(t, "events that were added", 2, addUp(t, db))
+	testrun.Same(t, "what the customer owes", int64(2000), owed())
+}
+
+// TestAddUp_ordersTransactionsByTheirNumbers, as if the first events were of transaction 9 and the last ones
+// of 10.
+func TestAddUp_ordersTransactionsByTheirNumbers(t *testing.T) {
+	t.Parallel()
+	db := testdb.Reused(t)
+	s := appended(t, db, ledger.New("ch_1"), cause("a"), paid("acme", "pi_1")[:2]...)
+	exec(t, db, `alter table ledger_events disable trigger ledger_events_append_only; update ledger_events set txid = '9'`)
+	appended(t, db, s, cause("b"), attempt(500), attempt(502))
+	exec(t, db, `update ledger_events set txid = '10' where version > 2`)
+	addUp(t, db)
+	testrun.Same(t, "the follower", "(balances,10,4,4)", testdb.One[string](t, db, `select f::text from followers f where name = 'balances'`))
+}
+
+// TestAddUp_cutInItsCommit: the sums and the follower's place change together, or not at all.
+func TestAddUp_cutInItsCommit(t *testing.T) {
+	t.Parallel()
+	url := testdb.URL(t)
+	direct, proxy := testdb.Connect(t, url), failpoint.StartCutter(t, url)
+	for i, side := range []failpoint.Side{failpoint.Before, failpoint.After} {
+		id := fmt.Sprint("ch_", i)
+		appended(t, direct, ledger.New(id), cause("a"), paid("acme", "pi_"+id)...)
+		dying := testdb.Connect(t, proxy.URL())
+		proxy.Arm(side, 1)
+		if _, err := ledger.AddUp(t.Context(), dying); err == nil {
+			t.Errorf("it was not cut %s its commit", side)
+		}
+		addUp(t, direct)
+		checkBalances(t, direct)
+	}
+}
+
+// TestKeepBalances_isWokenByItsBell before its next poll.
+func TestKeepBalances_isWokenByItsBell(t *testing.T) {
+	t.Parallel()
+	db := testdb.Reused(t)
+	bell := make(chan struct{}, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	var ended sync.WaitGroup
+	ended.Go(func() { ledger.KeepBalances(ctx, slog.New(slog.DiscardHandler), db, bell) })
+	defer func() { cancel(); ended.Wait() }()
+	await.Soon(t, 3*time.Second, func(try int) { // else a poll
+		appended(t, db, ledger.New(fmt.Sprint("ch_", try)), cause("a"), requested("acme"))
+		bell <- struct{}{}
+		await.Row(t, db, `select coalesce(sum(debits), 0) = $1 from account_balances`, 1000*(try+1))
+	})
+}
+
+// TestRecount compares and replaces sums, also beside those that add up.
+func TestRecount(t *testing.T) {
+	t.Parallel()
+	db := testdb.Reused(t)
+	for i, merchant := range []string{"acme", "globex"} {
+		id := fmt.Sprint("ch_", i)
+		appended(t, db, ledger.New(id), cause("a"), paid(merchant, "pi_"+id)...)
+	}
+	addUp(t, db)
+	appended(t, db, ledger.New("ch_behind"), cause("a"), requested("acme")) // is not added yet
+	equal := ledger.Recounted{Events: 8, Charges: 2, AsOfPosition: 8, Balances: 10, Examples: []string{}}
+	for range 2 {
+		found, err := ledger.Recount(t.Context(), db)
+		testdb.Must(t, err)
+		testrun.Same(t, "of sums that are right", equal, found)
+	}
+	before := balancesOf(t, db, "acme")
+	exec(t, db, `
+update account_balances set debits = debits + 1 where merchant_id = 'acme' and account like 'psp%';
+delete from account_balances where merchant_id = 'acme' and account like 'fee%';
+insert into account_balances values ('nobody', 'x:EUR', 1, 1)`)
+	found, err := ledger.Recount(t.Context(), db)
+	testdb.Must(t, err)
+	wrong := equal
+	wrong.Balances, wrong.Different, wrong.Examples = 11, 3, []string{
+		"account fee_revenue:payonce:EUR of acme: stored 0 − 0; the ledger says 0 − 30",
+		"account psp_receivable:stripe:EUR of acme: stored 1001 − 0; the ledger says 1000 − 0",
+		"account x:EUR of nobody: stored 1 − 1; the ledger says 0 − 0",
+	}
+	testrun.Same(t, "of sums that are wrong", wrong, found)
+	testrun.Same(t, "balances", before, balancesOf(t, db, "acme"))
+	exec(t, db, `delete from account_balances`)
+	if found, err = ledger.Recount(t.Context(), db); err != nil || found.Different != 10 || len(found.Examples) != 5 {
+		t.Errorf("of no sums it found %+v: %v", found, err)
+	}
+	addUp(t, db)
+	checkBalances(t, db)
+}
+
+// TestRecount_besideTraffic counts while charges are paid and others add up.
+func TestRecount_besideTraffic(t *testing.T) {
+	t.Parallel()
+	db := testdb.Reused(t)
+	done, stop := context.WithCancel(t.Context())
+	var traffic errgroup.Group
+	for w := range 2 {
+		traffic.Go(func() error {
+			for i := 0; done.Err() == nil; i++ {
+				id := fmt.Sprintf("ch_%d_%d", w, i)
+				if _, err := commit(t.Context(), db, ledger.New(id), cause("a"), paid("acme", "pi_"+id)...); err != nil {
+					return err
+				}
+				if _, err := ledger.AddUp(t.Context(), db); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	for n := range 10 {
+		exec(t, db, `update account_balances set debits = debits + 7 where account like 'psp%'`)
+		found, err := ledger.Recount(t.Context(), db)
+		if again, err := ledger.Recount(t.Context(), db); err != nil || again.Different != 0 {
+			t.Errorf("and then %+v: %v", again, err)
+		}
+		if err != nil || n > 0 && found.Events > 0 && found.Different != 1 {
+			t.Errorf("found %+v: %v", found, err)
+		}
+	}
+	stop()
+	testdb.Must(t, traffic.Wait())
+	addUp(t, db)
+	checkBalances(t, db)
+}
+
+// TestRecount_cutInItsCommit: what differs is replaced, or nothing is.
+func TestRecount_cutInItsCommit(t *testing.T) {
+	t.Parallel()
+	for side, left := range map[failpoint.Side]int64{failpoint.Before: 1, failpoint.After: 0} {
+		t.Run(string(side), func(t *testing.T) {
+			t.Parallel()
+			url := testdb.URL(t)
+			direct, proxy := testdb.Connect(t, url), failpoint.StartCutter(t, url)
+			appended(t, direct, ledger.New("ch_1"), cause("a"), paid("acme", "pi_1")...)
+			addUp(t, direct)
+			exec(t, direct, `update account_balances set debits = debits + 1 where account like 'psp%'`)
+			dying := testdb.Connect(t, proxy.URL())
+			proxy.Arm(side, 3) // nothing else has so many statements
+			if _, err := ledger.Recount(t.Context(), dying); err == nil {
+				t.Error("it was not cut")
+			}
+			found, err := ledger.Recount(t.Context(), direct)
+			if err != nil || found.Different != left {
+				t.Errorf("the next one found %+v: %v", found, err)
+			}
+			checkBalances(t, direct)
+		})
+	}
 }

@@ -1,12 +1,12 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -15,8 +15,7 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 )
 
-// ErrUnknownCursor is returned by ReadFeed for a cursor that is no place in the merchant's feed
-// as it is numbered now.
+// ErrUnknownCursor is returned by ReadFeed for a cursor that is no place in the merchant's feed.
 var ErrUnknownCursor = errors.New("no such place in the feed")
 
 // webhook is the body of a webhook, and an entry of the feed. The id is that of the event, the
@@ -79,24 +78,18 @@ type UnreadableEvent struct {
 
 // place is where a cursor points.
 type place struct {
-	Own      bool   // the tables are not those of an unrepaired dump
-	Mark     uint64 // of the numbering
-	Txid     uint64 // 0 for an event that is none of the merchant's
+	Txid     uint64
 	Position int64
 }
 
-// selectPlace reads the place of an event, and the mark of the numbering, which the repair of a
-// restored dump replaces. The coalesce keeps the planner from the index of another column.
+// selectPlace reads the place of an event. The coalesce keeps the planner from the index of another
+// column.
 const selectPlace = `
-select n.own,
-       m.written_in            as mark,
-       coalesce(e.txid, '0')   as txid,
-       coalesce(e.position, 0) as position
-  from numbering n
- cross join numbering_mark m
-  left join ledger_events e
-    on e.event_id = $1
-   and coalesce(e.merchant_id = $2, false)`
+select txid,
+       position
+  from ledger_events
+ where event_id = $1
+   and coalesce(merchant_id = $2, false)`
 
 // selectFeed reads the webhook events that follow a place. It stays below the oldest open
 // transaction, so none will appear between those that it reads. The order is that of the
@@ -109,13 +102,13 @@ select event_id,
   from ledger_events
  where (merchant_id, txid, position) > ($1, $2, $3)
    and merchant_id <= $1
-   and txid < pg_snapshot_xmin(pg_current_snapshot())
+   and txid < ledger_order(pg_snapshot_xmin(pg_current_snapshot()))
    and webhook
  order by merchant_id, txid, position
  limit $4`
 
-// outcome is a row of selectFeed.
-type outcome struct {
+// webhookEvent is a row of selectFeed.
+type webhookEvent struct {
 	EventID  uuid.UUID
 	StreamID string
 	Version  int
@@ -128,83 +121,71 @@ type outcome struct {
 // that commits late: the feed ends below the oldest open transaction. A charge that cannot be read
 // holds up no other: its events are in Unreadable.
 //
-// ErrUnknownCursor for a cursor whose event is none of the merchant's, such as one that a
-// failover has lost, or that is older than the repair of a restored dump, which orders the feed
-// anew. ErrRestored before that repair.
+// ErrUnknownCursor for a cursor whose event is none of the merchant's, such as one that a failover or a
+// restore has lost.
 func ReadFeed(ctx context.Context, r postgres.Querier, merchant, after string, limit int) (FeedPage, error) {
-	_, id, _ := strings.Cut(after, "_")
-	event, _ := uuid.Parse(id) // what is no id becomes the zero id, which is no event's
-	places, err := collect[place](r.Query(ctx, selectPlace, event, merchant))
-	switch {
-	case err != nil:
-		return FeedPage{}, fmt.Errorf("read a place in the feed: %w", err)
-	case len(places) == 0 || !places[0].Own:
-		return FeedPage{}, ErrRestored
-	case after != "" && (places[0].Txid == 0 || after != cursor(places[0].Mark, event)):
-		return FeedPage{}, fmt.Errorf("read the feed after %q: %w", after, ErrUnknownCursor)
+	var at place
+	if after != "" {
+		event, _ := uuid.Parse(after) // what is no id becomes the zero id, which is no event's
+		places, err := collect[place](r.Query(ctx, selectPlace, event, merchant))
+		if err == nil && (len(places) == 0 || after != event.String()) {
+			err = ErrUnknownCursor
+		}
+		if err != nil {
+			return FeedPage{}, fmt.Errorf("read the feed after %q: %w", after, err)
+		}
+		at = places[0]
 	}
-	at := places[0]
-	outcomes, err := collect[outcome](r.Query(ctx, selectFeed, merchant, at.Txid, at.Position, limit+1)) // one more than the page
+	events, err := collect[webhookEvent](r.Query(ctx, selectFeed, merchant, at.Txid, at.Position, limit+1)) // one more than the page
 	if err != nil {
 		return FeedPage{}, fmt.Errorf("read the feed: %w", err)
 	}
-	for n := len(outcomes); ; n = max(1, n/4) {
-		page, err := readWebhooks(ctx, r, outcomes[:min(n, limit)], limit)
-		if errors.Is(err, errLong) && n > 1 {
-			continue
-		}
-		if err != nil {
-			return FeedPage{}, err
-		}
-		page.Next = after
-		read := len(page.Data) + len(page.Unreadable)
-		if page.HasMore = read < len(outcomes); read > 0 {
-			page.Next = cursor(at.Mark, outcomes[read-1].EventID)
-		}
-		return page, nil
-	}
-}
-
-func cursor(mark uint64, event uuid.UUID) string { return fmt.Sprintf("%d_%s", mark, event) }
-
-// readWebhooks returns a page of the webhooks about events, in their order, until the page is full.
-// Several streams that are longer than maxBytes together are errLong.
-func readWebhooks(ctx context.Context, r postgres.Querier, outcomes []outcome, limit int) (FeedPage, error) {
-	page := FeedPage{Page: newPage(limit)}
-	ids := make([]string, len(outcomes))
-	for i, o := range outcomes {
-		ids[i] = o.StreamID
-	}
-	streams, err := readStreams(ctx, r, ids)
-	if errors.Is(err, errLong) && len(outcomes) == 1 {
-		page.Unreadable = []UnreadableEvent{outcomes[0].unreadable(err)}
-		return page, nil
-	}
+	page, err := readWebhooks(ctx, r, events, limit)
 	if err != nil {
-		return page, fmt.Errorf("read the streams of the feed: %w", err)
+		return FeedPage{}, err
 	}
-	for i, o := range outcomes {
-		if len(streams[i]) < o.Version { // another server, which is behind, has answered this statement
-			return page, fmt.Errorf("read the feed: version %d of stream %s is not there yet", o.Version, o.StreamID)
-		}
-		s, err := decode(o.StreamID, streams[i][:o.Version])
-		if err != nil {
-			page.Unreadable = append(page.Unreadable, o.unreadable(err))
-			continue
-		}
-		body, err := s.Webhook(o.Version)
-		if err != nil {
-			return page, err
-		}
-		if !page.add(body) {
-			break
-		}
+	page.Next = after
+	read := len(page.Data) + len(page.Unreadable)
+	if page.HasMore = read < len(events); read > 0 {
+		page.Next = events[read-1].EventID.String()
 	}
 	return page, nil
 }
 
-func (o outcome) unreadable(err error) UnreadableEvent {
+// readWebhooks returns a page of the webhooks about events, in their order, until the page is full.
+func readWebhooks(ctx context.Context, r postgres.Querier, events []webhookEvent, limit int) (FeedPage, error) {
+	page := FeedPage{Page: newPage(limit)}
+	events = events[:min(len(events), limit)]
+	ids := make([]string, len(events))
+	for i, e := range events {
+		ids[i] = e.StreamID
+	}
+	var failed error
+	err := Each(ctx, r, ids, func(s Stream, unreadable error) bool {
+		e := events[0]
+		events = events[1:]
+		if len(s.Events) >= e.Version {
+			var body []byte
+			if body, failed = s.Webhook(e.Version); failed != nil {
+				return false
+			}
+			return page.add(body)
+		}
+		if unreadable == nil || errors.Is(unreadable, ErrNotFound) { // another server, which is behind, has answered this statement
+			failed = fmt.Errorf("version %d of stream %s is not there yet", e.Version, e.StreamID)
+			return false
+		}
+		page.Unreadable = append(page.Unreadable, e.unreadable(unreadable))
+		return true
+	})
+	if err = cmp.Or(err, failed); err != nil {
+		return page, fmt.Errorf("read the streams of the feed: %w", err)
+	}
+	return page, nil
+}
+
+func (e webhookEvent) unreadable(err error) UnreadableEvent {
 	return UnreadableEvent{
-		ID: o.EventID.String(), Type: domain.EventTypeNamed(o.Type).Webhook, ChargeID: o.StreamID, Version: o.Version, Err: err,
+		ID: e.EventID.String(), Type: domain.EventTypeNamed(e.Type).Webhook, ChargeID: e.StreamID, Version: e.Version, Err: err,
 	}
 }

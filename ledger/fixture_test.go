@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strconv"
 	"testing"
 	"time"
 
@@ -67,27 +66,6 @@ func appended(t *testing.T, db *postgres.DB, s ledger.Stream, c ledger.Cause, ev
 	return s
 }
 
-// appendTo appends an event to each of the streams in one commit.
-func appendTo(t *testing.T, db *postgres.DB, streams []ledger.Stream, e domain.Event) {
-	t.Helper()
-	b := &pgx.Batch{}
-	for i, s := range streams {
-		next, err := ledger.Append(b, s, cause(strconv.Itoa(len(s.Events))), e)
-		testdb.Must(t, err)
-		streams[i] = next
-	}
-	testdb.Must(t, db.Commit(t.Context(), b))
-}
-
-// newStreams returns n streams without events.
-func newStreams(prefix string, n int) []ledger.Stream {
-	streams := make([]ledger.Stream, n)
-	for i := range streams {
-		streams[i] = ledger.New(fmt.Sprintf("%s%03d", prefix, i))
-	}
-	return streams
-}
-
 // load loads the one stream of most tests.
 func load(t *testing.T, q postgres.Querier) ledger.Stream {
 	t.Helper()
@@ -117,7 +95,7 @@ func oneSession(t *testing.T, url string, role postgres.Role) *postgres.DB {
 
 func neverAnalyze(t *testing.T, db *postgres.DB) {
 	t.Helper()
-	for _, table := range []string{"ledger_events", "ledger_postings", "charge_list", "account_balances", "projections"} {
+	for _, table := range []string{"ledger_events", "ledger_postings", "account_balances", "followers"} {
 		exec(t, db, `alter table `+table+` set (autovacuum_enabled = off)`)
 	}
 }
@@ -132,62 +110,52 @@ select (select sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) from pg_stat_user_
      + (select sum(idx_tup_read) from pg_stat_user_indexes)::bigint`)
 }
 
-// fill writes many charges and their projections. Its transactions are short: a long one
-// would hold up the projections of all other tests on the server.
+// fill writes many charges, each with its outcome, of which one in a hundred failed. Its transactions are
+// short: a long one would hold up the followers of all other tests on the server.
 func fill(t *testing.T, db *postgres.DB, first, last int) {
 	t.Helper()
 	const step = 4000
 	for ; first <= last; first += step {
 		exec(t, db, fmt.Sprintf(`
 insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
-select gen_random_uuid(), 'ch_' || lpad(n::text, 6, '0'), 1, 'charge.requested.v1', 1, case n %% 2 when 0 then 'acme' else 'globex' end,
-       '{}', '{}', timestamptz '2026-01-01' + n * interval '1 second'
-  from generate_series(%[1]d, %[2]d) n;
+select gen_random_uuid(), 'ch_' || lpad(n::text, 6, '0'), v,
+       case when v = 1 then 'charge.requested.v1' when n %% 100 = 0 then 'charge.failed.v1' else 'charge.succeeded.v1' end,
+       1, case n %% 2 when 0 then 'acme' else 'globex' end,
+       case v when 1 then jsonb_build_object('merchant_id', case n %% 2 when 0 then 'acme' else 'globex' end, 'order_id', 'order ' || n %% 1000 / 10,
+                                             'amount', 1, 'currency', 'EUR', 'steps', '["payment"]'::jsonb)
+              else '{"code": "canceled"}' end, '{}', timestamptz '2026-01-01' + n * interval '1 second'
+  from generate_series(%[1]d, %[2]d) n,
+       generate_series(1, 2) v;
 insert into ledger_postings
 select 'ch_' || lpad(n::text, 6, '0'), 1, 1, case n %% 2 when 0 then 'acme' else 'globex' end, 'a:EUR', 'b:EUR', 1, 'EUR'
-  from generate_series(%[1]d, %[2]d) n;
-insert into charge_list
-select 1, 'ch_' || lpad(n::text, 6, '0'), case n %% 2 when 0 then 'acme' else 'globex' end, 'order ' || n %% 1000 / 10,
-       case n %% 100 when 0 then 'failed' else 'succeeded' end, timestamptz '2026-01-01' + n * interval '1 second', 1, '{}'
   from generate_series(%[1]d, %[2]d) n`, first, min(first+step-1, last)))
 	}
 	exec(t, db, `
-update projections
+update followers
    set txid = last.txid, position = last.position, highest = last.position
   from (select txid, position from ledger_events order by txid desc, position desc limit 1) last`)
 }
 
-// project projects until everything is folded, and returns the number of events. It waits
+// addUp adds up the balances until no event is left, and returns the number of events. It waits
 // for the open transactions of other tests on the same server.
-func project(t *testing.T, db *postgres.DB) (events int) {
+func addUp(t *testing.T, db *postgres.DB) (events int) {
 	t.Helper()
-	await.Progress(t, "the projections have caught up", func() (string, bool) {
-		n, err := ledger.Project(t.Context(), db)
+	await.Progress(t, "the balances have caught up", func() (string, bool) {
+		n, err := ledger.AddUp(t.Context(), db)
 		testdb.Must(t, err)
 		events += n
 		left := testdb.One[int](t, db, `
 select count(*)
   from ledger_events e
-  join projections p on (e.txid, e.position) > (p.txid, p.position)
- where p.state = 'live'`)
-		return fmt.Sprintf("%d events are folded, %d are left", events, left), left == 0
+  join followers f on (e.txid, e.position) > (f.txid, f.position)
+ where f.name = 'balances'`)
+		return fmt.Sprintf("%d events are added, %d are left", events, left), left == 0
 	})
 	return events
 }
 
-// projectPage projects until a page is folded or refused.
-func projectPage(t *testing.T, db *postgres.DB) (events int, err error) {
-	t.Helper()
-	await.True(t, "a page is folded or refused", func() bool {
-		events, err = ledger.Project(t.Context(), db)
-		return events > 0 || err != nil
-	})
-	return events, err
-}
-
-// listed returns the ids of the charges of a page of acme's, unless q says otherwise, and
-// whether there are more.
-func listed(t *testing.T, db *postgres.DB, q ledger.ListQuery) (ids []string, more bool) {
+// listed returns the ids of the charges of a page of acme's, unless q says otherwise, and the next page.
+func listed(t *testing.T, db *postgres.DB, q ledger.ListQuery) (ids []string, next string) {
 	t.Helper()
 	if q.MerchantID == "" {
 		q.MerchantID = "acme"
@@ -202,24 +170,13 @@ func listed(t *testing.T, db *postgres.DB, q ledger.ListQuery) (ids []string, mo
 		testdb.Must(t, json.Unmarshal(raw, &view))
 		ids = append(ids, view.ID)
 	}
-	return ids, page.HasMore
+	if page.HasMore != (page.Next != "") {
+		t.Errorf("a page has more: %t, next is %q", page.HasMore, page.Next)
+	}
+	return ids, page.Next
 }
 
-// projections returns every live row of both projections, and the checkpoint.
-func projections(t *testing.T, db *postgres.DB) []string {
-	t.Helper()
-	return testdb.All[string](t, db, `
-select row(p.txid, p.position, p.highest)::text as found from projections p where state = 'live'
- union all
-select row(c.charge_id, c.merchant_id, c.order_id, c.status, c.created_at, c.version, c.view::text)::text
-  from charge_list c join projections p using (generation) where p.state = 'live'
- union all
-select row(a.merchant_id, a.account, a.debits, a.credits)::text
-  from account_balances a join projections p using (generation) where p.state = 'live'
- order by found`)
-}
-
-// checkBalances compares the projected balances with the sums of the postings.
+// checkBalances compares the stored sums with those of the postings.
 func checkBalances(t *testing.T, db *postgres.DB) {
 	t.Helper()
 	want := testdb.All[string](t, db, `
@@ -230,11 +187,10 @@ select row(merchant_id, account, sum(debits), sum(credits))::text
  group by merchant_id, account
  order by merchant_id, account`)
 	got := testdb.All[string](t, db, `
-select row(a.merchant_id, a.account, a.debits, a.credits)::text
-  from account_balances a join projections p using (generation)
- where p.state = 'live'
- order by a.merchant_id, a.account`)
+select row(merchant_id, account, debits, credits)::text
+  from account_balances
+ order by merchant_id, account`)
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("balances (-postings +projected):\n%s", diff)
+		t.Errorf("balances (-postings +stored):\n%s", diff)
 	}
 }

@@ -5,9 +5,22 @@
 --
 -- This file needs no other table and can be applied by itself.
 
+-- The order numbers of events: the epoch of these tables in the upper 16 bits, and behind it the number of a
+-- transaction. Another server gives the same numbers to other transactions. So payonce outbox repair
+-- raises the epoch after a dump was restored: what came with the dump keeps its numbers, which are
+-- below all others and final. Plans inline a stable function, and are made anew when it is replaced.
+create function ledger_epoch() returns bigint language sql stable
+return 0::bigint;
+comment on function ledger_epoch is 'how often these tables came through a dump and were repaired';
+
+create function ledger_order(transaction xid8) returns xid8 language sql stable
+return ((ledger_epoch() << 48) + transaction::text::bigint)::text::xid8;
+comment on function ledger_order is 'the order number of events of a transaction of this server';
+revoke execute on function ledger_epoch, ledger_order from public;
+
 create table ledger_events (
   position         bigint      generated always as identity,
-  txid             xid8        not null default pg_current_xact_id(),
+  txid             xid8        not null default ledger_order(pg_current_xact_id()),
   event_id         uuid        not null,
   stream_id        text        collate "C" not null,
   version          int         not null,
@@ -20,9 +33,10 @@ create table ledger_events (
   occurred_at      timestamptz not null,
   recorded_at      timestamptz not null default clock_timestamp(),
   webhook          boolean     not null default false,
+  order_id         text        collate "C" generated always as (data ->> 'order_id') stored,
 
-  -- Each event has its own place in the order in which the projector reads. An insert
-  -- appends to the right end of the index.
+  -- Each event has its own place in the order in which followers read. An insert appends to
+  -- the right end of the index.
   constraint ledger_events_pkey primary key (txid, position),
 
   -- A decision that is committed twice has the same event id, and is refused.
@@ -58,16 +72,17 @@ create table ledger_events (
   constraint ledger_events_metadata_check
        check (jsonb_typeof(metadata) = 'object' and pg_column_size(metadata || '{}') <= 1048576)
 );
-comment on column ledger_events.txid is 'id of the transaction: all events are read in the order of txid and position, and only below the oldest transaction in progress';
+comment on column ledger_events.txid is 'order number: all events are read in the order of txid and position, and only below the oldest transaction in progress';
 comment on column ledger_events.event_id is 'UUIDv5 of stream, cause, type and ordinal, as version 8 for a request: the same decision made twice has the same id';
 comment on column ledger_events.stream_id is 'the charge';
 comment on column ledger_events.previous_version is 'the version that must exist; null for the first event';
+comment on column ledger_events.order_id is 'of the first event; behind row-level security an index serves a column, and no expression';
 comment on column ledger_events.occurred_at is 'for display; no decision depends on it';
 comment on column ledger_events.webhook is 'whether merchants are notified of events of the type: domain.EventType.Webhook';
 
 -- A stream begins once: two merchants cannot both have its version 1. Everything later
--- follows from that first event. No statement asks for previous_version, so this index is
--- a guard and in no plan.
+-- follows from that first event. Only the list asks for previous_version, in the order of other
+-- indexes, so this index is a guard and in no plan.
 create unique index ledger_events_one_beginning
     on ledger_events (stream_id)
  where previous_version is null;
@@ -125,6 +140,22 @@ create unique index ledger_events_by_payment_intent
 create index ledger_events_feed
     on ledger_events (merchant_id, txid, position)
  where webhook;
+
+-- The pages of GET /v1/charges, newest first: the id of a charge begins with the time of its
+-- request.
+create index ledger_events_listed
+    on ledger_events (merchant_id, stream_id)
+ where previous_version is null;
+
+-- The same with order_id.
+create index ledger_events_listed_by_order
+    on ledger_events (merchant_id, order_id, stream_id)
+ where previous_version is null;
+
+-- The same with a status that few charges have: each such charge has one of these events.
+create index ledger_events_marking_a_status
+    on ledger_events (merchant_id, stream_id)
+ where type in ('charge.failed.v1', 'payment.action_required.v1', 'refund.succeeded.v1', 'refund.observed.v1');
 
 create table ledger_postings (
   stream_id   text     collate "C" not null,
@@ -260,152 +291,78 @@ $$;
 comment on function charge_by_payment_intent is 'the owner of the charge of a payment intent';
 revoke execute on function charge_by_payment_intent from public;
 
--- Projections: what the ledger says up to a checkpoint, and nothing else. Rows and
--- checkpoint move in one commit, each event is folded once, and of two programs that
--- fold the same events one is refused. A new generation is built beside the live one
--- and takes its place in one commit.
+-- A follower reads all events in their order, each once. Its row says how far it is, and is
+-- moved by the transaction that stores what the follower makes of the events.
+create table followers (
+  name     text   collate "C" not null,
+  txid     xid8   not null default '0',
+  position bigint not null default 0,
+  highest  bigint not null default 0,
 
-create table projections (
-  generation         bigint generated always as identity,
-  state              text   collate "C" not null,
-  txid               xid8   not null default '0',
-  position           bigint not null default 0,
-  highest            bigint not null default 0,
-  batch              bigint not null default 0,
-  after              bigint not null default -1,
-  took_over_txid     xid8   not null default '0',
-  took_over_position bigint not null default 0,
-
-  -- Each generation has its own number.
-  constraint projections_pkey primary key (generation),
-
-  -- live: requests read it. building: it is compared with the live one and takes its
-  -- place. retired: nothing writes to it.
-  constraint projections_state_check check (state in ('building', 'live', 'retired')),
-
-  -- A projector that read the checkpoint before another one moved it is refused.
-  constraint projections_folded_once check (batch = after + 1),
-
-  -- A generation that takes over has folded at least as much as the one before it.
-  constraint projections_never_behind
-       check (txid > took_over_txid
-              or txid = took_over_txid and position >= took_over_position)
+  -- A follower is at one place.
+  constraint followers_pkey primary key (name)
 ) with (fillfactor = 50);
-comment on table projections is 'how far charge_list and account_balances have folded the ledger: everything up to and including (txid, position)';
-comment on column projections.highest is 'the highest position of an event that was folded';
-comment on column projections.batch is 'each commit that moves this row raises it';
-comment on column projections.after is 'the batch that the newest commit had read';
-comment on column projections.took_over_txid is 'with took_over_position, the checkpoint of the generation before it when this one took its place';
+comment on table followers is 'how far each reader of the ledger is: every event up to and including (txid, position)';
+comment on column followers.highest is 'the highest position of an event that was read';
 
--- One generation is live.
-create unique index projections_one_live
-    on projections (state)
- where state = 'live';
+insert into followers (name) values ('balances');
 
--- One generation is being built.
-create unique index projections_one_building
-    on projections (state)
- where state = 'building';
-
-insert into projections (state) values ('live');
-
-create table charge_list (
-  generation  bigint      not null,
-  charge_id   text        collate "C" not null,
-  merchant_id text        collate "C" not null,
-  order_id    text        collate "C" not null,
-  status      text        collate "C" not null,
-  created_at  timestamptz not null,
-  version     int         not null,
-  view        json        not null,
-
-  -- A charge is listed once in each generation.
-  constraint charge_list_once primary key (generation, charge_id)
-) with (fillfactor = 60); -- a charge is updated a few times, mostly without a change of its indexes
-comment on table charge_list is 'projection: each charge as its merchant sees it';
-comment on column charge_list.created_at is 'when the first event occurred; with charge_id the order of the list';
-comment on column charge_list.version is 'how many events of the charge are folded in';
-comment on column charge_list.view is 'the charge as the API shows it, byte for byte: hence json and not jsonb';
-
--- The pages of GET /v1/charges, newest first.
-create index charge_list_by_time
-    on charge_list (generation, merchant_id, created_at, charge_id);
-
--- The same with order_id.
-create index charge_list_by_order
-    on charge_list (generation, merchant_id, order_id, created_at, charge_id);
-
--- The same with status.
-create index charge_list_by_status
-    on charge_list (generation, merchant_id, status, created_at, charge_id);
-
--- A charge whose events the projector cannot read, or whose row the database refuses, is left
--- out of the list, so that it holds up no other. A program that can list it does so within a
--- minute.
-create table charges_set_aside (
-  generation   bigint      not null,
-  charge_id    text        collate "C" not null,
-  reason       text        not null,
-  set_aside_at timestamptz not null default clock_timestamp(),
-
-  -- A charge is set aside once in each generation.
-  constraint charges_set_aside_once primary key (generation, charge_id)
-);
-comment on table charges_set_aside is 'charges whose rows in charge_list are missing or old, because a program could not read an event of theirs, or the database refused the row; balances have all of their postings';
-
+-- The sums of all postings up to the place of the follower balances. A reader adds the postings
+-- behind it.
 create table account_balances (
-  generation  bigint  not null,
   merchant_id text    collate "C" not null,
   account     text    collate "C" not null,
   debits      numeric not null,
   credits     numeric not null,
 
-  -- An account has one balance in each generation.
-  constraint account_balances_once primary key (generation, merchant_id, account)
+  -- An account has one balance.
+  constraint account_balances_once primary key (merchant_id, account)
 ) with (fillfactor = 80);
-comment on table account_balances is 'projection: the sums of a merchant''s postings on each account';
+comment on table account_balances is 'the sums of a merchant''s postings on each account';
 comment on column account_balances.account is 'kind:owner:currency';
-comment on column account_balances.debits is 'minor units; numeric, so that no sum is too large for the projector';
+comment on column account_balances.debits is 'minor units; numeric, so that no sum is too large';
 
 -- A mark distinguishes tables that were restored from a dump from the others, whatever
--- transaction the server counts. Checkpoints and the order of the events
--- are transaction ids of the server that wrote them, and another server gives the
--- same ids to other transactions.
+-- transaction the server counts.
 --
 -- A dump does not carry the transaction that really wrote a row, nor the columns
 -- that a table once had. A copy of the files carries both, and so do a standby, a
 -- database made from a template, pg_upgrade, VACUUM FULL and CLUSTER. The server's
 -- identifier would not do: a server and its snapshot share one, and pg_upgrade,
 -- which keeps transactions, makes a new one.
-create table numbering_mark (
+create table restore_mark (
   dropped    boolean,
   only_one   boolean not null default true,
   written_in xid8    not null,
 
   -- One mark.
-  constraint numbering_mark_pkey primary key (only_one),
+  constraint restore_mark_pkey primary key (only_one),
 
   -- No second one beside it.
-  constraint numbering_mark_only_one_check check (only_one)
+  constraint restore_mark_only_one_check check (only_one)
 );
-alter table numbering_mark
+alter table restore_mark
  drop column dropped;
-comment on table numbering_mark is 'whether the stored transaction ids are this server''s; payonce outbox repair makes them so. Do not change the row by hand';
-comment on column numbering_mark.written_in is 'the transaction that wrote this row; its xmin is the same unless the row was copied';
+comment on table restore_mark is 'whether these tables came through a dump since they were made or repaired. Do not change the row by hand';
+comment on column restore_mark.written_in is 'the transaction that wrote this row; its xmin is the same unless the row was copied';
 
-insert into numbering_mark (written_in) values (pg_current_xact_id());
+insert into restore_mark (written_in) values (pg_current_xact_id());
 
--- False if the row is missing: a projector that cannot know folds nothing.
-create view numbering as
+-- False if the row is missing, and if an event has a number that the server has not reached.
+create view restore_guard as
 select exists (
          select
-           from numbering_mark
+           from restore_mark
           where only_one
             and xmin = written_in::xid)
    and exists (
          select
            from pg_catalog.pg_attribute
-          where attrelid = 'numbering_mark'::regclass
+          where attrelid = 'restore_mark'::regclass
             and attnum > 0
-            and attisdropped) as own;
-comment on view numbering is 'whether the stored transaction ids are this server''s own';
+            and attisdropped)
+   and not exists (
+         select
+           from ledger_events
+          where txid >= ledger_order(pg_snapshot_xmax(pg_current_snapshot()))) as is_original;
+comment on view restore_guard is 'whether the order numbers are this server''s own; programs refuse to start while they are not';

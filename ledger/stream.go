@@ -16,18 +16,15 @@
 //     in its batch.
 //   - Among its charges with OneChargePerOrder, an order has at most one that has not failed.
 //   - A void request (domain.Charge.Voids) posts nothing and changes nothing.
-//   - The Projector folds each event once into the list of charges and the balances. A charge
-//     that it cannot read is set aside and holds up no other.
-//   - Rebuild makes both anew from the events, byte for byte.
+//   - The list of charges and the balances show everything that is committed. A charge that
+//     cannot be read is left out of the list and holds up no other.
 //
 // # Limits
 //
 // Events have no order between streams: position is the order of inserts, and readers follow
 // the order of transaction ids. Neither is the order of commits.
-// The list of charges follows the events by a moment. Streams and balances do not.
 //
-// Tables: ledger_events, ledger_postings, held_orders, projections, charge_list,
-// charges_set_aside, account_balances.
+// Tables: ledger_events, ledger_postings, held_orders, followers, account_balances.
 package ledger
 
 import (
@@ -219,19 +216,49 @@ func collectStreams(rows pgx.Rows, _ error) (map[string][]StoredEvent, error) {
 	return streams, err
 }
 
-// decode makes a stream of its stored events. ErrNotFound if there is none.
-func decode(id string, stored []StoredEvent) (Stream, error) {
+// Each reads and folds streams and calls see with each of them, in the order of ids, until see returns
+// false. Of a stream that this program cannot read see gets what stands before the first event that it
+// cannot read, and why: an event of a newer program, more bytes than it holds, or ErrNotFound. The
+// error of Each is that of the database.
+func Each(ctx context.Context, q postgres.Querier, ids []string, see func(s Stream, unreadable error) bool) error {
+	for n := len(ids); len(ids) > 0; n = min(n, len(ids)) {
+		stored, err := readStreams(ctx, q, ids[:n])
+		long := errors.Is(err, errLong)
+		switch {
+		case long && n > 1:
+			n = max(1, n/4)
+			continue
+		case err != nil && !long:
+			return err
+		}
+		for i, id := range ids[:n] {
+			s, unreadable := New(id), err
+			if !long {
+				s, unreadable = decode(id, stored[i])
+			}
+			if !see(s, unreadable) {
+				return nil
+			}
+		}
+		ids = ids[n:]
+	}
+	return nil
+}
+
+// decode makes a stream of its stored events, of those before the first that cannot be read.
+// ErrNotFound if there is none.
+func decode(id string, stored []StoredEvent) (s Stream, err error) {
 	if len(stored) == 0 {
-		return Stream{}, fmt.Errorf("load stream %s: %w", id, ErrNotFound)
+		return New(id), fmt.Errorf("load stream %s: %w", id, ErrNotFound)
 	}
 	events := slices.Clone(stored) // calls that share a statement have the same
 	for i, e := range events {
-		var err error
 		if events[i].Event, err = domain.Decode(e.Type, e.Data); err != nil {
-			return Stream{}, fmt.Errorf("load stream %s at version %d: %w", id, e.Version, err)
+			events, err = events[:i], fmt.Errorf("load stream %s at version %d: %w", id, e.Version, err)
+			break
 		}
 	}
-	return folded(id, events), nil
+	return folded(id, events), err
 }
 
 // collect reads the rows of a query into structs, by the names of the columns. The rows

@@ -65,7 +65,7 @@ func TestUp_thatFails_leavesNothingOfTheMigration(t *testing.T) {
 			if err := migrations.Up(t.Context(), address+test.options); err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("Up: %v, want an error that names %q", err, test.want)
 			}
-			if left := testdb.All[string](t, conn, `select coalesce(to_regclass('charge_list')::text, '')`); left[0] != "" {
+			if left := testdb.All[string](t, conn, `select coalesce(to_regclass('followers')::text, '')`); left[0] != "" {
 				t.Errorf("the failed migration has left %v", left)
 			}
 			wantPending(t, conn, true)

@@ -73,7 +73,7 @@ type lookup struct {
 }
 
 // small are tables that may be read whole.
-var small = regexp.MustCompile(`\bon (projections|numbering_mark|audit_progress|inbox_holders|outbox_topics)\b`)
+var small = regexp.MustCompile(`\bon (followers|restore_mark|audit_progress|inbox_holders|outbox_topics)\b`)
 
 // TestPlans_doNotDependOnStatistics: a plan that depends on when a table was analyzed is wrong some
 // day. A policy filters what the plan of the statement finds, and changes no plan.

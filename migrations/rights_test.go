@@ -46,12 +46,9 @@ values ('ch_%[1]s', 1, 1, '%[1]s', 'a:USD', 'b:USD', 1, 'USD')`},
 insert into idempotency_keys (scope, operation, key, fingerprint, status_code, body, expires_at)
 values ('%[1]s', 'POST /v1/charges', 'the-same', '', 202, '{}', now())`},
 	{"held_orders", `insert into held_orders values ('%[1]s', '17', 'ch_%[1]s')`},
-	{"charge_list", `
-insert into charge_list (generation, charge_id, merchant_id, order_id, status, created_at, version, view)
-values (1, 'ch_%[1]s', '%[1]s', '17', 'pending', now(), 1, '{}')`},
 	{"account_balances", `
-insert into account_balances (generation, merchant_id, account, debits, credits)
-values (1, '%[1]s', 'a:USD', 1, 1)`},
+insert into account_balances (merchant_id, account, debits, credits)
+values ('%[1]s', 'a:USD', 1, 1)`},
 }
 
 // TestTenancy acts as the api on every table with merchants, for one of two merchants and

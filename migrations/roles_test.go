@@ -150,7 +150,7 @@ func TestHostileAPI_holdsUpOthersForABoundedTime(t *testing.T) {
 		testdb.Must(t, err)
 		return n
 	}
-	// An own transaction number, which the projections stay below.
+	// An own transaction number, which the followers of the ledger stay below.
 	const write = `select pg_current_xact_id()`
 	spared := []*pgx.Conn{
 		session(api, "payonce", `select 1`),

@@ -185,8 +185,8 @@ create trigger stock_supplied
        execute function record_action('stock supply', sku, merchant_id, '', '{supplied}');
 
 -- A restore is repaired.
-create trigger numbering_mark_written
- after insert or update on numbering_mark
+create trigger restore_mark_written
+ after insert or update on restore_mark
    for each row
        execute function record_action('outbox repair', written_in, '', '', '{written_in}');
 
@@ -223,7 +223,7 @@ grant execute on function snapshot_held to payonce_worker;
 -- its end.
 --
 -- Those of the api and the console are known by their database user, who alone is not chosen
--- by the session. A transaction number holds back the projections in every database
+-- by the session. A transaction number holds back the followers of the ledger in every database
 -- of the server, a snapshot vacuum, and a lock of a table migrations. An advisory lock outlives
 -- its transaction, and these programs take none. Who may also act as the worker, as a
 -- superuser may, is no user of theirs. A commit that waits for its standby would become visible.
@@ -286,19 +286,17 @@ grant select,
       insert (event_id, stream_id, version, type, schema_version, webhook, merchant_id, data, metadata, occurred_at)
    on ledger_events to payonce_api, payonce_worker;
 grant select, insert on ledger_postings to payonce_api, payonce_worker;
-grant execute on function charge_by_payment_intent to payonce_api, payonce_worker;
+grant execute on function ledger_epoch, ledger_order, charge_by_payment_intent to payonce_api, payonce_worker;
 
 -- The api holds an order in the commit that accepts its charge. The worker frees it in the
 -- commit that fails the charge.
 grant select, insert on held_orders to payonce_api;
 grant select, delete on held_orders to payonce_worker;
 
--- The worker folds the projections and the api reads them. Operators begin a generation,
--- put it in place and remove it.
-grant select on projections, charge_list, account_balances to payonce_api, payonce_worker;
-grant update (txid, position, highest, batch, after) on projections to payonce_worker;
-grant insert, update on charge_list, account_balances to payonce_worker;
-grant select, insert (generation, charge_id, reason), delete on charges_set_aside to payonce_worker;
+-- The worker adds up the balances, and the api reads them.
+grant select on followers, account_balances to payonce_api, payonce_worker;
+grant update (txid, position, highest) on followers to payonce_worker;
+grant insert, update on account_balances to payonce_worker;
 
 -- The api claims keys, the worker deletes expired answers.
 grant select,
@@ -312,8 +310,7 @@ grant select,
 grant insert (topic, message_id, payload, metadata) on outbox to payonce_api;
 grant select, insert (topic, message_id, payload, metadata), delete on outbox to payonce_worker;
 grant select, insert, update on outbox_topics to payonce_worker;
-grant select on numbering to payonce_api, payonce_worker;
-grant select (written_in) on numbering_mark to payonce_api;
+grant select on restore_guard to payonce_api, payonce_worker;
 grant select,
       insert (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, status, first, fence, done_fence, duplicates, last_error),
       update (status, first, nudged, due_at, attempts, deaths, waits, waiting_since, fence, done_fence, holder, claimed_at, history, duplicates, duplicated_at, last_error, finished_at),
@@ -338,7 +335,7 @@ grant execute on function api_keys_by_prefix to payonce_api;
 -- The console shows what all merchants' charges did, and no payload of a request, no secret and
 -- no API key. It changes nothing.
 grant select
-   on ledger_events, ledger_postings, held_orders, projections, charge_list, account_balances, charges_set_aside,
+   on ledger_events, ledger_postings, held_orders, followers, account_balances,
       outbox, inbox, stock, reservations, webhook_resends, operator_actions
    to payonce_console;
 grant select (scope, operation, key, status_code, headers, body, created_at, expires_at) on idempotency_keys to payonce_console;
@@ -355,14 +352,14 @@ grant execute on function is_paused to payonce_worker, payonce_console;
 grant select on audit_results to payonce_worker;
 
 -- The worker audits what is new, and operators all of it.
-grant select, update (fence, txid, position, checked, violated, audited_until, due_at) on audit_progress to payonce_worker;
+grant select on audit_recent to payonce_worker;
+grant select, update (checked, violated) on audit_progress to payonce_worker;
 
 -- Row-level security ----------------------------------------------------------
 
 alter table ledger_events    enable row level security;
 alter table ledger_postings  enable row level security;
 alter table held_orders      enable row level security;
-alter table charge_list      enable row level security;
 alter table account_balances enable row level security;
 alter table idempotency_keys enable row level security;
 alter table outbox           enable row level security;
@@ -379,7 +376,6 @@ alter table operator_actions enable row level security;
 create policy worker on ledger_events    to payonce_worker using (true) with check (true);
 create policy worker on ledger_postings  to payonce_worker using (true) with check (true);
 create policy worker on held_orders      to payonce_worker using (true) with check (true);
-create policy worker on charge_list      to payonce_worker using (true) with check (true);
 create policy worker on account_balances to payonce_worker using (true) with check (true);
 create policy worker on idempotency_keys to payonce_worker using (true) with check (true);
 create policy worker on outbox           to payonce_worker using (true) with check (true);
@@ -394,7 +390,6 @@ create policy worker on webhook_secrets for select to payonce_worker using (true
 create policy console on ledger_events    for select to payonce_console using (true);
 create policy console on ledger_postings  for select to payonce_console using (true);
 create policy console on held_orders      for select to payonce_console using (true);
-create policy console on charge_list      for select to payonce_console using (true);
 create policy console on account_balances for select to payonce_console using (true);
 create policy console on idempotency_keys for select to payonce_console using (true);
 create policy console on outbox           for select to payonce_console using (true);
@@ -417,8 +412,6 @@ create policy tenant on ledger_postings for select to payonce_api
  using (merchant_id = current_setting('payonce.merchant', true));
 create policy tenant on held_orders for select to payonce_api
  using (merchant_id = current_setting('payonce.merchant', true));
-create policy tenant on charge_list for select to payonce_api
- using (merchant_id = current_setting('payonce.merchant', true));
 create policy tenant on account_balances for select to payonce_api
  using (merchant_id = current_setting('payonce.merchant', true));
 create policy tenant on idempotency_keys for select to payonce_api
@@ -440,8 +433,7 @@ create policy tenant on ledger_events for select to payonce_api
 -- the charge, and its data names the merchant whose stream it is: the worker believes it.
 -- The api's events say that the api caused them. Their ids have version 8, and those of the
 -- worker version 5, so no request takes the id of an event that the worker is going to
--- append. A time far from now is one that no reader could show, and a long text fits in no index
--- of the list.
+-- append. A time far from now is one that no reader could show, and a long text fits in no index.
 --
 -- A request that the program cannot read, or whose amounts no charge may have, is void there
 -- (domain.Charge.Voids), but its posting would stay in the balances. So each member is one of the
@@ -611,7 +603,7 @@ create policy request on held_orders for insert to payonce_api
   with check (merchant_id = current_setting('payonce.merchant', true)
               and (select e.data ->> 'order_id' = held_orders.order_id
                       and e.data ->> 'one_charge_per_order' = 'true'
-                      and e.txid = pg_current_xact_id()
+                      and e.txid = ledger_order(pg_current_xact_id())
                      from ledger_events e
                     where e.stream_id = held_orders.stream_id
                       and e.version = 1));

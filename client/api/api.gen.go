@@ -232,6 +232,9 @@ type Charge struct {
 type ChargePage struct {
 	Data    []Charge `json:"data"`
 	HasMore bool     `json:"has_more"`
+
+	// Next `starting_after` of the next page; absent on the last one.
+	Next *string `json:"next,omitempty"`
 }
 
 // ChargeRequest defines model for ChargeRequest.
@@ -439,7 +442,7 @@ type ListChargesParams struct {
 	// Limit How many at most.
 	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// StartingAfter The id of the last charge of the page before.
+	// StartingAfter `next` of the page before, or the id of a charge of yours.
 	StartingAfter *string `form:"starting_after,omitempty" json:"starting_after,omitempty"`
 }
 

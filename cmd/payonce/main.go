@@ -37,7 +37,7 @@ type commands struct {
 	Resume      resumeCmd      `cmd:"" help:"End a pause."`
 	Webhooks    webhooksCmd    `cmd:"" help:"Rotate webhook secrets, and resend webhooks."`
 	Actions     actionsCmd     `cmd:"" help:"List what operators did: who, what, when, and the values before and after. The newest first."`
-	Rebuild     rebuildCmd     `cmd:"" help:"Rebuild the projections (the list of charges and the balances) from the ledger, under traffic."`
+	Rebuild     rebuildCmd     `cmd:"" help:"Count the balances of all merchants anew from the ledger, under traffic, and replace those that differ."`
 	Timeline    timelineCmd    `cmd:"" help:"Print everything that is recorded about a charge, in order of time."`
 	Healthcheck healthcheckCmd `cmd:"" help:"Exit with 0 if a URL answers 200."`
 

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 
 	"github.com/payonce/payonce/internal/postgres"
@@ -54,7 +53,7 @@ func (m migrateCmd) run(ctx context.Context, c *console, db *postgres.DB) error 
 }
 
 type outboxCmd struct {
-	Repair outboxRepairCmd `cmd:"" help:"Renumber the events of the ledger and the checkpoints of its projections after a restore from a dump, so that the programs continue. Messages need no repair."`
+	Repair outboxRepairCmd `cmd:"" help:"Continue the order of the ledger's events after a restore from a dump. Until then the programs refuse to start. It takes milliseconds. Messages need no repair."`
 }
 
 type outboxRepairCmd struct {
@@ -62,32 +61,30 @@ type outboxRepairCmd struct {
 	JSON  bool `name:"json" help:"Print what was done as JSON."`
 }
 
-// repairReport is what programs get.
-type repairReport struct {
-	Before   restore.Numbering `json:"before"`
-	Repaired restore.Repaired  `json:"repaired"`
+// repaired is what programs get.
+type repaired struct {
+	WasOriginal bool  `json:"was_original"` // the tables had not been restored
+	Epoch       int64 `json:"epoch"`
 }
 
 // run refuses where there is nothing to do, so that the operator looks elsewhere.
 func (r outboxRepairCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
-	before, err := restore.ReadNumbering(ctx, db)
+	original, err := restore.IsOriginal(ctx, db)
 	if err != nil {
 		return err
 	}
-	if !before.Foreign() && !r.Force {
+	if original && !r.Force {
 		return errors.New("nothing to repair: the tables did not come through a dump since they were made or repaired (--force repairs all the same)")
 	}
-	_, end := c.progress("numbering the events anew")
-	done, err := restore.Repair(ctx, db)
-	end()
+	epoch, err := restore.Repair(ctx, db)
 	if err != nil {
 		return err
 	}
 	if r.JSON {
-		c.stdout.json(repairReport{Before: before, Repaired: done})
+		c.stdout.json(repaired{original, epoch})
 		return nil
 	}
-	c.stdout.printf("transactions up to %d were stored, the server's next one is %d\n%d events numbered anew\n", before.Newest, before.Next, done.Events)
+	c.stdout.printf("the ledger is in epoch %d: what was restored is older than what follows, and the programs may start\n", epoch)
 	return nil
 }
 
@@ -95,42 +92,32 @@ type rebuildCmd struct {
 	JSON bool `name:"json" help:"Print what was found as JSON."`
 }
 
-// options let one connection hold its lock during a rebuild.
-func (rebuildCmd) options() postgres.Options {
-	return postgres.Options{Settings: map[string]string{"idle_in_transaction_session_timeout": "0"}}
-}
-
 func (r rebuildCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
-	done, end := c.progress("events folded")
-	found, err := ledger.Rebuild(ctx, db, done.Store)
+	_, end := c.progress("counting the ledger")
+	found, err := ledger.Recount(ctx, db)
 	end()
-	switch {
-	case err != nil && found.InDoubt:
-		return fmt.Errorf("whether the new ones are live is not known, so rebuild again: %w", err)
-	case err != nil && !found.Live:
-		return fmt.Errorf("nothing was changed: %w", err)
-	case err != nil:
-		c.stderr.printf("the next rebuild cleans up: %v\n", err)
+	if err != nil {
+		return err
 	}
 	if r.JSON {
 		c.stdout.json(found)
 	} else {
-		printRebuilt(&c.stdout, found)
+		printRecounted(&c.stdout, found)
 	}
 	if found.Different > 0 {
-		return errFound // and the new ones have taken their place
+		return errFound // and they were replaced
 	}
 	return nil
 }
 
-func printRebuilt(p *printer, found ledger.RebuildResult) {
-	p.printf("%d events folded, up to position %d\n%d charges and %d balances compared with the live ones: %d differed\n",
-		found.Events, found.AsOfPosition, found.Charges, found.Balances, found.Different)
+func printRecounted(p *printer, found ledger.Recounted) {
+	p.printf("%d events of %d charges counted, up to position %d\n%d balances compared: %d differed%s\n",
+		found.Events, found.Charges, found.AsOfPosition, found.Balances, found.Different,
+		map[bool]string{true: ", and were replaced"}[found.Different > 0])
 	for _, example := range found.Examples {
 		p.printf("  %s\n", oneLine(example))
 	}
 	if more := found.Different - int64(len(found.Examples)); more > 0 {
 		p.printf("  and %d more\n", more)
 	}
-	p.printf("the new ones are live\n")
 }

@@ -117,11 +117,10 @@ func TestProgress_isALineEachTenSeconds(t *testing.T) {
 
 func TestProgress_isOfWhatTakesLong(t *testing.T) {
 	t.Parallel()
-	db, _ := booked(t, 3)
+	db := booked(t, 3)
 	for says, command := range map[string]databaseCommand{
-		"auditing, ":                auditCmd{NoProvider: true},
-		"events folded: 3, ":        rebuildCmd{},
-		"numbering the events anew": outboxRepairCmd{Force: true},
+		"auditing, ":            auditCmd{NoProvider: true},
+		"counting the ledger, ": rebuildCmd{},
 	} {
 		var said strings.Builder
 		c := newConsole(io.Discard, &said)

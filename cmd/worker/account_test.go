@@ -56,18 +56,17 @@ func TestRun_isOfOneAccount(t *testing.T) {
 	}
 
 	testdb.Exec(t, db.Pool(), strings.Replace(message, "%", "1", 1))
-	testdb.Exec(t, db.Pool(), `update numbering_mark set written_in = written_in`)
+	testdb.Exec(t, db.Pool(), `update restore_mark set written_in = written_in`)
 	status.Store(http.StatusOK)
-	p := programtest.Start(t, run, of("acct_1"))
-	unready(p, "payonce outbox repair")
+	programtest.Refusal(t, run, of("acct_1"), "payonce outbox repair")
 	if asked.Load() > 0 {
 		t.Error("a worker of a copy called the provider")
 	}
-	p.Stop()
+	await.Row(t, db, open)
 
 	status.Store(http.StatusUnauthorized)
-	testdb.Exec(t, db.Pool(), `update numbering_mark set written_in = pg_current_xact_id()`)
-	p = programtest.Start(t, run, of("acct_1"))
+	testdb.Exec(t, db.Pool(), `update restore_mark set written_in = pg_current_xact_id()`)
+	p := programtest.Start(t, run, of("acct_1"))
 	unready(p, "STRIPE_SECRET_KEY")
 	status.Store(http.StatusOK)
 	await.Row(t, db, done)

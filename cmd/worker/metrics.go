@@ -62,10 +62,7 @@ func addDatabaseGauges(m *metrics, db *postgres.DB, provider *stripe.Client) {
 	m.Pool("main", db.Pool())
 	m.Timeline(db.Timeline)
 	m.CommitStats(db.Committer().Stats)
-	m.Figures(db, []string{domain.Topic}, receiverNames(), func(ctx context.Context, q postgres.Querier) (bool, error) {
-		why, err := restored(ctx, q)
-		return why != "", err
-	})
+	m.Figures(db, []string{domain.Topic}, receiverNames())
 }
 
 // attemptSteps is the key of a context for the steps of an attempt that did something or failed.

@@ -41,7 +41,7 @@ func TestConsole(t *testing.T) {
 func (w *world) paths(t *testing.T) map[string]string {
 	t.Helper()
 	var charge string
-	must(t, w.db.QueryRow(t.Context(), `select charge_id from charge_list where status = 'succeeded' limit 1`).Scan(&charge))
+	must(t, w.db.QueryRow(t.Context(), `select stream_id from ledger_events where type = 'charge.succeeded.v1' limit 1`).Scan(&charge))
 	return map[string]string{
 		"/": "Flow", "/charges/" + charge: "Charge", "/charges": "Charges", "/dead-letters": "Dead letters", "/lab": "Crash lab", "/learn": "Learn",
 	}
@@ -83,7 +83,7 @@ func (w *world) keyboard(t *testing.T) {
 		}
 	}
 	var order string
-	must(t, w.db.QueryRow(t.Context(), `select view ->> 'order_id' from charge_list where status = 'succeeded' limit 1`).Scan(&order))
+	must(t, w.db.QueryRow(t.Context(), `select order_id from ledger_events where version = 1 limit 1`).Scan(&order))
 	b.open("/")
 	b.press("\t\r")
 	b.until(`document.activeElement.id === "main"`)
@@ -229,7 +229,7 @@ func (w *world) kill(t *testing.T) {
 	for _, charge := range charges {
 		w.mustSucceed(t, charge)
 	}
-	await.Row(t, w.db, `select view::text not like '%"pending"%' from charge_list where '/charges/' || charge_id = $1`, leased[1])
+	await.Row(t, w.db, `select exists (select from ledger_events where '/charges/' || stream_id = $1 and type = 'merchant.notified.v1')`, leased[1])
 	b.open(leased[1])
 	b.until(`document.querySelector(".drawing svg").textContent.includes("` + victim + `")`)
 	b.keep("charge", "body", 1100)

@@ -103,7 +103,7 @@ func (w *world) charge(t *testing.T) string {
 
 func (w *world) mustSucceed(t *testing.T, charge string) {
 	t.Helper()
-	await.Row(t, w.db, `select exists (select from charge_list where charge_id = $1 and status = 'succeeded')`, charge)
+	await.Row(t, w.db, `select exists (select from ledger_events where stream_id = $1 and type = 'charge.succeeded.v1')`, charge)
 }
 
 // setFaults breaks the provider until the subtest ends.

@@ -58,9 +58,9 @@ var rules = []rule{
 	{"internal/merchants", "internal/postgres", "accounts and keys, whatever they are used for"},
 	{"internal/stripe", "", "the provider's client knows the provider, and nothing of this module"},
 	{"internal/webhook", "", "signs and sends what it is given"},
-	{"internal/restore", "internal/postgres internal/stripe", "binds the database to the provider's account, renumbers the rows of all packages after a restore, and calls none of their code"},
+	{"internal/restore", "internal/postgres", "binds the database to the provider's account, raises the ledger's epoch after a restore, and calls no code of the ledger"},
 	{"internal/telemetry", "groupcommit internal/postgres", "counts plain values, so that no package depends on how they are counted"},
-	{"internal/audit", "domain internal/postgres", "reads the tables and replays the streams; it may not ask the code that it audits"},
+	{"internal/audit", "domain ledger internal/postgres", "reads the tables and replays the streams; of the code that it audits it asks the domain's rules and the readers of the ledger alone"},
 	{
 		"internal/httpapi", "domain groupcommit idempotency intake ledger outbox internal/clientaddr internal/keylimit internal/loop internal/merchants internal/postgres",
 		"turns HTTP into a use case and its result into HTTP; it carries out nothing",
@@ -74,7 +74,7 @@ var rules = []rule{
 	{"internal/clientaddr", "", "reads the addresses of a request, whatever it asks for"},
 	{"internal/keylimit", "internal/clientaddr", "counts wrong keys by the client that sends them, whichever they are"},
 	{
-		"internal/console", "domain inbox internal/audit internal/clientaddr internal/console/lanes internal/human " +
+		"internal/console", "domain inbox ledger internal/audit internal/clientaddr internal/console/lanes internal/human " +
 			"internal/loop internal/postgres internal/program",
 		"shows what is stored; it accepts and carries out nothing",
 	},
@@ -88,7 +88,7 @@ var rules = []rule{
 	},
 	{
 		"cmd/api", "groupcommit idempotency intake internal/doorbell internal/httpapi " +
-			"internal/loop internal/postgres internal/program internal/telemetry internal/writes",
+			"internal/loop internal/postgres internal/program internal/restore internal/telemetry internal/writes",
 		"wires up what accepts; the provider is out of its reach",
 	},
 	{

@@ -38,7 +38,7 @@ func TestRun(t *testing.T) {
 	t.Run("a legal history is in order, and every check covers it", func(t *testing.T) {
 		t.Parallel()
 		f := newFixture(t)
-		f.project()
+		f.addUp()
 		for range 2 { // the second time on a connection that knows the statements
 			report := f.audit()
 			if got := violated(report.Checks); len(got) != 0 || !report.OK {
@@ -69,7 +69,7 @@ func TestRun(t *testing.T) {
 		})
 		g.Go(func() error {
 			for done.Err() == nil {
-				if _, err := ledger.Project(ctx, f.db); err != nil {
+				if _, err := ledger.AddUp(ctx, f.db); err != nil {
 					return err
 				}
 			}
@@ -190,20 +190,20 @@ func TestRun_reportsEachViolation(t *testing.T) {
 	for _, c := range empty.Checks {
 		checks = append(checks, c.Name)
 	}
-	for _, p := range slices.Concat(planted, plantedInProjections) {
+	for _, p := range slices.Concat(planted, plantedInBalances) {
 		broken = append(broken, p.check)
 	}
 	if diff := cmp.Diff(slices.Compact(sorted(broken)), sorted(checks)); diff != "" {
 		t.Fatalf("checks that a planted violation breaks (-) and checks (+):\n%s", diff)
 	}
-	// Two databases of each kind, whose cases are rolled back one after another. Without
-	// projections a violation is not also found in them.
-	for projected, plants := range map[bool][]plant{false: planted, true: plantedInProjections} {
+	// Two databases of each kind, whose cases are rolled back one after another. Without sums a
+	// violation is not also found in the balances.
+	for added, plants := range map[bool][]plant{false: planted, true: plantedInBalances} {
 		free := make(chan *fixture, 2)
 		for range cap(free) {
 			f := newFixture(t)
-			if projected {
-				f.project()
+			if added {
+				f.addUp()
 			}
 			f.exec(breakable)
 			free <- f

@@ -146,10 +146,9 @@ charges as (
            from operator_actions
           where action = 'stock supply') a
    group by merchant_id, subject
-), live as (
-  select generation,
-         txid,
+), summed as (
+  select txid,
          position
-    from projections
-   where state = 'live'
+    from followers
+   where name = 'balances'
 )

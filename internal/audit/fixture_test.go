@@ -325,20 +325,19 @@ func (f *fixture) notifyAt(name string, version int) {
 	f.finish(name, e.Type)
 }
 
-// project folds every committed event into the projections. It waits for other transactions
-// of the server.
-func (f *fixture) project() {
+// addUp adds every committed event to the balances. It waits for other transactions of the server.
+func (f *fixture) addUp() {
 	f.t.Helper()
-	const unfolded = `
+	const behind = `
 select count(*)
   from ledger_events e
-  join projections p
+  join followers p
     on (e.txid, e.position) > (p.txid, p.position)
- where p.state = 'live'`
-	await.Progress(f.t, "every event is folded", func() (string, bool) {
-		_, err := ledger.Project(f.t.Context(), f.db)
+ where p.name = 'balances'`
+	await.Progress(f.t, "every event is added", func() (string, bool) {
+		_, err := ledger.AddUp(f.t.Context(), f.db)
 		testdb.Must(f.t, err)
-		left := number(f, unfolded)
-		return fmt.Sprintf("%d events are not folded", left), left == 0
+		left := number(f, behind)
+		return fmt.Sprintf("%d events are not added", left), left == 0
 	})
 }

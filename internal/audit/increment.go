@@ -3,14 +3,13 @@ package audit
 import (
 	"context"
 	_ "embed"
-	"errors"
-	"fmt"
 	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/ledger"
 )
 
 //go:embed increment.sql
@@ -36,116 +35,59 @@ func checkCharges(ctx context.Context, db Database, charges []string) ([]Check, 
 
 const (
 	incrementEvents = 1000
-	incrementLease  = time.Minute // above what an increment takes
-)
+	follower        = "audit" // in followers
 
-const (
-	// claimIncrement claims the next increment, once its time has come. While positions are
-	// those of another server there is none. A time that is later than any worker sets was
-	// written while the database's clock was ahead.
-	claimIncrement = `
-update audit_progress
-   set fence  = fence + 1,
-       due_at = clock_timestamp() + $1::interval
- where (due_at <= clock_timestamp() or due_at > clock_timestamp() + greatest($1::interval, $2::interval))
-   and (select own from numbering)
-returning fence, txid, position, clock_timestamp(),
-       coalesce((select min(recorded_at)
-                   from ledger_events
-                  where txid >= pg_snapshot_xmin(pg_current_snapshot())), clock_timestamp())`
-
-	// selectIncrement stays below the oldest open transaction: no event will appear between those
-	// that it reads. A charge is audited with its newest event.
-	selectIncrement = `
-select e.txid,
-       e.position,
-       e.recorded_at,
-       e.stream_id,
-       not exists (
+	// selectNewest leaves out the charges with newer events: they are audited with those.
+	selectNewest = `
+select stream_id
+  from unnest($1::text[], $2::int[]) as e (stream_id, version)
+ where not exists (
          select
            from ledger_events newer
           where newer.stream_id = e.stream_id
-            and newer.version > e.version) as newest
-  from ledger_events e
- where (e.txid, e.position) > ($1, $2)
-   and e.txid < pg_snapshot_xmin(pg_current_snapshot())
- order by e.txid, e.position
- limit $3`
+            and newer.version > e.version)`
 
-	// endIncrement is refused, and returns no row, if another worker has claimed since. Where
-	// there is more ($7), the pause is 19 times what the increment took.
-	endIncrement = `
+	addFound = `
 update audit_progress
-   set txid          = $2,
-       position      = $3,
-       checked       = checked + $4,
-       violated      = violated + $5,
-       audited_until = $6,
-       due_at        = clock_timestamp() + case
-                                             when $7 then least($8::interval, 19 * (clock_timestamp() - $9::timestamptz))
-                                             else $8
-                                           end
- where fence = $1
-returning due_at - clock_timestamp()`
+   set checked  = checked + $1,
+       violated = violated + $2`
 )
 
-// Continue audits the next charges that have new events, those of at most 1,000 events, and
-// returns the checks that they violate and how long to pause before the next call. Of several
-// workers that call it one audits at a time. A whole increment is followed by the next one
-// after a pause that leaves 19 of 20 parts of the time to others, and what was the rest by an
-// interval.
+// within reads in a transaction.
+type within struct{ pgx.Tx }
+
+// Read is that of Database.
+func (tx within) Read(ctx context.Context, b *pgx.Batch) error { return tx.SendBatch(ctx, b).Close() }
+
+// Continue audits the next charges that have new events, those of at most 1,000 events, and returns
+// the checks that they violate, and whether there may be more. Of several workers that call it at
+// once one audits.
 //
-// If we die here: what was found and how far the audit is are one row, written by one
-// statement. The increment is made again after its lease, and counted once.
+// If we die here: what was found and how far the audit is are one commit, so each increment is
+// counted once.
 // Test: TestContinue_countsAnIncrementOnce.
-func Continue(ctx context.Context, db *postgres.DB, interval time.Duration) (violated []Check, pause time.Duration, err error) {
-	var fence, position int64
-	var txid uint64
-	var claimed, until time.Time // the tables as they were at the claim; what was recorded before until is audited
-	err = db.QueryRow(ctx, claimIncrement, incrementLease, interval).Scan(&fence, &txid, &position, &claimed, &until)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, min(interval, incrementLease), nil
-	}
-	if err != nil {
-		return nil, 0, fmt.Errorf("claim the next increment of the audit: %w", err)
-	}
-	type event struct {
-		Txid       uint64
-		Position   int64
-		RecordedAt time.Time
-		StreamID   string
-		Newest     bool
-	}
-	events, err := collect[event](ctx, db, "the events behind the audit", selectIncrement, txid, position, incrementEvents)
-	if err != nil {
-		return nil, 0, err
-	}
-	var charges []string
-	for _, e := range events {
-		txid, position = e.Txid, e.Position
-		if e.Newest {
-			charges = append(charges, e.StreamID)
+func Continue(ctx context.Context, db *postgres.DB) (violated []Check, more bool, err error) {
+	n, err := ledger.Follow(ctx, db, follower, incrementEvents, func(ctx context.Context, tx pgx.Tx, events []ledger.Followed) error {
+		streams, versions := make([]string, len(events)), make([]int, len(events))
+		for i, e := range events {
+			streams[i], versions[i] = e.StreamID, e.Version
 		}
-	}
-	var checks []Check
-	if len(charges) > 0 {
-		if checks, err = checkCharges(ctx, db, charges); err != nil {
-			return nil, 0, err
+		rows, _ := tx.Query(ctx, selectNewest, streams, versions) // CollectRows returns its error
+		charges, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil || len(charges) == 0 {
+			return err
 		}
-	}
-	more := len(events) == incrementEvents
-	if more {
-		until = events[len(events)-1].RecordedAt
-	}
-	found, broken := sum(checks)
-	err = db.QueryRow(ctx, endIncrement, fence, txid, position, found, broken, until, more, interval, claimed).Scan(&pause)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, min(interval, incrementLease), nil
-	}
+		if violated, err = checkCharges(ctx, within{tx}, charges); err != nil {
+			return err
+		}
+		checked, broken := sum(violated)
+		_, err = tx.Exec(ctx, addFound, checked, broken)
+		return err
+	})
 	if err != nil {
-		return nil, 0, fmt.Errorf("store what an increment of the audit found: %w", err)
+		return nil, false, err
 	}
-	return slices.DeleteFunc(checks, func(c Check) bool { return c.Violated == 0 }), pause, nil
+	return slices.DeleteFunc(violated, func(c Check) bool { return c.Violated == 0 }), n == incrementEvents, nil
 }
 
 // Progress is what the increments of the workers have come to.
@@ -159,12 +101,12 @@ const selectProgress = `
 select audited_until as until,
        violated,
        violated - superseded as new
-  from audit_progress`
+  from audit_recent`
 
 // ReadProgress reads how far the workers have audited.
 func ReadProgress(ctx context.Context, q postgres.Querier) (Progress, error) {
 	found, err := collect[Progress](ctx, q, "how far the workers have audited", selectProgress)
-	if err != nil {
+	if err != nil || len(found) == 0 {
 		return Progress{}, err
 	}
 	return found[0], nil

@@ -17,18 +17,13 @@ create table audit_results (
 comment on table audit_results is 'the last audit of each scope that was finished';
 comment on column audit_results.scope is 'tables: what our own tables show; provider: the reconciliation with the provider';
 
--- How far the workers have audited the ledger. What an increment has found and how far it
--- went are one row, so it is counted once.
+-- What the workers have found. An increment of theirs is counted in the transaction that moves the
+-- follower audit behind its events.
 create table audit_progress (
-  only_one      boolean     not null default true,
-  fence         bigint      not null default 0,
-  txid          xid8        not null default '0',
-  position      bigint      not null default 0,
-  checked       bigint      not null default 0,
-  violated      bigint      not null default 0,
-  superseded    bigint      not null default 0,
-  audited_until timestamptz not null default clock_timestamp(),
-  due_at        timestamptz not null default clock_timestamp(),
+  only_one   boolean not null default true,
+  checked    bigint  not null default 0,
+  violated   bigint  not null default 0,
+  superseded bigint  not null default 0,
 
   -- One audit follows the ledger.
   constraint audit_progress_pkey primary key (only_one),
@@ -36,14 +31,27 @@ create table audit_progress (
   -- No second one beside it.
   constraint audit_progress_only_one_check check (only_one)
 );
-comment on table audit_progress is 'how far the workers have audited the ledger: every event up to and including (txid, position)';
-comment on column audit_progress.fence is 'each claim of an increment raises it, and the end of an older one is refused';
+comment on table audit_progress is 'what the workers have found of the events that they have audited';
 comment on column audit_progress.violated is 'of all increments';
 comment on column audit_progress.superseded is 'how many of these were found before an audit of the tables that was finished since';
-comment on column audit_progress.audited_until is 'what was recorded before has been audited';
-comment on column audit_progress.due_at is 'when the next increment may be claimed, or the one that is claimed be taken over';
 
 insert into audit_progress default values;
+insert into followers (name) values ('audit');
+
+-- What was recorded before the first event that the workers have not audited has been audited.
+create view audit_recent as
+select p.checked,
+       p.violated,
+       p.superseded,
+       coalesce((select (select e.recorded_at
+                           from ledger_events e
+                          where (e.txid, e.position) > (f.txid, f.position)
+                          order by e.txid, e.position
+                          limit 1)
+                   from followers f
+                  where f.name = 'audit'), clock_timestamp()) as audited_until
+  from audit_progress p;
+comment on view audit_recent is 'what the workers have found, and what they have audited: everything that was recorded before audited_until';
 
 -- The triggers of service.sql write this table, in the transaction of the action itself and
 -- whatever program acts: an action without its row cannot be committed.

@@ -3,10 +3,8 @@ package audit
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -23,34 +21,14 @@ select e.stream_id,
        e.webhook,
        e.merchant_id,
        e.data,
-       e.occurred_at,
-       coalesce(p.legs, '') as legs,
-       (e.txid, e.position) <= (c.txid, c.position) as projected,
-       coalesce(l.listed, '') as listed
+       coalesce(p.legs, '') as legs
   from ledger_events e
- cross join (
-       select generation,
-              txid,
-              position
-         from projections
-        where state = 'live') c
   left join lateral (
        select string_agg(format('%s: %s to %s, %s %s of %s', leg, debit, credit, amount, currency, merchant_id),
                          '; ' order by leg) as legs
          from public.ledger_postings
         where stream_id = e.stream_id
           and version = e.version) p on true
-  left join lateral (
-       select charge_id,
-              format('%s %s %s %s %s %s', merchant_id, order_id, status, version,
-                     (extract(epoch from created_at) * 1000000)::bigint, view) as listed
-         from charge_list
-        where generation = c.generation
-          and charge_id >= e.stream_id
-          and e.version = 1
-        order by charge_id
-        limit 1) l
-    on l.charge_id = e.stream_id
  where e.stream_id > $1
    and e.stream_id <= coalesce((
          select f.stream_id
@@ -75,15 +53,12 @@ type storedEvent struct {
 	Webhook    bool
 	MerchantID string
 	Data       []byte
-	OccurredAt time.Time
 	Legs       string // its postings, as legs writes them
-	Projected  bool   // at or before the projections' checkpoint
-	Listed     string // of the first event: the charge's row of the list, as listed writes it; "" if there is none
 }
 
 // streamChecks fold every stream with the domain's own rules.
 type streamChecks struct {
-	legal, postings, list Check
+	legal, postings Check
 }
 
 // checkStreams reads the whole ledger once, page by page. A stream that begins meanwhile
@@ -92,13 +67,12 @@ func checkStreams(ctx context.Context, of source) ([]Check, error) {
 	checks := streamChecks{
 		legal:    newCheck("streams are legal"),
 		postings: newCheck("postings are what the events cause"),
-		list:     newCheck("the list shows each charge as its events say"),
 	}
 	for last, limit := "", pageEvents; ; {
 		page, full, err := readPage(ctx, of, last, limit)
 		switch {
 		case err != nil || len(page) == 0:
-			return []Check{checks.legal, checks.postings, checks.list}, err
+			return []Check{checks.legal, checks.postings}, err
 		case full && limit > 1:
 			limit = 1
 			continue
@@ -140,7 +114,6 @@ func readPage(ctx context.Context, of source, last string, limit int) (page []st
 func (s *streamChecks) see(stream []storedEvent) {
 	events, err := decode(stream)
 	if err == nil {
-		s.seeListed(stream, events)
 		_, err = domain.ValidateStream(events)
 	}
 	if err != nil {
@@ -206,34 +179,4 @@ func misposted(e storedEvent, due string) string {
 		return ""
 	}
 	return fmt.Sprintf("%s version %d (%s): posted %q, should be %q", e.StreamID, e.Version, e.Type, e.Legs, due)
-}
-
-// seeListed compares a charge's row of the list, byte for byte, with what its events up to
-// the checkpoint say. A charge whose first request is void has none.
-func (s *streamChecks) seeListed(stream []storedEvent, events []domain.Event) {
-	first, charge, folded := stream[0], domain.Charge{ID: stream[0].StreamID}, 0
-	for i, e := range stream {
-		if e.Projected {
-			charge = domain.Fold(charge, events[i])
-			folded++
-		}
-	}
-	if folded == 0 {
-		return
-	}
-	view, err := json.Marshal(charge.View(first.OccurredAt))
-	due := fmt.Sprintf("%s %s %s %d %d %s", charge.MerchantID, charge.OrderID, charge.Status, charge.Version,
-		first.OccurredAt.UnixMicro(), view) // as selectStreams writes it
-	switch {
-	case charge.MerchantID == "" && first.Listed == "":
-		s.list.see("")
-	case err != nil:
-		s.list.see(fmt.Sprintf("%s: encode what is to be listed: %v", first.StreamID, err))
-	case first.Listed == "":
-		s.list.see(first.StreamID + ": not listed")
-	case first.Listed != due:
-		s.list.see(fmt.Sprintf("%s: not listed as its first %d events tell: %s", first.StreamID, folded, charge.Status))
-	default:
-		s.list.see("")
-	}
 }

@@ -1,14 +1,19 @@
 package console
 
 import (
+	"context"
 	_ "embed"
 	"encoding/json"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/audit"
+	"github.com/payonce/payonce/ledger"
 )
 
 var (
@@ -22,18 +27,21 @@ var (
 
 const (
 	pageRows   = 50
-	searchRows = 20_000 // charges that one page of a search reads at most
+	searchRows = 2000 // charges that one page of a search reads at most
 )
+
+// found is a row of the page.
+type found struct {
+	Merchant string
+	View     domain.View
+}
 
 // search is the page of charges, with what was asked.
 type search struct {
 	Name, Status, Amount string
 	Statuses             []domain.Status
-	Rows                 []struct {
-		Merchant string
-		View     domain.View
-	}
-	Next string // the charge before the next page; "" if there is none
+	Rows                 []found
+	Next                 string // the charge before the next page; "" if there is none
 }
 
 func (c *Console) charges(r *http.Request) (any, error) {
@@ -45,21 +53,47 @@ func (c *Console) charges(r *http.Request) (any, error) {
 	return &s, c.find(r, &s, q.Get("after"), pageRows)
 }
 
-// find reads a page of a search.
+// find reads a page of a search. No index serves the status and the amount, so it reads a bounded part.
 func (c *Console) find(r *http.Request, s *search, after string, rows int) error {
-	sql, args := selectNamed, []any{s.Name, rows}
-	if s.Name == "" {
-		read := searchRows
-		if s.Status+s.Amount == "" {
-			read = rows
-		}
-		sql, args = selectCharges, []any{after, s.Status, s.Amount, read, rows}
-	}
-	var found []byte
-	if err := c.db.Load().QueryRow(r.Context(), sql, args...).Scan(&found); err != nil {
+	if s.Name != "" {
+		_, err := c.add(r.Context(), s, rows, selectNamed, s.Name, rows)
 		return err
 	}
-	return json.Unmarshal(found, s)
+	for read, n := 0, rows+1; read < searchRows; read += n { // one more than the page
+		ids, err := c.add(r.Context(), s, rows, selectCharges, after, n)
+		if err != nil || len(ids) < n || s.Next != "" {
+			return err
+		}
+		after = ids[n-1]
+	}
+	s.Next = after
+	return nil
+}
+
+// add adds the charges of a statement that match, as long as the page has room, and returns the ids
+// that it read.
+func (c *Console) add(ctx context.Context, s *search, rows int, sql string, args ...any) ([]string, error) {
+	db := c.db.Load()
+	read, _ := db.Query(ctx, sql, args...) // CollectRows returns its error
+	ids, err := pgx.CollectRows(read, pgx.RowTo[string])
+	if err != nil {
+		return nil, err
+	}
+	return ids, ledger.Each(ctx, db, ids, func(stream ledger.Stream, unreadable error) bool {
+		if unreadable != nil || stream.Charge.MerchantID == "" {
+			return true
+		}
+		v := stream.View()
+		if s.Status != "" && string(v.Status) != s.Status || s.Amount != "" && strconv.FormatInt(v.Amount, 10) != s.Amount {
+			return true
+		}
+		if len(s.Rows) == rows {
+			s.Next = s.Rows[rows-1].View.ID
+			return false
+		}
+		s.Rows = append(s.Rows, found{stream.Charge.MerchantID, v})
+		return true
+	})
 }
 
 // history is the page of a charge, and of the tour.

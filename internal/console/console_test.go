@@ -101,10 +101,13 @@ func TestCharges_pagesByKey(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, console.Options{}, nil)
 	testdb.Exec(t, w.db.Pool(), `
-insert into charge_list (generation, charge_id, merchant_id, order_id, status, created_at, version, view)
-select 1, 'ch_' || to_char(n, 'FM0000'), 'acme', 'o', case when n % 2 = 0 then 'failed' else 'pending' end, now(), 1,
-       json_build_object('id', 'ch_' || to_char(n, 'FM0000'), 'amount', 5, 'currency', 'EUR', 'status', 'failed', 'created_at', now())
-  from generate_series(1, 230) n`)
+insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
+select gen_random_uuid(), 'ch_' || to_char(n, 'FM0000'), v, case v when 1 then 'charge.requested.v1' else 'charge.failed.v1' end, 1, 'acme',
+       case v when 1 then '{"merchant_id": "acme", "order_id": "o", "amount": 5, "currency": "EUR", "steps": ["payment"]}' else '{"code": "canceled"}' end::jsonb,
+       '{}', now()
+  from generate_series(1, 230) n,
+       generate_series(1, 2) v
+ where v = 1 or n % 2 = 0`)
 	for query, want := range map[string]int{"": 230, "?status=failed": 115, "?amount=5": 230} {
 		seen, path := map[string]int{}, "/charges"+query
 		for range 10 {

@@ -29,7 +29,7 @@ type facts struct {
 	Times     map[string][]time.Duration // p50 and p99 of a charge and of its steps
 	Quick     []audit.Check
 
-	Open, Waiting, Dead, Unread, Aside, Keys, Appended int
+	Open, Waiting, Dead, Unread, Keys, Appended int
 
 	Waited time.Duration // the oldest unread message
 }
@@ -104,7 +104,6 @@ func judge(f facts, programs []process) (alive map[string]int, all map[string]wr
 		{f.Dead > 0, "inbox", "bad", human.Plural(f.Dead, "dead letter")},
 		{attempts > 0, "provider", "warn", fmt.Sprintf("%.1f failed attempts/s", attempts)},
 		{f.Waiting > 0, "provider", "warn", human.Plural(f.Waiting, "message") + " waiting for it"},
-		{f.Aside > 0, "events", "warn", human.Plural(f.Aside, "charge") + " set aside by the projector"},
 	} {
 		if w.yes && all[w.id].State != "bad" {
 			all[w.id] = wrong{w.state, w.why}

@@ -126,6 +126,5 @@ select jsonb_build_object(
   'dead',      (select violated from marks where place = 8),
   'unread',    (select count(*) from unread),
   'waited',    (select (extract(epoch from clock_timestamp() - min(created_at)) * 1e9)::bigint from unread),
-  'aside',     (select count(*) from (select from charges_set_aside limit 1000) a),
   'keys',      (select count(*) from (select from idempotency_keys limit 10001) k),
   'appended',  (select coalesce(max(position), 0) from (select position from ledger_events order by txid desc, position desc limit 1) newest))

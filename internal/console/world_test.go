@@ -102,7 +102,7 @@ func (w *world) merchant(t *testing.T) {
 	testdb.Must(t, w.db.Commit(t.Context(), b))
 }
 
-// charge stores a charge with its message and its row of the list.
+// charge stores a charge with its message.
 func (w *world) charge(t *testing.T, request domain.ChargeRequested, more ...domain.Event) {
 	t.Helper()
 	b := &pgx.Batch{}
@@ -110,12 +110,6 @@ func (w *world) charge(t *testing.T, request domain.ChargeRequested, more ...dom
 	testdb.Must(t, err)
 	testdb.Must(t, outbox.Append(b, outbox.Message{Topic: "charges", ID: "m-1", Type: "charge.requested.v1", OrderingKey: id, Payload: []byte("{}")}))
 	testdb.Must(t, w.db.Commit(t.Context(), b))
-	// The projections wait for the transactions of other tests on the same server.
-	await.True(t, "the charge is in the list", func() bool {
-		_, err := ledger.Project(t.Context(), w.db)
-		testdb.Must(t, err)
-		return testdb.One[bool](t, w.db, `select exists (select from charge_list where charge_id = $1)`, id)
-	})
 }
 
 // counter counts the statements of the console's sessions.

@@ -109,7 +109,6 @@ func TestAnswers_areAsRecorded(t *testing.T) {
 	for _, key := range []string{"order-1", "refused"} {
 		send(get("/v1/idempotency-keys/" + key))
 	}
-	w.projected(t)
 	send(get("/v1/charges?limit=1"))
 	send(get("/v1/balances"))
 	r.compare(t, "answers.txt")

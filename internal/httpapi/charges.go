@@ -87,7 +87,7 @@ const (
 
 var statuses = []domain.Status{domain.Pending, domain.RequiresAction, domain.Succeeded, domain.Failed, domain.PartiallyRefunded, domain.Refunded}
 
-// listCharges is GET /v1/charges: a page of the projection, newest first.
+// listCharges is GET /v1/charges: a page of the ledger's charges, newest first.
 func (a *API) listCharges(c echo.Context) (any, error) {
 	q := ledger.ListQuery{MerchantID: merchantOf(c).ID, Limit: defaultCharges}
 	err := readQuery(c, map[string]func(*checker, string){

@@ -188,7 +188,7 @@ select name,
 			"idle_in_transaction_session_timeout": "10000", "idle_session_timeout": "0",
 			"client_connection_check_interval": "2000",
 			"enable_bitmapscan":                "off", "enable_hashjoin": "off", "enable_incremental_sort": "off",
-			"enable_mergejoin": "off", "enable_seqscan": "off", "enable_sort": "off", "jit": "off",
+			"enable_mergejoin": "off", "enable_seqscan": "off", "enable_sort": "off", "jit": "off", "max_parallel_workers_per_gather": "0",
 			"plan_cache_mode": "force_generic_plan",
 		}
 		testrun.Same(t, "settings", want, settings(t, address, postgres.Options{Application: "api"}))

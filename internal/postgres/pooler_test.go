@@ -69,7 +69,7 @@ func sessionSettings() []string {
 	return []string{
 		"application_name", "client_connection_check_interval", "default_transaction_isolation",
 		"enable_bitmapscan", "enable_hashjoin", "enable_incremental_sort", "enable_mergejoin", "enable_seqscan", "enable_sort",
-		"idle_in_transaction_session_timeout", "jit", "lock_timeout", "plan_cache_mode", "statement_timeout",
+		"idle_in_transaction_session_timeout", "jit", "max_parallel_workers_per_gather", "lock_timeout", "plan_cache_mode", "statement_timeout",
 		"tcp_keepalives_count", "tcp_keepalives_idle", "tcp_keepalives_interval", "timezone",
 	}
 }

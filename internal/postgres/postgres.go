@@ -59,6 +59,9 @@ type Options struct {
 	Committed     func(names []string)
 	// Settings are further settings of the sessions.
 	Settings map[string]string
+	// CheckSession, where set, is called with each new session of a server that accepts writes, before its
+	// first use. A session for which it returns an error is closed; Open returns the error itself.
+	CheckSession func(ctx context.Context, c *pgconn.PgConn) error
 	// AllowReadOnly permits a server that refuses writes, such as a hot standby. It is
 	// for programs that only read.
 	AllowReadOnly bool
@@ -95,7 +98,7 @@ type DB struct {
 // of the connection, and that its sessions have the settings which they were opened with.
 // Each refusal is a sentence that says what to change.
 func Open(ctx context.Context, url string, o Options) (*DB, error) {
-	known := &servers{anyServer: o.AllowReadOnly, sessions: map[*session]bool{}}
+	known := &servers{anyServer: o.AllowReadOnly, check: o.CheckSession, sessions: map[*session]bool{}}
 	config, err := poolConfig(url, o, known)
 	if err != nil {
 		return nil, err
@@ -110,6 +113,10 @@ func Open(ctx context.Context, url string, o Options) (*DB, error) {
 	}
 	if err == nil && o.RefusePrivileged {
 		err = checkUser(ctx, pool, o.Role)
+	}
+	if refused, ok := errors.AsType[sessionError](err); ok {
+		pool.Close()
+		return nil, refused.error
 	}
 	if err != nil {
 		pool.Close()

@@ -30,6 +30,7 @@ var ErrOldTimeline = errors.New("the database server was replaced in a failover 
 // the work of what promotes.
 type servers struct {
 	anyServer bool // also a read-only one: nothing is learned of it
+	check     func(ctx context.Context, c *pgconn.PgConn) error
 
 	mu       sync.Mutex
 	system   string // identifier of the database cluster
@@ -112,6 +113,11 @@ func (s *servers) guard(c *pgx.ConnConfig, gone bool) {
 	}
 	c.ValidateConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
 		system, timeline, err := readServer(ctx, conn)
+		if err == nil && s.check != nil {
+			if refused := s.check(ctx, conn); refused != nil {
+				err = sessionError{refused}
+			}
+		}
 		if err != nil {
 			return err
 		}
@@ -134,6 +140,11 @@ func (s *servers) order(c *pgx.ConnConfig, toEnd bool) {
 	all := append(front, end...)
 	c.Host, c.Port, c.TLSConfig, c.Fallbacks = all[0].Host, all[0].Port, all[0].TLSConfig, all[1:]
 }
+
+// sessionError is the error of CheckSession of the options.
+type sessionError struct{ error }
+
+func (e sessionError) Unwrap() error { return e.error }
 
 // selectServer reads what tells servers apart. pg_control_checkpoint lags behind a promotion,
 // the name of the WAL file does not.

@@ -24,7 +24,8 @@ import (
 //
 // They also keep a plan from reading a whole table where an index serves. Plans are kept,
 // and a plan that was made while the table was small would read all of it later. A plan that
-// uses what is off looks expensive enough to compile, hence jit. And they make each plan
+// uses what is off looks expensive enough to compile, hence jit. Without statistics the tail of a table is
+// taken for a third of it, and to start parallel workers takes longer than to read it. And they make each plan
 // once: for short arrays the server would plan each execution, which takes longer than many
 // a lookup.
 func (o Options) sessionSettings() map[string]string {
@@ -38,6 +39,7 @@ func (o Options) sessionSettings() map[string]string {
 		"idle_session_timeout":                "0",
 		"client_connection_check_interval":    "2000",
 		"jit":                                 "off",
+		"max_parallel_workers_per_gather":     "0",
 		"plan_cache_mode":                     "force_generic_plan",
 		"tcp_keepalives_idle":                 "10",
 		"tcp_keepalives_interval":             "5",
@@ -57,9 +59,10 @@ func (o Options) sessionSettings() map[string]string {
 const wholeTables = "enable_bitmapscan,enable_hashjoin,enable_incremental_sort,enable_mergejoin,enable_seqscan,enable_sort"
 
 // ReadWholeTables is a statement that lets those after it in the same transaction read whole
-// tables, and join them by hash or merge, however small the planner takes them to be.
+// tables, with parallel workers, and join them by hash or merge, however small the planner takes them to be.
 const ReadWholeTables = `
 select set_config('enable_nestloop', 'off', true),
+       set_config('max_parallel_workers_per_gather', '2', true),
        set_config(name, 'on', true)
   from unnest('{` + wholeTables + `}'::text[]) as s(name)`
 

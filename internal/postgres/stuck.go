@@ -20,7 +20,7 @@ const (
 //
 //   - Sessions of programs whose application name begins with prefix, and that have stood in
 //     the middle of a batch for longer than halfSent. Before PostgreSQL 17 no time-out ends
-//     such a session, and the projections stay below its transaction.
+//     such a session, and the followers of the ledger stay below its transaction.
 //   - Sessions of the api's and the console's database users whose transaction is older than
 //     held, or that hold an advisory lock: these programs take none. An attacker who has the
 //     password chooses the application name and all time limits. Such a user is a member of

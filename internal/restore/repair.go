@@ -1,11 +1,11 @@
 // Package restore decides whose database this is: it binds the database to an account of the
-// provider, and numbers the events of the ledger anew that came from another server by a dump.
+// provider, recognizes tables that came through a dump, and raises the epoch of their order numbers.
 //
-// Events name the transactions that wrote them, and the readers of the ledger go by these
-// numbers. On another server they mean other transactions, or none. Messages have no such
+// An event has the number of the transaction that wrote it, and the readers of the ledger go by these
+// numbers. On another server they belong to other transactions, or to none. Messages have no such
 // numbers: those of a dump are delivered, and the inbox drops what it has received.
 //
-// Table: provider_account. It also writes those of the ledger, and where the audit is.
+// Table: provider_account. It also replaces the ledger's epoch and mark.
 package restore
 
 import (
@@ -13,8 +13,6 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -22,140 +20,70 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 )
 
-// Numbering says whether the stored transactions are those of this server.
-type Numbering struct {
-	Newest uint64 `json:"newest"` // the highest transaction that is stored
-	Next   uint64 `json:"next"`   // the server's next one
-	Own    bool   `json:"own"`    // the tables did not come through a dump since they were made or repaired
-}
+// ErrRestored is returned by CheckSession for tables that came through a dump and were not repaired since.
+var ErrRestored = errors.New("the tables were restored from a dump: run payonce outbox repair before a program starts")
 
-// Foreign reports whether the stored transactions are another server's, or may be: the
-// tables were dumped and restored, or name a transaction that this server has not had.
-func (n Numbering) Foreign() bool { return !n.Own || n.Newest >= n.Next }
+// selectOriginal reads the mark and one entry of the ledger's index.
+const selectOriginal = `
+select is_original
+  from restore_guard`
 
-// selectNumbering reads the newest transaction ids. One index entry of the ledger; projections
-// are a handful of rows.
-const selectNumbering = `
-select greatest(
-         (select txid
-            from ledger_events
-           order by txid desc, position desc
-           limit 1),
-         (select txid
-            from projections
-           where state = 'live'
-           order by txid desc
-           limit 1),
-         '0')                              as newest,
-       pg_snapshot_xmax(pg_current_snapshot()) as next,
-       (select own
-          from numbering)                 as own`
-
-// ReadNumbering reads whether the stored transactions are this server's. While they are not,
-// nothing is folded: what is committed from now on may have lower numbers than the checkpoints,
-// and what came with the dump higher ones than any reader may read.
+// IsOriginal reports whether the tables did not come through a dump since they were made or repaired, and
+// name no transaction that the server has not had.
 //
 // It goes by a mark that a dump does not carry, so neither the server's count nor time
 // changes the answer. Copied files carry the mark and the count.
-// Test: TestNumbering in migrations.
-func ReadNumbering(ctx context.Context, q postgres.Querier) (Numbering, error) {
-	var n Numbering
-	if err := q.QueryRow(ctx, selectNumbering).Scan(&n.Newest, &n.Next, &n.Own); err != nil {
-		return n, fmt.Errorf("read whose transactions are stored: %w", err)
+// Test: TestRestoreGuard in migrations.
+func IsOriginal(ctx context.Context, q postgres.Querier) (original bool, err error) {
+	if err := q.QueryRow(ctx, selectOriginal).Scan(&original); err != nil {
+		return false, fmt.Errorf("read whether the tables were restored: %w", err)
 	}
-	return n, nil
+	return original, nil
 }
 
-// Repaired says how many rows were numbered anew.
-type Repaired struct {
-	Events int64 `json:"events"` // of the ledger
+const undefinedTable = "42P01"
+
+// CheckSession returns ErrRestored for a session with tables that have to be repaired: what it wrote could
+// have lower order numbers than what readers have passed. It is the CheckSession of postgres.Options, and
+// passes a database that is not migrated.
+func CheckSession(ctx context.Context, c *pgconn.PgConn) error {
+	answer := c.ExecParams(ctx, selectOriginal, nil, nil, nil, nil).Read()
+	if refusal, ok := errors.AsType[*pgconn.PgError](answer.Err); ok && refusal.Code == undefinedTable {
+		return nil
+	}
+	if answer.Err != nil {
+		return fmt.Errorf("read whether the tables were restored: %w", answer.Err)
+	}
+	if string(answer.Rows[0][0]) != "t" {
+		return ErrRestored
+	}
+	return nil
 }
-
-// Bounds of the wait for the locks. Other transactions that want one of these tables wait
-// behind a try, so a try is short, and the programs continue between two tries.
-const (
-	lockWait  = 100 * time.Millisecond // for each table; far below PostgreSQL's deadlock_timeout
-	lockPause = 400 * time.Millisecond // at most, after a try that failed
-	lockTries = 150                    // about a minute
-	vacuumTry = 20                     // one of so many tries waits until an autovacuum gives way
-)
-
-// setLockTimeout bounds the waits for locks. Autovacuum works on what has just been restored,
-// for hours where that is large. It gives way to a transaction that has waited for the table
-// for deadlock_timeout. So where it is at work, some tries wait longer than that.
-const setLockTimeout = `
-select set_config('lock_timeout',
-         case
-           when $2 and exists (
-                  select
-                    from pg_locks
-                   where database = (select oid from pg_database where datname = current_database())
-                     and relation in ('ledger_events'::regclass, 'projections'::regclass, 'numbering_mark'::regclass)
-                     and mode = 'ShareUpdateExclusiveLock'
-                     and granted)
-           then (select (setting::int + 500)::text from pg_settings where name = 'deadlock_timeout')
-           else $1
-         end, true)`
 
 //go:embed repair.sql
-var numberAnew string
+var nextEpoch string
 
-// countNumbered counts what was numbered: all rows are written.
-const countNumbered = `
-select count(*)
-  from ledger_events`
+const selectEpoch = `
+select ledger_epoch()`
 
-// Repair numbers the events of a restore and the checkpoints of the projections anew, as if
-// they had been committed here before all else. The order of each charge is kept. Nothing else
-// of an event is changed, and no message.
+// Repair raises the epoch of the order numbers after a restore, and returns it: what came with the dump is
+// then older than everything that is committed here. No event, checkpoint or cursor is changed, and no table
+// locked but the mark. Repeated, or where nothing was restored, it changes nothing that matters. db must
+// be the owner's.
 //
-// It is one transaction that locks these tables and writes each of their rows. db must be
-// the owner's: the ledger's guard against changes is off until the commit. It may run
-// beside the programs, which wait for it, and it may be repeated: where nothing is foreign
-// it changes nothing that matters. It gives up after about a minute in which other
-// transactions had locked one of the tables all the time.
+// Nothing may have been written since the restore: the programs refuse to start before the repair.
 //
 // If we die here: nothing was changed.
 // Tests: TestRepairKilled, TestRestore_intoAnotherServer_losesNothing in e2e.
-func Repair(ctx context.Context, db *postgres.DB) (Repaired, error) {
-	for try := 1; ; try++ {
-		r, err := repair(ctx, db, try%vacuumTry == 1)
-		switch {
-		case err == nil:
-			return r, nil
-		case !isLockLost(err):
-			return Repaired{}, fmt.Errorf("number what was restored anew: %w", err)
-		case try == lockTries:
-			return Repaired{}, fmt.Errorf("number what was restored anew: the tables are in use, for example by an audit, a rebuild, a dump or a vacuum: wait for its end: %w", err)
-		}
-		select {
-		case <-ctx.Done():
-			return Repaired{}, fmt.Errorf("number what was restored anew: %w, %w", context.Cause(ctx), err)
-		case <-time.After(rand.N(lockPause)): //nolint:gosec // jitter
-		}
-	}
-}
-
-// isLockLost reports whether another transaction held a table for too long, or was in a
-// deadlock with the repair.
-func isLockLost(err error) bool {
-	pg, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && (pg.Code == "55P03" || pg.Code == "40P01")
-}
-
-func repair(ctx context.Context, db *postgres.DB, stopVacuum bool) (r Repaired, err error) {
+func Repair(ctx context.Context, db *postgres.DB) (epoch int64, err error) {
 	err = pgx.BeginFunc(ctx, db.Pool(), func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, setLockTimeout, lockWait.String(), stopVacuum)
-		if err == nil {
-			_, err = tx.Exec(ctx, postgres.ReadWholeTables)
-		}
-		if err == nil {
-			_, err = tx.Exec(ctx, numberAnew, pgx.QueryExecModeSimpleProtocol)
-		}
-		if err != nil {
+		if _, err := tx.Exec(ctx, nextEpoch, pgx.QueryExecModeSimpleProtocol); err != nil {
 			return err
 		}
-		return tx.QueryRow(ctx, countNumbered).Scan(&r.Events)
+		return tx.QueryRow(ctx, selectEpoch).Scan(&epoch)
 	})
-	return r, err
+	if err != nil {
+		return 0, fmt.Errorf("raise the epoch: %w", err)
+	}
+	return epoch, nil
 }

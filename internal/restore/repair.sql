@@ -1,64 +1,18 @@
--- Numbers the events of the ledger anew, in one transaction. A server's own transactions begin
--- at 3 and are in the hundreds before a table is made, so all that is committed later is newer.
--- Within each number the order is that of the position, which follows the versions of a stream.
---
---   1  folded into the projections
---   2  not folded yet
-
--- A reader waits for the lock before it reads, so no reader continues with numbers that are
--- gone. The order is that of most programs; a repair that meets another order, or another
--- repair, gives up its try.
-lock table ledger_events, projections, numbering_mark
-  in access exclusive mode;
-
--- An event was folded if the live list has its version, not if it lies below the
--- checkpoint: events that were committed between the restore and the repair lie below it
--- too.
-alter table ledger_events
-disable trigger ledger_events_append_only;
-
-with numbered as (
-  select e.position,
-         (case when e.version > coalesce(l.version, 0) then '2' else '1' end)::xid8 as txid
-    from ledger_events e
-    left join charge_list l
-      on l.charge_id = e.stream_id
-     and l.generation = (select generation from projections where state = 'live')
-)
-update ledger_events e
-   set txid = n.txid
-  from numbered n
- where n.position = e.position;
-
-alter table ledger_events
- enable trigger ledger_events_append_only;
-
--- A generation that is being built is given up, and a projector that folds meanwhile is
--- refused. The checkpoint is that of an event, or zero: a rebuild that has folded as much
--- has the same one.
-update projections
-   set state              = case state when 'live' then 'live' else 'retired' end,
-       txid               = coalesce((select txid from ledger_events where txid = '1' limit 1), '0'),
-       position           = coalesce((select position from ledger_events where txid = '1' order by position desc limit 1), 0),
-       took_over_txid     = '0',
-       took_over_position = 0,
-       batch              = batch + 1,
-       after              = batch;
-
--- The workers audit all of it once more, and an increment in progress is refused.
-update audit_progress
-   set fence    = fence + 1,
-       txid     = '0',
-       position = 0;
+-- What came with the dump keeps its order numbers: they are below those of the next epoch.
+do $$
+begin
+  execute format('create or replace function ledger_epoch() returns bigint language sql stable return %s::bigint', ledger_epoch() + 1);
+end
+$$;
 
 -- A dump carries neither the transaction that wrote a row nor a dropped column.
-alter table numbering_mark
+alter table restore_mark
   add column dropped boolean;
 
-alter table numbering_mark
+alter table restore_mark
  drop column dropped;
 
-insert into numbering_mark (written_in)
+insert into restore_mark (written_in)
 values (pg_current_xact_id())
     on conflict (only_one) do update
    set written_in = excluded.written_in;

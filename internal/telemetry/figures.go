@@ -28,10 +28,7 @@ type figure struct {
 	labels     []string
 }
 
-const (
-	figuresUp = "payonce_figures_up"
-	restored  = "payonce_restored_unrepaired"
-)
+const figuresUp = "payonce_figures_up"
 
 var allFigures = []figure{
 	{figuresUp, "1 if the gauges below could be read from the database, else 0.", nil},
@@ -40,12 +37,10 @@ var allFigures = []figure{
 	{"payonce_outbox_unread_messages", "Messages in the outbox, which their reader has not acknowledged. 100000 means at least so many.", []string{"topic"}},
 	{"payonce_outbox_unread_age_seconds", "Time since the oldest message in the outbox was stored.", []string{"topic"}},
 	{"payonce_store_bytes", "Size of a table with its indexes.", []string{"table"}},
-	{"payonce_charges_set_aside", "Charges that the list leaves out or shows as they were, because the worker cannot read an event of theirs.", nil},
 	{"payonce_snapshot_held_seconds", "Age of the oldest transaction that keeps vacuum from removing dead rows of this database, prepared transactions included.", nil},
 	{"payonce_replication_slot_retained_bytes", "Write-ahead log that the server keeps for a replication slot.", []string{"slot"}},
 	{"payonce_replication_slot_held_transactions", "Transactions since the oldest one whose dead rows a replication slot keeps from vacuum.", []string{"slot"}},
 	{"payonce_paused", "What operators have paused: a receiver, 1, or merchants, how many.", []string{"what"}},
-	{restored, "1 after a restore from a dump, until payonce outbox repair has run, else 0.", nil},
 	{"payonce_audit_violations", "Violations that the last audit found. scope: tables, provider, or recent: what the workers found since the last audit of the tables began.", []string{"scope"}},
 	{"payonce_audit_checked", "Cases that the last audit checked; recent: all that the workers have checked.", []string{"scope"}},
 	{"payonce_audit_finished_timestamp_seconds", "When the last audit ended, in seconds since 1970; recent: the workers have audited what was recorded before.", []string{"scope"}},
@@ -57,11 +52,10 @@ var allFigures = []figure{
 type figures struct {
 	*Registry
 
-	db         postgres.Querier
-	topics     []string
-	receivers  []string
-	isRestored func(context.Context, postgres.Querier) (bool, error)
-	described  map[string]*prometheus.Desc
+	db        postgres.Querier
+	topics    []string
+	receivers []string
+	described map[string]*prometheus.Desc
 
 	mu     sync.Mutex
 	readAt time.Time
@@ -70,10 +64,9 @@ type figures struct {
 }
 
 // Figures adds what the database alone knows, of these topics of the outbox and receivers of
-// messages. isRestored reports whether the tables came through a dump and were not repaired
-// since. Figures is called at most once.
-func (r *Registry) Figures(db postgres.Querier, topics, receivers []string, isRestored func(context.Context, postgres.Querier) (bool, error)) {
-	f := &figures{Registry: r, db: db, topics: topics, receivers: receivers, isRestored: isRestored, described: map[string]*prometheus.Desc{}}
+// messages. Figures is called at most once.
+func (r *Registry) Figures(db postgres.Querier, topics, receivers []string) {
+	f := &figures{Registry: r, db: db, topics: topics, receivers: receivers, described: map[string]*prometheus.Desc{}}
 	for _, one := range allFigures {
 		f.described[one.name] = prometheus.NewDesc(one.name, one.help, one.labels, nil)
 		r.describe("gauge", one.name, one.help, named(one.labels))
@@ -132,7 +125,6 @@ func (f *figures) readLocked(ctx context.Context) error {
 		{"the outbox", selectUnread, []any{f.countedAtMost, f.topics}},
 		{"the sizes of tables", selectSizes, nil},
 		{"the last audits", selectAudits, nil},
-		{"charges that are set aside", selectAside, nil},
 		{"old transactions", selectHeld, nil},
 		{"what is paused", selectPaused, []any{f.receivers}},
 		{"replication slots", selectSlots, nil},
@@ -149,11 +141,6 @@ func (f *figures) readLocked(ctx context.Context) error {
 			return fmt.Errorf("read %s: %w", s.of, err)
 		}
 	}
-	yes, err := f.isRestored(ctx, f.db)
-	if err != nil {
-		return fmt.Errorf("read whose transactions the tables name: %w", err)
-	}
-	f.showLocked(restored, number(yes))
 	return nil
 }
 
@@ -248,17 +235,11 @@ select g.name, array[a.scope], g.value::float8
           from audit_results
          union all
         select 'recent', checked, violated - superseded, audited_until
-          from audit_progress) a
+          from audit_recent) a
  cross join lateral (values
        ('payonce_audit_checked', a.checked),
        ('payonce_audit_violations', a.violated),
        ('payonce_audit_finished_timestamp_seconds', extract(epoch from a.finished_at))) as g (name, value)`
-
-const selectAside = `
-select 'payonce_charges_set_aside', '{}'::text[], count(*)::float8
-  from charges_set_aside a
-  join projections p using (generation)
- where p.state = 'live'`
 
 const selectPaused = `
 select 'payonce_paused', array[what], count(p.what) filter (where p.paused)::float8

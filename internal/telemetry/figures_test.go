@@ -16,7 +16,6 @@ import (
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/local"
-	"github.com/payonce/payonce/internal/restore"
 	"github.com/payonce/payonce/internal/telemetry"
 	"github.com/payonce/payonce/internal/testdb"
 )
@@ -35,10 +34,7 @@ func (c *counting) Query(ctx context.Context, sql string, args ...any) (pgx.Rows
 func figures(q postgres.Querier) (*telemetry.Registry, *clock, *await.Log) {
 	m, clock, log := registry()
 	m.Patient(await.Stall)
-	m.Figures(q, []string{"charges"}, []string{"fulfillment", "notification"}, func(ctx context.Context, q postgres.Querier) (bool, error) {
-		n, err := restore.ReadNumbering(ctx, q)
-		return n.Foreign(), err
-	})
+	m.Figures(q, []string{"charges"}, []string{"fulfillment", "notification"})
 	return m, clock, log
 }
 
@@ -97,7 +93,10 @@ select 'charges', 'm' || n, '', '{}', clock_timestamp() - interval '90 seconds'
 	results := &pgx.Batch{}
 	audit.Record(results, audit.ScopeTables, audit.Check{Checked: 7, Violated: 2}, audit.Check{Checked: 3, Violated: 1})
 	audit.Record(results, audit.ScopeProvider, audit.Check{Checked: 1})
-	results.Queue(`update audit_progress set checked = 20, violated = 5, superseded = 3, audited_until = now() - interval '1 hour'`)
+	results.Queue(`update audit_progress set checked = 20, violated = 5, superseded = 3`)
+	results.Queue(`
+insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at, recorded_at)
+values (gen_random_uuid(), 'ch_1', 1, 'charge.requested.v1', 1, 'acme', '{}', '{}', now(), now() - interval '1 hour')`)
 	testdb.Must(t, db.Commit(t.Context(), results))
 	clock.pass(time.Minute)
 	got := scrape(t, m.Handler())
@@ -146,16 +145,6 @@ func TestFigures_countABacklogUpToABound(t *testing.T) {
 		unread: most,
 	})
 	ages(t, got, map[string][2]float64{`payonce_inbox_oldest_age_seconds{receiver="fulfillment"}`: {3600, 3660}})
-}
-
-func TestFigures_showARestore(t *testing.T) {
-	t.Parallel()
-	db := testdb.Open(t)
-	m, clock, _ := figures(testdb.As(t, db, postgres.RoleWorker))
-	want(t, scrape(t, m.Handler()), map[string]float64{`payonce_restored_unrepaired`: 0})
-	testdb.Exec(t, db.Pool(), `update numbering_mark set written_in = written_in`)
-	clock.pass(time.Minute)
-	want(t, scrape(t, m.Handler()), map[string]float64{`payonce_figures_up`: 1, `payonce_restored_unrepaired`: 1})
 }
 
 // TestFigures_showWhatHoldsVacuumAndTheLogBack reads with the role of the worker,

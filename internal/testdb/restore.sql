@@ -3,7 +3,7 @@
 create schema fresh;
 
 -- The catalog changes with every change of a table, an index, a sequence, a constraint, a
--- trigger, a policy, a function, a grant or the mark of the numbering: none can be restored.
+-- trigger, a policy, a function, a grant or the mark of a restore: none can be restored.
 create function fresh.catalog()
 returns text
 language sql
@@ -20,7 +20,7 @@ select md5(string_agg(entry, ' ' order by entry))
         union all
         select oid || ' ' || xmin from pg_policy
         union all
-        select written_in || ' ' || xmin from public.numbering_mark
+        select written_in || ' ' || xmin from public.restore_mark
        ) as entries(entry)
 $$;
 
@@ -51,7 +51,7 @@ create table fresh._catalog as
 select fresh.catalog() as catalog;
 
 -- No trigger, and so no foreign key, is in the way of the statements. A row that is as it
--- was keeps its xmin, by which the numbering knows its server.
+-- was keeps its xmin, by which restore_guard knows its server.
 create function fresh.restore()
 returns void
 language plpgsql

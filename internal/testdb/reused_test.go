@@ -14,16 +14,16 @@ func TestEmptied_looksLikeAFreshDatabase(t *testing.T) { //nolint:paralleltest /
 	fresh := content(t, testdb.Open(t))
 	for _, test := range []struct{ name, statement string }{
 		{"a row is inserted", `insert into merchants (merchant_id) values ('acme')`},
-		{"a row of the migrations is updated", `update projections set position = 7`},
-		{"a row of the migrations is deleted", `delete from projections`},
+		{"a row of the migrations is updated", `update followers set position = 7`},
+		{"a row of the migrations is deleted", `delete from followers`},
 		{"a sequence is used", `select nextval('outbox_id_seq')`},
 		{"a table is created", `create table kept (id int)`},
 		{"a table is dropped", `drop table payonce_migrations`},
 		{"a constraint is added", `alter table inbox add constraint planted check (message_id = '') not valid`},
 		{"a trigger is disabled", `alter table ledger_postings disable trigger all`},
-		{"a privilege is revoked", `revoke select on charge_list from payonce_api`},
-		{"the numbering is marked anew", `update numbering_mark set written_in = written_in`},
-		{"the numbering is made another server's", `update numbering_mark set written_in = '7'`},
+		{"a privilege is revoked", `revoke select on account_balances from payonce_api`},
+		{"the tables are marked anew", `update restore_mark set written_in = written_in`},
+		{"the tables are marked as another server's", `update restore_mark set written_in = '7'`},
 		{"nothing is done", `select 1`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -52,8 +52,8 @@ select format('internal triggers %s %s', tgenabled, count(*)) from pg_trigger wh
 union all
 select format('grants %s: %s', relname, relacl) from pg_class where relnamespace = 'public'::regnamespace and relkind = 'r'
 union all
-select format('numbering %s', own) from numbering
+select format('original %s', is_original) from restore_guard
 union all
-select format('projection %s', projections::text) from projections
+select format('follower %s', f::text) from followers f
 order by 1`)
 }

@@ -21,7 +21,7 @@ import (
 //	renewal of leases                   it must not wait for the locks of others
 //	an operator's commands, repair      rare, and they lock what others work on
 //	merchants, API keys, secrets        rare
-//	projections                         thousands of rows, by one program at a time
+//	the sums of balances                thousands of rows, by one program at a time
 //	retention and the lease of its job  no caller waits for them
 func Statements(worker ...groupcommit.Statement) *groupcommit.Statements {
 	return groupcommit.NewStatements(slices.Concat(idempotency.Writes(), ledger.Writes(), outbox.Writes(), worker)...)

@@ -438,62 +438,22 @@ insert into audit_progress default values;
 -- audit_progress_only_one_check: nor is there another beside it
 insert into audit_progress (only_one) values (false);
 
--- numbering_mark_pkey: there is one mark
-insert into numbering_mark (written_in) values ('3');
+-- restore_mark_pkey: there is one mark
+insert into restore_mark (written_in) values ('3');
 
--- numbering_mark_only_one_check: no second mark beside it
-insert into numbering_mark (only_one, written_in) values (false, '3');
+-- restore_mark_only_one_check: no second mark beside it
+insert into restore_mark (only_one, written_in) values (false, '3');
 
--- projections_folded_once: the same events are not folded twice
-update projections set txid = '7', position = 7, batch = batch + 1, after = 0 where state = 'live';
-update projections set txid = '7', position = 7, batch = batch + 1, after = 0 where state = 'live';
-
--- projections_folded_once: no event is folded into a retired generation
-update projections set state = 'retired', batch = batch + 1, after = batch where state = 'live';
-update projections set batch = batch + 1, after = 0;
-
--- projections_one_live: one generation is live
-insert into projections (state) values ('live');
-
--- projections_one_live: also while one takes over
-insert into projections (state) values ('building');
-update projections set state = 'live', batch = batch + 1, after = batch, took_over_txid = '0', took_over_position = 0 where state = 'building';
-
--- projections_one_building: one generation is built
-insert into projections (state) values ('building');
-insert into projections (state) values ('building');
-
--- projections_never_behind: a list does not go back
-insert into projections (state) values ('building');
-update projections set state = 'retired', batch = batch + 1, after = batch where state = 'live';
-update projections set state = 'live', batch = batch + 1, after = batch, took_over_txid = '1', took_over_position = 0 where state = 'building';
-
--- projections_never_behind: nor by one event of a transaction
-insert into projections (state) values ('building');
-update projections set state = 'retired', batch = batch + 1, after = batch where state = 'live';
-update projections set state = 'live', batch = batch + 1, after = batch, took_over_txid = '0', took_over_position = 1 where state = 'building';
-
--- projections_state_check: a generation is in a known state
-insert into projections (state) values ('stale');
-
--- projections_pkey: a generation has its number alone
-insert into projections (generation, state) overriding system value values (1, 'building');
+-- followers_pkey: a follower is at one place
+insert into followers (name) values ('balances');
 
 -- held_orders_one_charge: an order is held by one charge
 insert into held_orders values ('acme', 'order 1', 'ch_1');
 insert into held_orders values ('acme', 'order 1', 'ch_2');
 
--- charge_list_once: a charge is listed once
-insert into charge_list values (1, 'ch_1', 'acme', 'o', 'pending', now(), 1, '{}');
-insert into charge_list values (1, 'ch_1', 'acme', 'o', 'pending', now(), 1, '{}');
-
--- charges_set_aside_once: a charge is set aside once
-insert into charges_set_aside (generation, charge_id, reason) values (1, 'ch_1', 'unreadable');
-insert into charges_set_aside (generation, charge_id, reason) values (1, 'ch_1', 'unreadable');
-
 -- account_balances_once: an account has one balance
-insert into account_balances values (1, 'acme', 'a:EUR', 1, 0);
-insert into account_balances values (1, 'acme', 'a:EUR', 1, 0);
+insert into account_balances values ('acme', 'a:EUR', 1, 0);
+insert into account_balances values ('acme', 'a:EUR', 1, 0);
 
 -- operator_actions_pkey: each action has its own number
 insert into operator_actions (action_id, actor, login, action, subject, after) overriding system value values (1, 'me', 'me', 'a', 's', '{}');

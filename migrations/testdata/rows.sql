@@ -3,7 +3,7 @@
 insert into ledger_events
        (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
 select gen_random_uuid(), 'ch_' || n, v, case v when 1 then 'charge.requested.v1' else 'payment.captured.v1' end, 1, 'm' || n % 2,
-       case v when 1 then '{}' else jsonb_build_object('provider', 'stripe', 'payment_intent', 'pi_' || n) end, '{}', now()
+       case v when 1 then jsonb_build_object('order_id', 'order-' || n / 30) else jsonb_build_object('provider', 'stripe', 'payment_intent', 'pi_' || n) end, '{}', now()
   from generate_series($first, $last) n,
        generate_series(1, 2) v;
 
@@ -17,13 +17,8 @@ insert into idempotency_keys
 select 'm' || n % 2, 'POST /v1/charges', 'key-' || n, '', 202, '', now() + n * interval '1 second'
   from generate_series($first, $last) n;
 
-insert into charge_list
-       (generation, charge_id, merchant_id, order_id, status, created_at, version, view)
-select 1, 'ch_' || n, 'm' || n % 2, 'order-' || n / 30, 'pending', now() - n * interval '1 second', 1, '{}'
-  from generate_series($first, $last) n;
-
 insert into account_balances
-select 1, 'm' || n, 'a:EUR', 1, 1
+select 'm' || n, 'a:EUR', 1, 1
   from generate_series($first, $last) n;
 
 insert into outbox

@@ -241,7 +241,7 @@ func (r *run) observe(ctx context.Context) (err error) {
 		return err
 	}
 	r.sender.Reread(ctx, r.Records)
-	r.Listed = r.sender.List(ctx, r.Records)
+	r.Listed = r.sender.List(ctx)
 	if r.Books, err = r.sandbox.Books(ctx); err != nil {
 		return err
 	}

@@ -238,14 +238,6 @@ func deletedArticle(ctx context.Context, s *scene) (id string, err error) {
 	return id, errors.Join(err, s.ended(ctx, id))
 }
 
-func foldedTwice(ctx context.Context, s *scene) (id string, err error) {
-	err = s.hold(ctx, "projections", s.Workers, func() error {
-		id, err = s.charge(ctx, "lab-fold", "")
-		return err
-	}, func(pgx.Tx) error { return s.wait(ctx, selectWaiting, 2) })
-	return id, errors.Join(err, s.ended(ctx, id))
-}
-
 // charge sends the request for a charge of 10.00, and returns the charge of the answer.
 func (s *scene) charge(ctx context.Context, key, sku string) (string, error) {
 	answers := s.traffic.PostAll(ctx, 1, "/v1/charges", key, chargeBody(key, sku))
@@ -291,9 +283,9 @@ select not exists (select from inbox where status in ('pending', 'running') and 
    and not exists (
          select
            from ledger_events e
-           join projections p
-             on p.state = 'live'
-          where (e.txid, e.position) > (p.txid, p.position))`)
+           join followers f
+             on f.name = 'balances'
+          where (e.txid, e.position) > (f.txid, f.position))`)
 }
 
 // on runs with a connection as the owner of the service's tables.
@@ -344,7 +336,7 @@ select count(*) >= $1
 
 // hold sends requests, unless send is nil, while programs are paused, then locks a table against writers, lets the
 // programs go on, and unlocks the table when locked has returned. The lock has no transaction id,
-// so it does not hold back the projections.
+// so it does not hold back the followers of the ledger.
 func (s *scene) hold(ctx context.Context, table string, paused []*fleet.Process, send func() error, locked func(pgx.Tx) error) error {
 	err := each(paused, (*fleet.Process).Pause)
 	if err == nil && send != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -277,19 +276,15 @@ func (t *Traffic) Reread(ctx context.Context, records []Record) {
 	})
 }
 
-// List pages through the list of charges until it shows all of them as Reread found
-// them, or some seconds have passed: the list is a projection. It returns the last
-// whole list.
-func (t *Traffic) List(ctx context.Context, records []Record) (listed []Shown) {
+// List pages through the list of charges, which shows everything committed. It repeats a list that failed
+// for some seconds.
+func (t *Traffic) List(ctx context.Context) (listed []Shown) {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
-	missing := func(r Record) bool { return r.ID != "" && !slices.Contains(listed, r.Shown) }
 	for {
-		if whole, err := t.listOnce(ctx); err == nil {
-			listed = whole
-		}
-		if !slices.ContainsFunc(records, missing) || Wait(ctx, readPause) != nil {
-			return listed
+		whole, err := t.listOnce(ctx)
+		if err == nil || Wait(ctx, readPause) != nil {
+			return whole
 		}
 	}
 }
@@ -299,15 +294,16 @@ func (t *Traffic) listOnce(ctx context.Context) (charges []Shown, err error) {
 		var page struct {
 			Data []Shown `json:"data"`
 			More bool    `json:"has_more"`
+			Next string  `json:"next"`
 		}
 		if err := t.read(ctx, "/v1/charges?limit=50&starting_after="+after, &page); err != nil {
 			return nil, err
 		}
 		charges = append(charges, page.Data...)
-		if !page.More || len(page.Data) == 0 {
+		if !page.More {
 			return charges, nil
 		}
-		after = page.Data[len(page.Data)-1].ID
+		after = page.Next
 	}
 }
 

@@ -1,4 +1,0 @@
-package ledger
-
-// Step is a step of a projector's Run: it returns the pause after it.
-var Step = (*Projector).step

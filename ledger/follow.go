@@ -1,0 +1,115 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/internal/postgres"
+)
+
+// nextPage reads the next events of the follower $1, $2 at most, and holds the follower's row until
+// the transaction ends. It stays below the oldest open transaction, so no event will appear between
+// those that it reads. It reads nothing where nothing is new, while another session holds the row,
+// and before the repair of a restored dump.
+//
+// A session that waits for no lock sees the newest row of the follower and an older state of the
+// ledger: it may read too few events, never one twice.
+const nextPage = `
+with follower as materialized (
+  select txid,
+         position
+    from followers f
+   where name = $1
+     and (select is_original from restore_guard)
+     and exists (
+           select
+             from ledger_events e
+            where (e.txid, e.position) > (f.txid, f.position)
+              and e.txid < ledger_order(pg_snapshot_xmin(pg_current_snapshot())))
+     for update skip locked
+), page as materialized (
+  select e.txid,
+         e.position,
+         e.stream_id,
+         e.version
+    from ledger_events e
+   where (e.txid, e.position) > ((select txid from follower), (select position from follower))
+     and e.txid < ledger_order(pg_snapshot_xmin(pg_current_snapshot()))
+   order by e.txid, e.position
+   limit $2
+)`
+
+// moveFollower moves the follower behind its page.
+const moveFollower = `, last as (
+  select txid,
+         position
+    from page
+   order by txid desc, position desc
+   limit 1
+)
+update followers f
+   set txid     = last.txid,
+       position = last.position,
+       highest  = greatest(f.highest, (select max(position) from page))
+  from last
+ where f.name = $1`
+
+// Followed is an event as a follower reads it.
+type Followed struct {
+	Txid     uint64
+	Position int64
+	StreamID string
+	Version  int
+}
+
+const (
+	selectPage = nextPage + `
+select txid,
+       position,
+       stream_id,
+       version
+  from page
+ order by txid, position`
+
+	updateFollower = `
+update followers
+   set txid     = $2,
+       position = $3,
+       highest  = greatest(highest, $4)
+ where name = $1`
+)
+
+// Follow reads the next events of a follower, limit at most, lets work store what it makes of them in the
+// same transaction, and returns their number. Events come in the order of their transactions, each once,
+// and below the oldest open transaction. Where nothing is new, or while another session follows under this
+// name, work is not called and the number is 0. An error of work rolls everything back, and the next call
+// reads the same events. While the transaction is open, the other readers of the ledger wait below it.
+//
+// If we die here: what work stored and the follower's place are one commit.
+// Test: TestFollow_storesEachEventOnce.
+func Follow(
+	ctx context.Context, db *postgres.DB, name string, limit int, work func(ctx context.Context, tx pgx.Tx, events []Followed) error,
+) (n int, err error) {
+	err = pgx.BeginFunc(ctx, db.Pool(), func(tx pgx.Tx) error {
+		events, err := collect[Followed](tx.Query(ctx, selectPage, name, limit))
+		if err != nil || len(events) == 0 {
+			return err
+		}
+		if err := work(ctx, tx, events); err != nil {
+			return err
+		}
+		n = len(events)
+		highest := events[0].Position
+		for _, e := range events {
+			highest = max(highest, e.Position)
+		}
+		_, err = tx.Exec(ctx, updateFollower, name, events[n-1].Txid, events[n-1].Position, highest)
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("follow the ledger as %s: %w", name, err)
+	}
+	return n, nil
+}

@@ -1,0 +1,275 @@
+package ledger_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
+	"github.com/payonce/payonce/ledger"
+)
+
+// ordered appends a charge of acme with an order id, which has a status.
+func ordered(t *testing.T, db *postgres.DB, id, order string, status domain.Status) {
+	t.Helper()
+	first := requested("acme")
+	first.OrderID, first.ReturnURL = order, "https://shop.example"
+	events := append([]domain.Event{first}, paid("acme", "pi_"+id)[1:]...)
+	refund := func(n int, amount int64) {
+		name := fmt.Sprintf("re_%s_%d", id, n)
+		events = append(events, domain.RefundRequested{RefundID: name, Amount: amount},
+			domain.RefundSucceeded{RefundID: name, Provider: domain.Provider, ProviderRefund: "p" + name, Amount: amount})
+	}
+	switch status {
+	case domain.Pending:
+		events = events[:2]
+	case domain.RequiresAction:
+		events = append(events[:2], domain.PaymentActionRequired{URL: "https://bank.example", ExpiresAt: time.Now().Add(time.Hour)})
+	case domain.Failed:
+		events = append(events[:2], domain.PaymentDeclined{Failure: domain.Failure{Code: domain.CardDeclined}},
+			domain.ChargeFailed{Failure: domain.Failure{Code: domain.CardDeclined}})
+	case domain.PartiallyRefunded:
+		refund(1, 300)
+		refund(2, 300)
+	case domain.Refunded:
+		refund(1, 1000)
+	case domain.Succeeded:
+	}
+	appended(t, db, ledger.New(id), cause("a"), events...)
+	if s, err := ledger.Load(t.Context(), db, id); err != nil || s.Charge.Status != status {
+		t.Fatalf("%s is %s, want %s: %v", id, s.Charge.Status, status, err)
+	}
+}
+
+var statuses = []domain.Status{
+	domain.Pending, domain.Succeeded, domain.Failed, domain.RequiresAction, domain.PartiallyRefunded, domain.Refunded,
+}
+
+// TestListCharges: a charge is in the list with its commit. The charge n has the n-th of statuses, and the
+// order n % 2.
+func TestListCharges(t *testing.T) {
+	t.Parallel()
+	db := testdb.Reused(t)
+	for i := range 12 {
+		ordered(t, db, fmt.Sprintf("ch_%02d", i), fmt.Sprint("order ", i%2), statuses[i%len(statuses)])
+	}
+	appended(t, db, ledger.New("ch_other"), cause("a"), requested("globex"))
+	exec(t, db, unreadable)
+
+	for _, test := range []struct {
+		name string
+		ask  ledger.ListQuery
+		want string // "…" where there are more
+	}{
+		{"all of a merchant's, newest first", ledger.ListQuery{}, "11 10 09 08 07 06 05 04 03 02 01 00"},
+		{"a page", ledger.ListQuery{Limit: 2}, "11 10 …"},
+		{"a page that leaves one", ledger.ListQuery{Limit: 11}, "11 10 09 08 07 06 05 04 03 02 01 …"},
+		{"a page of all", ledger.ListQuery{Limit: 12}, "11 10 09 08 07 06 05 04 03 02 01 00"},
+		{"the page after", ledger.ListQuery{Limit: 2, StartingAfter: "ch_10"}, "09 08 …"},
+		{"nothing after the oldest", ledger.ListQuery{StartingAfter: "ch_00"}, ""},
+		{"of an order", ledger.ListQuery{OrderID: "order 1"}, "11 09 07 05 03 01"},
+		{"of a status", ledger.ListQuery{Status: domain.Pending}, "06 00"},
+		{"a page of a status", ledger.ListQuery{Status: domain.Succeeded, Limit: 1}, "07 …"},
+		{"of one that failed", ledger.ListQuery{Status: domain.Failed}, "08 02"},
+		{"of one that waits for its customer", ledger.ListQuery{Status: domain.RequiresAction}, "09 03"},
+		{"of one whose events another one has too", ledger.ListQuery{Status: domain.PartiallyRefunded}, "10 04"},
+		{"a page of one whose events another one has too", ledger.ListQuery{Status: domain.PartiallyRefunded, Limit: 1}, "10 …"},
+		{"the page after that", ledger.ListQuery{Status: domain.PartiallyRefunded, Limit: 1, StartingAfter: "ch_10"}, "04 …"},
+		{"an empty page at the end", ledger.ListQuery{Status: domain.PartiallyRefunded, Limit: 1, StartingAfter: "ch_04"}, ""},
+		{"of one that was refunded", ledger.ListQuery{Status: domain.Refunded}, "11 05"},
+		{"of an order and a status", ledger.ListQuery{OrderID: "order 0", Status: domain.Pending}, "06 00"},
+		{"of an order and a status that it has not", ledger.ListQuery{OrderID: "order 1", Status: domain.Pending}, ""},
+		{"filtered, after one of another status", ledger.ListQuery{Status: domain.Pending, StartingAfter: "ch_05"}, "00"},
+		{"filtered, after one of another order", ledger.ListQuery{OrderID: "order 1", StartingAfter: "ch_04", Limit: 1}, "03 …"},
+		{"of an unknown order", ledger.ListQuery{OrderID: "order"}, ""},
+		{"of a merchant without charges", ledger.ListQuery{MerchantID: "initech"}, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			ids, next := listed(t, db, test.ask)
+			if next != "" {
+				ids = append(ids, "…")
+			}
+			if got := strings.ReplaceAll(strings.Join(ids, " "), "ch_", ""); got != test.want {
+				t.Errorf("listed %q, want %q", got, test.want)
+			}
+		})
+	}
+
+	t.Run("refuses a cursor that is not the merchant's", func(t *testing.T) {
+		t.Parallel()
+		for _, id := range []string{"ch_other", "ch_none", "8"} {
+			_, err := ledger.ListCharges(t.Context(), db, ledger.ListQuery{MerchantID: "acme", StartingAfter: id, Limit: 1})
+			if !errors.Is(err, ledger.ErrUnknownStartingAfter) {
+				t.Errorf("%s: %v, want ErrUnknownStartingAfter", id, err)
+			}
+		}
+	})
+}
+
+// TestListCharges_everyStatusThatFewHaveIsMarked: the fold of a charge decides its status, and the index of
+// marks has each event that gives it one.
+func TestListCharges_everyStatusThatFewHaveIsMarked(t *testing.T) {
+	t.Parallel()
+	db := testdb.Reused(t)
+	for i, status := range statuses {
+		ordered(t, db, fmt.Sprint("ch_", i), "order 1", status)
+		got, _ := listed(t, db, ledger.ListQuery{Status: status})
+		testrun.Same(t, string(status), []string{fmt.Sprint("ch_", i)}, got)
+	}
+	marked := testdb.One[string](t, db, `select pg_get_expr(indpred, indrelid) from pg_index where indexrelid = 'ledger_events_marking_a_status'::regclass`)
+	for _, e := range []string{"charge.failed.v1", "payment.action_required.v1", "refund.succeeded.v1", "refund.observed.v1"} {
+		if !strings.Contains(marked, "'"+e+"'") {
+			t.Errorf("the index lacks %s: %s", e, marked)
+		}
+	}
+}
+
+// TestListCharges_pagesAreStable requests a charge between two pages.
+func TestListCharges_pagesAreStable(t *testing.T) {
+	testdb.Long(t, "it takes a large part of the time")
+	t.Parallel()
+	db := testdb.Reused(t)
+	var want, got []string
+	for i := range 25 {
+		id := fmt.Sprintf("ch_%03d", i)
+		ordered(t, db, id, "order 1", domain.Pending)
+		want = append(want, id)
+	}
+	slices.Reverse(want)
+	for after, more := "", true; more; more = after != "" {
+		var page []string
+		page, after = listed(t, db, ledger.ListQuery{StartingAfter: after, Limit: 4})
+		got = append(got, page...)
+		ordered(t, db, fmt.Sprint("ch_new_", len(got)), "order 1", domain.Pending)
+	}
+	testrun.Same(t, "charges", want, got)
+}
+
+// unreadable are charges that no program of this version can read, and one whose request is void.
+const unreadable = `
+insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
+values (gen_random_uuid(), 'ch_05x', 1, 'charge.moon_landed.v1', 1, 'acme', '{}', '{}', now()),
+       (gen_random_uuid(), 'ch_06x', 1, 'charge.requested.v1',   1, 'acme', '{"steps":["magic"]}', '{}', now()),
+       (gen_random_uuid(), 'ch_07x', 1, 'charge.requested.v1',   1, 'acme', '{"amount":0}', '{}', now())`
+
+// tooLong is a charge with more events than a program can hold, one of 1 MiB each.
+const tooLong = `
+insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
+select gen_random_uuid(), 'ch_2', v, 'charge.cancel_requested.v1', 1, 'acme', jsonb_build_object('x', repeat('x', 1048000)), '{}', now()
+  from generate_series(1, 17) v`
+
+// TestEach_passesOverWhatItCannotRead: a charge that cannot be read is named, holds up no other, and is left out
+// of the list. A program that read a charge whole that is as long as the disk permits would run out of memory.
+func TestEach_passesOverWhatItCannotRead(t *testing.T) {
+	t.Parallel()
+	db := testdb.Reused(t)
+	for _, id := range []string{"ch_1", "ch_3"} {
+		appended(t, db, ledger.New(id), cause("a"), requested("acme"), attempt(500))
+	}
+	exec(t, db, tooLong)
+	exec(t, db, `
+insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
+values (gen_random_uuid(), 'ch_3', 3, 'charge.moon_landed.v1', 1, 'acme', '{}', '{}', now())`)
+	appended(t, db, ledger.New("ch_4"), cause("a"), requested("acme"))
+	var got []string
+	testdb.Must(t, ledger.Each(t.Context(), db, []string{"ch_4", "ch_3", "ch_2", "ch_none", "ch_1", "ch_4"}, func(s ledger.Stream, unreadable error) bool {
+		got = append(got, fmt.Sprintf("%s %d events %v", s.ID, len(s.Events), unreadable))
+		return s.ID != "ch_1"
+	}))
+	testrun.Same(t, "streams", []string{
+		"ch_4 1 events <nil>",
+		`ch_3 2 events load stream ch_3 at version 3: decode "charge.moon_landed.v1": ` + domain.ErrUnknownType.Error(),
+		"ch_2 0 events the events have more than 16777216 bytes",
+		"ch_none 0 events load stream ch_none: no such charge",
+		"ch_1 2 events <nil>",
+	}, got)
+	ids, next := listed(t, db, ledger.ListQuery{})
+	testrun.Same(t, "listed", []string{"ch_4", "ch_1", ""}, append(ids, next))
+	if _, err := ledger.Load(t.Context(), db, "ch_2"); err == nil || !strings.Contains(err.Error(), "more than") {
+		t.Errorf("the long one is loaded: %v", err)
+	}
+}
+
+// TestReads_doNotGrowWithHistory counts the rows that reads touch beside 20,000 charges, as
+// the owner and as the role of the api, whose policies must not keep the planner from the
+// indexes. No table is analyzed, as after a restore. TestPlans_doNotDependOnStatistics in
+// migrations has these statements too.
+func TestReads_doNotGrowWithHistory(t *testing.T) {
+	t.Parallel()
+	testdb.Long(t, "it writes 20,000 charges")
+	url := testdb.URL(t)
+	owner := oneSession(t, url, "")
+	fill(t, owner, 1, 20_000)
+	ordered(t, owner, "ch_fresh", "order 1", domain.Pending) // the tail
+	asks := map[string]ledger.ListQuery{
+		"all": {}, "a page in the middle": {StartingAfter: "ch_010000"}, "by status": {Status: domain.Failed},
+		"by a status that nearly all have": {Status: domain.Succeeded}, "by order": {OrderID: "order 77"},
+		"by both": {OrderID: "order 77", Status: domain.Succeeded},
+	}
+	for _, role := range []postgres.Role{"", postgres.RoleAPI} {
+		db := oneSession(t, url, role)
+		acme := db.Tenant("acme")
+		reads := map[string]func() error{
+			"balances": func() error { _, err := ledger.ReadBalances(t.Context(), acme, "acme"); return err },
+		}
+		for name, q := range asks {
+			q.MerchantID, q.Limit = "acme", 20
+			reads[name] = func() error {
+				page, err := ledger.ListCharges(t.Context(), acme, q)
+				if err == nil && len(page.Data) != 20 {
+					err = fmt.Errorf("%d charges", len(page.Data))
+				}
+				return err
+			}
+		}
+		cost := func(read func() error) (int64, error) {
+			rowsRead(t, owner)
+			before := rowsRead(t, db)
+			err := read()
+			return rowsRead(t, db) - before, err
+		}
+		for name, read := range reads {
+			if n, err := cost(read); err != nil || n == 0 || n > 400 {
+				t.Errorf("%q reads %s: it touches %d rows: %v", role, name, n, err)
+			}
+		}
+		// Nothing marks a pending charge: a page looks at a bounded part of the others.
+		n, err := cost(func() error {
+			page, err := ledger.ListCharges(t.Context(), acme, ledger.ListQuery{MerchantID: "acme", Status: domain.Pending, Limit: 20})
+			if err == nil && (len(page.Data) != 1 || !page.HasMore || page.Next == "") {
+				err = fmt.Errorf("%d charges, next is %q", len(page.Data), page.Next)
+			}
+			return err
+		})
+		if err != nil || n > 40_000 {
+			t.Errorf("%q reads pending ones: it touches %d rows: %v", role, n, err)
+		}
+		t.Logf("%q reads pending ones: it touches %d rows", role, n)
+	}
+}
+
+// TestListCharges_pendingOnesAreFoundAcrossPages: the open charge behind 10,000 others is on a later page.
+func TestListCharges_pendingOnesAreFoundAcrossPages(t *testing.T) {
+	t.Parallel()
+	testdb.Long(t, "it writes 20,000 charges")
+	db := testdb.Open(t)
+	ordered(t, db, "ch_000000", "order 1", domain.Pending)
+	fill(t, db, 1, 20_000)
+	var got []string
+	pages := 0
+	for next := ""; pages == 0 || next != ""; pages++ {
+		var page []string
+		page, next = listed(t, db, ledger.ListQuery{Status: domain.Pending, StartingAfter: next})
+		got = append(got, page...)
+	}
+	if !slices.Equal(got, []string{"ch_000000"}) || pages != 3 {
+		t.Errorf("%d pages list %v", pages, got)
+	}
+}
