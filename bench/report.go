@@ -81,7 +81,7 @@ func median(values []float64) float64 {
 	return (values[(len(values)-1)/2] + values[len(values)/2]) / 2
 }
 
-// over divides a value by that of somebody else in the same round, so that a machine that
+// over divides a value by that of another program in the same round, so that a machine that
 // drifts does so under both, and returns the median with the least and the greatest; "" if
 // there is nothing to divide by.
 func (r report) over(s setting, by string, of func(sample) float64) string {

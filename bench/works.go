@@ -143,7 +143,7 @@ func (d *deployment) accepted(ctx context.Context, n int) error {
 // auditable is how many charges are audited; more are counted.
 const auditable = 20_000
 
-// checkCharges audits payonce's own charges, and counts everybody's.
+// checkCharges audits payonce's own charges, and counts all of them.
 func checkCharges(ctx context.Context, d *deployment) (err error) {
 	if d.by == byPayonce && d.before[0]+d.load.ended <= auditable {
 		err = d.audit(ctx)

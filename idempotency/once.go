@@ -31,7 +31,7 @@ func (e *FinalError) Error() string { return cmp.Or(e.Message, e.Code) }
 //
 // The key is claimed first, so that of concurrent calls one calls fn and the others wait
 // (Options.Wait): a call that the caller itself makes over another connection, while its own
-// transaction holds the key, waits for itself and is ErrInFlight. fn is called again only if its
+// transaction holds the key, waits for its own end, and is ErrInFlight. fn is called again only if its
 // transaction is known to be rolled back. It must not end tx, and should make no network call,
 // since a transaction is open.
 //

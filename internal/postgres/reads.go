@@ -53,7 +53,7 @@ func fit[Q any](queue []lookup[Q]) int {
 
 // Lookup returns the result of a lookup, or the error of the read. If ctx ends, also while
 // the read is in flight, Lookup returns its error, which is ErrNoConnection too if the deadline
-// has passed. When a read of several lookups fails, each has a further one for itself, except after
+// has passed. When a read of several lookups fails, each is read again alone, except after
 // ErrNoConnection and after a lock, which would delay each of them alike.
 func (r *Reads[Q, A]) Lookup(ctx context.Context, of Q) (result A, err error) {
 	if ctx.Err() == nil {

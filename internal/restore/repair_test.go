@@ -73,7 +73,7 @@ func TestRepair(t *testing.T) {
 	testrun.Same(t, "the order of outcomes", []string{"ch_whole", "ch_half", "ch_half_0", "ch_half_1"}, outcomes)
 }
 
-// server counts transactions by itself.
+// server counts its own transactions.
 type server struct {
 	server *local.Server
 	admin  *postgres.DB

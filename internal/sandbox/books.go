@@ -42,7 +42,7 @@ type books struct {
 	requests, replays int
 	keys              map[string]*saved
 	intents           table[*intent]
-	processing        map[string]*intent // those of intents that settle by themselves
+	processing        map[string]*intent // those of intents that settle when their time has come
 	captures          []*capture
 	refunds           table[*refund]
 	disputes          table[*disputed]

@@ -34,10 +34,10 @@ type intent struct {
 	PaymentMethod      *string
 	Status             string
 	SettleAt           time.Time // when it succeeds, if it is processing
-	ChargeID           string    // of payonce's charge, for the books alone; "" if the request did not name it
+	ChargeID           string    // of payonce's charge, for GET /books alone; "" if the request did not name it
 }
 
-// reference is what the books call an intent.
+// reference is the name of an intent in GET /books.
 func (i *intent) reference() string {
 	if id, named := i.Metadata["charge_id"]; named {
 		return id

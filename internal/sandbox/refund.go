@@ -106,7 +106,7 @@ func (b *books) refunded(target, charge string) (*intent, error) {
 	return &of.intent, nil
 }
 
-// reference is what the books call a refund.
+// reference is the name of a refund in GET /books.
 func (r *refund) reference() string {
 	if id, named := r.Metadata["refund_id"]; named {
 		return id
