@@ -1,5 +1,7 @@
 package domain
 
+import "fmt"
+
 // Payment is the step that takes the money. It is the last one.
 const Payment = "payment"
 
@@ -100,6 +102,11 @@ type PaymentDeclined struct{ Failure }
 func (PaymentDeclined) stored() string            { return "payment.declined.v1" }
 func (PaymentDeclined) apply(c *Charge)           { c.failStep(Payment) }
 func (e PaymentDeclined) allowedIn(c Charge) bool { return c.due(Payment) && c.mayFailFor(e.Code) }
+
+// CreationKey is the Idempotency-Key of the next creation of the payment at the provider. It follows
+// from the client's key and from how often the creation failed, so each database comes to the same
+// keys.
+func (c Charge) CreationKey() string { return fmt.Sprintf("%s-%d", c.Reference, c.CreateFailures) }
 
 // IsLastKey reports whether the calls of a stage have come to their last key (MaxKeys).
 func (c Charge) IsLastKey(s Stage) bool {

@@ -56,6 +56,9 @@ type Refund struct {
 // IsLastKey reports whether the calls to create the refund have come to their last key (MaxKeys).
 func (r Refund) IsLastKey() bool { return r.Failures >= MaxKeys-1 }
 
+// ProviderKey is the Idempotency-Key of the next call that creates the refund at the provider.
+func (r Refund) ProviderKey() string { return fmt.Sprintf("%s-%d", r.ID, r.Failures) }
+
 // Refund returns the refund with an id.
 func (c Charge) Refund(id string) (r Refund, found bool) {
 	if i := c.indexOfRefund(id); i >= 0 {

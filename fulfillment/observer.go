@@ -89,7 +89,7 @@ func (f *findings) add(object string, events []domain.Event, err error) {
 }
 
 // TypeRefundEnded is the type of a message that wakes the message of a refund which an observer has
-// ended. It is no event's, so it has no version.
+// ended. Its payload names the event that ended the refund.
 const TypeRefundEnded = "refund.ended"
 
 // wakeRefund queues a message behind that of a refund whose outcome another delivery records: it is

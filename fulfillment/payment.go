@@ -79,7 +79,7 @@ func (p *payment) run(ctx context.Context, s ledger.Stream) (decision, error) {
 func (p *payment) start(ctx context.Context, s ledger.Stream) (decision, error) {
 	c := s.Charge
 	if p.intent == nil {
-		intent, err := p.provider.CreateIntent(ctx, createKey(c), stripe.CreateParams{
+		intent, err := p.provider.CreateIntent(ctx, c.CreationKey(), stripe.CreateParams{
 			Reference: c.Reference, ChargeID: c.ID, Amount: c.Amount.Amount, Currency: string(c.Amount.Currency),
 			PaymentMethod: c.PaymentMethod, Description: c.Description, Redirects: c.ReturnURL != "",
 		})
@@ -100,10 +100,6 @@ func (p *payment) start(ctx context.Context, s ledger.Stream) (decision, error) 
 	}
 	return decision{events: []domain.Event{domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: p.intent.ID}}}, nil
 }
-
-// createKey is the Idempotency-Key of the creation. It follows from the client's key and from
-// how often the creation failed, so each database comes to the same keys.
-func createKey(c domain.Charge) string { return fmt.Sprintf("%s-%d", c.Reference, c.CreateFailures) }
 
 // usedFailure is why a charge fails whose first key belongs to another request.
 var usedFailure = domain.Failure{Code: domain.ProviderRefused, Message: "this key was used for another payment"}
@@ -147,7 +143,7 @@ func (p *payment) recordIntent(ctx context.Context, s ledger.Stream) (decision, 
 		}
 		return p.stop(ctx, s, declineOf(i))
 	case stripe.Processing:
-		return decision{}, processingWait(p.now, s, errors.New("the provider is processing the payment"))
+		return decision{}, processingWait(p.now, s, s.Head(), errors.New("the provider is processing the payment"))
 	default:
 		return decision{}, &inbox.DeadLetterError{Err: fmt.Errorf("payment intent %s is %s: payonce does not know what to do with it", i.ID, i.Status)}
 	}
@@ -168,7 +164,7 @@ func (p *payment) requireAction(ctx context.Context, s ledger.Stream) (decision,
 		until := p.now.Add(p.timeout).UTC().Truncate(time.Millisecond)
 		return decision{events: []domain.Event{domain.PaymentActionRequired{URL: p.intent.RedirectURL, ExpiresAt: until}}}, nil
 	}
-	return decision{}, processingWait(p.now, s, errors.New("the payment waits for the customer"))
+	return decision{}, processingWait(p.now, s, s.Head(), errors.New("the payment waits for the customer"))
 }
 
 // cancel fails a charge that the merchant wants canceled, or whose deadline has passed,

@@ -138,8 +138,7 @@ func isFailed(r stripe.Refund) bool {
 // worker reads the list, and sends under the same key only what is not there.
 // Test: TestFaults, TestWalk in e2e.
 func (r *refunds) send(ctx context.Context, s ledger.Stream, refund domain.Refund) (decision, error) {
-	key := fmt.Sprintf("%s-%d", refund.ID, refund.Failures)
-	sent, err := r.provider.CreateRefund(ctx, key, stripe.RefundParams{
+	sent, err := r.provider.CreateRefund(ctx, refund.ProviderKey(), stripe.RefundParams{
 		Reference: refund.ID, PaymentIntent: s.Charge.PaymentIntent,
 		Amount: refund.Amount, Currency: string(s.Charge.Amount.Currency),
 	})
@@ -180,7 +179,7 @@ func (r *refunds) record(s ledger.Stream, refund domain.Refund, found stripe.Ref
 	case stripe.RefundSucceeded, stripe.RefundFailed, stripe.RefundCanceled:
 		return decision{events: refund.Resolve(found.ID, isFailed(found), failureOf(found))}, nil
 	case stripe.RefundPending, stripe.RefundRequiresAction:
-		return decision{}, processingWait(r.now, s, fmt.Errorf("it is %s at the provider", found.Status))
+		return decision{}, processingWait(r.now, s, s.At(refund.AttemptVersion), fmt.Errorf("it is %s at the provider", found.Status))
 	default:
 		return decision{}, &inbox.DeadLetterError{Err: fmt.Errorf("%s is %q: payonce does not know what to do with it", found.ID, found.Status)}
 	}

@@ -19,7 +19,7 @@ func TestProcessingWait_doublesItsReads(t *testing.T) {
 	t.Parallel()
 	began := time.Date(2026, 11, 23, 9, 0, 0, 0, time.UTC)
 	pause := func(at time.Time, recorded time.Time) time.Duration {
-		wait, ok := errors.AsType[*inbox.WaitError](fulfillment.ProcessingWait(at, ledger.Stream{Events: []ledger.StoredEvent{{RecordedAt: recorded}}}, nil))
+		wait, ok := errors.AsType[*inbox.WaitError](fulfillment.ProcessingWait(at, ledger.Stream{}, ledger.StoredEvent{RecordedAt: recorded}, nil))
 		if !ok || !wait.NoDeadline || wait.AtLeast > inbox.LongestWait {
 			t.Fatalf("after %s it waits %+v", at.Sub(recorded), wait)
 		}
@@ -37,9 +37,9 @@ func TestProcessingWait_doublesItsReads(t *testing.T) {
 		t.Errorf("after an event of this delivery the next read is in %s", got)
 	}
 
-	late := ledger.Stream{Events: []ledger.StoredEvent{{RecordedAt: began}}, Charge: domain.Charge{ExpiresAt: began.Add(time.Minute), Action: &domain.Action{ExpiresAt: began.Add(50 * time.Second)}}}
+	late := ledger.Stream{Charge: domain.Charge{ExpiresAt: began.Add(time.Minute), Action: &domain.Action{ExpiresAt: began.Add(50 * time.Second)}}}
 	for age, want := range map[time.Duration]time.Duration{40 * time.Second: 10 * time.Second, 55 * time.Second: 5 * time.Second} {
-		if wait, _ := errors.AsType[*inbox.WaitError](fulfillment.ProcessingWait(began.Add(age), late, nil)); wait.AtLeast != want {
+		if wait, _ := errors.AsType[*inbox.WaitError](fulfillment.ProcessingWait(began.Add(age), late, ledger.StoredEvent{RecordedAt: began}, nil)); wait.AtLeast != want {
 			t.Errorf("after %s it waits %s, want %s, until the deadline", age, wait.AtLeast, want)
 		}
 	}

@@ -54,7 +54,7 @@ insert into ledger_postings
 select *
   from unnest($1::text[], $2::int[], $3::int[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::text[])`
 
-// Woken is what a commit of events wakes, see groupcommit.Statement: there is something to project.
+// Woken is what a commit of events wakes, see groupcommit.Statement: there is something to follow.
 const Woken = "ledger"
 
 // Writes returns the statements of this package that may share a commit. An event stands
@@ -76,7 +76,7 @@ func Writes() []groupcommit.Statement {
 // stream has an event at one of these versions, or no longer has the last event of s.
 //
 // Load s before the first write of the commit: then the order of transaction ids, in which the
-// projections and the feed read, follows the versions of the stream.
+// followers and the feed read, follows the versions of the stream.
 func Append(b *pgx.Batch, s Stream, cause Cause, events ...domain.Event) (Stream, error) {
 	metadata, _ := json.Marshal(cause) // texts have no error
 	var at *time.Time

@@ -93,7 +93,7 @@ select txid,
 
 // selectFeed reads the webhook events that follow a place. It stays below the oldest open
 // transaction, so none will appear between those that it reads. The order is that of the
-// index ledger_events_feed: see selectChargesByStatus.
+// index ledger_events_feed: see listed.
 const selectFeed = `
 select event_id,
        stream_id,

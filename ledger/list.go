@@ -135,26 +135,18 @@ func (q ListQuery) first(ctx context.Context, r postgres.Querier) (string, error
 // candidates reads the ids of n charges at most that may be listed, and the id behind which the next ones
 // begin: "" at the end.
 func (q ListQuery) candidates(ctx context.Context, r postgres.Querier, before string, n int) (ids []string, next string, err error) {
-	pending := false
 	switch marked := marks[q.Status]; {
 	case q.OrderID != "":
 		ids, err = collectValues[string](r.Query(ctx, selectOfOrder, q.MerchantID, before, n, q.OrderID))
 	case marked != nil:
 		ids, err = collectValues[string](r.Query(ctx, selectMarked, q.MerchantID, before, n, marked))
 	case q.Status == domain.Pending:
-		pending = true
-		ids, err = collectValues[string](r.Query(ctx, selectOpen, q.MerchantID, before, n, maxScanned))
+		err = r.QueryRow(ctx, selectOpen, q.MerchantID, before, n, maxScanned).Scan(&ids, &next)
 	default:
 		ids, err = collectValues[string](r.Query(ctx, selectListed, q.MerchantID, before, n))
 	}
 	if err == nil && len(ids) == n {
 		return ids, ids[n-1], nil
-	}
-	if err == nil && pending {
-		var last []string
-		if last, err = collectValues[string](r.Query(ctx, selectLast, q.MerchantID, before, maxScanned-1)); len(last) > 0 {
-			next = last[0]
-		}
 	}
 	return ids, next, err
 }
@@ -175,27 +167,24 @@ const (
 select stream_id` + listed + `
  limit $3`
 
-	// selectLast reads the last one of those that selectOpen looks at.
-	selectLast = `
-select stream_id` + listed + `
- limit 1
-offset $3`
-
-	// selectOpen reads the first $3 of $4 charges that have no outcome: each costs a probe of
-	// ledger_events_one_outcome.
+	// selectOpen reads the first $3 of $4 charges that have no outcome, and the last charge that it looks at,
+	// '' where there are fewer than $4. Each charge costs a probe of ledger_events_one_outcome.
 	selectOpen = `
-select stream_id
-  from (
-       select merchant_id, stream_id` + listed + `
-        limit $4) listed
- where not exists (
-         select
-           from ledger_events o
-          where o.stream_id = listed.stream_id
-            and (o.type like 'charge.succeeded.v%' or o.type like 'charge.failed.v%')
-         offset 0)
- order by merchant_id desc, stream_id desc
- limit $3`
+with looked as materialized (
+  select stream_id` + listed + `
+   limit $4
+)
+select array(
+         select stream_id
+           from looked
+          where not exists (
+                  select
+                    from ledger_events o
+                   where o.stream_id = looked.stream_id
+                     and (o.type like 'charge.succeeded.v%' or o.type like 'charge.failed.v%')
+                  offset 0)
+          limit $3),
+       coalesce((select min(stream_id) from looked having count(*) = $4), '')`
 
 	selectOfOrder = `
 select stream_id

@@ -42,9 +42,8 @@ func lookups() []lookup {
 		{in: "ledger", words: "where event_id = $1", api: true, args: "gen_random_uuid(), 'm7'", ways: "ledger_events_event_once event_id"},
 		{in: "ledger", words: "merchant_id <= $1", api: true, args: "'m7', '700', 5, 21", ways: "ledger_events_feed merchant_id txid"},
 		{in: "ledger", words: " desc\n limit $3", api: true, args: "'m1', 'ch_9', 21", ways: "ledger_events_listed merchant_id"},
-		{in: "ledger", words: "offset $3", api: true, args: "'m1', 'ch_9', 4999", ways: "ledger_events_listed merchant_id"},
 		{
-			in: "ledger", words: "limit $4) listed", args: "'m1', 'ch_9', 21, 5000",
+			in: "ledger", words: "from looked", args: "'m1', 'ch_9', 21, 5000",
 			ways: "ledger_events_listed merchant_id, ledger_events_one_outcome stream_id",
 		},
 		{in: "ledger", words: "and order_id >= $4", api: true, args: "'m1', 'ch_9', 21, 'order-7'", ways: "ledger_events_listed_by_order merchant_id order_id"},

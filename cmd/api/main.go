@@ -75,7 +75,7 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 
 func (s settings) database(traces *telemetry.Traces, committed func(names []string)) postgres.Options {
 	o := s.Pool(application, postgres.RoleAPI)
-	o.CheckSession = restore.CheckSession
+	o.CheckSession = restore.CheckSession()
 	o.LockTimeout, o.Writes, o.Tracer, o.Committed = lockTimeout, writes.Statements(), traces.Statements(), committed
 	return o
 }

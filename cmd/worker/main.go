@@ -167,7 +167,7 @@ func awaitAccount(ctx context.Context, log *slog.Logger, db *postgres.DB, provid
 // open opens the database.
 func open(ctx context.Context, log *slog.Logger, s settings, traces *telemetry.Traces, bell *outbox.Doorbell) (*postgres.DB, error) {
 	o := s.Pool(application, postgres.RoleWorker)
-	o.CheckSession = restore.CheckSession
+	o.CheckSession = restore.CheckSession()
 	o.Writes = writes.Statements(slices.Concat(fulfillment.Writes(), inbox.Writes())...)
 	o.Tracer, o.Committed = traces.Statements(), doorbell.Committed(bell, receiverNames()...)
 	return program.Open(ctx, log, s.DatabaseURL.Reveal(), o)

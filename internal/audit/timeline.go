@@ -195,13 +195,20 @@ func findCharges(ctx context.Context, q postgres.Querier, name, merchant string)
 	return ids, key, nil
 }
 
-// attemptVersion is the version of the event whose ID is the Idempotency-Key of the provider's
-// calls that an event of c is about, 0 if it is about none.
-func attemptVersion(c domain.Charge, event domain.Event) int {
+// providerKey is the Idempotency-Key of the provider's call that an event of c is about, "" if it is about
+// none. opened is the id of the event that opened the attempt to confirm.
+func providerKey(c domain.Charge, event domain.Event, opened any) any {
 	var refund string
 	switch e := event.(type) {
-	case domain.PaymentStarted, domain.PaymentAttemptFailed, domain.PaymentCaptured, domain.PaymentDeclined:
-		return c.AttemptVersion
+	case domain.PaymentStarted:
+		return c.CreationKey()
+	case domain.PaymentAttemptFailed:
+		if e.Stage == domain.StageCreate {
+			return c.CreationKey()
+		}
+		return opened
+	case domain.PaymentCaptured, domain.PaymentDeclined:
+		return opened
 	case domain.RefundAttemptFailed:
 		refund = e.RefundID
 	case domain.RefundSucceeded:
@@ -209,10 +216,10 @@ func attemptVersion(c domain.Charge, event domain.Event) int {
 	case domain.RefundFailed:
 		refund = e.RefundID
 	}
-	if i := slices.IndexFunc(c.Refunds, func(r domain.Refund) bool { return r.ID == refund }); i >= 0 {
-		return c.Refunds[i].AttemptVersion
+	if r, found := c.Refund(refund); found {
+		return r.ProviderKey()
 	}
-	return 0
+	return nil
 }
 
 // storedEntry is an event's entry before its data is read.
@@ -260,8 +267,12 @@ func (t *Timeline) readEvents(ctx context.Context, q postgres.Querier, ids []str
 			if !unreadable && charge.Voids(event) {
 				e.Detail["void"] = true
 			}
-			if n := first + attemptVersion(charge, event) - 1; n >= first && n < i {
-				e.Detail["provider_key"] = events[n].Detail["event_id"]
+			var opened any
+			if n := first + charge.AttemptVersion - 1; n >= first && n < i {
+				opened = events[n].Detail["event_id"]
+			}
+			if key := providerKey(charge, event, opened); key != nil {
+				e.Detail["provider_key"] = key
 			}
 			charge = domain.Fold(charge, event)
 			maps.Copy(e.Detail, domain.Details(event))

@@ -74,6 +74,7 @@ func TestReadTimeline(t *testing.T) {
 	f.receive()
 	f.notify("paid")
 	tl, id := f.timeline(t, "{paid}", ""), f.ids["paid"]
+	reference := testdb.One[string](t, f.db, `select data ->> 'reference' from ledger_events where version = 1 and stream_id = $1`, id)
 
 	want := []string{
 		"key | POST /v1/charges | acme",
@@ -115,7 +116,7 @@ func TestReadTimeline(t *testing.T) {
 			"items": []string{"2 tshirt"}, "request": "request-paid",
 		},
 		want[2]: {"message_id": requested.Detail["event_id"], "type": "charge.requested.v1", "duplicates": 4},
-		want[4]: {"provider_key": only(t, tl, want[3]).Detail["event_id"]},
+		want[4]: {"provider_key": reference + "-0"},
 		want[5]: {"provider_key": only(t, tl, want[4]).Detail["event_id"], "provider_status": 500, "provider_request": "req_42", "stage": domain.StageConfirm, "request": "paid", "cause": nil},
 		want[6]: {"provider_key": only(t, tl, want[5]).Detail["event_id"], "payment_intent": "pi_paid", "provider": "stripe", "amount": 1000},
 		want[8]: {

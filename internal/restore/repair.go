@@ -13,6 +13,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -43,21 +44,26 @@ func IsOriginal(ctx context.Context, q postgres.Querier) (original bool, err err
 
 const undefinedTable = "42P01"
 
-// CheckSession returns ErrRestored for a session with tables that have to be repaired: what it wrote could
-// have lower order numbers than what readers have passed. It is the CheckSession of postgres.Options, and
-// passes a database that is not migrated.
-func CheckSession(ctx context.Context, c *pgconn.PgConn) error {
-	answer := c.ExecParams(ctx, selectOriginal, nil, nil, nil, nil).Read()
-	if refusal, ok := errors.AsType[*pgconn.PgError](answer.Err); ok && refusal.Code == undefinedTable {
+// CheckSession makes a CheckSession of postgres.Options. It returns ErrRestored for a session with tables
+// that have to be repaired: what it wrote could have lower order numbers than what readers have passed.
+// It passes a database that is not migrated, until it has seen tables: later they are missing in the
+// middle of a restore.
+func CheckSession() func(ctx context.Context, c *pgconn.PgConn) error {
+	var seen atomic.Bool
+	return func(ctx context.Context, c *pgconn.PgConn) error {
+		answer := c.ExecParams(ctx, selectOriginal, nil, nil, nil, nil).Read()
+		if refusal, ok := errors.AsType[*pgconn.PgError](answer.Err); ok && refusal.Code == undefinedTable && !seen.Load() {
+			return nil
+		}
+		if answer.Err != nil {
+			return fmt.Errorf("read whether the tables were restored: %w", answer.Err)
+		}
+		seen.Store(true)
+		if string(answer.Rows[0][0]) != "t" {
+			return ErrRestored
+		}
 		return nil
 	}
-	if answer.Err != nil {
-		return fmt.Errorf("read whether the tables were restored: %w", answer.Err)
-	}
-	if string(answer.Rows[0][0]) != "t" {
-		return ErrRestored
-	}
-	return nil
 }
 
 //go:embed repair.sql
@@ -67,9 +73,10 @@ const selectEpoch = `
 select ledger_epoch()`
 
 // Repair raises the epoch of the order numbers after a restore, and returns it: what came with the dump is
-// then older than everything that is committed here. No event, checkpoint or cursor is changed, and no table
-// locked but the mark. Repeated, or where nothing was restored, it changes nothing that matters. db must
-// be the owner's.
+// then older than everything that is committed here. No event, checkpoint or cursor is changed. Repeated, or
+// where nothing was restored, it changes nothing that matters: it waits for transactions that write
+// events, and a program's next event is in the new epoch. A running pg_dump locks the mark, and Repair
+// fails after the pool's lock time-out. db must be the owner's.
 //
 // Nothing may have been written since the restore: the programs refuse to start before the repair.
 //
@@ -80,7 +87,14 @@ func Repair(ctx context.Context, db *postgres.DB) (epoch int64, err error) {
 		if _, err := tx.Exec(ctx, nextEpoch, pgx.QueryExecModeSimpleProtocol); err != nil {
 			return err
 		}
-		return tx.QueryRow(ctx, selectEpoch).Scan(&epoch)
+		if err := tx.QueryRow(ctx, selectEpoch).Scan(&epoch); err != nil {
+			return err
+		}
+		original, err := IsOriginal(ctx, tx)
+		if err == nil && !original {
+			err = errors.New("the tables name a transaction that this server has not had, and are refused until it has")
+		}
+		return err
 	})
 	if err != nil {
 		return 0, fmt.Errorf("raise the epoch: %w", err)

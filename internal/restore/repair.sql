@@ -1,7 +1,15 @@
--- What came with the dump keeps its order numbers: they are below those of the next epoch.
+-- Transactions that are writing events end first: their numbers belong below the next epoch, before a
+-- reader passes it.
+lock table ledger_events in share row exclusive mode;
+
+-- What came with the dump keeps its order numbers: they are below those of the next epoch, whatever
+-- epoch the function came with.
 do $$
+declare
+  next bigint := greatest(ledger_epoch(), (select max(txid::text::bigint >> 48) from (select txid from ledger_events order by txid desc, position desc limit 1) newest)) + 1;
 begin
-  execute format('create or replace function ledger_epoch() returns bigint language sql stable return %s::bigint', ledger_epoch() + 1);
+  execute format('create or replace function %s.ledger_epoch() returns bigint language sql stable return %s::bigint',
+    (select pronamespace::regnamespace from pg_proc where oid = 'ledger_epoch()'::regprocedure), next);
 end
 $$;
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
@@ -19,6 +20,7 @@ import (
 	"github.com/payonce/payonce/internal/restore"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
+	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/outbox"
 )
 
@@ -50,7 +52,7 @@ func TestRepair(t *testing.T) {
 		if living.original() {
 			t.Fatalf("move %d: the restore is not seen", n)
 		}
-		if _, err := postgres.Open(t.Context(), url, postgres.Options{CheckSession: restore.CheckSession, AllowPlaintext: true, AllowUnsafeDurability: true}); !errors.Is(err, restore.ErrRestored) || err.Error() != restore.ErrRestored.Error() {
+		if _, err := postgres.Open(t.Context(), url, postgres.Options{CheckSession: restore.CheckSession(), AllowPlaintext: true, AllowUnsafeDurability: true}); !errors.Is(err, restore.ErrRestored) || err.Error() != restore.ErrRestored.Error() {
 			t.Errorf("move %d: a program opens it: %v", n, err)
 		}
 		living.plan(fmt.Sprint("ch_planned_", n))
@@ -133,6 +135,31 @@ func TestRepair_mayBeRepeated(t *testing.T) {
 	if f.original() {
 		t.Error("an event of a transaction that the server has not had is its own")
 	}
+}
+
+// TestRepair_waitsForWriters: an event whose transaction began before the repair is below the next epoch, and no
+// reader passes it.
+func TestRepair_waitsForWriters(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	open := f.open("ch_1")
+	tx := testdb.Begin(t, f.db.Pool(), `select 1`)
+	b := &pgx.Batch{}
+	if _, err := ledger.Append(b, open, ledger.Cause{CausationID: "late"}, domain.ChargeCancelRequested{}); err != nil {
+		t.Fatal(err)
+	}
+	testdb.Must(t, tx.SendBatch(t.Context(), b).Close())
+	repaired := make(chan error, 1)
+	go func() {
+		_, err := restore.Repair(t.Context(), f.db)
+		repaired <- err
+	}()
+	await.Row(t, f.db, `select exists (select from pg_locks where relation = 'ledger_events'::regclass and not granted)`)
+	testdb.Must(t, tx.Commit(t.Context()))
+	testdb.Must(t, await.Receive(t, "the repair", repaired))
+	f.open("ch_2")
+	testrun.Same(t, "the order of epochs", []string{"ch_1 0", "ch_1 0", "ch_1 0", "ch_2 1", "ch_2 1"},
+		testdb.All[string](t, f.db, `select stream_id || ' ' || (txid::text::bigint >> 48) from ledger_events order by txid, position`))
 }
 
 // TestRestore_deliversEveryMessageOfTheDumpAgain: a dump has messages in the outbox that the inbox of

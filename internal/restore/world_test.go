@@ -18,7 +18,7 @@ import (
 
 const topic = "letters"
 
-// fixture is a database with charges, their messages and their projections.
+// fixture is a database with charges, their messages and the sums of their postings.
 type fixture struct {
 	t  *testing.T
 	db *postgres.DB
