@@ -114,7 +114,7 @@ func TestAppend_saysWhatIsAWebhookEvent(t *testing.T) {
 	appended(t, db, ledger.New("ch_1"), cause("a"), append(paid("acme", "pi_1"), domain.RefundObserved{
 		RefundID: "re_1", Provider: domain.Provider, ProviderRefund: "re_1", Amount: 1,
 	})...)
-	appended(t, db, ledger.New("ch_2"), cause("a"), paid("acme", "pi_2")...) // in one statement with others, or by itself
+	appended(t, db, ledger.New("ch_2"), cause("a"), paid("acme", "pi_2")...) // in one statement with others, or alone
 	for kind, stored := range map[bool]string{
 		true: `select array_agg(distinct type) from ledger_events where webhook`, false: `select array_agg(distinct type) from ledger_events where not webhook`,
 	} {

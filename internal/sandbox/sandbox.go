@@ -129,8 +129,8 @@ func New(o Options) (_ *Sandbox, err error) {
 // Close closes the file. Nothing may be in flight.
 func (s *Sandbox) Close() error { return s.journal.close() }
 
-// decide makes one decision at a time. do reads the books and fills the change, which is
-// written, and then is what the books hold. After an error nothing has changed.
+// decide makes one decision at a time. do reads the records and fills the change, which is
+// written, and then applied to them. After an error nothing has changed.
 func (s *Sandbox) decide(do func(*change) (answer, error)) (a answer, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

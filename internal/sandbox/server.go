@@ -58,7 +58,7 @@ func (s *Sandbox) control(decide func(r *http.Request) (answer, error)) http.Han
 	}
 }
 
-// endpoint answers a request. It reads the books and fills the change, with which its answer
+// endpoint answers a request. It reads the records and fills the change, with which its answer
 // is saved. An *apiError is answered and not saved, and nothing is executed.
 type endpoint func(c *call, to *change) (answer, error)
 
