@@ -50,6 +50,7 @@ type resend struct {
 	RecordedAt time.Time `json:"recorded_at"`
 	ResendID   uuid.UUID `db:"-" json:"resend_id"`
 
+	TxID      string        `db:"txid" json:"-"`
 	Position  int64         `json:"-"`
 	Reachable bool          `json:"-"` // the merchant has an endpoint
 	Message   *int64        `json:"-"` // in the inbox
@@ -57,8 +58,8 @@ type resend struct {
 }
 
 // The webhook events that are meant: ofNames are those of events, and of charges with their refunds, to
-// which indexes lead. ofMerchant is a page of a merchant's; no index leads to a time, so each page
-// reads the ledger from the end of the page before.
+// which indexes lead. ofMerchant is a page of a merchant's, in the order of the index
+// ledger_events_feed from the end of the page before; no index leads to a time.
 const (
 	selectOutcomes = `
 select e.event_id,
@@ -66,6 +67,7 @@ select e.event_id,
        e.merchant_id,
        e.type        as stored,
        e.version,
+       e.txid::text  as txid,
        e.position,
        e.recorded_at at time zone 'UTC' as recorded_at,
        exists (
@@ -90,16 +92,16 @@ select e.event_id,
    and (e.event_id = any ($1::text[]::uuid[]) or e.stream_id = any ($2))
  order by e.position`
 	ofMerchant = `
-   and e.merchant_id = $1
+   and (e.merchant_id, e.txid, e.position) > ($1, $4::text::xid8, $5)
+   and e.merchant_id <= $1
    and e.recorded_at >= $2
    and e.recorded_at < coalesce($3::timestamptz, 'infinity')
-   and e.position > $4
- order by e.position
- limit $5`
+ order by e.merchant_id, e.txid, e.position
+ limit $6`
 )
 
-// read returns the webhook events of the names, or a page of the merchant's that begins after a position.
-func (r webhooksResendCmd) read(ctx context.Context, db *postgres.DB, after int64) ([]resend, error) {
+// read returns the webhook events of the names, or a page of the merchant's that begins after an event.
+func (r webhooksResendCmd) read(ctx context.Context, db *postgres.DB, after resend) ([]resend, error) {
 	var events, charges []string
 	for _, name := range r.Names {
 		if id, err := uuid.Parse(name); err == nil {
@@ -114,7 +116,7 @@ func (r webhooksResendCmd) read(ctx context.Context, db *postgres.DB, after int6
 		if r.Until.IsZero() {
 			until = nil
 		}
-		sql, args = selectOutcomes+ofMerchant, []any{r.Merchant, r.Since, until, after, resendPage}
+		sql, args = selectOutcomes+ofMerchant, []any{r.Merchant, r.Since, until, after.TxID, after.Position, resendPage}
 	}
 	rows, _ := db.Query(ctx, sql, args...) // CollectRows returns its error
 	found, err := pgx.CollectRows(rows, pgx.RowToStructByName[resend])
@@ -171,7 +173,7 @@ func (r webhooksResendCmd) run(ctx context.Context, c *console, db *postgres.DB)
 // Test: TestWebhooksResend/what_a_lost_answer_leaves_open_may_be_asked_again.
 func (r webhooksResendCmd) record(ctx context.Context, c *console, db *postgres.DB) (resends []resend, refused []error, err error) {
 	resends, unknown := []resend{}, slices.Clone(r.Names)
-	for after, full := int64(0), true; full; {
+	for after, full := (resend{TxID: "0"}), true; full; {
 		found, err := r.read(ctx, db, after)
 		if err != nil {
 			return resends, refused, err
@@ -180,7 +182,7 @@ func (r webhooksResendCmd) record(ctx context.Context, c *console, db *postgres.
 		b := &pgx.Batch{}
 		var page []resend
 		for _, o := range found {
-			after = o.Position
+			after = o
 			unknown = slices.DeleteFunc(unknown, func(name string) bool {
 				id, err := uuid.Parse(name)
 				return name == o.ChargeID || err == nil && id == o.EventID

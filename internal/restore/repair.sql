@@ -13,6 +13,25 @@ begin
 end
 $$;
 
+-- Logical replication copies rows and no sequences.
+do $$
+declare
+  of record;
+begin
+  for of in
+    select attrelid::regclass as relation,
+           attname
+      from pg_attribute
+      join pg_class on pg_class.oid = attrelid
+     where attidentity <> ''
+       and relnamespace = (select pronamespace from pg_proc where oid = 'ledger_epoch()'::regprocedure)
+  loop
+    execute format('select setval(pg_get_serial_sequence(%L, %L), greatest((select max(%3$I) from %1$s), nextval(pg_get_serial_sequence(%1$L, %2$L))))',
+      of.relation, of.attname, of.attname);
+  end loop;
+end
+$$;
+
 -- A dump carries neither the transaction that wrote a row nor a dropped column.
 alter table restore_mark
   add column dropped boolean;

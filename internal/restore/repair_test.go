@@ -137,6 +137,21 @@ func TestRepair_mayBeRepeated(t *testing.T) {
 	}
 }
 
+// TestRepair_raisesSequences: after logical replication they are behind the rows.
+func TestRepair_raisesSequences(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.open("ch_1")
+	f.exec(`insert into outbox (topic, message_id, payload, metadata) values ('charges', 'm1', '', '{}'), ('charges', 'm2', '', '{}')`)
+	f.exec(`alter table outbox alter column id restart; alter table ledger_events alter column position restart`)
+	f.repair()
+	f.open("ch_2")
+	f.exec(`insert into outbox (topic, message_id, payload, metadata) values ('charges', 'm3', '', '{}')`)
+	testrun.Same(t, "ids", "true true", testdb.One[string](t, f.db, `
+select (select max(id) = (select id from outbox where message_id = 'm3') from outbox) || ' '
+    || (select min(position) filter (where stream_id = 'ch_2') > max(position) filter (where stream_id = 'ch_1') from ledger_events)`))
+}
+
 // TestRepair_waitsForWriters: an event whose transaction began before the repair is below the next epoch, and no
 // reader passes it.
 func TestRepair_waitsForWriters(t *testing.T) {
