@@ -168,7 +168,7 @@ func (c *Charge) end(status Status) {
 
 var chargeEvents = []EventType{
 	request[ChargeRequested](), request[ChargeCancelRequested](),
-	outcome[ChargeSucceeded]("charge.succeeded"), outcome[ChargeFailed]("charge.failed"),
+	webhookEvent[ChargeSucceeded]("charge.succeeded"), webhookEvent[ChargeFailed]("charge.failed"),
 }
 
 // ChargeRequested opens the stream. Everything that later decisions need is frozen here:

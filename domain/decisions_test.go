@@ -42,7 +42,7 @@ func TestCharge(t *testing.T) {
 			says = append(says, fmt.Sprintf("%s %s", step.Name, step.Status))
 		}
 		says = append(says, fmt.Sprintf("next %q, attempt %d, outcome %d, left %d, refunded %d",
-			c.Next(), c.AttemptVersion, c.OutcomeVersion, c.Left(), c.Refunded()))
+			c.Next(), c.AttemptVersion, c.OutcomeVersion, c.Refundable(), c.AmountRefunded()))
 		for _, answer := range []struct {
 			text string
 			yes  bool

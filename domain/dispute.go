@@ -85,9 +85,9 @@ func (c *Charge) changeDispute(id string, change func(*Dispute)) {
 }
 
 var disputeEvents = []EventType{
-	outcome[DisputeOpened]("charge.dispute_opened"), outcome[DisputeWithdrawn]("charge.dispute_withdrawn"),
-	outcome[DisputeReinstated]("charge.dispute_reinstated"), outcome[DisputeUpdated]("charge.dispute_updated"),
-	outcome[DisputeClosed]("charge.dispute_closed"),
+	webhookEvent[DisputeOpened]("charge.dispute_opened"), webhookEvent[DisputeWithdrawn]("charge.dispute_withdrawn"),
+	webhookEvent[DisputeReinstated]("charge.dispute_reinstated"), webhookEvent[DisputeUpdated]("charge.dispute_updated"),
+	webhookEvent[DisputeClosed]("charge.dispute_closed"),
 }
 
 // DisputeOpened says that the provider has a dispute about the charge. No money moves yet: an

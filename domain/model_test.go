@@ -113,7 +113,7 @@ func drawID(t *rapid.T) string {
 
 // drawRefund draws mostly a part of what is left, sometimes all, sometimes more.
 func (m *sequence) drawRefund(t *rapid.T) []domain.Event {
-	left := m.charge.Left()
+	left := m.charge.Refundable()
 	events, _ := m.charge.RequestRefund(domain.RefundRequested{
 		RefundID: drawID(t), Notify: rapid.Bool().Draw(t, "notify"),
 		Amount: rapid.OneOf(rapid.Int64Range(0, left), rapid.Int64Range(-1, left+1)).Draw(t, "amount"),
@@ -157,8 +157,8 @@ func (m *sequence) check(t *rapid.T) {
 			pending += r.Amount
 		}
 	}
-	if captures > 1 || outcomes > 1 || c.Refunded()+pending+c.Left() != captured || c.Left() < 0 {
-		t.Fatalf("%d captures, %d outcomes, of %d captured %d refunded and %d to be, %d left", captures, outcomes, captured, c.Refunded(), pending, c.Left())
+	if captures > 1 || outcomes > 1 || c.AmountRefunded()+pending+c.Refundable() != captured || c.Refundable() < 0 {
+		t.Fatalf("%d captures, %d outcomes, of %d captured %d refunded and %d to be, %d left", captures, outcomes, captured, c.AmountRefunded(), pending, c.Refundable())
 	}
 	want := map[string]int64{}
 	set := func(account string, balance int64) {
@@ -168,8 +168,8 @@ func (m *sequence) check(t *rapid.T) {
 	}
 	switch {
 	case captured > 0:
-		set("psp_receivable:stripe", captured-c.Refunded())
-		set("merchant_payable:acme", -(captured - c.Fee - pending - c.Refunded()))
+		set("psp_receivable:stripe", captured-c.AmountRefunded())
+		set("merchant_payable:acme", -(captured - c.Fee - pending - c.AmountRefunded()))
 		set("fee_revenue:payonce", -c.Fee)
 		set("refund_clearing:acme", -pending)
 	case !c.Terminal():

@@ -7,7 +7,7 @@ const Payment = "payment"
 
 var payment = Step{Name: Payment, Events: []EventType{
 	event[PaymentStarted](), event[PaymentAttemptFailed](), event[PaymentCaptured](), event[PaymentDeclined](),
-	outcome[PaymentActionRequired]("charge.requires_action"),
+	webhookEvent[PaymentActionRequired]("charge.requires_action"),
 }}
 
 // The reasons for which the step fails.

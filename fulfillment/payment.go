@@ -68,7 +68,7 @@ func (p *payment) run(ctx context.Context, s ledger.Stream) (decision, error) {
 
 // start creates the intent and records it. What it sends follows from the merchant, the client's
 // key and the request. So a client that sends its key again, to a database that has lost the
-// charge, gets the intent of the first time while the provider remembers the key. If the first
+// charge, gets the first intent while the provider remembers the key. If the first
 // request under the key had other parameters, the charge fails: a payment that nothing here
 // knows of may have been made for it.
 //
@@ -92,7 +92,7 @@ func (p *payment) start(ctx context.Context, s ledger.Stream) (decision, error) 
 		case refused: // the provider will not make this payment, and there is no intent to cancel
 			return decision{events: c.Fail(why)}, nil
 		case failed != nil && failed.StatusCode == stripe.OtherParameters && c.CreateFailures == 0:
-			return decision{events: c.Fail(usedFailure)}, nil
+			return decision{events: c.Fail(keyReusedFailure)}, nil
 		case err != nil:
 			return callFailed(ctx, err, failedAt(c, domain.StageCreate))
 		}
@@ -101,8 +101,8 @@ func (p *payment) start(ctx context.Context, s ledger.Stream) (decision, error) 
 	return decision{events: []domain.Event{domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: p.intent.ID}}}, nil
 }
 
-// usedFailure is why a charge fails whose first key belongs to another request.
-var usedFailure = domain.Failure{Code: domain.ProviderRefused, Message: "this key was used for another payment"}
+// keyReusedFailure is why a charge fails whose first key belongs to another request.
+var keyReusedFailure = domain.Failure{Code: domain.ProviderRefused, Message: "this key was used for another payment"}
 
 // retrieve asks for the charge's intent, unless this delivery knows its state.
 func (p *payment) retrieve(ctx context.Context, s ledger.Stream) error {

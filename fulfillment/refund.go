@@ -127,7 +127,7 @@ func (r *refunds) find(refund domain.Refund) (found stripe.Refund, ok bool, err 
 	return found, ok, nil
 }
 
-// isFailed reports whether the refund moves no money any more.
+// isFailed reports whether the refund has ended without moving money.
 func isFailed(r stripe.Refund) bool {
 	return r.Status == stripe.RefundFailed || r.Status == stripe.RefundCanceled
 }

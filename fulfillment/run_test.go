@@ -196,8 +196,8 @@ func TestForgedRequest(t *testing.T) {
 	)
 	whole := func(f *fixture) {
 		f.expectPosted("merchant_payable -1909, psp_receivable 1999")
-		if c := f.load("ch_1").Charge; c.Left() != 1999 || len(c.Refunds) != 0 {
-			f.t.Errorf("%d left, refunds %+v", c.Left(), c.Refunds)
+		if c := f.load("ch_1").Charge; c.Refundable() != 1999 || len(c.Refunds) != 0 {
+			f.t.Errorf("%d left, refunds %+v", c.Refundable(), c.Refunds)
 		}
 	}
 	pending := func(name, data, events string) scenario {
