@@ -42,7 +42,7 @@ type Charge struct {
 
 	// Action is what the customer has to do; nil if the provider has not asked for it, or the
 	// charge has its outcome.
-	Action *Action
+	Action *PaymentActionRequired
 
 	// OneChargePerOrder: the charge holds its order until it fails.
 	OneChargePerOrder bool
