@@ -154,7 +154,8 @@ func (c Charge) allows(e Event) bool {
 	return opens != c.Exists() && e.allowedIn(c)
 }
 
-// notify says that the merchant has yet to receive the webhook about the present version.
+// notify says that the merchant, if it wants webhooks, has yet to receive the one about the present
+// version. Refunds say for themselves whether it does (Refund.Notify).
 func (c *Charge) notify() {
 	if c.StepStatus(Notification) == StepPending {
 		c.Unnotified = append(c.Unnotified, c.Version)

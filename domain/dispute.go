@@ -79,9 +79,7 @@ func (c *Charge) changeDispute(id string, change func(*Dispute)) {
 			d.Versions = append(slices.Clip(d.Versions), c.Version)
 		}
 	}
-	if c.notifies() {
-		c.Unnotified = append(c.Unnotified, c.Version)
-	}
+	c.notify()
 }
 
 var disputeEvents = []EventType{
