@@ -151,13 +151,13 @@ func (c Charge) Voids(e Event) bool { return registry[e.stored()].Request && !c.
 // allows reports whether e may be the next event of c.
 func (c Charge) allows(e Event) bool {
 	_, opens := e.(ChargeRequested)
-	return opens != c.Exists() && e.allowedIn(c)
+	return opens == (c.Version == 0) && e.allowedIn(c)
 }
 
 // notify says that the merchant, if it wants webhooks, has yet to receive the one about the present
 // version. Refunds say for themselves whether it does (Refund.Notify).
 func (c *Charge) notify() {
-	if c.StepStatus(Notification) == StepPending {
+	if c.notifies() {
 		c.Unnotified = append(c.Unnotified, c.Version)
 	}
 }
