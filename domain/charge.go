@@ -91,10 +91,6 @@ type Charge struct {
 	OutcomeVersion int
 }
 
-// Exists reports whether the stream has an event. A void first event leaves a charge that has
-// neither a merchant nor steps.
-func (c Charge) Exists() bool { return c.Version > 0 }
-
 // Terminal reports whether the charge has its outcome.
 func (c Charge) Terminal() bool { return c.OutcomeVersion > 0 }
 
@@ -106,7 +102,8 @@ func (c Charge) Started() bool { return c.PaymentIntent != "" }
 func (c Charge) NeedsWebhook(version int) bool { return slices.Contains(c.Unnotified, version) }
 
 // Fold folds events into a charge, in their order. It never fails: what is stored has happened. A
-// void request (Voids) changes nothing but the version. The argument is not changed.
+// void request (Voids) changes nothing but the version: a void first event leaves a charge that has
+// neither a merchant nor steps. The argument is not changed.
 func Fold(c Charge, events ...Event) Charge {
 	c = c.clone()
 	for _, e := range events {
@@ -241,14 +238,24 @@ var (
 // ErrMismatch is the reason for which an object of the provider cannot be the charge's.
 var ErrMismatch = errors.New("the provider's object is not the charge's")
 
-// Open returns the event of a new charge, with the steps of this program, whatever r says. The error is
-// ErrInvalid, wrapped.
+// Open returns the event of a new charge, with the steps of this program, whatever r says. A step that
+// a later program has more does not change the charge. The error is ErrInvalid, wrapped.
 func Open(r ChargeRequested) ([]Event, error) {
-	event := r.frozen(slices.Concat(steps, subscribers))
-	if !event.allowedIn(Charge{}) {
+	r.Steps, r.Skipped = nil, nil
+	for _, s := range slices.Concat(steps, subscribers) {
+		applies := s.applies == nil || s.applies(r)
+		if !applies && s.Optional {
+			continue
+		}
+		r.Steps = append(r.Steps, s.Name)
+		if !applies {
+			r.Skipped = append(r.Skipped, s.Name)
+		}
+	}
+	if !r.allowedIn(Charge{}) {
 		return nil, fmt.Errorf("amount %d, fee %d, %d items: %w", r.Amount, r.Fee, len(r.Items), ErrInvalid)
 	}
-	return []Event{event}, nil
+	return []Event{r}, nil
 }
 
 // RequestCancel returns the event of a request to cancel the charge: none while it is being canceled.

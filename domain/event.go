@@ -157,7 +157,3 @@ func Details(e Event) map[string]any {
 	}
 	return details
 }
-
-// ValidateStream folds a whole stream by Append: it is the auditor's fold, for which a void request is
-// illegal too. Programs use Fold, because what is stored has happened.
-func ValidateStream(events []Event) (Charge, error) { return Charge{}.Append(events...) }

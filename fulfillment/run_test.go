@@ -60,7 +60,7 @@ func TestOnStep(t *testing.T) {
 	testrun.Same(t, "the steps, whether they worked and failed", want, reported)
 }
 
-// A stream that ValidateStream refuses, such as one without its last events, must not look
+// A stream that Append refuses, such as one without its last events, must not look
 // processed.
 func TestCharge_withoutOutcomeIsNotDone(t *testing.T) {
 	t.Parallel()
