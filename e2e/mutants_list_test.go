@@ -94,8 +94,8 @@ func mutants() []mutant {
 					"i.Status == stripe.RequiresPaymentMethod",
 				},
 				{
-					"fulfillment/payment.go", "ConfirmIntent(ctx, attemptKey(s), p.intent.ID, s.Charge.ReturnURL)",
-					"ConfirmIntent(ctx, fmt.Sprint(time.Now().UnixNano()), p.intent.ID, s.Charge.ReturnURL)",
+					"fulfillment/payment.go", "key := s.At(s.Charge.AttemptVersion).ID.String()",
+					"key := fmt.Sprint(time.Now().UnixNano())",
 				},
 			},
 			byWalk("declined/worker/POST /v1/payment_intents/:id/confirm/after/kill", "should be failed card_declined"),
