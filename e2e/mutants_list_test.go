@@ -104,7 +104,7 @@ func mutants() []mutant {
 			"each attempt creates a payment intent under a new key",
 			[]edit{
 				{
-					"fulfillment/payment.go", "CreateIntent(ctx, createKey(c),",
+					"fulfillment/payment.go", "CreateIntent(ctx, c.CreationKey(),",
 					"CreateIntent(ctx, fmt.Sprint(time.Now().UnixNano()),",
 				},
 			},
@@ -159,8 +159,8 @@ func mutants() []mutant {
 			"a refund is sent under a new key each time, without reading the provider's list",
 			[]edit{
 				{
-					"fulfillment/refund.go", "	key := fmt.Sprintf(\"%s-%d\", refund.ID, refund.Failures)\n",
-					"	key := fmt.Sprint(time.Now().UnixNano())\n",
+					"fulfillment/refund.go", "CreateRefund(ctx, refund.ProviderKey(),",
+					"CreateRefund(ctx, fmt.Sprint(time.Now().UnixNano()),",
 				},
 				{
 					"fulfillment/refund.go", "	if !found {\n",
