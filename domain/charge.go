@@ -42,7 +42,7 @@ type Charge struct {
 
 	// Action is what the customer has to do; nil if the provider has not asked for it, or the
 	// charge has its outcome.
-	Action *Action
+	Action *PaymentActionRequired
 
 	// OneChargePerOrder: the charge holds its order until it fails.
 	OneChargePerOrder bool
@@ -91,10 +91,6 @@ type Charge struct {
 	OutcomeVersion int
 }
 
-// Exists reports whether the stream has an event. A void first event leaves a charge that has
-// neither a merchant nor steps.
-func (c Charge) Exists() bool { return c.Version > 0 }
-
 // Terminal reports whether the charge has its outcome.
 func (c Charge) Terminal() bool { return c.OutcomeVersion > 0 }
 
@@ -106,7 +102,8 @@ func (c Charge) Started() bool { return c.PaymentIntent != "" }
 func (c Charge) NeedsWebhook(version int) bool { return slices.Contains(c.Unnotified, version) }
 
 // Fold folds events into a charge, in their order. It never fails: what is stored has happened. A
-// void request (Voids) changes nothing but the version. The argument is not changed.
+// void request (Voids) changes nothing but the version: a void first event leaves a charge that has
+// neither a merchant nor steps. The argument is not changed.
 func Fold(c Charge, events ...Event) Charge {
 	c = c.clone()
 	for _, e := range events {
@@ -151,12 +148,13 @@ func (c Charge) Voids(e Event) bool { return registry[e.stored()].Request && !c.
 // allows reports whether e may be the next event of c.
 func (c Charge) allows(e Event) bool {
 	_, opens := e.(ChargeRequested)
-	return opens != c.Exists() && e.allowedIn(c)
+	return opens == (c.Version == 0) && e.allowedIn(c)
 }
 
-// notify says that the merchant has yet to receive the webhook about the present version.
+// notify says that the merchant, if it wants webhooks, has yet to receive the one about the present
+// version. Refunds say for themselves whether it does (Refund.Notify).
 func (c *Charge) notify() {
-	if c.StepStatus(Notification) == StepPending {
+	if c.notifies() {
 		c.Unnotified = append(c.Unnotified, c.Version)
 	}
 }
@@ -168,7 +166,7 @@ func (c *Charge) end(status Status) {
 
 var chargeEvents = []EventType{
 	request[ChargeRequested](), request[ChargeCancelRequested](),
-	outcome[ChargeSucceeded]("charge.succeeded"), outcome[ChargeFailed]("charge.failed"),
+	webhookEvent[ChargeSucceeded]("charge.succeeded"), webhookEvent[ChargeFailed]("charge.failed"),
 }
 
 // ChargeRequested opens the stream. Everything that later decisions need is frozen here:
@@ -240,14 +238,24 @@ var (
 // ErrMismatch is the reason for which an object of the provider cannot be the charge's.
 var ErrMismatch = errors.New("the provider's object is not the charge's")
 
-// Open returns the event of a new charge, with the steps of this program, whatever r says. The error is
-// ErrInvalid, wrapped.
+// Open returns the event of a new charge, with the steps of this program, whatever r says. A step that
+// a later program has more does not change the charge. The error is ErrInvalid, wrapped.
 func Open(r ChargeRequested) ([]Event, error) {
-	event := r.frozen(slices.Concat(steps, subscribers))
-	if !event.allowedIn(Charge{}) {
+	r.Steps, r.Skipped = nil, nil
+	for _, s := range slices.Concat(steps, subscribers) {
+		applies := s.applies == nil || s.applies(r)
+		if !applies && s.Optional {
+			continue
+		}
+		r.Steps = append(r.Steps, s.Name)
+		if !applies {
+			r.Skipped = append(r.Skipped, s.Name)
+		}
+	}
+	if !r.allowedIn(Charge{}) {
 		return nil, fmt.Errorf("amount %d, fee %d, %d items: %w", r.Amount, r.Fee, len(r.Items), ErrInvalid)
 	}
-	return []Event{event}, nil
+	return []Event{r}, nil
 }
 
 // RequestCancel returns the event of a request to cancel the charge: none while it is being canceled.

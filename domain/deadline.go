@@ -31,19 +31,14 @@ func (c Charge) Deadlines() map[FailureCode]time.Time {
 // Cancellation returns why the charge is to be canceled now unless it is captured first: on request,
 // or because a deadline has passed. It is nil if the charge may continue.
 func (c Charge) Cancellation(now time.Time) *Failure {
-	why, deadlines := FailureCode(""), c.Deadlines()
-	for _, code := range []FailureCode{AuthenticationTimeout, Expired} {
-		if at, ok := deadlines[code]; ok && !now.Before(at) {
-			why = code
+	deadlines := c.Deadlines()
+	for _, code := range []FailureCode{Canceled, Expired, AuthenticationTimeout} {
+		at, has := deadlines[code]
+		if code == Canceled && c.CancelRequested || has && !now.Before(at) {
+			return &Failure{Code: code, Message: cancellations[code]}
 		}
 	}
-	if c.CancelRequested {
-		why = Canceled
-	}
-	if why == "" {
-		return nil
-	}
-	return &Failure{Code: why, Message: cancellations[why]}
+	return nil
 }
 
 // mayFailFor reports whether a charge may fail for a reason: as canceled only if the

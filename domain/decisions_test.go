@@ -42,12 +42,12 @@ func TestCharge(t *testing.T) {
 			says = append(says, fmt.Sprintf("%s %s", step.Name, step.Status))
 		}
 		says = append(says, fmt.Sprintf("next %q, attempt %d, outcome %d, left %d, refunded %d",
-			c.Next(), c.AttemptVersion, c.OutcomeVersion, c.Left(), c.Refunded()))
+			c.Next(), c.AttemptVersion, c.OutcomeVersion, c.Refundable(), c.AmountRefunded()))
 		for _, answer := range []struct {
 			text string
 			yes  bool
 		}{
-			{"exists", c.Exists()},
+			{"exists", c.Version > 0},
 			{"started", c.Started()},
 			{"cancel requested", c.CancelRequested},
 			{"terminal", c.Terminal()},

@@ -48,21 +48,6 @@ type Settlement struct {
 	Sum, Parts int64
 }
 
-// part returns the part of the next movement. It fails where a movement has none.
-func (s Settlement) part(moved int64) (int64, error) {
-	sum := new(big.Int).Add(big.NewInt(s.Sum), big.NewInt(moved))
-	whole, rest := sum.Mul(sum, big.NewInt(s.Amount)).DivMod(sum, big.NewInt(s.First), new(big.Int))
-	half := rest.Lsh(rest, 1).Cmp(big.NewInt(s.First))
-	if half > 0 || half == 0 && whole.Bit(0) == 1 {
-		whole.Add(whole, big.NewInt(1))
-	}
-	part := whole.Sub(whole, big.NewInt(s.Parts))
-	if !part.IsInt64() || max(part.Int64(), -part.Int64()) > MaxAmount {
-		return 0, fmt.Errorf("the part of %d in a withdrawal of %d %s is no amount: %w", moved, s.First, s.Currency, ErrMismatch)
-	}
-	return part.Int64(), nil
-}
-
 // Dispute returns the dispute with an id of the provider.
 func (c Charge) Dispute(id string) (d Dispute, found bool) {
 	if i := slices.IndexFunc(c.Disputes, func(d Dispute) bool { return d.ID == id }); i >= 0 {
@@ -79,15 +64,13 @@ func (c *Charge) changeDispute(id string, change func(*Dispute)) {
 			d.Versions = append(slices.Clip(d.Versions), c.Version)
 		}
 	}
-	if c.notifies() {
-		c.Unnotified = append(c.Unnotified, c.Version)
-	}
+	c.notify()
 }
 
 var disputeEvents = []EventType{
-	outcome[DisputeOpened]("charge.dispute_opened"), outcome[DisputeWithdrawn]("charge.dispute_withdrawn"),
-	outcome[DisputeReinstated]("charge.dispute_reinstated"), outcome[DisputeUpdated]("charge.dispute_updated"),
-	outcome[DisputeClosed]("charge.dispute_closed"),
+	webhookEvent[DisputeOpened]("charge.dispute_opened"), webhookEvent[DisputeWithdrawn]("charge.dispute_withdrawn"),
+	webhookEvent[DisputeReinstated]("charge.dispute_reinstated"), webhookEvent[DisputeUpdated]("charge.dispute_updated"),
+	webhookEvent[DisputeClosed]("charge.dispute_closed"),
 }
 
 // DisputeOpened says that the provider has a dispute about the charge. No money moves yet: an
@@ -174,7 +157,8 @@ func (d Dispute) record(m DisputeMovement, of Currency) (DisputeMoved, error) {
 	return e, nil
 }
 
-// with returns the settlement with one more movement, of a dispute of an amount.
+// with returns the settlement with one more movement, of a dispute of an amount. It fails where the
+// movement has no part.
 func (s Settlement) with(m DisputeMovement, amount int64) (Settlement, error) {
 	switch {
 	case s.Currency == "" && m.Amount < 0:
@@ -182,9 +166,18 @@ func (s Settlement) with(m DisputeMovement, amount int64) (Settlement, error) {
 	case s.Currency != m.Currency:
 		return s, fmt.Errorf("%d %s is no part of a first withdrawal of %d %s: %w", m.Amount, m.Currency, s.First, s.Currency, ErrMismatch)
 	}
-	part, err := s.part(m.Amount)
-	s.Sum, s.Parts = s.Sum+m.Amount, s.Parts+part
-	return s, err
+	sum := new(big.Int).Add(big.NewInt(s.Sum), big.NewInt(m.Amount))
+	whole, rest := sum.Mul(sum, big.NewInt(s.Amount)).DivMod(sum, big.NewInt(s.First), new(big.Int))
+	half := rest.Lsh(rest, 1).Cmp(big.NewInt(s.First))
+	if half > 0 || half == 0 && whole.Bit(0) == 1 {
+		whole.Add(whole, big.NewInt(1))
+	}
+	part := whole.Sub(whole, big.NewInt(s.Parts))
+	if !part.IsInt64() || max(part.Int64(), -part.Int64()) > MaxAmount {
+		return s, fmt.Errorf("the part of %d in a withdrawal of %d %s is no amount: %w", m.Amount, s.First, s.Currency, ErrMismatch)
+	}
+	s.Sum, s.Parts = s.Sum+m.Amount, s.Parts+part.Int64()
+	return s, nil
 }
 
 // apply adds a movement that is allowed.

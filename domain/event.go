@@ -54,9 +54,9 @@ func request[E Event]() EventType {
 	return t
 }
 
-// outcome registers a webhook event: the outcome of a charge or refund, the reversal of a
+// webhookEvent registers a webhook event: the outcome of a charge or refund, the reversal of a
 // refund, the customer's action, or an event of a dispute.
-func outcome[E Event](webhook string) EventType {
+func webhookEvent[E Event](webhook string) EventType {
 	t := event[E]()
 	t.Webhook = webhook
 	return t
@@ -157,7 +157,3 @@ func Details(e Event) map[string]any {
 	}
 	return details
 }
-
-// ValidateStream folds a whole stream by Append: it is the auditor's fold, for which a void request is
-// illegal too. Programs use Fold, because what is stored has happened.
-func ValidateStream(events []Event) (Charge, error) { return Charge{}.Append(events...) }

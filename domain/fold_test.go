@@ -68,7 +68,7 @@ func TestFold_ofAVoidRequest(t *testing.T) {
 	for _, s := range states {
 		for name, e := range requests {
 			before := in(s.name)
-			_, err := domain.ValidateStream(append(slices.Clone(history(s.name)), e))
+			_, err := domain.Charge{}.Append(append(slices.Clone(history(s.name)), e)...)
 			if before.Voids(e) != (err != nil) {
 				t.Errorf("%s after %s is void: %t, and legal: %v", name, s.name, before.Voids(e), err)
 			}

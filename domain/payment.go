@@ -1,13 +1,16 @@
 package domain
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
 
 // Payment is the step that takes the money. It is the last one.
 const Payment = "payment"
 
 var payment = Step{Name: Payment, Events: []EventType{
 	event[PaymentStarted](), event[PaymentAttemptFailed](), event[PaymentCaptured](), event[PaymentDeclined](),
-	outcome[PaymentActionRequired]("charge.requires_action"),
+	webhookEvent[PaymentActionRequired]("charge.requires_action"),
 }}
 
 // The reasons for which the step fails.
@@ -70,6 +73,24 @@ func (e PaymentAttemptFailed) apply(c *Charge) {
 
 func (e PaymentAttemptFailed) allowedIn(c Charge) bool {
 	return c.due(Payment) && !c.IsLastKey(e.Stage)
+}
+
+// PaymentActionRequired says that the provider waits for the customer, such as for 3-D Secure. The
+// merchant redirects the customer to URL; the payment continues when the provider says so, and is
+// canceled at ExpiresAt, in database time.
+type PaymentActionRequired struct {
+	URL       string    `json:"url"`
+	ExpiresAt time.Time `json:"expires_at" detail:"expires_at"`
+}
+
+func (PaymentActionRequired) stored() string { return "payment.action_required.v1" }
+func (e PaymentActionRequired) apply(c *Charge) {
+	c.Status, c.Action = RequiresAction, &e
+	c.notify()
+}
+
+func (e PaymentActionRequired) allowedIn(c Charge) bool {
+	return c.due(Payment) && c.Started() && c.ReturnURL != "" && c.Action == nil && e.URL != ""
 }
 
 // PaymentCaptured says that the provider took the money.

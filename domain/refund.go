@@ -80,13 +80,13 @@ func (c Charge) sumOfRefunds(statuses ...RefundStatus) (sum int64) {
 	return sum
 }
 
-// Refunded is the sum of the refunds that succeeded, in minor units.
-func (c Charge) Refunded() int64 { return c.sumOfRefunds(RefundStatusSucceeded) }
+// AmountRefunded is the sum of the refunds that succeeded, in minor units.
+func (c Charge) AmountRefunded() int64 { return c.sumOfRefunds(RefundStatusSucceeded) }
 
-// Left is the amount that a further refund may return, in minor units: what was captured,
+// Refundable is the amount that a further refund may return, in minor units: what was captured,
 // less the refunds that succeeded and those that are pending. A refund made outside may
 // take what a pending one asked for.
-func (c Charge) Left() int64 {
+func (c Charge) Refundable() int64 {
 	if c.StepStatus(Payment) != StepDone {
 		return 0
 	}
@@ -122,7 +122,7 @@ func (c *Charge) endRefund(id string, status RefundStatus, object string) {
 	if r.Notify {
 		c.Unnotified = append(c.Unnotified, c.Version)
 	}
-	switch c.Refunded() {
+	switch c.AmountRefunded() {
 	case 0:
 		c.Status = Succeeded
 	case c.Amount.Amount:
@@ -133,8 +133,9 @@ func (c *Charge) endRefund(id string, status RefundStatus, object string) {
 }
 
 var refundEvents = []EventType{
-	request[RefundRequested](), event[RefundAttemptFailed](), outcome[RefundSucceeded]("refund.succeeded"),
-	outcome[RefundObserved]("refund.succeeded"), outcome[RefundFailed]("refund.failed"), outcome[RefundReversed]("refund.failed"), // to the merchant it failed
+	request[RefundRequested](), event[RefundAttemptFailed](), webhookEvent[RefundSucceeded]("refund.succeeded"),
+	webhookEvent[RefundObserved]("refund.succeeded"), webhookEvent[RefundFailed]("refund.failed"),
+	webhookEvent[RefundReversed]("refund.failed"), // to the merchant it failed
 }
 
 // RefundRequested says that a part of a captured charge is to be returned.
@@ -156,7 +157,7 @@ func (e RefundRequested) apply(c *Charge) {
 func (e RefundRequested) allowedIn(c Charge) bool {
 	_, requested := c.Refund(e.RefundID)
 	return !requested && e.RefundID != "" && len(c.Refunds) < MaxRefunds &&
-		c.Terminal() && e.Amount >= MinAmount && e.Amount <= c.Left()
+		c.Terminal() && e.Amount >= MinAmount && e.Amount <= c.Refundable()
 }
 
 func (e RefundRequested) post(b *chart, _ Charge) {
@@ -226,7 +227,7 @@ func (e RefundObserved) apply(c *Charge) {
 func (e RefundObserved) allowedIn(c Charge) bool {
 	_, known := c.Refund(e.RefundID)
 	return !known && e.RefundID != "" && !c.endedBy(e.ProviderRefund) && c.Terminal() && c.StepStatus(Payment) == StepDone &&
-		e.Amount >= MinAmount && e.Amount <= c.Amount.Amount-c.Refunded()
+		e.Amount >= MinAmount && e.Amount <= c.Amount.Amount-c.AmountRefunded()
 }
 
 func (e RefundObserved) post(b *chart, _ Charge) {
@@ -286,7 +287,7 @@ func (c Charge) RequestRefund(r RefundRequested) ([]Event, error) {
 	if _, requested := c.Refund(r.RefundID); requested {
 		return nil, nil
 	}
-	left := c.Left()
+	left := c.Refundable()
 	if r.Amount == 0 {
 		r.Amount = left
 	}

@@ -71,23 +71,6 @@ func stepNamed(name string) (s Step, found bool) {
 	return all[i], true
 }
 
-// frozen is the first event with the names of the charge's steps. A step that is added
-// to the program later does not change the charge.
-func (e ChargeRequested) frozen(list []Step) ChargeRequested {
-	e.Steps, e.Skipped = nil, nil
-	for _, s := range list {
-		applies := s.applies == nil || s.applies(e)
-		if !applies && s.Optional {
-			continue
-		}
-		e.Steps = append(e.Steps, s.Name)
-		if !applies {
-			e.Skipped = append(e.Skipped, s.Name)
-		}
-	}
-	return e
-}
-
 // StepStatus is the progress of one step.
 type StepStatus string
 

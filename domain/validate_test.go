@@ -13,7 +13,7 @@ import (
 	"github.com/payonce/payonce/domain"
 )
 
-// candidates are events that ValidateStream meets after every state: one of each type, and some
+// candidates are events that Append meets after every state: one of each type, and some
 // with other values.
 func candidates() map[string]domain.Event {
 	all := map[string]domain.Event{
@@ -56,16 +56,16 @@ func candidates() map[string]domain.Event {
 	return all
 }
 
-// TestValidateStream compares the states that each event may follow with testdata/validate.txt.
+// TestAppend compares the states that each event may follow with testdata/validate.txt.
 // What no line names is refused.
-func TestValidateStream(t *testing.T) {
+func TestAppend(t *testing.T) {
 	t.Parallel()
 	var lines []string
 	for name, e := range candidates() {
 		var after []string
 		for _, s := range states {
 			stream := history(s.name)
-			c, err := domain.ValidateStream(append(slices.Clone(stream), e))
+			c, err := domain.Charge{}.Append(append(slices.Clone(stream), e)...)
 			if err == nil {
 				after = append(after, s.name)
 				continue

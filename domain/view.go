@@ -42,7 +42,7 @@ func (c Charge) View(createdAt time.Time) View {
 		ID:             c.ID,
 		OrderID:        c.OrderID,
 		Amount:         c.Amount.Amount,
-		AmountRefunded: c.Refunded(),
+		AmountRefunded: c.AmountRefunded(),
 		Currency:       c.Amount.Currency,
 		Status:         c.Status,
 		Steps:          slices.Clone(c.Steps),

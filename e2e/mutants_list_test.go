@@ -94,8 +94,8 @@ func mutants() []mutant {
 					"i.Status == stripe.RequiresPaymentMethod",
 				},
 				{
-					"fulfillment/payment.go", "ConfirmIntent(ctx, attemptKey(s), p.intent.ID, s.Charge.ReturnURL)",
-					"ConfirmIntent(ctx, fmt.Sprint(time.Now().UnixNano()), p.intent.ID, s.Charge.ReturnURL)",
+					"fulfillment/payment.go", "key := s.At(s.Charge.AttemptVersion).ID.String()",
+					"key := fmt.Sprint(time.Now().UnixNano())",
 				},
 			},
 			byWalk("declined/worker/POST /v1/payment_intents/:id/confirm/after/kill", "should be failed card_declined"),
@@ -104,7 +104,7 @@ func mutants() []mutant {
 			"each attempt creates a payment intent under a new key",
 			[]edit{
 				{
-					"fulfillment/payment.go", "CreateIntent(ctx, createKey(c),",
+					"fulfillment/payment.go", "CreateIntent(ctx, c.CreationKey(),",
 					"CreateIntent(ctx, fmt.Sprint(time.Now().UnixNano()),",
 				},
 			},
@@ -159,8 +159,8 @@ func mutants() []mutant {
 			"a refund is sent under a new key each time, without reading the provider's list",
 			[]edit{
 				{
-					"fulfillment/refund.go", "	key := fmt.Sprintf(\"%s-%d\", refund.ID, refund.Failures)\n",
-					"	key := fmt.Sprint(time.Now().UnixNano())\n",
+					"fulfillment/refund.go", "CreateRefund(ctx, refund.ProviderKey(),",
+					"CreateRefund(ctx, fmt.Sprint(time.Now().UnixNano()),",
 				},
 				{
 					"fulfillment/refund.go", "	if !found {\n",
@@ -371,7 +371,7 @@ func mutants() []mutant {
 		},
 		{
 			"a refund made outside is looked for only after one of ours",
-			[]edit{{"fulfillment/refund.go", "			if known || object.Status", "			if c.Refunded() == 0 || known || object.Status"}},
+			[]edit{{"fulfillment/refund.go", "			if known || object.Status", "			if c.AmountRefunded() == 0 || known || object.Status"}},
 			byWalk("dashboard refund/worker/GET /v1/refunds/after/kill", "every refund is one of the ledger's"),
 		},
 		{

@@ -18,8 +18,8 @@ const ProviderEvent = "stripe."
 // isOfProvider reports whether messages of a type are events of the provider.
 func isOfProvider(messageType string) bool { return strings.HasPrefix(messageType, ProviderEvent) }
 
-// isAboutRefunds reports whether messages of a type are events of the provider about a refund.
-// The provider has had several names for it.
+// isAboutRefunds reports whether messages of a type are events of the provider about a refund. API
+// versions of the provider name them differently.
 func isAboutRefunds(messageType string) bool {
 	name, ok := strings.CutPrefix(messageType, ProviderEvent)
 	return ok && (strings.HasPrefix(name, "refund.") || name == "charge.refund.updated" || name == "charge.refunded")

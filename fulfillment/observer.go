@@ -22,7 +22,7 @@ type observer struct {
 	step    string
 	list    func(ctx context.Context, intent string) error
 	changes func(f *findings) // adds what the list shows and the ledger does not have
-	read    bool              // the list is that of now
+	read    bool              // the list was read after the last lost race
 }
 
 // observerOf returns the observer that an event of the provider asks for; for every other message one

@@ -77,8 +77,8 @@ func TestObservedRefund(t *testing.T) {
 				f.event("evt_2", "refund.created")
 				f.expectEnd(f.deliver(), "done")
 				f.expect(back(observed, "refund.observed", "done done"), "refunds")
-				if c := f.load("ch_1").Charge; c.Left() != 1399 || c.Refunded() != 600 {
-					t.Errorf("%d left, %d refunded", c.Left(), c.Refunded())
+				if c := f.load("ch_1").Charge; c.Refundable() != 1399 || c.AmountRefunded() != 600 {
+					t.Errorf("%d left, %d refunded", c.Refundable(), c.AmountRefunded())
 				}
 				f.expectPosted("merchant_payable -1309, psp_receivable 1399")
 			},

@@ -14,13 +14,9 @@ import (
 	"github.com/payonce/payonce/ledger"
 )
 
-// payment takes the money.
-//
-// The provider's payment intent takes the money at most once, whatever is sent to it. So
-// the step creates it first, and commits its id before any money moves; afterwards a
-// worker that does not know the state of the payment retrieves the intent. Before a charge
-// fails, the step cancels its intent: a declined intent could still be confirmed by a
-// request in flight.
+// payment takes the money. The provider's payment intent takes it at most once, whatever is sent to
+// it, so the step commits the id of the intent before any money moves. Before a charge fails, the step
+// cancels its intent: a declined intent could still be confirmed by a request in flight.
 type payment struct {
 	provider Provider
 	now      time.Time       // when the delivery was claimed, in database time
@@ -44,7 +40,8 @@ func (p *payment) run(ctx context.Context, s ledger.Stream) (decision, error) {
 	if !isConfirmable(*p.intent) {
 		return p.recordIntent(ctx, s)
 	}
-	confirmed, err := p.provider.ConfirmIntent(ctx, attemptKey(s), p.intent.ID, s.Charge.ReturnURL)
+	key := s.At(s.Charge.AttemptVersion).ID.String() // the same for every worker
+	confirmed, err := p.provider.ConfirmIntent(ctx, key, p.intent.ID, s.Charge.ReturnURL)
 	p.intent = nil // after a failed call the state is not known
 	if err == nil {
 		p.intent = &confirmed
@@ -67,10 +64,9 @@ func (p *payment) run(ctx context.Context, s ledger.Stream) (decision, error) {
 }
 
 // start creates the intent and records it. What it sends follows from the merchant, the client's
-// key and the request. So a client that sends its key again, to a database that has lost the
-// charge, gets the intent of the first time while the provider remembers the key. If the first
-// request under the key had other parameters, the charge fails: a payment that nothing here
-// knows of may have been made for it.
+// key and the request, so a client that sends its key again, to a database that has lost the charge,
+// gets the first intent while the provider remembers the key. If the first request under the key had
+// other parameters, the charge fails: a payment that the ledger lacks may have been made for it.
 //
 // If we die here: no intent is recorded; the next worker sends the same key and receives
 // the same intent. If the provider has forgotten the key, the first intent stays an orphan
@@ -92,7 +88,7 @@ func (p *payment) start(ctx context.Context, s ledger.Stream) (decision, error) 
 		case refused: // the provider will not make this payment, and there is no intent to cancel
 			return decision{events: c.Fail(why)}, nil
 		case failed != nil && failed.StatusCode == stripe.OtherParameters && c.CreateFailures == 0:
-			return decision{events: c.Fail(usedFailure)}, nil
+			return decision{events: c.Fail(keyReusedFailure)}, nil
 		case err != nil:
 			return callFailed(ctx, err, failedAt(c, domain.StageCreate))
 		}
@@ -101,8 +97,8 @@ func (p *payment) start(ctx context.Context, s ledger.Stream) (decision, error) 
 	return decision{events: []domain.Event{domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: p.intent.ID}}}, nil
 }
 
-// usedFailure is why a charge fails whose first key belongs to another request.
-var usedFailure = domain.Failure{Code: domain.ProviderRefused, Message: "this key was used for another payment"}
+// keyReusedFailure is why a charge fails whose first key belongs to another request.
+var keyReusedFailure = domain.Failure{Code: domain.ProviderRefused, Message: "this key was used for another payment"}
 
 // retrieve asks for the charge's intent, unless this delivery knows its state.
 func (p *payment) retrieve(ctx context.Context, s ledger.Stream) error {
@@ -243,10 +239,6 @@ func callFailed(ctx context.Context, err error, attempt func(*stripe.FailedError
 	}
 	return decision{}, fmt.Errorf("call the provider: %w", err)
 }
-
-// attemptKey is the Idempotency-Key of a confirmation: the id of the event that opened the
-// present attempt, the same for every worker.
-func attemptKey(s ledger.Stream) string { return s.At(s.Charge.AttemptVersion).ID.String() }
 
 // declineOf is the reason that the intent itself holds.
 func declineOf(i stripe.Intent) domain.Failure {

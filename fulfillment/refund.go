@@ -51,15 +51,14 @@ func (r *refunds) run(ctx context.Context, s ledger.Stream, refund domain.Refund
 		return r.record(s, refund, object)
 	}
 	if rest := r.inFlight(s, refund); rest > 0 {
-		return decision{}, &inbox.WaitError{AtLeast: rest, Err: errInFlight}
+		why := errors.New("the refund that was requested with other parameters may be in flight")
+		return decision{}, &inbox.WaitError{AtLeast: rest, Err: why}
 	}
 	return r.send(ctx, s, refund)
 }
 
 // longestRequest is more than the provider takes for a request.
 const longestRequest = 2 * time.Minute
-
-var errInFlight = errors.New("the refund that was requested with other parameters may be in flight")
 
 // inFlight returns how much longer the earlier request under the conflicting key may still be
 // executing: the provider compares parameters before it waits for a request, and a refund that is
@@ -127,7 +126,7 @@ func (r *refunds) find(refund domain.Refund) (found stripe.Refund, ok bool, err 
 	return found, ok, nil
 }
 
-// isFailed reports whether the refund moves no money any more.
+// isFailed reports whether the refund has ended without moving money.
 func isFailed(r stripe.Refund) bool {
 	return r.Status == stripe.RefundFailed || r.Status == stripe.RefundCanceled
 }

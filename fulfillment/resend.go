@@ -33,7 +33,7 @@ insert into webhook_resends
 values ($1, $2, $3, $4, $5)`
 
 // Resend queues one more delivery of an event's webhook, under the same webhook-id and
-// with the same body, to the merchant's present endpoint. One commit stores a row that
+// with the same body, to the merchant's endpoint. One commit stores a row that
 // stays, and a message in the inbox that is retried like any other and may become a dead
 // letter. id is new for each resend, actor is the operator. A webhook that the merchant has
 // received goes to ResendReceiver, behind which no other webhook waits; one that it has not

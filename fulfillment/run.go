@@ -73,8 +73,6 @@ func (r *deliveryRun) process(ctx context.Context) error {
 // maxIdle bounds how many iterations of a run in a row record nothing.
 const maxIdle = 10
 
-var errIdle = errors.New("nothing was recorded: other writers were first at every try")
-
 // do runs a step once and records its decision. If another writer was first, to the stream's
 // next version or to the stock, nothing is recorded and the stream is the new one: process
 // calls do again while there is still something to do.
@@ -104,7 +102,7 @@ func (r *deliveryRun) do(ctx context.Context, run stepFunc) error {
 		return err
 	}
 	if r.idle++; r.idle > maxIdle { // no attempt is counted: the message is not the reason
-		return &inbox.WaitError{Err: errIdle}
+		return &inbox.WaitError{Err: errors.New("the worker recorded nothing: other writers were first at every try")}
 	}
 	return nil
 }

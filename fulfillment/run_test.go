@@ -60,7 +60,7 @@ func TestOnStep(t *testing.T) {
 	testrun.Same(t, "the steps, whether they worked and failed", want, reported)
 }
 
-// A stream that ValidateStream refuses, such as one without its last events, must not look
+// A stream that Append refuses, such as one without its last events, must not look
 // processed.
 func TestCharge_withoutOutcomeIsNotDone(t *testing.T) {
 	t.Parallel()
@@ -196,8 +196,8 @@ func TestForgedRequest(t *testing.T) {
 	)
 	whole := func(f *fixture) {
 		f.expectPosted("merchant_payable -1909, psp_receivable 1999")
-		if c := f.load("ch_1").Charge; c.Left() != 1999 || len(c.Refunds) != 0 {
-			f.t.Errorf("%d left, refunds %+v", c.Left(), c.Refunds)
+		if c := f.load("ch_1").Charge; c.Refundable() != 1999 || len(c.Refunds) != 0 {
+			f.t.Errorf("%d left, refunds %+v", c.Refundable(), c.Refunds)
 		}
 	}
 	pending := func(name, data, events string) scenario {

@@ -2,7 +2,6 @@ package fulfillment
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"time"
@@ -88,36 +87,27 @@ type Receiver struct {
 
 // Receivers are all receivers of the worker.
 func (f *Fulfillment) Receivers() []Receiver {
-	receivers := []Receiver{{
-		// Every message of a charge reads the same stream, so a dead letter must not keep a
-		// cancellation or an event of the provider from being seen. A refund has a key of its own.
-		Name: ChargeReceiver, Topic: domain.Topic, Takes: isAboutCharge,
-		DeadLetters: inbox.Pass, Handle: f.charge,
-	}}
-	resend := func(name string) bool { return name == TypeResend }
-	outcome := func(name string) bool { return domain.EventTypeNamed(name).Webhook != "" || resend(name) }
+	isResend := func(name string) bool { return name == TypeResend }
+	isOutcome := func(name string) bool { return domain.EventTypeNamed(name).Webhook != "" || isResend(name) }
+	// Every message of a charge reads the same stream, so a dead letter must not keep a
+	// cancellation or an event of the provider from being seen. A refund has a key of its own.
+	receivers := []Receiver{{ChargeReceiver, domain.Topic, isAboutCharge, inbox.Pass, ifTaken(isAboutCharge, f.charge)}}
 	for _, s := range f.subscribers() {
-		receivers = append(receivers, Receiver{Name: s.name, Takes: outcome, DeadLetters: s.deadLetters, Handle: f.subscriberHandler(s)})
+		receivers = append(receivers, Receiver{s.name, "", isOutcome, s.deadLetters, ifTaken(isOutcome, f.subscriberHandler(s))})
 	}
-	receivers = append(receivers, Receiver{
-		Name: ResendReceiver, Takes: resend,
-		DeadLetters: inbox.Pass, Handle: f.subscriberHandler(subscriber{name: domain.Notification, step: f.notification}),
-	})
-	for i, r := range receivers {
-		receivers[i].Handle = r.handle
-	}
-	return receivers
+	again := subscriber{name: domain.Notification, step: f.notification}
+	return append(receivers, Receiver{ResendReceiver, "", isResend, inbox.Pass, ifTaken(isResend, f.subscriberHandler(again))})
 }
 
-var errUnknownMessage = errors.New("unknown type of message")
-
-// handle hands a message to Handle if its type is known. Another one was written by a newer
+// ifTaken hands a message to a handler if its type is known. Another one was written by a newer
 // program, so it waits for a newer worker.
-func (r Receiver) handle(ctx context.Context, d *inbox.Delivery) error {
-	if !r.Takes(d.Type) {
-		return &inbox.WaitError{Err: fmt.Errorf("%w: %q", errUnknownMessage, d.Type)}
+func ifTaken(takes func(messageType string) bool, handle inbox.Handler) inbox.Handler {
+	return func(ctx context.Context, d *inbox.Delivery) error {
+		if !takes(d.Type) {
+			return &inbox.WaitError{Err: fmt.Errorf("unknown type of message: %q", d.Type)}
+		}
+		return handle(ctx, d)
 	}
-	return r.Handle(ctx, d)
 }
 
 // ObservedSteps are the names that OnStep is called with.

@@ -126,8 +126,8 @@ func (m *machine) run(t *rapid.T) {
 		for _, e := range m.load(t, id).Events {
 			events = append(events, e.Event)
 		}
-		if _, err := domain.ValidateStream(events); err != nil {
-			t.Fatalf("%s has a stream that ValidateStream refuses: %v", id, err)
+		if _, err := (domain.Charge{}).Append(events...); err != nil {
+			t.Fatalf("%s has a stream that Append refuses: %v", id, err)
 		}
 	}
 	m.count.sequences.Add(1)

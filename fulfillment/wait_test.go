@@ -37,7 +37,7 @@ func TestProcessingWait_doublesItsReads(t *testing.T) {
 		t.Errorf("after an event of this delivery the next read is in %s", got)
 	}
 
-	late := ledger.Stream{Charge: domain.Charge{ExpiresAt: began.Add(time.Minute), Action: &domain.Action{ExpiresAt: began.Add(50 * time.Second)}}}
+	late := ledger.Stream{Charge: domain.Charge{ExpiresAt: began.Add(time.Minute), Action: &domain.PaymentActionRequired{ExpiresAt: began.Add(50 * time.Second)}}}
 	for age, want := range map[time.Duration]time.Duration{40 * time.Second: 10 * time.Second, 55 * time.Second: 5 * time.Second} {
 		if wait, _ := errors.AsType[*inbox.WaitError](fulfillment.ProcessingWait(began.Add(age), late, ledger.StoredEvent{RecordedAt: began}, nil)); wait.AtLeast != want {
 			t.Errorf("after %s it waits %s, want %s, until the deadline", age, wait.AtLeast, want)

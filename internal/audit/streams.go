@@ -114,7 +114,7 @@ func readPage(ctx context.Context, of source, last string, limit int) (page []st
 func (s *streamChecks) see(stream []storedEvent) {
 	events, err := decode(stream)
 	if err == nil {
-		_, err = domain.ValidateStream(events)
+		_, err = domain.Charge{}.Append(events...)
 	}
 	if err != nil {
 		s.legal.see(fmt.Sprintf("%s: %v", stream[0].StreamID, err))
