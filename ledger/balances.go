@@ -140,9 +140,9 @@ const (
 )
 
 // KeepBalances adds up until ctx ends: a moment after bell has said that events were committed, and
-// now and then without it. Each worker runs it. It logs the first of several failures and retries.
+// every five seconds without it. Each worker runs it. It logs the first of several failures and retries.
 func KeepBalances(ctx context.Context, log *slog.Logger, db *postgres.DB, bell <-chan struct{}) {
-	loop.Run(ctx, log, "adding up the balances failed, it is retried until it succeeds", func(ctx context.Context) (time.Duration, error) {
+	loop.Run(ctx, log, "adding up the balances failed and is retried until it succeeds", func(ctx context.Context) (time.Duration, error) {
 		loop.Pause(ctx, addPoll, bell)
 		loop.Pause(ctx, addPause, nil)
 		for events := pageEvents; events == pageEvents && ctx.Err() == nil; {

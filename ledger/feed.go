@@ -27,8 +27,8 @@ type webhook struct {
 	Data      any       `json:"data"` // the charge, the refund or the dispute as of the event
 }
 
-// Webhook returns the JSON that tells the merchant of the event at a version. It depends on
-// the events up to that version alone, so its bytes are the same whenever it is made.
+// Webhook returns the JSON that tells the merchant of the event at a version. The events up to that
+// version alone decide its bytes.
 func (s Stream) Webhook(version int) ([]byte, error) {
 	e := s.At(version)
 	body, err := json.Marshal(webhook{
@@ -175,17 +175,13 @@ func readWebhooks(ctx context.Context, r postgres.Querier, events []webhookEvent
 			failed = fmt.Errorf("version %d of stream %s is not there yet", e.Version, e.StreamID)
 			return false
 		}
-		page.Unreadable = append(page.Unreadable, e.unreadable(unreadable))
+		page.Unreadable = append(page.Unreadable, UnreadableEvent{
+			ID: e.EventID.String(), Type: domain.EventTypeNamed(e.Type).Webhook, ChargeID: e.StreamID, Version: e.Version, Err: unreadable,
+		})
 		return true
 	})
 	if err = cmp.Or(err, failed); err != nil {
 		return page, fmt.Errorf("read the streams of the feed: %w", err)
 	}
 	return page, nil
-}
-
-func (e webhookEvent) unreadable(err error) UnreadableEvent {
-	return UnreadableEvent{
-		ID: e.EventID.String(), Type: domain.EventTypeNamed(e.Type).Webhook, ChargeID: e.StreamID, Version: e.Version, Err: err,
-	}
 }
