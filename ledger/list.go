@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/postgres"
@@ -37,11 +36,11 @@ const MaxPage = 1 << 20
 
 func newPage(limit int) Page { return Page{Data: []json.RawMessage{}, limit: limit} }
 
-// add appends an entry, unless the page is full: then the list has more.
+// add appends an entry, which the page keeps, unless the page is full: then the list has more.
 func (p *Page) add(entry json.RawMessage) bool {
 	p.size += len(entry)
 	if p.HasMore = p.HasMore || len(p.Data) == p.limit || p.size > MaxPage && len(p.Data) > 0; !p.HasMore {
-		p.Data = append(p.Data, slices.Clone(entry))
+		p.Data = append(p.Data, entry)
 	}
 	return !p.HasMore
 }

@@ -204,7 +204,8 @@ func readStreams(ctx context.Context, q postgres.Querier, ids []string) ([][]Sto
 	var stream string
 	var e StoredEvent
 	found, size := map[string][]StoredEvent{}, 0
-	_, err := pgx.ForEachRow(rows, []any{&stream, &e.ID, &e.Version, &e.Type, &e.Data, &e.OccurredAt, &e.RecordedAt}, func() error {
+	id := (*[16]byte)(&e.ID) // pgx reads the type uuid.UUID by way of text
+	_, err := pgx.ForEachRow(rows, []any{&stream, id, &e.Version, &e.Type, &e.Data, &e.OccurredAt, &e.RecordedAt}, func() error {
 		found[stream] = append(found[stream], e)
 		if size += len(e.Data); size > maxBytes {
 			return errLong
