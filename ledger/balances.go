@@ -72,10 +72,9 @@ select greatest(highest, (select max(position) from tail)) as as_of_position,
   left join totals on true
  order by currency, account`
 
-// ReadBalances returns the balances of a merchant with everything that is committed, so a
-// reader sees what it has caused itself. The balances of a currency add up to zero, because
-// every posting is a debit and a credit. The cost is that of the merchant's accounts and of
-// the events that are not summed up yet.
+// ReadBalances returns the balances of a merchant with everything that is committed. The balances
+// of a currency add up to zero. The cost is that of the merchant's accounts and of the events
+// behind the stored sums.
 func ReadBalances(ctx context.Context, r postgres.Querier, merchant string) (Balances, error) {
 	type row struct {
 		AsOfPosition int64

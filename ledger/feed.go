@@ -115,11 +115,11 @@ type webhookEvent struct {
 	Type     string
 }
 
-// ReadFeed reads a page of a merchant's webhook events in the order of their transactions,
-// also those that no webhook was sent about, limit entries or MaxPage bytes. after is the Next of the page
-// before, empty for the first page. A client that follows the pages gets every one, also one
-// that commits late: the feed ends below the oldest open transaction. A charge that cannot be read
-// holds up no other: its events are in Unreadable.
+// ReadFeed reads a page of a merchant's webhook events, of limit entries or MaxPage bytes, in the order of
+// their transactions, also those that no webhook was sent about. after is the Next of the page before,
+// empty for the first page. A client that follows the pages gets each event, also one that commits late:
+// the feed ends below the oldest open transaction. The events of a charge that cannot be read are in
+// Unreadable.
 //
 // ErrUnknownCursor for a cursor whose event is none of the merchant's, such as one that a failover or a
 // restore has lost.

@@ -222,11 +222,11 @@ func readStreams(ctx context.Context, q postgres.Querier, ids []string) ([][]Sto
 	return streams, nil
 }
 
-// Each reads and folds streams and calls see with each of them, in the order of ids, until see returns
-// false. Of a stream that this program cannot read see gets what stands before the first event that it
-// cannot read, and why: an event of a newer program, more bytes than it holds, or ErrNotFound. The
+// Each reads and folds streams and calls visit with each of them, in the order of ids, until visit returns
+// false. For a stream that this program cannot read visit gets what stands before the first unreadable
+// event, and why: an event of a newer program, more bytes than a program holds, or ErrNotFound. The
 // error of Each is that of the database.
-func Each(ctx context.Context, q postgres.Querier, ids []string, see func(s Stream, unreadable error) bool) error {
+func Each(ctx context.Context, q postgres.Querier, ids []string, visit func(s Stream, unreadable error) bool) error {
 	for n := len(ids); len(ids) > 0; n = min(n, len(ids)) {
 		stored, err := readStreams(ctx, q, ids[:n])
 		long := errors.Is(err, errLong)
@@ -242,7 +242,7 @@ func Each(ctx context.Context, q postgres.Querier, ids []string, see func(s Stre
 			if !long {
 				s, unreadable = decode(id, stored[i])
 			}
-			if !see(s, unreadable) {
+			if !visit(s, unreadable) {
 				return nil
 			}
 		}
