@@ -225,12 +225,12 @@ func mutants() []mutant {
 		},
 		{
 			"the hold on a held order does nothing instead of refusing the batch",
-			[]edit{{"ledger/order.go", "values ($1, $2, $3)`", "values ($1, $2, $3)\non conflict do nothing`"}},
+			[]edit{{"ledger/append.go", "values ($1, $2, $3)`", "values ($1, $2, $3)\non conflict do nothing`"}},
 			byTest("./intake", "TestAcceptCharge_onceForEachOrder", "answers accept a charge, want the two of one key"),
 		},
 		{
 			"a failed charge keeps its order",
-			[]edit{{"ledger/order.go", "case domain.ChargeFailed:", "case nil:"}},
+			[]edit{{"ledger/append.go", "case domain.ChargeFailed:", "case nil:"}},
 			byWalk("one charge per order/worker/POST /v1/payment_intents/after/kill", "failed, and holds its order"),
 		},
 		{

@@ -21,7 +21,7 @@ func (in *Intake) CancelCharge(ctx context.Context, account Account, r Request, 
 		if stream, err = write(stream, events, refused); err != nil {
 			return idempotency.Answer{}, err
 		}
-		return accepted("/v1/charges/"+chargeID, stream.View())
+		return accepted("/v1/charges/"+chargeID, stream.View()), nil
 	})
 }
 

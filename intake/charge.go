@@ -20,15 +20,12 @@ type Charge struct {
 	Amount        int64             `json:"amount"` // minor units
 	Currency      string            `json:"currency"`
 	PaymentMethod string            `json:"payment_method"`
-	Items         []Item            `json:"items,omitempty"`
+	Items         []domain.Item     `json:"items,omitempty"`
 	Description   string            `json:"description,omitempty"`
 	Metadata      map[string]string `json:"metadata,omitempty"`
 	ReturnURL     *string           `json:"return_url,omitempty"`
 	ExpiresAt     *string           `json:"expires_at,omitempty"` // as in RFC 3339
 }
-
-// Item is a quantity of one article.
-type Item = domain.Item
 
 // OrderTakenError refuses a charge for an order that has one.
 type OrderTakenError struct {
@@ -60,7 +57,7 @@ func (in *Intake) AcceptCharge(ctx context.Context, account Account, r Request, 
 		if err != nil {
 			return idempotency.Answer{}, err
 		}
-		return accepted("/v1/charges/"+id, stream.View())
+		return accepted("/v1/charges/"+id, stream.View()), nil
 	})
 }
 

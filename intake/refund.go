@@ -46,6 +46,6 @@ func (in *Intake) RequestRefund(ctx context.Context, account Account, r Request,
 			return idempotency.Answer{}, err
 		}
 		requested, _ := stream.Charge.Refund(id)
-		return accepted("/v1/charges/"+chargeID+"/refunds/"+id, stream.Charge.RefundView(requested))
+		return accepted("/v1/charges/"+chargeID+"/refunds/"+id, stream.Charge.RefundView(requested)), nil
 	})
 }

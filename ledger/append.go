@@ -72,8 +72,8 @@ func Writes() []groupcommit.Statement {
 // hold on an order, and returns the stream as it is once the batch has committed. It does no
 // I/O. The error is domain.ErrIllegal, wrapped, for an event that the charge does not allow.
 //
-// The commit is refused as a whole, with an error for which IsConflict is true, if meanwhile the
-// stream has an event at one of these versions, or no longer has the last event of s.
+// The commit is refused as a whole, with an error for which IsConflict is true, if the stream in the
+// database has an event at one of these versions, or lacks the last event of s.
 //
 // Load s before the first write of the commit: then the order of transaction ids, in which the
 // followers and the feed read, follows the versions of the stream.
@@ -111,6 +111,32 @@ func Append(b *pgx.Batch, s Stream, cause Cause, events ...domain.Event) (Stream
 	return next, nil
 }
 
+const holdOrder = `
+insert into held_orders
+       (merchant_id, order_id, stream_id)
+values ($1, $2, $3)`
+
+// freeOrder ends the hold on an order. Only the charge that holds the order frees it.
+const freeOrder = `
+delete from held_orders
+ where merchant_id = $1
+   and order_id = $2
+   and stream_id = $3`
+
+// queueOrderHold queues what an event changes of the order of a charge that wants to be the only
+// one: the request holds the order, and the failure frees it. held_orders_one_charge refuses a
+// second charge for a held order with everything else in its commit.
+func queueOrderHold(b *pgx.Batch, s Stream, e domain.Event) {
+	if c := s.Charge; c.OneChargePerOrder {
+		switch e.(type) {
+		case domain.ChargeRequested:
+			b.Queue(holdOrder, c.MerchantID, c.OrderID, s.ID)
+		case domain.ChargeFailed:
+			b.Queue(freeOrder, c.MerchantID, c.OrderID, s.ID)
+		}
+	}
+}
+
 // eventID returns the same id for the same decision made twice, and another id for the
 // next event of the same type: UUIDv5 (RFC 9562) of the stream, the type, the number of
 // events of the type before it, and the cause. The id of a request is the same with version
@@ -135,7 +161,7 @@ func eventID(s Stream, causation, name string) uuid.UUID {
 // IsConflict reports whether a commit was refused because the stream is not the one that
 // was decided on: load, fold and decide again. There are three cases:
 //
-//   - The stream has grown. An effect whose event it has by now is not repeated.
+//   - The stream has grown. An effect whose event it has is not repeated.
 //   - Another charge holds the order.
 //   - After a failover that lost commits, the stream is shorter, or is ErrNotFound.
 func IsConflict(err error) bool {

@@ -72,10 +72,9 @@ select greatest(highest, (select max(position) from tail)) as as_of_position,
   left join totals on true
  order by currency, account`
 
-// ReadBalances returns the balances of a merchant with everything that is committed, so a
-// reader sees what it has caused itself. The balances of a currency add up to zero, because
-// every posting is a debit and a credit. The cost is that of the merchant's accounts and of
-// the events that are not summed up yet.
+// ReadBalances returns the balances of a merchant with everything that is committed. The balances
+// of a currency add up to zero. The cost is that of the merchant's accounts and of the events
+// behind the stored sums.
 func ReadBalances(ctx context.Context, r postgres.Querier, merchant string) (Balances, error) {
 	type row struct {
 		AsOfPosition int64
@@ -140,9 +139,9 @@ const (
 )
 
 // KeepBalances adds up until ctx ends: a moment after bell has said that events were committed, and
-// now and then without it. Each worker runs it. It logs the first of several failures and retries.
+// every five seconds without it. Each worker runs it. It logs the first of several failures and retries.
 func KeepBalances(ctx context.Context, log *slog.Logger, db *postgres.DB, bell <-chan struct{}) {
-	loop.Run(ctx, log, "adding up the balances failed, it is retried until it succeeds", func(ctx context.Context) (time.Duration, error) {
+	loop.Run(ctx, log, "adding up the balances failed and is retried until it succeeds", func(ctx context.Context) (time.Duration, error) {
 		loop.Pause(ctx, addPoll, bell)
 		loop.Pause(ctx, addPause, nil)
 		for events := pageEvents; events == pageEvents && ctx.Err() == nil; {

@@ -27,8 +27,8 @@ type webhook struct {
 	Data      any       `json:"data"` // the charge, the refund or the dispute as of the event
 }
 
-// Webhook returns the JSON that tells the merchant of the event at a version. It depends on
-// the events up to that version alone, so its bytes are the same whenever it is made.
+// Webhook returns the JSON that tells the merchant of the event at a version. The events up to that
+// version alone decide its bytes.
 func (s Stream) Webhook(version int) ([]byte, error) {
 	e := s.At(version)
 	body, err := json.Marshal(webhook{
@@ -115,11 +115,11 @@ type webhookEvent struct {
 	Type     string
 }
 
-// ReadFeed reads a page of a merchant's webhook events in the order of their transactions,
-// also those that no webhook was sent about, limit entries or MaxPage bytes. after is the Next of the page
-// before, empty for the first page. A client that follows the pages gets every one, also one
-// that commits late: the feed ends below the oldest open transaction. A charge that cannot be read
-// holds up no other: its events are in Unreadable.
+// ReadFeed reads a page of a merchant's webhook events, of limit entries or MaxPage bytes, in the order of
+// their transactions, also those that no webhook was sent about. after is the Next of the page before,
+// empty for the first page. A client that follows the pages gets each event, also one that commits late:
+// the feed ends below the oldest open transaction. The events of a charge that cannot be read are in
+// Unreadable.
 //
 // ErrUnknownCursor for a cursor whose event is none of the merchant's, such as one that a failover or a
 // restore has lost.
@@ -175,17 +175,13 @@ func readWebhooks(ctx context.Context, r postgres.Querier, events []webhookEvent
 			failed = fmt.Errorf("version %d of stream %s is not there yet", e.Version, e.StreamID)
 			return false
 		}
-		page.Unreadable = append(page.Unreadable, e.unreadable(unreadable))
+		page.Unreadable = append(page.Unreadable, UnreadableEvent{
+			ID: e.EventID.String(), Type: domain.EventTypeNamed(e.Type).Webhook, ChargeID: e.StreamID, Version: e.Version, Err: unreadable,
+		})
 		return true
 	})
 	if err = cmp.Or(err, failed); err != nil {
 		return page, fmt.Errorf("read the streams of the feed: %w", err)
 	}
 	return page, nil
-}
-
-func (e webhookEvent) unreadable(err error) UnreadableEvent {
-	return UnreadableEvent{
-		ID: e.EventID.String(), Type: domain.EventTypeNamed(e.Type).Webhook, ChargeID: e.StreamID, Version: e.Version, Err: err,
-	}
 }

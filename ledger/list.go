@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/postgres"
@@ -37,11 +36,11 @@ const MaxPage = 1 << 20
 
 func newPage(limit int) Page { return Page{Data: []json.RawMessage{}, limit: limit} }
 
-// add appends an entry, unless the page is full: then the list has more.
+// add appends an entry, which the page keeps, unless the page is full: then the list has more.
 func (p *Page) add(entry json.RawMessage) bool {
 	p.size += len(entry)
 	if p.HasMore = p.HasMore || len(p.Data) == p.limit || p.size > MaxPage && len(p.Data) > 0; !p.HasMore {
-		p.Data = append(p.Data, slices.Clone(entry))
+		p.Data = append(p.Data, entry)
 	}
 	return !p.HasMore
 }
@@ -69,12 +68,11 @@ var marks = map[domain.Status][]string{
 	domain.Refunded:          {"refund.succeeded.v1", "refund.observed.v1"},
 }
 
-// ListCharges reads a page of a merchant's charges from the ledger, of Limit charges or MaxPage bytes,
-// each as View shows it, newest first. The order is that of the ids, which begin with the time of the
-// request. It does not change, so a client that follows the pages sees each charge once that was
-// listed when it began, whatever is requested meanwhile. Everything committed is listed, except a
-// charge that this program cannot read, or whose request is void. r reads as the merchant.
-// ErrUnknownStartingAfter if StartingAfter is no charge of the merchant.
+// ListCharges reads a page of a merchant's charges, of Limit charges or MaxPage bytes, each as View shows
+// it, newest first. The order is that of the ids, which begin with the time of the request and never
+// change: a client that follows the pages sees each charge once that was listed when it began. Everything
+// committed is listed, except a charge that this program cannot read, or whose request is void. r reads as
+// the merchant. ErrUnknownStartingAfter if StartingAfter is no charge of the merchant.
 //
 // A page costs what its charges cost, however many there are. With a status it folds maxFolded charges at
 // most. Nothing marks a pending charge: its page looks through maxScanned charges.

@@ -61,11 +61,11 @@ type Stream struct {
 
 // StoredEvent is an event as it is stored.
 type StoredEvent struct {
-	ID         uuid.UUID `db:"event_id"`
+	ID         uuid.UUID
 	Version    int
 	Type       string
-	Data       []byte       // a JSON object
-	Event      domain.Event `db:"-"`
+	Data       []byte // a JSON object
+	Event      domain.Event
 	OccurredAt time.Time
 	RecordedAt time.Time // zero until it is loaded
 }
@@ -88,25 +88,18 @@ func (s Stream) View() domain.View { return s.Charge.View(s.Events[0].OccurredAt
 func folded(id string, recorded []StoredEvent) Stream {
 	s := New(id)
 	s.Events = recorded
-	s.Charge = domain.Fold(s.Charge, eventsOf(recorded)...)
-	return s
-}
-
-func eventsOf(recorded []StoredEvent) []domain.Event {
 	events := make([]domain.Event, len(recorded))
 	for i, e := range recorded {
 		events[i] = e.Event
 	}
-	return events
+	s.Charge = domain.Fold(s.Charge, events...)
+	return s
 }
 
 // Load reads and folds a stream. ErrNotFound if it has no event.
 func Load(ctx context.Context, q postgres.Querier, id string) (Stream, error) {
 	stored, err := readStreams(ctx, q, []string{id})
-	if err != nil {
-		return Stream{}, fmt.Errorf("load stream %s: %w", id, err)
-	}
-	return decode(id, stored[0])
+	return loaded(id, slices.Concat(stored...), err)
 }
 
 // NewLoader returns a function that loads streams as Load does. Calls that come at the same moment
@@ -117,11 +110,35 @@ func NewLoader(q postgres.Querier, most int) func(ctx context.Context, id string
 	})
 	return func(ctx context.Context, id string) (Stream, error) {
 		stored, err := reads.Lookup(ctx, id)
-		if err != nil {
-			return Stream{}, fmt.Errorf("load stream %s: %w", id, err)
-		}
-		return decode(id, stored)
+		return loaded(id, stored, err)
 	}
+}
+
+func loaded(id string, stored []StoredEvent, err error) (Stream, error) {
+	if err != nil {
+		return Stream{}, fmt.Errorf("load stream %s: %w", id, err)
+	}
+	return decode(id, stored)
+}
+
+const selectHolder = `
+select stream_id
+  from held_orders
+ where merchant_id = $1
+   and order_id = $2`
+
+// LoadHolder reads the charge that holds an order. ErrNotFound if none does; the answer may be
+// old by the time of a commit, which held_orders_one_charge decides.
+func LoadHolder(ctx context.Context, q postgres.Querier, merchant, order string) (Stream, error) {
+	var id string
+	err := q.QueryRow(ctx, selectHolder, merchant, order).Scan(&id)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = ErrNotFound
+	}
+	if err != nil {
+		return Stream{}, fmt.Errorf("find the charge that holds an order: %w", err)
+	}
+	return Load(ctx, q, id)
 }
 
 // selectVersions counts, since a stream has no gap.
@@ -163,7 +180,7 @@ func NewVersions(db interface {
 	})
 }
 
-const selectStored = `
+const selectStreams = `
 select stream_id,
        event_id,
        version,
@@ -172,16 +189,8 @@ select stream_id,
        occurred_at,
        recorded_at
   from ledger_events
- where stream_id = any($1)`
-
-const selectStreams = selectStored + `
+ where stream_id = any($1)
  order by stream_id, version`
-
-// storedEvent is a row of selectStored.
-type storedEvent struct {
-	StreamID string
-	StoredEvent
-}
 
 // maxBytes is what a program reads of streams at once. A charge with domain.MaxRefunds of the
 // largest refunds has less than half of it.
@@ -189,9 +198,20 @@ const maxBytes = 16 << 20
 
 var errLong = fmt.Errorf("the events have more than %d bytes", maxBytes)
 
-// readStreams reads all events of each stream.
+// readStreams reads all events of each stream: errLong if they are too many to hold.
 func readStreams(ctx context.Context, q postgres.Querier, ids []string) ([][]StoredEvent, error) {
-	found, err := collectStreams(q.Query(ctx, selectStreams, ids))
+	rows, _ := q.Query(ctx, selectStreams, ids) // ForEachRow returns its error
+	var stream string
+	var e StoredEvent
+	found, size := map[string][]StoredEvent{}, 0
+	id := (*[16]byte)(&e.ID) // pgx reads the type uuid.UUID by way of text
+	_, err := pgx.ForEachRow(rows, []any{&stream, id, &e.Version, &e.Type, &e.Data, &e.OccurredAt, &e.RecordedAt}, func() error {
+		found[stream] = append(found[stream], e)
+		if size += len(e.Data); size > maxBytes {
+			return errLong
+		}
+		return nil
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -202,25 +222,11 @@ func readStreams(ctx context.Context, q postgres.Querier, ids []string) ([][]Sto
 	return streams, nil
 }
 
-// collectStreams reads rows of selectStored, by stream: errLong if they are too many to hold.
-func collectStreams(rows pgx.Rows, _ error) (map[string][]StoredEvent, error) {
-	streams, size := map[string][]StoredEvent{}, 0
-	_, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (struct{}, error) {
-		e, err := pgx.RowToStructByName[storedEvent](row)
-		streams[e.StreamID] = append(streams[e.StreamID], e.StoredEvent)
-		if size += len(e.Data); err == nil && size > maxBytes {
-			err = errLong
-		}
-		return struct{}{}, err
-	})
-	return streams, err
-}
-
-// Each reads and folds streams and calls see with each of them, in the order of ids, until see returns
-// false. Of a stream that this program cannot read see gets what stands before the first event that it
-// cannot read, and why: an event of a newer program, more bytes than it holds, or ErrNotFound. The
+// Each reads and folds streams and calls visit with each of them, in the order of ids, until visit returns
+// false. For a stream that this program cannot read visit gets what stands before the first unreadable
+// event, and why: an event of a newer program, more bytes than a program holds, or ErrNotFound. The
 // error of Each is that of the database.
-func Each(ctx context.Context, q postgres.Querier, ids []string, see func(s Stream, unreadable error) bool) error {
+func Each(ctx context.Context, q postgres.Querier, ids []string, visit func(s Stream, unreadable error) bool) error {
 	for n := len(ids); len(ids) > 0; n = min(n, len(ids)) {
 		stored, err := readStreams(ctx, q, ids[:n])
 		long := errors.Is(err, errLong)
@@ -236,7 +242,7 @@ func Each(ctx context.Context, q postgres.Querier, ids []string, see func(s Stre
 			if !long {
 				s, unreadable = decode(id, stored[i])
 			}
-			if !see(s, unreadable) {
+			if !visit(s, unreadable) {
 				return nil
 			}
 		}

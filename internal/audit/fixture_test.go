@@ -149,7 +149,7 @@ func (f *fixture) tryAccept(ctx context.Context, merchant, name string, notify b
 	accepted, err := f.intake().AcceptCharge(ctx, account(merchant, notify),
 		request(merchant, "POST /v1/charges", strings.TrimSuffix(name, " of "+merchant)), intake.Charge{
 			OrderID: name, Amount: 1000, Currency: "USD", PaymentMethod: "pm_card_visa",
-			Items:       []intake.Item{{SKU: "tshirt", Quantity: 2}},
+			Items:       []domain.Item{{SKU: "tshirt", Quantity: 2}},
 			Description: "a secret", Metadata: map[string]string{"note": "a secret"},
 		})
 	f.ids[name] = strings.TrimPrefix(accepted.Header.Get("Location"), "/v1/charges/")

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/internal/httpapi"
 )
@@ -97,7 +98,7 @@ func TestOrdinaryIdentifiers_areNoCardNumbers(t *testing.T) {
 		for n := range each {
 			id := draw(n)
 			if err := httpapi.Validate(intake.Charge{
-				OrderID: id, Amount: 1, Currency: "USD", PaymentMethod: "pm_1", Items: []intake.Item{{SKU: id, Quantity: 1}},
+				OrderID: id, Amount: 1, Currency: "USD", PaymentMethod: "pm_1", Items: []domain.Item{{SKU: id, Quantity: 1}},
 			}); err != nil {
 				t.Fatalf("%s: %s is refused: %v", name, id, err)
 			}

@@ -24,7 +24,7 @@ import (
 func requests() map[string]reflect.Type {
 	return map[string]reflect.Type{
 		"ChargeRequest": reflect.TypeFor[intake.Charge](),
-		"Item":          reflect.TypeFor[intake.Item](),
+		"Item":          reflect.TypeFor[domain.Item](),
 		"RefundRequest": reflect.TypeFor[intake.Refund](),
 		"Nothing":       reflect.TypeFor[struct{}](),
 	}

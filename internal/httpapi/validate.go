@@ -129,7 +129,7 @@ func (k *checker) expiresAt(value string) {
 	}
 }
 
-func (k *checker) items(items []intake.Item) {
+func (k *checker) items(items []domain.Item) {
 	if len(items) > maxItems {
 		k.refuse("/items", "has more than 100 items")
 		return
