@@ -152,7 +152,7 @@ func (c Charge) allows(e Event) bool {
 }
 
 // notify says that the merchant, if it wants webhooks, has yet to receive the one about the present
-// version. Refunds say for themselves whether it does (Refund.Notify).
+// version. A refund has a flag of its own (Refund.Notify).
 func (c *Charge) notify() {
 	if c.notifies() {
 		c.Unnotified = append(c.Unnotified, c.Version)
