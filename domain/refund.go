@@ -346,8 +346,8 @@ func RefundEndedBy(e Event) string {
 	return ""
 }
 
-// OrderingKey returns the key of the message that announces a request: each refund is processed by
-// itself, and what is about its charge in order.
+// OrderingKey returns the key of the message that announces a request: the refund of a request for one, and
+// the charge of every other request, whose messages are processed in order.
 func OrderingKey(charge string, e Event) string {
 	if refund, ok := e.(RefundRequested); ok {
 		return refund.RefundID

@@ -244,14 +244,14 @@ func TestRecount(t *testing.T) {
 	exec(t, db, `
 update account_balances set debits = debits + 1 where merchant_id = 'acme' and account like 'psp%';
 delete from account_balances where merchant_id = 'acme' and account like 'fee%';
-insert into account_balances values ('nobody', 'x:EUR', 1, 1)`)
+insert into account_balances values ('globex', 'x:EUR', 1, 1)`)
 	found, err := ledger.Recount(t.Context(), db)
 	testdb.Must(t, err)
 	wrong := equal
 	wrong.Balances, wrong.Different, wrong.Examples = 11, 3, []string{
 		"account fee_revenue:payonce:EUR of acme: stored 0 − 0; the ledger says 0 − 30",
 		"account psp_receivable:stripe:EUR of acme: stored 1001 − 0; the ledger says 1000 − 0",
-		"account x:EUR of nobody: stored 1 − 1; the ledger says 0 − 0",
+		"account x:EUR of globex: stored 1 − 1; the ledger says 0 − 0",
 	}
 	testrun.Same(t, "of sums that are wrong", wrong, found)
 	testrun.Same(t, "balances", before, balancesOf(t, db, "acme"))

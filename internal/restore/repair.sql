@@ -13,7 +13,8 @@ begin
 end
 $$;
 
--- Logical replication copies rows and no sequences.
+-- Logical replication copies rows and no sequences. One that is not behind stays: a program may have its
+-- next value.
 do $$
 declare
   of record;
@@ -26,8 +27,8 @@ begin
      where attidentity <> ''
        and relnamespace = (select pronamespace from pg_proc where oid = 'ledger_epoch()'::regprocedure)
   loop
-    execute format('select setval(pg_get_serial_sequence(%L, %L), greatest((select max(%3$I) from %1$s), nextval(pg_get_serial_sequence(%1$L, %2$L))))',
-      of.relation, of.attname, of.attname);
+    execute format('select setval(of, last) from (select pg_get_serial_sequence(%1$L, %2$L)::regclass as of, max(%2$I) as last from %1$s) as s'
+                   ' where last > coalesce(pg_sequence_last_value(of), 0)', of.relation, of.attname);
   end loop;
 end
 $$;
