@@ -143,7 +143,10 @@ func TestInFlight(t *testing.T) {
 	// What takes no request slot is served.
 	wantProblem(t, w.send(t, charge("5").as("nobody")), "/problems/unauthorized")
 	w.read(t, get("/healthz"))
-	w.insist(t, get("/readyz"))
+	await.Progress(t, "/readyz is answered", func() (seen string, done bool) {
+		a := w.send(t, get("/readyz"))
+		return a.body, a.status == http.StatusOK || strings.Contains(a.body, "confirms no commit") // which commits do here
+	})
 
 	testdb.Must(t, held.Rollback(t.Context()))
 	for _, answers := range []<-chan answer{ours, theirs} {
