@@ -19,7 +19,6 @@ const (
 	items    = 60
 	defects  = 15
 	sections = 7 // of defects; each of the others is a row of a table
-	rules    = 17
 )
 
 // TestDocs compares README.md, ARCHITECTURE.md, SECURITY.md and every document under docs/ with the tree: a test, a
@@ -160,12 +159,6 @@ func TestPatterns(t *testing.T) {
 	})
 
 	holds(t, readSources(t), patterns)
-}
-
-// TestDocsHTTP also checks that docs/reference/http-rules.md has every rule, each with a test.
-func TestDocsHTTP(t *testing.T) {
-	t.Parallel()
-	numbered(t, "docs/reference/http-rules.md", rules)
 }
 
 // holds compares what a document names with the tree.

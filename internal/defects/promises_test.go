@@ -1,0 +1,81 @@
+package defects_test
+
+import (
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/payonce/payonce/internal/audit"
+	"github.com/payonce/payonce/internal/testdb"
+)
+
+const register = "docs/reference/promises.md"
+
+var (
+	cited          = regexp.MustCompile("[Pp]romises? `([a-z.-]+)`")
+	providerChecks = regexp.MustCompile(`"(provider: [^",]+)"`)
+)
+
+// TestPromises: each promise has an id of its own, a home that exists, and a witness that the audit
+// has; each check of the audit is the witness of a promise; and each id that a page cites exists.
+func TestPromises(t *testing.T) {
+	t.Parallel()
+	tree, ids, witnesses := readSources(t), make(map[string]bool), make(map[string]bool)
+	checks := auditChecks(t)
+	for line := range strings.Lines(read(t, register)) {
+		cells := strings.Split(strings.Trim(line, "| \n"), " | ")
+		if !strings.HasPrefix(line, "| `") || len(cells) != 4 {
+			continue
+		}
+		id, home, witness := strings.Trim(cells[0], "`"), strings.Trim(cells[2], "`"), cells[3]
+		if ids[id] {
+			t.Errorf("%s: two promises have this id", id)
+		}
+		ids[id], witnesses[witness] = true, true
+		if dir, function, _ := cutTest(home); dir == "" || !tree.packages[strings.TrimSuffix(dir, ".")].has(function) {
+			t.Errorf("%s: its home %s is no test", id, home)
+		}
+		if witness != "none" && !slices.Contains(checks, witness) {
+			t.Errorf("%s: its witness %q is no check of the audit", id, witness)
+		}
+	}
+	if len(ids) == 0 {
+		t.Error("there is no promise")
+	}
+	for _, check := range checks {
+		if !witnesses[check] {
+			t.Errorf("the check %q is the witness of no promise", check)
+		}
+	}
+	for _, page := range append(documents(t), "README.md", "ARCHITECTURE.md", "SECURITY.md") {
+		for _, match := range cited.FindAllStringSubmatch(read(t, page), -1) {
+			if !ids[match[1]] {
+				t.Errorf("%s cites the promise %s, which there is not", page, match[1])
+			}
+		}
+	}
+}
+
+// auditChecks are the names of all checks: those that an audit of an empty database makes, and
+// those that compare the ledger with the provider.
+func auditChecks(t *testing.T) (names []string) {
+	t.Helper()
+	report, err := audit.Run(t.Context(), testdb.Open(t))
+	must(t, err)
+	for _, check := range report.Checks {
+		names = append(names, check.Name)
+	}
+	files, err := filepath.Glob(filepath.Join(root, "internal/audit/*.go"))
+	must(t, err)
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		for _, match := range providerChecks.FindAllStringSubmatch(read(t, strings.TrimPrefix(file, root)), -1) {
+			names = append(names, match[1])
+		}
+	}
+	return names
+}
