@@ -101,7 +101,7 @@ func (s settings) limits() httpapi.Limits {
 	return httpapi.Limits{
 		PerSecond: s.RateLimit, InFlight: inFlight, PerMerchant: inFlight / 2,
 		Authenticating: connections / 2, AnswerBytes: answerBytes,
-		Waiting: inFlight / 4, Unsigned: inFlight / 20, UnsignedTime: unsignedTime,
+		Waiting: inFlight / 4, UnsignedTime: unsignedTime,
 		Guesses: s.AuthenticationFailures,
 	}
 }

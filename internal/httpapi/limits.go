@@ -35,9 +35,7 @@ type Limits struct {
 	Waiting int
 	// AnswerBytes is how many bytes of answers are being sent, of one merchant half of them.
 	AnswerBytes int
-	// Unsigned is how many bodies of provider events are being read from one client address.
-	Unsigned int
-	// UnsignedTime bounds the reading of one, if it is not 0.
+	// UnsignedTime bounds the reading of a provider's event, if it is not 0.
 	UnsignedTime time.Duration
 	// Guesses is how many API keys that are not valid an address may send at once. After them
 	// it may send ten in a minute.
@@ -68,7 +66,7 @@ func newLimits(l Limits) *limits {
 		rates:     rates{perSecond: l.PerSecond},
 		work:      newCapacity(l.InFlight, l.PerMerchant),
 		writes:    newCapacity(l.InFlight-l.InFlight/4, l.PerMerchant-l.PerMerchant/4),
-		unsigned:  newCapacity(maxEvents, l.Unsigned),
+		unsigned:  newCapacity(maxEvents, maxEvents/4),
 		notRecent: newCapacity(l.InFlight, 0),
 		recent:    newCapacity(l.InFlight, l.PerMerchant),
 		waits:     newCapacity(l.Waiting, l.Waiting/2),

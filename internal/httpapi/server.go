@@ -34,7 +34,7 @@ import (
 const (
 	maxBody        = 64 << 10 // bytes
 	maxEvent       = 1 << 20  // bytes of an event of the provider: the evidence of a dispute may be long
-	maxEvents      = 32       // that are read at once
+	maxEvents      = 32       // that are read at once, a quarter of them from one address
 	maxHeaders     = 16 << 10 // bytes
 	headerTimeout  = 5 * time.Second
 	readTimeout    = 10 * time.Second
