@@ -1,6 +1,6 @@
 package e2e_test
 
-// mutants are the planted bugs. docs/explanation/proof.md has the same table.
+// mutants are the planted bugs, each with the run that catches it.
 func mutants() []mutant {
 	return []mutant{
 		{

@@ -191,21 +191,3 @@ func TestMutants_canBePlanted(t *testing.T) {
 		})
 	}
 }
-
-// TestMutants_tableInProof_isComplete holds docs/explanation/proof.md against the list.
-func TestMutants_tableInProof_isComplete(t *testing.T) {
-	t.Parallel()
-	_, section, _ := strings.Cut(readFile(t, "../docs/explanation/proof.md"), "\n## Mutants\n")
-	section, _, _ = strings.Cut(section, "\n## ")
-	listed := []string{}
-	for line := range strings.Lines(section) {
-		if cells := strings.Split(line, " | "); strings.HasPrefix(line, "| ") && len(cells) == 3 && cells[0] != "| bug" {
-			listed = append(listed, strings.TrimPrefix(cells[0], "| "))
-		}
-	}
-	planted := []string{}
-	for _, m := range mutants() {
-		planted = append(planted, m.name)
-	}
-	testrun.Same(t, "mutants in docs/explanation/proof.md, with those that are planted as wanted", planted, listed)
-}

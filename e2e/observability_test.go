@@ -18,7 +18,7 @@ import (
 	"github.com/payonce/payonce/internal/robustness/fleet"
 )
 
-const observability = "../observability/"
+const observability = "../deploy/observability/"
 
 func readFile(t *testing.T, path string) string {
 	t.Helper()

@@ -21,10 +21,10 @@ import (
 	"github.com/payonce/payonce/internal/testrun"
 )
 
-var updateAPI = flag.Bool("update-api", false, "write the exported API of the public packages to api/")
+var updateAPI = flag.Bool("update-api", false, "write the exported API of the public packages to testdata/api/")
 
 // TestAPI_isWrittenDown compares the exported API of each public package with its file in
-// api/, and checks that another module can name everything in it.
+// testdata/api/, and checks that another module can name everything in it.
 func TestAPI_isWrittenDown(t *testing.T) {
 	t.Parallel()
 	args := []string{"-export", "-deps"}
@@ -40,7 +40,7 @@ func TestAPI_isWrittenDown(t *testing.T) {
 		p, err := load.Import(module + "/" + name)
 		testrun.Must(t, err)
 		api, named := describe(p)
-		file := filepath.Join(root, "api", name+".txt")
+		file := filepath.Join("testdata", "api", name+".txt")
 		if *updateAPI {
 			testrun.Must(t, os.WriteFile(file, []byte(strings.Join(api, "\n")+"\n"), 0o600))
 		}

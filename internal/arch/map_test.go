@@ -22,7 +22,7 @@ const (
 )
 
 const (
-	// public are packages that other modules import. Their exported API is in api/, and no
+	// public are packages that other modules import. Their exported API is in testdata/api/, and no
 	// line of it names anything but the standard library, apiModules and public packages.
 	public = "groupcommit idempotency inbox outbox"
 	// apiModules are the third parties of that API.

@@ -128,3 +128,15 @@ func TestDocs_nameNoTag(t *testing.T) {
 		t.Errorf("the manifests of Kubernetes do not name the newest version of CHANGELOG.md, %s", versions[0])
 	}
 }
+
+// TestRoot_isShort: the root has at most 28 entries, of which none is hidden, so a reader sees
+// the tree on one screen.
+func TestRoot_isShort(t *testing.T) {
+	t.Parallel()
+	entries, err := os.ReadDir(root)
+	must(t, err)
+	entries = slices.DeleteFunc(entries, func(e fs.DirEntry) bool { return strings.HasPrefix(e.Name(), ".") })
+	if len(entries) > 28 {
+		t.Errorf("the root has %d entries: %v", len(entries), entries)
+	}
+}
