@@ -98,82 +98,63 @@ func checkEach[T any](name string, cases []T, complain func(T) string) Check {
 
 // Database is what Run reads: a *postgres.DB as the owner of the tables or as the console.
 type Database interface {
-	// Read sends a batch of settings and one statement that reads. Of an audit of all rows the
-	// only setting is postgres.ReadWholeTables, for a check that compares whole tables.
+	postgres.Querier
+	// Read sends a batch of settings and one statement that reads.
 	Read(ctx context.Context, b *pgx.Batch) error
 }
 
 // Run checks every invariant that the tables can show, with one connection. While a snapshot
 // is open, PostgreSQL removes nothing that was deleted since, and the tables that are
-// written most become slow: so each check, and each page of streams, is one statement with a
-// snapshot of its own. An error means that the audit could not be finished; violations are in
-// the report.
+// written most become slow: so each check, and each page of streams, has snapshots of its own.
+// An error means that the audit could not be finished; violations are in the report.
 func Run(ctx context.Context, db Database) (Report, error) {
-	var report Report
-	checks, err := checkStreams(ctx, source{Database: db})
-	if err != nil {
+	streams := newStreamChecks()
+	if err := streams.seeAll(ctx, db); err != nil {
 		return Report{}, err
 	}
-	report.Add(checks...)
-	for one := range slices.Chunk(invariants, 1) {
-		if checks, err = checkInvariants(ctx, source{Database: db}, one); err != nil {
+	var report Report
+	report.Add(streams.checks()...)
+	for check := range slices.Chunk(invariants, 1) {
+		found, err := checkRows(ctx, db, nil, check)
+		if err != nil {
 			return Report{}, err
 		}
-		report.Add(checks...)
+		report.Add(found...)
 	}
 	return report, nil
 }
 
 const countCases = `
-select count(*),
+select '%s' as name,
+       count(*),
        count(complaint),
-       coalesce(array_agg(left(complaint, 500)) filter (where complaint is not null and place <= $1), '{}')
+       coalesce(array_agg(left(complaint, 500) order by complaint) filter (where complaint is not null and place <= $1), '{}')
   from (
        select complaint,
               count(complaint) over (rows unbounded preceding) as place
-         from (%s
-              ) as cases(complaint)) placed`
+         from (
+              select case%s end
+                from %s) as cases(complaint)) placed`
 
-// source is what checks read.
-type source struct {
-	Database
-
-	charges []string // none: the tables
-}
-
-// queue queues a statement that follows the facts.
-func (s source) queue(b *pgx.Batch, sql string, args ...any) *pgx.QueuedQuery {
-	if len(s.charges) == 0 {
-		return b.Queue("with "+facts+sql, args...)
-	}
-	b.Queue(setCharges, s.charges, domain.Topics())
-	return b.Queue("with "+rowsOfCharges+facts+sql, args...)
-}
-
-// checkInvariants checks invariants in one statement.
-func checkInvariants(ctx context.Context, of source, invariants []invariant) ([]Check, error) {
-	checks, counts, b := make([]Check, len(invariants)), make([]string, len(invariants)), &pgx.Batch{}
+// checkRows checks invariants in one statement, over the tables or, if charges are named, over the rows
+// of these.
+func checkRows(ctx context.Context, db Database, charges []string, invariants []invariant) (checks []Check, err error) {
+	b, with, counts := &pgx.Batch{}, "with "+facts, make([]string, len(invariants))
 	for i, p := range invariants {
-		checks[i] = newCheck(p.name)
-		counts[i] = fmt.Sprintf("select %d, counted.* from (%s) counted", i, fmt.Sprintf(countCases, "select case"+p.when+" end from "+p.cases))
+		counts[i] = fmt.Sprintf(countCases, p.name, p.when, p.cases)
 	}
-	if len(of.charges) == 0 {
+	if charges == nil {
 		b.Queue(postgres.ReadWholeTables)
 	} else {
 		b.Queue(postgres.JoinByHash)
+		b.Queue(setCharges, charges, domain.Topic)
+		with = "with " + rowsOfCharges + facts
 	}
-	of.queue(b, strings.Join(counts, "\nunion all "), maxExamples).Query(func(rows pgx.Rows) error {
-		var i int
-		var c Check
-		_, err := pgx.ForEachRow(rows, []any{&i, &c.Checked, &c.Violated, &c.Examples}, func() error {
-			slices.Sort(c.Examples)
-			c.Name = checks[i].Name
-			checks[i] = c
-			return nil
-		})
+	b.Queue(with+strings.Join(counts, "\nunion all"), maxExamples).Query(func(rows pgx.Rows) error {
+		checks, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Check])
 		return err
 	})
-	if err := of.Read(ctx, b); err != nil {
+	if err := db.Read(ctx, b); err != nil {
 		return nil, fmt.Errorf("check that %s: %w", invariants[0].name, err)
 	}
 	return checks, nil

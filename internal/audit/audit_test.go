@@ -122,20 +122,13 @@ insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, 
 select 'points', message_id, ordering_key, type, '', '{}', '', 'done', 1, 1, now()
   from inbox
  where ordering_key = '{undelivered}'
-   and type = 'charge.succeeded.v1';
-insert into outbox (topic, message_id, payload, metadata)
-select receiver, message_id, payload, metadata
-  from inbox
- where ordering_key = '{undelivered}'
-   and receiver = 'notification';
-delete from inbox
- where ordering_key = '{undelivered}'
-   and receiver = 'notification'`, nil},
+   and type = 'charge.succeeded.v1'`, nil},
 		{"a message that was received and is still in the outbox", `
 insert into outbox (topic, message_id, payload, metadata)
-select case receiver when 'fulfillment' then 'charges' else receiver end, message_id, payload, metadata
+select 'charges', message_id, payload, metadata
   from inbox
- where type like '%.v1'`, nil},
+ where receiver = 'fulfillment'
+   and type like '%.v1'`, nil},
 		{"an event of the provider in the outbox", providersEvent, nil},
 		{"an event of the provider that no worker receives", providersEvent + `;
 update outbox set created_at = now() - interval '2 minutes' where message_id = 'evt_2'`, []string{overdue}},
@@ -245,6 +238,16 @@ type countingReads struct {
 }
 
 func (s *countingReads) Read(ctx context.Context, b *pgx.Batch) error {
+	s.count()
+	return s.DB.Read(ctx, b)
+}
+
+func (s *countingReads) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	s.count()
+	return s.DB.Query(ctx, sql, args...)
+}
+
+func (s *countingReads) count() {
 	s.opened++
 	if open := number(s.f, `
 select count(*)
@@ -255,7 +258,6 @@ select count(*)
    and (backend_xmin is not null or state like 'idle in transaction%')`); open != 0 {
 		s.f.t.Errorf("beside read %d of the audit %d snapshots are open", s.opened, open)
 	}
-	return s.DB.Read(ctx, b)
 }
 
 // The ledger is read in pages of some 1,000 events. Each stream is checked once and whole,
@@ -277,8 +279,8 @@ func TestRun_readsTheLedgerByPages(t *testing.T) {
 			t.Errorf("%s: %+v, was %+v; want %d streams more and %d more violated", name, is, was, n, violated)
 		}
 	}
-	// A page for each 1,000 events, two for the long stream's neighbours, and the end.
-	if least := len(after.Checks) - 3 + 4; counting.opened < least {
+	// Four pages of three statements, and the end.
+	if least := len(after.Checks) - 2 + 4*3 + 1; counting.opened < least {
 		t.Errorf("%d reads, want %d at least", counting.opened, least)
 	}
 }
@@ -344,9 +346,9 @@ func (f *fixture) auditWith(t *testing.T, statements string) audit.Report {
 }
 
 // within is a transaction whose reads show its own writes.
-type within struct{ tx pgx.Tx }
+type within struct{ pgx.Tx }
 
-func (w within) Read(ctx context.Context, b *pgx.Batch) error { return w.tx.SendBatch(ctx, b).Close() }
+func (w within) Read(ctx context.Context, b *pgx.Batch) error { return w.SendBatch(ctx, b).Close() }
 
 // violated are the names of the checks that failed, in order. A check that failed without
 // an example is not among them, nor one that gives too many.

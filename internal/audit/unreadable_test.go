@@ -40,7 +40,7 @@ values ('acme', 'POST /v1/charges', 'long', '', 202, jsonb_build_object('Locatio
 			}
 		}
 	}
-	if first := named(t, report, legal).Examples[0]; !strings.HasPrefix(first, "ch_: its events have more than") {
+	if first := named(t, report, legal).Examples[0]; !strings.HasPrefix(first, "ch_: the events have more than") {
 		t.Errorf("of a charge that is too long it says %s", first)
 	}
 }
