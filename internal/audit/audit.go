@@ -1,7 +1,8 @@
-// Package audit reads all tables and reports what they say: whether every invariant of
-// payonce holds (Run, and Continue for what is new), whether the provider's lists agree (Reconcile), what happened to one
-// charge (ReadTimeline), and what operators did (ListActions). It writes nothing but its own results and repairs nothing. Apart from the
-// domain's own rules it asks no code of the packages that it audits.
+// Package audit reads all tables and reports what they say: whether every invariant of payonce holds (Run,
+// and Continue for what is new), whether the provider's lists agree (Reconcile), what happened to one
+// charge (ReadTimeline), and what operators did (ListActions). It writes nothing but its own results and
+// repairs nothing. Of the packages that it audits it asks the domain's rules and the readers of the ledger
+// alone; the checks of money and of messages are statements that use neither.
 //
 // # Guarantees
 //
@@ -12,8 +13,8 @@
 //     none. An open charge or refund is no violation. A charge or refund without an outcome
 //     and without a message that could bring one is.
 //   - ReadTimeline shows one snapshot. An event that this version cannot read is shown as
-//     unreadable and hides nothing else. A merchant's description, metadata and reasons
-//     and the payloads of messages are left out.
+//     unreadable, and of those behind it only their type, time and cause. A merchant's description,
+//     metadata and reasons and the payloads of messages are left out.
 //
 // # Limits
 //

@@ -64,7 +64,7 @@ func (tx within) Read(ctx context.Context, b *pgx.Batch) error { return tx.SendB
 //
 // If we die here: what was found and how far the audit is are one commit, so each increment is
 // counted once.
-// Test: TestContinue_countsAnIncrementOnce.
+// Test: ledger TestFollow_storesEachEventOnce.
 func Continue(ctx context.Context, db *postgres.DB) (violated []Check, more bool, err error) {
 	n, err := ledger.Follow(ctx, db, follower, incrementEvents, func(ctx context.Context, tx pgx.Tx, events []ledger.Followed) error {
 		streams, versions := make([]string, len(events)), make([]int, len(events))
