@@ -150,7 +150,7 @@ func TestReadFeed_passesOverWhatItCannotRead(t *testing.T) {
 	exec(t, db, unreadableOutcomes)
 	appended(t, db, ledger.New("ch_2"), cause("a"), paid("acme", "pi_2")...)
 	for _, limit := range []int{1, 2, 3, 100} {
-		next, entries, unreadable := "", 0, []ledger.UnreadableEvent{}
+		next, entries, unreadable := "", 0, []ledger.FeedEvent{}
 		await.Progress(t, "the feed has its entries", func() (string, bool) { // it waits for open transactions of other tests
 			page, err := ledger.ReadFeed(t.Context(), db, "acme", next, limit)
 			testdb.Must(t, err)
@@ -166,7 +166,7 @@ func TestReadFeed_passesOverWhatItCannotRead(t *testing.T) {
 			}
 			unreadable[i].Err = nil
 		}
-		testrun.Same(t, fmt.Sprintf("unreadable, in pages of %d", limit), []ledger.UnreadableEvent{
+		testrun.Same(t, fmt.Sprintf("unreadable, in pages of %d", limit), []ledger.FeedEvent{
 			{ID: "00000000-0000-4000-8000-000000000001", Type: "charge.failed", ChargeID: "ch_newer", Version: 3},
 			{ID: "00000000-0000-4000-8000-000000000002", Type: "charge.failed", ChargeID: "ch_long", Version: 19},
 		}, unreadable)

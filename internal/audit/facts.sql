@@ -111,18 +111,9 @@ charges as (
   select stream_id,
          version,
          merchant_id,
-         debit  as account,
-         amount as debits,
-         0      as credits
-    from ledger_postings
-   union all
-  select stream_id,
-         version,
-         merchant_id,
-         credit,
-         0,
-         amount
-    from ledger_postings
+         leg.*
+    from ledger_postings p
+   cross join lateral (values (p.debit, p.amount, 0), (p.credit, 0, p.amount)) leg(account, debits, credits)
 ), held as (
   select merchant_id,
          sku,
