@@ -107,25 +107,6 @@ func TestReadFeed_skipsNothingThatCommitsLate(t *testing.T) {
 	testrun.Same(t, "followed", []string{"ch_1 charge.succeeded", "ch_2 charge.succeeded", "ch_3 charge.succeeded"}, got)
 }
 
-// TestAppend_saysWhatIsAWebhookEvent: the registry of the domain alone decides what the feed has.
-func TestAppend_saysWhatIsAWebhookEvent(t *testing.T) {
-	t.Parallel()
-	db := testdb.Reused(t)
-	appended(t, db, ledger.New("ch_1"), cause("a"), append(paid("acme", "pi_1"), domain.RefundObserved{
-		RefundID: "re_1", Provider: domain.Provider, ProviderRefund: "re_1", Amount: 1,
-	})...)
-	appended(t, db, ledger.New("ch_2"), cause("a"), paid("acme", "pi_2")...) // in one statement with others, or alone
-	for kind, stored := range map[bool]string{
-		true: `select array_agg(distinct type) from ledger_events where webhook`, false: `select array_agg(distinct type) from ledger_events where not webhook`,
-	} {
-		for _, name := range testdb.One[[]string](t, db, stored) {
-			if want := domain.EventTypeNamed(name).Webhook != ""; want != kind {
-				t.Errorf("%s is stored as a webhook event: %t, want %t", name, kind, want)
-			}
-		}
-	}
-}
-
 // unreadableOutcomes are failures of charges that no program of this version can read: one with an
 // event of a newer program, and one that is too long to hold.
 const unreadableOutcomes = `

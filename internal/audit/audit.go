@@ -133,16 +133,14 @@ select '%s' as name,
   from (
        select complaint,
               count(complaint) over (rows unbounded preceding) as place
-         from (
-              select case%s end
-                from %s) as cases(complaint)) placed`
+         from (%s) as cases(complaint)) placed`
 
 // checkRows checks invariants in one statement, over the tables or, if charges are named, over the rows
 // of these.
 func checkRows(ctx context.Context, db Database, charges []string, invariants []invariant) (checks []Check, err error) {
 	b, with, counts := &pgx.Batch{}, "with "+facts, make([]string, len(invariants))
 	for i, p := range invariants {
-		counts[i] = fmt.Sprintf(countCases, p.name, p.when, p.cases)
+		counts[i] = fmt.Sprintf(countCases, p.name, "\nselect case"+p.when+" end from "+p.cases)
 	}
 	if charges == nil {
 		b.Queue(postgres.ReadWholeTables)
