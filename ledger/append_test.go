@@ -176,37 +176,6 @@ values (overlay(gen_random_uuid()::text placing '8' from 15)::uuid, 'ch_1', $1::
 	})
 }
 
-// TestAppend_logOrder: writers that load before the first write of their commit append in
-// the order that readers of the ledger, and of the outbox, see.
-func TestAppend_logOrder(t *testing.T) {
-	t.Parallel()
-	db := testdb.Reused(t)
-	appended(t, db, ledger.New("ch_1"), cause("a"), paid("acme", "pi_1")[:2]...)
-	const writers, each = 6, 5
-	var rivals errgroup.Group
-	for w := range writers {
-		rivals.Go(func() error {
-			for i := 0; i < each; {
-				s, err := ledger.Load(t.Context(), db, "ch_1")
-				if err == nil {
-					_, err = commit(t.Context(), db, s, cause(fmt.Sprint(w, i)), attempt(500+i))
-				}
-				if err == nil {
-					i++
-				} else if !ledger.IsConflict(err) {
-					return err
-				}
-			}
-			return nil
-		})
-	}
-	testdb.Must(t, rivals.Wait())
-	got := testdb.All[int](t, db, `select version from ledger_events where stream_id = 'ch_1' order by txid, position`)
-	if len(got) != 2+writers*each || !slices.IsSorted(got) || got[len(got)-1] != len(got) {
-		t.Errorf("the log has the versions %v", got)
-	}
-}
-
 func TestEnvelope(t *testing.T) {
 	t.Parallel()
 	s, err := ledger.Append(&pgx.Batch{}, ledger.New("ch_1"), cause("a"), requested("acme"))

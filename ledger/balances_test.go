@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/internal/await"
@@ -125,34 +124,6 @@ func TestAddUp_besideTraffic(t *testing.T) {
 	testdb.Must(t, errors.Join(err, besides.Wait()))
 	addUp(t, db)
 	checkBalances(t, db)
-}
-
-// TestAddUp_leavesOutWhatAnOpenTransactionMayPrecede: the transaction delays the sums, and no answer.
-func TestAddUp_leavesOutWhatAnOpenTransactionMayPrecede(t *testing.T) {
-	t.Parallel()
-	db := testdb.Reused(t)
-	for range 50 {
-		if n, err := ledger.AddUp(t.Context(), db); n != 0 || err != nil {
-			t.Fatalf("%d events of an empty ledger were added: %v", n, err)
-		}
-	}
-	older, err := db.Pool().Begin(t.Context())
-	testdb.Must(t, err)
-	b := &pgx.Batch{}
-	_, err = ledger.Append(b, ledger.New("ch_older"), cause("a"), requested("acme"))
-	testdb.Must(t, err)
-	testdb.Must(t, older.SendBatch(t.Context(), b).Close())
-	appended(t, db, ledger.New("ch_newer"), cause("b"), requested("acme"))
-	if n, err := ledger.AddUp(t.Context(), db); n != 0 || err != nil {
-		t.Errorf("%d events were added before an older transaction had ended: %v", n, err)
-	}
-	owed := func() int64 { return balancesOf(t, db, "acme").Data[0].Balance }
-	testrun.Same(t, "what the customer owes meanwhile", int64(1000), owed())
-	ids, _ := listed(t, db, ledger.ListQuery{})
-	testrun.Same(t, "listed meanwhile", []string{"ch_newer"}, ids)
-	testdb.Must(t, older.Commit(t.Context()))
-	testrun.Same(t, "events that were added", 2, addUp(t, db))
-	testrun.Same(t, "what the customer owes", int64(2000), owed())
 }
 
 // TestAddUp_ordersTransactionsByTheirNumbers, as if the first events were of transaction 9 and the last ones

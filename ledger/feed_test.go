@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
@@ -80,31 +78,6 @@ func TestReadFeed(t *testing.T) {
 			t.Errorf("after %q: %v, %v", after, page, err)
 		}
 	}
-}
-
-// TestReadFeed_skipsNothingThatCommitsLate commits a transaction that is older than one which is
-// committed, while a client follows.
-func TestReadFeed_skipsNothingThatCommitsLate(t *testing.T) {
-	t.Parallel()
-	db := testdb.Reused(t)
-	next := ""
-	appended(t, db, ledger.New("ch_1"), cause("a"), paid("acme", "pi_1")...)
-	got := followAll(t, db, &next, 10, 1)
-
-	late, err := db.Pool().Begin(t.Context())
-	testdb.Must(t, err)
-	b := &pgx.Batch{}
-	_, err = ledger.Append(b, ledger.New("ch_2"), cause("a"), paid("acme", "pi_2")...)
-	testdb.Must(t, err)
-	testdb.Must(t, late.SendBatch(t.Context(), b).Close())
-	appended(t, db, ledger.New("ch_3"), cause("a"), paid("acme", "pi_3")...)
-	if early := follow(t, db, &next, 10, nil); len(early) > 0 {
-		t.Errorf("while an older transaction is open the feed has %v", early)
-	}
-	testdb.Must(t, late.Commit(t.Context()))
-
-	got = append(got, followAll(t, db, &next, 10, 2)...)
-	testrun.Same(t, "followed", []string{"ch_1 charge.succeeded", "ch_2 charge.succeeded", "ch_3 charge.succeeded"}, got)
 }
 
 // unreadableOutcomes are failures of charges that no program of this version can read: one with an
