@@ -112,7 +112,8 @@ const addPage = nextPage + `, added as (
      set debits  = a.debits + excluded.debits,
          credits = a.credits + excluded.credits
 )` + moveFollower + `
-returning (select count(*) from page)`
+select count(*)
+  from page`
 
 const pageEvents = 2500 // of one transaction, during which the other readers of the ledger wait
 
@@ -120,13 +121,10 @@ const pageEvents = 2500 // of one transaction, during which the other readers of
 // balances, and returns the number of events. Several may add up at once: each event is added once.
 //
 // If we die here: it is one statement.
-// Test: TestAddUp_cutInItsCommit.
+// Test: TestBalances_cutInTheirCommit.
 func AddUp(ctx context.Context, db *postgres.DB) (events int, err error) {
 	b := &pgx.Batch{}
-	b.Queue(addPage, "balances", pageEvents).Query(func(rows pgx.Rows) error {
-		_, err := pgx.ForEachRow(rows, []any{&events}, func() error { return nil })
-		return err
-	})
+	b.Queue(addPage, "balances", pageEvents).QueryRow(func(row pgx.Row) error { return row.Scan(&events) })
 	if err := db.Commit(ctx, b); err != nil {
 		return 0, fmt.Errorf("add up the balances: %w", err)
 	}
@@ -227,7 +225,7 @@ select (select highest from summed),
 // on when it has ended. db must be the owner's, and its sessions must not end long statements.
 //
 // If we die here: nothing was changed.
-// Test: TestRecount_cutInItsCommit.
+// Test: TestBalances_cutInTheirCommit.
 func Recount(ctx context.Context, db *postgres.DB) (Recounted, error) {
 	found, b := Recounted{Examples: []string{}}, &pgx.Batch{}
 	b.Queue(lockBalances)

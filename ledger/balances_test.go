@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/internal/await"
@@ -69,60 +68,15 @@ func TestReadBalances(t *testing.T) {
 	}
 }
 
-// TestReadBalances_isRightWhileOthersAddUp reads while charges are requested and added up.
-func TestReadBalances_isRightWhileOthersAddUp(t *testing.T) {
-	testdb.Long(t, "it takes a large part of the time")
+// TestAddUp_besideTraffic: while charges are paid, several add up and one spoils and recounts the sums, each
+// event is added once, and a merchant's balances show everything that it has committed.
+func TestAddUp_besideTraffic(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
-	const charges = 100
 	done, stop := context.WithCancel(t.Context())
-	var adder, writer errgroup.Group
-	adder.Go(func() error {
-		for done.Err() == nil {
-			if _, err := ledger.AddUp(t.Context(), db); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	writer.Go(func() error {
-		defer stop()
-		last := int64(0)
-		for i := range charges {
-			if _, err := commit(t.Context(), db, ledger.New(fmt.Sprint("ch_", i)), cause("a"), requested("acme")); err != nil {
-				return err
-			}
-			balances, err := ledger.ReadBalances(t.Context(), db, "acme")
-			if err != nil {
-				return err
-			}
-			due := int64(1000 * (i + 1))
-			want := []ledger.Balance{
-				{Account: "customer_receivable:acme", Currency: "EUR", Debits: due, Balance: due},
-				{Account: "merchant_pending:acme", Currency: "EUR", Credits: due, Balance: -due},
-			}
-			if diff := cmp.Diff(want, balances.Data); diff != "" {
-				return fmt.Errorf("after %d charges (-want +got):\n%s", i+1, diff)
-			}
-			if balances.AsOfPosition <= last {
-				return fmt.Errorf("as of %d, after %d", balances.AsOfPosition, last)
-			}
-			last = balances.AsOfPosition
-		}
-		return nil
-	})
-	testdb.Must(t, errors.Join(writer.Wait(), adder.Wait()))
-}
-
-// TestAddUp_atOnce: several add up the same events while charges are paid, and each event is added once.
-func TestAddUp_atOnce(t *testing.T) {
-	t.Parallel()
-	db := testdb.Reused(t)
-	const charges, writers = 60, 3
-	done, stop := context.WithCancel(t.Context())
-	var adding, writing errgroup.Group
-	for range 4 {
-		adding.Go(func() error {
+	var besides, writing errgroup.Group
+	for range 3 {
+		besides.Go(func() error {
 			for done.Err() == nil {
 				if _, err := ledger.AddUp(t.Context(), db); err != nil {
 					return err
@@ -131,9 +85,20 @@ func TestAddUp_atOnce(t *testing.T) {
 			return nil
 		})
 	}
-	for w := range writers {
+	besides.Go(func() error {
+		for done.Err() == nil {
+			_, err := db.Pool().Exec(t.Context(), `update account_balances set debits = debits + 7 where account = 'psp_receivable:stripe:EUR'`)
+			_, recounted := ledger.Recount(t.Context(), db)
+			again, repeated := ledger.Recount(t.Context(), db)
+			if err := errors.Join(err, recounted, repeated); err != nil || again.Different > 0 {
+				return fmt.Errorf("the second count found %+v: %w", again, err)
+			}
+		}
+		return nil
+	})
+	for w := range 3 {
 		writing.Go(func() error {
-			for i := range charges {
+			for i := range 40 {
 				id := fmt.Sprintf("ch_%d_%d", w, i)
 				if _, err := commit(t.Context(), db, ledger.New(id), cause("a"), paid("acme", "pi_"+id)...); err != nil {
 					return err
@@ -142,39 +107,23 @@ func TestAddUp_atOnce(t *testing.T) {
 			return nil
 		})
 	}
+	for i, last := 0, int64(0); i < 60; i++ {
+		appended(t, db, ledger.New(fmt.Sprint("ch_", i)), cause("a"), requested("globex"))
+		due, balances := int64(1000*(i+1)), balancesOf(t, db, "globex")
+		testrun.Same(t, fmt.Sprintf("balances after %d charges", i+1), []ledger.Balance{
+			{Account: "customer_receivable:globex", Currency: "EUR", Debits: due, Balance: due},
+			{Account: "merchant_pending:globex", Currency: "EUR", Credits: due, Balance: -due},
+		}, balances.Data)
+		if balances.AsOfPosition <= last {
+			t.Errorf("as of %d, after %d", balances.AsOfPosition, last)
+		}
+		last = balances.AsOfPosition
+	}
 	err := writing.Wait()
 	stop()
-	testdb.Must(t, errors.Join(err, adding.Wait()))
+	testdb.Must(t, errors.Join(err, besides.Wait()))
 	addUp(t, db)
 	checkBalances(t, db)
-}
-
-// TestAddUp_leavesOutWhatAnOpenTransactionMayPrecede: the transaction delays the sums, and no answer.
-func TestAddUp_leavesOutWhatAnOpenTransactionMayPrecede(t *testing.T) {
-	t.Parallel()
-	db := testdb.Reused(t)
-	for range 50 {
-		if n, err := ledger.AddUp(t.Context(), db); n != 0 || err != nil {
-			t.Fatalf("%d events of an empty ledger were added: %v", n, err)
-		}
-	}
-	older, err := db.Pool().Begin(t.Context())
-	testdb.Must(t, err)
-	b := &pgx.Batch{}
-	_, err = ledger.Append(b, ledger.New("ch_older"), cause("a"), requested("acme"))
-	testdb.Must(t, err)
-	testdb.Must(t, older.SendBatch(t.Context(), b).Close())
-	appended(t, db, ledger.New("ch_newer"), cause("b"), requested("acme"))
-	if n, err := ledger.AddUp(t.Context(), db); n != 0 || err != nil {
-		t.Errorf("%d events were added before an older transaction had ended: %v", n, err)
-	}
-	owed := func() int64 { return balancesOf(t, db, "acme").Data[0].Balance }
-	testrun.Same(t, "what the customer owes meanwhile", int64(1000), owed())
-	ids, _ := listed(t, db, ledger.ListQuery{})
-	testrun.Same(t, "listed meanwhile", []string{"ch_newer"}, ids)
-	testdb.Must(t, older.Commit(t.Context()))
-	testrun.Same(t, "events that were added", 2, addUp(t, db))
-	testrun.Same(t, "what the customer owes", int64(2000), owed())
 }
 
 // TestAddUp_ordersTransactionsByTheirNumbers, as if the first events were of transaction 9 and the last ones
@@ -190,8 +139,9 @@ func TestAddUp_ordersTransactionsByTheirNumbers(t *testing.T) {
 	testrun.Same(t, "the follower", "(balances,10,4,4)", testdb.One[string](t, db, `select f::text from followers f where name = 'balances'`))
 }
 
-// TestAddUp_cutInItsCommit: the sums and the follower's place change together, or not at all.
-func TestAddUp_cutInItsCommit(t *testing.T) {
+// TestBalances_cutInTheirCommit: sums and the follower's place change together, or not at all; so do the sums
+// that a count replaces.
+func TestBalances_cutInTheirCommit(t *testing.T) {
 	t.Parallel()
 	url := testdb.URL(t)
 	direct, proxy := testdb.Connect(t, url), failpoint.StartCutter(t, url)
@@ -201,9 +151,21 @@ func TestAddUp_cutInItsCommit(t *testing.T) {
 		dying := testdb.Connect(t, proxy.URL())
 		proxy.Arm(side, 1)
 		if _, err := ledger.AddUp(t.Context(), dying); err == nil {
-			t.Errorf("it was not cut %s its commit", side)
+			t.Errorf("adding up was not cut %s its commit", side)
 		}
 		addUp(t, direct)
+		checkBalances(t, direct)
+
+		exec(t, direct, `update account_balances set debits = debits + 1 where account like 'psp%'`)
+		dying = testdb.Connect(t, proxy.URL())
+		proxy.Arm(side, 3) // nothing else has so many statements
+		if _, err := ledger.Recount(t.Context(), dying); err == nil {
+			t.Errorf("the count was not cut %s its commit", side)
+		}
+		found, err := ledger.Recount(t.Context(), direct)
+		if left := int64(1 - i); err != nil || found.Different != left {
+			t.Errorf("after one that was cut %s its commit the count found %+v: %v", side, found, err)
+		}
 		checkBalances(t, direct)
 	}
 }
@@ -261,65 +223,4 @@ insert into account_balances values ('globex', 'x:EUR', 1, 1)`)
 	}
 	addUp(t, db)
 	checkBalances(t, db)
-}
-
-// TestRecount_besideTraffic counts while charges are paid and others add up.
-func TestRecount_besideTraffic(t *testing.T) {
-	t.Parallel()
-	db := testdb.Reused(t)
-	done, stop := context.WithCancel(t.Context())
-	var traffic errgroup.Group
-	for w := range 2 {
-		traffic.Go(func() error {
-			for i := 0; done.Err() == nil; i++ {
-				id := fmt.Sprintf("ch_%d_%d", w, i)
-				if _, err := commit(t.Context(), db, ledger.New(id), cause("a"), paid("acme", "pi_"+id)...); err != nil {
-					return err
-				}
-				if _, err := ledger.AddUp(t.Context(), db); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	}
-	for n := range 10 {
-		exec(t, db, `update account_balances set debits = debits + 7 where account like 'psp%'`)
-		found, err := ledger.Recount(t.Context(), db)
-		if again, err := ledger.Recount(t.Context(), db); err != nil || again.Different != 0 {
-			t.Errorf("and then %+v: %v", again, err)
-		}
-		if err != nil || n > 0 && found.Events > 0 && found.Different != 1 {
-			t.Errorf("found %+v: %v", found, err)
-		}
-	}
-	stop()
-	testdb.Must(t, traffic.Wait())
-	addUp(t, db)
-	checkBalances(t, db)
-}
-
-// TestRecount_cutInItsCommit: what differs is replaced, or nothing is.
-func TestRecount_cutInItsCommit(t *testing.T) {
-	t.Parallel()
-	for side, left := range map[failpoint.Side]int64{failpoint.Before: 1, failpoint.After: 0} {
-		t.Run(string(side), func(t *testing.T) {
-			t.Parallel()
-			url := testdb.URL(t)
-			direct, proxy := testdb.Connect(t, url), failpoint.StartCutter(t, url)
-			appended(t, direct, ledger.New("ch_1"), cause("a"), paid("acme", "pi_1")...)
-			addUp(t, direct)
-			exec(t, direct, `update account_balances set debits = debits + 1 where account like 'psp%'`)
-			dying := testdb.Connect(t, proxy.URL())
-			proxy.Arm(side, 3) // nothing else has so many statements
-			if _, err := ledger.Recount(t.Context(), dying); err == nil {
-				t.Error("it was not cut")
-			}
-			found, err := ledger.Recount(t.Context(), direct)
-			if err != nil || found.Different != left {
-				t.Errorf("the next one found %+v: %v", found, err)
-			}
-			checkBalances(t, direct)
-		})
-	}
 }

@@ -64,16 +64,16 @@ type FeedPage struct {
 	Next string `json:"next"`
 	// Unreadable are the webhook events of the page whose charges this program cannot read, such as
 	// one that a newer program wrote to.
-	Unreadable []UnreadableEvent `json:"unreadable,omitempty"`
+	Unreadable []FeedEvent `json:"unreadable,omitempty"`
 }
 
-// UnreadableEvent is what the row of an event says without its charge.
-type UnreadableEvent struct {
+// FeedEvent is what the row of a webhook event says without its charge.
+type FeedEvent struct {
 	ID       string `json:"id"`
 	Type     string `json:"type"` // of the webhook
 	ChargeID string `json:"charge_id"`
 	Version  int    `json:"version"`
-	Err      error  `json:"-"`
+	Err      error  `json:"-" db:"-"` // why its charge cannot be read
 }
 
 // place is where a cursor points.
@@ -95,8 +95,8 @@ select txid,
 // transaction, so none will appear between those that it reads. The order is that of the
 // index ledger_events_feed: see listed.
 const selectFeed = `
-select event_id,
-       stream_id,
+select event_id::text as id,
+       stream_id      as charge_id,
        version,
        type
   from ledger_events
@@ -106,14 +106,6 @@ select event_id,
    and webhook
  order by merchant_id, txid, position
  limit $4`
-
-// webhookEvent is a row of selectFeed.
-type webhookEvent struct {
-	EventID  uuid.UUID
-	StreamID string
-	Version  int
-	Type     string
-}
 
 // ReadFeed reads a page of a merchant's webhook events, of limit entries or MaxPage bytes, in the order of
 // their transactions, also those that no webhook was sent about. after is the Next of the page before,
@@ -136,7 +128,7 @@ func ReadFeed(ctx context.Context, r postgres.Querier, merchant, after string, l
 		}
 		at = places[0]
 	}
-	events, err := collect[webhookEvent](r.Query(ctx, selectFeed, merchant, at.Txid, at.Position, limit+1)) // one more than the page
+	events, err := collect[FeedEvent](r.Query(ctx, selectFeed, merchant, at.Txid, at.Position, limit+1)) // one more than the page
 	if err != nil {
 		return FeedPage{}, fmt.Errorf("read the feed: %w", err)
 	}
@@ -147,18 +139,18 @@ func ReadFeed(ctx context.Context, r postgres.Querier, merchant, after string, l
 	page.Next = after
 	read := len(page.Data) + len(page.Unreadable)
 	if page.HasMore = read < len(events); read > 0 {
-		page.Next = events[read-1].EventID.String()
+		page.Next = events[read-1].ID
 	}
 	return page, nil
 }
 
 // readWebhooks returns a page of the webhooks about events, in their order, until the page is full.
-func readWebhooks(ctx context.Context, r postgres.Querier, events []webhookEvent, limit int) (FeedPage, error) {
+func readWebhooks(ctx context.Context, r postgres.Querier, events []FeedEvent, limit int) (FeedPage, error) {
 	page := FeedPage{Page: newPage(limit)}
 	events = events[:min(len(events), limit)]
 	ids := make([]string, len(events))
 	for i, e := range events {
-		ids[i] = e.StreamID
+		ids[i] = e.ChargeID
 	}
 	var failed error
 	err := Each(ctx, r, ids, func(s Stream, unreadable error) bool {
@@ -172,12 +164,11 @@ func readWebhooks(ctx context.Context, r postgres.Querier, events []webhookEvent
 			return page.add(body)
 		}
 		if unreadable == nil || errors.Is(unreadable, ErrNotFound) { // another server, which is behind, has answered this statement
-			failed = fmt.Errorf("version %d of stream %s is not there yet", e.Version, e.StreamID)
+			failed = fmt.Errorf("version %d of stream %s is not there yet", e.Version, e.ChargeID)
 			return false
 		}
-		page.Unreadable = append(page.Unreadable, UnreadableEvent{
-			ID: e.EventID.String(), Type: domain.EventTypeNamed(e.Type).Webhook, ChargeID: e.StreamID, Version: e.Version, Err: unreadable,
-		})
+		e.Type, e.Err = domain.EventTypeNamed(e.Type).Webhook, unreadable
+		page.Unreadable = append(page.Unreadable, e)
 		return true
 	})
 	if err = cmp.Or(err, failed); err != nil {

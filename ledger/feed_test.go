@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
@@ -82,50 +80,6 @@ func TestReadFeed(t *testing.T) {
 	}
 }
 
-// TestReadFeed_skipsNothingThatCommitsLate commits a transaction that is older than one which is
-// committed, while a client follows.
-func TestReadFeed_skipsNothingThatCommitsLate(t *testing.T) {
-	t.Parallel()
-	db := testdb.Reused(t)
-	next := ""
-	appended(t, db, ledger.New("ch_1"), cause("a"), paid("acme", "pi_1")...)
-	got := followAll(t, db, &next, 10, 1)
-
-	late, err := db.Pool().Begin(t.Context())
-	testdb.Must(t, err)
-	b := &pgx.Batch{}
-	_, err = ledger.Append(b, ledger.New("ch_2"), cause("a"), paid("acme", "pi_2")...)
-	testdb.Must(t, err)
-	testdb.Must(t, late.SendBatch(t.Context(), b).Close())
-	appended(t, db, ledger.New("ch_3"), cause("a"), paid("acme", "pi_3")...)
-	if early := follow(t, db, &next, 10, nil); len(early) > 0 {
-		t.Errorf("while an older transaction is open the feed has %v", early)
-	}
-	testdb.Must(t, late.Commit(t.Context()))
-
-	got = append(got, followAll(t, db, &next, 10, 2)...)
-	testrun.Same(t, "followed", []string{"ch_1 charge.succeeded", "ch_2 charge.succeeded", "ch_3 charge.succeeded"}, got)
-}
-
-// TestAppend_saysWhatIsAWebhookEvent: the registry of the domain alone decides what the feed has.
-func TestAppend_saysWhatIsAWebhookEvent(t *testing.T) {
-	t.Parallel()
-	db := testdb.Reused(t)
-	appended(t, db, ledger.New("ch_1"), cause("a"), append(paid("acme", "pi_1"), domain.RefundObserved{
-		RefundID: "re_1", Provider: domain.Provider, ProviderRefund: "re_1", Amount: 1,
-	})...)
-	appended(t, db, ledger.New("ch_2"), cause("a"), paid("acme", "pi_2")...) // in one statement with others, or alone
-	for kind, stored := range map[bool]string{
-		true: `select array_agg(distinct type) from ledger_events where webhook`, false: `select array_agg(distinct type) from ledger_events where not webhook`,
-	} {
-		for _, name := range testdb.One[[]string](t, db, stored) {
-			if want := domain.EventTypeNamed(name).Webhook != ""; want != kind {
-				t.Errorf("%s is stored as a webhook event: %t, want %t", name, kind, want)
-			}
-		}
-	}
-}
-
 // unreadableOutcomes are failures of charges that no program of this version can read: one with an
 // event of a newer program, and one that is too long to hold.
 const unreadableOutcomes = `
@@ -150,7 +104,7 @@ func TestReadFeed_passesOverWhatItCannotRead(t *testing.T) {
 	exec(t, db, unreadableOutcomes)
 	appended(t, db, ledger.New("ch_2"), cause("a"), paid("acme", "pi_2")...)
 	for _, limit := range []int{1, 2, 3, 100} {
-		next, entries, unreadable := "", 0, []ledger.UnreadableEvent{}
+		next, entries, unreadable := "", 0, []ledger.FeedEvent{}
 		await.Progress(t, "the feed has its entries", func() (string, bool) { // it waits for open transactions of other tests
 			page, err := ledger.ReadFeed(t.Context(), db, "acme", next, limit)
 			testdb.Must(t, err)
@@ -166,7 +120,7 @@ func TestReadFeed_passesOverWhatItCannotRead(t *testing.T) {
 			}
 			unreadable[i].Err = nil
 		}
-		testrun.Same(t, fmt.Sprintf("unreadable, in pages of %d", limit), []ledger.UnreadableEvent{
+		testrun.Same(t, fmt.Sprintf("unreadable, in pages of %d", limit), []ledger.FeedEvent{
 			{ID: "00000000-0000-4000-8000-000000000001", Type: "charge.failed", ChargeID: "ch_newer", Version: 3},
 			{ID: "00000000-0000-4000-8000-000000000002", Type: "charge.failed", ChargeID: "ch_long", Version: 19},
 		}, unreadable)

@@ -80,24 +80,16 @@ func exec(t *testing.T, db *postgres.DB, sql string) {
 	testdb.Exec(t, db.Pool(), sql, pgx.QueryExecModeSimpleProtocol)
 }
 
-// oneSession opens a database with one session, which keeps its plans. No table is analyzed
-// unless the test does it.
+// oneSession opens a database with one session, which keeps its plans. No table is analyzed.
 func oneSession(t *testing.T, url string, role postgres.Role) *postgres.DB {
 	t.Helper()
-	db := testdb.OpenAt(t, url, postgres.Options{
-		MaxConns: 1, Role: role, StatementTimeout: time.Minute,
-	})
+	db := testdb.OpenAt(t, url, postgres.Options{MaxConns: 1, Role: role, StatementTimeout: time.Minute})
 	if role == "" {
-		neverAnalyze(t, db)
+		for _, table := range []string{"ledger_events", "ledger_postings", "account_balances", "followers"} {
+			exec(t, db, `alter table `+table+` set (autovacuum_enabled = off)`)
+		}
 	}
 	return db
-}
-
-func neverAnalyze(t *testing.T, db *postgres.DB) {
-	t.Helper()
-	for _, table := range []string{"ledger_events", "ledger_postings", "account_balances", "followers"} {
-		exec(t, db, `alter table `+table+` set (autovacuum_enabled = off)`)
-	}
 }
 
 // rowsRead returns how many rows of tables and entries of indexes were read so far by

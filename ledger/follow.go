@@ -48,13 +48,14 @@ const moveFollower = `, last as (
     from page
    order by txid desc, position desc
    limit 1
-)
-update followers f
-   set txid     = last.txid,
-       position = last.position,
-       highest  = greatest(f.highest, (select max(position) from page))
-  from last
- where f.name = $1`
+), moved as (
+  update followers f
+     set txid     = last.txid,
+         position = last.position,
+         highest  = greatest(f.highest, (select max(position) from page))
+    from last
+   where f.name = $1
+)`
 
 // Followed is an event as a follower reads it.
 type Followed struct {
@@ -64,22 +65,13 @@ type Followed struct {
 	Version  int
 }
 
-const (
-	selectPage = nextPage + `
+const selectPage = nextPage + moveFollower + `
 select txid,
        position,
        stream_id,
        version
   from page
  order by txid, position`
-
-	updateFollower = `
-update followers
-   set txid     = $2,
-       position = $3,
-       highest  = greatest(highest, $4)
- where name = $1`
-)
 
 // Follow reads the next events of a follower, limit at most, lets work store what it makes of them in the
 // same transaction, and returns their number. Events come in the order of their transactions, each once,
@@ -94,19 +86,10 @@ func Follow(
 ) (n int, err error) {
 	err = pgx.BeginFunc(ctx, db.Pool(), func(tx pgx.Tx) error {
 		events, err := collect[Followed](tx.Query(ctx, selectPage, name, limit))
-		if err != nil || len(events) == 0 {
+		if n = len(events); err != nil || n == 0 {
 			return err
 		}
-		if err := work(ctx, tx, events); err != nil {
-			return err
-		}
-		n = len(events)
-		highest := events[0].Position
-		for _, e := range events {
-			highest = max(highest, e.Position)
-		}
-		_, err = tx.Exec(ctx, updateFollower, name, events[n-1].Txid, events[n-1].Position, highest)
-		return err
+		return work(ctx, tx, events)
 	})
 	if err != nil {
 		return 0, fmt.Errorf("follow the ledger as %s: %w", name, err)

@@ -16,7 +16,8 @@ import (
 	"github.com/payonce/payonce/ledger"
 )
 
-// TestFollow_storesEachEventOnce: several follow under one name beside traffic, and some of their work fails.
+// TestFollow_storesEachEventOnce: several follow under one name, some of their work fails, and rivals append to
+// the streams: they load before the first write of their commit, so the order is that of the versions.
 func TestFollow_storesEachEventOnce(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)
@@ -24,13 +25,13 @@ func TestFollow_storesEachEventOnce(t *testing.T) {
 	done, stop := context.WithCancel(t.Context())
 	failed := errors.New("the work fails")
 	store := func(ctx context.Context, tx pgx.Tx, events []ledger.Followed) error {
-		for i, e := range events {
+		for _, e := range events {
 			if _, err := tx.Exec(ctx, `insert into followed (stream_id, version) values ($1, $2)`, e.StreamID, e.Version); err != nil {
 				return err
 			}
-			if e.Position%7 == 0 && i == len(events)-1 && done.Err() == nil {
-				return failed
-			}
+		}
+		if events[len(events)-1].Position%7 == 0 && done.Err() == nil {
+			return failed
 		}
 		return nil
 	}
@@ -45,16 +46,22 @@ func TestFollow_storesEachEventOnce(t *testing.T) {
 			return nil
 		})
 	}
-	for w := range 3 {
+	const streams, writers, each = 4, 3, 40
+	for i := range streams {
+		id := fmt.Sprint("ch_", i)
+		appended(t, db, ledger.New(id), cause("a"), paid("acme", "pi_"+id)[:2]...)
+	}
+	for w := range writers {
 		writing.Go(func() error {
-			for i := range 20 {
-				id := fmt.Sprintf("ch_%d_%d", w, i)
-				s := ledger.New(id)
-				for _, e := range paid("acme", "pi_"+id) {
-					var err error
-					if s, err = commit(t.Context(), db, s, cause("a"), e); err != nil {
-						return err
-					}
+			for i := 0; i < each; {
+				s, err := ledger.Load(t.Context(), db, fmt.Sprint("ch_", i%streams))
+				if err == nil {
+					_, err = commit(t.Context(), db, s, cause(fmt.Sprint(w, i)), attempt(500+i))
+				}
+				if err == nil {
+					i++
+				} else if !ledger.IsConflict(err) {
+					return err
 				}
 			}
 			return nil
@@ -67,9 +74,41 @@ func TestFollow_storesEachEventOnce(t *testing.T) {
 		_, err := ledger.Follow(t.Context(), db, "test", 100, store)
 		testdb.Must(t, err)
 		n := testdb.One[int](t, db, `select count(*) from followed`)
-		return strconv.Itoa(n), n == 240
+		return strconv.Itoa(n), n == streams*2+writers*each
 	})
 	testrun.Same(t, "events twice, or before the one before them", []string{}, testdb.All[string](t, db, `
 select stream_id from (select stream_id, version, row_number() over (partition by stream_id order by n) as place from followed) f where version <> place`))
 	testrun.Same(t, "the highest position", testdb.One[int64](t, db, `select max(position) from ledger_events`), testdb.One[int64](t, db, `select highest from followers where name = 'test'`))
+}
+
+// TestFollowers_skipNothingThatCommitsLate: a transaction that is older than one which is committed delays the
+// feed and the sums, and neither the list nor the balances.
+func TestFollowers_skipNothingThatCommitsLate(t *testing.T) {
+	t.Parallel()
+	db := testdb.Reused(t)
+	next := ""
+	for range 50 {
+		if n, err := ledger.AddUp(t.Context(), db); n != 0 || err != nil {
+			t.Fatalf("%d events of an empty ledger were added: %v", n, err)
+		}
+	}
+	late, err := db.Pool().Begin(t.Context())
+	testdb.Must(t, err)
+	b := &pgx.Batch{}
+	_, err = ledger.Append(b, ledger.New("ch_1"), cause("a"), paid("acme", "pi_1")...)
+	testdb.Must(t, err)
+	testdb.Must(t, late.SendBatch(t.Context(), b).Close())
+	appended(t, db, ledger.New("ch_2"), cause("a"), paid("acme", "pi_2")...)
+	paidOut := func() int64 { return balancesOf(t, db, "acme").Data[2].Credits }
+	if n, err := ledger.AddUp(t.Context(), db); n != 0 || err != nil {
+		t.Errorf("%d events were added before an older transaction had ended: %v", n, err)
+	}
+	testrun.Same(t, "the feed meanwhile", []string(nil), follow(t, db, &next, 10, nil))
+	ids, _ := listed(t, db, ledger.ListQuery{})
+	testrun.Same(t, "listed meanwhile", []string{"ch_2"}, ids)
+	testrun.Same(t, "credits meanwhile", int64(970), paidOut())
+	testdb.Must(t, late.Commit(t.Context()))
+	testrun.Same(t, "the feed", []string{"ch_1 charge.succeeded", "ch_2 charge.succeeded"}, followAll(t, db, &next, 10, 2))
+	testrun.Same(t, "events that were added", 8, addUp(t, db))
+	testrun.Same(t, "credits", int64(1940), paidOut())
 }

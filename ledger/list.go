@@ -77,8 +77,15 @@ var marks = map[domain.Status][]string{
 // A page costs what its charges cost, however many there are. With a status it folds maxFolded charges at
 // most. Nothing marks a pending charge: its page looks through maxScanned charges.
 func ListCharges(ctx context.Context, r postgres.Querier, q ListQuery) (ChargePage, error) {
-	page := ChargePage{Page: newPage(q.Limit)}
-	before, err := q.first(ctx, r)
+	page, before := ChargePage{Page: newPage(q.Limit)}, "\U0010FFFF"
+	var err error
+	if q.StartingAfter != "" {
+		var owner Owner
+		before = q.StartingAfter
+		if owner, err = Find(ctx, r, before); errors.Is(err, ErrNotFound) || err == nil && owner.MerchantID != q.MerchantID {
+			err = ErrUnknownStartingAfter
+		}
+	}
 	for folded, n := 0, q.Limit+1; err == nil; n = min(2*n, maxFolded-folded) { // one more than the page
 		var ids []string
 		if ids, before, err = q.candidates(ctx, r, before, n); err == nil {
@@ -116,18 +123,6 @@ func (p *ChargePage) addCharges(ctx context.Context, r postgres.Querier, ids []s
 		p.Next = s.ID
 		return true
 	})
-}
-
-// first returns the id behind which the page begins.
-func (q ListQuery) first(ctx context.Context, r postgres.Querier) (string, error) {
-	if q.StartingAfter == "" {
-		return "\U0010FFFF", nil
-	}
-	owner, err := Find(ctx, r, q.StartingAfter)
-	if errors.Is(err, ErrNotFound) || err == nil && owner.MerchantID != q.MerchantID {
-		err = ErrUnknownStartingAfter
-	}
-	return q.StartingAfter, err
 }
 
 // candidates reads the ids of n charges at most that may be listed, and the id behind which the next ones

@@ -122,7 +122,8 @@ func loaded(id string, stored []StoredEvent, err error) (Stream, error) {
 }
 
 const selectHolder = `
-select stream_id
+select stream_id,
+       merchant_id
   from held_orders
  where merchant_id = $1
    and order_id = $2`
@@ -130,15 +131,11 @@ select stream_id
 // LoadHolder reads the charge that holds an order. ErrNotFound if none does; the answer may be
 // old by the time of a commit, which held_orders_one_charge decides.
 func LoadHolder(ctx context.Context, q postgres.Querier, merchant, order string) (Stream, error) {
-	var id string
-	err := q.QueryRow(ctx, selectHolder, merchant, order).Scan(&id)
-	if errors.Is(err, pgx.ErrNoRows) {
-		err = ErrNotFound
-	}
+	holder, err := find(ctx, q, "the charge that holds an order", selectHolder, merchant, order)
 	if err != nil {
-		return Stream{}, fmt.Errorf("find the charge that holds an order: %w", err)
+		return Stream{}, err
 	}
-	return Load(ctx, q, id)
+	return Load(ctx, q, holder.StreamID)
 }
 
 // selectVersions counts, since a stream has no gap.

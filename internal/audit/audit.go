@@ -1,7 +1,8 @@
-// Package audit reads all tables and reports what they say: whether every invariant of
-// payonce holds (Run, and Continue for what is new), whether the provider's lists agree (Reconcile), what happened to one
-// charge (ReadTimeline), and what operators did (ListActions). It writes nothing but its own results and repairs nothing. Apart from the
-// domain's own rules it asks no code of the packages that it audits.
+// Package audit reads all tables and reports what they say: whether every invariant of payonce holds (Run,
+// and Continue for what is new), whether the provider's lists agree (Reconcile), what happened to one
+// charge (ReadTimeline), and what operators did (ListActions). It writes nothing but its own results and
+// repairs nothing. Of the packages that it audits it asks the domain's rules and the readers of the ledger
+// alone; the checks of money and of messages are statements that use neither.
 //
 // # Guarantees
 //
@@ -12,8 +13,8 @@
 //     none. An open charge or refund is no violation. A charge or refund without an outcome
 //     and without a message that could bring one is.
 //   - ReadTimeline shows one snapshot. An event that this version cannot read is shown as
-//     unreadable and hides nothing else. A merchant's description, metadata and reasons
-//     and the payloads of messages are left out.
+//     unreadable, and of those behind it only their type, time and cause. A merchant's description,
+//     metadata and reasons and the payloads of messages are left out.
 //
 // # Limits
 //
@@ -98,82 +99,61 @@ func checkEach[T any](name string, cases []T, complain func(T) string) Check {
 
 // Database is what Run reads: a *postgres.DB as the owner of the tables or as the console.
 type Database interface {
-	// Read sends a batch of settings and one statement that reads. Of an audit of all rows the
-	// only setting is postgres.ReadWholeTables, for a check that compares whole tables.
+	postgres.Querier
+	// Read sends a batch of settings and one statement that reads.
 	Read(ctx context.Context, b *pgx.Batch) error
 }
 
 // Run checks every invariant that the tables can show, with one connection. While a snapshot
 // is open, PostgreSQL removes nothing that was deleted since, and the tables that are
-// written most become slow: so each check, and each page of streams, is one statement with a
-// snapshot of its own. An error means that the audit could not be finished; violations are in
-// the report.
+// written most become slow: so each check, and each page of streams, has snapshots of its own.
+// An error means that the audit could not be finished; violations are in the report.
 func Run(ctx context.Context, db Database) (Report, error) {
-	var report Report
-	checks, err := checkStreams(ctx, source{Database: db})
-	if err != nil {
+	streams := newStreamChecks()
+	if err := streams.seeAll(ctx, db); err != nil {
 		return Report{}, err
 	}
-	report.Add(checks...)
-	for one := range slices.Chunk(invariants, 1) {
-		if checks, err = checkInvariants(ctx, source{Database: db}, one); err != nil {
+	var report Report
+	report.Add(streams.checks()...)
+	for check := range slices.Chunk(invariants, 1) {
+		found, err := checkRows(ctx, db, nil, check)
+		if err != nil {
 			return Report{}, err
 		}
-		report.Add(checks...)
+		report.Add(found...)
 	}
 	return report, nil
 }
 
 const countCases = `
-select count(*),
+select '%s' as name,
+       count(*),
        count(complaint),
-       coalesce(array_agg(left(complaint, 500)) filter (where complaint is not null and place <= $1), '{}')
+       coalesce(array_agg(left(complaint, 500) order by complaint) filter (where complaint is not null and place <= $1), '{}')
   from (
        select complaint,
               count(complaint) over (rows unbounded preceding) as place
-         from (%s
-              ) as cases(complaint)) placed`
+         from (%s) as cases(complaint)) placed`
 
-// source is what checks read.
-type source struct {
-	Database
-
-	charges []string // none: the tables
-}
-
-// queue queues a statement that follows the facts.
-func (s source) queue(b *pgx.Batch, sql string, args ...any) *pgx.QueuedQuery {
-	if len(s.charges) == 0 {
-		return b.Queue("with "+facts+sql, args...)
-	}
-	b.Queue(setCharges, s.charges, domain.Topics())
-	return b.Queue("with "+rowsOfCharges+facts+sql, args...)
-}
-
-// checkInvariants checks invariants in one statement.
-func checkInvariants(ctx context.Context, of source, invariants []invariant) ([]Check, error) {
-	checks, counts, b := make([]Check, len(invariants)), make([]string, len(invariants)), &pgx.Batch{}
+// checkRows checks invariants in one statement, over the tables or, if charges are named, over the rows
+// of these.
+func checkRows(ctx context.Context, db Database, charges []string, invariants []invariant) (checks []Check, err error) {
+	b, with, counts := &pgx.Batch{}, "with "+facts, make([]string, len(invariants))
 	for i, p := range invariants {
-		checks[i] = newCheck(p.name)
-		counts[i] = fmt.Sprintf("select %d, counted.* from (%s) counted", i, fmt.Sprintf(countCases, "select case"+p.when+" end from "+p.cases))
+		counts[i] = fmt.Sprintf(countCases, p.name, "\nselect case"+p.when+" end from "+p.cases)
 	}
-	if len(of.charges) == 0 {
+	if charges == nil {
 		b.Queue(postgres.ReadWholeTables)
 	} else {
 		b.Queue(postgres.JoinByHash)
+		b.Queue(setCharges, charges, domain.Topic)
+		with = "with " + rowsOfCharges + facts
 	}
-	of.queue(b, strings.Join(counts, "\nunion all "), maxExamples).Query(func(rows pgx.Rows) error {
-		var i int
-		var c Check
-		_, err := pgx.ForEachRow(rows, []any{&i, &c.Checked, &c.Violated, &c.Examples}, func() error {
-			slices.Sort(c.Examples)
-			c.Name = checks[i].Name
-			checks[i] = c
-			return nil
-		})
+	b.Queue(with+strings.Join(counts, "\nunion all"), maxExamples).Query(func(rows pgx.Rows) error {
+		checks, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Check])
 		return err
 	})
-	if err := of.Read(ctx, b); err != nil {
+	if err := db.Read(ctx, b); err != nil {
 		return nil, fmt.Errorf("check that %s: %w", invariants[0].name, err)
 	}
 	return checks, nil

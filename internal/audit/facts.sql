@@ -12,6 +12,7 @@ charges as (
 ), refunds as (
   select stream_id,
          data ->> 'refund_id'                                                                        as refund_id,
+         max(event_id::text) filter (where type like 'refund.requested.v%')                          as request,
          count(*) filter (where type ~ '^refund\.(requested|observed)\.v')                           as requests,
          count(*) filter (where type ~ '^refund\.(succeeded|failed|observed)\.v')                    as outcomes,
          count(*) filter (where type like 'refund.reversed.v%')                                      as reversals,
@@ -92,38 +93,27 @@ charges as (
     from requests r
     left join keys k using (kind, location)
    group by r.kind, r.stream_id, r.id, r.version
-), sent as ( -- events whose messages are in the outbox: they were not received, or are about to be deleted
+), sent as ( -- requests whose messages are in the outbox: they were not received, or are about to be deleted
   select o.message_id,
-         case o.topic when 'charges' then 'fulfillment' else o.topic end as receiver,
          o.metadata ->> 'type'         as type,
          o.metadata ->> 'ordering_key' as ordering_key
     from outbox o
    where o.metadata ->> 'type' ~ '\.v[0-9]+$'
-), waiting as ( -- charges and refunds with a message that can still bring an outcome; a dead letter waits for an operator
-  select ordering_key
+), waiting as ( -- the messages that can still bring an outcome: any of a charge's, and a refund's own; a dead letter waits for an operator
+  select case when type like 'refund.requested.v%' then message_id else ordering_key end as brings
     from inbox
    where status not in ('done', 'discarded')
      and receiver = 'fulfillment'
    union
-  select ordering_key
+  select case when type like 'refund.requested.v%' then message_id else ordering_key end
     from sent
-   where type like '%requested.v%'
 ), legs as ( -- each posting on both of its accounts
   select stream_id,
          version,
          merchant_id,
-         debit  as account,
-         amount as debits,
-         0      as credits
-    from ledger_postings
-   union all
-  select stream_id,
-         version,
-         merchant_id,
-         credit,
-         0,
-         amount
-    from ledger_postings
+         leg.*
+    from ledger_postings p
+   cross join lateral (values (p.debit, p.amount, 0), (p.credit, 0, p.amount)) leg(account, debits, credits)
 ), held as (
   select merchant_id,
          sku,

@@ -16,9 +16,12 @@ import (
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/outbox"
 )
+
+func TestMain(m *testing.M) { testrun.Main(m) }
 
 // fixture is a database whose messages and steps are carried out by statements, so that
 // each charge can be stopped anywhere on its legal way.

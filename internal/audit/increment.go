@@ -15,22 +15,21 @@ import (
 //go:embed increment.sql
 var rowsOfCharges string
 
-// setCharges names the charges of the statement that follows it in a batch, and the topics of
-// their messages.
+// setCharges names the charges of the statement that follows it in a batch, and the topic of their
+// messages.
 const setCharges = `
 select set_config('payonce.charges', ($1::text[])::text, true),
-       set_config('payonce.topics', ($2::text[])::text, true)`
+       set_config('payonce.topic', $2, true)`
 
-// checkCharges makes every check that the rows of one charge can show, in two statements and
-// the more the more events the charges have.
+// checkCharges makes every check that the rows of one charge can show, in a few statements and the
+// more the more events the charges have.
 func checkCharges(ctx context.Context, db Database, charges []string) ([]Check, error) {
-	of := source{db, charges}
-	checks, err := checkStreams(ctx, of)
-	if err != nil {
+	streams := newStreamChecks()
+	if err := streams.see(ctx, db, charges); err != nil {
 		return nil, err
 	}
-	more, err := checkInvariants(ctx, of, slices.DeleteFunc(slices.Clone(invariants), func(p invariant) bool { return p.whole }))
-	return append(checks, more...), err
+	rows, err := checkRows(ctx, db, charges, slices.DeleteFunc(slices.Clone(invariants), func(p invariant) bool { return p.whole }))
+	return append(streams.checks(), rows...), err
 }
 
 const (
@@ -65,7 +64,7 @@ func (tx within) Read(ctx context.Context, b *pgx.Batch) error { return tx.SendB
 //
 // If we die here: what was found and how far the audit is are one commit, so each increment is
 // counted once.
-// Test: TestContinue_countsAnIncrementOnce.
+// Test: ledger TestFollow_storesEachEventOnce.
 func Continue(ctx context.Context, db *postgres.DB) (violated []Check, more bool, err error) {
 	n, err := ledger.Follow(ctx, db, follower, incrementEvents, func(ctx context.Context, tx pgx.Tx, events []ledger.Followed) error {
 		streams, versions := make([]string, len(events)), make([]int, len(events))

@@ -49,7 +49,7 @@ wanted as (
 ), outbox as ( -- a queue: what was received is not there
   select topic, message_id, metadata
     from outbox
-   where topic = any (current_setting('payonce.topics')::text[])
+   where topic = current_setting('payonce.topic')
      and metadata ->> 'ordering_key' in (select ordering_key from ordering_keys)
 ), inbox as (
   select i.*

@@ -82,46 +82,6 @@ func TestContinue(t *testing.T) {
 	}
 }
 
-// TestContinue_countsAnIncrementOnce: beside a worker that stands still in an increment another one
-// audits nothing. When the session of the first is lost, the other makes the increment.
-func TestContinue_countsAnIncrementOnce(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	f.exec(breakable)
-	f.exec(`delete from ledger_postings where stream_id = '{sold}'`)
-	locked, err := f.db.Pool().Begin(t.Context())
-	testdb.Must(t, err)
-	testdb.Exec(t, locked, `lock table reservations`)
-	ended := make(chan error, 1)
-	const waits = `select pid from pg_locks where relation = 'reservations'::regclass and database = (select oid from pg_database where datname = current_database()) and not granted`
-	await.True(t, "it waits for the table", func() bool { // while transactions of other tests are open it has nothing to do
-		select {
-		case err := <-ended:
-			testdb.Must(t, err)
-		default:
-		}
-		go func() {
-			_, _, err := audit.Continue(t.Context(), f.db)
-			ended <- err
-		}()
-		return await.Within(time.Second, func() bool { return len(testdb.All[int](t, f.db, waits)) == 1 })
-	})
-	if violated, more, err := audit.Continue(t.Context(), f.db); err != nil || more || violated != nil {
-		t.Errorf("beside it another one audits %v, more: %t: %v", violated, more, err)
-	}
-	f.exec(`select pg_terminate_backend(pid) from (` + waits + `) w`)
-	if err := await.Receive(t, "the end of the increment", ended); err == nil || f.progress().Violated != 0 {
-		t.Errorf("it ended with %v, and counted %d", err, f.progress().Violated)
-	}
-	testdb.Must(t, locked.Rollback(t.Context()))
-	f.keepUp(f.db)
-	counted := f.progress().Violated
-	f.keepUp(f.db)
-	if once := f.progress().Violated; once != counted || counted == 0 {
-		t.Errorf("counted %d violations, then %d", counted, once)
-	}
-}
-
 // copies are charges like one that was sold, 200 in a transaction, whose events follow in the order of
 // their versions: so those of a charge lie in several increments.
 const copies = `

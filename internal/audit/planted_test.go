@@ -214,7 +214,11 @@ update ledger_events
 update ledger_postings set amount = 601 where stream_id = '{refunded}' and amount = 300`, []string{answers, posted, legal}},
 	{exceed, "a refund of an open charge", appendEvent("paying", "refund.requested.v1", `{"refund_id": "re_early", "amount": 1, "notify": false}`), []string{messages, oneKey, charges, legal}},
 	{charges, "a message done before the refund", `update inbox set status = 'done', first = false, done_fence = fence where ordering_key = '{returning}'`, nil},
-	{"every message is an event of the ledger", "a refund's message in the order of its charge", `update inbox set ordering_key = '{refunded}' where ordering_key = '{returning}'`, []string{charges}},
+	{charges, "a refund whose own message is done, behind which another one waits", `
+update inbox set status = 'done', first = false, done_fence = fence where ordering_key = '{returning}';
+insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, first)
+values ('fulfillment', 'evt_3', '{returning}', 'stripe.refund.updated', '', '{}', '', true)`, nil},
+	{"every message is an event of the ledger", "a refund's message in the order of its charge", `update inbox set ordering_key = '{refunded}' where ordering_key = '{returning}'`, nil},
 	{charges, "a refund whose message is gone", `
 delete from outbox where metadata ->> 'type' = 'refund.requested.v1';
 delete from inbox where type = 'refund.requested.v1'`, []string{messages}},

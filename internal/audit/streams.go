@@ -9,174 +9,131 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/ledger"
 )
 
-// selectStreams reads a page of streams. A page is the streams behind $1 that have some $2
-// events together, each of them whole, so that memory and the time of one statement stay
-// bounded however long the ledger is.
-const selectStreams = `
+const pageStreams = 200
+
+// selectStreamIDs reads the ids of the next streams, also of one that lacks its first event.
+const selectStreamIDs = `
+select distinct stream_id
+  from ledger_events
+ where stream_id > $1
+ order by stream_id
+ limit $2`
+
+// selectFiled reads what is stored of events beside their data, with their postings as legs writes them.
+const selectFiled = `
 select e.stream_id,
        e.version,
        e.type,
        e.webhook,
        e.merchant_id,
-       e.data,
        coalesce(p.legs, '') as legs
   from ledger_events e
   left join lateral (
        select string_agg(format('%s: %s to %s, %s %s of %s', leg, debit, credit, amount, currency, merchant_id),
                          '; ' order by leg) as legs
-         from public.ledger_postings
+         from ledger_postings
         where stream_id = e.stream_id
           and version = e.version) p on true
- where e.stream_id > $1
-   and e.stream_id <= coalesce((
-         select f.stream_id
-           from ledger_events f
-          where f.stream_id > $1
-          order by f.stream_id, f.version
-         offset $2
-          limit 1), (
-         select max(f.stream_id)
-           from ledger_events f))
+ where e.stream_id = any($1)
  order by e.stream_id, e.version, e.position`
 
-const (
-	pageEvents = 1000
-	pageBytes  = 16 << 20 // of events: what the ledger reads of one charge at most
-)
-
-type storedEvent struct {
+type filedEvent struct {
 	StreamID   string
 	Version    int
 	Type       string
 	Webhook    bool
 	MerchantID string
-	Data       []byte
-	Legs       string // its postings, as legs writes them
+	Legs       string
 }
 
 // streamChecks fold every stream with the domain's own rules.
-type streamChecks struct {
-	legal, postings Check
+type streamChecks struct{ legal, postings Check }
+
+func newStreamChecks() *streamChecks {
+	return &streamChecks{newCheck("streams are legal"), newCheck("postings are what the events cause")}
 }
 
-// checkStreams reads the whole ledger once, page by page. A stream that begins meanwhile
-// may be left to the next audit.
-func checkStreams(ctx context.Context, of source) ([]Check, error) {
-	checks := streamChecks{
-		legal:    newCheck("streams are legal"),
-		postings: newCheck("postings are what the events cause"),
-	}
-	for last, limit := "", pageEvents; ; {
-		page, full, err := readPage(ctx, of, last, limit)
-		switch {
-		case err != nil || len(page) == 0:
-			return []Check{checks.legal, checks.postings}, err
-		case full && limit > 1:
-			limit = 1
-			continue
-		case full:
-			checks.legal.see(fmt.Sprintf("%s: its events have more than %d bytes", page[0].StreamID, pageBytes))
-			last = page[0].StreamID
-			continue
+func (s *streamChecks) checks() []Check { return []Check{s.legal, s.postings} }
+
+// seeAll checks the whole ledger once, page by page. A stream that begins meanwhile may be left to the
+// next audit.
+func (s *streamChecks) seeAll(ctx context.Context, q postgres.Querier) error {
+	for last := ""; ; {
+		rows, _ := q.Query(ctx, selectStreamIDs, last, pageStreams) // CollectRows returns its error
+		page, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err == nil && len(page) > 0 {
+			err = s.see(ctx, q, page)
 		}
-		last, limit = page[len(page)-1].StreamID, pageEvents
-		for from, i := 0, 1; i <= len(page); i++ {
-			if i == len(page) || page[i].StreamID != page[from].StreamID {
-				checks.see(page[from:i])
-				from = i
-			}
-		}
-	}
-}
-
-// readPage reads a page of streams. It is full, and ends anywhere, at pageBytes.
-func readPage(ctx context.Context, of source, last string, limit int) (page []storedEvent, full bool, err error) {
-	b := &pgx.Batch{}
-	of.queue(b, selectStreams, last, limit).Query(func(rows pgx.Rows) error {
-		for size := 0; rows.Next() && !full; full = size > pageBytes {
-			e, err := pgx.RowToStructByName[storedEvent](rows)
-			if err != nil {
-				return err
-			}
-			page, size = append(page, e), size+len(e.Data)
-		}
-		return rows.Err()
-	})
-	if err := of.Read(ctx, b); err != nil {
-		return nil, false, fmt.Errorf("read the ledger: %w", err)
-	}
-	return page, full, nil
-}
-
-// see checks one whole stream.
-func (s *streamChecks) see(stream []storedEvent) {
-	events, err := decode(stream)
-	if err == nil {
-		_, err = domain.Charge{}.Append(events...)
-	}
-	if err != nil {
-		s.legal.see(fmt.Sprintf("%s: %v", stream[0].StreamID, err))
-	} else {
-		s.legal.see(cmp.Or(gap(stream), misfiled(stream, events)))
-	}
-	var charge domain.Charge
-	for i, e := range events {
-		s.postings.see(misposted(stream[i], legs(domain.Postings(charge, e), stream[i].MerchantID)))
-		charge = domain.Fold(charge, e)
-	}
-}
-
-func gap(stream []storedEvent) string {
-	for i, e := range stream {
-		if e.Version != i+1 {
-			return fmt.Sprintf("%s: version %d stands where %d should", e.StreamID, e.Version, i+1)
-		}
-	}
-	return ""
-}
-
-// decode returns the events up to the first that cannot be read.
-func decode(stream []storedEvent) ([]domain.Event, error) {
-	events := make([]domain.Event, 0, len(stream))
-	for _, stored := range stream {
-		e, err := domain.Decode(stored.Type, stored.Data)
 		if err != nil {
-			return events, fmt.Errorf("version %d: %w", stored.Version, err)
+			return fmt.Errorf("read the ledger after %q: %w", last, err)
 		}
-		events = append(events, e)
+		if len(page) == 0 {
+			return nil
+		}
+		last = page[len(page)-1]
 	}
-	return events, nil
 }
 
-// misfiled finds an event that is filed under another merchant than the charge's own, or wrongly as a
-// webhook event or none.
-func misfiled(stream []storedEvent, events []domain.Event) string {
-	owner := domain.Fold(domain.Charge{}, events...).MerchantID
-	for _, e := range stream {
-		if e.MerchantID != owner {
-			return fmt.Sprintf("%s: version %d is filed under %s, the charge is %s's", e.StreamID, e.Version, e.MerchantID, owner)
+// see checks some streams, each as far as it was filed when they were read.
+func (s *streamChecks) see(ctx context.Context, q postgres.Querier, ids []string) error {
+	all, err := collect[filedEvent](ctx, q, "how events are filed", selectFiled, ids)
+	if err != nil {
+		return err
+	}
+	filed := map[string][]filedEvent{}
+	for _, e := range all {
+		filed[e.StreamID] = append(filed[e.StreamID], e)
+	}
+	return ledger.Each(ctx, q, ids, func(stream ledger.Stream, unreadable error) bool {
+		s.seeStream(stream, unreadable, filed[stream.ID])
+		return true
+	})
+}
+
+func (s *streamChecks) seeStream(stream ledger.Stream, unreadable error, filed []filedEvent) {
+	complaint, charge := "", ledger.New(stream.ID).Charge
+	for i, e := range stream.Events[:min(len(stream.Events), len(filed))] {
+		complaint = cmp.Or(complaint, misfiled(filed[i], i+1, stream.Charge.MerchantID))
+		if _, err := charge.Append(e.Event); err != nil {
+			complaint = cmp.Or(complaint, err.Error())
 		}
-		if e.Webhook != (domain.EventTypeNamed(e.Type).Webhook != "") {
-			return fmt.Sprintf("%s: version %d (%s) is a webhook event: %t", e.StreamID, e.Version, e.Type, e.Webhook)
-		}
+		s.postings.see(misposted(filed[i], domain.Postings(charge, e.Event)))
+		charge = domain.Fold(charge, e.Event)
+	}
+	if unreadable != nil {
+		complaint = cmp.Or(complaint, unreadable.Error())
+	}
+	if complaint != "" {
+		complaint = stream.ID + ": " + complaint
+	}
+	s.legal.see(complaint)
+}
+
+// misfiled finds an event that does not follow the one before it, or that is filed under another merchant
+// than the charge's own, or wrongly as a webhook event or none.
+func misfiled(e filedEvent, version int, merchant string) string {
+	switch {
+	case e.Version != version:
+		return fmt.Sprintf("version %d stands where %d should", e.Version, version)
+	case e.MerchantID != merchant:
+		return fmt.Sprintf("version %d is filed under %s, the charge is %s's", e.Version, e.MerchantID, merchant)
+	case e.Webhook != (domain.EventTypeNamed(e.Type).Webhook != ""):
+		return fmt.Sprintf("version %d (%s) is a webhook event: %t", e.Version, e.Type, e.Webhook)
 	}
 	return ""
 }
 
-// legs writes postings as selectStreams does.
-func legs(postings []domain.Posting, merchant string) string {
-	lines := make([]string, len(postings))
-	for i, p := range postings {
-		lines[i] = fmt.Sprintf("%d: %s to %s, %d %s of %s", i+1, p.Debit, p.Credit, p.Amount, p.Currency, merchant)
+func misposted(e filedEvent, due []domain.Posting) string {
+	legs := make([]string, len(due)) // as selectFiled writes them
+	for i, p := range due {
+		legs[i] = fmt.Sprintf("%d: %s to %s, %d %s of %s", i+1, p.Debit, p.Credit, p.Amount, p.Currency, e.MerchantID)
 	}
-	return strings.Join(lines, "; ")
-}
-
-func misposted(e storedEvent, due string) string {
-	if e.Legs == due {
-		return ""
+	if text := strings.Join(legs, "; "); e.Legs != text {
+		return fmt.Sprintf("%s version %d (%s): posted %q, should be %q", e.StreamID, e.Version, e.Type, e.Legs, text)
 	}
-	return fmt.Sprintf("%s version %d (%s): posted %q, should be %q", e.StreamID, e.Version, e.Type, e.Legs, due)
+	return ""
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/ledger"
 )
 
 // ErrNotFound is returned by ReadTimeline for a name that nothing is stored under.
@@ -143,7 +144,7 @@ func (t *Timeline) read(ctx context.Context, tx pgx.Tx, name, merchant string) e
 		args      []any
 	}{
 		{"the keys", selectKeyUses, []any{key, merchant, ids}},
-		{"the outbox", selectOutbox, []any{ids, domain.Topics()}},
+		{"the outbox", selectOutbox, []any{ids, domain.Topic}},
 		{"the inbox", selectInbox, []any{ids, t.AsOf}},
 		{"the resends", selectResends, []any{ids}},
 	} {
@@ -195,41 +196,6 @@ func findCharges(ctx context.Context, q postgres.Querier, name, merchant string)
 	return ids, key, nil
 }
 
-// providerKey is the Idempotency-Key of the provider's call that an event of c is about, "" if it is about
-// none. opened is the id of the event that opened the attempt to confirm.
-func providerKey(c domain.Charge, event domain.Event, opened any) any {
-	var refund string
-	switch e := event.(type) {
-	case domain.PaymentStarted:
-		return c.CreationKey()
-	case domain.PaymentAttemptFailed:
-		if e.Stage == domain.StageCreate {
-			return c.CreationKey()
-		}
-		return opened
-	case domain.PaymentCaptured, domain.PaymentDeclined:
-		return opened
-	case domain.RefundAttemptFailed:
-		refund = e.RefundID
-	case domain.RefundSucceeded:
-		refund = e.RefundID
-	case domain.RefundFailed:
-		refund = e.RefundID
-	}
-	if r, found := c.Refund(refund); found {
-		return r.ProviderKey()
-	}
-	return nil
-}
-
-// storedEntry is an event's entry before its data is read.
-type storedEntry struct {
-	TimelineEntry
-
-	MerchantID string
-	Data       []byte
-}
-
 const selectEvents = `
 select recorded_at                         as at,
        case
@@ -243,56 +209,64 @@ select recorded_at                         as at,
        jsonb_strip_nulls(jsonb_build_object(
          'event_id', event_id,
          'request',  nullif(metadata ->> 'correlation_id', ''),
-         'cause',    nullif(nullif(metadata ->> 'causation_id', ''), metadata ->> 'correlation_id'))) as detail,
-       merchant_id,
-       data
+         'cause',    nullif(nullif(metadata ->> 'causation_id', ''), metadata ->> 'correlation_id'))) as detail
   from ledger_events
  where stream_id = any($1)
  order by stream_id, version`
 
 // readEvents adds the streams, and the charges as far as their events can be read.
 func (t *Timeline) readEvents(ctx context.Context, q postgres.Querier, ids []string) error {
-	events, err := collect[storedEntry](ctx, q, "the events", selectEvents, ids)
+	events, err := collect[TimelineEntry](ctx, q, "the events", selectEvents, ids)
 	if err != nil {
 		return err
 	}
-	var charge domain.Charge
-	unreadable, first := false, 0
-	for i, e := range events {
-		if e.Version == 1 {
-			charge, unreadable, first = domain.Charge{ID: e.ChargeID}, false, i
-		}
-		event, err := domain.Decode(e.What, e.Data)
-		if err == nil {
-			if !unreadable && charge.Voids(event) {
-				e.Detail["void"] = true
-			}
-			var opened any
-			if n := first + charge.AttemptVersion - 1; n >= first && n < i {
-				opened = events[n].Detail["event_id"]
-			}
-			if key := providerKey(charge, event, opened); key != nil {
-				e.Detail["provider_key"] = key
-			}
-			charge = domain.Fold(charge, event)
-			maps.Copy(e.Detail, domain.Details(event))
-		} else {
-			unreadable = true
-			e.Detail["unreadable"] = err.Error()
-		}
-		t.Entries = append(t.Entries, e.TimelineEntry)
-		if i < len(events)-1 && events[i+1].ChargeID == e.ChargeID {
-			continue
+	t.Entries = append(t.Entries, events...)
+	byCharge := map[string][]TimelineEntry{}
+	for _, e := range events {
+		byCharge[e.ChargeID] = append(byCharge[e.ChargeID], e)
+	}
+	return ledger.Each(ctx, q, slices.Sorted(maps.Keys(byCharge)), func(s ledger.Stream, unreadable error) bool {
+		entries, charge := byCharge[s.ID], ledger.New(s.ID).Charge
+		for i, e := range s.Events {
+			explain(entries[i].Detail, s, charge, e.Event)
+			charge = domain.Fold(charge, e.Event)
 		}
 		c := TimelineCharge{
-			ID: charge.ID, MerchantID: e.MerchantID, OrderID: charge.OrderID,
-			Amount: charge.Amount.Amount, Currency: string(charge.Amount.Currency),
-			Status: charge.Status, PaymentIntent: charge.PaymentIntent, Version: e.Version, Steps: charge.Steps,
+			ID: s.ID, MerchantID: charge.MerchantID, OrderID: charge.OrderID, Amount: charge.Amount.Amount, Currency: string(charge.Amount.Currency),
+			Status: charge.Status, PaymentIntent: charge.PaymentIntent, Version: entries[len(entries)-1].Version, Steps: charge.Steps,
 		}
-		if unreadable {
+		if unreadable != nil {
+			entries[len(s.Events)].Detail["unreadable"] = unreadable.Error()
 			c.Status, c.Steps = "", nil
 		}
 		t.Charges = append(t.Charges, c)
+		return true
+	})
+}
+
+// explain adds what an event of a stream says, as the next one of c.
+func explain(detail Detail, s ledger.Stream, c domain.Charge, event domain.Event) {
+	if c.Voids(event) {
+		detail["void"] = true
 	}
-	return nil
+	maps.Copy(detail, domain.Details(event))
+	var key string // Idempotency-Key of the call to the provider that the event is about
+	switch e := event.(type) {
+	case domain.PaymentStarted:
+		key = c.CreationKey()
+	case domain.PaymentAttemptFailed, domain.PaymentCaptured, domain.PaymentDeclined:
+		if failed, ok := e.(domain.PaymentAttemptFailed); ok && failed.Stage == domain.StageCreate {
+			key = c.CreationKey()
+		} else if c.AttemptVersion > 0 {
+			key = s.At(c.AttemptVersion).ID.String()
+		}
+	case domain.RefundAttemptFailed, domain.RefundSucceeded, domain.RefundFailed:
+		id, _ := detail["refund_id"].(string)
+		if r, found := c.Refund(id); found {
+			key = r.ProviderKey()
+		}
+	}
+	if key != "" {
+		detail["provider_key"] = key
+	}
 }

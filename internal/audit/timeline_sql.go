@@ -34,7 +34,7 @@ select created_at as at,
          'key',         key,
          'key_hash',    left(encode(sha256(convert_to(key, 'UTF8')), 'hex'), 12),
          'status_code', status_code,
-         'expires_at',  to_char(expires_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
+         'expires_at',  expires_at,
          'location',    nullif(location, ''))) as detail
   from idempotency_keys
  cross join lateral (select coalesce(headers #>> '{Location,0}', '') as location) l
@@ -43,9 +43,9 @@ select created_at as at,
         or location like '/v1/charges/%' and split_part(location, '/', 4) = any($3))
  order by created_at, scope, operation, key`
 
-// selectOutbox reads the messages that wait for their reader. One that was received is deleted.
-const selectOutbox = `
-with keys as ( -- of messages: each charge's, and one of each of its refunds
+// messageKeys are the ordering keys of messages: each charge's, and one of each of its refunds.
+const messageKeys = `
+with keys as (
   select charge_id, charge_id as ordering_key
     from unnest($1::text[]) u(charge_id)
    union all
@@ -53,7 +53,10 @@ with keys as ( -- of messages: each charge's, and one of each of its refunds
     from ledger_events
    where stream_id = any($1)
      and type like 'refund.requested.v%'
-)
+)`
+
+// selectOutbox reads the messages that wait for their reader. One that was received is deleted.
+const selectOutbox = messageKeys + `
 select o.created_at as at,
        'outbox'     as kind,
        k.charge_id,
@@ -67,7 +70,7 @@ select o.created_at as at,
   from outbox o
   join keys k
     on k.ordering_key = o.metadata ->> 'ordering_key'
- where o.topic = any($2)
+ where o.topic = $2
  order by o.id`
 
 // selectInbox reads, of each message, when it was received, the last delivery that was
@@ -76,16 +79,7 @@ select o.created_at as at,
 // claim. Of many claims some are not kept, so a successor is named only by the next fence. No
 // index has the charge of every message: events lead to theirs by their ids, and
 // inbox_not_of_events has the others.
-const selectInbox = `
-with keys as ( -- of messages: each charge's, and one of each of its refunds
-  select charge_id, charge_id as ordering_key
-    from unnest($1::text[]) u(charge_id)
-   union all
-  select stream_id, data ->> 'refund_id'
-    from ledger_events
-   where stream_id = any($1)
-     and type like 'refund.requested.v%'
-)
+const selectInbox = messageKeys + `
 select e.at,
        'inbox'        as kind,
        k.charge_id,
@@ -105,7 +99,7 @@ select e.at,
               end as what,
               i.receiver as who,
               h.claim - 'at' - 'claimed_at' || jsonb_build_object(
-                'claimed_at',    coalesce(h.claim ->> 'claimed_at', to_char(i.received_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')),
+                'claimed_at',    coalesce((h.claim ->> 'claimed_at')::timestamptz, i.received_at),
                 'taken_over_by', case when h.claim ->> 'lease_ended_at' is not null
                                        and coalesce((i.history -> h.n::int ->> 'fence')::bigint, i.fence) = (h.claim ->> 'fence')::bigint + 1
                                       then coalesce(i.history -> h.n::int ->> 'holder', i.holder) end) as detail
@@ -127,11 +121,11 @@ select e.at,
           'deaths',        i.deaths,
           'last_error',    nullif(i.last_error, ''),
           'holder',        nullif(i.holder, ''),
-          'claimed_at',    case when i.status in ('done', 'running') and i.fence > 0 then to_char(coalesce(i.claimed_at, i.received_at) at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') end,
+          'claimed_at',    case when i.status in ('done', 'running') and i.fence > 0 then coalesce(i.claimed_at, i.received_at) end,
           'receiver',      case i.status when 'discarded' then i.receiver end,
           'behind',        case when i.status = 'pending' and not i.first then true end,
-          'due_at',        case i.status when 'pending' then to_char(i.due_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') end,
-          'lease_ends_at', case i.status when 'running' then to_char((select alive_until from inbox_holders h where h.receiver = i.receiver and h.holder = i.holder) at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') end)))
+          'due_at',        case i.status when 'pending' then i.due_at end,
+          'lease_ends_at', case i.status when 'running' then (select alive_until from inbox_holders h where h.receiver = i.receiver and h.holder = i.holder) end)))
        as e
  where i.id = any(array(
        select id

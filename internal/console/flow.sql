@@ -1,7 +1,7 @@
 -- What live pages show, in one row: counts of what is open, by partial indexes and up to a bound,
 -- and what the newest events say. A later event of a stream is never read without those between,
 -- so these are the end of each stream. $1 are the receivers. $2 are messages that were
--- leased, or taken over, when this was read last: they may have ended since. $3 are the topics.
+-- leased, or taken over, when this was read last: they may have ended since. $3 is the topic.
 with recent as (
   select stream_id, version, type, recorded_at, regexp_replace(type, '\.v[0-9]+$', '') as name,
          data ->> 'payment_intent' as intent, coalesce(data ->> 'refund_id', data ->> 'event_id') as about
@@ -47,13 +47,10 @@ with recent as (
    limit 12
 ), unread as (
   select o.created_at
-    from unnest($3::text[]) as t (topic)
-   cross join lateral (
-         select created_at
-           from outbox
-          where topic = t.topic
-          order by id
-          limit 1000) o
+    from outbox o
+   where topic = $3
+   order by id
+   limit 1000
 ), spans (span, began, ends) as (
   values ('inbox',        array['charge.requested'],                  array['charge.succeeded', 'charge.failed']),
          ('inventory',    array['charge.requested'],                  array['inventory.reserved', 'inventory.rejected']),

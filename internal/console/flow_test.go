@@ -18,7 +18,7 @@ func TestFlow_readsABoundedPart(t *testing.T) {
 	testdb.Exec(t, db.Pool(), `
 insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
 select md5(n::text)::uuid, 'ch_' || n, 1, 'charge.requested.v1', 1, 'acme', '{}', '{}', now() from generate_series(1, 2000) n`)
-	plan := testdb.All[string](t, db, "explain (analyze) "+string(sql), []string{"fulfillment"}, []int64{}, []string{"charges"})
+	plan := testdb.All[string](t, db, "explain (analyze) "+string(sql), []string{"fulfillment"}, []int64{}, "charges")
 	scan, scans := regexp.MustCompile(`Scan.* on ledger_events\b.* rows=(\d+)(\.\d+)? loops`), 0
 	for _, line := range plan {
 		found := scan.FindStringSubmatch(line)

@@ -40,7 +40,7 @@ func answers() map[string]reflect.Type {
 		"Balance":  reflect.TypeFor[ledger.Balance](),
 
 		"NotificationPage": reflect.TypeFor[ledger.FeedPage](),
-		"UnreadableEvent":  reflect.TypeFor[ledger.UnreadableEvent](),
+		"UnreadableEvent":  reflect.TypeFor[ledger.FeedEvent](),
 	}
 	maps.Copy(all, httpapi.Answers())
 	for _, e := range events() {
