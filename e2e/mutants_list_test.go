@@ -210,7 +210,7 @@ func mutants() []mutant {
 		},
 		{
 			"a holder does not renew its registration",
-			[]edit{{"inbox/holders.go", "if held := p.held(); len(held) > 0 {", "if held := p.held(); len(held) < 0 {"}},
+			[]edit{{"inbox/holders.go", "\tif len(held) == 0 {\n", "\tif len(held) >= 0 {\n"}},
 			byTest("./inbox", "TestTakeover/a holder that beats keeps its message for longer than a lease", "interval '2 seconds'"),
 		},
 		{
@@ -278,7 +278,7 @@ func mutants() []mutant {
 		},
 		{
 			"a key without a first message is not repaired",
-			[]edit{{"inbox/claim.go", "\t\t\tp.promoteNext(ctx)\n", ""}},
+			[]edit{{"inbox/holders.go", "\tb.Queue(promoteNext, p.Receiver, p.promoted).QueryRow(func(row pgx.Row) error { return row.Scan(&p.promoted) })\n", ""}},
 			byTest("./inbox", "TestPromote_repairsAKeyWithoutAFirstMessage", "until all messages are done"),
 		},
 		{

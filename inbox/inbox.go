@@ -67,7 +67,7 @@ type Message struct {
 	ID          string // unique for each receiver; the sender's, or derived, see Read
 	Type        string
 	OrderingKey string // messages of one key are handled one at a time; the id where empty
-	Partition   string // one has at most seven eighths of a processor's slots; "" is none, without a bound
+	Partition   string // one has about seven eighths of a processor's slots, and never all; "" is none, without a bound
 
 	// Payload belongs to the id byte for byte. Another payload under a known id is a dead letter.
 	Payload  []byte
