@@ -293,12 +293,12 @@ func mutants() []mutant {
 		},
 		{
 			"a message that commits late, with a smaller id, is passed over",
-			[]edit{{"outbox/reader.go", "\t\tr.after = 0\n", ""}},
+			[]edit{{"outbox/reader.go", "\t\tafter = 0\n", ""}},
 			byTest("./outbox", "TestSubscriber_findsAMessageThatCommitsLateWithASmallerID", "waiting for message 1 of 1"),
 		},
 		{
 			"a forwarder acknowledges what the broker refused",
-			[]edit{{"outbox/forward.go", "\t\t\tif err == nil {\n", "\t\t\tif err == nil || len(page) > 0 {\n"}},
+			[]edit{{"outbox/forward.go", "\t\tif err == nil {\n\t\t\tm.Ack()\n", "\t\tif err == nil || topic != \"\" {\n\t\t\tm.Ack()\n"}},
 			byTest("./outbox", "TestForward_publishesAgainWhatThePublisherRefused/by an error", "until 10 messages come"),
 		},
 		{
