@@ -194,7 +194,7 @@ func TestCommit_waitsNoLongerThanItsTimeouts(t *testing.T) {
 	}
 	b := batch(1)
 	b.Queue(`select pg_sleep(60)`)
-	if err := testdb.OpenAt(t, address, postgres.Options{StatementTimeout: 300 * time.Millisecond}).Commit(t.Context(), b); groupcommit.OutcomeOf(err) != groupcommit.Contended {
+	if err := testdb.OpenAt(t, address, postgres.Options{StatementTimeout: 300 * time.Millisecond}).Commit(t.Context(), b); groupcommit.OutcomeOf(err) != groupcommit.NotCommitted {
 		t.Errorf("the error is %v, want a statement time-out", err)
 	}
 	wantStored(t, db)
@@ -210,7 +210,7 @@ func TestOutcomeOf_saysWhatBecameOfACommit(t *testing.T) {
 	}{
 		{"23505 23514 23503 23502 23P01", groupcommit.Refused, true}, // unique, check, foreign key, not null, exclusion
 		{"22P02 42501", groupcommit.Refused, false},                  // a value that cannot be read, no privilege
-		{"40001 40P01 57014", groupcommit.Contended, false},          // serialization, deadlock, statement time-out
+		{"40001 40P01 57014", groupcommit.NotCommitted, false},          // serialization, deadlock, statement time-out
 		{"55P03", groupcommit.Locked, false},                         // lock time-out
 		{"57P01 57P03 08006", groupcommit.Unknown, false},            // a shutdown, a start, a lost connection
 	} {

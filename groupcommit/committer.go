@@ -50,11 +50,6 @@ type Options struct {
 	Committed func(names []string)
 }
 
-const (
-	defaultTimeout     = 15 * time.Second
-	defaultLockTimeout = 200 * time.Millisecond
-)
-
 // Bounds of one group commit. Readers of an outbox wait for the end of the oldest.
 const (
 	maxBatches    = 64
@@ -65,17 +60,15 @@ const (
 // arrive at the same moment and consist of declared statements share the transaction. A
 // caller of Commit cannot tell the difference; the package lists what that rests on.
 //
-// At most half of the pool's connections are in commits, so reads go on while commits hang. A
-// commit keeps its connection until the server answers, also after its caller has left: the
-// server would go on with the commit in a session that no bound counts.
-//
-// A Committer has no goroutine while nothing is queued or in flight, and nothing to close.
+// A commit keeps its connection until the server answers, also after its caller has left: the
+// server would go on with the commit in a session that no bound counts. A Committer has no
+// goroutine while nothing is queued or in flight, and nothing to close.
 type Committer struct {
 	pool    *pgxpool.Pool
 	tracer  pgx.BatchTracer // of the pool; nil for none
 	options Options
 	slots   chan struct{} // of commits in flight
-	batcher Batcher[*queuedBatch, bool]
+	batcher Batcher[*queuedBatch, struct{}]
 	flights flights
 
 	commits, batches, refusals atomic.Int64
@@ -87,12 +80,15 @@ func New(pool *pgxpool.Pool, o Options) *Committer {
 	if pool == nil {
 		panic("groupcommit: the pool is nil")
 	}
-	o.Timeout, o.LockTimeout = cmp.Or(o.Timeout, defaultTimeout), cmp.Or(o.LockTimeout, defaultLockTimeout)
+	if o.Writes == nil {
+		o.Writes = NewStatements()
+	}
+	o.Timeout, o.LockTimeout = cmp.Or(o.Timeout, 15*time.Second), cmp.Or(o.LockTimeout, 200*time.Millisecond)
 	c := &Committer{pool: pool, options: o, slots: make(chan struct{}, max(1, pool.Config().MaxConns/2))}
 	c.tracer, _ = pool.Config().ConnConfig.Tracer.(pgx.BatchTracer)
-	c.batcher = Batcher[*queuedBatch, bool]{Fit: fit, Slots: c.slots}
-	c.batcher.Call = func(_ context.Context, batches []*queuedBatch) []result {
-		return slices.Repeat([]result{c.commitTogether(batches)}, len(batches)) //nolint:contextcheck // it ends with none of its callers
+	c.batcher = Batcher[*queuedBatch, struct{}]{Fit: fit, Slots: c.slots}
+	c.batcher.Call = func(_ context.Context, batches []*queuedBatch) []Result[struct{}] {
+		return slices.Repeat([]Result[struct{}]{{Err: c.commitTogether(batches)}}, len(batches)) //nolint:contextcheck // it ends with none of its callers
 	}
 	return c
 }
@@ -112,23 +108,23 @@ type Stats struct {
 	Commits  int64 // with several batches
 	Batches  int64 // in them
 	Refusals int64 // group commits that were refused
-	Late     int64 // commits, of any kind, that the server has not answered for 3 s
+	Late     int64 // commits in flight, of any kind, of which the server has confirmed none for 3 s
 }
 
 // Stats returns the counts of group commits since New, and how many commits are late now.
 func (c *Committer) Stats() Stats {
-	return Stats{c.commits.Load(), c.batches.Load(), c.refusals.Load(), c.flights.late.Load()}
+	return Stats{c.commits.Load(), c.batches.Load(), c.refusals.Load(), c.flights.late()}
 }
 
-// Stalled reports whether commits are in flight of which the server has confirmed none for 3 s:
-// its synchronous standby is away, or the server hangs.
-func (c *Committer) Stalled() bool { return c.flights.areStalled() }
+// Stalled reports whether commits are late: the synchronous standby is away, or the server hangs.
+func (c *Committer) Stalled() bool { return c.flights.late() > 0 }
 
-// result is that of a batch in a group commit. Its value is true where the group was refused,
-// and left nothing: another batch may be the reason, so this one commits individually.
-type result = Result[bool]
-
-var errNothingToCommit = errors.New("the batch is empty: nothing to commit")
+var (
+	errNothingToCommit = errors.New("the batch is empty: nothing to commit")
+	// errAlone is the error of a batch that is committed individually: the group was refused, and
+	// left nothing, and another batch may be the reason.
+	errAlone = errors.New("commit it individually")
+)
 
 // Commit sends a copy of the batch as one implicit transaction in one round trip:
 // all of it is durable, or none of it is. OutcomeOf says which. A batch holds no
@@ -151,11 +147,26 @@ func (c *Committer) CommitAs(ctx context.Context, tenant string, b *pgx.Batch) e
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	defer cancel()
-	q := newQueuedBatch(ctx, tenant, b)
-	if c.options.Writes != nil && c.options.Writes.shares(b) {
-		return c.commitQueued(q)
+	return c.commit(newQueuedBatch(ctx, tenant, b), c.options.Writes.shares(b))
+}
+
+// commit queues a batch, and commits it with the others in the queue, or individually.
+//
+// If we die here: all batches of a transaction are durable or none is, as with commits of
+// their own. Test: TestGroupCommit_cutConnectionLeavesAllOrNothing.
+func (c *Committer) commit(q *queuedBatch, shares bool) error {
+	err := errAlone
+	if shares {
+		_, err = c.batcher.Do(q.ctx, q)
 	}
-	return c.commitIndividually(q)
+	if errors.Is(err, errAlone) {
+		q.taken.Store(false)
+		err = c.commitIndividually(q)
+	}
+	if errors.Is(err, ErrNotReturned) || err != nil && err == q.ctx.Err() { //nolint:errorlint // unwrapped where there is no answer
+		return q.leave(err)
+	}
+	return err
 }
 
 // commitIndividually commits a batch in its own transaction, in a slot of its own.
@@ -163,21 +174,18 @@ func (c *Committer) commitIndividually(q *queuedBatch) error {
 	select {
 	case c.slots <- struct{}{}:
 	case <-q.ctx.Done():
-		return q.leave(q.ctx.Err())
+		return q.ctx.Err()
 	}
-	answer := make(chan result, 1)
+	answer := make(chan error, 1)
 	go func() {
 		defer c.release(q)
-		answer <- c.batcher.carryOut(q.ctx, []*queuedBatch{q})[0]
+		answer <- c.batcher.carryOut(q.ctx, []*queuedBatch{q})[0].Err
 	}()
 	select {
-	case r := <-answer:
-		if errors.Is(r.Err, ErrNotReturned) {
-			return q.leave(r.Err)
-		}
-		return r.Err
+	case err := <-answer:
+		return err
 	case <-q.ctx.Done():
-		return q.leave(q.ctx.Err())
+		return q.ctx.Err()
 	}
 }
 
@@ -187,7 +195,7 @@ const abandonedTime = time.Minute
 
 // release frees the slot of a batch that was sent individually.
 func (c *Committer) release(q *queuedBatch) {
-	if q.isAbandoned() {
+	if q.sending.Err() != nil { // the connection was closed under the commit
 		time.AfterFunc(abandonedTime, func() { <-c.slots })
 		return
 	}
@@ -218,7 +226,7 @@ func (c *Committer) sendOne(conn *pgxpool.Conn, q *queuedBatch) error {
 
 // committed reports what the batches of a commit wake.
 func (c *Committer) committed(batches ...*queuedBatch) {
-	if c.options.Committed == nil || c.options.Writes == nil {
+	if c.options.Committed == nil {
 		return
 	}
 	if names := c.options.Writes.wakes(batches); len(names) > 0 {
@@ -228,8 +236,8 @@ func (c *Committer) committed(batches ...*queuedBatch) {
 
 // send sends a transaction, and returns when the server has answered or the connection has ended.
 func (c *Committer) send(ctx context.Context, conn *pgxpool.Conn, b *pgx.Batch) (err error) {
-	answered := c.flights.begin()
-	defer func() { answered(err == nil) }()
+	c.flights.add(1, false)
+	defer func() { c.flights.add(-1, err == nil) }()
 	// A deferred constraint refuses in Close, after the last Exec.
 	if err := conn.SendBatch(ctx, b).Close(); err != nil {
 		return Classify(err)
@@ -241,23 +249,6 @@ func (c *Committer) send(ctx context.Context, conn *pgxpool.Conn, b *pgx.Batch) 
 		return fmt.Errorf("%w: %w", ErrUnknown, err)
 	}
 	return nil
-}
-
-// commitQueued queues a batch, and commits it with the others in the queue.
-//
-// If we die here: all batches of a transaction are durable or none is, as with commits of
-// their own. Test: TestGroupCommit_cutConnectionLeavesAllOrNothing.
-func (c *Committer) commitQueued(q *queuedBatch) error {
-	refused, err := c.batcher.Do(q.ctx, q)
-	switch {
-	case refused:
-		q.taken.Store(false)
-		return c.commitIndividually(q)
-	case errors.Is(err, ErrNotReturned),
-		err != nil && err == q.ctx.Err(): //nolint:errorlint // the batcher returns it unwrapped where it has no result
-		return q.leave(err)
-	}
-	return err
 }
 
 // fit is how many batches one group commit takes.
@@ -273,7 +264,7 @@ func fit(batches []*queuedBatch) int {
 }
 
 // commitTogether commits batches in one transaction, without those whose callers have left.
-func (c *Committer) commitTogether(batches []*queuedBatch) result {
+func (c *Committer) commitTogether(batches []*queuedBatch) error {
 	ctx := batches[0].ctx
 	if len(batches) > 1 { // a group commit is in the trace of none of its batches
 		bounded, cancel := context.WithTimeout(context.Background(), c.options.Timeout)
@@ -282,20 +273,15 @@ func (c *Committer) commitTogether(batches []*queuedBatch) result {
 	}
 	conn, err := c.pool.Acquire(ctx)
 	if err != nil {
-		return result{Err: fmt.Errorf("%w: acquire a connection: %w", ErrNotCommitted, err)}
+		return fmt.Errorf("%w: acquire a connection: %w", ErrNotCommitted, err)
 	}
 	defer conn.Release()
-	var all []*queuedBatch
-	for _, q := range batches {
-		if q.take() {
-			all = append(all, q)
-		}
-	}
+	all := slices.DeleteFunc(slices.Clone(batches), func(q *queuedBatch) bool { return !q.take() })
 	switch len(all) {
 	case 0:
-		return result{Err: errLeft}
+		return nil // nothing receives it
 	case 1:
-		return result{Err: c.sendOne(conn, all[0])}
+		return c.sendOne(conn, all[0])
 	}
 	return c.sendGroup(conn, all)
 }
@@ -305,12 +291,13 @@ const setLockTimeout = `
 select set_config('lock_timeout', $1, true)`
 
 // sendGroup sends batches in one transaction. Only a transaction of its own refuses a batch.
-func (c *Committer) sendGroup(conn *pgxpool.Conn, batches []*queuedBatch) (r result) {
+func (c *Committer) sendGroup(conn *pgxpool.Conn, batches []*queuedBatch) error {
 	// Each batch is in the trace of its caller, for as long as the group commit takes.
+	var unknown error
 	if c.tracer != nil {
 		for _, q := range batches {
 			traced := c.tracer.TraceBatchStart(q.ctx, conn.Conn(), pgx.TraceBatchStartData{Batch: q.batch})
-			defer func() { c.tracer.TraceBatchEnd(traced, conn.Conn(), pgx.TraceBatchEndData{Err: r.Err}) }()
+			defer func() { c.tracer.TraceBatchEnd(traced, conn.Conn(), pgx.TraceBatchEndData{Err: unknown}) }()
 		}
 	}
 	b := &pgx.Batch{}
@@ -324,7 +311,8 @@ func (c *Committer) sendGroup(conn *pgxpool.Conn, batches []*queuedBatch) (r res
 		c.committed(batches...)
 	case OutcomeOf(err) != Unknown:
 		c.refusals.Add(1)
-		return result{Value: true}
+		return errAlone
 	}
-	return result{Err: err}
+	unknown = err
+	return err
 }

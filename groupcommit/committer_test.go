@@ -288,7 +288,7 @@ func TestGroupCommit_aQueuedBatchIsNotSent(t *testing.T) {
 		release := db.Committer().HoldCommit()
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		defer cancel()
-		if err := db.Committer().CommitWithin(ctx, batch(1)); groupcommit.OutcomeOf(err) != groupcommit.NotCommitted {
+		if err := db.Commit(ctx, batch(1)); groupcommit.OutcomeOf(err) != groupcommit.NotCommitted {
 			t.Errorf("the error is %v", err)
 		}
 		if db.Committer().Pending() != 0 {

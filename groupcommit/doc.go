@@ -16,7 +16,7 @@
 //	switch groupcommit.OutcomeOf(err) {
 //	case groupcommit.Committed: // durable
 //	case groupcommit.Refused: // by groupcommit.Constraint(err), or another error; rolled back
-//	case groupcommit.Locked, groupcommit.Contended, groupcommit.NotCommitted: // rolled back; may pass later
+//	case groupcommit.Locked, groupcommit.NotCommitted: // rolled back; may pass later
 //	case groupcommit.Unknown: // commit the same batch again: a unique key says which it was
 //	}
 //

@@ -37,12 +37,12 @@ func (c *Committer) HoldCommit() (release func()) {
 		}
 		lead := c.batcher.Call
 		c.batcher.nextAfter = cmp.Or(c.batcher.nextAfter, time.Hour)
-		c.batcher.Call = func(ctx context.Context, batches []*queuedBatch) []result {
+		c.batcher.Call = func(ctx context.Context, batches []*queuedBatch) []Result[struct{}] {
 			if h, ok := holds.Load(batches[0]); ok {
 				its, _ := h.(hold)
 				close(its.begun)
 				<-its.end
-				return make([]result, len(batches))
+				return make([]Result[struct{}], len(batches))
 			}
 			return lead(ctx, batches)
 		}
@@ -61,8 +61,3 @@ func (c *Committer) SetHeld(d time.Duration) { c.batcher.nextAfter = d }
 // WaitForLocks lets a transaction of several batches wait for a lock as long as the test
 // holds it.
 func (c *Committer) WaitForLocks() { c.options.LockTimeout = time.Hour }
-
-// CommitWithin is Commit with the deadline of a context.
-func (c *Committer) CommitWithin(ctx context.Context, b *pgx.Batch) error {
-	return c.commitQueued(&queuedBatch{ctx: ctx, batch: b})
-}

@@ -1,39 +1,37 @@
 package groupcommit
 
 import (
-	"sync/atomic"
+	"sync"
 	"time"
 )
 
-// lateAfter is how long a commit may be in flight before it is late. Locks and slow statements
-// delay a commit for as long at times, but not each one.
+// lateAfter is how long a commit may be in flight, and no other one be confirmed, before it is
+// late. Locks and slow statements delay a commit for as long at times, but not each one.
 const lateAfter = 3 * time.Second
 
 // flights are the commits that the server has not answered.
 type flights struct {
-	late      atomic.Int64 // in flight for longer than lateAfter
-	confirmed atomic.Int64 // since the start
-	stalled   atomic.Bool  // of those that are late, one has seen no other confirmed
+	mu    sync.Mutex
+	n     int
+	since time.Time // when the last one was confirmed, or the first of these began
 }
 
-// begin counts a commit until end is called, with whether the server has confirmed it.
-func (f *flights) begin() (end func(confirmed bool)) {
-	before := f.confirmed.Load()
-	timer := time.AfterFunc(lateAfter, func() {
-		f.late.Add(1)
-		if f.confirmed.Load() == before {
-			f.stalled.Store(true)
-		}
-	})
-	return func(confirmed bool) {
-		if confirmed {
-			f.confirmed.Add(1)
-			f.stalled.Store(false)
-		}
-		if !timer.Stop() {
-			f.late.Add(-1)
-		}
+// add counts commits that begin, or that end.
+func (f *flights) add(n int, confirmed bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.n == 0 || confirmed {
+		f.since = time.Now() //nolint:forbidigo // it decides only what is reported
 	}
+	f.n += n
 }
 
-func (f *flights) areStalled() bool { return f.stalled.Load() && f.late.Load() > 0 }
+// late is how many are in flight, if none was confirmed for lateAfter.
+func (f *flights) late() int64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if time.Since(f.since) < lateAfter { //nolint:forbidigo // as above
+		return 0
+	}
+	return int64(f.n)
+}

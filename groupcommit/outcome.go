@@ -12,7 +12,8 @@ import (
 // ErrUnknown is in the chain of a commit's error whose Outcome is Unknown.
 var ErrUnknown = errors.New("commit outcome unknown")
 
-// ErrNotCommitted is in the chain of a commit's error whose Outcome is NotCommitted.
+// ErrNotCommitted is in the chain of a commit's error whose Outcome is NotCommitted, unless the
+// server has refused the commit for then.
 var ErrNotCommitted = errors.New("not committed")
 
 // ErrNotSent is in the chain, beside ErrNotCommitted, of the error of a batch that waited for other
@@ -32,12 +33,9 @@ const (
 	// Locked: rolled back, since another transaction held a row or key for longer than the
 	// lock time-out. The same batch may pass later.
 	Locked
-	// Contended: rolled back, since it lost a deadlock or a serialization race or ran for
-	// longer than the statement time-out. The same batch may pass later.
-	Contended
 	// NotCommitted: nothing is durable, though nothing was refused: the server, or a connection to
-	// it, was out of reach, or the transaction is known to be rolled back. The same batch may
-	// pass later.
+	// it, was out of reach, or the transaction lost a deadlock or a serialization race or ran for
+	// longer than the statement time-out. The same batch may pass later.
 	NotCommitted
 	// Unknown: the connection was cut, or the answer never came, so the batch may be durable or
 	// not. The caller commits the same batch again: a unique key in it then says which it was.
@@ -61,14 +59,14 @@ func OutcomeOf(err error) Outcome {
 	case "55P03":
 		return Locked
 	case "40001", "40P01", "57014":
-		return Contended
+		return NotCommitted
 	}
 	return Refused
 }
 
 // Retryable reports whether the same batch, of which nothing is durable now, may pass when it
 // is sent again unchanged.
-func (o Outcome) Retryable() bool { return o == Locked || o == Contended || o == NotCommitted }
+func (o Outcome) Retryable() bool { return o == Locked || o == NotCommitted }
 
 // Constraint is the name of the constraint that refused the batch, "" when
 // none did. It covers unique, check, foreign key, not null and exclusion.

@@ -2,16 +2,12 @@ package groupcommit
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 )
-
-// errLeft is the result of a batch whose caller has left before it was sent. Nothing receives it.
-var errLeft = errors.New("the caller has left")
 
 // queuedBatch is the batch of one caller.
 type queuedBatch struct {
@@ -32,15 +28,13 @@ type queuedBatch struct {
 
 func newQueuedBatch(ctx context.Context, tenant string, b *pgx.Batch) *queuedBatch {
 	q := &queuedBatch{ctx: ctx, tenant: tenant, sending: context.WithoutCancel(ctx), abandon: func() {}}
-	queries, batch := make([]pgx.QueuedQuery, b.Len()), &pgx.Batch{QueuedQueries: make([]*pgx.QueuedQuery, b.Len())}
-	for i, of := range b.QueuedQueries {
-		queries[i].SQL, queries[i].Arguments = of.SQL, of.Arguments
+	q.batch = &pgx.Batch{}
+	for _, of := range b.QueuedQueries {
+		query := q.batch.Queue(of.SQL, of.Arguments...)
 		if of.Fn != nil {
-			queries[i].Fn = q.callback(of.Fn)
+			query.Fn = q.callback(of.Fn)
 		}
-		batch.QueuedQueries[i] = &queries[i]
 	}
-	q.batch = batch
 	return q
 }
 
@@ -79,6 +73,3 @@ func (q *queuedBatch) leave(cause error) error {
 	q.left = true
 	return fmt.Errorf("%w: %w", ErrUnknown, cause)
 }
-
-// isAbandoned reports whether the connection was closed under the commit.
-func (q *queuedBatch) isAbandoned() bool { return q.sending.Err() != nil }

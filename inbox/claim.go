@@ -4,17 +4,15 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 )
 
-// readNext reads the present, the next due time to come, and whether messages wait behind others.
+// readNext reads the present, and the next due time to come.
 const readNext = `
 select now(),
-       (select due_at from inbox where receiver = $1 and status = 'pending' and first and due_at > now() order by due_at limit 1),
-       (select id from inbox where receiver = $1 and status = 'pending' and not first limit 1) is not null`
+       (select due_at from inbox where receiver = $1 and status = 'pending' and first and due_at > now() order by due_at limit 1)`
 
 const (
 	pollEvery    = time.Second
@@ -30,36 +28,27 @@ const (
 func (p *Processor) claim(ctx context.Context, b *pgx.Batch, most int) (_ free, more bool, err error) {
 	free := p.slots.take(most)
 	var claimed []*Delivery
-	defer func() { p.start(ctx, claimed); p.slots.give(free.slots, len(claimed)) }()
 	if free.slots > 0 {
-		running, _ := json.Marshal(free.running) // has no error
-		b.Queue(claimDue, p.Receiver, p.Holder, free.slots, time.UnixMicro(p.dueFrom.Load()), free.full, string(running), free.share, p.Policy.Lease).Query(func(rows pgx.Rows) (err error) {
+		b.Queue(claimDue, p.Receiver, p.Holder, free.slots, time.UnixMicro(p.dueFrom.Load()), free.full, free.share, p.Policy.Lease).Query(func(rows pgx.Rows) (err error) {
 			claimed, err = pgx.CollectRows(rows, p.scan)
 			return err
 		})
 	}
 	began := time.Now() //nolint:forbidigo // it decides only whether the lease is renewed
-	if err := p.DB.Commit(ctx, b); err != nil {
-		claimed = nil
-		return free, false, fmt.Errorf("commit a claim for %s: %w", p.Receiver, err)
+	if err = p.DB.Commit(ctx, b); err != nil {
+		claimed, err = nil, fmt.Errorf("commit a claim for %s: %w", p.Receiver, err)
 	}
-	more = free.isMore(claimed)
-	p.hungry.Store(more || free.crowded)
-	if len(claimed) > 0 && time.Since(began) > p.Policy.Lease/3 { //nolint:forbidigo // as above
-		claimed = p.stillHeld(ctx, claimed)
-	}
-	return free, more, nil
-}
-
-// stillHeld renews the lease of a claim whose commit was slow, and drops what others have taken
-// over meanwhile. After an error the next beat finds that.
-func (p *Processor) stillHeld(ctx context.Context, claimed []*Delivery) []*Delivery {
-	lost, err := p.register(ctx, claimed)
+	p.start(ctx, claimed)
+	p.slots.give(free.slots, len(claimed))
 	if err != nil {
-		p.Log.WarnContext(ctx, "heartbeat failed", "receiver", p.Receiver, "error", err)
-		return claimed
+		return free, false, err
 	}
-	return slices.DeleteFunc(claimed, func(d *Delivery) bool { return slices.Contains(lost, d.row) })
+	if len(claimed) > 0 && time.Since(began) > p.Policy.Lease/3 { //nolint:forbidigo // as above
+		p.beat(ctx) // others may have taken over meanwhile
+	}
+	more = len(claimed) >= min(free.slots, free.share)
+	p.hungry.Store(more || len(free.full) > 0)
+	return free, more, nil
 }
 
 func (p *Processor) scan(row pgx.CollectableRow) (*Delivery, error) {
@@ -81,32 +70,26 @@ func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 		p.dueFrom.Store(0)
 		p.queueRepair(b, p.mayTakeOver(began))
 	}
-	now, coming, waiting := time.Time{}, (*time.Time)(nil), false
-	b.Queue(readNext, p.Receiver).QueryRow(func(row pgx.Row) error { return row.Scan(&now, &coming, &waiting) })
+	now, coming := time.Time{}, (*time.Time)(nil)
+	b.Queue(readNext, p.Receiver).QueryRow(func(row pgx.Row) error { return row.Scan(&now, &coming) })
 	free, more, err := p.claim(ctx, b, 0)
-	if err != nil {
-		p.reached = time.Time{}
-		if repairs { // the next ticks claim, whatever the repair has met
-			p.repaired, p.repairTook = time.Now(), time.Since(began) //nolint:forbidigo // as above
-		}
-		return 0, err
-	}
 	p.reached = time.Now() //nolint:forbidigo // as above
 	took := p.reached.Sub(began)
-	if repairs {
-		if waiting {
-			p.promoteNext(ctx)
-		}
-		p.repaired, p.repairTook = time.Now(), time.Since(began) //nolint:forbidigo // as above
+	if repairs { // or has failed to: the next ticks claim, whatever the repair has met
+		p.repaired, p.repairTook = p.reached, took
+	}
+	if err != nil {
+		p.reached = time.Time{}
+		return 0, err
 	}
 	p.pause = 0
 	if free.slots == 0 || len(free.full) > 0 {
 		p.pause = max(minClaimInterval, min(pollEvery, claimShare*took))
 	}
-	switch {
-	case more:
+	if more {
 		return 0, nil
-	case len(free.full) == 0 && !free.crowded:
+	}
+	if len(free.full) == 0 {
 		p.dueFrom.Store(now.Add(-claimOverlap).UnixMicro())
 	}
 	next = pollEvery

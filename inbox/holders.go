@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/internal/loop"
 )
 
 // A holder is registered by the claim and by each beat, while it holds messages. beat returns
@@ -90,7 +92,8 @@ const (
 func (p *Processor) timeout() time.Duration { return max(p.Policy.Lease, 3*time.Second) }
 
 // queueRepair queues what mends the rows that others left: messages of silent holders, claims and
-// ends with an unknown outcome, and due times of a wrong clock.
+// ends with an unknown outcome, due times of a wrong clock, and keys without a first message. Of
+// these each repair reads a part, behind that of the one before.
 func (p *Processor) queueRepair(b *pgx.Batch, takesOver bool) {
 	q := p.Policy
 	if takesOver {
@@ -101,18 +104,7 @@ func (p *Processor) queueRepair(b *pgx.Batch, takesOver bool) {
 			q.BackoffBase, q.BackoffCap, p.Holder, held, claims, 2*p.timeout())
 	}
 	b.Queue(correctDueTimes, p.Receiver, q.BackoffCap, max(LongestWait, q.BackoffCap))
-}
-
-const keysOfARepair = 2000
-
-// promoteNext gives keys without a first message one. Each call reads behind the keys of the call
-// before, in a transaction of its own, so the number of waiting messages holds up no claim.
-func (p *Processor) promoteNext(ctx context.Context) {
-	b := &pgx.Batch{}
-	b.Queue(promoteNext, p.Receiver, p.promoted, keysOfARepair).QueryRow(func(row pgx.Row) error { return row.Scan(&p.promoted) })
-	if err := p.DB.Commit(ctx, b); err != nil {
-		p.Log.WarnContext(ctx, "repair failed", "receiver", p.Receiver, "error", err)
-	}
+	b.Queue(promoteNext, p.Receiver, p.promoted).QueryRow(func(row pgx.Row) error { return row.Scan(&p.promoted) })
 }
 
 // mayTakeOver reports whether a holder without a registration is dead. After an outage of the
@@ -130,41 +122,31 @@ func (p *Processor) mayTakeOver(now time.Time) bool {
 //
 // If we die here: other processors take over. Test: TestTakeover.
 func (p *Processor) keepAlive(ctx context.Context) {
-	every := time.NewTicker(max(time.Millisecond, p.Policy.Lease/3))
-	defer every.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-every.C:
-		}
-		if held := p.held(); len(held) > 0 {
-			if err := p.beat(ctx, held); err != nil {
-				p.Log.WarnContext(ctx, "heartbeat failed", "receiver", p.Receiver, "error", err)
-			}
-		}
+	for loop.Pause(ctx, p.Policy.Lease/3, nil) {
+		p.beat(ctx)
 	}
 }
 
-func (p *Processor) beat(ctx context.Context, held []holding) error {
-	lost, err := p.register(ctx, column(held, func(h holding) *Delivery { return h.Delivery }))
+// beat renews the lease.
+func (p *Processor) beat(ctx context.Context) {
+	held, lost := p.held(), []int64(nil)
+	if len(held) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.timeout())
+	defer cancel()
+	b := &pgx.Batch{}
+	rows, fences := column(held, func(h holding) int64 { return h.row }), column(held, func(h holding) int64 { return h.fence })
+	b.Queue(beat, p.Receiver, p.Holder, p.Policy.Lease, rows, fences).Query(func(rows pgx.Rows) (err error) {
+		lost, err = pgx.CollectRows(rows, pgx.RowTo[int64])
+		return err
+	})
+	if err := p.DB.Commit(ctx, b); err != nil {
+		p.Log.WarnContext(ctx, "heartbeat failed", "receiver", p.Receiver, "error", err)
+	}
 	for _, h := range held {
 		if slices.Contains(lost, h.row) {
 			h.cancel(errLost)
 		}
 	}
-	return err
-}
-
-// register renews the lease, and returns which of the deliveries are lost.
-func (p *Processor) register(ctx context.Context, held []*Delivery) (lost []int64, err error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.timeout())
-	defer cancel()
-	b := &pgx.Batch{}
-	rows, fences := column(held, func(d *Delivery) int64 { return d.row }), column(held, func(d *Delivery) int64 { return d.fence })
-	b.Queue(beat, p.Receiver, p.Holder, p.Policy.Lease, rows, fences).Query(func(rows pgx.Rows) (err error) {
-		lost, err = pgx.CollectRows(rows, pgx.RowTo[int64])
-		return err
-	})
-	return lost, p.DB.Commit(ctx, b)
 }

@@ -59,7 +59,8 @@ import (
 //go:embed schema.sql
 var schema string
 
-// Schema returns the SQL that creates the tables in the first schema of the search_path.
+// Schema returns the SQL that creates the tables, which need no other one, in the first schema of
+// the search_path.
 func Schema() string { return schema }
 
 // Message is what was received.
@@ -67,7 +68,7 @@ type Message struct {
 	ID          string // unique for each receiver; the sender's, or derived, see Read
 	Type        string
 	OrderingKey string // messages of one key are handled one at a time; the id where empty
-	Partition   string // one has at most seven eighths of a processor's slots; "" is none, without a bound
+	Partition   string // one has about seven eighths of a processor's slots, and never all; "" is none, without a bound
 
 	// Payload belongs to the id byte for byte. Another payload under a known id is a dead letter.
 	Payload  []byte

@@ -1,7 +1,5 @@
 -- Promise: a receiver handles a message once, however often it is delivered; at most one holder
 -- at a time may finish it; and messages of one ordering key never run at the same time.
---
--- This file needs no other table and can be applied by itself.
 
 -- +goose Up
 create table inbox (

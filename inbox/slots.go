@@ -5,9 +5,9 @@ import (
 	"sync"
 )
 
-// slots bounds the handlers that run at a time, and how many of them one partition may have:
-// seven eighths, rounded down, at least one. So a partition that is slow, or has very many
-// messages, leaves slots to others.
+// slots bounds the handlers that run at a time, and how many of them one partition has: a claim
+// gives it at most seven eighths of the free slots, and nothing while it has as much of all. So a
+// partition that is slow, or has very many messages, leaves slots to others.
 type slots struct {
 	size int
 
@@ -23,58 +23,40 @@ type slots struct {
 
 // free is what a claim may take.
 type free struct {
-	slots   int
-	share   int            // how many of one partition may run
-	running map[string]int // of partitions that have less
-	full    []string       // partitions that get none: they have their share, or are paused
-	crowded bool           // a partition gets none, or less than its share, for want of slots
+	slots int
+	share int      // of one partition
+	full  []string // partitions that get none: they have their share, or are paused
 }
 
-// share is how many slots one partition may have.
-func (s *slots) share() int { return max(1, 7*s.size/8) }
+// share is how many of these slots one partition may have.
+func share(slots int) int { return max(1, 7*slots/8) }
 
 // take takes free slots for a claim: all of them for the loop, or at most so many for a page. A
 // page gets none while partitions are left out, since the claim has to look past their messages.
 func (s *slots) take(most int) free {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	f := free{full: append([]string{}, s.pausedIn...), running: map[string]int{}} // full is never null, which would claim nothing
+	full := append([]string{}, s.pausedIn...) // never null, which would claim nothing
 	for partition, n := range s.byPartition {
-		switch {
-		case partition == "":
-		case n >= s.share():
-			f.full, f.crowded = append(f.full, partition), true
-		default:
-			f.running[partition] = n
-			f.crowded = f.crowded || n+s.claiming >= s.share()
+		if partition != "" && n >= share(s.size) {
+			full = append(full, partition)
 		}
 	}
-	f.share = s.share() - s.claiming // what claims in flight take may all be of one partition
 	n := s.size - s.used
+	if s.claiming > 0 {
+		n-- // the last slot: all others may be of one partition
+	}
+	if !s.open || s.paused || n <= 0 || most > 0 && len(full) > 0 {
+		return free{full: full}
+	}
+	f := free{n, share(n), full}
 	if most > 0 {
-		n = min(n, most)
+		f.slots = min(n, most)
 	}
-	if !s.open || s.paused || n <= 0 || f.share <= 0 || most > 0 && len(f.full) > 0 {
-		return free{}
-	}
-	f.slots = n
-	s.used += n
-	s.claiming += n
+	s.used += f.slots
+	s.claiming += f.slots
 	s.running.Add(1) // the claim
 	return f
-}
-
-// isMore reports whether a claim may have left due messages that have a slot.
-func (f free) isMore(claimed []*Delivery) bool {
-	if len(claimed) == f.slots {
-		return true
-	}
-	for _, d := range claimed {
-		if f.running[d.Partition]++; d.Partition != "" && f.running[d.Partition] >= f.share {
-			return true // its messages may have filled the claim
-		}
-	}
-	return false
 }
 
 // give returns what a claim took and did not use.

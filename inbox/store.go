@@ -102,8 +102,9 @@ const (
 	promote     = promoteKeys + `(values ($1::text, $2::text)) as k (receiver, ordering_key)` + keysWithoutFirst
 	promoteMany = promoteKeys + `unnest($1::text[], $2::text[]) as k (receiver, ordering_key)` + keysWithoutFirst
 
-	// promoteNext does so for the keys of at most $3 waiting messages behind the key $2, and
-	// returns the last of them, or the empty key where none is left.
+	// promoteNext does so for the keys of at most 2000 waiting messages behind the key $2, and
+	// returns the last of them, or the empty key where none is left. So the number of waiting
+	// messages holds up no claim.
 	promoteNext = `
 with waiting as materialized (
   select ordering_key
@@ -113,10 +114,10 @@ with waiting as materialized (
      and not first
      and ordering_key > $2
    order by ordering_key
-   limit $3
+   limit 2000
 ), promoted as (` + promoteKeys + `(select distinct $1::text as receiver, ordering_key from waiting) as k` + keysWithoutFirst + `
 )
-select case when count(*) = $3 then max(ordering_key) else '' end from waiting`
+select case when count(*) = 2000 then max(ordering_key) else '' end from waiting`
 
 	promoteKeys = `
 update inbox
@@ -133,11 +134,11 @@ update inbox
    and coalesce(status = 'pending' and not first, false)`
 )
 
-// claimDue claims the oldest messages that are first and due, at most $3, for the holder $2. It
-// claims none of the partitions $5, and of another one as many as are missing to $7, where $6
-// says how many of each partition run. It registers the holder if its registration ends soon, so
-// an idle holder writes nothing. Before $4 lie only the remains of claimed messages, which an
-// old snapshot may keep. The last column says whether a message waits behind the claimed one.
+// claimDue claims the oldest messages that are first and due, at most $3, for the holder $2, none
+// of the partitions $5, and at most $6 of another one. It registers the holder if its registration
+// ends soon, so an idle holder writes nothing. Before $4 lie only the remains of claimed messages,
+// which an old snapshot may keep. The last column says whether a message waits behind the claimed
+// one.
 const claimDue = `
 with due as (
   select id, partition_key, due_at
@@ -161,19 +162,16 @@ with due as (
          claimed_at = clock_timestamp()
    where id = any (array(
            select id
-             from (select id, partition_key,
-                          row_number() over (partition by partition_key order by due_at, id) + coalesce(($6::jsonb ->> partition_key)::bigint, 0) as place
-                     from due) d
-            where partition_key = ''
-               or place <= $7))
+             from (select id, partition_key, row_number() over (partition by partition_key order by due_at, id) as place from due) d
+            where partition_key = '' or place <= $6))
   returning *
 ), registered as (
   insert into inbox_holders
          (receiver, holder, alive_until)
-  select $1, $2, clock_timestamp() + $8::interval
+  select $1, $2, clock_timestamp() + $7::interval
    where exists (select from claimed)
      and not exists (
-         select from inbox_holders where receiver = $1 and holder = $2 and alive_until > clock_timestamp() + $8::interval * 0.7)
+         select from inbox_holders where receiver = $1 and holder = $2 and alive_until > clock_timestamp() + $7::interval * 0.7)
   on conflict (receiver, holder) do update
      set alive_until = excluded.alive_until
 )

@@ -208,20 +208,6 @@ func TestClaim_whoseCommitIsSlow(t *testing.T) {
 		testrun.Same(t, "deaths", int64(0), testdb.One[int64](t, db, `select sum(deaths) from inbox`))
 	})
 
-	t.Run("does not start what was taken over meanwhile", func(t *testing.T) {
-		db := fresh(t)
-		handled := receiveSlowly(t, db, func(ctx context.Context, b *pgx.Batch) error {
-			err := db.Commit(ctx, b)
-			write(t, db, `insert into inbox_holders values ('r', 'other', now() + interval '1 minute')`)
-			write(t, db, `update inbox set holder = 'other', fence = fence + 1 where message_id = 'm1'`)
-			<-time.After(200 * time.Millisecond) // of a lease of 300
-			return err
-		})
-		put(t, db, "m2", "")
-		await.Row(t, db, `select status = 'done' from inbox where message_id = 'm2'`)
-		testrun.Same(t, "handled", "m0 m2", handled.String())
-	})
-
 	t.Run("is not released by its own processor", func(t *testing.T) {
 		db := fresh(t)
 		handled := receiveSlowly(t, db, func(ctx context.Context, b *pgx.Batch) error {

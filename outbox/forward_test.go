@@ -193,64 +193,6 @@ func TestForward_losesNothingWhereTheConnectionIsCut(t *testing.T) {
 	}
 }
 
-// acknowledged is the context of a message that ends with its acknowledgment, as that of a page may.
-type acknowledged struct {
-	context.Context //nolint:containedctx // it is one
-
-	of *message.Message
-}
-
-func (c acknowledged) Err() error {
-	select {
-	case <-c.of.Acked():
-		return context.Canceled
-	default:
-		return nil
-	}
-}
-
-// ready is a subscriber whose messages are ready.
-type ready chan *message.Message
-
-func (r ready) Subscribe(context.Context, string) (<-chan *message.Message, error) { return r, nil }
-func (ready) Close() error                                                         { return nil }
-
-// sizes notes how many messages each call of Publish has, and lets more be ready after the first.
-type sizes struct {
-	from ready
-	all  []int
-}
-
-func (s *sizes) Publish(_ string, messages ...*message.Message) error {
-	if s.all = append(s.all, len(messages)); len(s.all) == 1 {
-		s.from.fill()
-		close(s.from)
-	}
-	return nil
-}
-
-func (*sizes) Close() error { return nil }
-
-func (r ready) fill() {
-	for range 3 {
-		m := message.NewMessage("m", nil)
-		m.SetContext(acknowledged{context.Background(), m})
-		r <- m
-	}
-}
-
-// The end of a page that was published in time makes the next one no shorter.
-func TestForward_keepsItsPagesLong(t *testing.T) {
-	t.Parallel()
-	from := make(ready, 6)
-	from.fill()
-	to := &sizes{from: from}
-	if err := outbox.Forward(t.Context(), from, topic, to); err == nil {
-		t.Error("Forward ends without an error")
-	}
-	testrun.Same(t, "pages", []int{3, 3}, to.all)
-}
-
 // Any subscriber serves, also one that waits for each acknowledgment.
 func TestForward_fromAnotherSubscriber(t *testing.T) {
 	t.Parallel()

@@ -48,7 +48,8 @@ import (
 //go:embed schema.sql
 var schema string
 
-// Schema returns the SQL that creates the outbox in the first schema of the search_path.
+// Schema returns the SQL that creates the tables, which need no other one, in the first schema of
+// the search_path.
 func Schema() string { return schema }
 
 // Names of the metadata that every message carries.

@@ -24,6 +24,7 @@ const (
 	afterFailure = 100 * time.Millisecond
 	logEvery     = time.Minute
 
+	reread        = 2000        // ids before the last one that a page reads again, for transactions that commit later
 	fullScan      = time.Second // between two pages that are read from the beginning
 	fullScanShare = 20          // of the time, at most one part is for them
 )
@@ -43,13 +44,14 @@ type reader struct {
 	acked int     // so many of ids, from the first
 	cause error   // why Forward refused the next one, if it did
 
-	// Between two full scans a page is read behind what was read a while ago, so that the reader
-	// does not read over the remains of what was deleted. A message that commits later than
-	// that, with a smaller id, is found by the next full scan.
-	after, last int64
-	began, read time.Time // when the page was asked for, and had come
-	scan        bool      // this page is one
-	nextScan    time.Time
+	// Between two full scans a page is read from a little before the last one, so that the reader
+	// does not read over the remains of what was deleted. A message with a smaller id, of a
+	// transaction that commits later, is found by the next full scan.
+	last     int64
+	began    time.Time
+	took     time.Duration // until the page had come
+	scan     bool          // this page is one
+	nextScan time.Time
 }
 
 // refusal is the key of a page's context under which Forward finds what ends it with a cause.
@@ -96,12 +98,12 @@ select id, message_id, payload, metadata
 func (r *reader) SelectQuery(topic, _ string, _ wsql.OffsetsAdapter) wsql.Query {
 	r.ids, r.bytes, r.acked, r.cause = nil, 0, 0, nil
 	r.began = time.Now() //nolint:forbidigo // it decides only how much is read
-	r.read = r.began
+	after := r.last - reread
 	if r.scan = !r.began.Before(r.nextScan); r.scan {
-		r.after = 0
+		after = 0
 	}
 	idle := strconv.FormatInt(2*r.deadline.Milliseconds(), 10)
-	return wsql.Query{Query: selectPage, Args: []any{topic, r.after, pageMessages, pageBytes, idle}}
+	return wsql.Query{Query: selectPage, Args: []any{topic, after, pageMessages, pageBytes, idle}}
 }
 
 // UnmarshalMessage reads the whole page at its first row, since Watermill waits for the
@@ -127,7 +129,7 @@ func (r *reader) UnmarshalMessage(from wsql.Scanner) (wsql.Row, error) {
 		m.SetContext(ctx)
 		page, r.ids, r.bytes = append(page, m), append(r.ids, id), r.bytes+len(m.Payload)+len(metadata)
 	}
-	r.read = time.Now() //nolint:forbidigo // as above
+	r.took = time.Since(r.began) //nolint:forbidigo // as above
 	if err := rows.Err(); err != nil {
 		return wsql.Row{}, fmt.Errorf("read a page of the outbox: %w", err)
 	}
@@ -171,14 +173,11 @@ func (r *reader) deliver(page []*message.Message) {
 // transaction has ended. It waits until the next poll is due, and returns 0.
 func (r *reader) HandleError(_ watermill.LoggerAdapter, _ bool, err error) time.Duration {
 	now, failed := time.Now(), err != nil || r.acked < len(r.ids) //nolint:forbidigo // it decides only when is read, and what is logged
-	if r.scan && err == nil {                                     // from the next page on, what the pages before this one read is behind
-		if len(r.ids) == 0 {
-			r.read = now
-		}
-		r.nextScan, r.after = r.began.Add(max(fullScan, fullScanShare*r.read.Sub(r.began))), r.last
-		if len(r.ids) > 0 {
-			r.after = min(r.last, r.ids[len(r.ids)-1]) // more of a late transaction may be behind the page
-		}
+	if len(r.ids) == 0 {
+		r.took = now.Sub(r.began)
+	}
+	if r.scan && err == nil {
+		r.nextScan = r.began.Add(max(fullScan, fullScanShare*r.took))
 	}
 	if len(r.ids) > 0 {
 		r.last = r.ids[len(r.ids)-1]

@@ -3,8 +3,6 @@
 --
 -- The outbox is a queue: a row that was acknowledged is deleted. Nothing refers to a position,
 -- so a row that commits late, or comes from a dump, is read like any other.
---
--- This file needs no other table and can be applied by itself.
 
 -- +goose Up
 create table outbox (

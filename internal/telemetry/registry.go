@@ -210,7 +210,7 @@ func (r *Registry) CommitStats(of func() groupcommit.Stats) {
 		func() float64 { return float64(of().Batches) })
 	r.total("payonce_shared_commit_refusals_total", "Group commits that were refused: each of their batches was then committed individually.", nil,
 		func() float64 { return float64(of().Refusals) })
-	r.gauge("payonce_late_commits", "Commits that the database has not answered for three seconds: its synchronous standby is away, it hangs, or they wait for a lock.", nil,
+	r.gauge("payonce_late_commits", "Commits in flight of which the database has confirmed none for three seconds: its synchronous standby is away, it hangs, or they wait for a lock.", nil,
 		func() float64 { return float64(of().Late) })
 }
 
