@@ -29,6 +29,7 @@ type Charge struct {
 	Amount        Money
 	Fee           int64 // minor units of Amount.Currency
 	PaymentMethod string
+	Customer      string // the provider's, to whom PaymentMethod is attached; empty if to none
 	Items         []Item
 	Description   string
 	Metadata      map[string]string
@@ -178,6 +179,7 @@ type ChargeRequested struct {
 	Currency      Currency          `json:"currency" detail:"currency"`
 	Fee           int64             `json:"fee" detail:"fee"`
 	PaymentMethod string            `json:"payment_method" detail:"payment_method"`
+	Customer      string            `json:"customer,omitempty" detail:"customer"`
 	Items         []Item            `json:"items,omitempty" detail:"items"`
 	Description   string            `json:"description,omitempty"`
 	Metadata      map[string]string `json:"metadata,omitempty"`
@@ -197,7 +199,8 @@ type ChargeRequested struct {
 
 func (ChargeRequested) stored() string { return "charge.requested.v1" }
 func (e ChargeRequested) apply(c *Charge) {
-	c.MerchantID, c.OrderID, c.PaymentMethod, c.Items = e.MerchantID, e.OrderID, e.PaymentMethod, e.Items
+	c.MerchantID, c.OrderID, c.Items = e.MerchantID, e.OrderID, e.Items
+	c.PaymentMethod, c.Customer = e.PaymentMethod, e.Customer
 	c.Amount, c.Fee = Money{Amount: e.Amount, Currency: e.Currency}, e.Fee
 	c.Description, c.Metadata, c.OneChargePerOrder = e.Description, e.Metadata, e.OneChargePerOrder
 	c.ReturnURL, c.ExpiresAt, c.Reference = e.ReturnURL, e.ExpiresAt, e.Reference

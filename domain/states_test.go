@@ -49,7 +49,7 @@ var states = []state{
 	then("canceling started", "canceling but declined", domain.PaymentDeclined{Failure: stolen()}, released(), domain.ChargeFailed{Failure: stolen()}),
 	then("canceling started", "canceling but captured", taken(), domain.ChargeSucceeded{}),
 
-	then("absent", "limited", limited()), // with a return_url and a deadline
+	then("absent", "limited", limited()), // with a customer, a return_url and a deadline
 	then("limited", "limited reserved", held()),
 	then("limited reserved", "limited started", begun()),
 	then("limited started", "acting", acting()), // the customer
@@ -157,7 +157,9 @@ var (
 )
 
 func limited() domain.ChargeRequested {
-	return with(charge(), func(e *domain.ChargeRequested) { e.ReturnURL, e.ExpiresAt = "https://shop.example/back", expiry })
+	return with(charge(), func(e *domain.ChargeRequested) {
+		e.Customer, e.ReturnURL, e.ExpiresAt = "cus_ada", "https://shop.example/back", expiry
+	})
 }
 
 func acting() domain.PaymentActionRequired {

@@ -29,6 +29,7 @@ type order struct {
 	Amount        int64             `json:"amount"`
 	Currency      string            `json:"currency"`
 	PaymentMethod string            `json:"payment_method"`
+	Customer      string            `json:"customer,omitempty"`
 	Items         []item            `json:"items,omitempty"`
 	Metadata      map[string]string `json:"metadata,omitempty"`
 	ReturnURL     string            `json:"return_url,omitempty"`

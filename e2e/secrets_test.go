@@ -51,7 +51,7 @@ func TestOutput_holdsNoSecrets(t *testing.T) {
 	d.mustEnd(t, d.send(t, o).ID, "succeeded")
 	for _, secret := range []string{plantedCard, plantedWord, "sk_live_" + plantedWord} {
 		send(http.MethodPost, "/v1/charges", `{"`+secret+`":1}`, "Idempotency-Key", secret)
-		charge := `{"order_id":"o","amount":1,"currency":"USD","payment_method":"` + secret + `","description":"` + secret + `","metadata":{"` + secret + `":"` + secret + `"}}`
+		charge := `{"order_id":"o","amount":1,"currency":"USD","payment_method":"` + secret + `","customer":"` + secret + `","description":"` + secret + `","metadata":{"` + secret + `":"` + secret + `"}}`
 		if secret == plantedCard { // it is refused
 			send(http.MethodPost, "/v1/charges", charge, "Idempotency-Key", plantedWord)
 		} else {

@@ -47,7 +47,8 @@ func TestTraces_followACharge(t *testing.T) {
 		apis: 1, workers: 2, gated: true, oneMerchant: true, providerEvents: true, apiEnv: c.settings(), workerEnv: c.settings(),
 	})
 	from, key, private := newCaller(), "key-"+unique(), "private-"+unique()
-	order := newOrder(visa)
+	order := newOrder("pm_saved_ada")
+	order.Customer = "cus_ada"
 	order.Metadata = map[string]string{"note": private}
 	header := from.headers()
 	maps.Copy(header, http.Header{"Tracestate": {"vendor=" + private}, "Baggage": {"user=" + private}})
@@ -97,7 +98,7 @@ func TestTraces_followACharge(t *testing.T) {
 	d.drain(t)
 	restart(t, d.services()...) // which lets go of the last spans
 	c.pollsAreUntraced(t)
-	d.tracesAreDiscreet(t, c, key, order.OrderID, private, order.PaymentMethod)
+	d.tracesAreDiscreet(t, c, key, order.OrderID, private, order.PaymentMethod, order.Customer)
 	if !bytes.Contains(d.log(t, "api-1"), []byte(`"trace_id":"`+from.trace+`"`)) {
 		t.Error("no line of the api names the trace")
 	}

@@ -77,7 +77,7 @@ func (p *payment) start(ctx context.Context, s ledger.Stream) (decision, error) 
 	if p.intent == nil {
 		intent, err := p.provider.CreateIntent(ctx, c.CreationKey(), stripe.CreateParams{
 			Reference: c.Reference, ChargeID: c.ID, Amount: c.Amount.Amount, Currency: string(c.Amount.Currency),
-			PaymentMethod: c.PaymentMethod, Description: c.Description, Redirects: c.ReturnURL != "",
+			PaymentMethod: c.PaymentMethod, Customer: c.Customer, Description: c.Description, Redirects: c.ReturnURL != "",
 		})
 		declined, _ := errors.AsType[*stripe.DeclinedError](err)
 		failed, _ := errors.AsType[*stripe.FailedError](err)

@@ -20,6 +20,7 @@ type Charge struct {
 	Amount        int64             `json:"amount"` // minor units
 	Currency      string            `json:"currency"`
 	PaymentMethod string            `json:"payment_method"`
+	Customer      string            `json:"customer,omitempty"` // the provider's, to whom PaymentMethod is attached
 	Items         []domain.Item     `json:"items,omitempty"`
 	Description   string            `json:"description,omitempty"`
 	Metadata      map[string]string `json:"metadata,omitempty"`
@@ -113,7 +114,7 @@ func (c Charge) request(a Account) (domain.ChargeRequested, error) {
 	fees := domain.FeeSchedule{BasisPoints: a.FeeBasisPoints, Fixed: a.FeeFixed[c.Currency]}
 	request := domain.ChargeRequested{
 		MerchantID: a.MerchantID, OrderID: c.OrderID, Amount: c.Amount, Currency: domain.Currency(c.Currency), Fee: fees.Of(c.Amount),
-		PaymentMethod: c.PaymentMethod, Items: c.Items, Description: c.Description, Metadata: c.Metadata, Notify: a.Notify,
+		PaymentMethod: c.PaymentMethod, Customer: c.Customer, Items: c.Items, Description: c.Description, Metadata: c.Metadata, Notify: a.Notify,
 		ExpiresAt: expires, OneChargePerOrder: a.OneChargePerOrder,
 	}
 	if c.ReturnURL != nil {

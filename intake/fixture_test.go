@@ -50,7 +50,7 @@ func to(operation, key string) intake.Request {
 
 func mug() intake.Charge {
 	return intake.Charge{
-		OrderID: "order 1", Amount: 1000, Currency: "EUR", PaymentMethod: "pm_card_visa",
+		OrderID: "order 1", Amount: 1000, Currency: "EUR", PaymentMethod: "pm_card_visa", Customer: "cus_ada",
 		Items: []domain.Item{{SKU: "mug", Quantity: 2}}, Description: "two mugs",
 		Metadata: map[string]string{"basket": "7"},
 	}

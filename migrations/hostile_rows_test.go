@@ -116,7 +116,7 @@ func limited(returnURL, expiresAt string) row {
 func charge() domain.ChargeRequested {
 	owner := sha256.Sum256([]byte("acme"))
 	return domain.ChargeRequested{
-		MerchantID: "acme", OrderID: "1", Amount: 500, Currency: "USD", Fee: 500, PaymentMethod: "pm_card_visa",
+		MerchantID: "acme", OrderID: "1", Amount: 500, Currency: "USD", Fee: 500, PaymentMethod: "pm_card_visa", Customer: "cus_ada",
 		Items:       []domain.Item{{SKU: "mug", Quantity: 2}, {SKU: "tshirt", Quantity: 1000000}},
 		Description: "a mug", Metadata: map[string]string{"basket": "7"},
 		ReturnURL: "https://shop.example", ExpiresAt: time.Date(2999, 11, 26, 16, 40, 0, 5e8, time.FixedZone("", 3600)),

@@ -489,7 +489,7 @@ create policy request on ledger_events for insert to payonce_api
                      where jsonb_typeof(m.value) is distinct from case type
                              when 'charge.requested.v1'
                              then '{"merchant_id": "string", "order_id": "string", "amount": "number", "currency": "string",
-                                    "fee": "number", "payment_method": "string", "items": "array", "description": "string",
+                                    "fee": "number", "payment_method": "string", "customer": "string", "items": "array", "description": "string",
                                     "metadata": "object", "return_url": "string", "expires_at": "string", "notify": "boolean",
                                     "one_charge_per_order": "boolean", "reference": "string", "steps": "array", "skipped": "array"}'::jsonb
                              when 'refund.requested.v1'

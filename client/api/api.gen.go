@@ -250,7 +250,14 @@ type ChargeRequest struct {
 	// Currency An ISO 4217 code in upper case.
 	//
 	// Examples: USD
-	Currency    string  `json:"currency"`
+	Currency string `json:"currency"`
+
+	// Customer The provider's id of the customer to whom the payment method is attached. A saved payment method is
+	// refused without it (`provider_refused`).
+	//
+	//
+	// Examples: cus_NffrFeUfNV2Hib
+	Customer    *string `json:"customer,omitempty"`
 	Description *string `json:"description,omitempty"`
 
 	// ExpiresAt After this time the charge fails with `expired`, unless it was captured first. It must be in the future when the charge is accepted.
@@ -265,7 +272,7 @@ type ChargeRequest struct {
 	// OrderId Your name for the order. It need not be unique.
 	OrderId string `json:"order_id"`
 
-	// PaymentMethod What the provider knows the payer's card by. A card number is refused here, and in the description, the metadata and the reason of a refund.
+	// PaymentMethod What the provider knows the payer's card by. A card number is refused here, and in the customer, the description, the metadata and the reason of a refund.
 	//
 	// Examples: pm_card_visa
 	PaymentMethod string `json:"payment_method"`

@@ -12,7 +12,7 @@ import (
 	"github.com/payonce/payonce/internal/testrun"
 )
 
-const original = `{"order_id":"order-1","amount":2000,"currency":"USD","payment_method":"pm_card_visa",` +
+const original = `{"order_id":"order-1","amount":2000,"currency":"USD","payment_method":"pm_card_visa","customer":"cus_ada",` +
 	`"items":[{"sku":"tshirt","quantity":2},{"sku":"mug","quantity":1}],"description":"A gift",` +
 	`"metadata":{"channel":"web","a":"b"}}`
 
@@ -27,6 +27,7 @@ func TestReplay_ignoresSpelling(t *testing.T) {
 		{"items null", body(), body("items", "null")},
 		{"metadata with a pair of null", body(), body("metadata", `{"channel":null}`)},
 		{"description null", body(), body("description", "null")},
+		{"customer null", body(), body("customer", "null")},
 		{"one form of absence for another", body("items", "null", "metadata", "{}"), body("items", "[]", "description", "null")},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -58,6 +59,8 @@ func TestReusedKey_isRefused(t *testing.T) {
 		pointers string
 	}{
 		{"another amount", charge("2000", "2001"), "/amount"},
+		{"another customer", charge("cus_ada", "cus_bob"), "/customer"},
+		{"no customer", charge(`,"customer":"cus_ada"`, ""), "/customer"},
 		{"no description", charge(`,"description":"A gift"`, ""), "/description"},
 		{"another metadata name", charge("channel", "x/y~z"), "/metadata/channel /metadata/x~1y~0z"},
 		{"a refund of another amount", refund(paid, `{"amount":322,"reason":"broken"}`), "/amount"},
@@ -68,7 +71,7 @@ func TestReusedKey_isRefused(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			a := w.send(t, test.call)
 			wantPointers(t, wantProblem(t, a, "/problems/idempotency-key-reused"), strings.Fields(test.pointers)...)
-			for _, value := range []string{"2000", "2001", "gift", "321", "322", "roken"} {
+			for _, value := range []string{"2000", "2001", "gift", "cus_", "321", "322", "roken"} {
 				if strings.Contains(strings.ReplaceAll(a.body, test.call.path, ""), value) {
 					t.Errorf("the answer repeats the value %s: %s", value, a.body)
 				}
@@ -90,14 +93,14 @@ func TestFingerprint_isOfTheTypedRequest(t *testing.T) {
 	w := serve(t)
 	routes := w.routes(t)
 	canonical := map[string]string{
-		"a charge": `{"order_id":"order-1","amount":2000,"currency":"USD","payment_method":"pm_card_visa",` +
+		"a charge": `{"order_id":"order-1","amount":2000,"currency":"USD","payment_method":"pm_card_visa","customer":"cus_ada",` +
 			`"items":[{"sku":"mug","quantity":2}],"description":"A gift","metadata":{"a":"1","b":"2"}}`,
 		"a cancellation": `{}`,
 		"a refund":       `{"amount":1,"reason":"broken"}`,
 	}
 	written := map[string]string{
 		"a charge": ` {"metadata":{"b":"2","a":"1"},"description":"\u0041 gift","items":[{"quantity":2,"sku":"mug"}],` +
-			`"payment_method":"pm_card_visa","currency":"USD","amount":2000,"order_id":"order-1"}`,
+			`"customer":"cus_ada","payment_method":"pm_card_visa","currency":"USD","amount":2000,"order_id":"order-1"}`,
 		"a cancellation": "",
 		"a refund":       ` {"reason":"\u0062roken","amount":1} `,
 	}

@@ -52,7 +52,7 @@ func TestAccessLog_holdsHashesOfKeys(t *testing.T) {
 	const charges, ofKey = "/v1/charges", "/v1/idempotency-keys/:key"
 	refund := to(routes[2].path, secret+"-reason", `{"amount":1,"reason":"`+secret+`"}`)
 	send(refund, http.StatusAccepted, "/v1/charges/:id/refunds", secret+"-reason", false)
-	order := body("order_id", `"`+secret+`"`, "description", `"`+secret+`"`, "payment_method", `"`+secret+`"`,
+	order := body("order_id", `"`+secret+`"`, "description", `"`+secret+`"`, "payment_method", `"`+secret+`"`, "customer", `"`+secret+`"`,
 		"metadata", `{"`+secret+`":"`+secret+`"}`, "items", `[{"sku":"`+secret+`","quantity":1}]`)
 	send(post(secret+"-order", order), http.StatusAccepted, charges, secret+"-order", false)
 	send(get("/v1/charges/"+secret), http.StatusNotFound, "/v1/charges/:id", "", false)

@@ -79,6 +79,8 @@ func TestInvalidValues(t *testing.T) {
 			"/amount /currency /items/0/sku /items/0/quantity",
 		},
 		{"a card number as a payment method", body("payment_method", `"`+card+`"`), "/payment_method"},
+		{"a card number as a customer", body("customer", `"`+card+`"`), "/customer"},
+		{"a customer of 256 characters", body("customer", text(256)), "/customer"},
 		{"a card number in a description", body("description", `"card `+card+`, 12/30"`), "/description"},
 		{"a card number with spaces that do not break, and a tab", body("description", `"\u00a04242\u00a04242\t4242\u20074242\u00a0"`), "/description"},
 		{"a card number as a metadata value", body("metadata", `{"card":"`+card+`"}`), "/metadata/card"},

@@ -63,6 +63,7 @@ func (a *API) validate(r intake.Charge) error {
 	k := checker{keepsCards: a.KeepsCardNumbers}
 	k.id("/order_id", r.OrderID, true, maxString)
 	k.text("/payment_method", r.PaymentMethod, true, maxString)
+	k.text("/customer", r.Customer, false, maxString)
 	k.text("/description", r.Description, false, maxString)
 	k.amount(r.Amount, domain.Currency(r.Currency).Increment())
 	k.nul = k.nul || hasNUL(r.Currency)

@@ -41,6 +41,7 @@ type effect struct{ ID, Reference, Type string }
 type books struct {
 	requests, replays int
 	keys              map[string]*saved
+	used              map[string]bool // payment methods that are not used again
 	intents           table[*intent]
 	processing        map[string]*intent // those of intents that settle when their time has come
 	captures          []*capture
@@ -53,7 +54,7 @@ type books struct {
 }
 
 func newBooks() *books {
-	return &books{keys: map[string]*saved{}, processing: map[string]*intent{}, waiting: map[string]*event{}, webhooks: map[string]int{}}
+	return &books{keys: map[string]*saved{}, used: map[string]bool{}, processing: map[string]*intent{}, waiting: map[string]*event{}, webhooks: map[string]int{}}
 }
 
 func (b *books) apply(c *change) {
@@ -65,6 +66,9 @@ func (b *books) apply(c *change) {
 	}
 	if c.Saved != nil {
 		b.keys[c.Key] = c.Saved
+	}
+	if c.Used != "" {
+		b.used[c.Used] = true
 	}
 	for _, i := range c.Intents {
 		b.intents.put(i.ID, (*intent)(i))

@@ -53,7 +53,7 @@ func (i *intent) charge() members {
 	shown := members{
 		"id": *i.LatestCharge, "object": "charge", "amount": i.Amount, "amount_captured": 0,
 		"amount_refunded": i.AmountRefunded, "billing_details": noBilling(), "captured": captured, "created": i.Created,
-		"currency": i.Currency, "description": i.Description, "disputed": false, "fraud_details": struct{}{},
+		"currency": i.Currency, "customer": i.Customer, "description": i.Description, "disputed": false, "fraud_details": struct{}{},
 		"livemode": false, "metadata": i.Metadata, "paid": status != "failed", "payment_intent": i.ID,
 		"payment_method": i.PaymentMethod, "payment_method_details": members{"type": "card", "card": card()},
 		"refunded": i.AmountRefunded == i.Amount, "status": status,

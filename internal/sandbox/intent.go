@@ -26,6 +26,7 @@ type intent struct {
 	CancellationReason *string
 	Created            int64
 	Currency           string
+	Customer           *string
 	Description        *string
 	LastPaymentError   *apiError
 	LatestCharge       *string
@@ -58,7 +59,7 @@ func (i *intent) MarshalJSON() ([]byte, error) {
 		"id": i.ID, "object": "payment_intent", "amount": i.Amount, "amount_capturable": 0, "amount_received": received,
 		"amount_details": members{"tip": struct{}{}}, "client_secret": i.ID + "_secret_" + strings.TrimPrefix(i.ID, "pi_"),
 		"canceled_at": i.CanceledAt, "cancellation_reason": i.CancellationReason, "capture_method": "automatic",
-		"confirmation_method": "automatic", "created": i.Created, "currency": i.Currency,
+		"confirmation_method": "automatic", "created": i.Created, "currency": i.Currency, "customer": i.Customer,
 		"description": i.Description, "last_payment_error": i.LastPaymentError, "latest_charge": i.LatestCharge,
 		"livemode": false, "metadata": i.Metadata, "next_action": next, "payment_method": i.PaymentMethod,
 		"payment_method_types": []string{"card"}, "status": i.Status,

@@ -16,6 +16,7 @@ type change struct {
 	Replayed  bool             `json:"replayed,omitempty"` // it was answered by a saved answer
 	Key       string           `json:"key,omitempty"`
 	Saved     *saved           `json:"saved,omitempty"` // under Key
+	Used      string           `json:"used,omitempty"`  // a payment method that is not used again
 	Intents   []*intentFields  `json:"intents,omitempty"`
 	Captures  []*capture       `json:"captures,omitempty"`
 	Refunds   []*refundFields  `json:"refunds,omitempty"`

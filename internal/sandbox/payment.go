@@ -13,6 +13,7 @@ func (s *Sandbox) createIntent(c *call, to *change) (answer, error) {
 	i.Amount = p.amount("amount")
 	i.Currency = p.currency("currency")
 	i.Metadata = p.metadata()
+	i.Customer = p.customer()
 	method, description := p.method("payment_method"), p.text("description")
 	confirm := p.boolean("confirm")
 	unattended := p.unattended()
@@ -20,7 +21,7 @@ func (s *Sandbox) createIntent(c *call, to *change) (answer, error) {
 	p.word("confirmation_method", "automatic")
 	returnURL := p.returnURL()
 	p.ignore("automatic_payment_methods", "payment_method_types", "use_stripe_sdk")
-	switch refusal := cmp.Or(tooSmall(i.Amount, i.Currency), indivisible(i.Amount, i.Currency)); {
+	switch refusal := cmp.Or(tooSmall(i.Amount, i.Currency), indivisible(i.Amount, i.Currency), s.books.unusable(method, i.Customer)); {
 	case i.Amount == 0:
 		p.refuse(missing("amount"))
 	case confirm && method == "":
@@ -86,9 +87,14 @@ func (s *Sandbox) confirmIntent(c *call, to *change) (answer, error) {
 	default:
 		return unexpected(i, "confirm", ""), nil
 	}
-	if method != "" {
-		i.PaymentMethod = &method
+	if method == "" {
+		method = *i.PaymentMethod
 	}
+	if refusal := s.books.unusable(method, i.Customer); refusal != nil {
+		refusal.PaymentIntent = i
+		return answer{}, refusal
+	}
+	i.PaymentMethod = &method
 	return s.attempt(to, c, i, unattended, returnURL), nil
 }
 
@@ -122,6 +128,7 @@ func (s *Sandbox) attempt(to *change, c *call, i *intent, unattended bool, retur
 	if status == statusRequiresAction {
 		i.NextAction = nextAction(c, i, returnURL)
 	}
+	to.Used = onceOnly(*i.PaymentMethod)
 	if failure != nil {
 		failure.Charge = charge
 		kept := *failure
@@ -198,7 +205,7 @@ const methodRefundFail = "pm_card_refundFail" // its capture succeeds, and its r
 // method reads a payment method parameter; "" when absent.
 func (p *params) method(name string) string {
 	value := p.text(name)
-	if _, known := methods[value]; !known && value != "" {
+	if _, known := outcomeOf(value); !known && value != "" {
 		refusal := noSuch(http.StatusBadRequest, "PaymentMethod", name, value)
 		if value == methodOfLiveMode {
 			refusal.Message += "; a similar object exists in live mode, but a test mode key was used to make this request."
@@ -213,7 +220,7 @@ func (p *params) method(name string) string {
 // charged returns the status that an attempt on method leads to, and the card error
 // if it is declined. unattended means that the customer is absent.
 func charged(method string, unattended bool) (string, *apiError) {
-	o := methods[method]
+	o, _ := outcomeOf(method)
 	if o.code == "" || o.status != "" && !unattended {
 		return o.status, nil
 	}

@@ -34,6 +34,8 @@ func TestRefusals(t *testing.T) {
 		"an unknown payment method":    {intents, []string{"amount", "100", "currency", "eur", "payment_method", "pm_card_none"}, 400, "resource_missing", "payment_method"},
 		"a live payment method":        {intents, []string{"amount", "100", "currency", "eur", "payment_method", "pm_liveMode"}, 400, "resource_missing", "payment_method"},
 		"an empty payment method":      {intents, []string{"amount", "100", "currency", "eur", "payment_method", ""}, 400, "parameter_invalid_empty", "payment_method"},
+		"no customer of Stripe's":      {intents, []string{"amount", "100", "currency", "eur", "customer", "ada"}, 400, "resource_missing", "customer"},
+		"an empty customer":            {intents, []string{"amount", "100", "currency", "eur", "customer", ""}, 400, "parameter_invalid_empty", "customer"},
 		"an unknown parameter":         {intents, []string{"amount", "100", "currency", "eur", "colour", "red"}, 400, "parameter_unknown", "colour"},
 		"an expansion":                 {intents, []string{"amount", "100", "currency", "eur", "expand[]", "latest_charge"}, 400, "parameter_unknown", "expand[]"},
 		"a manual capture":             {intents, []string{"amount", "100", "currency", "eur", "capture_method", "manual"}, 400, nil, "capture_method"},

@@ -76,6 +76,20 @@ func TestCall_sendsItsParameters(t *testing.T) {
 				"metadata[charge_reference]": {"ch_1"},
 			}, "evt_1"},
 		},
+		"create for a customer": {
+			intentJSON(),
+			func(ctx context.Context, c *stripe.Client) (any, error) {
+				return c.CreateIntent(ctx, "evt_1", stripe.CreateParams{
+					Reference: "ch_1", Amount: 1999, Currency: "EUR", PaymentMethod: "pm_1", Customer: "cus_ada",
+				})
+			},
+			stripe.Intent{ID: "pi_1", Status: stripe.RequiresConfirmation, Amount: 1999, Currency: "EUR", Reference: "ch_1", Created: created},
+			sent{"POST /v1/payment_intents", url.Values{
+				"amount": {"1999"}, "currency": {"eur"}, "payment_method": {"pm_1"}, "customer": {"cus_ada"},
+				"automatic_payment_methods[enabled]": {"true"}, "automatic_payment_methods[allow_redirects]": {"never"},
+				"metadata[charge_reference]": {"ch_1"},
+			}, "evt_1"},
+		},
 		"confirm": {
 			intentJSON("status", "succeeded", "amount_received", 1999, "latest_charge", "ch_provider"),
 			func(ctx context.Context, c *stripe.Client) (any, error) {

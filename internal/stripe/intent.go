@@ -107,6 +107,8 @@ type CreateParams struct {
 	Amount        int64
 	Currency      string
 	PaymentMethod string
+	// Customer is the provider's, and needed where PaymentMethod is attached to one.
+	Customer string
 	// Description is optional.
 	Description string
 	// Redirects says that the customer can be sent to a page.
@@ -117,7 +119,7 @@ type CreateParams struct {
 // confirmed. No money moves until it is confirmed.
 //
 // A [RejectedError] means that the provider does not accept the payment method,
-// the amount or the currency.
+// the customer, the amount or the currency.
 func (c *Client) CreateIntent(ctx context.Context, key string, p CreateParams) (in Intent, err error) {
 	defer wrap(&err, "create payment intent for", p.Reference)
 	amount, err := sentAmount(p.Amount, p.Currency)
@@ -139,6 +141,9 @@ func (c *Client) CreateIntent(ctx context.Context, key string, p CreateParams) (
 		Metadata: map[string]string{metadataReference: p.Reference},
 	}
 	params.Headers = http.Header{headerCharge: {p.ChargeID}}
+	if p.Customer != "" {
+		params.Customer = stripego.String(p.Customer)
+	}
 	if p.Description != "" {
 		params.Description = stripego.String(p.Description)
 	}
