@@ -15,7 +15,7 @@ const register = "docs/reference/promises.md"
 
 var (
 	cited          = regexp.MustCompile("[Pp]romises? `([a-z.-]+)`")
-	providerChecks = regexp.MustCompile(`"(provider: [^",]+)"`)
+	providerChecks = regexp.MustCompile(`"(provider: [^"]+)"`)
 )
 
 // TestPromises: each promise has an id of its own, a home that exists, and a witness that the audit
@@ -74,7 +74,9 @@ func auditChecks(t *testing.T) (names []string) {
 			continue
 		}
 		for _, match := range providerChecks.FindAllStringSubmatch(read(t, strings.TrimPrefix(file, root)), -1) {
-			names = append(names, match[1])
+			if !strings.HasSuffix(match[1], ", not judged") {
+				names = append(names, match[1])
+			}
 		}
 	}
 	return names
