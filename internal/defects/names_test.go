@@ -11,58 +11,36 @@ import (
 // How documents name what is in the tree, always between backticks:
 //
 //	package.Name, package.Type.Name          code
-//	package.TestName/case, or without the    a test; without its package it may be
-//	package                                  in any, in the one that follows
-//	                                         ("in `inbox`"), or in the one that the
-//	                                         page names ("All tests are in `…/`")
-//	TestName_{a,b}/case                      several tests
-//	TestName/a_case_that_…                   a test whose name is cut
-//	…/case, …_of_a_case                      another case of the test before
+//	package.TestName/case, or without the    a test, whose case is not looked at; without its
+//	package                                  package it may be in any, or in the one that
+//	                                         follows ("in `inbox`")
 //	folder/file.go, file.go, folder/         files and folders
 //
 // Besides, the tests of commands (go test ./package -run TestName) and the files
 // that a page links to.
 var (
 	isIdentifier = regexp.MustCompile(`^[a-z][a-z/]*\.[A-Z]\w*(\.[A-Z]\w*)?$`)
-	isTest       = regexp.MustCompile(`^(?:[a-z][a-z0-9/]*\.)?(?:Test|Fuzz|Example)(?:$|[A-Z_{])[\w{},]*(?:/.+)?$`)
+	isTest       = regexp.MustCompile(`^(?:[a-z][a-z0-9/]*\.)?(?:Test|Fuzz|Example)(?:$|[A-Z_])\w*(?:/.+)?$`)
 	withPackage  = regexp.MustCompile(`^[a-z][a-z0-9/]*\.`)
-	isCase       = regexp.MustCompile(`^…[/_,]\S+$`)
 	isFile       = regexp.MustCompile(`^[\w.][\w./]*(?:\.(?:go|md|sql|yml|yaml|mod)|/)$`)
 	inQuotes     = regexp.MustCompile("`([^`\n]+)`(?: in `([a-z0-9/]+)`)?")
 	fenced       = regexp.MustCompile("(?ms)^```.*?^```")
 	inComment    = regexp.MustCompile(`\bTest[A-Z]\w*(?:/\S*\w)?`)
-	allTests     = regexp.MustCompile("All tests are in `([a-z0-9/]+)/`")
 	command      = regexp.MustCompile(`go test (\./[a-z0-9/]+)[^\n` + "`" + `]*? -(?:run|fuzz)[ =]'?\^?(\w+)`)
 	link         = regexp.MustCompile(`\]\(([^)#:]+)(?:#[^)]*)?\)`)
-	alternatives = regexp.MustCompile(`^(.*?)\{([^{}]*)\}(.*)$`)
 )
 
-// testsIn are the tests that a text names, one by one: each with its package, if
-// the text has it.
+// testsIn are the tests that a text names: each with its package, if the text has it.
 func testsIn(text string) (tests []string) {
-	elsewhere := ""
-	if all := allTests.FindStringSubmatch(text); all != nil {
-		elsewhere = all[1]
-	}
-	last := ""
 	for _, match := range inQuotes.FindAllStringSubmatch(fenced.ReplaceAllString(text, ""), -1) {
 		name, in := match[1], match[2]
-		switch {
-		case isTest.MatchString(name):
-			if in == "" {
-				in = elsewhere
-			}
-			if in != "" && !withPackage.MatchString(name) {
-				name = in + "." + name
-			}
-			dir, function, _ := cutTest(name)
-			last = dir + function
-		case isCase.MatchString(name) && last != "":
-			name = last + "/" + strings.TrimPrefix(name, "…/")
-		default:
+		if !isTest.MatchString(name) {
 			continue
 		}
-		tests = append(tests, spelled(name)...)
+		if in != "" && !withPackage.MatchString(name) {
+			name = in + "." + name
+		}
+		tests = append(tests, name)
 	}
 	return tests
 }
@@ -74,30 +52,13 @@ func cutTest(name string) (dir, function, subtest string) {
 	return dir, function, subtest
 }
 
-// spelled are the names that one name with alternatives stands for.
-func spelled(name string) []string {
-	match := alternatives.FindStringSubmatch(name)
-	if match == nil {
-		return []string{name}
-	}
-	var names []string
-	for alternative := range strings.SplitSeq(match[2], ",") {
-		names = append(names, spelled(match[1]+alternative+match[3])...)
-	}
-	return names
-}
-
 // missingTests are the tests that a text names and that are not there.
 func missingTests(tree sources, text string) (missing []string) {
 	for _, test := range testsIn(text) {
-		dir, function, subtest := cutTest(test)
-		name := function
-		if subtest != "" {
-			name += "/" + subtest
-		}
-		there := tree.packages[strings.TrimSuffix(dir, ".")].has(name)
+		dir, function, _ := cutTest(test)
+		there := tree.packages[strings.TrimSuffix(dir, ".")].has(function)
 		if dir == "" {
-			there = tree.anyHas(name)
+			there = tree.anyHas(function)
 		}
 		if !there {
 			missing = append(missing, test)

@@ -9,8 +9,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"slices"
-	"strconv"
 	"strings"
 	"testing"
 )
@@ -27,7 +25,6 @@ type sources struct {
 type source struct {
 	names    map[string]bool // functions, types, values, and Type.Method or Type.Field
 	tests    map[string]bool
-	literals []string // the texts in its tests, as they are written in names of subtests
 	comments []string // of its code
 }
 
@@ -84,13 +81,8 @@ func (s sources) add(at string) error {
 }
 
 func (s *source) readTest(n ast.Node) {
-	switch n := n.(type) {
-	case *ast.FuncDecl:
-		s.tests[n.Name.Name] = true
-	case *ast.BasicLit:
-		if text, err := strconv.Unquote(n.Value); err == nil && n.Kind == token.STRING && text != "" {
-			s.literals = append(s.literals, strings.ReplaceAll(text, " ", "_"))
-		}
+	if f, ok := n.(*ast.FuncDecl); ok {
+		s.tests[f.Name.Name] = true
 	}
 }
 
@@ -124,15 +116,10 @@ func typeName(e ast.Expr) string {
 	return strings.TrimPrefix(name, "*")
 }
 
-// has reports whether the package has a test by that name. A name may leave parts
-// out, as …; and a subtest's name may be put together, as in t.Run(kind+" "+name,
-// …), of up to four texts.
+// has reports whether the package has a test by that name. Names of subtests are not looked at.
 func (s source) has(test string) bool {
-	names := strings.Split(test, "/")
-	if !s.tests[names[0]] {
-		return false
-	}
-	return !slices.ContainsFunc(names[1:], func(subtest string) bool { return !s.hasSubtest(subtest) })
+	function, _, _ := strings.Cut(test, "/")
+	return s.tests[function]
 }
 
 // anyHas reports whether any package has it.
@@ -143,45 +130,4 @@ func (s sources) anyHas(test string) bool {
 		}
 	}
 	return false
-}
-
-func (s source) hasSubtest(name string) bool {
-	parts := strings.Split(name, "…")
-	for i, part := range parts {
-		if !s.writes(part, i > 0, i < len(parts)-1, 4) {
-			return false
-		}
-	}
-	return true
-}
-
-// writes reports whether so many texts, one after the other, are this one. Of the
-// first the beginning may be missing, and of the last the end.
-func (s source) writes(text string, open, cut bool, pieces int) bool {
-	if text == "" {
-		return true
-	}
-	if pieces == 0 {
-		return false
-	}
-	return slices.ContainsFunc(s.literals, func(literal string) bool {
-		if open && strings.Contains(literal, text) && (cut || strings.HasSuffix(literal, text)) {
-			return true
-		}
-		if cut && strings.HasPrefix(literal, text) {
-			return true
-		}
-		if rest, ok := strings.CutPrefix(text, literal); ok && s.writes(rest, false, cut, pieces-1) {
-			return true
-		}
-		if !open {
-			return false
-		}
-		for n := min(len(literal), len(text)) - 1; n > 0; n-- { // the first text, without its beginning
-			if strings.HasSuffix(literal, text[:n]) && s.writes(text[n:], false, cut, pieces-1) {
-				return true
-			}
-		}
-		return false
-	})
 }
