@@ -16,9 +16,8 @@ const (
 	patterns = "docs/explanation/patterns.md"
 	addAStep = "docs/how-to/add-a-step.md"
 
-	items     = 60
-	defects   = 15
-	described = 7 // the defects that no test runs
+	items   = 60
+	defects = 15
 )
 
 // TestDocs compares README.md, ARCHITECTURE.md, SECURITY.md and every document under docs/ with the tree: a test, a
@@ -131,20 +130,13 @@ func TestPatterns(t *testing.T) {
 		numbered(t, patterns, items)
 	})
 
-	t.Run("it describes every defect with a test of payonce, and those that a test runs with that one", func(t *testing.T) {
+	t.Run("it has every defect of the documents, with a test of payonce", func(t *testing.T) {
 		t.Parallel()
 		for i := range defects {
 			_, row, found := strings.Cut(text, fmt.Sprintf("\n| D%d |", i+1))
 			row, _, _ = strings.Cut(row, "\n")
-			document, payonce := false, false
-			for _, test := range testsIn(row) {
-				_, function, _ := cutTest(test)
-				name, _, _ := strings.Cut(function, "_")
-				shows := name == fmt.Sprintf("TestD%d", i+1)
-				document, payonce = document || shows, payonce || !shows
-			}
-			if !found || document != (i >= described) || !payonce {
-				t.Errorf("D%d: row %v, a test of the document %v, of payonce %v", i+1, found, document, payonce)
+			if !found || len(testsIn(row)) == 0 {
+				t.Errorf("D%d: row %v, tests %v", i+1, found, testsIn(row))
 			}
 		}
 	})
