@@ -97,6 +97,11 @@ func lookups() []lookup {
 
 		{in: "internal/merchants", words: "with over", args: "500", ways: "webhook_secrets_to_forget ends_at"},
 
+		{
+			in: "cmd/payonce", words: "e.merchant_id <= $1", args: "'m1', now(), null, '0', 0, 200",
+			ways: "ledger_events_feed merchant_id, " + messageOnce + ", " + streamOnce + ", merchants_pkey merchant_id",
+		},
+
 		// What is open or dead is counted; the plan reads no finished row.
 		{
 			in: "internal/telemetry", words: "payonce_inbox_messages", args: "'{r}', 100000",

@@ -81,15 +81,25 @@ select e.event_id,
            from merchants m
           where m.merchant_id = e.merchant_id
             and m.webhook_url is not null) as reachable,
-       i.id     as message,
-       i.status as status
+       (select i.id
+          from inbox i
+         where i.receiver = 'notification'
+           and i.message_id = e.event_id::text) as message,
+       (select i.status
+          from inbox i
+         where i.receiver = 'notification'
+           and i.message_id = e.event_id::text) as status
   from ledger_events e
-  left join inbox i
-    on i.receiver = 'notification'
-   and i.message_id = e.event_id::text
  where e.webhook`
 	ofNames = `
-   and (e.event_id = any ($1::text[]::uuid[]) or e.stream_id = any ($2))
+   and e.event_id in (
+         select event_id
+           from ledger_events
+          where event_id = any ($1::text[]::uuid[])
+          union
+         select event_id
+           from ledger_events
+          where stream_id = any ($2))
  order by e.position`
 	ofMerchant = `
    and (e.merchant_id, e.txid, e.position) > ($1, $4::text::xid8, $5)

@@ -205,6 +205,41 @@ select name,
 		}
 		want(t, db, `select generic_plans || ' of ' || generic_plans + custom_plans from pg_prepared_statements where statement like 'select stream_id%'`, "20 of 20")
 	})
+	t.Run("rest and work longer than their database lets others", func(t *testing.T) {
+		t.Parallel()
+		address := testdb.Empty(t)
+		other := testdb.Connect(t, address).Pool()
+		testdb.Exec(t, other, `
+do $$
+declare
+  name text;
+begin
+  for name in
+    select s.name
+      from pg_settings s
+     where s.name in ('transaction_timeout', 'idle_session_timeout', 'idle_in_transaction_session_timeout')
+  loop
+    execute format('alter database %I set %I = 100', current_database(), name); -- ms
+  end loop;
+end $$`)
+		plain, err := pgx.Connect(t.Context(), address)
+		testdb.Must(t, err)
+		db := testdb.OpenAt(t, address, postgres.Options{MaxConns: 1})
+		session := testdb.One[int](t, db, `select pg_backend_pid()`)
+		tx, err := db.Pool().Begin(t.Context())
+		testdb.Must(t, err)
+		t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
+		testdb.Exec(t, tx, `select pg_sleep(0.3)`)
+		testdb.Exec(t, other, `select pg_sleep(0.3)`) // the transaction rests
+		testdb.Must(t, tx.Commit(t.Context()))
+		testdb.Exec(t, other, `select pg_sleep(0.3)`) // and now the session
+		if again := testdb.One[int](t, db, `select pg_backend_pid()`); again != session {
+			t.Errorf("session %d was ended, and %d took its place", session, again)
+		}
+		if plain.Ping(t.Context()) == nil {
+			t.Error("a session without our settings rests as long: the database bounds none")
+		}
+	})
 	t.Run("are as many as asked for", func(t *testing.T) {
 		t.Parallel()
 		for asked, want := range map[int32]int32{0: 20, 3: 3} {
