@@ -201,7 +201,7 @@ func mutants() []mutant {
 		{
 			"two holders that end one delivery in the same statement both succeed",
 			[]edit{{"inbox/finish.go", " where (id, fence, message_id) not in (select id, done_fence, message_id from ended)`", " where id not in (select id from ended)`"}},
-			byTest("./groupcommit", "TestGroupCommit_equalsIndividualCommits", "is committed beside one that excludes it"),
+			byTest("./groupcommit", "TestDeliveries_refuseTheOlderOfTwoHolders", "it has the error <nil>"),
 		},
 		{
 			"deliveries that end in one group commit are locked in the order of the table",

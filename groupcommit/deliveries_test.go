@@ -2,6 +2,7 @@ package groupcommit_test
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -71,6 +72,19 @@ const (
 	statementsOf = `select changed || ' ' || count(*) from statements group by changed`
 	doneOf       = `select string_agg(id::text, ' ' order by id) from inbox where status = 'done' and done_fence = fence and finished_at is not null`
 )
+
+// Of two holders of one message in a group commit the older one alone is refused.
+func TestDeliveries_refuseTheOlderOfTwoHolders(t *testing.T) {
+	t.Parallel()
+	db := held(t, postgres.Options{}, 2, 2, 2)
+	errs := together(t, db.Committer(), committing(db, ending(1, 1, 2), ending(99, 2, 1), ending(2, 2, 2), ending(3, 3, 2))...)
+	if err := errs[1]; !inbox.IsLost(err) {
+		t.Errorf("it has the error %v", err)
+	}
+	wantNoErrors(t, slices.Delete(errs, 1, 2))
+	wantStored(t, db, 1, 2, 3)
+	want(t, db, doneOf, "1 2 3")
+}
 
 // A delivery ends, or is refused, as the transaction leaves its message that holds it.
 func TestDeliveries_endWhileTheirMessageChanges(t *testing.T) {
