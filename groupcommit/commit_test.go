@@ -210,7 +210,7 @@ func TestOutcomeOf_saysWhatBecameOfACommit(t *testing.T) {
 	}{
 		{"23505 23514 23503 23502 23P01", groupcommit.Refused, true}, // unique, check, foreign key, not null, exclusion
 		{"22P02 42501", groupcommit.Refused, false},                  // a value that cannot be read, no privilege
-		{"40001 40P01 57014", groupcommit.NotCommitted, false},          // serialization, deadlock, statement time-out
+		{"40001 40P01 57014", groupcommit.NotCommitted, false},       // serialization, deadlock, statement time-out
 		{"55P03", groupcommit.Locked, false},                         // lock time-out
 		{"57P01 57P03 08006", groupcommit.Unknown, false},            // a shutdown, a start, a lost connection
 	} {

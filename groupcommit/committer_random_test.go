@@ -26,8 +26,16 @@ import (
 // work is what a unit writes: rows of effects, and the ends of deliveries.
 type work struct {
 	Rows     []row
-	Poison   bool // a statement that the server refuses
+	Poison   string // the SQLSTATE of a statement that the server refuses
 	Messages []touched
+}
+
+// poison are statements that the server refuses, by SQLSTATE.
+var poison = map[string]func(b *pgx.Batch){
+	"22012": func(b *pgx.Batch) { b.Queue(insertPoison, 0) },
+	"23502": func(b *pgx.Batch) { b.Queue(insert, nil, 1000) },
+	"23514": func(b *pgx.Batch) { b.Queue(insert, -1, 1000) },
+	"42P01": func(b *pgx.Batch) { b.Queue(insertNowhere, 1) }, // it cannot be prepared
 }
 
 // row is one of effects: the id and the twin are each there once.
@@ -59,8 +67,8 @@ func (w work) batch() *pgx.Batch {
 			b.Queue(insert, r.ID, r.Twin)
 		}
 	}
-	if w.Poison {
-		b.Queue(insertPoison, 0)
+	if w.Poison != "" {
+		poison[w.Poison](b)
 	}
 	for _, m := range w.Messages {
 		if m.Counts {
@@ -85,8 +93,8 @@ func (w work) apply(b books) (after books, refusal string) {
 		}
 		b.IDs[r.ID], b.Twins[r.Twin] = true, true
 	}
-	if w.Poison {
-		return b, "22012"
+	if w.Poison != "" {
+		return b, w.Poison
 	}
 	for _, m := range w.Messages {
 		switch holds := m.ID <= int64(len(b.Fences)) && b.Fences[m.ID-1] == m.Fence; {
@@ -117,7 +125,9 @@ func drawWork(fences []int64) *rapid.Generator[work] {
 		w := work{
 			Rows:     rapid.SliceOfN(drawRow, 0, 3).Draw(r, "rows"),
 			Messages: rapid.SliceOfN(drawMessage, 0, 2).Draw(r, "messages"),
-			Poison:   rapid.IntRange(0, 14).Draw(r, "poison") == 0,
+		}
+		if rapid.IntRange(0, 14).Draw(r, "poisons") == 0 {
+			w.Poison = rapid.SampledFrom(slices.Sorted(maps.Keys(poison))).Draw(r, "poison")
 		}
 		if len(w.Rows)+len(w.Messages) == 0 {
 			w.Rows = []row{drawRow.Draw(r, "row")}

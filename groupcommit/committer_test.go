@@ -3,7 +3,6 @@ package groupcommit_test
 import (
 	"context"
 	"database/sql/driver"
-	"errors"
 	"runtime"
 	"slices"
 	"strings"
@@ -133,52 +132,19 @@ func TestGroupCommit_sendsASingleBatchAlone(t *testing.T) {
 	wantStats(t, db, groupcommit.Stats{})
 }
 
-// A batch that is refused individually is refused in a group commit, and no other is.
-func TestGroupCommit_refusesOnlyTheBatchAtFault(t *testing.T) {
-	testdb.Long(t, "it makes a database for each of many cases")
+// A value that cannot be encoded is refused for its batch alone. TestGroupCommit_equalsIndividualCommits
+// holds that of what the server refuses.
+func TestGroupCommit_refusesOnlyTheBatchThatCannotBeSent(t *testing.T) {
 	t.Parallel()
-	taken := func(b *pgx.Batch) { b.Queue(insert, 100, 100) }
-	byConstraint := func(name string) func(error) bool {
-		return func(err error) bool { return groupcommit.Constraint(err) == name }
+	db, batches := slot(t), numbered(8)
+	batches[4].Queue(insert, struct{}{}, 1)
+	errs := together(t, db.Committer(), committing(db, batches...)...)
+	if err := errs[4]; groupcommit.OutcomeOf(err) != groupcommit.NotCommitted {
+		t.Errorf("the batch has the error %v", err)
 	}
-	byCode := func(want string) func(error) bool {
-		return func(err error) bool { return testdb.Code(err) == want }
-	}
-	for name, fault := range map[string]struct {
-		queue  func(*pgx.Batch)
-		refuse func(error) bool
-	}{
-		"a row that is there":          {taken, byConstraint("effects_once")},
-		"a row that is not allowed":    {func(b *pgx.Batch) { b.Queue(insert, -1, 1000) }, byConstraint("effects_not_negative")},
-		"a null":                       {func(b *pgx.Batch) { b.Queue(insert, nil, 1000) }, byCode("23502")},
-		"a row that the commit checks": {func(b *pgx.Batch) { b.Queue(insert, 200, 100) }, byConstraint("effects_twin_once")},
-		"a value that cannot be encoded": {
-			func(b *pgx.Batch) { b.Queue(insert, struct{}{}, 1) },
-			func(err error) bool { return groupcommit.OutcomeOf(err) == groupcommit.NotCommitted },
-		},
-		"a statement that cannot be prepared": {func(b *pgx.Batch) { b.Queue(insertNowhere, 1) }, byCode("42P01")},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			db := slot(t)
-			for position := range 8 {
-				testdb.Exec(t, db.Pool(), `delete from effects`)
-				testdb.Must(t, db.Commit(t.Context(), batch(100)))
-				before, batches := db.Committer().Stats(), numbered(8)
-				fault.queue(batches[position])
-				errs := together(t, db.Committer(), committing(db, batches...)...)
-				if err := errs[position]; !fault.refuse(err) || errors.Is(err, groupcommit.ErrUnknown) {
-					t.Errorf("at position %d it has the error %v", position+1, err)
-				}
-				wantNoErrors(t, slices.Delete(errs, position, position+1))
-				want := []int{1, 2, 3, 4, 5, 6, 7, 8, 100}
-				wantStored(t, db, slices.Delete(want, position, position+1)...)
-				if db.Committer().Stats().Refusals == before.Refusals {
-					t.Error("no group commit was refused")
-				}
-			}
-		})
-	}
+	wantNoErrors(t, slices.Delete(errs, 4, 5))
+	wantStored(t, db, 1, 2, 3, 4, 6, 7, 8)
+	wantStats(t, db, groupcommit.Stats{Refusals: 1})
 }
 
 // A batch that waits for a lock delays the others for less than PostgreSQL takes to look

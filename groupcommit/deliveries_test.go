@@ -9,7 +9,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
@@ -72,38 +71,19 @@ func want(t *testing.T, db *postgres.DB, sql string, want ...string) {
 const (
 	statementsOf = `select changed || ' ' || count(*) from statements group by changed`
 	doneOf       = `select string_agg(id::text, ' ' order by id) from inbox where status = 'done' and done_fence = fence and finished_at is not null`
-	runningOf    = `select string_agg(id::text, ' ' order by id) from inbox where status = 'running' and done_fence is null and finished_at is null`
 )
 
-func TestDeliveries_endTogether(t *testing.T) {
-	testdb.Long(t, "it makes a database for each of many cases")
+// Of two holders of one message in a group commit the older one alone is refused.
+func TestDeliveries_refuseTheOlderOfTwoHolders(t *testing.T) {
 	t.Parallel()
-
-	t.Run("in one statement, in whatever order they came", func(t *testing.T) {
-		t.Parallel()
-		db := held(t, postgres.Options{}, slices.Repeat([]int64{3}, 31)...)
-		var batches []*pgx.Batch
-		for _, i := range testrun.Rand(t).Perm(30) {
-			batches = append(batches, ending(i, int64(i+1), 3))
-		}
-		wantNoErrors(t, together(t, db.Committer(), committing(db, batches...)...))
-		want(t, db, statementsOf, "inbox 1")
-		want(t, db, doneOf, "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30")
-		want(t, db, runningOf, "31")
-	})
-
-	t.Run("refuses only the delivery whose message its new holder ends beside it", func(t *testing.T) {
-		t.Parallel()
-		db := held(t, postgres.Options{}, 2, 2, 2)
-		errs := together(t, db.Committer(), committing(db, ending(1, 1, 2), ending(99, 2, 1), ending(2, 2, 2), ending(3, 3, 2))...)
-		if err := errs[1]; groupcommit.Constraint(err) != "inbox_done_by_holder" || !inbox.IsLost(err) {
-			t.Errorf("it has the error %v", err)
-		}
-		wantNoErrors(t, slices.Delete(errs, 1, 2))
-		wantStored(t, db, 1, 2, 3)
-		want(t, db, doneOf, "1 2 3")
-		wantStats(t, db, groupcommit.Stats{Refusals: 1})
-	})
+	db := held(t, postgres.Options{}, 2, 2, 2)
+	errs := together(t, db.Committer(), committing(db, ending(1, 1, 2), ending(99, 2, 1), ending(2, 2, 2), ending(3, 3, 2))...)
+	if err := errs[1]; !inbox.IsLost(err) {
+		t.Errorf("it has the error %v", err)
+	}
+	wantNoErrors(t, slices.Delete(errs, 1, 2))
+	wantStored(t, db, 1, 2, 3)
+	want(t, db, doneOf, "1 2 3")
 }
 
 // A delivery ends, or is refused, as the transaction leaves its message that holds it.

@@ -65,7 +65,8 @@ type Entry struct {
 const entryColumns = `i.id as number, i.receiver, i.message_id, i.type, i.ordering_key, i.status,
        i.attempts, i.deaths, i.waits, i.duplicates,
        coalesce(i.holder, '') as holder, coalesce(i.last_error, '') as last_error, coalesce(i.decided_by, '') as decided_by,
-       i.received_at, i.due_at, i.finished_at, i.decided_at,
+       i.received_at at time zone 'UTC' as received_at, i.due_at at time zone 'UTC' as due_at,
+       i.finished_at at time zone 'UTC' as finished_at, i.decided_at at time zone 'UTC' as decided_at,
        (select count(*)
           from inbox b
          where b.receiver = i.receiver
@@ -113,16 +114,7 @@ func Show(ctx context.Context, q groupcommit.Querier, number int64) (Entry, erro
 
 func readEntries(ctx context.Context, q groupcommit.Querier, sql string, args ...any) ([]Entry, error) {
 	rows, _ := q.Query(ctx, sql, args...) // they have the error too
-	entries, err := pgx.CollectRows(rows, pgx.RowToStructByNameLax[Entry])
-	for i := range entries {
-		e := &entries[i]
-		for _, at := range []*time.Time{&e.ReceivedAt, &e.DueAt, e.FinishedAt, e.DecidedAt} {
-			if at != nil {
-				*at = at.UTC()
-			}
-		}
-	}
-	return entries, err
+	return pgx.CollectRows(rows, pgx.RowToStructByNameLax[Entry])
 }
 
 // retryDeadLetter makes a dead letter due. It keeps its place in the order of its key: a processor

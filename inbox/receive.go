@@ -105,11 +105,7 @@ func Append(b *pgx.Batch, receiver string, m Message) {
 // If we die here: before the commit nothing is stored, and after it nothing is acknowledged.
 // What was claimed and did not start is taken over. Test: TestModel.
 func (p *Processor) Receive(ctx context.Context, messages ...Message) (Reception, error) {
-	page := make([]*incoming, len(messages))
-	for n, m := range messages {
-		page[n] = received(m, nil)
-	}
-	return p.receive(ctx, page)
+	return p.receive(ctx, column(messages, func(m Message) *incoming { return received(m, nil) }))
 }
 
 const maxTries = 3

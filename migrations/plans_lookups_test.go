@@ -67,8 +67,8 @@ func lookups() []lookup {
 		{in: "internal/restore", words: "is_original", ways: inOrder + ", " + ownNumbers},
 
 		{in: "inbox", words: "with due as", ways: dueFirst + ", " + behind + ", " + byNumber},
-		{in: "inbox", words: "select now(),", ways: dueFirst + ", inbox_behind receiver"},
-		{in: "inbox", words: "with waiting", args: "'r'::text, 'ch_7'::text, 2000::bigint", ways: behind + ", " + firstOfKey + ", " + behind + ", " + byNumber},
+		{in: "inbox", words: "select now(),", ways: dueFirst},
+		{in: "inbox", words: "with waiting", args: "'r'::text, 'ch_7'::text", ways: behind + ", " + firstOfKey + ", " + behind + ", " + byNumber},
 		{in: "inbox", words: "insert into inbox_holders", ways: byNumber},
 		{in: "inbox", words: "delete from inbox_holders"},
 		{in: "inbox", words: "holder not in", ways: running + ", " + byNumber},

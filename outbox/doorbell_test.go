@@ -177,19 +177,3 @@ func TestDoorbell_isNotNeeded(t *testing.T) {
 	})
 	wantEmpty(t, db)
 }
-
-// A ring wakes the subscriber of another process before its poll.
-func TestDoorbell_wakesASubscriber(t *testing.T) {
-	t.Parallel()
-	database := testdb.URL(t)
-	db := testdb.Connect(t, database)
-	_, bells := run(t, database, &await.Log{}, topic)
-	other, _ := run(t, database, &await.Log{})
-	r := read(t, db, options{Options: outbox.Options{Bell: bells[topic], Poll: time.Hour}})
-	for _, id := range numbered(5) {
-		publish(t, db, id)
-		other.Ring(topic)
-		r.wantNext(t, id)
-	}
-	wantEmpty(t, db)
-}
