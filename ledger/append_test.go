@@ -176,6 +176,19 @@ values (overlay(gen_random_uuid()::text placing '8' from 15)::uuid, 'ch_1', $1::
 	})
 }
 
+// TestAppend_freesNoOrderOfAnother: a failure ends the hold of its own charge alone.
+func TestAppend_freesNoOrderOfAnother(t *testing.T) {
+	t.Parallel()
+	db := testdb.Reused(t)
+	first := requested("acme")
+	first.OneChargePerOrder = true
+	declined := domain.Failure{Code: domain.CardDeclined}
+	s := appended(t, db, ledger.New("ch_1"), cause("a"), first, paid("acme", "pi_1")[1])
+	exec(t, db, `update held_orders set stream_id = 'ch_other'`)
+	appended(t, db, s, cause("b"), domain.PaymentDeclined{Failure: declined}, domain.ChargeFailed{Failure: declined})
+	testrun.Same(t, "the order is held by", []string{"ch_other"}, testdb.All[string](t, db, `select stream_id from held_orders`))
+}
+
 func TestEnvelope(t *testing.T) {
 	t.Parallel()
 	s, err := ledger.Append(&pgx.Batch{}, ledger.New("ch_1"), cause("a"), requested("acme"))

@@ -169,6 +169,34 @@ func TestFindByPaymentIntent_readsOneIndexEntry(t *testing.T) {
 	}
 }
 
+// TestReads_failWithTheDatabase: no read takes an error for an empty answer.
+func TestReads_failWithTheDatabase(t *testing.T) {
+	t.Parallel()
+	db := testdb.Reused(t)
+	for name, read := range map[string]func(context.Context) error{
+		"Load": func(ctx context.Context) error { _, err := ledger.Load(ctx, db, "ch_1"); return err },
+		"Each": func(ctx context.Context) error {
+			return ledger.Each(ctx, db, []string{"ch_1"}, func(ledger.Stream, error) bool { return true })
+		},
+		"Find":       func(ctx context.Context) error { _, err := ledger.Find(ctx, db, "ch_1"); return err },
+		"LoadHolder": func(ctx context.Context) error { _, err := ledger.LoadHolder(ctx, db, "acme", "1"); return err },
+		"ListCharges": func(ctx context.Context) error {
+			_, err := ledger.ListCharges(ctx, db, ledger.ListQuery{MerchantID: "acme", Limit: 1})
+			return err
+		},
+		"ReadFeed":     func(ctx context.Context) error { _, err := ledger.ReadFeed(ctx, db, "acme", "", 1); return err },
+		"ReadBalances": func(ctx context.Context) error { _, err := ledger.ReadBalances(ctx, db, "acme"); return err },
+		"Recount":      func(ctx context.Context) error { _, err := ledger.Recount(ctx, db); return err },
+		"Follow":       func(ctx context.Context) error { _, err := ledger.Follow(ctx, db, "balances", 1, nil); return err },
+	} {
+		ended, end := context.WithCancel(t.Context())
+		end()
+		if err := read(ended); !errors.Is(err, context.Canceled) || errors.Is(err, ledger.ErrNotFound) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 func TestVersions_areReadAsTheirMerchants(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)

@@ -140,7 +140,7 @@ select '%s' as name,
 func checkRows(ctx context.Context, db Database, charges []string, invariants []invariant) (checks []Check, err error) {
 	b, with, counts := &pgx.Batch{}, "with "+facts, make([]string, len(invariants))
 	for i, p := range invariants {
-		counts[i] = fmt.Sprintf(countCases, p.name, "\nselect case"+p.when+" end from "+p.cases)
+		counts[i] = fmt.Sprintf(countCases, p.name, "select case"+p.when+" end from "+p.cases)
 	}
 	if charges == nil {
 		b.Queue(postgres.ReadWholeTables)

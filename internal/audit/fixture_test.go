@@ -18,7 +18,6 @@ import (
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
-	"github.com/payonce/payonce/outbox"
 )
 
 func TestMain(m *testing.M) { testrun.Main(m) }
@@ -57,33 +56,27 @@ func newFixture(t *testing.T) *fixture {
 		}
 	}
 	for _, name := range []string{"declined", "paying", "canceled"} {
-		f.accept("acme", name, true)
-		f.receive()
 		f.reserve(name)
 	}
 	f.decide("paying", recorded(domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: "pi_paying"}))
 
 	f.decide("declined", recorded(domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: "pi_declined"}))
-	f.outcome("declined", func(c domain.Charge) []domain.Event {
+	f.decide("declined", func(c domain.Charge) []domain.Event {
 		return c.Fail(domain.Failure{Code: domain.CardDeclined, Message: "no"})
 	})
-	f.release("declined")
 	f.notify("declined")
 
 	for _, key := range []string{"canceled", "canceled-again"} {
 		_, err := f.intake().CancelCharge(t.Context(), account("acme", true), request("acme", "POST /v1/charges/:id/cancel", key), f.ids["canceled"])
 		testdb.Must(t, err)
 	}
-	f.receive()
-	f.outcome("canceled", func(c domain.Charge) []domain.Event { return c.Fail(*c.Cancellation(time.Time{})) })
-	f.release("canceled")
-	f.finish("canceled", "charge.cancel_requested.v1")
+	f.exec(work)
+	f.decide("canceled", func(c domain.Charge) []domain.Event { return c.Fail(*c.Cancellation(time.Time{})) })
 	f.notify("canceled")
 
 	f.accept("acme", "refused", false) // out of stock, and no webhook
-	f.receive()
-	f.outcome("refused", func(c domain.Charge) []domain.Event { return c.RejectInventory(domain.OutOfStock) })
-	f.finish("refused", "charge.failed.v1")
+	f.exec(work)
+	f.decide("refused", func(c domain.Charge) []domain.Event { return c.RejectInventory(domain.OutOfStock) })
 
 	f.refund("part", 400)
 	f.endRefund("part", "re_part", false)
@@ -166,7 +159,7 @@ func (f *fixture) refund(name string, amount int64) {
 		f.ids["refunded"], intake.Refund{Amount: &amount, Reason: "a secret"})
 	testdb.Must(f.t, err)
 	f.ids[name] = path.Base(accepted.Header.Get("Location"))
-	f.receive()
+	f.exec(work)
 }
 
 // endRefund decides what the provider's object says of a refund, and delivers its webhook.
@@ -176,8 +169,6 @@ func (f *fixture) endRefund(refund, object string, failed bool) {
 		r, _ := c.Refund(f.ids[refund])
 		return r.Resolve(object, failed, "no")
 	})
-	f.finish(refund, "refund.requested.v1")
-	f.receive()
 	f.notifyAt("refunded", version)
 }
 
@@ -196,9 +187,7 @@ func dispute(moved ...int64) decision {
 // observe decides one event about what was done outside, and delivers its webhook.
 func (f *fixture) observe(name string, decide decision) {
 	f.t.Helper()
-	version := f.decide(name, decide)
-	f.receive()
-	f.notifyAt(name, version)
+	f.notifyAt(name, f.decide(name, decide))
 }
 
 // refuse stores the refusal of a refund.
@@ -209,34 +198,52 @@ insert into idempotency_keys (scope, operation, key, fingerprint, status_code, b
 values ('acme', 'POST /v1/charges/:id/refunds', '%s', '', 422, '{}', now() + interval '1 hour')`, key))
 }
 
-// receive moves what waits in the outbox to the inbox. What is first of its key runs.
-func (f *fixture) receive() {
-	f.t.Helper()
-	f.exec(`
-insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, first, status, holder, claimed_at, fence, attempts, due_at)
-select receiver, message_id, ordering_key, metadata ->> 'type', payload, metadata, sha256(payload),
-       first, case when first then 'running' else 'pending' end, case when first then 'host:1' end, clock_timestamp(), 1, 1, clock_timestamp() + interval '1 hour'
-  from (select o.*, row_number() over (partition by receiver, ordering_key order by id) = 1
-               and not exists (select from inbox f where f.receiver = o.receiver and f.ordering_key = o.ordering_key and f.first) as first
-          from (select *, metadata ->> 'ordering_key' as ordering_key,
-                       case when metadata ->> 'type' like '%requested.v1' then 'fulfillment' else 'notification' end as receiver
-                  from outbox) o) o
+// work is what workers do beside their decisions: they receive what waits in the outbox, queue the webhooks of
+// outcomes, end the messages whose result is in the ledger, start what is first of its key, and keep the stock.
+const work = `
+insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
+select 'fulfillment', message_id, metadata ->> 'ordering_key', metadata ->> 'type', payload, metadata, sha256(payload)
+  from outbox
  order by id;
-delete from outbox`)
-}
-
-// finish ends the messages of a charge that announced events of a type. The next ones run.
-func (f *fixture) finish(name, kind string) {
-	f.t.Helper()
-	f.exec(fmt.Sprintf(`
-update inbox
+delete from outbox;
+insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
+select 'notification', event_id::text, stream_id, type, '', '{}', ''
+  from ledger_events o
+ where webhook
+   and exists (select from ledger_events r where r.stream_id = o.stream_id and r.version = 1 and r.data ->> 'notify' = 'true')
+   and not exists (select from inbox where message_id = event_id::text and receiver = 'notification')
+ order by position;
+update inbox i
    set status = 'done', first = false, done_fence = fence, finished_at = clock_timestamp()
- where ordering_key = '{%s}'
-   and type = '%s';
+ where status = 'running'
+   and exists (
+         select
+           from ledger_events e
+          where case
+                  when i.receiver = 'notification'         then e.type like 'merchant.notified.v%' and e.data ->> 'event_id' = i.message_id
+                  when i.type like 'refund.requested.v%'   then e.type ~ '^refund\.(succeeded|failed)' and e.data ->> 'refund_id' = i.ordering_key
+                  else e.type ~ '^charge\.(succeeded|failed)' and e.stream_id = i.ordering_key
+                end);
 update inbox
-   set status = 'running', first = true, holder = 'host:1'
- where id in (select min(id) from inbox where status <> 'done' group by receiver, ordering_key having not bool_or(first))`, name, kind))
-}
+   set status = 'running', first = true, holder = 'host:1', claimed_at = clock_timestamp(), fence = 1, attempts = 1, due_at = clock_timestamp() + interval '1 hour'
+ where id in (select min(id) from inbox where status <> 'done' group by receiver, ordering_key having not bool_or(first));
+insert into reservations (charge_id, merchant_id, sku, quantity)
+select stream_id, merchant_id, 'tshirt', 2
+  from ledger_events
+ where type like 'inventory.reserved.v%'
+    on conflict do nothing;
+update reservations
+   set status = case when type like 'charge.succeeded%' then 'sold' else 'released' end
+  from ledger_events
+ where stream_id = charge_id
+   and type ~ '^charge\.(succeeded|failed)';
+update stock
+   set (reserved, sold, available) = (
+         select coalesce(sum(quantity) filter (where status = 'open'), 0),
+                coalesce(sum(quantity) filter (where status = 'sold'), 0),
+                supplied - coalesce(sum(quantity) filter (where status <> 'released'), 0)
+           from reservations r
+          where r.sku = stock.sku)`
 
 func (f *fixture) load(name string) ledger.Stream {
 	f.t.Helper()
@@ -253,66 +260,32 @@ func recorded(e domain.Event) decision {
 	return func(domain.Charge) []domain.Event { return []domain.Event{e} }
 }
 
-// decide appends what is decided, announces outcomes, and returns the last version.
+// decide appends what is decided, does the work behind it, and returns the last version.
 func (f *fixture) decide(name string, decide decision) int {
 	f.t.Helper()
 	s := f.load(name)
 	b := &pgx.Batch{}
 	next, err := ledger.Append(b, s, ledger.Cause{CorrelationID: name, CausationID: name, Actor: "worker"}, decide(s.Charge)...)
 	testdb.Must(f.t, err)
-	for version := s.Charge.Version + 1; version <= next.Charge.Version; version++ {
-		e := next.At(version)
-		if domain.EventTypeNamed(e.Type).Webhook == "" {
-			continue
-		}
-		payload := next.EncodeEnvelope(e)
-		m := outbox.Message{Topic: domain.Notification, ID: e.ID.String(), Type: e.Type, OrderingKey: s.ID, Payload: payload}
-		testdb.Must(f.t, outbox.Append(b, m))
-	}
 	testdb.Must(f.t, f.db.Commit(f.t.Context(), b))
+	f.exec(work)
 	return next.Charge.Version
 }
 
-// outcome decides what ends the charge, finishes the message that asked for it and receives
-// the outcome's.
-func (f *fixture) outcome(name string, decide decision) {
-	f.t.Helper()
-	f.decide(name, decide)
-	f.finish(name, "charge.requested.v1")
-	f.receive()
-}
-
+// reserve accepts a charge and reserves its items.
 func (f *fixture) reserve(name string) {
 	f.t.Helper()
+	f.accept("acme", name, true)
+	f.exec(work)
 	f.decide(name, func(c domain.Charge) []domain.Event { return []domain.Event{domain.InventoryReserved{Items: c.Items}} })
-	f.exec(fmt.Sprintf(`
-insert into reservations (charge_id, merchant_id, sku, quantity) values ('{%s}', 'acme', 'tshirt', 2);
-update stock set available = available - 2, reserved = reserved + 2 where sku = 'tshirt'`, name))
 }
 
 // pay accepts a charge and carries it out up to its capture.
 func (f *fixture) pay(name string) {
 	f.t.Helper()
-	f.accept("acme", name, true)
-	f.receive()
 	f.reserve(name)
-	f.capture(name)
-}
-
-func (f *fixture) capture(name string) {
-	f.t.Helper()
 	f.decide(name, recorded(domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: "pi_" + name}))
-	f.outcome(name, func(c domain.Charge) []domain.Event { return c.Capture("pi_"+name, c.Amount) })
-	f.exec(fmt.Sprintf(`
-update reservations set status = 'sold' where charge_id = '{%s}';
-update stock set reserved = reserved - 2, sold = sold + 2 where sku = 'tshirt'`, name))
-}
-
-func (f *fixture) release(name string) {
-	f.t.Helper()
-	f.exec(fmt.Sprintf(`
-update reservations set status = 'released' where charge_id = '{%s}';
-update stock set reserved = reserved - 2, available = available + 2 where sku = 'tshirt'`, name))
+	f.decide(name, func(c domain.Charge) []domain.Event { return c.Capture("pi_"+name, c.Amount) })
 }
 
 // notify delivers the webhook of the charge's outcome.
@@ -325,7 +298,6 @@ func (f *fixture) notifyAt(name string, version int) {
 	f.t.Helper()
 	e := f.load(name).At(version)
 	f.decide(name, recorded(domain.MerchantNotified{EventID: e.ID.String(), Type: strings.TrimSuffix(e.Type, ".v1"), Version: version}))
-	f.finish(name, e.Type)
 }
 
 // addUp adds every committed event to the balances. It waits for other transactions of the server.

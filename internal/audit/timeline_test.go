@@ -80,13 +80,16 @@ func TestReadTimeline(t *testing.T) {
 	f.exec(appendEvent("bought", "charge.praised.v1", `{"message": "a secret"}`)) // is unreadable
 	f.exec(appendEvent("sold", "refund.requested.v1", `{"refund_id": "re_forged", "amount": 100000000000000000, "notify": false}`))
 	f.exec(appendEvent("sold", "refund.requested.v1", `{"refund_id": "re_forged", "amount": 1, "reason": 5}`))
-	names := []string{"{sold}", "{bought}", "{paying}", "{declined}", "{canceled}", "{refunded}", "{fresh}", "key-too-much"}
+	names := []string{"{sold}", "{bought}", "{paying}", "{declined}", "{canceled}", "{refunded}", "{unread}", "key-too-much"}
 	f.exec(`insert into inbox_holders values ('fulfillment', 'host:2', '2126-01-01 00:00:01+00')`)
 	for _, name := range slices.Sorted(maps.Keys(states)) {
 		f.accept("acme", name, true)
-		f.receive()
-		f.exec(`update inbox set ` + states[name] + ` where ordering_key = '{` + name + `}'`)
 		names = append(names, "{"+name+"}")
+	}
+	f.exec(work)
+	f.accept("acme", "unread", true)
+	for name, state := range states {
+		f.exec(`update inbox set ` + state + ` where ordering_key = '{` + name + `}'`)
 	}
 	message := func(name string) int64 {
 		return number(f, f.named(`select id from inbox where ordering_key = '{`+name+`}'`))
