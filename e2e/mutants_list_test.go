@@ -356,17 +356,17 @@ func mutants() []mutant {
 		},
 		{
 			"a key that is taken is claimed by another call",
-			[]edit{{"idempotency/transaction.go", "b.Queue(insertAnswer, ", "b.Queue(insertAnswer+` on conflict do nothing`, "}},
+			[]edit{{"idempotency/once.go", "b.Queue(insertAnswer, ", "b.Queue(insertAnswer+` on conflict do nothing`, "}},
 			byTest("./idempotency", "TestPromises/Once/of many calls at once one does the work", "effects, want 1"),
 		},
 		{
 			"a commit whose answer was lost is treated as committed",
-			[]edit{{"idempotency/transaction.go", "	return groupcommit.Classify(tx.Commit(ctx))\n", "	_ = tx.Commit(ctx)\n	return nil\n"}},
+			[]edit{{"idempotency/once.go", "	return groupcommit.Classify(tx.Commit(ctx))\n", "	_ = tx.Commit(ctx)\n	return nil\n"}},
 			byTest("./idempotency", "TestPromises/Once/a COMMIT that is cut is found or done again/a COMMIT whose answer is lost is found by its key", "want {Answer:done Replayed:true"),
 		},
 		{
 			"a response that refuses keeps the writes of its handler",
-			[]edit{{"idempotency/transaction.go", "		end = savepoint.Rollback\n", "		_ = savepoint.Rollback\n"}},
+			[]edit{{"idempotency/once.go", "		end = savepoint.Rollback\n", "		_ = savepoint.Rollback\n"}},
 			byTest("./idempotency", "TestMiddleware_statuses/404 is replayed: true", "1 effects, want 0"),
 		},
 		{

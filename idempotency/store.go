@@ -35,10 +35,11 @@ select *
 // it for its work. A taken key refuses the whole batch. If a rival is claiming the key, the batch
 // waits for the rival's outcome, at most for the session's lock time-out.
 func Claim(b *pgx.Batch, key Key, r Request, a Answer, expires time.Time) {
-	empty := []byte{} // not missing
-	b.Queue(insertAnswer, key.Scope, key.Operation, key.Value, append(empty, r.Fingerprint...), r.Canonical,
-		a.StatusCode, a.headers(), append(empty, a.Body...), expires)
+	b.Queue(insertAnswer, key.Scope, key.Operation, key.Value, present(r.Fingerprint), r.Canonical, a.StatusCode, a.headers(), present(a.Body), expires)
 }
+
+// present is a value that is not null, also if it is empty.
+func present(value []byte) []byte { return append([]byte{}, value...) }
 
 // headers is the stored form of the headers.
 func (a Answer) headers() string {

@@ -25,17 +25,6 @@ func (in *Intake) CancelCharge(ctx context.Context, account Account, r Request, 
 	})
 }
 
-// ReadKey reads what a request of the account under a key led to, as a replay reads it. Its errors
-// are those of the read.
-func (in *Intake) ReadKey(ctx context.Context, account Account, key idempotency.Key) (idempotency.KeyState, error) {
-	read := in.Options.Read
-	if read == nil {
-		read = idempotency.ReadKey
-	}
-	key.Scope = account.MerchantID
-	return read(ctx, in.DB.Tenant(account.MerchantID), key)
-}
-
 // Abandon takes a key that is free, with an answer to any request under it: one that is
 // still on its way does nothing. For a key that a request has used the error is
 // idempotency.ErrReused, or ErrExpired.

@@ -126,9 +126,8 @@ type request struct {
 }
 
 func identify(r request) (idempotency.Key, idempotency.Request, error) {
-	key, input, err := idempotency.ByContent(r.tenant, "pay.v1", r.amount)
-	key.Value = r.key
-	return key, input, err
+	_, input, err := idempotency.Content("pay.v1", r.amount)
+	return idempotency.Key{Scope: r.tenant, Operation: "pay.v1", Value: r.key}, input, err
 }
 
 // once does the work of a request by idempotency.Once.

@@ -43,7 +43,7 @@ func (a *API) abandonKey(c echo.Context) (any, error) {
 	if !errors.Is(err, idempotency.ErrReused) && !errors.Is(err, idempotency.ErrExpired) {
 		return nil, err
 	}
-	state, err := a.Intake.ReadKey(ctx, account, r.Key)
+	state, err := a.Intake.Options.ReadKey(ctx, a.tenant(c), r.Key)
 	if err != nil {
 		return nil, err
 	}
