@@ -241,7 +241,7 @@ func mutants() []mutant {
 		{
 			"an expired key is accepted as a new one",
 			[]edit{{"idempotency/store.go", "               and key = asked.value\n", "               and key = asked.value\n               and expires_at > clock_timestamp()\n"}},
-			byTest("./intake", "TestAcceptCharge_refusesAnExpiredKey/an expired key has an error of its own and never accepts a request", "want ErrExpired"),
+			byTest("./idempotency", "TestPromises/Receive/an expired key is refused for ever", "want the error the key has expired"),
 		},
 		{
 			"the fingerprint covers the raw bytes of the request",
@@ -351,7 +351,7 @@ func mutants() []mutant {
 		},
 		{
 			"batched reads all run as the first tenant",
-			[]edit{{"intake/keys.go", "		for scope, states := range scopes {\n", "		for _, states := range scopes {\n			scope := keys[0].Scope\n"}},
+			[]edit{{"intake/intake.go", "		for scope, states := range scopes {\n", "		for _, states := range scopes {\n			scope := keys[0].Scope\n"}},
 			byTest("./intake", "TestBatchedRead", "found false"),
 		},
 		{

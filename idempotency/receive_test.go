@@ -126,38 +126,49 @@ func TestReceive_ofAWaiterRefusesNoGroup(t *testing.T) {
 	testdb.Must(t, waiters.Wait())
 }
 
-// inFlight is a database whose key is free to read and never to be claimed: as if a rival were in
-// flight for ever.
-type inFlight struct {
+// failing is a database whose key is free to read, and whose n-th commit ends with an error.
+type failing struct {
 	groupcommit.DB
 
-	first error // of the first commit, if set
+	n    int
+	with func(n int) error
 }
 
-func (db *inFlight) Commit(context.Context, *pgx.Batch) (err error) {
-	if err, db.first = db.first, nil; err != nil {
-		return err
-	}
-	return &pgconn.PgError{SeverityUnlocalized: "ERROR", Code: "55P03", Where: "idempotency_keys_once"}
+func (db *failing) Commit(context.Context, *pgx.Batch) error {
+	db.n++
+	return db.with(db.n)
 }
 
-func TestReceive_besideARivalForEver(t *testing.T) {
+func TestReceive_triesAgainWithinBounds(t *testing.T) {
 	t.Parallel()
-	for name, test := range map[string]struct{ first, want error }{
-		"it waits for Wait and not longer":              {nil, idempotency.ErrInFlight},
-		"after an unknown commit the rival may be ours": {groupcommit.ErrUnknown, idempotency.ErrUnknown},
+	const wait = time.Minute // in which there are more tries than may fail
+	refused := func(code string) error {
+		return &pgconn.PgError{SeverityUnlocalized: "ERROR", Code: code, Where: "idempotency_keys_once"}
+	}
+	for name, test := range map[string]struct {
+		with  func(n int) error
+		want  error
+		tries int // more if 0
+	}{
+		"a rival in flight for ever is waited for no longer than Wait": {func(int) error { return refused("55P03") }, idempotency.ErrInFlight, 0},
+		"after an unknown commit the rival may be ours": {func(n int) error {
+			return map[bool]error{true: groupcommit.ErrUnknown, false: refused("55P03")}[n == 1]
+		}, idempotency.ErrUnknown, 0},
+		"a commit that loses a race may pass later": {func(n int) error { return map[bool]error{true: refused("40001")}[n < 4] }, nil, 4},
+		"one that loses each race is unknown":       {func(int) error { return refused("40P01") }, idempotency.ErrUnknown, 4},
+		"one that is too slow is too":               {func(int) error { return refused("57014") }, idempotency.ErrUnknown, 4},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				const wait = time.Minute // in which there are more tries than may fail
 				o := idempotency.Options{Wait: wait, Read: func(context.Context, groupcommit.Querier, idempotency.Key) (idempotency.KeyState, error) {
 					return idempotency.KeyState{Now: time.Now()}, nil
 				}}
-				began := time.Now()
-				_, err := idempotency.Receive(t.Context(), &inFlight{first: test.first}, keyOf("k1"), theRequest(), o, answer)
-				if took := time.Since(began); took != wait || !errors.Is(err, test.want) || !errors.Is(err, idempotency.ErrInFlight) {
-					t.Errorf("after %v: %v", took, err)
+				began, db := time.Now(), &failing{with: test.with}
+				_, err := idempotency.Receive(t.Context(), db, keyOf("k1"), theRequest(), o, answer)
+				took := time.Since(began)
+				if !errors.Is(err, test.want) || test.tries > 0 && db.n != test.tries || (test.tries == 0) != (took == wait && errors.Is(err, idempotency.ErrInFlight)) {
+					t.Errorf("after %d tries and %v: %v", db.n, took, err)
 				}
 			})
 		})

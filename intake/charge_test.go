@@ -3,6 +3,7 @@ package intake_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -121,20 +122,37 @@ select count(distinct xid)
 	})
 }
 
-func TestAcceptCharge_refusesAnExpiredKey(t *testing.T) {
+func TestCancelCharge(t *testing.T) {
 	t.Parallel()
-
-	t.Run("an expired key has an error of its own and never accepts a request", func(t *testing.T) {
+	t.Run("a charge without outcome is asked to be canceled, once", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
 		in := keeping(t, db)
-		in.Options.Retention = time.Nanosecond
-		accept(t, in, request("k1"))
-		for range 2 {
-			if _, err := in.AcceptCharge(t.Context(), acme(), request("k1"), mug()); !errors.Is(err, idempotency.ErrExpired) {
-				t.Errorf("the error is %v, want ErrExpired", err)
+		charge := charge(t, in, "charge")
+		for _, key := range []string{"k1", "k1", "k2"} {
+			got, err := in.CancelCharge(t.Context(), acme(), to("cancel", key), charge)
+			if err != nil || got.StatusCode != http.StatusAccepted || got.Header.Get("Location") != "/v1/charges/"+charge || !strings.Contains(string(got.Body), `"status":"pending"`) {
+				t.Errorf("%s: %v: %+v", key, err, got)
 			}
 		}
-		wantCharges(t, db, 1)
+		if s := load(t, db, charge); len(s.Events) != 2 || s.Head().Type != "charge.cancel_requested.v1" {
+			t.Errorf("the stream has %d events and ends with %s", len(s.Events), s.Head().Type)
+		}
+		if got := tables(t, db); got["outbox"] != 2 || got["idempotency_keys"] != 3 {
+			t.Errorf("rows: %v", got)
+		}
+	})
+
+	t.Run("twenty cancellations at once append one event", func(t *testing.T) {
+		t.Parallel()
+		db := testdb.Reused(t)
+		in := keeping(t, db)
+		charge := charge(t, in, "charge")
+		accepted := rivals(t, 20, func(i int) (idempotency.Result, error) {
+			return in.CancelCharge(t.Context(), acme(), to("cancel", fmt.Sprint("k", i)), charge)
+		})
+		if s := load(t, db, charge); accepted != 20 || len(s.Events) != 2 {
+			t.Errorf("%d accepted, %d events", accepted, len(s.Events))
+		}
 	})
 }
