@@ -87,13 +87,16 @@ type Request struct {
 	Canonical []byte
 }
 
-// Record is a stored answer with the request that it answers.
-type Record struct {
-	Answer // of an expired one only status code and Location are certain
-	Request
+// KeyState is what the database has of a key. Times are by its clock.
+type KeyState struct {
+	Key     Key
+	Found   bool
+	Answer  // of an expired one only status code and Location are certain
+	Request // that it answers
 
 	CreatedAt, ExpiresAt time.Time
-	Expired              bool // by the database's clock
+	Expired              bool
+	Now                  time.Time // zero if nothing was read
 }
 
 // Result is the answer to a request, and whether it is a replay.
@@ -106,21 +109,21 @@ type Result struct {
 
 // Replay returns the stored answer if the request is the one that it answers. Else it returns a
 // *ReusedError; or ErrExpired and what is kept for ever of the answer: status code and Location.
-func (r Record) Replay(request Request) (Result, error) {
-	result := Result{ExpiresAt: r.ExpiresAt, Replayed: true}
-	switch same := len(r.Fingerprint) == 0 || bytes.Equal(r.Fingerprint, request.Fingerprint); {
-	case !same && (r.Expired || r.Canonical == nil || request.Canonical == nil):
+func (s KeyState) Replay(request Request) (Result, error) {
+	result := Result{ExpiresAt: s.ExpiresAt, Replayed: true}
+	switch same := len(s.Fingerprint) == 0 || bytes.Equal(s.Fingerprint, request.Fingerprint); {
+	case !same && (s.Expired || s.Canonical == nil || request.Canonical == nil):
 		return result, &ReusedError{}
 	case !same:
-		return result, &ReusedError{Pointers: pointers(r.Canonical, request.Canonical)}
-	case r.Expired:
-		result.StatusCode = r.StatusCode
-		if location := r.Header.Values(headerLocation); len(location) > 0 {
+		return result, &ReusedError{Pointers: pointers(s.Canonical, request.Canonical)}
+	case s.Expired:
+		result.StatusCode = s.StatusCode
+		if location := s.Header.Values(headerLocation); len(location) > 0 {
 			result.Header = http.Header{headerLocation: location}
 		}
 		return result, ErrExpired
 	}
-	result.Answer = r.Answer
+	result.Answer = s.Answer
 	return result, nil
 }
 

@@ -68,7 +68,7 @@ func Tx(ctx context.Context) pgx.Tx {
 // 408, 409, 425, 429): then the key is free. A panic rolls back and goes on.
 //
 // Of the headers those are stored that the handler set or deleted, but for Set-Cookie and Date,
-// which are of one client or time.
+// which are of one client or time. Responses of 1xx, trailers and Flush are not supported.
 //
 // Middleware itself answers 400 for a key that is missing or malformed, 409 in flight
 // (HTTPOptions.InFlight), 410 expired, 413 for a body that is too large, 422 for a key of
@@ -78,12 +78,8 @@ func Tx(ctx context.Context) pgx.Tx {
 //
 // Compression belongs around Middleware: a stored gzip body would be replayed to a client that
 // cannot read it. So does http.TimeoutHandler, since a handler must not use Tx after it returns.
-// Nothing may read the body before. Responses of 1xx and trailers are not sent, and Flush is
-// not supported.
-//
-// It is any router's middleware: net/http's, chi's, and Echo's by echo.WrapMiddleware. There,
-// let an inner middleware write the errors of handlers (c.Error): a response that Echo writes
-// later is not in the transaction, and the request ends as one without a response.
+// Nothing may read the body before. It is any router's middleware; in Echo (echo.WrapMiddleware)
+// an inner one must write the errors of handlers (c.Error), or the request has no response.
 func Middleware(db Beginner, o HTTPOptions) func(http.Handler) http.Handler {
 	o.MaxBytes, o.InFlight = cmp.Or(o.MaxBytes, 1<<20), cmp.Or(o.InFlight, http.StatusConflict)
 	if o.Scope == nil {

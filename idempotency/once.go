@@ -14,10 +14,9 @@ import (
 	"github.com/payonce/payonce/groupcommit"
 )
 
-// FinalError is a failure that is the outcome of its key: such as a card that was
-// declined. A function returns it, wrapped or not, and its writes are undone, but the
-// failure is stored. Each call under the key returns it, the first one too, without what
-// wrapped it.
+// FinalError is a failure that is the outcome of its key: such as a card that was declined. A
+// function returns it, wrapped or not, and its writes are undone, but the failure is stored. Each
+// call under the key returns it, the first one too, without what wrapped it.
 type FinalError struct {
 	Code    string `json:"code,omitempty"`    // for programs
 	Message string `json:"message,omitempty"` // for people
@@ -37,11 +36,9 @@ func (e *FinalError) Error() string { return cmp.Or(e.Message, e.Code) }
 // end tx, and should make no network call, since a transaction is open.
 //
 // An error of fn, and a panic, roll everything back and leave the key free. FinalError is
-// stored. The operation of the key should hold a version ("charge.v1"): stored results are
-// read as T.
-//
-// Errors beside fn's own are those of Receive. After any error but ErrUnknown, fn's writes of this
-// call are undone.
+// stored. Errors beside fn's own are those of Receive. After any error but ErrUnknown, fn's writes
+// of this call are undone. Stored results are read as T: give the operation of the key a version
+// ("charge.v1").
 //
 // If we die here: before COMMIT the server rolls back and the key is free; after it the
 // next call replays. Test: TestPromises.
@@ -86,8 +83,8 @@ func resultOf[T any](key Key, a Answer) (value T, err error) {
 	return value, nil
 }
 
-// Beginner begins a transaction: a *pgxpool.Pool, a *pgx.Conn, or the caller's own pgx.Tx,
-// in which it is a savepoint.
+// Beginner begins a transaction: a pool, a connection, or the caller's own pgx.Tx, in which it is a
+// savepoint.
 type Beginner interface {
 	groupcommit.Querier
 	Begin(ctx context.Context) (pgx.Tx, error)

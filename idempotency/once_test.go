@@ -62,54 +62,37 @@ func (*unreadable) UnmarshalJSON([]byte) error { return errPlanted }
 
 func TestOnce_results(t *testing.T) {
 	t.Parallel()
+	db, calls := testdb.Reused(t), 0
+	for n := range 2 {
+		wantPaid(t, onceOf(t.Context(), db.Pool(), pay), n > 0) // the first call returns what later ones read
+	}
+	other := onceOf(t.Context(), db.Pool(), func(context.Context, pgx.Tx) (string, error) { return "", nil })
+	if other.Err == nil || !strings.HasPrefix(other.Err.Error(), "read the stored result of order.v1: ") || !other.Replayed {
+		t.Errorf("as another type: %+v", other)
+	}
 
-	t.Run("the first call returns the result as later ones read it, and another type is an error", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		for n := range 2 {
-			wantPaid(t, onceOf(t.Context(), db.Pool(), pay), n > 0)
-		}
-		got := onceOf(t.Context(), db.Pool(), func(context.Context, pgx.Tx) (string, error) { return "", nil })
-		if got.Err == nil || !strings.HasPrefix(got.Err.Error(), "read the stored result of order.v1: ") || !got.Replayed {
-			t.Errorf("%+v", got)
-		}
+	db = testdb.Reused(t)
+	lost := onceOf(t.Context(), db.Pool(), func(ctx context.Context, tx pgx.Tx) (unreadable, error) {
+		_, err := pay(ctx, tx)
+		return unreadable{}, err
 	})
-
-	t.Run("a result that no call could read is not stored", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		got := onceOf(t.Context(), db.Pool(), func(ctx context.Context, tx pgx.Tx) (unreadable, error) {
-			_, err := pay(ctx, tx)
-			return unreadable{}, err
+	if !errors.Is(lost.Err, errPlanted) {
+		t.Errorf("a result that no call could read: %+v", lost)
+	}
+	wantEffects(t, db, 0) // so the key is free
+	for n := range 2 {
+		got := onceOf(t.Context(), db.Pool(), func(ctx context.Context, tx pgx.Tx) (receipt, error) {
+			calls++
+			_, _ = pay(ctx, tx)
+			_, _ = tx.Exec(ctx, `select 1/0`) // a refusal does not hinder it
+			return receipt{Paid: 1}, fmt.Errorf("pay: %w", &idempotency.FinalError{Code: "declined", Message: "the card was declined"})
 		})
-		if !errors.Is(got.Err, errPlanted) {
-			t.Errorf("%+v", got)
+		final, ok := errors.AsType[*idempotency.FinalError](got.Err)
+		if !ok || final.Code != "declined" || got.Err.Error() != "the card was declined" || got.Replayed != (n > 0) || got.Value != (receipt{}) || calls != 1 {
+			t.Errorf("call %d: %+v, %d calls of the function", n+1, got, calls)
 		}
-		wantEffects(t, db, 0)
-	})
-
-	t.Run("a final error undoes the writes, and is the outcome of the key", func(t *testing.T) {
-		t.Parallel()
-		db, calls := testdb.Reused(t), 0
-		for n := range 2 {
-			got := onceOf(t.Context(), db.Pool(), func(ctx context.Context, tx pgx.Tx) (receipt, error) {
-				calls++
-				_, _ = pay(ctx, tx)
-				_, _ = tx.Exec(ctx, `select 1/0`) // a refusal does not hinder it
-				return receipt{Paid: 1}, fmt.Errorf("pay: %w", &idempotency.FinalError{Code: "declined", Message: "the card was declined"})
-			})
-			final, ok := errors.AsType[*idempotency.FinalError](got.Err)
-			if !ok || final.Code != "declined" || got.Err.Error() != "the card was declined" || got.Replayed != (n > 0) || got.Value != (receipt{}) || calls != 1 {
-				t.Errorf("call %d: %+v, %d calls of the function", n+1, got, calls)
-			}
-		}
-		wantEffects(t, db, 0)
-	})
-}
-
-func leaveRowsOpen(ctx context.Context, tx pgx.Tx) error {
-	_, err := tx.Query(ctx, insertEffect+` returning 1`) //nolint:sqlclosecheck // the fault
-	return err
+	}
+	wantEffects(t, db, 0) // a final error undoes the writes
 }
 
 func TestOnce_failures(t *testing.T) {
@@ -121,7 +104,10 @@ func TestOnce_failures(t *testing.T) {
 		"a rollback of its own": func(ctx context.Context, tx pgx.Tx) error { return tx.Rollback(ctx) },
 		"a rollback in SQL":     func(ctx context.Context, tx pgx.Tx) error { _, err := tx.Exec(ctx, `rollback`); return err },
 		"a commit of its own":   func(ctx context.Context, tx pgx.Tx) error { return tx.Commit(ctx) },
-		"rows left open":        leaveRowsOpen,
+		"rows left open": func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Query(ctx, insertEffect+` returning 1`) //nolint:sqlclosecheck // the fault
+			return err
+		},
 		"a context that ends": func(ctx context.Context, tx pgx.Tx) error {
 			ended, end := context.WithCancel(ctx)
 			end()

@@ -108,7 +108,7 @@ func (o Options) do(ctx context.Context, q groupcommit.Querier, key Key, request
 		state, err := o.ReadKey(ctx, q, key)
 		wasRead := err == nil
 		if wasRead && state.Found {
-			return state.Record.Replay(request)
+			return state.Replay(request)
 		}
 		if wasRead {
 			now = cmp.Or(now, state.Now)

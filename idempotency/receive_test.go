@@ -198,7 +198,7 @@ func TestReplay(t *testing.T) {
 		{"an expired answer is not replayed", true, "fingerprint", `{"amount":1}`, kept, idempotency.ErrExpired, nil},
 		{"another request under an expired key has no pointers", true, "another", `{"amount":2}`, none, reused, nil},
 	} {
-		record := idempotency.Record{Answer: theAnswer(), Request: theRequest(), Expired: test.expired}
+		record := idempotency.KeyState{Answer: theAnswer(), Request: theRequest(), Expired: test.expired}
 		request := idempotency.Request{Fingerprint: []byte(test.fingerprint)}
 		if test.canonical != "" {
 			request.Canonical = []byte(test.canonical)

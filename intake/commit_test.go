@@ -89,7 +89,7 @@ func TestBatchedRead(t *testing.T) {
 		asked.Go(func() error {
 			state, err := read(t.Context(), nil, key)
 			taken := key.Scope != "initech" && key.Value == "taken"
-			if state.Key != key || state.Found != taken || state.Now.IsZero() || taken && string(state.Record.Body) != key.Scope {
+			if state.Key != key || state.Found != taken || state.Now.IsZero() || taken && string(state.Body) != key.Scope {
 				t.Errorf("%+v: found %v, %+v", key, state.Found, state)
 			}
 			return err

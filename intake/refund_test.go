@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/domain"
-	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
@@ -133,29 +132,20 @@ func TestRivalRefunds(t *testing.T) {
 	in := keeping(t, db)
 	for round := range 10 {
 		charge := captured(t, db, fmt.Sprint("charge", round))
-		accepted := rivals(t, 10, func(i int) (idempotency.Result, error) {
-			return in.RequestRefund(t.Context(), acme(), to("refunds", fmt.Sprint(round, "-", i)), charge, some(600))
-		})
-		if accepted != 1 || !cmp.Equal(refunds(t, db, charge), []int64{600}) {
-			t.Fatalf("round %d: of ten refunds of 600 of 1000 %d are accepted, refunds of %v", round, accepted, refunds(t, db, charge))
+		var accepted atomic.Int64
+		var work errgroup.Group
+		for i := range 10 {
+			work.Go(func() error {
+				got, err := in.RequestRefund(t.Context(), acme(), to("refunds", fmt.Sprint(round, "-", i)), charge, some(600))
+				if got.StatusCode == http.StatusAccepted {
+					accepted.Add(1)
+				}
+				return err
+			})
+		}
+		testdb.Must(t, work.Wait())
+		if accepted.Load() != 1 || !cmp.Equal(refunds(t, db, charge), []int64{600}) {
+			t.Fatalf("round %d: of ten refunds of 600 of 1000 %d are accepted, refunds of %v", round, accepted.Load(), refunds(t, db, charge))
 		}
 	}
-}
-
-// rivals sends n requests at once and counts those that are accepted.
-func rivals(t *testing.T, n int, send func(i int) (idempotency.Result, error)) int {
-	t.Helper()
-	var accepted atomic.Int64
-	var work errgroup.Group
-	for i := range n {
-		work.Go(func() error {
-			got, err := send(i)
-			if got.StatusCode == http.StatusAccepted {
-				accepted.Add(1)
-			}
-			return err
-		})
-	}
-	testdb.Must(t, work.Wait())
-	return int(accepted.Load())
 }

@@ -47,8 +47,8 @@ func (a *API) abandonKey(c echo.Context) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	known := abandonment{StatusCode: state.Record.StatusCode}
-	id, isCharge := strings.CutPrefix(state.Record.Header.Get(echo.HeaderLocation), chargesPath+"/")
+	known := abandonment{StatusCode: state.StatusCode}
+	id, isCharge := strings.CutPrefix(state.Header.Get(echo.HeaderLocation), chargesPath+"/")
 	if !isCharge {
 		known.Abandoned = known.StatusCode == p.Status // long ago
 		return known, nil
