@@ -43,10 +43,8 @@ type HTTPOptions struct {
 	Fingerprint func(r *http.Request, body []byte) []byte
 	// MaxBytes bounds a request and a response, which are held in memory; 1 MiB if zero.
 	MaxBytes int
-	// InFlight is the status if another request under the key is in flight after Wait: 409 if
-	// zero; 425 and 202 are usual too.
-	InFlight int
-	// Error writes the responses of the middleware itself; as RFC 9457 says if nil.
+	// Error writes the responses of the middleware itself; as RFC 9457 says if nil. It may choose
+	// another status: for ErrInFlight 425 and 202 are usual too.
 	Error func(w http.ResponseWriter, r *http.Request, status int, err error)
 }
 
@@ -70,18 +68,17 @@ func Tx(ctx context.Context) pgx.Tx {
 // Of the headers those are stored that the handler set or deleted, but for Set-Cookie and Date,
 // which are of one client or time. Responses of 1xx, trailers and Flush are not supported.
 //
-// Middleware itself answers 400 for a key that is missing or malformed, 409 in flight
-// (HTTPOptions.InFlight), 410 expired, 413 for a body that is too large, 422 for a key of
-// another request, 503 for ErrUnknown, and 500 for a response that no replay could repeat: it is
-// larger than MaxBytes, has a Content-Encoding or a header that is not UTF-8, or the handler
-// wrote none. Nothing is stored then.
+// Middleware itself answers 400 for a key that is missing or malformed, 409 in flight, 410
+// expired, 413 for a body that is too large, 422 for a key of another request, 503 for ErrUnknown,
+// and 500 for a response that no replay could repeat: it is larger than MaxBytes, has a
+// Content-Encoding or a header that is not UTF-8, or the handler wrote none. Nothing is stored then.
 //
 // Compression belongs around Middleware: a stored gzip body would be replayed to a client that
 // cannot read it. So does http.TimeoutHandler, since a handler must not use Tx after it returns.
 // Nothing may read the body before. It is any router's middleware; in Echo (echo.WrapMiddleware)
 // an inner one must write the errors of handlers (c.Error), or the request has no response.
 func Middleware(db Beginner, o HTTPOptions) func(http.Handler) http.Handler {
-	o.MaxBytes, o.InFlight = cmp.Or(o.MaxBytes, 1<<20), cmp.Or(o.InFlight, http.StatusConflict)
+	o.MaxBytes = cmp.Or(o.MaxBytes, 1<<20)
 	if o.Scope == nil {
 		o.Scope = func(*http.Request) string { return "" }
 	}
@@ -126,7 +123,7 @@ func (o HTTPOptions) serve(db Beginner, w http.ResponseWriter, r *http.Request, 
 		maps.Copy(w.Header(), first.sent)
 		send(w, first.status, first.body.Bytes())
 	case err != nil:
-		status := o.statusOf(err)
+		status := statusOf(err)
 		if status >= http.StatusInternalServerError {
 			slog.ErrorContext(r.Context(), "keyed request failed", "error", err, "key_hash", Hash(key.Value)) //nolint:sloglint // the program's
 		}
@@ -256,7 +253,7 @@ var (
 )
 
 // statusOf is the status of what the middleware itself answers.
-func (o HTTPOptions) statusOf(err error) int {
+func statusOf(err error) int {
 	switch _, tooLarge := errors.AsType[*http.MaxBytesError](err); {
 	case tooLarge:
 		return http.StatusRequestEntityTooLarge
@@ -265,7 +262,7 @@ func (o HTTPOptions) statusOf(err error) int {
 	case errors.Is(err, ErrMissing), errors.Is(err, ErrInvalid), errors.Is(err, errUnreadable):
 		return http.StatusBadRequest
 	case errors.Is(err, ErrInFlight):
-		return o.InFlight
+		return http.StatusConflict
 	case errors.Is(err, ErrExpired):
 		return http.StatusGone
 	case errors.Is(err, ErrReused):
