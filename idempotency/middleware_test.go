@@ -275,14 +275,16 @@ func TestMiddleware_refusesToStore(t *testing.T) {
 	}
 }
 
-// sendForm sends a form in chunks, under the key k1, and returns what a client sees.
-func sendForm(t *testing.T, h http.Handler) (seen struct {
+// response is what a client sees.
+type response struct {
 	Status int
 	Header http.Header
 	Body   string
 	Err    error
-},
-) {
+}
+
+// sendForm sends a form in chunks, under the key k1.
+func sendForm(t *testing.T, h http.Handler) response {
 	t.Helper()
 	server := httptest.NewServer(h)
 	defer server.Close()
@@ -291,15 +293,14 @@ func sendForm(t *testing.T, h http.Handler) (seen struct {
 	r.Header.Set("Idempotency-Key", "k1")
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	got, err := http.DefaultTransport.RoundTrip(r) // without redirects
-	if seen.Err = err; err != nil {
-		return seen
+	if err != nil {
+		return response{Err: err}
 	}
 	body, err := io.ReadAll(got.Body)
 	_ = got.Body.Close() // it was read
 	got.Header.Del("Date")
 	got.Header.Del("Idempotent-Replayed")
-	seen.Status, seen.Header, seen.Body, seen.Err = got.StatusCode, got.Header, string(body), err
-	return seen
+	return response{got.StatusCode, got.Header, string(body), err}
 }
 
 func TestMiddleware_changesNothingThatAClientSees(t *testing.T) {

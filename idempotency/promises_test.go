@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/await"
@@ -36,8 +38,8 @@ func TestPromises(t *testing.T) {
 			"an answer is kept for its retention by the database's clock":  retention,
 			"an expired key is refused for ever":                           expired,
 			"beside a rival in flight a call that may not wait is refused": refusedInFlight,
-			"beside a rival in flight a call waits without a connection":   waitsInFlight,
-			"a rival that rolls back leaves the key free":                  rivalRollsBack,
+			"beside a rival in flight a call waits without a connection":   besideARival(pgx.Tx.Commit, "of the rival", 0),
+			"a rival that rolls back leaves the key free":                  besideARival(pgx.Tx.Rollback, "done", 1),
 			"of many calls at once one does the work":                      manyAtOnce,
 			"an error leaves the key free":                                 errorLeavesTheKeyFree,
 			"a panic leaves the key free":                                  panicLeavesTheKeyFree,
@@ -133,36 +135,26 @@ func refusedInFlight(t *testing.T, e entry) {
 	wantEffects(t, db, 0)
 }
 
-func waitsInFlight(t *testing.T, e entry) {
-	t.Helper()
-	url := testdb.URL(t)
-	rival := e.rival(t, testdb.OpenAt(t, url, postgres.Options{}))
-	db := testdb.OpenAt(t, url, postgres.Options{MaxConns: 2, LockTimeout: 20 * time.Millisecond})
-	var waiting sync.WaitGroup
-	for range 4 {
-		waiting.Go(func() {
-			wantSeen(t, e.do(t.Context(), on(db), call{options: idempotency.Options{Wait: time.Minute}}), "of the rival", true)
-		})
+// besideARival asks four times while a rival is in flight, which then commits or rolls back.
+func besideARival(end func(pgx.Tx, context.Context) error, answer string, effects int) func(*testing.T, entry) {
+	return func(t *testing.T, e entry) {
+		t.Helper()
+		url := testdb.URL(t)
+		rival := e.rival(t, testdb.OpenAt(t, url, postgres.Options{}))
+		db := testdb.OpenAt(t, url, postgres.Options{MaxConns: 2, LockTimeout: 20 * time.Millisecond})
+		var waiting sync.WaitGroup
+		for range 4 {
+			waiting.Go(func() {
+				got := e.do(t.Context(), on(db), call{options: idempotency.Options{Wait: time.Minute}})
+				wantSeen(t, got, answer, got.Replayed)
+			})
+		}
+		await.Blocked(t, db, 1)
+		await.True(t, "all wait without a connection", func() bool { return db.Pool().Stat().AcquiredConns() == 0 })
+		testdb.Must(t, end(rival, t.Context()))
+		waiting.Wait()
+		wantEffects(t, db, effects)
 	}
-	await.Blocked(t, db, 1)
-	await.True(t, "all wait without a connection", func() bool { return db.Pool().Stat().AcquiredConns() == 0 })
-	testdb.Must(t, rival.Commit(t.Context()))
-	waiting.Wait()
-	wantEffects(t, db, 0)
-}
-
-func rivalRollsBack(t *testing.T, e entry) {
-	t.Helper()
-	db := patient(t)
-	rival := e.rival(t, db)
-	var waiting sync.WaitGroup
-	waiting.Go(func() {
-		wantSeen(t, e.do(t.Context(), on(db), call{options: idempotency.Options{Wait: time.Minute}}), "done", false)
-	})
-	await.Blocked(t, db, 1)
-	testdb.Must(t, rival.Rollback(t.Context()))
-	waiting.Wait()
-	wantEffects(t, db, 1)
 }
 
 func manyAtOnce(t *testing.T, e entry) {
