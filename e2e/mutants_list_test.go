@@ -241,7 +241,7 @@ func mutants() []mutant {
 		{
 			"an expired key is accepted as a new one",
 			[]edit{{"idempotency/store.go", "               and key = asked.value\n", "               and key = asked.value\n               and expires_at > clock_timestamp()\n"}},
-			byTest("./intake", "TestAcceptCharge_refusesAnExpiredKey/an expired key has an error of its own and never accepts a request", "want ErrExpired"),
+			byTest("./idempotency", "TestPromises/Receive/an expired key is refused for ever", "want the error the key has expired"),
 		},
 		{
 			"the fingerprint covers the raw bytes of the request",
@@ -351,22 +351,22 @@ func mutants() []mutant {
 		},
 		{
 			"batched reads all run as the first tenant",
-			[]edit{{"intake/keys.go", "		for scope, states := range scopes {\n", "		for _, states := range scopes {\n			scope := keys[0].Scope\n"}},
+			[]edit{{"intake/intake.go", "		for scope, states := range scopes {\n", "		for _, states := range scopes {\n			scope := keys[0].Scope\n"}},
 			byTest("./intake", "TestBatchedRead", "found false"),
 		},
 		{
 			"a key that is taken is claimed by another call",
-			[]edit{{"idempotency/transaction.go", "b.Queue(insertAnswer, ", "b.Queue(insertAnswer+` on conflict do nothing`, "}},
+			[]edit{{"idempotency/once.go", "b.Queue(insertAnswer, ", "b.Queue(insertAnswer+` on conflict do nothing`, "}},
 			byTest("./idempotency", "TestPromises/Once/of many calls at once one does the work", "effects, want 1"),
 		},
 		{
 			"a commit whose answer was lost is treated as committed",
-			[]edit{{"idempotency/transaction.go", "	return groupcommit.Classify(tx.Commit(ctx))\n", "	_ = tx.Commit(ctx)\n	return nil\n"}},
+			[]edit{{"idempotency/once.go", "	return groupcommit.Classify(tx.Commit(ctx))\n", "	_ = tx.Commit(ctx)\n	return nil\n"}},
 			byTest("./idempotency", "TestPromises/Once/a COMMIT that is cut is found or done again/a COMMIT whose answer is lost is found by its key", "want {Answer:done Replayed:true"),
 		},
 		{
 			"a response that refuses keeps the writes of its handler",
-			[]edit{{"idempotency/transaction.go", "		end = savepoint.Rollback\n", "		_ = savepoint.Rollback\n"}},
+			[]edit{{"idempotency/once.go", "		end = savepoint.Rollback\n", "		_ = savepoint.Rollback\n"}},
 			byTest("./idempotency", "TestMiddleware_statuses/404 is replayed: true", "1 effects, want 0"),
 		},
 		{

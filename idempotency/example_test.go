@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -26,14 +25,14 @@ type sold struct {
 const createSales = `create table sales (number bigint generated always as identity, item text not null)`
 
 // A function takes effect once per key: its writes, its result and the key are one
-// transaction.
+// transaction. A FinalError is a result too.
 func Example() {
 	ctx := context.Background()
 	pool, end := openPool() // a *pgxpool.Pool
 	defer end()
 
 	sell := func(p purchase) {
-		_, request, err := idempotency.ByContent("shop", "sell.v1", p)
+		_, request, err := idempotency.Content("sell.v1", p)
 		if err != nil {
 			fmt.Println(err)
 			return
@@ -41,6 +40,9 @@ func Example() {
 		key := idempotency.Key{Scope: "shop", Operation: "sell.v1", Value: p.OrderID}
 		result, replayed, err := idempotency.Once(ctx, pool, key, request, idempotency.Options{},
 			func(ctx context.Context, tx pgx.Tx) (s sold, err error) {
+				if p.Item == "lamp" {
+					return s, &idempotency.FinalError{Code: "sold_out", Message: "no lamps are left"}
+				}
 				err = tx.QueryRow(ctx, `insert into sales (item) values ($1) returning number`, p.Item).Scan(&s.Number)
 				return s, err
 			})
@@ -49,68 +51,14 @@ func Example() {
 	sell(purchase{OrderID: "order-17", Item: "mug"})
 	sell(purchase{OrderID: "order-17", Item: "mug"})
 	sell(purchase{OrderID: "order-17", Item: "teapot"})
-	sell(purchase{OrderID: "order-18", Item: "teapot"})
+	sell(purchase{OrderID: "order-18", Item: "lamp"})
+	sell(purchase{OrderID: "order-18", Item: "lamp"})
 	// Output:
 	// 1 false <nil>
 	// 1 true <nil>
 	// 0 false the key was used for another request
-	// 2 false <nil>
-}
-
-// A failure that no retry can change is stored. Any other error leaves the key free.
-func ExampleFinalError() {
-	ctx := context.Background()
-	pool, end := openPool()
-	defer end()
-
-	key := idempotency.Key{Scope: "shop", Operation: "sell.v1", Value: "order-17"}
-	for _, cause := range []error{errors.New("out of paper"), &idempotency.FinalError{Code: "sold_out", Message: "no mugs are left"}, nil} {
-		_, replayed, err := idempotency.Once(ctx, pool, key, idempotency.Request{}, idempotency.Options{}, func(context.Context, pgx.Tx) (sold, error) {
-			return sold{}, cause
-		})
-		fmt.Println(err, replayed)
-	}
-	// Output:
-	// out of paper false
-	// no mugs are left false
-	// no mugs are left true
-}
-
-// A handler of net/http is carried out once per Idempotency-Key and tenant.
-func ExampleMiddleware() {
-	pool, end := openPool()
-	defer end()
-
-	sell := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var number int64
-		row := idempotency.Tx(r.Context()).QueryRow(r.Context(), `insert into sales (item) values ($1) returning number`, r.FormValue("item"))
-		if err := row.Scan(&number); err != nil {
-			http.Error(w, "try again", http.StatusInternalServerError) // rolled back
-			return
-		}
-		w.Header().Set("Location", fmt.Sprint("/sales/", number))
-		w.WriteHeader(http.StatusCreated)
-	})
-	tenant := func(r *http.Request) string { user, _, _ := r.BasicAuth(); return user }
-	keyed := idempotency.Middleware(pool, idempotency.HTTPOptions{Scope: tenant})
-
-	mux := http.NewServeMux()
-	mux.Handle("POST /sales", keyed(sell))
-	for _, key := range []string{"8e03978e", "8e03978e", "3e1c0a5f", ""} {
-		r := httptest.NewRequestWithContext(context.Background(), http.MethodPost, "/sales?item=mug", nil)
-		r.SetBasicAuth("shop", "secret")
-		if key != "" {
-			r.Header.Set("Idempotency-Key", key)
-		}
-		w := httptest.NewRecorder()
-		mux.ServeHTTP(w, r)
-		fmt.Printf("%d %s %q\n", w.Code, w.Header().Get("Location"), w.Header().Get("Idempotent-Replayed"))
-	}
-	// Output:
-	// 201 /sales/1 ""
-	// 201 /sales/1 "true"
-	// 201 /sales/2 ""
-	// 400  ""
+	// 0 false no lamps are left
+	// 0 true no lamps are left
 }
 
 // The batch form: key, writes and answer reach the database in one round trip.
@@ -128,10 +76,7 @@ func ExampleReceive() {
 		}
 		key := idempotency.Key{Scope: "acme", Operation: "POST /sales", Value: value}
 		canonical := fmt.Appendf(nil, `{"item":%q}`, item)
-		request := idempotency.Request{
-			Fingerprint: idempotency.Fingerprint([]byte("v1"), canonical),
-			Canonical:   canonical,
-		}
+		request := idempotency.Request{Fingerprint: idempotency.Fingerprint([]byte("v1"), canonical), Canonical: canonical}
 		outcome, err := idempotency.Receive(ctx, db, key, request, idempotency.Options{}, func(_ context.Context, b *pgx.Batch, _ time.Time) (idempotency.Answer, error) {
 			b.Queue(`insert into sales (item) values ($1)`, item)
 			return idempotency.Answer{StatusCode: http.StatusCreated, Body: []byte(item + " is sold")}, nil
@@ -155,7 +100,7 @@ func ExampleReceive() {
 // sent again in the next hour, it has the same key.
 func ExampleWindow() {
 	made := time.Date(2026, 1, 31, 10, 59, 59, 0, time.UTC)
-	fmt.Println(idempotency.NaturalKey{Parts: []string{"acme", idempotency.Window(made, time.Hour)}, Operation: "report", Version: 1})
+	fmt.Println(idempotency.NaturalKey("report", 1, "acme", idempotency.Window(made, time.Hour)))
 	// Output:
-	// acme:20260131T100000Z-1h0m0s:report:v1
+	// acme:20260131T100000Z-1h0m0s:report:v1 <nil>
 }

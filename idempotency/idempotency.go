@@ -2,19 +2,13 @@
 // takes effect once, and both callers get its first answer. The key, the writes and the answer
 // are one PostgreSQL transaction. Its counterpart for messages is package inbox.
 //
-// # Usage
-//
-//   - Receive is what a service under load calls for each request: the work queues its writes on
-//     a pgx.Batch, and key, writes and answer reach the database in one round trip. The work
-//     cannot use what its statements return.
-//   - Once wraps any function that writes through a pgx.Tx: on a pool, or as a part of the
-//     caller's own transaction.
-//   - Middleware wraps an http.Handler, for the header Idempotency-Key.
-//
+// There are three ways in. Receive is for a service under load: the work queues its writes on a
+// pgx.Batch. Once wraps any function that writes through a pgx.Tx: on a pool, or as a part of
+// the caller's own transaction. Middleware wraps an http.Handler, for the header Idempotency-Key.
 // All three are one loop: read the key, and replay its answer; or try the work, which commits
 // only if it claims the key; and read again if another request was first, or if the outcome of
-// the commit is unknown. Options are the same for all. Apply Schema in a schema of the pool's
-// search_path. For a sender that gives no key, NaturalKey, Window and Content derive one.
+// the commit is unknown. Apply Schema in a schema of the pool's search_path. For a sender that
+// gives no key, NaturalKey, Window and Content derive one.
 //
 // # What happens
 //
@@ -41,14 +35,13 @@
 //
 // # What this does not give you
 //
-//   - It does not make an effect outside the transaction happen once. A mail or a call to
-//     another system belongs in an outbox, or has an idempotency key of its own there.
-//   - It does not return the current state: a replay is the first answer.
-//   - It does not save connections: each call of Once and Middleware holds one while it works,
-//     and none while it waits for a rival. Work that takes a second one from the same pool can
-//     exhaust it.
-//   - It does not know that a standby has a commit if an operator ends the commit's wait for
-//     that standby. Replays wait anew.
+//   - An effect outside the transaction does not happen once. A mail or a call to another system
+//     belongs in an outbox, or has an idempotency key of its own there.
+//   - A replay is the first answer, not the current state.
+//   - Each call of Once and Middleware holds a connection while it works. Work that takes a second
+//     one from the same pool can exhaust it.
+//   - If an operator ends a commit's wait for the standby, its first answer may be lost in a
+//     failover. Replays wait anew.
 package idempotency
 
 import (
@@ -71,10 +64,9 @@ var (
 	// ErrInFlight is returned while another request under the same key is being committed and
 	// did not end within the time that this one may wait.
 	ErrInFlight = errors.New("a request under this key is in flight")
-	// ErrUnknown is returned, wrapped, when it is unknown whether the work of a key was done: the
-	// database did not answer, the connection was lost in COMMIT and the key could not be read
-	// since, or data that the answer depends on could not be read. Call again with the same key
-	// and the same request: that replays the answer, or does the work.
+	// ErrUnknown is returned, wrapped, when it is unknown whether the work of a key was done, or
+	// when what the answer depends on could not be read. Call again with the same key and the
+	// same request: that replays the answer, or does the work.
 	ErrUnknown = errors.New("the outcome is unknown: call again with the same key")
 )
 
@@ -90,18 +82,21 @@ type Request struct {
 	// Fingerprint is the same for requests that are the same, see the function of that name. An
 	// empty one matches every request: an answer that is stored with it blocks the key.
 	Fingerprint []byte
-	// Canonical is the request as JSON. It is kept as long as the answer, to name the members in
-	// which another request differs; nil if it is not kept.
+	// Canonical is the request as canonical JSON, see Content. It is kept as long as the answer, to
+	// name the members in which another request differs; nil if it is not kept.
 	Canonical []byte
 }
 
-// Record is a stored answer with the request that it answers.
-type Record struct {
-	Answer // of an expired one only status code and Location are certain
-	Request
+// KeyState is what the database has of a key. Times are by its clock.
+type KeyState struct {
+	Key     Key
+	Found   bool
+	Answer  // of an expired one only status code and Location are certain
+	Request // that it answers
 
 	CreatedAt, ExpiresAt time.Time
-	Expired              bool // by the database's clock
+	Expired              bool
+	Now                  time.Time // zero if nothing was read
 }
 
 // Result is the answer to a request, and whether it is a replay.
@@ -114,30 +109,28 @@ type Result struct {
 
 // Replay returns the stored answer if the request is the one that it answers. Else it returns a
 // *ReusedError; or ErrExpired and what is kept for ever of the answer: status code and Location.
-func (r Record) Replay(request Request) (Result, error) {
-	result := Result{ExpiresAt: r.ExpiresAt, Replayed: true}
-	switch same := len(r.Fingerprint) == 0 || bytes.Equal(r.Fingerprint, request.Fingerprint); {
-	case !same && (r.Expired || r.Canonical == nil || request.Canonical == nil):
+func (s KeyState) Replay(request Request) (Result, error) {
+	result := Result{ExpiresAt: s.ExpiresAt, Replayed: true}
+	switch same := len(s.Fingerprint) == 0 || bytes.Equal(s.Fingerprint, request.Fingerprint); {
+	case !same && (s.Expired || s.Canonical == nil || request.Canonical == nil):
 		return result, &ReusedError{}
 	case !same:
-		return result, &ReusedError{Pointers: pointers(r.Canonical, request.Canonical)}
-	case r.Expired:
-		result.StatusCode = r.StatusCode
-		if location := r.Header.Values(headerLocation); len(location) > 0 {
+		return result, &ReusedError{Pointers: pointers(s.Canonical, request.Canonical)}
+	case s.Expired:
+		result.StatusCode = s.StatusCode
+		if location := s.Header.Values(headerLocation); len(location) > 0 {
 			result.Header = http.Header{headerLocation: location}
 		}
 		return result, ErrExpired
 	}
-	result.Answer = r.Answer
+	result.Answer = s.Answer
 	return result, nil
 }
 
-// ReusedError is ErrReused with the members in which the requests differ.
-type ReusedError struct {
-	// Pointers are JSON Pointers to the members that differ, never their values. There are none
-	// if the difference lies outside the canonical requests, or one of these was not kept.
-	Pointers []string
-}
+// ReusedError is ErrReused with JSON Pointers to the members in which the requests differ, never
+// their values. There are none if the difference lies outside the canonical requests, or one of
+// these was not kept.
+type ReusedError struct{ Pointers []string }
 
 // Error is the text of ErrReused: pointers may hold names that a client chose.
 func (e *ReusedError) Error() string { return ErrReused.Error() }

@@ -4,8 +4,12 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"net/url"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 )
 
@@ -74,4 +78,40 @@ func Validate(key string) error {
 func Hash(key string) string {
 	sum := sha256.Sum256([]byte(key))
 	return hex.EncodeToString(sum[:6])
+}
+
+// NaturalKey returns a key that the work itself has, so a sender does not have to store a random
+// one: order-17:charge:v1 is what is done (the operation) with what it is about (the parts, in a
+// fixed order). Another version, from 1, is other work, or the same work on purpose again. The
+// parts must be the same when a message is sent again: no time of sending, no attempt, no random
+// order and no id that a broker makes anew. ErrInvalid without parts or operation, or with an
+// empty one: many requests would have that key.
+//
+// Parts are percent-encoded, so no two lists of parts have the same key, and case matters. A key
+// of more than 255 characters is its SHA-256 instead.
+func NaturalKey(operation string, version int, parts ...string) (string, error) {
+	fields := append(slices.Clone(parts), operation)
+	if len(parts) == 0 || slices.Contains(fields, "") || version < 1 {
+		return "", fmt.Errorf("%w: a natural key has parts, an operation and a version, none of them empty", ErrInvalid)
+	}
+	for i, field := range fields {
+		fields[i] = strings.ReplaceAll(url.QueryEscape(field), "+", "%20")
+	}
+	key := strings.Join(fields, ":") + ":v" + strconv.Itoa(version)
+	if len(key) > maxLength {
+		sum := sha256.Sum256([]byte(key))
+		return "sha256:" + hex.EncodeToString(sum[:]), nil
+	}
+	return key, nil
+}
+
+// Window returns the name of the time window that contains at, as a part of a natural key: for
+// work that is meant once an hour, not once for ever. Windows have the given length, at least a
+// second and in whole seconds, and begin at multiples of it in UTC.
+//
+// at must come with the message (when it was made, not when it was sent or received): else a
+// message that is sent again in the next window has another key, and runs twice.
+func Window(at time.Time, length time.Duration) string {
+	length = max(length.Truncate(time.Second), time.Second)
+	return at.UTC().Truncate(length).Format("20060102T150405Z") + "-" + length.String()
 }

@@ -1,11 +1,11 @@
 package idempotency_test
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/payonce/payonce/idempotency"
 )
@@ -38,37 +38,26 @@ func TestParseKey(t *testing.T) {
 			"\uff41bc": "", "🔑": "", "\u00a0abc": "", "a\u200bb": "", "a\xffb": "",
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			for header, want := range keys {
-				got, err := idempotency.ParseKey([]string{header})
-				if got != want || (want == "") != errors.Is(err, idempotency.ErrInvalid) {
-					t.Errorf("%q is %q, %v, want %q", header, got, err, want)
-				}
-			}
-		})
-	}
-
-	t.Run("no header is a missing key, and two are not a key", func(t *testing.T) {
-		t.Parallel()
-		for _, test := range []struct {
-			values []string
-			want   error
-		}{{nil, idempotency.ErrMissing}, {[]string{}, idempotency.ErrMissing}, {[]string{"a", "b"}, idempotency.ErrInvalid}, {[]string{"a", "a"}, idempotency.ErrInvalid}} {
-			if got, err := idempotency.ParseKey(test.values); got != "" || !errors.Is(err, test.want) {
-				t.Errorf("%q is %q, %v", test.values, got, err)
+		for header, want := range keys {
+			got, err := idempotency.ParseKey([]string{header})
+			if got != want || (want == "") != errors.Is(err, idempotency.ErrInvalid) {
+				t.Errorf("%s: %q is %q, %v, want %q", name, header, got, err, want)
 			}
 		}
-	})
+	}
+	for lines, want := range []error{idempotency.ErrMissing, nil, idempotency.ErrInvalid} {
+		if _, err := idempotency.ParseKey([]string{"a", "a"}[:lines]); !errors.Is(err, want) {
+			t.Errorf("of %d header lines: %v, want %v", lines, err, want)
+		}
+	}
 }
 
-// FuzzParseKey: whatever comes, a key is 1 to 255 printable characters, and the
-// same key in whichever form it is written.
+// FuzzParseKey: whatever comes, a key is 1 to 255 printable characters, and the same key in
+// whichever form it is written.
 func FuzzParseKey(f *testing.F) {
 	for _, seed := range []string{
-		"", "abc", `"abc"`, `"a\"b\\c"`, `"abc`, `abc"`, `"`, `""`, `"\"`, "\x00", "ключ", "a b", `"abc";v=1`,
-		strings.Repeat("k", 255), strings.Repeat("k", 256), "\t\"x\" ", "\xff\xfe",
-		`"a\`, `"a\"`, `"a" "b"`, "a;b", "a,a", `"a,b"`, "a\u200b", `"` + strings.Repeat(`\"`, 256) + `"`,
+		"", "abc", `"abc"`, `"a\"b\\c"`, `"abc`, `abc"`, `"`, `""`, `"\"`, "\x00", "ключ", "a b", `"abc";v=1`, "\t\"x\" ", "\xff\xfe",
+		`"a\`, `"a\"`, `"a" "b"`, "a;b", "a,a", `"a,b"`, "a\u200b", strings.Repeat("k", 256), `"` + strings.Repeat(`\"`, 256) + `"`,
 	} {
 		f.Add(seed)
 	}
@@ -81,60 +70,94 @@ func FuzzParseKey(f *testing.F) {
 			}
 			return
 		}
-		if len(key) < 1 || len(key) > 255 || strings.ContainsFunc(key, func(r rune) bool { return r < ' ' || r > '~' }) {
+		if len(key) > 255 || strings.ContainsFunc(key, func(r rune) bool { return r < ' ' || r > '~' }) || idempotency.Validate(key) != nil {
 			t.Errorf("%q is the key %q", value, key)
 		}
-		if err := idempotency.Validate(key); err != nil {
-			t.Errorf("%q is the key %q, %v", value, key, err)
-		}
-		if again, err := idempotency.ParseKey([]string{`"` + quote.Replace(key) + `"`}); again != key || err != nil {
-			t.Errorf("%q quoted is %q, %v", key, again, err)
-		}
-		if bare, err := idempotency.ParseKey([]string{key}); !strings.ContainsAny(key, `"\ ,;`) && (bare != key || err != nil) {
-			t.Errorf("%q bare is %q, %v", key, bare, err)
+		for _, form := range []string{`"` + quote.Replace(key) + `"`, key} {
+			bare := form == key && strings.ContainsAny(key, `"\ ,;`)
+			if again, err := idempotency.ParseKey([]string{form}); !bare && (again != key || err != nil) {
+				t.Errorf("%q is %q, %v", form, again, err)
+			}
 		}
 	})
 }
 
-func TestFingerprint(t *testing.T) {
+func TestNaturalKey(t *testing.T) {
 	t.Parallel()
-	of := func(parts ...string) string {
-		split := make([][]byte, len(parts))
-		for i, part := range parts {
-			split[i] = []byte(part)
-		}
-		return hex.EncodeToString(idempotency.Fingerprint(split...))
-	}
-
-	t.Run("different lists of parts have different fingerprints", func(t *testing.T) {
-		t.Parallel()
-		lists := [][]string{
-			{},
-			{""},
-			{"", ""},
-			{"abc"},
-			{"ab", "c"},
-			{"a", "bc"},
-			{"a", "b", "c"},
-			{"abc", ""},
-			{"", "abc"},
-			{"\x00\x00\x00\x00\x00\x00\x00\x01a"},
-			{"c", "ab"},
-		}
-		seen := map[string][]string{}
-		for _, list := range lists {
-			if other, ok := seen[of(list...)]; ok {
-				t.Errorf("%q and %q have one fingerprint", list, other)
+	long := strings.Repeat("x", 255-len(":charge:v1"))
+	of := func(parts ...string) []string { return parts }
+	for _, test := range []struct {
+		name      string
+		parts     []string
+		operation string
+		version   int
+		want      string // refused if empty
+	}{
+		{"a key is readable", of("order-17"), "charge", 1, "order-17:charge:v1"},
+		{"another version is another key", of("order-17"), "charge", 12, "order-17:charge:v12"},
+		{"a key may have several parts", of("order-17", "line-2"), "charge", 1, "order-17:line-2:charge:v1"},
+		{"case matters", of("Order-17"), "charge", 1, "Order-17:charge:v1"},
+		{"a colon in a part is not one between parts", of("order-17:line-2"), "charge", 1, "order-17%3Aline-2:charge:v1"},
+		{"a percent sign in a part is encoded", of("a%3Ab"), "charge", 1, "a%253Ab:charge:v1"},
+		{"characters that no key may hold are encoded", of("ключ 🔑\x00\"\\\xff"), "POST /v1", 1, "%D0%BA%D0%BB%D1%8E%D1%87%20%F0%9F%94%91%00%22%5C%FF:POST%20%2Fv1:v1"},
+		{"255 characters are written out", of(long), "charge", 1, long + ":charge:v1"},
+		{"256 are a hash", of("y" + strings.Repeat("z", 245)), "charge", 1, "sha256:bd48ed92ac6d87d50ae21a7cca4def63f75ac820fd2d1880b4a6fdd339097387"},
+		{"a key without parts is refused", nil, "charge", 1, ""},
+		{"an empty part is refused", of("order-17", ""), "charge", 1, ""},
+		{"a key without operation is refused", of("order-17"), "", 1, ""},
+		{"version 0 is refused", of("order-17"), "charge", 0, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			got, err := idempotency.NaturalKey(test.operation, test.version, test.parts...)
+			if got != test.want || (test.want == "") != errors.Is(err, idempotency.ErrInvalid) {
+				t.Errorf("it is %s, %v, want %s", got, err, test.want)
 			}
-			seen[of(list...)] = list
-		}
-	})
+		})
+	}
+}
 
-	t.Run("the form never changes, since it is stored", func(t *testing.T) {
-		t.Parallel()
-		sum := sha256.Sum256([]byte("\x00\x00\x00\x00\x00\x00\x00\x02v1\x00\x00\x00\x00\x00\x00\x00\x00"))
-		if got, want := of("v1", ""), hex.EncodeToString(sum[:]); got != want {
-			t.Errorf("it is %s, was %s", got, want)
+// FuzzNaturalKey: whatever the parts are, they make a valid key or are refused, and other parts make
+// another key.
+func FuzzNaturalKey(f *testing.F) {
+	f.Add("order-17", "charge", 1, "order", "17:charge")
+	f.Add("ключ 🔑\x00\"\\\xff", "POST /v1/charges", 1, "order-17", "line-2")
+	f.Add("a:b", "c", 1, "a", "b:c")
+	f.Add("%3A", "c", 2, ":", "c")
+	f.Add("", "", 0, "", "")
+	f.Add("\xff\x00", "🔑", 7, strings.Repeat("x", 300), "y")
+	f.Fuzz(func(t *testing.T, part, operation string, version int, first, second string) {
+		keys := map[string]bool{}
+		for _, parts := range [][]string{{part}, {first, second}, {second, first, part}} {
+			key, err := idempotency.NaturalKey(operation, version, parts...)
+			if refused := slices.Contains(parts, "") || operation == "" || version < 1; refused != (err != nil) || keys[key] && !refused {
+				t.Errorf("%q are %s, %v", parts, key, err)
+			}
+			if parsed, invalid := idempotency.ParseKey([]string{key}); err == nil && (parsed != key || invalid != nil) {
+				t.Errorf("%q are %q, %v", parts, key, invalid)
+			}
+			keys[key] = true
 		}
 	})
+}
+
+func TestWindow(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 1, 31, 10, 59, 59, 999, time.UTC)
+	for _, test := range []struct {
+		name   string
+		at     time.Time
+		length time.Duration
+		want   string
+	}{
+		{"an hour begins on the hour", at, time.Hour, "20260131T100000Z-1h0m0s"},
+		{"the hour itself belongs to the next", at.Add(time.Second), time.Hour, "20260131T110000Z-1h0m0s"},
+		{"a day begins at midnight UTC, wherever one is", at.In(time.FixedZone("", 50400)), 24 * time.Hour, "20260131T000000Z-24h0m0s"},
+		{"another length is another window", at, time.Minute, "20260131T105900Z-1m0s"},
+		{"a second is the shortest", at, time.Millisecond, "20260131T105959Z-1s"},
+		{"parts of a second do not count", at, 2900 * time.Millisecond, "20260131T105958Z-2s"},
+	} {
+		if got := idempotency.Window(test.at, test.length); got != test.want {
+			t.Errorf("%s: %s, want %s", test.name, got, test.want)
+		}
+	}
 }

@@ -4,12 +4,18 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"maps"
+	"mime"
 	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -30,26 +36,16 @@ type HTTPOptions struct {
 	// Scope returns the owner of a request's key, such as its authenticated tenant. If nil, all
 	// clients share their keys and each other's responses.
 	Scope func(*http.Request) string
-	// Fingerprint returns the same bytes for requests that are the same, in place of what Middleware
-	// compares. Where clients compress, or sign each sending, it leaves out what is new in a retry.
+	// Fingerprint returns the same bytes for requests that are the same. If nil, those are of which
+	// method, path, query, media type and body are: of a body of JSON as Content compares it, of a
+	// multipart body but for the boundary. Where clients compress, or sign each sending, leave out
+	// what is new in a retry.
 	Fingerprint func(r *http.Request, body []byte) []byte
 	// MaxBytes bounds a request and a response, which are held in memory; 1 MiB if zero.
 	MaxBytes int
-	// InFlight is the status if another request under the key is in flight after Wait: 409 if
-	// zero; 425 and 202 are usual too.
-	InFlight int
-	// Error writes the responses of the middleware itself; as RFC 9457 says if nil.
+	// Error writes the responses of the middleware itself; as RFC 9457 says if nil. It may choose
+	// another status: for ErrInFlight 425 and 202 are usual too.
 	Error func(w http.ResponseWriter, r *http.Request, status int, err error)
-}
-
-// stores reports whether a response is stored: 2xx to 4xx, but no status that the same request
-// may pass later: with other credentials (401, 403), or after a while (408, 409, 425 and 429).
-func stores(status int) bool {
-	switch status {
-	case http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestTimeout, http.StatusConflict, http.StatusTooEarly, http.StatusTooManyRequests:
-		return false
-	}
-	return status < http.StatusInternalServerError
 }
 
 type txKey struct{}
@@ -70,27 +66,19 @@ func Tx(ctx context.Context) pgx.Tx {
 // 408, 409, 425, 429): then the key is free. A panic rolls back and goes on.
 //
 // Of the headers those are stored that the handler set or deleted, but for Set-Cookie and Date,
-// which are of one client or time.
+// which are of one client or time. Responses of 1xx, trailers and Flush are not supported.
 //
-// Unless HTTPOptions.Fingerprint says otherwise, requests are the same if their method, path, query, media type and body are: of a body of
-// JSON as Content compares it, of a multipart body but for the boundary.
-//
-// Middleware itself answers 400 for a key that is missing or malformed, 409 in flight
-// (HTTPOptions.InFlight), 410 expired, 413 for a body that is too large, 422 for a key of
-// another request, 503 for ErrUnknown, and 500 for a response that no replay could repeat: it is
-// larger than MaxBytes, has a Content-Encoding or a header that is not UTF-8, or the handler
-// wrote none. Nothing is stored then.
+// Middleware itself answers 400 for a key that is missing or malformed, 409 in flight, 410
+// expired, 413 for a body that is too large, 422 for a key of another request, 503 for ErrUnknown,
+// and 500 for a response that no replay could repeat: it is larger than MaxBytes, has a
+// Content-Encoding or a header that is not UTF-8, or the handler wrote none. Nothing is stored then.
 //
 // Compression belongs around Middleware: a stored gzip body would be replayed to a client that
 // cannot read it. So does http.TimeoutHandler, since a handler must not use Tx after it returns.
-// Nothing may read the body before. Responses of 1xx and trailers are not sent, and Flush is
-// not supported.
-//
-// It is any router's middleware: net/http's, chi's, and Echo's by echo.WrapMiddleware. There,
-// let an inner middleware write the errors of handlers (c.Error): a response that Echo writes
-// later is not in the transaction, and the request ends as one without a response.
+// Nothing may read the body before. It is any router's middleware; in Echo (echo.WrapMiddleware)
+// an inner one must write the errors of handlers (c.Error), or the request has no response.
 func Middleware(db Beginner, o HTTPOptions) func(http.Handler) http.Handler {
-	o.MaxBytes, o.InFlight = cmp.Or(o.MaxBytes, 1<<20), cmp.Or(o.InFlight, http.StatusConflict)
+	o.MaxBytes = cmp.Or(o.MaxBytes, 1<<20)
 	if o.Scope == nil {
 		o.Scope = func(*http.Request) string { return "" }
 	}
@@ -135,7 +123,7 @@ func (o HTTPOptions) serve(db Beginner, w http.ResponseWriter, r *http.Request, 
 		maps.Copy(w.Header(), first.sent)
 		send(w, first.status, first.body.Bytes())
 	case err != nil:
-		status := statusOf(err, o.InFlight)
+		status := statusOf(err)
 		if status >= http.StatusInternalServerError {
 			slog.ErrorContext(r.Context(), "keyed request failed", "error", err, "key_hash", Hash(key.Value)) //nolint:sloglint // the program's
 		}
@@ -158,25 +146,142 @@ func send(w http.ResponseWriter, status int, body []byte) {
 	_, _ = w.Write(body) // the client may be gone
 }
 
-var (
-	errTooLarge   = errors.New("the body is too large to be compared")
-	errUnreadable = errors.New("the body cannot be read")
-)
-
 // readBody reads the body, which is compared and then handed to the handler.
 func (o HTTPOptions) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	if r.Body == nil { // of a request that no server has read
-		return nil, nil
-	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, int64(o.MaxBytes)))
-	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return nil, errTooLarge
-	}
-	if err != nil {
+	given := cmp.Or[io.ReadCloser](r.Body, http.NoBody) // nil in a request that no server has read
+	body, err := io.ReadAll(http.MaxBytesReader(w, given, int64(o.MaxBytes)))
+	switch {
+	case err != nil:
 		return nil, fmt.Errorf("%w: %w", errUnreadable, err)
-	}
-	if len(body) == 0 && r.ContentLength > 0 {
+	case len(body) == 0 && r.ContentLength > 0:
 		return nil, errors.New("the body was read before the middleware, which compares it")
 	}
 	return body, nil
+}
+
+// fingerprintOf is the default of HTTPOptions.Fingerprint.
+func fingerprintOf(r *http.Request, body []byte) []byte {
+	media, parameters, _ := mime.ParseMediaType(r.Header.Get(headerContentType)) // empty if it is none
+	switch {
+	case media == "application/json" || strings.HasSuffix(media, "+json"):
+		if canonical, err := canonicalOf(body); err == nil {
+			body = canonical
+		}
+	case strings.HasPrefix(media, "multipart/"): // what lies between the boundaries, which are new in each sending
+		body = Fingerprint(bytes.Split(append([]byte("\r\n"), body...), []byte("\r\n--"+parameters["boundary"]))...)
+	}
+	query := r.URL.RawQuery
+	if values, err := url.ParseQuery(query); err == nil {
+		query = values.Encode()
+	}
+	return Fingerprint([]byte("http.v2"), []byte(r.Method), []byte(r.URL.EscapedPath()), []byte(query), []byte(media), body)
+}
+
+// recorder holds a response until its transaction has committed.
+type recorder struct {
+	header http.Header
+	sent   http.Header // as it was with the status: changes come too late
+	status int         // 0 until it is written
+	body   bytes.Buffer
+	most   int   // bytes of the body
+	err    error // why it cannot be stored
+}
+
+// Header returns the headers to be sent.
+func (w *recorder) Header() http.Header { return w.header }
+
+// WriteHeader notes the status. Informational responses (1xx) are not sent.
+func (w *recorder) WriteHeader(status int) {
+	if w.status == 0 && status >= http.StatusOK {
+		w.status, w.sent = status, w.header.Clone()
+	}
+}
+
+// Write holds a part of the body.
+func (w *recorder) Write(part []byte) (int, error) {
+	w.WriteHeader(http.StatusOK)
+	if w.body.Len()+len(part) > w.most {
+		w.err = fmt.Errorf("%w: it has more than %d bytes", errNotStorable, w.most)
+		return 0, w.err
+	}
+	return w.body.Write(part)
+}
+
+// answer is what is stored of a response. Headers that others have set before the handler are
+// theirs to set on a replay too. One that the handler deleted has no value.
+func (w *recorder) answer(before http.Header) (Answer, error) {
+	a := Answer{StatusCode: w.status, Header: http.Header{}, Body: w.body.Bytes()}
+	switch {
+	case w.err != nil:
+		return a, w.err
+	case w.status == 0:
+		return a, fmt.Errorf("%w: the handler wrote none", errNotStorable)
+	case w.status >= http.StatusInternalServerError, slices.Contains(passLater, w.status):
+		return a, errNotStored
+	}
+	for name := range before {
+		if _, kept := w.sent[name]; !kept {
+			a.Header[name] = []string{}
+		}
+	}
+	for name, values := range w.sent {
+		text := strings.Join(values, "")
+		switch {
+		case slices.Equal(values, before[name]), name == "Set-Cookie", name == "Date":
+		case name == "Content-Encoding":
+			return a, fmt.Errorf("%w: it is encoded, which belongs around the middleware", errNotStorable)
+		case !utf8.ValidString(text), strings.Contains(text, "\x00"):
+			return a, fmt.Errorf("%w: its %s is not UTF-8", errNotStorable, name)
+		default:
+			a.Header[name] = values
+		}
+	}
+	return a, nil
+}
+
+// passLater are statuses that the same request may pass later: with other credentials, or after
+// a while.
+var passLater = []int{
+	http.StatusUnauthorized, http.StatusForbidden,
+	http.StatusRequestTimeout, http.StatusConflict, http.StatusTooEarly, http.StatusTooManyRequests,
+}
+
+var (
+	errUnreadable  = errors.New("the body cannot be read")
+	errNotStorable = errors.New("the response cannot be stored under an idempotency key")
+	errNotStored   = errors.New("the response is not stored") // a 5xx, or one of passLater
+)
+
+// statusOf is the status of what the middleware itself answers.
+func statusOf(err error) int {
+	switch _, tooLarge := errors.AsType[*http.MaxBytesError](err); {
+	case tooLarge:
+		return http.StatusRequestEntityTooLarge
+	case errors.Is(err, ErrUnknown): // whatever else it is
+		return http.StatusServiceUnavailable
+	case errors.Is(err, ErrMissing), errors.Is(err, ErrInvalid), errors.Is(err, errUnreadable):
+		return http.StatusBadRequest
+	case errors.Is(err, ErrInFlight):
+		return http.StatusConflict
+	case errors.Is(err, ErrExpired):
+		return http.StatusGone
+	case errors.Is(err, ErrReused):
+		return http.StatusUnprocessableEntity
+	}
+	return http.StatusInternalServerError
+}
+
+// writeProblem writes an error as RFC 9457 says, with Retry-After if the same request may pass
+// in a second. Of a fault of the server it does not say more than that.
+func writeProblem(w http.ResponseWriter, _ *http.Request, status int, err error) {
+	title := http.StatusText(status)
+	if status < http.StatusInternalServerError {
+		title = err.Error()
+	}
+	if errors.Is(err, ErrInFlight) || errors.Is(err, ErrUnknown) {
+		w.Header().Set("Retry-After", "1")
+	}
+	body, _ := json.Marshal(map[string]any{"type": "about:blank", "title": title, "status": status}) // it can always be encoded
+	w.Header().Set(headerContentType, "application/problem+json")
+	send(w, status, append(body, '\n'))
 }

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sync/errgroup"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/idempotency"
@@ -38,8 +38,8 @@ func TestPromises(t *testing.T) {
 			"an answer is kept for its retention by the database's clock":  retention,
 			"an expired key is refused for ever":                           expired,
 			"beside a rival in flight a call that may not wait is refused": refusedInFlight,
-			"beside a rival in flight a call waits without a connection":   waitsInFlight,
-			"a rival that rolls back leaves the key free":                  rivalRollsBack,
+			"beside a rival in flight a call waits without a connection":   besideARival(pgx.Tx.Commit, "of the rival", 0),
+			"a rival that rolls back leaves the key free":                  besideARival(pgx.Tx.Rollback, "done", 1),
 			"of many calls at once one does the work":                      manyAtOnce,
 			"an error leaves the key free":                                 errorLeavesTheKeyFree,
 			"a panic leaves the key free":                                  panicLeavesTheKeyFree,
@@ -96,11 +96,14 @@ func retention(t *testing.T, e entry) {
 	t.Helper()
 	db := testdb.Reused(t)
 	for kept, want := range map[time.Duration]time.Duration{90 * time.Minute: 90 * time.Minute, 0: 24 * time.Hour, -1: 24 * time.Hour} {
-		before := fromNow(t, db, want-time.Second)
 		e.do(t.Context(), on(db), call{key: kept.String(), options: idempotency.Options{Retention: kept}})
-		expires := testdb.One[time.Time](t, db, `select expires_at from idempotency_keys where key = $1`, kept.String())
-		if after := fromNow(t, db, want); expires.Before(before) || expires.After(after) || expires.Nanosecond() != 0 {
-			t.Errorf("retention %v: until %v, want %v to %v", kept, expires, before, after)
+		left := testdb.One[float64](t, db, `
+select extract(epoch from expires_at - clock_timestamp())
+  from idempotency_keys
+ where key = $1
+   and expires_at = date_trunc('second', expires_at)`, kept.String())
+		if left > want.Seconds() || left < want.Seconds()-60 {
+			t.Errorf("retention %v: for %v s, want %v", kept, left, want)
 		}
 	}
 }
@@ -115,12 +118,14 @@ func expired(t *testing.T, e entry) {
 		wantError(t, e.do(t.Context(), on(db), call{request: `{"amount":2}`}), idempotency.ErrReused)
 		wantExpired(t, db, 10, deleted)
 	}
+	testdb.Exec(t, db.Pool(), `update idempotency_keys set expires_at = expires_at + interval '1 hour'`) // as if the server's clock had stepped back
+	wantError(t, e.do(t.Context(), on(db), ask), idempotency.ErrExpired)
 	wantEffects(t, db, 1)
 }
 
 func refusedInFlight(t *testing.T, e entry) {
 	t.Helper()
-	db := testdb.OpenAt(t, testdb.URL(t), postgres.Options{LockTimeout: 20 * time.Millisecond})
+	db := patient(t)
 	rival := e.rival(t, db)
 	for _, wait := range []time.Duration{-1, time.Millisecond, 300 * time.Millisecond} {
 		wantError(t, e.do(t.Context(), on(db), call{options: idempotency.Options{Wait: wait}}), idempotency.ErrInFlight)
@@ -130,39 +135,26 @@ func refusedInFlight(t *testing.T, e entry) {
 	wantEffects(t, db, 0)
 }
 
-func waitsInFlight(t *testing.T, e entry) {
-	t.Helper()
-	url := testdb.URL(t)
-	rival := e.rival(t, testdb.OpenAt(t, url, postgres.Options{}))
-	db := testdb.OpenAt(t, url, postgres.Options{MaxConns: 2, LockTimeout: 20 * time.Millisecond})
-	var waiting errgroup.Group
-	for range 4 {
-		waiting.Go(func() error {
-			got := e.do(t.Context(), on(db), call{options: idempotency.Options{Wait: time.Minute}})
-			wantSeen(t, got, "of the rival", true)
-			return nil
-		})
+// besideARival asks four times while a rival is in flight, which then commits or rolls back.
+func besideARival(end func(pgx.Tx, context.Context) error, answer string, effects int) func(*testing.T, entry) {
+	return func(t *testing.T, e entry) {
+		t.Helper()
+		url := testdb.URL(t)
+		rival := e.rival(t, testdb.OpenAt(t, url, postgres.Options{}))
+		db := testdb.OpenAt(t, url, postgres.Options{MaxConns: 2, LockTimeout: 20 * time.Millisecond})
+		var waiting sync.WaitGroup
+		for range 4 {
+			waiting.Go(func() {
+				got := e.do(t.Context(), on(db), call{options: idempotency.Options{Wait: time.Minute}})
+				wantSeen(t, got, answer, got.Replayed)
+			})
+		}
+		await.Blocked(t, db, 1)
+		await.True(t, "all wait without a connection", func() bool { return db.Pool().Stat().AcquiredConns() == 0 })
+		testdb.Must(t, end(rival, t.Context()))
+		waiting.Wait()
+		wantEffects(t, db, effects)
 	}
-	await.Blocked(t, db, 1)
-	await.True(t, "all wait without a connection", func() bool { return db.Pool().Stat().AcquiredConns() == 0 })
-	testdb.Must(t, rival.Commit(t.Context()))
-	testdb.Must(t, waiting.Wait())
-	wantEffects(t, db, 0)
-}
-
-func rivalRollsBack(t *testing.T, e entry) {
-	t.Helper()
-	db := testdb.OpenAt(t, testdb.URL(t), postgres.Options{LockTimeout: 20 * time.Millisecond})
-	rival := e.rival(t, db)
-	var waiting errgroup.Group
-	waiting.Go(func() error {
-		wantSeen(t, e.do(t.Context(), on(db), call{options: idempotency.Options{Wait: time.Minute}}), "done", false)
-		return nil
-	})
-	await.Blocked(t, db, 1)
-	testdb.Must(t, rival.Rollback(t.Context()))
-	testdb.Must(t, waiting.Wait())
-	wantEffects(t, db, 1)
 }
 
 func manyAtOnce(t *testing.T, e entry) {
@@ -171,18 +163,17 @@ func manyAtOnce(t *testing.T, e entry) {
 		settings := map[string]string{"default_transaction_isolation": level}
 		db := testdb.OpenAt(t, testdb.URL(t), postgres.Options{MaxConns: 4, Settings: settings})
 		var firsts atomic.Int64
-		var all errgroup.Group
+		var all sync.WaitGroup
 		for range 32 {
-			all.Go(func() error {
+			all.Go(func() {
 				got := e.do(t.Context(), on(db), call{options: idempotency.Options{Wait: time.Minute}})
 				if !got.Replayed {
 					firsts.Add(1)
 				}
 				wantSeen(t, got, "done", got.Replayed)
-				return nil
 			})
 		}
-		testdb.Must(t, all.Wait())
+		all.Wait()
 		if firsts.Load() != 1 {
 			t.Errorf("%s: %d answers are the first", level, firsts.Load())
 		}
@@ -224,41 +215,31 @@ func panicLeavesTheKeyFree(t *testing.T, e entry) {
 
 func cutInCommit(t *testing.T, e entry) {
 	t.Helper()
-	for _, test := range []struct {
-		name     string
-		side     failpoint.Side
-		last     bool // no connection can be acquired afterwards
-		replayed bool
-		calls    int // of the work, with a second call
+	for name, test := range map[string]struct {
+		side  failpoint.Side
+		last  bool // no connection can be acquired afterwards
+		calls int  // of the work, with a second call
 	}{
-		{"a COMMIT whose answer is lost is found by its key", failpoint.After, false, true, 1},
-		{"a COMMIT that never reached the server is done again", failpoint.Before, false, false, 2},
-		{"without a server afterwards it is unknown, and the next call replays it", failpoint.After, true, false, 1},
-		{"without a server afterwards it is unknown, and the next call does it", failpoint.Before, true, false, 2},
+		"a COMMIT whose answer is lost is found by its key":                       {failpoint.After, false, 1},
+		"a COMMIT that never reached the server is done again":                    {failpoint.Before, false, 2},
+		"without a server afterwards it is unknown, and the next call replays it": {failpoint.After, true, 1},
+		"without a server afterwards it is unknown, and the next call does it":    {failpoint.Before, true, 2},
 	} {
-		t.Run(test.name, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url := testdb.URL(t)
 			direct, proxy := testdb.OpenAt(t, url, postgres.Options{}), failpoint.StartCutter(t, url)
-			arm, armed, calls := proxy.Arm, false, 0
+			arm, calls := proxy.Arm, 0
 			if test.last {
 				arm = proxy.ArmLast
 			}
-			db := database{testdb.OpenAt(t, proxy.URL(), postgres.Options{MaxConns: 1}), func() {
-				if !armed {
-					arm(test.side, e.commit)
-				}
-				armed = true
-			}}
-			ask := call{work: func(exec func(string) error) (string, error) {
-				calls++
-				return "done", exec(insertEffect)
-			}}
-			got := e.do(t.Context(), db, ask)
+			armed := sync.OnceFunc(func() { arm(test.side, e.commit) })
+			ask := call{work: func(exec func(string) error) (string, error) { calls++; return effect(exec) }}
+			got := e.do(t.Context(), database{testdb.OpenAt(t, proxy.URL(), postgres.Options{MaxConns: 1}), armed}, ask)
 			if test.last {
 				wantError(t, got, idempotency.ErrUnknown)
 			} else {
-				wantSeen(t, got, "done", test.replayed)
+				wantSeen(t, got, "done", test.side == failpoint.After)
 			}
 			wantSeen(t, e.do(t.Context(), on(direct), ask), "done", !test.last || test.side == failpoint.After)
 			if calls != test.calls || proxy.Cuts() != 1 {
@@ -304,7 +285,7 @@ func hasLeft(t *testing.T, e entry) {
 
 func anotherLock(t *testing.T, e entry) {
 	t.Helper()
-	db := testdb.OpenAt(t, testdb.URL(t), postgres.Options{LockTimeout: 20 * time.Millisecond})
+	db := patient(t)
 	const register = `insert into merchants (merchant_id) values ('acme')`
 	testdb.Begin(t, db.Pool(), register)
 	got := e.do(t.Context(), on(db), call{work: func(exec func(string) error) (string, error) { return "", exec(register) }})
@@ -367,33 +348,32 @@ const childVariable, entryVariable = "IDEMPOTENCY_TEST_CHILD", "IDEMPOTENCY_TEST
 // while it works.
 func TestPromises_ofTwoProcesses(t *testing.T) {
 	t.Parallel()
-	if url := os.Getenv(childVariable); url != "" {
-		child(t, url)
-		return
-	}
 	for _, e := range entries {
+		if url := os.Getenv(childVariable); url != "" {
+			if e.name == os.Getenv(entryVariable) {
+				e.work(t, url)
+			}
+			continue
+		}
 		for _, killed := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, killed: %v", e.name, killed), func(t *testing.T) {
 				t.Parallel()
 				url := testdb.URL(t)
 				db := testdb.OpenAt(t, url, postgres.Options{})
-				process, goOn, ended := startChild(t, url, e)
+				child, goOn := e.startChild(t, url)
 				var got seen
-				var waiting errgroup.Group
-				waiting.Go(func() error {
-					got = e.do(t.Context(), on(db), call{options: idempotency.Options{Wait: time.Minute}})
-					return got.Err
-				})
+				var waiting sync.WaitGroup
+				waiting.Go(func() { got = e.do(t.Context(), on(db), call{options: idempotency.Options{Wait: time.Minute}}) })
 				if e.name != "Receive" {
 					await.Blocked(t, db, 1)
 				}
 				if killed {
-					testdb.Must(t, process.Kill())
+					testdb.Must(t, child.Process.Kill())
 				}
 				_ = goOn.Close() // the child goes on at the end of its input
-				ended()
-				testdb.Must(t, waiting.Wait())
-				if e.name != "Receive" && got.Replayed == killed {
+				_ = child.Wait() // it was killed, or has ended
+				waiting.Wait()
+				if got.Err != nil || e.name != "Receive" && got.Replayed == killed {
 					t.Errorf("%+v", got)
 				}
 				wantEffects(t, db, 1)
@@ -402,46 +382,39 @@ func TestPromises_ofTwoProcesses(t *testing.T) {
 	}
 }
 
-// child works in this process, and ends when its input ends.
-func child(t *testing.T, url string) {
+// work works in this process, and ends when its input ends.
+func (e entry) work(t *testing.T, url string) {
 	t.Helper()
-	for _, e := range entries {
-		if e.name != os.Getenv(entryVariable) {
-			continue
-		}
-		db := testdb.OpenAt(t, url, postgres.Options{})
-		got := e.do(t.Context(), on(db), call{work: func(exec func(string) error) (string, error) {
-			answer, err := effect(exec)
-			fmt.Fprintln(os.Stdout, childVariable)
-			_, _ = io.Copy(io.Discard, os.Stdin)
-			return answer, err
-		}})
-		if got.Err != nil {
-			t.Error(got.Err)
-		}
+	got := e.do(t.Context(), on(testdb.OpenAt(t, url, postgres.Options{})), call{work: func(exec func(string) error) (string, error) {
+		answer, err := effect(exec)
+		fmt.Fprintln(os.Stdout, childVariable)
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		return answer, err
+	}})
+	if got.Err != nil {
+		t.Error(got.Err)
 	}
 }
 
-// startChild starts the child and returns when it works.
-func startChild(t *testing.T, url string, e entry) (process *os.Process, goOn io.Closer, ended func()) {
+// startChild starts another process and returns when that works.
+func (e entry) startChild(t *testing.T, url string) (child *exec.Cmd, goOn io.Closer) {
 	t.Helper()
 	self, err := os.Executable()
 	testdb.Must(t, err)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
-	command := exec.CommandContext(ctx, self, "-test.run=^TestPromises_ofTwoProcesses$")
-	command.Env = append(os.Environ(), childVariable+"="+url, entryVariable+"="+e.name)
-	in, err := command.StdinPipe()
+	t.Cleanup(cancel)
+	child = exec.CommandContext(ctx, self, "-test.run=^TestPromises_ofTwoProcesses$")
+	child.Env = append(os.Environ(), childVariable+"="+url, entryVariable+"="+e.name)
+	in, err := child.StdinPipe()
 	testdb.Must(t, err)
-	out, err := command.StdoutPipe()
+	out, err := child.StdoutPipe()
 	testdb.Must(t, err)
-	testdb.Must(t, command.Start())
-	ended = sync.OnceFunc(func() { _ = command.Wait() }) // it was killed, or has ended
-	t.Cleanup(func() { cancel(); ended() })
+	testdb.Must(t, child.Start())
 	for lines := bufio.NewScanner(out); lines.Scan(); {
 		if lines.Text() == childVariable {
-			return command.Process, in, ended
+			return child, in
 		}
 	}
 	t.Fatal("the child ended before it worked")
-	return nil, nil, nil
+	return nil, nil
 }

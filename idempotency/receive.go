@@ -82,14 +82,11 @@ func Receive(ctx context.Context, db groupcommit.DB, key Key, request Request, o
 		Claim(b, key, request, answer, expires)
 		b.QueuedQueries = append(b.QueuedQueries, written.QueuedQueries...)
 		if again { // it may meet a rival, by which the batches that share its transaction would be refused
-			b.Queue(unshared)
+			b.Queue(`select`) // none of the statements that may share a commit
 		}
 		return answer, db.Commit(ctx, b)
 	})
 }
-
-// unshared is not one of the statements that may share a commit.
-const unshared = `select`
 
 // workError is an error of the work, after which there is no other try.
 type workError struct{ error }
@@ -108,14 +105,14 @@ func (o Options) do(ctx context.Context, q groupcommit.Querier, key Key, request
 	var again bool
 	began, wait := time.Now(), cmp.Or(o.Wait, defaultWait) //nolint:forbidigo // they decide only how long a rival is waited for
 	for tries, failures := 1, 0; ; tries++ {
-		state, err := o.read(ctx, q, key)
+		state, err := o.ReadKey(ctx, q, key)
 		wasRead := err == nil
 		if wasRead && state.Found {
-			return state.Record.Replay(request)
+			return state.Replay(request)
 		}
 		if wasRead {
 			now = cmp.Or(now, state.Now)
-			expires := now.Add(o.retention()).Truncate(time.Second)
+			expires := now.Add(cmp.Or(max(o.Retention, 0), defaultRetention)).Truncate(time.Second)
 			var answer Answer
 			if answer, err = try(now, expires, again); err == nil {
 				return Result{Answer: answer, ExpiresAt: expires}, nil
@@ -134,7 +131,7 @@ func (o Options) do(ctx context.Context, q groupcommit.Querier, key Key, request
 		case isInFlight(err): // its commit, or ours, goes on
 			tries--
 			pause = min(pause+rivalPause, left)
-		case wasRead && (isTaken(err) || o.IsConflict != nil && o.IsConflict(err) || outcome == groupcommit.Locked): // a rival was first
+		case wasRead && (groupcommit.Constraint(err) == onceConstraint || o.IsConflict != nil && o.IsConflict(err) || outcome == groupcommit.Locked): // a rival was first
 		case outcome == groupcommit.Refused, errors.Is(err, groupcommit.ErrNotSent): // which has waited as long as it may
 			return Result{}, errorAfter(unknown, err)
 		default:
@@ -146,20 +143,20 @@ func (o Options) do(ctx context.Context, q groupcommit.Querier, key Key, request
 	}
 }
 
-func (o Options) retention() time.Duration { return cmp.Or(max(o.Retention, 0), defaultRetention) }
-
-// read reads the key. An error that is not classified is one that no further read may help.
-func (o Options) read(ctx context.Context, q groupcommit.Querier, key Key) (state KeyState, err error) {
+// ReadKey reads a key by Read, as a replay does. An error that is not classified (see
+// groupcommit.OutcomeOf) is one that no further read may help.
+func (o Options) ReadKey(ctx context.Context, q groupcommit.Querier, key Key) (KeyState, error) {
 	read := o.Read
 	if read == nil {
 		read = ReadKey
 	}
 	within, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	if state, err = read(within, q, key); within.Err() != nil {
-		return state, err
+	state, err := read(within, q, key)
+	if within.Err() == nil {
+		err = groupcommit.Classify(err)
 	}
-	return state, groupcommit.Classify(err)
+	return state, err
 }
 
 // errorAfter marks an error as ErrUnknown if an earlier commit may still become durable.
@@ -172,9 +169,6 @@ func errorAfter(unknown bool, err error) error {
 
 // onceConstraint refuses the second answer of a key.
 const onceConstraint = "idempotency_keys_once"
-
-// isTaken reports whether a commit was refused because its key has an answer.
-func isTaken(err error) bool { return groupcommit.Constraint(err) == onceConstraint }
 
 // isInFlight reports whether a commit was refused because another one under the same key did
 // not end in time. The server names the index at which a commit waited, so a lock of the work

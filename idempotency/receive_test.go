@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,7 +19,6 @@ import (
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testdb"
 )
 
@@ -39,23 +37,8 @@ func theRequest() idempotency.Request {
 	return idempotency.Request{Fingerprint: []byte("fingerprint"), Canonical: []byte(`{"amount":1}`)}
 }
 
-func readKey(t *testing.T, q postgres.Querier, key idempotency.Key) idempotency.Record {
-	t.Helper()
-	state, err := idempotency.ReadKey(t.Context(), q, key)
-	testdb.Must(t, err)
-	if since := time.Since(state.Now).Abs(); since > time.Hour {
-		t.Errorf("the database's time is %v away", since)
-	}
-	return state.Record
-}
-
-// claim commits a key together with an effect that is not unique.
-func claim(t *testing.T, db *postgres.DB, key idempotency.Key, expires time.Time) error {
-	t.Helper()
-	b := &pgx.Batch{}
-	idempotency.Claim(b, key, theRequest(), theAnswer(), expires)
-	b.Queue(insertEffect)
-	return db.Commit(t.Context(), b)
+func answer(context.Context, *pgx.Batch, time.Time) (idempotency.Answer, error) {
+	return theAnswer(), nil
 }
 
 func TestReceive_keepsAnAnswerByteForByte(t *testing.T) {
@@ -63,9 +46,7 @@ func TestReceive_keepsAnAnswerByteForByte(t *testing.T) {
 	db := testdb.Reused(t)
 	var first idempotency.Result
 	for n := range 3 {
-		got, err := idempotency.Receive(t.Context(), db, keyOf("k1"), theRequest(), idempotency.Options{}, func(context.Context, *pgx.Batch, time.Time) (idempotency.Answer, error) {
-			return theAnswer(), nil
-		})
+		got, err := idempotency.Receive(t.Context(), db, keyOf("k1"), theRequest(), idempotency.Options{}, answer)
 		testdb.Must(t, err)
 		if n == 0 {
 			first = got
@@ -98,31 +79,19 @@ func TestReceive_runsAgainAfterALostRace(t *testing.T) {
 	}
 }
 
-// trips counts round trips.
-type trips struct{ n atomic.Int64 }
-
-func (*trips) Before(*failpoint.Trip) failpoint.Fault { return failpoint.None }
-
-func (c *trips) After(*failpoint.Trip) failpoint.Fault { c.n.Add(1); return failpoint.None }
-
 // A new request costs one round trip to read its key and one to commit, a replay the first alone.
 func TestReceive_roundTrips(t *testing.T) {
 	t.Parallel()
 	counted := &trips{}
-	proxy, err := failpoint.NewProxy(t.Context(), testdb.URL(t), func() failpoint.Hook { return counted })
-	testdb.Must(t, err)
-	t.Cleanup(proxy.Close)
-	db := testdb.OpenAt(t, proxy.URL(), postgres.Options{MaxConns: 1})
-	ask := func(key string) int64 {
+	db := on(testdb.OpenAt(t, counted.proxied(t, testdb.URL(t)), postgres.Options{MaxConns: 1}))
+	var took [3]int64
+	for n, key := range []string{"prepares the statements", "k", "k"} {
 		before := counted.n.Load()
-		if got := entries[0].do(t.Context(), on(db), call{key: key}); got.Err != nil {
-			t.Error(got.Err)
-		}
-		return counted.n.Load() - before
+		wantSeen(t, entries[0].do(t.Context(), db, call{key: key}), "done", n == 2)
+		took[n] = counted.n.Load() - before
 	}
-	ask("prepares") // the statements
-	if first, replay := ask("k"), ask("k"); first != 2 || replay != 1 {
-		t.Errorf("a new request takes %d round trips, a replay %d", first, replay)
+	if took[1] != 2 || took[2] != 1 {
+		t.Errorf("a new request takes %d round trips, a replay %d", took[1], took[2])
 	}
 }
 
@@ -131,22 +100,22 @@ func TestReceive_ofAWaiterRefusesNoGroup(t *testing.T) {
 	t.Parallel()
 	db := testdb.OpenAt(t, testdb.URL(t), postgres.Options{LockTimeout: 20 * time.Millisecond, Writes: groupcommit.NewStatements(idempotency.Writes()...)})
 	rival := entries[0].rival(t, db)
+	receive := func(key string) error {
+		_, err := idempotency.Receive(t.Context(), db, idempotency.Key{Scope: "acme", Operation: "pay.v1", Value: key}, idempotency.Request{}, idempotency.Options{Wait: time.Minute}, answer)
+		return err
+	}
 	var waiters, others errgroup.Group
 	for range 4 {
-		waiters.Go(func() error {
-			return entries[0].do(t.Context(), on(db), call{options: idempotency.Options{Wait: time.Minute}, work: nothing}).Err
-		})
+		waiters.Go(func() error { return receive("k1") })
 	}
 	await.Blocked(t, db, 1)
 	before := db.Committer().Stats().Refusals
 	for n := range 16 {
-		others.Go(func() error {
-			for m := range 100 {
-				if got := entries[0].do(t.Context(), on(db), call{key: fmt.Sprint(n, "-", m), work: nothing}); got.Err != nil {
-					return got.Err
-				}
+		others.Go(func() (err error) {
+			for m := 0; m < 100 && err == nil; m++ {
+				err = receive(fmt.Sprint(n, "-", m))
 			}
-			return nil
+			return err
 		})
 	}
 	testdb.Must(t, others.Wait())
@@ -157,39 +126,49 @@ func TestReceive_ofAWaiterRefusesNoGroup(t *testing.T) {
 	testdb.Must(t, waiters.Wait())
 }
 
-// inFlight is a database whose key is free to read and never to be claimed: as if a rival were in
-// flight for ever.
-type inFlight struct {
+// failing is a database whose key is free to read, and whose n-th commit ends with an error.
+type failing struct {
 	groupcommit.DB
 
-	first error // of the first commit, if set
+	n    int
+	with func(n int) error
 }
 
-func (db *inFlight) Commit(context.Context, *pgx.Batch) (err error) {
-	if err, db.first = db.first, nil; err != nil {
-		return err
-	}
-	return &pgconn.PgError{SeverityUnlocalized: "ERROR", Code: "55P03", Where: "idempotency_keys_once"}
+func (db *failing) Commit(context.Context, *pgx.Batch) error {
+	db.n++
+	return db.with(db.n)
 }
 
-func TestReceive_besideARivalForEver(t *testing.T) {
+func TestReceive_triesAgainWithinBounds(t *testing.T) {
 	t.Parallel()
-	for name, test := range map[string]struct{ first, want error }{
-		"it waits for Wait and not longer":              {nil, idempotency.ErrInFlight},
-		"after an unknown commit the rival may be ours": {groupcommit.ErrUnknown, idempotency.ErrUnknown},
+	const wait = time.Minute // in which there are more tries than may fail
+	refused := func(code string) error {
+		return &pgconn.PgError{SeverityUnlocalized: "ERROR", Code: code, Where: "idempotency_keys_once"}
+	}
+	for name, test := range map[string]struct {
+		with  func(n int) error
+		want  error
+		tries int // more if 0
+	}{
+		"a rival in flight for ever is waited for no longer than Wait": {func(int) error { return refused("55P03") }, idempotency.ErrInFlight, 0},
+		"after an unknown commit the rival may be ours": {func(n int) error {
+			return map[bool]error{true: groupcommit.ErrUnknown, false: refused("55P03")}[n == 1]
+		}, idempotency.ErrUnknown, 0},
+		"a commit that loses a race may pass later": {func(n int) error { return map[bool]error{true: refused("40001")}[n < 4] }, nil, 4},
+		"one that loses each race is unknown":       {func(int) error { return refused("40P01") }, idempotency.ErrUnknown, 4},
+		"one that is too slow is too":               {func(int) error { return refused("57014") }, idempotency.ErrUnknown, 4},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				const wait = time.Minute // in which there are more tries than may fail
 				o := idempotency.Options{Wait: wait, Read: func(context.Context, groupcommit.Querier, idempotency.Key) (idempotency.KeyState, error) {
 					return idempotency.KeyState{Now: time.Now()}, nil
 				}}
-				began := time.Now()
-				_, err := idempotency.Receive(t.Context(), &inFlight{first: test.first}, keyOf("k1"), theRequest(), o,
-					func(context.Context, *pgx.Batch, time.Time) (idempotency.Answer, error) { return theAnswer(), nil })
-				if took := time.Since(began); took != wait || !errors.Is(err, test.want) || !errors.Is(err, idempotency.ErrInFlight) {
-					t.Errorf("after %v: %v", took, err)
+				began, db := time.Now(), &failing{with: test.with}
+				_, err := idempotency.Receive(t.Context(), db, keyOf("k1"), theRequest(), o, answer)
+				took := time.Since(began)
+				if !errors.Is(err, test.want) || test.tries > 0 && db.n != test.tries || (test.tries == 0) != (took == wait && errors.Is(err, idempotency.ErrInFlight)) {
+					t.Errorf("after %d tries and %v: %v", db.n, took, err)
 				}
 			})
 		})
@@ -199,6 +178,7 @@ func TestReceive_besideARivalForEver(t *testing.T) {
 func TestReplay(t *testing.T) {
 	t.Parallel()
 	kept := idempotency.Answer{StatusCode: http.StatusAccepted, Header: http.Header{"Location": theAnswer().Header["Location"]}}
+	none, reused := idempotency.Answer{}, idempotency.ErrReused
 	for _, test := range []struct {
 		name        string
 		expired     bool
@@ -210,36 +190,25 @@ func TestReplay(t *testing.T) {
 	}{
 		{"the same request gets the answer", false, "fingerprint", `{"amount":1}`, theAnswer(), nil, nil},
 		{"the fingerprint alone decides that", false, "fingerprint", `{"amount":2}`, theAnswer(), nil, nil},
-		{"another request gets the members that differ", false, "another", `{"amount":2,"reason":"r"}`, idempotency.Answer{}, idempotency.ErrReused, []string{"/amount", "/reason"}},
-		{"a longer fingerprint is another", false, "fingerprint ", `{"amount":2}`, idempotency.Answer{}, idempotency.ErrReused, []string{"/amount"}},
-		{"no fingerprint is another", false, "", `{"amount":2}`, idempotency.Answer{}, idempotency.ErrReused, []string{"/amount"}},
-		{"a difference outside the request has no pointer", false, "another path", `{"amount":1}`, idempotency.Answer{}, idempotency.ErrReused, nil},
-		{"a request without canonical form is not compared", false, "another", "", idempotency.Answer{}, idempotency.ErrReused, nil},
+		{"another request gets the members that differ", false, "another", `{"amount":2,"4242":"r"}`, none, reused, []string{"/4242", "/amount"}},
+		{"a longer fingerprint is another", false, "fingerprint ", `{"amount":2}`, none, reused, []string{"/amount"}},
+		{"no fingerprint is another", false, "", `{"amount":2}`, none, reused, []string{"/amount"}},
+		{"a difference outside the request has no pointer", false, "another path", `{"amount":1}`, none, reused, nil},
+		{"a request without canonical form is not compared", false, "another", "", none, reused, nil},
 		{"an expired answer is not replayed", true, "fingerprint", `{"amount":1}`, kept, idempotency.ErrExpired, nil},
-		{"another request under an expired key has no pointers", true, "another", `{"amount":2}`, idempotency.Answer{}, idempotency.ErrReused, nil},
+		{"another request under an expired key has no pointers", true, "another", `{"amount":2}`, none, reused, nil},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			record := idempotency.Record{Answer: theAnswer(), Request: theRequest(), Expired: test.expired}
-			request := idempotency.Request{Fingerprint: []byte(test.fingerprint)}
-			if test.canonical != "" {
-				request.Canonical = []byte(test.canonical)
-			}
-			got, err := record.Replay(request)
-			if diff := cmp.Diff(test.answer, got.Answer); diff != "" || !errors.Is(err, test.want) {
-				t.Errorf("the error is %v, want %v (-want +got):\n%s", err, test.want, diff)
-			}
-			if reused, ok := errors.AsType[*idempotency.ReusedError](err); ok && !cmp.Equal(test.pointers, reused.Pointers) {
-				t.Errorf("pointers %q, want %q", reused.Pointers, test.pointers)
-			}
-		})
-	}
-}
-
-func TestReusedError_holdsNoValueOfARequest(t *testing.T) {
-	t.Parallel()
-	err := &idempotency.ReusedError{Pointers: []string{"/metadata/4242424242424242"}}
-	if !errors.Is(err, idempotency.ErrReused) || strings.Contains(err.Error(), "4242") {
-		t.Errorf("it says %q", err)
+		record := idempotency.KeyState{Answer: theAnswer(), Request: theRequest(), Expired: test.expired}
+		request := idempotency.Request{Fingerprint: []byte(test.fingerprint)}
+		if test.canonical != "" {
+			request.Canonical = []byte(test.canonical)
+		}
+		got, err := record.Replay(request)
+		if diff := cmp.Diff(test.answer, got.Answer); diff != "" || !errors.Is(err, test.want) || strings.Contains(fmt.Sprint(err), "4242") {
+			t.Errorf("%s: the error is %v, want %v, which holds no name of a member (-want +got):\n%s", test.name, err, test.want, diff)
+		}
+		if of, ok := errors.AsType[*idempotency.ReusedError](err); ok && !cmp.Equal(test.pointers, of.Pointers) {
+			t.Errorf("%s: pointers %q, want %q", test.name, of.Pointers, test.pointers)
+		}
 	}
 }

@@ -35,10 +35,11 @@ select *
 // it for its work. A taken key refuses the whole batch. If a rival is claiming the key, the batch
 // waits for the rival's outcome, at most for the session's lock time-out.
 func Claim(b *pgx.Batch, key Key, r Request, a Answer, expires time.Time) {
-	empty := []byte{} // not missing
-	b.Queue(insertAnswer, key.Scope, key.Operation, key.Value, append(empty, r.Fingerprint...), r.Canonical,
-		a.StatusCode, a.headers(), append(empty, a.Body...), expires)
+	b.Queue(insertAnswer, key.Scope, key.Operation, key.Value, present(r.Fingerprint), r.Canonical, a.StatusCode, a.headers(), present(a.Body), expires)
 }
+
+// present is a value that is not null, also if it is empty.
+func present(value []byte) []byte { return append([]byte{}, value...) }
 
 // headers is the stored form of the headers.
 func (a Answer) headers() string {
@@ -54,18 +55,9 @@ func Writes() []groupcommit.Statement {
 	return []groupcommit.Statement{{SQL: insertAnswer, ManyRows: insertAnswers}}
 }
 
-// KeyState is what the database has of a key. Times are by its clock.
-type KeyState struct {
-	Key    Key
-	Record Record // if Found
-	Found  bool
-	Now    time.Time // zero if nothing was read
-}
-
 // selectKeys reads taken keys and free ones in one statement, so that a free key comes with
-// the database's time. A tombstone stays expired if the server's clock steps back.
-//
-// offset 0: an index probe for each key. Without it the planner may read the whole scope.
+// the database's time. A tombstone stays expired if the server's clock steps back. By offset 0
+// there is an index probe for each key: without it the planner may read the whole scope.
 //
 // Where commits wait for a standby, a row that is found writes to the WAL, so the transaction
 // waits for the standby too, and with it for the commit of the row: after a restart of the
@@ -125,13 +117,12 @@ func keysQuery(states []*KeyState) (args []any, scan func(pgx.Rows) error) {
 	return []any{scopes, operations, values}, func(rows pgx.Rows) error {
 		var n int
 		var s KeyState
-		r := &s.Record
 		_, err := pgx.ForEachRow(rows, []any{
-			&n, &s.Now, &s.Found, &r.Fingerprint, &r.Canonical, &r.StatusCode, &r.Header, &r.Body, &r.CreatedAt, &r.ExpiresAt, &r.Expired,
+			&n, &s.Now, &s.Found, &s.Fingerprint, &s.Canonical, &s.StatusCode, &s.Header, &s.Body, &s.CreatedAt, &s.ExpiresAt, &s.Expired,
 		}, func() error {
 			s.Key = states[n-1].Key
 			*states[n-1] = s
-			r.Header = nil // that of the next row is another map
+			s.Header = nil // that of the next row is another map
 			return nil
 		})
 		return err
@@ -159,10 +150,10 @@ update idempotency_keys
 returning 1`
 
 // ExpireKeys turns up to limit expired keys into tombstones and returns their number: it
-// deletes answer and request, and keeps what tells a reuse apart. Since a key has expired
-// by its time, expired here or not, this changes no answer. Several processes may call it at once:
-// each skips the rows that another holds. Fewer than limit means that none were left: call it now
-// and then, until then. To forget a key, delete its row when no client can send it again.
+// deletes answer and request, and keeps what tells a reuse apart. It changes no answer, since a key
+// expires by its time. Several processes may call it at once: each skips the rows that another
+// holds. Call it now and then, until it returns fewer than limit: none were left. To forget a key,
+// delete its row when no client can send it again.
 //
 // If we die here: the statement is a transaction of its own. Either its rows are tombstones,
 // or the next ExpireKeys finds them.

@@ -2,12 +2,14 @@ package idempotency_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,6 +18,7 @@ import (
 
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
@@ -65,6 +68,12 @@ func (tx watchedTx) Commit(ctx context.Context) error {
 }
 
 func on(db *postgres.DB) database { return database{db, func() {}} }
+
+// patient is a database whose sessions wait 20 ms for a lock.
+func patient(t *testing.T) *postgres.DB {
+	t.Helper()
+	return testdb.OpenAt(t, testdb.URL(t), postgres.Options{LockTimeout: 20 * time.Millisecond})
+}
 
 // call is a request as each entry can be asked.
 type call struct {
@@ -118,11 +127,11 @@ func once(ctx context.Context, db database, c call) (s seen) {
 }
 
 func post(ctx context.Context, db database, c call) (s seen) {
-	options := idempotency.HTTPOptions{
+	o := idempotency.HTTPOptions{
 		Options: c.options, Scope: func(*http.Request) string { return c.scope },
 		Error: func(_ http.ResponseWriter, _ *http.Request, _ int, err error) { s.Err = err },
 	}
-	handler := idempotency.Middleware(db, options)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	handler := idempotency.Middleware(db, o)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		answer, err := c.work(func(sql string) error { _, err := idempotency.Tx(r.Context()).Exec(r.Context(), sql); return err })
 		if err != nil {
 			s.Err = err
@@ -144,15 +153,7 @@ func post(ctx context.Context, db database, c call) (s seen) {
 
 // do asks with defaults for what the call does not say.
 func (e entry) do(ctx context.Context, db database, c call) seen {
-	if c.scope == "" {
-		c.scope = "acme"
-	}
-	if c.key == "" {
-		c.key = "k1"
-	}
-	if c.request == "" {
-		c.request = `{"amount":1}`
-	}
+	c.scope, c.key, c.request = cmp.Or(c.scope, "acme"), cmp.Or(c.key, "k1"), cmp.Or(c.request, `{"amount":1}`)
 	if c.work == nil {
 		c.work = effect
 	}
@@ -163,9 +164,6 @@ const insertEffect = `insert into outbox (topic, message_id, payload, metadata) 
 
 // effect is work with one effect that is not unique.
 func effect(exec func(sql string) error) (string, error) { return "done", exec(insertEffect) }
-
-// nothing is work without an effect.
-func nothing(func(sql string) error) (string, error) { return "done", nil }
 
 func wantEffects(t *testing.T, db *postgres.DB, want int) {
 	t.Helper()
@@ -193,15 +191,28 @@ func (e entry) rival(t *testing.T, db *postgres.DB) pgx.Tx {
 	t.Helper()
 	tx, b := testdb.Begin(t, db.Pool(), `select 1`), &pgx.Batch{}
 	answer := idempotency.Answer{StatusCode: http.StatusAccepted, Body: []byte(`"of the rival"`)}
-	idempotency.Claim(b, idempotency.Key{Scope: "acme", Operation: e.operation, Value: "k1"}, idempotency.Request{}, answer, inAnHour())
+	idempotency.Claim(b, idempotency.Key{Scope: "acme", Operation: e.operation, Value: "k1"}, idempotency.Request{}, answer, time.Now().Add(time.Hour))
 	testdb.Must(t, tx.SendBatch(t.Context(), b).Close())
 	return tx
 }
 
-func inAnHour() time.Time { return time.Now().Add(time.Hour).Truncate(time.Second) }
+// trips counts round trips, and cuts the connection after one of them.
+type trips struct{ n, cut atomic.Int64 }
 
-// fromNow is a time by the database's clock.
-func fromNow(t *testing.T, q postgres.Querier, d time.Duration) time.Time {
+// proxied is a way to a database whose round trips are counted.
+func (c *trips) proxied(t *testing.T, url string) string {
 	t.Helper()
-	return testdb.One[time.Time](t, q, `select clock_timestamp() + $1::interval`, d)
+	proxy, err := failpoint.NewProxy(t.Context(), url, func() failpoint.Hook { return c })
+	testdb.Must(t, err)
+	t.Cleanup(proxy.Close)
+	return proxy.URL()
+}
+
+func (*trips) Before(*failpoint.Trip) failpoint.Fault { return failpoint.None }
+
+func (c *trips) After(*failpoint.Trip) failpoint.Fault {
+	if c.n.Add(1) == c.cut.Load() {
+		return failpoint.Cut
+	}
+	return failpoint.None
 }

@@ -111,8 +111,7 @@ func ExampleRead() {
 		if err := json.Unmarshal(m.Payload, &order); err != nil {
 			return inbox.Message{}, err
 		}
-		key := idempotency.NaturalKey{Parts: []string{order.ID}, Operation: "charge", Version: 1}.String()
-		_, err := idempotency.ParseNaturalKey(key) // refuses an empty part
+		key, err := idempotency.NaturalKey("charge", 1, order.ID)
 		return inbox.Message{ID: key}, err
 	})
 	for _, given := range []string{`"k-1"`, "no key", ""} {

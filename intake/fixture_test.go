@@ -16,6 +16,8 @@ import (
 	"github.com/payonce/payonce/ledger"
 )
 
+func TestMain(m *testing.M) { testrun.Main(m) }
+
 func acme() intake.Account {
 	return intake.Account{MerchantID: "acme", FeeBasisPoints: 250, FeeFixed: map[string]int64{"EUR": 5}, Notify: true}
 }

@@ -11,11 +11,9 @@
 //
 // # Why idempotency.Receive
 //
-// idempotency.Once and idempotency.Middleware hold a connection from the claim to COMMIT, for
-// seven round trips. A charge is decided in memory, from at most one read, so its answer is
-// known before anything is written. Receive sends key, answer and writes as one batch: one
-// round trip, one row version of the key, and a transaction that other requests share. The
-// events' ids are made here, so no statement's result is needed.
+// A charge is decided in memory, from at most one read, and its ids are made here: its answer is
+// known before anything is written. So key, answer and writes are one batch, one round trip, and a
+// transaction that other requests share. Once holds a connection for seven round trips.
 package intake
 
 import (
@@ -34,6 +32,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/ledger"
@@ -175,4 +174,33 @@ func newID(now time.Time) string {
 	micros := now.Nanosecond() / int(time.Microsecond) % 1000
 	binary.BigEndian.PutUint64(id[:8], uint64(now.UnixMilli())<<16|7<<12|uint64(micros<<2)) //nolint:gosec // after 1970
 	return "ch_" + hex.EncodeToString(id[:])
+}
+
+// BatchedRead returns a Read of idempotency.Options that reads keys in batches: those that are
+// asked for at the same time share a round trip (postgres.Reads). So many are in flight at most,
+// so a lock on the table holds no more connections. A scope is a merchant, and each key is
+// read as the merchant of its scope.
+//
+// A read in flight goes on when its callers have left: the server would go on to wait for its
+// standby in a session that no bound counts.
+func BatchedRead(db *postgres.DB, most int) func(ctx context.Context, _ groupcommit.Querier, key idempotency.Key) (idempotency.KeyState, error) {
+	reads := postgres.NewReads(most, func(ctx context.Context, keys []idempotency.Key) ([]idempotency.KeyState, error) {
+		states, scopes := make([]idempotency.KeyState, len(keys)), map[string][]*idempotency.KeyState{}
+		for i, key := range keys {
+			states[i].Key = key
+			scopes[key.Scope] = append(scopes[key.Scope], &states[i])
+		}
+		b := &pgx.Batch{}
+		for scope, states := range scopes {
+			postgres.QueueTenant(b, scope)
+			idempotency.QueueKeys(b, states)
+		}
+		if err := db.Read(context.WithoutCancel(ctx), b); err != nil {
+			return nil, fmt.Errorf("read idempotency keys: %w", err)
+		}
+		return states, nil
+	})
+	return func(ctx context.Context, _ groupcommit.Querier, key idempotency.Key) (idempotency.KeyState, error) {
+		return reads.Lookup(ctx, key)
+	}
 }

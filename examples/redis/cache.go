@@ -80,7 +80,7 @@ func (c *Cache) Read(next Read) Read {
 			return state, nil
 		}
 		state, err := next(ctx, q, key)
-		if err == nil && state.Found && !state.Record.Expired {
+		if err == nil && state.Found && !state.Expired {
 			c.keep(ctx, name, seal, state)
 		}
 		return state, err
@@ -101,14 +101,14 @@ func (c *Cache) find(ctx context.Context, name string, seal cipher.AEAD) (state 
 	switch {
 	case err != nil:
 		return state, Failed
-	case !time.Now().Before(state.Record.ExpiresAt): // whatever Redis does about expiry
+	case !time.Now().Before(state.ExpiresAt): // whatever Redis does about expiry
 		return state, Miss
 	}
 	return state, Hit
 }
 
 func (c *Cache) keep(ctx context.Context, name string, seal cipher.AEAD, state idempotency.KeyState) {
-	life := min(state.Record.ExpiresAt.Sub(state.Now), c.longest).Milliseconds()
+	life := min(state.ExpiresAt.Sub(state.Now), c.longest).Milliseconds()
 	text, err := json.Marshal(state)
 	if err == nil && life > 0 && len(text) <= largest {
 		_, _ = c.do(ctx, "SET", name, seal.Seal(nil, nil, text, []byte(name)), "PX", life) // without it the next read is of PostgreSQL

@@ -43,12 +43,12 @@ func (a *API) abandonKey(c echo.Context) (any, error) {
 	if !errors.Is(err, idempotency.ErrReused) && !errors.Is(err, idempotency.ErrExpired) {
 		return nil, err
 	}
-	state, err := a.Intake.ReadKey(ctx, account, r.Key)
+	state, err := a.Intake.Options.ReadKey(ctx, a.tenant(c), r.Key)
 	if err != nil {
 		return nil, err
 	}
-	known := abandonment{StatusCode: state.Record.StatusCode}
-	id, isCharge := strings.CutPrefix(state.Record.Header.Get(echo.HeaderLocation), chargesPath+"/")
+	known := abandonment{StatusCode: state.StatusCode}
+	id, isCharge := strings.CutPrefix(state.Header.Get(echo.HeaderLocation), chargesPath+"/")
 	if !isCharge {
 		known.Abandoned = known.StatusCode == p.Status // long ago
 		return known, nil

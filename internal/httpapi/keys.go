@@ -165,9 +165,9 @@ func (a *API) getKey(c echo.Context) (any, error) {
 	}
 	views := []keyView{}
 	for _, state := range states {
-		if r := state.Record; state.Found {
-			v := keyView{Operation: state.Key.Operation, StatusCode: r.StatusCode, FirstSeen: r.CreatedAt.UTC(), ExpiresAt: r.ExpiresAt.UTC()}
-			if location := r.Header.Get(echo.HeaderLocation); location != "" {
+		if state.Found {
+			v := keyView{Operation: state.Key.Operation, StatusCode: state.StatusCode, FirstSeen: state.CreatedAt.UTC(), ExpiresAt: state.ExpiresAt.UTC()}
+			if location := state.Header.Get(echo.HeaderLocation); location != "" {
 				v.Location = &location
 			}
 			views = append(views, v)

@@ -1,7 +1,0 @@
-package idempotency
-
-// What tests see of the package.
-var (
-	Canonical = canonicalOf
-	Pointers  = pointers
-)
