@@ -42,10 +42,6 @@ func Subscribers() []string { return names(subscribers) }
 // Topic is the topic of the outbox: what is requested, and events of the provider.
 const Topic = "charges"
 
-// Topics are the outbox topics of a charge's messages: Topic, and one of each subscriber,
-// which has its name.
-func Topics() []string { return append([]string{Topic}, Subscribers()...) }
-
 func names(list []Step) []string {
 	names := make([]string, len(list))
 	for i, s := range list {
@@ -179,12 +175,6 @@ func (c *Charge) setStep(name string, status StepStatus) {
 			c.Steps[i].Status = status
 		}
 	}
-}
-
-// failStep fails a step; the steps behind it will not run.
-func (c *Charge) failStep(name string) {
-	c.setStep(name, StepFailed)
-	c.skipSteps()
 }
 
 // skipSteps skips the steps that are still pending; subscribers follow a failure too.

@@ -81,7 +81,7 @@ func TestDetails_hidesWhatMerchantsWrite(t *testing.T) {
 		"payment.action_required.v1": {"url"},
 	}
 	for name, e := range stored() {
-		data, err := domain.Encode(e)
+		data, err := json.Marshal(e)
 		if err != nil {
 			t.Fatal(err)
 		}

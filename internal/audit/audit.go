@@ -146,7 +146,7 @@ func (s source) queue(b *pgx.Batch, sql string, args ...any) *pgx.QueuedQuery {
 	if len(s.charges) == 0 {
 		return b.Queue("with "+facts+sql, args...)
 	}
-	b.Queue(setCharges, s.charges, domain.Topics())
+	b.Queue(setCharges, s.charges, []string{domain.Topic})
 	return b.Queue("with "+rowsOfCharges+facts+sql, args...)
 }
 

@@ -143,7 +143,7 @@ func (t *Timeline) read(ctx context.Context, tx pgx.Tx, name, merchant string) e
 		args      []any
 	}{
 		{"the keys", selectKeyUses, []any{key, merchant, ids}},
-		{"the outbox", selectOutbox, []any{ids, domain.Topics()}},
+		{"the outbox", selectOutbox, []any{ids, []string{domain.Topic}}},
 		{"the inbox", selectInbox, []any{ids, t.AsOf}},
 		{"the resends", selectResends, []any{ids}},
 	} {

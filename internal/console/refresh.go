@@ -134,7 +134,7 @@ func (c *Console) readFacts(ctx context.Context, followed []int64, f *facts) err
 		return errNoDatabase
 	}
 	var text []byte
-	if err := db.QueryRow(ctx, selectFlow, receivers, followed, domain.Topics()).Scan(&text); err != nil {
+	if err := db.QueryRow(ctx, selectFlow, receivers, followed, []string{domain.Topic}).Scan(&text); err != nil {
 		return err
 	}
 	return json.Unmarshal(text, f)
