@@ -34,7 +34,7 @@ type InventoryRejected struct {
 }
 
 func (InventoryRejected) stored() string  { return "inventory.rejected.v1" }
-func (InventoryRejected) apply(c *Charge) { c.setStep(Inventory, StepFailed) }
+func (InventoryRejected) apply(c *Charge) { c.failStep(Inventory) }
 func (e InventoryRejected) allowedIn(c Charge) bool {
 	return c.due(Inventory) && cancellations[e.Code] == ""
 }

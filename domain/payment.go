@@ -121,7 +121,7 @@ func (e PaymentCaptured) post(b *chart, _ Charge) {
 type PaymentDeclined struct{ Failure }
 
 func (PaymentDeclined) stored() string            { return "payment.declined.v1" }
-func (PaymentDeclined) apply(c *Charge)           { c.setStep(Payment, StepFailed) }
+func (PaymentDeclined) apply(c *Charge)           { c.failStep(Payment) }
 func (e PaymentDeclined) allowedIn(c Charge) bool { return c.due(Payment) && c.mayFailFor(e.Code) }
 
 // CreationKey is the Idempotency-Key of the next creation of the payment at the provider. It follows

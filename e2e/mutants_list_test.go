@@ -143,7 +143,7 @@ func mutants() []mutant {
 				"fulfillment/payment.go", "	case stripe.Canceled, stripe.Succeeded, stripe.Processing:\n		return p.recordIntent(ctx, s)\n",
 				"	case stripe.Canceled, stripe.Succeeded, stripe.Processing:\n		return decision{events: s.Charge.Fail(failing)}, nil\n",
 			}},
-			byTest("./fulfillment", "TestDeadline/a capture before the deadline wins", "after the delivery (-want +got)"),
+			byTest("./fulfillment", "TestDeadline/a capture before the deadline wins", "declined(expired), want"),
 		},
 		{
 			"a payment that waits is read after the deadline of its charge",

@@ -54,7 +54,7 @@ func (n *notifying) ends(receiver, want string) {
 func (n *notifying) resend(id uuid.UUID) *pgx.Batch {
 	n.t.Helper()
 	b, e := &pgx.Batch{}, n.outcome
-	fulfillment.Resend(b, fulfillment.Outcome{
+	fulfillment.Resend(b, fulfillment.WebhookEvent{
 		EventID: e.ID, ChargeID: "ch_1", MerchantID: "acme", Stored: e.Type, Version: e.Version, Notified: !n.load().Charge.NeedsWebhook(e.Version),
 	}, id, "cli:test")
 	return b

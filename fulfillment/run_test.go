@@ -119,11 +119,14 @@ func TestWakeUp(t *testing.T) {
 		"a message about an event that cannot be read yet waits":      {`{"id":"e","type":"t","charge_id":"ch_1","version":9}`, "ch_1", "waits"},
 		"a request of no charge is an error":                          {`{}`, "ch_2", "load stream ch_2: no such charge"},
 	} {
-		m := newScripted(t, "captured")
-		d := &inbox.Delivery{Message: inbox.Message{ID: "m", Type: "charge.requested.v1", OrderingKey: test.key, Payload: []byte(test.payload)}}
-		if end := endOf(handlerOf(m.on, fulfillment.ChargeReceiver)(t.Context(), d)); end != test.end {
-			t.Errorf("%s: the delivery ends as %s, want %s", name, end, test.end)
-		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newScripted(t, "captured")
+			d := &inbox.Delivery{Message: inbox.Message{ID: "m", Type: "charge.requested.v1", OrderingKey: test.key, Payload: []byte(test.payload)}}
+			if end := endOf(handlerOf(m.on, fulfillment.ChargeReceiver)(t.Context(), d)); end != test.end {
+				t.Errorf("the delivery ends as %s, want %s", end, test.end)
+			}
+		})
 	}
 }
 
