@@ -23,13 +23,9 @@ func TestPostings(t *testing.T) {
 	}
 	var lines []string
 	for name, e := range stored() {
-		line := name + " |"
-		var lineSb27 strings.Builder
-		for _, p := range domain.Postings(in(cmp.Or(after[name], "started")), e) {
-			lineSb27.WriteString(fmt.Sprintf(" %s→%s %d %s", p.Debit, p.Credit, p.Amount, p.Currency))
+		for leg, p := range domain.Postings(in(cmp.Or(after[name], "started")), e) {
+			lines = append(lines, fmt.Sprintf("%s %d | %s → %s %d %s", name, leg+1, p.Debit, p.Credit, p.Amount, p.Currency))
 		}
-		line += lineSb27.String()
-		lines = append(lines, line)
 	}
 	slices.Sort(lines)
 	golden(t, "postings.txt", lines)

@@ -371,7 +371,7 @@ func mutants() []mutant {
 		},
 		{
 			"a refund made outside is looked for only after one of ours",
-			[]edit{{"fulfillment/refund.go", "			if known || object.Status", "			if c.AmountRefunded() == 0 || known || object.Status"}},
+			[]edit{{"fulfillment/refund.go", "		if known || object.Status", "		if c.AmountRefunded() == 0 || known || object.Status"}},
 			byWalk("dashboard refund/worker/GET /v1/refunds/after/kill", "every refund is one of the ledger's"),
 		},
 		{

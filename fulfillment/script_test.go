@@ -127,9 +127,9 @@ func (s *script) intent(call, id string) (stripe.Intent, error) {
 	if err != nil {
 		return stripe.Intent{}, err
 	}
-	i := stripe.Intent{ID: id, Status: stripe.Status(state), Amount: 1999, Currency: "EUR", Reference: "ref_ch_1"}
+	i := stripe.Intent{ID: id, Status: stripe.Status(state), Amount: s.stream().Charge.Amount.Amount, Currency: "EUR", Reference: "ref_ch_1"}
 	if i.Status == stripe.Succeeded {
-		i.AmountReceived, i.Attempted = 1999, true
+		i.AmountReceived, i.Attempted = i.Amount, true
 	}
 	return changed(s.t, i, intentChanges, changes), nil
 }
@@ -138,7 +138,7 @@ func (s *script) intent(call, id string) (stripe.Intent, error) {
 func (s *script) CreateIntent(_ context.Context, key string, p stripe.CreateParams) (stripe.Intent, error) {
 	c := s.stream().Charge
 	s.same(stripe.CreateParams{
-		Reference: "ref_ch_1", ChargeID: "ch_1", Amount: 1999, Currency: "EUR", PaymentMethod: "pm_card_visa", Redirects: c.ReturnURL != "",
+		Reference: "ref_ch_1", ChargeID: "ch_1", Amount: c.Amount.Amount, Currency: "EUR", PaymentMethod: "pm_card_visa", Redirects: c.ReturnURL != "",
 	}, p)
 	return s.intent("create/"+strings.TrimPrefix(key, "ref_ch_1-"), "pi_1")
 }
