@@ -303,7 +303,7 @@ func (e ChargeFailed) apply(c *Charge) {
 }
 
 func (e ChargeFailed) allowedIn(c Charge) bool {
-	return !c.Terminal() && len(c.held()) == 0 && c.mayFailFor(e.Code) &&
+	return !c.Terminal() && len(c.toCompensate()) == 0 && c.mayFailFor(e.Code) &&
 		(c.stepFailed() || c.canceledUnpaid() && cancellations[e.Code] != "")
 }
 

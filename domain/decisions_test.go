@@ -1,6 +1,7 @@
 package domain_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -217,7 +218,7 @@ func outcomeOf(t *testing.T, state, name string, decide decision) string {
 	}
 	texts := make([]string, len(events))
 	for i, e := range events {
-		data, err := domain.Encode(e)
+		data, err := json.Marshal(e)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -84,27 +83,11 @@ func EventTypeNamed(name string) EventType { return registry[name] }
 // TypeOf is the stored name of an event.
 func TypeOf(e Event) string { return e.stored() }
 
-// SchemaVersion is the version in a stored name: 1 in "charge.requested.v1".
-func SchemaVersion(name string) int {
-	_, text, _ := strings.Cut(name, ".v")
-	version, _ := strconv.Atoi(text) // registered names end in a number
-	return version
-}
-
 // ErrUnknownType is returned by Decode for an event or a step that this program does
 // not know: a newer program wrote it.
 var ErrUnknownType = errors.New("unknown event type")
 
-// Encode is the stored form of an event: a JSON object.
-func Encode(e Event) ([]byte, error) {
-	data, err := json.Marshal(e)
-	if err != nil {
-		return nil, fmt.Errorf("encode %T: %w", e, err)
-	}
-	return data, nil
-}
-
-// Decode reads a stored event. A request whose data cannot be read is Unreadable, and no error.
+// Decode reads a stored event, which json.Marshal wrote. A request whose data cannot be read is Unreadable, and no error.
 func Decode(name string, data []byte) (Event, error) {
 	t, known := registry[name]
 	if !known {

@@ -1,6 +1,7 @@
 package domain_test
 
 import (
+	"encoding/json"
 	"errors"
 	"maps"
 	"slices"
@@ -80,7 +81,7 @@ func (m *sequence) send(t *rapid.T, events ...domain.Event) {
 func (m *sequence) reread(t *rapid.T) domain.Charge {
 	c := domain.Charge{ID: "ch_1"}
 	for _, e := range m.events {
-		data, err := domain.Encode(e)
+		data, err := json.Marshal(e)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -135,8 +135,8 @@ func (c Charge) SubscribersOf(e Event, version int) []string {
 	return names
 }
 
-// held are the done steps that hold something, the last one first.
-func (c Charge) held() []Step {
+// toCompensate are the done steps that hold something, the last one first.
+func (c Charge) toCompensate() []Step {
 	var held []Step
 	for _, s := range slices.Backward(c.Steps) {
 		if step, _ := stepNamed(s.Name); s.Status == StepDone && step.release != nil {
@@ -149,7 +149,7 @@ func (c Charge) held() []Step {
 // mayRelease reports whether what a step holds may be returned now: compensation runs
 // backwards, after a step failed or the charge was canceled.
 func (c Charge) mayRelease(name string) bool {
-	held := c.held()
+	held := c.toCompensate()
 	return len(held) > 0 && held[0].Name == name && (c.stepFailed() || c.canceledUnpaid())
 }
 
@@ -159,7 +159,7 @@ func (c Charge) fail(why Failure, own ...Event) []Event {
 	if c.Status == Failed {
 		return nil
 	}
-	for _, s := range c.held() {
+	for _, s := range c.toCompensate() {
 		own = append(own, s.release(c))
 	}
 	return append(own, ChargeFailed{why})

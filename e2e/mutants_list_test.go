@@ -143,7 +143,7 @@ func mutants() []mutant {
 				"fulfillment/payment.go", "	case stripe.Canceled, stripe.Succeeded, stripe.Processing:\n		return p.recordIntent(ctx, s)\n",
 				"	case stripe.Canceled, stripe.Succeeded, stripe.Processing:\n		return decision{events: s.Charge.Fail(failing)}, nil\n",
 			}},
-			byTest("./fulfillment", "TestDeadline/a capture before the deadline wins", "after the delivery (-want +got)"),
+			byTest("./fulfillment", "TestDeadline/a capture before the deadline wins", "declined(expired), want"),
 		},
 		{
 			"a payment that waits is read after the deadline of its charge",
@@ -371,7 +371,7 @@ func mutants() []mutant {
 		},
 		{
 			"a refund made outside is looked for only after one of ours",
-			[]edit{{"fulfillment/refund.go", "			if known || object.Status", "			if c.AmountRefunded() == 0 || known || object.Status"}},
+			[]edit{{"fulfillment/refund.go", "		if known || object.Status", "		if c.AmountRefunded() == 0 || known || object.Status"}},
 			byWalk("dashboard refund/worker/GET /v1/refunds/after/kill", "every refund is one of the ledger's"),
 		},
 		{

@@ -45,7 +45,7 @@ func (r *deliveryRun) dueOf(messageType string) func(domain.Charge) task {
 		}
 	}
 	observer := observerOf(messageType, r.services.Provider)
-	r.lostRace = observer.forget
+	r.lostRace = func() { observer.changes = nil }
 	return func(c domain.Charge) task {
 		if !c.Terminal() {
 			return r.dueStep(c)

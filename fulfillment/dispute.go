@@ -8,21 +8,19 @@ import (
 	"github.com/payonce/payonce/internal/stripe"
 )
 
-// observeDisputes records the disputes of a charge and every movement of their money.
-func observeDisputes(provider Provider) *observer {
-	var seen []stripe.Dispute
-	return &observer{
-		step: "dispute",
-		list: func(ctx context.Context, intent string) (err error) {
-			seen, err = collect(provider.Disputes(ctx, intent))
-			return err
-		},
-		changes: func(f *findings) {
+// readDisputes reads the disputes of a charge and every movement of their money.
+func readDisputes(provider Provider) func(context.Context, string) (changes, error) {
+	return func(ctx context.Context, intent string) (changes, error) {
+		seen, err := collect(provider.Disputes(ctx, intent))
+		if err != nil {
+			return nil, err
+		}
+		return func(f *findings) {
 			for _, d := range seen {
 				events, err := f.charge.ObserveDispute(observed(d))
 				f.add(d.ID, events, err)
 			}
-		},
+		}, nil
 	}
 }
 

@@ -25,13 +25,11 @@ func isAboutRefunds(messageType string) bool {
 	return ok && (strings.HasPrefix(name, "refund.") || name == "charge.refund.updated" || name == "charge.refunded")
 }
 
-// isAboutDisputes reports whether messages of a type are events of the provider about a dispute.
 func isAboutDisputes(messageType string) bool {
 	return strings.HasPrefix(messageType, ProviderEvent+"charge.dispute.")
 }
 
-// isAboutCharge reports whether messages of a type are about a charge: a request, the end of a refund, or
-// an event of the provider about a payment, a refund or a dispute.
+// isAboutCharge reports whether the receiver of charges takes messages of a type.
 func isAboutCharge(messageType string) bool {
 	return domain.EventTypeNamed(messageType).Request || messageType == TypeRefundEnded ||
 		strings.HasPrefix(messageType, ProviderEvent+"payment_intent.") || isAboutRefunds(messageType) || isAboutDisputes(messageType)

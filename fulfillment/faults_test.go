@@ -1,172 +1,214 @@
 package fulfillment_test
 
 import (
-	"bytes"
-	"io"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/payonce/payonce/domain"
-	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/fulfillment"
+	"github.com/payonce/payonce/internal/stripe"
 )
 
-// TestFaults ends or disturbs a worker at a call of the provider. The next worker brings the
-// charge or the refund to its outcome, and the money moves once, whether the provider still
-// knows the keys or not.
+// sandboxed is a memory whose provider is the sandbox, with its own records of the money.
+type sandboxed struct {
+	*memory
+
+	provider *provider
+	client   *stripe.Client
+}
+
+func newSandboxed(t *testing.T, first domain.ChargeRequested) *sandboxed {
+	t.Helper()
+	p := newProvider(t)
+	client := newClient(t, p.URL)
+	return &sandboxed{newMemory(t, fulfillment.Services{Provider: client, ActionTimeout: time.Hour}, first), p, client}
+}
+
+// ends delivers the message about the newest request, and checks how each delivery ends.
+func (s *sandboxed) ends(want ...string) {
+	s.t.Helper()
+	for _, end := range want {
+		if err := s.deliver(""); endOf(err) != end {
+			s.t.Errorf("the handler returned %v, want %s", err, end)
+		}
+	}
+}
+
+// moved checks the money that the provider has moved, and that the ledger has the same.
+func (s *sandboxed) moved(captures int, refunds ...movement) {
+	s.t.Helper()
+	r := s.provider.records(s.t)
+	if diff := cmp.Diff(append([]movement{}, refunds...), r.Refunds); diff != "" || len(r.Captures) != captures {
+		s.t.Errorf("the provider captured %+v, want %d, and refunded (-want +got):\n%s", r.Captures, captures, diff)
+	}
+	var refunded int64
+	for _, m := range refunds {
+		refunded += m.Amount
+	}
+	if c := s.stream.Charge; !c.Terminal() || (c.StepStatus(domain.Payment) == domain.StepDone) != (captures > 0) || c.AmountRefunded() != refunded {
+		s.t.Errorf("the charge is %s, and %d of it are refunded", c.Status, c.AmountRefunded())
+	}
+}
+
+// TestFaults ends or disturbs a worker at a call of the provider. The next worker brings the charge or the
+// refund to its outcome, and the money moves once, whether the provider still knows the keys or not.
 func TestFaults(t *testing.T) {
-	testdb.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
 	const effectAfterCut = "an effect after the worker stopped waiting"
-	for way, fault := range map[string]struct {
-		answer func(*fixture) http.HandlerFunc
-		end    string
-	}{
-		"a cut before the effect":                                {func(*fixture) http.HandlerFunc { return cut }, "waits"},
-		"a cut after the effect":                                 {func(f *fixture) http.HandlerFunc { return f.provider.cutAfter }, "waits"},
-		"a worker that dies with the answer in hand":             {func(f *fixture) http.HandlerFunc { return f.takeOver(f.provider.sandbox.ServeHTTP) }, "lost"},
-		"an error of the provider's before the effect":           {func(*fixture) http.HandlerFunc { return breaks() }, "waits"},
-		"an error of the provider's after the effect":            {func(f *fixture) http.HandlerFunc { return f.provider.breaksAfter }, "waits"},
-		"a saved error that was not received, before the effect": {func(f *fixture) http.HandlerFunc { return f.provider.under(failsBefore, f.provider.cutAfter) }, "waits"},
-		"a saved error that was not received, after the effect":  {func(f *fixture) http.HandlerFunc { return f.provider.under(failsAfter, f.provider.cutAfter) }, "waits"},
-		effectAfterCut: {func(f *fixture) http.HandlerFunc { return f.provider.cutBefore }, "waits"},
+	for way, answer := range map[string]func(*sandboxed) http.HandlerFunc{
+		"a cut before the effect": func(*sandboxed) http.HandlerFunc { return cut },
+		"a cut after the effect":  func(s *sandboxed) http.HandlerFunc { return s.provider.cutAfter },
+		"a worker that dies with the answer in hand": func(s *sandboxed) http.HandlerFunc {
+			return meanwhile(func() { s.lost = true }, s.provider.sandbox.ServeHTTP)
+		},
+		"an error of the provider's before the effect": func(*sandboxed) http.HandlerFunc { return breaks },
+		"an error of the provider's after the effect": func(s *sandboxed) http.HandlerFunc {
+			return func(w http.ResponseWriter, r *http.Request) {
+				s.provider.sandbox.ServeHTTP(httptest.NewRecorder(), r)
+				breaks(w, r)
+			}
+		},
+		"a saved error that was not received, before the effect": func(s *sandboxed) http.HandlerFunc { return s.provider.under(failsBefore, s.provider.cutAfter) },
+		"a saved error that was not received, after the effect":  func(s *sandboxed) http.HandlerFunc { return s.provider.under(failsAfter, s.provider.cutAfter) },
+		effectAfterCut: func(s *sandboxed) http.HandlerFunc { return s.provider.cutBefore },
 	} {
-		for memory, faults := range map[string]string{"": noFault, ", and the keys are forgotten": forgetsKeys} {
+		for memory, forgets := range map[string]bool{"": false, ", and the keys are forgotten": true} {
 			for _, op := range []string{"create", "confirm", "refund", "refunds"} {
 				t.Run(op+": "+way+memory, func(t *testing.T) {
 					t.Parallel()
-					f := newFixture(t)
-					f.useSandbox()
+					s := newSandboxed(t, order())
 					var refunds []movement
-					if op == "refund" || op == "refunds" {
+					if strings.HasPrefix(op, "refund") {
 						refunds = []movement{{"re_1", 600}}
-						f.accept("ch_1", order())
-						f.expectEnd(f.deliver(), "done")
-						f.request(f.load("ch_1"), "re_1", 600)
-					} else {
-						f.accept("ch_1", order())
+						s.ends("done")
+						s.append(requested())
 					}
-					f.provider.control(t, http.MethodPut, "/faults", faults)
-					f.provider.on(op, fault.answer(f))
-					f.expectEnd(f.deliver(), fault.end)
+					s.provider.expect(fault{1, op, answer(s)})
+					end := "waits"
+					if strings.HasPrefix(way, "a worker") {
+						end = "lost"
+					}
+					s.ends(end)
+					if forgets {
+						s.provider.forgetKeys()
+					}
 					switch {
 					case way != effectAfterCut:
-					case op == "refund" && memory == "": // with forgotten keys, see Limits in docs/reference/provider.md
-						f.provider.on("refunds", f.provider.beforeEffect(t))
+					case op == "refund" && !forgets: // with forgotten keys, see Limits in docs/reference/provider.md
+						s.provider.expect(fault{1, "refunds", func(w http.ResponseWriter, r *http.Request) {
+							s.provider.sandbox.ServeHTTP(w, r)
+							s.provider.executeLate(t)
+						}})
 					default:
-						f.provider.executeLate(t)
+						s.provider.executeLate(t)
 					}
-					f.deliverUntilDone()
-					f.expectMoved(refunds...)
+					for range 3 {
+						if endOf(s.deliver("")) == "done" {
+							break
+						}
+					}
+					s.moved(1, refunds...)
 				})
 			}
 		}
 	}
 }
 
-// expectMoved checks that the charge was captured and its stock sold once, and that the
-// provider and the ledger have these refunds.
-func (f *fixture) expectMoved(refunds ...movement) {
-	f.t.Helper()
-	want := "charge.succeeded" + strings.Repeat(" refund.succeeded", len(refunds))
-	if got := f.snapshot(); got.Stock != sold || got.Announced != want {
-		f.t.Errorf("the charge left %+v, want the outcomes %q", got, want)
-	}
-	f.expectCaptures(1)
-	got := f.provider.records(f.t).Refunds
-	slices.SortFunc(got, func(a, b movement) int { return int(b.Amount - a.Amount) })
-	if diff := cmp.Diff(append([]movement{}, refunds...), got); diff != "" {
-		f.t.Errorf("the provider refunded (-want +got):\n%s", diff)
-	}
-}
-
-// afterAnother executes the call with other parameters first, as a program of another version
-// sends it.
-func (p *provider) afterAnother(parameters string) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(r.Body)
-		if err != nil {
-			panic(err)
-		}
-		other := r.Clone(r.Context())
-		other.Body, r.Body = io.NopCloser(strings.NewReader(string(body)+"&"+parameters)), io.NopCloser(bytes.NewReader(body))
-		p.sandbox.ServeHTTP(httptest.NewRecorder(), other)
-		p.sandbox.ServeHTTP(w, r)
-	}
-}
-
-// TestOtherParameters: the key of an attempt belongs to a request with other parameters, which
-// had its effect. The worker looks for that effect before it uses the next key. A charge whose
-// first creation is answered so fails instead, with an intent that nothing confirms.
+// TestOtherParameters: the key of an attempt belongs to a request with other parameters, which had its effect, as
+// a program of another version sends it. The worker looks for that effect before it uses the next key. A
+// charge whose first creation is answered so fails instead, with an intent that nothing confirms.
 func TestOtherParameters(t *testing.T) {
 	t.Parallel()
-	for name, test := range map[string]struct{ op, parameters, calls string }{
-		"confirm": {"confirm", "use_stripe_sdk=true", "create confirm retrieve"},
-		"refund":  {"refund", "reason=duplicate", "create confirm refunds refund refunds"},
+	for op, test := range map[string]struct {
+		parameters string
+		ends       []string
+		captures   int
+	}{
+		"create":  {"&description=old", []string{"done"}, 0},
+		"confirm": {"&use_stripe_sdk=true", []string{"waits", "done"}, 1},
+		"refund":  {"&reason=duplicate", []string{"waits", "done"}, 1},
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(op, func(t *testing.T) {
 			t.Parallel()
-			f := newFixture(t)
-			f.useSandbox()
-			f.provider.on(test.op, f.provider.afterAnother(test.parameters))
-			f.accept("ch_1", order())
+			s := newSandboxed(t, order())
 			var refunds []movement
-			if test.op == "refund" {
-				f.expectEnd(f.deliver(), "done")
-				f.request(f.load("ch_1"), "re_1", 600)
+			if op == "refund" {
+				s.ends("done")
+				s.append(requested())
 				refunds = []movement{{"re_1", 600}}
 			}
-			f.expectEnd(f.deliver(), "waits")
-			f.expectEnd(f.deliver(), "done")
-			f.expectMoved(refunds...)
-			f.expectCalls(test.calls)
-			if intents := f.provider.records(t).Intents; len(intents) != 1 {
+			s.provider.expect(fault{1, op, func(w http.ResponseWriter, r *http.Request) {
+				s.provider.sandbox.ServeHTTP(httptest.NewRecorder(), again(r, test.parameters))
+				s.provider.sandbox.ServeHTTP(w, r)
+			}})
+			s.ends(test.ends...)
+			s.moved(test.captures, refunds...)
+			if intents := s.provider.records(t).Intents; len(intents) != 1 {
 				t.Errorf("the provider's intents are %+v, want one", intents)
 			}
 		})
 	}
+}
 
-	t.Run("create", func(t *testing.T) {
-		t.Parallel()
-		f := newFixture(t)
-		f.useSandbox()
-		f.provider.on("create", f.provider.afterAnother("description=old"))
-		f.accept("ch_1", order())
-		f.expectEnd(f.deliver(), "done")
-		f.expectCalls("create")
-		f.expectFailure(domain.Failure{Code: domain.ProviderRefused, Message: "this key was used for another payment"})
-		f.expectCaptures(0)
-	})
-	t.Run("a later key of create", func(t *testing.T) {
-		t.Parallel()
-		f := newFixture(t)
-		f.useSandbox()
-		f.provider.on("create", breaks(), f.provider.afterAnother("description=old"))
-		f.accept("ch_1", order())
-		f.expectEnd(f.deliver(), "waits")
-		f.expectEnd(f.deliver(), "waits")
-		f.expectEnd(f.deliver(), "done")
-		f.expectMoved()
-		f.expectCalls("create create create confirm")
-	})
-	t.Run("refund, which is in flight", func(t *testing.T) {
-		t.Parallel()
-		f := newFixture(t)
-		f.useSandbox()
-		f.accept("ch_1", order())
-		f.expectEnd(f.deliver(), "done")
-		f.request(f.load("ch_1"), "re_1", 600)
-		f.provider.on("refund", refuses(http.StatusBadRequest, "idempotency_error", ""))
-		f.expectEnd(f.deliver(), "waits")
-		f.expectEnd(f.deliver(), "waits") // it is not in the list
-		f.exec(`alter table ledger_events disable trigger ledger_events_append_only`)
-		f.exec(`update ledger_events set recorded_at = recorded_at - interval '2 minutes' where type = 'refund.attempt_failed.v1'`)
-		f.expectEnd(f.deliver(), "done") // it never will be
-		f.expectMoved(movement{"re_1", 600})
-		f.expectCalls("create confirm refunds refund refunds refunds refund")
-	})
+// TestResentKey: a database has lost a charge, and the client sends its key again. The provider has the first
+// payment intent under the key, until it forgets the key. Of another payment's key the charge fails.
+func TestResentKey(t *testing.T) {
+	t.Parallel()
+	dearer, declined := order(), order()
+	dearer.Amount, declined.PaymentMethod = 2999, "pm_card_chargeDeclined"
+	for name, test := range map[string]struct {
+		first    domain.ChargeRequested
+		forgets  bool
+		again    domain.ChargeRequested
+		captures int
+		failure  domain.FailureCode
+	}{
+		"the payment was captured":                              {order(), false, order(), 1, ""},
+		"the payment was declined":                              {declined, false, declined, 0, domain.CardDeclined},
+		"the key is forgotten, so the audit has two captures":   {order(), true, order(), 2, ""},
+		"another amount":                                        {order(), false, dearer, 1, domain.ProviderRefused},
+		"the second charge expires before it asks the provider": {order(), false, until(nine), 1, domain.Expired},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSandboxed(t, test.first)
+			s.ends("done")
+			first := s.stream.Charge.PaymentIntent
+			if test.forgets {
+				s.provider.forgetKeys()
+			}
+			s.memory = newMemory(t, fulfillment.Services{Provider: s.client}, test.again)
+			s.ends("done")
+			c, captures := s.stream.Charge, s.provider.records(t).Captures
+			if len(captures) != test.captures || (c.Failure == nil) != (test.failure == "") || c.Failure != nil && c.Failure.Code != test.failure {
+				t.Errorf("the charge is %s %v, want %q; the captures are %+v, want %d", c.Status, c.Failure, test.failure, captures, test.captures)
+			}
+			if same := c.PaymentIntent == first; same != slices.Contains([]string{"the payment was captured", "the payment was declined"}, name) {
+				t.Errorf("the charge has %s, the first one had %s", c.PaymentIntent, first)
+			}
+		})
+	}
+}
+
+// TestCancel_refusesALateConfirmation: a request that was in flight for long comes too late.
+func TestCancel_refusesALateConfirmation(t *testing.T) {
+	t.Parallel()
+	s := newSandboxed(t, order())
+	s.provider.expect(fault{1, "confirm", cut}) // it is in flight somewhere
+	s.ends("waits")
+	key := s.stream.At(s.stream.Charge.AttemptVersion).ID.String()
+	s.append(domain.ChargeCancelRequested{})
+	s.ends("done")
+	_, err := s.client.ConfirmIntent(t.Context(), key, s.stream.Charge.PaymentIntent, "")
+	if rejected, ok := errors.AsType[*stripe.RejectedError](err); !ok || rejected.Code != stripe.CodeUnexpectedState {
+		t.Errorf("the late confirmation was answered %v, want that the intent's state refuses it", err)
+	}
+	s.moved(0)
 }

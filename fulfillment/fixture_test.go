@@ -3,15 +3,12 @@ package fulfillment_test
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
@@ -19,60 +16,42 @@ import (
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/stripe"
 	"github.com/payonce/payonce/internal/testdb"
-	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/outbox"
 )
 
-func TestMain(m *testing.M) { testrun.Main(m) }
-
-// fixture is a database with one merchant, its stock, and a provider.
+// fixture is a database with one merchant and its stock, and a provider that is a script.
 type fixture struct {
-	t        *testing.T
-	db       *postgres.DB
-	worker   *postgres.DB // the same, with the rights of the worker
-	provider *provider
-	client   *stripe.Client
-	charge   inbox.Handler
-	log      *await.Log
+	t      *testing.T
+	db     *postgres.DB
+	worker *postgres.DB // the same, with the rights of the worker
+	script *script
+	charge inbox.Handler
 }
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	f := &fixture{t: t, db: testdb.Reused(t), provider: newProvider(t), log: &await.Log{}}
+	f := &fixture{t: t, db: testdb.Reused(t), script: &script{t: t}}
 	f.worker = testdb.As(t, f.db, postgres.RoleWorker)
-	f.client = newClient(t, f.provider.URL)
-	f.charge = f.handler(fulfillment.Services{Provider: f.client, ActionTimeout: time.Hour}, fulfillment.ChargeReceiver)
+	f.script.stream = func() ledger.Stream { return f.load() }
+	f.script.rival = func(name string) {
+		if name == "takeover" {
+			f.exec(`update inbox set fence = fence + 1 where status = 'running'`)
+			return
+		}
+		f.append(f.load(), rivals[name]...)
+	}
+	f.charge = f.handler(fulfillment.Services{Provider: f.script, ActionTimeout: time.Hour}, fulfillment.ChargeReceiver)
 	f.exec(`insert into merchants (merchant_id) values ('acme')`)
 	f.supply("mug", 5)
 	f.supply("tshirt", 10)
 	return f
 }
 
-// newClient waits so long for an answer of the provider, or longer than in production: a busy
-// machine is late.
-func newClient(t *testing.T, base string) *stripe.Client {
-	t.Helper()
-	client, err := stripe.New(stripe.Config{SecretKey: "sk_test_1", Base: base, Timeout: time.Minute})
-	testdb.Must(t, err)
-	t.Cleanup(client.Close)
-	return client
-}
-
 // handler is that of a receiver of a worker with these services.
 func (f *fixture) handler(services fulfillment.Services, receiver string) inbox.Handler {
-	return handlerOf(fulfillment.New(f.worker, services, slog.New(slog.NewTextHandler(f.log, nil))), receiver)
-}
-
-func handlerOf(f *fulfillment.Fulfillment, receiver string) inbox.Handler {
-	for _, r := range f.Receivers() {
-		if r.Name == receiver {
-			return r.Handle
-		}
-	}
-	return nil
+	return handlerOf(fulfillment.New(f.worker, services, slog.New(slog.DiscardHandler)), receiver)
 }
 
 func (f *fixture) exec(sql string, args ...any) {
@@ -85,15 +64,6 @@ func (f *fixture) commit(b *pgx.Batch) {
 	testdb.Must(f.t, f.db.Commit(f.t.Context(), b))
 }
 
-// text is the one text that a query finds, "" for null.
-func (f *fixture) text(sql string) string {
-	f.t.Helper()
-	if found := testdb.One[*string](f.t, f.db, sql); found != nil {
-		return *found
-	}
-	return ""
-}
-
 func (f *fixture) supply(sku string, quantity int64) {
 	f.t.Helper()
 	b := &pgx.Batch{}
@@ -101,145 +71,62 @@ func (f *fixture) supply(sku string, quantity int64) {
 	f.commit(b)
 }
 
-// order is the first event of a charge over two tshirts and a mug.
-func order() domain.ChargeRequested {
-	return domain.ChargeRequested{
-		MerchantID: "acme", OrderID: "order 1", Amount: 1999, Currency: "EUR", Fee: 90, PaymentMethod: "pm_card_visa",
-		Items:    []domain.Item{{SKU: "tshirt", Quantity: 2}, {SKU: "mug", Quantity: 1}},
-		Metadata: map[string]string{"basket": "7"}, Notify: true,
-	}
+// append commits events of a stream, as another writer would.
+func (f *fixture) append(s ledger.Stream, events ...domain.Event) ledger.Stream {
+	f.t.Helper()
+	b := &pgx.Batch{}
+	next, err := ledger.Append(b, s, ledger.Cause{CorrelationID: "req_1", CausationID: "rival", Actor: "test"}, opened(f.t, events)...)
+	testdb.Must(f.t, err)
+	f.commit(b)
+	return next
+}
+
+func (f *fixture) load() ledger.Stream {
+	f.t.Helper()
+	s, err := ledger.Load(f.t.Context(), f.db, "ch_1")
+	testdb.Must(f.t, err)
+	return s
 }
 
 // accept opens a charge, and puts the message about it into the inbox.
 func (f *fixture) accept(id string, first domain.ChargeRequested) ledger.Stream {
 	f.t.Helper()
 	s := f.append(ledger.New(id), first)
-	f.put(fulfillment.ChargeReceiver, s, 1, s.Head().ID.String())
+	f.put(fulfillment.ChargeReceiver, s, s.Head().ID.String())
 	return s
 }
 
-// start opens ch_1, holds its stock and starts its payment by the payment intent pi_1.
-func (f *fixture) start() ledger.Stream {
+// request requests the refund re_1, and puts the message about it into the inbox.
+func (f *fixture) request() {
 	f.t.Helper()
-	return f.startOf(order())
+	s := f.append(f.load(), requested())
+	f.put(fulfillment.ChargeReceiver, s, s.Head().ID.String())
 }
 
-func (f *fixture) startOf(first domain.ChargeRequested) ledger.Stream {
+// put puts a message about the newest event into the inbox of a receiver.
+func (f *fixture) put(receiver string, s ledger.Stream, id string) {
 	f.t.Helper()
-	s := f.accept("ch_1", first)
-	f.exec(`
-insert into reservations (charge_id, merchant_id, sku, quantity)
-values ('ch_1', 'acme', 'tshirt', 2),
-       ('ch_1', 'acme', 'mug', 1)`)
-	f.exec(`
-update stock
-   set available = available - r.quantity,
-       reserved  = reserved + r.quantity
-  from reservations r
- where r.sku = stock.sku`)
-	return f.append(s,
-		domain.InventoryReserved{Items: order().Items},
-		domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: "pi_1"})
-}
-
-// capture makes ch_1 a charge whose 1999 were captured. It has no items, so the stock stays
-// untouched.
-func (f *fixture) capture(first domain.ChargeRequested) ledger.Stream {
-	f.t.Helper()
-	first.Items = nil
-	return f.append(ledger.New("ch_1"), first,
-		domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: "pi_1"},
-		domain.PaymentCaptured{Provider: domain.Provider, PaymentIntent: "pi_1", Amount: 1999, Currency: "EUR", Fee: 90},
-		domain.ChargeSucceeded{})
-}
-
-// append commits events of a stream, as another writer would. A first event gets the steps of this
-// program, and a reference where it has none.
-func (f *fixture) append(s ledger.Stream, events ...domain.Event) ledger.Stream {
-	f.t.Helper()
-	if first, opens := events[0].(domain.ChargeRequested); opens {
-		first.Reference = cmp.Or(first.Reference, "ref_"+s.ID)
-		opened, err := domain.Open(first)
-		testdb.Must(f.t, err)
-		events = append(opened, events[1:]...)
-	}
-	b := &pgx.Batch{}
-	next, err := ledger.Append(b, s, ledger.Cause{CorrelationID: "req_1", CausationID: "rival", Actor: "test"}, events...)
-	if errors.Is(err, domain.ErrIllegal) {
-		for i, e := range events {
-			data, err := domain.Encode(e)
-			testdb.Must(f.t, err)
-			f.store(s, i+1, domain.TypeOf(e), string(data))
-		}
-		return f.load(s.ID)
-	}
-	testdb.Must(f.t, err)
-	f.commit(b)
-	return next
-}
-
-// store stores an event behind the head of a stream as the owner of the tables: no policy and no trigger
-// applies, and the charge need not allow it.
-func (f *fixture) store(s ledger.Stream, behind int, name, data string) (id string) {
-	f.t.Helper()
-	id = uuid.NewString()
-	f.exec(`
-insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
-values ($1, $2, $3, $4, 1, 'acme', $5, '{"actor":"api"}', now())`, id, s.ID, s.Charge.Version+behind, name, data)
-	return id
-}
-
-// forge stores a request that no api would have accepted, and puts the message about it into the inbox.
-func (f *fixture) forge(s ledger.Stream, name, data string) {
-	f.t.Helper()
-	id, version := f.store(s, 1, name, data), s.Charge.Version+1
-	b := &pgx.Batch{}
-	inbox.Append(b, fulfillment.ChargeReceiver, inbox.Message{
-		ID: id, Type: name, OrderingKey: s.ID, Partition: "acme",
-		Payload: ledger.Envelope{ID: id, Type: name, ChargeID: s.ID, Version: version}.Encode(),
-	})
-	f.commit(b)
-}
-
-func (f *fixture) load(id string) ledger.Stream {
-	f.t.Helper()
-	s, err := ledger.Load(f.t.Context(), f.db, id)
-	testdb.Must(f.t, err)
-	return s
-}
-
-// put puts a message about an event into the inbox of a receiver.
-func (f *fixture) put(receiver string, s ledger.Stream, version int, id string) {
-	f.t.Helper()
-	payload := s.EncodeEnvelope(s.At(version))
 	b := &pgx.Batch{}
 	inbox.Append(b, receiver, inbox.Message{
-		ID: id, Type: s.At(version).Type, OrderingKey: domain.OrderingKey(s.ID, s.At(version).Event), Partition: s.Charge.MerchantID, Payload: payload,
-		Metadata: map[string]string{outbox.MetadataCorrelationID: "req_1"},
+		ID: id, Type: s.Head().Type, OrderingKey: domain.OrderingKey(s.ID, s.Head().Event), Partition: s.Charge.MerchantID,
+		Payload: s.EncodeEnvelope(s.Head()), Metadata: map[string]string{outbox.MetadataCorrelationID: "req_1"},
 	})
 	f.commit(b)
 }
 
-// event puts an event of the provider's about ch_1 into the inbox.
-func (f *fixture) event(id, name string) {
+// deliver hands the message about the charge to its handler, with the calls that the provider expects,
+// whatever it was to wait for, and ends the claim as the handler's result wants.
+func (f *fixture) deliver(calls, end string) {
 	f.t.Helper()
-	b := &pgx.Batch{}
-	inbox.Append(b, fulfillment.ChargeReceiver, inbox.Message{
-		ID: id, Type: "stripe." + name, OrderingKey: "ch_1",
-		Payload: []byte(`{"id":"` + id + `","type":"` + name + `","charge_id":"ch_1","object":"pi_1"}`),
-	})
-	f.commit(b)
+	f.script.expect(calls)
+	if err := f.deliverAll(fulfillment.ChargeReceiver, f.charge, 1)[0]; endOf(err) != end {
+		f.t.Errorf("the handler returned %v, want %s", err, end)
+	}
+	f.script.checkAllCalled()
 }
 
-// deliver hands the message about the charge to its handler, whatever it was to wait for,
-// and ends the claim as the handler's result wants.
-func (f *fixture) deliver() error {
-	f.t.Helper()
-	return f.deliverAll(fulfillment.ChargeReceiver, f.charge, 1)[0]
-}
-
-// deliverAll hands n messages, which must be all open ones, to the handler of their
-// receiver, many of them at a time.
+// deliverAll hands n messages, which must be all open ones, to the handler of their receiver, many of them
+// at a time.
 func (f *fixture) deliverAll(receiver string, handle inbox.Handler, n int) []error {
 	f.t.Helper()
 	f.exec(`
@@ -291,19 +178,29 @@ func processor(db *postgres.DB, receiver string, handle inbox.Handler, change fu
 	return p
 }
 
-// deliverUntilDone delivers the message for as long as it waits.
-func (f *fixture) deliverUntilDone() {
+// What a charge over two tshirts and a mug leaves.
+const (
+	sold     = "mug 4 0 1, tshirt 8 0 2; sold sold"
+	held     = "mug 4 1 0, tshirt 8 2 0; open open"
+	returned = "mug 5 0 0, tshirt 10 0 0; released released"
+)
+
+// expect compares the events of ch_1 without their versions, the stock with the reservations, the events that the
+// merchant is notified of, and the states of the other messages.
+func (f *fixture) expect(events, stock, announced, messages string) {
 	f.t.Helper()
-	await.True(f.t, "the message is done", func() bool {
-		err := f.deliver()
-		if err != nil {
-			f.expectEnd(err, "waits")
-		}
-		return err == nil
-	})
+	f.expectText(events, `select string_agg(split_part(type, '.v', 1), ' ' order by version) from ledger_events where stream_id = 'ch_1'`)
+	f.expectText(stock, `
+select string_agg(format('%s %s %s %s', sku, available, reserved, sold), ', ' order by sku) || coalesce('; ' || (
+       select string_agg(status, ' ' order by sku) from reservations where charge_id = 'ch_1'), '')
+  from stock`)
+	f.expectText(announced, `select string_agg(split_part(type, '.v', 1), ' ' order by id) from inbox where receiver = 'notification' and metadata ? 'causation_id'`)
+	f.expectText(messages, `select string_agg(status, ' ' order by id) from inbox where not metadata ? 'causation_id'`)
 }
 
-// takeOver gives the running delivery to another holder.
-func (f *fixture) takeOver(answer http.HandlerFunc) http.HandlerFunc {
-	return meanwhile(func() { f.exec(`update inbox set fence = fence + 1 where status = 'running'`) }, answer)
+func (f *fixture) expectText(want, sql string) {
+	f.t.Helper()
+	if got := testdb.One[*string](f.t, f.db, sql); got == nil && want != "" || got != nil && *got != want {
+		f.t.Errorf("%s: %q, want %q", sql, *cmp.Or(got, new(string)), want)
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 
 	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/ledger"
@@ -25,7 +26,7 @@ type Fulfillment struct {
 	// error. Both must return at once.
 	OnStep func(ctx context.Context, step string) (within context.Context, done func(worked bool, err error))
 
-	db       *postgres.DB
+	db       groupcommit.DB
 	services Services
 	log      *slog.Logger
 

@@ -113,25 +113,29 @@ func newStock(q postgres.Querier) *postgres.Reads[[]article, map[article]int64] 
 // queueStock takes, sells and returns stock in the order of the articles, so that two charges
 // for the same articles cannot deadlock.
 func queueStock(b *pgx.Batch, c domain.Charge, e domain.Event) {
+	var available, reserved, sold int64 // of each piece
+	ended := ""                         // the state of the reservations
 	switch e.(type) {
 	case domain.InventoryReserved:
-		for _, item := range ordered(c.Items) {
-			b.Queue(insertReservation, c.ID, c.MerchantID, item.SKU, item.Quantity)
-			b.Queue(moveStock, c.MerchantID, item.SKU, -item.Quantity, item.Quantity, int64(0))
-		}
+		available, reserved = -1, 1
 	case domain.InventoryReleased:
-		for _, item := range ordered(c.Items) {
-			b.Queue(moveStock, c.MerchantID, item.SKU, item.Quantity, -item.Quantity, int64(0))
-		}
-		b.Queue(endReservations, c.ID, "released")
+		available, reserved, ended = 1, -1, "released"
 	case domain.ChargeSucceeded:
 		if c.StepStatus(domain.Inventory) != domain.StepDone {
 			return
 		}
-		for _, item := range ordered(c.Items) {
-			b.Queue(moveStock, c.MerchantID, item.SKU, int64(0), -item.Quantity, item.Quantity)
+		reserved, sold, ended = -1, 1, "sold"
+	default:
+		return
+	}
+	for _, item := range ordered(c.Items) {
+		if ended == "" {
+			b.Queue(insertReservation, c.ID, c.MerchantID, item.SKU, item.Quantity)
 		}
-		b.Queue(endReservations, c.ID, "sold")
+		b.Queue(moveStock, c.MerchantID, item.SKU, available*item.Quantity, reserved*item.Quantity, sold*item.Quantity)
+	}
+	if ended != "" {
+		b.Queue(endReservations, c.ID, ended)
 	}
 }
 

@@ -20,38 +20,40 @@ import (
 // Test: TestDispute/a_read_that_was_interrupted_is_repeated.
 type observer struct {
 	step    string
-	list    func(ctx context.Context, intent string) error
-	changes func(f *findings) // adds what the list shows and the ledger does not have
-	read    bool              // the list was read after the last lost race
+	read    func(ctx context.Context, intent string) (changes, error)
+	changes changes // of the list that was read after the last lost race; nil if none was
 }
+
+// changes adds what a list shows and the ledger does not have.
+type changes func(f *findings)
 
 // observerOf returns the observer that an event of the provider asks for; for every other message one
 // with nothing to do.
 func observerOf(messageType string, provider Provider) *observer {
 	switch {
 	case isAboutRefunds(messageType):
-		return observeRefunds(provider)
+		return &observer{step: "refund", read: readRefunds(provider)}
 	case isAboutDisputes(messageType):
-		return observeDisputes(provider)
+		return &observer{step: "dispute", read: readDisputes(provider)}
 	}
-	return &observer{read: true, changes: func(*findings) {}}
+	return &observer{}
 }
 
-func (o *observer) forget() { o.read = o.list == nil }
-
 func (o *observer) due(c domain.Charge) task {
-	if found := o.find(c); o.read && len(found.events) == 0 && found.err == nil || c.StepStatus(domain.Payment) != domain.StepDone {
+	if o.step == "" || c.StepStatus(domain.Payment) != domain.StepDone {
+		return task{}
+	}
+	if found := o.find(c); o.changes != nil && len(found.events) == 0 && found.err == nil {
 		return task{}
 	}
 	return task{o.step, o.run}
 }
 
-func (o *observer) run(ctx context.Context, s ledger.Stream) (decision, error) {
-	if !o.read {
-		if err := o.list(ctx, s.Charge.PaymentIntent); err != nil {
+func (o *observer) run(ctx context.Context, s ledger.Stream) (d decision, err error) {
+	if o.changes == nil {
+		if o.changes, err = o.read(ctx, s.Charge.PaymentIntent); err != nil {
 			return callFailed(ctx, err, nil)
 		}
-		o.read = true
 	}
 	found := o.find(s.Charge)
 	if len(found.events) > 0 {
@@ -62,7 +64,7 @@ func (o *observer) run(ctx context.Context, s ledger.Stream) (decision, error) {
 
 func (o *observer) find(c domain.Charge) *findings {
 	found := &findings{charge: c}
-	if o.read {
+	if o.changes != nil {
 		o.changes(found)
 	}
 	return found

@@ -64,9 +64,8 @@ func (p *payment) run(ctx context.Context, s ledger.Stream) (decision, error) {
 }
 
 // start creates the intent and records it. What it sends follows from the merchant, the client's
-// key and the request, so a client that sends its key again, to a database that has lost the charge,
-// gets the first intent while the provider remembers the key. If the first request under the key had
-// other parameters, the charge fails: a payment that the ledger lacks may have been made for it.
+// key and the request, also in a database that has lost the charge. If the first request under the key
+// had other parameters, the charge fails: a payment that the ledger lacks may have been made for it.
 //
 // If we die here: no intent is recorded; the next worker sends the same key and receives
 // the same intent. If the provider has forgotten the key, the first intent stays an orphan

@@ -1,307 +1,301 @@
 package fulfillment_test
 
 import (
+	"context"
 	"errors"
-	"net/http"
-	"sync"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/testdb"
 )
 
-// interruptions are answers after which the provider may still execute the same key.
-func interruptions() script {
-	return script{
-		"a cut":             {cut},
-		"a key in flight":   {refuses(http.StatusConflict, "idempotency_error", "idempotency_key_in_use")},
-		"too many requests": {refuses(http.StatusTooManyRequests, "invalid_request_error", "rate_limit")},
-		"a gateway's 502":   {says(http.StatusBadGateway, "<html>")},
-		"a 503":             {refuses(http.StatusServiceUnavailable, "api_error", "")},
-	}
-}
+// The tables of what payment decides: a history of the charge, the calls and their answers, and what is
+// recorded. "captured" is a capture with its outcome, "declined" a decline that returns the stock, with
+// the reason. internal/stripe's TestCall_classifiesEveryAnswer says which answer of the provider is which error.
 
-// keyRefusals are answers that end once an operator has mended the secret key.
-func keyRefusals() script {
-	return script{
-		"a refused secret key": {refuses(http.StatusUnauthorized, "invalid_request_error", "")},
-		"a test key":           {refuses(http.StatusNotFound, "invalid_request_error", "resource_missing", "message", "No such PaymentMethod: 'pm_1'; a similar object exists in live mode, but a test mode key was used to make this request.")},
-		"a live card":          {refuses(http.StatusPaymentRequired, "card_error", "card_declined", "decline_code", "test_mode_live_card")},
-	}
-}
-
-// retried are answers that do not count, by the ends of the attempts that meet them.
-func retried() map[string]script {
-	return map[string]script{"waits done": interruptions(), "blocked done": keyRefusals()}
-}
-
-const twoFailures = " payment.attempt_failed payment.attempt_failed"
+// unanswered are the errors after which the provider may still execute the same key, and how the delivery ends.
+var unanswered = map[string]string{"a cut": "cut waits", "a refused secret key": "wrong_key blocked"}
 
 func TestAttempt_create(t *testing.T) {
 	t.Parallel()
-	bare := order()
-	bare.Items = nil
-	scenarios := map[string]scenario{
-		"an error of the provider is recorded and opens a new key": {
-			begin:  isAccepted,
-			script: script{"create": {breaks(), breaks(), shows("requires_confirmation")}, "confirm": {shows("succeeded")}},
-			ends:   "waits waits done", want: succeeded(toReserved + twoFailures + " payment.started"), calls: "create create create confirm",
-			check: func(f *fixture) {
-				f.expectKeys("create", 0, 1, 2)
-				f.expectKeys("confirm", 5)
-				f.expectRecorded(3, domain.PaymentAttemptFailed{Stage: domain.StageCreate, StatusCode: 500, RequestID: "req_provider"})
-			},
-		},
-		"without items the key is the id of the first event": {
-			begin:  func(f *fixture) { f.accept("ch_1", bare) },
-			script: script{"create": {shows("requires_confirmation")}, "confirm": {shows("succeeded")}},
-			want:   back("", "charge.succeeded", "done"), calls: "create confirm",
-			check: func(f *fixture) { f.expectKeys("create", 0) },
-		},
-		"a refused creation fails the charge, and there is nothing to cancel": {
-			begin:  isAccepted,
-			script: script{"create": {refuses(http.StatusBadRequest, "invalid_request_error", "resource_missing")}},
-			want:   failed(toReserved+declined, domain.ProviderRefused), calls: "create",
-			check: func(f *fixture) { f.expectFailure(domain.Failure{Code: domain.ProviderRefused, Message: "for people"}) },
-		},
-		"a declined creation fails the charge, and there is nothing to cancel": {
-			begin:  isAccepted,
-			script: script{"create": {refuses(http.StatusPaymentRequired, "card_error", "card_declined", "decline_code", "lost_card")}},
-			want:   failed(toReserved+declined, domain.CardDeclined), calls: "create",
-			check: func(f *fixture) {
-				f.expectFailure(domain.Failure{Code: domain.CardDeclined, Message: "for people", DeclineCode: "lost_card"})
-			},
-		},
-		"an intent that a declined creation has left is recorded, and canceled before the charge fails": {
-			begin:  isAccepted,
-			script: script{"create": {declines()}, "cancel": {shows("canceled")}},
-			want:   failed(toStarted+declined, domain.CardDeclined), calls: "create cancel",
-		},
+	rows := []row{
+		given("an error of the provider is recorded and opens a new key", "accepted",
+			"create/0:500 | create/1:500 | create/2:requires_confirmation confirm/5:succeeded",
+			"inventory.reserved payment.attempt_failed waits | payment.attempt_failed waits | payment.started captured"),
+		given("a charge without items begins with its creation", "bare", "create/0:requires_confirmation confirm/2:succeeded", "payment.started captured"),
+		given("a refused creation fails the charge, and there is nothing to cancel", "reserved", "create/0:rejected", "declined(provider_refused)"),
+		given("a declined creation fails the charge, and there is nothing to cancel", "reserved", "create/0:declined", "declined(card_declined)"),
+		given("an intent that a declined creation has left is recorded, and canceled before the charge fails", "reserved",
+			"create/0:declined_intent cancel:canceled", "payment.started declined(card_declined)"),
+		given("a first key of other parameters fails the charge", "reserved", "create/0:other_parameters", "declined(provider_refused)"),
+		given("a later key of other parameters opens the next", "reserved", "create/0:500 | create/1:other_parameters | create/2:succeeded",
+			"payment.attempt_failed waits | payment.attempt_failed waits | payment.started captured"),
 	}
-	for ends, answers := range retried() {
-		for name, answer := range answers {
-			scenarios[name+" records nothing and keeps the key"] = scenario{
-				begin:  isAccepted,
-				script: script{"create": {answer[0], shows("requires_confirmation")}, "confirm": {shows("succeeded")}},
-				ends:   ends, want: succeeded(toStarted), calls: "create create confirm",
-				check: func(f *fixture) { f.expectKeys("create", 0, 0) },
-			}
-		}
+	for name, kind := range unanswered {
+		answer, end, _ := strings.Cut(kind, " ")
+		rows = append(rows, row{
+			name + " records nothing and keeps the key", "reserved",
+			"create/0:" + answer + " | create/0:requires_confirmation confirm/3:succeeded", end + " | payment.started captured",
+		})
 	}
-	runAll(t, scenarios)
+	decides(t, "", rows...)
 }
 
 func TestAttempt_confirm(t *testing.T) {
-	testdb.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
-	attemptFailed := toStarted + " payment.attempt_failed"
-	scenarios := map[string]scenario{
-		"an error of the provider opens a new key, after a look at the intent": {
-			begin:  isStarted,
-			script: script{"retrieve": {shows("requires_confirmation"), shows("requires_confirmation")}, "confirm": {breaks(), shows("succeeded")}},
-			ends:   "waits done", want: succeeded(attemptFailed), calls: "retrieve confirm retrieve confirm",
-			check: func(f *fixture) {
-				f.expectKeys("confirm", 3, 4)
-				f.expectRecorded(4, domain.PaymentAttemptFailed{Stage: domain.StageConfirm, StatusCode: 500, RequestID: "req_provider"})
-			},
-		},
-		"an error of a look records no attempt": {
-			begin: isStarted, script: script{"retrieve": {breaks()}}, ends: "waits", want: open(toStarted, "pending"), calls: "retrieve",
-		},
+	const look = "retrieve:requires_confirmation "
+	rows := []row{
+		given("an error of the provider opens a new key, after a look at the intent", "started",
+			look+"confirm/3:500 | "+look+"confirm/4:succeeded", "payment.attempt_failed waits | captured"),
+		given("a key of other parameters opens the next, if no money moved", "started",
+			look+"confirm/3:other_parameters | "+look+"confirm/4:succeeded", "payment.attempt_failed waits | captured"),
+		given("an error of a look records no attempt", "started", "retrieve:500", "waits"),
 	}
-	for ends, answers := range retried() {
-		for name, answer := range answers {
-			scenarios[name+" records nothing, keeps the key, and the intent is asked first"] = scenario{
-				begin:  isStarted,
-				script: script{"retrieve": {shows("requires_confirmation"), shows("requires_confirmation")}, "confirm": {answer[0], shows("succeeded")}},
-				ends:   ends, want: succeeded(toStarted), calls: "retrieve confirm retrieve confirm",
-				check: func(f *fixture) { f.expectKeys("confirm", 3, 3) },
-			}
-		}
+	for name, kind := range unanswered {
+		answer, end, _ := strings.Cut(kind, " ")
+		rows = append(rows, row{
+			name + " records nothing, keeps the key, and the intent is asked first", "started",
+			look + "confirm/3:" + answer + " | " + look + "confirm/3:succeeded", end + " | captured",
+		})
 	}
-	runAll(t, scenarios)
+	decides(t, "", rows...)
 }
 
+// TestResume begins where a worker died: the payment has started, and the provider knows the state of the
+// intent.
+func TestResume(t *testing.T) {
+	t.Parallel()
+	rows := []row{
+		given("an intent that was not confirmed is confirmed", "started", "retrieve:requires_confirmation confirm/3:succeeded", "captured"),
+		given("an intent without a payment method that was never attempted is confirmed", "started",
+			"retrieve:requires_payment_method confirm/3:succeeded", "captured"),
+		given("a declined intent is canceled and the charge fails", "started",
+			"retrieve:requires_payment_method@declined cancel:canceled", "declined(card_declined)"),
+		given("an intent declined for authentication is canceled and the charge fails", "started",
+			"retrieve:requires_payment_method@authentication cancel:canceled", "declined(authentication_required)"),
+		given("an attempted intent that forgot its decline is canceled and the charge fails", "started",
+			"retrieve:requires_payment_method@attempted cancel:canceled", "declined(provider_refused)"),
+		given("an intent that wants the customer is canceled and the charge fails", "started",
+			"retrieve:requires_action cancel:canceled", "declined(authentication_required)"),
+		given("a live card that a test key declined waits for an operator", "started", "retrieve:requires_payment_method@test_key", "blocked"),
+		given("an intent that is processing is read later", "started", "retrieve:processing | retrieve:processing | retrieve:succeeded", "polls | polls | captured"),
+		given("an intent that succeeded is recorded and not confirmed", "started", "retrieve:succeeded", "captured"),
+		given("a canceled intent fails the charge", "started", "retrieve:canceled", "declined(provider_refused)"),
+		given("a canceled intent that remembers its decline fails the charge with it", "started", "retrieve:canceled@declined", "declined(card_declined)"),
+		given("an intent that waits to be captured makes a dead letter", "started", "retrieve:requires_capture", "dead"),
+		given("an intent of another amount makes a dead letter", "started", "retrieve:succeeded@amount", "dead"),
+		given("an intent of another currency makes a dead letter", "started", "retrieve:succeeded@currency", "dead"),
+		given("an intent of another charge makes a dead letter", "started", "retrieve:succeeded@reference", "dead"),
+		given("an intent that took less than its amount makes a dead letter", "started", "retrieve:succeeded@less", "dead"),
+		given("a second message of a finished charge calls no provider", "captured", "", ""),
+		given("a second message of a finished refund calls no provider", "refunded", "", ""),
+	}
+	decides(t, "", rows...)
+}
+
+func TestDecline(t *testing.T) {
+	t.Parallel()
+	const declines = "retrieve:requires_confirmation confirm/3:declined "
+	decides(t, "",
+		given("the intent is canceled before the charge fails", "reserved",
+			"create/0:requires_confirmation confirm/3:declined cancel:canceled", "payment.started declined(card_declined)"),
+		given("a confirmation that wants the customer is canceled", "started",
+			"retrieve:requires_confirmation confirm/3:requires_action cancel:canceled", "declined(authentication_required)"),
+		given("if the money was taken after all the charge succeeds", "started", declines+"cancel:succeeded", "captured"),
+		given("if the money is on its way the charge waits", "started", declines+"cancel:processing | retrieve:succeeded", "polls | captured"),
+		given("a cancel that has no answer does not fail the charge", "started",
+			declines+"cancel:cut | retrieve:requires_payment_method@declined cancel:canceled", "waits | declined(card_declined)"),
+		given("a refused confirmation of an intent that stays open is canceled", "started",
+			"retrieve:requires_confirmation confirm/3:rejected retrieve:requires_confirmation cancel:canceled", "declined(provider_refused)"),
+		given("a confirmation refused because another one succeeded is a capture", "started",
+			"retrieve:requires_confirmation confirm/3:rejected retrieve:succeeded", "captured"),
+		given("as long as the intent cannot be read nothing is believed", "started",
+			"retrieve:requires_confirmation confirm/3:rejected retrieve:cut", "waits"),
+	)
+}
+
+// TestFailure_says is the whole reason, as the merchant sees it.
+func TestFailure_says(t *testing.T) {
+	t.Parallel()
+	for calls, want := range map[string]domain.Failure{
+		"create/0:rejected":         {Code: domain.ProviderRefused, Message: "for people"},
+		"create/0:declined":         {Code: domain.CardDeclined, Message: "no money", DeclineCode: "insufficient_funds"},
+		"create/0:other_parameters": {Code: domain.ProviderRefused, Message: "this key was used for another payment"},
+		"create/0:requires_action cancel:canceled": {
+			Code: domain.AuthenticationRequired, Message: "the payment needs the customer's authentication",
+		},
+		"create/0:requires_payment_method@attempted cancel:canceled": {
+			Code: domain.ProviderRefused, Message: "the provider ended the payment without a reason",
+		},
+		"create/0:requires_payment_method@authentication cancel:canceled": {
+			Code: domain.AuthenticationRequired, Message: "the card was declined", DeclineCode: "authentication_required",
+		},
+	} {
+		m := newScripted(t, "reserved")
+		m.play("", calls, 1)
+		if diff := cmp.Diff(&want, m.stream.Charge.Failure); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", calls, diff)
+		}
+	}
+}
+
+func TestAction(t *testing.T) {
+	t.Parallel()
+	decides(t, "",
+		given("a customer who authenticates is charged", "acting", "retrieve:succeeded", "captured"),
+		given("a customer who fails is declined", "acting",
+			"retrieve:requires_payment_method@authentication cancel:canceled", "declined(authentication_required)"),
+		given("a customer who has not acted is waited for, and announced once", "acting",
+			"retrieve:requires_action@page | retrieve:requires_action@page", "polls | polls"),
+		given("a customer who takes too long has the stock returned", "timed out", "cancel:canceled", "declined(authentication_timeout)"),
+		given("a capture before the time-out wins", "timed out", "cancel:succeeded", "captured"),
+		given("a worker that dies after the confirmation is taken over", "interactive",
+			"create/0:requires_confirmation confirm/3:cut | retrieve:succeeded", "inventory.reserved payment.started waits | captured"),
+		given("a page that no customer can be sent to is a decline", "interactive started",
+			"retrieve:requires_action cancel:canceled", "declined(authentication_required)"),
+	)
+	t.Run("the webhook names where the customer acts", func(t *testing.T) {
+		t.Parallel()
+		m := newScripted(t, "interactive started")
+		got := m.play("", "retrieve:requires_action@page", 1)
+		want := domain.PaymentActionRequired{URL: "https://bank.example/3ds", ExpiresAt: nine.Add(time.Hour)}
+		if diff := cmp.Diff(domain.Event(want), m.stream.Head().Event); diff != "" || got != "payment.action_required polls" {
+			t.Errorf("it records %s (-want +got):\n%s", got, diff)
+		}
+		if !slices.ContainsFunc(m.sent, func(s sentMessage) bool { return s.to == "notification payment.action_required.v1" }) {
+			t.Errorf("it sends %v", m.sent)
+		}
+	})
+}
+
+// TestDeadline is about charges whose expires_at has passed.
+func TestDeadline(t *testing.T) {
+	t.Parallel()
+	decides(t, "",
+		given("before the first step nothing is undone and the provider is not called", "expired", "", "charge.failed(expired)"),
+		given("the intent is canceled before the charge fails", "expired started", "cancel:canceled", "declined(expired)"),
+		given("a capture before the deadline wins", "expired started", "cancel:succeeded", "captured"),
+		given("if the money is on its way the charge waits for it", "expired started", "cancel:processing | cancel:succeeded", "polls | captured"),
+		given("a charge whose deadline has not come is charged", "unexpired started", "retrieve:succeeded", "captured"),
+		given("a charge that waits is canceled at its deadline", "unexpired started",
+			"retrieve:processing | +1h cancel:canceled", "polls | declined(expired)"),
+	)
+}
+
+func TestCancel(t *testing.T) {
+	t.Parallel()
+	rows := []row{
+		given("before the first step nothing is undone and the provider is not called", "canceling accepted", "", "charge.failed(canceled)"),
+		given("before the payment started the stock is released and the provider is not called", "canceling reserved", "",
+			"inventory.released charge.failed(canceled)"),
+		given("the intent is canceled before the charge fails", "canceling", "cancel:canceled", "declined(canceled)"),
+		given("if the money was taken the cancel has lost", "canceling", "cancel:succeeded", "captured"),
+		given("if the money is on its way the charge waits for it", "canceling", "cancel:processing | cancel:succeeded", "polls | captured"),
+		given("a holder that dies between cancel and commit is taken over", "canceling", "cancel:canceled^takeover | cancel:canceled", "lost | declined(canceled)"),
+	}
+	for name, answer := range map[string]string{"a cut": "cut", "a 500": "500", "an intent that is open": "requires_action"} {
+		rows = append(rows, row{
+			"a cancel that ends in " + name + " does not fail the charge", "canceling",
+			"cancel:" + answer + " | cancel:canceled", "waits | declined(canceled)",
+		})
+	}
+	decides(t, "", rows...)
+}
+
+// TestCancel_in_the_middle cancels while a provider call of the charge is in flight.
+func TestCancel_in_the_middle(t *testing.T) {
+	t.Parallel()
+	const asked = "charge.cancel_requested "
+	decides(t, "",
+		given("of a creation: its intent is never recorded, so never confirmed", "reserved", "create/0:requires_confirmation^cancel",
+			asked+"inventory.released charge.failed(canceled)"),
+		given("of a creation that is refused: the charge was canceled first", "reserved", "create/0:rejected^cancel",
+			asked+"inventory.released charge.failed(canceled)"),
+		given("of a confirmation that took the money: the cancel has lost", "started",
+			"retrieve:requires_confirmation confirm/3:succeeded^cancel cancel:succeeded", asked+"captured"),
+		given("of a confirmation that was declined: the charge is canceled", "started",
+			"retrieve:requires_confirmation confirm/3:declined^cancel cancel:canceled cancel:canceled", asked+"declined(canceled)"),
+		given("of a look at a payment that succeeded: the cancel has lost", "started", "retrieve:succeeded^cancel cancel:succeeded", asked+"captured"),
+	)
+}
+
+// TestAttempt_retry_after_is_honoured: by every call, and not at the same moment by all charges.
 func TestAttempt_retry_after_is_honoured(t *testing.T) {
 	t.Parallel()
-	tooMany := says(http.StatusTooManyRequests, `{"error":{"type":"invalid_request_error","code":"rate_limit"}}`, "Retry-After", "500")
-	var mu sync.Mutex
 	asked := map[time.Duration]bool{}
-	for op, begin := range map[string]func(*fixture){
-		"create":   isAccepted,
-		"retrieve": isStarted,
-		"confirm":  func(f *fixture) { f.start(); f.provider.on("retrieve", shows("requires_confirmation")) },
-		"cancel":   func(f *fixture) { f.start(); f.provider.on("retrieve", shows("requires_action")) },
-		"refund":   isRefunding,
-		"refunds":  func(f *fixture) { f.request(f.capture(order()), "re_1", 600) },
+	for op, r := range map[string]row{
+		"create":   {after: "reserved", calls: "create/0:late"},
+		"retrieve": {after: "started", calls: "retrieve:late"},
+		"confirm":  {after: "started", calls: "retrieve:requires_confirmation confirm/3:late"},
+		"cancel":   {after: "canceling", calls: "cancel:late"},
+		"refund":   {after: "refunding", calls: "refunds: refund/0:late"},
+		"refunds":  {after: "refunding", calls: "refunds:late"},
+	} {
+		m := newScripted(t, r.after)
+		m.script.calls = strings.Fields(r.calls)
+		wait, ok := errors.AsType[*inbox.WaitError](m.deliver(""))
+		if !ok || wait.AtLeast < 500*time.Second || wait.AtLeast > 625*time.Second || asked[wait.AtLeast] {
+			t.Errorf("%s waits %+v, want 500 seconds and up to a quarter more, and another time than the others", op, wait)
+			continue
+		}
+		asked[wait.AtLeast] = true
+	}
+}
+
+// TestKeys_areBounded: each failure that the provider may have saved opens a key, up to domain.MaxKeys. From
+// then on nothing is recorded, so the stream does not grow for as long as the provider fails, and the last
+// key is sent until the provider has forgotten what it saved.
+func TestKeys_areBounded(t *testing.T) {
+	t.Parallel()
+	for op, r := range map[string]row{
+		"create":  {after: "reserved", calls: "create/%:500", want: "create/%:succeeded"},
+		"confirm": {after: "started", calls: "retrieve:requires_confirmation confirm/%:500", want: "retrieve:succeeded"},
+		"refund":  {after: "refunding", calls: "refunds: refund/%:500", want: "refunds: refund/%:succeeded"},
 	} {
 		t.Run(op, func(t *testing.T) {
 			t.Parallel()
-			f := newFixture(t)
-			begin(f)
-			f.provider.on(op, tooMany)
-			var waiting *inbox.WaitError
-			err := f.deliver()
-			if !errors.As(err, &waiting) || waiting.AtLeast < 500*time.Second || waiting.AtLeast > 625*time.Second {
-				t.Fatalf("the handler returned %v, want it to wait 500 seconds and at most a quarter more", err)
+			m := newScripted(t, r.after)
+			number := func(calls string, n int) string {
+				key := min(n, domain.MaxKeys-1)
+				if op == "confirm" {
+					key += len(histories[r.after])
+				}
+				return strings.ReplaceAll(calls, "%", strconv.Itoa(key))
 			}
-			f.expectText("true", `select (due_at > clock_timestamp() + interval '490 seconds')::text from inbox`)
-			mu.Lock()
-			defer mu.Unlock()
-			if asked[waiting.AtLeast] {
-				t.Errorf("another charge is retried after exactly %s too", waiting.AtLeast)
+			for n := range domain.MaxKeys + 3 {
+				want := "payment.attempt_failed waits"
+				switch {
+				case n >= domain.MaxKeys-1:
+					want = "waits"
+				case op == "refund":
+					want = "refund.attempt_failed waits"
+				}
+				if got := m.play("", number(r.calls, n), 1); got != want {
+					t.Fatalf("failure %d records %s, want %s", n+1, got, want)
+				}
 			}
-			asked[waiting.AtLeast] = true
+			if got := m.play("", number(r.want, domain.MaxKeys), 1); strings.HasSuffix(got, "waits") {
+				t.Errorf("then it records %s", got)
+			}
 		})
 	}
 }
 
-// TestResume begins where a worker died: the payment has started, and the provider knows
-// the state of the intent.
-func TestResume(t *testing.T) {
+// TestStop_ofTheWorker: the end of the context is no error of the provider.
+func TestStop_ofTheWorker(t *testing.T) {
 	t.Parallel()
-	scenarios := map[string]scenario{
-		"waiting for the provider counts no attempt": {
-			begin:  isStarted,
-			script: script{"retrieve": {shows("processing"), shows("processing"), shows("processing"), shows("succeeded")}},
-			ends:   "waits waits waits done", want: succeeded(toStarted), calls: "retrieve retrieve retrieve retrieve",
-			check: func(f *fixture) {
-				f.expectText("1 3", `select format('%s %s', attempts, waits) from inbox where receiver = 'fulfillment'`)
-			},
-		},
-		"a message that says nothing but the charge is a wake-up too": {
-			begin:  func(f *fixture) { f.start(); f.exec(`update inbox set payload = '{}'`) },
-			script: script{"retrieve": {shows("succeeded")}},
-			want:   succeeded(toStarted), calls: "retrieve",
-		},
-		"a message about a charge that is not there waits": {
-			begin: func(f *fixture) {
-				f.start()
-				f.exec(`update inbox set payload = convert_to(replace(convert_from(payload, 'UTF8'), 'ch_1', 'ch_2'), 'UTF8')`)
-			},
-			ends: "waits", want: open(toStarted, "pending"),
-		},
-		"a second message of a finished charge calls no provider": {
-			begin: func(f *fixture) {
-				f.request(f.capture(order()), "re_1", 600)
-				f.append(f.load("ch_1"), domain.RefundSucceeded{RefundID: "re_1", Provider: domain.Provider, ProviderRefund: "rp_1", Amount: 600})
-			},
-			want: back(refunded, "", "done"),
-		},
+	m := newScripted(t, "started")
+	ctx, stop := context.WithCancelCause(t.Context())
+	reason := errors.New("no time left")
+	stop(reason)
+	m.script.calls = []string{"retrieve:cut"}
+	if err := m.deliverIn(ctx, ""); !errors.Is(err, reason) {
+		t.Errorf("the handler returned %v, want the cause", err)
 	}
-	dead := open(toStarted, "dead")
-	for name, s := range map[string]struct {
-		status string
-		pairs  []any
-		then   script
-		calls  string
-		end    string
-		want   snapshot
-	}{
-		"an intent that was not confirmed is confirmed": {
-			"requires_confirmation", nil, script{"confirm": {shows("succeeded")}}, " confirm", "done", succeeded(toStarted),
-		},
-		"an intent without a payment method that was never attempted is confirmed": {
-			"requires_payment_method", nil, script{"confirm": {shows("succeeded")}}, " confirm", "done", succeeded(toStarted),
-		},
-		"a declined intent is canceled and the charge fails": {
-			"requires_payment_method", attempted("card_declined", "insufficient_funds"),
-			script{"cancel": {shows("canceled")}},
-			" cancel", "done",
-			failed(toStarted+declined, domain.CardDeclined),
-		},
-		"an intent declined for authentication is canceled and the charge fails": {
-			"requires_payment_method", attempted("authentication_required", "authentication_required"),
-			script{"cancel": {shows("canceled")}},
-			" cancel", "done",
-			failed(toStarted+declined, domain.AuthenticationRequired),
-		},
-		"an attempted intent that forgot its decline is canceled and the charge fails": {
-			"requires_payment_method",
-			[]any{"latest_charge", "py_1"},
-			script{"cancel": {shows("canceled")}},
-			" cancel", "done",
-			failed(toStarted+declined, domain.ProviderRefused),
-		},
-		"an intent that wants the customer is canceled and the charge fails": {
-			"requires_action", nil, script{"cancel": {shows("canceled")}}, " cancel", "done", failed(toStarted+declined, domain.AuthenticationRequired),
-		},
-		"a live card that a test key declined waits for an operator": {
-			"requires_payment_method", attempted("card_declined", "test_mode_live_card"), nil, "", "blocked", open(toStarted, "pending"),
-		},
-		"an intent that is processing is read later":             {"processing", nil, nil, "", "waits", open(toStarted, "pending")},
-		"an intent that succeeded is recorded and not confirmed": {"succeeded", nil, nil, "", "done", succeeded(toStarted)},
-		"a canceled intent fails the charge":                     {"canceled", nil, nil, "", "done", failed(toStarted+declined, domain.ProviderRefused)},
-		"a canceled intent that remembers its decline fails the charge with it": {
-			"canceled", attempted("card_declined", "lost_card"), nil, "", "done", failed(toStarted+declined, domain.CardDeclined),
-		},
-		"an intent of another amount makes a dead letter":              {"succeeded", []any{"amount", 2000, "amount_received", 2000}, nil, "", "dead", dead},
-		"an intent of another currency makes a dead letter":            {"succeeded", []any{"currency", "usd"}, nil, "", "dead", dead},
-		"an intent of another charge makes a dead letter":              {"succeeded", []any{"metadata", map[string]any{"charge_reference": "ref_ch_2"}}, nil, "", "dead", dead},
-		"an intent that took less than its amount makes a dead letter": {"succeeded", []any{"amount_received", 1998}, nil, "", "dead", dead},
-		"an intent that waits to be captured makes a dead letter":      {"requires_capture", nil, nil, "", "dead", dead},
-	} {
-		scenarios[name] = scenario{
-			begin:  func(f *fixture) { f.start(); f.provider.on("retrieve", shows(s.status, s.pairs...)) },
-			script: s.then, ends: s.end, want: s.want, calls: "retrieve" + s.calls,
-		}
-	}
-	runAll(t, scenarios)
-}
-
-func TestDecline(t *testing.T) {
-	testdb.Long(t, "it makes a database for each of many cases")
-	t.Parallel()
-	isDeclined := func(f *fixture) {
-		f.start()
-		f.provider.on("retrieve", shows("requires_confirmation"))
-		f.provider.on("confirm", declines())
-	}
-	cardDeclined := failed(toStarted+declined, domain.CardDeclined)
-	runAll(t, map[string]scenario{
-		"the intent is canceled before the charge fails": {
-			begin:  func(f *fixture) { f.accept("ch_1", order()); f.cancelsFirst() },
-			script: script{"create": {shows("requires_confirmation")}, "confirm": {declines()}},
-			want:   cardDeclined, calls: "create confirm cancel",
-			check: func(f *fixture) {
-				f.expectFailure(domain.Failure{Code: domain.CardDeclined, Message: "for people", DeclineCode: "insufficient_funds"})
-			},
-		},
-		"a confirmation that wants the customer is canceled": {
-			begin:  isStarted,
-			script: script{"retrieve": {shows("requires_confirmation")}, "confirm": {shows("requires_action")}, "cancel": {shows("canceled")}},
-			want:   failed(toStarted+declined, domain.AuthenticationRequired), calls: "retrieve confirm cancel",
-		},
-		"if the money was taken after all the charge succeeds": {
-			begin: isDeclined, script: script{"cancel": {unexpected("succeeded")}},
-			want: succeeded(toStarted), calls: "retrieve confirm cancel",
-		},
-		"if the money is on its way the charge waits": {
-			begin: isDeclined, script: script{"cancel": {unexpected("processing")}, "retrieve": {shows("succeeded")}},
-			ends: "waits done", want: succeeded(toStarted), calls: "retrieve confirm cancel retrieve",
-		},
-		"a cancel that has no answer does not fail the charge": {
-			begin: isDeclined,
-			script: script{
-				"cancel":   {cut, shows("canceled")},
-				"retrieve": {shows("requires_payment_method", attempted("card_declined", "insufficient_funds")...)},
-			},
-			ends: "waits done", want: cardDeclined, calls: "retrieve confirm cancel retrieve cancel",
-		},
-		"a refused confirmation of an intent that stays open is canceled": {
-			begin: isStarted,
-			script: script{
-				"retrieve": {shows("requires_confirmation"), shows("requires_confirmation")},
-				"confirm":  {refuses(http.StatusBadRequest, "invalid_request_error", "amount_too_small")}, "cancel": {shows("canceled")},
-			},
-			want: failed(toStarted+declined, domain.ProviderRefused), calls: "retrieve confirm retrieve cancel",
-		},
-		"a confirmation refused because another one succeeded is a capture": {
-			begin:  isStarted,
-			script: script{"retrieve": {shows("requires_confirmation"), shows("succeeded")}, "confirm": {unexpected("succeeded")}},
-			want:   succeeded(toStarted), calls: "retrieve confirm retrieve",
-		},
-	})
 }

@@ -16,11 +16,9 @@ import (
 
 // refunds processes one refund of a charge. It remembers what the provider answered in one delivery.
 //
-// A refund has no object at the provider before it is sent, so nothing can be recorded
-// first that would make a second send harmless. Two guards together do. All sends of one
-// attempt carry one key, which covers concurrent and repeated sends for as long as the
-// provider keeps keys. And before every send the worker reads the provider's list of
-// refunds, in which it finds ours by its id, however old it is. Both the key and the id follow
+// A refund has no object at the provider before it is sent. Two guards together make a second send
+// harmless: all sends of one attempt carry one key, for as long as the provider keeps keys; and before every
+// send the worker reads the provider's list, in which it finds ours by its id, however old it is. Both follow
 // from the client's key, so a refund that the database has lost is found too.
 type refunds struct {
 	provider Provider
@@ -75,24 +73,14 @@ func (r *refunds) inFlight(s ledger.Stream, refund domain.Refund) time.Duration 
 	return longestRequest - r.now.Sub(last.RecordedAt)
 }
 
-// lookUp reads the provider's list for the refund.
-//
-// It runs before the first send as well: an older delivery of the message may have sent the refund.
-//
-// If we die here: nothing has changed; the next worker reads the list again.
-// Test: TestFaults.
+// lookUp reads the provider's list for the refund, before the first send as well: an older delivery of the
+// message may have sent it.
 func (r *refunds) lookUp(ctx context.Context, s ledger.Stream, refund domain.Refund) (object stripe.Refund, found bool, err error) {
-	if err := r.list(ctx, s.Charge.PaymentIntent); err != nil {
+	if r.seen, err = collect(r.provider.Refunds(ctx, s.Charge.PaymentIntent)); err != nil {
 		_, err = callFailed(ctx, err, nil)
 		return stripe.Refund{}, false, err
 	}
 	return r.find(refund)
-}
-
-// list reads all refunds of an intent.
-func (r *refunds) list(ctx context.Context, intent string) (err error) {
-	r.seen, err = collect(r.provider.Refunds(ctx, intent))
-	return err
 }
 
 // collect reads a whole list of the provider's.
@@ -206,33 +194,37 @@ func failureOf(r stripe.Refund) string {
 	return why
 }
 
-// observeRefunds records the outcome of a pending refund; a refund that failed after it had
-// succeeded, as the customer's bank sent the money back; and one that only the list has, once it has
-// succeeded there: it was made in the provider's dashboard, or lost with a restore. A refund that failed
-// here stays failed, whatever the list says; reconciliation reports the difference.
-func observeRefunds(provider Provider) *observer {
-	r := &refunds{provider: provider}
-	return &observer{step: "refund", list: r.list, changes: func(f *findings) {
-		c := f.charge
-		for _, refund := range c.Refunds {
-			object, _, twice := r.find(refund)
-			events := refund.Resolve(object.ID, isFailed(object), failureOf(object))
-			if len(events) == 0 || !isFailed(object) && object.Status != stripe.RefundSucceeded {
-				continue
-			}
-			if wrong := cmp.Or(twice, mismatch(c, refund, object)); wrong != nil {
-				events, twice = nil, wrong
-			}
-			f.add(refund.ID, events, twice)
+// readRefunds reads the refunds of a charge. Its changes are the outcome of a pending refund; a refund that
+// failed after it had succeeded, as the customer's bank sent the money back; and one that only the list has,
+// once it has succeeded there: it was made in the provider's dashboard, or lost with a restore. A refund that
+// failed here stays failed, whatever the list says; reconciliation reports the difference.
+func readRefunds(provider Provider) func(context.Context, string) (changes, error) {
+	return func(ctx context.Context, intent string) (changes, error) {
+		seen, err := collect(provider.Refunds(ctx, intent))
+		return (&refunds{seen: seen}).changes, err
+	}
+}
+
+func (r *refunds) changes(f *findings) {
+	c := f.charge
+	for _, refund := range c.Refunds {
+		object, _, twice := r.find(refund)
+		events := refund.Resolve(object.ID, isFailed(object), failureOf(object))
+		if len(events) == 0 || !isFailed(object) && object.Status != stripe.RefundSucceeded {
+			continue
 		}
-		for _, object := range r.seen {
-			_, known := c.Refund(object.Reference)
-			if known || object.Status != stripe.RefundSucceeded || object.PaymentIntent != c.PaymentIntent {
-				continue
-			}
-			observed := domain.Money{Amount: object.Amount, Currency: domain.Currency(object.Currency)}
-			events, err := c.ObserveRefund(object.Reference, object.ID, observed)
-			f.add(object.ID, events, err)
+		if wrong := cmp.Or(twice, mismatch(c, refund, object)); wrong != nil {
+			events, twice = nil, wrong
 		}
-	}}
+		f.add(refund.ID, events, twice)
+	}
+	for _, object := range r.seen {
+		_, known := c.Refund(object.Reference)
+		if known || object.Status != stripe.RefundSucceeded || object.PaymentIntent != c.PaymentIntent {
+			continue
+		}
+		observed := domain.Money{Amount: object.Amount, Currency: domain.Currency(object.Currency)}
+		events, err := c.ObserveRefund(object.Reference, object.ID, observed)
+		f.add(object.ID, events, err)
+	}
 }

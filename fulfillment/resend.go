@@ -16,8 +16,8 @@ const TypeResend = "webhook.resend"
 
 const resendPrefix = "resend:"
 
-// Outcome is a webhook event.
-type Outcome struct {
+// WebhookEvent is an event about which the merchant gets a webhook.
+type WebhookEvent struct {
 	EventID    uuid.UUID `json:"event_id"` // the webhook-id
 	ChargeID   string    `json:"charge_id"`
 	MerchantID string    `json:"merchant_id"`
@@ -43,15 +43,15 @@ values ($1, $2, $3, $4, $5)`
 // operator who does not know repeats the command, and the merchant knows the repeated
 // webhook by its id.
 // Test: TestWebhooksResend in cmd/payonce.
-func Resend(b *pgx.Batch, o Outcome, id uuid.UUID, actor string) {
+func Resend(b *pgx.Batch, e WebhookEvent, id uuid.UUID, actor string) {
 	receiver := NotificationReceiver
-	if o.Notified {
+	if e.Notified {
 		receiver = ResendReceiver
 	}
-	b.Queue(insertResend, id, o.EventID, o.ChargeID, o.MerchantID, actor)
+	b.Queue(insertResend, id, e.EventID, e.ChargeID, e.MerchantID, actor)
 	inbox.Append(b, receiver, inbox.Message{
-		ID: resendPrefix + id.String(), Type: TypeResend, OrderingKey: o.ChargeID, Partition: o.MerchantID,
-		Payload:  ledger.Envelope{ID: o.EventID.String(), Type: o.Stored, ChargeID: o.ChargeID, Version: o.Version}.Encode(),
+		ID: resendPrefix + id.String(), Type: TypeResend, OrderingKey: e.ChargeID, Partition: e.MerchantID,
+		Payload:  ledger.Envelope{ID: e.EventID.String(), Type: e.Stored, ChargeID: e.ChargeID, Version: e.Version}.Encode(),
 		Metadata: map[string]string{"requested_by": actor},
 	})
 }

@@ -1,8 +1,10 @@
 package fulfillment_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -10,135 +12,133 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/merchants"
+	"github.com/payonce/payonce/ledger"
 )
 
-// resend requests one more delivery of the webhook about the newest outcome.
-func (s *shop) resend() uuid.UUID {
-	s.t.Helper()
-	id := uuid.New()
-	s.commit(s.resendAs(id))
-	return id
+// notifying is a database with a charge whose merchant has received the webhook about its outcome.
+type notifying struct {
+	*fixture
+
+	shop    *shop
+	notify  inbox.Handler
+	outcome ledger.StoredEvent
 }
 
-func (s *shop) resendAs(id uuid.UUID) *pgx.Batch {
-	s.t.Helper()
-	b, e := &pgx.Batch{}, s.outcome
-	fulfillment.Resend(b, fulfillment.Outcome{
-		EventID: e.ID, ChargeID: "ch_1", MerchantID: "acme", Stored: e.Type, Version: e.Version, Notified: !s.load("ch_1").Charge.NeedsWebhook(e.Version),
+func newNotifying(t *testing.T) *notifying {
+	t.Helper()
+	n := &notifying{fixture: newFixture(t), shop: newShop(t, loopback())}
+	n.notify = n.handler(n.shop.services, fulfillment.NotificationReceiver)
+	b := &pgx.Batch{}
+	merchants.Register(b, merchants.Merchant{ID: "acme"}, merchants.Webhook{URL: n.shop.endpoint().URL, Secret: shopSecret})
+	n.commit(b)
+	s := n.append(ledger.New("ch_1"), histories["captured"]...)
+	n.outcome = s.Head()
+	n.put(fulfillment.NotificationReceiver, s, n.outcome.ID.String())
+	n.ends(fulfillment.NotificationReceiver, "done")
+	return n
+}
+
+// ends delivers the only open message to a receiver.
+func (n *notifying) ends(receiver, want string) {
+	n.t.Helper()
+	if err := n.deliverAll(receiver, n.notify, 1)[0]; endOf(err) != want {
+		n.t.Errorf("the handler returned %v, want %s", err, want)
+	}
+}
+
+// resend requests one more delivery of the webhook.
+func (n *notifying) resend(id uuid.UUID) *pgx.Batch {
+	n.t.Helper()
+	b, e := &pgx.Batch{}, n.outcome
+	fulfillment.Resend(b, fulfillment.WebhookEvent{
+		EventID: e.ID, ChargeID: "ch_1", MerchantID: "acme", Stored: e.Type, Version: e.Version, Notified: !n.load().Charge.NeedsWebhook(e.Version),
 	}, id, "cli:test")
 	return b
 }
 
-// expectResends checks the recorded resends: who requested each, and whether the merchant
-// has received it.
-func (s *shop) expectResends(delivered ...bool) {
-	s.t.Helper()
+// expectResends checks the recorded resends: who requested each, and whether the merchant has received it.
+func (n *notifying) expectResends(received int, delivered ...bool) {
+	n.t.Helper()
 	want := make([]string, len(delivered))
 	for i, yes := range delivered {
-		want[i] = fmt.Sprintf("%s ch_1 acme cli:test %.1s", s.outcome.ID, strconv.FormatBool(yes))
+		want[i] = fmt.Sprintf("%s ch_1 acme cli:test %.1s", n.outcome.ID, strconv.FormatBool(yes))
 	}
-	s.expectText(strings.Join(want, ", "), `
+	n.expectText(strings.Join(want, ", "), `
 select string_agg(concat_ws(' ', event_id, charge_id, merchant_id, requested_by, delivered_at is not null), ', ' order by requested_at)
   from webhook_resends`)
-}
-
-// repeat handles the message about a webhook that the merchant has received before.
-func (s *shop) repeat() error {
-	s.t.Helper()
-	return s.deliverAll(fulfillment.ResendReceiver, s.notify, 1)[0]
-}
-
-// notifiedShop has received the webhook about ch_1.
-func notifiedShop(t *testing.T) *shop {
-	t.Helper()
-	s := newShop(t, loopback())
-	s.succeed(order())
-	s.expectEnd(s.deliver(), "done")
-	return s
+	n.expectText("1", `select count(*)::text from ledger_events where type = 'merchant.notified.v1'`)
+	if len(n.shop.received) != received || len(slices.Compact(slices.Clone(n.shop.received))) > 1 {
+		n.t.Errorf("the shop received %+v, want the same %d times", n.shop.received, received)
+	}
 }
 
 func TestResend(t *testing.T) {
 	t.Parallel()
-	const told = paid + notified
-
-	for name, tc := range map[string]struct {
-		answer   func(*shop) // of the first delivery
-		ends     []string
-		received int
-	}{
-		"the merchant receives the same body once more, and nothing is recorded but that": {func(*shop) {}, []string{"done"}, 2},
-		"a shop that refuses receives it again, and nothing is recorded before": {
-			func(s *shop) { s.answer(says(http.StatusInternalServerError, "")) }, []string{"waits", "done"}, 3,
-		},
-		"after the death of a worker it is redelivered": {
-			func(s *shop) { s.answer(s.takeOver(says(http.StatusOK, ""))) }, []string{"lost", "done"}, 3,
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := notifiedShop(t)
-			s.resend()
-			tc.answer(s)
-			for _, end := range tc.ends {
-				s.expectResends(false)
-				s.expectEnd(s.repeat(), end)
-			}
-			s.expectReceived(tc.received, told, "done done")
-			s.expectResends(true)
+	t.Run("the merchant receives the same body once more, and nothing is recorded but that", func(t *testing.T) {
+		t.Parallel()
+		n := newNotifying(t)
+		n.commit(n.resend(uuid.New()))
+		n.expectResends(1, false)
+		n.shop.answer(status(http.StatusInternalServerError), func(w http.ResponseWriter) {
+			n.script.rival("takeover")
+			status(http.StatusOK)(w)
 		})
-	}
-
+		for _, end := range []string{"waits", "lost"} {
+			n.ends(fulfillment.ResendReceiver, end)
+			n.expectText("f", `select (delivered_at is not null)::text::char(1) from webhook_resends`)
+		}
+		n.ends(fulfillment.ResendReceiver, "done")
+		n.expectResends(4, true)
+		await.True(t, "the feed has the same bytes", func() bool { // it waits for open transactions of other tests
+			page, err := ledger.ReadFeed(t.Context(), n.db, "acme", "", 100)
+			return err == nil && slices.ContainsFunc(page.Data, func(entry json.RawMessage) bool { return string(entry) == n.shop.received[0].Body })
+		})
+	})
 	t.Run("two requests are two deliveries, and one that is recorded twice is refused", func(t *testing.T) {
 		t.Parallel()
-		s := notifiedShop(t)
-		id := s.resend()
-		s.resend()
-		if err := s.db.Commit(t.Context(), s.resendAs(id)); err == nil {
+		n := newNotifying(t)
+		id := uuid.New()
+		n.commit(n.resend(id))
+		n.commit(n.resend(uuid.New()))
+		if err := n.db.Commit(t.Context(), n.resend(id)); err == nil {
 			t.Error("one resend was recorded twice")
 		}
-		s.deliverAll(fulfillment.ResendReceiver, s.notify, 2)
-		s.expectReceived(3, told, "done done done")
-		s.expectResends(true, true)
+		n.deliverAll(fulfillment.ResendReceiver, n.notify, 2)
+		n.expectResends(3, true, true)
 	})
-
 	t.Run("a discarded webhook is delivered after all, and recorded as received", func(t *testing.T) {
 		t.Parallel()
-		s := newShop(t, loopback())
-		s.succeed(order())
-		s.exec(`update inbox set status = 'discarded', first = false, decided_by = 'cli:test', decided_at = now(), finished_at = now()`)
-		s.resend()
-		s.expectEnd(s.deliver(), "done") // in its turn
-		s.expectReceived(1, told, "discarded done")
-		s.expectResends(true)
-		s.resend()
-		s.expectEnd(s.repeat(), "done")
-		s.expectReceived(2, told, "discarded done done")
+		n := newNotifying(t)
+		n.exec(`delete from inbox`)
+		s := n.append(n.load(), requested(), refundedBy())
+		n.outcome, n.shop.received = s.Head(), nil
+		n.commit(n.resend(uuid.New()))
+		n.ends(fulfillment.NotificationReceiver, "done") // in its turn
+		n.commit(n.resend(uuid.New()))
+		n.ends(fulfillment.ResendReceiver, "done")
+		n.expectText("2", `select count(*)::text from ledger_events where type = 'merchant.notified.v1'`)
+		if len(n.shop.received) != 2 || n.shop.received[0] != n.shop.received[1] {
+			t.Errorf("the shop received %+v", n.shop.received)
+		}
 	})
 }
 
-// A webhook that is sent once more must not hold up one that the merchant has not received.
+// TestResend_delaysNoOtherWebhook: a webhook that is sent once more must not hold up one that the merchant has
+// not received.
 func TestResend_delaysNoOtherWebhook(t *testing.T) {
 	t.Parallel()
-	for how, answer := range map[string]func(*shop){
-		"waits": func(s *shop) { s.answer(says(http.StatusGone, "", "Retry-After", "86400")) },
-		"dead": func(s *shop) {
-			s.exec(`update inbox set payload = convert_to(replace(convert_from(payload, 'UTF8'), '"version":4', '"version":0'), 'UTF8') where type = 'webhook.resend'`)
-		},
-	} {
-		t.Run("one that "+how, func(t *testing.T) {
-			t.Parallel()
-			s := notifiedShop(t)
-			s.resend()
-			answer(s)
-			s.expectEnd(s.repeat(), how)
-			before := len(s.received)
-			s.announce(s.append(s.load("ch_1"), domain.RefundRequested{RefundID: "re_1", Amount: 600, Notify: true}, refundedBy()))
-			s.expectEnd(s.deliver(), "done")
-			if last := s.received[len(s.received)-1]; len(s.received) != before+1 || last.ID != s.outcome.ID.String() {
-				t.Errorf("the shop received %+v, want %s", s.received[before:], s.outcome.ID)
-			}
-		})
+	n := newNotifying(t)
+	n.commit(n.resend(uuid.New()))
+	n.shop.answer(status(http.StatusGone, "Retry-After", "86400"))
+	n.ends(fulfillment.ResendReceiver, "waits")
+	s := n.append(n.load(), requested(), refundedBy())
+	n.put(fulfillment.NotificationReceiver, s, s.Head().ID.String())
+	n.ends(fulfillment.NotificationReceiver, "done")
+	if last := n.shop.received[len(n.shop.received)-1]; len(n.shop.received) != 3 || last.ID != s.Head().ID.String() {
+		t.Errorf("the shop received %+v, want %s", n.shop.received, s.Head().ID)
 	}
 }

@@ -2,9 +2,9 @@ package fulfillment_test
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
-	"log/slog"
-	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -12,10 +12,11 @@ import (
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
 )
+
+func TestMain(m *testing.M) { testrun.Main(m) }
 
 // A step or a subscriber that only one of the two packages lists would never run.
 func TestSteps_matchTheDomain(t *testing.T) {
@@ -26,242 +27,221 @@ func TestSteps_matchTheDomain(t *testing.T) {
 	}
 }
 
-// TestOnStep: a step that found its work done is reported as such, and one that panics is
-// reported too.
+// TestOnStep: a step that found its work done is reported as such, and one that panics is reported too.
 func TestOnStep(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
+	m := newScripted(t, "accepted")
 	var reported []string
-	observed := func(services fulfillment.Services) inbox.Handler {
-		observed := fulfillment.New(f.db, services, slog.New(slog.DiscardHandler))
-		observed.OnStep = func(ctx context.Context, step string) (context.Context, func(bool, error)) {
-			return ctx, func(worked bool, err error) {
-				reported = append(reported, fmt.Sprint(step, " ", worked, " ", err != nil))
-			}
+	m.on.OnStep = func(ctx context.Context, step string) (context.Context, func(bool, error)) {
+		return ctx, func(worked bool, err error) {
+			reported = append(reported, fmt.Sprint(step, " ", worked, " ", err != nil))
 		}
-		return handlerOf(observed, fulfillment.ChargeReceiver)
 	}
-	panicking := observed(fulfillment.Services{}) // without a provider, which payment calls
-	f.accept("ch_1", order())
-	err := f.deliverAll(fulfillment.ChargeReceiver, func(ctx context.Context, d *inbox.Delivery) (err error) {
-		defer func() { err = fmt.Errorf("panic: %v", recover() != nil) }()
-		return panicking(ctx, d)
-	}, 1)[0]
-	f.expectEnd(err, "panic: true")
-	f.charge = observed(fulfillment.Services{Provider: f.client})
-	f.provider.on("create", shows("requires_confirmation"))
-	f.provider.on("confirm", shows("succeeded"))
-	f.expectEnd(f.deliver(), "done")
-	f.append(f.load("ch_1"), domain.RefundRequested{RefundID: "re_1", Amount: 600}, refundedBy())
-	f.event("evt_1", "refund.updated")
-	f.provider.on("refunds", lists(refundOf("succeeded")))
-	f.expectEnd(f.deliver(), "done")
+	func() {
+		defer func() { _ = recover() }()
+		m.script.stream = nil // the provider panics
+		m.play("", "create/0:cut", 1)
+	}()
+	m.script.stream = func() ledger.Stream { return m.stream }
+	m.play("", "create/0:requires_confirmation confirm/3:succeeded", 1)
+	m.append(requested(), refundedBy())
+	m.play("stripe.refund.updated", "refunds:succeeded", 1)
 	want := []string{"inventory true false", "payment true true", "payment true false", "payment true false", "refund false false"}
 	testrun.Same(t, "the steps, whether they worked and failed", want, reported)
 }
 
-// A stream that Append refuses, such as one without its last events, must not look
-// processed.
+// A stream that Append refuses, such as one without its last events, must not look processed.
 func TestCharge_withoutOutcomeIsNotDone(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
-	f.append(f.accept("ch_1", order()), domain.InventoryRejected{Code: domain.OutOfStock})
-	f.expectEnd(f.deliver(), "payment: charge ch_1 has no outcome after its last step")
-	f.expectText("pending", `select status from inbox`)
+	m := newMemory(t, fulfillment.Services{}, order(), domain.InventoryRejected{Code: domain.OutOfStock})
+	if err := m.deliver(""); err == nil || endOf(err) != "payment: charge ch_1 has no outcome after its last step" {
+		t.Errorf("the handler returned %v", err)
+	}
+}
+
+func TestReserve(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		items []domain.Item
+		want  string
+	}{
+		"an article out of stock fails the charge and holds nothing of the others": {
+			[]domain.Item{{SKU: "tshirt", Quantity: 1}, {SKU: "mug", Quantity: 6}}, "inventory.rejected charge.failed(out_of_stock)",
+		},
+		"an unknown article fails the charge and holds nothing of the others": {
+			[]domain.Item{{SKU: "mug", Quantity: 1}, {SKU: "socks", Quantity: 1}}, "inventory.rejected charge.failed(unknown_sku)",
+		},
+		"the last pieces can be sold": {[]domain.Item{{SKU: "mug", Quantity: 5}}, "inventory.reserved payment.started waits"},
+	} {
+		m := newScripted(t, "accepted")
+		first := order()
+		first.Items = test.items
+		m.stream = ledger.New("ch_1")
+		m.append(first)
+		calls := ""
+		if strings.HasSuffix(test.want, "waits") {
+			calls = "create/0:requires_confirmation confirm/3:cut"
+		}
+		if got := m.play("", calls, 1); got != test.want {
+			t.Errorf("%s: it records %s, want %s", name, got, test.want)
+		}
+	}
 }
 
 func TestProviderEvent(t *testing.T) {
 	t.Parallel()
-	woken := func(f *fixture) {
-		f.start()
-		f.exec(`delete from inbox`)
-		f.event("evt_1", "payment_intent.succeeded")
-	}
-	scenarios := map[string]scenario{
-		"an event wakes the charge up": {
-			begin: woken, script: script{"retrieve": {shows("succeeded")}}, want: succeeded(toStarted), calls: "retrieve",
-		},
-		"what an event says is not believed": {
-			begin: woken, script: script{"retrieve": {shows("processing")}}, ends: "waits", want: open(toStarted, "pending"), calls: "retrieve",
-		},
-		"an event of a charge that is not ours is done with one line in the log": {
-			begin: func(f *fixture) { woken(f); f.exec(`update inbox set ordering_key = 'ch_2'`) },
-			want:  open(toStarted, "done"),
-			check: func(f *fixture) {
-				if log := f.log.String(); strings.Count(log, "\n") != 1 || !strings.Contains(log, "charge_id=ch_2") || !strings.Contains(log, "message_id=evt_1") {
-					f.t.Errorf("the log is:\n%s", log)
-				}
-			},
-		},
-	}
-	for _, name := range []string{"payment_intent.succeeded", "payment_intent.payment_failed", "charge.refunded", "refund.failed"} {
-		scenarios[name+" of a finished charge adds no event"] = scenario{
-			begin: func(f *fixture) { f.capture(order()); f.event("evt_1", name) }, script: script{"refunds": {lists()}},
-			want: back("", "", "done"), calls: map[bool]string{true: "refunds"}[strings.Contains(name, "refund")],
+	decides(t, "stripe.payment_intent.succeeded",
+		given("an event wakes the charge up", "started", "retrieve:succeeded", "captured"),
+		given("what an event says is not believed", "started", "retrieve:processing", "polls"),
+		given("payment_intent.succeeded of a finished charge adds no event", "captured", "", ""),
+	)
+	decides(t, "stripe.refund.failed", given("refund.failed of a finished charge adds no event", "captured", "refunds:", ""))
+	decides(t, "stripe.charge.refunded", given("charge.refunded of a finished charge adds no event", "captured", "refunds:", ""))
+	decides(t, "refund.ended", given("the end of a refund is a wake-up", "refunded", "", ""))
+	decides(t, "stripe.customer.created", given("an event of a newer program waits", "started", "", "waits"))
+	t.Run("an event of a charge that is not ours is done with one line in the log", func(t *testing.T) {
+		t.Parallel()
+		m := newScripted(t, "started")
+		d := &inbox.Delivery{Message: inbox.Message{ID: "evt_1", Type: "stripe.refund.failed", OrderingKey: "ch_2"}}
+		err := handlerOf(m.on, fulfillment.ChargeReceiver)(t.Context(), d)
+		if log := m.log.String(); err != nil || strings.Count(log, "\n") != 1 || !strings.Contains(log, "charge_id=ch_2") || !strings.Contains(log, "message_id=evt_1") {
+			t.Errorf("the handler returned %v, and the log is:\n%s", err, log)
 		}
-	}
-	runAll(t, scenarios)
+	})
 }
 
-// TestWait_longerThanGiveUpAfter is about waits that are longer than GIVE_UP_AFTER.
-func TestWait_longerThanGiveUpAfter(t *testing.T) {
+// TestWakeUp is about messages of which the handler believes the charge and the version alone.
+func TestWakeUp(t *testing.T) {
 	t.Parallel()
-	for name, tc := range map[string]struct {
-		begin  func(*fixture)
-		op     string
-		answer http.HandlerFunc
-		status string
-	}{
-		"a payment that is processing is waited for":                        {isStarted, "retrieve", shows("processing"), "pending"},
-		"a payment that is processing and was to be canceled is waited for": {isCanceling, "cancel", unexpected("processing"), "pending"},
-		"a refund that is pending is waited for":                            {isOlder, "refunds", lists(refundOf("pending")), "pending"},
-		"a refund that needs the customer is waited for":                    {isOlder, "refunds", lists(refundOf("requires_action")), "pending"},
-		"a provider that is out of reach is given up":                       {isOlder, "refunds", cut, "dead"},
-		"an intent that does not let itself be canceled is given up":        {isCanceling, "cancel", shows("requires_action"), "dead"},
+	for name, test := range map[string]struct{ payload, key, end string }{
+		"a message that says nothing but the charge is a wake-up too": {`{}`, "ch_1", "done"},
+		"a message about a charge that is not there waits":            {`{"id":"e","type":"t","charge_id":"ch_2","version":1}`, "ch_1", "waits"},
+		"a message about an event that cannot be read yet waits":      {`{"id":"e","type":"t","charge_id":"ch_1","version":9}`, "ch_1", "waits"},
+		"a request of no charge is an error":                          {`{}`, "ch_2", "load stream ch_2: no such charge"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := newFixture(t)
-			tc.begin(f)
-			f.provider.on(tc.op, tc.answer, tc.answer)
-			for range 2 {
-				f.expectEnd(f.deliver(), "waits")
-				f.exec(`update inbox set waiting_since = waiting_since - interval '1 week'`)
+			m := newScripted(t, "captured")
+			d := &inbox.Delivery{Message: inbox.Message{ID: "m", Type: "charge.requested.v1", OrderingKey: test.key, Payload: []byte(test.payload)}}
+			if end := endOf(handlerOf(m.on, fulfillment.ChargeReceiver)(t.Context(), d)); end != test.end {
+				t.Errorf("the delivery ends as %s, want %s", end, test.end)
 			}
-			f.expectText(tc.status, `select status from inbox`)
 		})
 	}
 }
 
-// TestRetry_ofADeadLetterWhoseWorkIsDone: another message has done the work since.
-func TestRetry_ofADeadLetterWhoseWorkIsDone(t *testing.T) {
+// TestLostRace is about versions that another writer took between a run's read of the charge and its commit.
+func TestLostRace(t *testing.T) {
 	t.Parallel()
-	retried := func(want snapshot) func(*fixture) {
-		return func(f *fixture) {
-			f.event("evt_1", "payment_intent.succeeded")
-			f.expectEnd(f.deliver(), "done")
-			f.provider.take()
-			dead, err := inbox.List(f.t.Context(), f.db, inbox.StatusDead, 0, 10)
-			if err != nil || len(dead) != 1 {
-				f.t.Fatalf("%d messages are dead letters: %v", len(dead), err)
-			}
-			testdb.Must(f.t, inbox.Retry(f.t.Context(), f.db, dead[0].Number, "ann"))
-			f.expectEnd(f.deliver(), "done")
-			want.Message = "done done"
-			f.expect(want, "")
-		}
-	}
-	runAll(t, map[string]scenario{
-		"a charge that ended meanwhile is done at once when it is retried, without a call of the provider": {
-			begin: isStarted, script: script{"retrieve": {shows("requires_capture"), shows("succeeded")}},
-			ends: "dead", want: open(toStarted, "dead"), calls: "retrieve", check: retried(succeeded(toStarted)),
-		},
-	})
+	const look = "retrieve:requires_confirmation "
+	decides(t, "",
+		given("a capture whose attempt a rival has ended is recorded with the answer in hand", "started",
+			look+"confirm/3:succeeded^attempt", "payment.attempt_failed captured"),
+		given("the loser of the outcome has nothing left to do", "started", look+"confirm/3:succeeded^capture", "captured"),
+		given("the intent that was recorded first is the charge's", "reserved",
+			"create/0:requires_confirmation^start_pi_2 retrieve(pi_2):requires_confirmation confirm/3(pi_2):succeeded", "payment.started captured"),
+		given("a refused creation fails no charge whose payment a rival has started", "reserved", "create/0:rejected^start retrieve:succeeded",
+			"payment.started captured"),
+		given("a decline that lost a race keeps its reason", "started", look+"confirm/3:declined cancel:canceled^nothing", "refund.requested declined(card_declined)"),
+		// The next attempt's key may be in use already: another key would let the provider do it twice.
+		given("an attempt of a payment that a rival has ended is not ended again", "started",
+			look+"confirm/3:500^attempt "+look+"confirm/4:succeeded", "payment.attempt_failed captured"),
+		given("an attempt of a refund that a rival has ended is not ended again", "refunding",
+			"refunds: refund/0:500^refund_tried refunds: refund/1:succeeded", "refund.attempt_failed refund.succeeded"),
+		given("a refund that a rival has recorded is recorded once", "refunding", "refunds: refund/0:succeeded^refund_ended", "refund.succeeded"),
+		given("a refund that lost the version to something else is recorded at once", "refunding",
+			"refunds: refund/0:succeeded^another", "refund.requested refund.succeeded"),
+	)
 }
 
-// TestOutcome_continuesTheTrace: of the metadata of the message before it, the message
-// about an outcome has the trace and the correlation, and nothing else.
+// TestLostRace_atEveryTry is about a stream that grows faster than the run decides: the message waits, counts
+// no attempt, and nothing was sent twice.
+func TestLostRace_atEveryTry(t *testing.T) {
+	t.Parallel()
+	for event, r := range map[string]row{
+		"refund.succeeded.v1": {after: "refunding", calls: "refunds: refund/0:succeeded | refunds:succeeded", want: "waits | refund.succeeded"},
+		"payment.captured.v1": {after: "started", calls: "retrieve:succeeded | retrieve:succeeded", want: "waits | captured"},
+	} {
+		m := newScripted(t, r.after)
+		m.losing = event
+		first, second, _ := strings.Cut(r.calls, "|")
+		got := m.play("", first, 1)
+		m.losing = ""
+		if got += " | " + m.play("", second, 1); got != r.want {
+			t.Errorf("%s: it records %s, want %s", event, got, r.want)
+		}
+	}
+}
+
+// TestOutcome_continuesTheTrace: of the metadata of the message before it, the message about an outcome has
+// the trace and the correlation, and nothing else.
 func TestOutcome_continuesTheTrace(t *testing.T) {
 	t.Parallel()
 	for name, received := range map[string]map[string]string{
 		"a trace":  {"correlation_id": "req_1", "traceparent": "t1", "tracestate": "private", "baggage": "private"},
 		"no trace": {"correlation_id": "req_1"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			f := newFixture(t)
-			s := f.start()
-			f.exec(`update inbox set metadata = $1`, received)
-			f.provider.on("retrieve", shows("succeeded"))
-			f.expectEnd(f.deliver(), "done")
-			got := testdb.One[map[string]string](t, f.db, `select metadata from inbox where receiver = 'notification'`)
-			want := map[string]string{
-				"correlation_id": "req_1", "causation_id": s.At(1).ID.String(), "ordering_key": "ch_1", "type": "charge.succeeded.v1", "partition_key": "acme",
-			}
-			if trace := received["traceparent"]; trace != "" {
-				want["traceparent"] = trace
-			}
-			testrun.Same(t, "metadata", want, got)
-		})
+		m := newScripted(t, "started")
+		m.metadata = received
+		m.play("", "retrieve:succeeded", 1)
+		want := map[string]string{
+			"correlation_id": "req_1", "causation_id": m.stream.At(1).ID.String(), "ordering_key": "ch_1", "type": "charge.succeeded.v1", "partition_key": "acme",
+		}
+		if trace := received["traceparent"]; trace != "" {
+			want["traceparent"] = trace
+		}
+		var got map[string]string
+		if len(m.sent) != 1 || json.Unmarshal([]byte(m.sent[0].metadata), &got) != nil {
+			t.Fatalf("%s: it sends %v", name, m.sent)
+		}
+		testrun.Same(t, name, want, got)
 	}
 }
 
-// TestForgedRequest is about requests that no api would have accepted, and that its database
-// refuses. They are void: they change nothing, and keep nothing from its outcome.
+// TestForgedRequest is about requests that no api would have accepted, and that its database refuses. They are
+// void: they change nothing, and keep nothing from its outcome.
 func TestForgedRequest(t *testing.T) {
 	t.Parallel()
-	const (
-		huge       = `{"refund_id":"re_1","amount":100000000000000000,"notify":true}`
-		unreadable = `{"refund_id":"re_1","amount":1,"reason":5}`
-	)
-	whole := func(f *fixture) {
-		f.expectPosted("merchant_payable -1909, psp_receivable 1999")
-		if c := f.load("ch_1").Charge; c.Refundable() != 1999 || len(c.Refunds) != 0 {
-			f.t.Errorf("%d left, refunds %+v", c.Refundable(), c.Refunds)
+	huge := domain.RefundRequested{RefundID: "re_9", Amount: 1e17, Notify: true}
+	for name, test := range map[string]struct {
+		after  string
+		forged domain.Event
+		calls  string
+		want   string
+	}{
+		"a refund of 10^17 of a pending charge":             {"started", huge, "retrieve:succeeded", "captured"},
+		"a refund of a pending charge that cannot be read":  {"started", domain.Unreadable{Name: "refund.requested.v1"}, "retrieve:succeeded", "captured"},
+		"a refund of more than was captured":                {"captured", huge, "", ""},
+		"a refund of a captured charge that cannot be read": {"captured", domain.Unreadable{Name: "refund.requested.v1"}, "", ""},
+		"a cancellation after the outcome":                  {"captured", domain.ChargeCancelRequested{}, "", ""},
+		"a second first event":                              {"captured", domain.ChargeRequested{MerchantID: "acme", Amount: 1, Currency: "EUR"}, "", ""},
+		"a second cancellation":                             {"canceling accepted", domain.ChargeCancelRequested{}, "", "charge.failed(canceled)"},
+	} {
+		m := newScripted(t, test.after)
+		m.append(test.forged)
+		got := m.play("charge.requested.v1", test.calls, 1) + m.play("", "", 1) // the charge's own message and the forged one
+		if got != test.want || len(m.stream.Charge.Refunds) > 0 {
+			t.Errorf("%s: it records %s, want %s; refunds: %+v", name, got, test.want, m.stream.Charge.Refunds)
+		}
+		if test.after != "captured" {
+			continue
+		}
+		m.append(requested())
+		if got := m.play("", "refunds: refund/0:succeeded", 1); got != "refund.succeeded" {
+			t.Errorf("%s: a refund after it records %s", name, got)
 		}
 	}
-	pending := func(name, data, events string) scenario {
-		want := succeeded(toStarted + events)
-		want.Message = "done done"
-		return scenario{
-			begin: func(f *fixture) { f.forge(f.start(), name, data) }, script: script{"retrieve": {shows("succeeded")}},
-			ends: "done done", want: want, calls: "retrieve", check: whole,
-		}
-	}
-	captured := func(name, data, events string) scenario {
-		return scenario{
-			begin: func(f *fixture) { f.forge(f.capture(order()), name, data) }, want: back(events, "", "done"), check: whole,
-		}
-	}
-	runAll(t, map[string]scenario{
-		"a refund of 10^17 of a pending charge":             pending("refund.requested.v1", huge, asked),
-		"a refund of a pending charge that cannot be read":  pending("refund.requested.v1", unreadable, asked),
-		"a refund of more than was captured":                captured("refund.requested.v1", huge, asked),
-		"a refund of a captured charge that cannot be read": captured("refund.requested.v1", unreadable, asked),
-		"a cancellation after the outcome":                  captured("charge.cancel_requested.v1", `{}`, cancelAsk),
-		"a second first event":                              captured("charge.requested.v1", `{"merchant_id":"acme","amount":1,"currency":"EUR"}`, " charge.requested"),
-		"a second cancellation": {
-			begin: func(f *fixture) {
-				f.accept("ch_1", order())
-				f.cancel()
-				f.forge(f.load("ch_1"), "charge.cancel_requested.v1", `{}`)
-			},
-			ends: "done done",
-			want: snapshot{
-				Events: "charge.requested" + cancelAsk + cancelAsk + " charge.failed", Failure: domain.Canceled,
-				Stock: untouched, Announced: "charge.failed", Message: "done done",
-			},
-		},
-		"a refund after a void one is paid": {
-			begin: func(f *fixture) {
-				f.forge(f.capture(order()), "refund.requested.v1", huge)
-				f.request(f.load("ch_1"), "re_2", 600)
-			},
-			script: script{"refunds": {lists()}, "refund": {gives("succeeded", "id", "rp_2", "metadata", map[string]any{"refund_id": "re_2"})}},
-			ends:   "done done", want: back(asked+refunded, "refund.succeeded", "done done"), calls: "refunds refund",
-			check: func(f *fixture) { f.expectPosted("merchant_payable -1309, psp_receivable 1399") },
-		},
-	})
 }
 
-// TestForgedRequest_thatOpensACharge: no merchant has such a charge. Its message becomes a dead
-// letter, and that of another charge is done.
+// TestForgedRequest_thatOpensACharge: no merchant has such a charge. Its message becomes a dead letter.
 func TestForgedRequest_thatOpensACharge(t *testing.T) {
 	t.Parallel()
-	for name, data := range map[string]string{
-		"of more than may be charged": `{"merchant_id":"acme","order_id":"1","amount":1000000000001,"currency":"EUR"}`,
-		"that cannot be read":         `{"merchant_id":"acme","order_id":"1","amount":"much","currency":"EUR"}`,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			f := newFixture(t)
-			f.forge(ledger.New("ch_forged"), "charge.requested.v1", data)
-			f.expectEnd(f.deliver(), "dead")
-			f.start()
-			f.provider.on("retrieve", shows("succeeded"))
-			f.expectEnd(f.deliver(), "done")
-			f.expectText("dead done", `select string_agg(status, ' ' order by id) from inbox where receiver = 'fulfillment'`)
-			f.expectCalls("retrieve")
-		})
+	m := newScripted(t, "accepted")
+	for _, forged := range []domain.Event{domain.Unreadable{Name: "charge.requested.v1"}, domain.ChargeCancelRequested{}} {
+		m.stream = ledger.New("ch_1")
+		m.append(forged)
+		if err := m.deliver(""); endOf(err) != "dead" || !errors.Is(err, domain.ErrIllegal) {
+			t.Errorf("the handler returned %v", err)
+		}
 	}
 }

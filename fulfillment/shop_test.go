@@ -7,19 +7,16 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/openapi"
 	"github.com/payonce/payonce/internal/webhook"
@@ -35,21 +32,15 @@ var contract = sync.OnceValues(func() (*openapi.Contract, error) {
 	return openapi.Read(document, nil)
 })
 
-const (
-	shopSecret = "whsec_MDEyMzQ1Njc4OWFiY2RlZmdoaWprbG1u"
-
-	notified = " merchant.notified"
-)
-
-// shop is a merchant's endpoint, and the outcome about which it is notified.
+// shop is a merchant's endpoint. It holds each webhook to its signature and to the contract.
 type shop struct {
-	*fixture
+	*httptest.Server
 
-	notify  inbox.Handler
-	outcome ledger.StoredEvent
+	t        *testing.T
+	services fulfillment.Services
 
 	mu       sync.Mutex
-	answers  []http.HandlerFunc // 204 when there are no more
+	answers  []func(http.ResponseWriter) // 204 when there are no more
 	received []receivedWebhook
 }
 
@@ -58,60 +49,35 @@ type receivedWebhook struct{ ID, Body string }
 // newShop allows targets beyond public ones.
 func newShop(t *testing.T, allow ...netip.Prefix) *shop {
 	t.Helper()
-	s := &shop{fixture: newFixture(t)}
-	server := httptest.NewServer(http.HandlerFunc(s.receive))
-	t.Cleanup(server.Close)
+	s := &shop{t: t}
+	s.Server = httptest.NewServer(http.HandlerFunc(s.receive))
+	t.Cleanup(s.Close)
 	sender := webhook.New(webhook.Config{AllowCIDRs: allow, Now: time.Now, Timeout: time.Minute})
 	t.Cleanup(sender.Close)
-	s.notify = s.handler(fulfillment.Services{Webhooks: sender}, fulfillment.NotificationReceiver)
-	b := &pgx.Batch{}
-	merchants.Register(b, merchants.Merchant{ID: "acme"}, merchants.Webhook{URL: server.URL + "/hooks", Secret: shopSecret})
-	s.commit(b)
+	s.services = fulfillment.Services{Webhooks: sender}
 	return s
 }
 
 func loopback() netip.Prefix { return netip.MustParsePrefix("127.0.0.0/8") }
 
-// removeEndpoint is what a merchant does that wants no webhooks any more.
-func (s *shop) removeEndpoint() {
-	s.t.Helper()
-	s.exec(`update merchants set webhook_url = null, webhook_generation = null`)
+func (s *shop) endpoint() merchants.Endpoint {
+	return merchants.Endpoint{URL: s.URL + "/hooks", Secrets: []string{shopSecret}}
 }
 
-// succeed brings the charge to its outcome.
-func (s *shop) succeed(first domain.ChargeRequested) {
-	s.t.Helper()
-	s.announce(s.capture(first))
+const shopSecret = "whsec_MDEyMzQ1Njc4OWFiY2RlZmdoaWprbG1u"
+
+func (s *shop) answer(answers ...func(http.ResponseWriter)) {
+	s.answers = append(s.answers, answers...)
 }
 
-// requestRefund is a captured charge without a webhook of its own, and a refund of it.
-func (s *shop) requestRefund(notify bool, outcomes ...domain.Event) ledger.Stream {
-	s.t.Helper()
-	first := order()
-	first.Notify = false
-	stream := s.append(s.capture(first), domain.RefundRequested{RefundID: "re_1", Amount: 600, Notify: notify})
-	if len(outcomes) == 0 {
-		return stream
+func status(code int, header ...string) func(http.ResponseWriter) {
+	return func(w http.ResponseWriter) {
+		for i := 0; i+1 < len(header); i += 2 {
+			w.Header().Set(header[i], header[i+1])
+		}
+		w.WriteHeader(code)
 	}
-	return s.append(stream, outcomes...)
 }
-
-// announce puts the message about the head of the stream into the inbox.
-func (s *shop) announce(stream ledger.Stream) {
-	s.t.Helper()
-	s.outcome = s.load(stream.ID).Head()
-	s.put(fulfillment.NotificationReceiver, stream, stream.Charge.Version, s.outcome.ID.String())
-}
-
-func (s *shop) deliver() error {
-	s.t.Helper()
-	return s.deliverAll(fulfillment.NotificationReceiver, s.notify, 1)[0]
-}
-
-func (s *shop) answer(answers ...http.HandlerFunc) { s.answers = append(s.answers, answers...) }
-
-// rival appends an event while the webhook is in flight.
-func (s *shop) rival(e domain.Event) { s.answer(s.fixture.rival(says(http.StatusOK, ""), e)) }
 
 func (s *shop) receive(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
@@ -140,67 +106,39 @@ func (s *shop) receive(w http.ResponseWriter, r *http.Request) {
 		s.t.Errorf("the contract: %v", err)
 	}
 	s.received = append(s.received, receivedWebhook{ID: r.Header.Get("Webhook-Id"), Body: string(body)})
-	answer := says(http.StatusNoContent, "")
+	answer := status(http.StatusNoContent)
 	if len(s.answers) > 0 {
 		answer, s.answers = s.answers[0], s.answers[1:]
 	}
 	s.mu.Unlock()
-	answer(w, r)
+	answer(w)
 }
 
-// expectReceived checks how often the shop received the webhook, each time with the same
-// body under the id of the outcome, and what is recorded.
-func (s *shop) expectReceived(times int, events, message string) {
-	s.t.Helper()
-	if len(s.received) != times {
-		s.t.Errorf("the shop received %d webhooks, want %d", len(s.received), times)
-	}
-	for _, got := range s.received {
-		if got.ID != s.outcome.ID.String() || got.Body != s.received[0].Body {
-			s.t.Errorf("the shop received %+v, want the id %s and\n%s", got, s.outcome.ID, s.received[0].Body)
-		}
-	}
-	if seen := s.snapshot(); seen.Events != events || seen.Message != message {
-		s.t.Errorf("recorded are %q and the message is %s, want %q and %s", seen.Events, seen.Message, events, message)
-	}
+// notified is a memory whose merchant has a shop.
+type notified struct {
+	*memory
+
+	shop *shop
 }
 
-// notice is an outcome from its beginning over some deliveries to what the shop received.
-type notice struct {
-	begin    func(*shop)
-	ends     string // of the deliveries; one that is done where empty
-	received int
-	events   string
-	message  string // "done" where empty
-	check    func(*shop)
-}
-
-func runNotices(t *testing.T, notices map[string]notice) {
+func newNotified(t *testing.T, history ...domain.Event) *notified {
 	t.Helper()
-	for name, n := range notices {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := newShop(t, loopback())
-			n.begin(s)
-			if n.ends == "" {
-				n.ends = "done"
-			}
-			if n.message == "" {
-				n.message = "done"
-			}
-			for end := range strings.FieldsSeq(n.ends) {
-				s.expectEnd(s.deliver(), end)
-			}
-			s.expectReceived(n.received, n.events, n.message)
-			for _, got := range s.received {
-				await.True(t, "the feed has the same bytes", func() bool { // it waits for open transactions of other tests
-					page, err := ledger.ReadFeed(t.Context(), s.db, "acme", "", 100)
-					return err == nil && slices.ContainsFunc(page.Data, func(entry json.RawMessage) bool { return string(entry) == got.Body })
-				})
-			}
-			if n.check != nil {
-				n.check(s)
-			}
-		})
-	}
+	s := newShop(t, loopback())
+	n := &notified{newMemory(t, s.services, history...), s}
+	n.endpoint = s.endpoint()
+	return n
+}
+
+// notify delivers the message about the event at a version, and returns what is recorded and how it ends.
+func (n *notified) notify(version int) string {
+	n.t.Helper()
+	e, from := n.stream.At(version), len(n.stream.Events)
+	err := n.receive(fulfillment.NotificationReceiver, e.Type, ledger.Envelope{ID: e.ID.String(), Type: e.Type, ChargeID: "ch_1", Version: version})
+	return n.said(from, err)
+}
+
+func (m *memory) receive(receiver, messageType string, about ledger.Envelope) error {
+	return handlerOf(m.on, receiver)(m.t.Context(), &inbox.Delivery{
+		Message: inbox.Message{ID: "m_1", Type: messageType, OrderingKey: "ch_1", Payload: about.Encode()},
+	})
 }

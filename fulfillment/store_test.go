@@ -41,7 +41,6 @@ func TestStore(t *testing.T) {
 		t.Run(fmt.Sprint("in database ", shard), func(t *testing.T) {
 			t.Parallel()
 			s := &store{t: t, db: testdb.Reused(t), provider: newProvider(t), count: &count}
-			s.provider.useSandbox(t)
 			services := fulfillment.Services{Provider: newClient(t, s.provider.URL)}
 			s.handle = handlerOf(fulfillment.New(s.db, services, slog.New(slog.DiscardHandler)), fulfillment.ChargeReceiver)
 			rapid.Check(t, func(r *rapid.T) { newMachine(r, s).run(r) })

@@ -126,7 +126,7 @@ func (m *machine) workDisturbed(t *rapid.T) {
 	answers := map[string]http.HandlerFunc{
 		"cut before": cut, "cut after": m.provider.cutAfter, "500": m.provider.under(failsBefore, m.provider.sandbox.ServeHTTP),
 	}
-	m.work(t, fault{drawCall(t), answers[rapid.SampledFrom([]string{"cut before", "cut after", "500"}).Draw(t, "fault")]})
+	m.work(t, fault{drawCall(t), "", answers[rapid.SampledFrom([]string{"cut before", "cut after", "500"}).Draw(t, "fault")]})
 	if rapid.IntRange(0, 2).Draw(t, "keys are forgotten") == 0 {
 		m.forgetKeys(t)
 	}
@@ -147,7 +147,7 @@ func (m *machine) die(t *rapid.T) {
 			cut(w, r)
 		}
 	}
-	h := m.start(fault{drawCall(t), dies}, end)
+	h := m.start(fault{drawCall(t), "", dies}, end)
 	p := m.claimed(t, h)
 	await.Receive(t, "the end of the handler", h.ended)
 	switch {
@@ -187,7 +187,7 @@ func (m *machine) zombie(t *rapid.T) {
 			_, _ = answered.Body.WriteTo(w)
 		}
 	}
-	first := m.start(fault{drawCall(t), answer}, death{})
+	first := m.start(fault{drawCall(t), "", answer}, death{})
 	p := m.claimed(t, first)
 	await.True(t, "the handler hangs or ends", func() bool { return isClosed(hanging) || isClosed(first.ended) })
 	if !isClosed(hanging) { // it made no such call

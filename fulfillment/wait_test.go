@@ -1,7 +1,6 @@
 package fulfillment_test
 
 import (
-	"context"
 	"errors"
 	"testing"
 	"time"
@@ -9,7 +8,6 @@ import (
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -60,50 +58,4 @@ func TestProcessingWait_doublesItsReads(t *testing.T) {
 	if perSecond >= 1 || first > 25*payments {
 		t.Errorf("%d payments cost %.2f reads a second, and %d in the first day", payments, perSecond, first)
 	}
-}
-
-// TestProcessingWait_endsWithTheProvidersEvent: the next read would be in hours.
-func TestProcessingWait_endsWithTheProvidersEvent(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	isStarted(f)
-	f.provider.on("retrieve", shows("processing"), shows("processing"), shows("succeeded"))
-	defer f.process()()
-	await.Row(t, f.db, `select waits = 1 and status = 'pending' from inbox`)
-	f.exec(`update inbox set due_at = clock_timestamp() + interval '4 hours'`)
-	f.event("evt_1", "payment_intent.processing")
-	await.Row(t, f.db, `select string_agg(status, ' ' order by id) = 'pending pending' and max(waits) = 2 from inbox`)
-	f.event("evt_2", "payment_intent.succeeded")
-	await.Row(t, f.db, `select bool_and(status = 'done') and count(*) = 3 from inbox where receiver = 'fulfillment'`)
-	want := succeeded(toStarted)
-	want.Message = "done done done"
-	f.expect(want, "retrieve retrieve retrieve")
-}
-
-// TestRefund_endsWithTheProvidersEvent: its own message does not wait for its next read.
-func TestRefund_endsWithTheProvidersEvent(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	isRefunding(f)
-	f.provider.on("refund", gives("pending"))
-	defer f.process()()
-	await.Row(t, f.db, `select waits = 1 and status = 'pending' from inbox`)
-	f.exec(`update inbox set due_at = clock_timestamp() + interval '4 hours'`)
-	f.provider.on("refunds", lists(refundOf("succeeded")))
-	f.event("evt_1", "refund.updated")
-	await.Row(t, f.db, `select bool_and(status = 'done') and count(*) = 3 from inbox where receiver = 'fulfillment'`)
-	f.expectText("ended:re_1 refund.ended re_1 acme",
-		`select concat_ws(' ', message_id, type, ordering_key, partition_key) from inbox where receiver = 'fulfillment' order by id desc limit 1`)
-	f.expect(back(refunded, "refund.succeeded", "done done done"), "refunds refund refunds")
-}
-
-// process handles the messages about charges until stop is called.
-func (f *fixture) process() (stop func()) {
-	ctx, cancel := context.WithCancel(f.t.Context())
-	ended := make(chan struct{})
-	go func() {
-		_ = processor(f.db, fulfillment.ChargeReceiver, f.charge, func(*inbox.Options) {}).Run(ctx)
-		close(ended)
-	}()
-	return func() { cancel(); <-ended }
 }

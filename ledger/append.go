@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -90,7 +91,7 @@ func Append(b *pgx.Batch, s Stream, cause Cause, events ...domain.Event) (Stream
 		if err != nil {
 			return s, fmt.Errorf("append to %s: %w", s.ID, err)
 		}
-		data, err := domain.Encode(e)
+		data, err := json.Marshal(e)
 		if err != nil {
 			return s, fmt.Errorf("append to %s: %w", s.ID, err)
 		}
@@ -102,13 +103,20 @@ func Append(b *pgx.Batch, s Stream, cause Cause, events ...domain.Event) (Stream
 			ID: id, Version: version, Type: name, Data: data, Event: e, OccurredAt: cause.At,
 		})
 		merchant, webhook := next.Charge.MerchantID, domain.EventTypeNamed(name).Webhook != ""
-		b.Queue(insertEvent, [16]byte(id), s.ID, version, name, domain.SchemaVersion(name), webhook, merchant, data, metadata, at)
+		b.Queue(insertEvent, [16]byte(id), s.ID, version, name, schemaVersion(name), webhook, merchant, data, metadata, at)
 		for leg, p := range postings {
 			b.Queue(insertPosting, s.ID, version, leg+1, merchant, p.Debit, p.Credit, p.Amount, p.Currency)
 		}
 		queueOrderHold(b, next, e)
 	}
 	return next, nil
+}
+
+// schemaVersion is the version in a stored name: 1 in "charge.requested.v1".
+func schemaVersion(name string) int {
+	_, text, _ := strings.Cut(name, ".v")
+	version, _ := strconv.Atoi(text) // registered names end in a number
+	return version
 }
 
 const holdOrder = `

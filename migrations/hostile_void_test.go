@@ -2,6 +2,7 @@ package migrations_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
@@ -19,7 +20,7 @@ import (
 func (h hostile) store(t *testing.T, charge string, events ...domain.Event) {
 	t.Helper()
 	for _, e := range events {
-		data, err := domain.Encode(e)
+		data, err := json.Marshal(e)
 		testdb.Must(t, err)
 		testdb.Exec(t, h.owner.Pool(), `
 insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
@@ -97,7 +98,7 @@ func TestHostileAPI_isRefusedWhatIsVoid(t *testing.T) {
 		h.store(t, charge, history...)
 		c := domain.Fold(domain.Charge{ID: charge}, history...)
 		for request, e := range requests {
-			data, err := domain.Encode(e)
+			data, err := json.Marshal(e)
 			testdb.Must(t, err)
 			want := ""
 			if c.Voids(e) {

@@ -44,7 +44,7 @@ func (r webhooksResendCmd) check() error {
 
 // resend is a webhook that will be delivered once more.
 type resend struct {
-	fulfillment.Outcome
+	fulfillment.WebhookEvent
 
 	Type       string    `db:"-" json:"type"` // of the webhook: charge.succeeded, …
 	RecordedAt time.Time `json:"recorded_at"`
@@ -202,7 +202,7 @@ func (r webhooksResendCmd) record(ctx context.Context, c *console, db *postgres.
 				refused = append(refused, fmt.Errorf("%s of %s, event %s: %w", o.Type, o.ChargeID, o.EventID, refusal))
 				continue
 			}
-			fulfillment.Resend(b, o.Outcome, o.ResendID, operator())
+			fulfillment.Resend(b, o.WebhookEvent, o.ResendID, operator())
 			page = append(page, o)
 		}
 		if len(page) == 0 {

@@ -1,0 +1,203 @@
+package fulfillment_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/fulfillment"
+	"github.com/payonce/payonce/groupcommit"
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/merchants"
+	"github.com/payonce/payonce/ledger"
+)
+
+// memory is a worker without a database: the handlers run as they are, on one stream, ch_1, whose
+// versions refuse what the database's constraints would refuse.
+type memory struct {
+	groupcommit.DB // nil: nothing but Commit is asked of it
+
+	t        *testing.T
+	stream   ledger.Stream
+	now      time.Time // of the database
+	sent     []sentMessage
+	metadata map[string]string // of the messages that are delivered
+	lost     bool              // another holder has taken the message over
+	losing   string            // a type of event that another writer always is faster than
+	endpoint merchants.Endpoint
+	log      *await.Log
+	on       *fulfillment.Fulfillment
+}
+
+// sentMessage is a message by its receiver and type, and its metadata.
+type sentMessage struct{ to, metadata string }
+
+func newMemory(t *testing.T, services fulfillment.Services, history ...domain.Event) *memory {
+	t.Helper()
+	m := &memory{t: t, stream: ledger.New("ch_1"), now: nine, log: &await.Log{}}
+	m.on = fulfillment.NewOn(m, services, slog.New(slog.NewTextHandler(m.log, nil)))
+	m.append(history...)
+	return m
+}
+
+// append adds events, as another writer would, whether the charge allows them or not.
+func (m *memory) append(events ...domain.Event) {
+	m.t.Helper()
+	for _, e := range opened(m.t, events) {
+		m.store(uuid.NewSHA1(uuid.Nil, []byte(strconv.Itoa(m.stream.Charge.Version))), e)
+	}
+}
+
+func (m *memory) store(id uuid.UUID, e domain.Event) {
+	m.stream.Charge = domain.Fold(m.stream.Charge, e)
+	m.stream.Events = append(slices.Clip(m.stream.Events), ledger.StoredEvent{
+		ID: id, Version: m.stream.Charge.Version, Type: domain.TypeOf(e), Event: e, OccurredAt: m.now, RecordedAt: m.now,
+	})
+}
+
+// opened gives a first event the steps of this program.
+func opened(t *testing.T, events []domain.Event) []domain.Event {
+	t.Helper()
+	first, opens := events[0].(domain.ChargeRequested)
+	if !opens || first.PaymentMethod == "" { // a forged one
+		return events
+	}
+	open, err := domain.Open(first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append(open, events[1:]...)
+}
+
+// Load returns the stream.
+func (m *memory) Load(_ context.Context, id string) (ledger.Stream, error) {
+	if id != m.stream.ID {
+		return ledger.New(id), fmt.Errorf("load stream %s: %w", id, ledger.ErrNotFound)
+	}
+	return m.stream, nil
+}
+
+// Endpoint returns the endpoint of the merchant, if there is one.
+func (m *memory) Endpoint(context.Context, string) (merchants.Endpoint, error) {
+	if m.endpoint.URL == "" {
+		return m.endpoint, merchants.ErrNoWebhook
+	}
+	return m.endpoint, nil
+}
+
+// Available returns the stock.
+func (m *memory) Available(sku string) (int64, bool) {
+	left, known := map[string]int64{"mug": 5, "tshirt": 10}[sku]
+	return left, known
+}
+
+// Commit stores the events and messages of a batch, or none.
+func (m *memory) Commit(_ context.Context, b *pgx.Batch) error {
+	before, sent := m.stream, m.sent
+	for _, q := range b.QueuedQueries {
+		switch a := q.Arguments; {
+		case strings.Contains(q.SQL, "insert into ledger_events\n"):
+			id, _ := a[0].([16]byte)
+			name, _ := a[3].(string)
+			data, _ := a[7].([]byte)
+			event, err := domain.Decode(name, data)
+			if err != nil || a[2] != m.stream.Charge.Version+1 || name == m.losing {
+				m.stream = before
+				return errors.Join(err, refusal("ledger_events_version_once"))
+			}
+			m.store(id, event)
+		case strings.Contains(q.SQL, "with incoming as"):
+			sent = append(sent, sentMessage{fmt.Sprint(a[0], " ", a[4]), fmt.Sprint(a[6])})
+		case strings.Contains(q.SQL, "done_fence") && m.lost:
+			m.stream, m.lost = before, false
+			return refusal("inbox_done_by_holder")
+		}
+	}
+	m.sent = sent
+	return nil
+}
+
+func refusal(constraint string) error {
+	return &pgconn.PgError{Code: "23505", SeverityUnlocalized: "ERROR", ConstraintName: constraint}
+}
+
+// deliver delivers the message about the newest event of a type, or of any request where it is empty. A type that
+// the stream does not have is that of an event of the provider.
+func (m *memory) deliver(messageType string) error {
+	m.t.Helper()
+	return m.deliverIn(m.t.Context(), messageType)
+}
+
+func (m *memory) deliverIn(ctx context.Context, messageType string) error {
+	m.t.Helper()
+	d := &inbox.Delivery{ClaimedAt: m.now, Message: inbox.Message{
+		ID: "m_1", Type: messageType, OrderingKey: m.stream.ID, Payload: []byte("{}"), Metadata: m.metadata,
+	}}
+	for _, e := range m.stream.Events {
+		if messageType == e.Type || messageType == "" && domain.EventTypeNamed(e.Type).Request {
+			d.ID, d.Type, d.OrderingKey, d.Payload = e.ID.String(), e.Type, domain.OrderingKey(m.stream.ID, e.Event), m.stream.EncodeEnvelope(e)
+		}
+	}
+	return handlerOf(m.on, fulfillment.ChargeReceiver)(ctx, d)
+}
+
+// said is what a delivery has recorded from a version on, and how it ended.
+func (m *memory) said(from int, err error) string {
+	var words []string
+	for _, e := range m.stream.Events[from:] {
+		word, _, _ := strings.Cut(e.Type, ".v")
+		if failed, ok := e.Event.(domain.ChargeFailed); ok {
+			word += "(" + string(failed.Code) + ")"
+		}
+		words = append(words, word)
+	}
+	if end := endOf(err); end != "done" {
+		words = append(words, end)
+	}
+	return strings.NewReplacer(
+		"payment.captured charge.succeeded", "captured", "payment.declined inventory.released charge.failed", "declined",
+	).Replace(strings.Join(words, " "))
+}
+
+// endOf is what the result of a handler means to the inbox.
+func endOf(err error) string {
+	wait, waits := errors.AsType[*inbox.WaitError](err)
+	_, dead := errors.AsType[*inbox.DeadLetterError](err)
+	switch {
+	case err == nil:
+		return "done"
+	case inbox.IsLost(err):
+		return "lost"
+	case dead:
+		return "dead"
+	case waits && wait.NeedsOperator:
+		return "blocked"
+	case waits && wait.NoDeadline:
+		return "polls"
+	case waits:
+		return "waits"
+	default:
+		return err.Error()
+	}
+}
+
+func handlerOf(f *fulfillment.Fulfillment, receiver string) inbox.Handler {
+	for _, r := range f.Receivers() {
+		if r.Name == receiver {
+			return r.Handle
+		}
+	}
+	return nil
+}
