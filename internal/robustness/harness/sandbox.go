@@ -1,4 +1,4 @@
-package traffic
+package harness
 
 import (
 	"context"
@@ -117,10 +117,12 @@ func (s Sandbox) call(ctx context.Context, timeout time.Duration, method, path s
 		pause = 250 * time.Millisecond
 	)
 	var body []byte
-	if send != nil {
-		body = encode(send)
-	}
 	var last error
+	if send != nil {
+		if body, last = json.Marshal(send); last != nil {
+			return last
+		}
+	}
 	for range tries {
 		status, _, text, err := exchange(ctx, http.DefaultClient, timeout, method, string(s)+path, http.Header{"Content-Type": {"application/json"}}, body)
 		if err == nil && status/100 == 2 {

@@ -1,4 +1,4 @@
-package fleet_test
+package harness_test
 
 import (
 	"context"
@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/robustness/fleet"
+	"github.com/payonce/payonce/internal/robustness/harness"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
@@ -79,7 +79,7 @@ func environment() {
 
 // parent starts a server, says where it listens, and waits to be killed.
 func parent() int {
-	p, err := fleet.Start(context.Background(), fleet.Program{
+	p, err := harness.Start(context.Background(), harness.Program{
 		Name: "child", Path: os.Args[0], Log: os.Getenv("LOGS"), Env: map[string]string{"ROLE": "server"},
 	})
 	if err != nil {
@@ -90,9 +90,9 @@ func parent() int {
 	select {}
 }
 
-func start(t *testing.T, role string) *fleet.Process {
+func start(t *testing.T, role string) *harness.Process {
 	t.Helper()
-	p, err := fleet.Start(bounded(t), fleet.Program{
+	p, err := harness.Start(bounded(t), harness.Program{
 		Name: "program", Path: self(t), Log: t.TempDir(), Env: map[string]string{"ROLE": role},
 	})
 	testrun.Must(t, err)
@@ -119,7 +119,7 @@ func TestProcess(t *testing.T) {
 		if err := b.WaitReady(bounded(t)); err != nil {
 			t.Errorf("the other program: %v", err)
 		}
-		if err := a.Kill(); !errors.Is(err, fleet.ErrNotRunning) {
+		if err := a.Kill(); !errors.Is(err, harness.ErrNotRunning) {
 			t.Errorf("second kill: %v", err)
 		}
 	})
@@ -171,7 +171,7 @@ func TestProcess(t *testing.T) {
 
 func TestStart_returnsWhyAProgramEnded(t *testing.T) {
 	t.Parallel()
-	_, err := fleet.Start(bounded(t), fleet.Program{
+	_, err := harness.Start(bounded(t), harness.Program{
 		Name: "program", Path: self(t), Log: t.TempDir(), Env: map[string]string{"ROLE": "broken"},
 	})
 	if err == nil || !strings.Contains(err.Error(), "exit status 3") || !strings.Contains(err.Error(), "set DATABASE_URL") {
@@ -181,7 +181,7 @@ func TestStart_returnsWhyAProgramEnded(t *testing.T) {
 
 func TestRun_passesTheEnvironmentGivenAndNothingOfOurs(t *testing.T) {
 	t.Parallel()
-	out, err := fleet.Run(t.Context(), map[string]string{"ROLE": "environment"}, self(t))
+	out, err := harness.Run(t.Context(), map[string]string{"ROLE": "environment"}, self(t))
 	var names []string
 	if err != nil || json.Unmarshal(out, &names) != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -196,7 +196,7 @@ func TestRun_passesTheEnvironmentGivenAndNothingOfOurs(t *testing.T) {
 
 func TestRun_returnsTheCodeAndTheOutputOfAFailingCommand(t *testing.T) {
 	t.Parallel()
-	_, err := fleet.Run(t.Context(), map[string]string{"ROLE": "broken"}, self(t))
+	_, err := harness.Run(t.Context(), map[string]string{"ROLE": "broken"}, self(t))
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || exit.ExitCode() != 3 || !strings.Contains(err.Error(), "set DATABASE_URL") {
 		t.Errorf("error: %v", err)
