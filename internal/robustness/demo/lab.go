@@ -22,8 +22,7 @@ import (
 type Finding struct {
 	Guard
 	Violated []harness.Check `json:"violated"`
-	// Charges are the damaged one, or the first two of one key, with their timelines.
-	Charges   []string          `json:"charges"`
+	// Timelines are those of the damaged charge, or of the first two of one key.
 	Timelines []json.RawMessage `json:"timelines"`
 	// AsExpected says that the checks which are violated are those of the guard.
 	AsExpected bool `json:"as_expected"`
@@ -69,21 +68,22 @@ func Break(ctx context.Context, o Options, name string) error {
 	if len(guards) > 1 {
 		quiet.Stderr = io.Discard
 	}
-	findings, errs := make([]Finding, len(guards)), make([]error, len(guards))
-	var all errgroup.Group
+	findings := make([]Finding, len(guards))
+	all, ctx := errgroup.WithContext(ctx)
 	all.SetLimit(labAtOnce)
 	for i, g := range guards {
-		all.Go(func() error {
-			if findings[i], errs[i] = quiet.without(ctx, g); errs[i] != nil {
-				errs[i] = fmt.Errorf("without %s: %w", g.Name, errs[i])
-			} else {
-				o.say("%s", findings[i].verdict())
+		all.Go(func() (err error) {
+			if findings[i], err = quiet.without(ctx, g); err != nil {
+				return fmt.Errorf("without %s: %w", g.Name, err)
 			}
+			o.say("%s", findings[i].verdict())
 			return nil
 		})
 	}
-	_ = all.Wait()
-	return reportFindings(o, findings, errs)
+	if err := all.Wait(); err != nil {
+		return err
+	}
+	return reportFindings(o, findings)
 }
 
 // choose returns the guards of a name.
@@ -190,21 +190,14 @@ func (f *Finding) judge(ctx context.Context, s *scene, shown string) error {
 		}
 	}
 	f.AsExpected = slices.Equal(red, f.Red)
-	if f.Charges, err = s.texts(ctx, selectShown, shown); err != nil {
-		return err
+	charges, err := s.texts(ctx, selectShown, shown)
+	for _, charge := range charges {
+		text, unread := s.Run(ctx, "timeline", charge)
+		timeline, failed := s.Run(ctx, "timeline", charge, "--json")
+		err = errors.Join(err, unread, failed)
+		f.text, f.Timelines = f.text+string(text)+"\n", append(f.Timelines, timeline)
 	}
-	for _, charge := range f.Charges {
-		lines, err := s.Run(ctx, "timeline", charge)
-		if err != nil {
-			return err
-		}
-		timeline, err := s.Run(ctx, "timeline", charge, "--json")
-		if err != nil {
-			return err
-		}
-		f.text, f.Timelines = f.text+string(lines)+"\n", append(f.Timelines, timeline)
-	}
-	return nil
+	return err
 }
 
 // verdict is the finding in one line.
@@ -222,17 +215,11 @@ func (f Finding) verdict() string {
 	return fmt.Sprintf("%s: violated: %s; expected: %s", f.Name, strings.Join(red, "; "), f.red())
 }
 
-// reportFindings prints what was found, also where a run ended with an error, and then returns these
-// errors. It returns ErrBroken if a finding is not as expected.
-func reportFindings(o Options, all []Finding, errs []error) error {
+// reportFindings prints what was found. It returns ErrBroken if a finding is not as expected.
+func reportFindings(o Options, findings []Finding) error {
 	var text strings.Builder
 	var wrong []string
-	findings, failed := []Finding{}, errors.Join(errs...)
-	for i, f := range all {
-		if errs[i] != nil {
-			continue
-		}
-		findings = append(findings, f)
+	for _, f := range findings {
 		if !f.AsExpected {
 			wrong = append(wrong, f.Name)
 		}
@@ -248,7 +235,7 @@ func reportFindings(o Options, all []Finding, errs []error) error {
 	}
 	out := text.String()
 	if o.JSON {
-		body, err := json.MarshalIndent(map[string]any{"ok": wrong == nil && failed == nil, "guards": findings}, "", "  ")
+		body, err := json.MarshalIndent(map[string]any{"ok": wrong == nil, "guards": findings}, "", "  ")
 		if err != nil {
 			return err
 		}
@@ -258,7 +245,7 @@ func reportFindings(o Options, all []Finding, errs []error) error {
 		return err
 	}
 	if wrong != nil {
-		failed = errors.Join(failed, fmt.Errorf("%w: other checks than expected without %s", ErrBroken, strings.Join(wrong, ", ")))
+		return fmt.Errorf("%w: other checks than expected without %s", ErrBroken, strings.Join(wrong, ", "))
 	}
-	return failed
+	return nil
 }

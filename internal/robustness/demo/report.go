@@ -34,21 +34,16 @@ func (r *run) summary(w *strings.Builder) {
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(w, "%-9s %s\n", name, fmt.Sprintf(format, args...))
 	}
-	charges, refunds, n := map[string]int{}, map[string]int{}, 0
-	asked, stopped, captured := 0, 0, 0
+	charges, refunds, toCancel := map[string]int{}, map[string]int{}, map[string]int{}
+	asked, n := 0, 0
 	for _, record := range r.records {
-		outcome := record.final.outcome()
-		charges[outcome]++
+		charges[record.final.outcome()]++
 		if record.charge.cancel {
 			asked++
-			if outcome == canceled {
-				stopped++
-			} else if outcome == succeeded {
-				captured++
-			}
+			toCancel[record.final.outcome()]++
 		}
+		n += len(record.refunds)
 		for _, refund := range record.refunds {
-			n++
 			outcome := refund.outcome()
 			if refund.ID == "" && outcome != "" {
 				outcome = "refused"
@@ -59,7 +54,7 @@ func (r *run) summary(w *strings.Builder) {
 	fmt.Fprintln(w)
 	line("charges", "%d: %s", len(r.records), enumerate(charges))
 	line("refunds", "%d: %s", n, enumerate(refunds))
-	line("canceled", "%d of %d that were to be, %d captured first", stopped, asked, captured)
+	line("canceled", "%d of %d that were to be, %d captured first", toCancel[canceled], asked, toCancel[succeeded])
 	line("requests", "%d sent with a key: %d replayed, %d unanswered, %d refused as retryable; %d reused keys refused",
 		r.Requests.Load(), r.Replays.Load(), r.Unanswered.Load(), r.TurnedAway.Load(), r.reused.Load())
 	line("provider", "%d requests, %d duplicates suppressed; %d webhooks received, %d redelivered",

@@ -11,54 +11,68 @@ import (
 	"github.com/payonce/payonce/internal/robustness/harness"
 )
 
-// strike is something that breaks at a time, counted from the start. The provider's
-// faults are no strike: they last for the whole demo.
-type strike struct {
-	at    time.Duration
-	kind  string // worker, api or database
-	which int    // of the programs
-}
-
-// newStrikes spreads the strikes over the length: a kill of a worker about every
-// second and, between them, one of an api and a restart of the database.
-func newStrikes(seed uint64, length time.Duration) []strike {
-	const rest = 1200 * time.Millisecond
-	r := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a plan must be repeatable, not secret
-	var strikes []strike
-	n := int(length / rest)
-	for i := range n {
-		at := rest*time.Duration(i) + rest/4 + time.Duration(r.Int64N(int64(rest/2)))
-		strikes = append(strikes, strike{at, "worker", r.IntN(programsOfKind)})
-		switch i {
-		case n / 3:
-			strikes = append(strikes, strike{at, "api", r.IntN(programsOfKind)})
-		case 2 * n / 3:
-			strikes = append(strikes, strike{at: at, kind: "database"})
-		}
-	}
-	return strikes
-}
-
-// strikeAll breaks things while charges flow: the provider's answers first, then
-// the strikes in turn. It ends early, without an error, when the time is up.
+// strikeAll breaks things while charges flow: the provider's answers first, then a worker about
+// every second and, between them, an api and the database once. The provider's faults last for the
+// whole demo. It ends early, without an error, when the time is up.
 func (r *run) strikeAll(ctx context.Context) error {
+	const rest = 1200 * time.Millisecond
+	random := rand.New(rand.NewPCG(r.Seed, 1)) //nolint:gosec // a plan must be repeatable, not secret
 	began := r.Now()
 	err := r.silence(ctx)
 	if err == nil {
 		err = r.setFaults(ctx, harness.Faults{Seed: r.Seed, DropBefore: 0.05, DropAfter: 0.05, Error500: 0.03, Slow: harness.Slow{P: 0.1, Milliseconds: 300}})
 	}
-	for _, next := range newStrikes(r.Seed, r.plan.length) {
-		if err == nil {
-			err = harness.Wait(ctx, next.at-r.Now().Sub(began))
-		}
-		if err == nil {
-			err = r.carryOut(ctx, next)
+	n := int(r.plan.length / rest)
+	for i := 0; i < n && err == nil; i++ {
+		at := rest*time.Duration(i) + rest/4 + time.Duration(random.Int64N(int64(rest/2)))
+		if err = harness.Wait(ctx, at-r.Now().Sub(began)); err == nil {
+			err = r.strike(ctx, i, n, random.IntN(programsOfKind))
 		}
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = nil
 	}
 	return err
+}
+
+// strike kills a worker and, a third and two thirds of the way, an api or the database.
+func (r *run) strike(ctx context.Context, i, n, which int) error {
+	flowing := r.awaitCharges(ctx)
+	if err := r.kill(ctx, "worker", which); err != nil {
+		return fmt.Errorf("kill a worker: %w", err)
+	}
+	r.note(func(c *chaos) {
+		c.workers++
+		if flowing {
+			c.inFlight++
+		}
+	})
+	switch i {
+	case n / 3:
+		if err := r.kill(ctx, "api", which); err != nil {
+			return fmt.Errorf("kill an api: %w", err)
+		}
+		r.note(func(c *chaos) { c.apis++ })
+	case 2 * n / 3:
+		began := r.Now()
+		err := r.restart(ctx)
+		if err != nil && !errors.Is(err, errNotRun) {
+			return fmt.Errorf("restart the database: %w", err)
+		}
+		r.note(func(c *chaos) {
+			if c.notRun = err != nil; !c.notRun {
+				c.restarted = max(time.Millisecond, r.Now().Sub(began))
+			}
+		})
+	}
+	return nil
+}
+
+// note changes what was broken so far.
+func (r *run) note(change func(*chaos)) {
+	r.breaking.Lock()
+	defer r.breaking.Unlock()
+	change(&r.chaos)
 }
 
 // silence is how the demo begins: the provider and the shop carry out all requests
@@ -85,36 +99,6 @@ func (r *run) setFaults(ctx context.Context, f harness.Faults) error {
 	r.faults = f
 	r.breaking.Unlock()
 	return r.sandbox.SetFaults(ctx, f)
-}
-
-func (r *run) carryOut(ctx context.Context, next strike) error {
-	flowing := next.kind == "worker" && r.awaitCharges(ctx)
-	began := r.Now()
-	var err error
-	if next.kind == "database" {
-		err = r.restart(ctx)
-	} else {
-		err = r.kill(ctx, next.kind, next.which)
-	}
-	if err != nil && !errors.Is(err, errNotRun) {
-		return fmt.Errorf("strike %s: %w", next.kind, err)
-	}
-	r.breaking.Lock()
-	defer r.breaking.Unlock()
-	switch {
-	case next.kind == "api":
-		r.chaos.apis++
-	case next.kind == "worker":
-		r.chaos.workers++
-		if flowing {
-			r.chaos.inFlight++
-		}
-	case err != nil:
-		r.chaos.notRun = true
-	default:
-		r.chaos.restarted = max(time.Millisecond, r.Now().Sub(began))
-	}
-	return nil
 }
 
 // awaitCharges waits half a second for a charge to be in flight, so that a kill does
