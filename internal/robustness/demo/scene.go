@@ -114,15 +114,16 @@ func lastPiece(ctx context.Context, s *scene) (string, error) {
 	return "lab-last-0", errors.Join(err, resumed)
 }
 
+// chargeBody is a request for a charge of 10.00 of a SKU, or of none.
 func chargeBody(order, sku string) []byte {
-	items := ""
+	var items []item
 	if sku != "" {
-		items = fmt.Sprintf(`, "items": [{"sku": %q, "quantity": 1}]`, sku)
+		items = []item{{sku, 1}}
 	}
-	return fmt.Appendf(nil, `{"order_id": %q, "amount": 1000, "currency": "EUR", "payment_method": "pm_card_visa"%s}`, order, items)
+	return charge{order: order, currency: "EUR"}.bodyOf(cardVisa, items, 1000)
 }
 
-// endedCharge is a charge of 10.00 that has succeeded and has no work left.
+// endedCharge is a charge that has succeeded and has no work left.
 func (s *scene) endedCharge(ctx context.Context, key, sku string) (string, error) {
 	answers := s.client.PostAll(ctx, 1, "/v1/charges", key, chargeBody(key, sku))
 	if len(answers) == 0 {
