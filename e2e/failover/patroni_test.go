@@ -2,7 +2,6 @@ package failover_test
 
 import (
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"os"
@@ -206,16 +205,11 @@ func answer(t *testing.T, url string) string {
 	request, err := http.NewRequestWithContext(bounded(t), http.MethodGet, "http://"+url, http.NoBody)
 	must(t, err)
 	request.Close = true
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
+	got, err := harness.Exchange(http.DefaultClient, request)
+	if err != nil || got.Status != http.StatusOK {
 		return ""
 	}
-	defer func() { _ = response.Body.Close() }()
-	body, err := io.ReadAll(response.Body)
-	if err != nil || response.StatusCode != http.StatusOK {
-		return ""
-	}
-	return string(body)
+	return string(got.Body)
 }
 
 // end ends the server of a Patroni that was killed.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net/http"
 	"sync"
@@ -36,7 +35,7 @@ type Client struct {
 // NewClient returns a client of the apis at these URLs.
 func NewClient(apiKey string, apis ...string) *Client {
 	transport := &http.Transport{MaxIdleConnsPerHost: 100, IdleConnTimeout: time.Minute}
-	return &Client{apis: apis, apiKey: apiKey, http: &http.Client{Transport: transport}}
+	return &Client{apis: apis, apiKey: apiKey, http: &http.Client{Transport: transport, Timeout: requestTimeout}}
 }
 
 // Answer is the answer to a request with a key.
@@ -97,15 +96,15 @@ func (c *Client) PostAll(ctx context.Context, n int, path, key string, body []by
 func (c *Client) post(ctx context.Context, path, key string, body []byte) (Answer, error) {
 	for {
 		c.Requests.Add(1)
-		status, header, text, err := c.send(ctx, http.MethodPost, path, key, body)
-		got := Answer{status, header.Get("Content-Type"), header.Get("Location"), string(text)}
+		r, err := c.send(ctx, http.MethodPost, path, key, body)
+		got := Answer{r.Status, r.Header.Get("Content-Type"), r.Header.Get("Location"), string(r.Body)}
 		switch {
 		case err != nil:
 			c.Unanswered.Add(1)
 		case !got.definitive():
 			c.TurnedAway.Add(1)
 		default:
-			if header.Get("Idempotent-Replayed") == "true" {
+			if r.Header.Get("Idempotent-Replayed") == "true" {
 				c.Replays.Add(1)
 			}
 			return got, nil
@@ -119,8 +118,8 @@ func (c *Client) post(ctx context.Context, path, key string, body []byte) (Answe
 // Await reads a resource until it is as wanted. It returns an error if ctx ends.
 func (c *Client) Await(ctx context.Context, path string, into any, wanted func() bool) error {
 	for {
-		status, _, text, err := c.send(ctx, http.MethodGet, path, "", nil)
-		if err == nil && status == http.StatusOK && json.Unmarshal(text, into) == nil && wanted() {
+		r, err := c.send(ctx, http.MethodGet, path, "", nil)
+		if err == nil && r.Status == http.StatusOK && json.Unmarshal(r.Body, into) == nil && wanted() {
 			return nil
 		}
 		if err := Wait(ctx, readPause); err != nil {
@@ -129,32 +128,37 @@ func (c *Client) Await(ctx context.Context, path string, into any, wanted func()
 	}
 }
 
-func (c *Client) send(ctx context.Context, method, path, key string, body []byte) (int, http.Header, []byte, error) {
+func (c *Client) send(ctx context.Context, method, path, key string, body []byte) (Response, error) {
 	api := c.apis[int(c.turn.Add(1))%len(c.apis)]
-	header := http.Header{"Authorization": {"Bearer " + c.apiKey}}
-	if key != "" {
-		header["Content-Type"], header["Idempotency-Key"] = []string{"application/json"}, []string{key}
+	request, err := http.NewRequestWithContext(ctx, method, api+path, bytes.NewReader(body))
+	if err != nil {
+		return Response{}, err
 	}
-	return exchange(ctx, c.http, requestTimeout, method, api+path, header, body)
+	request.Header.Set("Authorization", "Bearer "+c.apiKey)
+	if key != "" {
+		request.Header.Set("Content-Type", "application/json")
+		request.Header.Set("Idempotency-Key", key)
+	}
+	return Exchange(c.http, request)
 }
 
-// exchange sends a request once and reads the whole answer.
-func exchange(ctx context.Context, by *http.Client, timeout time.Duration, method, url string, header http.Header, body []byte) (int, http.Header, []byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
-	if err != nil {
-		return 0, nil, nil, fmt.Errorf("make a request: %w", err)
-	}
-	request.Header = header
+// Response is what came back, whole.
+type Response struct {
+	Status int
+	Header http.Header
+	Body   []byte
+}
+
+// Exchange sends a request once and reads the whole response.
+func Exchange(by *http.Client, request *http.Request) (Response, error) {
 	request.GetBody = nil // else net/http itself retries a request with an Idempotency-Key
 	response, err := by.Do(request)
 	if err != nil {
-		return 0, nil, nil, err
+		return Response{}, err
 	}
 	defer func() { _ = response.Body.Close() }()
-	text, err := io.ReadAll(response.Body)
-	return response.StatusCode, response.Header, text, err
+	body, err := io.ReadAll(response.Body)
+	return Response{response.StatusCode, response.Header, body}, err
 }
 
 // Wait waits for a pause, or until ctx ends and then returns its error.
