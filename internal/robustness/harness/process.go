@@ -257,10 +257,6 @@ func (p *Process) ready(ctx context.Context) bool {
 		return false
 	}
 	request.Close = true
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return false
-	}
-	_ = response.Body.Close()
-	return response.StatusCode == http.StatusOK
+	answered, err := Exchange(http.DefaultClient, request)
+	return err == nil && answered.Status == http.StatusOK
 }
