@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/payonce/payonce/internal/robustness/fleet"
+	"github.com/payonce/payonce/internal/robustness/harness"
 	"github.com/payonce/payonce/migrations"
 )
 
@@ -83,7 +83,7 @@ func (b *bench) database(ctx context.Context, by string) (url string, err error)
 		return "", err
 	}
 	if by == byBase {
-		_, err = fleet.Run(ctx, map[string]string{"DATABASE_URL": url}, filepath.Join(b.programs[byBase], "payonce"), "migrate")
+		_, err = harness.Run(ctx, map[string]string{"DATABASE_URL": url}, filepath.Join(b.programs[byBase], "payonce"), "migrate")
 	} else {
 		err = migrations.Up(ctx, url)
 	}

@@ -17,7 +17,7 @@ import (
 
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/internal/merchants"
-	"github.com/payonce/payonce/internal/robustness/fleet"
+	"github.com/payonce/payonce/internal/robustness/harness"
 )
 
 const (
@@ -138,7 +138,7 @@ func (d *deployment) seed(ctx context.Context, conn *pgx.Conn) error {
 
 // running are the programs that are measured.
 type running struct {
-	processes []*fleet.Process
+	processes []*harness.Process
 	urls      []string // where charges are sent
 	use       func() usage
 	profiles  map[string]string // addresses, by program
@@ -193,8 +193,8 @@ func (d *deployment) start(ctx context.Context, of *running, programs []string) 
 
 // startOne starts a program, with an address for its profiles if they are wanted. Another
 // connection may take the port that was free, so it is chosen anew.
-func (d *deployment) startOne(ctx context.Context, of *running, name string, n int) (*fleet.Process, error) {
-	program := fleet.Program{
+func (d *deployment) startOne(ctx context.Context, of *running, name string, n int) (*harness.Process, error) {
+	program := harness.Program{
 		Name: fmt.Sprintf("%s-%d", name, n), Path: filepath.Join(d.programs[d.by], name), Log: d.folder,
 		Env: map[string]string{
 			"DATABASE_URL": d.database, "ALLOW_PRIVILEGED_DATABASE_USER": "1",
@@ -212,8 +212,8 @@ func (d *deployment) startOne(ctx context.Context, of *running, name string, n i
 			}
 			program.Env["METRICS_ADDR"], of.profiles[program.Name] = addr, addr
 		}
-		p, err := fleet.Start(ctx, program)
-		if !errors.Is(err, fleet.ErrPortTaken) {
+		p, err := harness.Start(ctx, program)
+		if !errors.Is(err, harness.ErrPortTaken) {
 			return p, err
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/robustness/fleet"
+	"github.com/payonce/payonce/internal/robustness/harness"
 )
 
 // TestAPI_SIGTERM_finishesRequestsInFlight stops an api while one request has been
@@ -69,7 +69,7 @@ func TestAPI_SIGTERM_finishesRequestsInFlight(t *testing.T) {
 
 // beginRequest sends the head of a charge and returns when the api has begun to
 // read its body.
-func beginRequest(t *testing.T, d *deployment, api *fleet.Process, key string, length int) net.Conn {
+func beginRequest(t *testing.T, d *deployment, api *harness.Process, key string, length int) net.Conn {
 	t.Helper()
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(t.Context(), "tcp", strings.TrimPrefix(api.URL(), "http://"))

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/robustness/traffic"
+	"github.com/payonce/payonce/internal/robustness/harness"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
@@ -16,10 +16,10 @@ func TestCancel_wakesAWaitingCharge(t *testing.T) {
 	startsPrograms(t)
 	// Given a charge that waits for a provider that was down.
 	d := deploy(t, setup{apis: 1, workers: 1, workerEnv: map[string]string{"BACKOFF_CAP": "2h", "BACKOFF_BASE": "2h"}})
-	d.setFaults(t, traffic.Faults{DropBefore: 1})
+	d.setFaults(t, harness.Faults{DropBefore: 1})
 	canceled := d.send(t, newOrder(visa, item{"mug", 2}))
 	await.Row(t, d.tables, `select count(*) = 1 from inbox where waits > 0`)
-	d.setFaults(t, traffic.Faults{})
+	d.setFaults(t, harness.Faults{})
 
 	// When it is canceled.
 	if got := d.cancel(t, canceled.ID); got.Status != http.StatusAccepted {

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"strings"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/openapi"
+	"github.com/payonce/payonce/internal/robustness/harness"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
@@ -63,12 +63,7 @@ type address func(context.Context) (string, error)
 
 func at(url string) address { return func(context.Context) (string, error) { return url, nil } }
 
-// answer is what came back, whole.
-type answer struct {
-	Status int
-	Header http.Header
-	Body   []byte
-}
+type answer = harness.Response
 
 // do sends a request once.
 func (c *client) do(ctx context.Context, r request) (answer, error) {
@@ -84,7 +79,6 @@ func (c *client) do(ctx context.Context, r request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	request.GetBody = nil // else net/http itself retries a request with a key: the test must see what is unanswered
 	key := r.key
 	if given := r.header["Idempotency-Key"]; key == "" && len(given) == 1 {
 		key = given[0]
@@ -104,13 +98,8 @@ func (c *client) do(ctx context.Context, r request) (answer, error) {
 			delete(request.Header, name)
 		}
 	}
-	response, err := c.http.Do(request)
+	got, err := harness.Exchange(c.http, request)
 	if err != nil {
-		return answer{}, err
-	}
-	defer func() { _ = response.Body.Close() }()
-	got := answer{Status: response.StatusCode, Header: response.Header}
-	if got.Body, err = io.ReadAll(response.Body); err != nil {
 		return got, err
 	}
 	c.tenants.met(got.Header.Get("Location"), strings.TrimPrefix(request.Header.Get("Authorization"), "Bearer "))

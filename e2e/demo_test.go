@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/robustness/validate"
+	"github.com/payonce/payonce/internal/robustness/harness"
 )
 
 // TestDemo runs `payonce demo` as a visitor does. Its checks judge the outcome of every charge
@@ -28,7 +28,7 @@ func TestDemo(t *testing.T) {
 		if err != nil {
 			t.Errorf("the demo ended with %v and said\n%s", err, s.said(t))
 		}
-		if audit, err := validate.ReadAudit(stdout); err != nil || !audit.OK {
+		if audit, err := harness.ReadAudit(stdout, err); err != nil || !audit.OK {
 			t.Errorf("the demo printed %v: %s", err, stdout)
 		}
 		s.mustBeEmpty(t)

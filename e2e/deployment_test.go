@@ -16,7 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/robustness/fleet"
+	"github.com/payonce/payonce/internal/robustness/harness"
 )
 
 // setup says what a deployment is made of. Zero values: no api, no worker, the
@@ -46,8 +46,8 @@ type deployment struct {
 
 // processSecrets are the secrets of all deployments of this process, and the API key
 // of the second merchant: the template database holds them.
-var processSecrets = sync.OnceValues(func() (s fleet.Secrets, neighbourKey string) {
-	return fleet.Secrets{
+var processSecrets = sync.OnceValues(func() (s harness.Secrets, neighbourKey string) {
+	return harness.Secrets{
 		API:      "sk_test_merchant" + unique(),
 		Provider: "sk_test_provider" + unique(),
 		Shop:     "whsec_" + base64.StdEncoding.EncodeToString([]byte("webhooks-of-"+unique())),
@@ -154,7 +154,7 @@ func (d *deployment) run(t *testing.T, args ...string) ([]byte, error) {
 	return d.Run(bounded(t), args...)
 }
 
-func kill(t *testing.T, programs ...*fleet.Process) {
+func kill(t *testing.T, programs ...*harness.Process) {
 	t.Helper()
 	for _, p := range programs {
 		must(t, p.Kill())
@@ -162,7 +162,7 @@ func kill(t *testing.T, programs ...*fleet.Process) {
 }
 
 // restart starts programs after a kill, or stops them first.
-func restart(t *testing.T, programs ...*fleet.Process) {
+func restart(t *testing.T, programs ...*harness.Process) {
 	t.Helper()
 	for _, p := range programs {
 		must(t, errors.Join(p.Restart(bounded(t)), p.WaitReady(bounded(t))))
@@ -179,7 +179,7 @@ const (
 // stop sends SIGTERM and requires exit code 0. On a busy machine a program may take
 // longer than stopTime, unless its own log shows that it has used up its own bound,
 // at which it abandons unfinished work.
-func stop(t *testing.T, programs ...*fleet.Process) {
+func stop(t *testing.T, programs ...*harness.Process) {
 	t.Helper()
 	for _, p := range programs {
 		begun := time.Now()
@@ -243,4 +243,4 @@ func mustRead[T comparable](t *testing.T, d *deployment, want T, sql string, arg
 }
 
 // services are the apis and workers.
-func (d *deployment) services() []*fleet.Process { return slices.Concat(d.Workers, d.APIs) }
+func (d *deployment) services() []*harness.Process { return slices.Concat(d.Workers, d.APIs) }

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/payonce/payonce/internal/robustness/fleet"
+	"github.com/payonce/payonce/internal/robustness/harness"
 )
 
 var hostile = flag.Duration("hostile", 500*time.Millisecond, "for how long TestHostileClients makes each attack")
@@ -113,7 +113,7 @@ func (a attack) attempt(ctx context.Context, addr string) {
 }
 
 // memory is the most resident memory that a process has had since the call before, in bytes.
-func memory(t *testing.T, p *fleet.Process) (most int64) {
+func memory(t *testing.T, p *harness.Process) (most int64) {
 	t.Helper()
 	most = memoryOf(t, p.PID(), "VmHWM")
 	if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", p.PID()), []byte("5"), 0o600); err != nil {

@@ -10,8 +10,7 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/internal/postgres/local"
-	"github.com/payonce/payonce/internal/robustness/fleet"
-	"github.com/payonce/payonce/internal/robustness/traffic"
+	"github.com/payonce/payonce/internal/robustness/harness"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
@@ -47,20 +46,20 @@ func startShared() (*server, error) {
 }
 
 // buildPrograms builds the programs, once for all tests of this process.
-func buildPrograms() (fleet.Binaries, error) {
+func buildPrograms() (harness.Binaries, error) {
 	dir, err := os.MkdirTemp("", "programs-") // testrun removes it
 	if err != nil {
-		return fleet.Binaries{}, err
+		return harness.Binaries{}, err
 	}
 	if err := os.Chmod(dir, 0o755); err != nil { // PostgreSQL may run as another user
-		return fleet.Binaries{}, err
+		return harness.Binaries{}, err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), buildTimeout)
 	defer cancel()
-	return fleet.Build(ctx, dir)
+	return harness.Build(ctx, dir)
 }
 
-func binaries(t *testing.T) fleet.Binaries {
+func binaries(t *testing.T) harness.Binaries {
 	t.Helper()
 	b, err := programs()
 	must(t, err)
@@ -77,7 +76,7 @@ func startsPrograms(t *testing.T) {
 }
 
 // pause waits for d, or until ctx ends.
-func pause(ctx context.Context, d time.Duration) { _ = traffic.Wait(ctx, d) }
+func pause(ctx context.Context, d time.Duration) { _ = harness.Wait(ctx, d) }
 
 // unique returns a word that no other call returned. It has a letter at each end:
 // digits alone could pass for a card number.

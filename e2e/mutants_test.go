@@ -16,7 +16,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/payonce/payonce/internal/robustness/fleet"
+	"github.com/payonce/payonce/internal/robustness/harness"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
@@ -161,7 +161,7 @@ func byWalk(address, promise string) hunter {
 }
 
 // mutated are the programs, with the bug in the api or the worker.
-func mutated(t *testing.T, program, overlay string) fleet.Binaries {
+func mutated(t *testing.T, program, overlay string) harness.Binaries {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), buildTimeout)
 	defer cancel()

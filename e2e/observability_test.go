@@ -15,7 +15,7 @@ import (
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres/local"
-	"github.com/payonce/payonce/internal/robustness/fleet"
+	"github.com/payonce/payonce/internal/robustness/harness"
 )
 
 const observability = "../deploy/observability/"
@@ -170,7 +170,7 @@ func TestPrograms_serveWhatTheRulesQuery(t *testing.T) {
 	})
 	manual := readFile(t, "../docs/reference/metrics.md") + readFile(t, "../docs/reference/database.md")
 	var all strings.Builder
-	for says, p := range map[string]*fleet.Process{"An api has at most %d connections": d.APIs[0], "a worker has at most %d": d.Workers[0]} {
+	for says, p := range map[string]*harness.Process{"An api has at most %d connections": d.APIs[0], "a worker has at most %d": d.Workers[0]} {
 		body := string(fetch(t, p, "/metrics").Body)
 		all.WriteString(body)
 		if !strings.Contains(body, "\ngo_goroutines ") || !strings.Contains(body, "\nprocess_resident_memory_bytes ") {
@@ -212,7 +212,7 @@ func TestPrograms_serveWhatTheRulesQuery(t *testing.T) {
 
 // fetch reads a path of a program, without an API key. The answers of an api are held
 // to the contract.
-func fetch(t *testing.T, p *fleet.Process, path string) answer {
+func fetch(t *testing.T, p *harness.Process, path string) answer {
 	t.Helper()
 	c := newClient([]string{p.URL()}, "")
 	c.merchant = strings.HasPrefix(p.Name(), "api")

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/robustness/traffic"
+	"github.com/payonce/payonce/internal/robustness/harness"
 )
 
 // deadLetter is what operators see of a message.
@@ -33,7 +33,7 @@ func TestInbox_deadLetters_areRetriedOrDiscarded(t *testing.T) {
 	t.Parallel()
 	startsPrograms(t)
 	d := deploy(t, setup{apis: 1, workers: 1, oneMerchant: true, workerEnv: map[string]string{"GIVE_UP_AFTER": "300ms"}})
-	d.setFaults(t, traffic.Faults{DropBefore: 1})
+	d.setFaults(t, harness.Faults{DropBefore: 1})
 	key := "key-" + unique()
 	retried := acceptedCharge(t, d.insist(t, request{key: key, body: newOrder(visa).body(t)}))
 	discarded := d.send(t, newOrder(visa))
@@ -47,7 +47,7 @@ func TestInbox_deadLetters_areRetriedOrDiscarded(t *testing.T) {
 			t.Errorf("show does not show %q:\n%s", want, one)
 		}
 	}
-	d.setFaults(t, traffic.Faults{})
+	d.setFaults(t, harness.Faults{})
 
 	d.payonce(t, "inbox", "retry", number)
 	d.mustEnd(t, retried.ID, "succeeded")
@@ -167,10 +167,10 @@ func TestWebhooks_rotationAndResend_haveOneEffect(t *testing.T) {
 	mustRead(t, d, 0, `select count(*) from inbox where receiver = 'notification' and (waits > 0 or attempts > 1)`)
 
 	// A shop that was down receives what was resent meanwhile.
-	d.setFaults(t, traffic.Faults{ShopDown: true})
+	d.setFaults(t, harness.Faults{ShopDown: true})
 	d.payonce(t, "webhooks", "resend", d.recordsOf(t, during.ID).Notifications[0].WebhookID)
 	await.Row(t, d.tables, `select exists (select from inbox where type = 'webhook.resend' and status = 'pending' and waits > 0)`)
-	d.setFaults(t, traffic.Faults{})
+	d.setFaults(t, harness.Faults{})
 	d.mustBeDelivered(t, during.ID, 2)
 
 	d.payonce(t, "webhooks", "resend", "--merchant", merchant, "--since", start.UTC().Format(time.RFC3339Nano))
@@ -195,7 +195,7 @@ func (d *deployment) processNotified(t *testing.T) charge {
 // requires one effect.
 func (d *deployment) mustBeDelivered(t *testing.T, id string, times int) {
 	t.Helper()
-	var seen []traffic.Notification
+	var seen []harness.Notification
 	if !await.Within(await.Stall, func() bool {
 		seen = d.recordsOf(t, id).Notifications
 		return len(seen) == 1 && seen[0].Deliveries >= times && row[bool](t, d, `

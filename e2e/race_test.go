@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/payonce/payonce/internal/robustness/fleet"
+	"github.com/payonce/payonce/internal/robustness/harness"
 )
 
 // TestRace runs an api and a worker that were built with the race detector. A report in the
@@ -59,7 +59,7 @@ func TestRace_findsAPlantedRace(t *testing.T) {
 
 // raceDetecting are the programs with an api and a worker that report data races, built once
 // for all tests of this process.
-var raceDetecting = sync.OnceValues(func() (fleet.Binaries, error) {
+var raceDetecting = sync.OnceValues(func() (harness.Binaries, error) {
 	b, err := programs()
 	if err != nil {
 		return b, err

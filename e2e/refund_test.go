@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/robustness/traffic"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
@@ -70,7 +69,10 @@ func (d *deployment) paid(t *testing.T) charge {
 
 func (d *deployment) mustBe(t *testing.T, chargeID, status string, refunded int64) {
 	t.Helper()
-	var c traffic.State
+	var c struct {
+		Status         string `json:"status"`
+		AmountRefunded int64  `json:"amount_refunded"`
+	}
 	d.get(t, "/v1/charges/"+chargeID, &c)
 	if c.Status != status || c.AmountRefunded != refunded {
 		t.Errorf("the charge is %s with %d refunded, want %s with %d", c.Status, c.AmountRefunded, status, refunded)

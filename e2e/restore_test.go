@@ -14,8 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/internal/postgres/local"
-	"github.com/payonce/payonce/internal/robustness/fleet"
-	"github.com/payonce/payonce/internal/robustness/traffic"
+	"github.com/payonce/payonce/internal/robustness/harness"
 )
 
 // TestRestore_intoAnotherServer_losesNothing dumps the service's database while charges are in flight, and
@@ -64,21 +63,21 @@ func restoreInto(t *testing.T, target *server, behind bool) {
 	d := deploy(t, setup{apis: 1, workers: 1})
 	d.process(t, newOrder(visa))
 	d.awaitRefund(t, d.refund(t, d.paid(t).ID, 400))
-	d.setFaults(t, traffic.Faults{DropBefore: 1})
+	d.setFaults(t, harness.Faults{DropBefore: 1})
 	var charges []charge
 	for range 3 {
 		charges = append(charges, d.send(t, newOrder(visa)))
 	}
 	kill(t, d.services()...)
-	d.setFaults(t, traffic.Faults{})
+	d.setFaults(t, harness.Faults{})
 
 	loadDump(t, moved, dump(t, d.Service))
 	d.useDatabase(t, moved)
-	for name, program := range map[string]fleet.Program{
+	for name, program := range map[string]harness.Program{
 		"api":    {Name: "api-restored", Path: d.API, Env: d.APIEnv(), Log: d.Log},
 		"worker": {Name: "worker-restored", Path: d.Worker, Env: d.workerSettings(0), Log: d.Log},
 	} {
-		if _, err := fleet.Start(bounded(t), program); err == nil || !strings.Contains(err.Error(), "payonce outbox repair") {
+		if _, err := harness.Start(bounded(t), program); err == nil || !strings.Contains(err.Error(), "payonce outbox repair") {
 			t.Errorf("the %s starts on what was restored: %v", name, err)
 		}
 	}
@@ -110,11 +109,11 @@ func restoreInto(t *testing.T, target *server, behind bool) {
 }
 
 // capturedFirst is the capture for a charge of a payment intent that the ledger does not have.
-func (d *deployment) capturedFirst(t *testing.T, id string) traffic.Money {
+func (d *deployment) capturedFirst(t *testing.T, id string) harness.Money {
 	t.Helper()
 	known := row[string](t, d, `select data ->> 'payment_intent' from ledger_events where type = 'payment.started.v1' and stream_id = $1`, id)
 	captures := d.recordsOf(t, id).Captures
-	i := slices.IndexFunc(captures, func(c traffic.Money) bool { return c.PaymentIntent != known })
+	i := slices.IndexFunc(captures, func(c harness.Money) bool { return c.PaymentIntent != known })
 	if i < 0 {
 		t.Fatalf("the captures of %s are %+v", id, captures)
 	}
@@ -180,11 +179,11 @@ func TestRestore_ofAnOlderDump_capturesNothingTwice(t *testing.T) {
 	d := deploy(t, setup{apis: 1, workers: 1, oneMerchant: true})
 	moved := d.server.database(t, "restored")
 	before := d.process(t, newOrder(visa))
-	d.setFaults(t, traffic.Faults{DropBefore: 1})
+	d.setFaults(t, harness.Faults{DropBefore: 1})
 	open := d.send(t, newOrder(visa))
 	d.waitMore(t)
 	file := dump(t, d.Service)
-	d.setFaults(t, traffic.Faults{})
+	d.setFaults(t, harness.Faults{})
 	d.mustEnd(t, open.ID, "succeeded")
 	given := d.refund(t, before.ID, 400)
 	d.awaitRefund(t, given)
@@ -213,7 +212,7 @@ func TestRestore_ofAnOlderDump_capturesNothingTwice(t *testing.T) {
 	d.paid(t)
 	charges, kept, twice := map[string]int{before.ID: 1, open.ID: 1}, "", ""
 	for _, again := range lost {
-		d.setFaults(t, traffic.Faults{ForgetKeysAfter: kept})
+		d.setFaults(t, harness.Faults{ForgetKeysAfter: kept})
 		twice = acceptedCharge(t, d.insist(t, again)).ID
 		d.mustEnd(t, twice, "succeeded")
 		charges[twice], kept = 1, "0s"

@@ -15,7 +15,7 @@ import (
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres/local"
-	"github.com/payonce/payonce/internal/robustness/fleet"
+	"github.com/payonce/payonce/internal/robustness/harness"
 )
 
 // server is a PostgreSQL server. at is the URL of its maintenance database.
@@ -73,7 +73,7 @@ func sharedServer(t *testing.T) *server {
 
 // template returns the database of which every deployment gets a copy. The first call makes
 // it with the programs: `payonce migrate` and `payonce seed`.
-func (s *server) template(ctx context.Context, b fleet.Binaries) (service string, err error) {
+func (s *server) template(ctx context.Context, b harness.Binaries) (service string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.service != "" {
@@ -83,7 +83,7 @@ func (s *server) template(ctx context.Context, b fleet.Binaries) (service string
 	if err := s.command(ctx, "create database "+quoted(service)); err != nil {
 		return "", err
 	}
-	w := fleet.World{Binaries: b, Log: filepath.Dir(b.Payonce), Service: s.url(service)}
+	w := harness.World{Binaries: b, Log: filepath.Dir(b.Payonce), Service: s.url(service)}
 	if _, err := w.Run(ctx, "migrate"); err != nil {
 		return "", err
 	}
@@ -117,7 +117,7 @@ func (s *server) unprivileged(env map[string]string, program string) {
 
 // world is one payonce: a database, and the programs that a test starts.
 type world struct {
-	fleet.World
+	harness.World
 
 	server   *server
 	database string
@@ -126,8 +126,8 @@ type world struct {
 
 // openWorld copies the database, which sound programs make. What it returns has to be
 // closed, also with an error.
-func (s *server) openWorld(ctx context.Context, sound, programs fleet.Binaries, log string) (*world, error) {
-	w := &world{World: fleet.World{Binaries: programs, Log: log}, server: s}
+func (s *server) openWorld(ctx context.Context, sound, programs harness.Binaries, log string) (*world, error) {
+	w := &world{World: harness.World{Binaries: programs, Log: log}, server: s}
 	w.Secrets, _ = processSecrets()
 	template, err := s.template(ctx, sound)
 	if err != nil {

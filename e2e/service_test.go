@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/robustness/fleet"
+	"github.com/payonce/payonce/internal/robustness/harness"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
@@ -165,7 +165,7 @@ func replayAfterTheEnd(t *testing.T, d *deployment) {
 
 func probesNeedNoKey(t *testing.T, d *deployment) {
 	t.Helper()
-	for _, p := range []*fleet.Process{d.APIs[0], d.Workers[0]} {
+	for _, p := range []*harness.Process{d.APIs[0], d.Workers[0]} {
 		if got := fetch(t, p, "/healthz"); got.Status != http.StatusOK {
 			t.Errorf("/healthz of %s answers %d %s", p.Name(), got.Status, got.Body)
 		}

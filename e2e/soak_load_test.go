@@ -17,7 +17,7 @@ import (
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
-	"github.com/payonce/payonce/internal/robustness/fleet"
+	"github.com/payonce/payonce/internal/robustness/harness"
 )
 
 // soakStall lets the provider keep some charges waiting, each call about them for
@@ -121,8 +121,8 @@ func soakMemory(t *testing.T) {
 	for i := range 2 {
 		clients.Go(func() { d.replays(ctx, t, f.requests[i:], &answered) })
 	}
-	peaks := map[*fleet.Process]*[2]int64{d.Workers[0]: {}, d.APIs[0]: {}}   // of the resident memory, in each half
-	heaps := map[*fleet.Process]*[2][]int64{d.Workers[0]: {}, d.APIs[0]: {}} // after collections, in each half
+	peaks := map[*harness.Process]*[2]int64{d.Workers[0]: {}, d.APIs[0]: {}}   // of the resident memory, in each half
+	heaps := map[*harness.Process]*[2][]int64{d.Workers[0]: {}, d.APIs[0]: {}} // after collections, in each half
 	// A program that was just started is not yet as large as its work makes it.
 	chunk := max(n/100, 400)
 	for sent := 0; sent < n+n/10; sent += chunk {
@@ -157,7 +157,7 @@ func soakMemory(t *testing.T) {
 
 // liveHeap is how much a program's heap held after its last collection, in KiB. The size at
 // which the next collection begins says so.
-func liveHeap(t *testing.T, p *fleet.Process) (kib int64) {
+func liveHeap(t *testing.T, p *harness.Process) (kib int64) {
 	t.Helper()
 	_, value, _ := strings.Cut(string(fetch(t, p, "/metrics").Body), "\ngo_memstats_next_gc_bytes ")
 	var size float64

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/robustness/fleet"
+	"github.com/payonce/payonce/internal/robustness/harness"
 )
 
 // tutorial are the programs and the variables of a reader who follows the page.
@@ -94,7 +94,7 @@ func (r tutorial) timeline(t *testing.T, shown string) {
 }
 
 // holder is the worker that the timeline named.
-func (r tutorial) holder(t *testing.T) *fleet.Process {
+func (r tutorial) holder(t *testing.T) *harness.Process {
 	t.Helper()
 	for _, p := range r.Workers {
 		if strconv.Itoa(p.PID()) == r.variables["$WORKER"] {

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/payonce/payonce/internal/robustness/fleet"
+	"github.com/payonce/payonce/internal/robustness/harness"
 	"github.com/payonce/payonce/migrations/version"
 )
 
@@ -55,13 +55,13 @@ func TestUpgrade_oldAndNewProgramsWorkSideBySide(t *testing.T) {
 }
 
 // nextVersion builds programs that need one more migration than this version.
-func nextVersion(t *testing.T) fleet.Binaries {
+func nextVersion(t *testing.T) harness.Binaries {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), buildTimeout)
 	defer cancel()
 	last := fmt.Sprintf(`{%d, "service", service},`, version.Latest)
 	added := fmt.Sprintf(` {%d, "next", "alter table account_balances add column note text; create index account_balances_note on account_balances (note)"},`, version.Latest+1)
-	next, err := fleet.Build(ctx, t.TempDir(), "-overlay="+overlay(t, []edit{
+	next, err := harness.Build(ctx, t.TempDir(), "-overlay="+overlay(t, []edit{
 		{"migrations/version/version.go", fmt.Sprint("const Latest = ", version.Latest), fmt.Sprint("const Latest = ", version.Latest+1)},
 		{"migrations/migrations.go", last, last + added},
 	}))

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/robustness/fleet"
+	"github.com/payonce/payonce/internal/robustness/harness"
 )
 
 // scenario is one of the ways through the service, with what must come of it.
@@ -210,7 +210,7 @@ func authenticatedCharge(ctx context.Context, p *testbed) (job, error) {
 	}
 	env := p.workerSettings(p.Service, p.Sandbox.URL(), "16")
 	env["ACTION_TIMEOUT"] = "1h"
-	helper, err := fleet.Start(ctx, fleet.Program{Name: "helper", Path: p.Worker, Log: p.Log, Env: env})
+	helper, err := harness.Start(ctx, harness.Program{Name: "helper", Path: p.Worker, Log: p.Log, Env: env})
 	if err != nil {
 		return job{}, err
 	}

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/internal/robustness/failpoint"
-	"github.com/payonce/payonce/internal/robustness/fleet"
+	"github.com/payonce/payonce/internal/robustness/harness"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
@@ -170,7 +170,7 @@ func notRun(recordings []recording, targets []target) string {
 }
 
 // newWalker makes the environment of a walk, until the test ends.
-func newWalker(t *testing.T, programs fleet.Binaries) *walker {
+func newWalker(t *testing.T, programs harness.Binaries) *walker {
 	t.Helper()
 	g := &environment{on: sharedServer(t), programs: programs, sound: binaries(t), dir: t.TempDir(), parallelRuns: parallelRuns}
 	t.Cleanup(func() {
@@ -184,7 +184,7 @@ func newWalker(t *testing.T, programs fleet.Binaries) *walker {
 // hunt does the run of an address with programs of the caller's choice, -walk-times
 // times, and returns what was violated in each, and whether all came to their
 // point. Programs that break promises with nothing armed are caught once.
-func hunt(t *testing.T, programs fleet.Binaries, address string) (violations [][]string, fired bool) {
+func hunt(t *testing.T, programs harness.Binaries, address string) (violations [][]string, fired bool) {
 	t.Helper()
 	w := newWalker(t, programs)
 	recordings, err := w.recordings(t.Context(), func(scenario, program string) bool {

@@ -8,13 +8,13 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/payonce/payonce/internal/robustness/fleet"
+	"github.com/payonce/payonce/internal/robustness/harness"
 )
 
 // victim is a program that may get a fault at any of its round trips, also before it
 // listens. It is started again whenever it dies, until the run is over.
 type victim struct {
-	program fleet.Program
+	program harness.Program
 	stop    context.CancelFunc
 	gone    sync.WaitGroup
 
@@ -22,7 +22,7 @@ type victim struct {
 	pid     int
 	kills   int // that may end it
 	ended   int // lives that listened, and that no kill ended
-	process *fleet.Process
+	process *harness.Process
 	err     error
 }
 
@@ -34,7 +34,7 @@ func (p *testbed) victim(program string) *victim {
 		env, path = p.workerSettings(p.proxy.URL(), p.gate.url(), "1"), p.Worker
 	}
 	v := &victim{}
-	v.program = fleet.Program{
+	v.program = harness.Program{
 		Name: "victim-" + program, Path: path, Env: env, Log: p.Log,
 		Started: func(pid int) { v.locked(func() { v.pid = pid }) },
 	}
@@ -60,7 +60,7 @@ func (v *victim) locked(do func()) {
 func (v *victim) life(ctx context.Context) {
 	var before int
 	v.locked(func() { before = v.kills })
-	p, err := fleet.Start(ctx, v.program)
+	p, err := harness.Start(ctx, v.program)
 	if err != nil {
 		v.locked(func() {
 			if ctx.Err() == nil && v.kills == before {

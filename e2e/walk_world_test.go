@@ -11,14 +11,14 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/robustness/failpoint"
-	"github.com/payonce/payonce/internal/robustness/fleet"
+	"github.com/payonce/payonce/internal/robustness/harness"
 )
 
 // environment is what all testbeds of a walk share.
 type environment struct {
 	on           *server
-	programs     fleet.Binaries // those under test; of a mutant where one is hunted
-	sound        fleet.Binaries // that make the template databases
+	programs     harness.Binaries // those under test; of a mutant where one is hunted
+	sound        harness.Binaries // that make the template databases
 	dir          string
 	parallelRuns int
 
@@ -70,7 +70,7 @@ type testbed struct {
 	*world
 	*environment
 
-	api    *fleet.Process
+	api    *harness.Process
 	client *client // of that api, where a request names no other
 	watch  watch   // of the victim's database
 	calls  watch   // of what a worker calls
@@ -152,9 +152,9 @@ func (p *testbed) disarm() {
 }
 
 // helper starts a worker without faults.
-func (p *testbed) helper(ctx context.Context, concurrency string) (*fleet.Process, error) {
+func (p *testbed) helper(ctx context.Context, concurrency string) (*harness.Process, error) {
 	env := p.workerSettings(p.Service, p.Sandbox.URL(), concurrency)
-	return fleet.Start(ctx, fleet.Program{Name: "helper", Path: p.Worker, Log: p.Log, Env: env})
+	return harness.Start(ctx, harness.Program{Name: "helper", Path: p.Worker, Log: p.Log, Env: env})
 }
 
 // finishAll starts a worker without faults and waits until nothing is left to do.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
-	"github.com/payonce/payonce/internal/robustness/traffic"
+	"github.com/payonce/payonce/internal/robustness/harness"
 )
 
 // TestWorker_killedAfterCapture_chargesOnce kills the worker when the provider has
@@ -135,7 +135,7 @@ func TestProvider_awayForADay_failsNoCharge(t *testing.T) {
 	t.Parallel()
 	startsPrograms(t)
 	d := deploy(t, setup{apis: 1, workers: 1, oneMerchant: true}) // GIVE_UP_AFTER as it is: three days
-	d.setFaults(t, traffic.Faults{DropAfter: 1, ForgetKeysAfter: "1ms"})
+	d.setFaults(t, harness.Faults{DropAfter: 1, ForgetKeysAfter: "1ms"})
 	charges := []charge{d.send(t, newOrder(visa)), d.send(t, newOrder(visa)), d.send(t, newOrder(cardDeclined))}
 
 	for day := 1; day <= 2; day++ {
@@ -157,7 +157,7 @@ func TestProvider_awayForADay_failsNoCharge(t *testing.T) {
 	}
 	await.Row(t, d.tables, `select count(*) = 3 from inbox where status = 'dead'`)
 	mustFindAudit(t, d, "no message is overdue or a dead letter")
-	d.setFaults(t, traffic.Faults{})
+	d.setFaults(t, harness.Faults{})
 	d.mustEnd(t, charges[3].ID, "succeeded")
 	for _, id := range rows[string](t, d, `select id::text from inbox where status = 'dead' order by id`) {
 		d.payonce(t, "inbox", "retry", id) // as the manual says

@@ -13,7 +13,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/robustness/traffic"
+	"github.com/payonce/payonce/internal/robustness/harness"
 )
 
 var drive = flag.Bool("browser", false, "drive the console in Chromium; BROWSER names its program")
@@ -115,7 +115,7 @@ func (w *world) withoutScript(t *testing.T) {
 // live sees a charge come and end without another page: what the page holds for the test stays.
 func (w *world) live(t *testing.T) {
 	t.Helper()
-	w.setFaults(t, traffic.Faults{Slow: traffic.Slow{P: 1, Milliseconds: 3000}})
+	w.setFaults(t, harness.Faults{Slow: harness.Slow{P: 1, Milliseconds: 3000}})
 	b := w.tab(t, w.url, look{1280, "light"})
 	b.open("/")
 	appended := eval[string](b, `window.same = true, document.querySelector("#b-events b").textContent`)
@@ -176,7 +176,7 @@ new MutationObserver(() => {
 // within 2.5 s, unless the machine kept the console from reading: then its own stamps say so.
 func (w *world) kill(t *testing.T) {
 	t.Helper()
-	w.setFaults(t, traffic.Faults{Slow: traffic.Slow{P: 1, Milliseconds: 4000}})
+	w.setFaults(t, harness.Faults{Slow: harness.Slow{P: 1, Milliseconds: 4000}})
 	b := w.tab(t, w.url, look{1280, "light"})
 	b.open("/")
 	eval[chromedp.Void](b, recordSights)
@@ -225,7 +225,7 @@ func (w *world) kill(t *testing.T) {
 	const taken = `[...document.querySelectorAll("#takeovers tbody tr")].some((r) => r.cells[1]?.textContent === "%" && r.cells[2].querySelector("code"))`
 	b.until(strings.ReplaceAll(taken, "%", victim))
 	b.keep("flow", "body", 1000)
-	must(t, w.faults.SetFaults(t.Context(), traffic.Faults{}))
+	must(t, w.faults.SetFaults(t.Context(), harness.Faults{}))
 	for _, charge := range charges {
 		w.mustSucceed(t, charge)
 	}
@@ -239,7 +239,7 @@ func (w *world) kill(t *testing.T) {
 // decided on the open page.
 func (w *world) deadLetters(t *testing.T) {
 	t.Helper()
-	w.setFaults(t, traffic.Faults{DropBefore: 1})
+	w.setFaults(t, harness.Faults{DropBefore: 1})
 	retried, discarded := w.charge(t), w.charge(t)
 	for _, charge := range []string{retried, discarded} {
 		await.True(t, charge+" has a dead letter", func() bool {
@@ -248,7 +248,7 @@ func (w *world) deadLetters(t *testing.T) {
 			return tag.RowsAffected() == 1
 		})
 	}
-	must(t, w.faults.SetFaults(t.Context(), traffic.Faults{}))
+	must(t, w.faults.SetFaults(t.Context(), harness.Faults{}))
 	b := w.tab(t, w.url, look{1280, "light"})
 	b.open("/")
 	b.tabTo(`e.textContent === "Dead letters"`)

@@ -16,8 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/robustness/fleet"
-	"github.com/payonce/payonce/internal/robustness/traffic"
+	"github.com/payonce/payonce/internal/robustness/harness"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
@@ -27,15 +26,15 @@ var must = testrun.Must
 
 // world is a demo that stays up.
 type world struct {
-	fleet.Binaries
+	harness.Binaries
 
 	browser context.Context
 
 	url      string // of the console
-	merchant *traffic.Traffic
+	merchant *harness.Client
 	data     string // URL of the database
 	db       *pgx.Conn
-	faults   traffic.Sandbox
+	faults   harness.Sandbox
 	orders   int
 }
 
@@ -43,7 +42,7 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 	folder := t.TempDir()
 	must(t, os.Chmod(folder, 0o755)) // PostgreSQL may run as another user
-	built, err := fleet.Build(t.Context(), folder)
+	built, err := harness.Build(t.Context(), folder)
 	must(t, err)
 	w := &world{Binaries: built}
 	stderr, err := os.Create(filepath.Join(folder, "stderr"))
@@ -80,8 +79,8 @@ func newWorld(t *testing.T) *world {
 		}
 		return found[1]
 	}
-	w.url, w.data, w.faults = find("console"), find("database"), traffic.Sandbox(find("sandbox"))
-	w.merchant = traffic.New(traffic.Target{APIs: []string{find("api-1")}, APIKey: find("API key")}, &traffic.Tally{})
+	w.url, w.data, w.faults = find("console"), find("database"), harness.Sandbox(find("sandbox"))
+	w.merchant = harness.NewClient(find("API key"), find("api-1"))
 	w.db, err = pgx.Connect(t.Context(), w.data)
 	must(t, err)
 	t.Cleanup(func() { _ = w.db.Close(context.WithoutCancel(t.Context())) })
@@ -107,16 +106,16 @@ func (w *world) mustSucceed(t *testing.T, charge string) {
 }
 
 // setFaults breaks the provider until the subtest ends.
-func (w *world) setFaults(t *testing.T, f traffic.Faults) {
+func (w *world) setFaults(t *testing.T, f harness.Faults) {
 	t.Helper()
 	must(t, w.faults.SetFaults(t.Context(), f))
-	t.Cleanup(func() { must(t, w.faults.SetFaults(context.WithoutCancel(t.Context()), traffic.Faults{})) })
+	t.Cleanup(func() { must(t, w.faults.SetFaults(context.WithoutCancel(t.Context()), harness.Faults{})) })
 }
 
 // payonce runs the operator's tool.
 func (w *world) payonce(t *testing.T, args ...string) string {
 	t.Helper()
-	out, err := fleet.Run(t.Context(), map[string]string{"DATABASE_URL": w.data}, w.Payonce, args...)
+	out, err := harness.Run(t.Context(), map[string]string{"DATABASE_URL": w.data}, w.Payonce, args...)
 	must(t, err)
 	return string(out)
 }

@@ -14,9 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/robustness/fleet"
-	"github.com/payonce/payonce/internal/robustness/traffic"
-	"github.com/payonce/payonce/internal/robustness/validate"
+	"github.com/payonce/payonce/internal/robustness/harness"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
@@ -57,11 +55,11 @@ func TestFailover_losesNoChargeThatASynchronousStandbyHas(t *testing.T) {
 	}
 }
 
-func build(t *testing.T) fleet.Binaries {
+func build(t *testing.T) harness.Binaries {
 	t.Helper()
 	dir := t.TempDir()
 	must(t, os.Chmod(dir, 0o755)) // PostgreSQL may run as another user
-	b, err := fleet.Build(t.Context(), dir)
+	b, err := harness.Build(t.Context(), dir)
 	must(t, err)
 	return b
 }
@@ -69,7 +67,7 @@ func build(t *testing.T) fleet.Binaries {
 // world is a payonce on a cluster: two apis, two workers of which one is killed again and
 // again, and a provider whose records survive.
 type world struct {
-	fleet.World
+	harness.World
 
 	cluster                    *cluster
 	load                       *load
@@ -80,12 +78,12 @@ type world struct {
 
 const supplied = 1_000_000
 
-func newWorld(t *testing.T, b fleet.Binaries, c *cluster) *world {
+func newWorld(t *testing.T, b harness.Binaries, c *cluster) *world {
 	t.Helper()
 	w := &world{cluster: c, stop: make(chan struct{})}
-	w.World = fleet.World{
+	w.World = harness.World{
 		Binaries: b, Log: t.TempDir(), Service: w.cluster.url("postgres"),
-		Secrets: fleet.Secrets{API: "sk_test_merchant", Provider: "sk_test_provider", Events: "whsec_events", Shop: "whsec_c2hvcC1zZWNyZXQtb2YtdGhlLWZhaWxvdmVy"},
+		Secrets: harness.Secrets{API: "sk_test_merchant", Provider: "sk_test_provider", Events: "whsec_events", Shop: "whsec_c2hvcC1zZWNyZXQtb2YtdGhlLWZhaWxvdmVy"},
 	}
 	ctx := bounded(t)
 	w.run(t, "migrate")
@@ -98,11 +96,7 @@ func newWorld(t *testing.T, b fleet.Binaries, c *cluster) *world {
 	must(t, err)
 	w.Workers, err = w.StartAll(ctx, "worker", w.Worker, 2, func(int) map[string]string { return c.expected(w.WorkerEnv(w.Sandbox.URL())) })
 	must(t, err)
-	target := traffic.Target{APIKey: w.Secrets.API}
-	for _, api := range w.APIs {
-		target.APIs = append(target.APIs, api.URL())
-	}
-	w.load = &load{merchant: traffic.New(target, &traffic.Tally{})}
+	w.load = &load{merchant: w.Client()}
 	return w
 }
 
@@ -143,7 +137,7 @@ func (w *world) lose(t *testing.T, n int, failOver, mend func()) {
 // killWorkers kills the first worker again and again.
 func (w *world) killWorkers(t *testing.T) {
 	t.Helper()
-	for traffic.Wait(t.Context(), 300*time.Millisecond) == nil {
+	for harness.Wait(t.Context(), 300*time.Millisecond) == nil {
 		select {
 		case <-w.stop:
 			return
@@ -211,7 +205,7 @@ func (w *world) read(t *testing.T, sql string, args ...any) []string {
 // captured counts captures without a charge, and charges that were captured twice.
 func (w *world) captured(t *testing.T) (gone, doubled int) {
 	t.Helper()
-	books, err := traffic.Sandbox(w.Sandbox.URL()).Books(bounded(t))
+	books, err := harness.Sandbox(w.Sandbox.URL()).Books(bounded(t))
 	must(t, err)
 	captures := map[string]int{}
 	for _, c := range books.Captures {
@@ -233,8 +227,7 @@ func (w *world) captured(t *testing.T) (gone, doubled int) {
 // name.
 func (w *world) damage(t *testing.T, gone int) (damaged int) {
 	t.Helper()
-	out, _ := w.Run(bounded(t), "audit", "--json")
-	audit, err := validate.ReadAudit(out)
+	audit, err := w.Audit(bounded(t))
 	must(t, err)
 	named := 0
 	for _, c := range audit.Checks {
@@ -260,7 +253,7 @@ func (w *world) missing(t *testing.T) (n int) {
 	ctx := bounded(t)
 	for _, a := range w.load.all() {
 		for _, got := range w.load.merchant.PostAll(ctx, 1, "/v1/charges", a.key, a.body) {
-			if id := idOf(got); id == "" || w.cluster.synchronous && slices.ContainsFunc(a.ids, func(first string) bool { return first != id }) {
+			if id := got.Member("id"); id == "" || w.cluster.synchronous && slices.ContainsFunc(a.ids, func(first string) bool { return first != id }) {
 				n++
 				t.Errorf("%s was answered %v, now %d %s", a.key, a.ids, got.Status, got.Body)
 			}

@@ -3,7 +3,6 @@ package failover_test
 import (
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
@@ -13,7 +12,7 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/robustness/traffic"
+	"github.com/payonce/payonce/internal/robustness/harness"
 )
 
 // acceptance is a charge whose requests were answered 202.
@@ -26,12 +25,12 @@ type acceptance struct {
 
 // load sends charges, each twice at once, until it is stopped.
 type load struct {
-	merchant *traffic.Traffic
+	merchant *harness.Client
 	sending  sync.WaitGroup
 
 	mu       sync.Mutex
 	accepted []acceptance
-	refused  []traffic.Answer
+	refused  []harness.Answer
 }
 
 const (
@@ -72,17 +71,11 @@ func (l *load) send(ctx context.Context) {
 			l.refused = append(l.refused, got)
 			continue
 		}
-		a.ids = append(a.ids, idOf(got))
+		a.ids = append(a.ids, got.Member("id"))
 	}
 	if len(a.ids) > 0 {
 		l.accepted = append(l.accepted, a)
 	}
-}
-
-func idOf(got traffic.Answer) string {
-	var charge struct{ ID string }
-	_ = json.Unmarshal([]byte(got.Body), &charge)
-	return charge.ID
 }
 
 func (l *load) all() []acceptance {

@@ -2,7 +2,6 @@ package failover_test
 
 import (
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"os"
@@ -15,7 +14,7 @@ import (
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres/local"
-	"github.com/payonce/payonce/internal/robustness/fleet"
+	"github.com/payonce/payonce/internal/robustness/harness"
 )
 
 // TestPatroni_losesNoCharge kills Patroni and the primary that it runs, and starts them again.
@@ -48,7 +47,7 @@ type patroni struct {
 
 // member is a server, and the Patroni that runs it.
 type member struct {
-	*fleet.Process
+	*harness.Process
 
 	data, address, api string
 }
@@ -113,11 +112,11 @@ func addresses(t *testing.T, n int) (all []string) {
 	return all
 }
 
-// run starts a command that serves at an address, as fleet wants a program.
-func (p *patroni) run(t *testing.T, name, address string, command ...string) *fleet.Process {
+// run starts a command that serves at an address, as the harness wants a program.
+func (p *patroni) run(t *testing.T, name, address string, command ...string) *harness.Process {
 	t.Helper()
 	const script = `printf '{"msg":"listening","addr":"%s"}\n' "$HTTP_ADDR" >&2; exec "$@"`
-	process, err := fleet.Start(bounded(t), fleet.Program{
+	process, err := harness.Start(bounded(t), harness.Program{
 		Name: name, Path: "/bin/sh", Args: append([]string{"-c", script, "sh"}, command...),
 		Env: map[string]string{"HTTP_ADDR": address}, Log: p.dir,
 	})
@@ -206,16 +205,11 @@ func answer(t *testing.T, url string) string {
 	request, err := http.NewRequestWithContext(bounded(t), http.MethodGet, "http://"+url, http.NoBody)
 	must(t, err)
 	request.Close = true
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
+	got, err := harness.Exchange(http.DefaultClient, request)
+	if err != nil || got.Status != http.StatusOK {
 		return ""
 	}
-	defer func() { _ = response.Body.Close() }()
-	body, err := io.ReadAll(response.Body)
-	if err != nil || response.StatusCode != http.StatusOK {
-		return ""
-	}
-	return string(body)
+	return string(got.Body)
 }
 
 // end ends the server of a Patroni that was killed.

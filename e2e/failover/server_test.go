@@ -16,7 +16,7 @@ import (
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres/local"
-	"github.com/payonce/payonce/internal/robustness/traffic"
+	"github.com/payonce/payonce/internal/robustness/harness"
 )
 
 // alone is a cluster of one server, which has variables of its own. Nothing that it accepted may
@@ -129,12 +129,12 @@ func TestClock_aDayAheadAndBackStrandsNothing(t *testing.T) { //nolint:parallelt
 	w.lose(t, 1, func() {
 		set("+1d")
 		await.Row(t, c.primary.admin, `select clock_timestamp() > $1`, now().Add(23*time.Hour))
-		provider := traffic.Sandbox(w.Sandbox.URL())
-		must(t, provider.SetFaults(bounded(t), traffic.Faults{ShopDown: true})) // so that messages wait
+		provider := harness.Sandbox(w.Sandbox.URL())
+		must(t, provider.SetFaults(bounded(t), harness.Faults{ShopDown: true})) // so that messages wait
 		w.load.flow(t, 40)
 		await.Row(t, c.primary.admin, `select exists (select from inbox where status = 'pending' and due_at > now())`)
 		set("+0d")
-		must(t, provider.SetFaults(bounded(t), traffic.Faults{}))
+		must(t, provider.SetFaults(bounded(t), harness.Faults{}))
 	}, nil)
 	t.Log(w.judge(t) + " mode=alone fault=clock")
 }

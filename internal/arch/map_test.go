@@ -14,7 +14,7 @@ type rule struct {
 const (
 	// strict are packages whose tests import no more than they do. Other tests may import
 	// what they need, such as a database.
-	strict = "domain e2e e2e/failover internal/openapi internal/robustness/demo internal/robustness/fleet internal/robustness/traffic internal/robustness/validate"
+	strict = "domain e2e e2e/failover internal/openapi internal/robustness/demo internal/robustness/harness"
 	// pure are packages that import, outside this module, the standard library alone.
 	pure = "domain fulfillment/schema"
 	// testHelpers are packages that every test may import: they know nothing of this module.
@@ -122,24 +122,22 @@ var rules = []rule{
 	{"internal/testrun", "internal/tempdir", "runs the tests of a package, whatever they test"},
 	{"internal/program/programtest", "internal/await internal/program internal/testrun", "runs a program in a test's process, whichever it is"},
 	{"internal/robustness/failpoint", "", "stands between a program and its servers, whichever they are"},
-	{"internal/robustness/fleet", "internal/loop", "runs programs, whichever they are"},
-	{"internal/robustness/traffic", "", "sees the service as a client does, so it shares no code with it"},
-	{"internal/robustness/validate", "internal/robustness/traffic", "judges from outside, so it shares no code with what it judges"},
+	{"internal/robustness/harness", "", "runs programs and asks them as their users do, so it shares no code with them"},
 	{
-		"internal/robustness/demo", "internal/human internal/postgres/local internal/robustness/fleet internal/robustness/traffic internal/robustness/validate internal/tempdir",
+		"internal/robustness/demo", "internal/human internal/postgres/local internal/robustness/harness internal/tempdir",
 		"shows the service as a client sees it, so it shares no code with it",
 	},
 	{
 		"e2e", "internal/audit internal/openapi internal/postgres/local internal/robustness/failpoint " +
-			"internal/robustness/fleet internal/robustness/traffic internal/robustness/validate migrations/version",
+			"internal/robustness/harness migrations/version",
 		"black-box tests: they see HTTP, the sandbox's books and the tables, judge by the audit's one list, and upgrade from the schema before the newest",
 	},
 	{
-		"e2e/failover", "internal/postgres/local internal/robustness/fleet internal/robustness/traffic internal/robustness/validate",
+		"e2e/failover", "internal/postgres/local internal/robustness/harness",
 		"black-box tests, as e2e, of the loss of a primary",
 	},
 	{
-		"e2e/browser", "internal/robustness/fleet internal/robustness/traffic",
+		"e2e/browser", "internal/robustness/harness",
 		"black-box tests, as e2e, of the console's pages",
 	},
 }

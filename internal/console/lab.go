@@ -32,7 +32,6 @@ type taken struct {
 // finding is what the audit found after a guard was removed.
 type finding struct {
 	Guard, Removed, Fault, Charge string
-	NotRun                        string `json:"not_run"`
 	Violated                      []audit.Check
 	Timelines                     []audit.Timeline
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/moby/patternmatcher"
 	"github.com/moby/patternmatcher/ignorefile"
 
-	"github.com/payonce/payonce/internal/robustness/fleet"
+	"github.com/payonce/payonce/internal/robustness/harness"
 )
 
 // ignore returns what Docker makes of .dockerignore with more patterns at its end.
@@ -60,7 +60,7 @@ func buildWithout(t *testing.T, files []string) error {
 	must(t, err)
 	name := filepath.Join(t.TempDir(), "overlay.json")
 	must(t, os.WriteFile(name, overlay, 0o600))
-	_, err = fleet.Build(t.Context(), t.TempDir(), "-buildvcs=false", "-overlay="+name)
+	_, err = harness.Build(t.Context(), t.TempDir(), "-buildvcs=false", "-overlay="+name)
 	return err
 }
 

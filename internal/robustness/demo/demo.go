@@ -21,9 +21,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/payonce/payonce/internal/robustness/fleet"
-	"github.com/payonce/payonce/internal/robustness/traffic"
-	"github.com/payonce/payonce/internal/robustness/validate"
+	"github.com/payonce/payonce/internal/robustness/harness"
 )
 
 // ErrBroken says that a promise did not hold.
@@ -48,7 +46,7 @@ type Options struct {
 	// Show, if set, shows the service of a database there until ctx ends.
 	Show func(ctx context.Context, database string) error
 
-	// Lab, if set, acts while charges flow and, with Keep, after the audit.
+	// Lab acts while charges flow and, with Keep, after the audit.
 	Lab *Lab
 	// Commands, if set, names actions of the lab, one on a line, for Keep.
 	Commands io.Reader
@@ -59,7 +57,7 @@ type Options struct {
 	Stderr io.Writer
 	Now    func() time.Time
 
-	lab *fleet.Binaries // of the guard lab, which has built them
+	programs *harness.Binaries // of the guard lab, which has built them
 }
 
 // say prints a line on stderr, whose errors do not end the demo.
@@ -67,34 +65,7 @@ func (o Options) say(format string, args ...any) {
 	_, _ = fmt.Fprintf(o.Stderr, format+"\n", args...)
 }
 
-// stage is what the demo runs on: its own processes, or services that run already.
-type stage interface {
-	target() traffic.Target
-	// killed is what a kill is on this stage, for the report.
-	killed() string
-	// kill kills one of the two workers or apis and starts it again.
-	kill(ctx context.Context, program string, which int) error
-	// restartDatabase restarts the server without a shutdown, or returns errNotRun
-	// where the server is not the demo's.
-	restartDatabase(ctx context.Context) error
-	// audit runs `payonce audit --json` and returns its output.
-	audit(ctx context.Context) ([]byte, error)
-	// database is the URL of the service's database.
-	database() string
-	// losses are the programs that ended and were not killed, and the number of all
-	// programs; 0 if they are not the demo's.
-	losses() (lost []string, all int)
-	// introduction is what a visitor needs to look around.
-	introduction() string
-	// close stops everything and removes what was made.
-	close(ctx context.Context) error
-}
-
-var (
-	// errNotRun says that a part of the demo is not possible on this stage.
-	errNotRun  = errors.New("not run")
-	errStopped = errors.New("stopped before the audit")
-)
+var errStopped = errors.New("stopped before the audit")
 
 const (
 	// closeTimeout bounds the end of the demo: a program has 10 s to drain.
@@ -108,6 +79,24 @@ const (
 	// repetitions is how often the provider's webhooks are sent again at the end.
 	repetitions = 2
 )
+
+// closing bounds what has to be done also when ctx has ended.
+func closing(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+}
+
+// run is one demo with what it has observed.
+type run struct {
+	Options
+	evidence
+	*stage
+
+	took  time.Duration
+	kills int // by actions of the lab
+
+	breaking sync.Mutex     // of chaos and faults
+	faults   harness.Faults // the demo's own, which an action of the lab restores
+}
 
 // Run runs the demo. It returns nil if every promise held and the faults really
 // happened, and ErrBroken if not.
@@ -130,129 +119,77 @@ func (o Options) run(ctx context.Context) (err error) {
 		o.Seed = newSeed()
 	}
 	r := &run{Options: o}
-	r.Plan = traffic.NewPlan(o.Seed, o.Charges, newRunName())
+	r.plan = newPlan(o.Seed, o.Charges, newRunName())
 	if o.ConsoleURL != "" {
 		o.say("console: %s", o.ConsoleURL)
 	}
 	o.say("payonce demo: %d charges, every request sent three times, seed %d", o.Charges, o.Seed)
 	if o.Running != nil {
-		r.Plan.Stock = nil // others have supplied it, and earlier runs have sold of it
+		r.plan.stock = nil // others have supplied it, and earlier runs have sold of it
 		r.stage, err = openRunning(ctx, *o.Running)
 	} else {
-		r.stage, err = openOwn(ctx, o, r.Plan)
+		r.stage, err = openStage(ctx, o, r.plan.stock)
 	}
 	if err != nil {
 		return err
 	}
 	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+		ctx, cancel := closing(ctx)
 		defer cancel()
-		err = errors.Join(err, r.stage.close(ctx))
+		err = errors.Join(err, r.close(ctx))
 	}()
-	defer r.show(ctx)()
-	if o.Lab == nil {
-		r.Lab = &Lab{}
-	}
+	var showing sync.WaitGroup
+	defer showing.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer r.Lab.close()
 	defer cancel()
-	audit, err := r.playAndAudit(ctx)
-	if err != nil {
-		return err
+	if r.Show != nil && r.world != nil {
+		showing.Go(func() {
+			if err := r.Show(ctx, r.database); err != nil && ctx.Err() == nil {
+				r.say("the console shows nothing: %v", err)
+			}
+		})
 	}
-	if err := r.report(audit); err != nil {
-		return fmt.Errorf("print the report: %w", err)
-	}
-	if o.Keep {
-		o.say("%s", r.stage.introduction())
-		if o.Commands != nil {
-			o.say("%s", r.Lab.names())
-			go r.Lab.obey(ctx, o, o.Commands) // a read from a terminal ends with the program
-		}
-		<-ctx.Done()
-	}
-	if !audit.OK {
-		return fmt.Errorf("%w: %s", ErrBroken, audit.Violated())
-	}
-	return nil
+	return r.play(ctx)
 }
 
-// show shows the service in the console until the function that it returns is called.
-func (r *run) show(ctx context.Context) (hide func()) {
-	own, ok := r.stage.(*own)
-	if !ok || r.Show == nil {
-		return func() {}
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	var shown sync.WaitGroup
-	shown.Go(func() {
-		if err := r.Show(ctx, own.Service); err != nil && ctx.Err() == nil {
-			r.say("the console shows nothing: %v", err)
-		}
-	})
-	return func() { cancel(); shown.Wait() }
-}
-
-// run is one demo with what it has observed.
-type run struct {
-	Options
-	validate.Evidence
-
-	stage   stage
-	sandbox traffic.Sandbox
-	sender  *traffic.Traffic
-	tally   traffic.Tally
-	took    time.Duration
-	kills   int // by actions of the lab, one at a time: they take turns in the programs
-
-	breaking sync.Mutex       // of Chaos and what follows
-	faults   traffic.Faults   // the demo's own, which an action of the lab restores
-	extra    []traffic.Record // of charges that the lab sent
-}
-
-// playAndAudit lets charges flow, and audits when no action of the lab is in flight.
-func (r *run) playAndAudit(ctx context.Context) (validate.Audit, error) {
-	target := r.stage.target()
-	r.sandbox, r.Chaos.Killed = traffic.Sandbox(target.Sandbox), r.stage.killed()
-	r.sender = traffic.New(target, &r.tally)
+// play lets charges flow, audits, reports and, with Keep, waits for the end of ctx.
+func (r *run) play(ctx context.Context) error {
+	r.chaos.killed = r.killed
 	began := r.Now()
 	var err error
-	if r.Before, err = r.sandbox.Books(ctx); err != nil {
-		return validate.Audit{}, err
+	if r.before, err = r.sandbox.Books(ctx); err != nil {
+		return err
 	}
 	r.Lab.open(ctx, r)
 	if err := r.flow(ctx); err != nil {
-		return validate.Audit{}, err
-	}
-	r.Lab.mu.Lock()
-	defer r.Lab.mu.Unlock()
-	r.Records = append(r.Records, r.extra...)
-	if err := r.observe(ctx); err != nil {
-		return validate.Audit{}, err
-	}
-	r.took = r.Now().Sub(began)
-	r.say("auditing")
-	return r.audit(ctx)
-}
-
-// observe reads what is left of the evidence when every charge has its outcome.
-func (r *run) observe(ctx context.Context) (err error) {
-	if r.Repeated, err = r.sandbox.RepeatWebhooks(ctx, repetitions); err != nil {
 		return err
 	}
-	r.sender.Reread(ctx, r.Records)
-	r.Listed = r.sender.List(ctx)
-	if r.Books, err = r.sandbox.Books(ctx); err != nil {
+	found, err := r.judge(ctx, began)
+	if err != nil {
 		return err
 	}
-	r.Chaos.Losses, r.Chaos.Programs = r.stage.losses()
+	if err := r.report(found); err != nil {
+		return fmt.Errorf("print the report: %w", err)
+	}
+	if r.Keep {
+		r.say("%s", r.introduction())
+		if r.Commands != nil {
+			r.say("%s", r.Lab.names())
+			go r.Lab.obey(ctx, r.Options, r.Commands) // a read from a terminal ends with the program
+		}
+		<-ctx.Done()
+	}
+	if !found.OK {
+		return fmt.Errorf("%w: %s", ErrBroken, found.Violated())
+	}
 	return nil
 }
 
 // flow is the part in which things break. When it returns, the provider has none of the demo's
 // faults any more, so that the audit can ask it.
 func (r *run) flow(ctx context.Context) error {
-	flowing, cancel := context.WithTimeout(ctx, r.Plan.Length+trafficTimeout)
+	flowing, cancel := context.WithTimeout(ctx, r.plan.length+trafficTimeout)
 	defer cancel()
 	var err error
 	var striking, reporting sync.WaitGroup
@@ -262,14 +199,40 @@ func (r *run) flow(ctx context.Context) error {
 		}
 	})
 	reporting.Go(func() { r.reportProgress(flowing) })
-	r.Records = r.sender.Run(flowing, r.Plan)
+	records := r.merchant.run(flowing, r.plan)
 	striking.Wait()
 	cancel()
 	reporting.Wait()
+	r.Lab.acting.Lock()
+	defer r.Lab.acting.Unlock()
+	r.records = append(r.records, records...)
 	// The sandbox may be another's, and continues without the demo.
-	clearing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	clearing, cancel := closing(ctx)
 	defer cancel()
-	return errors.Join(err, ctx.Err(), r.setFaults(clearing, traffic.Faults{}))
+	return errors.Join(err, ctx.Err(), r.setFaults(clearing, harness.Faults{}))
+}
+
+// judge observes what is left when every charge has its outcome, and returns the service's own
+// audit with what was observed from outside. No action of the lab is in flight meanwhile.
+func (r *run) judge(ctx context.Context, began time.Time) (a harness.Audit, err error) {
+	r.Lab.acting.Lock()
+	defer r.Lab.acting.Unlock()
+	if r.repeated, err = r.sandbox.RepeatWebhooks(ctx, repetitions); err != nil {
+		return a, err
+	}
+	r.reread(ctx, r.records)
+	if r.books, err = r.sandbox.Books(ctx); err != nil {
+		return a, err
+	}
+	if r.world != nil {
+		r.chaos.losses, r.chaos.programs = r.world.Losses(), len(r.world.Processes())
+	}
+	r.took = r.Now().Sub(began)
+	r.say("auditing")
+	if a, err = r.audit(ctx); err != nil {
+		return a, fmt.Errorf("audit: %w", err)
+	}
+	return a.With(r.verdict()...), nil
 }
 
 // reportProgress says how far the charges have come until ctx ends. In a terminal it rewrites the
@@ -277,13 +240,13 @@ func (r *run) flow(ctx context.Context) error {
 func (r *run) reportProgress(ctx context.Context) {
 	const startOfLine = "\r\x1b[K"
 	line := func() string {
-		return fmt.Sprintf("%d of %d charges ended; %s", r.tally.Ended.Load(), len(r.Plan.Charges), r.broken())
+		return fmt.Sprintf("%d of %d charges ended; %s", r.ended.Load(), len(r.plan.charges), r.broken())
 	}
 	pause, start := progressPause, ""
 	if r.Live {
 		pause, start = livePause, startOfLine
 	}
-	for since := r.Now(); traffic.Wait(ctx, pause) == nil; {
+	for since := r.Now(); harness.Wait(ctx, pause) == nil; {
 		if r.Now().Sub(since) < progressPause {
 			_, _ = fmt.Fprint(r.Stderr, start, line())
 			continue
@@ -292,26 +255,4 @@ func (r *run) reportProgress(ctx context.Context) {
 		r.say("%s%s", start, line())
 	}
 	r.say("%s%s", start, line())
-}
-
-// setFaults replaces the faults of the sandbox, and those that the lab restores.
-func (r *run) setFaults(ctx context.Context, f traffic.Faults) error {
-	r.breaking.Lock()
-	r.faults = f
-	r.breaking.Unlock()
-	return r.sandbox.SetFaults(ctx, f)
-}
-
-// audit is the service's own audit, reconciled with the provider, and after it what
-// was observed from outside.
-func (r *run) audit(ctx context.Context) (validate.Audit, error) {
-	text, err := r.stage.audit(ctx)
-	if err == nil || len(text) > 0 {
-		audit, unreadable := validate.ReadAudit(text)
-		if unreadable == nil && (err == nil || !audit.OK) {
-			return audit.With(validate.Judge(r.Evidence)...), nil
-		}
-		err = errors.Join(err, unreadable)
-	}
-	return validate.Audit{}, fmt.Errorf("audit: %w", err)
 }

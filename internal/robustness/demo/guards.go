@@ -1,25 +1,27 @@
 package demo
 
-import (
-	"context"
-	"fmt"
-)
-
 // Guard is a guard of docs/reference/guards.md that the guard lab can remove.
 type Guard struct {
 	Name string `json:"guard"`
 	Kind string `json:"kind"`
 	// Remove is the SQL that removes it from the migrated database.
 	Remove string `json:"removed"`
-	// Fault is what happens after the storm, and what the guard refuses.
+	// Fault is what happens, and what the guard refuses.
 	Fault string `json:"fault"`
 	// Red are the checks of the audit that are violated without the guard, and no others.
 	Red []string `json:"expected"`
 	// Charge is what then happened to a charge.
 	Charge string `json:"charge"`
 
-	inflict func(context.Context, *scene) (string, error)
+	inflict fault
 }
+
+// The checks of the audit that several guards have.
+const (
+	legal    = "streams are legal"
+	supplied = "stock is what was supplied, and what charges hold"
+	postings = "postings are what the events cause"
+)
 
 // Guards are the guards of the lab, in the order in which `--break all` removes them. The last
 // entry removes guards that stand behind others: without them nothing is violated.
@@ -29,24 +31,8 @@ func Guards() []Guard {
 			"idempotency_keys_once", "primary key",
 			`alter table idempotency_keys drop constraint idempotency_keys_once`,
 			"10 requests with one key at the same instant",
-			[]string{oneAnswer},
+			[]string{"one stored answer per key"},
 			"several requests made a charge of their own; one of these has the payment, and the others failed", sameKey,
-		},
-		{
-			"idempotency_keys.key", "collation",
-			`
-do $$ -- a policy reads the column, so it is made anew
-declare
-  checks text := (select with_check from pg_policies where tablename = 'idempotency_keys' and policyname = 'request');
-begin
-  drop policy request on idempotency_keys;
-  alter table idempotency_keys alter column key type text collate "default";
-  execute 'create policy request on idempotency_keys for insert to payonce_api with check (' || checks || ')';
-end
-$$`,
-			"after a restart the server sorts digits as numbers, and requests are retried",
-			[]string{oneAnswer},
-			"the index searched in the wrong place, and retries made second charges, which failed, since the first ones have the payments", newCollation,
 		},
 		{
 			"held_orders_one_charge", "primary key",
@@ -70,23 +56,32 @@ alter policy request on ledger_postings with check (true) -- it finds two events
 		{
 			"ledger_events_previous_exists", "foreign key",
 			`alter table ledger_events drop constraint ledger_events_previous_exists`,
-			"a failover loses an event while a worker decides the next one",
+			"an insert by hand skips a version, as a failover does that loses an event",
 			[]string{legal},
-			"it was captured, and has no record of the payment intent; its webhook waits for ever", lostCommit,
+			"its stream has a gap: what was decided there is lost",
+			byHand("lab-gap", "", `
+insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
+select gen_random_uuid(), stream_id, version + 2, 'payment.attempt_failed.v1', 1, merchant_id, '{}', metadata, occurred_at
+  from ledger_events
+ where stream_id = '$charge'
+ order by version desc
+ limit 1`),
 		},
 		{
 			"ledger_events_append_only", "trigger",
 			`drop trigger ledger_events_append_only on ledger_events`,
 			"an update by hand doubles the amount of a request",
 			[]string{legal, postings, "an answer names what it accepted", "provider: a succeeded charge was captured in full"},
-			"it shows twice the amount that was captured", updateByHand,
+			"it shows twice the amount that was captured",
+			byHand("lab-amount", "", `update ledger_events set data = jsonb_set(data, '{amount}', '2000') where stream_id = '$charge' and version = 1`),
 		},
 		{
 			"inbox_done_by_holder", "check",
 			`alter table inbox drop constraint inbox_done_by_holder`,
-			"a worker is paused beyond its lease, and continues when another one has finished",
+			"an update by hand ends a message under a fence that another holder has taken",
 			[]string{"a finished message was finished by its holder"},
-			"a worker without the lease ended its message", pausedHolder,
+			"a worker without the lease ended its message",
+			byHand("lab-fence", "", `update inbox set fence = fence + 1 where ordering_key = '$charge' and receiver = 'fulfillment'`),
 		},
 		{
 			"stock_available_not_negative", "check",
@@ -100,14 +95,16 @@ alter policy request on ledger_postings with check (true) -- it finds two events
 			`alter table stock drop constraint stock_adds_up`,
 			"an update by hand adds 5 pieces to what is available",
 			[]string{supplied},
-			"later charges could buy 5 pieces that do not exist", restockByHand,
+			"later charges could buy 5 pieces that do not exist",
+			byHand("lab-restock", "mug", `update stock set available = available + 5 where sku = 'mug'`),
 		},
 		{
 			"reservations_known_sku", "foreign key",
 			`alter table reservations drop constraint reservations_known_sku`,
-			"an article is deleted while a charge reserves it",
+			"an article is deleted by hand that a charge has reserved",
 			[]string{supplied},
-			"it was captured for an article that does not exist", deletedArticle,
+			"it was captured for an article that does not exist",
+			byHand("lab-gone", "gone", `delete from stock where sku = 'gone'`),
 		},
 		{
 			"second line", "several",
@@ -124,25 +121,4 @@ drop index ledger_events_one_beginning, ledger_events_one_capture, ledger_events
 			"nothing: another guard refused the same fault", allFaults,
 		},
 	}
-}
-
-// The checks of the audit that several guards have.
-const (
-	oneAnswer = "one stored answer per key"
-	legal     = "streams are legal"
-	supplied  = "stock is what was supplied, and what charges hold"
-	postings  = "postings are what the events cause"
-)
-
-// allFaults inflicts the faults of all guards in turn.
-func allFaults(ctx context.Context, s *scene) (shown string, err error) {
-	for _, g := range Guards() {
-		if g.Kind == "several" {
-			continue
-		}
-		if shown, err = g.inflict(ctx, s); err != nil {
-			return "", fmt.Errorf("%s: %w", g.Fault, err)
-		}
-	}
-	return shown, nil
 }

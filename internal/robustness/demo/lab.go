@@ -9,28 +9,23 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"text/tabwriter"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/payonce/payonce/internal/robustness/traffic"
-	"github.com/payonce/payonce/internal/robustness/validate"
+	"github.com/payonce/payonce/internal/robustness/harness"
 	"github.com/payonce/payonce/internal/tempdir"
 )
 
 // Finding is what the audit found after a guard was removed.
 type Finding struct {
 	Guard
-	Violated []validate.Check `json:"violated"`
-	// Charges are the damaged one, or the first two of one key, with their timelines.
-	Charges   []string          `json:"charges"`
+	Violated []harness.Check `json:"violated"`
+	// Timelines are those of the damaged charge, or of the first two of one key.
 	Timelines []json.RawMessage `json:"timelines"`
 	// AsExpected says that the checks which are violated are those of the guard.
 	AsExpected bool `json:"as_expected"`
-	// NotRun says why the guard was not removed; "" if it was.
-	NotRun string `json:"not_run,omitempty"`
 
 	text string // the timelines
 }
@@ -43,16 +38,13 @@ const (
 )
 
 const (
-	labAtOnce  = 3 // runs of --break all
-	labCharges = 24
-	labStorm   = 3 * time.Second
-	labSeed    = 7
+	labAtOnce  = 3               // runs of --break all
 	labTimeout = 2 * time.Minute // of a run
 )
 
 // Break removes one guard from a payonce on a server of its own, and no program is changed. It
-// sends the storm and the guard's fault, runs the audit, and prints what the audit found and what
-// happened to the charge. It returns ErrBroken if other checks are violated than the guard's.
+// inflicts the guard's fault, runs the audit, and prints what the audit found and what happened to
+// the charge. It returns ErrBroken if other checks are violated than the guard's.
 func Break(ctx context.Context, o Options, name string) error {
 	guards, err := choose(name)
 	if err != nil {
@@ -67,33 +59,31 @@ func Break(ctx context.Context, o Options, name string) error {
 		return err
 	}
 	defer func() { _ = folder.Close() }()
-	if o.Seed == 0 {
-		o.Seed = labSeed
-	}
 	binaries, err := o.build(ctx, folder.Path)
 	if err != nil {
 		return err
 	}
-	o.lab = &binaries
+	o.programs = &binaries
 	quiet := o
 	if len(guards) > 1 {
 		quiet.Stderr = io.Discard
 	}
-	findings, errs := make([]Finding, len(guards)), make([]error, len(guards))
-	var all errgroup.Group
+	findings := make([]Finding, len(guards))
+	all, ctx := errgroup.WithContext(ctx)
 	all.SetLimit(labAtOnce)
 	for i, g := range guards {
-		all.Go(func() error {
-			if findings[i], errs[i] = quiet.without(ctx, g); errs[i] != nil {
-				errs[i] = fmt.Errorf("without %s: %w", g.Name, errs[i])
-			} else {
-				o.say("%s", findings[i].verdict())
+		all.Go(func() (err error) {
+			if findings[i], err = quiet.without(ctx, g); err != nil {
+				return fmt.Errorf("without %s: %w", g.Name, err)
 			}
+			o.say("%s", findings[i].verdict())
 			return nil
 		})
 	}
-	_ = all.Wait()
-	return reportFindings(o, findings, errs)
+	if err := all.Wait(); err != nil {
+		return err
+	}
+	return reportFindings(o, findings)
 }
 
 // choose returns the guards of a name.
@@ -126,44 +116,25 @@ func (g Guard) red() string {
 	return strings.Join(g.Red, "; ")
 }
 
-// scene is one payonce of the guard lab.
-type scene struct {
-	*own
-
-	traffic *traffic.Traffic
-	sandbox traffic.Sandbox
-	tally   traffic.Tally
-}
-
 // without runs payonce without a guard.
 func (o Options) without(ctx context.Context, g Guard) (f Finding, err error) {
 	ctx, cancel := context.WithTimeout(ctx, labTimeout)
 	defer cancel()
 	f = Finding{Guard: g}
-	plan := stormPlan(o.Seed)
-	at, err := openOwn(ctx, o, plan)
+	at, err := openOwn(ctx, o, sceneStock)
 	if err != nil {
 		return f, err
 	}
-	s := &scene{own: at, sandbox: traffic.Sandbox(at.Sandbox.URL())}
-	s.traffic = traffic.New(s.target(), &s.tally)
+	s := &scene{own: at, client: at.Client()}
 	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+		ctx, cancel := closing(ctx)
 		defer cancel()
 		err = errors.Join(err, s.close(ctx))
 	}()
-	if g.Kind == "collation" && !s.server.icu {
-		f.NotRun = "this PostgreSQL is built without ICU"
-		return f, nil
-	}
-	o.say("without %s: %d charges, kills, and faults of the provider", g.Name, len(plan.Charges))
-	if err := s.exec(ctx, g.Remove); err != nil {
+	o.say("without %s: %s", g.Name, g.Fault)
+	if err := execute(ctx, s.Service, g.Remove); err != nil {
 		return f, fmt.Errorf("remove it: %w", err)
 	}
-	if err := s.storm(ctx, o.Seed, plan); err != nil {
-		return f, fmt.Errorf("storm: %w", err)
-	}
-	o.say("the fault: %s", g.Fault)
 	shown, err := g.inflict(ctx, s)
 	if err == nil {
 		err = s.quiet(ctx)
@@ -185,61 +156,16 @@ func (l lines) Write(line []byte) (int, error) {
 
 // remove is the action of the lab: it uses the demo's programs, and nothing else of it.
 func (g Guard) remove(ctx context.Context, r *run, progress func(string)) (said string, finding []byte, err error) {
-	stage, ok := r.stage.(*own)
-	if !ok {
+	if r.world == nil {
 		return "", nil, errNotRun
 	}
-	o := Options{Seed: labSeed, Stderr: lines(progress), Now: r.Now, lab: &stage.Binaries}
+	o := Options{Stderr: lines(progress), Now: r.Now, programs: &r.world.Binaries}
 	f, err := o.without(ctx, g)
 	if err != nil {
 		return "", nil, err
 	}
 	finding, err = json.Marshal(f)
 	return strings.TrimPrefix(f.verdict(), g.Name+": "), finding, err
-}
-
-// stormPlan is the demo's traffic in short. Refunds and cancellations, which race with the worker
-// for a version of the stream, are a fault of their own.
-func stormPlan(seed uint64) traffic.Plan {
-	plan := traffic.NewPlan(seed, labCharges, newRunName())
-	for i := range plan.Charges {
-		c := &plan.Charges[i]
-		c.At = c.At * labStorm / plan.Length
-		c.Cancel, c.Refunds = false, nil
-	}
-	plan.Length = labStorm
-	plan.Stock["last"], plan.Stock["gone"] = 1, 1
-	return plan
-}
-
-// storm is the same for all guards: duplicated requests, provider faults, and a SIGKILL of both
-// workers and of an api.
-func (s *scene) storm(ctx context.Context, seed uint64, plan traffic.Plan) error {
-	var err error
-	var striking sync.WaitGroup
-	striking.Go(func() {
-		err = s.sandbox.SetFaults(ctx, someFaults(seed))
-		for _, victim := range []struct {
-			program string
-			which   int
-		}{{"worker", 0}, {"api", 1}, {"worker", 1}} {
-			if err == nil {
-				err = traffic.Wait(ctx, labStorm/4)
-			}
-			if err == nil {
-				err = s.kill(ctx, victim.program, victim.which)
-			}
-		}
-	})
-	s.traffic.Run(ctx, plan)
-	striking.Wait()
-	if err == nil {
-		err = s.sandbox.SetFaults(ctx, traffic.Faults{})
-	}
-	if err == nil {
-		err = s.quiet(ctx)
-	}
-	return err
 }
 
 const selectShown = `
@@ -253,10 +179,9 @@ select distinct split_part(location, '/', 4)
 
 // judge runs the audit and reads the timelines of what is shown: a charge, or a key.
 func (f *Finding) judge(ctx context.Context, s *scene, shown string) error {
-	text, err := s.audit(ctx)
-	audit, unreadable := validate.ReadAudit(text)
-	if unreadable != nil {
-		return errors.Join(err, unreadable)
+	audit, err := s.Audit(ctx)
+	if err != nil {
+		return err
 	}
 	var red []string
 	for _, check := range audit.Checks {
@@ -265,21 +190,14 @@ func (f *Finding) judge(ctx context.Context, s *scene, shown string) error {
 		}
 	}
 	f.AsExpected = slices.Equal(red, f.Red)
-	if f.Charges, err = s.texts(ctx, selectShown, shown); err != nil {
-		return err
+	charges, err := s.texts(ctx, selectShown, shown)
+	for _, charge := range charges {
+		text, unread := s.Run(ctx, "timeline", charge)
+		timeline, failed := s.Run(ctx, "timeline", charge, "--json")
+		err = errors.Join(err, unread, failed)
+		f.text, f.Timelines = f.text+string(text)+"\n", append(f.Timelines, timeline)
 	}
-	for _, charge := range f.Charges {
-		lines, err := s.Run(ctx, "timeline", charge)
-		if err != nil {
-			return err
-		}
-		timeline, err := s.Run(ctx, "timeline", charge, "--json")
-		if err != nil {
-			return err
-		}
-		f.text, f.Timelines = f.text+string(lines)+"\n", append(f.Timelines, timeline)
-	}
-	return nil
+	return err
 }
 
 // verdict is the finding in one line.
@@ -289,8 +207,6 @@ func (f Finding) verdict() string {
 		red = append(red, fmt.Sprintf("%s (%d of %d)", check.Name, check.Violated, check.Checked))
 	}
 	switch {
-	case f.NotRun != "":
-		return f.Name + ": not run: " + f.NotRun
 	case f.AsExpected && red == nil:
 		return f.Name + ": nothing violated, as expected"
 	case f.AsExpected:
@@ -299,18 +215,12 @@ func (f Finding) verdict() string {
 	return fmt.Sprintf("%s: violated: %s; expected: %s", f.Name, strings.Join(red, "; "), f.red())
 }
 
-// reportFindings prints what was found, also where a run ended with an error, and then returns these
-// errors. It returns ErrBroken if a finding is not as expected.
-func reportFindings(o Options, all []Finding, errs []error) error {
+// reportFindings prints what was found. It returns ErrBroken if a finding is not as expected.
+func reportFindings(o Options, findings []Finding) error {
 	var text strings.Builder
 	var wrong []string
-	findings, failed := []Finding{}, errors.Join(errs...)
-	for i, f := range all {
-		if errs[i] != nil {
-			continue
-		}
-		findings = append(findings, f)
-		if !f.AsExpected && f.NotRun == "" {
+	for _, f := range findings {
+		if !f.AsExpected {
 			wrong = append(wrong, f.Name)
 		}
 		fmt.Fprintf(&text, "\n%s\n", f.verdict())
@@ -325,7 +235,7 @@ func reportFindings(o Options, all []Finding, errs []error) error {
 	}
 	out := text.String()
 	if o.JSON {
-		body, err := json.MarshalIndent(map[string]any{"ok": wrong == nil && failed == nil, "guards": findings}, "", "  ")
+		body, err := json.MarshalIndent(map[string]any{"ok": wrong == nil, "guards": findings}, "", "  ")
 		if err != nil {
 			return err
 		}
@@ -335,7 +245,7 @@ func reportFindings(o Options, all []Finding, errs []error) error {
 		return err
 	}
 	if wrong != nil {
-		failed = errors.Join(failed, fmt.Errorf("%w: other checks than expected without %s", ErrBroken, strings.Join(wrong, ", ")))
+		return fmt.Errorf("%w: other checks than expected without %s", ErrBroken, strings.Join(wrong, ", "))
 	}
-	return failed
+	return nil
 }

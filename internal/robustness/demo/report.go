@@ -11,13 +11,12 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/payonce/payonce/internal/robustness/traffic"
-	"github.com/payonce/payonce/internal/robustness/validate"
+	"github.com/payonce/payonce/internal/robustness/harness"
 )
 
 // report prints what happened and the audit: as JSON on stdout and as text on
 // stderr, or as text on stdout.
-func (r *run) report(audit validate.Audit) error {
+func (r *run) report(audit harness.Audit) error {
 	var text strings.Builder
 	r.summary(&text)
 	table(&text, audit)
@@ -35,37 +34,32 @@ func (r *run) summary(w *strings.Builder) {
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(w, "%-9s %s\n", name, fmt.Sprintf(format, args...))
 	}
-	charges, refunds, n := map[string]int{}, map[string]int{}, 0
-	asked, canceled, captured := 0, 0, 0
-	for _, record := range r.Records {
-		charges[record.Final.Outcome()]++
-		if record.Charge.Cancel {
+	charges, refunds, toCancel := map[string]int{}, map[string]int{}, map[string]int{}
+	asked, n := 0, 0
+	for _, record := range r.records {
+		charges[record.final.outcome()]++
+		if record.charge.cancel {
 			asked++
-			if record.Final.Outcome() == traffic.Canceled {
-				canceled++
-			} else if record.Final.Captured() {
-				captured++
-			}
+			toCancel[record.final.outcome()]++
 		}
-		for _, refund := range record.Refunds {
-			n++
-			outcome := refund.Outcome()
+		n += len(record.refunds)
+		for _, refund := range record.refunds {
+			outcome := refund.outcome()
 			if refund.ID == "" && outcome != "" {
 				outcome = "refused"
 			}
 			refunds[outcome]++
 		}
 	}
-	t := &r.tally
 	fmt.Fprintln(w)
-	line("charges", "%d: %s", len(r.Records), enumerate(charges))
+	line("charges", "%d: %s", len(r.records), enumerate(charges))
 	line("refunds", "%d: %s", n, enumerate(refunds))
-	line("canceled", "%d of %d that were to be, %d captured first", canceled, asked, captured)
+	line("canceled", "%d of %d that were to be, %d captured first", toCancel[canceled], asked, toCancel[succeeded])
 	line("requests", "%d sent with a key: %d replayed, %d unanswered, %d refused as retryable; %d reused keys refused",
-		t.Requests.Load(), t.Replays.Load(), t.Unanswered.Load(), t.TurnedAway.Load(), t.Reused.Load())
+		r.Requests.Load(), r.Replays.Load(), r.Unanswered.Load(), r.TurnedAway.Load(), r.reused.Load())
 	line("provider", "%d requests, %d duplicates suppressed; %d webhooks received, %d redelivered",
-		r.Books.Requests-r.Before.Requests, r.Suppressed(), len(r.Books.Notifications)-len(r.Before.Notifications), r.Redelivered())
-	line("webhooks", "%d events of the provider, sent again %d times in all", r.Repeated.Events, r.Repeated.Sent)
+		r.books.Requests-r.before.Requests, r.suppressed(), len(r.books.Notifications)-len(r.before.Notifications), r.redelivered())
+	line("webhooks", "%d events of the provider, sent again %d times in all", r.repeated.Events, r.repeated.Sent)
 	line("broken", "%s", r.broken())
 	line("time", "%s from the first request to the last answer", r.took.Round(100*time.Millisecond))
 	fmt.Fprintln(w)
@@ -83,7 +77,7 @@ func enumerate(counts map[string]int) string {
 	return strings.Join(parts, ", ")
 }
 
-func table(w *strings.Builder, audit validate.Audit) {
+func table(w *strings.Builder, audit harness.Audit) {
 	columns := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(columns, "CHECK\tCHECKED\tVIOLATED\tRESULT")
 	for _, check := range audit.Checks {

@@ -17,20 +17,36 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/payonce/payonce/internal/robustness/fleet"
-	"github.com/payonce/payonce/internal/robustness/traffic"
+	"github.com/payonce/payonce/internal/robustness/harness"
 	"github.com/payonce/payonce/internal/tempdir"
 )
 
-// own is a stage of the demo's own: two apis, two workers and a sandbox as child
-// processes, with two databases on one server.
+// stage is what the demo runs on: its own programs, or services that run already.
+type stage struct {
+	*merchant
+
+	database string         // URL of the service's database
+	world    *harness.World // nil if the programs are not the demo's
+	killed   string         // what a kill is here, for the report
+
+	// kill kills one of the two workers or apis and starts it again.
+	kill func(ctx context.Context, program string, which int) error
+	// restart restarts the database's server without a shutdown, or returns errNotRun.
+	restart func(ctx context.Context) error
+	audit   func(ctx context.Context) (harness.Audit, error)
+	// close stops everything and removes what was made.
+	close func(ctx context.Context) error
+}
+
+// errNotRun says that a part of the demo is not possible on this stage.
+var errNotRun = errors.New("not run")
+
+// own is two apis, two workers and a sandbox as child processes, and a database.
 type own struct {
-	fleet.World
+	harness.World
 
-	folder  *tempdir.Dir // of the programs and their logs
-	server  *databases
-	visited bool // it stays up for visitors
-
+	folder   *tempdir.Dir // of the programs and their logs
+	database *database
 	striking sync.Mutex // one strike at a time: a program that starts needs the database
 }
 
@@ -47,67 +63,74 @@ const (
 	programsOfKind = 2
 )
 
-func openOwn(ctx context.Context, o Options, plan traffic.Plan) (*own, error) {
-	s := &own{visited: o.Keep, World: fleet.World{Secrets: fleet.Secrets{
+// openStage opens a stage of the demo's own.
+func openStage(ctx context.Context, o Options, stock map[string]int) (*stage, error) {
+	s, err := openOwn(ctx, o, stock)
+	if err != nil {
+		return nil, err
+	}
+	return &stage{
+		merchant: &merchant{Client: s.Client(), sandbox: harness.Sandbox(s.Sandbox.URL())},
+		database: s.Service, world: &s.World, killed: "killed",
+		kill: s.kill, restart: s.restart, audit: s.Audit, close: s.close,
+	}, nil
+}
+
+func openOwn(ctx context.Context, o Options, stock map[string]int) (s *own, err error) {
+	s = &own{World: harness.World{Secrets: harness.Secrets{
 		API:      "sk_test_" + rand.Text(),
 		Provider: "sk_test_demo",
 		Events:   newWebhookSecret(),
 		Shop:     newWebhookSecret(),
 	}}}
-	if s.visited {
+	if o.Keep {
 		s.Secrets.API = visitorsKey
 	}
-	if err := s.open(ctx, o, plan); err != nil {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
-		defer cancel()
-		return nil, errors.Join(err, s.close(ctx))
-	}
-	return s, nil
-}
-
-func (s *own) open(ctx context.Context, o Options, plan traffic.Plan) error {
-	var err error
+	defer func() {
+		if err != nil {
+			ctx, cancel := closing(ctx)
+			defer cancel()
+			err = errors.Join(err, s.close(ctx))
+		}
+	}()
 	if s.folder, err = tempdir.New(os.TempDir(), "payonce-demo-"); err != nil {
-		return err
+		return s, err
 	}
 	s.Log = s.folder.Path
-	if o.lab != nil {
-		s.Binaries = *o.lab
+	if o.programs != nil {
+		s.Binaries = *o.programs
 	} else if s.Binaries, err = o.build(ctx, s.Log); err != nil {
-		return err
+		return s, err
 	}
 	if o.Database == "" {
 		o.say("starting PostgreSQL")
 	} else {
-		o.say("making two databases on the server given")
+		o.say("making a database on the server given")
 	}
-	if s.server, err = openDatabases(ctx, o.Database, o.lab != nil); err != nil {
-		return err
+	if s.database, err = openDatabase(ctx, o.Database, o.programs != nil); err != nil {
+		return s, err
 	}
+	s.Service = s.database.url
 	o.say("starting 2 apis, 2 workers and the sandbox")
-	return s.start(ctx, plan)
+	return s, s.start(ctx, o.Keep, stock)
 }
 
-func (o Options) build(ctx context.Context, folder string) (fleet.Binaries, error) {
+func (o Options) build(ctx context.Context, folder string) (harness.Binaries, error) {
 	o.say("building api, worker, sandbox and payonce")
-	return fleet.Build(ctx, folder)
+	return harness.Build(ctx, folder)
 }
 
-// start starts the programs in the order in which they need one another's
-// addresses.
-func (s *own) start(ctx context.Context, plan traffic.Plan) error {
+// start starts the programs in the order in which they need one another's addresses.
+func (s *own) start(ctx context.Context, visited bool, stock map[string]int) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	var err error
-	if s.Service, err = s.server.create(ctx, "payonce"); err != nil {
-		return err
-	}
 	if _, err := s.Run(ctx, "migrate"); err != nil {
 		return err
 	}
+	var err error
 	s.APIs, err = s.StartAll(ctx, "api", s.API, programsOfKind, func(i int) map[string]string {
 		env := s.APIEnv()
-		if i == 0 && s.visited && isFree(ctx, visitorsAddress) {
+		if i == 0 && visited && isFree(ctx, visitorsAddress) {
 			env["HTTP_ADDR"] = visitorsAddress
 		}
 		return env
@@ -123,8 +146,8 @@ func (s *own) start(ctx context.Context, plan traffic.Plan) error {
 		"seed", "--merchant", "demo", "--api-key", s.Secrets.API,
 		"--webhook-url", s.Sandbox.URL() + "/shop/webhooks", "--webhook-secret", s.Secrets.Shop,
 	}
-	for _, sku := range slices.Sorted(maps.Keys(plan.Stock)) {
-		seed = append(seed, "--sku", fmt.Sprintf("%s=%d", sku, plan.Stock[sku]))
+	for _, sku := range slices.Sorted(maps.Keys(stock)) {
+		seed = append(seed, "--sku", fmt.Sprintf("%s=%d", sku, stock[sku]))
 	}
 	if _, err := s.Run(ctx, seed...); err != nil {
 		return err
@@ -138,16 +161,6 @@ func isFree(ctx context.Context, address string) bool {
 	return err == nil && listener.Close() == nil
 }
 
-func (s *own) target() traffic.Target {
-	t := traffic.Target{Sandbox: s.Sandbox.URL(), APIKey: s.Secrets.API}
-	for _, api := range s.APIs {
-		t.APIs = append(t.APIs, api.URL())
-	}
-	return t
-}
-
-func (s *own) killed() string { return "killed" }
-
 func (s *own) kill(ctx context.Context, program string, which int) error {
 	s.striking.Lock()
 	defer s.striking.Unlock()
@@ -158,7 +171,7 @@ func (s *own) kill(ctx context.Context, program string, which int) error {
 	if err := p.Kill(); err != nil {
 		return fmt.Errorf("%w\n%s", err, p.Tail())
 	}
-	if err := traffic.Wait(ctx, killPause); err != nil {
+	if err := harness.Wait(ctx, killPause); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
@@ -166,42 +179,37 @@ func (s *own) kill(ctx context.Context, program string, which int) error {
 	return p.Restart(ctx)
 }
 
-func (s *own) restartDatabase(ctx context.Context) error {
+func (s *own) restart(ctx context.Context) error {
 	s.striking.Lock()
 	defer s.striking.Unlock()
-	return s.server.restart(ctx)
+	return s.database.restart(ctx)
 }
 
-func (s *own) audit(ctx context.Context) ([]byte, error) { return s.Run(ctx, "audit", "--json") }
-
-func (s *own) database() string { return s.Service }
-
-func (s *own) losses() (lost []string, all int) { return s.Losses(), len(s.Processes()) }
-
-func (s *own) introduction() string {
-	var text strings.Builder
-	line := func(name, value string) { fmt.Fprintf(&text, "  %-10s %s\n", name, value) }
-	for _, p := range s.Processes() {
-		line(p.Name(), p.URL())
-	}
-	line("contract", s.APIs[0].URL()+"/openapi.yaml")
-	line("books", s.Sandbox.URL()+"/books")
-	line("database", s.Service)
-	line("logs", s.Log)
-	line("API key", s.Secrets.API)
-	return text.String() + "everything stays up until Ctrl-C"
-}
-
-// close drains the programs, then removes the databases and the folder.
+// close drains the programs, then removes the database and the folder.
 func (s *own) close(ctx context.Context) error {
 	err := s.Stop(ctx)
-	if s.server != nil {
-		err = errors.Join(err, s.server.close(ctx))
+	if s.database != nil {
+		err = errors.Join(err, s.database.close(ctx))
 	}
 	if s.folder != nil {
 		err = errors.Join(err, s.folder.Close())
 	}
 	return err
+}
+
+// introduction is what a visitor needs to look around.
+func (s *stage) introduction() string {
+	var text strings.Builder
+	line := func(name, value string) { fmt.Fprintf(&text, "  %-10s %s\n", name, value) }
+	for _, p := range s.world.Processes() {
+		line(p.Name(), p.URL())
+	}
+	line("contract", s.world.APIs[0].URL()+"/openapi.yaml")
+	line("books", s.world.Sandbox.URL()+"/books")
+	line("database", s.database)
+	line("logs", s.world.Log)
+	line("API key", s.world.Secrets.API)
+	return text.String() + "everything stays up until Ctrl-C"
 }
 
 // Running is where services run already, for a demo that starts none: in
@@ -224,68 +232,39 @@ type Running struct {
 	ProviderURL string `env:"STRIPE_API_BASE,required"`
 }
 
-type running struct {
-	Running
-
-	sessions *pgx.Conn
-}
-
-func openRunning(ctx context.Context, at Running) (stage, error) {
-	database, err := pgx.Connect(ctx, at.DatabaseURL)
-	if err != nil {
-		return nil, fmt.Errorf("connect to the services' database: %w", err)
-	}
-	return &running{Running: at, sessions: database}, nil
-}
-
-func (r *running) target() traffic.Target {
-	return traffic.Target{APIs: r.APIURLs, Sandbox: r.SandboxURL, APIKey: r.APIKey}
-}
-
-func (r *running) killed() string { return "cut off the database" }
-
 const cutSessions = `
-select count(*) filter (where pg_terminate_backend(pid))
-from pg_stat_activity
-where application_name like $1 || ' %'
-and datname = current_database()`
+select count(*) filter (where pg_terminate_backend(pid)) > 0
+  from pg_stat_activity
+ where application_name like 'payonce-' || $1 || ' %'
+   and datname = current_database()`
 
-// kill ends every database session of a program. A program that was cut just now has
-// none, so it retries for a while.
-func (r *running) kill(ctx context.Context, program string, _ int) error {
-	for range 100 {
-		var ended int
-		if err := r.sessions.QueryRow(ctx, cutSessions, "payonce-"+program).Scan(&ended); err != nil {
-			return fmt.Errorf("end the sessions of the %s: %w", program, err)
-		}
-		if ended > 0 {
-			return nil
-		}
-		if err := traffic.Wait(ctx, 50*time.Millisecond); err != nil {
-			return err
-		}
-	}
-	return fmt.Errorf("the %s has no session at the database", program)
-}
-
-func (r *running) restartDatabase(context.Context) error { return errNotRun }
-
-func (r *running) audit(ctx context.Context) ([]byte, error) {
+// openRunning opens a stage of services that run already.
+func openRunning(ctx context.Context, at Running) (*stage, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	env := map[string]string{"DATABASE_URL": r.DatabaseURL, "STRIPE_SECRET_KEY": r.ProviderKey, "STRIPE_API_BASE": r.ProviderURL}
-	return fleet.Run(ctx, env, self, "audit", "--json")
+	sessions, err := pgx.Connect(ctx, at.DatabaseURL)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the services' database: %w", err)
+	}
+	env := map[string]string{"DATABASE_URL": at.DatabaseURL, "STRIPE_SECRET_KEY": at.ProviderKey, "STRIPE_API_BASE": at.ProviderURL}
+	return &stage{
+		merchant: &merchant{Client: harness.NewClient(at.APIKey, at.APIURLs...), sandbox: harness.Sandbox(at.SandboxURL)},
+		database: at.DatabaseURL, killed: "cut off the database",
+		kill: func(ctx context.Context, program string, _ int) error {
+			// A program that was cut just now has no session for a while.
+			ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+			defer cancel()
+			return await(ctx, sessions, cutSessions, program)
+		},
+		restart: func(context.Context) error { return errNotRun },
+		audit: func(ctx context.Context) (harness.Audit, error) {
+			return harness.ReadAudit(harness.Run(ctx, env, self, "audit", "--json"))
+		},
+		close: sessions.Close,
+	}, nil
 }
-
-func (r *running) database() string { return r.DatabaseURL }
-
-func (r *running) losses() (lost []string, all int) { return nil, 0 }
-
-func (r *running) introduction() string { return "" }
-
-func (r *running) close(ctx context.Context) error { return r.sessions.Close(ctx) }
 
 // newSeed is small enough to be typed.
 func newSeed() uint64 { return 1 + mathrand.Uint64N(1<<32) } //nolint:gosec // a seed is no secret

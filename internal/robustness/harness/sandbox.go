@@ -1,6 +1,7 @@
-package traffic
+package harness
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -117,21 +118,27 @@ func (s Sandbox) call(ctx context.Context, timeout time.Duration, method, path s
 		pause = 250 * time.Millisecond
 	)
 	var body []byte
-	if send != nil {
-		body = encode(send)
-	}
 	var last error
+	if send != nil {
+		if body, last = json.Marshal(send); last != nil {
+			return last
+		}
+	}
 	for range tries {
-		status, _, text, err := exchange(ctx, http.DefaultClient, timeout, method, string(s)+path, http.Header{"Content-Type": {"application/json"}}, body)
-		if err == nil && status/100 == 2 {
-			if receive == nil {
-				return nil
-			}
-			return json.Unmarshal(text, receive)
+		request, err := http.NewRequestWithContext(ctx, method, string(s)+path, bytes.NewReader(body))
+		if err != nil {
+			return err
 		}
-		if last = err; err == nil {
-			last = fmt.Errorf("%s %s: answered %d %s", method, path, status, text)
+		r, err := Exchange(&http.Client{Timeout: timeout}, request)
+		switch {
+		case err == nil && r.Status/100 == 2 && receive == nil:
+			return nil
+		case err == nil && r.Status/100 == 2:
+			return json.Unmarshal(r.Body, receive)
+		case err == nil:
+			err = fmt.Errorf("%s %s: answered %d %s", method, path, r.Status, r.Body)
 		}
+		last = err
 		if err := Wait(ctx, pause); err != nil {
 			return err
 		}

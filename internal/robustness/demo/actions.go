@@ -14,15 +14,14 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/human"
-	"github.com/payonce/payonce/internal/robustness/traffic"
+	"github.com/payonce/payonce/internal/robustness/harness"
 )
 
 // Lab is the crash lab and the guard lab of a running demo. What the crash lab breaks is broken for
 // real, and the audit still holds. The guard lab removes a guard from a payonce of its own. The
 // methods are safe for concurrent use.
 type Lab struct {
-	acting sync.Mutex // one action at a time
-	mu     sync.Mutex // of what follows; also while an action acts on the demo, and while the demo audits
+	acting sync.Mutex // one action at a time, and none while the demo audits
 	run    *run       // nil before charges can be sent, and when the demo ends
 	ended  context.Context
 }
@@ -72,10 +71,10 @@ func crashes() []Action {
 			"restart-database", "program", "Restart PostgreSQL", "An immediate shutdown without a checkpoint, and a start.",
 			"Every program reconnects, and what was acknowledged is still there.", restartServer, nil,
 		},
-		outage("cut-provider", "Cut the network to the provider", "every connection to the provider and the merchant was cut before a request arrived", refused, traffic.Faults{DropBefore: 1}),
-		outage("provider-500", "Let the provider answer 500", "the provider and the merchant answered every request with 500", refused, traffic.Faults{Error500: 1}),
-		outage("provider-slow", "Slow the provider down", "the provider and the merchant answered after 2 s", "Charges take longer, and leases are renewed.", traffic.Faults{Slow: traffic.Slow{P: 1, Milliseconds: 2000}}),
-		outage("provider-silent", "Lose the provider's answers", "the provider and the merchant carried out every request and answered none", refused, traffic.Faults{DropAfter: 1}),
+		outage("cut-provider", "Cut the network to the provider", "every connection to the provider and the merchant was cut before a request arrived", refused, harness.Faults{DropBefore: 1}),
+		outage("provider-500", "Let the provider answer 500", "the provider and the merchant answered every request with 500", refused, harness.Faults{Error500: 1}),
+		outage("provider-slow", "Slow the provider down", "the provider and the merchant answered after 2 s", "Charges take longer, and leases are renewed.", harness.Faults{Slow: harness.Slow{P: 1, Milliseconds: 2000}}),
+		outage("provider-silent", "Lose the provider's answers", "the provider and the merchant carried out every request and answered none", refused, harness.Faults{DropAfter: 1}),
 		{
 			"redeliver", "message", "Redeliver every message", "Each message that the worker has received is in the outbox once more.",
 			"inbox_message_once counts each message as a duplicate.", redeliver, nil,
@@ -88,8 +87,8 @@ func crashes() []Action {
 }
 
 // Do takes an action, one at a time, and says in a sentence what it did. Of the guard lab it also
-// returns the Finding, as JSON, and says before how far it has come. While the demo audits, no action
-// acts on it.
+// returns the Finding, as JSON, and says before how far it has come. An action in flight holds up
+// the demo's audit.
 func (l *Lab) Do(ctx context.Context, name string, progress func(string)) (said string, finding []byte, err error) {
 	actions := l.Actions()
 	i := slices.IndexFunc(actions, func(a Action) bool { return a.Name == name })
@@ -98,8 +97,6 @@ func (l *Lab) Do(ctx context.Context, name string, progress func(string)) (said 
 	}
 	l.acting.Lock()
 	defer l.acting.Unlock()
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	if l.run == nil {
 		return "", nil, errNotReady
 	}
@@ -107,10 +104,7 @@ func (l *Lab) Do(ctx context.Context, name string, progress func(string)) (said 
 	defer cancel()
 	defer context.AfterFunc(l.ended, cancel)() //nolint:contextcheck // it is the demo's, whose end ends the action
 	if g := actions[i].guard; g != nil {
-		r := l.run
-		l.mu.Unlock()
-		defer l.mu.Lock()
-		return g.remove(ctx, r, progress)
+		return g.remove(ctx, l.run, progress)
 	}
 	said, err = actions[i].do(ctx, l.run)
 	return said, nil, err
@@ -118,8 +112,8 @@ func (l *Lab) Do(ctx context.Context, name string, progress func(string)) (said 
 
 // open lets actions act on a demo until ctx ends.
 func (l *Lab) open(ctx context.Context, r *run) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.acting.Lock()
+	defer l.acting.Unlock()
 	l.run, l.ended = r, ctx
 }
 
@@ -127,118 +121,91 @@ func (l *Lab) open(ctx context.Context, r *run) {
 func (l *Lab) close() {
 	l.acting.Lock()
 	defer l.acting.Unlock()
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.run = nil
 }
 
 // sendTen also records what it sees, for the checks of the demo.
 func sendTen(ctx context.Context, r *run) (string, error) {
-	plan := traffic.NewPlan(newSeed(), 1, newRunName())
-	charge := &plan.Charges[0]
-	charge.Together, charge.Cancel, charge.Reuse, charge.Refunds = 10, false, false, nil
+	p := newPlan(newSeed(), 1, newRunName())
+	c := &p.charges[0]
+	c.together, c.reuse, c.refunds, c.disputed = 10, false, nil, ""
 	ctx, cancel := context.WithTimeout(ctx, trafficTimeout)
 	defer cancel()
-	record := r.sender.Run(ctx, plan)[0]
-	r.breaking.Lock()
-	r.extra = append(r.extra, record)
-	r.breaking.Unlock()
-	if len(record.Answers) < charge.Together {
-		return "", fmt.Errorf("%d of %d requests with the key %s were answered", len(record.Answers), charge.Together, charge.Key)
+	seen := r.merchant.run(ctx, p)[0]
+	r.records = append(r.records, seen)
+	if len(seen.answers) < c.together {
+		return "", fmt.Errorf("%d of %d requests with the key %s were answered", len(seen.answers), c.together, c.key)
 	}
-	different := map[traffic.Answer]bool{}
-	for _, a := range record.Answers {
+	different := map[harness.Answer]bool{}
+	for _, a := range seen.answers {
 		different[a] = true
 	}
 	return fmt.Sprintf("%d requests with the key %s had %s; %s %s",
-		len(record.Answers), charge.Key, human.Plural(len(different), "different answer"), record.ID, record.Final.Outcome()), nil
+		len(seen.answers), c.key, human.Plural(len(different), "different answer"), seen.id, seen.final.outcome()), nil
 }
 
 func killOne(program string) func(context.Context, *run) (string, error) {
 	return func(ctx context.Context, r *run) (string, error) {
 		which := r.kills % programsOfKind
 		r.kills++
-		if err := r.stage.kill(ctx, program, which); err != nil {
+		if err := r.kill(ctx, program, which); err != nil {
 			return "", err
 		}
-		return fmt.Sprintf("%s-%d was %s, and runs again", program, which+1, r.stage.killed()), nil
+		return fmt.Sprintf("%s-%d was %s, and runs again", program, which+1, r.killed), nil
 	}
 }
 
 func restartServer(ctx context.Context, r *run) (string, error) {
 	began := r.Now()
-	if err := r.stage.restartDatabase(ctx); err != nil {
+	if err := r.restart(ctx); err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("PostgreSQL was shut down at once and answers again after %s", r.Now().Sub(began).Round(time.Millisecond)), nil
 }
 
 // outage is an action that replaces the demo's own faults for a while.
-func outage(name, title, did, shows string, faults traffic.Faults) Action {
+func outage(name, title, did, shows string, faults harness.Faults) Action {
 	return Action{
 		name, "provider", title, fmt.Sprintf("For %s.", outageLength), shows,
 		func(ctx context.Context, r *run) (string, error) {
 			err := r.sandbox.SetFaults(ctx, faults)
 			if err == nil {
-				err = traffic.Wait(ctx, outageLength)
+				err = harness.Wait(ctx, outageLength)
 			}
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+			ctx, cancel := closing(ctx)
 			defer cancel()
 			r.breaking.Lock()
 			own := r.faults
 			r.breaking.Unlock()
-			if err := errors.Join(err, r.sandbox.SetFaults(ctx, own)); err != nil {
-				return "", err
-			}
-			return fmt.Sprintf("for %s %s", outageLength, did), nil
+			err = errors.Join(err, r.sandbox.SetFaults(ctx, own))
+			return fmt.Sprintf("for %s %s", outageLength, did), err
 		},
 		nil,
 	}
 }
 
 const repeatMessages = `
-with again as (
-  insert into outbox (topic, message_id, payload, metadata)
-  select 'charges', message_id, payload, metadata
-    from inbox
-   where receiver = 'fulfillment'
-   order by id
-  returning id
-)
-select count(*),
-       coalesce(max(id), 0)
-  from again`
-
-const selectReceived = `
-select not exists (select from outbox where id <= $1)`
+insert into outbox (topic, message_id, payload, metadata)
+select 'charges', message_id, payload, metadata
+  from inbox
+ where receiver = 'fulfillment'
+ order by id`
 
 // redeliver returns when the messages were received once more.
 func redeliver(ctx context.Context, r *run) (said string, err error) {
-	return said, onDatabase(ctx, r.stage.database(), func(conn *pgx.Conn) error {
-		var messages int
-		var last int64
-		if err := conn.QueryRow(ctx, repeatMessages).Scan(&messages, &last); err != nil {
+	return said, connected(ctx, r.database, func(conn *pgx.Conn) error {
+		repeated, err := conn.Exec(ctx, repeatMessages)
+		if err != nil {
 			return err
 		}
-		for received := false; !received; {
-			if err := traffic.Wait(ctx, 50*time.Millisecond); err != nil {
-				return err
-			}
-			if err := conn.QueryRow(ctx, selectReceived, last).Scan(&received); err != nil {
-				return err
-			}
-		}
-		said = human.Plural(messages, "message") + " had a second delivery"
-		return nil
+		said = human.Plural(int(repeated.RowsAffected()), "message") + " had a second delivery"
+		return await(ctx, conn, `select not exists (select from outbox)`)
 	})
 }
 
 func resendWebhooks(ctx context.Context, r *run) (string, error) {
 	sent, err := r.sandbox.RepeatWebhooks(ctx, 1)
-	if err != nil {
-		return "", err
-	}
-	return fmt.Sprintf("the provider sent %s once more, %d were taken", human.Plural(sent.Events, "event"), sent.Delivered), nil
+	return fmt.Sprintf("the provider sent %s once more, %d were taken", human.Plural(sent.Events, "event"), sent.Delivered), err
 }
 
 // obey takes an action for each line until the text ends.

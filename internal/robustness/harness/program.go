@@ -1,4 +1,4 @@
-package fleet
+package harness
 
 import (
 	"bytes"
@@ -23,9 +23,6 @@ type Program struct {
 	// Log is the folder of the log files, which are appended to: NAME.log has
 	// stderr, NAME.stdout has stdout.
 	Log string
-	// Ready is the path that answers 200 once the program is ready. Empty
-	// means /readyz.
-	Ready string
 	// Started, if set, is called at each start with the process id, before the
 	// program has read its settings.
 	Started func(pid int)

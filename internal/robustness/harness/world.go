@@ -1,4 +1,4 @@
-package fleet
+package harness
 
 import (
 	"context"
@@ -103,6 +103,15 @@ func (w *World) Run(ctx context.Context, args ...string) ([]byte, error) {
 		env["STRIPE_SECRET_KEY"], env["STRIPE_API_BASE"] = w.Secrets.Provider, w.Sandbox.URL()
 	}
 	return Run(ctx, env, w.Payonce, args...)
+}
+
+// Client returns a client of the world's apis for its merchant.
+func (w *World) Client() *Client {
+	var urls []string
+	for _, api := range w.APIs {
+		urls = append(urls, api.URL())
+	}
+	return NewClient(w.Secrets.API, urls...)
 }
 
 // Processes are all that were started, those first that have to stop first.

@@ -1,5 +1,7 @@
-// Package fleet builds the real programs and runs them as child processes, for the
-// demo, the benchmarks and the tests that kill them. A World is one deployment of them.
+// Package harness runs payonce as its operators and merchants do: it builds the real programs,
+// starts them as child processes on a database, sends requests, drives the sandbox, and reads
+// the audit. The demo, the benchmarks and the tests that kill programs use it. It sees the
+// service from outside and imports none of its packages, so it cannot share a mistake with them.
 //
 // The process that it signals is the program itself. A program has exactly the
 // environment that it was given, and keeps its address through restarts. No program
@@ -8,7 +10,7 @@
 // in order.
 //
 // The package does not restart a program that ends, and it needs /bin/sh.
-package fleet
+package harness
 
 import (
 	"bytes"
@@ -25,8 +27,6 @@ import (
 	"sync"
 	"syscall"
 	"time"
-
-	"github.com/payonce/payonce/internal/loop"
 )
 
 // ErrNotRunning says that a process has ended before it was signaled.
@@ -95,7 +95,7 @@ func (p *Process) start(ctx context.Context, addr string) (*life, string, error)
 			return nil, "", ErrPortTaken
 		case ended:
 			return nil, "", fmt.Errorf("ended before it listened: %w", l.end())
-		case !loop.Pause(ctx, startPoll, nil):
+		case Wait(ctx, startPoll) != nil:
 			_ = l.command.Process.Kill()
 			<-l.exited
 			return nil, "", fmt.Errorf("not listening: %w", ctx.Err())
@@ -225,7 +225,7 @@ func (p *Process) Restart(ctx context.Context) error {
 			p.life = life
 			return nil
 		}
-		if !errors.Is(err, ErrPortTaken) || !loop.Pause(ctx, restartPause, nil) {
+		if !errors.Is(err, ErrPortTaken) || Wait(ctx, restartPause) != nil {
 			return fmt.Errorf("start %s: %w\n%s", p.program.Name, err, p.Tail())
 		}
 	}
@@ -243,7 +243,7 @@ func (p *Process) WaitReady(ctx context.Context) error {
 		if l.ended() {
 			return fmt.Errorf("wait for %s: ended: %w\n%s", p.program.Name, l.end(), p.Tail())
 		}
-		if !loop.Pause(ctx, pause, nil) {
+		if Wait(ctx, pause) != nil {
 			return fmt.Errorf("wait for %s: not ready: %w\n%s", p.program.Name, ctx.Err(), p.Tail())
 		}
 	}
@@ -252,15 +252,11 @@ func (p *Process) WaitReady(ctx context.Context) error {
 func (p *Process) ready(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.URL()+cmp.Or(p.program.Ready, "/readyz"), http.NoBody)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.URL()+"/readyz", http.NoBody)
 	if err != nil {
 		return false
 	}
 	request.Close = true
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return false
-	}
-	_ = response.Body.Close()
-	return response.StatusCode == http.StatusOK
+	answered, err := Exchange(http.DefaultClient, request)
+	return err == nil && answered.Status == http.StatusOK
 }

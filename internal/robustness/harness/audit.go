@@ -1,0 +1,81 @@
+package harness
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Audit is the output of `payonce audit --json`, and of the demo with --json.
+type Audit struct {
+	OK     bool    `json:"ok"`
+	Checks []Check `json:"checks"`
+}
+
+// Check is one promise: how many cases of it were examined, and how many of them broke it.
+type Check struct {
+	Name     string `json:"name"`
+	Checked  int    `json:"checked"`
+	Violated int    `json:"violated"`
+	Examples []any  `json:"examples"`
+
+	// NotRun says that the check has no meaning in this run.
+	NotRun bool `json:"-"`
+}
+
+// ReadAudit reads the output of `payonce audit --json`, and the error with which that ended. An
+// audit that found something, and ended with an error for it, is no error here.
+func ReadAudit(text []byte, ended error) (a Audit, err error) {
+	if err := json.Unmarshal(text, &a); err != nil {
+		return Audit{}, errors.Join(ended, fmt.Errorf("read the output of payonce audit: %w", err))
+	}
+	switch {
+	case len(a.Checks) == 0:
+		err = errors.New("payonce audit checked nothing")
+	case a.OK != (a.Violated() == ""), a.OK != (ended == nil):
+		err = fmt.Errorf("payonce audit says ok=%v, and violated are %q", a.OK, a.Violated())
+	}
+	if err != nil {
+		return Audit{}, errors.Join(ended, err)
+	}
+	return a, nil
+}
+
+// Audit runs `payonce audit` on the world's database, against the provider's lists too.
+func (w *World) Audit(ctx context.Context) (Audit, error) {
+	return ReadAudit(w.Run(ctx, "audit", "--json"))
+}
+
+// With returns the audit with further checks. It is OK only if it was, and none of all checks is
+// violated.
+func (a Audit) With(checks ...Check) Audit {
+	a.Checks = append(a.Checks, checks...)
+	a.OK = a.OK && a.Violated() == ""
+	return a
+}
+
+// Violated names the checks that are violated.
+func (a Audit) Violated() string {
+	var names []string
+	for _, check := range a.Checks {
+		if check.Violated > 0 {
+			names = append(names, check.Name)
+		}
+	}
+	return strings.Join(names, "; ")
+}
+
+// Expect examines one case of the promise. Only the first violations are examples.
+func (c *Check) Expect(holds bool, complaint string, args ...any) {
+	const maxExamples = 5
+	c.Checked++
+	if holds {
+		return
+	}
+	c.Violated++
+	if len(c.Examples) < maxExamples {
+		c.Examples = append(c.Examples, fmt.Sprintf(complaint, args...))
+	}
+}
