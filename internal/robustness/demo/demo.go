@@ -153,7 +153,7 @@ func (o Options) run(ctx context.Context) (err error) {
 	return r.play(ctx)
 }
 
-// play lets charges flow, audits, reports and, with Keep, waits for the end of ctx.
+// play lets charges flow, judges and, with Keep, waits for the end of ctx.
 func (r *run) play(ctx context.Context) error {
 	r.chaos.killed = r.killed
 	began := r.Now()
@@ -168,9 +168,6 @@ func (r *run) play(ctx context.Context) error {
 	found, err := r.judge(ctx, began)
 	if err != nil {
 		return err
-	}
-	if err := r.report(found); err != nil {
-		return fmt.Errorf("print the report: %w", err)
 	}
 	if r.Keep {
 		r.say("%s", r.introduction())
@@ -212,8 +209,8 @@ func (r *run) flow(ctx context.Context) error {
 	return errors.Join(err, ctx.Err(), r.setFaults(clearing, harness.Faults{}))
 }
 
-// judge observes what is left when every charge has its outcome, and returns the service's own
-// audit with what was observed from outside. No action of the lab is in flight meanwhile.
+// judge observes what is left when every charge has its outcome, reports and returns the service's
+// own audit with what was observed from outside. No action of the lab is in flight meanwhile.
 func (r *run) judge(ctx context.Context, began time.Time) (a harness.Audit, err error) {
 	r.Lab.acting.Lock()
 	defer r.Lab.acting.Unlock()
@@ -232,7 +229,11 @@ func (r *run) judge(ctx context.Context, began time.Time) (a harness.Audit, err 
 	if a, err = r.audit(ctx); err != nil {
 		return a, fmt.Errorf("audit: %w", err)
 	}
-	return a.With(r.verdict()...), nil
+	a = a.With(r.verdict()...)
+	if err := r.report(a); err != nil {
+		return a, fmt.Errorf("print the report: %w", err)
+	}
+	return a, nil
 }
 
 // reportProgress says how far the charges have come until ctx ends. In a terminal it rewrites the
