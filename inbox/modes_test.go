@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -41,7 +42,7 @@ func TestProcessor_inEachModeOfPgx(t *testing.T) {
 					return errors.New("again")
 				}
 				return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-					_, err := tx.Exec(ctx, `insert into effects (id) values ($1)`, d.ID+" "+d.Metadata["k"]+fmt.Sprint(string(d.Payload) == payload))
+					_, err := tx.Exec(ctx, `insert into effects (id) values ($1)`, d.ID+" "+d.Metadata["k"]+strconv.FormatBool(string(d.Payload) == payload))
 					return errors.Join(err, d.Done(ctx, tx))
 				})
 			}, shortBackoff)
