@@ -256,7 +256,7 @@ func TestConsume(t *testing.T) {
 		db, b := fresh(t), &broker{ids: ids}
 		write(t, db, `alter table inbox rename to away`)
 		stop := consume(t, processor(t, db, answer(nil)), b)
-		await.True(t, "some are refused twice", func() bool { _, nacks := b.seen(); return nacks > len(ids) })
+		await.True(t, "some are refused", func() bool { _, nacks := b.seen(); return nacks > 2 })
 		write(t, db, `alter table away rename to inbox`)
 		await.True(t, "all are acknowledged", func() bool { acks, _ := b.seen(); return acks == len(ids) })
 		testrun.Same(t, "rows", int64(40), testdb.One[int64](t, db, `select count(*) from inbox`))
