@@ -13,15 +13,17 @@ import (
 	"github.com/payonce/payonce/ledger"
 )
 
-const pageStreams = 200
-
-// selectStreamIDs reads the ids of the next streams, also of one that lacks its first event.
-const selectStreamIDs = `
+// selectPage reads the ids of the next streams, also of one that lacks its first event: those of the next 1,000
+// events, which are found by their index, whatever the planner knows of the table.
+const selectPage = `
 select distinct stream_id
-  from ledger_events
- where stream_id > $1
- order by stream_id
- limit $2`
+  from (
+       select stream_id
+         from ledger_events
+        where stream_id > $1
+        order by stream_id
+        limit 1000) page
+ order by stream_id`
 
 // selectFiled reads what is stored of events beside their data, with their postings as legs writes them.
 const selectFiled = `
@@ -63,7 +65,7 @@ func (s *streamChecks) checks() []Check { return []Check{s.legal, s.postings} }
 // next audit.
 func (s *streamChecks) seeAll(ctx context.Context, q postgres.Querier) error {
 	for last := ""; ; {
-		rows, _ := q.Query(ctx, selectStreamIDs, last, pageStreams) // CollectRows returns its error
+		rows, _ := q.Query(ctx, selectPage, last) // CollectRows returns its error
 		page, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		if err == nil && len(page) > 0 {
 			err = s.see(ctx, q, page)
