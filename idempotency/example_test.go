@@ -68,16 +68,14 @@ func ExampleReceive() {
 	defer end()
 	db := groupcommit.New(pool, groupcommit.Options{Writes: groupcommit.NewStatements(idempotency.Writes()...)})
 
-	sell := func(header, item string) {
-		value, err := idempotency.ParseKey([]string{header})
+	sell := func(key, item string) {
+		_, request, err := idempotency.Content("POST /sales", map[string]string{"item": item})
 		if err != nil {
 			fmt.Println(err)
 			return
 		}
-		key := idempotency.Key{Scope: "acme", Operation: "POST /sales", Value: value}
-		canonical := fmt.Appendf(nil, `{"item":%q}`, item)
-		request := idempotency.Request{Fingerprint: idempotency.Fingerprint([]byte("v1"), canonical), Canonical: canonical}
-		outcome, err := idempotency.Receive(ctx, db, key, request, idempotency.Options{}, func(_ context.Context, b *pgx.Batch, _ time.Time) (idempotency.Answer, error) {
+		sale := idempotency.Key{Scope: "acme", Operation: "POST /sales", Value: key}
+		outcome, err := idempotency.Receive(ctx, db, sale, request, idempotency.Options{}, func(_ context.Context, b *pgx.Batch, _ time.Time) (idempotency.Answer, error) {
 			b.Queue(`insert into sales (item) values ($1)`, item)
 			return idempotency.Answer{StatusCode: http.StatusCreated, Body: []byte(item + " is sold")}, nil
 		})
@@ -87,9 +85,9 @@ func ExampleReceive() {
 		}
 		fmt.Println(outcome.StatusCode, string(outcome.Body), outcome.Replayed, err)
 	}
-	sell(`"k1"`, "mug")
-	sell(`k1`, "mug")
-	sell(`k1`, "teapot")
+	sell("k1", "mug")
+	sell("k1", "mug")
+	sell("k1", "teapot")
 	// Output:
 	// 201 mug is sold false <nil>
 	// 201 mug is sold true <nil>

@@ -92,6 +92,17 @@ select count(distinct xid)
 		wantCharges(t, db, 1)
 	})
 
+	t.Run("what is no charge is refused, and leaves the key free", func(t *testing.T) {
+		t.Parallel()
+		db := testdb.Reused(t)
+		c := mug()
+		c.Amount = -1
+		if _, err := keeping(t, db).AcceptCharge(t.Context(), acme(), request("k1"), c); !errors.Is(err, domain.ErrInvalid) {
+			t.Errorf("accepted: %v", err)
+		}
+		wantCharges(t, db, 0)
+	})
+
 	t.Run("the message names the event and has the request's metadata, which is no part of the request", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
