@@ -1,12 +1,18 @@
 package fulfillment
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -16,15 +22,102 @@ const TypeResend = "webhook.resend"
 
 const resendPrefix = "resend:"
 
-// WebhookEvent is an event about which the merchant gets a webhook.
+// WebhookEvent is an event about which the merchant gets a webhook, and what became of that.
 type WebhookEvent struct {
 	EventID    uuid.UUID `json:"event_id"` // the webhook-id
 	ChargeID   string    `json:"charge_id"`
 	MerchantID string    `json:"merchant_id"`
+	Type       string    `db:"-" json:"type"` // of the webhook: charge.succeeded, …
+	RecordedAt time.Time `json:"recorded_at"` // UTC in database time
 
-	Stored   string `json:"-"` // the name of the event in the ledger
-	Version  int    `json:"-"`
-	Notified bool   `json:"-"` // the merchant has received the webhook
+	Stored    string `json:"-"` // the name of the event in the ledger
+	Version   int    `json:"-"`
+	Notified  bool   `json:"-"` // the merchant has received the webhook
+	Discarded bool   `json:"-"` // an operator discarded the message of its first delivery
+	Reachable bool   `json:"-"` // the merchant has an endpoint
+}
+
+const (
+	selectWebhookEvents = `
+select e.event_id,
+       e.stream_id   as charge_id,
+       e.merchant_id,
+       e.type        as stored,
+       e.version,
+       e.recorded_at at time zone 'UTC' as recorded_at,
+       exists (
+         select
+           from ledger_events n
+          where n.stream_id = e.stream_id
+            and n.type like 'merchant.notified.v%'
+            and n.data ->> 'event_id' = e.event_id::text) as notified,
+       exists (
+         select
+           from inbox i
+          where i.receiver = 'notification'
+            and i.message_id = e.event_id::text
+            and i.status = 'discarded') as discarded,
+       exists (
+         select
+           from merchants m
+          where m.merchant_id = e.merchant_id
+            and m.webhook_url is not null) as reachable
+  from ledger_events e
+ where e.webhook`
+	ofNames = `
+   and e.event_id in (
+         select event_id
+           from ledger_events
+          where event_id = any ($1::text[]::uuid[])
+          union
+         select event_id
+           from ledger_events
+          where stream_id = any ($2))
+ order by e.position`
+	ofMerchant = `
+   and e.merchant_id = $1
+   and e.recorded_at >= $2
+   and e.recorded_at < coalesce($3::timestamptz, 'infinity')
+ order by e.position`
+)
+
+// FindWebhookEvents returns the webhook events with these ids, and all those of the charges with these
+// ids; names that are neither lead to nothing. Or, if merchant is not empty, those of a merchant that
+// were recorded since a time and, unless until is nil, before that.
+func FindWebhookEvents(ctx context.Context, q postgres.Querier, names []string, merchant string, since time.Time, until *time.Time) ([]WebhookEvent, error) {
+	var events, charges []string
+	for _, name := range names {
+		if id, err := uuid.Parse(name); err == nil {
+			events = append(events, id.String())
+		} else if strings.HasPrefix(name, "ch_") {
+			charges = append(charges, name)
+		}
+	}
+	sql, args := selectWebhookEvents+ofNames, []any{events, charges}
+	if merchant != "" {
+		sql, args = selectWebhookEvents+ofMerchant, []any{merchant, since, until}
+	}
+	rows, _ := q.Query(ctx, sql, args...) // CollectRows returns its error
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByName[WebhookEvent])
+	if err != nil {
+		return nil, fmt.Errorf("read webhook events: %w", err)
+	}
+	for i := range found {
+		found[i].Type = domain.EventTypeNamed(found[i].Stored).Webhook
+	}
+	return found, nil
+}
+
+// Refusal is why the webhook is not sent again; nil if it can be. A webhook whose message an
+// operator discarded was never sent, and can be.
+func (e WebhookEvent) Refusal() error {
+	switch {
+	case !e.Reachable:
+		return errors.New("the merchant has no webhook endpoint any more: give it one with payonce seed, and ask again")
+	case !e.Notified && !e.Discarded:
+		return fmt.Errorf("the webhook was never delivered: payonce timeline %s shows its message, and payonce inbox retry repeats a dead letter", e.ChargeID)
+	}
+	return nil
 }
 
 const insertResend = `
@@ -42,7 +135,7 @@ values ($1, $2, $3, $4, $5)`
 // If we die here: before the commit nothing is stored, after it a worker delivers; an
 // operator who does not know repeats the command, and the merchant knows the repeated
 // webhook by its id.
-// Test: TestWebhooksResend in cmd/payonce.
+// Test: TestScripts/resend in cmd/payonce.
 func Resend(b *pgx.Batch, e WebhookEvent, id uuid.UUID, actor string) {
 	receiver := NotificationReceiver
 	if e.Notified {

@@ -82,20 +82,32 @@ const selectEntries = "select " + entryColumns + `
  where i.status in ('dead', 'discarded')
    and (i.status, i.id) > ($1, $2)
    and i.status <= $1
+   and $4 in ('', i.ordering_key)
+   and $5 in ('', i.type)
+   and $6 in ('', i.receiver)
+   and i.received_at <= clock_timestamp() - $7::interval
  order by i.status, i.id
- limit $3`
+ limit nullif($3::bigint, 0)`
 
 const selectEntry = "select " + entryColumns + `, i.payload, i.metadata
   from inbox i
  where i.id = $1`
 
-// List returns up to limit messages of all receivers that are dead, or that are
-// discarded, in the order in which they were received, from the first above after on. It
-// returns none for another status.
-func List(ctx context.Context, q groupcommit.Querier, status Status, after int64, limit int) ([]Entry, error) {
-	entries, err := readEntries(ctx, q, selectEntries, status, after, limit)
+// Filter selects dead or discarded messages. A field that is empty selects all.
+type Filter struct {
+	Status      Status // StatusDead or StatusDiscarded; of another one there is no list
+	OrderingKey string
+	Type        string
+	Receiver    string
+	Older       time.Duration // since the message was received, by the database's clock
+}
+
+// List returns up to limit messages that f selects, or all if limit is 0, in the order in which
+// they were received, from the first above after on.
+func List(ctx context.Context, q groupcommit.Querier, f Filter, after int64, limit int) ([]Entry, error) {
+	entries, err := readEntries(ctx, q, selectEntries, f.Status, after, limit, f.OrderingKey, f.Type, f.Receiver, f.Older)
 	if err != nil {
-		return nil, fmt.Errorf("list %s messages: %w", status, err)
+		return nil, fmt.Errorf("list %s messages: %w", f.Status, err)
 	}
 	return entries, nil
 }

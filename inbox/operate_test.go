@@ -68,7 +68,7 @@ func TestList(t *testing.T) {
 		"discarded":       {inbox.StatusDiscarded, 0, 10, nil},
 		"the history":     {inbox.StatusDone, 0, 10, nil},
 	} {
-		got, err := inbox.List(t.Context(), db, page.status, page.after, page.limit)
+		got, err := inbox.List(t.Context(), db, inbox.Filter{Status: page.status}, page.after, page.limit)
 		if diff := cmp.Diff(page.want, got, times, cmpopts.EquateEmpty()); diff != "" || err != nil {
 			t.Errorf("%s: %v (-want +got):\n%s", name, err, diff)
 		}
@@ -120,7 +120,7 @@ func TestDiscard(t *testing.T) {
 		start(t, processor(t, db, noting(&order)))
 		await.Row(t, db, `select bool_and(status = 'done') from inbox where message_id in ('m2', 'm3')`)
 		testrun.Same(t, "order", "m2 m3", order.String())
-		entries, err := inbox.List(t.Context(), db, inbox.StatusDiscarded, 0, 10)
+		entries, err := inbox.List(t.Context(), db, inbox.Filter{Status: inbox.StatusDiscarded}, 0, 10)
 		if err != nil || len(entries) != 1 {
 			t.Fatalf("discarded messages: %+v, %v", entries, err)
 		}

@@ -134,7 +134,7 @@ func TestProcessor_worksInEachQueryMode(t *testing.T) {
 			}
 			await.Row(t, db, `select count(*) = 7 and bool_and(status = case message_id when 'dead' then 'dead' else 'done' end) from inbox`)
 			stop()
-			dead, err := inbox.List(t.Context(), commits, inbox.StatusDead, 0, 10)
+			dead, err := inbox.List(t.Context(), commits, inbox.Filter{Status: inbox.StatusDead}, 0, 10)
 			if err != nil || len(dead) != 1 || dead[0].MessageID != "dead" {
 				t.Fatalf("dead letters: %+v, %v", dead, err)
 			}

@@ -84,7 +84,7 @@ func lookups() []lookup {
 		{in: "inbox", words: "(select * from unnest($1::bigint[], $2", args: filled("7", 16) + ", " + filled("1", 16) + ", " + filled("'m'::text", 16), ways: byNumber},
 		{in: "inbox", words: "coalesce($9, last_error)", ways: byNumber},
 		{in: "inbox", words: "finished_at < now()", args: "'1 hour', 500", ways: "inbox_finished finished_at"},
-		{in: "inbox", words: "i.status in ('dead', 'discarded')", args: "'dead', 7, 100", ways: deadLetters + ", inbox_dead_or_discarded status, " + behind + ", " + behind + " id"},
+		{in: "inbox", words: "i.status in ('dead', 'discarded')", args: "'dead', 7, 100, '', '', '', '0'", ways: deadLetters + ", inbox_dead_or_discarded status, " + behind + ", " + behind + " id"},
 		{in: "inbox", words: "i.payload", args: "7", ways: byNumber + ", " + behind + ", " + behind + " id"},
 		{in: "inbox", words: "waits         = 0", args: "7, 'x'", ways: deadLetters + ", " + byNumber + ", " + firstOfKey},
 		{in: "inbox", words: "'discarded',", args: "7, 'x'", ways: deadLetters + ", " + byNumber + ", " + firstOfKey},
@@ -98,7 +98,7 @@ func lookups() []lookup {
 		{in: "internal/merchants", words: "with over", args: "500", ways: "webhook_secrets_to_forget ends_at"},
 
 		{
-			in: "cmd/payonce", words: "e.merchant_id <= $1", args: "'m1', now(), null, '0', 0, 200",
+			in: "fulfillment", words: "e.merchant_id = $1", args: "'m1', now(), null",
 			ways: "ledger_events_feed merchant_id, " + messageOnce + ", " + streamOnce + ", merchants_pkey merchant_id",
 		},
 

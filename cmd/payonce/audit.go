@@ -5,18 +5,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
-	"math"
 	"slices"
+	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/internal/audit"
+	"github.com/payonce/payonce/internal/audit/provider"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/restore"
 	"github.com/payonce/payonce/internal/stripe"
@@ -24,91 +22,99 @@ import (
 )
 
 type auditCmd struct {
-	reader
-
-	JSON       bool `name:"json" xor:"form" help:"Print the report as JSON."`
-	Quiet      bool `xor:"form" help:"Print one line per violation, and nothing if there is none: for cron."`
+	Quiet      bool `help:"Print one line per violation, and nothing if there is none: for cron."`
 	NoProvider bool `xor:"provider" help:"Do not compare the ledger with the provider, and do not warn about that."`
 	Repair     bool `xor:"provider" help:"Let the workers read from the provider what it lists of refunds and disputes and the ledger has otherwise, as the provider's events that were lost would have done."`
 }
 
-// run exits with 1 if a promise is violated, or if the audit could not be finished. Where only
+// AfterApply leaves out progress where cron mails what is printed.
+func (a auditCmd) AfterApply(cli *commands, c *console) error {
+	c.quiet = a.Quiet
+	if a.Quiet && cli.JSON {
+		return errors.New("--quiet or --json, but not both")
+	}
+	return nil
+}
+
+// Run exits with 1 if a promise is violated, or if the audit could not be finished. Where only
 // the provider does not answer, people still see what our own tables show. That the provider
 // was not asked is said on stderr, also by --quiet: a cron job that has lost its settings must
 // not look like one that found nothing.
-func (a auditCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
-	if a.Quiet {
-		c.every = math.MaxInt64 // cron mails what is printed
+func (a auditCmd) Run(ctx context.Context, c *console, db *postgres.DB, client *stripe.Client) error {
+	before, err := audit.ReadProgress(ctx, db)
+	if err != nil {
+		return err
 	}
-	return withProvider(func(client *stripe.Client) error {
-		before, err := audit.ReadProgress(ctx, db)
-		if err != nil {
-			return err
+	end := c.progress("auditing")
+	report, err := audit.Run(ctx, db)
+	end()
+	if err != nil {
+		return err
+	}
+	results := &pgx.Batch{}
+	audit.Record(results, audit.ScopeTables, report.Checks...)
+	before.MarkSuperseded(results)
+	unfinished := a.reconcile(ctx, c, db, client, &report, results)
+	if err := db.Commit(ctx, results); err != nil { // a copy may refuse writes, and the report is still wanted
+		c.stderr.printf("not kept: the result, which the metrics should show: %v\n", err)
+	}
+	if unfinished != nil && c.json {
+		return unfinished // a program must not take half a report for one that found nothing
+	}
+	c.show(report, func(p *printer) {
+		if a.Quiet {
+			printViolations(p, report)
+			return
 		}
-		_, end := c.progress("auditing")
-		report, err := audit.Run(ctx, db)
-		end()
-		if err != nil {
-			return err
-		}
-		results := &pgx.Batch{}
-		audit.Record(results, audit.ScopeTables, report.Checks...)
-		before.MarkSuperseded(results)
-		var unfinished error
-		switch {
-		case a.NoProvider:
-		case client == nil && a.Repair:
-			unfinished = errors.New("--repair reads the provider, and STRIPE_SECRET_KEY is not set")
-		case client == nil:
-			c.stderr.printf("not run: the reconciliation with the provider, for STRIPE_SECRET_KEY is not set\n")
-		default:
-			var checks []audit.Check
-			var missed []string
-			if checks, missed, unfinished = reconcile(ctx, c, db, client); unfinished == nil {
-				audit.Record(results, audit.ScopeProvider, checks...)
-				report.Add(checks...)
-			}
-			if a.Repair && len(missed) > 0 {
-				unfinished = reread(ctx, c, db, missed)
-			}
-		}
-		if err := db.Commit(ctx, results); err != nil { // a copy may refuse writes, and the report is still wanted
-			c.stderr.printf("not kept: the result, which the metrics should show: %v\n", err)
-		}
-		if unfinished != nil && a.JSON {
-			return unfinished // a program must not take half a report for one that found nothing
-		}
-		if !a.JSON && !a.Quiet {
-			c.stdout.printf("The workers had audited what was recorded before %s, and found %d violations since the audit before this one.\n\n",
-				before.Until.UTC().Format(time.RFC3339), before.New)
-		}
-		a.print(&c.stdout, report)
-		if unfinished == nil && !report.OK {
-			return errFound
-		}
-		return unfinished
+		p.printf("The workers had audited what was recorded before %s, and found %d violations since the audit before this one.\n\n",
+			before.Until.UTC().Format(time.RFC3339), before.New)
+		printReport(p, report)
 	})
+	if unfinished == nil && !report.OK {
+		return errFound
+	}
+	return unfinished
 }
 
-// print prints a line for each check, then examples of what was violated.
-func (a auditCmd) print(p *printer, report audit.Report) {
-	if a.JSON {
-		p.json(report)
-		return
+// reconcile adds what the provider's lists show to the report and, with --repair, lets the workers
+// read what the ledger has otherwise.
+func (a auditCmd) reconcile(ctx context.Context, c *console, db *postgres.DB, client *stripe.Client, report *audit.Report, results *pgx.Batch) error {
+	switch {
+	case a.NoProvider:
+		return nil
+	case client == nil && a.Repair:
+		return errors.New("--repair reads the provider, and STRIPE_SECRET_KEY is not set")
+	case client == nil:
+		c.stderr.printf("not run: the reconciliation with the provider, for STRIPE_SECRET_KEY is not set\n")
+		return nil
 	}
-	if a.Quiet {
-		printViolations(p, report)
-		return
+	account, err := client.Account(ctx)
+	if err == nil {
+		err = restore.CheckAccount(ctx, db, account.ID, account.Live)
 	}
-	var rows [][]any
-	for _, c := range report.Checks {
-		result := "ok"
-		if c.Violated > 0 {
-			result = "VIOLATED"
-		}
-		rows = append(rows, []any{c.Name, c.Checked, c.Violated, result})
+	if err != nil {
+		return err
 	}
-	p.table("CHECK\tCHECKED\tVIOLATED\tRESULT", rows)
+	end := c.progress("reconciling with the provider's lists")
+	checks, missed, err := audit.Reconcile(ctx, db, provider.Lists(ctx, client))
+	end()
+	if err != nil {
+		return err
+	}
+	audit.Record(results, audit.ScopeProvider, checks...)
+	report.Add(checks...)
+	if a.Repair && len(missed) > 0 {
+		return reread(ctx, c, db, missed)
+	}
+	return nil
+}
+
+// printReport prints a line for each check, then examples of what was violated.
+func printReport(p *printer, report audit.Report) {
+	table(p, report.Checks, "CHECK\tCHECKED\tVIOLATED\tRESULT", func(c audit.Check) []any {
+		result := map[bool]string{true: "ok", false: "VIOLATED"}[c.Violated == 0]
+		return []any{c.Name, c.Checked, c.Violated, result}
+	})
 	for _, c := range report.Checks {
 		if len(c.Examples) > 0 {
 			p.printf("\n%s, for example\n", c.Name)
@@ -154,58 +160,71 @@ func reread(ctx context.Context, c *console, db *postgres.DB, charges []string) 
 	return nil
 }
 
-func reconcile(ctx context.Context, c *console, db *postgres.DB, client *stripe.Client) ([]audit.Check, []string, error) {
-	listed, end := c.progress("reconciling, of the provider's lists")
-	defer end()
-	if err := checkAccount(ctx, db, client); err != nil {
-		return nil, nil, err
-	}
-	return audit.Reconcile(ctx, db,
-		translate(listed, client.Intents(ctx), func(in stripe.Intent) audit.Listed {
-			return audit.Listed{
-				ID: in.ID, Reference: in.Reference, PaymentIntent: in.ID,
-				Status: string(in.Status), Amount: in.AmountReceived, Currency: in.Currency,
-			}
-		}),
-		translate(listed, client.Refunds(ctx, ""), func(r stripe.Refund) audit.Listed {
-			return audit.Listed{
-				ID: r.ID, Reference: r.Reference, PaymentIntent: r.PaymentIntent,
-				Status: r.Status, Amount: r.Amount, Currency: r.Currency,
-			}
-		}),
-		translate(listed, client.Disputes(ctx, ""), listedDispute))
+type timelineCmd struct {
+	merchantFlag
+
+	Name string `arg:"" help:"A charge (ch_…), a refund (re_…) or an idempotency key."`
 }
 
-// listedDispute sums the movements of a dispute, each with its fee.
-func listedDispute(d stripe.Dispute) audit.Listed {
-	l := audit.Listed{ID: d.ID, PaymentIntent: d.PaymentIntent, Currency: d.Currency, Status: cmp.Or(d.Closed, string(domain.DisputeOpen))}
-	ids := make([]string, 0, len(d.Moved))
-	for _, m := range d.Moved {
-		ids = append(ids, m.ID)
-		l.Amount += m.Fee - m.Amount
-	}
-	slices.Sort(ids)
-	l.Moves = strings.Join(ids, " ")
-	return l
-}
-
-// checkAccount refuses a secret key of another account than the one that the database is bound to.
-func checkAccount(ctx context.Context, db *postgres.DB, client *stripe.Client) error {
-	account, err := client.Account(ctx)
+// Run leaves the provider out where there is no client. If the provider does not answer,
+// everything else is printed before the error is returned: that is when a timeline is
+// needed.
+func (t timelineCmd) Run(ctx context.Context, c *console, db *postgres.DB, client *stripe.Client) error {
+	timeline, err := audit.ReadTimeline(ctx, db, t.Name, t.Merchant)
 	if err != nil {
 		return err
 	}
-	return restore.CheckAccount(ctx, db, account.ID, account.Live)
+	var silent error
+	if client != nil {
+		silent = provider.AddHeld(ctx, client, &timeline)
+	}
+	c.show(timeline, func(p *printer) { printTimeline(p, timeline) })
+	return silent
 }
 
-// translate turns a list of the provider's into another, and counts it.
-func translate[S, T any](listed *atomic.Int64, list iter.Seq2[S, error], to func(S) T) iter.Seq2[T, error] {
-	return func(yield func(T, error) bool) {
-		for s, err := range list {
-			listed.Add(1)
-			if !yield(to(s), err) {
-				return
+// printTimeline prints the charges, then a line for each entry.
+func printTimeline(p *printer, t audit.Timeline) {
+	for _, c := range t.Charges {
+		p.printf("%s  %s  %d %s  merchant %s  order %s\n", c.ID, cmp.Or(string(c.Status), "not readable"), c.Amount, c.Currency, c.MerchantID, oneLine(c.OrderID))
+	}
+	header, several := "WHEN (UTC)\tKIND\tWHAT\tWHO\tDETAIL", len(t.Charges) > 1
+	if several {
+		header = "WHEN (UTC)\tCHARGE\tKIND\tWHAT\tWHO\tDETAIL"
+	}
+	table(p, t.Entries, header, func(e audit.TimelineEntry) []any {
+		what := e.What
+		if e.Version > 0 {
+			what = strconv.Itoa(e.Version) + " " + what
+		}
+		for _, name := range []string{"holder", "taken_over_by"} {
+			if holder, ok := e.Detail[name].(string); ok {
+				e.Detail[name], _, _ = strings.Cut(holder, "/") // the process, without what makes its start unique
 			}
 		}
+		row := []any{e.At.UTC().Format("2006-01-02 15:04:05.000"), e.Kind, what, e.Who, e.Detail}
+		if several {
+			row = slices.Insert(row, 1, any(e.ChargeID))
+		}
+		return row
+	})
+}
+
+type actionsCmd struct {
+	merchantFlag
+
+	Since time.Time `placeholder:"2026-11-21T08:00:00Z" help:"List only actions of this time or later (RFC 3339)."`
+	Limit uint32    `default:"100" help:"Number of actions."`
+}
+
+func (a actionsCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
+	actions, err := audit.ListActions(ctx, db, a.Merchant, a.Since, int(a.Limit))
+	if err = cmp.Or(err, a.require(ctx, db, len(actions))); err != nil {
+		return err
 	}
+	showList(c, actions, "WHEN\tWHO\tLOGIN\tACTION\tSUBJECT\tMERCHANT\tBEFORE\tAFTER", func(a audit.Action) []any {
+		return []any{
+			a.At, a.Actor, a.Login, a.Action, a.Subject, cmp.Or(a.Merchant, "-"), string(a.Before), string(a.After),
+		}
+	})
+	return nil
 }

@@ -5,13 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"os/user"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/prometheus/common/model"
 
@@ -20,10 +21,10 @@ import (
 )
 
 type inboxCmd struct {
-	List    inboxListCmd    `cmd:"" help:"List dead letters, those of each charge in their order."`
-	Show    inboxShowCmd    `cmd:"" help:"Show one message with its payload, whatever its status is."`
-	Retry   inboxRetryCmd   `cmd:"" help:"Make dead letters due at once, with no attempts counted. They are given by their numbers, or selected by flags."`
-	Discard inboxDiscardCmd `cmd:"" help:"Discard dead letters without handling them, and unblock the messages behind them. They are given as for retry. It cannot be undone."`
+	List    inboxListCmd    `cmd:"" help:"List dead letters, those of each charge in their order." example:"inbox list --older 1h"`
+	Show    inboxShowCmd    `cmd:"" help:"Show one message with its payload, in any state." example:"inbox show 12"`
+	Retry   inboxRetryCmd   `cmd:"" help:"Make dead letters due at once. Their attempts are not counted. They are given by their numbers, or selected by flags." example:"inbox retry --receiver notification --reason 'shop is back'"`
+	Discard inboxDiscardCmd `cmd:"" help:"Discard dead letters without handling them. It unblocks the messages behind them. They are given as for retry. It cannot be undone." example:"inbox discard 12 --reason 'paid by hand'"`
 }
 
 // inboxFilter selects messages.
@@ -34,83 +35,43 @@ type inboxFilter struct {
 	Older    model.Duration `placeholder:"1h" help:"Only messages that were received at least so long ago."`
 }
 
+func (f inboxFilter) list(ctx context.Context, db *postgres.DB, status inbox.Status, limit uint32) ([]inbox.Entry, error) {
+	return inbox.List(ctx, db, inbox.Filter{
+		Status: status, OrderingKey: f.Charge, Type: f.Type, Receiver: f.Receiver, Older: time.Duration(f.Older),
+	}, 0, int(limit))
+}
+
 type inboxListCmd struct {
 	inboxFilter
 
 	Status string `default:"dead" enum:"dead,discarded" help:"Status of the messages: dead (a dead letter) or discarded."`
-	Limit  *int   `placeholder:"N" help:"Number of messages, oldest first. Without it 1000, and with --json all."`
-	JSON   bool   `name:"json" help:"Print the messages as JSON."`
+	Limit  uint32 `placeholder:"N" help:"Number of messages, oldest first. Without it all."`
 }
 
-const (
-	inboxPage  = 500  // messages that are read at once
-	inboxLines = 1000 // limit of a list for people
-)
-
-func (l inboxListCmd) check() error {
-	if l.Limit != nil && *l.Limit < 1 {
-		return errors.New("--limit must be 1 or more")
+func (l inboxListCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
+	entries, err := l.list(ctx, db, inbox.Status(l.Status), l.Limit)
+	if err == nil {
+		showMessages(c, entries)
 	}
-	return nil
+	return err
 }
 
-// read returns the messages of a status that the filter selects, at most limit, in the order in
-// which they were received.
-func (f inboxFilter) read(ctx context.Context, db *postgres.DB, status inbox.Status, limit int) (entries []inbox.Entry, err error) {
-	var until time.Time
-	if err := db.QueryRow(ctx, `select clock_timestamp() - $1::interval`, time.Duration(f.Older)).Scan(&until); err != nil {
-		return nil, fmt.Errorf("read the database's time: %w", err)
-	}
-	matches := func(want, is string) bool { return want == "" || want == is }
-	for after, more := int64(0), true; more && len(entries) < limit; {
-		page, err := inbox.List(ctx, db, status, after, inboxPage)
-		if err != nil {
-			return nil, err
-		}
-		for _, e := range page {
-			after = e.Number
-			if matches(f.Charge, e.OrderingKey) && matches(f.Type, e.Type) && matches(f.Receiver, e.Receiver) && !e.ReceivedAt.After(until) {
-				entries = append(entries, e)
-			}
-		}
-		more = len(page) == inboxPage
-	}
-	return entries[:min(limit, len(entries))], nil
-}
-
-// run prints a note on stderr where the limit left some out. A program gets all: it could
-// not see that some are left out.
-func (l inboxListCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
-	limit := inboxLines
-	if l.Limit != nil {
-		limit = *l.Limit
-	} else if l.JSON {
-		limit = math.MaxInt - 1
-	}
-	entries, err := l.read(ctx, db, inbox.Status(l.Status), limit+1)
-	if err != nil {
-		return err
-	}
+func showMessages(c *console, entries []inbox.Entry) {
 	const header = "ID\tRECEIVED (UTC)\tRECEIVER\tCHARGE\tTYPE\tATTEMPTS\tWAITS\tDEATHS\tBEHIND\tREASON"
-	printList(&c.stdout, l.JSON, entries[:min(limit, len(entries))], header, func(e inbox.Entry) []any {
+	showList(c, entries, header, func(e inbox.Entry) []any {
 		reason := e.LastError
-		if e.Status == inbox.StatusDiscarded {
-			reason = "discarded by " + e.DecidedBy + ": " + reason
+		if e.DecidedBy != "" {
+			reason = fmt.Sprintf("%s by %s: %s", e.Status, e.DecidedBy, reason)
 		}
 		return []any{
 			e.Number, e.ReceivedAt.Format(time.DateTime), e.Receiver, e.OrderingKey, e.Type,
 			e.Attempts, e.Waits, e.Deaths, e.Behind, reason,
 		}
 	})
-	if len(entries) > limit {
-		c.stderr.printf("there are more than %d: raise --limit\n", limit)
-	}
-	return nil
 }
 
 type inboxShowCmd struct {
-	ID   int64 `arg:"" help:"The message, by its number in the list."`
-	JSON bool  `name:"json" help:"Print the message as JSON."`
+	ID int64 `arg:"" help:"The message, by its number in the list."`
 }
 
 // wholeMessage is a message with what its sender wrote. A payload that is no JSON is shown
@@ -122,7 +83,7 @@ type wholeMessage struct {
 	Payload  any             `json:"payload"`
 }
 
-func (s inboxShowCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
+func (s inboxShowCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
 	e, err := inbox.Show(ctx, db, s.ID)
 	if err != nil {
 		return err
@@ -131,40 +92,18 @@ func (s inboxShowCmd) run(ctx context.Context, c *console, db *postgres.DB) erro
 	if json.Valid(e.Payload) {
 		m.Payload = json.RawMessage(e.Payload)
 	}
-	if s.JSON {
-		c.stdout.json(m)
-		return nil
-	}
-	c.stdout.table("", slices.DeleteFunc([][]any{
-		{"id", m.Number},
-		{"status", m.Status},
-		{"receiver", m.Receiver},
-		{"charge", m.OrderingKey},
-		{"type", m.Type},
-		{"message id", m.MessageID},
-		{"reason", m.LastError},
-		{"attempts", m.Attempts},
-		{"waits", m.Waits},
-		{"deaths", m.Deaths},
-		{"duplicates", m.Duplicates},
-		{"behind it", m.Behind},
-		{"holder", processOf(m.Holder)},
-		{"received", m.ReceivedAt},
-		{"due", m.DueAt},
-		{"finished", timeOr(m.FinishedAt, "")},
-		{"decided", timeOr(m.DecidedAt, "")},
-		{"decided by", m.DecidedBy},
-		{"metadata", string(m.Metadata)},
-	}, func(row []any) bool { return row[1] == "" }))
-	c.stdout.printf("payload\n")
-	c.stdout.json(m.Payload)
+	c.show(m, func(p *printer) {
+		fields := slices.DeleteFunc(reflect.VisibleFields(reflect.TypeOf(e)), func(f reflect.StructField) bool {
+			return f.Tag.Get("json") == "-" || reflect.ValueOf(e).FieldByIndex(f.Index).IsZero()
+		})
+		table(p, fields, "", func(f reflect.StructField) []any {
+			return []any{strings.ReplaceAll(f.Tag.Get("json"), "_", " "), reflect.ValueOf(e).FieldByIndex(f.Index).Interface()}
+		})
+		p.printf("metadata and payload\n")
+		p.json(m.Metadata)
+		p.json(m.Payload)
+	})
 	return nil
-}
-
-// processOf is the host and the process of a holder, without what makes its start unique.
-func processOf(holder string) string {
-	process, _, _ := strings.Cut(holder, "/")
-	return process
 }
 
 type inboxRetryCmd struct {
@@ -173,13 +112,10 @@ type inboxRetryCmd struct {
 	inboxFilter
 	reasonFlag
 
-	All  bool `help:"All dead letters."`
-	JSON bool `name:"json" help:"Print the messages as JSON."`
+	All bool `help:"All dead letters."`
 }
 
-const longestReason = 500 // runes
-
-func (r inboxRetryCmd) check() error {
+func (r inboxRetryCmd) AfterApply(o *postgres.Options) error {
 	filtered := r.inboxFilter != inboxFilter{}
 	switch {
 	case len(r.IDs) == 0 && !filtered && !r.All:
@@ -187,33 +123,33 @@ func (r inboxRetryCmd) check() error {
 	case len(r.IDs) > 0 && (filtered || r.All), filtered && r.All:
 		return errors.New("numbers, flags that select, or --all, but only one of them")
 	}
-	return r.checkLength()
+	return r.reasonFlag.AfterApply(o)
 }
 
-func (r inboxRetryCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
-	return r.each(ctx, c, db, inbox.Retry)
+func (r inboxRetryCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
+	return r.decide(ctx, c, db, inbox.Retry)
 }
 
 type inboxDiscardCmd struct{ inboxRetryCmd }
 
-func (d inboxDiscardCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
-	return d.each(ctx, c, db, inbox.Discard)
+func (d inboxDiscardCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
+	return d.decide(ctx, c, db, inbox.Discard)
 }
 
-// each decides on the messages in the order given, or in which they were received. One that
+// decide decides on the messages in the order given, or in which they were received. One that
 // cannot be decided on is named on stderr and does not keep the others from it; the exit code
 // is then 1. Another error ends it.
 //
 // If we die here: each message is decided on, with its operator and reason, or still a dead
 // letter. The operator repeats the command, which selects what is left.
-// Test: TestInboxDecisions_ofManyMessages.
-func (r inboxRetryCmd) each(
+// Test: TestScripts/inbox.
+func (r inboxRetryCmd) decide(
 	ctx context.Context, c *console, db *postgres.DB,
 	decide func(ctx context.Context, q postgres.Querier, number int64, actor string) error,
 ) error {
 	numbers := r.IDs
 	if len(numbers) == 0 { // all at first: what dies anew meanwhile is not selected once more
-		selected, err := r.read(ctx, db, inbox.StatusDead, math.MaxInt)
+		selected, err := r.list(ctx, db, inbox.StatusDead, 0)
 		if err != nil {
 			return err
 		}
@@ -221,7 +157,8 @@ func (r inboxRetryCmd) each(
 			numbers = append(numbers, e.Number)
 		}
 	}
-	decided := []inbox.Entry{}
+	end := c.progress("deciding on dead letters")
+	var decided []inbox.Entry
 	var refused []error
 	for _, number := range numbers {
 		var e inbox.Entry
@@ -229,25 +166,35 @@ func (r inboxRetryCmd) each(
 		if err == nil {
 			e, err = inbox.Show(ctx, db, number)
 		}
-		if err != nil {
-			refused = append(refused, err)
-			if errors.Is(err, inbox.ErrNoMessage) || errors.Is(err, inbox.ErrNotDeadLetter) {
-				continue
-			}
+		if err == nil {
+			decided = append(decided, e)
+			continue
+		}
+		refused = append(refused, err)
+		if !errors.Is(err, inbox.ErrNoMessage) && !errors.Is(err, inbox.ErrNotDeadLetter) {
 			break
 		}
-		decided = append(decided, e)
-		if !r.JSON {
-			c.stdout.printf("%d %s: %s of %s for %s\n", e.Number, e.Status, oneLine(e.Type), oneLine(e.OrderingKey), e.Receiver)
-		}
 	}
-	if r.JSON {
-		c.stdout.json(map[string]any{"data": decided})
-	}
-	if len(r.IDs) == 0 {
-		c.stderr.printf("%d of %d dead letters are decided on\n", len(decided), len(numbers))
-	}
+	end()
+	showMessages(c, decided)
+	c.stderr.printf("%d of %d dead letters are decided on\n", len(decided), len(numbers))
 	return errors.Join(refused...)
+}
+
+// reasonFlag is the reason of an action.
+type reasonFlag struct {
+	Reason string `placeholder:"TEXT" help:"Why, for the list of operators' actions."`
+}
+
+const longestReason = 500 // runes
+
+// AfterApply lets the trigger that records the action know the reason.
+func (r reasonFlag) AfterApply(o *postgres.Options) error {
+	if utf8.RuneCountInString(r.Reason) > longestReason {
+		return fmt.Errorf("--reason has more than %d characters", longestReason)
+	}
+	o.Settings["payonce.reason"] = r.Reason
+	return nil
 }
 
 // operator names the user of the operating system.

@@ -3,8 +3,12 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/restore"
 	"github.com/payonce/payonce/ledger"
@@ -12,63 +16,101 @@ import (
 	"github.com/payonce/payonce/migrations/version"
 )
 
-type migrateCmd struct {
-	JSON bool `name:"json" help:"Print the schema's version, and the migrations that were applied, as JSON."`
-}
+type migrateCmd struct{}
 
-// migrated says what a migration did.
-type migrated struct {
-	From    int64    `json:"from"` // the version before, 0 for an empty database
-	Version int64    `json:"version"`
-	Applied []string `json:"applied"` // never nil
-}
-
-// run migrates a server that was checked when it was opened.
-func (m migrateCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
+// Run migrates a server that was checked when it was opened. An empty database has version 0.
+func (migrateCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
 	from, err := version.Of(ctx, db)
 	if err != nil {
 		return err
 	}
-	if err := migrations.Up(ctx, db.Pool().Config().ConnString()); err != nil {
+	end := c.progress("migrating")
+	err = migrations.Up(ctx, db.Pool().Config().ConnString())
+	end()
+	if err != nil {
 		return err
 	}
-	done := migrated{From: from, Applied: []string{}}
-	if done.Version, err = version.Of(ctx, db); err != nil {
-		return err
-	}
+	applied := []string{}
 	for _, step := range migrations.All() {
 		if step.Version > from {
-			done.Applied = append(done.Applied, step.Name)
+			applied = append(applied, step.Name)
 		}
 	}
-	switch {
-	case m.JSON:
-		c.stdout.json(done)
-	case len(done.Applied) == 0:
-		c.stderr.printf("the schema has version %d already: nothing to apply\n", done.Version)
-	default:
-		c.stderr.printf("the schema was migrated from version %d to %d: %s\n", from, done.Version, strings.Join(done.Applied, ", "))
-	}
+	c.show(map[string]any{"from": from, "version": version.Latest, "applied": applied}, func(*printer) {
+		if len(applied) == 0 {
+			c.stderr.printf("the schema has version %d already: nothing to apply\n", version.Latest)
+			return
+		}
+		c.stderr.printf("the schema was migrated from version %d to %d: %s\n", from, version.Latest, strings.Join(applied, ", "))
+	})
 	return nil
 }
 
+type pauseCmd struct {
+	What     string `arg:"" optional:"" enum:"fulfillment,notification,merchant," default:"" help:"fulfillment: no charge, cancellation or refund is carried out. notification: no webhook is sent. merchant: neither, of one merchant. Without it what is paused is printed."`
+	Merchant string `arg:"" optional:"" help:"The merchant."`
+
+	reasonFlag
+}
+
+func (p pauseCmd) AfterApply(o *postgres.Options) error {
+	if (p.What == fulfillment.PausedMerchant) != (p.Merchant != "") {
+		return errors.New("name the merchant after the word merchant, and nowhere else")
+	}
+	return p.reasonFlag.AfterApply(o)
+}
+
+func (p pauseCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
+	return p.set(ctx, c, db, true, unknownMerchant(p.Merchant))
+}
+
+// resumeCmd ends a pause.
+type resumeCmd struct{ pauseCmd }
+
+func (r resumeCmd) AfterApply(o *postgres.Options) error {
+	if r.What == "" {
+		return errors.New("say what to resume: payonce pause lists what is paused")
+	}
+	return r.pauseCmd.AfterApply(o)
+}
+
+func (r resumeCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
+	return r.set(ctx, c, db, false, fmt.Errorf("%s was never paused: payonce pause lists what is", strings.TrimSpace(r.What+" "+r.Merchant)))
+}
+
+// set pauses or resumes, and prints what is paused then. unknown is the error if there is nothing
+// to pause or resume.
+//
+// If we die here: the pause and its record are one transaction.
+func (p pauseCmd) set(ctx context.Context, c *console, db *postgres.DB, paused bool, unknown error) error {
+	if p.What != "" {
+		b, known := &pgx.Batch{}, false
+		fulfillment.SetPause(b, fulfillment.Pause{What: p.What, Merchant: p.Merchant}, paused, &known)
+		if err := db.Commit(ctx, b); err != nil {
+			return fmt.Errorf("change what is paused: %w", err)
+		}
+		if !known {
+			return unknown
+		}
+		c.stderr.printf("the workers follow within 2 s, and finish what they handle\n")
+	}
+	all, err := fulfillment.ListPauses(ctx, db)
+	if err == nil {
+		showList(c, all, "PAUSED\tMERCHANT", func(p fulfillment.Pause) []any { return []any{p.What, p.Merchant} })
+	}
+	return err
+}
+
 type outboxCmd struct {
-	Repair outboxRepairCmd `cmd:"" help:"Continue the order of the ledger's events after a restore from a dump. Until then the programs refuse to start. It takes milliseconds. Messages need no repair."`
+	Repair outboxRepairCmd `cmd:"" help:"Continue after a restore from a dump. The order of the ledger's events goes on in a new epoch. Until then the programs refuse to start. It takes milliseconds. Messages need no repair." example:"outbox repair"`
 }
 
 type outboxRepairCmd struct {
 	Force bool `help:"Repair even if the tables were not restored from a dump."`
-	JSON  bool `name:"json" help:"Print what was done as JSON."`
 }
 
-// repaired is what programs get.
-type repaired struct {
-	WasOriginal bool  `json:"was_original"` // the tables had not been restored
-	Epoch       int64 `json:"epoch"`
-}
-
-// run refuses where there is nothing to do, so that the operator looks elsewhere.
-func (r outboxRepairCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
+// Run refuses where there is nothing to do, so that the operator looks elsewhere.
+func (r outboxRepairCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
 	original, err := restore.IsOriginal(ctx, db)
 	if err != nil {
 		return err
@@ -80,44 +122,35 @@ func (r outboxRepairCmd) run(ctx context.Context, c *console, db *postgres.DB) e
 	if err != nil {
 		return err
 	}
-	if r.JSON {
-		c.stdout.json(repaired{original, epoch})
-		return nil
-	}
-	c.stdout.printf("the ledger is in epoch %d: what was restored is older than what follows, and the programs may start\n", epoch)
+	c.show(map[string]any{"was_original": original, "epoch": epoch}, func(p *printer) {
+		p.printf("the ledger is in epoch %d: what was restored is older than what follows, and the programs may start\n", epoch)
+	})
 	return nil
 }
 
-type rebuildCmd struct {
-	JSON bool `name:"json" help:"Print what was found as JSON."`
-}
+type rebuildCmd struct{}
 
-func (r rebuildCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
-	_, end := c.progress("counting the ledger")
+// Run has replaced what it found.
+func (rebuildCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
+	end := c.progress("counting the ledger")
 	found, err := ledger.Recount(ctx, db)
 	end()
 	if err != nil {
 		return err
 	}
-	if r.JSON {
-		c.stdout.json(found)
-	} else {
-		printRecounted(&c.stdout, found)
-	}
+	c.show(found, func(p *printer) {
+		p.printf("%d events of %d charges counted, up to position %d\n%d balances compared: %d differed%s\n",
+			found.Events, found.Charges, found.AsOfPosition, found.Balances, found.Different,
+			map[bool]string{true: ", and were replaced"}[found.Different > 0])
+		for _, example := range found.Examples {
+			p.printf("  %s\n", oneLine(example))
+		}
+		if more := found.Different - int64(len(found.Examples)); more > 0 {
+			p.printf("  and %d more\n", more)
+		}
+	})
 	if found.Different > 0 {
-		return errFound // and they were replaced
+		return errFound
 	}
 	return nil
-}
-
-func printRecounted(p *printer, found ledger.Recounted) {
-	p.printf("%d events of %d charges counted, up to position %d\n%d balances compared: %d differed%s\n",
-		found.Events, found.Charges, found.AsOfPosition, found.Balances, found.Different,
-		map[bool]string{true: ", and were replaced"}[found.Different > 0])
-	for _, example := range found.Examples {
-		p.printf("  %s\n", oneLine(example))
-	}
-	if more := found.Different - int64(len(found.Examples)); more > 0 {
-		p.printf("  and %d more\n", more)
-	}
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"sync/atomic"
 	"text/tabwriter"
 	"time"
 	"unicode"
@@ -15,36 +14,51 @@ import (
 type console struct {
 	stdout, stderr printer
 
-	every time.Duration // between two lines of progress
+	json  bool // results are for programs
+	quiet bool // no progress
 }
 
 func newConsole(stdout, stderr io.Writer) *console {
-	return &console{stdout: printer{w: stdout}, stderr: printer{w: stderr}, every: 10 * time.Second}
+	return &console{stdout: printer{w: stdout}, stderr: printer{w: stderr}}
 }
 
-// progress prints a line on stderr each ten seconds until end is called: what a long command does,
-// what it counts in done, and for how long. Until the end nothing else is printed on stderr.
-func (c *console) progress(what string) (done *atomic.Int64, end func()) {
-	done = &atomic.Int64{}
+// show prints a result: as JSON for programs, or as people prints it.
+func (c *console) show(v any, people func(p *printer)) {
+	if c.json {
+		c.stdout.json(v)
+		return
+	}
+	people(&c.stdout)
+}
+
+// showList prints {"data": [...]} for programs, or a line for each item for people.
+func showList[T any](c *console, list []T, header string, row func(T) []any) {
+	c.show(map[string]any{"data": append([]T{}, list...)}, func(p *printer) { table(p, list, header, row) })
+}
+
+const (
+	progressAfter = 2 * time.Second
+	progressEach  = 10 * time.Second
+)
+
+// progress prints on stderr what a long command does, and for how long: after two seconds, then each
+// ten seconds, until end is called. Until the end nothing else is printed on stderr.
+func (c *console) progress(what string) (end func()) {
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)
-		tick := time.NewTicker(c.every)
-		defer tick.Stop()
-		for spent := c.every; ; spent += c.every {
+		for spent, next := time.Duration(0), progressAfter; ; next = progressEach {
 			select {
 			case <-stop:
 				return
-			case <-tick.C:
+			case <-time.After(next):
 			}
-			number := ""
-			if n := done.Load(); n > 0 {
-				number = fmt.Sprintf(": %d", n)
+			if spent += next; !c.quiet {
+				c.stderr.printf("%s, %s\n", what, spent)
 			}
-			c.stderr.printf("%s%s, %s\n", what, number, spent)
 		}
 	}()
-	return done, func() { close(stop); <-stopped }
+	return func() { close(stop); <-stopped }
 }
 
 // printer prints on one stream. It keeps the first error, after which it prints nothing.
@@ -74,36 +88,29 @@ func (p *printer) json(v any) {
 
 // table prints columns for people. A header is words with tabs between them; rows have a
 // cell for each.
-func (p *printer) table(header string, rows [][]any) {
+func table[T any](p *printer, list []T, header string, row func(T) []any) {
 	table := tabwriter.NewWriter(p, 0, 0, 2, ' ', 0)
 	if header != "" {
 		fmt.Fprintln(table, header)
 	}
-	for _, row := range rows {
-		cells := make([]string, len(row))
-		for i, value := range row {
-			cells[i] = cell(value)
+	for _, item := range list {
+		var cells []string
+		for _, value := range row(item) {
+			cells = append(cells, cell(value))
 		}
 		fmt.Fprintln(table, strings.Join(cells, "\t"))
 	}
 	_ = table.Flush() // the printer has the error
 }
 
-// printList prints {"data": [...]} for programs, or a line for each item for people.
-func printList[T any](p *printer, asJSON bool, list []T, header string, row func(T) []any) {
-	if asJSON {
-		p.json(map[string]any{"data": append([]T{}, list...)})
-		return
-	}
-	rows := make([][]any, len(list))
-	for i, item := range list {
-		rows[i] = row(item)
-	}
-	p.table(header, rows)
-}
-
 func cell(value any) string {
-	if at, ok := value.(time.Time); ok {
+	switch at := value.(type) {
+	case time.Time:
+		return at.Format(time.RFC3339)
+	case *time.Time:
+		if at == nil {
+			return "never"
+		}
 		return at.Format(time.RFC3339)
 	}
 	return oneLine(fmt.Sprint(value))
@@ -118,12 +125,4 @@ func oneLine(text string) string {
 		}
 		return unicode.ReplacementChar
 	}, text)
-}
-
-// timeOr is a time in a table, or a word where there is none.
-func timeOr(t *time.Time, word string) string {
-	if t == nil {
-		return word
-	}
-	return t.Format(time.RFC3339)
 }

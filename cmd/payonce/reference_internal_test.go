@@ -5,19 +5,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/alecthomas/kong"
-
 	"github.com/payonce/payonce/internal/reference"
 	"github.com/payonce/payonce/internal/robustness/demo"
-	"github.com/payonce/payonce/internal/testdb"
 )
 
 func TestReference_commands(t *testing.T) {
 	t.Parallel()
-	parser, err := kong.New(new(commands), kong.Name("payonce"))
-	testdb.Must(t, err)
 	var rows [][]string
-	for _, command := range parser.Model.Leaves(true) {
+	for _, command := range newParser(new(commands)).Model.Leaves(true) {
 		rows = append(rows, []string{reference.Code("payonce " + command.Summary()), command.Help})
 	}
 	reference.Section(t, "cli.md", "Commands", reference.Table([]string{"command", "what it does"}, rows))

@@ -6,11 +6,14 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
@@ -19,23 +22,9 @@ import (
 )
 
 type webhooksCmd struct {
-	Rotate webhooksRotateCmd `cmd:"" help:"Replace a merchant's webhook secret. Deliveries are signed by both until the overlap is over."`
-	Resend webhooksResendCmd `cmd:"" help:"Resend webhooks, with the webhook-ids that they had."`
+	Rotate webhooksRotateCmd `cmd:"" help:"Replace a merchant's webhook secret. Deliveries are signed by both until the overlap is over." example:"webhooks rotate --merchant acme"`
+	Resend webhooksResendCmd `cmd:"" help:"Resend webhooks, with the webhook-ids that they had." example:"webhooks resend ch_01a1fd336ed47bf6827f5db90a1e2454"`
 }
-
-// printSecrets shows no secret, nor where an endpoint has its token.
-func printSecrets(p *printer, secrets []merchants.Secret) {
-	printList(p, false, secrets, "MERCHANT\tENDPOINT\tFINGERPRINT\tSIGNS\tCREATED\tENDS\tBY", func(s merchants.Secret) []any {
-		signs := "no"
-		if s.Valid {
-			signs = "yes"
-		}
-		return []any{s.Merchant, s.Origin, s.Fingerprint, signs, s.CreatedAt, timeOr(s.EndsAt, "never"), s.CreatedBy}
-	})
-}
-
-// overlap is how long a secret that was replaced by seed goes on signing.
-const overlap = 24 * time.Hour
 
 type webhooksRotateCmd struct {
 	Merchant      string `required:"" placeholder:"ID" help:"The merchant whose secret is replaced."`
@@ -44,55 +33,48 @@ type webhooksRotateCmd struct {
 	WebhookSecretFile []byte `type:"filecontent" placeholder:"PATH" help:"File that holds the new secret, as WEBHOOK_SECRET does: whsec_ and 24 to 64 bytes in base64. Without it one is created and printed once."`
 
 	Overlap time.Duration `default:"24h" help:"How long the old secrets still sign beside the new one. 0s ends them at once."`
-	JSON    bool          `name:"json" help:"Print the secrets, and the new one if it was created, as JSON."`
-}
-
-// AfterApply reads the webhook secret.
-func (r *webhooksRotateCmd) AfterApply() (err error) {
-	r.WebhookSecret, err = webhookSecret(r.WebhookSecret, r.WebhookSecretFile, false)
-	return err
-}
-
-// webhookSecret is the secret of a file, of the environment or, for a test, of an argument.
-func webhookSecret(argument string, file []byte, test bool) (string, error) {
-	env, err := program.Load[struct {
-		// Webhook secret that seed and webhooks rotate set.
-		Secret program.Secret `env:"WEBHOOK_SECRET"`
-	}](program.Environ())
-	if argument != "" && !test {
-		err = errors.New("a webhook secret among the arguments is seen by other users of the machine and stays in the shell's history: give it by --webhook-secret-file or in WEBHOOK_SECRET")
-	}
-	return cmp.Or(strings.TrimSpace(string(file)), argument, env.Secret.Reveal()), err
 }
 
 const (
 	shortestSecret = 24 // bytes, as Standard Webhooks asks for
 	longestSecret  = 64
 	longestOverlap = 30 * 24 * time.Hour
+	// overlap is how long a secret that was replaced by seed goes on signing.
+	overlap = 24 * time.Hour
+	// validSecrets bounds how many sign beside each other. Two are the rule; a third
+	// replaces one that was lost before the merchant had it.
+	validSecrets = 5
 )
 
-func (r webhooksRotateCmd) check() error {
+// AfterApply reads the webhook secret.
+func (r *webhooksRotateCmd) AfterApply() (err error) {
 	if r.Overlap < 0 || r.Overlap > longestOverlap {
 		return fmt.Errorf("--overlap is %s: give 0s to %s", r.Overlap, longestOverlap)
 	}
-	return checkSecret(r.WebhookSecret)
+	r.WebhookSecret, err = webhookSecret(r.WebhookSecret, r.WebhookSecretFile, false)
+	return err
 }
 
-// checkSecret refuses a webhook secret that is given and is none.
-func checkSecret(given string) error {
-	if given == "" {
-		return nil
+// webhookSecret is the secret of a file, of the environment or, for a test, of an argument. A text
+// that is none is refused, and not shown.
+func webhookSecret(argument string, file []byte, test bool) (string, error) {
+	env, err := program.Load[struct {
+		// Webhook secret that seed and webhooks rotate set.
+		Secret program.Secret `env:"WEBHOOK_SECRET"`
+	}](program.Environ())
+	given := cmp.Or(strings.TrimSpace(string(file)), argument, env.Secret.Reveal())
+	if err != nil || given == "" {
+		return "", err
+	}
+	if argument != "" && !test {
+		return "", errors.New("a webhook secret among the arguments is seen by other users of the machine and stays in the shell's history: give it by --webhook-secret-file or in WEBHOOK_SECRET")
 	}
 	secret, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(given, "whsec_"))
 	if err != nil || webhook.CheckSecret(given) != nil || len(secret) < shortestSecret || len(secret) > longestSecret {
-		return fmt.Errorf("--webhook-secret must be whsec_ and %d to %d bytes in base64, as openssl rand -base64 32 prints them", shortestSecret, longestSecret)
+		return "", fmt.Errorf("--webhook-secret must be whsec_ and %d to %d bytes in base64, as openssl rand -base64 32 prints them", shortestSecret, longestSecret)
 	}
-	return nil
+	return given, nil
 }
-
-// validSecrets bounds how many sign beside each other. Two are the rule; a third
-// replaces one that was lost before the merchant had it.
-const validSecrets = 5
 
 // rotated is the one thing that shows a whole secret.
 type rotated struct {
@@ -100,68 +82,140 @@ type rotated struct {
 	Data  []merchants.Secret `json:"data"`
 }
 
-// run prints a secret that was made alone on stdout, and what holds now on stderr.
+// Run prints a secret that was made alone on stdout, and what holds now on stderr.
 //
 // If we die here: after the commit and before the secret is printed there is a secret that
 // the merchant does not have. The merchant's own signs beside it until the overlap ends:
 // rotate again.
-// Test: TestWebhooksRotate/a_secret_that_was_lost_is_replaced.
-func (r webhooksRotateCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
+// Test: TestScripts/webhooks.
+func (r *webhooksRotateCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
 	made := ""
 	if r.WebhookSecret == "" {
 		made = merchants.NewWebhookSecret()
 		r.WebhookSecret = made
 	}
-	newest, err := r.newest(ctx, db)
+	secrets, err := merchants.ListSecrets(ctx, db, r.Merchant)
+	if err == nil {
+		err = r.refuse(secrets)
+	}
 	if err != nil {
 		return err
 	}
 	b := &pgx.Batch{}
-	merchants.RotateSecret(b, newest, r.WebhookSecret, r.Overlap, operator())
-	failed := db.Commit(ctx, b)
-	secrets, err := merchants.ListSecrets(ctx, db, r.Merchant)
-	switch {
-	case err != nil:
-		return errors.Join(failed, err)
-	// The answer of the commit was lost, and the list shows that it happened.
-	case groupcommit.OutcomeOf(failed) == groupcommit.Unknown && secrets[0].Is(r.WebhookSecret):
-	case groupcommit.Constraint(failed) == "webhook_secrets_pkey":
-		return fmt.Errorf("another command replaced the webhook secret of %s at this moment, and yours was not taken: payonce actions shows it", r.Merchant)
-	case failed != nil:
-		return fmt.Errorf("rotate the webhook secret of %s: %w", r.Merchant, failed)
+	merchants.RotateSecret(b, secrets[0], r.WebhookSecret, r.Overlap, operator())
+	err = db.Commit(ctx, b)
+	if groupcommit.Constraint(err) == "webhook_secrets_pkey" {
+		return errOtherSecret
 	}
-	if r.JSON {
-		c.stdout.json(rotated{Whole: made, Data: secrets})
-		return nil
+	if err != nil {
+		return fmt.Errorf("rotate the webhook secret of %s (in doubt, rotate again): %w", r.Merchant, err)
 	}
-	printSecrets(&c.stderr, secrets)
-	if made != "" {
-		c.stderr.printf("the new secret is shown this once; no command shows it again\n")
-		c.stdout.printf("%s\n", made)
+	if secrets, err = merchants.ListSecrets(ctx, db, r.Merchant); err != nil {
+		return err
 	}
+	c.show(rotated{Whole: made, Data: secrets}, func(p *printer) {
+		// No secret is shown, nor where an endpoint has its token.
+		table(&c.stderr, secrets, "MERCHANT\tENDPOINT\tFINGERPRINT\tSIGNS\tCREATED\tENDS\tBY", func(s merchants.Secret) []any {
+			signs := map[bool]string{true: "yes", false: "no"}[s.Valid]
+			return []any{s.Merchant, s.Origin, s.Fingerprint, signs, s.CreatedAt, s.EndsAt, s.CreatedBy}
+		})
+		if made != "" {
+			c.stderr.printf("the new secret is shown this once; no command shows it again\n")
+			p.printf("%s\n", made)
+		}
+	})
 	return nil
 }
 
-// newest is the secret to be replaced, if it may be.
-func (r webhooksRotateCmd) newest(ctx context.Context, db *postgres.DB) (merchants.Secret, error) {
-	secrets, err := merchants.ListSecrets(ctx, db, r.Merchant)
-	if err != nil {
-		return merchants.Secret{}, err
-	}
+// refuse returns why the newest of the secrets may not be replaced.
+func (r *webhooksRotateCmd) refuse(secrets []merchants.Secret) error {
 	if len(secrets) == 0 {
-		return merchants.Secret{}, fmt.Errorf("merchant %q has no webhook: payonce seed gives it one with its first secret", r.Merchant)
+		return fmt.Errorf("merchant %q has no webhook: payonce seed gives it one with its first secret", r.Merchant)
 	}
 	valid := 0
 	for _, s := range secrets {
 		if s.Valid && s.Is(r.WebhookSecret) {
-			return merchants.Secret{}, fmt.Errorf("that secret signs already, with the fingerprint %s", s.Fingerprint)
+			return fmt.Errorf("that secret signs already, with the fingerprint %s", s.Fingerprint)
 		}
 		if s.Valid {
 			valid++
 		}
 	}
 	if valid >= validSecrets && r.Overlap > 0 {
-		return merchants.Secret{}, fmt.Errorf("%d secrets of %s sign already: wait until one ends, or end the old ones with --overlap 0s", valid, r.Merchant)
+		return fmt.Errorf("%d secrets of %s sign already: wait until one ends, or end the old ones with --overlap 0s", valid, r.Merchant)
 	}
-	return secrets[0], nil
+	return nil
+}
+
+type webhooksResendCmd struct {
+	Names    []string   `arg:"" optional:"" name:"id" help:"Id of an event, which is the webhook-id, or of a charge: all of its webhook events and those of its refunds."`
+	Merchant string     `placeholder:"ID" and:"period" help:"All webhook events of this merchant, within --since and --until."`
+	Since    time.Time  `and:"period" placeholder:"2026-11-21T08:00:00Z" help:"Recorded at this time or later (RFC 3339)."`
+	Until    *time.Time `placeholder:"2026-11-21T09:00:00Z" help:"Recorded before this time; now without it."`
+}
+
+func (r webhooksResendCmd) AfterApply() error {
+	switch {
+	case (len(r.Names) > 0) == (r.Merchant != "" || r.Until != nil):
+		return errors.New("say what: ids of events or charges, or --merchant with --since and --until, but not both")
+	case r.Until != nil && !r.Until.After(r.Since):
+		return errors.New("--until must be later than --since")
+	}
+	return nil
+}
+
+// resend is a webhook that will be delivered once more.
+type resend struct {
+	fulfillment.WebhookEvent
+
+	ResendID uuid.UUID `json:"resend_id"`
+}
+
+// Run returns when the resends are recorded; the workers deliver. A webhook that cannot be
+// delivered again is named on stderr and does not keep the others from it. If it was given
+// by name, the exit code is then 1.
+//
+// If we die here: each resend is recorded, with its message, or not at all.
+// The operator repeats the command, and the merchant knows the repeated webhooks by their ids.
+// Test: TestScripts/resend.
+func (r webhooksResendCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
+	outcomes, err := fulfillment.FindWebhookEvents(ctx, db, r.Names, r.Merchant, r.Since, r.Until)
+	if err == nil && r.Merchant != "" && len(outcomes) == 0 {
+		err = fmt.Errorf("merchant %q has no webhook event within that time", r.Merchant)
+	}
+	if err != nil {
+		return err
+	}
+	var refused []string
+	for _, name := range r.Names {
+		if id, _ := uuid.Parse(name); !slices.ContainsFunc(outcomes, func(o fulfillment.WebhookEvent) bool { return o.ChargeID == name || o.EventID == id }) {
+			refused = append(refused, fmt.Sprintf("%q is neither a webhook event nor a charge that has one", name))
+		}
+	}
+	end := c.progress("recording resends")
+	resends := []resend{}
+	for _, o := range outcomes {
+		if refusal := o.Refusal(); refusal != nil {
+			refused = append(refused, fmt.Sprintf("%s of %s, event %s: %s", o.Type, oneLine(o.ChargeID), o.EventID, refusal))
+			continue
+		}
+		one, b := resend{o, uuid.New()}, &pgx.Batch{}
+		fulfillment.Resend(b, o, one.ResendID, operator())
+		if err = db.Commit(ctx, b); err != nil {
+			err = fmt.Errorf("ask for the webhook of event %s once more (ask again if in doubt): %w", o.EventID, err)
+			break
+		}
+		resends = append(resends, one)
+	}
+	end()
+	for _, text := range refused {
+		c.stderr.printf("left out: %s\n", text)
+	}
+	showList(c, resends, "WEBHOOK\tCHARGE\tEVENT\tRESEND", func(r resend) []any { // what was recorded before a failure too
+		return []any{r.Type, r.ChargeID, r.EventID, r.ResendID}
+	})
+	if err == nil && len(refused) > 0 && r.Merchant == "" {
+		err = errFound
+	}
+	return err
 }

@@ -25,6 +25,9 @@ type Listed struct {
 	Moves    string // the ids of a dispute's movements, sorted and separated by spaces
 }
 
+// Provided are the provider's lists.
+type Provided struct{ Payments, Refunds, Disputes iter.Seq2[Listed, error] }
+
 // The provider's words on which a check depends.
 const (
 	statusSucceeded = "succeeded"
@@ -47,7 +50,7 @@ const (
 // missed are the charges whose refunds or disputes the provider lists otherwise than the ledger
 // has them: the provider's event was lost, or is not handled yet. A read of both lists for the
 // charge records what can be recorded.
-func Reconcile(ctx context.Context, q postgres.Querier, payments, refunds, disputes iter.Seq2[Listed, error]) (checks []Check, missed []string, err error) {
+func Reconcile(ctx context.Context, q postgres.Querier, lists Provided) (checks []Check, missed []string, err error) {
 	charges := &comparison{
 		noun: kindCharge, took: "took", taken: "captured", remedy: ": refund it at the provider",
 		moved: func(l Listed) bool { return l.Status == statusSucceeded || l.Amount > 0 },
@@ -64,10 +67,10 @@ func Reconcile(ctx context.Context, q postgres.Querier, payments, refunds, dispu
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := charges.list(payments, nil); err != nil {
+	if err := charges.list(lists.Payments, nil); err != nil {
 		return nil, nil, err
 	}
-	if err := cmp.Or(returns.list(refunds, charges.listed), withheld.list(disputes, charges.listed)); err != nil {
+	if err := cmp.Or(returns.list(lists.Refunds, charges.listed), withheld.list(lists.Disputes, charges.listed)); err != nil {
 		return nil, nil, err
 	}
 	after, err := readMoney(ctx, q)

@@ -68,7 +68,7 @@ func list(items []audit.Listed) iter.Seq2[audit.Listed, error] {
 
 func (f *fixture) reconcile(t *testing.T, payments, refunds iter.Seq2[audit.Listed, error]) []audit.Check {
 	t.Helper()
-	checks, _, err := audit.Reconcile(t.Context(), f.db, payments, refunds, list(disputes()))
+	checks, _, err := audit.Reconcile(t.Context(), f.db, audit.Provided{Payments: payments, Refunds: refunds, Disputes: list(disputes())})
 	testdb.Must(t, err)
 	return checks
 }
@@ -240,7 +240,7 @@ func TestReconcile_disputes(t *testing.T) {
 		"one that ended otherwise":               {changed("won", 1015), []string{listed}, "bought"},
 		"one with another movement":              {change("du_1", func(l *audit.Listed) { l.Moves = "txn_1 txn_2 txn_3" })(disputes()), []string{listed}, "bought"},
 	} {
-		checks, missed, err := audit.Reconcile(t.Context(), f.db, list(f.payments()), list(f.refunds()), list(test.listed))
+		checks, missed, err := audit.Reconcile(t.Context(), f.db, audit.Provided{Payments: list(f.payments()), Refunds: list(f.refunds()), Disputes: list(test.listed)})
 		if diff := cmp.Diff(sorted(test.want), violated(checks)); diff != "" || err != nil || strings.Join(missed, "") != f.ids[test.missed] {
 			t.Errorf("%s: %v, missed %s, violated (-want +got):\n%s", name, err, missed, diff)
 		}
@@ -307,7 +307,7 @@ func TestReconcile_endsWithAListThatBreaksOff(t *testing.T) {
 	for i := range 3 {
 		lists := []iter.Seq2[audit.Listed, error]{list(f.payments()), list(f.refunds()), list(disputes())}
 		lists[i] = broken
-		if _, _, err := audit.Reconcile(t.Context(), f.db, lists[0], lists[1], lists[2]); !errors.Is(err, down) {
+		if _, _, err := audit.Reconcile(t.Context(), f.db, audit.Provided{Payments: lists[0], Refunds: lists[1], Disputes: lists[2]}); !errors.Is(err, down) {
 			t.Errorf("list %d: %v", i, err)
 		}
 	}

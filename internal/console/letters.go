@@ -19,7 +19,7 @@ type letters struct {
 }
 
 func (c *Console) letters(r *http.Request) (any, error) {
-	entries, err := inbox.List(r.Context(), c.db.Load(), inbox.StatusDead, number(r.URL.Query().Get("after")), pageRows)
+	entries, err := inbox.List(r.Context(), c.db.Load(), inbox.Filter{Status: inbox.StatusDead}, number(r.URL.Query().Get("after")), pageRows)
 	if err != nil {
 		return nil, err
 	}

@@ -20,12 +20,15 @@
 package merchants
 
 import (
+	"context"
 	_ "embed"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/internal/postgres"
 )
 
 //go:embed schema.sql
@@ -115,6 +118,17 @@ func Register(b *pgx.Batch, m Merchant, w Webhook) {
 	if w.Secret != "" {
 		b.Queue(insertFirstSecret, m.ID, w.Secret, hashOf(w.Secret))
 	}
+}
+
+const selectExists = `
+select exists (select from merchants where merchant_id = $1)`
+
+// Exists reports whether an account is registered.
+func Exists(ctx context.Context, q postgres.Querier, merchant string) (exists bool, err error) {
+	if err = q.QueryRow(ctx, selectExists, merchant).Scan(&exists); err != nil {
+		err = fmt.Errorf("look for merchant %q: %w", merchant, err)
+	}
+	return exists, err
 }
 
 const updateOneChargePerOrder = `

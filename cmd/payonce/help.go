@@ -4,7 +4,53 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/payonce/payonce/internal/program"
 )
+
+// newParser reads command lines into cli. Errors of Parse are the caller's mistakes.
+func newParser(cli *commands, options ...kong.Option) *kong.Kong {
+	return kong.Must(cli, append(options,
+		kong.Name("payonce"),
+		kong.Description("An event-sourced payment service in which every charge takes effect exactly once."),
+		kong.Vars{"version": program.Version("payonce")},
+		kong.Help(printHelp),
+		kong.PostBuild(func(k *kong.Kong) error {
+			for _, leaf := range k.Model.Leaves(true) {
+				leaf.Detail = "Example:\n\n    payonce " + leaf.Tag.Get("example")
+			}
+			return nil
+		}))...)
+}
+
+// printHelp prints what kong knows of one command, and one screen of all: of each an example, and
+// the first sentence of its help.
+func printHelp(options kong.HelpOptions, parsed *kong.Context) error {
+	if parsed.Selected() != nil {
+		return kong.DefaultHelpPrinter(options, parsed)
+	}
+	p := printer{w: parsed.Stdout}
+	p.printf("payonce: %s\n\n", parsed.Model.Help)
+	p.printf("Each line is an example, without \"payonce\". COMMAND --help explains a command and its flags, --version\n" +
+		"prints the version. With --json a command prints its result for programs. Exit codes: 0 done, 1 failed or\n" +
+		"found something, 2 wrong command line.\n")
+	leaves := parsed.Model.Leaves(true)
+	widest := slices.MaxFunc(leaves, func(a, b *kong.Node) int {
+		return len(a.Tag.Get("example")) - len(b.Tag.Get("example"))
+	})
+	group := ""
+	for _, leaf := range leaves {
+		if g := leaf.ClosestGroup().Key; g != group {
+			group = g
+			p.printf("\n%s\n", g)
+		}
+		summary, _, _ := strings.Cut(leaf.Help, ". ")
+		p.printf("  %-*s  %s\n", len(widest.Tag.Get("example")), leaf.Tag.Get("example"), strings.TrimSuffix(summary, "."))
+	}
+	return p.err
+}
 
 // gone is a command, or a flag of one, that earlier versions had.
 type gone struct{ line, instead string }

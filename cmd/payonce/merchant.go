@@ -1,0 +1,277 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/bojanz/currency"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/fulfillment"
+	"github.com/payonce/payonce/groupcommit"
+	"github.com/payonce/payonce/internal/audit"
+	"github.com/payonce/payonce/internal/merchants"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/webhook"
+)
+
+type seedCmd struct {
+	Merchant      string `required:"" help:"The merchant's id: lower case letters, digits, - and _."`
+	APIKey        string `placeholder:"sk_test_…" help:"The merchant's test key, with all scopes. Without it a live key with all scopes is generated and printed once, if the merchant has no key yet."`
+	WebhookURL    string `help:"Where the merchant receives webhooks."`
+	WebhookSecret string `placeholder:"whsec_…" help:"Standard Webhooks secret; a new one replaces the newest, as payonce webhooks rotate does. Only beside a test key: give others by a file or in WEBHOOK_SECRET."`
+
+	WebhookSecretFile []byte `type:"filecontent" placeholder:"PATH" help:"File that holds the webhook secret."`
+
+	FeeBasisPoints int64            `default:"300" help:"Fee in hundredths of a percent of a captured amount."`
+	FeeFixed       map[string]int64 `help:"Fee per captured charge, as CURRENCY=minor units." placeholder:"USD=30"`
+	SKU            map[string]int64 `help:"An article and how many there are, as sku=quantity. Repeatable. One that exists stays as it is: payonce stock add changes it." placeholder:"tshirt=1000"`
+
+	OneChargePerOrder *bool `negatable:"" help:"Whether an order has at most one charge that is pending or has succeeded: a further one is refused. It counts for charges that are accepted from then on."`
+}
+
+// AfterApply reads the webhook secret, and refuses values that the tables would refuse too.
+func (s *seedCmd) AfterApply() (err error) {
+	s.WebhookSecret, err = webhookSecret(s.WebhookSecret, s.WebhookSecretFile, strings.HasPrefix(s.APIKey, testKey))
+	switch {
+	case err != nil:
+		return err
+	case s.WebhookURL == "" && s.WebhookSecret != "":
+		return errors.New("--webhook-secret needs --webhook-url; payonce webhooks rotate replaces the secret alone")
+	case s.WebhookURL != "" && webhook.CheckURL(s.WebhookURL) != nil:
+		return fmt.Errorf("--webhook-url: %w", webhook.CheckURL(s.WebhookURL))
+	case !regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,62}$`).MatchString(s.Merchant):
+		return fmt.Errorf("--merchant is %q: use 1 to 63 lower case letters, digits, - and _", s.Merchant)
+	case s.FeeBasisPoints < 0 || s.FeeBasisPoints > 10_000:
+		return errors.New("--fee-basis-points must be between 0 and 10000")
+	}
+	for code, fee := range s.FeeFixed {
+		if code == "" || !currency.IsValid(code) || fee < 0 || fee > domain.MaxAmount { // the library takes "" for valid
+			return fmt.Errorf("--fee-fixed %s=%d: use an ISO 4217 code in upper case, and a fee between 0 and %d minor units", code, fee, domain.MaxAmount)
+		}
+	}
+	for sku, quantity := range s.SKU {
+		if sku == "" || quantity < 0 || quantity > mostUnits {
+			return fmt.Errorf("--sku %s=%d: an article has a name, and a quantity between 0 and %d", sku, quantity, mostUnits)
+		}
+	}
+	return checkGiven(s.APIKey)
+}
+
+// Run registers everything in one commit. What exists already stays: seeding
+// again never resets stock, revives no key and brings no old webhook secret back.
+func (s *seedCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
+	key, err := s.key(ctx, c, db)
+	if err != nil {
+		return err
+	}
+	b := &pgx.Batch{}
+	merchant := merchants.Merchant{ID: s.Merchant, FeeBasisPoints: s.FeeBasisPoints, FeeFixed: s.FeeFixed}
+	merchants.Register(b, merchant, merchants.Webhook{URL: s.WebhookURL, Secret: s.WebhookSecret})
+	if s.OneChargePerOrder != nil {
+		merchants.SetOneChargePerOrder(b, s.Merchant, *s.OneChargePerOrder)
+	}
+	rotates, err := s.rotate(ctx, b, db)
+	if err != nil {
+		return err
+	}
+	if key != "" {
+		merchants.AddKey(b, s.Merchant, key)
+	}
+	var kept []string
+	for _, sku := range slices.Sorted(maps.Keys(s.SKU)) {
+		fulfillment.Supply(b, s.Merchant, sku, s.SKU[sku]).Exec(func(made pgconn.CommandTag) error {
+			if made.RowsAffected() == 0 {
+				kept = append(kept, sku)
+			}
+			return nil
+		})
+	}
+	err = db.Commit(ctx, b)
+	switch constraint := groupcommit.Constraint(err); {
+	case constraint == "webhook_secrets_pkey":
+		return errOtherSecret
+	case constraint == "merchants_webhook_secret_exists":
+		return errors.New("--webhook-url needs --webhook-secret: the merchant has no secret yet")
+	case err != nil:
+		return fmt.Errorf("seed %s: %w", s.Merchant, err)
+	}
+	for _, sku := range kept {
+		c.stderr.printf("%s has %s already, and it stays as it is: payonce stock add changes it\n", s.Merchant, oneLine(sku))
+	}
+	if s.WebhookURL != "" && !webhook.IsPublic(s.WebhookURL) {
+		c.stderr.printf("the webhook's target is not https at a public address: workers deliver there only if WEBHOOK_ALLOW_CIDRS has its address\n")
+	}
+	if rotates {
+		c.stderr.printf("%s has another webhook secret: for %s deliveries are signed by both, then by the new one alone\n", s.Merchant, overlap)
+	}
+	return s.report(ctx, c, db, key)
+}
+
+// key is the key that is seeded: the one given or, for a merchant that has no key, one that is
+// made. It is "" for none.
+func (s *seedCmd) key(ctx context.Context, c *console, db *postgres.DB) (string, error) {
+	if s.APIKey != "" {
+		_, err := checkStored(ctx, db, s.Merchant, s.APIKey, merchants.Scopes()) // before anything is written
+		return s.APIKey, err
+	}
+	keys, err := merchants.ListKeys(ctx, db, s.Merchant)
+	if err == nil && len(keys) > 0 {
+		c.stderr.printf("%s has a key already: it gets no other, and keeps its fees (payonce keys create makes a key)\n", s.Merchant)
+		return "", nil
+	}
+	return merchants.NewKey(), err
+}
+
+var errOtherSecret = errors.New("another command set another webhook secret at this moment, and yours was not taken: payonce actions shows it")
+
+// rotate queues the replacement of the merchant's webhook secret by one that it
+// never had, which then signs beside the old one for a while. So a merchant whose
+// side still has the old one is not locked out. One that it had before is
+// refused: a script that is run again must not undo a rotation.
+func (s *seedCmd) rotate(ctx context.Context, b *pgx.Batch, db *postgres.DB) (bool, error) {
+	secrets, err := merchants.ListSecrets(ctx, db, s.Merchant)
+	if err != nil || s.WebhookSecret == "" || len(secrets) == 0 || secrets[0].Is(s.WebhookSecret) {
+		return false, err
+	}
+	if slices.ContainsFunc(secrets, func(old merchants.Secret) bool { return old.Is(s.WebhookSecret) }) {
+		return false, fmt.Errorf("--webhook-secret was replaced by another one: leave it out, give the newest (fingerprint %s), or bring it back with payonce webhooks rotate", secrets[0].Fingerprint)
+	}
+	merchants.RotateSecret(b, secrets[0], s.WebhookSecret, overlap, operator())
+	return true, nil
+}
+
+// report refuses a webhook secret or a key if another command stored another one meanwhile, names fees
+// that the merchant keeps, and shows a key that was made, this once.
+func (s *seedCmd) report(ctx context.Context, c *console, db *postgres.DB, key string) error {
+	secrets, err := merchants.ListSecrets(ctx, db, s.Merchant)
+	if err == nil && s.WebhookSecret != "" && !secrets[0].Is(s.WebhookSecret) {
+		err = errOtherSecret
+	}
+	if err == nil && key == "" {
+		c.show(map[string]string{"merchant": s.Merchant}, func(*printer) {})
+	}
+	if err != nil || key == "" {
+		return err
+	}
+	stored, err := checkStored(ctx, db, s.Merchant, key, merchants.Scopes())
+	if err != nil {
+		return err
+	}
+	owner, err := merchants.Authenticate(ctx, db, key)
+	if err != nil {
+		return err
+	}
+	if owner.FeeBasisPoints != s.FeeBasisPoints || !maps.Equal(owner.FeeFixed, s.FeeFixed) {
+		c.stderr.printf("%s was there before and keeps its fees: %d basis points, %s\n",
+			s.Merchant, owner.FeeBasisPoints, strings.Trim(fmt.Sprint(owner.FeeFixed), "map[]"))
+	}
+	made := createdKey{Key: stored}
+	if s.APIKey == "" {
+		made.Whole = key
+	}
+	showKey(c, made)
+	return nil
+}
+
+type stockCmd struct {
+	List stockListCmd `cmd:"" help:"List articles and their units. They are on hand, of those reserved by charges or available, or sold." example:"stock list --merchant acme"`
+	Add  stockAddCmd  `cmd:"" help:"Add units of an article, or take some away." example:"stock add --merchant acme --sku mug --quantity 9 --reason new"`
+}
+
+// mostUnits is the largest quantity that a command takes.
+const mostUnits = 1_000_000_000_000
+
+type stockListCmd struct{ merchantFlag }
+
+func (l stockListCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
+	stock, err := fulfillment.ListStock(ctx, db, l.Merchant, "")
+	if err = cmp.Or(err, l.require(ctx, db, len(stock))); err == nil {
+		showList(c, stock, stockHeader, stockRow)
+	}
+	return err
+}
+
+const stockHeader = "MERCHANT\tSKU\tON HAND\tRESERVED\tAVAILABLE\tSOLD"
+
+func stockRow(s fulfillment.Stock) []any {
+	return []any{s.Merchant, s.SKU, s.OnHand, s.Reserved, s.Available, s.Sold}
+}
+
+type stockAddCmd struct {
+	Merchant string `required:"" placeholder:"ID" help:"The merchant whose article it is."`
+	SKU      string `name:"sku" required:"" placeholder:"SKU" help:"The article."`
+	Quantity int64  `required:"" placeholder:"N" help:"How many units; below zero, as in --quantity=-3, for units that are gone."`
+	Reason   string `required:"" placeholder:"TEXT" help:"Why: it is kept with the change."`
+	ID       string `name:"id" placeholder:"ID" help:"Your name of this change, such as the number of a delivery note. Of an article, a change with this id is made once, however often the command is repeated."`
+}
+
+const longestID = 255 // bytes, as the records keep
+
+func (a stockAddCmd) AfterApply() error {
+	switch {
+	case a.Quantity == 0 || max(a.Quantity, -a.Quantity) > mostUnits:
+		return fmt.Errorf("--quantity is %d: give 1 to %d, or below zero to take units away", a.Quantity, mostUnits)
+	case len(a.ID) > longestID:
+		return fmt.Errorf("--id has %d bytes: give at most %d", len(a.ID), longestID)
+	case strings.TrimSpace(a.Reason) == "" || utf8.RuneCountInString(a.Reason) > longestReason:
+		return fmt.Errorf("--reason must say why, in at most %d characters", longestReason)
+	}
+	return nil
+}
+
+// Run adds once if the change has an id, and prints the article.
+//
+// If we die here: the change and its record are stored, or neither is. A repeated command with
+// the id finds the record. Test: TestScripts/stock.
+func (a stockAddCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
+	b, changed := &pgx.Batch{}, []fulfillment.Stock{}
+	audit.Explain(b, a.Reason, a.ID)
+	fulfillment.AddStock(b, a.Merchant, a.SKU, a.Quantity, &changed)
+	err := db.Commit(ctx, b)
+	switch constraint := groupcommit.Constraint(err); {
+	case constraint == "operator_actions_one_supply", constraint == "stock_available_not_negative":
+		changed, err = a.refused(ctx, c, db, constraint)
+	case groupcommit.OutcomeOf(err) == groupcommit.Unknown:
+		err = fmt.Errorf("it may have been stored, payonce actions tells: %w", err)
+	case err != nil:
+		err = fmt.Errorf("change the stock of %s: %w", a.Merchant, err)
+	}
+	if err != nil {
+		return err
+	}
+	if len(changed) == 0 {
+		return fmt.Errorf("%s has no article %q: payonce stock list shows those there are, payonce seed --sku makes one", a.Merchant, a.SKU)
+	}
+	c.show(changed[0], func(p *printer) { table(p, changed, stockHeader, stockRow) })
+	return nil
+}
+
+// refused returns the article as it is if the change was made before, or why it is not made.
+func (a stockAddCmd) refused(ctx context.Context, c *console, db *postgres.DB, constraint string) ([]fulfillment.Stock, error) {
+	stock, err := fulfillment.ListStock(ctx, db, a.Merchant, a.SKU)
+	if err != nil || len(stock) == 0 {
+		return nil, err
+	}
+	if constraint == "stock_available_not_negative" {
+		return nil, fmt.Errorf("charges have reserved %d of the %d units of %q on hand: the change must leave as many", stock[0].Reserved, stock[0].OnHand, a.SKU)
+	}
+	made, err := audit.FindSupply(ctx, db, a.Merchant, a.SKU, a.ID)
+	switch {
+	case err != nil:
+		return nil, err
+	case made != a.Quantity:
+		return nil, fmt.Errorf("--id %s is that of a change by %+d: give another one", a.ID, made)
+	}
+	c.stderr.printf("%s was added before, and nothing is added now\n", oneLine(a.ID))
+	return stock, nil
+}

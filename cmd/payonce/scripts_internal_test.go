@@ -1,0 +1,282 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/merchants"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/sandbox"
+	"github.com/payonce/payonce/internal/stripe"
+	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
+	"github.com/payonce/payonce/ledger"
+)
+
+// asPayonce makes this binary run as payonce, on a server that may lose commits.
+const asPayonce = "PAYONCE_TEST"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asPayonce) != "" {
+		os.Exit(run(context.Background(), os.Args[1:], postgres.Options{AllowUnsafeDurability: true}))
+	}
+	testrun.Main(m)
+}
+
+// TestScripts runs the scripts of testdata, each with a database of its own.
+func TestScripts(t *testing.T) {
+	t.Parallel()
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata",
+		Setup: func(e *testscript.Env) error {
+			tb, ok := e.T().(testing.TB)
+			if !ok {
+				return errors.New("the scripts run outside of a test")
+			}
+			s := &script{tb: tb, url: testdb.URL(tb)}
+			s.db = testdb.Connect(tb, s.url)
+			if !strings.Contains(s.url, "?") {
+				s.url += "?"
+			}
+			program, err := os.Executable()
+			e.Values["script"] = s
+			e.Setenv(asPayonce, "1")
+			e.Setenv("PAYONCE", program)
+			e.Setenv("DATABASE_URL", s.url)
+			e.Setenv("ALLOW_PLAINTEXT", "1")
+			return err
+		},
+		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
+			"payonce": exits,
+			"misuse":  misuse,
+			"sql":     sql,
+			"charge":  with((*script).charge),
+			"keep": func(ts *testscript.TestScript, _ bool, args []string) {
+				ts.Setenv(args[0], strings.TrimSpace(ts.ReadFile("stdout")))
+			},
+			"opens":    with((*script).opens),
+			"balances": with((*script).balances),
+			"signs":    with((*script).signs),
+			"empty":    with((*script).empty),
+			"hold":     with((*script).hold),
+			"stripe":   with((*script).stripe),
+		},
+	})
+}
+
+// script is what a script works with.
+type script struct {
+	tb       testing.TB
+	url      string
+	db       *postgres.DB
+	provider *sandbox.Sandbox
+	client   *stripe.Client
+}
+
+// with makes a command of a method, which returns whether it holds.
+func with(do func(s *script, ts *testscript.TestScript, args []string) (bool, error)) func(*testscript.TestScript, bool, []string) {
+	return func(ts *testscript.TestScript, neg bool, args []string) {
+		s, _ := ts.Value("script").(*script)
+		holds, err := do(s, ts, args)
+		ts.Check(err)
+		if holds == neg {
+			ts.Fatalf("it is %t", holds)
+		}
+	}
+}
+
+// exits runs payonce, which succeeds or, behind a !, ends with exit code 1.
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	want := 0
+	if neg {
+		want = 1
+	}
+	wantExit(ts, want, args)
+}
+
+// misuse runs payonce, which refuses its command line with exit code 2 and nothing on stdout.
+func misuse(ts *testscript.TestScript, _ bool, args []string) {
+	wantExit(ts, 2, args)
+	if out := ts.ReadFile("stdout"); out != "" {
+		ts.Fatalf("on stdout: %s", out)
+	}
+}
+
+func wantExit(ts *testscript.TestScript, want int, args []string) {
+	err := ts.Exec(ts.Getenv("PAYONCE"), args...)
+	code := 0
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		code = exit.ExitCode()
+	} else {
+		ts.Check(err)
+	}
+	if code != want {
+		ts.Fatalf("exit code %d, want %d", code, want)
+	}
+}
+
+// sql runs a statement, and prints a line of what each row has.
+func sql(ts *testscript.TestScript, _ bool, args []string) {
+	s, _ := ts.Value("script").(*script)
+	rows, _ := s.db.Query(s.tb.Context(), args[0]) // CollectRows returns its error
+	lines, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (string, error) {
+		values, err := row.Values()
+		return strings.TrimSuffix(fmt.Sprintln(values...), "\n"), err
+	})
+	ts.Check(err)
+	for _, line := range lines {
+		_, err := fmt.Fprintln(ts.Stdout(), line)
+		ts.Check(err)
+	}
+}
+
+// charge records a charge of acme, of 10 USD: "charge ch_1 begun", paid or notified.
+func (s *script) charge(_ *testscript.TestScript, args []string) (bool, error) {
+	id, intent := args[0], "pi_"+args[0]
+	if s.client != nil {
+		in, err := s.client.CreateIntent(s.tb.Context(), "create", stripe.CreateParams{Reference: id, Amount: 1000, Currency: "USD", PaymentMethod: "pm_card_visa"})
+		if err != nil {
+			return false, err
+		}
+		intent = in.ID
+		if _, err = s.client.ConfirmIntent(s.tb.Context(), "confirm", intent, ""); err != nil {
+			return false, err
+		}
+	}
+	events := []domain.Event{
+		domain.ChargeRequested{
+			MerchantID: "acme", OrderID: "order of " + id + "\x1b[2J", Amount: 1000, Currency: "USD", PaymentMethod: "pm_card_visa",
+			Notify: true, Steps: []string{domain.Payment, domain.Notification},
+		},
+		domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: intent},
+	}
+	if args[1] != "begun" {
+		events = append(events, domain.PaymentCaptured{Provider: domain.Provider, PaymentIntent: intent, Amount: 1000, Currency: "USD"}, domain.ChargeSucceeded{})
+	}
+	stream, err := s.record(ledger.New(id), events...)
+	if err == nil && args[1] == "notified" {
+		_, err = s.record(stream, domain.MerchantNotified{EventID: stream.Head().ID.String(), Type: "charge.succeeded", Version: 4})
+	}
+	return true, err
+}
+
+func (s *script) record(stream ledger.Stream, events ...domain.Event) (ledger.Stream, error) {
+	b := &pgx.Batch{}
+	stream, err := ledger.Append(b, stream, ledger.Cause{Actor: "test"}, events...)
+	if err != nil {
+		return stream, err
+	}
+	return stream, s.db.Commit(s.tb.Context(), b)
+}
+
+// opens reports whether an API key is valid, with so many scopes.
+func (s *script) opens(_ *testscript.TestScript, args []string) (bool, error) {
+	m, err := merchants.Authenticate(s.tb.Context(), s.db, args[0])
+	if errors.Is(err, merchants.ErrUnauthorized) {
+		return false, nil
+	}
+	if got := fmt.Sprint(m.ID, " ", m.Scopes); len(args) > 1 && got != args[1] {
+		err = fmt.Errorf("it opens %s", got)
+	}
+	return true, err
+}
+
+// signs reports whether a delivery to acme that begins now goes to a URL and is signed by these secrets.
+func (s *script) signs(_ *testscript.TestScript, args []string) (bool, error) {
+	got, err := merchants.NewEndpoints(s.db, 1)(s.tb.Context(), "acme")
+	testrun.Same(s.tb, "the endpoint", merchants.Endpoint{URL: args[0], Secrets: args[1:]}, got)
+	return true, err
+}
+
+// balances waits until so many events are added up: while transactions of other tests are open they wait.
+func (s *script) balances(_ *testscript.TestScript, args []string) (bool, error) {
+	await.True(s.tb, "the balances have all events", func() bool {
+		_, err := ledger.AddUp(s.tb.Context(), s.db)
+		testdb.Must(s.tb, err)
+		return testdb.One[string](s.tb, s.db, `select highest::text from followers where name = 'balances'`) == args[0]
+	})
+	return true, nil
+}
+
+// empty continues on a database without migrations.
+func (s *script) empty(ts *testscript.TestScript, _ []string) (bool, error) {
+	ts.Setenv("DATABASE_URL", testdb.Empty(s.tb))
+	return true, nil
+}
+
+// hold runs a statement in a transaction that ends three seconds later.
+func (s *script) hold(_ *testscript.TestScript, args []string) (bool, error) {
+	tx := testdb.Begin(s.tb, s.db.Pool(), args[0])
+	time.AfterFunc(3*time.Second, func() { _ = tx.Rollback(context.WithoutCancel(s.tb.Context())) })
+	return true, nil
+}
+
+// stripe starts the provider: of it, "stripe refund ch_1 300" refunds a part in the dashboard, and
+// "stripe away" stops it.
+func (s *script) stripe(ts *testscript.TestScript, args []string) (bool, error) {
+	if len(args) == 3 {
+		var intent string
+		err := s.db.QueryRow(s.tb.Context(), `select data ->> 'payment_intent' from ledger_events where stream_id = $1 and type like 'payment.started.%'`, args[1]).Scan(&intent)
+		body := fmt.Sprintf(`{"payment_intent":%q,"amount":%s}`, intent, args[2])
+		s.provider.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(s.tb.Context(), http.MethodPost, "/refund", strings.NewReader(body)))
+		return true, err
+	}
+	ts.Setenv("STRIPE_SECRET_KEY", "sk_test_1")
+	ts.Setenv("STRIPE_API_BASE", "http://127.0.0.1:1")
+	if len(args) == 1 {
+		return true, nil
+	}
+	var err error
+	if s.provider, err = sandbox.New(sandbox.Options{Now: time.Now}); err != nil {
+		return false, err
+	}
+	server := httptest.NewServer(s.provider)
+	ts.Setenv("STRIPE_API_BASE", server.URL)
+	s.client, err = stripe.New(stripe.Config{SecretKey: "sk_test_1", Base: server.URL})
+	ts.Defer(func() { s.client.Close(); server.Close(); s.provider.Drain() })
+	return true, err
+}
+
+func TestProgress_isALineEachTenSeconds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var said strings.Builder
+		c := newConsole(nil, &said)
+		end := c.progress("auditing")
+		<-time.After(15 * time.Second)
+		end()
+		testrun.Same(t, "on stderr", "auditing, 2s\nauditing, 12s\n", said.String())
+	})
+}
+
+// TestGone_saysWhatTookThePlace reads the command lines as main does, which ends with exit code 2.
+func TestGone_saysWhatTookThePlace(t *testing.T) {
+	t.Parallel()
+	for _, g := range goneCommands() {
+		line := strings.Fields(g.line)
+		for _, args := range [][]string{line, append(line, "--json"), append(line, "--merchant", "acme")} {
+			if err := refuseGone(args); err == nil || err.Error() != "payonce "+g.line+" is gone: "+g.instead {
+				t.Errorf("payonce %s: %v", strings.Join(args, " "), err)
+			}
+		}
+	}
+	for _, line := range []string{"outbox repair --fast", "stock", "keys", "nothing", "keys list --addresses"} {
+		if err := refuseGone(strings.Fields(line)); err != nil {
+			t.Errorf("payonce %s: %v", line, err)
+		}
+	}
+}
