@@ -44,7 +44,7 @@ func (f *fixture) stable(tl audit.Timeline) string {
 	}
 	return variable.ReplaceAllStringFunc(strings.NewReplacer(names...).Replace(text.String()), func(found string) string {
 		switch {
-		case strings.HasPrefix(found, "20"):
+		case found[4] == '-':
 			return "TIME"
 		case strings.Contains(found, "="):
 			return found[:strings.Index(found, "=")] + "=N"
