@@ -44,10 +44,10 @@ func (f *fixture) stable(tl audit.Timeline) string {
 	}
 	return variable.ReplaceAllStringFunc(strings.NewReplacer(names...).Replace(text.String()), func(found string) string {
 		switch {
-		case strings.HasPrefix(found, "20"):
-			return "TIME"
 		case strings.Contains(found, "="):
 			return found[:strings.Index(found, "=")] + "=N"
+		case found[4] == '-':
+			return "TIME"
 		case seen[found] == "":
 			seen[found] = fmt.Sprintf("EVENT%d", len(seen)+1)
 		}
