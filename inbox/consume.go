@@ -37,7 +37,7 @@ func (p *Processor) Consume(ctx context.Context, from message.Subscriber, topic 
 	deliveries, err := from.Subscribe(ctx, topic)
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return nil //nolint:nilerr // the caller has ended it
+		return nil
 	case err != nil:
 		return fmt.Errorf("subscribe to %s: %w", topic, err)
 	}
