@@ -51,12 +51,11 @@ select e.event_id,
           where n.stream_id = e.stream_id
             and n.type like 'merchant.notified.v%'
             and n.data ->> 'event_id' = e.event_id::text) as notified,
-       exists (
-         select
+       coalesce((
+         select i.status
            from inbox i
           where i.receiver = 'notification'
-            and i.message_id = e.event_id::text
-            and i.status = 'discarded') as discarded,
+            and i.message_id = e.event_id::text) = 'discarded', false) as discarded,
        exists (
          select
            from merchants m

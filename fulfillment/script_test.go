@@ -123,11 +123,12 @@ func (s *script) intent(call, id string) (stripe.Intent, error) {
 	if id != "pi_1" {
 		call += "(" + id + ")"
 	}
+	amount := s.stream().Charge.Amount.Amount // a rival may lose the stream
 	state, changes, err := s.next(call)
 	if err != nil {
 		return stripe.Intent{}, err
 	}
-	i := stripe.Intent{ID: id, Status: stripe.Status(state), Amount: s.stream().Charge.Amount.Amount, Currency: "EUR", Reference: "ref_ch_1"}
+	i := stripe.Intent{ID: id, Status: stripe.Status(state), Amount: amount, Currency: "EUR", Reference: "ref_ch_1"}
 	if i.Status == stripe.Succeeded {
 		i.AmountReceived, i.Attempted = i.Amount, true
 	}
