@@ -19,8 +19,18 @@ func TestFingerprint(t *testing.T) {
 	t.Parallel()
 	seen := map[string][]string{}
 	for _, parts := range [][]string{
-		{}, {""}, {"", ""}, {"abc"}, {"ab", "c"}, {"a", "bc"}, {"a", "b", "c"}, {"abc", ""}, {"", "abc"},
-		{"\x00\x00\x00\x00\x00\x00\x00\x01a"}, {"c", "ab"}, {"v1", ""},
+		{},
+		{""},
+		{"", ""},
+		{"abc"},
+		{"ab", "c"},
+		{"a", "bc"},
+		{"a", "b", "c"},
+		{"abc", ""},
+		{"", "abc"},
+		{"\x00\x00\x00\x00\x00\x00\x00\x01a"},
+		{"c", "ab"},
+		{"v1", ""},
 	} {
 		split := make([][]byte, len(parts))
 		for i, part := range parts {
@@ -88,8 +98,15 @@ func TestContent(t *testing.T) {
 	t.Parallel()
 	seen := map[string]any{}
 	for _, in := range []any{
-		nil, struct{}{}, optional{"a"}, "", "\uFFFD", `\ufffd`, "ÿ", []byte("\xff"), []byte("\xfe"), [2]byte{1, 2}, shouted{"a"},
-		json.RawMessage(`"b"`), json.Number("1e400"), math.MaxInt64, []any{}, map[string]any{"a": nil},
+		nil,
+		struct{}{},
+		optional{"a"},
+		"", "\uFFFD", `\ufffd`, "ÿ", []byte("\xff"), []byte("\xfe"),
+		[2]byte{1, 2},
+		shouted{"a"},
+		json.RawMessage(`"b"`), json.Number("1e400"), math.MaxInt64,
+		[]any{},
+		map[string]any{"a": nil},
 	} {
 		key, request, err := idempotency.Content("shop", in)
 		if parsed, invalid := idempotency.ParseKey([]string{key}); parsed != key || invalid != nil || err != nil || seen[key] != nil || len(request.Fingerprint) == 0 {
@@ -120,7 +137,13 @@ func TestContent(t *testing.T) {
 			t.Errorf("it is %s, %v, was %s", got, err, want)
 		}
 		for _, in := range []any{ // so the encoding must not change either
-			nil, 1.50, "<a&b>\u2028", []byte{1, 2}, []byte(nil), []string(nil), map[string]int(nil), [2]byte{1, 2}, map[int]string{2: "b", 1: "a"}, optional{}, order{ID: "o-1"},
+			nil, 1.50, "<a&b>\u2028",
+			[]byte{1, 2},
+			[]byte(nil), []string(nil), map[string]int(nil),
+			[2]byte{1, 2},
+			map[int]string{2: "b", 1: "a"},
+			optional{},
+			order{ID: "o-1"},
 			struct {
 				Embedded order
 				order
@@ -184,8 +207,15 @@ func TestPointers(t *testing.T) {
 // they are the same in both directions.
 func FuzzPointers(f *testing.F) {
 	for _, seed := range [][2]string{
-		{`{}`, `[]`}, {`{"a":1}`, `{"a":1.0}`}, {`{"a":[1,{"b":null}]}`, `{"a":[1,{"b":""}]}`}, {`{"a":1,"a":2}`, `{"a":2}`},
-		{`"\ud83d\ude00"`, `"😀"`}, {`"\\ud800"`, `"\\ud801"`}, {`{"~/":[]}`, `{"~/":{}}`}, {`[1] [1]`, `[1]`}, {"\"\xff\"", "\"\xfe\""},
+		{`{}`, `[]`},
+		{`{"a":1}`, `{"a":1.0}`},
+		{`{"a":[1,{"b":null}]}`, `{"a":[1,{"b":""}]}`},
+		{`{"a":1,"a":2}`, `{"a":2}`},
+		{`"\ud83d\ude00"`, `"😀"`},
+		{`"\\ud800"`, `"\\ud801"`},
+		{`{"~/":[]}`, `{"~/":{}}`},
+		{`[1] [1]`, `[1]`},
+		{"\"\xff\"", "\"\xfe\""},
 		{strings.Repeat("[", 99) + strings.Repeat("]", 99), strings.Repeat("[", 100) + strings.Repeat("]", 100)},
 	} {
 		f.Add([]byte(seed[0]), []byte(seed[1]))

@@ -11,8 +11,8 @@ import (
 // How documents name what is in the tree, always between backticks:
 //
 //	package.Name, package.Type.Name          code
-//	package.TestName/case, or without the    a test, whose case is not looked at; without its
-//	package                                  package it may be in any, or in the one that
+//	package.TestName/case, or TestName       a test, whose case is not looked at; without a
+//	                                         package it may be in any, or in the one that
 //	                                         follows ("in `inbox`")
 //	folder/file.go, file.go, folder/         files and folders
 //
@@ -45,17 +45,17 @@ func testsIn(text string) (tests []string) {
 	return tests
 }
 
-// cutTest takes a name apart: "inbox.", "TestLease" and "a_case".
-func cutTest(name string) (dir, function, subtest string) {
+// cutTest takes a name apart: "inbox." and "TestLease", without its case.
+func cutTest(name string) (dir, function string) {
 	dir = withPackage.FindString(name)
-	function, subtest, _ = strings.Cut(name[len(dir):], "/")
-	return dir, function, subtest
+	function, _, _ = strings.Cut(name[len(dir):], "/")
+	return dir, function
 }
 
 // missingTests are the tests that a text names and that are not there.
 func missingTests(tree sources, text string) (missing []string) {
 	for _, test := range testsIn(text) {
-		dir, function, _ := cutTest(test)
+		dir, function := cutTest(test)
 		there := tree.packages[strings.TrimSuffix(dir, ".")].has(function)
 		if dir == "" {
 			there = tree.anyHas(function)

@@ -34,7 +34,7 @@ func TestPromises(t *testing.T) {
 			t.Errorf("%s: two promises have this id", id)
 		}
 		ids[id], witnesses[witness] = true, true
-		if dir, function, _ := cutTest(home); dir == "" || !tree.packages[strings.TrimSuffix(dir, ".")].has(function) {
+		if dir, function := cutTest(home); dir == "" || !tree.packages[strings.TrimSuffix(dir, ".")].has(function) {
 			t.Errorf("%s: its home %s is no test", id, home)
 		}
 		if witness != "none" && !slices.Contains(checks, witness) {
