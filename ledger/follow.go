@@ -41,21 +41,24 @@ with follower as materialized (
    limit $2
 )`
 
-// moveFollower moves the follower behind its page.
-const moveFollower = `, last as (
+// lastOfPage and moveFollower move the follower behind its page.
+const (
+	lastOfPage = `, last as (
   select txid,
          position
     from page
    order by txid desc, position desc
    limit 1
-), moved as (
-  update followers f
-     set txid     = last.txid,
-         position = last.position,
-         highest  = greatest(f.highest, (select max(position) from page))
-    from last
-   where f.name = $1
 )`
+
+	moveFollower = `
+update followers f
+   set txid     = last.txid,
+       position = last.position,
+       highest  = greatest(f.highest, (select max(position) from page))
+  from last
+ where f.name = $1`
+)
 
 // Followed is an event as a follower reads it.
 type Followed struct {
@@ -65,7 +68,7 @@ type Followed struct {
 	Version  int
 }
 
-const selectPage = nextPage + moveFollower + `
+const selectPage = nextPage + lastOfPage + `, moved as (` + moveFollower + `)
 select txid,
        position,
        stream_id,
