@@ -259,11 +259,11 @@ func mutants() []mutant {
 		{
 			"a page is acknowledged before it is stored",
 			[]edit{{"inbox/consume.go", "\t\t_, err := p.receive(ctx, column(page,", "\t\tfor _, m := range page {\n\t\t\tm.Ack()\n\t\t}\n\t\t_, err := p.receive(ctx, column(page,"}},
-			byTest("./inbox", "TestConsume/refuses what cannot be stored, and stores it when it can", "some are refused twice"),
+			byTest("./inbox", "TestConsume/refuses what cannot be stored, and stores it when it can", "some are refused"),
 		},
 		{
 			"a message is claimed although it is not first of its key",
-			[]edit{{"inbox/store.go", "     and status = 'pending'\n     and first\n     and due_at <= now()\n", "     and status = 'pending'\n     and due_at <= now()\n"}},
+			[]edit{{"inbox/claim.go", "     and status = 'pending'\n     and first\n     and due_at <= now()\n", "     and status = 'pending'\n     and due_at <= now()\n"}},
 			byTest("./inbox", "TestEnd_keysAreOrderedAndOneAtATime", "until all messages are done"),
 		},
 		{

@@ -201,7 +201,10 @@ func failureOf(r stripe.Refund) string {
 func readRefunds(provider Provider) func(context.Context, string) (changes, error) {
 	return func(ctx context.Context, intent string) (changes, error) {
 		seen, err := collect(provider.Refunds(ctx, intent))
-		return (&refunds{seen: seen}).changes, err
+		if err != nil {
+			return nil, err
+		}
+		return (&refunds{seen: seen}).changes, nil
 	}
 }
 

@@ -203,8 +203,8 @@ func (c *Committer) release(q *queuedBatch) {
 	<-c.slots
 }
 
-// awaitAnswer has no callback, so pgx waits for the answer in none of them. The server sends the
-// results of a transaction when it has ended, unless they have more than 8 kB.
+// awaitAnswer goes first, so pgx waits for the server there and in no callback of a caller. The
+// server sends the results of a transaction when it has ended, unless they have more than 8 kB.
 const awaitAnswer = `select`
 
 // sendOne sends a batch in its own transaction.

@@ -12,8 +12,9 @@ import (
 // ErrUnknown is in the chain of a commit's error whose Outcome is Unknown.
 var ErrUnknown = errors.New("commit outcome unknown")
 
-// ErrNotCommitted is in the chain of a commit's error whose Outcome is NotCommitted, unless the
-// server has refused the commit for then.
+// ErrNotCommitted is in the chain of a commit's error if nothing was committed and the server did not
+// say why. For a deadlock, a serialization failure or a statement time-out the chain has the server's
+// error instead. OutcomeOf knows both.
 var ErrNotCommitted = errors.New("not committed")
 
 // ErrNotSent is in the chain, beside ErrNotCommitted, of the error of a batch that waited for other

@@ -29,7 +29,8 @@ func Fingerprint(parts ...[]byte) []byte {
 // Content returns a key of what an input says, SHA-256 over its canonical JSON and its source, and
 // the input as a request. The source is the sender of a message, or the operation.
 //
-// The input is read as encoding/json writes it, a json.RawMessage as it is. What that leaves out
+// The input is read as encoding/json writes it: a json.RawMessage as it is, and other bytes as text in
+// base64. So give a message's payload as json.RawMessage(m.Payload). What that leaves out
 // is not compared, such as fields that are not exported. The order of members, white space and the
 // spelling of a character do not matter. A number is its text: 1 and 1.0 are two. Readers disagree
 // about invalid UTF-8, half of a surrogate pair and a repeated member: each of them is an error, as
@@ -106,8 +107,12 @@ func valuesOf(text []byte) map[jsontext.Pointer]string {
 		if err != nil {
 			return values
 		}
-		if at := in.StackPointer(); len(at) <= maxPointerLength { // of a name too, whose value comes next
-			values[at] = token.Kind().String() + token.String()
+		kind, said := token.Kind().String(), token.String() // before the decoder goes on
+		switch at := in.StackPointer(); {                   // of a name too, whose value comes next
+		case len(at) <= maxPointerLength:
+			values[at] = kind + said
+		case in.SkipValue() != nil: // below a name that is too long
+			return values
 		}
 	}
 }

@@ -166,8 +166,12 @@ func commit(ctx context.Context, tx, savepoint pgx.Tx, key Key, answer Answer) e
 	} else if err != nil {
 		return notCommitted(err)
 	}
-	if _, err := tx.Exec(ctx, storeAnswer, key.Scope, key.Operation, key.Value, answer.StatusCode, answer.headers(), present(answer.Body)); err != nil {
+	stored, err := tx.Exec(ctx, storeAnswer, key.Scope, key.Operation, key.Value, answer.StatusCode, answer.headers(), present(answer.Body))
+	if err != nil {
 		return notCommitted(err)
+	}
+	if stored.RowsAffected() != 1 {
+		return workError{errors.New("the work has removed its own key, or hidden it")}
 	}
 	return groupcommit.Classify(tx.Commit(ctx))
 }

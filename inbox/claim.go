@@ -14,14 +14,67 @@ const readNext = `
 select now(),
        (select due_at from inbox where receiver = $1 and status = 'pending' and first and due_at > now() order by due_at limit 1)`
 
+// claimDue claims the oldest messages that are first and due, at most $3, for the holder $2, none
+// of the partitions $5, and at most $6 of another one. It registers the holder if its registration
+// ends soon, so an idle holder writes nothing. Before $4 lie only the remains of claimed messages,
+// which an old snapshot may keep. The last column says whether a message waits behind the claimed
+// one.
+const claimDue = `
+with due as (
+  select id, partition_key, due_at
+    from inbox
+   where receiver = $1
+     and status = 'pending'
+     and first
+     and due_at <= now()
+     and due_at >= $4
+     and partition_key <> all ($5::text[])
+   order by due_at, id
+   limit $3
+     for update skip locked
+), claimed as (
+  update inbox
+     set status     = 'running',
+         fence      = fence + 1,
+         attempts   = attempts + 1,
+         holder     = $2,
+         nudged     = false,
+         claimed_at = clock_timestamp()
+   where id = any (array(
+           select id
+             from (select id, partition_key, row_number() over (partition by partition_key order by due_at, id) as place from due) d
+            where partition_key = '' or place <= $6))
+  returning *
+), registered as (
+  insert into inbox_holders
+         (receiver, holder, alive_until)
+  select $1, $2, clock_timestamp() + $7::interval
+   where exists (select from claimed)
+     and not exists (
+         select from inbox_holders where receiver = $1 and holder = $2 and alive_until > clock_timestamp() + $7::interval * 0.7)
+  on conflict (receiver, holder) do update
+     set alive_until = excluded.alive_until
+)
+select id, fence, attempts, deaths, waits, message_id, type, ordering_key, partition_key, payload, metadata, claimed_at,
+       (select b.id
+          from inbox b
+         where b.receiver = claimed.receiver
+           and b.ordering_key >= claimed.ordering_key
+           and b.ordering_key <= claimed.ordering_key
+           and b.status = 'pending'
+           and not b.first
+         order by b.ordering_key, b.id
+         limit 1) is not null
+  from claimed`
+
 const (
 	pollEvery    = time.Second
 	claimOverlap = 2 * time.Second // a message may be committed later than its due time
 	claimShare   = 4               // a claim that looks past full partitions is followed by a pause of so many times its duration
 )
 
-// claim commits a batch that ends with a claim: for all free slots, or for at most so many of a
-// page. It starts what it has claimed, and returns what the claim could take and whether more may
+// claim commits a batch that ends with a claim: for all free slots where most is 0, or for at most
+// so many messages of a page. It starts what it has claimed, and returns what the claim could take and whether more may
 // be due.
 //
 // If we die here: what was claimed is taken over. Test: TestModel.
@@ -74,8 +127,11 @@ func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 	b.Queue(readNext, p.Receiver).QueryRow(func(row pgx.Row) error { return row.Scan(&now, &coming) })
 	free, more, err := p.claim(ctx, b, 0)
 	p.reached = time.Now() //nolint:forbidigo // as above
-	took := p.reached.Sub(began)
-	if repairs { // or has failed to: the next ticks claim, whatever the repair has met
+	if repairs && err == nil {
+		p.repairKeys(ctx)
+	}
+	took := time.Since(began) //nolint:forbidigo // as above
+	if repairs {              // or has failed to: the next ticks claim, whatever the repair has met
 		p.repaired, p.repairTook = p.reached, took
 	}
 	if err != nil {

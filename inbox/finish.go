@@ -15,10 +15,10 @@ import (
 
 // endDelivery ends one delivery, endDeliveries several of one group commit. It writes the
 // holder's fence where a constraint compares it with the row's: counting updated rows instead
-// would let the rest of a stale holder's batch through. Of two holders of one row the greater
-// fence is written, and the other holder is refused; so is one whose row is gone: a row is
-// inserted that the constraint refuses. After a failover that lost rows their numbers are given
-// again, under the same fences, so the message's id is compared too.
+// would let the rest of a stale holder's batch through. If two holders end one row in a group, the
+// greater fence is written. For every end that was not applied (an older fence, a row that is gone,
+// another message's id) a row is inserted that the constraint refuses. The message's id is compared
+// since row numbers may be given again after a failover that lost rows, under the same fences.
 //
 // Rows are locked first, by number, as other statements lock them.
 //

@@ -40,10 +40,10 @@ delete from inbox_holders
 
 	// takeOver makes the messages of holders that are gone due after a random part of a backoff
 	// that grows with the deaths in a row, so that a message which kills its process soon runs
-	// without those that ran beside it. So it does with those that this holder $6 has claimed and,
-	// by $7, does not handle: the claim had an unknown outcome, or its end could not be stored. It
-	// takes none of them over while a claim of its own is in flight, by $8, nor any that was claimed
-	// within the time of $9, since a claim may have begun meanwhile.
+	// without those that ran beside it. It also takes back messages that this holder $6 has claimed
+	// and does not handle (they are not in $7): the claim had an unknown outcome, or its end could
+	// not be stored. It takes none back while one of its claims is in flight ($8), and no message
+	// that was claimed less than $9 ago.
 	takeOver = `
 update inbox i
    set status     = case when deaths + 1 >= $2 then 'dead' else 'pending' end,
@@ -92,8 +92,7 @@ const (
 func (p *Processor) timeout() time.Duration { return max(p.Policy.Lease, 3*time.Second) }
 
 // queueRepair queues what mends the rows that others left: messages of silent holders, claims and
-// ends with an unknown outcome, due times of a wrong clock, and keys without a first message. Of
-// these each repair reads a part, behind that of the one before.
+// ends with an unknown outcome, and due times of a wrong clock.
 func (p *Processor) queueRepair(b *pgx.Batch, takesOver bool) {
 	q := p.Policy
 	if takesOver {
@@ -104,7 +103,18 @@ func (p *Processor) queueRepair(b *pgx.Batch, takesOver bool) {
 			q.BackoffBase, q.BackoffCap, p.Holder, held, claims, 2*p.timeout())
 	}
 	b.Queue(correctDueTimes, p.Receiver, q.BackoffCap, max(LongestWait, q.BackoffCap))
-	b.Queue(promoteNext, p.Receiver, p.promoted).QueryRow(func(row pgx.Row) error { return row.Scan(&p.promoted) })
+}
+
+// repairKeys gives a first message to keys that have none. Each call reads a part, behind that of the
+// one before. Its commit is its own: a page may store such a key's first message at the same moment.
+func (p *Processor) repairKeys(ctx context.Context) {
+	b, reached := &pgx.Batch{}, p.promoted
+	b.Queue(promoteNext, p.Receiver, p.promoted).QueryRow(func(row pgx.Row) error { return row.Scan(&reached) })
+	if err := p.DB.Commit(ctx, b); err != nil {
+		p.Log.WarnContext(ctx, "keys without a first message were not repaired", "receiver", p.Receiver, "error", err)
+		return
+	}
+	p.promoted = reached
 }
 
 // mayTakeOver reports whether a holder without a registration is dead. After an outage of the
@@ -122,8 +132,10 @@ func (p *Processor) mayTakeOver(now time.Time) bool {
 //
 // If we die here: other processors take over. Test: TestTakeover.
 func (p *Processor) keepAlive(ctx context.Context) {
-	for loop.Pause(ctx, p.Policy.Lease/3, nil) {
+	for pause := p.Policy.Lease / 3; loop.Pause(ctx, pause, nil); {
+		began := time.Now() //nolint:forbidigo // a slow beat makes the pause shorter
 		p.beat(ctx)
+		pause = max(0, p.Policy.Lease/3-time.Since(began)) //nolint:forbidigo // as above
 	}
 }
 

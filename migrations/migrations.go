@@ -43,17 +43,17 @@ type Migration struct {
 
 // All returns the migrations in the order in which Up applies them.
 //
-// Numbers 1 to 20 were used before v0.1.0.
+// Numbers 1 to 30 were used before v0.2.0.
 func All() []Migration {
 	return []Migration{
-		{21, "idempotency", idempotency.Schema()},
-		{22, "inbox", inbox.Schema()},
-		{23, "outbox", outbox.Schema()},
-		{24, "ledger", ledger.Schema()},
-		{25, "merchants", merchants.Schema()},
-		{26, "fulfillment", fulfillment.SQL()},
-		{27, "audit", audit.Schema()},
-		{28, "service", service},
+		{31, "idempotency", idempotency.Schema()},
+		{32, "inbox", inbox.Schema()},
+		{33, "outbox", outbox.Schema()},
+		{34, "ledger", ledger.Schema()},
+		{35, "merchants", merchants.Schema()},
+		{36, "fulfillment", fulfillment.SQL()},
+		{37, "audit", audit.Schema()},
+		{38, "service", service},
 	}
 }
 
@@ -66,7 +66,7 @@ const lockTimeout = "10000"
 // before it stay. A migration that waits longer than ten seconds for a table fails,
 // unless url says otherwise (lock_timeout).
 //
-// It refuses a database of before v0.1.0, and tables that were restored before the roles
+// It refuses a database of before v0.2.0, and tables that were restored before the roles
 // existed, because no migration restores the rights of the roles.
 func Up(ctx context.Context, url string) error {
 	config, err := pgx.ParseConfig(url)
@@ -113,17 +113,24 @@ func apply(ctx context.Context, db *sql.DB, all []Migration) error {
 	return nil
 }
 
-// selectOutdated asks for a schema of before v0.1.0. Before v0.1.0 the table of versions had
-// another name.
-const selectOutdated = `select to_regclass('ledger_events') is not null and to_regclass('payonce_migrations') is null`
+// oldest is the first number of a schema that can be migrated.
+const oldest = 31
 
 func refuseOutdated(ctx context.Context, db *sql.DB) error {
 	var outdated bool
-	if err := db.QueryRowContext(ctx, selectOutdated).Scan(&outdated); err != nil {
+	err := db.QueryRowContext(ctx, `select to_regclass('ledger_events') is not null and to_regclass('payonce_migrations') is null`).Scan(&outdated)
+	if err == nil && !outdated {
+		var exists bool
+		err = db.QueryRowContext(ctx, `select to_regclass('payonce_migrations') is not null`).Scan(&exists)
+		if err == nil && exists {
+			err = db.QueryRowContext(ctx, `select exists (select from payonce_migrations where version_id between 1 and $1)`, oldest-1).Scan(&outdated)
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("look for the schema: %w", err)
 	}
 	if outdated {
-		return errors.New("the database has a schema of before v0.1.0, which cannot be upgraded: create a new database")
+		return errors.New("the database has a schema of before v0.2.0, which cannot be upgraded: create a new database")
 	}
 	return nil
 }

@@ -106,9 +106,9 @@ func (r *reader) SelectQuery(topic, _ string, _ wsql.OffsetsAdapter) wsql.Query 
 	return wsql.Query{Query: selectPage, Args: []any{topic, after, pageMessages, pageBytes, idle}}
 }
 
-// UnmarshalMessage reads the whole page at its first row, since Watermill waits for the
-// acknowledgment of one message before it delivers the next one, and delivers it. It returns
-// a message without content that stands for those that were acknowledged.
+// UnmarshalMessage reads the whole page at its first row and delivers it, since Watermill waits for
+// the acknowledgment of one message before it delivers the next one. It returns an empty message that
+// stands for all that were acknowledged.
 func (r *reader) UnmarshalMessage(from wsql.Scanner) (wsql.Row, error) {
 	rows, ok := from.(*sql.Rows)
 	if !ok {

@@ -103,15 +103,17 @@ func (r *webhooksRotateCmd) Run(ctx context.Context, c *console, db *postgres.DB
 	}
 	b := &pgx.Batch{}
 	merchants.RotateSecret(b, secrets[0], r.WebhookSecret, r.Overlap, operator())
-	err = db.Commit(ctx, b)
-	if groupcommit.Constraint(err) == "webhook_secrets_pkey" {
+	failed := db.Commit(ctx, b)
+	secrets, err = merchants.ListSecrets(ctx, db, r.Merchant)
+	switch {
+	case err != nil:
+		return errors.Join(failed, err)
+	// The answer of the commit was lost, and the list shows that it happened.
+	case groupcommit.OutcomeOf(failed) == groupcommit.Unknown && secrets[0].Is(r.WebhookSecret):
+	case groupcommit.Constraint(failed) == "webhook_secrets_pkey":
 		return errOtherSecret
-	}
-	if err != nil {
-		return fmt.Errorf("rotate the webhook secret of %s (in doubt, rotate again): %w", r.Merchant, err)
-	}
-	if secrets, err = merchants.ListSecrets(ctx, db, r.Merchant); err != nil {
-		return err
+	case failed != nil:
+		return fmt.Errorf("rotate the webhook secret of %s: %w", r.Merchant, failed)
 	}
 	c.show(rotated{Whole: made, Data: secrets}, func(p *printer) {
 		// No secret is shown, nor where an endpoint has its token.

@@ -1,5 +1,5 @@
 // Package doorbell rings the outbox's doorbell for what a commit leaves to be done: messages of
-// a topic, messages of a receiver of the inbox, and events to project.
+// a topic, messages of a receiver of the inbox, and events to follow.
 package doorbell
 
 import (

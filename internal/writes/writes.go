@@ -11,7 +11,7 @@ import (
 )
 
 // Statements is the statements of a program that may share a commit, and so the order in
-// which rows are locked: keys, events, postings, messages, and behind them those of the
+// which rows are locked: keys, events, postings, orders, messages, and behind them those of the
 // worker, which are reservations, stock, and the messages of the inbox that end. A batch
 // with any other statement commits in a transaction of its own:
 //

@@ -12,7 +12,7 @@ import (
 )
 
 // Latest is the number of the newest migration that this program needs.
-const Latest = 28
+const Latest = 38
 
 const appliedVersion = `
 select coalesce(max(version_id), 0)
