@@ -119,23 +119,12 @@ func mutants() []mutant {
 			byWalk("success/worker/POST /v1/payment_intents/after/kill", "one payment intent per attempt"),
 		},
 		{
-			"a charge fails before its intent is canceled",
-			[]edit{
-				{
-					"fulfillment/payment.go", "	p.intent, p.failing = nil, &failing\n",
-					"	if failing.Code == domain.CardDeclined {\n		return decision{events: s.Charge.Fail(failing)}, nil\n	}\n	p.intent, p.failing = nil, &failing\n",
-				},
-				{
-					"fulfillment/run.go", "			r.idle = 0\n",
-					`		if r.stream.Charge.Status == domain.Failed && r.stream.Charge.Started() {
-			if _, err := r.services.Provider.CancelIntent(ctx, r.stream.Charge.PaymentIntent); err != nil {
-				return err
-			}
-		}
-`,
-				},
-			},
-			byWalk("declined/worker/POST /v1/payment_intents/:id/cancel/before/kill", "canceled"),
+			"a declined charge fails, and its intent is not canceled",
+			[]edit{{
+				"fulfillment/payment.go", "	p.intent, p.failing = nil, &failing\n",
+				"	if failing.Code == domain.CardDeclined {\n		return decision{events: s.Charge.Fail(failing)}, nil\n	}\n	p.intent, p.failing = nil, &failing\n",
+			}},
+			byWalk("declined/worker/POST /v1/payment_intents/:id/confirm/after/kill", "its intent is canceled"),
 		},
 		{
 			"a charge fails at a deadline although its money was taken",
