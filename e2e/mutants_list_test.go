@@ -267,7 +267,7 @@ func mutants() []mutant {
 		},
 		{
 			"a key without a first message is not repaired",
-			[]edit{{"inbox/claim.go", "\t\tp.repairKeys(ctx)\n", ""}},
+			[]edit{{"inbox/holders.go", "\tb.Queue(promoteNext, p.Receiver, p.promoted).QueryRow(func(row pgx.Row) error { return row.Scan(&p.promoted) })\n", ""}},
 			byTest("./inbox", "TestPromote_repairsAKeyWithoutAFirstMessage", "until all messages are done"),
 		},
 		{

@@ -92,7 +92,8 @@ const (
 func (p *Processor) timeout() time.Duration { return max(p.Policy.Lease, 3*time.Second) }
 
 // queueRepair queues what mends the rows that others left: messages of silent holders, claims and
-// ends with an unknown outcome, and due times of a wrong clock.
+// ends with an unknown outcome, due times of a wrong clock, and keys without a first message. Of
+// these each repair reads a part, behind that of the one before.
 func (p *Processor) queueRepair(b *pgx.Batch, takesOver bool) {
 	q := p.Policy
 	if takesOver {
@@ -103,18 +104,7 @@ func (p *Processor) queueRepair(b *pgx.Batch, takesOver bool) {
 			q.BackoffBase, q.BackoffCap, p.Holder, held, claims, 2*p.timeout())
 	}
 	b.Queue(correctDueTimes, p.Receiver, q.BackoffCap, max(LongestWait, q.BackoffCap))
-}
-
-// repairKeys gives a first message to keys that have none. Each call reads a part, behind that of the
-// one before. Its commit is its own: a page may store such a key's first message at the same moment.
-func (p *Processor) repairKeys(ctx context.Context) {
-	b, reached := &pgx.Batch{}, p.promoted
-	b.Queue(promoteNext, p.Receiver, p.promoted).QueryRow(func(row pgx.Row) error { return row.Scan(&reached) })
-	if err := p.DB.Commit(ctx, b); err != nil {
-		p.Log.WarnContext(ctx, "keys without a first message were not repaired", "receiver", p.Receiver, "error", err)
-		return
-	}
-	p.promoted = reached
+	b.Queue(promoteNext, p.Receiver, p.promoted).QueryRow(func(row pgx.Row) error { return row.Scan(&p.promoted) })
 }
 
 // mayTakeOver reports whether a holder without a registration is dead. After an outage of the
