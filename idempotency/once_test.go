@@ -104,6 +104,10 @@ func TestOnce_failures(t *testing.T) {
 		"a rollback of its own": func(ctx context.Context, tx pgx.Tx) error { return tx.Rollback(ctx) },
 		"a rollback in SQL":     func(ctx context.Context, tx pgx.Tx) error { _, err := tx.Exec(ctx, `rollback`); return err },
 		"a commit of its own":   func(ctx context.Context, tx pgx.Tx) error { return tx.Commit(ctx) },
+		"a removal of its own key": func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, `delete from idempotency_keys`)
+			return err
+		},
 		"rows left open": func(ctx context.Context, tx pgx.Tx) error {
 			_, err := tx.Query(ctx, insertEffect+` returning 1`) //nolint:sqlclosecheck // the fault
 			return err

@@ -80,7 +80,7 @@ var defects = []struct {
 	{"a refund of less than was requested", func(e *evidence) { e.records[0].refunds[0].Amount-- }, []string{refundEnds, showsRefunded}},
 	{"a refund that was to be refused", func(e *evidence) { e.records[0].refunds[1].answers = thrice(http.StatusAccepted, "", "{}") }, []string{refundEnds}},
 	{"a refunded charge that does not show it", func(e *evidence) { e.records[0].final.Status = succeeded }, []string{showsRefunded}},
-	{"a piece that nobody got", func(e *evidence) { e.plan.stock[scarceSKU] = 0 }, []string{scarceStockSold}},
+	{"a piece that no charge got", func(e *evidence) { e.plan.stock[scarceSKU] = 0 }, []string{scarceStockSold}},
 	{"nine kills", func(e *evidence) { e.chaos.workers = 9 }, []string{"chaos: workers killed while charges flow"}},
 	{"kills of idle workers alone", func(e *evidence) { e.chaos.inFlight = 0 }, []string{"chaos: workers killed while charges flow"}},
 	{"no api killed", func(e *evidence) { e.chaos.apis = 0 }, []string{"chaos: an api killed"}},
