@@ -123,12 +123,11 @@ func (t *Traces) continued(ctx context.Context, parent string, record func(sampl
 // and how many. The exporter's libraries read the others themselves. In OpenTelemetry an
 // empty value is none.
 type TraceSettings struct {
-	// true turns traces off, whatever the other settings are.
+	// true turns traces off.
 	Disabled string `env:"OTEL_SDK_DISABLED"`
 	// otlp turns traces on, none turns them off. Others are refused.
 	Exporter string `env:"OTEL_TRACES_EXPORTER"`
-	// URL of the collector; setting it turns traces on. OpenTelemetry's default is a collector on
-	// this machine.
+	// URL of the collector; setting it turns traces on. Empty: a collector on this machine.
 	Endpoint string `env:"OTEL_EXPORTER_OTLP_ENDPOINT"`
 	// The same for traces alone, with its path.
 	TracesEndpoint string `env:"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"`
@@ -136,10 +135,10 @@ type TraceSettings struct {
 	Protocol string `env:"OTEL_EXPORTER_OTLP_PROTOCOL"`
 	// The same for traces alone.
 	TracesProtocol string `env:"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"`
-	// Which traces are recorded: always_on, always_off or traceidratio, or one of these after
-	// parentbased_. Empty: parentbased_always_on.
+	// always_on, always_off or traceidratio, or one of these after parentbased_. Empty:
+	// parentbased_always_on.
 	Sampler string `env:"OTEL_TRACES_SAMPLER"`
-	// Share of recorded traces from 0 to 1, for the samplers of a ratio. Empty: 1.
+	// Share of recorded traces from 0 to 1. Empty: 1.
 	SamplerArg string `env:"OTEL_TRACES_SAMPLER_ARG"`
 	// Milliseconds between two exports.
 	Delay string `env:"OTEL_BSP_SCHEDULE_DELAY"`
