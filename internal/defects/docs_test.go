@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -125,7 +126,7 @@ func TestPatterns(t *testing.T) {
 	t.Parallel()
 	text := read(t, patterns)
 
-	t.Run("its table has every item once, each with a test", func(t *testing.T) {
+	t.Run("its list has every item once, each with a test", func(t *testing.T) {
 		t.Parallel()
 		numbered(t, patterns, items)
 	})
@@ -133,7 +134,7 @@ func TestPatterns(t *testing.T) {
 	t.Run("it has every defect of the documents, with a test of payonce", func(t *testing.T) {
 		t.Parallel()
 		for i := range defects {
-			_, row, found := strings.Cut(text, fmt.Sprintf("\n| D%d |", i+1))
+			_, row, found := strings.Cut(text, fmt.Sprintf("\n- **D%d**, ", i+1))
 			row, _, _ = strings.Cut(row, "\n")
 			if !found || len(testsIn(row)) == 0 {
 				t.Errorf("D%d: row %v, tests %v", i+1, found, testsIn(row))
@@ -169,19 +170,16 @@ func read(t *testing.T, document string) string {
 	return string(text)
 }
 
-// numbered checks a table of n rows, numbered from 1, of which each has four cells and a test in the last.
+// numbered checks a list of n items, numbered from 1, of which each has a test.
 func numbered(t *testing.T, document string, n int) {
 	t.Helper()
-	_, table, _ := strings.Cut(read(t, document), "\n| no. |")
-	table, _, _ = strings.Cut(table, "\n\n")
-	rows := strings.Split(strings.TrimSpace(table), "\n")[2:]
-	for i, line := range rows {
-		row := strings.Split(strings.TrimSuffix(strings.TrimPrefix(line, "| "), " |"), " | ")
-		if row[0] != strconv.Itoa(i+1) || len(row) != 4 || len(testsIn(row[3])) == 0 {
-			t.Errorf("%s: row %d has the number %s, %d cells, or no test", document, i+1, row[0], len(row))
+	items := regexp.MustCompile(`(?m)^(\d+)\. (.*)$`).FindAllStringSubmatch(read(t, document), -1)
+	for i, item := range items {
+		if item[1] != strconv.Itoa(i+1) || len(testsIn(item[2])) == 0 {
+			t.Errorf("%s: item %d has the number %s, or no test", document, i+1, item[1])
 		}
 	}
-	if len(rows) != n {
-		t.Errorf("%s has %d rows, want %d", document, len(rows), n)
+	if len(items) != n {
+		t.Errorf("%s has %d items, want %d", document, len(items), n)
 	}
 }
