@@ -15,7 +15,7 @@ func TestReference_commands(t *testing.T) {
 	for _, command := range newParser(new(commands)).Model.Leaves(true) {
 		rows = append(rows, []string{reference.Code("payonce " + command.Summary()), command.Help})
 	}
-	reference.Section(t, "cli.md", "Commands", reference.Table([]string{"command", "what it does"}, rows))
+	reference.Section(t, "cli.md", "Commands", reference.List(rows))
 }
 
 func TestReference_guards(t *testing.T) {
