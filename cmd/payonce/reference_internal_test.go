@@ -22,8 +22,8 @@ func TestReference_guards(t *testing.T) {
 	t.Parallel()
 	var rows [][]string
 	for _, g := range demo.Guards() {
-		rows = append(rows, []string{reference.Code(g.Name), g.Kind, g.Fault, cmp.Or(strings.Join(g.Red, "; "), "nothing"), g.Charge})
+		red := cmp.Or(strings.Join(g.Red, "; "), "nothing")
+		rows = append(rows, []string{reference.Code(g.Name), g.Kind + ".", "Fault: " + g.Fault + ".", "Violated: " + red + ".", "The charge: " + g.Charge + "."})
 	}
-	header := []string{"guard removed", "kind", "fault", "violated without it", "what happened to the charge"}
-	reference.Section(t, "guard-lab.md", "Guards", reference.Table(header, rows))
+	reference.Section(t, "guard-lab.md", "Guards", reference.List(rows))
 }
