@@ -29,8 +29,8 @@ func order(w http.ResponseWriter, r *http.Request, path string) {
 	_, _ = fmt.Fprint(w, number, " of ", path)
 }
 
-// The middleware is put around a router, and around one route. The examples http and echo put
-// it around net/http's, and around a route of Echo.
+// The middleware is put around a router, and around one route. The example http puts it around all
+// routes of net/http and of Echo.
 func TestMiddleware_worksWithEachRouter(t *testing.T) {
 	t.Parallel()
 	server := startServer(t, local.Options{InMemory: true})

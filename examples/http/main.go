@@ -1,12 +1,12 @@
-// Command http makes the POST of an order idempotent by its Idempotency-Key header, with
-// net/http.
+// Command http makes the POST of an order idempotent by its Idempotency-Key header, in a server of
+// net/http and in one of Echo, which share the keys.
 //
 // It prints:
 //
-//	12 orders sent by 16 clients at once: 192 answers 201, 12 orders, 12 different answers
+//	12 orders sent by 8 clients to 2 servers at once: 192 answers 201, 12 orders, 12 different answers
 //	another order under a used key: 422, application/problem+json
 //	an order without a key: 400, application/problem+json
-//	an order of what is not sold: 404, and the same as a replay
+//	an order of what is not sold: 404 by net/http, and the same as a replay by Echo
 package main
 
 import (
@@ -21,6 +21,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/labstack/echo/v4"
 	"github.com/payonce/payonce/idempotency"
 
 	"github.com/payonce/payonce/examples/scaffold"
@@ -31,65 +32,95 @@ const tables = `
 	insert into items values ('lamp');
 	create table orders (number bigint generated always as identity primary key, sku text not null references items);`
 
-// postOrder writes in the transaction of the request's key. The middleware commits it with
-// the response.
-func postOrder(w http.ResponseWriter, r *http.Request) {
-	var order struct {
-		Number int64  `json:"number"`
-		SKU    string `json:"sku"`
-	}
-	if err := json.NewDecoder(r.Body).Decode(&order); err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	}
+type order struct {
+	Number int64  `json:"number"`
+	SKU    string `json:"sku"`
+}
+
+// place writes in the transaction of the request's key, which the middleware commits with the
+// response. It returns the status of the response.
+func place(ctx context.Context, o *order) (int, error) {
 	const insert = `insert into orders (sku) select sku from items where sku = $1 returning number`
-	err := idempotency.Tx(r.Context()).QueryRow(r.Context(), insert, order.SKU).Scan(&order.Number)
+	err := idempotency.Tx(ctx).QueryRow(ctx, insert, o.SKU).Scan(&o.Number)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		http.Error(w, "not sold here", http.StatusNotFound) // stored, as it stays true for this request
-		return
+		return http.StatusNotFound, errors.New("not sold here") // stored, as it stays true for this request
 	case err != nil:
-		http.Error(w, "try again", http.StatusServiceUnavailable) // not stored, the key stays free
-		return
+		return http.StatusServiceUnavailable, errors.New("try again") // not stored, the key stays free
 	}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(http.StatusCreated)
-	_ = json.NewEncoder(w).Encode(order)
+	return http.StatusCreated, nil
 }
 
-// tenant owns the keys of a request: two clients may choose the same key.
-func tenant(r *http.Request) string {
-	user, _, _ := r.BasicAuth() // verified by a middleware before this one
-	return user
+func options() idempotency.HTTPOptions {
+	// A tenant owns the keys of its requests: two clients may choose the same key.
+	return idempotency.HTTPOptions{Scope: func(r *http.Request) string {
+		user, _, _ := r.BasicAuth() // verified by a middleware before this one
+		return user
+	}}
 }
 
-func handler(pool *pgxpool.Pool) http.Handler {
+func withNetHTTP(pool *pgxpool.Pool) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /orders", postOrder)
-	return idempotency.Middleware(pool, idempotency.HTTPOptions{Scope: tenant})(mux)
+	mux.HandleFunc("POST /orders", func(w http.ResponseWriter, r *http.Request) {
+		var o order
+		if err := json.NewDecoder(r.Body).Decode(&o); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		status, err := place(r.Context(), &o)
+		if err != nil {
+			http.Error(w, err.Error(), status)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(status)
+		_ = json.NewEncoder(w).Encode(o)
+	})
+	return idempotency.Middleware(pool, options())(mux)
+}
+
+func withEcho(pool *pgxpool.Pool) http.Handler {
+	e := echo.New()
+	e.Use(echo.WrapMiddleware(idempotency.Middleware(pool, options())))
+	e.POST("/orders", func(c echo.Context) error {
+		var o order
+		if err := c.Bind(&o); err != nil {
+			return err
+		}
+		status, err := place(c.Request().Context(), &o)
+		if err != nil {
+			return c.String(status, err.Error()+"\n")
+		}
+		return c.JSON(status, o)
+	})
+	return e
 }
 
 func main() { scaffold.Main("example_http", tables+idempotency.Schema(), run) }
 
-func run(ctx context.Context, pool *pgxpool.Pool) error {
-	server := httptest.NewServer(handler(pool))
-	defer server.Close()
-	shop := strings.Replace(server.URL, "//", "//customer:secret@", 1)
-	post := func(key, order string) scaffold.Answer {
-		a, err := scaffold.Post(ctx, shop, key, order)
+// client posts orders to a server.
+func client(ctx context.Context, server *httptest.Server) func(key, order string) scaffold.Answer {
+	return func(key, order string) scaffold.Answer {
+		a, err := scaffold.Post(ctx, strings.Replace(server.URL, "//", "//customer:secret@", 1), key, order)
 		if err != nil {
 			a.Body = err.Error()
 		}
 		return a
 	}
+}
 
-	const orders, clients = 12, 16
+func run(ctx context.Context, pool *pgxpool.Pool) error {
+	netHTTP, onEcho := httptest.NewServer(withNetHTTP(pool)), httptest.NewServer(withEcho(pool))
+	defer netHTTP.Close()
+	defer onEcho.Close()
+	servers := []func(key, order string) scaffold.Answer{client(ctx, netHTTP), client(ctx, onEcho)}
+	const orders, clients = 12, 8
 	created, bodies := 0, map[string]bool{}
 	for n := range orders {
-		var answers [clients]scaffold.Answer
+		answers := make([]scaffold.Answer, clients*len(servers))
 		var all sync.WaitGroup
-		for i := range clients {
-			all.Go(func() { answers[i] = post(fmt.Sprintf(`"order-%d"`, n), `{"sku":"lamp"}`) })
+		for i := range answers {
+			all.Go(func() { answers[i] = servers[i%2](fmt.Sprintf(`"order-%d"`, n), `{"sku":"lamp"}`) })
 		}
 		all.Wait()
 		for _, a := range answers {
@@ -103,14 +134,14 @@ func run(ctx context.Context, pool *pgxpool.Pool) error {
 	if err := pool.QueryRow(ctx, `select count(*) from orders`).Scan(&stored); err != nil {
 		return err
 	}
-	fmt.Printf("%d orders sent by %d clients at once: %d answers 201, %d orders, %d different answers\n", orders, clients, created, stored, len(bodies))
-	other, none := post(`"order-0"`, `{"sku":"desk"}`), post("", `{"sku":"lamp"}`)
+	fmt.Printf("%d orders sent by %d clients to 2 servers at once: %d answers 201, %d orders, %d different answers\n", orders, clients, created, stored, len(bodies))
+	other, none := servers[1](`"order-0"`, `{"sku":"desk"}`), servers[1]("", `{"sku":"lamp"}`)
 	fmt.Printf("another order under a used key: %d, %s\n", other.Status, other.ContentType)
 	fmt.Printf("an order without a key: %d, %s\n", none.Status, none.ContentType)
-	refused, replay := post(`"desk"`, `{"sku":"desk"}`), post(`"desk"`, `{"sku":"desk"}`)
-	fmt.Printf("an order of what is not sold: %d, and the same as a replay\n", refused.Status)
+	refused, replay := servers[0](`"desk"`, `{"sku":"desk"}`), servers[1](`"desk"`, `{"sku":"desk"}`)
+	fmt.Printf("an order of what is not sold: %d by net/http, and the same as a replay by Echo\n", refused.Status)
 	refused.Replayed = true
-	if created != orders*clients || stored != orders || len(bodies) != orders || replay != refused {
+	if created != orders*clients*len(servers) || stored != orders || len(bodies) != orders || replay != refused {
 		return fmt.Errorf("not what the clients wanted: %+v", replay)
 	}
 	return nil

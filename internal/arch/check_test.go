@@ -48,9 +48,6 @@ func list(tb testing.TB, args ...string) (pkgs []pkg) {
 	}
 }
 
-// root is the module's root, seen from this package.
-const root = "../.."
-
 // watch opens every folder of the module. The cache of go test knows the files that this
 // process opens, and go list is another process: without this a result would be reused
 // although the tree has changed.

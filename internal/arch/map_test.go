@@ -108,9 +108,8 @@ var rules = []rule{
 	},
 
 	// The proofs: tests, the demo, and what they need.
-	{"internal/arch", "", "checks the others from outside"},
+	{"internal/arch", "", "checks the others from outside: it holds tests alone"},
 	{"internal/await", "", "waits for a condition, whichever it is"},
-	{"internal/defects", "", "holds tests alone, so it has nothing to import"},
 	{"internal/openapi", "", "checks responses against a contract, whichever program sends them; only tests import it"},
 	{"internal/reference", "internal/telemetry", "compares generated pages with the code; only tests import it"},
 	{"internal/postgres/local", "internal/loop internal/postgres internal/tempdir", "starts a server, whatever is kept in it"},

@@ -1,7 +1,7 @@
-package defects_test
+package arch_test
 
 import (
-	"path/filepath"
+	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -23,7 +23,7 @@ var (
 // has; each check of the audit is the witness of a promise; and each id that a page cites exists.
 func TestPromises(t *testing.T) {
 	t.Parallel()
-	tree, ids, witnesses := readSources(t), make(map[string]bool), make(map[string]bool)
+	tr, ids, witnesses := readTree(t), make(map[string]bool), make(map[string]bool)
 	checks := auditChecks(t)
 	for line := range strings.Lines(read(t, register)) {
 		match := promise.FindStringSubmatch(line)
@@ -35,7 +35,7 @@ func TestPromises(t *testing.T) {
 			t.Errorf("%s: two promises have this id", id)
 		}
 		ids[id], witnesses[witness] = true, true
-		if dir, function := cutTest(home); dir == "" || !tree.packages[strings.TrimSuffix(dir, ".")].has(function) {
+		if !withPackage.MatchString(home) || !tr.hasTest(home) {
 			t.Errorf("%s: its home %s is no test", id, home)
 		}
 		if witness != "" && !slices.Contains(checks, witness) {
@@ -50,8 +50,8 @@ func TestPromises(t *testing.T) {
 			t.Errorf("the check %q is the witness of no promise", check)
 		}
 	}
-	for _, page := range append(documents(t), "README.md", "ARCHITECTURE.md", "SECURITY.md") {
-		for _, match := range cited.FindAllStringSubmatch(read(t, page), -1) {
+	for _, page := range tr.pages() {
+		for _, match := range cited.FindAllStringSubmatch(tr[page], -1) {
 			if !ids[match[1]] {
 				t.Errorf("%s cites the promise %s, which there is not", page, match[1])
 			}
@@ -68,13 +68,11 @@ func auditChecks(t *testing.T) (names []string) {
 	for _, check := range report.Checks {
 		names = append(names, check.Name)
 	}
-	files, err := filepath.Glob(filepath.Join(root, "internal/audit/*.go"))
-	must(t, err)
-	for _, file := range files {
-		if strings.HasSuffix(file, "_test.go") {
+	for at, text := range readTree(t) {
+		if path.Dir(at) != "internal/audit" || strings.HasSuffix(at, "_test.go") {
 			continue
 		}
-		for _, match := range providerChecks.FindAllStringSubmatch(read(t, strings.TrimPrefix(file, root)), -1) {
+		for _, match := range providerChecks.FindAllStringSubmatch(text, -1) {
 			if !strings.HasSuffix(match[1], ", not judged") {
 				names = append(names, match[1])
 			}

@@ -1,4 +1,4 @@
-package defects_test
+package arch_test
 
 import (
 	"encoding/json"

@@ -1,4 +1,4 @@
-package defects_test
+package arch_test
 
 import (
 	"regexp"
@@ -20,7 +20,7 @@ var (
 // breaks exists. That the test then fails was tried by hand.
 func TestEvening_isOfThisTree(t *testing.T) {
 	t.Parallel()
-	page, tree, total := read(t, evening), readSources(t), 0
+	page, tr, total := read(t, evening), readTree(t), 0
 	stops := stop.FindAllStringSubmatch(page, -1)
 	if rows := strings.Count(page, "\n| ["); rows != len(stops) || rows < 20 {
 		t.Errorf("%s has %d rows of files, %d of them with a count and a question", evening, rows, len(stops))
@@ -42,7 +42,7 @@ func TestEvening_isOfThisTree(t *testing.T) {
 		if gone := without(b[2]); !strings.Contains(read(t, b[1]), gone) || gone == "" {
 			t.Errorf("%s does not have the lines that %s removes:\n%s", b[1], evening, gone)
 		}
-		if !tree.packages[strings.TrimPrefix(b[3], "./")].has(b[4]) {
+		if !tr.hasTest(strings.TrimPrefix(b[3], "./") + "." + b[4]) {
 			t.Errorf("%s breaks %s in %s: no such test", evening, b[4], b[3])
 		}
 	}

@@ -1,0 +1,100 @@
+package arch_test
+
+import (
+	"io/fs"
+	"os"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/payonce/payonce/internal/testrun"
+)
+
+// root is the module's root, seen from this package.
+const root = "../.."
+
+var must = testrun.Must
+
+// texts are the text files of the repository by their paths from the root, but for testdata and what is hidden.
+var texts = sync.OnceValues(func() (map[string]string, error) {
+	found := make(map[string]string)
+	err := fs.WalkDir(os.DirFS(root), ".", func(at string, entry fs.DirEntry, err error) error {
+		hidden := strings.HasPrefix(entry.Name(), ".") && at != "." && at != ".ci"
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && (hidden || entry.Name() == "testdata"):
+			return fs.SkipDir
+		case entry.IsDir():
+			return nil
+		}
+		text, err := os.ReadFile(path.Join(root, at))
+		found[at] = string(text)
+		return err
+	})
+	return found, err
+})
+
+// tree are the texts of the repository.
+type tree map[string]string
+
+func readTree(t *testing.T) tree {
+	t.Helper()
+	found, err := texts()
+	must(t, err)
+	return found
+}
+
+// read returns a file, also one that is hidden.
+func read(t *testing.T, at string) string {
+	t.Helper()
+	text, err := os.ReadFile(path.Join(root, at))
+	must(t, err)
+	return string(text)
+}
+
+// pages are the documents that the project has beside its changelog.
+func (tr tree) pages() (pages []string) {
+	for at := range tr {
+		if strings.HasPrefix(at, "docs/") && strings.HasSuffix(at, ".md") {
+			pages = append(pages, at)
+		}
+	}
+	slices.Sort(pages)
+	return append(pages, "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md")
+}
+
+// exists reports whether there is a file or a folder of a path, or a file of a name.
+func (tr tree) exists(name string) bool {
+	for at := range tr {
+		if at == name || path.Base(at) == name || strings.HasPrefix(at, strings.TrimSuffix(name, "/")+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+// declares reports whether a Go file, which is one of a package's if dir is not empty, matches.
+func (tr tree) declares(dir string, tests bool, declaration *regexp.Regexp) bool {
+	for at, text := range tr {
+		if strings.HasSuffix(at, ".go") && strings.HasSuffix(at, "_test.go") == tests && (dir == "" || path.Dir(at) == dir) && declaration.MatchString(text) {
+			return true
+		}
+	}
+	return false
+}
+
+// hasTest reports whether there is a test, whose name may have its package before it and its case behind it.
+func (tr tree) hasTest(name string) bool {
+	dir := withPackage.FindString(name)
+	function, _, _ := strings.Cut(name[len(dir):], "/")
+	return tr.declares(strings.TrimSuffix(dir, "."), true, regexp.MustCompile(`(?m)^func `+function+`\(`))
+}
+
+// declaration matches a function, a type, a value, a field or a method of a name.
+func declaration(name string) *regexp.Regexp {
+	return regexp.MustCompile(`(?m)^(?:func (?:\([^)]*\) )?|type |const |var |\t+(?:\w+, )*)` + name + `\b`)
+}
