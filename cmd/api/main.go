@@ -13,13 +13,12 @@ import (
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/intake"
-	"github.com/payonce/payonce/internal/doorbell"
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/internal/restore"
+	"github.com/payonce/payonce/internal/service"
 	"github.com/payonce/payonce/internal/telemetry"
-	"github.com/payonce/payonce/internal/writes"
 )
 
 const (
@@ -47,10 +46,10 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 		return err
 	}
 	defer traces.Close(ctx)
-	bell := doorbell.New(log)
+	bell := service.NewBell(log)
 	lasting, end := context.WithCancel(context.WithoutCancel(ctx)) // ends after the last commit of the drain
 	defer end()
-	db, err := program.Open(ctx, log, s.DatabaseURL.Reveal(), s.database(traces, doorbell.Committed(bell)))
+	db, err := program.Open(ctx, log, s.DatabaseURL.Reveal(), s.database(traces, service.Committed(bell)))
 	if err != nil {
 		return err
 	}
@@ -76,7 +75,7 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 func (s settings) database(traces *telemetry.Traces, committed func(names []string)) postgres.Options {
 	o := s.Pool(application, postgres.RoleAPI)
 	o.CheckSession = restore.CheckSession()
-	o.LockTimeout, o.Writes, o.Tracer, o.Committed = lockTimeout, writes.Statements(), traces.Statements(), committed
+	o.LockTimeout, o.Writes, o.Tracer, o.Committed = lockTimeout, service.Statements(), traces.Statements(), committed
 	return o
 }
 

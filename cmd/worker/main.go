@@ -19,15 +19,14 @@ import (
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/audit"
-	"github.com/payonce/payonce/internal/doorbell"
 	"github.com/payonce/payonce/internal/loop"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/internal/restore"
 	"github.com/payonce/payonce/internal/retention"
+	"github.com/payonce/payonce/internal/service"
 	"github.com/payonce/payonce/internal/stripe"
 	"github.com/payonce/payonce/internal/telemetry"
-	"github.com/payonce/payonce/internal/writes"
 	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/outbox"
 )
@@ -59,7 +58,7 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	if err != nil {
 		return err
 	}
-	bell := doorbell.New(log)
+	bell := service.NewBell(log)
 	lasting, end := context.WithCancel(context.WithoutCancel(ctx)) // ends after the last commit of the drain
 	defer end()
 	db, err := open(ctx, log, s, traces, bell)
@@ -77,7 +76,7 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	}
 	paused := &pauses{db: db, receivers: receivers}
 	ready.Paused = paused.shown
-	appended := bell.Bell(domain.Topic, doorbell.Ledger)
+	appended := bell.Bell(domain.Topic, service.Ledger)
 	var ringing sync.WaitGroup
 	ringing.Go(func() { bell.Run(lasting, db.Pool()) }) // it listens for the bells above
 	defer func() { end(); ringing.Wait() }()
@@ -168,8 +167,8 @@ func awaitAccount(ctx context.Context, log *slog.Logger, db *postgres.DB, provid
 func open(ctx context.Context, log *slog.Logger, s settings, traces *telemetry.Traces, bell *outbox.Doorbell) (*postgres.DB, error) {
 	o := s.Pool(application, postgres.RoleWorker)
 	o.CheckSession = restore.CheckSession()
-	o.Writes = writes.Statements(slices.Concat(fulfillment.Writes(), inbox.Writes())...)
-	o.Tracer, o.Committed = traces.Statements(), doorbell.Committed(bell, receiverNames()...)
+	o.Writes = service.Statements(slices.Concat(fulfillment.Writes(), inbox.Writes())...)
+	o.Tracer, o.Committed = traces.Statements(), service.Committed(bell, receiverNames()...)
 	return program.Open(ctx, log, s.DatabaseURL.Reveal(), o)
 }
 

@@ -4,7 +4,7 @@ import (
 	"log/slog"
 	"testing"
 
-	"github.com/payonce/payonce/internal/reference"
+	"github.com/payonce/payonce/internal/defects"
 	"github.com/payonce/payonce/internal/testdb"
 )
 
@@ -13,5 +13,5 @@ func TestReference_metrics(t *testing.T) {
 	log, db := slog.New(slog.DiscardHandler), testdb.Reused(t)
 	m := meter(log)
 	addDatabaseGauges(m, db, nil)
-	reference.Metrics(t, "worker", m.Registry)
+	defects.Metrics(t, "worker", m.Registry)
 }

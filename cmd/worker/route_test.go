@@ -8,9 +8,9 @@ import (
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/doorbell"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/program"
+	"github.com/payonce/payonce/internal/service"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
@@ -47,7 +47,7 @@ func TestProcessors_onlyNotificationsWaitBehindADeadLetter(t *testing.T) {
 		fulfillment.ResendReceiver: inbox.Pass,
 	}
 	got := map[string]inbox.DeadLetters{}
-	receivers, err := processors(nil, &postgres.DB{}, fulfillment.Services{}, doorbell.New(nil), nil, nil, settings{})
+	receivers, err := processors(nil, &postgres.DB{}, fulfillment.Services{}, service.NewBell(nil), nil, nil, settings{})
 	testdb.Must(t, err)
 	for _, r := range receivers {
 		got[r.Name] = r.processor.Policy.DeadLetters
@@ -61,7 +61,7 @@ func TestProcessors_haveAnotherHolderAfterEachStart(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
 	for range 2 {
-		receivers, err := processors(nil, &postgres.DB{}, fulfillment.Services{}, doorbell.New(nil), nil, nil, settings{})
+		receivers, err := processors(nil, &postgres.DB{}, fulfillment.Services{}, service.NewBell(nil), nil, nil, settings{})
 		testdb.Must(t, err)
 		for _, r := range receivers {
 			holder := r.Name + " " + r.processor.Holder

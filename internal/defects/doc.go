@@ -1,4 +1,5 @@
-// Package defects holds tests alone. Three published descriptions of the idempotent
+// Package defects holds tests and, for tests of other packages, Section, which keeps the generated
+// pages of docs/reference equal to what the code says. Three published descriptions of the idempotent
 // receiver, which payonce follows in much, carry sample code with defects;
 // docs/explanation/patterns.md names them D1 to D15, and the tests of payonce for each. For D8
 // to D15 a test builds the algorithm of a sample anew, in miniature and in our own words, on a

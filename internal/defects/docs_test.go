@@ -16,8 +16,8 @@ const (
 	patterns = "docs/explanation/patterns.md"
 	addAStep = "docs/how-to/add-a-step.md"
 
-	items   = 60
-	defects = 15
+	items     = 60
+	published = 15
 )
 
 // TestDocs compares README.md, ARCHITECTURE.md, SECURITY.md and every document under docs/ with the tree: a test, a
@@ -132,7 +132,7 @@ func TestPatterns(t *testing.T) {
 
 	t.Run("it has every defect of the documents, with a test of payonce", func(t *testing.T) {
 		t.Parallel()
-		for i := range defects {
+		for i := range published {
 			_, row, found := strings.Cut(text, fmt.Sprintf("\n| D%d |", i+1))
 			row, _, _ = strings.Cut(row, "\n")
 			if !found || len(testsIn(row)) == 0 {

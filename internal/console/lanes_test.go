@@ -1,4 +1,4 @@
-package lanes_test
+package console_test
 
 import (
 	"encoding/xml"
@@ -11,7 +11,7 @@ import (
 	"unicode"
 
 	"github.com/payonce/payonce/internal/audit"
-	"github.com/payonce/payonce/internal/console/lanes"
+	"github.com/payonce/payonce/internal/console"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
@@ -71,8 +71,8 @@ func (n node) box(t *testing.T) node {
 
 func drawn(t *testing.T, tl audit.Timeline) (drawing node) {
 	t.Helper()
-	first, err := lanes.Draw(tl)
-	second, secondErr := lanes.Draw(tl)
+	first, err := console.Draw(tl)
+	second, secondErr := console.Draw(tl)
 	testrun.Must(t, errors.Join(err, secondErr, xml.Unmarshal([]byte(first), &drawing)))
 	if first != second {
 		t.Error("the same timeline is drawn in two ways")
@@ -177,7 +177,7 @@ func TestDraw_neverLetsRowsCollide(t *testing.T) {
 		"a minute":              {minute, []string{"1m0s later"}},
 		"three hours":           {crashed(), []string{"1.49s later", "1.5s later", "50m0s later", "1h40m0s later", "31m57s later"}},
 		"a thousand refunds":    {many, []string{"620 rows left out"}},
-		"what an attacker sent": {hostile(), nil},
+		"what an attacker sent": {hostileTimeline(), nil},
 		"nothing":               {audit.Timeline{}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -215,7 +215,7 @@ func TestDraw_escapesHostileTexts(t *testing.T) {
 		if !slices.Contains([]string{"svg", "title", "desc", "style", "g", "rect", "path", "circle", "text"}, n.XMLName.Local) {
 			t.Errorf("an element %q", n.XMLName.Local)
 		}
-		if n.XMLName.Local == "style" && n.Text != lanes.Style {
+		if n.XMLName.Local == "style" && n.Text != console.Style {
 			t.Errorf("a style %q", n.Text)
 		}
 		for _, a := range n.Attrs {
@@ -230,7 +230,7 @@ func TestDraw_escapesHostileTexts(t *testing.T) {
 			check(below)
 		}
 	}
-	d := drawn(t, hostile())
+	d := drawn(t, hostileTimeline())
 	check(d)
 	if class := d.attr("class"); class != "lanes wide" {
 		t.Errorf("the drawing of many workers is %q", class)
