@@ -3,12 +3,17 @@ package main
 import (
 	"log/slog"
 	"testing"
+	"time"
 
 	"github.com/payonce/payonce/internal/defects"
+	"github.com/payonce/payonce/internal/telemetry"
 	"github.com/payonce/payonce/internal/testdb"
 )
 
 func TestReference_metrics(t *testing.T) {
 	t.Parallel()
-	defects.Metrics(t, "api", meter(slog.New(slog.DiscardHandler), testdb.Reused(t)).Registry)
+	r := telemetry.NewRegistry(slog.New(slog.DiscardHandler), time.Now)
+	r.Database(testdb.Reused(t))
+	meter(r)
+	defects.Metrics(t, "api", r)
 }

@@ -77,15 +77,14 @@ var rules = []rule{
 			"internal/loop internal/postgres internal/program",
 		"shows what is stored; it accepts and carries out nothing",
 	},
-	{"internal/service", "groupcommit idempotency ledger outbox", "what the api and the worker have in common, and the sandbox has not"},
+	{"internal/service", "groupcommit idempotency ledger outbox internal/postgres internal/program internal/restore internal/telemetry", "what the api and the worker have in common, and the sandbox has not"},
 	{"internal/loop", "", "repeats work, whichever it is"},
 	{
 		"internal/retention", "idempotency inbox outbox internal/loop internal/merchants internal/postgres",
 		"deletes what has expired, by the statements of the packages that own the rows",
 	},
 	{
-		"cmd/api", "groupcommit idempotency intake internal/httpapi internal/loop " +
-			"internal/postgres internal/program internal/restore internal/service internal/telemetry",
+		"cmd/api", "groupcommit idempotency intake internal/httpapi internal/postgres internal/program internal/service internal/telemetry",
 		"wires up what accepts; the provider is out of its reach",
 	},
 	{

@@ -25,7 +25,8 @@ func (c *clock) pass(after time.Duration) { c.at.Add(int64(after)) }
 
 func readiness(t *testing.T, db *postgres.DB, now func() time.Time, checks ...program.Check) *program.Readiness {
 	t.Helper()
-	r := program.NewReadiness(t.Context(), db, now, checks...)
+	r := program.NewReadiness(t.Context(), db, now)
+	r.Checks = append(r.Checks, checks...)
 	t.Cleanup(r.Close)
 	return r
 }

@@ -1,5 +1,3 @@
-// Package service is what the api and the worker have in common beyond every program: the doorbell,
-// and the list of the statements that may share a commit.
 package service
 
 import (
