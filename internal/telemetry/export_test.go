@@ -15,9 +15,6 @@ func (r *Registry) Patient(figures time.Duration) {
 	r.figuresTimeout, r.scrapeTimeout = figures, 2*await.Stall
 }
 
-// CountAtMost bounds what is counted of a backlog.
-func (r *Registry) CountAtMost(n int) { r.countedAtMost = n }
-
 // TracesTo returns traces whose spans p receives.
 func TracesTo(ctx context.Context, p sdktrace.SpanProcessor, sampler sdktrace.Sampler) *Traces {
 	return newTraces(ctx, "payonce-test", p, sdktrace.WithSampler(sampler))

@@ -121,8 +121,8 @@ func (f *figures) readLocked(ctx context.Context) error {
 		of, sql string
 		args    []any
 	}{
-		{"the inbox", selectBacklog, []any{f.receivers, f.countedAtMost}},
-		{"the outbox", selectUnread, []any{f.countedAtMost, f.topics}},
+		{"the inbox", selectBacklog, []any{f.receivers, countedAtMost}},
+		{"the outbox", selectUnread, []any{countedAtMost, f.topics}},
 		{"the last audits", selectAudits, nil},
 		{"what is paused", selectPaused, []any{f.receivers}},
 	} {

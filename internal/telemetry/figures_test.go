@@ -123,26 +123,6 @@ values (gen_random_uuid(), 'ch_1', 1, 'charge.requested.v1', 1, 'acme', '{}', '{
 	}
 }
 
-// A long queue costs no more than a bounded one, and its oldest message is shown.
-func TestFigures_countABacklogUpToABound(t *testing.T) {
-	testdb.Long(t, "it fills a table")
-	t.Parallel()
-	const most = 1000
-	db := testdb.Open(t)
-	m, _, _ := figures(db)
-	m.CountAtMost(most)
-	testdb.Exec(t, db.Pool(), insertMessages, "pending", most+20, time.Minute)
-	testdb.Exec(t, db.Pool(), `update inbox set received_at = clock_timestamp() - interval '1 hour', due_at = clock_timestamp() - interval '1 hour' where id = (select max(id) from inbox)`)
-	testdb.Exec(t, db.Pool(), `insert into outbox (topic, message_id, payload, metadata) select 'charges', 'm' || n, '', '{}' from generate_series(1, $1::int) as n`, most+20)
-	got := scrape(t, m.Handler())
-	want(t, got, map[string]float64{
-		`payonce_figures_up`: 1,
-		`payonce_inbox_messages{receiver="fulfillment",status="pending"}`: most,
-		unread: most,
-	})
-	ages(t, got, map[string][2]float64{`payonce_inbox_oldest_age_seconds{receiver="fulfillment"}`: {3600, 3660}})
-}
-
 func TestFigures_areReadOnceInTenSeconds(t *testing.T) {
 	t.Parallel()
 	q := &counting{Querier: testdb.Open(t)}

@@ -29,7 +29,6 @@ type Registry struct {
 	metrics []Metric
 
 	figuresTimeout, scrapeTimeout time.Duration
-	countedAtMost                 int
 }
 
 // NewRegistry returns a registry with metrics of the process. now is the clock by which
@@ -43,7 +42,7 @@ func NewRegistry(log *slog.Logger, now func() time.Time) *Registry {
 	)
 	return &Registry{
 		all: all, now: now, log: log,
-		figuresTimeout: figuresTimeout, scrapeTimeout: scrapeTimeout, countedAtMost: countedAtMost,
+		figuresTimeout: figuresTimeout, scrapeTimeout: scrapeTimeout,
 	}
 }
 
