@@ -171,7 +171,7 @@ func (r *Readiness) check(ctx context.Context) (why string, err error) {
 		return readOnly, nil
 	}
 	if err != nil {
-		return "", fmt.Errorf("ask for readiness: %w: %w", postgres.ErrNoConnection, err)
+		return "", fmt.Errorf("ask for readiness: %w", err)
 	}
 	defer conn.Release()
 	for _, check := range r.Checks {
