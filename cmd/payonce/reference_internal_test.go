@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/payonce/payonce/internal/reference"
+	"github.com/payonce/payonce/internal/arch"
 	"github.com/payonce/payonce/internal/robustness/demo"
 )
 
@@ -13,17 +13,17 @@ func TestReference_commands(t *testing.T) {
 	t.Parallel()
 	var rows [][]string
 	for _, command := range newParser(new(commands)).Model.Leaves(true) {
-		rows = append(rows, []string{reference.Code("payonce " + command.Summary()), command.Help})
+		rows = append(rows, []string{arch.Code("payonce " + command.Summary()), command.Help})
 	}
-	reference.Section(t, "cli.md", "Commands", reference.Table([]string{"command", "what it does"}, rows))
+	arch.Section(t, "cli.md", "Commands", arch.Table([]string{"command", "what it does"}, rows))
 }
 
 func TestReference_guards(t *testing.T) {
 	t.Parallel()
 	var rows [][]string
 	for _, g := range demo.Guards() {
-		rows = append(rows, []string{reference.Code(g.Name), g.Kind, g.Fault, cmp.Or(strings.Join(g.Red, "; "), "nothing"), g.Charge})
+		rows = append(rows, []string{arch.Code(g.Name), g.Kind, g.Fault, cmp.Or(strings.Join(g.Red, "; "), "nothing"), g.Charge})
 	}
 	header := []string{"guard removed", "kind", "fault", "violated without it", "what happened to the charge"}
-	reference.Section(t, "guard-lab.md", "Guards", reference.Table(header, rows))
+	arch.Section(t, "guard-lab.md", "Guards", arch.Table(header, rows))
 }

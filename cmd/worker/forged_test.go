@@ -10,7 +10,6 @@ import (
 	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres/local"
-	"github.com/payonce/payonce/internal/program/programtest"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/outbox"
@@ -81,7 +80,7 @@ insert into idempotency_keys (scope, operation, key, fingerprint, status_code, b
 values ('acme', 'POST /v1/charges', 'good', '', 202, '{}', now())`)
 	testdb.Must(t, db.Commit(t.Context(), b))
 
-	p := programtest.Start(t, run, working(t, url, "LEASE", "500ms", "MAX_ATTEMPTS", "2", "BACKOFF_BASE", "10ms", "BACKOFF_CAP", "50ms", "INBOX_RETENTION", "2s"))
+	p := await.Start(t, run, working(t, url, "LEASE", "500ms", "MAX_ATTEMPTS", "2", "BACKOFF_BASE", "10ms", "BACKOFF_CAP", "50ms", "INBOX_RETENTION", "2s"))
 	for what, sql := range map[string]string{
 		"the good charge is carried out": `select count(*) = 1 from ledger_events where stream_id = 'ch_good' and type = 'charge.failed.v1'`,
 		"the balances have every event":  `select not exists (select from ledger_events e join followers f on (e.txid, e.position) > (f.txid, f.position) where f.name = 'balances')`,

@@ -39,8 +39,6 @@ import (
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/clientaddr"
-	"github.com/payonce/payonce/internal/console/lanes"
-	"github.com/payonce/payonce/internal/human"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/program"
 )
@@ -79,13 +77,13 @@ const maxForm = 16 << 10
 
 // policy permits the console's own files, and of styles in a page those of a drawing.
 var policy = func() string {
-	style := sha256.Sum256([]byte(lanes.Style))
+	style := sha256.Sum256([]byte(Style))
 	return fmt.Sprintf("default-src 'none'; script-src 'self'; style-src 'self' 'sha256-%s'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
 		base64.StdEncoding.EncodeToString(style[:]))
 }()
 
 var functions = template.FuncMap{
-	"short": human.Span, "plural": human.Plural, "money": human.Money, "dict": dict, "lanes": lanes.Draw,
+	"short": span, "plural": plural, "money": money, "dict": dict, "lanes": Draw,
 	"clock": func(t time.Time) string { return t.UTC().Format("15:04:05.000") },
 	"when":  func(t time.Time) string { return t.UTC().Format(time.DateTime) },
 }

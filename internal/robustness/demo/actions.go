@@ -13,7 +13,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/payonce/payonce/internal/human"
 	"github.com/payonce/payonce/internal/robustness/harness"
 )
 
@@ -141,7 +140,7 @@ func sendTen(ctx context.Context, r *run) (string, error) {
 		different[a] = true
 	}
 	return fmt.Sprintf("%d requests with the key %s had %s; %s %s",
-		len(seen.answers), c.key, human.Plural(len(different), "different answer"), seen.id, seen.final.outcome()), nil
+		len(seen.answers), c.key, plural(len(different), "different answer"), seen.id, seen.final.outcome()), nil
 }
 
 func killOne(program string) func(context.Context, *run) (string, error) {
@@ -198,14 +197,14 @@ func redeliver(ctx context.Context, r *run) (said string, err error) {
 		if err != nil {
 			return err
 		}
-		said = human.Plural(int(repeated.RowsAffected()), "message") + " had a second delivery"
+		said = plural(int(repeated.RowsAffected()), "message") + " had a second delivery"
 		return await(ctx, conn, `select not exists (select from outbox)`)
 	})
 }
 
 func resendWebhooks(ctx context.Context, r *run) (string, error) {
 	sent, err := r.sandbox.RepeatWebhooks(ctx, 1)
-	return fmt.Sprintf("the provider sent %s once more, %d were taken", human.Plural(sent.Events, "event"), sent.Delivered), err
+	return fmt.Sprintf("the provider sent %s once more, %d were taken", plural(sent.Events, "event"), sent.Delivered), err
 }
 
 // obey takes an action for each line until the text ends.
@@ -231,4 +230,12 @@ func (l *Lab) names() string {
 	}
 	return "to break something, type one of: " + strings.Join(names[false], ", ") +
 		"\nto remove a guard from another payonce, type one of: " + strings.Join(names[true], ", ")
+}
+
+// plural counts in words.
+func plural(n int, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return fmt.Sprintf("%d %s", n, noun)
 }

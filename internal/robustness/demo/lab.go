@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/robustness/harness"
-	"github.com/payonce/payonce/internal/tempdir"
 )
 
 // Finding is what the audit found after a guard was removed.
@@ -54,7 +54,7 @@ func Break(ctx context.Context, o Options, name string) error {
 		return listGuards(o, guards)
 	}
 	o.say("payonce demo --break %s: on a throw-away PostgreSQL server, which is removed in the end", name)
-	folder, err := tempdir.New(os.TempDir(), "payonce-lab-")
+	folder, err := local.NewDir(os.TempDir(), "payonce-lab-")
 	if err != nil {
 		return err
 	}

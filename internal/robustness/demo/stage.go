@@ -17,8 +17,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/robustness/harness"
-	"github.com/payonce/payonce/internal/tempdir"
 )
 
 // stage is what the demo runs on: its own programs, or services that run already.
@@ -45,7 +45,7 @@ var errNotRun = errors.New("not run")
 type own struct {
 	harness.World
 
-	folder   *tempdir.Dir // of the programs and their logs
+	folder   *local.Dir // of the programs and their logs
 	database *database
 	striking sync.Mutex // one strike at a time: a program that starts needs the database
 }
@@ -93,7 +93,7 @@ func openOwn(ctx context.Context, o Options, stock map[string]int) (s *own, err 
 			err = errors.Join(err, s.close(ctx))
 		}
 	}()
-	if s.folder, err = tempdir.New(os.TempDir(), "payonce-demo-"); err != nil {
+	if s.folder, err = local.NewDir(os.TempDir(), "payonce-demo-"); err != nil {
 		return s, err
 	}
 	s.Log = s.folder.Path

@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/payonce/payonce/internal/human"
 	"github.com/payonce/payonce/internal/robustness/harness"
 )
 
@@ -117,7 +116,7 @@ func (r *run) broken() string {
 	r.breaking.Lock()
 	defer r.breaking.Unlock()
 	c := r.chaos
-	text := fmt.Sprintf("%s %s, %s %s", human.Plural(c.workers, "worker"), c.killed, human.Plural(c.apis, "api"), c.killed)
+	text := fmt.Sprintf("%s %s, %s %s", plural(c.workers, "worker"), c.killed, plural(c.apis, "api"), c.killed)
 	if c.restarted > 0 {
 		text += ", database restarted in " + c.restarted.Round(time.Millisecond).String()
 	}

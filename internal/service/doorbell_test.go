@@ -1,4 +1,4 @@
-package doorbell_test
+package service_test
 
 import (
 	"context"
@@ -11,11 +11,10 @@ import (
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/doorbell"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/service"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
-	"github.com/payonce/payonce/internal/writes"
 	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/outbox"
 )
@@ -26,7 +25,7 @@ func TestCommitted(t *testing.T) {
 	t.Parallel()
 	var woken []string
 	db := testdb.OpenAt(t, testdb.URL(t), postgres.Options{
-		Writes: writes.Statements(inbox.Writes()...), Committed: func(names []string) { woken = append(woken, names...) },
+		Writes: service.Statements(inbox.Writes()...), Committed: func(names []string) { woken = append(woken, names...) },
 	})
 	message := func(b *pgx.Batch, topic, id string) {
 		testdb.Must(t, outbox.Append(b, outbox.Message{Topic: topic, ID: id}))
@@ -42,7 +41,7 @@ func TestCommitted(t *testing.T) {
 				MerchantID: "acme", Amount: 1000, Currency: "EUR", Steps: []string{domain.Payment},
 			})
 			testdb.Must(t, err)
-		}, []string{doorbell.Ledger}},
+		}, []string{service.Ledger}},
 		"a message of the inbox":         {func(b *pgx.Batch) { inbox.Append(b, "r", inbox.Message{ID: "1"}) }, []string{"r"}},
 		"a message beside another write": {func(b *pgx.Batch) { undeclared(b); message(b, "t", "4") }, []string{"t"}},
 	} {
@@ -68,9 +67,9 @@ func TestCommitted_ringsInOtherProcessesForWhatTheProgramDoesNotHandle(t *testin
 	testdb.Must(t, err)
 	defer func() { _ = conn.Close(await.Bounded(t)) }()
 	testdb.Exec(t, conn, "listen payonce_due")
-	d := doorbell.New(slog.New(slog.DiscardHandler))
+	d := service.NewBell(slog.New(slog.DiscardHandler))
 	own := d.Bell("own")
-	events := d.Bell(doorbell.Ledger)
+	events := d.Bell(service.Ledger)
 	ended := make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { d.Run(ctx, db.Pool()); close(ended) }()
@@ -78,7 +77,7 @@ func TestCommitted_ringsInOtherProcessesForWhatTheProgramDoesNotHandle(t *testin
 	for _, bell := range []<-chan struct{}{own, events} {
 		await.Receive(t, "it listens", bell)
 	}
-	doorbell.Committed(d, "own")([]string{"own", doorbell.Ledger, "foreign"})
+	service.Committed(d, "own")([]string{"own", service.Ledger, "foreign"})
 	await.Receive(t, "the own ring", own)
 	await.Receive(t, "the ring of the ledger", events)
 	n, err := conn.WaitForNotification(ctx)

@@ -1,4 +1,4 @@
-package lanes
+package console
 
 import (
 	"cmp"
@@ -122,10 +122,14 @@ func (d *drawing) addInbox(e audit.TimelineEntry, r row) {
 	case "taken over":
 		d.addTakeover(c, r)
 		return
-	case "failed", "released":
-		r.Lane = holder
-		d.addEnded(e, c, r)
-		return
+	case "released":
+		r.Lane, r.Text = holder, "released: it stops"
+	case "failed":
+		const waiting = "waiting: " // begins what a message waits for
+		r.Lane, r.Text, r.Class, r.Note = holder, "attempt failed", "bad", text(e.Detail, "error")
+		if i := strings.LastIndex(r.Note, waiting); i >= 0 {
+			r.Text, r.Class, r.Note = "waits, tries again", "message", r.Note[i+len(waiting):]
+		}
 	case "done":
 		r.From, r.Note = holder, fmt.Sprintf("claim %d of %s", claims, e.Who)
 	case "dead letter":
@@ -136,38 +140,9 @@ func (d *drawing) addInbox(e audit.TimelineEntry, r row) {
 		r.Note = "by " + e.Who
 	}
 	drawn := d.row(r)
-	if e.What == "done" || e.What == "running" {
+	if slices.Contains([]string{"done", "running", "failed", "released"}, e.What) {
 		c.last = drawn
 	}
-}
-
-// addEnded draws the end of a claim that did not finish its message, and before it the call that
-// its error is about. The texts of errors are no promise: of others than these the box shows
-// the beginning.
-func (d *drawing) addEnded(e audit.TimelineEntry, c *claim, r row) {
-	const waiting = "waiting: " // begins what a message waits for
-	r.Text, r.Class, r.Note = "attempt failed", "bad", text(e.Detail, "error")
-	if i := strings.LastIndex(r.Note, waiting); i >= 0 {
-		r.Text, r.Class, r.Note = "waits, tries again", "message", r.Note[i+len(waiting):]
-	}
-	if e.What == "released" {
-		r.Text, r.Class = "released: it stops", "message"
-	}
-	call, reason, _ := strings.Cut(r.Note, ": ")
-	failed := r.as(call, reason)
-	failed.From, failed.Class = r.Lane, "bad"
-	switch {
-	case strings.HasPrefix(reason, "provider "):
-		failed.Lane, r.Note = d.provider, reason
-	case strings.HasPrefix(reason, "webhook "):
-		failed.Lane, failed.Text, r.Note = d.merchant, "webhook failed", reason
-	}
-	// An event may have drawn the call.
-	known := slices.ContainsFunc(d.Rows, func(r *row) bool { return r.Lane == d.provider && r.Class == "bad" && !r.at.Before(c.began) })
-	if failed.Lane != r.Lane && !known {
-		d.row(failed)
-	}
-	c.last = d.row(r)
 }
 
 // addTakeover draws the end of a lease in the swim lane of its holder, and the claim of the next one.

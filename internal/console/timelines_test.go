@@ -1,4 +1,4 @@
-package lanes_test
+package console_test
 
 import (
 	"fmt"
@@ -79,8 +79,8 @@ func crashed() audit.Timeline {
 	)...)
 }
 
-// hostile is a charge of which every text was chosen by an attacker.
-func hostile() audit.Timeline {
+// hostileTimeline is a charge of which every text was chosen by an attacker.
+func hostileTimeline() audit.Timeline {
 	const text = "\"><script>alert('1')</script>\u202e]]>&\x00</text>"
 	t := timeline(text,
 		entry(0, "key", text, text, 0, "key", text, "status_code", text),

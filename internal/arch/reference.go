@@ -1,6 +1,4 @@
-// Package reference keeps the generated pages of docs/reference equal to what the code says.
-// Tests make the text of a section and call Section.
-package reference
+package arch
 
 import (
 	"flag"
@@ -75,19 +73,6 @@ func Table(header []string, rows [][]string) string {
 	b.WriteString(strings.Repeat("|---", len(header)) + "|\n")
 	for _, row := range rows {
 		line(row)
-	}
-	return b.String() + "\n"
-}
-
-// List returns a list of Markdown and a blank line, or nothing if it has no rows: of each row the
-// first cell names what the others say.
-func List(rows [][]string) string {
-	if len(rows) == 0 {
-		return ""
-	}
-	var b strings.Builder
-	for _, row := range rows {
-		b.WriteString("- " + row[0] + ": " + strings.ReplaceAll(strings.Join(row[1:], " "), "\n", " ") + "\n")
 	}
 	return b.String() + "\n"
 }

@@ -1,4 +1,4 @@
-package reference
+package arch
 
 import (
 	"os"

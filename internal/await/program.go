@@ -1,23 +1,22 @@
-// Package programtest runs a program in the process of a test.
-package programtest
+package await
 
 import (
 	"context"
 	"io"
+	"log/slog"
 	"net/http"
 	"strings"
 	"sync"
 	"testing"
-
-	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/program"
-	"github.com/payonce/payonce/internal/testrun"
 )
 
-// Running is a program that was started.
+// Run is a program: it works until ctx ends, with the settings of environ.
+type Run = func(ctx context.Context, log *slog.Logger, environ map[string]string) error
+
+// Running is a program that runs in the process of a test.
 type Running struct {
 	URL string // that it listens on
-	Log *await.Log
+	Log *Log
 
 	// Stop stops the program, which must end without an error. The end of the test calls
 	// it too.
@@ -25,14 +24,14 @@ type Running struct {
 }
 
 // Start runs a program and returns when it listens.
-func Start(t *testing.T, run program.Run, environ map[string]string) *Running {
+func Start(t *testing.T, run Run, environ map[string]string) *Running {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	r, ended := &Running{Log: &await.Log{}}, make(chan error, 1)
-	go func() { ended <- run(ctx, program.Logger(r.Log, "test", nil), environ) }()
+	r, ended := &Running{Log: &Log{}}, make(chan error, 1)
+	go func() { ended <- run(ctx, logger(r.Log), environ) }()
 	r.Stop = sync.OnceFunc(func() {
 		cancel()
-		if err := await.Receive(t, "the end of the program", ended); err != nil {
+		if err := Receive(t, "the end of the program", ended); err != nil {
 			t.Errorf("the program ended with %v", err)
 		}
 		if t.Failed() {
@@ -40,7 +39,7 @@ func Start(t *testing.T, run program.Run, environ map[string]string) *Running {
 		}
 	})
 	t.Cleanup(r.Stop)
-	await.Progress(t, "the program listens", func() (string, bool) {
+	Progress(t, "the program listens", func() (string, bool) {
 		select {
 		case err := <-ended:
 			ended <- nil // for Stop
@@ -56,12 +55,12 @@ func Start(t *testing.T, run program.Run, environ map[string]string) *Running {
 
 // Refusal runs a program that must not start. Its error must say what is given, and neither
 // it nor the log, which is returned, may show a secret: tests spell those hunter2.
-func Refusal(t *testing.T, run program.Run, environ map[string]string, says string) (log string) {
+func Refusal(t *testing.T, run Run, environ map[string]string, says string) (log string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), await.Stall)
+	ctx, cancel := context.WithTimeout(t.Context(), Stall)
 	defer cancel()
-	lines := &await.Log{}
-	err := run(ctx, program.Logger(lines, "test", nil), environ)
+	lines := &Log{}
+	err := run(ctx, logger(lines), environ)
 	if err == nil || ctx.Err() != nil || !strings.Contains(err.Error(), says) {
 		t.Fatalf("the program is not refused with %q: %v\n%s", says, err, lines)
 	}
@@ -88,16 +87,25 @@ func (r *Running) Get(t *testing.T, path string) Response {
 func (r *Running) Do(t *testing.T, method, path, body string, header map[string]string) Response {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), method, r.URL+path, strings.NewReader(body))
-	testrun.Must(t, err)
+	must(t, err)
 	request.GetBody = nil // whether a request is sent twice is the test's decision
 	for name, value := range header {
 		request.Header.Set(name, value)
 	}
-	client := &http.Client{Timeout: await.Stall, Transport: &http.Transport{DisableKeepAlives: true}}
+	client := &http.Client{Timeout: Stall, Transport: &http.Transport{DisableKeepAlives: true}}
 	response, err := client.Do(request)
-	testrun.Must(t, err)
+	must(t, err)
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
-	testrun.Must(t, err)
+	must(t, err)
 	return Response{response.StatusCode, response.Header, string(text)}
+}
+
+func logger(to *Log) *slog.Logger { return slog.New(slog.NewJSONHandler(to, nil)) }
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -1,11 +1,4 @@
-// Package tempdir makes temporary folders that do not outlive their process, however it
-// ends.
-//
-// A shell runs a cleanup script, which waits on a pipe from the process. When the pipe ends,
-// the script stops the PostgreSQL server in the folder, if there is one, and removes the
-// folder. If the script is killed too, the next New removes the folder, whose lock no process holds any
-// more; a server in it ends within a minute, when it finds its data gone.
-package tempdir
+package local
 
 import (
 	"errors"
@@ -17,20 +10,25 @@ import (
 	"syscall"
 )
 
-// Data is the name of a PostgreSQL server's data below a folder.
-const Data = "data"
+// dataFolder is the name of a server's data below its folder.
+const dataFolder = "data"
 
 // guard is the cleanup script, which removes the folder. Programs that end at the same moment
 // may still write to the folder, so the script tries to remove it for some seconds.
 const guard = `trap '' HUP INT TERM
 read -r end
 for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
-	read -r server <"$1/` + Data + `/postmaster.pid" && kill -s QUIT "$server"
+	read -r server <"$1/` + dataFolder + `/postmaster.pid" && kill -s QUIT "$server"
 	rm -rf "$1" && exit
 	sleep 0.5
 done 2>/dev/null`
 
-// Dir is a folder that this process made.
+// Dir is a temporary folder that does not outlive its process, however that ends.
+//
+// A shell runs a cleanup script, which waits on a pipe from the process. When the pipe ends,
+// the script stops the PostgreSQL server in the folder, if there is one, and removes the
+// folder. If the script is killed too, the next NewDir removes the folder, whose lock no process
+// holds any more; a server in it ends within a minute, when it finds its data gone.
 type Dir struct {
 	Path string
 
@@ -39,16 +37,16 @@ type Dir struct {
 	pipe  io.Closer
 }
 
-// New makes a folder whose name begins with prefix, which only this user can enter. It
+// NewDir makes a folder whose name begins with prefix, which only this user can enter. It
 // removes the folders with this prefix in parent whose processes have ended.
-func New(parent, prefix string) (*Dir, error) {
+func NewDir(parent, prefix string) (*Dir, error) {
 	left, err := filepath.Glob(filepath.Join(parent, prefix+"*"))
 	if err != nil {
 		return nil, err
 	}
 	for _, path := range left {
 		if held, err := lock(path, syscall.LOCK_NB); err == nil {
-			_ = os.RemoveAll(path) // what cannot be removed is left to the next New
+			_ = os.RemoveAll(path) // what cannot be removed is left to the next NewDir
 			_ = held.Close()
 		}
 	}
@@ -59,7 +57,7 @@ func New(parent, prefix string) (*Dir, error) {
 		}
 		held, err := lock(path, 0)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // another New removed it before it was locked
+			continue // another process removed it before it was locked
 		}
 		d := &Dir{Path: path, lock: held}
 		if err == nil {

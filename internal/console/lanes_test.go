@@ -1,4 +1,4 @@
-package lanes_test
+package console_test
 
 import (
 	"encoding/xml"
@@ -11,7 +11,7 @@ import (
 	"unicode"
 
 	"github.com/payonce/payonce/internal/audit"
-	"github.com/payonce/payonce/internal/console/lanes"
+	"github.com/payonce/payonce/internal/console"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
@@ -71,8 +71,8 @@ func (n node) box(t *testing.T) node {
 
 func drawn(t *testing.T, tl audit.Timeline) (drawing node) {
 	t.Helper()
-	first, err := lanes.Draw(tl)
-	second, secondErr := lanes.Draw(tl)
+	first, err := console.Draw(tl)
+	second, secondErr := console.Draw(tl)
 	testrun.Must(t, errors.Join(err, secondErr, xml.Unmarshal([]byte(first), &drawing)))
 	if first != second {
 		t.Error("the same timeline is drawn in two ways")
@@ -116,8 +116,8 @@ func TestDraw_drawsATakeoverAndADroppedDuplicate(t *testing.T) {
 	testrun.Same(t, "texts", []string{
 		"message 1 again, 2 times", "inbox_message_once", "lease ended, no sign", "inbox_done_by_holder", "takes over", "message 1, claim 2",
 	}, slices.Concat(dropped.texts("gone"), dropped.texts("guard"), lost.texts("middle"), takeover.texts("middle")))
-	failed, arrows := strings.Count(strings.Join(d.texts("middle"), "\n"), "webhook failed"), takeover.all("arrow")
-	testrun.Same(t, "strikes, dark lanes, arrows, leases and failed webhooks", []int{1, 1, 1, 6, 3},
+	failed, arrows := strings.Count(strings.Join(d.texts("middle"), "\n"), "waits, tries again"), takeover.all("arrow")
+	testrun.Same(t, "strikes, dark lanes, arrows, leases and failed attempts", []int{1, 1, 1, 6, 3},
 		[]int{len(dropped.all("strike")), len(nights), len(arrows), len(d.all("lease")), failed})
 	from, to, night := lost.box(t), takeover.box(t), nights[0]
 	if night.number(t, "x") != from.number(t, "x") || night.number(t, "y") != from.number(t, "y") || night.number(t, "height") < 500 {
@@ -127,38 +127,6 @@ func TestDraw_drawsATakeoverAndADroppedDuplicate(t *testing.T) {
 	if end := "H" + strconv.Itoa(to.number(t, "x")-7); !strings.HasPrefix(arrows[0].attr("d"), start) || !strings.HasSuffix(arrows[0].attr("d"), end) {
 		t.Errorf("the arrow is %q, want %s…%s", arrows[0].attr("d"), start, end)
 	}
-}
-
-// A call that failed is drawn once, whether an event or only the error of a claim shows it.
-func TestDraw_drawsCallsThatFailed(t *testing.T) {
-	t.Parallel()
-	failed := func(after time.Duration, fence int, err string) audit.TimelineEntry {
-		return entry(after, "inbox", "failed", "fulfillment", 0, "message", 1, "fence", fence, "holder", "host:1", "claimed_at", at(after-ms), "error", err)
-	}
-	d := drawn(t, timeline("order-1",
-		entry(0, "inbox", "received", "fulfillment", 0, "message", 1, "message_id", "e1"),
-		entry(5*ms, "event", "payment.attempt_failed.v1", "worker", 2, "cause", "e1", "stage", "create", "provider_status", 500, "provider_key", "e1"),
-		failed(5*ms+us, 1, "payment: waiting: create payment intent for ch_1: provider failed with 500 (request req_1)"),
-		failed(10*ms, 2, "payment: waiting: confirm payment intent pi_1: provider unavailable: …"),
-		failed(20*ms, 3, "payment: waiting: the provider has not decided about the payment"),
-		failed(30*ms, 4, "inventory: a bug"),
-		entry(40*ms, "inbox", "released", "fulfillment", 0, "message", 1, "fence", 5, "holder", "host:1", "claimed_at", at(39*ms)),
-		entry(50*ms, "inbox", "dead letter", "fulfillment", 0, "message", 1, "claims", 5, "last_error", "inventory: a bug"),
-	))
-	var got []string
-	for _, r := range d.all("row") {
-		if texts := strings.Join(r.texts("middle"), ": "); !strings.HasPrefix(texts, "takes message") {
-			got = append(got, texts)
-		}
-	}
-	want := []string{
-		"message 1 stored: inbox, for fulfillment",
-		"create the payment: key e1", "2 payment.attempt_failed: the provider answered 500", "waits, tries again: provider failed with 5…",
-		"confirm payment inte…: provider unavailable: …", "waits, tries again: provider unavailable: …",
-		"waits, tries again: the provider has not d…",
-		"attempt failed: inventory: a bug", "released: it stops", "message 1 dead letter: inventory: a bug",
-	}
-	testrun.Same(t, "texts", want, got)
 }
 
 // Long times are torn out, so a charge that waited for hours is as readable as a fast one.
@@ -177,7 +145,7 @@ func TestDraw_neverLetsRowsCollide(t *testing.T) {
 		"a minute":              {minute, []string{"1m0s later"}},
 		"three hours":           {crashed(), []string{"1.49s later", "1.5s later", "50m0s later", "1h40m0s later", "31m57s later"}},
 		"a thousand refunds":    {many, []string{"620 rows left out"}},
-		"what an attacker sent": {hostile(), nil},
+		"what an attacker sent": {hostileTimeline(), nil},
 		"nothing":               {audit.Timeline{}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -215,7 +183,7 @@ func TestDraw_escapesHostileTexts(t *testing.T) {
 		if !slices.Contains([]string{"svg", "title", "desc", "style", "g", "rect", "path", "circle", "text"}, n.XMLName.Local) {
 			t.Errorf("an element %q", n.XMLName.Local)
 		}
-		if n.XMLName.Local == "style" && n.Text != lanes.Style {
+		if n.XMLName.Local == "style" && n.Text != console.Style {
 			t.Errorf("a style %q", n.Text)
 		}
 		for _, a := range n.Attrs {
@@ -230,7 +198,7 @@ func TestDraw_escapesHostileTexts(t *testing.T) {
 			check(below)
 		}
 	}
-	d := drawn(t, hostile())
+	d := drawn(t, hostileTimeline())
 	check(d)
 	if class := d.attr("class"); class != "lanes wide" {
 		t.Errorf("the drawing of many workers is %q", class)

@@ -1,4 +1,4 @@
-package lanes
+package console
 
 import (
 	_ "embed"
@@ -11,15 +11,14 @@ import (
 	"unicode"
 
 	"github.com/payonce/payonce/internal/audit"
-	"github.com/payonce/payonce/internal/human"
 )
 
 var (
-	//go:embed lanes.svg
+	//go:embed assets/lanes.svg
 	drawingText string
 	// Style is the text of the style element of every drawing. A page whose policy allows no
 	// inline styles allows its hash.
-	//go:embed lanes.css
+	//go:embed assets/lanes.css
 	Style string
 )
 
@@ -34,7 +33,12 @@ const (
 	longGap  = time.Second
 )
 
-// Draw draws a timeline. What was stored by others is shortened and escaped. The same timeline
+// Draw draws the timeline of a charge as an SVG: lanes for the client, the api, the database, each
+// worker, the provider and the merchant, with time downwards. The drawing has no script, no font, no
+// link and no style attribute. It may stand in a page that allows the hash of Style, more than once,
+// since it has no ids. It is an image to a screen reader: the page has the entries beside it as text.
+//
+// What was stored by others is shortened and escaped. The same timeline
 // gives the same bytes. Of more than 400 rows the first and the last 200 are drawn.
 func Draw(t audit.Timeline) (template.HTML, error) {
 	drawing := template.Must(template.New("").Funcs(template.FuncMap{
@@ -60,7 +64,7 @@ func (d *drawing) place() {
 	y, rows := d.Top+16, d.Rows
 	if left := len(rows) - maxRows; left > 0 {
 		rows = slices.Delete(slices.Clone(rows), maxRows/2, maxRows/2+left)
-		rows[maxRows/2].Torn = human.Plural(left, "row") + " left out"
+		rows[maxRows/2].Torn = plural(left, "row") + " left out"
 	}
 	for i, r := range rows {
 		passed := r.at.Sub(rows[max(i-1, 0)].at)
@@ -68,7 +72,7 @@ func (d *drawing) place() {
 			r.Since = "+" + r.at.Sub(rows[0].at).Round(100*time.Microsecond).String()
 		}
 		if passed >= longGap && r.Torn == "" {
-			r.Torn = human.Span(passed) + " later"
+			r.Torn = span(passed) + " later"
 		}
 		if r.Torn != "" {
 			y += torn

@@ -1,4 +1,4 @@
-package doorbell_test
+package service_test
 
 import (
 	"testing"

@@ -1,10 +1,4 @@
-// Package lanes draws the timeline of a charge as an SVG: lanes for the client, the api, the
-// database, each worker, the provider and the merchant, with time downwards.
-//
-// The drawing has no script, no font, no link and no style attribute. It may stand in a page
-// that allows the hash of Style, more than once, since it has no ids. It is an image to a screen
-// reader: put the entries beside it as text.
-package lanes
+package console
 
 import (
 	"cmp"
@@ -15,7 +9,6 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/internal/audit"
-	"github.com/payonce/payonce/internal/human"
 )
 
 // lane is a column of the drawing.
@@ -75,7 +68,7 @@ func newDrawing(t audit.Timeline) *drawing {
 	}
 	d.Lanes = []*lane{d.client, d.api, d.database, d.provider, d.merchant}
 	for _, c := range t.Charges[:min(len(t.Charges), 3)] {
-		d.Heads = append(d.Heads, fmt.Sprintf("%s  %s  %s  order %s", c.ID, cmp.Or(string(c.Status), "not readable"), human.Money(c.Amount, c.Currency), c.OrderID))
+		d.Heads = append(d.Heads, fmt.Sprintf("%s  %s  %s  order %s", c.ID, cmp.Or(string(c.Status), "not readable"), money(c.Amount, c.Currency), c.OrderID))
 	}
 	for _, e := range t.Entries {
 		if e.Kind == "inbox" {
@@ -174,10 +167,10 @@ func (d *drawing) row(r row) *row {
 
 // Summary says in a sentence what the drawing shows.
 func (d *drawing) Summary() string {
-	text := fmt.Sprintf("%s · %s by %s · %s after a lease ended · %s dropped", human.Plural(d.events, "event"), human.Plural(len(d.claims), "claim"),
-		human.Plural(d.workers(), "worker"), human.Plural(d.takeovers, "takeover"), human.Plural(d.dropped, "duplicate"))
+	text := fmt.Sprintf("%s · %s by %s · %s after a lease ended · %s dropped", plural(d.events, "event"), plural(len(d.claims), "claim"),
+		plural(d.workers(), "worker"), plural(d.takeovers, "takeover"), plural(d.dropped, "duplicate"))
 	if n := len(d.Rows); n > 0 {
-		text += fmt.Sprintf(" · %s from %s on", human.Span(d.Rows[n-1].at.Sub(d.Rows[0].at)), d.Rows[0].at.UTC().Format("2006-01-02 15:04:05.000 UTC"))
+		text += fmt.Sprintf(" · %s from %s on", span(d.Rows[n-1].at.Sub(d.Rows[0].at)), d.Rows[0].at.UTC().Format("2006-01-02 15:04:05.000 UTC"))
 	}
 	return text
 }

@@ -1,5 +1,4 @@
-// Package human writes values for people.
-package human
+package console
 
 import (
 	"fmt"
@@ -8,8 +7,8 @@ import (
 	"github.com/bojanz/currency"
 )
 
-// Span is the text of a duration, in three digits or to a second.
-func Span(d time.Duration) string {
+// span is the text of a duration, in three digits or to a second.
+func span(d time.Duration) string {
 	unit := time.Nanosecond
 	for unit < time.Second && d.Abs()/unit >= 1000 {
 		unit *= 10
@@ -17,8 +16,8 @@ func Span(d time.Duration) string {
 	return d.Round(unit).String()
 }
 
-// Money shows an amount, which is in minor units, in units of its currency.
-func Money(amount int64, code string) string {
+// money shows an amount, which is in minor units, in units of its currency.
+func money(amount int64, code string) string {
 	exact, err := currency.NewAmountFromInt64(amount, code)
 	if err != nil {
 		return fmt.Sprintf("%d %s", amount, code)
@@ -28,8 +27,8 @@ func Money(amount int64, code string) string {
 	return formatter.Format(exact) + " " + code
 }
 
-// Plural counts in words.
-func Plural(n int, noun string) string {
+// plural counts in words.
+func plural(n int, noun string) string {
 	if n != 1 {
 		noun += "s"
 	}

@@ -1,5 +1,4 @@
-// Package writes lists the statements that may share a commit.
-package writes
+package service
 
 import (
 	"slices"
