@@ -13,37 +13,33 @@ import (
 
 // settings are the program's environment.
 type settings struct {
-	// Connection string of payonce's PostgreSQL database. The user acts as the role
-	// payonce_api, so it must be a member of it.
+	// Connection string of payonce's database. Its user must be a member of the role payonce_api.
 	DatabaseURL program.Secret `env:"DATABASE_URL,required,notEmpty"`
-	// Address to listen on: the API and health checks, without TLS. From a
-	// network only a proxy that ends TLS may reach it.
+	// Address to listen on, without TLS: from a network only a proxy that ends TLS may reach it.
 	HTTPAddr string `env:"HTTP_ADDR" envDefault:"127.0.0.1:8080"`
-	// How long an idempotency key replays its stored response. Then the key is a tombstone and is
-	// refused. More than 0.
+	// How long an idempotency key replays its stored response before it is a tombstone.
 	IdempotencyRetention time.Duration `env:"IDEMPOTENCY_RETENTION" envDefault:"168h"`
-	// An order has at most one charge that is pending or has succeeded: a further one is refused.
-	// false: only those of merchants that are seeded with --one-charge-per-order.
+	// An order has at most one charge that is pending or has succeeded. false: only those of merchants
+	// that are seeded with --one-charge-per-order.
 	OneChargePerOrder bool `env:"ONE_CHARGE_PER_ORDER"`
 	// on: a text that holds a card number is refused. off: it is stored.
 	CardNumberCheck string `env:"CARD_NUMBER_CHECK" envDefault:"on"`
-	// Requests per second that one merchant may send to this api, replays and refused ones
-	// included. 0: any number.
+	// Requests per second of one merchant to this api, replays and refused ones included. 0: any
+	// number.
 	RateLimit int `env:"RATE_LIMIT" envDefault:"0"`
-	// How many API keys that are not valid one address may send to this api at once. Then it may
-	// send ten in a minute, and others get 429. 0: any number.
+	// API keys that are not valid that one address may send to this api at once; then ten in a minute.
+	// 0: any number.
 	AuthenticationFailures int `env:"AUTHENTICATION_FAILURES" envDefault:"20"`
-	// Networks of the proxies before this api, separated by commas, such as 10.0.0.0/8. The client
-	// is the last address in X-Forwarded-For that is in none of them. Empty: the address of the
-	// connection.
+	// Networks of the proxies before this api. The client is the last address in X-Forwarded-For that
+	// is in none of them. Empty: the address of the connection.
 	TrustedProxies []netip.Prefix `env:"TRUSTED_PROXIES"`
-	// Response to a request whose key another request is using at that moment. wait: wait for the
-	// other's response, for IN_FLIGHT_WAIT at most, then 409. 409, 425, 202: that status at once.
+	// Response to a request whose key is in use. wait: the other's response, or 409 after
+	// IN_FLIGHT_WAIT. 409, 425, 202: that status at once.
 	InFlight string `env:"IN_FLIGHT" envDefault:"wait"`
 	// How long such a request waits. From 1ms to 10s.
 	InFlightWait time.Duration `env:"IN_FLIGHT_WAIT" envDefault:"250ms"`
-	// Secret by which Stripe signs its webhooks. Two, separated by a comma, while one replaces the
-	// other. Empty: webhooks of Stripe are refused.
+	// Secret by which Stripe signs its webhooks; two while one replaces the other. Empty: webhooks of
+	// Stripe are refused.
 	StripeWebhookSecret program.Secret `env:"STRIPE_WEBHOOK_SECRET"`
 
 	program.Service

@@ -16,52 +16,44 @@ import (
 
 // settings are the program's environment.
 type settings struct {
-	// Connection string of payonce's PostgreSQL database. The user acts as the role
-	// payonce_worker, so it must be a member of it.
+	// Connection string of payonce's database. Its user must be a member of the role payonce_worker.
 	DatabaseURL program.Secret `env:"DATABASE_URL,required,notEmpty"`
 	// Secret key of the Stripe account.
 	StripeSecretKey program.Secret `env:"STRIPE_SECRET_KEY,required,notEmpty"`
-	// Scheme, host and port of the provider's API. Empty: https://api.stripe.com.
+	// Origin of the provider's API. Empty: https://api.stripe.com.
 	StripeAPIBase string `env:"STRIPE_API_BASE"`
-	// Id of the Stripe account of STRIPE_SECRET_KEY, such as acct_1MtT2tLkdIwHu7ix, for a restricted
-	// key that may not read it. Empty: the worker asks Stripe at each start.
+	// Id (acct_…) of the account of STRIPE_SECRET_KEY, for a restricted key that may not read it.
+	// Empty: the worker asks Stripe at each start.
 	StripeAccount string `env:"STRIPE_ACCOUNT"`
 	// Address to listen on: health checks and metrics.
 	HTTPAddr string `env:"HTTP_ADDR" envDefault:"127.0.0.1:8081"`
-	// Handler slots of each receiver of messages: how many messages it handles at a time. From 1
-	// to 10000.
+	// Handler slots of each receiver: how many messages it handles at a time. From 1 to 10000.
 	WorkerConcurrency int `env:"WORKER_CONCURRENCY" envDefault:"256"`
-	// Requests to the provider per second, of this worker: of n workers each has an n-th of what the
-	// account may send. 0: 80 at Stripe in live mode and 20 in test mode, four fifths of what Stripe
-	// permits an account; no limit at another STRIPE_API_BASE.
+	// Requests to the provider per second, of this worker alone. 0: four fifths of what Stripe permits
+	// an account, 80 in live mode and 20 in test mode; no limit at another STRIPE_API_BASE.
 	ProviderCallsPerSecond int `env:"PROVIDER_CALLS_PER_SECOND" envDefault:"0"`
-	// Requests to the provider at a time, of this worker. At least 1.
+	// Requests to the provider at a time, of this worker alone. At least 1.
 	ProviderCallsInFlight int `env:"PROVIDER_CALLS_IN_FLIGHT" envDefault:"256"`
-	// How long a claimed message stays with a worker that no longer renews its lease. At least
-	// 500ms. Keep it below six hours.
+	// How long a claimed message stays with a worker that no longer renews its lease. From 500ms to
+	// below six hours.
 	Lease time.Duration `env:"LEASE" envDefault:"3s"`
-	// After how many failed attempts a message becomes a dead letter. At least 1. An attempt that
-	// waits for an external service does not count.
+	// Failed attempts after which a message becomes a dead letter. At least 1. A wait for an external
+	// service does not count.
 	MaxAttempts int `env:"MAX_ATTEMPTS" envDefault:"12"`
-	// After how long a message that waits for an external service becomes a dead letter. More than
-	// 0.
+	// After how long a message that waits for an external service becomes a dead letter.
 	GiveUpAfter time.Duration `env:"GIVE_UP_AFTER" envDefault:"72h"`
-	// Upper bound of the first pause before a retry. It doubles with each retry, and the pause is
-	// a random part of it. More than 0.
+	// Upper bound of the first pause before a retry. It doubles with each retry, and the pause is a
+	// random part of it.
 	BackoffBase time.Duration `env:"BACKOFF_BASE" envDefault:"200ms"`
-	// Upper bound of every pause before a retry. At least BACKOFF_BASE. Keep it below six hours.
+	// Upper bound of every pause before a retry. From BACKOFF_BASE to below six hours.
 	BackoffCap time.Duration `env:"BACKOFF_CAP" envDefault:"1m"`
-	// How long a payment that needs its customer waits. Then the charge fails, unless it was
-	// captured first. More than 0.
+	// How long a payment that needs its customer waits before the charge fails.
 	ActionTimeout time.Duration `env:"ACTION_TIMEOUT" envDefault:"1h"`
-	// How long the inbox keeps a finished message, by which it recognizes a duplicate. More
-	// than 0.
+	// How long the inbox keeps a finished message, by which it recognizes a duplicate.
 	InboxRetention time.Duration `env:"INBOX_RETENTION" envDefault:"168h"`
-	// Pause between two increments of the workers' audit, once it has caught up. 0: the workers do
-	// not audit.
+	// Pause between two increments of the workers' audit, once it has caught up. 0: none.
 	AuditInterval time.Duration `env:"AUDIT_INTERVAL" envDefault:"1m"`
-	// Networks that webhooks may be sent to although they are not public, separated by commas,
-	// such as 10.0.0.0/8. Empty: none.
+	// Networks that webhooks may be sent to although they are not public, such as 10.0.0.0/8.
 	WebhookAllowCIDRs []netip.Prefix `env:"WEBHOOK_ALLOW_CIDRS"`
 
 	program.Service

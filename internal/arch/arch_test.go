@@ -55,8 +55,8 @@ func TestArchitecture_drawsTheChargePath(t *testing.T) {
 		_, section, _ := strings.Cut(string(page), way.heading)
 		section, _, _ = strings.Cut(section, "\n#")
 		var drawn []string
-		for _, row := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\|").FindAllStringSubmatch(section, -1) {
-			drawn = append(drawn, row[1])
+		for _, line := range regexp.MustCompile("(?m)^- `([^`]+)`: ").FindAllStringSubmatch(section, -1) {
+			drawn = append(drawn, line[1])
 		}
 		if diff := cmp.Diff(slices.Concat(way.packages, commit), drawn); diff != "" || len(drawn) > way.most {
 			t.Errorf("%s: (-want +got)\n%s", way.heading, diff)

@@ -21,7 +21,7 @@ func Metrics(tb testing.TB, program string, r *telemetry.Registry) {
 	listed := make(map[string]bool)
 	var rows [][]string
 	for _, m := range r.Metrics() {
-		if strings.Contains(above, "\n| "+Code(m.Name)+" |") {
+		if strings.Contains(above, "\n- "+Code(m.Name)+": ") {
 			continue
 		}
 		var labels []string
@@ -32,7 +32,11 @@ func Metrics(tb testing.TB, program string, r *telemetry.Registry) {
 			}
 			labels = append(labels, label)
 		}
-		rows = append(rows, []string{Code(m.Name), m.Type, strings.Join(labels, "; "), m.Help})
+		kind := m.Type
+		if len(labels) > 0 {
+			kind += " by " + strings.Join(labels, "; ")
+		}
+		rows = append(rows, []string{Code(m.Name), kind + ".", m.Help})
 	}
-	Section(tb, "metrics.md", program, Table([]string{"metric", "type", "labels", "what it counts or measures"}, rows))
+	Section(tb, "metrics.md", program, List(rows))
 }

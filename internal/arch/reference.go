@@ -84,3 +84,16 @@ func Code(text string) string {
 	}
 	return "`" + text + "`"
 }
+
+// List returns a list of Markdown and a blank line, or nothing if it has no rows: of each row the
+// first cell names what the others say.
+func List(rows [][]string) string {
+	if len(rows) == 0 {
+		return ""
+	}
+	var b strings.Builder
+	for _, row := range rows {
+		b.WriteString("- " + row[0] + ": " + strings.ReplaceAll(strings.Join(row[1:], " "), "\n", " ") + "\n")
+	}
+	return b.String() + "\n"
+}

@@ -98,22 +98,19 @@ func bounded(ctx context.Context, log *slog.Logger, limit time.Duration, run Run
 
 // Service is the part of its settings that an api and a worker have in common.
 type Service struct {
-	// Address to listen on: metrics, and profiles of Go's pprof. Empty: metrics are on HTTP_ADDR,
-	// and there are no profiles.
+	// Address to listen on: metrics, and Go's profiles. Empty: metrics are on HTTP_ADDR, and there are
+	// no profiles.
 	MetricsAddr string `env:"METRICS_ADDR"`
 	// Permits a database over a network without TLS that verifies the server.
 	AllowPlaintext bool `env:"ALLOW_PLAINTEXT"`
-	// Permits a database user that is a superuser, owns the tables or may act as another role than
-	// this program's. For a server of your own, such as the demo's.
+	// Permits a database user that is a superuser, owns the tables or may act as another role, on a
+	// server of your own.
 	AllowPrivilegedDatabaseUser bool `env:"ALLOW_PRIVILEGED_DATABASE_USER"`
-	// Lowest level of the log lines: debug, info, warn or error. At info there is a line for each
-	// request, and for each attempt to handle a message.
+	// Lowest level of the log lines: debug, info, warn or error.
 	LogLevel slog.Level `env:"LOG_LEVEL" envDefault:"info"`
-	// Connections to the database that the pool opens at most, as it needs them. Idle ones are
-	// closed after five minutes. The program has a few beside the pool. From 5 to 1000.
+	// Largest number of connections of the pool. The program has a few beside it. From 5 to 1000.
 	DatabaseConnections int32 `env:"DATABASE_CONNECTIONS" envDefault:"20"`
-	// Refuses at start a server whose synchronous_standby_names is empty: a failover would lose
-	// charges that were accepted.
+	// Refuses at start a server whose synchronous_standby_names is empty.
 	ExpectReplication bool `env:"EXPECT_REPLICATION"`
 }
 

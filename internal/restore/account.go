@@ -47,7 +47,7 @@ func CheckAccount(ctx context.Context, q postgres.Querier, account string, live 
 	case err != nil:
 		return fmt.Errorf("read the account that the database is bound to: %w", err)
 	case bound != account || boundLive != live:
-		return fmt.Errorf("%w: it is bound to %s in %s mode, and STRIPE_SECRET_KEY is of %s in %s mode, so set a key of the first, or see docs/how-to/wrong-key.md",
+		return fmt.Errorf("%w: it is bound to %s in %s mode, and STRIPE_SECRET_KEY is of %s in %s mode, so set a key of the first, or see docs/how-to/provider-outage.md",
 			ErrOtherAccount, bound, mode(boundLive), account, mode(live))
 	}
 	return nil

@@ -126,12 +126,11 @@ func (t *Traces) bounded(ctx context.Context) context.Context {
 // TraceSettings are the variables of OpenTelemetry that decide whether there are traces,
 // and how many. The SDK reads these and the others itself. In OpenTelemetry an empty value is none.
 type TraceSettings struct {
-	// true turns traces off, whatever the other settings are.
+	// true turns traces off.
 	Disabled string `env:"OTEL_SDK_DISABLED"`
 	// otlp turns traces on, none turns them off. Others are refused.
 	Exporter string `env:"OTEL_TRACES_EXPORTER"`
-	// URL of the collector; setting it turns traces on. OpenTelemetry's default is a collector on
-	// this machine.
+	// URL of the collector; setting it turns traces on. Empty: a collector on this machine.
 	Endpoint string `env:"OTEL_EXPORTER_OTLP_ENDPOINT"`
 	// The same for traces alone, with its path.
 	TracesEndpoint string `env:"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"`
