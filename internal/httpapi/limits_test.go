@@ -160,7 +160,7 @@ func TestInFlight(t *testing.T) {
 	for _, c := range []call{charge("5"), charge("3").as(strangerKey)} {
 		w.first(t, c)
 	}
-	if !strings.Contains(w.log.String(), `"error":"too many requests are in flight"`) {
+	if !strings.Contains(w.log.String(), `"error":"too many requests are in flight`) {
 		t.Error("the log does not say why")
 	}
 }

@@ -31,13 +31,13 @@ type counted struct {
 	hold                     chan struct{}
 }
 
-func (c *counted) Read(ctx context.Context, b *pgx.Batch) error {
+func (c *counted) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	defer c.rounds.Add(1) // once it has read
-	c.statements.Add(int64(b.Len()))
+	c.statements.Add(1)
 	if c.hold != nil {
 		<-c.hold
 	}
-	return c.DB.Read(ctx, b)
+	return c.DB.Query(ctx, sql, args...)
 }
 
 // want compares the reads of idempotency keys with those of one request, which reads a merchant once.
