@@ -63,17 +63,15 @@ var rules = []rule{
 	{"internal/audit", "domain ledger internal/postgres", "reads the tables and replays the streams; of the code that it audits it asks the domain's rules and the readers of the ledger alone"},
 	{"internal/audit/provider", "domain internal/audit internal/stripe", "asks the provider, so that the audit itself links no provider client"},
 	{
-		"internal/httpapi", "domain groupcommit idempotency intake ledger outbox internal/clientaddr internal/keylimit internal/loop internal/merchants internal/postgres",
+		"internal/httpapi", "domain groupcommit idempotency intake ledger outbox internal/loop internal/merchants internal/postgres",
 		"turns HTTP into a use case and its result into HTTP; it carries out nothing",
 	},
 
 	// The programs.
 	{"docs/reference", "", "the page of the settings, for the programs"},
 	{"internal/program", "docs/reference migrations/version internal/loop internal/postgres internal/telemetry", "what both services do at start and at the end"},
-	{"internal/clientaddr", "", "reads the addresses of a request, whatever it asks for"},
-	{"internal/keylimit", "internal/clientaddr", "counts wrong keys by the client that sends them, whichever they are"},
 	{
-		"internal/console", "domain inbox ledger internal/audit internal/clientaddr " +
+		"internal/console", "domain inbox ledger internal/audit " +
 			"internal/loop internal/postgres internal/program",
 		"shows what is stored; it accepts and carries out nothing",
 	},

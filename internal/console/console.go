@@ -38,7 +38,6 @@ import (
 
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/audit"
-	"github.com/payonce/payonce/internal/clientaddr"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/program"
 )
@@ -173,7 +172,7 @@ func (c *Console) guard(next http.Handler) http.Handler {
 		} {
 			w.Header().Set(name, value)
 		}
-		if !program.Local(clientaddr.Host(r)) {
+		if !program.Local(hostOf(r)) {
 			http.Error(w, "The console answers under localhost and loopback addresses alone: forward its port.", http.StatusMisdirectedRequest)
 			return
 		}
@@ -185,6 +184,16 @@ func (c *Console) guard(next http.Handler) http.Handler {
 		}
 		sites.Handler(next).ServeHTTP(w, r)
 	})
+}
+
+// hostOf is the host that a browser asked for, in lower case and without its port. A page of another
+// site whose name leads here has its own host.
+func hostOf(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.Host)
+	if err != nil {
+		host = r.Host
+	}
+	return strings.ToLower(strings.Trim(host, "[]"))
 }
 
 // problem is an error that a page shows.
