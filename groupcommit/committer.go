@@ -164,7 +164,7 @@ func (c *Committer) CommitAs(ctx context.Context, tenant string, b *pgx.Batch) e
 // commit queues a batch, and commits it with the others in the queue, or individually.
 //
 // If we die here: all batches of a transaction are durable or none is, as with commits of
-// their own. Test: TestGroupCommit_cutConnectionLeavesAllOrNothing.
+// their own. Test: TestGroupCommit_reportsOutcomesThatAreTrueUnderFaults.
 func (c *Committer) commit(q *queuedBatch, shares bool) error {
 	err := errAlone
 	if shares {
