@@ -90,9 +90,11 @@ func (w work) batch() *pgx.Batch {
 func (w work) apply(b books) (after books, refusal string) {
 	b.IDs, b.Twins, b.Done, b.Waits = maps.Clone(b.IDs), maps.Clone(b.Twins), maps.Clone(b.Done), maps.Clone(b.Waits)
 	late := ""
-	switch w.Merchant {
-	case "":
-	case w.Tenant:
+	switch {
+	case w.Poison == "42P01": // before anything is sent
+		return b, w.Poison
+	case w.Merchant == "":
+	case w.Merchant == w.Tenant:
 		b.Lines++
 	default:
 		return b, "42501"
@@ -181,7 +183,11 @@ func TestGroupCommit_equalsIndividualCommits(t *testing.T) {
 				return err
 			})
 		}
+		refusals := db.Committer().Stats().Refusals
 		errs := together(t, db.Committer(), units...)
+		if errors.Join(errs...) == nil && db.Committer().Stats().Refusals > refusals {
+			r.Error("a group is refused of which each batch passes")
+		}
 
 		b := books{IDs: map[int]bool{}, Twins: map[int]bool{}, Fences: fences, Done: map[int64]bool{}, Waits: map[int64]int{}}
 		for i, w := range all {
