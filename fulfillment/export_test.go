@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"slices"
-	"time"
 
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/merchants"
@@ -43,7 +42,7 @@ func (f *Fulfillment) ReadStock(q postgres.Querier) { f.stock = newStock(q) }
 // StepsAndSubscribers are the names of the lists.
 func StepsAndSubscribers() (steps, subscribers []string) {
 	f := &Fulfillment{}
-	for _, s := range f.steps(time.Time{}) {
+	for _, s := range f.steps(&payment{}) {
 		steps = append(steps, s.name)
 	}
 	for _, s := range f.subscribers() {

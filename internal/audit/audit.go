@@ -130,8 +130,7 @@ select '%s' as name,
   from (
        select complaint,
               count(complaint) over (rows unbounded preceding) as place
-         from (
-%s) as cases(complaint)) placed`
+         from (%s) as cases(complaint)) placed`
 
 // checkRows checks invariants in one statement, over the tables or, if charges are named, over the rows
 // of these.
