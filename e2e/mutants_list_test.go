@@ -122,7 +122,7 @@ func mutants() []mutant {
 			"a declined charge fails, and its intent is not canceled",
 			[]edit{{
 				"fulfillment/payment.go", "	p.intent, p.failing = nil, &failing\n",
-				"	if failing.Code == domain.CardDeclined {\n		return decision{events: s.Charge.Fail(failing)}, nil\n	}\n	p.intent, p.failing = nil, &failing\n",
+				"	if failing.Code == domain.CardDeclined {\n		return s.Charge.Fail(failing), nil\n	}\n	p.intent, p.failing = nil, &failing\n",
 			}},
 			byWalk("declined/worker/POST /v1/payment_intents/:id/confirm/after/kill", "its intent is canceled"),
 		},
@@ -130,7 +130,7 @@ func mutants() []mutant {
 			"a charge fails at a deadline although its money was taken",
 			[]edit{{
 				"fulfillment/payment.go", "	case stripe.Canceled, stripe.Succeeded, stripe.Processing:\n		return p.recordIntent(ctx, s)\n",
-				"	case stripe.Canceled, stripe.Succeeded, stripe.Processing:\n		return decision{events: s.Charge.Fail(failing)}, nil\n",
+				"	case stripe.Canceled, stripe.Succeeded, stripe.Processing:\n		return s.Charge.Fail(failing), nil\n",
 			}},
 			byTest("./fulfillment", "TestDeadline/a capture before the deadline wins", "declined(expired), want"),
 		},
