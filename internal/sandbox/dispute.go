@@ -1,146 +1,107 @@
 package sandbox
 
 import (
-	"encoding/json"
 	"fmt"
-	"net/http"
+	"slices"
 )
+
+// outside is the body of the control calls by which money moves that no request to the provider's API asked for.
+type outside struct {
+	PaymentIntent string `json:"payment_intent"`
+	Amount        int64  `json:"amount"`  // of a refund
+	Outcome       string `json:"outcome"` // of a dispute
+}
+
+// outside serves such a call about an intent that captured.
+func (s *Sandbox) outside(do func(to *change, i object, body outside) (any, error)) endpoint {
+	return func(c *call, to *change) (any, error) {
+		var body outside
+		if err := c.json(&body); err != nil {
+			return nil, err
+		}
+		i, err := s.intentOf(body.PaymentIntent)
+		if err == nil && i["status"] != statusSucceeded {
+			err = unexpected(i, "move the money of")
+		}
+		if err != nil {
+			return nil, err
+		}
+		return do(to, i, body)
+	}
+}
+
+// refundOutside refunds as the provider's dashboard does, without metadata of payonce. Repeating a call with
+// the same amount does nothing.
+func (s *Sandbox) refundOutside(to *change, i object, body outside) (any, error) {
+	if body.Amount < 1 {
+		return nil, invalid("", "amount", "The amount is %d: give minor units of 1 or more.", body.Amount)
+	}
+	if known := s.books.find("refund", func(r object) bool {
+		return r["payment_intent"] == i["id"] && r.number("amount") == body.Amount && reference(r) == r["id"]
+	}); known != nil {
+		return known, nil
+	}
+	return s.refund(to, nil, i, body.Amount, map[string]string{})
+}
 
 const (
-	statusNeedsResponse = "needs_response"
-	statusWon           = "won"
-	statusLost          = "lost"
-
-	disputeFee = 1500 // minor units of the charge's currency
+	disputeWon  = "won"
+	disputeLost = "lost"
+	disputeFee  = 1500 // minor units of the charge's currency
 )
 
-// disputed is a dispute of a captured intent. Amount and fee are taken by its first movement, given
-// back by the second, and so on.
-type disputed struct {
-	ID            string
-	PaymentIntent string
-	Charge        string
-	Amount        int64
-	Fee           int64
-	Currency      string
-	Status        string
-	Movements     int
-	Created       int64
-}
-
-// MarshalJSON writes Stripe's dispute.
-func (d *disputed) MarshalJSON() ([]byte, error) {
-	transactions := []any{}
-	for n := range d.Movements {
-		sign := int64(-1)
-		if n%2 == 1 {
-			sign = 1
-		}
-		transactions = append(transactions, members{
-			"id": fmt.Sprintf("txn_%s_%d", d.ID, n+1), "object": "balance_transaction", "type": "adjustment",
-			"source": d.ID, "currency": d.Currency, "amount": sign * d.Amount, "fee": -sign * d.Fee,
-			"net": sign * (d.Amount + d.Fee), "created": d.Created,
+// dispute opens a dispute of all that an intent captured, once, and with an outcome, won or lost, ends it;
+// another outcome ends it otherwise. Repeating a call does nothing.
+func (s *Sandbox) dispute(to *change, i object, body outside) (any, error) {
+	if !slices.Contains([]string{"", disputeWon, disputeLost}, body.Outcome) {
+		return nil, invalid("", "outcome", "The outcome is %q: give won, lost or none.", body.Outcome)
+	}
+	d := s.books.find("dispute", func(d object) bool { return d["payment_intent"] == i["id"] })
+	if d == nil {
+		d = s.newObject("dispute", "du_", object{
+			"amount": i["amount"], "charge": i["latest_charge"], "currency": i["currency"], "payment_intent": i["id"], "status": "needs_response",
 		})
+		move(d, -1)
+		s.emit(to, nil, "charge.dispute.created", d)
+		s.emit(to, nil, "charge.dispute.funds_withdrawn", d)
 	}
-	return json.Marshal(members{
-		"id": d.ID, "object": "dispute", "amount": d.Amount, "balance_transactions": transactions, "charge": d.Charge,
-		"created": d.Created, "currency": d.Currency, "evidence": members{}, "is_charge_refundable": true,
-		"livemode": false, "metadata": members{}, "payment_intent": d.PaymentIntent, "reason": "fraudulent", "status": d.Status,
+	if body.Outcome != "" && d["status"] != body.Outcome {
+		s.endDispute(to, d, body.Outcome)
+	}
+	to.put(d)
+	return d, nil
+}
+
+// endDispute ends a dispute, also one that has ended otherwise. The money moves if the loser has it.
+func (s *Sandbox) endDispute(to *change, d object, outcome string) {
+	kind := ""
+	switch taken := len(movements(d))%2 == 1; {
+	case outcome == disputeWon && taken:
+		move(d, 1)
+		kind = "charge.dispute.funds_reinstated"
+	case outcome == disputeLost && !taken:
+		move(d, -1)
+		kind = "charge.dispute.funds_withdrawn"
+	}
+	d["status"] = outcome
+	s.emit(to, nil, "charge.dispute.closed", d)
+	if kind != "" {
+		s.emit(to, nil, kind, d)
+	}
+}
+
+// movements are the balance transactions of a dispute: the first one took amount and fee, the second gave
+// them back, and so on.
+func movements(d object) []any {
+	all, _ := d["balance_transactions"].([]any)
+	return all
+}
+
+// move moves the money: -1 takes it, 1 gives it back.
+func move(d object, sign int64) {
+	amount, all := d.number("amount"), movements(d)
+	d["balance_transactions"] = append(slices.Clip(all), object{
+		"id": fmt.Sprintf("txn_%s_%d", d["id"], len(all)+1), "object": "balance_transaction", "type": "adjustment", "source": d["id"],
+		"currency": d["currency"], "amount": sign * amount, "fee": -sign * disputeFee, "net": sign * (amount + disputeFee), "created": d["created"],
 	})
-}
-
-// dispute opens a dispute of all that an intent captured, once, and with an outcome, won or
-// lost, ends it; another outcome ends it otherwise. Repeating a call does nothing.
-func (s *Sandbox) dispute(r *http.Request) (answer, error) {
-	var body struct {
-		PaymentIntent string `json:"payment_intent"`
-		Outcome       string `json:"outcome"`
-	}
-	if err := readControl(r, &body); err != nil {
-		return answer{}, err
-	}
-	if body.Outcome != "" && body.Outcome != statusWon && body.Outcome != statusLost {
-		return answer{}, refused(http.StatusBadRequest, "outcome is %q: give won, lost or none", body.Outcome)
-	}
-	return s.outside(body.PaymentIntent, func(to *change, i *intent) answer {
-		known, found := s.books.disputes.find(func(d *disputed) bool { return d.PaymentIntent == i.ID })
-		d := disputed{
-			ID: newID("du_"), PaymentIntent: i.ID, Charge: *i.LatestCharge, Amount: i.Amount, Fee: disputeFee,
-			Currency: i.Currency, Status: statusNeedsResponse, Movements: 1, Created: s.options.Now().Unix(),
-		}
-		if found {
-			d = *known
-		} else {
-			s.emit(to, nil, "charge.dispute.created", &d)
-			s.emit(to, nil, "charge.dispute.funds_withdrawn", &d)
-		}
-		if body.Outcome != "" && d.Status != body.Outcome {
-			kind := d.end(body.Outcome)
-			s.emit(to, nil, "charge.dispute.closed", &d)
-			if kind != "" {
-				s.emit(to, nil, kind, &d)
-			}
-		}
-		to.Disputes = append(to.Disputes, (*disputeFields)(&d))
-		return object(http.StatusOK, &d)
-	})
-}
-
-// end ends a dispute, also one that has ended otherwise, and returns the event of the money that moves
-// with it, "" if none does.
-func (d *disputed) end(outcome string) (event string) {
-	taken := d.Movements%2 == 1
-	switch d.Status = outcome; {
-	case outcome == statusWon && taken:
-		event = "charge.dispute.funds_reinstated"
-	case outcome == statusLost && !taken:
-		event = "charge.dispute.funds_withdrawn"
-	default:
-		return ""
-	}
-	d.Movements++
-	return event
-}
-
-// refundOutside refunds as the provider's dashboard does: without metadata of payonce.
-// Repeating a call with the same amount does nothing.
-func (s *Sandbox) refundOutside(r *http.Request) (answer, error) {
-	var body struct {
-		PaymentIntent string `json:"payment_intent"`
-		Amount        int64  `json:"amount"`
-	}
-	if err := readControl(r, &body); err != nil {
-		return answer{}, err
-	}
-	if body.Amount < 1 {
-		return answer{}, refused(http.StatusBadRequest, "amount is %d: give minor units of 1 or more", body.Amount)
-	}
-	return s.outside(body.PaymentIntent, func(to *change, i *intent) answer {
-		known, found := s.books.refunds.find(func(r *refund) bool {
-			return r.PaymentIntent == i.ID && r.Amount == body.Amount && r.reference() == r.ID
-		})
-		if found {
-			return object(http.StatusOK, known)
-		}
-		return s.refundIntent(to, nil, i, &refund{Amount: body.Amount, Metadata: map[string]string{}})
-	})
-}
-
-// outside does what no request to the provider's API asked for.
-func (s *Sandbox) outside(id string, do func(*change, *intent) answer) (answer, error) {
-	return s.decide(func(to *change) (answer, error) {
-		i, err := s.books.intentAt(id, noSuch(http.StatusBadRequest, "payment_intent", "payment_intent", id))
-		if err != nil {
-			return answer{}, err
-		}
-		if i.Status != statusSucceeded {
-			return answer{}, refused(http.StatusConflict, "payment intent %s is %s: only one that succeeded has money to move", i.ID, i.Status)
-		}
-		return do(to, i), nil
-	})
-}
-
-func filterDisputes(p *params) func(*disputed) bool {
-	matches := p.matches()
-	return func(d *disputed) bool { return matches(d.Charge, d.PaymentIntent) }
 }

@@ -2,127 +2,63 @@ package sandbox
 
 import (
 	"cmp"
-	"encoding/json"
 	"net/http"
 )
 
-// refund is a refund of a captured intent.
-type refund struct {
-	ID            string
-	Amount        int64
-	Charge        string
-	Created       int64
-	Currency      string
-	FailureReason *string
-	Metadata      map[string]string
-	PaymentIntent string
-	Reason        *string
-	Status        string
-}
-
-// MarshalJSON writes Stripe's refund.
-func (r *refund) MarshalJSON() ([]byte, error) {
-	shown := members{
-		"id": r.ID, "object": "refund", "amount": r.Amount, "charge": r.Charge, "created": r.Created, "currency": r.Currency,
-		"destination_details": members{"type": "card", "card": members{"type": "refund"}},
-		"metadata":            r.Metadata, "payment_intent": r.PaymentIntent, "reason": r.Reason, "status": r.Status,
-	}
-	if r.FailureReason != nil {
-		shown["failure_reason"] = r.FailureReason
-	}
-	return json.Marshal(shaped(shown, nullOfRefund))
-}
-
 // createRefund refunds part of a capture, or all that is left of it.
-func (s *Sandbox) createRefund(c *call, to *change) (answer, error) {
-	p := c.params
-	target, charge := p.text("payment_intent"), p.text("charge")
-	amount := p.amount("amount")
-	reason := p.word("reason", "", "duplicate", "fraudulent", "requested_by_customer")
-	metadata := p.metadata()
-	switch {
-	case target == "" && charge == "":
-		p.refuse(missing("payment_intent"))
-	case target != "" && charge != "":
-		p.refuse(invalid("", "charge", "Give either payment_intent or charge."))
-	}
-	if err := p.done(); err != nil {
-		return answer{}, err
-	}
-	i, err := s.books.refunded(target, charge)
+func (s *Sandbox) createRefund(c *call, to *change) (any, error) {
+	i, err := s.intentOf(c.params.Get("payment_intent"))
 	if err != nil {
-		return answer{}, err
+		return nil, err
 	}
-	r := &refund{Amount: amount, Metadata: metadata}
-	if reason != "" {
-		r.Reason = &reason
-	}
-	return s.refundIntent(to, c, i, r), nil
+	return s.refund(to, c, i, c.params.number("amount"), c.params.metadata())
 }
 
-// refundIntent refunds r.Amount of an intent, or all that is left where it is 0.
-func (s *Sandbox) refundIntent(to *change, c *call, i *intent, r *refund) answer {
-	left := i.Amount - i.AmountRefunded
-	if refusal := refundable(i, r.Amount, left); refusal != nil {
-		return refusal.answer()
+// intentOf is the intent that a parameter names.
+func (s *Sandbox) intentOf(id string) (object, error) {
+	if i := s.books.get("payment_intent", id); i != nil {
+		return i, nil
 	}
-	r.ID, r.PaymentIntent, r.Charge, r.Currency = newID("re_"), i.ID, *i.LatestCharge, i.Currency
-	r.Amount, r.Status, r.Created = cmp.Or(r.Amount, left), statusSucceeded, s.options.Now().Unix()
-	if *i.PaymentMethod == methodRefundFail {
-		reason := "expired_or_canceled_card"
-		r.Status, r.FailureReason = "failed", &reason
-	}
-	to.Refunds = append(to.Refunds, (*refundFields)(r))
-	if r.Status == statusSucceeded {
-		i.AmountRefunded += r.Amount
-		to.put(i)
-		s.emit(to, c, "charge.refunded", i.charge())
-	}
-	return object(http.StatusOK, r)
+	return nil, noSuch(http.StatusBadRequest, "payment_intent", "payment_intent", id)
 }
 
-// refundable says why amount (0 for all that is left) cannot be refunded.
-func refundable(i *intent, amount, left int64) *apiError {
+// refund refunds an amount of an intent, or all that is left where it is 0. A nil call means that no
+// request to the provider's API asked for it.
+func (s *Sandbox) refund(to *change, c *call, i object, amount int64, metadata map[string]string) (any, error) {
+	ch := s.books.get("charge", i.text("latest_charge"))
+	if refused := refundable(ch, amount); refused != nil {
+		refused.executed = true
+		return nil, refused
+	}
+	amount = cmp.Or(amount, ch.number("amount_captured")-ch.number("amount_refunded"))
+	r := s.newObject("refund", "re_", object{
+		"amount": amount, "charge": ch["id"], "currency": ch["currency"], "metadata": metadata, "payment_intent": i["id"], "status": statusSucceeded,
+	})
+	if c != nil && c.params.Has("reason") {
+		r["reason"] = c.params.Get("reason")
+	}
+	if ch["payment_method"] == methodRefundFail {
+		r["status"], r["failure_reason"] = statusFailed, "expired_or_canceled_card"
+	} else {
+		ch["amount_refunded"] = ch.number("amount_refunded") + amount
+		ch["refunded"] = ch.number("amount_refunded") == ch.number("amount")
+		to.put(ch)
+		s.emit(to, c, "charge.refunded", ch)
+	}
+	to.put(r)
+	return r, nil
+}
+
+// refundable says why amount (0 for all that is left) of a charge cannot be refunded.
+func refundable(ch object, amount int64) *refusal {
+	left := ch.number("amount_captured") - ch.number("amount_refunded")
 	switch {
-	case i.Status != statusSucceeded:
-		return invalid("", "payment_intent", "This PaymentIntent (%s) does not have a successful charge to refund.", i.ID)
+	case ch["captured"] != true:
+		return invalid("", "payment_intent", "This PaymentIntent does not have a successful charge to refund.")
 	case left == 0:
-		return invalid("charge_already_refunded", "", "Charge %s has already been refunded.", *i.LatestCharge)
+		return invalid("charge_already_refunded", "", "Charge %s has already been refunded.", ch["id"])
 	case amount > left:
 		return invalid("", "amount", "Refund amount (%d) is greater than unrefunded amount on charge (%d).", amount, left)
 	}
-	return indivisible(amount, i.Currency)
-}
-
-// refunded is the intent that a refund names, itself or by its charge.
-func (b *books) refunded(target, charge string) (*intent, error) {
-	if target != "" {
-		return b.intentAt(target, noSuch(http.StatusBadRequest, "payment_intent", "payment_intent", target))
-	}
-	of, found := b.charge(charge)
-	if !found {
-		return nil, noSuch(http.StatusBadRequest, "charge", "charge", charge)
-	}
-	return &of.intent, nil
-}
-
-// reference is the name of a refund in GET /books.
-func (r *refund) reference() string {
-	if id, named := r.Metadata["refund_id"]; named {
-		return id
-	}
-	return r.ID
-}
-
-func filterRefunds(p *params) func(*refund) bool {
-	matches := p.matches()
-	return func(r *refund) bool { return matches(r.Charge, r.PaymentIntent) }
-}
-
-// matches reads the filters by charge and by payment intent.
-func (p *params) matches() func(charge, target string) bool {
-	ofCharge, ofIntent := p.text("charge"), p.text("payment_intent")
-	return func(charge, target string) bool {
-		return (ofCharge == "" || ofCharge == charge) && (ofIntent == "" || ofIntent == target)
-	}
+	return divisible(amount, ch.text("currency"))
 }

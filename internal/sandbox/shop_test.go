@@ -47,8 +47,8 @@ func TestShop(t *testing.T) {
 	t.Run("each arrival is counted and the effect happens once", func(t *testing.T) {
 		t.Parallel()
 		f := start(t, sandbox.Options{ShopSecret: shopSecret})
-		if counts := statuses(f.concurrently(20, func(int) (answered, error) { return f.notify("msg_1", notice("ch_1")) })); counts[200] != 20 {
-			t.Errorf("answers %v", counts)
+		for _, a := range f.concurrently(20, func(int) (answered, error) { return f.notify("msg_1", notice("ch_1")) }) {
+			a.want(t, http.StatusOK, nil)
 		}
 		f.must(f.notify("msg_2", notice("re_1")))
 		b := f.books().Notifications
@@ -68,15 +68,13 @@ func TestShop(t *testing.T) {
 			body   string
 			status int
 		}{
-			"no headers":         {http.Header{}, body, 401},
-			"another key":        {signed("another", "msg_1", now, body), body, 401},
-			"not JSON":           {signed(shopKey, "msg_1", now, "x"), "x", 400},
-			"no type":            {signed(shopKey, "msg_1", now, `{"data":{"id":"ch_1"}}`), `{"data":{"id":"ch_1"}}`, 400},
-			"no data":            {signed(shopKey, "msg_1", now, `{"type":"a"}`), `{"type":"a"}`, 400},
-			"a long id":          {signed(shopKey, strings.Repeat("m", 256), now, body), body, 400},
-			"a body too large":   {signed(shopKey, "msg_1", now, large), large, 413},
-			"no body":            {signed(shopKey, "msg_1", now, ""), "", 400},
-			"an id of no script": {signed(shopKey, "msg\xff", now, body), body, 400},
+			"no headers":       {http.Header{}, body, 401},
+			"another key":      {signed("another", "msg_1", now, body), body, 401},
+			"not JSON":         {signed(shopKey, "msg_1", now, "x"), "x", 400},
+			"no type":          {signed(shopKey, "msg_1", now, `{"data":{"id":"ch_1"}}`), `{"data":{"id":"ch_1"}}`, 400},
+			"no data":          {signed(shopKey, "msg_1", now, `{"type":"a"}`), `{"type":"a"}`, 400},
+			"a body too large": {signed(shopKey, "msg_1", now, large), large, 413},
+			"no body":          {signed(shopKey, "msg_1", now, ""), "", 400},
 		} {
 			a := f.must(f.do(http.MethodPost, "/shop/webhooks", tc.body, tc.header))
 			if a.status != tc.status {
