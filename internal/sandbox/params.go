@@ -2,8 +2,8 @@ package sandbox
 
 import (
 	"maps"
-	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,63 +19,29 @@ const (
 	ofPage         = "limit starting_after"
 )
 
-// rules say what the value of a parameter may be. A parameter without a rule may have any.
-var rules = map[string]func(name, value string) *refusal{
-	"amount":         whole(0),
-	"limit":          whole(limitMax),
-	"confirm":        one("true", "false"),
-	"capture_method": one("automatic", "automatic_async"),
-	"currency":       currency,
-	"payment_method": method,
-	"customer":       customer,
+// rule says which values a parameter may have, and how Stripe refuses others.
+type rule struct {
+	pattern       *regexp.Regexp
+	code, message string
 }
 
-const (
-	limitDefault = 10
-	limitMax     = 100
-)
-
-// whole wants an integer of 1 or more, and of most or less where most is not 0.
-func whole(most int64) func(name, value string) *refusal {
-	return func(name, value string) *refusal {
-		if n, err := strconv.ParseInt(value, 10, 64); err != nil || n < 1 || most > 0 && n > most {
-			return invalid("parameter_invalid_integer", name, "Invalid integer: %s.", value)
-		}
-		return nil
-	}
+func newRule(code, message string, alternatives ...string) rule {
+	return rule{regexp.MustCompile("^(?:" + strings.Join(alternatives, "|") + ")$"), code, message}
 }
 
-func one(words ...string) func(name, value string) *refusal {
-	return func(name, value string) *refusal {
-		if slices.Contains(words, value) {
-			return nil
-		}
-		return invalid("", name, "Invalid %s: must be one of %s.", name, strings.Join(words, ", "))
-	}
+// rules are those of the parameters. One without a rule may have any value.
+var rules = map[string]rule{
+	"amount":         newRule("parameter_invalid_integer", "Invalid integer: %s.", "[1-9][0-9]{0,17}"),
+	"limit":          newRule("parameter_invalid_integer", "Invalid integer: %s.", "[1-9][0-9]?", "100"),
+	"confirm":        newRule("", "Invalid boolean: %s.", "true", "false"),
+	"capture_method": newRule("", "Invalid capture_method: %s.", "automatic", "automatic_async"),
+	"currency":       newRule("", "Invalid currency: %s.", "(?i)"+strings.ReplaceAll(strings.Join(stripe.Currencies, "|"), " ", "|")),
+	"payment_method": newRule("resource_missing", "No such PaymentMethod: '%s'.",
+		append(slices.Collect(maps.Keys(methods)), savedMethod+".+", onceMethod+".+")...),
+	"customer": newRule("resource_missing", "No such customer: '%s'.", anyCustomer+".+"),
 }
 
-func currency(name, value string) *refusal {
-	if slices.Contains(strings.Fields(strings.Join(stripe.Currencies, " ")), strings.ToLower(value)) {
-		return nil
-	}
-	return invalid("", name, "Invalid currency: %s.", value)
-}
-
-// method knows Stripe's test tokens, and what stands for methods of customers.
-func method(name, value string) *refusal {
-	if _, known := outcomeOf(value); known {
-		return nil
-	}
-	return noSuch(http.StatusBadRequest, "PaymentMethod", name, value)
-}
-
-// customer knows every cus_NAME.
-func customer(name, value string) *refusal {
-	if strings.HasPrefix(value, anyCustomer) {
-		return nil
-	}
-	return noSuch(http.StatusBadRequest, name, name, value)
-}
+const limitDefault = 10
 
 // params are the form parameters of a call.
 type params struct{ url.Values }
@@ -88,10 +54,8 @@ func (p params) check(names string) *refusal {
 		if required && !p.Has(name) {
 			return missing(name)
 		}
-		if rule := rules[name]; rule != nil && p.Has(name) {
-			if fault := rule(name, p.Get(name)); fault != nil {
-				return fault
-			}
+		if r, ruled := rules[name]; ruled && p.Has(name) && !r.pattern.MatchString(p.Get(name)) {
+			return invalid(r.code, name, r.message, p.Get(name))
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.Values)) {
@@ -117,4 +81,66 @@ func (p params) metadata() map[string]string {
 		}
 	}
 	return pairs
+}
+
+// outcome is what an attempt comes to: a status, or the code, the decline code and the
+// message of a card error. With both, the customer can act: the status is that of a request with a return_url.
+type outcome struct{ status, code, declineCode, message string }
+
+const methodRefundFail = "pm_card_refundFail" // its capture succeeds, and its refund fails
+
+// methods are Stripe's test payment methods, each with its outcome.
+var methods = map[string]outcome{
+	"pm_card_visa":                            {status: statusSucceeded},
+	methodRefundFail:                          {status: statusSucceeded},
+	"pm_card_processing":                      {status: statusProcessing},
+	"pm_card_chargeDeclined":                  {"", "card_declined", "generic_decline", "Your card was declined."},
+	"pm_card_chargeDeclinedInsufficientFunds": {"", "card_declined", "insufficient_funds", "Your card has insufficient funds."},
+	"pm_card_authenticationRequired": {
+		statusRequiresAction, "authentication_required", "authentication_required", "Your card was declined. This transaction requires authentication.",
+	},
+	"pm_card_liveCard": {
+		"", "card_declined", "test_mode_live_card",
+		"Your card was declined. Your request was in test mode, but used a non test card.",
+	},
+}
+
+// What payment methods begin with that are no test tokens. pm_saved_NAME is attached to the
+// customer cus_NAME, and pm_once_NAME to none.
+const (
+	savedMethod = "pm_saved_"
+	onceMethod  = "pm_once_"
+	anyCustomer = "cus_"
+)
+
+// outcomeOf returns what an attempt with a payment method comes to. Those that are no test tokens succeed.
+func outcomeOf(method string) outcome {
+	if o, token := methods[method]; token {
+		return o
+	}
+	return outcome{status: statusSucceeded}
+}
+
+// usable returns Stripe's refusal of a payment method that is attached to another customer than
+// the intent's, or that is attached to none and was attempted; nil if it may be attempted. A test token
+// stands for a new payment method at each use.
+func (b *books) usable(method, customer string) *refusal {
+	const param = "payment_method"
+	name, saved := strings.CutPrefix(method, savedMethod)
+	switch owner := anyCustomer + name; {
+	case saved && customer == "":
+		return invalid("parameter_missing", param, "The `payment_method` parameter supplied %s belongs to the Customer %s. "+
+			"Please include the Customer in the `customer` parameter on the PaymentIntent.", method, owner)
+	case saved && customer != owner:
+		return invalid("", param, "The PaymentMethod %s does not belong to the Customer you supplied %s. "+
+			"Please use this PaymentMethod with the Customer that it belongs to instead.", method, customer)
+	case !strings.HasPrefix(method, onceMethod):
+		return nil
+	}
+	if b.find("charge", func(ch object) bool { return ch["payment_method"] == method }) != nil {
+		return invalid("", param, "The provided PaymentMethod was previously used with a PaymentIntent without Customer attachment, "+
+			"shared with a connected account without Customer attachment, or was detached from a Customer. It may not be used again. "+
+			"To use a PaymentMethod multiple times, you must attach it to a Customer first.")
+	}
+	return nil
 }

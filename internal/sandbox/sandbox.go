@@ -39,8 +39,6 @@ import (
 	"time"
 
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
-
-	"github.com/payonce/payonce/internal/loop"
 )
 
 // bodyLimit bounds the body of any request, in bytes.
@@ -207,9 +205,3 @@ func (s *Sandbox) routes() http.Handler {
 // ServeHTTP serves the provider (/v1), the shop (/shop/webhooks) and the
 // control calls.
 func (s *Sandbox) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }
-
-// delay waits for d, or less when the sandbox drains. It does not end when the
-// client goes away.
-func (s *Sandbox) delay(d time.Duration) {
-	loop.Pause(s.draining, d, nil)
-}

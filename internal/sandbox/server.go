@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -13,6 +14,8 @@ import (
 	"time"
 
 	strict "github.com/go-json-experiment/json"
+
+	"github.com/payonce/payonce/internal/loop"
 )
 
 // call is one request, as it was read.
@@ -133,7 +136,7 @@ var errCut = errors.New("the connection is cut")
 
 // serve answers a call, under its fault. It is executed even if its client has gone.
 func (s *Sandbox) serve(w http.ResponseWriter, c *call, run endpoint) {
-	s.delay(c.fault.slow)
+	loop.Pause(s.draining, c.fault.slow, nil)
 	a, err := answer{}, errCut
 	if !c.fault.cutBefore {
 		a, err = s.decide(func(to *change) (answer, error) { return s.once(c, to, run) })
@@ -221,4 +224,57 @@ func cut(w http.ResponseWriter) {
 		panic(http.ErrAbortHandler) // a server that cannot hijack cuts this way
 	}
 	_ = conn.Close()
+}
+
+// refusal is Stripe's error. As the error of an endpoint it means that nothing was executed and nothing is
+// saved, unless it is executed: then it is what the request came to, such as a decline.
+type refusal struct {
+	object
+
+	status   int
+	executed bool
+}
+
+func (e *refusal) Error() string { return fmt.Sprintf("%d %v", e.status, e.object) }
+
+const typeIdempotency = "idempotency_error"
+
+// refuse makes an error. Its type follows from the status.
+func refuse(status int, code, param, message string, args ...any) *refusal {
+	e := &refusal{object{"type": "invalid_request_error", "message": fmt.Sprintf(message, args...)}, status, false}
+	switch {
+	case status == http.StatusPaymentRequired:
+		e.object["type"] = "card_error"
+	case status == http.StatusConflict:
+		e.object["type"] = typeIdempotency
+	case status >= http.StatusInternalServerError:
+		e.object["type"] = "api_error"
+	}
+	if param != "" {
+		e.object["param"] = param
+	}
+	if code != "" {
+		e.object["code"], e.object["doc_url"] = code, "https://stripe.com/docs/error-codes/"+strings.ReplaceAll(code, "_", "-")
+	}
+	return e
+}
+
+func invalid(code, param, message string, args ...any) *refusal {
+	return refuse(http.StatusBadRequest, code, param, message, args...)
+}
+
+func missing(param string) *refusal {
+	return invalid("parameter_missing", param, "Missing required param: %s.", param)
+}
+
+// noSuch is 404 for the object that the path names and 400 for one that a parameter names.
+func noSuch(status int, kind, param, id string) *refusal {
+	return refuse(status, "resource_missing", param, "No such %s: '%s'.", kind, id)
+}
+
+// unexpected refuses what the intent's state does not allow, and shows the intent.
+func unexpected(i object, verb string) *refusal {
+	e := invalid("payment_intent_unexpected_state", "", "You cannot %s this PaymentIntent because it has a status of %s.", verb, i["status"])
+	e.object["payment_intent"], e.executed = i.shown(), true
+	return e
 }

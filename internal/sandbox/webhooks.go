@@ -5,6 +5,7 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -13,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/internal/loop"
@@ -68,7 +70,7 @@ func (s *Sandbox) Deliver(ctx context.Context) {
 	})
 }
 
-// due settles intents, and returns some of the objects that are to be sent, each with one attempt more.
+// due settles intents, and returns some of the events that are to be sent, each with one attempt more.
 func (s *Sandbox) due() (due []object, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -108,7 +110,7 @@ func (s *Sandbox) send(ctx context.Context, all []object) (posted int, taken []s
 	return posted, slices.DeleteFunc(outcomes, func(id string) bool { return id == "" })
 }
 
-// post sends one object, signed with the time of this attempt. Only a 2xx takes it.
+// post sends one event, signed with the time of this attempt. Only a 2xx takes it.
 func (s *Sandbox) post(ctx context.Context, e object) (taken bool) {
 	body := render(e, nil).body
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.options.WebhookURL, strings.NewReader(body))
@@ -166,4 +168,41 @@ func (s *Sandbox) duplicateWebhooks(w http.ResponseWriter, r *http.Request) {
 	s.mu.Unlock()
 	posted, taken := s.send(ctx, slices.Repeat(sent, body.Times))
 	s.reply(w, render(object{"events": len(sent), "sent": posted, "delivered": len(taken)}, nil), nil)
+}
+
+// receive serves the merchant's webhook receiver, which meets the faults too.
+func (s *Sandbox) receive(w http.ResponseWriter, r *http.Request) {
+	c := read(r)
+	if c.fault = s.faults.draw(); c.fault.shopDown {
+		c.refusal = refuse(http.StatusServiceUnavailable, "", "", "The shop is down (shop_down).")
+	}
+	s.serve(w, c, s.notify)
+}
+
+// notify receives a webhook as Standard Webhooks advises: verify, dedupe by webhook-id, take effect, answer.
+func (s *Sandbox) notify(c *call, to *change) (any, error) {
+	if s.shop == nil {
+		return nil, refuse(http.StatusServiceUnavailable, "", "", "The shop cannot verify anything: SHOP_WEBHOOK_SECRET is not set.")
+	}
+	if s.shop.Verify(c.body, c.Header) != nil {
+		return nil, refuse(http.StatusUnauthorized, "", "", "The signature does not verify.")
+	}
+	var body struct {
+		Type string `json:"type"`
+		Data struct {
+			ID string `json:"id"`
+		} `json:"data"`
+	}
+	if err := json.Unmarshal(c.body, &body); err != nil || body.Type == "" || body.Data.ID == "" {
+		return nil, invalid("", "", "The body is no notification with a type and data.id.")
+	}
+	webhook := c.Header.Get(standardwebhooks.HeaderWebhookID)
+	n := s.books.get("notification", "webhook "+webhook)
+	if n == nil {
+		n = s.newObject("notification", "", object{"webhook_id": webhook, "reference": body.Data.ID, "type": body.Type, "effects": int64(1)})
+		n["id"] = "webhook " + webhook
+	}
+	n["deliveries"] = n.number("deliveries") + 1
+	to.put(n)
+	return struct{}{}, nil
 }
