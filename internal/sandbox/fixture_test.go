@@ -53,8 +53,8 @@ func start(t *testing.T, o sandbox.Options) *fixture {
 // pass lets time pass for the sandbox.
 func (f *fixture) pass(d time.Duration) { f.ahead.Add(int64(d)) }
 
-// newClient opens a connection per request: on a used one net/http would
-// silently repeat a POST that carries an Idempotency-Key.
+// newClient opens a connection per request: on a used one net/http would silently repeat a POST that carries
+// an Idempotency-Key. It follows no redirect.
 func newClient() *http.Client {
 	return &http.Client{
 		Timeout: await.Stall, Transport: &http.Transport{DisableKeepAlives: true},
@@ -104,28 +104,23 @@ func (a answered) want(t *testing.T, status int, values map[string]any) {
 }
 
 // do sends one request; an error means that no whole answer came.
-func (f *fixture) do(method, path, body string, header http.Header) (answered, error) {
+func (f *fixture) do(method, path, body string, header http.Header) (a answered, err error) {
 	request, err := http.NewRequestWithContext(f.t.Context(), method, f.url+path, strings.NewReader(body))
 	if err != nil {
-		return answered{}, err
+		return a, err
 	}
-	request.GetBody = nil
 	request.Header = header
 	response, err := f.client.Do(request)
 	if err != nil {
-		return answered{}, err
+		return a, err
 	}
 	defer func() { _ = response.Body.Close() }()
 	raw, err := io.ReadAll(response.Body)
 	if err != nil {
-		return answered{}, err
+		return a, err
 	}
-	a := answered{status: response.StatusCode, header: response.Header, raw: string(raw)}
-	if len(raw) > 0 {
-		if err := json.Unmarshal(raw, &a.object); err != nil {
-			return a, err
-		}
-	}
+	a = answered{status: response.StatusCode, header: response.Header, raw: string(raw)}
+	_ = json.Unmarshal(raw, &a.object) // a redirect has no object
 	return a, nil
 }
 
@@ -135,22 +130,18 @@ func (f *fixture) must(a answered, err error) answered {
 	return a
 }
 
-// form makes an encoded form of name, value, name, value ...
-func form(pairs ...string) string {
-	values := url.Values{}
-	for i := 0; i < len(pairs); i += 2 {
-		values.Add(pairs[i], pairs[i+1])
-	}
-	return values.Encode()
-}
+func bearer() http.Header { return http.Header{"Authorization": {"Bearer sk_test_1"}} }
 
-// tryPost posts a form to the provider.
+// tryPost posts a form, of name, value, name, value ..., to the provider.
 func (f *fixture) tryPost(path, key string, pairs ...string) (answered, error) {
-	header := http.Header{"Authorization": {"Bearer sk_test_1"}, "Content-Type": {"application/x-www-form-urlencoded"}}
+	form, header := url.Values{}, bearer()
+	for i := 0; i < len(pairs); i += 2 {
+		form.Add(pairs[i], pairs[i+1])
+	}
 	if key != "" {
 		header.Set("Idempotency-Key", key)
 	}
-	return f.do(http.MethodPost, path, form(pairs...), header)
+	return f.do(http.MethodPost, path, form.Encode(), header)
 }
 
 func (f *fixture) post(path, key string, pairs ...string) answered {
@@ -173,7 +164,7 @@ func (f *fixture) meanwhile(path, key string, pairs ...string) <-chan answered {
 
 func (f *fixture) get(path string) answered {
 	f.t.Helper()
-	return f.must(f.do(http.MethodGet, path, "", http.Header{"Authorization": {"Bearer sk_test_1"}}))
+	return f.must(f.do(http.MethodGet, path, "", bearer()))
 }
 
 // control sends a control call.

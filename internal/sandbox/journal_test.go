@@ -15,16 +15,14 @@ import (
 // known keys with the same bytes, and sends what was not taken.
 func TestJournal_survivesAKill(t *testing.T) {
 	t.Parallel()
-	r := receive(t)
+	r, o := receive(t)
 	r.setDown(true)
-	o := sandbox.Options{
-		File: filepath.Join(t.TempDir(), "records"), ShopSecret: shopSecret, WebhookURL: r.URL, WebhookSecret: eventSecret,
-	}
+	o.File = filepath.Join(t.TempDir(), "records")
 	f := start(t, o)
 	f.post("/v1/refunds", "refund", "payment_intent", f.captured("pm_card_visa"), "amount", "400").want(t, http.StatusOK, nil)
 	f.post(confirmation(f.create("pm_card_chargeDeclined")), "").want(t, http.StatusPaymentRequired, nil)
 	f.control(http.MethodPost, "/dispute", `{"payment_intent":"`+f.captured("pm_card_visa")+`","outcome":"lost"}`).want(t, http.StatusOK, nil)
-	f.must(f.notify("msg_1", notice("ch_1")))
+	f.must(f.notify(shopSecret, "msg_1", notice("ch_1")))
 	first := f.post(intents, "k", eur("700")...)
 
 	torn := filepath.Join(t.TempDir(), "records")
@@ -82,7 +80,7 @@ func TestJournal_thatCannotBeWritten(t *testing.T) {
 	before := f.books()
 	testrun.Must(t, f.it.Close())
 	f.post(confirmation(id), "key").want(t, http.StatusServiceUnavailable, map[string]any{"error.type": "api_error"})
-	if a := f.must(f.notify("msg_1", notice("ch_1"))); a.status != http.StatusServiceUnavailable {
+	if a := f.must(f.notify(shopSecret, "msg_1", notice("ch_1"))); a.status != http.StatusServiceUnavailable {
 		t.Errorf("the shop answered %d", a.status)
 	}
 	testrun.Same(t, "books", before, f.books())

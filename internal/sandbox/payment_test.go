@@ -120,46 +120,6 @@ func TestIntent_customerAuthenticates(t *testing.T) {
 	f.control(http.MethodPost, "/authenticate/pi_none?outcome=failed", "").want(t, http.StatusNotFound, nil)
 }
 
-// TestCustomer: a saved payment method needs its customer, one that is attached to none works once,
-// and a test token stands for a new one each time.
-func TestCustomer(t *testing.T) {
-	t.Parallel()
-	const (
-		missing = "Please include the Customer"
-		foreign = "does not belong to the Customer you supplied cus_bob"
-		used    = "It may not be used again"
-	)
-	type payment struct{ customer, because string } // because is a part of the refusal, "" if it succeeds
-	for method, orders := range map[string][][]payment{
-		"pm_saved_ada": {{{"cus_ada", ""}, {"cus_ada", ""}}, {{"", missing}, {"cus_bob", foreign}, {"cus_ada", ""}}},
-		"pm_once_1":    {{{"", ""}, {"", used}, {"cus_ada", used}}, {{"cus_ada", ""}, {"cus_ada", used}}},
-		"pm_card_visa": {{{"", ""}, {"cus_bob", ""}}},
-	} {
-		for _, payments := range orders {
-			f := start(t, sandbox.Options{})
-			for _, p := range payments {
-				pairs := eur("1000", "payment_method", method, "confirm", "true")
-				if p.customer != "" {
-					pairs = append(pairs, "customer", p.customer)
-				}
-				a := f.post(intents, "", pairs...)
-				if p.because == "" {
-					a.want(t, 200, members{"status": "succeeded"})
-					continue
-				}
-				a.want(t, 400, members{"error.type": "invalid_request_error", "error.param": "payment_method"})
-				if !strings.Contains(a.text("error.message"), p.because) {
-					t.Errorf("%s of %q: %s", method, p.customer, a.raw)
-				}
-			}
-		}
-	}
-	f := start(t, sandbox.Options{})
-	first, second := f.create("pm_once_1"), f.create("pm_once_1")
-	f.take(t, first, step{"confirm", nil, 200, nil})
-	f.take(t, second, step{"confirm", nil, 400, members{"error.payment_intent.id": second}}, step{"confirm", []string{"payment_method", "pm_card_visa"}, 200, nil})
-}
-
 func TestRefund(t *testing.T) {
 	t.Parallel()
 	f := start(t, sandbox.Options{})
