@@ -21,7 +21,7 @@ var description []byte
 // here they have none.
 type known struct {
 	Objects              map[string]object
-	Currencies           []string
+	Currencies           string
 	Minimums, Increments map[string]int64
 }
 
@@ -189,8 +189,12 @@ func (s *Sandbox) getBooks(*call, *change) (any, error) {
 		}
 		return r.pick("payment_intent amount", object{"reference": reference(r)})
 	})
-	list("disputes", "dispute", func(d object) object { return d.pick("payment_intent amount status", object{"reference": d["id"]}) })
-	list("notifications", "notification", func(n object) object { return n.pick("webhook_id reference type deliveries effects", object{}) })
+	list("disputes", "dispute", func(d object) object {
+		return d.pick("payment_intent amount status", object{"reference": d["id"]})
+	})
+	list("notifications", "notification", func(n object) object {
+		return n.pick("webhook_id reference type deliveries effects", object{})
+	})
 	return shown, nil
 }
 
@@ -213,15 +217,17 @@ func retrieveAccount(*call, *change) (any, error) {
 	return a, nil
 }
 
-// retrieve answers the object that the path names.
-func (s *Sandbox) retrieve(kind, param string) endpoint {
-	return func(c *call, _ *change) (any, error) {
+// about serves a call about the object that the path names.
+func (s *Sandbox) about(kind, param string, run func(*call, *change, object) (any, error)) endpoint {
+	return func(c *call, to *change) (any, error) {
 		if o := s.books.get(kind, c.PathValue("id")); o != nil {
-			return o, nil
+			return run(c, to, o)
 		}
 		return nil, noSuch(http.StatusNotFound, kind, param, c.PathValue("id"))
 	}
 }
+
+func retrieve(_ *call, _ *change, o object) (any, error) { return o, nil }
 
 // list answers a page of the objects of a kind, newest first. Each parameter but those of the page is a
 // member that the objects must have.
@@ -245,7 +251,8 @@ func (s *Sandbox) list(kind string) endpoint {
 				break
 			}
 		}
-		return object{"object": "list", "url": c.URL.Path, "has_more": len(page) > limit, "data": page[:min(len(page), limit)]}, nil
+		more := len(page) > limit
+		return object{"object": "list", "url": c.URL.Path, "has_more": more, "data": page[:min(len(page), limit)]}, nil
 	}
 }
 

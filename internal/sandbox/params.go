@@ -11,8 +11,8 @@ import (
 
 // The parameters of calls. Those that end with ! are required; an endpoint reads the others where it wants.
 const (
-	ofCreation = "amount! currency! payment_method customer description metadata confirm return_url off_session error_on_requires_action " +
-		"automatic_payment_methods payment_method_types capture_method confirmation_method use_stripe_sdk"
+	ofCreation = "amount! currency! payment_method customer description metadata confirm automatic_payment_methods " +
+		"payment_method_types capture_method confirmation_method " + ofConfirmation
 	ofConfirmation = "payment_method return_url off_session error_on_requires_action use_stripe_sdk"
 	ofCancellation = "cancellation_reason"
 	ofRefund       = "payment_intent! amount reason metadata"
@@ -35,7 +35,7 @@ var rules = map[string]rule{
 	"limit":          newRule("parameter_invalid_integer", "Invalid integer: %s.", "[1-9][0-9]?", "100"),
 	"confirm":        newRule("", "Invalid boolean: %s.", "true", "false"),
 	"capture_method": newRule("", "Invalid capture_method: %s.", "automatic", "automatic_async"),
-	"currency":       newRule("", "Invalid currency: %s.", "(?i)"+strings.ReplaceAll(strings.Join(stripe.Currencies, "|"), " ", "|")),
+	"currency":       newRule("", "Invalid currency: %s.", "(?i)"+strings.ReplaceAll(stripe.Currencies, " ", "|")),
 	"payment_method": newRule("resource_missing", "No such PaymentMethod: '%s'.",
 		append(slices.Collect(maps.Keys(methods)), savedMethod+".+", onceMethod+".+")...),
 	"customer": newRule("resource_missing", "No such customer: '%s'.", anyCustomer+".+"),

@@ -23,8 +23,8 @@ const (
 // the charge for GET /books alone.
 func (s *Sandbox) createIntent(c *call, to *change) (any, error) {
 	p, status := c.params, statusRequiresMethod
-	amount, currency, method, customer := p.number("amount"), strings.ToLower(p.Get("currency")), p.Get("payment_method"), p.Get("customer")
-	confirm := p.Get("confirm") == "true"
+	amount, currency := p.number("amount"), strings.ToLower(p.Get("currency"))
+	method, customer, confirm := p.Get("payment_method"), p.Get("customer"), p.Get("confirm") == "true"
 	switch refused := cmp.Or(chargeable(amount, currency), s.books.usable(method, customer)); {
 	case refused != nil:
 		return nil, refused
@@ -34,8 +34,8 @@ func (s *Sandbox) createIntent(c *call, to *change) (any, error) {
 		return nil, missing("payment_method")
 	}
 	i := s.newObject("payment_intent", "pi_", object{
-		"amount": amount, "currency": currency, "customer": customer, "description": p.Get("description"), "metadata": p.metadata(),
-		"payment_method": method, "status": status, "_charge": c.Header.Get("Payonce-Charge"),
+		"amount": amount, "currency": currency, "customer": customer, "description": p.Get("description"),
+		"metadata": p.metadata(), "payment_method": method, "status": status, "_charge": c.Header.Get("Payonce-Charge"),
 	})
 	i["client_secret"] = i.text("id") + "_secret_" + strings.TrimPrefix(i.text("id"), "pi_")
 	to.put(i)
@@ -49,7 +49,7 @@ func (s *Sandbox) createIntent(c *call, to *change) (any, error) {
 // chargeable refuses an amount that Stripe does not charge.
 func chargeable(amount int64, currency string) *refusal {
 	if least := stripe.Minimums[currency]; amount < least {
-		return invalid("amount_too_small", "amount", "Amount must be at least %d, in the smallest unit of %s.", least, currency)
+		return invalid("amount_too_small", "amount", "Amount must be at least %d in the smallest unit of %s.", least, currency)
 	}
 	return divisible(amount, currency)
 }
@@ -62,21 +62,9 @@ func divisible(amount int64, currency string) *refusal {
 	return nil
 }
 
-// intentAt is the intent that the path names.
-func (s *Sandbox) intentAt(c *call) (object, error) {
-	if i := s.books.get("payment_intent", c.PathValue("id")); i != nil {
-		return i, nil
-	}
-	return nil, noSuch(http.StatusNotFound, "payment_intent", "intent", c.PathValue("id"))
-}
-
 // confirmIntent attempts an intent. A declined intent has lost its payment method
 // and can be attempted again only with another.
-func (s *Sandbox) confirmIntent(c *call, to *change) (any, error) {
-	i, err := s.intentAt(c)
-	if err != nil {
-		return nil, err
-	}
+func (s *Sandbox) confirmIntent(c *call, to *change, i object) (any, error) {
 	method := cmp.Or(c.params.Get("payment_method"), i.text("payment_method"))
 	switch i["status"] {
 	case statusProcessing, statusSucceeded, statusCanceled:
@@ -105,7 +93,8 @@ func (s *Sandbox) attempt(to *change, c *call, i object) (any, error) {
 	back := c.params.Get("return_url")
 	if o.code == "" || o.status != "" && back != "" {
 		if o.status == statusRequiresAction {
-			i["next_action"] = object{"type": "redirect_to_url", "redirect_to_url": object{"url": "http://" + c.Host + "/authenticate/" + i.text("id"), "return_url": back}}
+			page := "http://" + c.Host + "/authenticate/" + i.text("id")
+			i["next_action"] = object{"type": "redirect_to_url", "redirect_to_url": object{"url": page, "return_url": back}}
 			i["_return_url"] = back
 		}
 		s.become(to, c, i, ch, o.status)
@@ -146,11 +135,7 @@ func (s *Sandbox) become(to *change, c *call, i, ch object, status string) {
 }
 
 // cancelIntent cancels an intent: nothing can be captured by it afterwards.
-func (s *Sandbox) cancelIntent(c *call, to *change) (any, error) {
-	i, err := s.intentAt(c)
-	if err != nil {
-		return nil, err
-	}
+func (s *Sandbox) cancelIntent(c *call, to *change, i object) (any, error) {
 	switch i["status"] {
 	case statusProcessing, statusSucceeded, statusCanceled:
 		return nil, unexpected(i, "cancel")
@@ -176,7 +161,8 @@ func (s *Sandbox) settle() error {
 }
 
 const authenticationPage = `<!doctype html><title>3-D Secure</title><h1>3-D Secure of the sandbox</h1>
-<form method="post"><button name="outcome" value="succeeded">Complete</button> <button name="outcome" value="failed">Fail</button></form>
+<form method="post">
+<button name="outcome" value="succeeded">Complete</button> <button name="outcome" value="failed">Fail</button></form>
 `
 
 // showAuthentication is GET /authenticate/{id}: the page to which the customer is sent.
@@ -187,11 +173,7 @@ func (s *Sandbox) showAuthentication(w http.ResponseWriter, _ *http.Request) {
 
 // authenticate is POST /authenticate/{id} with outcome=succeeded or failed: what the customer does on the page.
 // It sends the customer back to the shop's return_url, as Stripe does.
-func (s *Sandbox) authenticate(c *call, to *change) (any, error) {
-	i, err := s.intentAt(c)
-	if err != nil {
-		return nil, err
-	}
+func (s *Sandbox) authenticate(c *call, to *change, i object) (any, error) {
 	if i["status"] != statusRequiresAction {
 		return nil, unexpected(i, "authenticate")
 	}
@@ -201,7 +183,8 @@ func (s *Sandbox) authenticate(c *call, to *change) (any, error) {
 	case "succeeded":
 	case "failed":
 		status = statusRequiresMethod
-		i["last_payment_error"] = invalid("payment_intent_authentication_failure", "", "The provided PaymentMethod has failed authentication.").object
+		const message = "The provided PaymentMethod has failed authentication."
+		i["last_payment_error"] = invalid("payment_intent_authentication_failure", "", message).object
 	default:
 		return nil, invalid("", "outcome", "The outcome is %q: give succeeded or failed.", outcome)
 	}

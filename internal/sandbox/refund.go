@@ -26,7 +26,7 @@ func (s *Sandbox) intentOf(id string) (object, error) {
 
 // refund refunds an amount of an intent, or all that is left where it is 0. A nil call means that no
 // request to the provider's API asked for it.
-func (s *Sandbox) refund(to *change, c *call, i object, amount int64, metadata map[string]string) (any, error) {
+func (s *Sandbox) refund(to *change, c *call, i object, amount int64, named map[string]string) (any, error) {
 	ch := s.books.get("charge", i.text("latest_charge"))
 	if refused := refundable(ch, amount); refused != nil {
 		refused.executed = true
@@ -34,7 +34,8 @@ func (s *Sandbox) refund(to *change, c *call, i object, amount int64, metadata m
 	}
 	amount = cmp.Or(amount, ch.number("amount_captured")-ch.number("amount_refunded"))
 	r := s.newObject("refund", "re_", object{
-		"amount": amount, "charge": ch["id"], "currency": ch["currency"], "metadata": metadata, "payment_intent": i["id"], "status": statusSucceeded,
+		"amount": amount, "charge": ch["id"], "currency": ch["currency"], "metadata": named,
+		"payment_intent": i["id"], "status": statusSucceeded,
 	})
 	if c != nil && c.params.Has("reason") {
 		r["reason"] = c.params.Get("reason")
@@ -119,7 +120,8 @@ func (s *Sandbox) dispute(to *change, i object, body outside) (any, error) {
 	d := s.books.find("dispute", func(d object) bool { return d["payment_intent"] == i["id"] })
 	if d == nil {
 		d = s.newObject("dispute", "du_", object{
-			"amount": i["amount"], "charge": i["latest_charge"], "currency": i["currency"], "payment_intent": i["id"], "status": "needs_response",
+			"amount": i["amount"], "charge": i["latest_charge"], "currency": i["currency"],
+			"payment_intent": i["id"], "status": "needs_response",
 		})
 		move(d, -1)
 		s.emit(to, nil, "charge.dispute.created", d)
@@ -161,7 +163,8 @@ func movements(d object) []any {
 func move(d object, sign int64) {
 	amount, all := d.number("amount"), movements(d)
 	d["balance_transactions"] = append(slices.Clip(all), object{
-		"id": fmt.Sprintf("txn_%s_%d", d["id"], len(all)+1), "object": "balance_transaction", "type": "adjustment", "source": d["id"],
-		"currency": d["currency"], "amount": sign * amount, "fee": -sign * disputeFee, "net": sign * (amount + disputeFee), "created": d["created"],
+		"id": fmt.Sprintf("txn_%s_%d", d["id"], len(all)+1), "object": "balance_transaction", "type": "adjustment",
+		"source": d["id"], "currency": d["currency"], "amount": sign * amount, "fee": -sign * disputeFee,
+		"net": sign * (amount + disputeFee), "created": d["created"],
 	})
 }

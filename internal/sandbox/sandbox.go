@@ -86,7 +86,8 @@ func New(o Options) (_ *Sandbox, err error) {
 		o.ProcessingTime = 2 * time.Second
 	}
 	s := &Sandbox{options: o, wake: make(chan struct{}, 1), books: &books{
-		objects: map[string]object{}, ids: map[string][]string{}, processing: map[string]bool{}, unsent: map[string]*delivery{},
+		objects: map[string]object{}, ids: map[string][]string{},
+		processing: map[string]bool{}, unsent: map[string]*delivery{},
 	}}
 	s.client = &http.Client{
 		Timeout:       sendDeadline,
@@ -174,25 +175,27 @@ func (s *Sandbox) routes() http.Handler {
 		{"GET /v1/account", "", retrieveAccount},
 		{"POST /v1/payment_intents", ofCreation, s.createIntent},
 		{"GET /v1/payment_intents", ofPage, s.list("payment_intent")},
-		{"GET /v1/payment_intents/{id}", "", s.retrieve("payment_intent", "intent")},
-		{"POST /v1/payment_intents/{id}/confirm", ofConfirmation, s.confirmIntent},
-		{"POST /v1/payment_intents/{id}/cancel", ofCancellation, s.cancelIntent},
-		{"GET /v1/charges/{id}", "", s.retrieve("charge", "id")},
+		{"GET /v1/payment_intents/{id}", "", s.about("payment_intent", "intent", retrieve)},
+		{"POST /v1/payment_intents/{id}/confirm", ofConfirmation, s.about("payment_intent", "intent", s.confirmIntent)},
+		{"POST /v1/payment_intents/{id}/cancel", ofCancellation, s.about("payment_intent", "intent", s.cancelIntent)},
+		{"GET /v1/charges/{id}", "", s.about("charge", "id", retrieve)},
 		{"POST /v1/refunds", ofRefund, s.createRefund},
 		{"GET /v1/refunds", ofPage + " payment_intent", s.list("refund")},
-		{"GET /v1/refunds/{id}", "", s.retrieve("refund", "id")},
+		{"GET /v1/refunds/{id}", "", s.about("refund", "id", retrieve)},
 		{"GET /v1/disputes", ofPage + " payment_intent", s.list("dispute")},
-		{"GET /v1/disputes/{id}", "", s.retrieve("dispute", "id")},
+		{"GET /v1/disputes/{id}", "", s.about("dispute", "id", retrieve)},
 		{"GET /v1/events", ofPage + " type", s.list("event")},
-		{"GET /v1/events/{id}", "", s.retrieve("event", "id")},
+		{"GET /v1/events/{id}", "", s.about("event", "id", retrieve)},
 		{"/v1/", "", unrecognized},
 	} {
 		mux.HandleFunc(route.pattern, s.provider(route.parameters, route.run))
 	}
 	alive := func(*call, *change) (any, error) { return struct{}{}, nil }
 	for pattern, run := range map[string]endpoint{
-		"POST /authenticate/{id}": s.authenticate, "GET /books": s.getBooks, "PUT /faults": s.putFaults, "DELETE /faults": s.deleteFaults,
-		"POST /dispute": s.outside(s.dispute), "POST /refund": s.outside(s.refundOutside), "GET /healthz": alive, "GET /readyz": alive,
+		"GET /books": s.getBooks, "PUT /faults": s.putFaults, "DELETE /faults": s.deleteFaults,
+		"POST /dispute": s.outside(s.dispute), "POST /refund": s.outside(s.refundOutside),
+		"POST /authenticate/{id}": s.about("payment_intent", "intent", s.authenticate),
+		"GET /healthz":            alive, "GET /readyz": alive,
 	} {
 		mux.HandleFunc(pattern, s.control(run))
 	}

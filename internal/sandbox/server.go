@@ -1,15 +1,12 @@
 package sandbox
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
@@ -62,7 +59,7 @@ func read(r *http.Request) *call {
 	c := &call{Request: r, id: newID("req_")}
 	var err error
 	if c.body, err = io.ReadAll(io.LimitReader(r.Body, bodyLimit+1)); err != nil || len(c.body) > bodyLimit {
-		c.refusal = refuse(http.StatusRequestEntityTooLarge, "", "", "The body must be readable and at most %d bytes.", bodyLimit)
+		c.refusal = refuse(http.StatusRequestEntityTooLarge, "", "", "The body must have at most %d bytes.", bodyLimit)
 	}
 	return c
 }
@@ -123,7 +120,7 @@ func (c *call) readForm() {
 	c.params = params{values}
 	switch {
 	case !strings.HasPrefix(c.Header.Get("Authorization"), "Bearer sk_test_"):
-		c.refusal = refuse(http.StatusUnauthorized, "", "", "No valid API key was given. Send 'Authorization: Bearer sk_test_...'.")
+		c.refusal = refuse(http.StatusUnauthorized, "", "", "No valid API key was given: send a bearer sk_test_...")
 	case err != nil:
 		c.refusal = invalid("", "", "The parameters are not a valid form encoding.")
 	case c.refusal == nil && c.Method == http.MethodPost:
@@ -157,7 +154,7 @@ func (s *Sandbox) once(c *call, to *change, run endpoint) (answer, error) {
 	known := s.books.get("saved", "key "+c.key)
 	if known != nil && s.options.Now().Sub(time.Unix(known.number("created"), 0)) < c.fault.keepKeys {
 		if known["fingerprint"] != c.fingerprint() {
-			e := invalid("", "", "The idempotency key '%s' was first used with another path or other parameters. Use another key for another request.", c.key)
+			e := invalid("", "", "The idempotency key '%s' was first used with another path or other parameters.", c.key)
 			e.object["type"] = typeIdempotency
 			return answer{}, e
 		}
@@ -173,7 +170,7 @@ func (s *Sandbox) once(c *call, to *change, run endpoint) (answer, error) {
 		*to = change{}
 	}
 	if c.fault.errorBefore || c.fault.errorAfter {
-		e = refuse(http.StatusInternalServerError, "", "", "An error occurred on the provider's side. (It was requested: PUT /faults, error_500.)")
+		e = refuse(http.StatusInternalServerError, "", "", "An error occurred on the provider's side (error_500).")
 	}
 	a := render(shown, e)
 	if c.key != "" {
@@ -184,17 +181,13 @@ func (s *Sandbox) once(c *call, to *change, run endpoint) (answer, error) {
 	return a, nil
 }
 
-// fingerprint covers what must be equal in a request that repeats a key.
-func (c *call) fingerprint() string {
-	sum := sha256.Sum256([]byte(c.Method + "\x00" + c.URL.Path + "\x00" + c.params.Encode()))
-	return hex.EncodeToString(sum[:])
-}
+// fingerprint is what must be equal in a request that repeats a key.
+func (c *call) fingerprint() string { return c.Method + " " + c.URL.Path + "?" + c.params.Encode() }
 
 // reply writes the answer, or the error as one.
 func (s *Sandbox) reply(w http.ResponseWriter, a answer, err error) {
 	if errors.Is(err, errCut) {
-		cut(w)
-		return
+		panic(http.ErrAbortHandler) // by which the server closes the connection
 	}
 	if err != nil {
 		e, refused := errors.AsType[*refusal](err)
@@ -212,18 +205,8 @@ func (s *Sandbox) reply(w http.ResponseWriter, a answer, err error) {
 		w.Header().Set("Location", a.location)
 	}
 	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Content-Length", strconv.Itoa(len(a.body)))
 	w.WriteHeader(a.status)
 	_, _ = io.WriteString(w, a.body) // the client may have gone; the outcome stands
-}
-
-// cut closes the connection without an answer.
-func cut(w http.ResponseWriter) {
-	conn, _, err := http.NewResponseController(w).Hijack()
-	if err != nil {
-		panic(http.ErrAbortHandler) // a server that cannot hijack cuts this way
-	}
-	_ = conn.Close()
 }
 
 // refusal is Stripe's error. As the error of an endpoint it means that nothing was executed and nothing is
@@ -241,7 +224,8 @@ const typeIdempotency = "idempotency_error"
 
 // refuse makes an error. Its type follows from the status.
 func refuse(status int, code, param, message string, args ...any) *refusal {
-	e := &refusal{object{"type": "invalid_request_error", "message": fmt.Sprintf(message, args...)}, status, false}
+	e := &refusal{object: object{"type": "invalid_request_error"}, status: status}
+	e.object["message"] = fmt.Sprintf(message, args...)
 	switch {
 	case status == http.StatusPaymentRequired:
 		e.object["type"] = "card_error"
@@ -254,7 +238,8 @@ func refuse(status int, code, param, message string, args ...any) *refusal {
 		e.object["param"] = param
 	}
 	if code != "" {
-		e.object["code"], e.object["doc_url"] = code, "https://stripe.com/docs/error-codes/"+strings.ReplaceAll(code, "_", "-")
+		e.object["code"] = code
+		e.object["doc_url"] = "https://stripe.com/docs/error-codes/" + strings.ReplaceAll(code, "_", "-")
 	}
 	return e
 }
@@ -274,7 +259,8 @@ func noSuch(status int, kind, param, id string) *refusal {
 
 // unexpected refuses what the intent's state does not allow, and shows the intent.
 func unexpected(i object, verb string) *refusal {
-	e := invalid("payment_intent_unexpected_state", "", "You cannot %s this PaymentIntent because it has a status of %s.", verb, i["status"])
+	e := invalid("payment_intent_unexpected_state", "",
+		"You cannot %s this PaymentIntent because it has a status of %s.", verb, i["status"])
 	e.object["payment_intent"], e.executed = i.shown(), true
 	return e
 }

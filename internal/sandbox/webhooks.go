@@ -30,7 +30,8 @@ func (s *Sandbox) emit(to *change, c *call, kind string, subject object) {
 			request["idempotency_key"] = c.key
 		}
 	}
-	to.put(s.newObject("event", "evt_", object{"type": kind, "data": object{"object": subject.shown()}, "request": request}))
+	data := object{"object": subject.shown()}
+	to.put(s.newObject("event", "evt_", object{"type": kind, "data": data, "request": request}))
 }
 
 const (
@@ -182,7 +183,7 @@ func (s *Sandbox) receive(w http.ResponseWriter, r *http.Request) {
 // notify receives a webhook as Standard Webhooks advises: verify, dedupe by webhook-id, take effect, answer.
 func (s *Sandbox) notify(c *call, to *change) (any, error) {
 	if s.shop == nil {
-		return nil, refuse(http.StatusServiceUnavailable, "", "", "The shop cannot verify anything: SHOP_WEBHOOK_SECRET is not set.")
+		return nil, refuse(http.StatusServiceUnavailable, "", "", "SHOP_WEBHOOK_SECRET is not set.")
 	}
 	if s.shop.Verify(c.body, c.Header) != nil {
 		return nil, refuse(http.StatusUnauthorized, "", "", "The signature does not verify.")
@@ -199,8 +200,9 @@ func (s *Sandbox) notify(c *call, to *change) (any, error) {
 	webhook := c.Header.Get(standardwebhooks.HeaderWebhookID)
 	n := s.books.get("notification", "webhook "+webhook)
 	if n == nil {
-		n = s.newObject("notification", "", object{"webhook_id": webhook, "reference": body.Data.ID, "type": body.Type, "effects": int64(1)})
-		n["id"] = "webhook " + webhook
+		n = s.newObject("notification", "", object{
+			"id": "webhook " + webhook, "webhook_id": webhook, "reference": body.Data.ID, "type": body.Type, "effects": 1,
+		})
 	}
 	n["deliveries"] = n.number("deliveries") + 1
 	to.put(n)
