@@ -91,7 +91,7 @@ var rules = []rule{
 		"wires up what carries out; it accepts nothing",
 	},
 	{
-		"internal/sandbox", "groupcommit internal/loop internal/program internal/postgres",
+		"internal/sandbox", "internal/loop internal/program",
 		"the external services: with the product's code in it, both sides of the ledger could make the same mistake",
 	},
 	{"cmd/sandbox", "internal/program internal/sandbox", "a main of a few lines"},

@@ -48,7 +48,7 @@ func TestRun(t *testing.T) {
 		f.client.Timeout = 0
 		const delay = time.Minute
 		f.faults(`{"slow":{"p":1,"ms":60000}}`)
-		delayed := f.meanwhile("/v1/payment_intents", "k", "amount", "700", "currency", "eur")
+		delayed := f.meanwhile(intents, "k", eur("700")...)
 		await.True(t, "the request is in flight", func() bool { return f.books().Requests == 1 })
 		ends := time.Now()
 		p.Stop()
