@@ -28,7 +28,7 @@ func TestCrashLab(t *testing.T) {
 		}
 		return found[1]
 	}
-	await.True(t, "the demo lists its actions", func() bool { return find(`type one of: (.+)\n`) != "" })
+	await.Progress(t, "the demo lists its actions", func() (string, bool) { return s.said(t), find(`type one of: (.+)\n`) != "" })
 	actions := strings.Split(find(`type one of: (.+)\n`), ", ")
 	if len(actions) != 10 {
 		t.Errorf("there are the actions %q", actions)
