@@ -8,52 +8,57 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/robustness/harness"
-	"github.com/payonce/payonce/migrations"
 )
 
 // bench is what all measurements of a run share.
 type bench struct {
-	runCmd
+	server     *local.Server
+	postmaster int // the server's process id
+	version    string
 
-	server   *server
-	programs map[string]string // the folder of the programs, by who made them
-	self     string            // this program, which is River's service too
-	folder   string            // for programs and their logs; removed at the end
-	warm     time.Duration
-	replayed int // charges whose responses are asked for again
-	made     int // databases of the measurement in progress
-	say      io.Writer
+	programs       map[string]string // the folder of the programs, by who made them
+	folder         string            // for programs and their logs; removed at the end
+	warm, measured time.Duration     // of each measurement
+	replayed       int               // charges whose responses are asked for again
+	say            io.Writer
+}
+
+// settings are those of a small production server, the same for all programs: no
+// checkpoint falls into one measurement and not into another, and the WAL's files are
+// written over.
+var settings = map[string]string{
+	"shared_buffers":     "512MB",
+	"min_wal_size":       "2GB",
+	"max_wal_size":       "8GB",
+	"checkpoint_timeout": "30min",
 }
 
 // open builds the programs and starts the server.
-func open(ctx context.Context, say io.Writer, c runCmd) (*bench, error) {
+func open(ctx context.Context, say io.Writer, c runCmd, warm time.Duration) (*bench, error) {
 	folder, err := os.MkdirTemp("", "payonce-bench-*")
 	if err != nil {
 		return nil, fmt.Errorf("make a folder: %w", err)
 	}
-	b := &bench{runCmd: c, programs: map[string]string{}, folder: folder, say: say, warm: max(2*time.Second, c.For/5), replayed: 2_000}
-	if c.Quick {
-		b.Repeat, b.For, b.warm, b.replayed = 1, 400*time.Millisecond, 0, 100
-	}
-	if err := b.start(ctx); err != nil {
+	b := &bench{programs: map[string]string{}, folder: folder, say: say, warm: warm, measured: c.For, replayed: 2_000}
+	if err := b.start(ctx, c.Base); err != nil {
 		return nil, errors.Join(err, b.close()) //nolint:contextcheck // it closes whatever happens
 	}
 	return b, nil
 }
 
-func (b *bench) start(ctx context.Context) (err error) {
+const selectServer = `
+select split_part(pg_read_file('postmaster.pid'), e'\n', 1)::int,
+       current_setting('server_version')`
+
+func (b *bench) start(ctx context.Context, base string) (err error) {
 	fmt.Fprintln(b.say, "building the programs")
-	if b.Profile != "" {
-		if err := os.MkdirAll(b.Profile, 0o755); err != nil { //nolint:gosec // profiles may be read by all
-			return fmt.Errorf("make the folder of the profiles: %w", err)
-		}
-	}
-	for by, tree := range map[string]string{byPayonce: "..", byBase: b.Base} {
+	for by, tree := range map[string]string{byPayonce: "..", byBase: base} {
 		if tree == "" {
 			continue
 		}
@@ -64,45 +69,42 @@ func (b *bench) start(ctx context.Context) (err error) {
 			return fmt.Errorf("build %s: %w: %s", tree, err, said)
 		}
 	}
-	if b.self, err = os.Executable(); err != nil {
-		return fmt.Errorf("find this program: %w", err)
-	}
+	b.programs[byRiver] = b.programs[byPayonce] // which make its tables and its merchant
 	fmt.Fprintln(b.say, "starting PostgreSQL, fsync on")
-	if b.server, err = startServer(ctx, b.Statements); err != nil || b.Quick {
+	if b.server, err = local.Start(ctx, local.Options{Fsync: true, Settings: settings}); err != nil {
 		return err
 	}
-	return b.server.fillLog(ctx, logFiles)
+	if err := read(ctx, b.admin(), selectServer, nil, &b.postmaster, &b.version); err != nil || b.warm == 0 {
+		return err
+	}
+	return errors.Join(execute(ctx, b.admin(), switchFiles, logFiles), execute(ctx, b.admin(), "checkpoint"))
 }
 
-// database makes a database, migrated by the programs that are measured.
-func (b *bench) database(ctx context.Context, by string) (url string, err error) {
-	b.made++
-	name := databaseName(b.made)
-	url = b.server.URL(name)
-	if err := b.server.CreateDatabase(ctx, name); err != nil {
-		return "", err
-	}
-	if by == byBase {
-		_, err = harness.Run(ctx, map[string]string{"DATABASE_URL": url}, filepath.Join(b.programs[byBase], "payonce"), "migrate")
-	} else {
-		err = migrations.Up(ctx, url)
-	}
-	if err != nil || !b.Statements {
-		return url, err
-	}
-	return url, execute(ctx, url, "create extension pg_stat_statements")
+// A new server makes each file of the WAL, fills it with zeros and flushes it, while all commits wait. So
+// it gets as many files, of 16 MB each, as min_wal_size keeps, to write over them as a server does that has
+// run for a while.
+const (
+	logFiles    = 128
+	switchFiles = `
+select pg_logical_emit_message(false, 'bench', 'an empty file would not be switched'),
+       pg_switch_wal()
+  from generate_series(1, $1::int)`
+)
+
+func (b *bench) admin() string { return b.server.URL("postgres") }
+
+const databaseName = "bench"
+
+// payonce runs the operator's tool on the database of the measurement.
+func (b *bench) payonce(ctx context.Context, by string, args ...string) ([]byte, error) {
+	env := map[string]string{"DATABASE_URL": b.server.URL(databaseName)}
+	return harness.Run(ctx, env, filepath.Join(b.programs[by], "payonce"), args...)
 }
 
-func databaseName(n int) string { return "bench" + strconv.Itoa(n) }
-
-// cleanUp removes the databases of a measurement. So during the next one no pages of
-// this one wait to be written, autovacuum has nothing else to do, and the disk holds
-// no more than the largest of them.
+// cleanUp removes the database of a measurement. So during the next one no pages of
+// this one wait to be written, and autovacuum has nothing else to do.
 func (b *bench) cleanUp(ctx context.Context) (err error) {
-	for ; b.made > 0; b.made-- {
-		err = errors.Join(err, b.server.drop(ctx, databaseName(b.made)))
-	}
-	return errors.Join(err, b.server.checkpoint(ctx))
+	return errors.Join(execute(ctx, b.admin(), "drop database if exists "+databaseName+" with (force)"), execute(ctx, b.admin(), "checkpoint"))
 }
 
 func (b *bench) close() (err error) {
@@ -112,12 +114,31 @@ func (b *bench) close() (err error) {
 	return errors.Join(err, os.RemoveAll(b.folder))
 }
 
-// commit is a tree's commit, with "-dirty" behind it if something was changed since; ""
-// where there is no git.
-func commit(ctx context.Context, tree string) string {
-	name, err := exec.CommandContext(ctx, "git", "-C", tree, "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*").Output()
+// connected calls do with a connection of its own.
+func connected(ctx context.Context, url string, do func(*pgx.Conn) error) error {
+	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
-		return ""
+		return fmt.Errorf("connect: %w", err)
 	}
-	return strings.TrimSpace(string(name))
+	defer conn.Close(context.WithoutCancel(ctx))
+	return do(conn)
+}
+
+func execute(ctx context.Context, url, sql string, args ...any) error {
+	return connected(ctx, url, func(conn *pgx.Conn) error {
+		if _, err := conn.Exec(ctx, sql, args...); err != nil {
+			return fmt.Errorf("execute %.60q: %w", sql, err)
+		}
+		return nil
+	})
+}
+
+// read reads the one row of a query.
+func read(ctx context.Context, url, sql string, args []any, row ...any) error {
+	return connected(ctx, url, func(conn *pgx.Conn) error {
+		if err := conn.QueryRow(ctx, sql, args...).Scan(row...); err != nil {
+			return fmt.Errorf("read %.60q: %w", sql, err)
+		}
+		return nil
+	})
 }

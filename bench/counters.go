@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -13,27 +12,22 @@ import (
 // counters are what the server counts. A session reports its work once a second at most,
 // and when it ends.
 type counters struct {
-	Writes       int64 // transactions that wrote: ids given out
-	Transactions int64 // all that were committed in the database, reads too
+	Transactions int64 // that were committed in the database, reads too
 	Flushes      int64 // of the WAL, to the disk
 	WALBytes     int64
 }
 
 func (c counters) minus(d counters) counters {
-	return counters{
-		Writes: c.Writes - d.Writes, Transactions: c.Transactions - d.Transactions,
-		Flushes: c.Flushes - d.Flushes, WALBytes: c.WALBytes - d.WALBytes,
-	}
+	return counters{c.Transactions - d.Transactions, c.Flushes - d.Flushes, c.WALBytes - d.WALBytes}
 }
 
 const selectCounters = `
-select pg_snapshot_xmax(pg_current_snapshot())::text::bigint as writes,
-       (select xact_commit
+select (select xact_commit
           from pg_stat_database
-         where datname = current_database())                 as transactions,
-       (select %s)                                           as flushes,
+         where datname = current_database()) as transactions,
+       (select %s)                           as flushes,
        (select wal_bytes::bigint
-          from pg_stat_wal)                                  as wal_bytes`
+          from pg_stat_wal)                  as wal_bytes`
 
 // readCounters reads them. Since version 18 PostgreSQL counts flushes with all other input
 // and output.
@@ -76,34 +70,6 @@ func waitAlone(ctx context.Context, url string) error {
 				return fmt.Errorf("%d sessions do not end: %w", others, err)
 			}
 		}
-	})
-}
-
-const mostExpensive = `
-select format('%10s %10s %8s %8s %8s %10s  %s', calls, round(total_exec_time::numeric), round(mean_exec_time::numeric, 3),
-              round((shared_blks_hit + shared_blks_read)::numeric / calls, 1), round(wal_bytes / calls), rows,
-              left(btrim(regexp_replace(query, '\s+', ' ', 'g')), 110))
-  from pg_stat_statements
-  join pg_database d
-    on d.oid = dbid
- where datname = current_database()
- order by total_exec_time desc
- limit 25`
-
-// printStatements prints what took the server's time, with --statements.
-func (b *bench) printStatements(ctx context.Context, url string) error {
-	if !b.Statements {
-		return nil
-	}
-	return connected(ctx, url, func(conn *pgx.Conn) error {
-		rows, _ := conn.Query(ctx, mostExpensive) // CollectRows returns its error
-		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		if err != nil {
-			return fmt.Errorf("read the most expensive statements: %w", err)
-		}
-		fmt.Fprintf(b.say, "\n%10s %10s %8s %8s %8s %10s\n%s\n",
-			"calls", "total ms", "mean ms", "pages", "WAL B", "rows", strings.Join(lines, "\n"))
-		return nil
 	})
 }
 

@@ -29,7 +29,8 @@ type load struct {
 }
 
 func newLoad(inFlight int) *load {
-	return &load{inFlight: int64(inFlight), slots: semaphore.NewWeighted(int64(inFlight)), began: map[string]time.Time{}}
+	n := int64(max(1, inFlight))
+	return &load{inFlight: n, slots: semaphore.NewWeighted(n), began: map[string]time.Time{}}
 }
 
 // window is what was seen while it was measured.

@@ -1,19 +1,26 @@
 // Command bench measures payonce beside River, a job queue on PostgreSQL, and beside
 // another commit of payonce: in one run, on one server, with one load generator.
 //
-//	go run . [--base FOLDER] [--in-flight 1,16,64,256] [--repeat 5]
+//	go run . [--base FOLDER] [--repeat 5]
 //
 // bench starts a PostgreSQL server of its own with fsync on, and builds the programs. Each
-// measurement counts afterwards what the tables, the provider and the merchants hold. Where
+// measurement counts afterwards what the tables, the provider and the merchant hold. Where
 // something is missing or was done twice there is no figure but an error. Nothing fails
 // because it was slow.
 package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"os/signal"
+	"regexp"
+	"runtime"
+	"strings"
 	"syscall"
+	"time"
 
 	"github.com/alecthomas/kong"
 
@@ -37,4 +44,111 @@ func main() {
 		parsed.Errorf("%v", err)
 		os.Exit(1)
 	}
+}
+
+type runCmd struct {
+	Repeat int           `default:"3" help:"Rounds. The table has their medians."`
+	Base   string        `type:"existingdir" help:"Measure the programs of this work tree too, right before ours." placeholder:"FOLDER"`
+	Only   string        `help:"Measure only what matches, as ^charges/by=payonce/." placeholder:"REGEXP"`
+	For    time.Duration `default:"5s" help:"How long each measurement takes, after a fifth of that, and two seconds at least, to warm up."`
+}
+
+// Whose programs are measured.
+const (
+	byPayonce = "payonce"
+	byBase    = "base" // payonce's of another commit
+	byRiver   = "river"
+)
+
+// inFlight are the requests or charges in flight of the measurements.
+var inFlight = []int{1, 16, 64, 256}
+
+// setting is one measurement of a round.
+type setting struct {
+	work, by string
+	inFlight int // 0 at rest
+}
+
+// String names the setting as Go names benchmarks.
+func (s setting) String() string {
+	name := s.work + "/by=" + s.by
+	if s.inFlight > 0 {
+		name += fmt.Sprintf("/in-flight=%d", s.inFlight)
+	}
+	return name
+}
+
+// plan lists what the expression matches. The rivals are measured right before payonce.
+func (c runCmd) plan() (plan []setting, err error) {
+	only, err := regexp.Compile(c.Only)
+	if err != nil {
+		return nil, fmt.Errorf("--only: %w", err)
+	}
+	for _, w := range works {
+		levels := inFlight
+		if w.atRest {
+			levels = []int{0}
+		}
+		for _, level := range levels {
+			for _, by := range []string{byBase, byRiver, byPayonce} {
+				s := setting{w.name, by, level}
+				if (by != byBase || c.Base != "") && (by != byRiver || w.river) && only.MatchString(s.String()) {
+					plan = append(plan, s)
+				}
+			}
+		}
+	}
+	return plan, nil
+}
+
+// Run measures the plan, and prints the rounds for benchstat and the table for people.
+func (c runCmd) Run(ctx context.Context) (err error) {
+	plan, err := c.plan()
+	if err != nil {
+		return err
+	}
+	b, err := open(ctx, os.Stderr, c, max(2*time.Second, c.For/5))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.close()) }() //nolint:contextcheck // it closes whatever happens
+	report, err := b.measure(ctx, plan, c.Repeat)
+	// What was measured before something failed, or before Ctrl-C, is reported too.
+	fmt.Printf("%s\n%s\n", c.heading(ctx, b.version), report.benchstat())
+	return errors.Join(err, report.table(os.Stdout))
+}
+
+// heading says what was measured, and where.
+func (c runCmd) heading(ctx context.Context, version string) string {
+	text := fmt.Sprintf("%d processors, %s/%s, %s, PostgreSQL %s with fsync, commit %s",
+		runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(), version, commit(ctx, ".."))
+	if c.Base != "" {
+		text += ", base " + commit(ctx, c.Base)
+	}
+	return text
+}
+
+// commit is a tree's commit, with "-dirty" behind it if something was changed since; ""
+// where there is no git.
+func commit(ctx context.Context, tree string) string {
+	name, _ := exec.CommandContext(ctx, "git", "-C", tree, "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*").Output()
+	return strings.TrimSpace(string(name))
+}
+
+// measure measures all of the plan once in each round, so that a machine that drifts
+// does so under all of it alike.
+func (b *bench) measure(ctx context.Context, plan []setting, rounds int) (r report, err error) {
+	for round := range max(1, rounds) {
+		for _, s := range plan {
+			fmt.Fprintf(b.say, "round %d: %s", round+1, s)
+			sample, err := b.measureOne(ctx, s)
+			if err = errors.Join(err, b.cleanUp(ctx)); err != nil {
+				fmt.Fprintln(b.say)
+				return r, fmt.Errorf("%s: %w", s, err)
+			}
+			fmt.Fprintf(b.say, ": %.0f/s\n", sample.perSecond)
+			r.add(s, sample)
+		}
+	}
+	return r, nil
 }

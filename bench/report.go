@@ -12,9 +12,9 @@ import (
 // sample is what one measurement came to. All but the rate and the latencies are for each
 // charge or request, and at rest for each second.
 type sample struct {
-	perSecond, p50, p99                     float64 // latencies in milliseconds
-	writes, transactions, flushes, walBytes float64
-	programCPU, databaseCPU                 float64 // milliseconds
+	perSecond, p50, p99             float64 // latencies in milliseconds
+	transactions, flushes, walBytes float64
+	programCPU, databaseCPU         float64 // milliseconds
 }
 
 // newSample divides. Processor time is that of the window, and the server's counters are
@@ -31,8 +31,7 @@ func newSample(w window, c counters, total int) sample {
 		s.programCPU, s.databaseCPU = 1000*w.used.programs.Seconds()/done, 1000*w.used.database.Seconds()/done
 	}
 	if all > 0 {
-		s.writes, s.transactions = float64(c.Writes)/all, float64(c.Transactions)/all
-		s.flushes, s.walBytes = float64(c.Flushes)/all, float64(c.WALBytes)/all
+		s.transactions, s.flushes, s.walBytes = float64(c.Transactions)/all, float64(c.Flushes)/all, float64(c.WALBytes)/all
 	}
 	return s
 }
@@ -45,7 +44,6 @@ var columns = []struct {
 	{"/s", "/s", "%.0f", rate},
 	{"p50 ms", "p50-ms", "%.1f", func(s sample) float64 { return s.p50 }},
 	{"p99 ms", "p99-ms", "%.1f", func(s sample) float64 { return s.p99 }},
-	{"writing", "writing/op", "%.2f", func(s sample) float64 { return s.writes }},
 	{"transactions", "transactions/op", "%.2f", func(s sample) float64 { return s.transactions }},
 	{"flushes", "flushes/op", "%.2f", func(s sample) float64 { return s.flushes }},
 	{"WAL B", "WAL-B/op", "%.0f", func(s sample) float64 { return s.walBytes }},

@@ -134,7 +134,7 @@ func (s *riverCharges) once(r *http.Request) (response idempotency.Answer, err e
 	b, now, stream := &pgx.Batch{}, time.Now(), ledger.New("ch_"+strings.ReplaceAll(newID(), "-", ""))
 	events, err := domain.Open(domain.ChargeRequested{
 		MerchantID: merchant, OrderID: c.OrderID, Amount: c.Amount, Currency: domain.Currency(c.Currency),
-		Fee: domain.FeeSchedule{BasisPoints: feePoints}.Of(c.Amount), PaymentMethod: c.PaymentMethod, Items: c.Items,
+		Fee: domain.FeeSchedule{BasisPoints: 300}.Of(c.Amount), PaymentMethod: c.PaymentMethod, Items: c.Items,
 		Description: c.Description, Metadata: c.Metadata, Notify: true,
 	})
 	if err != nil {

@@ -10,19 +10,18 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/payonce/payonce/internal/audit"
-	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/robustness/harness"
 )
 
 // work is what is measured.
 type work struct {
 	name     string
 	what     string
-	river    bool     // River does it too
-	atRest   bool     // nothing is sent, so each figure is a second's
-	programs []string // payonce's
-	prepare  func(context.Context, *deployment) error
-	drive    func(context.Context, *deployment, *running) (window, error)
+	river    bool                    // River does it too
+	atRest   bool                    // nothing is sent, so each figure is a second's
+	programs []string                // payonce's
+	prepare  func(*deployment) error // while an api runs
+	drive    func(context.Context, *deployment) (window, error)
 	check    func(context.Context, *deployment) error
 }
 
@@ -51,37 +50,35 @@ func workNamed(name string) work {
 }
 
 // driveAccepting drives charges that end when they are accepted.
-func driveAccepting(ctx context.Context, d *deployment, of *running) (window, error) {
-	return d.drive(ctx, of, func(id string) error {
+func driveAccepting(ctx context.Context, d *deployment) (window, error) {
+	return d.drive(ctx, func(id string) error {
 		defer d.load.end(id)
-		return d.send(of, id)
+		return d.send(id)
 	})
 }
 
 // replay sends the nth charge of those whose responses are asked for again.
-func (d *deployment) replay(of *running, n int) (replayed bool, err error) {
-	return d.charge(of.urls[0], d.accounts[n%len(d.accounts)], fmt.Sprintf("replayed-%06d", n), n)
+func (d *deployment) replay(n int) (replayed bool, err error) {
+	return d.charge(fmt.Sprintf("replayed-%06d", n), n)
 }
 
-func acceptReplayed(ctx context.Context, d *deployment) error {
-	return d.while(ctx, []string{"api"}, func(of *running) error {
-		g := errgroup.Group{}
-		g.SetLimit(senders)
-		for n := range d.replayed {
-			g.Go(func() error {
-				_, err := d.replay(of, n)
-				return err
-			})
-		}
-		return g.Wait()
-	})
+func acceptReplayed(d *deployment) error {
+	g := errgroup.Group{}
+	g.SetLimit(senders)
+	for n := range d.replayed {
+		g.Go(func() error {
+			_, err := d.replay(n)
+			return err
+		})
+	}
+	return g.Wait()
 }
 
-func driveReplays(ctx context.Context, d *deployment, of *running) (window, error) {
-	return d.drive(ctx, of, func(id string) error {
+func driveReplays(ctx context.Context, d *deployment) (window, error) {
+	return d.drive(ctx, func(id string) error {
 		defer d.load.end(id)
 		n := rand.N(d.replayed) //nolint:gosec // no secret
-		replayed, err := d.replay(of, n)
+		replayed, err := d.replay(n)
 		if err == nil && !replayed {
 			err = fmt.Errorf("charge %d was accepted twice", n)
 		}
@@ -90,12 +87,10 @@ func driveReplays(ctx context.Context, d *deployment, of *running) (window, erro
 }
 
 // driveCharges drives charges that end when their webhook arrives.
-func driveCharges(ctx context.Context, d *deployment, of *running) (window, error) {
-	return d.drive(ctx, of, func(id string) error { return d.send(of, id) })
-}
+func driveCharges(ctx context.Context, d *deployment) (window, error) { return d.drive(ctx, d.send) }
 
 // driveNothing lets the programs rest.
-func driveNothing(ctx context.Context, d *deployment, of *running) (w window, err error) {
+func driveNothing(ctx context.Context, d *deployment) (w window, err error) {
 	if err := pause(ctx, d.warm); err != nil {
 		return w, err
 	}
@@ -103,11 +98,11 @@ func driveNothing(ctx context.Context, d *deployment, of *running) (w window, er
 	if err != nil {
 		return w, err
 	}
-	used, began := of.use(), time.Now()
-	if err := pause(ctx, d.For); err != nil {
+	used, began := d.use(), time.Now()
+	if err := pause(ctx, d.measured); err != nil {
 		return w, err
 	}
-	w = window{seconds: time.Since(began).Seconds(), used: of.use().minus(used)}
+	w = window{seconds: time.Since(began).Seconds(), used: d.use().minus(used)}
 	after, err := readCounters(ctx, d.database)
 	w.atRest = after.minus(counted)
 	return w, err
@@ -140,30 +135,16 @@ func (d *deployment) accepted(ctx context.Context, n int) error {
 	return nil
 }
 
-// auditable is how many charges are audited; more are counted.
-const auditable = 20_000
-
-// checkCharges audits payonce's own charges, and counts all of them.
-func checkCharges(ctx context.Context, d *deployment) (err error) {
-	if d.by == byPayonce && d.before[0]+d.load.ended <= auditable {
-		err = d.audit(ctx)
+// checkCharges audits payonce's charges, and counts all of them.
+func checkCharges(ctx context.Context, d *deployment) error {
+	if d.by == byRiver {
+		return countCharges(ctx, d)
+	}
+	audit, err := harness.ReadAudit(d.payonce(ctx, d.by, "audit", "--json"))
+	if violated := audit.Violated(); violated != "" {
+		err = errors.Join(err, fmt.Errorf("payonce audit: violated: %s", violated))
 	}
 	return errors.Join(err, countCharges(ctx, d))
-}
-
-func (d *deployment) audit(ctx context.Context) error {
-	db, err := postgres.Open(ctx, d.database, postgres.Options{Application: "bench-audit", StatementTimeout: 5 * time.Minute})
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	report, err := audit.Run(ctx, db)
-	for _, check := range report.Checks {
-		if check.Violated > 0 {
-			err = errors.Join(err, fmt.Errorf("audit: %s: %d of %d violated, as %v", check.Name, check.Violated, check.Checked, check.Examples))
-		}
-	}
-	return err
 }
 
 // What a charge that succeeded has.
@@ -183,8 +164,7 @@ select array[(select count(*) from idempotency_keys),
              (select count(*) from reservations where status = 'sold'),
              (select sum(sold)::bigint from stock)]`
 
-// countCharges compares what the tables, the provider and the merchants have with what
-// was sent.
+// countCharges compares what the tables, the provider and the merchant have with what was sent.
 func countCharges(ctx context.Context, d *deployment) error {
 	var stored []int
 	if err := read(ctx, d.database, selectCharges, []any{eventsOfCharge, postingsOfCharge}, &stored); err != nil {
@@ -192,11 +172,10 @@ func countCharges(ctx context.Context, d *deployment) error {
 	}
 	captured, twice := d.external.captures.sum()
 	webhooks, _ := d.external.webhooks.sum()
-	sent := d.load.ended + d.filled
-	if !slices.Equal(stored, slices.Repeat([]int{sent + d.copied}, len(stored))) || captured != sent || webhooks != sent || twice > 0 {
-		return fmt.Errorf("%d charges sent and %d copied: keys, succeeded, notified, events, postings, reserved, sold %v; "+
-			"the provider captured %d, %d of them twice; the merchants received %d webhooks",
-			sent, d.copied, stored, captured, twice, webhooks)
+	sent := d.load.ended
+	if !slices.Equal(stored, slices.Repeat([]int{sent}, len(stored))) || captured != sent || webhooks != sent || twice > 0 {
+		return fmt.Errorf("%d charges sent: keys, succeeded, notified, events, postings, reserved, sold %v; "+
+			"the provider captured %d, %d of them twice; the merchant received %d webhooks", sent, stored, captured, twice, webhooks)
 	}
 	return nil
 }

@@ -75,7 +75,6 @@ func beginRequest(t *testing.T, d *deployment, api *harness.Process, key string,
 	conn, err := dialer.DialContext(t.Context(), "tcp", strings.TrimPrefix(api.URL(), "http://"))
 	must(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
-	d.client.tenants.remember(key, d.Secrets.API)
 	_, err = fmt.Fprintf(conn, "POST /v1/charges HTTP/1.1\r\nHost: payonce\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\n"+
 		"Idempotency-Key: %s\r\nContent-Length: %d\r\nExpect: 100-continue\r\n\r\n", d.Secrets.API, key, length)
 	must(t, err)

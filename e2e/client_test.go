@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -21,11 +20,11 @@ import (
 	"github.com/payonce/payonce/internal/testrun"
 )
 
-// client sends requests for one merchant, or for several in turn. It records the
-// keys that it sent and what was accepted under them.
+// client sends requests for a merchant. It records the keys that it sent and what was
+// accepted under them.
 type client struct {
 	apis    []string
-	tenants tenants
+	apiKey  string
 	http    *http.Client
 	turn    atomic.Int64
 	retries atomic.Int64 // of all requests
@@ -40,9 +39,9 @@ type client struct {
 
 // newClient returns a client that is patient: a program that dies closes its
 // connections, so a client waits only for a machine that is busy.
-func newClient(apis []string, apiKeys ...string) *client {
+func newClient(apis []string, apiKey string) *client {
 	return &client{
-		apis: apis, tenants: tenants{apiKeys: apiKeys, of: map[string]string{}}, accepted: map[string]answer{}, merchant: true,
+		apis: apis, apiKey: apiKey, accepted: map[string]answer{}, merchant: true,
 		http: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100, DisableCompression: true}, Timeout: await.Stall},
 	}
 }
@@ -79,11 +78,7 @@ func (c *client) do(ctx context.Context, r request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	key := r.key
-	if given := r.header["Idempotency-Key"]; key == "" && len(given) == 1 {
-		key = given[0]
-	}
-	request.Header.Set("Authorization", "Bearer "+c.tenants.speaker(path, key))
+	request.Header.Set("Authorization", "Bearer "+c.apiKey)
 	if r.body != nil {
 		request.Header.Set("Content-Type", "application/json")
 	}
@@ -102,7 +97,6 @@ func (c *client) do(ctx context.Context, r request) (answer, error) {
 	if err != nil {
 		return got, err
 	}
-	c.tenants.met(got.Header.Get("Location"), strings.TrimPrefix(request.Header.Get("Authorization"), "Bearer "))
 	return got, c.checkAnswer(request, got)
 }
 

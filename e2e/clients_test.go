@@ -1,20 +1,14 @@
 package e2e_test
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"flag"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 
-	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
@@ -29,7 +23,7 @@ func TestClients_generatedFromTheServedContract_callTheAPI(t *testing.T) {
 	if !ok {
 		t.Skip("not run: it downloads generators; -clients runs it")
 	}
-	d := deploy(t, setup{apis: 1, workers: 1, oneMerchant: true})
+	d := deploy(t, setup{apis: 1, workers: 1})
 	folder, api := t.TempDir(), d.APIs[0].URL()
 	err := os.WriteFile(filepath.Join(folder, "main.go"), []byte(readFile(t, "testdata/clients.go.txt")), 0o600)
 	must(t, errors.Join(err, os.Mkdir(filepath.Join(folder, "oapi"), 0o755)))
@@ -61,68 +55,4 @@ told=charge.succeeded order=17
 	if again.Header.Get("Idempotent-Replayed") != "true" {
 		t.Errorf("the same request by hand is answered %d %s", again.Status, again.Body)
 	}
-}
-
-// TestClientExample_killedAndCutOff_paysOnce kills the client's example when the api has
-// answered, and cuts off the first two answers. Then the example runs twice, as in a shop that
-// does not know that it has paid.
-func TestClientExample_killedAndCutOff_paysOnce(t *testing.T) {
-	t.Parallel()
-	startsPrograms(t)
-	d := deploy(t, setup{apis: 1, workers: 1, oneMerchant: true})
-	folder := t.TempDir()
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", folder, "./example")
-	build.Dir = filepath.Join("..", "client")
-	if output, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build the example: %v\n%s", err, output)
-	}
-	between := newGates(t, d.APIs[0].URL())
-	var lock sync.Mutex
-	var requests []request // that the api has answered
-	between.set(func(p passage) bool {
-		lock.Lock()
-		defer lock.Unlock()
-		key := p.request.Header.Get("Idempotency-Key")
-		if key != "" && p.side == failpoint.After {
-			requests = append(requests, request{key: key, body: p.body})
-			return len(requests) > 2
-		}
-		return true
-	})
-	sent := func() []request {
-		lock.Lock()
-		defer lock.Unlock()
-		return slices.Clone(requests)
-	}
-	pay := func() *exec.Cmd {
-		c := exec.CommandContext(t.Context(), filepath.Join(folder, "example"), "--api", between.url, "--requests", filepath.Join(folder, "requests"), "17", "1000")
-		c.Env = append(os.Environ(), "PAYONCE_KEY="+d.Secrets.API)
-		return c
-	}
-	killed := pay()
-	must(t, killed.Start())
-	await.True(t, "the api answers", func() bool { return len(sent()) > 0 })
-	must(t, killed.Process.Kill())
-	_ = killed.Wait() // it was killed
-
-	var paid []string
-	for range 2 {
-		c := pay()
-		c.Stderr = os.Stderr
-		output, err := c.Output()
-		must(t, err)
-		paid = append(paid, string(output))
-	}
-
-	all := sent()
-	if len(all) < 4 || slices.ContainsFunc(all, func(r request) bool {
-		return r.key != all[0].key || !bytes.Equal(r.body, all[0].body)
-	}) {
-		t.Errorf("it sent %d requests, want the same one four times", len(all))
-	}
-	// The judge learns of the charge.
-	var c charge
-	must(t, json.Unmarshal(d.insist(t, all[0]).Body, &c))
-	want := c.ID + "\nsucceeded\n"
-	testrun.Same(t, "", []string{want, want}, paid)
 }

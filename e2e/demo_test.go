@@ -2,6 +2,9 @@ package e2e_test
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
@@ -33,30 +36,9 @@ func TestDemo(t *testing.T) {
 		}
 		s.mustBeEmpty(t)
 	})
-	t.Run("kept up, it answers the commands of the README", func(t *testing.T) {
+	t.Run("kept up, it answers the README and breaks what it is told to", func(t *testing.T) {
 		t.Parallel()
-		s := newStage(t)
-		command := s.demo(t, "--keep")
-		must(t, command.Start())
-		await.True(t, "the demo stays up", func() bool { return strings.Contains(s.said(t), "everything stays up") })
-		api := regexp.MustCompile(`(?m)^  api\S* +(http://\S+)$`).FindStringSubmatch(s.said(t))
-		if api == nil || !strings.Contains(s.said(t), "sk_test_demo") {
-			t.Fatalf("it says\n%s", s.said(t))
-		}
-		client, variables := newClient(api[1:], "sk_test_demo"), map[string]string{}
-		commands := regexp.MustCompile(`curl -i (?:[^\n]*\\\n)*[^\n]*`).FindAllString(readFile(t, "../README.md"), -1)
-		for _, command := range commands {
-			got, err := client.do(t.Context(), readCurl(t, command, variables))
-			if err != nil || got.Status != http.StatusAccepted && got.Status != http.StatusConflict {
-				t.Errorf("%s\nis answered %d %s, %v", command, got.Status, got.Body, err)
-			}
-			variables["$CHARGE"] = strings.TrimPrefix(got.Header.Get("Location"), "/v1/charges/")
-		}
-		if len(commands) < 2 {
-			t.Errorf("the README has %d commands", len(commands))
-		}
-		must(t, command.Process.Signal(syscall.SIGINT))
-		s.mustBeEmpty(t)
+		keptUp(t, newStage(t))
 	})
 	t.Run("killed or interrupted half-way it leaves nothing running", func(t *testing.T) {
 		t.Parallel()
@@ -68,6 +50,90 @@ func TestDemo(t *testing.T) {
 		}
 		s.mustBeEmpty(t)
 	})
+}
+
+// keptUp sends the commands of the README to a demo that is kept up, and takes each action of the
+// crash lab. Each says what it did, and the audit still holds. When the demo ends, nothing of the
+// guard lab is left.
+func keptUp(t *testing.T, s *stage) {
+	t.Helper()
+	command := s.demo(t, "--keep")
+	terminal, err := command.StdinPipe()
+	must(t, errors.Join(err, command.Start()))
+	said := func(pattern string) string {
+		var found []string
+		await.Progress(t, "the demo says "+pattern, func() (string, bool) {
+			found = regexp.MustCompile("(?m)" + pattern).FindStringSubmatch(s.said(t))
+			return s.said(t), found != nil
+		})
+		return found[1]
+	}
+	actions := strings.Split(said(`something, type one of: (.+)$`), ", ")
+	client, variables := newClient([]string{said(`^  api\S* +(\S+)$`)}, said(`^  API key +(\S+)$`)), map[string]string{}
+	commands := regexp.MustCompile(`curl -i (?:[^\n]*\\\n)*[^\n]*`).FindAllString(readFile(t, "../README.md"), -1)
+	for _, command := range commands {
+		got, err := client.do(t.Context(), readCurl(t, command, variables))
+		if err != nil || got.Status != http.StatusAccepted && got.Status != http.StatusConflict {
+			t.Errorf("%s\nis answered %d %s, %v", command, got.Status, got.Body, err)
+		}
+		variables["$CHARGE"] = strings.TrimPrefix(got.Header.Get("Location"), "/v1/charges/")
+	}
+	do := func(action, says string) {
+		_, err := fmt.Fprintln(terminal, action)
+		must(t, err)
+		if got := said(`^` + action + `: (.+)$`); !regexp.MustCompile(says).MatchString(got) {
+			t.Errorf("%s: %s", action, got)
+		}
+	}
+	for _, action := range actions {
+		do(action, map[bool]string{true: "^10 requests.* 1 different answer;", false: "^([^f]|fo)"}[action == "send-10"])
+	}
+	do("no-such-action", "^failed")
+	env := map[string]string{"DATABASE_URL": said(`^  database +(\S+)$`), "STRIPE_SECRET_KEY": "sk_test_demo", "STRIPE_API_BASE": said(`^  sandbox +(\S+)$`)}
+	audit, err := harness.ReadAudit(harness.Run(t.Context(), env, binaries(t).Payonce, "audit", "--json"))
+	if err != nil || !audit.OK || len(commands) < 2 || len(actions) != 10 {
+		t.Errorf("%d commands and %d actions; the audit finds %s, %v", len(commands), len(actions), audit.Violated(), err)
+	}
+	_, err = fmt.Fprintln(terminal, "idempotency_keys_once")
+	must(t, err)
+	said(`^idempotency_keys_once: (without .+)$`)
+	must(t, command.Process.Signal(syscall.SIGINT))
+	s.mustBeEmpty(t)
+}
+
+// TestGuards removes each guard of the lab from a payonce of its own: exactly the checks that
+// its entry names are violated, and with all guards none is.
+func TestGuards(t *testing.T) {
+	t.Parallel()
+	startsPrograms(t)
+	s := newStage(t)
+	stdout, err := s.demo(t, "--break", "all", "--json").Output()
+	if err != nil { // also where other checks are violated
+		t.Errorf("the lab ended with %v and said\n%s", err, s.said(t))
+	}
+	var report struct {
+		Guards []struct {
+			Guard     string
+			Violated  []json.RawMessage
+			Timelines []struct{ Entries []json.RawMessage }
+		}
+	}
+	if err := json.Unmarshal(stdout, &report); err != nil {
+		t.Fatalf("the lab printed %v: %s", err, stdout)
+	}
+	needed := 0
+	for _, g := range report.Guards {
+		if len(g.Violated) > 0 {
+			needed++
+		}
+		if len(g.Timelines) == 0 || len(g.Timelines[0].Entries) == 0 {
+			t.Errorf("without %s there is no timeline", g.Guard)
+		}
+	}
+	if needed < 8 || needed != len(report.Guards)-2 {
+		t.Errorf("%d of %d guards are needed", needed, len(report.Guards))
+	}
+	s.mustBeEmpty(t)
 }
 
 // stage is a place for demos: a folder for temporary files, and programs of its

@@ -20,11 +20,10 @@ import (
 )
 
 // setup says what a deployment is made of. Zero values: no api, no worker, the
-// shared server, two merchants.
+// shared server.
 type setup struct {
 	apis           int
 	workers        int
-	oneMerchant    bool
 	gated          bool    // gates stand between the workers and the provider, and before the shop
 	providerEvents bool    // the provider sends its events to the apis
 	detectRaces    bool    // the apis and the workers report data races in their logs
@@ -44,22 +43,18 @@ type deployment struct {
 	client *client
 }
 
-// processSecrets are the secrets of all deployments of this process, and the API key
-// of the second merchant: the template database holds them.
-var processSecrets = sync.OnceValues(func() (s harness.Secrets, neighbourKey string) {
+// processSecrets are the secrets of all deployments of this process: the template database
+// holds them.
+var processSecrets = sync.OnceValue(func() harness.Secrets {
 	return harness.Secrets{
 		API:      "sk_test_merchant" + unique(),
 		Provider: "sk_test_provider" + unique(),
 		Shop:     "whsec_" + base64.StdEncoding.EncodeToString([]byte("webhooks-of-"+unique())),
 		Events:   "whsec_events" + unique(),
-	}, "sk_test_neighbour" + unique()
+	}
 })
 
-// The merchants, which send requests in turn.
-const (
-	merchant  = "acme"
-	neighbour = "globex"
-)
+const merchant = "acme"
 
 // deploy starts a deployment. When the test ends, every invariant is checked and
 // the programs are stopped.
@@ -111,11 +106,7 @@ func (d *deployment) startAPIs(t *testing.T) {
 	for _, api := range d.APIs {
 		urls = append(urls, api.URL())
 	}
-	_, neighbourKey := processSecrets()
-	d.client = newClient(urls, d.Secrets.API, neighbourKey)
-	if d.oneMerchant {
-		d.client = newClient(urls, d.Secrets.API)
-	}
+	d.client = newClient(urls, d.Secrets.API)
 }
 
 func (d *deployment) startWorkers(t *testing.T) {

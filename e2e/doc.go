@@ -8,23 +8,18 @@
 //
 //   - every accepted charge and refund is in the ledger once and has its outcome,
 //   - the records of the provider and the shop agree with the ledger,
-//   - neither merchant sees anything of the other,
 //   - `payonce audit` finds nothing,
 //   - every answer was in the OpenAPI contract,
 //   - every program exits with 0 on SIGTERM, and no log holds a secret or a key.
 //
 // The promises, by file:
 //
-//	service   what the running service does for its callers (most tests are here)
-//	api       an api that is stopped; refusals
-//	worker    workers that are killed, paused, stopped, or meet faults; a provider that
-//	          is down for a day
-//	cancel    cancellations before and against the capture
-//	operate   dead letters: list, show, retry, discard; rotation of the shop's secret,
-//	          resending of webhooks
+//	shop      a day of a shop: payments, 3-D Secure, disputes, refunds
+//	api       an api that is stopped
+//	worker    workers that are killed or stopped; a provider that is down for a day
 //	retention messages that are redelivered after everything expired
 //	restore   a dump, restored elsewhere or from the past
-//	traces, observability, docs, start, demo
+//	observability, docs, demo
 //	walk      a fault at every round trip of the api and the worker
 //	soak      the same for long, with many requests at once (-soak)
 //	mutants   planted bugs that the tests above must catch (-mutants=all)

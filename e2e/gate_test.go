@@ -1,140 +1,18 @@
 package e2e_test
 
 import (
-	"bytes"
-	"context"
-	"errors"
-	"fmt"
-	"io"
-	"net"
 	"net/http"
-	"net/http/httputil"
-	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/payonce/payonce/internal/robustness/failpoint"
 )
 
-// gate stands before an HTTP server.
-type gate struct {
-	transport *http.Transport
-	listener  net.Listener
-	server    *http.Server
-	serving   sync.WaitGroup
-}
-
-// gateCall is one request at one side of a gate.
-type gateCall struct {
-	request *http.Request
-	body    []byte // of the request
-	side    failpoint.Side
-	answer  []byte     // the body of the server's answer; nil on the side before
-	trip    *roundTrip // of a plan
-}
-
-// gateHook decides about a call: None, failpoint.Cut or an HTTP status that is answered
-// instead.
-type gateHook func(*gateCall) failpoint.Fault
-
-// headerTimeout bounds a client that sends half a request.
-const headerTimeout = 10 * time.Second
-
-type hookKey struct{}
-
-// newGate starts a gate before the server of an origin. begin is called for each connection,
-// and returns the hook that decides about its calls.
-func newGate(ctx context.Context, upstream string, begin func() gateHook) (*gate, error) {
-	origin, err := url.Parse(upstream)
-	if err != nil {
-		return nil, fmt.Errorf("read the address of an HTTP server: %w", err)
-	}
-	g := &gate{transport: &http.Transport{MaxIdleConnsPerHost: 100, DisableCompression: true}}
-	if g.listener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0"); err != nil {
-		return nil, fmt.Errorf("listen before an HTTP server: %w", err)
-	}
-	g.server = &http.Server{
-		Handler: &httputil.ReverseProxy{
-			Rewrite:      func(r *httputil.ProxyRequest) { r.SetURL(origin) },
-			Transport:    g,
-			ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
-		},
-		ReadHeaderTimeout: headerTimeout,
-		ConnContext: func(ctx context.Context, _ net.Conn) context.Context {
-			return context.WithValue(ctx, hookKey{}, begin())
-		},
-	}
-	g.serving.Go(func() { _ = g.server.Serve(g.listener) }) // until close
-	return g, nil
-}
-
-// url is the origin of the gate.
-func (g *gate) url() string { return "http://" + g.listener.Addr().String() }
-
-// close ends the gate and its requests in flight.
-func (g *gate) close() {
-	_ = g.server.Close()
-	g.serving.Wait()
-	g.transport.CloseIdleConnections()
-}
-
-// RoundTrip forwards one request, unless the hook refuses it. A request that was sent
-// arrives, whether or not its sender still lives.
-func (g *gate) RoundTrip(r *http.Request) (*http.Response, error) {
-	r = r.WithContext(context.WithoutCancel(r.Context()))
-	call := &gateCall{request: r, side: failpoint.Before}
-	var err error
-	if r.Body != nil {
-		if call.body, err = io.ReadAll(r.Body); err != nil {
-			return nil, fmt.Errorf("read a request: %w", err)
-		}
-		r.Body = io.NopCloser(bytes.NewReader(call.body))
-	}
-	hook, _ := r.Context().Value(hookKey{}).(gateHook)
-	if fault := hook(call); fault != failpoint.None {
-		return refuseRequest(fault)
-	}
-	response, err := g.transport.RoundTrip(r)
-	if err != nil {
-		return nil, fmt.Errorf("forward a request: %w", err)
-	}
-	call.side = failpoint.After
-	call.answer, err = io.ReadAll(response.Body)
-	_ = response.Body.Close()
-	if err != nil {
-		return nil, fmt.Errorf("read an answer: %w", err)
-	}
-	if fault := hook(call); fault != failpoint.None {
-		return refuseRequest(fault)
-	}
-	response.Body = io.NopCloser(bytes.NewReader(call.answer))
-	return response, nil
-}
-
-// refuseRequest answers a fault: a 500 as the provider writes it, any other status
-// as a proxy before it does.
-func refuseRequest(fault failpoint.Fault) (*http.Response, error) {
-	status, err := strconv.Atoi(string(fault))
-	if err != nil {
-		return nil, errors.New("cut")
-	}
-	media, text := "text/html", "<html><body>try again later</body></html>\n"
-	if fault == faultBroken {
-		media, text = "application/json", `{"error":{"type":"api_error","message":"planted between program and provider"}}`+"\n"
-	}
-	return &http.Response{
-		StatusCode: status, ProtoMajor: 1, ProtoMinor: 1, Header: http.Header{"Content-Type": {media}},
-		Body: io.NopCloser(strings.NewReader(text)),
-	}, nil
-}
-
 // passage is one request at one side of a gate.
 type passage struct {
-	*gateCall
+	*failpoint.Call
 	name string // create, confirm, cancel, retrieve, webhook
 }
 
@@ -143,20 +21,19 @@ type passage struct {
 type gates struct {
 	url string
 
-	mu     sync.Mutex
-	guard  func(passage) bool
-	calls  []string // that were forwarded
-	traces []string // the Traceparent headers of these calls
+	mu    sync.Mutex
+	guard func(passage) bool
+	calls []string // that were forwarded
 }
 
 func newGates(t *testing.T, upstream string) *gates {
 	t.Helper()
 	g := &gates{}
 	g.open()
-	gate, err := newGate(t.Context(), upstream, func() gateHook { return g.pass })
+	gate, err := failpoint.NewGate(t.Context(), upstream, func() failpoint.CallHook { return g.pass })
 	must(t, err)
-	t.Cleanup(gate.close)
-	g.url = gate.url()
+	t.Cleanup(gate.Close)
+	g.url = gate.URL()
 	return g
 }
 
@@ -165,7 +42,7 @@ func newGates(t *testing.T, upstream string) *gates {
 func (g *gates) set(guard func(passage) bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.guard, g.calls, g.traces = guard, nil, nil
+	g.guard, g.calls = guard, nil
 }
 
 // once does something at the first passage of a call, which passes if it returns true.
@@ -173,7 +50,7 @@ func (g *gates) once(call string, side failpoint.Side, do func() (passes bool)) 
 	var once sync.Once
 	g.set(func(p passage) (passes bool) {
 		passes = true
-		if p.name == call && p.side == side {
+		if p.name == call && p.Side == side {
 			once.Do(func() { passes = do() })
 		}
 		return passes
@@ -183,27 +60,25 @@ func (g *gates) once(call string, side failpoint.Side, do func() (passes bool)) 
 // open lets everything pass.
 func (g *gates) open() { g.set(func(passage) bool { return true }) }
 
-// forwarded are the calls that were forwarded, and the traces that were sent with
-// them, in order.
-func (g *gates) forwarded() (calls, traces []string) {
+// forwarded are the calls that were forwarded, in order.
+func (g *gates) forwarded() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return slices.Clone(g.calls), slices.Clone(g.traces)
+	return slices.Clone(g.calls)
 }
 
-func (g *gates) pass(c *gateCall) failpoint.Fault {
+func (g *gates) pass(c *failpoint.Call) failpoint.Fault {
 	g.mu.Lock()
 	guard := g.guard
 	g.mu.Unlock()
-	name := nameOf(c.request)
+	name := nameOf(c.Request)
 	if !guard(passage{c, name}) {
 		return failpoint.Cut
 	}
-	if c.side == failpoint.Before {
+	if c.Side == failpoint.Before {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		g.calls = append(g.calls, name)
-		g.traces = append(g.traces, c.request.Header.Values("Traceparent")...)
 	}
 	return failpoint.None
 }

@@ -21,15 +21,9 @@ func TestRace(t *testing.T) {
 	t.Parallel()
 	startsPrograms(t)
 	needsRaceDetector(t)
-	t.Run("every promise of the service", func(t *testing.T) {
+	t.Run("a shop's day", func(t *testing.T) {
 		t.Parallel()
-		d := deploy(t, setup{apis: 2, workers: 2, providerEvents: true, workerEnv: longLease(), detectRaces: true})
-		for _, p := range promises {
-			t.Run(p.name, func(t *testing.T) {
-				t.Parallel()
-				p.keep(t, d)
-			})
-		}
+		shopsDayOn(t, setup{apis: 2, workers: 2, providerEvents: true, workerEnv: longLease(), detectRaces: true})
 	})
 	t.Run("a key has one answer, whatever is killed", func(t *testing.T) {
 		t.Parallel()

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/testrun"
 )
 
 const refusedRefund = "pm_card_refundFail" // captures; its refund fails
@@ -65,43 +64,4 @@ func (d *deployment) paid(t *testing.T) charge {
 		t.Fatalf("the charge is %s", c.Status)
 	}
 	return c
-}
-
-func (d *deployment) mustBe(t *testing.T, chargeID, status string, refunded int64) {
-	t.Helper()
-	var c struct {
-		Status         string `json:"status"`
-		AmountRefunded int64  `json:"amount_refunded"`
-	}
-	d.get(t, "/v1/charges/"+chargeID, &c)
-	if c.Status != status || c.AmountRefunded != refunded {
-		t.Errorf("the charge is %s with %d refunded, want %s with %d", c.Status, c.AmountRefunded, status, refunded)
-	}
-}
-
-func refundInParts(t *testing.T, d *deployment) {
-	t.Helper()
-	c := d.paid(t)
-	first := d.awaitRefund(t, d.refund(t, c.ID, 400))
-	testrun.Same(t, "refund", refund{ID: first.ID, ChargeID: c.ID, Amount: 400, Currency: "USD", Status: "succeeded"}, first)
-	d.mustBe(t, c.ID, "partially_refunded", 400)
-	over := refundRequest(c.ID, 601)
-	for range 2 {
-		got := d.do(t, over)
-		mustBeProblem(t, got, http.StatusUnprocessableEntity, "refund-exceeds-captured")
-	}
-	rest := d.awaitRefund(t, d.refund(t, c.ID, 0))
-	if rest.Amount != 600 || rest.Status != "succeeded" {
-		t.Errorf("the rest is %+v", rest)
-	}
-	d.mustBe(t, c.ID, "refunded", 1000)
-	got := d.do(t, refundRequest(c.ID, 0))
-	mustBeProblem(t, got, http.StatusUnprocessableEntity, "refund-exceeds-captured")
-
-	var page struct {
-		Data []refund `json:"data"`
-	}
-	d.get(t, "/v1/charges/"+c.ID+"/refunds", &page)
-	testrun.Same(t, "refunds", []refund{first, rest}, page.Data)
-	testrun.Same(t, "balances after all went back", []string{"fee_revenue:payonce:USD -30", "merchant_payable:" + d.merchantOf(t, c.ID) + ":USD 30"}, openBalances(t, d, c.ID))
 }

@@ -176,7 +176,7 @@ func TestRestore_ofAnOlderDump_capturesNothingTwice(t *testing.T) {
 	t.Parallel()
 	startsPrograms(t)
 	needTools(t)
-	d := deploy(t, setup{apis: 1, workers: 1, oneMerchant: true})
+	d := deploy(t, setup{apis: 1, workers: 1})
 	moved := d.server.database(t, "restored")
 	before := d.process(t, newOrder(visa))
 	d.setFaults(t, harness.Faults{DropBefore: 1})

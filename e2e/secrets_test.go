@@ -29,7 +29,7 @@ func TestOutput_holdsNoSecrets(t *testing.T) {
 	t.Parallel()
 	startsPrograms(t)
 	debug := map[string]string{"LOG_LEVEL": "debug"}
-	d := deploy(t, setup{apis: 1, workers: 1, oneMerchant: true, providerEvents: true, apiEnv: debug, workerEnv: debug})
+	d := deploy(t, setup{apis: 1, workers: 1, providerEvents: true, apiEnv: debug, workerEnv: debug})
 	api := d.APIs[0].URL()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	send := func(method, path, body string, headers ...string) {

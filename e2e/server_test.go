@@ -87,12 +87,10 @@ func (s *server) template(ctx context.Context, b harness.Binaries) (service stri
 	if _, err := w.Run(ctx, "migrate"); err != nil {
 		return "", err
 	}
-	secrets, neighbourKey := processSecrets()
-	for name, apiKey := range map[string]string{merchant: secrets.API, neighbour: neighbourKey} {
-		if _, err := w.Run(ctx, "seed", "--merchant", name, "--api-key", apiKey, "--webhook-url", "http://127.0.0.1:1",
-			"--webhook-secret", secrets.Shop, "--sku", "tshirt=100000", "--sku", "mug=100000"); err != nil {
-			return "", err
-		}
+	secrets := processSecrets()
+	if _, err := w.Run(ctx, "seed", "--merchant", merchant, "--api-key", secrets.API, "--webhook-url", "http://127.0.0.1:1",
+		"--webhook-secret", secrets.Shop, "--sku", "tshirt=100000", "--sku", "mug=100000"); err != nil {
+		return "", err
 	}
 	logins := "payonce_e2e_" + unique() + "_"
 	for _, program := range []string{"api", "worker"} {
@@ -128,7 +126,7 @@ type world struct {
 // closed, also with an error.
 func (s *server) openWorld(ctx context.Context, sound, programs harness.Binaries, log string) (*world, error) {
 	w := &world{World: harness.World{Binaries: programs, Log: log}, server: s}
-	w.Secrets, _ = processSecrets()
+	w.Secrets = processSecrets()
 	template, err := s.template(ctx, sound)
 	if err != nil {
 		return w, err

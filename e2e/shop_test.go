@@ -24,7 +24,12 @@ type shopsDay struct {
 func TestShopsDay(t *testing.T) {
 	t.Parallel()
 	startsPrograms(t)
-	d := &shopsDay{deployment: deploy(t, setup{apis: 2, workers: 2, oneMerchant: true, providerEvents: true}), written: map[string]int{}}
+	shopsDayOn(t, setup{apis: 2, workers: 2, providerEvents: true})
+}
+
+func shopsDayOn(t *testing.T, s setup) {
+	t.Helper()
+	d := &shopsDay{deployment: deploy(t, s), written: map[string]int{}}
 	const paid = "charge.requested, inventory.reserved, payment.started, payment.captured, charge.succeeded, merchant.notified"
 	disputed, returned := d.send(t, newOrder(visa)).ID, d.send(t, newOrder(visa)).ID
 	d.happens(t, "order 1 of 10.00 USD is paid", disputed, paid)

@@ -102,7 +102,7 @@ func (p *post) process(t *testing.T, orders []deliveryOrder) {
 	for i, o := range orders {
 		charges[i] = d.send(t, o.order).ID
 		if o.cancel {
-			if got := d.cancel(t, charges[i]); got.Status != http.StatusAccepted {
+			if got := d.do(t, request{path: "/v1/charges/" + charges[i] + "/cancel", key: "key-" + unique()}); got.Status != http.StatusAccepted {
 				t.Errorf("the cancellation was answered %d %s", got.Status, got.Body)
 				return
 			}

@@ -75,7 +75,7 @@ type slowProvider struct {
 
 // guard is for the gates.
 func (p *slowProvider) guard(at passage) bool {
-	if at.side == failpoint.Before && at.name == "create" && bytes.Contains(at.body, fmt.Appendf(nil, "amount=%d&", slowAmount)) {
+	if at.Side == failpoint.Before && at.name == "create" && bytes.Contains(at.Body, fmt.Appendf(nil, "amount=%d&", slowAmount)) {
 		p.held.Add(1)
 		select {
 		case <-p.released:

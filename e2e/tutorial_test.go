@@ -24,7 +24,7 @@ type tutorial struct {
 func TestTutorial_commands_showWhatThePageShows(t *testing.T) {
 	t.Parallel()
 	startsPrograms(t)
-	d := deploy(t, setup{apis: 1, workers: 2, oneMerchant: true})
+	d := deploy(t, setup{apis: 1, workers: 2})
 	r := tutorial{d, map[string]string{"$API": d.APIs[0].URL(), "$KEY": d.Secrets.API}}
 	page := readFile(t, "../docs/tutorial/first-charge.md")
 	blocks := regexp.MustCompile("(?s)```sh\n(.*?)\n```\n(?:\n```(?:http)?\n(.*?)```)?").FindAllStringSubmatch(page, -1)

@@ -43,7 +43,6 @@ const (
 	faultSerialization failpoint.Fault = "40001" // in place of the request
 	faultDeadlock      failpoint.Fault = "40P01" // in place of the request
 
-	faultBroken      failpoint.Fault = "500" // by an HTTP server, before or after its work
 	faultUnavailable failpoint.Fault = "503" // by a proxy before the HTTP server, after its work
 )
 
@@ -57,9 +56,9 @@ func faultsAt(kind tripKind, side failpoint.Side) []failpoint.Fault {
 	case kind == sqlTrip:
 		return append(all, failpoint.Shutdown)
 	case kind == httpTrip && side == failpoint.Before:
-		return append(all, faultBroken)
+		return append(all, failpoint.Broken)
 	case kind == httpTrip:
-		return append(all, faultBroken, faultUnavailable)
+		return append(all, failpoint.Broken, faultUnavailable)
 	}
 	return all
 }
@@ -98,7 +97,7 @@ type watch struct{ plan atomic.Pointer[crashPlan] }
 
 func (w *watch) hook() failpoint.Hook { return w.plan.Load() }
 
-func (w *watch) gateHook() gateHook { return w.plan.Load().call }
+func (w *watch) callHook() failpoint.CallHook { return w.plan.Load().call }
 
 // roundTrip is one round trip, as the plan knows it.
 type roundTrip struct {
@@ -137,6 +136,7 @@ type crashPlan struct {
 	settings []string        // of the kinds of sessions
 	groups   map[*failpoint.Session]*tripGroup
 	open     map[*failpoint.Trip]*roundTrip
+	calls    map[*failpoint.Call]*roundTrip
 }
 
 // newCrashPlan returns a plan. At its aim it calls inject once, while it holds the
@@ -145,7 +145,7 @@ type crashPlan struct {
 func newCrashPlan(aim crashAim, known knownTrips, inject func(failpoint.Fault)) *crashPlan {
 	return &crashPlan{
 		aim: aim, known: known, inject: inject, begun: map[string]int{}, done: map[string]int{}, sent: map[string]bool{},
-		groups: map[*failpoint.Session]*tripGroup{}, open: map[*failpoint.Trip]*roundTrip{},
+		groups: map[*failpoint.Session]*tripGroup{}, open: map[*failpoint.Trip]*roundTrip{}, calls: map[*failpoint.Call]*roundTrip{},
 	}
 }
 
@@ -181,12 +181,18 @@ func (p *crashPlan) After(t *failpoint.Trip) failpoint.Fault {
 }
 
 // call is the hook of a gate.
-func (p *crashPlan) call(c *gateCall) failpoint.Fault {
-	if c.side == failpoint.Before {
-		c.trip = &roundTrip{name: requestName(c.request.Method, c.request.URL.Path), kind: httpTrip}
-		return p.before(c.trip)
+func (p *crashPlan) call(c *failpoint.Call) failpoint.Fault {
+	p.mu.Lock()
+	known := p.calls[c]
+	if known == nil {
+		known = &roundTrip{name: requestName(c.Request.Method, c.Request.URL.Path), kind: httpTrip}
+		p.calls[c] = known
 	}
-	return p.after(c.trip, 1)
+	p.mu.Unlock()
+	if c.Side == failpoint.Before {
+		return p.before(known)
+	}
+	return p.after(known, 1)
 }
 
 func (p *crashPlan) before(t *roundTrip) failpoint.Fault {

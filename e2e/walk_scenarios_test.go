@@ -2,6 +2,9 @@ package e2e_test
 
 import (
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -126,7 +129,7 @@ func outside(event, status string, moves func(context.Context, *testbed, string)
 // told is an event of the provider about a charge that comes to a status.
 func (p *testbed) told(event, id, status string) job {
 	return job{
-		request: eventRequest(signed(p.Secrets.Events, time.Now(), event), event),
+		request: signedEvent(p.Secrets.Events, event),
 		answer:  http.StatusOK, path: "/v1/charges/" + id, status: status,
 	}
 }
@@ -247,4 +250,19 @@ func authenticate(ctx context.Context, c charge, outcome string) error {
 		return fmt.Errorf("%s was answered %d, want 303: %w", r.URL, res.StatusCode, err)
 	}
 	return nil
+}
+
+// eventAbout is an event of the provider about a payment intent.
+func eventAbout(kind, intent string) string {
+	return fmt.Sprintf(`{"id":"evt_%s","object":"event","type":%q,"data":{"object":{"id":"obj_1","payment_intent":%q}}}`, intent, kind, intent)
+}
+
+// signedEvent is a request of the provider with an event.
+func signedEvent(secret, event string) request {
+	seconds := strconv.FormatInt(time.Now().Unix(), 10)
+	mac := hmac.New(sha256.New, []byte(secret))
+	mac.Write([]byte(seconds + "." + event))
+	signature := "t=" + seconds + ",v1=" + hex.EncodeToString(mac.Sum(nil))
+	header := http.Header{"Authorization": nil, "Content-Type": {"application/json"}, "Stripe-Signature": {signature}}
+	return request{path: "/v1/webhooks/stripe", body: []byte(event), header: header}
 }

@@ -75,7 +75,7 @@ type testbed struct {
 	watch  watch   // of the victim's database
 	calls  watch   // of what a worker calls
 	proxy  *failpoint.Proxy
-	gate   *gate
+	gate   *failpoint.Gate
 
 	runs    int
 	spoiled bool     // something was violated in it
@@ -107,10 +107,10 @@ func (g *environment) newTestbed(ctx context.Context) (p *testbed, err error) {
 	if p.proxy, err = failpoint.NewProxy(ctx, p.Service, p.watch.hook); err != nil {
 		return p, err
 	}
-	if p.gate, err = newGate(ctx, p.Sandbox.URL(), p.calls.gateHook); err != nil {
+	if p.gate, err = failpoint.NewGate(ctx, p.Sandbox.URL(), p.calls.callHook); err != nil {
 		return p, err
 	}
-	if _, err := p.tables.Exec(ctx, `update merchants set webhook_url = $1`, p.gate.url()+"/shop/webhooks"); err != nil {
+	if _, err := p.tables.Exec(ctx, `update merchants set webhook_url = $1`, p.gate.URL()+"/shop/webhooks"); err != nil {
 		return p, err
 	}
 	if p.api, err = p.Start(ctx, "api", p.API, p.APIEnv()); err != nil {
@@ -213,7 +213,7 @@ func (p *testbed) close(ctx context.Context) (err error) {
 		err = errors.Join(err, p.api.Kill())
 	}
 	if p.gate != nil {
-		p.gate.close()
+		p.gate.Close()
 	}
 	if p.proxy != nil {
 		p.proxy.Close()

@@ -1,11 +1,11 @@
 package e2e_test
 
 import (
-	"context"
+	"errors"
+	"os/exec"
 	"slices"
+	"strings"
 	"testing"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
@@ -34,7 +34,7 @@ func TestWorker_killedAfterCapture_chargesOnce(t *testing.T) {
 	// Then the charge succeeds, is captured once, and the merchant is notified once.
 	d.mustSucceedOnce(t, id)
 	// The second worker reads the payment's state instead of confirming it.
-	calls, _ := d.gates.forwarded()
+	calls := d.gates.forwarded()
 	if confirms := slices.DeleteFunc(slices.Clone(calls), func(call string) bool { return call != "confirm" }); len(confirms) != 1 || !slices.Contains(calls, "retrieve") {
 		t.Errorf("the workers called %q, want one confirm and a retrieve", calls)
 	}
@@ -42,26 +42,8 @@ func TestWorker_killedAfterCapture_chargesOnce(t *testing.T) {
   from inbox where ordering_key = $1 and receiver = 'fulfillment'`, id)
 }
 
-// TestOpenTransactions_delayNoCharge: transactions that have written and stay open, one in the service's
-// database and one in another database of the server, hold up no charge.
-func TestOpenTransactions_delayNoCharge(t *testing.T) {
-	t.Parallel()
-	startsPrograms(t)
-	d := deploy(t, setup{apis: 1, workers: 1})
-	must(t, sharedServer(t).connected(t.Context(), func(elsewhere *pgx.Conn) error {
-		for _, begin := range []func(context.Context) (pgx.Tx, error){d.tables.Begin, elsewhere.Begin} {
-			tx, err := begin(t.Context())
-			must(t, err)
-			defer func() { _ = tx.Rollback(t.Context()) }()
-			_, err = tx.Exec(t.Context(), `create table written_and_open ()`)
-			must(t, err)
-		}
-		id := d.send(t, newOrder(visa)).ID
-		d.mustSucceedOnce(t, id)
-		mustRead(t, d, 2, `select count(*) from pg_stat_activity where state = 'idle in transaction' and query like '%written_and_open%'`)
-		return nil
-	}))
-}
+// allDone are the steps of a charge that succeeded.
+const allDone = "inventory done, payment done, notification done"
 
 // mustSucceedOnce waits for a charge's outcome and compares it with the provider's
 // and the shop's records.
@@ -89,7 +71,7 @@ func TestWorker_SIGTERM_releasesItsMessages(t *testing.T) {
 	d := deploy(t, setup{apis: 1, workers: 1, gated: true, workerEnv: longLease()})
 	hanging := make(chan struct{})
 	d.gates.set(func(p passage) bool {
-		if p.name == "confirm" && p.side == failpoint.Before {
+		if p.name == "confirm" && p.Side == failpoint.Before {
 			select {
 			case hanging <- struct{}{}:
 				<-t.Context().Done()
@@ -134,7 +116,7 @@ update inbox
 func TestProvider_awayForADay_failsNoCharge(t *testing.T) {
 	t.Parallel()
 	startsPrograms(t)
-	d := deploy(t, setup{apis: 1, workers: 1, oneMerchant: true}) // GIVE_UP_AFTER as it is: three days
+	d := deploy(t, setup{apis: 1, workers: 1}) // GIVE_UP_AFTER as it is: three days
 	d.setFaults(t, harness.Faults{DropAfter: 1, ForgetKeysAfter: "1ms"})
 	charges := []charge{d.send(t, newOrder(visa)), d.send(t, newOrder(visa)), d.send(t, newOrder(cardDeclined))}
 
@@ -173,4 +155,22 @@ func (d *deployment) waitMore(t *testing.T) {
 	var before int
 	await.True(t, "all of them wait", func() bool { before = row[int](t, d, tried); return before > 0 })
 	await.True(t, "they are tried again", func() bool { return row[int](t, d, tried) > before })
+}
+
+// mustFindAudit wants the audit for cron to end with 1 and to say one thing.
+func mustFindAudit(t *testing.T, d *deployment, check string) {
+	t.Helper()
+	out, err := d.run(t, "audit", "--quiet")
+	lines := strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
+	if exitCode(err) != 1 || slices.ContainsFunc(lines, func(line string) bool { return !strings.HasPrefix(line, check+": ") }) {
+		t.Errorf("audit ended with %v and printed\n%s", err, out)
+	}
+}
+
+// exitCode is that of a program that ended with an error, 0 of one that did not.
+func exitCode(err error) int {
+	if ended := (*exec.ExitError)(nil); errors.As(err, &ended) {
+		return ended.ExitCode()
+	}
+	return 0
 }

@@ -17,7 +17,8 @@ import (
 // the payload the handler reads only which version of which charge the message is about; of an event of
 // the provider only the type.
 func (f *Fulfillment) charge(ctx context.Context, d *inbox.Delivery) error {
-	r := &deliveryRun{Fulfillment: f, delivery: d, steps: f.steps(d.ClaimedAt)}
+	pay := &payment{provider: f.services.Provider, now: d.ClaimedAt, timeout: f.services.ActionTimeout}
+	r := &deliveryRun{Fulfillment: f, delivery: d, steps: f.steps(pay), cancel: pay.cancel}
 	id := d.OrderingKey
 	if envelope, err := ledger.DecodeEnvelope(d.Payload); err == nil && !isOfProvider(d.Type) {
 		id, r.version = envelope.ChargeID, envelope.Version
@@ -45,7 +46,7 @@ func (r *deliveryRun) dueOf(messageType string) func(domain.Charge) task {
 		}
 	}
 	observer := observerOf(messageType, r.services.Provider)
-	r.lostRace = func() { observer.changes = nil }
+	r.readAgain = func() { observer.changes = nil }
 	return func(c domain.Charge) task {
 		if !c.Terminal() {
 			return r.dueStep(c)
@@ -57,18 +58,13 @@ func (r *deliveryRun) dueOf(messageType string) func(domain.Charge) task {
 // dueStep is the step that is due; a cancellation on request or by a deadline comes before it.
 func (r *deliveryRun) dueStep(c domain.Charge) task {
 	i := slices.IndexFunc(r.steps, func(s step) bool { return s.name == c.Next() })
-	switch why := c.Cancellation(r.delivery.ClaimedAt); {
+	switch {
 	case i < 0: // no message of such a charge may end as done
-		return task{domain.Payment, func(context.Context, ledger.Stream) (decision, error) {
-			return decision{}, fmt.Errorf("charge %s has no outcome after its last step", c.ID)
+		return task{domain.Payment, func(context.Context, ledger.Stream) ([]domain.Event, error) {
+			return nil, fmt.Errorf("charge %s has no outcome after its last step", c.ID)
 		}}
-	case why == nil:
-		return task{r.steps[i].name, r.steps[i].run}
-	case r.steps[i].cancel != nil:
-		return task{"cancel", r.steps[i].cancel}
-	default:
-		return task{"cancel", func(_ context.Context, s ledger.Stream) (decision, error) {
-			return decision{events: s.Charge.Fail(*why)}, nil
-		}}
+	case c.Cancellation(r.delivery.ClaimedAt) != nil:
+		return task{"cancel", r.cancel}
 	}
+	return task{r.steps[i].name, r.steps[i].run}
 }

@@ -2,9 +2,11 @@ package fulfillment_test
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"log/slog"
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -13,8 +15,10 @@ import (
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/ledger"
+	"github.com/payonce/payonce/outbox"
 )
 
 // The histories of charges in the database.
@@ -80,149 +84,101 @@ func TestTakeover(t *testing.T) {
 	}
 }
 
-func TestCharge_eightHoldersComeToOneOutcome(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	p := newProvider(t)
-	f.charge = f.handler(fulfillment.Services{Provider: newClient(t, p.URL)}, fulfillment.ChargeReceiver)
-	s := f.accept("ch_1", order())
-	for i := range 7 {
-		f.put(fulfillment.ChargeReceiver, s, strconv.Itoa(i))
-	}
-	f.exec(`update inbox set ordering_key = message_id, first = true`) // messages of one key never run side by side
-	aside := func(ctx context.Context, d *inbox.Delivery) error {
-		d.OrderingKey = "ch_1"
-		return f.charge(ctx, d)
-	}
-	for open := 8; open > 0; { // at least one of them ends each time
-		waiting := 0
-		for _, err := range f.deliverAll(fulfillment.ChargeReceiver, aside, open) {
-			if end := endOf(err); end == "waits" {
-				waiting++
-			} else if end != "done" {
-				t.Fatalf("a holder returned %v", err)
-			}
-		}
-		if waiting == open {
-			t.Fatal("no holder came to an end")
-		}
-		open = waiting
-	}
-	f.expect(paid, sold, "charge.succeeded", "done done done done done done done done")
-	if taken := p.records(t).Captures; len(taken) != 1 {
-		t.Errorf("the provider's captures are %+v, want one", taken)
-	}
-}
-
-// TestUnknownOutcome is about a commit that was cut: it may be durable or not, and a standby may have it or not.
-// The inbox delivers the message again, and nothing is done before.
-func TestUnknownOutcome(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	f.accept("ch_1", order())
-	f.deliver("create/0:succeeded", "done")
-	f.request()
-	f.exec(`
-create function cut() returns trigger language plpgsql security definer as $$
-begin
-  perform pg_terminate_backend(pg_backend_pid());
-  perform pg_sleep(10);
-end $$`)
-	f.exec(`create trigger cut before insert on ledger_events for each row when (new.type = 'refund.succeeded.v1') execute function cut()`)
-	f.script.expect("refunds: refund/0:succeeded")
-	if err := f.deliverAll(fulfillment.ChargeReceiver, f.charge, 1)[0]; !errors.Is(err, groupcommit.ErrUnknown) {
-		t.Errorf("the handler returned %v, want an unknown outcome", err)
-	}
-	f.exec(`drop trigger cut on ledger_events`)
-	f.deliver("refunds:succeeded", "done")
-	f.expect(refunded, sold, "charge.succeeded refund.succeeded", "done done")
-}
-
-// TestCharge_historyLostInAFailover is about a step that was decided on events which an asynchronous standby
-// did not have when it became the primary.
-func TestCharge_historyLostInAFailover(t *testing.T) {
+// TestInventory_isRefusedByTheConstraints: what was read as available was sold a moment later, or never there.
+func TestInventory_isRefusedByTheConstraints(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		first   domain.ChargeRequested
-		version int // above which nothing is left
-		calls   string
-		end     string
-		events  string
+		items []domain.Item
+		code  domain.FailureCode
 	}{
-		"commits nothing on a stream without its history and waits": {bare(), 0, creates + "confirm/2:succeeded^failover", "waits", ""},
-		"continues from the events that are left": {
-			order(), 1, creates + "confirm/3:succeeded^failover", "done", paid,
-		},
+		"an article out of stock": {[]domain.Item{{SKU: "tshirt", Quantity: 1}, {SKU: "mug", Quantity: 6}}, domain.OutOfStock},
+		"an unknown article":      {[]domain.Item{{SKU: "mug", Quantity: 1}, {SKU: "socks", Quantity: 1}}, domain.UnknownSKU},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t)
-			f.accept("ch_1", test.first)
-			f.script.rival = func(string) { f.failOver(test.version) }
-			f.deliver(test.calls, test.end)
-			f.expectText(test.events, `select string_agg(split_part(type, '.v', 1), ' ' order by version) from ledger_events`)
-			f.expectText("0", `select count(*)::text from inbox where receiver = 'notification' and message_id not in (select event_id::text from ledger_events)`)
+			worker := fulfillment.New(f.db, fulfillment.Services{}, slog.New(slog.DiscardHandler))
+			worker.ReadStock(&stocked{Querier: f.db})
+			f.charge = handlerOf(worker, fulfillment.ChargeReceiver)
+			first := order()
+			first.Items = test.items
+			f.accept("ch_1", first)
+			f.deliver("", "done")
+			f.expect("charge.requested inventory.rejected charge.failed", "mug 5 0 0, tshirt 10 0 0", "charge.failed", "done")
+			if got := f.load().Charge.Failure.Code; got != test.code {
+				t.Errorf("the charge failed as %s, want %s", got, test.code)
+			}
 		})
 	}
 }
 
-// failOver removes what the new primary does not have: the events above a version and what was committed
-// with them.
-func (f *fixture) failOver(version int) {
-	f.t.Helper()
-	b := &pgx.Batch{}
-	b.Queue(`select set_config('session_replication_role', 'replica', true)`)
-	b.Queue(`delete from ledger_events where version > ` + strconv.Itoa(version))
-	b.Queue(`delete from ledger_postings where version > ` + strconv.Itoa(version))
-	b.Queue(`delete from reservations`)
-	b.Queue(`update stock set available = available + reserved, reserved = 0`)
-	f.commit(b)
+// stocked is a database in which the first read of the stock finds plenty of every article.
+type stocked struct {
+	postgres.Querier
+
+	read bool
 }
 
-// TestCharge_waitsForAStreamThatIsReadTooEarly lets the worker read a server that is behind the one that it
-// received the message from: a snapshot of before the refund.
-func TestCharge_waitsForAStreamThatIsReadTooEarly(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	f.accept("ch_1", order())
-	f.deliver("create/0:succeeded", "done")
-	behind, err := f.db.Pool().BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
-	testdb.Must(t, err)
-	defer func() { _ = behind.Rollback(context.WithoutCancel(t.Context())) }()
-	var events int // the snapshot is taken by the first statement
-	testdb.Must(t, behind.QueryRow(t.Context(), `select count(*) from ledger_events`).Scan(&events))
-	f.request()
-	late := fulfillment.New(f.db, fulfillment.Services{Provider: f.script}, slog.New(slog.DiscardHandler))
-	late.ReadFrom(behind)
-	if err := f.deliverAll(fulfillment.ChargeReceiver, handlerOf(late, fulfillment.ChargeReceiver), 1)[0]; endOf(err) != "waits" {
-		t.Errorf("the handler returned %v", err)
+func (s *stocked) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	if strings.Contains(sql, "s.available") && !s.read {
+		s.read = true
+		sql = `select asked.*, 1000::bigint from unnest($1::text[], $2::text[]) asked`
 	}
-	f.deliver("refunds:succeeded", "done")
-	f.expect(refunded, sold, "charge.succeeded refund.succeeded", "done done")
+	return s.Querier.Query(ctx, sql, args...)
 }
 
-// TestRefund_endsWithTheProvidersEvent: its own message, which has another key, does not wait for its next read.
-func TestRefund_endsWithTheProvidersEvent(t *testing.T) {
+// TestInventory_underContention processes many charges at once, in pairs over the same articles, of which one
+// names them the other way round. A deadlock would have its loser wait.
+func TestInventory_underContention(t *testing.T) {
+	testdb.Long(t, "it races many against each other")
 	t.Parallel()
-	f := newFixture(t)
-	f.accept("ch_1", order())
-	f.deliver("create/0:succeeded", "done")
-	f.request()
-	f.deliver("refunds: refund/0:pending", "polls")
-	f.exec(`update inbox set due_at = clock_timestamp() + interval '4 hours' where status = 'pending'`)
-	f.script.expect("refunds:succeeded")
-	b := &pgx.Batch{}
-	inbox.Append(b, fulfillment.ChargeReceiver, inbox.Message{ID: "evt_1", Type: "stripe.refund.updated", OrderingKey: "ch_1", Payload: []byte("{}")})
-	f.commit(b)
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() {
-		_ = processor(f.db, fulfillment.ChargeReceiver, f.charge, func(*inbox.Options) {}).Run(ctx)
-		close(ended)
-	}()
-	defer func() { stop(); <-ended }()
-	await.Row(t, f.db, `select bool_and(status = 'done') and count(*) = 4 from inbox where receiver = 'fulfillment'`)
-	f.expectText("ended:re_1 refund.ended re_1 acme",
-		`select concat_ws(' ', message_id, type, ordering_key, partition_key) from inbox where receiver = 'fulfillment' order by id desc limit 1`)
-	f.expect(refunded, sold, "charge.succeeded refund.succeeded", "done done done done")
+	for name, share := range map[string]bool{"in commits of their own": false, "in group commits": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const pairs = 50
+			f, p := newFixture(t), newProvider(t)
+			services := fulfillment.Services{Provider: newClient(t, p.URL)}
+			f.charge = f.handler(services, fulfillment.ChargeReceiver)
+			f.supply("cap", 70) // less than the charges want
+			f.supply("sock", 1000)
+			for i := range pairs {
+				items := []domain.Item{{SKU: "cap", Quantity: 1}, {SKU: "sock", Quantity: 2}}
+				for n := range 2 {
+					first := order()
+					first.Items, first.Reference = slices.Clone(items), fmt.Sprintf("ref_%d_%d", i, n)
+					if i%4 == 1 {
+						first.PaymentMethod = "pm_card_chargeDeclined"
+					}
+					f.accept(fmt.Sprintf("ch_%d_%d", i, n), first)
+					slices.Reverse(items)
+				}
+			}
+			if share {
+				declared := slices.Concat(ledger.Writes(), outbox.Writes(), fulfillment.Writes(), inbox.Writes())
+				db := testdb.OpenAt(t, f.db.Pool().Config().ConnString(), postgres.Options{
+					Role: postgres.RoleWorker, Writes: groupcommit.NewStatements(declared...),
+				})
+				f.charge = handlerOf(fulfillment.New(db, services, slog.New(slog.DiscardHandler)), fulfillment.ChargeReceiver)
+				defer func() {
+					if db.Committer().Stats().Batches == 0 {
+						t.Error("no commit was shared")
+					}
+				}()
+			}
+			for _, err := range f.deliverAll(fulfillment.ChargeReceiver, f.charge, 2*pairs) {
+				if err != nil {
+					t.Errorf("a handler returned %v", err)
+				}
+			}
+			f.expectText("cap 0 0, sock 0 0", `
+select string_agg(format('%s %s %s', sku, reserved, sold - n * case sku when 'cap' then 1 else 2 end), ', ' order by sku)
+  from stock,
+       (select count(*) as n from ledger_events where type = 'payment.captured.v1') captures
+ where sku in ('cap', 'sock')`)
+			f.expectText("100 100", `
+select format('%s %s', (select count(*) from ledger_events where type in ('charge.succeeded.v1', 'charge.failed.v1')),
+                       (select count(*) from inbox where status = 'done'))`)
+			f.expectText(strconv.Itoa(len(p.records(t).Captures)), `select count(*)::text from ledger_events where type = 'payment.captured.v1'`)
+		})
+	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"slices"
-	"time"
 
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/merchants"
@@ -37,15 +36,13 @@ func NewOn(store Store, services Services, log *slog.Logger) *Fulfillment {
 	}
 }
 
-// ReadFrom reads streams and stock from another server than the one that commits.
-func (f *Fulfillment) ReadFrom(q postgres.Querier) {
-	f.streams, f.stock = ledger.NewLoader(q, maxReadsInFlight), newStock(q)
-}
+// ReadStock reads the stock from elsewhere.
+func (f *Fulfillment) ReadStock(q postgres.Querier) { f.stock = newStock(q) }
 
 // StepsAndSubscribers are the names of the lists.
 func StepsAndSubscribers() (steps, subscribers []string) {
 	f := &Fulfillment{}
-	for _, s := range f.steps(time.Time{}) {
+	for _, s := range f.steps(&payment{}) {
 		steps = append(steps, s.name)
 	}
 	for _, s := range f.subscribers() {

@@ -2,6 +2,7 @@ package fulfillment_test
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -57,31 +58,15 @@ func (s *sandboxed) moved(captures int, refunds ...movement) {
 	}
 }
 
-// TestFaults ends or disturbs a worker at a call of the provider. The next worker brings the charge or the
-// refund to its outcome, and the money moves once, whether the provider still knows the keys or not.
+// TestFaults are calls that the provider executes when their worker has stopped waiting, or whose answer it breaks.
+// The next worker brings the charge or the refund to its outcome, and the money moves once, whether the provider
+// still knows the keys or not. What can be drawn at any call is in TestStore.
 func TestFaults(t *testing.T) {
 	t.Parallel()
-	const effectAfterCut = "an effect after the worker stopped waiting"
-	for way, answer := range map[string]func(*sandboxed) http.HandlerFunc{
-		"a cut before the effect": func(*sandboxed) http.HandlerFunc { return cut },
-		"a cut after the effect":  func(s *sandboxed) http.HandlerFunc { return s.provider.cutAfter },
-		"a worker that dies with the answer in hand": func(s *sandboxed) http.HandlerFunc {
-			return meanwhile(func() { s.lost = true }, s.provider.sandbox.ServeHTTP)
-		},
-		"an error of the provider's before the effect": func(*sandboxed) http.HandlerFunc { return breaks },
-		"an error of the provider's after the effect": func(s *sandboxed) http.HandlerFunc {
-			return func(w http.ResponseWriter, r *http.Request) {
-				s.provider.sandbox.ServeHTTP(httptest.NewRecorder(), r)
-				breaks(w, r)
-			}
-		},
-		"a saved error that was not received, before the effect": func(s *sandboxed) http.HandlerFunc { return s.provider.under(failsBefore, s.provider.cutAfter) },
-		"a saved error that was not received, after the effect":  func(s *sandboxed) http.HandlerFunc { return s.provider.under(failsAfter, s.provider.cutAfter) },
-		effectAfterCut: func(s *sandboxed) http.HandlerFunc { return s.provider.cutBefore },
-	} {
-		for memory, forgets := range map[string]bool{"": false, ", and the keys are forgotten": true} {
-			for _, op := range []string{"create", "confirm", "refund", "refunds"} {
-				t.Run(op+": "+way+memory, func(t *testing.T) {
+	for _, op := range []string{"create", "confirm", "refund", "refunds"} {
+		for _, late := range []bool{false, true} {
+			for _, forgets := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s: late %t, and the keys are forgotten %t", op, late, forgets), func(t *testing.T) {
 					t.Parallel()
 					s := newSandboxed(t, order())
 					var refunds []movement
@@ -90,17 +75,20 @@ func TestFaults(t *testing.T) {
 						s.ends("done")
 						s.append(requested())
 					}
-					s.provider.expect(fault{1, op, answer(s)})
-					end := "waits"
-					if strings.HasPrefix(way, "a worker") {
-						end = "lost"
+					answer := s.provider.cutBefore
+					if !late {
+						answer = func(w http.ResponseWriter, r *http.Request) {
+							s.provider.sandbox.ServeHTTP(httptest.NewRecorder(), r)
+							breaks(w, r)
+						}
 					}
-					s.ends(end)
+					s.provider.expect(fault{1, op, answer})
+					s.ends("waits")
 					if forgets {
 						s.provider.forgetKeys()
 					}
 					switch {
-					case way != effectAfterCut:
+					case !late:
 					case op == "refund" && !forgets: // with forgotten keys, see Limits in docs/reference/provider.md
 						s.provider.expect(fault{1, "refunds", func(w http.ResponseWriter, r *http.Request) {
 							s.provider.sandbox.ServeHTTP(w, r)

@@ -49,24 +49,24 @@ type article struct{ merchant, sku string }
 // If we die here: before the commit nothing is held; the next worker runs the step again,
 // or finds it done in the stream.
 // Test: TestWalk in e2e.
-func (f *Fulfillment) reserve(ctx context.Context, s ledger.Stream) (decision, error) {
+func (f *Fulfillment) reserve(ctx context.Context, s ledger.Stream) ([]domain.Event, error) {
 	var articles []article
 	for _, item := range s.Charge.Items {
 		articles = append(articles, article{s.Charge.MerchantID, item.SKU})
 	}
 	available, err := f.stock.Lookup(ctx, articles)
 	if err != nil {
-		return decision{}, fmt.Errorf("read the stock of %s: %w", s.ID, err)
+		return nil, fmt.Errorf("read the stock of %s: %w", s.ID, err)
 	}
 	for _, item := range ordered(s.Charge.Items) {
 		switch left, known := available[article{s.Charge.MerchantID, item.SKU}]; {
 		case !known:
-			return decision{events: s.Charge.RejectInventory(domain.UnknownSKU)}, nil
+			return s.Charge.RejectInventory(domain.UnknownSKU), nil
 		case left < item.Quantity:
-			return decision{events: s.Charge.RejectInventory(domain.OutOfStock)}, nil
+			return s.Charge.RejectInventory(domain.OutOfStock), nil
 		}
 	}
-	return decision{events: []domain.Event{domain.InventoryReserved{Items: s.Charge.Items}}}, nil
+	return []domain.Event{domain.InventoryReserved{Items: s.Charge.Items}}, nil
 }
 
 // isOutOfStock reports whether the constraints refused a reservation: what was read as

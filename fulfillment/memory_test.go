@@ -36,19 +36,22 @@ type memory struct {
 	metadata map[string]string // of the messages that are delivered
 	lost     bool              // another holder has taken the message over
 	losing   string            // a type of event that another writer always is faster than
+	doubtful string            // a type of event whose commit is durable, and is cut
 	endpoint merchants.Endpoint
 	log      *await.Log
 	on       *fulfillment.Fulfillment
 }
 
-// sentMessage is a message by its receiver and type, and its metadata.
-type sentMessage struct{ to, metadata string }
+// sentMessage is a message by its receiver and type, its ordering key and its metadata.
+type sentMessage struct{ to, key, metadata string }
 
 func newMemory(t *testing.T, services fulfillment.Services, history ...domain.Event) *memory {
 	t.Helper()
 	m := &memory{t: t, stream: ledger.New("ch_1"), now: nine, log: &await.Log{}}
 	m.on = fulfillment.NewOn(m, services, slog.New(slog.NewTextHandler(m.log, nil)))
-	m.append(history...)
+	if len(history) > 0 { // else it is to be opened
+		m.append(history...)
+	}
 	return m
 }
 
@@ -83,7 +86,7 @@ func opened(t *testing.T, events []domain.Event) []domain.Event {
 
 // Load returns the stream.
 func (m *memory) Load(_ context.Context, id string) (ledger.Stream, error) {
-	if id != m.stream.ID {
+	if id != m.stream.ID || len(m.stream.Events) == 0 {
 		return ledger.New(id), fmt.Errorf("load stream %s: %w", id, ledger.ErrNotFound)
 	}
 	return m.stream, nil
@@ -105,7 +108,7 @@ func (m *memory) Available(sku string) (int64, bool) {
 
 // Commit stores the events and messages of a batch, or none.
 func (m *memory) Commit(_ context.Context, b *pgx.Batch) error {
-	before, sent := m.stream, m.sent
+	before, sent, doubt := m.stream, m.sent, error(nil)
 	for _, q := range b.QueuedQueries {
 		switch a := q.Arguments; {
 		case strings.Contains(q.SQL, "insert into ledger_events\n"):
@@ -117,16 +120,18 @@ func (m *memory) Commit(_ context.Context, b *pgx.Batch) error {
 				m.stream = before
 				return errors.Join(err, refusal("ledger_events_version_once"))
 			}
-			m.store(id, event)
+			if m.store(id, event); name == m.doubtful {
+				m.doubtful, doubt = "", groupcommit.ErrUnknown
+			}
 		case strings.Contains(q.SQL, "with incoming as"):
-			sent = append(sent, sentMessage{fmt.Sprint(a[0], " ", a[4]), fmt.Sprint(a[6])})
+			sent = append(sent, sentMessage{fmt.Sprint(a[0], " ", a[4]), fmt.Sprint(a[2]), fmt.Sprint(a[6])})
 		case strings.Contains(q.SQL, "done_fence") && m.lost:
 			m.stream, m.lost = before, false
 			return refusal("inbox_done_by_holder")
 		}
 	}
 	m.sent = sent
-	return nil
+	return doubt
 }
 
 func refusal(constraint string) error {
@@ -142,13 +147,23 @@ func (m *memory) deliver(messageType string) error {
 
 func (m *memory) deliverIn(ctx context.Context, messageType string) error {
 	m.t.Helper()
+	version := 0
+	for _, e := range m.stream.Events {
+		if messageType == e.Type || messageType == "" && domain.EventTypeNamed(e.Type).Request {
+			version = e.Version
+		}
+	}
+	return m.deliverAbout(ctx, messageType, version)
+}
+
+// deliverAbout delivers the message about the event at a version, or at version 0 one of a type.
+func (m *memory) deliverAbout(ctx context.Context, messageType string, version int) error {
 	d := &inbox.Delivery{ClaimedAt: m.now, Message: inbox.Message{
 		ID: "m_1", Type: messageType, OrderingKey: m.stream.ID, Payload: []byte("{}"), Metadata: m.metadata,
 	}}
-	for _, e := range m.stream.Events {
-		if messageType == e.Type || messageType == "" && domain.EventTypeNamed(e.Type).Request {
-			d.ID, d.Type, d.OrderingKey, d.Payload = e.ID.String(), e.Type, domain.OrderingKey(m.stream.ID, e.Event), m.stream.EncodeEnvelope(e)
-		}
+	if version > 0 {
+		e := m.stream.At(version)
+		d.ID, d.Type, d.OrderingKey, d.Payload = e.ID.String(), e.Type, domain.OrderingKey(m.stream.ID, e.Event), m.stream.EncodeEnvelope(e)
 	}
 	return handlerOf(m.on, fulfillment.ChargeReceiver)(ctx, d)
 }
@@ -156,7 +171,7 @@ func (m *memory) deliverIn(ctx context.Context, messageType string) error {
 // said is what a delivery has recorded from a version on, and how it ended.
 func (m *memory) said(from int, err error) string {
 	var words []string
-	for _, e := range m.stream.Events[from:] {
+	for _, e := range m.stream.Events[min(from, len(m.stream.Events)):] {
 		word, _, _ := strings.Cut(e.Type, ".v")
 		if failed, ok := e.Event.(domain.ChargeFailed); ok {
 			word += "(" + string(failed.Code) + ")"
@@ -178,6 +193,8 @@ func endOf(err error) string {
 	switch {
 	case err == nil:
 		return "done"
+	case errors.Is(err, groupcommit.ErrUnknown):
+		return "doubt"
 	case inbox.IsLost(err):
 		return "lost"
 	case dead:

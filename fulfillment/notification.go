@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/merchants"
@@ -14,31 +12,26 @@ import (
 )
 
 // notification sends the webhook about the event at a version: of the charge, a refund or
-// a dispute.
-// A message of TypeResend sends it also if the merchant received it before.
+// a dispute. It records nothing if the merchant has received the webhook before.
 //
 // If we die here: nothing is recorded; the next worker sends the webhook, which may be the
 // second time, under the same webhook-id, by which the merchant recognizes it.
 // Test: TestWalk in e2e.
-func (f *Fulfillment) notification(d *inbox.Delivery, version int) stepFunc {
+func (f *Fulfillment) notification(version int) stepFunc {
 	delivered := false // in this delivery
-	return func(ctx context.Context, s ledger.Stream) (decision, error) {
+	return func(ctx context.Context, s ledger.Stream) ([]domain.Event, error) {
 		outcome := s.At(version)
 		kind := domain.EventTypeNamed(outcome.Type).Webhook
 		if !delivered { // a lost race for the version is no reason to send it again
 			if err := f.deliver(ctx, s, outcome); err != nil {
-				return decision{}, err
+				return nil, err
 			}
 			delivered = true
 		}
-		var notified decision
-		if s.Charge.NeedsWebhook(version) {
-			notified.events = []domain.Event{domain.MerchantNotified{EventID: outcome.ID.String(), Type: kind, Version: version}}
+		if !s.Charge.NeedsWebhook(version) {
+			return nil, nil
 		}
-		if d.Type == TypeResend {
-			notified.rows = func(b *pgx.Batch) { recordResend(b, d) }
-		}
-		return notified, nil
+		return []domain.Event{domain.MerchantNotified{EventID: outcome.ID.String(), Type: kind, Version: version}}, nil
 	}
 }
 

@@ -1,57 +1,176 @@
 package fulfillment_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
 	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/merchants"
+	"github.com/payonce/payonce/internal/openapi"
+	"github.com/payonce/payonce/internal/testrun"
+	"github.com/payonce/payonce/internal/webhook"
 	"github.com/payonce/payonce/ledger"
 )
 
-// TestNotify sends the webhook about each kind of event, and compares it with what the contract and the feed have.
+// contract is what merchants may rely on, read once.
+var contract = sync.OnceValues(func() (*openapi.Contract, error) {
+	document, err := os.ReadFile("../internal/httpapi/openapi.yaml")
+	if err != nil {
+		return nil, err
+	}
+	return openapi.Read(document, nil)
+})
+
+// shop is a merchant's endpoint. It holds each webhook to its signature and to the contract.
+type shop struct {
+	*httptest.Server
+
+	t        *testing.T
+	services fulfillment.Services
+
+	mu       sync.Mutex
+	answers  []func(http.ResponseWriter) // 204 when there are no more
+	received []receivedWebhook
+}
+
+type receivedWebhook struct{ ID, Body string }
+
+// newShop allows targets beyond public ones.
+func newShop(t *testing.T, allow ...netip.Prefix) *shop {
+	t.Helper()
+	s := &shop{t: t}
+	s.Server = httptest.NewServer(http.HandlerFunc(s.receive))
+	t.Cleanup(s.Close)
+	sender := webhook.New(webhook.Config{AllowCIDRs: allow, Now: time.Now, Timeout: time.Minute})
+	t.Cleanup(sender.Close)
+	s.services = fulfillment.Services{Webhooks: sender}
+	return s
+}
+
+func loopback() netip.Prefix { return netip.MustParsePrefix("127.0.0.0/8") }
+
+func (s *shop) endpoint() merchants.Endpoint {
+	return merchants.Endpoint{URL: s.URL + "/hooks", Secrets: []string{shopSecret}}
+}
+
+const shopSecret = "whsec_MDEyMzQ1Njc4OWFiY2RlZmdoaWprbG1u"
+
+func (s *shop) answer(answers ...func(http.ResponseWriter)) {
+	s.answers = append(s.answers, answers...)
+}
+
+func status(code int, header ...string) func(http.ResponseWriter) {
+	return func(w http.ResponseWriter) {
+		for i := 0; i+1 < len(header); i += 2 {
+			w.Header().Set(header[i], header[i+1])
+		}
+		w.WriteHeader(code)
+	}
+}
+
+func (s *shop) receive(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	testrun.Must(s.t, err)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := check(r.Header, body); err != nil {
+		s.t.Errorf("the webhook: %v", err)
+	}
+	s.received = append(s.received, receivedWebhook{ID: r.Header.Get("Webhook-Id"), Body: string(body)})
+	answer := status(http.StatusNoContent)
+	if len(s.answers) > 0 {
+		answer, s.answers = s.answers[0], s.answers[1:]
+	}
+	answer(w)
+}
+
+// check returns what is wrong with the signature of a webhook, or by the contract.
+func check(header http.Header, body []byte) error {
+	var about struct{ Type string }
+	verifier, err := standardwebhooks.NewWebhook(shopSecret)
+	if err := cmp.Or(err, verifier.Verify(body, header), json.Unmarshal(body, &about)); err != nil {
+		return err
+	}
+	c, err := contract()
+	if err != nil {
+		return err
+	}
+	name, _, _ := strings.Cut(about.Type, ".")
+	return c.CheckWebhook(name, header, body)
+}
+
+// notified is a memory whose merchant has a shop.
+type notified struct {
+	*memory
+
+	shop *shop
+}
+
+func newNotified(t *testing.T, history ...domain.Event) *notified {
+	t.Helper()
+	s := newShop(t, loopback())
+	n := &notified{newMemory(t, s.services, history...), s}
+	n.endpoint = s.endpoint()
+	return n
+}
+
+// notify delivers the message about the event at a version, and returns what is recorded and how it ends.
+func (n *notified) notify(version int) string {
+	n.t.Helper()
+	e, from := n.stream.At(version), len(n.stream.Events)
+	err := n.receive(fulfillment.NotificationReceiver, e.Type, ledger.Envelope{ID: e.ID.String(), Type: e.Type, ChargeID: "ch_1", Version: version})
+	return n.said(from, err)
+}
+
+func (m *memory) receive(receiver, messageType string, about ledger.Envelope) error {
+	return handlerOf(m.on, receiver)(m.t.Context(), &inbox.Delivery{
+		Message: inbox.Message{ID: "m_1", Type: messageType, OrderingKey: "ch_1", Payload: about.Encode()},
+	})
+}
+
+// TestNotify sends the webhook about each kind of event. Its bytes never change: a merchant may have stored them.
 func TestNotify(t *testing.T) {
 	t.Parallel()
+	const charge = `{"id":"ch_1","order_id":"order 1","amount":1999,"amount_refunded":0,"currency":"EUR","status":"%s",` +
+		`"steps":[{"name":"inventory","status":"skipped"},{"name":"payment","status":"%s"},{"name":"notification","status":"pending"}],` +
+		`"failure":%s,"metadata":{"basket":"7"},"created_at":"2026-11-23T09:00:00Z"}`
+	const refund = `{"id":"re_1","charge_id":"ch_1","amount":600,"currency":"EUR","status":"%s"}`
 	why := domain.Failure{Code: domain.CardDeclined, Message: "no money", DeclineCode: "insufficient_funds"}
-	charge := func(status, payment string, failure any) map[string]any {
-		return map[string]any{
-			"id": "ch_1", "order_id": "order 1", "amount": 1999.0, "amount_refunded": 0.0, "currency": "EUR",
-			"status": status, "failure": failure, "metadata": map[string]any{"basket": "7"}, "created_at": nine.Format(time.RFC3339Nano),
-			"steps": []any{
-				map[string]any{"name": "inventory", "status": "skipped"},
-				map[string]any{"name": "payment", "status": payment},
-				map[string]any{"name": "notification", "status": "pending"},
-			},
-		}
-	}
-	refund := func(status string) map[string]any {
-		return map[string]any{"id": "re_1", "charge_id": "ch_1", "amount": 600.0, "currency": "EUR", "status": status}
-	}
 	reversed := domain.RefundReversed{RefundID: "re_1", ProviderRefund: "rp_1", Amount: 600}
 	for name, test := range map[string]struct {
-		after string
-		more  []domain.Event
-		kind  string
-		data  map[string]any
+		after      string
+		more       []domain.Event
+		kind, data string
 	}{
-		"about the outcome": {"captured", nil, "charge.succeeded", charge("succeeded", "done", nil)},
+		"about the outcome": {"captured", nil, "charge.succeeded", fmt.Sprintf(charge, "succeeded", "done", "null")},
 		"about a failure": {
 			"bare",
 			[]domain.Event{domain.PaymentDeclined{Failure: why}, domain.ChargeFailed{Failure: why}},
 			"charge.failed",
-			charge("failed", "failed", map[string]any{"code": "card_declined", "message": "no money", "decline_code": "insufficient_funds"}),
+			fmt.Sprintf(charge, "failed", "failed", `{"code":"card_declined","message":"no money","decline_code":"insufficient_funds"}`),
 		},
-		"about a refund that succeeded":                 {"refunded", nil, "refund.succeeded", refund("succeeded")},
-		"about a refund that failed":                    {"refused", nil, "refund.failed", refund("failed")},
-		"about a refund that failed after it succeeded": {"refunded", []domain.Event{reversed}, "refund.failed", refund("failed")},
+		"about a refund that succeeded":                 {"refunded", nil, "refund.succeeded", fmt.Sprintf(refund, "succeeded")},
+		"about a refund that failed":                    {"refused", nil, "refund.failed", fmt.Sprintf(refund, "failed")},
+		"about a refund that failed after it succeeded": {"refunded", []domain.Event{reversed}, "refund.failed", fmt.Sprintf(refund, "failed")},
 	} {
 		t.Run("the merchant is notified once "+name, func(t *testing.T) {
 			t.Parallel()
@@ -60,18 +179,11 @@ func TestNotify(t *testing.T) {
 			if got := n.notify(about.Version); got != "merchant.notified" {
 				t.Fatalf("it records %s", got)
 			}
-			want := map[string]any{"id": about.ID.String(), "type": test.kind, "created_at": nine.Format(time.RFC3339Nano), "data": test.data}
-			var got map[string]any
-			if err := json.Unmarshal([]byte(n.shop.received[0].Body), &got); err != nil || n.shop.received[0].ID != about.ID.String() {
-				t.Fatalf("the webhook has the id %s: %v", n.shop.received[0].ID, err)
-			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("the webhook (-want +got):\n%s", diff)
-			}
-			notified := domain.MerchantNotified{EventID: about.ID.String(), Type: test.kind, Version: about.Version}
-			if diff := cmp.Diff(domain.Event(notified), n.stream.Head().Event); diff != "" {
-				t.Errorf("recorded (-want +got):\n%s", diff)
-			}
+			id := about.ID.String()
+			body := fmt.Sprintf(`{"id":"%s","type":"%s","created_at":"2026-11-23T09:00:00Z","data":%s}`, id, test.kind, test.data)
+			testrun.Same(t, "the webhooks", []receivedWebhook{{id, body}}, n.shop.received)
+			notified := domain.MerchantNotified{EventID: id, Type: test.kind, Version: about.Version}
+			testrun.Same(t, "recorded", domain.Event(notified), n.stream.Head().Event)
 			if got := n.notify(about.Version); got != "" || len(n.shop.received) != 1 {
 				t.Errorf("the same message again records %q and sends %d webhooks", got, len(n.shop.received)-1)
 			}
@@ -186,4 +298,83 @@ func TestNotify_retryAfter(t *testing.T) {
 	if wait, ok := errors.AsType[*inbox.WaitError](err); !ok || wait.AtLeast < 23*time.Hour {
 		t.Errorf("the handler returned %v, want a wait for a day", err)
 	}
+}
+
+// notifying is a database with a charge whose merchant has received the webhook about its outcome.
+type notifying struct {
+	*fixture
+
+	shop    *shop
+	notify  inbox.Handler
+	outcome ledger.StoredEvent
+}
+
+func newNotifying(t *testing.T) *notifying {
+	t.Helper()
+	n := &notifying{fixture: newFixture(t), shop: newShop(t, loopback())}
+	n.notify = n.handler(n.shop.services, fulfillment.NotificationReceiver)
+	b := &pgx.Batch{}
+	merchants.Register(b, merchants.Merchant{ID: "acme"}, merchants.Webhook{URL: n.shop.endpoint().URL, Secret: shopSecret})
+	n.commit(b)
+	s := n.append(ledger.New("ch_1"), histories["captured"]...)
+	n.outcome = s.Head()
+	n.put(fulfillment.NotificationReceiver, s, n.outcome.ID.String())
+	n.ends(fulfillment.NotificationReceiver, "done")
+	return n
+}
+
+// ends delivers the only open message to a receiver.
+func (n *notifying) ends(receiver, want string) {
+	n.t.Helper()
+	if err := n.deliverAll(receiver, n.notify, 1)[0]; endOf(err) != want {
+		n.t.Errorf("the handler returned %v, want %s", err, want)
+	}
+}
+
+// resend requests one more delivery of the webhook.
+func (n *notifying) resend(id uuid.UUID) *pgx.Batch {
+	n.t.Helper()
+	b, e := &pgx.Batch{}, n.outcome
+	fulfillment.Resend(b, fulfillment.WebhookEvent{
+		EventID: e.ID, ChargeID: "ch_1", MerchantID: "acme", Stored: e.Type, Version: e.Version, Notified: !n.load().Charge.NeedsWebhook(e.Version),
+	}, id, "cli:test")
+	return b
+}
+
+func TestResend(t *testing.T) {
+	t.Parallel()
+	t.Run("the merchant receives the same body once more, and nothing is recorded", func(t *testing.T) {
+		t.Parallel()
+		n := newNotifying(t)
+		n.commit(n.resend(uuid.New()))
+		n.shop.answer(status(http.StatusInternalServerError))
+		for _, end := range []string{"waits", "done"} {
+			n.ends(fulfillment.ResendReceiver, end)
+		}
+		n.expectText("1", `select count(*)::text from ledger_events where type = 'merchant.notified.v1'`)
+		n.expectText("resend ch_1 acme cli:test done", `
+select concat_ws(' ', receiver, ordering_key, partition_key, metadata ->> 'requested_by', status) from inbox where type = 'webhook.resend'`)
+		if len(n.shop.received) != 3 || len(slices.Compact(slices.Clone(n.shop.received))) > 1 {
+			t.Errorf("the shop received %+v, want the same three times", n.shop.received)
+		}
+		await.True(t, "the feed has the same bytes", func() bool { // it waits for open transactions of other tests
+			page, err := ledger.ReadFeed(t.Context(), n.db, "acme", "", 100)
+			return err == nil && slices.ContainsFunc(page.Data, func(entry json.RawMessage) bool { return string(entry) == n.shop.received[0].Body })
+		})
+	})
+	t.Run("a discarded webhook is delivered after all, and recorded as received", func(t *testing.T) {
+		t.Parallel()
+		n := newNotifying(t)
+		n.exec(`delete from inbox`)
+		s := n.append(n.load(), requested(), refundedBy())
+		n.outcome, n.shop.received = s.Head(), nil
+		n.commit(n.resend(uuid.New()))
+		n.ends(fulfillment.NotificationReceiver, "done") // in its turn
+		n.commit(n.resend(uuid.New()))
+		n.ends(fulfillment.ResendReceiver, "done")
+		n.expectText("2", `select count(*)::text from ledger_events where type = 'merchant.notified.v1'`)
+		if len(n.shop.received) != 2 || n.shop.received[0] != n.shop.received[1] {
+			t.Errorf("the shop received %+v", n.shop.received)
+		}
+	})
 }

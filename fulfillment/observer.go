@@ -49,7 +49,7 @@ func (o *observer) due(c domain.Charge) task {
 	return task{o.step, o.run}
 }
 
-func (o *observer) run(ctx context.Context, s ledger.Stream) (d decision, err error) {
+func (o *observer) run(ctx context.Context, s ledger.Stream) (events []domain.Event, err error) {
 	if o.changes == nil {
 		if o.changes, err = o.read(ctx, s.Charge.PaymentIntent); err != nil {
 			return callFailed(ctx, err, nil)
@@ -57,9 +57,9 @@ func (o *observer) run(ctx context.Context, s ledger.Stream) (d decision, err er
 	}
 	found := o.find(s.Charge)
 	if len(found.events) > 0 {
-		return decision{events: found.events}, nil // the error comes up again once they are recorded
+		return found.events, nil // the error comes up again once they are recorded
 	}
-	return decision{}, found.err
+	return nil, found.err
 }
 
 func (o *observer) find(c domain.Charge) *findings {

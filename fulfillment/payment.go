@@ -30,7 +30,7 @@ type payment struct {
 // If we die here: the intent's id is recorded. The next worker retrieves the intent, which
 // knows whether the money was taken, before it sends anything.
 // Test: TestWalk in e2e.
-func (p *payment) run(ctx context.Context, s ledger.Stream) (decision, error) {
+func (p *payment) run(ctx context.Context, s ledger.Stream) ([]domain.Event, error) {
 	if !s.Charge.Started() {
 		return p.start(ctx, s)
 	}
@@ -71,7 +71,7 @@ func (p *payment) run(ctx context.Context, s ledger.Stream) (decision, error) {
 // the same intent. If the provider has forgotten the key, the first intent stays an orphan
 // that no worker confirms.
 // Test: TestWalk in e2e.
-func (p *payment) start(ctx context.Context, s ledger.Stream) (decision, error) {
+func (p *payment) start(ctx context.Context, s ledger.Stream) ([]domain.Event, error) {
 	c := s.Charge
 	if p.intent == nil {
 		intent, err := p.provider.CreateIntent(ctx, c.CreationKey(), stripe.CreateParams{
@@ -85,15 +85,15 @@ func (p *payment) start(ctx context.Context, s ledger.Stream) (decision, error) 
 		case declined != nil && declined.Intent.ID != "":
 			intent = declined.Intent // it exists, so it is recorded; run ends it
 		case refused: // the provider will not make this payment, and there is no intent to cancel
-			return decision{events: c.Fail(why)}, nil
+			return c.Fail(why), nil
 		case failed != nil && failed.StatusCode == stripe.OtherParameters && c.CreateFailures == 0:
-			return decision{events: c.Fail(keyReusedFailure)}, nil
+			return c.Fail(keyReusedFailure), nil
 		case err != nil:
 			return callFailed(ctx, err, failedAt(c, domain.StageCreate))
 		}
 		p.intent = &intent
 	}
-	return decision{events: []domain.Event{domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: p.intent.ID}}}, nil
+	return []domain.Event{domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: p.intent.ID}}, nil
 }
 
 // keyReusedFailure is why a charge fails whose first key belongs to another request.
@@ -117,30 +117,30 @@ func isConfirmable(i stripe.Intent) bool {
 }
 
 // recordIntent records the state of the intent.
-func (p *payment) recordIntent(ctx context.Context, s ledger.Stream) (decision, error) {
+func (p *payment) recordIntent(ctx context.Context, s ledger.Stream) ([]domain.Event, error) {
 	switch i := *p.intent; i.Status {
 	case stripe.Succeeded:
 		if i.Reference != s.Charge.Reference || i.AmountReceived != i.Amount {
-			return decision{}, &inbox.DeadLetterError{Err: fmt.Errorf("payment intent %s took %d of %d for %q: %w",
+			return nil, &inbox.DeadLetterError{Err: fmt.Errorf("payment intent %s took %d of %d for %q: %w",
 				i.ID, i.AmountReceived, i.Amount, i.Reference, domain.ErrMismatch)}
 		}
-		return decision{events: s.Charge.Capture(i.ID, domain.Money{Amount: i.Amount, Currency: domain.Currency(i.Currency)})}, nil
+		return s.Charge.Capture(i.ID, domain.Money{Amount: i.Amount, Currency: domain.Currency(i.Currency)}), nil
 	case stripe.Canceled: // by this step, which cancels only what is about to fail
 		if p.failing != nil {
-			return decision{events: s.Charge.Fail(*p.failing)}, nil
+			return s.Charge.Fail(*p.failing), nil
 		}
-		return decision{events: s.Charge.Fail(declineOf(i))}, nil
+		return s.Charge.Fail(declineOf(i)), nil
 	case stripe.RequiresAction:
 		return p.requireAction(ctx, s)
 	case stripe.RequiresPaymentMethod:
 		if i.Decline != nil && i.Decline.OfTestKey() {
-			return decision{}, &inbox.WaitError{NeedsOperator: true, Err: fmt.Errorf("payment intent %s: %s", i.ID, i.Decline)}
+			return nil, &inbox.WaitError{NeedsOperator: true, Err: fmt.Errorf("payment intent %s: %s", i.ID, i.Decline)}
 		}
 		return p.stop(ctx, s, declineOf(i))
 	case stripe.Processing:
-		return decision{}, processingWait(p.now, s, s.Head(), errors.New("the provider is processing the payment"))
+		return nil, processingWait(p.now, s, s.Head(), errors.New("the provider is processing the payment"))
 	default:
-		return decision{}, &inbox.DeadLetterError{Err: fmt.Errorf("payment intent %s is %s: payonce does not know what to do with it", i.ID, i.Status)}
+		return nil, &inbox.DeadLetterError{Err: fmt.Errorf("payment intent %s is %s: payonce does not know what to do with it", i.ID, i.Status)}
 	}
 }
 
@@ -151,15 +151,15 @@ func (p *payment) recordIntent(ctx context.Context, s ledger.Stream) (decision, 
 // If we die here: nothing is recorded, or the action with its deadline. The next worker
 // retrieves the intent, which says whether the customer has acted.
 // Test: TestAction/a_worker_that_dies_after_the_confirmation_is_taken_over.
-func (p *payment) requireAction(ctx context.Context, s ledger.Stream) (decision, error) {
+func (p *payment) requireAction(ctx context.Context, s ledger.Stream) ([]domain.Event, error) {
 	switch c := s.Charge; {
 	case c.ReturnURL == "" || p.intent.RedirectURL == "":
 		return p.stop(ctx, s, declineOf(*p.intent))
 	case c.Action == nil:
 		until := p.now.Add(p.timeout).UTC().Truncate(time.Millisecond)
-		return decision{events: []domain.Event{domain.PaymentActionRequired{URL: p.intent.RedirectURL, ExpiresAt: until}}}, nil
+		return []domain.Event{domain.PaymentActionRequired{URL: p.intent.RedirectURL, ExpiresAt: until}}, nil
 	}
-	return decision{}, processingWait(p.now, s, s.Head(), errors.New("the payment waits for the customer"))
+	return nil, processingWait(p.now, s, s.Head(), errors.New("the payment waits for the customer"))
 }
 
 // cancel fails a charge that the merchant wants canceled, or whose deadline has passed,
@@ -174,10 +174,10 @@ func (p *payment) requireAction(ctx context.Context, s ledger.Stream) (decision,
 // If we die here: the cancellation is recorded; the next worker cancels the intent, or
 // finds it canceled, and commits the failure.
 // Test: TestCancel/a_holder_that_dies_between_cancel_and_commit_is_taken_over.
-func (p *payment) cancel(ctx context.Context, s ledger.Stream) (decision, error) {
+func (p *payment) cancel(ctx context.Context, s ledger.Stream) ([]domain.Event, error) {
 	why := *s.Charge.Cancellation(p.now)
 	if !s.Charge.Started() {
-		return decision{events: s.Charge.Fail(why)}, nil
+		return s.Charge.Fail(why), nil
 	}
 	return p.stop(ctx, s, why)
 }
@@ -188,7 +188,7 @@ func (p *payment) cancel(ctx context.Context, s ledger.Stream) (decision, error)
 // If we die here: nothing is recorded; the next worker finds the intent as it was or
 // canceled, and fails the charge.
 // Test: TestWalk in e2e.
-func (p *payment) stop(ctx context.Context, s ledger.Stream, failing domain.Failure) (decision, error) {
+func (p *payment) stop(ctx context.Context, s ledger.Stream, failing domain.Failure) ([]domain.Event, error) {
 	p.intent, p.failing = nil, &failing
 	canceled, err := p.provider.CancelIntent(ctx, s.Charge.PaymentIntent)
 	if err != nil {
@@ -199,7 +199,7 @@ func (p *payment) stop(ctx context.Context, s ledger.Stream, failing domain.Fail
 	case stripe.Canceled, stripe.Succeeded, stripe.Processing:
 		return p.recordIntent(ctx, s)
 	default: // the charge does not fail before its intent is canceled
-		return decision{}, &inbox.WaitError{Err: fmt.Errorf("payment intent %s was to be canceled and is %s", canceled.ID, canceled.Status)}
+		return nil, &inbox.WaitError{Err: fmt.Errorf("payment intent %s was to be canceled and is %s", canceled.ID, canceled.Status)}
 	}
 }
 
@@ -219,24 +219,23 @@ func failedAt(c domain.Charge, stage domain.Stage) func(*stripe.FailedError) dom
 // opens the next key; every other error keeps the key. The message waits either way, and
 // the next run begins with a read. attempt is nil for calls that carry no key of ours, and for those
 // that carry the last one (domain.MaxKeys).
-func callFailed(ctx context.Context, err error, attempt func(*stripe.FailedError) domain.Event) (decision, error) {
+func callFailed(ctx context.Context, err error, attempt func(*stripe.FailedError) domain.Event) ([]domain.Event, error) {
 	if ctx.Err() != nil {
-		return decision{}, context.Cause(ctx)
+		return nil, context.Cause(ctx)
 	}
 	if failed, ok := errors.AsType[*stripe.FailedError](err); ok {
-		d := decision{}
-		if attempt != nil {
-			d.events = []domain.Event{attempt(failed)}
+		if attempt == nil {
+			return nil, &inbox.WaitError{Err: err}
 		}
-		return d, &inbox.WaitError{Err: err}
+		return []domain.Event{attempt(failed)}, &inbox.WaitError{Err: err}
 	}
 	if unavailable, ok := errors.AsType[*stripe.UnavailableError](err); ok {
 		// Up to a quarter more than the provider asked for, so that the calls that it turned
 		// away do not return at one moment.
 		jitter := rand.N(unavailable.RetryAfter/4 + 1) //nolint:gosec // jitter
-		return decision{}, &inbox.WaitError{AtLeast: unavailable.RetryAfter + jitter, NeedsOperator: unavailable.NeedsOperator, Err: err}
+		return nil, &inbox.WaitError{AtLeast: unavailable.RetryAfter + jitter, NeedsOperator: unavailable.NeedsOperator, Err: err}
 	}
-	return decision{}, fmt.Errorf("call the provider: %w", err)
+	return nil, fmt.Errorf("call the provider: %w", err)
 }
 
 // declineOf is the reason that the intent itself holds.

@@ -111,6 +111,17 @@ func (p *provider) cutAfter(w http.ResponseWriter, r *http.Request) {
 	cut(w, r)
 }
 
+// executedThen executes the call at the sandbox, and answers after what happens then.
+func (p *provider) executedThen(happens func()) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		answered := httptest.NewRecorder()
+		p.sandbox.ServeHTTP(answered, r)
+		happens()
+		w.WriteHeader(answered.Code)
+		_, _ = answered.Body.WriteTo(w)
+	}
+}
+
 // breaks answers with an error of the provider's.
 func breaks(w http.ResponseWriter, _ *http.Request) {
 	w.WriteHeader(http.StatusInternalServerError)
@@ -164,12 +175,13 @@ func (p *provider) control(t interface{ Fatalf(string, ...any) }, method, path, 
 
 // records are what the sandbox says that it executed.
 type records struct {
-	Intents []struct {
-		Reference string `json:"reference"`
-		Status    string `json:"status"`
-	} `json:"intents"`
+	Intents  []intent   `json:"intents"`
 	Captures []movement `json:"captures"`
 	Refunds  []movement `json:"refunds"`
+}
+
+type intent struct {
+	Status string `json:"status"`
 }
 
 // movement is money that the provider captured or refunded, by our name for it.

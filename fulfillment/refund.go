@@ -32,25 +32,25 @@ func (r *refunds) due(c domain.Charge, id string) task {
 	if refund.Status != domain.RefundStatusPending {
 		return task{}
 	}
-	return task{"refund", func(ctx context.Context, s ledger.Stream) (decision, error) { return r.run(ctx, s, refund) }}
+	return task{"refund", func(ctx context.Context, s ledger.Stream) ([]domain.Event, error) { return r.run(ctx, s, refund) }}
 }
 
 // run looks for the refund at the provider, sends it if it is not there, and returns what
 // is to be recorded.
-func (r *refunds) run(ctx context.Context, s ledger.Stream, refund domain.Refund) (decision, error) {
+func (r *refunds) run(ctx context.Context, s ledger.Stream, refund domain.Refund) ([]domain.Event, error) {
 	object, found, err := r.find(refund)
 	if !found {
 		object, found, err = r.lookUp(ctx, s, refund)
 	}
 	switch {
 	case err != nil:
-		return decision{}, err
+		return nil, err
 	case found:
 		return r.record(s, refund, object)
 	}
 	if rest := r.inFlight(s, refund); rest > 0 {
 		why := errors.New("the refund that was requested with other parameters may be in flight")
-		return decision{}, &inbox.WaitError{AtLeast: rest, Err: why}
+		return nil, &inbox.WaitError{AtLeast: rest, Err: why}
 	}
 	return r.send(ctx, s, refund)
 }
@@ -124,7 +124,7 @@ func isFailed(r stripe.Refund) bool {
 // If we die here: the provider has the refund or not, and nothing is recorded. The next
 // worker reads the list, and sends under the same key only what is not there.
 // Test: TestFaults, TestWalk in e2e.
-func (r *refunds) send(ctx context.Context, s ledger.Stream, refund domain.Refund) (decision, error) {
+func (r *refunds) send(ctx context.Context, s ledger.Stream, refund domain.Refund) ([]domain.Event, error) {
 	sent, err := r.provider.CreateRefund(ctx, refund.ProviderKey(), stripe.RefundParams{
 		Reference: refund.ID, PaymentIntent: s.Charge.PaymentIntent,
 		Amount: refund.Amount, Currency: string(s.Charge.Amount.Currency),
@@ -146,11 +146,11 @@ func (r *refunds) send(ctx context.Context, s ledger.Stream, refund domain.Refun
 	object, found, err := r.lookUp(ctx, s, refund)
 	switch {
 	case err != nil:
-		return decision{}, err
+		return nil, err
 	case found:
 		return r.record(s, refund, object)
 	}
-	return decision{events: refund.Resolve("", true, why.Message)}, nil
+	return refund.Resolve("", true, why.Message), nil
 }
 
 // record records the state of the provider's object.
@@ -158,17 +158,17 @@ func (r *refunds) send(ctx context.Context, s ledger.Stream, refund domain.Refun
 // If we die here: the provider's list holds the refund. The next worker finds it there and
 // sends nothing.
 // Test: TestFaults, TestWalk in e2e.
-func (r *refunds) record(s ledger.Stream, refund domain.Refund, found stripe.Refund) (decision, error) {
+func (r *refunds) record(s ledger.Stream, refund domain.Refund, found stripe.Refund) ([]domain.Event, error) {
 	if err := mismatch(s.Charge, refund, found); err != nil {
-		return decision{}, &inbox.DeadLetterError{Err: err}
+		return nil, &inbox.DeadLetterError{Err: err}
 	}
 	switch found.Status {
 	case stripe.RefundSucceeded, stripe.RefundFailed, stripe.RefundCanceled:
-		return decision{events: refund.Resolve(found.ID, isFailed(found), failureOf(found))}, nil
+		return refund.Resolve(found.ID, isFailed(found), failureOf(found)), nil
 	case stripe.RefundPending, stripe.RefundRequiresAction:
-		return decision{}, processingWait(r.now, s, s.At(refund.AttemptVersion), fmt.Errorf("it is %s at the provider", found.Status))
+		return nil, processingWait(r.now, s, s.At(refund.AttemptVersion), fmt.Errorf("it is %s at the provider", found.Status))
 	default:
-		return decision{}, &inbox.DeadLetterError{Err: fmt.Errorf("%s is %q: payonce does not know what to do with it", found.ID, found.Status)}
+		return nil, &inbox.DeadLetterError{Err: fmt.Errorf("%s is %q: payonce does not know what to do with it", found.ID, found.Status)}
 	}
 }
 

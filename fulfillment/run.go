@@ -22,11 +22,12 @@ type deliveryRun struct {
 	version      int // of the event that the message names, 0 if it names none
 	stream       ledger.Stream
 	steps        []step
+	cancel       stepFunc                 // is due in place of a step, on request or at a deadline
 	idle         int                      // iterations in a row that recorded nothing
-	ended        bool                     // a commit ended the delivery
+	ended        bool                     // nothing is left to do
 	isSubscriber bool                     // the first commit ends the delivery, not the one after which nothing is due
 	due          func(domain.Charge) task // the zero task if nothing is; record asks about a charge that is not committed
-	lostRace     func()                   // what was read of the provider may be older than the stream; nil if nothing was
+	readAgain    func()                   // after a lost race, forgets what was read of the provider; nil if nothing was
 }
 
 // task is a step that is due.
@@ -73,7 +74,7 @@ func (r *deliveryRun) process(ctx context.Context) error {
 // maxIdle bounds how many iterations of a run in a row record nothing.
 const maxIdle = 10
 
-// do runs a step once and records its decision. If another writer was first, to the stream's
+// do runs a step once and records its events. If another writer was first, to the stream's
 // next version or to the stock, nothing is recorded and the stream is the new one: process
 // calls do again while there is still something to do.
 //
@@ -81,11 +82,11 @@ const maxIdle = 10
 // worker asks the provider, which remembers.
 // Test: TestLostRace_atEveryTry.
 func (r *deliveryRun) do(ctx context.Context, run stepFunc) error {
-	d, err := run(ctx, r.stream)
-	if len(d.events) > 0 || d.rows != nil {
-		commitErr := r.record(ctx, d)
+	events, err := run(ctx, r.stream)
+	if len(events) > 0 {
+		commitErr := r.record(ctx, events)
 		if groupcommit.Constraint(commitErr) == "ledger_events_by_payment_intent" {
-			commitErr = r.record(ctx, decision{events: r.stream.Charge.Fail(takenFailure)})
+			commitErr = r.record(ctx, r.stream.Charge.Fail(takenFailure))
 		}
 		if commitErr == nil {
 			r.idle = 0
@@ -94,12 +95,16 @@ func (r *deliveryRun) do(ctx context.Context, run stepFunc) error {
 		if !ledger.IsConflict(commitErr) && !isOutOfStock(commitErr) {
 			return commitErr
 		}
-		if err = r.load(ctx, r.stream.ID); r.lostRace != nil {
-			r.lostRace()
+		if err = r.load(ctx, r.stream.ID); r.readAgain != nil {
+			r.readAgain()
 		}
 	}
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
+	case r.isSubscriber && len(events) == 0: // it has sent once more what is recorded
+		r.ended = true
+		return nil
 	}
 	if r.idle++; r.idle > maxIdle { // no attempt is counted: the message is not the reason
 		return &inbox.WaitError{Err: errors.New("the worker recorded nothing: other writers were first at every try")}
@@ -126,24 +131,21 @@ func (r *deliveryRun) observed(ctx context.Context, name string, do func(context
 // errPanicked is the error that OnStep's done receives when a step panics.
 var errPanicked = errors.New("the step panicked")
 
-// record commits the events of a decision, the rows that steps queue for them, and the messages
+// record commits events, the rows that steps queue for them, and the messages
 // about webhook events in one transaction. The commit after which nothing is left to do also ends
 // the delivery. An event that the charge does not allow makes a dead letter.
 //
 // An unknown outcome ends the run: the inbox delivers the message again, and that claim
 // is a commit of its own. What the next run reads was committed before the claim, so a
 // synchronous standby has it before the provider is called.
-func (r *deliveryRun) record(ctx context.Context, d decision) error {
+func (r *deliveryRun) record(ctx context.Context, events []domain.Event) error {
 	b := &pgx.Batch{}
-	next, err := r.queue(b, d.events)
+	next, err := r.queue(b, events)
 	if errors.Is(err, domain.ErrIllegal) {
 		return &inbox.DeadLetterError{Err: err}
 	}
 	if err != nil {
 		return err
-	}
-	if d.rows != nil {
-		d.rows(b)
 	}
 	ends := r.isSubscriber || r.due(next.Charge).run == nil
 	if ends {

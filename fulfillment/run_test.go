@@ -154,6 +154,32 @@ func TestLostRace(t *testing.T) {
 	)
 }
 
+// TestLostHistory is about a failover that has lost events on which a step in progress was decided.
+func TestLostHistory(t *testing.T) {
+	t.Parallel()
+	decides(t, "",
+		given("without its history a charge waits, and nothing is committed", "bare", "create/0:requires_confirmation confirm/2:succeeded^lost_history", "waits"),
+		given("a charge continues from the events that are left", "accepted", "create/0:requires_confirmation confirm/3:succeeded^failover",
+			"inventory.reserved payment.started captured"),
+	)
+}
+
+// TestUnknownOutcome: a commit that was cut may be durable or not, and a standby may have it or not. The delivery
+// ends, and the next one reads what was committed before its claim.
+func TestUnknownOutcome(t *testing.T) {
+	t.Parallel()
+	for event, r := range map[string]row{
+		"payment.started.v1":  {after: "reserved", calls: "create/0:requires_confirmation | retrieve:succeeded", want: "payment.started doubt | captured"},
+		"payment.captured.v1": {after: "started", calls: "retrieve:succeeded", want: "captured doubt | "},
+	} {
+		m := newScripted(t, r.after)
+		m.doubtful = event
+		if got := m.play("", r.calls, 2); got != r.want {
+			t.Errorf("%s: it records %s, want %s", event, got, r.want)
+		}
+	}
+}
+
 // TestLostRace_atEveryTry is about a stream that grows faster than the run decides: the message waits, counts
 // no attempt, and nothing was sent twice.
 func TestLostRace_atEveryTry(t *testing.T) {

@@ -139,7 +139,8 @@ func (s *script) intent(call, id string) (stripe.Intent, error) {
 func (s *script) CreateIntent(_ context.Context, key string, p stripe.CreateParams) (stripe.Intent, error) {
 	c := s.stream().Charge
 	s.same(stripe.CreateParams{
-		Reference: "ref_ch_1", ChargeID: "ch_1", Amount: c.Amount.Amount, Currency: "EUR", PaymentMethod: "pm_card_visa", Redirects: c.ReturnURL != "",
+		Reference: "ref_ch_1", ChargeID: "ch_1", Amount: c.Amount.Amount, Currency: "EUR", PaymentMethod: "pm_card_visa",
+		Customer: c.Customer, Redirects: c.ReturnURL != "",
 	}, p)
 	return s.intent("create/"+strings.TrimPrefix(key, "ref_ch_1-"), "pi_1")
 }
@@ -248,10 +249,10 @@ func bare() domain.ChargeRequested {
 	return first
 }
 
-// interactive is an order whose customer can be sent to a page.
+// interactive is an order of a known customer, who can be sent to a page.
 func interactive() domain.ChargeRequested {
 	first := order()
-	first.ReturnURL = "https://shop.example/back"
+	first.ReturnURL, first.Customer = "https://shop.example/back", "cus_ada"
 	return first
 }
 
@@ -349,11 +350,16 @@ func newScripted(t *testing.T, after string) *scripted {
 	m := newMemory(t, fulfillment.Services{Provider: p, ActionTimeout: time.Hour}, histories[after]...)
 	p.stream = func() ledger.Stream { return m.stream }
 	p.rival = func(name string) {
-		if name == "takeover" {
+		switch name {
+		case "takeover":
 			m.lost = true
-			return
+		case "failover": // to a standby that has the first event alone
+			m.stream = m.stream.Until(1)
+		case "lost_history":
+			m.stream = ledger.New("ch_1")
+		default:
+			m.append(rivals[name]...)
 		}
-		m.append(rivals[name]...)
 	}
 	return &scripted{m, p}
 }

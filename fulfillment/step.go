@@ -36,13 +36,11 @@ type Provider interface {
 }
 
 // steps run the steps of domain's list of the same name, which has their order. Each
-// delivery, which was claimed at a time, has its own, so a step may remember what a service
-// answered.
-func (f *Fulfillment) steps(now time.Time) []step {
-	pay := &payment{provider: f.services.Provider, now: now, timeout: f.services.ActionTimeout}
+// delivery has its own payment, which remembers what the provider answered.
+func (f *Fulfillment) steps(pay *payment) []step {
 	return []step{
 		{name: domain.Inventory, run: f.reserve, queueRows: queueStock},
-		{name: domain.Payment, run: pay.run, cancel: pay.cancel},
+		{name: domain.Payment, run: pay.run},
 	}
 }
 
@@ -53,13 +51,9 @@ type step struct {
 	// run does at external services what is missing of the step, and returns what is to be
 	// recorded. It is called while the step is due, and so once more after another writer
 	// took the stream's next version: it reads the stream first, and repeats nothing that
-	// must not happen twice. An error beside a decision is returned once the decision is
+	// must not happen twice. An error beside events is returned once the events are
 	// recorded.
 	run stepFunc
-
-	// cancel stops what must be stopped at an external service before the charge may fail
-	// as canceled; nil if there is nothing.
-	cancel stepFunc
 
 	// queueRows, where set, queues the rows of the step beside the ledger. What an event of any
 	// step changes in them is committed with the event; so the rejection of a later step
@@ -67,14 +61,8 @@ type step struct {
 	queueRows func(b *pgx.Batch, c domain.Charge, e domain.Event)
 }
 
-// stepFunc reads the stream, calls external services, and returns what is to be recorded.
-type stepFunc func(ctx context.Context, s ledger.Stream) (decision, error)
-
-// decision is what one commit records; the zero decision records nothing.
-type decision struct {
-	events []domain.Event
-	rows   func(*pgx.Batch) // queues rows that are committed beside the events
-}
+// stepFunc reads the stream, calls external services, and returns the events that one commit records.
+type stepFunc func(ctx context.Context, s ledger.Stream) ([]domain.Event, error)
 
 // Receiver handles messages, of a topic of the outbox or of other transactions' own.
 type Receiver struct {

@@ -2,223 +2,232 @@ package fulfillment_test
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"flag"
 	"fmt"
-	"log/slog"
-	"sync/atomic"
+	"net/http"
+	"slices"
+	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
 	"pgregory.net/rapid"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
-	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
-	"github.com/payonce/payonce/ledger"
 )
 
-// TestStore drives the real store, handlers and inbox by any sequence of requests,
-// deliveries, provider faults, deaths and lost leases, and compares the streams after every step
-// with the stock and with the provider's records (store_check_test.go).
+// TestStore drives the handlers by any sequence of requests, deliveries, faults of the provider, deaths and lost
+// leases, and compares the stream of the charge after every step with the provider's records. The store is a
+// memory: what its constraints refuse is in database_test.go.
 //
-// The long form takes hours, and rapid ends it early when the time of the test binary ends:
+// The long form takes minutes, and rapid ends it early when the time of the test binary ends:
 //
-//	go test ./fulfillment -run TestStore -rapid.checks=5000 -rapid.steps=100 -timeout 2h -v
+//	go test ./fulfillment -run TestStore -rapid.checks=10000 -rapid.steps=100 -timeout 2h -v
 func TestStore(t *testing.T) {
-	testdb.Long(t, "it takes a large part of the time")
-	t.Parallel()
-	const shards = 2 // a database each, in which the sequences run one after another
-	bounds := map[string]string{"rapid.checks": "10", "rapid.steps": "30"}
+	bounds := map[string]string{"rapid.checks": "150", "rapid.steps": "30"}
 	flag.Visit(func(given *flag.Flag) { delete(bounds, given.Name) })
 	for name, value := range bounds {
 		testdb.Must(t, flag.Set(name, value)) // as if they were given: rapid has no other way
 	}
-	var count tally
-	for shard := range shards {
-		t.Run(fmt.Sprint("in database ", shard), func(t *testing.T) {
-			t.Parallel()
-			s := &store{t: t, db: testdb.Reused(t), provider: newProvider(t), count: &count}
-			services := fulfillment.Services{Provider: newClient(t, s.provider.URL)}
-			s.handle = handlerOf(fulfillment.New(s.db, services, slog.New(slog.DiscardHandler)), fulfillment.ChargeReceiver)
-			rapid.Check(t, func(r *rapid.T) { newMachine(r, s).run(r) })
-		})
-	}
-	t.Cleanup(func() {
-		n := count.sequences.Load()
-		t.Logf("%d sequences, %d steps, %d charges, %d deliveries, %d of these with a fault of the provider, %d deaths, %d zombies",
-			n, count.steps.Load(), count.charges.Load(), count.handled.Load(), count.disturbed.Load(), count.deaths.Load(), count.zombies.Load())
-		if !t.Failed() {
-			t.Logf("0 violations in %d sequences, a bound of 3/n = %.1e", n, 3/float64(cmp.Or(n, 1)))
-		}
+	count := map[string]int{}
+	rapid.Check(t, func(r *rapid.T) {
+		count["sequences"]++
+		p := newProvider(t)
+		defer p.Close()
+		m := &machine{provider: p, count: count}
+		m.memory = newMemory(t, fulfillment.Services{Provider: newClient(t, p.URL)})
+		m.run(r)
 	})
+	t.Log(count)
+	if !t.Failed() {
+		t.Logf("0 violations in %d sequences, a bound of 3/n = %.1e", count["sequences"], 3/float64(cmp.Or(count["sequences"], 1)))
+	}
 }
 
-type tally struct {
-	sequences, steps, charges, handled, disturbed, deaths, zombies atomic.Int64
-}
-
-// store is what many sequences share. Each has a merchant and a receiver of its own.
-type store struct {
-	t        *testing.T
-	db       *postgres.DB
-	provider *provider
-	handle   inbox.Handler
-	count    *tally
-	next     int // number of the next sequence
-}
-
-// machine is one sequence: the system under test, and the state of its messages.
+// machine is one sequence: a charge, its open messages and a provider of its own.
 type machine struct {
-	*store
+	*memory
 
-	merchant, receiver string
-	charges            []string
-	messages           []*message
+	provider *provider
+	open     []message
+	count    map[string]int
 }
 
-// supplied is the stock of each merchant.
-var supplied = map[string]int64{"mug": 3, "tshirt": 1000}
+// message is that of a request by the version of its event, or, at version 0, an event of the provider.
+type message struct{ version, number int }
 
-func newMachine(t *rapid.T, s *store) *machine {
-	s.next++
-	m := &machine{store: s, merchant: fmt.Sprint("m", s.next), receiver: fmt.Sprint("r", s.next)}
-	b := &pgx.Batch{}
-	b.Queue(`insert into merchants (merchant_id) values ($1)`, m.merchant)
-	for sku, quantity := range supplied {
-		fulfillment.Supply(b, m.merchant, sku, quantity)
-	}
-	m.commit(t, b)
-	return m
-}
-
-// run drives the machine, and then processes everything that is left.
 func (m *machine) run(t *rapid.T) {
+	first := bare()
+	first.PaymentMethod = rapid.SampledFrom([]string{
+		"pm_card_visa", "pm_card_visa", "pm_card_visa", "pm_card_chargeDeclined", "pm_card_nobody", "pm_card_refundFail",
+	}).Draw(t, "method")
+	if rapid.Bool().Draw(t, "with items") {
+		first.Items = order().Items
+	}
+	events, err := domain.Open(first)
+	m.request(t, events, err)
+	disturbed := func(t *rapid.T) {
+		when := rapid.SampledFrom([]string{"before", "after"}).Draw(t, "when")
+		m.work(t, rapid.SampledFrom([]string{"cut ", "saved 500 ", "death ", "overtaken "}).Draw(t, "what")+when)
+	}
 	t.Repeat(map[string]func(*rapid.T){
-		"accept":             m.accept,
-		"accept another":     m.accept,
-		"cancel":             m.cancel,
-		"refund":             m.refund,
-		"refund again":       m.refund,
-		"work":               func(t *rapid.T) { m.work(t, fault{}) },
-		"work on":            func(t *rapid.T) { m.work(t, fault{}) },
-		"work disturbed":     m.workDisturbed,
-		"die with it":        m.die,
-		"wake as zombie":     m.zombie,
-		"keys are forgotten": m.forgetKeys,
-		"leases end":         m.endLeases,
-		"":                   m.check,
+		"cancel":       m.cancel,
+		"refund":       m.refund,
+		"refund again": m.refund,
+		"the provider's event": func(*rapid.T) {
+			m.open = append(m.open, message{0, len(m.open)})
+		},
+		"work":                 func(t *rapid.T) { m.work(t, "") },
+		"work on":              func(t *rapid.T) { m.work(t, "") },
+		"work disturbed":       disturbed,
+		"work disturbed again": disturbed,
+		"keys are forgotten":   func(*rapid.T) { m.provider.forgetKeys() },
+		"":                     m.check,
 	})
-	m.endLeases(t)
-	for m.workable() {
-		m.work(t, fault{})
+	for len(m.open) > 0 {
+		m.work(t, "")
 		m.check(t)
 	}
-	for _, id := range m.charges {
-		for _, r := range m.load(t, id).Charge.Refunds {
-			m.observe(t, &message{charge: id, key: r.ID}, false)
-		}
-		m.observe(t, &message{charge: id, key: id}, false)
-		var events []domain.Event
-		for _, e := range m.load(t, id).Events {
-			events = append(events, e.Event)
-		}
-		if _, err := (domain.Charge{}).Append(events...); err != nil {
-			t.Fatalf("%s has a stream that Append refuses: %v", id, err)
-		}
+	c := m.stream.Charge
+	if pending := slices.ContainsFunc(c.Refunds, func(r domain.Refund) bool { return r.Status == domain.RefundStatusPending }); pending || !c.Terminal() {
+		t.Fatalf("the charge or a refund has no outcome: %+v", c)
 	}
-	m.count.sequences.Add(1)
-	m.count.charges.Add(int64(len(m.charges)))
+	events = nil
+	for _, e := range m.stream.Events {
+		events = append(events, e.Event)
+	}
+	if _, err := (domain.Charge{}).Append(events...); err != nil {
+		t.Fatalf("the stream is one that Append refuses: %v", err)
+	}
 }
 
-func (m *machine) commit(t *rapid.T, b *pgx.Batch) {
-	testdb.Must(t, m.db.Commit(m.t.Context(), b))
-}
-
-func (m *machine) load(t *rapid.T, id string) ledger.Stream {
-	s, err := ledger.Load(m.t.Context(), m.db, id)
-	testdb.Must(t, err)
-	return s
-}
-
-// request commits the event of a decision and the message about it, as the api does.
-func (m *machine) request(t *rapid.T, s ledger.Stream, events []domain.Event, err error) {
+// request stores the event of a decision, whose message is open from then on.
+func (m *machine) request(t *rapid.T, events []domain.Event, err error) {
 	if errors.Is(err, domain.ErrFinished) || errors.Is(err, domain.ErrExceedsCaptured) || errors.Is(err, domain.ErrNotCaptured) {
 		t.Skip(err)
 	}
 	testdb.Must(t, err)
-	if len(events) == 0 {
-		return
+	if len(events) > 0 {
+		m.append(events...)
+		m.open = append(m.open, message{version: m.stream.Charge.Version})
 	}
-	b := &pgx.Batch{}
-	next, err := ledger.Append(b, s, ledger.Cause{CorrelationID: "req_1", CausationID: "req_1", Actor: "test"}, events...)
-	testdb.Must(t, err)
-	payload := next.EncodeEnvelope(next.Head())
-	p := &message{id: next.Head().ID.String(), charge: s.ID, key: domain.OrderingKey(s.ID, next.Head().Event)}
-	inbox.Append(b, m.receiver, inbox.Message{ID: p.id, Type: next.Head().Type, OrderingKey: p.key, Payload: payload})
-	m.commit(t, b)
-	m.messages = append(m.messages, p)
-}
-
-func (m *machine) accept(t *rapid.T) {
-	id := fmt.Sprintf("ch_%s_%d", m.merchant, len(m.charges))
-	request := domain.ChargeRequested{
-		MerchantID: m.merchant, OrderID: "order", Reference: "ref_" + id, Amount: rapid.Int64Range(50, 1000).Draw(t, "amount"), Currency: "EUR", Notify: true,
-		PaymentMethod: rapid.SampledFrom([]string{
-			"pm_card_visa", "pm_card_visa", "pm_card_chargeDeclined", "pm_card_nobody", "pm_card_refundFail",
-		}).Draw(t, "method"),
-	}
-	if sku := rapid.SampledFrom([]string{"", "mug", "tshirt"}).Draw(t, "sku"); sku != "" {
-		request.Items = []domain.Item{{SKU: sku, Quantity: rapid.Int64Range(1, 2).Draw(t, "quantity")}}
-	}
-	events, err := domain.Open(request)
-	m.request(t, ledger.New(id), events, err)
-	m.charges = append(m.charges, id)
 }
 
 func (m *machine) cancel(t *rapid.T) {
-	s := m.draw(t)
-	events, err := s.Charge.RequestCancel()
-	m.request(t, s, events, err)
+	events, err := m.stream.Charge.RequestCancel()
+	m.request(t, events, err)
 }
 
 func (m *machine) refund(t *rapid.T) {
-	s := m.draw(t)
-	events, err := s.Charge.RequestRefund(domain.RefundRequested{
-		RefundID: fmt.Sprintf("re_%s_%d", s.ID, len(s.Charge.Refunds)), Notify: true,
-		Amount: rapid.Int64Range(1, 1+s.Charge.Amount.Amount/2).Draw(t, "amount"),
+	c := m.stream.Charge
+	events, err := c.RequestRefund(domain.RefundRequested{
+		RefundID: fmt.Sprint("re_", len(c.Refunds)), Notify: true, Amount: rapid.Int64Range(1, 1+c.Amount.Amount/2).Draw(t, "amount"),
 	})
-	m.request(t, s, events, err)
+	m.request(t, events, err)
 }
 
-func (m *machine) draw(t *rapid.T) ledger.Stream {
-	if len(m.charges) == 0 {
-		t.Skip("no such charge")
+// work delivers one of the open messages. A message is delivered until a delivery has brought what the message is
+// about to its outcome, as one does that nothing disturbs.
+func (m *machine) work(t *rapid.T, disturbance string) {
+	if len(m.open) == 0 {
+		t.Skip("nothing to do")
 	}
-	return m.load(t, rapid.SampledFrom(m.charges).Draw(t, "charge"))
+	ctx, kill := context.WithCancel(m.t.Context())
+	defer kill()
+	one, other := rapid.SampledFrom(m.open).Draw(t, "message"), rapid.SampledFrom(m.open).Draw(t, "other message")
+	struck, rival := false, ""
+	overtake := func() { rival, m.lost = endOf(m.handle(m.t.Context(), other)), one == other }
+	sandbox := m.provider.sandbox.ServeHTTP
+	if answer := map[string]http.HandlerFunc{ // what happens at a call, before or after the provider executes it
+		"cut before":       cut,
+		"cut after":        m.provider.cutAfter,
+		"saved 500 before": m.provider.under(failsBefore, sandbox),
+		"saved 500 after":  m.provider.under(failsAfter, sandbox),
+		"death before":     meanwhile(kill, cut),
+		"death after":      m.provider.executedThen(kill),
+		"overtaken before": meanwhile(overtake, sandbox),
+		"overtaken after":  m.provider.executedThen(overtake),
+	}[disturbance]; answer != nil {
+		at := rapid.SampledFrom([]int{1, 1, 1, 2, 2, 3, 4}).Draw(t, "call") // most deliveries make few
+		m.provider.expect(fault{at, "", meanwhile(func() { struck = true }, answer)})
+	}
+	end := endOf(m.handle(ctx, one))
+	if ctx.Err() != nil {
+		end = "dies"
+	}
+	m.provider.expect(fault{})
+	m.lost = false
+	if m.count["deliveries"]++; struck {
+		m.count[disturbance]++
+	}
+	if rival == "done" {
+		m.finish(t, other)
+	}
+	switch {
+	case end == "done":
+		m.finish(t, one)
+	case !struck || rival != "" && rival != "done" || !slices.Contains([]string{"waits", "lost", "dies"}, end):
+		t.Fatalf("a handler returned %s, the one that overtook it %s", end, rival)
+	}
 }
 
-// forgetKeys is what a provider does after a day: it executes a repeated call again.
-func (m *machine) forgetKeys(*rapid.T) {
-	m.provider.forgetKeys()
+func (m *machine) handle(ctx context.Context, one message) error {
+	return m.deliverAbout(ctx, "stripe.refund.updated", one.version)
 }
 
-// endLeases ends the leases of the dead.
-func (m *machine) endLeases(t *rapid.T) {
-	b := &pgx.Batch{}
-	b.Queue(`
-update inbox
-   set status = 'pending',
-       deaths = deaths + 1,
-       due_at = clock_timestamp() - interval '1 day'
- where receiver = $1
-   and status = 'running'`, m.receiver)
-	m.commit(t, b)
-	for _, p := range m.messages {
-		if p.state == orphaned {
-			p.state = waiting
+// finish closes a message, and checks that what it is about has come to its end.
+func (m *machine) finish(t *rapid.T, one message) {
+	m.open = slices.DeleteFunc(m.open, func(o message) bool { return o == one })
+	c := m.stream.Charge
+	if !c.Terminal() {
+		t.Fatalf("the charge has no outcome: %+v", c)
+	}
+	if one.version == 0 {
+		return
+	}
+	asked, _ := m.stream.At(one.version).Event.(domain.RefundRequested)
+	if r, _ := c.Refund(asked.RefundID); r.Status == domain.RefundStatusPending {
+		t.Fatalf("the refund has no outcome: %+v", r)
+	}
+}
+
+// check compares the stream with the money that the provider has moved: taken once for a charge that succeeded,
+// at most once for one that is open, and never for one that failed, whose intent is closed; and returned once
+// for each refund that succeeded. Each webhook event has its message.
+func (m *machine) check(t *rapid.T) {
+	c, seen := m.stream.Charge, m.provider.records(t)
+	failed, succeeded := c.Status == domain.Failed, c.StepStatus(domain.Payment) == domain.StepDone
+	open := slices.ContainsFunc(seen.Intents, func(i intent) bool { return i.Status == "requires_payment_method" })
+	if taken := len(seen.Captures); taken > 1 || failed && (taken > 0 || open) || succeeded && taken != 1 {
+		t.Fatalf("the charge is %s, was taken %d times, and may be: %v", c.Status, taken, open)
+	}
+	returned := map[string][]int64{}
+	for _, r := range seen.Refunds {
+		returned[r.Reference] = append(returned[r.Reference], r.Amount)
+	}
+	for _, r := range c.Refunds {
+		want := []int64{r.Amount}
+		if r.Status == domain.RefundStatusFailed || r.Status == domain.RefundStatusPending && len(returned[r.ID]) == 0 {
+			want = nil
 		}
+		if !slices.Equal(returned[r.ID], want) {
+			t.Fatalf("the refund %s of %d is %s, and the provider returned %v", r.ID, r.Amount, r.Status, returned[r.ID])
+		}
+	}
+	var announced, outcomes []string
+	for _, s := range m.sent {
+		if to, about, _ := strings.Cut(s.to, " "); to == fulfillment.NotificationReceiver {
+			announced = append(announced, about)
+		}
+	}
+	for _, e := range m.stream.Events {
+		if domain.EventTypeNamed(e.Type).Webhook != "" {
+			outcomes = append(outcomes, e.Type)
+		}
+	}
+	if !slices.Equal(announced, outcomes) {
+		t.Fatalf("the messages are about %v, the webhook events are %v", announced, outcomes)
 	}
 }

@@ -16,7 +16,7 @@ import (
 type subscriber struct {
 	name        string // in domain, and of the receiver
 	deadLetters inbox.DeadLetters
-	step        func(d *inbox.Delivery, version int) stepFunc // version is that of the event
+	step        func(version int) stepFunc // version is that of the event
 }
 
 // subscribers run the subscribers of domain's list of the same name. Each has a receiver of its
@@ -42,7 +42,7 @@ func (f *Fulfillment) subscriberHandler(to subscriber) inbox.Handler {
 		if domain.EventTypeNamed(about.Type).Webhook == "" {
 			return &inbox.DeadLetterError{Err: fmt.Errorf("message %s names a %s of %s, which is no webhook event", d.ID, about.Type, r.stream.ID)}
 		}
-		due := task{step: to.name, run: to.step(d, about.Version)}
+		due := task{step: to.name, run: to.step(about.Version)}
 		r.due = func(c domain.Charge) task {
 			if d.Type != TypeResend && !c.SubscriberPending(to.name, about.Version) {
 				return task{}

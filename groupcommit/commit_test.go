@@ -37,7 +37,6 @@ func declared() *groupcommit.Statements {
 		{SQL: insertPoison, ManyRows: `insert into effects (id, twin) select 1 / n, 0 from unnest($1::int[]) as p (n)`},
 		{SQL: insertNowhere, ManyRows: `insert into nowhere (id) select * from unnest($1::int[])`},
 		{SQL: insertDiary, ManyRows: `insert into diaries (merchant_id, id) select * from unnest($1::text[], $2::int[])`},
-		{SQL: insertRecord, ManyRows: insertRecords},
 		{SQL: takeStock, Table: "stock", Key: 2},
 		{SQL: endMessage, Table: "inbox", Key: 1},
 	}, inbox.Writes()...)...)
@@ -49,14 +48,16 @@ func effects(t *testing.T, o postgres.Options) (db *postgres.DB, address string)
 	t.Helper()
 	address = testdb.URL(t)
 	db = testdb.OpenAt(t, address, o)
-	testdb.Exec(t, db.Pool(), `
+	testdb.Exec(t, db.Pool(), createEffects)
+	return db, address
+}
+
+const createEffects = `
 create table effects (
   id   int constraint effects_once primary key constraint effects_not_negative check (id >= 0),
   twin int,
   constraint effects_twin_once unique (twin) deferrable initially deferred
-)`)
-	return db, address
-}
+)`
 
 func batch(ids ...int) *pgx.Batch {
 	b := &pgx.Batch{}

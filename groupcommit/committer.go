@@ -68,10 +68,12 @@ type Committer struct {
 	tracer  pgx.BatchTracer // of the pool; nil for none
 	options Options
 	slots   chan struct{} // of commits in flight
-	batcher Batcher[*queuedBatch, struct{}]
-	flights flights
+	shared  Batcher[*queuedBatch, struct{}]
+	single  Batcher[*queuedBatch, struct{}] // of one batch each
 
 	commits, batches, refusals atomic.Int64
+
+	inFlight, confirmed atomic.Int64 // commits without an answer; when one was confirmed, or the first of these began
 }
 
 // New returns a committer that commits through a pool. A pool that is nil is a programming
@@ -86,10 +88,11 @@ func New(pool *pgxpool.Pool, o Options) *Committer {
 	o.Timeout, o.LockTimeout = cmp.Or(o.Timeout, 15*time.Second), cmp.Or(o.LockTimeout, 200*time.Millisecond)
 	c := &Committer{pool: pool, options: o, slots: make(chan struct{}, max(1, pool.Config().MaxConns/2))}
 	c.tracer, _ = pool.Config().ConnConfig.Tracer.(pgx.BatchTracer)
-	c.batcher = Batcher[*queuedBatch, struct{}]{Fit: fit, Slots: c.slots}
-	c.batcher.Call = func(_ context.Context, batches []*queuedBatch) []Result[struct{}] {
+	call := func(_ context.Context, batches []*queuedBatch) []Result[struct{}] {
 		return slices.Repeat([]Result[struct{}]{{Err: c.commitTogether(batches)}}, len(batches)) //nolint:contextcheck // it ends with none of its callers
 	}
+	c.shared = Batcher[*queuedBatch, struct{}]{Call: call, Slots: c.slots, Fit: fit}
+	c.single = Batcher[*queuedBatch, struct{}]{Call: call, Slots: c.slots, Fit: func([]*queuedBatch) int { return 1 }, nextAfter: 1}
 	return c
 }
 
@@ -113,11 +116,19 @@ type Stats struct {
 
 // Stats returns the counts of group commits since New, and how many commits are late now.
 func (c *Committer) Stats() Stats {
-	return Stats{c.commits.Load(), c.batches.Load(), c.refusals.Load(), c.flights.late()}
+	late := c.inFlight.Load()
+	if time.Since(time.UnixMicro(c.confirmed.Load())) < lateAfter { //nolint:forbidigo // it decides only what is reported
+		late = 0
+	}
+	return Stats{c.commits.Load(), c.batches.Load(), c.refusals.Load(), late}
 }
 
+// lateAfter is how long a commit may be in flight, and no other one be confirmed, before it is
+// late. Locks and slow statements delay a commit for as long at times, but not each one.
+const lateAfter = 3 * time.Second
+
 // Stalled reports whether commits are late: the synchronous standby is away, or the server hangs.
-func (c *Committer) Stalled() bool { return c.flights.late() > 0 }
+func (c *Committer) Stalled() bool { return c.Stats().Late > 0 }
 
 var (
 	errNothingToCommit = errors.New("the batch is empty: nothing to commit")
@@ -153,54 +164,20 @@ func (c *Committer) CommitAs(ctx context.Context, tenant string, b *pgx.Batch) e
 // commit queues a batch, and commits it with the others in the queue, or individually.
 //
 // If we die here: all batches of a transaction are durable or none is, as with commits of
-// their own. Test: TestGroupCommit_cutConnectionLeavesAllOrNothing.
+// their own. Test: TestGroupCommit_reportsOutcomesThatAreTrueUnderFaults.
 func (c *Committer) commit(q *queuedBatch, shares bool) error {
 	err := errAlone
 	if shares {
-		_, err = c.batcher.Do(q.ctx, q)
+		_, err = c.shared.Do(q.ctx, q)
 	}
 	if errors.Is(err, errAlone) {
 		q.taken.Store(false)
-		err = c.commitIndividually(q)
+		_, err = c.single.Do(q.ctx, q)
 	}
 	if errors.Is(err, ErrNotReturned) || err != nil && err == q.ctx.Err() { //nolint:errorlint // unwrapped where there is no answer
 		return q.leave(err)
 	}
 	return err
-}
-
-// commitIndividually commits a batch in its own transaction, in a slot of its own.
-func (c *Committer) commitIndividually(q *queuedBatch) error {
-	select {
-	case c.slots <- struct{}{}:
-	case <-q.ctx.Done():
-		return q.ctx.Err()
-	}
-	answer := make(chan error, 1)
-	go func() {
-		defer c.release(q)
-		answer <- c.batcher.carryOut(q.ctx, []*queuedBatch{q})[0].Err
-	}()
-	select {
-	case err := <-answer:
-		return err
-	case <-q.ctx.Done():
-		return q.ctx.Err()
-	}
-}
-
-// abandonedTime is how long a commit whose connection was closed without an answer keeps its
-// slot: the server may go on with it.
-const abandonedTime = time.Minute
-
-// release frees the slot of a batch that was sent individually.
-func (c *Committer) release(q *queuedBatch) {
-	if q.sending.Err() != nil { // the connection was closed under the commit
-		time.AfterFunc(abandonedTime, func() { <-c.slots })
-		return
-	}
-	q.abandon()
-	<-c.slots
 }
 
 // awaitAnswer goes first, so pgx waits for the server there and in no callback of a caller. The
@@ -236,8 +213,16 @@ func (c *Committer) committed(batches ...*queuedBatch) {
 
 // send sends a transaction, and returns when the server has answered or the connection has ended.
 func (c *Committer) send(ctx context.Context, conn *pgxpool.Conn, b *pgx.Batch) (err error) {
-	c.flights.add(1, false)
-	defer func() { c.flights.add(-1, err == nil) }()
+	if c.inFlight.Load() == 0 {
+		c.confirm()
+	}
+	c.inFlight.Add(1)
+	defer func() {
+		if err == nil {
+			c.confirm()
+		}
+		c.inFlight.Add(-1)
+	}()
 	// A deferred constraint refuses in Close, after the last Exec.
 	if err := conn.SendBatch(ctx, b).Close(); err != nil {
 		return Classify(err)
@@ -249,6 +234,10 @@ func (c *Committer) send(ctx context.Context, conn *pgxpool.Conn, b *pgx.Batch) 
 		return fmt.Errorf("%w: %w", ErrUnknown, err)
 	}
 	return nil
+}
+
+func (c *Committer) confirm() {
+	c.confirmed.Store(time.Now().UnixMicro()) //nolint:forbidigo // it decides only what is reported
 }
 
 // fit is how many batches one group commit takes.

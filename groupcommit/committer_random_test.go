@@ -23,8 +23,10 @@ import (
 	"github.com/payonce/payonce/internal/testrun"
 )
 
-// work is what a unit writes: rows of effects, and the ends of deliveries.
+// work is what a unit writes: a line in a merchant's diary, rows of effects, and the ends of deliveries.
 type work struct {
+	Tenant   string // as which it writes; "" for none
+	Merchant string // whose diary it is; "" for none
 	Rows     []row
 	Poison   string // the SQLSTATE of a statement that the server refuses
 	Messages []touched
@@ -55,11 +57,15 @@ type books struct {
 	IDs, Twins map[int]bool
 	Fences     []int64
 	Done       map[int64]bool
+	Lines      int
 	Waits      map[int64]int
 }
 
 func (w work) batch() *pgx.Batch {
 	b := &pgx.Batch{}
+	if w.Merchant != "" {
+		b.Queue(insertDiary, w.Merchant, 1)
+	}
 	for _, r := range w.Rows {
 		if r.Other {
 			b.Queue(insertTwin, r.Twin, r.ID)
@@ -84,6 +90,15 @@ func (w work) batch() *pgx.Batch {
 func (w work) apply(b books) (after books, refusal string) {
 	b.IDs, b.Twins, b.Done, b.Waits = maps.Clone(b.IDs), maps.Clone(b.Twins), maps.Clone(b.Done), maps.Clone(b.Waits)
 	late := ""
+	switch {
+	case w.Poison == "42P01": // before anything is sent
+		return b, w.Poison
+	case w.Merchant == "":
+	case w.Merchant == w.Tenant:
+		b.Lines++
+	default:
+		return b, "42501"
+	}
 	for _, r := range w.Rows {
 		if b.IDs[r.ID] {
 			return b, "23505"
@@ -126,10 +141,15 @@ func drawWork(fences []int64) *rapid.Generator[work] {
 			Rows:     rapid.SliceOfN(drawRow, 0, 3).Draw(r, "rows"),
 			Messages: rapid.SliceOfN(drawMessage, 0, 2).Draw(r, "messages"),
 		}
+		merchants := rapid.SampledFrom([]string{"", "acme", "globex"})
+		w.Tenant, w.Merchant = merchants.Draw(r, "tenant"), merchants.Draw(r, "merchant")
+		if rapid.IntRange(0, 9).Draw(r, "its own") > 0 {
+			w.Merchant = w.Tenant
+		}
 		if rapid.IntRange(0, 14).Draw(r, "poisons") == 0 {
 			w.Poison = rapid.SampledFrom(slices.Sorted(maps.Keys(poison))).Draw(r, "poison")
 		}
-		if len(w.Rows)+len(w.Messages) == 0 {
+		if len(w.Rows)+len(w.Messages)+len(w.Merchant) == 0 {
 			w.Rows = []row{drawRow.Draw(r, "row")}
 		}
 		slices.SortFunc(w.Rows, func(a, b row) int { return a.ID - b.ID })
@@ -143,25 +163,31 @@ func drawWork(fences []int64) *rapid.Generator[work] {
 func TestGroupCommit_equalsIndividualCommits(t *testing.T) {
 	testdb.Long(t, "it compares many random batches")
 	t.Parallel()
-	db := held(t, postgres.Options{})
+	owner, db := diaries(t, postgres.Options{})
+	testdb.Exec(t, owner.Pool(), createEffects)
+	testdb.Exec(t, owner.Pool(), `grant select, insert on effects to payonce_worker`)
 	rapid.Check(t, func(r *rapid.T) {
-		if _, err := db.Pool().Exec(context.WithoutCancel(t.Context()), `delete from effects; delete from inbox`); err != nil {
+		if _, err := owner.Pool().Exec(context.WithoutCancel(t.Context()), `delete from effects; delete from inbox; delete from diaries`); err != nil {
 			r.Fatal(err)
 		}
 		fences := rapid.SliceOfN(rapid.Int64Range(1, 3), 6, 6).Draw(r, "fences")
-		claimedUnder(t, db, fences...)
+		claimedUnder(t, owner, fences...)
 		all := rapid.SliceOfN(drawWork(fences), 2, 16).Draw(r, "units")
 		var units []func(context.Context) error
 		for _, w := range all {
 			units = append(units, func(ctx context.Context) error {
-				err := db.Commit(ctx, w.batch())
+				err := db.Tenant(w.Tenant).Commit(ctx, w.batch())
 				for groupcommit.OutcomeOf(err).Retryable() { // individual commits may deadlock
-					err = db.Commit(ctx, w.batch())
+					err = db.Tenant(w.Tenant).Commit(ctx, w.batch())
 				}
 				return err
 			})
 		}
+		refusals := db.Committer().Stats().Refusals
 		errs := together(t, db.Committer(), units...)
+		if errors.Join(errs...) == nil && db.Committer().Stats().Refusals > refusals {
+			r.Error("a group is refused of which each batch passes")
+		}
 
 		b := books{IDs: map[int]bool{}, Twins: map[int]bool{}, Fences: fences, Done: map[int64]bool{}, Waits: map[int64]int{}}
 		for i, w := range all {
@@ -180,14 +206,15 @@ func TestGroupCommit_equalsIndividualCommits(t *testing.T) {
 				r.Errorf("unit %d has the error %v, want %q", i, errs[i], refusal)
 			}
 		}
-		if diff := cmp.Diff(append([]int{}, slices.Sorted(maps.Keys(b.IDs))...), stored(t, db)); diff != "" {
+		if diff := cmp.Diff(append([]int{}, slices.Sorted(maps.Keys(b.IDs))...), stored(t, owner)); diff != "" {
 			r.Errorf("stored (-want +got):\n%s", diff)
 		}
 		var messages []string
 		for i := range fences {
 			messages = append(messages, fmt.Sprint(i+1, " ", b.Done[int64(i+1)], " ", b.Waits[int64(i+1)]))
 		}
-		want(t, db, `select format('%s %s %s', id, (status = 'done' and done_fence = fence)::text, waits) from inbox order by id`, messages...)
+		want(t, owner, `select count(*)::text from diaries`, fmt.Sprint(b.Lines))
+		want(t, owner, `select format('%s %s %s', id, (status = 'done' and done_fence = fence)::text, waits) from inbox order by id`, messages...)
 	})
 	if db.Committer().Stats().Commits == 0 {
 		t.Error("no commit was shared")

@@ -3,6 +3,7 @@ package groupcommit_test
 import (
 	"context"
 	"database/sql/driver"
+	"fmt"
 	"runtime"
 	"slices"
 	"strings"
@@ -13,9 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/groupcommit"
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
@@ -120,18 +119,6 @@ func TestGroupCommit_sendsQueuedBatchesAsOneTransaction(t *testing.T) {
 	wantStats(t, db, groupcommit.Stats{Commits: 2, Batches: 70})
 }
 
-func TestGroupCommit_sendsASingleBatchAlone(t *testing.T) {
-	t.Parallel()
-	traces := &tracer{}
-	db, _ := effects(t, postgres.Options{Writes: declared(), Tracer: traces})
-	b := batch(1)
-	testdb.Must(t, db.Commit(t.Context(), b))
-	if len(traces.sent) != 1 || traces.sent[0].Len() != 1 || traces.sent[0].QueuedQueries[0].SQL != b.QueuedQueries[0].SQL {
-		t.Errorf("%d batches were sent, want one with the statement of the caller", len(traces.sent))
-	}
-	wantStats(t, db, groupcommit.Stats{})
-}
-
 // A value that cannot be encoded is refused for its batch alone. TestGroupCommit_equalsIndividualCommits
 // holds that of what the server refuses.
 func TestGroupCommit_refusesOnlyTheBatchThatCannotBeSent(t *testing.T) {
@@ -178,104 +165,20 @@ func TestGroupCommit_aLockDelaysNoOtherBatch(t *testing.T) {
 	wantTransactions(t, db, []int{1}, []int{2}, []int{3}, []int{5}, []int{6}, []int{7}, []int{8}, []int{500})
 }
 
-// A commit that waits for a lock lets the next one start long before it ends.
-func TestGroupCommit_startsTheNextOneWhileOneWaitsForALock(t *testing.T) {
+func TestGroupCommit_aQueuedBatchIsNotSentAfterItsDeadline(t *testing.T) {
 	t.Parallel()
-	db, _ := effects(t, postgres.Options{Writes: declared(), LockTimeout: -1})
-	release := hold(t, db, 500)
-	waits := commit(t.Context(), db, batch(500))
-	await.Blocked(t, db, 1)
-	testdb.Must(t, db.Commit(t.Context(), batch(1)))
-	release()
-	testdb.Must(t, <-waits)
-}
-
-// Each unit has an effect and ends a delivery: all of both are durable, or nothing is, and
-// each caller resolves the unknown outcome by its key.
-func TestGroupCommit_cutConnectionLeavesAllOrNothing(t *testing.T) {
-	t.Parallel()
-	const units = 16
-	const statements = 1 + 2 // the first, the effects and the deliveries
-	const counts = `
-select (select count(*) from effects) || ' and '
-       || (select count(*) from inbox where status = 'done' and done_fence = fence)`
-	for _, test := range []struct {
-		name     string
-		side     failpoint.Side
-		executes int
-		want     groupcommit.Outcome // of each
-		stored   string
-	}{
-		{"before the server has them", failpoint.Before, statements, groupcommit.Unknown, "0 and 0"},
-		{"after the server has committed them", failpoint.After, statements, groupcommit.Unknown, "16 and 16"},
-		{"before the first statement, so each is sent individually", failpoint.Before, 0, groupcommit.Committed, "16 and 16"},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			direct, address := effects(t, postgres.Options{})
-			claimedUnder(t, direct, slices.Repeat([]int64{2}, units)...)
-			proxy := failpoint.StartCutter(t, address)
-			db := testdb.OpenAt(t, proxy.URL(), postgres.Options{Writes: declared()})
-			batches := func() (all []*pgx.Batch) {
-				for i := range units {
-					all = append(all, ending(i+1, int64(i+1), 2))
-				}
-				return all
-			}
-			results, release := queueUnits(t, db.Committer(), committing(db, batches()...)...)
-			proxy.Arm(test.side, test.executes)
-			release()
-			for _, result := range results {
-				if err := <-result; groupcommit.OutcomeOf(err) != test.want {
-					t.Errorf("the error is %v, want outcome %d", err, test.want)
-				}
-			}
-			if proxy.Cuts() != 1 {
-				t.Fatalf("%d connections were cut", proxy.Cuts())
-			}
-			want(t, direct, counts, test.stored)
-			for i, b := range batches() {
-				err := db.Commit(t.Context(), b)
-				if there := test.stored != "0 and 0"; there && groupcommit.Constraint(err) != "effects_once" || !there && err != nil {
-					t.Errorf("unit %d, repeated: %v", i+1, err)
-				}
-			}
-			want(t, direct, counts, "16 and 16")
-		})
+	db := slot(t)
+	release := db.Committer().HoldCommit()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if err := db.Commit(ctx, batch(1)); groupcommit.OutcomeOf(err) != groupcommit.NotCommitted {
+		t.Errorf("the error is %v", err)
 	}
-}
-
-func TestGroupCommit_aQueuedBatchIsNotSent(t *testing.T) {
-	t.Parallel()
-
-	t.Run("after its deadline", func(t *testing.T) {
-		t.Parallel()
-		db := slot(t)
-		release := db.Committer().HoldCommit()
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-		defer cancel()
-		if err := db.Commit(ctx, batch(1)); groupcommit.OutcomeOf(err) != groupcommit.NotCommitted {
-			t.Errorf("the error is %v", err)
-		}
-		if db.Committer().Pending() != 0 {
-			t.Error("it is still queued")
-		}
-		release()
-		wantStored(t, db)
-	})
-
-	t.Run("when its pool is closed", func(t *testing.T) {
-		t.Parallel()
-		other, address := effects(t, postgres.Options{})
-		db := testdb.OpenAt(t, address, postgres.Options{Writes: declared()})
-		results, release := queueUnits(t, db.Committer(), committing(db, batch(1))...)
-		db.Close()
-		release()
-		if err := <-results[0]; groupcommit.OutcomeOf(err) != groupcommit.NotCommitted {
-			t.Errorf("the error is %v", err)
-		}
-		wantStored(t, other)
-	})
+	if db.Committer().Pending() != 0 {
+		t.Error("it is still queued")
+	}
+	release()
+	wantStored(t, db)
 }
 
 // panics is an argument that cannot be sent.
@@ -301,54 +204,31 @@ func TestGroupCommit_aPanicIsAnUnknownOutcome(t *testing.T) {
 	wantStored(t, db, 1)
 }
 
-// tracer counts what it is called for, by caller.
+// tracer notes the batches of each caller, and which of them failed.
 type tracer struct {
 	mu     sync.Mutex
-	sent   []*pgx.Batch
-	traces map[string]*trace
+	traces map[string]string
 }
-
-type trace struct{ Began, Statements, Refused, Ended, Failed int }
 
 type caller struct{}
 
-func (tr *tracer) of(ctx context.Context) *trace {
-	name, _ := ctx.Value(caller{}).(string)
-	if tr.traces == nil {
-		tr.traces = map[string]*trace{}
+func (tr *tracer) note(ctx context.Context, what string) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	if name, ok := ctx.Value(caller{}).(string); ok { // else the test's own, and group commits
+		tr.traces[name] += what
 	}
-	if tr.traces[name] == nil {
-		tr.traces[name] = &trace{}
-	}
-	return tr.traces[name]
 }
 
 func (tr *tracer) TraceBatchStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
-	tr.mu.Lock()
-	defer tr.mu.Unlock()
-	tr.sent = append(tr.sent, data.Batch)
-	of := tr.of(ctx)
-	of.Began++
-	of.Statements += data.Batch.Len()
+	tr.note(ctx, fmt.Sprint(data.Batch.Len()))
 	return ctx
 }
 
-func (tr *tracer) TraceBatchQuery(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchQueryData) {
-	tr.mu.Lock()
-	defer tr.mu.Unlock()
-	if data.Err != nil {
-		tr.of(ctx).Refused++
-	}
-}
+func (*tracer) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
 
 func (tr *tracer) TraceBatchEnd(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchEndData) {
-	tr.mu.Lock()
-	defer tr.mu.Unlock()
-	of := tr.of(ctx)
-	of.Ended++
-	if data.Err != nil {
-		of.Failed++
-	}
+	tr.note(ctx, map[bool]string{true: " failed, ", false: " ended, "}[data.Err != nil])
 }
 
 func (*tracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
@@ -360,7 +240,7 @@ func (*tracer) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) 
 // The trace of a caller has its own statements and no others.
 func TestGroupCommit_tracesEachBatchForItsCaller(t *testing.T) {
 	t.Parallel()
-	traces := &tracer{}
+	traces := &tracer{traces: map[string]string{}}
 	db, _ := effects(t, postgres.Options{Writes: declared(), Tracer: traces})
 	testdb.Must(t, db.Commit(t.Context(), batch(100)))
 	as := func(name string, b *pgx.Batch) func(context.Context) error {
@@ -372,12 +252,8 @@ func TestGroupCommit_tracesEachBatchForItsCaller(t *testing.T) {
 	if errs[0] != nil || errs[1] != nil || groupcommit.Constraint(errs[2]) != "effects_once" || errs[3] != nil {
 		t.Fatalf("the errors are %v", errs)
 	}
-	want := map[string]*trace{
-		"one":     {Began: 2, Statements: 2, Ended: 2},
-		"three":   {Began: 2, Statements: 6, Ended: 2},
-		"refused": {Began: 2, Statements: 4, Refused: 1, Ended: 2, Failed: 1}, // in the group commit, and individually
-		"beside":  {Began: 2, Statements: 2, Ended: 2},
+	want := map[string]string{ // in the group commit, and individually
+		"one": "1 ended, 1 ended, ", "three": "3 ended, 3 ended, ", "refused": "2 ended, 2 failed, ", "beside": "1 ended, 1 ended, ",
 	}
-	delete(traces.traces, "") // the test's own, and group commits
 	testrun.Same(t, "traces", want, traces.traces)
 }

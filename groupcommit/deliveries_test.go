@@ -86,42 +86,6 @@ func TestDeliveries_refuseTheOlderOfTwoHolders(t *testing.T) {
 	want(t, db, doneOf, "1 2 3")
 }
 
-// A delivery ends, or is refused, as the transaction leaves its message that holds it.
-func TestDeliveries_endWhileTheirMessageChanges(t *testing.T) {
-	t.Parallel()
-	for name, test := range map[string]struct {
-		sql    string
-		passes bool
-	}{
-		"its lease is renewed":              {`update inbox set due_at = due_at + interval '1 hour' where id = 2`, true},
-		"it is only locked":                 {`select from inbox where id = 2 for no key update`, true},
-		"it is claimed by another":          {`update inbox set fence = fence + 1 where id = 2`, false},
-		"it is deleted after its retention": {`delete from inbox where id = 2`, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			db := held(t, postgres.Options{}, 1, 1, 1)
-			tx := testdb.Begin(t, db.Pool(), test.sql)
-			committed := make(chan error, 1)
-			go func() {
-				await.Blocked(t, db, 1)
-				committed <- tx.Commit(t.Context())
-			}()
-			errs := together(t, db.Committer(), committing(db, ending(1, 1, 1), ending(2, 2, 1), ending(3, 3, 1))...)
-			if err := await.Receive(t, "the end of the other transaction", committed); err != nil {
-				t.Error(err)
-			}
-			if err := errs[1]; test.passes && err != nil || !test.passes && !inbox.IsLost(err) {
-				t.Errorf("its holder has the error %v", err)
-			}
-			wantNoErrors(t, []error{errs[0], errs[2]})
-			done := map[bool]string{true: "1 2 3", false: "1 3"}[test.passes]
-			want(t, db, doneOf, done)
-			want(t, db, `select string_agg(id::text, ' ' order by id) from effects`, done)
-		})
-	}
-}
-
 // Messages are locked by number, also where the table is read as it lies, which is from
 // the last to the first.
 func TestDeliveries_lockInOrder(t *testing.T) {

@@ -12,16 +12,16 @@ import (
 
 // Pending is how many wait to be committed.
 func (c *Committer) Pending() int {
-	c.batcher.mu.Lock()
-	defer c.batcher.mu.Unlock()
-	return len(c.batcher.queue)
+	c.shared.mu.Lock()
+	defer c.shared.mu.Unlock()
+	return len(c.shared.queue)
 }
 
 // Idle reports whether a group commit may begin at once.
 func (c *Committer) Idle() bool {
-	c.batcher.mu.Lock()
-	defer c.batcher.mu.Unlock()
-	return !c.batcher.runs
+	c.shared.mu.Lock()
+	defer c.shared.mu.Unlock()
+	return !c.shared.runs
 }
 
 // holds are batches whose commit does not end until their channel is closed.
@@ -35,9 +35,9 @@ func (c *Committer) HoldCommit() (release func()) {
 		for !c.Idle() { // soon: what was committed before has returned
 			runtime.Gosched()
 		}
-		lead := c.batcher.Call
-		c.batcher.nextAfter = cmp.Or(c.batcher.nextAfter, time.Hour)
-		c.batcher.Call = func(ctx context.Context, batches []*queuedBatch) []Result[struct{}] {
+		lead := c.shared.Call
+		c.shared.nextAfter = cmp.Or(c.shared.nextAfter, time.Hour)
+		c.shared.Call = func(ctx context.Context, batches []*queuedBatch) []Result[struct{}] {
 			if h, ok := holds.Load(batches[0]); ok {
 				its, _ := h.(hold)
 				close(its.begun)
@@ -49,14 +49,14 @@ func (c *Committer) HoldCommit() (release func()) {
 	}
 	u, h := &queuedBatch{ctx: context.Background(), batch: &pgx.Batch{}}, hold{make(chan struct{}), make(chan struct{})}
 	holds.Store(u, h)
-	go func() { _, _ = c.batcher.Do(u.ctx, u) }()
+	go func() { _, _ = c.shared.Do(u.ctx, u) }()
 	<-h.begun
 	return func() { holds.Delete(u); close(h.end) }
 }
 
 // SetHeld bounds how long a group commit holds up the next one. It is called before
 // HoldCommit.
-func (c *Committer) SetHeld(d time.Duration) { c.batcher.nextAfter = d }
+func (c *Committer) SetHeld(d time.Duration) { c.shared.nextAfter = d }
 
 // WaitForLocks lets a transaction of several batches wait for a lock as long as the test
 // holds it.

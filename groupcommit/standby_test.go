@@ -158,24 +158,6 @@ func (r boundedReads) QueryRow(_ context.Context, sql string, args ...any) pgx.R
 	return r.db.QueryRow(r.ctx, sql, args...)
 }
 
-// A group that is refused while others hang commits its batches in the slots of all.
-func TestCommit_ofARefusedGroupStaysWithinTheBound(t *testing.T) {
-	t.Parallel()
-	s := newAwayStandby(t)
-	db := s.effects(t, 4)
-	testdb.Must(t, db.Commit(t.Context(), batch(1)))
-	s.leaves(t)
-	errs := together(t, db.Committer(), committing(db, batch(1), batch(2), batch(3), batch(4), batch(5), batch(6))...)
-	// It may be behind the others, which occupy the slots.
-	if groupcommit.Constraint(errs[0]) != "effects_once" && !errors.Is(errs[0], groupcommit.ErrNotSent) {
-		t.Errorf("the batch at fault has the error %v", errs[0])
-	}
-	if got := s.waiting(t); got != 2 {
-		t.Errorf("%d sessions are in commits, want 2: %v", got, errs)
-	}
-	s.returns(t)
-}
-
 // A caller leaves at the deadline of its context, and does not change what was sent.
 func TestCommit_returnsAtTheDeadlineOfItsContext(t *testing.T) {
 	t.Parallel()

@@ -2,7 +2,6 @@ package idempotency_test
 
 import (
 	"errors"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -114,30 +113,6 @@ func TestNaturalKey(t *testing.T) {
 			}
 		})
 	}
-}
-
-// FuzzNaturalKey: whatever the parts are, they make a valid key or are refused, and other parts make
-// another key.
-func FuzzNaturalKey(f *testing.F) {
-	f.Add("order-17", "charge", 1, "order", "17:charge")
-	f.Add("ключ 🔑\x00\"\\\xff", "POST /v1/charges", 1, "order-17", "line-2")
-	f.Add("a:b", "c", 1, "a", "b:c")
-	f.Add("%3A", "c", 2, ":", "c")
-	f.Add("", "", 0, "", "")
-	f.Add("\xff\x00", "🔑", 7, strings.Repeat("x", 300), "y")
-	f.Fuzz(func(t *testing.T, part, operation string, version int, first, second string) {
-		keys := map[string]bool{}
-		for _, parts := range [][]string{{part}, {first, second}, {second, first, part}} {
-			key, err := idempotency.NaturalKey(operation, version, parts...)
-			if refused := slices.Contains(parts, "") || operation == "" || version < 1; refused != (err != nil) || keys[key] && !refused {
-				t.Errorf("%q are %s, %v", parts, key, err)
-			}
-			if parsed, invalid := idempotency.ParseKey([]string{key}); err == nil && (parsed != key || invalid != nil) {
-				t.Errorf("%q are %q, %v", parts, key, invalid)
-			}
-			keys[key] = true
-		}
-	})
 }
 
 func TestWindow(t *testing.T) {

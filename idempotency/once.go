@@ -93,7 +93,7 @@ type Beginner interface {
 // inTransaction is Receive for work that writes through a transaction, in which the key is
 // claimed first. The writes of an answer of 400 or above are undone, and the answer is stored.
 func (o Options) inTransaction(ctx context.Context, db Beginner, key Key, request Request, work func(context.Context, pgx.Tx) (Answer, error)) (Result, error) {
-	return o.do(ctx, db, key, request, func(_, expires time.Time, _ bool) (answer Answer, err error) {
+	return o.replayOrTry(ctx, db, key, request, func(_, expires time.Time, _ bool) (answer Answer, err error) {
 		tx, err := db.Begin(ctx)
 		if err != nil {
 			return Answer{}, notCommitted(err)

@@ -144,19 +144,6 @@ func TestOnce_failures(t *testing.T) {
 	}
 }
 
-func TestOnce_worksAgainAfterALostConnection(t *testing.T) {
-	t.Parallel()
-	db, calls := testdb.Reused(t), 0
-	wantPaid(t, onceOf(t.Context(), db.Pool(), func(ctx context.Context, tx pgx.Tx) (receipt, error) {
-		r, err := pay(ctx, tx)
-		if calls++; calls == 1 {
-			testdb.Must(t, tx.Conn().Close(ctx))
-		}
-		return r, err
-	}), false)
-	wantEffects(t, db, 1)
-}
-
 func TestOnce_inTheCallersTransaction(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)

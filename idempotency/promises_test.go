@@ -1,13 +1,9 @@
 package idempotency_test
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
-	"os/exec"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -26,8 +22,7 @@ import (
 
 var errPlanted = errors.New("planted")
 
-// TestPromises asks each entry for what all of them promise. TestPromises_ofTwoProcesses and
-// TestPromises_withoutTheStandby go on.
+// TestPromises asks each entry for what all of them promise. TestPromises_withoutTheStandby goes on.
 func TestPromises(t *testing.T) {
 	t.Parallel()
 	for _, e := range entries {
@@ -339,82 +334,4 @@ func refusedRead(t *testing.T, e entry) {
 	if wantError(t, got, idempotency.ErrUnknown); !strings.Contains(fmt.Sprint(got.Err), `relation "idempotency_keys" does not exist`) {
 		t.Errorf("%v", got.Err)
 	}
-}
-
-const childVariable, entryVariable = "IDEMPOTENCY_TEST_CHILD", "IDEMPOTENCY_TEST_ENTRY"
-
-// TestPromises_ofTwoProcesses has another process claim the key and work. It is killed, or goes
-// on, while this process waits for it. Receive has decided when it claims, so it holds no key
-// while it works.
-func TestPromises_ofTwoProcesses(t *testing.T) {
-	t.Parallel()
-	for _, e := range entries {
-		if url := os.Getenv(childVariable); url != "" {
-			if e.name == os.Getenv(entryVariable) {
-				e.work(t, url)
-			}
-			continue
-		}
-		for _, killed := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, killed: %v", e.name, killed), func(t *testing.T) {
-				t.Parallel()
-				url := testdb.URL(t)
-				db := testdb.OpenAt(t, url, postgres.Options{})
-				child, goOn := e.startChild(t, url)
-				var got seen
-				var waiting sync.WaitGroup
-				waiting.Go(func() { got = e.do(t.Context(), on(db), call{options: idempotency.Options{Wait: time.Minute}}) })
-				if e.name != "Receive" {
-					await.Blocked(t, db, 1)
-				}
-				if killed {
-					testdb.Must(t, child.Process.Kill())
-				}
-				_ = goOn.Close() // the child goes on at the end of its input
-				_ = child.Wait() // it was killed, or has ended
-				waiting.Wait()
-				if got.Err != nil || e.name != "Receive" && got.Replayed == killed {
-					t.Errorf("%+v", got)
-				}
-				wantEffects(t, db, 1)
-			})
-		}
-	}
-}
-
-// work works in this process, and ends when its input ends.
-func (e entry) work(t *testing.T, url string) {
-	t.Helper()
-	got := e.do(t.Context(), on(testdb.OpenAt(t, url, postgres.Options{})), call{work: func(exec func(string) error) (string, error) {
-		answer, err := effect(exec)
-		fmt.Fprintln(os.Stdout, childVariable)
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		return answer, err
-	}})
-	if got.Err != nil {
-		t.Error(got.Err)
-	}
-}
-
-// startChild starts another process and returns when that works.
-func (e entry) startChild(t *testing.T, url string) (child *exec.Cmd, goOn io.Closer) {
-	t.Helper()
-	self, err := os.Executable()
-	testdb.Must(t, err)
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
-	t.Cleanup(cancel)
-	child = exec.CommandContext(ctx, self, "-test.run=^TestPromises_ofTwoProcesses$")
-	child.Env = append(os.Environ(), childVariable+"="+url, entryVariable+"="+e.name)
-	in, err := child.StdinPipe()
-	testdb.Must(t, err)
-	out, err := child.StdoutPipe()
-	testdb.Must(t, err)
-	testdb.Must(t, child.Start())
-	for lines := bufio.NewScanner(out); lines.Scan(); {
-		if lines.Text() == childVariable {
-			return child, in
-		}
-	}
-	t.Fatal("the child ended before it worked")
-	return nil, nil
 }

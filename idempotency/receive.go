@@ -71,7 +71,7 @@ type Work func(ctx context.Context, b *pgx.Batch, now time.Time) (Answer, error)
 // the start; after it the same request is answered from the key.
 // Test: TestPromises.
 func Receive(ctx context.Context, db groupcommit.DB, key Key, request Request, o Options, work Work) (Result, error) {
-	return o.do(ctx, db, key, request, func(now, expires time.Time, again bool) (Answer, error) {
+	return o.replayOrTry(ctx, db, key, request, func(now, expires time.Time, again bool) (Answer, error) {
 		written := &pgx.Batch{}
 		answer, err := work(ctx, written, now)
 		if err != nil {
@@ -93,10 +93,10 @@ type workError struct{ error }
 
 func (e workError) Unwrap() error { return e.error }
 
-// do is the idempotent receiver: it reads the key, and replays its answer or tries the work,
+// replayOrTry is the idempotent receiver: it reads the key, and replays its answer or tries the work,
 // until the key has an answer or no further try may help. try commits the work and its answer,
 // or returns why it did not; again says that there was a try before.
-func (o Options) do(ctx context.Context, q groupcommit.Querier, key Key, request Request, try func(now, expires time.Time, again bool) (Answer, error)) (Result, error) {
+func (o Options) replayOrTry(ctx context.Context, q groupcommit.Querier, key Key, request Request, try func(now, expires time.Time, again bool) (Answer, error)) (Result, error) {
 	if err := key.validate(); err != nil {
 		return Result{}, err
 	}

@@ -74,15 +74,15 @@ const (
 )
 
 // claim commits a batch that ends with a claim: for all free slots where most is 0, or for at most
-// so many messages of a page. It starts what it has claimed, and returns what the claim could take and whether more may
-// be due.
+// so many messages of a page. It starts what it has claimed, and returns what the claim could take
+// and whether more may be due.
 //
 // If we die here: what was claimed is taken over. Test: TestModel.
-func (p *Processor) claim(ctx context.Context, b *pgx.Batch, most int) (_ free, more bool, err error) {
-	free := p.slots.take(most)
+func (p *Processor) claim(ctx context.Context, b *pgx.Batch, most int) (r reservation, more bool, err error) {
+	r = p.slots.reserve(most)
 	var claimed []*Delivery
-	if free.slots > 0 {
-		b.Queue(claimDue, p.Receiver, p.Holder, free.slots, time.UnixMicro(p.dueFrom.Load()), free.full, free.share, p.Policy.Lease).Query(func(rows pgx.Rows) (err error) {
+	if r.slots > 0 {
+		b.Queue(claimDue, p.Receiver, p.Holder, r.slots, time.UnixMicro(p.dueFrom.Load()), r.full, r.share, p.Policy.Lease).Query(func(rows pgx.Rows) (err error) {
 			claimed, err = pgx.CollectRows(rows, p.scan)
 			return err
 		})
@@ -92,16 +92,16 @@ func (p *Processor) claim(ctx context.Context, b *pgx.Batch, most int) (_ free, 
 		claimed, err = nil, fmt.Errorf("commit a claim for %s: %w", p.Receiver, err)
 	}
 	p.start(ctx, claimed)
-	p.slots.give(free.slots, len(claimed))
+	p.slots.endClaim(r, len(claimed))
 	if err != nil {
-		return free, false, err
+		return r, false, err
 	}
 	if len(claimed) > 0 && time.Since(began) > p.Policy.Lease/3 { //nolint:forbidigo // as above
 		p.beat(ctx) // others may have taken over meanwhile
 	}
-	more = len(claimed) >= min(free.slots, free.share)
-	p.hungry.Store(more || len(free.full) > 0)
-	return free, more, nil
+	more = len(claimed) >= min(r.slots, r.share)
+	p.hungry.Store(more || len(r.full) > 0)
+	return r, more, nil
 }
 
 func (p *Processor) scan(row pgx.CollectableRow) (*Delivery, error) {
@@ -117,15 +117,15 @@ func (p *Processor) scan(row pgx.CollectableRow) (*Delivery, error) {
 func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.timeout())
 	defer cancel()
-	began, b := time.Now(), &pgx.Batch{} //nolint:forbidigo // it decides only what is read
+	began, b, stranded := time.Now(), &pgx.Batch{}, []string(nil) //nolint:forbidigo // it decides only what is read
 	repairs := began.Sub(p.repaired) >= max(repairEvery, repairShare*p.repairTook)
 	if repairs {
 		p.dueFrom.Store(0)
-		p.queueRepair(b, p.mayTakeOver(began))
+		p.queueRepair(b, p.mayTakeOver(began), &stranded)
 	}
 	now, coming := time.Time{}, (*time.Time)(nil)
 	b.Queue(readNext, p.Receiver).QueryRow(func(row pgx.Row) error { return row.Scan(&now, &coming) })
-	free, more, err := p.claim(ctx, b, 0)
+	reserved, more, err := p.claim(ctx, b, 0)
 	p.reached = time.Now() //nolint:forbidigo // as above
 	took := p.reached.Sub(began)
 	if repairs { // or has failed to: the next ticks claim, whatever the repair has met
@@ -135,14 +135,15 @@ func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 		p.reached = time.Time{}
 		return 0, err
 	}
+	p.promoteStranded(ctx, stranded)
 	p.pause = 0
-	if free.slots == 0 || len(free.full) > 0 {
+	if reserved.slots == 0 || len(reserved.full) > 0 {
 		p.pause = max(minClaimInterval, min(pollEvery, claimShare*took))
 	}
 	if more {
 		return 0, nil
 	}
-	if len(free.full) == 0 {
+	if len(reserved.full) == 0 {
 		p.dueFrom.Store(now.Add(-claimOverlap).UnixMicro())
 	}
 	next = pollEvery

@@ -45,7 +45,7 @@ func (p *Processor) Consume(ctx context.Context, from message.Subscriber, topic 
 	defer end()
 	most := pageMessages
 	loop.Run(open, p.Log.With("receiver", p.Receiver, "topic", topic), "receive failed, the messages will be redelivered", func(context.Context) (time.Duration, error) {
-		page := take(open, deliveries, most)
+		page := nextPage(open, deliveries, most)
 		if len(page) == 0 {
 			end()
 			return 0, nil
@@ -70,9 +70,9 @@ func (p *Processor) Consume(ctx context.Context, from message.Subscriber, topic 
 	return nil
 }
 
-// take waits for a message, and returns it with those that are ready behind it; none when ctx
+// nextPage waits for a message, and returns it with those that are ready behind it; none when ctx
 // has ended or the channel is closed.
-func take(ctx context.Context, messages <-chan *message.Message, most int) (page []*message.Message) {
+func nextPage(ctx context.Context, messages <-chan *message.Message, most int) (page []*message.Message) {
 	select {
 	case <-ctx.Done():
 	case m, open := <-messages:

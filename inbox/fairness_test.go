@@ -142,6 +142,23 @@ func TestPromote_repairsAKeyWithoutAFirstMessage(t *testing.T) {
 	done(t, db)
 }
 
+// A key whose repair has to wait for a transaction that stays open holds up neither claims nor the
+// repair of other keys.
+func TestPromote_besideAKeyThatIsLocked(t *testing.T) {
+	t.Parallel()
+	db := testdb.OpenAt(t, testdb.URL(t), postgres.Options{LockTimeout: 300 * time.Millisecond})
+	for _, m := range []string{"a", "b", "c"} {
+		put(t, db, m, m)
+	}
+	write(t, db, `update inbox set first = false where message_id <> 'c'`)
+	b := &pgx.Batch{}
+	inbox.Append(b, "r", note("uncommitted", ""))
+	b.Queue(`update inbox set ordering_key = 'a' where message_id = 'uncommitted'`)
+	testdb.Must(t, testdb.Begin(t, db.Pool(), `select`).SendBatch(t.Context(), b).Close())
+	start(t, processor(t, db, answer(nil)))
+	await.Row(t, db, `select bool_and((status = 'done') = (message_id <> 'a')) from inbox`)
+}
+
 // A repair reads a bounded number of keys, and goes on behind them, so however many wait hold up no
 // claim and hide no key.
 func TestPromote_repairsManyKeysInParts(t *testing.T) {

@@ -92,9 +92,9 @@ const (
 func (p *Processor) timeout() time.Duration { return max(p.Policy.Lease, 3*time.Second) }
 
 // queueRepair queues what mends the rows that others left: messages of silent holders, claims and
-// ends with an unknown outcome, due times of a wrong clock, and keys without a first message. Of
-// these each repair reads a part, behind that of the one before.
-func (p *Processor) queueRepair(b *pgx.Batch, takesOver bool) {
+// ends with an unknown outcome, and due times of a wrong clock. It reads a part of the keys,
+// behind that of the repair before, for those without a first message.
+func (p *Processor) queueRepair(b *pgx.Batch, takesOver bool, stranded *[]string) {
 	q := p.Policy
 	if takesOver {
 		claims := p.slots.isClaiming() // before what is held is read
@@ -104,16 +104,41 @@ func (p *Processor) queueRepair(b *pgx.Batch, takesOver bool) {
 			q.BackoffBase, q.BackoffCap, p.Holder, held, claims, 2*p.timeout())
 	}
 	b.Queue(correctDueTimes, p.Receiver, q.BackoffCap, max(LongestWait, q.BackoffCap))
-	b.Queue(promoteNext, p.Receiver, p.promoted).QueryRow(func(row pgx.Row) error { return row.Scan(&p.promoted) })
+	b.Queue(readStranded, p.Receiver, p.repairedKey).QueryRow(func(row pgx.Row) error { return row.Scan(stranded, &p.repairedKey) })
+}
+
+// promoteStranded repairs keys beside the loop, since it may wait for another transaction: each
+// key by itself where they cannot be repaired together. A key that cannot be is found again.
+//
+// If we die here: the repair of another processor finds the key. Test: TestModel.
+func (p *Processor) promoteStranded(ctx context.Context, keys []string) {
+	if len(keys) == 0 || !p.promoting.CompareAndSwap(false, true) {
+		return
+	}
+	p.background.Go(func() {
+		defer p.promoting.Store(false)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.timeout())
+		defer cancel()
+		promoted := func(keys ...string) bool {
+			b := &pgx.Batch{}
+			b.Queue(promoteMany, slices.Repeat([]string{p.Receiver}, len(keys)), keys)
+			return p.DB.Commit(ctx, b) == nil
+		}
+		if !promoted(keys...) {
+			for _, key := range keys {
+				promoted(key)
+			}
+		}
+		p.wake()
+	})
 }
 
 // mayTakeOver reports whether a holder without a registration is dead. After an outage of the
 // database all holders are silent, so each gets the time to register again.
 func (p *Processor) mayTakeOver(now time.Time) bool {
-	if p.started && now.Sub(p.reached) > p.timeout() {
+	if now.Sub(p.reached) > p.timeout() {
 		p.patientUntil = now.Add(2 * p.timeout())
 	}
-	p.started = true
 	return now.After(p.patientUntil)
 }
 

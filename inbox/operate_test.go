@@ -90,74 +90,40 @@ func TestShow(t *testing.T) {
 	}
 }
 
-func TestRetry(t *testing.T) {
+func TestRetry_beginsAnewInTheOrderOfTheKey(t *testing.T) {
 	t.Parallel()
-
-	t.Run("begins anew, in the order of its key", func(t *testing.T) {
-		db := fresh(t)
-		putDeadLetters(t, db)
-		testdb.Must(t, inbox.Retry(t.Context(), db, number(t, db, "m1"), "ada"))
-		await.Row(t, db, `select status = 'pending' and attempts = 0 and deaths = 0 and waits = 0 and waiting_since is null
-			and due_at <= clock_timestamp() and decided_by = 'ada' and decided_at <= clock_timestamp() from inbox where message_id = 'm1'`)
-		var order diary
-		start(t, processor(t, db, noting(&order)))
-		await.Row(t, db, `select bool_and(status = 'done') from inbox where ordering_key = 'k'`)
-		testrun.Same(t, "order", "m1 m2 m3", order.String())
-		if got, err := inbox.Show(t.Context(), db, number(t, db, "m1")); err != nil || got.DecidedBy != "ada" || got.DecidedAt == nil {
-			t.Errorf("when it is done, who retried it is %+v, %v", got, err)
-		}
-	})
+	db := stocked(t)
+	putDeadLetters(t, db)
+	testdb.Must(t, inbox.Retry(t.Context(), db, number(t, db, "m1"), "ada"))
+	await.Row(t, db, `select status = 'pending' and attempts = 0 and deaths = 0 and waits = 0 and waiting_since is null
+		and due_at <= clock_timestamp() and decided_by = 'ada' and decided_at <= clock_timestamp() from inbox where message_id = 'm1'`)
+	var order diary
+	start(t, processor(t, db, noting(&order)))
+	await.Row(t, db, `select bool_and(status = 'done') from inbox where ordering_key = 'k'`)
+	testrun.Same(t, "order", "m1 m2 m3", order.String())
+	if got, err := inbox.Show(t.Context(), db, number(t, db, "m1")); err != nil || got.DecidedBy != "ada" || got.DecidedAt == nil {
+		t.Errorf("when it is done, who retried it is %+v, %v", got, err)
+	}
 }
 
-func TestDiscard(t *testing.T) {
+// What a holder of long ago still commits is refused. That the key goes on is in TestModel.
+func TestDiscard_endsForEver(t *testing.T) {
 	t.Parallel()
-
-	t.Run("ends a message and lets its key continue", func(t *testing.T) {
-		db := fresh(t)
-		putDeadLetters(t, db)
-		testdb.Must(t, inbox.Discard(t.Context(), db, number(t, db, "m1"), "ada"))
-		var order diary
-		start(t, processor(t, db, noting(&order)))
-		await.Row(t, db, `select bool_and(status = 'done') from inbox where message_id in ('m2', 'm3')`)
-		testrun.Same(t, "order", "m2 m3", order.String())
-		entries, err := inbox.List(t.Context(), db, inbox.Filter{Status: inbox.StatusDiscarded}, 0, 10)
-		if err != nil || len(entries) != 1 {
-			t.Fatalf("discarded messages: %+v, %v", entries, err)
-		}
-		if e := entries[0]; e.MessageID != "m1" || e.DecidedBy != "ada" || e.FinishedAt == nil || e.LastError != "a human decides" {
-			t.Errorf("the message is %+v", e)
-		}
-	})
-
-	t.Run("what a holder of long ago still commits is refused", func(t *testing.T) {
-		db := fresh(t, "m1@k")
-		h := newHung(db)
-		start(t, processor(t, db, h.handle))
-		await.Receive(t, "the holder", h.begun)
-		write(t, db, `update inbox set status = 'dead'`) // its fence is still the newest
-		testdb.Must(t, inbox.Discard(t.Context(), db, number(t, db, "m1"), "ada"))
-		close(h.finish)
-		if err := await.Receive(t, "the commit", h.ended); !inbox.IsLost(err) {
-			t.Errorf("the holder's commit ended with %v", err)
-		}
-		await.Row(t, db, `select status = 'discarded' and not exists (select from merchants) from inbox`)
-	})
-
-	t.Run("a message that others have passed", func(t *testing.T) {
-		db := fresh(t, "m1@k", "m2@k")
-		start(t, processor(t, db, func(_ context.Context, d *inbox.Delivery) error {
-			if d.ID == "m1" {
-				return &inbox.DeadLetterError{Err: errors.New("never")}
-			}
-			return nil
-		}, func(o *inbox.Options) { o.Policy.DeadLetters = inbox.Pass }))
-		await.Row(t, db, `select string_agg(status, ' ' order by id) = 'dead done' from inbox`)
-		testdb.Must(t, inbox.Retry(t.Context(), db, number(t, db, "m1"), "ada"))
-		await.Row(t, db, `select status = 'dead' and attempts = 1 and fence = 2 from inbox where message_id = 'm1'`)
-		testdb.Must(t, inbox.Discard(t.Context(), db, number(t, db, "m1"), "ada"))
-		put(t, db, "m3", "k")
-		await.Row(t, db, `select string_agg(status, ' ' order by id) = 'discarded done done' from inbox`)
-	})
+	db := stocked(t, "m1@k")
+	h := newHung(db)
+	start(t, processor(t, db, h.handle))
+	await.Receive(t, "the holder", h.begun)
+	write(t, db, `update inbox set status = 'dead', last_error = 'odd'`) // its fence is still the newest
+	testdb.Must(t, inbox.Discard(t.Context(), db, number(t, db, "m1"), "ada"))
+	close(h.finish)
+	if err := await.Receive(t, "the commit", h.ended); !inbox.IsLost(err) {
+		t.Errorf("the holder's commit ended with %v", err)
+	}
+	await.Row(t, db, `select status = 'discarded' and not exists (select from merchants) from inbox`)
+	entries, err := inbox.List(t.Context(), db, inbox.Filter{Status: inbox.StatusDiscarded}, 0, 10)
+	if err != nil || len(entries) != 1 || entries[0].DecidedBy != "ada" || entries[0].FinishedAt == nil || entries[0].LastError != "odd" {
+		t.Errorf("discarded messages: %+v, %v", entries, err)
+	}
 }
 
 func TestRetryAndDiscard_refuseWhatIsNoDeadLetter(t *testing.T) {

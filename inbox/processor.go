@@ -58,11 +58,13 @@ type Processor struct {
 	ctx   context.Context // of Run; nil before
 	holds map[int64]holding
 
+	promoting  atomic.Bool    // stranded keys are repaired
+	background sync.WaitGroup // of that, and of the heartbeat
+
 	// Of the loop alone.
-	started                         bool
 	reached, repaired, patientUntil time.Time
 	repairTook                      time.Duration
-	promoted                        string        // keys up to it were repaired
+	repairedKey                     string        // keys up to it were looked at
 	pause                           time.Duration // at least until the next claim
 }
 
@@ -129,11 +131,11 @@ func (p *Processor) Run(ctx context.Context) error {
 		return errors.New("inbox: a processor runs once")
 	}
 	alive, die := context.WithCancel(context.WithoutCancel(ctx))
-	var keeping sync.WaitGroup
-	keeping.Go(func() { p.keepAlive(alive) })
-	defer keeping.Wait()
+	p.background.Go(func() { p.keepAlive(alive) })
+	defer p.background.Wait()
 	defer die()
 	p.slots.setOpen(true)
+	p.reached = time.Now() //nolint:forbidigo // it decides only when others are taken over
 	loop.Run(ctx, p.Log.With("receiver", p.Receiver), "claim failed, it is retried until it succeeds", func(ctx context.Context) (time.Duration, error) {
 		began := time.Now() //nolint:forbidigo // it decides only when the database is asked
 		next, err := p.tick(ctx)
@@ -154,7 +156,7 @@ func (p *Processor) Run(ctx context.Context) error {
 func (p *Processor) awaitSlots(ctx context.Context) {
 	late := time.After(pollEvery)
 	for waits := false; ; {
-		n, few := p.slots.free()
+		n, few := p.slots.available()
 		if !few && p.pause == 0 {
 			return
 		}

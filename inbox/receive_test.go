@@ -1,6 +1,7 @@
 package inbox_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -91,8 +92,8 @@ select string_agg(concat_ws(':', message_id, ordering_key, status, first), ' ' o
 	}
 }
 
-// Each statement of the package works in each mode of pgx.
-func TestProcessor_worksInEachQueryMode(t *testing.T) {
+// Each statement of the package works in each mode of pgx, and messages arrive as they were sent.
+func TestProcessor_inEachModeOfPgx(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []pgx.QueryExecMode{
 		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
@@ -104,11 +105,14 @@ func TestProcessor_worksInEachQueryMode(t *testing.T) {
 			pool, err := pgxpool.NewWithConfig(t.Context(), config)
 			testdb.Must(t, err)
 			defer pool.Close()
-			commits := groupcommit.New(pool, groupcommit.Options{})
+			commits := groupcommit.New(pool, groupcommit.Options{Writes: groupcommit.NewStatements(inbox.Writes()...)})
+			odd := inbox.Message{OrderingKey: "naïve", Payload: []byte("\x00\xff\\x not text"), Metadata: map[string]string{"k": "'\"é "}}
 			write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, first, holder, fence, attempts, due_at)
 				values ('r', 'of-the-dead', 'd', '', '', '{}', '', 'running', true, 'dead', 1, 1, now())`)
 			p := processor(t, commits, func(ctx context.Context, d *inbox.Delivery) error {
 				switch {
+				case strings.HasPrefix(d.ID, "odd") && (!bytes.Equal(d.Payload, odd.Payload) || d.Metadata["k"] != odd.Metadata["k"]):
+					return &inbox.DeadLetterError{Err: errors.New("it was changed")}
 				case d.ID == "dead":
 					return &inbox.DeadLetterError{Err: errors.New("never")}
 				case d.ID == "waits" && d.Waits == 0:
@@ -132,7 +136,14 @@ func TestProcessor_worksInEachQueryMode(t *testing.T) {
 			for _, id := range []string{"fails", "dead"} {
 				testdb.Must(t, send(t.Context(), commits, inbox.Message{ID: id, OrderingKey: id, Metadata: map[string]string{"a": "b"}}))
 			}
-			await.Row(t, db, `select count(*) = 7 and bool_and(status = case message_id when 'dead' then 'dead' else 'done' end) from inbox`)
+			var all sync.WaitGroup
+			for n := range 4 { // of which some share a commit
+				m := odd
+				m.ID = fmt.Sprint("odd ", n)
+				all.Go(func() { testdb.Must(t, send(t.Context(), commits, m)) })
+			}
+			all.Wait()
+			await.Row(t, db, `select count(*) = 11 and bool_and(status = case message_id when 'dead' then 'dead' else 'done' end) from inbox`)
 			stop()
 			dead, err := inbox.List(t.Context(), commits, inbox.Filter{Status: inbox.StatusDead}, 0, 10)
 			if err != nil || len(dead) != 1 || dead[0].MessageID != "dead" {
@@ -143,7 +154,7 @@ func TestProcessor_worksInEachQueryMode(t *testing.T) {
 			testdb.Must(t, inbox.Discard(t.Context(), commits, dead[0].Number, "ada"))
 			n, err := inbox.DeleteExpired(t.Context(), commits, 0, 100)
 			testdb.Must(t, err)
-			testrun.Same(t, "deleted", 6, n)
+			testrun.Same(t, "deleted", 10, n)
 		})
 	}
 }

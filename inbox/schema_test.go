@@ -1,49 +1,15 @@
 package inbox_test
 
 import (
-	"log/slog"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
-
-// A processor continues as soon as the right, table or column that it lacks is there, with the
-// rights of the worker.
-func TestProcessor_continuesAfterAMissingRightOrTable(t *testing.T) {
-	t.Parallel()
-	for name, test := range map[string]struct{ change, undo string }{
-		"a right": {`revoke select on inbox from payonce_worker`, `grant select on inbox to payonce_worker`},
-		"a table": {`alter table inbox rename to away`, `alter table away rename to inbox`},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			db, log := testdb.Open(t), &await.Log{}
-			put(t, db, "m1", "k")
-			put(t, db, "m2", "l")
-			write(t, db, `update inbox set status = 'running', fence = 1, attempts = 1, holder = 'dead' where message_id = 'm2'`)
-			write(t, db, test.change)
-			worker := testdb.As(t, db, postgres.RoleWorker)
-			p := processor(t, worker, answer(nil), short, func(o *inbox.Options) { o.Log = slog.New(slog.NewTextHandler(log, nil)) })
-			start(t, p)
-			await.True(t, "the failure is logged", func() bool { return strings.Contains(log.String(), "claim failed, it is retried until it succeeds") })
-			write(t, db, test.undo)
-			done(t, db)
-			got, err := p.Receive(t.Context(), note("m1", "m1"), note("m3", ""))
-			testdb.Must(t, err)
-			testrun.Same(t, "what became of them", inbox.Reception{New: 1, Duplicates: 1}, got)
-			done(t, db)
-			testdb.Must(t, send(t.Context(), worker, note("m4", "")))
-			done(t, db)
-		})
-	}
-}
 
 func TestNew_refuses(t *testing.T) {
 	t.Parallel()

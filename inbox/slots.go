@@ -21,8 +21,8 @@ type slots struct {
 	running     sync.WaitGroup
 }
 
-// free is what a claim may take.
-type free struct {
+// reservation is what a claim may take.
+type reservation struct {
 	slots int
 	share int      // of one partition
 	full  []string // partitions that get none: they have their share, or are paused
@@ -31,9 +31,10 @@ type free struct {
 // share is how many of these slots one partition may have.
 func share(slots int) int { return max(1, 7*slots/8) }
 
-// take takes free slots for a claim: all of them for the loop, or at most so many for a page. A
-// page gets none while partitions are left out, since the claim has to look past their messages.
-func (s *slots) take(most int) free {
+// reserve reserves free slots for a claim: all of them for the loop, or at most so many for a page.
+// A page gets none while partitions are left out, since its claim would have to look past their
+// messages.
+func (s *slots) reserve(most int) reservation {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	full := append([]string{}, s.pausedIn...) // never null, which would claim nothing
@@ -47,27 +48,27 @@ func (s *slots) take(most int) free {
 		n-- // the last slot: all others may be of one partition
 	}
 	if !s.open || s.paused || n <= 0 || most > 0 && len(full) > 0 {
-		return free{full: full}
+		return reservation{full: full}
 	}
-	f := free{n, share(n), full}
+	r := reservation{n, share(n), full}
 	if most > 0 {
-		f.slots = min(n, most)
+		r.slots = min(n, most)
 	}
-	s.used += f.slots
-	s.claiming += f.slots
+	s.used += r.slots
+	s.claiming += r.slots
 	s.running.Add(1) // the claim
-	return f
+	return r
 }
 
-// give returns what a claim took and did not use.
-func (s *slots) give(taken, claimed int) {
-	if taken == 0 {
+// endClaim frees what a claim reserved and did not use.
+func (s *slots) endClaim(r reservation, claimed int) {
+	if r.slots == 0 {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.used -= taken - claimed
-	s.claiming -= taken
+	s.used -= r.slots - claimed
+	s.claiming -= r.slots
 	s.running.Done()
 }
 
@@ -78,7 +79,7 @@ func (s *slots) isClaiming() bool {
 	return s.claiming > 0
 }
 
-// handle counts a handler, in a slot that its claim has taken.
+// handle counts a handler, in a slot that its claim has reserved.
 func (s *slots) handle(partition string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,9 +98,9 @@ func (s *slots) release(partition string) {
 	s.running.Done()
 }
 
-// free returns how many slots a claim would have, and whether they are too few for a claim that
-// need not hurry.
-func (s *slots) free() (n int, few bool) {
+// available returns how many slots a claim would have, and whether they are too few for a claim
+// that need not hurry.
+func (s *slots) available() (n int, few bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n = s.size - s.used

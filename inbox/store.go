@@ -97,27 +97,11 @@ select odd.message_id, 'dead' from other join odd on (odd.receiver, odd.name) = 
 
 // promote makes the oldest pending message of a key first if the key has none. A transaction
 // that stores or ends messages runs it after that. Two such transactions that did not see each
-// other may leave a key without a first message: repair finds it.
+// other may leave a key without a first message, and so does an operator's decision: readStranded
+// finds it.
 const (
 	promote     = promoteKeys + `(values ($1::text, $2::text)) as k (receiver, ordering_key)` + keysWithoutFirst
 	promoteMany = promoteKeys + `unnest($1::text[], $2::text[]) as k (receiver, ordering_key)` + keysWithoutFirst
-
-	// promoteNext does so for the keys of at most 2000 waiting messages behind the key $2, and
-	// returns the last of them, or the empty key where none is left. So the number of waiting
-	// messages holds up no claim.
-	promoteNext = `
-with waiting as materialized (
-  select ordering_key
-    from inbox
-   where receiver = $1
-     and status = 'pending'
-     and not first
-     and ordering_key > $2
-   order by ordering_key
-   limit 2000
-), promoted as (` + promoteKeys + `(select distinct $1::text as receiver, ordering_key from waiting) as k` + keysWithoutFirst + `
-)
-select case when count(*) = 2000 then max(ordering_key) else '' end from waiting`
 
 	promoteKeys = `
 update inbox
@@ -133,3 +117,23 @@ update inbox
           where (select f.id from inbox f where f.receiver = k.receiver and f.ordering_key = k.ordering_key and f.first) is null))
    and coalesce(status = 'pending' and not first, false)`
 )
+
+// readStranded reads which keys of at most 2000 waiting messages behind the key $2 have no first
+// message, and the last of all these keys, or the empty key where none is left. So the number of
+// waiting messages holds up no claim.
+const readStranded = `
+with waiting as materialized (
+  select ordering_key
+    from inbox
+   where receiver = $1
+     and status = 'pending'
+     and not first
+     and ordering_key > $2
+   order by ordering_key
+   limit 2000
+)
+select array(
+         select k.ordering_key
+           from (select distinct ordering_key from waiting) k
+          where (select f.id from inbox f where f.receiver = $1 and f.ordering_key = k.ordering_key and f.first) is null),
+       (select case when count(*) = 2000 then max(ordering_key) else '' end from waiting)`

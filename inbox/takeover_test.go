@@ -3,9 +3,7 @@ package inbox_test
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -87,24 +85,6 @@ func TestTakeover(t *testing.T) {
 		close(h.finish)
 		done(t, db)
 		await.Row(t, db, `select deaths = 0 and attempts = 1 from inbox`)
-	})
-
-	t.Run("after an outage a processor lets the others register again", func(t *testing.T) {
-		db := fresh(t, "m1@k", "m2@l")
-		write(t, db, `update inbox set status = 'running', fence = 1, attempts = 1, holder = 'other', claimed_at = now() where message_id = 'm2'`)
-		write(t, db, `insert into inbox_holders (receiver, holder, alive_until) values ('r', 'other', now() + interval '1 minute')`)
-		log := &await.Log{}
-		start(t, processor(t, db, answer(nil), func(o *inbox.Options) {
-			o.Log, o.Policy.Lease = slog.New(slog.NewTextHandler(log, nil)), 30*time.Second // it waits for two leases
-		}))
-		await.Row(t, db, `select status = 'done' from inbox where message_id = 'm1'`)
-		tx := testdb.Begin(t, db.Pool(), `lock inbox`)
-		await.True(t, "the processor notices the outage", func() bool { return strings.Contains(log.String(), "claim failed") })
-		testdb.Exec(t, tx, `update inbox_holders set alive_until = now() - interval '1 minute' where holder = 'other'`)
-		testdb.Must(t, tx.Commit(t.Context()))
-		put(t, db, "m3", "m")
-		await.Row(t, db, `select status = 'done' from inbox where message_id = 'm3'`)
-		await.Row(t, db, `select status = 'running' and deaths = 0 from inbox where message_id = 'm2'`)
 	})
 
 	t.Run("a registration in the future, of a clock that went back, does not protect a dead holder", func(t *testing.T) {
@@ -222,63 +202,6 @@ func TestClaim_whoseCommitIsSlow(t *testing.T) {
 	})
 }
 
-// A processor that does not know whether its commit came about handles the message once, also
-// while another message keeps its holder alive.
-func TestClaim_withAnUnknownOutcome(t *testing.T) {
-	t.Parallel()
-	for name, side := range map[string]failpoint.Side{"committed": failpoint.After, "not committed": failpoint.Before} {
-		for _, what := range []string{"a claim", "a page", "the end"} {
-			t.Run(what+" "+name, func(t *testing.T) {
-				t.Parallel()
-				db, cut, cutter := through(t)
-				handled, begun, finish, end := &diary{}, make(chan struct{}, 9), make(chan struct{}), make(chan struct{})
-				p := processor(t, cut, func(_ context.Context, d *inbox.Delivery) error {
-					handled.note("%s", d.ID)
-					begun <- struct{}{}
-					if d.ID == "alive" {
-						<-end
-					}
-					<-finish
-					return nil
-				}, short)
-				want := "alive m1"
-				if what != "the end" { // which is as long as a beat
-					put(t, db, "alive", "")
-					start(t, p)
-					await.Receive(t, "the message that keeps the holder alive", begun)
-				}
-				switch what {
-				case "a claim":
-					p.Pause(true)
-					put(t, db, "m1", "k")
-					cutter.Arm(side, 3)
-					p.Pause(false)
-				case "a page":
-					await.True(t, "the page is cut", func() bool {
-						cutter.Arm(side, 3)
-						_, err := p.Receive(t.Context(), note("m1", ""))
-						return err == nil || cutter.Cuts() > 0
-					})
-					_, err := p.Receive(t.Context(), note("m1", "")) // by the transport
-					testdb.Must(t, err)
-				case "the end":
-					want = "m1"
-					put(t, db, "m1", "k")
-					start(t, p)
-					await.Receive(t, "the handler", begun)
-					cutter.Arm(side, 2)
-				}
-				close(finish)
-				await.True(t, "a connection was cut", func() bool { return cutter.Cuts() == 1 })
-				await.Row(t, db, `select status = 'done' from inbox where message_id = 'm1'`)
-				close(end)
-				done(t, db)
-				testrun.Same(t, "handled", want, handled.String())
-			})
-		}
-	}
-}
-
 // A message that kills its process becomes a dead letter, and those beside it are handled.
 func TestPoison(t *testing.T) {
 	testdb.Long(t, "it kills processes")
@@ -332,39 +255,6 @@ func TestPoison(t *testing.T) {
 	if most := maxDeaths + 1; processes > most {
 		t.Errorf("%d processes, want at most %d", processes, most)
 	}
-}
-
-// Processes that are killed 250 ms after they have begun to work, whatever they do, still finish
-// what does not take longer.
-func TestPoison_processesThatAreKilledFinishInnocents(t *testing.T) {
-	testdb.Long(t, "it kills processes")
-	t.Parallel()
-	url := testdb.URL(t)
-	db := testdb.Connect(t, url)
-	for n := range 20 {
-		put(t, db, fmt.Sprint("m", n), "")
-	}
-	await.Progress(t, "all others are done, and what needs longer than a process lives is dead", func() (string, bool) {
-		cutter := failpoint.StartCutter(t, url)
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		kill := time.AfterFunc(2*time.Second, func() { cutter.Close(); cancel() })
-		defer kill.Stop()
-		var working sync.Once
-		p := processor(t, testdb.OpenAt(t, cutter.URL(), postgres.Options{}), func(ctx context.Context, d *inbox.Delivery) error {
-			working.Do(func() { kill.Reset(250 * time.Millisecond) })
-			if d.ID == "m7" {
-				<-ctx.Done()
-			}
-			return context.Cause(ctx)
-		}, func(o *inbox.Options) {
-			o.Policy.Lease, o.Drain = 200*time.Millisecond, time.Nanosecond
-			o.Policy.BackoffBase, o.Policy.BackoffCap = time.Millisecond, 50*time.Millisecond
-		})
-		_ = p.Run(ctx)
-		seen := testdb.One[string](t, db, `select concat(sum(deaths), ' deaths, ', count(*) filter (where status = 'done'), ' done') from inbox`)
-		return seen, testdb.One[bool](t, db, `select bool_and(status = case message_id when 'm7' then 'dead' else 'done' end) from inbox`)
-	})
 }
 
 // A transaction that stays open, here or in another database, delays no message.

@@ -92,7 +92,6 @@ func lookups() []lookup {
 		{in: "fulfillment", words: "reserved  = reserved", args: "'m7', 'sku', 1, -1, 0", ways: "stock_pkey merchant_id sku"},
 		{in: "fulfillment", words: "update reservations", args: "'ch_7', 'sold'", ways: "reservations_once charge_id"},
 		{in: "fulfillment", words: "s.available", args: "'{m7,m8}', '{sku,sku}'", ways: "stock_pkey merchant_id sku"},
-		{in: "fulfillment", words: "update webhook_resends", args: "gen_random_uuid()", ways: "webhook_resends_pkey resend_id"},
 		{in: "internal/merchants", words: "m.webhook_url,\n", args: "'{m7,m8}'", ways: "merchants_pkey merchant_id, webhook_secrets_pkey merchant_id"},
 
 		{in: "internal/merchants", words: "with over", args: "500", ways: "webhook_secrets_to_forget ends_at"},

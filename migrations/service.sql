@@ -167,10 +167,10 @@ create trigger webhook_secrets_ended
        execute function record_action('webhook secret end', generation, merchant_id, '', '{generation,ends_at}');
 
 -- An operator asks for a webhook once more.
-create trigger webhook_resends_requested
- after insert on webhook_resends
-   for each row
-       execute function record_action('webhook resend', event_id, merchant_id, requested_by, '{resend_id,event_id,charge_id}');
+create trigger inbox_resend_requested
+ after insert on inbox
+   for each row when (new.type = 'webhook.resend')
+       execute function record_action('webhook resend', message_id, partition_key, '', '{message_id,ordering_key,receiver}');
 
 -- An operator pauses or resumes.
 create trigger pauses_set
@@ -191,30 +191,6 @@ create trigger restore_mark_written
        execute function record_action('outbox repair', written_in, '', '', '{written_in}');
 
 -- Sessions of the server ------------------------------------------------------
-
--- Vacuum keeps every row version that the oldest snapshot of this database may still see,
--- and so does a prepared transaction, which has no session. Vacuum's own snapshot holds
--- nothing back. The function reports how old that transaction is and not whose it is.
-create function snapshot_held()
-returns double precision
-language sql volatile security definer
-set search_path = pg_catalog, pg_temp
-as $$
-select coalesce(max(extract(epoch from clock_timestamp() - began)), 0)
-  from (select xact_start
-          from pg_stat_activity
-         where datname = current_database()
-           and (backend_xmin is not null or backend_xid is not null)
-           and pid <> pg_backend_pid()
-           and pid not in (select pid from pg_stat_progress_vacuum)
-         union all
-        select prepared
-          from pg_prepared_xacts
-         where database = current_database()) as holding(began)
-$$;
-comment on function snapshot_held is 'seconds since the oldest transaction of this database began that vacuum must respect, of those whose sessions the owner of the function may see; 0 if there is none';
-revoke execute on function snapshot_held from public;
-grant execute on function snapshot_held to payonce_worker;
 
 -- A session may be ended by its own user and by a superuser. This function ends sessions
 -- that hold up others, as far as the owner of the function may.
@@ -329,14 +305,13 @@ grant insert, update (status) on reservations to payonce_worker;
 -- api_keys_by_prefix.
 grant select (merchant_id, webhook_url, webhook_generation) on merchants to payonce_worker;
 grant select, update (secret) on webhook_secrets to payonce_worker;
-grant select, update (delivered_at) on webhook_resends to payonce_worker;
 grant execute on function api_keys_by_prefix to payonce_api;
 
 -- The console shows what all merchants' charges did, and no payload of a request, no secret and
 -- no API key. It changes nothing.
 grant select
    on ledger_events, ledger_postings, held_orders, followers, account_balances,
-      outbox, inbox, stock, reservations, webhook_resends, operator_actions
+      outbox, inbox, stock, reservations, operator_actions
    to payonce_console;
 grant select (scope, operation, key, status_code, headers, body, created_at, expires_at) on idempotency_keys to payonce_console;
 grant select (merchant_id) on merchants to payonce_console;
@@ -357,47 +332,24 @@ grant select, update (checked, violated) on audit_progress to payonce_worker;
 
 -- Row-level security ----------------------------------------------------------
 
-alter table ledger_events    enable row level security;
-alter table ledger_postings  enable row level security;
-alter table held_orders      enable row level security;
-alter table account_balances enable row level security;
-alter table idempotency_keys enable row level security;
-alter table outbox           enable row level security;
-alter table inbox            enable row level security;
-alter table stock            enable row level security;
-alter table reservations     enable row level security;
-alter table merchants        enable row level security;
+-- The worker works for all merchants, and the console reads for all of them.
+do $$
+declare
+  rows text;
+begin
+  foreach rows in array array['ledger_events', 'ledger_postings', 'held_orders', 'account_balances', 'idempotency_keys',
+                              'outbox', 'inbox', 'stock', 'reservations', 'merchants'] loop
+    execute format('alter table %I enable row level security', rows);
+    execute format('create policy worker on %I to payonce_worker using (true) with check (true)', rows);
+    execute format('create policy console on %I for select to payonce_console using (true)', rows);
+  end loop;
+end
+$$;
+
 alter table api_keys         enable row level security;
 alter table webhook_secrets  enable row level security;
-alter table webhook_resends  enable row level security;
 alter table operator_actions enable row level security;
-
--- The worker works for all merchants.
-create policy worker on ledger_events    to payonce_worker using (true) with check (true);
-create policy worker on ledger_postings  to payonce_worker using (true) with check (true);
-create policy worker on held_orders      to payonce_worker using (true) with check (true);
-create policy worker on account_balances to payonce_worker using (true) with check (true);
-create policy worker on idempotency_keys to payonce_worker using (true) with check (true);
-create policy worker on outbox           to payonce_worker using (true) with check (true);
-create policy worker on inbox            to payonce_worker using (true) with check (true);
-create policy worker on stock            to payonce_worker using (true) with check (true);
-create policy worker on reservations     to payonce_worker using (true) with check (true);
-create policy worker on merchants        to payonce_worker using (true) with check (true);
-create policy worker on webhook_resends  to payonce_worker using (true) with check (true);
 create policy worker on webhook_secrets for select to payonce_worker using (true);
-
--- The console reads for all merchants.
-create policy console on ledger_events    for select to payonce_console using (true);
-create policy console on ledger_postings  for select to payonce_console using (true);
-create policy console on held_orders      for select to payonce_console using (true);
-create policy console on account_balances for select to payonce_console using (true);
-create policy console on idempotency_keys for select to payonce_console using (true);
-create policy console on outbox           for select to payonce_console using (true);
-create policy console on inbox            for select to payonce_console using (true);
-create policy console on stock            for select to payonce_console using (true);
-create policy console on reservations     for select to payonce_console using (true);
-create policy console on merchants        for select to payonce_console using (true);
-create policy console on webhook_resends  for select to payonce_console using (true);
 create policy console on operator_actions for select to payonce_console using (true);
 
 -- A secret that still signs cannot be deleted.

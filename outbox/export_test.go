@@ -6,10 +6,10 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Poll is the time between two reads of an empty topic.
-func Poll(of message.Subscriber) time.Duration {
+// SetPoll sets the pause between two reads of an empty topic. It is called before Subscribe.
+func SetPoll(of message.Subscriber, d time.Duration) {
 	s, _ := of.(*subscriber)
-	return s.reader.Poll
+	s.reader.poll = d
 }
 
 // SetAckDeadline is called before Subscribe.

@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"errors"
+	"log/slog"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -21,15 +22,18 @@ func Forward(ctx context.Context, from message.Subscriber, topic string, to mess
 	if err != nil {
 		return err
 	}
+	failing := false
 	for m := range messages {
 		err := loop.Safely(func() error { return to.Publish(topic, m) })
 		if err == nil {
 			m.Ack()
+			failing = false
 			continue
 		}
-		if refuse, ok := m.Context().Value(refusal{}).(context.CancelCauseFunc); ok {
-			refuse(err)
+		if !failing {
+			slog.ErrorContext(ctx, "publish failed and is retried", "topic", topic, "message_id", m.UUID, "error", err) //nolint:sloglint // the program's
 		}
+		failing = true
 		m.Nack()
 		loop.Pause(ctx, afterFailure, nil)
 	}

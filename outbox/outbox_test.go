@@ -20,43 +20,24 @@ import (
 	"github.com/payonce/payonce/outbox"
 )
 
-func TestAppend_isOneRowOfItsTransaction(t *testing.T) {
+func TestSend_sendsAllOrNothing(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)
-	b := letters(t, "m1")
-	b.Queue(`insert into merchants (merchant_id) values ('Not A Word')`)
-	if err := db.Commit(t.Context(), b); groupcommit.Constraint(err) != "merchants_merchant_id_check" {
-		t.Fatalf("the error is %v", err)
-	}
-	publish(t, db, "m2")
-	read(t, db, options{}).wantNext(t, "m2")
-	wantEmpty(t, db)
-}
-
-func TestSend_isOneRowOfItsTransaction(t *testing.T) {
-	t.Parallel()
-	db := testdb.Open(t)
-	planted := errors.New("planted")
-	send := func(ctx context.Context, after error, messages ...outbox.Message) error {
-		return pgx.BeginFunc(t.Context(), db.Pool(), func(tx pgx.Tx) error {
-			return errors.Join(outbox.Send(ctx, tx, messages...), after)
-		})
+	send := func(ctx context.Context, messages ...outbox.Message) error {
+		return pgx.BeginFunc(t.Context(), db.Pool(), func(tx pgx.Tx) error { return outbox.Send(ctx, tx, messages...) })
 	}
 	m := func(id string) outbox.Message { return outbox.Message{Topic: topic, ID: id} }
-	if err := send(t.Context(), planted, m("m1")); !errors.Is(err, planted) {
-		t.Errorf("the transaction is rolled back: %v", err)
-	}
-	if err := send(t.Context(), nil, m("m2"), m("")); !errors.Is(err, outbox.ErrInvalid) {
+	if err := send(t.Context(), m("m1"), m("")); !errors.Is(err, outbox.ErrInvalid) {
 		t.Errorf("a message without an id: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := send(ctx, nil, m("m3")); !errors.Is(err, context.Canceled) {
+	if err := send(ctx, m("m2")); !errors.Is(err, context.Canceled) {
 		t.Errorf("a context that has ended: %v", err)
 	}
-	testdb.Must(t, send(t.Context(), nil))
-	testdb.Must(t, send(t.Context(), nil, m("m4"), m("m5")))
-	read(t, db, options{}).wantNext(t, "m4", "m5")
+	testdb.Must(t, send(t.Context()))
+	testdb.Must(t, send(t.Context(), m("m3"), m("m4")))
+	read(t, db, options{}).wantNext(t, "m3", "m4")
 	wantEmpty(t, db)
 }
 
@@ -142,22 +123,6 @@ func TestAppend_refusesWhatNoOutboxHolds(t *testing.T) {
 	if m := page[0]; m.UUID != longest || len(m.Payload) != len(large) || m.Payload[0] != '0' {
 		t.Errorf("message %s with %d bytes", m.UUID, len(m.Payload))
 	}
-}
-
-// What the server refuses takes its batch with it, and blocks nothing.
-func TestMetadata_thatIsRefusedTakesItsBatchWithIt(t *testing.T) {
-	t.Parallel()
-	db := testdb.Open(t)
-	for what, metadata := range map[string]map[string]string{"NUL": {"k": "\x00"}, "more than 1 MiB": {"k": strings.Repeat("x", 1<<20)}} {
-		b := letters(t, "m1")
-		testdb.Must(t, outbox.Append(b, outbox.Message{Topic: topic, ID: "m2", Metadata: metadata}))
-		if err := db.Commit(t.Context(), b); groupcommit.OutcomeOf(err) != groupcommit.Refused {
-			t.Errorf("%s: %v", what, err)
-		}
-	}
-	publish(t, db, "m3")
-	read(t, db, options{}).wantNext(t, "m3")
-	wantEmpty(t, db)
 }
 
 func TestMetadata_ofOtherProgramsKeepsItsTextAndBlocksNothing(t *testing.T) {

@@ -1,7 +1,6 @@
 package outbox
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -22,7 +21,6 @@ const (
 	pageBytes    = 1 << 20 // of payloads and metadata; a longer message is a page of its own
 	ackDeadline  = 30 * time.Second
 	afterFailure = 100 * time.Millisecond
-	logEvery     = time.Minute
 
 	reread        = 2000        // ids before the last one that a page reads again, for transactions that commit later
 	fullScan      = time.Second // between two pages that are read from the beginning
@@ -37,12 +35,12 @@ type reader struct {
 	deadline time.Duration         // of acknowledgments
 	done     context.Context       // of the subscriber; Watermill passes none
 	to       chan *message.Message // holds a page
-	logged   time.Time             // when the failure was that lasts; zero if none does
+	poll     time.Duration         // between two reads of an empty topic
+	failing  bool                  // the last page was not delivered
 
 	ids   []int64 // of the page
 	bytes int     // in it
 	acked int     // so many of ids, from the first
-	cause error   // why Forward refused the next one, if it did
 
 	// Between two full scans a page is read from a little before the last one, so that the reader
 	// does not read over the remains of what was deleted. A message with a smaller id, of a
@@ -53,9 +51,6 @@ type reader struct {
 	scan     bool          // this page is one
 	nextScan time.Time
 }
-
-// refusal is the key of a page's context under which Forward finds what ends it with a cause.
-type refusal struct{}
 
 // selectPage reads the oldest messages behind $2, if no other reader of the topic is at work: a
 // reader that finds a message locks the topic's row, which the first one makes. The transaction is
@@ -96,7 +91,7 @@ select id, message_id, payload, metadata
 
 // SelectQuery implements Watermill's SchemaAdapter.
 func (r *reader) SelectQuery(topic, _ string, _ wsql.OffsetsAdapter) wsql.Query {
-	r.ids, r.bytes, r.acked, r.cause = nil, 0, 0, nil
+	r.ids, r.bytes, r.acked = nil, 0, 0
 	r.began = time.Now() //nolint:forbidigo // it decides only how much is read
 	after := r.last - reread
 	if r.scan = !r.began.Before(r.nextScan); r.scan {
@@ -114,9 +109,8 @@ func (r *reader) UnmarshalMessage(from wsql.Scanner) (wsql.Row, error) {
 	if !ok {
 		return wsql.Row{}, fmt.Errorf("read a page of the outbox: watermill-sql passes a %T", from)
 	}
-	ctx, cancel := context.WithCancelCause(context.Background())
-	defer cancel(nil) // when no message of the page is ready any more
-	ctx = context.WithValue(ctx, refusal{}, cancel)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel() // when no message of the page is ready any more
 	var page []*message.Message
 	for next := true; next; next = rows.Next() {
 		var id int64
@@ -134,7 +128,6 @@ func (r *reader) UnmarshalMessage(from wsql.Scanner) (wsql.Row, error) {
 		return wsql.Row{}, fmt.Errorf("read a page of the outbox: %w", err)
 	}
 	r.deliver(page)
-	r.cause = context.Cause(ctx)
 	if r.acked == 0 {
 		return wsql.Row{}, sql.ErrNoRows
 	}
@@ -185,21 +178,20 @@ func (r *reader) HandleError(_ watermill.LoggerAdapter, _ bool, err error) time.
 	switch {
 	case r.done.Err() != nil:
 	case failed:
-		if now.Sub(r.logged) >= logEvery {
-			r.logged = now
-			r.Log.Error("delivery from the outbox failed and is retried", "refused", len(r.ids)-r.acked, "error", cmp.Or(err, r.cause))
+		if !r.failing {
+			r.Log.Error("delivery from the outbox failed and is retried", "refused", len(r.ids)-r.acked, "error", err)
 		}
-		r.nextScan = time.Time{}
+		r.failing, r.nextScan = true, time.Time{}
 		loop.Pause(r.done, afterFailure, nil)
 	case len(r.ids) < pageMessages && r.bytes < pageBytes: // there is no more
-		wait := r.Poll
+		wait := r.poll
 		if !r.scan { // a message with a smaller id may have rung
 			wait = min(wait, r.nextScan.Sub(now))
 		}
 		loop.Pause(r.done, wait, r.Bell)
 	}
-	if !failed && len(r.ids) > 0 && !r.logged.IsZero() {
-		r.logged = time.Time{}
+	if !failed && len(r.ids) > 0 && r.failing {
+		r.failing = false
 		r.Log.Info("delivery from the outbox works again")
 	}
 	return 0

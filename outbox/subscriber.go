@@ -16,10 +16,9 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 )
 
-// Options of a subscriber. The zero value reads every 100 ms.
+// Options of a subscriber.
 type Options struct {
-	Bell <-chan struct{} // receives when messages were committed, see Doorbell
-	Poll time.Duration   // between two reads of an empty topic; 100 ms, or 2 s with a Bell
+	Bell <-chan struct{} // receives when messages were committed, see Doorbell; nil: the subscriber reads every 100 ms
 	Log  *slog.Logger    // slog.Default() where nil
 }
 
@@ -35,16 +34,13 @@ type Options struct {
 //
 // If we die here: what was not deleted is delivered again.
 func NewSubscriber(pool *pgxpool.Pool, o Options) message.Subscriber {
-	if o.Poll == 0 {
-		o.Poll = 100 * time.Millisecond
-		if o.Bell != nil {
-			o.Poll = 2 * time.Second
-		}
-	}
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	s := &subscriber{db: sessions(pool), reader: &reader{Options: o, deadline: ackDeadline, to: make(chan *message.Message, pageMessages)}}
+	s := &subscriber{db: sessions(pool), reader: &reader{Options: o, poll: 100 * time.Millisecond, deadline: ackDeadline, to: make(chan *message.Message, pageMessages)}}
+	if o.Bell != nil {
+		s.reader.poll = 2 * time.Second
+	}
 	s.reader.done, s.close = context.WithCancel(context.Background())
 	s.Subscriber, _ = wsql.NewSubscriber(s.db, wsql.SubscriberConfig{
 		BackoffManager: s.reader, SchemaAdapter: s.reader, OffsetsAdapter: s.reader,

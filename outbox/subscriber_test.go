@@ -3,7 +3,6 @@ package outbox_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"strconv"
@@ -11,12 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
@@ -43,39 +39,6 @@ func TestSubscriber_deliversInTheOrderOfIDsAndDeletesWhatIsAcknowledged(t *testi
 		m.Ack()
 	}
 	r.wantNext(t, numbered(2*mostMessages + 1)[mostMessages:]...)
-	wantEmpty(t, db)
-}
-
-// The messages of one key depend on each other: each is written when the one before is committed.
-func TestSubscriber_keepsTheOrderOfEachOfManyWriters(t *testing.T) {
-	t.Parallel()
-	db := testdb.Open(t)
-	const writers, commits = 8, 40
-	r := read(t, db, options{})
-	var work errgroup.Group
-	for w := range writers {
-		work.Go(func() error {
-			for c := range commits {
-				b := &pgx.Batch{}
-				if err := outbox.Append(b, outbox.Message{Topic: topic, ID: fmt.Sprintf("%d-%d", w, c)}); err != nil {
-					return err
-				}
-				if err := db.Commit(t.Context(), b); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	}
-	next := make([]int, writers)
-	for _, id := range r.take(t, writers*commits) {
-		var w, c int
-		if _, err := fmt.Sscanf(id, "%d-%d", &w, &c); err != nil || c != next[w] {
-			t.Fatalf("%s comes where %d of its writer is next: %v", id, next[w], err)
-		}
-		next[w]++
-	}
-	testdb.Must(t, work.Wait())
 	wantEmpty(t, db)
 }
 
@@ -113,25 +76,6 @@ func TestSubscriber_deliversAgainWhatIsNotAcknowledgedUntilTheDeadline(t *testin
 	if line, _, _ := strings.Cut(log.String(), "\n"); !strings.Contains(line, "level=ERROR") || !strings.Contains(line, "topic=letters") || !strings.Contains(line, "refused=2") {
 		t.Errorf("the failure is logged as %s", log)
 	}
-}
-
-func TestSubscriber_anotherTakesOverWhenTheReaderIsKilled(t *testing.T) {
-	t.Parallel()
-	db := testdb.Open(t)
-	publish(t, db, "m1", "m2")
-	active := read(t, db, options{})
-	held := active.next(t, 2)
-	standby := read(t, db, options{})
-	await.Row(t, db, `select count(*) >= 2 from pg_stat_activity where datname = current_database() and application_name = 'reader'`)
-	standby.wantNoneNow(t)
-	kill(t, db)
-	standby.wantNext(t, "m1", "m2")
-	held[0].Ack() // too late, and harmless
-	held[1].Ack()
-	wantEmpty(t, db)
-	active.stop()
-	publish(t, db, "m3")
-	standby.wantNext(t, "m3")
 }
 
 // Any login may take any advisory lock, so a reader waits for none. It finds a topic's row that is
@@ -180,7 +124,7 @@ func TestSubscriber_findsAMessageThatCommitsLateWithASmallerID(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)
 	bell := make(chan struct{}, 1)
-	r := read(t, db, options{Options: outbox.Options{Bell: bell, Poll: time.Hour}})
+	r := read(t, db, options{Options: outbox.Options{Bell: bell}, poll: time.Hour})
 	const n = 2 * mostMessages
 	for range 3 {
 		late := testdb.Begin(t, db.Pool(), `
@@ -199,18 +143,6 @@ insert into outbox (topic, message_id, payload, metadata) select $1, 'late' || n
 		}
 	}
 	wantEmpty(t, db)
-}
-
-// The poll is slow where a bell wakes the subscriber.
-func TestNewSubscriber_polls(t *testing.T) {
-	t.Parallel()
-	db := testdb.Open(t)
-	bell := make(chan struct{})
-	for want, o := range map[time.Duration]outbox.Options{100 * time.Millisecond: {}, 2 * time.Second: {Bell: bell}, time.Hour: {Bell: bell, Poll: time.Hour}} {
-		s := outbox.NewSubscriber(db.Pool(), o)
-		testrun.Same(t, "poll", want, outbox.Poll(s))
-		testdb.Must(t, s.Close())
-	}
 }
 
 func TestSubscriber_aPageHasAtMostOneMebibyteOrOneMessage(t *testing.T) {
@@ -235,22 +167,6 @@ func TestSubscriber_aPageHasAtMostOneMebibyteOrOneMessage(t *testing.T) {
 		}
 	}
 	wantEmpty(t, db)
-}
-
-func TestSubscriber_goesOnWhenAPageCanBeReadAgain(t *testing.T) {
-	t.Parallel()
-	db := testdb.Open(t)
-	log := &await.Log{}
-	r := read(t, db, options{Options: outbox.Options{Log: slog.New(slog.NewTextHandler(log, nil))}})
-	testdb.Exec(t, db.Pool(), `alter table outbox rename payload to body`)
-	await.True(t, "the failure is logged", func() bool { return strings.Contains(log.String(), `column \"payload\" does not exist`) })
-	testdb.Exec(t, db.Pool(), `alter table outbox rename body to payload`)
-	publish(t, db, "m1")
-	r.wantNext(t, "m1")
-	await.True(t, "its end too", func() bool { return strings.Contains(log.String(), "works again") })
-	if n := strings.Count(log.String(), "level=ERROR"); n != 1 {
-		t.Errorf("it is logged %d times:\n%s", n, log)
-	}
 }
 
 // The transaction of a page is idle while the page is handled, for longer than the pool allows.
@@ -343,26 +259,6 @@ func TestSubscriber_ends(t *testing.T) {
 	}
 }
 
-func TestSubscriber_closesBesideASubscriptionThatWaits(t *testing.T) {
-	t.Parallel()
-	db, err := postgres.Open(t.Context(), testdb.URL(t), postgres.Options{LockTimeout: -1, StatementTimeout: await.Stall, AllowUnsafeDurability: true})
-	testdb.Must(t, err)
-	defer db.Close()
-	lock := testdb.Begin(t, db.Pool(), `lock table outbox in access exclusive mode`)
-	subscriber := outbox.NewSubscriber(db.Pool(), outbox.Options{})
-	subscribed := make(chan error, 1)
-	go func() {
-		_, err := subscriber.Subscribe(t.Context(), topic)
-		subscribed <- err
-	}()
-	await.Blocked(t, db, 1)
-	closed := make(chan error, 1)
-	go func() { closed <- subscriber.Close() }()
-	testdb.Must(t, await.Receive(t, "the subscriber's end", closed))
-	testdb.Must(t, lock.Rollback(t.Context()))
-	_ = await.Receive(t, "the subscription, which may have seen the end", subscribed)
-}
-
 func TestSubscribe_failsWithoutTheTableAndForASecondTopic(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)
@@ -392,29 +288,10 @@ func TestSubscriber_writesNothingWhileIdle(t *testing.T) {
 	db := testdb.Connect(t, testdb.Migrated(t, server, "outbox"))
 	polls := `select xact_commit from pg_stat_database where datname = current_database()`
 	xid := `select pg_snapshot_xmax(pg_current_snapshot())::text`
-	read(t, db, options{Options: outbox.Options{Poll: 5 * time.Millisecond}})
+	read(t, db, options{poll: 5 * time.Millisecond})
 	await.True(t, "no transaction id is taken while fifty transactions run", func() bool {
 		id, n := testdb.One[string](t, db, xid), testdb.One[int](t, db, polls)
 		await.Row(t, db, `select (`+polls+`) > $1`, n+50)
 		return testdb.One[string](t, db, xid) == id
 	})
-}
-
-// A topic shows nothing of another, and two are read beside each other.
-func TestSubscriber_readsItsTopicAlone(t *testing.T) {
-	t.Parallel()
-	db := testdb.Open(t)
-	b := letters(t, "m1")
-	testdb.Must(t, errors.Join(outbox.Append(b, outbox.Message{Topic: "parcels", ID: "p1"}), db.Commit(t.Context(), b)))
-	r := read(t, db, options{})
-	page := r.next(t, 1)
-	parcels := outbox.NewSubscriber(db.Pool(), outbox.Options{})
-	messages, err := parcels.Subscribe(t.Context(), "parcels")
-	testdb.Must(t, err)
-	m := await.Receive(t, "the parcel, beside an open page of letters", messages)
-	m.Ack()
-	page[0].Ack()
-	testrun.Same(t, "messages", []string{"p1", "m1"}, []string{m.UUID, page[0].UUID})
-	wantEmpty(t, db)
-	testdb.Must(t, parcels.Close())
 }

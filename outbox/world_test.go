@@ -56,6 +56,7 @@ type options struct {
 	outbox.Options
 
 	deadline time.Duration // of acknowledgments
+	poll     time.Duration
 	config   func(*pgxpool.Config)
 }
 
@@ -72,6 +73,9 @@ func read(t *testing.T, db *postgres.DB, o options) reader {
 	subscriber := outbox.NewSubscriber(pool, o.Options)
 	if o.deadline > 0 {
 		outbox.SetAckDeadline(subscriber, o.deadline)
+	}
+	if o.poll > 0 {
+		outbox.SetPoll(subscriber, o.poll)
 	}
 	messages, err := subscriber.Subscribe(t.Context(), topic)
 	testdb.Must(t, err)
@@ -136,20 +140,6 @@ func ids(messages []*message.Message) []string {
 func wantEmpty(t *testing.T, db *postgres.DB) {
 	t.Helper()
 	await.Row(t, db, `select not exists (select from outbox)`)
-}
-
-// kill ends the session of the reader that handles a page.
-func kill(t *testing.T, db *postgres.DB) {
-	t.Helper()
-	n := testdb.One[int](t, db, `
-select count(pg_terminate_backend(pid, 10000))
-  from pg_stat_activity
- where application_name = 'reader'
-   and backend_xid is not null
-   and datname = current_database()`)
-	if n != 1 {
-		t.Fatalf("%d sessions handle a page", n)
-	}
 }
 
 // openPool is a pool for an example. In the schema of its search_path are the tables of

@@ -5,26 +5,18 @@ import (
 	"context"
 	"log/slog"
 	"os"
-	"sync"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/intake"
-	"github.com/payonce/payonce/internal/doorbell"
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/program"
-	"github.com/payonce/payonce/internal/restore"
-	"github.com/payonce/payonce/internal/telemetry"
-	"github.com/payonce/payonce/internal/writes"
+	"github.com/payonce/payonce/internal/service"
 )
 
 const (
-	application = "payonce-api"
-
 	// lockTimeout is short, so that a request that waits for a lock keeps no connection from
 	// others.
 	lockTimeout = 25 * time.Millisecond
@@ -42,42 +34,20 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	if err != nil {
 		return err
 	}
-	traces, log, err := program.Traces(ctx, log, environ, application)
-	if err != nil {
-		return err
+	o := service.Options{
+		Name: "api", DatabaseURL: s.DatabaseURL, Settings: s.Service, Role: postgres.RoleAPI, LockTimeout: lockTimeout,
 	}
-	defer traces.Close(ctx)
-	bell := doorbell.New(log)
-	lasting, end := context.WithCancel(context.WithoutCancel(ctx)) // ends after the last commit of the drain
-	defer end()
-	db, err := program.Open(ctx, log, s.DatabaseURL.Reveal(), s.database(traces, doorbell.Committed(bell)))
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	var ringing sync.WaitGroup
-	ringing.Go(func() { bell.Run(lasting, db.Pool()) })
-	defer func() { end(); ringing.Wait() }()
-	metrics := meter(log, db)
-	ready := program.NewReadiness(lasting, db, time.Now)
-	defer ready.Close()
-	config := s.config()
-	config.DB, config.Intake = db, &intake.Intake{DB: db, Options: s.options(db, metrics), OnCommit: metrics.committed}
-	config.Observe, config.Carry = observe(metrics, traces), traces.Carry //nolint:contextcheck // a request carries its own context
-	config.Ready, config.Log, config.Metrics = ready.Ask, log, s.Beside(metrics.Handler())
-	server := httpapi.New(config)
-	public := server.Server() //nolint:contextcheck // a request carries its own context
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return program.ServeMetrics(ctx, log, s.MetricsAddr, metrics.Handler()) })
-	g.Go(func() error { return program.Serve(ctx, log, s.HTTPAddr, public) })
-	return g.Wait()
-}
-
-func (s settings) database(traces *telemetry.Traces, committed func(names []string)) postgres.Options {
-	o := s.Pool(application, postgres.RoleAPI)
-	o.CheckSession = restore.CheckSession()
-	o.LockTimeout, o.Writes, o.Tracer, o.Committed = lockTimeout, writes.Statements(), traces.Statements(), committed
-	return o
+	return service.Run(ctx, log, environ, o, func(ctx context.Context, api *service.Service) error {
+		if err := api.Open(ctx); err != nil {
+			return err
+		}
+		m := meter(api.Metrics)
+		config := s.config()
+		config.DB, config.Intake = api.DB, &intake.Intake{DB: api.DB, Options: s.options(api.DB, m), OnCommit: m.committed}
+		config.Observe, config.Carry = m.observe(api.Traces), api.Traces.Carry
+		config.Ready, config.Log, config.Metrics = api.Ready.Ask, api.Log, api.Beside()
+		return api.Serve(ctx, s.HTTPAddr, httpapi.New(config).Server())
+	})
 }
 
 // config is the part of the configuration that the settings decide alone.

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"log/slog"
 	"strconv"
 	"strings"
 	"time"
@@ -12,43 +11,36 @@ import (
 
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/httpapi"
-	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/telemetry"
 )
 
 // metrics are those of an api.
 type metrics struct {
-	*telemetry.Registry
-
 	requests, denials, keys, commits, events, ignored, clock telemetry.Counter
-	took, lookup                                             telemetry.Histogram
+	took, lookup                                             telemetry.Times
 }
 
-func meter(log *slog.Logger, db *postgres.DB) *metrics {
-	r := telemetry.NewRegistry(log, time.Now)
-	r.Pool("main", db.Pool())
-	r.Timeline(db.Timeline)
-	r.CommitStats(db.Committer().Stats)
+func meter(r *telemetry.Registry) *metrics {
+	route := telemetry.Label{Name: "route"}
 	return &metrics{
-		Registry: r,
 		requests: r.Counter("payonce_http_requests_total",
-			"Responses.", telemetry.Label{Name: "route"}, telemetry.Label{Name: "method"}, telemetry.Label{Name: "status"}),
-		took: r.StatementTimes("payonce_http_request_duration_seconds",
-			"Time from the request's headers to the end of the response.", telemetry.Label{Name: "route"}),
+			"Responses.", route, telemetry.Label{Name: "method"}, telemetry.Label{Name: "status"}),
+		took: r.Times("payonce_http_request_duration_seconds",
+			"Time from the request's headers to the end of the response.", route),
 		denials: r.Counter("payonce_authentication_failures_total",
-			"Requests whose API key was refused. invalid: missing, malformed, unknown, expired, revoked, or not accepted from its address. guessing: not read, because its address has sent too many.", telemetry.LabelOf("result", httpapi.Denials())),
+			"Requests whose API key was refused. invalid: missing, malformed, unknown, expired, revoked, or not accepted from its address. guessing: not read, because its address has sent too many.", telemetry.LabelOf("result", httpapi.Denials()...)),
 		keys: r.Counter("payonce_idempotency_requests_total",
-			"Requests with an idempotency key. first: new. replayed: the stored response. reused: the key belongs to a different request. expired: a tombstone. in_use: another request is using the key. unavailable: the database is.", telemetry.LabelOf("result", httpapi.KeyResults())),
+			"Requests with an idempotency key. first: new. replayed: the stored response. reused: the key belongs to a different request. expired: a tombstone. in_use: another request is using the key. unavailable: the database is.", telemetry.LabelOf("result", httpapi.KeyResults()...)),
 		commits: r.Counter("payonce_idempotency_commits_total",
 			"Commits of requests; a request may need several. refused: by a constraint, such as idempotency_keys_once where another request stored the key first. locked: a lock, such as another request's with the key, was held too long. contended: a deadlock, or a statement that took too long. not_committed: the database was out of reach. unknown: it did not answer.",
-			telemetry.LabelOf("outcome", outcomes), telemetry.Label{Name: "constraint", Values: []string{"", "idempotency_keys_once"}}),
+			telemetry.LabelOf("outcome", outcomes...), telemetry.LabelOf("constraint", "", "idempotency_keys_once")),
 		events: r.Counter("payonce_webhook_events_total",
 			"Signed events of the provider about our payments, repetitions among them."),
 		ignored: r.Counter("payonce_webhook_events_ignored_total",
 			"Signed events of the provider that are about no payment of ours, or of a type that payonce does not use."),
 		clock: r.Counter("payonce_webhook_events_outside_time_total",
 			"Events of the provider whose signature is right and more than five minutes from the program's clock. They are refused."),
-		lookup: r.StatementTimes("payonce_idempotency_lookup_duration_seconds",
+		lookup: r.Times("payonce_idempotency_lookup_duration_seconds",
 			"Time to read an idempotency key: the most that idempotency adds to a request."),
 	}
 }
@@ -62,7 +54,7 @@ func (m *metrics) committed(err error) {
 }
 
 // observe counts requests, and traces those of the API.
-func observe(m *metrics, traces *telemetry.Traces) echo.MiddlewareFunc {
+func (m *metrics) observe(traces *telemetry.Traces) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
 			began, r, request := time.Now(), c.Request(), httpapi.AnswerOf(c)

@@ -18,7 +18,6 @@ import (
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/local"
-	"github.com/payonce/payonce/internal/program/programtest"
 	"github.com/payonce/payonce/internal/testdb"
 )
 
@@ -48,19 +47,19 @@ func environ(url string, pairs ...string) map[string]string {
 	return variables
 }
 
-func send(t *testing.T, p *programtest.Running, key string) programtest.Response {
+func send(t *testing.T, p *await.Running, key string) await.Response {
 	t.Helper()
 	return sendBody(t, p, key, charge)
 }
 
-func sendBody(t *testing.T, p *programtest.Running, key, body string) programtest.Response {
+func sendBody(t *testing.T, p *await.Running, key, body string) await.Response {
 	t.Helper()
 	return p.Do(t, http.MethodPost, "/v1/charges", body, map[string]string{
 		"Authorization": "Bearer " + apiKey, "Content-Type": "application/json", "Idempotency-Key": key,
 	})
 }
 
-func read(t *testing.T, p *programtest.Running, path string) programtest.Response {
+func read(t *testing.T, p *await.Running, path string) await.Response {
 	t.Helper()
 	return p.Do(t, http.MethodGet, path, "", map[string]string{"Authorization": "Bearer " + apiKey})
 }
@@ -72,7 +71,7 @@ func TestRun(t *testing.T) {
 	url := server.URL("service")
 
 	t.Run("it serves until SIGTERM", func(t *testing.T) {
-		p := programtest.Start(t, run, environ(url, "IDEMPOTENCY_RETENTION", "1h"))
+		p := await.Start(t, run, environ(url, "IDEMPOTENCY_RETENTION", "1h"))
 		await.True(t, "it is ready", func() bool { return p.Get(t, "/readyz").Status == http.StatusOK })
 		first := send(t, p, "key-1")
 		expires, err := time.Parse(http.TimeFormat, first.Header.Get("Idempotency-Expires"))
@@ -81,7 +80,7 @@ func TestRun(t *testing.T) {
 		}
 		p.Stop()
 
-		next := programtest.Start(t, run, environ(url))
+		next := await.Start(t, run, environ(url))
 		if again := send(t, next, "key-1"); again.Body != first.Body {
 			t.Errorf("the next program gives another answer:\n%s%s", first.Body, again.Body)
 		}
@@ -92,7 +91,7 @@ func TestRun(t *testing.T) {
 
 	t.Run("without a schema it does not start", func(t *testing.T) {
 		testdb.Must(t, server.CreateDatabase(t.Context(), "bare"))
-		programtest.Refusal(t, run, environ(server.URL("bare")), "the database lacks a migration: run payonce migrate")
+		await.Refusal(t, run, environ(server.URL("bare")), "the database lacks a migration: run payonce migrate")
 	})
 
 	for policy, want := range map[string]struct {
@@ -105,7 +104,7 @@ func TestRun(t *testing.T) {
 		"202":  {http.StatusAccepted, 0},
 	} {
 		t.Run("IN_FLIGHT="+policy, func(t *testing.T) {
-			p := programtest.Start(t, run, environ(url, "IN_FLIGHT", policy, "IN_FLIGHT_WAIT", "600ms"))
+			p := await.Start(t, run, environ(url, "IN_FLIGHT", policy, "IN_FLIGHT_WAIT", "600ms"))
 			hold(t, db, "key-in-flight")
 			began := time.Now()
 			got := send(t, p, "key-in-flight")
@@ -122,7 +121,7 @@ func TestRun(t *testing.T) {
 	}
 
 	t.Run("CARD_NUMBER_CHECK=off", func(t *testing.T) {
-		p := programtest.Start(t, run, environ(url, "CARD_NUMBER_CHECK", "off"))
+		p := await.Start(t, run, environ(url, "CARD_NUMBER_CHECK", "off"))
 		for member, text := range map[string]string{"metadata": `{"4242424242424242":""}`, "description": `"4242424242424242"`} {
 			got := sendBody(t, p, "card-"+member, strings.TrimSuffix(charge, "}")+`,"`+member+`":`+text+`}`)
 			if got.Status != http.StatusAccepted {
@@ -132,7 +131,7 @@ func TestRun(t *testing.T) {
 	})
 
 	t.Run("STRIPE_WEBHOOK_SECRET may hold two secrets", func(t *testing.T) {
-		p := programtest.Start(t, run, environ(url, "STRIPE_WEBHOOK_SECRET", "whsec_new, whsec_old"))
+		p := await.Start(t, run, environ(url, "STRIPE_WEBHOOK_SECRET", "whsec_new, whsec_old"))
 		for secret, want := range map[string]int{"whsec_new": http.StatusOK, "whsec_old": http.StatusOK, "whsec_other": http.StatusBadRequest, "": http.StatusBadRequest} {
 			const event = `{"id":"evt_1","type":"payout.paid"}`
 			at := strconv.FormatInt(time.Now().Unix(), 10)
@@ -148,7 +147,7 @@ func TestRun(t *testing.T) {
 	})
 
 	t.Run("AUTHENTICATION_FAILURES=1, TRUSTED_PROXIES and metrics", func(t *testing.T) {
-		p := programtest.Start(t, run, environ(url, "AUTHENTICATION_FAILURES", "1", "TRUSTED_PROXIES", "127.0.0.0/8"))
+		p := await.Start(t, run, environ(url, "AUTHENTICATION_FAILURES", "1", "TRUSTED_PROXIES", "127.0.0.0/8"))
 		guess := func(from string) int {
 			return p.Do(t, http.MethodGet, "/v1/balances", "", map[string]string{
 				"Authorization": "Bearer " + merchants.NewKey(), "X-Forwarded-For": from,
@@ -165,7 +164,7 @@ func TestRun(t *testing.T) {
 	})
 
 	t.Run("RATE_LIMIT=1", func(t *testing.T) {
-		p := programtest.Start(t, run, environ(url, "RATE_LIMIT", "1"))
+		p := await.Start(t, run, environ(url, "RATE_LIMIT", "1"))
 		if first := send(t, p, "key-rated"); first.Status != http.StatusAccepted {
 			t.Errorf("the first request: %v", first)
 		}
@@ -176,7 +175,7 @@ func TestRun(t *testing.T) {
 	})
 
 	t.Run("while no server takes writes it answers 503", func(t *testing.T) {
-		p := programtest.Start(t, run, environ(url))
+		p := await.Start(t, run, environ(url))
 		admin, err := pgx.Connect(t.Context(), server.URL("postgres"))
 		testdb.Must(t, err)
 		defer func() { testdb.Must(t, admin.Close(t.Context())) }()
@@ -193,11 +192,11 @@ func TestRun(t *testing.T) {
 	})
 
 	t.Run("METRICS_ADDR takes the metrics from HTTP_ADDR, and DATABASE_CONNECTIONS is among them", func(t *testing.T) {
-		p := programtest.Start(t, run, environ(url, "METRICS_ADDR", "127.0.0.1:0", "DATABASE_CONNECTIONS", "7"))
+		p := await.Start(t, run, environ(url, "METRICS_ADDR", "127.0.0.1:0", "DATABASE_CONNECTIONS", "7"))
 		if got := p.Get(t, "/metrics"); got.Status != http.StatusNotFound {
 			t.Errorf("HTTP_ADDR: %v", got)
 		}
-		own := programtest.Running{URL: "http://" + p.Log.Field(t, "serving metrics", "addr")}
+		own := await.Running{URL: "http://" + p.Log.Field(t, "serving metrics", "addr")}
 		if got := own.Get(t, "/metrics"); !strings.Contains(got.Body, "\npayonce_db_connections_max{pool=\"main\"} 7\n") {
 			t.Errorf("METRICS_ADDR: %v", got)
 		}
@@ -205,7 +204,7 @@ func TestRun(t *testing.T) {
 
 	for variable, value := range map[string]string{"HTTP_ADDR": "nonsense", "EXPECT_REPLICATION": "1"} {
 		t.Run(variable+" is refused", func(t *testing.T) {
-			programtest.Refusal(t, run, environ(url, variable, value), variable)
+			await.Refusal(t, run, environ(url, variable, value), variable)
 		})
 	}
 }
@@ -239,7 +238,7 @@ func TestRun_refusesAServer(t *testing.T) {
 			if test.migrated {
 				url = testdb.Migrated(t, server, "service")
 			}
-			programtest.Refusal(t, run, environ(url), test.says)
+			await.Refusal(t, run, environ(url), test.says)
 		})
 	}
 }

@@ -3,12 +3,17 @@ package main
 import (
 	"log/slog"
 	"testing"
+	"time"
 
-	"github.com/payonce/payonce/internal/reference"
+	"github.com/payonce/payonce/internal/arch"
+	"github.com/payonce/payonce/internal/telemetry"
 	"github.com/payonce/payonce/internal/testdb"
 )
 
 func TestReference_metrics(t *testing.T) {
 	t.Parallel()
-	reference.Metrics(t, "api", meter(slog.New(slog.DiscardHandler), testdb.Reused(t)).Registry)
+	r := telemetry.NewRegistry(slog.New(slog.DiscardHandler), time.Now)
+	r.Database(testdb.Reused(t))
+	meter(r)
+	arch.Metrics(t, "api", r)
 }

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/payonce/payonce/internal/program/programtest"
+	"github.com/payonce/payonce/internal/await"
 )
 
 // remote is an address that is refused before anything is dialed.
@@ -26,14 +26,14 @@ func TestSettings_refusesUnsafeValues(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			programtest.Refusal(t, run, environ(remote, test.variable, test.value), test.variable)
+			await.Refusal(t, run, environ(remote, test.variable, test.value), test.variable)
 		})
 	}
 }
 
 func TestSettings_arePrintedWithSecretsHidden(t *testing.T) {
 	t.Parallel()
-	log := programtest.Refusal(t, run, map[string]string{
+	log := await.Refusal(t, run, map[string]string{
 		"DATABASE_URL": remote, "IN_FLIGHT": "425",
 		"STRIPE_WEBHOOK_SECRET": "whsec_hunter2",
 	}, "DATABASE_URL")
@@ -50,5 +50,5 @@ func TestSettings_arePrintedWithSecretsHidden(t *testing.T) {
 
 func TestRun_needsADatabase(t *testing.T) {
 	t.Parallel()
-	programtest.Refusal(t, run, nil, "DATABASE_URL is not set")
+	await.Refusal(t, run, nil, "DATABASE_URL is not set")
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/program/programtest"
 	"github.com/payonce/payonce/internal/testdb"
 )
 
@@ -26,7 +25,7 @@ func TestRun_withoutItsStandby(t *testing.T) {
 	testdb.Must(t, err)
 	t.Cleanup(func() { _ = admin.Close(context.WithoutCancel(t.Context())) })
 	testdb.Exec(t, admin, `set synchronous_commit = local`)
-	p := programtest.Start(t, run, environ(server.URL("service"), "DATABASE_CONNECTIONS", "5"))
+	p := await.Start(t, run, environ(server.URL("service"), "DATABASE_CONNECTIONS", "5"))
 	first := send(t, p, "key-first")
 	path := first.Header.Get("Location")
 
@@ -35,7 +34,7 @@ func TestRun_withoutItsStandby(t *testing.T) {
 	var all sync.WaitGroup
 	var sent atomic.Int32
 	const keys = 12
-	charges := func(done func(programtest.Response) bool) {
+	charges := func(done func(await.Response) bool) {
 		for n := range keys {
 			all.Go(func() {
 				key := "key-" + strconv.Itoa(n)
@@ -46,7 +45,7 @@ func TestRun_withoutItsStandby(t *testing.T) {
 			})
 		}
 	}
-	charges(func(r programtest.Response) bool {
+	charges(func(r await.Response) bool {
 		if r.Status != http.StatusAccepted && (!strings.Contains(r.Body, `"retry_with":"same-key"`) || r.Header.Get("Retry-After") == "") {
 			t.Errorf("a charge is answered %v", r)
 		}
@@ -72,7 +71,7 @@ func TestRun_withoutItsStandby(t *testing.T) {
 	testdb.Exec(t, admin, `alter system reset synchronous_standby_names`)
 	testdb.Exec(t, admin, `select pg_reload_conf()`)
 	await.True(t, "the api is ready", func() bool { return p.Get(t, "/readyz").Status == http.StatusOK })
-	charges(func(r programtest.Response) bool { return r.Status == http.StatusAccepted })
+	charges(func(r await.Response) bool { return r.Status == http.StatusAccepted })
 	all.Wait()
 	if again := send(t, p, "key-first"); again.Body != first.Body {
 		t.Errorf("the replay is %v", again)
@@ -103,9 +102,9 @@ func TestRun_ringsForTheLastCommit(t *testing.T) {
 	testdb.Must(t, err)
 	t.Cleanup(func() { _ = listener.Close(context.WithoutCancel(t.Context())) })
 	testdb.Exec(t, listener, `listen payonce_due`)
-	p := programtest.Start(t, run, environ(server.URL("service")))
+	p := await.Start(t, run, environ(server.URL("service")))
 	testdb.Exec(t, db.Pool(), insertWaitsForGate, pgx.QueryExecModeSimpleProtocol)
-	accepted := make(chan programtest.Response, 1)
+	accepted := make(chan await.Response, 1)
 	go func() { accepted <- sendBody(t, p, "key-last", charge) }()
 	await.Row(t, db, `select exists (select from pg_stat_activity where wait_event = 'PgSleep')`)
 	stopped := make(chan struct{})

@@ -6,7 +6,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/mattn/go-isatty"
 	"golang.org/x/sync/errgroup"
 
 	web "github.com/payonce/payonce/internal/console"
@@ -37,7 +36,6 @@ func (d demoCmd) Run(ctx context.Context, c *console) error {
 		Stderr:   os.Stderr,
 		Lab:      &demo.Lab{},
 		Commands: os.Stdin,
-		Live:     isatty.IsTerminal(os.Stdout.Fd()) && isatty.IsTerminal(os.Stderr.Fd()),
 		Now:      time.Now,
 	}
 	if d.Break != "" {

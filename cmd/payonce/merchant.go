@@ -28,7 +28,7 @@ type seedCmd struct {
 	Merchant      string `required:"" help:"The merchant's id: lower case letters, digits, - and _."`
 	APIKey        string `placeholder:"sk_test_…" help:"The merchant's test key, with all scopes. Without it a live key with all scopes is generated and printed once, if the merchant has no key yet."`
 	WebhookURL    string `help:"Where the merchant receives webhooks."`
-	WebhookSecret string `placeholder:"whsec_…" help:"Standard Webhooks secret; a new one replaces the newest, as payonce webhooks rotate does. Only beside a test key: give others by a file or in WEBHOOK_SECRET."`
+	WebhookSecret string `placeholder:"whsec_…" help:"Standard Webhooks secret of a merchant that has none; payonce webhooks rotate replaces it. Only beside a test key: give others by a file or in WEBHOOK_SECRET."`
 
 	WebhookSecretFile []byte `type:"filecontent" placeholder:"PATH" help:"File that holds the webhook secret."`
 
@@ -67,43 +67,30 @@ func (s *seedCmd) AfterApply() (err error) {
 	return checkGiven(s.APIKey)
 }
 
-// Run registers everything in one commit. What exists already stays: seeding
-// again never resets stock, revives no key and brings no old webhook secret back.
+// Run registers everything in one commit. What exists already stays: seeding again never resets stock,
+// revives no key and replaces no webhook secret.
 func (s *seedCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
+	exists, err := merchants.Exists(ctx, db, s.Merchant)
+	if err != nil {
+		return err
+	}
 	key, err := s.key(ctx, c, db)
 	if err != nil {
 		return err
 	}
-	b := &pgx.Batch{}
-	merchant := merchants.Merchant{ID: s.Merchant, FeeBasisPoints: s.FeeBasisPoints, FeeFixed: s.FeeFixed}
-	merchants.Register(b, merchant, merchants.Webhook{URL: s.WebhookURL, Secret: s.WebhookSecret})
-	if s.OneChargePerOrder != nil {
-		merchants.SetOneChargePerOrder(b, s.Merchant, *s.OneChargePerOrder)
-	}
-	rotates, err := s.rotate(ctx, b, db)
+	secrets, err := merchants.ListSecrets(ctx, db, s.Merchant)
 	if err != nil {
 		return err
 	}
-	if key != "" {
-		merchants.AddKey(b, s.Merchant, key)
+	if s.WebhookSecret != "" && len(secrets) > 0 && !secrets[0].Is(s.WebhookSecret) {
+		return fmt.Errorf("%s has another webhook secret, with the fingerprint %s: payonce webhooks rotate replaces it", s.Merchant, secrets[0].Fingerprint)
 	}
 	var kept []string
-	for _, sku := range slices.Sorted(maps.Keys(s.SKU)) {
-		fulfillment.Supply(b, s.Merchant, sku, s.SKU[sku]).Exec(func(made pgconn.CommandTag) error {
-			if made.RowsAffected() == 0 {
-				kept = append(kept, sku)
-			}
-			return nil
-		})
+	if err := s.register(ctx, db, key, &kept); err != nil {
+		return err
 	}
-	err = db.Commit(ctx, b)
-	switch constraint := groupcommit.Constraint(err); {
-	case constraint == "webhook_secrets_pkey":
-		return errOtherSecret
-	case constraint == "merchants_webhook_secret_exists":
-		return errors.New("--webhook-url needs --webhook-secret: the merchant has no secret yet")
-	case err != nil:
-		return fmt.Errorf("seed %s: %w", s.Merchant, err)
+	if exists {
+		c.stderr.printf("%s was there already, and keeps its fees\n", s.Merchant)
 	}
 	for _, sku := range kept {
 		c.stderr.printf("%s has %s already, and it stays as it is: payonce stock add changes it\n", s.Merchant, oneLine(sku))
@@ -111,10 +98,19 @@ func (s *seedCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
 	if s.WebhookURL != "" && !webhook.IsPublic(s.WebhookURL) {
 		c.stderr.printf("the webhook's target is not https at a public address: workers deliver there only if WEBHOOK_ALLOW_CIDRS has its address\n")
 	}
-	if rotates {
-		c.stderr.printf("%s has another webhook secret: for %s deliveries are signed by both, then by the new one alone\n", s.Merchant, overlap)
+	if key == "" {
+		c.show(map[string]string{"merchant": s.Merchant}, func(*printer) {})
+		return nil
 	}
-	return s.report(ctx, c, db, key)
+	made := createdKey{Whole: key}
+	if made.Key, err = checkStored(ctx, db, s.Merchant, key, merchants.Scopes()); err != nil {
+		return err
+	}
+	if s.APIKey != "" {
+		made.Whole = "" // the operator has it
+	}
+	showKey(c, made)
+	return nil
 }
 
 // key is the key that is seeded: the one given or, for a merchant that has no key, one that is
@@ -126,60 +122,38 @@ func (s *seedCmd) key(ctx context.Context, c *console, db *postgres.DB) (string,
 	}
 	keys, err := merchants.ListKeys(ctx, db, s.Merchant)
 	if err == nil && len(keys) > 0 {
-		c.stderr.printf("%s has a key already: it gets no other, and keeps its fees (payonce keys create makes a key)\n", s.Merchant)
+		c.stderr.printf("%s has a key already, and gets no other: payonce keys create makes one\n", s.Merchant)
 		return "", nil
 	}
 	return merchants.NewKey(), err
 }
 
-var errOtherSecret = errors.New("another command set another webhook secret at this moment, and yours was not taken: payonce actions shows it")
-
-// rotate queues the replacement of the merchant's webhook secret by one that it
-// never had, which then signs beside the old one for a while. So a merchant whose
-// side still has the old one is not locked out. One that it had before is
-// refused: a script that is run again must not undo a rotation.
-func (s *seedCmd) rotate(ctx context.Context, b *pgx.Batch, db *postgres.DB) (bool, error) {
-	secrets, err := merchants.ListSecrets(ctx, db, s.Merchant)
-	if err != nil || s.WebhookSecret == "" || len(secrets) == 0 || secrets[0].Is(s.WebhookSecret) {
-		return false, err
+// register commits the merchant with its key and stock. kept are articles that exist.
+func (s *seedCmd) register(ctx context.Context, db *postgres.DB, key string, kept *[]string) error {
+	b := &pgx.Batch{}
+	merchant := merchants.Merchant{ID: s.Merchant, FeeBasisPoints: s.FeeBasisPoints, FeeFixed: s.FeeFixed}
+	merchants.Register(b, merchant, merchants.Webhook{URL: s.WebhookURL, Secret: s.WebhookSecret})
+	if s.OneChargePerOrder != nil {
+		merchants.SetOneChargePerOrder(b, s.Merchant, *s.OneChargePerOrder)
 	}
-	if slices.ContainsFunc(secrets, func(old merchants.Secret) bool { return old.Is(s.WebhookSecret) }) {
-		return false, fmt.Errorf("--webhook-secret was replaced by another one: leave it out, give the newest (fingerprint %s), or bring it back with payonce webhooks rotate", secrets[0].Fingerprint)
+	if key != "" {
+		merchants.AddKey(b, s.Merchant, key)
 	}
-	merchants.RotateSecret(b, secrets[0], s.WebhookSecret, overlap, operator())
-	return true, nil
-}
-
-// report refuses a webhook secret or a key if another command stored another one meanwhile, names fees
-// that the merchant keeps, and shows a key that was made, this once.
-func (s *seedCmd) report(ctx context.Context, c *console, db *postgres.DB, key string) error {
-	secrets, err := merchants.ListSecrets(ctx, db, s.Merchant)
-	if err == nil && s.WebhookSecret != "" && !secrets[0].Is(s.WebhookSecret) {
-		err = errOtherSecret
+	for _, sku := range slices.Sorted(maps.Keys(s.SKU)) {
+		fulfillment.Supply(b, s.Merchant, sku, s.SKU[sku]).Exec(func(made pgconn.CommandTag) error {
+			if made.RowsAffected() == 0 {
+				*kept = append(*kept, sku)
+			}
+			return nil
+		})
 	}
-	if err == nil && key == "" {
-		c.show(map[string]string{"merchant": s.Merchant}, func(*printer) {})
+	err := db.Commit(ctx, b)
+	if groupcommit.Constraint(err) == "merchants_webhook_secret_exists" {
+		return errors.New("--webhook-url needs --webhook-secret: the merchant has no secret yet")
 	}
-	if err != nil || key == "" {
-		return err
-	}
-	stored, err := checkStored(ctx, db, s.Merchant, key, merchants.Scopes())
 	if err != nil {
-		return err
+		return fmt.Errorf("seed %s: %w", s.Merchant, err)
 	}
-	owner, err := merchants.Authenticate(ctx, db, key)
-	if err != nil {
-		return err
-	}
-	if owner.FeeBasisPoints != s.FeeBasisPoints || !maps.Equal(owner.FeeFixed, s.FeeFixed) {
-		c.stderr.printf("%s was there before and keeps its fees: %d basis points, %s\n",
-			s.Merchant, owner.FeeBasisPoints, strings.Trim(fmt.Sprint(owner.FeeFixed), "map[]"))
-	}
-	made := createdKey{Key: stored}
-	if s.APIKey == "" {
-		made.Whole = key
-	}
-	showKey(c, made)
 	return nil
 }
 

@@ -36,24 +36,21 @@ func showList[T any](c *console, list []T, header string, row func(T) []any) {
 	c.show(map[string]any{"data": append([]T{}, list...)}, func(p *printer) { table(p, list, header, row) })
 }
 
-const (
-	progressAfter = 2 * time.Second
-	progressEach  = 10 * time.Second
-)
+const progressInterval = 10 * time.Second
 
-// progress prints on stderr what a long command does, and for how long: after two seconds, then each
-// ten seconds, until end is called. Until the end nothing else is printed on stderr.
+// progress prints on stderr, each ten seconds, what a command does and for how long, until end is
+// called. Until then nothing else is printed there.
 func (c *console) progress(what string) (end func()) {
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)
-		for spent, next := time.Duration(0), progressAfter; ; next = progressEach {
+		for spent := progressInterval; ; spent += progressInterval {
 			select {
 			case <-stop:
 				return
-			case <-time.After(next):
+			case <-time.After(progressInterval):
 			}
-			if spent += next; !c.quiet {
+			if !c.quiet {
 				c.stderr.printf("%s, %s\n", what, spent)
 			}
 		}

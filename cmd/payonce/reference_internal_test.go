@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/payonce/payonce/internal/reference"
+	"github.com/payonce/payonce/internal/arch"
 	"github.com/payonce/payonce/internal/robustness/demo"
 )
 
@@ -13,9 +13,9 @@ func TestReference_commands(t *testing.T) {
 	t.Parallel()
 	var rows [][]string
 	for _, command := range newParser(new(commands)).Model.Leaves(true) {
-		rows = append(rows, []string{reference.Code("payonce " + command.Summary()), command.Help})
+		rows = append(rows, []string{arch.Code("payonce " + command.Summary()), command.Help})
 	}
-	reference.Section(t, "cli.md", "Commands", reference.List(rows))
+	arch.Section(t, "cli.md", "Commands", arch.List(rows))
 }
 
 func TestReference_guards(t *testing.T) {
@@ -23,7 +23,7 @@ func TestReference_guards(t *testing.T) {
 	var rows [][]string
 	for _, g := range demo.Guards() {
 		red := cmp.Or(strings.Join(g.Red, "; "), "nothing")
-		rows = append(rows, []string{reference.Code(g.Name), g.Kind + ".", "Fault: " + g.Fault + ".", "Violated: " + red + ".", "The charge: " + g.Charge + "."})
+		rows = append(rows, []string{arch.Code(g.Name), g.Kind + ".", "Fault: " + g.Fault + ".", "Violated: " + red + ".", "The charge: " + g.Charge + "."})
 	}
-	reference.Section(t, "guard-lab.md", "Guards", reference.List(rows))
+	arch.Section(t, "guard-lab.md", "Guards", arch.List(rows))
 }

@@ -72,7 +72,6 @@ func TestScripts(t *testing.T) {
 			"balances": with((*script).balances),
 			"signs":    with((*script).signs),
 			"empty":    with((*script).empty),
-			"hold":     with((*script).hold),
 			"stripe":   with((*script).stripe),
 		},
 	})
@@ -218,13 +217,6 @@ func (s *script) empty(ts *testscript.TestScript, _ []string) (bool, error) {
 	return true, nil
 }
 
-// hold runs a statement in a transaction that ends three seconds later.
-func (s *script) hold(_ *testscript.TestScript, args []string) (bool, error) {
-	tx := testdb.Begin(s.tb, s.db.Pool(), args[0])
-	time.AfterFunc(3*time.Second, func() { _ = tx.Rollback(context.WithoutCancel(s.tb.Context())) })
-	return true, nil
-}
-
 // stripe starts the provider: of it, "stripe refund ch_1 300" refunds a part in the dashboard, and
 // "stripe away" stops it.
 func (s *script) stripe(ts *testscript.TestScript, args []string) (bool, error) {
@@ -259,7 +251,7 @@ func TestProgress_isALineEachTenSeconds(t *testing.T) {
 		end := c.progress("auditing")
 		<-time.After(15 * time.Second)
 		end()
-		testrun.Same(t, "on stderr", "auditing, 2s\nauditing, 12s\n", said.String())
+		testrun.Same(t, "on stderr", "auditing, 10s\n", said.String())
 	})
 }
 

@@ -9,7 +9,6 @@ import (
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres/local"
-	"github.com/payonce/payonce/internal/program/programtest"
 	"github.com/payonce/payonce/internal/testdb"
 )
 
@@ -46,7 +45,7 @@ func TestRun_isOfOneAccount(t *testing.T) {
 		open    = `select count(*) = 1 from inbox where status = 'pending' and attempts = 0`
 		done    = `select count(*) = 0 from inbox where status <> 'done'`
 	)
-	unready := func(p *programtest.Running, why string) {
+	unready := func(p *await.Running, why string) {
 		t.Helper()
 		await.True(t, "it is not ready: "+why, func() bool {
 			got := p.Get(t, "/readyz")
@@ -58,7 +57,7 @@ func TestRun_isOfOneAccount(t *testing.T) {
 	testdb.Exec(t, db.Pool(), strings.Replace(message, "%", "1", 1))
 	testdb.Exec(t, db.Pool(), `update restore_mark set written_in = written_in`)
 	status.Store(http.StatusOK)
-	programtest.Refusal(t, run, of("acct_1"), "payonce outbox repair")
+	await.Refusal(t, run, of("acct_1"), "payonce outbox repair")
 	if asked.Load() > 0 {
 		t.Error("a worker of a copy called the provider")
 	}
@@ -66,7 +65,7 @@ func TestRun_isOfOneAccount(t *testing.T) {
 
 	status.Store(http.StatusUnauthorized)
 	testdb.Exec(t, db.Pool(), `update restore_mark set written_in = pg_current_xact_id()`)
-	p := programtest.Start(t, run, of("acct_1"))
+	p := await.Start(t, run, of("acct_1"))
 	unready(p, "STRIPE_SECRET_KEY")
 	status.Store(http.StatusOK)
 	await.Row(t, db, done)
@@ -78,7 +77,7 @@ func TestRun_isOfOneAccount(t *testing.T) {
 	named := of("restricted")
 	named["STRIPE_ACCOUNT"] = "acct_1"
 	before := asked.Load()
-	p = programtest.Start(t, run, named)
+	p = await.Start(t, run, named)
 	await.Row(t, db, done)
 	await.True(t, "it is ready", func() bool { return p.Get(t, "/readyz").Status == http.StatusOK })
 	p.Stop()
@@ -86,12 +85,12 @@ func TestRun_isOfOneAccount(t *testing.T) {
 		t.Error("a worker asked for the account that its setting names")
 	}
 	named["STRIPE_ACCOUNT"] = "acct_2"
-	programtest.Refusal(t, run, named, "belongs to another account")
+	await.Refusal(t, run, named, "belongs to another account")
 	named["STRIPE_ACCOUNT"] = "none"
-	programtest.Refusal(t, run, named, "STRIPE_ACCOUNT is no id of an account")
+	await.Refusal(t, run, named, "STRIPE_ACCOUNT is no id of an account")
 	status.Store(http.StatusOK)
 
 	testdb.Exec(t, db.Pool(), strings.Replace(message, "%", "2", 1))
-	programtest.Refusal(t, run, of("acct_2"), "belongs to another account")
+	await.Refusal(t, run, of("acct_2"), "belongs to another account")
 	await.Row(t, db, open)
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres/local"
-	"github.com/payonce/payonce/internal/program/programtest"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/outbox"
@@ -52,8 +51,7 @@ values ('fulfillment',  'forged 5', 'ch_none', 'charge.requested.v1', '\xff', '{
 update inbox set holder = 'unknown', attempts = 1 where message_id = 'forged 5';
 update inbox set attempts = 99 where message_id = 'forged 7';
 update inbox set due_at = 'infinity' where message_id in ('forged 5', 'forged 9');
-update inbox set finished_at = '-infinity' where message_id = 'forged 8';
-update webhook_resends set delivered_at = 'infinity'`,
+update inbox set finished_at = '-infinity' where message_id = 'forged 8'`,
 }
 
 // TestRun_passesForgedRows: rows that a stolen login has written stand before good ones. The
@@ -64,7 +62,6 @@ func TestRun_passesForgedRows(t *testing.T) {
 	url := testdb.Migrated(t, testdb.Server(t, local.Options{Fsync: true, InMemory: true}), "forged")
 	db := testdb.Connect(t, url)
 	testdb.Exec(t, db.Pool(), `insert into merchants (merchant_id) values ('acme')`)
-	testdb.Exec(t, db.Pool(), `insert into webhook_resends (resend_id, event_id, charge_id, merchant_id, requested_by) values (gen_random_uuid(), gen_random_uuid(), 'ch_none', 'acme', 'ann')`)
 	for role, rows := range forged {
 		testdb.Exec(t, db.Pool(), `begin; set local role `+role+`; set local payonce.merchant = 'acme'; `+rows+`; commit`, pgx.QueryExecModeSimpleProtocol)
 	}
@@ -81,7 +78,7 @@ insert into idempotency_keys (scope, operation, key, fingerprint, status_code, b
 values ('acme', 'POST /v1/charges', 'good', '', 202, '{}', now())`)
 	testdb.Must(t, db.Commit(t.Context(), b))
 
-	p := programtest.Start(t, run, working(t, url, "LEASE", "500ms", "MAX_ATTEMPTS", "2", "BACKOFF_BASE", "10ms", "BACKOFF_CAP", "50ms", "INBOX_RETENTION", "2s"))
+	p := await.Start(t, run, working(t, url, "LEASE", "500ms", "MAX_ATTEMPTS", "2", "BACKOFF_BASE", "10ms", "BACKOFF_CAP", "50ms", "INBOX_RETENTION", "2s"))
 	for what, sql := range map[string]string{
 		"the good charge is carried out": `select count(*) = 1 from ledger_events where stream_id = 'ch_good' and type = 'charge.failed.v1'`,
 		"the balances have every event":  `select not exists (select from ledger_events e join followers f on (e.txid, e.position) > (f.txid, f.position) where f.name = 'balances')`,

@@ -10,7 +10,6 @@ import (
 	mathrand "math/rand/v2"
 	"os"
 	"slices"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -19,23 +18,17 @@ import (
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/audit"
-	"github.com/payonce/payonce/internal/doorbell"
 	"github.com/payonce/payonce/internal/loop"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/internal/restore"
 	"github.com/payonce/payonce/internal/retention"
+	"github.com/payonce/payonce/internal/service"
 	"github.com/payonce/payonce/internal/stripe"
-	"github.com/payonce/payonce/internal/telemetry"
-	"github.com/payonce/payonce/internal/writes"
 	"github.com/payonce/payonce/ledger"
-	"github.com/payonce/payonce/outbox"
 )
 
 const (
-	programs    = "payonce-" // how the names of our programs' sessions begin
-	application = programs + "worker"
-
 	stuckInterval      = 5 * time.Second // between reads of the other sessions, on average
 	startCheckInterval = time.Second     // between reads of what the worker waits for at start
 	pauseInterval      = 2 * time.Second
@@ -49,69 +42,59 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	if err != nil {
 		return err
 	}
-	traces, log, err := program.Traces(ctx, log, environ, application)
-	if err != nil {
-		return err
+	o := service.Options{
+		Name: "worker", DatabaseURL: s.DatabaseURL, Settings: s.Service, Role: postgres.RoleWorker,
+		Writes: slices.Concat(fulfillment.Writes(), inbox.Writes()), Handles: receiverNames(),
 	}
-	defer traces.Close(ctx)
-	metrics := meter(log)
-	services, provider, err := s.services(metrics, traces)
-	if err != nil {
-		return err
-	}
-	bell := doorbell.New(log)
-	lasting, end := context.WithCancel(context.WithoutCancel(ctx)) // ends after the last commit of the drain
-	defer end()
-	db, err := open(ctx, log, s, traces, bell)
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	addDatabaseGauges(metrics, db, provider)
-	named := make(chan struct{}) // closed when the provider has named the account
-	ready := program.NewReadiness(lasting, db, time.Now, accountRefusal(provider, named))
-	defer ready.Close()
-	receivers, err := processors(log, db, services, bell, metrics, traces, s)
-	if err != nil {
-		return err
-	}
-	paused := &pauses{db: db, receivers: receivers}
-	ready.Paused = paused.shown
-	appended := bell.Bell(domain.Topic, doorbell.Ledger)
-	var ringing sync.WaitGroup
-	ringing.Go(func() { bell.Run(lasting, db.Pool()) }) // it listens for the bells above
-	defer func() { end(); ringing.Wait() }()
-
-	g, ctx := errgroup.WithContext(ctx)
-	background := func(work func(ctx context.Context)) {
-		g.Go(func() error { work(ctx); return nil })
-	}
-	g.Go(func() error {
-		return program.Serve(ctx, log, s.HTTPAddr, program.Health(ready, s.Beside(metrics.Handler())))
+	return service.Run(ctx, log, environ, o, func(ctx context.Context, w *service.Service) error {
+		m := meter(w.Metrics)
+		services, provider, err := s.services(m, w.Traces)
+		if err != nil {
+			return err
+		}
+		if err := w.Open(ctx); err != nil {
+			return err
+		}
+		addFigures(w.Metrics, w.DB, provider)
+		named := make(chan struct{}) // closed when the provider has named the account
+		receivers, err := processors(w, services, m, s)
+		if err != nil {
+			return err
+		}
+		paused := &pauses{db: w.DB, receivers: receivers}
+		w.Ready.Checks, w.Ready.Paused = append(w.Ready.Checks, accountRefusal(provider, named)), paused.shown
+		return w.Serve(ctx, s.HTTPAddr, program.Health(w.Ready, w.Beside()), append(s.background(w, paused),
+			func(ctx context.Context) error { return handle(ctx, w, provider, named, receivers) })...)
 	})
-	g.Go(func() error { return program.ServeMetrics(ctx, log, s.MetricsAddr, metrics.Handler()) })
-	background((&retention.Job{DB: db, Log: log, InboxWindow: s.InboxRetention}).Run)
-	background(func(ctx context.Context) { ledger.KeepBalances(ctx, log, db, appended) })
-	each := func(interval time.Duration, failed string, work func(ctx context.Context) error) {
-		background(func(ctx context.Context) {
-			loop.Run(ctx, log, failed, func(ctx context.Context) (time.Duration, error) { return interval, work(ctx) })
-		})
+}
+
+// background is what a worker does beside its messages.
+func (s settings) background(w *service.Service, paused *pauses) []func(context.Context) error {
+	appended := w.Bell.Bell(domain.Topic, service.Ledger)
+	work := []func(context.Context){
+		(&retention.Job{DB: w.DB, Log: w.Log, InboxWindow: s.InboxRetention}).Run,
+		func(ctx context.Context) { ledger.KeepBalances(ctx, w.Log, w.DB, appended) },
+		func(ctx context.Context) { endStuckSessions(ctx, w.Log, w.DB) },
+		func(ctx context.Context) {
+			loop.Run(ctx, w.Log, "reading what is paused failed, nothing changes until it is read", func(ctx context.Context) (time.Duration, error) {
+				return pauseInterval, paused.read(ctx)
+			})
+		},
 	}
-	background(func(ctx context.Context) { endStuckSessions(ctx, log, db) })
-	each(pauseInterval, "reading what is paused failed, nothing changes until it is read", paused.read)
 	if s.AuditInterval > 0 {
-		background(func(ctx context.Context) { auditIncrements(ctx, log, db, s.AuditInterval) })
+		work = append(work, func(ctx context.Context) { auditIncrements(ctx, w.Log, w.DB, s.AuditInterval) })
 	}
-	g.Go(func() error { return handle(ctx, log, db, provider, named, receivers) })
-	return g.Wait()
+	all := make([]func(context.Context) error, len(work))
+	for i, do := range work {
+		all[i] = func(ctx context.Context) error { do(ctx); return nil }
+	}
+	return all
 }
 
 // handle receives and handles messages once the provider's account is the one that the database is bound
 // to.
-func handle(
-	ctx context.Context, log *slog.Logger, db *postgres.DB, provider *stripe.Client, named chan struct{}, receivers []receiver,
-) error {
-	if err := awaitAccount(ctx, log, db, provider); err != nil || ctx.Err() != nil {
+func handle(ctx context.Context, w *service.Service, provider *stripe.Client, named chan struct{}, receivers []receiver) error {
+	if err := awaitAccount(ctx, w.Log, w.DB, provider); err != nil || ctx.Err() != nil {
 		return err
 	}
 	close(named)
@@ -120,8 +103,8 @@ func handle(
 		g.Go(func() error { return r.processor.Run(ctx) })
 	}
 	g.Go(func() error {
-		loop.Run(ctx, log, "receiving stopped and begins anew", func(ctx context.Context) (time.Duration, error) {
-			return 0, receive(ctx, log, db, receivers)
+		loop.Run(ctx, w.Log, "receiving stopped and begins anew", func(ctx context.Context) (time.Duration, error) {
+			return 0, receive(ctx, w.Log, w.DB, receivers)
 		})
 		return nil
 	})
@@ -164,15 +147,6 @@ func awaitAccount(ctx context.Context, log *slog.Logger, db *postgres.DB, provid
 	return refused
 }
 
-// open opens the database.
-func open(ctx context.Context, log *slog.Logger, s settings, traces *telemetry.Traces, bell *outbox.Doorbell) (*postgres.DB, error) {
-	o := s.Pool(application, postgres.RoleWorker)
-	o.CheckSession = restore.CheckSession()
-	o.Writes = writes.Statements(slices.Concat(fulfillment.Writes(), inbox.Writes())...)
-	o.Tracer, o.Committed = traces.Statements(), doorbell.Committed(bell, receiverNames()...)
-	return program.Open(ctx, log, s.DatabaseURL.Reveal(), o)
-}
-
 // accountRefusal returns why the provider does not accept the secret key, as its last answer said, or
 // that it has not named the account. A worker that has just started gets a moment for that.
 func accountRefusal(provider *stripe.Client, named <-chan struct{}) program.Check {
@@ -191,7 +165,7 @@ func accountRefusal(provider *stripe.Client, named <-chan struct{}) program.Chec
 // that are older than a request: while one is open, the readers of the ledger see no later event.
 func endStuckSessions(ctx context.Context, log *slog.Logger, db *postgres.DB) {
 	loop.Run(ctx, log, "looking at the other sessions of the database failed", func(ctx context.Context) (time.Duration, error) {
-		n, err := postgres.EndStuck(ctx, db, programs, postgres.HalfSent, postgres.Held)
+		n, err := postgres.EndStuck(ctx, db, service.Prefix, postgres.HalfSent, postgres.Held)
 		if n > 0 {
 			log.ErrorContext(ctx, "ended sessions that held up others: a program or its network stands still, or an attacker has the api's password", "sessions", n)
 		}

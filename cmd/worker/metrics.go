@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"log/slog"
 	"maps"
 	"strings"
 	"time"
@@ -17,33 +16,28 @@ import (
 
 // metrics are those of a worker.
 type metrics struct {
-	*telemetry.Registry
-
 	received, claimed, deaths, ended, requests, replayed telemetry.Counter
-	handling, stepping, calling                          telemetry.Histogram
+	handling, stepping, calling                          telemetry.Times
 }
 
-// meter makes the program's metrics, which addDatabaseGauges adds the database to.
-func meter(log *slog.Logger) *metrics {
-	r := telemetry.NewRegistry(log, time.Now)
-	receiver, call := telemetry.LabelOf("receiver", receiverNames()), telemetry.LabelOf("call", stripe.Calls())
+func meter(r *telemetry.Registry) *metrics {
+	receiver, call := telemetry.LabelOf("receiver", receiverNames()...), telemetry.LabelOf("call", stripe.Calls()...)
 	return &metrics{
-		Registry: r,
 		received: r.Counter("payonce_outbox_deliveries_total",
-			"Messages that the inbox received from the outbox. dead_letter: it cannot be read, or has another payload than the one under its id.", telemetry.Label{Name: "result", Values: []string{"first", "duplicate", "dead_letter"}}),
+			"Messages that the inbox received from the outbox. dead_letter: it cannot be read, or has another payload than the one under its id.", telemetry.LabelOf("result", "first", "duplicate", "dead_letter")),
 		claimed: r.Counter("payonce_inbox_attempts_total", "Messages that were claimed: attempts that began.", receiver),
 		deaths: r.Counter("payonce_inbox_holder_deaths_total",
 			"Messages that were taken over from another holder, whose lease had expired.", receiver),
 		ended: r.Counter("payonce_inbox_messages_processed_total",
-			"Attempts that ended. failed: an error or a panic. waiting: for an external service or for the database. blocked: for an operator, since the provider refuses the secret key or its mode. dead_letter: the message became one. released: the worker stops. lost: another holder has claimed or finished the message. left: the database did not accept the result.", receiver, telemetry.LabelOf("result", inbox.Ends())),
-		handling: r.CallTimes("payonce_inbox_handler_duration_seconds",
+			"Attempts that ended. failed: an error or a panic. waiting: for an external service or for the database. blocked: for an operator, since the provider refuses the secret key or its mode. dead_letter: the message became one. released: the worker stops. lost: another holder has claimed or finished the message. left: the database did not accept the result.", receiver, telemetry.LabelOf("result", inbox.Ends()...)),
+		handling: r.Times("payonce_inbox_handler_duration_seconds",
 			"Duration of a handler's call.", receiver),
-		stepping: r.CallTimes("payonce_step_duration_seconds",
-			"Duration of a step that had something to do.", telemetry.LabelOf("step", fulfillment.ObservedSteps())),
-		calling: r.CallTimes("payonce_provider_request_duration_seconds",
+		stepping: r.Times("payonce_step_duration_seconds",
+			"Duration of a step that had something to do.", telemetry.LabelOf("step", fulfillment.ObservedSteps()...)),
+		calling: r.Times("payonce_provider_request_duration_seconds",
 			"Time from a request to the provider to the headers of its response.", call),
 		requests: r.Counter("payonce_provider_requests_total",
-			"Requests to the provider. ok: 2xx. refused: 4xx. failed: 5xx. unavailable: 429, no response, or none of the provider's API.", call, telemetry.LabelOf("result", []string{"ok", "refused", "failed", "unavailable"})),
+			"Requests to the provider. ok: 2xx. refused: 4xx. failed: 5xx. unavailable: 429, no response, or none of the provider's API.", call, telemetry.LabelOf("result", "ok", "refused", "failed", "unavailable")),
 		replayed: r.Counter("payonce_provider_replays_total",
 			"Responses that the provider replayed for a repeated idempotency key.", call),
 	}
@@ -56,13 +50,10 @@ func receiverNames() (names []string) {
 	return names
 }
 
-// addDatabaseGauges adds what is read of the database and the provider.
-func addDatabaseGauges(m *metrics, db *postgres.DB, provider *stripe.Client) {
-	m.Circuit(stripe.Circuits(), provider.Circuit)
-	m.Pool("main", db.Pool())
-	m.Timeline(db.Timeline)
-	m.CommitStats(db.Committer().Stats)
-	m.Figures(db, []string{domain.Topic}, receiverNames())
+// addFigures adds what is read of the database and the provider.
+func addFigures(r *telemetry.Registry, db *postgres.DB, provider *stripe.Client) {
+	r.Circuit(stripe.Circuits(), provider.Circuit)
+	r.Figures(db, []string{domain.Topic}, receiverNames())
 }
 
 // attemptSteps is the key of a context for the steps of an attempt that did something or failed.
@@ -70,7 +61,7 @@ type attemptSteps struct{}
 
 // observe adds metrics, traces and a log line for each attempt to a processor. The messages that its handler causes go
 // on with the handler's own span.
-func observe(p *inbox.Options, m *metrics, traces *telemetry.Traces) {
+func (m *metrics) observe(p *inbox.Options, traces *telemetry.Traces) {
 	receiver, log := p.Receiver, p.Log
 	p.OnReceive = func(r inbox.Reception) {
 		m.received.Add(r.New, "first")
@@ -107,7 +98,7 @@ func observe(p *inbox.Options, m *metrics, traces *telemetry.Traces) {
 	}
 }
 
-func observeSteps(m *metrics, traces *telemetry.Traces) func(context.Context, string) (context.Context, func(bool, error)) {
+func (m *metrics) observeSteps(traces *telemetry.Traces) func(context.Context, string) (context.Context, func(bool, error)) {
 	return func(ctx context.Context, step string) (context.Context, func(bool, error)) {
 		timed := m.stepping.Time(step)
 		ctx, traced := traces.Stepping(ctx, step)
@@ -123,7 +114,7 @@ func observeSteps(m *metrics, traces *telemetry.Traces) func(context.Context, st
 	}
 }
 
-func observeProvider(m *metrics, traces *telemetry.Traces, host string) func(ctx context.Context, call string) (answered func(stripe.Answered)) {
+func (m *metrics) observeProvider(traces *telemetry.Traces, host string) func(ctx context.Context, call string) (answered func(stripe.Answered)) {
 	return func(ctx context.Context, call string) func(stripe.Answered) {
 		timed := m.calling.Time(call)
 		method, _, _ := strings.Cut(call, " ")

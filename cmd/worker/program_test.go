@@ -11,7 +11,6 @@ import (
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres/local"
-	"github.com/payonce/payonce/internal/program/programtest"
 	"github.com/payonce/payonce/internal/testdb"
 )
 
@@ -50,7 +49,7 @@ func TestRun(t *testing.T) {
 	db := testdb.Connect(t, url)
 
 	t.Run("it is ready until SIGTERM", func(t *testing.T) {
-		p := programtest.Start(t, run, working(t, url))
+		p := await.Start(t, run, working(t, url))
 		if got := p.Get(t, "/healthz"); got.Status != http.StatusOK {
 			t.Errorf("healthz: %v", got)
 		}
@@ -70,7 +69,7 @@ insert into inbox (receiver, message_id, ordering_key, partition_key, type, payl
 values ('notification', '1', 'ch_0', '', 'charge.succeeded.v1', '{}', '{}', '', true),
        ('fulfillment',  '2', 'ch_0', 'acme', 'charge.requested.v1', '{}', '{}', '', true),
        ('fulfillment',  '3', 'ch_1', '', 'charge.requested.v1', '{}', '{}', '', true)`)
-		p := programtest.Start(t, run, working(t, url, "MAX_ATTEMPTS", "1"))
+		p := await.Start(t, run, working(t, url, "MAX_ATTEMPTS", "1"))
 		await.True(t, "it says so", func() bool {
 			ready, metrics := p.Get(t, "/readyz"), p.Get(t, "/metrics").Body
 			return ready.Status == http.StatusOK && strings.Contains(ready.Body, `"paused":["notification","merchants: 1"]`) &&
@@ -82,7 +81,7 @@ values ('notification', '1', 'ch_0', '', 'charge.succeeded.v1', '{}', '{}', '', 
 		await.Row(t, db, `select count(*) = 0 from inbox where status = 'pending' and attempts + waits = 0`)
 	})
 	t.Run("a repeated message is counted as a duplicate, and another payload under its id as a dead letter", func(t *testing.T) {
-		p := programtest.Start(t, run, working(t, url))
+		p := await.Start(t, run, working(t, url))
 		testdb.Exec(t, db.Pool(), `
 insert into outbox (topic, message_id, payload, metadata)
 select 'charges', '4', convert_to(payload, 'UTF8'), '{"type": "charge.requested.v1", "ordering_key": "ch_9"}'
@@ -107,25 +106,25 @@ insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, 
 values ('notification', 'newer 2', 'ch_newer', 'charge.reviewed.v1', '{}', '{}', ''),
        ('fulfillment',  'newer 3', 'ch_other', 'adyen.refund', '{}', '{}', ''),
        ('resend',       'newer 4', 'ch_other', 'webhook.digest', '{}', '{}', '')`, pgx.QueryExecModeSimpleProtocol)
-		programtest.Start(t, run, working(t, url))
+		await.Start(t, run, working(t, url))
 		await.Row(t, db, newer+`'pending'`)
 	})
 	t.Run("a message of an unknown type becomes a dead letter after GIVE_UP_AFTER", func(t *testing.T) {
-		programtest.Start(t, run, working(t, url, "GIVE_UP_AFTER", "1s", "BACKOFF_BASE", "10ms", "BACKOFF_CAP", "50ms"))
+		await.Start(t, run, working(t, url, "GIVE_UP_AFTER", "1s", "BACKOFF_BASE", "10ms", "BACKOFF_CAP", "50ms"))
 		await.Row(t, db, newer+`'dead'`)
 	})
 	t.Run("a database without the schema is refused", func(t *testing.T) {
 		testdb.Must(t, server.CreateDatabase(t.Context(), "bare"))
-		programtest.Refusal(t, run, environ(server.URL("bare")), "payonce migrate")
+		await.Refusal(t, run, environ(server.URL("bare")), "payonce migrate")
 	})
 	t.Run("what it cannot listen on, or wait for, is refused", func(t *testing.T) {
-		programtest.Refusal(t, run, environ(url, "HTTP_ADDR", "nonsense"), "HTTP_ADDR nonsense")
-		programtest.Refusal(t, run, environ(url, "EXPECT_REPLICATION", "1"), "EXPECT_REPLICATION")
+		await.Refusal(t, run, environ(url, "HTTP_ADDR", "nonsense"), "HTTP_ADDR nonsense")
+		await.Refusal(t, run, environ(url, "EXPECT_REPLICATION", "1"), "EXPECT_REPLICATION")
 	})
 }
 
 func TestRun_refusesAServerThatMayLoseCommits(t *testing.T) {
 	t.Parallel()
 	url := testdb.Migrated(t, testdb.Server(t, local.Options{InMemory: true}), "service")
-	programtest.Refusal(t, run, environ(url), "fsync is off")
+	await.Refusal(t, run, environ(url), "fsync is off")
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/program"
-	"github.com/payonce/payonce/internal/telemetry"
+	"github.com/payonce/payonce/internal/service"
 	"github.com/payonce/payonce/outbox"
 )
 
@@ -25,13 +25,13 @@ type receiver struct {
 	processor *inbox.Processor
 }
 
-func processors(log *slog.Logger, db *postgres.DB, services fulfillment.Services, bell *outbox.Doorbell, m *metrics, traces *telemetry.Traces, s settings) ([]receiver, error) {
-	f := fulfillment.New(db, services, log)
-	f.OnStep = observeSteps(m, traces)
+func processors(w *service.Service, services fulfillment.Services, m *metrics, s settings) ([]receiver, error) {
+	f := fulfillment.New(w.DB, services, w.Log)
+	f.OnStep = m.observeSteps(w.Traces)
 	var receivers []receiver
 	for _, r := range f.Receivers() {
 		o := inbox.Options{
-			DB:          db,
+			DB:          w.DB,
 			Receiver:    r.Name,
 			Holder:      program.Instance(),
 			Handle:      r.Handle,
@@ -40,11 +40,11 @@ func processors(log *slog.Logger, db *postgres.DB, services fulfillment.Services
 				Lease: s.Lease, MaxAttempts: s.MaxAttempts, GiveUpAfter: s.GiveUpAfter,
 				BackoffBase: s.BackoffBase, BackoffCap: s.BackoffCap, DeadLetters: r.DeadLetters,
 			},
-			Wake:  bell.Bell(r.Name),
+			Wake:  w.Bell.Bell(r.Name),
 			Drain: program.DrainTime,
-			Log:   log,
+			Log:   w.Log,
 		}
-		observe(&o, m, traces)
+		m.observe(&o, w.Traces)
 		p, err := inbox.New(o)
 		if err != nil {
 			return nil, err
@@ -52,7 +52,7 @@ func processors(log *slog.Logger, db *postgres.DB, services fulfillment.Services
 		p.Pause(true) // until pauses.read has read what is paused
 		one := receiver{Receiver: r, processor: p}
 		if r.Topic != "" {
-			one.bell = bell.Bell(r.Topic)
+			one.bell = w.Bell.Bell(r.Topic)
 		}
 		receivers = append(receivers, one)
 	}

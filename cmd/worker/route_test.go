@@ -8,9 +8,9 @@ import (
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/doorbell"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/program"
+	"github.com/payonce/payonce/internal/service"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
@@ -40,6 +40,11 @@ func TestRoute(t *testing.T) {
 	}
 }
 
+// idle is a worker whose database is not there.
+func idle() *service.Service {
+	return &service.Service{DB: &postgres.DB{}, Bell: service.NewBell(nil)}
+}
+
 func TestProcessors_onlyNotificationsWaitBehindADeadLetter(t *testing.T) {
 	t.Parallel()
 	want := map[string]inbox.DeadLetters{
@@ -47,7 +52,7 @@ func TestProcessors_onlyNotificationsWaitBehindADeadLetter(t *testing.T) {
 		fulfillment.ResendReceiver: inbox.Pass,
 	}
 	got := map[string]inbox.DeadLetters{}
-	receivers, err := processors(nil, &postgres.DB{}, fulfillment.Services{}, doorbell.New(nil), nil, nil, settings{})
+	receivers, err := processors(idle(), fulfillment.Services{}, nil, settings{})
 	testdb.Must(t, err)
 	for _, r := range receivers {
 		got[r.Name] = r.processor.Policy.DeadLetters
@@ -61,7 +66,7 @@ func TestProcessors_haveAnotherHolderAfterEachStart(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
 	for range 2 {
-		receivers, err := processors(nil, &postgres.DB{}, fulfillment.Services{}, doorbell.New(nil), nil, nil, settings{})
+		receivers, err := processors(idle(), fulfillment.Services{}, nil, settings{})
 		testdb.Must(t, err)
 		for _, r := range receivers {
 			holder := r.Name + " " + r.processor.Holder

@@ -112,7 +112,7 @@ func (s settings) limits() stripe.Limits {
 func (s settings) services(metrics *metrics, traces *telemetry.Traces) (fulfillment.Services, *stripe.Client, error) {
 	provider, err := stripe.New(stripe.Config{
 		SecretKey: s.StripeSecretKey.Reveal(), Base: s.StripeAPIBase, Account: s.StripeAccount, Timeout: callTimeout, Limits: s.limits(),
-		Observe: observeProvider(metrics, traces, s.providerHost()),
+		Observe: metrics.observeProvider(traces, s.providerHost()),
 	})
 	return fulfillment.Services{
 		Provider: provider, ActionTimeout: s.ActionTimeout,

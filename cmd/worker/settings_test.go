@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/payonce/payonce/internal/program/programtest"
+	"github.com/payonce/payonce/internal/await"
 )
 
 // remote is an address that is refused before anything is dialed.
@@ -33,14 +33,14 @@ func TestSettings_refusesUnsafeValues(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			programtest.Refusal(t, run, environ(remote, test.variable, test.value), test.variable)
+			await.Refusal(t, run, environ(remote, test.variable, test.value), test.variable)
 		})
 	}
 }
 
 func TestSettings_arePrintedWithSecretsHidden(t *testing.T) {
 	t.Parallel()
-	log := programtest.Refusal(t, run, map[string]string{
+	log := await.Refusal(t, run, map[string]string{
 		"DATABASE_URL": remote, "STRIPE_SECRET_KEY": "sk_test_hunter2",
 		"STRIPE_API_BASE": "http://127.0.0.1:8090", "WEBHOOK_ALLOW_CIDRS": "127.0.0.0/8,10.0.0.0/8",
 	}, "DATABASE_URL")
@@ -58,5 +58,5 @@ func TestSettings_arePrintedWithSecretsHidden(t *testing.T) {
 
 func TestSettings_aLiveKeyIsNotSentInPlainText(t *testing.T) {
 	t.Parallel()
-	programtest.Refusal(t, run, environ(remote, "STRIPE_SECRET_KEY", "sk_live_hunter2", "STRIPE_API_BASE", "http://api.example"), "set STRIPE_API_BASE to an https:// origin")
+	await.Refusal(t, run, environ(remote, "STRIPE_SECRET_KEY", "sk_live_hunter2", "STRIPE_API_BASE", "http://api.example"), "set STRIPE_API_BASE to an https:// origin")
 }

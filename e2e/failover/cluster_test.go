@@ -62,12 +62,6 @@ func (c *cluster) url(database string) string {
 	return "postgres://" + c.user + "@" + c.hosts + "/" + database + "?sslmode=disable&target_session_attrs=read-write"
 }
 
-// expected adds to the settings of a program what it expects of the cluster.
-func (c *cluster) expected(env map[string]string) map[string]string {
-	env["EXPECT_REPLICATION"] = strconv.FormatBool(c.strict)
-	return env
-}
-
 // follow gives the primary a standby, which has everything when follow returns.
 func (c *cluster) follow(t *testing.T) {
 	t.Helper()

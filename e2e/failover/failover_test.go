@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -76,8 +77,6 @@ type world struct {
 	promotions, gaps, steadies []time.Duration
 }
 
-const supplied = 1_000_000
-
 func newWorld(t *testing.T, b harness.Binaries, c *cluster) *world {
 	t.Helper()
 	w := &world{cluster: c, stop: make(chan struct{})}
@@ -85,25 +84,12 @@ func newWorld(t *testing.T, b harness.Binaries, c *cluster) *world {
 		Binaries: b, Log: t.TempDir(), Service: w.cluster.url("postgres"),
 		Secrets: harness.Secrets{API: "sk_test_merchant", Provider: "sk_test_provider", Events: "whsec_events", Shop: "whsec_c2hvcC1zZWNyZXQtb2YtdGhlLWZhaWxvdmVy"},
 	}
-	ctx := bounded(t)
-	w.run(t, "migrate")
-	must(t, w.StartSandbox(ctx, ""))
-	w.run(t, "seed", "--merchant", "acme", "--api-key", w.Secrets.API, "--webhook-url", w.Sandbox.URL()+"/shop/webhooks",
-		"--webhook-secret", w.Secrets.Shop, "--sku", fmt.Sprintf("tshirt=%d", supplied))
 	t.Cleanup(func() { must(t, w.Stop(bounded(t))) })
-	var err error
-	w.APIs, err = w.StartAll(ctx, "api", w.API, 2, func(int) map[string]string { return c.expected(w.APIEnv()) })
-	must(t, err)
-	w.Workers, err = w.StartAll(ctx, "worker", w.Worker, 2, func(int) map[string]string { return c.expected(w.WorkerEnv(w.Sandbox.URL())) })
-	must(t, err)
+	expected := func(_ string, _ int, env map[string]string) { env["EXPECT_REPLICATION"] = strconv.FormatBool(c.strict) }
+	setup := harness.Setup{APIs: 2, Workers: 2, Merchant: "acme", Stock: []string{"tshirt=1000000"}, Env: expected}
+	must(t, w.Up(bounded(t), setup))
 	w.load = &load{merchant: w.Client()}
 	return w
-}
-
-func (w *world) run(t *testing.T, args ...string) {
-	t.Helper()
-	_, err := w.Run(bounded(t), args...)
-	must(t, err)
 }
 
 // lose loses the primary n times under load. Between two of them mend gives the new one a

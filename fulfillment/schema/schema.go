@@ -1,4 +1,4 @@
-// Package schema holds the tables of fulfillment: stock, reservations and webhook_resends.
+// Package schema holds the tables of fulfillment: stock and reservations.
 //
 // It is a package of its own because package migrations imports it, and a program that
 // migrates, or checks that it need not, must not link the provider's client with it.

@@ -43,26 +43,3 @@ create table reservations (
   constraint reservations_status_check check (status in ('open', 'sold', 'released'))
 ) with (fillfactor = 80);
 comment on table reservations is 'what a charge holds of the stock';
-
-create table webhook_resends (
-  resend_id    uuid        not null,
-  event_id     uuid        not null,
-  charge_id    text        collate "C" not null,
-  merchant_id  text        collate "C" not null,
-  requested_by text        collate "C" not null,
-  requested_at timestamptz not null default clock_timestamp(),
-  delivered_at timestamptz,
-
-  -- A resend has its own id.
-  constraint webhook_resends_pkey primary key (resend_id),
-
-  -- An operator asked for it.
-  constraint webhook_resends_requested_by_check check (requested_by <> '')
-);
-comment on table webhook_resends is 'webhooks that an operator sent again, each with its own message in the inbox';
-comment on column webhook_resends.event_id is 'the webhook event, and the webhook-id that the merchant knows it by';
-comment on column webhook_resends.delivered_at is 'when the merchant had accepted it, written by the commit that finished the message; null: not yet, or never';
-
--- The resends of a charge.
-create index webhook_resends_by_charge
-    on webhook_resends (charge_id);

@@ -76,7 +76,7 @@ func TestImage_needsWhatDockerignoreLetsThrough(t *testing.T) {
 		"go.sum":            "missing go.sum entry",
 		"ledger":            "no required module provides package github.com/payonce/payonce/ledger",
 		"**/*.json":         "pattern assets/tour.json: no matching files found",
-		"internal/**/*.svg": "pattern lanes.svg: no matching files found",
+		"internal/**/*.svg": "pattern assets/lanes.svg: no matching files found",
 		"docs/**/*.md":      "pattern settings.md: no matching files found",
 	} {
 		t.Run(strings.ReplaceAll(pattern, "/", " "), func(t *testing.T) {

@@ -17,7 +17,7 @@ const (
 	strict = "domain e2e e2e/failover internal/openapi internal/robustness/demo internal/robustness/harness"
 	// pure are packages that import, outside this module, the standard library alone.
 	pure = "domain fulfillment/schema"
-	// testHelpers are packages that every test may import: they know nothing of this module.
+	// testHelpers are packages that every test may import: they know none of the service.
 	testHelpers = "internal/await internal/testrun"
 )
 
@@ -63,42 +63,35 @@ var rules = []rule{
 	{"internal/audit", "domain ledger internal/postgres", "reads the tables and replays the streams; of the code that it audits it asks the domain's rules and the readers of the ledger alone"},
 	{"internal/audit/provider", "domain internal/audit internal/stripe", "asks the provider, so that the audit itself links no provider client"},
 	{
-		"internal/httpapi", "domain groupcommit idempotency intake ledger outbox internal/clientaddr internal/keylimit internal/loop internal/merchants internal/postgres",
+		"internal/httpapi", "domain groupcommit idempotency intake ledger outbox internal/loop internal/merchants internal/postgres",
 		"turns HTTP into a use case and its result into HTTP; it carries out nothing",
 	},
-
-	{"internal/console/lanes", "internal/audit internal/human", "draws a timeline that it is given; it reads nothing"},
 
 	// The programs.
 	{"docs/reference", "", "the page of the settings, for the programs"},
 	{"internal/program", "docs/reference migrations/version internal/loop internal/postgres internal/telemetry", "what both services do at start and at the end"},
-	{"internal/clientaddr", "", "reads the addresses of a request, whatever it asks for"},
-	{"internal/keylimit", "internal/clientaddr", "counts wrong keys by the client that sends them, whichever they are"},
 	{
-		"internal/console", "domain inbox ledger internal/audit internal/clientaddr internal/console/lanes internal/human " +
+		"internal/console", "domain inbox ledger internal/audit " +
 			"internal/loop internal/postgres internal/program",
 		"shows what is stored; it accepts and carries out nothing",
 	},
-	{"internal/writes", "groupcommit idempotency ledger outbox", "the one list of what may share a commit, in the order of its locks"},
-	{"internal/human", "", "writes plain values, whatever they are of"},
+	{"internal/service", "groupcommit idempotency ledger outbox internal/postgres internal/program internal/restore internal/telemetry", "what the api and the worker have in common, and the sandbox has not"},
 	{"internal/loop", "", "repeats work, whichever it is"},
-	{"internal/doorbell", "ledger outbox", "says what work a commit leaves; it reads and writes nothing"},
 	{
 		"internal/retention", "idempotency inbox outbox internal/loop internal/merchants internal/postgres",
 		"deletes what has expired, by the statements of the packages that own the rows",
 	},
 	{
-		"cmd/api", "groupcommit idempotency intake internal/doorbell internal/httpapi " +
-			"internal/loop internal/postgres internal/program internal/restore internal/telemetry internal/writes",
+		"cmd/api", "groupcommit idempotency intake internal/httpapi internal/postgres internal/program internal/service internal/telemetry",
 		"wires up what accepts; the provider is out of its reach",
 	},
 	{
-		"cmd/worker", "domain fulfillment inbox ledger outbox internal/audit internal/doorbell internal/loop internal/postgres " +
-			"internal/program internal/restore internal/retention internal/stripe internal/telemetry internal/webhook internal/writes",
+		"cmd/worker", "domain fulfillment inbox ledger outbox internal/audit internal/loop internal/postgres " +
+			"internal/program internal/restore internal/retention internal/service internal/stripe internal/telemetry internal/webhook",
 		"wires up what carries out; it accepts nothing",
 	},
 	{
-		"internal/sandbox", "groupcommit internal/loop internal/program internal/postgres",
+		"internal/sandbox", "internal/loop internal/program",
 		"the external services: with the product's code in it, both sides of the ledger could make the same mistake",
 	},
 	{"cmd/sandbox", "internal/program internal/sandbox", "a main of a few lines"},
@@ -108,23 +101,20 @@ var rules = []rule{
 	},
 
 	// The proofs: tests, the demo, and what they need.
-	{"internal/arch", "", "checks the others from outside: it holds tests alone"},
+	{"internal/arch", "internal/telemetry", "checks the others from outside; only tests import it"},
 	{"internal/await", "", "waits for a condition, whichever it is"},
 	{"internal/openapi", "", "checks responses against a contract, whichever program sends them; only tests import it"},
-	{"internal/reference", "internal/telemetry", "compares generated pages with the code; only tests import it"},
-	{"internal/postgres/local", "internal/loop internal/postgres internal/tempdir", "starts a server, whatever is kept in it"},
+	{"internal/postgres/local", "internal/loop internal/postgres", "starts a server, whatever is kept in it"},
 	{
 		"internal/testdb", "groupcommit migrations internal/await internal/postgres internal/postgres/local internal/testrun",
 		"gives a test a migrated database, whatever it tests",
 	},
 	{"internal/testdb/serve", "internal/postgres/local", "starts a server, whichever tests use it"},
-	{"internal/tempdir", "", "makes folders that end with their process, whatever is in them"},
-	{"internal/testrun", "internal/tempdir", "runs the tests of a package, whatever they test"},
-	{"internal/program/programtest", "internal/await internal/program internal/testrun", "runs a program in a test's process, whichever it is"},
+	{"internal/testrun", "internal/postgres/local", "runs the tests of a package, whatever they test"},
 	{"internal/robustness/failpoint", "", "stands between a program and its servers, whichever they are"},
 	{"internal/robustness/harness", "", "runs programs and asks them as their users do, so it shares no code with them"},
 	{
-		"internal/robustness/demo", "internal/human internal/postgres/local internal/robustness/harness internal/tempdir",
+		"internal/robustness/demo", "internal/postgres/local internal/robustness/harness",
 		"shows the service as a client sees it, so it shares no code with it",
 	},
 	{

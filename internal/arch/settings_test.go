@@ -14,7 +14,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/payonce/payonce/internal/reference"
+	"github.com/payonce/payonce/internal/arch"
 )
 
 // readers are the folders whose structs name settings, with the titles of their sections.
@@ -45,7 +45,7 @@ func TestReference_settings(t *testing.T) {
 		}))
 	}
 	for _, r := range readers {
-		reference.Section(t, "settings.md", r.title, reference.Table([]string{"setting", "type", "default", "meaning"}, found[r.dir]))
+		arch.Section(t, "settings.md", r.title, arch.Table([]string{"setting", "type", "default", "meaning"}, found[r.dir]))
 		delete(found, r.dir)
 	}
 	for dir, rows := range found {
@@ -76,14 +76,14 @@ func settingsIn(t *testing.T, at string) (rows [][]string) {
 		if meaning == "" {
 			t.Errorf("%s: no comment says what %s means", at, name)
 		}
-		kind, standard := typeOfSetting(t, field.Type), reference.Code(tag.Get("envDefault"))
+		kind, standard := typeOfSetting(t, field.Type), arch.Code(tag.Get("envDefault"))
 		if kind == boolean {
-			standard = reference.Code("false")
+			standard = arch.Code("false")
 		}
 		if strings.Contains(options, "required") {
 			standard = "required"
 		}
-		rows = append(rows, []string{reference.Code(name), kind, standard, meaning})
+		rows = append(rows, []string{arch.Code(name), kind, standard, meaning})
 		return true
 	})
 	return rows

@@ -49,9 +49,6 @@ var schema string
 // behind the ledger's tables. It is plain SQL, to be run once in a transaction.
 func Schema() string { return schema }
 
-//go:embed facts.sql
-var facts string
-
 // Report is the result of an audit.
 type Report struct {
 	OK     bool    `json:"ok"` // no check was violated
@@ -140,7 +137,7 @@ select '%s' as name,
 func checkRows(ctx context.Context, db Database, charges []string, invariants []invariant) (checks []Check, err error) {
 	b, with, counts := &pgx.Batch{}, "with "+facts, make([]string, len(invariants))
 	for i, p := range invariants {
-		counts[i] = fmt.Sprintf(countCases, p.name, "select case"+p.when+" end from "+p.cases)
+		counts[i] = fmt.Sprintf(countCases, p.name, p.query)
 	}
 	if charges == nil {
 		b.Queue(postgres.ReadWholeTables)

@@ -59,7 +59,7 @@ type TimelineEntry struct {
 var kinds = []string{
 	"key",      // the answer to an idempotency key
 	"event",    // of the charge's stream
-	"webhook",  // the event that the merchant took its webhook, and the requests to deliver it once more
+	"webhook",  // the event that the merchant took its webhook
 	"outbox",   // a message that the inbox has not received
 	"inbox",    // what became of a message at its receiver
 	"provider", // what the provider holds now
@@ -146,7 +146,6 @@ func (t *Timeline) read(ctx context.Context, tx pgx.Tx, name, merchant string) e
 		{"the keys", selectKeyUses, []any{key, merchant, ids}},
 		{"the outbox", selectOutbox, []any{ids, domain.Topic}},
 		{"the inbox", selectInbox, []any{ids, t.AsOf}},
-		{"the resends", selectResends, []any{ids}},
 	} {
 		entries, err := collect[TimelineEntry](ctx, tx, link.what, link.sql, link.args...)
 		if err != nil {

@@ -106,7 +106,7 @@ select e.at,
          from jsonb_array_elements(i.history) with ordinality as h (claim, n)
        union all values
        (1, i.received_at, 'received', i.receiver,
-        jsonb_build_object('message_id', i.message_id, 'duplicates', i.duplicates)),
+        jsonb_build_object('message_id', i.message_id, 'duplicates', i.duplicates, 'requested_by', i.metadata ->> 'requested_by')),
        (2, i.duplicated_at, 'duplicate', i.receiver,
         jsonb_build_object('duplicates', i.duplicates, 'dropped_by', 'inbox_message_once')),
        (2, i.decided_at, 'retried', i.decided_by,
@@ -142,21 +142,3 @@ select e.at,
    and e.at is not null
    and (e.what <> 'retried' or i.status <> 'discarded')
  order by i.id, e.step`
-
-// selectResends reads webhooks that were requested once more, which are kept longer than their
-// messages.
-const selectResends = `
-select e.at,
-       'webhook'   as kind,
-       r.charge_id,
-       0           as version,
-       e.what,
-       e.who,
-       jsonb_build_object('webhook_id', r.event_id, 'resend', r.resend_id) as detail
-  from webhook_resends r
- cross join lateral (values
-       (r.requested_at, 'resend wanted', r.requested_by),
-       (r.delivered_at, 'resent', 'worker')) as e (at, what, who)
- where r.charge_id = any($1)
-   and e.at is not null
- order by r.requested_at, r.resend_id, e.at`

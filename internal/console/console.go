@@ -38,9 +38,6 @@ import (
 
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/audit"
-	"github.com/payonce/payonce/internal/clientaddr"
-	"github.com/payonce/payonce/internal/console/lanes"
-	"github.com/payonce/payonce/internal/human"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/program"
 )
@@ -79,13 +76,13 @@ const maxForm = 16 << 10
 
 // policy permits the console's own files, and of styles in a page those of a drawing.
 var policy = func() string {
-	style := sha256.Sum256([]byte(lanes.Style))
+	style := sha256.Sum256([]byte(Style))
 	return fmt.Sprintf("default-src 'none'; script-src 'self'; style-src 'self' 'sha256-%s'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
 		base64.StdEncoding.EncodeToString(style[:]))
 }()
 
 var functions = template.FuncMap{
-	"short": human.Span, "plural": human.Plural, "money": human.Money, "dict": dict, "lanes": lanes.Draw,
+	"short": span, "plural": plural, "money": money, "dict": dict, "lanes": Draw,
 	"clock": func(t time.Time) string { return t.UTC().Format("15:04:05.000") },
 	"when":  func(t time.Time) string { return t.UTC().Format(time.DateTime) },
 }
@@ -175,7 +172,7 @@ func (c *Console) guard(next http.Handler) http.Handler {
 		} {
 			w.Header().Set(name, value)
 		}
-		if !program.Local(clientaddr.Host(r)) {
+		if !program.Local(hostOf(r)) {
 			http.Error(w, "The console answers under localhost and loopback addresses alone: forward its port.", http.StatusMisdirectedRequest)
 			return
 		}
@@ -187,6 +184,16 @@ func (c *Console) guard(next http.Handler) http.Handler {
 		}
 		sites.Handler(next).ServeHTTP(w, r)
 	})
+}
+
+// hostOf is the host that a browser asked for, in lower case and without its port. A page of another
+// site whose name leads here has its own host.
+func hostOf(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.Host)
+	if err != nil {
+		host = r.Host
+	}
+	return strings.ToLower(strings.Trim(host, "[]"))
 }
 
 // problem is an error that a page shows.

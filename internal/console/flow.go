@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/internal/audit"
-	"github.com/payonce/payonce/internal/human"
 )
 
 //go:embed flow.sql
@@ -100,10 +99,10 @@ func judge(f facts, programs []process) (alive map[string]int, all map[string]wr
 		{dark["api"] > 0, "api", "warn", "an api has died"},
 		{alive["worker"] == 0, "watermill", "bad", "no worker has a session"},
 		{dark["worker"] > 0, "watermill", "warn", "a worker has died"},
-		{f.Waited > 2*time.Second, "outbox", "warn", "the oldest has waited " + human.Span(f.Waited)},
-		{f.Dead > 0, "inbox", "bad", human.Plural(f.Dead, "dead letter")},
+		{f.Waited > 2*time.Second, "outbox", "warn", "the oldest has waited " + span(f.Waited)},
+		{f.Dead > 0, "inbox", "bad", plural(f.Dead, "dead letter")},
 		{attempts > 0, "provider", "warn", fmt.Sprintf("%.1f failed attempts/s", attempts)},
-		{f.Waiting > 0, "provider", "warn", human.Plural(f.Waiting, "message") + " waiting for it"},
+		{f.Waiting > 0, "provider", "warn", plural(f.Waiting, "message") + " waiting for it"},
 	} {
 		if w.yes && all[w.id].State != "bad" {
 			all[w.id] = wrong{w.state, w.why}

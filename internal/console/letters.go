@@ -19,7 +19,7 @@ type letters struct {
 }
 
 func (c *Console) letters(r *http.Request) (any, error) {
-	entries, err := inbox.List(r.Context(), c.db.Load(), inbox.Filter{Status: inbox.StatusDead}, number(r.URL.Query().Get("after")), pageRows)
+	entries, err := inbox.List(r.Context(), c.db.Load(), inbox.Filter{Status: inbox.StatusDead}, messageNumber(r.URL.Query().Get("after")), pageRows)
 	if err != nil {
 		return nil, err
 	}
@@ -32,12 +32,12 @@ func (c *Console) letters(r *http.Request) (any, error) {
 }
 
 func (c *Console) letter(r *http.Request) (any, error) {
-	e, err := inbox.Show(r.Context(), c.db.Load(), number(r.PathValue("n")))
+	e, err := inbox.Show(r.Context(), c.db.Load(), messageNumber(r.PathValue("n")))
 	return letters{Entries: []inbox.Entry{e}}, err
 }
 
-// number is 0, which no message has, for a text that is none.
-func number(text string) int64 {
+// messageNumber is 0, which no message has, for a text that is none.
+func messageNumber(text string) int64 {
 	n, _ := strconv.ParseInt(text, 10, 64) // 0, or the number next to one that is too large
 	return n
 }

@@ -3,13 +3,10 @@ package httpapi_test
 import (
 	"flag"
 	"fmt"
-	"net/http"
-	"net/url"
 	"os"
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/testdb"
@@ -112,51 +109,4 @@ func TestAnswers_areAsRecorded(t *testing.T) {
 	send(get("/v1/charges?limit=1"))
 	send(get("/v1/balances"))
 	r.compare(t, "answers.txt")
-}
-
-func TestKeys_listTheirUsesOldestFirst(t *testing.T) {
-	t.Parallel()
-	w := serve(t)
-	var expires []time.Time
-	first := w.accept(t, "other", body()).header.Get("Location")
-	for _, r := range []call{to(first+"/cancel", "key", ""), post("key", body()), to(first+"/refunds", "key", `{}`)} {
-		until, err := time.Parse(http.TimeFormat, w.send(t, r).header.Get("Idempotency-Expires"))
-		testdb.Must(t, err)
-		expires = append(expires, until)
-	}
-	var got []string
-	for i, use := range data(t, w.send(t, get("/v1/idempotency-keys/key"))) {
-		got = append(got, fmt.Sprint(use["operation"], " ", use["status_code"]))
-		at, err := time.Parse(time.RFC3339, fmt.Sprint(use["first_seen"]))
-		if err != nil || time.Since(at).Abs() > time.Minute {
-			t.Errorf("first seen at %v: %v", at, err)
-		}
-		if until, err := time.Parse(time.RFC3339, fmt.Sprint(use["expires_at"])); err != nil || !until.Equal(expires[i]) {
-			t.Errorf("it expires at %v, want %v: %v", until, expires[i], err)
-		}
-	}
-	want := []string{"POST /v1/charges/:id/cancel 202", "POST /v1/charges 202", "POST /v1/charges/:id/refunds 409"}
-	testrun.Same(t, "the uses", want, got)
-}
-
-func TestKeys_thatLedToNothingAreNotFound(t *testing.T) {
-	t.Parallel()
-	w := serve(t)
-	w.accept(t, `"a/ \\?,;c"`, body())
-	used := "/v1/idempotency-keys/" + url.PathEscape(`a/ \?,;c`)
-	for _, path := range []string{used, "/v1/idempotency-keys/" + url.PathEscape(`"a/ \\?,;c"`)} {
-		if a := w.send(t, get(path)); a.status != http.StatusOK || len(data(t, a)) != 1 {
-			t.Errorf("%s led to %s", path, a.body)
-		}
-	}
-	for _, path := range []string{"/v1/idempotency-keys/unused", "/v1/idempotency-keys/%00", "/v1/idempotency-keys/" + strings.Repeat("k", 256)} {
-		wantProblem(t, w.send(t, get(path)), "/problems/not-found")
-	}
-	wantProblem(t, w.send(t, get(used).as(strangerKey)), "/problems/not-found")
-	for _, path := range []string{"/v1/idempotency-keys/4242424242424242", "/v1/charges/4242424242424242/refunds"} {
-		card := w.send(t, get(path))
-		if p := readProblem(t, card); p.Type != "/problems/not-found" || strings.Contains(card.body, "4242") || p.Instance != "" {
-			t.Errorf("the card number is repeated: %s", card.body)
-		}
-	}
 }

@@ -27,16 +27,13 @@ type Database interface {
 
 // session is the merchant of a request and the API key that it came with.
 type session struct {
-	merchant merchants.Merchant
-	keyID    string // of the API key: its prefix, which is not secret
+	merchants.Merchant
+
+	keyID string // of the API key: its prefix, which is not secret
 }
 
-const (
-	sessionKey = "session" // in echo's context
-
-	// recentKeys bounds the memory for API keys to about two megabytes.
-	recentKeys = 10_000
-)
+// recentKeys bounds the memory for API keys to about two megabytes.
+const recentKeys = 10_000
 
 // authenticate adds the session of the API key to requests under /v1, whether the route
 // exists or not. A missing, malformed, unknown, expired or revoked key has the same answer.
@@ -48,17 +45,17 @@ func (a *API) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 		}
 		given := c.Request().Header.Values(echo.HeaderAuthorization)
 		if len(given) != 1 { // a proxy may have checked the other one
-			return merchants.ErrUnauthorized
+			return errUnauthorized
 		}
 		scheme, key, _ := strings.Cut(given[0], " ")
 		if !strings.EqualFold(scheme, "Bearer") || key == "" {
-			return merchants.ErrUnauthorized
+			return errUnauthorized
 		}
 		s, err := a.authenticateKey(c.Request().Context(), c.Response().Header(), strings.TrimSpace(key), clientOf(c))
 		if err != nil {
 			return err
 		}
-		c.Set(sessionKey, s)
+		exchangeOf(c).session = s
 		return next(c)
 	}
 }
@@ -73,75 +70,37 @@ func (a *API) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 func (a *API) authenticateKey(ctx context.Context, answer http.Header, apiKey string, from netip.Addr) (session, error) {
 	id := sha256.Sum256([]byte(apiKey))
 	known, recent := a.recent.Get(id)
+	queue, read := a.limits.notRecent, a.readOther // keys that were not valid lately have a queue of their own
+	if recent {
+		queue, read = a.limits.recent, a.readRecent
+	}
 	switch {
-	case recent && !a.limits.rates.allow(answer, known, a.Now()):
+	case recent && !a.limits.allow(answer, known, a.Now()):
 		return session{}, errRate
-	case !recent && a.guesses.Refuses(from.String(), a.Now()):
+	case !recent && a.limits.guesses.used(network(from), a.Now()):
 		return session{}, errGuessing
 	}
-	m, err := a.readMerchant(ctx, apiKey, known, recent)
+	leave, err := queue.enter(known, 1)
+	if err != nil {
+		return session{}, err
+	}
+	defer leave()
+	m, err := read(ctx, apiKey)
 	if errors.Is(err, merchants.ErrUnauthorized) {
 		a.recent.Remove(id)
-		a.guesses.Count(from.String(), a.Now())
+		a.limits.guesses.allow(network(from), a.Now())
 	}
 	if err != nil {
 		return session{}, err
 	}
 	a.recent.Add(id, m.ID)
-	if !recent && !a.limits.rates.allow(answer, m.ID, a.Now()) {
+	if !recent && !a.limits.allow(answer, m.ID, a.Now()) {
 		return session{}, errRate
 	}
-	return session{merchant: m, keyID: merchants.Prefix(apiKey)}, nil
+	return session{m, merchants.Prefix(apiKey)}, nil
 }
 
-// readMerchant reads the merchant of an API key, in a batch with others. Keys that were not
-// valid lately have a queue of their own.
-func (a *API) readMerchant(ctx context.Context, apiKey, known string, recent bool) (merchants.Merchant, error) {
-	queue, callers := a.limits.recent, a.callers
-	if !recent {
-		queue, callers = a.limits.notRecent, a.notRecentCallers
-	}
-	leave, err := queue.enter(known)
-	if err != nil {
-		return merchants.Merchant{}, err
-	}
-	defer leave()
-	m, err := callers.Lookup(ctx, apiKey)
-	switch {
-	case err != nil:
-		return m, fmt.Errorf("authenticate: %w", err)
-	case m.ID == "":
-		return m, merchants.ErrUnauthorized
-	}
-	return m, nil
-}
-
-// newCallers batches reads of the merchants of API keys, most batches at a time. Nothing is
-// cached.
-func newCallers(db Database, most int) *postgres.Reads[string, merchants.Merchant] {
-	return postgres.NewReads(most, func(ctx context.Context, apiKeys []string) ([]merchants.Merchant, error) {
-		all, b := make([]merchants.Merchant, len(apiKeys)), &pgx.Batch{}
-		first := map[string]int{}
-		for i, key := range apiKeys {
-			if _, queued := first[key]; !queued {
-				first[key] = i
-				merchants.QueueMerchant(b, key, &all[i])
-			}
-		}
-		err := db.Read(ctx, b)
-		for i, key := range apiKeys {
-			all[i] = all[first[key]]
-		}
-		return all, err
-	})
-}
-
-func sessionOf(c echo.Context) session {
-	s, _ := c.Get(sessionKey).(session) // authenticate sets it for every route that asks
-	return s
-}
-
-func merchantOf(c echo.Context) merchants.Merchant { return sessionOf(c).merchant }
+func merchantOf(c echo.Context) merchants.Merchant { return exchangeOf(c).session.Merchant }
 
 // tenant is the database as the caller's merchant sees it.
 func (a *API) tenant(c echo.Context) *postgres.DB { return a.DB.Tenant(merchantOf(c).ID) }

@@ -1,8 +1,9 @@
 package httpapi_test
 
 import (
-	"context"
 	"net/http"
+	"net/netip"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -10,7 +11,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/merchants"
+	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
@@ -25,34 +28,24 @@ func (w *world) keyFor(t *testing.T, scopes ...merchants.Scope) string {
 	return key
 }
 
-func (w *world) revoke(t *testing.T, key string) {
-	t.Helper()
-	exec(t, w.db, `update api_keys set revoked_at = clock_timestamp() where prefix = $1`, merchants.Prefix(key))
-}
-
-// expire moves the life of every key that ends into the past, by the database's clock.
-func (w *world) expire(t *testing.T) {
-	t.Helper()
-	exec(t, w.db, `
-update api_keys
-   set created_at = created_at - interval '25 hours',
-       expires_at = expires_at - interval '25 hours'
- where expires_at is not null
-   and revoked_at is null`)
-}
-
 // as is the call by another key.
 func (c call) as(key string) call { return c.with("Authorization", "Bearer "+key) }
 
 // TestUnauthorized_isTheSameForEveryReason: a caller that tries keys does not learn which
-// of them were valid once.
+// of them were valid once. A revoked key is refused from the next request on, and has no replays.
 func TestUnauthorized_isTheSameForEveryReason(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
 	expired, revoked := w.keyFor(t, merchants.Scopes()...), w.keyFor(t, merchants.Scopes()...)
-	w.accepted(t, post("used", body()).as(revoked))
-	w.revoke(t, revoked)
-	w.expire(t)
+	for _, key := range []string{expired, revoked} { // from now on they were valid lately
+		w.accepted(t, post("used", body()).as(key))
+	}
+	exec(t, w.db, `update api_keys set revoked_at = clock_timestamp() where prefix = $1`, merchants.Prefix(revoked))
+	exec(t, w.db, `
+update api_keys
+   set created_at = created_at - interval '25 hours',
+       expires_at = expires_at - interval '25 hours'
+ where prefix = $1`, merchants.Prefix(expired))
 	reasons := map[string][]string{
 		"a scheme alone":                 {"Bearer"},
 		"Basic with the API key":         {"Basic " + apiKey},
@@ -71,11 +64,7 @@ func TestUnauthorized_isTheSameForEveryReason(t *testing.T) {
 		wantProblem(t, missing, "/problems/unauthorized")
 		for name, values := range reasons {
 			a := w.send(t, c.with("Authorization", values...))
-			for _, header := range []http.Header{missing.header, a.header} {
-				header.Del("Date")
-				header.Del("X-Request-Id")
-			}
-			testrun.Same(t, c.method+" "+c.path+" with "+name+", beside one without a key", []any{missing.status, missing.header, missing.body}, []any{a.status, a.header, a.body})
+			wantSame(t, c.method+" "+c.path+" with "+name+", beside one without a key", missing, a, "X-Request-Id")
 		}
 	}
 	wantRows(t, w.db, before, nil)
@@ -84,19 +73,147 @@ func TestUnauthorized_isTheSameForEveryReason(t *testing.T) {
 	}
 }
 
-// A request that was authenticated ends as it began; the next one is refused.
-func TestRevocation_countsFromTheNextRequest(t *testing.T) {
+// behindProxy makes the addresses of X-Forwarded-For count, since the client of a test is the
+// proxy.
+func behindProxy(c *httpapi.Config) {
+	c.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.1/8"), netip.MustParsePrefix("10.0.0.0/8")}
+}
+
+// from is the call of a client behind a proxy.
+func (c call) from(address string) call { return c.with("X-Forwarded-For", address) }
+
+// TestAccessLog_saysWhoAndFromWhere: a client behind a trusted proxy has the last address that
+// is not a proxy's; no other caller chooses an address. So do the events.
+func TestAccessLog_saysWhoAndFromWhere(t *testing.T) {
 	t.Parallel()
-	w := serve(t)
-	key, other := w.keyFor(t, merchants.Scopes()...), w.keyFor(t, merchants.Scopes()...)
-	first := w.accepted(t, post("key-1", body()).as(key))
-	held := holdAt(t, w.db, "POST /v1/charges", "key-2")
-	under := w.sendAll(t, post("key-2", body()).as(key))
-	await.Blocked(t, w.db, 1)
-	w.revoke(t, key)
-	wantProblem(t, w.send(t, get("/v1/balances").as(key)), "/problems/unauthorized")
-	wantProblem(t, w.send(t, post("key-1", body()).as(key)), "/problems/unauthorized") // not even a replay
-	testdb.Must(t, held.Rollback(context.WithoutCancel(t.Context())))
-	wantStatus(t, <-under, http.StatusAccepted) // it was in flight
-	wantReplay(t, first, w.send(t, post("key-1", body()).as(other)))
+	const forged = "198.51.100.66"
+	direct, proxied := serve(t), serve(t, behindProxy)
+	for name, test := range map[string]struct {
+		w         *world
+		forwarded []string
+		client    string
+	}{
+		"no proxy":                       {direct, nil, "127.0.0.1"},
+		"a header without a proxy":       {direct, []string{forged}, "127.0.0.1"},
+		"a proxy":                        {proxied, []string{"203.0.113.9"}, "203.0.113.9"},
+		"two proxies":                    {proxied, []string{"203.0.113.9, 10.1.2.3"}, "203.0.113.9"},
+		"an address before the client's": {proxied, []string{forged + ", 203.0.113.9"}, "203.0.113.9"},
+		"a header before the proxy's":    {proxied, []string{forged, "203.0.113.9"}, "203.0.113.9"},
+		"IPv6":                           {proxied, []string{"2001:db8::7"}, "2001:db8::7"},
+		"a hop with a port":              {proxied, []string{"203.0.113.9:54321"}, "203.0.113.9"},
+		"a proxy with a port":            {proxied, []string{"203.0.113.9, 10.1.2.3:80"}, "203.0.113.9"},
+		"IPv6 with a port":               {proxied, []string{"[2001:db8::7]:443"}, "2001:db8::7"},
+		"IPv6 in brackets":               {proxied, []string{"[2001:db8::7]"}, "2001:db8::7"},
+		"a port that is none":            {proxied, []string{"203.0.113.9:99999"}, "127.0.0.1"},
+		"no address":                     {proxied, []string{"4242424242424242"}, "127.0.0.1"},
+	} {
+		a := test.w.send(t, get("/v1/balances").with("X-Forwarded-For", test.forwarded...))
+		test.w.send(t, get("/v1/balances").as(merchants.NewKey()))
+		all := lines(t, test.w)
+		line, last := all[len(all)-2], all[len(all)-1]
+		for field, want := range map[string]any{
+			"merchant": "acme", "key_id": merchants.Prefix(apiKey), "client": test.client,
+			"bytes": float64(len(a.body)), "route": "/v1/balances", "status": float64(http.StatusOK),
+		} {
+			if line[field] != want {
+				t.Errorf("%s: %s is %v, want %v", name, field, line[field], want)
+			}
+		}
+		if last["merchant"] != nil || last["key_id"] != nil {
+			t.Errorf("an unknown key is logged: %v", last)
+		}
+	}
+	proxied.accepted(t, post("key-1", body()).from("203.0.113.9").with("X-Request-Id", "req-1"))
+	await.Row(t, proxied.db, `
+select metadata - 'causation_id' = jsonb_build_object('correlation_id', 'req-1', 'actor', 'api', 'api_key', $1::text, 'client', '203.0.113.9')
+  from ledger_events`, merchants.Prefix(apiKey))
+}
+
+// TestGuesses_areBackedOff: an address that has sent too many wrong keys gets 429, and no
+// unknown key of it is read. Known keys, other addresses and other paths are served.
+func TestGuesses_areBackedOff(t *testing.T) {
+	t.Parallel()
+	const burst = 3
+	c := &clock{}
+	w := serve(t, behindProxy, func(config *httpapi.Config) { config.Limits.Guesses, config.Now = burst, c.now })
+	const guesser, other = "203.0.113.9", "203.0.113.10"
+	known, fresh := w.keyFor(t, merchants.ChargesRead), w.keyFor(t, merchants.ChargesRead)
+	status := func(key, address string) int {
+		t.Helper()
+		a := w.send(t, get("/v1/balances").as(key).from(address))
+		if a.status == http.StatusTooManyRequests {
+			if p := readProblem(t, a); p.Type != "/problems/rate-limited" || !strings.Contains(p.Detail, "this address") || a.header.Get("Retry-After") != "6" {
+				t.Errorf("%q, to be repeated after %s", p.Detail, a.header.Get("Retry-After"))
+			}
+		}
+		return a.status
+	}
+	got := []int{status(known, guesser)}
+	for range burst + 2 {
+		got = append(got, status(merchants.NewKey(), guesser))
+	}
+	got = append(got, status(fresh, guesser), status(known, guesser), status(fresh, other), status(merchants.NewKey(), other))
+	got = append(got, w.send(t, get("/v1/balances").with("Authorization").from(guesser)).status, w.send(t, get("/healthz").from(guesser)).status)
+	c.pass(6 * time.Second)
+	got = append(got, status(merchants.NewKey(), guesser), status(merchants.NewKey(), guesser))
+	want := []int{
+		200, 401, 401, 401, 429, 429,
+		429, 200, 200, 401, // of the two valid keys, this api has seen one from that address
+		401, 200,
+		401, 429,
+	}
+	testrun.Same(t, "statuses", want, got)
+}
+
+// TestAuthentication_floodsDelayNoOtherCaller: requests that are refused cost no read, and
+// the reads of one flood delay no other caller's. A lock on the API keys shows which reads
+// are in flight.
+func TestAuthentication_floodsDelayNoOtherCaller(t *testing.T) {
+	t.Parallel()
+	const reading, queue, many = 2, 8, 16
+	balances := func(int) call { return get("/v1/balances") }
+	nobodys := func(i int) call { return get("/v1/balances").as("sk_test_of_nobody_" + strconv.Itoa(i)) }
+	for name, test := range map[string]struct {
+		perSecond int
+		known     []string // API keys that were valid before
+		flood     func(i int) call
+		queued    int    // requests of the flood that wait for their read
+		refused   string // the problem of the others
+		other     string // the API key of another caller
+		reads     int    // in flight with the other caller's, at most
+	}{
+		"of a key beyond its rate":  {1, []string{apiKey}, balances, 0, "/problems/rate-limited", strangerKey, 1},
+		"of a key without a rate":   {0, []string{apiKey, strangerKey}, balances, queue / 2, "/problems/unavailable", strangerKey, reading},
+		"of unknown keys, too many": {0, []string{apiKey}, nobodys, queue, "/problems/unavailable", apiKey, reading + 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := openWith(t, postgres.Options{MaxConns: 6, LockTimeout: patience})
+			w := serveOn(t, db, func(api *httpapi.Config) {
+				api.Limits = httpapi.Limits{PerSecond: test.perSecond, InFlight: queue, PerMerchant: queue / 2, Authenticating: reading}
+				api.Now = new(clock).now
+			})
+			for _, key := range test.known {
+				w.read(t, get("/v1/balances").as(key))
+			}
+			held := testdb.Begin(t, db.Pool(), `lock table api_keys in access exclusive mode`)
+			var calls []call
+			for i := range many {
+				calls = append(calls, test.flood(i))
+			}
+			flood := w.sendAll(t, calls...)
+			for range many - test.queued {
+				wantProblem(t, <-flood, test.refused)
+			}
+			least := min(1, test.queued) // as batches share them
+			waitingBetween(t, db, least, min(reading, test.queued))
+			other := w.sendAll(t, get("/v1/balances").as(test.other))
+			waitingBetween(t, db, least+1, test.reads)
+			testdb.Must(t, held.Rollback(t.Context()))
+			wantStatus(t, <-other, http.StatusOK)
+			for range test.queued {
+				<-flood
+			}
+		})
+	}
 }

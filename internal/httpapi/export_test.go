@@ -1,13 +1,6 @@
 package httpapi
 
-import (
-	"reflect"
-
-	"github.com/payonce/payonce/intake"
-)
-
-// Validate checks a charge request.
-func Validate(r intake.Charge) error { return (&API{}).validate(r) }
+import "reflect"
 
 // HoldsCard reports whether a text holds what may be a card number.
 func HoldsCard(s string) bool { return holdsCard(s) }

@@ -47,7 +47,7 @@ func (a *API) getCharge(c echo.Context, s ledger.Stream) (any, error) {
 		return s.View(), nil
 	}
 	merchant, before, ctx := merchantOf(c).ID, s.Charge.Status, c.Request().Context()
-	leave, err := a.limits.waits.enter(merchant)
+	leave, err := a.limits.waits.enter(merchant, 1)
 	if err != nil {
 		return s.View(), nil
 	}

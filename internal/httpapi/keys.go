@@ -42,8 +42,9 @@ func (a *API) keyed(
 	if err != nil {
 		return err
 	}
-	h := c.Response().Header()
+	h, e := c.Response().Header(), exchangeOf(c)
 	h.Set(headerKey, value)
+	e.Key = KeyFirst                   // unless the answer is another
 	canonical, _ := json.Marshal(body) // it was decoded from JSON: it cannot fail
 	wait, asked := preferredWait(c.Request().Header.Values(headerPrefer))
 	if asked {
@@ -63,6 +64,7 @@ func (a *API) keyed(
 	}
 	if outcome.Replayed {
 		h.Set(headerReplayed, "true")
+		e.Key = KeyReplayed
 	}
 	return c.Blob(outcome.StatusCode, outcome.Header.Get(echo.HeaderContentType), outcome.Body)
 }
@@ -87,7 +89,7 @@ func (a *API) request(c echo.Context, operation, key string, canonical []byte) i
 			Canonical: canonical,
 		},
 		ID:       c.Response().Header().Get(echo.HeaderXRequestID),
-		APIKey:   sessionOf(c).keyID,
+		APIKey:   exchangeOf(c).session.keyID,
 		Client:   c.RealIP(),
 		Metadata: a.Carry(c.Request().Context()),
 	}

@@ -1,38 +1,29 @@
 package httpapi_test
 
 import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
 	"regexp"
+	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/groupcommit"
+	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/httpapi"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
-
-func TestKey_isOneQuotedAndBare(t *testing.T) {
-	t.Parallel()
-	w := serve(t)
-	for _, r := range w.routes(t) {
-		t.Run(r.name, func(t *testing.T) {
-			const visible = "!#$%&'()*+-./:<=>?@[]^_`{|}~"
-			longest := strings.Repeat("k", 255)
-			for _, test := range []struct{ quoted, bare, echo string }{
-				{`"key"`, "key", "key"},
-				{`"` + longest + `"`, longest, longest},
-				{`"` + visible + `"`, visible, visible},
-				{`"a\"b\\c"`, ` "a\"b\\c"`, `a"b\c`},
-				{`"order 17"`, `"order 17"`, "order 17"},
-				{`"a,b;c"`, `"a,b;c"`, "a,b;c"},
-			} {
-				first := w.accepted(t, r.under(test.quoted))
-				if echo := first.header.Get("Idempotency-Key"); echo != test.echo {
-					t.Errorf("the echo of %s is %q, want %q", test.quoted, echo, test.echo)
-				}
-				wantReplay(t, first, w.send(t, r.under(test.bare)))
-				wantReplay(t, first, w.send(t, r.under(" "+test.bare+"\t")))
-			}
-		})
-	}
-}
 
 func TestKey_belongsToItsMerchantAndOperation(t *testing.T) {
 	t.Parallel()
@@ -54,22 +45,65 @@ func TestKey_belongsToItsMerchantAndOperation(t *testing.T) {
 	}
 }
 
+// counted counts the reads of merchants of API keys, and of idempotency keys.
+type counted struct {
+	*postgres.DB
+
+	merchants, keys atomic.Int64
+}
+
+func (c *counted) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	c.merchants.Add(1)
+	return c.DB.Query(ctx, sql, args...)
+}
+
+// TestKeyedRequest_readsItsKeyOnce: the API key takes one read, and the idempotency key another.
+func TestKeyedRequest_readsItsKeyOnce(t *testing.T) {
+	t.Parallel()
+	c := &counted{}
+	w := serve(t, func(api *httpapi.Config) {
+		c.DB, _ = api.DB.(*postgres.DB)
+		read := api.Intake.Options.Read
+		api.DB = c
+		api.Intake.Options.Read = func(ctx context.Context, q groupcommit.Querier, key idempotency.Key) (idempotency.KeyState, error) {
+			c.keys.Add(1)
+			return read(ctx, q, key)
+		}
+	})
+	for _, test := range []struct {
+		call call
+		keys int64
+	}{
+		{post("k", body()), 1},
+		{post("k", body()), 1},
+		{post("k", body("amount", "1")), 1},
+		{to("/v1/charges/ch_1/refunds", "k", "{}"), 1},
+		{abandon("k"), 3}, // to take it, to see what it led to, and of the cancellation
+		{get("/v1/charges").with("Idempotency-Key", "k"), 0},
+		{post("k", body()).with("Idempotency-Key"), 0},
+		{to("/v1/charges/%00/refunds", "k", ""), 0},
+	} {
+		a := w.send(t, test.call)
+		if m, k := c.merchants.Swap(0), c.keys.Swap(0); m != 1 || k != test.keys {
+			t.Errorf("%s %s had %d reads of merchants and %d of keys, want 1 and %d: %s", test.call.method, test.call.path, m, k, test.keys, a.body)
+		}
+	}
+}
+
 // The key is the client's: it may be of digits alone. What may be a card number is stored as
 // a hash, and logged nowhere.
 func TestKey_thatMayBeACardNumber(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
-	routes := w.routes(t)
-	for _, r := range routes {
-		for _, key := range []string{"4242424242424242", "refund-5555-5555-5555-4444"} {
+	routes, keys := w.routes(t), []string{"4242424242424242", "refund-5555-5555-5555-4444"}
+	for _, key := range keys {
+		for _, r := range routes {
 			a := w.accepted(t, r.under(key))
 			if a.header.Get("Idempotency-Key") != key {
 				t.Errorf("%s: headers %v", r.name, a.header)
 			}
 			wantReplay(t, a, w.send(t, r.under(`"`+key+`"`)))
 		}
-	}
-	for _, key := range []string{"4242424242424242", "refund-5555-5555-5555-4444"} {
 		if uses := data(t, w.send(t, get("/v1/idempotency-keys/"+key))); len(uses) != len(routes) {
 			t.Errorf("%s led to %v", key, uses)
 		}
@@ -80,5 +114,337 @@ func TestKey_thatMayBeACardNumber(t *testing.T) {
 	}
 	if regexp.MustCompile(`4242[ -]?4242|5555[ -]?5555`).MatchString(w.log.String()) {
 		t.Errorf("the number is logged: %s", w.log)
+	}
+}
+
+func TestReplay_ignoresSpelling(t *testing.T) {
+	t.Parallel()
+	w := serve(t)
+	for i, test := range []struct{ name, first, again string }{
+		{
+			"white space", body(),
+			"\r\n\t" + ` { "order_id" : "order-1",` + "\n" + `"amount" : 2000 , "currency":"USD","payment_method":"pm_card_visa" } ` + "\n",
+		},
+		{"items null", body(), body("items", "null")},
+		{"metadata with a pair of null", body(), body("metadata", `{"channel":null}`)},
+		{"customer null", body(), body("customer", "null")},
+		{"one form of absence for another", body("items", "null", "metadata", "{}"), body("items", "[]", "description", "null")},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			key := "key-" + strconv.Itoa(i)
+			first := w.accept(t, key, test.first)
+			wantReplay(t, first, w.send(t, post(key, test.again).with("Content-Type", "Application/JSON; charset=UTF-8")))
+		})
+	}
+}
+
+// TestReusedKey_isRefused, and the refusal names the members that differ, not their values.
+func TestReusedKey_isRefused(t *testing.T) {
+	t.Parallel()
+	const original = `{"order_id":"order-1","amount":2000,"currency":"USD","payment_method":"pm_card_visa","customer":"cus_ada",` +
+		`"items":[{"sku":"tshirt","quantity":2}],"description":"A gift","metadata":{"channel":"web","a":"b"}}`
+	w := serve(t)
+	paid, open := w.captured(t, "paid"), w.accept(t, "open", body()).header.Get("Location")
+	other := w.accept(t, "other", body()).header.Get("Location")
+	w.accept(t, "charge", original)
+	refund := func(charge, body string) call { return to(charge+"/refunds", "refund", body) }
+	first := w.accepted(t, refund(paid, `{"amount":321,"reason":"broken"}`))
+	w.accepted(t, to(open+"/cancel", "cancel", ""))
+	before := rows(t, w.db)
+	charge := func(from, to string) call { return post("charge", strings.Replace(original, from, to, 1)) }
+	for _, test := range []struct {
+		call     call
+		pointers string
+	}{
+		{charge("2000", "2001"), "/amount"},
+		{charge("cus_ada", "cus_bob"), "/customer"},
+		{charge(`,"description":"A gift"`, ""), "/description"},
+		{charge("channel", "x/y~z"), "/metadata/channel /metadata/x~1y~0z"},
+		{refund(paid, `{"amount":4321}`), "/amount /reason"},
+		{refund(open, `{"amount":321,"reason":"broken"}`), ""},
+		{to(other+"/cancel", "cancel", ""), ""},
+	} {
+		a := w.send(t, test.call)
+		wantPointers(t, wantProblem(t, a, "/problems/idempotency-key-reused"), strings.Fields(test.pointers)...)
+		if regexp.MustCompile(`200[01]|gift|cus_|321|roken`).MatchString(strings.ReplaceAll(a.body, test.call.path, "")) {
+			t.Errorf("the answer repeats a value: %s", a.body)
+		}
+		if key := test.call.header.Get("Idempotency-Key"); a.header.Get("Location") != "" || a.header.Get("Idempotency-Key") != key || a.header.Get("Idempotency-Expires") == "" {
+			t.Errorf("headers: %v", a.header)
+		}
+	}
+	wantRows(t, w.db, before, nil)
+	wantReplay(t, first, w.send(t, refund(paid, `{"amount":321,"reason":"broken"}`)))
+}
+
+// What a request is fingerprinted by is stored: if it came out otherwise one
+// day, every retry of a request from before would be refused.
+func TestFingerprint_isOfTheTypedRequest(t *testing.T) {
+	t.Parallel()
+	w := serve(t)
+	requests := map[string]struct{ written, canonical string }{
+		"a charge": {
+			` {"metadata":{"b":"2","a":"1"},"description":"\u0041 gift","items":[{"quantity":2,"sku":"mug"}],` +
+				`"customer":"cus_ada","payment_method":"pm_card_visa","currency":"USD","amount":2000,"order_id":"order-1"}`,
+			`{"order_id":"order-1","amount":2000,"currency":"USD","payment_method":"pm_card_visa","customer":"cus_ada",` +
+				`"items":[{"sku":"mug","quantity":2}],"description":"A gift","metadata":{"a":"1","b":"2"}}`,
+		},
+		"a cancellation": {"", `{}`},
+		"a refund":       {` {"reason":"\u0062roken","amount":1} `, `{"amount":1,"reason":"broken"}`},
+	}
+	for _, r := range w.routes(t) {
+		request := requests[r.name]
+		w.accepted(t, to(r.path, "fingerprint", request.written))
+		var fingerprint, stored []byte
+		err := w.db.QueryRow(t.Context(), `
+select fingerprint, request from idempotency_keys where key = 'fingerprint' and operation = $1`, r.operation).Scan(&fingerprint, &stored)
+		testdb.Must(t, err)
+		want := idempotency.Fingerprint([]byte("v1"), []byte("POST"), []byte(r.path), []byte("acme"), []byte(request.canonical))
+		testrun.Same(t, r.name+": the request", request.canonical, string(stored))
+		testrun.Same(t, r.name+": the fingerprint", want, fingerprint)
+	}
+}
+
+// answered is a request whose answer is stored.
+type answered struct {
+	name   string
+	call   call
+	status int
+	kind   string // of the problem
+}
+
+// outcomes are requests with every kind of answer that is stored, and their first answers.
+func (w *world) outcomes(t *testing.T) (all []answered, answers []answer, open, paid string) {
+	t.Helper()
+	open, paid = w.accept(t, "open", body()).header.Get("Location"), w.captured(t, "paid")
+	const nowhere = "/v1/charges/ch_00000000000000000000000000000000"
+	all = []answered{
+		{"an accepted charge", post("a", body()), http.StatusAccepted, ""},
+		{"an accepted cancellation", to(open+"/cancel", "b", ""), http.StatusAccepted, ""},
+		{"an accepted refund", to(paid+"/refunds", "c", `{"amount":300}`), http.StatusAccepted, ""},
+		{"a cancellation of nothing", to(nowhere+"/cancel", "d", ""), http.StatusNotFound, "/problems/not-found"},
+		{"a refund of nothing", to(nowhere+"/refunds", "e", `{"amount":1}`), http.StatusNotFound, "/problems/not-found"},
+		{"a cancellation that came too late", to(paid+"/cancel", "f", ""), http.StatusConflict, "/problems/conflict"},
+		{"a refund that came too early", to(open+"/refunds", "g", `{"amount":1}`), http.StatusConflict, "/problems/conflict"},
+		{"a refund of too much", to(paid+"/refunds", "h", `{"amount":1701}`), http.StatusUnprocessableEntity, "/problems/refund-exceeds-captured"},
+	}
+	none := rows(t, w.db)
+	for _, test := range all {
+		a := w.send(t, test.call)
+		answers = append(answers, a)
+		if a.status != test.status || a.header.Get("Idempotency-Expires") == "" || (a.header.Get("Location") != "") != (test.kind == "") {
+			t.Fatalf("%s: status %d, want %d: %v %s", test.name, a.status, test.status, a.header, a.body)
+		}
+		if test.kind == "" {
+			continue
+		}
+		if p := readProblem(t, a); p.Type != test.kind || p.Status != test.status || p.RetryWith != "new-key" {
+			t.Errorf("want %s, and another key for another try: %s", test.kind, a.body)
+		}
+	}
+	wantRows(t, w.db, none, map[string]int64{"idempotency_keys": 8, "ledger_events": 3, "ledger_postings": 2, "outbox": 3})
+	return all, answers, open, paid
+}
+
+// Whatever has become of the charges since, a key has the answer that it had.
+func TestReplay_repeatsEveryStoredAnswer(t *testing.T) {
+	t.Parallel()
+	w := serve(t)
+	all, answers, open, paid := w.outcomes(t)
+	w.happen(t, open, isCanceled)
+	w.happen(t, paid, returned(strings.TrimPrefix(answers[2].header.Get("Location"), paid+"/refunds/")))
+	before := rows(t, w.db)
+	for i, test := range all {
+		wantReplay(t, answers[i], w.send(t, test.call))
+	}
+	wantRows(t, w.db, before, nil)
+}
+
+func TestExpiredKey_isGone(t *testing.T) {
+	t.Parallel()
+	w := serve(t)
+	all, answers, _, _ := w.outcomes(t)
+	exec(t, w.db, `update idempotency_keys set expires_at = clock_timestamp()`)
+	before := rows(t, w.db)
+	for _, deleted := range []bool{false, true} {
+		if deleted {
+			if _, err := idempotency.ExpireKeys(t.Context(), w.db, 100); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i, test := range all {
+			a := w.send(t, test.call)
+			wantProblem(t, a, "/problems/idempotency-key-expired")
+			if got, want := a.header.Get("Location"), answers[i].header.Get("Location"); got != want {
+				t.Errorf("%s: Location is %q, want %q", test.name, got, want)
+			}
+			if got, want := a.header.Get("Idempotency-Expires"), answers[i].header.Get("Idempotency-Expires"); got == "" || got == want {
+				t.Errorf("%s: Idempotency-Expires is %q, and was %q", test.name, got, want)
+			}
+		}
+		// The tombstone knows the request's fingerprint and where its answer is, and no member of it.
+		wantPointers(t, wantProblem(t, w.send(t, post("a", body("amount", "1"))), "/problems/idempotency-key-reused"))
+		location := answers[0].header.Get("Location")
+		if uses := data(t, w.send(t, get("/v1/idempotency-keys/a"))); len(uses) != 1 || uses[0]["location"] != location {
+			t.Errorf("deleted %t: the key led to %v, want %s", deleted, uses, location)
+		}
+		wantRows(t, w.db, before, nil)
+	}
+}
+
+// TestOneChargePerOrder: a second key of an order is answered 409 with the order's charge, of one
+// merchant by its account, of all by the setting. intake.TestAcceptCharge_onceForEachOrder has the rule.
+func TestOneChargePerOrder(t *testing.T) {
+	t.Parallel()
+	for _, ofAll := range []bool{false, true} {
+		w := serve(t, func(api *httpapi.Config) { api.OneChargePerOrder = ofAll })
+		testdb.Exec(t, w.db.Pool(), fmt.Sprintf(`update merchants set one_charge_per_order = %t where merchant_id = 'acme'`, !ofAll))
+		first := w.accept(t, "first", body()).header.Get("Location")
+		for _, since := range []domain.Event{domain.ChargeCancelRequested{}, nil} {
+			a := w.send(t, post("second", body()))
+			charge, _ := readProblem(t, a).Charge.(map[string]any)
+			if a.header.Del("Idempotent-Replayed"); charge["id"] != idOf(first) || charge["status"] != "pending" {
+				t.Errorf("the charge of the order is %v", charge)
+			}
+			wantProblem(t, a, "/problems/order-taken")
+			if since != nil {
+				w.happen(t, first, happens(since)) // the answer stays
+			}
+		}
+		w.accept(t, "other", body("order_id", `"another"`))
+	}
+}
+
+// TestPreferWait_isAppliedIfUnderstood: what is understood is applied, whether or not there is anything to wait for.
+func TestPreferWait_isAppliedIfUnderstood(t *testing.T) {
+	t.Parallel()
+	w := serve(t)
+	for prefer, applied := range map[string]string{
+		"wait=10": "wait=10", "wait=3600": "wait=10", `respond-async, Wait = "9" ; x=y, return=minimal`: "wait=9", "wait=2, wait=3": "wait=2",
+		"wait=0": "", "wait=soon": "", "wait=-1": "", "return=minimal": "", "wait": "", "wait=99999999999": "",
+	} {
+		if got := w.accepted(t, post("key-1", body()).with("Prefer", prefer)).header.Get("Preference-Applied"); got != applied {
+			t.Errorf("%s: Preference-Applied is %q, want %q", prefer, got, applied)
+		}
+	}
+}
+
+// TestKeyInFlight_isAnsweredByPolicy, unless the request prefers to wait for its rival.
+func TestKeyInFlight_isAnsweredByPolicy(t *testing.T) {
+	t.Parallel()
+	const wait = 30 * time.Millisecond
+	for policy, status := range map[string]int{
+		"a conflict": http.StatusConflict, "too early": http.StatusTooEarly, "accepted without an answer": http.StatusAccepted,
+	} {
+		t.Run("is "+policy, func(t *testing.T) {
+			t.Parallel()
+			db := openWith(t, postgres.Options{LockTimeout: wait})
+			w := serveOn(t, db, func(api *httpapi.Config) { api.InFlight = status })
+			for _, r := range w.routes(t) {
+				before := rows(t, db)
+				held := holdAt(t, db, r.operation, "key")
+				began := time.Now()
+				a := w.send(t, r.under(`"key"`))
+				if waited := time.Since(began); waited < wait {
+					t.Errorf("%s: it waited %s, want %s at least", r.name, waited, wait)
+				}
+				if a.header.Get("Idempotency-Key") != "key" || a.header.Get("Location")+a.header.Get("Idempotent-Replayed")+a.header.Get("Idempotency-Expires") != "" {
+					t.Errorf("%s: headers %v", r.name, a.header)
+				}
+				if status != http.StatusAccepted {
+					wantProblemStatus(t, a, "/problems/idempotency-key-in-use", status)
+				} else if a.status != status || a.body != "{}" || a.header.Get("Retry-After") != "1" {
+					t.Errorf("%s: status %d, headers %v: %s", r.name, a.status, a.header, a.body)
+				}
+				wantRows(t, db, before, nil)
+				patient := w.sendAll(t, r.under("key").with("Prefer", "wait=10"))
+				await.Blocked(t, db, 1)
+				testdb.Must(t, held.Rollback(t.Context()))
+				if a := <-patient; a.status != http.StatusAccepted || a.header.Get("Location")+a.body == "{}" || a.header.Get("Preference-Applied") != "wait=10" {
+					t.Errorf("%s: the patient one is answered %d, %v: %s", r.name, a.status, a.header, a.body)
+				}
+			}
+		})
+	}
+}
+
+// TestRefunds_moreInFlightThanConnections has many refunds of one charge in
+// flight over a pool of two, all of which prefer to wait: half of them under
+// one key, half under keys of their own. A refused request is sent again: nothing stalls.
+func TestRefunds_moreInFlightThanConnections(t *testing.T) {
+	t.Parallel()
+	const n = 20
+	db := openWith(t, postgres.Options{MaxConns: 2, LockTimeout: 20 * time.Millisecond})
+	w := serveOn(t, db)
+	paid := w.captured(t, "paid")
+	before := rows(t, db)
+	var (
+		mu       sync.Mutex
+		answers  = map[string]map[string]bool{} // key → bodies
+		inFlight sync.WaitGroup
+	)
+	for i := range n {
+		for _, key := range []string{"shared", "own-" + strconv.Itoa(i)} {
+			inFlight.Go(func() {
+				c := to(paid+"/refunds", key, `{"amount":7}`).with("Prefer", "wait=10")
+				a, err := w.try(t, c)
+				for tries := 0; err == nil && a.header.Get("Retry-After") != "" && tries < 100*n; tries++ {
+					a, err = w.try(t, c)
+				}
+				if err != nil || a.status != http.StatusAccepted {
+					t.Errorf("key %s: status %d, %v: %s", key, a.status, err, a.body)
+					return
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				if answers[key] == nil {
+					answers[key] = map[string]bool{}
+				}
+				answers[key][a.body] = true
+			})
+		}
+	}
+	inFlight.Wait()
+	for key, bodies := range answers {
+		if len(bodies) != 1 {
+			t.Errorf("key %s has %d answers", key, len(bodies))
+		}
+	}
+	wantRows(t, db, before, ofCharges(n+1))
+	if got := len(data(t, w.send(t, get(paid+"/refunds")))); got != n+1 || len(answers) != n+1 {
+		t.Errorf("%d refunds under %d keys, want %d", got, len(answers), n+1)
+	}
+}
+
+// TestKeys_listTheirUses, oldest first, of the caller's own key, however the path spells it.
+func TestKeys_listTheirUses(t *testing.T) {
+	t.Parallel()
+	w := serve(t)
+	var expires []string
+	first := w.accept(t, "other", body()).header.Get("Location")
+	const key = `"a/ \\?,;c"`
+	for _, r := range []call{to(first+"/cancel", key, ""), post(key, body()), to(first+"/refunds", key, `{}`)} {
+		expires = append(expires, w.send(t, r).header.Get("Idempotency-Expires"))
+	}
+	want := []string{"POST /v1/charges/:id/cancel 202", "POST /v1/charges 202", "POST /v1/charges/:id/refunds 409"}
+	used := "/v1/idempotency-keys/" + url.PathEscape(`a/ \?,;c`)
+	for _, path := range []string{used, "/v1/idempotency-keys/" + url.PathEscape(key)} {
+		var got, until []string
+		for _, use := range data(t, w.send(t, get(path))) {
+			got = append(got, fmt.Sprint(use["operation"], " ", use["status_code"]))
+			at, err := time.Parse(time.RFC3339, fmt.Sprint(use["first_seen"]))
+			if err != nil || time.Since(at).Abs() > time.Minute {
+				t.Errorf("first seen at %v: %v", at, err)
+			}
+			end, err := time.Parse(time.RFC3339, fmt.Sprint(use["expires_at"]))
+			testdb.Must(t, err)
+			until = append(until, end.Format(http.TimeFormat))
+		}
+		testrun.Same(t, "the uses", want, got)
+		testrun.Same(t, "their ends", expires, until)
+	}
+	wantProblem(t, w.send(t, get(used).as(strangerKey)), "/problems/not-found")
+	for _, unused := range []string{"unused", "%00", strings.Repeat("k", 256)} {
+		wantProblem(t, w.send(t, get("/v1/idempotency-keys/"+unused)), "/problems/not-found")
 	}
 }

@@ -9,10 +9,9 @@ import (
 	"sync"
 	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/labstack/echo/v4"
 	"golang.org/x/time/rate"
-
-	"github.com/payonce/payonce/internal/clientaddr"
 )
 
 // Limits bound what callers can use of one process. Several processes allow the sum. Zero
@@ -42,16 +41,13 @@ type Limits struct {
 	Guesses int
 }
 
-var (
-	// errRate refuses a request of a merchant that has sent too many.
-	errRate = errors.New("the merchant has sent too many requests")
-	// errBusy refuses a request while too many others are in flight.
-	errBusy = errors.New("too many requests are in flight")
-)
+// guessInterval is the time after which an address may send one more wrong API key.
+const guessInterval = 6 * time.Second
 
 // limits are Limits in use.
 type limits struct {
-	rates     rates
+	merchants *rates    // requests, by merchant
+	guesses   *rates    // API keys that are not valid, by client network
 	work      *capacity // requests, by merchant
 	writes    *capacity // those of work that are no reads
 	unsigned  *capacity // provider events whose bodies are being read, by client network
@@ -63,7 +59,8 @@ type limits struct {
 
 func newLimits(l Limits) *limits {
 	return &limits{
-		rates:     rates{perSecond: l.PerSecond},
+		merchants: newRates(rate.Limit(l.PerSecond), l.PerSecond),
+		guesses:   newRates(rate.Every(guessInterval), l.Guesses),
 		work:      newCapacity(l.InFlight, l.PerMerchant),
 		writes:    newCapacity(l.InFlight-l.InFlight/4, l.PerMerchant-l.PerMerchant/4),
 		unsigned:  newCapacity(maxEvents, maxEvents/4),
@@ -88,11 +85,9 @@ func newCapacity(most, share int) *capacity {
 	return &capacity{most: most, share: share, of: map[string]int{}}
 }
 
-// enter admits a request of a merchant until leave is called. One more than may be is
-// refused with errBusy.
-func (a *capacity) enter(merchant string) (leave func(), err error) { return a.enterWith(merchant, 1) }
-
-func (a *capacity) enterWith(merchant string, n int) (leave func(), err error) {
+// enter admits n requests, or bytes, of a merchant until leave is called. More than there may be
+// are refused with errBusy.
+func (a *capacity) enter(merchant string, n int) (leave func(), err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.most > 0 && a.all+n > a.most || a.share > 0 && a.of[merchant]+n > a.share {
@@ -100,24 +95,46 @@ func (a *capacity) enterWith(merchant string, n int) (leave func(), err error) {
 	}
 	a.all += n
 	a.of[merchant] += n
-	return func() { a.leave(merchant, n) }, nil
+	return func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.all -= n
+		if a.of[merchant] -= n; a.of[merchant] == 0 {
+			delete(a.of, merchant)
+		}
+	}, nil
 }
 
-func (a *capacity) leave(merchant string, n int) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.all -= n
-	if a.of[merchant] -= n; a.of[merchant] == 0 {
-		delete(a.of, merchant)
-	}
-}
-
-// rates are the merchants' rates. They hold one entry for each merchant that was
-// authenticated.
+// rates bound how often something is done, by name.
 type rates struct {
-	perSecond int
+	every rate.Limit
+	burst int // zero is no limit
+	of    *lru.Cache[string, *rate.Limiter]
+}
 
-	of sync.Map // of *rate.Limiter
+const remembered = 10_000 // names of rates: about two megabytes
+
+func newRates(every rate.Limit, burst int) *rates {
+	of, _ := lru.New[string, *rate.Limiter](remembered) // it refuses a size below one alone
+	return &rates{every: every, burst: burst, of: of}
+}
+
+func (r *rates) limiter(name string) *rate.Limiter {
+	fresh := rate.NewLimiter(r.every, r.burst)
+	if known, ok, _ := r.of.PeekOrAdd(name, fresh); ok {
+		return known
+	}
+	return fresh
+}
+
+// allow reports whether a name may do one more now, and counts it if so.
+func (r *rates) allow(name string, now time.Time) bool {
+	return r.burst <= 0 || r.limiter(name).AllowN(now, 1)
+}
+
+// used reports whether a name may do no more now.
+func (r *rates) used(name string, now time.Time) bool {
+	return r.burst > 0 && r.limiter(name).TokensAt(now) < 1
 }
 
 // Names of draft-ietf-httpapi-ratelimit-headers-10.
@@ -128,15 +145,12 @@ const (
 
 // allow reports whether a merchant may send one more request now, and counts it. The headers
 // of the answer say the rate and what is left of it, if there is one.
-func (r *rates) allow(answer http.Header, merchant string, now time.Time) bool {
-	if r.perSecond <= 0 {
-		return true
+func (l *limits) allow(answer http.Header, merchant string, now time.Time) bool {
+	allowed := l.merchants.allow(merchant, now)
+	if perSecond := l.merchants.burst; perSecond > 0 {
+		answer.Set(headerRatePolicy, fmt.Sprintf(`"merchant";q=%d;w=1`, perSecond))
+		answer.Set(headerRate, fmt.Sprintf(`"merchant";r=%d;t=1`, int(max(0, l.merchants.limiter(merchant).TokensAt(now)))))
 	}
-	of, _ := r.of.LoadOrStore(merchant, rate.NewLimiter(rate.Limit(r.perSecond), r.perSecond))
-	l, _ := of.(*rate.Limiter)
-	allowed := l.AllowN(now, 1)
-	answer.Set(headerRatePolicy, fmt.Sprintf(`"merchant";q=%d;w=1`, r.perSecond))
-	answer.Set(headerRate, fmt.Sprintf(`"merchant";r=%d;t=1`, int(max(0, l.TokensAt(now)))))
 	return allowed
 }
 
@@ -157,13 +171,13 @@ func (a *API) limitWork(next echo.HandlerFunc) echo.HandlerFunc {
 			readBody(c)
 		}
 		if c.Request().Method == http.MethodPost {
-			leave, err := a.limits.writes.enter(merchant)
+			leave, err := a.limits.writes.enter(merchant, 1)
 			if err != nil {
 				return err
 			}
 			defer leave()
 		}
-		leave, err := a.limits.work.enter(merchant)
+		leave, err := a.limits.work.enter(merchant, 1)
 		if err != nil {
 			return err
 		}
@@ -175,7 +189,7 @@ func (a *API) limitWork(next echo.HandlerFunc) echo.HandlerFunc {
 // readUnsigned reads the body of a provider event whose sender is not known yet: soon, and few
 // at a time from one network, so that slow senders do not keep the provider out.
 func (a *API) readUnsigned(c echo.Context) error {
-	leave, err := a.limits.unsigned.enter(clientaddr.Network(c.RealIP()))
+	leave, err := a.limits.unsigned.enter(network(clientOf(c)), 1)
 	if err != nil {
 		hangUp(c)
 		return err
@@ -198,31 +212,23 @@ func hangUp(c echo.Context) {
 	}
 }
 
-const bodyKey = "body" // in echo's context
-
-// received is the body of a request, or why it could not be read.
-type received struct {
-	body []byte
-	err  error
-}
-
 // readBody reads the body of a POST to its end or to the size that it may have.
 func readBody(c echo.Context) {
 	if c.Request().Method == http.MethodPost {
-		body, err := io.ReadAll(c.Request().Body)
-		c.Set(bodyKey, received{body, err})
+		e := exchangeOf(c)
+		e.body, e.unread = io.ReadAll(c.Request().Body)
 	}
 }
 
 // bodyOf is what readBody has read.
 func bodyOf(c echo.Context) ([]byte, error) {
-	r, _ := c.Get(bodyKey).(received)
+	e := exchangeOf(c)
 	var large *http.MaxBytesError
 	switch {
-	case errors.As(r.err, &large):
+	case errors.As(e.unread, &large):
 		return nil, errTooLarge
-	case r.err != nil:
+	case e.unread != nil:
 		return nil, errMalformed.because("the body could not be read to its end")
 	}
-	return r.body, nil
+	return e.body, nil
 }

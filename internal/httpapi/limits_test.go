@@ -1,6 +1,10 @@
 package httpapi_test
 
 import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -20,95 +24,45 @@ type clock struct{ at atomic.Int64 }
 func (c *clock) now() time.Time           { return time.Unix(1_800_000_000, c.at.Load()) }
 func (c *clock) pass(after time.Duration) { c.at.Add(int64(after)) }
 
-// rated serves with a limit of rates, by a clock of its own.
-func rated(t *testing.T, perSecond int) (*world, *clock) {
-	t.Helper()
-	c := &clock{}
-	return serve(t, func(api *httpapi.Config) {
-		api.Limits = httpapi.Limits{PerSecond: perSecond}
-		api.Now = c.now
-	}), c
-}
-
+// TestRateLimit: so many in a second, and then none until there is time for one, also after a pause.
+// Replays, reads and refusals count, for their merchant alone; health, unknown API keys and the
+// provider's events do not.
 func TestRateLimit(t *testing.T) {
 	t.Parallel()
 	const limited = "/problems/rate-limited"
-
-	t.Run("so many in a second, and then none until there is time for one", func(t *testing.T) {
-		t.Parallel()
-		w, c := rated(t, 4)
-		w.read(t, get("/v1/balances"))
-		c.pass(time.Hour) // a second's are saved up, and no more
-		before := rows(t, w.db)
-		left := func(a answer, want string) {
-			t.Helper()
-			if got := a.header.Get("RateLimit-Policy") + " " + a.header.Get("RateLimit"); got != `"merchant";q=4;w=1 "merchant";r=`+want+";t=1" {
-				t.Errorf("with %s left the answer says %s", want, got)
-			}
+	c := &clock{}
+	w := serve(t, func(api *httpapi.Config) { api.Limits.PerSecond, api.Now = 4, c.now })
+	w.accept(t, "key-0", body())
+	c.pass(time.Hour)
+	before := rows(t, w.db)
+	left := func(a answer, want string) {
+		t.Helper()
+		if got := a.header.Get("RateLimit-Policy") + " " + a.header.Get("RateLimit"); got != `"merchant";q=4;w=1 "merchant";r=`+want+";t=1" {
+			t.Errorf("with %s left the answer says %s", want, got)
 		}
-		for i := range 4 {
-			left(w.accept(t, "key-"+strconv.Itoa(i), body()), strconv.Itoa(3-i))
-		}
-		a := w.send(t, post("key-4", body()))
-		wantProblem(t, a, limited)
-		left(a, "0")
-		c.pass(249 * time.Millisecond)
-		wantProblem(t, w.send(t, post("key-4", body())), limited)
-		wantRows(t, w.db, before, ofCharges(4))
-
-		c.pass(time.Millisecond)
-		w.first(t, post("key-4", body()))
-		a = w.send(t, post("key-5", body()))
-		wantProblem(t, a, limited)
-		seconds, err := strconv.Atoi(a.header.Get("Retry-After"))
-		testdb.Must(t, err)
-		c.pass(time.Duration(seconds) * time.Second)
-		w.accept(t, "key-5", body())
-	})
-
-	t.Run("replays, reads and refusals count, for their merchant alone", func(t *testing.T) {
-		t.Parallel()
-		w, _ := rated(t, 4)
-		w.accept(t, "key-1", body())
-		w.accept(t, "key-1", body())
-		wantProblem(t, w.send(t, post("key-2", "{")), "/problems/malformed")
-		wantProblem(t, w.send(t, get("/v1/nothing")), "/problems/not-found")
-		wantProblem(t, w.send(t, post("key-1", body())), limited)
-		w.accepted(t, post("key-1", body()).as(strangerKey))
-	})
-
-	t.Run("health, unknown API keys and the provider's events do not count", func(t *testing.T) {
-		t.Parallel()
-		w, _ := rated(t, 1)
-		for range 5 {
-			w.read(t, get("/healthz"))
-			w.insist(t, get("/readyz"))
-			wantProblem(t, w.send(t, get("/v1/balances").as("nobody")), "/problems/unauthorized")
-			wantProblem(t, w.send(t, to("/v1/webhooks/stripe", "", "{}")), "/problems/webhook-signature")
-		}
-		w.accept(t, "key-1", body())
-	})
-}
-
-// Size and the API key come before it, everything else after.
-func TestRateLimit_followsSizeAndAPIKey(t *testing.T) {
-	testdb.Long(t, "it takes a large part of the time")
-	t.Parallel()
-	w, _ := rated(t, 1)
-	w.accept(t, "used", body())
-	for _, r := range []route{
-		{name: "a charge", operation: "POST /v1/charges", path: "/v1/charges", body: body()},
-		{name: "a refund", operation: "POST /v1/charges/:id/refunds", path: "/v1/charges/ch_1/refunds", body: "{}"},
-		{name: "a cancellation", operation: "POST /v1/charges/:id/cancel", path: "/v1/charges/ch_1/cancel", body: "{}"},
-	} {
-		faults := append(r.faults(), faulty{"a used key", r.under("used"), ""})
-		for i, test := range faults {
-			if test.kind != "/problems/too-large" && test.kind != "/problems/unauthorized" {
-				faults[i].kind = "/problems/rate-limited"
-			}
-		}
-		t.Run(r.name, func(t *testing.T) { w.refuses(t, faults) })
 	}
+	left(w.accept(t, "key-1", body()), "3")
+	left(w.accept(t, "key-0", body()), "2")
+	left(w.send(t, post("key-2", "{")), "1")
+	left(w.send(t, get("/v1/nothing")), "0")
+	a := w.send(t, post("key-2", body()))
+	wantProblem(t, a, limited)
+	left(a, "0")
+	for range 5 {
+		w.read(t, get("/healthz"))
+		w.insist(t, get("/readyz"))
+		wantProblem(t, w.send(t, get("/v1/balances").as("nobody")), "/problems/unauthorized")
+		wantProblem(t, w.send(t, to("/v1/webhooks/stripe", "", "{}")), "/problems/webhook-signature")
+	}
+	w.accepted(t, post("key-2", body()).as(strangerKey))
+	c.pass(249 * time.Millisecond)
+	wantProblem(t, w.send(t, post("key-2", body())), limited)
+	c.pass(time.Millisecond)
+	w.first(t, post("key-2", body()))
+	wantProblem(t, w.send(t, post("key-2", body())), limited)
+	wantRows(t, w.db, before, ofCharges(3))
+	c.pass(time.Second) // as Retry-After says
+	w.accept(t, "key-2", body())
 }
 
 // wantBusy checks the refusal of a request while too many others are in flight.
@@ -160,7 +114,7 @@ func TestInFlight(t *testing.T) {
 	for _, c := range []call{charge("5"), charge("3").as(strangerKey)} {
 		w.first(t, c)
 	}
-	if !strings.Contains(w.log.String(), `"error":"too many requests are in flight"`) {
+	if !strings.Contains(w.log.String(), `"error":"too many requests are in flight`) {
 		t.Error("the log does not say why")
 	}
 }
@@ -190,69 +144,65 @@ func TestSlowBody_usesNoSlot(t *testing.T) {
 	wantRows(t, w.db, before, ofCharges(good))
 }
 
-// TestAuthentication_floodsDelayNoOtherCaller: requests that are refused cost no read, and
-// the reads of one flood delay no other caller's. A lock on the API keys shows which reads
-// are in flight.
-func TestAuthentication_floodsDelayNoOtherCaller(t *testing.T) {
+// TestAnswers_theirBytesInFlightAreBounded: a client that does not read its answers holds its
+// merchant's share of the bytes, keeps no other merchant from its answers, and is cut off.
+func TestAnswers_theirBytesInFlightAreBounded(t *testing.T) {
 	t.Parallel()
-	const reading, queue, many = 2, 8, 16
-	for _, test := range []struct {
-		name      string
-		perSecond int
-		known     []string // API keys that were valid before
-		flood     func(i int) call
-		queued    int    // requests of the flood that wait for their read
-		least     int    // reads of the flood in flight, as batches share them
-		refused   string // the problem of the others
-		other     string // the API key of another caller
-		reads     int    // in flight with the other caller's, at most
-	}{
-		{
-			"of a key beyond its rate", 1,
-			[]string{apiKey},
-			func(int) call { return get("/v1/balances") },
-			0, 0, "/problems/rate-limited", strangerKey, 1,
-		},
-		{
-			"of a key without a rate", 0,
-			[]string{apiKey, strangerKey},
-			func(int) call { return get("/v1/balances") },
-			queue / 2, 1, "/problems/unavailable", strangerKey, reading,
-		},
-		{
-			"of unknown keys", 0,
-			[]string{apiKey},
-			func(i int) call { return get("/v1/balances").as("sk_test_of_nobody_" + strconv.Itoa(i)) },
-			queue, 1, "/problems/unavailable", apiKey, reading + 1,
-		},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			db := openWith(t, postgres.Options{MaxConns: 6, LockTimeout: patience})
-			w := serveOn(t, db, func(api *httpapi.Config) {
-				api.Limits = httpapi.Limits{PerSecond: test.perSecond, InFlight: queue, PerMerchant: queue / 2, Authenticating: reading}
-				api.Now = new(clock).now
-			})
-			for _, key := range test.known {
-				w.read(t, get("/v1/balances").as(key))
-			}
-			held := testdb.Begin(t, db.Pool(), `lock table api_keys in access exclusive mode`)
-			var calls []call
-			for i := range many {
-				calls = append(calls, test.flood(i))
-			}
-			flood := w.sendAll(t, calls...)
-			for range many - test.queued {
-				wantProblem(t, <-flood, test.refused)
-			}
-			waitingBetween(t, db, test.least, min(reading, test.queued))
-			other := w.sendAll(t, get("/v1/balances").as(test.other))
-			waitingBetween(t, db, test.least+1, test.reads)
-			testdb.Must(t, held.Rollback(t.Context()))
-			wantStatus(t, <-other, http.StatusOK)
-			for range test.queued {
-				<-flood
-			}
+	w := serveBare(t, func(*http.Server) {}, func(c *httpapi.Config) { c.Limits.AnswerBytes = 150_000 })
+	metadata := make([]string, 20)
+	for i := range metadata {
+		metadata[i] = fmt.Sprintf(`"name-%d":"%s"`, i, strings.Repeat("😀", 500))
+	}
+	large := body("metadata", "{"+strings.Join(metadata, ",")+"}") // 40 KiB
+	location := w.accept(t, "key-1", large).header.Get("Location")
+	theirs := w.accepted(t, post("key-1", large).as(strangerKey)).header.Get("Location")
+	w.dial(t, strings.Repeat("GET "+location+" HTTP/1.1\r\n"+mine+"\r\n", 400)) // more than the kernel keeps
+	answered := func(status int) {
+		t.Helper()
+		await.Progress(t, "the answer is "+http.StatusText(status), func() (string, bool) {
+			a := w.send(t, get(location))
+			return http.StatusText(a.status), a.status == status
 		})
+	}
+	answered(http.StatusServiceUnavailable)
+	w.read(t, get("/v1/balances"))
+	w.read(t, get(theirs).as(strangerKey))
+	answered(http.StatusOK) // the client that does not read was cut off
+}
+
+// TestEvents_ofOneAddressKeepNoOthersOut: slow senders of unsigned events have the share of
+// their address and are cut off, while an event from elsewhere is received.
+func TestEvents_ofOneAddressKeepNoOthersOut(t *testing.T) {
+	t.Parallel()
+	const sockets = 40 // more than are read at once
+	w := serveBare(t, func(*http.Server) {}, takesEvents, func(c *httpapi.Config) {
+		c.Limits = httpapi.Limits{InFlight: 3, UnsignedTime: time.Second}
+	})
+	ended := make(chan int, sockets)
+	for range sockets {
+		conn, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}).DialContext(t.Context(), "tcp", strings.TrimPrefix(w.url, "http://"))
+		if err != nil {
+			t.Skipf("this machine has one address of the loopback interface: %v", err)
+		}
+		defer func() { _ = conn.Close() }()
+		if _, err := io.WriteString(conn, "POST /v1/webhooks/stripe HTTP/1.1\r\nHost: payonce\r\nContent-Length: 65536\r\n\r\nx"); err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			status := 0
+			if response, err := http.ReadResponse(bufio.NewReader(conn), nil); err == nil {
+				status = response.StatusCode
+				_ = response.Body.Close()
+			}
+			ended <- status
+		}()
+		wantReceived(t, w.send(t, signed(event("evt_1", "customer.created", "{}"))))
+	}
+	answered := map[int]int{}
+	for range sockets { // without the end of any body
+		answered[await.Receive(t, "the end of a slow sender", ended)]++
+	}
+	if answered[http.StatusServiceUnavailable]+answered[http.StatusBadRequest] != sockets {
+		t.Errorf("slow senders are answered by status: %v", answered)
 	}
 }

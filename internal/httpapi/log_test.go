@@ -1,32 +1,39 @@
 package httpapi_test
 
 import (
+	"context"
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
+	"github.com/labstack/echo/v4"
 
+	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/internal/httpapi"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
+// TestAccessLog_holdsHashesOfKeys, and nothing of a request that its sender has written.
 func TestAccessLog_holdsHashesOfKeys(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
-	routes := w.routes(t)
 	const secret = "secret-5e1a"
 	const key = secret + "-key"
+	r := w.routes(t)[2]
 	type logged struct{ Route, Status, Hash, Replayed, Method, ID any }
 	var want []logged
 	// send expects the line of a request that a key was read of, if there is one.
 	send := func(c call, status int, route, key string, replayed bool) {
 		t.Helper()
 		a := w.send(t, c)
-		if a.status != status {
-			t.Fatalf("%s %s: status %d, want %d: %s", c.method, c.path, a.status, status, a.body)
-		}
+		wantStatus(t, a, status)
 		line := logged{Route: route, Status: float64(status), Method: c.method, ID: a.header.Get("X-Request-Id")}
 		if key != "" {
 			line.Hash, line.Replayed = idempotency.Hash(key), replayed
@@ -34,24 +41,18 @@ func TestAccessLog_holdsHashesOfKeys(t *testing.T) {
 		want = append(want, line)
 	}
 	before := len(lines(t, w))
-	for _, r := range routes {
-		route := strings.TrimPrefix(r.operation, "POST ")
-		other := strings.Replace(r.path, "ch_", "ch_x", 1)
-		send(r.under(key), http.StatusAccepted, route, key, false)
-		send(r.under(`"`+key+`"`), http.StatusAccepted, route, key, true)
-		if other != r.path {
-			send(to(other, key, r.body), http.StatusUnprocessableEntity, route, key, false)
-			send(to(other, key+"-2", r.body), http.StatusNotFound, route, key+"-2", false)
-			send(to(other, key+"-2", r.body), http.StatusNotFound, route, key+"-2", true)
-		}
-		send(r.under(key+" "+key), http.StatusBadRequest, route, "", false)
-		send(r.under(key).with("Authorization", "Bearer "+secret), http.StatusUnauthorized, route, "", false)
-		send(to(r.path, key, `{"`+secret+`":1}`), http.StatusBadRequest, route, "", false)
-		send(r.under(key).with("Prefer", secret+", wait="+secret), http.StatusAccepted, route, key, true)
-	}
-	const charges, ofKey = "/v1/charges", "/v1/idempotency-keys/:key"
-	refund := to(routes[2].path, secret+"-reason", `{"amount":1,"reason":"`+secret+`"}`)
-	send(refund, http.StatusAccepted, "/v1/charges/:id/refunds", secret+"-reason", false)
+	const charges, refunds, ofKey = "/v1/charges", "/v1/charges/:id/refunds", "/v1/idempotency-keys/:key"
+	other := strings.Replace(r.path, "ch_", "ch_x", 1)
+	send(r.under(key), http.StatusAccepted, refunds, key, false)
+	send(r.under(`"`+key+`"`), http.StatusAccepted, refunds, key, true)
+	send(to(other, key, r.body), http.StatusUnprocessableEntity, refunds, key, false)
+	send(to(other, key+"-2", r.body), http.StatusNotFound, refunds, key+"-2", false)
+	send(to(other, key+"-2", r.body), http.StatusNotFound, refunds, key+"-2", true)
+	send(r.under(key+" "+key), http.StatusBadRequest, refunds, "", false)
+	send(r.under(key).as(secret), http.StatusUnauthorized, refunds, "", false)
+	send(to(r.path, key, `{"`+secret+`":1}`), http.StatusBadRequest, refunds, "", false)
+	send(r.under(key).with("Prefer", secret+", wait="+secret), http.StatusAccepted, refunds, key, true)
+	send(to(r.path, secret+"-reason", `{"amount":1,"reason":"`+secret+`"}`), http.StatusAccepted, refunds, secret+"-reason", false)
 	order := body("order_id", `"`+secret+`"`, "description", `"`+secret+`"`, "payment_method", `"`+secret+`"`, "customer", `"`+secret+`"`,
 		"metadata", `{"`+secret+`":"`+secret+`"}`, "items", `[{"sku":"`+secret+`","quantity":1}]`)
 	send(post(secret+"-order", order), http.StatusAccepted, charges, secret+"-order", false)
@@ -63,7 +64,6 @@ func TestAccessLog_holdsHashesOfKeys(t *testing.T) {
 	send(post(key+"-new", body()), http.StatusServiceUnavailable, charges, key+"-new", false)
 	w.api.Close()
 	send(post(key, body()), http.StatusServiceUnavailable, charges, "", false)
-	send(get("/v1/idempotency-keys/"+key), http.StatusServiceUnavailable, ofKey, "", false)
 
 	var got []logged
 	for _, line := range lines(t, w)[before:] {
@@ -84,39 +84,24 @@ func TestAccessLog_holdsNothingOfEvents(t *testing.T) {
 	charge := idOf(w.captured(t, "key-1"))
 	const secret = "secret-5e1a"
 	e := event("evt_"+secret, "payment_intent.succeeded", strings.Replace(intentOf(charge), `"ref_1"`, `"`+secret+`"`, 1))
+	named := signed(e)
+	named.path += "?q=" + secret
 	statuses := map[int]int{}
-	send := func(c call) { statuses[w.send(t, c).status]++ }
-	send(signed(e))
-	send(signed(e))
-	send(signed(strings.Replace(e, ".succeeded", ".canceled", 1))) // the same id with another content
-	send(signed(event("evt_1", "customer.created", `{"name":"`+secret+`"}`)))
-	send(signed(event("evt_2", "payment_intent.succeeded", intentOf("ch_"+secret))))
-	send(signed(event("evt_3", "payment_intent."+secret, intentOf(charge))))
-	send(unsigned(e))
-	send(unsigned(e).with("Stripe-Signature", "t="+secret+",v1="+secret))
-	send(signed(e).with("Authorization", "Bearer "+secret).with("Idempotency-Key", secret))
-	send(signed(e[1:]))
-	send(signed(strings.Replace(e, `"evt_`, `"evt `, 1)))
-	send(signed(e + strings.Repeat(" ", 1<<20)))
-	c := signed(e)
-	c.path += "?q=" + secret
-	send(c)
-	exec(t, w.db, `alter table outbox add constraint planted check (message_id = '') not valid`)
-	send(signed(strings.Replace(e, "evt_", "evt_new_", 1)))
-	w.api.Close()
-	send(signed(e))
-	want := map[int]int{
-		http.StatusOK: 8, http.StatusBadRequest: 4, http.StatusRequestEntityTooLarge: 1, http.StatusServiceUnavailable: 2,
+	for _, c := range []call{
+		signed(e), named, signed(event("evt_1", "customer.created", `{"name":"`+secret+`"}`)), signed(event("evt_2", "payment_intent.succeeded", intentOf("ch_"+secret))),
+		unsigned(e), unsigned(e).with("Stripe-Signature", "t="+secret+",v1="+secret), signed(e).as(secret).with("Idempotency-Key", secret),
+		signed(e[1:]), signed(strings.Replace(e, `"evt_`, `"evt `, 1)), signed(padded(e, 1<<20+1)),
+	} {
+		statuses[w.send(t, c).status]++
 	}
-	testrun.Same(t, "statuses", want, statuses)
+	exec(t, w.db, `alter table outbox add constraint planted check (message_id = '') not valid`)
+	statuses[w.send(t, signed(e)).status]++
+	testrun.Same(t, "statuses", map[int]int{200: 5, 400: 4, 413: 1, 503: 1}, statuses)
 	wantNoneOf(t, w, secret, "evt_", stripeSecret, olderSecret, "qwx7", "billing_details", mac(stripeSecret, unix(0), e))
 	known := strings.Fields("time level msg method route status milliseconds request_id error bytes client")
 	for _, line := range lines(t, w) {
-		if line["route"] != "/v1/webhooks/stripe" {
-			continue
-		}
 		for name := range line {
-			if !slices.Contains(known, name) {
+			if line["route"] == "/v1/webhooks/stripe" && !slices.Contains(known, name) {
 				t.Errorf("a line says %s: %v", name, line)
 			}
 		}
@@ -139,8 +124,7 @@ func lines(t *testing.T, w *world) []map[string]any {
 	t.Helper()
 	var all []map[string]any
 	for line := range strings.Lines(w.log.String()) {
-		fields := members(t, line)
-		if fields["msg"] == "request" {
+		if fields := members(t, line); fields["msg"] == "request" {
 			all = append(all, fields)
 		}
 	}
@@ -152,52 +136,131 @@ func lines(t *testing.T, w *world) []map[string]any {
 func TestRequestID_isInAnswerAndLog(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
-	for name, test := range map[string]struct {
-		w      *world
-		call   call
-		status int
-	}{
-		"what is accepted, and its replay": {w, post("key-1", body()), http.StatusAccepted},
-		"health":                           {w, get("/healthz"), http.StatusOK},
-		"no API key":                       {w, get("/v1/balances").with("Authorization"), http.StatusUnauthorized},
-		"no such path":                     {w, get("/nowhere"), http.StatusNotFound},
-		"a large body":                     {w, post("key-2", padded(maxBody+1)), http.StatusRequestEntityTooLarge},
-	} {
-		t.Run(name, func(t *testing.T) {
-			wantLogged(t, test.w, test.call.with("X-Request-Id", "req-"+strings.NewReplacer(" ", "_", ",", "").Replace(name)), true, test.status)
-			wantLogged(t, test.w, test.call, false, test.status)
-		})
+	logged := func(c call, kept bool, status int) {
+		t.Helper()
+		a := w.send(t, c)
+		got := a.header.Values("X-Request-Id")
+		if wantStatus(t, a, status); len(got) != 1 || kept != (got[0] == c.header.Get("X-Request-Id")) || !kept && uuid.Validate(got[0]) != nil {
+			t.Errorf("X-Request-Id is %q, sent was %q", got, c.header.Get("X-Request-Id"))
+		}
+		if !slices.ContainsFunc(lines(t, w), func(l map[string]any) bool { return l["request_id"] == got[0] && l["status"] == float64(status) }) {
+			t.Errorf("no line has %q and %d:\n%s", got, status, w.log)
+		}
 	}
+	logged(post("key-1", body()).with("X-Request-Id", "req-1"), true, http.StatusAccepted)
+	logged(get("/healthz").with("X-Request-Id", "req-2"), true, http.StatusOK)
+	logged(get("/nowhere"), false, http.StatusNotFound)
+	logged(get("/v1/balances").with("Authorization").with("X-Request-Id", "req-3"), true, http.StatusUnauthorized)
+	logged(post("key-2", padded(body(), maxBody+1)).with("X-Request-Id", "req-4"), true, http.StatusRequestEntityTooLarge)
 	for id, kept := range map[string]bool{
 		"req-1_A.b": true, "4242-4242-4242-4242": true, strings.Repeat("r", 128): true,
 		"": false, "req-1/A": false, "req-1,req-2": false, strings.Repeat("r", 129): false, "req 1": false, "réq": false, "req\xff": false,
 	} {
-		wantLogged(t, w, get("/v1/balances").with("X-Request-Id", id), kept, http.StatusOK)
+		logged(get("/v1/balances").with("X-Request-Id", id), kept, http.StatusOK)
 		if !kept && id != "" && strings.Contains(w.log.String(), id) {
 			t.Errorf("%q was refused, and is logged", id)
 		}
 	}
-	wantLogged(t, w, get("/v1/balances").with("X-Request-Id", "req-1", "req-2"), false, http.StatusOK)
-	w.api.Close()
-	wantLogged(t, w, get("/v1/balances").with("X-Request-Id", "req-of-mine"), true, http.StatusServiceUnavailable)
+	logged(get("/v1/balances").with("X-Request-Id", "req-1", "req-2"), false, http.StatusOK)
 }
 
-// wantLogged sends a call whose id is kept or replaced, and finds the id of the
-// answer in the log.
-func wantLogged(t *testing.T, w *world, c call, kept bool, status int) {
-	t.Helper()
-	a := w.send(t, c)
-	got := a.header.Values("X-Request-Id")
-	if a.status != status || len(got) != 1 {
-		t.Fatalf("status %d, want %d; X-Request-Id %q: %s", a.status, status, got, a.body)
-	}
-	if kept != (got[0] == c.header.Get("X-Request-Id")) || !kept && uuid.Validate(got[0]) != nil {
-		t.Errorf("X-Request-Id is %q, sent was %q", got, c.header.Get("X-Request-Id"))
-	}
-	for _, line := range lines(t, w) {
-		if line["request_id"] == got[0] && line["status"] == float64(status) {
-			return
+// watched is what Config.Observe has seen.
+type watched struct {
+	mu      sync.Mutex
+	answers []httpapi.Answer
+}
+
+type traceKey struct{}
+
+// watch observes requests, and has their messages carry the traceparents that it sees.
+func (o *watched) watch(api *httpapi.Config) {
+	api.Observe = func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) error {
+			r := c.Request()
+			trace := strings.Join(r.Header.Values("Traceparent"), "+") + "/ours"
+			c.SetRequest(r.WithContext(context.WithValue(r.Context(), traceKey{}, trace)))
+			err := next(c)
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			o.answers = append(o.answers, httpapi.AnswerOf(c))
+			return err
 		}
 	}
-	t.Errorf("no line has %q and %d:\n%s", got, status, w.log)
+	api.Carry = func(ctx context.Context) map[string]string {
+		trace, _ := ctx.Value(traceKey{}).(string)
+		return map[string]string{"traceparent": trace}
+	}
+}
+
+func (o *watched) last() httpapi.Answer {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.answers[len(o.answers)-1]
+}
+
+func TestObserve_seesWhatAKeyLedTo(t *testing.T) {
+	t.Parallel()
+	seen := &watched{}
+	db := openWith(t, postgres.Options{LockTimeout: 20 * time.Millisecond})
+	w := serveOn(t, db, takesEvents, seen.watch)
+	w.accept(t, "old", body())
+	exec(t, w.db, `update idempotency_keys set expires_at = clock_timestamp() - interval '1 second'`)
+	held := holdAt(t, w.db, "POST /v1/charges", "held")
+	pending := serveOn(t, db, seen.watch, func(api *httpapi.Config) { api.InFlight = http.StatusAccepted })
+	refund := to("/v1/charges/ch_1/refunds", "refund", "{}")
+	late := unsigned("{}").with("Stripe-Signature", "t="+unix(301)+",v1="+mac(stripeSecret, unix(301), "{}"))
+	const charges, refunds, events = "/v1/charges", "/v1/charges/:id/refunds", "/v1/webhooks/stripe"
+	for _, test := range []struct {
+		w    *world
+		call call
+		want httpapi.Answer
+	}{
+		{w, post("key", body()), httpapi.Answer{Route: charges, Status: 202, Key: httpapi.KeyFirst}},
+		{w, post("key", body()), httpapi.Answer{Route: charges, Status: 202, Key: httpapi.KeyReplayed}},
+		{w, post("key", body("amount", "1")), httpapi.Answer{Route: charges, Status: 422, Key: httpapi.KeyReused}},
+		{w, post("old", body()), httpapi.Answer{Route: charges, Status: 410, Key: httpapi.KeyExpired}},
+		{w, post("held", body()), httpapi.Answer{Route: charges, Status: 409, Key: httpapi.KeyInUse}},
+		{pending, post("held", body()), httpapi.Answer{Route: charges, Status: 202, Key: httpapi.KeyInUse}},
+		{w, refund, httpapi.Answer{Route: refunds, Status: 404, Key: httpapi.KeyFirst}},
+		{w, refund, httpapi.Answer{Route: refunds, Status: 404, Key: httpapi.KeyReplayed}},
+		{w, post("key", "{"), httpapi.Answer{Route: charges, Status: 400}},
+		{w, get("/v1/charges/ch_1"), httpapi.Answer{Method: "GET", Route: "/v1/charges/:id", Status: 404}},
+		{w, get("/nowhere"), httpapi.Answer{Method: "GET", Status: 404}},
+		{w, get("/v1/charges").like("BREW"), httpapi.Answer{Method: "other", Route: charges, Status: 405}},
+		{w, post("key", body()).as("nobody"), httpapi.Answer{Route: charges, Status: 401, Denied: httpapi.DeniedInvalid}},
+		{w, late, httpapi.Answer{Route: events, Status: 400, Clock: true}},
+		{w, signed(event("evt_2", "payment_intent.succeeded", intentOf("ch_of_nobody"))), httpapi.Answer{Route: events, Status: 200, Ignored: true}},
+	} {
+		a := test.w.send(t, test.call)
+		if test.want.Method == "" {
+			test.want.Method = "POST"
+		}
+		testrun.Same(t, test.call.path+", answered "+a.body, test.want, seen.last())
+	}
+	testdb.Must(t, held.Rollback(t.Context()))
+	exec(t, w.db, `alter table idempotency_keys add constraint planted check (key = '') not valid`)
+	w.send(t, post("new", body()))
+	if got := seen.last(); got.Status != http.StatusServiceUnavailable || got.Key != httpapi.KeyUnavailable {
+		t.Errorf("a store that refuses is seen as %+v", got)
+	}
+}
+
+// TestMessages_carryTheTraceOfTheirRequest: a replay leaves no message, and a traceparent that holds a
+// card number is dropped.
+func TestMessages_carryTheTraceOfTheirRequest(t *testing.T) {
+	t.Parallel()
+	const parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+	seen := &watched{}
+	w := serve(t, takesEvents, seen.watch)
+	charge := idOf(w.accepted(t, post("key", body()).with("Traceparent", parent)).header.Get("Location"))
+	w.accepted(t, post("key", body()).with("Traceparent", "another"))
+	w.accepted(t, post("key-2", body()).with("Traceparent", "one", "two"))
+	w.accepted(t, post("key-3", body()).with("Traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-4242424242424242-01"))
+	w.happen(t, charge, happens(domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: "pi_" + charge}))
+	wantReceived(t, w.send(t, signed(event("evt_1", "payment_intent.succeeded", intentOf(charge))).with("Traceparent", parent)))
+	if a := seen.last(); !a.Event || a.Ignored {
+		t.Errorf("the event is seen as %+v", a)
+	}
+	want := []string{parent + "/ours", "one+two/ours", "/ours", parent + "/ours"}
+	testrun.Same(t, "traces", want, testdb.All[string](t, w.db, `select metadata ->> 'traceparent' from outbox order by id`))
 }

@@ -17,11 +17,29 @@ import (
 // isRequestID matches the X-Request-Id that is kept.
 var isRequestID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`).MatchString
 
+// exchange is what the layers know of a request and its answer.
+type exchange struct {
+	Answer
+
+	session session
+	body    []byte // of a POST
+	unread  error  // why it could not be read
+	cause   error  // of a 5xx, for the log
+}
+
+const exchangeKey = "exchange" // in echo's context
+
+func exchangeOf(c echo.Context) *exchange {
+	e, _ := c.Get(exchangeKey).(*exchange) // identify sets it for every request
+	return e
+}
+
 // identify keeps the caller's X-Request-Id if it has the form of one, and makes one
 // otherwise: it is stored with every event. So is a traceparent, which is dropped if it holds
 // a card number.
 func identify(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
+		c.Set(exchangeKey, &exchange{})
 		id := strings.Join(c.Request().Header.Values(echo.HeaderXRequestID), ",") // two are none
 		if !isRequestID(id) {
 			id = uuid.NewString()
@@ -74,20 +92,20 @@ func (a *API) accessLog() echo.MiddlewareFunc {
 		LogRoutePath: true, LogStatus: true, LogLatency: true, LogResponseSize: true,
 		HandleError: true,
 		LogValuesFunc: func(c echo.Context, v middleware.RequestLoggerValues) error {
-			h := c.Response().Header()
+			h, e := c.Response().Header(), exchangeOf(c)
 			attrs := append(make([]slog.Attr, 0, 12),
 				slog.String("method", AnswerOf(c).Method), slog.String("route", v.RoutePath), slog.Int("status", v.Status),
 				slog.Int64("milliseconds", v.Latency.Milliseconds()), slog.Int64("bytes", v.ResponseSize),
 				slog.String("client", clientOf(c).String()),
 				slog.String("request_id", h.Get(echo.HeaderXRequestID))) // never the client's own text
-			if s := sessionOf(c); s.keyID != "" {
-				attrs = append(attrs, slog.String("merchant", s.merchant.ID), slog.String("key_id", s.keyID))
+			if e.session.keyID != "" {
+				attrs = append(attrs, slog.String("merchant", e.session.ID), slog.String("key_id", e.session.keyID))
 			}
 			if key := h.Get(headerKey); key != "" {
 				attrs = append(attrs, slog.String("key_hash", idempotency.Hash(key)), slog.Bool("replayed", h.Get(headerReplayed) == "true"))
 			}
-			if cause, ok := c.Get(causeKey).(error); ok {
-				attrs = append(attrs, slog.String("error", cause.Error()))
+			if e.cause != nil {
+				attrs = append(attrs, slog.String("error", e.cause.Error()))
 			}
 			a.Log.LogAttrs(c.Request().Context(), slog.LevelInfo, "request", attrs...)
 			return nil
@@ -147,48 +165,14 @@ func KeyResults() []KeyResult {
 	return []KeyResult{KeyFirst, KeyReplayed, KeyReused, KeyExpired, KeyInUse, KeyUnavailable}
 }
 
-const (
-	problemKey = "problem" // in echo's context: the type of a refusal
-	eventKey   = "event"   // whether a provider event was sent to the worker
-	ignoredKey = "ignored" // whether one is not kept
-	clockKey   = "clock"   // whether one was refused for its time alone
-	deniedKey  = "denied"  // how the API key was refused
-)
-
 // AnswerOf returns the answer to a request, for Config.Observe. Before the answer it has
 // the method and the route.
 func AnswerOf(c echo.Context) Answer {
-	answer := Answer{Method: "other", Route: c.Path(), Status: c.Response().Status, Key: keyResult(c)}
+	a := exchangeOf(c).Answer
+	a.Method, a.Route, a.Status = "other", c.Path(), c.Response().Status
 	switch method := c.Request().Method; method { // few, whatever callers send
 	case "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS":
-		answer.Method = method
+		a.Method = method
 	}
-	answer.Event, _ = c.Get(eventKey).(bool)
-	answer.Ignored, _ = c.Get(ignoredKey).(bool)
-	answer.Clock, _ = c.Get(clockKey).(bool)
-	answer.Denied, _ = c.Get(deniedKey).(Denied)
-	return answer
-}
-
-// keyProblems are what the problems of keys say of them.
-var keyProblems = map[string]KeyResult{
-	errKeyReused.Type: KeyReused, errKeyExpired.Type: KeyExpired, errKeyInUse.Type: KeyInUse, errUnavailable.Type: KeyUnavailable,
-}
-
-// keyResult reads it from the answer: the key's own headers, and the problem.
-func keyResult(c echo.Context) KeyResult {
-	h := c.Response().Header()
-	problem, _ := c.Get(problemKey).(string)
-	result, refused := keyProblems[problem]
-	switch {
-	case h.Get(headerKey) == "":
-		return ""
-	case refused:
-		return result
-	case h.Get(headerReplayed) == "true":
-		return KeyReplayed
-	case h.Get(headerExpires) == "":
-		return KeyInUse // 202 without an answer
-	}
-	return KeyFirst
+	return a
 }

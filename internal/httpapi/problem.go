@@ -13,7 +13,6 @@ import (
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/intake"
-	"github.com/payonce/payonce/internal/keylimit"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/ledger"
 )
@@ -30,6 +29,10 @@ type problem struct {
 	RetryWith string       `json:"retry_with"`
 	Errors    []fieldError `json:"errors,omitempty"`
 	Charge    *domain.View `json:"charge,omitempty"` // that has the order
+
+	after  int       // seconds until it may be sent again, if it may
+	key    KeyResult // what it says of the request's idempotency key
+	denied Denied    // how it refuses the API key
 }
 
 // fieldError names one wrong member by its JSON Pointer (RFC 6901).
@@ -49,9 +52,10 @@ var (
 	errValidation = newProblem("validation", http.StatusUnprocessableEntity, sameKey, "The request is not valid",
 		"some members have values that they cannot have")
 	errUnauthorized = newProblem("unauthorized", http.StatusUnauthorized, sameKey, "The API key is missing or not valid",
-		"send Authorization: Bearer and a valid API key")
+		"send Authorization: Bearer and a valid API key").refuses(DeniedInvalid)
 	errForbidden        = newProblem("forbidden", http.StatusForbidden, sameKey, "The API key is not for this", "")
 	errNotFound         = newProblem("not-found", http.StatusNotFound, sameKey, "There is no such resource", "")
+	errUnknownKey       = errNotFound.because("no request of yours was answered under this key")
 	errMethodNotAllowed = newProblem("method-not-allowed", http.StatusMethodNotAllowed, sameKey, "The resource does not know the method",
 		"the Allow header lists the methods that it knows")
 	errTooLarge = newProblem("too-large", http.StatusRequestEntityTooLarge, sameKey, "The request is too large",
@@ -67,28 +71,47 @@ var (
 	errKeyInvalid = newProblem("idempotency-key-invalid", http.StatusBadRequest, newKey, "The Idempotency-Key header is not a key",
 		"a key is 1 to 255 printable ASCII characters, once; a bare one has no space, comma, semicolon, quote or backslash, and a quoted one may")
 	errKeyReused = newProblem("idempotency-key-reused", http.StatusUnprocessableEntity, newKey, "The key was used for another request",
-		"the first request under this key differs from this one; nothing was done")
+		"the first request under this key differs from this one; nothing was done").of(KeyReused)
 	errKeyExpired = newProblem("idempotency-key-expired", http.StatusGone, newKey, "The key's answer is no longer kept",
-		"the request was answered under this key, once; it is not looked at again")
+		"the request was answered under this key, once; it is not looked at again").of(KeyExpired)
 	errKeyAbandoned = newProblem("idempotency-key-abandoned", http.StatusGone, newKey, "The key was given up",
 		"you have abandoned this key before a request under it took effect, and none ever will")
 	errKeyInUse = newProblem("idempotency-key-in-use", http.StatusConflict, sameKey, "A request under this key is in flight",
-		"its answer is not there yet").temporary()
-	errRateLimited = newProblem("rate-limited", http.StatusTooManyRequests, sameKey, "Too many requests",
-		"the merchant has sent too many requests, and nothing was done with this one: send it with the same key again").temporary()
+		"its answer is not there yet").again(1).of(KeyInUse)
+	errRate = newProblem("rate-limited", http.StatusTooManyRequests, sameKey, "Too many requests",
+		"the merchant has sent too many requests, and nothing was done with this one: send it with the same key again").again(1)
+	errGuessing = errRate.refuses(DeniedGuessing).again(int(guessInterval.Seconds())).
+			because("this address has sent too many API keys that are not valid, and this one was not looked at: send it again later")
 	errNotSigned = newProblem("webhook-signature", http.StatusBadRequest, sameKey, "The event is not signed",
 		"Stripe-Signature holds no signature of this body by a secret of this endpoint, made in the last 5 minutes")
 	errUnavailable = newProblem("unavailable", http.StatusServiceUnavailable, sameKey, "payonce cannot answer now",
-		"nothing is lost and nothing is done twice: send the same request with the same key again").temporary()
+		"nothing is lost and nothing is done twice: send the same request with the same key again").again(1).of(KeyUnavailable)
+	errBusy = errUnavailable.because("too many requests are in flight, and nothing was done with this one: send it with the same key again")
 )
 
 func newProblem(kind string, status int, retryWith, title, detail string) problem {
 	return problem{Type: "/problems/" + kind, Title: title, Status: status, Detail: detail, RetryWith: retryWith}
 }
 
-// temporary is the problem of a request that may be sent again as it is.
-func (p problem) temporary() problem {
-	p.Retryable = true
+// again is the problem of a request that may be sent again as it is, after so many seconds.
+func (p problem) again(after int) problem {
+	p.Retryable, p.after = true, after
+	return p
+}
+
+func (p problem) of(key KeyResult) problem {
+	p.key = key
+	return p
+}
+
+func (p problem) refuses(how Denied) problem {
+	p.denied = how
+	return p
+}
+
+// because is the problem with another detail.
+func (p problem) because(detail string) problem {
+	p.Detail = detail
 	return p
 }
 
@@ -111,7 +134,6 @@ var ofCharges = []refusal{
 var refusals = slices.Concat(ofCharges, []refusal{
 	{merchants.ErrUnauthorized, errUnauthorized},
 	{domain.ErrNoRefund, errNotFound.because("the charge has no refund with this id")},
-	{errUnknownKey, errNotFound.because("no request of yours was answered under this key")},
 	{intake.ErrIncrement, invalid(fieldError{Pointer: "/amount", Detail: badIncrement})},
 	{intake.ErrExpired, invalid(fieldError{Pointer: "/expires_at", Detail: "is not in the future"})},
 	{ledger.ErrUnknownStartingAfter, invalid(fieldError{Pointer: "/starting_after", Detail: "is no charge of yours"})},
@@ -121,16 +143,8 @@ var refusals = slices.Concat(ofCharges, []refusal{
 	{idempotency.ErrMissing, errKeyMissing},
 	{idempotency.ErrInvalid, errKeyInvalid},
 	{idempotency.ErrExpired, errKeyExpired},
-	{errRate, errRateLimited},
-	{errGuessing, errRateLimited.because("this address has sent too many API keys that are not valid, and this one was not looked at: send it again later")},
-	{errBusy, errUnavailable.because("too many requests are in flight, and nothing was done with this one: send it with the same key again")},
+	{idempotency.ErrInFlight, errKeyInUse},
 })
-
-// because is the problem with another detail.
-func (p problem) because(detail string) problem {
-	p.Detail = detail
-	return p
-}
 
 // invalid is a validation problem of these members.
 func invalid(fields ...fieldError) problem {
@@ -151,10 +165,7 @@ func reused(pointers []string) problem {
 	return p
 }
 
-func (p problem) Error() string { return p.Title }
-
-// errUnknownKey refuses to show a key that was never answered.
-var errUnknownKey = errors.New("the key is not known")
+func (p problem) Error() string { return p.Detail }
 
 const problemType = "application/problem+json"
 
@@ -172,60 +183,51 @@ func (p problem) encoded() []byte {
 	return append(body, '\n')
 }
 
-const causeKey = "cause" // in echo's context: the error behind a 5xx, for the log
-
 // problem answers every error.
 func (a *API) problem(err error, c echo.Context) {
 	if c.Response().Committed {
 		return // the client has had its answer, or part of one
 	}
-	if errors.Is(err, idempotency.ErrInFlight) && a.InFlight == http.StatusAccepted {
-		c.Response().Header().Set(headerRetryAfter, "1")
-		_ = c.JSONBlob(http.StatusAccepted, []byte("{}")) // the client may be gone
-		return
+	p, e, h := a.classify(err), exchangeOf(c), c.Response().Header()
+	e.Denied = p.denied
+	if e.Key != "" {
+		e.Key = p.key
 	}
-	p := a.classify(err)
-	c.Set(problemKey, p.Type)
 	if p.Status >= http.StatusInternalServerError {
-		c.Set(causeKey, err)
-	}
-	h := c.Response().Header()
-	if p.Status == http.StatusUnauthorized {
-		h.Set(echo.HeaderWWWAuthenticate, "Bearer")
-		hangUp(c)
-		c.Set(deniedKey, DeniedInvalid)
+		e.cause = err
 	}
 	if p.Retryable {
-		h.Set(headerRetryAfter, "1")
+		h.Set(headerRetryAfter, strconv.Itoa(p.after))
 	}
-	if errors.Is(err, errGuessing) {
-		h.Set(headerRetryAfter, strconv.Itoa(int(keylimit.Interval.Seconds())))
-		c.Set(deniedKey, DeniedGuessing)
-		hangUp(c)
-	}
-	if errors.Is(err, idempotency.ErrMissing) {
+	switch {
+	case p.Status == http.StatusAccepted: // a key in flight, by Config.InFlight
+		_ = c.JSONBlob(p.Status, []byte("{}")) // the client may be gone
+		return
+	case p.Status == http.StatusUnauthorized:
+		h.Set(echo.HeaderWWWAuthenticate, "Bearer")
+	case p.Type == errKeyMissing.Type:
 		h.Set(headerLink, `<`+contractPath+`>; rel="describedby"`)
 	}
-	_ = c.Blob(p.Status, problemType, p.document(c)) // the client may be gone
+	if p.denied != "" {
+		hangUp(c)
+	}
+	_ = c.Blob(p.Status, problemType, p.document(c))
 }
 
 // classify returns the problem of an error.
 func (a *API) classify(err error) problem {
-	var p problem
-	var differs *idempotency.ReusedError
-	switch {
-	case errors.As(err, &p):
+	if p, ok := errors.AsType[problem](err); ok {
 		return p
-	case errors.Is(err, idempotency.ErrInFlight):
-		p = errKeyInUse
-		p.Status = a.InFlight
-		return p
-	case errors.As(err, &differs):
+	}
+	if differs, ok := errors.AsType[*idempotency.ReusedError](err); ok {
 		return reused(differs.Pointers)
 	}
 	p, found := problemOf(err, refusals)
-	if !found {
+	switch {
+	case !found:
 		return errUnavailable
+	case p.key == KeyInUse:
+		p.Status = a.InFlight
 	}
 	return p
 }

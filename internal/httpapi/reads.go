@@ -29,7 +29,7 @@ func (a *API) answer(handle func(c echo.Context) (any, error)) echo.HandlerFunc 
 		if err != nil {
 			return fmt.Errorf("encode an answer: %w", err)
 		}
-		leave, err := a.limits.answers.enterWith(merchantOf(c).ID, len(body))
+		leave, err := a.limits.answers.enter(merchantOf(c).ID, len(body))
 		if err != nil {
 			return err
 		}

@@ -4,90 +4,52 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
-type listing struct {
-	Data    []json.RawMessage `json:"data"`
-	HasMore bool              `json:"has_more"`
-	Next    string            `json:"next"`
-}
-
-func (w *world) list(t *testing.T, query string) listing {
-	t.Helper()
-	a := w.send(t, get("/v1/charges"+query))
-	var page listing
-	if err := json.Unmarshal([]byte(a.body), &page); err != nil || a.status != http.StatusOK || page.Data == nil {
-		t.Fatalf("%s: status %d: %s", query, a.status, a.body)
-	}
-	return page
-}
-
-func (l listing) orders(t *testing.T) string {
-	t.Helper()
-	orders := make([]string, len(l.Data))
-	for i, raw := range l.Data {
-		orders[i], _ = members(t, string(raw))["order_id"].(string)
-	}
-	return strings.Join(orders, " ")
-}
-
+// TestListCharges: each charge is listed as it is shown, byte for byte. Each parameter is read, and one
+// that is unknown or there twice is refused. ledger.TestListCharges_pagesAreStable has the pages.
 func TestListCharges(t *testing.T) {
-	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	w := serve(t)
 	var ids []string
-	for i, order := range []string{"a", "b", "a<&>", "d", "a"} {
-		a := w.accept(t, fmt.Sprintf("key-%d", i), body("order_id", fmt.Sprintf("%q", order), "metadata", `{"note":"<ü & x>"}`))
-		ids = append(ids, idOf(a.header.Get("Location")))
+	for i, order := range []string{"a", "b<&>", "c"} {
+		a := w.accept(t, fmt.Sprint("key-", i), body("order_id", fmt.Sprintf("%q", order), "metadata", `{"note":"<ü & x>"}`))
+		ids = append([]string{idOf(a.header.Get("Location"))}, ids...)
 	}
 	foreign := idOf(w.accepted(t, post("key-1", body()).as(strangerKey)).header.Get("Location"))
-
-	t.Run("each charge is listed as it is shown, byte for byte, newest first", func(t *testing.T) {
-		page := w.list(t, "")
-		if len(page.Data) != len(ids) || page.HasMore || page.Next != "" {
-			t.Fatalf("%d charges, more %t, next %q", len(page.Data), page.HasMore, page.Next)
+	for query, want := range map[string][]string{
+		"": ids, "?order_id=&status=&limit=&starting_after=": ids, "?order_id=b%3C%26%3E": ids[1:2], "?status=pending&limit=1": ids[:1],
+		"?starting_after=" + ids[0]: ids[1:], "?status=failed": nil, "?order_id=A": nil,
+	} {
+		var page struct {
+			Data []json.RawMessage `json:"data"`
+		}
+		testdb.Must(t, json.Unmarshal([]byte(w.send(t, get("/v1/charges"+query)).body), &page))
+		if len(page.Data) != len(want) {
+			t.Errorf("%s has %s", query, page.Data)
+			continue
 		}
 		for i, raw := range page.Data {
-			shown := w.send(t, get("/v1/charges/"+ids[len(ids)-1-i])).body
-			testrun.Same(t, fmt.Sprint("charge ", i), strings.TrimSuffix(shown, "\n"), string(raw))
+			shown := w.send(t, get("/v1/charges/"+want[i])).body
+			testrun.Same(t, query, strings.TrimSuffix(shown, "\n"), string(raw))
 		}
-	})
-
-	for query, want := range map[string]string{
-		"?limit=2": "a d", "?limit=2&starting_after=" + ids[3]: "a<&> b", "?order_id=a": "a a",
-		"?order_id=a&limit=1": "a", "?order_id=a&starting_after=" + ids[4]: "a", "?order_id=" + url.QueryEscape("a<&>"): "a<&>",
-		"?status=pending&limit=1": "a", "?status=failed": "", "?status=succeeded": "", "?status=refunded": "", "?status=partially_refunded": "",
-		"?status=failed&order_id=a": "", "?order_id=A": "", "?starting_after=" + ids[0]: "",
-		"?order_id=&status=&limit=&starting_after=": "a d a<&> b a",
-	} {
-		t.Run("filtered by "+query, func(t *testing.T) {
-			if got := w.list(t, query).orders(t); got != want {
-				t.Errorf("orders %q, want %q", got, want)
-			}
-		})
 	}
-
 	for query, pointer := range map[string]string{
 		"?limit=05": "/limit", "?starting_after=" + foreign: "/starting_after", "?stauts=failed": "/stauts",
-		"?order_id=a&order_id=b": "/order_id", "?order_id=%ff": "/order_id",
-		"?4242424242424242=1": "", "?a=%zz": "", "?a~/b=1": "/a~0~1b",
+		"?order_id=a&order_id=b": "/order_id", "?order_id=%ff": "/order_id", "?4242424242424242=1": "", "?a=%zz": "", "?a~/b=1": "/a~0~1b",
 	} {
-		t.Run("refused: "+query[:min(40, len(query))], func(t *testing.T) {
-			a := w.send(t, get("/v1/charges"+query))
-			wantPointers(t, wantProblem(t, a, "/problems/validation"), pointer)
-			if strings.Contains(a.body, "4242") {
-				t.Errorf("a card number is repeated: %s", a.body)
-			}
-		})
+		a := w.send(t, get("/v1/charges"+query))
+		wantPointers(t, wantProblem(t, a, "/problems/validation"), pointer)
+		if strings.Contains(a.body, "4242") {
+			t.Errorf("a card number is repeated: %s", a.body)
+		}
 	}
 }
 
@@ -97,63 +59,94 @@ func TestReads_areAnsweredAlike(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
 	reads := w.reads(t)
-	reads["no path of the API"] = "/nowhere"
 	before := rows(t, w.db)
-	for name, path := range reads {
-		t.Run(name, func(t *testing.T) {
-			read := w.insist(t, get(path))
-			head := w.insist(t, get(path).like(http.MethodHead))
-			if head.status != read.status || head.body != "" || head.header.Get("Content-Type") != read.header.Get("Content-Type") {
-				t.Errorf("HEAD %d %q, GET %d: %v", head.status, head.body, read.status, head.header)
-			}
-			if strings.HasPrefix(path, "/v1/") {
-				keyless := w.send(t, get(path).like(http.MethodHead).with("Authorization"))
-				if keyless.status != http.StatusUnauthorized || keyless.header.Get("WWW-Authenticate") != "Bearer" {
-					t.Errorf("without an API key: %d %v", keyless.status, keyless.header)
-				}
-			}
-			for _, values := range [][]string{{"a-charge-to-read"}, {`"`}, {"a", "b"}, {"4242424242424242"}} {
-				a := w.insist(t, get(path).with("Idempotency-Key", values...))
-				if a.status != read.status || a.body != read.body {
-					t.Errorf("key %q: %d %s, without it %d %s", values, a.status, a.body, read.status, read.body)
-				}
-				if a.header.Get("Idempotency-Key") != "" || a.header.Get("Idempotent-Replayed") != "" || a.header.Get("Idempotency-Expires") != "" {
-					t.Errorf("key %q: headers %v", values, a.header)
-				}
-			}
-			wantRows(t, w.db, before, nil)
-		})
-	}
-}
-
-func TestMethod_thatARouteDoesNotHave(t *testing.T) {
-	t.Parallel()
-	w := serve(t)
-	before := rows(t, w.db)
-	known := map[string][]string{}
-	for route := range needed() {
-		c := request(route)
-		known[c.path] = append(known[c.path], c.method)
-	}
-	for path, allow := range known {
-		allow = append(allow, http.MethodOptions)
-		slices.Sort(allow)
-		for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "BREW"} {
-			if slices.Contains(allow, method) {
-				continue
-			}
-			t.Run(method+" "+path, func(t *testing.T) {
-				a := w.send(t, to(path, "key", "{}").like(method))
-				if method != http.MethodHead {
-					wantProblem(t, a, "/problems/method-not-allowed")
-				}
-				allowed := strings.Split(a.header.Get("Allow"), ", ")
-				slices.Sort(allowed)
-				if diff := cmp.Diff(allow, allowed); diff != "" || a.status != http.StatusMethodNotAllowed {
-					t.Errorf("status %d, Allow (-want +got):\n%s", a.status, diff)
-				}
-			})
+	for _, path := range reads {
+		read := w.insist(t, get(path))
+		head := w.insist(t, get(path).like(http.MethodHead))
+		if head.status != read.status || head.body != "" || head.header.Get("Content-Type") != read.header.Get("Content-Type") {
+			t.Errorf("%s: HEAD %d %q, GET %d: %v", path, head.status, head.body, read.status, head.header)
+		}
+		for _, values := range [][]string{{"a-charge-to-read"}, {`"`}, {"a", "b"}, {"4242424242424242"}} {
+			a := w.insist(t, get(path).with("Idempotency-Key", values...))
+			wantSame(t, path, read, a, "X-Request-Id")
 		}
 	}
 	wantRows(t, w.db, before, nil)
+}
+
+// TestMerchant_doesNotSeeOthers asks for what is another merchant's and for what is not
+// there at all: the answers are the same, byte for byte, but for what was asked.
+func TestMerchant_doesNotSeeOthers(t *testing.T) {
+	t.Parallel()
+	w := serve(t)
+	charge := w.captured(t, "acme-charge")
+	refund := w.accepted(t, to(charge+"/refunds", "acme-refund", `{"amount":1}`)).header.Get("Location")
+	id, refundID := idOf(charge), refund[strings.LastIndex(refund, "/")+1:]
+	before := rows(t, w.db)
+	none := strings.NewReplacer(
+		id, "ch_"+strings.Repeat("0", len(id)-3),
+		refundID, "re_"+strings.Repeat("0", len(refundID)-3),
+		"acme-charge", "none-charge")
+	for _, c := range []call{
+		get(charge), get(charge + "/events"), get(charge + "/refunds"), get(refund), get("/v1/idempotency-keys/acme-charge"),
+		to(charge+"/cancel", "globex-cancel", "{}"), to(charge+"/refunds", "globex-refund", `{"amount":1}`), to(charge+"/refunds", "globex-lot", `{}`),
+	} {
+		c = c.as(strangerKey).with("X-Request-Id", "the-same")
+		nothing := c
+		nothing.path = none.Replace(c.path)
+		if key := c.header.Get("Idempotency-Key"); key != "" {
+			nothing = nothing.with("Idempotency-Key", "none"+key[len("none"):])
+		}
+		got, want := w.send(t, c), w.send(t, nothing)
+		if p := readProblem(t, got); p.Type != "/problems/not-found" {
+			t.Errorf("%s: %s", c.path, got.body)
+		}
+		got.body = none.Replace(got.body)
+		wantSame(t, c.method+" "+c.path, want, got, "Idempotency-Key", "Idempotency-Expires")
+	}
+	// Refusals of the business are stored under globex' keys, and are all there is.
+	wantRows(t, w.db, before, map[string]int64{"idempotency_keys": 6})
+
+	for _, list := range []string{"/v1/balances", "/v1/charges", "/v1/events"} {
+		if found := data(t, w.send(t, get(list).as(strangerKey))); len(found) > 0 {
+			t.Errorf("globex has %s: %v", list, found)
+		}
+	}
+	if a := w.send(t, get("/v1/balances")); !strings.Contains(a.body, ":acme") || strings.Contains(a.body, "globex") {
+		t.Errorf("acme has %s", a.body)
+	}
+}
+
+// TestEvents_areFollowedPageByPage. A charge to which a newer program wrote holds up no other: the page
+// names its event, and the log says why. ledger.TestFollowers_skipNothingThatCommitsLate has the order.
+func TestEvents_areFollowedPageByPage(t *testing.T) {
+	t.Parallel()
+	w := serve(t)
+	first, newer, last := idOf(w.captured(t, "first")), idOf(w.captured(t, "newer")), idOf(w.captured(t, "last"))
+	testdb.Exec(t, w.db.Pool(), `alter table ledger_events disable trigger ledger_events_append_only`)
+	testdb.Exec(t, w.db.Pool(), `update ledger_events set type = 'charge.exploded.v1' where stream_id = $1 and version = 2`, newer)
+	var got []string
+	next := ""
+	await.Progress(t, "all outcomes are in the feed", func() (string, bool) { // it waits for open transactions of other tests
+		a := w.send(t, get("/v1/events?limit=2&after="+next))
+		for _, entry := range data(t, a) {
+			of, _ := entry["data"].(map[string]any)
+			got = append(got, fmt.Sprint(entry["type"], " ", of["id"]))
+		}
+		unreadable, _ := members(t, a.body)["unreadable"].([]any)
+		for _, entry := range unreadable {
+			of, _ := entry.(map[string]any)
+			got = append(got, fmt.Sprint("unreadable ", of["type"], " ", of["charge_id"]))
+		}
+		next, _ = members(t, a.body)["next"].(string)
+		return fmt.Sprint(got), len(got) >= 3
+	})
+	want := []string{"charge.succeeded " + first, "unreadable charge.succeeded " + newer, "charge.succeeded " + last}
+	slices.Sort(got) // a page names what it passes over beside its events
+	slices.Sort(want)
+	testrun.Same(t, "events", want, got)
+	if log := w.log.String(); !strings.Contains(log, `"level":"WARN"`) || !strings.Contains(log, newer) || !strings.Contains(log, "unknown event type") {
+		t.Errorf("the log is\n%s", log)
+	}
+	wantPointers(t, wantProblem(t, w.send(t, get("/v1/events?after="+next).as(strangerKey)), "/problems/validation"), "/after")
 }

@@ -23,8 +23,6 @@ import (
 	"github.com/labstack/echo/v4/middleware"
 
 	"github.com/payonce/payonce/intake"
-	"github.com/payonce/payonce/internal/clientaddr"
-	"github.com/payonce/payonce/internal/keylimit"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/ledger"
@@ -83,12 +81,11 @@ type Config struct {
 type API struct {
 	Config
 
-	limits  *limits
-	recent  *lru.Cache[[32]byte, string] // the merchants of API keys that were valid lately, by hash
-	guesses *keylimit.Limiter            // addresses that sent API keys that were not valid lately
+	limits *limits
+	recent *lru.Cache[[32]byte, string] // the merchants of API keys that were valid lately, by hash
 
 	// Reads of the merchants of API keys: of keys that were valid lately, and of others.
-	callers, notRecentCallers *postgres.Reads[string, merchants.Merchant]
+	readRecent, readOther func(ctx context.Context, apiKey string) (merchants.Merchant, error)
 
 	versions *postgres.Reads[ledger.Owner, int] // of charges that requests wait for
 
@@ -107,9 +104,10 @@ func New(c Config) *API {
 	recent, _ := lru.New[[32]byte, string](recentKeys) // it refuses a size below one alone
 	closing, shutDown := context.WithCancel(context.Background())
 	return &API{
-		Config: c, limits: newLimits(c.Limits), recent: recent, guesses: keylimit.New(c.Limits.Guesses),
-		callers: newCallers(c.DB, c.Limits.Authenticating), notRecentCallers: newCallers(c.DB, c.Limits.Authenticating),
-		versions: ledger.NewVersions(c.DB), closing: closing, shutDown: shutDown,
+		Config: c, limits: newLimits(c.Limits), recent: recent,
+		readRecent: merchants.NewAuthenticate(c.DB, c.Limits.Authenticating),
+		readOther:  merchants.NewAuthenticate(c.DB, c.Limits.Authenticating),
+		versions:   ledger.NewVersions(c.DB), closing: closing, shutDown: shutDown,
 	}
 }
 
@@ -174,7 +172,7 @@ func (a *API) Handler() http.Handler {
 	e := echo.New()
 	e.HideBanner, e.HidePort = true, true
 	e.HTTPErrorHandler = a.problem
-	e.IPExtractor = clientaddr.Client(a.TrustedProxies)
+	e.IPExtractor = clientBehind(a.TrustedProxies)
 	e.Use(
 		identify,
 		a.Observe,

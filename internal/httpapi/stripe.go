@@ -74,14 +74,14 @@ func (a *API) receiveStripe(c echo.Context) (any, error) {
 		return nil, errNotSigned
 	}
 	if ahead.Abs() > signatureTolerance {
-		c.Set(clockKey, true)
+		exchangeOf(c).Clock = true
 		return nil, errNotSigned.because(fmt.Sprintf("the signature is right, but made %s from this server's time: the server's clock is wrong, or the event is a replay", ahead.Abs()))
 	}
 	e, o, err := readEvent(body)
 	if err != nil {
 		return nil, err
 	}
-	c.Set(ignoredKey, true)
+	exchangeOf(c).Ignored = true
 	if concernsPayments(e.Type) {
 		err = a.store(c, e, o)
 	}
@@ -161,8 +161,8 @@ func (a *API) store(c echo.Context, e stripeEvent, o stripeObject) error {
 	if err := a.DB.Tenant(charge.MerchantID).Commit(ctx, b); err != nil {
 		return err
 	}
-	c.Set(eventKey, true)
-	c.Set(ignoredKey, false)
+	seen := exchangeOf(c)
+	seen.Event, seen.Ignored = true, false
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package merchants
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -152,51 +153,70 @@ func storable(text string) string {
 // unknown, expired or revoked.
 var ErrUnauthorized = errors.New("the API key is not valid")
 
-// selectByKey reads the merchant of a key. The index is asked for the part of a key that is
+// selectByKeys reads the merchants of keys. The index is asked for the part of a key that is
 // not secret. The function of schema.sql decides on expiry and revocation, in database time;
 // the api sees nothing else of the keys. The digests that are compared are salted for this one
 // time, so the time of the comparison tells nothing of a hash.
-const selectByKey = `
-select merchant_id, fee_basis_points, fee_fixed, one_charge_per_order, has_webhook, scopes
+const selectByKeys = `
+select merchant_id, fee_basis_points, fee_fixed, one_charge_per_order, has_webhook, scopes,
+       sha256(key_hash || $3) as salted
   from api_keys_by_prefix($1)
- where sha256(key_hash || $3) = sha256($2 || $3)`
+ where sha256(key_hash || $3) = any ($2)`
 
 // Authenticate returns the merchant of an API key, with the scopes of the key;
 // ErrUnauthorized if it is not valid. The time that it takes depends on the prefix of the key
 // alone.
-func Authenticate(ctx context.Context, q postgres.Querier, key string) (m Merchant, err error) {
-	rows, _ := q.Query(ctx, selectByKey, selectors(key)...) // rows have its error too
-	m, err = pgx.CollectExactlyOneRow(rows, readMerchant)
-	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		return Merchant{}, ErrUnauthorized
-	case err != nil:
-		return Merchant{}, fmt.Errorf("authenticate: %w", err)
+func Authenticate(ctx context.Context, q postgres.Querier, key string) (Merchant, error) {
+	found, err := merchantsOf(ctx, q, []string{key})
+	if err == nil && found[0].ID == "" {
+		err = ErrUnauthorized
 	}
-	return m, nil
+	return found[0], err
 }
 
-// QueueMerchant queues the read of the merchant whose API key it is. If the key is not valid, m
-// stays as it is.
-func QueueMerchant(b *pgx.Batch, key string, m *Merchant) {
-	b.Queue(selectByKey, selectors(key)...).Query(func(rows pgx.Rows) error {
-		found, err := pgx.CollectRows(rows, readMerchant)
-		if len(found) > 0 {
-			*m = found[0]
-		}
-		return err
+// NewAuthenticate is Authenticate for many callers: those at the same moment share a round trip
+// (postgres.Reads), of which so many are in flight at most. Nothing is cached.
+func NewAuthenticate(q postgres.Querier, most int) func(ctx context.Context, key string) (Merchant, error) {
+	reads := postgres.NewReads(most, func(ctx context.Context, keys []string) ([]Merchant, error) {
+		return merchantsOf(ctx, q, keys)
 	})
+	return func(ctx context.Context, key string) (Merchant, error) {
+		m, err := reads.Lookup(ctx, key)
+		if err == nil && m.ID == "" {
+			err = ErrUnauthorized
+		}
+		return m, err
+	}
 }
 
-func selectors(key string) []any {
-	return []any{[]string{Prefix(key)}, hashOf(key), []byte(rand.Text())}
+// merchantsOf are the merchants of keys, in their order; without an ID where a key is not valid.
+func merchantsOf(ctx context.Context, q postgres.Querier, keys []string) ([]Merchant, error) {
+	salt, prefixes, digests := []byte(rand.Text()), make([]string, len(keys)), make([][]byte, len(keys))
+	for i, key := range keys {
+		salted := sha256.Sum256(append(hashOf(key), salt...))
+		prefixes[i], digests[i] = Prefix(key), salted[:]
+	}
+	slices.Sort(prefixes)                                                          // a prefix is asked for once
+	rows, _ := q.Query(ctx, selectByKeys, slices.Compact(prefixes), digests, salt) // rows have its error too
+	all := make([]Merchant, len(keys))
+	var m Merchant
+	var digest []byte
+	_, err := pgx.ForEachRow(rows, []any{&m.ID, &m.FeeBasisPoints, &m.FeeFixed, &m.OneChargePerOrder, &m.HasWebhook, &m.Scopes, &digest}, func() error {
+		for i := range digests {
+			if bytes.Equal(digests[i], digest) {
+				all[i] = m
+			}
+		}
+		m = Merchant{} // the next row has maps and slices of its own
+		return nil
+	})
+	if err != nil {
+		err = fmt.Errorf("authenticate: %w", err)
+	}
+	return all, err
 }
 
 func hashOf(secret string) []byte {
 	hash := sha256.Sum256([]byte(secret))
 	return hash[:]
-}
-
-func readMerchant(row pgx.CollectableRow) (m Merchant, err error) {
-	return m, row.Scan(&m.ID, &m.FeeBasisPoints, &m.FeeFixed, &m.OneChargePerOrder, &m.HasWebhook, &m.Scopes)
 }

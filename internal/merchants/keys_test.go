@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -20,45 +21,95 @@ import (
 	"github.com/payonce/payonce/internal/testrun"
 )
 
+// TestAuthenticate: an API key authenticates its merchant, alone and beside others at the same moment;
+// anything else opens nothing, and is refused in the same way.
 func TestAuthenticate(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
+	const globex = "the key of globex"
 	register(t, db, acme(), shop(), key, "another key of acme")
-	register(t, db, merchants.Merchant{ID: "globex"}, merchants.Webhook{}, "the key of globex")
-
-	t.Run("an API key authenticates its merchant", func(t *testing.T) {
-		t.Parallel()
-		want := acme()
-		want.HasWebhook = true
-		for _, key := range []string{key, "another key of acme"} {
-			got, err := merchants.Authenticate(t.Context(), db, key)
-			testdb.Must(t, err)
-			testrun.Same(t, "the merchant of "+key, want, got)
+	register(t, db, merchants.Merchant{ID: "globex"}, merchants.Webhook{}, globex)
+	ours := acme()
+	ours.HasWebhook = true
+	theirs := merchants.Merchant{ID: "globex", FeeFixed: map[string]int64{}, Scopes: merchants.Scopes()}
+	want := map[string]merchants.Merchant{key: ours, "another key of acme": ours, globex: theirs}
+	for _, wrong := range []string{
+		"", " ", key[:len(key)-1], key + "x", " " + key, strings.ToUpper(key), merchants.Prefix(key), "acme", "\x00", "\x00\x00\x00\x00", "\xff", "%", strings.Repeat("x", 10_000),
+	} {
+		want[wrong] = merchants.Merchant{}
+	}
+	var all sync.WaitGroup
+	together := merchants.NewAuthenticate(db, 1)
+	for key, merchant := range want {
+		for range 4 {
+			all.Go(func() {
+				got, err := together(t.Context(), key)
+				if unauthorized := errors.Is(err, merchants.ErrUnauthorized); unauthorized != (merchant.ID == "") || err != nil && err.Error() != merchants.ErrUnauthorized.Error() {
+					t.Errorf("%.40q: %v", key, err)
+				}
+				testrun.Same(t, "the merchant of "+key, merchant, got)
+			})
 		}
-		got, err := merchants.Authenticate(t.Context(), db, "the key of globex")
-		testdb.Must(t, err)
-		testrun.Same(t, "globex", merchants.Merchant{ID: "globex", FeeFixed: map[string]int64{}, Scopes: merchants.Scopes()}, got)
-	})
+		got, err := merchants.Authenticate(t.Context(), db, key)
+		testrun.Same(t, "the merchant of "+key, merchant, got)
+		if errors.Is(err, merchants.ErrUnauthorized) != (merchant.ID == "") {
+			t.Errorf("%.40q: %v", key, err)
+		}
+	}
+	all.Wait()
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := merchants.Authenticate(ended, db, key); errors.Is(err, merchants.ErrUnauthorized) || !errors.Is(err, context.Canceled) {
+		t.Errorf("a database that cannot answer is a wrong key: %v", err)
+	}
+}
 
-	t.Run("anything else opens nothing, and is refused in the same way", func(t *testing.T) {
-		t.Parallel()
-		for _, key := range []string{"", " ", key[:len(key)-1], key + "x", " " + key, strings.ToUpper(key), merchants.Prefix(key), "acme", "\x00", "\x00\x00\x00\x00", "\xff", "\xff\xff\xff\xff", "%", strings.Repeat("x", 10_000)} {
-			m, err := merchants.Authenticate(t.Context(), db, key)
-			if !errors.Is(err, merchants.ErrUnauthorized) || err.Error() != merchants.ErrUnauthorized.Error() || m.ID != "" {
-				t.Errorf("%.40q: %v, %v", key, m, err)
+// A session keeps the plan that it made while there were few keys. As they grow it
+// reads what a request asks for and no more.
+func TestAuthenticate_readsNoMoreAsKeysGrow(t *testing.T) {
+	testdb.Long(t, "it writes thousands of rows")
+	t.Parallel()
+	const add = `
+with n as (select * from generate_series(%d, %d) n), m as (
+  insert into merchants (merchant_id)
+  select 'm' || n
+    from n
+)
+insert into api_keys (key_hash, prefix, merchant_id, scopes)
+select sha256(convert_to(key, 'UTF8')), left(key, 16), 'm' || n, '{charges:read}'
+  from n,
+       lateral (select 'sk_test_' || lpad(n::text, 8, '0') || repeat('x', 24) as key) k`
+	for name, before := range map[string][]string{
+		"none":                {`analyze`},
+		"thirty, and counted": {fmt.Sprintf(add, 1, 30), `analyze`},
+	} {
+		t.Run("where there were "+name, func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Open(t)
+			for _, sql := range before {
+				testdb.Exec(t, db.Pool(), sql)
 			}
-		}
-	})
-
-	t.Run("a database that cannot answer is not a wrong key", func(t *testing.T) {
-		t.Parallel()
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		_, err := merchants.Authenticate(ctx, db, key)
-		if errors.Is(err, merchants.ErrUnauthorized) || !errors.Is(err, context.Canceled) {
-			t.Errorf("the error is %v", err)
-		}
-	})
+			tx := testdb.Begin(t, db.Pool(), `set local transaction isolation level read committed`)
+			for range 10 {
+				if _, err := merchants.Authenticate(t.Context(), tx, "sk_test_00000001xxxxxxxxxxxxxxxxxxxxxxxx"); err != nil && !errors.Is(err, merchants.ErrUnauthorized) {
+					t.Fatal(err)
+				}
+			}
+			testdb.Exec(t, db.Pool(), fmt.Sprintf(add, 1001, 6000))
+			read := func() int {
+				t.Helper()
+				return testdb.One[int](t, tx, `
+select coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0)::int
+  from pg_stat_xact_user_tables
+ where relname in ('api_keys', 'merchants')`)
+			}
+			earlier := read()
+			m, err := merchants.Authenticate(t.Context(), tx, "sk_test_00005000xxxxxxxxxxxxxxxxxxxxxxxx")
+			if rows := read() - earlier; err != nil || m.ID != "m5000" || rows != 2 {
+				t.Errorf("it opens %q, %v; %d rows are read, want the key and its merchant", m.ID, err, rows)
+			}
+		})
+	}
 }
 
 // commit queues writes and commits them.
@@ -77,12 +128,6 @@ func issue(t *testing.T, db *postgres.DB, merchant, key string, scopes []merchan
 		grant.Life = &life
 	}
 	commit(t, db, func(b *pgx.Batch) { merchants.IssueKey(b, key, grant) })
-}
-
-// revoke commits the end of the one key that a name means.
-func revoke(t *testing.T, db *postgres.DB, name string) {
-	t.Helper()
-	commit(t, db, func(b *pgx.Batch) { merchants.RevokeKey(b, find(t, db, "", name, 1)[0], 0) })
 }
 
 func find(t *testing.T, db *postgres.DB, merchant, name string, want int) []merchants.Key {
@@ -174,43 +219,30 @@ func TestFindKeys(t *testing.T) {
 	made := merchants.NewKey()
 	issue(t, db, "globex", made, merchants.Scopes(), 0)
 	for _, test := range []struct {
-		name, merchant, text string
-		want                 int
+		merchant, text string
+		want           int
 	}{
-		{"a prefix", "", merchants.Prefix(made), 1},
-		{"some of a prefix", "", merchants.Prefix(made)[:12], 0},
-		{"more than a prefix", "", made[:20], 0},
-		{"a whole key", "", made, 1},
-		{"a whole key beside others with its prefix", "", "sk_test_demo", 1},
-		{"a prefix of several keys", "", "sk_tes", 3},
-		{"of one merchant", "globex", "sk_tes", 1},
-		{"a key of another merchant", "acme", made, 0},
-		{"a prefix that is also the beginning of another", "", "sk_prod_of_acme", 1},
-		{"wildcards", "", "%%%%%%%%%%%%", 0},
-		{"what is no text", "", "\xff\x00\xff", 0},
+		{"", merchants.Prefix(made), 1},
+		{"", merchants.Prefix(made)[:12], 0},
+		{"", made[:20], 0},
+		{"", made, 1},
+		{"", "sk_test_demo", 1}, // beside others with its prefix
+		{"", "sk_tes", 3},
+		{"globex", "sk_tes", 1},
+		{"acme", made, 0},
+		{"", "sk_prod_of_acme", 1}, // also the beginning of another
+		{"", "%%%%%%%%%%%%", 0},
+		{"", "\xff\x00\xff", 0},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			find(t, db, test.merchant, test.text, test.want)
-		})
+		find(t, db, test.merchant, test.text, test.want)
 	}
-}
-
-func TestListKeys(t *testing.T) {
-	t.Parallel()
-	db := testdb.Reused(t)
-	register(t, db, acme(), merchants.Webhook{}, key)
-	register(t, db, merchants.Merchant{ID: "globex"}, merchants.Webhook{}, "the key of globex")
-	issue(t, db, "acme", "sk_test_reads_of_acme_0123456789", []merchants.Scope{merchants.ChargesRead}, time.Hour)
-	oldKey := merchants.Key{Prefix: key[:15], Merchant: "acme", Scopes: merchants.Scopes()}
-	globex := merchants.Key{Prefix: "the key ", Merchant: "globex", Scopes: merchants.Scopes()}
-	newKey := merchants.Key{Prefix: "sk_test_reads_of", Merchant: "acme", Scopes: []merchants.Scope{merchants.ChargesRead}}
-	for merchant, want := range map[string][]merchants.Key{
-		"": {oldKey, globex, newKey}, "acme": {oldKey, newKey}, "globex": {globex}, "unknown": nil,
-	} {
-		got, err := merchants.ListKeys(t.Context(), db, merchant)
-		testdb.Must(t, err)
-		testrun.Same(t, "the keys of "+merchant, want, got, cmpopts.EquateEmpty(), cmpopts.IgnoreUnexported(merchants.Key{}), cmpopts.IgnoreTypes(time.Time{}, (*time.Time)(nil)))
+	all, err := merchants.ListKeys(t.Context(), db, "globex")
+	testdb.Must(t, err)
+	got := all[len(all)-1]
+	want := merchants.Key{Prefix: made[:16], Merchant: "globex", Scopes: merchants.Scopes()}
+	testrun.Same(t, "the newest of 3", want, got, cmpopts.IgnoreUnexported(merchants.Key{}), cmpopts.IgnoreTypes(time.Time{}))
+	if len(all) != 3 || !got.Is(made) {
+		t.Errorf("globex has %+v", all)
 	}
 }
 

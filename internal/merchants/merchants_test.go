@@ -37,73 +37,44 @@ func register(t *testing.T, db *postgres.DB, m merchants.Merchant, w merchants.W
 	})
 }
 
+// TestRegister: an account that registers again keeps its fees and its secret, and takes a new URL. A
+// key stays with the merchant that has it, and a revoked one is not revived.
 func TestRegister(t *testing.T) {
 	t.Parallel()
+	db := testdb.Reused(t)
+	endpoint := func(merchant string) error {
+		_, err := merchants.NewEndpoints(db, 1)(t.Context(), merchant)
+		return err
+	}
+	b := &pgx.Batch{}
+	merchants.Register(b, acme(), merchants.Webhook{URL: "https://shop.example"})
+	merchants.AddKey(b, "acme", key)
+	if err := db.Commit(t.Context(), b); groupcommit.Constraint(err) != "merchants_webhook_secret_exists" {
+		t.Errorf("an endpoint without a secret: %v", err)
+	}
+	wantOpen(t, db, key, false)
 
-	t.Run("an account that registers again keeps its fees and its endpoint", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		register(t, db, acme(), shop(), key)
-		other := acme()
-		other.FeeBasisPoints, other.FeeFixed = 1, nil
-		register(t, db, other, merchants.Webhook{}, key)
-		register(t, db, other, merchants.Webhook{Secret: "whsec_b3RoZXI="}, key)
-		got, err := merchants.Authenticate(t.Context(), db, key)
-		want := acme()
-		want.HasWebhook = true
-		testdb.Must(t, err)
-		testrun.Same(t, "the account", want, got)
-		wantWebhook(t, db, shop().URL, secret)
-	})
-
-	t.Run("and takes a new endpoint, which goes by the secret that it had", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		register(t, db, acme(), merchants.Webhook{}, key)
-		if _, err := merchants.NewEndpoints(db, 1)(t.Context(), "acme"); !errors.Is(err, merchants.ErrNoWebhook) {
-			t.Errorf("the error is %v, want ErrNoWebhook", err)
-		}
-		register(t, db, acme(), shop())
-		wantWebhook(t, db, shop().URL, secret)
-		for _, moved := range []merchants.Webhook{
-			{URL: "https://new.example"},
-			{URL: "https://newer.example", Secret: secret},
-			{URL: "https://newest.example", Secret: "whsec_bmV3"},
-		} {
-			register(t, db, acme(), moved)
-			wantWebhook(t, db, moved.URL, secret)
-		}
-	})
-
-	t.Run("an endpoint comes with a secret", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		b := &pgx.Batch{}
-		merchants.Register(b, acme(), merchants.Webhook{URL: "https://shop.example"})
-		merchants.AddKey(b, "acme", key)
-		if err := db.Commit(t.Context(), b); groupcommit.Constraint(err) != "merchants_webhook_secret_exists" {
-			t.Errorf("the error is %v", err)
-		}
-		if _, err := merchants.Authenticate(t.Context(), db, key); !errors.Is(err, merchants.ErrUnauthorized) {
-			t.Errorf("the key of the refused account: %v", err)
-		}
-	})
-
-	t.Run("a key stays with the merchant that has it, and an unknown merchant has no endpoint", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		register(t, db, acme(), merchants.Webhook{}, key)
-		register(t, db, merchants.Merchant{ID: "globex"}, merchants.Webhook{}, key)
-		if got, err := merchants.Authenticate(t.Context(), db, key); got.ID != "acme" || err != nil {
-			t.Errorf("it opens %q: %v", got.ID, err)
-		}
-		revoke(t, db, key)
-		register(t, db, acme(), merchants.Webhook{}, key) // revives nothing
-		wantOpen(t, db, key, false)
-		if _, err := merchants.NewEndpoints(db, 1)(t.Context(), "unknown"); !errors.Is(err, merchants.ErrNoWebhook) {
-			t.Errorf("the error is %v, want ErrNoWebhook", err)
-		}
-	})
+	register(t, db, acme(), merchants.Webhook{}, key)
+	if err := endpoint("acme"); !errors.Is(err, merchants.ErrNoWebhook) {
+		t.Errorf("the error is %v, want ErrNoWebhook", err)
+	}
+	other := acme()
+	other.FeeBasisPoints, other.FeeFixed = 1, nil
+	for _, w := range []merchants.Webhook{shop(), {URL: "https://new.example"}, {URL: "https://newer.example", Secret: "whsec_bmV3"}} {
+		register(t, db, other, w, key)
+		wantWebhook(t, db, w.URL, secret)
+	}
+	register(t, db, other, merchants.Webhook{Secret: "whsec_b3RoZXI="}, key)
+	wantWebhook(t, db, "https://newer.example", secret)
+	register(t, db, merchants.Merchant{ID: "globex"}, merchants.Webhook{}, key)
+	got, err := merchants.Authenticate(t.Context(), db, key)
+	want := acme()
+	want.HasWebhook = true
+	testdb.Must(t, err)
+	testrun.Same(t, "the account", want, got)
+	commit(t, db, func(b *pgx.Batch) { merchants.RevokeKey(b, find(t, db, "", key, 1)[0], 0) })
+	register(t, db, acme(), merchants.Webhook{}, key)
+	wantOpen(t, db, key, false)
 }
 
 // wantWebhook wants a delivery to go there, signed by these secrets.

@@ -240,12 +240,4 @@ end $$`)
 			t.Error("a session without our settings rests as long: the database bounds none")
 		}
 	})
-	t.Run("are as many as asked for", func(t *testing.T) {
-		t.Parallel()
-		for asked, want := range map[int32]int32{0: 20, 3: 3} {
-			if got := testdb.OpenAt(t, address, postgres.Options{MaxConns: asked}).Pool().Config().MaxConns; got != want {
-				t.Errorf("at most %d, want %d", got, want)
-			}
-		}
-	})
 }

@@ -3,20 +3,12 @@ package postgres
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/groupcommit"
 )
-
-// ErrNoConnection is returned by reads, wrapped, when there was no connection to
-// be had, or the one they had was lost before the answer: the server is out of
-// reach, or all of the pool were in use until the deadline. It is not returned for
-// a context that was canceled. For a commit see groupcommit.OutcomeOf.
-var ErrNoConnection = errors.New("no connection to the database")
 
 // Querier reads. A *DB is one, and so are a pgx connection and transaction.
 type Querier = groupcommit.Querier
@@ -57,7 +49,7 @@ func named(merchant string, b *pgx.Batch) *pgx.Batch {
 // their rows to the functions that were queued with them. An error of one of these ends it,
 // as does a statement that the server refuses. What a statement writes is durable when there is no error.
 func (db *DB) Read(ctx context.Context, b *pgx.Batch) error {
-	conn, err := db.acquire(ctx)
+	conn, err := db.pool.Acquire(ctx)
 	if err != nil {
 		return err
 	}
@@ -66,14 +58,12 @@ func (db *DB) Read(ctx context.Context, b *pgx.Batch) error {
 	if err == nil {
 		err = replicated(ctx, conn)
 	}
-	return connectionError(conn, err)
+	return err
 }
 
-// Query reads rows. Without a connection the error, here and of the rows, is
-// ErrNoConnection. The connection is released after the last row, or when the rows are
-// closed. What the statement writes is durable when the rows have ended without an error.
+// Query reads rows. Their connection is released after the last row, or when they are closed. What the statement writes is durable when the rows have ended without an error.
 func (db *DB) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	conn, err := db.acquire(ctx)
+	conn, err := db.pool.Acquire(ctx)
 	if err != nil {
 		return &rows{err: err}, err
 	}
@@ -95,24 +85,10 @@ func (db *DB) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, err
 	return r, r.err
 }
 
-// QueryRow reads one row. Without a connection the error of its Scan is ErrNoConnection.
+// QueryRow reads one row.
 func (db *DB) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	rows, _ := db.Query(ctx, sql, args...) // they have the error too
 	return row{rows}
-}
-
-func (db *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
-	conn, err := db.pool.Acquire(ctx)
-	return conn, connectionError(nil, err)
-}
-
-// connectionError is the error of a read. The driver closes a connection whose state is in
-// doubt, and has several errors for what went wrong with it.
-func connectionError(conn *pgxpool.Conn, err error) error {
-	if err == nil || errors.Is(err, context.Canceled) || conn != nil && !conn.Conn().IsClosed() {
-		return err
-	}
-	return fmt.Errorf("%w: %w", ErrNoConnection, err)
 }
 
 // rows release their connection after the last row, or when they are closed.
@@ -138,7 +114,6 @@ func (r *rows) Close() {
 	if r.err == nil {
 		r.err = replicated(context.Background(), r.conn)
 	}
-	r.err = connectionError(r.conn, r.err)
 	r.conn.Release()
 	r.conn = nil
 }

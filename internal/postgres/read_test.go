@@ -1,17 +1,14 @@
 package postgres_test
 
 import (
-	"context"
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testdb"
 )
 
@@ -21,87 +18,6 @@ func collect[T any](rows pgx.Rows, err error) ([]T, error) {
 		return nil, err
 	}
 	return pgx.CollectRows(rows, pgx.RowTo[T])
-}
-
-// reads are the ways to read, each with its error.
-var reads = map[string]func(context.Context, *postgres.DB) error{
-	"rows": func(ctx context.Context, db *postgres.DB) error {
-		_, err := collect[int](db.Query(ctx, `select 1`))
-		return err
-	},
-	"rows whose error is read last": func(ctx context.Context, db *postgres.DB) error {
-		rows, _ := db.Query(ctx, `select 1`)
-		_, err := pgx.CollectRows(rows, pgx.RowTo[int])
-		return err
-	},
-	"rows of a tenant": func(ctx context.Context, db *postgres.DB) error {
-		_, err := collect[int](db.Tenant("acme").Query(ctx, `select 1`))
-		return err
-	},
-	"a batch": func(ctx context.Context, db *postgres.DB) error {
-		b := &pgx.Batch{}
-		for range 2 {
-			b.Queue(`select 1`).QueryRow(func(row pgx.Row) error { return row.Scan(new(int)) })
-		}
-		return db.Read(ctx, b)
-	},
-	"one row": func(ctx context.Context, db *postgres.DB) error {
-		return db.QueryRow(ctx, `select 1`).Scan(new(int))
-	},
-}
-
-func TestRead_withoutAConnectionIsErrNoConnection(t *testing.T) {
-	testdb.Long(t, "it makes a database for each of many cases")
-	t.Parallel()
-	address := testdb.Empty(t)
-	for name, read := range reads {
-		t.Run(name+", all connections in use until the deadline", func(t *testing.T) {
-			t.Parallel()
-			db := testdb.OpenAt(t, address, postgres.Options{MaxConns: 1})
-			conn, err := db.Pool().Acquire(t.Context())
-			testdb.Must(t, err)
-			defer conn.Release()
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-			defer cancel()
-			if err := read(ctx, db); !errors.Is(err, postgres.ErrNoConnection) || !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("the error is %v, want ErrNoConnection", err)
-			}
-		})
-
-		t.Run(name+", server out of reach", func(t *testing.T) {
-			t.Parallel()
-			proxy := failpoint.StartCutter(t, address)
-			db := testdb.OpenAt(t, proxy.URL(), postgres.Options{})
-			proxy.Close()
-			db.Pool().Reset()
-			if err := read(t.Context(), db); !errors.Is(err, postgres.ErrNoConnection) {
-				t.Errorf("the error is %v, want ErrNoConnection", err)
-			}
-		})
-
-		t.Run(name+", connection lost before the answer", func(t *testing.T) {
-			t.Parallel()
-			for _, side := range []failpoint.Side{failpoint.Before, failpoint.After} {
-				for executes := range 2 { // while it is prepared, and while it runs
-					proxy := failpoint.StartCutter(t, address)
-					db := testdb.OpenAt(t, proxy.URL(), postgres.Options{})
-					proxy.Arm(side, executes)
-					if err := read(t.Context(), db); !errors.Is(err, postgres.ErrNoConnection) || proxy.Cuts() != 1 {
-						t.Errorf("cut on side %s at %d: the error is %v, want ErrNoConnection", side, executes, err)
-					}
-				}
-			}
-		})
-
-		t.Run(name+", caller gone", func(t *testing.T) {
-			t.Parallel()
-			ctx, cancel := context.WithCancel(t.Context())
-			cancel()
-			if err := read(ctx, testdb.OpenAt(t, address, postgres.Options{})); !errors.Is(err, context.Canceled) || errors.Is(err, postgres.ErrNoConnection) {
-				t.Errorf("the error is %v, want Canceled alone", err)
-			}
-		})
-	}
 }
 
 func TestQuery_storesWhatItWritesUnlessItsRowsEndWithAnError(t *testing.T) {
@@ -141,7 +57,7 @@ func TestQuery_releasesItsConnection(t *testing.T) {
 				}
 			}
 			rows, err := collect[int](db.Query(t.Context(), test.sql))
-			if diff := cmp.Diff(test.rows, rows); diff != "" || testdb.Code(err) != test.state || errors.Is(err, postgres.ErrNoConnection) {
+			if diff := cmp.Diff(test.rows, rows); diff != "" || testdb.Code(err) != test.state {
 				t.Errorf("%v, rows (-want +got):\n%s", err, diff)
 			}
 			released()

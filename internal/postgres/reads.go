@@ -5,8 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"slices"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/payonce/payonce/groupcommit"
 )
@@ -52,9 +56,8 @@ func fit[Q any](queue []lookup[Q]) int {
 }
 
 // Lookup returns the result of a lookup, or the error of the read. If ctx ends, also while
-// the read is in flight, Lookup returns its error, which is ErrNoConnection too if the deadline
-// has passed. When a read of several lookups fails, each is read again alone, except after
-// ErrNoConnection and after a lock, which would delay each of them alike.
+// the read is in flight, Lookup returns its error. When a read of several lookups fails, each is read
+// again alone, except after a lost connection and after a lock, which would delay each of them alike.
 func (r *Reads[Q, A]) Lookup(ctx context.Context, of Q) (result A, err error) {
 	if ctx.Err() == nil {
 		result, err = r.batcher.Do(ctx, lookup[Q]{of: of})
@@ -63,7 +66,7 @@ func (r *Reads[Q, A]) Lookup(ctx context.Context, of Q) (result A, err error) {
 		result, err = r.batcher.Do(ctx, lookup[Q]{of: of, alone: true})
 	}
 	if ended := ctx.Err(); ended != nil {
-		return *new(A), connectionError(nil, ended)
+		return *new(A), ended
 	}
 	return result, err
 }
@@ -82,7 +85,7 @@ func (r *Reads[Q, A]) call(ctx context.Context, lookups []lookup[Q]) []groupcomm
 		err = fmt.Errorf("%d lookups have %d results", len(lookups), len(found))
 	}
 	if err != nil {
-		if len(lookups) > 1 && ctx.Err() == nil && !errors.Is(err, ErrNoConnection) && groupcommit.OutcomeOf(err) != groupcommit.Locked {
+		if len(lookups) > 1 && ctx.Err() == nil && !isLost(err) && groupcommit.OutcomeOf(err) != groupcommit.Locked {
 			err = errOfSeveral
 		}
 		return slices.Repeat([]groupcommit.Result[A]{{Err: err}}, len(lookups))
@@ -92,4 +95,11 @@ func (r *Reads[Q, A]) call(ctx context.Context, lookups []lookup[Q]) []groupcomm
 		results[i].Value = found[i]
 	}
 	return results
+}
+
+// isLost reports whether a read failed because the server was not reached, or did not answer.
+func isLost(err error) bool {
+	_, connecting := errors.AsType[*pgconn.ConnectError](err)
+	_, network := errors.AsType[net.Error](err)
+	return connecting || network || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF)
 }

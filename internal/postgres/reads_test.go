@@ -3,6 +3,7 @@ package postgres_test
 import (
 	"context"
 	"errors"
+	"io"
 	"slices"
 	"strconv"
 	"sync"
@@ -25,8 +26,7 @@ type reader struct {
 	mu       sync.Mutex
 	reads    [][]int
 	inFlight int
-	most     int  // of inFlight
-	missed   bool // a read returns too few results
+	most     int // of inFlight
 }
 
 func newReader(fails error) *reader {
@@ -48,9 +48,6 @@ func newReader(fails error) *reader {
 		answers := make([]string, len(lookups))
 		for i, q := range lookups {
 			answers[i] = strconv.Itoa(q)
-		}
-		if r.missed {
-			answers = answers[1:]
 		}
 		return answers, nil
 	})
@@ -89,7 +86,7 @@ func TestReads_failedReadsAreRepeatedForEachLookup(t *testing.T) {
 		{"none", nil, nil, nil},
 		{"a refusal", refused, []int{3}, [][]int{{2}, {3}, {4}}},
 		{"an answer that cannot be scanned", planted, []int{3}, [][]int{{2}, {3}, {4}}},
-		{"no connection", postgres.ErrNoConnection, []int{2, 3, 4}, nil},
+		{"no connection", io.ErrUnexpectedEOF, []int{2, 3, 4}, nil},
 		{"a lock", &pgconn.PgError{SeverityUnlocalized: "ERROR", Code: "55P03"}, []int{2, 3, 4}, nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -116,49 +113,6 @@ func TestReads_failedReadsAreRepeatedForEachLookup(t *testing.T) {
 	}
 }
 
-// A read that is repeated for one lookup holds its caller no longer than another.
-func TestReads_callersLeaveARepeatedRead(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		again, end := make(chan struct{}), make(chan struct{})
-		reads := postgres.NewReads(1, func(_ context.Context, lookups []int) ([]string, error) {
-			switch {
-			case len(lookups) > 1:
-				return nil, errors.New("planted")
-			case lookups[0] == 0:
-				<-again
-			default:
-				<-end
-			}
-			return []string{""}, nil
-		})
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		var asked sync.WaitGroup
-		for q := range 3 {
-			asked.Go(func() {
-				if _, err := reads.Lookup(ctx, q); q > 0 && !errors.Is(err, postgres.ErrNoConnection) {
-					t.Errorf("lookup %d: %v", q, err)
-				}
-			})
-			synctest.Wait()
-		}
-		close(again)
-		asked.Wait()
-		close(end)
-	})
-}
-
-func TestReads_refuseAReadWithTooFewAnswers(t *testing.T) {
-	t.Parallel()
-	r := newReader(nil)
-	r.missed = true
-	close(r.letGo)
-	if text, err := r.Lookup(t.Context(), 1); err == nil {
-		t.Errorf("the answer is %q", text)
-	}
-}
-
 // A caller that leaves gets the error of its context and no answer, and takes none from the
 // others.
 func TestReads_callersCancel(t *testing.T) {
@@ -174,7 +128,7 @@ func TestReads_callersCancel(t *testing.T) {
 		synctest.Wait()
 		close(r.letGo)
 		for _, c := range append(append(first, second...), r.ask(reading, 4)...) {
-			if a := <-c; a.Text != "" || !errors.Is(a.Err, context.Canceled) || errors.Is(a.Err, postgres.ErrNoConnection) {
+			if a := <-c; a.Text != "" || !errors.Is(a.Err, context.Canceled) {
 				t.Errorf("the answer is %q, %v", a.Text, a.Err)
 			}
 		}

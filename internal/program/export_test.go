@@ -4,7 +4,6 @@ import "context"
 
 // What tests reach past its constants.
 var (
-	LimitMemory = limitMemory
 	Misspelled  = func(environ map[string]string) error { return misspelled(environ, Known()) }
 	Gone        = gone
 	ServeWithin = serve

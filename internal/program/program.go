@@ -130,14 +130,6 @@ func (s Service) Pool(application string, role postgres.Role) postgres.Options {
 	}
 }
 
-// Beside returns the metrics that HTTP_ADDR serves: nil where METRICS_ADDR is set.
-func (s Service) Beside(metrics http.Handler) http.Handler {
-	if s.MetricsAddr != "" {
-		return nil
-	}
-	return metrics
-}
-
 // Open opens the database. It waits at most 30 s for one that is out of reach, and
 // refuses at once one that payonce must not run on, or that lacks a migration.
 func Open(ctx context.Context, log *slog.Logger, url string, o postgres.Options) (*postgres.DB, error) {

@@ -40,9 +40,12 @@ type Readiness struct {
 	// Paused, where set, returns what operators have paused. The program is ready nevertheless.
 	Paused func() []string
 
-	pool   *pgxpool.Pool // of one connection
-	now    func() time.Time
-	checks []Check
+	// Checks are asked one after the other until one says why not: those of the database, then those of
+	// the program, which adds them before the first call.
+	Checks []Check
+
+	pool *pgxpool.Pool // of one connection
+	now  func() time.Time
 
 	mu  sync.Mutex // held during a check
 	at  time.Time  // of the last answer
@@ -53,12 +56,12 @@ type Readiness struct {
 // NewReadiness does not connect yet. Its connection has the settings of db's. Until ctx ends
 // it is used every 0.4 s, or every five seconds while db is hardly used, and the other hosts of
 // the URL are tried every ten seconds, or at once while commits hang.
-func NewReadiness(ctx context.Context, db *postgres.DB, now func() time.Time, checks ...Check) *Readiness {
+func NewReadiness(ctx context.Context, db *postgres.DB, now func() time.Time) *Readiness {
 	pool, err := pgxpool.NewWithConfig(ctx, db.Probe())
 	if err != nil {
 		panic(err) // only a pool of no connection is refused
 	}
-	r := &Readiness{pool: pool, now: now, checks: append([]Check{writable, current, confirming(db)}, checks...)}
+	r := &Readiness{pool: pool, now: now, Checks: []Check{writable, current, confirming(db)}}
 	go every(ctx, probeInterval, r.probes(uses(db.Pool().Stat)))
 	go every(ctx, lookInterval, db.Look) // an old primary that still answers is left for the new one
 	go every(ctx, probeInterval, func(ctx context.Context) {
@@ -168,10 +171,10 @@ func (r *Readiness) check(ctx context.Context) (why string, err error) {
 		return readOnly, nil
 	}
 	if err != nil {
-		return "", fmt.Errorf("ask for readiness: %w: %w", postgres.ErrNoConnection, err)
+		return "", fmt.Errorf("ask for readiness: %w", err)
 	}
 	defer conn.Release()
-	for _, check := range r.checks {
+	for _, check := range r.Checks {
 		if why, err = check(ctx, conn); why != "" || err != nil {
 			return why, err
 		}

@@ -1,61 +1,107 @@
 package sandbox
 
 import (
+	"cmp"
+	"crypto/rand"
+	_ "embed"
+	"encoding/json"
+	"maps"
 	"net/http"
 	"slices"
-	"time"
+	"strings"
 )
 
-// saved is the answer that a key leads to.
-type saved struct {
-	Fingerprint []byte
-	Request     string // that made the answer
-	Status      int
-	Body        []byte
-	At          time.Time
+//go:embed stripe.json
+var description []byte
+
+// known is what the sandbox knows of Stripe: the members of its objects in the version that the events name,
+// each with the value that it has where nothing sets it; the currencies in which it charges cards; the least
+// amounts of a payment, in its minor units; and of what some amounts have to be a multiple. The source is
+// https://docs.stripe.com/currencies. In the other currencies Stripe converts the least amount of the account's;
+// here they have none.
+type known struct {
+	Objects              map[string]object
+	Currencies           string
+	Minimums, Increments map[string]int64
 }
 
-// capture is a successful confirmation. An intent may have two of them: a provider that
-// captured twice must show two.
-type capture struct {
-	ID, Intent, Currency string
-	Amount               int64
+var stripe = func() (k known) {
+	if err := json.Unmarshal(description, &k); err != nil {
+		panic(err) // the file is part of the program
+	}
+	return k
+}()
+
+// object is a record of the books, in most cases one of Stripe's objects with all of its members. What
+// Stripe's API does not show has a name that begins with _.
+type object map[string]any
+
+func (o object) text(name string) string {
+	text, _ := o[name].(string)
+	return text
 }
 
-// event is one of Stripe's events, in the bytes that are signed, at every delivery the same.
-type event struct {
-	ID, Type, Body string
-
-	attempts int
-	due      time.Time
+// number is an amount or a count. One that was read from the journal is a float64, which holds it exactly.
+func (o object) number(name string) int64 {
+	if n, fresh := o[name].(int64); fresh {
+		return n
+	}
+	n, _ := o[name].(float64)
+	return int64(n)
 }
 
-// MarshalJSON writes the event as it was sent.
-func (e *event) MarshalJSON() ([]byte, error) { return []byte(e.Body), nil }
+// named is a member of the object's metadata, or else.
+func (o object) named(name, or string) string {
+	pairs, _ := o["metadata"].(map[string]any)
+	if named, is := pairs[name].(string); is {
+		return named
+	}
+	return or
+}
 
-// effect is what the merchant did for a webhook.
-type effect struct{ ID, Reference, Type string }
+// shown is the object as Stripe's API shows it.
+func (o object) shown() object {
+	shown := maps.Clone(o)
+	maps.DeleteFunc(shown, func(name string, _ any) bool { return strings.HasPrefix(name, "_") })
+	return shown
+}
 
-// books are the records of the provider and of the shop, in the order of time. They change
-// by apply alone, and what they hold is never changed but replaced.
+// newObject makes an object of a kind. A text that is "" leaves the member as Stripe has it where nothing
+// sets it.
+func (s *Sandbox) newObject(kind, prefix string, set object) object {
+	o := maps.Clone(stripe.Objects[kind])
+	o["id"], o["created"] = newID(prefix), s.options.Now().Unix()
+	for name, value := range set {
+		if value != "" {
+			o[name] = value
+		}
+	}
+	return o
+}
+
+// newID returns a random identifier with Stripe's prefix.
+func newID(prefix string) string { return prefix + rand.Text() }
+
+// books are the records of the provider and of the shop. They change by apply alone, which is given what a
+// line of the journal holds, so that they are the same after a restart.
 type books struct {
 	requests, replays int
-	keys              map[string]*saved
-	used              map[string]bool // payment methods that are not used again
-	intents           table[*intent]
-	processing        map[string]*intent // those of intents that settle when their time has come
-	captures          []*capture
-	refunds           table[*refund]
-	disputes          table[*disputed]
-	events            table[*event]
-	waiting           map[string]*event // those of events that are to be sent
-	webhooks          map[string]int    // arrivals, by the webhook's id
-	effects           []*effect         // one for each webhook
+	objects           map[string]object   // by id
+	ids               map[string][]string // by kind, in the order in which the objects were made
+	processing        map[string]bool     // ids of intents that settle when their time has come
+	unsent            map[string]*delivery
 }
 
-func newBooks() *books {
-	return &books{keys: map[string]*saved{}, used: map[string]bool{}, processing: map[string]*intent{}, waiting: map[string]*event{}, webhooks: map[string]int{}}
+// change is what one request, one delivery or the passing of time did: one line of the
+// journal. It holds what an object has become, not what was done to it.
+type change struct {
+	Arrived  bool     `json:"arrived,omitempty"`  // a request to the provider, whatever became of it
+	Replayed bool     `json:"replayed,omitempty"` // it was answered by a saved answer
+	Objects  []object `json:"objects,omitempty"`
+	Taken    []string `json:"taken,omitempty"` // ids of events
 }
+
+func (c *change) put(o object) { c.Objects = append(c.Objects, maps.Clone(o)) }
 
 func (b *books) apply(c *change) {
 	if c.Arrived {
@@ -64,124 +110,158 @@ func (b *books) apply(c *change) {
 	if c.Replayed {
 		b.replays++
 	}
-	if c.Saved != nil {
-		b.keys[c.Key] = c.Saved
-	}
-	if c.Used != "" {
-		b.used[c.Used] = true
-	}
-	for _, i := range c.Intents {
-		b.intents.put(i.ID, (*intent)(i))
-		if delete(b.processing, i.ID); i.Status == statusProcessing {
-			b.processing[i.ID] = (*intent)(i)
-		}
-	}
-	b.captures = append(b.captures, c.Captures...)
-	for _, r := range c.Refunds {
-		b.refunds.put(r.ID, (*refund)(r))
-	}
-	for _, d := range c.Disputes {
-		b.disputes.put(d.ID, (*disputed)(d))
-	}
-	for _, e := range c.Events {
-		b.events.put(e.ID, (*event)(e))
-		b.waiting[e.ID] = (*event)(e)
-	}
-	for _, id := range c.Delivered {
-		if e, found := b.events.get(id); found {
-			e.attempts = max(1, e.attempts)
-			delete(b.waiting, id)
-		}
-	}
-	if w := c.Webhook; w != nil {
-		if b.webhooks[w.ID]++; b.webhooks[w.ID] == 1 {
-			b.effects = append(b.effects, w)
-		}
-	}
-}
-
-// table has objects in the order in which they were made.
-type table[T any] struct {
-	rows  []T
-	index map[string]int
-}
-
-func (t *table[T]) put(id string, row T) {
-	if t.index == nil {
-		t.index = map[string]int{}
-	}
-	at, known := t.index[id]
-	if !known {
-		t.index[id] = len(t.rows)
-		t.rows = append(t.rows, row)
-		return
-	}
-	t.rows[at] = row
-}
-
-func (t *table[T]) get(id string) (row T, found bool) {
-	at, found := t.index[id]
-	if found {
-		row = t.rows[at]
-	}
-	return row, found
-}
-
-// find returns the first row that matches.
-func (t *table[T]) find(matches func(T) bool) (row T, found bool) {
-	at := slices.IndexFunc(t.rows, matches)
-	if at < 0 {
-		return row, false
-	}
-	return t.rows[at], true
-}
-
-// members are those of a JSON object.
-type members = map[string]any
-
-// getBooks is GET /books. Refunds that failed moved no money and are left out. One that was
-// made outside has its own id for a reference.
-func (s *Sandbox) getBooks(*http.Request) (answer, error) {
-	return s.decide(func(*change) (answer, error) {
-		b := s.books
-		captured := map[string]int{}
-		for _, c := range b.captures {
-			captured[c.Intent]++
-		}
-		intents, captures, refunds, disputes, notifications := []members{}, []members{}, []members{}, []members{}, []members{}
-		for _, i := range b.intents.rows {
-			intents = append(intents, members{
-				"reference": i.reference(), "charge_reference": i.Metadata["charge_reference"], "id": i.ID, "status": i.Status,
-				"amount": i.Amount, "currency": i.Currency, "captures": captured[i.ID],
-			})
-		}
-		for _, c := range b.captures {
-			i, _ := b.intents.get(c.Intent)
-			captures = append(captures, members{
-				"reference": i.reference(), "charge_reference": i.Metadata["charge_reference"],
-				"payment_intent": c.Intent, "amount": c.Amount, "currency": c.Currency,
-			})
-		}
-		for _, r := range b.refunds.rows {
-			if r.Status == statusSucceeded {
-				refunds = append(refunds, members{"reference": r.reference(), "payment_intent": r.PaymentIntent, "amount": r.Amount})
+	for _, o := range c.Objects {
+		id, kind := o.text("id"), o.text("object")
+		if b.objects[id] == nil {
+			b.ids[kind] = append(b.ids[kind], id)
+			if kind == "event" {
+				b.unsent[id] = &delivery{}
 			}
 		}
-		for _, d := range b.disputes.rows {
-			disputes = append(disputes, members{"reference": d.ID, "payment_intent": d.PaymentIntent, "amount": d.Amount, "status": d.Status})
+		if delete(b.processing, id); kind == "payment_intent" && o["status"] == statusProcessing {
+			b.processing[id] = true
 		}
-		effects := map[string]int{}
-		for _, e := range b.effects {
-			effects[e.ID]++
+		b.objects[id] = o
+	}
+	for _, id := range c.Taken {
+		delete(b.unsent, id)
+	}
+}
+
+// get returns a copy of an object, which a decision may change; nil if there is none of this kind.
+func (b *books) get(kind, id string) object {
+	if o := b.objects[id]; o["object"] == kind {
+		return maps.Clone(o)
+	}
+	return nil
+}
+
+// find returns a copy of the first object of a kind that matches; nil if there is none.
+func (b *books) find(kind string, matches func(object) bool) object {
+	for _, id := range b.ids[kind] {
+		if o := b.objects[id]; matches(o) {
+			return maps.Clone(o)
 		}
-		for _, e := range b.effects {
-			notifications = append(notifications, members{
-				"webhook_id": e.ID, "reference": e.Reference, "type": e.Type, "deliveries": b.webhooks[e.ID], "effects": effects[e.ID],
-			})
+	}
+	return nil
+}
+
+// pick returns some members of an object, and others.
+func (o object) pick(names string, others object) object {
+	for name := range strings.FieldsSeq(names) {
+		others[name] = o[name]
+	}
+	return others
+}
+
+// getBooks is GET /books. Refunds that failed moved no money and are left out. What was made outside has its
+// own id for a reference.
+func (s *Sandbox) getBooks(*call, *change) (any, error) {
+	b, captured := s.books, map[any]int{}
+	shown := object{"requests": b.requests, "duplicates_suppressed": b.replays}
+	list := func(name, kind string, show func(object) object) {
+		rows := []object{}
+		for _, id := range b.ids[kind] {
+			if row := show(b.objects[id]); row != nil {
+				rows = append(rows, row)
+			}
 		}
-		return object(http.StatusOK, members{
-			"intents": intents, "captures": captures, "refunds": refunds, "disputes": disputes, "notifications": notifications,
-			"requests": b.requests, "duplicates_suppressed": b.replays,
-		}), nil
+		shown[name] = rows
+	}
+	list("captures", "charge", func(c object) object {
+		if c["captured"] != true {
+			return nil
+		}
+		id := c.text("payment_intent")
+		captured[id]++
+		return c.pick("payment_intent amount currency", object{
+			"reference": reference(b.objects[id]), "charge_reference": c.named("charge_reference", ""),
+		})
 	})
+	list("intents", "payment_intent", func(i object) object {
+		return i.pick("id status amount currency", object{
+			"reference": reference(i), "charge_reference": i.named("charge_reference", ""), "captures": captured[i["id"]],
+		})
+	})
+	list("refunds", "refund", func(r object) object {
+		if r["status"] != statusSucceeded {
+			return nil
+		}
+		return r.pick("payment_intent amount", object{"reference": reference(r)})
+	})
+	list("disputes", "dispute", func(d object) object {
+		return d.pick("payment_intent amount status", object{"reference": d["id"]})
+	})
+	list("notifications", "notification", func(n object) object {
+		return n.pick("webhook_id reference type deliveries effects", object{})
+	})
+	return shown, nil
+}
+
+// reference is the name of an intent or a refund in GET /books.
+func reference(o object) string {
+	if o["object"] == "refund" {
+		return o.named("refund_id", o.text("id"))
+	}
+	return o.named("charge_id", o.text("_charge"))
+}
+
+func unrecognized(c *call, _ *change) (any, error) {
+	return nil, refuse(http.StatusNotFound, "", "", "Unrecognized request URL (%s: %s).", c.Method, c.URL.Path)
+}
+
+// retrieveAccount answers the one account, whatever the key.
+func retrieveAccount(*call, *change) (any, error) {
+	a := maps.Clone(stripe.Objects["account"])
+	a["id"] = "acct_sandbox"
+	return a, nil
+}
+
+// about serves a call about the object that the path names.
+func (s *Sandbox) about(kind, param string, run func(*call, *change, object) (any, error)) endpoint {
+	return func(c *call, to *change) (any, error) {
+		if o := s.books.get(kind, c.PathValue("id")); o != nil {
+			return run(c, to, o)
+		}
+		return nil, noSuch(http.StatusNotFound, kind, param, c.PathValue("id"))
+	}
+}
+
+func retrieve(_ *call, _ *change, o object) (any, error) { return o, nil }
+
+// list answers a page of the objects of a kind, newest first. Each parameter but those of the page is a
+// member that the objects must have.
+func (s *Sandbox) list(kind string) endpoint {
+	return func(c *call, _ *change) (any, error) {
+		ids := s.books.ids[kind]
+		if cursor := c.params.Get("starting_after"); cursor != "" {
+			at := slices.Index(ids, cursor)
+			if at < 0 {
+				return nil, noSuch(http.StatusBadRequest, kind, "starting_after", cursor)
+			}
+			ids = ids[:at]
+		}
+		limit := int(cmp.Or(c.params.number("limit"), limitDefault))
+		page := []object{}
+		for _, id := range slices.Backward(ids) {
+			if o := s.books.objects[id]; c.params.match(o) {
+				page = append(page, o.shown())
+			}
+			if len(page) > limit {
+				break
+			}
+		}
+		more := len(page) > limit
+		return object{"object": "list", "url": c.URL.Path, "has_more": more, "data": page[:min(len(page), limit)]}, nil
+	}
+}
+
+// match reports whether an object has the members that the parameters of a list name.
+func (p params) match(o object) bool {
+	for name := range p.Values {
+		if !strings.Contains(ofPage, name) && o[name] != p.Get(name) {
+			return false
+		}
+	}
+	return true
 }

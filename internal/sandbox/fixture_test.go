@@ -53,8 +53,8 @@ func start(t *testing.T, o sandbox.Options) *fixture {
 // pass lets time pass for the sandbox.
 func (f *fixture) pass(d time.Duration) { f.ahead.Add(int64(d)) }
 
-// newClient opens a connection per request: on a used one net/http would
-// silently repeat a POST that carries an Idempotency-Key.
+// newClient opens a connection per request: on a used one net/http would silently repeat a POST that carries
+// an Idempotency-Key. It follows no redirect.
 func newClient() *http.Client {
 	return &http.Client{
 		Timeout: await.Stall, Transport: &http.Transport{DisableKeepAlives: true},
@@ -104,28 +104,23 @@ func (a answered) want(t *testing.T, status int, values map[string]any) {
 }
 
 // do sends one request; an error means that no whole answer came.
-func (f *fixture) do(method, path, body string, header http.Header) (answered, error) {
+func (f *fixture) do(method, path, body string, header http.Header) (a answered, err error) {
 	request, err := http.NewRequestWithContext(f.t.Context(), method, f.url+path, strings.NewReader(body))
 	if err != nil {
-		return answered{}, err
+		return a, err
 	}
-	request.GetBody = nil
 	request.Header = header
 	response, err := f.client.Do(request)
 	if err != nil {
-		return answered{}, err
+		return a, err
 	}
 	defer func() { _ = response.Body.Close() }()
 	raw, err := io.ReadAll(response.Body)
 	if err != nil {
-		return answered{}, err
+		return a, err
 	}
-	a := answered{status: response.StatusCode, header: response.Header, raw: string(raw)}
-	if len(raw) > 0 {
-		if err := json.Unmarshal(raw, &a.object); err != nil {
-			return a, err
-		}
-	}
+	a = answered{status: response.StatusCode, header: response.Header, raw: string(raw)}
+	_ = json.Unmarshal(raw, &a.object) // a redirect has no object
 	return a, nil
 }
 
@@ -135,25 +130,23 @@ func (f *fixture) must(a answered, err error) answered {
 	return a
 }
 
-// form makes an encoded form of name, value, name, value ...
-func form(pairs ...string) string {
-	values := url.Values{}
-	for i := 0; i < len(pairs); i += 2 {
-		values.Add(pairs[i], pairs[i+1])
-	}
-	return values.Encode()
-}
+func bearer() http.Header { return http.Header{"Authorization": {"Bearer sk_test_1"}} }
 
-// tryPost posts a form to the provider.
+// tryPost posts a form, of name, value, name, value ..., to the provider.
 func (f *fixture) tryPost(path, key string, pairs ...string) (answered, error) {
-	header := http.Header{
-		"Authorization": {"Bearer sk_test_1"},
-		"Content-Type":  {"application/x-www-form-urlencoded"},
+	form, header := url.Values{}, bearer()
+	for i := 0; i < len(pairs); i += 2 {
+		form.Add(pairs[i], pairs[i+1])
 	}
 	if key != "" {
 		header.Set("Idempotency-Key", key)
 	}
-	return f.do(http.MethodPost, path, form(pairs...), header)
+	return f.do(http.MethodPost, path, form.Encode(), header)
+}
+
+func (f *fixture) post(path, key string, pairs ...string) answered {
+	f.t.Helper()
+	return f.must(f.tryPost(path, key, pairs...))
 }
 
 // meanwhile posts a form beside the test.
@@ -169,14 +162,9 @@ func (f *fixture) meanwhile(path, key string, pairs ...string) <-chan answered {
 	return done
 }
 
-func (f *fixture) post(path, key string, pairs ...string) answered {
-	f.t.Helper()
-	return f.must(f.tryPost(path, key, pairs...))
-}
-
 func (f *fixture) get(path string) answered {
 	f.t.Helper()
-	return f.must(f.do(http.MethodGet, path, "", http.Header{"Authorization": {"Bearer sk_test_1"}}))
+	return f.must(f.do(http.MethodGet, path, "", bearer()))
 }
 
 // control sends a control call.
@@ -187,31 +175,64 @@ func (f *fixture) control(method, path, body string) answered {
 
 func (f *fixture) faults(plan string) {
 	f.t.Helper()
-	if a := f.control(http.MethodPut, "/faults", plan); a.status != http.StatusOK {
-		f.t.Fatalf("PUT /faults: %d %s", a.status, a.raw)
-	}
+	f.control(http.MethodPut, "/faults", plan).want(f.t, http.StatusOK, nil)
+}
+
+const intents = "/v1/payment_intents"
+
+// eur are the parameters of a creation, and more.
+func eur(amount string, more ...string) []string {
+	return append([]string{"amount", amount, "currency", "eur"}, more...)
 }
 
 // create makes an intent of 1000 eur for reference ch_1.
 func (f *fixture) create(method string) string {
 	f.t.Helper()
-	pairs := []string{"amount", "1000", "currency", "eur", "metadata[charge_id]", "ch_1"}
+	pairs := eur("1000", "metadata[charge_id]", "ch_1")
 	if method != "" {
 		pairs = append(pairs, "payment_method", method)
 	}
-	a := f.post("/v1/payment_intents", "", pairs...)
-	if a.status != http.StatusOK {
-		f.t.Fatalf("create: %d %s", a.status, a.raw)
-	}
+	a := f.post(intents, "", pairs...)
+	a.want(f.t, http.StatusOK, nil)
 	return a.text("id")
 }
+
+func confirmation(id string) string { return intents + "/" + id + "/confirm" }
 
 // captured makes an intent of 1000 eur and confirms it.
 func (f *fixture) captured(method string) string {
 	f.t.Helper()
 	id := f.create(method)
-	f.post("/v1/payment_intents/"+id+"/confirm", "").want(f.t, http.StatusOK, map[string]any{"status": "succeeded"})
+	f.post(confirmation(id), "").want(f.t, http.StatusOK, members{"status": "succeeded"})
 	return id
+}
+
+// members are the members of an answer, by their paths.
+type members = map[string]any
+
+// step is a call about one intent and its answer.
+type step struct {
+	call   string // confirm, cancel, refunds, or "" for a retrieval
+	pairs  []string
+	status int
+	want   members
+}
+
+// take takes steps with an intent.
+func (f *fixture) take(t *testing.T, id string, steps ...step) {
+	t.Helper()
+	for _, s := range steps {
+		var a answered
+		switch s.call {
+		case "":
+			a = f.get(intents + "/" + id)
+		case "refunds":
+			a = f.post("/v1/refunds", "", append(s.pairs, "payment_intent", id)...)
+		default:
+			a = f.post(intents+"/"+id+"/"+s.call, "", s.pairs...)
+		}
+		a.want(t, s.status, s.want)
+	}
 }
 
 // books are the sandbox's own.
@@ -234,13 +255,9 @@ type books struct {
 	DuplicatesSuppressed int64 `json:"duplicates_suppressed"`
 }
 
-func (f *fixture) books() books {
+func (f *fixture) books() (b books) {
 	f.t.Helper()
-	var b books
-	a := f.control(http.MethodGet, "/books", "")
-	if err := json.Unmarshal([]byte(a.raw), &b); err != nil || a.status != http.StatusOK {
-		f.t.Fatalf("GET /books: %d, %v", a.status, err)
-	}
+	testrun.Must(f.t, json.Unmarshal([]byte(f.control(http.MethodGet, "/books", "").raw), &b))
 	return b
 }
 
@@ -260,13 +277,4 @@ func (f *fixture) concurrently(n int, send func(i int) (answered, error)) []answ
 	}
 	sending.Wait()
 	return all
-}
-
-// statuses counts answers by their status.
-func statuses(all []answered) map[int]int {
-	counts := make(map[int]int)
-	for _, a := range all {
-		counts[a.status]++
-	}
-	return counts
 }

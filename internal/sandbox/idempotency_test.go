@@ -2,6 +2,7 @@ package sandbox_test
 
 import (
 	"net/http"
+	"strconv"
 	"testing"
 	"time"
 
@@ -20,7 +21,6 @@ func replayed(a, b answered) bool {
 func TestIdempotencyKey(t *testing.T) {
 	t.Parallel()
 	f := start(t, sandbox.Options{})
-	intents := "/v1/payment_intents"
 
 	t.Run("the same key and parameters replay the saved answer, in any order of parameters", func(t *testing.T) {
 		t.Parallel()
@@ -33,10 +33,10 @@ func TestIdempotencyKey(t *testing.T) {
 
 	t.Run("a decline, or a refusal by the intent's state, is replayed, and outlives the state", func(t *testing.T) {
 		t.Parallel()
-		for method, status := range map[string]int{"pm_card_chargeDeclined": http.StatusPaymentRequired, "": http.StatusBadRequest} {
-			confirm := intents + "/" + f.create(method) + "/confirm"
+		for method, status := range map[string]int{"pm_card_chargeDeclined": 402, "": 400} {
+			confirm := confirmation(f.create(method))
 			first := f.post(confirm, "refused "+method)
-			f.post(confirm, "", "payment_method", "pm_card_visa").want(t, http.StatusOK, nil)
+			f.post(confirm, "", "payment_method", "pm_card_visa").want(t, 200, nil)
 			if second := f.post(confirm, "refused "+method); first.status != status || !replayed(first, second) {
 				t.Errorf("answered %d, then %d %v", first.status, second.status, second.header)
 			}
@@ -45,48 +45,47 @@ func TestIdempotencyKey(t *testing.T) {
 
 	t.Run("other parameters or another path are refused", func(t *testing.T) {
 		t.Parallel()
-		f.post(intents, "other", "amount", "700", "currency", "eur").want(t, http.StatusOK, nil)
-		want := map[string]any{"error.type": "idempotency_error", "error.code": nil}
-		f.post(intents, "other", "amount", "800", "currency", "eur").want(t, http.StatusBadRequest, want)
-		f.post(intents, "other").want(t, http.StatusBadRequest, want)
-		f.post("/v1/refunds", "other", "amount", "700", "currency", "eur").want(t, http.StatusBadRequest, want)
+		f.post(intents, "other", eur("700")...).want(t, 200, nil)
+		want := members{"error.type": "idempotency_error", "error.code": nil}
+		f.post(intents, "other", eur("800")...).want(t, 400, want)
+		f.post(intents, "other").want(t, 400, want)
+		f.post("/v1/refunds", "other", eur("700")...).want(t, 400, want)
 	})
 
 	t.Run("keys mean nothing on GET", func(t *testing.T) {
 		t.Parallel()
 		header := http.Header{"Authorization": {"Bearer sk_test_1"}, "Idempotency-Key": {"get"}}
 		for _, id := range []string{f.create(""), f.create("")} {
-			f.must(f.do(http.MethodGet, intents+"/"+id, "", header)).want(t, http.StatusOK, map[string]any{"id": id})
+			f.must(f.do(http.MethodGet, intents+"/"+id, "", header)).want(t, 200, members{"id": id})
 		}
 	})
 }
 
-func TestKey_leadsToOneExecutionUnderConcurrency(t *testing.T) {
+// Rivals under one key, and rivals under their own, capture an intent once.
+func TestConfirmations_captureOnceUnderConcurrency(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
-	f := start(t, sandbox.Options{})
-	id := f.create("pm_card_visa")
-	const rivals = 50
-	var fresh, replays, refused int
-	for _, a := range f.concurrently(rivals, func(int) (answered, error) { return f.tryPost("/v1/payment_intents/"+id+"/confirm", "one") }) {
-		switch {
-		case a.status == http.StatusConflict && a.text("error.type") == "idempotency_error" && a.text("error.code") == "idempotency_key_in_use":
-			refused++
-		case a.status == http.StatusOK && a.header.Get("Idempotent-Replayed") == "true":
-			replays++
-		case a.status == http.StatusOK:
-			fresh++
-		default:
-			t.Errorf("answered %d %s", a.status, a.raw)
+	for name, keyOf := range map[string]func(int) string{"one": func(int) string { return "one" }, "own": strconv.Itoa} {
+		f := start(t, sandbox.Options{})
+		confirm := confirmation(f.create("pm_card_visa"))
+		const rivals = 50
+		var fresh, replays, refused int
+		for _, a := range f.concurrently(rivals, func(i int) (answered, error) { return f.tryPost(confirm, keyOf(i)) }) {
+			switch {
+			case a.text("error.code") == "idempotency_key_in_use" && a.status == 409, a.text("error.code") == "payment_intent_unexpected_state":
+				refused++
+			case a.status == 200 && a.header.Get("Idempotent-Replayed") == "true":
+				replays++
+			case a.status == 200:
+				fresh++
+			default:
+				t.Errorf("answered %d %s", a.status, a.raw)
+			}
 		}
-	}
-	b := f.books()
-	if fresh != 1 || replays+refused != rivals-1 || len(b.Captures) != 1 {
-		t.Errorf("%d fresh, %d replays, %d refused; %d captures", fresh, replays, refused, len(b.Captures))
-	}
-	if b.DuplicatesSuppressed != int64(replays) || b.Requests != rivals+1 {
-		t.Errorf("%d requests, %d duplicates suppressed; %d were sent and %d replayed",
-			b.Requests, b.DuplicatesSuppressed, rivals+1, replays)
+		b := f.books()
+		if fresh != 1 || replays+refused != rivals-1 || len(b.Captures) != 1 || b.DuplicatesSuppressed != int64(replays) || b.Requests != rivals+1 {
+			t.Errorf("%s: %d fresh, %d replays, %d refused; %+v", name, fresh, replays, refused, b)
+		}
 	}
 }
 
@@ -96,52 +95,39 @@ func TestKey_inFlightIsRefused(t *testing.T) {
 	f := start(t, sandbox.Options{})
 	id := f.create("pm_card_visa")
 	f.faults(`{"slow":{"p":1,"ms":60000}}`)
-	first := f.meanwhile("/v1/payment_intents/"+id+"/confirm", "slow")
+	first := f.meanwhile(confirmation(id), "slow")
 	await.True(t, "the first request is seen", func() bool { return f.books().Requests == 2 })
 	f.faults(`{}`)
-	want := map[string]any{"error.type": "idempotency_error", "error.code": "idempotency_key_in_use"}
-	f.post("/v1/payment_intents/"+id+"/confirm", "slow").want(t, http.StatusConflict, want)
-	f.post("/v1/payment_intents/"+id+"/cancel", "slow").want(t, http.StatusConflict, want)
+	want := members{"error.type": "idempotency_error", "error.code": "idempotency_key_in_use"}
+	f.post(confirmation(id), "slow").want(t, http.StatusConflict, want)
+	f.post(intents+"/"+id+"/cancel", "slow").want(t, http.StatusConflict, want)
 	if f.books().Intents[0].Captures != 0 {
 		t.Error("captured while delayed")
 	}
 	f.it.Drain()
 	a := <-first
-	a.want(t, http.StatusOK, map[string]any{"status": "succeeded"})
-	if again := f.post("/v1/payment_intents/"+id+"/confirm", "slow"); !replayed(a, again) {
+	a.want(t, 200, members{"status": "succeeded"})
+	if again := f.post(confirmation(id), "slow"); !replayed(a, again) {
 		t.Errorf("after the flight: %d %v", again.status, again.header)
 	}
 }
 
+// A key is new after 24 hours, or after forget_keys_after.
 func TestKey_isForgotten(t *testing.T) {
 	t.Parallel()
-
-	pairs := []string{"amount", "700", "currency", "eur"}
-	t.Run("after 24 hours a key is new", func(t *testing.T) {
-		t.Parallel()
-		f := start(t, sandbox.Options{})
-		first := f.post("/v1/payment_intents", "old", pairs...)
-		f.pass(23*time.Hour + 59*time.Minute)
-		if second := f.post("/v1/payment_intents", "old", pairs...); !replayed(first, second) {
-			t.Errorf("before: %d %s", second.status, second.raw)
+	f := start(t, sandbox.Options{})
+	first := f.post(intents, "old", eur("700")...)
+	f.pass(23*time.Hour + 59*time.Minute)
+	if second := f.post(intents, "old", eur("700")...); !replayed(first, second) {
+		t.Errorf("before: %d %s", second.status, second.raw)
+	}
+	f.pass(2 * time.Minute)
+	third := f.post(intents, "old", eur("800")...)
+	third.want(t, 200, members{"amount": 800.0})
+	for _, after := range []string{"24h", "1h", "0s"} {
+		f.faults(`{"forget_keys_after":"` + after + `"}`)
+		if again := f.post(intents, "old", eur("800")...); replayed(third, again) != (after != "0s") {
+			t.Errorf("forgotten after %s: %d %s", after, again.status, again.raw)
 		}
-		f.pass(2 * time.Minute)
-		third := f.post("/v1/payment_intents", "old", "amount", "800", "currency", "eur")
-		third.want(t, http.StatusOK, map[string]any{"amount": 800.0})
-		if fourth := f.post("/v1/payment_intents", "old", "amount", "800", "currency", "eur"); !replayed(third, fourth) {
-			t.Errorf("the key was not used again: %d %s", fourth.status, fourth.raw)
-		}
-	})
-
-	t.Run("forget_keys_after says after how long", func(t *testing.T) {
-		t.Parallel()
-		f := start(t, sandbox.Options{})
-		first := f.post("/v1/payment_intents", "k", pairs...)
-		for _, after := range []string{"1h", "0s"} {
-			f.faults(`{"forget_keys_after":"` + after + `"}`)
-			if second := f.post("/v1/payment_intents", "k", pairs...); replayed(first, second) != (after == "1h") {
-				t.Errorf("forgotten after %s: %d %s", after, second.status, second.raw)
-			}
-		}
-	})
+	}
 }

@@ -15,29 +15,28 @@ import (
 // known keys with the same bytes, and sends what was not taken.
 func TestJournal_survivesAKill(t *testing.T) {
 	t.Parallel()
-	r := receive(t)
+	r, o := receive(t)
 	r.setDown(true)
-	o := sandbox.Options{
-		File: filepath.Join(t.TempDir(), "records"), ShopSecret: shopSecret, WebhookURL: r.URL, WebhookSecret: eventSecret,
-	}
+	o.File = filepath.Join(t.TempDir(), "records")
 	f := start(t, o)
 	f.post("/v1/refunds", "refund", "payment_intent", f.captured("pm_card_visa"), "amount", "400").want(t, http.StatusOK, nil)
-	f.post("/v1/payment_intents/"+f.create("pm_card_chargeDeclined")+"/confirm", "").want(t, http.StatusPaymentRequired, nil)
+	f.post(confirmation(f.create("pm_card_chargeDeclined")), "").want(t, http.StatusPaymentRequired, nil)
 	f.control(http.MethodPost, "/dispute", `{"payment_intent":"`+f.captured("pm_card_visa")+`","outcome":"lost"}`).want(t, http.StatusOK, nil)
-	f.must(f.notify("msg_1", notice("ch_1")))
-	first := f.post("/v1/payment_intents", "k", "amount", "700", "currency", "eur")
+	f.must(f.notify(shopSecret, "msg_1", notice("ch_1")))
+	first := f.post(intents, "k", eur("700")...)
 
 	torn := filepath.Join(t.TempDir(), "records")
 	written, err := os.ReadFile(o.File)
 	testrun.Must(t, err)
-	testrun.Must(t, os.WriteFile(torn, append(written, `{"captures":[{"ID":"ch_torn"`...), 0o600))
+	testrun.Must(t, os.WriteFile(torn, append(written, `
+{"objects":[{"id":"ch_torn"`...), 0o600))
 	o.File = torn
 	next := start(t, o)
 	testrun.Same(t, "books", f.control(http.MethodGet, "/books", "").object, next.control(http.MethodGet, "/books", "").object)
 	for _, list := range []string{"payment_intents", "refunds", "disputes", "events"} {
 		testrun.Same(t, list, f.get("/v1/"+list).raw, next.get("/v1/"+list).raw)
 	}
-	if again := next.post("/v1/payment_intents", "k", "amount", "700", "currency", "eur"); !replayed(first, again) {
+	if again := next.post(intents, "k", eur("700")...); !replayed(first, again) {
 		t.Errorf("answered %d %s, then %d %s", first.status, first.raw, again.status, again.raw)
 	}
 	next.captured("pm_card_visa")
@@ -62,8 +61,8 @@ func TestJournal_showsADoubleCapture(t *testing.T) {
 	testrun.Must(t, err)
 	lines := strings.SplitAfter(string(written), "\n")
 	for _, line := range lines {
-		if strings.Contains(line, `"captures"`) {
-			written = append(written, line...)
+		if strings.Contains(line, `"captured":true`) {
+			written = append(written, strings.ReplaceAll("\n"+line, `"id":"ch_`, `"id":"ch_again`)...)
 		}
 	}
 	o.File += "-twice"
@@ -80,8 +79,8 @@ func TestJournal_thatCannotBeWritten(t *testing.T) {
 	id := f.create("pm_card_visa")
 	before := f.books()
 	testrun.Must(t, f.it.Close())
-	f.post("/v1/payment_intents/"+id+"/confirm", "key").want(t, http.StatusServiceUnavailable, map[string]any{"error.type": "api_error"})
-	if a := f.must(f.notify("msg_1", notice("ch_1"))); a.status != http.StatusServiceUnavailable {
+	f.post(confirmation(id), "key").want(t, http.StatusServiceUnavailable, map[string]any{"error.type": "api_error"})
+	if a := f.must(f.notify(shopSecret, "msg_1", notice("ch_1"))); a.status != http.StatusServiceUnavailable {
 		t.Errorf("the shop answered %d", a.status)
 	}
 	testrun.Same(t, "books", before, f.books())

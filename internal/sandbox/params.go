@@ -1,179 +1,146 @@
 package sandbox
 
 import (
-	"cmp"
 	"maps"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 )
 
+// The parameters of calls. Those that end with ! are required; an endpoint reads the others where it wants.
 const (
-	amountMax        = 1_000_000_000_000
-	metadataKeys     = 50
-	metadataKeyMax   = 40
-	metadataValueMax = 500
-	limitDefault     = 10
-	limitMax         = 100
+	ofCreation = "amount! currency! payment_method customer description metadata confirm automatic_payment_methods " +
+		"payment_method_types capture_method confirmation_method " + ofConfirmation
+	ofConfirmation = "payment_method return_url off_session error_on_requires_action use_stripe_sdk"
+	ofCancellation = "cancellation_reason"
+	ofRefund       = "payment_intent! amount reason metadata"
+	ofPage         = "limit starting_after"
 )
 
-// params reads form parameters (a=1, a[b]=2, a[]=3). It keeps the first fault. It
-// records the known parameters, so that done can refuse the others.
-type params struct {
-	values url.Values
-	known  map[string]bool
-	fault  *apiError
+// rule says which values a parameter may have, and how Stripe refuses others.
+type rule struct {
+	pattern       *regexp.Regexp
+	code, message string
 }
 
-// readParams decodes an encoded form. It refuses NUL and invalid UTF-8.
-func readParams(encoded string) (*params, *apiError) {
-	values, err := url.ParseQuery(encoded)
-	if err != nil {
-		return nil, invalid("", "", "The parameters are not a valid form encoding.")
-	}
-	for name, all := range values {
-		for _, text := range append(all, name) {
-			if !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
-				return nil, invalid("", "", "Parameters must be UTF-8 without NUL.")
-			}
+func newRule(code, message string, alternatives ...string) rule {
+	return rule{regexp.MustCompile("^(?:" + strings.Join(alternatives, "|") + ")$"), code, message}
+}
+
+// rules are those of the parameters. One without a rule may have any value.
+var rules = map[string]rule{
+	"amount":         newRule("parameter_invalid_integer", "Invalid integer: %s.", "[1-9][0-9]{0,17}"),
+	"limit":          newRule("parameter_invalid_integer", "Invalid integer: %s.", "[1-9][0-9]?", "100"),
+	"confirm":        newRule("", "Invalid boolean: %s.", "true", "false"),
+	"capture_method": newRule("", "Invalid capture_method: %s.", "automatic", "automatic_async"),
+	"currency":       newRule("", "Invalid currency: %s.", "(?i)"+strings.ReplaceAll(stripe.Currencies, " ", "|")),
+	"payment_method": newRule("resource_missing", "No such PaymentMethod: '%s'.",
+		append(slices.Collect(maps.Keys(methods)), savedMethod+".+", onceMethod+".+")...),
+	"customer": newRule("resource_missing", "No such customer: '%s'.", anyCustomer+".+"),
+}
+
+const limitDefault = 10
+
+// params are the form parameters of a call.
+type params struct{ url.Values }
+
+// check returns the first fault of the parameters: one that is missing, breaks its rule or is unknown.
+func (p params) check(names string) *refusal {
+	known := strings.Fields(strings.ReplaceAll(names, "!", ""))
+	for name := range strings.FieldsSeq(names) {
+		name, required := strings.CutSuffix(name, "!")
+		if required && !p.Has(name) {
+			return missing(name)
+		}
+		if r, ruled := rules[name]; ruled && p.Has(name) && !r.pattern.MatchString(p.Get(name)) {
+			return invalid(r.code, name, r.message, p.Get(name))
 		}
 	}
-	return &params{values: values, known: make(map[string]bool)}, nil
-}
-
-func (p *params) refuse(e *apiError) {
-	if p.fault == nil {
-		p.fault = e
-	}
-}
-
-// done returns the first fault, unknown parameters included.
-func (p *params) done() error {
-	for _, name := range slices.Sorted(maps.Keys(p.values)) {
-		base, _, _ := strings.Cut(name, "[")
-		if !p.known[base] {
-			p.refuse(invalid("parameter_unknown", name, "Received unknown parameter: %s.", name))
+	for _, name := range slices.Sorted(maps.Keys(p.Values)) {
+		if base, _, _ := strings.Cut(name, "["); !slices.Contains(known, base) {
+			return invalid("parameter_unknown", name, "Received unknown parameter: %s.", name)
 		}
-	}
-	if p.fault != nil { // a nil *apiError must not become a non-nil error
-		return p.fault
 	}
 	return nil
 }
 
-// ignore marks parameters that are accepted and change nothing here.
-func (p *params) ignore(names ...string) {
-	for _, name := range names {
-		p.known[name] = true
-	}
-}
-
-// text returns the parameter's single value, "" when absent.
-func (p *params) text(name string) string {
-	p.known[name] = true
-	for other := range p.values {
-		if strings.HasPrefix(other, name+"[") {
-			p.refuse(invalid("", name, "Invalid %s: must be a single value.", name))
-		}
-	}
-	if len(p.values[name]) > 1 {
-		p.refuse(invalid("", name, "Invalid %s: given more than once.", name))
-		return ""
-	}
-	return p.values.Get(name)
-}
-
-// amount is in minor units of Stripe: 1 ... amountMax, 0 when absent.
-func (p *params) amount(name string) int64 {
-	value := p.text(name)
-	if !p.values.Has(name) {
-		return 0
-	}
-	n, err := strconv.ParseInt(value, 10, 64)
-	switch {
-	case err != nil:
-		p.refuse(invalid("parameter_invalid_integer", name, "Invalid integer: %s.", value))
-	case n < 1:
-		p.refuse(invalid("parameter_invalid_integer", name, "This value must be greater than or equal to 1."))
-	case n > amountMax:
-		p.refuse(invalid("amount_too_large", name, "Amount must be no more than %d.", int64(amountMax)))
-	}
+// number is an integer that its rule has passed, 0 when absent.
+func (p params) number(name string) int64 {
+	n, _ := strconv.ParseInt(p.Get(name), 10, 64)
 	return n
 }
 
-func (p *params) boolean(name string) bool {
-	return p.word(name, "false", "true") == "true"
-}
-
-// word is one of the words, the first when absent.
-func (p *params) word(name string, words ...string) string {
-	value := p.text(name)
-	if !p.values.Has(name) {
-		return words[0]
-	}
-	if !slices.Contains(words, value) {
-		p.refuse(invalid("", name, "Invalid %s: must be one of %s.", name, strings.Join(words, ", ")))
-	}
-	return value
-}
-
-// limit is the size of a page, 1 ... 100.
-func (p *params) limit() int {
-	value := p.text("limit")
-	if value == "" {
-		return limitDefault
-	}
-	n, err := strconv.Atoi(value)
-	if err != nil || n < 1 || n > limitMax {
-		p.refuse(invalid("parameter_invalid_integer", "limit", "Invalid limit: must be between 1 and %d.", limitMax))
-	}
-	return n
-}
-
-// since is created[gte], the earliest creation that a list shows, in seconds; 0 when absent.
-func (p *params) since() int64 {
-	const name = "created[gte]"
-	p.known["created"] = true
-	for other := range p.values {
-		if strings.HasPrefix(other, "created") && other != name {
-			p.refuse(invalid("parameter_unknown", other, "Received unknown parameter: %s. (The sandbox knows %s.)", other, name))
+// metadata collects metadata[key]=value.
+func (p params) metadata() map[string]string {
+	pairs := map[string]string{}
+	for name := range p.Values {
+		if key, is := strings.CutPrefix(name, "metadata["); is {
+			pairs[strings.TrimSuffix(key, "]")] = p.Get(name)
 		}
 	}
-	n, err := strconv.ParseInt(cmp.Or(p.values.Get(name), "0"), 10, 64)
-	if err != nil || n < 0 {
-		p.refuse(invalid("parameter_invalid_integer", name, "Invalid integer: %s.", p.values.Get(name)))
-	}
-	return n
+	return pairs
 }
 
-// metadata collects metadata[key]=value; an empty value is no entry.
-func (p *params) metadata() map[string]string {
-	p.known["metadata"] = true
-	entries := make(map[string]string)
-	for _, name := range slices.Sorted(maps.Keys(p.values)) {
-		rest, ok := strings.CutPrefix(name, "metadata")
-		if !ok || (rest != "" && rest[0] != '[') {
-			continue
-		}
-		inner, opened := strings.CutPrefix(rest, "[")
-		key, closed := strings.CutSuffix(inner, "]")
-		switch value := p.values.Get(name); {
-		case !opened || !closed || key == "" || strings.ContainsAny(key, "[]"):
-			p.refuse(invalid("", name, "Metadata is a set of pairs: metadata[key]=value."))
-		case len(p.values[name]) > 1:
-			p.refuse(invalid("", name, "Invalid %s: given more than once.", name))
-		case utf8.RuneCountInString(key) > metadataKeyMax:
-			p.refuse(invalid("", name, "Metadata keys hold at most %d characters.", metadataKeyMax))
-		case utf8.RuneCountInString(value) > metadataValueMax:
-			p.refuse(invalid("", name, "Metadata values hold at most %d characters.", metadataValueMax))
-		case value != "":
-			entries[key] = value
-		}
+// outcome is what an attempt comes to: a status, or the code, the decline code and the
+// message of a card error. With both, the customer can act: the status is that of a request with a return_url.
+type outcome struct{ status, code, declineCode, message string }
+
+const methodRefundFail = "pm_card_refundFail" // its capture succeeds, and its refund fails
+
+// methods are Stripe's test payment methods, each with its outcome.
+var methods = map[string]outcome{
+	"pm_card_visa":                            {status: statusSucceeded},
+	methodRefundFail:                          {status: statusSucceeded},
+	"pm_card_processing":                      {status: statusProcessing},
+	"pm_card_chargeDeclined":                  {"", "card_declined", "generic_decline", "Your card was declined."},
+	"pm_card_chargeDeclinedInsufficientFunds": {"", "card_declined", "insufficient_funds", "Your card has insufficient funds."},
+	"pm_card_authenticationRequired": {
+		statusRequiresAction, "authentication_required", "authentication_required", "Your card was declined. This transaction requires authentication.",
+	},
+	"pm_card_liveCard": {
+		"", "card_declined", "test_mode_live_card",
+		"Your card was declined. Your request was in test mode, but used a non test card.",
+	},
+}
+
+// What payment methods begin with that are no test tokens. pm_saved_NAME is attached to the
+// customer cus_NAME, and pm_once_NAME to none.
+const (
+	savedMethod = "pm_saved_"
+	onceMethod  = "pm_once_"
+	anyCustomer = "cus_"
+)
+
+// outcomeOf returns what an attempt with a payment method comes to. Those that are no test tokens succeed.
+func outcomeOf(method string) outcome {
+	if o, token := methods[method]; token {
+		return o
 	}
-	if len(entries) > metadataKeys {
-		p.refuse(invalid("", "metadata", "Metadata holds at most %d pairs.", metadataKeys))
+	return outcome{status: statusSucceeded}
+}
+
+// usable returns Stripe's refusal of a payment method that is attached to another customer than
+// the intent's, or that is attached to none and was attempted; nil if it may be attempted. A test token
+// stands for a new payment method at each use.
+func (b *books) usable(method, customer string) *refusal {
+	const param = "payment_method"
+	name, saved := strings.CutPrefix(method, savedMethod)
+	switch owner := anyCustomer + name; {
+	case saved && customer == "":
+		return invalid("parameter_missing", param, "The `payment_method` parameter supplied %s belongs to the Customer %s. "+
+			"Please include the Customer in the `customer` parameter on the PaymentIntent.", method, owner)
+	case saved && customer != owner:
+		return invalid("", param, "The PaymentMethod %s does not belong to the Customer you supplied %s. "+
+			"Please use this PaymentMethod with the Customer that it belongs to instead.", method, customer)
+	case !strings.HasPrefix(method, onceMethod):
+		return nil
 	}
-	return entries
+	if b.find("charge", func(ch object) bool { return ch["payment_method"] == method }) != nil {
+		return invalid("", param, "The provided PaymentMethod was previously used with a PaymentIntent without Customer attachment, "+
+			"shared with a connected account without Customer attachment, or was detached from a Customer. It may not be used again. "+
+			"To use a PaymentMethod multiple times, you must attach it to a Customer first.")
+	}
+	return nil
 }

@@ -2,233 +2,201 @@ package sandbox
 
 import (
 	"cmp"
+	"io"
+	"maps"
 	"net/http"
 	"net/url"
+	"strings"
 )
 
-// createIntent creates an intent and, with confirm=true, attempts it at once.
-func (s *Sandbox) createIntent(c *call, to *change) (answer, error) {
-	p := c.params
-	i := &intent{ID: newID("pi_"), Status: statusRequiresMethod, Created: s.options.Now().Unix(), ChargeID: c.charge}
-	i.Amount = p.amount("amount")
-	i.Currency = p.currency("currency")
-	i.Metadata = p.metadata()
-	i.Customer = p.customer()
-	method, description := p.method("payment_method"), p.text("description")
-	confirm := p.boolean("confirm")
-	unattended := p.unattended()
-	p.word("capture_method", "automatic", "automatic_async")
-	p.word("confirmation_method", "automatic")
-	returnURL := p.returnURL()
-	p.ignore("automatic_payment_methods", "payment_method_types", "use_stripe_sdk")
-	switch refusal := cmp.Or(tooSmall(i.Amount, i.Currency), indivisible(i.Amount, i.Currency), s.books.unusable(method, i.Customer)); {
-	case i.Amount == 0:
-		p.refuse(missing("amount"))
-	case confirm && method == "":
-		p.refuse(missing("payment_method"))
-	case refusal != nil:
-		p.refuse(refusal)
-	case (unattended || returnURL != "") && !confirm:
-		p.refuse(invalid("", "off_session", "off_session, error_on_requires_action and return_url need confirm=true."))
+const (
+	statusRequiresMethod       = "requires_payment_method"
+	statusRequiresConfirmation = "requires_confirmation"
+	statusRequiresAction       = "requires_action"
+	statusProcessing           = "processing"
+	statusSucceeded            = "succeeded"
+	statusFailed               = "failed"
+	statusCanceled             = "canceled"
+)
+
+// createIntent creates an intent and, with confirm=true, attempts it at once. The header Payonce-Charge names
+// the charge for GET /books alone.
+func (s *Sandbox) createIntent(c *call, to *change) (any, error) {
+	p, status := c.params, statusRequiresMethod
+	amount, currency := p.number("amount"), strings.ToLower(p.Get("currency"))
+	method, customer, confirm := p.Get("payment_method"), p.Get("customer"), p.Get("confirm") == "true"
+	switch refused := cmp.Or(chargeable(amount, currency), s.books.usable(method, customer)); {
+	case refused != nil:
+		return nil, refused
+	case method != "":
+		status = statusRequiresConfirmation
+	case confirm:
+		return nil, missing("payment_method")
 	}
-	if err := p.done(); err != nil {
-		return answer{}, err
-	}
-	if method != "" {
-		i.Status, i.PaymentMethod = statusRequiresConfirmation, &method
-	}
-	if description != "" {
-		i.Description = &description
-	}
+	i := s.newObject("payment_intent", "pi_", object{
+		"amount": amount, "currency": currency, "customer": customer, "description": p.Get("description"),
+		"metadata": p.metadata(), "payment_method": method, "status": status, "_charge": c.Header.Get("Payonce-Charge"),
+	})
+	i["client_secret"] = i.text("id") + "_secret_" + strings.TrimPrefix(i.text("id"), "pi_")
 	to.put(i)
 	s.emit(to, c, "payment_intent.created", i)
 	if confirm {
-		return s.attempt(to, c, i, unattended, returnURL), nil
+		return s.attempt(to, c, i)
 	}
-	return object(http.StatusOK, i), nil
+	return i, nil
 }
 
-// unattended reads the parameters that say that the customer is absent.
-func (p *params) unattended() bool {
-	offSession := p.word("off_session", "false", "true", "one_off", "recurring") != "false"
-	return p.boolean("error_on_requires_action") || offSession
+// chargeable refuses an amount that Stripe does not charge.
+func chargeable(amount int64, currency string) *refusal {
+	if least := stripe.Minimums[currency]; amount < least {
+		return invalid("amount_too_small", "amount", "Amount must be at least %d in the smallest unit of %s.", least, currency)
+	}
+	return divisible(amount, currency)
 }
 
-// returnURL reads where the customer goes after an action.
-func (p *params) returnURL() string {
-	value := p.text("return_url")
-	if to, err := url.Parse(value); value != "" && (err != nil || to.Host == "" || to.Scheme != "https" && to.Scheme != "http") {
-		p.refuse(invalid("url_invalid", "return_url", "Not a valid URL"))
+// divisible refuses an amount of which Stripe wants the last digits to be 0.
+func divisible(amount int64, currency string) *refusal {
+	if step := cmp.Or(stripe.Increments[currency], 1); amount%step != 0 {
+		return invalid("", "amount", "Amount in %s must be evenly divisible by %d.", currency, step)
 	}
-	return value
+	return nil
 }
 
 // confirmIntent attempts an intent. A declined intent has lost its payment method
 // and can be attempted again only with another.
-func (s *Sandbox) confirmIntent(c *call, to *change) (answer, error) {
-	p := c.params
-	method := p.method("payment_method")
-	unattended := p.unattended()
-	returnURL := p.returnURL()
-	p.ignore("use_stripe_sdk")
-	if err := p.done(); err != nil {
-		return answer{}, err
-	}
-	i, err := s.books.intentAt(c.target, noIntentAt(c.target))
-	if err != nil {
-		return answer{}, err
-	}
-	switch i.Status {
-	case statusRequiresConfirmation, statusRequiresAction:
-	case statusRequiresMethod:
-		if method == "" {
-			return unexpected(i, "confirm", " Give it a payment_method first."), nil
-		}
-	default:
-		return unexpected(i, "confirm", ""), nil
+func (s *Sandbox) confirmIntent(c *call, to *change, i object) (any, error) {
+	method := cmp.Or(c.params.Get("payment_method"), i.text("payment_method"))
+	switch i["status"] {
+	case statusProcessing, statusSucceeded, statusCanceled:
+		return nil, unexpected(i, "confirm")
 	}
 	if method == "" {
-		method = *i.PaymentMethod
+		return nil, unexpected(i, "confirm without a payment_method")
 	}
-	if refusal := s.books.unusable(method, i.Customer); refusal != nil {
-		refusal.PaymentIntent = i
-		return answer{}, refusal
+	if refused := s.books.usable(method, i.text("customer")); refused != nil {
+		refused.object["payment_intent"] = i.shown()
+		return nil, refused
 	}
-	i.PaymentMethod = &method
-	return s.attempt(to, c, i, unattended, returnURL), nil
+	i["payment_method"] = method
+	return s.attempt(to, c, i)
 }
 
-// unexpected refuses what the intent's state does not allow, and shows the intent.
-func unexpected(i *intent, verb, advice string) answer {
-	e := invalid("payment_intent_unexpected_state", "", "You cannot %s this PaymentIntent because it has a status of %s.%s", verb, i.Status, advice)
-	e.PaymentIntent = i
-	return e.answer()
+// attempt charges an intent's payment method and adds the consequences to a change. Each attempt is a charge
+// of its own, so that a provider that captured an intent twice shows two.
+func (s *Sandbox) attempt(to *change, c *call, i object) (any, error) {
+	ch := s.newObject("charge", "ch_", object{
+		"amount": i["amount"], "currency": i["currency"], "customer": i["customer"], "description": i["description"],
+		"metadata": i["metadata"], "payment_intent": i["id"], "payment_method": i["payment_method"], "status": "pending",
+	})
+	i["latest_charge"], i["last_payment_error"], i["next_action"] = ch["id"], nil, nil
+	o := outcomeOf(i.text("payment_method"))
+	back := c.params.Get("return_url")
+	if o.code == "" || o.status != "" && back != "" {
+		if o.status == statusRequiresAction {
+			page := "http://" + c.Host + "/authenticate/" + i.text("id")
+			i["next_action"] = object{"type": "redirect_to_url", "redirect_to_url": object{"url": page, "return_url": back}}
+			i["_return_url"] = back
+		}
+		s.become(to, c, i, ch, o.status)
+		return i, nil
+	}
+	failure := refuse(http.StatusPaymentRequired, o.code, "", "%s", o.message)
+	failure.object["decline_code"], failure.object["charge"], failure.executed = o.declineCode, ch["id"], true
+	method := maps.Clone(stripe.Objects["payment_method"])
+	method["id"] = i["payment_method"]
+	failure.object["payment_method"] = method
+	i["last_payment_error"] = maps.Clone(failure.object)
+	s.become(to, c, i, ch, statusRequiresMethod)
+	failure.object["payment_intent"] = i.shown()
+	return nil, failure
 }
 
-// become adds what an intent has become to a change, with its capture and its event.
-func (s *Sandbox) become(to *change, c *call, i *intent) {
-	to.put(i)
-	kind := i.Status
-	switch i.Status {
+// become adds to a change what an intent and its attempt, if it had one, have become, and the event.
+func (s *Sandbox) become(to *change, c *call, i, ch object, status string) {
+	kind := status
+	switch i["status"] = status; status {
 	case statusProcessing:
-		i.SettleAt = s.options.Now().Add(s.options.ProcessingTime)
+		i["_settles"] = s.options.Now().Add(s.options.ProcessingTime).UnixNano()
 	case statusSucceeded:
-		to.Captures = append(to.Captures, &capture{ID: *i.LatestCharge, Intent: i.ID, Amount: i.Amount, Currency: i.Currency})
+		i["amount_received"] = i["amount"]
+		ch["status"], ch["paid"], ch["captured"], ch["amount_captured"] = statusSucceeded, true, true, i["amount"]
 	case statusRequiresMethod:
 		kind = "payment_failed"
+		i["payment_method"], ch["status"] = nil, statusFailed
+		if why, is := i["last_payment_error"].(object); is {
+			ch["failure_code"], ch["failure_message"] = why["code"], why["message"]
+		}
 	}
+	if ch != nil {
+		to.put(ch)
+	}
+	to.put(i)
 	s.emit(to, c, "payment_intent."+kind, i)
 }
 
-// attempt charges an intent's payment method and adds the consequences to a change.
-func (s *Sandbox) attempt(to *change, c *call, i *intent, unattended bool, returnURL string) answer {
-	charge := newID("ch_")
-	status, failure := charged(*i.PaymentMethod, unattended)
-	i.Status, i.LatestCharge, i.LastPaymentError, i.NextAction = status, &charge, nil, nil
-	if status == statusRequiresAction {
-		i.NextAction = nextAction(c, i, returnURL)
-	}
-	to.Used = onceOnly(*i.PaymentMethod)
-	if failure != nil {
-		failure.Charge = charge
-		kept := *failure
-		i.LastPaymentError, i.PaymentMethod = &kept, nil
-	}
-	s.become(to, c, i)
-	if failure == nil {
-		return object(http.StatusOK, i)
-	}
-	failure.PaymentIntent = i
-	return failure.answer()
-}
-
 // cancelIntent cancels an intent: nothing can be captured by it afterwards.
-func (s *Sandbox) cancelIntent(c *call, to *change) (answer, error) {
-	reason := c.params.word("cancellation_reason", "", "duplicate", "fraudulent", "requested_by_customer", "abandoned")
-	if err := c.params.done(); err != nil {
-		return answer{}, err
-	}
-	i, err := s.books.intentAt(c.target, noIntentAt(c.target))
-	if err != nil {
-		return answer{}, err
-	}
-	switch i.Status {
+func (s *Sandbox) cancelIntent(c *call, to *change, i object) (any, error) {
+	switch i["status"] {
 	case statusProcessing, statusSucceeded, statusCanceled:
-		return unexpected(i, "cancel", ""), nil
+		return nil, unexpected(i, "cancel")
 	}
-	now := s.options.Now().Unix()
-	i.Status, i.CanceledAt, i.NextAction = statusCanceled, &now, nil
-	if reason != "" {
-		i.CancellationReason = &reason
+	i["canceled_at"], i["next_action"] = s.options.Now().Unix(), nil
+	if reason := c.params.Get("cancellation_reason"); reason != "" {
+		i["cancellation_reason"] = reason
 	}
-	s.become(to, c, i)
-	return object(http.StatusOK, i), nil
+	s.become(to, c, i, nil, statusCanceled)
+	return i, nil
 }
 
 // settle lets the intents succeed whose processing time is over. The lock is held.
 func (s *Sandbox) settle() error {
 	to := &change{}
-	for _, known := range s.books.processing {
-		if i := *known; !i.SettleAt.After(s.options.Now()) {
-			i.Status = statusSucceeded
-			s.become(to, nil, &i)
+	for id := range s.books.processing {
+		i := s.books.get("payment_intent", id)
+		if i.number("_settles") <= s.options.Now().UnixNano() {
+			s.become(to, nil, i, s.books.get("charge", i.text("latest_charge")), statusSucceeded)
 		}
 	}
 	return s.record(to)
 }
 
-// outcome is what an attempt comes to: a status, or the code, the decline code and the
-// message of a card error.
-type outcome struct{ status, code, declineCode, message string }
+const authenticationPage = `<!doctype html><title>3-D Secure</title><h1>3-D Secure of the sandbox</h1>
+<form method="post">
+<button name="outcome" value="succeeded">Complete</button> <button name="outcome" value="failed">Fail</button></form>
+`
 
-// methods are Stripe's test payment methods, each with its outcome.
-var methods = map[string]outcome{
-	"pm_card_visa":                            {status: statusSucceeded},
-	"pm_card_processing":                      {status: statusProcessing},
-	"pm_card_chargeDeclined":                  {code: "card_declined", declineCode: "generic_decline", message: "Your card was declined."},
-	"pm_card_chargeDeclinedInsufficientFunds": {code: "card_declined", declineCode: "insufficient_funds", message: "Your card has insufficient funds."},
-	// Declined if the customer is absent.
-	"pm_card_authenticationRequired": {
-		statusRequiresAction, "authentication_required", "authentication_required", "Your card was declined. This transaction requires authentication.",
-	},
-	methodRefundFail: {status: statusSucceeded},
-	"pm_card_liveCard": {
-		code: "card_declined", declineCode: "test_mode_live_card",
-		message: "Your card was declined. Your request was in test mode, but used a non test card.",
-	},
+// showAuthentication is GET /authenticate/{id}: the page to which the customer is sent.
+func (s *Sandbox) showAuthentication(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	_, _ = io.WriteString(w, authenticationPage)
 }
 
-const methodOfLiveMode = "pm_liveMode" // it exists, but not for a test key
-
-const methodRefundFail = "pm_card_refundFail" // its capture succeeds, and its refund fails
-
-// method reads a payment method parameter; "" when absent.
-func (p *params) method(name string) string {
-	value := p.text(name)
-	if _, known := outcomeOf(value); !known && value != "" {
-		refusal := noSuch(http.StatusBadRequest, "PaymentMethod", name, value)
-		if value == methodOfLiveMode {
-			refusal.Message += "; a similar object exists in live mode, but a test mode key was used to make this request."
-		}
-		p.refuse(refusal)
-	} else if value == "" && p.values.Has(name) {
-		p.refuse(invalid("parameter_invalid_empty", name, "You passed an empty string for '%s'.", name))
+// authenticate is POST /authenticate/{id} with outcome=succeeded or failed: what the customer does on the page.
+// It sends the customer back to the shop's return_url, as Stripe does.
+func (s *Sandbox) authenticate(c *call, to *change, i object) (any, error) {
+	if i["status"] != statusRequiresAction {
+		return nil, unexpected(i, "authenticate")
 	}
-	return value
-}
-
-// charged returns the status that an attempt on method leads to, and the card error
-// if it is declined. unattended means that the customer is absent.
-func charged(method string, unattended bool) (string, *apiError) {
-	o, _ := outcomeOf(method)
-	if o.code == "" || o.status != "" && !unattended {
-		return o.status, nil
+	form, _ := url.ParseQuery(string(c.body))
+	outcome, status := cmp.Or(form.Get("outcome"), c.URL.Query().Get("outcome")), statusSucceeded
+	switch outcome {
+	case "succeeded":
+	case "failed":
+		status = statusRequiresMethod
+		const message = "The provided PaymentMethod has failed authentication."
+		i["last_payment_error"] = invalid("payment_intent_authentication_failure", "", message).object
+	default:
+		return nil, invalid("", "outcome", "The outcome is %q: give succeeded or failed.", outcome)
 	}
-	e := newError(http.StatusPaymentRequired, typeCard, o.code, "%s", o.message)
-	e.DeclineCode = o.declineCode
-	e.PaymentMethod = members{
-		"id": method, "object": "payment_method", "type": "card", "card": card(), "billing_details": noBilling(),
-		"created": 0, "customer": nil, "customer_account": nil, "livemode": false, "metadata": struct{}{},
+	back, err := url.Parse(i.text("_return_url"))
+	if err != nil {
+		return nil, invalid("url_invalid", "return_url", "Not a valid URL")
 	}
-	return statusRequiresMethod, e
+	query := back.Query()
+	query.Set("payment_intent", i.text("id"))
+	query.Set("redirect_status", outcome)
+	back.RawQuery = query.Encode()
+	i["next_action"] = nil
+	s.become(to, nil, i, s.books.get("charge", i.text("latest_charge")), status)
+	return back, nil
 }

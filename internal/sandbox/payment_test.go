@@ -2,49 +2,42 @@ package sandbox_test
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/payonce/payonce/internal/sandbox"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 func TestCreateIntent(t *testing.T) {
 	t.Parallel()
 	f := start(t, sandbox.Options{})
-	const intents = "/v1/payment_intents"
-	f.post(intents, "", "amount", "1000", "currency", "EUR", "metadata[charge_id]", "ch_9", "description", "two mugs").
-		want(t, http.StatusOK, map[string]any{
-			"object": "payment_intent", "status": "requires_payment_method", "amount": 1000.0, "amount_received": 0.0,
-			"currency": "eur", "metadata": map[string]any{"charge_id": "ch_9"}, "description": "two mugs",
-			"payment_method": nil, "last_payment_error": nil, "latest_charge": nil, "livemode": false,
-		})
+	f.post(intents, "", "amount", "1000", "currency", "EUR", "metadata[charge_id]", "ch_9", "description", "two mugs").want(t, 200, members{
+		"object": "payment_intent", "status": "requires_payment_method", "amount": 1000.0, "amount_received": 0.0,
+		"currency": "eur", "metadata": members{"charge_id": "ch_9"}, "description": "two mugs",
+		"payment_method": nil, "last_payment_error": nil, "latest_charge": nil, "livemode": false,
+	})
 	a := f.post(intents, "", "amount", "100", "currency", "jpy", "payment_method", "pm_card_visa",
 		"automatic_payment_methods[enabled]", "true", "automatic_payment_methods[allow_redirects]", "never")
-	a.want(t, http.StatusOK, map[string]any{
-		"status": "requires_confirmation", "payment_method": "pm_card_visa", "latest_charge": nil, "last_payment_error": nil,
-	})
+	a.want(t, 200, members{"status": "requires_confirmation", "payment_method": "pm_card_visa", "latest_charge": nil, "last_payment_error": nil})
 	if id := a.text("id"); !strings.HasPrefix(id, "pi_") || f.get(intents+"/"+id).raw != a.raw {
 		t.Errorf("the intent retrieved is not the intent created: %s", a.raw)
 	}
 	if a.header.Get("Request-Id") == "" || a.header.Get("Idempotent-Replayed") != "" {
 		t.Errorf("headers: %v", a.header)
 	}
-	f.post(intents, "", "amount", "500", "currency", "eur", "payment_method", "pm_card_visa", "confirm", "true").
-		want(t, http.StatusOK, map[string]any{"status": "succeeded", "amount_received": 500.0})
-	f.post(intents, "", "amount", "500", "currency", "eur", "payment_method", "pm_card_chargeDeclined", "confirm", "true").
-		want(t, http.StatusPaymentRequired, map[string]any{"error.payment_intent.status": "requires_payment_method"})
-}
-
-// members are the members of an answer, by their paths.
-type members = map[string]any
-
-// step is a call about one intent and its answer.
-type step struct {
-	call   string // confirm, cancel, or "" for a retrieval
-	pairs  []string
-	status int
-	want   members
+	f.post(intents, "", eur("500", "payment_method", "pm_card_visa", "confirm", "true")...).
+		want(t, 200, members{"status": "succeeded", "amount_received": 500.0})
+	f.post(intents, "", eur("500", "payment_method", "pm_card_chargeDeclined", "confirm", "true")...).
+		want(t, 402, members{"error.payment_intent.status": "requires_payment_method"})
+	for code, amounts := range map[string][2]string{
+		"isk": {"550", "500"}, "UGX": {"10", "100"}, "KWD": {"5124", "1000000000000"}, "gbp": {"29", "30"},
+	} {
+		f.post(intents, "", "amount", amounts[0], "currency", code).want(t, 400, members{"error.type": "invalid_request_error", "error.param": "amount"})
+		f.post(intents, "", "amount", amounts[1], "currency", code).want(t, 200, members{"currency": strings.ToLower(code)})
+	}
 }
 
 // declined are the steps of a payment method that is declined: the answer and the intent say why.
@@ -71,12 +64,12 @@ func unexpected(call, status string, pairs ...string) step {
 func TestIntent(t *testing.T) {
 	t.Parallel()
 	f := start(t, sandbox.Options{ProcessingTime: time.Hour})
-	visa := []string{"payment_method", "pm_card_visa"}
+	visa, back := []string{"payment_method", "pm_card_visa"}, []string{"return_url", "https://shop.example/back"}
 	unattended := []string{"off_session", "true", "error_on_requires_action", "true"}
 	captured := members{"status": "succeeded", "amount_received": 1000.0, "last_payment_error": nil}
 	canceled := step{"cancel", []string{"cancellation_reason", "abandoned"}, 200, members{"status": "canceled", "cancellation_reason": "abandoned"}}
 	processing := step{"confirm", nil, 200, members{"status": "processing", "amount_received": 0.0, "last_payment_error": nil}}
-	action := step{"confirm", nil, 200, members{"status": "requires_action", "next_action.type": "use_stripe_sdk", "last_payment_error": nil}}
+	action := step{"confirm", back, 200, members{"status": "requires_action", "next_action.type": "redirect_to_url", "last_payment_error": nil}}
 	decline := step{"confirm", nil, 402, nil}
 	for name, test := range map[string]struct {
 		method string
@@ -86,7 +79,7 @@ func TestIntent(t *testing.T) {
 		"pm_card_chargeDeclined is declined":                        {"pm_card_chargeDeclined", declined("card_declined", "generic_decline")},
 		"pm_card_chargeDeclinedInsufficientFunds is declined":       {"pm_card_chargeDeclinedInsufficientFunds", declined("card_declined", "insufficient_funds")},
 		"pm_card_authenticationRequired is declined":                {"pm_card_authenticationRequired", declined("authentication_required", "authentication_required")},
-		"an attended customer is asked to authenticate":             {"pm_card_authenticationRequired", []step{action}},
+		"pm_card_liveCard is declined":                              {"pm_card_liveCard", declined("card_declined", "test_mode_live_card")},
 		"a declined intent can be attempted with another method":    {"pm_card_chargeDeclined", []step{decline, unexpected("confirm", "requires_payment_method"), {"confirm", visa, 200, captured}}},
 		"a succeeded intent is neither confirmed nor canceled":      {"pm_card_visa", []step{{"confirm", nil, 200, captured}, unexpected("confirm", "succeeded", visa...), unexpected("cancel", "succeeded")}},
 		"a canceled intent is neither confirmed nor canceled again": {"", []step{canceled, unexpected("confirm", "canceled", visa...), unexpected("cancel", "canceled")}},
@@ -97,22 +90,7 @@ func TestIntent(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			id := f.create(test.method)
-			for _, s := range test.steps {
-				path := "/v1/payment_intents/" + id
-				if s.call == "" {
-					f.get(path).want(t, s.status, s.want)
-					continue
-				}
-				a := f.post(path+"/"+s.call, "", s.pairs...)
-				a.want(t, s.status, s.want)
-				if shown := a.text("id") + a.text("error.payment_intent.id"); shown != id {
-					t.Errorf("%s shows %s, want %s", s.call, shown, id)
-				}
-				if charge := f.get(path).text("latest_charge"); s.call == "confirm" && s.status < 400 && !strings.HasPrefix(charge, "ch_") {
-					t.Errorf("latest_charge is %q", charge)
-				}
-			}
+			f.take(t, f.create(test.method), test.steps...)
 		})
 	}
 }
@@ -120,58 +98,136 @@ func TestIntent(t *testing.T) {
 func TestIntent_customerAuthenticates(t *testing.T) {
 	t.Parallel()
 	f := start(t, sandbox.Options{})
-	for outcome, want := range map[string]map[string]any{
+	for outcome, want := range map[string]members{
 		"succeeded": {"status": "succeeded", "amount_received": 1000.0, "next_action": nil},
 		"failed":    {"status": "requires_payment_method", "last_payment_error.code": "payment_intent_authentication_failure", "next_action": nil},
 	} {
-		path := "/v1/payment_intents/" + f.create("pm_card_authenticationRequired")
-		a := f.post(path+"/confirm", "", "return_url", "https://shop.example/back?order=1")
-		a.want(t, http.StatusOK, map[string]any{
-			"status": "requires_action", "next_action.type": "redirect_to_url", "next_action.redirect_to_url.return_url": "https://shop.example/back?order=1",
-		})
-		page := strings.Replace(path, "/v1/payment_intents", "/authenticate", 1)
+		id := f.create("pm_card_authenticationRequired")
+		f.take(t, id, step{"confirm", []string{"return_url", "https://shop.example/back?order=1"}, 200, members{
+			"next_action.redirect_to_url.url": f.url + "/authenticate/" + id, "next_action.redirect_to_url.return_url": "https://shop.example/back?order=1",
+		}})
+		act := func(query string) answered { return f.control(http.MethodPost, "/authenticate/"+id+query, "") }
 		for _, odd := range []string{"", "?outcome=perhaps"} {
-			f.control(http.MethodPost, page+odd, "").want(t, http.StatusBadRequest, nil)
+			act(odd).want(t, http.StatusBadRequest, nil)
 		}
-		done := f.control(http.MethodPost, page+"?outcome="+outcome, "")
+		done := act("?outcome=" + outcome)
 		if to := done.header.Get("Location"); done.status != http.StatusSeeOther || !strings.Contains(to, "order=1&payment_intent=pi_") || !strings.Contains(to, "redirect_status="+outcome) {
 			t.Errorf("the page answers %d and sends the customer to %q", done.status, to)
 		}
-		f.get(path).want(t, http.StatusOK, want)
-		f.control(http.MethodPost, page+"?outcome="+outcome, "").want(t, http.StatusConflict, nil)
+		f.take(t, id, step{"", nil, 200, want})
+		act("?outcome="+outcome).want(t, 400, members{"error.code": "payment_intent_unexpected_state"})
 	}
 	f.control(http.MethodPost, "/authenticate/pi_none?outcome=failed", "").want(t, http.StatusNotFound, nil)
 }
 
-func TestConcurrentConfirmations(t *testing.T) {
+func TestRefund(t *testing.T) {
 	t.Parallel()
-
-	t.Run("under different keys they capture once", func(t *testing.T) {
-		t.Parallel()
-		f := start(t, sandbox.Options{})
-		id := f.create("pm_card_visa")
-		counts := statuses(f.concurrently(20, func(int) (answered, error) { return f.tryPost("/v1/payment_intents/"+id+"/confirm", "") }))
-		if b := f.books(); counts[200] != 1 || counts[400] != 19 || len(b.Captures) != 1 || b.Intents[0].Captures != 1 {
-			t.Errorf("answers %v, books %+v", counts, b)
-		}
+	f := start(t, sandbox.Options{})
+	of := func(amount string) []string { return []string{"amount", amount} }
+	id := f.captured("pm_card_visa")
+	a := f.post("/v1/refunds", "", "payment_intent", id, "amount", "400", "reason", "requested_by_customer", "metadata[refund_id]", "re_9")
+	a.want(t, 200, members{
+		"object": "refund", "status": "succeeded", "amount": 400.0, "currency": "eur", "payment_intent": id,
+		"reason": "requested_by_customer", "metadata": members{"refund_id": "re_9"},
 	})
+	if !strings.HasPrefix(a.text("id"), "re_") || f.get("/v1/refunds/"+a.text("id")).raw != a.raw {
+		t.Errorf("the refund retrieved is not the refund created: %s", a.raw)
+	}
+	f.take(t, id, step{"refunds", of("601"), 400, members{"error.param": "amount"}}, step{"refunds", nil, 200, members{"amount": 600.0}},
+		step{"refunds", nil, 400, members{"error.code": "charge_already_refunded"}})
+	f.take(t, f.create("pm_card_visa"), step{"refunds", nil, 400, members{"error.param": "payment_intent"}})
+	failed := step{"refunds", of("1000"), 200, members{"status": "failed", "failure_reason": "expired_or_canceled_card"}}
+	f.take(t, f.captured("pm_card_refundFail"), failed, failed)
+	if n := len(f.books().Refunds); n != 2 {
+		t.Errorf("the books have %d refunds, want the two that were paid", n)
+	}
+}
 
-	t.Run("a confirmation and a cancellation have one winner", func(t *testing.T) {
-		t.Parallel()
-		f := start(t, sandbox.Options{})
-		for range 10 {
-			id := f.create("pm_card_visa")
-			counts := statuses(f.concurrently(2, func(i int) (answered, error) {
-				return f.tryPost("/v1/payment_intents/"+id+"/"+[]string{"confirm", "cancel"}[i], "")
-			}))
-			if counts[200] != 1 || counts[400] != 1 {
-				t.Errorf("answers %v", counts)
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	f := start(t, sandbox.Options{})
+	id := f.create("pm_card_visa")
+	for name, tc := range map[string]struct {
+		path   string
+		pairs  []string
+		status int
+		code   any
+		param  any
+	}{
+		"no amount":                 {intents, []string{"currency", "eur"}, 400, "parameter_missing", "amount"},
+		"no currency":               {intents, []string{"amount", "100"}, 400, "parameter_missing", "currency"},
+		"an amount of zero":         {intents, eur("0"), 400, "parameter_invalid_integer", "amount"},
+		"a fractional amount":       {intents, eur("1.5"), 400, "parameter_invalid_integer", "amount"},
+		"an amount below the least": {intents, eur("49"), 400, "amount_too_small", "amount"},
+		"a currency of nowhere":     {intents, []string{"amount", "100", "currency", "xyz"}, 400, nil, "currency"},
+		"an unknown payment method": {intents, eur("100", "payment_method", "pm_card_none"), 400, "resource_missing", "payment_method"},
+		"no customer of Stripe's":   {intents, eur("100", "customer", "ada"), 400, "resource_missing", "customer"},
+		"an unknown parameter":      {intents, eur("100", "colour", "red"), 400, "parameter_unknown", "colour"},
+		"an expansion":              {intents, eur("100", "expand[]", "latest_charge"), 400, "parameter_unknown", "expand[]"},
+		"a manual capture":          {intents, eur("100", "capture_method", "manual"), 400, nil, "capture_method"},
+		"confirm without a method":  {intents, eur("100", "confirm", "true"), 400, "parameter_missing", "payment_method"},
+		"a boolean that is none":    {intents, eur("100", "confirm", "yes"), 400, nil, "confirm"},
+		"a body too large":          {intents, eur("100", "description", strings.Repeat("x", 70_000)), 413, nil, nil},
+		"confirming an unknown":     {confirmation(id), []string{"payment_method", "pm_1"}, 400, "resource_missing", "payment_method"},
+		"confirming no intent":      {confirmation("pi_none"), nil, 404, "resource_missing", "intent"},
+		"canceling no intent":       {intents + "/pi_none/cancel", nil, 404, "resource_missing", "intent"},
+		"refunding nothing":         {"/v1/refunds", nil, 400, "parameter_missing", "payment_intent"},
+		"refunding no intent":       {"/v1/refunds", []string{"payment_intent", "pi_none"}, 400, "resource_missing", "payment_intent"},
+		"refunding zero":            {"/v1/refunds", []string{"payment_intent", id, "amount", "0"}, 400, "parameter_invalid_integer", "amount"},
+		"an unknown call":           {"/v1/customers", nil, 404, nil, nil},
+	} {
+		t.Run(name+" is refused and its key stays free", func(t *testing.T) {
+			t.Parallel()
+			key := "refused: " + name
+			for range 2 {
+				a := f.post(tc.path, key, tc.pairs...)
+				a.want(t, tc.status, members{"error.type": "invalid_request_error", "error.code": tc.code, "error.param": tc.param})
+				if a.text("error.message") == "" || a.header.Get("Idempotent-Replayed") != "" {
+					t.Errorf("answered %v %s", a.header, a.raw)
+				}
+			}
+			f.post(intents, key, eur("100")...).want(t, 200, members{"object": "payment_intent"})
+		})
+	}
+	for path, status := range map[string]int{
+		intents + "/pi_none": 404, "/v1/refunds/re_none": 404, "/v1/refunds/" + id: 404, "/v1/nothing": 404, "/v1/": 404,
+		intents + "?limit=0": 400, intents + "?limit=101": 400, intents + "?limit=x": 400, intents + "?starting_after=pi_none": 400,
+		intents + "?customer=cus_1": 400, intents + "?%zz": 400,
+	} {
+		f.get(path).want(t, status, members{"error.type": "invalid_request_error"})
+	}
+	for _, authorization := range []string{"", "Bearer", "Bearer sk_live_abc", "Bearer pk_test_abc", "Digest username=\"sk_test_abc\""} {
+		f.must(f.do(http.MethodGet, intents, "", http.Header{"Authorization": {authorization}})).want(t, 401, members{"error.type": "invalid_request_error"})
+	}
+}
+
+func TestLists_comeNewestFirstPageByPage(t *testing.T) {
+	t.Parallel()
+	f := start(t, sandbox.Options{})
+	all, refunds := []string{f.create(""), f.captured("pm_card_visa"), f.captured("pm_card_visa")}, []string{}
+	for range 3 {
+		all = append(all, f.create(""))
+		refunds = append(refunds, f.post("/v1/refunds", "", "payment_intent", all[1], "amount", "10").text("id"))
+	}
+	f.take(t, all[2], step{"refunds", nil, 200, nil})
+	for path, want := range map[string][]string{intents + "?limit=2": all, "/v1/refunds?limit=2&payment_intent=" + all[1]: refunds} {
+		var seen []string
+		for more, cursor := true, ""; more; {
+			a := f.get(path + cursor)
+			a.want(t, 200, members{"object": "list", "url": strings.Split(path, "?")[0]})
+			data, _ := a.at("data").([]any)
+			for _, entry := range data {
+				member, _ := entry.(members)
+				last, _ := member["id"].(string)
+				seen = append(seen, last)
+				cursor = "&starting_after=" + last
+			}
+			more, _ = a.at("has_more").(bool)
+			if len(data) == 0 || len(data) > 2 {
+				t.Fatalf("a page of %d", len(data))
 			}
 		}
-		for _, i := range f.books().Intents {
-			if (i.Status == "succeeded") != (i.Captures == 1) {
-				t.Errorf("%s with %d captures", i.Status, i.Captures)
-			}
-		}
-	})
+		slices.Reverse(seen)
+		testrun.Same(t, "ids", want, seen)
+	}
 }

@@ -2,127 +2,169 @@ package sandbox
 
 import (
 	"cmp"
-	"encoding/json"
+	"fmt"
 	"net/http"
+	"slices"
 )
 
-// refund is a refund of a captured intent.
-type refund struct {
-	ID            string
-	Amount        int64
-	Charge        string
-	Created       int64
-	Currency      string
-	FailureReason *string
-	Metadata      map[string]string
-	PaymentIntent string
-	Reason        *string
-	Status        string
-}
-
-// MarshalJSON writes Stripe's refund.
-func (r *refund) MarshalJSON() ([]byte, error) {
-	shown := members{
-		"id": r.ID, "object": "refund", "amount": r.Amount, "charge": r.Charge, "created": r.Created, "currency": r.Currency,
-		"destination_details": members{"type": "card", "card": members{"type": "refund"}},
-		"metadata":            r.Metadata, "payment_intent": r.PaymentIntent, "reason": r.Reason, "status": r.Status,
-	}
-	if r.FailureReason != nil {
-		shown["failure_reason"] = r.FailureReason
-	}
-	return json.Marshal(shaped(shown, nullOfRefund))
-}
-
 // createRefund refunds part of a capture, or all that is left of it.
-func (s *Sandbox) createRefund(c *call, to *change) (answer, error) {
-	p := c.params
-	target, charge := p.text("payment_intent"), p.text("charge")
-	amount := p.amount("amount")
-	reason := p.word("reason", "", "duplicate", "fraudulent", "requested_by_customer")
-	metadata := p.metadata()
-	switch {
-	case target == "" && charge == "":
-		p.refuse(missing("payment_intent"))
-	case target != "" && charge != "":
-		p.refuse(invalid("", "charge", "Give either payment_intent or charge."))
-	}
-	if err := p.done(); err != nil {
-		return answer{}, err
-	}
-	i, err := s.books.refunded(target, charge)
+func (s *Sandbox) createRefund(c *call, to *change) (any, error) {
+	i, err := s.intentOf(c.params.Get("payment_intent"))
 	if err != nil {
-		return answer{}, err
+		return nil, err
 	}
-	r := &refund{Amount: amount, Metadata: metadata}
-	if reason != "" {
-		r.Reason = &reason
-	}
-	return s.refundIntent(to, c, i, r), nil
+	return s.refund(to, c, i, c.params.number("amount"), c.params.metadata())
 }
 
-// refundIntent refunds r.Amount of an intent, or all that is left where it is 0.
-func (s *Sandbox) refundIntent(to *change, c *call, i *intent, r *refund) answer {
-	left := i.Amount - i.AmountRefunded
-	if refusal := refundable(i, r.Amount, left); refusal != nil {
-		return refusal.answer()
+// intentOf is the intent that a parameter names.
+func (s *Sandbox) intentOf(id string) (object, error) {
+	if i := s.books.get("payment_intent", id); i != nil {
+		return i, nil
 	}
-	r.ID, r.PaymentIntent, r.Charge, r.Currency = newID("re_"), i.ID, *i.LatestCharge, i.Currency
-	r.Amount, r.Status, r.Created = cmp.Or(r.Amount, left), statusSucceeded, s.options.Now().Unix()
-	if *i.PaymentMethod == methodRefundFail {
-		reason := "expired_or_canceled_card"
-		r.Status, r.FailureReason = "failed", &reason
-	}
-	to.Refunds = append(to.Refunds, (*refundFields)(r))
-	if r.Status == statusSucceeded {
-		i.AmountRefunded += r.Amount
-		to.put(i)
-		s.emit(to, c, "charge.refunded", i.charge())
-	}
-	return object(http.StatusOK, r)
+	return nil, noSuch(http.StatusBadRequest, "payment_intent", "payment_intent", id)
 }
 
-// refundable says why amount (0 for all that is left) cannot be refunded.
-func refundable(i *intent, amount, left int64) *apiError {
+// refund refunds an amount of an intent, or all that is left where it is 0. A nil call means that no
+// request to the provider's API asked for it.
+func (s *Sandbox) refund(to *change, c *call, i object, amount int64, named map[string]string) (any, error) {
+	ch := s.books.get("charge", i.text("latest_charge"))
+	if refused := refundable(ch, amount); refused != nil {
+		refused.executed = true
+		return nil, refused
+	}
+	amount = cmp.Or(amount, ch.number("amount_captured")-ch.number("amount_refunded"))
+	r := s.newObject("refund", "re_", object{
+		"amount": amount, "charge": ch["id"], "currency": ch["currency"], "metadata": named,
+		"payment_intent": i["id"], "status": statusSucceeded,
+	})
+	if c != nil && c.params.Has("reason") {
+		r["reason"] = c.params.Get("reason")
+	}
+	if ch["payment_method"] == methodRefundFail {
+		r["status"], r["failure_reason"] = statusFailed, "expired_or_canceled_card"
+	} else {
+		ch["amount_refunded"] = ch.number("amount_refunded") + amount
+		ch["refunded"] = ch.number("amount_refunded") == ch.number("amount")
+		to.put(ch)
+		s.emit(to, c, "charge.refunded", ch)
+	}
+	to.put(r)
+	return r, nil
+}
+
+// refundable says why amount (0 for all that is left) of a charge cannot be refunded.
+func refundable(ch object, amount int64) *refusal {
+	left := ch.number("amount_captured") - ch.number("amount_refunded")
 	switch {
-	case i.Status != statusSucceeded:
-		return invalid("", "payment_intent", "This PaymentIntent (%s) does not have a successful charge to refund.", i.ID)
+	case ch["captured"] != true:
+		return invalid("", "payment_intent", "This PaymentIntent does not have a successful charge to refund.")
 	case left == 0:
-		return invalid("charge_already_refunded", "", "Charge %s has already been refunded.", *i.LatestCharge)
+		return invalid("charge_already_refunded", "", "Charge %s has already been refunded.", ch["id"])
 	case amount > left:
 		return invalid("", "amount", "Refund amount (%d) is greater than unrefunded amount on charge (%d).", amount, left)
 	}
-	return indivisible(amount, i.Currency)
+	return divisible(amount, ch.text("currency"))
 }
 
-// refunded is the intent that a refund names, itself or by its charge.
-func (b *books) refunded(target, charge string) (*intent, error) {
-	if target != "" {
-		return b.intentAt(target, noSuch(http.StatusBadRequest, "payment_intent", "payment_intent", target))
-	}
-	of, found := b.charge(charge)
-	if !found {
-		return nil, noSuch(http.StatusBadRequest, "charge", "charge", charge)
-	}
-	return &of.intent, nil
+// outside is the body of the control calls by which money moves that no request to the provider's API asked for.
+type outside struct {
+	PaymentIntent string `json:"payment_intent"`
+	Amount        int64  `json:"amount"`  // of a refund
+	Outcome       string `json:"outcome"` // of a dispute
 }
 
-// reference is the name of a refund in GET /books.
-func (r *refund) reference() string {
-	if id, named := r.Metadata["refund_id"]; named {
-		return id
+// outside serves such a call about an intent that captured.
+func (s *Sandbox) outside(do func(to *change, i object, body outside) (any, error)) endpoint {
+	return func(c *call, to *change) (any, error) {
+		var body outside
+		if err := c.json(&body); err != nil {
+			return nil, err
+		}
+		i, err := s.intentOf(body.PaymentIntent)
+		if err == nil && i["status"] != statusSucceeded {
+			err = unexpected(i, "move the money of")
+		}
+		if err != nil {
+			return nil, err
+		}
+		return do(to, i, body)
 	}
-	return r.ID
 }
 
-func filterRefunds(p *params) func(*refund) bool {
-	matches := p.matches()
-	return func(r *refund) bool { return matches(r.Charge, r.PaymentIntent) }
+// refundOutside refunds as the provider's dashboard does, without metadata of payonce. Repeating a call with
+// the same amount does nothing.
+func (s *Sandbox) refundOutside(to *change, i object, body outside) (any, error) {
+	if body.Amount < 1 {
+		return nil, invalid("", "amount", "The amount is %d: give minor units of 1 or more.", body.Amount)
+	}
+	if known := s.books.find("refund", func(r object) bool {
+		return r["payment_intent"] == i["id"] && r.number("amount") == body.Amount && reference(r) == r["id"]
+	}); known != nil {
+		return known, nil
+	}
+	return s.refund(to, nil, i, body.Amount, map[string]string{})
 }
 
-// matches reads the filters by charge and by payment intent.
-func (p *params) matches() func(charge, target string) bool {
-	ofCharge, ofIntent := p.text("charge"), p.text("payment_intent")
-	return func(charge, target string) bool {
-		return (ofCharge == "" || ofCharge == charge) && (ofIntent == "" || ofIntent == target)
+const (
+	disputeWon  = "won"
+	disputeLost = "lost"
+	disputeFee  = 1500 // minor units of the charge's currency
+)
+
+// dispute opens a dispute of all that an intent captured, once, and with an outcome, won or lost, ends it;
+// another outcome ends it otherwise. Repeating a call does nothing.
+func (s *Sandbox) dispute(to *change, i object, body outside) (any, error) {
+	if !slices.Contains([]string{"", disputeWon, disputeLost}, body.Outcome) {
+		return nil, invalid("", "outcome", "The outcome is %q: give won, lost or none.", body.Outcome)
 	}
+	d := s.books.find("dispute", func(d object) bool { return d["payment_intent"] == i["id"] })
+	if d == nil {
+		d = s.newObject("dispute", "du_", object{
+			"amount": i["amount"], "charge": i["latest_charge"], "currency": i["currency"],
+			"payment_intent": i["id"], "status": "needs_response",
+		})
+		move(d, -1)
+		s.emit(to, nil, "charge.dispute.created", d)
+		s.emit(to, nil, "charge.dispute.funds_withdrawn", d)
+	}
+	if body.Outcome != "" && d["status"] != body.Outcome {
+		s.endDispute(to, d, body.Outcome)
+	}
+	to.put(d)
+	return d, nil
+}
+
+// endDispute ends a dispute, also one that has ended otherwise. The money moves if the loser has it.
+func (s *Sandbox) endDispute(to *change, d object, outcome string) {
+	kind := ""
+	switch taken := len(movements(d))%2 == 1; {
+	case outcome == disputeWon && taken:
+		move(d, 1)
+		kind = "charge.dispute.funds_reinstated"
+	case outcome == disputeLost && !taken:
+		move(d, -1)
+		kind = "charge.dispute.funds_withdrawn"
+	}
+	d["status"] = outcome
+	s.emit(to, nil, "charge.dispute.closed", d)
+	if kind != "" {
+		s.emit(to, nil, kind, d)
+	}
+}
+
+// movements are the balance transactions of a dispute: the first one took amount and fee, the second gave
+// them back, and so on.
+func movements(d object) []any {
+	all, _ := d["balance_transactions"].([]any)
+	return all
+}
+
+// move moves the money: -1 takes it, 1 gives it back.
+func move(d object, sign int64) {
+	amount, all := d.number("amount"), movements(d)
+	d["balance_transactions"] = append(slices.Clip(all), object{
+		"id": fmt.Sprintf("txn_%s_%d", d["id"], len(all)+1), "object": "balance_transaction", "type": "adjustment",
+		"source": d["id"], "currency": d["currency"], "amount": sign * amount, "fee": -sign * disputeFee,
+		"net": sign * (amount + disputeFee), "created": d["created"],
+	})
 }

@@ -15,27 +15,21 @@
 //   - An intent captures at most once, and refunds never exceed the capture.
 //   - Every event is kept and sent, signed, until the receiver answers 2xx.
 //
-// The records are in memory, and each change of them is a line of a file, if there is one:
-// they survive a SIGKILL with it. One sandbox at a time uses a file.
+// The records are in memory, and each change of them is a line of a file, if there is one: they survive a
+// SIGKILL with it. One sandbox at a time uses a file. docs/reference/sandbox.md has what it imitates, where it
+// departs from Stripe, and the control calls.
 //
-// docs/reference/sandbox.md has what it imitates, where it departs from Stripe, and the
-// control calls. It does not promise one account: a key sk_test_acct_NAME_… says that it is
-// of the account acct_NAME, and every other that it is of acct_sandbox, and all reach the
-// same books.
-//
-// Faults apply to requests to the provider and to the shop, not to control calls and not to
-// the events that it sends. A connection is cut before anything was decided
-// or after everything was recorded. A drawn 500 happens before the effect or after
-// it, half and half, and is saved under the key; a replayed answer does not become
-// a 500. A delayed request has its key in flight and is executed even if its client
-// has gone. Keys in flight and faults end with the process.
+// Faults apply to requests to the provider and to the shop, not to control calls and not to the events that it
+// sends. A connection is cut before anything was decided or after everything was recorded. A drawn 500 happens
+// before the effect or after it, half and half, and is saved under the key; a replayed answer does not become
+// a 500. A delayed request has its key in flight and is executed even if its client has gone. Keys in flight
+// and faults end with the process.
 //
 // Amounts, in the records too, are in the minor units of Stripe: 5 ISK are 500.
 package sandbox
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -45,8 +39,6 @@ import (
 	"time"
 
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
-
-	"github.com/payonce/payonce/internal/loop"
 )
 
 // bodyLimit bounds the body of any request, in bytes.
@@ -54,21 +46,13 @@ const bodyLimit = 64 << 10
 
 // Options shape a sandbox.
 type Options struct {
-	// Now is the sandbox's clock.
-	Now func() time.Time
-	// File keeps the records, which last as long as the process where it is "".
-	File string
-	// Logger receives what the background work logs; nil discards it.
-	Logger *slog.Logger
-	// WebhookURL receives the provider's events; "" sends none.
-	WebhookURL string
-	// WebhookSecret signs them. The whole string is the key, as at Stripe.
-	WebhookSecret string
-	// ShopSecret verifies POST /shop/webhooks (Standard Webhooks, whsec_ and
-	// base64); without one the shop answers 503.
-	ShopSecret string
-	// ProcessingTime is how long pm_card_processing stays processing; 2 s when 0.
-	ProcessingTime time.Duration
+	Now            func() time.Time // the sandbox's clock
+	File           string           // keeps the records, which last as long as the process where it is ""
+	Logger         *slog.Logger     // of the background work; nil discards it
+	WebhookURL     string           // receives the provider's events; "" sends none
+	WebhookSecret  string           // signs them: the whole string is the key, as at Stripe
+	ShopSecret     string           // verifies POST /shop/webhooks (whsec_ and base64); without one it is answered 503
+	ProcessingTime time.Duration    // for which pm_card_processing stays processing; 2 s when 0
 }
 
 // Sandbox is the provider, the shop and their control calls as one http.Handler.
@@ -101,7 +85,10 @@ func New(o Options) (_ *Sandbox, err error) {
 	if o.ProcessingTime <= 0 {
 		o.ProcessingTime = 2 * time.Second
 	}
-	s := &Sandbox{options: o, wake: make(chan struct{}, 1), books: newBooks()}
+	s := &Sandbox{options: o, wake: make(chan struct{}, 1), books: &books{
+		objects: map[string]object{}, ids: map[string][]string{},
+		processing: map[string]bool{}, unsent: map[string]*delivery{},
+	}}
 	s.client = &http.Client{
 		Timeout:       sendDeadline,
 		Transport:     &http.Transport{MaxIdleConnsPerHost: senders, IdleConnTimeout: time.Minute},
@@ -119,11 +106,9 @@ func New(o Options) (_ *Sandbox, err error) {
 		}
 		s.shop = shop
 	}
-	if s.journal, err = openJournal(o.File, s.books.apply); err != nil {
-		return nil, err
-	}
 	s.handler = s.routes()
-	return s, nil
+	s.journal, err = openJournal(o.File, s.books.apply)
+	return s, err
 }
 
 // Close closes the file. Nothing may be in flight.
@@ -144,13 +129,21 @@ func (s *Sandbox) decide(do func(*change) (answer, error)) (a answer, err error)
 	return a, s.record(c)
 }
 
+// arrive counts a request to the provider, whatever becomes of it.
+func (s *Sandbox) arrive() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.record(&change{Arrived: true})
+}
+
 // record writes a change and applies it. The lock is held.
 func (s *Sandbox) record(c *change) error {
-	if err := s.journal.append(c); err != nil {
+	written, err := s.journal.append(c)
+	if err != nil {
 		return err
 	}
-	s.books.apply(c)
-	if len(c.Events) > 0 {
+	before := len(s.books.unsent)
+	if s.books.apply(written); len(s.books.unsent) > before {
 		select {
 		case s.wake <- struct{}{}:
 		default: // Deliver is about to look
@@ -175,47 +168,43 @@ func checkWebhook(target, secret string) error {
 
 func (s *Sandbox) routes() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /v1/account", s.provider(retrieveAccount))
-	mux.HandleFunc("POST /v1/payment_intents", s.provider(s.createIntent))
-	mux.HandleFunc("GET /v1/payment_intents", s.provider(list("payment_intent", &s.books.intents, filterIntents)))
-	mux.HandleFunc("GET /v1/payment_intents/{id}", s.provider(retrieve("payment_intent", "intent", s.books.intents.get)))
-	mux.HandleFunc("POST /v1/payment_intents/{id}/confirm", s.provider(s.confirmIntent))
-	mux.HandleFunc("POST /v1/payment_intents/{id}/cancel", s.provider(s.cancelIntent))
-	mux.HandleFunc("POST /v1/refunds", s.provider(s.createRefund))
-	mux.HandleFunc("GET /v1/refunds", s.provider(list("refund", &s.books.refunds, filterRefunds)))
-	mux.HandleFunc("GET /v1/refunds/{id}", s.provider(retrieve("refund", "id", s.books.refunds.get)))
-	mux.HandleFunc("GET /v1/charges/{id}", s.provider(retrieve("charge", "id", s.books.charge)))
-	mux.HandleFunc("GET /v1/disputes", s.provider(list("dispute", &s.books.disputes, filterDisputes)))
-	mux.HandleFunc("GET /v1/disputes/{id}", s.provider(retrieve("dispute", "id", s.books.disputes.get)))
-	mux.HandleFunc("GET /v1/events", s.provider(list("event", &s.books.events, filterEvents)))
-	mux.HandleFunc("GET /v1/events/{id}", s.provider(retrieve("event", "id", s.books.events.get)))
-	mux.HandleFunc("/v1/", s.provider(unrecognized))
-
-	mux.HandleFunc("GET /authenticate/{id}", s.showAuthentication)
-	mux.HandleFunc("POST /authenticate/{id}", s.authenticate)
-	mux.HandleFunc("POST /shop/webhooks", s.control(s.receiveNotification))
-
-	mux.HandleFunc("GET /books", s.control(s.getBooks))
-	mux.HandleFunc("PUT /faults", s.control(s.putFaults))
-	mux.HandleFunc("DELETE /faults", s.deleteFaults)
-	mux.HandleFunc("POST /duplicate-webhooks", s.control(s.duplicateWebhooks))
-	mux.HandleFunc("POST /dispute", s.control(s.dispute))
-	mux.HandleFunc("POST /refund", s.control(s.refundOutside))
-	for _, path := range []string{"GET /healthz", "GET /readyz"} {
-		mux.HandleFunc(path, s.control(func(*http.Request) (answer, error) { return object(http.StatusOK, struct{}{}), nil }))
+	for _, route := range []struct {
+		pattern, parameters string
+		run                 endpoint
+	}{
+		{"GET /v1/account", "", retrieveAccount},
+		{"POST /v1/payment_intents", ofCreation, s.createIntent},
+		{"GET /v1/payment_intents", ofPage, s.list("payment_intent")},
+		{"GET /v1/payment_intents/{id}", "", s.about("payment_intent", "intent", retrieve)},
+		{"POST /v1/payment_intents/{id}/confirm", ofConfirmation, s.about("payment_intent", "intent", s.confirmIntent)},
+		{"POST /v1/payment_intents/{id}/cancel", ofCancellation, s.about("payment_intent", "intent", s.cancelIntent)},
+		{"GET /v1/charges/{id}", "", s.about("charge", "id", retrieve)},
+		{"POST /v1/refunds", ofRefund, s.createRefund},
+		{"GET /v1/refunds", ofPage + " payment_intent", s.list("refund")},
+		{"GET /v1/refunds/{id}", "", s.about("refund", "id", retrieve)},
+		{"GET /v1/disputes", ofPage + " payment_intent", s.list("dispute")},
+		{"GET /v1/disputes/{id}", "", s.about("dispute", "id", retrieve)},
+		{"GET /v1/events", ofPage + " type", s.list("event")},
+		{"GET /v1/events/{id}", "", s.about("event", "id", retrieve)},
+		{"/v1/", "", unrecognized},
+	} {
+		mux.HandleFunc(route.pattern, s.provider(route.parameters, route.run))
 	}
+	alive := func(*call, *change) (any, error) { return struct{}{}, nil }
+	for pattern, run := range map[string]endpoint{
+		"GET /books": s.getBooks, "PUT /faults": s.putFaults, "DELETE /faults": s.deleteFaults,
+		"POST /dispute": s.outside(s.dispute), "POST /refund": s.outside(s.refundOutside),
+		"POST /authenticate/{id}": s.about("payment_intent", "intent", s.authenticate),
+		"GET /healthz":            alive, "GET /readyz": alive,
+	} {
+		mux.HandleFunc(pattern, s.control(run))
+	}
+	mux.HandleFunc("POST /duplicate-webhooks", s.duplicateWebhooks)
+	mux.HandleFunc("POST /shop/webhooks", s.receive)
+	mux.HandleFunc("GET /authenticate/{id}", s.showAuthentication)
 	return mux
 }
 
 // ServeHTTP serves the provider (/v1), the shop (/shop/webhooks) and the
 // control calls.
 func (s *Sandbox) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }
-
-// delay waits for d, or less when the sandbox drains. It does not end when the
-// client goes away.
-func (s *Sandbox) delay(d time.Duration) {
-	loop.Pause(s.draining, d, nil)
-}
-
-// newID returns a random identifier with Stripe's prefix.
-func newID(prefix string) string { return prefix + rand.Text() }

@@ -38,64 +38,21 @@ func list(more bool, data ...string) string {
 
 func TestIntents_areListedOnceAndOnlyAsNeeded(t *testing.T) {
 	t.Parallel()
-	for _, n := range []int{0, 1, 99, 100, 101, 250} {
-		t.Run(strconv.Itoa(n), func(t *testing.T) {
-			t.Parallel()
-			p := newProvider(t, listing(n, func(id string) string { return intentJSON("id", "pi_"+id) }))
-			seq := newClient(t, p.URL, 0).Intents(t.Context())
-			if zero, err := first(seq); err != nil || zero != (n == 0) || p.requests.Load() != 1 {
-				t.Errorf("the first is missing: %t after %d requests, %v", zero, p.requests.Load(), err)
+	for _, n := range []int{0, 1, 100, 101, 250} {
+		p := newProvider(t, listing(n, func(id string) string { return intentJSON("id", "pi_"+id) }))
+		seq := newClient(t, p.URL, 0).Intents(t.Context())
+		if zero, err := first(seq); err != nil || zero != (n == 0) || p.requests.Load() != 1 {
+			t.Errorf("%d: the first is missing: %t after %d requests, %v", n, zero, p.requests.Load(), err)
+		}
+		all, err := collect(seq)
+		if requests := p.requests.Load() - 1; err != nil || len(all) != n || requests != int64(max(1, (n+99)/100)) {
+			t.Fatalf("%d of %d are listed in %d requests, %v", len(all), n, requests, err)
+		}
+		for i, in := range all {
+			if want := "pi_" + strconv.Itoa(n-i); in.ID != want || in.Reference != "ch_1" {
+				t.Fatalf("intent is %s of %s, want %s of ch_1", in.ID, in.Reference, want)
 			}
-			all, err := collect(seq)
-			if err != nil || len(all) != n {
-				t.Fatalf("%d are listed, %v", len(all), err)
-			}
-			for i, in := range all {
-				if want := "pi_" + strconv.Itoa(n-i); in.ID != want || in.Reference != "ch_1" {
-					t.Fatalf("intent is %s of %s, want %s of ch_1", in.ID, in.Reference, want)
-				}
-			}
-			if got, want := p.requests.Load()-1, int64(max(1, (n+99)/100)); got != want {
-				t.Errorf("%d requests, want %d", got, want)
-			}
-		})
-	}
-}
-
-// A failure, or an answer that is no list, never passes for the end of a list.
-func TestIntents_endWithTheErrorOfAPage(t *testing.T) {
-	t.Parallel()
-	full := func(id string) string { return intentJSON("id", "pi_"+id) }
-	for name, tc := range map[string]struct {
-		page   http.HandlerFunc
-		listed int // before the page
-	}{
-		"an empty object":                    {answer(200, `{}`), 0},
-		"an intent":                          {answer(200, intentJSON()), 0},
-		"a list without data":                {answer(200, `{"object":"list","has_more":false}`), 0},
-		"an empty page that promises more":   {answer(200, list(true)), 0},
-		"a list of refunds":                  {answer(200, list(false, refundJSON())), 0},
-		"a list with an intent in no state":  {answer(200, list(false, intentJSON("status", ""))), 0},
-		"a list whose last page is cut away": {answer(200, list(true, intentJSON())[:200]), 0},
-		"a second page that is no list":      {answer(200, `{}`), 100},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			p := newProvider(t, func(w http.ResponseWriter, r *http.Request) {
-				if tc.listed > 0 && r.URL.Query().Get("starting_after") == "" {
-					listing(250, full)(w, r)
-					return
-				}
-				tc.page(w, r)
-			})
-			all, err := collect(newClient(t, p.URL, 0).Intents(t.Context()))
-			if kinds(err) != "unavailable" || len(all) != tc.listed {
-				t.Errorf("%d listed, then %v; want %d, then unavailable", len(all), err, tc.listed)
-			}
-			if got, want := p.requests.Load(), int64(1+tc.listed/100); got != want {
-				t.Errorf("%d requests, want %d", got, want)
-			}
-		})
+		}
 	}
 }
 
@@ -149,38 +106,42 @@ func TestRefunds_areThoseOfTheAccountOrOfAnIntent(t *testing.T) {
 	}
 }
 
-// A list without an end does not keep its reader for ever.
-func TestRefunds_endEvenIfTheProvidersListDoesNot(t *testing.T) {
+// A failure, or an answer that is no list, never passes for the end of a list, and a list without
+// an end does not keep its reader for ever.
+func TestRefunds_endWithTheErrorOfAPage(t *testing.T) {
 	t.Parallel()
 	refund := func(n int) string { return refundJSON("id", fmt.Sprintf("re_%d", n)) }
 	for name, tc := range map[string]struct {
 		pages    []string // the last one is repeated
-		requests int64
+		requests int      // until it is unavailable
 		listed   int
 	}{
+		"an empty object":                         {[]string{`{}`}, 1, 0},
+		"a refund":                                {[]string{refund(1)}, 1, 0},
+		"a list without data":                     {[]string{`{"object":"list","has_more":false}`}, 1, 0},
+		"an empty page that promises more":        {[]string{list(true)}, 1, 0},
+		"a list of intents":                       {[]string{list(false, intentJSON())}, 1, 0},
+		"a page that is cut away":                 {[]string{list(true, refund(1))[:150]}, 1, 0},
+		"a second page that is no list":           {[]string{list(true, refund(1)), `{}`}, 2, 1},
 		"that ignores the cursor":                 {[]string{list(true, refund(1), refund(2))}, 2, 2},
 		"that says it ends when it begins again":  {[]string{list(true, refund(1), refund(2)), list(false, refund(1), refund(2))}, 2, 2},
 		"that goes round":                         {[]string{list(true, refund(1)), list(true, refund(2)), list(true, refund(1))}, 3, 2},
 		"that turns back in the middle of a page": {[]string{list(true, refund(1), refund(2)), list(true, refund(3), refund(1))}, 2, 2},
-		"that begins a page with its cursor":      {[]string{list(true, refund(1)), list(true, refund(1), refund(2))}, 2, 1},
 		"that has one object twice in a page":     {[]string{list(false, refund(1), refund(1))}, 1, 0},
 	} {
-		t.Run("one "+name+" is no answer", func(t *testing.T) {
-			t.Parallel()
-			var asked int64
-			p := newProvider(t, func(w http.ResponseWriter, r *http.Request) {
-				asked++
-				if asked > tc.requests {
-					answer(200, list(false))(w, r) // so that the test ends without the bound too
-					return
-				}
-				answer(200, tc.pages[min(int(asked), len(tc.pages))-1])(w, r)
-			})
-			all, err := collect(newClient(t, p.URL, 0).Refunds(t.Context(), ""))
-			if kinds(err) != "unavailable" || len(all) != tc.listed || asked != tc.requests {
-				t.Errorf("%d were listed in %d requests before %v, want %d in %d and then that it is unavailable",
-					len(all), asked, err, tc.listed, tc.requests)
+		asked := 0
+		p := newProvider(t, func(w http.ResponseWriter, r *http.Request) {
+			asked++
+			if asked > tc.requests {
+				answer(200, list(false))(w, r) // so that the test ends without the bound too
+				return
 			}
+			answer(200, tc.pages[min(asked, len(tc.pages))-1])(w, r)
 		})
+		all, err := collect(newClient(t, p.URL, 0).Refunds(t.Context(), ""))
+		if kinds(err) != "unavailable" || len(all) != tc.listed || asked != tc.requests {
+			t.Errorf("%s: %d were listed in %d requests before %v, want %d in %d and then that it is unavailable",
+				name, len(all), asked, err, tc.listed, tc.requests)
+		}
 	}
 }

@@ -164,11 +164,8 @@ func TestErrors_carryWhatTheProviderSays(t *testing.T) {
 func TestDecline_AuthenticationRequired(t *testing.T) {
 	t.Parallel()
 	for d, want := range map[stripe.Decline]bool{
-		{Code: "authentication_required"}:                               true,
-		{Code: "card_declined", DeclineCode: "authentication_required"}: true,
-		{Code: "requires_action_not_handled"}:                           true,
-		{Code: "card_declined", DeclineCode: "insufficient_funds"}:      false,
-		{}: false,
+		{Code: "authentication_required"}: true, {Code: "card_declined", DeclineCode: "authentication_required"}: true,
+		{Code: "requires_action_not_handled"}: true, {Code: "card_declined", DeclineCode: "insufficient_funds"}: false, {}: false,
 	} {
 		if got := d.AuthenticationRequired(); got != want {
 			t.Errorf("%+v: %t, want %t", d, got, want)
@@ -204,43 +201,47 @@ func TestUnavailableError_carriesTheProvidersRetryAfter(t *testing.T) {
 	}
 }
 
+// A call that is given up returns the context's own error; a refused connection does not.
 func TestCall_returnsItsContextsError(t *testing.T) {
 	t.Parallel()
-	t.Run("a call that is given up returns the context's own error", func(t *testing.T) {
-		t.Parallel()
-		c := newClient(t, newProvider(t, stall("")).URL, 0)
-		for call, run := range calls(c) {
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
-			if _, err := run(ctx); kinds(err) != "context" || !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("%s: %v, want the context's error", call, err)
-			}
-			cancel()
+	stalled, closed := newProvider(t, stall("")), newProvider(t, answer(200, intentJSON()))
+	c := newClient(t, stalled.URL, 0)
+	closed.Close()
+	for call, run := range calls(c) {
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
+		if _, err := run(ctx); kinds(err) != "context" || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s: %v, want the context's error", call, err)
 		}
-	})
-	t.Run("nothing is sent under a context that has ended", func(t *testing.T) {
-		t.Parallel()
-		p := newProvider(t, answer(200, intentJSON()))
-		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		for call, run := range calls(newClient(t, p.URL, 0)) {
-			if _, err := run(ctx); kinds(err) != "context" || !errors.Is(err, context.Canceled) {
-				t.Errorf("%s: %v, want the context's error", call, err)
-			}
+		before := stalled.requests.Load()
+		if _, err := run(ctx); kinds(err) != "context" || stalled.requests.Load() != before {
+			t.Errorf("%s: %v after %d requests, want none under a context that has ended", call, err, stalled.requests.Load()-before)
 		}
-		if got := p.requests.Load(); got != 0 {
-			t.Errorf("%d requests, want none", got)
+		if _, err := calls(newClient(t, closed.URL, 0))[call](t.Context()); kinds(err) != "unavailable" {
+			t.Errorf("%s: %v, want unavailable", call, err)
 		}
-	})
-	t.Run("a refused connection is unavailable", func(t *testing.T) {
-		t.Parallel()
-		p := newProvider(t, answer(200, intentJSON()))
-		p.Close()
-		for call, run := range calls(newClient(t, p.URL, 0)) {
-			if _, err := run(t.Context()); kinds(err) != "unavailable" {
-				t.Errorf("%s: %v, want unavailable", call, err)
-			}
+	}
+}
+
+func TestAccount(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		answer http.HandlerFunc
+		want   stripe.Account
+		kind   string
+	}{
+		"an account":                {answer(200, `{"object":"account","id":"acct_1"}`), stripe.Account{ID: "acct_1"}, ""},
+		"another object":            {answer(200, intentJSON()), stripe.Account{}, "unavailable"},
+		"a server without accounts": {answer(404, errorJSON("invalid_request_error", "")), stripe.Account{ID: "none"}, ""},
+		"a page with 404":           {answer(404, html), stripe.Account{}, "unavailable"},
+		"a key that is refused":     {answer(401, errorJSON("invalid_request_error", "")), stripe.Account{}, "needs an operator"},
+	} {
+		c := newClient(t, newProvider(t, test.answer).URL, 0)
+		got, err := c.Account(t.Context())
+		if got != test.want || kinds(err) != test.kind || (c.Blocked() != "") != (test.kind == "needs an operator") {
+			t.Errorf("%s: %+v, %v, want %+v and %q; it is blocked by %q", name, got, err, test.want, test.kind, c.Blocked())
 		}
-	})
+	}
 }
 
 // What is kept of the provider's texts fits into a jsonb value: JSON allows a NUL

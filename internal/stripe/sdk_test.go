@@ -3,23 +3,20 @@ package stripe_test
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	stripego "github.com/stripe/stripe-go/v85"
 
-	"github.com/payonce/payonce/internal/program/programtest"
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/sandbox"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
@@ -30,7 +27,7 @@ var node = flag.String("node", "", "the version of Stripe's SDK for Node that Te
 // newSandbox runs a sandbox, and returns its origin.
 func newSandbox(t *testing.T) string {
 	t.Helper()
-	return programtest.Start(t, func(ctx context.Context, log *slog.Logger, environ map[string]string) error {
+	return await.Start(t, func(ctx context.Context, log *slog.Logger, environ map[string]string) error {
 		return sandbox.Run(ctx, log, environ, time.Now)
 	}, map[string]string{"HTTP_ADDR": "127.0.0.1:0"}).URL
 }
@@ -163,105 +160,4 @@ func runGo(t *testing.T, origin string) string {
 	must(err)
 	say("event", e.Data.Object["amount_refunded"])
 	return said.String()
-}
-
-// schema is a part of Stripe's description of its API.
-type schema struct {
-	Type       string
-	Nullable   bool
-	Enum       []any
-	Required   []string
-	Properties map[string]schema
-}
-
-// schemas reads the description that stripe-mock carries.
-func schemas(t *testing.T) map[string]schema {
-	t.Helper()
-	out, err := exec.CommandContext(context.WithoutCancel(t.Context()), "go", "mod", "download", "-json", mockModule+"@"+mockVersion).Output()
-	if err != nil {
-		t.Skipf("not run: Stripe's description of its API cannot be downloaded: %v", err)
-	}
-	var downloaded struct{ Dir string }
-	testdb.Must(t, json.Unmarshal(out, &downloaded))
-	content, err := os.ReadFile(filepath.Join(downloaded.Dir, "embedded", "openapi", "spec3.json"))
-	testdb.Must(t, err)
-	var description struct {
-		Components struct{ Schemas map[string]schema }
-	}
-	testdb.Must(t, json.Unmarshal(content, &description))
-	return description.Components.Schemas
-}
-
-// leftOut are members that Stripe has added since the version of the sandbox, and one that it
-// shows only where it is expanded.
-var leftOut = strings.Fields("allowed_payment_method_types managed_payments presentment_details refunds")
-
-// TestSandbox_hasStripesObjects compares the members of the sandbox's objects with Stripe's own
-// description: none is missing, none is unknown, and each has a value of its kind.
-func TestSandbox_hasStripesObjects(t *testing.T) {
-	t.Parallel()
-	if testing.Short() {
-		t.Skip("not run: Stripe's description of its API is left out by -short")
-	}
-	all, origin := schemas(t), newSandbox(t)
-	runGo(t, origin)
-	for path, kind := range map[string]string{"payment_intents": "payment_intent", "refunds": "refund", "events": "event"} {
-		page := get(t, origin+"/v1/"+path+"?limit=100")
-		objects, _ := page["data"].([]any)
-		if len(objects) == 0 {
-			t.Errorf("there are no %s", path)
-		}
-		for _, o := range objects {
-			object, _ := o.(map[string]any)
-			compare(t, all[kind], kind, object)
-			if charge, _ := object["latest_charge"].(string); charge != "" {
-				compare(t, all["charge"], "charge", get(t, origin+"/v1/charges/"+charge))
-			}
-			if failed, _ := object["last_payment_error"].(map[string]any); failed != nil {
-				compare(t, all["api_errors"], "error", failed)
-				method, _ := failed["payment_method"].(map[string]any)
-				compare(t, all["payment_method"], "payment_method", method)
-			}
-		}
-	}
-}
-
-func compare(t *testing.T, s schema, kind string, object map[string]any) {
-	t.Helper()
-	for name, value := range object {
-		p, known := s.Properties[name]
-		ok := value == nil && p.Nullable
-		switch value.(type) {
-		case string:
-			ok = p.Type == "string" || p.Type == ""
-		case float64:
-			ok = p.Type == "integer"
-		case bool:
-			ok = p.Type == "boolean"
-		case []any:
-			ok = p.Type == "array"
-		case map[string]any:
-			ok = p.Type == "object" || p.Type == ""
-		}
-		if !known || !ok || p.Enum != nil && value != nil && !slices.Contains(p.Enum, value) {
-			t.Errorf("%s: %s is %v, which Stripe's is not", kind, name, value)
-		}
-	}
-	for name, p := range s.Properties {
-		if _, has := object[name]; !has && (slices.Contains(s.Required, name) || p.Nullable && !slices.Contains(leftOut, name)) {
-			t.Errorf("%s: %s is missing", kind, name)
-		}
-	}
-}
-
-func get(t *testing.T, address string) (object map[string]any) {
-	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, http.NoBody)
-	testdb.Must(t, err)
-	r.Header.Set("Authorization", "Bearer sk_test_1")
-	response, err := http.DefaultClient.Do(r)
-	testdb.Must(t, err)
-	defer response.Body.Close()
-	testdb.Must(t, json.NewDecoder(response.Body).Decode(&object))
-	return object
 }

@@ -15,14 +15,7 @@ func (r *Registry) Patient(figures time.Duration) {
 	r.figuresTimeout, r.scrapeTimeout = figures, 2*await.Stall
 }
 
-// CountAtMost bounds what is counted of a backlog.
-func (r *Registry) CountAtMost(n int) { r.countedAtMost = n }
-
 // TracesTo returns traces whose spans p receives.
-func TracesTo(ctx context.Context, p sdktrace.SpanProcessor, sampler, arg string) (*Traces, error) {
-	s, err := newSampling(sampler, arg)
-	if err != nil {
-		return nil, err
-	}
-	return newTraces(ctx, "payonce-test", s, p), nil
+func TracesTo(ctx context.Context, p sdktrace.SpanProcessor, sampler sdktrace.Sampler) *Traces {
+	return newTraces(ctx, "payonce-test", p, sdktrace.WithSampler(sampler))
 }

@@ -36,10 +36,6 @@ var allFigures = []figure{
 	{"payonce_inbox_oldest_age_seconds", "Time since the oldest pending or running message was received, or since it is due again after a wait for a service that said that it takes long.", []string{"receiver"}},
 	{"payonce_outbox_unread_messages", "Messages in the outbox, which their reader has not acknowledged. 100000 means at least so many.", []string{"topic"}},
 	{"payonce_outbox_unread_age_seconds", "Time since the oldest message in the outbox was stored.", []string{"topic"}},
-	{"payonce_store_bytes", "Size of a table with its indexes.", []string{"table"}},
-	{"payonce_snapshot_held_seconds", "Age of the oldest transaction that keeps vacuum from removing dead rows of this database, prepared transactions included.", nil},
-	{"payonce_replication_slot_retained_bytes", "Write-ahead log that the server keeps for a replication slot.", []string{"slot"}},
-	{"payonce_replication_slot_held_transactions", "Transactions since the oldest one whose dead rows a replication slot keeps from vacuum.", []string{"slot"}},
 	{"payonce_paused", "What operators have paused: a receiver, 1, or merchants, how many.", []string{"what"}},
 	{"payonce_audit_violations", "Violations that the last audit found. scope: tables, provider, or recent: what the workers found since the last audit of the tables began.", []string{"scope"}},
 	{"payonce_audit_checked", "Cases that the last audit checked; recent: all that the workers have checked.", []string{"scope"}},
@@ -68,8 +64,12 @@ type figures struct {
 func (r *Registry) Figures(db postgres.Querier, topics, receivers []string) {
 	f := &figures{Registry: r, db: db, topics: topics, receivers: receivers, described: map[string]*prometheus.Desc{}}
 	for _, one := range allFigures {
+		var labels []Label
+		for _, name := range one.labels {
+			labels = append(labels, Label{Name: name})
+		}
 		f.described[one.name] = prometheus.NewDesc(one.name, one.help, one.labels, nil)
-		r.describe("gauge", one.name, one.help, named(one.labels))
+		r.describe("gauge", one.name, one.help, labels)
 	}
 	r.all.MustRegister(f)
 }
@@ -121,13 +121,10 @@ func (f *figures) readLocked(ctx context.Context) error {
 		of, sql string
 		args    []any
 	}{
-		{"the inbox", selectBacklog, []any{f.receivers, f.countedAtMost}},
-		{"the outbox", selectUnread, []any{f.countedAtMost, f.topics}},
-		{"the sizes of tables", selectSizes, nil},
+		{"the inbox", selectBacklog, []any{f.receivers, countedAtMost}},
+		{"the outbox", selectUnread, []any{countedAtMost, f.topics}},
 		{"the last audits", selectAudits, nil},
-		{"old transactions", selectHeld, nil},
 		{"what is paused", selectPaused, []any{f.receivers}},
-		{"replication slots", selectSlots, nil},
 	} {
 		var name string
 		var labels []string
@@ -223,12 +220,6 @@ select 'payonce_outbox_unread_age_seconds', array[topic], coalesce((
           limit 1), 0)::float8
   from unnest($2::text[]) as t (topic)`
 
-const selectSizes = `
-select 'payonce_store_bytes', array[relname::text], pg_total_relation_size(oid)::float8
-  from pg_class
- where relkind = 'r'
-   and relnamespace = 'public'::regnamespace`
-
 const selectAudits = `
 select g.name, array[a.scope], g.value::float8
   from (select scope, checked, violated, finished_at
@@ -246,19 +237,3 @@ select 'payonce_paused', array[what], count(p.what) filter (where p.paused)::flo
   from unnest(array_append($1::text[], 'merchant')) as all_of(what)
   left join pauses p using (what)
  group by what`
-
-const selectHeld = `
-select 'payonce_snapshot_held_seconds', '{}'::text[], snapshot_held()`
-
-// selectSlots reads replication slots. A slot that never reserved log, or that lost it,
-// retains none. On a standby the end of the WAL is what it received.
-const selectSlots = `
-select g.name, array[s.slot_name::text], coalesce(g.value, 0)::float8
-  from pg_replication_slots s
- cross join lateral (values
-       ('payonce_replication_slot_retained_bytes',
-        pg_wal_lsn_diff(case
-                          when pg_is_in_recovery() then pg_last_wal_receive_lsn()
-                          else pg_current_wal_lsn()
-                        end, s.restart_lsn)),
-       ('payonce_replication_slot_held_transactions', greatest(age(s.xmin), age(s.catalog_xmin)))) as g (name, value)`

@@ -2,7 +2,6 @@ package telemetry_test
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"strings"
 	"sync"
@@ -15,7 +14,6 @@ import (
 	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/telemetry"
 	"github.com/payonce/payonce/internal/testdb"
 )
@@ -70,8 +68,8 @@ func TestFigures(t *testing.T) {
 		unread: 0,
 	})
 	for name := range empty {
-		if strings.HasPrefix(name, "payonce_audit_") && !strings.Contains(name, `"recent"`) || strings.HasPrefix(name, "payonce_replication_") {
-			t.Errorf("there was no audit and is no slot, and yet there is %s", name)
+		if strings.HasPrefix(name, "payonce_audit_") && !strings.Contains(name, `"recent"`) {
+			t.Errorf("there was no audit, and yet there is %s", name)
 		}
 	}
 
@@ -117,105 +115,12 @@ values (gen_random_uuid(), 'ch_1', 1, 'charge.requested.v1', 1, 'acme', '{}', '{
 	ages(t, got, map[string][2]float64{
 		`payonce_inbox_oldest_age_seconds{receiver="fulfillment"}`: {3600, 3660},
 		`payonce_outbox_unread_age_seconds{topic="charges"}`:       {90, 150},
-		`payonce_store_bytes{table="inbox"}`:                       {8192, 1e7},
-		`payonce_store_bytes{table="idempotency_keys"}`:            {8192, 1e7},
 		`payonce_audit_finished_timestamp_seconds{scope="tables"}`: {now - 60, now + 60},
 		`payonce_audit_finished_timestamp_seconds{scope="recent"}`: {now - 3660, now - 3540},
 	})
 	if log.String() != "" {
 		t.Errorf("logged: %s", log)
 	}
-}
-
-// A long queue costs no more than a bounded one, and its oldest message is shown.
-func TestFigures_countABacklogUpToABound(t *testing.T) {
-	testdb.Long(t, "it fills a table")
-	t.Parallel()
-	const most = 1000
-	db := testdb.Open(t)
-	m, _, _ := figures(db)
-	m.CountAtMost(most)
-	testdb.Exec(t, db.Pool(), insertMessages, "pending", most+20, time.Minute)
-	testdb.Exec(t, db.Pool(), `update inbox set received_at = clock_timestamp() - interval '1 hour', due_at = clock_timestamp() - interval '1 hour' where id = (select max(id) from inbox)`)
-	testdb.Exec(t, db.Pool(), `insert into outbox (topic, message_id, payload, metadata) select 'charges', 'm' || n, '', '{}' from generate_series(1, $1::int) as n`, most+20)
-	got := scrape(t, m.Handler())
-	want(t, got, map[string]float64{
-		`payonce_figures_up`: 1,
-		`payonce_inbox_messages{receiver="fulfillment",status="pending"}`: most,
-		unread: most,
-	})
-	ages(t, got, map[string][2]float64{`payonce_inbox_oldest_age_seconds{receiver="fulfillment"}`: {3600, 3660}})
-}
-
-// TestFigures_showWhatHoldsVacuumAndTheLogBack reads with the role of the worker,
-// which may not see other users' sessions.
-func TestFigures_showWhatHoldsVacuumAndTheLogBack(t *testing.T) {
-	testdb.Long(t, "it starts a server")
-	t.Parallel()
-	server := testdb.Server(t, local.Options{Fsync: true, InMemory: true, Settings: map[string]string{
-		"wal_level": "logical", "max_prepared_transactions": "1", "autovacuum": "off", // which holds snapshots too
-	}})
-	here, elsewhere := testdb.Migrated(t, server, "own"), server.URL("postgres")
-	db := testdb.Connect(t, here)
-	m, clock, _ := figures(testdb.As(t, db, postgres.RoleWorker))
-	read := func() map[string]float64 {
-		t.Helper()
-		clock.pass(time.Minute)
-		got := scrape(t, m.Handler())
-		want(t, got, map[string]float64{`payonce_figures_up`: 1})
-		return got
-	}
-	const snapshot = `payonce_snapshot_held_seconds`
-	for _, test := range []struct {
-		what, address string
-		begin         []string
-		end           string
-		grows         bool
-	}{
-		{"a snapshot", here, []string{`begin isolation level repeatable read read only`, `select from outbox`}, `rollback`, true},
-		{
-			"a prepared transaction", here,
-			[]string{`begin`, `select pg_current_xact_id()`, `prepare transaction 'forgotten'`},
-			`rollback prepared 'forgotten'`, true,
-		},
-		{"a write to another database", elsewhere, []string{`begin`, `select pg_current_xact_id()`, `select pg_sleep(0.3)`}, `rollback`, false},
-	} {
-		conn, err := pgx.Connect(t.Context(), test.address)
-		testdb.Must(t, err)
-		for _, sql := range test.begin {
-			testdb.Exec(t, conn, sql)
-		}
-		await.True(t, fmt.Sprintf("%s makes the age grow: %t", test.what, test.grows), func() bool { return (read()[snapshot] >= 0.2) == test.grows })
-		testdb.Exec(t, conn, test.end)
-		testdb.Must(t, conn.Close(t.Context()))
-	}
-	await.True(t, "all have ended, and nothing is old", func() bool {
-		return read()[snapshot] < 0.2
-	})
-
-	name := func(metric, slot string) string {
-		return `payonce_replication_slot_` + metric + `{slot="` + slot + `"}`
-	}
-	testdb.Exec(t, db.Pool(), `select pg_create_physical_replication_slot('standby', true), pg_create_physical_replication_slot('unused')`)
-	testdb.Exec(t, db.Pool(), `select pg_create_logical_replication_slot('subscriber', 'pgoutput')`)
-	before := read()
-	for range 3 {
-		testdb.Exec(t, db.Pool(), insertMessages, "pending", 100, time.Minute)
-		testdb.Exec(t, db.Pool(), `truncate inbox`)
-	}
-	got := read()
-	for _, slot := range []string{"standby", "subscriber"} {
-		if grown := got[name("retained_bytes", slot)] - before[name("retained_bytes", slot)]; grown < 10_000 {
-			t.Errorf("%s retains %v bytes more after 300 messages", slot, grown)
-		}
-	}
-	if n := got[name("held_transactions", "subscriber")]; n < 6 {
-		t.Errorf("the subscriber's slot holds %v transactions, want 6 or more", n)
-	}
-	want(t, got, map[string]float64{
-		name("held_transactions", "standby"): 0, // it sends no hot_standby_feedback
-		name("retained_bytes", "unused"):     0,
-	})
 }
 
 func TestFigures_areReadOnceInTenSeconds(t *testing.T) {
@@ -273,7 +178,7 @@ func TestFigures_doNotFailAScrapeWithTheDatabase(t *testing.T) {
 			for range 2 {
 				got := scrape(t, m.Handler())
 				want(t, got, map[string]float64{`payonce_figures_up`: 0, `payonce_deliveries_total`: 1})
-				if _, shown := got[`payonce_store_bytes{table="inbox"}`]; shown {
+				if _, shown := got[`payonce_inbox_oldest_age_seconds{receiver="fulfillment"}`]; shown {
 					t.Error("half of the figures are shown")
 				}
 				clock.pass(time.Minute)

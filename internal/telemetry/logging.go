@@ -67,29 +67,11 @@ func brief(err error) string {
 	return text
 }
 
-// quiet makes the complaints of OpenTelemetry lines of the program's log. Its own would be
-// no JSON, and would quote values of settings that it cannot read, secrets among them: so
-// only the messages are kept.
+// quiet makes the errors of OpenTelemetry lines of the program's log. Its other lines, which would be
+// no JSON and quote settings, secrets among them, are dropped.
 func quiet(log *slog.Logger) {
-	otel.SetLogger(logr.New(sink{log}))
+	otel.SetLogger(logr.Discard())
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
 		log.Warn("opentelemetry failed", "error", brief(err))
 	}))
 }
-
-// sink is a logr.LogSink.
-type sink struct{ log *slog.Logger }
-
-func (sink) Init(logr.RuntimeInfo) {}
-
-func (sink) Enabled(level int) bool { return level == 0 }
-
-func (sink) Info(int, string, ...any) {}
-
-func (s sink) Error(_ error, about string, _ ...any) {
-	s.log.Warn("opentelemetry complains of its settings", "about", about)
-}
-
-func (s sink) WithValues(...any) logr.LogSink { return s }
-
-func (s sink) WithName(string) logr.LogSink { return s }

@@ -2,17 +2,16 @@ package telemetry
 
 import (
 	"log/slog"
-	"maps"
 	"net/http"
 	"slices"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/payonce/payonce/groupcommit"
+	"github.com/payonce/payonce/internal/postgres"
 )
 
 // Bounds of a scrape.
@@ -30,22 +29,21 @@ type Registry struct {
 	metrics []Metric
 
 	figuresTimeout, scrapeTimeout time.Duration
-	countedAtMost                 int
 }
 
 // NewRegistry returns a registry with metrics of the process. now is the clock by which
 // what the database knows is read again.
 func NewRegistry(log *slog.Logger, now func() time.Time) *Registry {
-	r := &Registry{
-		all: prometheus.NewRegistry(), now: now, log: log,
-		figuresTimeout: figuresTimeout, scrapeTimeout: scrapeTimeout, countedAtMost: countedAtMost,
-	}
-	r.all.MustRegister(
+	all := prometheus.NewRegistry()
+	all.MustRegister(
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		collectors.NewBuildInfoCollector(),
 	)
-	return r
+	return &Registry{
+		all: all, now: now, log: log,
+		figuresTimeout: figuresTimeout, scrapeTimeout: scrapeTimeout,
+	}
 }
 
 // Metric describes a metric: Type is counter, gauge or histogram.
@@ -58,10 +56,15 @@ type Metric struct {
 // process are not among it.
 func (r *Registry) Metrics() []Metric { return slices.Clone(r.metrics) }
 
-func (r *Registry) describe(kind, name, help string, labels []Label) {
+// describe notes a metric, and returns the names of its labels.
+func (r *Registry) describe(kind, name, help string, labels []Label) (names []string) {
 	if !slices.ContainsFunc(r.metrics, func(m Metric) bool { return m.Name == name }) {
 		r.metrics = append(r.metrics, Metric{Name: name, Type: kind, Help: help, Labels: labels})
 	}
+	for _, l := range labels {
+		names = append(names, l.Name)
+	}
+	return names
 }
 
 // Handler serves the metrics in the formats of Prometheus, OpenMetrics among them.
@@ -84,29 +87,12 @@ type Label struct {
 }
 
 // LabelOf makes a label of values of any kind of string.
-func LabelOf[T ~string](name string, values []T) Label {
+func LabelOf[T ~string](name string, values ...T) Label {
 	l := Label{Name: name}
 	for _, v := range values {
 		l.Values = append(l.Values, string(v))
 	}
 	return l
-}
-
-// named makes labels that name no values.
-func named(names []string) []Label {
-	all := make([]Label, len(names))
-	for i, name := range names {
-		all[i].Name = name
-	}
-	return all
-}
-
-func names(labels []Label) []string {
-	all := make([]string, len(labels))
-	for i, l := range labels {
-		all[i] = l.Name
-	}
-	return all
 }
 
 // each calls do with each combination of the labels' values that begins with begin.
@@ -125,100 +111,80 @@ type Counter struct{ vec *prometheus.CounterVec }
 
 // Counter registers a counter.
 func (r *Registry) Counter(name, help string, labels ...Label) Counter {
-	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, names(labels))
+	c := promauto.With(r.all).NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, r.describe("counter", name, help, labels))
 	each(labels, func(values ...string) { c.WithLabelValues(values...) })
-	r.all.MustRegister(c)
-	r.describe("counter", name, help, labels)
 	return Counter{c}
 }
 
 // Add adds n, for a value of each label.
 func (c Counter) Add(n int, values ...string) { c.vec.WithLabelValues(values...).Add(float64(n)) }
 
-// Histogram measures times, apart for each combination of its labels' values.
-type Histogram struct{ vec *prometheus.HistogramVec }
+// Times measures times, apart for each combination of its labels' values.
+type Times struct{ vec *prometheus.HistogramVec }
 
-// StatementTimes registers a histogram of times from those of one statement on.
-func (r *Registry) StatementTimes(name, help string, labels ...Label) Histogram {
-	return r.histogram(name, help, []float64{.00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}, labels)
-}
+// buckets, in seconds, begin with one statement and end with a call over a network that hangs.
+var buckets = []float64{.00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 20}
 
-// CallTimes registers a histogram of times of calls over a network.
-func (r *Registry) CallTimes(name, help string, labels ...Label) Histogram {
-	return r.histogram(name, help, []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 20}, labels)
-}
-
-func (r *Registry) histogram(name, help string, seconds []float64, labels []Label) Histogram {
-	h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: seconds}, names(labels))
+// Times registers a histogram of times.
+func (r *Registry) Times(name, help string, labels ...Label) Times {
+	h := promauto.With(r.all).NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, r.describe("histogram", name, help, labels))
 	each(labels, func(values ...string) { h.WithLabelValues(values...) })
-	r.all.MustRegister(h)
-	r.describe("histogram", name, help, labels)
-	return Histogram{h}
+	return Times{h}
 }
 
 // Observe adds a time, for a value of each label.
-func (h Histogram) Observe(took time.Duration, values ...string) {
-	h.vec.WithLabelValues(values...).Observe(took.Seconds())
+func (t Times) Observe(took time.Duration, values ...string) {
+	t.vec.WithLabelValues(values...).Observe(took.Seconds())
 }
 
 // Time measures the time until done is called.
-func (h Histogram) Time(values ...string) (done func()) {
-	timer := prometheus.NewTimer(h.vec.WithLabelValues(values...))
+func (t Times) Time(values ...string) (done func()) {
+	timer := prometheus.NewTimer(t.vec.WithLabelValues(values...))
 	return func() { timer.ObserveDuration() }
 }
 
-// gauge registers a gauge that is read at each scrape.
-func (r *Registry) gauge(name, help string, labels prometheus.Labels, value func() float64) {
-	r.all.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}, value))
-	r.describe("gauge", name, help, named(slices.Sorted(maps.Keys(labels))))
+// read registers a gauge or a counter that is read at each scrape. Each label has one value.
+func (r *Registry) read(kind, name, help string, value func() float64, labels ...Label) {
+	var described []Label
+	constant := prometheus.Labels{}
+	for _, l := range labels {
+		constant[l.Name] = l.Values[0]
+		described = append(described, Label{Name: l.Name})
+	}
+	r.describe(kind, name, help, described)
+	if kind == "gauge" {
+		promauto.With(r.all).NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: constant}, value)
+	} else {
+		promauto.With(r.all).NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: constant}, value)
+	}
 }
 
-// total registers a counter that is read at each scrape.
-func (r *Registry) total(name, help string, labels prometheus.Labels, value func() float64) {
-	r.all.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels}, value))
-	r.describe("counter", name, help, named(slices.Sorted(maps.Keys(labels))))
-}
-
-// Pool adds a connection pool.
-func (r *Registry) Pool(name string, pool *pgxpool.Pool) {
+// Database adds what the program itself knows of its database: the connections of its pool, its
+// group commits, and the newest timeline that it has seen. It is called at most once.
+func (r *Registry) Database(db *postgres.DB) {
+	stat, commits := db.Pool().Stat, db.Committer().Stats
 	const connections = "Connections to the database. state: in_use or idle."
-	of := prometheus.Labels{"pool": name}
-	r.gauge("payonce_db_connections", connections, prometheus.Labels{"pool": name, "state": "in_use"},
-		func() float64 { return float64(pool.Stat().AcquiredConns()) })
-	r.gauge("payonce_db_connections", connections, prometheus.Labels{"pool": name, "state": "idle"},
-		func() float64 { return float64(pool.Stat().IdleConns()) })
-	r.gauge("payonce_db_connections_max", "Largest number of connections of the pool.", of,
-		func() float64 { return float64(pool.Stat().MaxConns()) })
-	r.total("payonce_db_acquires_total", "Connections that were acquired from the pool.", of,
-		func() float64 { return float64(pool.Stat().AcquireCount()) })
-	r.total("payonce_db_acquire_wait_seconds_total", "Time spent waiting for a connection of the pool.", of,
-		func() float64 { return pool.Stat().AcquireDuration().Seconds() })
-}
-
-// Timeline adds the newest timeline of the database's servers that the program has seen. It is
-// called at most once.
-func (r *Registry) Timeline(of func() uint64) {
-	r.gauge("payonce_db_timeline", "Newest timeline of the database's servers that the program has seen. A promotion begins a new one.", nil,
-		func() float64 { return float64(of()) })
-}
-
-// CommitStats adds the program's group commits. It is called at most once.
-func (r *Registry) CommitStats(of func() groupcommit.Stats) {
-	r.total("payonce_shared_commits_total", "Group commits of several decisions.", nil,
-		func() float64 { return float64(of().Commits) })
-	r.total("payonce_shared_commit_decisions_total", "Decisions that were committed in group commits.", nil,
-		func() float64 { return float64(of().Batches) })
-	r.total("payonce_shared_commit_refusals_total", "Group commits that were refused: each of their batches was then committed individually.", nil,
-		func() float64 { return float64(of().Refusals) })
-	r.gauge("payonce_late_commits", "Commits in flight of which the database has confirmed none for three seconds: its synchronous standby is away, it hangs, or they wait for a lock.", nil,
-		func() float64 { return float64(of().Late) })
+	pool := LabelOf("pool", "main")
+	r.read("gauge", "payonce_db_connections", connections, func() float64 { return float64(stat().AcquiredConns()) }, pool, LabelOf("state", "in_use"))
+	r.read("gauge", "payonce_db_connections", connections, func() float64 { return float64(stat().IdleConns()) }, pool, LabelOf("state", "idle"))
+	r.read("gauge", "payonce_db_connections_max", "Largest number of connections of the pool.", func() float64 { return float64(stat().MaxConns()) }, pool)
+	r.read("counter", "payonce_db_acquires_total", "Connections that were acquired from the pool.", func() float64 { return float64(stat().AcquireCount()) }, pool)
+	r.read("counter", "payonce_db_acquire_wait_seconds_total", "Time spent waiting for a connection of the pool.", func() float64 { return stat().AcquireDuration().Seconds() }, pool)
+	r.read("gauge", "payonce_db_timeline", "Newest timeline of the database's servers that the program has seen. A promotion begins a new one.",
+		func() float64 { return float64(db.Timeline()) })
+	r.read("counter", "payonce_shared_commits_total", "Group commits of several decisions.", func() float64 { return float64(commits().Commits) })
+	r.read("counter", "payonce_shared_commit_decisions_total", "Decisions that were committed in group commits.", func() float64 { return float64(commits().Batches) })
+	r.read("counter", "payonce_shared_commit_refusals_total", "Group commits that were refused: each of their batches was then committed individually.",
+		func() float64 { return float64(commits().Refusals) })
+	r.read("gauge", "payonce_late_commits", "Commits in flight of which the database has confirmed none for three seconds: its synchronous standby is away, it hangs, or they wait for a lock.",
+		func() float64 { return float64(commits().Late) })
 }
 
 // Circuit adds the state of the circuit breaker before the provider. It is called at most once.
 func (r *Registry) Circuit(states []string, now func() string) {
 	for _, state := range states {
-		r.gauge("payonce_provider_circuit", "1 for the state of the circuit breaker before the provider, 0 for the others. open: no request is sent. half-open: one at a time.",
-			prometheus.Labels{"state": state}, func() float64 { return number(now() == state) })
+		r.read("gauge", "payonce_provider_circuit", "1 for the state of the circuit breaker before the provider, 0 for the others. open: no request is sent. half-open: one at a time.",
+			func() float64 { return number(now() == state) }, LabelOf("state", state))
 	}
 }
 

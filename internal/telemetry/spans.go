@@ -36,7 +36,7 @@ const (
 // caller has chosen: a path may hold an idempotency key.
 func (t *Traces) Serving(ctx context.Context, method, route string, parents []string) (context.Context, func(status int, key string)) {
 	if len(parents) == 1 {
-		ctx = t.continued(ctx, parents[0], sampling.takes)
+		ctx = t.bounded(t.continued(ctx, parents[0]))
 	}
 	ctx, span := t.start(ctx, method+" "+route, trace.SpanKindServer,
 		semconv.HTTPRequestMethodKey.String(method), semconv.HTTPRoute(route))
@@ -67,7 +67,7 @@ type Attempt struct {
 // attempt. The span continues the trace that the message carries, however often it was
 // tried; a message without a trace begins one.
 func (t *Traces) Attempting(ctx context.Context, a Attempt) (context.Context, func(end string, failure bool)) {
-	ctx = t.continued(ctx, a.Metadata[traceparent], sampling.continues)
+	ctx = t.continued(ctx, a.Metadata[traceparent])
 	ctx, span := t.start(ctx, "process "+a.Receiver, trace.SpanKindConsumer,
 		semconv.MessagingSystemKey.String("postgresql"),
 		semconv.MessagingOperationTypeProcess,

@@ -3,12 +3,11 @@ package telemetry
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/url"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -41,7 +40,6 @@ const flushTime = time.Second
 type Traces struct {
 	provider *sdktrace.TracerProvider
 	tracer   trace.Tracer
-	sampling sampling
 }
 
 // OpenTraces begins to export spans by the settings. It returns nil where they ask for
@@ -53,27 +51,21 @@ func OpenTraces(ctx context.Context, log *slog.Logger, service string, s TraceSe
 	if err := s.check(); err != nil {
 		return nil, err
 	}
-	sampling, err := newSampling(s.Sampler, s.SamplerArg)
-	if err != nil {
-		return nil, err
-	}
 	quiet(log)
 	exporter, err := s.exporter(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("make the exporter of traces: %w", err)
 	}
-	t := newTraces(ctx, service, sampling, sdktrace.NewBatchSpanProcessor(&exporting{SpanExporter: exporter, log: log}))
-	log.InfoContext(ctx, "traces are exported", "protocol", s.protocol(), "sampler", strings.TrimSpace(cmp.Or(s.Sampler, defaultSampler)+" "+s.SamplerArg))
+	t := newTraces(ctx, service, sdktrace.NewBatchSpanProcessor(&exporting{SpanExporter: exporter, log: log}))
+	log.InfoContext(ctx, "traces are exported", "protocol", s.protocol(), "sampler", strings.TrimSpace(s.Sampler+" "+s.SamplerArg))
 	return t, nil
 }
 
-func newTraces(ctx context.Context, service string, s sampling, p sdktrace.SpanProcessor) *Traces {
-	provider := sdktrace.NewTracerProvider(
-		sdktrace.WithSpanProcessor(p),
-		sdktrace.WithSampler(sdktrace.ParentBased(s.root)),
-		sdktrace.WithResource(describe(ctx, service)),
-	)
-	return &Traces{provider: provider, tracer: provider.Tracer(scope), sampling: s}
+// newTraces makes traces by the SDK's own environment, in which the sampler is, and the limits of
+// spans and of their queue.
+func newTraces(ctx context.Context, service string, p sdktrace.SpanProcessor, o ...sdktrace.TracerProviderOption) *Traces {
+	provider := sdktrace.NewTracerProvider(append(o, sdktrace.WithSpanProcessor(p), sdktrace.WithResource(describe(ctx, service)))...)
+	return &Traces{provider: provider, tracer: provider.Tracer(scope)}
 }
 
 // describe names the program. OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win. The
@@ -109,19 +101,30 @@ func (t *Traces) Carry(ctx context.Context) map[string]string {
 	return map[string]string{traceparent: carried[traceparent]}
 }
 
-// continued returns ctx with the span that a traceparent names as its parent, and with
-// whether the trace is recorded. A traceparent that cannot be read changes nothing.
-func (t *Traces) continued(ctx context.Context, parent string, record func(sampling, trace.SpanContext) bool) context.Context {
+// continued returns ctx with the span that a traceparent names as its parent. A traceparent that
+// cannot be read changes nothing.
+func (t *Traces) continued(ctx context.Context, parent string) context.Context {
 	of := trace.SpanContextFromContext(propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{traceparent: parent}))
 	if t == nil || !of.IsValid() {
 		return ctx
 	}
-	return trace.ContextWithRemoteSpanContext(ctx, of.WithTraceFlags(trace.TraceFlags(0).WithSampled(record(t.sampling, of))))
+	return trace.ContextWithRemoteSpanContext(ctx, of.WithTraceFlags(of.TraceFlags()&trace.FlagsSampled))
+}
+
+// bounded takes the flag from a caller's span unless the sampler would record a trace that begins
+// here: a caller can lower the share that is recorded, never raise it. Since the caller chose the
+// trace's id, the sampler decides about another one.
+func (t *Traces) bounded(ctx context.Context) context.Context {
+	of := trace.SpanContextFromContext(ctx)
+	if t == nil || !of.IsSampled() {
+		return ctx
+	}
+	_, begun := t.tracer.Start(context.Background(), "", trace.WithNewRoot()) // never ended, so never exported
+	return trace.ContextWithRemoteSpanContext(ctx, of.WithTraceFlags(begun.SpanContext().TraceFlags()))
 }
 
 // TraceSettings are the variables of OpenTelemetry that decide whether there are traces,
-// and how many. The exporter's libraries read the others themselves. In OpenTelemetry an
-// empty value is none.
+// and how many. The SDK reads these and the others itself. In OpenTelemetry an empty value is none.
 type TraceSettings struct {
 	// true turns traces off.
 	Disabled string `env:"OTEL_SDK_DISABLED"`
@@ -135,19 +138,11 @@ type TraceSettings struct {
 	Protocol string `env:"OTEL_EXPORTER_OTLP_PROTOCOL"`
 	// The same for traces alone.
 	TracesProtocol string `env:"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"`
-	// always_on, always_off or traceidratio, or one of these after parentbased_. Empty:
-	// parentbased_always_on.
+	// Which traces are recorded: always_on, always_off, or parentbased_always_on,
+	// parentbased_always_off or parentbased_traceidratio. Empty: parentbased_always_on.
 	Sampler string `env:"OTEL_TRACES_SAMPLER"`
-	// Share of recorded traces from 0 to 1. Empty: 1.
+	// Share of recorded traces from 0 to 1, for the sampler of a ratio. Empty: 1.
 	SamplerArg string `env:"OTEL_TRACES_SAMPLER_ARG"`
-	// Milliseconds between two exports.
-	Delay string `env:"OTEL_BSP_SCHEDULE_DELAY"`
-	// Milliseconds that an export may take.
-	ExportTimeout string `env:"OTEL_BSP_EXPORT_TIMEOUT"`
-	// Spans that wait for an export. One more is dropped.
-	QueueSize string `env:"OTEL_BSP_MAX_QUEUE_SIZE"`
-	// Spans in one export.
-	BatchSize string `env:"OTEL_BSP_MAX_EXPORT_BATCH_SIZE"`
 }
 
 // on reports whether traces are asked for: by the exporter's name, or by an endpoint.
@@ -163,47 +158,31 @@ func (s TraceSettings) protocol() string {
 }
 
 // check refuses settings that cannot be followed: a program that traces nothing would be
-// noticed only when a trace is needed.
+// noticed only when a trace is needed. A value is not repeated: a URL may hold a password.
 func (s TraceSettings) check() error {
-	if s.Exporter != "" && !strings.EqualFold(s.Exporter, "otlp") {
-		return fmt.Errorf("OTEL_TRACES_EXPORTER is %q: set it to otlp or to none", s.Exporter)
-	}
-	if p := s.protocol(); p != "http/protobuf" && p != "grpc" {
-		return fmt.Errorf("OTEL_EXPORTER_OTLP_PROTOCOL is %q: set it to http/protobuf or to grpc", p)
-	}
-	for name, endpoint := range map[string]string{
-		"OTEL_EXPORTER_OTLP_ENDPOINT": s.Endpoint, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": s.TracesEndpoint,
-	} {
-		// The URL is not repeated: it may hold a password.
-		if u, err := url.Parse(endpoint); err != nil || endpoint != "" && (u.Scheme != "http" && u.Scheme != "https" || u.Host == "") {
-			return fmt.Errorf("%s is no URL: write it as http://collector:4318", name)
-		}
-	}
-	return s.checkQueue()
-}
-
-// Bounds of the queue of spans. The library would allocate a queue of any length, and
-// poll without a pause.
-const (
-	longestQueue = 1_000_000 // spans: a gigabyte or so
-	longestDelay = 3_600_000 // milliseconds
-)
-
-func (s TraceSettings) checkQueue() error {
-	for _, n := range []struct {
-		name, value string
-		least, most int
+	ratio, err := strconv.ParseFloat(cmp.Or(s.SamplerArg, "1"), 64)
+	samplers := []string{"", "always_on", "always_off", "parentbased_always_on", "parentbased_always_off", "parentbased_traceidratio"}
+	for _, c := range []struct {
+		ok         bool
+		name, need string
 	}{
-		{"OTEL_BSP_SCHEDULE_DELAY", s.Delay, 1, longestDelay},
-		{"OTEL_BSP_EXPORT_TIMEOUT", s.ExportTimeout, 0, longestDelay}, // 0 is none
-		{"OTEL_BSP_MAX_QUEUE_SIZE", s.QueueSize, 1, longestQueue},
-		{"OTEL_BSP_MAX_EXPORT_BATCH_SIZE", s.BatchSize, 1, longestQueue},
+		{s.Exporter == "" || strings.EqualFold(s.Exporter, "otlp"), "OTEL_TRACES_EXPORTER", "otlp or none"},
+		{s.protocol() == "http/protobuf" || s.protocol() == "grpc", "OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf or grpc"},
+		{isURL(s.Endpoint), "OTEL_EXPORTER_OTLP_ENDPOINT", "a URL such as http://collector:4318"},
+		{isURL(s.TracesEndpoint), "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "a URL such as http://collector:4318/v1/traces"},
+		{slices.Contains(samplers, strings.ToLower(s.Sampler)), "OTEL_TRACES_SAMPLER", "one of " + strings.Join(samplers[1:], ", ")},
+		{err == nil && ratio >= 0 && ratio <= 1, "OTEL_TRACES_SAMPLER_ARG", "a share of all traces between 0 and 1"},
 	} {
-		if i, err := strconv.Atoi(cmp.Or(n.value, strconv.Itoa(n.most))); err != nil || i < n.least || i > n.most {
-			return fmt.Errorf("%s is no number between %d and %d: set it to one, or leave it out", n.name, n.least, n.most)
+		if !c.ok {
+			return fmt.Errorf("%s cannot be followed: set it to %s", c.name, c.need)
 		}
 	}
 	return nil
+}
+
+func isURL(text string) bool {
+	u, err := url.Parse(text)
+	return text == "" || err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != ""
 }
 
 // exporter connects only when there is something to send.
@@ -212,55 +191,4 @@ func (s TraceSettings) exporter(ctx context.Context) (*otlptrace.Exporter, error
 		return otlptracegrpc.New(ctx)
 	}
 	return otlptracehttp.New(ctx)
-}
-
-const defaultSampler = "parentbased_always_on"
-
-// sampling decides which traces are recorded.
-type sampling struct {
-	root    sdktrace.Sampler // of a trace that begins here
-	callers bool             // a caller's unset flag is respected
-	always  bool             // all messages or none are recorded, whatever their flags
-}
-
-func newSampling(name, arg string) (sampling, error) {
-	kind, callers := strings.CutPrefix(cmp.Or(strings.ToLower(name), defaultSampler), "parentbased_")
-	switch kind {
-	case "always_on":
-		return sampling{sdktrace.AlwaysSample(), callers, !callers}, nil
-	case "always_off":
-		return sampling{sdktrace.NeverSample(), callers, !callers}, nil
-	case "traceidratio":
-		ratio, err := strconv.ParseFloat(cmp.Or(arg, "1"), 64)
-		if err != nil || !(ratio >= 0 && ratio <= 1) {
-			return sampling{}, errors.New("OTEL_TRACES_SAMPLER_ARG is no share of all traces: set it to a number between 0 and 1")
-		}
-		return sampling{sdktrace.TraceIDRatioBased(ratio), callers, false}, nil
-	}
-	return sampling{}, fmt.Errorf("OTEL_TRACES_SAMPLER is %q: set it to always_on, always_off or traceidratio, or to one of these after parentbased_", name)
-}
-
-// takes reports whether a trace that a caller began is recorded. A caller can lower the
-// share that is recorded, never raise it; and since the caller chose the trace's ID, the
-// sampler decides by another one.
-func (s sampling) takes(caller trace.SpanContext) bool {
-	if s.callers && !caller.IsSampled() {
-		return false
-	}
-	var id trace.TraceID
-	_, _ = rand.Read(id[:]) // it never fails
-	return s.records(id)
-}
-
-// continues reports whether the worker records a trace that the sender of a message began.
-// By ratio the sender has decided: a second decision would leave hardly a whole trace.
-func (s sampling) continues(sender trace.SpanContext) bool {
-	if s.always {
-		return s.records(sender.TraceID())
-	}
-	return sender.IsSampled()
-}
-
-func (s sampling) records(id trace.TraceID) bool {
-	return s.root.ShouldSample(sdktrace.SamplingParameters{TraceID: id}).Decision == sdktrace.RecordAndSample
 }

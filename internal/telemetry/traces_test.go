@@ -18,7 +18,6 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/payonce/payonce/internal/telemetry"
-	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
@@ -29,12 +28,13 @@ const (
 	unsampled   = "00-" + callerTrace + "-" + callerSpan + "-00"
 )
 
+var all = sdktrace.ParentBased(sdktrace.AlwaysSample()) // the default
+
 // record returns traces and what they have recorded.
-func record(t *testing.T, sampler, arg string) (*telemetry.Traces, *tracetest.SpanRecorder) {
+func record(t *testing.T, sampler sdktrace.Sampler) (*telemetry.Traces, *tracetest.SpanRecorder) {
 	t.Helper()
 	r := tracetest.NewSpanRecorder()
-	traces, err := telemetry.TracesTo(t.Context(), r, sampler, arg)
-	testdb.Must(t, err)
+	traces := telemetry.TracesTo(t.Context(), r, sampler)
 	t.Cleanup(func() { traces.Close(t.Context()) })
 	return traces, r
 }
@@ -71,7 +71,7 @@ func TestServing(t *testing.T) {
 	t.Parallel()
 	t.Run("a request continues the trace of its caller", func(t *testing.T) {
 		t.Parallel()
-		traces, recorded := record(t, "", "")
+		traces, recorded := record(t, all)
 		carried := serve(t, traces, sampled)
 		span := recorded.Ended()[0]
 		if span.SpanContext().TraceID().String() != callerTrace || span.Parent().SpanID().String() != callerSpan {
@@ -88,7 +88,7 @@ func TestServing(t *testing.T) {
 	})
 	t.Run("a header that is no traceparent begins a new trace", func(t *testing.T) {
 		t.Parallel()
-		traces, recorded := record(t, "", "")
+		traces, recorded := record(t, all)
 		for _, parents := range [][]string{
 			nil,
 			{"nonsense"},
@@ -110,7 +110,7 @@ func TestServing(t *testing.T) {
 	})
 	t.Run("a 5xx is an error without a text", func(t *testing.T) {
 		t.Parallel()
-		traces, recorded := record(t, "", "")
+		traces, recorded := record(t, all)
 		for status, want := range map[int]codes.Code{404: codes.Unset, 503: codes.Error} {
 			_, served := traces.Serving(t.Context(), "GET", "/v1/charges/:id", nil)
 			served(status, "")
@@ -122,28 +122,28 @@ func TestServing(t *testing.T) {
 	})
 }
 
-// TestSampling shows that a caller can lower the share of recorded traces, never raise it.
+// TestSampling shows that a caller can lower the share of recorded traces, never raise it, and that a
+// message follows its sender.
 func TestSampling(t *testing.T) {
 	t.Parallel()
 	const requests = 400
-	for _, c := range []struct {
-		sampler, arg, parent string
-		least, most          int
+	none, some := sdktrace.ParentBased(sdktrace.NeverSample()), sdktrace.ParentBased(sdktrace.TraceIDRatioBased(0.1))
+	for name, c := range map[string]struct {
+		sampler     sdktrace.Sampler
+		parent      string
+		least, most int
 	}{
-		{"", "", "", requests, requests},
-		{"", "", unsampled, 0, 0},
-		{"always_on", "", unsampled, requests, requests},
-		{"always_off", "", sampled, 0, 0},
-		{"parentbased_always_off", "", sampled, 0, 0},
-		{"parentbased_traceidratio", "0", sampled, 0, 0},
+		"all, of no caller":           {all, "", requests, requests},
+		"all, of an unsampled caller": {all, unsampled, 0, 0},
+		"none, of a sampled caller":   {none, sampled, 0, 0},
 		// All requests have the same trace ID, so the sampler decides by another one.
-		{"parentbased_traceidratio", "0.1", sampled, 1, requests / 2},
-		{"traceidratio", "0.1", unsampled, 1, requests / 2},
-		{"parentbased_traceidratio", "0.1", unsampled, 0, 0},
+		"a tenth, of a sampled caller":     {some, sampled, 1, requests / 2},
+		"a tenth, of an unsampled caller":  {some, unsampled, 0, 0},
+		"always, whatever the caller says": {sdktrace.AlwaysSample(), unsampled, requests, requests},
 	} {
-		t.Run(fmt.Sprintf("%s %s, %s", c.sampler, c.arg, c.parent), func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			traces, recorded := record(t, c.sampler, c.arg)
+			traces, recorded := record(t, c.sampler)
 			var flags int
 			for range requests {
 				if strings.HasSuffix(serve(t, traces, c.parent), "-01") {
@@ -155,29 +155,19 @@ func TestSampling(t *testing.T) {
 			}
 		})
 	}
-	for _, c := range []struct {
-		sampler, arg, parent string
-		want                 int
-	}{
-		{"parentbased_always_off", "", unsampled, 0},
-		{"parentbased_always_off", "", sampled, 1},
-		{"parentbased_traceidratio", "0", sampled, 1},
-		{"traceidratio", "1", unsampled, 0},
-		{"always_off", "", sampled, 0},
-		{"always_on", "", unsampled, 1},
-	} {
-		worker, recorded := record(t, c.sampler, c.arg)
-		_, attempted := worker.Attempting(t.Context(), telemetry.Attempt{Metadata: map[string]string{"traceparent": c.parent}})
+	for parent, want := range map[string]int{unsampled: 0, sampled: 1} {
+		worker, recorded := record(t, none)
+		_, attempted := worker.Attempting(t.Context(), telemetry.Attempt{Metadata: map[string]string{"traceparent": parent}})
 		attempted("done", false)
-		if n := len(recorded.Ended()); n != c.want {
-			t.Errorf("a message: %s %s, %s: %d spans, want %d", c.sampler, c.arg, c.parent, n, c.want)
+		if n := len(recorded.Ended()); n != want {
+			t.Errorf("a message with %s: %d spans, want %d", parent, n, want)
 		}
 	}
 }
 
 func TestAttempting(t *testing.T) {
 	t.Parallel()
-	traces, recorded := record(t, "", "")
+	traces, recorded := record(t, all)
 	message := telemetry.Attempt{
 		Receiver: "fulfillment", MessageID: "m1", Type: "charge.requested.v1", Charge: "ch_1", Number: 2, Waits: 1,
 		Metadata: map[string]string{"traceparent": sampled, "tracestate": "vendor=private"},
@@ -235,7 +225,7 @@ func TestAttempting(t *testing.T) {
 // recorded span has none.
 func TestStatements_holdNoValues(t *testing.T) {
 	t.Parallel()
-	traces, recorded := record(t, "", "")
+	traces, recorded := record(t, all)
 	tracer := traces.Statements()
 	const sql = "select a from t where b = $1"
 	run := func(ctx context.Context, err error) {
@@ -274,49 +264,38 @@ func TestStatements_holdNoValues(t *testing.T) {
 	}
 }
 
+// Traces that are off do nothing, and cost no tracer of a pool and no other logger.
 func TestOpenTraces_off(t *testing.T) {
 	t.Parallel()
+	log := slog.New(slog.DiscardHandler)
 	for name, s := range map[string]telemetry.TraceSettings{
-		"by default":                  {},
+		"by default":                  {Sampler: "always_on"},
 		"by the name of the exporter": {Exporter: "None", Endpoint: "http://127.0.0.1:4318"},
 		"by the switch of the whole":  {Disabled: "TRUE", Exporter: "otlp"},
-		"although a sampler is set":   {Sampler: "always_on"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			traces, err := telemetry.OpenTraces(t.Context(), slog.New(slog.DiscardHandler), "payonce-test", s)
-			if traces != nil || err != nil {
-				t.Fatalf("%v, %v", traces, err)
-			}
-			if traces.Statements() != nil {
-				t.Error("a pool would have a tracer")
-			}
-			if carried := serve(t, traces, sampled); carried != "" {
-				t.Errorf("%s is carried", carried)
-			}
-			ctx, attempted := traces.Attempting(t.Context(), telemetry.Attempt{Metadata: map[string]string{"traceparent": sampled}})
-			ctx, stepped := traces.Stepping(ctx, "payment")
-			traces.Calling(ctx, "host", "GET", "GET refunds")(200, false)
-			headers, answered := traces.Delivering(ctx, "host")
-			answered(200)
-			stepped(true, nil)
-			attempted("done", false)
-			if len(headers) != 0 || trace.SpanContextFromContext(ctx).IsValid() {
-				t.Errorf("a merchant's headers are %v", headers)
-			}
-			log := slog.New(slog.DiscardHandler)
-			if traces.Log(log) != log {
-				t.Error("the logger is another one")
-			}
-			traces.Close(t.Context())
-		})
+		traces, err := telemetry.OpenTraces(t.Context(), log, "payonce-test", s)
+		if traces != nil || err != nil {
+			t.Fatalf("%s: %v, %v", name, traces, err)
+		}
+	}
+	var off *telemetry.Traces
+	ctx, attempted := off.Attempting(t.Context(), telemetry.Attempt{Metadata: map[string]string{"traceparent": sampled}})
+	ctx, stepped := off.Stepping(ctx, "payment")
+	off.Calling(ctx, "host", "GET", "GET refunds")(200, false)
+	headers, answered := off.Delivering(ctx, "host")
+	answered(200)
+	stepped(true, nil)
+	attempted("done", false)
+	off.Close(t.Context())
+	if carried := serve(t, off, sampled); carried != "" || len(headers) != 0 || off.Statements() != nil || off.Log(log) != log {
+		t.Errorf("%q is carried, and a merchant's headers are %v", carried, headers)
 	}
 }
 
 // A line of a recorded trace names it, another one does not.
 func TestLog_namesARecordedTrace(t *testing.T) {
 	t.Parallel()
-	traces, recorded := record(t, "", "")
+	traces, recorded := record(t, all)
 	var text bytes.Buffer
 	log := traces.Log(slog.New(slog.NewTextHandler(&text, nil)).With("program", "test"))
 	for _, parent := range []string{sampled, unsampled} {

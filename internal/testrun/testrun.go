@@ -2,7 +2,7 @@
 // behind, however it ends: tests that pass, fail, panic or time out, Ctrl-C,
 // SIGKILL of the process, SIGKILL of the go command above it.
 //
-// Each test process has a folder of its own, in which TMPDIR points; package tempdir
+// Each test process has a folder of its own, in which TMPDIR points; local.Dir
 // removes it.
 package testrun
 
@@ -23,7 +23,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
-	"github.com/payonce/payonce/internal/tempdir"
+	"github.com/payonce/payonce/internal/postgres/local"
 )
 
 const prefix = "payonce-test-"
@@ -86,12 +86,12 @@ func run(m *testing.M) int {
 }
 
 // makeFolder makes the folder of this process, and points TMPDIR to it.
-func makeFolder() (*tempdir.Dir, error) {
+func makeFolder() (*local.Dir, error) {
 	parent := os.TempDir()
 	if strings.HasPrefix(filepath.Base(parent), prefix) {
 		parent = filepath.Dir(parent) // a test started this process: the path of a PostgreSQL socket has a limit
 	}
-	folder, err := tempdir.New(parent, prefix)
+	folder, err := local.NewDir(parent, prefix)
 	if err != nil {
 		return nil, err
 	}

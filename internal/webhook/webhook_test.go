@@ -5,7 +5,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"io"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -56,56 +55,46 @@ func TestDeliver_signsEachDeliveryWithItsTimeUnderTheSameID(t *testing.T) {
 	}
 }
 
+// TestDeliver_succeedsOnA2xxStatusAlone: one request is sent, redirects are not followed, and the
+// receiver may say when to deliver again.
 func TestDeliver_succeedsOnA2xxStatusAlone(t *testing.T) {
 	t.Parallel()
-	for status, want := range map[int]string{
-		200: "", 201: "", 202: "", 204: "", 299: "",
-		301: "delivery", 302: "delivery", 303: "delivery", 304: "delivery", 307: "delivery", 308: "delivery",
-		400: "delivery", 401: "delivery", 404: "delivery", 410: "delivery", 429: "delivery", 500: "delivery", 503: "delivery", 599: "delivery",
-	} {
-		elsewhere := startReceiver(t, nil)
-		location := elsewhere.URL
-		if status == http.StatusFound {
-			location = "https://[not a URL?token=" + strings.Repeat("x", 10_000)
-		}
-		r := startReceiver(t, func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Location", location)
-			w.WriteHeader(status)
-		})
-		err := newSender(t, webhook.Config{AllowCIDRs: loopback()}).Deliver(t.Context(), messageTo(r.URL))
-		if kinds(err) != want {
-			t.Errorf("%d: error is %v, want kind %q", status, err, want)
-		}
-		if d, ok := errors.AsType[*webhook.DeliveryError](err); ok && d.StatusCode != status {
-			t.Errorf("%d: status code is %d", status, d.StatusCode)
-		}
-		if len(r.got()) != 1 || elsewhere.dialed.Load() != 0 {
-			t.Errorf("%d: %d requests and %d connections elsewhere, want 1 and 0", status, len(r.got()), elsewhere.dialed.Load())
-		}
-	}
-}
-
-func TestDeliver_reportsRetryAfter(t *testing.T) {
-	t.Parallel()
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	for value, want := range map[string]time.Duration{
-		"7":                             7 * time.Second,
-		"Fri, 02 Jan 2026 03:05:05 GMT": time.Minute,
-		"Fri, 02 Jan 2026 03:04:00 GMT": 0,
-		"Fri, 02 Jan 2037 03:04:00 GMT": 24 * time.Hour,
-		"99999999999":                   24 * time.Hour,
-		"-1":                            0,
-		"soon":                          0,
-		"":                              0,
+	elsewhere := startReceiver(t, nil)
+	for _, test := range []struct {
+		statuses []int
+		header   string // and its value
+		want     string
+		after    time.Duration
+	}{
+		{[]int{200, 201, 202, 204, 299}, "", "", 0},
+		{[]int{301, 302, 303, 304, 307, 308}, "Location: " + elsewhere.URL, "delivery", 0},
+		{[]int{302}, "Location: https://[not a URL?token=" + strings.Repeat("x", 10_000), "delivery", 0},
+		{[]int{400, 401, 404, 410, 429, 500, 503, 599}, "", "delivery", 0},
+		{[]int{429, 503}, "Retry-After: 7", "delivery", 7 * time.Second},
+		{[]int{429}, "Retry-After: Fri, 02 Jan 2026 03:05:05 GMT", "delivery", time.Minute},
+		{[]int{429}, "Retry-After: Fri, 02 Jan 2026 03:04:00 GMT", "delivery", 0},
+		{[]int{429}, "Retry-After: Fri, 02 Jan 2037 03:04:00 GMT", "delivery", 24 * time.Hour},
+		{[]int{429}, "Retry-After: 99999999999", "delivery", 24 * time.Hour},
+		{[]int{429}, "Retry-After: -1", "delivery", 0},
+		{[]int{429}, "Retry-After: soon", "delivery", 0},
 	} {
-		r := startReceiver(t, func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Retry-After", value)
-			w.WriteHeader(http.StatusTooManyRequests)
-		})
-		err := newSender(t, webhook.Config{AllowCIDRs: loopback(), Now: func() time.Time { return now }}).Deliver(t.Context(), messageTo(r.URL))
-		d, ok := errors.AsType[*webhook.DeliveryError](err)
-		if !ok || d.RetryAfter != want {
-			t.Errorf("%q: %v, want to wait %s", value, err, want)
+		for _, status := range test.statuses {
+			r := startReceiver(t, func(w http.ResponseWriter, _ *http.Request) {
+				name, value, _ := strings.Cut(test.header, ": ")
+				w.Header().Set(name, value)
+				w.WriteHeader(status)
+			})
+			err := newSender(t, webhook.Config{AllowCIDRs: loopback(), Now: func() time.Time { return now }}).Deliver(t.Context(), messageTo(r.URL))
+			if kinds(err) != test.want {
+				t.Errorf("%d: error is %v, want kind %q", status, err, test.want)
+			}
+			if d, ok := errors.AsType[*webhook.DeliveryError](err); ok && (d.StatusCode != status || d.RetryAfter != test.after) {
+				t.Errorf("%d, %s: status code is %d, again after %s", status, test.header, d.StatusCode, d.RetryAfter)
+			}
+			if len(r.got()) != 1 || elsewhere.dialed.Load() != 0 {
+				t.Errorf("%d: %d requests and %d connections elsewhere, want 1 and 0", status, len(r.got()), elsewhere.dialed.Load())
+			}
 		}
 	}
 }
@@ -114,66 +103,52 @@ func TestDeliver_reportsRetryAfter(t *testing.T) {
 // the target.
 func TestDeliver_isBoundedByItsTimeout(t *testing.T) {
 	t.Parallel()
-	raw := func(serve func(net.Conn)) http.HandlerFunc {
-		return func(w http.ResponseWriter, _ *http.Request) {
-			conn, _, err := http.NewResponseController(w).Hijack()
-			if err != nil {
-				panic(err)
-			}
-			serve(conn)
-			_, _ = io.Copy(io.Discard, conn)
-			_ = conn.Close()
-		}
-	}
-	drip := func(conn net.Conn, piece string) {
-		for {
-			if _, err := io.WriteString(conn, piece); err != nil {
-				return
-			}
-		}
-	}
 	for name, tc := range map[string]struct {
-		answer http.HandlerFunc
-		want   string
+		sent, again string // what is sent, and then for ever
+		closes      bool
+		want        string
 	}{
-		"silence":                     {raw(func(net.Conn) {}), "delivery"},
-		"half a status line":          {raw(func(c net.Conn) { _, _ = io.WriteString(c, "HTTP/1.1 2") }), "delivery"},
-		"headers without end":         {raw(func(c net.Conn) { _, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n"); drip(c, "X-More: and more\r\n") }), "delivery"},
-		"interim answers without end": {raw(func(c net.Conn) { drip(c, "HTTP/1.1 103 Early Hints\r\nX: "+strings.Repeat("x", 1000)+"\r\n\r\n") }), "delivery"},
-		"a body that never comes":     {raw(func(c net.Conn) { _, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n") }), ""},
-		"a body without end": {raw(func(c net.Conn) {
-			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\n")
-			drip(c, strings.Repeat("x", 1000))
-		}), ""},
-		"a refusal without end": {raw(func(c net.Conn) {
-			_, _ = io.WriteString(c, "HTTP/1.1 500 No\r\n\r\n")
-			drip(c, strings.Repeat("x", 1000))
-		}), "delivery"},
-		"a long line that is not HTTP": {raw(func(c net.Conn) { _, _ = io.WriteString(c, strings.Repeat("x", 50_000)+"\r\n\r\n"); _ = c.Close() }), "delivery"},
-		"something that is not HTTP":   {raw(func(c net.Conn) { _, _ = io.WriteString(c, "SSH-2.0-OpenSSH_9.6\r\n"); _ = c.Close() }), "delivery"},
-		"a refused connection":         {nil, "delivery"},
-		"a cut":                        {raw(func(c net.Conn) { _ = c.Close() }), "delivery"},
+		"silence":                      {"", "", false, "delivery"},
+		"half a status line":           {"HTTP/1.1 2", "", false, "delivery"},
+		"headers without end":          {"HTTP/1.1 200 OK\r\n", "X-More: and more\r\n", false, "delivery"},
+		"interim answers without end":  {"", "HTTP/1.1 103 Early Hints\r\nX: " + strings.Repeat("x", 1000) + "\r\n\r\n", false, "delivery"},
+		"a body that never comes":      {"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n", "", false, ""},
+		"a body without end":           {"HTTP/1.1 200 OK\r\n\r\n", strings.Repeat("x", 1000), false, ""},
+		"a refusal without end":        {"HTTP/1.1 500 No\r\n\r\n", strings.Repeat("x", 1000), false, "delivery"},
+		"a long line that is not HTTP": {strings.Repeat("x", 50_000) + "\r\n\r\n", "", true, "delivery"},
+		"something that is not HTTP":   {"SSH-2.0-OpenSSH_9.6\r\n", "", true, "delivery"},
+		"a cut":                        {"", "", true, "delivery"},
+		"a refused connection":         {"", "", false, "delivery"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := startReceiver(t, tc.answer)
-			if tc.answer == nil {
+			r := startReceiver(t, func(w http.ResponseWriter, _ *http.Request) {
+				conn, _, err := http.NewResponseController(w).Hijack()
+				if err != nil {
+					panic(err)
+				}
+				defer func() { _ = conn.Close() }()
+				_, err = io.WriteString(conn, tc.sent)
+				for err == nil && tc.again != "" {
+					_, err = io.WriteString(conn, tc.again)
+				}
+				if !tc.closes {
+					_, _ = io.Copy(io.Discard, conn)
+				}
+			})
+			if name == "a refused connection" {
 				r.Close()
 			}
 			timeout := 300 * time.Millisecond
 			if tc.want == "" { // a busy machine is late with the status
 				timeout = 5 * time.Second
 			}
-			s := newSender(t, webhook.Config{AllowCIDRs: loopback(), Timeout: timeout})
-			err := s.Deliver(t.Context(), messageTo(r.URL+"?token=hush"))
+			err := newSender(t, webhook.Config{AllowCIDRs: loopback(), Timeout: timeout}).Deliver(t.Context(), messageTo(r.URL+"?token=hush"))
 			if kinds(err) != tc.want {
 				t.Errorf("error is %v, want kind %q", err, tc.want)
 			}
-			if err != nil && (strings.Contains(err.Error(), "hush") || strings.Contains(err.Error(), "127.0.0.1")) {
-				t.Errorf("the error quotes the target: %v", err)
-			}
-			if err != nil && len(err.Error()) > 500 {
-				t.Errorf("the receiver chose an error of %d bytes", len(err.Error()))
+			if err != nil && (strings.Contains(err.Error(), "hush") || strings.Contains(err.Error(), "127.0.0.1") || len(err.Error()) > 500) {
+				t.Errorf("the error quotes the target, or the receiver: %v", err)
 			}
 		})
 	}
@@ -205,8 +180,7 @@ func TestDeliver_signsByEverySecretInOrder(t *testing.T) {
 	}{
 		"one":                            {[]string{secret}, []string{secret}},
 		"two":                            {[]string{secret, older}, []string{secret, older}},
-		"two, the other way round":       {[]string{older, secret}, []string{older, secret}},
-		"three":                          {[]string{secret, older, oldest}, []string{secret, older, oldest}},
+		"three":                          {[]string{older, secret, oldest}, []string{older, secret, oldest}},
 		"one that signs nothing, beside": {[]string{"whsec_hush!", older}, []string{older}},
 		"one that is empty, beside":      {[]string{older, "whsec_"}, []string{older}},
 	} {
@@ -241,31 +215,28 @@ func TestDeliver_signsByEverySecretInOrder(t *testing.T) {
 	}
 }
 
-func TestCheckSecret(t *testing.T) {
-	t.Parallel()
-	if err := webhook.CheckSecret(secret); err != nil {
-		t.Error(err)
-	}
-	for _, bad := range []string{"", "whsec_", "whsec_hush!", "hush", "aHVzaA==", " " + secret, secret + "\n", "WHSEC_aHVzaA==", "whsec_aHVzaA"} {
-		if err := webhook.CheckSecret(bad); kinds(err) != "target" || strings.Contains(err.Error(), "hush") {
-			t.Errorf("%q: %v, want it refused without the secret in the text", bad, err)
-		}
-	}
-}
-
+// TestDeliver_refusesWhatItCannotSign, before it connects, as CheckSecret does at registration.
 func TestDeliver_refusesWhatItCannotSign(t *testing.T) {
 	t.Parallel()
 	r := startReceiver(t, nil)
 	s := newSender(t, webhook.Config{AllowCIDRs: loopback()})
-	for name, w := range map[string]webhook.Message{
-		"no secret":               {URL: r.URL, ID: "evt_1"},
-		"a secret not in base64":  {URL: r.URL, ID: "evt_1", Secrets: []string{"whsec_hush!"}},
-		"no id":                   {URL: r.URL, Secrets: []string{secret}},
-		"an id with a line break": {URL: r.URL, Secrets: []string{secret}, ID: "evt\r\nX: y"},
-	} {
-		if err := s.Deliver(t.Context(), w); kinds(err) != "target" || strings.Contains(err.Error(), "hush") {
-			t.Errorf("%s: %v, want it refused without the secret in the text", name, err)
+	refused := func(err error) {
+		t.Helper()
+		if kinds(err) != "target" || strings.Contains(err.Error(), "hush") {
+			t.Errorf("%v, want it refused without the secret in the text", err)
 		}
+	}
+	for _, bad := range []string{"", "whsec_", "whsec_hush!", "hush", "aHVzaA==", " " + secret, secret + "\n", "WHSEC_aHVzaA==", "whsec_aHVzaA"} {
+		refused(webhook.CheckSecret(bad))
+	}
+	testdb.Must(t, webhook.CheckSecret(secret))
+	for _, w := range []webhook.Message{
+		{URL: r.URL, ID: "evt_1"},
+		{URL: r.URL, ID: "evt_1", Secrets: []string{"whsec_hush!"}},
+		{URL: r.URL, Secrets: []string{secret}},
+		{URL: r.URL, Secrets: []string{secret}, ID: "evt\r\nX: y"},
+	} {
+		refused(s.Deliver(t.Context(), w))
 	}
 	if got := r.dialed.Load(); got != 0 {
 		t.Errorf("%d connections, want none", got)

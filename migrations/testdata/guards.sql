@@ -398,13 +398,6 @@ insert into merchants (merchant_id) values ('g_2');
 insert into webhook_secrets (merchant_id, generation, secret, secret_hash, created_by, ends_at) values ('g_2', 1, 'whsec_', sha256('s'), 'cli:me', null);
 insert into merchants (merchant_id, webhook_url, webhook_generation) values ('g_1', 'https://shop.example', 1);
 
--- webhook_resends_pkey: a resend is one
-insert into webhook_resends (resend_id, event_id, charge_id, merchant_id, requested_by) values (md5('r')::uuid, md5('e')::uuid, 'ch_1', 'g_1', 'cli:me');
-insert into webhook_resends (resend_id, event_id, charge_id, merchant_id, requested_by) values (md5('r')::uuid, md5('e')::uuid, 'ch_1', 'g_1', 'cli:you');
-
--- webhook_resends_requested_by_check: and names who requested it
-insert into webhook_resends (resend_id, event_id, charge_id, merchant_id, requested_by) values (md5('r')::uuid, md5('e')::uuid, 'ch_1', 'g_1', '');
-
 -- pauses_pkey: a receiver is paused or not
 insert into pauses (what, paused) values ('fulfillment', true);
 insert into pauses (what, paused) values ('fulfillment', false);

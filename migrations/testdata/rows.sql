@@ -45,9 +45,4 @@ select 'm' || n, 'sku', 1, 1
 insert into reservations
        (charge_id, merchant_id, sku, quantity)
 select 'ch_' || n, 'm' || n, 'sku', 1
-  from generate_series($first, $last) n;
-
-insert into webhook_resends
-       (resend_id, event_id, charge_id, merchant_id, requested_by)
-select gen_random_uuid(), gen_random_uuid(), 'ch_' || n, 'm', 'x'
   from generate_series($first, $last) n

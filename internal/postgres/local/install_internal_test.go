@@ -15,8 +15,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-
-	"github.com/payonce/payonce/internal/testrun"
 )
 
 func TestFind_takesTheFirstUsableServer(t *testing.T) {
@@ -57,7 +55,7 @@ func TestFind_takesTheFirstUsableServer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			got, err := test.m.find(t.Context(), theAccount(t))
-			testrun.Must(t, err)
+			must(t, err)
 			if got.bin != in(test.want) {
 				t.Errorf("found %s, want %s", got.bin, in(test.want))
 			}
@@ -127,7 +125,7 @@ func TestFind_downloadsOnceAndRemovesWhatAKilledDownloadLeft(t *testing.T) {
 		answer(archive)(w, r)
 	}))
 	m := machine{repository: repository.URL, archiveSum: sum(archive), cache: publicFolder(t)}
-	testrun.Must(t, os.MkdirAll(filepath.Join(m.cache, "new", "bin", "postgres"), 0o755))
+	must(t, os.MkdirAll(filepath.Join(m.cache, "new", "bin", "postgres"), 0o755))
 	var wg sync.WaitGroup
 	for range 2 {
 		wg.Go(func() {
@@ -145,19 +143,11 @@ func TestFind_downloadsOnceAndRemovesWhatAKilledDownloadLeft(t *testing.T) {
 	}
 }
 
-func TestThisMachine_readsTheEnvironment(t *testing.T) {
-	t.Setenv("POSTGRES_BINARIES_URL", "https://maven.example.com/central/")
-	t.Setenv("PG_BIN", "/programs")
-	if m := thisMachine(); m.repository != "https://maven.example.com/central" || m.bin != "/programs" {
-		t.Errorf("it is %+v, not what the environment says", m)
-	}
-}
-
 // fake writes a program. Another process writes it: a file that is open for writing here
 // could not be run, as a child that was forked meanwhile may hold it open.
 func fake(t *testing.T, folder, name, script string) {
 	t.Helper()
-	testrun.Must(t, os.MkdirAll(folder, 0o755))
+	must(t, os.MkdirAll(folder, 0o755))
 	write := exec.CommandContext(t.Context(), "/bin/sh", "-c", `printf '#!/bin/sh\n%s\n' "$2" > "$1" && chmod 755 "$1"`,
 		"sh", filepath.Join(folder, name), script)
 	if out, err := write.CombinedOutput(); err != nil {
@@ -217,6 +207,6 @@ func zipped(t *testing.T, name string, content []byte) []byte {
 	if err == nil {
 		_, err = file.Write(content)
 	}
-	testrun.Must(t, errors.Join(err, out.Close()))
+	must(t, errors.Join(err, out.Close()))
 	return archive.Bytes()
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/testrun"
 )
 
 func TestStart_whoseProcessIsKilled_leavesNeitherProcessNorFolder(t *testing.T) {
@@ -74,7 +73,7 @@ func TestStart_removesAServerWithoutGuardAndKeepsTheOthers(t *testing.T) {
 	temp := publicFolder(t)
 	killed, living := runningStarter(t, temp, "start"), runningStarter(t, temp, "start")
 	orphan, other := connectTo(t, killed.url), connectTo(t, living.url)
-	testrun.Must(t, syscall.Kill(killed.guard(t), syscall.SIGKILL))
+	must(t, syscall.Kill(killed.guard(t), syscall.SIGKILL))
 	killed.kill(t, killed.pid(), syscall.SIGKILL)
 	if err := orphan.Ping(t.Context()); err != nil {
 		t.Fatalf("the server ended with its cleanup script, so there is nothing to remove: %v", err)
@@ -149,15 +148,15 @@ type starter struct {
 func launchStarter(t *testing.T, temp, mode string) *starter {
 	t.Helper()
 	self, err := os.Executable()
-	testrun.Must(t, err)
+	must(t, err)
 	s := &starter{command: exec.CommandContext(t.Context(), self)}
 	s.command.Env = append(os.Environ(), starterVariable+"="+mode, "TMPDIR="+temp)
 	s.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	s.stdin, err = s.command.StdinPipe()
-	testrun.Must(t, err)
+	must(t, err)
 	s.stdout, err = s.command.StdoutPipe()
-	testrun.Must(t, err)
-	testrun.Must(t, s.command.Start())
+	must(t, err)
+	must(t, s.command.Start())
 	return s
 }
 
@@ -189,7 +188,7 @@ func (s *starter) guard(t *testing.T) int {
 	for line := range strings.Lines(string(out)) {
 		if fields := strings.Fields(line); fields[0] == strconv.Itoa(s.pid()) && strings.HasSuffix(fields[2], "sh") {
 			pid, err := strconv.Atoi(fields[1])
-			testrun.Must(t, err)
+			must(t, err)
 			return pid
 		}
 	}
@@ -199,7 +198,7 @@ func (s *starter) guard(t *testing.T) int {
 
 func (s *starter) kill(t *testing.T, pid int, signal syscall.Signal) {
 	t.Helper()
-	testrun.Must(t, syscall.Kill(pid, signal))
+	must(t, syscall.Kill(pid, signal))
 	if err := s.command.Wait(); err == nil {
 		t.Fatalf("the starter survived %v", signal)
 	}
@@ -208,7 +207,7 @@ func (s *starter) kill(t *testing.T, pid int, signal syscall.Signal) {
 // end lets the starter close its server.
 func (s *starter) end(t *testing.T) {
 	t.Helper()
-	testrun.Must(t, s.stdin.Close())
+	must(t, s.stdin.Close())
 	if err := s.command.Wait(); err != nil {
 		t.Fatalf("the starter ended with %v", err)
 	}

@@ -10,7 +10,7 @@
 //   - For root, the server runs as the user postgres or an unprivileged one.
 //   - It listens on a Unix socket in a folder of its own, never on TCP.
 //   - No process and no folder outlives the process that started it, also after Ctrl-C or
-//     SIGKILL: see package tempdir.
+//     SIGKILL: see Dir.
 //
 // # Limits
 //
@@ -37,7 +37,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/loop"
-	"github.com/payonce/payonce/internal/tempdir"
 )
 
 // The port is only a part of the socket's name. It is always given, since PGPORT would
@@ -76,7 +75,7 @@ type Options struct {
 // Server is a running server. Its methods may be called by several goroutines.
 type Server struct {
 	account account
-	dir     *tempdir.Dir
+	dir     *Dir
 	command []string // that starts the server
 
 	mu      sync.Mutex
@@ -123,7 +122,7 @@ func (m machine) parent(ctx context.Context, a account, inMemory bool) string {
 
 // newServer makes the folder of a server, which belongs to the account.
 func newServer(parent string, a account) (*Server, error) {
-	dir, err := tempdir.New(parent, prefix)
+	dir, err := NewDir(parent, prefix)
 	if err != nil {
 		return nil, fmt.Errorf("make a folder for PostgreSQL: %w", err)
 	}
@@ -134,7 +133,7 @@ func newServer(parent string, a account) (*Server, error) {
 	return s, nil
 }
 
-func (s *Server) data() string { return filepath.Join(s.dir.Path, tempdir.Data) }
+func (s *Server) data() string { return filepath.Join(s.dir.Path, dataFolder) }
 
 func (s *Server) start(ctx context.Context, o Options, m machine) error {
 	if m.cache == "" {

@@ -9,17 +9,15 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/payonce/payonce/internal/testrun"
 )
 
 // TestMain runs the tests or, in a process that a test started, the process that the test
-// kills. That process gets no help from testrun: what it leaves is what is tested.
+// kills. Package testrun uses this one, so the tests do without it.
 func TestMain(m *testing.M) {
 	if mode := os.Getenv(starterVariable); mode != "" {
 		os.Exit(runStarter(mode))
 	}
-	testrun.Main(m)
+	os.Exit(m.Run())
 }
 
 // The fast server has no cache, so initdb and what it makes lie in the server's folder.
@@ -28,7 +26,7 @@ func TestServer_usesItsSettingsAndIsApartFromOthers(t *testing.T) {
 	t.Parallel()
 	uncached := thisMachine()
 	found, err := uncached.find(t.Context(), theAccount(t))
-	testrun.Must(t, err)
+	must(t, err)
 	uncached.bin, uncached.cache = found.bin, "" // the programs may be in the cache
 	durable := startOn(t, thisMachine(), Options{Fsync: true, InMemory: true})
 	fast := startOn(t, uncached, Options{InMemory: true, Settings: map[string]string{"max_connections": "33", "application_name": "a b"}})
@@ -91,8 +89,8 @@ func TestRestart_losesNoCommittedRow(t *testing.T) {
 	for name, restart := range map[string]func(*Server, context.Context) error{"restarted": (*Server).Restart, "crashed": (*Server).Crash} {
 		client := connectTo(t, s.URL("postgres"))
 		_, err := client.Exec(t.Context(), `create table `+name+` as select 'row' as value`)
-		testrun.Must(t, err)
-		testrun.Must(t, restart(s, t.Context()))
+		must(t, err)
+		must(t, restart(s, t.Context()))
 		if client.Ping(t.Context()) == nil {
 			t.Errorf("a client stayed connected: the server never %s", name)
 		}
@@ -101,6 +99,13 @@ func TestRestart_losesNoCommittedRow(t *testing.T) {
 		}
 	}
 	closeWithoutATrace(t, s)
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 func long(t *testing.T) {
@@ -113,7 +118,7 @@ func long(t *testing.T) {
 func theAccount(t *testing.T) account {
 	t.Helper()
 	a, err := serverAccount()
-	testrun.Must(t, err)
+	must(t, err)
 	return a
 }
 
@@ -121,7 +126,7 @@ func theAccount(t *testing.T) account {
 func startOn(t *testing.T, m machine, o Options) *Server {
 	t.Helper()
 	s, err := m.start(t.Context(), o)
-	testrun.Must(t, err)
+	must(t, err)
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Errorf("close the server: %v", err)
@@ -133,14 +138,14 @@ func startOn(t *testing.T, m machine, o Options) *Server {
 func connectTo(t *testing.T, url string) *pgx.Conn {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)
-	testrun.Must(t, err)
+	must(t, err)
 	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
 	return conn
 }
 
 func ask(t *testing.T, s *Server, database, question string) (answer string) {
 	t.Helper()
-	testrun.Must(t, connectTo(t, s.URL(database)).QueryRow(t.Context(), question).Scan(&answer))
+	must(t, connectTo(t, s.URL(database)).QueryRow(t.Context(), question).Scan(&answer))
 	return answer
 }
 
@@ -170,7 +175,7 @@ func publicFolder(t *testing.T) string {
 	if err == nil {
 		err = os.Chmod(folder, 0o777)
 	}
-	testrun.Must(t, err)
+	must(t, err)
 	t.Cleanup(func() {
 		if err := os.RemoveAll(folder); err != nil {
 			t.Error(err)
@@ -182,7 +187,7 @@ func publicFolder(t *testing.T) string {
 func entries(t *testing.T, folder string) (names []string) {
 	t.Helper()
 	found, err := os.ReadDir(folder)
-	testrun.Must(t, err)
+	must(t, err)
 	for _, entry := range found {
 		names = append(names, entry.Name())
 	}

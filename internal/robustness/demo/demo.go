@@ -4,7 +4,7 @@
 // answers and repeats its webhooks, SIGKILLs of workers and of an api, and an
 // immediate restart of the database, all while charges flow.
 //
-// It sees the service from outside: through HTTP, through the sandbox's records and
+// It judges the service from outside: through HTTP, through the sandbox's records and
 // through `payonce audit`. It imports none of the service's packages, so it cannot
 // share a mistake with them.
 //
@@ -50,8 +50,6 @@ type Options struct {
 	Lab *Lab
 	// Commands, if set, names actions of the lab, one on a line, for Keep.
 	Commands io.Reader
-	// Live rewrites a line on Stderr, a terminal, with how far the charges have come.
-	Live bool
 
 	Stdout io.Writer
 	Stderr io.Writer
@@ -72,10 +70,8 @@ const (
 	closeTimeout = 20 * time.Second
 	// trafficTimeout bounds the wait for the last charge, after it was sent.
 	trafficTimeout = 90 * time.Second
-	// progressPause lies between two lines that say how far the charges have come, livePause
-	// between two forms of such a line.
+	// progressPause lies between two lines that say how far the charges have come.
 	progressPause = 3 * time.Second
-	livePause     = 200 * time.Millisecond
 	// repetitions is how often the provider's webhooks are sent again at the end.
 	repetitions = 2
 )
@@ -88,9 +84,10 @@ func closing(ctx context.Context) (context.Context, context.CancelFunc) {
 // run is one demo with what it has observed.
 type run struct {
 	Options
-	evidence
 	*stage
+	evidence
 
+	plan  plan
 	took  time.Duration
 	kills int // by actions of the lab
 
@@ -118,19 +115,14 @@ func (o Options) run(ctx context.Context) (err error) {
 	if o.Seed == 0 {
 		o.Seed = newSeed()
 	}
-	r := &run{Options: o}
-	r.plan = newPlan(o.Seed, o.Charges, newRunName())
+	r := &run{Options: o, plan: newPlan(o.Seed, o.Charges, newRunName())}
 	if o.ConsoleURL != "" {
 		o.say("console: %s", o.ConsoleURL)
 	}
 	o.say("payonce demo: %d charges, every request sent three times, seed %d", o.Charges, o.Seed)
-	if o.Running != nil {
-		r.plan.stock = nil // others have supplied it, and earlier runs have sold of it
-		r.stage, err = openRunning(ctx, *o.Running)
-	} else {
-		r.stage, err = openStage(ctx, o, r.plan.stock)
-	}
-	if err != nil {
+	plenty, few := 100*o.Charges, max(1, o.Charges/25)
+	stock := []string{fmt.Sprintf("tshirt=%d", plenty), fmt.Sprintf("mug=%d", plenty), fmt.Sprintf("poster=%d", few)}
+	if r.stage, err = openStage(ctx, o, stock...); err != nil {
 		return err
 	}
 	defer func() {
@@ -143,9 +135,9 @@ func (o Options) run(ctx context.Context) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer r.Lab.close()
 	defer cancel()
-	if r.Show != nil && r.world != nil {
+	if r.Show != nil {
 		showing.Go(func() {
-			if err := r.Show(ctx, r.database); err != nil && ctx.Err() == nil {
+			if err := r.Show(ctx, r.world.Service); err != nil && ctx.Err() == nil {
 				r.say("the console shows nothing: %v", err)
 			}
 		})
@@ -154,10 +146,9 @@ func (o Options) run(ctx context.Context) (err error) {
 }
 
 // play lets charges flow, judges and, with Keep, waits for the end of ctx.
-func (r *run) play(ctx context.Context) error {
-	r.chaos.killed = r.killed
+func (r *run) play(ctx context.Context) (err error) {
 	began := r.Now()
-	var err error
+	r.chaos.killed = r.killed
 	if r.before, err = r.sandbox.Books(ctx); err != nil {
 		return err
 	}
@@ -165,7 +156,7 @@ func (r *run) play(ctx context.Context) error {
 	if err := r.flow(ctx); err != nil {
 		return err
 	}
-	found, err := r.judge(ctx, began)
+	found, err := r.audit(ctx, began)
 	if err != nil {
 		return err
 	}
@@ -195,38 +186,49 @@ func (r *run) flow(ctx context.Context) error {
 			cancel() // the charges would wait for a program that does not come back
 		}
 	})
-	reporting.Go(func() { r.reportProgress(flowing) })
-	records := r.merchant.run(flowing, r.plan)
+	progress := func() { r.say("%d of %d charges ended; %s", r.ended.Load(), len(r.plan.charges), r.broken()) }
+	reporting.Go(func() {
+		for harness.Wait(flowing, progressPause) == nil {
+			progress()
+		}
+		progress()
+	})
+	r.merchant.run(flowing, r.plan.charges)
 	striking.Wait()
 	cancel()
 	reporting.Wait()
 	r.Lab.acting.Lock()
 	defer r.Lab.acting.Unlock()
-	r.records = append(r.records, records...)
+	r.sent = append(r.sent, r.plan.charges...)
 	// The sandbox may be another's, and continues without the demo.
 	clearing, cancel := closing(ctx)
 	defer cancel()
 	return errors.Join(err, ctx.Err(), r.setFaults(clearing, harness.Faults{}))
 }
 
-// judge observes what is left when every charge has its outcome, reports and returns the service's
+// audit observes what is left when nothing is left to do, reports and returns the service's
 // own audit with what was observed from outside. No action of the lab is in flight meanwhile.
-func (r *run) judge(ctx context.Context, began time.Time) (a harness.Audit, err error) {
+func (r *run) audit(ctx context.Context, began time.Time) (a harness.Audit, err error) {
 	r.Lab.acting.Lock()
 	defer r.Lab.acting.Unlock()
+	if r.events, err = r.countEvents(ctx); err != nil {
+		return a, err
+	}
 	if r.repeated, err = r.sandbox.RepeatWebhooks(ctx, repetitions); err != nil {
 		return a, err
 	}
-	r.reread(ctx, r.records)
+	later, err := r.countEvents(ctx)
+	if err != nil {
+		return a, err
+	}
+	r.added = later - r.events
 	if r.books, err = r.sandbox.Books(ctx); err != nil {
 		return a, err
 	}
-	if r.world != nil {
-		r.chaos.losses, r.chaos.programs = r.world.Losses(), len(r.world.Processes())
-	}
+	r.chaos.losses, r.chaos.programs = r.world.Losses(), len(r.world.Processes())
 	r.took = r.Now().Sub(began)
 	r.say("auditing")
-	if a, err = r.audit(ctx); err != nil {
+	if a, err = r.world.Audit(ctx); err != nil {
 		return a, fmt.Errorf("audit: %w", err)
 	}
 	a = a.With(r.verdict()...)
@@ -236,24 +238,18 @@ func (r *run) judge(ctx context.Context, began time.Time) (a harness.Audit, err 
 	return a, nil
 }
 
-// reportProgress says how far the charges have come until ctx ends. In a terminal it rewrites the
-// line until the next one is due.
-func (r *run) reportProgress(ctx context.Context) {
-	const startOfLine = "\r\x1b[K"
-	line := func() string {
-		return fmt.Sprintf("%d of %d charges ended; %s", r.ended.Load(), len(r.plan.charges), r.broken())
+// countEvents counts the events of the demo's charges when nothing is left to do, or the time for
+// that is over: the audit then says what is left.
+func (r *run) countEvents(ctx context.Context) (n int, err error) {
+	const count = `select count(*) from ledger_events where stream_id = any($1)`
+	var ids []string
+	for _, c := range r.sent {
+		ids = append(ids, c.ID)
 	}
-	pause, start := progressPause, ""
-	if r.Live {
-		pause, start = livePause, startOfLine
+	waiting, cancel := context.WithTimeout(ctx, trafficTimeout)
+	defer cancel()
+	if err := r.quiet(waiting, true); err != nil && waiting.Err() == nil {
+		return 0, fmt.Errorf("wait until nothing is left to do: %w", err)
 	}
-	for since := r.Now(); harness.Wait(ctx, pause) == nil; {
-		if r.Now().Sub(since) < progressPause {
-			_, _ = fmt.Fprint(r.Stderr, start, line())
-			continue
-		}
-		since = r.Now()
-		r.say("%s%s", start, line())
-	}
-	r.say("%s%s", start, line())
+	return n, r.db.QueryRow(ctx, count, ids).Scan(&n)
 }

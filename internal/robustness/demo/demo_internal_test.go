@@ -3,6 +3,9 @@ package demo
 import (
 	"context"
 	"errors"
+	"net/http"
+	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +13,8 @@ import (
 	"github.com/payonce/payonce/internal/robustness/harness"
 	"github.com/payonce/payonce/internal/testrun"
 )
+
+func TestMain(m *testing.M) { testrun.Main(m) }
 
 func TestInDatabase(t *testing.T) {
 	t.Parallel()
@@ -19,13 +24,9 @@ func TestInDatabase(t *testing.T) {
 		"postgres://db":              "postgres://db/other",
 		"host=/tmp user=me dbname=x": "host=/tmp user=me dbname=x dbname=other",
 	} {
-		t.Run(server, func(t *testing.T) {
-			t.Parallel()
-			got, err := inDatabase(server, "other")
-			if err != nil || got != want {
-				t.Errorf("got %q, %v, want %q", got, err, want)
-			}
-		})
+		if got, err := inDatabase(server, "other"); err != nil || got != want {
+			t.Errorf("%s: got %q, %v, want %q", server, got, err, want)
+		}
 	}
 }
 
@@ -40,44 +41,163 @@ func TestReportFindings(t *testing.T) {
 			t.Errorf("as expected is %v: %v, and printed\n%s", asExpected, err, out.String())
 		}
 	}
-}
-
-func TestBreak_refusesAnUnknownGuard(t *testing.T) {
-	t.Parallel()
 	if err := Break(t.Context(), Options{}, "no_such_guard"); err == nil {
-		t.Error("it is accepted")
+		t.Error("an unknown guard is accepted")
 	}
 }
 
 // TestLab_endsWithTheDemo: the end of the demo ends the action in flight, and no other begins.
 func TestLab_endsWithTheDemo(t *testing.T) {
 	t.Parallel()
+	begun := make(chan struct{}, 2)
+	sandbox := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { begun <- struct{}{} }))
+	defer sandbox.Close()
 	ctx, cancel := context.WithCancel(t.Context())
-	l, done, begun, ended := &Lab{}, make(chan error), make(chan struct{}), false
-	restart := func() { // the request lives longer than the demo
-		_, _, err := l.Do(t.Context(), "restart-database", nil)
+	l, done := &Lab{}, make(chan error)
+	cut := func() { // the request lives longer than the demo
+		_, _, err := l.Do(t.Context(), "cut-provider", nil)
 		done <- err
 	}
-	l.open(ctx, &run{Options: Options{Now: time.Now}, stage: &stage{restart: func(ctx context.Context) error {
-		close(begun)
-		<-ctx.Done()
-		ended = true
-		return ctx.Err()
-	}}})
-	go restart()
+	l.open(ctx, &run{Options: Options{Now: time.Now}, stage: &stage{merchant: &merchant{sandbox: harness.Sandbox(sandbox.URL)}}})
+	go cut()
 	<-begun
 	cancel()
-	l.close()
-	if !ended {
-		t.Error("the action is in flight")
-	}
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Errorf("the action ended with %v", err)
 	}
-	go restart()
+	if len(begun) != 1 {
+		t.Error("the demo's own faults were not restored")
+	}
+	l.close()
+	go cut()
 	if err := <-done; !errors.Is(err, errNotReady) {
 		t.Errorf("another action ended with %v", err)
 	}
 }
 
-func TestMain(m *testing.M) { testrun.Main(m) }
+// TestNewPlan: a plan is repeated by its seed, and a short one has a charge of each kind.
+func TestNewPlan(t *testing.T) {
+	t.Parallel()
+	if p := newPlan(5, 1, "run"); !slices.Equal(p.charges[0].wanted, []string{succeeded}) {
+		t.Errorf("a single charge ends with %v", p.charges[0].wanted)
+	}
+	p, again, keys, refunds := newPlan(3, 200, "run"), newPlan(3, 200, "run"), map[string]bool{}, 0
+	for i, c := range p.charges {
+		keys[c.key] = true
+		if string(c.body) != string(again.charges[i].body) || !slices.Equal(p.strikes, again.strikes) {
+			t.Errorf("another plan of the same seed differs at %s", c.key)
+		}
+		for _, refund := range c.refunds {
+			keys[refund.key] = true
+			refunds++
+		}
+	}
+	if len(keys) != len(p.charges)+refunds {
+		t.Errorf("%d charges and %d refunds have %d keys", len(p.charges), refunds, len(keys))
+	}
+	weight := 0
+	short := newPlan(3, len(kinds), "run")
+	for _, k := range kinds {
+		weight += k.weight
+		if !slices.ContainsFunc(short.charges, func(c *charge) bool { return slices.Equal(c.wanted, k.wanted) && c.kind.then == k.then }) {
+			t.Errorf("a short plan has none that ends with %v %s", k.wanted, k.then)
+		}
+	}
+	if weight != 100 {
+		t.Errorf("the weights are %d per cent", weight)
+	}
+}
+
+func thrice(status int, body string) []harness.Answer {
+	a := harness.Answer{Status: status, Body: body}
+	return []harness.Answer{a, a, a}
+}
+
+// flawless is a run of two charges: one is refunded in part, the other canceled.
+func flawless() *evidence {
+	refund := &request{amount: 40, wanted: ok, made: made{ID: "re_1", Status: succeeded, Amount: 40}, answers: thrice(http.StatusAccepted, "{}")}
+	refusal := &request{amount: 61, wanted: refused, answers: thrice(http.StatusUnprocessableEntity, `{"type":"`+tooMuch+`"}`)}
+	refunded := &charge{refunds: []*request{refund, refusal}}
+	refunded.request = request{amount: 100, wanted: ok, made: made{ID: "ch_0", Status: "partially_refunded", Amount: 100}, answers: thrice(http.StatusAccepted, "{}")}
+	stopped := &charge{
+		cancel: &request{wanted: []string{succeeded, canceled, notCaptured}, made: made{ID: "ch_1", Status: failed}, answers: thrice(http.StatusAccepted, "{}")},
+		other:  &request{answers: thrice(http.StatusUnprocessableEntity, `{"type":"`+reused+`"}`)[:1]},
+	}
+	stopped.request = request{amount: 100, wanted: []string{canceled}, made: made{ID: "ch_1", Status: failed, Amount: 100}, answers: thrice(http.StatusAccepted, "{}")}
+	stopped.Failure.Code, stopped.cancel.Failure.Code = canceled, canceled
+	e := &evidence{
+		sent: []*charge{refunded, stopped}, events: 9,
+		books:    harness.Books{DuplicatesSuppressed: 1},
+		repeated: harness.Repeated{Events: 2, Sent: 4, Delivered: 4},
+		chaos:    chaos{killed: "killed", workers: leastWorkerKills, inFlight: 1, apis: 1, restarted: time.Second, programs: 5},
+	}
+	e.notify("ch_0", "charge.succeeded")
+	e.notify("ch_1", "charge.failed")
+	e.notify("re_1", "refund.succeeded")
+	return e
+}
+
+func (e *evidence) notify(reference, kind string) {
+	e.books.Notifications = append(e.books.Notifications, harness.Notification{Reference: reference, Type: kind, Deliveries: 1, Effects: 1})
+}
+
+// defects are what a run can show, each with the check that must find it.
+var defects = []struct {
+	name  string
+	plant func(e *evidence, refunded, stopped *charge)
+	found string
+}{
+	{"nothing", func(*evidence, *charge, *charge) {}, ""},
+	{"a request without an answer", func(_ *evidence, c, _ *charge) { c.answers = c.answers[:2] }, oneAnswer},
+	{"a replay with another byte", func(_ *evidence, c, _ *charge) { c.answers[2].Body += " " }, oneAnswer},
+	{"a cancellation whose replay differs", func(_ *evidence, _, c *charge) { c.cancel.answers[2].Body += " " }, oneAnswer},
+	{"a refund whose replay differs", func(_ *evidence, c, _ *charge) { c.refunds[0].answers[1].Body = "" }, oneAnswer},
+	{"a reused key that was accepted", func(_ *evidence, _, c *charge) { c.other.answers[0].Body = "{}" }, reusedKey},
+	{"a reused key that was not tried", func(_ *evidence, _, c *charge) { c.other.answers = nil }, reusedKey},
+	{"a charge that never ended", func(_ *evidence, c, _ *charge) { c.Status = "pending" }, endsAsPlanned},
+	{"a charge that ended otherwise", func(_ *evidence, c, _ *charge) { c.wanted = []string{"card_declined"} }, endsAsPlanned},
+	{"a charge of another amount", func(_ *evidence, _, c *charge) { c.Amount++ }, endsAsPlanned},
+	{"a cancellation that was refused and happened", func(_ *evidence, _, c *charge) {
+		c.cancel.made, c.cancel.answers = made{}, thrice(http.StatusConflict, `{"type":"`+notCaptured+`"}`)
+	}, endsAsPlanned},
+	{"a refund of less than was requested", func(_ *evidence, c, _ *charge) { c.refunds[0].Amount-- }, endsAsPlanned},
+	{"a refund that was to be refused", func(_ *evidence, c, _ *charge) { c.refunds[1].answers = thrice(http.StatusAccepted, "{}") }, endsAsPlanned},
+	{"a merchant who acted twice", func(e *evidence, _, _ *charge) { e.books.Notifications[0].Effects = 2 }, notifiedOnce},
+	{"a merchant who was notified under two ids", func(e *evidence, _, _ *charge) { e.notify("re_1", "refund.succeeded") }, notifiedOnce},
+	{"a merchant who was notified of the contrary", func(e *evidence, _, _ *charge) { e.books.Notifications[0].Type = "charge.failed" }, notifiedOnce},
+	{"a repeated webhook that added an event", func(e *evidence, _, _ *charge) { e.added++ }, webhooksAgain},
+	{"streams that were not read", func(e *evidence, _, _ *charge) { e.events = 0 }, webhooksAgain},
+	{"nine kills", func(e *evidence, _, _ *charge) { e.chaos.workers = 9 }, "chaos: workers killed while charges flow"},
+	{"kills of idle workers alone", func(e *evidence, _, _ *charge) { e.chaos.inFlight = 0 }, "chaos: workers killed while charges flow"},
+	{"no api killed", func(e *evidence, _, _ *charge) { e.chaos.apis = 0 }, "chaos: an api killed"},
+	{"no restart of the database", func(e *evidence, _, _ *charge) { e.chaos.restarted = 0 }, "chaos: database restarted at once"},
+	{"a restart that is not the demo's to do", func(e *evidence, _, _ *charge) { e.chaos.restarted, e.chaos.notRun = 0, true }, ""},
+	{"a provider without faults", func(e *evidence, _, _ *charge) { e.before.DuplicatesSuppressed = 1 }, "chaos: provider and shop asked again after faults"},
+	{"a webhook that was not accepted", func(e *evidence, _, _ *charge) { e.repeated.Delivered-- }, "chaos: webhooks of the provider sent again"},
+	{"a program that ended without a kill", func(e *evidence, _, _ *charge) { e.chaos.losses = []string{"worker-1"} }, "chaos: nothing ended that was not killed"},
+}
+
+func TestVerdict_findsEachDefect(t *testing.T) {
+	t.Parallel()
+	all, found := []string{}, []string{""}
+	for _, check := range flawless().verdict() {
+		all = append(all, check.Name)
+	}
+	for _, defect := range defects {
+		e := flawless()
+		defect.plant(e, e.sent[0], e.sent[1])
+		var red []string
+		for _, check := range e.verdict() {
+			if check.Violated > 0 {
+				red = append(red, check.Name)
+			}
+		}
+		if strings.Join(red, "; ") != defect.found {
+			t.Errorf("%s: found by %q, should be by %q", defect.name, red, defect.found)
+		}
+		found = append(found, defect.found)
+	}
+	slices.Sort(all)
+	slices.Sort(found)
+	testrun.Same(t, "checks that find a defect", all, slices.Compact(found)[1:])
+}

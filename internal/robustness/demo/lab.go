@@ -1,251 +1,218 @@
 package demo
 
 import (
+	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
-	"text/tabwriter"
+	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/payonce/payonce/internal/robustness/harness"
-	"github.com/payonce/payonce/internal/tempdir"
 )
 
-// Finding is what the audit found after a guard was removed.
-type Finding struct {
-	Guard
-	Violated []harness.Check `json:"violated"`
-	// Timelines are those of the damaged charge, or of the first two of one key.
-	Timelines []json.RawMessage `json:"timelines"`
-	// AsExpected says that the checks which are violated are those of the guard.
-	AsExpected bool `json:"as_expected"`
-
-	text string // the timelines
+// Lab is the crash lab and the guard lab of a running demo. What the crash lab breaks is broken for
+// real, and the audit still holds. The guard lab removes a guard from a payonce of its own. The
+// methods are safe for concurrent use.
+type Lab struct {
+	acting sync.Mutex // one action at a time, and none while the demo audits
+	run    *run       // nil before charges can be sent, and when the demo ends
+	ended  context.Context
 }
 
-// The names that --break takes beside those of guards.
-const (
-	breakAll  = "all"  // each guard in turn, and none
-	breakList = "list" // print the guards
-	breakNone = "none" // all guards stay, and all faults happen
-)
+// Action is something that the lab does.
+type Action struct {
+	Name  string // for Do
+	Group string // client, program, provider, message or guard
+	Title string
+	What  string // what it does
+	Shows string // what to watch
 
-const (
-	labAtOnce  = 3               // runs of --break all
-	labTimeout = 2 * time.Minute // of a run
-)
-
-// Break removes one guard from a payonce on a server of its own, and no program is changed. It
-// inflicts the guard's fault, runs the audit, and prints what the audit found and what happened to
-// the charge. It returns ErrBroken if other checks are violated than the guard's.
-func Break(ctx context.Context, o Options, name string) error {
-	guards, err := choose(name)
-	if err != nil {
-		return err
-	}
-	if name == breakList {
-		return listGuards(o, guards)
-	}
-	o.say("payonce demo --break %s: on a throw-away PostgreSQL server, which is removed in the end", name)
-	folder, err := tempdir.New(os.TempDir(), "payonce-lab-")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = folder.Close() }()
-	binaries, err := o.build(ctx, folder.Path)
-	if err != nil {
-		return err
-	}
-	o.programs = &binaries
-	quiet := o
-	if len(guards) > 1 {
-		quiet.Stderr = io.Discard
-	}
-	findings := make([]Finding, len(guards))
-	all, ctx := errgroup.WithContext(ctx)
-	all.SetLimit(labAtOnce)
-	for i, g := range guards {
-		all.Go(func() (err error) {
-			if findings[i], err = quiet.without(ctx, g); err != nil {
-				return fmt.Errorf("without %s: %w", g.Name, err)
-			}
-			o.say("%s", findings[i].verdict())
-			return nil
-		})
-	}
-	if err := all.Wait(); err != nil {
-		return err
-	}
-	return reportFindings(o, findings)
+	do    func(context.Context, *run) (string, error)
+	guard *Guard // what the guard lab removes, in place of do
 }
 
-// choose returns the guards of a name.
-func choose(name string) ([]Guard, error) {
-	none := Guard{Name: breakNone, Kind: "-", Fault: "all faults", Charge: "nothing: the guards refused each fault", inflict: allFaults}
-	all := append([]Guard{none}, Guards()...)
-	if name == breakAll || name == breakList {
-		return all, nil
+var errNotReady = errors.New("the demo is starting, or ends")
+
+const outageLength = 10 * time.Second
+
+// Actions are all that the lab can do: the crash lab's, then one for each guard.
+func (*Lab) Actions() []Action {
+	actions := crashes()
+	for _, g := range Guards() {
+		actions = append(actions, Action{Name: g.Name, Group: "guard", Title: "Remove " + g.Name, What: g.Kind + "; " + g.Fault, Shows: g.red(), guard: &g})
 	}
-	i := slices.IndexFunc(all, func(g Guard) bool { return g.Name == name })
+	return actions
+}
+
+// crashes are the actions of the crash lab.
+func crashes() []Action {
+	const refused = "Workers retry, and ask the provider before they send anything again: it takes the money once."
+	return []Action{
+		{
+			"send-10", "client", "Send one request 10 times at once", "Ten clients send the same charge with the same key to both apis.",
+			"One charge, ten equal answers: idempotency_keys_once refuses nine commits.", sendTen, nil,
+		},
+		{
+			"kill-worker", "program", "Kill a worker", "SIGKILL, and a start after 150 ms.",
+			"The lease of its messages runs out within a second, and another worker takes them over.", killOne(worker), nil,
+		},
+		{
+			"kill-api", "program", "Kill an api", "SIGKILL, and a start after 150 ms.",
+			"Requests without an answer are repeated under their keys.", killOne(api), nil,
+		},
+		{
+			"restart-database", "program", "Restart PostgreSQL", "An immediate shutdown without a checkpoint, and a start.",
+			"Every program reconnects, and what was acknowledged is still there.", restartServer, nil,
+		},
+		outage("cut-provider", "Cut the network to the provider", "every connection to the provider and the merchant was cut before a request arrived", refused, harness.Faults{DropBefore: 1}),
+		outage("provider-500", "Let the provider answer 500", "the provider and the merchant answered every request with 500", refused, harness.Faults{Error500: 1}),
+		outage("provider-slow", "Slow the provider down", "the provider and the merchant answered after 2 s", "Charges take longer, and leases are renewed.", harness.Faults{Slow: harness.Slow{P: 1, Milliseconds: 2000}}),
+		outage("provider-silent", "Lose the provider's answers", "the provider and the merchant carried out every request and answered none", refused, harness.Faults{DropAfter: 1}),
+		{
+			"redeliver", "message", "Redeliver every message", "Each message that the worker has received is in the outbox once more.",
+			"inbox_message_once counts each message as a duplicate.", redeliver, nil,
+		},
+		{
+			"resend-webhooks", "message", "Resend all webhooks of the provider", "The provider sends each of its events once more.",
+			"inbox_message_once counts each event as a duplicate.", resendWebhooks, nil,
+		},
+	}
+}
+
+// Do takes an action, one at a time, and says in a sentence what it did. Of the guard lab it also
+// returns the Finding, as JSON, and says before how far it has come. An action in flight holds up
+// the demo's audit.
+func (l *Lab) Do(ctx context.Context, name string, progress func(string)) (said string, finding []byte, err error) {
+	actions := l.Actions()
+	i := slices.IndexFunc(actions, func(a Action) bool { return a.Name == name })
 	if i < 0 {
-		return nil, fmt.Errorf("--break %s: there is no such guard; --break list lists them", name)
+		return "", nil, fmt.Errorf("there is no action %q", name)
 	}
-	return all[i : i+1], nil
-}
-
-func listGuards(o Options, guards []Guard) error {
-	w := tabwriter.NewWriter(o.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "GUARD\tKIND\tFAULT\tVIOLATED WITHOUT IT")
-	for _, g := range guards {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", g.Name, g.Kind, g.Fault, g.red())
+	l.acting.Lock()
+	defer l.acting.Unlock()
+	if l.run == nil {
+		return "", nil, errNotReady
 	}
-	return w.Flush()
-}
-
-func (g Guard) red() string {
-	if len(g.Red) == 0 {
-		return "nothing"
-	}
-	return strings.Join(g.Red, "; ")
-}
-
-// without runs payonce without a guard.
-func (o Options) without(ctx context.Context, g Guard) (f Finding, err error) {
-	ctx, cancel := context.WithTimeout(ctx, labTimeout)
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	f = Finding{Guard: g}
-	at, err := openOwn(ctx, o, sceneStock)
-	if err != nil {
-		return f, err
+	defer context.AfterFunc(l.ended, cancel)() //nolint:contextcheck // it is the demo's, whose end ends the action
+	if g := actions[i].guard; g != nil {
+		return g.remove(ctx, l.run, progress)
 	}
-	s := &scene{own: at, client: at.Client()}
-	defer func() {
+	said, err = actions[i].do(ctx, l.run)
+	return said, nil, err
+}
+
+// open lets actions act on a demo until ctx ends.
+func (l *Lab) open(ctx context.Context, r *run) {
+	l.acting.Lock()
+	defer l.acting.Unlock()
+	l.run, l.ended = r, ctx
+}
+
+// close waits for the action that is in flight, which the end of its context ends. No other follows.
+func (l *Lab) close() {
+	l.acting.Lock()
+	defer l.acting.Unlock()
+	l.run = nil
+}
+
+// sendTen also records what it sees, for the checks of the demo.
+func sendTen(ctx context.Context, r *run) (string, error) {
+	c := newPlan(newSeed(), 1, newRunName()).charges[0]
+	c.together, c.other = 10, nil
+	ctx, cancel := context.WithTimeout(ctx, trafficTimeout)
+	defer cancel()
+	r.merchant.run(ctx, []*charge{c})
+	r.sent = append(r.sent, c)
+	if len(c.answers) < c.together {
+		return "", fmt.Errorf("%d of %d requests with the key %s were answered", len(c.answers), c.together, c.key)
+	}
+	different := map[harness.Answer]bool{}
+	for _, a := range c.answers {
+		different[a] = true
+	}
+	return fmt.Sprintf("%d requests with the key %s had %s; %s %s",
+		len(c.answers), c.key, plural(len(different), "different answer"), c.ID, c.outcome()), nil
+}
+
+func killOne(program string) func(context.Context, *run) (string, error) {
+	return func(ctx context.Context, r *run) (string, error) {
+		r.kills++
+		which := r.kills % programsOfKind
+		return fmt.Sprintf("%s-%d was %s, and runs again", program, which+1, r.killed), r.kill(ctx, program, which)
+	}
+}
+
+func restartServer(ctx context.Context, r *run) (string, error) {
+	began := r.Now()
+	err := r.restart(ctx)
+	return fmt.Sprintf("PostgreSQL was shut down at once and answers again after %s", r.Now().Sub(began).Round(time.Millisecond)), err
+}
+
+// outage is an action that replaces the demo's own faults for a while.
+func outage(name, title, did, shows string, faults harness.Faults) Action {
+	do := func(ctx context.Context, r *run) (string, error) {
+		err := r.sandbox.SetFaults(ctx, faults)
+		if err == nil {
+			err = harness.Wait(ctx, outageLength)
+		}
 		ctx, cancel := closing(ctx)
 		defer cancel()
-		err = errors.Join(err, s.close(ctx))
-	}()
-	o.say("without %s: %s", g.Name, g.Fault)
-	if err := execute(ctx, s.Service, g.Remove); err != nil {
-		return f, fmt.Errorf("remove it: %w", err)
+		r.breaking.Lock()
+		own := r.faults
+		r.breaking.Unlock()
+		return fmt.Sprintf("for %s %s", outageLength, did), errors.Join(err, r.sandbox.SetFaults(ctx, own))
 	}
-	shown, err := g.inflict(ctx, s)
+	return Action{name, "provider", title, fmt.Sprintf("For %s.", outageLength), shows, do, nil}
+}
+
+const repeatMessages = `
+insert into outbox (topic, message_id, payload, metadata)
+select 'charges', message_id, payload, metadata
+  from inbox
+ where receiver = 'fulfillment'
+ order by id`
+
+// redeliver returns when the messages were received once more.
+func redeliver(ctx context.Context, r *run) (string, error) {
+	repeated, err := r.db.Exec(ctx, repeatMessages)
 	if err == nil {
-		err = s.quiet(ctx)
+		err = await(ctx, r.db, `select not exists (select from outbox)`)
 	}
-	if err != nil {
-		return f, fmt.Errorf("%s: %w", g.Fault, err)
-	}
-	o.say("auditing")
-	return f, f.judge(ctx, s, shown)
+	return plural(int(repeated.RowsAffected()), "message") + " had a second delivery", err
 }
 
-// lines writes each line that a demo says.
-type lines func(string)
-
-func (l lines) Write(line []byte) (int, error) {
-	l(strings.TrimSpace(string(line)))
-	return len(line), nil
+func resendWebhooks(ctx context.Context, r *run) (string, error) {
+	sent, err := r.sandbox.RepeatWebhooks(ctx, 1)
+	return fmt.Sprintf("the provider sent %s once more, %d were taken", plural(sent.Events, "event"), sent.Delivered), err
 }
 
-// remove is the action of the lab: it uses the demo's programs, and nothing else of it.
-func (g Guard) remove(ctx context.Context, r *run, progress func(string)) (said string, finding []byte, err error) {
-	if r.world == nil {
-		return "", nil, errNotRun
-	}
-	o := Options{Stderr: lines(progress), Now: r.Now, programs: &r.world.Binaries}
-	f, err := o.without(ctx, g)
-	if err != nil {
-		return "", nil, err
-	}
-	finding, err = json.Marshal(f)
-	return strings.TrimPrefix(f.verdict(), g.Name+": "), finding, err
-}
-
-const selectShown = `
-select distinct split_part(location, '/', 4)
-  from idempotency_keys
- cross join lateral (select headers #>> '{Location,0}' as location) l
- where location like '/v1/charges/%'
-   and (key = $1 or split_part(location, '/', 4) = $1)
- order by 1
- limit 2`
-
-// judge runs the audit and reads the timelines of what is shown: a charge, or a key.
-func (f *Finding) judge(ctx context.Context, s *scene, shown string) error {
-	audit, err := s.Audit(ctx)
-	if err != nil {
-		return err
-	}
-	var red []string
-	for _, check := range audit.Checks {
-		if check.Violated > 0 {
-			f.Violated, red = append(f.Violated, check), append(red, check.Name)
+// obey takes an action for each line until the text ends.
+func (l *Lab) obey(ctx context.Context, o Options, commands io.Reader) {
+	for lines := bufio.NewScanner(commands); lines.Scan() && ctx.Err() == nil; {
+		name := strings.TrimSpace(lines.Text())
+		if name == "" {
+			continue
 		}
-	}
-	f.AsExpected = slices.Equal(red, f.Red)
-	charges, err := s.texts(ctx, selectShown, shown)
-	for _, charge := range charges {
-		text, unread := s.Run(ctx, "timeline", charge)
-		timeline, failed := s.Run(ctx, "timeline", charge, "--json")
-		err = errors.Join(err, unread, failed)
-		f.text, f.Timelines = f.text+string(text)+"\n", append(f.Timelines, timeline)
-	}
-	return err
-}
-
-// verdict is the finding in one line.
-func (f Finding) verdict() string {
-	var red []string
-	for _, check := range f.Violated {
-		red = append(red, fmt.Sprintf("%s (%d of %d)", check.Name, check.Violated, check.Checked))
-	}
-	switch {
-	case f.AsExpected && red == nil:
-		return f.Name + ": nothing violated, as expected"
-	case f.AsExpected:
-		return f.Name + ": violated, as expected: " + strings.Join(red, "; ")
-	}
-	return fmt.Sprintf("%s: violated: %s; expected: %s", f.Name, strings.Join(red, "; "), f.red())
-}
-
-// reportFindings prints what was found. It returns ErrBroken if a finding is not as expected.
-func reportFindings(o Options, findings []Finding) error {
-	var text strings.Builder
-	var wrong []string
-	for _, f := range findings {
-		if !f.AsExpected {
-			wrong = append(wrong, f.Name)
-		}
-		fmt.Fprintf(&text, "\n%s\n", f.verdict())
-		fmt.Fprintf(&text, "  removed    %s: %s\n  fault      %s\n", f.Kind, strings.Join(strings.Fields(f.Remove), " "), f.Fault)
-		for _, check := range f.Violated {
-			fmt.Fprintf(&text, "  violated   %s, for example %s\n", check.Name, describe(check.Examples[0]))
-		}
-		fmt.Fprintf(&text, "  the charge %s\n\n", f.Charge)
-		for line := range strings.Lines(f.text) {
-			fmt.Fprintf(&text, "  %s", line)
-		}
-	}
-	out := text.String()
-	if o.JSON {
-		body, err := json.MarshalIndent(map[string]any{"ok": wrong == nil, "guards": findings}, "", "  ")
+		said, _, err := l.Do(ctx, name, func(line string) { o.say("%s: %s", name, line) })
 		if err != nil {
-			return err
+			said = "failed: " + err.Error()
 		}
-		out = string(body) + "\n"
+		o.say("%s: %s", name, said)
 	}
-	if _, err := io.WriteString(o.Stdout, out); err != nil {
-		return err
+}
+
+// names lists the actions for a terminal.
+func (l *Lab) names() string {
+	names := map[bool][]string{}
+	for _, a := range l.Actions() {
+		names[a.guard != nil] = append(names[a.guard != nil], a.Name)
 	}
-	if wrong != nil {
-		return fmt.Errorf("%w: other checks than expected without %s", ErrBroken, strings.Join(wrong, ", "))
-	}
-	return nil
+	return "to break something, type one of: " + strings.Join(names[false], ", ") +
+		"\nto remove a guard from another payonce, type one of: " + strings.Join(names[true], ", ")
 }

@@ -25,25 +25,20 @@ func (r *run) report(audit harness.Audit) error {
 		return err
 	}
 	r.say("%s", strings.TrimSuffix(text.String(), "\n"))
-	encoder := json.NewEncoder(r.Stdout)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(audit)
+	return printJSON(r.Stdout, audit)
 }
 
-func (r *run) summary(w *strings.Builder) {
-	line := func(name, format string, args ...any) {
-		fmt.Fprintf(w, "%-9s %s\n", name, fmt.Sprintf(format, args...))
-	}
-	charges, refunds, toCancel := map[string]int{}, map[string]int{}, map[string]int{}
-	asked, n := 0, 0
-	for _, record := range r.records {
-		charges[record.final.outcome()]++
-		if record.charge.cancel {
-			asked++
-			toCancel[record.final.outcome()]++
-		}
-		n += len(record.refunds)
-		for _, refund := range record.refunds {
+func printJSON(w io.Writer, value any) error {
+	encoder := json.NewEncoder(w)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(value)
+}
+
+func (r *run) summary(w io.Writer) {
+	charges, refunds := map[string]int{}, map[string]int{}
+	for _, c := range r.sent {
+		charges[c.outcome()]++
+		for _, refund := range c.refunds {
 			outcome := refund.outcome()
 			if refund.ID == "" && outcome != "" {
 				outcome = "refused"
@@ -51,33 +46,32 @@ func (r *run) summary(w *strings.Builder) {
 			refunds[outcome]++
 		}
 	}
-	fmt.Fprintln(w)
-	line("charges", "%d: %s", len(r.records), enumerate(charges))
-	line("refunds", "%d: %s", n, enumerate(refunds))
-	line("canceled", "%d of %d that were to be, %d captured first", toCancel[canceled], asked, toCancel[succeeded])
-	line("requests", "%d sent with a key: %d replayed, %d unanswered, %d refused as retryable; %d reused keys refused",
-		r.Requests.Load(), r.Replays.Load(), r.Unanswered.Load(), r.TurnedAway.Load(), r.reused.Load())
-	line("provider", "%d requests, %d duplicates suppressed; %d webhooks received, %d redelivered",
+	fmt.Fprintf(w, "\ncharges   %s\n", enumerate(charges))
+	fmt.Fprintf(w, "refunds   %s\n", enumerate(refunds))
+	fmt.Fprintf(w, "requests  %d sent with a key: %d replayed, %d unanswered, %d refused as retryable\n",
+		r.Requests.Load(), r.Replays.Load(), r.Unanswered.Load(), r.TurnedAway.Load())
+	fmt.Fprintf(w, "provider  %d requests, %d duplicates suppressed; %d webhooks received, %d redelivered\n",
 		r.books.Requests-r.before.Requests, r.suppressed(), len(r.books.Notifications)-len(r.before.Notifications), r.redelivered())
-	line("webhooks", "%d events of the provider, sent again %d times in all", r.repeated.Events, r.repeated.Sent)
-	line("broken", "%s", r.broken())
-	line("time", "%s from the first request to the last answer", r.took.Round(100*time.Millisecond))
-	fmt.Fprintln(w)
+	fmt.Fprintf(w, "webhooks  %d events of the provider, sent again %d times in all\n", r.repeated.Events, r.repeated.Sent)
+	fmt.Fprintf(w, "broken    %s\n", r.broken())
+	fmt.Fprintf(w, "time      %s from the first request to the last answer\n\n", r.took.Round(100*time.Millisecond))
 }
 
 func enumerate(counts map[string]int) string {
 	var parts []string
+	n := 0
 	for _, outcome := range slices.Sorted(maps.Keys(counts)) {
+		n += counts[outcome]
 		name := outcome
 		if name == "" {
 			name = "not seen to end"
 		}
 		parts = append(parts, fmt.Sprintf("%d %s", counts[outcome], name))
 	}
-	return strings.Join(parts, ", ")
+	return fmt.Sprintf("%d: %s", n, strings.Join(parts, ", "))
 }
 
-func table(w *strings.Builder, audit harness.Audit) {
+func table(w io.Writer, audit harness.Audit) {
 	columns := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(columns, "CHECK\tCHECKED\tVIOLATED\tRESULT")
 	for _, check := range audit.Checks {
@@ -91,13 +85,10 @@ func table(w *strings.Builder, audit harness.Audit) {
 	}
 	_ = columns.Flush() // a strings.Builder takes everything
 	for _, check := range audit.Checks {
-		if check.Violated == 0 {
-			continue
-		}
-		fmt.Fprintf(w, "\n%s, for example\n", check.Name)
-		for _, example := range check.Examples {
-			for line := range strings.Lines(describe(example)) {
-				fmt.Fprintf(w, "  %s\n", strings.Map(printable, strings.TrimRight(line, "\n")))
+		if check.Violated > 0 {
+			fmt.Fprintf(w, "\n%s, for example\n", check.Name)
+			for _, example := range check.Examples {
+				fmt.Fprintf(w, "  %s\n", strings.ReplaceAll(describe(example), "\n", "\n  "))
 			}
 		}
 	}
@@ -108,21 +99,28 @@ func table(w *strings.Builder, audit harness.Audit) {
 	}
 }
 
-// printable keeps text of other programs from writing over the table.
-func printable(r rune) rune {
-	if unicode.IsPrint(r) {
-		return r
+// describe is an example of a violation. Text of other programs does not write over the table.
+func describe(example any) string {
+	text, ok := example.(string)
+	if !ok {
+		encoded, err := json.Marshal(example)
+		if err != nil {
+			return err.Error()
+		}
+		text = string(encoded)
 	}
-	return unicode.ReplacementChar
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) || r == '\n' {
+			return r
+		}
+		return unicode.ReplacementChar
+	}, text)
 }
 
-func describe(example any) string {
-	if text, ok := example.(string); ok {
-		return text
+// plural counts in words.
+func plural(n int, noun string) string {
+	if n != 1 {
+		noun += "s"
 	}
-	text, err := json.Marshal(example)
-	if err != nil {
-		return err.Error()
-	}
-	return string(text)
+	return fmt.Sprintf("%d %s", n, noun)
 }

@@ -6,52 +6,41 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"maps"
 	mathrand "math/rand/v2"
 	"net"
+	"net/url"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/robustness/harness"
-	"github.com/payonce/payonce/internal/tempdir"
 )
 
-// stage is what the demo runs on: its own programs, or services that run already.
+// stage is what a demo runs on: two apis, two workers and a sandbox of its own with a database, or
+// services that run already.
 type stage struct {
 	*merchant
 
-	database string         // URL of the service's database
-	world    *harness.World // nil if the programs are not the demo's
-	killed   string         // what a kill is here, for the report
+	world  harness.World // without programs, if they run already
+	db     *pgxpool.Pool // the service's database
+	killed string        // what a kill is here, for the report
 
-	// kill kills one of the two workers or apis and starts it again.
-	kill func(ctx context.Context, program string, which int) error
-	// restart restarts the database's server without a shutdown, or returns errNotRun.
-	restart func(ctx context.Context) error
-	audit   func(ctx context.Context) (harness.Audit, error)
-	// close stops everything and removes what was made.
-	close func(ctx context.Context) error
+	folder   *local.Dir    // of the programs and their logs
+	server   *local.Server // nil if it is another's
+	drop     func(ctx context.Context) error
+	striking sync.Mutex // one strike at a time: a program that starts needs the database
 }
 
 // errNotRun says that a part of the demo is not possible on this stage.
 var errNotRun = errors.New("not run")
 
-// own is two apis, two workers and a sandbox as child processes, and a database.
-type own struct {
-	harness.World
-
-	folder   *tempdir.Dir // of the programs and their logs
-	database *database
-	striking sync.Mutex // one strike at a time: a program that starts needs the database
-}
-
-// The address and the API key for visitors are those of the README. Another address is
-// taken where this one is in use.
+// The address and the API key for visitors are those of the README. Another address is taken where
+// this one is in use.
 const (
 	visitorsAddress = "127.0.0.1:8080"
 	visitorsKey     = "sk_test_demo"
@@ -63,29 +52,14 @@ const (
 	programsOfKind = 2
 )
 
-// openStage opens a stage of the demo's own.
-func openStage(ctx context.Context, o Options, stock map[string]int) (*stage, error) {
-	s, err := openOwn(ctx, o, stock)
-	if err != nil {
-		return nil, err
-	}
-	return &stage{
-		merchant: &merchant{Client: s.Client(), sandbox: harness.Sandbox(s.Sandbox.URL())},
-		database: s.Service, world: &s.World, killed: "killed",
-		kill: s.kill, restart: s.restart, audit: s.Audit, close: s.close,
-	}, nil
-}
-
-func openOwn(ctx context.Context, o Options, stock map[string]int) (s *own, err error) {
-	s = &own{World: harness.World{Secrets: harness.Secrets{
+// openStage opens a stage with this stock.
+func openStage(ctx context.Context, o Options, stock ...string) (s *stage, err error) {
+	s = &stage{killed: "killed", world: harness.World{Secrets: harness.Secrets{
 		API:      "sk_test_" + rand.Text(),
 		Provider: "sk_test_demo",
 		Events:   newWebhookSecret(),
 		Shop:     newWebhookSecret(),
 	}}}
-	if o.Keep {
-		s.Secrets.API = visitorsKey
-	}
 	defer func() {
 		if err != nil {
 			ctx, cancel := closing(ctx)
@@ -93,26 +67,38 @@ func openOwn(ctx context.Context, o Options, stock map[string]int) (s *own, err 
 			err = errors.Join(err, s.close(ctx))
 		}
 	}()
-	if s.folder, err = tempdir.New(os.TempDir(), "payonce-demo-"); err != nil {
+	if o.Running != nil {
+		return s, s.join(ctx, *o.Running)
+	}
+	if s.folder, err = local.NewDir(os.TempDir(), "payonce-demo-"); err != nil {
 		return s, err
 	}
-	s.Log = s.folder.Path
+	s.world.Log = s.folder.Path
 	if o.programs != nil {
-		s.Binaries = *o.programs
-	} else if s.Binaries, err = o.build(ctx, s.Log); err != nil {
+		s.world.Binaries = *o.programs
+	} else if s.world.Binaries, err = o.build(ctx, s.world.Log); err != nil {
 		return s, err
 	}
-	if o.Database == "" {
-		o.say("starting PostgreSQL")
-	} else {
-		o.say("making a database on the server given")
-	}
-	if s.database, err = openDatabase(ctx, o.Database, o.programs != nil); err != nil {
+	if err := s.openDatabase(ctx, o); err != nil {
 		return s, err
 	}
-	s.Service = s.database.url
 	o.say("starting 2 apis, 2 workers and the sandbox")
-	return s, s.start(ctx, o.Keep, stock)
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	setup := harness.Setup{APIs: programsOfKind, Workers: programsOfKind, Merchant: "demo", Stock: stock, Events: true}
+	if o.Keep {
+		s.world.Secrets.API = visitorsKey
+		setup.Env = func(kind string, i int, env map[string]string) {
+			if kind == api && i == 0 && isFree(ctx, visitorsAddress) {
+				env["HTTP_ADDR"] = visitorsAddress
+			}
+		}
+	}
+	if err := s.world.Up(ctx, setup); err != nil {
+		return s, err
+	}
+	s.merchant = &merchant{Client: s.world.Client(), sandbox: harness.Sandbox(s.world.Sandbox.URL())}
+	return s, nil
 }
 
 func (o Options) build(ctx context.Context, folder string) (harness.Binaries, error) {
@@ -120,40 +106,59 @@ func (o Options) build(ctx context.Context, folder string) (harness.Binaries, er
 	return harness.Build(ctx, folder)
 }
 
-// start starts the programs in the order in which they need one another's addresses.
-func (s *own) start(ctx context.Context, visited bool, stock map[string]int) error {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	if _, err := s.Run(ctx, "migrate"); err != nil {
-		return err
-	}
-	var err error
-	s.APIs, err = s.StartAll(ctx, "api", s.API, programsOfKind, func(i int) map[string]string {
-		env := s.APIEnv()
-		if i == 0 && visited && isFree(ctx, visitorsAddress) {
-			env["HTTP_ADDR"] = visitorsAddress
+// openDatabase makes a database on the server given, or on one that it starts: with every commit
+// forced to disk, as the programs demand, or in memory for the guard lab.
+func (s *stage) openDatabase(ctx context.Context, o Options) (err error) {
+	name, server := "payonce_demo_payonce_"+newRunName(), o.Database
+	if server == "" {
+		o.say("starting PostgreSQL")
+		if s.server, err = local.Start(ctx, local.Options{Fsync: true, InMemory: o.programs != nil}); err != nil {
+			return err
 		}
-		return env
-	})
-	if err != nil {
+		server = s.server.URL("postgres")
+	} else {
+		o.say("making a database on the server given")
+		s.drop = func(ctx context.Context) error {
+			return execute(ctx, server, "drop database if exists "+pgx.Identifier{name}.Sanitize()+" with (force)")
+		}
+	}
+	if s.world.Service, err = inDatabase(server, name); err != nil {
 		return err
 	}
-	// A provider knows one address, so the first api receives all its webhooks.
-	if err := s.StartSandbox(ctx, s.APIs[0].URL()); err != nil {
+	if err := execute(ctx, server, "create database "+pgx.Identifier{name}.Sanitize()); err != nil {
 		return err
 	}
-	seed := []string{
-		"seed", "--merchant", "demo", "--api-key", s.Secrets.API,
-		"--webhook-url", s.Sandbox.URL() + "/shop/webhooks", "--webhook-secret", s.Secrets.Shop,
-	}
-	for _, sku := range slices.Sorted(maps.Keys(stock)) {
-		seed = append(seed, "--sku", fmt.Sprintf("%s=%d", sku, stock[sku]))
-	}
-	if _, err := s.Run(ctx, seed...); err != nil {
-		return err
-	}
-	s.Workers, err = s.StartAll(ctx, "worker", s.Worker, programsOfKind, func(int) map[string]string { return s.WorkerEnv(s.Sandbox.URL()) })
+	s.db, err = pgxpool.New(ctx, s.world.Service)
 	return err
+}
+
+// execute runs a statement by a connection of its own.
+func execute(ctx context.Context, at, statement string) error {
+	conn, err := pgx.Connect(ctx, at)
+	if err != nil {
+		return fmt.Errorf("connect to the demo's server: %w", err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	_, err = conn.Exec(ctx, statement)
+	return err
+}
+
+// inDatabase is the same server's URL, or its list of keywords, with another database.
+func inDatabase(server, name string) (string, error) {
+	if !strings.HasPrefix(server, "postgres://") && !strings.HasPrefix(server, "postgresql://") {
+		// Of a keyword that is given twice the last one counts.
+		return server + " dbname=" + name, nil
+	}
+	u, err := url.Parse(server)
+	if err != nil {
+		return "", fmt.Errorf("read the URL of --database: %w", errors.Unwrap(err)) // not its text: it may hold a password
+	}
+	u.Path = "/" + name
+	query := u.Query()
+	query.Del("dbname")
+	query.Del("database")
+	u.RawQuery = query.Encode()
+	return u.String(), nil
 }
 
 func isFree(ctx context.Context, address string) bool {
@@ -161,12 +166,47 @@ func isFree(ctx context.Context, address string) bool {
 	return err == nil && listener.Close() == nil
 }
 
-func (s *own) kill(ctx context.Context, program string, which int) error {
+// await waits until a query returns true.
+func await(ctx context.Context, db interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}, sql string, args ...any,
+) error {
+	for {
+		var yes bool
+		if err := db.QueryRow(ctx, sql, args...).Scan(&yes); err != nil || yes {
+			return err
+		}
+		if err := harness.Wait(ctx, 5*time.Millisecond); err != nil {
+			return fmt.Errorf("wait for %s %v: %w", sql, args, err)
+		}
+	}
+}
+
+const isQuiet = `
+select not exists (select from inbox where status in ('pending', 'running') and (waits = 0 or $1))
+   and not exists (select from outbox)
+   and not exists (
+         select
+           from ledger_events e
+           join followers f
+             on f.name = 'balances'
+          where (e.txid, e.position) > (f.txid, f.position))`
+
+// quiet waits until nothing is left to do, with or without what waits for an external service.
+func (s *stage) quiet(ctx context.Context, waiting bool) error {
+	return await(ctx, s.db, isQuiet, waiting)
+}
+
+// kill kills one of the two workers or apis and starts it again.
+func (s *stage) kill(ctx context.Context, program string, which int) error {
 	s.striking.Lock()
 	defer s.striking.Unlock()
-	p := s.Workers[which]
-	if program == "api" {
-		p = s.APIs[which]
+	if s.world.Sandbox == nil {
+		return s.cutSessions(ctx, program)
+	}
+	p := s.world.Workers[which]
+	if program == api {
+		p = s.world.APIs[which]
 	}
 	if err := p.Kill(); err != nil {
 		return fmt.Errorf("%w\n%s", err, p.Tail())
@@ -179,17 +219,27 @@ func (s *own) kill(ctx context.Context, program string, which int) error {
 	return p.Restart(ctx)
 }
 
-func (s *own) restart(ctx context.Context) error {
+// restart restarts the database's server without a shutdown, or returns errNotRun.
+func (s *stage) restart(ctx context.Context) error {
 	s.striking.Lock()
 	defer s.striking.Unlock()
-	return s.database.restart(ctx)
+	if s.server == nil {
+		return errNotRun
+	}
+	return s.server.Restart(ctx)
 }
 
 // close drains the programs, then removes the database and the folder.
-func (s *own) close(ctx context.Context) error {
-	err := s.Stop(ctx)
-	if s.database != nil {
-		err = errors.Join(err, s.database.close(ctx))
+func (s *stage) close(ctx context.Context) error {
+	err := s.world.Stop(ctx)
+	if s.db != nil {
+		s.db.Close()
+	}
+	if s.drop != nil {
+		err = errors.Join(err, s.drop(ctx))
+	}
+	if s.server != nil {
+		err = errors.Join(err, s.server.Close()) //nolint:contextcheck // Close bounds itself
 	}
 	if s.folder != nil {
 		err = errors.Join(err, s.folder.Close())
@@ -206,64 +256,10 @@ func (s *stage) introduction() string {
 	}
 	line("contract", s.world.APIs[0].URL()+"/openapi.yaml")
 	line("books", s.world.Sandbox.URL()+"/books")
-	line("database", s.database)
+	line("database", s.world.Service)
 	line("logs", s.world.Log)
 	line("API key", s.world.Secrets.API)
 	return text.String() + "everything stays up until Ctrl-C"
-}
-
-// Running is where services run already, for a demo that starts none: in
-// containers, where a program cannot kill another. The services' database sessions
-// are cut instead.
-type Running struct {
-	// URLs of the apis, separated by commas.
-	APIURLs []string `env:"API_URLS,required"`
-	// URL of the sandbox.
-	SandboxURL string `env:"SANDBOX_URL,required"`
-	// API key of the merchant that charges.
-	APIKey string `env:"API_KEY,required"`
-	// URL of the console, which the demo prints first. Empty: there is none.
-	ConsoleURL string `env:"CONSOLE_URL"`
-	// Connection string of payonce's PostgreSQL database.
-	DatabaseURL string `env:"DATABASE_URL,required"`
-	// Secret key by which the audit asks the sandbox.
-	ProviderKey string `env:"STRIPE_SECRET_KEY,required"`
-	// URL of the provider's API in the sandbox.
-	ProviderURL string `env:"STRIPE_API_BASE,required"`
-}
-
-const cutSessions = `
-select count(*) filter (where pg_terminate_backend(pid)) > 0
-  from pg_stat_activity
- where application_name like 'payonce-' || $1 || ' %'
-   and datname = current_database()`
-
-// openRunning opens a stage of services that run already.
-func openRunning(ctx context.Context, at Running) (*stage, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	sessions, err := pgx.Connect(ctx, at.DatabaseURL)
-	if err != nil {
-		return nil, fmt.Errorf("connect to the services' database: %w", err)
-	}
-	env := map[string]string{"DATABASE_URL": at.DatabaseURL, "STRIPE_SECRET_KEY": at.ProviderKey, "STRIPE_API_BASE": at.ProviderURL}
-	return &stage{
-		merchant: &merchant{Client: harness.NewClient(at.APIKey, at.APIURLs...), sandbox: harness.Sandbox(at.SandboxURL)},
-		database: at.DatabaseURL, killed: "cut off the database",
-		kill: func(ctx context.Context, program string, _ int) error {
-			// A program that was cut just now has no session for a while.
-			ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-			defer cancel()
-			return await(ctx, sessions, cutSessions, program)
-		},
-		restart: func(context.Context) error { return errNotRun },
-		audit: func(ctx context.Context) (harness.Audit, error) {
-			return harness.ReadAudit(harness.Run(ctx, env, self, "audit", "--json"))
-		},
-		close: sessions.Close,
-	}, nil
 }
 
 // newSeed is small enough to be typed.

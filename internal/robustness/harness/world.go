@@ -19,6 +19,8 @@ type World struct {
 	Log     string // folder of the programs' logs, and of the sandbox's records
 	Service string // URL of the service's database
 	Secrets Secrets
+	// Provider is the origin of the provider, for the operator's tool. Empty: that of Sandbox.
+	Provider string
 
 	Sandbox *Process
 	APIs    []*Process
@@ -31,6 +33,56 @@ type Secrets struct {
 	Provider string
 	Events   string // signs the provider's webhooks
 	Shop     string // signs the merchant's webhooks
+}
+
+// Setup says what Up starts.
+type Setup struct {
+	APIs, Workers int
+	Merchant      string
+	Stock         []string // of the merchant, as SKU=QUANTITY
+	Events        bool     // the sandbox sends the provider's events to the first api
+	// Env, if set, changes the settings of a program, the i-th of its kind: "api" or "worker".
+	Env func(kind string, i int, env map[string]string)
+}
+
+// Up migrates the database, starts the apis, the sandbox and the workers, each in the order in which
+// they need one another's addresses, and seeds the merchant, whose webhooks go to the sandbox.
+func (w *World) Up(ctx context.Context, s Setup) (err error) {
+	if _, err = w.Run(ctx, "migrate"); err != nil {
+		return err
+	}
+	set := func(kind string, env func() map[string]string) func(int) map[string]string {
+		return func(i int) map[string]string {
+			own := env()
+			if s.Env != nil {
+				s.Env(kind, i, own)
+			}
+			return own
+		}
+	}
+	if w.APIs, err = w.StartAll(ctx, "api", w.API, s.APIs, set("api", w.APIEnv)); err != nil {
+		return err
+	}
+	events := ""
+	if s.Events {
+		events = w.APIs[0].URL() // a provider knows one address
+	}
+	if err = w.StartSandbox(ctx, events); err != nil {
+		return err
+	}
+	seed := []string{
+		"seed", "--merchant", s.Merchant, "--api-key", w.Secrets.API,
+		"--webhook-url", w.Sandbox.URL() + "/shop/webhooks", "--webhook-secret", w.Secrets.Shop,
+	}
+	for _, stock := range s.Stock {
+		seed = append(seed, "--sku", stock)
+	}
+	if _, err = w.Run(ctx, seed...); err != nil {
+		return err
+	}
+	worker := func() map[string]string { return w.WorkerEnv(w.Sandbox.URL()) }
+	w.Workers, err = w.StartAll(ctx, "worker", w.Worker, s.Workers, set("worker", worker))
+	return err
 }
 
 // Start starts a program of the world and waits until it is ready. One that does not become
@@ -99,8 +151,12 @@ func (w *World) StartAll(ctx context.Context, name, path string, n int, env func
 // Run runs the operator's tool on the world's database and returns its stdout.
 func (w *World) Run(ctx context.Context, args ...string) ([]byte, error) {
 	env := map[string]string{"DATABASE_URL": w.Service}
-	if w.Sandbox != nil {
-		env["STRIPE_SECRET_KEY"], env["STRIPE_API_BASE"] = w.Secrets.Provider, w.Sandbox.URL()
+	provider := w.Provider
+	if provider == "" && w.Sandbox != nil {
+		provider = w.Sandbox.URL()
+	}
+	if provider != "" {
+		env["STRIPE_SECRET_KEY"], env["STRIPE_API_BASE"] = w.Secrets.Provider, provider
 	}
 	return Run(ctx, env, w.Payonce, args...)
 }

@@ -1,0 +1,100 @@
+package httpapi_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/httpapi"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/testdb"
+)
+
+// waits sends a request, and returns when the api polls for it.
+func (w *world) waits(t *testing.T, send func()) {
+	t.Helper()
+	since := testdb.One[time.Time](t, w.db, `select clock_timestamp()`)
+	send()
+	await.Row(t, w.db, `
+select exists (
+         select
+           from pg_stat_activity
+          where datname = current_database()
+            and pid <> pg_backend_pid()
+            and query ~ 'count.*from ledger_events\s+where stream_id'
+            and query_start > $1)`, since)
+}
+
+// TestPreferWait_onACharge waits over a pool of one connection, which every other request needs too.
+func TestPreferWait_onACharge(t *testing.T) {
+	t.Parallel()
+	w := serveOn(t, openWith(t, postgres.Options{MaxConns: 1}), func(api *httpapi.Config) { api.Limits.Waiting = 1 })
+	ended, pending := w.captured(t, "ended"), w.accept(t, "pending", body("return_url", `"https://shop.example"`)).header.Get("Location")
+	patient := func(path string) call { return get(path).with("Prefer", "wait=10") }
+	is := func(a answer, status, applied string) {
+		t.Helper()
+		if got := members(t, a.body)["status"]; a.status != http.StatusOK || got != status || a.header.Get("Preference-Applied") != applied {
+			t.Errorf("%d %v, Preference-Applied %q, want %s and %q", a.status, got, a.header.Get("Preference-Applied"), status, applied)
+		}
+	}
+	is(w.send(t, patient(ended)), "succeeded", "wait=10")
+	is(w.send(t, get(pending).with("Prefer", "wait=soon")), "pending", "")
+	began := time.Now()
+	is(w.send(t, get(pending).with("Prefer", "wait=1")), "pending", "wait=1")
+	if waited := time.Since(began); waited < time.Second {
+		t.Errorf("it waited %s", waited)
+	}
+
+	var first <-chan answer
+	w.waits(t, func() { first = w.sendAll(t, patient(pending)) })
+	is(w.send(t, patient(pending)), "pending", "") // one more than may wait
+	intent := "pi_" + idOf(pending)
+	w.happen(t, pending, happens(domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: intent}))
+	w.happen(t, pending, happens(domain.PaymentActionRequired{URL: "https://bank.example", ExpiresAt: time.Now().Add(time.Hour)}))
+	is(<-first, "requires_action", "wait=10")
+	second := w.sendAll(t, patient(pending))
+	w.happen(t, pending, func(c domain.Charge) []domain.Event { return c.Capture(intent, c.Amount) })
+	is(<-second, "succeeded", "wait=10")
+
+	pending = w.accept(t, "gone", body()).header.Get("Location")
+	gone, leave := context.WithCancel(t.Context())
+	request, err := http.NewRequestWithContext(gone, http.MethodGet, w.url+pending, nil)
+	testdb.Must(t, err)
+	request.Header = patient("").header
+	left := make(chan error, 1)
+	w.waits(t, func() {
+		go func() {
+			response, err := http.DefaultClient.Do(request)
+			if err == nil {
+				err = response.Body.Close()
+			}
+			left <- err
+		}()
+	})
+	leave()
+	if err := <-left; !errors.Is(err, context.Canceled) {
+		t.Errorf("a client that has left got %v", err)
+	}
+	await.True(t, "the next may wait", func() bool {
+		return w.send(t, patient(ended)).header.Get("Preference-Applied") != ""
+	})
+}
+
+// TestPreferWait_onAChargeEndsWithTheServer: a wait does not hold up a shutdown.
+func TestPreferWait_onAChargeEndsWithTheServer(t *testing.T) {
+	t.Parallel()
+	var server *http.Server
+	w := serveBare(t, func(s *http.Server) { server = s })
+	pending := w.accept(t, "pending", body()).header.Get("Location")
+	var answers <-chan answer
+	w.waits(t, func() { answers = w.sendAll(t, get(pending).with("Prefer", "wait=10")) })
+	began := time.Now()
+	testdb.Must(t, server.Shutdown(t.Context()))
+	if a := <-answers; a.status != http.StatusOK || time.Since(began) > 9*time.Second {
+		t.Errorf("status %d after %s", a.status, time.Since(began))
+	}
+}

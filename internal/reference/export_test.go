@@ -1,3 +1,0 @@
-package reference
-
-var Replaced = replaced

@@ -1,0 +1,205 @@
+package sandbox_test
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/sandbox"
+	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
+)
+
+func TestBooks_showWhatHappenedUnderTheCallersReferences(t *testing.T) {
+	t.Parallel()
+	f := start(t, sandbox.Options{ShopSecret: shopSecret, ProcessingTime: time.Hour})
+	books := func() any { return f.control(http.MethodGet, "/books", "").object }
+	testrun.Same(t, "books before anything happened", any(members{
+		"intents": []any{}, "captures": []any{}, "refunds": []any{}, "disputes": []any{}, "notifications": []any{},
+		"requests": 0.0, "duplicates_suppressed": 0.0,
+	}), books())
+	id := f.captured("pm_card_visa")
+	for range 3 {
+		f.post("/v1/refunds", "r", "payment_intent", id, "amount", "400", "metadata[refund_id]", "re_1")
+	}
+	open := f.post(intents, "", "amount", "500", "currency", "USD", "payment_method", "pm_card_processing", "confirm", "true").text("id")
+	for range 2 {
+		f.must(f.notify(shopSecret, "msg_1", notice("ch_1")))
+	}
+	capture := members{"reference": "ch_1", "charge_reference": "", "payment_intent": id, "amount": 1000.0, "currency": "eur"}
+	last := members{"reference": "", "charge_reference": "", "id": open, "status": "processing", "amount": 500.0, "currency": "usd", "captures": 0.0}
+	want := members{
+		"intents": []any{
+			members{"reference": "ch_1", "charge_reference": "", "id": id, "status": "succeeded", "amount": 1000.0, "currency": "eur", "captures": 1.0},
+			last,
+		},
+		"captures": []any{capture},
+		"refunds":  []any{members{"reference": "re_1", "payment_intent": id, "amount": 400.0}},
+		"disputes": []any{},
+		"notifications": []any{members{
+			"webhook_id": "msg_1", "reference": "ch_1", "type": "charge.succeeded", "deliveries": 2.0, "effects": 1.0,
+		}},
+		"requests": 6.0, "duplicates_suppressed": 2.0,
+	}
+	testrun.Same(t, "books", any(want), books())
+	f.pass(time.Hour) // a processing intent that is due is settled
+	last["status"], last["captures"] = "succeeded", 1.0
+	want["captures"] = []any{capture, members{"reference": "", "charge_reference": "", "payment_intent": open, "amount": 500.0, "currency": "usd"}}
+	testrun.Same(t, "books an hour later", any(want), books())
+}
+
+// Unknown, repeated and case-folded members, trailing data and values out of bounds are refused.
+func TestControl_isReadStrictly(t *testing.T) {
+	t.Parallel()
+	f := start(t, sandbox.Options{ShopSecret: shopSecret})
+	open, id := f.create("pm_card_visa"), f.captured("pm_card_visa")
+	for call, bodies := range map[[2]string][]string{
+		{http.MethodPut, "/faults"}: {
+			``, ` `, `[]`, `{`, `{}{}`, `{"drop":1}`, `{"DROP_BEFORE":1}`, `{"drop_before":1,"drop_before":0}`,
+			`{"drop_before":1.1}`, `{"drop_after":-0.1}`, `{"error_500":"1"}`, `{"slow":1}`, `{"slow":{"p":2,"ms":1}}`,
+			`{"slow":{"p":1,"ms":-1}}`, `{"slow":{"p":1,"ms":60001}}`, `{"slow":{"p":1,"s":1}}`, `{"seed":1.5}`,
+			`{"shop_down":1}`, `{"forget_keys_after":"1 day"}`, `{"forget_keys_after":"-1h"}`, `{"forget_keys_after":24}`,
+		},
+		{http.MethodPost, "/duplicate-webhooks"}: {``, `{}`, `{"times":0}`, `{"times":1001}`, `{"times":"1"}`, `{"times":1,"x":1}`},
+		{http.MethodPost, "/dispute"}:            {``, `{}`, `{"payment_intent":"` + open + `"}`, `{"payment_intent":"` + id + `","outcome":"draw"}`},
+		{http.MethodPost, "/refund"}: {
+			``, `{"payment_intent":"pi_none"}`, `{"payment_intent":"` + open + `"}`, `{"payment_intent":"` + id + `","amount":-1}`,
+		},
+	} {
+		for _, body := range bodies {
+			if a := f.control(call[0], call[1], body); a.status != http.StatusBadRequest || a.text("error.message") == "" {
+				t.Errorf("%s %s: answered %d %s", call, body, a.status, a.raw)
+			}
+		}
+	}
+	f.faults(`{"seed":42,"drop_before":0.1,"drop_after":0,"error_500":0,"slow":{"p":0,"ms":10},"shop_down":true,"forget_keys_after":"24h"}`)
+	f.control(http.MethodDelete, "/faults", "").want(t, 200, nil)
+	if a := f.must(f.notify(shopSecret, "msg_1", notice("ch_1"))); a.status != http.StatusOK {
+		t.Errorf("a deleted plan is in force: %d", a.status)
+	}
+}
+
+func TestFaults(t *testing.T) {
+	t.Parallel()
+
+	for fault, want := range map[string]struct {
+		effects  int
+		replayed string
+	}{"drop_before": {0, ""}, "drop_after": {1, "true"}} {
+		t.Run(fault+" cuts the connection on its side of the commit", func(t *testing.T) {
+			t.Parallel()
+			f := start(t, sandbox.Options{ShopSecret: shopSecret})
+			id := f.create("pm_card_visa")
+			f.faults(`{"seed":1,"` + fault + `":1}`)
+			for range 2 {
+				if a, err := f.tryPost(confirmation(id), "k"); err == nil {
+					t.Errorf("answered %d %s", a.status, a.raw)
+				}
+			}
+			if a, err := f.notify(shopSecret, "msg_1", notice("ch_1")); err == nil {
+				t.Errorf("the shop answered %d %s", a.status, a.raw)
+			}
+			for _, path := range []string{"/books", "/healthz", "/readyz"} { // control calls meet no faults
+				f.control(http.MethodGet, path, "").want(t, 200, nil)
+			}
+			f.faults(`{}`)
+			if b := f.books(); len(b.Captures) != want.effects || b.DuplicatesSuppressed != int64(want.effects) || b.Requests != 3 || len(b.Notifications) != want.effects {
+				t.Errorf("books %+v", b)
+			}
+			a := f.post(confirmation(id), "k")
+			if a.text("status") != "succeeded" || a.header.Get("Idempotent-Replayed") != want.replayed {
+				t.Errorf("afterwards: %d %v", a.status, a.header)
+			}
+		})
+	}
+
+	t.Run("error_500 is saved, half before the effect and half after it", func(t *testing.T) {
+		t.Parallel()
+		f := start(t, sandbox.Options{ShopSecret: shopSecret})
+		f.faults(`{"seed":7,"error_500":1}`)
+		const tries = 60
+		pay := func(key string) answered {
+			return f.post(intents, key, eur("700", "payment_method", "pm_card_visa", "confirm", "true")...)
+		}
+		for i := range tries {
+			key := fmt.Sprint("k", i)
+			first := pay(key)
+			first.want(t, 500, members{"error.type": "api_error"})
+			if second := pay(key); !replayed(first, second) {
+				t.Fatalf("a saved 500 was answered %d %s", second.status, second.raw)
+			}
+			f.must(f.notify(shopSecret, key, notice("ch_1"))).want(t, 500, nil)
+		}
+		f.get(intents).want(t, 500, members{"error.type": "api_error"})
+		f.post(intents, "invalid", "amount", "0").want(t, 400, nil)
+		f.faults(`{}`)
+		for what, n := range map[string]int{"captures": len(f.books().Captures), "notifications": len(f.books().Notifications)} {
+			if n < tries/4 || n > 3*tries/4 {
+				t.Errorf("%d %s of %d took effect", n, what, tries)
+			}
+		}
+		pay("k0").want(t, 500, nil)
+	})
+
+	t.Run("slow delays, and a client that leaves changes nothing", func(t *testing.T) {
+		t.Parallel()
+		f := start(t, sandbox.Options{})
+		id := f.create("pm_card_visa")
+		const delay = 300 * time.Millisecond
+		f.faults(`{"slow":{"p":1,"ms":300}}`)
+		before := f.books().Requests
+		await.True(t, "the sandbox has the request", func() bool {
+			f.client.Timeout = 50 * time.Millisecond
+			began := time.Now()
+			a, err := f.tryPost(confirmation(id), "k")
+			if took := time.Since(began); err == nil && took < delay {
+				t.Errorf("answered %d after %v, want a delay of %v: %s", a.status, took, delay, a.raw)
+			}
+			f.client.Timeout = await.Stall
+			return f.books().Requests > before
+		})
+		await.True(t, "the request is carried out", func() bool { return len(f.books().Captures) == 1 })
+	})
+
+	t.Run("shop_down leaves the provider up", func(t *testing.T) {
+		t.Parallel()
+		f := start(t, sandbox.Options{ShopSecret: shopSecret})
+		f.faults(`{"shop_down":true}`)
+		f.must(f.notify(shopSecret, "msg_1", notice("ch_1"))).want(t, http.StatusServiceUnavailable, nil)
+		f.create("pm_card_visa")
+	})
+}
+
+func TestFaults_areDeterminedByTheirSeed(t *testing.T) {
+	testdb.Long(t, "it takes a large part of the time")
+	t.Parallel()
+	f := start(t, sandbox.Options{})
+	met := func(plan string) (statuses []int) { // 0 where the connection was cut
+		f.faults(plan)
+		for range 60 {
+			a, _ := f.do(http.MethodGet, "/v1/refunds", "", bearer())
+			statuses = append(statuses, a.status)
+		}
+		return statuses
+	}
+	const seed1 = `{"seed":1,"drop_before":0.2,"error_500":0.3}`
+	first := met(seed1)
+	testrun.Same(t, "what the same seed meets", first, met(seed1))
+	if cmp.Equal(first, met(`{"seed":2,"drop_before":0.2,"error_500":0.3}`)) {
+		t.Error("another seed met the same faults")
+	}
+	without, seen := met(`{"seed":1,"error_500":0.3}`), map[int]bool{}
+	for i := range first {
+		seen[first[i]] = true
+		if first[i] != 0 && first[i] != without[i] {
+			t.Errorf("request %d met %d, without drop_before %d", i, first[i], without[i])
+		}
+	}
+	if len(seen) != 3 {
+		t.Errorf("met only %v", seen)
+	}
+}

@@ -1,0 +1,210 @@
+package sandbox
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/payonce/payonce/internal/loop"
+)
+
+// emit adds an event about a record to the change that caused it. A nil call means that no
+// request to the provider's API caused it.
+func (s *Sandbox) emit(to *change, c *call, kind string, subject object) {
+	request := object{"id": nil, "idempotency_key": nil}
+	if c != nil {
+		request["id"] = c.id
+		if c.key != "" {
+			request["idempotency_key"] = c.key
+		}
+	}
+	data := object{"object": subject.shown()}
+	to.put(s.newObject("event", "evt_", object{"type": kind, "data": data, "request": request}))
+}
+
+const (
+	sendDeadline = 5 * time.Second // of one delivery
+	senders      = 8               // events that are sent at the same time
+	claimSize    = 64              // events of one round
+	// Failed deliveries are sent again after retryBase, doubling up to retryCap.
+	retryBase = 200 * time.Millisecond
+	retryCap  = time.Minute
+	// pollEvery bounds how late a retry or a settlement is.
+	pollEvery = 250 * time.Millisecond
+)
+
+// delivery is that of an event that was not taken.
+type delivery struct {
+	attempts int
+	due      time.Time
+}
+
+// Deliver sends events that are due and settles intents that are processing, until
+// ctx ends. Like Stripe's, events have no order and may arrive twice. Without a receiver
+// they are kept and not sent. It logs a failure and retries.
+func (s *Sandbox) Deliver(ctx context.Context) {
+	loop.Run(ctx, s.options.Logger, "events not delivered", func(ctx context.Context) (time.Duration, error) {
+		due, err := s.due()
+		if err != nil {
+			return 0, err
+		}
+		if len(due) == 0 {
+			loop.Pause(ctx, pollEvery, s.wake)
+			return 0, nil
+		}
+		_, taken := s.send(ctx, due)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return 0, s.record(&change{Taken: taken})
+	})
+}
+
+// due settles intents, and returns some of the events that are to be sent, each with one attempt more.
+func (s *Sandbox) due() (due []object, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.settle(); err != nil || s.options.WebhookURL == "" {
+		return nil, err
+	}
+	now := s.options.Now()
+	for id, d := range s.books.unsent {
+		if len(due) < claimSize && !d.due.After(now) {
+			due = append(due, s.books.objects[id])
+			d.due = now.Add(min(retryCap, retryBase<<min(d.attempts, 20)))
+			d.attempts++
+		}
+	}
+	return due, nil
+}
+
+// send posts events, some at a time, until ctx ends or the sandbox drains. It returns how many it posted,
+// and the ids of those that were taken.
+func (s *Sandbox) send(ctx context.Context, all []object) (posted int, taken []string) {
+	outcomes := make([]string, len(all))
+	var group errgroup.Group
+	group.SetLimit(senders)
+	for n, e := range all {
+		if ctx.Err() != nil || s.draining.Err() != nil {
+			break
+		}
+		posted++
+		group.Go(func() error {
+			if s.post(ctx, e) {
+				outcomes[n] = e.text("id")
+			}
+			return nil
+		})
+	}
+	_ = group.Wait() // the outcomes say what failed
+	return posted, slices.DeleteFunc(outcomes, func(id string) bool { return id == "" })
+}
+
+// post sends one event, signed with the time of this attempt. Only a 2xx takes it.
+func (s *Sandbox) post(ctx context.Context, e object) (taken bool) {
+	body := render(e, nil).body
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.options.WebhookURL, strings.NewReader(body))
+	if err != nil {
+		return false
+	}
+	request.Header.Set("Content-Type", "application/json; charset=utf-8")
+	request.Header.Set("Stripe-Signature", signature(s.options.WebhookSecret, s.options.Now(), body))
+	response, err := s.client.Do(request)
+	if err != nil {
+		return false
+	}
+	defer response.Body.Close()
+	_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, bodyLimit)) // so that the connection is used again
+	return response.StatusCode/100 == 2
+}
+
+// signature is Stripe's scheme v1: HMAC-SHA256 over "time.body".
+func signature(secret string, at time.Time, body string) string {
+	t := strconv.FormatInt(at.Unix(), 10)
+	mac := hmac.New(sha256.New, []byte(secret))
+	mac.Write([]byte(t + "." + body))
+	return fmt.Sprintf("t=%s,v1=%s", t, hex.EncodeToString(mac.Sum(nil)))
+}
+
+const (
+	timesMax       = 1000
+	repeatDeadline = 20 * time.Second
+)
+
+// duplicateWebhooks is POST /duplicate-webhooks: it sends every event that was sent so far once more, so many
+// times, and answers with how many were sent before repeatDeadline, and how many were taken. It decides
+// nothing, so it does not hold the lock while it sends.
+func (s *Sandbox) duplicateWebhooks(w http.ResponseWriter, r *http.Request) {
+	var body struct {
+		Times int `json:"times"`
+	}
+	err := read(r).json(&body)
+	if err == nil && (body.Times < 1 || body.Times > timesMax) {
+		err = invalid("", "times", "times is %d: give a number from 1 to %d.", body.Times, timesMax)
+	}
+	if err != nil {
+		s.reply(w, answer{}, err)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), repeatDeadline)
+	defer cancel()
+	s.mu.Lock()
+	var sent []object
+	for _, id := range s.books.ids["event"] {
+		if d := s.books.unsent[id]; d == nil || d.attempts > 0 {
+			sent = append(sent, s.books.objects[id])
+		}
+	}
+	s.mu.Unlock()
+	posted, taken := s.send(ctx, slices.Repeat(sent, body.Times))
+	s.reply(w, render(object{"events": len(sent), "sent": posted, "delivered": len(taken)}, nil), nil)
+}
+
+// receive serves the merchant's webhook receiver, which meets the faults too.
+func (s *Sandbox) receive(w http.ResponseWriter, r *http.Request) {
+	c := read(r)
+	if c.fault = s.faults.draw(); c.fault.shopDown {
+		c.refusal = refuse(http.StatusServiceUnavailable, "", "", "The shop is down (shop_down).")
+	}
+	s.serve(w, c, s.notify)
+}
+
+// notify receives a webhook as Standard Webhooks advises: verify, dedupe by webhook-id, take effect, answer.
+func (s *Sandbox) notify(c *call, to *change) (any, error) {
+	if s.shop == nil {
+		return nil, refuse(http.StatusServiceUnavailable, "", "", "SHOP_WEBHOOK_SECRET is not set.")
+	}
+	if s.shop.Verify(c.body, c.Header) != nil {
+		return nil, refuse(http.StatusUnauthorized, "", "", "The signature does not verify.")
+	}
+	var body struct {
+		Type string `json:"type"`
+		Data struct {
+			ID string `json:"id"`
+		} `json:"data"`
+	}
+	if err := json.Unmarshal(c.body, &body); err != nil || body.Type == "" || body.Data.ID == "" {
+		return nil, invalid("", "", "The body is no notification with a type and data.id.")
+	}
+	webhook := c.Header.Get(standardwebhooks.HeaderWebhookID)
+	n := s.books.get("notification", "webhook "+webhook)
+	if n == nil {
+		n = s.newObject("notification", "", object{
+			"id": "webhook " + webhook, "webhook_id": webhook, "reference": body.Data.ID, "type": body.Type, "effects": 1,
+		})
+	}
+	n["deliveries"] = n.number("deliveries") + 1
+	to.put(n)
+	return struct{}{}, nil
+}

@@ -1,0 +1,91 @@
+package service_test
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/service"
+	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
+	"github.com/payonce/payonce/ledger"
+	"github.com/payonce/payonce/outbox"
+)
+
+// A commit wakes what it gives work to, and nothing else, whether it shares its transaction or
+// not: one with a statement that is not declared does not.
+func TestCommitted(t *testing.T) {
+	t.Parallel()
+	var woken []string
+	db := testdb.OpenAt(t, testdb.URL(t), postgres.Options{
+		Writes: service.Statements(inbox.Writes()...), Committed: func(names []string) { woken = append(woken, names...) },
+	})
+	message := func(b *pgx.Batch, topic, id string) {
+		testdb.Must(t, outbox.Append(b, outbox.Message{Topic: topic, ID: id}))
+	}
+	undeclared := func(b *pgx.Batch) { b.Queue(`insert into merchants (merchant_id) values ('m')`) }
+	for name, test := range map[string]struct {
+		queue func(*pgx.Batch)
+		want  []string
+	}{
+		"messages": {func(b *pgx.Batch) { message(b, "t", "1"); message(b, "u", "2"); message(b, "t", "3") }, []string{"t", "u"}},
+		"an event": {func(b *pgx.Batch) {
+			_, err := ledger.Append(b, ledger.New("ch_1"), ledger.Cause{CorrelationID: "a", CausationID: "a", Actor: "a"}, domain.ChargeRequested{
+				MerchantID: "acme", Amount: 1000, Currency: "EUR", Steps: []string{domain.Payment},
+			})
+			testdb.Must(t, err)
+		}, []string{service.Ledger}},
+		"a message of the inbox":         {func(b *pgx.Batch) { inbox.Append(b, "r", inbox.Message{ID: "1"}) }, []string{"r"}},
+		"a message beside another write": {func(b *pgx.Batch) { undeclared(b); message(b, "t", "4") }, []string{"t"}},
+	} {
+		b := &pgx.Batch{}
+		test.queue(b)
+		testdb.Must(t, db.Commit(t.Context(), b))
+		testrun.Same(t, name, test.want, woken)
+		woken = nil
+	}
+	b := &pgx.Batch{}
+	message(b, "t", "5")
+	undeclared(b)
+	if err := db.Commit(t.Context(), b); err == nil || woken != nil {
+		t.Errorf("a refused commit: %v, wakes %v", err, woken)
+	}
+}
+
+// What a program handles itself, and the ledger, is rung for in this process alone.
+func TestCommitted_ringsInOtherProcessesForWhatTheProgramDoesNotHandle(t *testing.T) {
+	t.Parallel()
+	db := testdb.Open(t)
+	conn, err := pgx.Connect(t.Context(), db.Pool().Config().ConnString())
+	testdb.Must(t, err)
+	defer func() { _ = conn.Close(await.Bounded(t)) }()
+	testdb.Exec(t, conn, "listen payonce_due")
+	d := service.NewBell(slog.New(slog.DiscardHandler))
+	own := d.Bell("own")
+	events := d.Bell(service.Ledger)
+	ended := make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { d.Run(ctx, db.Pool()); close(ended) }()
+	defer func() { cancel(); await.Receive(t, "the doorbell's end", ended) }()
+	for _, bell := range []<-chan struct{}{own, events} {
+		await.Receive(t, "it listens", bell)
+	}
+	service.Committed(d, "own")([]string{"own", service.Ledger, "foreign"})
+	await.Receive(t, "the own ring", own)
+	await.Receive(t, "the ring of the ledger", events)
+	n, err := conn.WaitForNotification(ctx)
+	testdb.Must(t, err)
+	testdb.Exec(t, db.Pool(), `notify payonce_due, 'the end'`)
+	last, err := conn.WaitForNotification(ctx)
+	testdb.Must(t, err)
+	if got := []string{n.Payload, last.Payload}; !slices.Equal(got, []string{"foreign", "the end"}) {
+		t.Errorf("other processes hear %v", got)
+	}
+}

@@ -1,0 +1,27 @@
+package service
+
+import (
+	"slices"
+
+	"github.com/payonce/payonce/groupcommit"
+	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/ledger"
+	"github.com/payonce/payonce/outbox"
+)
+
+// Statements is the statements of a program that may share a commit, and so the order in
+// which rows are locked: keys, events, postings, orders, messages, and behind them those of the
+// worker, which are reservations, stock, and the messages of the inbox that end. A batch
+// with any other statement commits in a transaction of its own:
+//
+//	write                               reason
+//	a page of the inbox, an event of    it reads the rows that it has locked, and its
+//	the provider, a claim               outcome is read from rows
+//	renewal of leases                   it must not wait for the locks of others
+//	an operator's commands, repair      rare, and they lock what others work on
+//	merchants, API keys, secrets        rare
+//	the sums of balances                thousands of rows, by one program at a time
+//	retention and the lease of its job  no caller waits for them
+func Statements(worker ...groupcommit.Statement) *groupcommit.Statements {
+	return groupcommit.NewStatements(slices.Concat(idempotency.Writes(), ledger.Writes(), outbox.Writes(), worker)...)
+}
