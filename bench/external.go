@@ -23,12 +23,11 @@ type external struct {
 	notified func(order string) // called for every new webhook
 	failed   chan error
 
-	captures tally // by charge
-	webhooks tally // by webhook id
-
-	mu      sync.Mutex
-	intents map[string]intent // by id
-	keys    map[string]string // idempotency key → id
+	mu       sync.Mutex
+	captures tally             // by charge
+	webhooks tally             // by webhook id
+	intents  map[string]intent // by id
+	keys     map[string]string // idempotency key → id
 }
 
 type intent struct {
@@ -37,37 +36,25 @@ type intent struct {
 }
 
 // tally counts how often something was done, by its name.
-type tally struct {
-	mu    sync.Mutex
-	times map[string]int
-}
-
-func (t *tally) add(name string) (times int) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.times == nil {
-		t.times = map[string]int{}
-	}
-	t.times[name]++
-	return t.times[name]
-}
+type tally map[string]int
 
 // sum is how many names there are, and how many of them more than once.
-func (t *tally) sum() (names, repeated int) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, times := range t.times {
+func (t tally) sum() (names, repeated int) {
+	for _, times := range t {
 		if times > 1 {
 			repeated++
 		}
 	}
-	return len(t.times), repeated
+	return len(t), repeated
 }
 
 func openExternal(notified func(order string)) (*external, error) {
-	e := &external{notified: notified, failed: make(chan error, 1), intents: map[string]intent{}, keys: map[string]string{}}
-	e.server = &fasthttp.Server{Handler: e.serve, NoDefaultServerHeader: true, Logger: log.New(io.Discard, "", 0)} // of connections that their clients closed
-	listener, err := net.Listen("tcp", "127.0.0.1:0")                                                              //nolint:noctx // at once
+	e := &external{
+		notified: notified, failed: make(chan error, 1),
+		captures: tally{}, webhooks: tally{}, intents: map[string]intent{}, keys: map[string]string{},
+	}
+	e.server = &fasthttp.Server{Handler: e.serve, NoDefaultServerHeader: true, Logger: log.New(io.Discard, "", 0)}
+	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // at once
 	if err != nil {
 		return nil, fmt.Errorf("listen for the programs' calls: %w", err)
 	}
@@ -96,7 +83,7 @@ func (e *external) serve(c *fasthttp.RequestCtx) {
 		if found && confirms && !in.confirmed { // which captures it once
 			in.confirmed = true
 			e.intents[id] = in
-			e.captures.add(in.reference)
+			e.captures[in.reference]++
 		}
 		answer(c, id, in, found)
 	default:
@@ -147,7 +134,7 @@ func (e *external) shop(c *fasthttp.RequestCtx) {
 		return
 	}
 	id := string(c.Request.Header.Peek("webhook-id"))
-	if e.webhooks.add(id) == 1 {
+	if e.webhooks[id]++; e.webhooks[id] == 1 {
 		e.notified(order)
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"maps"
 	"net/http"
 	"net/netip"
-	"os"
 	"strings"
 	"time"
 
@@ -50,11 +49,7 @@ const riverEnv = "PAYONCE_BENCH_RIVER"
 // it has one merchant and checks no API key, does not validate a request, has no row
 // policies and no projections.
 func riverService(ctx context.Context, log *slog.Logger, environ map[string]string) error {
-	settings, err := program.Load[riverSettings](environ)
-	if err != nil {
-		return err
-	}
-	db, err := postgres.Open(ctx, settings.DatabaseURL, postgres.Options{
+	db, err := postgres.Open(ctx, environ["DATABASE_URL"], postgres.Options{
 		Application: "bench-river", MaxConns: riverConnections,
 		Settings: map[string]string{ // River's statements may sort and join as they were written to
 			"enable_bitmapscan": "on", "enable_hashjoin": "on", "enable_incremental_sort": "on", "enable_mergejoin": "on", "enable_sort": "on",
@@ -64,7 +59,7 @@ func riverService(ctx context.Context, log *slog.Logger, environ map[string]stri
 		return err
 	}
 	defer db.Close()
-	provider, err := stripe.New(stripe.Config{SecretKey: providerKey, Base: settings.External})
+	provider, err := stripe.New(stripe.Config{SecretKey: providerKey, Base: environ["STRIPE_API_BASE"]})
 	if err != nil {
 		return err
 	}
@@ -81,15 +76,8 @@ func riverService(ctx context.Context, log *slog.Logger, environ map[string]stri
 	routes.HandleFunc("POST /v1/charges", s.accept)
 	routes.HandleFunc("GET /readyz", func(http.ResponseWriter, *http.Request) {})
 	return errors.Join(
-		program.Serve(ctx, log, settings.Addr, &http.Server{Handler: routes, ReadHeaderTimeout: 5 * time.Second}),
+		program.Serve(ctx, log, environ["HTTP_ADDR"], &http.Server{Handler: routes, ReadHeaderTimeout: 5 * time.Second}),
 		s.client.Stop(context.WithoutCancel(ctx)))
-}
-
-// riverSettings are those of a worker.
-type riverSettings struct {
-	DatabaseURL string `env:"DATABASE_URL"`
-	Addr        string `env:"HTTP_ADDR"`
-	External    string `env:"STRIPE_API_BASE"`
 }
 
 type riverCharges struct {
@@ -278,8 +266,8 @@ func (s *riverCharges) notify(ctx context.Context, id string) error {
 
 // startRiver makes River's tables and starts it.
 func startRiver(ctx context.Context, pool *pgxpool.Pool, workers *river.Workers) (*river.Client[pgx.Tx], error) {
-	driver := riverpgxv5.New(pool)
-	migrator, err := rivermigrate.New(driver, &rivermigrate.Config{Logger: quiet()})
+	driver, quiet := riverpgxv5.New(pool), slog.New(slog.DiscardHandler) // what goes wrong is found in the counts
+	migrator, err := rivermigrate.New(driver, &rivermigrate.Config{Logger: quiet})
 	if err != nil {
 		return nil, fmt.Errorf("make River's tables: %w", err)
 	}
@@ -292,7 +280,7 @@ func startRiver(ctx context.Context, pool *pgxpool.Pool, workers *river.Workers)
 		FetchCooldown:     riverCooldown,
 		FetchPollInterval: riverPoll,
 		PollOnly:          true,
-		Logger:            quiet(),
+		Logger:            quiet,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make River's client: %w", err)
@@ -317,9 +305,4 @@ func withJob(ctx context.Context, pool *pgxpool.Pool, client *river.Client[pgx.T
 		return fmt.Errorf("commit with a job: %w", err)
 	}
 	return nil
-}
-
-// quiet logs errors. What else goes wrong is found in the counts.
-func quiet() *slog.Logger {
-	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
 }
