@@ -352,7 +352,8 @@ func TestKeyInFlight_isAnsweredByPolicy(t *testing.T) {
 					t.Errorf("%s: headers %v", r.name, a.header)
 				}
 				if status != http.StatusAccepted {
-					wantProblemStatus(t, a, "/problems/idempotency-key-in-use", status)
+					wantStatus(t, a, status)
+					wantProblem(t, a, "/problems/idempotency-key-in-use")
 				} else if a.status != status || a.body != "{}" || a.header.Get("Retry-After") != "1" {
 					t.Errorf("%s: status %d, headers %v: %s", r.name, a.status, a.header, a.body)
 				}
@@ -432,10 +433,6 @@ func TestKeys_listTheirUses(t *testing.T) {
 		var got, until []string
 		for _, use := range data(t, w.send(t, get(path))) {
 			got = append(got, fmt.Sprint(use["operation"], " ", use["status_code"]))
-			at, err := time.Parse(time.RFC3339, fmt.Sprint(use["first_seen"]))
-			if err != nil || time.Since(at).Abs() > time.Minute {
-				t.Errorf("first seen at %v: %v", at, err)
-			}
 			end, err := time.Parse(time.RFC3339, fmt.Sprint(use["expires_at"]))
 			testdb.Must(t, err)
 			until = append(until, end.Format(http.TimeFormat))

@@ -119,7 +119,12 @@ func newRates(every rate.Limit, burst int) *rates {
 	return &rates{every: every, burst: burst, of: of}
 }
 
+// limiter is that of a name. The least recently used one is forgotten first: a name that did nothing
+// for long has its burst anyway.
 func (r *rates) limiter(name string) *rate.Limiter {
+	if known, ok := r.of.Get(name); ok {
+		return known
+	}
 	fresh := rate.NewLimiter(r.every, r.burst)
 	if known, ok, _ := r.of.PeekOrAdd(name, fresh); ok {
 		return known

@@ -144,18 +144,22 @@ func TestSlowBody_usesNoSlot(t *testing.T) {
 	wantRows(t, w.db, before, ofCharges(good))
 }
 
+// large is the request of a charge of about 40 KiB.
+func large() string {
+	metadata := make([]string, 20)
+	for i := range metadata {
+		metadata[i] = fmt.Sprintf(`"name-%d":"%s"`, i, strings.Repeat("😀", 500))
+	}
+	return body("metadata", "{"+strings.Join(metadata, ",")+"}")
+}
+
 // TestAnswers_theirBytesInFlightAreBounded: a client that does not read its answers holds its
 // merchant's share of the bytes, keeps no other merchant from its answers, and is cut off.
 func TestAnswers_theirBytesInFlightAreBounded(t *testing.T) {
 	t.Parallel()
 	w := serveBare(t, func(*http.Server) {}, func(c *httpapi.Config) { c.Limits.AnswerBytes = 150_000 })
-	metadata := make([]string, 20)
-	for i := range metadata {
-		metadata[i] = fmt.Sprintf(`"name-%d":"%s"`, i, strings.Repeat("😀", 500))
-	}
-	large := body("metadata", "{"+strings.Join(metadata, ",")+"}") // 40 KiB
-	location := w.accept(t, "key-1", large).header.Get("Location")
-	theirs := w.accepted(t, post("key-1", large).as(strangerKey)).header.Get("Location")
+	location := w.accept(t, "key-1", large()).header.Get("Location")
+	theirs := w.accepted(t, post("key-1", large()).as(strangerKey)).header.Get("Location")
 	w.dial(t, strings.Repeat("GET "+location+" HTTP/1.1\r\n"+mine+"\r\n", 400)) // more than the kernel keeps
 	answered := func(status int) {
 		t.Helper()

@@ -2,7 +2,6 @@ package httpapi_test
 
 import (
 	"bytes"
-	"compress/gzip"
 	"errors"
 	"fmt"
 	"io"
@@ -79,9 +78,6 @@ func recorded(next http.Handler, see func(openapi.Exchange)) http.Handler {
 		recorder := httptest.NewRecorder()
 		next.ServeHTTP(recorder, r)
 		e.Sent, e.Status, e.Header, e.Body = sent.Bytes(), recorder.Code, recorder.Header(), recorder.Body.Bytes()
-		if packed, err := gzip.NewReader(bytes.NewReader(e.Body)); err == nil && e.Header.Get("Content-Encoding") == "gzip" {
-			e.Body, _ = io.ReadAll(packed)
-		}
 		see(e)
 		maps.Copy(w.Header(), recorder.Header())
 		w.WriteHeader(recorder.Code)

@@ -11,6 +11,7 @@ import (
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
+	"github.com/payonce/payonce/ledger"
 )
 
 // TestListCharges: each charge is listed as it is shown, byte for byte. Each parameter is read, and one
@@ -50,6 +51,21 @@ func TestListCharges(t *testing.T) {
 		if strings.Contains(a.body, "4242") {
 			t.Errorf("a card number is repeated: %s", a.body)
 		}
+	}
+}
+
+func TestListCharges_endsAPageByItsBytes(t *testing.T) {
+	t.Parallel()
+	w := serve(t)
+	const charges = 30
+	for i := range charges {
+		w.accept(t, fmt.Sprint("key-", i), large())
+	}
+	first := w.send(t, get("/v1/charges?limit=100"))
+	next, _ := members(t, first.body)["next"].(string)
+	rest := w.send(t, get("/v1/charges?limit=100&starting_after="+next))
+	if n := len(first.body); n > ledger.MaxPage+1000 || n < ledger.MaxPage/2 || members(t, first.body)["has_more"] != true || len(data(t, first))+len(data(t, rest)) != charges {
+		t.Errorf("%d charges of %d bytes, and then %d", len(data(t, first)), n, len(data(t, rest)))
 	}
 }
 

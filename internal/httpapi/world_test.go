@@ -52,22 +52,16 @@ func serve(t *testing.T, changes ...func(*httpapi.Config)) *world {
 // serveOn is serve on a database.
 func serveOn(t *testing.T, db *postgres.DB, changes ...func(*httpapi.Config)) *world {
 	t.Helper()
-	w, server := newWorld(t, db, changes...)
-	server.Handler = w.handler
-	w.listen(t, server)
-	return w
+	return start(t, db, func(w *world, s *http.Server) { s.Handler = w.handler }, changes...)
 }
 
 // serveBare is serve without the contract between server and API.
 func serveBare(t *testing.T, adjust func(*http.Server), changes ...func(*httpapi.Config)) *world {
 	t.Helper()
-	w, server := newWorld(t, testdb.Reused(t), changes...)
-	adjust(server)
-	w.listen(t, server)
-	return w
+	return start(t, testdb.Reused(t), func(_ *world, s *http.Server) { adjust(s) }, changes...)
 }
 
-func newWorld(t *testing.T, db *postgres.DB, changes ...func(*httpapi.Config)) (*world, *http.Server) {
+func start(t *testing.T, db *postgres.DB, adjust func(*world, *http.Server), changes ...func(*httpapi.Config)) *world {
 	t.Helper()
 	register(t, db)
 	w := &world{db: db, api: testdb.As(t, db, postgres.RoleAPI), log: &await.Log{}}
@@ -77,18 +71,14 @@ func newWorld(t *testing.T, db *postgres.DB, changes ...func(*httpapi.Config)) (
 	}
 	server := httpapi.New(*config).Server()
 	w.handler = judged(t, server.Handler)
-	return w, server
-}
-
-// listen serves until the test ends.
-func (w *world) listen(t *testing.T, server *http.Server) {
-	t.Helper()
+	adjust(w, server)
 	listener := httptest.NewUnstartedServer(nil)
 	listener.Config = server
 	listener.Start()
 	t.Cleanup(listener.Close)
 	t.Cleanup(listener.CloseClientConnections)
 	w.url = listener.URL
+	return w
 }
 
 // newAPI configures an API that checks each time whether it is ready.
@@ -296,11 +286,8 @@ func (w *world) captured(t *testing.T, key string) (location string) {
 // openWith opens a pool with these options on an empty database.
 func openWith(t *testing.T, o postgres.Options) *postgres.DB {
 	t.Helper()
-	return testdb.OpenAt(t, addressOf(testdb.Reused(t)), o)
+	return testdb.OpenAt(t, testdb.Reused(t).Pool().Config().ConnString(), o)
 }
-
-// addressOf is the connection string of a database.
-func addressOf(db *postgres.DB) string { return db.Pool().Config().ConnString() }
 
 func exec(t *testing.T, q postgres.Querier, sql string, args ...any) {
 	t.Helper()
