@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -213,7 +214,7 @@ func TestGroupCommit_equalsIndividualCommits(t *testing.T) {
 		for i := range fences {
 			messages = append(messages, fmt.Sprint(i+1, " ", b.Done[int64(i+1)], " ", b.Waits[int64(i+1)]))
 		}
-		want(t, owner, `select count(*)::text from diaries`, fmt.Sprint(b.Lines))
+		want(t, owner, `select count(*)::text from diaries`, strconv.Itoa(b.Lines))
 		want(t, owner, `select format('%s %s %s', id, (status = 'done' and done_fence = fence)::text, waits) from inbox order by id`, messages...)
 	})
 	if db.Committer().Stats().Commits == 0 {

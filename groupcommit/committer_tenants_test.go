@@ -30,9 +30,9 @@ grant select, insert on diaries to payonce_worker`)
 	return owner, testdb.OpenAt(t, address, o)
 }
 
-func note(merchant string, id int) *pgx.Batch {
+func note(id int) *pgx.Batch {
 	b := &pgx.Batch{}
-	b.Queue(insertDiary, merchant, id)
+	b.Queue(insertDiary, "acme", id)
 	return b
 }
 
@@ -53,13 +53,13 @@ func TestGroupCommit_keepsSettingsApart(t *testing.T) {
 			acme := db.Tenant("acme")
 			setting := &pgx.Batch{}
 			setting.Queue(`select set_config('lock_timeout', '7000', true)`)
-			setting.QueuedQueries = append(setting.QueuedQueries, note("acme", 3).QueuedQueries...)
-			reading := note("acme", 4)
+			setting.QueuedQueries = append(setting.QueuedQueries, note(3).QueuedQueries...)
+			reading := note(4)
 			reading.QueuedQueries[0].Exec(func(pgconn.CommandTag) error { return nil })
-			results, release := queueUnits(t, db.Committer(), committing(acme, note("acme", 1), note("acme", 2))...)
+			results, release := queueUnits(t, db.Committer(), committing(acme, note(1), note(2))...)
 			wantNoErrors(t, []error{acme.Commit(t.Context(), setting), acme.Commit(t.Context(), reading)}) // they need no slot
 			release()
-			wantNoErrors(t, []error{<-results[0], <-results[1], acme.Commit(t.Context(), note("acme", 5))})
+			wantNoErrors(t, []error{<-results[0], <-results[1], acme.Commit(t.Context(), note(5))})
 			want(t, owner, `select id || ' ' || lock_wait from diaries order by id`, "1 "+test.shared, "2 "+test.shared, "3 7s", "4 "+test.alone, "5 "+test.alone)
 			want(t, db, `select count(*)::text from diaries`, "0") // the next transaction has no tenant
 		})

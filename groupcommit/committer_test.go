@@ -3,9 +3,9 @@ package groupcommit_test
 import (
 	"context"
 	"database/sql/driver"
-	"fmt"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -221,7 +221,7 @@ func (tr *tracer) note(ctx context.Context, what string) {
 }
 
 func (tr *tracer) TraceBatchStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
-	tr.note(ctx, fmt.Sprint(data.Batch.Len()))
+	tr.note(ctx, strconv.Itoa(data.Batch.Len()))
 	return ctx
 }
 

@@ -39,8 +39,7 @@ create table inbox (
   -- A message is stored once for each receiver. A second delivery is a duplicate.
   constraint inbox_message_once unique (message_id, receiver),
 
-  -- pending: waits for due_at. running: claimed by its holder. done: finished. dead: a dead
-  -- letter, until an operator decides. discarded: an operator ended it without handling it.
+  -- running: claimed by its holder. dead: until an operator decides. discarded: ended by one, not handled.
   constraint inbox_status_check
        check (status in ('pending', 'running', 'done', 'dead', 'discarded')),
 
@@ -50,8 +49,7 @@ create table inbox (
   -- What has ended keeps no other message from being next.
   constraint inbox_first_is_open check (not first or status in ('pending', 'running', 'dead')),
 
-  -- Only the newest holder finishes a message. A claim raises fence; a holder that was taken
-  -- over writes an older done_fence and is refused, with all of its commit.
+  -- Only the newest holder finishes a message: a claim raises fence, and a commit with an older one is refused.
   constraint inbox_done_by_holder check (done_fence = fence),
 
   -- A message is not finished without a fence.

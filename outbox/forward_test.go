@@ -67,21 +67,19 @@ func (b *broker) await(t *testing.T, n int) (copies int) {
 	return copies
 }
 
-// forward runs a forwarder until stop, or until the test ends.
-func forward(t *testing.T, from message.Subscriber, to message.Publisher) (stop func()) {
+// forward runs a forwarder until the test ends.
+func forward(t *testing.T, from message.Subscriber, to message.Publisher) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- outbox.Forward(ctx, from, topic, to) }()
-	stop = sync.OnceFunc(func() {
+	t.Cleanup(func() {
 		cancel()
 		if err := await.Receive(t, "the forwarder's end", ended); err != nil {
 			t.Error(err)
 		}
 		testdb.Must(t, from.Close())
 	})
-	t.Cleanup(stop)
-	return stop
 }
 
 func TestForward_publishesInOrderUnderTheSameIDs(t *testing.T) {

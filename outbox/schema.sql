@@ -13,23 +13,20 @@ create table outbox (
   metadata   jsonb       not null,
   created_at timestamptz not null default clock_timestamp(),
 
-  -- The order of a topic. Of two transactions, one of which saw the other's commit, the later
-  -- one has the greater ids.
+  -- The order of a topic. A transaction that saw another one's commit has greater ids.
   constraint outbox_pkey primary key (topic, id),
 
   -- An id that a UUID or a sender's own id fits into, and never none.
   constraint outbox_message_id_check check (length(message_id) between 1 and 255),
 
-  -- Names and values, as Watermill has them, and 1 MiB of them at most: a page that no
-  -- reader can hold would block its topic. A value that comes from another table may be
-  -- compressed, and a concatenation is not.
+  -- Names and values, of 1 MiB at most: a page that no reader can hold would block its topic. A
+  -- value that comes from another table may be compressed, and a concatenation is not.
   constraint outbox_metadata_check
        check (jsonb_typeof(metadata) = 'object' and pg_column_size(metadata || '{}') <= 1048576)
 );
 comment on column outbox.message_id is 'the Watermill UUID; payonce stores the event id here';
 
--- The topics that were read. Their reader locks the row, so only a role with the right to change it
--- can keep messages from delivery.
+-- The topics that were read. Their reader locks the row, which only a role that may change it can.
 create table outbox_topics (
   topic text collate "C" not null,
 

@@ -263,7 +263,7 @@ func TestSubscribe_failsWithoutTheTableAndForASecondTopic(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)
 	config := db.Pool().Config()
-	config.ConnConfig.RuntimeParams["search_path"] = "elsewhere"
+	config.ConnConfig.RuntimeParams["search_path"], config.ConnConfig.RuntimeParams["application_name"] = "elsewhere", "reader"
 	elsewhere, err := pgxpool.NewWithConfig(t.Context(), config)
 	testdb.Must(t, err)
 	defer elsewhere.Close()
@@ -271,6 +271,7 @@ func TestSubscribe_failsWithoutTheTableAndForASecondTopic(t *testing.T) {
 	if err == nil || !strings.HasPrefix(err.Error(), "subscribe to letters: ") || !strings.Contains(err.Error(), `relation "outbox" does not exist`) {
 		t.Errorf("without the table: %v", err)
 	}
+	await.Row(t, db, `select not exists (select from pg_stat_activity where datname = current_database() and application_name = 'reader')`)
 	subscriber := outbox.NewSubscriber(db.Pool(), outbox.Options{})
 	_, err = subscriber.Subscribe(t.Context(), topic)
 	testdb.Must(t, err)
