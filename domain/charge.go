@@ -304,7 +304,7 @@ func (e ChargeFailed) apply(c *Charge) {
 
 func (e ChargeFailed) allowedIn(c Charge) bool {
 	return !c.Terminal() && len(c.toCompensate()) == 0 && c.mayFailFor(e.Code) &&
-		(c.stepFailed() || c.canceledUnpaid() && cancellations[e.Code] != "")
+		(c.stepFailed() || !c.Started() && cancellations[e.Code] != "")
 }
 
 func (ChargeFailed) post(b *chart, c Charge) {

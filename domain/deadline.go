@@ -47,8 +47,3 @@ func (c Charge) mayFailFor(code FailureCode) bool {
 	_, has := c.Deadlines()[code]
 	return cancellations[code] == "" || has || code == Canceled && c.CancelRequested
 }
-
-// canceledUnpaid reports whether the charge may be canceled before there was anything to pay.
-func (c Charge) canceledUnpaid() bool {
-	return !c.Started() && (c.CancelRequested || !c.ExpiresAt.IsZero())
-}

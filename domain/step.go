@@ -121,14 +121,14 @@ func (c Charge) SubscriberPending(name string, version int) bool {
 }
 
 // SubscribersOf are the names of the subscribers that get a message about the event at a
-// version: none unless it is a webhook event. The notification gets one about each of them.
+// version: none unless it is a webhook event.
 func (c Charge) SubscribersOf(e Event, version int) []string {
 	if registry[TypeOf(e)].Webhook == "" {
 		return nil
 	}
 	var names []string
 	for _, s := range subscribers {
-		if s.Name == Notification || c.SubscriberPending(s.Name, version) {
+		if c.SubscriberPending(s.Name, version) {
 			names = append(names, s.Name)
 		}
 	}
@@ -147,10 +147,10 @@ func (c Charge) toCompensate() []Step {
 }
 
 // mayRelease reports whether what a step holds may be returned now: compensation runs
-// backwards, after a step failed or the charge was canceled.
+// backwards, after a step failed, or for a cancellation before there was anything to pay.
 func (c Charge) mayRelease(name string) bool {
 	held := c.toCompensate()
-	return len(held) > 0 && held[0].Name == name && (c.stepFailed() || c.canceledUnpaid())
+	return len(held) > 0 && held[0].Name == name && (c.stepFailed() || !c.Started() && (c.CancelRequested || len(c.Deadlines()) > 0))
 }
 
 // fail returns the events that end a charge without money taken: own names the step that

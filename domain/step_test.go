@@ -69,6 +69,9 @@ func TestSubscribersOf_outcomes(t *testing.T) {
 		if got := in("succeeded").SubscribersOf(kind.Zero, 5); !slices.Equal(got, want) {
 			t.Errorf("%s has the subscribers %v, want %v", kind.Name, got, want)
 		}
+		if got := in("succeeded").SubscribersOf(kind.Zero, 4); len(got) > 0 {
+			t.Errorf("%s at a version that needs no webhook has the subscribers %v", kind.Name, got)
+		}
 	}
 }
 

@@ -365,7 +365,7 @@ func mutants() []mutant {
 		},
 		{
 			"a dispute is recorded without its movements",
-			[]edit{{"fulfillment/dispute.go", "range d.Moved {", "range d.Moved[:0] {"}},
+			[]edit{{"fulfillment/observer.go", "range d.Moved {", "range d.Moved[:0] {"}},
 			byWalk("dispute/worker/GET /v1/disputes/after/kill", "withheld sums equal the ledger's"),
 		},
 		{

@@ -46,7 +46,7 @@ func (r *deliveryRun) dueOf(messageType string) func(domain.Charge) task {
 		}
 	}
 	observer := observerOf(messageType, r.services.Provider)
-	r.readAgain = func() { observer.changes = nil }
+	r.readAgain = func() { observer.seen = nil }
 	return func(c domain.Charge) task {
 		if !c.Terminal() {
 			return r.dueStep(c)

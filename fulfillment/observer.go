@@ -9,6 +9,7 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/stripe"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -19,39 +20,36 @@ import (
 // If we die here: no commit has ended the delivery; the next worker reads the list again.
 // Test: TestDispute/a_read_that_was_interrupted_is_repeated.
 type observer struct {
-	step    string
-	read    func(ctx context.Context, intent string) (changes, error)
-	changes changes // of the list that was read after the last lost race; nil if none was
+	provider Provider
+	step     string          // "refund" or "dispute"; empty if a message asks for no observation
+	seen     func(*findings) // adds what the list shows and the ledger does not have; nil before it was read
 }
 
-// changes adds what a list shows and the ledger does not have.
-type changes func(f *findings)
-
-// observerOf returns the observer that an event of the provider asks for; for every other message one
-// with nothing to do.
+// observerOf returns the observer that a message asks for.
 func observerOf(messageType string, provider Provider) *observer {
+	o := &observer{provider: provider}
 	switch {
 	case isAboutRefunds(messageType):
-		return &observer{step: "refund", read: readRefunds(provider)}
+		o.step = "refund"
 	case isAboutDisputes(messageType):
-		return &observer{step: "dispute", read: readDisputes(provider)}
+		o.step = "dispute"
 	}
-	return &observer{}
+	return o
 }
 
 func (o *observer) due(c domain.Charge) task {
 	if o.step == "" || c.StepStatus(domain.Payment) != domain.StepDone {
 		return task{}
 	}
-	if found := o.find(c); o.changes != nil && len(found.events) == 0 && found.err == nil {
+	if found := o.find(c); o.seen != nil && len(found.events) == 0 && found.err == nil {
 		return task{}
 	}
 	return task{o.step, o.run}
 }
 
-func (o *observer) run(ctx context.Context, s ledger.Stream) (events []domain.Event, err error) {
-	if o.changes == nil {
-		if o.changes, err = o.read(ctx, s.Charge.PaymentIntent); err != nil {
+func (o *observer) run(ctx context.Context, s ledger.Stream) ([]domain.Event, error) {
+	if o.seen == nil {
+		if err := o.read(ctx, s.Charge.PaymentIntent); err != nil {
 			return callFailed(ctx, err, nil)
 		}
 	}
@@ -62,12 +60,45 @@ func (o *observer) run(ctx context.Context, s ledger.Stream) (events []domain.Ev
 	return nil, found.err
 }
 
+// read reads the list of a payment intent.
+func (o *observer) read(ctx context.Context, intent string) error {
+	if o.step == "refund" {
+		seen, err := collect(o.provider.Refunds(ctx, intent))
+		if err == nil {
+			o.seen = (&refunds{seen: seen}).observe
+		}
+		return err
+	}
+	seen, err := collect(o.provider.Disputes(ctx, intent))
+	if err == nil {
+		o.seen = func(f *findings) { observeDisputes(f, seen) }
+	}
+	return err
+}
+
 func (o *observer) find(c domain.Charge) *findings {
 	found := &findings{charge: c}
-	if o.changes != nil {
-		o.changes(found)
+	if o.seen != nil {
+		o.seen(found)
 	}
 	return found
+}
+
+// observeDisputes adds the changes of disputes and every movement of their money.
+func observeDisputes(f *findings, seen []stripe.Dispute) {
+	for _, d := range seen {
+		o := domain.ObservedDispute{
+			ID: d.ID, Reason: d.Reason, Status: cmp.Or(domain.DisputeStatus(d.Closed), domain.DisputeOpen),
+			Amount: domain.Money{Amount: d.Amount, Currency: domain.Currency(d.Currency)},
+		}
+		for _, m := range d.Moved {
+			o.Moved = append(o.Moved, domain.DisputeMovement{
+				Transaction: m.ID, Amount: m.Amount, Fee: m.Fee, Currency: domain.Currency(m.Currency),
+			})
+		}
+		events, err := f.charge.ObserveDispute(o)
+		f.add(d.ID, events, err)
+	}
 }
 
 // findings are the events of several objects of the provider. An object that cannot be the charge's keeps

@@ -194,21 +194,11 @@ func failureOf(r stripe.Refund) string {
 	return why
 }
 
-// readRefunds reads the refunds of a charge. Its changes are the outcome of a pending refund; a refund that
-// failed after it had succeeded, as the customer's bank sent the money back; and one that only the list has,
-// once it has succeeded there: it was made in the provider's dashboard, or lost with a restore. A refund that
+// observe adds the changes of the refunds that were seen: the outcome of a pending one; the failure of one that
+// had succeeded, as the customer's bank sent the money back; and one that only the list has, once it has
+// succeeded there: it was made in the provider's dashboard, or lost with a restore. A refund that
 // failed here stays failed, whatever the list says; reconciliation reports the difference.
-func readRefunds(provider Provider) func(context.Context, string) (changes, error) {
-	return func(ctx context.Context, intent string) (changes, error) {
-		seen, err := collect(provider.Refunds(ctx, intent))
-		if err != nil {
-			return nil, err
-		}
-		return (&refunds{seen: seen}).changes, nil
-	}
-}
-
-func (r *refunds) changes(f *findings) {
+func (r *refunds) observe(f *findings) {
 	c := f.charge
 	for _, refund := range c.Refunds {
 		object, _, twice := r.find(refund)

@@ -1,6 +1,7 @@
 package intake
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -87,12 +88,10 @@ func (in *Intake) checkOrder(ctx context.Context, account Account, order string)
 	}
 	holder, err := ledger.LoadHolder(ctx, in.DB.Tenant(account.MerchantID), account.MerchantID, order)
 	switch {
-	case errors.Is(err, ledger.ErrNotFound):
+	case errors.Is(err, ledger.ErrNotFound), err == nil && holder.Charge.Status == domain.Failed: // it has just freed the order
 		return nil
 	case err != nil:
 		return fmt.Errorf("%w: %w", idempotency.ErrUnknown, err)
-	case holder.Charge.Status == domain.Failed: // it has just freed the order
-		return nil
 	}
 	return &OrderTakenError{Charge: holder.View()}
 }
@@ -112,15 +111,11 @@ func (c Charge) request(a Account) (domain.ChargeRequested, error) {
 		expires = at.UTC().Truncate(time.Millisecond)
 	}
 	fees := domain.FeeSchedule{BasisPoints: a.FeeBasisPoints, Fixed: a.FeeFixed[c.Currency]}
-	request := domain.ChargeRequested{
+	return domain.ChargeRequested{
 		MerchantID: a.MerchantID, OrderID: c.OrderID, Amount: c.Amount, Currency: domain.Currency(c.Currency), Fee: fees.Of(c.Amount),
 		PaymentMethod: c.PaymentMethod, Customer: c.Customer, Items: c.Items, Description: c.Description, Metadata: c.Metadata, Notify: a.Notify,
-		ExpiresAt: expires, OneChargePerOrder: a.OneChargePerOrder,
-	}
-	if c.ReturnURL != nil {
-		request.ReturnURL = *c.ReturnURL
-	}
-	return request, nil
+		ReturnURL: *cmp.Or(c.ReturnURL, new(string)), ExpiresAt: expires, OneChargePerOrder: a.OneChargePerOrder,
+	}, nil
 }
 
 // CancelCharge accepts a request to cancel a charge and answers the charge as it is.

@@ -135,8 +135,7 @@ func (r Request) write(b *pgx.Batch, s ledger.Stream, events []domain.Event, now
 		return s, err
 	}
 	last := s.Head()
-	metadata := map[string]string{}
-	maps.Copy(metadata, r.Metadata)
+	metadata := maps.Collect(maps.All(r.Metadata))
 	metadata[outbox.MetadataCorrelationID] = r.ID
 	metadata[outbox.MetadataCausationID] = last.ID.String()
 	return s, outbox.Append(b, outbox.Message{

@@ -1,6 +1,7 @@
 package intake
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,10 +30,7 @@ type Refund struct {
 // those of idempotency.Receive.
 func (in *Intake) RequestRefund(ctx context.Context, account Account, r Request, chargeID string, refund Refund) (idempotency.Result, error) {
 	id := "re_" + nameOf(account.MerchantID, r.Key)
-	request := domain.RefundRequested{RefundID: id, Reason: refund.Reason, Notify: account.Notify}
-	if refund.Amount != nil {
-		request.Amount = *refund.Amount
-	}
+	request := domain.RefundRequested{RefundID: id, Amount: *cmp.Or(refund.Amount, new(int64)), Reason: refund.Reason, Notify: account.Notify}
 	return in.do(ctx, account, r, func(ctx context.Context, _ time.Time, write writer) (idempotency.Answer, error) {
 		stream, err := in.load(ctx, account, chargeID)
 		if err != nil {

@@ -1,19 +1,15 @@
 package restore_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os/exec"
 	"path/filepath"
-	"slices"
-	"sync"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
-	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/local"
@@ -21,7 +17,6 @@ import (
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
-	"github.com/payonce/payonce/outbox"
 )
 
 // TestRepair moves a database by dumps: into a server that counts higher, into one that counts lower, and
@@ -178,61 +173,6 @@ func TestRepair_waitsForWriters(t *testing.T) {
 	f.open("ch_2")
 	testrun.Same(t, "the order of epochs", []string{"ch_1 0", "ch_1 0", "ch_1 0", "ch_2 1", "ch_2 1"},
 		testdb.All[string](t, f.db, `select stream_id || ' ' || (txid::text::bigint >> 48) from ledger_events order by txid, position`))
-}
-
-// TestRestore_deliversEveryMessageOfTheDumpAgain: a dump has messages in the outbox that the inbox of
-// the dump has received, and others. Each is delivered, and its handler has run once in the end.
-func TestRestore_deliversEveryMessageOfTheDumpAgain(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	f.exec(`create table handled (message_id text not null)`)
-	received, waiting := f.open("ch_received"), f.open("ch_waiting")
-	p, err := inbox.New(inbox.Options{DB: f.db, Receiver: "letters", Handle: func(ctx context.Context, d *inbox.Delivery) error {
-		b := &pgx.Batch{}
-		b.Queue(`insert into handled values ($1)`, d.ID)
-		return d.Commit(ctx, f.db, b)
-	}})
-	testdb.Must(t, err)
-	ctx, stop := context.WithCancel(t.Context())
-	var programs sync.WaitGroup
-	from := outbox.NewSubscriber(f.db.Pool(), outbox.Options{})
-	defer func() {
-		stop()
-		programs.Wait()
-		testdb.Must(t, from.Close())
-	}()
-	run := func(program func() error) {
-		programs.Go(func() {
-			if err := program(); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	run(func() error { return p.Run(ctx) })
-	for _, e := range received.Events { // whose deletion from the outbox the dump does not have
-		_, err := p.Receive(t.Context(), inbox.Message{ID: e.ID.String(), Type: e.Type, OrderingKey: received.ID})
-		testdb.Must(t, err)
-	}
-	await.Row(t, f.db, `select count(*) = 2 from inbox where status = 'done'`)
-	const stored = `
-select (select string_agg(e::text, ',' order by position) from ledger_events e)
-    || (select string_agg(concat_ws(' ', id, status, attempts, fence, done_fence, finished_at), ',' order by id) from inbox where ordering_key = 'ch_received')`
-
-	f.restore()
-	before := testdb.One[string](t, f.db, stored)
-	run(func() error { return p.Consume(ctx, from, topic, nil) })
-	await.Row(t, f.db, `select not exists (select from outbox) and not exists (select from inbox where status <> 'done')`)
-	all := ids(received, waiting)
-	slices.Sort(all)
-	testrun.Same(t, "handled", all, testdb.All[string](t, f.db, `select message_id from handled order by message_id collate "C"`))
-	testrun.Same(t, "delivered again", []string{"ch_received", "ch_received"}, testdb.All[string](t, f.db, `select ordering_key from inbox where duplicates = 1`))
-
-	testrun.Same(t, "what was stored", before, testdb.One[string](t, f.db, stored))
-
-	f.repair()
-	f.add(4)
-	f.wantAdded(4)
-	testrun.Same(t, "handled after the repair", len(all), testdb.One[int](t, f.db, `select count(*)::int from handled`))
 }
 
 // TestRepairKilled ends the session of a repair where it has raised the epoch, and writes the mark.

@@ -13,12 +13,9 @@ import (
 	"github.com/payonce/payonce/internal/restore"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/ledger"
-	"github.com/payonce/payonce/outbox"
 )
 
-const topic = "letters"
-
-// fixture is a database with charges, their messages and the sums of their postings.
+// fixture is a database with charges and the sums of their postings.
 type fixture struct {
 	t  *testing.T
 	db *postgres.DB
@@ -36,15 +33,12 @@ func (f fixture) exec(sql string) {
 	testdb.Exec(f.t, f.db.Pool(), sql)
 }
 
-// commit appends events of one charge with a message about each.
+// commit appends events of one charge.
 func (f fixture) commit(s ledger.Stream, events ...domain.Event) ledger.Stream {
 	f.t.Helper()
 	b := &pgx.Batch{}
 	next, err := ledger.Append(b, s, ledger.Cause{Actor: "test"}, events...)
 	testdb.Must(f.t, err)
-	for _, e := range next.Events[s.Charge.Version:] {
-		testdb.Must(f.t, outbox.Append(b, outbox.Message{Topic: topic, ID: e.ID.String(), Type: e.Type, OrderingKey: next.ID}))
-	}
 	err = f.db.Commit(f.t.Context(), b)
 	for groupcommit.OutcomeOf(err).Retryable() { // beside a repair
 		err = f.db.Commit(f.t.Context(), b)
@@ -143,14 +137,4 @@ func (f fixture) wantAdded(events int64) {
 	if err != nil || found.Different != 0 || found.Events != events {
 		f.t.Errorf("a recount found %+v: %v", found, err)
 	}
-}
-
-// ids are those of all events of the streams.
-func ids(streams ...ledger.Stream) (all []string) {
-	for _, s := range streams {
-		for _, e := range s.Events {
-			all = append(all, e.ID.String())
-		}
-	}
-	return all
 }
