@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/robustness/harness"
 )
@@ -237,4 +238,13 @@ func TestRestore_ofAnOlderDump_capturesNothingTwice(t *testing.T) {
 		t.Errorf("the audit says at last: %v\n%s", err, out)
 	}
 	d.client = nil // its first charges of the keys are lost: the invariants do not hold
+}
+
+// waitMore waits until all that waits has been tried again.
+func (d *deployment) waitMore(t *testing.T) {
+	t.Helper()
+	const tried = `select coalesce(min(waits), 0) from inbox where type = 'charge.requested.v1' and status <> 'done'`
+	var before int
+	await.True(t, "all of them wait", func() bool { before = row[int](t, d, tried); return before > 0 })
+	await.True(t, "they are tried again", func() bool { return row[int](t, d, tried) > before })
 }
