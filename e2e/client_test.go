@@ -187,28 +187,6 @@ func (d *deployment) insist(t *testing.T, r request) answer {
 	return got
 }
 
-// mustBeProblem checks that an answer is a problem of this status and type.
-func mustBeProblem(t *testing.T, got answer, status int, kind string) {
-	t.Helper()
-	var p struct {
-		Type, Title string
-		Status      int
-	}
-	if err := json.Unmarshal(got.Body, &p); err != nil {
-		t.Errorf("answered %d %q, which is no problem: %v", got.Status, got.Body, err)
-		return
-	}
-	if got.Status != status || p.Status != status || p.Type != "/problems/"+kind {
-		t.Errorf("answered %d %s, want %d /problems/%s", got.Status, got.Body, status, kind)
-	}
-	if media := got.Header.Get("Content-Type"); media != "application/problem+json" {
-		t.Errorf("a problem is sent as %q", media)
-	}
-	if p.Title == "" {
-		t.Errorf("a problem without a title: %s", got.Body)
-	}
-}
-
 // contract is the OpenAPI document, read once.
 var contract = sync.OnceValues(func() (*openapi.Contract, error) {
 	document, err := os.ReadFile("../internal/httpapi/openapi.yaml")

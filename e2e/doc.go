@@ -15,9 +15,7 @@
 // The promises, by file:
 //
 //	shop      a day of a shop: payments, 3-D Secure, disputes, refunds
-//	api       an api that is stopped
-//	worker    workers that are killed or stopped; a provider that is down for a day
-//	retention messages that are redelivered after everything expired
+//	worker    workers that are killed or stopped
 //	restore   a dump, restored elsewhere or from the past
 //	observability, docs, demo
 //	walk      a fault at every round trip of the api and the worker

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/robustness/harness"
 )
@@ -97,7 +98,7 @@ func restoreInto(t *testing.T, target *server, behind bool) {
 	d.client.apis = []string{d.APIs[0].URL()}
 	d.startWorkers(t)
 	for _, c := range charges {
-		d.mustEnd(t, c.ID, "succeeded")
+		d.mustSucceed(t, c.ID)
 	}
 	if out, err := d.run(t, "outbox", "repair"); exitCode(err) != 1 {
 		t.Errorf("a second repair: %v, %s", err, out)
@@ -184,14 +185,14 @@ func TestRestore_ofAnOlderDump_capturesNothingTwice(t *testing.T) {
 	d.waitMore(t)
 	file := dump(t, d.Service)
 	d.setFaults(t, harness.Faults{})
-	d.mustEnd(t, open.ID, "succeeded")
+	d.mustSucceed(t, open.ID)
 	given := d.refund(t, before.ID, 400)
 	d.awaitRefund(t, given)
 	lost := map[string]request{} // by the references of their charges
 	for range 2 {
 		r := request{key: "key-" + unique(), body: newOrder(visa).body(t)}
 		id := acceptedCharge(t, d.insist(t, r)).ID
-		d.mustEnd(t, id, "succeeded")
+		d.mustSucceed(t, id)
 		lost[row[string](t, d, `select data ->> 'reference' from ledger_events where version = 1 and stream_id = $1`, id)] = r
 	}
 	kill(t, d.services()...)
@@ -208,13 +209,13 @@ func TestRestore_ofAnOlderDump_capturesNothingTwice(t *testing.T) {
 
 	d.startAPIs(t)
 	d.startWorkers(t)
-	d.mustEnd(t, open.ID, "succeeded")
+	d.mustSucceed(t, open.ID)
 	d.paid(t)
 	charges, kept, twice := map[string]int{before.ID: 1, open.ID: 1}, "", ""
 	for _, again := range lost {
 		d.setFaults(t, harness.Faults{ForgetKeysAfter: kept})
 		twice = acceptedCharge(t, d.insist(t, again)).ID
-		d.mustEnd(t, twice, "succeeded")
+		d.mustSucceed(t, twice)
 		charges[twice], kept = 1, "0s"
 	}
 	charges[twice] = 2
@@ -237,4 +238,13 @@ func TestRestore_ofAnOlderDump_capturesNothingTwice(t *testing.T) {
 		t.Errorf("the audit says at last: %v\n%s", err, out)
 	}
 	d.client = nil // its first charges of the keys are lost: the invariants do not hold
+}
+
+// waitMore waits until all that waits has been tried again.
+func (d *deployment) waitMore(t *testing.T) {
+	t.Helper()
+	const tried = `select coalesce(min(waits), 0) from inbox where type = 'charge.requested.v1' and status <> 'done'`
+	var before int
+	await.True(t, "all of them wait", func() bool { before = row[int](t, d, tried); return before > 0 })
+	await.True(t, "they are tried again", func() bool { return row[int](t, d, tried) > before })
 }

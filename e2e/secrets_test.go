@@ -48,7 +48,7 @@ func TestOutput_holdsNoSecrets(t *testing.T) {
 	}
 	o := newOrder(visa)
 	o.Metadata = map[string]string{"email": plantedEmail, "token": plantedWord}
-	d.mustEnd(t, d.send(t, o).ID, "succeeded")
+	d.mustSucceed(t, d.send(t, o).ID)
 	for _, secret := range []string{plantedCard, plantedWord, "sk_live_" + plantedWord} {
 		send(http.MethodPost, "/v1/charges", `{"`+secret+`":1}`, "Idempotency-Key", secret)
 		charge := `{"order_id":"o","amount":1,"currency":"USD","payment_method":"` + secret + `","customer":"` + secret + `","description":"` + secret + `","metadata":{"` + secret + `":"` + secret + `"}}`

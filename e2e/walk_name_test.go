@@ -14,31 +14,31 @@ const prepares = "prepare "
 
 // trip names a round trip with the database.
 func (p *crashPlan) trip(t *failpoint.Trip) *roundTrip {
-	named := &roundTrip{kind: sqlTrip, opens: t.Opens, closes: t.Closes}
+	trip := &roundTrip{kind: sqlTrip, opens: t.Opens, closes: t.Closes}
 	kind := slices.Index(p.settings, t.Session.Settings)
 	switch {
 	case t.Connects:
-		named.kind, named.minor = connectTrip, kind >= 0
+		trip.kind, trip.minor = connectTrip, kind >= 0
 		if kind < 0 {
 			kind = len(p.settings)
 			p.settings = append(p.settings, t.Session.Settings)
 		}
-		named.name = "connect"
+		trip.name = "connect"
 	case len(t.Executed) > 0:
-		named.name = batchName(names(t.Executed))
+		trip.name = batchName(names(t.Executed))
 		// Every connection of a pool may begin with it.
-		named.minor = len(t.Executed) == 1 && strings.HasPrefix(named.name, "set ") && len(p.fresh(t.Executed)) == 0
+		trip.minor = len(t.Executed) == 1 && strings.HasPrefix(trip.name, "set ") && len(p.fresh(t.Executed)) == 0
 	case len(t.Prepared) > 0:
-		named.name, named.minor = p.preparation(t.Prepared)
+		trip.name, trip.minor = p.preparation(t.Prepared)
 	case t.Forgets:
-		named.name = "close"
+		trip.name = "close"
 	default:
-		named.name = "sync"
+		trip.name = "sync"
 	}
 	if kind > 0 && (t.Connects || t.Opens || t.Closes) {
-		named.name += " (session " + strconv.Itoa(kind+1) + ")"
+		trip.name += " (session " + strconv.Itoa(kind+1) + ")"
 	}
-	return named
+	return trip
 }
 
 // preparation names a round trip that only prepares statements, by those that no
@@ -69,6 +69,7 @@ func (p *crashPlan) fresh(texts []string) (unseen []string) {
 }
 
 var (
+	named   = regexp.MustCompile(`^\s*-- ([a-z]+\.[a-z_]+)\n`)       // a statement of the product may say its name
 	unnamed = regexp.MustCompile(`(?s)--[^\n]*|/\*.*?\*/|'[^']*'|"`) // comments, strings, quotes
 	query   = regexp.MustCompile(`^with\s+(?:recursive\s+)?([\w.]+)`)
 	verb    = regexp.MustCompile(`\b(select|insert|update|delete)\b`)
@@ -79,10 +80,13 @@ var (
 	first   = regexp.MustCompile(`[a-z_]\w*`)
 )
 
-// statementName is a statement's verb and its table. For a statement with named
+// statementName is the name that a statement says, or else its verb and its table. For a statement with named
 // queries the name of the first comes before: it distinguishes statements on one
 // table.
 func statementName(sql string) string {
+	if name := named.FindStringSubmatch(sql); name != nil {
+		return name[1]
+	}
 	sql = strings.TrimSpace(strings.ToLower(unnamed.ReplaceAllString(sql, "")))
 	top := topLevel(sql)
 	if with := query.FindStringSubmatchIndex(top); with != nil {

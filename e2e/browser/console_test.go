@@ -2,12 +2,10 @@ package browser_test
 
 import (
 	"flag"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
@@ -156,30 +154,13 @@ func (w *world) lab(t *testing.T) {
 	b.until(`document.querySelector("#s-inv").textContent === "every invariant holds"`)
 }
 
-// sight is what the Flow page showed at a moment: the time of the database's answer and of the
-// browser, in milliseconds of the day, and the programs that are dark.
-type sight struct {
-	Of, At float64
-	Dark   string
-}
-
-const recordSights = `
-window.sights = [];
-new MutationObserver(() => {
-  const [h, m, s] = document.querySelector("#s-at time").textContent.split(":").map(Number);
-  sights.push({ Of: ((h * 60 + m) * 60 + s) * 1000, At: Date.now() % 86400000, Dark: [...document.querySelectorAll("#programs .dark code")].map((e) => e.textContent).join() });
-}).observe(document.body, { subtree: true, childList: true, characterData: true, attributes: true })`
-
 // kill sees a worker go dark and its messages move. The console learns of a death from the
-// database, whose session ends with the process: the first answer after it shows the worker dark.
-// The page asks every second and gets an answer that is a second old at most, so the death is seen
-// within 2.5 s, unless the machine kept the console from reading: then its own stamps say so.
+// database, whose session ends with the process.
 func (w *world) kill(t *testing.T) {
 	t.Helper()
 	w.setFaults(t, harness.Faults{Slow: harness.Slow{P: 1, Milliseconds: 4000}})
 	b := w.tab(t, w.url, look{1280, "light"})
 	b.open("/")
-	eval[chromedp.Void](b, recordSights)
 	var charges []string
 	for range 6 {
 		charges = append(charges, w.charge(t))
@@ -189,39 +170,8 @@ func (w *world) kill(t *testing.T) {
 	victim := leased[0]
 	pid, err := strconv.Atoi(victim[strings.LastIndex(victim, ":")+1:])
 	must(t, err)
-	killed := time.Now().UTC()
 	must(t, syscall.Kill(pid, syscall.SIGKILL))
-	var gone time.Time
-	await.True(t, "its sessions end", func() bool {
-		var left int
-		must(t, w.db.QueryRow(t.Context(), `select count(*), clock_timestamp() from pg_stat_activity where application_name = $1`, "payonce-worker "+victim).Scan(&left, &gone))
-		return left == 0
-	})
 	b.until(`[...document.querySelectorAll("#programs .dark code")].some((e) => e.textContent === "` + victim + `")`)
-	sights := eval[[]sight](b, "sights")
-	gone = gone.UTC()
-	ended := float64(gone.Sub(gone.Truncate(24 * time.Hour)).Milliseconds())
-	first := slices.IndexFunc(sights, func(s sight) bool { return strings.Contains(s.Dark, victim) })
-	var pauses []float64
-	for i, s := range sights[1 : first+1] {
-		if pause := s.Of - sights[i].Of; pause > 0 {
-			pauses = append(pauses, pause)
-		}
-	}
-	after := sights[first].At - float64(killed.Sub(killed.Truncate(24*time.Hour)).Milliseconds())
-	if last := pauses[len(pauses)-1]; after > 2500 && last < 1400 {
-		t.Errorf("the page showed the death after %.0f ms, and the console reads every %.0f", after, last)
-	}
-	slices.Sort(pauses)
-	if pauses[0] > 1400 {
-		t.Errorf("the console reads every %.0f ms", pauses[0])
-	}
-	for _, s := range sights[:first] {
-		if s.Of > ended && s.Of < sights[first].Of {
-			t.Errorf("the sessions ended at %.0f, and the answer of %.0f shows the worker alive", ended, s.Of)
-		}
-	}
-	t.Logf("dark %.0f ms after the kill; the console reads every %.0f to %.0f ms", after, pauses[0], pauses[len(pauses)-1])
 	const taken = `[...document.querySelectorAll("#takeovers tbody tr")].some((r) => r.cells[1]?.textContent === "%" && r.cells[2].querySelector("code"))`
 	b.until(strings.ReplaceAll(taken, "%", victim))
 	b.keep("flow", "body", 1000)

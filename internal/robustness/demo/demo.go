@@ -89,9 +89,9 @@ type run struct {
 
 	plan  plan
 	took  time.Duration
-	kills int // by actions of the lab
+	kills int // of programs
 
-	breaking sync.Mutex     // of chaos and faults
+	breaking sync.Mutex     // of chaos, faults and kills
 	faults   harness.Faults // the demo's own, which an action of the lab restores
 }
 
@@ -148,7 +148,7 @@ func (o Options) run(ctx context.Context) (err error) {
 // play lets charges flow, judges and, with Keep, waits for the end of ctx.
 func (r *run) play(ctx context.Context) (err error) {
 	began := r.Now()
-	r.chaos.killed = r.killed
+	r.chaos.struck = map[string]int{}
 	if r.before, err = r.sandbox.Books(ctx); err != nil {
 		return err
 	}
@@ -231,7 +231,7 @@ func (r *run) audit(ctx context.Context, began time.Time) (a harness.Audit, err 
 	if a, err = r.world.Audit(ctx); err != nil {
 		return a, fmt.Errorf("audit: %w", err)
 	}
-	a = a.With(r.verdict()...)
+	a = a.With(r.verdict(r.killed)...)
 	if err := r.report(a); err != nil {
 		return a, fmt.Errorf("print the report: %w", err)
 	}

@@ -11,7 +11,6 @@ import (
 // What a client sees and the audit does not: answers, and the records of the merchant's receiver.
 const (
 	oneAnswer     = "observed: one answer per key, byte for byte"
-	reusedKey     = "observed: a used key refuses another body"
 	endsAsPlanned = "observed: every charge and refund ends as planned"
 	notifiedOnce  = "observed: the merchant is notified of each outcome once"
 	webhooksAgain = "observed: repeated webhooks change nothing"
@@ -56,28 +55,20 @@ func (c *checks) count(name string, happened int, holds bool, complaint string, 
 	c.named(name).Checked = happened
 }
 
-// verdict checks what the audit cannot see of a run.
-func (e *evidence) verdict() []harness.Check {
+// verdict checks what the audit cannot see of a run, in which programs were killed or the like.
+func (e *evidence) verdict(killed string) []harness.Check {
 	found := &checks{}
-	for _, name := range []string{oneAnswer, reusedKey, endsAsPlanned, notifiedOnce} {
-		found.named(name)
-	}
 	for _, charge := range e.sent {
 		e.judge(found, "charge", &charge.request)
 		if charge.cancel != nil {
 			e.judge(found, "", charge.cancel)
-			kept := charge.cancel.outcome() != notCaptured || charge.outcome() != canceled
-			found.expect(endsAsPlanned, kept, "%s was canceled after the answers %+v", charge.ID, charge.cancel.answers)
-		}
-		if charge.other != nil {
-			found.expect(reusedKey, charge.other.outcome() == reused, "%s: answered %+v", charge.key, charge.other.answers)
 		}
 		for _, refund := range charge.refunds {
 			e.judge(found, "refund", refund)
 		}
 	}
 	found.count(webhooksAgain, e.events, e.events > 0 && e.added == 0, "%d events, then %d more", e.events, e.added)
-	e.judgeChaos(found)
+	e.judgeChaos(found, killed)
 	return *found
 }
 
@@ -113,13 +104,14 @@ func (e *evidence) judge(found *checks, makes string, r *request) {
 const leastWorkerKills = 10
 
 // judgeChaos checks that faults really happened, and no other.
-func (e *evidence) judgeChaos(found *checks) {
+func (e *evidence) judgeChaos(found *checks, killed string) {
 	c := e.chaos
-	found.count("chaos: workers "+c.killed+" while charges flow", c.workers, c.workers >= leastWorkerKills && c.inFlight > 0,
-		"%d, should be %d; while a charge was in flight %d, should be 1", c.workers, leastWorkerKills, c.inFlight)
-	found.count("chaos: an api "+c.killed, c.apis, c.apis > 0, "none")
+	workers, apis, restarts := c.struck[killWorker], c.struck[killAPI], c.struck[restartDatabase]
+	found.count("chaos: workers "+killed+" while charges flow", workers, workers >= leastWorkerKills && c.inFlight > 0,
+		"%d, should be %d; while a charge was in flight %d, should be 1", workers, leastWorkerKills, c.inFlight)
+	found.count("chaos: an api "+killed, apis, apis > 0, "none")
 	const restarted, ended = "chaos: database restarted at once", "chaos: nothing ended that was not killed"
-	if found.expect(restarted, c.notRun || c.restarted > 0, "it was not restarted"); c.notRun {
+	if found.expect(restarted, c.notRun || restarts > 0, "it was not restarted"); c.notRun {
 		*found.named(restarted) = harness.Check{Name: restarted, NotRun: true, Examples: []any{"not run"}}
 	}
 	// Only faults cause these: requests that the provider had carried out before, and webhooks

@@ -57,15 +57,15 @@ func crashes() []Action {
 			"One charge, ten equal answers: idempotency_keys_once refuses nine commits.", sendTen, nil,
 		},
 		{
-			"kill-worker", "program", "Kill a worker", "SIGKILL, and a start after 150 ms.",
-			"The lease of its messages runs out within a second, and another worker takes them over.", killOne(worker), nil,
+			killWorker, "program", "Kill a worker", "SIGKILL, and a start after 150 ms.",
+			"The lease of its messages runs out within a second, and another worker takes them over.", killOne("worker"), nil,
 		},
 		{
-			"kill-api", "program", "Kill an api", "SIGKILL, and a start after 150 ms.",
-			"Requests without an answer are repeated under their keys.", killOne(api), nil,
+			killAPI, "program", "Kill an api", "SIGKILL, and a start after 150 ms.",
+			"Requests without an answer are repeated under their keys.", killOne("api"), nil,
 		},
 		{
-			"restart-database", "program", "Restart PostgreSQL", "An immediate shutdown without a checkpoint, and a start.",
+			restartDatabase, "program", "Restart PostgreSQL", "An immediate shutdown without a checkpoint, and a start.",
 			"Every program reconnects, and what was acknowledged is still there.", restartServer, nil,
 		},
 		outage("cut-provider", "Cut the network to the provider", "every connection to the provider and the merchant was cut before a request arrived", refused, harness.Faults{DropBefore: 1}),
@@ -124,7 +124,7 @@ func (l *Lab) close() {
 // sendTen also records what it sees, for the checks of the demo.
 func sendTen(ctx context.Context, r *run) (string, error) {
 	c := newPlan(newSeed(), 1, newRunName()).charges[0]
-	c.together, c.other = 10, nil
+	c.together = 10
 	ctx, cancel := context.WithTimeout(ctx, trafficTimeout)
 	defer cancel()
 	r.merchant.run(ctx, []*charge{c})
@@ -142,8 +142,10 @@ func sendTen(ctx context.Context, r *run) (string, error) {
 
 func killOne(program string) func(context.Context, *run) (string, error) {
 	return func(ctx context.Context, r *run) (string, error) {
+		r.breaking.Lock()
 		r.kills++
 		which := r.kills % programsOfKind
+		r.breaking.Unlock()
 		return fmt.Sprintf("%s-%d was %s, and runs again", program, which+1, r.killed), r.kill(ctx, program, which)
 	}
 }

@@ -81,9 +81,6 @@ func (m *merchant) send(ctx context.Context, r *request, accepted func()) {
 func (m *merchant) process(ctx context.Context, c *charge) {
 	m.send(ctx, &c.request, func() {
 		m.accepted.Add(1)
-		if c.other != nil {
-			c.other.answers = m.PostAll(ctx, 1, c.other.path, c.other.key, c.other.body)
-		}
 		if c.cancel != nil {
 			c.cancel.path = c.answers[0].Location + "/cancel"
 			m.send(ctx, c.cancel, func() {})

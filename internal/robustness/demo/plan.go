@@ -36,7 +36,6 @@ type charge struct {
 
 	kind    kind
 	at      time.Duration // when it is sent, counted from the start
-	other   *request      // another body under the same key
 	cancel  *request      // a moment after the charge was accepted
 	refunds []*request    // when the charge has ended
 }
@@ -79,7 +78,6 @@ const (
 	canceled    = "canceled"
 	tooMuch     = "/problems/refund-exceeds-captured"
 	notCaptured = "/problems/conflict"
-	reused      = "/problems/idempotency-key-reused"
 )
 
 var (
@@ -143,16 +141,10 @@ func newCharge(r *rand.Rand, k kind, name string) *charge {
 	third := 100 + r.Int64N(15_000)
 	c := &charge{kind: k}
 	c.request = request{path: chargesPath, key: "key-" + name, together: 1 + r.IntN(3), wanted: k.wanted, amount: 3 * third}
-	body := func(amount int64) []byte {
-		return encode(map[string]any{
-			"order_id": "order-" + name, "amount": amount, "currency": currencies[int(third)%len(currencies)],
-			"payment_method": k.method, "items": k.items, "metadata": map[string]string{"source": "demo"},
-		})
-	}
-	c.body = body(c.amount)
-	if r.IntN(5) == 0 {
-		c.other = &request{path: chargesPath, key: c.key, body: body(c.amount + 1), wanted: []string{reused}}
-	}
+	c.body = encode(map[string]any{
+		"order_id": "order-" + name, "amount": c.amount, "currency": currencies[int(third)%len(currencies)],
+		"payment_method": k.method, "items": k.items, "metadata": map[string]string{"source": "demo"},
+	})
 	if slices.Contains(k.wanted, canceled) {
 		c.cancel = &request{key: c.key + "-cancel", together: 2, wanted: []string{succeeded, canceled, notCaptured}}
 	}

@@ -89,7 +89,7 @@ func openStage(ctx context.Context, o Options, stock ...string) (s *stage, err e
 	if o.Keep {
 		s.world.Secrets.API = visitorsKey
 		setup.Env = func(kind string, i int, env map[string]string) {
-			if kind == api && i == 0 && isFree(ctx, visitorsAddress) {
+			if kind == "api" && i == 0 && isFree(ctx, visitorsAddress) {
 				env["HTTP_ADDR"] = visitorsAddress
 			}
 		}
@@ -205,7 +205,7 @@ func (s *stage) kill(ctx context.Context, program string, which int) error {
 		return s.cutSessions(ctx, program)
 	}
 	p := s.world.Workers[which]
-	if program == api {
+	if program == "api" {
 		p = s.world.APIs[which]
 	}
 	if err := p.Kill(); err != nil {

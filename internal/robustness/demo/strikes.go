@@ -10,17 +10,17 @@ import (
 	"github.com/payonce/payonce/internal/robustness/harness"
 )
 
-// strike is what breaks at a time of the plan: a worker, an api or the database.
+// strike is an action of the crash lab at a time of the plan.
 type strike struct {
-	at    time.Duration
-	what  string
-	which int // of the programs of a kind
+	at     time.Duration
+	action string
 }
 
+// The actions of the crash lab that the plan takes.
 const (
-	worker   = "worker"
-	api      = "api"
-	database = "database"
+	killWorker      = "kill-worker"
+	killAPI         = "kill-api"
+	restartDatabase = "restart-database"
 )
 
 // newStrikes strikes a worker about every second and, a third and two thirds of the way, an api and
@@ -29,26 +29,26 @@ func newStrikes(r *rand.Rand, length time.Duration) (strikes []strike) {
 	const rest = 1200 * time.Millisecond
 	n := int(length / rest)
 	for i := range n {
-		at, which := rest*time.Duration(i)+rest/4+time.Duration(r.Int64N(int64(rest/2))), r.IntN(programsOfKind)
-		strikes = append(strikes, strike{at, worker, which})
-		switch i {
-		case n / 3:
-			strikes = append(strikes, strike{at, api, which})
-		case 2 * n / 3:
-			strikes = append(strikes, strike{at, database, 0})
+		at := rest*time.Duration(i) + rest/4 + time.Duration(r.Int64N(int64(rest/2)))
+		strikes = append(strikes, strike{at, killWorker})
+		if i == n/3 {
+			strikes = append(strikes, strike{at, killAPI})
+		}
+		if i == 2*n/3 {
+			strikes = append(strikes, strike{at, restartDatabase})
 		}
 	}
 	return strikes
 }
 
-// chaos is what was broken while charges flowed.
+// chaos is what was broken.
 type chaos struct {
-	killed                  string        // what happens to a program: killed, or cut off the database
-	workers, inFlight, apis int           // killed; inFlight are workers while charges were in flight
-	restarted               time.Duration // how long the restart of the database took; 0 is never
-	notRun                  bool          // the database could not be restarted here
-	losses                  []string      // programs that ended and were not killed
-	programs                int           // all of the demo's own
+	struck    map[string]int // actions, by name
+	inFlight  int            // killed workers while charges were in flight
+	restarted time.Duration  // how long the last restart of the database took
+	notRun    bool           // the database cannot be restarted here
+	losses    []string       // programs that ended and were not killed
+	programs  int            // all of the demo's own
 }
 
 // strikeAll breaks things while charges flow: the provider and the shop carry out all requests and
@@ -65,12 +65,16 @@ func (r *run) strikeAll(ctx context.Context) error {
 		slow := harness.Slow{P: 0.1, Milliseconds: 300}
 		err = r.setFaults(ctx, harness.Faults{Seed: r.Seed, DropBefore: 0.05, DropAfter: 0.05, Error500: 0.03, Slow: slow})
 	}
+	actions := map[string]Action{}
+	for _, a := range crashes() {
+		actions[a.Name] = a
+	}
 	for _, s := range r.plan.strikes {
 		if err == nil {
 			err = harness.Wait(ctx, s.at-r.Now().Sub(began))
 		}
 		if err == nil {
-			err = r.strike(ctx, s)
+			err = r.strike(ctx, actions[s.action])
 		}
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
@@ -87,37 +91,29 @@ func (r *run) setFaults(ctx context.Context, f harness.Faults) error {
 	return r.sandbox.SetFaults(ctx, f)
 }
 
-func (r *run) strike(ctx context.Context, s strike) (err error) {
-	const patience = 500 * time.Millisecond // for a charge, so that a kill meets no idle worker
-	began := r.Now()
-	for r.inFlight() == 0 && r.Now().Sub(began) < patience {
+// strike waits for a moment until a charge is in flight, so that a kill meets no idle worker, and
+// takes the action.
+func (r *run) strike(ctx context.Context, a Action) error {
+	const patience = 500 * time.Millisecond
+	for began := r.Now(); r.inFlight() == 0 && r.Now().Sub(began) < patience; {
 		_ = harness.Wait(ctx, 10*time.Millisecond)
 	}
 	flowing, began := r.inFlight() > 0, r.Now()
-	if s.what == database {
-		err = r.restart(ctx)
-	} else {
-		err = r.kill(ctx, s.what, s.which)
-	}
-	notRun := errors.Is(err, errNotRun)
-	if err != nil && !notRun {
-		return fmt.Errorf("break the %s: %w", s.what, err)
-	}
+	_, err := a.do(ctx, r)
 	r.breaking.Lock()
 	defer r.breaking.Unlock()
 	switch c := &r.chaos; {
-	case notRun:
+	case errors.Is(err, errNotRun):
 		c.notRun = true
-	case s.what == database:
-		c.restarted = max(time.Millisecond, r.Now().Sub(began))
-	case s.what == api:
-		c.apis++
-	case flowing:
+		return nil
+	case err != nil:
+		return fmt.Errorf("%s: %w", a.Name, err)
+	case a.Name == restartDatabase:
+		c.restarted = r.Now().Sub(began)
+	case a.Name == killWorker && flowing:
 		c.inFlight++
-		fallthrough
-	default:
-		c.workers++
 	}
+	r.chaos.struck[a.Name]++
 	return nil
 }
 
@@ -125,12 +121,12 @@ func (r *run) strike(ctx context.Context, s strike) (err error) {
 func (r *run) broken() string {
 	r.breaking.Lock()
 	defer r.breaking.Unlock()
-	c := r.chaos
-	text := fmt.Sprintf("%s %s, %s %s", plural(c.workers, worker), c.killed, plural(c.apis, api), c.killed)
-	if c.restarted > 0 {
-		text += ", database restarted in " + c.restarted.Round(time.Millisecond).String()
+	struck := r.chaos.struck
+	text := fmt.Sprintf("%s %s, %s %s", plural(struck[killWorker], "worker"), r.killed, plural(struck[killAPI], "api"), r.killed)
+	if struck[restartDatabase] > 0 {
+		text += ", database restarted in " + r.chaos.restarted.Round(time.Millisecond).String()
 	}
-	if c.notRun {
+	if r.chaos.notRun {
 		text += ", restart of the database not run"
 	}
 	return text

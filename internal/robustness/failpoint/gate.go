@@ -36,8 +36,8 @@ type Call struct {
 // instead. It is called concurrently, and may take its time.
 type CallHook func(*Call) Fault
 
-// Broken is the status of a server that fails, before or after its work.
-const Broken Fault = "500"
+// Broken is the Fault of a server that fails, before or after its work.
+const Broken = "500"
 
 type hookKey struct{}
 
