@@ -35,7 +35,7 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 		return err
 	}
 	o := service.Options{
-		Name: "api", DatabaseURL: s.DatabaseURL, Settings: s.Service, Role: postgres.RoleAPI, LockTimeout: lockTimeout,
+		Name: "api", DatabaseURL: s.DatabaseURL, Settings: s.Service, Role: postgres.RoleAPI, LockTimeout: lockTimeout, Now: time.Now,
 	}
 	return service.Run(ctx, log, environ, o, func(ctx context.Context, api *service.Service) error {
 		if err := api.Open(ctx); err != nil {
@@ -44,9 +44,9 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 		m := meter(api.Metrics)
 		config := s.config()
 		config.DB, config.Intake = api.DB, &intake.Intake{DB: api.DB, Options: s.options(api.DB, m), OnCommit: m.committed}
-		config.Observe, config.Carry = m.observe(api.Traces), api.Traces.Carry
+		config.Observe, config.Carry = m.observe(api.Traces), api.Traces.Carry //nolint:contextcheck // a request carries its own context
 		config.Ready, config.Log, config.Metrics = api.Ready.Ask, api.Log, api.Beside()
-		return api.Serve(ctx, s.HTTPAddr, httpapi.New(config).Server())
+		return api.Serve(ctx, s.HTTPAddr, httpapi.New(config).Server()) //nolint:contextcheck // as above
 	})
 }
 

@@ -62,13 +62,14 @@ func (a auditCmd) Run(ctx context.Context, c *console, db *postgres.DB, client *
 		return unfinished // a program must not take half a report for one that found nothing
 	}
 	c.show(report, func(p *printer) {
-		if a.Quiet {
-			printViolations(p, report)
-			return
+		if !a.Quiet {
+			p.printf("The workers had audited what was recorded before %s, and found %d violations since the audit before this one.\n\n",
+				before.Until.UTC().Format(time.RFC3339), before.New)
+			table(p, report.Checks, "CHECK\tCHECKED\tVIOLATED\tRESULT", func(c audit.Check) []any {
+				return []any{c.Name, c.Checked, c.Violated, map[bool]string{true: "ok", false: "VIOLATED"}[c.Violated == 0]}
+			})
 		}
-		p.printf("The workers had audited what was recorded before %s, and found %d violations since the audit before this one.\n\n",
-			before.Until.UTC().Format(time.RFC3339), before.New)
-		printReport(p, report)
+		printViolations(p, report)
 	})
 	if unfinished == nil && !report.OK {
 		return errFound
@@ -107,22 +108,6 @@ func (a auditCmd) reconcile(ctx context.Context, c *console, db *postgres.DB, cl
 		return reread(ctx, c, db, missed)
 	}
 	return nil
-}
-
-// printReport prints a line for each check, then examples of what was violated.
-func printReport(p *printer, report audit.Report) {
-	table(p, report.Checks, "CHECK\tCHECKED\tVIOLATED\tRESULT", func(c audit.Check) []any {
-		result := map[bool]string{true: "ok", false: "VIOLATED"}[c.Violated == 0]
-		return []any{c.Name, c.Checked, c.Violated, result}
-	})
-	for _, c := range report.Checks {
-		if len(c.Examples) > 0 {
-			p.printf("\n%s, for example\n", c.Name)
-		}
-		for _, example := range c.Examples {
-			p.printf("  %s\n", oneLine(example))
-		}
-	}
 }
 
 // printViolations prints a line per violation. A report holds but the first few

@@ -7,10 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/user"
-	"reflect"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -92,17 +89,7 @@ func (s inboxShowCmd) Run(ctx context.Context, c *console, db *postgres.DB) erro
 	if json.Valid(e.Payload) {
 		m.Payload = json.RawMessage(e.Payload)
 	}
-	c.show(m, func(p *printer) {
-		fields := slices.DeleteFunc(reflect.VisibleFields(reflect.TypeOf(e)), func(f reflect.StructField) bool {
-			return f.Tag.Get("json") == "-" || reflect.ValueOf(e).FieldByIndex(f.Index).IsZero()
-		})
-		table(p, fields, "", func(f reflect.StructField) []any {
-			return []any{strings.ReplaceAll(f.Tag.Get("json"), "_", " "), reflect.ValueOf(e).FieldByIndex(f.Index).Interface()}
-		})
-		p.printf("metadata and payload\n")
-		p.json(m.Metadata)
-		p.json(m.Payload)
-	})
+	c.stdout.json(m) // for people too: what others wrote is escaped
 	return nil
 }
 

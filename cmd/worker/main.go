@@ -44,7 +44,7 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	}
 	o := service.Options{
 		Name: "worker", DatabaseURL: s.DatabaseURL, Settings: s.Service, Role: postgres.RoleWorker,
-		Writes: slices.Concat(fulfillment.Writes(), inbox.Writes()), Handles: receiverNames(),
+		Writes: slices.Concat(fulfillment.Writes(), inbox.Writes()), Handles: receiverNames(), Now: time.Now,
 	}
 	return service.Run(ctx, log, environ, o, func(ctx context.Context, w *service.Service) error {
 		m := meter(w.Metrics)
@@ -101,13 +101,10 @@ func handle(ctx context.Context, w *service.Service, provider *stripe.Client, na
 	g, ctx := errgroup.WithContext(ctx)
 	for _, r := range receivers {
 		g.Go(func() error { return r.processor.Run(ctx) })
+		if r.Topic != "" {
+			g.Go(func() error { r.receive(ctx, w); return nil })
+		}
 	}
-	g.Go(func() error {
-		loop.Run(ctx, w.Log, "receiving stopped and begins anew", func(ctx context.Context) (time.Duration, error) {
-			return 0, receive(ctx, w.Log, w.DB, receivers)
-		})
-		return nil
-	})
 	return g.Wait()
 }
 

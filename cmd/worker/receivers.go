@@ -3,14 +3,13 @@ package main
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"slices"
 	"sync/atomic"
-
-	"golang.org/x/sync/errgroup"
+	"time"
 
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/loop"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/internal/service"
@@ -21,7 +20,7 @@ import (
 type receiver struct {
 	fulfillment.Receiver
 
-	bell      <-chan struct{} // rings for messages of its topic; nil without a topic
+	bell      <-chan struct{} // rings for messages of its topic
 	processor *inbox.Processor
 }
 
@@ -50,11 +49,7 @@ func processors(w *service.Service, services fulfillment.Services, m *metrics, s
 			return nil, err
 		}
 		p.Pause(true) // until pauses.read has read what is paused
-		one := receiver{Receiver: r, processor: p}
-		if r.Topic != "" {
-			one.bell = w.Bell.Bell(r.Topic)
-		}
-		receivers = append(receivers, one)
+		receivers = append(receivers, receiver{r, w.Bell.Bell(r.Topic), p})
 	}
 	return receivers, nil
 }
@@ -97,18 +92,12 @@ func (p *pauses) shown() []string {
 	return nil
 }
 
-// receive takes messages from the outbox into the inbox, each topic by a subscription of its
-// receiver, until ctx ends or a subscription fails. The end may interrupt a page, which is
-// then read again.
-func receive(ctx context.Context, log *slog.Logger, db *postgres.DB, receivers []receiver) error {
-	g, ctx := errgroup.WithContext(ctx)
-	for _, r := range receivers {
-		if r.Topic == "" {
-			continue
-		}
-		subscriber := outbox.NewSubscriber(db.Pool(), outbox.Options{Bell: r.bell, Log: log})
+// receive takes the messages of a receiver's topic from the outbox into the inbox until ctx ends. The
+// end may interrupt a page, which is then read again.
+func (r receiver) receive(ctx context.Context, w *service.Service) {
+	loop.Run(ctx, w.Log, "receiving stopped and begins anew", func(ctx context.Context) (time.Duration, error) {
+		subscriber := outbox.NewSubscriber(w.DB.Pool(), outbox.Options{Bell: r.bell, Log: w.Log})
 		defer func() { _ = subscriber.Close() }() // it says what Consume says
-		g.Go(func() error { return r.processor.Consume(ctx, subscriber, r.Topic, nil) })
-	}
-	return g.Wait()
+		return 0, r.processor.Consume(ctx, subscriber, r.Topic, nil)
+	})
 }

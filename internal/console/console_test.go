@@ -2,8 +2,12 @@ package console_test
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/url"
+	"os"
+	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -249,4 +253,87 @@ func TestAnswers_areKeptForASecond(t *testing.T) {
 	if n := float64(counted.n.Load() - before); n < 3 || n > 3*(seconds+1) {
 		t.Errorf("%.0f statements in %.1f s", n, seconds)
 	}
+}
+
+// TestFlow_readsABoundedPart counts the events that the statement of the Flow page reads of 2,000.
+func TestFlow_readsABoundedPart(t *testing.T) {
+	t.Parallel()
+	sql, err := os.ReadFile("flow.sql")
+	testdb.Must(t, err)
+	db := testdb.Open(t)
+	testdb.Exec(t, db.Pool(), `
+insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
+select md5(n::text)::uuid, 'ch_' || n, 1, 'charge.requested.v1', 1, 'acme', '{}', '{}', now() from generate_series(1, 2000) n`)
+	plan := testdb.All[string](t, db, "explain (analyze) "+string(sql), []string{"fulfillment"}, []int64{}, "charges")
+	scan, scans := regexp.MustCompile(`Scan.* on ledger_events\b.* rows=(\d+)(\.\d+)? loops`), 0
+	for _, line := range plan {
+		found := scan.FindStringSubmatch(line)
+		if found == nil {
+			continue
+		}
+		scans++
+		if n, err := strconv.Atoi(found[1]); err != nil || n > 400 {
+			t.Errorf("it reads %s events:%s", found[1], line)
+		}
+	}
+	if scans == 0 {
+		t.Errorf("it reads no event: %q", plan)
+	}
+}
+
+// TestLearn_namesCodeThatIsThere: each step of the tour has its function.
+func TestLearn_namesCodeThatIsThere(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("assets/tour.json")
+	testdb.Must(t, err)
+	steps := regexp.MustCompile(`"file": "([^"]+)",\s+"func": "([^"]+)"`).FindAllStringSubmatch(string(text), -1)
+	if len(steps) != 10 {
+		t.Errorf("the tour has %d steps", len(steps))
+	}
+	for _, step := range steps {
+		code, err := os.ReadFile("../../" + step[1])
+		if err != nil || !regexp.MustCompile(`(?m)^func (\([^)]+\) )?`+step[2]+`\(`).Match(code) {
+			t.Errorf("%s has no %s: %v", step[1], step[2], err)
+		}
+	}
+}
+
+// lab takes an action of each kind, which says something, and ends when the test lets it.
+type lab struct{ end chan struct{} }
+
+func actions() []console.Action {
+	return []console.Action{{Name: "kill", Group: "program", Title: "Kill"}, {Name: "once", Group: "guard", Title: "Remove once", Shows: "one answer"}}
+}
+
+func (l lab) do(_ context.Context, name string, progress func(string)) (string, []byte, error) {
+	progress("storm " + hostile)
+	<-l.end
+	if name == "kill" {
+		return "", nil, errors.New("no program")
+	}
+	return "violated", []byte(`{"guard": "once", "violated": [{"name": "one answer", "violated": 1, "examples": ["` + id + `"]}],
+  "timelines": [{"charges": [{"id": "` + id + `", "amount": 1}], "entries": [{"at": "2026-01-01T00:00:00Z", "kind": "key", "what": "<script>"}]}]}`), nil
+}
+
+// TestLab: an operator takes one action at a time and sees how far it has come. The finding of the
+// guard lab has the invariant beside the swim lanes of the charge.
+func TestLab(t *testing.T) {
+	t.Parallel()
+	l := lab{make(chan struct{})}
+	w := newWorld(t, console.Options{Actions: actions(), Do: l.do}, nil)
+	for _, action := range []string{"once", "kill"} {
+		w.post(t, "/lab", url.Values{"action": {"nothing"}}).is(t, "an unknown action", http.StatusNotFound)
+		if p := w.post(t, "/lab", url.Values{"action": {action}}); p.status != http.StatusOK || !strings.Contains(p.body, "in progress") {
+			t.Errorf("%s: %d %s", action, p.status, p.body)
+		}
+		w.awaitPage(t, "/lab", "storm &#34;&gt;&lt;script&gt;")
+		w.post(t, "/lab", url.Values{"action": {"kill"}}).is(t, "another action meanwhile", http.StatusConflict)
+		l.end <- struct{}{}
+		await.True(t, "the action has ended", func() bool { return !strings.Contains(w.get(t, "/lab").body, "in progress") })
+	}
+	await.True(t, "the finding is shown beside the failed action", func() bool {
+		body := w.get(t, "/lab").body
+		return strings.Contains(body, "<b> 1 violated</b><code>"+id) && strings.Contains(body, `class="lanes"`) &&
+			strings.Contains(body, `failed</span> <span class="said">no program`) && !strings.Contains(body, "<script>")
+	})
 }

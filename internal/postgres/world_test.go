@@ -35,3 +35,5 @@ func want[T any](t *testing.T, db *postgres.DB, sql string, want ...T) {
 	t.Helper()
 	testrun.Same(t, sql, want, testdb.All[T](t, db, sql))
 }
+
+func TestMain(m *testing.M) { testrun.Main(m) }

@@ -142,7 +142,6 @@ func TestReadiness(t *testing.T) {
 			t.Errorf("%q, %v", why, err)
 		}
 	})
-
 }
 
 // An idle program hardly costs the database anything, and one that has work finds a failover.

@@ -89,3 +89,5 @@ func TestCommitted_ringsInOtherProcessesForWhatTheProgramDoesNotHandle(t *testin
 		t.Errorf("other processes hear %v", got)
 	}
 }
+
+func TestMain(m *testing.M) { testrun.Main(m) }

@@ -31,6 +31,7 @@ type Options struct {
 	LockTimeout time.Duration           // as in postgres.Options
 	Writes      []groupcommit.Statement // of this program alone that may share a commit, see Statements
 	Handles     []string                // receivers whose messages the program itself handles
+	Now         func() time.Time
 }
 
 // Service is a program that runs. What its database needs is nil until Open.
@@ -56,7 +57,7 @@ func Run(ctx context.Context, log *slog.Logger, environ map[string]string, o Opt
 	defer traces.Close(ctx)
 	lasting, end := context.WithCancel(context.WithoutCancel(ctx))
 	s := &Service{
-		Log: log, Traces: traces, Metrics: telemetry.NewRegistry(log, time.Now), Bell: NewBell(log), options: o, lasting: lasting,
+		Log: log, Traces: traces, Metrics: telemetry.NewRegistry(log, o.Now), Bell: NewBell(log), options: o, lasting: lasting,
 	}
 	defer func() {
 		end()
@@ -78,7 +79,7 @@ func (s *Service) Open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.DB, s.Ready = db, program.NewReadiness(s.lasting, db, time.Now) //nolint:contextcheck // it lasts longer than ctx
+	s.DB, s.Ready = db, program.NewReadiness(s.lasting, db, s.options.Now) //nolint:contextcheck // it lasts longer than ctx
 	s.Metrics.Database(db)
 	return nil
 }
@@ -94,7 +95,7 @@ func (s *Service) Beside() http.Handler {
 // Serve listens for the bells that work has of Bell, serves HTTP and METRICS_ADDR, and works beside
 // that, until ctx ends or one of them fails.
 func (s *Service) Serve(ctx context.Context, addr string, server *http.Server, beside ...func(ctx context.Context) error) error {
-	s.ringing.Go(func() { s.Bell.Run(s.lasting, s.DB.Pool()) }) //nolint:contextcheck // as above
+	s.ringing.Go(func() { s.Bell.Run(s.lasting, s.DB.Pool()) })
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		return program.ServeMetrics(ctx, s.Log, s.options.Settings.MetricsAddr, s.Metrics.Handler())

@@ -1,21 +1,17 @@
 package telemetry_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"go.opentelemetry.io/otel/codes"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
-	"go.opentelemetry.io/otel/trace"
 
 	"github.com/payonce/payonce/internal/telemetry"
 	"github.com/payonce/payonce/internal/testrun"
@@ -67,59 +63,28 @@ func serve(t *testing.T, traces *telemetry.Traces, parents ...string) string {
 	return carried["traceparent"]
 }
 
-func TestServing(t *testing.T) {
+// What a request's span has is read by e2e.TestTraces_followACharge.
+func TestServing_beginsANewTraceUnderAHeaderThatIsNoTraceparent(t *testing.T) {
 	t.Parallel()
-	t.Run("a request continues the trace of its caller", func(t *testing.T) {
-		t.Parallel()
-		traces, recorded := record(t, all)
-		carried := serve(t, traces, sampled)
-		span := recorded.Ended()[0]
-		if span.SpanContext().TraceID().String() != callerTrace || span.Parent().SpanID().String() != callerSpan {
-			t.Errorf("the span is %s under %s", span.SpanContext().TraceID(), span.Parent().SpanID())
+	traces, recorded := record(t, all)
+	for _, parents := range [][]string{
+		nil,
+		{"nonsense"},
+		{sampled, sampled},
+		{sampled + "-more"},
+		{strings.ToUpper(sampled)},
+		{strings.Replace(sampled, callerTrace, strings.Repeat("0", 32), 1)},
+		{sampled + "\x00"},
+	} {
+		if carried := serve(t, traces, parents...); len(carried) != len(sampled) || strings.Contains(carried, callerTrace) {
+			t.Errorf("%.80q leads to %s", parents, carried)
 		}
-		if want := "00-" + callerTrace + "-" + span.SpanContext().SpanID().String() + "-01"; carried != want {
-			t.Errorf("%s is carried, want %s", carried, want)
+	}
+	for _, span := range recorded.Ended() {
+		if span.Parent().IsValid() {
+			t.Errorf("a span has the parent %v", span.Parent())
 		}
-		want := map[string]string{
-			"http.request.method": "POST", "http.route": "/v1/charges", "http.response.status_code": "202",
-			"payonce.idempotency.result": "first",
-		}
-		testrun.Same(t, "attributes", want, attributes(span))
-	})
-	t.Run("a header that is no traceparent begins a new trace", func(t *testing.T) {
-		t.Parallel()
-		traces, recorded := record(t, all)
-		for _, parents := range [][]string{
-			nil,
-			{"nonsense"},
-			{sampled, sampled},
-			{sampled + "-more"},
-			{strings.ToUpper(sampled)},
-			{strings.Replace(sampled, callerTrace, strings.Repeat("0", 32), 1)},
-			{sampled + "\x00"},
-		} {
-			if carried := serve(t, traces, parents...); len(carried) != len(sampled) || strings.Contains(carried, callerTrace) {
-				t.Errorf("%.80q leads to %s", parents, carried)
-			}
-		}
-		for _, span := range recorded.Ended() {
-			if span.Parent().IsValid() {
-				t.Errorf("a span has the parent %v", span.Parent())
-			}
-		}
-	})
-	t.Run("a 5xx is an error without a text", func(t *testing.T) {
-		t.Parallel()
-		traces, recorded := record(t, all)
-		for status, want := range map[int]codes.Code{404: codes.Unset, 503: codes.Error} {
-			_, served := traces.Serving(t.Context(), "GET", "/v1/charges/:id", nil)
-			served(status, "")
-			span := recorded.Ended()[len(recorded.Ended())-1]
-			if got := span.Status(); got.Code != want || got.Description != "" || len(span.Events()) != 0 {
-				t.Errorf("%d is %+v with %v", status, got, span.Events())
-			}
-		}
-	})
+	}
 }
 
 // TestSampling shows that a caller can lower the share of recorded traces, never raise it, and that a
@@ -181,7 +146,7 @@ func TestAttempting(t *testing.T) {
 	within, stepped := traces.Stepping(ctx, "payment")
 	traces.Calling(within, "api.stripe.com", "POST", "POST payment_intents")(0, false)
 	stepped(true, errors.New("private"))
-	headers, answered := traces.Delivering(ctx, "shop.example")
+	_, answered := traces.Delivering(ctx, "shop.example")
 	answered(503)
 	attempted("failed", true)
 
@@ -190,16 +155,6 @@ func TestAttempting(t *testing.T) {
 	testrun.Same(t, "spans", want, names(spans))
 	if len(spans) != len(want) {
 		t.FailNow()
-	}
-	attempt, payment := spans[5], spans[3]
-	if attempt.SpanContext().TraceID().String() != callerTrace || attempt.Parent().SpanID().String() != callerSpan || attempt.SpanKind() != trace.SpanKindConsumer {
-		t.Errorf("the attempt is %v under %v", attempt.SpanContext(), attempt.Parent())
-	}
-	if spans[2].Parent().SpanID() != payment.SpanContext().SpanID() || payment.Parent().SpanID() != attempt.SpanContext().SpanID() {
-		t.Errorf("the call is under %v, and the step under %v", spans[2].Parent(), payment.Parent())
-	}
-	if want := "00-" + callerTrace + "-" + spans[4].SpanContext().SpanID().String() + "-01"; headers["traceparent"] != want || len(headers) != 1 {
-		t.Errorf("the merchant's headers are %v, want %s", headers, want)
 	}
 	wantAttributes := []map[string]string{
 		{"http.request.method": "GET", "server.address": "api.stripe.com", "http.response.status_code": "200", "payonce.provider.replayed": "true"},
@@ -289,29 +244,5 @@ func TestOpenTraces_off(t *testing.T) {
 	off.Close(t.Context())
 	if carried := serve(t, off, sampled); carried != "" || len(headers) != 0 || off.Statements() != nil || off.Log(log) != log {
 		t.Errorf("%q is carried, and a merchant's headers are %v", carried, headers)
-	}
-}
-
-// A line of a recorded trace names it, another one does not.
-func TestLog_namesARecordedTrace(t *testing.T) {
-	t.Parallel()
-	traces, recorded := record(t, all)
-	var text bytes.Buffer
-	log := traces.Log(slog.New(slog.NewTextHandler(&text, nil)).With("program", "test"))
-	for _, parent := range []string{sampled, unsampled} {
-		ctx, served := traces.Serving(t.Context(), "GET", "/v1/charges", []string{parent})
-		log.With("a", 1).InfoContext(ctx, "line")
-		served(200, "")
-	}
-	log.Info("line")
-	lines := slices.Collect(strings.Lines(text.String()))
-	named := " program=test a=1 trace_id=" + callerTrace + " span_id=" + recorded.Ended()[0].SpanContext().SpanID().String() + "\n"
-	if len(lines) != 3 || !strings.HasSuffix(lines[0], named) {
-		t.Errorf("the line is %q, want it to end with %q", lines[0], named)
-	}
-	for _, line := range lines[1:] {
-		if strings.Contains(line, "trace_id") {
-			t.Errorf("a line names a trace that is not recorded: %s", line)
-		}
 	}
 }

@@ -1,7 +1,11 @@
 package program_test
 
 import (
+	"context"
+	"errors"
 	"io"
+	"log/slog"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -68,6 +72,66 @@ func TestLoad_refusesMisspelledSettings(t *testing.T) {
 		_, err := program.Load[settings](map[string]string{"CONFIG_URL": hidden, name: hidden})
 		if says == "" && err != nil || says != "" && (err == nil || !strings.Contains(err.Error(), says)) {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestMain_answersArgumentsWithoutRunning(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		args   string
+		code   int
+		stdout string // a part of it; "": there is nothing
+		stderr string
+	}{
+		{"--version", 0, "sample ", ""},
+		{"--version", 0, runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH + "\n", ""},
+		{"--help", 0, "Usage: sample", ""},
+		{"--stripe-key=sk_live_hunter2", 2, "", "sample: unknown arguments\nUsage: sample"},
+		{"--version --now", 2, "", "Usage: sample"},
+	} {
+		t.Run(test.args, func(t *testing.T) {
+			t.Parallel()
+			var stdout, stderr strings.Builder
+			code := program.Main(strings.Fields(test.args), &stdout, &stderr, "sample", func(context.Context, *slog.Logger, map[string]string) error {
+				return errors.New("it ran")
+			})
+			if code != test.code {
+				t.Errorf("exit code %d, want %d", code, test.code)
+			}
+			for got, want := range map[*strings.Builder]string{&stdout: test.stdout, &stderr: test.stderr} {
+				if !strings.Contains(got.String(), want) || want == "" && got.Len() > 0 || strings.Contains(got.String(), "hunter2") {
+					t.Errorf("printed %q, want %q in it", got, want)
+				}
+			}
+		})
+	}
+}
+
+func TestSettings_refusesWhatWent(t *testing.T) {
+	t.Parallel()
+	log := program.Logger(io.Discard, "test", nil)
+	for name, sentence := range program.Gone {
+		environ := map[string]string{"CONFIG_URL": hidden, name: hidden}
+		_, err := program.Settings[settings](log, environ)
+		if err == nil || err.Error() != name+" is no setting, remove the variable: "+sentence {
+			t.Errorf("%s: %v", name, err)
+		}
+		if strings.Contains(sentence, "\n") || strings.HasSuffix(sentence, ".") || len(sentence) < 20 {
+			t.Errorf("%s has no sentence: %q", name, sentence)
+		}
+		environ[name] = ""
+		if _, err := program.Settings[settings](log, environ); err != nil {
+			t.Errorf("%s, empty: %v", name, err)
+		}
+		environ[name] = hidden
+		if _, err := program.Load[settings](environ); err != nil {
+			t.Errorf("a tool beside a service refuses %s: %v", name, err)
+		}
+	}
+	for _, setting := range program.Known() {
+		if program.Gone[setting] != "" {
+			t.Errorf("%s is a setting and is refused", setting)
 		}
 	}
 }
