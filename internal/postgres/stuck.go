@@ -30,7 +30,8 @@ const (
 //
 // The function is in migrations/service.sql, since the worker may end no other sessions.
 func EndStuck(ctx context.Context, q Querier, prefix string, halfSent, held time.Duration) (ended int, err error) {
-	if err := q.QueryRow(ctx, `select end_stuck_sessions($1, $2, $3)`, prefix, halfSent, held).Scan(&ended); err != nil {
+	if err := q.QueryRow(ctx, `-- postgres.EndStuck
+select end_stuck_sessions($1, $2, $3)`, prefix, halfSent, held).Scan(&ended); err != nil {
 		return 0, fmt.Errorf("end sessions that hold up others: %w", err)
 	}
 	return ended, nil
