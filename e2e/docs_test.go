@@ -162,7 +162,8 @@ const howToPage = "../docs/how-to/add-a-step.md"
 var howTos = []struct{ diff, tests, points string }{
 	// The call of the fraud service in both cases, and the commit of a rejection.
 	{"../docs/how-to/fraud_check.diff", "FraudCheck", "fraud approved/worker/POST /v1/fraud_checks|fraud rejected/worker/POST /v1/fraud_checks|" +
-		"fraud rejected/worker/insert ledger_events ×3, insert ledger_postings, update stock, update reservations, insert outbox, ending: insert inbox"},
+		"fraud rejected/worker/ledger.insertEvent ×3, ledger.insertPosting, fulfillment.moveStock, fulfillment.endReservations, " +
+		"inbox.storeRows, inbox.promoteKeys, inbox.endDelivery, inbox.promoteKeys"},
 }
 
 var howTo = flag.String("how-to", "", "what is done with the diffs of docs/how-to: build with each, or all: their tests, in a copy of the tree")

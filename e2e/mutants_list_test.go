@@ -15,7 +15,7 @@ func mutants() []mutant {
 		return answer, db.Commit(ctx, claim)
 `,
 			}},
-			byWalk("success/api/select set_config, insert ledger_events, insert ledger_postings, insert outbox/after/kill", "accepted under 0 keys"),
+			byWalk("success/api/postgres.setMerchant, ledger.insertEvent, ledger.insertPosting, outbox.insertMessage/after/kill", "accepted under 0 keys"),
 		},
 		{
 			"the outbox message is stored after the charge, in a separate commit",
@@ -30,7 +30,7 @@ func mutants() []mutant {
 		return answer, db.Commit(ctx, message)
 `,
 			}},
-			byWalk("success/api/select set_config, insert idempotency_keys, insert ledger_events, insert ledger_postings/after/kill", "liveness"),
+			byWalk("success/api/postgres.setMerchant, idempotency.insertAnswer, ledger.insertEvent, ledger.insertPosting/after/kill", "liveness"),
 		},
 		{
 			"stock is taken in one commit, and its event is appended in another",
@@ -47,7 +47,7 @@ func mutants() []mutant {
 `,
 				},
 			},
-			byWalk("success/worker/insert reservations, update stock/after/kill", "liveness"),
+			byWalk("success/worker/fulfillment.insertReservation, fulfillment.moveStock/after/kill", "liveness"),
 		},
 		{
 			"the merchant is recorded as notified before the webhook is sent",
@@ -177,7 +177,7 @@ func mutants() []mutant {
 `,
 				},
 			},
-			byWalk("declined/worker/update stock, update reservations/after/kill", "liveness"),
+			byWalk("declined/worker/fulfillment.moveStock, fulfillment.endReservations/after/kill", "liveness"),
 		},
 		{
 			"the fence is read from the row instead of being compared with it",

@@ -47,7 +47,7 @@ func (p *crashPlan) trip(t *failpoint.Trip) *roundTrip {
 // sets something is no name.
 func (p *crashPlan) preparation(statements []string) (name string, minor bool) {
 	stable := func(statements []string) []string {
-		return slices.DeleteFunc(names(statements), func(name string) bool { return name == "select set_config" })
+		return slices.DeleteFunc(names(statements), func(name string) bool { return slices.Contains(settings, name) })
 	}
 	fresh := stable(p.fresh(statements))
 	all := names(statements)
@@ -68,91 +68,39 @@ func (p *crashPlan) fresh(texts []string) (unseen []string) {
 	return unseen
 }
 
-var (
-	named   = regexp.MustCompile(`^\s*-- ([a-z]+\.[a-z_]+)\n`)       // a statement of the product may say its name
-	unnamed = regexp.MustCompile(`(?s)--[^\n]*|/\*.*?\*/|'[^']*'|"`) // comments, strings, quotes
-	query   = regexp.MustCompile(`^with\s+(?:recursive\s+)?([\w.]+)`)
-	verb    = regexp.MustCompile(`\b(select|insert|update|delete)\b`)
-	changed = regexp.MustCompile(`^(insert|update|delete)\s+(?:into\s+|from\s+)?(?:only\s+)?([\w.]+)`)
-	column  = regexp.MustCompile(`^select\W*(?:\w+\.)*(\w+)`)
-	source  = regexp.MustCompile(`(distinct\s+)?\b(?:from|join)\s+([a-z_][\w.]*)\s*(\(?)`)
-	setting = regexp.MustCompile(`^set\s+\w+`)
-	first   = regexp.MustCompile(`[a-z_]\w*`)
-)
+// ours matches the name that a statement of ours begins with.
+var ours = regexp.MustCompile(`^\s*-- (\S+)\n`)
 
-// statementName is the name that a statement says, or else its verb and its table. For a statement with named
-// queries the name of the first comes before: it distinguishes statements on one
-// table.
+// statementName is the name of a statement of ours, and the first word of any other, such as
+// begin, commit and listen; of set the second too.
 func statementName(sql string) string {
-	if name := named.FindStringSubmatch(sql); name != nil {
+	if name := ours.FindStringSubmatch(sql); name != nil {
 		return name[1]
 	}
-	sql = strings.TrimSpace(strings.ToLower(unnamed.ReplaceAllString(sql, "")))
-	top := topLevel(sql)
-	if with := query.FindStringSubmatchIndex(top); with != nil {
-		main := verb.FindStringIndex(top[with[1]:])
-		if main == nil {
-			return "with"
-		}
-		at := with[1] + main[0]
-		return top[with[2]:with[3]] + ": " + mainName(sql[at:], top[at:])
+	words := strings.Fields(strings.ToLower(strings.TrimPrefix(sql, "--"))) // the driver's ping is a comment
+	if len(words) > 1 && words[0] == "set" {
+		return "set " + words[1]
 	}
-	return mainName(sql, top)
-}
-
-// topLevel is the statement with blanks in place of what stands in parentheses.
-func topLevel(sql string) string {
-	text, depth := []byte(sql), 0
-	for i, b := range text {
-		if b == ')' {
-			depth--
-		}
-		if depth > 0 {
-			text[i] = ' '
-		}
-		if b == '(' {
-			depth++
-		}
-	}
-	return string(text)
-}
-
-func mainName(sql, top string) string {
-	if m := changed.FindStringSubmatch(top); m != nil {
-		return m[1] + " " + m[2]
-	}
-	if m := column.FindStringSubmatch(sql); m != nil {
-		name := "select " + m[1]
-		for _, text := range []string{top, sql} { // its own tables before those of a query within it
-			for _, m := range source.FindAllStringSubmatch(text, -1) {
-				if m[1] == "" && m[3] == "" && m[2] != "lateral" && m[2] != "select" {
-					return name + " from " + m[2]
-				}
-			}
-		}
-		return name
-	}
-	if m := setting.FindString(top); m != "" {
-		return strings.Join(strings.Fields(m), " ")
-	}
-	if word := first.FindString(top); word != "" {
-		return word
-	}
-	return "ping"
+	return words[0]
 }
 
 // Names of what a processor sends by its own timetable: what goes along with it is a matter of time.
 const (
-	looksForWork = "select now from inbox" // and repairs at times, and claims where a slot is free
-	claims       = "due: select id from claimed"
+	looksForWork = "inbox.readNext" // and repairs at times, and claims where a slot is free
+	claims       = "inbox.claimDue"
 )
 
-// names leaves out the empty query, which a commit sends before statements with results, and what
-// goes along by chance.
+const awaitsAnswer = "groupcommit.awaitAnswer"
+
+// settings are statements that set something for their transaction.
+var settings = []string{"postgres.setMerchant", "groupcommit.setTenant", "groupcommit.setLockTimeout"}
+
+// names leaves out the query that a commit sends before statements with results, and what goes along
+// by chance.
 func names(statements []string) (names []string) {
 	for _, sql := range statements {
-		if sql != "select" {
-			names = append(names, statementName(sql))
+		if name := statementName(sql); name != awaitsAnswer {
+			names = append(names, name)
 		}
 	}
 	if slices.Contains(names, looksForWork) {

@@ -16,19 +16,19 @@ import (
 // polls that find nothing: what a timer or a pool causes comes at any time, so no
 // run could be planned for it.
 var noPoints = map[string]string{
-	"ping":                             "a pool asks whether a connection lives that was idle for a second",
-	"close":                            "a driver forgets statements after an error",
-	"sync":                             "a driver waits for the end of what failed",
-	"registered: select id from inbox": "the heartbeat says every third of a lease that the holder lives",
-	"select end_stuck_sessions":        "every 5 s a worker looks for sessions that hold up others",
-	"due: update idempotency_keys":     "the retention job deletes what has expired",
-	"delete inbox":                     "the same",
-	"over: update webhook_secrets":     "the same",
+	"ping":                    "a pool asks whether a connection lives that was idle for a second",
+	"close":                   "a driver forgets statements after an error",
+	"sync":                    "a driver waits for the end of what failed",
+	"inbox.beat":              "the heartbeat says every third of a lease that the holder lives",
+	"postgres.EndStuck":       "every 5 s a worker looks for sessions that hold up others",
+	"idempotency.expireKeys":  "the retention job deletes what has expired",
+	"inbox.DeleteExpired":     "the same",
+	"merchants.deleteSecrets": "the same",
 }
 
 // workerNoPoints are noPoints of a worker alone.
 var workerNoPoints = map[string]string{
-	"select what from pauses": "a worker reads every second what is paused",
+	"fulfillment.ListPauses": "a worker reads every second what is paused",
 }
 
 // onceOnly are round trips of which only the first in a life is a point: how many
@@ -36,11 +36,11 @@ var workerNoPoints = map[string]string{
 // several. Rings are coalesced, and so are reads of streams. A pool asks each new connection
 // whether its server accepts writes.
 var onceOnly = []string{
-	"select stream_id from ledger_events",
-	"follower: update followers",
-	"select pg_notify",
-	"select current_setting",
-	"select is_original from restore_guard",
+	"ledger.selectStreams",
+	"ledger.nextPage",
+	"outbox.ringAll",
+	"postgres.selectServer",
+	"restore.selectOriginal",
 }
 
 // atStart are polls of a worker of which the first, when it starts, is a point. The later ones
@@ -83,12 +83,12 @@ type rest struct {
 // start, though not always before the first request.
 func (r *rest) polls(name string) bool {
 	statement, prepares := strings.CutPrefix(name, "prepare ")
-	for poll := range r.known.polls {
-		if prepares && strings.TrimPrefix(poll, "select set_config, ") == statement {
-			return true
+	return prepares && slices.ContainsFunc(slices.Collect(maps.Keys(r.known.polls)), func(poll string) bool {
+		for _, setting := range settings {
+			poll = strings.TrimPrefix(poll, setting+", ")
 		}
-	}
-	return false
+		return poll == statement
+	})
 }
 
 // A worker has come to rest when its most frequent poll has come restPolls times

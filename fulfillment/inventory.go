@@ -15,11 +15,13 @@ import (
 )
 
 const insertReservation = `
+-- fulfillment.insertReservation
 insert into reservations
        (charge_id, merchant_id, sku, quantity)
 values ($1, $2, $3, $4)`
 
 const insertReservations = `
+-- fulfillment.insertReservation
 insert into reservations
        (charge_id, merchant_id, sku, quantity)
 select *
@@ -27,6 +29,7 @@ select *
 
 // moveStock adds to what is available, reserved and sold of an article.
 const moveStock = `
+-- fulfillment.moveStock
 update stock
    set available = available + $3,
        reserved  = reserved + $4,
@@ -35,6 +38,7 @@ update stock
    and sku = $2`
 
 const endReservations = `
+-- fulfillment.endReservations
 update reservations
    set status = $2
  where charge_id = $1`
@@ -79,6 +83,7 @@ func isOutOfStock(err error) bool {
 // selectAvailable reads what is left of each article. The offset keeps the subquery a probe
 // for each article.
 const selectAvailable = `
+-- fulfillment.selectAvailable
 select asked.merchant_id,
        asked.sku,
        s.available

@@ -21,7 +21,8 @@ const PausedMerchant = "merchant"
 
 // ListPauses returns what is paused.
 func ListPauses(ctx context.Context, q postgres.Querier) ([]Pause, error) {
-	rows, _ := q.Query(ctx, `select what, merchant_id as merchant from pauses where paused order by what, merchant_id`) // CollectRows returns its error
+	rows, _ := q.Query(ctx, `-- fulfillment.ListPauses
+select what, merchant_id as merchant from pauses where paused order by what, merchant_id`) // CollectRows returns its error
 	all, err := pgx.CollectRows(rows, pgx.RowToStructByName[Pause])
 	if err != nil {
 		return nil, fmt.Errorf("read what is paused: %w", err)
@@ -31,6 +32,7 @@ func ListPauses(ctx context.Context, q postgres.Querier) ([]Pause, error) {
 
 const (
 	insertPause = `
+-- fulfillment.insertPause
 insert into pauses (what, merchant_id, paused)
 select what, $2, true
   from unnest($1::text[]) as u(what)
@@ -38,6 +40,7 @@ select what, $2, true
     on conflict (what, merchant_id) do update
    set paused = true`
 	endPause = `
+-- fulfillment.endPause
 update pauses
    set paused = false
  where what = any ($1)

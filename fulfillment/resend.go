@@ -37,6 +37,7 @@ type WebhookEvent struct {
 
 const (
 	selectWebhookEvents = `
+-- fulfillment.selectWebhookEvents
 select e.event_id,
        e.stream_id   as charge_id,
        e.merchant_id,

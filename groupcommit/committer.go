@@ -182,7 +182,8 @@ func (c *Committer) commit(q *queuedBatch, shares bool) error {
 
 // awaitAnswer goes first, so pgx waits for the server there and in no callback of a caller. The
 // server sends the results of a transaction when it has ended, unless they have more than 8 kB.
-const awaitAnswer = `select`
+const awaitAnswer = `-- groupcommit.awaitAnswer
+select`
 
 // sendOne sends a batch in its own transaction.
 func (c *Committer) sendOne(conn *pgxpool.Conn, q *queuedBatch) error {
@@ -277,6 +278,7 @@ func (c *Committer) commitTogether(batches []*queuedBatch) error {
 
 // setLockTimeout ends with the transaction.
 const setLockTimeout = `
+-- groupcommit.setLockTimeout
 select set_config('lock_timeout', $1, true)`
 
 // sendGroup sends batches in one transaction. Only a transaction of its own refuses a batch.

@@ -123,10 +123,12 @@ func toTheEnd(ctx context.Context) (context.Context, context.CancelFunc) {
 // The claim alone has this lock time-out: the statements of the work have the session's.
 const (
 	setLockTimeout = `
+-- idempotency.setLockTimeout
 select set_config('idempotency.lock_timeout', current_setting('lock_timeout'), true),
        set_config('lock_timeout', '25ms', true)`
 
 	restoreLockTimeout = `
+-- idempotency.restoreLockTimeout
 select set_config('lock_timeout', current_setting('idempotency.lock_timeout'), true)`
 )
 
@@ -145,6 +147,7 @@ func claim(ctx context.Context, tx pgx.Tx, key Key, request Request, expires tim
 }
 
 const storeAnswer = `
+-- idempotency.storeAnswer
 update idempotency_keys
    set status_code = $4,
        headers     = $5,

@@ -82,7 +82,8 @@ func Receive(ctx context.Context, db groupcommit.DB, key Key, request Request, o
 		Claim(b, key, request, answer, expires)
 		b.QueuedQueries = append(b.QueuedQueries, written.QueuedQueries...)
 		if again { // it may meet a rival, by which the batches that share its transaction would be refused
-			b.Queue(`select`) // none of the statements that may share a commit
+			b.Queue(`-- idempotency.Receive
+select`) // none of the statements that may share a commit
 		}
 		return answer, db.Commit(ctx, b)
 	})

@@ -21,11 +21,13 @@ func Schema() string { return schema }
 
 // insertAnswer is a plain insert: `on conflict do nothing` would let the rest of the batch run.
 const insertAnswer = `
+-- idempotency.insertAnswer
 insert into idempotency_keys
        (scope, operation, key, fingerprint, request, status_code, headers, body, expires_at)
 values ($1, $2, $3, $4, $5, $6, $7, $8, $9)`
 
 const insertAnswers = `
+-- idempotency.insertAnswer
 insert into idempotency_keys
        (scope, operation, key, fingerprint, request, status_code, headers, body, expires_at)
 select *
@@ -64,6 +66,7 @@ func Writes() []groupcommit.Statement {
 // primary, or when an operator ended its wait, that may be visible before the standby has it.
 // A failover would lose an answer that was replayed from such a row.
 const selectKeys = `
+-- idempotency.selectKeys
 select asked.n,
        c.now,
        k.key is not null                     as found,
@@ -133,6 +136,7 @@ func keysQuery(states []*KeyState) (args []any, scan func(pgx.Rows) error) {
 // and, unlike it, can bound an index scan. A row that is locked keeps its ctid; joined by
 // key, a batch could be planned to read the whole table.
 const expireKeys = `
+-- idempotency.expireKeys
 with due as (
   select ctid
     from idempotency_keys

@@ -11,6 +11,7 @@ import (
 
 // readNext reads the present, and the next due time to come.
 const readNext = `
+-- inbox.readNext
 select now(),
        (select due_at from inbox where receiver = $1 and status = 'pending' and first and due_at > now() order by due_at limit 1)`
 
@@ -20,6 +21,7 @@ select now(),
 // which an old snapshot may keep. The last column says whether a message waits behind the claimed
 // one.
 const claimDue = `
+-- inbox.claimDue
 with due as (
   select id, partition_key, due_at
     from inbox

@@ -24,8 +24,10 @@ import (
 //
 // If we die here: all of them have ended, each with its effects, or none has. Test: TestModel.
 const (
-	endDelivery   = `with ending (id, fence, message_id) as (values ($1::bigint, $2::bigint, $3::text))` + endAll
-	endDeliveries = `with ending (id, fence, message_id) as (select * from unnest($1::bigint[], $2::bigint[], $3::text[]))` + endAll
+	endDelivery   = `-- inbox.endDelivery
+with ending (id, fence, message_id) as (values ($1::bigint, $2::bigint, $3::text))` + endAll
+	endDeliveries = `-- inbox.endDelivery
+with ending (id, fence, message_id) as (select * from unnest($1::bigint[], $2::bigint[], $3::text[]))` + endAll
 
 	endAll = `, locked as (
   select id
@@ -53,6 +55,7 @@ select '', '', '', '', '', '{}', '', fence, fence + 1
 	// endClaim ends a claim without finishing the message. Only the newest holder has an effect.
 	// A message that waits is due at once if another one of its key came since the claim.
 	endClaim = `
+-- inbox.endClaim
 update inbox i
    set status        = case when e.dead then 'dead' else 'pending' end,
        first         = not (e.dead and $11),

@@ -14,6 +14,7 @@ import (
 // which of its messages $4, claimed under the fences $5, it does not hold any more.
 const (
 	beat = `
+-- inbox.beat
 with registered as (
   insert into inbox_holders
          (receiver, holder, alive_until)
@@ -29,6 +30,7 @@ select id
 	// registered while the clock of the database was ahead. One that lives registers again. A row
 	// that is locked is that of a holder whose claim or beat is being committed.
 	forget = `
+-- inbox.forget
 delete from inbox_holders
  where receiver = $1
    and holder = any (array(
@@ -45,6 +47,7 @@ delete from inbox_holders
 	// not be stored. It takes none back while one of its claims is in flight ($8), and no message
 	// that was claimed less than $9 ago.
 	takeOver = `
+-- inbox.takeOver
 update inbox i
    set status     = case when deaths + 1 >= $2 then 'dead' else 'pending' end,
        first      = deaths + 1 < $2 or not $3,
@@ -66,6 +69,7 @@ update inbox i
 	// correctDueTimes makes due what was written while the clock of the database was ahead: no
 	// pause is longer than a backoff, or than LongestWait after a wait.
 	correctDueTimes = `
+-- inbox.correctDueTimes
 update inbox
    set due_at = clock_timestamp()
  where id = any (array(

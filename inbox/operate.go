@@ -77,7 +77,7 @@ const entryColumns = `i.id as number, i.receiver, i.message_id, i.type, i.orderi
 
 // selectEntries reads dead or discarded messages. The first condition is the index's, which
 // the others cannot be known to imply, and the order is what only this index has.
-const selectEntries = "select " + entryColumns + `
+const selectEntries = "-- inbox.selectEntries\nselect " + entryColumns + `
   from inbox i
  where i.status in ('dead', 'discarded')
    and (i.status, i.id) > ($1, $2)
@@ -89,7 +89,7 @@ const selectEntries = "select " + entryColumns + `
  order by i.status, i.id
  limit nullif($3::bigint, 0)`
 
-const selectEntry = "select " + entryColumns + `, i.payload, i.metadata
+const selectEntry = "-- inbox.selectEntry\nselect " + entryColumns + `, i.payload, i.metadata
   from inbox i
  where i.id = $1`
 
@@ -132,6 +132,7 @@ func readEntries(ctx context.Context, q groupcommit.Querier, sql string, args ..
 // retryDeadLetter makes a dead letter due. It keeps its place in the order of its key: a processor
 // promotes one that others have passed.
 const retryDeadLetter = `
+-- inbox.retryDeadLetter
 update inbox
    set status        = 'pending',
        attempts      = 0,
@@ -155,6 +156,7 @@ func Retry(ctx context.Context, q groupcommit.Querier, number int64, actor strin
 // discardDeadLetter ends a dead letter without effect. The fence refuses whatever an earlier
 // holder might still commit.
 const discardDeadLetter = `
+-- inbox.discardDeadLetter
 update inbox
    set status      = 'discarded',
        first       = false,

@@ -214,6 +214,7 @@ func DeleteExpired(ctx context.Context, db groupcommit.DB, retention time.Durati
 	var deleted int64
 	b := &pgx.Batch{}
 	b.Queue(`
+-- inbox.DeleteExpired
 delete from inbox
  where ctid = any (array(
          select ctid

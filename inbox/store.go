@@ -28,6 +28,7 @@ const (
                where i.receiver = inbox.receiver and i.ordering_key = inbox.ordering_key and i.message_id <> inbox.message_id))`
 
 	storeRows = `
+-- inbox.storeRows
 with incoming as (
   select d.*,
          d.unreadable = ''
@@ -104,6 +105,7 @@ const (
 	promoteMany = promoteKeys + `unnest($1::text[], $2::text[]) as k (receiver, ordering_key)` + keysWithoutFirst
 
 	promoteKeys = `
+-- inbox.promoteKeys
 update inbox
    set first  = true,
        due_at = greatest(due_at, now())
@@ -122,6 +124,7 @@ update inbox
 // message, and the last of all these keys, or the empty key where none is left. So the number of
 // waiting messages holds up no claim.
 const readStranded = `
+-- inbox.readStranded
 with waiting as materialized (
   select ordering_key
     from inbox

@@ -33,11 +33,13 @@ type Cause struct {
 }
 
 const insertEvent = `
+-- ledger.insertEvent
 insert into ledger_events
        (event_id, stream_id, version, type, schema_version, webhook, merchant_id, data, metadata, occurred_at)
 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, coalesce($10, clock_timestamp()))`
 
 const insertEvents = `
+-- ledger.insertEvent
 insert into ledger_events
        (event_id, stream_id, version, type, schema_version, webhook, merchant_id, data, metadata, occurred_at)
 select event_id, stream_id, version, type, schema_version, webhook, merchant_id, data, metadata, coalesce(occurred_at, clock_timestamp())
@@ -45,11 +47,13 @@ select event_id, stream_id, version, type, schema_version, webhook, merchant_id,
        as e (event_id, stream_id, version, type, schema_version, webhook, merchant_id, data, metadata, occurred_at)`
 
 const insertPosting = `
+-- ledger.insertPosting
 insert into ledger_postings
        (stream_id, version, leg, merchant_id, debit, credit, amount, currency)
 values ($1, $2, $3, $4, $5, $6, $7, $8)`
 
 const insertPostings = `
+-- ledger.insertPosting
 insert into ledger_postings
        (stream_id, version, leg, merchant_id, debit, credit, amount, currency)
 select *
@@ -120,12 +124,14 @@ func schemaVersion(name string) int {
 }
 
 const holdOrder = `
+-- ledger.holdOrder
 insert into held_orders
        (merchant_id, order_id, stream_id)
 values ($1, $2, $3)`
 
 // freeOrder ends the hold on an order. Only the charge that holds the order frees it.
 const freeOrder = `
+-- ledger.freeOrder
 delete from held_orders
  where merchant_id = $1
    and order_id = $2

@@ -32,6 +32,7 @@ type Balances struct {
 // event is in the sums up to the follower's place, and in the tail behind it. The offset 0 makes
 // the subquery an index probe for each event.
 const selectBalances = `
+-- ledger.selectBalances
 with summed as (
   select txid, position, highest
     from followers
@@ -172,12 +173,14 @@ const maxExamples = 5
 
 const (
 	lockBalances = `
+-- ledger.lockBalances
 select
   from followers
  where name = 'balances'
    for update`
 
 	recount = `
+-- ledger.recount
 with summed as (
   select txid, position, highest
     from followers

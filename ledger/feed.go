@@ -85,6 +85,7 @@ type place struct {
 // selectPlace reads the place of an event. The coalesce keeps the planner from the index of another
 // column.
 const selectPlace = `
+-- ledger.selectPlace
 select txid,
        position
   from ledger_events
@@ -95,6 +96,7 @@ select txid,
 // transaction, so none will appear between those that it reads. The order is that of the
 // index ledger_events_feed: see listed.
 const selectFeed = `
+-- ledger.selectFeed
 select event_id::text as id,
        stream_id      as charge_id,
        version,

@@ -17,6 +17,7 @@ import (
 // A session that waits for no lock sees the newest row of the follower and an older state of the
 // ledger: it may read too few events, never one twice.
 const nextPage = `
+-- ledger.nextPage
 with follower as materialized (
   select txid,
          position
@@ -52,6 +53,7 @@ const (
 )`
 
 	moveFollower = `
+-- ledger.moveFollower
 update followers f
    set txid     = last.txid,
        position = last.position,

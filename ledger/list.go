@@ -157,12 +157,14 @@ const (
  order by merchant_id desc, stream_id desc`
 
 	selectListed = `
+-- ledger.selectListed
 select stream_id` + listed + `
  limit $3`
 
 	// selectOpen reads the first $3 of $4 charges that have no outcome, and the last charge that it looks at,
 	// '' where there are fewer than $4. Each charge costs a probe of ledger_events_one_outcome.
 	selectOpen = `
+-- ledger.selectOpen
 with looked as materialized (
   select stream_id` + listed + `
    limit $4
@@ -180,6 +182,7 @@ select array(
        coalesce((select min(stream_id) from looked having count(*) = $4), '')`
 
 	selectOfOrder = `
+-- ledger.selectOfOrder
 select stream_id
   from ledger_events
  where (merchant_id, order_id, stream_id) < ($1, $4, $2)
@@ -190,6 +193,7 @@ select stream_id
  limit $3`
 
 	selectMarked = `
+-- ledger.selectMarked
 select distinct on (merchant_id, stream_id)
        stream_id
   from ledger_events

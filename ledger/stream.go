@@ -122,6 +122,7 @@ func loaded(id string, stored []StoredEvent, err error) (Stream, error) {
 }
 
 const selectHolder = `
+-- ledger.selectHolder
 select stream_id,
        merchant_id
   from held_orders
@@ -140,6 +141,7 @@ func LoadHolder(ctx context.Context, q postgres.Querier, merchant, order string)
 
 // selectVersions counts, since a stream has no gap.
 const selectVersions = `
+-- ledger.selectVersions
 select stream_id,
        merchant_id,
        count(*)
@@ -178,6 +180,7 @@ func NewVersions(db interface {
 }
 
 const selectStreams = `
+-- ledger.selectStreams
 select stream_id,
        event_id,
        version,
@@ -283,6 +286,7 @@ type Owner struct {
 
 const (
 	selectByID = `
+-- ledger.selectByID
 select stream_id,
        merchant_id
   from ledger_events
@@ -291,6 +295,7 @@ select stream_id,
 
 	// charge_by_payment_intent, in schema.sql, also finds a charge before its merchant is known.
 	selectByPaymentIntent = `
+-- ledger.selectByPaymentIntent
 select stream_id,
        merchant_id
   from charge_by_payment_intent($1, $2)`

@@ -118,12 +118,15 @@ const oldest = 31
 
 func refuseOutdated(ctx context.Context, db *sql.DB) error {
 	var outdated bool
-	err := db.QueryRowContext(ctx, `select to_regclass('ledger_events') is not null and to_regclass('payonce_migrations') is null`).Scan(&outdated)
+	err := db.QueryRowContext(ctx, `-- migrations.refuseOutdated
+select to_regclass('ledger_events') is not null and to_regclass('payonce_migrations') is null`).Scan(&outdated)
 	if err == nil && !outdated {
 		var exists bool
-		err = db.QueryRowContext(ctx, `select to_regclass('payonce_migrations') is not null`).Scan(&exists)
+		err = db.QueryRowContext(ctx, `-- migrations.refuseOutdated2
+select to_regclass('payonce_migrations') is not null`).Scan(&exists)
 		if err == nil && exists {
-			err = db.QueryRowContext(ctx, `select exists (select from payonce_migrations where version_id between 1 and $1)`, oldest-1).Scan(&outdated)
+			err = db.QueryRowContext(ctx, `-- migrations.refuseOutdated3
+select exists (select from payonce_migrations where version_id between 1 and $1)`, oldest-1).Scan(&outdated)
 		}
 	}
 	if err != nil {
@@ -138,6 +141,7 @@ func refuseOutdated(ctx context.Context, db *sql.DB) error {
 // selectGranted asks whether the roles may read the table of versions. Without a role it is
 // null.
 const selectGranted = `
+-- migrations.selectGranted
 select coalesce(has_table_privilege(to_regrole('payonce_api'), 'payonce_migrations', 'select')
             and has_table_privilege(to_regrole('payonce_worker'), 'payonce_migrations', 'select')
             and has_table_privilege(to_regrole('payonce_console'), 'payonce_migrations', 'select'), false)`

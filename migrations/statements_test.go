@@ -30,6 +30,9 @@ func TestEveryStatementPrepares(t *testing.T) {
 		if _, err := conn.Prepare(t.Context(), "", complete(sql)); err != nil {
 			t.Errorf("%s: %v", at, err)
 		}
+		if !named.MatchString(sql) && !proofs.MatchString(at) {
+			t.Errorf("%s: its first line is no name, such as -- inbox.claim", at)
+		}
 	}
 	for _, room := range []string{"ledger", "outbox", "inbox", "idempotency", "fulfillment", "internal/merchants", "internal/audit"} {
 		if found["../"+room] == 0 {
@@ -39,13 +42,21 @@ func TestEveryStatementPrepares(t *testing.T) {
 	t.Logf("statements prepared: %v", found)
 }
 
+var (
+	// named is how a statement begins: its name is in the plans of crash points, in traces and in
+	// pg_stat_statements.
+	named = regexp.MustCompile(`^\n?-- [a-z]+\.\w+\n`)
+	// proofs are folders whose statements need no name.
+	proofs = regexp.MustCompile(`^../(cmd/payonce|internal/(await|robustness|testdb|postgres/local))/`)
+)
+
 // statement is how the house writes SQL: on lines of its own, in lower case.
 func statement() *regexp.Regexp {
-	return regexp.MustCompile(`^\n(select|insert|update|delete|with)\b`)
+	return regexp.MustCompile(`^\n(-- \S+\n)?(select|insert|update|delete|with)\b`)
 }
 
 // joined is how a statement begins that is a sum of texts.
-func joined() *regexp.Regexp { return regexp.MustCompile(`^\n?(select|update|with)\b`) }
+func joined() *regexp.Regexp { return regexp.MustCompile(`^\n?(-- \S+\n)?(select|update|with)\b`) }
 
 // complete fills what a package adds when it runs: a number after a limit, a
 // query between parentheses.

@@ -90,6 +90,7 @@ func (d *Doorbell) Run(ctx context.Context, pool *pgxpool.Pool) {
 
 // ringAll need not be durable.
 const ringAll = `
+-- outbox.ringAll
 select pg_notify($1, name),
        set_config('synchronous_commit', 'off', true)
   from unnest($2::text[]) as rung (name)`

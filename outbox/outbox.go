@@ -83,11 +83,13 @@ const maxLength = 255 // bytes, as in an inbox
 var ErrInvalid = errors.New("a message needs a topic, an id, at most 255 bytes of text in id, type, ordering key and partition, and a payload of at most 64 MiB")
 
 const insertMessage = `
+-- outbox.insertMessage
 insert into outbox
        (topic, message_id, payload, metadata)
 values ($1, $2, $3, $4)`
 
 const insertMessages = `
+-- outbox.insertMessage
 insert into outbox
        (topic, message_id, payload, metadata)
 select *

@@ -56,6 +56,7 @@ type reader struct {
 // reader that finds a message locks the topic's row, which the first one makes. The transaction is
 // idle while they are handled, for longer than a pool may allow its own.
 const selectPage = `
+-- outbox.selectPage
 with waiting as materialized (
   select set_config('idle_in_transaction_session_timeout', $5::text, true)
     from outbox
@@ -199,6 +200,7 @@ func (r *reader) HandleError(_ watermill.LoggerAdapter, _ bool, err error) time.
 
 // deleteAcked need not be durable: a crash that loses it costs a redelivery.
 const deleteAcked = `
+-- outbox.deleteAcked
 delete from outbox
  where topic = $1
    and id = any ($2::bigint[])
@@ -216,7 +218,7 @@ func (*reader) SubscribeIsolationLevel() sql.IsolationLevel { return sql.LevelRe
 
 // BeforeSubscribingQueries fail where the table cannot be read.
 func (*reader) BeforeSubscribingQueries(string, string) []wsql.Query {
-	return []wsql.Query{{Query: "select from outbox where false"}}
+	return []wsql.Query{{Query: "-- outbox.none\nselect from outbox where false"}}
 }
 
 // What Watermill asks beyond that is empty: messages enter the outbox by Append, Schema makes

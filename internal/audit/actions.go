@@ -26,6 +26,7 @@ type Action struct {
 }
 
 const selectActions = `
+-- audit.selectActions
 select action_id                          as number,
        acted_at at time zone 'UTC'        as at,
        actor,
@@ -48,6 +49,7 @@ func ListActions(ctx context.Context, q postgres.Querier, merchant string, since
 }
 
 const setReason = `
+-- audit.setReason
 select set_config('payonce.reason', $1, true),
        set_config('payonce.action_id', $2, true)`
 
@@ -58,6 +60,7 @@ select set_config('payonce.reason', $1, true),
 func Explain(b *pgx.Batch, reason, id string) { b.Queue(setReason, reason, id) }
 
 const selectSupply = `
+-- audit.selectSupply
 select (after ->> 'supplied')::bigint - (before ->> 'supplied')::bigint
   from operator_actions
  where action = 'stock supply'

@@ -123,6 +123,7 @@ func Run(ctx context.Context, db Database) (Report, error) {
 }
 
 const countCases = `
+-- audit.countCases
 select '%s' as name,
        count(*),
        count(complaint),
@@ -173,6 +174,7 @@ const (
 )
 
 const upsertResult = `
+-- audit.upsertResult
 insert into audit_results
        (scope, checked, violated)
 values ($1, $2, $3)

@@ -18,6 +18,7 @@ var rowsOfCharges string
 // setCharges names the charges of the statement that follows it in a batch, and the topic of their
 // messages.
 const setCharges = `
+-- audit.setCharges
 select set_config('payonce.charges', ($1::text[])::text, true),
        set_config('payonce.topic', $2, true)`
 
@@ -38,6 +39,7 @@ const (
 
 	// selectNewest leaves out the charges with newer events: they are audited with those.
 	selectNewest = `
+-- audit.selectNewest
 select stream_id
   from unnest($1::text[], $2::int[]) as e (stream_id, version)
  where not exists (
@@ -47,6 +49,7 @@ select stream_id
             and newer.version > e.version)`
 
 	addFound = `
+-- audit.addFound
 update audit_progress
    set checked  = checked + $1,
        violated = violated + $2`
@@ -97,6 +100,7 @@ type Progress struct {
 }
 
 const selectProgress = `
+-- audit.selectProgress
 select audited_until as until,
        violated,
        violated - superseded as new
@@ -112,6 +116,7 @@ func ReadProgress(ctx context.Context, q postgres.Querier) (Progress, error) {
 }
 
 const updateSuperseded = `
+-- audit.updateSuperseded
 update audit_progress
    set superseded = greatest(superseded, $1)`
 

@@ -29,6 +29,7 @@ type money struct {
 }
 
 const selectMoney = `
+-- audit.selectMoney
 with booked as (
   select stream_id,
          version,

@@ -16,6 +16,7 @@ import (
 // selectPage reads the ids of the next streams, also of one that lacks its first event: those of the next 1,000
 // events, which are found by their index, whatever the planner knows of the table.
 const selectPage = `
+-- audit.selectPage
 select distinct stream_id
   from (
        select stream_id
@@ -27,6 +28,7 @@ select distinct stream_id
 
 // selectFiled reads what is stored of events beside their data, with their postings as legs writes them.
 const selectFiled = `
+-- audit.selectFiled
 select e.stream_id,
        e.version,
        e.type,

@@ -157,6 +157,7 @@ func (t *Timeline) read(ctx context.Context, tx pgx.Tx, name, merchant string) e
 }
 
 const selectNow = `
+-- audit.selectNow
 select clock_timestamp()`
 
 // AddHeld adds what the provider holds for a charge, as of the timeline.
@@ -196,6 +197,7 @@ func findCharges(ctx context.Context, q postgres.Querier, name, merchant string)
 }
 
 const selectEvents = `
+-- audit.selectEvents
 select recorded_at                         as at,
        case
          when type like 'merchant.notified.%' then 'webhook'

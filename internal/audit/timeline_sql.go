@@ -1,6 +1,7 @@
 package audit
 
 const selectCharge = `
+-- audit.selectCharge
 select stream_id
   from ledger_events
  where stream_id = $1
@@ -8,6 +9,7 @@ select stream_id
    and (merchant_id = $2 or $2 = '')`
 
 const selectChargeOfRefund = `
+-- audit.selectChargeOfRefund
 select stream_id
   from ledger_events
  where type ~ '^(refund\.(requested|observed)|charge\.dispute_opened)\.v'
@@ -15,6 +17,7 @@ select stream_id
    and (merchant_id = $2 or $2 = '')`
 
 const selectChargesOfKey = `
+-- audit.selectChargesOfKey
 select distinct split_part(headers #>> '{Location,0}', '/', 4)
   from idempotency_keys
  where key = $1
@@ -24,6 +27,7 @@ select distinct split_part(headers #>> '{Location,0}', '/', 4)
 // selectKeyUses reads idempotency keys: the keys that were asked for by name, and all keys
 // that led to one of the charges.
 const selectKeyUses = `
+-- audit.selectKeyUses
 select created_at as at,
        'key'      as kind,
        case when location like '/v1/charges/%' then split_part(location, '/', 4) else '' end as charge_id,
@@ -45,6 +49,7 @@ select created_at as at,
 
 // messageKeys are the ordering keys of messages: each charge's, and one of each of its refunds.
 const messageKeys = `
+-- audit.messageKeys
 with keys as (
   select charge_id, charge_id as ordering_key
     from unnest($1::text[]) u(charge_id)
@@ -57,6 +62,7 @@ with keys as (
 
 // selectOutbox reads the messages that wait for their reader. One that was received is deleted.
 const selectOutbox = messageKeys + `
+-- audit.selectOutbox
 select o.created_at as at,
        'outbox'     as kind,
        k.charge_id,
@@ -80,6 +86,7 @@ select o.created_at as at,
 // index has the charge of every message: events lead to theirs by their ids, and
 // inbox_not_of_events has the others.
 const selectInbox = messageKeys + `
+-- audit.selectInbox
 select e.at,
        'inbox'        as kind,
        k.charge_id,

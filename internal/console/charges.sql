@@ -1,3 +1,4 @@
+-- console.charges
 -- A page of the ids of charges, newest first: $1 is the charge before it, or '', $2 how many. An id
 -- begins with the time of the charge's request.
 select stream_id

@@ -1,3 +1,4 @@
+-- console.flow
 -- What live pages show, in one row: counts of what is open, by partial indexes and up to a bound,
 -- and what the newest events say. A later event of a stream is never read without those between,
 -- so these are the end of each stream. $1 are the receivers. $2 are messages that were

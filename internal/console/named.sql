@@ -1,3 +1,4 @@
+-- console.named
 -- The ids of the charges of a name, $1: a charge, a refund, an order or an idempotency key, of any
 -- merchant, $2 at most. The indexes of orders and keys begin with the merchant.
 select id

@@ -146,7 +146,8 @@ type keyView struct {
 }
 
 // withoutStandby lets a read wait for no standby: what it shows is no replay.
-const withoutStandby = `select set_config('synchronous_commit', 'local', true)`
+const withoutStandby = `-- httpapi.withoutStandby
+select set_config('synchronous_commit', 'local', true)`
 
 // getKey is GET /v1/idempotency-keys/{key}: what the caller's key led to, in each
 // operation under which it was used.

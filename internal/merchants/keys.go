@@ -22,6 +22,7 @@ import (
 // not revived. A caller that adds a chosen key asks Authenticate afterwards. The clock is read
 // once, so a life that PostgreSQL rounds to nothing is none, however long the statement takes.
 const insertKey = `
+-- merchants.insertKey
 insert into api_keys
        (key_hash, prefix, merchant_id, scopes, created_at, expires_at)
 select $1, $2, $3, $4, birth, birth + $5::interval
@@ -64,6 +65,7 @@ type Key struct {
 func (k Key) Is(key string) bool { return subtle.ConstantTimeCompare(k.hash, hashOf(key)) == 1 }
 
 const selectKeys = `
+-- merchants.selectKeys
 select prefix,
        merchant_id,
        scopes,
@@ -104,12 +106,14 @@ func readKeys(ctx context.Context, q postgres.Querier, merchant string, prefix *
 }
 
 const revokeKey = `
+-- merchants.revokeKey
 update api_keys
    set revoked_at = clock_timestamp()
  where key_hash = $1
    and revoked_at is null`
 
 const expireKey = `
+-- merchants.expireKey
 update api_keys
    set expires_at = least(expires_at, clock_timestamp() + $2::interval)
  where key_hash = $1
@@ -158,6 +162,7 @@ var ErrUnauthorized = errors.New("the API key is not valid")
 // the api sees nothing else of the keys. The digests that are compared are salted for this one
 // time, so the time of the comparison tells nothing of a hash.
 const selectByKeys = `
+-- merchants.selectByKeys
 select merchant_id, fee_basis_points, fee_fixed, one_charge_per_order, has_webhook, scopes,
        sha256(key_hash || $3) as salted
   from api_keys_by_prefix($1)

@@ -91,6 +91,7 @@ type Webhook struct {
 }
 
 const upsertMerchant = `
+-- merchants.upsertMerchant
 insert into merchants
        (merchant_id, fee_basis_points, fee_fixed, webhook_url, webhook_generation)
 values ($1, $2, $3, nullif($4, ''), case when $4 <> '' then 1 end)
@@ -101,6 +102,7 @@ on conflict (merchant_id) do update
 // insertFirstSecret stores the first secret of an account that has none; an existing one
 // stays.
 const insertFirstSecret = `
+-- merchants.insertFirstSecret
 insert into webhook_secrets
        (merchant_id, generation, secret, secret_hash, created_by)
 values ($1, 1, $2, $3, 'registration')
@@ -121,6 +123,7 @@ func Register(b *pgx.Batch, m Merchant, w Webhook) {
 }
 
 const selectExists = `
+-- merchants.selectExists
 select exists (select from merchants where merchant_id = $1)`
 
 // Exists reports whether an account is registered.
@@ -132,6 +135,7 @@ func Exists(ctx context.Context, q postgres.Querier, merchant string) (exists bo
 }
 
 const updateOneChargePerOrder = `
+-- merchants.updateOneChargePerOrder
 update merchants
    set one_charge_per_order = $2
  where merchant_id = $1`

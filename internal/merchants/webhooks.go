@@ -26,6 +26,7 @@ type Endpoint struct {
 // ones until its end. The offset keeps the subquery a probe for each merchant that is asked
 // for.
 const selectEndpoints = `
+-- merchants.selectEndpoints
 select asked.n,
        m.webhook_url,
        array(
@@ -90,6 +91,7 @@ func (s Secret) Is(secret string) bool {
 }
 
 const selectSecrets = `
+-- merchants.selectSecrets
 select s.merchant_id,
        coalesce(m.webhook_url, '')                        as webhook_url,
        s.generation,
@@ -129,6 +131,7 @@ const fingerprintBytes = 6
 // endSecrets sets when the secrets before a new one end. An end that is nearer stays. A clock
 // that was set back ends no secret before its beginning.
 const endSecrets = `
+-- merchants.endSecrets
 update webhook_secrets
    set ends_at = least(ends_at, greatest(created_at, clock + $3::interval))
   from clock_timestamp() as clock
@@ -139,6 +142,7 @@ update webhook_secrets
 // need not hold it. A row that is locked keeps its ctid. Joined by generation, the plan of a small
 // table would compare each row with all others.
 const deleteSecrets = `
+-- merchants.deleteSecrets
 with over as (
   select ctid
     from webhook_secrets
@@ -170,11 +174,13 @@ func DeleteExpiredSecrets(ctx context.Context, q postgres.Querier, limit int) (i
 }
 
 const insertSecret = `
+-- merchants.insertSecret
 insert into webhook_secrets
        (merchant_id, generation, secret, secret_hash, created_by)
 values ($1, $2, $3, $4, $5)`
 
 const useSecret = `
+-- merchants.useSecret
 update merchants
    set webhook_generation = $2
  where merchant_id = $1`

@@ -193,6 +193,7 @@ func local(host string) bool {
 }
 
 const serverSettings = `
+-- postgres.serverSettings
 select current_setting('server_version_num')::int,
        array(select name
                from unnest(array['fsync', 'full_page_writes', 'synchronous_commit']) as s(name)

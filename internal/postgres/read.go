@@ -16,6 +16,7 @@ type Querier = groupcommit.Querier
 // setMerchant names the merchant of a transaction. The setting ends with it, and so with the
 // batch.
 const setMerchant = `
+-- postgres.setMerchant
 select set_config('payonce.merchant', $1, true)`
 
 // Tenant is the database as one merchant has it. Each of its reads and commits is a

@@ -47,6 +47,7 @@ func (r Role) refusal(err error, user string) error {
 // selectPrivilege reads what the user may do beyond its role. A session may set any role that
 // its user is a member of. A superuser is a member of all.
 const selectPrivilege = `
+-- postgres.selectPrivilege
 select session_user::text,
        case when r.rolname = session_user then '' else 'may act as ' || quote_ident(r.rolname) || ', which ' end || p.privilege
   from pg_roles r

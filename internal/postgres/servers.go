@@ -149,6 +149,7 @@ func (e sessionError) Unwrap() error { return e.error }
 // selectServer reads what tells servers apart. pg_control_checkpoint lags behind a promotion,
 // the name of the WAL file does not.
 const selectServer = `
+-- postgres.selectServer
 select pg_catalog.current_setting('transaction_read_only'),
        system_identifier,
        case when pg_is_in_recovery() then '' else left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) end

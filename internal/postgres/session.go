@@ -61,6 +61,7 @@ const wholeTables = "enable_bitmapscan,enable_hashjoin,enable_incremental_sort,e
 // ReadWholeTables is a statement that lets those after it in the same transaction read whole
 // tables, with parallel workers, and join them by hash or merge, however small the planner takes them to be.
 const ReadWholeTables = `
+-- postgres.ReadWholeTables
 select set_config('enable_nestloop', 'off', true),
        set_config('max_parallel_workers_per_gather', '2', true),
        set_config(name, 'on', true)
@@ -69,6 +70,7 @@ select set_config('enable_nestloop', 'off', true),
 // JoinByHash is a statement that lets those after it in the same transaction join by hash what
 // they have found by indexes.
 const JoinByHash = `
+-- postgres.JoinByHash
 select set_config('enable_nestloop', 'off', true),
        set_config('enable_hashjoin', 'on', true),
        set_config('enable_sort', 'on', true)`
@@ -81,6 +83,7 @@ func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseco
 // selectMissing reads which settings a session lacks. The role is the one of a session's
 // settings that pg_settings does not show.
 const selectMissing = `
+-- postgres.selectMissing
 select w.name
   from jsonb_each_text($1) as w (name, value)
   left join pg_settings s
@@ -213,7 +216,8 @@ const (
 //
 // The function is in migrations/service.sql, since the worker may end no other sessions.
 func EndStuck(ctx context.Context, q Querier, prefix string, halfSent, held time.Duration) (ended int, err error) {
-	if err := q.QueryRow(ctx, `select end_stuck_sessions($1, $2, $3)`, prefix, halfSent, held).Scan(&ended); err != nil {
+	if err := q.QueryRow(ctx, `-- postgres.EndStuck
+select end_stuck_sessions($1, $2, $3)`, prefix, halfSent, held).Scan(&ended); err != nil {
 		return 0, fmt.Errorf("end sessions that hold up others: %w", err)
 	}
 	return ended, nil

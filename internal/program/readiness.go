@@ -116,7 +116,8 @@ const readOnly = "the database server is read-only: it is a standby, or default_
 
 func writable(ctx context.Context, q postgres.Querier) (why string, err error) {
 	var refuses bool
-	if err = q.QueryRow(ctx, `select current_setting('transaction_read_only')::boolean`).Scan(&refuses); refuses {
+	if err = q.QueryRow(ctx, `-- program.writable
+select current_setting('transaction_read_only')::boolean`).Scan(&refuses); refuses {
 		why = readOnly
 	}
 	return why, err

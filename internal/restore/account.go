@@ -15,11 +15,13 @@ var ErrOtherAccount = errors.New("this database belongs to another account of th
 
 const (
 	bindAccount = `
+-- restore.bindAccount
 insert into provider_account (account, live)
 values ($1, $2)
     on conflict (only_one) do nothing`
 
-	selectAccount = `select account, live from provider_account`
+	selectAccount = `-- restore.selectAccount
+select account, live from provider_account`
 )
 
 // Bind binds the database to an account of the provider, in live or test mode, if it is

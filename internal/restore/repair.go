@@ -26,6 +26,7 @@ var ErrRestored = errors.New("the tables were restored from a dump: run payonce 
 
 // selectOriginal reads the mark and one entry of the ledger's index.
 const selectOriginal = `
+-- restore.selectOriginal
 select is_original
   from restore_guard`
 
@@ -70,6 +71,7 @@ func CheckSession() func(ctx context.Context, c *pgconn.PgConn) error {
 var nextEpoch string
 
 const selectEpoch = `
+-- restore.selectEpoch
 select ledger_epoch()`
 
 // Repair raises the epoch of the order numbers after a restore, and returns it: what came with the dump is

@@ -146,6 +146,7 @@ func (f *figures) readLocked(ctx context.Context) error {
 // message that is first of its key and whose wait has NoDeadline (inbox.WaitError), and those behind
 // it, are as old as its wait is overdue.
 const selectBacklog = `
+-- telemetry.selectBacklog
 with found as (
   select r.receiver,
          m.status,
@@ -207,6 +208,7 @@ select 'payonce_inbox_oldest_age_seconds', array[r.receiver], coalesce(greatest(
 
 // selectUnread counts the messages of each topic. One that was received is deleted.
 const selectUnread = `
+-- telemetry.selectUnread
 select 'payonce_outbox_unread_messages', array[topic], (
          select count(*)
            from (select from outbox m where m.topic = t.topic limit $1) unread)::float8
@@ -221,6 +223,7 @@ select 'payonce_outbox_unread_age_seconds', array[topic], coalesce((
   from unnest($2::text[]) as t (topic)`
 
 const selectAudits = `
+-- telemetry.selectAudits
 select g.name, array[a.scope], g.value::float8
   from (select scope, checked, violated, finished_at
           from audit_results
@@ -233,6 +236,7 @@ select g.name, array[a.scope], g.value::float8
        ('payonce_audit_finished_timestamp_seconds', extract(epoch from a.finished_at))) as g (name, value)`
 
 const selectPaused = `
+-- telemetry.selectPaused
 select 'payonce_paused', array[what], count(p.what) filter (where p.paused)::float8
   from unnest(array_append($1::text[], 'merchant')) as all_of(what)
   left join pauses p using (what)

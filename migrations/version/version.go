@@ -15,6 +15,7 @@ import (
 const Latest = 38
 
 const appliedVersion = `
+-- version.appliedVersion
 select coalesce(max(version_id), 0)
   from payonce_migrations
  where is_applied`
@@ -22,7 +23,8 @@ select coalesce(max(version_id), 0)
 // Of returns the number of the newest migration that a database has, 0 for none.
 func Of(ctx context.Context, q postgres.Querier) (version int64, err error) {
 	var exists bool
-	err = q.QueryRow(ctx, `select to_regclass('payonce_migrations') is not null`).Scan(&exists)
+	err = q.QueryRow(ctx, `-- version.Of
+select to_regclass('payonce_migrations') is not null`).Scan(&exists)
 	if err == nil && exists {
 		err = q.QueryRow(ctx, appliedVersion).Scan(&version)
 	}
