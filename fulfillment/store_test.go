@@ -26,6 +26,7 @@ import (
 //
 //	go test ./fulfillment -run TestStore -rapid.checks=10000 -rapid.steps=100 -timeout 2h -v
 func TestStore(t *testing.T) {
+	t.Parallel()
 	bounds := map[string]string{"rapid.checks": "150", "rapid.steps": "30"}
 	flag.Visit(func(given *flag.Flag) { delete(bounds, given.Name) })
 	for name, value := range bounds {
