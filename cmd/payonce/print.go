@@ -36,21 +36,24 @@ func showList[T any](c *console, list []T, header string, row func(T) []any) {
 	c.show(map[string]any{"data": append([]T{}, list...)}, func(p *printer) { table(p, list, header, row) })
 }
 
-const progressInterval = 10 * time.Second
+const (
+	progressAfter    = 2 * time.Second
+	progressInterval = 10 * time.Second
+)
 
-// progress prints on stderr, each ten seconds, what a command does and for how long, until end is
-// called. Until then nothing else is printed there.
+// progress prints on stderr, after two seconds and then each ten, what a command does and for how
+// long, until end is called. Until then nothing else is printed there.
 func (c *console) progress(what string) (end func()) {
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)
-		for spent := progressInterval; ; spent += progressInterval {
+		for spent, next := time.Duration(0), progressAfter; ; next = progressInterval {
 			select {
 			case <-stop:
 				return
-			case <-time.After(progressInterval):
+			case <-time.After(next):
 			}
-			if !c.quiet {
+			if spent += next; !c.quiet {
 				c.stderr.printf("%s, %s\n", what, spent)
 			}
 		}

@@ -243,7 +243,7 @@ func (s *script) stripe(ts *testscript.TestScript, args []string) (bool, error) 
 	return true, err
 }
 
-func TestProgress_isALineEachTenSeconds(t *testing.T) {
+func TestProgress_beginsAfterTwoSeconds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var said strings.Builder
@@ -251,7 +251,7 @@ func TestProgress_isALineEachTenSeconds(t *testing.T) {
 		end := c.progress("auditing")
 		<-time.After(15 * time.Second)
 		end()
-		testrun.Same(t, "on stderr", "auditing, 10s\n", said.String())
+		testrun.Same(t, "on stderr", "auditing, 2s\nauditing, 12s\n", said.String())
 	})
 }
 
