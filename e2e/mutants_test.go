@@ -20,21 +20,70 @@ import (
 	"github.com/payonce/payonce/internal/testrun"
 )
 
+// plantedList has a bug in each paragraph: its name as a reviewer would say it, the walk or the test
+// that catches it, what that says, and the lines that change ("-" and "+") in files ("---"), between
+// lines that stay.
+const plantedList = "testdata/planted.txt"
+
 // A mutant is payonce with one bug planted. The bug is laid over the sources of
 // one build (go build -overlay); the tree itself never holds it, nor a switch
 // that would bring it back.
 type mutant struct {
-	name  string // the bug, as a reviewer would say it
+	name  string
 	edits []edit
-	hunt  hunter
+
+	walk      string // an address of the walk
+	pkg, test string // a test of a package, "TestX" or "TestX/a part of it"
+	says      string // which invariant is violated, or what the test says
+
+	equivalent string // why no test can kill it
 }
 
 // edit is one change of one file. What it replaces must be there exactly once.
 type edit struct{ file, old, new string }
 
-// hunter looks for a mutant. It returns how it was caught: the point or test, and
-// the invariant. It returns "" for one that was not caught.
-type hunter func(t *testing.T, overlay string) string
+// readMutants reads a list.
+func readMutants(t *testing.T, list string) (all []mutant) {
+	t.Helper()
+	for _, paragraph := range strings.Split(strings.TrimSpace(readFile(t, list)), "\n\n") {
+		lines := strings.Split(paragraph, "\n")
+		m := mutant{name: lines[0]}
+		for _, line := range lines[1:] {
+			switch word, rest, _ := strings.Cut(line, " "); word {
+			case "walk":
+				m.walk = rest
+			case "test":
+				m.pkg, m.test, _ = strings.Cut(rest, " ")
+			case "says":
+				m.says = rest
+			case "equivalent":
+				m.equivalent = rest
+			case "---":
+				m.edits = append(m.edits, edit{file: rest})
+			default:
+				e := &m.edits[len(m.edits)-1]
+				if line[0] != '+' {
+					e.old += line[1:] + "\n"
+				}
+				if line[0] != '-' {
+					e.new += line[1:] + "\n"
+				}
+			}
+		}
+		all = append(all, m)
+	}
+	return all
+}
+
+// hunt returns how the mutant was caught: the point or test, and the invariant; "" for one that was
+// not caught.
+func (m mutant) hunt(t *testing.T) string {
+	t.Helper()
+	if m.walk != "" {
+		return byWalk(t, overlay(t, m.edits), m.walk, m.says)
+	}
+	return byTest(t, overlay(t, m.edits), m.pkg, m.test, m.says)
+}
 
 var (
 	mutantsWhat = flag.String("mutants", "", "mutants to hunt: all, or a number of them by -seed; none where empty")
@@ -48,7 +97,7 @@ func TestMutants(t *testing.T) {
 	if *mutantsWhat == "" {
 		t.Skip("not run: each mutant is a build of its own; -mutants=all hunts all, -mutants=3 hunts three")
 	}
-	hunted := mutants()
+	hunted := readMutants(t, plantedList)
 	if *mutantsWhat != "all" {
 		n, err := strconv.Atoi(*mutantsWhat)
 		if err != nil || n < 1 || n > len(hunted) {
@@ -65,7 +114,7 @@ func TestMutants(t *testing.T) {
 	caught := 0
 	for _, m := range hunted {
 		t.Run(strings.ReplaceAll(m.name, " ", "_"), func(t *testing.T) {
-			by := m.hunt(t, overlay(t, m.edits))
+			by := m.hunt(t)
 			if by == "" {
 				t.Fatalf("not caught: %s", m.name)
 			}
@@ -83,8 +132,7 @@ func plantedIn(all []mutant, files []string) []mutant {
 	})
 }
 
-// overlay writes the changed files and the JSON by which a build reads them in
-// place of the tree's own.
+// overlay writes the changed files, and the JSON by which a build reads them in place of the tree's own.
 func overlay(t *testing.T, edits []edit) string {
 	t.Helper()
 	root, err := filepath.Abs("..")
@@ -108,56 +156,51 @@ func overlay(t *testing.T, edits []edit) string {
 	return overlayOf(t, changed)
 }
 
-// byTest hunts with a test of a package, "TestX" or "TestX/a part of it": under
-// the mutant it must fail, itself, and say why.
-func byTest(pkg, test, says string) hunter {
-	return func(t *testing.T, overlay string) string {
-		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), buildTimeout)
-		defer cancel()
-		name := strings.ReplaceAll(test, " ", "_")
-		pattern := "^" + strings.ReplaceAll(regexp.QuoteMeta(name), "/", "$/^") + "$"
-		command := exec.CommandContext(ctx, "go", "test", "-count=1", "-timeout=9m", "-overlay="+overlay, "-run", pattern, pkg)
-		command.Dir = ".."
-		command.Env = append(os.Environ(), "AWAIT_STALL=15s") // most bugs show in a condition that never holds
-		out, err := command.CombinedOutput()
-		if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) {
-			t.Fatal(err)
-		}
-		if bytes.Contains(out, []byte("[build failed]")) || bytes.Contains(out, []byte("[setup failed]")) {
-			t.Fatalf("the mutant does not build:\n%s", out)
-		}
-		if err == nil || !bytes.Contains(out, []byte("--- FAIL: "+name)) || !bytes.Contains(out, []byte(says)) {
-			t.Logf("%s %s printed:\n%s", pkg, test, out)
-			return ""
-		}
-		return fmt.Sprintf("%s %s: %s", pkg, test, says)
+// byTest hunts with a test: under the mutant it must fail, itself, and say why.
+func byTest(t *testing.T, overlay, pkg, test, says string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), buildTimeout)
+	defer cancel()
+	name := strings.ReplaceAll(test, " ", "_")
+	pattern := "^" + strings.ReplaceAll(regexp.QuoteMeta(name), "/", "$/^") + "$"
+	command := exec.CommandContext(ctx, "go", "test", "-count=1", "-timeout=9m", "-overlay="+overlay, "-run", pattern, pkg)
+	command.Dir = ".."
+	command.Env = append(os.Environ(), "AWAIT_STALL=15s") // most bugs show in a condition that never holds
+	out, err := command.CombinedOutput()
+	if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
 	}
+	if bytes.Contains(out, []byte("[build failed]")) || bytes.Contains(out, []byte("[setup failed]")) {
+		t.Fatalf("the mutant does not build:\n%s", out)
+	}
+	if err == nil || !bytes.Contains(out, []byte("--- FAIL: "+name)) || !bytes.Contains(out, []byte(says)) {
+		t.Logf("%s %s printed:\n%s", pkg, test, out)
+		return ""
+	}
+	return fmt.Sprintf("%s %s: %s", pkg, test, says)
 }
 
 // byWalk hunts with a run of the crash walk, at the address that replays it, or
 // with several by -walk-times. The promise that is named must be violated there, in
 // every one of them, or already with nothing armed.
-func byWalk(address, promise string) hunter {
-	return func(t *testing.T, overlay string) string {
-		t.Helper()
-		_, rest, _ := strings.Cut(address, "/")
-		program, _, _ := strings.Cut(rest, "/")
-		runs, fired := hunt(t, mutated(t, program, overlay), address)
-		caught, by := 0, ""
-		for _, violations := range runs {
-			i := slices.IndexFunc(violations, func(v string) bool { return strings.Contains(v, promise) })
-			if i >= 0 {
-				caught++
-				by = violations[i]
-			}
+func byWalk(t *testing.T, overlay, address, promise string) string {
+	t.Helper()
+	_, rest, _ := strings.Cut(address, "/")
+	program, _, _ := strings.Cut(rest, "/")
+	runs, fired := hunt(t, mutated(t, program, overlay), address)
+	caught, by := 0, ""
+	for _, violations := range runs {
+		i := slices.IndexFunc(violations, func(v string) bool { return strings.Contains(v, promise) })
+		if i >= 0 {
+			caught++
+			by = violations[i]
 		}
-		if caught == 0 || caught < len(runs) {
-			t.Logf("%s: fired is %v; caught in %d of %d runs; violated were %q", address, fired, caught, len(runs), runs)
-			return ""
-		}
-		return fmt.Sprintf("%s, %d of %d times: %s", address, caught, len(runs), by)
 	}
+	if caught == 0 || caught < len(runs) {
+		t.Logf("%s: fired is %v; caught in %d of %d runs; violated were %q", address, fired, caught, len(runs), runs)
+		return ""
+	}
+	return fmt.Sprintf("%s, %d of %d times: %s", address, caught, len(runs), by)
 }
 
 // mutated are the programs, with the bug in the api or the worker.
@@ -184,7 +227,18 @@ func mutated(t *testing.T, program, overlay string) harness.Binaries {
 // replaces: most runs plant but a few.
 func TestMutants_canBePlanted(t *testing.T) {
 	t.Parallel()
-	for _, m := range mutants() {
+	generated, of := readMutants(t, generatedList), map[string]int{}
+	for _, m := range generated {
+		if m.equivalent == "" {
+			of[m.folder()]++
+		}
+	}
+	for _, pkg := range corePackages {
+		if of[pkg] < eachPackage {
+			t.Errorf("%s has %d generated mutants that a test can kill, want %d or more", pkg, of[pkg], eachPackage)
+		}
+	}
+	for _, m := range append(readMutants(t, plantedList), generated...) {
 		t.Run(strings.ReplaceAll(m.name, " ", "_"), func(t *testing.T) {
 			t.Parallel()
 			overlay(t, m.edits)
