@@ -45,7 +45,7 @@ type edit struct{ file, old, new string }
 // readMutants reads a list.
 func readMutants(t *testing.T, list string) (all []mutant) {
 	t.Helper()
-	for _, paragraph := range strings.Split(strings.TrimSpace(readFile(t, list)), "\n\n") {
+	for paragraph := range strings.SplitSeq(strings.TrimSpace(readFile(t, list)), "\n\n") {
 		lines := strings.Split(paragraph, "\n")
 		m := mutant{name: lines[0]}
 		for _, line := range lines[1:] {

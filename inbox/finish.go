@@ -24,7 +24,7 @@ import (
 //
 // If we die here: all of them have ended, each with its effects, or none has. Test: TestModel.
 const (
-	endDelivery   = `-- inbox.endDelivery
+	endDelivery = `-- inbox.endDelivery
 with ending (id, fence, message_id) as (values ($1::bigint, $2::bigint, $3::text))` + endAll
 	endDeliveries = `-- inbox.endDelivery
 with ending (id, fence, message_id) as (select * from unnest($1::bigint[], $2::bigint[], $3::text[]))` + endAll

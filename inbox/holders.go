@@ -112,7 +112,7 @@ func (p *Processor) queueRepair(b *pgx.Batch, takesOver bool, stranded *[]string
 }
 
 // promoteStranded repairs keys beside the loop, since it may wait for another transaction: each
-// key by itself where they cannot be repaired together. A key that cannot be is found again.
+// key alone where they cannot be repaired together. A key that cannot be is found again.
 //
 // If we die here: the repair of another processor finds the key. Test: TestModel.
 func (p *Processor) promoteStranded(ctx context.Context, keys []string) {

@@ -32,7 +32,7 @@ var stripe = func() (k known) {
 	return k
 }()
 
-// object is a record of the books, in most cases one of Stripe's objects with all of its members. What
+// object is a record, in most cases one of Stripe's objects with all of its members. What
 // Stripe's API does not show has a name that begins with _.
 type object map[string]any
 

@@ -27,7 +27,7 @@ type call struct {
 	fault   fault
 }
 
-// endpoint answers a call by a decision. It reads the books, fills the change, and returns what to show.
+// endpoint answers a call by a decision. It reads the records, fills the change, and returns what to show.
 // After an error nothing has changed, unless it is a refusal that was executed.
 type endpoint func(c *call, to *change) (any, error)
 
