@@ -77,7 +77,7 @@ func TestControl_isReadStrictly(t *testing.T) {
 		}
 	}
 	f.faults(`{"seed":42,"drop_before":0.1,"drop_after":0,"error_500":0,"slow":{"p":0,"ms":10},"shop_down":true,"forget_keys_after":"24h"}`)
-	f.control(http.MethodDelete, "/faults", "").want(t, 200, nil)
+	f.control(http.MethodDelete, "/faults", "").want(t, 204, nil)
 	if a := f.must(f.notify(shopSecret, "msg_1", notice("ch_1"))); a.status != http.StatusOK {
 		t.Errorf("a deleted plan is in force: %d", a.status)
 	}

@@ -100,5 +100,5 @@ func (s *Sandbox) putFaults(c *call, _ *change) (any, error) {
 // deleteFaults is DELETE /faults.
 func (s *Sandbox) deleteFaults(*call, *change) (any, error) {
 	s.faults.set(plan{})
-	return plan{}, nil
+	return nil, nil
 }

@@ -122,9 +122,11 @@ func TestKey_isForgotten(t *testing.T) {
 		t.Errorf("before: %d %s", second.status, second.raw)
 	}
 	f.pass(2 * time.Minute)
+	f.pass(900 * time.Millisecond) // an age is no number of whole seconds
 	third := f.post(intents, "old", eur("800")...)
 	third.want(t, 200, members{"amount": 800.0})
-	for _, after := range []string{"24h", "1h", "0s"} {
+	f.pass(200 * time.Millisecond)
+	for _, after := range []string{"24h", "1h", "1s", "0s"} {
 		f.faults(`{"forget_keys_after":"` + after + `"}`)
 		if again := f.post(intents, "old", eur("800")...); replayed(third, again) != (after != "0s") {
 			t.Errorf("forgotten after %s: %d %s", after, again.status, again.raw)

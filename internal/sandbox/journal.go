@@ -24,7 +24,9 @@ func openJournal(path string, apply func(*change)) (j *journal, err error) {
 	if j.file, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600); err != nil {
 		return nil, fmt.Errorf("SANDBOX_FILE cannot be opened: %w", err)
 	}
-	for lines := json.NewDecoder(j.file); ; j.end = lines.InputOffset() {
+	lines := json.NewDecoder(j.file)
+	lines.DisallowUnknownFields() // a journal of another version
+	for ; ; j.end = lines.InputOffset() {
 		var c change
 		switch err := lines.Decode(&c); {
 		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
@@ -50,7 +52,8 @@ func (j *journal) append(c *change) (written *change, err error) {
 		}
 		j.end += int64(n)
 	}
-	return written, json.Unmarshal(line, &written)
+	err = json.Unmarshal(line, &written)
+	return written, err
 }
 
 func (j *journal) close() error {

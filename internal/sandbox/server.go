@@ -42,6 +42,9 @@ type answer struct {
 // render makes an answer of what an endpoint returned.
 func render(shown any, e *refusal) answer {
 	status := http.StatusOK
+	if shown == nil && e == nil {
+		return answer{status: http.StatusNoContent}
+	}
 	if next, is := shown.(*url.URL); is {
 		return answer{status: http.StatusSeeOther, location: next.String()}
 	}
@@ -152,7 +155,7 @@ func (s *Sandbox) once(c *call, to *change, run endpoint) (answer, error) {
 		return answer{}, c.refusal
 	}
 	known := s.books.get("saved", "key "+c.key)
-	if known != nil && s.options.Now().Sub(time.Unix(known.number("created"), 0)) < c.fault.keepKeys {
+	if known != nil && s.options.Now().Sub(time.Unix(0, known.number("_at"))) < c.fault.keepKeys {
 		if known["fingerprint"] != c.fingerprint() {
 			e := invalid("", "", "The idempotency key '%s' was first used with another path or other parameters.", c.key)
 			e.object["type"] = typeIdempotency
@@ -176,6 +179,7 @@ func (s *Sandbox) once(c *call, to *change, run endpoint) (answer, error) {
 	if c.key != "" {
 		to.put(s.newObject("saved", "", object{
 			"id": "key " + c.key, "fingerprint": c.fingerprint(), "request": c.id, "status": a.status, "body": a.body,
+			"_at": s.options.Now().UnixNano(),
 		}))
 	}
 	return a, nil
