@@ -174,6 +174,14 @@ func TestGroupCommit_equalsIndividualCommits(t *testing.T) {
 		fences := rapid.SliceOfN(rapid.Int64Range(1, 3), 6, 6).Draw(r, "fences")
 		claimedUnder(t, owner, fences...)
 		all := rapid.SliceOfN(drawWork(fences), 2, 16).Draw(r, "units")
+		if rapid.IntRange(0, 2).Draw(r, "lines alone") == 0 { // each passes, and those of a tenant are merged
+			for i, w := range all {
+				if w.Tenant == "" {
+					w.Tenant = "acme"
+				}
+				all[i] = work{Tenant: w.Tenant, Merchant: w.Tenant}
+			}
+		}
 		var units []func(context.Context) error
 		for _, w := range all {
 			units = append(units, func(ctx context.Context) error {
