@@ -128,6 +128,9 @@ func TestTraces(t *testing.T) {
 		"OpenTelemetry's own words, and in capitals": {map[string]string{
 			"OTEL_TRACES_EXPORTER": "OTLP", "OTEL_EXPORTER_OTLP_PROTOCOL": "GRPC", "OTEL_TRACES_SAMPLER": "ParentBased_Always_On",
 		}, true},
+		"an argument that the sampler does not take": {map[string]string{
+			"OTEL_TRACES_EXPORTER": "otlp", "OTEL_TRACES_SAMPLER": "always_on", "OTEL_TRACES_SAMPLER_ARG": "x",
+		}, true},
 	} {
 		traces, named, err := program.Traces(t.Context(), log, test.environ, "payonce-test")
 		if err != nil || (traces != nil) != test.on || (named != log) != test.on {

@@ -174,6 +174,7 @@ const (
 // check refuses settings that cannot be followed: a program that traces nothing would be
 // noticed only when a trace is needed. A value is not repeated: a URL may hold a password.
 func (s TraceSettings) check() error {
+	byRatio := strings.EqualFold(s.Sampler, "parentbased_traceidratio")
 	ratio, err := strconv.ParseFloat(cmp.Or(s.SamplerArg, "1"), 64)
 	samplers := []string{"", "always_on", "always_off", "parentbased_always_on", "parentbased_always_off", "parentbased_traceidratio"}
 	for _, c := range []struct {
@@ -185,7 +186,7 @@ func (s TraceSettings) check() error {
 		{isURL(s.Endpoint), "OTEL_EXPORTER_OTLP_ENDPOINT", "a URL such as http://collector:4318"},
 		{isURL(s.TracesEndpoint), "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "a URL such as http://collector:4318/v1/traces"},
 		{slices.Contains(samplers, strings.ToLower(s.Sampler)), "OTEL_TRACES_SAMPLER", "one of " + strings.Join(samplers[1:], ", ")},
-		{err == nil && ratio >= 0 && ratio <= 1, "OTEL_TRACES_SAMPLER_ARG", "a share of all traces between 0 and 1"},
+		{!byRatio || err == nil && ratio >= 0 && ratio <= 1, "OTEL_TRACES_SAMPLER_ARG", "a share of all traces between 0 and 1"},
 		{isWithin(s.Delay, 1, longestDelay), "OTEL_BSP_SCHEDULE_DELAY", "a number between 1 and 3600000"},
 		{isWithin(s.ExportTimeout, 0, longestDelay), "OTEL_BSP_EXPORT_TIMEOUT", "a number between 0 and 3600000"},
 		{isWithin(s.QueueSize, 1, longestQueue), "OTEL_BSP_MAX_QUEUE_SIZE", "a number between 1 and 1000000"},
