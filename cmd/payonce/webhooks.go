@@ -39,6 +39,9 @@ const (
 	shortestSecret = 24 // bytes, as Standard Webhooks asks for
 	longestSecret  = 64
 	longestOverlap = 30 * 24 * time.Hour
+	// validSecrets bounds the signatures of a delivery: servers bound its headers. Two are the rule; a
+	// third replaces one that was lost before the merchant had it.
+	validSecrets = 5
 )
 
 // AfterApply reads the webhook secret.
@@ -93,11 +96,8 @@ func (r *webhooksRotateCmd) Run(ctx context.Context, c *console, db *postgres.DB
 	if err != nil {
 		return err
 	}
-	if len(secrets) == 0 {
-		return fmt.Errorf("merchant %q has no webhook: payonce seed gives it one with its first secret", r.Merchant)
-	}
-	if i := slices.IndexFunc(secrets, func(s merchants.Secret) bool { return s.Valid && s.Is(r.secret) }); i >= 0 {
-		return fmt.Errorf("that secret signs already, with the fingerprint %s", secrets[i].Fingerprint)
+	if err := r.refuse(secrets); err != nil {
+		return err
 	}
 	b := &pgx.Batch{}
 	merchants.RotateSecret(b, secrets[0], r.secret, r.Overlap, operator())
@@ -118,6 +118,26 @@ func (r *webhooksRotateCmd) Run(ctx context.Context, c *console, db *postgres.DB
 			p.printf("%s\n", made)
 		}
 	})
+	return nil
+}
+
+// refuse returns why the newest of the secrets may not be replaced.
+func (r *webhooksRotateCmd) refuse(secrets []merchants.Secret) error {
+	if len(secrets) == 0 {
+		return fmt.Errorf("merchant %q has no webhook: payonce seed gives it one with its first secret", r.Merchant)
+	}
+	valid := 0
+	for _, s := range secrets {
+		if s.Valid && s.Is(r.secret) {
+			return fmt.Errorf("that secret signs already, with the fingerprint %s", s.Fingerprint)
+		}
+		if s.Valid {
+			valid++
+		}
+	}
+	if valid >= validSecrets && r.Overlap > 0 {
+		return fmt.Errorf("%d secrets of %s sign already: wait until one ends, or end the old ones with --overlap 0s", valid, r.Merchant)
+	}
 	return nil
 }
 
