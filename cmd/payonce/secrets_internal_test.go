@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -17,6 +18,40 @@ func seedWith(t *testing.T, db *postgres.DB, secret string) error {
 	t.Helper()
 	s := seedCmd{Merchant: "acme", APIKey: "sk_test_demo", WebhookURL: "https://shop.example", WebhookSecret: secret}
 	return s.Run(t.Context(), newConsole(io.Discard, io.Discard), db)
+}
+
+// TestSeed_atOnceNoSecretIsDroppedSilently: of seeds at once that give other secrets one is taken, and
+// the others end with an error.
+func TestSeed_atOnceNoSecretIsDroppedSilently(t *testing.T) {
+	t.Parallel()
+	db := testdb.Open(t)
+	const rivals = 8
+	type end struct {
+		secret string
+		err    error
+	}
+	ends := make(chan end, rivals)
+	for range rivals {
+		go func() {
+			secret := merchants.NewWebhookSecret()
+			ends <- end{secret, seedWith(t, db, secret)}
+		}()
+	}
+	taken := ""
+	for range rivals {
+		e := <-ends
+		switch {
+		case e.err == nil && taken != "":
+			t.Error("two secrets were taken")
+		case e.err == nil:
+			taken = e.secret
+		case !strings.Contains(e.err.Error(), "payonce webhooks rotate replaces it"):
+			t.Error(e.err)
+		}
+	}
+	if got := testdb.All[string](t, db, `select secret from webhook_secrets`); fmt.Sprint(got) != fmt.Sprint([]string{taken}) {
+		t.Errorf("stored is %v, taken was %q", got, taken)
+	}
 }
 
 // TestRotate_readsALostAnswerAgain: the secret is printed if it is stored, whatever the commit's answer.
