@@ -28,7 +28,7 @@ func meter(r *telemetry.Registry) *metrics {
 		took: r.Times("payonce_http_request_duration_seconds",
 			"Time from the request's headers to the end of the response.", route),
 		denials: r.Counter("payonce_authentication_failures_total",
-			"Requests whose API key was refused. invalid: missing, malformed, unknown, expired, revoked, or not accepted from its address. guessing: not read, because its address has sent too many.", telemetry.LabelOf("result", httpapi.Denials()...)),
+			"Requests whose API key was refused. invalid: missing, malformed, unknown, expired or revoked. guessing: not read, because its address has sent too many.", telemetry.LabelOf("result", httpapi.Denials()...)),
 		keys: r.Counter("payonce_idempotency_requests_total",
 			"Requests with an idempotency key. first: new. replayed: the stored response. reused: the key belongs to a different request. expired: a tombstone. in_use: another request is using the key. unavailable: the database is.", telemetry.LabelOf("result", httpapi.KeyResults()...)),
 		commits: r.Counter("payonce_idempotency_commits_total",

@@ -78,12 +78,8 @@ func (s *seedCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
 	if err != nil {
 		return err
 	}
-	secrets, err := merchants.ListSecrets(ctx, db, s.Merchant)
-	if err != nil {
+	if err := s.checkSecret(ctx, db); err != nil {
 		return err
-	}
-	if s.WebhookSecret != "" && len(secrets) > 0 && !secrets[0].Is(s.WebhookSecret) {
-		return fmt.Errorf("%s has another webhook secret, with the fingerprint %s: payonce webhooks rotate replaces it", s.Merchant, secrets[0].Fingerprint)
 	}
 	var kept []string
 	if err := s.register(ctx, db, key, &kept); err != nil {
@@ -100,7 +96,7 @@ func (s *seedCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
 	}
 	if key == "" {
 		c.show(map[string]string{"merchant": s.Merchant}, func(*printer) {})
-		return nil
+		return s.checkSecret(ctx, db)
 	}
 	made := createdKey{Whole: key}
 	if made.Key, err = checkStored(ctx, db, s.Merchant, key, merchants.Scopes()); err != nil {
@@ -110,7 +106,17 @@ func (s *seedCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
 		made.Whole = "" // the operator has it
 	}
 	showKey(c, made)
-	return nil
+	return s.checkSecret(ctx, db)
+}
+
+// checkSecret refuses a webhook secret beside another one: before the commit, and after it for one that
+// another command stored meanwhile.
+func (s *seedCmd) checkSecret(ctx context.Context, db *postgres.DB) error {
+	secrets, err := merchants.ListSecrets(ctx, db, s.Merchant)
+	if err == nil && s.WebhookSecret != "" && len(secrets) > 0 && !secrets[0].Is(s.WebhookSecret) {
+		err = fmt.Errorf("%s has another webhook secret, with the fingerprint %s: payonce webhooks rotate replaces it", s.Merchant, secrets[0].Fingerprint)
+	}
+	return err
 }
 
 // key is the key that is seeded: the one given or, for a merchant that has no key, one that is

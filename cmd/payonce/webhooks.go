@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/fulfillment"
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/program"
@@ -39,6 +40,9 @@ const (
 	shortestSecret = 24 // bytes, as Standard Webhooks asks for
 	longestSecret  = 64
 	longestOverlap = 30 * 24 * time.Hour
+	// validSecrets bounds the signatures of a delivery: servers bound its headers. Two are the rule; a
+	// third replaces one that was lost before the merchant had it.
+	validSecrets = 5
 )
 
 // AfterApply reads the webhook secret.
@@ -81,8 +85,8 @@ type rotated struct {
 //
 // If we die here: after the commit and before the secret is printed there is a secret that
 // the merchant does not have. The merchant's own signs beside it until the overlap ends:
-// rotate again.
-// Test: TestScripts/webhooks.
+// rotate again. After a lost answer of the commit the secret is printed if it is stored.
+// Test: TestScripts/webhooks, TestRotate_readsALostAnswerAgain.
 func (r *webhooksRotateCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
 	made := ""
 	if r.secret == "" {
@@ -93,19 +97,16 @@ func (r *webhooksRotateCmd) Run(ctx context.Context, c *console, db *postgres.DB
 	if err != nil {
 		return err
 	}
-	if len(secrets) == 0 {
-		return fmt.Errorf("merchant %q has no webhook: payonce seed gives it one with its first secret", r.Merchant)
-	}
-	if i := slices.IndexFunc(secrets, func(s merchants.Secret) bool { return s.Valid && s.Is(r.secret) }); i >= 0 {
-		return fmt.Errorf("that secret signs already, with the fingerprint %s", secrets[i].Fingerprint)
+	if err := r.refuse(secrets); err != nil {
+		return err
 	}
 	b := &pgx.Batch{}
 	merchants.RotateSecret(b, secrets[0], r.secret, r.Overlap, operator())
-	if err := db.Commit(ctx, b); err != nil {
-		return fmt.Errorf("rotate the webhook secret of %s (payonce actions tells whether it was stored): %w", r.Merchant, err)
-	}
-	if secrets, err = merchants.ListSecrets(ctx, db, r.Merchant); err != nil {
-		return err
+	failed := db.Commit(ctx, b)
+	secrets, err = merchants.ListSecrets(ctx, db, r.Merchant)
+	stored := groupcommit.OutcomeOf(failed) == groupcommit.Unknown && len(secrets) > 0 && secrets[0].Is(r.secret)
+	if failed != nil && !stored {
+		return fmt.Errorf("rotate the webhook secret of %s (payonce actions tells whether it was stored): %w", r.Merchant, failed)
 	}
 	c.show(rotated{Whole: made, Data: secrets}, func(p *printer) {
 		// No secret is shown, nor where an endpoint has its token.
@@ -118,6 +119,26 @@ func (r *webhooksRotateCmd) Run(ctx context.Context, c *console, db *postgres.DB
 			p.printf("%s\n", made)
 		}
 	})
+	return err // of the list: a secret that was made is printed without it too
+}
+
+// refuse returns why the newest of the secrets may not be replaced.
+func (r *webhooksRotateCmd) refuse(secrets []merchants.Secret) error {
+	if len(secrets) == 0 {
+		return fmt.Errorf("merchant %q has no webhook: payonce seed gives it one with its first secret", r.Merchant)
+	}
+	valid := 0
+	for _, s := range secrets {
+		if s.Valid && s.Is(r.secret) {
+			return fmt.Errorf("that secret signs already, with the fingerprint %s", s.Fingerprint)
+		}
+		if s.Valid {
+			valid++
+		}
+	}
+	if valid >= validSecrets && r.Overlap > 0 {
+		return fmt.Errorf("%d secrets of %s sign already: wait until one ends, or end the old ones with --overlap 0s", valid, r.Merchant)
+	}
 	return nil
 }
 

@@ -128,6 +128,9 @@ func TestTraces(t *testing.T) {
 		"OpenTelemetry's own words, and in capitals": {map[string]string{
 			"OTEL_TRACES_EXPORTER": "OTLP", "OTEL_EXPORTER_OTLP_PROTOCOL": "GRPC", "OTEL_TRACES_SAMPLER": "ParentBased_Always_On",
 		}, true},
+		"an argument that the sampler does not take": {map[string]string{
+			"OTEL_TRACES_EXPORTER": "otlp", "OTEL_TRACES_SAMPLER": "always_on", "OTEL_TRACES_SAMPLER_ARG": "x",
+		}, true},
 	} {
 		traces, named, err := program.Traces(t.Context(), log, test.environ, "payonce-test")
 		if err != nil || (traces != nil) != test.on || (named != log) != test.on {
@@ -150,6 +153,12 @@ func TestTraces_refusesSettings(t *testing.T) {
 		{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://%private"},
 		{"OTEL_TRACES_SAMPLER_ARG", "1.5"},
 		{"OTEL_TRACES_SAMPLER_ARG", "NaN"},
+		{"OTEL_BSP_SCHEDULE_DELAY", "0"},
+		{"OTEL_BSP_SCHEDULE_DELAY", "3600001"},
+		{"OTEL_BSP_EXPORT_TIMEOUT", "-1"},
+		{"OTEL_BSP_MAX_QUEUE_SIZE", "-1"},
+		{"OTEL_BSP_MAX_QUEUE_SIZE", "99999999999999"},
+		{"OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "private"},
 	} {
 		environ := map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", "OTEL_TRACES_SAMPLER": "parentbased_traceidratio", c[0]: c[1]}
 		traces, _, err := program.Traces(t.Context(), slog.New(slog.DiscardHandler), environ, "payonce-test")

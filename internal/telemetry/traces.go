@@ -143,6 +143,14 @@ type TraceSettings struct {
 	Sampler string `env:"OTEL_TRACES_SAMPLER"`
 	// Share of recorded traces from 0 to 1, for the sampler of a ratio. Empty: 1.
 	SamplerArg string `env:"OTEL_TRACES_SAMPLER_ARG"`
+	// Milliseconds between two exports, 1 to 3600000. Empty: 5000.
+	Delay string `env:"OTEL_BSP_SCHEDULE_DELAY"`
+	// Milliseconds that an export may take, up to 3600000. Empty: 30000. 0 sets no bound.
+	ExportTimeout string `env:"OTEL_BSP_EXPORT_TIMEOUT"`
+	// Spans that wait for an export, 1 to 1000000. One more is dropped. Empty: 2048.
+	QueueSize string `env:"OTEL_BSP_MAX_QUEUE_SIZE"`
+	// Spans in one export, 1 to 1000000. Empty: 512.
+	BatchSize string `env:"OTEL_BSP_MAX_EXPORT_BATCH_SIZE"`
 }
 
 // on reports whether traces are asked for: by the exporter's name, or by an endpoint.
@@ -157,9 +165,16 @@ func (s TraceSettings) protocol() string {
 	return strings.ToLower(cmp.Or(s.TracesProtocol, s.Protocol, "http/protobuf"))
 }
 
+// Bounds of the queue of spans. The SDK would allocate a queue of any length, and poll without a pause.
+const (
+	longestQueue = 1_000_000 // spans: a gigabyte or so
+	longestDelay = 3_600_000 // milliseconds
+)
+
 // check refuses settings that cannot be followed: a program that traces nothing would be
 // noticed only when a trace is needed. A value is not repeated: a URL may hold a password.
 func (s TraceSettings) check() error {
+	byRatio := strings.EqualFold(s.Sampler, "parentbased_traceidratio")
 	ratio, err := strconv.ParseFloat(cmp.Or(s.SamplerArg, "1"), 64)
 	samplers := []string{"", "always_on", "always_off", "parentbased_always_on", "parentbased_always_off", "parentbased_traceidratio"}
 	for _, c := range []struct {
@@ -171,7 +186,11 @@ func (s TraceSettings) check() error {
 		{isURL(s.Endpoint), "OTEL_EXPORTER_OTLP_ENDPOINT", "a URL such as http://collector:4318"},
 		{isURL(s.TracesEndpoint), "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "a URL such as http://collector:4318/v1/traces"},
 		{slices.Contains(samplers, strings.ToLower(s.Sampler)), "OTEL_TRACES_SAMPLER", "one of " + strings.Join(samplers[1:], ", ")},
-		{err == nil && ratio >= 0 && ratio <= 1, "OTEL_TRACES_SAMPLER_ARG", "a share of all traces between 0 and 1"},
+		{!byRatio || err == nil && ratio >= 0 && ratio <= 1, "OTEL_TRACES_SAMPLER_ARG", "a share of all traces between 0 and 1"},
+		{isWithin(s.Delay, 1, longestDelay), "OTEL_BSP_SCHEDULE_DELAY", "a number between 1 and 3600000"},
+		{isWithin(s.ExportTimeout, 0, longestDelay), "OTEL_BSP_EXPORT_TIMEOUT", "a number between 0 and 3600000"},
+		{isWithin(s.QueueSize, 1, longestQueue), "OTEL_BSP_MAX_QUEUE_SIZE", "a number between 1 and 1000000"},
+		{isWithin(s.BatchSize, 1, longestQueue), "OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "a number between 1 and 1000000"},
 	} {
 		if !c.ok {
 			return fmt.Errorf("%s cannot be followed: set it to %s", c.name, c.need)
@@ -183,6 +202,11 @@ func (s TraceSettings) check() error {
 func isURL(text string) bool {
 	u, err := url.Parse(text)
 	return text == "" || err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != ""
+}
+
+func isWithin(text string, least, most int) bool {
+	n, err := strconv.Atoi(text)
+	return text == "" || err == nil && n >= least && n <= most
 }
 
 // exporter connects only when there is something to send.
