@@ -40,7 +40,8 @@ type Batcher[Q, A any] struct {
 	// Fit is how many items of the queue one call takes, at least one; all where nil.
 	Fit func(queue []Q) int
 
-	nextAfter time.Duration // how long a call delays the next one, at most; 50 ms where 0
+	nextAfter time.Duration                 // how long a call delays the next one, at most; 50 ms where 0
+	lingers   func(items []Q) time.Duration // how long a call keeps its place after its end; not where nil
 	mu        sync.Mutex
 	runs      bool // a goroutine begins calls
 	queue     []*item[Q, A]
@@ -96,7 +97,7 @@ func (b *Batcher[Q, A]) run() {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			defer func() { <-b.Slots }()
+			defer b.endCall(items)
 			for n, r := range b.carryOut(items[0].ctx, values(items)) {
 				items[n].result <- r
 			}
@@ -106,6 +107,19 @@ func (b *Batcher[Q, A]) run() {
 		case <-time.After(cmp.Or(b.nextAfter, defaultNextAfter)):
 		}
 	}
+}
+
+// endCall gives the place of a call back, at once or when it has lingered.
+func (b *Batcher[Q, A]) endCall(items []*item[Q, A]) {
+	lingers := time.Duration(0)
+	if b.lingers != nil {
+		lingers = b.lingers(values(items))
+	}
+	if lingers > 0 {
+		time.AfterFunc(lingers, func() { <-b.Slots })
+		return
+	}
+	<-b.Slots
 }
 
 // take removes the items of the next call from the queue. If there are none, run ends.

@@ -61,7 +61,8 @@ const (
 // caller of Commit cannot tell the difference; the package lists what that rests on.
 //
 // A commit keeps its connection until the server answers, also after its caller has left: the
-// server would go on with the commit in a session that no bound counts. A Committer has no
+// server would go on with the commit in a session that no bound counts. One whose caller leaves
+// while a callback reads closes its connection, and counts for another minute. A Committer has no
 // goroutine while nothing is queued or in flight, and nothing to close.
 type Committer struct {
 	pool    *pgxpool.Pool
@@ -92,7 +93,7 @@ func New(pool *pgxpool.Pool, o Options) *Committer {
 		return slices.Repeat([]Result[struct{}]{{Err: c.commitTogether(batches)}}, len(batches)) //nolint:contextcheck // it ends with none of its callers
 	}
 	c.shared = Batcher[*queuedBatch, struct{}]{Call: call, Slots: c.slots, Fit: fit}
-	c.single = Batcher[*queuedBatch, struct{}]{Call: call, Slots: c.slots, Fit: func([]*queuedBatch) int { return 1 }, nextAfter: 1}
+	c.single = Batcher[*queuedBatch, struct{}]{Call: call, Slots: c.slots, Fit: func([]*queuedBatch) int { return 1 }, nextAfter: 1, lingers: lingers}
 	return c
 }
 
@@ -178,6 +179,18 @@ func (c *Committer) commit(q *queuedBatch, shares bool) error {
 		return q.leave(err)
 	}
 	return err
+}
+
+// abandonedTime is how long a commit whose connection was closed without an answer keeps its
+// slot: the server may go on with it.
+const abandonedTime = time.Minute
+
+// lingers is how long a batch that was sent individually keeps its slot after the end of its call.
+func lingers(batches []*queuedBatch) time.Duration {
+	if batches[0].sending.Err() != nil { // its caller left during a callback
+		return abandonedTime
+	}
+	return 0
 }
 
 // awaitAnswer goes first, so pgx waits for the server there and in no callback of a caller. The

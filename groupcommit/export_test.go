@@ -61,3 +61,11 @@ func (c *Committer) SetHeld(d time.Duration) { c.shared.nextAfter = d }
 // WaitForLocks lets a transaction of several batches wait for a lock as long as the test
 // holds it.
 func (c *Committer) WaitForLocks() { c.options.LockTimeout = time.Hour }
+
+// SetLingers sets how long a call keeps its place after its end.
+func (b *Batcher[Q, A]) SetLingers(lingers func(items []Q) time.Duration) { b.lingers = lingers }
+
+// SetAbandonedTime sets how long an abandoned commit keeps its slot.
+func (c *Committer) SetAbandonedTime(d time.Duration) {
+	c.single.lingers = func(batches []*queuedBatch) time.Duration { return min(d, lingers(batches)) }
+}

@@ -146,7 +146,7 @@ func TestPromote_repairsAKeyWithoutAFirstMessage(t *testing.T) {
 // repair of other keys.
 func TestPromote_besideAKeyThatIsLocked(t *testing.T) {
 	t.Parallel()
-	db := testdb.OpenAt(t, testdb.URL(t), postgres.Options{LockTimeout: 300 * time.Millisecond})
+	db := testdb.Reused(t)
 	for _, m := range []string{"a", "b", "c"} {
 		put(t, db, m, m)
 	}

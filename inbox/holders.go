@@ -83,6 +83,12 @@ update inbox
           order by due_at
           limit 1000
             for update skip locked))`
+
+	// setLockTimeout ends with the transaction. A key that is locked for longer holds up the repair
+	// of the others, and is found again.
+	setLockTimeout = `
+-- inbox.setLockTimeout
+select set_config('lock_timeout', '200ms', true)`
 )
 
 const (
@@ -121,16 +127,19 @@ func (p *Processor) promoteStranded(ctx context.Context, keys []string) {
 	}
 	p.background.Go(func() {
 		defer p.promoting.Store(false)
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.timeout())
-		defer cancel()
 		promoted := func(keys ...string) bool {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.timeout())
+			defer cancel()
 			b := &pgx.Batch{}
+			b.Queue(setLockTimeout)
 			b.Queue(promoteMany, slices.Repeat([]string{p.Receiver}, len(keys)), keys)
 			return p.DB.Commit(ctx, b) == nil
 		}
 		if !promoted(keys...) {
 			for _, key := range keys {
-				promoted(key)
+				if !p.draining() {
+					promoted(key)
+				}
 			}
 		}
 		p.wake()

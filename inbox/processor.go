@@ -243,6 +243,12 @@ func (p *Processor) held() []holding {
 	return slices.Collect(maps.Values(p.holds))
 }
 
+func (p *Processor) draining() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.ctx.Err() != nil
+}
+
 // drain waits for the handlers, and cancels them after Drain.
 func (p *Processor) drain() error {
 	p.slots.setOpen(false)
