@@ -354,6 +354,12 @@ func TestResend(t *testing.T) {
 		n.expectText("1", `select count(*)::text from ledger_events where type = 'merchant.notified.v1'`)
 		n.expectText("resend ch_1 acme cli:test done", `
 select concat_ws(' ', receiver, ordering_key, partition_key, metadata ->> 'requested_by', status) from inbox where type = 'webhook.resend'`)
+		n.expectText(n.outcome.ID.String()+" acme ch_1 resend cli:test t", `
+select concat_ws(' ', a.subject, a.merchant_id, after ->> 'ordering_key', after ->> 'receiver', actor, after ->> 'event_id' = subject and after ->> 'message_id' = i.message_id)
+  from operator_actions a, inbox i
+ where action = 'webhook resend'
+   and type = 'webhook.resend'
+   and metadata ->> 'event_id' = subject`)
 		if len(n.shop.received) != 3 || len(slices.Compact(slices.Clone(n.shop.received))) > 1 {
 			t.Errorf("the shop received %+v, want the same three times", n.shop.received)
 		}

@@ -120,7 +120,8 @@ func (e WebhookEvent) Refusal() error {
 
 // Resend queues one more delivery of an event's webhook, under the same webhook-id and
 // with the same body, to the merchant's endpoint: a message in the inbox that is retried like any
-// other and may become a dead letter. id is new for each resend, actor is the operator. A webhook that the
+// other and may become a dead letter. id is new for each resend, actor is the operator; operator_actions
+// has the event, the charge and the message. A webhook that the
 // merchant has received goes to ResendReceiver, behind which no other webhook waits; one that it has not
 // received goes to NotificationReceiver, in its turn among those of its charge.
 //
@@ -136,6 +137,6 @@ func Resend(b *pgx.Batch, e WebhookEvent, id uuid.UUID, actor string) {
 	inbox.Append(b, receiver, inbox.Message{
 		ID: "resend:" + id.String(), Type: TypeResend, OrderingKey: e.ChargeID, Partition: e.MerchantID,
 		Payload:  ledger.Envelope{ID: e.EventID.String(), Type: e.Stored, ChargeID: e.ChargeID, Version: e.Version}.Encode(),
-		Metadata: map[string]string{"requested_by": actor},
+		Metadata: map[string]string{"event_id": e.EventID.String(), "requested_by": actor},
 	})
 }

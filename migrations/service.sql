@@ -170,7 +170,7 @@ create trigger webhook_secrets_ended
 create trigger inbox_resend_requested
  after insert on inbox
    for each row when (new.type = 'webhook.resend')
-       execute function record_action('webhook resend', message_id, partition_key, '', '{message_id,ordering_key,receiver}');
+       execute function record_action('webhook resend', event_id, partition_key, 'requested_by', '{message_id,event_id,ordering_key,receiver}');
 
 -- An operator pauses or resumes.
 create trigger pauses_set

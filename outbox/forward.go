@@ -16,6 +16,8 @@ var errEnded = errors.New("the subscription has ended")
 // its own id, until ctx ends; then it returns nil. It acknowledges a message when Publish has
 // returned nil for it, so a broker receives each at least once. from may be any subscriber.
 //
+// What Publish refuses is retried, and the first failure of several is logged to slog.Default().
+//
 // Publish ends when the context of its message does, which is delivered again then.
 func Forward(ctx context.Context, from message.Subscriber, topic string, to message.Publisher) error {
 	messages, err := from.Subscribe(ctx, topic)

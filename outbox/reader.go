@@ -21,6 +21,7 @@ const (
 	pageBytes    = 1 << 20 // of payloads and metadata; a longer message is a page of its own
 	ackDeadline  = 30 * time.Second
 	afterFailure = 100 * time.Millisecond
+	logEvery     = time.Minute // a failure that lasts
 
 	reread        = 2000        // ids before the last one that a page reads again, for transactions that commit later
 	fullScan      = time.Second // between two pages that are read from the beginning
@@ -36,7 +37,7 @@ type reader struct {
 	done     context.Context       // of the subscriber; Watermill passes none
 	to       chan *message.Message // holds a page
 	poll     time.Duration         // between two reads of an empty topic
-	failing  bool                  // the last page was not delivered
+	logged   time.Time             // when the failure was that lasts; zero if none does
 
 	ids   []int64 // of the page
 	bytes int     // in it
@@ -179,10 +180,11 @@ func (r *reader) HandleError(_ watermill.LoggerAdapter, _ bool, err error) time.
 	switch {
 	case r.done.Err() != nil:
 	case failed:
-		if !r.failing {
-			r.Log.Error("delivery from the outbox failed and is retried", "refused", len(r.ids)-r.acked, "error", err)
+		if now.Sub(r.logged) >= logEvery {
+			r.logged = now
+			r.logFailure(err)
 		}
-		r.failing, r.nextScan = true, time.Time{}
+		r.nextScan = time.Time{}
 		loop.Pause(r.done, afterFailure, nil)
 	case len(r.ids) < pageMessages && r.bytes < pageBytes: // there is no more
 		wait := r.poll
@@ -191,11 +193,20 @@ func (r *reader) HandleError(_ watermill.LoggerAdapter, _ bool, err error) time.
 		}
 		loop.Pause(r.done, wait, r.Bell)
 	}
-	if !failed && len(r.ids) > 0 && r.failing {
-		r.failing = false
+	if !failed && len(r.ids) > 0 && !r.logged.IsZero() {
+		r.logged = time.Time{}
 		r.Log.Info("delivery from the outbox works again")
 	}
 	return 0
+}
+
+// logFailure has no error where messages were refused.
+func (r *reader) logFailure(err error) {
+	args := []any{"refused", len(r.ids) - r.acked}
+	if err != nil {
+		args = append(args, "error", err)
+	}
+	r.Log.Error("delivery from the outbox failed and is retried", args...)
 }
 
 // deleteAcked need not be durable: a crash that loses it costs a redelivery.

@@ -90,7 +90,8 @@ before update or delete or truncate on operator_actions
    for each statement execute function refuse_change();
 
 -- The arguments are the action, the columns of subject, merchant and actor ('' for none), and
--- the columns whose values are stored. Of a URL only the origin is stored: its path may hold a
+-- the columns whose values are stored. A member of a column metadata counts as a column, unless one
+-- has its name. Of a URL only the origin is stored: its path may hold a
 -- token. The setting payonce.reason adds the operator's reason, of which 2,000 characters stay:
 -- the login of the api may set it. The setting payonce.action_id adds the
 -- operator's name of the action, in the same way. An action that changes none of
@@ -101,9 +102,13 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   held    jsonb := to_jsonb(coalesce(new, old));
+  more    jsonb := held -> 'metadata';
   shown   jsonb;
   earlier jsonb;
 begin
+  if jsonb_typeof(more) = 'object' then
+    held := more || held;
+  end if;
   select jsonb_object_agg(key, value) into shown
     from jsonb_each(held)
    where key = any (tg_argv[4]::text[]);
@@ -138,7 +143,7 @@ begin
   insert into public.operator_actions
          (actor, login, action, subject, merchant_id, before, after)
   values (left(coalesce(nullif(current_setting('payonce.actor', true), ''), nullif(held ->> tg_argv[3], ''), session_user), 255),
-          session_user, tg_argv[0], held ->> tg_argv[1], held ->> tg_argv[2], earlier, shown);
+          session_user, tg_argv[0], coalesce(held ->> tg_argv[1], ''), held ->> tg_argv[2], earlier, shown);
   return null;
 end
 $$;

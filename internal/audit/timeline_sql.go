@@ -113,7 +113,8 @@ select e.at,
          from jsonb_array_elements(i.history) with ordinality as h (claim, n)
        union all values
        (1, i.received_at, 'received', i.receiver,
-        jsonb_build_object('message_id', i.message_id, 'duplicates', i.duplicates, 'requested_by', i.metadata ->> 'requested_by')),
+        jsonb_build_object('message_id', i.message_id, 'duplicates', i.duplicates,
+          'event_id', i.metadata ->> 'event_id', 'requested_by', i.metadata ->> 'requested_by')),
        (2, i.duplicated_at, 'duplicate', i.receiver,
         jsonb_build_object('duplicates', i.duplicates, 'dropped_by', 'inbox_message_once')),
        (2, i.decided_at, 'retried', i.decided_by,

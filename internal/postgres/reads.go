@@ -97,9 +97,12 @@ func (r *Reads[Q, A]) call(ctx context.Context, lookups []lookup[Q]) []groupcomm
 	return results
 }
 
-// isLost reports whether a read failed because the server was not reached, or did not answer.
+// isLost reports whether a read failed because the server was not reached, did not answer, or ended
+// the session, or because its standby has not confirmed what the read depends on.
 func isLost(err error) bool {
 	_, connecting := errors.AsType[*pgconn.ConnectError](err)
 	_, network := errors.AsType[net.Error](err)
-	return connecting || network || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF)
+	refused, answered := errors.AsType[*pgconn.PgError](err)
+	ended := answered && refused.SeverityUnlocalized == "FATAL"
+	return connecting || network || ended || errors.Is(err, errNotReplicated) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF)
 }

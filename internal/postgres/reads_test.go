@@ -87,6 +87,8 @@ func TestReads_failedReadsAreRepeatedForEachLookup(t *testing.T) {
 		{"a refusal", refused, []int{3}, [][]int{{2}, {3}, {4}}},
 		{"an answer that cannot be scanned", planted, []int{3}, [][]int{{2}, {3}, {4}}},
 		{"no connection", io.ErrUnexpectedEOF, []int{2, 3, 4}, nil},
+		{"a server that shuts down", &pgconn.PgError{SeverityUnlocalized: "FATAL", Code: "57P01"}, []int{2, 3, 4}, nil},
+		{"a standby that has not confirmed", postgres.ErrNotReplicated, []int{2, 3, 4}, nil},
 		{"a lock", &pgconn.PgError{SeverityUnlocalized: "ERROR", Code: "55P03"}, []int{2, 3, 4}, nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {

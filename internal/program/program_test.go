@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"strings"
@@ -85,8 +86,45 @@ func TestMain_endsAProgramThatDoesNotStop(t *testing.T) {
 	}
 }
 
-// A request in flight is finished: e2e.TestAPI_SIGTERM_finishesRequestsInFlight. One that does not end in time is cut, which is
-// no failure, and what net/http says of a handler is in the log.
+func TestServe_finishesRequestsInFlightAndTakesNoOther(t *testing.T) {
+	t.Parallel()
+	log, lines := logger()
+	ctx, stop := context.WithCancel(t.Context())
+	listener, err := program.Listen(ctx, "HTTP_ADDR", "127.0.0.1:0")
+	testdb.Must(t, err)
+	refuses := func() bool {
+		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", listener.Addr().String())
+		if err == nil {
+			_ = conn.Close()
+		}
+		return errors.Is(err, syscall.ECONNREFUSED)
+	}
+	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		stop()
+		if !await.Within(time.Minute, refuses) || r.Context().Err() != nil {
+			t.Errorf("the server takes connections after its stop, or the request in flight has ended: %v", r.Context().Err())
+		}
+		_, _ = io.WriteString(w, "done")
+	})}
+	ended := make(chan error, 1)
+	go func() { ended <- program.ServeWithin(ctx, log, listener, server, time.Hour) }()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+listener.Addr().String(), http.NoBody)
+	testdb.Must(t, err)
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	response, err := client.Do(request)
+	testdb.Must(t, err)
+	defer response.Body.Close()
+	if body, err := io.ReadAll(response.Body); err != nil || string(body) != "done" {
+		t.Errorf("the request in flight is answered %q, %v", body, err)
+	}
+	testdb.Must(t, await.Receive(t, "the end", ended))
+	if strings.Contains(lines.String(), "cut off") {
+		t.Errorf("logged: %s", lines)
+	}
+}
+
+// A request that does not end in time is cut, which is no failure, and what net/http says of a handler
+// is in the log.
 func TestServe_endsInTime(t *testing.T) {
 	t.Parallel()
 	log, lines := logger()
