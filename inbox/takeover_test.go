@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -200,6 +201,35 @@ func TestClaim_whoseCommitIsSlow(t *testing.T) {
 		testrun.Same(t, "handled", "m0 m1", handled.String())
 		testrun.Same(t, "deaths", int64(0), testdb.One[int64](t, db, `select sum(deaths) from inbox`))
 	})
+}
+
+// A processor takes back a message that it has claimed without learning of it, while it beats.
+func TestClaim_withAnUnknownOutcome(t *testing.T) {
+	t.Parallel()
+	db, cut, cutter := through(t)
+	handled, begun, end := &diary{}, make(chan struct{}, 1), make(chan struct{})
+	p := processor(t, cut, func(_ context.Context, d *inbox.Delivery) error {
+		handled.note("%s", d.ID)
+		if d.ID == "alive" {
+			begun <- struct{}{}
+			<-end
+		}
+		return nil
+	}, short)
+	finish := sync.OnceFunc(func() { close(end) })
+	defer finish()
+	put(t, db, "alive", "")
+	start(t, p)
+	await.Receive(t, "the message that keeps the holder alive", begun)
+	p.Pause(true)
+	put(t, db, "m1", "k")
+	cutter.Arm(failpoint.After, 3)
+	p.Pause(false)
+	await.True(t, "a connection was cut", func() bool { return cutter.Cuts() == 1 })
+	await.Row(t, db, `select status = 'done' from inbox where message_id = 'm1'`)
+	finish()
+	done(t, db)
+	testrun.Same(t, "handled", "alive m1", handled.String())
 }
 
 // A message that kills its process becomes a dead letter, and those beside it are handled.
