@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -140,7 +141,8 @@ func (m *machine) work(t *rapid.T, disturbance string) {
 	ctx, kill := context.WithCancel(m.t.Context())
 	defer kill()
 	one, other := rapid.SampledFrom(m.open).Draw(t, "message"), rapid.SampledFrom(m.open).Draw(t, "other message")
-	struck, rival := false, ""
+	var struck atomic.Bool // in the goroutine of a call whose answer may be cut
+	rival := ""
 	overtake := func() { rival, m.lost = endOf(m.handle(m.t.Context(), other)), one == other }
 	sandbox := m.provider.sandbox.ServeHTTP
 	if answer := map[string]http.HandlerFunc{ // what happens at a call, before or after the provider executes it
@@ -154,7 +156,7 @@ func (m *machine) work(t *rapid.T, disturbance string) {
 		"overtaken after":  m.provider.executedThen(overtake),
 	}[disturbance]; answer != nil {
 		at := rapid.SampledFrom([]int{1, 1, 1, 2, 2, 3, 4}).Draw(t, "call") // most deliveries make few
-		m.provider.expect(fault{at, "", meanwhile(func() { struck = true }, answer)})
+		m.provider.expect(fault{at, "", meanwhile(func() { struck.Store(true) }, answer)})
 	}
 	end := endOf(m.handle(ctx, one))
 	if ctx.Err() != nil {
@@ -162,7 +164,7 @@ func (m *machine) work(t *rapid.T, disturbance string) {
 	}
 	m.provider.expect(fault{})
 	m.lost = false
-	if m.count["deliveries"]++; struck {
+	if m.count["deliveries"]++; struck.Load() {
 		m.count[disturbance]++
 	}
 	if rival == "done" {
@@ -171,7 +173,7 @@ func (m *machine) work(t *rapid.T, disturbance string) {
 	switch {
 	case end == "done":
 		m.finish(t, one)
-	case !struck || rival != "" && rival != "done" || !slices.Contains([]string{"waits", "lost", "dies"}, end):
+	case !struck.Load() || rival != "" && rival != "done" || !slices.Contains([]string{"waits", "lost", "dies"}, end):
 		t.Fatalf("a handler returned %s, the one that overtook it %s", end, rival)
 	}
 }
