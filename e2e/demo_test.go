@@ -36,7 +36,7 @@ func TestDemo(t *testing.T) {
 		}
 		s.mustBeEmpty(t)
 	})
-	t.Run("kept up, it answers the README and breaks what it is told to", func(t *testing.T) {
+	t.Run("with --keep the commands of the README work, and the lab breaks what it is asked to", func(t *testing.T) {
 		t.Parallel()
 		keptUp(t, newStage(t))
 	})

@@ -144,7 +144,7 @@ func TestRetryAndDiscard_refuseWhatIsNoDeadLetter(t *testing.T) {
 				t.Errorf("a message that is none: %v, want ErrNoMessage", err)
 			}
 			if err := decide(t.Context(), db, number(t, db, "m1"), ""); groupcommit.Constraint(err) != "inbox_decision_has_actor" {
-				t.Errorf("nobody decided, and the error is %v", err)
+				t.Errorf("a decision without an actor: %v", err)
 			}
 			if err := decide(t.Context(), db, number(t, db, "m1"), "ada"); err != nil {
 				t.Error(err)

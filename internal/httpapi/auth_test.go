@@ -54,7 +54,7 @@ update api_keys
 		"a key's prefix":                 {"Bearer " + apiKey[:12]},
 		"the prefix and another secret":  {"Bearer " + revoked[:20] + "0123456789012345678901234567890123456789"},
 		"a key in other case":            {"Bearer " + strings.ToUpper(apiKey)},
-		"a wrong key before a right one": {"Bearer nobody", "Bearer " + apiKey},
+		"a wrong key before a right one": {"Bearer unknown", "Bearer " + apiKey},
 		"an expired key":                 {"Bearer " + expired},
 		"a revoked key":                  {"Bearer " + revoked},
 	}

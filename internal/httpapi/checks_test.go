@@ -48,12 +48,12 @@ func headers(name string, values ...string) (ways []func(*attempt)) {
 
 // checks are those of a request under a key, in their order. Breaking one leaves the others as they are.
 func checks(reader string) []check {
-	nobody := "Bearer " + merchants.NewKey()
+	unknown := "Bearer " + merchants.NewKey()
 	media := headers("Content-Type", "text/plain", "application/json; charset", "application/json, application/json", "application/json; charset=utf-16")
 	keys := headers("Idempotency-Key", "", "a b", "a,a", "a;v=1", `"`, strings.Repeat("k", 256))
 	return []check{
 		{"/problems/too-large", "", []func(*attempt){func(a *attempt) { a.body = padded(a.body, maxBody+1) }}},
-		{"/problems/unauthorized", "", []func(*attempt){header("Authorization", nobody), header("Authorization")}},
+		{"/problems/unauthorized", "", []func(*attempt){header("Authorization", unknown), header("Authorization")}},
 		{"/problems/rate-limited", "", []func(*attempt){func(a *attempt) { a.over = true }}},
 		{"/problems/method-not-allowed", "", []func(*attempt){func(a *attempt) { a.method = http.MethodPut }}},
 		{"/problems/forbidden", "", headers("Authorization", "Bearer "+reader)},

@@ -48,7 +48,7 @@ func TestHostileRequest_isRefused(t *testing.T) {
 		{"a key over two lines", asking("a\r\n b", isJSON), "/problems/idempotency-key-invalid"},
 		{"a key in a trailer", strings.Replace(inChunks("a", body(), "Trailer: Idempotency-Key"), "Idempotency-Key: a\r\n", "", 1), "/problems/idempotency-key-missing"},
 		{"a body that does not say its size", inChunks("a", padded(body(), maxBody+1)), "/problems/too-large"},
-		{"another API key after the right one", "GET /v1/balances HTTP/1.1\r\n" + mine + "Authorization: Bearer nobody\r\n\r\n", "/problems/unauthorized"},
+		{"another API key after the right one", "GET /v1/balances HTTP/1.1\r\n" + mine + "Authorization: Bearer unknown\r\n\r\n", "/problems/unauthorized"},
 		{"the right API key twice", "GET /v1/balances HTTP/1.1\r\n" + mine + "authorization: Bearer " + apiKey + "\r\n\r\n", "/problems/unauthorized"},
 		{"a path with dots", reading("/v1/charges/%2e%2e/balances"), "/problems/not-found"},
 		{"a slash at the end", reading("/v1/balances/"), "/problems/not-found"},
@@ -150,7 +150,7 @@ func TestServer(t *testing.T) {
 			t.Errorf("server: %+v", server)
 		}
 	}
-	nobody := strings.Replace(mine, apiKey, "nobody", 1)
+	unknown := strings.Replace(mine, apiKey, "unknown", 1)
 	for name, test := range map[string]struct {
 		head, problem string
 		readTimeout   time.Duration
@@ -158,7 +158,7 @@ func TestServer(t *testing.T) {
 	}{
 		"a body that never ends is not waited for":             {mine, "/problems/malformed", 50 * time.Millisecond, false},
 		"a body shorter than it says is refused":               {mine, "/problems/malformed", time.Hour, true},
-		"a body without an API key is answered before it ends": {nobody, "/problems/unauthorized", time.Hour, false},
+		"a body without an API key is answered before it ends": {unknown, "/problems/unauthorized", time.Hour, false},
 	} {
 		t.Run(name+", and stores nothing", func(t *testing.T) {
 			t.Parallel()

@@ -51,7 +51,7 @@ func TestRateLimit(t *testing.T) {
 	for range 5 {
 		w.read(t, get("/healthz"))
 		w.insist(t, get("/readyz"))
-		wantProblem(t, w.send(t, get("/v1/balances").as("nobody")), "/problems/unauthorized")
+		wantProblem(t, w.send(t, get("/v1/balances").as("unknown")), "/problems/unauthorized")
 		wantProblem(t, w.send(t, to("/v1/webhooks/stripe", "", "{}")), "/problems/webhook-signature")
 	}
 	w.accepted(t, post("key-2", body()).as(strangerKey))
@@ -95,7 +95,7 @@ func TestInFlight(t *testing.T) {
 	wantBusy(t, w.send(t, to("/v1/webhooks/stripe", "", "{}")))
 
 	// What takes no request slot is served.
-	wantProblem(t, w.send(t, charge("5").as("nobody")), "/problems/unauthorized")
+	wantProblem(t, w.send(t, charge("5").as("unknown")), "/problems/unauthorized")
 	w.read(t, get("/healthz"))
 	await.Progress(t, "/readyz is answered", func() (seen string, done bool) {
 		a := w.send(t, get("/readyz"))

@@ -227,7 +227,7 @@ func TestObserve_seesWhatAKeyLedTo(t *testing.T) {
 		{w, get("/v1/charges/ch_1"), httpapi.Answer{Method: "GET", Route: "/v1/charges/:id", Status: 404}},
 		{w, get("/nowhere"), httpapi.Answer{Method: "GET", Status: 404}},
 		{w, get("/v1/charges").like("BREW"), httpapi.Answer{Method: "other", Route: charges, Status: 405}},
-		{w, post("key", body()).as("nobody"), httpapi.Answer{Route: charges, Status: 401, Denied: httpapi.DeniedInvalid}},
+		{w, post("key", body()).as("unknown"), httpapi.Answer{Route: charges, Status: 401, Denied: httpapi.DeniedInvalid}},
 		{w, late, httpapi.Answer{Route: events, Status: 400, Clock: true}},
 		{w, signed(event("evt_2", "payment_intent.succeeded", intentOf("ch_of_nobody"))), httpapi.Answer{Route: events, Status: 200, Ignored: true}},
 	} {

@@ -159,7 +159,7 @@ func TestStripeEvent_isRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) { wantProblem(t, w.send(t, signed(e)), "/problems/malformed") })
 	}
 	wantRows(t, w.db, before, nil)
-	wantReceived(t, w.send(t, signed(right).with("Authorization", "Bearer nobody").with("Content-Type")))
+	wantReceived(t, w.send(t, signed(right).with("Authorization", "Bearer unknown").with("Content-Type")))
 	for _, keys := range [][]string{{"key-1"}, {`"`}, {"a", "b"}} {
 		a := w.send(t, signed(right).with("Idempotency-Key", keys...))
 		wantReceived(t, a)
