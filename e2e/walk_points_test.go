@@ -40,7 +40,7 @@ var onceOnly = []string{
 	"ledger.nextPage",
 	"outbox.ringAll",
 	"postgres.selectServer",
-	"restore.selectOriginal",
+	"upkeep.selectOriginal",
 }
 
 // atStart are polls of a worker of which the first, when it starts, is a point. The later ones

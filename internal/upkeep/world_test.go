@@ -1,4 +1,4 @@
-package restore_test
+package upkeep_test
 
 import (
 	"fmt"
@@ -10,8 +10,8 @@ import (
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/restore"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/upkeep"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -101,14 +101,14 @@ func (f fixture) restore() {
 
 func (f fixture) original() bool {
 	f.t.Helper()
-	original, err := restore.IsOriginal(f.t.Context(), f.db)
+	original, err := upkeep.IsOriginal(f.t.Context(), f.db)
 	testdb.Must(f.t, err)
 	return original
 }
 
 func (f fixture) repair() (epoch int64) {
 	f.t.Helper()
-	epoch, err := restore.Repair(f.t.Context(), f.db)
+	epoch, err := upkeep.Repair(f.t.Context(), f.db)
 	if err != nil || !f.original() {
 		f.t.Fatalf("repair: %v, original: %t", err, f.original())
 	}
