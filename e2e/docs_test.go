@@ -16,7 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // example is a command of the manual with the answer that it shows.
@@ -48,7 +48,7 @@ func TestManual_examples_areAnsweredAsShown(t *testing.T) {
 func (d *deployment) isAnswered(t *testing.T, command string, r request, shown string) (got answer) {
 	t.Helper()
 	diff := ""
-	if !await.Within(await.Stall, func() bool {
+	if !testrun.Within(testrun.Stall, func() bool {
 		got = d.do(t, r)
 		diff = compare(t, shown, got)
 		return diff == "" || r.method != http.MethodGet

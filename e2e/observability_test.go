@@ -13,9 +13,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/robustness/harness"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 const observability = "../deploy/observability/"
@@ -165,7 +165,7 @@ func TestPrograms_serveWhatTheRulesQuery(t *testing.T) {
 	d.payonce(t, "audit")
 	fetch(t, d.APIs[0], "/v1/charges/ch_1") // a request that can be counted
 	// The worker's subscriber has stored its offset.
-	await.True(t, "the worker reads the outbox", func() bool {
+	testrun.True(t, "the worker reads the outbox", func() bool {
 		return strings.Contains(string(fetch(t, d.Workers[0], "/metrics").Body), "payonce_outbox_unread_")
 	})
 	manual := readFile(t, "../docs/reference/metrics.md") + readFile(t, "../docs/reference/database.md")

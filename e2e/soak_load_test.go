@@ -15,9 +15,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/robustness/harness"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // soakStall lets the provider keep some charges waiting, each call about them for
@@ -38,10 +38,10 @@ func soakStall(t *testing.T) {
 		o.Amount = slowAmount
 		waiting = append(waiting, d.send(t, o).ID)
 	}
-	await.True(t, "the provider keeps all slow charges waiting", func() bool { return p.held.Load() >= int64(slow) })
+	testrun.True(t, "the provider keeps all slow charges waiting", func() bool { return p.held.Load() >= int64(slow) })
 
 	d.flowing(t, n, 4, visa, visa, cardDeclined).finish(t, d)
-	await.Row(t, d.tables, `select count(*) = $1 from ledger_events where type in ('charge.succeeded.v1', 'charge.failed.v1')`, n)
+	testrun.Row(t, d.tables, `select count(*) = $1 from ledger_events where type in ('charge.succeeded.v1', 'charge.failed.v1')`, n)
 	mustRead(t, d, 0, `select count(*) from ledger_events where type in ('charge.succeeded.v1', 'charge.failed.v1') and stream_id = any($1)`, waiting)
 	close(p.released)
 	d.drain(t)
@@ -213,7 +213,7 @@ select k.topic,
   join known k
     on k.number = i % k.together`
 	d.exec(t, plant, n)
-	await.Row(t, d.tables, `select not exists (`+behind+`)`)
+	testrun.Row(t, d.tables, `select not exists (`+behind+`)`)
 }
 
 // memoryOf is how much memory a process has by a line of its status, in KiB.

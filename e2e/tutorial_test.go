@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/robustness/harness"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // tutorial are the programs and the variables of a reader who follows the page.
@@ -76,7 +76,7 @@ func (r tutorial) timeline(t *testing.T, shown string) {
 		t.Fatalf("the page shows %q", wanted)
 	}
 	lacks, got := "", ""
-	if !await.Within(await.Stall, func() bool {
+	if !testrun.Within(testrun.Stall, func() bool {
 		got = string(r.payonce(t, "timeline", strings.TrimPrefix(r.variables["$CHARGE"], "/v1/charges/")))
 		lacks = ""
 		for _, line := range wanted {

@@ -18,7 +18,7 @@ const (
 	// pure are packages that import, outside this module, the standard library alone.
 	pure = "domain fulfillment/schema"
 	// testHelpers are packages that every test may import: they know none of the service.
-	testHelpers = "internal/await internal/testrun"
+	testHelpers = "internal/testrun"
 )
 
 const (
@@ -101,15 +101,14 @@ var rules = []rule{
 
 	// The proofs: tests, the demo, and what they need.
 	{"internal/arch", "internal/telemetry", "checks the others from outside; only tests import it"},
-	{"internal/await", "", "waits for a condition, whichever it is"},
 	{"internal/openapi", "", "checks responses against a contract, whichever program sends them; only tests import it"},
 	{"internal/postgres/local", "internal/loop internal/postgres", "starts a server, whatever is kept in it"},
 	{
-		"internal/testdb", "groupcommit migrations internal/await internal/postgres internal/postgres/local internal/testrun",
+		"internal/testdb", "groupcommit migrations internal/postgres internal/postgres/local internal/testrun",
 		"gives a test a migrated database, whatever it tests",
 	},
 	{"internal/testdb/serve", "internal/postgres/local", "starts a server, whichever tests use it"},
-	{"internal/testrun", "internal/postgres/local", "runs the tests of a package, whatever they test"},
+	{"internal/testrun", "internal/postgres/local", "runs the tests of a package and lets them wait, whatever they test"},
 	{"internal/robustness/failpoint", "", "stands between a program and its servers, whichever they are"},
 	{"internal/robustness/harness", "", "runs programs and asks them as their users do, so it shares no code with them"},
 	{

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
@@ -22,7 +21,7 @@ import (
 type keeper struct {
 	*upkeep.Expired
 
-	log  await.Log
+	log  testrun.Log
 	each func() // called at each line of the log, if there is one
 }
 
@@ -49,7 +48,7 @@ func (k *keeper) start(t *testing.T) (stop func()) {
 	go func() { k.Run(ctx); close(ended) }()
 	stop = func() {
 		cancel()
-		await.Receive(t, "the end of the job", ended)
+		testrun.Receive(t, "the end of the job", ended)
 	}
 	t.Cleanup(stop)
 	return stop
@@ -120,8 +119,8 @@ func wantCounts(t *testing.T, want map[string]int, of ...*keeper) {
 // commit and the count counts them not.
 func awaitClean(t *testing.T, db *postgres.DB, of ...*keeper) {
 	t.Helper()
-	await.Row(t, db, clean)
-	await.True(t, "the deleted rows are counted", func() bool { return maps.Equal(all(), countsOf(of)) })
+	testrun.Row(t, db, clean)
+	testrun.True(t, "the deleted rows are counted", func() bool { return maps.Equal(all(), countsOf(of)) })
 }
 
 func TestExpired(t *testing.T) {
@@ -137,7 +136,7 @@ func TestExpired(t *testing.T) {
 		awaitClean(t, db, k)
 		stop()
 		wantCounts(t, all(), k)
-		await.Row(t, db, `select max(n) = 500 from (select count(*) as n from idempotency_keys where body is null group by xmin::text) as commits`)
+		testrun.Row(t, db, `select max(n) = 500 from (select count(*) as n from idempotency_keys where body is null group by xmin::text) as commits`)
 		if n := strings.Count(k.log.String(), "\n"); n != len(all()) {
 			t.Errorf("%d lines, want one for each table:\n%s", n, &k.log)
 		}
@@ -150,7 +149,7 @@ func TestExpired(t *testing.T) {
 		k.InboxWindow = time.Second // so that a round begins four times a second
 		stop := k.start(t)
 		testdb.Exec(t, db.Pool(), `create table first as select sum(xact_commit) as n from pg_stat_database where datname = current_database()`)
-		await.Row(t, db, `select sum(xact_commit) > (select n + 20 from first) from pg_stat_database where datname = current_database()`)
+		testrun.Row(t, db, `select sum(xact_commit) > (select n + 20 from first) from pg_stat_database where datname = current_database()`)
 		stop()
 		wantCounts(t, map[string]int{}, k)
 		if k.log.String() != "" {
@@ -196,11 +195,11 @@ func TestExpired(t *testing.T) {
 		testdb.Exec(t, db.Pool(), `alter table inbox rename to elsewhere`)
 		k := newKeeper(db)
 		k.start(t)
-		await.Row(t, db, `select (select count(*) = 1 from idempotency_keys where body is not null) and (select count(*) = 1 from webhook_secrets where secret is not null)`)
-		await.True(t, "the failure is logged", func() bool {
+		testrun.Row(t, db, `select (select count(*) = 1 from idempotency_keys where body is not null) and (select count(*) = 1 from webhook_secrets where secret is not null)`)
+		testrun.True(t, "the failure is logged", func() bool {
 			return strings.Contains(k.log.String(), `level=WARN msg="expired rows are not deleted" error="delete done messages: `)
 		})
 		testdb.Exec(t, db.Pool(), `alter table elsewhere rename to inbox`)
-		await.Row(t, db, clean)
+		testrun.Row(t, db, clean)
 	})
 }

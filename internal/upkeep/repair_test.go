@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/testdb"
@@ -167,9 +166,9 @@ func TestRepair_waitsForWriters(t *testing.T) {
 		_, err := upkeep.Repair(t.Context(), f.db)
 		repaired <- err
 	}()
-	await.Row(t, f.db, `select exists (select from pg_locks where relation = 'ledger_events'::regclass and not granted)`)
+	testrun.Row(t, f.db, `select exists (select from pg_locks where relation = 'ledger_events'::regclass and not granted)`)
 	testdb.Must(t, tx.Commit(t.Context()))
-	testdb.Must(t, await.Receive(t, "the repair", repaired))
+	testdb.Must(t, testrun.Receive(t, "the repair", repaired))
 	f.open("ch_2")
 	testrun.Same(t, "the order of epochs", []string{"ch_1 0", "ch_1 0", "ch_1 0", "ch_2 1", "ch_2 1"},
 		testdb.All[string](t, f.db, `select stream_id || ' ' || (txid::text::bigint >> 48) from ledger_events order by txid, position`))

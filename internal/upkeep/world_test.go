@@ -8,9 +8,9 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/groupcommit"
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/internal/upkeep"
 	"github.com/payonce/payonce/ledger"
 )
@@ -58,7 +58,7 @@ func (f fixture) open(id string) ledger.Stream {
 // follow reads the feed of acme after a cursor until it has so many entries.
 func (f fixture) follow(after string, entries int) (next string) {
 	f.t.Helper()
-	await.Progress(f.t, "the feed is read", func() (string, bool) {
+	testrun.Progress(f.t, "the feed is read", func() (string, bool) {
 		page, err := ledger.ReadFeed(f.t.Context(), f.db, "acme", after, 100)
 		testdb.Must(f.t, err)
 		next = page.Next
@@ -119,7 +119,7 @@ func (f fixture) repair() (epoch int64) {
 func (f fixture) add(want int) {
 	f.t.Helper()
 	added := 0
-	await.True(f.t, fmt.Sprintf("%d events are added", want), func() bool {
+	testrun.True(f.t, fmt.Sprintf("%d events are added", want), func() bool {
 		n, err := ledger.AddUp(f.t.Context(), f.db)
 		testdb.Must(f.t, err)
 		added += n
